@@ -12,8 +12,7 @@ import numpy as np
 
 from sim.arrays import Number
 from sim.network.fat_tree import build_levels
-from sim.network.nvlink import nvlink_shares
-from sim.network.placement import Group
+from sim.network.placement import Group, nvlink_shares
 from sim.specs import ClusterSpec, Profile
 from sim.specs.profile import LinkParams
 from sim.work.routing import different

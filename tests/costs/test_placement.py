@@ -4,8 +4,7 @@ from itertools import permutations, product
 
 import pytest
 
-from sim.network.nvlink import CUBE_MESH_LINKS
-from sim.network.placement import hops_of, place_group
+from sim.network.placement import CUBE_MESH_LINKS, hops_of, place_group
 from sim.specs import ClusterSpec, ParallelPlan
 from sim.specs.loading import resolve
 
