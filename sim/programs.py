@@ -13,8 +13,7 @@ from sim.engines.step_end import waited_reduction
 from sim.errors import ScheduleError
 from sim.pricing.deal import Deal, deal_of
 from sim.pricing.plans import Plans, plans_of
-from sim.pricing.scenario import price_plan
-from sim.pricing.stages import StageSeconds
+from sim.pricing.stages import StageSeconds, price_plan
 from sim.schedules import Order, build_order, get_schedule
 from sim.specs import Scenario
 from sim.specs.dealing import num_stages_of
@@ -51,7 +50,7 @@ def price_order(scenario: Scenario, plans: Plans, *, fold: bool = True) -> tuple
     def priced(given: dict[str, Any]) -> tuple[Order, StageSeconds, Deal]:
         order = build_order(*size, fold=fold, **given)
         deal = deal_of(scenario.model, plan, order.rank_of_stage, order.copies)
-        return order, price_plan(plans, deal, order.rank_of_stage), deal
+        return order, price_plan(plans, deal), deal
 
     if "times" not in chosen.options:
         return priced(options)

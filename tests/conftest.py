@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from sim.pricing.stages import StageSeconds
-from sim.pricing.visits import VisitSeconds
+from sim.pricing.zero import VisitSeconds
 from sim.work.operations import Cause
 from sim.work.stages import Stage
 

@@ -16,7 +16,7 @@ from sim.costs.collectives import all_reduce, reduce_scatter, send
 from sim.network.placement import hops_of, place_group, send_share
 from sim.pricing.cells import send_seconds, sent_bytes
 from sim.pricing.cost_model import cost_model, cut_of
-from sim.pricing.parts import counts_of
+from sim.pricing.deal import counts_of
 from sim.pricing.plans import plans_of
 from sim.pricing.replicas import HELD, params_of
 from sim.specs import Scenario

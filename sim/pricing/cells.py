@@ -155,10 +155,6 @@ class CellPrices:
         )
         return forward, backward, split
 
-    def way(self, overlap_tp: bool, sequence_parallel: bool, recompute: str, offloaded_layers: int = 0) -> int:
-        """Return the place of a way."""
-        return self.cells.ways.index(Way(overlap_tp, sequence_parallel, recompute, offloaded_layers))
-
     def mixed(self, cell: Ints, share: Floats) -> CellPrices:
         """Return prices of rows with these cells, each of which runs a share above zero of its layers again, whole, and
         the others not.

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from sim.arrays import Floats, Ints, KindPlanFloats, Number, StageFloats
-from sim.pricing.deal import deal_of
-from sim.pricing.parts import put_together
+from sim.pricing.deal import deal_of, put_together
 from sim.pricing.plans import Plans, plans_of
 from sim.pricing.replicas import HELD, MOMENTS, TRAINED
 from sim.specs import Scenario

@@ -11,9 +11,8 @@ from sim.arrays import Floats, KindPlanFloats, Number, PlanFloats
 from sim.costs.collectives import all_gather, all_reduce, reduce_scatter
 from sim.network.placement import Group
 from sim.pricing.cost_model import CostModel
-from sim.pricing.deal import Deal, RankKinds
+from sim.pricing.deal import Deal, RankKinds, put_together
 from sim.pricing.layouts import Layouts
-from sim.pricing.parts import put_together
 from sim.pricing.plans import Plans
 from sim.pricing.replicas import (
     HELD,

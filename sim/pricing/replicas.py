@@ -16,8 +16,8 @@ from sim.arrays import Floats, Number
 from sim.costs.collectives import Fabric, all_reduce, reduce_scatter
 from sim.network.placement import Group
 from sim.pricing.cost_model import CostModel
+from sim.pricing.deal import put_together
 from sim.pricing.layouts import Layouts
-from sim.pricing.parts import put_together
 from sim.work.adapters import adapters_of
 from sim.work.optimizer import MOMENTS as MOMENTS_OF
 from sim.work.optimizer import table_moments

@@ -1,4 +1,4 @@
-"""Seconds of stages, put together from those of the blocks they hold; and the sends between them."""
+"""Everything that takes time in a step, by stage and by rank: of columns of plans, and of one plan with its order."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import numpy as np
 
 from sim.arrays import Floats, Ints, KindPlanFloats, PlanFloats, RankFloats, StageFloats, StagePlanFloats
 from sim.pricing.cells import CAUSES
-from sim.pricing.deal import Deal
-from sim.pricing.parts import put_together
-from sim.pricing.plans import Plans
-from sim.pricing.visits import VisitSeconds, price_visits
-from sim.pricing.zero import lengthened_passes, moved_at_visits
+from sim.pricing.deal import Deal, deal_of, put_together
+from sim.pricing.plans import Plans, plans_of
+from sim.pricing.ranks import RankSeconds, once_a_step, tied_reduction
+from sim.pricing.replicas import HELD, params_of
+from sim.pricing.zero import VisitSeconds, lengthened_passes, moved_at_visits, price_visits
+from sim.specs import Scenario
 from sim.work.operations import Cause
 from sim.work.stages import Stage
 
@@ -129,6 +130,33 @@ def _sum(table: dict[Cause, StageFloats]) -> StageFloats:
     return sum(others, first)
 
 
+def stage_costs(scenario: Scenario, rank_of_stage: Ints | None = None) -> StageSeconds:
+    """Return the seconds of every stage and rank of a scenario; stages are dealt in turn where nothing else is said."""
+    return price_plan(plans_of(scenario), deal_of(scenario.model, scenario.plan, rank_of_stage))
+
+
+def price_plan(plans: Plans, deal: Deal) -> StageSeconds:
+    """Price every stage and rank of one plan whose order is known."""
+    once, stack = once_a_step(plans, deal), plans.costs.stack
+    send_forward, send_backward = sends_by_stage(plans, deal)
+    of_stages = params_of(deal.stage_kinds, plans.layouts)[HELD, deal.kind_of_stage, 0].sum(axis=0)
+    of_ranks: dict[str, Any] = {name: getattr(once, name)[deal.kind_of_rank, 0] for name in RankSeconds._fields[:6]}
+    params = of_ranks.pop("params")
+    return replace(
+        price_stages(plans, deal, by_cause=True).of_stages(deal.kind_of_stage),
+        stages=deal.stages,
+        send_forward_s=send_forward[:, 0],
+        send_backward_s=send_backward[:, 0],
+        p2p_blocks=not stack.overlap_p2p,
+        reduce_share=of_stages / params[deal.rank_of_stage],
+        tied_embedding_s=float(tied_reduction(plans, deal)[0]),
+        step_setup_s=stack.step_setup_s,
+        hidden_share=float(once.hidden_share[0]),
+        notes=plans.prices.notes,
+        **of_ranks,
+    )
+
+
 def price_stages(plans: Plans, deal: Deal, *, by_cause: bool = False, split: bool = True) -> StageSeconds:
     """Price passes of one micro-batch through kinds of stages, and visits to them.
 
@@ -189,21 +217,16 @@ def _by_cause(seconds: Floats) -> dict[Cause, KindPlanFloats]:
     return {cause: seconds[:, place] for place, cause in enumerate(CAUSES) if taken[place] or cause is Cause.HOST}
 
 
-def sends_by_stage(plans: Plans, rank_of_stage: Ints, copies: int) -> tuple[StagePlanFloats, StagePlanFloats]:
+def sends_by_stage(plans: Plans, deal: Deal) -> tuple[StagePlanFloats, StagePlanFloats]:
     """Seconds of a send from each stage to the next, and to the one before; none between stages of one rank.  [s]
 
-    Parameters
-    ----------
-    rank_of_stage : array
-        As of an order that all plans have.
-    copies : int
-        Models that the stages belong to.
+    deal : that of the order which all plans have.
     """
-    num_stages = len(rank_of_stage)
+    rank_of_stage, num_stages = deal.rank_of_stage, len(deal.rank_of_stage)
     near, far = near_and_far(plans)
     forward, backward = np.zeros((2, num_stages, *near.shape))
     here, there = rank_of_stage[:-1], rank_of_stage[1:]
-    within = (np.arange(1, num_stages) % (num_stages // copies) != 0) & (here != there)
+    within = (np.arange(1, num_stages) % (num_stages // deal.copies) != 0) & (here != there)
     if not within.any():
         return forward, backward
     kinds, of_layout = plans.layouts.kinds_of_hops

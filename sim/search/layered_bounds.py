@@ -14,7 +14,7 @@ from sim.pricing.plans import Plans
 from sim.pricing.ranks import once_a_step, tied_reduction
 from sim.pricing.replicas import params_of
 from sim.pricing.stages import near_and_far, price_stages
-from sim.pricing.visits import VisitSeconds
+from sim.pricing.zero import VisitSeconds
 from sim.search.layered_deals import FIRST, LAST, Deals, Rounds
 from sim.work.stages import HEAD
 

@@ -11,10 +11,10 @@ import numpy as np
 
 from sim.arrays import Floats
 from sim.pricing.cost_model import cut_of
-from sim.pricing.parts import counts_of
+from sim.pricing.deal import counts_of
 from sim.pricing.plans import Plans, plans_of
 from sim.pricing.replicas import HELD, TRAINED, params_of
-from sim.pricing.zero import blocks_sharing, gathered_widths, gathers_for_backward, zero_visits
+from sim.pricing.zero import visited_blocks, zero_visits
 from sim.specs import Scenario
 from sim.work.layers import block_operations
 from sim.work.optimizer import GRADIENT_WIDTH
@@ -156,11 +156,9 @@ def _at_visits(
     plan, stack = scenario.plan, scenario.stack
     pieces, of_gradients = stack.gathers_per_layer, GRADIENT_WIDTH[stack.gradient_precision]
     at_once = pieces if stack.slice_s else 1
-    blocks = blocks_sharing(scenario.model, plan.num_stages == 1)
-    for count, part, width in zip(whole.counts, blocks, gathered_widths(plans.costs), strict=True):
-        held, times = params_of(counts_of([part]), plans.layouts), float(count) * visits * copies / plan.pp
-        weights, gradients, gathers = held[HELD], held[TRAINED], 1 + gathers_for_backward(part, scenario)
-        yield from _over_shards("gather weights", "all_gather", weights, width, plans, times * gathers, pieces)
+    for count, (held, width, again) in zip(whole.counts, visited_blocks(scenario, plans.layouts), strict=True):
+        times, gradients = float(count) * visits * copies / plan.pp, held[TRAINED]
+        yield from _over_shards("gather weights", "all_gather", held[HELD], width, plans, times * (1 + again), pieces)
         yield from _over_shards("reduce gradients", "reduce_scatter", gradients, of_gradients, plans, times, at_once)
 
 

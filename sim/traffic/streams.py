@@ -21,7 +21,7 @@ import numpy as np
 from sim.arrays import FloatArray, IntArray
 from sim.network.ranks import gpu_of_rank
 from sim.network.topology import Topology
-from sim.pricing.parts import counts_of
+from sim.pricing.deal import counts_of
 from sim.pricing.plans import plans_of
 from sim.pricing.replicas import TRAINED, params_of, sent_between, sent_in_rings
 from sim.pricing.stages import StageSeconds

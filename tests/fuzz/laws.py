@@ -27,7 +27,7 @@ from sim.errors import FlopcastError
 from sim.estimate import estimate
 from sim.pricing.deal import deal_of
 from sim.pricing.plans import plans_of
-from sim.pricing.scenario import price_plan
+from sim.pricing.stages import price_plan
 from sim.programs import priced_order, program_of
 from sim.schedules import get_schedule, schedule_names
 from sim.schedules.passes import visits_per_stage
@@ -134,7 +134,7 @@ def holds_in_same_order(scenario: Scenario, faster: Scenario, before: float) -> 
         return False
     batch = plans_of(faster)
     deal = deal_of(faster.model, faster.plan, order.rank_of_stage, order.copies)
-    costs = price_plan(batch, deal, order.rank_of_stage)
+    costs = price_plan(batch, deal)
     return run(program_of(faster, order, costs), "dag").step_time_s <= before * (1 + ROUNDING)
 
 

@@ -3,8 +3,8 @@
 import pytest
 from counts import attention_core_bytes, core_operation, layer_activation_bytes, layer_work
 
+from sim.pricing.deal import counts_of
 from sim.pricing.memory import peak_memory
-from sim.pricing.parts import counts_of
 from sim.pricing.plans import plans_of
 from sim.pricing.replicas import params_of
 from sim.specs import ModelSpec, ParallelPlan, StackSpec, TrainingSpec, load_preset, load_scenario

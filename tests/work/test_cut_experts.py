@@ -11,7 +11,7 @@ from sim.errors import InfeasiblePlan, SpecError
 from sim.network.placement import place_group
 from sim.network.ranks import gpu_of_rank, members_of
 from sim.pricing.cost_model import cut_of
-from sim.pricing.parts import counts_of
+from sim.pricing.deal import counts_of
 from sim.pricing.plans import plans_of
 from sim.pricing.replicas import HELD, params_of
 from sim.search import rank_plan

@@ -20,8 +20,7 @@ from flopcast_validation.job.configs import Configuration, GptShape
 from flopcast_validation.job.launch import launch
 from flopcast_validation.job.predict import CalibratedMachine, scenario_of, with_update
 from flopcast_validation.job.world import joined_world
-from sim.pricing.scenario import stage_costs
-from sim.pricing.stages import StageSeconds
+from sim.pricing.stages import StageSeconds, stage_costs
 from sim.specs import Profile, Scenario, load_preset
 from sim.specs.loading import profile_of_gpu
 

@@ -12,8 +12,7 @@ from flopcast_validation.job.model import expert_width
 from sim.arrays import Floats, Ints
 from sim.engines import Program, Timeline, run
 from sim.pricing.cost_model import cost_model
-from sim.pricing.scenario import stage_costs
-from sim.pricing.stages import StageSeconds
+from sim.pricing.stages import StageSeconds, stage_costs
 from sim.schedules import build_order
 from sim.specs import Profile, Scenario, build_scenario
 from sim.work.operations import Cause

@@ -22,7 +22,7 @@ from sim.engines.step_end import end_of_step
 from sim.engines.visits import LeastAtVisits, even_visits
 from sim.pricing.cells import CellPrices, Way, find_cells, price_cells
 from sim.pricing.cost_model import cost_model
-from sim.pricing.deal import even_deal, longer_ranks
+from sim.pricing.deal import dealt_layers, even_deal, longer_ranks
 from sim.pricing.layouts import Layouts, place_layouts
 from sim.pricing.memory import peak_memory, stage_bytes
 from sim.pricing.plans import Plans
@@ -100,7 +100,7 @@ def ways_of(categories: Sequence[Category], again: Sequence[tuple[str, int]]) ->
 def layouts_with_links(scenario: Scenario, degrees: Ints) -> tuple[Layouts, Links]:
     """Layouts (tp, cp, pp, dp, ep) on the scenario's cluster, and the links of their pipelines."""
     layouts = place_layouts(cost_model(scenario), degrees, scenario.plan)
-    longer = longer_ranks(scenario.model, scenario.plan, layouts)
+    longer = longer_ranks(dealt_layers(scenario.model, scenario.plan), layouts.pp)
     return layouts, find_links(list(zip(layouts.hops, layouts.pp.tolist(), longer.tolist(), strict=True)))
 
 
@@ -149,7 +149,7 @@ class Rows:
         self.visits = zero_visits(columns.num_chunks, count, count // columns.pp)[_ROWS]
         self.deal = even_deal(self.batch)
         self.fullest = even_deal(self.batch, True) if len(scenario.model.layer_kinds) > 1 else self.deal
-        self.longer = longer_ranks(scenario.model, scenario.plan, layouts)[columns.layout]
+        self.longer = longer_ranks(dealt_layers(scenario.model, scenario.plan), layouts.pp)[columns.layout]
 
     def recompute(self, category: Category) -> int:
         """Where a category stands on the axis over ways to recompute."""

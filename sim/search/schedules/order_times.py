@@ -124,7 +124,7 @@ class SharedOrder:
         params = params_of(deal.stage_kinds, batch.layouts, batch.layout)[HELD].sum(axis=0)
         seconds = Seconds(
             passes=of_kinds[:, of_stage],
-            sends=sends_of(*sends_by_stage(batch, order.rank_of_stage, order.copies)),
+            sends=sends_of(*sends_by_stage(batch, deal)),
             blocks=~batch.overlap_p2p,
             reduce=once.reduce_s[of_rank],
             tail=once.reduce_tail_s[of_rank],

@@ -14,9 +14,8 @@ from sim.arrays import Array, Bools, Ints, Number
 from sim.errors import ScheduleError
 from sim.pricing.cells import Way, find_cells, price_cells
 from sim.pricing.cost_model import cost_model
-from sim.pricing.deal import RankKinds, dealt_layers, layers_before, stages_alike
+from sim.pricing.deal import RankKinds, counts_of, dealt_layers, layers_before, stages_alike
 from sim.pricing.layouts import place_layouts
-from sim.pricing.parts import counts_of
 from sim.pricing.plans import Plans
 from sim.schedules import Schedule, get_schedule
 from sim.schedules.actions import U
