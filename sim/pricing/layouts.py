@@ -81,9 +81,13 @@ class Layouts:
         """Groups within which ZeRO shards: everything but experts, and experts."""
         return self.shards, self.expert_shards
 
-    def shard_of(self, params: Floats) -> Number:
-        """Return what a GPU's shard has of the parameters (everything but experts, experts) that a GPU holds."""
-        return sum(each / group.size for each, group in zip(params, self.sharding, strict=True))
+    def shard_of(self, params: Floats, layout: Any = slice(None)) -> Number:
+        """Return what a GPU's shard has of the parameters (everything but experts, experts) that a GPU holds.
+
+        layout : the layouts of the parameters, where these are not over all layouts.
+        """
+        sizes = (np.asarray(group.size)[layout] for group in self.sharding)
+        return sum(each / size for each, size in zip(params, sizes, strict=True))
 
     def of_copies(self, copies: int) -> Layouts:
         """Return layouts whose groups sum gradients over several copies of the model, without sharding over these."""
@@ -106,7 +110,7 @@ class Layouts:
 
     @cached_property
     def kinds_of_hops(self) -> tuple[tuple[Hops, ...], Ints]:
-        """Those there are, and which of them each layout has."""
+        """The hops of the layouts without repetitions, and which of them each layout has."""
         kinds = {each: number for number, each in enumerate(dict.fromkeys(self.hops))}
         return tuple(kinds), np.array([kinds[each] for each in self.hops])
 

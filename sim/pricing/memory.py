@@ -60,23 +60,18 @@ def peak_memory(
     both_ways : array
         Whether ranks turn to chunks forward and backward by turns (`sim.schedules.passes.visits_both_ways`).
     """
-    costs, prices, zero = plans.costs, plans.prices, plans.zero_stage
-    stack, training = costs.stack, costs.training
-    of_cut = (plans.way, plans.cell)
+    prices, zero, layouts, of_cut = plans.prices, plans.zero_stage, plans.layouts, (plans.way, plans.cell)
+    stack, training = plans.costs.stack, plans.costs.training
     # Masters that are sharded further are no longer the weights' shards.
     fp32_shards = (zero == 3) & stack.fp32_shards & (not plans.like.outer_zero_stage)
-    sizes = plans.layouts.shards.size[plans.layout], plans.layouts.expert_shards.size[plans.layout]
-    (others, experts), moments = held[HELD], held[MOMENTS]
-    total, shards = others + experts, others / sizes[0] + experts / sizes[1]
+    total, shards = held[HELD].sum(axis=0), layouts.shard_of(held[HELD], plans.layout)
     trained, of_trained = total, shards
     if training.adapter_rank:
-        others_trained, experts_trained = held[TRAINED]
-        trained = others_trained + experts_trained
-        of_trained = others_trained / sizes[0] + experts_trained / sizes[1]
+        trained, of_trained = held[TRAINED].sum(axis=0), layouts.shard_of(held[TRAINED], plans.layout)
     of_trained = of_trained / np.maximum(trained, 1e-30)
     shard = [np.where(zero >= level, of_trained, 1.0) for level in (1, 2)]
-    if plans.layouts.between_shards is not None:
-        shard[0] = shard[0] / np.where(plans.state_is_spread, plans.layouts.between_shards.size[plans.layout], 1)
+    if layouts.between_shards is not None:
+        shard[0] = shard[0] / np.where(plans.state_is_spread, layouts.between_shards.size[plans.layout], 1)
     of_weights = np.where(zero >= 3, shards / np.maximum(total, 1e-30), 1.0)
     # Frozen weights have no optimizer that would keep them in 32 bits, but may be in fp32 shards as they were loaded.
     frozen = np.where(fp32_shards & stack.fp32_frozen, 4.0 / training.activation_bytes, 1.0)
@@ -85,14 +80,14 @@ def peak_memory(
         kept_here = trained * ~fp32_shards + frozen * (total - trained)
     grad_width = np.where(fp32_shards, 4, GRADIENT_WIDTH[stack.gradient_precision])
     # Of 32-bit shards a GPU casts its own too, but for experts that are on no other and so are no shards.
-    cast = fp32_shards * (shards - experts * (np.asarray(sizes[1]) == 1))
+    cast = fp32_shards * (shards - held[HELD][1] * (layouts.expert_shards.size[plans.layout] == 1))
     of_logits = logits * prices.logits_bytes[of_cut]
     # The fp32 part of the logits is gone before a layer's backward begins.
     freed = of_logits - prices.held_logits_bytes[of_cut] * (np.asarray(logits) > 0)
     working = np.maximum(prices.working_bytes[of_cut] - freed, 0.0)
     moment = working + _gathered_bytes(plans, total, total - shards + cast, both_ways) + _root_bytes(plans)
     # An update begins when activations, logits and gathered weights are gone: the larger moment counts.
-    state = trained, moments, training, stack, plans.optimizer_offload
+    state = trained, held[MOMENTS], training, stack, plans.optimizer_offload
     moment = np.maximum(moment, update_bytes(*state) * shard[0] - activations - of_logits)
     return MemoryUse(
         weights=kept_here * training.activation_bytes * of_weights * weight_versions,

@@ -69,7 +69,7 @@ class Plans:
 
     @cached_property
     def shape(self) -> tuple[int, ...]:
-        """Of what is asked of all plans."""
+        """Shape that the columns broadcast to."""
         return np.broadcast_shapes(*(np.shape(getattr(self, name)) for name in COLUMNS))
 
     @property

@@ -49,7 +49,7 @@ class RankSeconds(NamedTuple):
     hidden_share: PlanFloats
 
     def of_kinds(self, kinds: Any) -> RankSeconds:
-        """Of some kinds of ranks."""
+        """Return the seconds of some kinds of ranks."""
         return RankSeconds._make([*(each[kinds] for each in self[:6]), self.hidden_share])
 
 

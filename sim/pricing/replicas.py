@@ -102,16 +102,3 @@ def between_groups(collective: Collective, params: Floats, width: Number, layout
     if layouts.between_shards is None:
         return 0.0
     return collective(layouts.shard_of(params) * width, layouts.between_shards, fabric)
-
-
-def sent_in_rings(params: Floats, groups: Groups) -> Number:
-    """Of a GPU's parameters, those that rings of these groups send once: (n−1)/n of them."""
-    return sum(each * (group.size - 1) / group.size for each, group in zip(params, groups, strict=True))
-
-
-def sent_between(params: Floats, layouts: Layouts) -> Number:
-    """Of a GPU's parameters, those that an all-reduce between sharding groups sends: 2 (n−1)/n of its shard."""
-    if layouts.between_shards is None:
-        return 0.0
-    count = layouts.between_shards.size
-    return 2.0 * layouts.shard_of(params) * (count - 1) / count

@@ -81,18 +81,18 @@ class VisitSeconds:
     prefetched: int = 1
 
     def take(self, plans: Any) -> VisitSeconds:
-        """Of some plans, the last axis; or of one, without it."""
+        """Return the seconds of some plans, the last axis; or of one, without it."""
         some: dict[str, Any] = {name: getattr(self, name)[..., plans] for name in _OVER_PLANS}
         return replace(self, **some)
 
     def rows(self) -> Iterator[Floats]:
-        """All arrays over plans, one after the other."""
+        """Yield all arrays over plans, one after the other."""
         for name in _OVER_PLANS:
             whole = getattr(self, name)
             yield from whole.reshape(-1, whole.shape[-1])
 
     def of_stages(self, kind_of_stage: Ints) -> VisitSeconds:
-        """With stages in the place of their kinds."""
+        """Return the seconds with stages in the place of their kinds."""
         names = ("gather", "early", "reduce", "tail", "gather_slows", "reduce_slows")
         changed: dict[str, Any] = {name: getattr(self, name)[..., kind_of_stage, :] for name in names}
         return replace(self, **changed)

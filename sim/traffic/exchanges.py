@@ -21,10 +21,10 @@ from sim.pricing.cost_model import cost_model, cut_of
 from sim.pricing.deal import counts_of, put_together
 from sim.pricing.layouts import Layouts
 from sim.pricing.plans import plans_of
-from sim.pricing.replicas import HELD, TRAINED, sent_between, sent_in_rings
+from sim.pricing.replicas import HELD, TRAINED
 from sim.pricing.zero import VisitedBlock, visit_seconds, visited_blocks
 from sim.specs import Scenario
-from sim.traffic.step_bytes import ring_bytes
+from sim.traffic.step_bytes import ring_bytes, sent_to_shards
 from sim.work.layers import block_operations
 from sim.work.operations import BlockWork, Cause, Collective, Phase
 from sim.work.optimizer import GRADIENT_WIDTH
@@ -191,10 +191,9 @@ def _zero(
 
 def _sent_at_visits(block: VisitedBlock, layouts: Layouts) -> tuple[float, float, float]:
     """Bytes that each member sends of a block's weights, of its gradients, and of these between sharding groups."""
-    width, trained = GRADIENT_WIDTH[layouts.costs.stack.gradient_precision], block.held[TRAINED]
-    weights = sent_in_rings(block.held[HELD], layouts.sharding).item() * block.width
-    between = np.asarray(sent_between(trained, layouts)).item() * width
-    return weights, sent_in_rings(trained, layouts.sharding).item() * width + between, between
+    width = GRADIENT_WIDTH[layouts.costs.stack.gradient_precision]
+    (weights, _), (inside, between) = (sent_to_shards(block.held[each], layouts) for each in (HELD, TRAINED))
+    return weights * block.width, inside * width + between * width, between * width
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ import numpy as np
 from sim.arrays import Floats
 from sim.pricing.cost_model import cut_of
 from sim.pricing.deal import counts_of
+from sim.pricing.layouts import Layouts
 from sim.pricing.plans import Plans, plans_of
 from sim.pricing.replicas import HELD, TRAINED, params_of
 from sim.pricing.zero import visited_blocks, zero_visits
@@ -69,6 +70,16 @@ def ring_bytes(kind: str, nbytes: float, size: int) -> float:
     Rabenseifner, Gropp 2005, sections 4.1 to 4.4).
     """
     return (2.0 if kind == "all_reduce" else 1.0) * nbytes * (size - 1) / size
+
+
+def sent_to_shards(params: Floats, layouts: Layouts) -> tuple[float, float]:
+    """Parameters whose gradients a GPU sends at a reduction, of those it holds of one layout (everything but experts,
+    experts): in rings of its sharding groups, as a gather of weights does; and in all-reduces between these groups."""
+    rings = zip(params, layouts.sharding, strict=True)
+    inside = sum(ring_bytes("reduce_scatter", each.item(), group.size.item()) for each, group in rings)
+    if layouts.between_shards is None:
+        return inside, 0.0
+    return inside, ring_bytes("all_reduce", layouts.shard_of(params).item(), layouts.between_shards.size.item())
 
 
 def step_traffic(
@@ -136,7 +147,7 @@ def step_collectives(
 
 
 def _in_layers(scenario: Scenario, whole: ModelPart) -> Iterator[StepCollective]:
-    """Of tensor, context and expert parallelism."""
+    """Collectives of tensor, context and expert parallelism."""
     plan, cut = scenario.plan, cut_of(scenario)
     sizes = {"tp": plan.tp, "cp": plan.cp, "ep": plan.ep}
     microbatches = scenario.num_microbatches * plan.sequence_slices / plan.pp
@@ -152,7 +163,7 @@ def _in_layers(scenario: Scenario, whole: ModelPart) -> Iterator[StepCollective]
 def _at_visits(
     scenario: Scenario, plans: Plans, whole: ModelPart, visits: float, copies: int
 ) -> Iterator[StepCollective]:
-    """Of ZeRO stage 3: block by block, at every visit."""
+    """Collectives of ZeRO stage 3: block by block, at every visit."""
     plan, stack = scenario.plan, scenario.stack
     pieces, of_gradients = stack.gathers_per_layer, GRADIENT_WIDTH[stack.gradient_precision]
     at_once = pieces if stack.slice_s else 1
@@ -165,7 +176,7 @@ def _at_visits(
 def _of_all(
     scenario: Scenario, plans: Plans, stage: int, whole: ModelPart, visits: float, updates: float, copies: int
 ) -> Iterator[StepCollective]:
-    """Of other ZeRO stages: everything that a GPU holds in one collective, once an update; stage 2 may reduce more."""
+    """Collectives of other ZeRO stages: of all that a GPU holds, once an update; stage 2 may reduce more often."""
     share, width = copies / scenario.plan.pp, GRADIENT_WIDTH[scenario.stack.gradient_precision]
     held = params_of(counts_of([whole]), plans.layouts)[TRAINED] * share
     if stage == 0:
@@ -203,7 +214,7 @@ def _over_shards(
 def _between_groups(
     scenario: Scenario, plans: Plans, whole: ModelPart, updates: float, copies: int
 ) -> Iterator[StepCollective]:
-    """Of groups that shard the optimizer's state among each other: a GPU's shard, once an update."""
+    """Collectives of groups that shard the optimizer's state among each other: of a GPU's shard, once an update."""
     layouts, stack = plans.layouts, scenario.stack
     assert layouts.between_shards is not None
     shard = layouts.shard_of(params_of(counts_of([whole]), layouts)[TRAINED]).item() * copies / scenario.plan.pp

@@ -23,10 +23,11 @@ from sim.network.ranks import gpu_of_rank
 from sim.network.topology import Topology
 from sim.pricing.deal import counts_of
 from sim.pricing.plans import plans_of
-from sim.pricing.replicas import TRAINED, params_of, sent_between, sent_in_rings
+from sim.pricing.replicas import TRAINED, params_of
 from sim.pricing.stages import StageSeconds
 from sim.specs import Scenario
 from sim.traffic.exchanges import Exchange, VisitBytes, stage_exchanges, visit_bytes
+from sim.traffic.step_bytes import sent_to_shards
 from sim.traffic.wires import Stream, Wires
 from sim.work.optimizer import GRADIENT_WIDTH
 from sim.work.stages import ModelPart
@@ -161,10 +162,9 @@ def _between_replicas(
         for rank in np.flatnonzero(seconds > 0).tolist():
             held = [stage for stage, where in zip(costs.stages, rank_of_stage, strict=True) if where == rank]
             holds = params_of(counts_of([sum((stage.part for stage in held), ModelPart())]), plans.layouts)[TRAINED]
-            inside = passes * width * sent_in_rings(holds, layouts.sharding).item()
-            inside *= plans.moving_stage.item() < 3
-            between = width * np.asarray(sent_between(holds, layouts)).item()
-            between *= 0.5 if plan.outer_zero_stage else float(name == "gradients")
+            inside, between = sent_to_shards(holds, layouts)
+            inside *= passes * width * (plans.moving_stage.item() < 3)
+            between *= width * (0.5 if plan.outer_zero_stage else float(name == "gradients"))
             others = [] if name == "weights" else _holders(rank, rank_of_stage, copies)
             if not others and max(plan.num_replicas, plan.num_expert_replicas) == 1:
                 continue  # copies that a rank sums by itself
