@@ -6,7 +6,7 @@ from timing import seconds
 
 from sim import build_order
 from sim.engines import Program, longest_path
-from sim.pricing.scenario import StageCosts
+from sim.pricing.stages import StageSeconds
 from sim.schedules import build
 from sim.work.stages import Stage
 
@@ -16,7 +16,7 @@ def costs_of(num_ranks, num_stages):
     forward, backward = np.linspace(1.0, 1.1, num_stages), np.linspace(2.0, 2.2, num_stages)
     hop = np.full(num_stages, 0.05)
     stages = tuple(Stage(index, (1,), index == 0, index == num_stages - 1) for index in range(num_stages))
-    return StageCosts.of_compute(
+    return StageSeconds.of_compute(
         stages, num_ranks, forward, backward, 0.4 * backward, send_forward_s=hop, send_backward_s=hop
     )
 

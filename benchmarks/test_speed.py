@@ -10,7 +10,7 @@ from timing import cpu_seconds, seconds
 
 from sim import build_order, estimate, load_scenario
 from sim.engines import Program, des, longest_path
-from sim.pricing.scenario import stage_costs
+from sim.pricing.stages import stage_costs
 from sim.report.gantt import step_view
 from sim.report.gantt.trace import write_trace
 from sim.schedules.actions import KINDS

@@ -20,8 +20,7 @@ import numpy as np
 
 from flopcast_calibration.fit.network import NetworkPoint, fit_network
 from flopcast_calibration.fit.solve import Fit
-from sim.network.collective_flows import pattern_time
-from sim.network.patterns import Latencies, all_to_all, members_by_domain
+from sim.network.collective_flows import all_to_all, members_by_domain, pattern_time
 from sim.network.topology import build_topology
 from sim.specs import ClusterSpec, Profile, load_preset
 from sim.specs.loading import resolve
@@ -172,7 +171,7 @@ def all_to_all_efficiencies(folder: Path) -> dict[str, float]:
             gpus, nbytes = int(row["gpus"]), 1e9
             topology = build_topology(cluster, int(row["nodes"]))
             pattern = all_to_all(members_by_domain(np.arange(gpus), topology.domain_gpus), nbytes)
-            busbw = (gpus - 1) / gpus * nbytes / pattern_time(pattern, topology, Latencies())
+            busbw = (gpus - 1) / gpus * nbytes / pattern_time(pattern, topology)
             found[row["gpu"]] = float(row["busbw_GBps"]) * 1e9 / busbw
     return found
 

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 from sim.costs import compute, host
 from sim.network import placement
-from sim.pricing import batch, cost_model, memory, zero
+from sim.pricing import cost_model, memory, zero
+from sim.pricing import layouts as places
 from sim.programs import cores_assumed
 from sim.specs import Scenario
 from sim.work import layers, recompute, routing
@@ -14,7 +15,7 @@ from sim.work import memory as kept
 
 
 def stated_assumptions(
-    scenario: Scenario, layouts: batch.Layouts, notes: Iterable[str], visits: float, engine: str, contention: bool
+    scenario: Scenario, layouts: places.Layouts, notes: Iterable[str], visits: float, engine: str, contention: bool
 ) -> tuple[str, ...]:
     """Return what was not given, not measured or not modelled.
 
@@ -35,6 +36,6 @@ def stated_assumptions(
         *(() if scenario.training.tokens is None else ("training time counts no failures, checkpoints or evaluation",)),
         *links,
         *placement.assumed(scenario, contention),
-        *batch.assumed(layouts),
+        *places.assumed(layouts),
         *cores_assumed(scenario, engine),
     )

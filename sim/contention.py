@@ -15,7 +15,7 @@ import numpy as np
 from sim.engines.contended import contended_costs, stretches
 from sim.network.topology import build_topology
 from sim.pricing.cost_model import cost_model
-from sim.pricing.scenario import StageCosts
+from sim.pricing.stages import StageSeconds
 from sim.schedules import Order
 from sim.specs import Scenario
 from sim.traffic.streams import Traffic, build_traffic
@@ -25,7 +25,7 @@ _laid_out: dict[str, Traffic] = {}
 """Streams of the last few scenarios: laying them out takes longer than all that is done with them here."""
 
 
-def on_shared_links(scenario: Scenario, order: Order, costs: StageCosts, step_time_s: float) -> StageCosts:
+def on_shared_links(scenario: Scenario, order: Order, costs: StageSeconds, step_time_s: float) -> StageSeconds:
     """The costs with every message as long as it is on average where links are shared.
 
     Parameters
@@ -43,7 +43,7 @@ def on_shared_links(scenario: Scenario, order: Order, costs: StageCosts, step_ti
     return contended_costs(costs, order.rank_of_stage, traffic, stretch)
 
 
-def laid_out(scenario: Scenario, order: Order, costs: StageCosts) -> Traffic:
+def laid_out(scenario: Scenario, order: Order, costs: StageSeconds) -> Traffic:
     """The streams of a scenario on its sound cluster."""
     key = scenario.model_dump_json(exclude={"name", "description", "assumed"})
     if key not in _laid_out:

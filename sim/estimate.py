@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sim.arrays import Floats
 from sim.assumptions import stated_assumptions
 from sim.breakdown import CAUSES, Breakdown, break_down
 from sim.engines import Timeline, run
 from sim.engines.order_facts import facts_of
 from sim.errors import InfeasiblePlan
 from sim.notebook import NotebookDisplay
-from sim.pricing.batch import Batch, batch_of
 from sim.pricing.deal import Deal
 from sim.pricing.memory import peak_memory, stage_bytes
+from sim.pricing.plans import Plans, plans_of
+from sim.pricing.ranks import params_of_ranks
 from sim.programs import price_order, program_of
 from sim.remedies import memory_remedies
 from sim.schedules import Order
@@ -243,8 +243,8 @@ def estimate(scenario: Scenario, engine: str = "dag", *, contention: bool = Fals
     SpecError
         Unknown engine, or contention on a cluster without switches.
     """
-    batch = batch_of(scenario)
-    order, costs, deal, held = price_order(scenario, batch)
+    plans = plans_of(scenario)
+    order, costs, deal = price_order(scenario, plans)
     program = program_of(scenario, order, costs)
     timeline = run(program, engine)
     if contention:
@@ -259,17 +259,18 @@ def estimate(scenario: Scenario, engine: str = "dag", *, contention: bool = Fals
         params=total_params(scenario.model),
         num_microbatches=scenario.num_microbatches,
         breakdown=break_down(timeline),
-        memory=_memory(batch, order, deal, held),
+        memory=_memory(plans, order, deal),
         memory_available_bytes=scenario.cluster.gpu.memory_bytes,
         timeline=timeline,
         assumptions=stated_assumptions(
-            scenario, batch.layouts, costs.notes, visits_per_stage(order), engine, contention
+            scenario, plans.layouts, costs.notes, visits_per_stage(order), engine, contention
         ),
     )
 
 
-def _memory(batch: Batch, order: Order, deal: Deal, held: Floats) -> tuple[MemoryUse, ...]:
+def _memory(plans: Plans, order: Order, deal: Deal) -> tuple[MemoryUse, ...]:
     """Peak memory of every rank: activations as they come and go in the schedule's order."""
     facts = facts_of(order, deal.kind_of_stage)
-    peaks = (facts.in_flight @ stage_bytes(batch, deal.stage_kinds)[:, 0]).max(axis=1)
-    return by_rank(peak_memory(batch, held, peaks, facts.logits, facts.versions, facts.both_ways), order.num_ranks)
+    peaks = (facts.in_flight @ stage_bytes(plans, deal.stage_kinds)[:, 0]).max(axis=1)
+    held = params_of_ranks(plans, deal)
+    return by_rank(peak_memory(plans, held, peaks, facts.logits, facts.versions, facts.both_ways), order.num_ranks)

@@ -8,19 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from sim.arrays import Floats
 from sim.engines import Program
 from sim.engines.step_end import waited_reduction
 from sim.errors import ScheduleError
-from sim.pricing.batch import Batch, batch_of
 from sim.pricing.deal import Deal, deal_of
-from sim.pricing.scenario import StageCosts, price_plan
+from sim.pricing.plans import Plans, plans_of
+from sim.pricing.stages import StageSeconds, price_plan
 from sim.schedules import Order, build_order, get_schedule
 from sim.specs import Scenario
 from sim.specs.dealing import num_stages_of
 
 
-def priced_order(scenario: Scenario, *, fold: bool = True) -> tuple[Order, StageCosts]:
+def priced_order(scenario: Scenario, *, fold: bool = True) -> tuple[Order, StageSeconds]:
     """What each rank does, and what it costs.
 
     Parameters
@@ -28,11 +27,11 @@ def priced_order(scenario: Scenario, *, fold: bool = True) -> tuple[Order, Stage
     fold : bool
         Leave out what repeats; the engines time it nevertheless.
     """
-    return price_order(scenario, batch_of(scenario), fold=fold)[:2]
+    return price_order(scenario, plans_of(scenario), fold=fold)[:2]
 
 
-def price_order(scenario: Scenario, batch: Batch, *, fold: bool = True) -> tuple[Order, StageCosts, Deal, Floats]:
-    """What each rank does, what it costs, how stages are dealt, and what one GPU of each rank holds."""
+def price_order(scenario: Scenario, plans: Plans, *, fold: bool = True) -> tuple[Order, StageSeconds, Deal]:
+    """What each rank does, what it costs, and how stages are dealt."""
     plan, chosen = scenario.plan, get_schedule(scenario.plan.schedule)
     if plan.sequence_slices > 1 and "slices" not in chosen.options:
         raise ScheduleError(
@@ -48,11 +47,10 @@ def price_order(scenario: Scenario, batch: Batch, *, fold: bool = True) -> tuple
 
     size = (plan.schedule, plan.pp, plan.num_chunks, scenario.num_microbatches)
 
-    def priced(given: dict[str, Any]) -> tuple[Order, StageCosts, Deal, Floats]:
+    def priced(given: dict[str, Any]) -> tuple[Order, StageSeconds, Deal]:
         order = build_order(*size, fold=fold, **given)
         deal = deal_of(scenario.model, plan, order.rank_of_stage, order.copies)
-        costs, held = price_plan(batch, scenario, deal, order.rank_of_stage)
-        return order, costs, deal, held
+        return order, price_plan(plans, deal), deal
 
     if "times" not in chosen.options:
         return priced(options)
@@ -61,7 +59,7 @@ def price_order(scenario: Scenario, batch: Batch, *, fold: bool = True) -> tuple
     return priced(options | {"times": typical_times(first[1])})
 
 
-def typical_times(costs: StageCosts) -> tuple[float, float, float, float]:
+def typical_times(costs: StageSeconds) -> tuple[float, float, float, float]:
     """Forward, input gradient, weight gradient and send of the average stage, in forwards to three digits."""
     passes = (costs.forward_s, costs.input_grad_s, costs.weight_grad_s)
     seconds = (*(float(each.mean()) for each in passes), costs.typical_send)
@@ -69,7 +67,7 @@ def typical_times(costs: StageCosts) -> tuple[float, float, float, float]:
     return forward, inputs, weights, send
 
 
-def program_of(scenario: Scenario, order: Order, costs: StageCosts) -> Program:
+def program_of(scenario: Scenario, order: Order, costs: StageSeconds) -> Program:
     """What the engines run of a scenario."""
     plan, stack = scenario.plan, scenario.stack
     beside = stack.overlap_grad_reduce

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
-from sim.pricing.scenario import StageCosts
-from sim.pricing.visits import VisitSeconds
+from sim.pricing.stages import StageSeconds
+from sim.pricing.zero import VisitSeconds
 from sim.work.operations import Cause
 from sim.work.stages import Stage
 
@@ -79,7 +79,7 @@ def until_at_work():
 
 
 def make_costs(num_ranks, forward, backward, **given):
-    """StageCosts whose forward is all matrix multiplies and whose backward is matrix multiplies and recomputation."""
+    """StageSeconds whose forward is all matrix multiplies and whose backward is matrix multiplies and recomputation."""
     forward, backward = np.asarray(forward, dtype=float), np.asarray(backward, dtype=float)
     num_stages = len(forward)
     none, nothing = np.zeros(num_stages), np.zeros(num_ranks)
@@ -104,7 +104,9 @@ def make_costs(num_ranks, forward, backward, **given):
         "hidden_share": 0.6,
         "notes": frozenset(),
     }
-    return StageCosts(**{**defaults, **{key: np.asarray(v) if isinstance(v, list) else v for key, v in given.items()}})
+    return StageSeconds(
+        **{**defaults, **{key: np.asarray(v) if isinstance(v, list) else v for key, v in given.items()}}
+    )
 
 
 @pytest.fixture(scope="session")
@@ -115,7 +117,7 @@ def costs_of():
 
 @pytest.fixture(scope="session")
 def random_costs():
-    """(generator, order, sends, blocks, visits) -> uneven StageCosts with reductions, gathers, updates and a tied
+    """(generator, order, sends, blocks, visits) -> uneven StageSeconds with reductions, gathers, updates and a tied
     embedding; and with what ranks of several chunks move once a visit."""
 
     def make(rng, order, *, sends=True, blocks=True, visits=False):

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 from sim.costs.collectives import all_reduce, reduce_scatter, send
 from sim.network.placement import hops_of, place_group, send_share
-from sim.pricing.batch import batch_of
 from sim.pricing.cells import send_seconds, sent_bytes
 from sim.pricing.cost_model import cost_model, cut_of
-from sim.pricing.parts import counts_of
+from sim.pricing.deal import counts_of
+from sim.pricing.plans import plans_of
 from sim.pricing.replicas import HELD, params_of
 from sim.specs import Scenario
 from sim.work.optimizer import GRADIENT_WIDTH
@@ -73,7 +73,7 @@ def data_parallel_cut(scenario: Scenario) -> CutTraffic:
     n = plan.num_replicas
     if n == 1:
         return CutTraffic(0, 0.0, 0.0)
-    batch = batch_of(scenario)
+    plans = plans_of(scenario)
     group = place_group("shards", plan, scenario.cluster)
     collective, passes = (all_reduce, 2) if plan.zero_stage == 0 else (reduce_scatter, 1)
     stages = deal_stages(model, plan)
@@ -81,10 +81,10 @@ def data_parallel_cut(scenario: Scenario) -> CutTraffic:
     for rank in range(plan.pp):
         part = sum((each.part for each in stages if each.index % plan.pp == rank), ModelPart())
         grads = (
-            params_of(counts_of([part]), batch.layouts)[HELD][0].item()
+            params_of(counts_of([part]), plans.layouts)[HELD][0].item()
             * GRADIENT_WIDTH[scenario.stack.gradient_precision]
         )
         crossing = 2 * plan.tp * passes * (n - 1) / n * grads
         nbytes += crossing
-        rate += crossing / float(collective(grads, group, batch.costs.fabric))
+        rate += crossing / float(collective(grads, group, plans.costs.fabric))
     return CutTraffic(2 * plan.tp * plan.pp, nbytes, rate)

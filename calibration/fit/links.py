@@ -9,8 +9,7 @@ import numpy as np
 
 from flopcast_calibration.fit.solve import Draw, Fit, Prior, columns, fit_to
 from sim.costs.collectives import COLLECTIVES, Fabric, all_to_all, send
-from sim.network.nvlink import nvlink_shares
-from sim.network.placement import Group
+from sim.network.placement import Group, nvlink_shares
 from sim.specs import ClusterSpec
 from sim.specs.profile import LinkParams
 

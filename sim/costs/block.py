@@ -65,44 +65,96 @@ def block_costs(works: Sequence[BlockWork], compute: ComputeModel, groups: Group
     works : sequence of BlockWork
         As `sim.work.sums.block_works` gives them: they differ in what they run again only.
     """
-    work, group = works[0], groups["tp"]
-    forward, inputs, weights = (compute.phase_time(each) for each in (work.forward, work.input_grad, work.weight_grad))
+    work, talk = works[0], {name: np.asarray(each.size) > 1 for name, each in groups.items()}
+    forward, inputs = compute.phase_time(work.forward), compute.phase_time(work.input_grad)
+    weights = compute.phase_time(work.weight_grad)
     for seconds, phase in ((forward, work.forward), (inputs, work.input_grad), (weights, work.weight_grad)):
         _add_collectives(seconds, phase, groups, fabric)
     _add_exposed_tokens((forward, inputs), work, compute, groups, fabric)
     gradients, of_weights, multiplies = _sum(inputs, weights), sum(weights.values()), inputs.get(Cause.MATMUL, 0.0)
     # An input gradient by itself has no weight gradient beside its collectives.
     for seconds, hides in ((inputs, multiplies), (gradients, of_weights + multiplies)):
-        exposed = _exposed_tensor_parallel(work.input_grad, group, fabric, hides)
+        exposed = _exposed_tensor_parallel(work.input_grad, groups["tp"], fabric, hides)
         seconds[Cause.TENSOR_PARALLEL] = seconds.get(Cause.TENSOR_PARALLEL, 0.0) + exposed
-    talk = {name: np.asarray(each.size) > 1 for name, each in groups.items()}
-    ahead = ~talk["tp"] & (not work.forward.waits)
-    synced = _after_sync(work.forward, compute, groups, fabric, talk)
-    of_forward = compute.host_time((work.forward,), talk)
-    first = _waiting(forward, np.maximum(of_forward - sum(forward.values()), synced))
     launches = [compute.host_time((each,), talk, backward=True) for each in (work.input_grad, work.weight_grad)]
-    last = _waiting(weights, launches[1] - of_weights)
-    at_peak: dict[Cause, Number] = {}
-    for operation in (*work.forward.operations, *work.input_grad.operations, *work.weight_grad.operations):
-        at_peak[operation.cause] = at_peak.get(operation.cause, 0.0) + operation.flop / compute.peak(operation)
-    answers = []
-    for each in works:
-        again, host, synced_again = forward, of_forward, synced
-        if each.recompute is not work.forward:
-            again, host = compute.phase_time(each.recompute), compute.host_time((each.recompute,), talk)
+    passes = _Passes(
+        forward,
+        (inputs, launches[0]),
+        (gradients, sum(launches)),
+        _waiting(weights, launches[1] - of_weights),
+        _peak_seconds(work, compute),
+        compute.host_time((work.forward,), talk),
+        _after_sync(work.forward, compute, groups, fabric, talk),
+        ~talk["tp"] & (not work.forward.waits),
+    )
+    keys = [_again(each) for each in works]  # a layer without experts runs the same again, whatever of experts is named
+    distinct = dict(zip(keys, works, strict=True))
+    priced = {}
+    for key, each in distinct.items():
+        again = None if each.recompute is work.forward else compute.phase_time(each.recompute)
+        if again is not None:
             _add_collectives(again, each.recompute, groups, fabric)
             _add_waiting_tokens(again, each.recompute, groups, fabric)
-            synced_again = synced if any(item.module == EXPERTS for item in each.recompute.operations) else 0.0
-        short, setup = host - sum(again.values()), compute.kernel_launch_s * each.recompute.setups
-        recompute = sum(again.values()) + np.where(ahead, 0.0, np.maximum(np.maximum(short, synced_again), 0.0))
+        priced[key] = passes.with_recomputation(each.recompute, again, compute, talk)
+    return [priced[key] for key in keys]
+
+
+def _again(work: BlockWork) -> tuple[Any, ...]:
+    """What tells apart works of a block that differ in what runs again: the operations and collectives that do."""
+    again = work.recompute
+    return again is work.forward, *map(id, (*again.operations, *again.collectives))
+
+
+def _peak_seconds(work: BlockWork, compute: ComputeModel) -> dict[Cause, Number]:
+    """What the FLOPs of a block, recomputation aside, take at the GPU's peak, by cause.  [s]"""
+    at_peak: dict[Cause, Number] = {}
+    for item in (*work.forward.operations, *work.input_grad.operations, *work.weight_grad.operations):
+        at_peak[item.cause] = at_peak.get(item.cause, 0.0) + item.flop / compute.peak(item)
+    return at_peak
+
+
+@dataclass(frozen=True, slots=True)
+class _Passes:
+    """What all ways to recompute a block share. [s]
+
+    forward : by cause, without what the GPU waits for its host.
+    inputs, gradients : the input gradient by itself, and both gradients; likewise, with the time of their launches.
+    weights : the weight gradient by itself, by cause, with its waits.
+    at_peak : FLOPs at the GPU's peak, by cause.
+    launches : of the forward's kernels and collectives.
+    synced : what the GPU waits at least for the number of tokens.
+    ahead : whether launches of the gradients run ahead while the GPU computes again.
+    """
+
+    forward: dict[Cause, Number]
+    inputs: tuple[dict[Cause, Number], Number]
+    gradients: tuple[dict[Cause, Number], Number]
+    weights: dict[Cause, Number]
+    at_peak: dict[Cause, Number]
+    launches: Number
+    synced: Number
+    ahead: Number
+
+    def with_recomputation(
+        self, phase: Phase, again: dict[Cause, Number] | None, compute: ComputeModel, talk: dict[str, Any]
+    ) -> BlockCosts:
+        """Return the block's costs where a phase runs again that takes so long; None: the forward."""
+        first = _waiting(self.forward, np.maximum(self.launches - sum(self.forward.values()), self.synced))
+        host, synced = self.launches, self.synced
+        if again is not None:
+            host = compute.host_time((phase,), talk)
+            synced = synced if any(item.module == EXPERTS for item in phase.operations) else 0.0
+        took = sum((self.forward if again is None else again).values())
+        short, setup = host - took, compute.kernel_launch_s * phase.setups
+        recompute = took + np.where(self.ahead, 0.0, np.maximum(np.maximum(short, synced), 0.0))
         whole, half = (
-            _waiting(seconds, launched + setup - sum(seconds.values()) + ahead * short) | {Cause.RECOMPUTE: recompute}
-            for seconds, launched in ((gradients, sum(launches)), (inputs, launches[0]))
+            _waiting(seconds, launched + setup - sum(seconds.values()) + self.ahead * short)
+            | {Cause.RECOMPUTE: recompute}
+            for seconds, launched in (self.gradients, self.inputs)
         )
-        more = _sum(_sum(half, last), whole, -1.0)
+        more = _sum(_sum(half, self.weights), whole, -1.0)
         split: dict[Cause, Number] = {cause: more.get(cause, 0.0) for cause in (Cause.HOST, Cause.TENSOR_PARALLEL)}
-        answers.append(BlockCosts(first, whole, at_peak, sum(last.values()), split))
-    return answers
+        return BlockCosts(first, whole, self.at_peak, sum(self.weights.values()), split)
 
 
 def _sum(one: dict[Cause, Number], other: dict[Cause, Number], sign: float = 1.0) -> dict[Cause, Number]:

@@ -12,8 +12,7 @@ import numpy as np
 
 from sim.arrays import Number
 from sim.network.fat_tree import build_levels
-from sim.network.nvlink import nvlink_shares
-from sim.network.placement import Group
+from sim.network.placement import Group, nvlink_shares
 from sim.specs import ClusterSpec, Profile
 from sim.specs.profile import LinkParams
 from sim.work.routing import different
@@ -76,7 +75,7 @@ class Fabric:
         return self.network.in_training(group.shares_network)
 
     def hidden_share(self, group: Group, nbytes: Number, seconds: Number) -> Number:
-        """Of a collective in which a rank moves `nbytes` in `seconds` beside compute, the time's share really hidden.
+        """Share of the time really hidden of a collective in which a rank moves `nbytes` in `seconds` beside compute.
 
         What passes through memory is taken from the compute beside it byte by byte, however long it takes: on a slow
         network a smaller share of the time, but for the SMs that are held until the end. Between domains the same

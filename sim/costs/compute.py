@@ -70,36 +70,37 @@ class ComputeModel:
     def phase_time(self, phase: Phase) -> dict[Cause, Number]:
         """Time of a phase's operations on the GPU by cause, stalls before them as the host's; without launches.  [s]"""
         by_cause: dict[Cause, Number] = {}
-        gemm = self.profile.gemm
+        gemm, memory = self.profile.gemm, self.profile.memory.efficiency
         for item in phase.operations:
             if item.kind == "matmul":
                 self._note_range(item)
-                seconds = self._matmul_time(item, self.precision_of(item))
+                m, n, k, batch, seconds = item.m, item.n, item.k, item.batch, 0.0
+                for precision, share in self._precisions(item):
+                    reach, gpu = gemm.of(precision), self.gpu
+                    took = gemm_time(m, n, k, batch, precision, self.width, gpu, reach, memory, item.nbytes)
+                    seconds = seconds + share * took
                 if item.cause is Cause.ATTENTION and item.module == STATE:  # carried chunk by chunk
                     seconds = seconds / self.profile.attention.state_speed
-                if self.wide_share and item.cause is Cause.MATMUL:
-                    wide = self._matmul_time(item, "bf16")
-                    seconds = seconds + self.wide_share * (wide - seconds)
             else:
-                floor = gemm.kernel_floor_s * item.kernels
-                moved = item.nbytes / self.memory_bandwidth(item.sort)
-                if item.kind == "memory":
-                    seconds = moved + floor * (np.asarray(item.nbytes) > 0)
-                else:
-                    seconds = np.maximum(item.flop / self.attention_rate(item), moved) + floor
+                seconds = self._moving_s(item)
             by_cause[item.cause] = by_cause.get(item.cause, 0.0) + seconds
             if item.stall_s and not item.graphed:
                 by_cause[Cause.HOST] = by_cause.get(Cause.HOST, 0.0) + self.host_slowdown * item.stall_s
         return by_cause
 
-    def _matmul_time(self, item: Kernel, precision: str) -> Number:
-        own, memory = self.profile.gemm.of(precision), self.profile.memory.efficiency
-        sizes = (item.m, item.n, item.k, item.batch)
-        return gemm_time(*sizes, precision, self.width, self.gpu, own, memory, item.nbytes)
+    def _precisions(self, item: Kernel) -> tuple[tuple[str, float], ...]:
+        """Precisions of a matrix multiply, each with its share of the layers."""
+        if self.wide_share and item.cause is Cause.MATMUL:
+            return (self.precision_of(item), 1.0 - self.wide_share), ("bf16", self.wide_share)
+        return ((self.precision_of(item), 1.0),)
 
-    def operation_time(self, operation: Kernel) -> Number:
-        """Time of one operation on the GPU, without the host's share.  [s]"""
-        return self.phase_time(Phase((operation,)))[operation.cause]
+    def _moving_s(self, item: Kernel) -> Number:
+        """Time of a kernel that is bound by memory, or of fused attention.  [s]"""
+        floor = self.profile.gemm.kernel_floor_s * item.kernels
+        moved = item.nbytes / self.memory_bandwidth(item.sort)
+        if item.kind == "memory":
+            return moved + floor * (np.asarray(item.nbytes) > 0)
+        return np.maximum(item.flop / self.attention_rate(item), moved) + floor
 
     def attention_rate(self, operation: Kernel) -> Number:
         """What fused attention reaches on sequences of the operation's length.  [FLOP/s]"""

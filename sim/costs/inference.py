@@ -54,11 +54,11 @@ class Engine:
 
     @property
     def weight_bytes(self) -> float:
-        """Of one GPU's part of the model. [bytes]"""
+        """Bytes of one GPU's part of the model. [bytes]"""
         return float(WIDTHS[self.weight_format] * weights_held(self.model, self.tp))
 
     def cache_bytes(self, context: Number) -> Number:
-        """Of a sequence on one GPU. [bytes]"""
+        """Bytes of a sequence's cache on one GPU. [bytes]"""
         return cache_bytes(self.model, context, WIDTHS[self.cache_format], self.tp)
 
     def decode_s(self, batch: Number, context: Number) -> Number:

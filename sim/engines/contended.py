@@ -16,7 +16,7 @@ from sim.arrays import Array
 from sim.engines.link_use import message_counts
 from sim.engines.overlapped import slack
 from sim.engines.wire import shared_links
-from sim.pricing.scenario import StageCosts
+from sim.pricing.stages import StageSeconds
 from sim.schedules import Order
 from sim.schedules.actions import U
 from sim.schedules.passes import updates_per_rank
@@ -32,12 +32,12 @@ _PARTS = {
 }
 
 
-def stretches(traffic: Traffic, order: Order, costs: StageCosts, step_time_s: float, *, reduce_beside: bool) -> Array:
+def stretches(traffic: Traffic, order: Order, costs: StageSeconds, step_time_s: float, *, reduce_beside: bool) -> Array:
     """Of every stream, how many times as long as at full speed its messages are on their links.
 
     Parameters
     ----------
-    costs : StageCosts
+    costs : StageSeconds
         Of the order, without contention.
     step_time_s : float
         Of the step that the messages are spread over. [s]
@@ -76,7 +76,7 @@ def _meet_behind_pipelines(meets: Array, kinds: Array, *, reduce_beside: bool) -
 
 
 def _meet_in_updates(
-    meets: Array, order: Order, costs: StageCosts, traffic: Traffic, step_time_s: float, *, reduce_beside: bool
+    meets: Array, order: Order, costs: StageSeconds, traffic: Traffic, step_time_s: float, *, reduce_beside: bool
 ) -> None:
     """The same of reductions and gathers that stand in an order's updates.
 
@@ -98,7 +98,7 @@ def _meet_in_updates(
     meets[np.ix_(number[there], number[there])] = np.minimum(both / lasts[:, np.newaxis], 1.0)
 
 
-def contended_costs(costs: StageCosts, rank_of_stage: Array, traffic: Traffic, stretch: Array) -> StageCosts:
+def contended_costs(costs: StageSeconds, rank_of_stage: Array, traffic: Traffic, stretch: Array) -> StageSeconds:
     """The costs with every message as long as meeting others makes it.
 
     Parameters

@@ -17,7 +17,7 @@ from sim.engines.max_plus import play_plans
 from sim.engines.program import Program
 from sim.engines.tasks import amounts_of, step_of
 from sim.errors import ScheduleError
-from sim.pricing.scenario import StageCosts
+from sim.pricing.stages import StageSeconds
 from sim.schedules import Order
 from sim.schedules.actions import U
 from sim.schedules.order import in_levels
@@ -50,7 +50,7 @@ class Replica:
     relative: Array
 
 
-def slowed(costs: StageCosts, rank_of_stage: Array, factor: Array) -> StageCosts:
+def slowed(costs: StageSeconds, rank_of_stage: Array, factor: Array) -> StageSeconds:
     """Costs with kernels that take `factor` times as long, by rank; communication and host waits are as before."""
     of_stage = factor[rank_of_stage]
 

@@ -10,7 +10,7 @@ import numpy as np
 from sim.arrays import ActionFloats, FloatArray, RankFloats, RankPlanFloats, StageFloats, StagePlanFloats
 from sim.engines.step_end import exposed_gather
 from sim.engines.tasks import Seconds, classes_of, pass_seconds, slowed_at_visits
-from sim.pricing.scenario import StageCosts
+from sim.pricing.stages import StageSeconds
 from sim.schedules import Order
 from sim.schedules.passes import last_first_visits
 
@@ -28,7 +28,7 @@ class Program:
     """
 
     order: Order
-    costs: StageCosts
+    costs: StageSeconds
     hide_grad_reduce: bool = False
     hide_gather: bool = False
     cores: float | None = None

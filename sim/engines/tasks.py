@@ -34,7 +34,7 @@ from sim.engines.max_plus import (
     build_graph,
     different,
 )
-from sim.pricing.visits import VisitSeconds
+from sim.pricing.zero import VisitSeconds
 from sim.schedules import Order
 from sim.schedules.actions import KINDS, F, U
 from sim.schedules.passes import asks_of, last_gradients, visits_of

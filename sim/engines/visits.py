@@ -9,7 +9,7 @@ import numpy as np
 
 from sim.arrays import ActionPlanFloats, KindPlanFloats, Number, RankPlanFloats
 from sim.engines.tasks import amounts_at_visits, classes_of, slowed_at_visits
-from sim.pricing.visits import VisitSeconds
+from sim.pricing.zero import VisitSeconds
 from sim.schedules import Order
 
 

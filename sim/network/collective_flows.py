@@ -1,57 +1,231 @@
-"""Collectives on a machine: their phases as flows over its links, and their time with the machine to themselves."""
+"""Collectives as flows over a machine's links: who sends how much to whom, phase by phase, and their time alone.
+
+A collective runs over a placement: an array of GPUs whose row d holds its members in NVLink domain d. Phases follow
+each other; the flows of one phase run together. The many steps of a ring are one phase, because in every step each
+member sends the same amount over the same links. A phase takes the bytes on its busiest link over that link's
+bandwidth, and the collectives what the formulas of `sim.costs.collectives` say of bandwidth.
+
+Where switches add what passes (NVLS inside an NVLink domain, SHARP between nodes), a member sends its data up a tree
+once and receives the sum once; a link between switches carries one stream each way however many members are below it.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
-from sim.arrays import FloatArray
+from sim.arrays import FloatArray, IntArray
 from sim.errors import SpecError
-from sim.network import patterns
-from sim.network.flow_run import finish_times
-from sim.network.flows import Flows, flows_on
-from sim.network.in_network import network_tree, nvlink_tree
-from sim.network.patterns import Latencies, Pattern, PatternPhase, members_by_domain
+from sim.network.flows import Flows, finish_times, flows_on
 from sim.network.routing import Routing, route
-from sim.network.topology import Topology
+from sim.network.topology import Topology, parent_of_group
 from sim.specs.network import NetworkSpec
 
+_NOBODY = np.empty(0, dtype=int)
 
-def phase_flows(
-    phase: PatternPhase,
-    topology: Topology,
-    routing: Routing = "adaptive",
-    *,
-    subflows: int = 1,
-    seed: int = 0,
-    proxy: bool = False,
-) -> tuple[Flows, FloatArray]:
-    """Flows of one phase over a machine's links, and the bytes of each.
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """Flows that run together.
+
+    source, target : GPUs.
+    nbytes : of each flow, over all steps. [bytes]
+    trees : sets of GPUs whose data the switches add and hand out; each is one flow, up and down at once.
+    over_nvlink : whether the trees are NVSwitch's (NVLS) or the network's (SHARP).
+    tree_bytes : that each member of a tree sends, and receives. [bytes]
+    """
+
+    source: IntArray
+    target: IntArray
+    nbytes: FloatArray
+    trees: tuple[IntArray, ...] = ()
+    over_nvlink: bool = True
+    tree_bytes: float = 0.0
+
+
+Pattern = tuple[Phase, ...]
+
+
+def members_by_domain(gpus: IntArray, domain_gpus: int) -> IntArray:
+    """Return the GPUs of a group as an array (domains, members a domain).
+
+    Raises
+    ------
+    SpecError
+        The domains hold different numbers of members.
+    """
+    gpus = np.asarray(gpus)
+    domains, counts = np.unique(gpus // domain_gpus, return_counts=True)
+    if len(set(counts.tolist())) > 1:
+        raise SpecError(
+            f"a group has {counts.min()} to {counts.max()} members in its {len(domains)} NVLink domains; collectives "
+            "are laid out for equally many: choose degrees that divide the domain"
+        )
+    order = np.argsort(gpus // domain_gpus, kind="stable")
+    return gpus[order].reshape(len(domains), -1)
+
+
+def ring(placement: IntArray, nbytes: float, passes: int) -> Pattern:
+    """Rings that carry (n−1)/n of the buffer `passes` times: 2 an all-reduce, 1 an all-gather or a reduce-scatter.
+
+    Between domains there is one ring for each member of a domain, with its share of the buffer, so that every card is
+    used. A ring runs through a domain and leaves over the card of its last member; every second domain is passed
+    backwards, so that it stays on one rail (with an odd number of domains, but for its last hop). Each of g members
+    uses NVLink in all rings but the one it leaves the domain with, (g−1)/g of what it sends; the formulas of
+    `sim.costs.collectives` count all of it, which shows only where g cards are faster than NVLink.
+    """
+    domains, per_domain = placement.shape
+    n = placement.size
+    if n == 1:
+        return ()
+    channels = per_domain if domains > 1 else 1
+    places = (np.arange(channels)[:, np.newaxis] + np.arange(per_domain)) % per_domain
+    order = np.concatenate([row[places if d % 2 == 0 else places[:, ::-1]] for d, row in enumerate(placement)], axis=1)
+    volume = passes * (n - 1) / n * nbytes / channels
+    return (Phase(order.ravel(), np.roll(order, -1, axis=1).ravel(), np.full(order.size, volume)),)
+
+
+def tree_all_reduce(placement: IntArray, nbytes: float) -> Pattern:
+    """Double binary tree between domains, chains inside them, up and down at once.
+
+    Half of the buffer climbs one tree over the domains, half the other; a domain that branches in one is a leaf of the
+    other, so none sends or receives more than twice its buffer [1]_. Members share the buffer, each with the card
+    and the chain of its own.
+
+    .. [1] Sanders, Speck, Träff 2009, "Two-tree algorithms for full bandwidth broadcast, reduction and scan".
+    """
+    domains, per_domain = placement.shape
+    if domains == 1:
+        raise SpecError("a tree all-reduce joins NVLink domains; inside one, use a ring or NVLS")
+    parents, ranks = _tree_parents(domains), np.arange(domains)
+    # The second tree is the first with the domains renamed so that its leaves branch here.
+    renamed = np.argsort(domains - 1 - ranks if domains % 2 == 0 else (ranks - 1) % domains)
+    child = np.flatnonzero(parents >= 0)
+    source, target = (
+        np.concatenate([placement[ends], placement[renamed[ends]]]).ravel() for ends in (child, parents[child])
+    )
+    share = nbytes / 2 / per_domain
+    # Channel c gathers on member c: a chain from c − 1 down to c + 1 … to c, and back.
+    turn = (np.arange(per_domain)[:, np.newaxis] + np.arange(per_domain)) % per_domain
+    chain = placement[:, turn]  # domain, channel, from the head on
+    links = chain[:, :, 1:].ravel(), chain[:, :, :-1].ravel()
+    sizes = np.concatenate([np.full(2 * source.size, share), np.full(2 * links[0].size, 2 * share)])
+    return (Phase(np.concatenate([source, target, *links]), np.concatenate([target, source, *links[::-1]]), sizes),)
+
+
+def _tree_parents(n: int) -> IntArray:
+    """Return the parent of each rank (-1: none) in an in-order binary tree with odd ranks as leaves.
+
+    Rank 0 is a root with one child. A rank whose lowest set bit is 2ᵏ hangs under the neighbour whose lowest set bit is
+    2ᵏ⁺¹, or, where that is past the end, under the next one down.
+    """
+    parents = np.full(n, -1)
+    for rank in range(1, n):
+        bit = rank & -rank
+        parent = (rank ^ bit) | (bit << 1)
+        parents[rank] = parent if parent < n else rank ^ bit
+    return parents
+
+
+def hierarchical_all_reduce(placement: IntArray, nbytes: float) -> Pattern:
+    """Reduce-scatter inside each domain, ring all-reduce of the shares between domains, all-gather inside."""
+    inside = _together([ring(row[np.newaxis], nbytes, 1) for row in placement])
+    rails = [ring(column[:, np.newaxis], nbytes / placement.shape[1], 2) for column in placement.T]
+    return (*inside, *_together(rails), *inside)
+
+
+def switch_all_reduce(placement: IntArray, nbytes: float) -> Pattern:
+    """All-reduce that switches add up: NVLink's inside one domain (NVLS), the network's between several (SHARP).
+
+    Of n members of one domain each sends its whole buffer to be added and its 1/n of the sum to be handed out, and
+    receives as much: (n+1)/n of the buffer each way instead of 2 (n−1)/n. Between domains each member sends its share
+    up once, between a reduce-scatter and an all-gather inside.
+    """
+    domains, n = placement.shape
+    if placement.size == 1:
+        return ()
+    if domains == 1:
+        return (Phase(_NOBODY, _NOBODY, np.empty(0), tuple(placement), tree_bytes=nbytes * (n + 1) / n),)
+    inside = _together([ring(row[np.newaxis], nbytes, 1) for row in placement])
+    return (*inside, Phase(_NOBODY, _NOBODY, np.empty(0), tuple(placement.T), False, nbytes / n), *inside)
+
+
+def all_to_all(placement: IntArray, nbytes: float) -> Pattern:
+    """Every member sends 1/n of its `nbytes` to every other."""
+    members = placement.ravel()
+    n = len(members)
+    apart = (np.arange(n)[:, np.newaxis] + np.arange(1, n)) % n
+    return (Phase(np.repeat(members, n - 1), members[apart].ravel(), np.full(n * (n - 1), nbytes / n)),)
+
+
+def _together(patterns: Sequence[Pattern]) -> Pattern:
+    """Patterns alike, of different members, run at the same time."""
+    return tuple(
+        replace(
+            phases[0],
+            source=np.concatenate([phase.source for phase in phases]),
+            target=np.concatenate([phase.target for phase in phases]),
+            nbytes=np.concatenate([phase.nbytes for phase in phases]),
+        )
+        for phases in zip(*patterns, strict=True)
+    )
+
+
+def network_tree(topology: Topology, gpus: IntArray, number: int = 0, trunks: bool = True) -> IntArray:
+    """Return the links of a reduction by the network's switches over GPUs of different nodes.
 
     Parameters
     ----------
-    phase : PatternPhase
     topology : Topology
-    routing, subflows, seed, proxy
-        As of `sim.network.routing.route`.
-
-    Returns
-    -------
-    flows : Flows
-    nbytes : array
-        By flow. [bytes]
+    gpus : array of int
+    number : int
+        Which of the equal trees; reductions that run together should have different numbers.
+    trunks : bool
+        Name trunks instead of cables between switches, for flows routed adaptively. A tree is one stream and takes one
+        cable's share of a trunk.
     """
-    paths = route(topology, phase.source, phase.target, routing, subflows=subflows, seed=seed, proxy=proxy)
+    nics = np.unique(topology.nic_of_gpu(gpus))
+    links = [
+        topology.start(name, direction) + ends
+        for name, ends in (("pcie", gpus), ("nic", nics))
+        for direction in ("up", "down")
+    ]
+    groups = [np.unique(groups[nics]) for groups in topology.groups_of_nics]
+    top = next(i for i, group in enumerate(groups) if len(group) == 1)
+    switch = {int(groups[top][0]): number % topology.levels[top].switches}
+    for i in range(top - 1, -1, -1):
+        level, above = topology.levels[i], topology.levels[i + 1]
+        if trunks:
+            links += [topology.start(f"{level.name} trunk", direction) + groups[i] for direction in ("up", "down")]
+            continue
+        parents, child = parent_of_group(topology, i + 1, groups[i])
+        at = np.array([switch[parent] for parent in parents.tolist()])
+        # The first cable of each group that ends at the parent's switch, as in sim.network.routing.
+        cable = (at - child * level.cables_per_group) % above.switches
+        switch = dict(zip(groups[i].tolist(), (cable // level.uplinks).tolist(), strict=True))
+        for direction in ("up", "down"):
+            links.append(topology.start(level.name, direction) + groups[i] * level.cables_per_group + cable)
+    return np.concatenate(links)
+
+
+def phase_flows(
+    phase: Phase, topology: Topology, routing: Routing = "adaptive", *, subflows: int = 1, proxy: bool = False
+) -> tuple[Flows, FloatArray]:
+    """Return the flows of one phase over a machine's links, and the bytes of each; options as of `routing.route`."""
+    paths = route(topology, phase.source, phase.target, routing, subflows=subflows, proxy=proxy)
     flows, sizes = flows_on(paths), np.repeat(phase.nbytes / subflows, subflows)
     if phase.trees:
+        ends = [topology.start("nvlink", direction) for direction in ("up", "down")]
         trees = [
-            nvlink_tree(topology, tree)
+            np.concatenate([end + tree for end in ends])
             if phase.over_nvlink
             else network_tree(topology, tree, number, trunks=routing == "adaptive")
             for number, tree in enumerate(phase.trees)
         ]
-        longest = max(len(tree) for tree in trees)
+        longest = max(map(len, trees))
         padded = np.stack([np.pad(tree, (0, longest - len(tree)), constant_values=-1) for tree in trees])
         flows, sizes = flows + flows_on(padded), np.concatenate([sizes, np.full(len(trees), phase.tree_bytes)])
     return flows, sizes
@@ -60,48 +234,30 @@ def phase_flows(
 def pattern_time(
     pattern: Pattern,
     topology: Topology,
-    latencies: Latencies,
     routing: Routing = "adaptive",
     *,
-    capacity: FloatArray | None = None,
     subflows: int = 1,
-    seed: int = 0,
     proxy: bool = False,
     done_share: float = 1e-9,
 ) -> float:
-    """Time of a collective that has the machine to itself.  [s]
+    """Time of a collective that has the machine to itself, without latency.  [s]
 
-    Parameters
-    ----------
-    pattern : Pattern
-    topology : Topology
-    latencies : Latencies
-    routing, subflows, seed, proxy
-        As of `sim.network.routing.route`.
-    capacity : array, optional
-        Of every link. Default: the topology's. [bytes/s]
-    done_share : float
-        As of `sim.network.flow_run.finish_times`.
+    done_share : as in `sim.network.flows.finish_times`; the rest as in `sim.network.routing.route`.
     """
-    capacity = topology.capacity if capacity is None else capacity
-    total = 0.0
-    for phase in pattern:
-        flows, sizes = phase_flows(phase, topology, routing, subflows=subflows, seed=seed, proxy=proxy)
-        finish = finish_times(capacity, flows, 0.0, sizes, done_share=done_share)
-        total += latencies.of(phase) + float(finish.max(initial=0.0))
-    return total
+    phases = (phase_flows(phase, topology, routing, subflows=subflows, proxy=proxy) for phase in pattern)
+    ends = [finish_times(topology.capacity, flows, 0.0, sizes, done_share=done_share) for flows, sizes in phases]
+    return sum(float(end.max(initial=0.0)) for end in ends)
 
 
-ALGORITHMS = {
-    "ring all-reduce": patterns.ring_all_reduce,
-    "tree all-reduce": patterns.tree_all_reduce,
-    "hierarchical all-reduce": patterns.hierarchical_all_reduce,
-    "all-reduce in the switches": patterns.sharp_all_reduce,
-    "all-gather": patterns.all_gather,
-    "reduce-scatter": patterns.reduce_scatter,
-    "all-to-all": patterns.all_to_all,
+COLLECTIVES: dict[str, Callable[[IntArray, float], Pattern]] = {
+    "ring all-reduce": partial(ring, passes=2),
+    "tree all-reduce": tree_all_reduce,
+    "hierarchical all-reduce": hierarchical_all_reduce,
+    "all-reduce in the switches": switch_all_reduce,
+    "all-gather": partial(ring, passes=1),
+    "reduce-scatter": partial(ring, passes=1),
+    "all-to-all": all_to_all,
 }
-"""Between NVLink domains; inside one, of the all-reduces the ring and the switches' (NVLS)."""
 MOST_TO_ALL = 256
 """GPUs beyond which an all-to-all, a flow for every pair, is left out."""
 
@@ -121,18 +277,16 @@ def collective_times(topology: Topology, num_gpus: int, nbytes: float, network: 
     if not 2 <= num_gpus <= topology.num_gpus:
         raise SpecError(f"a collective over {num_gpus} GPUs: give 2 to {topology.num_gpus:,}, those of the machine")
     members = members_by_domain(np.arange(num_gpus), topology.domain_gpus)
-    names = list(ALGORITHMS)
-    if len(members) == 1:
-        names = [name for name in names if name not in ("tree all-reduce", "hierarchical all-reduce")]
-    if len(members) > 1 and not network.in_network_reduction:
-        names.remove("all-reduce in the switches")
-    if num_gpus > MOST_TO_ALL:
-        names.remove("all-to-all")
-    switches = patterns.sharp_all_reduce if len(members) > 1 else patterns.nvls_all_reduce
-    chosen = ALGORITHMS | {"all-reduce in the switches": switches}
-    found = {name: chosen[name](members, nbytes) for name in names}
-    way: dict[str, Any] = {"routing": network.routing, "subflows": network.subflows, "done_share": 0.01}
-    times = {name: pattern_time(pattern, topology, Latencies(), **way) for name, pattern in found.items()}
-    if "all-to-all" in times and len(members) > 1 and topology.rails > 1:
-        times["all-to-all by rails"] = pattern_time(found["all-to-all"], topology, Latencies(), proxy=True, **way)
+    several = len(members) > 1
+    left_out = {
+        "tree all-reduce": not several,
+        "hierarchical all-reduce": not several,
+        "all-reduce in the switches": several and not network.in_network_reduction,
+        "all-to-all": num_gpus > MOST_TO_ALL,
+    }
+    time = partial(pattern_time, topology=topology, routing=network.routing, subflows=network.subflows, done_share=0.01)
+    found = {name: make(members, nbytes) for name, make in COLLECTIVES.items() if not left_out.get(name)}
+    times = {name: time(pattern) for name, pattern in found.items()}
+    if "all-to-all" in times and several and topology.rails > 1:
+        times["all-to-all by rails"] = time(found["all-to-all"], proxy=True)
     return times

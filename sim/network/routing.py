@@ -14,6 +14,7 @@ adaptive : not at all: the flow is spread evenly over all cables and sees their 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Literal
 
@@ -38,7 +39,7 @@ def route(
     seed: int = 0,
     proxy: bool = False,
 ) -> IntArray:
-    """Paths of flows between pairs of GPUs.
+    """Return the paths of flows between pairs of GPUs.
 
     Parameters
     ----------
@@ -87,7 +88,7 @@ def route(
         columns[1] = np.where(hop, start("nvlink", "down") + leaving, columns[1])
     nics = topology.nic_of_gpu(leaving), topology.nic_of_gpu(target)
     columns += [start("pcie", "up") + leaving, start("nic", "up") + nics[0]]
-    columns += _switched(topology, *nics, routing, _Hash(seed, leaving, target, subflow))
+    columns += _switched(topology, *nics, routing, _hashed(seed, leaving, target, subflow))
     columns += [start("nic", "down") + nics[1], start("pcie", "down") + target]
     paths = np.stack(columns, axis=1)
     paths[inside, 2:] = -1
@@ -105,34 +106,33 @@ def switched_links(
     seed: int = 0,
     proxy: bool = False,
 ) -> list[IntArray]:
-    """Of flows between NVLink domains the links between switches alone, column by column as `route` has them; −1: none.
-
-    Parameters as of `route`.
-    """
+    """Return the links between switches alone of flows between NVLink domains, in the columns of `route`; −1: none."""
     source, target = np.repeat(source, subflows), np.repeat(target, subflows)
     leaving = _same_rail(topology, source, target) if proxy else source
-    hashed = _Hash(seed, leaving, target, np.arange(len(source)) % subflows)
+    hashed = _hashed(seed, leaving, target, np.arange(len(source)) % subflows)
     return _switched(topology, topology.nic_of_gpu(leaving), topology.nic_of_gpu(target), routing, hashed)
 
 
 def _same_rail(topology: Topology, source: IntArray, target: IntArray) -> IntArray:
-    """The GPU of the source's node that has the target's place in its node."""
+    """Return the GPU of the source's node that has the target's place in its node."""
     per_node = topology.gpus_per_node
     proxy: IntArray = source // per_node * per_node + target % per_node
     return proxy
 
 
-class _Hash:
-    """Pseudo-random numbers below a bound for every flow; they depend on the flow, the place and the seed alone."""
+def _hashed(seed: int, *flow: IntArray) -> Callable[[IntArray | int, int], IntArray]:
+    """Return a function (bound, place) of pseudo-random numbers from 0 to below a bound, one for every flow.
 
-    def __init__(self, seed: int, source: IntArray, target: IntArray, subflow: IntArray) -> None:
-        self._key = np.full(len(source), np.uint64(seed))
-        for part in (source, target, subflow):
-            self._key = _mixed(self._key + part.astype(np.uint64))
+    They depend on the seed, on what tells the flow from others (source, target, sub-flow), and on the place alone.
+    """
+    key = np.full(len(flow[0]), np.uint64(seed))
+    for part in flow:
+        key = _mixed(key + part.astype(np.uint64))
 
-    def below(self, bound: IntArray | int, place: int) -> IntArray:
-        """Uniform on 0 … bound − 1."""
-        return (_mixed(self._key + np.uint64(place)) % np.asarray(bound, dtype=np.uint64)).astype(np.int64)
+    def below(bound: IntArray | int, place: int) -> IntArray:
+        return (_mixed(key + np.uint64(place)) % np.asarray(bound, dtype=np.uint64)).astype(np.int64)
+
+    return below
 
 
 def _mixed(key: np.ndarray) -> np.ndarray:
@@ -145,26 +145,30 @@ def _mixed(key: np.ndarray) -> np.ndarray:
 
 
 def _switched(
-    topology: Topology, source: IntArray, target: IntArray, routing: Routing, hashed: _Hash
+    topology: Topology,
+    source: IntArray,
+    target: IntArray,
+    routing: Routing,
+    hashed: Callable[[IntArray | int, int], IntArray],
 ) -> list[IntArray]:
-    """Columns of links between switches: up to the first common group, then down; cards in, link numbers out."""
+    """Return columns of links between switches, up to the first common group, then down, of flows between cards."""
     levels = topology.levels
     groups_up, groups_down = ([groups[nics] for groups in topology.groups_of_nics] for nics in (source, target))
     climbs = [up != down for up, down in zip(groups_up, groups_down, strict=True)]
     if routing == "adaptive":
-        trunks = [
+        up, down = (
             [
                 np.where(climbs[i], topology.start(f"{level.name} trunk", direction) + groups[i], -1)
                 for i, level in enumerate(levels[:-1])
             ]
             for direction, groups in (("up", groups_up), ("down", groups_down))
-        ]
-        return trunks[0] + trunks[1][::-1]
+        )
+        return up + down[::-1]
 
     child_up, child_down = ([places[nics] for places in topology.places_of_nics] for nics in (source, target))
 
     def climb(child: list[IntArray], ports: list[IntArray]) -> tuple[list[IntArray], list[IntArray]]:
-        """Cables (numbered within their group) and switches passed from the leaf to the top."""
+        """Return cables (numbered within their group) and switches passed from the leaf to the top."""
         cables, switches = [], [np.zeros_like(source)]
         for i, (level, above) in enumerate(pairwise(levels)):
             cables.append(switches[i] * level.uplinks + ports[i])
@@ -176,14 +180,12 @@ def _switched(
         keys = _destination_keys(topology, *np.divmod(target, topology.nics_per_node), child_down)
         ports = [key % level.uplinks for key, level in zip(keys, levels[:-1], strict=True)]
     else:
-        ports = [hashed.below(level.uplinks, i) for i, level in enumerate(levels[:-1])]
+        ports = [hashed(level.uplinks, i) for i, level in enumerate(levels[:-1])]
     cables, switches = climb(child_up, ports)
     # A destination is best reached over the cables that its own key would take it up by: no other destination's does.
     wanted = climb(child_down, ports)[0] if by_destination else []
 
-    up: list[IntArray] = []
-    down: list[IntArray] = []
-    switch = switches[-1]
+    up, down, switch = [], [], switches[-1]
     for i in range(len(levels) - 2, -1, -1):
         level, above = levels[i], levels[i + 1]
         switch = np.where(climbs[i + 1], switch, switches[i + 1])  # a flow that came no higher turns here
@@ -193,7 +195,7 @@ def _switched(
         if by_destination:
             choice = np.clip((wanted[i] - first + above.switches // 2) // above.switches, 0, options - 1)
         else:
-            choice = hashed.below(options, len(levels) + i)
+            choice = hashed(options, len(levels) + i)
         cable = first + choice * above.switches
         switch = cable // level.uplinks
         for links, groups, within, direction in ((up, groups_up, cables[i], "up"), (down, groups_down, cable, "down")):
@@ -203,7 +205,7 @@ def _switched(
 
 
 def _destination_keys(topology: Topology, node: IntArray, nic: IntArray, child: list[IntArray]) -> list[IntArray]:
-    """What tells the destinations apart that share a switch, at every level: they should share no cable."""
+    """Return what tells the destinations apart that share a switch, at every level: they should share no cable."""
     levels = topology.levels
     cards = topology.nics_per_node // topology.rails
     keys, distinct = [node % levels[0].below * cards + nic // topology.rails], levels[0].below * cards
@@ -216,7 +218,7 @@ def _destination_keys(topology: Topology, node: IntArray, nic: IntArray, child: 
 
 
 def expected_max_load(num_flows: int, num_links: int) -> float:
-    """Expected number of flows on the busiest of equal links when each flow picks one at random.
+    """Return the expected number of flows on the busiest of equal links when each flow picks one at random.
 
     P(max ≤ m) is n!/kⁿ times the coefficient of zⁿ in (Σ_{j ≤ m} zʲ/j!)ᵏ.
     """

@@ -84,18 +84,18 @@ class Topology:
 
     @cached_property
     def groups_of_nics(self) -> list[IntArray]:
-        """Of every card, the group of each level above it."""
+        """Group of each level above every card."""
         node, local = np.divmod(np.arange(self.num_nics), self.nics_per_node)
         return [self.group_of(level, node, local) for level in range(1, len(self.levels) + 1)]
 
     @cached_property
     def places_of_nics(self) -> list[IntArray]:
-        """Of every card, the place among its parent's children of the group of each level but the last."""
+        """Place of every card's group of each level but the last among its parent's children."""
         return [parent_of_group(self, level, group)[1] for level, group in enumerate(self.groups_of_nics[:-1], start=1)]
 
     @cached_property
     def capacity(self) -> np.ndarray:
-        """Of every link. [bytes/s]"""
+        """Capacity of every link. [bytes/s]"""
         return np.repeat([c.capacity_bytes_per_s for c in self.classes], [c.count for c in self.classes])
 
     @cached_property

@@ -16,7 +16,7 @@ import numpy as np
 from sim.arrays import RankFloats
 from sim.engines import Program, Timeline, run
 from sim.planners.pipeline_plan import PipelinePlan
-from sim.pricing.scenario import StageCosts
+from sim.pricing.stages import StageSeconds
 from sim.schedules import Order, build_replicated
 from sim.schedules.asynchronous import noam
 from sim.schedules.passes import peak_in_flight, weight_versions
@@ -118,7 +118,7 @@ def _program(plan: PipelinePlan, order: Order) -> Program:
     ahead = np.array([stage.send_s for stage in stages])
     back = np.concatenate([[0.0], ahead[:-1]])
     waits = [max(0.0, stage.replicas * stage.period_s - stage.forward_s - stage.backward_s) for stage in stages]
-    costs = StageCosts.of_compute(
+    costs = StageSeconds.of_compute(
         tuple(Stage(number, (), False, False) for number in range(len(forward))),
         order.num_ranks,
         forward,

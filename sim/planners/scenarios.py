@@ -11,9 +11,9 @@ from sim.errors import SpecError
 from sim.estimate import Estimate, estimate
 from sim.planners.layers import LayerProfile
 from sim.planners.two_buffered import TwoBufferedPlan
-from sim.pricing.batch import batch_of
 from sim.pricing.cells import sent_bytes
 from sim.pricing.cost_model import cut_of
+from sim.pricing.plans import plans_of
 from sim.pricing.replicas import HELD, MOMENTS, TRAINED, block_params
 from sim.search.layout import layout_text
 from sim.specs import Scenario
@@ -32,7 +32,7 @@ def one_worker(scenario: Scenario, **changes: Any) -> Scenario:
     Raises
     ------
     SpecError
-        Experts dealt over replicas, state sharded over them, or a micro-batch that does not divide the batch.
+        Experts dealt over replicas, state sharded over them, or a micro-batch that does not divide the plans.
     """
     plan = scenario.plan
     if plan.ep > 1:
@@ -49,7 +49,7 @@ def one_worker(scenario: Scenario, **changes: Any) -> Scenario:
 
 
 def profile_of(scenario: Scenario, **changes: Any) -> LayerProfile:
-    """What a scenario's blocks (embedding, layers, multi-token prediction, head) take and keep of one micro-batch.
+    """What a scenario's blocks (embedding, layers, multi-token prediction, head) take and keep of one micro-plans.
 
     Seconds and bytes are those that an estimate puts together, of one GPU of a worker.
 
@@ -64,14 +64,14 @@ def profile_of(scenario: Scenario, **changes: Any) -> LayerProfile:
         As `one_worker`.
     """
     scenario = one_worker(scenario, **changes)
-    batch, model, training = batch_of(scenario), scenario.model, scenario.training
-    forward, backward = (table[:, 0, 0, 0, 0] for table in batch.prices.total_s)
-    kept = batch.prices.activation_bytes[:, 0, 0, 0]
-    held = block_params(batch.layouts)[..., 0]
+    plans, model, training = plans_of(scenario), scenario.model, scenario.training
+    forward, backward = (table[:, 0, 0, 0] for table in plans.prices.total_s[:2])
+    kept = plans.prices.activation_bytes[:, 0, 0]
+    held = block_params(plans.layouts)[..., 0]
     of_blocks = np.stack([held[HELD].sum(axis=0), held[TRAINED].sum(axis=0), held[MOMENTS]], axis=1).tolist()
     width = GRADIENT_WIDTH[scenario.stack.gradient_precision]
-    output = float(np.asarray(sent_bytes(batch.costs, cut_of(scenario))))
-    logits = float(batch.prices.logits_bytes[0, 0])
+    output = float(np.asarray(sent_bytes(plans.costs, cut_of(scenario))))
+    logits = float(plans.prices.logits_bytes[0, 0])
     kinds = [FIRST_KIND + model.layer_kinds.index(kind) for kind in model.kind_of_layer]
     blocks = [("embedding", EMBEDDING)]
     blocks += [(f"layer {number}", kind) for number, kind in enumerate(kinds)]

@@ -1,5 +1,5 @@
-"""Floor 2, cost: plans become seconds of stages and ranks, and bytes. One assembly; a scenario is a batch of one plan.
+"""Floor 2, cost: plans become seconds of stages and ranks, and bytes. One assembly; a scenario is one plan.
 
-`batch` holds plans as columns, `cells` what their layers take, `stages` puts stages together, `ranks` says what every
-rank does once a step, `memory` what it holds; `scenario` is the same of one plan, stage by stage.
+Two records stand between a scenario and its seconds: `plans.Plans`, columns of plans, and `stages.StageSeconds`, all
+that takes time. `deal` says which kinds of stages and ranks the plans have, `memory` what their GPUs hold.
 """

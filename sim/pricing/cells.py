@@ -1,9 +1,8 @@
-"""What the blocks of a model take and keep for one micro-batch, for every way to cut a layer that a batch has.
+"""What the blocks of a model take and keep for one micro-batch, for every way to cut a layer that plans have.
 
 A *cell* is a cut (tensor-, context- and expert-parallel degrees, and how these groups lie) with a micro-batch. Many
 plans share one, so cells are priced once and looked up. The choices that formulas branch on, and so do not broadcast,
-are axes of their own: whether tensor-parallel collectives are overlapped and sequences cut (`kinds`), and what is
-recomputed.
+are an axis of their own, that of *ways*.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,10 +20,11 @@ from sim.costs.collectives import all_gather, send
 from sim.costs.host import exposed_copy
 from sim.network.placement import Group, layer_groups
 from sim.pricing.cost_model import CostModel, cost_model, cut_by_training, cut_of
+from sim.pricing.layouts import Layouts
 from sim.specs import Scenario
 from sim.work.layers import block_operations, layer_operations
 from sim.work.memory import cut_memory
-from sim.work.operations import Block, BlockWork, Cause
+from sim.work.operations import Block, Cause
 from sim.work.pieces import Cut
 from sim.work.recompute import mixture
 from sim.work.stages import FIRST_KIND, blocks_of
@@ -34,85 +34,101 @@ CAUSES = tuple(Cause)
 """What seconds are spent on, in the order of the axis over causes."""
 
 
-@dataclass(frozen=True, eq=False)
-class Cells:
-    """Ways to cut a layer, each with a micro-batch; arrays over cells. Equal ones have equal numbers.
+class Way(NamedTuple):
+    """How a layer is computed.
 
-    kinds : (tensor-parallel collectives overlapped, sequence parallel), those there are.
-    recomputes : ways to recompute, those there are.
-    send_share : of a card's rate, what the switches leave where all pipeline ranks send at once.
-    slices, offloaded_layers : of all.
+    overlap_tp : compute overlaps tensor-parallel collectives.
+    recompute : what runs again in the backward (`sim.work.recompute`).
+    offloaded_layers : layers of the model whose activations wait in host memory.
     """
 
-    tp: Ints
-    cp: Ints
-    ep: Ints
-    etp: Ints
-    microbatch_size: Floats
-    tensor: Group
-    context: Group
-    experts: Group
-    send_share: Floats
-    kinds: tuple[tuple[bool, bool], ...]
-    recomputes: tuple[str, ...]
-    slices: int = 1
+    overlap_tp: bool
+    sequence_parallel: bool
+    recompute: str
     offloaded_layers: int = 0
 
+
+@dataclass(frozen=True, eq=False)
+class Cells:
+    """Cuts of a layer, each with a micro-batch; arrays over cells. They are equal if their numbers are.
+
+    layouts : whose tensor-, context- and expert-parallel groups count, one a cell.
+    ways : ways to compute a layer that are priced.
+    slices : parts of the sequence that go through the pipeline one after the other.
+    """
+
+    layouts: Layouts
+    microbatch_size: Floats
+    ways: tuple[Way, ...]
+    slices: int = 1
+
+    def __len__(self) -> int:
+        return len(self.microbatch_size)
+
     @cached_property
-    def key(self) -> tuple[Any, ...]:
-        """All of the numbers."""
-        groups = (self.tensor, self.context, self.experts)
-        lies = [getattr(group, field.name) for group in groups for field in fields(Group)]
-        numbers = np.array(
-            [self.tp, self.cp, self.ep, self.etp, self.microbatch_size, self.send_share, *lies], dtype=float
-        )
-        return (numbers.tobytes(), self.kinds, self.recomputes, self.slices, self.offloaded_layers)
+    def _key(self) -> tuple[Any, ...]:
+        layouts = self.layouts
+        return layouts.costs, layouts.cuts.tobytes(), self.microbatch_size.tobytes(), self.ways, self.slices
 
     def __hash__(self) -> int:
-        return hash(self.key)
+        return hash(self._key)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Cells) and self.key == other.key
+        return isinstance(other, Cells) and self._key == other._key
 
-    def numbers(self) -> Cells:
-        """The cells, or where there is one its numbers without an axis, which formulas take faster."""
-        if len(self.tp) > 1:
-            return self
-        names = ("tp", "cp", "ep", "etp", "microbatch_size", "send_share")
-        tensor, context, experts = (
-            Group(*(np.asarray(getattr(group, field.name)).item() for field in fields(Group)))
-            for group in (self.tensor, self.context, self.experts)
+    def number(self, numbers: Any) -> Number:
+        """Return an array over cells; or where there is one cell its number, which formulas take faster."""
+        return numbers if len(self) > 1 else np.asarray(numbers).item()
+
+    @property
+    def groups(self) -> dict[str, Group]:
+        """The groups over which a layer is cut, by kind."""
+        kinds = {"tp": self.layouts.tensor, "cp": self.layouts.context, "ep": self.layouts.experts}
+        names = [field.name for field in fields(Group)]
+        return {kind: Group(*(self.number(getattr(group, name)) for name in names)) for kind, group in kinds.items()}
+
+    def cut(self, sequence_parallel: bool) -> Cut:
+        """Return how the layers of all cells are cut, with nothing recomputed."""
+        layouts = self.layouts
+        tp, cp, ep, etp, size = map(
+            self.number, (layouts.tp, layouts.cp, layouts.ep, layouts.etp, self.microbatch_size)
         )
-        changes: dict[str, Any] = {name: getattr(self, name).item() for name in names}
-        return replace(self, **changes, tensor=tensor, context=context, experts=experts)
-
-    def cut(self, costs: CostModel, sequence_parallel: bool, recompute: str) -> Cut:
-        """Of all cells."""
         return Cut(
-            tp=self.tp,
-            microbatch_size=self.microbatch_size,
+            tp=tp,
+            microbatch_size=size,
             sequence_parallel=sequence_parallel,
-            recompute=recompute,
-            cp=self.cp,
+            recompute="none",
+            cp=cp,
             slices=self.slices,
-            ep=self.ep,
-            etp=self.etp,
-            **cut_by_training(costs.training),
+            ep=ep,
+            etp=etp,
+            **cut_by_training(layouts.costs.training),
         )
+
+
+def find_cells(
+    layouts: Layouts, layout: Ints, microbatch_size: Ints, ways: tuple[Way, ...], slices: int = 1
+) -> tuple[Cells, Ints]:
+    """Return all cells of plans, and which of them each plan has."""
+    _, first, cut = np.unique(layouts.cuts, axis=1, return_index=True, return_inverse=True)
+    sizes, size = np.unique(microbatch_size, return_inverse=True)
+    codes, cell = np.unique(cut.ravel()[layout] * len(sizes) + size, return_inverse=True)
+    chosen = layouts.take(first[codes // len(sizes)])
+    return Cells(chosen, sizes[codes % len(sizes)].astype(float), ways, slices), cell
 
 
 @dataclass(frozen=True)
 class CellPrices:
-    """Seconds and bytes of one micro-batch, of every cell.
+    """Seconds and bytes of one micro-batch, in every way, of every cell.
 
-    forward_s, backward_s : (blocks, causes, kinds, recomputes, cells). [s]
+    forward_s, backward_s : (blocks, causes, ways, cells). [s]
     split_s : what the halves of a backward, each by itself, take more than the whole; likewise. [s]
-    at_peak_s : what FLOPs take at the GPU's peak; (blocks, causes, kinds, cells). [s]
-    weight_grad_s : a weight gradient by itself; (blocks, kinds, recomputes, cells). [s]
-    near_s, far_s : a send to a rank of the same NVLink domain, and of another; (kinds, cells). [s]
-    activation_bytes : kept for the backward; (blocks, kinds, recomputes, cells). [bytes]
-    working_bytes : alive for a moment; (kinds, recomputes, cells). [bytes]
-    logits_bytes, held_logits_bytes, boundary_bytes : as of `sim.work.memory.CutMemory`; (kinds, cells). [bytes]
+    at_peak_s : what FLOPs take at the GPU's peak; likewise. [s]
+    weight_grad_s : a weight gradient by itself; (blocks, ways, cells). [s]
+    activation_bytes : kept for the backward; (blocks, ways, cells). [bytes]
+    near_s, far_s : a send to a rank of the same NVLink domain, and of another; (ways, cells). [s]
+    working_bytes, logits_bytes, held_logits_bytes, boundary_bytes : those of `sim.work.memory.CutMemory`; (ways,
+        cells). [bytes]
     notes : what was extrapolated.
     """
 
@@ -122,152 +138,117 @@ class CellPrices:
     split_s: Floats
     at_peak_s: Floats
     weight_grad_s: Floats
+    activation_bytes: Floats
     near_s: Floats
     far_s: Floats
-    activation_bytes: Floats
     working_bytes: Floats
     logits_bytes: Floats
     held_logits_bytes: Floats
     boundary_bytes: Floats
-    notes: frozenset[str]
+    notes: frozenset[str] = frozenset()
 
     @cached_property
-    def total_s(self) -> tuple[Floats, Floats]:
-        """Forward and backward whatever they are spent on; (blocks, 1, kinds, recomputes, cells). [s]"""
-        return self.forward_s.sum(axis=1, keepdims=True), self.backward_s.sum(axis=1, keepdims=True)
-
-    @cached_property
-    def total_split_s(self) -> Floats:
-        """What halves take more, whatever it is spent on; likewise. [s]"""
-        return np.asarray(self.split_s.sum(axis=1, keepdims=True))
-
-    def offloading(self, costs: CostModel, layers: int) -> CellPrices:
-        """With the activations of so many layers of the model in host memory.
-
-        Every layer has its share of them. One layer's are on the GPU while they are on their way.
-        """
-        share = layers / costs.model.num_layers
-        blocks = [bool(any(part.layers) or part.mtps) for part in blocks_of(costs.model)]
-        moved = self.activation_bytes * (share * np.array(blocks)[:, np.newaxis, np.newaxis, np.newaxis])
-        forward, backward = self.forward_s.copy(), self.backward_s.copy()
-        copies = (costs.host.out_s(moved), costs.host.back_s(moved))
-        for table, whole, copy in zip((forward, backward), self.total_s, copies, strict=True):
-            table[:, CAUSES.index(Cause.OFFLOAD)] += exposed_copy(copy, whole[:, 0])
-        return replace(
-            self,
-            cells=replace(self.cells, offloaded_layers=layers),
-            forward_s=forward,
-            backward_s=backward,
-            activation_bytes=self.activation_bytes - moved,
-            working_bytes=self.working_bytes + self.activation_bytes[FIRST_KIND],
+    def total_s(self) -> tuple[Floats, Floats, Floats]:
+        """Forward, backward and what the halves take more, whatever they are spent on; (blocks, 1, ways, cells). [s]"""
+        forward, backward, split = (
+            table.sum(axis=1, keepdims=True) for table in (self.forward_s, self.backward_s, self.split_s)
         )
+        return forward, backward, split
 
     def mixed(self, cell: Ints, share: Floats) -> CellPrices:
-        """Of rows with these cells, each of which runs a share above zero of its layers again, whole, the others not.
+        """Return prices of rows with these cells, each of which runs a share above zero of its layers again, whole, and
+        the others not.
 
-        The rows take the place of the cells, and `full*share` that of the ways to recompute. As `price_cells` mixes
-        them, for many shares at once.
+        The rows take the place of the cells. `price_cells` mixes ways in the same manner, with one share for all cells.
         """
-        full, none = (self.cells.recomputes.index(word) for word in ("full", "none"))
-
-        def mix(table: Floats) -> Floats:
-            both = share * table[..., full, cell] + (1.0 - share) * table[..., none, cell]
-            return np.asarray(both[..., np.newaxis, :])
-
-        tables = ("forward_s", "backward_s", "split_s", "weight_grad_s", "activation_bytes")
-        of_cells = ("at_peak_s", "near_s", "far_s", "logits_bytes", "held_logits_bytes", "boundary_bytes")
-        changed: dict[str, Any] = {name: mix(getattr(self, name)) for name in tables}
-        changed |= {name: getattr(self, name)[..., cell] for name in of_cells}
-        return replace(
-            self,
-            cells=replace(self.cells, recomputes=("full*",)),
-            working_bytes=self.working_bytes[..., full : full + 1, cell],
-            **changed,
+        ways = self.cells.ways
+        full, none = (
+            [place for place, way in enumerate(ways) if way.recompute == word and not way.offloaded_layers]
+            for word in ("full", "none")
         )
 
+        def mix(table: Floats) -> Floats:
+            return np.asarray(share * table[..., full, :][..., cell] + (1.0 - share) * table[..., none, :][..., cell])
 
-def beside(several: Sequence[CellPrices]) -> CellPrices:
-    """Prices of the same cells in other ways, one behind the other on the axis over ways to recompute."""
-    if len(several) == 1:
-        return several[0]
-    first = several[0]
-    names = ("forward_s", "backward_s", "split_s", "weight_grad_s", "activation_bytes", "working_bytes")
-    words = tuple(word for each in several for word in each.cells.recomputes)
-    tables: dict[str, Any] = {
-        name: np.concatenate([getattr(each, name) for each in several], axis=-2) for name in names
-    }
-    return replace(first, cells=replace(first.cells, recomputes=words), **tables)
+        names = [each.name for each in fields(self) if each.type == "Floats"]
+        tables: dict[str, Any] = {name: mix(getattr(self, name)) for name in names}
+        tables["working_bytes"] = self.working_bytes[full][:, cell]
+        mixed = tuple(ways[place]._replace(recompute="full*") for place in full)
+        return replace(self, cells=replace(self.cells, ways=mixed), **tables)
 
 
-def price_cells(costs: CostModel, cells: Cells) -> CellPrices:
-    """Price cells. What single ones took, and the last tables of many, is cached."""
-    return (_price_one if len(cells.tp) == 1 else _price_many)(costs, cells)
-
-
-def _price_cells(costs: CostModel, cells: Cells) -> CellPrices:
-    if cells.offloaded_layers:
-        return price_cells(costs, replace(cells, offloaded_layers=0)).offloading(costs, cells.offloaded_layers)
-    model, fabric, compute = costs.model, costs.fabric, costs.noting()
-    numbers, blocks = cells.numbers(), blocks_of(model)
-    groups = {"tp": numbers.tensor, "cp": numbers.context, "ep": numbers.experts}
-    shape = (len(blocks), len(cells.kinds), len(cells.recomputes), len(cells.tp))
-    forward, backward, split = np.zeros((3, len(blocks), len(CAUSES), *shape[1:]))
-    at_peak = np.zeros((len(blocks), len(CAUSES), shape[1], shape[3]))
-    weight_grad, kept = np.zeros((2, *shape))
-    (near, far), of_logits = np.zeros((2, shape[1], shape[3])), np.zeros((3, shape[1], shape[3]))
-    working = np.zeros(shape[1:])
-    ways = tuple(dict.fromkeys(way for each in cells.recomputes for way, _ in mixture(each)))
-    for kind, (overlaps, flag) in enumerate(cells.kinds):
-        stack = costs.stack_with(overlaps)
-        cuts = [numbers.cut(costs, flag, each) for each in cells.recomputes]
-        operations = block_operations(model, stack, cuts[0])
+def price_cells(cells: Cells) -> CellPrices:
+    """Price cells in all of their ways."""
+    costs, shape = cells.layouts.costs, (len(cells.ways), len(cells))
+    model, compute, blocks = costs.model, costs.noting(), len(blocks_of(costs.model))
+    of_causes, of_blocks = np.zeros((4, blocks, len(CAUSES), *shape)), np.zeros((2, blocks, *shape))
+    prices = CellPrices(cells, *of_causes, *of_blocks, *np.zeros((6, *shape)))
+    for overlap_tp, sequence_parallel in dict.fromkeys(way[:2] for way in cells.ways):
+        stack, cut = costs.stack_with(overlap_tp), cells.cut(sequence_parallel)
+        ways = [place for place, way in enumerate(cells.ways) if way[:2] == (overlap_tp, sequence_parallel)]
+        operations, groups = block_operations(model, stack, cut), cells.groups
+        words = [cells.ways[way].recompute for way in ways]
+        mixed = tuple(dict.fromkeys(word for recompute in words for word, _ in mixture(recompute)))
         for block, of_block in enumerate(operations):
-            work = block_works(of_block, stack, ways)
-            same = _alike(work)  # a layer without experts runs the same again, whatever of experts is named
-            distinct = block_costs([work[each] for each in dict.fromkeys(same)], compute, groups, fabric)
-            number = {each: place for place, each in enumerate(dict.fromkeys(same))}
-            priced = [distinct[number[each]] for each in same]
-            for again, cut in enumerate(cuts):
-                here = (kind, again)
-                for way, share in mixture(cells.recomputes[again]):
-                    # Embedding and head are never recomputed: one stands for all ways.
-                    each = priced[min(ways.index(way), len(priced) - 1)]
-                    _add(forward[block], each.forward, here, share)
-                    _add(backward[block], each.backward, here, share)
-                    _add(split[block], each.split, here, share)
-                    weight_grad[(block, *here)] += share * each.weight_grad
-                kept[(block, *here)] = kept_bytes(of_block, cut.recompute)
-            _add(at_peak[block], priced[0].at_peak, (kind,))
-        for again, cut in enumerate(cuts):
-            sizes = cut_memory(operations, model, stack, cut, cut.recompute)
-            working[kind, again] = sizes.working
-        for table, nbytes in zip(of_logits, (sizes.logits, sizes.held_logits, sizes.boundary), strict=True):
-            table[kind] = nbytes
-        near[kind], far[kind] = send_seconds(costs, cuts[0], numbers.tensor, numbers.send_share)
-    logits, held_logits, boundary = of_logits
-    seconds, nbytes = (
-        (forward, backward, split, at_peak, weight_grad, near, far),
-        (kept, working, logits, held_logits, boundary),
-    )
-    return CellPrices(cells, *seconds, *nbytes, notes=frozenset(compute.notes))
+            found = block_costs(block_works(of_block, stack, mixed), compute, groups, costs.fabric)
+            # Embedding and head never run again: their one work stands for all words.
+            of_words = dict(zip(mixed, found if len(found) > 1 else found * len(mixed), strict=True))
+            _fill_in(prices, ways, block, of_block, of_words)
+        sizes = {word: cut_memory(operations, model, stack, cut, word) for word in dict.fromkeys(words)}
+        for way, word in zip(ways, words, strict=True):
+            size = sizes[word]
+            prices.working_bytes[way], prices.logits_bytes[way] = size.working, size.logits
+            prices.held_logits_bytes[way], prices.boundary_bytes[way] = size.held_logits, size.boundary
+        near, far = send_seconds(costs, cut, groups["tp"], cells.number(cells.layouts.send_share))
+        prices.near_s[ways], prices.far_s[ways] = near, far
+    for place, each in enumerate(cells.ways):
+        if each.offloaded_layers:
+            _offload(prices, place, each.offloaded_layers)
+    return replace(prices, notes=frozenset(compute.notes))
 
 
-_price_one, _price_many = lru_cache(maxsize=1024)(_price_cells), lru_cache(maxsize=4)(_price_cells)
+known_prices = lru_cache(maxsize=1024)(price_cells)
+"""`price_cells`, cached: for single plans, whose cells recur."""
 
 
-def _alike(work: Sequence[BlockWork]) -> list[int]:
-    """Of each way to recompute a block, the first that runs the same operations and collectives again."""
-    first: dict[tuple[Any, ...], int] = {}
-    keys = [
-        (each.recompute is each.forward, *map(id, (*each.recompute.operations, *each.recompute.collectives)))
-        for each in work
-    ]
-    return [first.setdefault(key, place) for place, key in enumerate(keys)]
+def _fill_in(
+    prices: CellPrices, ways: Sequence[int], block: int, of_block: Block, of_words: dict[str, BlockCosts]
+) -> None:
+    """Fill in what a block takes and keeps in some ways, by what runs again in them."""
+    recomputes = [prices.cells.ways[way].recompute for way in ways]
+    kept = {recompute: kept_bytes(of_block, recompute) for recompute in dict.fromkeys(recomputes)}
+    for way, recompute in zip(ways, recomputes, strict=True):
+        for word, share in mixture(recompute):
+            _add(prices, (block, way), of_words[word], share)
+        prices.activation_bytes[block, way] = kept[recompute]
 
 
-def _add(table: Floats, seconds: dict[Cause, Any], place: tuple[int, ...], share: float = 1.0) -> None:
-    for cause, each in seconds.items():
-        table[(CAUSES.index(cause), *place)] += share * each
+def _add(prices: CellPrices, place: tuple[int, int], costs: BlockCosts, share: float) -> None:
+    """Add a share of what a block takes in a way."""
+    block, way = place
+    for table, seconds in (
+        (prices.forward_s, costs.forward),
+        (prices.backward_s, costs.backward),
+        (prices.split_s, costs.split),
+        (prices.at_peak_s, costs.at_peak),
+    ):
+        for cause, each in seconds.items():
+            table[block, CAUSES.index(cause), way] += share * each
+    prices.weight_grad_s[place] += share * costs.weight_grad
+
+
+def _offload(prices: CellPrices, way: int, layers: int) -> None:
+    """Put the activations of so many layers of the model into host memory, in one way.
+
+    Every layer has its share of them. One layer's are on the GPU while they are on their way.
+    """
+    costs, kept = prices.cells.layouts.costs, prices.activation_bytes[:, way]
+    holds = np.array([bool(any(part.layers) or part.mtps) for part in blocks_of(costs.model)])
+    moved = kept * (layers / costs.model.num_layers * holds)[:, np.newaxis]
+    for table, copy in ((prices.forward_s, costs.host.out_s(moved)), (prices.backward_s, costs.host.back_s(moved))):
+        table[:, CAUSES.index(Cause.OFFLOAD), way] += exposed_copy(copy, table[:, :, way].sum(axis=1))
+    prices.working_bytes[way] += kept[FIRST_KIND]
+    kept -= moved
 
 
 def send_seconds(costs: CostModel, cut: Cut, group: Group, card_share: Number = 1.0) -> tuple[Any, Any]:

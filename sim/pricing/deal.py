@@ -2,19 +2,21 @@
 
 A plan's layers are dealt to stages, and the stages to ranks. Of evenly dealt layers a pipeline has three kinds of
 stages and of ranks (with the embedding, with the head, and those in the middle), however deep it is; any other deal has
-few.
+few. What they hold are *counts* of the model's blocks, arrays (kinds, blocks + 1, …): how often each has each block
+(`sim.work.stages.blocks_of`), and behind the blocks how many of the vocabulary's tables it holds once for two of them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
 
 from sim.arrays import Floats, Ints, Number
-from sim.pricing.batch import Batch, Layouts
-from sim.pricing.parts import counts_of
+from sim.pricing.layouts import Layouts
+from sim.pricing.plans import Plans
 from sim.specs import ModelSpec, ParallelPlan
 from sim.specs.dealing import num_stages_of
 from sim.work.stages import EMBEDDING, FIRST_KIND, HEAD, ModelPart, Stage, deal_stages
@@ -23,11 +25,34 @@ from sim.work.sums import layer_params
 _NO_STAGES = np.zeros(0, dtype=np.int64)
 
 
+def counts_of(parts: Sequence[ModelPart], shape: tuple[int, ...] = ()) -> Floats:
+    """Return the counts of parts, whose numbers may be arrays that broadcast to a shape."""
+    counts = np.zeros((len(parts), len(parts[0].counts) + 1, *shape))
+    for number, part in enumerate(parts):
+        for block, count in enumerate((*part.counts, part.shared_tables)):
+            counts[number, block] = count
+    return counts
+
+
+def put_together(counts: Floats, blocks: Floats) -> Floats:
+    """Return what parts have of what each block has: (parts, …) from (blocks, …), or (blocks + 1, …) with tables."""
+    counts = counts[:, : len(blocks)]
+    if counts.ndim == 2:
+        whole = counts @ blocks.reshape(len(blocks), -1)
+        return whole.reshape(len(counts), *blocks.shape[1:])
+    found = []
+    for of_part in counts:
+        terms = [count * block for count, block in zip(of_part, blocks, strict=True) if count.any()]
+        shape = np.broadcast_shapes(of_part.shape[1:], blocks.shape[1:])
+        found.append(np.broadcast_to(sum(terms) if terms else 0.0, shape))
+    return np.stack(found)
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class RankKinds:
     """Kinds of pipeline ranks. They hash by identity, so that what they do once a step can be cached.
 
-    counts : how often each kind has each block, (kinds, blocks + 1[, layouts]) (`sim.pricing.parts`).
+    counts : what each kind holds, (kinds, blocks + 1[, layouts]).
     first_block : the block that is first on the first stage of each kind, as a place on the axis over blocks: its
         gradients are complete last; (kinds, layouts or 1).
     number : ranks of each kind, 0 where a layout has none; (kinds, layouts or 1).
@@ -42,12 +67,13 @@ class RankKinds:
 class Deal:
     """What the kinds of stages and of ranks of plans hold; and where their order is known, of which kind each is.
 
-    stage_kinds : how often each kind of stage has each block, (kinds, blocks + 1[, plans]) (`sim.pricing.parts`).
+    stage_kinds : counts of each kind of stage, (kinds, blocks + 1[, plans]).
     rank_kinds : kinds of ranks.
     alone : whether embedding and head share a stage, and a tied table with it; of all plans, or an array over layouts.
     copies : models, each with a pipeline of its own, that run through the ranks.
     span : ranks from that of the first stage to that of the last, both counted; None: all.
-    stages, kind_of_stage, kind_of_rank : the virtual stages of all copies, and the kind of every stage and rank.
+    stages, kind_of_stage, rank_of_stage : the virtual stages of all copies, and the kind and the rank of each.
+    kind_of_rank : the kind of every rank.
     """
 
     stage_kinds: Floats
@@ -57,6 +83,7 @@ class Deal:
     span: Number | None = None
     stages: tuple[Stage, ...] = ()
     kind_of_stage: Ints = field(default_factory=_NO_STAGES.copy)
+    rank_of_stage: Ints = field(default_factory=_NO_STAGES.copy)
     kind_of_rank: Ints = field(default_factory=_NO_STAGES.copy)
 
 
@@ -72,11 +99,21 @@ class _Dealing:
     plan: ParallelPlan = field(compare=False)
 
 
-def deal_of(model: ModelSpec, plan: ParallelPlan, rank_of_stage: Ints, copies: int) -> Deal:
-    """Deal the layers of a plan to stages, and the stages to ranks as an order does."""
+def deal_of(model: ModelSpec, plan: ParallelPlan, rank_of_stage: Ints | None = None, copies: int = 1) -> Deal:
+    """Deal the layers of a plan to stages, and the stages to ranks.
+
+    Parameters
+    ----------
+    rank_of_stage : array over stages, optional
+        Pipeline rank that holds each (`Order.rank_of_stage`). Default: stages dealt in turn.
+    copies : int
+        Pipelines, each with a model of its own, that run through the ranks (`Order.copies`).
+    """
     ends = plan.embedding_as_layer, plan.head_as_layer
-    dealing = _Dealing(num_stages_of(model.num_layers, plan), *ends, plan.uneven_layers, plan.pipeline_layout, plan)
-    return _deal(model, dealing, rank_of_stage.astype(np.int64).tobytes(), copies)
+    stages = num_stages_of(model.num_layers, plan)
+    home = np.arange(stages * copies) % plan.pp if rank_of_stage is None else rank_of_stage
+    dealing = _Dealing(stages, *ends, plan.uneven_layers, plan.pipeline_layout, plan)
+    return _deal(model, dealing, home.astype(np.int64).tobytes(), copies)
 
 
 @lru_cache(maxsize=512)
@@ -98,6 +135,7 @@ def _deal(model: ModelSpec, dealing: _Dealing, ranks: bytes, copies: int) -> Dea
         1 + abs(int(rank_of_stage[0]) - int(rank_of_stage[len(stages) // copies - 1])),
         stages,
         np.array([kinds.index(part) for part in parts]),
+        rank_of_stage,
         np.array([alike.index(each) for each in held]),
     )
 
@@ -111,7 +149,7 @@ def first_block(stage: Stage) -> int:
     return FIRST_KIND + len(stage.layers) if stage.num_mtp else HEAD
 
 
-def even_deal(batch: Batch, fullest: bool = False) -> Deal:
+def even_deal(plans: Plans, fullest: bool = False) -> Deal:
     """Deal the layers of plans evenly to stages, and the stages in turn to ranks.
 
     The kinds of stages are the first, a middle and the last one of every plan; and a longer middle one, where there are
@@ -124,16 +162,16 @@ def even_deal(batch: Batch, fullest: bool = False) -> Deal:
     layouts whose ranks do not divide the layers each rank has one stage. Kinds of layers are those of ranks with one
     stage; with more of them they are the same where the stages in the middle are alike (`stages_alike`).
     """
-    model, stages = batch.costs.model, batch.pp * batch.num_chunks
-    ends = int(batch.embedding_as_layer), int(batch.head_as_layer)
+    model, stages = plans.costs.model, plans.pp * plans.num_chunks
+    ends = int(plans.like.embedding_as_layer), int(plans.like.head_as_layer)
     kinds, *_ = _even_parts(model, ends, stages, fullest)
     uneven = ((model.num_layers + sum(ends)) % stages).any()
-    return Deal(kinds if uneven else kinds[:3], _even_ranks(model, batch.layouts, ends, fullest), batch.layouts.pp == 1)
+    return Deal(kinds if uneven else kinds[:3], _even_ranks(model, plans.layouts, ends, fullest), plans.layouts.pp == 1)
 
 
 @lru_cache(maxsize=8)
 def _even_ranks(model: ModelSpec, layouts: Layouts, ends: tuple[int, int], fullest: bool) -> RankKinds:
-    pp, more = layouts.pp, _longer_ranks(model.num_layers + sum(ends), layouts.pp)
+    pp, more = layouts.pp, longer_ranks(model.num_layers + sum(ends), layouts.pp)
     (first, middle, last, longer), of_first, of_last = _even_parts(model, ends, pp, fullest)
     between, embedding = np.maximum(pp - 2, 0), np.full_like(pp, EMBEDDING)
     second, at_last = (_block_at(model, layer) for layer in (of_first, model.num_layers - of_last))
@@ -229,10 +267,6 @@ def stages_alike(model: ModelSpec, plan: ParallelPlan, pp: int, num_chunks: int)
     return bool((held == held[:, :1]).all())
 
 
-def longer_ranks(model: ModelSpec, plan: ParallelPlan, layouts: Layouts) -> Ints:
+def longer_ranks(layers: int, pp: Ints) -> Ints:
     """How many of the middle ranks of every layout hold a layer more than others; they follow the first rank."""
-    return _longer_ranks(dealt_layers(model, plan), layouts.pp)
-
-
-def _longer_ranks(layers: int, pp: Ints) -> Ints:
     return np.asarray(np.minimum(layers % pp, np.maximum(pp - 2, 0)))

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from sim.arrays import Floats, Ints, KindPlanFloats, Number, StageFloats
-from sim.pricing.batch import Batch, batch_of
-from sim.pricing.deal import deal_of
-from sim.pricing.parts import put_together
+from sim.pricing.deal import deal_of, put_together
+from sim.pricing.plans import Plans, plans_of
 from sim.pricing.replicas import HELD, MOMENTS, TRAINED
 from sim.specs import Scenario
 from sim.units import show
@@ -19,27 +18,27 @@ from sim.work.stages import HEAD
 from sim.work.sums import expert_params, model_layers, params
 
 
-def stage_bytes(batch: Batch, parts: Floats) -> KindPlanFloats:
+def stage_bytes(plans: Plans, parts: Floats) -> KindPlanFloats:
     """Activations that kinds of stages keep of one micro-batch.  [bytes]
 
     Those that send what they compute to another stage, all that have no head, may keep that too.
     """
-    kept = put_together(parts, batch.prices.activation_bytes[(slice(None), *batch.place)])
-    if not batch.costs.stack.keeps_sent_activations:
+    kept = put_together(parts, plans.prices.activation_bytes[plans.of_blocks])
+    if not plans.costs.stack.keeps_sent_activations:
         return kept
-    sent = batch.prices.boundary_bytes[batch.kind, batch.cell]
+    sent = plans.prices.boundary_bytes[plans.way, plans.cell]
     return np.asarray(kept + np.stack([sent * (heads == 0) for heads in parts[:, HEAD]]))
 
 
 def activations_by_stage(scenario: Scenario, rank_of_stage: Ints, copies: int) -> StageFloats:
     """Activations that every stage of a scenario keeps of one micro-batch, without logits.  [bytes]"""
-    batch = batch_of(scenario)
+    plans = plans_of(scenario)
     deal = deal_of(scenario.model, scenario.plan, rank_of_stage, copies)
-    return np.asarray(stage_bytes(batch, deal.stage_kinds)[deal.kind_of_stage, 0])
+    return np.asarray(stage_bytes(plans, deal.stage_kinds)[deal.kind_of_stage, 0])
 
 
 def peak_memory(
-    batch: Batch,
+    plans: Plans,
     held: Floats,
     activations: Number,
     logits: Number = 0,
@@ -61,24 +60,18 @@ def peak_memory(
     both_ways : array
         Whether ranks turn to chunks forward and backward by turns (`sim.schedules.passes.visits_both_ways`).
     """
-    costs, prices, zero = batch.costs, batch.prices, batch.zero_stage
-    stack, training = costs.stack, costs.training
-    of_cut = (batch.kind, batch.cell)
+    prices, zero, layouts, of_cut = plans.prices, plans.zero_stage, plans.layouts, (plans.way, plans.cell)
+    stack, training = plans.costs.stack, plans.costs.training
     # Masters that are sharded further are no longer the weights' shards.
-    fp32_shards = (zero == 3) & stack.fp32_shards & (not batch.outer_zero_stage)
-    sizes = batch.layouts.shards.size[batch.layout], batch.layouts.expert_shards.size[batch.layout]
-    (others, experts), moments = held[HELD], held[MOMENTS]
-    total, shards = others + experts, others / sizes[0] + experts / sizes[1]
+    fp32_shards = (zero == 3) & stack.fp32_shards & (not plans.like.outer_zero_stage)
+    total, shards = held[HELD].sum(axis=0), layouts.shard_of(held[HELD], plans.layout)
     trained, of_trained = total, shards
     if training.adapter_rank:
-        others_trained, experts_trained = held[TRAINED]
-        trained = others_trained + experts_trained
-        of_trained = others_trained / sizes[0] + experts_trained / sizes[1]
+        trained, of_trained = held[TRAINED].sum(axis=0), layouts.shard_of(held[TRAINED], plans.layout)
     of_trained = of_trained / np.maximum(trained, 1e-30)
     shard = [np.where(zero >= level, of_trained, 1.0) for level in (1, 2)]
-    outer = (zero == 3) & bool(batch.outer_zero_stage)
-    if batch.layouts.between_shards is not None:
-        shard[0] = shard[0] / np.where(outer, batch.layouts.between_shards.size[batch.layout], 1)
+    if layouts.between_shards is not None:
+        shard[0] = shard[0] / np.where(plans.state_is_spread, layouts.between_shards.size[plans.layout], 1)
     of_weights = np.where(zero >= 3, shards / np.maximum(total, 1e-30), 1.0)
     # Frozen weights have no optimizer that would keep them in 32 bits, but may be in fp32 shards as they were loaded.
     frozen = np.where(fp32_shards & stack.fp32_frozen, 4.0 / training.activation_bytes, 1.0)
@@ -87,29 +80,29 @@ def peak_memory(
         kept_here = trained * ~fp32_shards + frozen * (total - trained)
     grad_width = np.where(fp32_shards, 4, GRADIENT_WIDTH[stack.gradient_precision])
     # Of 32-bit shards a GPU casts its own too, but for experts that are on no other and so are no shards.
-    cast = fp32_shards * (shards - experts * (np.asarray(sizes[1]) == 1))
+    cast = fp32_shards * (shards - held[HELD][1] * (layouts.expert_shards.size[plans.layout] == 1))
     of_logits = logits * prices.logits_bytes[of_cut]
     # The fp32 part of the logits is gone before a layer's backward begins.
     freed = of_logits - prices.held_logits_bytes[of_cut] * (np.asarray(logits) > 0)
-    working = np.maximum(prices.working_bytes[batch.place] - freed, 0.0)
-    moment = working + _gathered_bytes(batch, total, total - shards + cast, both_ways) + _root_bytes(batch)
+    working = np.maximum(prices.working_bytes[of_cut] - freed, 0.0)
+    moment = working + _gathered_bytes(plans, total, total - shards + cast, both_ways) + _root_bytes(plans)
     # An update begins when activations, logits and gathered weights are gone: the larger moment counts.
-    state = trained, moments, training, stack, batch.optimizer_offload
+    state = trained, held[MOMENTS], training, stack, plans.optimizer_offload
     moment = np.maximum(moment, update_bytes(*state) * shard[0] - activations - of_logits)
     return MemoryUse(
         weights=kept_here * training.activation_bytes * of_weights * weight_versions,
-        gradients=trained * grad_width * np.where(batch.moving_stage >= 2, shard[1], 1.0),
+        gradients=trained * grad_width * np.where(plans.moving_stage >= 2, shard[1], 1.0),
         optimizer=state_bytes(*state) * shard[0],
         activations=activations,
         logits=of_logits,
         working=moment,
-        buffers=2.0 * prices.boundary_bytes[of_cut] * (batch.pp > 1),
+        buffers=2.0 * prices.boundary_bytes[of_cut] * (plans.pp > 1),
         framework=stack.framework_memory_bytes,
         fragmentation=stack.fragmentation * (activations + of_logits + working),
     )
 
 
-def _gathered_bytes(batch: Batch, whole: Number, most: Number, both_ways: Number) -> Number:
+def _gathered_bytes(plans: Plans, whole: Number, most: Number, both_ways: Number) -> Number:
     """What ZeRO holds whole besides its shards for the layer (or chunk) at work: gradients, and gathered weights.
 
     Stage 2 sums a visit's gradients before it reduces them; stage 3 also gathers the weights, and those of the layers
@@ -118,47 +111,48 @@ def _gathered_bytes(batch: Batch, whole: Number, most: Number, both_ways: Number
     layers. Never more than `most`: all that is sharded away, or that a GPU casts from 32-bit shards. Where weights stay
     after the forward, all of them are there when the backward begins; those cast from 32-bit shards are `whole`.
     """
-    model, stack, training, zero = batch.costs.model, batch.costs.stack, batch.costs.training, batch.zero_stage
+    model, stack, training, zero = plans.costs.model, plans.costs.stack, plans.costs.training, plans.zero_stage
     if (zero < 2).all():
         return 0.0
-    layers = np.where(batch.num_chunks == 1, 1, np.ceil(model.num_layers / (batch.pp * batch.num_chunks)))
+    layers = np.where(plans.num_chunks == 1, 1, np.ceil(model.num_layers / (plans.pp * plans.num_chunks)))
     held = [(params(layer), expert_params(layer)) for _, _, layer in model_layers(model)]
-    experts = max(of_experts for _, of_experts in held) / (batch.ep * batch.etp)
+    tp, cut = plans.layouts.tp[plans.layout], (plans.layouts.ep * plans.layouts.etp)[plans.layout]
+    experts = max(of_experts for _, of_experts in held) / cut
     at_work: Number
     if stack.gathers_per_layer == 1:
         largest = max(every - of_experts for every, of_experts in held)
-        at_work = layers * (largest / batch.tp + experts)
+        at_work = layers * (largest / tp + experts)
     elif model.num_experts:  # the first matrices of all experts on a GPU are one tensor
         at_work = experts * (2 if model.gated_mlp else 1) / (3 if model.gated_mlp else 2)
     else:
-        at_work = model.hidden_size * model.intermediate_size / batch.tp
-    gradients = GRADIENT_WIDTH[stack.gradient_precision] * np.minimum(at_work, most) * (batch.moving_stage >= 2)
+        at_work = model.hidden_size * model.intermediate_size / tp
+    gradients = GRADIENT_WIDTH[stack.gradient_precision] * np.minimum(at_work, most) * (plans.moving_stage >= 2)
     if training.adapter_rank:
         gradients = gradients * 0.0
-    ways = 1 + (np.asarray(batch.num_chunks) > 1) * both_ways
+    ways = 1 + (np.asarray(plans.num_chunks) > 1) * both_ways
     # Chunks further ahead than the next are gathered where reductions do not stop the rank (`sim.engines.visits`).
-    waits = (np.asarray(batch.num_chunks) > 1) & ~batch.overlap_grad_reduce
+    waits = (np.asarray(plans.num_chunks) > 1) & ~plans.overlap_grad_reduce
     ahead = np.where(waits, min(1, stack.prefetched_layers), stack.prefetched_layers)
     gathered = np.minimum(ways * (1 + ahead) * at_work, most)
-    if not batch.reshard_after_forward:
-        masters = stack.fp32_shards and not batch.outer_zero_stage and not training.adapter_rank
+    if not plans.like.reshard_after_forward:
+        masters = stack.fp32_shards and not plans.like.outer_zero_stage and not training.adapter_rank
         gathered = whole if masters else most
     weights = training.activation_bytes * gathered * (zero == 3)
     return gradients + weights
 
 
-def _root_bytes(batch: Batch) -> Number:
+def _root_bytes(plans: Plans) -> Number:
     """A tied table that FSDP's root unit holds, gathered from the forward to the backward's end, with its gradient.
 
     PyTorch's FSDP keeps its root's weights after the forward (torch.distributed.fsdp.fully_shard: reshard_after_forward
     is true by default but for the root), and a table that embedding and head share is in no layer's unit.
     """
-    model, training = batch.costs.model, batch.costs.training
-    if not (batch.costs.stack.fp32_shards and model.tied_embeddings):
+    model, training = plans.costs.model, plans.costs.training
+    if not (plans.costs.stack.fp32_shards and model.tied_embeddings):
         return 0.0
     times = 1 if training.adapter_rank else 2
-    table = model.vocab_size * model.hidden_size / batch.tp
-    return times * training.activation_bytes * table * ((batch.zero_stage == 3) & (batch.pp == 1))
+    table = model.vocab_size * model.hidden_size / plans.layouts.tp[plans.layout]
+    return times * training.activation_bytes * table * ((plans.zero_stage == 3) & (plans.pp == 1))
 
 
 def assumed(scenario: Scenario) -> Iterator[str]:

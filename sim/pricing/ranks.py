@@ -10,10 +10,10 @@ import numpy as np
 from sim.arrays import Floats, KindPlanFloats, Number, PlanFloats
 from sim.costs.collectives import all_gather, all_reduce, reduce_scatter
 from sim.network.placement import Group
-from sim.pricing.batch import Batch, Layouts
 from sim.pricing.cost_model import CostModel
-from sim.pricing.deal import Deal, RankKinds
-from sim.pricing.parts import put_together
+from sim.pricing.deal import Deal, RankKinds, put_together
+from sim.pricing.layouts import Layouts
+from sim.pricing.plans import Plans
 from sim.pricing.replicas import (
     HELD,
     MOMENTS,
@@ -49,24 +49,22 @@ class RankSeconds(NamedTuple):
     hidden_share: PlanFloats
 
     def of_kinds(self, kinds: Any) -> RankSeconds:
-        """Of some kinds of ranks."""
+        """Return the seconds of some kinds of ranks."""
         return RankSeconds._make([*(each[kinds] for each in self[:6]), self.hidden_share])
 
 
-def once_a_step(batch: Batch, deal: Deal) -> RankSeconds:
+def once_a_step(plans: Plans, deal: Deal) -> RankSeconds:
     """Price what ranks do once a step, and what of it compute hides.
 
     Several copies of a model, each with a pipeline of its own, sum their gradients too, over ranks that lie apart, and
     every copy updates all its weights.
     """
-    moving, layouts, kinds = batch.moving_stage, batch.layouts, deal.rank_kinds
-    # Hybrid sharding: groups that shard weights may shard the optimizer's state among each other too.
-    spread = ((batch.zero_stage == 3) & bool(batch.outer_zero_stage)).astype(np.int64)
-    ways = np.flatnonzero(np.bincount((2 * moving + spread).ravel())).tolist()
-    found = [_once_a_step(layouts, kinds, *divmod(way, 2), deal.copies, batch.optimizer_offload) for way in ways]
-    place = np.searchsorted(ways, 2 * moving + spread)
+    layouts, kinds, code = plans.layouts, deal.rank_kinds, 2 * plans.moving_stage + plans.state_is_spread
+    ways = np.flatnonzero(np.bincount(code.ravel())).tolist()
+    found = [_once_a_step(layouts, kinds, *divmod(way, 2), deal.copies, plans.optimizer_offload) for way in ways]
+    place = np.searchsorted(ways, code)
     table, shares = (np.stack(each, axis=-2) for each in zip(*found, strict=True))
-    return RankSeconds._make([*table[:, :, place, batch.layout], shares[place, batch.layout]])
+    return RankSeconds._make([*table[:, :, place, plans.layout], shares[place, plans.layout]])
 
 
 @lru_cache(maxsize=32)
@@ -183,15 +181,20 @@ def _muon_s(counts: Floats, layouts: Layouts, sharded: bool) -> Number:
     return share + gathered + between_groups(all_gather, moved, 2, layouts, costs.fabric)
 
 
-def tied_reduction(batch: Batch, deal: Deal) -> PlanFloats:
+def params_of_ranks(plans: Plans, deal: Deal) -> Floats:
+    """Return the parameters that one GPU of every rank holds, of one plan whose order is known."""
+    return params_of(deal.rank_kinds.counts, plans.layouts)[:, deal.kind_of_rank, 0]
+
+
+def tied_reduction(plans: Plans, deal: Deal) -> PlanFloats:
     """All-reduce of a tied embedding's gradient between two pipeline ranks; none where they are one.  [s]"""
-    layouts, model = batch.layouts, batch.costs.model
+    layouts, model = plans.layouts, plans.costs.model
     # Multi-token prediction looks tokens up in a copy of the embedding.
     if not model.tied_embeddings and not model.num_mtp_layers:
-        return np.zeros(np.shape(batch.layout))
-    near_s, far_s = _sums_of_tables(layouts)[:, batch.layout]
-    ranks = np.broadcast_to(batch.pp if deal.span is None else deal.span, np.shape(near_s))
-    apart = layouts.leaves(batch.layout, 0 * ranks, ranks - 1)
+        return np.zeros(np.shape(plans.layout))
+    near_s, far_s = _sums_of_tables(layouts)[:, plans.layout]
+    ranks = np.broadcast_to(plans.pp if deal.span is None else deal.span, np.shape(near_s))
+    apart = layouts.leaves(plans.layout, 0 * ranks, ranks - 1)
     return np.asarray(np.where(apart, far_s, near_s) * (ranks > 1))
 
 

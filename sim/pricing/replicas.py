@@ -15,9 +15,9 @@ import numpy as np
 from sim.arrays import Floats, Number
 from sim.costs.collectives import Fabric, all_reduce, reduce_scatter
 from sim.network.placement import Group
-from sim.pricing.batch import Layouts
 from sim.pricing.cost_model import CostModel
-from sim.pricing.parts import put_together
+from sim.pricing.deal import put_together
+from sim.pricing.layouts import Layouts
 from sim.work.adapters import adapters_of
 from sim.work.optimizer import MOMENTS as MOMENTS_OF
 from sim.work.optimizer import table_moments
@@ -102,16 +102,3 @@ def between_groups(collective: Collective, params: Floats, width: Number, layout
     if layouts.between_shards is None:
         return 0.0
     return collective(layouts.shard_of(params) * width, layouts.between_shards, fabric)
-
-
-def sent_in_rings(params: Floats, groups: Groups) -> Number:
-    """Of a GPU's parameters, those that rings of these groups send once: (n−1)/n of them."""
-    return sum(each * (group.size - 1) / group.size for each, group in zip(params, groups, strict=True))
-
-
-def sent_between(params: Floats, layouts: Layouts) -> Number:
-    """Of a GPU's parameters, those that an all-reduce between sharding groups sends: 2 (n−1)/n of its shard."""
-    if layouts.between_shards is None:
-        return 0.0
-    count = layouts.between_shards.size
-    return 2.0 * layouts.shard_of(params) * (count - 1) / count

@@ -1,4 +1,4 @@
-"""Seconds of stages, put together from those of the blocks they hold; and the sends between them."""
+"""Everything that takes time in a step, by stage and by rank: of columns of plans, and of one plan with its order."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 
 from sim.arrays import Floats, Ints, KindPlanFloats, PlanFloats, RankFloats, StageFloats, StagePlanFloats
-from sim.pricing.batch import Batch
 from sim.pricing.cells import CAUSES
-from sim.pricing.deal import Deal
-from sim.pricing.parts import put_together
-from sim.pricing.visits import VisitSeconds, price_visits
-from sim.pricing.zero import lengthened_passes, moved_at_visits
+from sim.pricing.deal import Deal, deal_of, put_together
+from sim.pricing.plans import Plans, plans_of
+from sim.pricing.ranks import RankSeconds, once_a_step, tied_reduction
+from sim.pricing.replicas import HELD, params_of
+from sim.pricing.zero import VisitSeconds, lengthened_passes, moved_at_visits, price_visits
+from sim.specs import Scenario
 from sim.work.operations import Cause
 from sim.work.stages import Stage
 
@@ -129,7 +130,34 @@ def _sum(table: dict[Cause, StageFloats]) -> StageFloats:
     return sum(others, first)
 
 
-def price_stages(batch: Batch, deal: Deal, *, by_cause: bool = False, split: bool = True) -> StageSeconds:
+def stage_costs(scenario: Scenario, rank_of_stage: Ints | None = None) -> StageSeconds:
+    """Return the seconds of every stage and rank of a scenario; stages are dealt in turn where nothing else is said."""
+    return price_plan(plans_of(scenario), deal_of(scenario.model, scenario.plan, rank_of_stage))
+
+
+def price_plan(plans: Plans, deal: Deal) -> StageSeconds:
+    """Price every stage and rank of one plan whose order is known."""
+    once, stack = once_a_step(plans, deal), plans.costs.stack
+    send_forward, send_backward = sends_by_stage(plans, deal)
+    of_stages = params_of(deal.stage_kinds, plans.layouts)[HELD, deal.kind_of_stage, 0].sum(axis=0)
+    of_ranks: dict[str, Any] = {name: getattr(once, name)[deal.kind_of_rank, 0] for name in RankSeconds._fields[:6]}
+    params = of_ranks.pop("params")
+    return replace(
+        price_stages(plans, deal, by_cause=True).of_stages(deal.kind_of_stage),
+        stages=deal.stages,
+        send_forward_s=send_forward[:, 0],
+        send_backward_s=send_backward[:, 0],
+        p2p_blocks=not stack.overlap_p2p,
+        reduce_share=of_stages / params[deal.rank_of_stage],
+        tied_embedding_s=float(tied_reduction(plans, deal)[0]),
+        step_setup_s=stack.step_setup_s,
+        hidden_share=float(once.hidden_share[0]),
+        notes=plans.prices.notes,
+        **of_ranks,
+    )
+
+
+def price_stages(plans: Plans, deal: Deal, *, by_cause: bool = False, split: bool = True) -> StageSeconds:
     """Price passes of one micro-batch through kinds of stages, and visits to them.
 
     Parameters
@@ -139,37 +167,36 @@ def price_stages(batch: Batch, deal: Deal, *, by_cause: bool = False, split: boo
     split : bool
         Also the backward's halves.
     """
-    prices, here = batch.prices, (slice(None), slice(None), *batch.place)
-    whole = (*prices.total_s, prices.total_split_s)
-    chosen = (prices.forward_s, prices.backward_s, prices.split_s) if by_cause else whole
+    prices, here = plans.prices, (slice(None), slice(None), plans.way, plans.cell)
+    chosen = (prices.forward_s, prices.backward_s, prices.split_s) if by_cause else prices.total_s
     tables = [each[here] for each in chosen[: 3 if split else 2]]
     forward, backward = (each.sum(axis=1) for each in tables[:2])
     passes = [forward, backward]
     if split:
-        weight_grad = prices.weight_grad_s[(slice(None), *batch.place)]
+        weight_grad = prices.weight_grad_s[plans.of_blocks]
         passes += [backward + tables[2].sum(axis=1) - weight_grad, weight_grad]
-    moved = moved_at_visits(batch, deal.alone)
-    if moved is not None and (batch.num_chunks == 1).any():
-        more = lengthened_passes(batch, moved, passes)
+    moved = moved_at_visits(plans, deal.alone)
+    if moved is not None and (plans.num_chunks == 1).any():
+        more = lengthened_passes(plans, moved, passes)
         exposed = (more[0], more[1], more[2] + more[3] - more[1])
         cause = CAUSES.index(Cause.DATA_PARALLEL) if by_cause else 0
         tables = [_plus(table, cause, seconds) for table, seconds in zip(tables, exposed, strict=False)]
         if split:
             weight_grad = weight_grad + more[3]
     tables = [put_together(deal.stage_kinds, each) for each in tables]
-    tables[0][:, CAUSES.index(Cause.HOST) if by_cause else 0] += batch.costs.forward_setup_s
+    tables[0][:, CAUSES.index(Cause.HOST) if by_cause else 0] += plans.costs.forward_setup_s
     sums = [each.sum(axis=1) if by_cause else each[:, 0] for each in tables]
     weights = put_together(deal.stage_kinds, weight_grad) if split else _NONE
     inputs = sums[1] + sums[2] - weights if split else sums[1]
     of_forward, of_backward, *halves = (_by_cause(each) for each in tables)
-    peak = put_together(deal.stage_kinds, prices.at_peak_s[:, :, batch.kind, batch.cell]) if by_cause else None
+    peak = put_together(deal.stage_kinds, prices.at_peak_s[here]) if by_cause else None
     return StageSeconds(
         of_forward,
         of_backward,
         split=halves[0] if split else {},
         at_peak={} if peak is None else _by_cause(peak),
         weight_grad_s=weights,
-        visits=price_visits(batch, moved, deal.stage_kinds, (*sums[:2], inputs)),
+        visits=price_visits(plans, moved, deal.stage_kinds, (*sums[:2], inputs)),
     )
 
 
@@ -190,33 +217,28 @@ def _by_cause(seconds: Floats) -> dict[Cause, KindPlanFloats]:
     return {cause: seconds[:, place] for place, cause in enumerate(CAUSES) if taken[place] or cause is Cause.HOST}
 
 
-def sends_by_stage(batch: Batch, rank_of_stage: Ints, copies: int) -> tuple[StagePlanFloats, StagePlanFloats]:
+def sends_by_stage(plans: Plans, deal: Deal) -> tuple[StagePlanFloats, StagePlanFloats]:
     """Seconds of a send from each stage to the next, and to the one before; none between stages of one rank.  [s]
 
-    Parameters
-    ----------
-    rank_of_stage : array
-        As of an order that all plans have.
-    copies : int
-        Models that the stages belong to.
+    deal : that of the order which all plans have.
     """
-    num_stages = len(rank_of_stage)
-    near, far = near_and_far(batch)
+    rank_of_stage, num_stages = deal.rank_of_stage, len(deal.rank_of_stage)
+    near, far = near_and_far(plans)
     forward, backward = np.zeros((2, num_stages, *near.shape))
     here, there = rank_of_stage[:-1], rank_of_stage[1:]
-    within = (np.arange(1, num_stages) % (num_stages // copies) != 0) & (here != there)
+    within = (np.arange(1, num_stages) % (num_stages // deal.copies) != 0) & (here != there)
     if not within.any():
         return forward, backward
-    kinds, of_layout = batch.layouts.kinds_of_hops
-    hops, which = np.unique(of_layout[batch.layout], return_inverse=True) if len(kinds) > 1 else ([0], 0 * batch.layout)
+    kinds, of_layout = plans.layouts.kinds_of_hops
+    hops, which = np.unique(of_layout[plans.layout], return_inverse=True) if len(kinds) > 1 else ([0], 0 * plans.layout)
     crosses = np.stack([kinds[number].cross(here, there) for number in hops], axis=1)
     forward[:-1] = np.where(crosses[:, which.ravel()], far, near) * within[:, np.newaxis]
     backward[1:] = forward[:-1]
     return forward, backward
 
 
-def near_and_far(batch: Batch) -> tuple[PlanFloats, PlanFloats]:
+def near_and_far(plans: Plans) -> tuple[PlanFloats, PlanFloats]:
     """Seconds of a send inside an NVLink domain, and to another; none without a pipeline.  [s]"""
-    there = batch.pp > 1
-    near, far = (table[batch.kind, batch.cell] * there for table in (batch.prices.near_s, batch.prices.far_s))
+    there = plans.pp > 1
+    near, far = (table[plans.way, plans.cell] * there for table in (plans.prices.near_s, plans.prices.far_s))
     return near, far

@@ -1,19 +1,26 @@
-"""What ZeRO stages 2 and 3 move whenever a rank turns to a stage, and what of it lengthens a block's passes."""
+"""What ZeRO stages 2 and 3 move whenever a rank turns to a stage: gathered weights, and reduced gradients.
+
+A rank with one chunk moves them block by block with every micro-batch, which lengthens the block's passes. A rank with
+several moves those of a whole chunk when it turns to one, however many micro-batches the visit has, on a stream of
+their own beside compute (Lamy-Poirier 2021, arXiv:2106.02679, section 4; 2022, arXiv:2211.05953, section 4.2); engines
+say when (`sim.engines.visits`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from sim.arrays import BlockPlanFloats, Bools, Floats, Number
+from sim.arrays import BlockPlanFloats, Bools, Floats, Ints, KindPlanFloats, Number
 from sim.costs.collectives import all_gather
-from sim.pricing.batch import Batch, Layouts
 from sim.pricing.cost_model import CostModel
-from sim.pricing.parts import counts_of
+from sim.pricing.deal import counts_of, put_together
+from sim.pricing.layouts import Layouts
+from sim.pricing.plans import Plans
 from sim.pricing.replicas import HELD, TRAINED, params_of, reduced_to_shards, summed_over
 from sim.specs import ModelSpec, Scenario, StackSpec
 from sim.work.optimizer import GRADIENT_WIDTH
@@ -47,7 +54,54 @@ class Moved(NamedTuple):
     reduce_s: BlockPlanFloats
 
 
-def moved_at_visits(batch: Batch, alone: Number) -> Moved | None:
+@dataclass(frozen=True, slots=True)
+class VisitSeconds:
+    """Seconds of one visit to each kind of stage; arrays (kinds of stages, plans), with two passes on the axis before
+    where there are, forward and backward. [s]
+
+    gather : the weights, before a visit's first micro-batch needs them: one block after the other.
+    early : of the gather, what that first micro-batch's pass through the blocks before hides by itself; a third pass is
+        a backward's input-gradient half.
+    reduce : the gradients, when the last micro-batch of a backward visit gives them: one block after the other.
+    tail : of the reduction, what is left when that backward is over, at least.
+    gather_slows, reduce_slows : what compute loses beside them.
+    ahead : whether the weights of visits to come are gathered while a rank computes; else it waits. Arrays (plans).
+    beside : the same of gradients that are reduced.
+    prefetched : visits whose weights may be gathered ahead of the one at work (`StackSpec.prefetched_layers`).
+    """
+
+    gather: Floats
+    early: Floats
+    reduce: KindPlanFloats
+    tail: KindPlanFloats
+    gather_slows: Floats
+    reduce_slows: KindPlanFloats
+    ahead: Bools
+    beside: Bools
+    prefetched: int = 1
+
+    def take(self, plans: Any) -> VisitSeconds:
+        """Return the seconds of some plans, the last axis; or of one, without it."""
+        some: dict[str, Any] = {name: getattr(self, name)[..., plans] for name in _OVER_PLANS}
+        return replace(self, **some)
+
+    def rows(self) -> Iterator[Floats]:
+        """Yield all arrays over plans, one after the other."""
+        for name in _OVER_PLANS:
+            whole = getattr(self, name)
+            yield from whole.reshape(-1, whole.shape[-1])
+
+    def of_stages(self, kind_of_stage: Ints) -> VisitSeconds:
+        """Return the seconds with stages in the place of their kinds."""
+        names = ("gather", "early", "reduce", "tail", "gather_slows", "reduce_slows")
+        changed: dict[str, Any] = {name: getattr(self, name)[..., kind_of_stage, :] for name in names}
+        return replace(self, **changed)
+
+
+_OVER_PLANS = tuple(each.name for each in fields(VisitSeconds) if each.name != "prefetched")
+
+
+def moved_at_visits(plans: Plans, alone: Number) -> Moved | None:
     """Price what plans move every time that they turn to a stage; None where no plan does.
 
     Parameters
@@ -55,19 +109,19 @@ def moved_at_visits(batch: Batch, alone: Number) -> Moved | None:
     alone : bool, or array over layouts
         Embedding and head share a stage, and one table serves all that need it.
     """
-    zero, layouts, layout = batch.moving_stage, batch.layouts, batch.layout
+    zero, layouts, layout = plans.moving_stage, plans.layouts, plans.layout
     replicas = layouts.data.size * layouts.expert_data.size
     if not (zero >= 2).any() or not (replicas > 1).any():
         return None
     weights, gradients, gather, reduce = _of_blocks(layouts, alone)[:, :, layout]
-    if batch.outer_zero_stage:  # sharding groups sum gradients once a step
+    if plans.like.outer_zero_stage:  # sharding groups sum gradients once a step
         reduce = np.where(zero == 3, _of_blocks(layouts.without_sums_between, alone)[3][:, layout], reduce)
-    gather, model = gather * (zero == 3), batch.costs.model
+    gather, model = gather * (zero == 3), plans.costs.model
     blocks, over_blocks = blocks_of(model), (-1, *[1] * (gather.ndim - 1))
-    again = np.array([gathered_again(part) for part in blocks]).reshape(over_blocks) * batch.reshard_after_forward
-    after = np.array([gathered_after_recompute(part, model, batch.costs.stack) for part in blocks])
+    again = np.array([gathered_again(part) for part in blocks]).reshape(over_blocks) * plans.like.reshard_after_forward
+    after = np.array([gathered_after_recompute(part, model, plans.costs.stack) for part in blocks])
     if after.any():
-        full = np.array([word == "full" for word in batch.prices.cells.recomputes])[batch.recompute]
+        full = np.array([way.recompute == "full" for way in plans.prices.cells.ways])[plans.way]
         again = again + after.reshape(over_blocks) * full
     return Moved(weights, gradients, gather, gather * again, reduce * (zero >= 2))
 
@@ -131,6 +185,27 @@ def gathers_for_backward(part: ModelPart, scenario: Scenario) -> float:
     )
 
 
+class VisitedBlock(NamedTuple):
+    """What one plan moves of a block whenever it turns to a stage.
+
+    held : parameters on a GPU, (…, 1 layout) (`sim.pricing.replicas`).
+    width : of a gathered number. [bytes]
+    regathers : how often weights are gathered after the forward.
+    """
+
+    held: Floats
+    width: int
+    regathers: float
+
+
+def visited_blocks(scenario: Scenario, layouts: Layouts) -> list[VisitedBlock]:
+    """Return what a scenario moves of every block at a visit, if it moves anything then."""
+    blocks = blocks_sharing(scenario.model, scenario.plan.num_stages == 1)
+    held, widths = params_of(counts_of(blocks), layouts), gathered_widths(layouts.costs)
+    regathers = [gathers_for_backward(part, scenario) for part in blocks]
+    return [VisitedBlock(held[:, block], *each) for block, each in enumerate(zip(widths, regathers, strict=True))]
+
+
 def visit_seconds(layouts: Layouts, params: Floats, gathered_width: Number) -> tuple[Number, Number]:
     """Time to gather blocks' weights, in numbers of so many bytes, and to reduce their gradients.  [s]"""
     costs, stack, size = layouts.costs, layouts.costs.stack, layouts.shards.size
@@ -149,27 +224,26 @@ def visit_seconds(layouts: Layouts, params: Floats, gathered_width: Number) -> t
 
 
 def lengthened_passes(
-    batch: Batch, moved: Moved, passes: Sequence[BlockPlanFloats]
+    plans: Plans, moved: Moved, passes: Sequence[BlockPlanFloats]
 ) -> tuple[BlockPlanFloats, BlockPlanFloats, BlockPlanFloats, BlockPlanFloats]:
     """What a visit adds to forward, backward, input and weight gradient of every block, of ranks with one chunk.  [s]
 
-    They move things block by block with every micro-batch; ranks with several chunks move them once a visit
-    (`sim.pricing.visits`). What compute does not hide of what overlaps it is exposed. Gathers are hidden by the layer
-    before, which takes one to be gathered ahead.
+    What compute does not hide of what overlaps it is exposed. Gathers are hidden by the layer before, which takes one
+    to be gathered ahead.
 
     Parameters
     ----------
     passes : arrays over blocks and plans
         The four passes; the last two only where they are asked for. [s]
     """
-    here, ahead = batch.num_chunks == 1, gathers_ahead(batch)
-    group, nothing = batch.layouts.data.take(batch.layout), np.zeros(1)
+    here, ahead = plans.num_chunks == 1, gathers_ahead(plans)
+    group, nothing = plans.layouts.data.take(plans.layout), np.zeros(1)
     gather, regather, reduce = (each * here for each in (moved.gather_s, moved.regather_s, moved.reduce_s))
 
     def exposed(gathering: Number, reducing: Number, compute: Number) -> BlockPlanFloats:
-        hidden = gathering * ahead + reducing * batch.overlap_grad_reduce
+        hidden = gathering * ahead + reducing * plans.overlap_grad_reduce
         nbytes = moved.weight_bytes * (gathering > 0) + moved.gradient_bytes * (reducing > 0)
-        seconds = gathering + reducing - hidden + batch.costs.fabric.exposed(group, nbytes, hidden, compute)
+        seconds = gathering + reducing - hidden + plans.costs.fabric.exposed(group, nbytes, hidden, compute)
         return np.asarray(seconds)
 
     # An input gradient needs the weights; a weight gradient does not, and leaves gradients to be reduced.
@@ -179,9 +253,54 @@ def lengthened_passes(
     return forward, backward, exposed(regather, nothing, passes[2]), exposed(nothing, reduce, passes[3])
 
 
-def gathers_ahead(batch: Batch) -> Bools:
+def price_visits(
+    plans: Plans, moved: Moved | None, parts: Floats, passes: Sequence[KindPlanFloats]
+) -> VisitSeconds | None:
+    """What visits to kinds of stages move; None where no plan moves anything so.
+
+    Parameters
+    ----------
+    parts : array
+        Counts of each kind of stage (`sim.pricing.deal`).
+    passes : arrays (kinds of stages, plans)
+        Forward, backward and input gradient of one micro-batch. [s]
+
+    Notes
+    -----
+    The blocks of a stage are taken for alike: b of them, each gathered in G/b and passed in C/b, let the first
+    micro-batch begin when all but min(G, C) (b − 1)/b of the gather is done. Where a stack gathers a layer in several
+    pieces, these are the blocks.
+    """
+    several, group, fabric = plans.num_chunks > 1, plans.layouts.data.take(plans.layout), plans.costs.fabric
+    if moved is None or not several.any():
+        return None
+    ahead, beside, num_blocks = gathers_ahead(plans), np.asarray(plans.overlap_grad_reduce), len(moved.gather_s)
+    gather, regather, reduce = (each * several for each in (moved.gather_s, moved.regather_s, moved.reduce_s))
+    slows = (1.0 - fabric.hidden_share(group, moved.weight_bytes, gather)) * ahead
+    reduce_slows = reduce * (1.0 - fabric.hidden_share(group, moved.gradient_bytes, reduce)) * beside
+    of_gather, gather_slows = (
+        np.stack([put_together(parts, each) for each in both])
+        for both in ((gather, regather), (gather * slows, regather * slows))
+    )
+    of_reduce, of_slows = put_together(parts, reduce), put_together(parts, reduce_slows)
+    first = 1.0 / np.maximum(put_together(parts, np.ones((num_blocks, *[1] * (gather.ndim - 1)))), 1.0)
+    hidden = [np.minimum(each, passed) for each, passed in zip(of_gather[[0, 1, 1]], passes, strict=True)]
+    return VisitSeconds(
+        gather=of_gather,
+        early=np.stack(hidden) * (1.0 - first / plans.costs.stack.gathers_per_layer) * ahead,
+        reduce=of_reduce,
+        tail=np.minimum(of_reduce * first, of_reduce - of_slows),
+        gather_slows=gather_slows,
+        reduce_slows=of_slows,
+        ahead=ahead,
+        beside=beside,
+        prefetched=max(1, plans.costs.stack.prefetched_layers),
+    )
+
+
+def gathers_ahead(plans: Plans) -> Bools:
     """Whether weights are gathered while the rank computes with others."""
-    return np.asarray(batch.overlap_param_gather & (batch.costs.stack.prefetched_layers > 0))
+    return np.asarray(plans.overlap_param_gather & (plans.costs.stack.prefetched_layers > 0))
 
 
 def assumed(scenario: Scenario, visits: float) -> Iterator[str]:

@@ -14,7 +14,8 @@ from sim.arrays import Floats, Ints, Number
 from sim.errors import require_positive
 from sim.network.placement import Group
 from sim.network.ranks import places_of_ranks
-from sim.pricing.batch import batch_of
+from sim.pricing.plans import plans_of
+from sim.pricing.ranks import params_of_ranks
 from sim.pricing.replicas import HELD, MOMENTS, TRAINED
 from sim.programs import price_order
 from sim.specs import Scenario
@@ -148,9 +149,9 @@ def state_of(scenario: Scenario) -> State:
     Weights are replicated unless ZeRO stage 3 shards them, the optimizer's state unless any stage does; experts are
     copied over groups of their own. Fully sharded frameworks whose shards are fp32 have no 16-bit weights besides.
     """
-    batch = batch_of(scenario)
-    plan, training, stack, layouts = scenario.plan, scenario.training, scenario.stack, batch.layouts
-    held = price_order(scenario, batch)[3]
+    plans = plans_of(scenario)
+    plan, training, stack, layouts = scenario.plan, scenario.training, scenario.stack, plans.layouts
+    held = params_of_ranks(plans, price_order(scenario, plans)[2])
     trained, stage, outer = held[TRAINED].sum(axis=0), plan.zero_stage, bool(plan.outer_zero_stage)
     weights_sharded: Literal["none", "within"] = "within" if stage == 3 else "none"
     optimizer_sharded: Literal["none", "within", "everyone"] = "everyone" if outer else "within" if stage else "none"

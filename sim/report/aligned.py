@@ -9,7 +9,7 @@ import numpy as np
 
 from sim.engines import Program, run
 from sim.errors import SpecError
-from sim.pricing.scenario import StageCosts
+from sim.pricing.stages import StageSeconds
 from sim.schedules import Order
 from sim.schedules.actions import I, U, W
 from sim.work.stages import Stage
@@ -88,8 +88,8 @@ def _texts(order: Order) -> list[list[str]]:
     return [[str(action) for action in row] for row in order.actions]
 
 
-def _plain(order: Order, forward: float, backward: float, weight: float) -> StageCosts:
+def _plain(order: Order, forward: float, backward: float, weight: float) -> StageSeconds:
     """Costs of stages that all take as long, with nothing sent and nothing to do after the pipeline. [units]"""
     each = np.ones(order.num_stages)
     stages = tuple(Stage(index, (1,), False, False) for index in range(order.num_stages))
-    return StageCosts.of_compute(stages, order.num_ranks, forward * each, backward * each, weight * each)
+    return StageSeconds.of_compute(stages, order.num_ranks, forward * each, backward * each, weight * each)

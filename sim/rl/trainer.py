@@ -13,7 +13,7 @@ import numpy as np
 
 from sim.errors import SpecError, require_positive
 from sim.estimate import Estimate, estimate
-from sim.pricing.batch import batch_of
+from sim.pricing.plans import plans_of
 from sim.programs import price_order
 from sim.rl.samples import Samples
 from sim.schedules import get_schedule
@@ -133,7 +133,7 @@ def forward_time(scenario: Scenario) -> float:
     The busiest rank runs all micro-batches, and the first reaches it through the others' first chunks or leaves it
     through them: (m + (p − 1)/v) t_F of Narayanan et al. 2021, arXiv:2104.04473, section 2.2, for ranks that differ.
     """
-    order, costs, _, _ = price_order(scenario, batch_of(scenario))
+    order, costs, _ = price_order(scenario, plans_of(scenario))
     seconds = costs.forward_s + (costs.send_forward_s if costs.p2p_blocks else 0.0)
     rank_of_stage = np.asarray(order.rank_of_stage)
     busy = np.bincount(rank_of_stage, weights=seconds, minlength=order.num_ranks) / order.copies

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 from itertools import product
 from typing import Any
 
@@ -15,10 +16,11 @@ import numpy as np
 
 from sim.arrays import Bools, Floats, Ints, PlanFloats
 from sim.estimate import Estimate, estimate
-from sim.pricing.batch import Batch, Layouts, find_cells, place_layouts
-from sim.pricing.cells import price_cells
+from sim.pricing.cells import Way, find_cells, price_cells
 from sim.pricing.cost_model import cost_model
 from sim.pricing.deal import dealt_layers
+from sim.pricing.layouts import Layouts, place_layouts
+from sim.pricing.plans import Plans
 from sim.search.layered_bounds import least_step_s, memory_bytes
 from sim.search.layered_deals import Deals, deals_at, deals_of
 from sim.search.plans.layouts import (
@@ -251,30 +253,32 @@ class _Found:
 
 def _batch(
     found: _Found, where: Ints, recompute: str, sequence_parallel: bool, zero_stage: int, offloaded_layers: int
-) -> Batch:
+) -> Plans:
     """Rows of one choice as columns of what they cost."""
     scenario, layouts, layout, rows = found.scenario, found.layouts, found.layout[where], found.rows.take(where)
     stack = scenario.stack
-    kinds, recomputes = ((stack.overlap_tp_backward, sequence_parallel),), (searched_word(recompute, scenario.plan),)
-    offloaded = {"offloaded_layers": offloaded_layers}
-    cells, cell = find_cells(layouts, layout, rows.microbatch_size, kinds, recomputes, **offloaded)
+    word = searched_word(recompute, scenario.plan)
+    way = Way(stack.overlap_tp_backward, sequence_parallel, word, offloaded_layers)
+    cells, cell = find_cells(layouts, layout, rows.microbatch_size, (way,))
     all_rows = np.zeros(len(rows), dtype=np.int64)
-    return Batch(
+    return Plans(
         layouts,
-        price_cells(layouts.costs, cells),
+        _prices(cells),
+        scenario.plan,
         layout=layout,
         cell=cell,
-        kind=all_rows,
-        recompute=all_rows,
+        way=all_rows,
         zero_stage=all_rows + zero_stage,
         num_chunks=rows.num_chunks,
         num_microbatches=rows.num_microbatches,
         overlap_p2p=(all_rows + stack.overlap_p2p).astype(bool),
         overlap_grad_reduce=(all_rows + stack.overlap_grad_reduce).astype(bool),
         overlap_param_gather=(all_rows + stack.overlap_param_gather).astype(bool),
-        reshard_after_forward=scenario.plan.reshard_after_forward,
-        outer_zero_stage=scenario.plan.outer_zero_stage,
     )
+
+
+_prices = lru_cache(maxsize=2)(price_cells)
+"""Plans that differ in their ZeRO stage share cells."""
 
 
 def _rows(

@@ -8,18 +8,18 @@ import numpy as np
 
 from sim.arrays import Ints, KindPlanFloats, Number, PlanFloats
 from sim.engines.step_end import end_of_step
-from sim.pricing.batch import Batch
 from sim.pricing.deal import Deal
 from sim.pricing.memory import peak_memory, stage_bytes
+from sim.pricing.plans import Plans
 from sim.pricing.ranks import once_a_step, tied_reduction
 from sim.pricing.replicas import params_of
 from sim.pricing.stages import near_and_far, price_stages
-from sim.pricing.visits import VisitSeconds
+from sim.pricing.zero import VisitSeconds
 from sim.search.layered_deals import FIRST, LAST, Deals, Rounds
 from sim.work.stages import HEAD
 
 
-def least_step_s(batch: Batch, deals: Deals, of_layouts: Deals) -> PlanFloats:
+def least_step_s(batch: Plans, deals: Deals, of_layouts: Deals) -> PlanFloats:
     """Time that a step cannot go below.  [s]
 
     The first rank turns to its next stage when it has done all micro-batches of this one, and when the first of them
@@ -135,7 +135,7 @@ def _streamed(visits: VisitSeconds, deals: Deals) -> tuple[PlanFloats, PlanFloat
     return np.where(ahead, fetched, 0.0), np.where(both, returned, 0.0)
 
 
-def memory_bytes(batch: Batch, of_layouts: Deals) -> PlanFloats:
+def memory_bytes(batch: Plans, of_layouts: Deals) -> PlanFloats:
     """Peak memory of the fullest rank: breadth-first orders keep all micro-batches of all chunks.  [bytes]"""
     ranks = of_layouts.ranks.counts[list(of_layouts.fullest)]
     of_plans = ranks[..., batch.layout]

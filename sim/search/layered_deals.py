@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 
 from sim.arrays import Floats, Ints
-from sim.pricing.deal import RankKinds, layers_before
-from sim.pricing.parts import counts_of
+from sim.pricing.deal import RankKinds, counts_of, layers_before
 from sim.specs import ModelSpec, ParallelPlan
 from sim.specs.dealing import layers_of_stages
 from sim.work.stages import EMBEDDING, FIRST_KIND, HEAD, ModelPart
@@ -48,7 +47,7 @@ class Rounds:
 class Deals:
     """The stages and ranks of some shapes, each a number of ranks and of chunks; arrays over shapes, the last axis.
 
-    stages : how often each kind of stage has each block, (kinds, blocks + 1, shapes) (`sim.pricing.parts`).
+    stages : how often each kind of stage has each block, (kinds, blocks + 1, shapes) (`sim.pricing.deal`).
     there, back : rounds of the first rank forward, and of the last stage's rank backward.
     down : stages of each kind from the first rank's last one on, the model's last left out; (kinds, shapes).
     up : those from the model's second on that the last backwards come through before the first.

@@ -17,7 +17,7 @@ import numpy as np
 from sim.arrays import FloatArray
 from sim.errors import SpecError
 from sim.estimate import Estimate, estimate
-from sim.pricing.batch import batch_of
+from sim.pricing.plans import plans_of
 from sim.programs import priced_order
 from sim.schedules import get_schedule
 from sim.specs import Scenario
@@ -149,9 +149,9 @@ def layout_shares(scenario: Scenario) -> LayoutShares | None:
 
 def _blocks(scenario: Scenario) -> tuple[list[str], FloatArray]:
     """The model's blocks in their order, as letters, and what each takes of one micro-batch both ways.  [s]"""
-    batch, model = batch_of(scenario), scenario.model
-    forward, backward = batch.prices.total_s
-    each = (forward + backward)[:, 0, 0, 0, 0]
+    plans, model = plans_of(scenario), scenario.model
+    forward, backward, _ = plans.prices.total_s
+    each = (forward + backward)[:, 0, 0, 0]
     kinds = [FIRST_KIND + model.layer_kinds.index(kind) for kind in model.kind_of_layer]
     mtp = [len(each) - 1] * model.num_mtp_layers
     letters = ["E", *"t" * model.num_layers, *"m" * model.num_mtp_layers, "L"]

@@ -21,7 +21,7 @@ import numpy as np
 from sim.arrays import Array, Floats, Ints
 from sim.errors import FlopcastError
 from sim.estimate import estimate
-from sim.pricing.batch import batch_of
+from sim.pricing.plans import plans_of
 from sim.search.candidate import Candidate, StagesSearched
 from sim.search.layout import balanced_plan
 from sim.search.plans.columns import SCHEDULES
@@ -229,10 +229,10 @@ def _growing(scenario: Scenario) -> list[tuple[str, ...]]:
     counts = np.array([scenario.model.layers_of(kind) for kind in scenario.model.layer_kinds])
 
     def of_layers(**changes: Any) -> tuple[float, float]:
-        prices = batch_of(scenario.replace(plan=scenario.plan.replace(**changes))).prices
+        prices = plans_of(scenario.replace(plan=scenario.plan.replace(**changes))).prices
         layers = slice(FIRST_KIND, FIRST_KIND + len(counts))
-        seconds = counts @ prices.total_s[1][layers, 0, 0, 0, 0]
-        return float(seconds), float(counts @ prices.activation_bytes[layers, 0, 0, 0])
+        seconds = counts @ prices.total_s[1][layers, 0, 0, 0]
+        return float(seconds), float(counts @ prices.activation_bytes[layers, 0, 0])
 
     took, kept = of_layers(recompute="none")
     worth: dict[str, float] = {}

@@ -6,6 +6,7 @@ other traffic: how long they take in full, how many bytes they move, and how muc
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,12 +17,14 @@ from sim.costs.block import block_costs, chosen, total_time
 from sim.costs.collectives import Fabric
 from sim.costs.compute import ComputeModel
 from sim.network.placement import Group, layer_groups
-from sim.pricing.batch import Layouts, batch_of
 from sim.pricing.cost_model import cost_model, cut_of
-from sim.pricing.parts import counts_of, put_together
-from sim.pricing.replicas import HELD, TRAINED, params_of, sent_between, sent_in_rings
-from sim.pricing.zero import blocks_sharing, gathered_widths, gathers_for_backward, visit_seconds
+from sim.pricing.deal import counts_of, put_together
+from sim.pricing.layouts import Layouts
+from sim.pricing.plans import plans_of
+from sim.pricing.replicas import HELD, TRAINED
+from sim.pricing.zero import VisitedBlock, visit_seconds, visited_blocks
 from sim.specs import Scenario
+from sim.traffic.step_bytes import ring_bytes, sent_to_shards
 from sim.work.layers import block_operations
 from sim.work.operations import BlockWork, Cause, Collective, Phase
 from sim.work.optimizer import GRADIENT_WIDTH
@@ -54,18 +57,9 @@ class Exchange:
     hidden_share: Floats
 
 
-@dataclass(slots=True)
-class _Row:
-    """The same of one block and row, added up; and the buffers that ZeRO's collectives move, whole. [bytes]"""
-
-    seconds: float = 0.0
-    nbytes: float = 0.0
-    between_bytes: float = 0.0
-    buffers: float = 0.0
-    budget: float = 0.0
-
-
-_Table = dict[tuple[str, bool], list[_Row]]
+_Table = defaultdict[tuple[str, bool], Floats]
+"""What a block moves, by kind of group and whether compute goes on meanwhile; arrays (rows, numbers) of seconds, bytes
+that each member sends, those between sharding groups, buffers that ZeRO's collectives move whole, and the budget."""
 
 
 def stage_exchanges(scenario: Scenario, stages: tuple[Stage, ...]) -> tuple[Exchange, ...]:
@@ -77,47 +71,33 @@ def stage_exchanges(scenario: Scenario, stages: tuple[Stage, ...]) -> tuple[Exch
         Of all copies of the model.
     """
     plan = scenario.plan
-    costs, cut, batch = cost_model(scenario), cut_of(scenario), batch_of(scenario)
-    compute, fabric, layouts = costs.noting(), costs.fabric, batch.layouts
+    costs, cut, plans = cost_model(scenario), cut_of(scenario), plans_of(scenario)
+    compute, fabric, layouts = costs.noting(), costs.fabric, plans.layouts
     layouts = layouts.without_sums_between if plan.outer_zero_stage else layouts
     groups = layer_groups(plan, scenario.cluster) | {"dp": layouts.data.take(0)}
+    moves = plans.moving_stage >= 2 and plan.num_chunks == 1 and max(plan.num_replicas, plan.num_expert_replicas) > 1
     tables = []
-    blocks = blocks_sharing(scenario.model, plan.num_stages == 1)
     operations = block_operations(scenario.model, scenario.stack, cut)
-    for block, part, width in zip(operations, blocks, gathered_widths(costs), strict=True):
-        (work,) = block_works(block, scenario.stack, (cut.recompute,))
-        table: _Table = {}
-        _within(table, work, compute, groups, fabric)
-        if batch.moving_stage >= 2 and plan.num_chunks == 1 and max(plan.num_replicas, plan.num_expert_replicas) > 1:
-            priced, held = block_costs([work], compute, groups, fabric)[0], params_of(counts_of([part]), layouts)[:, 0]
-            budgets = float(priced.forward_s), float(priced.backward_s)
-            again = gathers_for_backward(part, scenario)
-            _zero(table, held, width, again, budgets, scenario, layouts)
-        tables.append(table)
+    for of_block, visited in zip(operations, visited_blocks(scenario, layouts), strict=True):
+        (work,) = block_works(of_block, scenario.stack, (cut.recompute,))
+        tables.append(_Table(_nothing))
+        _within(tables[-1], work, compute, groups, fabric)
+        if moves:
+            priced = block_costs([work], compute, groups, fabric)[0]
+            _zero(tables[-1], visited, (float(priced.forward_s), float(priced.backward_s)), scenario, layouts)
     parts = counts_of([stage.part for stage in stages])
     found = []
     for key in dict.fromkeys(key for table in tables for key in table):
-        rows = [table.get(key) or _rows() for table in tables]
-        seconds, nbytes, between, budget = (
-            put_together(parts, np.array([[getattr(row, name) for row in block] for block in rows])).T
-            for name in ("seconds", "nbytes", "between_bytes", "budget")
-        )
-        of_blocks = np.array([[_hidden_s(row, groups[key[0]], fabric) for row in block] for block in rows])
-        hidden = put_together(parts, of_blocks).T
-        found.append(Exchange(*key, seconds, nbytes, between, budget, hidden / np.maximum(seconds, 1e-30)))
+        of_blocks = np.array([table.get(key, _nothing()) for table in tables])
+        hidden = np.array([[_hidden_s(groups[key[0]], fabric, *row) for row in rows] for rows in of_blocks])
+        seconds, nbytes, between, _, budget = put_together(parts, of_blocks).T
+        share = put_together(parts, hidden).T / np.maximum(seconds, 1e-30)
+        found.append(Exchange(*key, seconds, nbytes, between, budget, share))
     return tuple(found)
 
 
-def _hidden_s(row: _Row, group: Group, fabric: Fabric) -> float:
-    """What compute hides of a row's collectives where all of them run beside it.  [s]"""
-    if row.seconds == 0:
-        return 0.0
-    moved = row.buffers or row.nbytes * group.size / np.maximum(group.size - 1, 1)
-    return float(row.seconds * fabric.hidden_share(group, moved, row.seconds))
-
-
-def _rows() -> list[_Row]:
-    return [_Row() for _ in range(3)]
+def _nothing() -> Floats:
+    return np.zeros((3, 5))
 
 
 def _add(
@@ -131,12 +111,17 @@ def _add(
     between: float = 0.0,
 ) -> None:
     if seconds > 0:
-        here = table.setdefault(key, _rows())[row]
-        here.seconds += seconds
-        here.nbytes += nbytes
-        here.budget += budget
-        here.buffers += buffers
-        here.between_bytes += between
+        table[key][row] += seconds, nbytes, between, buffers, budget
+
+
+def _hidden_s(
+    group: Group, fabric: Fabric, seconds: float, nbytes: float, between: float, buffers: float, budget: float
+) -> float:
+    """What compute hides of a row's collectives where all of them run beside it.  [s]"""
+    if seconds == 0:
+        return 0.0
+    moved = buffers or nbytes * group.size / np.maximum(group.size - 1, 1)
+    return float(seconds * fabric.hidden_share(group, moved, seconds))
 
 
 def _within(table: _Table, work: BlockWork, compute: ComputeModel, groups: dict[str, Group], fabric: Fabric) -> None:
@@ -178,43 +163,37 @@ def _compute_s(phase: Phase, compute: ComputeModel, only: Cause | None = None) -
 
 def _moved(items: Sequence[Collective], group: Group, fabric: Fabric) -> tuple[float, float]:
     """(seconds, bytes that each member sends) of collectives one after the other."""
-    nbytes = 0.0
-    for item in items:
-        passes = 2.0 if item.kind == "all_reduce" else 1.0
-        nbytes += float(passes * item.nbytes * (group.size - 1) / group.size)
+    nbytes = sum(float(ring_bytes(item.kind, item.nbytes, group.size)) for item in items)
     return float(total_time(items, group, fabric)), nbytes
 
 
 def _zero(
-    table: _Table,
-    held: Floats,
-    width: int,
-    again: float,
-    budgets: tuple[float, float],
-    scenario: Scenario,
-    layouts: Layouts,
+    table: _Table, block: VisitedBlock, budgets: tuple[float, float], scenario: Scenario, layouts: Layouts
 ) -> None:
-    """Gathers and reductions of ZeRO stages 2 and 3, as `sim.pricing.zero.lengthened_passes` prices them.
-
-    again : how often weights are gathered for the backward.
-    """
+    """Gathers and reductions of ZeRO stages 2 and 3, as `sim.pricing.zero.lengthened_passes` prices them."""
     plan, stack = scenario.plan, scenario.stack
-    gather, reduce = visit_seconds(layouts, held, width)
-    trained, grad_width = held[TRAINED], GRADIENT_WIDTH[stack.gradient_precision]
+    gather, reduce = visit_seconds(layouts, block.held, block.width)
+    weights, gradients, between = _sent_at_visits(block, layouts)
     ahead = stack.overlap_param_gather and stack.prefetched_layers > 0
     if plan.zero_stage == 3:
-        sent, buffers = sent_in_rings(held[HELD], layouts.sharding).item() * width, held[HELD].sum().item() * width
-        for row, times, budget in zip((FORWARD, INPUT_GRAD), (1.0, again), budgets, strict=True):
+        buffers = block.held[HELD].sum().item() * block.width
+        for row, times, budget in zip((FORWARD, INPUT_GRAD), (1.0, block.regathers), budgets, strict=True):
             if times:
-                _add(table, ("dp", ahead), row, gather.item() * times, sent * times, budget, buffers * times)
+                _add(table, ("dp", ahead), row, gather.item() * times, weights * times, budget, buffers * times)
     if plan.zero_stage >= 2:
         # Where the gather runs beside the same backward its budget is the gather's, and is there already.
-        beside_gather = plan.zero_stage == 3 and again and ahead == stack.overlap_grad_reduce
+        beside_gather = plan.zero_stage == 3 and block.regathers and ahead == stack.overlap_grad_reduce
         budget = 0.0 if beside_gather else budgets[1]
-        inside = sent_in_rings(trained, layouts.sharding).item() * grad_width
-        between = np.asarray(sent_between(trained, layouts)).item() * grad_width
-        key, buffers = ("dp", stack.overlap_grad_reduce), trained.sum().item() * grad_width
-        _add(table, key, INPUT_GRAD, reduce.item(), inside + between, budget, buffers, between)
+        buffers = block.held[TRAINED].sum().item() * GRADIENT_WIDTH[stack.gradient_precision]
+        key = ("dp", stack.overlap_grad_reduce)
+        _add(table, key, INPUT_GRAD, reduce.item(), gradients, budget, buffers, between)
+
+
+def _sent_at_visits(block: VisitedBlock, layouts: Layouts) -> tuple[float, float, float]:
+    """Bytes that each member sends of a block's weights, of its gradients, and of these between sharding groups."""
+    width = GRADIENT_WIDTH[layouts.costs.stack.gradient_precision]
+    (weights, _), (inside, between) = (sent_to_shards(block.held[each], layouts) for each in (HELD, TRAINED))
+    return weights * block.width, inside * width + between * width, between * width
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,26 +210,18 @@ class VisitBytes:
 
 
 def visit_bytes(scenario: Scenario, stages: tuple[Stage, ...]) -> VisitBytes | None:
-    """Bytes of `sim.pricing.visits.price_visits`; None where ranks have one chunk or move nothing so.
+    """Bytes of `sim.pricing.zero.price_visits`; None where ranks have one chunk or move nothing so.
 
     Parameters as of `stage_exchanges`.
     """
-    plan, stack, batch = scenario.plan, scenario.stack, batch_of(scenario)
-    moving = int(batch.moving_stage.item())
+    plan, plans = scenario.plan, plans_of(scenario)
+    moving = int(plans.moving_stage.item())
     if plan.num_chunks == 1 or moving < 2 or max(plan.num_replicas, plan.num_expert_replicas) == 1:
         return None
-    layouts = batch.layouts.without_sums_between if plan.outer_zero_stage else batch.layouts
-    grad_width = GRADIENT_WIDTH[stack.gradient_precision]
-    blocks = blocks_sharing(scenario.model, plan.num_stages == 1)
+    layouts = plans.layouts.without_sums_between if plan.outer_zero_stage else plans.layouts
     rows = []
-    for part, width in zip(blocks, gathered_widths(batch.costs), strict=True):
-        held = params_of(counts_of([part]), layouts)[:, 0]
-        weights = sent_in_rings(held[HELD], layouts.sharding).item() * width * (moving == 3)
-        inside = sent_in_rings(held[TRAINED], layouts.sharding).item()
-        between = np.asarray(sent_between(held[TRAINED], layouts)).item()
-        again, reduces = gathers_for_backward(part, scenario), moving >= 2
-        rows.append(
-            [weights, weights * again, (inside + between) * grad_width * reduces, between * grad_width * reduces]
-        )
+    for block in visited_blocks(scenario, layouts):
+        weights, gradients, between = _sent_at_visits(block, layouts)
+        rows.append([weights * (moving == 3), weights * block.regathers * (moving == 3), gradients, between])
     found = put_together(counts_of([stage.part for stage in stages]), np.array(rows)).T
     return VisitBytes(found[:2], found[2], found[3])

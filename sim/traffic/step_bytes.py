@@ -10,11 +10,12 @@ from typing import Literal
 import numpy as np
 
 from sim.arrays import Floats
-from sim.pricing.batch import Batch, batch_of
 from sim.pricing.cost_model import cut_of
-from sim.pricing.parts import counts_of
+from sim.pricing.deal import counts_of
+from sim.pricing.layouts import Layouts
+from sim.pricing.plans import Plans, plans_of
 from sim.pricing.replicas import HELD, TRAINED, params_of
-from sim.pricing.zero import blocks_sharing, gathered_widths, gathers_for_backward, zero_visits
+from sim.pricing.zero import visited_blocks, zero_visits
 from sim.specs import Scenario
 from sim.work.layers import block_operations
 from sim.work.optimizer import GRADIENT_WIDTH
@@ -71,6 +72,16 @@ def ring_bytes(kind: str, nbytes: float, size: int) -> float:
     return (2.0 if kind == "all_reduce" else 1.0) * nbytes * (size - 1) / size
 
 
+def sent_to_shards(params: Floats, layouts: Layouts) -> tuple[float, float]:
+    """Parameters whose gradients a GPU sends at a reduction, of those it holds of one layout (everything but experts,
+    experts): in rings of its sharding groups, as a gather of weights does; and in all-reduces between these groups."""
+    rings = zip(params, layouts.sharding, strict=True)
+    inside = sum(ring_bytes("reduce_scatter", each.item(), group.size.item()) for each, group in rings)
+    if layouts.between_shards is None:
+        return inside, 0.0
+    return inside, ring_bytes("all_reduce", layouts.shard_of(params).item(), layouts.between_shards.size.item())
+
+
 def step_traffic(
     scenario: Scenario, sends: float, *, copies: int = 1, visits: float = 1.0, updates: float = 1.0
 ) -> StepBytes:
@@ -120,23 +131,23 @@ def step_collectives(
     Left out, as they are not priced: sums over the tensor-parallel group of the gradients of what its GPUs hold whole
     (norms and routers, some numbers a layer), of the gradient's norm, of the loss that is logged.
     """
-    batch = batch_of(scenario)
+    plans = plans_of(scenario)
     visits = float(zero_visits(scenario.plan.num_chunks, scenario.num_forwards, visits))
     stages = deal_stages(scenario.model, scenario.plan)
     whole = sum((stage.part for stage in stages), ModelPart())
     found = list(_in_layers(scenario, whole))
-    moving = int(batch.moving_stage.item())
+    moving = int(plans.moving_stage.item())
     if moving == 3:
-        found += _at_visits(scenario, batch, whole, visits, copies)
+        found += _at_visits(scenario, plans, whole, visits, copies)
     else:
-        found += _of_all(scenario, batch, moving, whole, visits, updates, copies)
+        found += _of_all(scenario, plans, moving, whole, visits, updates, copies)
     if scenario.plan.outer_zero_stage:
-        found += _between_groups(scenario, batch, whole, updates, copies)
+        found += _between_groups(scenario, plans, whole, updates, copies)
     return [each for each in found if each.size > 1 and each.count > 0 and each.nbytes > 0]
 
 
 def _in_layers(scenario: Scenario, whole: ModelPart) -> Iterator[StepCollective]:
-    """Of tensor, context and expert parallelism."""
+    """Collectives of tensor, context and expert parallelism."""
     plan, cut = scenario.plan, cut_of(scenario)
     sizes = {"tp": plan.tp, "cp": plan.cp, "ep": plan.ep}
     microbatches = scenario.num_microbatches * plan.sequence_slices / plan.pp
@@ -150,45 +161,43 @@ def _in_layers(scenario: Scenario, whole: ModelPart) -> Iterator[StepCollective]
 
 
 def _at_visits(
-    scenario: Scenario, batch: Batch, whole: ModelPart, visits: float, copies: int
+    scenario: Scenario, plans: Plans, whole: ModelPart, visits: float, copies: int
 ) -> Iterator[StepCollective]:
-    """Of ZeRO stage 3: block by block, at every visit."""
+    """Collectives of ZeRO stage 3: block by block, at every visit."""
     plan, stack = scenario.plan, scenario.stack
     pieces, of_gradients = stack.gathers_per_layer, GRADIENT_WIDTH[stack.gradient_precision]
     at_once = pieces if stack.slice_s else 1
-    blocks = blocks_sharing(scenario.model, plan.num_stages == 1)
-    for count, part, width in zip(whole.counts, blocks, gathered_widths(batch.costs), strict=True):
-        held, times = params_of(counts_of([part]), batch.layouts), float(count) * visits * copies / plan.pp
-        weights, gradients, gathers = held[HELD], held[TRAINED], 1 + gathers_for_backward(part, scenario)
-        yield from _over_shards("gather weights", "all_gather", weights, width, batch, times * gathers, pieces)
-        yield from _over_shards("reduce gradients", "reduce_scatter", gradients, of_gradients, batch, times, at_once)
+    for count, (held, width, again) in zip(whole.counts, visited_blocks(scenario, plans.layouts), strict=True):
+        times, gradients = float(count) * visits * copies / plan.pp, held[TRAINED]
+        yield from _over_shards("gather weights", "all_gather", held[HELD], width, plans, times * (1 + again), pieces)
+        yield from _over_shards("reduce gradients", "reduce_scatter", gradients, of_gradients, plans, times, at_once)
 
 
 def _of_all(
-    scenario: Scenario, batch: Batch, stage: int, whole: ModelPart, visits: float, updates: float, copies: int
+    scenario: Scenario, plans: Plans, stage: int, whole: ModelPart, visits: float, updates: float, copies: int
 ) -> Iterator[StepCollective]:
-    """Of other ZeRO stages: everything that a GPU holds in one collective, once an update; stage 2 may reduce more."""
+    """Collectives of other ZeRO stages: of all that a GPU holds, once an update; stage 2 may reduce more often."""
     share, width = copies / scenario.plan.pp, GRADIENT_WIDTH[scenario.stack.gradient_precision]
-    held = params_of(counts_of([whole]), batch.layouts)[TRAINED] * share
+    held = params_of(counts_of([whole]), plans.layouts)[TRAINED] * share
     if stage == 0:
-        for name, params, group in zip(("data", "expert_data"), held, batch.layouts.replicas, strict=True):
+        for name, params, group in zip(("data", "expert_data"), held, plans.layouts.replicas, strict=True):
             size, nbytes = int(np.asarray(group.size).item()) * copies, np.asarray(params * width).item()
             yield StepCollective("reduce gradients", name, "all_reduce", size, nbytes, updates)
         return
     reductions, together = (visits, 1) if stage == 2 else (updates, copies)  # copies of the model sum theirs once
-    yield from _over_shards("reduce gradients", "reduce_scatter", held, width, batch, reductions, 1, together)
-    yield from _over_shards("gather weights", "all_gather", held, scenario.training.activation_bytes, batch, updates)
+    yield from _over_shards("reduce gradients", "reduce_scatter", held, width, plans, reductions, 1, together)
+    yield from _over_shards("gather weights", "all_gather", held, scenario.training.activation_bytes, plans, updates)
 
 
 def _over_shards(
-    name: str, kind: Kind, held: Floats, width: float, batch: Batch, times: float, pieces: int = 1, copies: int = 1
+    name: str, kind: Kind, held: Floats, width: float, plans: Plans, times: float, pieces: int = 1, copies: int = 1
 ) -> Iterator[StepCollective]:
     """Gathers or reductions within sharding groups; behind reductions, the sums between groups.
 
     pieces : collectives for everything but experts. copies : of the model, that sum gradients together.
     """
-    layouts = batch.layouts
-    between = None if batch.outer_zero_stage else layouts.between_shards
+    layouts = plans.layouts
+    between = None if plans.like.outer_zero_stage else layouts.between_shards
     groups = (
         ("shards", held[0].item() / pieces, layouts.shards, pieces),
         ("expert_shards", held[1].item(), layouts.expert_shards, 1),
@@ -203,10 +212,10 @@ def _over_shards(
 
 
 def _between_groups(
-    scenario: Scenario, batch: Batch, whole: ModelPart, updates: float, copies: int
+    scenario: Scenario, plans: Plans, whole: ModelPart, updates: float, copies: int
 ) -> Iterator[StepCollective]:
-    """Of groups that shard the optimizer's state among each other: a GPU's shard, once an update."""
-    layouts, stack = batch.layouts, scenario.stack
+    """Collectives of groups that shard the optimizer's state among each other: of a GPU's shard, once an update."""
+    layouts, stack = plans.layouts, scenario.stack
     assert layouts.between_shards is not None
     shard = layouts.shard_of(params_of(counts_of([whole]), layouts)[TRAINED]).item() * copies / scenario.plan.pp
     size, width = int(layouts.between_shards.size.item()), GRADIENT_WIDTH[stack.gradient_precision]

@@ -21,12 +21,13 @@ import numpy as np
 from sim.arrays import FloatArray, IntArray
 from sim.network.ranks import gpu_of_rank
 from sim.network.topology import Topology
-from sim.pricing.batch import batch_of
-from sim.pricing.parts import counts_of
-from sim.pricing.replicas import TRAINED, params_of, sent_between, sent_in_rings
-from sim.pricing.scenario import StageCosts
+from sim.pricing.deal import counts_of
+from sim.pricing.plans import plans_of
+from sim.pricing.replicas import TRAINED, params_of
+from sim.pricing.stages import StageSeconds
 from sim.specs import Scenario
 from sim.traffic.exchanges import Exchange, VisitBytes, stage_exchanges, visit_bytes
+from sim.traffic.step_bytes import sent_to_shards
 from sim.traffic.wires import Stream, Wires
 from sim.work.optimizer import GRADIENT_WIDTH
 from sim.work.stages import ModelPart
@@ -65,7 +66,7 @@ class Traffic:
 
 def build_traffic(
     scenario: Scenario,
-    costs: StageCosts,
+    costs: StageSeconds,
     rank_of_stage: IntArray,
     copies: int,
     topology: Topology,
@@ -119,7 +120,7 @@ def build_traffic(
 
 
 def _at_visits(
-    moved: VisitBytes, costs: StageCosts, rank_of_stage: IntArray, gpus: IntArray, wires: Wires, streams: list[Stream]
+    moved: VisitBytes, costs: StageSeconds, rank_of_stage: IntArray, gpus: IntArray, wires: Wires, streams: list[Stream]
 ) -> IntArray:
     """A stream for every rank that moves something at visits; that of its longest collective stands for them all."""
     assert costs.visits is not None
@@ -139,7 +140,7 @@ def _at_visits(
 
 def _between_replicas(
     scenario: Scenario,
-    costs: StageCosts,
+    costs: StageSeconds,
     rank_of_stage: IntArray,
     copies: int,
     gpus: IntArray,
@@ -151,20 +152,19 @@ def _between_replicas(
     Ranks that hold copies of the same stages sum gradients together: of the rings over all of them, a rank's stream has
     what its own GPUs send.
     """
-    plan, batch = scenario.plan, batch_of(scenario)
+    plan, plans = scenario.plan, plans_of(scenario)
     widths = GRADIENT_WIDTH[scenario.stack.gradient_precision], scenario.training.activation_bytes
-    reduce, gather, own = np.full(plan.pp, -1), np.full(plan.pp, -1), batch.layouts
+    reduce, gather, own = np.full(plan.pp, -1), np.full(plan.pp, -1), plans.layouts
     for table, name, seconds, width, passes, layouts in (
         (reduce, "gradients", costs.reduce_s, widths[0], 2 if plan.zero_stage == 0 else 1, own.of_copies(copies)),
         (gather, "weights", costs.gather_s, widths[1], 1, own),
     ):
         for rank in np.flatnonzero(seconds > 0).tolist():
             held = [stage for stage, where in zip(costs.stages, rank_of_stage, strict=True) if where == rank]
-            holds = params_of(counts_of([sum((stage.part for stage in held), ModelPart())]), batch.layouts)[TRAINED]
-            inside = passes * width * sent_in_rings(holds, layouts.sharding).item()
-            inside *= batch.moving_stage.item() < 3
-            between = width * np.asarray(sent_between(holds, layouts)).item()
-            between *= 0.5 if plan.outer_zero_stage else float(name == "gradients")
+            holds = params_of(counts_of([sum((stage.part for stage in held), ModelPart())]), plans.layouts)[TRAINED]
+            inside, between = sent_to_shards(holds, layouts)
+            inside *= passes * width * (plans.moving_stage.item() < 3)
+            between *= width * (0.5 if plan.outer_zero_stage else float(name == "gradients"))
             others = [] if name == "weights" else _holders(rank, rank_of_stage, copies)
             if not others and max(plan.num_replicas, plan.num_expert_replicas) == 1:
                 continue  # copies that a rank sums by itself

@@ -9,8 +9,8 @@ import numpy as np
 
 from sim.arrays import FloatArray, IntArray
 from sim.costs.collectives import Fabric, best_of, send
+from sim.network.collective_flows import members_by_domain, ring
 from sim.network.faults import route_around
-from sim.network.patterns import members_by_domain, ring
 from sim.network.placement import hops_of, send_share
 from sim.network.ranks import members_of
 from sim.network.topology import Topology

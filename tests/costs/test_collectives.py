@@ -19,7 +19,7 @@ from sim.costs.collectives import (
 )
 from sim.errors import SpecError
 from sim.network.placement import Group, place_group
-from sim.pricing.scenario import stage_costs
+from sim.pricing.stages import stage_costs
 from sim.specs import Profile, load_preset, load_scenario, preset_names
 
 PROFILES = {name: Profile.read(load_preset("profiles", name), name) for name in preset_names("profiles")}

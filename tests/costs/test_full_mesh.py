@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from sim.costs.collectives import Fabric, all_gather, all_reduce, all_to_all, send
-from sim.network.nvlink import nvlink_shares
-from sim.network.placement import Group
+from sim.network.placement import Group, nvlink_shares
 from sim.specs import ClusterSpec, Profile, load_preset
 from sim.specs.datasheet import datasheet_profile
 from sim.specs.loading import resolve

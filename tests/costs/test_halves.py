@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from sim.estimate import estimate
 from sim.pricing.cells import layer_costs
-from sim.pricing.scenario import stage_costs
+from sim.pricing.stages import stage_costs
 from sim.specs import build_scenario
 from sim.work.operations import Cause
 

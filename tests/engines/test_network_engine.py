@@ -11,8 +11,7 @@ from strategies import orders
 
 from sim.engines import Program, network, run
 from sim.engines.wire import Wire, shared_links
-from sim.network.flow_run import finish_times
-from sim.network.flows import Flows
+from sim.network.flows import Flows, finish_times
 from sim.schedules import build_order, get_schedule
 from sim.schedules.actions import U
 from sim.traffic.exchanges import Exchange

@@ -15,7 +15,7 @@ from sim.engines import Program, closed_form, network, run
 from sim.engines.tasks import DATA
 from sim.engines.visits import least_at_visits
 from sim.estimate import estimate
-from sim.pricing.visits import VisitSeconds
+from sim.pricing.zero import VisitSeconds
 from sim.programs import priced_order, program_of
 from sim.schedules import build_order, get_schedule, schedule_names
 from sim.schedules.passes import asks_of, visits_of, visits_per_stage

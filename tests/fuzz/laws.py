@@ -25,9 +25,9 @@ from typing import Any
 from sim.engines import run
 from sim.errors import FlopcastError
 from sim.estimate import estimate
-from sim.pricing.batch import batch_of
 from sim.pricing.deal import deal_of
-from sim.pricing.scenario import price_plan
+from sim.pricing.plans import plans_of
+from sim.pricing.stages import price_plan
 from sim.programs import priced_order, program_of
 from sim.schedules import get_schedule, schedule_names
 from sim.schedules.passes import visits_per_stage
@@ -132,9 +132,9 @@ def holds_in_same_order(scenario: Scenario, faster: Scenario, before: float) -> 
     order, other = priced_order(scenario)[0], priced_order(faster)[0]
     if "times" not in get_schedule(scenario.plan.schedule).options or order is other:
         return False
-    batch = batch_of(faster)
+    batch = plans_of(faster)
     deal = deal_of(faster.model, faster.plan, order.rank_of_stage, order.copies)
-    costs, _ = price_plan(batch, faster, deal, order.rank_of_stage)
+    costs = price_plan(batch, deal)
     return run(program_of(faster, order, costs), "dag").step_time_s <= before * (1 + ROUNDING)
 
 

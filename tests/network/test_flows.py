@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim.errors import FlopcastError, SpecError
-from sim.network.flow_run import finish_times
-from sim.network.flows import Flows, flows_on, max_min_rates
+from sim.network.flows import Flows, finish_times, flows_on, max_min_rates
 from sim.network.routing import route
 
 

@@ -16,7 +16,7 @@ from sim.costs.collectives import all_gather, all_reduce, reduce_scatter
 from sim.errors import InfeasiblePlan, SpecError
 from sim.network.placement import place_group
 from sim.network.ranks import members_of
-from sim.pricing.batch import batch_of
+from sim.pricing.plans import plans_of
 from sim.pricing.replicas import reduced_to_shards
 from sim.specs import ParallelPlan
 from sim.specs.importers import Given, import_text
@@ -56,7 +56,7 @@ def test_groups_of_one_hold_what_nobody_shards(stage):
     assert alone.memory[0].optimizer == pytest.approx(none.memory[0].optimizer)
     if stage == 1:
         assert alone.step_time_s == pytest.approx(none.step_time_s, rel=0.03)
-    batch = batch_of(built(f"plan.zero_stage={stage}", "plan.sharding_group=1"))
+    batch = plans_of(built(f"plan.zero_stage={stage}", "plan.sharding_group=1"))
     held, layouts = np.array([[1e9], [0.0]]), batch.layouts
     summed = reduced_to_shards(held, 2, layouts, batch.costs.fabric)
     assert summed == pytest.approx(all_reduce(2e9, layouts.data, batch.costs.fabric))
@@ -74,7 +74,7 @@ def test_larger_groups_hold_less(stage, power):
 def test_what_moves_is_counted_and_priced_alike():
     """Weights within the group, gradients within it and then what a shard has of them between the groups."""
     scenario = built("plan.sharding_group=8")
-    batch, params = batch_of(scenario), 1e9
+    batch, params = plans_of(scenario), 1e9
     inside, between = batch.layouts.shards, batch.layouts.between_shards
     fabric = batch.costs.fabric
     found = reduced_to_shards(np.array([[params], [0.0]]), 2, batch.layouts, fabric)
@@ -109,8 +109,8 @@ SLOW = "cluster.inter_node_bandwidth=20 Gbit/s"
 
 def test_gathers_stay_in_a_node():
     """What groups of a node's GPUs are for: on a slow network the weights do not cross it."""
-    whole, grouped = (batch_of(built(SLOW, f"plan.sharding_group={size}")).layouts for size in ("", 8))
-    fabric = batch_of(built(SLOW)).costs.fabric
+    whole, grouped = (plans_of(built(SLOW, f"plan.sharding_group={size}")).layouts for size in ("", 8))
+    fabric = plans_of(built(SLOW)).costs.fabric
     assert all_gather(1e9, grouped.shards, fabric) < 0.2 * all_gather(1e9, whole.shards, fabric)
 
 
@@ -134,7 +134,7 @@ MIXTURE = ("model=mixtral-8x7b", "plan.ep=4", "plan.sharding_group=8", "cluster.
 def test_experts_shard_over_what_expert_parallelism_leaves(stage):
     """8 experts a layer, 4 GPUs a set of them, groups of 8: two shards of each expert, 8 of all else; by hand."""
     scenario = built(*MIXTURE, f"plan.zero_stage={stage}")
-    batch = batch_of(scenario)
+    batch = plans_of(scenario)
     layouts = batch.layouts
     sizes = [int(each.size.item()) for each in (layouts.shards, layouts.expert_shards, layouts.between_shards)]
     assert sizes == [8, 2, 8]

@@ -5,7 +5,7 @@ import pytest
 
 from sim.costs.collectives import Fabric, all_gather, send
 from sim.network.placement import Group
-from sim.pricing.scenario import stage_costs
+from sim.pricing.stages import stage_costs
 from sim.specs import load_scenario
 from sim.work.attention import ROTARY_SEQUENCE_S
 from sim.work.operations import Cause

@@ -15,7 +15,7 @@ from sim.engines import run
 from sim.errors import SpecError
 from sim.estimate import estimate
 from sim.network.placement import Degrees, place_group
-from sim.pricing.batch import batch_of
+from sim.pricing.plans import plans_of
 from sim.programs import priced_order, program_of
 from sim.specs import build_scenario
 from sim.work.stages import deal_stages
@@ -142,7 +142,7 @@ def test_experts_are_gathered_and_reduced_among_those_that_hold_the_same(tp, cp,
         {"model": model, "cluster": "selene", "plan": plan, "training": training, "stack": "megatron-core"}
     )
     _, costs = priced_order(scenario)
-    batch, of_layer = batch_of(scenario), scenario.model.kind_of_layer[0]
+    batch, of_layer = plans_of(scenario), scenario.model.kind_of_layer[0]
     experts = layer_expert_params(scenario.model) / (ep * etp)
     others = part_params(deal_stages(scenario.model, scenario.plan)[1].part, scenario.model, tp, ep, etp) - experts
     assert of_layer.sparse

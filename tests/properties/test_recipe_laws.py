@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim.estimate import estimate
-from sim.pricing.batch import batch_of
+from sim.pricing.plans import plans_of
 from sim.pricing.replicas import HELD
 from sim.pricing.zero import visit_seconds
 from sim.specs import ModelSpec, ParallelPlan, build_scenario
@@ -142,7 +142,7 @@ def test_slices_cost_their_host_time_for_every_rank_and_collective(plan, stack, 
     blocking = {"gathers_per_layer": pieces, "overlap_param_gather": False, "slice_s": 0.0}
     scenario = scenario.replace(stack=scenario.stack.replace(**blocking))
     layouts = [
-        batch_of(scenario.replace(stack=scenario.stack.replace(slice_s=each))).layouts for each in (0.0, slice_s)
+        plans_of(scenario.replace(stack=scenario.stack.replace(slice_s=each))).layouts for each in (0.0, slice_s)
     ]
     ranks, params, width = float(layouts[0].data.take(0).size), np.array([[1e9], [5e8], [0.0]]), 2
     quick, slow = (visit_seconds(each, params, width)[0].item() for each in layouts)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from flopcast_validation.job.configs import QUICK_SUITE, SIZES, SUITE, Configuration, GptShape, gpu_suite
-from sim.pricing.scenario import stage_costs
+from sim.pricing.stages import stage_costs
 from sim.work.operations import Cause
 
 pytest.importorskip("torch", reason="the real job needs torch")

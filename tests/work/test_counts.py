@@ -3,9 +3,9 @@
 import pytest
 from counts import attention_core_bytes, core_operation, layer_activation_bytes, layer_work
 
-from sim.pricing.batch import batch_of
+from sim.pricing.deal import counts_of
 from sim.pricing.memory import peak_memory
-from sim.pricing.parts import counts_of
+from sim.pricing.plans import plans_of
 from sim.pricing.replicas import params_of
 from sim.specs import ModelSpec, ParallelPlan, StackSpec, TrainingSpec, load_preset, load_scenario
 from sim.work.layers import Cut
@@ -228,7 +228,7 @@ def memory_of(scenarios, changes, **stack):
 
 def memory_of_all(scenario):
     """Of a GPU that holds all stages, without activations."""
-    batch, stages = batch_of(scenario), deal_stages(scenario.model, scenario.plan)
+    batch, stages = plans_of(scenario), deal_stages(scenario.model, scenario.plan)
     held = params_of(counts_of([sum((stage.part for stage in stages), ModelPart())]), batch.layouts)
     return by_rank(peak_memory(batch, held[..., 0], 0.0), 1)[0]
 

@@ -10,9 +10,9 @@ from sim import build_scenario, estimate, search, simulate
 from sim.errors import InfeasiblePlan, SpecError
 from sim.network.placement import place_group
 from sim.network.ranks import gpu_of_rank, members_of
-from sim.pricing.batch import batch_of
 from sim.pricing.cost_model import cut_of
-from sim.pricing.parts import counts_of
+from sim.pricing.deal import counts_of
+from sim.pricing.plans import plans_of
 from sim.pricing.replicas import HELD, params_of
 from sim.search import rank_plan
 from sim.specs import ParallelPlan
@@ -53,7 +53,7 @@ def multiplies(phase):
 def test_parameters_are_dealt_out_once(ep, etp, zero):
     """Of 16 experts every GPU holds one of ep · etp parts; the optimizer's 12 bytes a parameter are there once."""
     scenario = built(f"plan.ep={ep}", f"plan.etp={etp}", f"plan.zero_stage={zero}")
-    batch, stages = batch_of(scenario), deal_stages(scenario.model, scenario.plan)
+    batch, stages = plans_of(scenario), deal_stages(scenario.model, scenario.plan)
     held = params_of(counts_of([sum((stage.part for stage in stages), ModelPart())]), batch.layouts)[HELD]
     others, experts = held.ravel().tolist()
     assert experts * ep * etp == pytest.approx(3 * layer_expert_params(scenario.model), rel=1e-12)

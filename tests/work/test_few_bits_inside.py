@@ -11,7 +11,7 @@ from sim.errors import SpecError
 from sim.specs import GpuSpec, Profile, build_scenario, load_preset
 from sim.specs.formats import FORMATS
 from sim.work.experts import routed
-from sim.work.operations import Cause, Kernel
+from sim.work.operations import Cause, Kernel, Phase
 from sim.work.pieces import Cut
 
 GPUS = {"h100": "h100-sxm-80gb", "b200": "b200-sxm-180gb", "b300": "gb300-279gb"}
@@ -119,7 +119,8 @@ def seconds_of_core(name, columns, eight, backward=False):
     core = Kernel(
         "core", Cause.ATTENTION, "attention", flop=1e15, nbytes=1.0, k=columns, length=4096, backward=backward
     )
-    return float(ComputeModel(gpu, profile, "mxfp8", 2.0, fp8_attention=eight).operation_time(core))
+    compute = ComputeModel(gpu, profile, "mxfp8", 2.0, fp8_attention=eight)
+    return float(compute.phase_time(Phase((core,)))[core.cause])
 
 
 # NVIDIA/TransformerEngine, pull request 3033: DeepSeek-V3's attention (128 heads of 192 and 128 columns, 4,096 tokens) on

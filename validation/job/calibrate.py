@@ -20,7 +20,7 @@ from flopcast_validation.job.configs import Configuration, GptShape
 from flopcast_validation.job.launch import launch
 from flopcast_validation.job.predict import CalibratedMachine, scenario_of, with_update
 from flopcast_validation.job.world import joined_world
-from sim.pricing.scenario import StageCosts, stage_costs
+from sim.pricing.stages import StageSeconds, stage_costs
 from sim.specs import Profile, Scenario, load_preset
 from sim.specs.loading import profile_of_gpu
 
@@ -257,7 +257,7 @@ def _without_kernels(
     return {name: max(0.0, value - priced.get(name, 0.0)) for name, value in measured.items()}
 
 
-def _tiny_costs(depth: int, cut: Configuration, bench: Bench, machine: CalibratedMachine) -> StageCosts:
+def _tiny_costs(depth: int, cut: Configuration, bench: Bench, machine: CalibratedMachine) -> StageSeconds:
     """What the simulator says of the tiny model."""
     shape = tiny(bench.shape, depth, bench.device)
     scenario = bench.scenario(replace(cut, microbatches=8), shape, machine.profile)

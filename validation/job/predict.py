@@ -12,7 +12,7 @@ from flopcast_validation.job.model import expert_width
 from sim.arrays import Floats, Ints
 from sim.engines import Program, Timeline, run
 from sim.pricing.cost_model import cost_model
-from sim.pricing.scenario import StageCosts, stage_costs
+from sim.pricing.stages import StageSeconds, stage_costs
 from sim.schedules import build_order
 from sim.specs import Profile, Scenario, build_scenario
 from sim.work.operations import Cause
@@ -147,7 +147,7 @@ def predict(shape: GptShape, cut: Configuration, machine: CalibratedMachine) -> 
     return run(program, "dag" if cores is None else "shared")
 
 
-def with_update(costs: StageCosts, scenario: Scenario, home: Ints) -> StageCosts:
+def with_update(costs: StageSeconds, scenario: Scenario, home: Ints) -> StageSeconds:
     """The update as the job runs it: no gradient norm; Adam in fp32, casts around it, and what pipelines divide.
 
     Adam reads a gradient, and reads and writes a weight and two moments: 28 bytes a parameter. Gradients are zeroed
@@ -163,7 +163,7 @@ def with_update(costs: StageCosts, scenario: Scenario, home: Ints) -> StageCosts
     return replace(costs, optimizer_s=seconds)
 
 
-def held_params(costs: StageCosts, scenario: Scenario, home: Ints) -> tuple[Floats, Floats]:
+def held_params(costs: StageSeconds, scenario: Scenario, home: Ints) -> tuple[Floats, Floats]:
     """Parameters of every pipeline rank before replicas share them out: all, and of experts that one device has alone.
 
     home : which rank holds each stage.
@@ -185,7 +185,7 @@ class HostWork:
     update: Floats
 
 
-def host_work(costs: StageCosts, cut: Configuration, machine: CalibratedMachine, home: Ints) -> HostWork:
+def host_work(costs: StageSeconds, cut: Configuration, machine: CalibratedMachine, home: Ints) -> HostWork:
     """The host's time of a configuration, from that of layers and visits."""
     host = machine.host_for(cut.passes_block(), cut.num_ranks)
     layers = np.array([stage.num_layers for stage in costs.stages], dtype=float)
@@ -198,7 +198,7 @@ def host_work(costs: StageCosts, cut: Configuration, machine: CalibratedMachine,
     return HostWork(forward, backward, per_rank * updating["layer_update_s"] + updating["update_s"])
 
 
-def with_host(costs: StageCosts, cut: Configuration, machine: CalibratedMachine, home: Ints) -> StageCosts:
+def with_host(costs: StageSeconds, cut: Configuration, machine: CalibratedMachine, home: Ints) -> StageSeconds:
     """Add the host's time, which kernels on a CPU do not hide."""
     host = host_work(costs, cut, machine, home)
     return replace(
@@ -209,7 +209,9 @@ def with_host(costs: StageCosts, cut: Configuration, machine: CalibratedMachine,
     )
 
 
-def with_host_behind(costs: StageCosts, cut: Configuration, machine: CalibratedMachine, home: np.ndarray) -> StageCosts:
+def with_host_behind(
+    costs: StageSeconds, cut: Configuration, machine: CalibratedMachine, home: np.ndarray
+) -> StageSeconds:
     """Let no visit be over before the host has launched it: on a GPU kernels run behind the host.
 
     A visit takes what its kernels and collectives take, or the host, whichever is longer; what the GPU waits is put
@@ -228,7 +230,7 @@ def with_host_behind(costs: StageCosts, cut: Configuration, machine: CalibratedM
     )
 
 
-def with_flat_buffers(costs: StageCosts, scenario: Scenario, home: Ints) -> StageCosts:
+def with_flat_buffers(costs: StageSeconds, scenario: Scenario, home: Ints) -> StageSeconds:
     """Add what FSDP2 copies around its two collectives: parameters move through flat buffers.
 
     Before the gather a shard is copied in, after it the whole is copied out; before the scatter the gradients are

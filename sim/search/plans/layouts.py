@@ -10,8 +10,8 @@ import numpy as np
 
 from sim.arrays import Array
 from sim.errors import InfeasiblePlan
-from sim.pricing.batch import LAYOUT as LAYOUT
 from sim.pricing.deal import dealt_layers, stages_alike
+from sim.pricing.layouts import LAYOUT as LAYOUT
 from sim.specs import ParallelPlan, Scenario
 
 USUAL_DEPTHS = range(2, 17)

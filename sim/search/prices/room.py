@@ -9,16 +9,12 @@ from functools import cached_property
 import numpy as np
 
 from sim.arrays import Bools, Ints, PlanFloats
-from sim.pricing.batch import find_cells
-from sim.pricing.cells import CellPrices, beside, price_cells
-from sim.pricing.parts import put_together
-from sim.search.plans.columns import OVERLAPS
+from sim.pricing.cells import CellPrices, find_cells, price_cells
+from sim.pricing.deal import put_together
 from sim.search.plans.space import Space
-from sim.search.prices.units import Rows, layouts_with_links
+from sim.search.prices.units import Rows, layouts_with_links, ways_of
 from sim.specs.modules import RECOMPUTE_MODULES
 from sim.work.recompute import modules_word, searched_word
-
-_OVERLAP_TP = OVERLAPS.index("overlap_tp_backward")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,19 +55,16 @@ class ChosenRows:
             for name in ("sequence_parallel", "zero_stage")
         )
         self._layouts, self._links = layouts_with_links(space.scenario, space.layouts[there])
-        overlaps = sorted({category.overlaps[_OVERLAP_TP] for category in space.categories})
-        kinds = tuple((overlap, flag) for overlap in overlaps for flag in (False, True))
         words = tuple(dict.fromkeys((*map(self._word, self.ways), "full")))
-        cells, self._cell = find_cells(self._layouts, self._columns.layout, self._columns.microbatch_size, kinds, words)
         layers = tuple(dict.fromkeys(way.offloaded_layers for way in self.ways))
-        costs = self._layouts.costs
-        self._plain = price_cells(costs, cells)
-        self._prices = beside([self._plain.offloading(costs, each) if each else self._plain for each in layers])
+        again = [(word, each) for each in layers for word in words]
+        of_layers = ways_of(space.categories, again)
+        columns = self._columns
+        cells, self._cell = find_cells(self._layouts, columns.layout, columns.microbatch_size, of_layers)
+        self._prices = price_cells(cells)
         self._shares = np.array(list(dict.fromkeys(way.optimizer_offload for way in self.ways)))
         self._share_of = np.array([self._shares.tolist().index(way.optimizer_offload) for way in self.ways])
-        self._word_of = np.array(
-            [layers.index(way.offloaded_layers) * len(words) + words.index(self._word(way)) for way in self.ways]
-        )
+        self._again_of = np.array([again.index((self._word(way), way.offloaded_layers)) for way in self.ways])
 
     def _word(self, way: Way) -> str:
         return modules_word(way.modules) if way.modules else searched_word(way.recompute, self.space.scenario.plan)
@@ -89,15 +82,15 @@ class ChosenRows:
         np.fill_diagonal(found, False)
         return np.asarray(found)
 
-    def _rows(self, places: Ints, prices: CellPrices, cell: Ints, recompute: Ints | None = None) -> Rows:
+    def _rows(self, places: Ints, prices: CellPrices, cell: Ints, again: Ints | None = None) -> Rows:
         columns, flag = self._columns.take(places), self._flag[places]
-        return Rows(self.space.scenario, self._layouts, self._links, prices, columns, cell, flag, recompute)
+        return Rows(self.space.scenario, self._layouts, self._links, prices, columns, cell, flag, again)
 
     def memory_bytes(self, places: Ints) -> PlanFloats:
         """Of some rows in every way; (ways, rows).  [bytes]"""
         rows = self._rows(places, self._prices, self._cell[places])
         nbytes = rows.memory_bytes(self._zero[places], self._shares[:, np.newaxis, np.newaxis])
-        return np.asarray(nbytes[self._share_of, self._word_of])
+        return np.asarray(nbytes[self._share_of, self._again_of])
 
     def step_times(self, places: Ints, ways: Ints, overlaps: Sequence[bool]) -> PlanFloats:
         """Of rows, each in a way of its own.  [s]"""
@@ -105,15 +98,16 @@ class ChosenRows:
         for number in np.unique(share).tolist():
             here = np.flatnonzero(share == number)
             some = places[here]
-            rows = self._rows(some, self._prices, self._cell[some], self._word_of[ways[here]][np.newaxis])
+            rows = self._rows(some, self._prices, self._cell[some], self._again_of[ways[here]][np.newaxis])
             found[here] = rows.step_time(self._zero[some], overlaps, float(self._shares[number]))[0]
         return found
 
     def rank_work(self, places: Ints) -> tuple[PlanFloats, PlanFloats, PlanFloats]:
         """Forward and backward of one micro-batch, without ZeRO's traffic: on the average rank, and on the busiest; and
         the largest share of a block that is its forward. [s, s, -]"""
-        rows = self._rows(places, self._plain, self._cell[places], np.zeros((1, len(places)), dtype=np.int64))
-        forward, backward = (table[(slice(None), 0, *rows.batch.place)] for table in self._plain.total_s)
+        rows = self._rows(places, self._prices, self._cell[places], np.zeros((1, len(places)), dtype=np.int64))
+        batch = rows.batch
+        forward, backward = (table[:, 0, batch.way, batch.cell] for table in self._prices.total_s[:2])
         both = forward + backward
         first, middle, last, *longer = put_together(rows.deal.stage_kinds, both)[:, 0, 0]
         pp, more = self._columns.pp[places], self._columns.num_chunks[places] - 1
@@ -141,7 +135,7 @@ class ChosenRows:
         stages = self._columns.pp * self._columns.num_chunks
 
         def priced(chosen: Ints, number: Ints) -> Rows:
-            prices = self._plain.mixed(self._cell[chosen], number * stages[chosen] / model.num_layers)
+            prices = self._prices.mixed(self._cell[chosen], number * stages[chosen] / model.num_layers)
             return self._rows(chosen, prices, np.arange(len(chosen)))
 
         def needed(chosen: Ints, number: Ints) -> PlanFloats:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -19,11 +20,12 @@ from sim.engines.in_flight import in_flight_by_rank
 from sim.engines.pipeline_links import Links, Pipelines, find_links, sends_over
 from sim.engines.step_end import end_of_step
 from sim.engines.visits import LeastAtVisits, even_visits
-from sim.pricing.batch import Batch, Layouts, find_cells, place_layouts
-from sim.pricing.cells import CellPrices, price_cells
+from sim.pricing.cells import CellPrices, Way, find_cells, price_cells
 from sim.pricing.cost_model import cost_model
-from sim.pricing.deal import even_deal, longer_ranks
+from sim.pricing.deal import dealt_layers, even_deal, longer_ranks
+from sim.pricing.layouts import Layouts, place_layouts
 from sim.pricing.memory import peak_memory, stage_bytes
+from sim.pricing.plans import Plans
 from sim.pricing.ranks import RankSeconds, once_a_step, tied_reduction
 from sim.pricing.replicas import params_of
 from sim.pricing.stages import near_and_far, price_stages
@@ -75,11 +77,9 @@ def _pieces(part: Space) -> Iterator[tuple[Rows, dict[bool, list[tuple[int, slic
     cut = [part.rows_of(flag) if flag in flags else np.empty(0, dtype=np.int64) for flag in (False, True)]
     without, columns = len(cut[0]), part.columns.take(np.concatenate(cut))
     layouts, links = layouts_with_links(scenario, part.layouts)
-    overlaps_tp = sorted({category.overlaps[_OVERLAP_TP] for category in categories})
-    kinds = tuple((overlaps, flag) for overlaps in overlaps_tp for flag in (False, True))
-    words = tuple(searched_word(mode, scenario.plan) for mode in recomputes)
-    cells, cell = find_cells(layouts, columns.layout, columns.microbatch_size, kinds, words)
-    prices, flag = price_cells(layouts.costs, cells), (np.arange(len(columns)) >= without).astype(np.int64)
+    again = [(searched_word(mode, scenario.plan), 0) for mode in recomputes]
+    cells, cell = find_cells(layouts, columns.layout, columns.microbatch_size, ways_of(categories, again))
+    prices, flag = price_cells(cells), (np.arange(len(columns)) >= without).astype(np.int64)
     for begin in range(0, len(columns), _AT_ONCE):
         end = min(begin + _AT_ONCE, len(columns))
         some, border = slice(begin, end), min(max(without - begin, 0), end - begin)
@@ -90,17 +90,25 @@ def _pieces(part: Space) -> Iterator[tuple[Rows, dict[bool, list[tuple[int, slic
         yield Rows(scenario, layouts, links, prices, columns.take(some), cell[some], flag[some]), found
 
 
+def ways_of(categories: Sequence[Category], again: Sequence[tuple[str, int]]) -> tuple[Way, ...]:
+    """Ways to compute layers: with tensor parallelism overlapped as in categories × without and with sequence
+    parallelism × what runs again and how many layers are offloaded."""
+    overlaps = sorted({category.overlaps[_OVERLAP_TP] for category in categories})
+    return tuple(Way(overlap, flag, *each) for overlap, flag, each in product(overlaps, (False, True), again))
+
+
 def layouts_with_links(scenario: Scenario, degrees: Ints) -> tuple[Layouts, Links]:
     """Layouts (tp, cp, pp, dp, ep) on the scenario's cluster, and the links of their pipelines."""
     layouts = place_layouts(cost_model(scenario), degrees, scenario.plan)
-    longer = longer_ranks(scenario.model, scenario.plan, layouts)
+    longer = longer_ranks(dealt_layers(scenario.model, scenario.plan), layouts.pp)
     return layouts, find_links(list(zip(layouts.hops, layouts.pp.tolist(), longer.tolist(), strict=True)))
 
 
 class Rows:
     """Some rows of a part: choices of ZeRO × ways to recompute × rows.
 
-    recompute : which of the ways that the cells know each row has, on the last axis; all of them on the one before it
+    prices : of cells whose ways are those of `ways_of`.
+    again : of what runs again and is offloaded there, what each row has, on the last axis; all on the one before it
         where that is not said.
     """
 
@@ -113,41 +121,40 @@ class Rows:
         columns: Columns,
         cell: Ints,
         flag: Ints,
-        recompute: Ints | None = None,
+        again: Ints | None = None,
     ) -> None:
-        self._flag, self._plan = flag, scenario.plan
+        ways = prices.cells.ways
+        self._plan, self._overlaps = scenario.plan, list(dict.fromkeys(way.overlap_tp for way in ways))
+        self._again = len(ways) // (2 * len(self._overlaps))
         self.columns, self.links = columns, links.take(columns.layout)
         count = scenario.training.global_batch_size // (columns.dp * columns.microbatch_size)
         self.gpipe = columns.schedule == SCHEDULES.index("gpipe")
         self.in_flight = in_flight_by_rank(columns.pp, columns.num_chunks, count, self.gpipe)
         off, none = np.array(False), np.array(0)
-        self.batch = Batch(
+        self.batch = Plans(
             layouts,
             prices,
+            scenario.plan,
             layout=columns.layout[_ROWS],
             cell=cell[_ROWS],
-            kind=flag[_ROWS],
-            recompute=np.arange(len(prices.cells.recomputes))[:, np.newaxis] if recompute is None else recompute,
+            way=flag[_ROWS] * self._again + (np.arange(self._again)[:, np.newaxis] if again is None else again),
             zero_stage=none,
             num_chunks=columns.num_chunks[_ROWS],
             num_microbatches=count[_ROWS],
             overlap_p2p=off,
             overlap_grad_reduce=off,
             overlap_param_gather=off,
-            embedding_as_layer=scenario.plan.embedding_as_layer,
-            head_as_layer=scenario.plan.head_as_layer,
-            reshard_after_forward=scenario.plan.reshard_after_forward,
-            outer_zero_stage=scenario.plan.outer_zero_stage,
         )
         # Interleaved, a rank turns to a chunk once a round of pp micro-batches.
         self.visits = zero_visits(columns.num_chunks, count, count // columns.pp)[_ROWS]
         self.deal = even_deal(self.batch)
         self.fullest = even_deal(self.batch, True) if len(scenario.model.layer_kinds) > 1 else self.deal
-        self.longer = longer_ranks(scenario.model, scenario.plan, layouts)[columns.layout]
+        self.longer = longer_ranks(dealt_layers(scenario.model, scenario.plan), layouts.pp)[columns.layout]
 
     def recompute(self, category: Category) -> int:
         """Where a category stands on the axis over ways to recompute."""
-        return self.batch.prices.cells.recomputes.index(searched_word(category.recompute, self._plan))
+        words = [way.recompute for way in self.batch.prices.cells.ways]
+        return words.index(searched_word(category.recompute, self._plan))
 
     def memory_bytes(self, zero_stage: Ints, optimizer_offload: Number = 0.0) -> PlanFloats:
         """Peak memory of the fullest GPU, over choices, ways to recompute and rows.  [bytes]"""
@@ -180,8 +187,8 @@ class Rows:
         once = self._once(zero)
         sends_overlap = sorted({category.overlaps[0] for category in categories})
         pipelines = [(overlaps, self._pipelines(not overlaps)) for overlaps in sends_overlap]
-        for number, overlap_tp in enumerate(dict(self.batch.prices.cells.kinds)):
-            forward, backward, moved = self._stages(zero_of, reduce_of, gather_of, 2 * number)
+        for overlap_tp in self._overlaps:
+            forward, backward, moved = self._stages(zero_of, reduce_of, gather_of, overlap_tp)
             for overlap_p2p, of_sends in pipelines:
                 ends_at = EvenPipelines(of_sends, forward, backward, moved).find_ends().take(which)
                 passes = EvenPipelines(of_sends, forward[:, which], backward[:, which])
@@ -190,8 +197,7 @@ class Rows:
     def step_time(self, zero_stage: Ints, overlaps: Sequence[bool], optimizer_offload: float = 0.0) -> PlanFloats:
         """Step times with a ZeRO stage of each row, over ways to recompute and rows.  [s]"""
         sends, reduce, gather, tensor = overlaps
-        kind = 2 * list(dict(self.batch.prices.cells.kinds)).index(tensor)
-        seconds_and_visits = self._stages(zero_stage, np.array(reduce), np.array(gather), kind)
+        seconds_and_visits = self._stages(zero_stage, np.array(reduce), np.array(gather), tensor)
         passes = EvenPipelines(self._pipelines(not sends), *seconds_and_visits)
         once = self._once(zero_stage, optimizer_offload)
         seconds = self._ended(passes, passes.find_ends(), once, np.array(reduce), np.array(gather))
@@ -227,12 +233,13 @@ class Rows:
         return Pipelines(*numbers, self.gpipe, self.links, sends, blocking, self.longer)
 
     def _stages(
-        self, zero: Ints, reduce: Bools, gather: Bools, kind: int
+        self, zero: Ints, reduce: Bools, gather: Bools, overlap_tp: bool
     ) -> tuple[KindPlanFloats, KindPlanFloats, LeastAtVisits | None]:
         """Forward and backward of the kinds of stages, over what ZeRO moves at visits, recomputation and rows [s]; and
         what ranks with several chunks lose to that."""
         flags: dict[str, Any] = {"overlap_grad_reduce": reduce, "overlap_param_gather": gather}
-        batch = replace(self.batch, zero_stage=zero, kind=kind + self._flag[_ROWS], **flags)
+        way = self.batch.way + 2 * self._again * self._overlaps.index(overlap_tp)
+        batch = replace(self.batch, zero_stage=zero, way=way, **flags)
         seconds = price_stages(batch, self.deal, split=False)
         shape = (len(self.deal.stage_kinds), *batch.shape)
         forward, backward = (np.broadcast_to(each, shape) for each in (seconds.forward_s, seconds.backward_s))

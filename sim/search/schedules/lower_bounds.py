@@ -23,7 +23,7 @@ from sim.pricing.memory import peak_memory, stage_bytes
 from sim.pricing.ranks import once_a_step
 from sim.pricing.replicas import params_of
 from sim.pricing.stages import near_and_far, price_stages
-from sim.pricing.visits import VisitSeconds
+from sim.pricing.zero import VisitSeconds
 from sim.schedules.registry import is_file
 from sim.search.schedules.variants import Variant
 

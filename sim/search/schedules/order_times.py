@@ -20,9 +20,9 @@ from sim.engines.program import gather_window, sends_of
 from sim.engines.step_end import end_of_step, exposed_gather, without_flush
 from sim.engines.tasks import Seconds, amounts_of, classes_of, pass_seconds, step_of
 from sim.engines.visits import least_at_visits, of_ranks
-from sim.pricing.batch import Batch
 from sim.pricing.deal import Deal
 from sim.pricing.memory import peak_memory, stage_bytes
+from sim.pricing.plans import Plans
 from sim.pricing.ranks import once_a_step, tied_reduction
 from sim.pricing.replicas import HELD, params_of
 from sim.pricing.stages import near_and_far, price_stages, sends_by_stage
@@ -67,7 +67,7 @@ class SharedOrder:
         """What of a floating order stands still."""
         return fixed_of(self.order)
 
-    def nbytes(self, batch: Batch) -> PlanFloats:
+    def nbytes(self, batch: Plans) -> PlanFloats:
         """Peak memory of the fullest rank of plans.  [bytes]"""
         of_stages = stage_bytes(batch, self.deal.stage_kinds)
         held = params_of(self.deal.rank_kinds.counts, batch.layouts)
@@ -79,7 +79,7 @@ class SharedOrder:
             fullest = np.maximum(fullest, needed)
         return fullest
 
-    def period_s(self, batch: Batch) -> PlanFloats:
+    def period_s(self, batch: Plans) -> PlanFloats:
         """Time from batch to batch that an order without a flush cannot go below: what its busiest rank does.  [s]
 
         No more of a reduction is hidden than in that time.
@@ -95,7 +95,7 @@ class SharedOrder:
         step, _ = without_flush(period, once.reduce_s, updates, once.hidden_share, overlapped)
         return step + batch.costs.stack.step_setup_s
 
-    def step_times(self, batch: Batch, times: Ints, thorough: bool = False) -> tuple[PlanFloats, Bools]:
+    def step_times(self, batch: Plans, times: Ints, thorough: bool = False) -> tuple[PlanFloats, Bools]:
         """Step times of plans, and which of them are exact rather than lower bounds.  [s]
 
         Parameters
@@ -116,7 +116,7 @@ class SharedOrder:
         seconds = seconds._replace(hidden_share=seconds.hidden_share * batch.overlap_grad_reduce)
         return self._played(seconds, alike, times, thorough)
 
-    def _seconds(self, batch: Batch) -> tuple[Seconds, Floats]:
+    def _seconds(self, batch: Plans) -> tuple[Seconds, Floats]:
         """What the tasks of plans take, gathers in full; and rows in which plans agree whose pipelines are alike."""
         order, deal, of_stage, of_rank = self.order, self.deal, self.deal.kind_of_stage, self.deal.kind_of_rank
         priced, once = price_stages(batch, deal), once_a_step(batch, deal)
@@ -126,7 +126,7 @@ class SharedOrder:
         params = params_of(deal.stage_kinds, batch.layouts, batch.layout)[HELD].sum(axis=0)
         seconds = Seconds(
             passes=of_kinds[:, of_stage],
-            sends=sends_of(*sends_by_stage(batch, order.rank_of_stage, order.copies)),
+            sends=sends_of(*sends_by_stage(batch, deal)),
             blocks=~batch.overlap_p2p,
             reduce=once.reduce_s[of_rank],
             tail=once.reduce_tail_s[of_rank],
@@ -186,7 +186,7 @@ class SharedOrder:
         least: PlanFloats = np.add.reduceat(occupy[fold.block(0)], begins, axis=0).min(axis=0)
         return least
 
-    def _least(self, batch: Batch, seconds: Seconds, alike: Floats, times: Ints) -> PlanFloats:
+    def _least(self, batch: Plans, seconds: Seconds, alike: Floats, times: Ints) -> PlanFloats:
         """Of an order whose weight gradients float, the earliest that everything can be; playing more says no more."""
         of_plans = np.concatenate([alike, times[np.newaxis]])
         _, first, column = np.unique(of_plans, axis=1, return_index=True, return_inverse=True)
@@ -236,7 +236,7 @@ class SharedOrder:
         after = places >= fold.cuts[self.order.rank[places]]
         return np.asarray(chosen + after[..., np.newaxis] * later)
 
-    def _finish(self, batch: Batch, seconds: Seconds, moments: Moments) -> PlanFloats:
+    def _finish(self, batch: Plans, seconds: Seconds, moments: Moments) -> PlanFloats:
         """The step with all that follows the pipeline, of an order whose weight gradients float.  [s]"""
         passes = seconds.passes[:, self._stage_of_kind]
         end = end_of_step(

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from typing import Any
 
 import numpy as np
 
 from sim.arrays import Array, Bools, Ints, Number
 from sim.errors import ScheduleError
-from sim.pricing.batch import Batch, find_cells, place_layouts
-from sim.pricing.cells import price_cells
+from sim.pricing.cells import Way, find_cells, price_cells
 from sim.pricing.cost_model import cost_model
-from sim.pricing.deal import RankKinds, dealt_layers, layers_before, stages_alike
-from sim.pricing.parts import counts_of
+from sim.pricing.deal import RankKinds, counts_of, dealt_layers, layers_before, stages_alike
+from sim.pricing.layouts import place_layouts
+from sim.pricing.plans import Plans
 from sim.schedules import Schedule, get_schedule
 from sim.schedules.actions import U
 from sim.schedules.registry import is_file
@@ -105,7 +106,7 @@ class Variant:
         return np.asarray(self.space.scenario.training.global_batch_size // (columns.dp * columns.microbatch_size))
 
     @cached_property
-    def batch(self) -> Batch:
+    def batch(self) -> Plans:
         """All plans as columns of what they cost."""
         space, columns = self.space, self.columns
         row, category = self.plans
@@ -117,28 +118,25 @@ class Variant:
         pairs = [
             (each.overlaps[OVERLAPS.index("overlap_tp_backward")], each.sequence_parallel) for each in space.categories
         ]
-        kinds = tuple(sorted(set(pairs)))
-        costs = cost_model(space.scenario)
-        layouts = place_layouts(costs, space.layouts, space.scenario.plan)
-        words = tuple(searched_word(mode, space.scenario.plan) for mode in RECOMPUTES)
-        cells, cell = find_cells(layouts, columns.layout, columns.microbatch_size, kinds, words, slices=self.slices)
-        return Batch(
+        ways = tuple(product(sorted(set(pairs)), RECOMPUTES))
+        layouts = place_layouts(cost_model(space.scenario), space.layouts, space.scenario.plan)
+        of_layers = tuple(Way(*kind, searched_word(mode, space.scenario.plan)) for kind, mode in ways)
+        cells, cell = find_cells(layouts, columns.layout, columns.microbatch_size, of_layers, self.slices)
+        return Plans(
             layouts,
-            price_cells(costs, cells),
+            price_cells(cells),
+            space.scenario.plan,
             layout=columns.layout[row],
             cell=cell[row],
-            kind=of_category([kinds.index(pair) for pair in pairs]),
-            recompute=of_category([RECOMPUTES.index(each.recompute) for each in space.categories]),
+            way=of_category(
+                [ways.index((pair, each.recompute)) for pair, each in zip(pairs, space.categories, strict=True)]
+            ),
             zero_stage=of_category([each.zero_stage for each in space.categories]),
             num_chunks=columns.num_chunks[row],
             num_microbatches=self.num_microbatches[row],
             overlap_p2p=overlaps[0][category],
             overlap_grad_reduce=overlaps[1][category],
             overlap_param_gather=overlaps[2][category],
-            embedding_as_layer=space.scenario.plan.embedding_as_layer,
-            head_as_layer=space.scenario.plan.head_as_layer,
-            reshard_after_forward=space.scenario.plan.reshard_after_forward,
-            outer_zero_stage=space.scenario.plan.outer_zero_stage,
         )
 
     @cached_property

@@ -1,0 +1,107 @@
+"""Columns of plans: many plans of one model on one machine. A scenario is one plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from sim.arrays import Bools, Ints, Number
+from sim.pricing.cells import CellPrices, Cells, Way, known_prices
+from sim.pricing.cost_model import CostModel, cost_model
+from sim.pricing.layouts import Layouts, layout_of
+from sim.specs import ParallelPlan, Scenario
+from sim.work.recompute import recompute_word
+
+
+@dataclass(frozen=True)
+class Plans:
+    """Plans as columns of numbers, which broadcast: one axis over plans, or choices × ways to recompute × rows, or the
+    like. `layouts` and `prices` are tables with axes of their own, that plans look up.
+
+    layouts, layout : how the plans are cut over GPUs; and which of these layouts each plan has.
+    prices, cell, way : what their cuts take with their micro-batches; and which cell and which way each plan has.
+    like : has the options that all plans share: embedding and head as layers, whether weights are gathered again for
+        the backward, and whether groups that shard weights shard the optimizer's state among each other.
+    optimizer_offload : of all plans; where only memory is asked for, also an array over them.
+    """
+
+    layouts: Layouts
+    prices: CellPrices
+    like: ParallelPlan
+    layout: Ints
+    cell: Ints
+    way: Ints
+    zero_stage: Ints
+    num_chunks: Ints
+    num_microbatches: Ints
+    overlap_p2p: Bools
+    overlap_grad_reduce: Bools
+    overlap_param_gather: Bools
+    optimizer_offload: Number = 0.0
+
+    @property
+    def costs(self) -> CostModel:
+        """Model and machine of all plans."""
+        return self.layouts.costs
+
+    def take(self, places: Any) -> Plans:
+        """Return some of the plans, which have one axis."""
+        return replace(self, **{name: getattr(self, name)[places] for name in COLUMNS})
+
+    @cached_property
+    def pp(self) -> Ints:
+        """Pipeline ranks."""
+        return np.asarray(self.layouts.pp[self.layout])
+
+    @cached_property
+    def moving_stage(self) -> Ints:
+        """The ZeRO stage whose traffic a plan has: where a pipeline's micro-batches keep what 3 gathers, that of 1."""
+        kept = (self.zero_stage == 3) & (self.pp > 1) & (not self.like.reshard_after_forward)
+        return np.where(kept, 1, self.zero_stage)
+
+    @cached_property
+    def state_is_spread(self) -> Bools:
+        """Whether groups that shard weights shard the optimizer's state among each other: hybrid sharding."""
+        return np.asarray((self.zero_stage == 3) & bool(self.like.outer_zero_stage))
+
+    @cached_property
+    def shape(self) -> tuple[int, ...]:
+        """Shape that the columns broadcast to."""
+        return np.broadcast_shapes(*(np.shape(getattr(self, name)) for name in COLUMNS))
+
+    @property
+    def of_blocks(self) -> tuple[Any, ...]:
+        """Where the plans' cells stand in arrays over (blocks, ways, cells)."""
+        return (slice(None), self.way, self.cell)
+
+
+COLUMNS = tuple(column.name for column in fields(Plans) if column.type in ("Ints", "Bools"))
+"""Fields that are columns: a new one is among them by its type."""
+_FIRST = np.zeros(1, dtype=np.int64)
+
+
+def plans_of(scenario: Scenario) -> Plans:
+    """Return a scenario as columns of one plan."""
+    plan, stack = scenario.plan, scenario.stack
+    degrees = (plan.tp, plan.cp, plan.pp, plan.dp, plan.ep)
+    layouts = layout_of(cost_model(scenario), degrees, plan.etp > 1, plan.sharding_group, plan.placement)
+    word = recompute_word(plan, scenario.model)
+    way = Way(stack.overlap_tp_backward, plan.sequence_parallel, word, plan.offloaded_layers)
+    return Plans(
+        layouts,
+        known_prices(Cells(layouts, np.array([float(plan.microbatch_size)]), (way,), plan.sequence_slices)),
+        plan,
+        layout=_FIRST,
+        cell=_FIRST,
+        way=_FIRST,
+        zero_stage=np.array([plan.zero_stage]),
+        num_chunks=np.array([plan.num_chunks]),
+        num_microbatches=np.array([scenario.num_microbatches]),
+        overlap_p2p=np.array([stack.overlap_p2p]),
+        overlap_grad_reduce=np.array([stack.overlap_grad_reduce]),
+        overlap_param_gather=np.array([stack.overlap_param_gather]),
+        optimizer_offload=plan.optimizer_offload,
+    )
