@@ -23,7 +23,6 @@ from sim.work.routing import EVEN, Routing
 
 AS_BEFORE = frozenset(
     (
-        "eight bits",
         "per_op",
         "gradients",
     )
@@ -200,8 +199,6 @@ class Writer:
         input_grad = input_grad._replace(kernels=launches, nbytes=input_grad.nbytes + moved[1])
         weight_grad = weight_grad._replace(kernels=launches)
         source = own if own is not None and stack.regather_sequence else x
-        if name in ("shared expert up", "to experts' latent") and "eight bits" in AS_BEFORE:
-            width = cut.width
         kept = source.in_bytes(cut.kept if width is None else width)
         trained = cut.adapters is None
         self.add(

@@ -299,9 +299,6 @@ def _kept_tensors(operations: Sequence[Operation], word: str) -> list[Tensor]:
         region = [each for each in operations if each.module in RECOMPUTE_MODULES[name]]
         made = {tensor.name for each in region for tensor in each.writes}
         read = [tensor for each in region for tensor in each.reads if tensor.name not in made]
-        if "eight bits" in AS_BEFORE:
-            copies = {tensor.copy_of: tensor for each in region for tensor in each.kept if tensor.copy_of}
-            read = [copies.get(tensor.name, tensor) for tensor in read]
         kept += read
         gone |= made if name in THROWN_AWAY else set()
     return [tensor for tensor in kept if not {tensor.name, tensor.copy_of} & gone]
