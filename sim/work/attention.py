@@ -37,7 +37,7 @@ def attention(write: Writer, y: Tensor, kind: LayerKind) -> Tensor:
     # The core keeps its output anyway, so that the projection keeps that too, and no copy in fewer bits (NVIDIA/
     # Megatron-LM:megatron/core/transformer/attention.py, set_save_original_input).
     write.linear(out.name, "attn", context, [out], weights, cut_by="rows", width=cut.width)
-    write.reduce("attn", h)
+    write.reduce("attn", out)
     return out
 
 

@@ -23,7 +23,6 @@ from sim.work.routing import EVEN, Routing
 
 AS_BEFORE = frozenset(
     (
-        "per_op",
         "gradients",
     )
 )
@@ -99,7 +98,6 @@ class Writer:
     def __init__(self, model: ModelSpec, stack: StackSpec, cut: Cut) -> None:
         self.model, self.stack, self.cut = model, stack, cut
         self.operations: list[Operation] = []
-        self.whole = True
         self.inputs = 2 if model.gated_mlp else 1
         """Matrices by which an MLP multiplies its input."""
 
@@ -152,15 +150,16 @@ class Writer:
         )  # fmt: skip
         return whole
 
-    def reduce(self, module: str, columns: Number) -> None:
-        """Collectives after a row-parallel linear."""
-        nbytes = self.cut.width * self.cut.tokens * columns
+    def reduce(self, module: str, out: Tensor) -> None:
+        """Sum what the GPUs' parts of a row-parallel linear give."""
+        nbytes = self.cut.width * self.cut.tokens * out.columns
         if self.cut.sequence_parallel:
             scatter = Collective("scatter output", "reduce_scatter", nbytes, module=module)
             gather = Collective("gather output gradient", "all_gather", nbytes, module=module)
-            self.add("scatter of output", module, sent=(scatter,), sent_back=(gather,))
+            self.add("scatter of output", module, writes=(out,), sent=(scatter,), sent_back=(gather,))
         else:
-            self.add("sum of output", module, sent=(Collective("reduce output", "all_reduce", nbytes, module=module),))
+            reduce = Collective("reduce output", "all_reduce", nbytes, module=module)
+            self.add("sum of output", module, writes=(out,), sent=(reduce,))
 
     def linear(
         self,
@@ -251,7 +250,7 @@ class Writer:
         self.linear(up.name, module, whole, [up], [Weight(inner, h, inputs), *biases[0]], cut_by="columns", own=y)
         activated = self.activation(module, up)
         self.linear(down.name, module, activated, [down], [Weight(h, inner), *biases[1]], cut_by="rows")
-        self.reduce(module, h)
+        self.reduce(module, down)
         return down
 
     def activation(self, module: str, up: Tensor) -> Tensor:

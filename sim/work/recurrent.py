@@ -74,7 +74,7 @@ def recurrent(write: Writer, y: Tensor, kind: LayerKind) -> Tensor:
     )  # fmt: skip
     out = y.like("recurrent output")
     write.linear(f"{kind.mixer} out", MODULE, normed, [out], [Weight(h, normed.columns)], cut_by="rows")
-    write.reduce(MODULE, h)
+    write.reduce(MODULE, out)
     return out
 
 

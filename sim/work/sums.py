@@ -18,8 +18,8 @@ from sim.work.adapters import Adapters, adapters_of
 from sim.work.layers import block_operations, layer_operations
 from sim.work.operations import Block, BlockWork, Cause, Operation, Phase, Tensor, Weight
 from sim.work.optimizer import MOMENTS
-from sim.work.pieces import AS_BEFORE, Cut
-from sim.work.recompute import again, mixture, read_recompute, recompute_word
+from sim.work.pieces import Cut
+from sim.work.recompute import PER_OP_SENT, again, mixture, per_op_multiplies, read_recompute, recompute_word
 from sim.work.stages import FIRST_KIND, ModelPart
 
 # Work -----------------------------------------------------------------------------------------------------------------
@@ -242,7 +242,8 @@ def hardware_flop(model: ModelSpec, training: TrainingSpec, plan: ParallelPlan) 
         elif said.mode == "full":
             more += count * said.share * forward_flop(block.operations)
         elif said.mode == "per_op":
-            more += count * 0.5 * (forward_flop(block.operations) - forward_flop(block.layer, CORE))
+            kernels = [kernel for each in block.layer for kernel in each.forward]
+            more += count * float(sum(kernel.model_flop for kernel in per_op_multiplies(kernels)[1]))
     return model_flop(model, training) + more
 
 
@@ -281,13 +282,6 @@ def _kept_tensors(operations: Sequence[Operation], word: str) -> list[Tensor]:
     first = next(tensor for each in operations for tensor in each.reads)
     if said.mode == "full":
         return [first]
-    if said.mode == "per_op" and "per_op" in AS_BEFORE:
-        cores = [each for each in operations if each.module == "core_attn"]
-        own = [tensor for each in cores for tensor in each.kept if tensor.name in ("row statistics", "probabilities")]
-        outputs = [tensor for each in operations if each.name == "per_op before" for tensor in each.writes]
-        if outputs:
-            return [first, *outputs, *own]
-        return [tensor for each in operations for tensor in each.kept]
     if said.mode == "per_op":
         return _kept_per_op(operations, first)
     kept = [tensor for each in operations if each.module not in said.modules for tensor in each.kept]
@@ -305,12 +299,17 @@ def _kept_tensors(operations: Sequence[Operation], word: str) -> list[Tensor]:
 
 
 def _kept_per_op(operations: Sequence[Operation], first: Tensor) -> list[Tensor]:
-    """Every other multiply's result and attention's, and what only attention has."""
-    multiplies = [each for each in operations if any(kernel.cause is Cause.MATMUL for kernel in each.forward)]
-    cores = [each for each in operations if each.module == "core_attn"]
+    """The layer's input, the results that `per_op` saves, and what only attention has."""
+    saved = set(map(id, per_op_multiplies(kernel for each in operations for kernel in each.forward)[0]))
+    cores = [each for each in operations if any(kernel.cause is Cause.ATTENTION for kernel in each.forward)]
+    results = [
+        each
+        for each in operations
+        if any(id(kernel) in saved for kernel in each.forward) or any(item.kind in PER_OP_SENT for item in each.sent)
+    ]
     read = {tensor.name for each in cores for tensor in each.reads}
     own = [tensor for each in cores for tensor in each.kept if not {tensor.name, tensor.copy_of} & read]
-    return [first, *(tensor for each in (*multiplies[::2], *cores) for tensor in each.writes), *own]
+    return [first, *(tensor for each in (*results, *cores) for tensor in each.writes), *own]
 
 
 def gradients_alive(operations: Sequence[Operation]) -> Number:
