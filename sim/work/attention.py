@@ -32,13 +32,12 @@ def attention(write: Writer, y: Tensor, kind: LayerKind) -> Tensor:
             "attention gate", "attn", reads=(before, gate), writes=(context,), kept=(before, gate), forward=(kernel,),
             input_grad=(kernel, kernel),
         )  # fmt: skip
-    out, bias = y.like("attention output"), [Weight(h)] * model.attention_output_bias
+    out, bias = write.tensor("attention output", h), [Weight(h)] * model.attention_output_bias
     weights = [Weight(h, context.columns), *bias]
     # The core keeps its output anyway, so that the projection keeps that too, and no copy in fewer bits (NVIDIA/
     # Megatron-LM:megatron/core/transformer/attention.py, set_save_original_input).
     write.linear(out.name, "attn", context, [out], weights, cut_by="rows", width=cut.width)
-    write.reduce("attn", out)
-    return out
+    return write.reduce("attn", out)
 
 
 def _heads(model: ModelSpec, cut: Cut) -> tuple[Number, Number]:

@@ -21,13 +21,6 @@ from sim.work.operations import Cause, Collective, Kernel, Operation, Tensor, We
 from sim.work.optimizer import GRADIENT_WIDTH
 from sim.work.routing import EVEN, Routing
 
-AS_BEFORE = frozenset(
-    (
-        "gradients",
-    )
-)
-"""What is counted otherwise than the operations say."""
-
 
 @dataclass(frozen=True, slots=True)
 class Cut:
@@ -150,16 +143,17 @@ class Writer:
         )  # fmt: skip
         return whole
 
-    def reduce(self, module: str, out: Tensor) -> None:
-        """Sum what the GPUs' parts of a row-parallel linear give."""
-        nbytes = self.cut.width * self.cut.tokens * out.columns
-        if self.cut.sequence_parallel:
-            scatter = Collective("scatter output", "reduce_scatter", nbytes, module=module)
-            gather = Collective("gather output gradient", "all_gather", nbytes, module=module)
-            self.add("scatter of output", module, writes=(out,), sent=(scatter,), sent_back=(gather,))
-        else:
-            reduce = Collective("reduce output", "all_reduce", nbytes, module=module)
-            self.add("sum of output", module, writes=(out,), sent=(reduce,))
+    def reduce(self, module: str, parts: Tensor) -> Tensor:
+        """The sum of what the GPUs' parts of a row-parallel linear give, whole in place, or the GPU's tokens of it."""
+        nbytes = parts.nbytes
+        if not self.cut.sequence_parallel:
+            self.add("sum of output", module, sent=(Collective("reduce output", "all_reduce", nbytes, module=module),))
+            return parts
+        out = parts.like(f"{parts.name} summed", rows=self.cut.norm_tokens)
+        scatter = Collective("scatter output", "reduce_scatter", nbytes, module=module)
+        gather = Collective("gather output gradient", "all_gather", nbytes, module=module)
+        self.add("scatter of output", module, reads=(parts,), writes=(out,), sent=(scatter,), sent_back=(gather,))
+        return out
 
     def linear(
         self,
@@ -244,14 +238,13 @@ class Writer:
         """An MLP of so many columns between its norm and its residual: up (and gate), activation, down."""
         model, cut, h, inputs = self.model, self.cut, self.model.hidden_size, self.inputs
         inner = width / cut.tp
-        up, down = self.tensor(f"{name} up", inputs * inner), y.like(f"{name} down")
+        up, down = (self.tensor(f"{name} {way}", columns) for way, columns in (("up", inputs * inner), ("down", h)))
         biases = [Weight(up.columns)] * model.mlp_bias, [Weight(h)] * model.mlp_bias
         (whole,) = self.gather(module, y)
         self.linear(up.name, module, whole, [up], [Weight(inner, h, inputs), *biases[0]], cut_by="columns", own=y)
         activated = self.activation(module, up)
         self.linear(down.name, module, activated, [down], [Weight(h, inner), *biases[1]], cut_by="rows")
-        self.reduce(module, down)
-        return down
+        return self.reduce(module, down)
 
     def activation(self, module: str, up: Tensor) -> Tensor:
         """The activation of an MLP, with its bias, and the product with its gate."""

@@ -133,7 +133,7 @@ def _of_part(part: ModelPart, of_blocks: Sequence[Number]) -> Number:
 
 @lru_cache(maxsize=1)
 def _plain_stack() -> StackSpec:
-    """A stack whose fused attention computes whole squares of scores, as formulas credit it."""
+    """A stack of fused kernels, whose launches take no time."""
     launches = dict.fromkeys(("kernel_launch_s", "backward_launch_s", "collective_launch_s"), 0.0)
     return StackSpec.model_validate(launches)
 
@@ -313,20 +313,32 @@ def _kept_per_op(operations: Sequence[Operation], first: Tensor) -> list[Tensor]
 
 
 def gradients_alive(operations: Sequence[Operation]) -> Number:
-    """Return the most that gradients of activations take at once, walking a layer back; and an input that was kept in
-    part, gathered again beside them. [bytes]"""
+    """Return the most that gradients of a layer's activations take at once in its backward. [bytes]
+
+    A gradient is alive from the operation that gives its first summand to the one that wrote its tensor. Both summands
+    of a sum have the gradient of that, but for one behind a dropout. An operation that kept a part of what it reads has
+    it gathered again; what another holds for a moment it lets go before it gives its inputs their gradients.
+    """
     alive: dict[str, Number] = {}
     most: Number = 0.0
     for each in reversed(operations):
-        kept = {tensor.name for tensor in each.kept}
-        summed = each.name == "residual"
-        gathered = [tensor for tensor in each.reads if tensor.name.endswith("gathered")]
-        again = sum(tensor.nbytes for tensor in gathered if kept and tensor.name not in kept)
-        if not alive:
-            alive |= {tensor.name: tensor.nbytes for tensor in each.writes}
-        for place, tensor in enumerate(each.reads):  # both summands of a residual have one gradient
-            alive.setdefault(tensor.name, 0.0 if summed and not kept and place == 0 else tensor.nbytes)
-        most = most if summed else np.maximum(most, sum(alive.values()) + again)
+        if each.name in ("residual", "sum of experts"):
+            (first, last), (total,) = each.reads, each.writes
+            alive[first.name] = first.nbytes if each.kept else 0.0
+            alive[last.name] = alive.get(total.name, total.nbytes)
+        else:
+            most = np.maximum(most, sum(alive.values()) + each.scratch)
+            for tensor in each.reads:
+                alive.setdefault(tensor.name, tensor.nbytes)
+            most = np.maximum(most, sum(alive.values()) + _gathered_again(each))
         for tensor in each.writes:
             alive.pop(tensor.name, None)
     return most
+
+
+def _gathered_again(operation: Operation) -> Number:
+    """Bytes of what an operation reads, where it kept a part of that."""
+    kept = {name for tensor in operation.kept for name in (tensor.name, tensor.copy_of)}
+    if not kept or any(tensor.name in kept for tensor in operation.reads):
+        return 0.0
+    return sum(tensor.in_bytes(operation.kept[0].width).nbytes for tensor in operation.reads)
