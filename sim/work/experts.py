@@ -191,7 +191,10 @@ def _activation(write: Writer, up: Tensor) -> Tensor:
     y = up.like(f"{up.name} activated", up.columns / inputs)
     fused = stack.fused_bias_activation if model.gated_mlp else stack.fused_weighting
     # Step by step what is weighted is kept besides, and the gate's activation.
-    kept = (up, *(y.like(f"{y.name}: factor {place}") for place in range(0 if fused else inputs)))
+    kept = (
+        write.activation_input(up),
+        *(y.like(f"{y.name}: factor {place}") for place in range(0 if fused else inputs)),
+    )
     module: str = "moe_act"
     forward, backward = activation_kernels(write.cut.width * y.rows * y.columns, model, stack)
     if stack.fused_experts:

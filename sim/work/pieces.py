@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 from sim.arrays import Number
 from sim.specs import ModelSpec, StackSpec
-from sim.specs.formats import Format
+from sim.specs.formats import FORMATS, Format
 from sim.work.adapters import Adapters
 from sim.work.operations import Cause, Collective, Kernel, Operation, Tensor, Weight, matmul, memory
 from sim.work.optimizer import GRADIENT_WIDTH
@@ -261,7 +261,7 @@ class Writer:
             more, times, products = WRITTEN_OUT
         self.add(
             "activation", module, reads=(up,), writes=(y,),
-            kept=(up, *(y.like(f"{y.name}: factor {place}") for place in range(products))),
+            kept=(self.activation_input(up), *(y.like(f"{y.name}: factor {place}") for place in range(products))),
             forward=(
                 memory(
                     "activation", moved * ((inputs + 1) * unfused + more[0]), unfused + times[0],
@@ -276,6 +276,11 @@ class Writer:
             ),
         )  # fmt: skip
         return y
+
+    def activation_input(self, up: Tensor) -> Tensor:
+        """What an activation keeps of its input, which its kernel reads once more in the backward."""
+        fewer = self.stack.fp8_activation_inputs and self.model.gated_mlp and self.stack.fused_bias_activation
+        return up.in_bytes(FORMATS["fp8"].nbytes) if fewer else up
 
     def residual(self, name: str, module: str, x: Tensor, out: Tensor, bias: bool) -> Tensor:
         """Bias, dropout and the addition of what a block gives."""

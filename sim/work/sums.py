@@ -293,6 +293,9 @@ def _kept_tensors(operations: Sequence[Operation], word: str) -> list[Tensor]:
         region = [each for each in operations if each.module in RECOMPUTE_MODULES[name]]
         made = {tensor.name for each in region for tensor in each.writes}
         read = [tensor for each in region for tensor in each.reads if tensor.name not in made]
+        if name == "moe_act":  # from the copy in 8 bits, where the activation keeps that
+            copies = {tensor.copy_of: tensor for each in region for tensor in each.kept}
+            read = [copies.get(tensor.name, tensor) for tensor in read]
         kept += read
         gone |= made if name in THROWN_AWAY else set()
     return [tensor for tensor in kept if not {tensor.name, tensor.copy_of} & gone]

@@ -204,3 +204,16 @@ def test_inputs_are_kept_in_8_bits_but_for_what_another_operation_keeps_whole():
     small = layer_bytes(layer, "none") - layer_bytes(layer, "selective:shared_experts")
     inner = 1024 * 512
     assert small == inner * 2 * 2 + inner + 1024 * model.hidden_size  # up and gate, what goes down, the copy
+
+
+@pytest.mark.parametrize(("gated", "bytes_a_copy"), [(True, 2), (False, 0)])
+def test_inputs_of_a_gated_activation_in_8_bits(gated, bytes_a_copy):
+    """A byte less for each of two numbers of every copy and column (DeepSeek-AI 2024, arXiv:2412.19437, section 3.3.3)."""
+    model = scenario_of().model.replace(gated_mlp=gated)
+    here = cut("fp8")
+    plain, fewer = (DENSE.stack.replace(fp8_activation_inputs=each) for each in (False, True))
+    spared = layer_activation_bytes(model, plain, here) - layer_activation_bytes(model, fewer, here)
+    assert spared == bytes_a_copy * routed(model, here).copies * model.expert_intermediate_size
+    for word, share in (("selective:moe_act", 1), ("selective:moe", 0)):
+        again = [layer_activation_bytes(model, each, here, word) for each in (plain, fewer)]
+        assert again[0] - again[1] == share * spared
