@@ -42,6 +42,9 @@ class StackSpec(Spec):
     which its query-key layer scaling turns on)."""
     fused_bias_activation: bool = True
     """Bias and activation, and bias, dropout and residual addition, in one kernel each."""
+    fp8_activation_inputs: bool = False
+    """A gated activation keeps its inputs in 8 bits for the backward (DeepSeek-V3; Megatron-Core's
+    activation_func_fp8_input_store)."""
     fused_activation: bool = True
     """The activation in one kernel per direction, instead of a GELU written out step by step, whose products keep both
     their factors (Hugging Face's gelu_new of 2020)."""

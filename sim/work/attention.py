@@ -11,7 +11,7 @@ from sim.arrays import Number
 from sim.specs import LayerKind, ModelSpec, StackSpec
 from sim.specs.formats import FORMATS
 from sim.work.operations import Cause, Collective, Kernel, Tensor, Weight, matmul, memory
-from sim.work.pieces import AS_BEFORE, Cut, Writer, key_value_width
+from sim.work.pieces import Cut, Writer, key_value_width
 
 
 def attention(write: Writer, y: Tensor, kind: LayerKind) -> Tensor:
@@ -24,9 +24,6 @@ def attention(write: Writer, y: Tensor, kind: LayerKind) -> Tensor:
     moved = cut.width * cut.tokens * context.columns
     layout = memory("head layout", 2 * moved, module="attn")
     write.add("head layout", "attn", forward=(layout,), input_grad=(layout,))
-    # A core in 16 bits keeps its output anyway, so that the projection after it keeps that too, and no copy in fewer
-    # bits (NVIDIA/Megatron-LM:megatron/core/transformer/attention.py, set_save_original_input).
-    width: float | None = None
     if model.attention_gate:  # a sigmoid and a product; backward the gradients of both
         before, gate = context, context.like("gate")
         context = context.like("context gated")
@@ -35,11 +32,12 @@ def attention(write: Writer, y: Tensor, kind: LayerKind) -> Tensor:
             "attention gate", "attn", reads=(before, gate), writes=(context,), kept=(before, gate), forward=(kernel,),
             input_grad=(kernel, kernel),
         )  # fmt: skip
-    out, bias = y.like("attention output"), [Weight(h)] * model.attention_output_bias
+    out, bias = write.tensor("attention output", h), [Weight(h)] * model.attention_output_bias
     weights = [Weight(h, context.columns), *bias]
-    write.linear(out.name, "attn", context, [out], weights, cut_by="rows", width=width)
-    write.reduce("attn", h)
-    return out
+    # The core keeps its output anyway, so that the projection keeps that too, and no copy in fewer bits (NVIDIA/
+    # Megatron-LM:megatron/core/transformer/attention.py, set_save_original_input).
+    write.linear(out.name, "attn", context, [out], weights, cut_by="rows", width=cut.width)
+    return write.reduce("attn", out)
 
 
 def _heads(model: ModelSpec, cut: Cut) -> tuple[Number, Number]:
@@ -142,7 +140,7 @@ def attention_core(write: Writer, q: Tensor, k: Tensor, v: Tensor, context: Tens
     exchange, exchange_back = _exchanges(model, stack, cut)
     scratch: Number = 0.0
     if stack.attention == "flash":
-        kept += [context.in_bytes(read)] * ("eight bits" not in AS_BEFORE or cut.adapters is not None)
+        kept.append(context)
         kept.append(context.like("row statistics", model.num_heads / cut.tp, width=4))
     else:
         # Step by step the softmax is taken in fp32: its output is kept, and the cast to 16 bits that multiplies the

@@ -105,7 +105,8 @@ def experts(write: Writer, y: Tensor) -> Tensor:
     # A GPU keeps of all layers what it has of their mean.
     copies = Tensor("copies", to.copies, outer, cut.width, mean=routed(model, cut, layers).copies / to.copies)
     up, down, out = copies.like("experts up", inputs * inner), copies.like("experts down"), source.like("experts' sum")
-    arrived, home = copies.like("copies arrived"), copies.like("copies home")
+    travelled = to.copies * (cut.ep * cut.etp > 1)
+    arrived, home = (copies.like(f"copies {where}", rows=travelled) for where in ("arrived", "home"))
     there, back = _layouts(cut.width * outer, to, stack, cut)
     dispatch, combine = (
         _exchange(name, cut.width * to.arrived * outer, model, stack) for name in ("dispatch", "combine")
@@ -136,11 +137,11 @@ def experts(write: Writer, y: Tensor) -> Tensor:
     each(down.name, x=activated, outs=[down], weights=weights, cut_by="rows", moved=(0.0, moved[1]))
     forward, backward = _biases(cut.width * to.copies * outer, to.experts, model)
     write.add("experts' biases", "experts", forward=forward, input_grad=backward)
-    write.add("sort back", MODULE, reads=(down,), writes=(home,), forward=back[:-1], input_grad=back[:-1])
     write.add(
-        "combine", MODULE, reads=(home,), writes=(out,), forward=back[-1:], input_grad=back[-1:],
+        "combine", MODULE, reads=(down,), writes=(home,), forward=back[:-1], input_grad=back[:-1],
         sent=(*scatter, combine), sent_back=(combine, *gather),
     )  # fmt: skip
+    write.add("sum by token", MODULE, reads=(home,), writes=(out,), forward=back[-1:], input_grad=back[-1:])
     if model.expert_latent_size:
         narrow, out = out, y.like("experts' output")
         write.linear("from experts' latent", "experts", narrow, [out], [Weight(h, outer)])
@@ -190,7 +191,10 @@ def _activation(write: Writer, up: Tensor) -> Tensor:
     y = up.like(f"{up.name} activated", up.columns / inputs)
     fused = stack.fused_bias_activation if model.gated_mlp else stack.fused_weighting
     # Step by step what is weighted is kept besides, and the gate's activation.
-    kept = (up, *(y.like(f"{y.name}: factor {place}") for place in range(0 if fused else inputs)))
+    kept = (
+        write.activation_input(up),
+        *(y.like(f"{y.name}: factor {place}") for place in range(0 if fused else inputs)),
+    )
     module: str = "moe_act"
     forward, backward = activation_kernels(write.cut.width * y.rows * y.columns, model, stack)
     if stack.fused_experts:

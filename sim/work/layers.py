@@ -11,7 +11,7 @@ from sim.specs import LayerKind, ModelSpec, Scenario, StackSpec
 from sim.work.attention import attention
 from sim.work.experts import experts, routed
 from sim.work.operations import Block, Cause, Collective, Kernel, Operation, Tensor, Weight, matmul, memory
-from sim.work.pieces import AS_BEFORE, Cut, Writer, accumulation, key_value_width, norm_kernels
+from sim.work.pieces import Cut, Writer, accumulation, key_value_width, norm_kernels
 from sim.work.recurrent import recurrent
 
 
@@ -40,7 +40,6 @@ def layer_operations(
     """
     kind = kind or model.layer_kinds[0]
     write = Writer(model, stack, cut)
-    write.whole = kind.attends and kind.mlp != "none"
     x = write.tensor("layer input", model.hidden_size, whole=False)
     y, norms = x, model.norms_of(kind)
     halves = [half for half in (kind.mixer, kind.mlp) if half != "none"]
@@ -53,16 +52,6 @@ def layer_operations(
     casts, casts_back = _casts(params, model, stack, cut, kind)
     write.operations = [Operation("casts", forward=casts, input_grad=casts_back), *layer]
     _accumulate(write, params)
-    if "per_op" in AS_BEFORE and write.whole:
-        context, query = (model.num_heads * columns / cut.tp for columns in (model.value_head_dim, model.head_dim))
-        up = (
-            routed(model, cut).copies * model.expert_intermediate_size
-            if kind.sparse
-            else cut.tokens * model.intermediate_size / cut.tp
-        )
-        outputs = cut.width * cut.tokens * (context + query + key_value_width(model, cut.tp))
-        outputs = outputs + cut.width * write.inputs * up
-        write.add("per_op before", writes=(Tensor("outputs", outputs, 1, 1),))
     return tuple(write.operations)
 
 

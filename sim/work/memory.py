@@ -9,12 +9,11 @@ import numpy as np
 
 from sim.arrays import Number
 from sim.specs import ModelSpec, Scenario, StackSpec
-from sim.work.experts import routed
-from sim.work.operations import Block
+from sim.work.operations import Block, Operation
 from sim.work.pieces import Cut, key_value_width
 from sim.work.recompute import read_recompute
 from sim.work.stages import FIRST_KIND
-from sim.work.sums import layer_bytes
+from sim.work.sums import gradients_alive, layer_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,50 +123,33 @@ def _working_bytes(blocks: Sequence[Block], model: ModelSpec, stack: StackSpec, 
     said = read_recompute(word)
     again: Number = 0.0
     backward: Number = 0.0
-    layers = [block.layer for block in blocks[FIRST_KIND : FIRST_KIND + len(model.layer_kinds)]]
-    for layer in layers:
+    pool: Number = 0.0
+    for layer in (block.layer for block in blocks[FIRST_KIND : FIRST_KIND + len(model.layer_kinds)]):
         if said.mode == "full":  # a group of layers, whose inputs but the first one's are alive only then
             again = np.maximum(again, said.group * layer_bytes(layer, "none"))
         elif said.mode != "none":
             again = np.maximum(again, layer_bytes(layer, "none") - layer_bytes(layer, word))
-    backward = gradient_bytes(model, cut)
-    attention: Number = 0.0
-    for each in (operation for layer in layers for operation in layer):
-        attention = np.maximum(attention, each.scratch)
-    if stack.cuda_graph_scope:
-        return again + backward + attention + graph_bytes(model, cut)
-    return again + np.maximum(backward, attention)
+        if stack.cuda_graph_scope:
+            pool = np.maximum(pool, graph_bytes(layer, model, cut))
+            layer = tuple(each._replace(scratch=0.0) for each in layer)
+        backward = np.maximum(backward, gradients_alive(layer))
+    return again + backward + pool
 
 
-def gradient_bytes(model: ModelSpec, cut: Cut) -> Number:
-    """Largest gradients of activations that the backward of a block holds at once. [bytes]
-
-    That of the layer's output, which goes round the block; and of the widest block, experts or the MLP, that of the
-    activation's output beside those of its inputs, or these beside that of the block's input; under sequence
-    parallelism the input is gathered again beside it. Experts' tokens are laid out by expert besides: the gradient of
-    one layout beside that of the other.
-    """
-    inputs = 2 if model.gated_mlp else 1
-    if model.num_experts:
-        rows, inner, outer = routed(model, cut).copies, model.expert_intermediate_size / cut.etp, model.expert_width
-        widest = rows * np.maximum(inputs * inner + np.maximum(inner, outer), 2 * outer)
-    else:
-        inner = model.intermediate_size / cut.tp
-        again = model.hidden_size * cut.sequence_parallel
-        widest = cut.tokens * (inputs * inner + np.maximum(inner, model.hidden_size + again))
-    return cut.width * widest + cut.width * cut.norm_tokens * model.hidden_size
-
-
-def graph_bytes(model: ModelSpec, cut: Cut) -> Number:
+def graph_bytes(layer: Sequence[Operation], model: ModelSpec, cut: Cut) -> Number:
     """What CUDA graphs of parts of a layer hold beside what they keep for the backward. [bytes]
 
     Graphs have a pool of their own, whose temporaries nothing outside can use (the gradients of queries, keys, values
-    and context), and read and write at fixed places: a layer's input and output, and the gradients of both. All graphs
-    share the pool and, as they follow each other, the places (NVIDIA/TransformerEngine:transformer_engine/pytorch/
-    graph.py, _reuse_graph_input_output_buffers): those of one layer are counted. Assumed.
+    and context, and what the core holds for a moment), and read and write at fixed places: a layer's input and output,
+    and the gradients of both. All graphs share the pool and, as they follow each other, the places (NVIDIA/
+    TransformerEngine:transformer_engine/pytorch/graph.py, _reuse_graph_input_output_buffers): those of one layer are
+    counted. Assumed.
     """
     columns = model.num_heads * (model.head_dim + model.value_head_dim) / cut.tp + key_value_width(model, cut.tp)
-    return cut.width * (cut.tokens * columns + 4 * cut.norm_tokens * model.hidden_size)
+    scratch: Number = 0.0
+    for each in layer:
+        scratch = np.maximum(scratch, each.scratch)
+    return scratch + cut.width * (cut.tokens * columns + 4 * cut.norm_tokens * model.hidden_size)
 
 
 def assumed(scenario: Scenario) -> Iterator[str]:

@@ -15,20 +15,11 @@ from typing import Any, Literal, NamedTuple
 
 from sim.arrays import Number
 from sim.specs import ModelSpec, StackSpec
-from sim.specs.formats import Format
+from sim.specs.formats import FORMATS, Format
 from sim.work.adapters import Adapters
 from sim.work.operations import Cause, Collective, Kernel, Operation, Tensor, Weight, matmul, memory
 from sim.work.optimizer import GRADIENT_WIDTH
 from sim.work.routing import EVEN, Routing
-
-AS_BEFORE = frozenset(
-    (
-        "eight bits",
-        "per_op",
-        "gradients",
-    )
-)
-"""What is counted otherwise than the operations say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +91,6 @@ class Writer:
     def __init__(self, model: ModelSpec, stack: StackSpec, cut: Cut) -> None:
         self.model, self.stack, self.cut = model, stack, cut
         self.operations: list[Operation] = []
-        self.whole = True
         self.inputs = 2 if model.gated_mlp else 1
         """Matrices by which an MLP multiplies its input."""
 
@@ -153,15 +143,17 @@ class Writer:
         )  # fmt: skip
         return whole
 
-    def reduce(self, module: str, columns: Number) -> None:
-        """Collectives after a row-parallel linear."""
-        nbytes = self.cut.width * self.cut.tokens * columns
-        if self.cut.sequence_parallel:
-            scatter = Collective("scatter output", "reduce_scatter", nbytes, module=module)
-            gather = Collective("gather output gradient", "all_gather", nbytes, module=module)
-            self.add("scatter of output", module, sent=(scatter,), sent_back=(gather,))
-        else:
+    def reduce(self, module: str, parts: Tensor) -> Tensor:
+        """The sum of what the GPUs' parts of a row-parallel linear give, whole in place, or the GPU's tokens of it."""
+        nbytes = parts.nbytes
+        if not self.cut.sequence_parallel:
             self.add("sum of output", module, sent=(Collective("reduce output", "all_reduce", nbytes, module=module),))
+            return parts
+        out = parts.like(f"{parts.name} summed", rows=self.cut.norm_tokens)
+        scatter = Collective("scatter output", "reduce_scatter", nbytes, module=module)
+        gather = Collective("gather output gradient", "all_gather", nbytes, module=module)
+        self.add("scatter of output", module, reads=(parts,), writes=(out,), sent=(scatter,), sent_back=(gather,))
+        return out
 
     def linear(
         self,
@@ -200,8 +192,6 @@ class Writer:
         input_grad = input_grad._replace(kernels=launches, nbytes=input_grad.nbytes + moved[1])
         weight_grad = weight_grad._replace(kernels=launches)
         source = own if own is not None and stack.regather_sequence else x
-        if name in ("shared expert up", "to experts' latent") and "eight bits" in AS_BEFORE:
-            width = cut.width
         kept = source.in_bytes(cut.kept if width is None else width)
         trained = cut.adapters is None
         self.add(
@@ -248,14 +238,13 @@ class Writer:
         """An MLP of so many columns between its norm and its residual: up (and gate), activation, down."""
         model, cut, h, inputs = self.model, self.cut, self.model.hidden_size, self.inputs
         inner = width / cut.tp
-        up, down = self.tensor(f"{name} up", inputs * inner), y.like(f"{name} down")
+        up, down = (self.tensor(f"{name} {way}", columns) for way, columns in (("up", inputs * inner), ("down", h)))
         biases = [Weight(up.columns)] * model.mlp_bias, [Weight(h)] * model.mlp_bias
         (whole,) = self.gather(module, y)
         self.linear(up.name, module, whole, [up], [Weight(inner, h, inputs), *biases[0]], cut_by="columns", own=y)
         activated = self.activation(module, up)
         self.linear(down.name, module, activated, [down], [Weight(h, inner), *biases[1]], cut_by="rows")
-        self.reduce(module, h)
-        return down
+        return self.reduce(module, down)
 
     def activation(self, module: str, up: Tensor) -> Tensor:
         """The activation of an MLP, with its bias, and the product with its gate."""
@@ -272,7 +261,7 @@ class Writer:
             more, times, products = WRITTEN_OUT
         self.add(
             "activation", module, reads=(up,), writes=(y,),
-            kept=(up, *(y.like(f"{y.name}: factor {place}") for place in range(products))),
+            kept=(self.activation_input(up), *(y.like(f"{y.name}: factor {place}") for place in range(products))),
             forward=(
                 memory(
                     "activation", moved * ((inputs + 1) * unfused + more[0]), unfused + times[0],
@@ -287,6 +276,11 @@ class Writer:
             ),
         )  # fmt: skip
         return y
+
+    def activation_input(self, up: Tensor) -> Tensor:
+        """What an activation keeps of its input, which its kernel reads once more in the backward."""
+        fewer = self.stack.fp8_activation_inputs and self.model.gated_mlp and self.stack.fused_bias_activation
+        return up.in_bytes(FORMATS["fp8"].nbytes) if fewer else up
 
     def residual(self, name: str, module: str, x: Tensor, out: Tensor, bias: bool) -> Tensor:
         """Bias, dropout and the addition of what a block gives."""

@@ -7,7 +7,7 @@ tenths of its layers again, whole, and the others not.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import combinations
@@ -15,7 +15,7 @@ from itertools import combinations
 from sim.specs import ModelSpec, ParallelPlan, Scenario, StackSpec
 from sim.specs.modules import RECOMPUTE_MODULES, what_is_missing
 from sim.specs.plan import DEFAULT_RECOMPUTE_MODULES
-from sim.work.operations import Cause, Phase
+from sim.work.operations import Cause, Kernel, Phase
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,11 +150,26 @@ def _checkpoints(forward: Phase, names: Collection[str]) -> int:
     return count
 
 
+PER_OP_SENT = ("reduce_scatter", "all_to_all")
+"""Collectives whose results torchtitan's selective activation checkpointing saves, beside attention's and every other
+multiply's; the rest runs again (pytorch/torchtitan:torchtitan/distributed/activation_checkpoint.py, _apply_op_sac, and
+_op_sac_save_list of torchtitan/models/llama3/infra/parallelize.py)."""
+
+
+def per_op_multiplies(kernels: Iterable[Kernel]) -> tuple[list[Kernel], list[Kernel]]:
+    """Return a layer's multiplies whose results torchtitan saves, and those that run again: they take turns.
+
+    Multiplies count as the list has them: those of queries, keys and values together, and of an MLP's two inputs.
+    """
+    multiplies = [item for item in kernels if item.kind == "matmul" and item.cause is Cause.MATMUL]
+    return multiplies[::2], multiplies[1::2]
+
+
 def _per_op(forward: Phase) -> Phase:
-    """What torchtitan's selective activation checkpointing runs again: every other multiply, every cheap kernel."""
-    multiplies = [item for item in forward.operations if item.kind == "matmul" and item.cause is Cause.MATMUL]
+    """What torchtitan's selective activation checkpointing runs again, every cheap kernel among it."""
     cheap = [item for item in forward.operations if item.kind == "memory" and item.cause is Cause.MEMORY_BOUND]
-    return Phase((*multiplies[1::2], *cheap), tuple(item for item in forward.collectives if item.kind == "all_gather"))
+    sent = [item for item in forward.collectives if item.kind not in PER_OP_SENT and item.module != "core_attn"]
+    return Phase((*per_op_multiplies(forward.operations)[1], *cheap), tuple(sent))
 
 
 def assumed(scenario: Scenario) -> Iterator[str]:

@@ -72,10 +72,9 @@ def recurrent(write: Writer, y: Tensor, kind: LayerKind) -> Tensor:
         forward=(move("gated norm", 3 * moved, 1, sort="norm"),),
         input_grad=(move("gated norm backward", 5 * moved, 2, sort="norm"),),
     )  # fmt: skip
-    out = y.like("recurrent output")
+    out = write.tensor("recurrent output", h)
     write.linear(f"{kind.mixer} out", MODULE, normed, [out], [Weight(h, normed.columns)], cut_by="rows")
-    write.reduce(MODULE, h)
-    return out
+    return write.reduce(MODULE, out)
 
 
 def recurrent_core(model: ModelSpec, cut: Cut, kind: LayerKind) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...]]:

@@ -18,8 +18,8 @@ from sim.work.adapters import Adapters, adapters_of
 from sim.work.layers import block_operations, layer_operations
 from sim.work.operations import Block, BlockWork, Cause, Operation, Phase, Tensor, Weight
 from sim.work.optimizer import MOMENTS
-from sim.work.pieces import AS_BEFORE, Cut
-from sim.work.recompute import again, mixture, read_recompute, recompute_word
+from sim.work.pieces import Cut
+from sim.work.recompute import PER_OP_SENT, again, mixture, per_op_multiplies, read_recompute, recompute_word
 from sim.work.stages import FIRST_KIND, ModelPart
 
 # Work -----------------------------------------------------------------------------------------------------------------
@@ -133,7 +133,7 @@ def _of_part(part: ModelPart, of_blocks: Sequence[Number]) -> Number:
 
 @lru_cache(maxsize=1)
 def _plain_stack() -> StackSpec:
-    """A stack whose fused attention computes whole squares of scores, as formulas credit it."""
+    """A stack of fused kernels, whose launches take no time."""
     launches = dict.fromkeys(("kernel_launch_s", "backward_launch_s", "collective_launch_s"), 0.0)
     return StackSpec.model_validate(launches)
 
@@ -242,7 +242,8 @@ def hardware_flop(model: ModelSpec, training: TrainingSpec, plan: ParallelPlan) 
         elif said.mode == "full":
             more += count * said.share * forward_flop(block.operations)
         elif said.mode == "per_op":
-            more += count * 0.5 * (forward_flop(block.operations) - forward_flop(block.layer, CORE))
+            kernels = [kernel for each in block.layer for kernel in each.forward]
+            more += count * float(sum(kernel.model_flop for kernel in per_op_multiplies(kernels)[1]))
     return model_flop(model, training) + more
 
 
@@ -281,13 +282,6 @@ def _kept_tensors(operations: Sequence[Operation], word: str) -> list[Tensor]:
     first = next(tensor for each in operations for tensor in each.reads)
     if said.mode == "full":
         return [first]
-    if said.mode == "per_op" and "per_op" in AS_BEFORE:
-        cores = [each for each in operations if each.module == "core_attn"]
-        own = [tensor for each in cores for tensor in each.kept if tensor.name in ("row statistics", "probabilities")]
-        outputs = [tensor for each in operations if each.name == "per_op before" for tensor in each.writes]
-        if outputs:
-            return [first, *outputs, *own]
-        return [tensor for each in operations for tensor in each.kept]
     if said.mode == "per_op":
         return _kept_per_op(operations, first)
     kept = [tensor for each in operations if each.module not in said.modules for tensor in each.kept]
@@ -299,8 +293,8 @@ def _kept_tensors(operations: Sequence[Operation], word: str) -> list[Tensor]:
         region = [each for each in operations if each.module in RECOMPUTE_MODULES[name]]
         made = {tensor.name for each in region for tensor in each.writes}
         read = [tensor for each in region for tensor in each.reads if tensor.name not in made]
-        if "eight bits" in AS_BEFORE:
-            copies = {tensor.copy_of: tensor for each in region for tensor in each.kept if tensor.copy_of}
+        if name == "moe_act":  # from the copy in 8 bits, where the activation keeps that
+            copies = {tensor.copy_of: tensor for each in region for tensor in each.kept}
             read = [copies.get(tensor.name, tensor) for tensor in read]
         kept += read
         gone |= made if name in THROWN_AWAY else set()
@@ -308,29 +302,46 @@ def _kept_tensors(operations: Sequence[Operation], word: str) -> list[Tensor]:
 
 
 def _kept_per_op(operations: Sequence[Operation], first: Tensor) -> list[Tensor]:
-    """Every other multiply's result and attention's, and what only attention has."""
-    multiplies = [each for each in operations if any(kernel.cause is Cause.MATMUL for kernel in each.forward)]
-    cores = [each for each in operations if each.module == "core_attn"]
+    """The layer's input, the results that `per_op` saves, and what only attention has."""
+    saved = set(map(id, per_op_multiplies(kernel for each in operations for kernel in each.forward)[0]))
+    cores = [each for each in operations if any(kernel.cause is Cause.ATTENTION for kernel in each.forward)]
+    results = [
+        each
+        for each in operations
+        if any(id(kernel) in saved for kernel in each.forward) or any(item.kind in PER_OP_SENT for item in each.sent)
+    ]
     read = {tensor.name for each in cores for tensor in each.reads}
     own = [tensor for each in cores for tensor in each.kept if not {tensor.name, tensor.copy_of} & read]
-    return [first, *(tensor for each in (*multiplies[::2], *cores) for tensor in each.writes), *own]
+    return [first, *(tensor for each in (*results, *cores) for tensor in each.writes), *own]
 
 
 def gradients_alive(operations: Sequence[Operation]) -> Number:
-    """Return the most that gradients of activations take at once, walking a layer back; and an input that was kept in
-    part, gathered again beside them. [bytes]"""
+    """Return the most that gradients of a layer's activations take at once in its backward. [bytes]
+
+    A gradient is alive from the operation that gives its first summand to the one that wrote its tensor. Both summands
+    of a sum have the gradient of that, but for one behind a dropout. An operation that kept a part of what it reads has
+    it gathered again; what another holds for a moment it lets go before it gives its inputs their gradients.
+    """
     alive: dict[str, Number] = {}
     most: Number = 0.0
     for each in reversed(operations):
-        kept = {tensor.name for tensor in each.kept}
-        summed = each.name == "residual"
-        gathered = [tensor for tensor in each.reads if tensor.name.endswith("gathered")]
-        again = sum(tensor.nbytes for tensor in gathered if kept and tensor.name not in kept)
-        if not alive:
-            alive |= {tensor.name: tensor.nbytes for tensor in each.writes}
-        for place, tensor in enumerate(each.reads):  # both summands of a residual have one gradient
-            alive.setdefault(tensor.name, 0.0 if summed and not kept and place == 0 else tensor.nbytes)
-        most = most if summed else np.maximum(most, sum(alive.values()) + again)
+        if each.name in ("residual", "sum of experts"):
+            (first, last), (total,) = each.reads, each.writes
+            alive[first.name] = first.nbytes if each.kept else 0.0
+            alive[last.name] = alive.get(total.name, total.nbytes)
+        else:
+            most = np.maximum(most, sum(alive.values()) + each.scratch)
+            for tensor in each.reads:
+                alive.setdefault(tensor.name, tensor.nbytes)
+            most = np.maximum(most, sum(alive.values()) + _gathered_again(each))
         for tensor in each.writes:
             alive.pop(tensor.name, None)
     return most
+
+
+def _gathered_again(operation: Operation) -> Number:
+    """Bytes of what an operation reads, where it kept a part of that."""
+    kept = {name for tensor in operation.kept for name in (tensor.name, tensor.copy_of)}
+    if not kept or any(tensor.name in kept for tensor in operation.reads):
+        return 0.0
+    return sum(tensor.in_bytes(operation.kept[0].width).nbytes for tensor in operation.reads)

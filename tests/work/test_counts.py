@@ -1,5 +1,7 @@
 """Parameters, FLOPs, activation bytes and communication volumes are the papers' formulas, number for number."""
 
+from dataclasses import replace
+
 import pytest
 from counts import attention_core_bytes, core_operation, layer_activation_bytes, layer_work
 
@@ -8,13 +10,15 @@ from sim.pricing.memory import peak_memory
 from sim.pricing.plans import plans_of
 from sim.pricing.replicas import params_of
 from sim.specs import ModelSpec, ParallelPlan, StackSpec, TrainingSpec, load_preset, load_scenario
-from sim.work.layers import Cut
-from sim.work.memory import by_rank, gradient_bytes, logits_bytes
+from sim.work.layers import layer_operations
+from sim.work.memory import by_rank, logits_bytes
+from sim.work.pieces import Cut
 from sim.work.stages import ModelPart, deal_stages
-from sim.work.sums import hardware_flop, layer_params, model_flop, part_params, total_params
+from sim.work.sums import gradients_alive, hardware_flop, layer_params, model_flop, part_params, total_params
 
 GIB = 2.0**30
 MATH = StackSpec(attention="math", fused_cross_entropy=False, kernel_launch_s=0.0)
+FLASH = StackSpec(kernel_launch_s=0.0)
 
 # Narayanan et al. 2021, arXiv:2104.04473, table 1: billions of parameters as printed -> heads, hidden size, layers.
 TABLE_1 = {
@@ -271,16 +275,30 @@ def test_frozen_weights_are_in_the_bits_they_were_loaded_in(fp32_frozen, nbytes,
 
 def test_gradients_that_a_backward_holds_at_once():
     h, rows = 4096, 2048 * 2 * 4096  # of 2048 tokens, in 16 bits
+
+    def alive(model, *, stack=FLASH, ep=1, **sizes):
+        return gradients_alive(layer_operations(model, stack, replace(cut(**sizes), ep=ep))) / rows
+
     # That of the layer's output beside: of the activation's output and input, 4 h wide each.
-    assert gradient_bytes(gpt(32, h, 2), cut()) == rows * (1 + 8)
-    # A gated one has two inputs; cut over 8 GPUs they are narrower than the block's input.
+    assert alive(gpt(32, h, 2)) == 1 + 8
+    # Dropout makes one of the MLP's output, but lets go of it before the activation.
+    assert alive(gpt(32, h, 2, dropout=0.1)) == 1 + 8
+    # A gated one has two inputs; cut over 8 GPUs they are narrower than the block's input, which is gathered again.
     gated = gpt(32, h, 2, gated_mlp=True, intermediate_size=2 * h)
-    assert gradient_bytes(gated, cut()) == rows * (1 + 6)
-    assert gradient_bytes(gated, cut(tp=8)) == rows * (1 + 2 * 2 / 8 + 1)
-    # Six copies of a token, in two layouts, are wider than what narrow experts hold.
+    assert alive(gated) == 1 + 6
+    assert alive(gated, tp=8) == 1 + 2 * 2 / 8 + 1
+    assert alive(gated, tp=8, sequence_parallel=True) == 1 / 8 + 2 * 2 / 8 + 1 + 1
+    # Six copies of a token, in two layouts where they travel, are wider than what narrow experts hold.
     experts = {"num_experts": 8, "experts_per_token": 6, "gated_mlp": True, "expert_intermediate_size": h // 4}
-    assert gradient_bytes(gpt(32, h, 2, **experts), cut()) == rows * (1 + 6 * 2)
-    assert gradient_bytes(gpt(32, h, 2, **experts | {"expert_intermediate_size": h}), cut()) == rows * (1 + 6 * 3)
+    assert alive(gpt(32, h, 2, **experts), ep=8) == 1 + 6 * 2
+    assert alive(gpt(32, h, 2, **experts)) == 1 + 6 * (2 / 4 + 1)
+    assert alive(gpt(32, h, 2, **experts | {"expert_intermediate_size": h})) == 1 + 6 * 3
+    # What an expert for every token reads has its gradient until the others have added theirs.
+    beside = {"shared_expert_intermediate_size": h // 8}
+    assert alive(gpt(32, h, 2, **experts, **beside), ep=8) == 2 + 6 * 2
+    # Step by step, attention holds the gradients of probabilities and scores beside as much as that of its output.
+    narrow, scores = gpt(32, h, 2, intermediate_size=h), 32 * 2048 / h
+    assert alive(narrow, stack=MATH) == 1 + 1 + 2 * scores
 
 
 def test_what_pytorch_counts_leaves_out_the_context(scenarios):

@@ -1,5 +1,7 @@
 """What happens inside kernels in few bits: experts' activation between their multiplies, attention's multiplies."""
 
+from dataclasses import replace
+
 import pytest
 from counts import attention_core, experts_work, layer_activation_bytes, layer_work
 from hypothesis import given
@@ -11,8 +13,10 @@ from sim.errors import SpecError
 from sim.specs import GpuSpec, Profile, build_scenario, load_preset
 from sim.specs.formats import FORMATS
 from sim.work.experts import routed
+from sim.work.layers import layer_operations
 from sim.work.operations import Cause, Kernel, Phase
 from sim.work.pieces import Cut
+from sim.work.sums import layer_bytes
 
 GPUS = {"h100": "h100-sxm-80gb", "b200": "b200-sxm-180gb", "b300": "gb300-279gb"}
 
@@ -184,3 +188,33 @@ def test_activations_in_32_bits_around_multiplies_in_8():
     assert wide.step_time_s > narrow.step_time_s
     with pytest.raises(SpecError, match="fp32_activations has no effect with precision bf16"):
         answer(precision="bf16", fp32_activations=True)
+
+
+def test_inputs_are_kept_in_8_bits_but_for_what_another_operation_keeps_whole():
+    """The core keeps its output in 16 bits, which the projection takes; the router its input, beside which the expert
+    for every token keeps a copy in 8 bits; a module that runs again is given its input in 16."""
+    model = scenario_of().model.replace(num_layers=1, shared_expert_intermediate_size=512)
+    here = replace(cut("fp8"), sequence_length=1024, microbatch_size=1, ep=1)
+    layer = layer_operations(model, DENSE.stack, here)
+    kept = {tensor.name: tensor.width for each in layer for tensor in each.kept}
+    normed = "mixer residual normed"
+    assert kept["context"] == kept[normed] == 2
+    assert "context in 1.0 bytes" not in kept
+    assert kept["copies in 1.0 bytes"] == kept[f"{normed} in 1.0 bytes"] == 1
+    assert "copies" not in kept
+    small = layer_bytes(layer, "none") - layer_bytes(layer, "selective:shared_experts")
+    inner = 1024 * 512
+    assert small == inner * 2 * 2 + inner + 1024 * model.hidden_size  # up and gate, what goes down, the copy
+
+
+@pytest.mark.parametrize(("gated", "bytes_a_copy"), [(True, 2), (False, 0)])
+def test_inputs_of_a_gated_activation_in_8_bits(gated, bytes_a_copy):
+    """A byte less for each of two numbers of every copy and column (DeepSeek-AI 2024, arXiv:2412.19437, section 3.3.3)."""
+    model = scenario_of().model.replace(gated_mlp=gated)
+    here = cut("fp8")
+    plain, fewer = (DENSE.stack.replace(fp8_activation_inputs=each) for each in (False, True))
+    spared = layer_activation_bytes(model, plain, here) - layer_activation_bytes(model, fewer, here)
+    assert spared == bytes_a_copy * routed(model, here).copies * model.expert_intermediate_size
+    for word, share in (("selective:moe_act", 1), ("selective:moe", 0)):
+        again = [layer_activation_bytes(model, each, here, word) for each in (plain, fewer)]
+        assert again[0] - again[1] == share * spared

@@ -1,5 +1,7 @@
 """Windows, pieces of the sequence, states, hybrids and multi-token prediction: laws that any pattern of layers keeps."""
 
+from dataclasses import replace
+
 import pytest
 from counts import (
     head_work,
@@ -16,11 +18,15 @@ from hypothesis import strategies as st
 from sim import build_scenario, estimate
 from sim.errors import SpecError
 from sim.specs import LayerKind, ModelSpec, ParallelPlan, StackSpec, TrainingSpec
+from sim.specs.formats import FORMATS
 from sim.specs.importers.pipeline_layouts import layout_of
 from sim.specs.plan import layout_stages
-from sim.work.layers import Cut, block_operations
+from sim.work.layers import block_operations, layer_operations
+from sim.work.memory import cut_memory
+from sim.work.pieces import Cut
+from sim.work.recompute import module_sets, modules_word
 from sim.work.stages import deal_stages
-from sim.work.sums import active_params, block_works, layer_params, model_flop, part_params, total_params
+from sim.work.sums import active_params, block_works, layer_bytes, layer_params, model_flop, part_params, total_params
 
 STACK = StackSpec(kernel_launch_s=0.0)
 SIZES = {
@@ -34,6 +40,7 @@ EXPERTS = {
     "expert_intermediate_size": 64,
     "shared_expert_intermediate_size": 64,
 }
+LATENT = {"num_kv_heads": 8, "key_value_rank": 64, "query_rank": 96, "rotary_head_dim": 16, "value_head_dim": 24}
 ATTENTION = ("full_attention", "sliding_attention", "chunked_attention")
 STATES = ("mamba2", "gated_delta_net", "kimi_delta_attention")
 
@@ -48,9 +55,9 @@ def models(draw):
         mixers = [block if block in (*ATTENTION, *STATES) else "none" for block in blocks]
         mlps = [block if block in ("dense", "sparse") else "none" for block in blocks]
     layers = draw(st.integers(max(len(mixers), len(mlps)), 16))
-    sparse = "sparse" in mlps
+    sparse, latent = "sparse" in mlps, draw(st.booleans())
     return ModelSpec(
-        **SIZES,
+        **SIZES | (LATENT if latent else {}),
         **(EXPERTS if sparse else {}),
         num_layers=layers,
         layer_types=mixers,
@@ -59,9 +66,21 @@ def models(draw):
         tied_embeddings=draw(st.booleans()),
         bias=draw(st.booleans()),
         norms_per_layer=draw(st.sampled_from([2, 4])),
-        query_key_norm=draw(st.sampled_from(["none", "head", "all"])),
+        query_key_norm="none" if latent else draw(st.sampled_from(["none", "head", "all"])),
         attention_gate=draw(st.booleans()),
+        dropout=draw(st.sampled_from([0.0, 0.1])),
+        **(draw(st.sampled_from([{}, {"expert_latent_size": 32}, {"shared_expert_gate": True}])) if sparse else {}),
     )
+
+
+@st.composite
+def cuts(draw):
+    """How a layer is cut: by tensor parallelism with sequence parallelism, by context and experts; in any format."""
+    tp = draw(st.sampled_from([1, 2, 4]))
+    return Cut(
+        tp, 1, 512, tp > 1, "none", cp=draw(st.sampled_from([1, 2])), ep=draw(st.sampled_from([1, 2, 8])),
+        etp=draw(st.sampled_from([1, tp])), format=draw(st.sampled_from([None, *FORMATS.values()])),
+    )  # fmt: skip
 
 
 @st.composite
@@ -96,14 +115,38 @@ def test_stages_of_any_pattern_and_layout_hold_the_model_exactly(given):
     assert sum(part_params(stage.part, model, 1) for stage in stages) == total_params(model) + copies
 
 
-@given(models(), st.sampled_from([2, 4]), st.sampled_from([1, 2, 4]))
-def test_tensor_parallel_gpus_hold_the_model_once_and_norms_again(model, tp, ep):
-    (stage,) = deal_stages(model, ParallelPlan())
-    held = tp * part_params(stage.part, model, tp, ep) - part_params(stage.part, model, 1, ep)
-    if not model.num_experts:
-        assert 0 <= held < 0.3 * total_params(model)
-    one, two = (part_params(stage.part, model, degree) for degree in (1, tp))
-    assert two < one
+@given(models(), cuts())
+def test_a_gpu_holds_a_weight_whole_or_its_share_of_it(model, cut):
+    """So that all GPUs of a group hold the model, once or, of what is not cut, every one the whole."""
+    for kind in model.layer_kinds:
+        whole, part = (
+            [weight for each in layer_operations(model, STACK, here, kind) for weight in each.weights]
+            for here in (replace(cut, tp=1, cp=1, ep=1, etp=1, sequence_parallel=False), cut)
+        )
+        for one, share in zip(whole, part, strict=True):
+            degrees = (cut.ep, cut.ep * cut.etp) if one.of_experts else (1, cut.tp)
+            assert one.params / share.params in degrees
+        assert cut.tp == 1 or sum(each.params for each in part) < sum(each.params for each in whole)
+
+
+@given(models(), cuts())
+def test_memory_is_never_below_zero_and_recomputation_never_costs_any(model, cut):
+    blocks = block_operations(model, STACK, cut)
+    sets = [modules_word(names) for names in module_sets(model, STACK)]
+    for word in ("none", "full", "per_op", "full:4:0.25", "full*0.5", *sets):
+        sizes = cut_memory(blocks, model, STACK, cut, word)
+        assert min(sizes.working, sizes.logits, sizes.held_logits, sizes.boundary) >= 0
+    for kind in model.layer_kinds:
+        layer = layer_operations(model, STACK, cut, kind)
+        assert all(tensor.nbytes > 0 for each in layer for tensor in each.kept)
+        assert all(
+            kernel.nbytes >= 0 for each in layer for kernel in (*each.forward, *each.input_grad, *each.weight_grad)
+        )
+        none, full, per_op, half = (layer_bytes(layer, word) for word in ("none", "full", "per_op", "full*0.5"))
+        assert 0 < full <= half <= none
+        assert full <= per_op
+        for word in sets:
+            assert full <= layer_bytes(layer, word) <= none
 
 
 @given(models())
@@ -120,24 +163,16 @@ def test_parameters_are_those_of_the_layers(model):
     assert active_params(model) <= total_params(model)
 
 
-@given(models(), st.sampled_from([64, 512, 1024]))
-def test_layers_run_the_multiplies_that_formulas_credit(model, sequence):
-    """Credit is what the formulas say, whatever a kernel runs; head by head on tensor-parallel GPUs."""
+@given(models(), cuts(), st.sampled_from([64, 512, 1024]))
+def test_model_flops_are_those_of_formulas_however_a_layer_is_cut(model, cut, sequence):
+    """Credit is what the formulas say, whatever a kernel runs; with the sequence cut, no GPU repeats another's work."""
     for kind in model.layer_kinds:
-        whole, part = (
-            layer_work(model, STACK, Cut(tp, 2, sequence, tp > 1, "none"), kind).forward.model_flop for tp in (1, 4)
-        )
-        assert whole == pytest.approx(layer_forward_flop(model, 2, sequence, kind), rel=1e-12)
-        if not model.num_experts and kind.mixer != "kimi_delta_attention":
-            assert 4 * part == pytest.approx(whole, rel=1e-12)
-
-
-@given(models())
-def test_backward_credits_twice_the_forward(model):
-    for kind in model.layer_kinds:
-        work = layer_work(model, STACK, Cut(1, 1, 256, False, "none"), kind)
+        here = replace(cut, sequence_length=sequence, microbatch_size=2)
+        work, credited = layer_work(model, STACK, here, kind), layer_forward_flop(model, 2, sequence, kind)
+        gpus = cut.tp * cut.cp
+        assert gpus * work.forward.model_flop == pytest.approx(credited, rel=1e-12)
         backward = work.input_grad.model_flop + work.weight_grad.model_flop
-        assert backward == pytest.approx(2 * work.forward.model_flop, rel=1e-12)
+        assert gpus * backward == pytest.approx(2 * credited, rel=1e-12)
 
 
 @given(models())

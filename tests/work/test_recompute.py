@@ -279,3 +279,24 @@ def test_arrays_of_cuts():
         many = layer_activation_bytes(one.model, one.stack, cut_of(word, microbatch_size=sizes))
         alone = [layer_activation_bytes(one.model, one.stack, cut_of(word, microbatch_size=size)) for size in sizes]
         assert many == pytest.approx(alone)
+
+
+@pytest.mark.parametrize("ep", [1, 8])
+def test_what_torchtitan_saves_is_kept_and_the_rest_runs_again(ep):
+    """Every other multiply, attention, reduce-scatters and all-to-alls, of a layer of experts cut by tp 2."""
+    model = scenario_of("qwen3-30b-a3b").model
+    here = Cut(2, 1, 4096, True, "per_op", ep=ep)
+    work = layer_work(model, scenario_of().stack, here)
+    multiplies = [item.name for item in work.recompute.operations if item.kind == "matmul"]
+    assert multiplies == ["attention output", "experts up"]  # saved: queries, keys, values; router; experts down
+    assert {item.kind for item in work.recompute.collectives} == {"all_gather"}
+    tokens, copies, h = 4096, 4096 / 2 * 8, model.hidden_size
+    heads, inputs = 32 * 128 / 2, (32 + 2 * 4) * 128 / 2
+    saved = 2 * tokens / 2 * h * 2 + 2 * tokens * (
+        inputs + heads
+    )  # the layer's input, the sum over tp; around the core
+    saved += 4 * tokens / 2 * 128 + 2 * copies * h + 2 * 2 * copies * h * (ep > 1)  # scores; experts down; travelled
+    assert layer_activation_bytes(model, scenario_of().stack, here) == saved + 4 * tokens * 32 / 2
+    assert work.recompute.model_flop == sum(
+        item.model_flop for item in work.forward.operations if item.name in multiplies
+    )
