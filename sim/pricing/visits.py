@@ -16,7 +16,7 @@ import numpy as np
 from sim.arrays import Bools, Floats, Ints, KindPlanFloats
 from sim.pricing.batch import Batch
 from sim.pricing.parts import put_together
-from sim.pricing.zero import Moved, gathers_ahead
+from sim.pricing.zero import Moved
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class VisitSeconds:
     gather_slows, reduce_slows : what compute loses beside them.
     ahead : whether the weights of visits to come are gathered while a rank computes; else it waits. Arrays (plans).
     beside : the same of gradients that are reduced.
-    prefetched : visits whose weights may be gathered ahead of the one at work (`StackSpec.prefetched_layers`).
+    prefetched : visits whose weights may be gathered ahead of the one at work: one, as frameworks have it.
     """
 
     gather: Floats
@@ -87,7 +87,8 @@ def price_visits(
     several, group, fabric = batch.num_chunks > 1, batch.layouts.data.take(batch.layout), batch.costs.fabric
     if moved is None or not several.any():
         return None
-    ahead, beside, num_blocks = gathers_ahead(batch), np.asarray(batch.overlap_grad_reduce), len(moved.gather_s)
+    ahead, beside = np.asarray(batch.overlap_param_gather), np.asarray(batch.overlap_grad_reduce)
+    num_blocks = len(moved.gather_s)
     gather, regather, reduce = (each * several for each in (moved.gather_s, moved.regather_s, moved.reduce_s))
     slows = (1.0 - fabric.hidden_share(group, moved.weight_bytes, gather)) * ahead
     reduce_slows = reduce * (1.0 - fabric.hidden_share(group, moved.gradient_bytes, reduce)) * beside
@@ -107,5 +108,4 @@ def price_visits(
         reduce_slows=of_slows,
         ahead=ahead,
         beside=beside,
-        prefetched=max(1, batch.costs.stack.prefetched_layers),
     )

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sim.arrays import BlockPlanFloats, Bools, Floats, Number
+from sim.arrays import BlockPlanFloats, Floats, Number
 from sim.costs.collectives import all_gather
 from sim.pricing.batch import Batch, Layouts
 from sim.pricing.cost_model import CostModel
@@ -162,7 +162,7 @@ def lengthened_passes(
     passes : arrays over blocks and plans
         The four passes; the last two only where they are asked for. [s]
     """
-    here, ahead = batch.num_chunks == 1, gathers_ahead(batch)
+    here, ahead = batch.num_chunks == 1, np.asarray(batch.overlap_param_gather)
     group, nothing = batch.layouts.data.take(batch.layout), np.zeros(1)
     gather, regather, reduce = (each * here for each in (moved.gather_s, moved.regather_s, moved.reduce_s))
 
@@ -177,11 +177,6 @@ def lengthened_passes(
     if len(passes) == 2:
         return forward, backward, nothing, nothing
     return forward, backward, exposed(regather, nothing, passes[2]), exposed(nothing, reduce, passes[3])
-
-
-def gathers_ahead(batch: Batch) -> Bools:
-    """Whether weights are gathered while the rank computes with others."""
-    return np.asarray(batch.overlap_param_gather & (batch.costs.stack.prefetched_layers > 0))
 
 
 def assumed(scenario: Scenario, visits: float) -> Iterator[str]:

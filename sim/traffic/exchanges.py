@@ -201,7 +201,7 @@ def _zero(
     plan, stack = scenario.plan, scenario.stack
     gather, reduce = visit_seconds(layouts, held, width)
     trained, grad_width = held[TRAINED], GRADIENT_WIDTH[stack.gradient_precision]
-    ahead = stack.overlap_param_gather and stack.prefetched_layers > 0
+    ahead = stack.overlap_param_gather
     if plan.zero_stage == 3:
         sent, buffers = sent_in_rings(held[HELD], layouts.sharding).item() * width, held[HELD].sum().item() * width
         for row, times, budget in zip((FORWARD, INPUT_GRAD), (1.0, again), budgets, strict=True):
