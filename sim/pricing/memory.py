@@ -130,10 +130,8 @@ def _gathered_bytes(plans: Plans, whole: Number, most: Number, both_ways: Number
     if training.adapter_rank:
         gradients = gradients * 0.0
     ways = 1 + (np.asarray(plans.num_chunks) > 1) * both_ways
-    # Chunks further ahead than the next are gathered where reductions do not stop the rank (`sim.engines.visits`).
-    waits = (np.asarray(plans.num_chunks) > 1) & ~plans.overlap_grad_reduce
-    ahead = np.where(waits, min(1, stack.prefetched_layers), stack.prefetched_layers)
-    gathered = np.minimum(ways * (1 + ahead) * at_work, most)
+    # One is gathered ahead of the one at work, by FSDP2's implicit prefetch and by the first FSDP's limit_all_gathers.
+    gathered = np.minimum(2 * ways * at_work, most)
     if not plans.like.reshard_after_forward:
         masters = stack.fp32_shards and not plans.like.outer_zero_stage and not training.adapter_rank
         gathered = whole if masters else most

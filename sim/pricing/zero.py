@@ -67,7 +67,7 @@ class VisitSeconds:
     gather_slows, reduce_slows : what compute loses beside them.
     ahead : whether the weights of visits to come are gathered while a rank computes; else it waits. Arrays (plans).
     beside : the same of gradients that are reduced.
-    prefetched : visits whose weights may be gathered ahead of the one at work (`StackSpec.prefetched_layers`).
+    prefetched : visits whose weights may be gathered ahead of the one at work: one, as frameworks have it.
     """
 
     gather: Floats
@@ -236,7 +236,7 @@ def lengthened_passes(
     passes : arrays over blocks and plans
         The four passes; the last two only where they are asked for. [s]
     """
-    here, ahead = plans.num_chunks == 1, gathers_ahead(plans)
+    here, ahead = plans.num_chunks == 1, np.asarray(plans.overlap_param_gather)
     group, nothing = plans.layouts.data.take(plans.layout), np.zeros(1)
     gather, regather, reduce = (each * here for each in (moved.gather_s, moved.regather_s, moved.reduce_s))
 
@@ -274,7 +274,8 @@ def price_visits(
     several, group, fabric = plans.num_chunks > 1, plans.layouts.data.take(plans.layout), plans.costs.fabric
     if moved is None or not several.any():
         return None
-    ahead, beside, num_blocks = gathers_ahead(plans), np.asarray(plans.overlap_grad_reduce), len(moved.gather_s)
+    ahead, beside = np.asarray(plans.overlap_param_gather), np.asarray(plans.overlap_grad_reduce)
+    num_blocks = len(moved.gather_s)
     gather, regather, reduce = (each * several for each in (moved.gather_s, moved.regather_s, moved.reduce_s))
     slows = (1.0 - fabric.hidden_share(group, moved.weight_bytes, gather)) * ahead
     reduce_slows = reduce * (1.0 - fabric.hidden_share(group, moved.gradient_bytes, reduce)) * beside
@@ -294,13 +295,7 @@ def price_visits(
         reduce_slows=of_slows,
         ahead=ahead,
         beside=beside,
-        prefetched=max(1, plans.costs.stack.prefetched_layers),
     )
-
-
-def gathers_ahead(plans: Plans) -> Bools:
-    """Whether weights are gathered while the rank computes with others."""
-    return np.asarray(plans.overlap_param_gather & (plans.costs.stack.prefetched_layers > 0))
 
 
 def assumed(scenario: Scenario, visits: float) -> Iterator[str]:

@@ -235,7 +235,7 @@ class _Found:
 
     def __init__(self, scenario: Scenario, shapes: tuple[ParallelPlan, ...], rows: Rows) -> None:
         self.scenario, self.rows = scenario, rows
-        self.deals: Deals = deals_of(scenario.model, shapes, max(1, scenario.stack.prefetched_layers))
+        self.deals: Deals = deals_of(scenario.model, shapes)
         # Ranks of several shapes hold the same; layouts are those of their ranks.
         alike = self.deals.same_ranks[rows.shape]
         numbers = np.concatenate([rows.layout.T, alike[np.newaxis]])

@@ -85,11 +85,8 @@ class _Deal:
     ranks: Counter[tuple[tuple[float, ...], bool]]
 
 
-def deals_of(model: ModelSpec, plans: Sequence[ParallelPlan], prefetched: int = 1) -> Deals:
-    """Of plans whose ranks, chunks and schedules are those of the shapes.
-
-    prefetched : visits whose weights are gathered ahead of the one at work.
-    """
+def deals_of(model: ModelSpec, plans: Sequence[ParallelPlan]) -> Deals:
+    """Of plans whose ranks, chunks and schedules are those of the shapes."""
     before = layers_before(model)
     held = [np.diff(before[:, np.cumsum((0, *layers_of_stages(model.num_layers, plan)))], axis=1).T for plan in plans]
     middles = [list(dict.fromkeys(map(tuple, each[1:-1].tolist()))) for each in held]
@@ -105,7 +102,7 @@ def deals_of(model: ModelSpec, plans: Sequence[ParallelPlan], prefetched: int = 
     ]
     stages = counts_of(parts, (len(plans),))
     found = [
-        _deal(plan.pp, _kinds(each, kinds), stages[..., shape], prefetched)
+        _deal(plan.pp, _kinds(each, kinds), stages[..., shape])
         for shape, (plan, each, kinds) in enumerate(zip(plans, held, middles, strict=True))
     ]
     ranks = _ranks(found)
@@ -129,7 +126,7 @@ def _kinds(held: Ints, middles: list[tuple[int, ...]]) -> list[int]:
     return [FIRST, *(number[tuple(each)] for each in held[1:-1].tolist()), LAST]
 
 
-def _deal(ranks: int, kinds: list[int], parts: Floats, prefetched: int) -> _Deal:
+def _deal(ranks: int, kinds: list[int], parts: Floats) -> _Deal:
     num_kinds = len(parts)
 
     def counted(stages: Iterable[int]) -> Ints:
@@ -152,7 +149,7 @@ def _deal(ranks: int, kinds: list[int], parts: Floats, prefetched: int) -> _Deal
             "down": counted(range(own[-1], stages - 1)),
             "up": counted(range(1, span)),
             "before": counted(own[:-1]),
-            "returning": counted(own[: -1 - prefetched]),
+            "returning": counted(own[:-2]),
         },
         end=kinds[own[-1]],
         span=span,

@@ -6,6 +6,8 @@ _COUNTED = "what the host does there is counted where counted_launches: true; le
 
 GONE: dict[str, dict[str, str]] = {
     "StackSpec": {
+        "causal_attention": "write attention: flash, which skips the masked half of the scores, or attention: math",
+        "prefetched_layers": "ZeRO stage 3 gathers one layer ahead; leave it out, or write overlap_param_gather: false",
         "routing_launches": "a router takes 30 launches, and 30 more where it is not fused; write fused_router instead",
         "dispatch_launches": _COUNTED,
         "launches_per_expert": f"{_COUNTED}, or write fused_experts: true for kernels that are one launch",

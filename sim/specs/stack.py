@@ -23,9 +23,7 @@ class StackSpec(Spec):
     """Layers go through a compiler (torch.compile, XLA); without it a framework that counts on it runs kernels one by
     one."""
     attention: Literal["math", "flash"] = "flash"
-    """math keeps the sequence × sequence scores in memory; flash never writes them."""
-    causal_attention: bool
-    """The attention kernel skips the masked half of the scores. Default: true for flash, false for math."""
+    """math keeps the sequence × sequence scores in memory; flash never writes them, and skips the masked half."""
     flash_version: Literal["1", "2", "3"] = "2"
     """Generation of the fused attention kernel; a profile that knows it apart prices it apart."""
     fp8_attention: bool = False
@@ -119,10 +117,6 @@ class StackSpec(Spec):
     """The tensor-parallel reduction of the input gradient overlaps with the weight-gradient matrix multiply."""
     gathers_per_layer: PositiveInt = 1
     """Collectives in which ZeRO stage 3 gathers a layer: one flat buffer, or one a tensor."""
-    prefetched_layers: NonNegativeInt = 1
-    """Layers whose weights ZeRO stage 3 gathers ahead of the one at work: one by FSDP2's implicit prefetch and by the
-    first FSDP's limit_all_gathers; chunks, where ranks have several, and the further ones where gradients are reduced
-    beside compute. More wait in memory; without any, no gather runs beside compute."""
     max_reuse_params: PositiveFloat | None = None
     """Weights that ZeRO stage 3 gathered for recomputation stay for the gradients where fewer parameters than these are
     used in between, and are gathered a third time otherwise (DeepSpeed's stage3_max_reuse_distance, 1e9). Default: all
@@ -221,7 +215,7 @@ class StackSpec(Spec):
         for name in ("backward_launch", "collective_launch"):
             if launch is not None and not {name, f"{name}_s"} & data.keys():
                 derived[f"{name}_s"] = launch
-        return {"causal_attention": data.get("attention", "flash") == "flash", **derived, **data}
+        return {**derived, **data}
 
     @model_validator(mode="after")
     def _check_loss(self) -> StackSpec:
@@ -257,7 +251,6 @@ class StackSpec(Spec):
 
     def _derived(self) -> set[str]:
         rules = {
-            "causal_attention": self.causal_attention == (self.attention == "flash"),
             "backward_launch_s": self.backward_launch_s == self.kernel_launch_s,
             "collective_launch_s": self.collective_launch_s == self.kernel_launch_s,
         }

@@ -174,7 +174,7 @@ def _zero(
     plan, stack = scenario.plan, scenario.stack
     gather, reduce = visit_seconds(layouts, block.held, block.width)
     weights, gradients, between = _sent_at_visits(block, layouts)
-    ahead = stack.overlap_param_gather and stack.prefetched_layers > 0
+    ahead = stack.overlap_param_gather
     if plan.zero_stage == 3:
         buffers = block.held[HELD].sum().item() * block.width
         for row, times, budget in zip((FORWARD, INPUT_GRAD), (1.0, block.regathers), budgets, strict=True):

@@ -169,11 +169,8 @@ def _fused_core(
     # Two multiplies of rows × s × d a head forward (the second by the values' columns), four backward.
     full = 2.0 * rows * s * (d + of_values) * heads
     # Of the scores, what a kernel that skips the masked half computes; the slowest rank counts.
-    skipped: Number = 1.0
+    skipped: Number = 0.5 if stack.balanced_context or stack.context_by_heads else 1.0 - 0.5 / cut.cp
     length: Number = s
-    if stack.causal_attention:
-        even = stack.balanced_context or stack.context_by_heads
-        skipped = 0.5 if even else 1.0 - 0.5 / cut.cp
     seen = model.reach(kind, s, cut.packed)
     if seen < s:
         # Of a window also the corner before its first row; pieces and packed sequences are attended to one by one.
@@ -182,7 +179,7 @@ def _fused_core(
         corner = 0.5 * seen / whole if window else 0.5
         # Tiles at either end of a window are computed whole, as those on the diagonal are without one.
         more = TILE * window
-        some = (seen + more) / (s + more) * (1.0 - corner if stack.causal_attention else 1.0)
+        some = (seen + more) / (s + more) * (1.0 - corner)
         skipped, length = np.minimum(skipped, some), whole if window else seen
     queries, outputs = model.num_heads * d / cut.tp, model.num_heads * of_values / cut.tp
     read = core_width(stack, cut) * (queries + key_value_width(model, cut.tp))

@@ -155,7 +155,7 @@ def test_attention_in_fp32(batch, sequence):
         return functional.dropout(torch.softmax(scores / 4.0, -1), 0.1) @ values
 
     measured = saved_bytes(core, (scores * 1, values), (values,))
-    stack = EAGER.replace(attention="math", causal_attention=False, fused_softmax=False)
+    stack = EAGER.replace(attention="math", fused_softmax=False)
     counted = attention_core_bytes(model, stack, Cut(1, batch, sequence, False, "none", width=4))
     assert counted == pytest.approx(measured - 3 * scores.numel())  # a CPU's mask has 4 bytes, a GPU's one
 

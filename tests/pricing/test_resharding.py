@@ -1,7 +1,6 @@
 """Weights that stay gathered after a forward, and those gathered ahead: bytes by hand, traffic, and what never gains."""
 
 import json
-from itertools import pairwise
 
 import pytest
 from counts import head_params
@@ -98,23 +97,6 @@ def test_keeping_never_gathers_more_nor_takes_less_memory(changes):
     assert max(use.total for use in other.memory) >= max(use.total for use in one.memory) * (1 - 1e-12)
     if dropped.plan.pp == 1:
         assert other.step_time_s <= one.step_time_s * (1 + 1e-9)
-
-
-@given(changes=plans(), layers=st.integers(0, 6))
-def test_more_gathered_ahead_takes_more_memory_and_no_more_time(changes, layers):
-    less, more = (estimate(built(*changes, f"stack.prefetched_layers={each}")) for each in (layers, layers + 1))
-    assert more.step_time_s <= less.step_time_s * (1 + 1e-12)
-    assert max(use.total for use in more.memory) >= max(use.total for use in less.memory)
-
-
-def test_gathers_ahead_by_hand():
-    """A layer more in 16 bits each; without any, gathers wait for nothing to hide behind."""
-    ahead = [estimate(built(f"stack.prefetched_layers={layers}")) for layers in range(4)]
-    steps = [later.memory[0].total - before.memory[0].total for before, later in pairwise(ahead)]
-    assert steps == pytest.approx([2 * layer_params(built().model)] * 3)
-    alone = estimate(built("stack.overlap_param_gather=false"))
-    assert ahead[0].step_time_s == pytest.approx(alone.step_time_s)
-    assert ahead[1].step_time_s < ahead[0].step_time_s
 
 
 @pytest.mark.parametrize(

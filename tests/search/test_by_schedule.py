@@ -52,7 +52,6 @@ SHAPES = {
     "plain": {},
     "mixture": {"model": MIXTURE, "plan": {"ep": 2, "dp": 2, "embedding_as_layer": True, "head_as_layer": True}},
     "zero3": {"stack": {"preset": "deepspeed-zero3"}},
-    "three visits ahead": {"stack": {"preset": "lamy-poirier", "prefetched_layers": 3}},
     "hybrid": {
         "model": MIXTURE,
         "plan": {"ep": 2, "dp": 4, "sharding_group": 2, "zero_stage": 3, "reshard_after_forward": False, "outer_zero_stage": 1,

@@ -50,16 +50,6 @@ def test_no_step_is_shorter_than_its_bound(cluster, stack, plan, typical):
     assert table.memory_bytes[some] == pytest.approx([answer.largest.total for answer in answers], rel=1e-9)
 
 
-@pytest.mark.parametrize("ahead", [0, 2, 4])
-def test_bounds_where_weights_are_gathered_further_ahead(ahead):
-    stack = {"preset": "lamy-poirier", "prefetched_layers": ahead}
-    table = layered_table(small("ethernet-25", stack), gpus=(2, 64), zero_stages=(3,), recomputes=("full",))
-    for place in np.random.default_rng(ahead).choice(len(table.rows), 25, replace=False).tolist():
-        answer = estimate(table.scenario_at(place))
-        assert table.bound_s[place] <= answer.step_time_s * (1 + 1e-9)
-        assert table.memory_bytes[place] == pytest.approx(answer.largest.total, rel=1e-9)
-
-
 EXPERTS = {"num_experts": 8, "experts_per_token": 2, "expert_intermediate_size": 1024, "gated_mlp": True, "bias": False}
 UNLIKE = {"num_layers": 7, "layer_types": ["sliding_attention", "full_attention"], "sliding_window": 128}
 

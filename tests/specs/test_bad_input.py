@@ -194,7 +194,6 @@ def test_replace_derives_anew():
     scenario = load_scenario(MAIN)
     assert scenario.model.replace(hidden_size=12800).head_dim == 80
     assert scenario.model.replace(hidden_size=12800).intermediate_size == 51200
-    assert scenario.stack.replace(attention="flash").causal_attention
     half = scenario.cluster.node.replace(nic_bandwidth_bytes_per_s=12.5e9)
     assert scenario.cluster.replace(node=half).inter_node_bandwidth_bytes_per_s == pytest.approx(12.5e9)
 

@@ -45,7 +45,7 @@ def test_what_a_number_is():
     assert fields["cluster.network_efficiency"].value is None  # left open, and can be set
     assert find_field(scenario, "cluster.node.gpu.memory_bytes") == memory
     # Choices, names, switches and what a profile says of its fit are no numbers of a question.
-    assert not any(path.endswith(("causal_attention", "routing", "name", "precision")) for path in fields)
+    assert not any(path.endswith(("overlap_p2p", "routing", "name", "precision")) for path in fields)
     assert not any(path.startswith(("profile.residuals", "profile.unseen", "plan.")) for path in fields)
 
 

@@ -167,7 +167,7 @@ def test_attention_in_8_bits_casts_what_it_reads_and_keeps_it_so():
 def test_nothing_changes_in_16_bits_or_without_a_fused_kernel(changes):
     scenario = scenario_of()
     here = cut("bf16") if changes else cut()
-    stack = scenario.stack if changes else scenario.stack.replace(attention="math", causal_attention=False)
+    stack = scenario.stack if changes else scenario.stack.replace(attention="math")
     eight = stack.replace(fp8_attention=True)
     assert attention_core(scenario.model, stack, here) == attention_core(scenario.model, eight, here)
     kept = (layer_activation_bytes(scenario.model, each, here) for each in (stack, eight))
