@@ -177,8 +177,9 @@ class CellPrices:
         return replace(self, cells=replace(self.cells, ways=mixed), **tables)
 
 
+@lru_cache(maxsize=4)
 def price_cells(cells: Cells) -> CellPrices:
-    """Price cells in all of their ways."""
+    """Price cells in all of their ways; the last few tables are cached."""
     costs, shape = cells.layouts.costs, (len(cells.ways), len(cells))
     model, compute, blocks = costs.model, costs.noting(), len(blocks_of(costs.model))
     of_causes, of_blocks = np.zeros((4, blocks, len(CAUSES), *shape)), np.zeros((2, blocks, *shape))
@@ -207,8 +208,8 @@ def price_cells(cells: Cells) -> CellPrices:
     return replace(prices, notes=frozenset(compute.notes))
 
 
-known_prices = lru_cache(maxsize=1024)(price_cells)
-"""`price_cells`, cached: for single plans, whose cells recur."""
+price_one_cell = lru_cache(maxsize=1024)(price_cells.__wrapped__)
+"""`price_cells` for single plans: their tables are small, and many recur."""
 
 
 def _fill_in(

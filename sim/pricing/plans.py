@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from sim.arrays import Bools, Ints, Number
-from sim.pricing.cells import CellPrices, Cells, Way, known_prices
+from sim.pricing.cells import CellPrices, Cells, Way, price_one_cell
 from sim.pricing.cost_model import CostModel, cost_model
 from sim.pricing.layouts import Layouts, layout_of
 from sim.specs import ParallelPlan, Scenario
@@ -92,7 +92,7 @@ def plans_of(scenario: Scenario) -> Plans:
     way = Way(stack.overlap_tp_backward, plan.sequence_parallel, word, plan.offloaded_layers)
     return Plans(
         layouts,
-        known_prices(Cells(layouts, np.array([float(plan.microbatch_size)]), (way,), plan.sequence_slices)),
+        price_one_cell(Cells(layouts, np.array([float(plan.microbatch_size)]), (way,), plan.sequence_slices)),
         plan,
         layout=_FIRST,
         cell=_FIRST,

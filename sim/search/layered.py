@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import lru_cache
 from itertools import product
 from typing import Any
 
@@ -263,7 +262,7 @@ def _batch(
     all_rows = np.zeros(len(rows), dtype=np.int64)
     return Plans(
         layouts,
-        _prices(cells),
+        price_cells(cells),  # cached: plans that differ in their ZeRO stage share cells
         scenario.plan,
         layout=layout,
         cell=cell,
@@ -275,10 +274,6 @@ def _batch(
         overlap_grad_reduce=(all_rows + stack.overlap_grad_reduce).astype(bool),
         overlap_param_gather=(all_rows + stack.overlap_param_gather).astype(bool),
     )
-
-
-_prices = lru_cache(maxsize=2)(price_cells)
-"""Plans that differ in their ZeRO stage share cells."""
 
 
 def _rows(
