@@ -320,10 +320,8 @@ def _events_by_block(tasks: Tasks, event: IntArray, by_lane: IntArray, seen: int
     """Events of each block, (blocks back, events), in the same turn in all; up to the first that has others."""
     here = by_lane[tasks.block[by_lane] >= 0]
     back = tasks.block[here]
-    here, counts = (
-        here[np.argsort(back.astype(np.min_scalar_type(seen)), kind="stable")],
-        np.bincount(back, minlength=seen),
-    )
+    here = here[np.argsort(back.astype(np.min_scalar_type(seen)), kind="stable")]
+    counts = np.bincount(back, minlength=seen)
     alike = int((counts == counts[0]).argmin()) or seen
     return np.asarray(event[here[: alike * counts[0]]].reshape(alike, -1))
 

@@ -25,7 +25,7 @@ Pattern = Literal["ring", "all_to_all", "chain"]
 """Every member sends to the next one, to all others, or to the next but for the last."""
 
 CUBE_MESH_LINKS = (6.0, 6.0, 1.0, 2.0, 4.0, 1.6, 2.0, 4.0, 6.0)
-"""Of a GPU's six links, those whose bandwidth an all-reduce over the first 0 … 8 GPUs of DGX-1's hybrid cube mesh gets.
+"""How many of a GPU's six links' bandwidth an all-reduce over the first 0 … 8 GPUs of DGX-1's hybrid cube mesh gets.
 
 There are as many as rings fit on the mesh's links (NVIDIA DGX-1 with Tesla V100 System Architecture, WP-08437-002,
 figure 4), each in one direction of a link. Two GPUs have their link. No ring joins the first five: a chain moves

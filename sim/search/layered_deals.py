@@ -86,7 +86,7 @@ class _Deal:
 
 
 def deals_of(model: ModelSpec, plans: Sequence[ParallelPlan]) -> Deals:
-    """Of plans whose ranks, chunks and schedules are those of the shapes."""
+    """Return what plans deal, whose ranks, chunks and schedules are those of the shapes."""
     before = layers_before(model)
     held = [np.diff(before[:, np.cumsum((0, *layers_of_stages(model.num_layers, plan)))], axis=1).T for plan in plans]
     middles = [list(dict.fromkeys(map(tuple, each[1:-1].tolist()))) for each in held]
