@@ -5,7 +5,7 @@ WORKERS ?= auto
 # Counts, costs, orders, engines and presets by their laws and published numbers, whole answers, and the documents of
 # the command line: what a mistake in a formula, a record or a message breaks first.
 QUICK = tests/test_units.py tests/test_estimate.py tests/test_uncertainty.py tests/work tests/costs tests/pricing \
-	tests/traffic tests/specs tests/engines tests/properties tests/search/test_prices.py tests/search/test_search.py \
+	tests/traffic tests/specs tests/foreign tests/engines tests/properties tests/search/test_prices.py tests/search/test_search.py \
 	tests/report/test_trace.py tests/report/test_search_table.py
 
 .PHONY: help install test quick lint format docs fields bench goldens validate clean

@@ -4,9 +4,9 @@ import random
 from functools import cache
 
 from sim.errors import SpecError
+from sim.foreign.exporters import export_scenario
+from sim.foreign.exporters.account import exporter_table
 from sim.specs import build_scenario, preset_names
-from sim.specs.exporters import export_scenario
-from sim.specs.exporters.account import exporter_table
 from sim.specs.writing import scenario_yaml
 from sim.specs.yaml12 import parse_yaml
 

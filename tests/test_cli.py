@@ -154,8 +154,8 @@ def test_engines(engine):
         (("estimate", "README.md"), 2, "README.md"),
         (("estimate", "scenarios"), 2, "is a folder"),
         (("import", "README.md"), 2, "of no kind that can be imported"),
-        (("import", "tests/specs/foreign/gpt3_175b.sh", "--gpus", "1000"), 2, "nearest: --gpus 1,024"),
-        (("import", "tests/specs/foreign/gpt3_175b.sh", "-o", "nowhere/a.yaml"), 2, "there is no folder"),
+        (("import", "tests/foreign/files/gpt3_175b.sh", "--gpus", "1000"), 2, "nearest: --gpus 1,024"),
+        (("import", "tests/foreign/files/gpt3_175b.sh", "-o", "nowhere/a.yaml"), 2, "there is no folder"),
     ],
 )
 def test_mistakes_have_an_exit_code_and_a_message(arguments, code, says):
@@ -165,7 +165,7 @@ def test_mistakes_have_an_exit_code_and_a_message(arguments, code, says):
 
 
 def test_a_foreign_file_becomes_an_answer_through_a_pipe():
-    scenario = flopcast("import", "tests/specs/foreign/gpt3_175b_slurm.sh", "--cluster", "selene").stdout
+    scenario = flopcast("import", "tests/foreign/files/gpt3_175b_slurm.sh", "--cluster", "selene").stdout
     answer = json.loads(flopcast("estimate", "-", "--json", input=scenario).stdout)
     assert (answer["scenario"], answer["num_gpus"]) == ("gpt3_175b_slurm", 1024)
 
@@ -173,7 +173,7 @@ def test_a_foreign_file_becomes_an_answer_through_a_pipe():
 def test_import_writes_a_scenario_and_says_what_it_did(tmp_path):
     file = tmp_path / "mine.yaml"
     result = flopcast(
-        "import", "tests/specs/foreign/torchtitan_llama3_8b.toml", "--gpus", "16", "-o", str(file), "--json"
+        "import", "tests/foreign/files/torchtitan_llama3_8b.toml", "--gpus", "16", "-o", str(file), "--json"
     )
     account = json.loads(result.stdout)
     assert account.keys() == {"kind", "scenario", "confidence", "read", "defaulted", "ignored"}
@@ -431,7 +431,7 @@ def test_wherever_it_is_called_it_answers(set_up):
 @pytest.mark.parametrize(
     ("verb", "file"),
     [
-        ("import tests/specs/foreign/gpt3_175b_slurm.sh --cluster selene -o", "mine.yaml"),
+        ("import tests/foreign/files/gpt3_175b_slurm.sh --cluster selene -o", "mine.yaml"),
         (f"report {SMALL} --no-search -o", "report.html"),
         (f"timeline {SMALL} --trace", "step.json"),
         (f"timeline {SMALL} --png", "step.png"),

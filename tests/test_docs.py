@@ -21,7 +21,7 @@ ELSEWHERE = {
     "calibrate from-runs": "many fits; tests/calibration/test_from_runs.py",
     "validate": "tests/validation",
     "scaling": "tests/scaling/test_scaling_commands.py runs the README's",
-    "import": "files of the reader's own; tests/specs reads ones like them",
+    "import": "files of the reader's own; tests/foreign reads ones like them",
     "shortest": "tests/scaling",
     "report": "tests/report; it searches",
 }

@@ -53,7 +53,7 @@ def test_a_verb_loads_no_more_than_it_needs() -> None:
         "from sim.__main__ import main; main(); "
         "unneeded = ('pandas', 'matplotlib', 'scipy', 'jinja2', 'numpy.random', 'rich.progress', 'rich.markdown', "
         "'rich.traceback', 'flopcast_calibration', 'flopcast_validation', 'sim.search', 'sim.scaling', 'sim.reliability', "
-        "'sim.simulate', 'sim.specs.importers', 'sim.report.figures', 'sim.commands.search'); "
+        "'sim.simulate', 'sim.foreign.importers', 'sim.report.figures', 'sim.commands.search'); "
         "loaded = [name for name in unneeded if name in {*sys.modules} - theirs]; "
         "sys.exit(f'loaded: {loaded}' if loaded else 0)"
     )

@@ -69,7 +69,7 @@ def kinds(incomplete: str) -> list[str]:
 
 def frameworks_to_export_to(incomplete: str) -> list[str]:
     """Frameworks that a scenario can be exported to."""
-    from sim.specs.exporters import FRAMEWORKS
+    from sim.foreign.exporters import FRAMEWORKS
 
     return _matching(FRAMEWORKS, incomplete)
 

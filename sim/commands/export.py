@@ -13,7 +13,7 @@ from sim.commands.output import print_json, print_view
 from sim.files import write_text
 
 if TYPE_CHECKING:
-    from sim.specs.exporters import Exported
+    from sim.foreign.exporters import Exported
 
 
 def export(
@@ -38,8 +38,8 @@ def export(
     What the framework decides itself, what cannot be said to it and what is left to you stands at the head of the file.
     A plan that it cannot run is refused, with the reason and the nearest that it can.
     """
+    from sim.foreign.exporters import export_scenario
     from sim.specs import load_scenario
-    from sim.specs.exporters import export_scenario
 
     exported = export_scenario(load_scenario(scenario, overrides or ()), to)
     if output is not None:

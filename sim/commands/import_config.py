@@ -72,7 +72,7 @@ def import_config(
     What was read, what was filled in because the file does not say, and what was left out and why stands in the
     scenario as comments.
     """
-    from sim.specs.importers import Given, import_file
+    from sim.foreign.importers import Given, import_file
 
     if output is not None and not output.absolute().parent.is_dir():
         raise SpecError(f"cannot write {output}: there is no folder {output.parent}")

@@ -150,7 +150,7 @@ def search(
         {"--sweep": bool(sweep), "--sensitivity": sensitivity, "--pareto": pareto}, None if fields else figure, output
     )
     if export_to is not None:
-        from sim.specs.exporters import check_framework
+        from sim.foreign.exporters import check_framework
 
         check_framework(export_to)
     if schedules is not None:

@@ -42,7 +42,7 @@ def tell(
             typer.echo(f"\n{words} {path}{then}")
     if export_to is not None and not as_json:
         from sim.commands.export import print_exported
-        from sim.specs.exporters import export_scenario
+        from sim.foreign.exporters import export_scenario
 
         typer.echo()
         print_exported(export_scenario(answers.result.best[0].scenario, export_to))
@@ -53,7 +53,7 @@ def tell(
 
 def _exported(answers: SearchAnswers, framework: str) -> dict[str, Any]:
     """The best plan in a framework's words, or why it cannot be said in them."""
-    from sim.specs.exporters import export_scenario
+    from sim.foreign.exporters import export_scenario
 
     try:
         return export_scenario(answers.result.best[0].scenario, framework).to_dict()

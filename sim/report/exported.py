@@ -5,10 +5,10 @@ from __future__ import annotations
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from sim.foreign.exporters import Exported
+from sim.foreign.importers.ledger import entry_lines
 from sim.report.imported import entry_table
 from sim.report.terminal import indented, title
-from sim.specs.exporters import Exported
-from sim.specs.importers.ledger import entry_lines
 
 
 def exported_view(exported: Exported, width: int) -> Group:

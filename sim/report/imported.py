@@ -6,9 +6,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from sim.foreign.importers import KINDS, Imported, LedgerEntry
+from sim.foreign.importers.ledger import HEADINGS, entry_lines
 from sim.report.terminal import indented, title
-from sim.specs.importers import KINDS, Imported, LedgerEntry
-from sim.specs.importers.ledger import HEADINGS, entry_lines
 
 
 def imported_view(imported: Imported, width: int) -> Group:

@@ -134,7 +134,7 @@ def searches() -> Jobs:
 
 def imports() -> Jobs:
     """Return the scenarios of files of other tools: those of the tests, and ones written by the tests' grammars."""
-    jobs: Jobs = {path.name: partial(_imported, path) for path in sorted((ROOT / "tests/specs/foreign").iterdir())}
+    jobs: Jobs = {path.name: partial(_imported, path) for path in sorted((ROOT / "tests/foreign/files").iterdir())}
     grammars = [path.stem for path in sorted((ROOT / "tests/grammars").glob("*.py")) if path.stem != "recipe_parts"]
     return jobs | {f"{name} {seed}": partial(_written, name, seed) for seed in range(10) for name in grammars}
 
@@ -194,7 +194,7 @@ def _random(seed: int, framework: str) -> dict[str, Any]:
 
 EXAMPLES: dict[str, Sequence[str | Path]] = {
     "estimate": [TINY], "compare": [TINY, SCENARIOS / "megatron-2021/3.6b.yaml"], "schedule": ["zb_v", "--ranks", "4"],
-    "compare-schedules": [TINY, "-s", "plan.pp=2", "-s", "plan.dp=16"], "import": [ROOT / "tests/specs/foreign/gpt3_175b.sh"],
+    "compare-schedules": [TINY, "-s", "plan.pp=2", "-s", "plan.dp=16"], "import": [ROOT / "tests/foreign/files/gpt3_175b.sh"],
     "export": [TINY, "--to", "megatron-lm"], "topology": ["selene"], "search": [TINY, "--gpus", "8"],
     "layout": [SMALL],
     "plan-pipeline": [SCENARIOS / "layers/vgg16-v100.csv", "--workers", "4", "--bandwidths", "10 Gbit/s"],
@@ -329,7 +329,7 @@ def _in_corpus(corpus: Path, path: Path) -> dict[str, Any]:
 @cache
 def _options() -> dict[str, list[dict[str, Any]]]:
     found: dict[str, list[dict[str, Any]]] = {}
-    for table in sorted((ROOT / "tests/specs/corpus").glob("*.yaml")):
+    for table in sorted((ROOT / "tests/foreign/corpus").glob("*.yaml")):
         for entry in yaml.safe_load(table.read_text(encoding="utf-8")):
             found.setdefault(f"{entry['origin']}/{entry['path']}", []).append(entry.get("options", {}))
     return found

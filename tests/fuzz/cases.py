@@ -309,7 +309,7 @@ def _grammars() -> tuple[str, ...]:
 def _originals(kind: str) -> tuple[Path, ...]:
     places = {
         "scenario": ("scenarios/*.yaml", "scenarios/papers/*.yaml"),
-        "foreign": ("tests/specs/foreign/*", "scenarios/gpt3-175b-1024-a100.yaml"),
+        "foreign": ("tests/foreign/files/*", "scenarios/gpt3-175b-1024-a100.yaml"),
         "measurements": ("calibration/data/*",),
         "profile": ("sim/presets/profiles/*.yaml",),
         "runs": ("tests/fuzz/runs.csv",),

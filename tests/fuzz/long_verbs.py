@@ -128,7 +128,7 @@ LONG_VERBS = {
         LongVerb(
             "import",
             ("import", "job.sh", "--cluster", "selene", "-o", "mine.yaml"),
-            {"job.sh": ROOT / "tests" / "specs" / "foreign" / "gpt3_175b_slurm.sh"},
+            {"job.sh": ROOT / "tests" / "foreign" / "files" / "gpt3_175b_slurm.sh"},
             ("mine.yaml",),
         ),
         _asked(

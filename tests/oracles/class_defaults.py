@@ -9,8 +9,8 @@ import dataclasses
 import re
 from pathlib import Path
 
-from sim.specs.importers.huggingface import layer_kinds, own_experts, own_keys
-from sim.specs.importers.keys import table
+from sim.foreign.importers.huggingface import layer_kinds, own_experts, own_keys
+from sim.foreign.importers.keys import table
 
 KNOWN = table("huggingface")
 ARCHITECTURES = {**KNOWN["dense"], **KNOWN["mixtures"], **KNOWN["hybrids"]}

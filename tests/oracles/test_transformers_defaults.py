@@ -12,11 +12,11 @@ from class_defaults import class_defaults, written
 from packaging.version import Version
 
 from sim.errors import SpecError
+from sim.foreign.importers import import_text
+from sim.foreign.importers.huggingface.architectures import known_architectures
+from sim.foreign.importers.keys import _TABLES as TABLES
+from sim.foreign.importers.keys import table
 from sim.specs import ModelSpec
-from sim.specs.importers import import_text
-from sim.specs.importers.huggingface.architectures import known_architectures
-from sim.specs.importers.keys import _TABLES as TABLES
-from sim.specs.importers.keys import table
 from sim.work.sums import total_params
 
 torch = pytest.importorskip("torch")

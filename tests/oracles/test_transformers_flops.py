@@ -15,8 +15,8 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 import pytest
 from counts import layers_forward_flop, logits_flop, mixer_core_flop
 
+from sim.foreign.importers import import_text
 from sim.specs import ModelSpec
-from sim.specs.importers import import_text
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

@@ -10,9 +10,9 @@ import pytest
 from counts import embedding_params
 from published_configs import PUBLISHED
 
+from sim.foreign.importers import import_text
+from sim.foreign.importers.keys import table
 from sim.specs import ModelSpec, load_preset, preset_names
-from sim.specs.importers import import_text
-from sim.specs.importers.keys import table
 from sim.work.sums import active_params, total_params
 
 torch = pytest.importorskip("torch")

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from sim import build_scenario, estimate
 from sim.errors import SpecError
+from sim.foreign.importers import Given, import_text
 from sim.programs import priced_order
 from sim.schedules.passes import visits_per_stage
-from sim.specs.importers import Given, import_text
 from sim.traffic.step_bytes import step_collectives, step_traffic
 from sim.work.sums import layer_params, total_params
 

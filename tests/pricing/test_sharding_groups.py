@@ -14,12 +14,12 @@ from flopcast_validation.runs.score import score_all
 from sim import build_scenario, estimate, search, simulate
 from sim.costs.collectives import all_gather, all_reduce, reduce_scatter
 from sim.errors import InfeasiblePlan, SpecError
+from sim.foreign.importers import Given, import_text
 from sim.network.placement import place_group
 from sim.network.ranks import members_of
 from sim.pricing.plans import plans_of
 from sim.pricing.replicas import reduced_to_shards
 from sim.specs import ParallelPlan
-from sim.specs.importers import Given, import_text
 from sim.traffic.step_bytes import step_collectives, step_traffic
 from sim.work.sums import total_params
 

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.errors import FlopcastError
-from sim.specs.importers import Given, import_text
-from sim.specs.importers.huggingface.architectures import known_architectures
+from sim.foreign.importers import Given, import_text
+from sim.foreign.importers.huggingface.architectures import known_architectures
 from sim.specs.yaml12 import parse_yaml
 
-FOREIGN = Path(__file__).parents[1] / "specs" / "foreign"
+FOREIGN = Path(__file__).parents[1] / "foreign" / "files"
 CONFIG = {
     "model_type": "llama", "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8,
     "num_key_value_heads": 4, "vocab_size": 1024, "max_position_embeddings": 512, "tie_word_embeddings": False,

@@ -7,8 +7,8 @@ from counts import attention_core
 
 from sim import estimate, search
 from sim.errors import InfeasiblePlan, SpecError
+from sim.foreign.importers import Given, import_text
 from sim.specs import ModelSpec, StackSpec, load_scenario
-from sim.specs.importers import Given, import_text
 from sim.work.attention import CONTEXT_SEQUENCE_S
 from sim.work.pieces import Cut
 

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from sim import build_scenario, estimate
 from sim.errors import SpecError
+from sim.foreign.importers.pipeline_layouts import layout_of
 from sim.specs import LayerKind, ModelSpec, ParallelPlan, StackSpec, TrainingSpec
 from sim.specs.formats import FORMATS
-from sim.specs.importers.pipeline_layouts import layout_of
 from sim.specs.plan import layout_stages
 from sim.work.layers import block_operations, layer_operations
 from sim.work.memory import cut_memory

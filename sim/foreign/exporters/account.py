@@ -1,0 +1,144 @@
+"""The account of an export: what was written, what the framework decides, what it cannot be told, what is left to do.
+
+Every field of a scenario is accounted for: an exporter that forgets one says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from sim.errors import SpecError
+from sim.foreign.importers.ledger import LedgerEntry, short
+from sim.specs.frameworks import resolve_stack
+from sim.specs.scenario import Scenario
+from sim.specs.yaml12 import load_yaml
+
+SECTIONS = ("model", "plan", "training", "stack")
+"""Of a scenario, those that a framework's file speaks of."""
+_TABLES = Path(__file__).parents[2] / "presets" / "exporters"
+_NAMES = ("name", "framework", "version", "fitted_families")
+"""Fields that say what something is called, not what is done."""
+
+
+@cache
+def exporter_table(kind: str) -> dict[str, Any]:
+    """What an exporter knows of its framework: names, what cannot be said and why, what is left to its user."""
+    data: dict[str, Any] = load_yaml(_TABLES / f"{kind}.yaml")
+    return {**exporter_table(data["like"]), **data} if "like" in data else data
+
+
+@dataclass
+class Account:
+    """What became of a scenario's fields.
+
+    kind : of the framework's file.
+    written : names in the framework's file, their values, and the fields that they say.
+    decided : fields that the framework settles by itself, and how.
+    unsaid : fields that cannot be said there, and why.
+    yours : what the file leaves to its user.
+    refused : why the framework cannot run the plan, one reason an entry.
+    """
+
+    kind: str
+    scenario: Scenario
+    written: list[LedgerEntry] = field(default_factory=list)
+    decided: list[LedgerEntry] = field(default_factory=list)
+    unsaid: list[LedgerEntry] = field(default_factory=list)
+    yours: list[LedgerEntry] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+    _mentioned: set[str] = field(default_factory=set)
+
+    @property
+    def title(self) -> str:
+        """The framework's name."""
+        return str(exporter_table(self.kind)["title"])
+
+    def value(self, path: str) -> Any:
+        """The value of `plan.tp` and the like."""
+        section, _, name = path.partition(".")
+        return getattr(getattr(self.scenario, section), name)
+
+    def say(self, name: str, value: Any, *paths: str) -> None:
+        """Note what was written, and which fields it says."""
+        self._mentioned.update(paths)
+        self.written.append(LedgerEntry(name, short(value), ", ".join(paths) or "what goes with it"))
+
+    def cover(self, *paths: str) -> None:
+        """Fields that are said by the silence of the file: the framework's defaults are their values."""
+        self._mentioned.update(paths)
+
+    def decide(self, path: str, how: str) -> None:
+        """Note that the framework settles a field."""
+        self._note(self.decided, path, how)
+
+    def leave(self, path: str, why: str) -> None:
+        """Note that a field cannot be said."""
+        self._note(self.unsaid, path, why)
+
+    def ask(self, name: str, why: str) -> None:
+        """Note what the file's user has to give."""
+        self.yours.append(LedgerEntry(name, "", why))
+
+    def refuse(self, path: str, why: str, nearest: str) -> None:
+        """Note why the framework cannot run the plan, and the nearest that it can."""
+        self._mentioned.add(path)
+        self.refused.append(f"{self.title} cannot run {path} = {_shown(self.value(path))}: {why}; nearest: {nearest}")
+
+    def settle(self, base: Mapping[str, Any] | None = None) -> None:
+        """Account for every field that was not mentioned: those at their defaults are silent, the others are unsaid,
+        for the table's reason.
+
+        base : fields of the stack that the framework has by itself; a stack's field is silent where it has that value.
+
+        Raises
+        ------
+        SpecError
+            With every reason for which the framework cannot run the plan.
+        """
+        if self.refused:
+            raise SpecError("\n".join(self.refused))
+        own = self._own_stack() if base is None else base
+        for section in SECTIONS:
+            record = getattr(self.scenario, section)
+            for name, info in type(record).model_fields.items():
+                path, value = f"{section}.{name}", getattr(record, name)
+                if path in self._mentioned or name in _NAMES:
+                    continue
+                default = own.get(name, info.default) if section == "stack" else info.default
+                if value == default or (section != "stack" and name in record._derived()):
+                    continue
+                reason = self._reason(path)
+                if section == "stack" and not reason.startswith("measured"):
+                    reason = f"{reason}; {self.title}'s own is {_shown(default)}"
+                self._note(self.unsaid, path, reason)
+        for name, why in exporter_table(self.kind).get("yours", {}).items():
+            self.ask(name, why)
+
+    def _own_stack(self) -> dict[str, Any]:
+        """Fields of the stack that the framework has by itself, for this model and plan."""
+        table = exporter_table(self.kind)
+        sections = {
+            name: getattr(self.scenario, name).model_dump() for name in ("model", "cluster", "plan", "training")
+        }
+        found = resolve_stack({"framework": table["framework"]}, sections)
+        return type(self.scenario.stack).read(found.fields, "stack").model_dump()
+
+    def _reason(self, path: str) -> str:
+        for reason, patterns in exporter_table(self.kind)["unsaid"].items():
+            if any(path == each or (each.endswith("*") and path.startswith(each[:-1])) for each in patterns):
+                return str(reason)
+        return "not known to the exporter"
+
+    def _note(self, entries: list[LedgerEntry], path: str, why: str) -> None:
+        self._mentioned.add(path)
+        if all(entry.name != path for entry in entries):
+            entries.append(LedgerEntry(path, _shown(self.value(path)), why))
+
+
+def _shown(value: Any) -> str:
+    """A field's value as a scenario file has it."""
+    return " ".join(str(each) for each in value) if isinstance(value, tuple) else short(value)

@@ -1,0 +1,170 @@
+"""DeepSpeed: its JSON, for plans that are all data parallelism; the model stands in the training program."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from sim.foreign.exporters.account import Account, exporter_table
+
+KIND = "deepspeed"
+_CUTS = ("tp", "pp", "cp", "etp")
+
+
+def export_deepspeed(account: Account) -> tuple[str, dict[str, Any]]:
+    """The JSON, and what stands in it.
+
+    Raises
+    ------
+    SpecError
+        DeepSpeed's JSON cannot say the plan.
+    """
+    data: dict[str, Any] = {}
+    _elsewhere(account)
+    _refusals(account)
+    _batch(account, data)
+    _precision(account, data)
+    _optimizer(account, data)
+    _zero(account, data)
+    account.settle()
+    for section, value in data.items():
+        for key, item in (value if isinstance(value, dict) else {"": value}).items():
+            name = f"{section}.{key}" if key else section
+            account.say(name, item, *_SAYS.get(name, ()))
+    return json.dumps(data, indent=2) + "\n", data
+
+
+_SAYS = {
+    "train_batch_size": ("training.global_batch_size",),
+    "train_micro_batch_size_per_gpu": ("plan.microbatch_size",),
+    "gradient_accumulation_steps": ("training.global_batch_size", "plan.dp"),
+    "bf16.enabled": ("training.precision",),
+    "fp16.enabled": ("training.precision",),
+    "optimizer.type": ("training.optimizer",),
+    "data_types.grad_accum_dtype": ("stack.gradient_precision",),
+    "communication_data_type": ("stack.gradient_precision",),
+    "zero_optimization.stage": ("plan.zero_stage",),
+    "zero_optimization.overlap_comm": ("stack.overlap_grad_reduce", "stack.overlap_param_gather"),
+    "zero_optimization.offload_optimizer": ("plan.optimizer_offload",),
+    "zero_optimization.stage3_max_reuse_distance": ("stack.max_reuse_params",),
+}
+"""Which fields a key says."""
+
+
+def _elsewhere(account: Account) -> None:
+    """What the training program says, not the JSON."""
+    scenario = account.scenario
+    account.cover(*(f"model.{field}" for field in type(scenario.model).model_fields))
+    account.leave("model.name", "the training program builds the model")
+    more = {"selective": ("recompute_modules",), "full": ("recompute_method", "recompute_num_layers")}
+    for field in ("recompute", *more.get(scenario.plan.recompute, ())):
+        account.leave(f"plan.{field}", "the training program calls activation checkpointing, or does not")
+    if scenario.model.num_experts:
+        account.leave("plan.ep", "the training program gives ep_size to deepspeed.moe.layer.MoE")
+    account.leave("training.sequence_length", "the training program's data")
+
+
+def _refusals(account: Account) -> None:
+    """What plain DeepSpeed JSON has no words for."""
+    plan, training = account.scenario.plan, account.scenario.training
+    account.cover("plan.schedule", "plan.num_chunks", "plan.dp", "plan.sequence_parallel")
+    account.cover("plan.sequence_slices")
+    for field in _CUTS:
+        account.cover(f"plan.{field}")
+        if getattr(plan, field) > 1:
+            why = "its JSON speaks of data parallelism only"
+            account.refuse(f"plan.{field}", why, f"--set plan.{field}=1, or export to megatron-lm")
+    if plan.num_chunks > 1 or plan.schedule not in ("1f1b", "interleaved"):
+        why = "without a pipeline each micro-batch goes forward and backward before the next"
+        account.refuse("plan.schedule", why, "--set plan.schedule=1f1b --set plan.num_chunks=1")
+    if plan.sequence_slices > 1:
+        account.refuse("plan.sequence_slices", "there is no pipeline", "--set plan.sequence_slices=1")
+    if plan.offloaded_layers:
+        why = "its JSON offloads states; activations wait where the training program checkpoints them"
+        account.refuse("plan.offloaded_layers", why, "--set plan.offloaded_layers=0")
+    for field in ("moment_precision", "master_precision"):
+        account.cover(f"training.{field}")
+        if getattr(training, field) != "fp32":
+            why = "its mixed precision keeps masters and moments in fp32"
+            account.refuse(f"training.{field}", why, f"--set training.{field}=fp32")
+
+
+def _batch(account: Account, data: dict[str, Any]) -> None:
+    scenario = account.scenario
+    data["train_batch_size"] = scenario.training.global_batch_size
+    data["train_micro_batch_size_per_gpu"] = scenario.plan.microbatch_size
+    data["gradient_accumulation_steps"] = scenario.num_microbatches
+    account.cover("training.global_batch_size", "plan.microbatch_size")
+
+
+def _precision(account: Account, data: dict[str, Any]) -> None:
+    training, stack, known = account.scenario.training, account.scenario.stack, exporter_table(KIND)["precisions"]
+    account.cover("training.precision", "training.high_precision_layers", "stack.gradient_precision")
+    if training.precision not in known:
+        why = f"its JSON has {', '.join(known)}"
+        account.refuse("training.precision", why, "--set training.precision=bf16")
+        return
+    for half in ("bf16", "fp16"):
+        data[half] = {"enabled": half in known[training.precision]}
+    kept = stack.gradient_precision
+    if training.precision == "fp32" and kept != "fp32":
+        account.leave("stack.gradient_precision", "fp32 beside weights in fp32")
+    elif {kept, training.precision} == {"bf16", "fp16"}:
+        account.leave(
+            "stack.gradient_precision", f"{training.precision} or fp32 beside weights in {training.precision}"
+        )
+    else:
+        data["communication_data_type"] = kept
+        data["data_types"] = {"grad_accum_dtype": kept}
+
+
+def _optimizer(account: Account, data: dict[str, Any]) -> None:
+    name, known = account.scenario.training.optimizer, exporter_table(KIND)["optimizers"]
+    account.cover("training.optimizer")
+    if name in known:
+        data["optimizer"] = {"type": known[name]}
+    else:
+        why = f"its JSON has {', '.join(known)}; others the training program hands over"
+        account.leave("training.optimizer", why)
+
+
+def _zero(account: Account, data: dict[str, Any]) -> None:
+    plan, stack = account.scenario.plan, account.scenario.stack
+    zero: dict[str, Any] = {"stage": plan.zero_stage}
+    data["zero_optimization"] = zero
+    account.cover("plan.zero_stage", "plan.reshard_after_forward", "plan.sharding_group", "plan.outer_zero_stage")
+    account.cover("stack.overlap_grad_reduce", "stack.overlap_param_gather", "plan.optimizer_offload")
+    if plan.zero_stage:
+        zero["overlap_comm"] = stack.overlap_grad_reduce
+    elif not stack.overlap_grad_reduce:
+        account.leave("stack.overlap_grad_reduce", "without ZeRO no key says it")
+    if stack.overlap_param_gather != stack.overlap_grad_reduce:
+        account.leave("stack.overlap_param_gather", "overlap_comm says it together with the reduction of gradients")
+    if not plan.reshard_after_forward:
+        why = "its stage 3 drops what it gathered"
+        account.refuse("plan.reshard_after_forward", why, "--set plan.zero_stage=2")
+    group, copies = plan.sharding_group, plan.num_replicas
+    if group is not None and group != copies:
+        account.refuse("plan.sharding_group", "it shards over all GPUs", "leave plan.sharding_group out")
+    elif group is not None:
+        account.decide("plan.sharding_group", "all GPUs, as without it")
+    if plan.outer_zero_stage:
+        account.refuse("plan.outer_zero_stage", "there are no sharding groups", "--set plan.outer_zero_stage=0")
+    if stack.max_reuse_params is not None and plan.zero_stage == 3:
+        zero["stage3_max_reuse_distance"] = int(stack.max_reuse_params)
+        account.cover("stack.max_reuse_params")
+    _offload(account, zero)
+
+
+def _offload(account: Account, zero: dict[str, Any]) -> None:
+    plan = account.scenario.plan
+    if not plan.optimizer_offload:
+        return
+    if not plan.zero_stage:
+        account.refuse("plan.optimizer_offload", "only ZeRO offloads the optimizer", "--set plan.zero_stage=1")
+    elif plan.optimizer_offload < 1 and plan.zero_stage < 3:
+        why = "a part of the optimizer is offloaded under stage 3 only"
+        account.refuse("plan.optimizer_offload", why, "--set plan.optimizer_offload=1, or plan.zero_stage=3")
+    zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
+    if plan.optimizer_offload < 1:
+        zero["offload_optimizer"]["ratio"] = plan.optimizer_offload

@@ -1,0 +1,112 @@
+"""A scenario as what an engineer pastes next: which framework, its exporter, the text and the account of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from sim.errors import SpecError, nearest
+from sim.foreign.exporters.account import Account
+from sim.foreign.exporters.deepspeed import export_deepspeed
+from sim.foreign.exporters.megatron_bridge import export_megatron_bridge
+from sim.foreign.exporters.megatron_lm import export_megatron_lm
+from sim.foreign.exporters.torchtitan import export_torchtitan
+from sim.foreign.importers.ledger import entry_lines, short
+from sim.specs.scenario import Scenario
+
+_EXPORTERS: dict[str, Callable[[Account], tuple[str, dict[str, Any]]]] = {
+    "megatron-lm": export_megatron_lm,
+    "megatron-bridge": export_megatron_bridge,
+    "torchtitan": export_torchtitan,
+    "deepspeed": export_deepspeed,
+}
+"""Framework -> what gives the text, and the same as plain data."""
+FRAMEWORKS = tuple(_EXPORTERS)
+"""What a scenario can be exported to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """A scenario in a framework's words.
+
+    kind : one of FRAMEWORKS.
+    text : the file, without its account.
+    data : the same as plain data.
+    """
+
+    kind: str
+    text: str
+    data: dict[str, Any]
+    account: Account
+
+    def with_account(self) -> str:
+        """The file with its account as comments at the head; as it is, where the format has no comments."""
+        if self.kind == "deepspeed":
+            return self.text
+        head = ["#!/bin/bash"] if self.kind.startswith("megatron") else []
+        return "\n".join([*head, *(f"# {line}" for line in self.account_lines()), "", self.text])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Text, data and account as plain data."""
+        account = self.account
+        entries = {"written": account.written, "decided": account.decided, "unsaid": account.unsaid}
+        return {
+            "framework": self.kind,
+            "text": self.text,
+            "data": self.data,
+            **{name: [entry.plain() for entry in listed] for name, listed in entries.items()},
+            "yours": [{"name": entry.name, "note": entry.note} for entry in account.yours],
+        }
+
+    def account_lines(self) -> list[str]:
+        """What the framework decides itself, what is left out and what is to be given, in words."""
+        account = self.account
+        scenario = account.scenario
+        lines = [f"{short(scenario.name)} for {account.title}, on {scenario.plan.num_gpus:,} GPUs. By flopcast."]
+        for title, entries in (
+            (f"{account.title} decides itself", account.decided),
+            ("Left out", account.unsaid),
+            ("To be given", account.yours),
+        ):
+            lines += [f"{title}:"] if entries else []
+            lines += [f"  {line}" for line in entry_lines(entries, by_note=entries is not account.decided)]
+        return lines
+
+
+def export_scenario(scenario: Scenario, framework: str) -> Exported:
+    """A scenario's plan as the file or the options that a framework takes.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        With the plan that is to be run.
+    framework : str
+        One of `FRAMEWORKS`: megatron-lm, megatron-bridge, torchtitan, deepspeed.
+
+    Returns
+    -------
+    Exported
+        The text, and the account of it.
+
+    Raises
+    ------
+    SpecError
+        There is no such exporter, or the framework cannot run the plan: every reason, and the nearest that it can run.
+    """
+    check_framework(framework)
+    account = Account(framework, scenario)
+    text, data = _EXPORTERS[framework](account)
+    return Exported(framework, text, data, account)
+
+
+def check_framework(name: str) -> None:
+    """Refuse a name that no exporter has.
+
+    Raises
+    ------
+    SpecError
+        With the nearest that there is.
+    """
+    if name not in _EXPORTERS:
+        raise SpecError(f"cannot export to {name!r}{nearest(name, FRAMEWORKS)}")

@@ -1,0 +1,137 @@
+"""The stack's switches in Megatron-LM's options: overlaps, fused kernels, how tokens reach experts, CUDA graphs."""
+
+from __future__ import annotations
+
+from sim.foreign.exporters.account import exporter_table
+from sim.foreign.exporters.megatron_model import KIND
+from sim.foreign.exporters.options import Options
+
+
+def say_stack(options: Options) -> None:
+    """Options of the stack, as far as there are any."""
+    options.group("Overlaps and kernels")
+    _data_parallel(options)
+    _switches(options)
+    _context(options)
+    _dispatch(options)
+    _graphs(options)
+
+
+def _data_parallel(options: Options) -> None:
+    account, scenario = options.account, options.account.scenario
+    stack, plan = scenario.stack, scenario.plan
+    account.cover("stack.overlap_grad_reduce", "stack.overlap_param_gather")
+    reduces, gathers = stack.overlap_grad_reduce, stack.overlap_param_gather
+    sharded = options.has("use-distributed-optimizer")
+    if reduces:
+        options.say("overlap-grad-reduce", field="stack.overlap_grad_reduce")
+    if gathers and sharded and reduces:
+        options.say("overlap-param-gather", field="stack.overlap_param_gather")
+    elif gathers and sharded:
+        account.leave("stack.overlap_param_gather", "--overlap-param-gather needs --overlap-grad-reduce")
+    elif gathers:
+        account.decide(
+            "stack.overlap_param_gather", f"no distributed optimizer gathers weights (ZeRO {plan.zero_stage})"
+        )
+    fused = stack.fused_gradient_accumulation and not options.has("use-torch-fsdp2")
+    account.cover("stack.fused_gradient_accumulation")
+    if not fused:
+        options.say("no-gradient-accumulation-fusion", field="stack.fused_gradient_accumulation")
+    if stack.fused_gradient_accumulation and not fused:
+        account.decide("stack.fused_gradient_accumulation", "off under --use-torch-fsdp2")
+    eight = stack.fp8_gathers and scenario.training.precision == "fp8" and plan.zero_stage
+    if eight and plan.optimizer_offload:
+        account.leave("stack.fp8_gathers", "with the optimizer on the host weights are gathered in 16 bits")
+    elif eight:
+        options.say("fp8-param-gather", field="stack.fp8_gathers")
+    elif stack.fp8_gathers:
+        account.decide("stack.fp8_gathers", "nothing is gathered in 8 bits")
+
+
+def _switches(options: Options) -> None:
+    """Switches that stand for a value of a field each."""
+    stack, account = options.account.scenario.stack, options.account
+    for field, (value, names) in exporter_table(KIND)["switches"].items():
+        account.cover(f"stack.{field}")
+        if getattr(stack, field) == value:
+            for name, *values in names:
+                options.say(name, *values, field=f"stack.{field}")
+    if stack.attention == "flash":
+        account.decide("stack.attention", "FlashAttention or cuDNN's kernel, what the GPU has (attention-backend auto)")
+
+
+def _context(options: Options) -> None:
+    stack, account = options.account.scenario.stack, options.account
+    account.cover("stack.overlap_context", "stack.balanced_context", "stack.context_by_heads")
+    if options.account.scenario.plan.cp == 1:
+        return
+    if stack.context_by_heads:
+        options.say("cp-comm-type", "a2a", field="stack.context_by_heads")
+    else:
+        options.say("cp-comm-type", "p2p" if stack.overlap_context else "allgather", field="stack.overlap_context")
+    if not stack.balanced_context:
+        account.leave("stack.balanced_context", "its context-parallel ranks hold a piece from each end")
+
+
+def _dispatch(options: Options) -> None:
+    """How tokens reach experts."""
+    account, scenario = options.account, options.account.scenario
+    stack, plan = scenario.stack, scenario.plan
+    account.cover("stack.expert_dispatcher", "stack.dispatcher_sms", "stack.overlap_experts")
+    if not scenario.model.num_experts:
+        return
+    options.group("Experts")
+    if plan.ep > 1 and scenario.training.precision == "fp16":
+        account.refuse("plan.ep", "it deals no experts out in fp16", "--set training.precision=bf16")
+    if scenario.training.precision not in ("fp16", "fp32"):
+        options.say("moe-grouped-gemm")
+    options.say("moe-permute-fusion")
+    if stack.expert_dispatcher == "alltoall":
+        options.say("moe-token-dispatcher-type", "alltoall", field="stack.expert_dispatcher")
+    else:
+        if stack.expert_dispatcher == "deepep" and scenario.training.pad_to_capacity:
+            why = "it does not pad what experts take to their capacity"
+            account.refuse("stack.expert_dispatcher", why, "--set stack.expert_dispatcher=alltoall")
+        options.say("moe-token-dispatcher-type", "flex", field="stack.expert_dispatcher")
+        options.say("moe-flex-dispatcher-backend", stack.expert_dispatcher, field="stack.expert_dispatcher")
+        if stack.dispatcher_sms is not None:
+            options.say(f"moe-{stack.expert_dispatcher}-num-sms", stack.dispatcher_sms, field="stack.dispatcher_sms")
+    if not stack.overlap_experts:
+        return
+    lacks = {
+        "without expert parallelism": plan.ep == 1,
+        "with whole layers recomputed": plan.recompute == "full",
+        "in a pipeline that is not interleaved": plan.pp > 1 and plan.num_chunks == 1,
+        "in fp32": scenario.training.precision == "fp32",
+        "beside multi-token prediction without a pipeline": scenario.model.num_mtp_layers > 0 and plan.pp == 1,
+        "beside several modules of multi-token prediction": scenario.model.num_mtp_layers > 1,
+        "in CUDA graphs of more than attention and routers": stack.cuda_graphs == "full_iteration"
+        or "mlp" in stack.cuda_graph_scope,
+    }
+    missing = [name for name, asked in lacks.items() if asked]
+    if missing:
+        nearest = "--set stack.overlap_experts=false"
+        account.refuse("stack.overlap_experts", f"tokens do not travel beside computation {missing[0]}", nearest)
+    else:
+        options.say("overlap-moe-expert-parallel-comm", field="stack.overlap_experts")
+
+
+def _graphs(options: Options) -> None:
+    stack, account = options.account.scenario.stack, options.account
+    account.cover("stack.cuda_graphs", "stack.cuda_graph_scope")
+    if stack.cuda_graphs == "none":
+        return
+    options.group("CUDA graphs")
+    whole = stack.cuda_graphs == "full_iteration"
+    again = {*account.scenario.plan.recompute_modules} & (
+        {"core_attn", "mlp", "moe"} if whole else {"core_attn", "mlp"}
+    )
+    graphed = {"core_attn": "attn", "mlp": "mlp"}
+    if account.scenario.model.dropout and any(whole or graphed[each] in stack.cuda_graph_scope for each in again):
+        account.refuse("stack.cuda_graphs", "a graph runs nothing again that draws dropout", "--set model.dropout=0")
+    options.say("cuda-graph-impl", "local" if whole else "transformer_engine", field="stack.cuda_graphs")
+    scope = ("full_iteration",) if whole else stack.cuda_graph_scope
+    options.say("cuda-graph-scope", *scope, field="stack.cuda_graph_scope")
+    options.say("te-rng-tracker")
+    if whole:
+        options.say("no-check-for-nan-in-loss-and-grad")  # a check would wait for the GPU inside the graph

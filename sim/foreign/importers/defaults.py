@@ -1,0 +1,195 @@
+"""What a foreign file does not say: cluster, number of GPUs, batch, sequences. Filled in openly, never in silence."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sim.errors import SpecError
+from sim.foreign.importers.keys import table
+from sim.foreign.importers.ledger import Ledger, Section, short
+from sim.specs.formats import FORMATS
+from sim.specs.hardware import ClusterSpec
+from sim.specs.loading import resolve
+from sim.specs.model import ModelSpec
+
+CLUSTER = "superpod-h100"
+CLUSTERS = {
+    "v100": "dgx-2h-superpod",
+    "a100": "superpod-a100",
+    "h100": "superpod-h100",
+    "h200": "superpod-h200",
+    "b200": "superpod-b200",
+    "gb200": "superpod-gb200",
+}
+"""By the kind of GPU, where a file names that and no machine."""
+CLUSTER_OF_FOUR_BITS = "superpod-b200"
+"""Where multiplies in 4 bits, which the usual cluster has not, are asked for."""
+TOKENS_A_STEP = 4e6
+"""Of large pre-training runs (Llama 3's first stage, arXiv:2407.21783, section 3.4.1)."""
+LONGEST = 4096
+"""Tokens a sequence where nothing is said; models are pre-trained on shorter ones than they can read."""
+STATE_BYTES = 18
+"""A parameter in mixed precision: weight, fp32 gradient, master weight and Adam's two moments. [bytes]"""
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What the caller says besides the file.
+
+    gpus : how many.
+    cluster : a preset's name.
+    model : a preset's name, or a path of a `config.json`.
+    recipe : of a Python file, the function or name that is meant, with arguments if need be: "pretrain(nodes=4)".
+    args : what a script is called with, `$1` first.
+    env : variables of the environment that a script runs in.
+    """
+
+    gpus: int | None = None
+    cluster: str | None = None
+    model: str | None = None
+    recipe: str | None = None
+    args: Sequence[Any] = ()
+    env: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """A foreign file, and what the caller says of its run.
+
+    text, data : what stands in it; data of JSON or TOML, None for a script or Python.
+    model : the section `model` that the caller gave, if any.
+    folder : where a DeepSpeed file's `config.json` may lie.
+    """
+
+    text: str
+    data: Any
+    ledger: Ledger
+    given: Given
+    model: Any = None
+    folder: Path | None = None
+
+
+def cluster_of(given: Given, ledger: Ledger, asked: Sequence[str] = ()) -> tuple[str, ClusterSpec]:
+    """(name of the preset, the cluster).
+
+    asked : options of a scheduler that may name a kind of GPU: "--constraint=a100", "--gres=gpu:h100:8".
+
+    Raises
+    ------
+    SpecError
+        No such preset.
+    """
+    named = ((word, gpu) for word in asked for gpu in CLUSTERS if gpu in re.split(r"[^a-z0-9]+", word.lower()))
+    if given.cluster is None:
+        word, gpu = next(named, ("", ""))
+        why = f"{short(word)} names the GPU, not the machine" if gpu else "the file names none"
+        name = ledger.assume("cluster", CLUSTERS.get(gpu, CLUSTER), f"{why}; --cluster NAME")
+    else:
+        name = ledger.took("cluster", given.cluster, "--cluster")
+    return name, ClusterSpec.read(resolve(name, "cluster"), "cluster")
+
+
+def cluster_section(name: str, cluster: ClusterSpec, gpus: int, given: Given, ledger: Ledger) -> Any:
+    """The section `cluster`: the preset, enlarged where nobody chose it and the plan needs more GPUs."""
+    if gpus <= cluster.num_gpus or given.cluster is not None:
+        return name
+    nodes = -(-gpus // cluster.node.gpus_per_node)
+    ledger.assume("cluster.num_nodes", nodes, f"for {gpus:,} GPUs; the preset has {cluster.num_nodes:,} nodes")
+    return {"preset": name, "num_nodes": nodes}
+
+
+def with_units_of(cluster: Any, precision: str, given: Given, ledger: Ledger) -> Any:
+    """The section `cluster`; where nobody chose one, a cluster whose GPUs multiply in that precision."""
+    if given.cluster is not None or precision not in FORMATS or FORMATS[precision].peak != "fp4":
+        return cluster
+    taken = cluster if isinstance(cluster, str) else cluster["preset"]
+    if "fp4" in ClusterSpec.read(resolve(taken, "cluster"), "cluster").gpu.peak_flop_per_s:
+        return cluster
+    name = ledger.assume("cluster", CLUSTER_OF_FOUR_BITS, f"{taken} has no units for {precision}; --cluster NAME")
+    return name if isinstance(cluster, str) else {**cluster, "preset": name}
+
+
+def fewest_gpus(
+    model: dict[str, Any],
+    cluster: ClusterSpec,
+    ledger: Ledger,
+    unit: int = 1,
+    batch: tuple[int | None, int, int] = (None, 1, 1),
+    *,
+    frozen: bool = False,
+) -> int:
+    """GPUs where nobody says how many: the smallest multiple of a node and of `unit`, a power of two of them, whose
+    memory the states fill by half. Of a frozen model those are its 16-bit weights.
+
+    batch : of the whole step, if it is known; GPUs a replica; sequences that a replica takes at once. There are no more
+        replicas than share the batch evenly.
+    """
+    shape = ModelSpec.read(model, "model")
+    attention = 2 * (shape.num_heads + shape.num_kv_heads) * shape.head_dim
+    tables = shape.vocab_size * (1 if shape.tied_embeddings else 2)
+    dense = shape.num_dense_layers if shape.num_experts else shape.num_layers
+    experts = shape.num_experts * shape.expert_intermediate_size + shape.shared_expert_intermediate_size
+    widths = dense * shape.intermediate_size + (shape.num_layers - dense) * experts
+    mlps = (3 if shape.gated_mlp else 2) * widths
+    matrices = shape.hidden_size * (shape.num_layers * attention + mlps + tables)
+    gpus = unit
+    while gpus % cluster.node.gpus_per_node and gpus < cluster.node.gpus_per_node:
+        gpus *= 2
+    states = (2 if frozen else STATE_BYTES) * matrices
+    while gpus * cluster.gpu.memory_bytes < 2 * states and gpus < 2**24:
+        gpus *= 2
+    whole, replica, at_once = batch
+    while whole and gpus > unit and gpus % 2 == 0 and (gpus % replica or whole % (gpus // replica * at_once)):
+        gpus //= 2
+    return int(ledger.assume("GPUs", gpus, "so many hold the model's states; --gpus N"))
+
+
+def deal_experts(plan: Section, model: dict[str, Any], cluster: ClusterSpec, gpus: int) -> None:
+    """Expert parallelism of a plan whose GPUs are all replicas: over a node as far as the experts go."""
+    experts = ModelSpec.read(model, "model").num_experts
+    if experts:
+        ep = math.gcd(experts, cluster.node.gpus_per_node, gpus)
+        plan.assume("ep", ep, f"a node's GPUs share the {experts} experts")
+
+
+def assume_batch(training: Section, replica: int) -> None:
+    """A global batch of about TOKENS_A_STEP, a multiple of what the replicas take at once. [sequences]"""
+    batch = max(1, round(TOKENS_A_STEP / training["sequence_length"] / replica)) * replica
+    training.assume("global_batch_size", batch, "about four million tokens a step")
+
+
+def assume_sequence(training: Section, model: dict[str, Any]) -> None:
+    """A sequence length the model can take. [tokens]"""
+    longest = int(model.get("max_sequence_length", ModelSpec.model_fields["max_sequence_length"].default))
+    training.assume("sequence_length", min(longest, LONGEST), f"what the model reads, at most {LONGEST:,}")
+
+
+def replicas(gpus: int, unit: int, ledger: Ledger, what: str) -> int:
+    """How many model replicas so many GPUs hold.
+
+    Raises
+    ------
+    SpecError
+        A number of GPUs that they do not divide.
+    """
+    if gpus % unit:
+        near = max(1, round(gpus / unit)) * unit
+        raise SpecError(f"{ledger.where}: {gpus:,} GPUs are no multiple of {what} = {unit:,}; nearest: --gpus {near:,}")
+    return gpus // unit
+
+
+def take_optimizer(training: Section, name: str | None, source: str) -> None:
+    """Fields of training for an optimizer by the name that a framework gives it; unknown ones are priced as Adam."""
+    if name is None:
+        return
+    plain = name.lower().replace("_", "").replace("-", "")
+    known = {each: fields for group in table("optimizers").values() for each, fields in group.items()}
+    if plain not in known:
+        training.ledger.ignore(source, name, "priced as Adam", matters=True)
+    for field, value in known.get(plain, {}).items():
+        training.took(field, value, source)

@@ -1,0 +1,91 @@
+"""Models of the hub by name, as recipes of fine-tuning have them: presets, and the shapes in hub_models.yaml."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from sim.errors import SpecError
+from sim.foreign.importers.defaults import Foreign
+from sim.foreign.importers.huggingface.config import given_model, read_model
+from sim.foreign.importers.keys import table
+from sim.foreign.importers.ledger import Ledger, short
+from sim.specs.presets import model_preset, preset_names
+
+_TABLE = "hub_models"
+
+
+def named_model(name: str, source: str, file: Foreign) -> Any:
+    """The section `model` of what a file names: a folder beside it with a config.json, a preset, a model of the hub.
+
+    source : the key that names it, for messages.
+
+    Raises
+    ------
+    SpecError
+        None of them.
+    """
+    beside = _beside(name, file.folder)
+    if beside is not None:
+        return given_model(str(beside), file.ledger)
+    found = known_model(name)
+    if found is None:
+        raise SpecError(
+            f"{file.ledger.where}: {source} {short(name)!r} is none of the models that flopcast has; "
+            "give --model config.json, that model's own, or --model PRESET"
+        )
+    shown = found if isinstance(found, str) else found["name"]
+    file.ledger.took("model", shown, f"{source} {short(name)}")
+    if name.lower().endswith(tuple(table(_TABLE)["quantised"])):
+        why = "weights that are stored in fewer bits are priced in the precision of the training"
+        file.ledger.ignore(source, name, why, matters=True)
+    return found
+
+
+def known_model(name: str) -> str | dict[str, Any] | None:
+    """The preset that a model's name stands for, or its shape; None where neither is known.
+
+    Owners and endings such as -Instruct or -bnb-4bit are taken off: fine-tuned models have the shape of their base.
+    """
+    known = table(_TABLE)
+    plain = name.strip().partition("@")[0].rstrip("/").rpartition("/")[2].lower()  # without a revision behind @
+    for part in known["inside"]:
+        plain = plain.replace(part, "-")
+    for repository in _shorter(plain, known["endings"]):
+        same = known["same"].get(repository, repository)
+        if same in known["models"]:
+            return _section(same, name)
+        try:
+            return model_preset(same)
+        except SpecError:
+            continue
+    return None
+
+
+def _shorter(name: str, endings: list[str]) -> list[str]:
+    """The name, without meta- before it, and without one ending after the other."""
+    names = [name.removeprefix("meta-")]
+    while (ending := next((end for end in endings if names[-1].endswith(end)), None)) is not None:
+        names.append(names[-1].removesuffix(ending))
+    return names
+
+
+def _section(row: str, name: str) -> dict[str, Any]:
+    known = table(_TABLE)
+    kind, *numbers, others, _ = known["models"][row]
+    told = {key: value for key, value in zip(known["columns"], numbers, strict=True) if value is not None}
+    config = {"model_type": kind, **told, **others, "name_or_path": name}
+    return read_model(config, Ledger(name))
+
+
+def _beside(name: str, folder: Path | None) -> Path | None:
+    """A config.json in a folder that the file names, relative to its own."""
+    if folder is None or name.startswith(("/", "~")) or ".." in name or "\0" in name:
+        return None
+    path = folder / name / "config.json"
+    return path if path.is_file() else None
+
+
+def model_names() -> list[str]:
+    """All names of models that are known, presets' and the hub's."""
+    return [*preset_names("models"), *table(_TABLE)["models"], *table(_TABLE)["same"]]

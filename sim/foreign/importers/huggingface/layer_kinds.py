@@ -1,0 +1,269 @@
+"""Kinds of layers in Hugging Face's `config.json`: which see a window or a piece of the sequence, which carry a state,
+which have experts. A file says it in `layer_types` and `mlp_layer_types`, or by its architecture's older keys; what a
+scenario says is the shortest list that repeats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from sim.errors import SpecError
+from sim.foreign.importers.huggingface.config_keys import ConfigKeys
+from sim.foreign.importers.keys import Keys, table
+
+Fields = dict[str, Any]
+Words = list[str]
+FULL, SLIDING, CHUNKED, LINEAR = "full_attention", "sliding_attention", "chunked_attention", "linear_attention"
+_OLDER: dict[str, str] = {"attention": FULL, "mamba": LINEAR, "global": FULL, "local": SLIDING}
+"""Older words for the same (transformers: configuration_utils.py)."""
+_BLOCKS = {"M": LINEAR, "*": FULL, "-": "mlp", "E": "moe"}
+"""Letters of Nemotron-H's hybrid_override_pattern."""
+MOST_LAYERS = 100_000
+
+
+def number_of_layers(keys: Keys) -> int:
+    """What the file says, or 0: reading the sizes complains of it."""
+    found = (keys.raw(name) for name in table("huggingface")["fields"]["num_layers"])
+    count = next((value for value in found if value is not None), 0)
+    return count if isinstance(count, int) and 0 <= count <= MOST_LAYERS else 0
+
+
+def shortest(items: Sequence[str]) -> Words:
+    """The shortest list that, repeated and cut, gives these; all of them where none repeats."""
+    for length in range(1, max(1, len(items) // 2) + 1):
+        if all(item == items[place % length] for place, item in enumerate(items)):
+            return list(items[:length])
+    return list(items)
+
+
+def mixers(rule: Mapping[str, Any], keys: ConfigKeys) -> Fields:
+    """Fields that say what mixes the tokens of each layer.
+
+    rule : the architecture's `layers`: `pattern`, a name of `PATTERNS`, with what it needs; `state`, what carries one
+        where a layer has linear attention; `switch`, a key without which there are no windows.
+    """
+    listed = _listed("layer_types", keys)
+    words = PATTERNS[rule.get("pattern", "every")](rule, keys) if listed is None else listed
+    off = "switch" in rule and not keys.flag(rule["switch"])
+    named = rule.get("key_of_window", "sliding_window")
+    window, said = _width_of(named, SLIDING in words and not off, keys)
+    window = None if off else window
+    piece, _ = _width_of("attention_chunk_size", CHUNKED in words, keys)
+    known = {FULL: FULL, SLIDING: SLIDING if window else FULL, CHUNKED: CHUNKED if piece else FULL}
+    if "state" in rule:
+        known[LINEAR] = rule["state"]
+    strange = next(((place, word) for place, word in enumerate(words) if word not in known), None)
+    if strange is not None:
+        raise keys.wrong("layer_types", strange[1], f"of layer {strange[0]} is none of {', '.join(known)}")
+    kinds = [known[word] for word in words]
+    if set(kinds) <= {FULL}:
+        if said and window:
+            keys.ledger.ignore(named, window, "no layer sees a window")
+        return {}
+    return {
+        "layer_types": shortest(kinds),
+        **({"sliding_window": window} if SLIDING in kinds else {}),
+        **({"attention_chunk_size": piece} if CHUNKED in kinds else {}),
+    }
+
+
+def _width_of(name: str, seen: bool, keys: ConfigKeys) -> tuple[int | None, bool]:
+    """(tokens of a window or a piece, whether the file says so); what the class has counts where a layer sees it."""
+    said = keys.states(name)
+    if not said and not seen:
+        keys.forget(name)
+    return keys.whole(name, least=0), said
+
+
+def _listed(name: str, keys: Keys) -> Words | None:
+    """A list of words, one a layer, or None."""
+    words: Any = keys.take(name)[1]
+    if words is None:
+        return None
+    layers = number_of_layers(keys)
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words) or len(words) > MOST_LAYERS:
+        raise keys.wrong(name, words, "must list the kinds of layers")
+    if len(words) != layers:
+        raise keys.wrong(name, words, f"lists {len(words)} layers, but there are {layers}")
+    return [_OLDER.get(str(word), str(word)) for word in words]
+
+
+def _every(rule: Mapping[str, Any], keys: Keys) -> Words:
+    """Full attention in every `full`-th layer, windows or what `of` says in the others."""
+    other, every = rule.get("of", SLIDING if rule else FULL), rule.get("full", 0)
+    if "key" in rule:
+        key, said = keys.take(rule["key"])
+        if isinstance(said, str):  # a piece that repeats, L for local and G for global (EXAONE 4)
+            if not said or set(said) - {"L", "G"} or len(said) > MOST_LAYERS:
+                raise keys.wrong(key, said, "must be a whole number, or letters L and G")
+            return [(SLIDING, FULL)[said[layer % len(said)] == "G"] for layer in range(number_of_layers(keys))]
+        if said is not None and (isinstance(said, bool) or not isinstance(said, int) or said < 0):
+            raise keys.wrong(key, said, "must be a whole number from 0")
+        every = every if said is None else said
+    ahead = 0 if rule.get("first") else 1
+    return [FULL if every and (layer + ahead) % every == 0 else other for layer in range(number_of_layers(keys))]
+
+
+def _must_list(rule: Mapping[str, Any], keys: Keys) -> Words:
+    """Nothing that a short rule would say."""
+    raise SpecError(f"{keys.ledger.where}: {keys.label}layer_types is missing; it says which layers see a window")
+
+
+def _above(rule: Mapping[str, Any], keys: Keys) -> Words:
+    """Windows in layers from `max_window_layers` on (Qwen 2 and 3)."""
+    first = keys.whole("max_window_layers", least=0)
+    first = 28 if first is None else first
+    return [SLIDING if layer >= first else FULL for layer in range(number_of_layers(keys))]
+
+
+def _even_below(rule: Mapping[str, Any], keys: Keys) -> Words:
+    """Windows in every other layer before `max_window_layers` (Qwen2-MoE)."""
+    end = keys.whole("max_window_layers", least=0)
+    end = 28 if end is None else end
+    return [SLIDING if layer % 2 == 0 and layer < end else FULL for layer in range(number_of_layers(keys))]
+
+
+def _with_positions(rule: Mapping[str, Any], keys: Keys) -> Words:
+    """By whether a layer turns queries and keys: `turned` where it does, `unturned` where not (Llama 4, SmolLM 3)."""
+    _, turned = keys.take("no_rope_layers")
+    interval, layers = keys.whole("no_rope_layer_interval") or 4, number_of_layers(keys)
+    if not turned:
+        turned = [int((layer + 1) % interval != 0) for layer in range(layers)]
+    if not isinstance(turned, list) or len(turned) < layers:
+        raise keys.wrong("no_rope_layers", turned, f"must list the {layers} layers")
+    return [rule["turned"] if turned[layer] else rule["unturned"] for layer in range(layers)]
+
+
+def _attention_types(rule: Mapping[str, Any], keys: Keys) -> Words:
+    """GPT-Neo's `[[["global", "local"], 12]]`: pieces, and how often each."""
+    _, pieces = keys.take("attention_types")
+    words: Words = []
+    layers = number_of_layers(keys)
+    if pieces is None:
+        return [(FULL, SLIDING)[layer % 2] for layer in range(layers)]
+    try:
+        for piece, times in pieces:
+            words += [_OLDER[word] for word in piece] * min(times, MOST_LAYERS)
+    except (KeyError, TypeError, ValueError):
+        raise keys.wrong("attention_types", pieces, "must be pieces of global and local, with their numbers") from None
+    if len(words) != layers:
+        raise keys.wrong("attention_types", pieces, f"lists {len(words)} layers, but there are {layers}")
+    return words
+
+
+def _numbered(rule: Mapping[str, Any], keys: Keys) -> Words:
+    """Full attention in the layers that `attn_layer_indices` numbers (Bamba)."""
+    full = _numbers("attn_layer_indices", keys) or []
+    return [FULL if layer in full else LINEAR for layer in range(number_of_layers(keys))]
+
+
+def _kimi(rule: Mapping[str, Any], keys: Keys) -> Words:
+    """Full attention in the layers that `linear_attn_config` numbers from 1, else in every fourth but the first."""
+    numbers, layers = keys.raw("linear_attn_config"), number_of_layers(keys)
+    full = numbers.get("full_attn_layers") if isinstance(numbers, Mapping) else None
+    if full is None:
+        return [FULL if layer and layer % 4 == 0 else LINEAR for layer in range(layers)]
+    if not isinstance(full, list):
+        raise keys.wrong("linear_attn_config.full_attn_layers", full, "must list numbers of layers")
+    return [FULL if layer + 1 in full else LINEAR for layer in range(layers)]
+
+
+def _numbers(name: str, keys: Keys) -> list[int] | None:
+    numbers: list[int] | None = keys.take(name)[1]
+    good = isinstance(numbers, list) and all(type(number) is int for number in numbers)
+    if numbers is not None and not good:
+        raise keys.wrong(name, numbers, "must list numbers of layers")
+    return numbers
+
+
+PATTERNS: dict[str, Callable[[Mapping[str, Any], Keys], Words]] = {
+    "every": _every,
+    "listed": _must_list,
+    "above": _above,
+    "even_below": _even_below,
+    "with_positions": _with_positions,
+    "attention_types": _attention_types,
+    "numbered": _numbered,
+    "kimi": _kimi,
+}
+"""What a file means that does not list its layers' types, by the name that the table gives it."""
+
+
+def blocks(keys: Keys) -> Fields:
+    """Nemotron-H, whose layers are one block each: a state, attention, an MLP or experts."""
+    _, words = keys.take("layers_block_type", "layer_types")
+    key, letters = keys.take("hybrid_override_pattern")
+    if words is None:
+        if not isinstance(letters, str) or not letters or set(letters) - _BLOCKS.keys():
+            raise keys.wrong(key, letters, f"must say the layers, each one of {' '.join(_BLOCKS)}")
+        words = [_BLOCKS[letter] for letter in letters]
+    known = {FULL, LINEAR, "mlp", "moe"}
+    words = [_OLDER.get(word, word) for word in words] if isinstance(words, list) and words else None
+    strange = next((word for word in words or [None] if word not in known), None)
+    if words is None or strange is not None or len(words) > MOST_LAYERS:
+        raise keys.wrong("layers_block_type", strange, f"must list the layers, each one of {', '.join(sorted(known))}")
+    mixes = {FULL: FULL, LINEAR: "mamba2"}
+    mlps = {"mlp": "dense", "moe": "sparse"}
+    return {
+        "num_layers": len(words),
+        "layer_types": shortest([mixes.get(word, "none") for word in words]),
+        "mlp_layer_types": shortest([mlps.get(word, "none") for word in words]),
+    }
+
+
+def experts_in(sparse: Sequence[bool], keys: Keys) -> Fields:
+    """Which layers have experts: those that `mlp_layer_types` lists, or else these, one a layer."""
+    listed = _listed("mlp_layer_types", keys)
+    if listed is not None:
+        wrong = next((word for word in listed if word not in ("dense", "sparse")), None)
+        if wrong is not None:
+            raise keys.wrong("mlp_layer_types", wrong, "must be dense or sparse")
+        sparse = [word == "sparse" for word in listed]
+    return dealt_experts(sparse)
+
+
+def dealt_experts(sparse: Sequence[bool]) -> Fields:
+    """Fields that say which layers have experts: behind so many first layers, or in a pattern."""
+    dense = list(sparse).index(True) if any(sparse) else len(sparse)
+    if all(sparse[dense:]):
+        return {"num_dense_layers": dense}
+    return {"mlp_layer_types": shortest(["sparse" if each else "dense" for each in sparse])}
+
+
+def after_the_first(keys: Keys) -> Fields:
+    """Experts after `first_k_dense_replace` layers, in every layer whose number `moe_layer_freq` divides."""
+    first = keys.whole("first_k_dense_replace", least=0) or 0
+    layers, (_, frequency) = number_of_layers(keys), keys.take("moe_layer_freq")
+    if isinstance(frequency, list):  # one mark a layer
+        if len(frequency) != layers or not set(map(str, frequency)) <= {"0", "1"}:
+            raise keys.wrong("moe_layer_freq", frequency, f"must have a 0 or a 1 for each of {layers} layers")
+        return experts_in([mark == 1 for mark in frequency], keys)
+    every = 1 if frequency is None else frequency
+    if isinstance(every, bool) or not isinstance(every, int) or every < 1:
+        raise keys.wrong("moe_layer_freq", frequency, "must be a whole number from 1, or a list of 0 and 1")
+    return experts_in([layer >= first and layer % every == 0 for layer in range(layers)], keys)
+
+
+def by_step(keys: Keys) -> Fields:
+    """Experts in every `decoder_sparse_step`-th layer but those of `mlp_only_layers` (Qwen)."""
+    step, without = keys.whole("decoder_sparse_step") or 1, _numbers("mlp_only_layers", keys) or []
+    layers = number_of_layers(keys)
+    return experts_in([layer not in without and (layer + 1) % step == 0 for layer in range(layers)], keys)
+
+
+def interleaved(keys: Keys) -> Fields:
+    """Experts in the layers of `moe_layers`, or in every `interleave_moe_layer_step`-th (Llama 4)."""
+    step, named = keys.whole("interleave_moe_layer_step") or 1, _numbers("moe_layers", keys)
+    layers = range(number_of_layers(keys))
+    return experts_in([layer in named if named is not None else (layer + 1) % step == 0 for layer in layers], keys)
+
+
+def between(keys: Keys) -> Fields:
+    """Experts from `moe_layer_start_index` to `moe_layer_end_index`, in every `moe_layer_interval`-th layer (ERNIE)."""
+    first = keys.whole("moe_layer_start_index", least=0)
+    last, step = keys.whole("moe_layer_end_index", least=-1), keys.whole("moe_layer_interval") or 1
+    layers = number_of_layers(keys)
+    first = 1 if first is None else first
+    last = layers - 1 if last in (None, -1) else last
+    return experts_in([(layer + 1) % step == 0 and first <= layer <= int(last or 0) for layer in range(layers)], keys)

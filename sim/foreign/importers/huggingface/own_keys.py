@@ -1,0 +1,200 @@
+"""Keys that one architecture alone has in Hugging Face's `config.json`, and fields that follow from several at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from sim.foreign.importers.huggingface.config_keys import ConfigKeys
+from sim.foreign.importers.huggingface.own_experts import EXPERTS
+from sim.foreign.importers.keys import MOST
+
+Fields = dict[str, Any]
+
+
+def _falcon(keys: ConfigKeys) -> Fields:
+    new, parallel = bool(keys.flag("new_decoder_architecture")), keys.flag("parallel_attn")
+    heads, kv_heads = keys.raw("num_attention_heads") or keys.raw("n_head"), keys.whole("num_kv_heads", "n_head_kv")
+    multi_query = keys.flag("multi_query")
+    norms = keys.whole("num_ln_in_parallel_attn")
+    one = norms == 1 if new else parallel is not False
+    return {
+        "bias": bool(keys.flag("bias")),
+        "norms_per_layer": 1 if one else 2,
+        "num_kv_heads": (kv_heads or heads) if new else heads if multi_query is False else 1,
+        "position": "none" if keys.flag("alibi") else "rotary",
+    }
+
+
+def _embedding_projection(keys: ConfigKeys) -> Fields:
+    """OPT's embeddings that are narrower than its layers are refused."""
+    narrow, hidden = keys.whole("word_embed_proj_dim"), keys.raw("hidden_size")
+    if narrow is not None and narrow != hidden:
+        raise keys.wrong("word_embed_proj_dim", narrow, f"projects embeddings to {hidden}, which flopcast cannot count")
+    return {}
+
+
+def _pruned_head(keys: ConfigKeys) -> Fields:
+    """Apertus 1.5's head without the rows of pictures and sound, which its embedding has, is refused."""
+    rows, vocabulary = keys.whole("output_vocab_size"), keys.raw("vocab_size")
+    if rows is not None and rows != vocabulary:
+        raise keys.wrong(
+            "output_vocab_size",
+            rows,
+            f"gives the head other rows than the embedding's {vocabulary}, which flopcast cannot count",
+        )
+    return {}
+
+
+def _delta(keys: ConfigKeys) -> Fields:
+    """Gated delta net: heads of values and of keys."""
+    return {
+        "linear_num_heads": keys.needed("linear_num_value_heads"),
+        "linear_head_dim": keys.needed("linear_value_head_dim"),
+        "linear_num_key_heads": keys.needed("linear_num_key_heads"),
+        "linear_key_head_dim": keys.needed("linear_key_head_dim"),
+        "linear_conv_kernel": keys.whole("linear_conv_kernel_dim") or 4,
+    }
+
+
+def _turned(keys: ConfigKeys) -> Fields:
+    """Rotary positions where the file has any parameters of theirs."""
+    return {"position": "rotary" if keys.raw("rope_parameters") or keys.raw("rope_theta") else "none"}
+
+
+def _kimi_delta(keys: ConfigKeys) -> Fields:
+    """Kimi delta attention, whose sizes stand in a section of their own in files on the hub."""
+    inside = keys.section("linear_attn_config")
+    inside.take("full_attn_layers")
+    inside.take("kda_layers")  # which the pattern of layers has read
+    if inside.flag("use_full_rank_gate"):
+        raise inside.wrong("use_full_rank_gate", True, "makes gates of another shape, which flopcast cannot count")
+    own = {
+        "linear_num_heads": inside.whole("num_heads") or keys.whole("linear_num_heads"),
+        "linear_head_dim": inside.whole("head_dim") or keys.whole("linear_head_dim"),
+        "linear_conv_kernel": inside.whole("short_conv_kernel_size") or keys.whole("linear_conv_kernel_dim"),
+    }
+    inside.leave()
+    return {name: value for name, value in own.items() if value is not None}
+
+
+def _mamba(keys: ConfigKeys) -> Fields:
+    """Mamba-2: heads that share the B and C of their group, and a state of so many numbers a column."""
+    heads, width = keys.needed("mamba_n_heads", "mamba_num_heads"), keys.raw("hidden_size")
+    width = width if type(width) is int else 0  # which reading the sizes complains of
+    if keys.raw("mamba_d_head") == "auto":
+        keys.take("mamba_d_head")
+        columns = max(1, (keys.whole("mamba_expand") or 2) * width // heads)
+    else:
+        columns = keys.needed("mamba_d_head", "mamba_head_dim")
+    return {
+        "linear_num_heads": heads,
+        "linear_head_dim": columns,
+        "linear_num_key_heads": keys.whole("mamba_n_groups", "n_groups") or 1,
+        "linear_key_head_dim": keys.needed("mamba_d_state", "ssm_state_size"),
+        "linear_conv_kernel": keys.whole("mamba_d_conv", "conv_kernel") or 4,
+    }
+
+
+def _latent(keys: ConfigKeys) -> Fields:
+    """Latent attention: ranks, and of a head's columns those that turn with the position. Small models of the same type
+    do without it (use_mla)."""
+    if keys.flag("use_mla") is False:
+        for name in ("kv_lora_rank", "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "head_dim"):
+            keys.forget(name)
+            keys.take(name)
+        return {}
+    turning = keys.needed("qk_rope_head_dim")
+    return {
+        # Files may give other numbers for these two, which mean something else or nothing here.
+        "num_kv_heads": keys.raw("num_attention_heads"),
+        "head_dim": keys.needed("qk_nope_head_dim") + turning,
+        "rotary_head_dim": turning,
+        "value_head_dim": keys.needed("v_head_dim"),
+        "key_value_rank": keys.needed("kv_lora_rank"),
+        "query_rank": keys.whole("q_lora_rank") or 0,  # null: from the hidden state itself
+    }
+
+
+def _mpt(keys: ConfigKeys) -> Fields:
+    """MPT: attention and the MLP in sections of their own, of which LLM Foundry writes more than transformers reads."""
+    attention, mlp = keys.section("attn_config"), keys.section("ffn_config")
+    hidden, heads = keys.raw("d_model") or keys.raw("hidden_size"), keys.raw("n_heads")
+    kind = attention.text("attn_type") or "multihead_attention"
+    if kind == "grouped_query_attention":
+        heads = attention.needed("kv_n_heads")
+    elif kind == "multiquery_attention":
+        heads = 1
+    elif kind != "multihead_attention":
+        raise attention.wrong("attn_type", kind, "is an attention that flopcast does not know")
+    for key in ("qk_ln", "qk_gn"):
+        if attention.flag(key):
+            raise attention.wrong(key, True, "norms queries and keys, which flopcast cannot count here")
+    alibi, rotary, learned = attention.flag("alibi"), attention.flag("rope"), keys.flag("learned_pos_emb")
+    position = "none" if alibi is not False else "rotary" if rotary else "none" if learned is False else "learned"
+    biased, norm = (
+        keys.flag("no_bias") is False,
+        "rmsnorm" if "rmsnorm" in (keys.text("norm_type") or "") else "layernorm",
+    )
+    ratio, width = keys.number("expansion_ratio") or 4, mlp.whole("ffn_hidden_size")
+    found = {
+        "position": position,
+        "num_kv_heads": heads,
+        "norm": norm,
+        "bias": biased,
+        "norm_bias": biased and norm == "layernorm",
+        "gated_mlp": "glu" in (mlp.text("ffn_type") or ""),
+        "intermediate_size": width or (int(ratio * hidden) if type(hidden) is int and 0 < hidden <= MOST else 1),
+    }
+    attention.leave()
+    mlp.leave()
+    return found
+
+
+def _first_qwen(keys: ConfigKeys) -> Fields:
+    """Qwen 1 counts both input matrices of its MLP in `intermediate_size`."""
+    columns = keys.whole("kv_channels")
+    return {"intermediate_size": keys.needed("intermediate_size") // 2, **({"head_dim": columns} if columns else {})}
+
+
+def _chatglm(keys: ConfigKeys) -> Fields:
+    """ChatGLM 2 and 3, and GLM 4 in files of the hub."""
+    if keys.raw("inner_hidden_size") or keys.raw("position_encoding_2d"):
+        raise keys.wrong(
+            "model_type", "chatglm", "is here the first ChatGLM, whose attention sees its prompt both ways"
+        )
+    if keys.flag("post_layer_norm") is False:
+        raise keys.wrong("post_layer_norm", False, "leaves no final norm, which flopcast cannot count")
+    bias, groups = keys.flag("add_bias_linear") or False, keys.whole("multi_query_group_num")
+    columns = keys.whole("kv_channels")
+    return {
+        "norm": "layernorm" if keys.flag("rmsnorm") is False else "rmsnorm",
+        "bias": bias,
+        "qkv_bias": bias or bool(keys.flag("add_qkv_bias")),
+        **({"num_kv_heads": groups or 1} if keys.flag("multi_query_attention") else {}),
+        **({"head_dim": columns} if columns else {}),
+    }
+
+
+def _baichuan(keys: ConfigKeys) -> Fields:
+    """Baichuan of 7 billion turns queries and keys; that of 13 billion, which says model_max_length only, is biased by
+    distance (ALiBi)."""
+    return {"position": "rotary" if "max_position_embeddings" in keys else "none"}
+
+
+READERS: dict[str, Callable[[ConfigKeys], Fields]] = {
+    **EXPERTS,
+    "falcon": _falcon,
+    "embedding_projection": _embedding_projection,
+    "pruned_head": _pruned_head,
+    "mpt": _mpt,
+    "first_qwen": _first_qwen,
+    "chatglm": _chatglm,
+    "baichuan": _baichuan,
+    "latent": _latent,
+    "delta": _delta,
+    "turned": _turned,
+    "kimi_delta": _kimi_delta,
+    "mamba": _mamba,
+}
+"""What the table calls readers: fields that follow from keys of one architecture, beyond switches."""

@@ -1,0 +1,272 @@
+"""Foreign files as scenarios: which kind a file is, its reader, and the scenario that comes of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from sim.errors import SpecError, nearest
+from sim.foreign.importers.deepspeed import is_deepspeed, read_deepspeed
+from sim.foreign.importers.defaults import Foreign, Given, with_units_of
+from sim.foreign.importers.huggingface.config import given_model, is_huggingface, read_huggingface
+from sim.foreign.importers.ledger import HEADINGS, Ledger, Section, entry_lines, short
+from sim.foreign.importers.megatron.script import is_megatron, read_megatron
+from sim.foreign.importers.nemo.bridge import is_megatron_bridge, read_megatron_bridge
+from sim.foreign.importers.nemo.overrides import is_overrides, read_overrides
+from sim.foreign.importers.nemo.recipe import is_nemo, read_nemo
+from sim.foreign.importers.recipes.kinds import RECIPES, reason_of_text
+from sim.foreign.importers.recipes.signs import has_signs, telling
+from sim.foreign.importers.sources import parse_json, parse_toml, text_of
+from sim.foreign.importers.torchtitan.job_config import is_torchtitan, read_torchtitan
+from sim.foreign.importers.torchtitan.python_config import is_torchtitan_python
+from sim.specs.loading import build_scenario
+from sim.specs.scenario import Scenario
+from sim.specs.yaml12 import parse_yaml
+
+KINDS = {
+    "huggingface": "Hugging Face config.json",
+    "megatron": "Megatron-LM launch script",
+    "torchtitan": "torchtitan configuration",
+    "deepspeed": "DeepSpeed configuration",
+    **{kind: called for kind, (called, _) in RECIPES.items()},
+    "megatron_bridge": "Megatron-Bridge recipe",
+    "nemo": "NeMo recipe",
+}
+"""Kinds of files, and what messages call them."""
+
+
+class Reader(NamedTuple):
+    """How a kind of file is told, and read.
+
+    forms : "data" of JSON, TOML or YAML; or a text: "script" of a shell, or "python".
+    fits : whether data, or a text, are of the kind. The first kind that fits counts.
+    read : to a scenario's sections.
+    """
+
+    forms: tuple[Literal["data", "script", "python"], ...]
+    fits: Callable[[Any], bool]
+    read: Callable[[Foreign], dict[str, Any]]
+
+
+_READERS = {
+    **{kind: Reader(("data",), partial(has_signs, kind), read) for kind, (_, read) in RECIPES.items()},
+    "huggingface": Reader(("data",), is_huggingface, read_huggingface),
+    "torchtitan": Reader(("data",), is_torchtitan, read_torchtitan),
+    "deepspeed": Reader(("data",), is_deepspeed, read_deepspeed),
+    "megatron": Reader(("script", "data"), is_megatron, read_megatron),
+}
+_IN_SCRIPTS = {
+    "bridge_yaml": Reader(("script",), is_overrides, read_overrides),
+    **{kind: reader for kind, reader in _READERS.items() if "script" in reader.forms},
+}
+"""Of scripts; a kind of them may have files of data too, with a reader of their own."""
+_IN_PYTHON = {
+    "torchtitan": Reader(("python",), is_torchtitan_python, read_torchtitan),
+    "megatron_bridge": Reader(("python",), is_megatron_bridge, read_megatron_bridge),
+    "nemo": Reader(("python",), is_nemo, read_nemo),
+}
+"""Of files in Python, whose kinds may have files of data too."""
+
+
+_YAML = re.compile(r"(---|[A-Za-z_][\w.-]*:(\s|$))")
+_PYTHON = re.compile(r"(from\s+[\w.]+\s+import|import\s+\w|def\s+\w|class\s+\w|@\w|\"\"\")")
+"""First lines of files whose name does not say what they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """A foreign file as a scenario.
+
+    kind : one of KINDS.
+    data : the scenario's sections, as in a file.
+    ledger : what was read, filled in and left out.
+    """
+
+    kind: str
+    source: str
+    data: dict[str, Any]
+    ledger: Ledger
+
+    def scenario(self) -> Scenario:
+        """The scenario, validated.
+
+        Raises
+        ------
+        SpecError
+            What the file and the options say does not go together.
+        """
+        return build_scenario(self.data, where=self.source)
+
+    def to_yaml(self) -> str:
+        """A scenario file; what was read, filled in and left out stands in it as comments."""
+        import yaml
+
+        lines = [f"# From {short(self.source)}, a {KINDS[self.kind]}."]
+        lines += [f"# {self.ledger.confidence}."]
+        for part, heading in HEADINGS.items():
+            entries = getattr(self.ledger, part)
+            lines += [f"# {heading}:"] if entries else []
+            lines += [f"#   {line}" for line in entry_lines(entries, by_note=part in ("unpriced", "immaterial"))]
+        body = yaml.safe_dump(self.data, sort_keys=False, allow_unicode=True, width=120)
+        return "\n".join(lines) + "\n" + body
+
+
+def import_file(
+    path: Path | str, given: Given | None = None, *, kind: str | None = None, overrides: Sequence[str] = ()
+) -> Imported:
+    """Read a foreign configuration.
+
+    Parameters
+    ----------
+    path : path
+        A `config.json`, a launch script, torchtitan's TOML, JSON or Python, DeepSpeed's JSON, a recipe in Python.
+    given : Given, optional
+        GPUs, cluster and model, where the file does not say.
+    kind : str, optional
+        One of KINDS; told by the content if not given.
+    overrides : sequence of str
+        "training.sequence_length=8192": fields of the scenario, laid over what was read.
+
+    Raises
+    ------
+    SpecError
+        The file cannot be read, is of no known kind, or describes what flopcast does not model.
+    """
+    path = Path(path)
+    return import_text(text_of(path), str(path), given, kind=kind, overrides=overrides, folder=path.parent)
+
+
+def import_text(
+    text: str,
+    where: str,
+    given: Given | None = None,
+    *,
+    kind: str | None = None,
+    overrides: Sequence[str] = (),
+    folder: Path | None = None,
+) -> Imported:
+    """Read a foreign configuration that is text already; as `import_file` otherwise.
+
+    Parameters
+    ----------
+    where : str
+        What messages call it; its ending tells TOML from JSON and scripts.
+    folder : Path, optional
+        Where a DeepSpeed file's `config.json` may lie.
+    """
+    given = given or Given()
+    if kind is not None and kind not in KINDS:
+        raise SpecError(f"unknown kind of file {kind!r}{nearest(kind, KINDS)}")
+    if given.gpus is not None and not 1 <= given.gpus <= 10**8:
+        raise SpecError(f"--gpus {short(given.gpus)} must be a whole number from 1 to 100,000,000")
+    form, data = _data_in(text, where)
+    found = kind or _kind_of(form, data, text, where)
+    reader = _readers(form).get(found) or (_READERS.get(found) if form == "script" else None)
+    if reader is None:
+        raise SpecError(f"{where}: a {KINDS[found]} is read from no file in Python; give the file itself")
+    if reader.forms == ("data",) and not isinstance(data, Mapping):
+        raise SpecError(f"{where} is no {KINDS[found]}: it holds no mapping of keys")
+    _check_options(given, found, form, where)
+    ledger = Ledger(where)
+    model = None if given.model is None else given_model(given.model, ledger)
+    sections = reader.read(Foreign(text, data, ledger, given, model, folder))
+    ledger.tell_rest()
+    if "cluster" in sections:
+        precision = sections["training"].get("precision", "bf16")
+        sections["cluster"] = with_units_of(sections["cluster"], precision, given, ledger)
+    name = _name(where) if found != "huggingface" else sections["model"]["name"]
+    if form == "python":
+        name = _recipe(ledger) or name
+    # YAML writes plain mappings only.
+    plain = {key: dict(value) if isinstance(value, Section) else value for key, value in sections.items()}
+    sections = {"name": name, "description": f"Imported from {short(where)}", **plain}
+    for override in overrides:
+        _set(sections, override, ledger)
+    imported = Imported(found, where, sections, ledger)
+    imported.scenario()
+    return imported
+
+
+def _data_in(text: str, where: str) -> tuple[str, Any]:
+    """(the form of a text as its name and its first letters tell it, its data; None where it is no data)."""
+    begins, ending = text.lstrip()[:1], Path(where).suffix
+    first = next((line for line in text.splitlines() if line.strip() and not line.startswith("#")), "")
+    told = ending in (".toml", ".yaml", ".yml", ".json", ".py", ".sh", ".slurm", ".sbatch", ".bash")
+    if ending == ".toml" or (not told and begins == "[" and not first.startswith(("[[ ", "[ "))):
+        return "data", parse_toml(text, where)
+    if ending == ".json" or begins == "{":
+        return "data", parse_json(text, where)
+    if ending in (".yaml", ".yml") or (not told and _YAML.match(first)):
+        return "data", parse_yaml(text, where)
+    if ending == ".py" or (not told and _PYTHON.match(first)):
+        return "python", None
+    return "script", None
+
+
+def _check_options(given: Given, found: str, form: str, where: str) -> None:
+    """Refuse options that would say nothing of a file of this kind."""
+    what = f"{where} is a {KINDS[found]}"
+    if given.model is not None and found == "huggingface":
+        raise SpecError(f"{what}, which describes its model itself; leave --model out")
+    if (given.args or given.env) and form != "script":
+        raise SpecError(f"{what}; --arg and --env are of scripts that are called: leave them out")
+    if given.recipe is not None and form != "python" and found != "bridge_yaml":
+        raise SpecError(f"{what}; --recipe chooses one in a Python file: leave it out")
+
+
+def _readers(form: str) -> dict[str, Reader]:
+    return {"python": _IN_PYTHON, "script": _IN_SCRIPTS}.get(form, _READERS)
+
+
+def _kind_of(form: str, data: Any, text: str, where: str) -> str:
+    content = data if form == "data" else text
+    readers = _readers(form)
+    fitting = [kind for kind, reader in readers.items() if form in reader.forms and reader.fits(content)]
+    recipes = [kind for kind in fitting if kind in RECIPES]
+    if len(recipes) > 1:
+        return max(recipes, key=lambda kind: telling(kind, content))
+    kind = next(iter(fitting), None)
+    if kind is None:
+        why = reason_of_text(text) if form != "data" else None
+        if why is not None:
+            raise SpecError(f"{where} {why}")
+        if not text.strip():
+            raise SpecError(f"{where} is empty")
+        if form == "data" and isinstance(data, Mapping) and {"model", "plan"} <= data.keys():
+            raise SpecError(f"{where} looks like a scenario, which needs no import: flopcast estimate {where}")
+        raise SpecError(
+            f"{where} is of no kind that can be imported; known are: {', '.join(KINDS.values())}. --kind NAME "
+            "takes a file for one of them"
+        )
+    return kind
+
+
+def _recipe(ledger: Ledger) -> str | None:
+    """The recipe that was read of a file in Python, which may hold many."""
+    return next((entry.value for entry in ledger.read if entry.name == "recipe"), None)
+
+
+def _set(sections: dict[str, Any], override: str, ledger: Ledger) -> None:
+    """Lay `section.field=value` over what was read."""
+    path, equals, text = override.partition("=")
+    keys = path.strip().split(".")
+    if not equals or not all(keys):
+        raise SpecError(f"--set {override!r} must look like plan.tp=4")
+    value = parse_yaml(text, f"--set {override!r}")
+    target = sections
+    for key in keys[:-1]:
+        below = target.get(key)
+        target[key] = {"preset": below} if isinstance(below, str) else dict(below) if isinstance(below, Mapping) else {}
+        target = target[key]
+    target[keys[-1]] = ledger.took(path.strip(), value, "--set")
+
+
+def _name(where: str) -> str:
+    """The scenario's name: the file's, or its folder's where files of the kind all have one name."""
+    path = Path(where)
+    generic = path.stem in ("config", "ds_config", "train", "run")
+    return short(path.parent.name if generic and path.parent.name else path.stem) or "imported"

@@ -1,0 +1,308 @@
+"""What a foreign file says, key by key: each is taken once and checked, and what nobody took was ignored."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
+from typing import Any, ClassVar
+
+from sim.errors import SpecError
+from sim.foreign.importers.ledger import Ledger, short
+from sim.specs.yaml12 import load_yaml
+
+MOST = 10**15
+"""Larger than any count or size in a training configuration."""
+UNKNOWN = "\0"
+"""A part of a value that only a running script would know. Files with this letter in them are refused."""
+UNKNOWN_KEY = "not known to flopcast"
+NOT_RUN = "only the running script knows; flopcast runs nothing"
+
+
+@dataclass(frozen=True, slots=True)
+class NotKnown:
+    """A value that stands in no text, and why; of Python, on which line."""
+
+    why: str
+    line: int
+
+
+_TABLES = Path(__file__).parents[2] / "presets" / "importers"
+
+
+@cache
+def table(kind: str) -> dict[str, Any]:
+    """What an importer knows of its kind of file: keys, names, architectures, and what is left out and why.
+
+    A table that is `like` another has all that stands in it and not in itself, mapping by mapping.
+    """
+    data: dict[str, Any] = load_yaml(_TABLES / f"{kind}.yaml")
+    base = table(data["like"]) if "like" in data else {}
+    return base | {
+        name: {**base[name], **value} if isinstance(base.get(name), Mapping) and isinstance(value, Mapping) else value
+        for name, value in data.items()
+    }
+
+
+def reason_to_ignore(kind: str, name: str, known: Iterable[str] = ()) -> tuple[str, bool]:
+    """Why a key of a kind of file is left out, and whether it matters for speed.
+
+    Of the table's patterns, which may end in `*`, the longest that fits counts: `unpriced` has what changes the time of
+    a step, or may, `ignored` what does not, or is said elsewhere.
+
+    known : keys that the reader would have taken; a key that nobody knows may be one of them misspelt.
+    """
+    fits = (
+        (len(pattern) + (name == pattern), str(reason), group == "unpriced")
+        for group in ("unpriced", "ignored")
+        for reason, patterns in table(kind).get(group, {}).items()
+        for pattern in patterns
+        if name == pattern or (pattern.endswith("*") and name.startswith(pattern[:-1]))
+    )
+    best = max(fits, key=lambda fit: fit[0], default=None)
+    if best is not None:
+        return best[1], best[2]
+    near = get_close_matches(name, known, n=1, cutoff=0.85)
+    return f"{UNKNOWN_KEY}; perhaps {near[0]} was meant" if near else UNKNOWN_KEY, True
+
+
+class Keys:
+    """The keys of a mapping in a foreign file.
+
+    kind : which table names what is left out.
+    label : what stands before a key in messages and in the account, such as `training.`.
+    """
+
+    _missing: ClassVar = "is missing; without it there is no model"
+
+    def __init__(self, data: Mapping[str, Any], ledger: Ledger, kind: str, label: str = "") -> None:
+        self._data = {str(key): value for key, value in data.items()}
+        self.ledger, self.kind, self.label = ledger, kind, label
+        self._asked: set[str] = set()
+
+    def __contains__(self, key: str) -> bool:
+        return self._data.get(key) is not None
+
+    def raw(self, key: str) -> Any:
+        """A value as it stands, without taking it."""
+        return self._data.get(key)
+
+    def says(self, key: str) -> bool:
+        """Whether the key is there, be it null."""
+        return key in self._data
+
+    def _pop(self, name: str) -> Any:
+        """The value of a key, which is taken; None where it is not there."""
+        self._asked.add(f"{self.label}{name}")
+        value = self._data.pop(name, None)
+        if isinstance(value, NotKnown):
+            raise SpecError(
+                f"{self.ledger.where}, line {value.line}: {self.label}{name} is known only to running code "
+                f"({value.why}); write its value there, or give it by --recipe 'NAME(argument=value)'"
+            )
+        if value is not None:
+            self.ledger.settings[f"{self.label}{name}"] = value
+        return value
+
+    def take(self, *names: str) -> tuple[str, Any]:
+        """(key, value) of the first of several names for the same thing that is there and not null; all are taken."""
+        said = [(name, value) for name in names if (value := self._pop(name)) is not None]
+        found = next(iter(said), (names[0], None))
+        for name, value in said[1:]:
+            if value != found[1]:
+                why = f"{self.label}{found[0]} says it otherwise, and counts"
+                self.ledger.ignore(f"{self.label}{name}", value, why)
+        return found
+
+    def whole(self, *names: str, least: int = 1) -> int | None:
+        """A whole number, or None where none of the keys is there.
+
+        Raises
+        ------
+        SpecError
+            Something else, or out of any reasonable range.
+        """
+        key, value = self.take(*names)
+        if value is None:
+            return None
+        number = self._whole(value)
+        if isinstance(number, bool) or not isinstance(number, int) or not least <= number <= MOST:
+            raise self.wrong(key, value, f"must be a whole number from {least} to {MOST:.0e}")
+        return number
+
+    def needed(self, *names: str, least: int = 1) -> int:
+        """A whole number that the file must say.
+
+        Raises
+        ------
+        SpecError
+            It is not there, or not such a number.
+        """
+        value = self.whole(*names, least=least)
+        if value is None:
+            raise SpecError(f"{self.ledger.where}: {self.label}{names[0]} {self._missing}")
+        return value
+
+    def number(self, *names: str) -> float | None:
+        """A finite number that is not negative, or None."""
+        key, value = self.take(*names)
+        if value is None:
+            return None
+        number = self._number(value)
+        if isinstance(number, bool) or not isinstance(number, (int, float)) or not 0 <= number <= 1e30:
+            raise self.wrong(key, value, "must be a number, zero or more")
+        return float(number)
+
+    def flag(self, *names: str) -> bool | None:
+        """true or false, or None."""
+        key, value = self.take(*names)
+        if value is None or isinstance(value, bool):
+            return value
+        raise self.wrong(key, value, "must be true or false")
+
+    def text(self, *names: str) -> str | None:
+        """Text, or None."""
+        key, value = self.take(*names)
+        if value is None or isinstance(value, str):
+            return value
+        raise self.wrong(key, value, "must be text")
+
+    def section(self, name: str) -> Keys:
+        """The keys of a mapping inside; none where there is no such mapping."""
+        value = self._data.pop(name, None)
+        if value is None:
+            value = {}
+        if not isinstance(value, Mapping):
+            raise self.wrong(name, value, "must hold keys of its own")
+        return Keys(value, self.ledger, self.kind, f"{self.label}{name}.")
+
+    def wrong(self, key: str, value: Any, rule: str) -> SpecError:
+        """The error for a value that breaks a rule."""
+        return SpecError(f"{self.ledger.where}: {self.label}{key} = {short(value)} {rule}")
+
+    def leave(self) -> None:
+        """Note everything that nobody took, each with its reason."""
+        for key, value in _flat(self._data):
+            value = f"?, line {value.line}" if isinstance(value, NotKnown) else value
+            self.ledger.ignore(f"{self.label}{key}", value, *self.reason(key))
+        self._data.clear()
+
+    def rest(self) -> dict[str, Any]:
+        """What nobody has taken."""
+        return dict(self._data)
+
+    def reason(self, key: str) -> tuple[str, bool]:
+        """Why a key is left out, and whether it matters for speed; before a label's colon stands the file's name."""
+        return reason_to_ignore(self.kind, f"{self.label}{key}".rpartition(": ")[2], self._asked)
+
+    def _whole(self, value: Any) -> Any:
+        """A value as a whole number, where it can be taken for one."""
+        whole = isinstance(value, float) and value.is_integer() and abs(value) <= MOST
+        return int(value) if whole else value
+
+    def _number(self, value: Any) -> Any:
+        return value
+
+
+class Arguments(Keys):
+    """Command-line arguments as argparse would read them: `--name value value`, dashes and underscores alike."""
+
+    _missing: ClassVar = "is missing or only known when the script runs; write it out"
+
+    def __init__(self, words: Iterable[str], ledger: Ledger, kind: str = "megatron") -> None:
+        super().__init__({}, ledger, kind, "--")
+        self._spelled: dict[str, str] = {}
+        self.doubtful: list[str] = []
+        """Words that may be arguments, or none: what they are is not known."""
+        name = None
+        for word in words:
+            if word.startswith(f"--{UNKNOWN}"):
+                self.doubtful.append(word)
+                name = None
+            elif word.startswith(UNKNOWN) and len(word) < 3 and (name is None or self._data[name]):
+                if "data" not in (name or ""):  # else one more of its files
+                    self.doubtful.append(word)
+            elif word.startswith("--") or re.fullmatch(r"-[A-Za-z]\w*", word):
+                spelled, equals, value = word.partition("=")
+                name = spelled.lstrip("-").replace("_", "-")
+                self._data[name] = [value] if equals else []
+                self._spelled[name] = spelled
+            elif name is not None:
+                self._data[name].append(word)
+
+    def has(self, *names: str) -> bool:
+        """Whether one of these switches is set; all are taken."""
+        taken = [self._pop(name) for name in names]
+        return any(values is not None for values in taken)
+
+    def take(self, *names: str) -> tuple[str, str | None]:
+        """(name, first value) of the first of these that is set; None where only the running script knows it."""
+        found: tuple[str, str | None] = (names[0], None)
+        for name in names:
+            values = self._pop(name)
+            if values is None:
+                continue
+            value = values[0] if values else ""
+            if found[1] is not None:
+                if value != found[1]:
+                    why = f"--{found[0]} says it otherwise, and counts"
+                    self.ledger.ignore(self._spelled[name], "?" if UNKNOWN in value else value, why)
+                continue
+            if UNKNOWN in value:
+                self.ledger.ignore(self._spelled[name], "?", f"its value {NOT_RUN}", matters=True)
+            else:
+                found = (name, value)
+        return found
+
+    def words(self, *names: str) -> list[str]:
+        """All values of the first of these that is set, of which one may hold several between commas; none if none."""
+        for name in names:
+            values = self._pop(name)
+            if values is None:
+                continue
+            known = [value for value in values if UNKNOWN not in value]
+            if values and not known:
+                self.ledger.ignore(self._spelled[name], "?", f"its value {NOT_RUN}", matters=True)
+            return [word for value in known for word in re.split(r"[\s,\[\]'\"]+", value) if word]
+        return []
+
+    def joined(self, name: str) -> str | None:
+        """All words of an argument as one text: a list or a pair may be written with spaces."""
+        values = self._data.get(name)
+        if values is not None:
+            self._data[name] = ["".join(values)]
+        return self.text(name)
+
+    def wrong(self, key: str, value: Any, rule: str) -> SpecError:
+        """The error for a value that breaks a rule."""
+        return SpecError(f"{self.ledger.where}: {self._spelled.get(key, f'--{key}')} {short(value)!r} {rule}")
+
+    def leave(self) -> None:
+        """Note everything that nobody took, each with its reason."""
+        for name, values in self._data.items():
+            shown = " ".join("?" if UNKNOWN in value else value for value in values)
+            why, matters = reason_to_ignore(self.kind, name, (asked[2:] for asked in self._asked))
+            self.ledger.ignore(self._spelled[name], shown, why, matters)
+        self._data.clear()
+
+    def _whole(self, value: str) -> Any:
+        # argparse's int reads 220_000_000 too.
+        return int(value) if len(value) < 24 and re.fullmatch(r"\+?\d{1,16}(_\d{1,16})*", value) else value
+
+    def _number(self, value: str) -> Any:
+        try:
+            return float(value)
+        except ValueError:
+            return value
+
+
+def _flat(data: Mapping[str, Any], prefix: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
+    """(dotted key, value) of everything in nested mappings, to a depth that a person would write."""
+    for key, value in data.items():
+        if isinstance(value, Mapping) and value and depth < 3:
+            yield from _flat(value, f"{prefix}{key}.", depth + 1)
+        else:
+            yield f"{prefix}{key}", value

@@ -1,0 +1,190 @@
+"""What is DeepSpeed's in a Megatron-style script: its JSON, and its mixtures of experts.
+
+Defaults are those of deepspeedai/Megatron-DeepSpeed (megatron/arguments.py, megatron/model/transformer.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sim.errors import SpecError
+from sim.foreign.importers.huggingface.layer_kinds import dealt_experts
+from sim.foreign.importers.keys import UNKNOWN, Arguments, Keys
+from sim.foreign.importers.ledger import Section, short
+from sim.foreign.importers.shell.files import Files
+from sim.foreign.importers.shell.unknowns import MARK
+from sim.foreign.importers.sources import parse_json
+
+_OWN = (
+    "ds-num-experts",
+    "moe-expert-parallel-size",
+    "expert-interval",
+    "mlp-type",
+    "topk",
+    "moe-train-capacity-factor",
+)
+_BATCH = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+_JSON = ("deepspeed-config", "ds-config")
+
+
+def take_config(arguments: Arguments, files: Files) -> Mapping[str, Any] | None:
+    """The JSON that --deepspeed_config names, if the script writes it or it lies beside; None otherwise, with a note
+    where it is named."""
+    name = next((values[0] for values in map(arguments.raw, _JSON) if values), None)
+    ledger = arguments.ledger
+    if not arguments.has(*_JSON) or name is None:
+        return None
+    text, shown = files.text(name), MARK.sub("?", name)
+    if text is None:
+        ledger.ignore(
+            "--deepspeed_config",
+            shown,
+            "not written by the script, nor beside it; what it sets is not read",
+            matters=True,
+        )
+        return None
+    try:
+        data = parse_json(MARK.sub("null", text), shown)
+    except SpecError:
+        ledger.ignore(
+            "--deepspeed_config", shown, "is no JSON that can be read; what it sets is not read", matters=True
+        )
+        return None
+    if isinstance(data, Mapping):
+        _tell(data, arguments, shown)
+    return data if isinstance(data, Mapping) else None
+
+
+def _tell(data: Mapping[str, Any], arguments: Arguments, shown: str) -> None:
+    """What of the JSON is not read."""
+    keys = Keys(data, arguments.ledger, "deepspeed", f"{short(shown)}: ")
+    keys.take(*_BATCH)  # Megatron's own arguments say it
+    for half in ("fp16", "bf16"):
+        section = keys.section(half) if isinstance(keys.raw(half), Mapping) else None
+        if section is not None:
+            section.take("enabled")
+            section.leave()
+    zero = keys.section("zero_optimization") if isinstance(keys.raw("zero_optimization"), Mapping) else None
+    if zero is not None:
+        zero.take("stage", "cpu_offload")
+        offload = zero.section("offload_optimizer") if isinstance(zero.raw("offload_optimizer"), Mapping) else None
+        if offload is not None:
+            offload.take("device")
+            offload.leave()
+        zero.leave()
+    keys.leave()
+
+
+def take_zero(plan: Section, arguments: Arguments, config: Mapping[str, Any] | None) -> None:
+    """The ZeRO stage of a script that runs DeepSpeed, whose JSON has the last word, and what waits in host memory."""
+    zero = dict(config.get("zero_optimization") or {}) if config else {}
+    stage, source = arguments.whole("zero-stage", least=0), "--zero-stage"
+    said = zero.get("stage")
+    if isinstance(said, int) and not isinstance(said, bool) and 0 <= said <= 3:
+        stage, source = said, "zero_optimization.stage of the DeepSpeed file"
+    elif config is not None and stage is None:
+        stage, source = 0, "no zero_optimization in the DeepSpeed file"
+    half = _half(arguments, config)
+    if half == "bf16" and not stage and (stage is not None or arguments.has("use-distributed-optimizer")):
+        # deepspeed/runtime/bf16_optimizer.py: BF16_Optimizer is a ZeRO stage 1 of its own.
+        plan.took("zero_stage", 1, "--bf16: DeepSpeed's optimizer for it shards its state")
+    else:
+        why = "Megatron-DeepSpeed's default of --zero-stage; what its JSON says is not known"
+        plan.settle("zero_stage", None if stage is None else min(stage, 3), source, 1, why)
+    offload = zero.get("offload_optimizer")
+    if (isinstance(offload, Mapping) and offload.get("device") == "cpu") or zero.get("cpu_offload") is True:
+        plan.took("optimizer_offload", 1.0, "offload_optimizer of the DeepSpeed file")
+
+
+def _half(arguments: Arguments, config: Mapping[str, Any] | None) -> str | None:
+    for name in ("bf16", "fp16"):
+        section = config.get(name) if config else None
+        if name in arguments or (isinstance(section, Mapping) and section.get("enabled") is True):
+            return name
+    return None
+
+
+def take_precision(arguments: Arguments, config: Mapping[str, Any] | None) -> str | None:
+    """The precision that only the JSON says."""
+    return _half(arguments, config) if config else None
+
+
+def is_deepspeed_mixture(arguments: Arguments) -> bool:
+    """Whether the experts are DeepSpeed's and not Megatron-LM's."""
+    if arguments.raw("moe-model-type") == ["megatron_moe"]:
+        return False
+    return any(name in arguments for name in _OWN) or (
+        "deepspeed" in arguments and "moe-router-topk" not in arguments and "num-experts" in arguments
+    )
+
+
+def read_mixture(arguments: Arguments, model: Section, plan: Section) -> None:
+    """Experts in every so many layers, top-k, and experts beside the layer's own MLP.
+
+    Raises
+    ------
+    SpecError
+        Layers with different numbers of experts (a pyramid), which flopcast does not model.
+    """
+    where = model.ledger.where
+    numbers = _numbers(arguments, where)
+    default = 2 if "deepspeed" in arguments or "ds-num-experts" not in arguments else 1
+    interval, layers = arguments.whole("expert-interval"), model["num_layers"]
+    ep, k = (
+        arguments.whole("moe-expert-parallel-size", "expert-model-parallel-size"),
+        arguments.whole("topk", "moe-topk"),  # the second is Pai-Megatron-Patch's copy
+    )
+    kind = arguments.text("mlp-type") or "standard"
+    if set(numbers) <= {1}:
+        return
+    if len(set(numbers)) > 1:
+        shown = " ".join(map(str, numbers))
+        raise SpecError(
+            f"{where}: --num-experts {short(shown)} gives layers {min(numbers)} to {max(numbers)} experts (a pyramid, "
+            "PR-MoE); flopcast prices layers of one size. Give one number, and see how the two ends differ"
+        )
+    model.took("num_experts", numbers[0], "--num-experts")
+    why = "Megatron-DeepSpeed's default of --expert-interval"
+    interval = int(interval if interval is not None else model.ledger.assume("--expert-interval", default, why))
+    sparse = [(layer + 1) % interval == 0 for layer in range(layers)]
+    if len(numbers) > 1 and len(numbers) != sum(sparse):
+        raise SpecError(
+            f"{where}: --num-experts lists {len(numbers)} layers, but every {interval}. of {layers} is {sum(sparse)}"
+        )
+    for field, value in dealt_experts(sparse).items():
+        model.took(field, value, f"experts in every {interval}. layer, --expert-interval")
+    model.settle("experts_per_token", k, "--topk", 1, "Megatron-DeepSpeed's default of --topk")
+    model.ledger.assume("model.expert_intermediate_size", "like intermediate_size", "DeepSpeed's experts are such MLPs")
+    if kind == "residual":
+        width = model.get("intermediate_size", 4 * model["hidden_size"])
+        model.took(
+            "shared_expert_intermediate_size", width, "--mlp-type residual: an MLP that every token goes through"
+        )
+        model.took("shared_expert_gate", True, "--mlp-type residual: what both give is weighted")
+    elif kind != "standard":
+        raise SpecError(f"{where}: --mlp-type {short(kind)!r} must be standard or residual")
+    named = "--moe-expert-parallel-size"
+    plan.settle("ep", ep, named, 1, f"Megatron-DeepSpeed's default of {named}")
+    cut = arguments.has("enable-expert-tensor-parallelism", "expert-tensor-parallelism")
+    if cut and plan["tp"] > 1:
+        plan.took("etp", plan["tp"], "--enable-expert-tensor-parallelism")
+
+
+def take_capacity(training: Section, arguments: Arguments) -> None:
+    """Tokens that one of DeepSpeed's experts takes: its buffers are so long, whoever comes."""
+    named, factor = "--moe-train-capacity-factor", arguments.number("moe-train-capacity-factor")
+    if arguments.has("disable-moe-token-dropping"):
+        training.ledger.took("--disable-moe-token-dropping", "", "experts take all tokens that are sent to them")
+        return
+    training.settle("expert_capacity_factor", factor, named, 1.0, f"Megatron-DeepSpeed's default of {named}")
+    training.took("pad_to_capacity", True, "DeepSpeed's experts work on buffers of that length")
+
+
+def _numbers(arguments: Arguments, where: str) -> list[int]:
+    """Experts of each layer that has any, or one number for all."""
+    words = arguments.words("num-experts", "ds-num-experts")
+    bad = next((word for word in words if not word.isdigit() or UNKNOWN in word or not 1 <= len(word) <= 6), None)
+    if bad is not None:
+        raise SpecError(f"{where}: --num-experts {short(bad)!r} must be whole numbers from 1")
+    return [int(word) for word in words]

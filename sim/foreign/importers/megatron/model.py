@@ -1,0 +1,179 @@
+"""The model in Megatron-LM's arguments: shape, latent attention, kinds of layers and experts.
+
+Defaults are those of megatron/training/arguments.py and megatron/core/transformer/transformer_config.py.
+"""
+
+from __future__ import annotations
+
+import re
+
+from sim.errors import SpecError
+from sim.foreign.importers.huggingface.layer_kinds import shortest
+from sim.foreign.importers.keys import Arguments, table
+from sim.foreign.importers.ledger import Section, short
+from sim.foreign.importers.megatron.experts import take_experts
+from sim.foreign.importers.megatron.fields import layer_marks, take_fields
+from sim.foreign.importers.megatron.hybrid import take_blocks
+from sim.foreign.importers.megatron.vocabulary import KIND, read_vocabulary
+
+
+def read_model(arguments: Arguments, plan: Section, hybrid: bool = False) -> Section:
+    """The section `model`; how experts are dealt over GPUs is laid into `plan`.
+
+    hybrid : whether the program builds hybrid models, whose layers are Mamba's where nothing else is said.
+
+    Raises
+    ------
+    SpecError
+        A value that breaks a rule.
+    """
+    model = Section("model", arguments.ledger, name="megatron")
+    take_blocks(arguments, model, plan, hybrid)
+    _shape(arguments, model)
+    _mixers(arguments, model)
+    for switch, fields in table(KIND)["switches"].items():
+        if arguments.has(switch):
+            for field, value in fields.items():
+                model.took(field, value, f"--{switch}")
+    hidden, attention = arguments.number("hidden-dropout"), arguments.number("attention-dropout")
+    default = "Megatron-LM's default of --hidden-dropout"
+    dropout = model.settle("dropout", hidden, "--hidden-dropout", 0.1, default)
+    if attention is not None and attention != dropout:
+        model.ledger.ignore(
+            "--attention-dropout", attention, "priced with the residual branches' dropout", matters=True
+        )
+    softmax, known = arguments.text("softmax-type"), table(KIND)["softmaxes"]
+    if softmax is not None and softmax not in known:
+        rule = f"must be one of {', '.join(known)}"
+        raise SpecError(f"{model.ledger.where}: --softmax-type {short(softmax)!r} {rule}")
+    if softmax is not None and known[softmax] is not None:
+        model.took("attention_sinks", known[softmax], "--softmax-type")
+    elif softmax is not None:
+        model.ledger.ignore("--softmax-type", softmax, "sinks without weights, which cost nothing")
+    read_vocabulary(arguments, model, plan["tp"])
+    _latent(arguments, model)
+    take_experts(arguments, model, plan)
+    modules = arguments.whole("mtp-num-layers", "num-mtp-predictor", least=0)
+    if modules and "none" in (*model.get("layer_types", ()), *model.get("mlp_layer_types", ())):
+        why = "its modules are not one layer like the model's last; not counted"
+        model.ledger.ignore("--mtp-num-layers", modules, why, matters=True)
+    elif modules:
+        model.took("num_mtp_layers", modules, "--mtp-num-layers")
+    return model
+
+
+def _shape(arguments: Arguments, model: Section) -> None:
+    take_fields(arguments, model, "fields")
+    empty = arguments.raw("noop-layers")
+    if empty:  # MindSpeed's: so many of these layers do nothing; where they are, the plan takes
+        idle = len(set(empty[0].split(",")))
+        model.took("num_layers", model["num_layers"] - idle, "--num-layers less --noop-layers")
+    if arguments.has("group-query-attention"):
+        groups = arguments.whole("num-query-groups")
+        default = "Megatron-LM's default of --num-query-groups"
+        model.settle("num_kv_heads", groups, "--num-query-groups", 1, default)
+    older = arguments.whole("num-key-value-heads")  # Megatron-DeepSpeed's
+    if older is not None:
+        model.took("num_kv_heads", older, "--num-key-value-heads")
+    longest = arguments.whole("max-position-embeddings", "seq-length-positions")
+    if longest is not None:
+        model.took("max_sequence_length", longest, "--max-position-embeddings")
+    if arguments.has("swiglu"):
+        model.took("gated_mlp", True, "--swiglu")
+        if "intermediate_size" not in model:  # megatron/training/arguments.py: two thirds, to a multiple of 64
+            width = int((4 * model["hidden_size"] * 2 / 3) / 64) * 64
+            model.assume("intermediate_size", width, "Megatron-LM's default with --swiglu")
+    rotary = "rope" if arguments.has("use-rotary-position-embeddings") else None
+    kind, positions = arguments.text("position-embedding-type") or rotary, table(KIND)["positions"]
+    if kind is None:
+        model.ledger.assume("model.position", "learned", "Megatron-LM's default")
+    elif kind not in positions:
+        raise SpecError(f"{model.ledger.where}: --position-embedding-type {short(kind)!r} is not modelled")
+    else:
+        model.took("position", positions[kind], "--position-embedding-type")
+        if kind == "yarn":
+            model.took("rotary_scaled", True, "--position-embedding-type yarn")
+    norm = arguments.text("normalization")
+    if norm is not None and norm.lower() not in ("rmsnorm", "layernorm"):
+        raise SpecError(f"{model.ledger.where}: --normalization {short(norm)!r} must be LayerNorm or RMSNorm")
+    if norm is not None:
+        model.took("norm", norm.lower(), "--normalization")
+
+
+def _mixers(arguments: Arguments, model: Section) -> None:
+    """Windows, and layers that carry a state along the sequence."""
+    layers, hybrid = model["num_layers"], "layer_types" in model
+    left = _window(arguments, model.ledger.where)
+    windowed = layer_marks(
+        arguments, "window-attn-skip-freq", layers, every=lambda layer, step: (layer + 1) % step != 0
+    )
+    if left is not None and hybrid:
+        model.ledger.ignore(
+            "--window-size", left, "of a hybrid model; its attention is priced over the whole sequence", matters=True
+        )
+    elif left is not None:
+        kinds = ["sliding_attention" if mark else "full_attention" for mark in windowed or [True] * layers]
+        model.took("layer_types", shortest(kinds), "--window-size and --window-attn-skip-freq")
+        model.took("sliding_window", left + 1, "--window-size: so many tokens before a token, and itself")
+    reach = arguments.whole("sliding-window")  # Pai-Megatron-Patch's, of Mistral
+    if reach is not None:
+        length = (arguments.raw("seq-length") or [""])[0]
+        short_of = not (length.isdigit() and reach >= int(length))
+        why = "attention is priced over the whole sequence" if short_of else "as long as the sequence"
+        model.ledger.ignore("--sliding-window", reach, why, matters=short_of)
+    variant = arguments.text("experimental-attention-variant", "linear-attention-type")
+    states = layer_marks(arguments, "linear-attention-freq", layers, every=lambda layer, step: (layer + 1) % step != 0)
+    if variant == "gated_delta_net" and not hybrid:
+        marks = states or [True] * layers
+        kinds = [variant if mark else "full_attention" for mark in marks]
+        model.took("layer_types", shortest(kinds), "--linear-attention-freq")
+    elif variant is not None:
+        raise SpecError(f"{model.ledger.where}: --experimental-attention-variant {short(variant)!r} is not modelled")
+    carried = [sort for sort in ("mamba2", "gated_delta_net") if sort in model.get("layer_types", ())]
+    if len(carried) > 1:
+        raise SpecError(f"{model.ledger.where}: states of two kinds, M and G, in one model are not modelled")
+    for sort in carried:
+        for field, (argument, default) in table(KIND)["states"][sort].items():
+            value = arguments.whole(argument)
+            model.settle(field, value, f"--{argument}", default, f"Megatron-LM's default of --{argument}")
+    if "mamba2" in carried:
+        heads = arguments.whole("mamba-num-heads")
+        default = 2 * model["hidden_size"] // model["linear_head_dim"]
+        why = "twice the hidden size over --mamba-head-dim"
+        model.settle("linear_num_heads", heads, "--mamba-num-heads", default, why)
+
+
+def _window(arguments: Arguments, where: str) -> int | None:
+    """Tokens before a token that its layer sees, of `(128, 0)` or `128,0`; None for all."""
+    text = arguments.joined("window-size")
+    if text is None:
+        return None
+    found = re.fullmatch(r"\(?(-?\d{1,12}),(-?\d{1,12})\)?", re.sub(r"[\s'\"]", "", text))
+    if found is None:
+        raise SpecError(f"{where}: --window-size {short(text)!r} must be two numbers, such as 128,0")
+    return None if int(found[1]) < 0 else int(found[1])
+
+
+def _latent(arguments: Arguments, model: Section) -> None:
+    """Latent attention."""
+    if (
+        not arguments.has("multi-latent-attention", "multi-head-latent-attention")
+        and "qk-nope-head-dim" not in arguments
+    ):
+        return
+
+    def take(name: str, default: int, *others: str) -> int:
+        value = arguments.whole(name, *others, least=0)
+        if value is not None:
+            return int(model.ledger.took(f"--{name}", value, "latent attention"))
+        return int(model.ledger.assume(f"--{name}", default, "Megatron-LM's default"))
+
+    turning = take("qk-pos-emb-head-dim", 64, "qk-rope-head-dim")
+    model["head_dim"] = take("qk-head-dim", 128, "qk-nope-head-dim") + turning
+    model["rotary_head_dim"] = turning
+    model["value_head_dim"] = take("v-head-dim", 128)
+    model["key_value_rank"] = take("kv-lora-rank", 32)
+    model["query_rank"] = take("q-lora-rank", 0)
+    model.pop("num_kv_heads", None)  # every head has keys and values of its own
+    if model.pop("query_key_norm", None) is None:
+        model.assume("key_value_rank", model["key_value_rank"], "latent vectors are normed in flopcast always")

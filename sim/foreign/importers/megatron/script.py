@@ -1,0 +1,183 @@
+"""Megatron-LM's launch scripts: model, plan and training from the arguments of `pretrain_gpt.py` and its kin.
+
+Argument names and defaults are those of NVIDIA/Megatron-LM (megatron/training/arguments.py), with the older names of
+2021, those of Megatron-DeepSpeed and of Pai-Megatron-Patch.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from sim.errors import SpecError
+from sim.foreign.importers.defaults import Foreign, cluster_of, cluster_section, replicas
+from sim.foreign.importers.keys import UNKNOWN, Arguments, table
+from sim.foreign.importers.ledger import short
+from sim.foreign.importers.megatron.deepspeed_file import is_deepspeed_mixture, take_config
+from sim.foreign.importers.megatron.launch import Training, gpus_of, training_command
+from sim.foreign.importers.megatron.model import read_model
+from sim.foreign.importers.megatron.plan import read_plan, take_chunks, take_fewer_layers, take_sharding_group
+from sim.foreign.importers.megatron.stack import read_stack
+from sim.foreign.importers.megatron.training import read_training, take_budget
+from sim.foreign.importers.megatron.vocabulary import KIND
+from sim.foreign.importers.megatron.yaml_arguments import is_yaml, yaml_words
+from sim.foreign.importers.shell.reading import read_script
+from sim.foreign.importers.shell.script import Script
+from sim.foreign.importers.shell.unknowns import MARK
+
+_SHELL = re.compile(
+    r"\A#!.*\b(?:ba|z|k)?sh\b|^[ \t]*(?:#SBATCH\b|(?:source|srun|sbatch|torchrun|deepspeed|mpirun|export|bash)[ \t])",
+    re.MULTILINE,
+)
+
+
+def is_megatron(text: Any) -> bool:
+    """Whether a text looks like such a script, or any launch script; or data are arguments in YAML."""
+    if not isinstance(text, str):
+        return isinstance(text, Mapping) and ("MODEL_ARGS" in text or {"language_model", "model_parallel"} <= {*text})
+    words = ("--num-layers", "--num_layers", "pretrain_gpt")
+    return any(word in text for word in words) or bool(_SHELL.search(text)) or is_yaml(text)
+
+
+def read_megatron(file: Foreign) -> dict[str, Any]:
+    """A scenario's sections from a script.
+
+    Raises
+    ------
+    SpecError
+        No training command, a value that breaks a rule, or one that only a run would know and that decides.
+    """
+    given, ledger = file.given, file.ledger
+    script, command = _command(file)
+    arguments = Arguments(command.words, ledger, KIND)
+    _ask(arguments, script, command.depends)
+    hybrid = _is_hybrid(command, arguments)
+    _refuse(arguments)
+    config = take_config(arguments, script.files)
+    mixture = is_deepspeed_mixture(arguments)
+    old = any(name in arguments for name in table(KIND)["old"])
+    plan = read_plan(arguments, config)
+    model = read_model(arguments, plan, hybrid)
+    training = read_training(arguments, model, config, mixture)
+    take_chunks(plan, arguments, model)
+    take_fewer_layers(plan, model["num_layers"])
+    name, cluster = cluster_of(given, ledger, _gpu_options(command.launcher))
+    gpus = gpus_of(script, command.launcher, plan, given, ledger)
+    unit = plan["tp"] * plan["pp"] * plan.get("cp", 1)
+    plan.took("dp", replicas(gpus, unit, ledger, "tp · pp · cp"), "GPUs over tp · pp · cp")
+    take_sharding_group(plan, arguments)
+    if training["global_batch_size"] is None:
+        # megatron/training/arguments.py, validate_args.
+        why = "Megatron-LM's default, one micro-batch a replica"
+        training.assume("global_batch_size", plan["dp"] * plan["microbatch_size"], why)
+    take_budget(training, arguments)
+    stack = read_stack(arguments, old, run={"model": model, "plan": plan, "training": training})
+    for word in arguments.doubtful:
+        if reasons := script.values.unknowns.reasons(word):
+            ledger.ignore("arguments", "?", f"what depends on {reasons} may add some", matters=True)
+    arguments.leave()
+    where = cluster_section(name, cluster, gpus, given, ledger)
+    return {"model": file.model or model, "cluster": where, "plan": plan, "training": training, "stack": stack}
+
+
+def _gpu_options(launcher: Sequence[str]) -> list[str]:
+    """Options of Slurm that may name a kind of GPU: what nodes are constrained to, and what is asked of them."""
+    names = ("--constraint", "-C", "--gres", "--gpus", "--gpus-per-node", "-G")
+    words = [f"{option} {value}" for option, value in pairwise(launcher) if option in names]
+    return [*words, *(word for word in launcher if word.partition("=")[0] in names and "=" in word)]
+
+
+def _command(file: Foreign) -> tuple[Script, Training]:
+    """(the script, the command that trains) of a script, or of arguments in YAML."""
+    ledger = file.ledger
+    if is_yaml(file.text):
+        script = read_script("", ledger, file.given, file.folder)
+        return script, Training(_job(ledger.where), "", yaml_words(file.text, ledger.where))
+    script = read_script(file.text, ledger, file.given, file.folder)
+    command = training_command(script, ledger)
+    arguments = Arguments(command.words, ledger, KIND)
+    name = arguments.text("yaml-cfg")
+    text = script.files.text(name) if name is not None else None
+    if name is not None and text is None:
+        raise SpecError(f"{ledger.where}: --yaml-cfg {MARK.sub('?', name)} is not beside the script; import that file")
+    if text is not None:  # its values are set after the command line's
+        ledger.took("arguments", name, "--yaml-cfg; read too")
+        command.words.extend(yaml_words(text, str(name)))
+    return script, command
+
+
+def _job(where: str) -> list[str]:
+    """What a functional test's folder says of the job, as launchers do: 1N8G is one node of 8 GPUs."""
+    found = re.search(r"_(\d{1,4})N(\d{1,3})G(?=[_/])", where)
+    return ["--nnodes", found[1], "--nproc-per-node", found[2]] if found else []
+
+
+def _is_hybrid(command: Training, arguments: Arguments) -> bool:
+    """Whether the program builds hybrid models."""
+    spec = " ".join(arguments.raw("spec") or ())
+    words = (command.program.rpartition("/")[2], spec)
+    return any(kind in word for word in words for kind in ("mamba", "hybrid"))
+
+
+def _ask(arguments: Arguments, script: Script, depends: str) -> None:
+    """Ask for what decides and only a run would know.
+
+    Raises
+    ------
+    SpecError
+        An argument that decides waits for something.
+    """
+    unknowns = script.values.unknowns
+    waiting = [
+        name for name in table(KIND)["deciding"] if any(UNKNOWN in each for each in (arguments.raw(name) or [])[:1])
+    ]
+    texts = [arguments.raw(name)[0] for name in waiting]
+    missing = [names[0] for field, names in table(KIND)["fields"].items() if field in table(KIND)["required"]]
+    missing = [name for name in missing if name not in arguments]
+    if (
+        missing
+        and arguments.doubtful
+        and "hybrid-layer-pattern" not in arguments
+        and "hybrid-override-pattern" not in arguments
+    ):
+        waiting += missing
+        texts += arguments.doubtful
+    if unknowns.numbers(depends):
+        waiting, texts = ["the program", *waiting], [depends, *texts]
+    roots = list(dict.fromkeys(root for text in texts for root in unknowns.roots(text)))
+    if not waiting or (not roots and not any(UNKNOWN in text for text in texts)):
+        return
+    names = ", ".join(name if " " in name else f"--{name}" for name in waiting[:6]) + " …" * (len(waiting) > 6)
+    what = ", ".join(unknowns.words(root) for root in roots[:12]) + " …" * (len(roots) > 12)
+    each = "is" if len(waiting) == 1 else "are"
+    raise SpecError(
+        f"{arguments.ledger.where}: {names} {each} missing or only known when the script runs"
+        + (f": {each.replace('is', 'it waits').replace('are', 'they wait')} for {what}" if what else "")
+        + f"; {unknowns.remedy(roots)}"
+    )
+
+
+def _refuse(arguments: Arguments) -> None:
+    """Refuse arguments of models that flopcast does not price.
+
+    Raises
+    ------
+    SpecError
+        One of them is there.
+    """
+    spec = (arguments.raw("spec") or [""])[0]
+    if spec and not any(part in spec for part in table(KIND)["specs"]) and UNKNOWN not in spec:
+        known = ", ".join(table(KIND)["specs"])
+        raise SpecError(
+            f"{arguments.ledger.where}: --spec {short(spec)!r} builds layers by code that is not read; known: {known}"
+        )
+    if arguments.has("spec"):
+        arguments.ledger.took("--spec", short(MARK.sub("?", spec)), "layers as the other arguments say")
+    for reason, names in table(KIND)["refused_arguments"].items():
+        name = next(
+            (name for name in names if name in arguments and arguments.raw(name) not in (["0"], ["None"])), None
+        )
+        if name is not None:
+            raise SpecError(f"{arguments.ledger.where}: --{name} {reason}")

@@ -1,0 +1,80 @@
+"""Megatron-LM's arguments in YAML: the `model_config.yaml` of its functional tests, and files for `--yaml-cfg`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from sim.errors import SpecError
+from sim.foreign.importers.keys import UNKNOWN, table
+from sim.foreign.importers.ledger import short
+from sim.specs.yaml12 import parse_yaml
+
+_TEST = re.compile(r"^MODEL_ARGS:", re.MULTILINE)
+_SECTIONS = re.compile(r"^(?:language_model|model_parallel):", re.MULTILINE)
+_VARIABLE = re.compile(r"\$\{?[A-Za-z_]\w*\}?")
+
+
+def is_yaml(text: str) -> bool:
+    """Whether a text is arguments in YAML."""
+    return bool(_TEST.search(text)) or (bool(_SECTIONS.search(text)) and "num_layers:" in text)
+
+
+def yaml_words(text: str, where: str) -> list[str]:
+    """The arguments as words of a command line.
+
+    Raises
+    ------
+    SpecError
+        Not YAML, or a test of something else than a decoder's training.
+    """
+    data = parse_yaml(text, where)
+    if not isinstance(data, Mapping):
+        raise SpecError(f"{where} is no file of Megatron-LM's arguments: it holds no mapping of keys")
+    if "MODEL_ARGS" in data:
+        _refuse_other_tests(data, where)
+        arguments = data["MODEL_ARGS"]
+        if not isinstance(arguments, Mapping):
+            raise SpecError(f"{where}: MODEL_ARGS must be a mapping of arguments")
+        return [word for name, value in arguments.items() for word in _words(str(name), value)]
+    return [word for name, value in _renamed(data) for word in _words(f"--{name}", value)]
+
+
+def _words(name: str, value: Any) -> Iterator[str]:
+    """An argument's words: true is a switch, false and null are no argument."""
+    if value is None or value is False:
+        return
+    yield name
+    if value is True:
+        return
+    for each in value if isinstance(value, list) else [value]:
+        yield _VARIABLE.sub(UNKNOWN, str(each))
+
+
+def _refuse_other_tests(data: Mapping[str, Any], where: str) -> None:
+    """Refuse tests of models that the arguments alone do not tell from a GPT: by the folder, and the kind of test."""
+    parts = where.replace("\\", "/").lower().split("/")[:-1]
+    for reason, words in table("megatron")["refused_tests"].items():
+        found = next((part for part in parts for word in words if part == word or part.startswith(f"{word}_")), None)
+        if found is not None:
+            raise SpecError(f"{where}: the test in {found}/ {reason}")
+    mode = str(data.get("MODE", "pretraining"))
+    if mode not in ("pretraining", "null", "None"):
+        raise SpecError(f"{where}: MODE: {short(mode)} is no training of a decoder; flopcast prices training steps")
+
+
+def _renamed(data: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """(argument, value) of a file for --yaml-cfg, whose sections have the names of Megatron-Core's own records."""
+    known = table("megatron")
+    flat: dict[str, Any] = {}
+    for name, value in data.items():
+        inner = value if name in ("language_model", "model_parallel") and isinstance(value, Mapping) else {name: value}
+        flat |= {str(key): each for key, each in inner.items()}
+    if flat.get("activation_func") == "swiglu" or flat.get("gated_linear_unit") is True:
+        flat["swiglu"] = True
+    for name, switch in known["yaml_switches_off"].items():
+        if flat.pop(name, None) is False:
+            yield switch, True
+    for name, value in flat.items():
+        yield known["yaml_names"].get(name, name.replace("_", "-")), value

@@ -1,0 +1,100 @@
+"""Megatron-Bridge's recipes in Python, and the settings of its performance scripts (WorkloadBaseConfig)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from sim.foreign.importers.defaults import Foreign
+from sim.foreign.importers.keys import table
+from sim.foreign.importers.nemo.settings import scenario_of_megatron
+from sim.foreign.importers.pipeline_layouts import layout_of
+from sim.foreign.importers.python.recipes import leave_makers, read_recipe
+from sim.foreign.importers.python.values import CALLED
+from sim.specs.presets import load_preset
+
+KIND = "megatron_bridge"
+_WORKLOAD = "WorkloadBaseConfig"
+
+
+def is_megatron_bridge(text: str) -> bool:
+    """Whether a Python text uses Megatron-Bridge's recipes."""
+    return "megatron.bridge" in text or _WORKLOAD in text
+
+
+def read_megatron_bridge(file: Foreign) -> dict[str, Any]:
+    """A scenario's sections; raises SpecError where there is no recipe, or one that cannot be read."""
+    name, settings = read_recipe(file.text, file.given.recipe, file.ledger, KIND, _fits)
+    if settings.get(CALLED) == _WORKLOAD:
+        settings, file = _workload(name, settings, file)
+    peft = settings.get("peft")
+    if (
+        isinstance(peft, Mapping)
+        and peft.get(CALLED) == "default_peft_config"
+        and peft.get("0", peft.get("peft_scheme")) is None
+    ):
+        settings.pop("peft")  # megatron/bridge/recipes/utils/finetune_utils.py: no adapters
+    if "_vl" in name:
+        file.ledger.ignore("the vision encoder", "", "the language model alone is priced", matters=True)
+    if settings.get("ddp", {}).get("use_megatron_fsdp") is True:
+        # megatron/bridge/training/config.py and scripts/performance/utils/overrides.py: it shards everything.
+        settings["ddp"]["data_parallel_sharding_strategy"] = "optim_grads_params"
+    return scenario_of_megatron(leave_makers(settings, file.ledger, KIND), file, KIND)
+
+
+def _fits(settings: Mapping[str, Any]) -> bool:
+    """Whether it is a ConfigContainer with a model, or a workload of the performance scripts."""
+    if settings.get(CALLED) == _WORKLOAD:
+        return True
+    return isinstance(settings.get("train"), Mapping) and settings.get("model") is not None
+
+
+def _workload(name: str, settings: Mapping[str, Any], file: Foreign) -> tuple[dict[str, Any], Foreign]:
+    """A workload as a recipe: what its name says, and what the performance scripts make of it
+    (scripts/performance/utils/overrides.py)."""
+    known, made, plain = table(KIND), dict(settings), f"_{name.upper()}_"
+    tensor = made.get("tensor_model_parallel_size")
+    made["sequence_parallel"] = isinstance(tensor, int) and tensor > 1
+    model: dict[str, Any] = {}
+    if made.get("recompute_num_layers") is not None:
+        model |= {"recompute_granularity": "full", "recompute_method": "block"}
+    if made.get("recompute_modules"):
+        model["recompute_granularity"] = "selective"
+    found = max((each for each in known["workloads"] if f"_{each}_" in plain), key=len, default=None)
+    if found is not None:
+        said = known["workloads"][found]
+        model["0"], made["dataset"] = said["model"], {"seq_length": said["seq_length"]}
+        model["mtp_num_layers"] = said.get("mtp_num_layers")
+        if said.get("ends"):
+            model |= dict.fromkeys(
+                ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split"), True
+            )
+        if made.get("pp_layout") is None and file.model is None:
+            made["pp_layout"] = _dealt(made, said)
+        why = f"of the recipe that {name} is laid over"
+        file.ledger.assume("training.sequence_length", said["seq_length"], why)
+    precision = next((word for word in known["workload_precisions"] if f"_{word}_" in plain), None)
+    made["mixed_precision"] = known["workload_precisions"].get(precision or "BF16")
+    made["ddp"] = {"use_distributed_optimizer": True, "overlap_grad_reduce": True, "overlap_param_gather": True}
+    if made.pop("use_megatron_fsdp", None) is True:
+        made["ddp"]["use_megatron_fsdp"] = True
+    if "peft" in made and str(made["peft"]).lower() == "none":
+        made.pop("peft")
+    gpu = max((each for each in known["workload_clusters"] if f"_{each}_" in plain), key=len, default=None)
+    if gpu is not None and file.given.cluster is None:
+        cluster = known["workload_clusters"][gpu]
+        file.ledger.took("cluster", cluster, f"{gpu} in the recipe's name")
+        file = replace(file, given=replace(file.given, cluster=cluster))
+    return {**made, "model": model}, file
+
+
+def _dealt(made: Mapping[str, Any], said: Mapping[str, Any]) -> str | None:
+    """The layout that a recipe's own table has for so many stages."""
+    ranks, chunks = made.get("pipeline_model_parallel_size"), made.get("virtual_pipeline_model_parallel_size") or 1
+    stages = ranks * chunks if isinstance(ranks, int) and isinstance(chunks, int) else 1
+    each = said.get("stages", {}).get(stages)
+    if each is None:
+        return None
+    last = int(load_preset("models", said["model"])["num_layers"]) - each * (stages - 1)
+    return layout_of([each] * (stages - 1) + [last], said.get("mtp_num_layers", 0))

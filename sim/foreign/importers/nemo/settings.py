@@ -1,0 +1,292 @@
+"""Recipes on Megatron-Core, of NeMo and Megatron-Bridge: their settings are Megatron-LM's arguments by other names, and
+are read as those.
+
+A kind's table says which setting is which argument (`arguments`, `switches`), which tell the model, the precision and
+the adapters, and what functions of the framework give that a recipe calls (`functions`)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from sim.errors import SpecError
+from sim.foreign.importers.defaults import Foreign, cluster_of, cluster_section, replicas
+from sim.foreign.importers.keys import Arguments, Keys, NotKnown, table
+from sim.foreign.importers.ledger import Ledger, LedgerEntry, Section
+from sim.foreign.importers.megatron.plan import read_plan, take_chunks, take_fewer_layers, take_sharding_group
+from sim.foreign.importers.megatron.stack import read_stack
+from sim.foreign.importers.megatron.training import read_training, take_budget
+from sim.foreign.importers.nemo.names import model_named
+from sim.foreign.importers.pipeline_layouts import layout_of
+from sim.foreign.importers.python.values import CALLED
+from sim.foreign.importers.recipes.recipe import flat_keys, gpus_of, read_settings, whole_shape
+from sim.specs.plan import layout_stages
+
+_WIDTHS = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "half": "fp16"}
+"""torch's names of numbers, and Megatron-LM's."""
+
+
+def scenario_of_megatron(settings: Mapping[str, Any], file: Foreign, kind: str) -> dict[str, Any]:
+    """A scenario's sections from a recipe's settings.
+
+    Raises
+    ------
+    SpecError
+        A model that is not known, a value that breaks a rule, or one that only running code knows.
+    """
+    given, ledger, known = file.given, file.ledger, table(kind)
+    keys = flat_keys(_set_only(settings, known["off"]), file, kind)
+    _dispatcher(keys)
+    recipe = read_settings(keys, file)
+    inner, spelled = Ledger(ledger.where), dict[str, str]()
+    arguments = Arguments(_words(keys, known, spelled), inner)
+    plan = read_plan(arguments)
+    if plan["tp"] > 1 and "sequence_parallel" not in plan:
+        plan.took("sequence_parallel", False, "--sequence-parallel")
+    maker = keys.raw(f"model.{CALLED}")
+    model = file.model if file.model is not None else _model(keys, recipe.run.get("model"), known, ledger)
+    if file.model is None:
+        _vocabulary(recipe.sections["model"], keys, maker, known, plan["tp"])
+    model = _own_fields(model, keys, recipe.sections["model"], known, ledger)
+    shape = whole_shape(model)
+    _experts(plan, arguments, shape)
+    training = read_training(arguments, Section("model", inner, **{"max_sequence_length": 1, **shape}))
+    if training["global_batch_size"] is None:
+        raise SpecError(f"{ledger.where}: the recipe says no global batch; give --set training.global_batch_size=N")
+    take_chunks(plan, arguments, Section("model", inner, **{"num_mtp_layers": 0, **shape}))
+    take_fewer_layers(plan, int(shape["num_layers"]))
+    name, cluster = cluster_of(given, ledger)
+    recipe.sections["plan"], recipe.sections["training"] = plan, training
+    gpus = gpus_of(recipe, file, shape, cluster)
+    unit = plan["tp"] * plan["pp"] * plan.get("cp", 1)
+    plan.took("dp", replicas(gpus, unit, inner, "tp · pp · cp"), "GPUs over tp · pp · cp")
+    take_sharding_group(plan, arguments)
+    take_budget(training, arguments)
+    _precision(training, keys, known)
+    _adapters(training, keys, known)
+    _packing(training, keys, known)
+    stack = _stack(arguments, keys, training, known)
+    for field, value in recipe.sections["stack"].items():
+        stack[field] = value
+    arguments.leave()
+    _tell(inner, ledger, spelled)
+    keys.leave()
+    where = cluster_section(name, cluster, gpus, given, ledger)
+    return {"model": model, "cluster": where, "plan": plan, "training": training, "stack": stack}
+
+
+def _set_only(settings: Mapping[str, Any], off: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+    """Settings without those that are null, and those of `off` that are false, as they are where nobody sets them."""
+    left: dict[str, Any] = {}
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            below = _set_only(value, off, f"{path}{key}.")
+            left |= {key: below} if below else {}
+        elif value is not None and not (value is False and f"{path}{key}" in off):
+            left[key] = value
+    return left
+
+
+def _dispatcher(keys: Keys) -> None:
+    """A backend of the flexible dispatcher counts only where that dispatches tokens."""
+    for prefix in ("model.config.", "model.", ""):
+        kind, backend = f"{prefix}moe_token_dispatcher_type", f"{prefix}moe_flex_dispatcher_backend"
+        if keys.raw(kind) not in (None, "flex") and backend in keys:
+            keys.ledger.ignore(*keys.take(backend), f"without effect while {kind} is {keys.raw(kind)}")
+
+
+def _words(keys: Keys, known: Mapping[str, Any], spelled: dict[str, str]) -> Iterator[str]:
+    """The settings as words of Megatron-LM's command line; which setting each argument is, into `spelled`."""
+    for argument, names in known["arguments"].items():
+        key, value = keys.take(*names)
+        spelled[argument] = key
+        if isinstance(value, (list, tuple)) and argument == "pipeline-model-parallel-layout":
+            value = _layout(key, value, keys)
+        if isinstance(value, (list, tuple)):
+            missing = next((each for each in value if isinstance(each, NotKnown)), None)
+            if missing is not None:
+                raise keys.wrong(key, f"?, line {missing.line}", "is known only to running code; write it there")
+            if value:
+                yield from (f"--{argument}", *(str(each) for each in value))
+        elif value not in (None, False, ""):
+            yield from (f"--{argument}", _WIDTHS.get(str(value), str(value)))
+    for argument, names in known["switches"].items():
+        said = {name: keys.flag(name) for name in names}
+        spelled[argument] = next((name for name, value in said.items() if value), names[0])
+        if any(said.values()):
+            yield f"--{argument}"
+
+
+def _layout(key: str, stages: Any, keys: Keys) -> str:
+    """A list of what each stage holds, [["embedding", "decoder"], ..., ["loss"]], in Megatron's letters."""
+    letters = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
+    if not all(isinstance(stage, list) and all(each in letters for each in stage) for stage in stages):
+        raise keys.wrong(key, "[...]", "must list embedding, decoder, mtp and loss, stage by stage")
+    written = "|".join("".join(letters[each] for each in stage) for stage in stages)
+    shorter = layout_of([stage.count("decoder") for stage in stages], sum(stage.count("mtp") for stage in stages))
+    return shorter if layout_stages(shorter) == layout_stages(written) else written
+
+
+def _model(keys: Keys, name: str | None, known: Mapping[str, Any], ledger: Ledger) -> Any:
+    """The model by the name of its class, or of the hub's repository."""
+    found = [keys.take(*source["keys"]) for source in known["models"]]
+    for key, value in found:
+        if isinstance(value, str) and value not in known["no_models"]:
+            return model_named(value, key.removesuffix(f".{CALLED}"), ledger)
+    if name is not None:
+        return model_named(name, "the recipe's name", ledger)
+    raise SpecError(f"{ledger.where}: the recipe names no model that its text tells; give --model PRESET")
+
+
+def _vocabulary(said: Section, keys: Keys, maker: Any, known: Mapping[str, Any], tp: int) -> None:
+    """Rows of the embedding where the model's class leaves them to a tokenizer that stands for none."""
+    if not str(maker).startswith(tuple(known.get("own_vocabulary", ()))) or maker is None:
+        return
+    words, kind = keys.whole("tokenizer.vocab_size"), keys.text("tokenizer.tokenizer_type")
+    if words is not None and kind == "NullTokenizer":
+        rows = -(-words // (128 * tp)) * 128 * tp
+        said.took("vocab_size", rows, f"tokenizer.vocab_size {words:,}, to a multiple of {128 * tp}")
+
+
+def _own_fields(model: Any, keys: Keys, said: Section, known: Mapping[str, Any], ledger: Ledger) -> Any:
+    """The model with what the recipe changes of it, and as many modules of multi-token prediction as it trains."""
+    shape = whole_shape(model)
+    changes = {field: value for field, value in said.items() if shape.get(field) != value}
+    if "num_layers" in changes and len(shape.get("layer_types", ())) > changes["num_layers"]:
+        raise SpecError(
+            f"{ledger.where}: {changes['num_layers']} layers are fewer than the model's pattern; give --model"
+        )
+    keeps = model in known.get("further_tokens", ()) if isinstance(model, str) else False
+    if "num_mtp_layers" not in said and shape.get("num_mtp_layers") and not keeps:
+        changes["num_mtp_layers"] = ledger.assume("model.num_mtp_layers", 0, f"{known['called']}'s default")
+    if not changes:
+        return model
+    section = Section("model", ledger, **({"preset": model} if isinstance(model, str) else model))
+    section.update(changes)
+    return section
+
+
+def _experts(plan: Section, arguments: Arguments, shape: Mapping[str, Any]) -> None:
+    """How experts are dealt over GPUs."""
+    ep, cut = arguments.whole("expert-model-parallel-size"), arguments.whole("expert-tensor-parallel-size")
+    if not shape.get("num_experts"):
+        return
+    plan.settle("ep", ep, "--expert-model-parallel-size", 1, "Megatron-Core's default")
+    if (cut or plan["tp"]) > 1:
+        why = "Megatron-Core's default: as the tensor-parallel degree"
+        plan.settle("etp", cut, "--expert-tensor-parallel-size", plan["tp"], why)
+    elif cut is not None:
+        plan.ledger.took("plan.etp", cut, "--expert-tensor-parallel-size")
+
+
+def _precision(training: Section, keys: Keys, known: Mapping[str, Any]) -> None:
+    """Of the recipe by name ("bf16_with_fp8_mixed"), or of what its object says."""
+    rule = known["precision"]
+    key, said = keys.take(*rule["names"])
+    words = {word.lower(): fields for word, fields in rule["words"].items()}
+    if said is not None and str(said).lower() not in words:
+        raise keys.wrong(key, said, f"must be one of {', '.join(words)}, or flopcast does not know it")
+    fields = dict(words[str(said).lower()]) if said is not None else {}
+    of_eight, by = keys.take(*rule["fp8"])[1], keys.text(*rule["fp8_recipe"])
+    if of_eight:
+        fields["precision"] = "mxfp8" if by == "mxfp8" else "fp8"
+    if keys.take(*rule["fp4"])[1]:
+        fields["precision"] = "nvfp4"
+    _high_precision_layers(fields, keys, rule)
+    training.pop("precision", None)
+    for field, value in {"precision": "bf16", **fields}.items():
+        if field in fields:
+            training.took(field, value, key)
+        else:
+            training.assume(field, value, f"{known['called']}'s default")
+
+
+def _high_precision_layers(fields: dict[str, Any], keys: Keys, rule: Mapping[str, Any]) -> None:
+    """The first and the last layers in 16 bits, where the precision's object says so beside its name."""
+    asked, ends = keys.flag(*rule["first_last"]), [keys.whole(name, least=0) for name in rule["high_layers"]]
+    less = fields.get("precision") not in (None, "bf16", "fp16", "fp32")
+    if asked and less:
+        fields["high_precision_layers"] = sum(1 if number is None else number for number in ends)
+        return
+    if asked is False:
+        fields.pop("high_precision_layers", None)
+    for name, number in zip((*rule["first_last"], *rule["high_layers"]), (asked, *ends), strict=True):
+        if number:
+            why = "without effect without 8 or 4 bits, or without the switch for layers in 16"
+            keys.ledger.ignore(name, number, why)
+
+
+def _stack(arguments: Arguments, keys: Keys, training: Section, known: Mapping[str, Any]) -> Section:
+    """Megatron-Core's stack, as the framework sets it: how tokens go to experts, and in which precision gradients are
+    summed, which the precision's object says where there is one."""
+    inner = arguments.ledger
+    plain = arguments.raw("moe-token-dispatcher-type")
+    stack = read_stack(arguments, old=False)
+    said = ("stack.framework", "training.precision")  # by the recipe, not by arguments
+    inner.defaulted[:] = [entry for entry in inner.defaulted if entry.name not in said]
+    stack.took("framework", known["framework"], "the file's kind")
+    if plain == ["alltoall"] and "expert_dispatcher" not in stack:
+        stack["expert_dispatcher"] = "alltoall"
+    # What the framework does otherwise where nothing is said, a recipe leaves out on purpose.
+    for field, value in (("overlap_experts", False), ("cuda_graphs", "none")):
+        stack.setdefault(field, value)
+    in_fp32 = keys.flag(*known["precision"]["grads_in_fp32"])
+    width = "fp16" if training["precision"] == "fp16" else "bf16"
+    if in_fp32 is None:
+        width = "fp32" if training["precision"] != "fp16" else "fp16"
+        stack.assume("gradient_precision", width, f"{known['called']}'s default")
+    else:
+        stack.took("gradient_precision", "fp32" if in_fp32 else width, known["precision"]["grads_in_fp32"][0])
+    keys.take(*known["precision"]["grads_overridden"])
+    return stack
+
+
+def _adapters(training: Section, keys: Keys, known: Mapping[str, Any]) -> None:
+    """Low-rank adapters: the class that makes them, their rank and the linears they are beside."""
+    rule = known["adapters"]
+    key, kind = keys.take(*rule["names"])
+    rank, targets = keys.whole("peft.dim"), keys.take("peft.target_modules")[1]
+    if kind is None or str(kind).lower() in ("none", "false"):
+        return
+    if str(kind).lower() not in rule["kinds"]:
+        raise keys.wrong(key, kind, f"must be one of {', '.join(rule['kinds'])}; flopcast models no others")
+    if str(kind).lower() == "dora":
+        keys.ledger.ignore(key, kind, "priced as LoRA, without the weights' norms", matters=True)
+    training.settle("adapter_rank", rank, "peft.dim", rule["rank"], f"{known['called']}'s default")
+    if isinstance(targets, list):
+        ours = {name: field for field, names in rule["targets"].items() for name in names}
+        found = [ours[name] for name in map(str, targets) if name in ours]
+        if not found:
+            raise keys.wrong("peft.target_modules", targets, f"must name some of {', '.join(ours)}")
+        training.took("adapter_targets", list(dict.fromkeys(found)), "peft.target_modules")
+
+
+def _packing(training: Section, keys: Keys, known: Mapping[str, Any]) -> None:
+    """How long packed samples are, where the framework's own data are packed."""
+    rule = known.get("packing")
+    if rule is None:
+        return
+    length = keys.whole(rule["sample"])
+    if length is not None and any(name in keys for name in rule["size"]) and length < training["sequence_length"]:
+        keys.ledger.ignore(*keys.take(*rule["size"]), "as long as a sequence")
+        training.took("packed_length", length, f"{rule['sample']}, {rule['whose']}")
+
+
+def _tell(inner: Ledger, ledger: Ledger, spelled: Mapping[str, str]) -> None:
+    """The account of the arguments as one of the settings that they stand for."""
+
+    def named(text: str) -> str:
+        return re.sub(r"--(?!set|gpus|model )([a-z][a-z0-9-]+)", lambda match: spelled.get(match[1]) or match[1], text)
+
+    for part in ("read", "defaulted", "ignored"):
+        for entry in getattr(inner, part):
+            told = LedgerEntry(named(entry.name), entry.value, named(entry.note), entry.matters)
+            getattr(ledger, part).append(told)
+
+
+def hoisted(settings: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """Settings in which a list of one object is that object: `plugins=[bf16_mixed()]`."""
+    value = settings.get(key)
+    one = value[0] if isinstance(value, list) and len(value) == 1 else value
+    return {**settings, key: one}

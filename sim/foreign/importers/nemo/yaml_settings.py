@@ -1,0 +1,262 @@
+"""NeMo 1's and Megatron-Bridge's YAML: settings of Megatron-Core by its own names, read as Megatron-LM's arguments of
+the same meaning."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import lcm
+from typing import Any
+
+from sim.errors import SpecError
+from sim.foreign.importers.defaults import Foreign, cluster_of, cluster_section, replicas
+from sim.foreign.importers.huggingface.hub_models import known_model, named_model
+from sim.foreign.importers.keys import Arguments, table
+from sim.foreign.importers.ledger import Section, short
+from sim.foreign.importers.megatron.model import read_model
+from sim.foreign.importers.megatron.plan import read_plan, take_chunks, take_fewer_layers, take_sharding_group
+from sim.foreign.importers.megatron.stack import read_stack
+from sim.foreign.importers.megatron.training import read_training, take_budget
+from sim.foreign.importers.nemo.names import model_named
+from sim.foreign.importers.recipes.finetuning import adapted
+from sim.foreign.importers.recipes.interpolations import resolved
+from sim.foreign.importers.recipes.settings import Settings, flat_keys, read_settings
+from sim.specs.presets import load_preset
+
+
+def read_nemo_yaml(kind: str, file: Foreign) -> dict[str, Any]:
+    """A scenario's sections.
+
+    Raises
+    ------
+    SpecError
+        No model, or a value that breaks a rule.
+    """
+    given, ledger, known = file.given, file.ledger, table(kind)
+    keys = flat_keys(resolved(file.data), file, kind)
+    off = [name for name in keys.names() if keys.raw(name) is False]
+    arguments = _Translated(_words(keys, kind), ledger)
+    whole = "num-layers" in arguments
+    plan = read_plan(arguments)
+    model = _model(arguments, plan, keys, file, kind)
+    shape = load_preset("models", model) if isinstance(model, str) else model
+    training = _training(arguments, shape, keys)
+    _named_precision(training, keys, known)
+    _adapters(training, keys, kind)
+    take_chunks(plan, arguments, Section("model", ledger, num_layers=shape["num_layers"]))
+    take_fewer_layers(plan, shape["num_layers"])
+    name, cluster = cluster_of(given, ledger)
+    gpus = _gpus(plan, keys, file, kind)
+    plan.took("dp", replicas(gpus, plan["tp"] * plan["pp"] * plan.get("cp", 1), ledger, "tp · pp · cp"), "the rest")
+    take_sharding_group(plan, arguments)
+    if training["global_batch_size"] is None:
+        training.assume("global_batch_size", plan["dp"] * plan["microbatch_size"], "one micro-batch a replica")
+    take_budget(training, arguments)
+    stack = read_stack(arguments, False, (known["framework"], known.get("version", "latest")))
+    for field, value in read_settings(keys, file).sections["stack"].items():
+        stack.setdefault(field, value)
+    if whole and plan["tp"] > 1 and "sequence_parallel" not in plan:
+        plan.took("sequence_parallel", False, "no sequence_parallel")
+    if not whole:
+        _laid_over(plan, training, keys, off, file)
+    for field, names in known["overlaps"].items():
+        key = next((name for name in names if name in off), None)
+        if key is not None and field not in stack:
+            stack.took(field, False, key)
+    arguments.rest_to(keys)
+    keys.leave()
+    where = cluster_section(name, cluster, gpus, given, ledger)
+    return {"model": model, "cluster": where, "plan": plan, "training": training, "stack": stack}
+
+
+def _named_precision(training: Section, keys: Settings, known: Mapping[str, Any]) -> None:
+    """A mixed precision by its name, as Megatron-Bridge's recipes have it."""
+    if "precisions_of" not in known or "mixed_precision" not in keys:
+        return
+    key, said = keys.take("mixed_precision")
+    words = {name.lower(): fields for name, fields in table(known["precisions_of"])["precision"]["words"].items()}
+    if str(said).lower() not in words:
+        raise keys.wrong(key, said, f"must be one of {', '.join(words)}, or flopcast does not know it")
+    for field, value in words[str(said).lower()].items():
+        training.took(field, value, key)
+
+
+def _adapters(training: Section, keys: Settings, kind: str) -> None:
+    """LoRA's rank and modules; adapters of other kinds are refused."""
+    roles = table(kind)["adapters"]
+    name, scheme = keys.take(*roles["kind"])
+    word = str(scheme).rpartition(".")[2].lower()
+    rank, (source, targets) = keys.whole(*roles["rank"]), keys.take(*roles["targets"])
+    if scheme is None or word in ("none", "null"):
+        return
+    if word not in ("lora", "canonicallora"):
+        raise SpecError(
+            f"{keys.ledger.where}: {name} {short(scheme)!r} is none of the adapters that flopcast models: lora"
+        )
+    training.settle("adapter_rank", rank, roles["rank"][0], 32, f"the default of {roles['rank'][0]}")
+    names = [str(each) for each in targets] if isinstance(targets, list) else []
+    if names:
+        training.took("adapter_targets", adapted(names, source, training), source)
+
+
+def _laid_over(plan: Section, training: Section, keys: Settings, off: list[str], file: Foreign) -> None:
+    """What a file leaves to the recipe that it is laid over: to the framework here, as far as that knows it."""
+    why = "the rest of the recipe that it is laid over is not in this file; the framework's habits are taken"
+    file.ledger.ignore("model", "part of it", why, matters=True)
+    if plan["zero_stage"] == 0 and not any("use_distributed_optimizer" in name for name in off):
+        plan.leave("zero_stage")
+    if training["precision"] == "fp32":
+        training.assume("precision", "bf16", "usual; the file does not say")
+    if not any(name.endswith("sequence_parallel") for name in off):
+        plan.leave("sequence_parallel")
+
+
+class _Translated(Arguments):
+    """Arguments that stand for a file's keys."""
+
+    def _pop(self, name: str) -> Any:
+        """A value, which the file's own key was counted for."""
+        self._asked.add(f"--{name}")
+        return self._data.pop(name, None)
+
+    def put(self, name: str, *values: str) -> None:
+        """Add an argument that the file does not have."""
+        self._data[name], self._spelled[name] = list(values), f"--{name}"
+
+    def rest_to(self, keys: Settings) -> None:
+        """Note what no reader asked for, as the file calls it."""
+        for name, values in self._data.items():
+            keys.ledger.ignore(name.replace("-", "_"), " ".join(values), "not read with this model and plan", True)
+        self._data.clear()
+
+
+def _words(keys: Settings, kind: str) -> list[str]:
+    """The arguments that a file's keys stand for."""
+    known, words = table(kind), list[str]()
+    for prefix in known["prefixes"]:
+        for key in keys.names():
+            name = key.removeprefix(prefix).removesuffix("._target_")
+            if not key.startswith(prefix) or "." in name:
+                continue
+            if key.endswith("._target_") and name in known.get("dtypes", ()):
+                words += [f"--{name.replace('_', '-')}", known["formats"].get(str(keys.take(key)[1]), "fp32")]
+                continue
+            if key.endswith("._target_"):
+                continue
+            if name in known.get("dtypes", ()):  # as an override writes it
+                said = str(keys.take(key)[1])
+                words += [f"--{name.replace('_', '-')}", known["formats"].get(said, said)]
+            elif name in known["words"]:
+                words += _worded(keys, key, known["words"][name])
+            elif name in known["arguments"] or name in known["only"]:
+                words += _argument(keys, key, known["arguments"].get(name, name.replace("_", "-")))
+    return words
+
+
+def _worded(keys: Settings, key: str, meanings: Mapping[str, list[str]]) -> list[str]:
+    _, value = keys.take(key)
+    word = str(value).lower()
+    if word not in meanings:
+        if key.endswith("optim.name"):  # an optimizer's, of which only some shard
+            return ["--optimizer", word]
+        raise keys.wrong(key, value, f"must be one of {', '.join(meanings)}, or flopcast does not know it")
+    return meanings[word]
+
+
+def _argument(keys: Settings, key: str, name: str) -> list[str]:
+    """One argument: true is a switch, false is none, a list its words."""
+    _, value = keys.take(key)
+    if isinstance(value, bool):
+        return [f"--{name}"] if value else []
+    if isinstance(value, list):
+        text = [str(each) for each in value]
+        if name.endswith("-freq"):
+            return [f"--{name}", f"[{','.join(text)}]"]
+        if name == "window-size":
+            return [f"--{name}", ",".join(text)]
+        return [f"--{name}", *text]
+    if isinstance(value, str) and "${" in value:
+        keys.ledger.ignore(key, value, "names what is not in this file", matters=True)
+        return []
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    # NeMo writes zero for layers that are not recomputed in blocks, which only "full" asks for.
+    return [f"--{name}", str(value)]
+
+
+def _model(arguments: _Translated, plan: Section, keys: Settings, file: Foreign, kind: str) -> Any:
+    """The caller's model; the file's by its numbers; by its repository's name."""
+    known = table(kind)
+    vocabulary = next((keys.whole(name) for name in known["vocabulary"] if name in keys), None)
+    if vocabulary is None:
+        vocabulary = _tokenizer(arguments, keys)
+    repository = next((str(keys.raw(name)) for name in known.get("models", ()) if name in keys), None)
+    if file.model is None and "num-layers" in arguments:
+        if "num-query-groups" in arguments:
+            arguments.put("group-query-attention")
+        model = read_model(arguments, plan)
+        found = known_model(repository) if repository is not None else None
+        if vocabulary is None and found is not None:
+            vocabulary = (load_preset("models", found) if isinstance(found, str) else found)["vocab_size"]
+        if vocabulary is not None:
+            model.took("vocab_size", vocabulary, "the tokenizer's words")
+        model["name"] = short(repository.rpartition("/")[2]) if repository else known["called"]
+        return model
+    ep = arguments.whole("expert-model-parallel-size")
+    if ep is not None and ep > 1:
+        plan.took("ep", ep, "expert_model_parallel_size")
+    for name in ("num-layers", "hidden-size", "num-attention-heads", "hidden-dropout", "attention-dropout"):
+        arguments.take(name)
+    if file.model is not None:
+        return file.model
+    if repository is not None:
+        return named_model(repository, "model.hf_model_id", file)
+    if "model._target_" in keys:  # a provider's class, which has the model's numbers
+        source, target = keys.take("model._target_")
+        return model_named(str(target).rpartition(".")[2], source, file.ledger)
+    raise SpecError(
+        f"{file.ledger.where} does not describe its model: it has no model.num_layers; give --model PRESET or --model "
+        "config.json"
+    )
+
+
+def _tokenizer(arguments: _Translated, keys: Settings) -> int | None:
+    """Words of the tokenizer: its own name's, or those of the model of the hub that it is named after."""
+    kind = str(keys.raw("model.tokenizer.type") or "")
+    named = kind or str(keys.raw("model.tokenizer.model") or "")
+    found = known_model(named) if named else None
+    if found is not None:
+        shape = load_preset("models", found) if isinstance(found, str) else found
+        return int(keys.ledger.took("vocabulary", shape["vocab_size"], f"model.tokenizer {short(named)}"))
+    if "llama" in named.lower() and "3" not in named:
+        return int(keys.ledger.assume("vocabulary", 32000, f"of Llama's tokenizer, by its name {short(named)}"))
+    if kind or "model.tokenizer.library" in keys:
+        arguments.put("tokenizer-type", kind or str(keys.raw("model.tokenizer.library")))
+    return None
+
+
+def _training(arguments: _Translated, shape: Mapping[str, Any], keys: Settings) -> Section:
+    length = "seq-length" in arguments
+    if not length:
+        longest = min(int(shape.get("max_sequence_length", 4096)), 4096)
+        arguments.put("seq-length", str(longest))
+    training = read_training(arguments, Section("model", keys.ledger, **shape))
+    if not length:
+        training.assume("sequence_length", training["sequence_length"], "what the model reads, at most 4,096")
+    return training
+
+
+def _gpus(plan: Section, keys: Settings, file: Foreign, kind: str) -> int:
+    known, ledger, given = table(kind), file.ledger, file.given.gpus
+    unit = plan["tp"] * plan["pp"] * plan.get("cp", 1)
+    if given is not None:
+        return int(ledger.took("GPUs", given, "--gpus"))
+    if "nodes" in known and known["devices"] in keys:
+        nodes, devices = keys.whole(known["nodes"]) or 1, keys.whole(known["devices"], least=-1) or 1
+        found = nodes * devices
+        if devices > 0 and found % unit == 0:
+            return int(ledger.took("GPUs", found, f"{known['nodes']} × {known['devices']}"))
+        why = f"the file's {found:,} GPUs are no multiple of tp · pp · cp = {unit}: one replica; --gpus N"
+        return int(ledger.assume("GPUs", unit, why))
+    within = plan["tp"] * plan.get("cp", 1)
+    unit = plan["pp"] * lcm(within, plan.get("ep", 1) * plan.get("etp", 1))
+    return int(ledger.assume("GPUs", unit, "the file does not say: the fewest that its degrees need; --gpus N"))

@@ -1,0 +1,268 @@
+"""Python files as text: what they set, statement by statement. Nothing is run or imported.
+
+Branches whose condition the text decides are taken; of others, all that they set is not known. Functions of the file
+are followed with their arguments; what stands in other files is not, and keeps its name, its arguments and its line."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from sim.errors import SpecError
+from sim.foreign.importers.keys import NotKnown
+from sim.foreign.importers.python.assignments import added, annotated, assign, assignment, bind, deleted, shared
+from sim.foreign.importers.python.calls import call
+from sim.foreign.importers.python.expressions import plain, truth, value_of
+from sim.foreign.importers.python.values import Class, Function, Imported, Made, objects_in
+
+MOST_STEPS = 400_000
+DEEPEST_CALL = 25
+_MOST_TURNS = 1_000
+
+
+class Returned(Exception):
+    """A function gives something back."""
+
+    def __init__(self, value: Any) -> None:
+        super().__init__()
+        self.value = value
+
+
+class Raised(Exception):
+    """The code would stop here with an error."""
+
+    def __init__(self, line: int) -> None:
+        super().__init__()
+        self.line = line
+
+
+class Scope:
+    """The names of a function or of the file.
+
+    above : the scope around it.
+    """
+
+    def __init__(self, reading: Reading, above: Scope | None = None) -> None:
+        self.reading, self.above = reading, above
+        self.names: dict[str, Any] = {}
+
+    def lookup(self, name: str, line: int) -> Any:
+        """What a name holds."""
+        scope: Scope | None = self
+        while scope is not None:
+            if name in scope.names:
+                return scope.names[name]
+            scope = scope.above
+        return Imported(name)
+
+    def within(self, values: dict[str, Any]) -> Scope:
+        """A scope inside this one."""
+        inner = Scope(self.reading, self)
+        inner.names.update(values)
+        return inner
+
+    def call(self, node: ast.Call) -> Any:
+        """What a call gives."""
+        return call(node, self)
+
+    def step(self, line: int) -> None:
+        """Count one step."""
+        self.reading.steps += 1
+        if self.reading.steps > MOST_STEPS:
+            raise SpecError(f"{self.reading.where}, line {line}: more than {MOST_STEPS:,} steps; no recipe needs them")
+
+
+class Reading:
+    """One reading of a Python text.
+
+    library : of functions of other files, by name: what they give, and the names of their arguments.
+    constants : of other files, by name.
+    notes : (line, name, what) of what was not followed.
+    calls : functions of the file by which others of it were called.
+    used : (function, line) of recipes of the library that were called.
+    """
+
+    def __init__(self, where: str, library: Mapping[str, Any], constants: Mapping[str, Any] | None = None) -> None:
+        self.where, self.library, self.constants = where, library, constants or {}
+        self.steps, self.depth = 0, 0
+        self.notes: dict[tuple[int, str], str] = {}
+        self.calls: set[tuple[str, str]] = set()
+        self.stack: list[str] = [""]
+        self.locals: dict[str, dict[str, Any]] = {}
+        self.results: dict[str, Any] = {}
+        self.used: list[tuple[str, int]] = []
+
+    def known(self, name: str) -> Any:
+        """What the library has of a function, by its whole name, by its last two or by its last part."""
+        parts = name.split(".")
+        keys = (name, ".".join(parts[-2:]), parts[-1])
+        return next((self.library[key] for key in keys if key in self.library), None)
+
+    def note(self, line: int, name: str, what: str) -> None:
+        """Note what is not known."""
+        self.notes.setdefault((line, name), what)
+
+    def follow(self, function: Function, args: list[Any], fields: dict[str, Any], line: int) -> Any:
+        """What a function of the file gives for these arguments."""
+        self.calls.add((self.stack[-1], function.name))
+        if self.depth >= DEEPEST_CALL or function.name in self.stack[-3:]:
+            return NotKnown(f"of {function.name}(), which calls itself", line)
+        scope = Scope(self, function.names)
+        missing = bind(function, scope, args, fields)
+        for name in missing:
+            scope.names[name] = NotKnown(f"argument {name} of {function.name}() is not given", function.node.lineno)
+        self.depth += 1
+        self.stack.append(function.name)
+        result: Any = None
+        try:
+            run_statements(function.node.body, scope)
+        except Returned as returned:
+            result = returned.value
+        finally:
+            self.depth -= 1
+            self.stack.pop()
+        self.locals[function.name], self.results[function.name] = scope.names, result
+        return result
+
+
+def run_statements(statements: Iterable[ast.stmt], scope: Scope) -> None:
+    """Read statements in their order."""
+    for each in statements:
+        scope.step(each.lineno)
+        work = _STATEMENTS.get(type(each))
+        if work is not None:
+            work(each, scope)
+        elif not isinstance(each, _WITHOUT_EFFECT):
+            _forget([each], scope, NotKnown("set in a loop or a match", each.lineno))
+
+
+def _expression(node: ast.Expr, scope: Scope) -> None:
+    """A call for its effect: what it does to an object is not known unless it is a function of the file."""
+    value = value_of(node.value, scope)
+    call_of = node.value
+    if not isinstance(call_of, ast.Call):
+        return
+    # What is called is looked at once more, which is safe unless that calls something itself.
+    again = not any(isinstance(each, ast.Call) for each in ast.walk(call_of.func))
+    owner = value_of(call_of.func.value, scope) if again and isinstance(call_of.func, ast.Attribute) else None
+    if isinstance(value, Made) and not (again and isinstance(value_of(call_of.func, scope), Function)):
+        given = any(True for _ in objects_in([*value.args, *value.fields.values()]))
+        if given or isinstance(owner, Made):
+            name = value.name.rpartition(".")[2]
+            scope.reading.note(node.lineno, f"{name}()", "stands in another file; not followed")
+    elif isinstance(value, NotKnown) and isinstance(owner, (Made, NotKnown)):
+        name = ast.unparse(call_of.func)[:60].rpartition(".")[2]
+        scope.reading.note(node.lineno, f"{name}()", f"not followed: {value.why}")
+
+
+def _condition(node: ast.If, scope: Scope) -> None:
+    holds = truth(value_of(node.test, scope), node.lineno)
+    if not isinstance(holds, NotKnown):
+        run_statements(node.body if holds else node.orelse, scope)
+        return
+    for branch in (node.body, node.orelse):
+        if not (branch and isinstance(branch[-1], ast.Raise)):
+            _forget(branch, scope, NotKnown(f"it hangs on a condition: {holds.why}", node.lineno))
+
+
+def _forget(statements: Iterable[ast.stmt], scope: Scope, why: NotKnown) -> None:
+    """Make everything unknown that statements would set, which may or may not be read."""
+    for statement in statements:
+        if isinstance(statement, (ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)):
+            run_statements([statement], scope)
+            continue
+        for node in ast.walk(statement):
+            if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.For)):
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                for target in targets:
+                    assign(target, why, scope)
+            elif isinstance(node, ast.Return):
+                raise Returned(why)
+            elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+                called = ast.unparse(node.value.func)[:60].rpartition(".")[2]
+                scope.reading.note(node.lineno, f"{called}()", f"may or may not be called: {why.why}")
+
+
+def _loop(node: ast.For, scope: Scope) -> None:
+    items = plain(value_of(node.iter, scope))
+    leaves = any(isinstance(each, (ast.Break, ast.Continue)) for each in ast.walk(node))
+    if not isinstance(items, (list, tuple, dict)) or len(items) > _MOST_TURNS or leaves:
+        _forget(node.body, scope, NotKnown("set in a loop over what is not known", node.lineno))
+        return
+    for item in list(items):
+        assign(node.target, item, scope)
+        run_statements(node.body, scope)
+
+
+def _define(node: ast.FunctionDef | ast.AsyncFunctionDef, scope: Scope) -> None:
+    scope.names[node.name] = Function(node, scope)
+
+
+def _class(node: ast.ClassDef, scope: Scope) -> None:
+    """A class by the fields that it gives values; those of classes of the file that it is built on first."""
+    fields: dict[str, Any] = {}
+    for base in node.bases:
+        above = value_of(base, scope)
+        if isinstance(above, Class):
+            fields |= above.fields
+    inner = Scope(scope.reading, scope)
+    methods = {each.name for each in node.body if isinstance(each, ast.FunctionDef)}
+    run_statements([each for each in node.body if not isinstance(each, (ast.FunctionDef, ast.ClassDef))], inner)
+    own = {key: _default(value) for key, value in inner.names.items()}
+    sure = methods.isdisjoint(("__init__", "__post_init__", "__setattr__"))
+    sure = sure and all(each.sure for each in (value_of(base, scope) for base in node.bases) if isinstance(each, Class))
+    scope.names[node.name] = Class(node.name, fields | own, sure)
+
+
+def _default(value: Any) -> Any:
+    """The default that `field(default=8)` stands for."""
+    if isinstance(value, Made) and value.last in ("field", "Field"):
+        return value.fields.get("default", NotKnown("of a default that is made later", value.line))
+    return value
+
+
+def _imports(node: ast.Import | ast.ImportFrom, scope: Scope) -> None:
+    module = f"{'.' * node.level}{node.module or ''}." if isinstance(node, ast.ImportFrom) else ""
+    for each in node.names:
+        if isinstance(node, ast.Import) and each.asname is None:
+            first = each.name.partition(".")[0]
+            scope.names[first] = Imported(first)
+        else:
+            known = scope.reading.constants.get(each.name) if module else None
+            scope.names[each.asname or each.name] = Imported(f"{module}{each.name}") if known is None else known
+
+
+def _return(node: ast.Return, scope: Scope) -> None:
+    raise Returned(None if node.value is None else value_of(node.value, scope))
+
+
+def _raise(node: ast.Raise, scope: Scope) -> None:
+    raise Raised(node.lineno)
+
+
+def _try(node: ast.Try, scope: Scope) -> None:
+    run_statements([*node.body, *node.orelse, *node.finalbody], scope)
+
+
+_WITHOUT_EFFECT = (ast.Pass, ast.Assert, ast.Break, ast.Continue)
+_STATEMENTS: dict[type[ast.stmt], Any] = {
+    ast.Assign: assignment,
+    ast.AnnAssign: annotated,
+    ast.AugAssign: added,
+    ast.Delete: deleted,
+    ast.Global: shared,
+    ast.Nonlocal: shared,
+    ast.Expr: _expression,
+    ast.If: _condition,
+    ast.For: _loop,
+    ast.FunctionDef: _define,
+    ast.AsyncFunctionDef: _define,
+    ast.ClassDef: _class,
+    ast.Import: _imports,
+    ast.ImportFrom: _imports,
+    ast.Return: _return,
+    ast.Raise: _raise,
+    ast.Try: _try,
+    ast.With: lambda node, scope: run_statements(node.body, scope),
+}

@@ -1,0 +1,223 @@
+"""What recipes of fine-tuning have in common, whatever they call it: adapters, bases in fewer bits, packing, FSDP or
+DeepSpeed around transformers, fused kernels.
+
+A kind's table says under `finetuning` which keys say what: adapter, rank, targets, all_linear, quantised, packing,
+stage, deepspeed, compile, checkpointing, and liger: switches of all fused kernels, or of each by the field it sets.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from sim.errors import SpecError
+from sim.foreign.importers.defaults import Foreign
+from sim.foreign.importers.keys import table
+from sim.foreign.importers.ledger import Section, short
+from sim.foreign.importers.recipes.settings import Recipe, Settings
+from sim.foreign.importers.recipes.sharding import take_deepspeed, take_fsdp
+
+_TABLE = "adapters"
+_EAGER = ("fused_norm", "fused_rotary", "fused_bias_activation", "fused_cross_entropy")
+_CHUNKED = ("linear_cross_entropy", "CutCrossEntropy", "liger_kernel", "use_liger")
+"""Parts of the names of switches whose loss comes in pieces with the head; other fused losses do not."""
+
+
+def take_finetuning(recipe: Recipe, keys: Settings, file: Foreign) -> None:
+    """Fields that follow from the keys of a table's `finetuning`.
+
+    Raises
+    ------
+    SpecError
+        A stage that is no plain training of the model, adapters of another kind, or a value that breaks a rule.
+    """
+    roles = table(recipe.kind)["finetuning"]
+    _stage(keys, roles.get("stage", ()))
+    _adapters(recipe, keys, roles)
+    _quantised(recipe, keys, roles.get("quantised", ()))
+    _packing(recipe, keys, roles.get("packing", ()))
+    recomputed = _checkpointing(recipe, keys, roles.get("checkpointing", ()))
+    sharded = take_deepspeed(recipe, keys, roles.get("deepspeed", ()), file) or take_fsdp(recipe, keys, recomputed)
+    _kernels(recipe, keys, roles)
+    if "precision" not in recipe.sections["training"] and {"bf16", "fp16"} & keys.ledger.settings.keys():
+        recipe.put("training.precision", "fp32", "neither bf16 nor fp16 is on")
+    if not sharded:
+        recipe.default("plan.zero_stage", 0, "neither DeepSpeed nor FSDP: every GPU holds the whole model")
+
+
+def _stage(keys: Settings, names: Iterable[str]) -> None:
+    """Training on single samples is priced; pairs of them are left out openly, rollouts refused."""
+    name, stage = keys.take(*names) if names else ("", None)
+    if stage is None:
+        return
+    known = table(_TABLE)["stages"]
+    word = str(stage).lower()
+    if word in known["plain"]:
+        return
+    if word in known["pairs"]:
+        why = "pairs of answers and a model of reference are not priced: a step is priced as one of plain training"
+        keys.ledger.ignore(name, stage, why, matters=True)
+        return
+    why = known["refused"].get(word, "is no training that flopcast models")
+    raise SpecError(f"{keys.ledger.where}: {name} {short(stage)!r} {why}")
+
+
+def _adapters(recipe: Recipe, keys: Settings, roles: dict[str, Any]) -> None:
+    training, ledger, known = recipe.sections["training"], keys.ledger, table(_TABLE)
+    name, kind = keys.take(*roles["adapter"])
+    kind = known["kinds"].get(str(kind).lower(), kind) if kind is not None else roles.get("without")
+    if roles.get("switch"):
+        kind = (kind or "lora") if keys.flag(*roles["switch"]) else None
+    rank_name = next((each for each in roles["rank"] if each in keys), roles["rank"][0])
+    rank, targets = keys.whole(*roles["rank"]), _names(keys, roles["targets"])
+    everything = bool(keys.flag(*roles["all_linear"])) if "all_linear" in roles else False
+    if kind in (None, "full"):
+        return
+    if kind not in ("lora", "qlora"):
+        rule = "trains neither all weights nor LoRA's adapters, which are what flopcast models"
+        raise SpecError(f"{ledger.where}: {name} {short(kind)!r} {rule}")
+    if rank is None:
+        training.assume("adapter_rank", roles["default_rank"], f"the default of {rank_name}")
+    else:
+        training.took("adapter_rank", rank, rank_name)
+    source, default = roles["targets"][0], roles.get("default_targets")
+    if not targets and not everything and default is not None:
+        targets = default
+        ledger.assume(source, ", ".join(targets), "the default")
+    linears = ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2")
+    found = linears if everything or not targets else adapted(targets, source, training)
+    if tuple(found) != linears:
+        training.took("adapter_targets", list(found), source)
+    else:
+        ledger.took("training.adapter_targets", "all linears of layers", source)
+    if kind == "qlora":
+        ledger.ignore(name, kind, known["four_bits"], matters=True)
+
+
+def adapted(targets: Iterable[str], source: str, training: Section) -> list[str]:
+    """Linears by our names that the modules' names stand for; what they do not is left out.
+
+    Raises
+    ------
+    SpecError
+        None of the names is known.
+    """
+    known = table(_TABLE)
+    words = {word: ours for ours, names in known["linears"].items() for word in names}
+    found: dict[str, set[str]] = {}
+    strange = []
+    for target in targets:
+        if target.lower() in known["everything"]:
+            return list(known["linears"])[:4]
+        parts = _modules(target)
+        hits = [part for part in parts if part in words]
+        for part in hits:
+            found.setdefault(words[part], set()).add(part)
+        if not hits:
+            strange.append(target)
+    if not found:
+        raise SpecError(
+            f"{training.ledger.where}: {source} {short(', '.join(targets))!r} names no linear that flopcast knows; say "
+            "which: --set training.adapter_targets='[linear_qkv]'"
+        )
+    for each in strange:
+        training.ledger.ignore(source, each, "not one of the linears that flopcast gives adapters", matters=True)
+    few = found.get("linear_qkv", set())
+    if few and few <= {"q_proj", "k_proj", "v_proj", "q", "k", "v"} and len(few) < 3:
+        why = "priced as adapters on queries, keys and values alike"
+        training.ledger.ignore(source, ", ".join(sorted(few)), why, matters=True)
+    return [ours for ours in known["linears"] if ours in found]
+
+
+def _modules(target: str) -> list[str]:
+    """Names of modules in a name or in a regular expression, (q|k)_proj being two."""
+    if not re.search(r"[()|\\*\[]", target):
+        return [target.rpartition(".")[2].lower()]
+    text = target[:2000].lower()
+    for group, ending in re.findall(r"\(([a-z_|]{1,80})\)(_proj|_a_proj|_b_proj)", text):
+        text += " " + " ".join(f"{part}{ending}" for part in group.split("|"))
+    return re.findall(r"[a-z][a-z0-9_]*(?:_proj|_mqa)\b|\b(?:wqkv|qkv|fc[12]|w[123])\b", text)
+
+
+def _names(keys: Settings, names: Iterable[str]) -> list[str]:
+    """A list of names, or one text of them between commas; a regular expression is one."""
+    _, value = keys.take(*names)
+    if value is None:
+        return []
+    if isinstance(value, list):
+        return [str(each) for each in value]
+    text = str(value)
+    return [text] if re.search(r"[()|\\\[]", text) else [each.strip() for each in text.split(",") if each.strip()]
+
+
+def _quantised(recipe: Recipe, keys: Settings, names: Iterable[str]) -> None:
+    """A base whose weights are stored in fewer bits, which is not priced."""
+    for name in names:
+        _, value = keys.take(name)
+        if value in (None, False, "false", "none", ""):
+            continue
+        keys.ledger.ignore(name, value, table(_TABLE)["four_bits"], matters=True)
+
+
+def _packing(recipe: Recipe, keys: Settings, names: Iterable[str]) -> None:
+    """Whether samples are packed into full sequences, or each is one of the longest allowed."""
+    name = next((each for each in names if each in keys), "")
+    packed = keys.flag(*names) if names else None
+    if packed:
+        why = "attention is priced over whole sequences; how long the samples are: --set training.packed_length=N"
+        keys.ledger.ignore(name, packed, why, matters=True)
+    elif names:
+        why = "each sample is priced as long as the longest allowed; --set training.sequence_length=N"
+        keys.ledger.ignore(name or next(iter(names)), "false" if name else "", why, matters=True)
+
+
+def _checkpointing(recipe: Recipe, keys: Settings, names: Iterable[str]) -> bool | None:
+    """Layers computed again, which transformers does whole."""
+    name, value = keys.take(*names) if names else ("", None)
+    if value is None:
+        return None
+    word = str(value).lower()
+    if word in ("offload", "offload_disk", "unsloth"):
+        keys.ledger.ignore(name, value, "the layers' inputs wait in host memory, which is not priced", matters=True)
+    if word not in ("true", "false", "yes", "no", "offload", "offload_disk", "unsloth"):
+        raise keys.wrong(name, value, "must be true or false")
+    on = word not in ("false", "no")
+    recipe.put("plan.recompute", "full" if on else "none", name)
+    return on
+
+
+def _kernels(recipe: Recipe, keys: Settings, roles: dict[str, Any]) -> None:
+    """The framework that runs the same code: transformers, eager or compiled, under DeepSpeed or PyTorch's own."""
+    stack, named = recipe.sections["stack"], roles.get("liger", ())
+    by_field = named if isinstance(named, dict) else dict.fromkeys(_EAGER, named)
+    on = {name: _on(keys, name) for name in dict.fromkeys(name for names in by_field.values() for name in names)}
+    fused = {field: name for field, names in by_field.items() for name in reversed(names) if on[name]}
+    compiled = next((name for name in roles.get("compile", ()) if _on(keys, name)), None)
+    called = table(recipe.kind)["called"]
+    if "framework" not in stack and compiled is not None:
+        stack.took("framework", "pytorch-fsdp", f"{compiled}: transformers, compiled, as {called} runs them")
+        stack.took("compiled", True, compiled)
+    elif "framework" not in stack:
+        stack.took("framework", "pytorch", f"transformers, not compiled, as {called} runs them")
+    if compiled is not None and "compiled" not in stack:
+        stack.took("compiled", True, compiled)
+    for field in _EAGER if compiled is None else ():
+        if field in fused:
+            stack.took(field, True, fused[field])
+        elif field != "fused_norm" or stack.get("framework") == "deepspeed":
+            stack.assume(field, False, "transformers' own kernels, one by one")
+    chunked = next((name for name in fused.values() if any(part in name for part in _CHUNKED)), None)
+    if chunked is not None:
+        stack.took("chunked_loss", True, chunked)
+    elif stack.get("framework") == "deepspeed":
+        stack.assume("chunked_loss", False, "no fused loss is asked for")
+
+
+def _on(keys: Settings, name: str) -> bool:
+    """Whether a switch is on; a list of plugins is where it names what the key does behind `=`."""
+    key, equals, part = name.partition("=")
+    if not equals:
+        return bool(keys.flag(key))
+    value = keys.raw(key)
+    return any(part in str(each) for each in value) if isinstance(value, list) else part in str(value)

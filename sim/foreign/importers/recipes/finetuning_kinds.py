@@ -1,0 +1,237 @@
+"""Recipes that train models of the hub further: Axolotl, the Trainer's kin, accelerate, torchtune, prime-rl and NeMo
+AutoModel. What their tables cannot say is here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sim.errors import SpecError
+from sim.foreign.importers.defaults import Foreign
+from sim.foreign.importers.huggingface.hub_models import known_model
+from sim.foreign.importers.keys import table
+from sim.foreign.importers.ledger import short
+from sim.foreign.importers.recipes.finetuning import adapted, take_finetuning
+from sim.foreign.importers.recipes.pretraining_kinds import closed, opened
+from sim.foreign.importers.recipes.settings import Recipe, Settings
+from sim.foreign.importers.recipes.sharding import take_deepspeed, take_fsdp
+from sim.specs.presets import load_preset
+
+
+def read_trainer(kind: str, file: Foreign) -> dict[str, Any]:
+    """A recipe around transformers: Axolotl's, TRL's, LLaMA-Factory's or ms-swift's.
+
+    Raises
+    ------
+    SpecError
+        A stage or adapters that flopcast does not model, or a model that is not known.
+    """
+    keys, recipe = opened(file, kind)
+    take_finetuning(recipe, keys, file)
+    if recipe.sections["plan"].get("tp", 1) > 1:
+        recipe.default("plan.sequence_parallel", False, "transformers' tensor parallelism keeps norms whole")
+    return closed(keys, recipe, file)
+
+
+def read_accelerate(file: Foreign) -> dict[str, Any]:
+    """accelerate's YAML: how many GPUs, and what is sharded over them."""
+    keys, recipe = opened(file, "accelerate")
+    sort, stack = str(keys.take("distributed_type")[1] or "NO").upper(), recipe.sections["stack"]
+    known = ("NO", "MULTI_GPU", "FSDP", "DEEPSPEED")
+    if sort not in known:
+        raise SpecError(
+            f"{file.ledger.where}: distributed_type {short(sort)} is not modelled; {', '.join(known)} are, and "
+            "Megatron-LM's own scripts are imported by themselves"
+        )
+    if sort == "NO":
+        recipe.run["gpus"], recipe.sources["gpus"] = 1, "distributed_type NO: one process trains"
+    if sort == "DEEPSPEED":
+        _deepspeed_of_accelerate(recipe, keys, file)
+    elif sort == "FSDP":
+        take_fsdp(recipe, keys)
+        recipe.default("plan.zero_stage", 3, "FSDP's full shard")
+    recipe.default("plan.zero_stage", 0, f"distributed_type {sort}: every GPU holds the whole model")
+    if "framework" not in stack:
+        name = "pytorch-fsdp" if stack.get("compiled") else "pytorch"
+        stack.took("framework", name, "transformers under accelerate, compiled by dynamo_backend inductor alone")
+    return closed(keys, recipe, file)
+
+
+def _deepspeed_of_accelerate(recipe: Recipe, keys: Settings, file: Foreign) -> None:
+    plan, name = recipe.sections["plan"], "deepspeed_config.deepspeed_config_file"
+    if name in keys:
+        take_deepspeed(recipe, keys, (name,), file)
+        return
+    recipe.sections["stack"].took("framework", "deepspeed", "distributed_type")
+    stage = keys.whole("deepspeed_config.zero_stage", least=0)
+    plan.settle("zero_stage", stage, "deepspeed_config.zero_stage", 2, "accelerate's default")
+    if keys.text("deepspeed_config.offload_optimizer_device") == "cpu":
+        plan.took("optimizer_offload", 1.0, "deepspeed_config.offload_optimizer_device")
+    if keys.raw("deepspeed_config.offload_param_device") == "none":
+        keys.take("deepspeed_config.offload_param_device")
+
+
+def read_torchtune(file: Foreign) -> dict[str, Any]:
+    """torchtune's YAML: its builder's name says which model it is.
+
+    Raises
+    ------
+    SpecError
+        A recipe that trains no model, trains on rollouts, or with images; a builder that is not known.
+    """
+    data, where = file.data, file.ledger.where
+    if "policy_model" in data or "reward_and_value_model" in data:
+        raise SpecError(f"{where}: policy_model: a recipe of rollouts, which `flopcast rl` splits over GPUs")
+    if "optimizer" not in data or "batch_size" not in data:
+        raise SpecError(
+            f"{where} has no optimizer and batch_size: it evaluates, generates or quantises, and trains nothing"
+        )
+    keys, recipe = opened(file, "torchtune")
+    training, model = recipe.sections["training"], recipe.run.get("model", "")
+    builder = model.rpartition(".")[2]
+    quantised = builder.startswith("qlora_") or keys.raw("model.quantize_base") is True
+    builder = builder.removeprefix("qlora_").removeprefix("lora_")
+    known = table("torchtune")["builders"]
+    if builder not in known and file.model is None:
+        why = "it sees images, which flopcast does not model" if "vision" in builder else "it is not known"
+        raise SpecError(f"{where}: model._component_ {short(model)}: {why}; give --model PRESET or --model config.json")
+    recipe.run["model"] = known.get(builder, builder)
+    if quantised:
+        file.ledger.ignore("model._component_", model, table("adapters")["four_bits"], matters=True)
+    _linears_of_torchtune(recipe, keys)
+    packed = keys.flag("dataset.packed", "packed")
+    if packed:
+        why = "attention is priced over whole sequences; how long the samples are: --set training.packed_length=N"
+        file.ledger.ignore("dataset.packed", packed, why, matters=True)
+    elif "sequence_length" in training:
+        why = "each sample is priced as long as the longest allowed; --set training.sequence_length=N"
+        file.ledger.ignore("dataset.packed", "false", why, matters=True)
+    return closed(keys, recipe, file)
+
+
+def _linears_of_torchtune(recipe: Recipe, keys: Settings) -> None:
+    _, modules = keys.take("model.lora_attn_modules")
+    mlp = keys.flag("model.apply_lora_to_mlp")
+    if not recipe.sections["training"].get("adapter_rank"):
+        return
+    names = [str(each) for each in modules] if isinstance(modules, list) else []
+    names += ["gate_proj", "up_proj", "down_proj"] if mlp else []
+    found = adapted(names, "model.lora_attn_modules", recipe.sections["training"])
+    recipe.put("training.adapter_targets", found, "model.lora_attn_modules and model.apply_lora_to_mlp")
+
+
+def read_prime_rl(file: Foreign) -> dict[str, Any]:
+    """prime-rl's TOML: its trainer's step, of supervised training or of reinforcement learning."""
+    keys, recipe = opened(file, "prime_rl")
+    trainer = file.data.get("trainer")
+    model = {**_mapping(file.data, "model"), **_mapping(trainer, "model")}
+    learning = any(name in file.data for name in ("orchestrator", "trainer"))
+    ac = model.get("ac")
+    if "ac" in model or "ac_offloading" in model:
+        _recomputed(recipe, ac if isinstance(ac, Mapping) else {}, file)
+    recipe.default("plan.recompute", "none", "no [model.ac]")
+    compiled = model.get("compile")
+    recipe.put("stack.compiled", compiled is not None and compiled is not False, "[model.compile]")
+    lora = model.get("lora") or _mapping(model, "experimental").get("lora")
+    if isinstance(lora, Mapping):
+        _lora_of_prime_rl(recipe, lora)
+    recipe.default("plan.microbatch_size", 1, "prime-rl packs a micro-batch into one sequence")
+    if learning:
+        why = "a step is priced as one of this many sequences, each as long as the longest allowed"
+        file.ledger.ignore(
+            "orchestrator.batch_size", recipe.sections["training"].get("global_batch_size", ""), why, True
+        )
+    else:
+        for field in ("chunked_loss", "vocab_parallel_loss"):
+            recipe.put(f"stack.{field}", False, "supervised training, whose loss takes the logits whole")
+    if recipe.says("gpus"):
+        recipe.run.pop("nodes", None)
+    layers = keys.whole("model.debug.num_layers", "trainer.model.debug.num_layers")
+    sections = closed(keys, recipe, file)
+    if layers is not None and file.model is None:
+        shape = sections["model"]
+        base = {"preset": shape} if isinstance(shape, str) else dict(shape)
+        sections["model"] = {
+            **base,
+            "num_layers": file.ledger.took("model.num_layers", layers, "model.debug.num_layers"),
+        }
+    return sections
+
+
+def _recomputed(recipe: Recipe, ac: Mapping[str, Any], file: Foreign) -> None:
+    mode, every = ac.get("mode", "full"), ac.get("freq", 1)
+    recipe.put("plan.recompute", "per_op" if mode == "selective" else "full", f"[model.ac] mode {mode}")
+    if every != 1:
+        why = "every layer is priced as computed again; --set plan.recompute_num_layers=N"
+        file.ledger.ignore("model.ac.freq", every, why, matters=True)
+
+
+def _lora_of_prime_rl(recipe: Recipe, lora: Mapping[str, Any]) -> None:
+    training = recipe.sections["training"]
+    if "adapter_rank" not in training:
+        training.assume("adapter_rank", 16, "prime-rl's default of model.lora.rank")
+    targets = lora.get("target_modules")
+    if isinstance(targets, list) and targets:
+        found = adapted([str(each) for each in targets], "model.lora.target_modules", recipe.sections["training"])
+        recipe.put("training.adapter_targets", found, "model.lora.target_modules")
+
+
+def read_automodel(file: Foreign) -> dict[str, Any]:
+    """NeMo AutoModel's YAML.
+
+    Raises
+    ------
+    SpecError
+        A recipe without a language model, or a way to spread it that is not modelled.
+    """
+    keys, recipe = opened(file, "automodel")
+    plan, known, where = recipe.sections["plan"], table("automodel"), file.ledger.where
+    key, said = keys.take("distributed.strategy", "distributed._target_")
+    word = str(said).rpartition(".")[2].lower() if said is not None else "fsdp2"
+    if word not in known["strategies"]:
+        raise SpecError(f"{where}: {key} {short(said)!r} is not modelled; {', '.join(known['strategies'])} are")
+    if said is None:
+        recipe.default("plan.zero_stage", 3, "FSDP2 is its data parallelism")
+    else:
+        recipe.put("plan.zero_stage", known["strategies"][word], key)
+    cut = keys.flag("distributed.sequence_parallel")
+    if plan.get("tp", 1) > 1:
+        recipe.put("plan.sequence_parallel", bool(cut), "distributed.sequence_parallel")
+    _pipeline(recipe, file)
+    run = recipe.run
+    if run.get("sharded", -1) > 0 and run.get("replicated", 1) > 1:  # dp_size counts the replicated groups too
+        run["sharded"] = max(1, run["sharded"] // run["replicated"])
+    _, targets = keys.take("peft.target_modules")
+    everything = keys.flag("peft.match_all_linear")
+    names = targets if isinstance(targets, list) else [] if targets is None else [targets]
+    plain = [str(name).removeprefix("*").removeprefix(".") for name in names]
+    if recipe.sections["training"].get("adapter_rank") and plain and not everything and "_proj" not in plain:
+        recipe.put(
+            "training.adapter_targets",
+            adapted(plain, "peft.target_modules", recipe.sections["training"]),
+            "peft.target_modules",
+        )
+    return closed(keys, recipe, file)
+
+
+def _pipeline(recipe: Recipe, file: Foreign) -> None:
+    """Micro-batches of the pipeline, and chunks by the layers of a stage."""
+    plan, run = recipe.sections["plan"], recipe.run
+    if plan.get("pp", 1) == 1:
+        plan.pop("schedule", None)
+        return
+    if "pp_microbatch" in run:
+        plan.pop("microbatch_size", None)
+        recipe.put("plan.microbatch_size", run["pp_microbatch"], recipe.sources["pp_microbatch"])
+    name = recipe.run.get("model", "")
+    found = file.model if file.model is not None else known_model(name)
+    shape = load_preset("models", found) if isinstance(found, str) else found
+    if shape is not None and "layers_per_stage" in run and plan.get("schedule") not in (None, "1f1b", "gpipe"):
+        chunks = max(1, -(-shape["num_layers"] // (run["layers_per_stage"] * plan["pp"])))
+        recipe.put("plan.num_chunks", chunks, recipe.sources["layers_per_stage"])
+        recipe.put("plan.uneven_layers", shape["num_layers"] % (chunks * plan["pp"]) > 0, "layers over stages")
+
+
+def _mapping(data: Any, name: str) -> Mapping[str, Any]:
+    found = data.get(name) if isinstance(data, Mapping) else None
+    return found if isinstance(found, Mapping) else {}

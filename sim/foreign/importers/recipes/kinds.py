@@ -1,0 +1,72 @@
+"""Recipes in YAML, TOML and JSON: what each kind is called, and its reader."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from sim.foreign.importers.defaults import Foreign
+from sim.foreign.importers.nemo.yaml_settings import read_nemo_yaml
+from sim.foreign.importers.recipes.finetuning_kinds import (
+    read_accelerate,
+    read_automodel,
+    read_prime_rl,
+    read_torchtune,
+    read_trainer,
+)
+from sim.foreign.importers.recipes.maxtext import read_maxtext
+from sim.foreign.importers.recipes.pretraining_kinds import (
+    read_levanter,
+    read_litgpt,
+    read_llm_foundry,
+    read_nanotron,
+    read_olmo,
+)
+
+Read = Callable[[Foreign], dict[str, Any]]
+
+RECIPES: dict[str, tuple[str, Read]] = {
+    "llm_foundry": ("recipe of llm-foundry", read_llm_foundry),
+    "olmo": ("recipe of OLMo", read_olmo),
+    "maxtext": ("MaxText configuration", read_maxtext),
+    "nanotron": ("nanotron recipe", read_nanotron),
+    "nemo_yaml": ("NeMo configuration", partial(read_nemo_yaml, "nemo_yaml")),
+    "bridge_yaml": ("Megatron-Bridge configuration", partial(read_nemo_yaml, "bridge_yaml")),
+    "automodel": ("NeMo AutoModel recipe", read_automodel),
+    "torchtune": ("torchtune recipe", read_torchtune),
+    "axolotl": ("recipe of Axolotl", partial(read_trainer, "axolotl")),
+    "llama_factory": ("LLaMA-Factory recipe", partial(read_trainer, "llama_factory")),
+    "trl": ("recipe of the Hugging Face Trainer or TRL", partial(read_trainer, "trl")),
+    "swift": ("recipe of ms-swift", partial(read_trainer, "swift")),
+    "accelerate": ("configuration of accelerate", read_accelerate),
+    "prime_rl": ("prime-rl configuration", read_prime_rl),
+    "levanter": ("Levanter recipe", read_levanter),
+    "litgpt": ("LitGPT recipe", read_litgpt),
+}
+"""Kind -> (what messages call it, its reader)."""
+
+_NAMED = "starts a trainer whose settings stand in a recipe; import the recipe that it names"
+_TEXTS = {
+    r"\b(?:swift|megatron) (?:sft|pt|rlhf)\b": (
+        "starts ms-swift, whose arguments are not read from a shell; write them into a YAML or JSON file (swift sft "
+        "--config FILE) and import that"
+    ),
+    r"\bfrom (?:xtuner|mmengine)\b|\bxtuner train\b": (
+        "is of xtuner, whose recipes are Python objects that flopcast does not build; import the model's config.json, "
+        "and give the plan by --set"
+    ),
+    r"\b(?:llamafactory-cli|axolotl|tune|litgpt|composer|trl)\s+(?:train|run|sft|finetune|pretrain)\b": _NAMED,
+    r"\baccelerate launch\b": "starts a program by accelerate; import the recipe that it names, or accelerate's YAML",
+    r"\b[Mm]ax[Tt]ext[./]\S*train\b": (
+        "starts MaxText with settings on the command line, which are not read from a shell; lay them over its YAML and "
+        "import that"
+    ),
+}
+"""Words of texts that are no recipes -> what they are, and what to import instead."""
+
+
+def reason_of_text(text: str) -> str | None:
+    """Why a text of another program is not imported, and what can be; None where it is not known."""
+    return next((why for words, why in _TEXTS.items() if re.search(words, text[:200_000])), None)

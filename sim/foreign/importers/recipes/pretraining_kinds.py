@@ -1,0 +1,273 @@
+"""Recipes of trainers from scratch: llm-foundry, OLMo, nanotron, Levanter, LitGPT. What tables cannot say is here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from sim.errors import SpecError
+from sim.foreign.importers.defaults import Foreign
+from sim.foreign.importers.huggingface.config import read_model
+from sim.foreign.importers.huggingface.hub_models import known_model
+from sim.foreign.importers.keys import table
+from sim.foreign.importers.ledger import short
+from sim.foreign.importers.recipes.finetuning import adapted
+from sim.foreign.importers.recipes.interpolations import resolved
+from sim.foreign.importers.recipes.recipe import scenario_of
+from sim.foreign.importers.recipes.settings import Recipe, Settings, flat_keys, read_settings
+from sim.foreign.importers.recipes.sharding import take_strategy
+from sim.specs.presets import load_preset
+
+
+def opened(file: Foreign, kind: str) -> tuple[Settings, Recipe]:
+    """A file's keys, and what its kind's table finds in them."""
+    keys = flat_keys(resolved(file.data), file, kind)
+    return keys, read_settings(keys, file)
+
+
+def closed(keys: Settings, recipe: Recipe, file: Foreign) -> dict[str, Any]:
+    """The scenario's sections; what nobody took is noted."""
+    sections = scenario_of(recipe, file)
+    keys.leave()
+    return sections
+
+
+def _duration(recipe: Recipe, keys: Settings) -> None:
+    """Composer's max_duration: batches (ba), tokens (tok, T); epochs say nothing of them."""
+    name, value = keys.take("max_duration")
+    found = re.fullmatch(r"([\d_.]+(?:e\d+)?)\s*(ba|tok|T|ep|)", str(value)) if value is not None else None
+    if found is None or found[2] == "ep":
+        if value is not None:
+            keys.ledger.ignore(name, value, "how many tokens that is, only the data say; see training.tokens")
+        return
+    number = float(found[1].replace("_", ""))
+    recipe.put("run.tokens" if found[2] in ("tok", "T") else "run.steps", number if found[2] else int(number), name)
+    if recipe.says("steps"):
+        recipe.run["steps"] = int(recipe.run["steps"])
+
+
+def _width(recipe: Recipe, keys: Settings, *names: str, each: float = 1) -> None:
+    """The MLP's width from a multiple of the hidden size."""
+    model, ratio = recipe.sections["model"], keys.number(*names)
+    if ratio is not None and "hidden_size" in model and "intermediate_size" not in model:
+        model.took("intermediate_size", round(ratio * model["hidden_size"] * each), names[0])
+
+
+def read_llm_foundry(file: Foreign) -> dict[str, Any]:
+    """llm-foundry's YAML: MPT by its shape, or a model of the hub by its name.
+
+    Raises
+    ------
+    SpecError
+        A model that is no decoder, has experts of MegaBlocks, or is not known.
+    """
+    keys, recipe = opened(file, "llm_foundry")
+    kind, model = keys.text("model.name"), recipe.sections["model"]
+    if kind in ("mpt_causal_lm", "mosaic_gpt"):
+        _mpt(recipe, keys)
+    elif kind in ("hf_causal_lm", "fms_causal_lm"):
+        model.clear()
+    elif file.model is None:
+        raise SpecError(f"{file.ledger.where}: model.name {short(kind)!r} is no decoder that flopcast knows")
+    take_strategy(recipe, keys, "fsdp_config.sharding_strategy")
+    if any(name.startswith("compile_config") for name in keys.names()):
+        recipe.put("stack.compiled", True, "compile_config")
+    _duration(recipe, keys)
+    _, targets = keys.take("model.peft_config.target_modules", "lora.args.target_modules")
+    if recipe.sections["training"].get("adapter_rank"):
+        names = targets if isinstance(targets, list) else ["Wqkv"] if targets is None else [str(targets)]
+        found = adapted([str(name) for name in names], "model.peft_config.target_modules", recipe.sections["training"])
+        recipe.put("training.adapter_targets", found, "model.peft_config.target_modules")
+    return closed(keys, recipe, file)
+
+
+def _mpt(recipe: Recipe, keys: Settings) -> None:
+    """MPT, as MPTConfig means it: biases and learned positions unless it says otherwise."""
+    model, where = recipe.sections["model"], keys.ledger.where
+    for field in ("num_layers", "hidden_size", "num_heads"):
+        if field not in model:
+            raise SpecError(f"{where}: model.{field} is missing; MPT is described by d_model, n_heads and n_layers")
+    model["name"] = "mpt"
+    kind = keys.text("model.ffn_config.ffn_type") or "mptmlp"
+    if kind not in ("mptmlp", "mptglu", "te_ln_mlp"):
+        raise SpecError(
+            f"{where}: model.ffn_config.ffn_type {short(kind)!r}: experts and MLPs of MegaBlocks are not read"
+        )
+    model.took("gated_mlp", kind == "mptglu", "model.ffn_config.ffn_type")
+    width = keys.whole("model.ffn_config.ffn_hidden_size")
+    if width is not None:
+        model.took("intermediate_size", width, "model.ffn_config.ffn_hidden_size")
+    _width(recipe, keys, "model.expansion_ratio", "model.mlp_ratio", "model.ffn_config.expansion_ratio")
+    no_bias, untied = keys.flag("model.no_bias"), keys.flag("model.tie_word_embeddings") is False
+    model.settle("bias", None if no_bias is None else not no_bias, "model.no_bias", True, "MPT's default")
+    learned = keys.flag("model.learned_pos_emb")
+    rope, alibi = keys.flag("model.attn_config.rope"), keys.flag("model.attn_config.alibi", "model.alibi")
+    position = "rotary" if rope else "none" if alibi or learned is False else "learned"
+    said = "model.attn_config" if rope or alibi else "model.learned_pos_emb" if learned is not None else None
+    model.settle("position", position if said else None, said or "", position, "MPT's default")
+    norm = keys.text("model.norm_type") or "low_precision_layernorm"
+    model.took("norm", "rmsnorm" if "rms" in norm else "layernorm", f"model.norm_type {norm}")
+    if keys.text("model.attn_config.attn_type") == "multiquery_attention":
+        model.took("num_kv_heads", 1, "model.attn_config.attn_type")
+    if untied:
+        model.took("tied_embeddings", False, "model.tie_word_embeddings")
+    if "vocab_size" not in model:
+        model.assume("vocab_size", 50368, "MPT's default")
+
+
+def read_olmo(file: Foreign) -> dict[str, Any]:
+    """OLMo's YAML. Its gated MLPs count both of their matrices' columns as the MLP's width."""
+    keys, recipe = opened(file, "olmo")
+    model = recipe.sections["model"]
+    kind = keys.text("model.block_type")
+    if kind not in (None, "sequential", "llama") and file.model is None:
+        raise SpecError(f"{file.ledger.where}: model.block_type {short(kind)!r} is no layer that flopcast knows")
+    model["name"] = "olmo"
+    gated, old = keys.text("model.activation_type"), "fsdp_config" in file.data
+    usual = "GELU of 2023" if old else "SwiGLU"
+    said = None if gated is None else gated == "swiglu"
+    model.settle("gated_mlp", said, "model.activation_type", not old, f"OLMo's default: {usual}")
+    each = 0.5 if model["gated_mlp"] else 1
+    width = keys.whole("model.mlp_hidden_size")
+    if width is not None:
+        model.took("intermediate_size", round(width * each), "model.mlp_hidden_size")
+    _width(recipe, keys, "model.mlp_ratio", each=each)
+    bias, tied = keys.flag("model.include_bias"), keys.flag("model.weight_tying")
+    model.settle("bias", bias, "model.include_bias", True, "OLMo's default")
+    model.settle("tied_embeddings", tied, "model.weight_tying", True, "OLMo's default")
+    rope, alibi = keys.flag("model.rope"), keys.flag("model.alibi")
+    model.took("position", "rotary" if rope else "none" if alibi else "learned", "model.rope and model.alibi")
+    norm = keys.text("model.layer_norm_type") or "default"
+    model.took("norm", "rmsnorm" if "rms" in norm else "layernorm", f"model.layer_norm_type {norm}")
+    if keys.flag("model.layer_norm_with_affine") is False:
+        model.ledger.ignore("model.layer_norm_with_affine", False, "norms are counted with their weights")
+    if keys.flag("model.attention_layer_norm"):
+        model.took("query_key_norm", "all", "model.attention_layer_norm")
+    take_strategy(recipe, keys, "fsdp_config.sharding_strategy" if old else "fsdp.sharding_strategy")
+    compiled = any(name.startswith("compile") for name in keys.names())
+    recipe.put("stack.compiled", compiled, "compile" if compiled else "no compile")
+    _duration(recipe, keys)
+    return closed(keys, recipe, file)
+
+
+def read_nanotron(file: Foreign) -> dict[str, Any]:
+    """nanotron's YAML: its model_config is that of a model of the hub.
+
+    Raises
+    ------
+    SpecError
+        A config of no architecture that is known, or experts.
+    """
+    keys, recipe = opened(file, "nanotron")
+    model = file.data.get("model")
+    config = model.get("model_config") if isinstance(model, Mapping) else None
+    config = config if isinstance(config, Mapping) else {}
+    if file.model is None:
+        recipe.sections["model"].update(_config(config, file))
+    mode = keys.text("parallelism.tp_mode")
+    if mode is not None and mode.lower() not in (*table("nanotron")["sequence_parallel"], "all_reduce"):
+        raise keys.wrong("parallelism.tp_mode", mode, "must be ALL_REDUCE or REDUCE_SCATTER")
+    if recipe.sections["plan"].get("tp", 1) > 1 and mode is not None:
+        whole = mode.lower() in table("nanotron")["sequence_parallel"]
+        recipe.put("plan.sequence_parallel", whole, "parallelism.tp_mode")
+    if recipe.sections["plan"].get("ep", 1) > 1:
+        why = "priced as spread over the data-parallel replicas, which it takes no GPUs beside"
+        file.ledger.ignore("parallelism.expert_parallel_size", recipe.sections["plan"]["ep"], why, matters=True)
+    return closed(keys, recipe, file)
+
+
+def _config(config: Mapping[str, Any], file: Foreign) -> dict[str, Any]:
+    known = table("nanotron")["configs"]
+    kind = next((ours for name, ours in known.items() if config.get(name)), None)
+    experts = config.get("moe_config")
+    where = file.ledger.where
+    if kind is None or experts or config.get("num_experts"):
+        what = "has experts" if kind is not None else "is of no architecture that is known"
+        raise SpecError(f"{where}: model.model_config {what}; give --model config.json with the same shape")
+    plain = {
+        key: int(value) if isinstance(value, str) and re.fullmatch(r"\d{1,9}(_\d{3})+", value) else value
+        for key, value in config.items()
+        if key not in known and not str(key).startswith("_")
+    }
+    window = plain.pop("sliding_window_size", None)
+    if window is not None:
+        why = "priced as attention to everything before"
+        file.ledger.ignore("model.model_config.sliding_window_size", window, why, matters=True)
+    section = read_model({"model_type": kind, **plain}, file.ledger)
+    if kind == "qwen2" and config.get("attention_bias") is False:
+        section.pop("qkv_bias", None)
+    return section
+
+
+def read_levanter(file: Foreign) -> dict[str, Any]:
+    """Levanter's YAML: GPT-2 and Llama by their shapes; the vocabulary is the tokenizer's."""
+    keys, recipe = opened(file, "levanter")
+    model, known, kind = recipe.sections["model"], table("levanter"), keys.text("model.type") or ""
+    tokenizer, checkpoint = keys.text("data.tokenizer"), keys.take("initialize_from_hf")[1]
+    if isinstance(checkpoint, str):
+        recipe.put("run.model", checkpoint, "initialize_from_hf")
+    if file.model is None and not recipe.says("model"):
+        if kind not in known["types"]:
+            raise SpecError(
+                f"{file.ledger.where}: model.type {short(kind)!r} is not read from this file; give --model PRESET or "
+                "--model config.json"
+            )
+        model["name"] = kind
+        for field, value in known["types"][kind].items():
+            model.took(field, value, f"model.type {kind}")
+        for field, value in known["usual"][kind].items():
+            if field not in model:
+                model.assume(field, value, f"Levanter's default of {kind}")
+        length = recipe.sections["training"].get("sequence_length")
+        model["max_sequence_length"] = length or model["max_sequence_length"]
+        recipe.default("training.sequence_length", model["max_sequence_length"], "what the model reads")
+        _vocabulary(model, tokenizer, kind, file)
+    if recipe.sections["training"].get("adapter_rank"):
+        _, targets = keys.take("lora.target_modules")
+        names = [str(each) for each in targets] if isinstance(targets, list) else []
+        if names:
+            recipe.put(
+                "training.adapter_targets",
+                adapted(names, "lora.target_modules", recipe.sections["training"]),
+                "lora.target_modules",
+            )
+    file.ledger.assume("hardware", "GPUs", "Levanter's own is a TPU, which flopcast does not have; --cluster NAME")
+    return closed(keys, recipe, file)
+
+
+def _vocabulary(model: Any, tokenizer: str | None, kind: str, file: Foreign) -> None:
+    found = known_model(tokenizer) if tokenizer is not None else None
+    shape = load_preset("models", found) if isinstance(found, str) else found
+    if shape is not None:
+        model.took("vocab_size", shape["vocab_size"], f"data.tokenizer {short(tokenizer)}")
+    elif kind == "gpt2" and tokenizer in (None, "gpt2"):
+        model.assume("vocab_size", table("levanter")["vocabularies"]["usual"], "GPT-2's tokenizer")
+    else:
+        model.assume("vocab_size", 32000, "the tokenizer's words are not known; --set model.vocab_size=N")
+
+
+def read_litgpt(file: Foreign) -> dict[str, Any]:
+    """LitGPT's YAML: fine-tuning in eager PyTorch, pre-training compiled; several GPUs under FSDP."""
+    keys, recipe = opened(file, "litgpt")
+    if "model.n_layer" in keys and file.model is None:
+        raise SpecError(
+            f"{file.ledger.where}: model.n_layer: a model of LitGPT's own numbers is not read; give --model PRESET or "
+            "--model config.json"
+        )
+    known, stack, training = table("litgpt"), recipe.sections["stack"], recipe.sections["training"]
+    pretraining = recipe.sources.get("model") in ("model_name", "model_config.name") or not recipe.says("model")
+    framework = "pytorch-fsdp" if pretraining else "pytorch"
+    stack.took("framework", framework, "LitGPT compiles what it pre-trains" if pretraining else "not compiled")
+    chosen = [name for name in known["linears"] if name in keys and keys.flag(name)]
+    if training.get("adapter_rank"):
+        chosen = chosen or known["usual_linears"]
+        linears = list(dict.fromkeys(known["linears"][name] for name in chosen))
+        linears += ["linear_fc2"] * ("linear_fc1" in linears)
+        recipe.put("training.adapter_targets", linears, ", ".join(chosen))
+    said = recipe.run.get("gpus_per_node", 8) * recipe.run.get("nodes", 1)
+    several = (file.given.gpus or said) > 1
+    recipe.default("plan.zero_stage", 3 if several else 0, "FSDP where there are several GPUs")
+    full = several and not pretraining
+    recipe.default("plan.recompute", "full" if full else "none", "LitGPT's FSDP of fine-tuning" if full else "LitGPT's")
+    return closed(keys, recipe, file)

@@ -1,0 +1,192 @@
+"""Recipes: files of settings by name, as most frameworks take them.
+
+A kind's table (presets/importers) says which key holds which field of a scenario or which fact of the run; what follows
+from several of them, from the model and from the number of GPUs is worked out here, once for all kinds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import lcm
+from typing import Any
+
+from sim.errors import SpecError
+from sim.foreign.importers.defaults import (
+    Foreign,
+    assume_batch,
+    assume_sequence,
+    cluster_of,
+    cluster_section,
+    deal_experts,
+    fewest_gpus,
+    replicas,
+    take_optimizer,
+)
+from sim.foreign.importers.huggingface.hub_models import named_model
+from sim.foreign.importers.keys import table
+from sim.foreign.importers.ledger import Section
+from sim.foreign.importers.recipes.settings import Recipe, flat_keys, read_settings
+from sim.specs.hardware import ClusterSpec
+from sim.specs.presets import load_preset
+
+__all__ = ["Recipe", "flat_keys", "read_settings", "scenario_of"]
+
+
+def scenario_of(recipe: Recipe, file: Foreign) -> dict[str, Any]:
+    """A scenario's sections from a recipe: the model, the GPUs, replicas, batch; the framework's defaults for the rest.
+
+    Raises
+    ------
+    SpecError
+        No model, or numbers that do not go together.
+    """
+    given, ledger, known = file.given, file.ledger, table(recipe.kind)
+    plan, training, stack = (recipe.sections[name] for name in ("plan", "training", "stack"))
+    model = _model(recipe, file)
+    shape = whole_shape(model)
+    if isinstance(model, str) and shape.get("num_mtp_layers"):
+        none = ledger.assume("model.num_mtp_layers", 0, f"{known['called']} trains no multi-token prediction")
+        model = {"preset": model, "num_mtp_layers": none}
+    name, cluster = cluster_of(given, ledger)
+    for path, value in known.get("defaults", {}).items():
+        recipe.default(path, value, f"{known['called']}'s default")
+    gpus = gpus_of(recipe, file, shape, cluster)
+    _deal(recipe, gpus, shape, cluster)
+    if "sequence_length" not in training:
+        assume_sequence(training, shape)
+    _batch(recipe)
+    if "precision" not in training:
+        training.assume("precision", "bf16", "usual")
+    optimizer = recipe.run.get("optimizer", "").rpartition(".")[2]  # of torch.optim.AdamW
+    take_optimizer(training, optimizer or None, recipe.sources.get("optimizer", ""))
+    _budget(recipe)
+    if "framework" not in stack:
+        stack.took("framework", known["framework"], "the file's kind")
+    if "version" not in stack:
+        stack.assume("version", "latest", "another by --set stack.version=DATE")
+    where = cluster_section(name, cluster, gpus, given, ledger)
+    return {"model": model, "cluster": where, "plan": plan, "training": training, "stack": stack}
+
+
+def _model(recipe: Recipe, file: Foreign) -> Any:
+    """The caller's model; the file's, by its shape or by its name; a config.json that it names beside it."""
+    section, name = recipe.sections["model"], recipe.run.get("model")
+    if file.model is not None:
+        return file.model
+    if "num_layers" in section:
+        missing = next((field for field in ("hidden_size", "num_heads", "vocab_size") if field not in section), None)
+        if missing is not None:
+            raise SpecError(f"{file.ledger.where} says no {missing} of its model; without it there is none")
+        return section
+    if name is None:
+        raise SpecError(f"{file.ledger.where} names no model; give --model PRESET or --model config.json")
+    found = table(recipe.kind).get("models", {}).get(name.lower(), name)
+    return named_model(found, recipe.sources["model"], file)
+
+
+def whole_shape(model: str | Mapping[str, Any]) -> dict[str, Any]:
+    """A section `model` with the fields of its preset, if it has one."""
+    if isinstance(model, str):
+        return load_preset("models", model)
+    preset = model.get("preset")
+    own = {name: value for name, value in model.items() if name != "preset"}
+    return {**(load_preset("models", preset) if preset else {}), **own}
+
+
+def gpus_of(recipe: Recipe, file: Foreign, shape: dict[str, Any], cluster: ClusterSpec) -> int:
+    """GPUs: the caller's; what the file says; the product of its degrees; what holds the model."""
+    run, plan, ledger = recipe.run, recipe.sections["plan"], file.ledger
+    unit = plan.get("tp", 1) * plan.get("pp", 1) * plan.get("cp", 1) * run.get("replicated", 1)
+    if file.given.gpus is not None:
+        return int(ledger.took("GPUs", file.given.gpus, "--gpus"))
+    if recipe.says("gpus"):
+        return int(ledger.took("GPUs", run["gpus"], recipe.sources["gpus"]))
+    if recipe.says("nodes", "gpus_per_node") and run["gpus_per_node"] > 0:
+        source = " × ".join(recipe.sources.get(each, "default") for each in ("nodes", "gpus_per_node"))
+        return int(ledger.took("GPUs", run["nodes"] * run["gpus_per_node"], source))
+    if "nodes" in recipe.sources:
+        each = cluster.node.gpus_per_node
+        return int(ledger.took("GPUs", run["nodes"] * each, f"{recipe.sources['nodes']} of {each} GPUs"))
+    if run.get("sharded", -1) > 0:
+        return int(ledger.took("GPUs", unit * run["sharded"], "the product of all degrees"))
+    unit = plan.get("pp", 1) * lcm(unit // plan.get("pp", 1), plan.get("ep", 1))
+    gpus = fewest_gpus(shape, cluster, ledger, unit, frozen=bool(recipe.sections["training"].get("adapter_rank")))
+    return _dividing(recipe, gpus, unit)
+
+
+def _dividing(recipe: Recipe, gpus: int, unit: int) -> int:
+    """No more of the GPUs that nobody asked for than share the file's batch evenly."""
+    batch, plan = recipe.sections["training"].get("global_batch_size"), recipe.sections["plan"]
+    fewer = gpus
+    while batch is not None and batch % max(1, fewer // unit) and fewer % (2 * unit) == 0:
+        fewer //= 2
+    if fewer < gpus:
+        plan.ledger.assume("GPUs", fewer, f"so many share {batch} sequences evenly; --gpus N")
+    return fewer
+
+
+def _deal(recipe: Recipe, gpus: int, shape: dict[str, Any], cluster: ClusterSpec) -> None:
+    """Replicas, the groups that shard, and experts over GPUs."""
+    run, plan = recipe.run, recipe.sections["plan"]
+    unit = plan.get("tp", 1) * plan.get("pp", 1) * plan.get("cp", 1)
+    dp = replicas(gpus, unit, plan.ledger, "tp · pp · cp")
+    plan.took("dp", dp, "GPUs over tp · pp · cp")
+    copies = dp * plan.get("cp", 1)
+    groups = run.get("replicated", 1)
+    if 0 < run.get("sharded", -1) < dp and not recipe.says("replicated"):
+        groups = dp // run["sharded"]  # context parallelism's ranks shard with those of its replicas
+    if groups > 1 and plan.get("zero_stage", 0) and groups < copies:
+        if copies % groups:
+            raise SpecError(f"{plan.ledger.where}: {groups} replicated groups do not divide dp · cp = {copies}")
+        source = recipe.sources.get("replicated", recipe.sources.get("sharded", ""))
+        plan.took("sharding_group", copies // groups, source)
+    elif groups == copies > 1:
+        plan.took("zero_stage", 0, f"{recipe.sources.get('replicated', '')}: nothing is sharded")
+    if "ep" not in plan and unit == 1:
+        deal_experts(plan, shape, cluster, gpus)
+
+
+def _batch(recipe: Recipe) -> None:
+    """Micro-batch and batch, from whichever of batch, micro-batches and tokens the file says. [sequences]"""
+    run, plan, training, sources = recipe.run, recipe.sections["plan"], recipe.sections["training"], recipe.sources
+    dp, length = plan["dp"], training["sequence_length"]
+    steps, of_gpu = run.get("accumulation"), run.get("batch_per_gpu")
+    if "microbatch_size" not in plan and steps is not None and "global_batch_size" in training:
+        share = max(1, training["global_batch_size"] // (dp * steps))
+        plan.took("microbatch_size", share, f"batch over replicas and {sources.get('accumulation', 'accumulation')}")
+    if "microbatch_size" not in plan:
+        whole = of_gpu if of_gpu is not None and steps is None else None
+        plan.settle("microbatch_size", whole, sources.get("batch_per_gpu", ""), 1, "the file does not say")
+    micro = plan["microbatch_size"]
+    if "global_batch_size" in training:
+        _fit(plan, training["global_batch_size"])
+        return
+    if recipe.says("batch_tokens"):
+        batch = max(1, round(run["batch_tokens"] / length))
+        training.took("global_batch_size", batch, f"{sources['batch_tokens']} over the sequence's length")
+    elif of_gpu is not None:
+        training.took("global_batch_size", of_gpu * dp, f"{sources.get('batch_per_gpu', 'batch')} × replicas")
+    elif steps is not None:
+        training.took("global_batch_size", micro * steps * dp, "micro-batch × accumulation × replicas")
+    else:
+        assume_batch(training, micro * dp)
+
+
+def _fit(plan: Section, batch: int) -> None:
+    """A micro-batch no larger than what a replica has of the batch, and that divides it."""
+    dp, micro = plan["dp"], plan["microbatch_size"]
+    if batch % dp == 0 and batch // dp % micro:
+        fits = next(size for size in range(min(micro, batch // dp), 0, -1) if batch // dp % size == 0)
+        plan.assume(
+            "microbatch_size", fits, f"of {batch} sequences a replica has {batch // dp}, no multiple of {micro}"
+        )
+
+
+def _budget(recipe: Recipe) -> None:
+    """Tokens of the whole run."""
+    run, training = recipe.run, recipe.sections["training"]
+    if recipe.says("tokens"):
+        training.took("tokens", run["tokens"], recipe.sources["tokens"])
+    elif run.get("steps", 0) > 0:
+        whole = float(run["steps"] * training["global_batch_size"] * training["sequence_length"])
+        training.took("tokens", whole, f"{recipe.sources['steps']} × batch × sequence length")

@@ -1,0 +1,214 @@
+"""Settings by name: which key of a file holds which field of a scenario or which fact of the run, by its table."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, get_args
+
+from sim.foreign.importers.defaults import Foreign
+from sim.foreign.importers.keys import UNKNOWN_KEY, Keys, reason_to_ignore, table
+from sim.foreign.importers.ledger import Section
+from sim.foreign.importers.sources import DEEPEST
+from sim.specs.base import Spec
+from sim.specs.model import ModelSpec
+from sim.specs.plan import ParallelPlan
+from sim.specs.stack import StackSpec
+from sim.specs.training import TrainingSpec
+
+_RECORDS: dict[str, type[Spec]] = {
+    "model": ModelSpec,
+    "plan": ParallelPlan,
+    "training": TrainingSpec,
+    "stack": StackSpec,
+}
+_TEXTS = ("run.model", "run.optimizer")
+_NUMBERS = ("run.tokens", "run.batch_tokens")
+"""Facts of the run that are no whole numbers. The others: gpus, nodes, gpus_per_node; replicated and sharded, the
+degrees of data parallelism; accumulation, the micro-batches a step; batch_per_gpu, the sequences that a GPU takes a
+step; steps, those of the whole run."""
+
+
+_ALL_LEFT = ("steps", "sharded", "gpus_per_node")
+"""Facts of which -1 says: as many as are left, or as there are."""
+
+
+@dataclass
+class Recipe:
+    """What a recipe says.
+
+    sections : model, plan, training and stack, as far as they are told.
+    run : facts that a scenario's fields follow from, such as nodes.
+    sources : where each fact of the run stands.
+    """
+
+    kind: str
+    sections: dict[str, Section]
+    run: dict[str, Any] = field(default_factory=dict)
+    sources: dict[str, str] = field(default_factory=dict)
+
+    def says(self, *facts: str) -> bool:
+        """Whether all of these facts of the run are told."""
+        return all(fact in self.run for fact in facts)
+
+    def put(self, path: str, value: Any, source: str) -> None:
+        """Set a field, or a fact of the run, by its dotted name, unless it is set or there is nothing to set."""
+        section, _, name = path.partition(".")
+        if value is None:
+            return
+        if section != "run" and name not in self.sections[section]:
+            self.sections[section].took(name, value, source)
+        elif section == "run" and name not in self.run:
+            self.run[name], self.sources[name] = value, source
+
+    def default(self, path: str, value: Any, why: str) -> None:
+        """Fill in a field, or a fact of the run, that is not set."""
+        section, _, name = path.partition(".")
+        if section == "run":
+            self.run.setdefault(name, value)
+        elif name not in self.sections[section]:
+            self.sections[section].assume(name, value, why)
+
+
+class Settings(Keys):
+    """Keys of a recipe: values as the YAML of Python's tools has them, 500_000 a number and `no` false."""
+
+    def flag(self, *names: str) -> bool | None:
+        """true or false, or None."""
+        key, value = self.take(*names)
+        word = str(value).strip().lower()
+        if value is None or word in _FLAGS:
+            return None if value is None else _FLAGS[word]
+        raise self.wrong(key, value, "must be true or false")
+
+    def names(self) -> list[str]:
+        """Keys that nobody took yet."""
+        return list(self._data)
+
+    def below(self, prefix: str) -> Settings:
+        """The keys below a prefix, which are taken from here."""
+        inside = {name: value for name, value in self._data.items() if name.startswith(f"{prefix}.")}
+        for name in inside:
+            del self._data[name]
+        shorter = {name.removeprefix(f"{prefix}."): value for name, value in inside.items()}
+        return Settings(shorter, self.ledger, self.kind, f"{self.label}{prefix}.")
+
+    def take_rest(self) -> list[tuple[str, Any]]:
+        """(key, value) of all that nobody took, which is taken."""
+        left = list(self._data.items())
+        self._data.clear()
+        return left
+
+    def leave(self) -> None:
+        """Note everything that nobody took; of settings that are not priced those that are off change nothing."""
+        for name, value in self._data.items():
+            why, matters = reason_to_ignore(self.kind, f"{self.label}{name}", self._asked)
+            off = value is False and not why.startswith(UNKNOWN_KEY)
+            self.ledger.ignore(f"{self.label}{name}", value, why, matters and not off)
+        self._data.clear()
+
+    def _whole(self, value: Any) -> Any:
+        if isinstance(value, str) and re.fullmatch(r"-?\d{1,16}(_\d{1,16}){0,5}", value) and len(value) < 24:
+            return int(value)
+        return super()._whole(self._number(value))
+
+    def _number(self, value: Any) -> Any:
+        if isinstance(value, str) and re.fullmatch(r"-?[\d_]{0,20}\.?\d{0,20}(e[+-]?\d{1,2})?", value, re.IGNORECASE):
+            try:
+                return float(value.replace("_", ""))
+            except ValueError:
+                return value
+        return value
+
+
+_FLAGS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+
+
+def flat_keys(data: Mapping[str, Any], file: Foreign, kind: str) -> Settings:
+    """Nested settings as keys with dots, such as `model.hidden_size`; empty ones say nothing."""
+    said = {name: value for name, value in _flat(data) if value is not None and value not in ("", [], {})}
+    return Settings(said, file.ledger, kind)
+
+
+def read_settings(keys: Keys, file: Foreign) -> Recipe:
+    """What a table's `settings` find in a file's keys.
+
+    A setting is a field, or a fact of the run, and the keys that hold it; or a mapping: `keys`, `words` from the file's
+    values to ours (to null for what the framework decides, or to several fields at once), and `left`, values that only
+    the run settles, each with its reason; or a list of such mappings, of which the first that says anything counts.
+
+    Raises
+    ------
+    SpecError
+        A value that is not what its field takes.
+    """
+    sections = {name: Section(name, file.ledger) for name in _RECORDS}
+    recipe = Recipe(keys.kind, sections)
+    for path, rule in table(keys.kind)["settings"].items():
+        for each in _rules(rule):
+            key, value = _said(keys, path, each)
+            several = value if isinstance(value, Mapping) else {path: value}
+            for field_path, found in several.items():
+                recipe.put(field_path, found, key)
+    return recipe
+
+
+def _rules(rule: Any) -> list[Mapping[str, Any]]:
+    """A table's setting as its alternatives, each with `keys`."""
+    if isinstance(rule, Mapping):
+        return [rule]
+    return list(rule) if rule and isinstance(rule[0], Mapping) else [{"keys": rule}]
+
+
+def _said(keys: Keys, path: str, rule: Mapping[str, Any]) -> tuple[str, Any]:
+    """(the key that is there, what it says; None where it says nothing, or leaves it to the run)."""
+    names, left = rule["keys"], {str(word).lower(): why for word, why in rule.get("left", {}).items()}
+    for name in names:
+        why = left.get(str(keys.raw(name)).lower()) if name in keys else None
+        if why is not None:
+            keys.ledger.ignore(f"{keys.label}{name}", keys.take(name)[1], why, matters=True)
+    key = next((name for name in names if name in keys), names[0])
+    return key, _worded(keys, rule["words"], *names) if "words" in rule else _typed(keys, path, *names)
+
+
+def _typed(keys: Keys, path: str, *names: str) -> Any:
+    """A value as its field takes it."""
+    section, _, name = path.partition(".")
+    if path in _TEXTS:
+        return keys.text(*names)
+    if path in _NUMBERS:
+        return keys.number(*names)
+    if section == "run":
+        return keys.whole(*names, least=-1 if name in _ALL_LEFT else 1)
+    annotation = _RECORDS[section].model_fields[name].annotation
+    parts = (annotation, *get_args(annotation))
+    parts += tuple(inner for part in parts for inner in get_args(part))  # of Annotated, inside a union
+    if bool in parts:
+        return keys.flag(*names)
+    if float in parts:
+        return keys.number(*names)
+    if any(part is str or isinstance(part, str) for part in parts):
+        return keys.text(*names)
+    least = 0 if _RECORDS[section].model_fields[name].default == 0 else 1
+    return keys.whole(*names, least=least)
+
+
+def _worded(keys: Keys, words: Mapping[Any, Any], *names: str) -> Any:
+    """What a file's word stands for. A word for null stands for a field that is left to its default."""
+    key, value = keys.take(*names)
+    if value is None:
+        return None
+    known = {str(word).lower(): ours for word, ours in words.items()}
+    said = str(value).lower()
+    if said not in known:
+        raise keys.wrong(key, value, f"must be one of {', '.join(known)}, or flopcast does not know it")
+    return known[said]
+
+
+def _flat(data: Mapping[str, Any], prefix: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
+    for key, value in data.items():
+        if isinstance(value, Mapping) and value and depth < DEEPEST:
+            yield from _flat(value, f"{prefix}{key}.", depth + 1)
+        else:
+            yield f"{prefix}{key}", value

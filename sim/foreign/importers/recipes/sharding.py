@@ -1,0 +1,176 @@
+"""What shards a model that transformers trains: DeepSpeed, by a file beside the recipe or inside it, or FSDP."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from sim.foreign.importers.deepspeed import take_offload, take_overlaps
+from sim.foreign.importers.defaults import Foreign
+from sim.foreign.importers.keys import Keys
+from sim.foreign.importers.ledger import short
+from sim.foreign.importers.recipes.settings import Recipe, Settings
+from sim.foreign.importers.sources import parse_json, text_of
+
+_STRATEGIES = {
+    "full_shard": (3, True), "1": (3, True), "hybrid_shard": (3, True), "4": (3, True),
+    "shard_grad_op": (3, False), "2": (3, False), "hybrid_shard_zero2": (3, False), "_hybrid_shard_zero2": (3, False),
+    "5": (3, False), "no_shard": (0, True), "3": (0, True), "true": (3, True), "false": (3, False),
+}  # fmt: skip
+"""FSDP's sharding strategies, by name and number, and FSDP2's reshard_after_forward -> ZeRO stage, and whether gathered
+weights are dropped after a forward."""
+_NODE = 8
+"""GPUs of a node, within which hybrid strategies shard."""
+_FSDP = "fsdp_config"
+_PACED = (
+    "forward_prefetch",
+    "backward_prefetch",
+    "limit_all_gathers",
+    "mixed_precision",
+    "mixed_precision_policy",
+    "xla",
+    "min_num_params",
+)
+"""Keys of FSDP's section that a step may take longer or shorter for."""
+
+
+def take_deepspeed(recipe: Recipe, keys: Settings, names: Iterable[str], file: Foreign) -> bool:
+    """What a DeepSpeed configuration says of sharding; whether there is one.
+
+    It stands in the recipe, or in a file that this names and that lies beside it; of one that is not there, the stage
+    is told by its name.
+
+    Raises
+    ------
+    SpecError
+        A file that cannot be read, or a stage that DeepSpeed does not have.
+    """
+    name = next((each for each in names if each in keys), None)
+    nested = [each for each in names if any(key.startswith(f"{each}.") for key in keys.names())]
+    if name is None and not nested:
+        return False
+    recipe.sections["stack"].took("framework", "deepspeed", name or nested[0])
+    if nested:
+        zero = keys.below(f"{nested[0]}.zero_optimization")
+        _zero(recipe, zero, f"{nested[0]}.zero_optimization")
+        return True
+    assert name is not None
+    said = keys.text(name) or ""
+    path = _beside(said, file.folder)
+    if path is not None:
+        data = parse_json(text_of(path), str(path))
+        inside = Keys(data if isinstance(data, Mapping) else {}, file.ledger, "deepspeed", f"{path.name}: ")
+        _zero(recipe, inside.section("zero_optimization"), f"{path.name}: zero_optimization")
+        inside.leave()
+        return True
+    told = re.search(r"z(?:ero)?[_-]?(?:stage)?[_-]?([0-3])", said.lower())
+    why = f"{name} {short(said)} is not beside this file"
+    if told is None:
+        recipe.default("plan.zero_stage", 3, f"{why}, and its name says no stage")
+    else:
+        recipe.put("plan.zero_stage", int(told[1]), f"{why}; so its name says")
+    if "offload" in said.lower():
+        keys.ledger.ignore(name, said, "what it keeps in host memory is not priced", matters=True)
+    return True
+
+
+def _zero(recipe: Recipe, zero: Keys, source: str) -> None:
+    plan = recipe.sections["plan"]
+    stage = zero.whole("stage", "zero_stage", least=0)
+    if stage is not None and stage > 3:
+        raise zero.wrong("stage", stage, "must be 0, 1, 2 or 3")
+    plan.settle("zero_stage", stage, f"{source}.stage", 0, "DeepSpeed's without a stage")
+    take_offload(plan, zero)
+    group = zero.take("mics_shard_size")[1]
+    if isinstance(group, int) and group > 0 and plan["zero_stage"] == 3:
+        recipe.put("run.sharded", group, f"{source}.mics_shard_size")
+    take_overlaps(plan, recipe.sections["stack"], zero)
+    zero.leave()
+
+
+def _beside(name: str, folder: Path | None) -> Path | None:
+    """A file that a recipe names, beside it: in its own folder or in one below."""
+    if folder is None or name.startswith(("/", "~")) or ".." in name or "\0" in name:
+        return None
+    return next((path for path in (folder / name, folder / Path(name).name) if path.is_file()), None)
+
+
+def take_fsdp(recipe: Recipe, keys: Settings, recomputed: bool | None = None) -> bool:
+    """What the keys of FSDP say, of accelerate and of the Trainer; whether there are any.
+
+    Raises
+    ------
+    SpecError
+        A strategy that FSDP does not have.
+    """
+    _, words = keys.take("fsdp")
+    words = words if isinstance(words, list) else str(words or "").split()
+    for word in words:
+        if str(word).lower() not in (*_STRATEGIES, "auto_wrap", "offload"):
+            keys.ledger.ignore("fsdp", word, "a word of FSDP's that is not known", matters=True)
+    inner = keys.below(_FSDP)
+    there = bool(words) or bool(inner.names()) or "fsdp_version" in keys
+    keys.take("fsdp_version")
+    strategy = _strategy(words, inner)
+    if not there:
+        return False
+    plan, (source, word) = recipe.sections["plan"], strategy
+    stage, reshard = _STRATEGIES[word]
+    recipe.put("plan.zero_stage", stage, source)
+    if not reshard:
+        plan.took("reshard_after_forward", False, f"{source}: gathered weights stay until the backward")
+    if "hybrid" in word:
+        recipe.put("run.sharded", _NODE, f"{source}, within a node of {_NODE} GPUs")
+    offload = inner.flag("fsdp_offload_params", "offload_params") or "offload" in words
+    if offload:
+        plan.took("optimizer_offload", 1.0, "FSDP's offload of parameters, priced as that of the optimizer's state")
+    again = inner.flag("fsdp_activation_checkpointing", "activation_checkpointing")
+    if again and not recomputed:
+        recipe.sections["plan"].took("recompute", "full", "fsdp_config: activation_checkpointing")
+    for key, value in inner.take_rest():
+        matters = key.removeprefix("fsdp_") in _PACED and value not in (False, None, "NO_PREFETCH")
+        why = "when FSDP gathers, and in which precision, is the stack's; see stack.*"
+        if not matters:
+            why = "of FSDP's wrapping, loading and saving; does not change the time of a step"
+        keys.ledger.ignore(f"{_FSDP}.{key}", value, why, matters)
+    return bool(stage)
+
+
+def _strategy(words: list[Any], inner: Settings) -> tuple[str, str]:
+    """(where it stands, the strategy's word): FSDP's full shard where nothing is said."""
+    key, said = inner.take("fsdp_sharding_strategy", "sharding_strategy")
+    other, reshard = inner.take("fsdp_reshard_after_forward", "reshard_after_forward")
+    if said is not None and (reshard is None or str(said).lower() != "full_shard"):
+        key, value = f"{_FSDP}.{key}", said
+    elif reshard is not None:
+        key, value = f"{_FSDP}.{other}", reshard
+    else:
+        named = [str(word).lower() for word in words if str(word).lower() in _STRATEGIES]
+        key, value = "fsdp", named[0] if named else "full_shard"
+    word = str(value).lower()
+    if word not in _STRATEGIES:
+        raise inner.wrong(key, value, f"must be one of {', '.join(_STRATEGIES)}")
+    return key, word
+
+
+def take_strategy(recipe: Recipe, keys: Settings, name: str) -> None:
+    """Composer's and OLMo's sharding_strategy of FSDP; without FSDP's section every GPU holds the whole model."""
+    section = name.partition(".")[0]
+    said = keys.text(name)
+    if said is None and not any(key.startswith(f"{section}.") for key in keys.names()):
+        recipe.default("plan.zero_stage", 0, f"no {section}: every GPU holds the whole model")
+        return
+    word = (said or "full_shard").lower()
+    if word not in _STRATEGIES:
+        raise keys.wrong(name, said, f"must be one of {', '.join(_STRATEGIES)}")
+    stage, reshard = _STRATEGIES[word]
+    if said is None:
+        recipe.default("plan.zero_stage", stage, f"FSDP's without {name}")
+    else:
+        recipe.put("plan.zero_stage", stage, name)
+    if not reshard:
+        recipe.put("plan.reshard_after_forward", False, f"{name}: gathered weights stay until the backward")
+    if "hybrid" in word:
+        recipe.put("run.sharded", _NODE, f"{name}, within a node of {_NODE} GPUs")

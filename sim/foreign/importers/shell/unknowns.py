@@ -1,0 +1,103 @@
+"""What of a script only its run would know, kept with where it comes from, so that a reader can be asked for it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from sim.foreign.importers.keys import UNKNOWN
+from sim.foreign.importers.ledger import short
+
+_FIRST = 0xF0000
+_MOST = 60_000
+MARK = re.compile(rf"{UNKNOWN}[\U000F0000-\U000FFFFD]?")
+"""An unknown part of a text: the letter for all of them, and which it is."""
+Kind = Literal["argument", "variable", "output", "condition"]
+
+
+class Unknown(NamedTuple):
+    """Something that is not known: a positional argument or a variable of the environment, by name; a command's output;
+    or what depends on a condition, with what that asks for.
+    """
+
+    kind: Kind
+    name: str
+    line: int
+    because: tuple[int, ...] = ()
+
+
+@dataclass
+class Unknowns:
+    """All of them, in the order they were met."""
+
+    found: list[Unknown] = field(default_factory=list)
+    used: dict[int, tuple[str, int]] = field(default_factory=dict)
+    """number -> (variable that holds it, line)."""
+    _places: dict[tuple[Kind, str, int], int] = field(default_factory=dict)
+
+    def mark(self, kind: Kind, name: str, line: int, because: tuple[int, ...] = ()) -> str:
+        """The letters that stand for it in a text."""
+        key = (kind, name, 0 if kind in ("argument", "variable") else line)
+        number = self._places.get(key)
+        if number is None:
+            if len(self.found) >= _MOST:
+                return UNKNOWN
+            number = self._places[key] = len(self.found)
+            self.found.append(Unknown(kind, name, line, because))
+        return UNKNOWN + chr(_FIRST + number)
+
+    def use(self, text: str, name: str, line: int) -> None:
+        """Note which variable an unknown value was first given to."""
+        if MARK.fullmatch(text):
+            for number in self.numbers(text):
+                self.used.setdefault(number, (name, line))
+
+    def numbers(self, text: str) -> tuple[int, ...]:
+        """Which ones a text holds. A mark that an edit of the text has cut apart says of none."""
+        found = (ord(mark[1]) - _FIRST for mark in MARK.findall(text) if len(mark) > 1)
+        return tuple(number for number in dict.fromkeys(found) if 0 <= number < len(self.found))
+
+    def roots(self, text: str) -> list[int]:
+        """What a text depends on in the end: conditions by what they ask for, where that is known."""
+        roots: dict[int, None] = {}
+        waiting, seen = list(self.numbers(text)), set[int]()
+        while waiting:
+            number = waiting.pop(0)
+            if number in seen:
+                continue
+            seen.add(number)
+            because = self.found[number].because
+            waiting += because
+            if not because:
+                roots[number] = None
+        return list(roots)
+
+    def words(self, number: int) -> str:
+        """How messages call it."""
+        item = self.found[number]
+        held, line = self.used.get(number, ("", item.line))
+        if item.kind == "argument":
+            return f"argument {item.name} ({f'used as {held} ' * bool(held)}in line {line})"
+        if item.kind == "variable":
+            return f"the environment's {short(item.name)} (line {item.line})"
+        if item.kind == "output":
+            what = f"{held}, " * bool(held)
+            return f"{what}what `{short(item.name, 40)}` gives (line {item.line})"
+        return f"the condition in line {item.line}"
+
+    def reasons(self, text: str) -> str:
+        """What an unknown value waits for, in words."""
+        return ", ".join(self.words(number) for number in self.roots(text)[:6])
+
+    def remedy(self, numbers: list[int]) -> str:
+        """The options that would say it."""
+        items = [self.found[number] for number in numbers]
+        arguments = any(item.kind == "argument" for item in items)
+        names = [item.name for item in items if item.kind == "variable" and item.name.isidentifier()]
+        names += [
+            self.used[number][0] for number in numbers if self.found[number].kind == "output" and number in self.used
+        ]
+        options = ["the script's arguments in their order, --arg VALUE for each"] * arguments
+        options += [", ".join(f"--env {name}=VALUE" for name in dict.fromkeys(names[:4]))] * bool(names)
+        return f"give {', and '.join(options)}" if options else "write it out"

@@ -1,0 +1,78 @@
+"""Real files of other people's making, by name, origin and the facts expected of each: read right, or refused with a true
+reason.
+
+The files are not part of this repository. Lay them out as FOLDER/<origin>/<path>, as `corpus/*.yaml` names them, and run
+FLOPCAST_CORPUS=FOLDER python -m pytest tests/foreign/test_corpus.py
+"""
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+from facts import wrong_facts
+
+from sim.errors import SpecError
+from sim.foreign.importers import KINDS, Given, import_file
+from sim.foreign.importers.huggingface.hub_models import known_model
+from sim.specs import ModelSpec, load_preset
+from sim.specs.yaml12 import load_yaml
+from sim.work.sums import total_params
+
+TABLES = Path(__file__).parent / "corpus"
+FILES = os.environ.get("FLOPCAST_CORPUS")
+ENTRIES = [(table.stem, entry) for table in sorted(TABLES.glob("*.yaml")) for entry in load_yaml(table)]
+# whole: the facts were read in the file as it stands there, to the last character, not in a copy of what matters.
+KNOWN = {"origin", "path", "commit", "options", "expect", "refused", "says", "whole"}
+
+
+def name_of(entry):
+    return f"{entry['origin']}/{entry['path']}"
+
+
+def test_entries_say_what_is_expected_of_them():
+    names = [name_of(entry) + str(entry.get("options", "")) for _, entry in ENTRIES]
+    assert len(names) == len(set(names))
+    for kind, entry in ENTRIES:
+        assert kind in KINDS
+        assert entry.keys() <= KNOWN
+        assert ("expect" in entry) != ("refused" in entry), name_of(entry)
+
+
+@pytest.mark.skipif(FILES is None, reason="FLOPCAST_CORPUS names no folder with the files")
+@pytest.mark.parametrize(("kind", "entry"), ENTRIES, ids=[name_of(entry) for _, entry in ENTRIES])
+def test_a_real_file_is_read_right_or_refused(kind, entry):
+    path = Path(FILES or "") / entry["origin"] / entry["path"]
+    if not path.is_file():
+        pytest.skip(f"{path} is not there")
+    options = dict(entry.get("options", {}))
+    overrides = options.pop("set", ())
+    if "refused" in entry:
+        with pytest.raises(SpecError, match=entry["refused"]):
+            import_file(path, Given(**options), overrides=overrides)
+        return
+    imported = import_file(path, Given(**options), overrides=overrides)
+    assert imported.kind == kind
+    assert not wrong_facts(imported.scenario(), entry["expect"])
+    told = imported.to_yaml()
+    for words in entry.get("says", ()):
+        assert words in told
+
+
+CONFIGS = [(name_of(entry), found) for kind, entry in ENTRIES if kind == "huggingface" and "expect" in entry
+           for found in [re.search(r"([^/]+?)--([^/]+)_config\.json$", entry["path"])] if found]  # fmt: skip
+
+
+@pytest.mark.skipif(FILES is None, reason="FLOPCAST_CORPUS names no folder with the files")
+@pytest.mark.parametrize(("path", "found"), CONFIGS, ids=[path for path, _ in CONFIGS])
+def test_a_model_known_by_name_is_that_of_its_file(path, found):
+    """Shapes of `hub_models.yaml` and presets against the config.json of that name."""
+    known, file = known_model(f"{found[1]}/{found[2]}"), Path(FILES or "") / path
+    if known is None or not file.is_file():
+        pytest.skip("not known by name, or not there")
+    ours = ModelSpec.read(load_preset("models", known) if isinstance(known, str) else known, "model")
+    theirs = ModelSpec.read(import_file(file).data["model"], "model")
+    said_otherwise = ("name", "max_sequence_length", "dropout", "bias")  # the first are free; of biases the parts count
+    for field in ModelSpec.model_fields.keys() - said_otherwise:
+        assert getattr(ours, field) == getattr(theirs, field), field
+    assert total_params(ours) == total_params(theirs)

@@ -1,0 +1,527 @@
+"""Scenarios become what frameworks take: nothing is lost in silence, and their own parsers accept it."""
+
+import argparse
+import json
+import math
+import re
+import shlex
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+from random_scenarios import exported_of, scenario_of
+from typer.testing import CliRunner
+
+from sim import build_scenario, load_scenario, preset_names
+from sim.cli import app
+from sim.errors import SpecError
+from sim.foreign.exporters import FRAMEWORKS, export_scenario
+from sim.foreign.exporters.account import SECTIONS, exporter_table
+from sim.foreign.exporters.megatron_model import marks_text
+from sim.foreign.exporters.torchtitan import flavor_of
+from sim.foreign.importers import Given, import_text
+from sim.foreign.importers.keys import table
+from sim.specs import ModelSpec, ParallelPlan, StackSpec, TrainingSpec, load_preset
+from sim.specs.dealing import layers_of_stages
+from sim.specs.writing import scenario_yaml
+from sim.specs.yaml12 import load_yaml, parse_yaml
+
+ROOT = Path(__file__).parents[2]
+SCHEMAS = Path(__file__).parent / "schemas"
+SEEDS = range(60)
+NAMES = {
+    "megatron-lm": "run.sh",
+    "torchtitan": "run.toml",
+    "deepspeed": "ds_config.json",
+    "megatron-bridge": "overrides.sh",
+}
+"""Frameworks that are read back, and what their files are called."""
+RECORDS = {"model": ModelSpec, "plan": ParallelPlan, "training": TrainingSpec, "stack": StackSpec}
+NAMED = ("name", "framework", "version", "fitted_families")
+DEALING = ("plan.uneven_layers", "plan.pipeline_layout", "plan.embedding_as_layer", "plan.head_as_layer")
+KINDS_OF_LAYERS = ("model.layer_types", "model.mlp_layer_types", "model.num_dense_layers")
+FLAVORS = table("torchtitan")["flavors"]
+MODELS = {"torchtitan": sorted({each for name in FLAVORS for each in FLAVORS[name].values() if isinstance(each, str)})}
+
+
+def differences(one, other, sections=SECTIONS):
+    """Fields that differ, dealing and kinds of layers by what they come to."""
+    found = set()
+    for section in sections:
+        mine, theirs = getattr(one, section), getattr(other, section)
+        for name in type(mine).model_fields:
+            path = f"{section}.{name}"
+            if (
+                name not in NAMED
+                and path not in (*DEALING, *KINDS_OF_LAYERS)
+                and getattr(mine, name) != getattr(theirs, name)
+            ):
+                found.add(path)
+    if "model" in sections and one.model.kind_of_layer != other.model.kind_of_layer:
+        found.add("model.layer_types")
+    if one.model.num_layers == other.model.num_layers and one.plan.num_stages == other.plan.num_stages:
+        layers = one.model.num_layers
+        if layers_of_stages(layers, one.plan) != layers_of_stages(layers, other.plan):
+            found.add("plan.pipeline_layout")
+    return found
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("framework", NAMES)
+def test_what_a_way_out_and_back_loses_is_in_the_account(framework, seed):
+    exported = exported_of(framework, seed)
+    if exported is None:
+        return
+    scenario, account = scenario_of(framework, seed), exported.account
+    given = Given(gpus=scenario.plan.num_gpus, model=_model_beside(exported))
+    if given.model == "":
+        return
+    back = import_text(exported.with_account(), NAMES[framework], given).scenario()
+    told = {entry.name for entry in (*account.decided, *account.unsaid)}
+    written = {path for entry in account.written for path in entry.note.split(", ")}
+    of_model = given.model is None
+    lost = differences(scenario, back, SECTIONS if of_model else SECTIONS[1:])
+    lost = {path for path in lost if not path.startswith("stack.") or path in written}
+    assert lost <= told, f"{lost - told}\n{exported.with_account()}"
+
+
+def _model_beside(exported):
+    """The model that must be given beside the file: none where it says it; "" where no preset has as many layers."""
+    if exported.kind == "deepspeed":
+        return "llama2-7b"
+    if exported.kind != "torchtitan" or "flavor" in exported.data.get("model", {}):
+        return None
+    layers = exported.account.scenario.model.num_layers
+    return next((name for name in preset_names("models") if load_preset("models", name)["num_layers"] == layers), "")
+
+
+def test_random_scenarios_are_exported_and_refused():
+    for framework in FRAMEWORKS:
+        exports = [exported_of(framework, seed) is not None for seed in SEEDS]
+        assert 5 < sum(exports) < len(exports), framework
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_every_field_is_accounted_for(framework):
+    for seed in SEEDS:
+        exported = exported_of(framework, seed)
+        if exported is not None:
+            entries = (*exported.account.unsaid, *exported.account.decided)
+            assert not [entry for entry in entries if "not known" in entry.note]
+            names = [entry.name for entry in exported.account.unsaid]
+            assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_the_nearest_that_a_refusal_names_is_nearer(framework):
+    """Each `--set` of a refusal can be laid over the scenario, and then that refusal is gone."""
+    tried = 0
+    for seed in SEEDS:
+        scenario = scenario_of(framework, seed)
+        for path, settings in refusals(scenario, framework):
+            if not settings:
+                continue
+            try:
+                changed = build_scenario(parse_yaml(scenario_yaml(scenario), "again"), settings)
+            except SpecError:  # the scenario's other fields do not go with it
+                continue
+            tried += 1
+            assert path not in {each for each, _ in refusals(changed, framework)}, (path, settings)
+    assert tried > 5
+
+
+def refusals(scenario, framework):
+    """(field, what `--set` would mend it) of every reason."""
+    try:
+        export_scenario(scenario, framework)
+    except SpecError as error:
+        lines = str(error).splitlines()
+    else:
+        return []
+    title = exporter_table(framework)["title"]
+    found = [re.fullmatch(rf"{title} cannot run ([\w.]+) = .*: .+; nearest: (.+)", line) for line in lines]
+    assert all(found), lines
+    return [(each[1], re.findall(r"--set (\S+=[^\s,]+)", each[2].partition(", or ")[0])) for each in found]
+
+
+LLAMA = {
+    "model": "llama3-8b", "cluster": "superpod-h100", "plan": {"dp": 8, "zero_stage": 1},
+    "training": {"global_batch_size": 64, "sequence_length": 4096}, "stack": "megatron-core",
+}  # fmt: skip
+
+
+def llama(*overrides):
+    return build_scenario(LLAMA, overrides)
+
+
+REFUSED = [
+    (
+        "megatron-lm",
+        ["plan.pp=4", "plan.dp=2", "plan.schedule=zb_v", "plan.num_chunks=2"],
+        "it has 1f1b and interleaved",
+    ),
+    ("megatron-lm", ["plan.recompute=per_op"], "not every other multiply"),
+    ("megatron-lm", ["training.optimizer=adafactor"], "it has adam, sgd and muon"),
+    ("megatron-lm", ["model.norms_per_layer=4"], "two norms"),
+    (
+        "megatron-lm",
+        ["training.precision=mxfp4", "cluster.node.gpu=b300-sxm-270gb"],
+        "fp32, fp16, bf16, fp8, mxfp8, nvfp4",
+    ),
+    ("megatron-lm", ["plan.schedule=breadth_first", "plan.num_chunks=2"], "plan.schedule=1f1b --set plan.num_chunks=1"),
+    ("megatron-lm", ["plan.offloaded_layers=4", "plan.recompute=full"], "not with recomputation"),
+    ("megatron-lm", ["plan.zero_stage=0", "plan.optimizer_offload=1"], "only its distributed optimizer"),
+    ("megatron-lm", ["training.moment_precision=int8"], "fp32, bf16, fp16 or fp8"),
+    ("megatron-lm", ["plan.zero_stage=3", "plan.reshard_after_forward=false", "plan.pp=2", "plan.dp=4"], "pipelines"),
+    ("megatron-lm", ["plan.zero_stage=2", "plan.pp=2", "plan.dp=4"], "has no pipelines"),
+    ("megatron-bridge", ["plan.zero_stage=3", "plan.reshard_after_forward=false"], "drops what it gathered"),
+    ("torchtitan", ["plan.zero_stage=1"], "FSDP shards weights too"),
+    ("torchtitan", ["plan.zero_stage=3", "plan.tp=2"], "cuts the sequence too"),
+    ("torchtitan", ["plan.zero_stage=0", "plan.pp=2"], "DDP does not go with"),
+    ("torchtitan", ["plan.zero_stage=3", "plan.pp=4", "plan.schedule=zb_h1"], "it has 1f1b, gpipe, interleaved"),
+    ("torchtitan", ["plan.zero_stage=3", "plan.recompute=selective"], "every other multiply"),
+    ("torchtitan", ["plan.zero_stage=3", "training.precision=fp16"], "it has fp32, bf16, fp8, mxfp8"),
+    ("torchtitan", ["plan.zero_stage=3", "model.num_mtp_layers=1"], "no multi-token prediction"),
+    ("torchtitan", ["plan.dp=1", "plan.tp=8", "plan.sequence_parallel=true"], "one replica has not"),
+    ("torchtitan", ["model=qwen3-4b", "plan.zero_stage=3", "plan.pp=2", "plan.dp=4"], "no pipelining"),
+    (
+        "megatron-lm",
+        ["plan.tp=2", "plan.dp=4", "plan.placement=dp-tp-cp-pp"],
+        "ranks lie as tp-cp-dp-pp or tp-cp-pp-dp",
+    ),
+    ("deepspeed", ["plan.tp=2"], "data parallelism only"),
+    ("deepspeed", ["plan.pp=2"], "or export to megatron-lm"),
+    ("deepspeed", ["plan.schedule=breadth_first", "plan.num_chunks=2"], "without a pipeline"),
+    ("deepspeed", ["plan.optimizer_offload=0.5"], "under stage 3 only"),
+    ("deepspeed", ["training.precision=fp8"], "fp32, fp16, bf16"),
+    ("deepspeed", ["plan.sharding_group=4"], "over all GPUs"),
+]
+
+
+@pytest.mark.parametrize(("framework", "overrides", "why"), REFUSED)
+def test_what_a_framework_cannot_run_is_refused_with_the_reason(framework, overrides, why):
+    with pytest.raises(SpecError, match=re.escape(why)):
+        export_scenario(llama(*overrides), framework)
+
+
+def test_an_unknown_framework_is_refused_with_the_nearest():
+    with pytest.raises(SpecError, match=r"cannot export to 'megatron'.*megatron-lm"):
+        export_scenario(llama(), "megatron")
+
+
+# What is written
+
+
+def arguments(*overrides):
+    """Megatron-LM's options as a mapping from names to words."""
+    data = export_scenario(llama(*overrides), "megatron-lm").data["arguments"]
+    found, name = {}, ""
+    for word in (word for words in data.values() for word in words):
+        name = word if word.startswith("--") else name
+        found.setdefault(name, [])
+        found[name] += [word] * (word != name)
+    return found
+
+
+WRITTEN = [
+    ([], {"--use-distributed-optimizer": [], "--num-query-groups": ["8"], "--padded-vocab-size": ["128256"], "--swiglu": []}),
+    (["plan.pp=4", "plan.num_chunks=4", "plan.schedule=interleaved", "plan.dp=2"], {"--num-virtual-stages-per-pipeline-rank": ["4"]}),
+    (["plan.zero_stage=3"], {"--use-megatron-fsdp": [], "--data-parallel-sharding-strategy": ["optim_grads_params"], "--ckpt-format": ["fsdp_dtensor"]}),
+    (["plan.zero_stage=3", "plan.reshard_after_forward=false"], {"--use-torch-fsdp2": [], "--torch-fsdp2-no-reshard-after-forward": [], "--no-gradient-accumulation-fusion": []}),
+    (["plan.pp=4", "plan.dp=2", "plan.placement=tp-pp-cp-dp"], {"--use-tp-pp-dp-mapping": []}),
+    (["plan.sharding_group=4"], {"--num-distributed-optimizer-instances": ["2"]}),
+    (["plan.recompute=selective", "plan.recompute_modules=core_attn layernorm"], {"--recompute-modules": ["core_attn", "layernorm"]}),
+    (["plan.recompute=full", "plan.recompute_method=block", "plan.recompute_num_layers=3"], {"--recompute-method": ["block"], "--recompute-num-layers": ["3"]}),
+    (["training.precision=mxfp8"], {"--bf16": [], "--fp8-format": ["e4m3"], "--fp8-recipe": ["mxfp8"]}),
+    (["training.precision=fp8", "training.high_precision_layers=3"], {"--fp8-recipe": ["tensorwise"], "--num-layers-at-start-in-bf16": ["2"], "--num-layers-at-end-in-bf16": ["1"]}),
+    (["training.moment_precision=bf16"], {"--use-precision-aware-optimizer": [], "--exp-avg-dtype": ["bf16"]}),
+    (["training.optimizer=muon"], {"--optimizer": ["dist_muon"]}),
+    (["training.tokens=1048576000"], {"--train-iters": ["4000"]}),
+    (["training.tokens=1e9"], {"--train-samples": ["244141"]}),
+    (["stack.cuda_graphs=full_iteration"], {"--cuda-graph-scope": ["full_iteration"], "--no-check-for-nan-in-loss-and-grad": []}),
+    (["plan.cp=2", "plan.dp=4", "stack.overlap_context=false"], {"--cp-comm-type": ["allgather"]}),
+    (["model.layer_types=[sliding_attention, full_attention]", "model.sliding_window=128"], {"--window-size": ["127,0"], "--window-attn-skip-freq": ["([1,0]*16)"]}),
+    (["model=deepseek-v3", "plan.ep=8", "stack.expert_dispatcher=deepep"], {"--moe-layer-freq": ["([0]*3+[1]*58)"], "--moe-flex-dispatcher-backend": ["deepep"], "--mtp-num-layers": ["1"], "--qk-head-dim": ["128"]}),
+    (["model=nemotron-h-8b"], {"--is-hybrid-model": [], "--mamba-num-heads": ["128"]}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("overrides", "expected"), WRITTEN)
+def test_megatron_lm_options(overrides, expected):
+    found = arguments(*overrides)
+    assert {name: found.get(name) for name in expected} == expected
+
+
+def test_a_script_reads_in_bash_and_starts_the_right_program():
+    text = export_scenario(llama("plan.dp=16"), "megatron-lm").with_account()
+    assert "--nnodes 2 --nproc-per-node 8 --node-rank" in text
+    assert "pretrain_gpt.py" in text
+    assert "pretrain_mamba.py" in export_scenario(llama("model=nemotron-h-8b"), "megatron-lm").text
+    bash = shutil.which("bash")
+    if bash:
+        assert subprocess.run([bash, "-n"], input=text, text=True, check=False).returncode == 0
+
+
+def test_torchtitan_flavours_and_what_has_none():
+    data = export_scenario(llama("plan.zero_stage=3"), "torchtitan").data
+    assert (data["model"]["name"], data["model"]["flavor"]) == ("llama3", "8B")
+    exported = export_scenario(llama("plan.zero_stage=3", "model.num_layers=30"), "torchtitan")
+    assert "flavor" not in exported.data.get("model", {})
+    assert "model.name" in {entry.name for entry in exported.account.unsaid}
+
+
+def test_a_pipeline_of_torchtitan():
+    plan = ["plan.zero_stage=3", "plan.pp=2", "plan.dp=4", "plan.schedule=interleaved", "plan.num_chunks=2"]
+    keys = export_scenario(llama(*plan), "torchtitan").data["parallelism"]
+    assert keys["pipeline_parallel_schedule"] == "Interleaved1F1B"
+    assert keys["pipeline_parallel_layers_per_stage"] == 8
+    assert keys["pipeline_parallel_first_stage_less_layers"] == 0
+    keys = export_scenario(llama(*plan, "plan.pipeline_layout=Et*6|t*10|t*10|t*6L"), "torchtitan").data["parallelism"]
+    assert [len(part) for part in keys["module_fqns_per_model_part"]] == [7, 10, 10, 8]
+
+
+def test_deepspeed_json():
+    overrides = ["plan.zero_stage=3", "plan.optimizer_offload=0.5", "plan.microbatch_size=2", "stack=deepspeed-liger"]
+    exported = export_scenario(llama(*overrides), "deepspeed")
+    data = json.loads(exported.text)
+    assert (data["train_batch_size"], data["gradient_accumulation_steps"]) == (64, 4)
+    assert data["zero_optimization"]["offload_optimizer"] == {"device": "cpu", "pin_memory": True, "ratio": 0.5}
+    assert data["zero_optimization"]["overlap_comm"] is True
+    assert "plan.recompute" in {entry.name for entry in exported.account.unsaid}
+
+
+def test_megatron_bridge_overrides():
+    overrides = export_scenario(llama("plan.recompute=selective", "plan.pp=2"), "megatron-bridge").data["overrides"]
+    assert {"model.pipeline_model_parallel_size=2", "model.recompute_modules=[core_attn]", "model.gated_linear_unit=true",
+            "model.virtual_pipeline_model_parallel_size=null", "mixed_precision=bf16_mixed"} <= {*overrides}  # fmt: skip
+
+
+# Acceptance: the schemas are names, types and choices taken from the frameworks' own parsers
+
+
+def megatron_parser():
+    """Megatron-LM's parser, as far as the schema has it."""
+    schema = load_yaml(SCHEMAS / "megatron_lm.yaml")
+    parser = argparse.ArgumentParser(allow_abbrev=False, exit_on_error=False)
+    for part in (schema, schema["fields"]):
+        for name, kind in (("int", int), ("float", float), ("str", str), ("pairs", _pair), ("marks", _marks)):
+            for option in part.get(name, ()):
+                parser.add_argument(f"--{option}", type=kind)
+        for option in part.get("lists", ()):
+            parser.add_argument(f"--{option}", nargs="+")
+        for option, choices in part.get("choices", {}).items():
+            parser.add_argument(f"--{option}", choices=[str(each) for each in choices])
+        for option in part.get("switches", ()):
+            parser.add_argument(f"--{option}", action="store_true")
+    return parser
+
+
+def _pair(text):
+    first, second = text.strip("()").split(",")
+    return int(first), int(second)
+
+
+def _marks(text):
+    if re.search(r"[^,\d\[\]()+*]", text):
+        raise argparse.ArgumentTypeError(text)
+    return text
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_megatron_lm_s_parser_accepts_its_options(seed):
+    exported = exported_of("megatron-lm", seed)
+    if exported is None:
+        return
+    words = [word for each in exported.data["arguments"].values() for word in each]
+    scenario = exported.account.scenario
+    parsed = megatron_parser().parse_args(words)
+    assert parsed.num_layers == scenario.model.num_layers
+    assert parsed.tensor_model_parallel_size == scenario.plan.tp
+    names = [word for word in words if word.startswith("--")]
+    assert len(names) == len(set(names))
+    assert not (parsed.use_torch_fsdp2 and parsed.use_distributed_optimizer)
+    assert not parsed.overlap_param_gather or parsed.overlap_grad_reduce
+    assert not parsed.use_precision_aware_optimizer or parsed.use_distributed_optimizer
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_torchtitan_s_job_config_has_the_keys(seed):
+    exported = exported_of("torchtitan", seed)
+    if exported is None:
+        return
+    schema = load_yaml(SCHEMAS / "torchtitan.yaml")
+    data = tomllib.loads(exported.with_account())
+    _check_keys(data, schema)
+    cut, plan = data["parallelism"], exported.account.scenario.plan
+    # torchtitan/distributed/parallel_dims.py, _validate.
+    degrees = [f"{name}_degree" for name in ("tensor_parallel", "context_parallel", "pipeline_parallel")]
+    shard = cut["data_parallel_shard_degree"]
+    product = math.prod(cut[name] for name in degrees) * cut["data_parallel_replicate_degree"] * shard
+    assert product == plan.num_gpus
+    ep = cut.get("expert_parallel_degree", 1)
+    within = plan.cp * (plan.tp if cut.get("expert_tensor_parallel_degree", 1) == 1 else 1)
+    assert ep == 1 or (ep % within == 0 and shard * within % ep == 0)
+
+
+def _check_keys(data, schema):
+    types = {"int": int, "bool": bool, "str": str, "float": float, "list[str]": list}
+    for key, value in data.items():
+        kind = schema[key]
+        if isinstance(kind, dict):
+            _check_keys(value, kind)
+        elif isinstance(kind, list):
+            assert value in kind, key
+        else:
+            plain = re.sub(r" \| None$", "", kind)
+            assert isinstance(value, types.get(plain, list)), key
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_deepspeed_s_config_has_the_keys(seed):
+    exported = exported_of("deepspeed", seed)
+    if exported is None:
+        return
+    schema = load_yaml(SCHEMAS / "deepspeed.yaml")
+    data = json.loads(exported.text)
+    offload = data["zero_optimization"].pop("offload_optimizer", {})
+    assert offload.keys() <= {*schema["zero_optimization.offload_optimizer"]}
+    for key, value in data.items():
+        assert (value.keys() <= {*schema[key]}) if isinstance(value, dict) else key in schema[""]
+    steps = data["gradient_accumulation_steps"] * data["train_micro_batch_size_per_gpu"]
+    assert data["train_batch_size"] == steps * exported.account.scenario.plan.num_gpus
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_megatron_bridge_s_config_container_has_the_fields(seed):
+    exported = exported_of("megatron-bridge", seed)
+    if exported is None:
+        return
+    schema = load_yaml(SCHEMAS / "megatron_bridge.yaml")
+    names = []
+    for override in exported.data["overrides"]:
+        name, _, value = override.partition("=")
+        names.append(name)
+        section, _, field = name.partition(".")
+        if section == "mixed_precision":
+            assert value in (*schema["mixed_precision"], "null")
+        else:
+            assert field in schema[section], override
+    assert len(names) == len(set(names))
+    assert all(len(shlex.split(line)) == 1 for line in exported.text.splitlines() if line.startswith("    model."))
+
+
+# Tables
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_tables_name_fields_that_there_are(framework):
+    fields = {f"{section}.{name}" for section, record in RECORDS.items() for name in record.model_fields}
+    for names in exporter_table(framework)["unsaid"].values():
+        for name in names:
+            assert name in fields or (name.endswith("*") and any(field.startswith(name[:-1]) for field in fields)), name
+    for field, (value, options) in exporter_table("megatron-lm")["switches"].items():
+        assert field in StackSpec.model_fields
+        assert value in (True, False, "math")
+        assert all(isinstance(option, list) for option in options)
+
+
+def test_the_importer_s_tables_are_these_turned_round():
+    known = exporter_table("torchtitan")
+    for ours, (theirs, _) in known["schedules"].items():
+        assert table("torchtitan")["schedules"][theirs.lower()][0] == ours
+    assert len(known["schedules"]) == len(table("torchtitan")["schedules"])
+
+
+@pytest.mark.parametrize("preset", MODELS["torchtitan"])
+def test_a_flavor_that_is_written_is_read_as_the_same_model(preset):
+    shape = ModelSpec.read(load_preset("models", preset), "model").replace(num_mtp_layers=0)
+    name, flavor = flavor_of(shape)
+    data = {"model": {"name": name, "flavor": flavor}, "training": {"steps": 1}, "parallelism": {}}
+    back = import_text(json.dumps(data), "run.json", Given(gpus=64), overrides=["plan.ep=1"]).scenario()
+    assert back.model.replace(name=shape.name) == shape
+
+
+@pytest.mark.parametrize(
+    ("marks", "text"),
+    [
+        ([0, 0, 0, 1, 1], "([0]*3+[1]*2)"),
+        ([0, 1] * 4, "([0,1]*4)"),
+        ([1, 1, 1], "([1]*3)"),
+        ([1, 0, 1, 0, 1], "([1]*1+[0]*1+[1]*1+[0]*1+[1]*1)"),
+    ],
+)
+def test_marks_of_layers(marks, text):
+    assert marks_text([bool(mark) for mark in marks]) == text
+
+
+def test_shipped_scenarios_are_exported_or_refused_for_a_reason():
+    for path in sorted((ROOT / "scenarios").rglob("*.yaml")):
+        scenario = load_scenario(path)
+        for framework in FRAMEWORKS:
+            refusals(scenario, framework)
+
+
+# The command line
+
+
+def flopcast(*words, text=None):
+    return CliRunner().invoke(app, [*words], input=text)
+
+
+def test_the_command_prints_the_file_with_its_account(tmp_path):
+    path = tmp_path / "llama.yaml"
+    path.write_text(scenario_yaml(llama()))
+    result = flopcast("export", str(path), "--to", "megatron-lm", "-s", "plan.tp=2", "-s", "plan.dp=4")
+    assert result.exit_code == 0
+    assert "--tensor-model-parallel-size 2" in result.output
+    assert "# To be given:" in result.output
+    again = flopcast("export", "-", "--to", "deepspeed", text=path.read_text())
+    # Older runners print both streams as one.
+    assert json.JSONDecoder().raw_decode(again.stdout)[0]["train_batch_size"] == 64
+    assert "To be given:" in again.stderr
+
+
+def test_the_command_writes_a_file_and_shows_the_account(tmp_path):
+    path, script = tmp_path / "llama.yaml", tmp_path / "run.sh"
+    path.write_text(scenario_yaml(llama()))
+    result = flopcast("export", str(path), "--to", "megatron-lm", "-o", str(script))
+    assert result.exit_code == 0
+    assert "Megatron-LM decides itself" in result.output
+    assert "--use-distributed-optimizer" in script.read_text()
+    data = json.loads(flopcast("export", str(path), "--to", "megatron-bridge", "--json").stdout)
+    assert data.keys() == {"framework", "text", "data", "written", "decided", "unsaid", "yours"}
+    assert {"name", "value", "note"} == data["written"][0].keys()
+
+
+def test_a_file_of_one_framework_becomes_one_of_another(tmp_path):
+    path = tmp_path / "llama3_8b.toml"
+    path.write_text(
+        '[model]\nname = "llama3"\nflavor = "8B"\n[training]\nlocal_batch_size = 1\nseq_len = 8192\n'
+        '[parallelism]\ndata_parallel_shard_degree = 8\n[activation_checkpoint]\nmode = "full"\n'
+    )
+    scenario = flopcast("import", str(path)).stdout
+    result = flopcast("export", "-", "--to", "megatron-lm", text=scenario)
+    assert result.exit_code == 0
+    for option in ("--data-parallel-sharding-strategy optim_grads_params", "--num-query-groups 8", "--seq-length 8192"):
+        assert option in result.stdout
+
+
+def test_a_search_says_its_best_plan_to_a_framework():
+    words = ["search", str(ROOT / "scenarios" / "megatron-2021" / "1.7b.yaml"), "--jobs", "1", "--export"]
+    result = flopcast(*words, "megatron-lm")
+    assert result.exit_code == 0
+    assert "--global-batch-size 512" in result.stdout
+    assert json.loads(flopcast(*words, "megatron-lm", "--json").stdout)["export"]["framework"] == "megatron-lm"
+    refused = json.loads(flopcast(*words, "torchtitan", "--json").stdout)["export"]["refused"]
+    assert any("fp32, bf16, fp8, mxfp8" in line for line in refused)
+    assert "did you mean 'megatron-lm'" in str(flopcast(*words, "megatron").exception)
+
+
+def test_the_command_refuses_in_words(tmp_path):
+    path = tmp_path / "llama.yaml"
+    path.write_text(scenario_yaml(llama()))
+    for words, said in ((["--to", "torchtitan"], "FSDP shards weights too"), (["--to", "megatron"], "megatron-lm")):
+        result = flopcast("export", str(path), *words)
+        assert said in str(result.exception)

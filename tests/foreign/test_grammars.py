@@ -1,0 +1,28 @@
+"""Files of every kind as people write them, put together at random from the kind's grammar, and read back.
+
+A grammar is a module of `tests/grammars/`, named as its kind: `write(rng)` gives a file's name, its text, the facts that an
+import must find in it, and the options it needs.
+"""
+
+import importlib
+import random
+from pathlib import Path
+
+import pytest
+from facts import wrong_facts
+
+from sim.foreign.importers import Given, import_text
+
+PARTS = ("recipe_parts",)  # shared by grammars
+GRAMMARS = sorted(path.stem for path in (Path(__file__).parents[1] / "grammars").glob("[a-z]*.py"))
+GRAMMARS = [name for name in GRAMMARS if name not in PARTS]
+
+
+@pytest.mark.parametrize("kind", GRAMMARS)
+@pytest.mark.parametrize("seed", range(10))
+def test_a_file_of_the_grammar_is_read_right(kind, seed):
+    grammar = importlib.import_module(f"grammars.{kind}")
+    name, text, expected, options = grammar.write(random.Random(seed))
+    imported = import_text(text, name, Given(**options))
+    assert imported.kind == kind, text
+    assert not wrong_facts(imported.scenario(), expected), text

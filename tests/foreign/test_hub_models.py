@@ -1,0 +1,80 @@
+"""Models of the hub by name: their shapes have as many parameters as are published, and other names mean the same."""
+
+import pytest
+
+from sim.errors import SpecError
+from sim.foreign.importers import Given, import_text
+from sim.foreign.importers.huggingface.hub_models import known_model
+from sim.foreign.importers.keys import table
+from sim.specs.model import ModelSpec
+from sim.specs.presets import load_preset, preset_names
+from sim.work.sums import total_params
+
+HUB = table("hub_models")
+
+
+@pytest.mark.parametrize("name", HUB["models"])
+def test_a_model_has_its_published_number_of_parameters(name):
+    *_, published = HUB["models"][name]
+    model = ModelSpec.read(known_model(name), name)
+    assert total_params(model) == pytest.approx(published, rel=1e-6)
+
+
+@pytest.mark.parametrize(("name", "same"), HUB["same"].items())
+def test_another_name_is_that_of_a_model_that_is_known(name, same):
+    assert same in HUB["models"] or same in preset_names("models") or name == same
+    assert known_model(name) is not None
+    assert name == name.lower()
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("meta-llama/Llama-3.2-1B-Instruct", 1.236e9),
+        ("unsloth/Meta-Llama-3.1-8B-Instruct-bnb-4bit", 8.03e9),
+        ("NousResearch/Llama-2-7b-hf", 6.738e9),
+        ("NousResearch/Meta-Llama-3-8B", 8.03e9),
+        ("casperhansen/llama-3-70b-fp16", 7.055e10),
+        ("Qwen/Qwen2.5-Coder-7B-Instruct", 7.616e9),
+        ("Qwen/Qwen3-4B-Instruct-2507", 4.022e9),
+        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-14B", 1.477e10),
+        ("HuggingFaceH4/zephyr-7b-beta", 7.242e9),
+        ("alignment-handbook/zephyr-7b-sft-qlora", 7.242e9),
+        ("TinyLlama/TinyLlama-1.1B-Chat-v1.0", 1.1e9),
+        ("mistralai/Mistral-7B-Instruct-v0.2", 7.242e9),
+        ("google/gemma-3-27b-it", 2.701e10),
+        ("google/gemma-2-9b-it", 9.242e9),
+        ("microsoft/Phi-3-mini-4k-instruct", 3.821e9),
+        ("checkpoints/meta-llama/Llama-2-7b-hf/", 6.738e9),
+        ("mosaicml/mpt-7b@68e1a8e0ebb9b30f3c45c1ef6195980f29063ae2", 6.649e9),
+    ],
+)
+def test_repositories_by_other_owners_and_with_endings(name, parameters):
+    found = known_model(name)
+    model = ModelSpec.read(load_preset("models", found) if isinstance(found, str) else found, name)
+    assert total_params(model) == pytest.approx(parameters, rel=5e-3)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "meta-llama/Llama-3.2-11B-Vision-Instruct",
+        "Qwen/Qwen2.5-VL-7B-Instruct",
+        "Qwen/Qwen2-Audio-7B",
+        "nobody/nothing",
+        "",
+    ],
+)
+def test_models_of_another_shape_are_not_taken_for_their_namesakes(name):
+    assert known_model(name) is None
+
+
+def test_a_model_that_is_not_known_is_refused_with_the_remedy():
+    with pytest.raises(SpecError, match="none of the models that flopcast has; give --model config"):
+        import_text("base_model: nobody/nothing\nmicro_batch_size: 1\n", "a.yaml")
+
+
+def test_weights_in_fewer_bits_are_said_not_to_be_priced():
+    text = "base_model: unsloth/Llama-3.2-1B-bnb-4bit\nmicro_batch_size: 1\nsequence_len: 512\n"
+    imported = import_text(text, "a.yaml", Given(gpus=1))
+    assert "weights that are stored in fewer bits" in imported.to_yaml()

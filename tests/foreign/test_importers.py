@@ -1,0 +1,872 @@
+"""Foreign configurations become scenarios: what is read, filled in, left out, and refused."""
+
+import importlib
+import json
+import random
+import re
+from pathlib import Path
+
+import pytest
+from facts import wrong_facts
+
+from sim import build_scenario, estimate
+from sim.errors import SpecError
+from sim.foreign.importers import Given, import_file, import_text
+from sim.specs import ModelSpec, load_preset
+from sim.specs.yaml12 import parse_yaml
+from sim.work.stages import deal_stages
+from sim.work.sums import active_params, total_params
+
+FOREIGN = Path(__file__).parent / "files"
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336,
+    "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256,
+    "max_position_embeddings": 8192, "rope_theta": 500000.0, "torch_dtype": "bfloat16", "tie_word_embeddings": False,
+}  # fmt: skip
+
+QWEN3 = {
+    "model_type": "qwen3_moe", "hidden_size": 2048, "intermediate_size": 6144, "moe_intermediate_size": 768,
+    "num_hidden_layers": 48, "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128,
+    "num_experts": 128, "num_experts_per_tok": 8, "decoder_sparse_step": 1, "mlp_only_layers": [],
+    "norm_topk_prob": True, "router_aux_loss_coef": 0.001, "vocab_size": 151936, "tie_word_embeddings": False,
+}  # fmt: skip
+DEEPSEEK = {
+    "model_type": "deepseek_v3", "hidden_size": 7168, "intermediate_size": 18432, "moe_intermediate_size": 2048,
+    "num_hidden_layers": 61, "num_attention_heads": 128, "num_key_value_heads": 128, "q_lora_rank": 1536,
+    "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "n_routed_experts": 256,
+    "n_shared_experts": 1, "num_experts_per_tok": 8, "first_k_dense_replace": 3, "moe_layer_freq": 1, "n_group": 8,
+    "topk_group": 4, "scoring_func": "sigmoid", "num_nextn_predict_layers": 1, "vocab_size": 129280,
+}  # fmt: skip
+
+
+MAMBA = {
+    "hybrid_override_pattern": "M-*E", "mamba_num_heads": 8, "mamba_head_dim": 64, "ssm_state_size": 128, "n_groups": 2,
+    "mamba_n_heads": 8, "mamba_d_head": 64, "mamba_d_state": 128, "n_routed_experts": 8, "num_experts_per_tok": 2,
+    "moe_intermediate_size": 64, "moe_shared_expert_intermediate_size": 64,
+}  # fmt: skip
+
+
+def config(**changes):
+    return json.dumps({key: value for key, value in {**LLAMA, **changes}.items() if value is not ...})
+
+
+def names(entries):
+    return {entry.name for entry in entries}
+
+
+def test_a_config_becomes_a_scenario_that_can_be_asked():
+    imported = import_text(config(), "llama/config.json")
+    scenario = imported.scenario()
+    assert (imported.kind, scenario.name) == ("huggingface", "llama")
+    assert total_params(scenario.model) == 8_030_261_248
+    assert estimate(scenario).fits
+    assert "cluster" in names(imported.ledger.defaulted)
+    reasons = {entry.name: entry.note for entry in imported.ledger.ignored}
+    assert reasons["rope_theta"].startswith("rotary positions cost the same")
+    assert reasons["torch_dtype"].startswith("of the stored weights")
+
+
+@pytest.mark.parametrize(("keys", "total", "active"), [(QWEN3, 30.5e9, 3.3e9), (DEEPSEEK, 682.6e9, 38.2e9)])
+def test_a_mixture_of_experts_becomes_a_scenario(keys, total, active):
+    imported = import_text(config(**keys), "config.json")
+    scenario = imported.scenario()
+    assert total_params(scenario.model) == pytest.approx(total, rel=0.01)
+    assert active_params(scenario.model) == pytest.approx(active, rel=0.02)
+    assert scenario.plan.ep == 8
+    assert estimate(scenario).fits  # the GPUs it fills in hold all experts
+    assert "plan.ep" in names(imported.ledger.defaulted)
+    assert all(entry.note != "not known to flopcast" for entry in imported.ledger.ignored)
+
+
+def test_multi_token_prediction_is_read_and_says_how_to_leave_it_out():
+    imported = import_text(config(**DEEPSEEK), "config.json")
+    (read,) = (entry for entry in imported.ledger.read if entry.name == "model.num_mtp_layers")
+    assert read.value == "1"
+    assert "--set model.num_mtp_layers=0" in read.note
+    without = import_text(config(**DEEPSEEK), "config.json", overrides=["model.num_mtp_layers=0"]).scenario().model
+    assert total_params(without) == pytest.approx(671.03e9, rel=1e-5)
+
+
+LAYERS = [  # config beside a Llama of 32 layers -> layer_types, mlp_layer_types, window, piece, first dense layers
+    ({"model_type": "mistral"}, ["sliding_attention"], ["dense"], 4096, 0, 0),
+    ({"model_type": "mistral", "sliding_window": None}, ["full_attention"], ["dense"], 0, 0, 0),
+    ({"sliding_window": 512}, ["full_attention"], ["dense"], 0, 0, 0),
+    ({"model_type": "qwen2", "sliding_window": 512}, ["full_attention"], ["dense"], 0, 0, 0),
+    ({"model_type": "qwen2", "use_sliding_window": True, "max_window_layers": 0}, ["sliding_attention"], ["dense"], 4096, 0, 0),
+    (
+        {"model_type": "qwen3", "use_sliding_window": True, "max_window_layers": 30, "sliding_window": 512},
+        ["full_attention"] * 30 + ["sliding_attention"] * 2, ["dense"], 512, 0, 0,
+    ),
+    ({"model_type": "gemma2"}, ["sliding_attention", "full_attention"], ["dense"], 4096, 0, 0),
+    (
+        {"model_type": "gemma3_text", "sliding_window": 1024, "sliding_window_pattern": 3},
+        ["sliding_attention"] * 2 + ["full_attention"], ["dense"], 1024, 0, 0,
+    ),
+    ({"model_type": "exaone4", "sliding_window_pattern": "LLG"}, ["sliding_attention"] * 2 + ["full_attention"], ["dense"], 4096, 0, 0),
+    ({"model_type": "exaone4", "sliding_window": None}, ["full_attention"], ["dense"], 0, 0, 0),
+    ({"model_type": "phi3", "sliding_window": 2047}, ["sliding_attention"], ["dense"], 2047, 0, 0),
+    ({"model_type": "smollm3", "use_sliding_window": True, "sliding_window": 64}, ["full_attention"] * 3 + ["sliding_attention"], ["dense"], 64, 0, 0),
+    (
+        {"layer_types": ["full_attention", "sliding_attention"] * 16, "sliding_window": 64},
+        ["full_attention", "sliding_attention"], ["dense"], 64, 0, 0,
+    ),
+    (
+        {"model_type": "llama4_text", "intermediate_size_mlp": 64, "num_local_experts": 16, "num_experts_per_tok": 1, "interleave_moe_layer_step": 2},
+        ["chunked_attention"] * 3 + ["full_attention"], ["dense", "sparse"], 0, 8192, 0,
+    ),
+    (
+        {"model_type": "llama4_text", "intermediate_size_mlp": 64, "num_local_experts": 16, "num_experts_per_tok": 1, "moe_layers": list(range(8, 32)), "attention_chunk_size": None},
+        ["full_attention"], ["sparse"], 0, 0, 8,
+    ),
+    ({**QWEN3, "decoder_sparse_step": 2}, ["full_attention"], ["dense", "sparse"], 0, 0, 0),
+    ({**QWEN3, "mlp_only_layers": [0, 1]}, ["full_attention"], ["sparse"], 0, 0, 2),
+    ({**QWEN3, "mlp_only_layers": [47]}, ["full_attention"], ["sparse"] * 47 + ["dense"], 0, 0, 0),
+    ({**DEEPSEEK, "moe_layer_freq": 2, "first_k_dense_replace": 0}, ["full_attention"], ["sparse", "dense"], 0, 0, 0),
+    ({**DEEPSEEK, "moe_layer_freq": [0] * 3 + [1] * 58}, ["full_attention"], ["sparse"], 0, 0, 3),
+    ({**DEEPSEEK, "mlp_layer_types": ["dense"] + ["sparse"] * 60}, ["full_attention"], ["sparse"], 0, 0, 1),
+    (
+        {"model_type": "nemotron_h", **MAMBA, "hybrid_override_pattern": "M-*EM-*E"},
+        ["mamba2", "none", "full_attention", "none"], ["none", "dense", "none", "sparse"], 0, 0, 0,
+    ),
+    (
+        {"model_type": "nemotron_h", **MAMBA, "layers_block_type": ["mamba", "mlp", "attention", "mlp"]},
+        ["mamba2", "none", "full_attention", "none"], ["none", "dense"], 0, 0, 0,
+    ),
+    ({"model_type": "bamba", **MAMBA, "moe_shared_expert_intermediate_size": 0, "attn_layer_indices": [1, 3]}, ["mamba2", "full_attention"] * 2 + ["mamba2"] * 28, ["dense"], 0, 0, 0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("changes", "mixers", "mlps", "window", "piece", "dense"), LAYERS)
+def test_kinds_of_layers(changes, mixers, mlps, window, piece, dense):
+    model = import_text(config(**changes), "config.json").scenario().model
+    assert [list(model.layer_types), list(model.mlp_layer_types)] == [mixers, mlps]
+    assert (model.sliding_window, model.attention_chunk_size, model.num_dense_layers) == (window, piece, dense)
+
+
+def test_a_window_that_no_layer_sees_is_left_out_aloud():
+    ignored = import_text(config(sliding_window=512), "config.json").ledger.ignored
+    assert ("sliding_window", "512", "no layer sees a window", False) in ignored
+
+
+def test_the_file_that_is_written_says_the_same_and_why():
+    imported = import_text(config(), "config.json", Given(gpus=16, cluster="selene"))
+    text = imported.to_yaml()
+    assert build_scenario(parse_yaml(text, ""), where="config.json") == imported.scenario()
+    assert "#   model.num_layers: 32  (num_hidden_layers)" in text
+    assert "# Left out; does not change" in text
+    assert f"# {imported.ledger.confidence}." in text
+    assert imported.scenario().plan.num_gpus == 16
+
+
+def test_what_the_caller_sets_wins():
+    imported = import_text(config(), "c.json", overrides=["training.sequence_length=8192", "cluster.num_nodes=64"])
+    assert imported.scenario().training.sequence_length == 8192
+    assert imported.scenario().cluster.num_nodes == 64
+
+
+def test_what_nobody_knows_is_listed():
+    imported = import_text(config(brand_new_key=3), "c.json")
+    assert ("brand_new_key", "3", "not known to flopcast", True) in imported.ledger.ignored
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"model_type": "mixtral"}, "num_local_experts is missing"),
+        ({"model_type": "mixtral", "num_local_experts": 8}, "num_experts_per_tok is missing"),
+        ({"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 9}, "must be 1 to num_experts 8"),
+        ({"model_type": "arctic"}, "a mixture of experts of another kind"),
+        ({"num_local_experts": 8}, "num_local_experts = 8, but model_type 'llama' has no experts"),
+        ({**DEEPSEEK, "moe_layer_freq": 0}, "moe_layer_freq = 0 must be a whole number from 1"),
+        ({**DEEPSEEK, "moe_layer_freq": [1, 0]}, "must have a 0 or a 1 for each of 61 layers"),
+        ({**QWEN3, "mlp_only_layers": ["a"]}, "must list numbers of layers"),
+        ({**QWEN3, "mlp_only_layers": list(range(48))}, "leaves none of the 48 layers to experts"),
+        ({"layer_types": ["full_attention"]}, "layer_types = .* lists 1 layers, but there are 32"),
+        ({"layer_types": ["linear_attention"] * 32}, "linear_attention of layer 0 is none of full_attention"),
+        ({"layer_types": "full_attention"}, "must list the kinds of layers"),
+        ({"model_type": "gemma3_text", "sliding_window_pattern": "LXG"}, "or letters L and G"),
+        ({"model_type": "nemotron_h", "hybrid_override_pattern": "M-X"}, "must say the layers, each one of M"),
+        ({"moe_latent_size": 64}, "moe_latent_size = 64 says of a part that 'llama' is not known to have"),
+        ({"draft_vocab_size": 64}, "draft_vocab_size = 64 says of a part"),
+        ({**QWEN3, "shared_expert_intermediate_size": 64}, "is a width of shared experts, which it has none of"),
+        ({"add_cross_attention": True}, "has an encoder beside it .add_cross_attention."),
+        ({"model_type": "bamba", **MAMBA, "mamba_conv_bias": False}, "without its bias, which flopcast cannot count"),
+        (
+            {"model_type": "apertus1p5_text", "output_vocab_size": 64},
+            "= 64 gives the head other rows than the embedding's",
+        ),
+        ({"model_type": "jamba"}, "is built on Mamba-1"),
+        ({"model_type": "deepseek_v32"}, "attention to tokens that an indexer picks"),
+        ({**DEEPSEEK, "attention_bias": True}, "biases beside latent attention"),
+        ({**DEEPSEEK, "kv_lora_rank": ...}, "kv_lora_rank is missing"),
+        ({"model_type": "mamba2"}, "is built on Mamba-1, RWKV or another recurrence"),
+        ({"model_type": "bert"}, "an encoder"),
+        ({"is_encoder_decoder": True}, "has an encoder"),
+        ({"model_type": "lama"}, "did you mean 'llama'"),
+        (
+            {"model_type": "llava", "text_config": {"model_type": "llama"}},
+            "text_config says none of the sizes of 'llama'",
+        ),
+        (
+            {"model_type": "new_vl", "text_config": {"hidden_size": 64}},
+            "text_config.model_type is missing, and nothing",
+        ),
+        ({"model_type": "clip", "text_config": {"hidden_size": 64}}, "has no decoder of text alone"),
+        ({"model_type": "blip-2", "text_config": {"model_type": "t5", "hidden_size": 64}}, "no decoder of text alone"),
+        ({"model_type": "vl", "text_config": {"model_type": "t5", "d_model": 64}}, "'t5' is an encoder and a decoder"),
+        ({"model_type": "vl", "is_encoder_decoder": True, "text_config": {"model_type": "gemma"}}, "has an encoder"),
+        (
+            {"model_type": "qwen3_vl", "text_config": {"hidden_size": "a"}},
+            "text_config.hidden_size = a must be a whole",
+        ),
+        ({"intermediate_size": ...}, "intermediate_size is missing"),
+        ({"num_hidden_layers": 2**40}, "num_hidden_layers = 1099511627776 must be at most 100,000"),
+        (
+            {"model_type": "hunyuan_v1_moe", "num_experts": 8, "intermediate_size": "x"},
+            "intermediate_size = x must be a",
+        ),
+        ({"hidden_size": float("inf")}, "hidden_size = inf must be a whole number"),
+        ({"num_attention_heads": float("nan")}, "num_attention_heads = nan must be a whole number"),
+        ({"model_type": "gpt2", "resid_pdrop": float("inf")}, "resid_pdrop = inf must be a number"),
+        (
+            {
+                "model_type": "flint",
+                **{key: value for key, value in QWEN3.items() if key != "model_type"},
+                "shared_expert_intermediate_size": 64,
+            },
+            "layer_types is missing; it says which layers see a window",
+        ),
+        ({"model_type": "chatglm", "inner_hidden_size": 16384}, "is here the first ChatGLM"),
+        ({"model_type": "mpt", "attn_config": {"qk_ln": True}}, "attn_config.qk_ln = true norms queries and keys"),
+        (
+            {"model_type": "hunyuan_v1_moe", "num_experts": 8, "moe_topk": [1, 2]},
+            "moe_topk = .* differs from layer to layer",
+        ),
+        ({"model_type": ..., "architectures": ...}, "of no kind that can be imported"),
+        ({"model_type": ..., "architectures": ["NewForCausalLM"]}, "no model_type"),
+        ({"model_type": 7}, "must be text"),
+        ({"hidden_size": ...}, "hidden_size is missing"),
+        ({"hidden_size": "big"}, "hidden_size = big must be a whole number"),
+        ({"hidden_size": -1}, "must be a whole number"),
+        ({"hidden_size": 10**400}, "a number of about 400 digits must be a whole number"),
+        ({"num_attention_heads": True}, "must be a whole number"),
+        ({"num_attention_heads": 31}, "not divisible by num_heads 31"),
+        ({"num_hidden_layers": [32]}, "must be a whole number"),
+        ({"tie_word_embeddings": "yes"}, "must be true or false"),
+        ({"hidden_dropout": 1.5}, "must be below 1"),
+    ],
+)
+def test_refused_configs(changes, says):
+    with pytest.raises(SpecError, match=says):
+        import_text(config(**changes), "config.json")
+
+
+def test_gpt3_175b_as_megatron_starts_it():
+    imported = import_file(FOREIGN / "gpt3_175b.sh", Given(cluster="selene"))
+    scenario = imported.scenario()
+    plan, training = scenario.plan, scenario.training
+    assert (plan.tp, plan.pp, plan.dp, plan.microbatch_size, plan.schedule) == (8, 16, 8, 1, "1f1b")
+    assert (training.global_batch_size, training.sequence_length, training.precision) == (1536, 2048, "fp16")
+    assert total_params(scenario.model) == pytest.approx(174.6e9, rel=1e-3)
+    assert scenario.model.vocab_size == 51200  # padded as Megatron pads it
+    assert training.tokens == 500_000 * 1536 * 2048
+    assert {"--lr", "--rampup-batch-size", "--data-path"} <= names(imported.ledger.ignored)
+
+
+def test_gpt3_175b_as_it_was_started_in_2021():
+    scenario = import_file(FOREIGN / "gpt3_175b_slurm.sh", Given(cluster="selene")).scenario()
+    assert (scenario.plan.dp, scenario.plan.num_chunks, scenario.plan.recompute) == (8, 2, "full")
+    assert (scenario.stack.name, scenario.training.precision) == ("megatron-2021", "fp16")
+    # Narayanan et al. 2021, section 5.1: 34 days for 300 billion tokens on 1,024 A100.
+    days = estimate(scenario).training_time_s / 86400
+    assert days == pytest.approx(34, rel=0.1)
+
+
+def test_llama3_with_conditions_defaults_and_growing_arrays():
+    imported = import_file(FOREIGN / "llama3_8b_fp8.sh")
+    scenario = imported.scenario()
+    assert total_params(scenario.model) == 8_030_261_248
+    assert (scenario.plan.cp, scenario.plan.dp, scenario.plan.zero_stage) == (2, 4, 1)
+    assert scenario.training.precision == "fp8"  # from an array that grew under a condition
+    assert scenario.stack.overlap_grad_reduce
+    assert scenario.stack.gradient_precision == "bf16"
+    assert not any("num-layers" in entry.note for entry in imported.ledger.ignored)
+
+
+def test_deepseek_v3_as_megatron_starts_it():
+    imported = import_file(FOREIGN / "deepseek_v3_671b.sh")
+    scenario = imported.scenario()
+    model, plan, stack = scenario.model, scenario.plan, scenario.stack
+    assert total_params(model) == total_params(ModelSpec.read(load_preset("models", "deepseek-v3"), "preset"))
+    assert (model.head_dim, model.rotary_head_dim, model.value_head_dim) == (192, 64, 128)
+    assert (model.num_dense_layers, model.num_experts, model.experts_per_token) == (3, 256, 8)
+    # The layout names 32 stages: 3 layers with the embedding, 29 of 2, the second prediction, the head and its loss.
+    assert (plan.pp, plan.num_chunks, plan.ep, plan.dp) == (8, 4, 64, 128)
+    assert plan.pipeline_layout == "Et*3|(tt|)*29m|L"
+    stages = deal_stages(model, plan)
+    assert [stage.num_layers for stage in stages] == [3] + [2] * 29 + [0, 0]
+    assert [stage.num_mtp for stage in stages[-2:]] == [1, 0]
+    assert estimate(scenario).step_time_s > 0
+    assert (stack.expert_dispatcher, stack.overlap_experts) == ("deepep", True)
+    reasons = {entry.name: entry.note for entry in imported.ledger.ignored}
+    assert reasons["--moe-router-score-function"].startswith("how evenly tokens go to experts")
+    assert model.num_mtp_layers == 1
+    assert all(reason != "not known to flopcast" for reason in reasons.values())
+
+
+def test_mixtral_as_megatron_starts_it():
+    imported = import_file(FOREIGN / "mixtral_8x7b.sh")
+    scenario = imported.scenario()
+    assert total_params(scenario.model) == 46_702_792_704  # mistralai/Mixtral-8x7B-v0.1:model.safetensors.index.json
+    assert (scenario.model.experts_per_token, scenario.plan.ep, scenario.plan.num_chunks) == (2, 8, 2)
+    assert scenario.plan.etp == scenario.plan.tp == 2
+    (cut,) = (entry for entry in imported.ledger.defaulted if entry.name == "plan.etp")
+    assert cut.note == "Megatron-LM's default of --expert-tensor-parallel-size: as --tensor-model-parallel-size"
+    assert scenario.stack.expert_dispatcher == "alltoall"
+    assert all(entry.note != "not known to flopcast" for entry in imported.ledger.ignored)
+
+
+EXPERTS = "python p.py --num-layers 5 --hidden-size 64 --num-attention-heads 4 --seq-length 128 --num-experts 8 --bf16 "
+
+
+@pytest.mark.parametrize(
+    ("frequency", "dense"),
+    [("1", 0), ("'([0]*3+[1]*2)'", 3), ("[0]+[1]*4", 1), ("'([0] * 1 + [1] * 4)'", 1), ("[0,0,1,1,1]", 2)],
+)
+def test_which_layers_have_experts(frequency, dense):
+    imported = import_text(f"{EXPERTS} --moe-layer-freq {frequency}", "run.sh")
+    assert imported.scenario().model.num_dense_layers == dense
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ("--moe-layer-freq 0", "must be a whole number from 1, or a list such as"),
+        ("--moe-layer-freq '__import__(\"os\").system(\"touch owned\")'", "must be a whole number from 1, or a list"),
+        ("--moe-layer-freq [1]*9999+[0,0,0]*9999+[1]*9999+[1]*9999+[1]*9999+[1]*9999+[1]*9999+[1]*9999+[1]*9999", "more than 100,000"),
+        ("--moe-layer-freq [0]*3+[1]*3", "lists 6 layers, but there are 5"),
+        ("--moe-router-topk 9", "must be 1 to num_experts 8"),
+        ("--expert-model-parallel-size 3", "ep = 3 must divide model.num_experts"),
+        ("--expert-tensor-parallel-size 2", "etp 2 must be 1 .* or tp = 1"),
+        ("--tensor-model-parallel-size 2 --sequence-parallel", "experts of model .* have biases"),
+        ("--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout 'Ett|t|tL'", "has 3 stages, no multiple of the 2"),
+        ("--pipeline-model-parallel-layout '$(touch owned)'", "cannot be read"),
+    ],
+)  # fmt: skip
+def test_refused_experts_of_scripts(more, says):
+    with pytest.raises(SpecError, match=says):
+        import_text(EXPERTS + more, "run.sh")
+
+
+SCRIPT = (
+    "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 8 --hidden-size 256 --num-attention-heads 8"
+    " --seq-length 512 --bf16 "
+)
+MIXTURE = "--num-experts 8 --moe-router-topk 2 "
+PIPELINE = "--pipeline-model-parallel-size 4 "
+
+
+@pytest.mark.parametrize(
+    ("more", "fields"),
+    [
+        (MIXTURE + "--moe-layer-freq 2", {"mlp_layer_types": ("sparse", "dense")}),
+        (MIXTURE + "--moe-layer-freq '([0]+[1])*4'", {"mlp_layer_types": ("dense", "sparse")}),
+        (MIXTURE + "--moe-layer-freq [1]*7+[0]", {"mlp_layer_types": ("sparse",) * 7 + ("dense",)}),
+        (MIXTURE + "--moe-layer-freq [0]*3+[1]*5", {"mlp_layer_types": ("sparse",), "num_dense_layers": 3}),
+        ("--mtp-num-layers 2", {"num_mtp_layers": 2}),
+        ("--window-size 127,0", {"layer_types": ("sliding_attention",), "sliding_window": 128}),
+        ("--window-size '(127, 0)' --window-attn-skip-freq 4",
+         {"layer_types": ("sliding_attention",) * 3 + ("full_attention",), "sliding_window": 128}),
+        ("--window-size 127 0 --window-attn-skip-freq 2".replace("127 0", "127,0"),
+         {"layer_types": ("sliding_attention", "full_attention")}),
+        ("--window-size 127,0 --window-attn-skip-freq '([0]+[1]*3)*2'",
+         {"layer_types": ("full_attention",) + ("sliding_attention",) * 3}),
+        ("--window-size -1,0", {"layer_types": ("full_attention",)}),
+        ("--experimental-attention-variant gated_delta_net --linear-attention-freq 4 --linear-num-value-heads 16",
+         {"layer_types": ("gated_delta_net",) * 3 + ("full_attention",), "linear_num_heads": 16}),
+        ("--attention-output-gate", {"attention_gate": True}),
+    ],
+)  # fmt: skip
+def test_kinds_of_layers_in_scripts(more, fields):
+    model = import_text(SCRIPT + more, "run.sh").scenario().model
+    assert {name: getattr(model, name) for name in fields} == fields
+
+
+def test_a_hybrid_model_as_megatron_starts_it():
+    """Nemotron-H-8B: its pattern, and Mamba's sizes where they are Megatron's defaults."""
+    pattern = "M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-"
+    script = (
+        "torchrun --nproc_per_node 8 pretrain_mamba.py --num-layers 52 --hidden-size 4096 --ffn-hidden-size 21504"
+        " --num-attention-heads 32 --group-query-attention --num-query-groups 8 --seq-length 8192 --bf16"
+        " --position-embedding-type none --normalization RMSNorm --squared-relu --disable-bias-linear --is-hybrid-model"
+        " --untie-embeddings-and-output-weights --attention-dropout 0 --hidden-dropout 0 --mamba-num-heads 128"
+        f" --hybrid-override-pattern {pattern} --kv-channels 128"
+        " --padded-vocab-size 131072"
+    )
+    imported = import_text(script, "run.sh")
+    preset = ModelSpec.read(load_preset("models", "nemotron-h-8b"), "preset")
+    besides = {"name", "max_sequence_length"}
+    assert imported.scenario().model.model_dump(exclude=besides) == preset.model_dump(exclude=besides)
+    assert all(entry.note != "not known to flopcast" for entry in imported.ledger.ignored)
+    # The newer argument says the stages too.
+    cut = pattern.replace("-M-M-M-M-M*", "-M-M|-M-M-M*", 2).replace("*-M-M-M-M-M-", "*|-M-M-M-M-M-")
+    staged = script.replace(f"--hybrid-override-pattern {pattern}", f"--hybrid-layer-pattern '{cut}'") + " "
+    plan = import_text(staged + "--pipeline-model-parallel-size 4", "run.sh").scenario().plan
+    assert plan.pp == 4
+    assert sum(letters.count("t") for letters in plan.stages_of_layout) == 52
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ("--hybrid-override-pattern M-*X", "must say the layers by M . G - E, not 'X'"),
+        ("--hybrid-override-pattern M-*-", "--num-layers 8, but the pattern has 4 layers"),
+        ("--window-size 7", "must be two numbers, such as 128,0"),
+        ("--window-size 7,0 --window-attn-skip-freq [1]*7", "lists 7 layers, but there are 8"),
+        ("--experimental-attention-variant dsa", "'dsa' is not modelled"),
+        (PIPELINE + "--decoder-first-pipeline-num-layers 3", "leave 5 of 8 layers, which 3 ranks cannot share evenly"),
+        (PIPELINE + "--decoder-first-pipeline-num-layers 9", "leave -1 of 8 layers"),
+        (PIPELINE + "--decoder-first-pipeline-num-layers 1 --decoder-last-pipeline-num-layers 3"
+         " --num-virtual-stages-per-pipeline-rank 2", "a rank's 1 layers do not make 2 virtual stages"),
+        (PIPELINE + "--pipeline-model-parallel-layout 'Et|tt|tt|ttL'", "7 layers|7 t"),
+        (PIPELINE + "--pipeline-model-parallel-layout 'Ett|tt|xx|ttL'", "'x' is none of E"),
+    ],
+)  # fmt: skip
+def test_refused_layers_of_scripts(more, says):
+    with pytest.raises(SpecError, match=says):
+        import_text(SCRIPT + more, "run.sh").scenario()
+
+
+@pytest.mark.parametrize(
+    ("more", "layers"),
+    [
+        ("--decoder-first-pipeline-num-layers 2", [2, 2, 2, 2]),
+        ("--decoder-first-pipeline-num-layers 1 --decoder-last-pipeline-num-layers 1", [1, 3, 3, 1]),
+        ("--decoder-last-pipeline-num-layers 5", [1, 1, 1, 5]),
+        ("--decoder-first-pipeline-num-layers 4 --decoder-last-pipeline-num-layers 0", None),
+        ("--pipeline-model-parallel-layout 'Et|ttt|ttt|tL'", [1, 3, 3, 1]),
+        ("--pipeline-model-parallel-layout 'Et|(t|)*6,tL'", [1] * 8),
+        ("--pipeline-model-parallel-layout 'Et*4|t*4|m|L' --mtp-num-layers 1", [4, 4, 0, 0]),
+    ],
+)
+def test_stages_of_scripts(more, layers):
+    if layers is None:
+        with pytest.raises(SpecError, match="must be a whole number from 1"):
+            import_text(SCRIPT + PIPELINE + more, "run.sh")
+        return
+    scenario = import_text(SCRIPT + PIPELINE + more, "run.sh", Given(gpus=8)).scenario()
+    assert [stage.num_layers for stage in deal_stages(scenario.model, scenario.plan)] == layers
+
+
+def test_uneven_ranks_of_virtual_stages():
+    """12 layers on 2 ranks of 2 virtual stages, 4 on the first: 2, 4, 2, 4 in the order of the model."""
+    more = (
+        "--pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 2"
+        " --decoder-first-pipeline-num-layers 4 --mtp-num-layers 1"
+    )
+    scenario = import_text(SCRIPT.replace("--num-layers 8", "--num-layers 12") + more, "run.sh").scenario()
+    assert scenario.plan.pipeline_layout == "Ett|t*4|tt|t*4mL"
+    stages = deal_stages(scenario.model, scenario.plan)
+    assert [stage.num_layers for stage in stages] == [2, 4, 2, 4]
+    assert stages[-1].num_mtp == 1
+
+
+def titan(more):
+    return f"""[job]\n[model]\nname = "llama3"\nflavor = "8B"\n[training]\nlocal_batch_size = 8
+        [parallelism]\npipeline_parallel_degree = 4\n{more}\n"""
+
+
+FQNS = [["tok_embeddings", *(f"layers.{i}" for i in range(4))], *([f"layers.{i}" for i in part] for part in (range(4, 14), range(14, 24))), [*(f"layers.{i}" for i in range(24, 32)), "norm", "output"]]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("more", "layers"),
+    [
+        ("", [8, 9, 8, 7]),  # 34 over 4 stages: 9, 9, 8, 8, less one at either end
+        ("pipeline_parallel_first_stage_less_layers = 0\npipeline_parallel_last_stage_less_layers = 0", [8, 8, 8, 8]),
+        ("pipeline_parallel_first_stage_less_layers = 2\npipeline_parallel_last_stage_less_layers = 2", [7, 9, 9, 7]),
+        ('pipeline_parallel_split_points = ["layers.4", "layers.14", "layers.24"]', [4, 10, 10, 8]),
+        ('pipeline_parallel_split_points = "layers.4,layers.14,norm"', [4, 10, 18, 0]),
+        (f"module_fqns_per_model_part = {json.dumps(FQNS)}", [4, 10, 10, 8]),
+    ],
+)
+def test_stages_of_torchtitan(more, layers):
+    scenario = import_text(titan(more), "train.toml", Given(gpus=8)).scenario()
+    assert [stage.num_layers for stage in deal_stages(scenario.model, scenario.plan)] == layers
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ('pipeline_parallel_split_points = ["layers.14", "layers.4", "layers.24"]', "must name layers of growing"),
+        ('pipeline_parallel_split_points = ["layers.14", "layers.x", "layers.24"]', "must name layers of growing"),
+        (f"module_fqns_per_model_part = {json.dumps(FQNS[:-1])}", "must list each stage's modules"),
+        (f"module_fqns_per_model_part = {json.dumps([FQNS[0] + FQNS[1], *FQNS[2:]])}", "has 3 stages, no multiple of"),
+        ("pipeline_parallel_first_stage_less_layers = 30", "leave the first or the last less than"),
+    ],
+)
+def test_refused_stages_of_torchtitan(more, says):
+    with pytest.raises(SpecError, match=says):
+        import_text(titan(more), "train.toml", Given(gpus=8))
+
+
+def test_torchtitan_toml():
+    imported = import_file(FOREIGN / "torchtitan_llama3_8b.toml", Given(gpus=64))
+    scenario = imported.scenario()
+    assert (scenario.plan.dp, scenario.plan.zero_stage, scenario.plan.recompute) == (64, 3, "per_op")
+    assert (scenario.training.global_batch_size, scenario.training.precision) == (64, "fp8")
+    assert scenario.model.name == "llama3-8b"
+
+
+def test_torchtitan_json():
+    scenario = import_file(FOREIGN / "torchtitan_llama3_405b.json").scenario()
+    plan = scenario.plan
+    assert (plan.tp, plan.pp, plan.dp, plan.num_chunks, plan.schedule) == (8, 8, 8, 2, "interleaved")
+    assert (plan.zero_stage, plan.recompute, plan.sequence_parallel) == (3, "full", True)
+    assert not plan.reshard_after_forward
+    assert scenario.num_microbatches == 16
+
+
+@pytest.mark.parametrize(
+    ("mode", "option", "plan"),
+    [
+        ("selective", "op", ("per_op", "uniform", 1)),
+        ("selective", "1", ("full", "uniform", 1)),
+        ("selective", "2", ("full", "block", 16)),
+        ("selective", "5", ("full", "block", 6)),
+        ("selective", "99", ("none", "uniform", 1)),
+        ("full", "2", ("full", "uniform", 1)),
+    ],
+)
+def test_torchtitan_recomputes_one_layer_in_so_many(mode, option, plan):
+    text = (FOREIGN / "torchtitan_llama3_8b.toml").read_text(encoding="utf-8")
+    section = f"[activation_checkpoint]\nmode = '{mode}'\nselective_ac_option = '{option}'\n"
+    text = re.sub(r"\[activation_checkpoint\][^\[]*", section, text)
+    read = import_text(text, "llama.toml", Given(gpus=64)).scenario().plan
+    assert (read.recompute, read.recompute_method, read.recompute_num_layers) == plan
+
+
+@pytest.mark.parametrize(
+    ("name", "flavor", "billions"),
+    [("deepseek_v3", "16B", 15.7), ("deepseek_v3", "671B", 671.0), ("qwen3", "30B-A3B", 30.5), ("gpt_oss", "120B", 116.8)],
+)  # fmt: skip
+def test_torchtitan_deals_experts(name, flavor, billions):
+    text = f"""[job]\n[model]\nname = "{name}"\nflavor = "{flavor}"\n[training]\nlocal_batch_size = 4\nseq_len = 4096
+        [parallelism]\nexpert_parallel_degree = 8\nexpert_tensor_parallel_degree = 1\n"""
+    scenario = import_text(text, "train.toml", Given(gpus=64)).scenario()
+    assert total_params(scenario.model) / 1e9 == pytest.approx(billions, rel=2e-3)
+    assert (scenario.plan.ep, scenario.plan.dp, scenario.plan.zero_stage) == (8, 64, 3)
+
+
+CUT = "--disable-bias-linear --tensor-model-parallel-size 2 --sequence-parallel "
+
+
+@pytest.mark.parametrize(
+    ("more", "etp"),
+    [
+        ("", 2),
+        ("--expert-tensor-parallel-size 1", 1),
+        ("--expert-tensor-parallel-size 2", 2),
+        ("--deepspeed", 1),
+        ("--deepspeed --enable-expert-tensor-parallelism", 2),
+    ],
+)
+def test_scripts_cut_experts_as_everything_else_unless_they_say_otherwise(more, etp):
+    imported = import_text(EXPERTS + CUT + more, "run.sh")
+    assert imported.scenario().plan.etp == etp
+    told = [entry.name for entry in (*imported.ledger.read, *imported.ledger.defaulted)]
+    assert ("plan.etp" in told) == (etp > 1 or "expert-tensor-parallel-size" in more)
+
+
+@pytest.mark.parametrize("degree", [1, 2, None])
+def test_torchtitan_keeps_experts_whole_unless_told(degree):
+    said = "" if degree is None else f"expert_tensor_parallel_degree = {degree}"
+    text = f"""[job]\n[model]\nname = "deepseek_v3"\nflavor = "16B"\n[training]\nlocal_batch_size = 4\nseq_len = 4096
+        [parallelism]\ntensor_parallel_degree = 2\nexpert_parallel_degree = 8\n{said}\n"""
+    scenario = import_text(text, "train.toml", Given(gpus=64)).scenario()
+    assert (scenario.plan.tp, scenario.plan.ep, scenario.plan.etp) == (2, 8, degree or 1)
+
+
+def test_torchtitan_says_where_a_dense_model_has_no_experts():
+    text = (FOREIGN / "torchtitan_llama3_8b.toml").read_text().replace(
+        "[parallelism]", "[parallelism]\nexpert_parallel_degree = 4"
+    )  # fmt: skip
+    imported = import_text(text, "train.toml", Given(gpus=64))
+    assert imported.scenario().plan.ep == 1
+    notes = {entry.name: entry.note for entry in imported.ledger.ignored}
+    assert notes["parallelism.expert_parallel_degree"] == "the model has no experts"
+
+
+DEEPSPEED = {
+    "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4, "bf16": {"enabled": True},
+    "zero_optimization": {"stage": 3, "overlap_comm": True, "offload_optimizer": {"device": "cpu"}},
+    "optimizer": {"type": "AdamW", "params": {"lr": "auto"}}, "gradient_clipping": "auto",
+}  # fmt: skip
+
+
+def test_deepspeed_with_the_model_beside_it(tmp_path):
+    (tmp_path / "config.json").write_text(config())
+    (tmp_path / "ds.json").write_text(json.dumps(DEEPSPEED))
+    imported = import_file(tmp_path / "ds.json", Given(gpus=16))
+    scenario = imported.scenario()
+    assert (scenario.plan.dp, scenario.plan.zero_stage, scenario.plan.microbatch_size) == (16, 3, 2)
+    assert scenario.training.global_batch_size == 2 * 4 * 16
+    assert total_params(scenario.model) == 8_030_261_248
+    reasons = {entry.name: entry.note for entry in imported.ledger.ignored}
+    assert imported.scenario().plan.optimizer_offload == 1.0
+    assert reasons["gradient_clipping"].startswith("left to the trainer")
+
+
+def test_deepspeed_says_how_many_gpus_its_batch_needs():
+    whole = {**DEEPSPEED, "train_batch_size": 256}
+    given = Given(model="llama2-7b")
+    assert import_text(json.dumps(whole), "ds.json", given).scenario().plan.dp == 32
+    with pytest.raises(SpecError, match="does not describe the model"):
+        import_text(json.dumps(whole), "ds.json")
+    with pytest.raises(SpecError, match=r"train_batch_size 256 is not .* 2 × 4 × 48"):
+        import_text(json.dumps(whole), "ds.json", Given(model="llama2-7b", gpus=48))
+
+
+def script(*lines, size="--num-layers 24 --hidden-size 2048 --num-attention-heads 16 --seq-length 2048", gpus=None):
+    text = "\n".join((*lines, f"torchrun pretrain_gpt.py {size} --bf16 $MORE ${{ARGS[@]}}"))
+    return import_text(text, "run.sh", Given(gpus=gpus))
+
+
+@pytest.mark.parametrize(
+    ("lines", "field", "value"),
+    [
+        (["TP=$((2*2+4/1-1*4))", "MORE=\"--tensor-model-parallel-size $TP\""], "tp", 4),
+        (["A=2; B=${A}", "MORE='--micro-batch-size '$B"], "microbatch_size", 2),
+        (["ARGS=(--micro-batch-size", "  # how many", "  8)"], "microbatch_size", 8),
+        (["ARGS=(--micro-batch-size=4)", 'ARGS+=(--use-distributed-optimizer)'], "zero_stage", 1),
+        (["export MBS=${MBS:-4}", "MORE=\"--micro-batch-size ${MBS}\""], "microbatch_size", 4),
+        (["if [ \"$X\" = 1 ]; then", "MORE='--micro-batch-size 2'", "else", "MORE='--micro-batch-size 4'", "fi"], "microbatch_size", 4),
+        (["N=8", "if [[ $N -ge 8 && 1 ]]; then :; fi", "if (( N > 4 )); then MORE='--micro-batch-size 2'; fi"], "microbatch_size", 2),
+        (["f() {", "MORE='--micro-batch-size 2'", "}", "cat <<EOF", "MORE='--micro-batch-size 3'", "EOF"], "microbatch_size", 1),
+        (["for i in 1 2; do", "MORE='--micro-batch-size 2'", "done # a loop"], "microbatch_size", 2),
+        (["for i in $MANY; do", "MORE='--micro-batch-size 2'", "done"], "microbatch_size", 1),
+        (["MORE='--use-distributed-optimizer --num-distributed-optimizer-instances 3'"], "sharding_group", None),
+        (["MORE='--num-distributed-optimizer-instances 2'"], "sharding_group", None),
+        (["MORE='--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params'"], "zero_stage", 3),
+        (["MORE='--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads'"], "zero_stage", 2),
+        (["MORE='--use-megatron-fsdp'"], "zero_stage", 0),
+        (["MORE='--data-parallel-sharding-strategy optim_grads'"], "zero_stage", 0),
+        (["MORE='--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params "
+          "--outer-dp-sharding-strategy optim'"], "outer_zero_stage", 0),
+        (["MORE='--use-torch-fsdp2'"], "reshard_after_forward", True),
+        (["MORE='--use-torch-fsdp2 --torch-fsdp2-no-reshard-after-forward'"], "reshard_after_forward", False),
+        (["MORE='--use-torch-fsdp2 --torch-fsdp2-reshard-after-forward false'"], "zero_stage", 3),
+        (["MORE='--optimizer-cpu-offload --optimizer-offload-fraction 0.5'"], "optimizer_offload", 0.5),
+        (["MORE='--optimizer-cpu-offload'"], "optimizer_offload", 1.0),
+        (["MORE='--optimizer-offload-fraction 0.5'"], "optimizer_offload", 0.0),
+        (["MORE='--optimizer hybridadam --optimizer-offload-policy static --optimizer-offload-fraction 0.5'"], "optimizer_offload", 0.5),
+        (["MORE='--optimizer hybridadam --optimizer-offload-policy auto'"], "optimizer_offload", 0.0),
+        (["MORE='--optimizer cpu-adam'"], "optimizer_offload", 1.0),
+        (["MORE='--cpu-offloading-num-layers 2'"], "offloaded_layers", 2),
+        (["MORE=\"--recompute-activations\""], "recompute", "selective"),
+        (["MORE=\"--recompute-granularity full --recompute-method uniform --recompute-num-layers 1\""], "recompute", "full"),
+        (["MORE=\"--recompute-granularity selective --recompute-modules core_attn layernorm\""], "recompute_modules", ("core_attn", "layernorm")),
+        (["MORE=\"--recompute-granularity selective --recompute-modules=core_attn,mhc\""], "recompute_modules", ("core_attn",)),
+        (["MORE=\"--recompute-granularity full --recompute-method uniform --recompute-num-layers 2\""], "recompute_num_layers", 2),
+        (["MORE=\"--recompute-granularity full --recompute-method block --recompute-num-layers 1\""], "recompute_method", "block"),
+        (["MORE=\"--recompute-granularity full --recompute-method block --recompute-num-layers 0\""], "recompute", "none"),
+        (["MORE=\"--recompute-granularity full --recompute-method uniform --recompute-num-layers 9999\""], "recompute", "full"),
+        (["MORE=\"--activations-checkpoint-method block --activations-checkpoint-num-layers 1\""], "recompute_method", "block"),
+        (["MORE=\\\n'--micro-batch-size 16'"], "microbatch_size", 16),
+    ],
+)  # fmt: skip
+def test_shell_texts_are_read_as_a_shell_would(lines, field, value):
+    assert getattr(script(*lines).scenario().plan, field) == value
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        ("--optimizer muon", ("muon", "fp32", "fp32")),
+        ("--optimizer dist_muon", ("muon", "fp32", "fp32")),
+        ("--optimizer sgd", ("sgd", "fp32", "fp32")),
+        ("--optimizer lion", ("adam", "fp32", "fp32")),
+        ("--use-precision-aware-optimizer --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16", ("adam", "bf16", "fp32")),
+        ("--use-precision-aware-optimizer --exp-avg-dtype fp8 --exp-avg-sq-dtype bf16", ("adam", "bf16", "fp32")),
+        ("--use-precision-aware-optimizer --exp-avg-dtype bf16", ("adam", "fp32", "fp32")),
+        ("--use-precision-aware-optimizer --main-params-dtype fp16 --main-grads-dtype bf16", ("adam", "fp32", "fp16")),
+        ("--exp-avg-dtype bf16 --exp-avg-sq-dtype bf16", ("adam", "fp32", "fp32")),
+    ],
+)
+def test_optimizers_of_scripts(words, meant):
+    training = script(f"MORE='--bf16 {words}'").scenario().training
+    assert (training.optimizer, training.moment_precision, training.master_precision) == meant
+
+
+def test_moments_of_an_unknown_kind_are_refused():
+    with pytest.raises(SpecError, match="--exp-avg-dtype 'fp6' must be one of fp32"):
+        script("MORE='--bf16 --use-precision-aware-optimizer --exp-avg-dtype fp6'")
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "value"),
+    [("adamw_8bit", "moment_precision", "int8"), ("AdamW8bit", "moment_precision", "int8"), ("Muon", "optimizer", "muon"),
+     ("adafactor", "optimizer", "adafactor"), ("AdamW", "optimizer", "adam"), ("Lion", "optimizer", "adam")],
+)  # fmt: skip
+def test_optimizers_by_the_names_of_frameworks(name, field, value, tmp_path):
+    (tmp_path / "config.json").write_text(config())
+    (tmp_path / "ds.json").write_text(json.dumps({**DEEPSPEED, "optimizer": {"type": name}, "zero_optimization": {}}))
+    imported = import_file(tmp_path / "ds.json", Given(gpus=16))
+    assert getattr(imported.scenario().training, field) == value
+    noted = [entry.note for entry in imported.ledger.ignored if entry.name == "optimizer.type"]
+    assert noted == (["priced as Adam"] if name == "Lion" else [])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "graphs", "scope"),
+    [
+        ("", "none", ()),
+        ("--cuda-graph-impl transformer_engine --cuda-graph-scope attn", "scoped", ("attn",)),
+        ("--cuda-graph-impl transformer_engine --cuda-graph-modules attn mlp", "scoped", ("attn", "mlp")),
+        ("--cuda-graph-impl transformer_engine", "scoped", ("attn", "mlp")),
+        ("--cuda-graph-impl local --cuda-graph-scope full_iteration", "full_iteration", ()),
+        ("--cuda-graph-impl full_iteration", "full_iteration", ()),
+        ("--cuda-graph-impl none --cuda-graph-scope attn", "none", ()),
+    ],
+)
+def test_cuda_graphs_of_a_script(arguments, graphs, scope):
+    stack = script(f'MORE="{arguments}"').scenario().stack
+    assert (stack.cuda_graphs, stack.cuda_graph_scope) == (graphs, scope)
+
+
+def test_a_script_runs_nothing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    imported = script(
+        "X=$(touch owned)", "Y=`touch owned`", "touch owned", "eval 'touch owned'", 'MORE="--lr $(touch owned)"'
+    )
+    assert list(tmp_path.iterdir()) == []
+    assert next(entry.value for entry in imported.ledger.ignored if entry.name == "--lr").startswith("?")
+
+
+def test_gpus_that_do_not_hold_a_replica():
+    text = "torchrun --nproc_per_node 8 --nnodes 1 pretrain_gpt.py --num-layers 24 --hidden-size 2048 --num-attention-heads 16 --seq-length 2048 --bf16 --pipeline-model-parallel-size 12"
+    imported = import_text(text, "run.sh")
+    assert imported.scenario().plan.num_gpus == 12
+    assert any("start 8 GPUs" in entry.note for entry in imported.ledger.defaulted)
+    with pytest.raises(SpecError, match="nearest: --gpus 24"):
+        import_text(text, "run.sh", Given(gpus=28))
+
+
+@pytest.mark.parametrize(
+    ("text", "where", "says"),
+    [
+        ("", "a.json", "not JSON"),
+        ("{", "a.json", "line 1, column 2"),
+        ("[]", "a.json", "of no kind that can be imported"),
+        ('{"a": 1, "a": 2}', "a.json", "'a' is given twice"),
+        ('{"a": NaN}', "a.json", "of no kind that can be imported"),
+        ('{"a": ' + "1" * 5000 + "}", "a.json", "digits"),
+        ("[" * 100_000 + "]" * 100_000, "a.json", "nested more than 40 levels"),
+        ('{"a":' * 60 + "1" + "}" * 60, "a.json", "nested more than 40 levels"),
+        ("a = " + "[" * 100_000, "a.toml", "nested more than 40 levels|not TOML"),
+        ("x = " + "1" * 5000, "a.toml", "digits|not TOML"),
+        ("a = 1\na = 2", "a.toml", "not TOML"),
+        ("hello", "a.sh", "of no kind"),
+        ("--num-layers 2", "a.sh", "no command with --num-layers and --hidden-size|--hidden-size is missing"),
+        ("A='--num-layers", "a.sh", "line 1: a quotation that begins with ' is never closed"),
+        ("A=(--num-layers", "a.sh", "the array A=\\( is never closed"),
+        ("pretrain_gpt.py --num-layers $(", "a.sh", "a bracket \\( is never closed"),
+        ("A=xxxxxxxxxx\n" + "A=$A$A\n" * 40 + "p.py --num-layers 2", "a.sh", "grow beyond"),
+        ("python p.py --num-layers 2 --hidden-size " + "9" * 400, "a.sh", "must be a whole number"),
+        ("python p.py --num-layers $N --hidden-size 64", "a.sh", "--num-layers is missing or only known when"),
+        ("A=$((9**9**9**9))\npython p.py --num-layers $A --hidden-size 64", "a.sh", "--num-layers is missing"),
+        ('[job]\n[training]\n[model]\nname="llama3"\nflavor="9B"', "a.toml", "no preset has that name"),
+        ('[job]\n[training]\n[model]\nname="llama4"\nflavor="17bx64e"', "a.toml", "no preset has that name"),
+        ('[job]\n[training]\n[model]\nname="deepseek_v3"\nflavor="16B"\n[parallelism]\nexpert_tensor_parallel_degree=2', "a.toml", "etp 2 must be 1"),
+        ('[job]\n[training]\nseq_len="long"\n[model]\nname="llama3"\nflavor="8B"', "a.toml", "training.seq_len = long must be"),
+        ('[job]\n[training]\n[model]\nname="llama3"\nflavor="8B"\n[parallelism]\ntensor_parallel_degree=0', "a.toml", "tensor_parallel_degree = 0"),
+        ('[job]\ntraining=3\nparallelism=4', "a.toml", "of no kind"),
+    ],
+)  # fmt: skip
+def test_broken_and_hostile_texts(text, where, says):
+    with pytest.raises(SpecError, match=says):
+        import_text(text, where)
+
+
+def test_broken_files(tmp_path):
+    (tmp_path / "nul.json").write_bytes(b'{"model_type": "llama\0"}')
+    (tmp_path / "binary.json").write_bytes(bytes(range(128, 256)))
+    with (tmp_path / "huge.json").open("wb") as file:
+        file.truncate(100_000_000)
+    for name, says in (
+        ("nul.json", "NUL bytes"),
+        ("binary.json", "not a text file"),
+        ("huge.json", "larger than 4 MB"),
+        ("none.json", "No such file"),
+        ("", "is a folder"),
+    ):
+        with pytest.raises(SpecError, match=says):
+            import_file(tmp_path / name)
+    with pytest.raises(SpecError, match="not the name of a file"):
+        import_file("a\0b")
+
+
+def test_a_value_cannot_leave_its_comment():
+    text = import_text(
+        config(brand_new_key="x\nplan: {dp: 3}\u2028y\x85z", _name_or_path="a\nb: c"), "c.json"
+    ).to_yaml()
+    assert all(line.startswith("#") for line in text.splitlines()[: text.splitlines().index("name: 'a b: c'")])
+    assert parse_yaml(text, "")["model"]["name"] == "a b: c"
+
+
+def test_bloom_s_script_says_everything_but_the_machine():
+    """What the script and the framework's name settle: stages, bf16's optimizer, 48 nodes within a text for srun."""
+    imported = import_file(FOREIGN / "bloom_176b.slurm", Given(cluster="selene"))
+    scenario = imported.scenario()
+    plan, stack, model = scenario.plan, scenario.stack, scenario.model
+    assert (plan.tp, plan.pp, plan.dp, plan.zero_stage) == (4, 12, 8, 1)
+    assert (plan.embedding_as_layer, plan.head_as_layer) == (True, True)
+    assert (stack.framework, stack.gradient_precision, stack.fused_gradient_cast) == (
+        "megatron-deepspeed",
+        "fp32",
+        False,
+    )
+    assert (model.vocab_size, model.embedding_norm, model.dropout) == (250_880, True, 0.1)
+    assert scenario.training.tokens == 220_000_000 * 2048
+
+
+def test_options_that_would_say_nothing_are_refused():
+    for text, where, given in (
+        (config(), "config.json", Given(model="llama2-7b")),
+        (config(), "config.json", Given(args=("8B",))),
+        (config(), "config.json", Given(env={"N": "1"})),
+        ("torchrun pretrain_gpt.py --num-layers 2 --hidden-size 64", "run.sh", Given(recipe="x")),
+    ):
+        with pytest.raises(SpecError, match=r"leave (it|them|--model) out"):
+            import_text(text, where, given)
+
+
+def test_a_file_that_needs_no_import_is_told_so():
+    with pytest.raises(SpecError, match="looks like a scenario, which needs no import: flopcast estimate"):
+        import_file("scenarios/gpt-1t-3072-a100.yaml")
+    with pytest.raises(SpecError, match="is empty"):
+        import_text(" \n", "x.yaml")
+
+
+@pytest.mark.parametrize("kind", ["axolotl", "torchtune", "nemo", "torchtitan", "deepspeed", "huggingface", "megatron"])
+def test_a_pipe_is_read_as_the_file_would_be(kind):
+    grammar = importlib.import_module(f"grammars.{kind}")
+    for seed in range(3):
+        _, text, expected, options = grammar.write(random.Random(seed))
+        imported = import_text(text, "-", Given(**options))
+        assert imported.kind == kind
+        assert not wrong_facts(imported.scenario(), expected)
+
+
+@pytest.mark.parametrize(
+    ("stretch", "scaled"),
+    [
+        ({}, False),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, True),
+        ({"rope_scaling": {"type": "yarn", "factor": 4.0}}, True),
+        ({"rope_scaling": {"type": "deepseek_yarn", "factor": 40}}, True),
+        ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, False),
+    ],
+)
+def test_positions_that_are_stretched_and_scaled(stretch, scaled):
+    assert import_text(config(**stretch), "config.json").scenario().model.rotary_scaled is scaled

@@ -1,0 +1,325 @@
+"""Launch scripts as a shell would read them: arguments, environment, cases, functions, files beside them; what only a run
+would know is asked for or listed, and nothing outside the script's folder is opened."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from sim import estimate
+from sim.cli import app
+from sim.errors import SpecError
+from sim.foreign.importers import Given, import_file, import_text
+from sim.work.sums import total_params
+
+FOREIGN = Path(__file__).parent / "files"
+SHAPE = "--num-layers 24 --hidden-size 2048 --num-attention-heads 16 --seq-length 2048 --bf16"
+
+
+def plan(*lines, words="$MORE", launcher="torchrun --nproc_per_node 8", **given):
+    """The plan of a script of these lines that starts a training."""
+    text = "\n".join((*lines, f"{launcher} pretrain_gpt.py {SHAPE} {words}"))
+    return import_text(text, "run.sh", Given(**given)).scenario().plan
+
+
+@pytest.mark.parametrize(
+    ("lines", "size"),
+    [
+        (["case $SIZE in small) N=2;; big|huge) N=4;; *) N=8;; esac", 'MORE="--micro-batch-size $N"'], 4),
+        (['f() { local A=$1; MORE="--micro-batch-size $A"; }', "f 4"], 4),
+        (["function f {", 'MORE="--micro-batch-size $((2 * $1))"', "}", "f 2"], 4),
+        (["for n in 1 2 4; do N=$n; done", 'MORE="--micro-batch-size $N"'], 4),
+        (["N=1", "for ((i = 0; i < 2; i++)); do N=$((N * 2)); done", 'MORE="--micro-batch-size $N"'], 4),
+        (["N=1", "while [ $N -lt 4 ]; do N=$((N + 1)); done", 'MORE="--micro-batch-size $N"'], 4),
+        (["A=8; N=$(( A > 4 ? 4 : 1 ))", 'MORE="--micro-batch-size $N"'], 4),
+        (["N=$(expr 2 \\* 2)", 'MORE="--micro-batch-size $N"'], 4),
+        (["S=mbs_4", 'MORE="--micro-batch-size ${S##*_}"'], 4),
+        (["S=FOUR", "if [[ ${S,,} == f* ]]; then MORE='--micro-batch-size 4'; fi"], 4),
+        (['MORE="--micro-batch-size ${MBS:-4}"'], 4),
+        (
+            [
+                "while [[ $# -gt 0 ]]; do case $1 in --mbs) N=$2; shift 2;; esac; done",
+                'MORE="--micro-batch-size ${N:-4}"',
+            ],
+            4,
+        ),
+        (["[ $SIZE = big ] && N=4", "[ $SIZE = big ] || N=1", 'MORE="--micro-batch-size $N"'], 4),
+        (["[[ $SIZE == big ]] && { N=4; M=1; } || N=2", 'MORE="--micro-batch-size $N"'], 4),
+        (["N=4; [ $SIZE = tiny ] && N=1", 'mkdir -p x && MORE="--micro-batch-size $N"'], 4),
+        (["set -- 4", 'MORE="--micro-batch-size $1"'], 4),
+    ],
+)
+def test_what_a_script_decides_itself(lines, size):
+    assert plan("SIZE=big", *lines).microbatch_size == size
+
+
+@pytest.mark.parametrize("value", ['`bc <<< "scale=3; $1/10"`', "`date +'%s'`", '`basename "$PWD"`', "`hostname`"])
+def test_a_command_between_backticks_takes_nothing_of_what_follows(value):
+    assert plan(f'MORE="--min-lr {value} --micro-batch-size 4"').microbatch_size == 4
+
+
+@pytest.mark.parametrize(
+    ("backend", "attention"), [("unfused", "math"), ("flash", "flash"), ("fused", "flash"), ("auto", "flash")]
+)
+def test_kernels_of_attention(backend, attention):
+    text = f"torchrun --nproc_per_node 8 pretrain_gpt.py {SHAPE} --attention-backend {backend}"
+    assert import_text(text, "run.sh").scenario().stack.attention == attention
+
+
+def test_arguments_and_environment_of_a_script():
+    lines = [
+        'if [ "$1" = big ]; then MBS=4; else MBS=2; fi',
+        "shift",
+        'MORE="--micro-batch-size $MBS --tensor-model-parallel-size $1"',
+    ]
+    assert plan(*lines, args=["big", 2]).tp == 2
+    assert plan(*lines, args=["big", 2]).microbatch_size == 4
+    assert plan('MORE="--micro-batch-size $MBS"', env={"MBS": 8}).microbatch_size == 8
+    # An environment's value stands in where the script asks a command.
+    assert plan("MBS=$(nvidia-smi | wc -l)", 'MORE="--micro-batch-size $MBS"', env={"MBS": 8}).microbatch_size == 8
+
+
+@pytest.mark.parametrize(
+    ("lines", "says"),
+    [
+        (
+            ["MODEL=$2", "case $MODEL in 7B) N=2;; 8B) N=4;; esac", 'MORE="--micro-batch-size $N"'],
+            r"argument 2 \(used as MODEL in line 1\)",
+        ),
+        (['MORE="--tensor-model-parallel-size ${TP}"'], r"the environment's TP \(line 1\); give --env TP=VALUE"),
+        (
+            ["N=$(nvidia-smi | wc -l)", 'MORE="--micro-batch-size $N"'],
+            r"what `nvidia-smi \| wc -l` gives \(line 1\); give --env N=VALUE",
+        ),
+        (["N=2; [ -d /data ] && N=4", 'MORE="--micro-batch-size $N"'], "the condition in line 1"),
+        (["N=2", "for f in *.txt; do N=4; done", 'MORE="--micro-batch-size $N"'], "the condition in line 2"),
+    ],
+)
+def test_what_decides_is_asked_for(lines, says):
+    with pytest.raises(SpecError, match=says):
+        plan(*lines)
+
+
+def test_a_condition_that_is_not_decided_leaves_nothing_as_it_was():
+    with pytest.raises(SpecError, match="--tensor-model-parallel-size is missing or only known when"):
+        plan("TP=1", "if [ -f /etc/big ]; then TP=8; fi", 'MORE="--tensor-model-parallel-size $TP"')
+    text = f"A='{SHAPE}'\nif [ -f x ]; then A=\"$A --sequence-parallel\"; fi\ntorchrun --nproc_per_node 8 pretrain_gpt.py $A"
+    imported = import_text(text, "run.sh")
+    assert imported.scenario().plan.num_gpus == 8
+    assert any(entry.name == "line 2" and "may set A" in entry.note for entry in imported.ledger.ignored)
+
+
+@pytest.mark.parametrize(
+    ("launcher", "gpus"),
+    [
+        ("torchrun --nproc_per_node 8", 8), ("torchrun --nnodes=2 --nproc-per-node=8", 16), ("mpirun -np 32 python", 32),
+        ("mpirun -np 16 -N 8 python", 16), ("srun -N 4 --ntasks-per-node=8 python -u", 32), ("srun -N4 -n 16 python", 16),
+        ("deepspeed --num_nodes 2 --num_gpus 8", 16), ("accelerate launch --num_processes 16 --num_machines 2", 16),
+        ("srun --nodes=2 --gres=gpu:a100:4 python", 8), ("python -m torch.distributed.launch --nproc_per_node=4 --nnodes 4", 16),
+        ("pdsh -w node[1-2] torchrun --nproc_per_node 8 --nnodes 2", 16),
+    ],
+)  # fmt: skip
+def test_launchers(launcher, gpus):
+    assert plan(launcher=launcher, words="").num_gpus == gpus
+    assert plan(launcher=launcher, words="", gpus=64).num_gpus == 64
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "#SBATCH --nodes=4\n#SBATCH --gpus-per-node=8",
+        "#SBATCH -N 4\n#SBATCH --gres=gpu:8 # each",
+        "#SBATCH -N4 --ntasks-per-node=8",
+    ],
+)
+def test_headers_of_slurm(header):
+    assert plan("#!/bin/bash", header, launcher="srun python", words="").num_gpus == 32
+    assert (
+        plan(
+            "#!/bin/bash", header, "N=$SLURM_NNODES", launcher="torchrun --nnodes $N --nproc_per_node 8", words=""
+        ).num_gpus
+        == 32
+    )
+
+
+def test_files_beside_a_script_are_read_and_no_others(tmp_path):
+    folder = tmp_path / "job"
+    (folder / "conf").mkdir(parents=True)
+    (folder / "conf" / "sizes.sh").write_text("MBS=4\n")
+    (tmp_path / "outside.sh").write_text("TP=2\n")
+    (folder / "link.sh").symlink_to(tmp_path / "outside.sh")
+    (folder / "inner.sh").write_text(
+        f"#SBATCH --ntasks-per-node=8\nsrun python pretrain_gpt.py {SHAPE} --micro-batch-size $MBS\n"
+    )
+    run = folder / "run.sh"
+    run.write_text(
+        'HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)\nsource $HERE/conf/sizes.sh\nsbatch --nodes=2 inner.sh\n'
+    )
+    found = import_file(run).scenario().plan
+    assert (found.microbatch_size, found.num_gpus) == (4, 16)
+    for name in ("../outside.sh", "link.sh", str(tmp_path / "outside.sh")):
+        run.write_text(f"source {name}\ntorchrun pretrain_gpt.py {SHAPE} --tensor-model-parallel-size ${{TP:-1}}\n")
+        imported = import_file(run)
+        assert imported.scenario().plan.tp == 1
+        assert any("not beside this one" in entry.note for entry in imported.ledger.ignored)
+
+
+DEEPSPEED = 'cat <<EOT > ds.json\n{"zero_optimization": {"stage": $Z, "offload_optimizer": {"device": "cpu"}}}\nEOT'
+
+
+def test_the_json_that_a_script_writes_says_the_stage(tmp_path):
+    words = "--deepspeed --deepspeed_config ds.json --zero-stage 1"
+    found = plan("Z=2", DEEPSPEED, words=words)
+    assert (found.zero_stage, found.optimizer_offload) == (2, 1.0)
+    (tmp_path / "template.json").write_text('{"zero_optimization": {"stage": STAGE}, "fp16": {"enabled": true}}')
+    run = tmp_path / "run.sh"
+    shape = SHAPE.replace(" --bf16", "")
+    run.write_text(
+        f'sed "s/STAGE/3/" template.json | sed "s/x/y/" > ds.json\ndeepspeed --num_gpus 8 pretrain_gpt.py {shape} {words}\n'
+    )
+    scenario = import_file(run).scenario()
+    assert (scenario.plan.zero_stage, scenario.training.precision) == (3, "fp16")
+
+
+MIXTURE = "--deepspeed --num-experts 16 --fp16"
+
+
+@pytest.mark.parametrize(
+    ("words", "fields"),
+    [
+        (MIXTURE, {"mlp_layer_types": ("dense", "sparse"), "experts_per_token": 1}),
+        (f"{MIXTURE} --expert-interval 1 --topk 2", {"mlp_layer_types": ("sparse",), "experts_per_token": 2}),
+        (f"{MIXTURE} --expert-interval 1 --moe-topk 2", {"experts_per_token": 2}),  # Pai-Megatron-Patch's
+        (f"{MIXTURE} --mlp-type residual", {"shared_expert_intermediate_size": 8192, "shared_expert_gate": True}),
+        (
+            "--deepspeed --num-experts 8 8 8 8 8 8 8 8 8 8 8 8",
+            {"num_experts": 8, "mlp_layer_types": ("dense", "sparse")},
+        ),
+    ],
+)
+def test_experts_of_deepspeed(words, fields):
+    text = f"deepspeed --num_gpus 8 pretrain_gpt.py {SHAPE} --moe-expert-parallel-size 8 {words}"
+    model = import_text(text, "run.sh").scenario().model
+    assert {name: getattr(model, name) for name in fields} == fields
+
+
+def test_a_pyramid_of_experts_is_refused():
+    with pytest.raises(SpecError, match="gives layers 4 to 8 experts"):
+        plan(words="--deepspeed --num-experts 4 4 8 8 --expert-interval 6")
+
+
+@pytest.mark.parametrize(
+    ("program", "says"),
+    [
+        ("pretrain_bert.py", "an encoder, BERT"), ("pretrain_t5.py", "T5"), ("pretrain_vision_classify.py", "model of pictures"),
+        ("pretrain_retro.py", "retrieved"), ("pretrain_ict.py", "retriever"), ("pretrain_vlm.py", "pictures or sounds and text"),
+        ("tools/run_text_generation_server.py", "generates text"), ("tasks/main.py", "evaluates"),
+        ("tools/preprocess_data.py", "prepares data"), ("train_rl.py", "reinforcement"),
+    ],
+)  # fmt: skip
+def test_programs_that_train_no_decoder_are_refused_by_name(program, says):
+    with pytest.raises(SpecError, match=f"starts .*{program}, which .*{says}"):
+        import_text(f"torchrun --nproc_per_node 8 {program} {SHAPE}", "run.sh")
+
+
+@pytest.mark.parametrize(
+    ("words", "rows", "guessed"),
+    [
+        ("--tokenizer-type HuggingFaceTokenizer --tokenizer-model meta-llama/Llama-3.1-8B", 128_256, False),
+        (
+            "--tokenizer-type HuggingFaceTokenizer --tokenizer-model Qwen/Qwen3-8B --make-vocab-size-divisible-by 1",
+            151_669,
+            False,
+        ),
+        (
+            "--tokenizer-type HuggingFaceTokenizer --tokenizer-model $WHERE/DeepSeek-V3 --make-vocab-size-divisible-by 3232",
+            129_280,
+            False,
+        ),
+        ("--tokenizer-type GPTSentencePieceTokenizer --tokenizer-model /data/tok.model", 32_000, True),
+        ("--tokenizer-type PretrainedFromHF --tokenizer-name-or-path /data/mine", 128_000, True),
+        ("--patch-tokenizer-type Qwen3Tokenizer --extra-vocab-size 293", 151_936, False),
+        ("--vocab-size 1000 --tokenizer-type NullTokenizer", 1024, False),
+        ("--padded-vocab-size 777", 777, False),
+    ],
+)
+def test_vocabularies_are_the_tokenizer_s_or_a_guess_that_says_so(words, rows, guessed):
+    imported = import_text(f"torchrun --nproc_per_node 8 pretrain_gpt.py {SHAPE} {words}", "run.sh")
+    assert imported.scenario().model.vocab_size == rows
+    assert ("the embedding's size is a guess" in imported.to_yaml()) == guessed
+
+
+def test_arguments_in_yaml(tmp_path):
+    text = "MODEL_ARGS:\n  --num-layers: 24\n  --hidden-size: 2048\n  --num-attention-heads: 16\n  --seq-length: 2048\n  --bf16: true\n  --swiglu: false\n"
+    scenario = import_text(text, "gpt/gpt3_dgx_a100_1N8G_tp1/model_config.yaml").scenario()
+    assert (scenario.model.num_layers, scenario.model.gated_mlp, scenario.plan.num_gpus) == (24, False, 8)
+    with pytest.raises(SpecError, match="bert/ is of BERT"):
+        import_text(text, "bert/x/model_config.yaml")
+    with pytest.raises(SpecError, match="MODE: inference"):
+        import_text(f"MODE: inference\n{text}", "gpt/x/model_config.yaml")
+    (tmp_path / "gpt.yaml").write_text(
+        "language_model:\n  num_layers: 4\n  hidden_size: 256\n  num_attention_heads: 4\nseq_length: 128\nfp16: true\n"
+    )
+    (tmp_path / "run.sh").write_text("torchrun --nproc_per_node 2 pretrain_gpt.py --yaml-cfg gpt.yaml\n")
+    found = import_file(tmp_path / "run.sh").scenario()
+    assert (found.model.num_layers, found.plan.num_gpus, found.training.precision) == (4, 2, "fp16")
+
+
+def test_commands_take_arguments_and_environment(tmp_path):
+    run, out = tmp_path / "run.sh", tmp_path / "out.yaml"
+    run.write_text(
+        f"torchrun --nproc_per_node 8 pretrain_gpt.py {SHAPE} --tensor-model-parallel-size $1 --micro-batch-size $MBS\n"
+    )
+    words = ["import", str(run), "-o", str(out), "--arg", "2", "--env", "MBS=4"]
+    assert CliRunner().invoke(app, words).exit_code == 0
+    assert "microbatch_size: 4" in out.read_text()
+    bad = CliRunner().invoke(app, [*words[:-1], "MBS"])
+    assert "must look like NNODES=4" in str(bad.exception)
+
+
+def test_a_training_in_a_condition():
+    text = f"if timeout 600 torchrun --nproc_per_node 8 pretrain_gpt.py {SHAPE} 2>&1 | tee log; then echo good; fi"
+    assert import_text(text, "run.sh").scenario().plan.num_gpus == 8
+
+
+def test_bloom_s_own_script_and_the_step_that_was_published():
+    """384 A100, tp 4, pp 12, dp 8: 105 s a step (bigscience-workshop/bigscience, train/tr11-176B-ml/chronicles.md)."""
+    scenario = import_file(FOREIGN / "bloom_176b.slurm", Given(cluster="selene")).scenario()
+    plan, training = scenario.plan, scenario.training
+    assert (plan.num_gpus, plan.tp, plan.pp, plan.dp, plan.microbatch_size) == (384, 4, 12, 8, 2)
+    assert training.global_batch_size == 2048
+    assert total_params(scenario.model) == 176_247_271_424
+    low, high = estimate(scenario).step_time_interval_s
+    assert low < 105 < high
+
+
+@pytest.mark.parametrize(
+    ("directive", "cluster", "why"),
+    [
+        ("--constraint=a100", "superpod-a100", "--constraint=a100 names the GPU"),
+        ("-C v100-32g", "dgx-2h-superpod", "-C v100-32g names the GPU"),
+        ("--gres=gpu:h200:8", "superpod-h200", "--gres=gpu:h200:8 names the GPU"),
+        ("--account=six@a100", "superpod-h100", "the file names none"),
+    ],
+)
+def test_a_scheduler_is_asked_for_a_kind_of_gpu(directive, cluster, why):
+    text = f"#!/bin/bash\n#SBATCH {directive}\n#SBATCH --nodes=2\n#SBATCH --gpus-per-node=8\n"
+    text += "srun pretrain_gpt.py --num-layers 4 --hidden-size 256 --num-attention-heads 8 --seq-length 512 --fp16"
+    imported = import_text(text, "run.slurm")
+    assert imported.data["cluster"] == cluster
+    (entry,) = (entry for entry in imported.ledger.defaulted if entry.name == "cluster")
+    assert why in entry.note
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("mistralai/Mixtral-8x22B-v0.1", 32000),
+        ("mistralai/Mixtral-8x22B-Instruct-v0.1", 32768),
+        ("Qwen/Qwen3-8B", 151669),
+    ],
+)
+def test_of_several_names_of_a_tokenizer_the_longest_counts(name, words):
+    text = "torchrun pretrain_gpt.py --num-layers 4 --hidden-size 256 --num-attention-heads 8 --seq-length 512 --bf16 "
+    text += f"--make-vocab-size-divisible-by 1 --tokenizer-type HuggingFaceTokenizer --tokenizer-model {name}"
+    assert import_text(text, "run.sh").scenario().model.vocab_size == words

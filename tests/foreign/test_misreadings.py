@@ -1,0 +1,353 @@
+"""What importers once read wrongly, or took and forgot: each is read right now, or said to be left out."""
+
+import json
+
+import pytest
+from small_recipes import SMALL
+
+from sim.errors import SpecError
+from sim.foreign.importers import Given, import_text
+
+# Megatron-LM
+
+SCRIPT = "torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 8 --hidden-size 256 --num-attention-heads 8 --seq-length 512"
+EXPERTS = "--num-experts 8 --moe-router-topk 2 --moe-ffn-hidden-size 128"
+CHUNKS = "--pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 2"
+GATED = "--swiglu --disable-bias-linear --hidden-dropout 0"
+MEGATRON = [  # (more of the command, field, what it is)
+    ("--bf16 --fp8-format e4m3 --fp8-recipe mxfp8", "training.precision", "mxfp8"),
+    ("--bf16 --fp8-format hybrid --fp8-recipe blockwise", "training.precision", "fp8"),
+    ("--bf16 --fp8-format hybrid --fp8-recipe tensorwise", "training.precision", "fp8"),
+    ("--bf16 --fp8-format hybrid --fp8-recipe delayed", "training.precision", "fp8"),
+    ("--bf16 --fp8-format hybrid", "training.precision", "fp8"),
+    ("--bf16 --fp8-recipe mxfp8", "training.precision", "bf16"),
+    ("--bf16 --fp4-format e2m1 --fp4-recipe nvfp4", "training.precision", "nvfp4"),
+    ("--bf16 --fp4-format e2m1", "training.precision", "nvfp4"),
+    ("--bf16 --fp8-format e4m3 --first-last-layers-bf16", "training.high_precision_layers", 2),
+    (
+        "--bf16 --fp8-format e4m3 --first-last-layers-bf16 --num-layers-at-start-in-bf16 3 --num-layers-at-end-in-bf16 0",
+        "training.high_precision_layers",
+        3,
+    ),
+    ("--bf16 --first-last-layers-bf16", "training.high_precision_layers", 0),
+    ("--bf16 --fp8-format e4m3 --num-layers-at-start-in-bf16 3", "training.high_precision_layers", 0),
+    ("--bf16 --optimizer dist_muon", "plan.zero_stage", 1),
+    ("--bf16 --optimizer dist_muon", "training.optimizer", "muon"),
+    ("--bf16 --optimizer muon", "plan.zero_stage", 0),
+    ("--bf16 --optimizer muon --use-layer-wise-distributed-optimizer", "plan.zero_stage", 1),
+    (f"--bf16 {EXPERTS} --moe-latent-size 64", "model.expert_latent_size", 64),
+    ("--bf16 --softmax-type learnable", "model.attention_sinks", True),
+    ("--bf16 --softmax-type vanilla", "model.attention_sinks", False),
+    (f"--bf16 {CHUNKS} --microbatch-group-size-per-virtual-pipeline-stage 4", "plan.microbatch_group", 4),
+    ("--bf16 --microbatch-group-size-per-virtual-pipeline-stage 4", "plan.microbatch_group", None),
+    ("--bf16 --attention-backend unfused", "stack.attention", "math"),
+    ("--bf16 --attention-backend flash", "stack.attention", "flash"),
+    ("--bf16 --attention-backend auto", "stack.attention", "flash"),
+    ("--bf16 --transformer-impl local", "stack.attention", "math"),
+    ("--bf16 --transformer-impl local --use-flash-attn", "stack.attention", "flash"),
+    ("--bf16", "stack.fused_cross_entropy", False),
+    ("--bf16 --cross-entropy-loss-fusion", "stack.fused_cross_entropy", True),
+    (f"--bf16 {GATED} --no-bias-swiglu-fusion", "stack.fused_bias_activation", False),
+    (f"--bf16 {GATED} --no-bias-gelu-fusion", "stack.fused_bias_activation", True),
+    ("--bf16 --no-bias-gelu-fusion", "stack.fused_bias_activation", True),
+    ("--bf16 --no-bias-gelu-fusion --no-bias-dropout-fusion", "stack.fused_bias_activation", False),
+    ("--bf16 --no-masked-softmax-fusion", "stack.fused_softmax", False),
+    ("--bf16 --attention-softmax-in-fp32", "stack.fp32_softmax", True),
+    ("--bf16 --no-rope-fusion", "stack.fused_rotary", False),
+    ("--bf16 --num-experts 8", "stack.fused_router", False),
+    ("--bf16 --num-experts 8 --moe-router-fusion", "stack.fused_router", True),
+    ("--bf16 --no-persist-layer-norm", "stack.persistent_norm", False),
+    ("--bf16 --no-gradient-accumulation-fusion", "stack.fused_gradient_accumulation", False),
+    (f"--bf16 {CHUNKS} --no-overlap-p2p-communication", "stack.overlap_p2p", False),
+    ("--bf16 --fp8-format e4m3 --fp8-param-gather --use-distributed-optimizer", "stack.fp8_gathers", True),
+    ("--fp16", "stack.gradient_precision", "fp16"),
+    ("--fp16 --accumulate-allreduce-grads-in-fp32", "stack.gradient_precision", "fp32"),
+    ("--bf16", "stack.gradient_precision", "fp32"),
+]
+
+
+# torchtitan
+
+TITAN = {
+    "model": {"name": "llama3", "flavor": "8B"},
+    "training": {"local_batch_size": 8, "seq_len": 4096},
+    "parallelism": {"data_parallel_shard_degree": 8},
+    "activation_checkpoint": {"mode": "full"},
+}
+PIPE = {
+    "parallelism.pipeline_parallel_degree": 2,
+    "parallelism.pipeline_parallel_schedule": "Interleaved1F1B",
+    "parallelism.pipeline_parallel_microbatch_size": 1,
+}
+LOSS = "parallelism.disable_loss_parallel"
+ROTATE, BALANCER = "parallelism.context_parallel_rotate_method", "parallelism.context_parallel_load_balancer"
+CP = {"parallelism.context_parallel_degree": 2}
+GATHER = "quantize.linear.float8.enable_fsdp_float8_all_gather"
+FP8 = {"model.converters": ["quantize.linear.float8"]}
+MX = {"model.converters": ["quantize.linear.mx"]}
+TORCHTITAN = [  # (keys, field, what it is)
+    (MX, "training.precision", "mxfp8"),
+    ({"model.converters": ["quantize.grouped_mm.mx"]}, "training.precision", "mxfp8"),
+    (FP8, "training.precision", "fp8"),
+    ({"float8.enable_float8_linear": True}, "training.precision", "fp8"),
+    ({**FP8, GATHER: True}, "stack.fp8_gathers", True),
+    (FP8, "stack.fp8_gathers", False),
+    ({**FP8, GATHER: True, "quantize.linear.float8.recipe_name": "rowwise"}, "stack.fp8_gathers", False),
+    ({**MX, GATHER: True}, "stack.fp8_gathers", False),
+    ({"training.dtype": "bfloat16"}, "training.master_precision", "none"),
+    ({"training.dtype": "bfloat16"}, "training.moment_precision", "bf16"),
+    ({"training.dtype": "bfloat16"}, "stack.fp32_shards", False),
+    ({"training.dtype": "bfloat16", **FP8}, "training.master_precision", "none"),
+    ({"training.dtype": "float32"}, "training.master_precision", "fp32"),
+    ({"training.mixed_precision_reduce": "bfloat16"}, "stack.gradient_precision", "bf16"),
+    ({**PIPE, "parallelism.pipeline_parallel_layers_per_stage": 1}, "plan.num_chunks", 17),
+    ({**PIPE, "parallelism.pipeline_parallel_layers_per_stage": 9}, "plan.num_chunks", 2),
+    (
+        {
+            **PIPE,
+            "parallelism.pipeline_parallel_layers_per_stage": 4,
+            "parallelism.pipeline_parallel_first_stage_less_layers": 0,
+            "parallelism.pipeline_parallel_last_stage_less_layers": 0,
+        },
+        "plan.num_chunks",
+        4,
+    ),
+    ({**CP, ROTATE: "alltoall"}, "stack.overlap_context", True),
+    ({**CP, ROTATE: "allgather"}, "stack.overlap_context", False),
+    (CP, "stack.overlap_context", False),
+    ({**CP, BALANCER: None}, "stack.balanced_context", False),
+    ({**CP, BALANCER: "headtail"}, "stack.balanced_context", True),
+    ({"parallelism.tensor_parallel_degree": 2, LOSS: True}, "stack.vocab_parallel_loss", False),
+    ({"compile.enable": True, "compile.components": ["loss"]}, "stack.compiled", False),
+    ({"compile.enable": True, "compile.components": ["model", "loss"]}, "stack.compiled", True),
+    ({"optimizer.implementation": "for-loop"}, "stack.fused_optimizer", False),
+    ({"optimizer.implementation": "fused"}, "stack.fused_optimizer", True),
+]
+
+
+@pytest.mark.parametrize(("keys", "path", "value"), TORCHTITAN, ids=[f"{keys} {path}" for keys, path, _ in TORCHTITAN])
+def test_torchtitan(keys, path, value):
+    assert field(import_text(json.dumps(with_keys(TITAN, keys)), "run.json").scenario(), path) == value
+
+
+def test_four_bits_of_torchtitan():
+    keys = {**MX, "quantize.linear.mx.recipe_name": "mxfp4_cublas"}
+    imported = import_text(json.dumps(with_keys(TITAN, keys)), "run.json", Given(cluster="superpod-b200"))
+    assert imported.scenario().training.precision == "mxfp4"
+
+
+@pytest.mark.parametrize(
+    ("more", "stages"), [({"pipeline_parallel_layers_per_stage": 5}, "7 stages"), ({"pipeline_parallel_layers_per_stage": 17}, "2 stages")]
+)  # fmt: skip
+def test_stages_that_torchtitan_refuses(more, stages):
+    data = with_keys(TITAN, {**PIPE, **{f"parallelism.{name}": value for name, value in more.items()}})
+    with pytest.raises(SpecError, match=f"makes {stages} on 2 ranks, each of which must hold several stages"):
+        import_text(json.dumps(data), "run.json")
+
+
+# DeepSpeed
+
+SPEED = {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4, "zero_optimization": {"stage": 3}}
+STAGE = {"zero_optimization.stage": 1}
+BF16 = {"bf16.enabled": True}
+DEEPSPEED = [  # (keys, field, what it is)
+    ({"fp16.enabled": False, "bf16.enabled": False}, "training.precision", "fp32"),
+    ({"fp16.enabled": False}, "training.precision", "fp32"),
+    ({"fp16.enabled": "auto", "bf16.enabled": "auto"}, "training.precision", "bf16"),
+    ({"fp16.enabled": False, "bf16.enabled": False}, "stack.gradient_precision", "fp32"),
+    ({"torch_autocast.enabled": True, "torch_autocast.dtype": "float16"}, "training.precision", "fp16"),
+    ({**BF16, "data_types.grad_accum_dtype": "fp32"}, "stack.gradient_precision", "fp32"),
+    ({**BF16, "communication_data_type": "fp32"}, "stack.gradient_precision", "fp32"),
+    ({"fp16.enabled": True}, "stack.gradient_precision", "fp16"),
+    ({**BF16, "bf16.bf16_master_weights_and_grads": True}, "training.master_precision", "none"),
+    ({**BF16, "bf16.bf16_optimizer_states": True}, "training.moment_precision", "bf16"),
+    ({"zero_optimization.overlap_comm": False}, "stack.overlap_param_gather", False),
+    ({"zero_optimization.overlap_comm": False}, "stack.overlap_grad_reduce", False),
+    ({}, "stack.overlap_grad_reduce", True),
+    (STAGE, "stack.overlap_grad_reduce", False),
+    ({**STAGE, "zero_optimization.overlap_comm": True}, "stack.overlap_grad_reduce", True),
+    ({"zero_optimization.stage3_max_reuse_distance": 1e9}, "stack.max_reuse_params", 1e9),
+    ({"zero_optimization.mics_shard_size": 8}, "plan.sharding_group", 8),
+    ({"zero_optimization.mics_shard_size": 16}, "plan.sharding_group", None),
+    ({"zero_optimization.mics_shard_size": -1}, "plan.sharding_group", None),
+    ({**STAGE, "tensor_parallel.autotp_size": 4}, "plan.tp", 4),
+    ({**STAGE, "tensor_parallel.autotp_size": 4}, "plan.dp", 4),
+    ({**STAGE, "tensor_parallel.autotp_size": 4}, "training.global_batch_size", 32),
+    ({"sequence_parallel_size": 2}, "plan.cp", 2),
+]
+LLAMA = Given(model="llama2-7b", gpus=16)
+
+
+@pytest.mark.parametrize(("keys", "path", "value"), DEEPSPEED, ids=[f"{keys} {path}" for keys, path, _ in DEEPSPEED])
+def test_deepspeed(keys, path, value):
+    assert field(import_text(json.dumps(with_keys(SPEED, keys)), "ds.json", LLAMA).scenario(), path) == value
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "zero_optimization.zero_hpz_partition_size", "zero_optimization.zero_quantized_weights",
+        "activation_checkpointing.cpu_checkpointing", "zero_optimization.offload_param.device", "torch_autocast.enabled",
+    ],
+)  # fmt: skip
+def test_what_of_deepspeed_is_not_priced_is_said_to_matter(key):
+    ledger = import_text(json.dumps(with_keys(SPEED, {key: True})), "ds.json", LLAMA).ledger
+    assert any(key.startswith(entry.name) for entry in ledger.unpriced)
+
+
+def test_what_deepspeed_leaves_to_the_trainer_is_said():
+    keys = {"zero_optimization.overlap_comm": "auto", "bf16.enabled": "auto", "optimizer.type": "auto"}
+    ignored = {entry.name for entry in import_text(json.dumps(with_keys(SPEED, keys)), "ds.json", LLAMA).ledger.ignored}
+    assert {*keys} <= ignored
+
+
+# Megatron-Bridge's overrides
+
+OVERRIDES = """
+torchrun --nnodes 2 --nproc-per-node 8 train.py \\
+    model.num_layers=8 model.hidden_size=256 model.num_attention_heads=8 model.seq_length=512 model.vocab_size=1024 \\
+    train.micro_batch_size=1 train.global_batch_size=64 model.tensor_model_parallel_size=2 {}
+"""
+BRIDGE = [
+    ("", "plan.tp", 2),
+    ("", "plan.dp", 8),
+    ("mixed_precision=bf16_with_mxfp8_mixed", "training.precision", "mxfp8"),
+    ("mixed_precision=bf16_with_fp8_current_scaling_mixed", "training.high_precision_layers", 2),
+    ("+mixed_precision.fp8=hybrid mixed_precision.fp8_recipe=mxfp8", "training.precision", "mxfp8"),
+    ("model.apply_rope_fusion=false", "stack.fused_rotary", False),
+    ("model.moe_router_fusion=false", "stack.fused_router", False),
+    ("model.overlap_p2p_comm=false", "stack.overlap_p2p", False),
+    ("model.cuda_graph_impl=none", "stack.cuda_graphs", "none"),
+    ("model.moe_token_dispatcher_type=alltoall", "stack.expert_dispatcher", "alltoall"),
+    ("optimizer.optimizer=dist_muon", "plan.zero_stage", 1),
+    ("optimizer.use_precision_aware_optimizer=true optimizer.exp_avg_dtype=torch.bfloat16 "
+     "optimizer.exp_avg_sq_dtype=torch.bfloat16 ddp.use_distributed_optimizer=true", "training.moment_precision", "bf16"),
+    ("model.window_size=[127,0]", "model.sliding_window", 128),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("more", "path", "value"), BRIDGE)
+def test_overrides_of_megatron_bridge(more, path, value):
+    imported = import_text(OVERRIDES.format(more), "overrides.sh")
+    assert imported.kind == "bridge_yaml"
+    assert field(imported.scenario(), path) == value
+
+
+def test_overrides_of_a_recipe_that_the_command_names():
+    text = """
+    torchrun --nproc-per-node 8 run_recipe.py --recipe llama3_8b_pretrain_config \\
+        train.global_batch_size=128 model.tensor_model_parallel_size=4 model.context_parallel_size=1
+    """
+    scenario = import_text(text, "run.sh").scenario()
+    assert (scenario.model.name, scenario.plan.num_gpus, scenario.plan.tp) == ("llama3-8b", 8, 4)
+    assert scenario.training.global_batch_size == 128
+
+
+def test_overrides_that_cannot_be():
+    with pytest.raises(SpecError, match="in one override and has keys in another"):
+        import_text(OVERRIDES.format("train=3 train.train_iters=4"), "overrides.sh")
+    imported = import_text(OVERRIDES.format("train.train_iters=$(nproc)"), "overrides.sh")
+    assert "train.train_iters" in {entry.name for entry in imported.ledger.unpriced}
+
+
+PROVIDER = """
+model: {{_target_: megatron.bridge.models.{}, tensor_model_parallel_size: 1, expert_model_parallel_size: 8, seq_length: 4096}}
+train: {{train_iters: 100, global_batch_size: 512, micro_batch_size: 4}}
+mixed_precision: bf16_with_mxfp8_mixed
+"""
+
+
+def test_a_field_stands_in_one_line_of_the_account_and_a_provider_is_a_model():
+    given = Given(gpus=8, cluster="superpod-gb200")
+    imported = import_text(PROVIDER.format("qwen.Qwen3MoEModelProvider30B_A3B"), "config.yaml", given)
+    read, filled = ({entry.name for entry in each} for each in (imported.ledger.read, imported.ledger.defaulted))
+    assert "training.precision" in read - filled
+    assert "plan.zero_stage" not in filled  # left to the framework's rules, which shard
+    scenario = imported.scenario()
+    assert (scenario.model.name, scenario.plan.zero_stage, scenario.training.precision) == ("qwen3-30b-a3b", 1, "mxfp8")
+    with pytest.raises(SpecError, match=r"model\._target_ 'GPTModelProvider' is none of the models"):
+        import_text(PROVIDER.format("gpt_provider.GPTModelProvider"), "config.yaml", given)
+
+
+def with_keys(base, keys):
+    """Nested settings with values at dotted places."""
+    data = json.loads(json.dumps(base))
+    for path, value in keys.items():
+        *sections, last = path.split(".")
+        place = data
+        for name in sections:
+            place = place.setdefault(name, {})
+        place[last] = value
+    return data
+
+
+def field(scenario, path):
+    section, _, name = path.partition(".")
+    return getattr(getattr(scenario, section), name)
+
+
+@pytest.mark.parametrize(("more", "path", "value"), MEGATRON, ids=[f"{more} {path}" for more, path, _ in MEGATRON])
+def test_megatron_lm(more, path, value):
+    imported = import_text(f"{SCRIPT} {more}", "run.sh")
+    assert field(imported.scenario(), path) == value
+
+
+@pytest.mark.parametrize(
+    ("more", "name", "why"),
+    [
+        ("--bf16 --fp8-recipe mxfp8", "--fp8-recipe", "without effect without --fp8-format"),
+        ("--bf16 --first-last-layers-bf16", "--first-last-layers-bf16", "without effect without 8 or 4 bits"),
+        ("--bf16 --no-bias-gelu-fusion", "--no-bias-gelu-fusion", "the other of them is fused"),
+        ("--bf16 --no-overlap-p2p-communication", "--no-overlap-p2p-communication", "without virtual stages"),
+        ("--bf16 --softmax-type off-by-one", "--softmax-type", "without weights"),
+        (
+            "--bf16 --fp8-format e4m3 --fp8-recipe custom",
+            "--fp8-recipe",
+            "a recipe of one's own; priced as fp8",
+        ),
+    ],
+)
+def test_what_has_no_effect_in_a_script_is_said(more, name, why):
+    ignored = {entry.name: entry.note for entry in import_text(f"{SCRIPT} {more}", "run.sh").ledger.ignored}
+    assert why in ignored[name]
+
+
+def test_four_bits_are_priced_where_there_are_units_for_them():
+    text = f"{SCRIPT} --bf16 --fp4-format e2m1"
+    assert import_text(text, "run.sh").data["cluster"] == "superpod-b200"
+    assert import_text(text, "run.sh", Given(cluster="superpod-gb200")).data["cluster"] == "superpod-gb200"
+    assert json.dumps(import_text(f"{SCRIPT} --bf16", "run.sh").data["cluster"]) == '"superpod-h100"'
+
+
+def test_olmo_s_one_head_of_keys_and_its_dropout_are_read():
+    data = with_keys(SMALL["olmo"], {"model.multi_query_attention": True, "model.residual_dropout": 0.1})
+    model = import_text(json.dumps(data), "olmo.json", Given(gpus=8)).scenario().model
+    assert (model.num_kv_heads, model.dropout) == (1, 0.1)
+
+
+FINE_TUNING = """
+from megatron.bridge import AutoBridge
+from megatron.bridge.recipes.common import _sft_common
+
+def tuned():
+    cfg = _sft_common()
+    cfg.model = AutoBridge.from_hf_pretrained("Qwen/Qwen3-30B-A3B").to_megatron_provider(load_weights=False)
+    cfg.model.expert_model_parallel_size = 8
+    {}
+    return cfg
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "packed"),
+    [
+        ("cfg.train.global_batch_size = 64", 180),
+        ("cfg.dataset.seq_length = 128", None),
+        ('cfg.dataset = HFDatasetConfig(dataset_name="openmathinstruct", seq_length=4096)', None),
+    ],
+)
+def test_megatron_bridge_fine_tunes_on_packed_samples_of_squad(line, packed):
+    imported = import_text(FINE_TUNING.format(line), "tuned.py", Given(cluster="superpod-h100"))
+    scenario = imported.scenario()
+    assert scenario.training.packed_length == packed
+    assert scenario.stack.fused_rotary == scenario.stack.fused_router == (packed is None)

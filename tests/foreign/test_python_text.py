@@ -1,0 +1,240 @@
+"""Python files read as text: what they set, which of their recipes is meant, and what is not known."""
+
+import pytest
+
+from sim.errors import SpecError
+from sim.foreign.importers.keys import NotKnown
+from sim.foreign.importers.ledger import Ledger
+from sim.foreign.importers.python.recipes import read_recipe
+
+
+def settings(text, asked=None, ledger=None):
+    """The settings of a recipe of a text: whatever has a key `a`."""
+    ledger = ledger or Ledger("recipes.py")
+    return read_recipe(text, asked, ledger, "torchtitan", lambda data: "a" in data).settings
+
+
+def of(value, before=""):
+    """What an expression sets."""
+    return settings(f"import lib\n{before}\ndef recipe():\n    return lib.Config(a={value})\n")["a"]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("2 * 3 + 1", 7), ("7 // 2", 3), ("2 ** 10", 1024), ("-1", -1), ("1_000", 1000), ("3 / 2", 1.5), ("not 0", True),
+        ("'a' + 'b'", "ab"), ("[1] + [2] * 2", [1, 2, 2]), ("[*[1, 2], 3]", [1, 2, 3]), ("(1, 2)", [1, 2]),
+        ("{'x': 1, **{'y': 2}}", {"x": 1, "y": 2}), ("4 if True else 5", 4), ("None or 3", 3), ("0 and 3", 0),
+        ("1 < 2 < 3", True), ("'x' in ['x']", True), ("None is None", True), ("{'k': [5, 6]}['k'][1]", 6),
+        ("'LoRA'.lower()", "lora"), ("{'k': 5}.get('j', 6)", 6), ("len([1, 2])", 2), ("int('8')", 8), ("min(3, 2)", 2),
+        ("isinstance(3, (int, str))", True), ("dict(x=1)", {"x": 1}), ("list(range(3))", [0, 1, 2]),
+        ("[2 * i for i in range(4) if i > 1]", [4, 6]), ("lib.bfloat16", "bfloat16"), ("lib.cast(3)", {"()": "cast", "0": 3}),
+        ("lib.Inner.Config(b=1)", {"()": "Inner", "b": 1}), ("lib.make('x').later(y=1)", {"()": "later", "0": "x", "y": 1}),
+    ],
+)  # fmt: skip
+def test_expressions(text, value):
+    assert of(text) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("f'{x}'", "an f-string"), ("lambda: 3", "a lambda"), ("lib.x.y == 3 and 4", "another file"), ("lib.f() or 4", "f() stands in another file"),
+        ("9 ** 9 ** 9", "large power"), ("'x' * 10 ** 9", "BinOp"), ("1 // 0", "fails"), ("[1][7]", "7, which is not among"),
+        ("open('x')", "open()"), ("eval('1')", "eval()"), ("__import__('os').name", "__import__()"), ("lib.a[0] + 1", "of"),
+    ],
+)  # fmt: skip
+def test_what_only_running_code_knows(text, why):
+    value = of(text)
+    assert isinstance(value, NotKnown)
+    assert why in value.why
+
+
+def test_names_functions_and_their_arguments():
+    text = """
+import lib
+SIZE = 4
+def common(tp: int = SIZE, *, pp=1, **more):
+    inner = lib.Plan(tp=tp, pp=pp)
+    return lib.Config(a=inner, **more)
+def recipe(nodes: int = 2):
+    return common(8, pp=nodes * 2, extra=3)
+"""
+    assert settings(text) == {"()": "Config", "a": {"()": "Plan", "tp": 8, "pp": 4}, "extra": 3}
+    assert settings(text, "common")["a"] == {"()": "Plan", "tp": 4, "pp": 1}
+    assert settings(text, "recipe(nodes=8)")["a"]["pp"] == 16
+
+
+def test_attributes_are_set_wherever_the_object_was_made():
+    text = """
+from lib import base, Inner
+def recipe():
+    cfg = base()
+    cfg.a.x = 1
+    part = cfg.b.c
+    part.d = 2
+    cfg.e = Inner(f=3)
+    cfg.e.f += 4
+    return cfg
+"""
+    assert settings(text) == {"()": "base", "a": {"x": 1}, "b": {"c": {"d": 2}}, "e": {"()": "Inner", "f": 7}}
+
+
+def test_classes_of_the_file_have_their_fields():
+    text = """
+from dataclasses import dataclass, field, replace
+@dataclass
+class Base:
+    a: int = 1
+    b: int = field(default=2)
+    c: list = field(default_factory=list)
+@dataclass
+class More(Base):
+    d: int = 4
+BASE = More(7)
+NEXT = replace(BASE, b=9)
+"""
+    assert {k: v for k, v in settings(text, "BASE").items() if k != "c"} == {"()": "More", "a": 7, "b": 2, "d": 4}
+    assert settings(text, "NEXT")["b"] == 9
+    assert isinstance(settings(text, "NEXT")["c"], NotKnown)
+
+
+def test_conditions_that_the_text_decides_and_others():
+    text = """
+import os
+from lib import Config
+def recipe(fast=False, kind="lora", nodes=None):
+    cfg = Config(a=1, b=1, c=1, d=1)
+    if fast:
+        cfg.a = 2
+    elif kind.lower() in ("lora", "dora"):
+        cfg.a = 3
+    else:
+        raise ValueError(kind)
+    if os.environ.get("X"):
+        cfg.b = 2
+    if nodes is None:
+        nodes = 4
+    if cfg.other:
+        raise ValueError
+    for name in ["c", "d"]:
+        pass
+    while os.x:
+        cfg.d = 3
+    cfg.c = nodes
+    return cfg
+"""
+    found = settings(text)
+    assert (found["a"], found["c"]) == (3, 4)
+    assert isinstance(found["b"], NotKnown)
+    assert found["b"].line == 12
+    assert isinstance(found["d"], NotKnown)
+    assert settings(text, "recipe(fast=True)")["a"] == 2
+    with pytest.raises(SpecError, match="line 11: recipe raises an error for these arguments"):
+        settings(text, "recipe(kind='none')")
+
+
+def test_scripts_hold_recipes_too():
+    text = """
+from lib import Config, run
+def configure(nodes: int):
+    return Config(a=nodes)
+def main(nodes):
+    recipe = configure(nodes)
+    recipe.b = 2
+    run(recipe)
+if __name__ == "__main__":
+    main(nodes=3)
+"""
+    ledger = Ledger("recipes.py")
+    assert settings(text, ledger=ledger) == {"()": "Config", "a": 3, "b": 2}
+    assert [entry.name for entry in ledger.ignored] == ["line 8: run()"]
+
+
+def test_what_is_called_for_its_effect_is_followed_or_said():
+    text = """
+import os
+from lib import Base, Config, change
+class Own:
+    tp: int = 1
+    def __post_init__(self):
+        self.tp = 2
+def double(cfg):
+    cfg.b *= 2
+def recipe():
+    cfg = Config(a=1, b=2, own=Own())
+    for name, value in {"c": 3, "d": 4}.items():
+        setattr(cfg, name, value)
+    double(cfg)
+    change(cfg)
+    cfg.more(3)
+    if os.environ.get("FAST"):
+        change(cfg)
+    return cfg
+"""
+    ledger = Ledger("recipes.py")
+    found = settings(text, ledger=ledger)
+    assert {key: value for key, value in found.items() if key != "own"} == {
+        "()": "Config",
+        "a": 1,
+        "b": 4,
+        "c": 3,
+        "d": 4,
+    }
+    said = {entry.name: entry.matters for entry in ledger.ignored}
+    assert said == {
+        "line 11: Own()": True,
+        "line 15: change()": True,
+        "line 16: more()": True,
+        "line 18: change()": True,
+    }
+
+
+def test_names_set_from_within_and_what_is_deleted_are_not_known():
+    text = """
+from lib import Config
+SIZE, OTHER = 1, 2
+def grow():
+    global SIZE
+    SIZE = 4
+def recipe():
+    grow()
+    sizes = {"x": 1, "y": 2}
+    del sizes["x"]
+    return Config(a=OTHER, b=SIZE, c=sizes)
+"""
+    found = settings(text)
+    assert (found["a"], found["c"]["y"]) == (2, 2)
+    assert (found["b"].line, found["c"]["x"].line) == (5, 10)
+
+
+def test_a_name_says_which_recipe_is_meant():
+    text = "from lib import Config\ndef one():\n    return Config(a=1)\ndef two(x=1):\n    return Config(a=2)\n_HIDDEN = 3\n"
+    with pytest.raises(SpecError, match="has 2 recipes; --recipe NAME says which: one, two"):
+        settings(text)
+    with pytest.raises(SpecError, match="no recipe 'tow'; did you mean 'two'"):
+        settings(text, "tow")
+    with pytest.raises(SpecError, match="two takes no 'y'; choose from x"):
+        settings(text, "two(y=1)")
+    with pytest.raises(SpecError, match=r"must look like NAME, or NAME\(argument=value\)"):
+        settings(text, "two(x=open('f'))")
+    with pytest.raises(SpecError, match="has no recipe: no function gives"):
+        settings("x = 1\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("def f(:\n", "line 1: .*; it is not Python"),
+        ("(" * 5000 + ")" * 5000, "it is not Python|nested too deeply"),
+        ("x = " + "-" * 20000 + "1", "nested too deeply|no recipe"),
+        ("x = " + "+".join(["1"] * 20000), "nested too deeply|no recipe"),
+        ("def f():\n    return f()\n", "has no recipe"),
+        ("for i in range(1000):\n for j in range(1000):\n  x = 1\n", "steps; no recipe needs them"),
+        ("x = [1]\n" + "x = x + x\n" * 60, "has no recipe"),
+        ("x = {}\nx['x'] = x\n", "has no recipe"),
+    ],
+)
+def test_broken_and_hostile_texts(text, says):
+    with pytest.raises(SpecError, match=says):
+        settings(text)

@@ -1,0 +1,231 @@
+"""A recipe is told for what it is: no kind claims another's files, and what is none is refused with the list."""
+
+import contextlib
+import importlib
+import json
+import os
+import random
+from pathlib import Path
+
+import pytest
+from small_recipes import SMALL
+
+from sim.errors import SpecError
+from sim.foreign.importers import KINDS, Given, import_file, import_text
+from sim.foreign.importers.imported import _READERS, _data_in, _kind_of
+from sim.foreign.importers.recipes.kinds import RECIPES
+from sim.foreign.importers.recipes.signs import SIGNS, has_signs
+from sim.specs.yaml12 import load_yaml
+
+FILES = os.environ.get("FLOPCAST_CORPUS")
+GRAMMARS = sorted(path.stem for path in (Path(__file__).parents[1] / "grammars").glob("[a-z]*.py"))
+GRAMMARS = [name for name in GRAMMARS if name not in ("recipe_parts",)]
+RIVALS = {("trl", "llama_factory")}  # of which the more telling counts: the first fits what the second's files say
+
+
+def test_every_recipe_has_signs_a_grammar_and_a_smallest_file():
+    assert RECIPES.keys() == SIGNS.keys() == SMALL.keys()
+    assert RECIPES.keys() <= set(GRAMMARS) & KINDS.keys()
+
+
+@pytest.mark.parametrize("kind", SMALL)
+def test_the_smallest_recipe_of_a_kind_is_of_no_other(kind):
+    form, data = _data_in(json.dumps(SMALL[kind]), "r.json")
+    fitting = [other for other in RECIPES if has_signs(other, data)]
+    assert set(fitting) - {kind} <= {first for first, second in RIVALS if second == kind}
+    assert _kind_of(form, data, "", "r.json") == kind
+
+
+@pytest.mark.parametrize("kind", GRAMMARS)
+def test_no_kind_claims_a_file_of_another_kinds_grammar(kind):
+    grammar = importlib.import_module(f"grammars.{kind}")
+    for seed in range(30):
+        name, text, _, _ = grammar.write(random.Random(f"{kind} {seed}"))
+        form, data = _data_in(text, name)
+        assert _kind_of(form, data, text, name) == kind
+        claimed = [
+            other for other, reader in _READERS.items() if form == "data" and form in reader.forms and reader.fits(data)
+        ]
+        claimed = [other for other in claimed if other in RECIPES and (other, kind) not in RIVALS]
+        assert set(claimed) <= {kind}, text
+
+
+@pytest.mark.skipif(FILES is None, reason="FLOPCAST_CORPUS names no folder with the files")
+@pytest.mark.parametrize("table", sorted((Path(__file__).parent / "corpus").glob("*.yaml")), ids=lambda path: path.stem)
+def test_no_kind_claims_a_real_file_of_another(table):
+    for entry in load_yaml(table):
+        path = Path(FILES or "") / entry["origin"] / entry["path"]
+        if not path.is_file():
+            continue
+        text = path.read_text()
+        try:
+            form, data = _data_in(text, str(path))
+            assert _kind_of(form, data, text, str(path)) == table.stem, path
+        except SpecError:
+            assert "refused" in entry, path
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("name: CI\non: [push]\njobs: {build: {runs-on: ubuntu-latest}}\n", "ci.yml"),
+        ("services: {web: {image: nginx, ports: ['80:80']}}\n", "docker-compose.yaml"),
+        ("apiVersion: v1\nkind: Pod\nmetadata: {name: x}\nspec: {containers: []}\n", "pod.yaml"),
+        ("model: gpt-4\ntemperature: 0.7\n", "chat.yaml"),
+        ("dataset: {name: c4}\nbatch_size: 8\n", "data.yaml"),
+        ('[tool.ruff]\nline-length = 120\n[project]\nname = "x"\n', "pyproject.toml"),
+        ('[model]\nname = "x"\n', "m.toml"),
+        ("learning_rate: 1.0e-5\nseed: 1\n", "x.yaml"),
+        ("- 1\n- 2\n", "list.yaml"),
+        ("just text\n", "text.yaml"),
+    ],
+)
+def test_what_is_no_recipe_is_refused_with_the_list(text, name):
+    with pytest.raises(SpecError, match=r"is of no kind that can be imported; known are: .*recipe of Axolotl"):
+        import_text(text, name)
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "why"),
+    [
+        ("swift sft --model Qwen/Qwen2.5-7B-Instruct --train_type lora\n", "run.sh", "starts ms-swift"),
+        ("megatron sft --load x\n", "run.sh", "starts ms-swift"),
+        ("from mmengine.config import read_base\nfrom xtuner.dataset import x\n", "config.py", "xtuner"),
+        ("NPROC_PER_NODE=8 xtuner train internlm2_chat_7b_qlora\n", "run.sh", "xtuner"),
+        ("axolotl train config.yml\n", "run.sh", "import the recipe that it names"),
+        ("tune run full_finetune_distributed --config llama3/8B_full\n", "run.sh", "import the recipe that it names"),
+        ("accelerate launch --config_file fsdp.yaml train.py\n", "run.sh", "starts a program by accelerate"),
+        ("python3 -m MaxText.train MaxText/configs/base.yml steps=10\n", "run.sh", "starts MaxText"),
+    ],
+)
+def test_texts_of_other_programs_are_refused_for_their_true_reason(text, name, why):
+    with pytest.raises(SpecError, match=why):
+        import_text(text, name)
+
+
+def test_a_deepspeed_file_beside_a_recipe_is_read(tmp_path):
+    zero = {"stage": 2, "offload_optimizer": {"device": "cpu"}, "overlap_comm": False}
+    (tmp_path / "ds.json").write_text(json.dumps({"zero_optimization": zero}))
+    recipe = tmp_path / "recipe.json"
+    recipe.write_text(json.dumps({**SMALL["axolotl"], "deepspeed": "deepspeed_configs/ds.json"}))
+    scenario = import_file(recipe).scenario()
+    assert (scenario.plan.zero_stage, scenario.plan.optimizer_offload) == (2, 1.0)
+    assert not scenario.stack.overlap_grad_reduce
+
+
+def test_a_deepspeed_file_elsewhere_is_not_opened(tmp_path):
+    (tmp_path / "zero2.json").write_text(json.dumps({"zero_optimization": {"stage": 2}}))
+    below = tmp_path / "recipes"
+    below.mkdir()
+    recipe = below / "recipe.json"
+    for name in ("../zero2.json", str(tmp_path / "zero2.json")):
+        recipe.write_text(json.dumps({**SMALL["axolotl"], "deepspeed": name}))
+        imported = import_file(recipe)
+        assert any("is not beside this file; so its name says" in entry.note for entry in imported.ledger.read)
+        assert imported.scenario().plan.zero_stage == 2
+
+
+def test_a_model_in_a_folder_beside_a_recipe_is_read(tmp_path):
+    config = {
+        "model_type": "llama", "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8,
+        "vocab_size": 1024, "max_position_embeddings": 512,
+    }  # fmt: skip
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "config.json").write_text(json.dumps(config))
+    recipe = tmp_path / "recipe.json"
+    recipe.write_text(json.dumps({**SMALL["axolotl"], "base_model": "./mine"}))
+    assert import_file(recipe).scenario().model.num_layers == 4
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "why"),
+    [
+        ("axolotl", {"rl": "grpo"}, "trains on rollouts"),
+        ("axolotl", {"adapter": "llama-adapter"}, "neither all weights nor LoRA"),
+        ("axolotl", {"adapter": "lora", "lora_target_modules": ["conv"]}, "names no linear that flopcast knows"),
+        ("axolotl", {"fsdp_config": {"sharding_strategy": "SOME_SHARD"}}, "must be one of full_shard"),
+        ("axolotl", {"bf16": "maybe"}, "must be one of auto, true"),
+        ("llama_factory", {"stage": "rm"}, "reward model"),
+        ("llama_factory", {"finetuning_type": "freeze"}, "neither all weights nor LoRA"),
+        ("accelerate", {"distributed_type": "TPU"}, "distributed_type TPU is not modelled"),
+        ("maxtext", {"hardware": "tpu"}, "which flopcast does not have; --cluster NAME"),
+        ("maxtext", {"ici_tensor_parallelism": -1}, "is -1, all GPUs left"),
+        ("maxtext", {"ici_tensor_parallelism": 2, "per_device_batch_size": 0.25}, "no whole number"),
+        ("nanotron", {"tokens": {"micro_batch_size": "many"}}, "must be a whole number"),
+        ("llm_foundry", {"model": {"name": "hf_t5"}}, "no decoder that flopcast knows"),
+        ("torchtune", {"optimizer": None, "batch_size": None}, "must be|no optimizer"),
+        ("levanter", {"model": {"type": "backpack"}}, "'backpack' is not read"),
+        ("nemo_yaml", {"model": {"num_layers": 4, "hidden_size": 64, "num_attention_heads": 8, "micro_batch_size": 1,
+                                 "encoder_seq_length": 64, "activation": "new"}}, "must be one of gelu"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_read_right_is_refused(kind, change, why):
+    data = {**SMALL[kind], **change}
+    data = {key: value for key, value in data.items() if value is not None}
+    with pytest.raises(SpecError, match=why):
+        import_text(json.dumps(data), "r.json", kind=kind)
+
+
+def test_a_tpus_training_is_priced_on_the_gpus_that_the_caller_names():
+    imported = import_text(json.dumps({**SMALL["maxtext"], "hardware": "tpu"}), "r.json", Given(8, "superpod-h100"))
+    assert "priced on GPUs" in imported.to_yaml()
+
+
+def mangled(data):
+    """The data with each value, at any depth, left out or put in another way."""
+    for key, value in data.items():
+        yield {name: other for name, other in data.items() if name != key}
+        for strange in (
+            None,
+            "x",
+            "",
+            -1,
+            0,
+            1.5,
+            10**30,
+            True,
+            [],
+            [1, {"a": []}],
+            {},
+            {"a": {"b": 1}},
+            "${a}",
+            "1_000",
+        ):
+            yield {**data, key: strange}
+        if isinstance(value, dict):
+            for inner in mangled(value):
+                yield {**data, key: inner}
+
+
+@pytest.mark.parametrize("kind", SMALL)
+def test_mangled_recipes_are_read_or_refused_and_nothing_else(kind):
+    given = Given(8, None, "llama2-7b" if kind == "accelerate" else None)
+    for data in mangled(SMALL[kind]):
+        with contextlib.suppress(SpecError):
+            import_text(json.dumps(data), "r.json", given, kind=kind)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in GRAMMARS if kind in SMALL])
+def test_mangled_files_of_grammars_are_read_or_refused_and_nothing_else(kind):
+    grammar = importlib.import_module(f"grammars.{kind}")
+    name, text, _, options = grammar.write(random.Random(7))
+    _, data = _data_in(text, name)
+    for changed in list(mangled(data))[::5]:
+        with contextlib.suppress(SpecError):
+            import_text(json.dumps(changed), "r.json", Given(**options), kind=kind)
+
+
+@pytest.mark.parametrize(
+    ("kind", "extra", "field", "value"),
+    [
+        ("llama_factory", {"use_muon": True}, "training.optimizer", "muon"),
+        ("trl", {"use_flash_attention_2": True}, "stack.attention", "flash"),
+        ("axolotl", {"liger_rope": True}, "stack.fused_rotary", True),
+        ("axolotl", {"liger_rope": True}, "stack.fused_cross_entropy", False),
+        ("axolotl", {"liger_cross_entropy": True}, "stack.fused_cross_entropy", True),
+    ],
+)
+def test_switches_of_kernels_and_optimizers_say_what_they_name(kind, extra, field, value):
+    scenario = import_text(json.dumps({**SMALL[kind], **extra}), "r.json", Given(gpus=8), kind=kind).scenario()
+    section, _, name = field.partition(".")
+    assert getattr(getattr(scenario, section), name) == value
