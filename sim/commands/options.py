@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from functools import wraps
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from sim.commands import completion as complete
+from sim.commands.output import figure_paths, print_json, print_view
 from sim.errors import SpecError
 
 if TYPE_CHECKING:
@@ -84,9 +89,6 @@ StalenessModel = Annotated[
         "--staleness-model", help="What late gradients cost on the way to a loss: none, delayed-sgd or measured."
     ),
 ]
-Mtbf = Annotated[
-    str | None, typer.Option("--mtbf", help="Between failures of one GPU; Llama 3's 50,677 h if not given.")
-]
 Restart = Annotated[
     str | None, typer.Option("--restart", help="From a failure to the next step, loading included, instead of both.")
 ]
@@ -94,14 +96,6 @@ Startup = Annotated[
     str | None,
     typer.Option("--startup", help="From a failure to a job that loads state; 10 min if not given."),
 ]
-Asynchronous = Annotated[
-    bool,
-    typer.Option("--asynchronous/--blocking", help="Checkpoints go out in the background, or training waits."),
-]
-LoadedBy = Annotated[
-    str | None, typer.Option("--load-by", help="Who reads a checkpoint: all, one or shares; the fastest if not given.")
-]
-Spares = Annotated[int | None, typer.Option("--spares", help="Spare nodes; as many as it takes if not given.")]
 WriteBandwidth = Annotated[
     str | None,
     typer.Option("--write-bandwidth", help="Of the storage, all ranks; the cluster's if not given."),
@@ -112,39 +106,118 @@ PriceOption = Annotated[
 Pue = Annotated[float, typer.Option("--pue", help="Building's power over the machines'.")]
 
 
-def terms_of(
-    node_gpus: int,
-    *,
-    mtbf: str | None,
-    restart: str | None,
-    startup: str | None,
-    spares: int | None,
-    write_bandwidth: str | None,
-    asynchronous: bool,
-    load_by: str | None,
-    price: str,
-    pue: float,
-) -> Terms:
-    """The options as a record; how many GPUs a node has says what fails together."""
-    from sim.reliability import GPU_MTBF_S, Failures, Price, load_named
-    from sim.scaling.run import Terms
-    from sim.units import parse
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """Options of a whole run: how the cluster fails, how state is saved, and what all of it costs."""
 
-    failures = Failures(
-        GPU_MTBF_S if mtbf is None else parse(mtbf, "s"),
-        startup_of(restart, startup),
-        gpus_per_node=node_gpus,
-        spare_nodes=spares,
+    mtbf: Annotated[
+        str | None, typer.Option("--mtbf", help="Between failures of one GPU; Llama 3's 50,677 h if not given.")
+    ] = None
+    startup: Startup = None
+    restart: Restart = None
+    spares: Annotated[int | None, typer.Option("--spares", help="Spare nodes; as many as it takes if not given.")] = (
+        None
     )
-    return Terms(
-        failures,
-        None if write_bandwidth is None else parse(write_bandwidth, "bytes_per_s"),
-        asynchronous=asynchronous,
-        load_by=None if load_by is None else load_named(load_by),
-        restart_is_whole=restart is not None,
-        price=Price.read(price),
-        pue=pue,
-    )
+    write_bandwidth: WriteBandwidth = None
+    asynchronous: Annotated[
+        bool,
+        typer.Option("--asynchronous/--blocking", help="Checkpoints go out in the background, or training waits."),
+    ] = False
+    load_by: Annotated[
+        str | None,
+        typer.Option("--load-by", help="Who reads a checkpoint: all, one or shares; the fastest if not given."),
+    ] = None
+    price: PriceOption = "2"
+    pue: Pue = 1.1
+
+    def terms(self, node_gpus: int) -> Terms:
+        """The record that they fill; how many GPUs a node has says what fails together."""
+        from sim.reliability import GPU_MTBF_S, Failures, Price, load_named
+        from sim.scaling.run import Terms
+        from sim.units import parse
+
+        failures = Failures(
+            GPU_MTBF_S if self.mtbf is None else parse(self.mtbf, "s"),
+            startup_of(self.restart, self.startup),
+            gpus_per_node=node_gpus,
+            spare_nodes=self.spares,
+        )
+        return Terms(
+            failures,
+            None if self.write_bandwidth is None else parse(self.write_bandwidth, "bytes_per_s"),
+            asynchronous=self.asynchronous,
+            load_by=None if self.load_by is None else load_named(self.load_by),
+            restart_is_whole=self.restart is not None,
+            price=Price.read(self.price),
+            pue=self.pue,
+        )
+
+
+@dataclass
+class Output:
+    """Options that say in which form an answer comes.
+
+    Raises
+    ------
+    SpecError
+        A figure's file could not be written: this is said before anything is computed.
+    """
+
+    as_json: AsJson = False
+    png: Png = None
+    svg: Svg = None
+
+    def __post_init__(self) -> None:
+        self.paths = figure_paths(self.png, self.svg)
+
+    def show(self, data: Callable[[], Any], view: Callable[[], Iterable[Any]], figure: Callable[[], Any]) -> None:
+        """Print the answer as JSON or for eyes, and draw the figure where one was asked for."""
+        if self.as_json:
+            print_json(data())
+        else:
+            print_view(*view())
+        if self.paths:
+            from sim.report.figures import save
+
+            save(figure(), self.paths)
+
+
+def with_records(command: Callable[..., None]) -> Callable[..., None]:
+    """A command whose parameters that are dataclasses of options take these options one by one.
+
+    `def train(scenario: ScenarioFile, run: RunOptions)` gets the options of `RunOptions` in the place of `run`, and a
+    filled `RunOptions` when it is called.
+    """
+    hints = get_type_hints(command, include_extras=True)
+    records: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
+    parameters = []
+    for each in signature(command).parameters.values():
+        if each.name not in records:
+            parameters.append(each.replace(kind=Parameter.KEYWORD_ONLY, annotation=hints[each.name]))
+            continue
+        options = get_type_hints(records[each.name], include_extras=True)
+        parameters += [
+            Parameter(
+                field.name,
+                Parameter.KEYWORD_ONLY,
+                default=Parameter.empty if field.default is MISSING else field.default,
+                annotation=options[field.name],
+            )
+            for field in fields(records[each.name])
+        ]
+
+    @wraps(command)
+    def run(**given: Any) -> None:
+        filled = {
+            name: kind(**{field.name: given.pop(field.name) for field in fields(kind)})
+            for name, kind in records.items()
+        }
+        command(**given, **filled)
+
+    del run.__wrapped__  # whoever asks for the annotations is to see the options
+    run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {each.name: each.annotation for each in parameters}
+    return run
 
 
 def startup_of(restart: str | None, startup: str | None) -> float:

@@ -6,32 +6,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sim.commands.options import (
-    AsJson,
-    Asynchronous,
-    LoadedBy,
-    Mtbf,
-    Png,
-    PriceOption,
-    Pue,
-    Restart,
-    Spares,
-    StalenessModel,
-    Startup,
-    Svg,
-    WriteBandwidth,
-    read_numbers,
-    read_range,
-    terms_of,
-)
-from sim.commands.output import figure_paths, print_json, print_view
+from sim.commands.options import Output, RunOptions, StalenessModel, read_numbers, read_range, with_records
 from sim.errors import SpecError, require_positive
 
 if TYPE_CHECKING:
     from sim.specs import Scenario
 
 
+@with_records
 def shortest(
+    *,
     model: Annotated[str, typer.Argument(help="A model preset, such as llama3-70b.", show_default=False)],
     cluster: Annotated[str, typer.Option(help="A cluster preset; its nodes and network at any size.")],
     tokens: Annotated[str | None, typer.Option(help="Tokens at a small batch; compute-optimal if not given.")] = None,
@@ -50,37 +34,30 @@ def shortest(
     profile: Annotated[str | None, typer.Option(help="A profile's name or YAML file.")] = None,
     layered: Annotated[bool, typer.Option(help="Also breadth-first orders and modular pipelines.")] = True,
     staleness_model: StalenessModel = "none",
-    mtbf: Mtbf = None,
-    startup: Startup = None,
-    restart: Restart = None,
-    spares: Spares = None,
-    write_bandwidth: WriteBandwidth = None,
-    asynchronous: Asynchronous = False,
-    load_by: LoadedBy = None,
-    price: PriceOption = "2",
-    pue: Pue = 1.1,
-    as_json: AsJson = False,
-    png: Png = None,
-    svg: Svg = None,
+    run: RunOptions,
+    output: Output,
 ) -> None:
     """The shortest training run over cluster size, batch and plan; what it costs, and what limits it."""
     from sim.commands.progress import progress_bar
+    from sim.report.training import frontier_view, without_flush_line
+    from sim.report.training_figures import frontier_figure
     from sim.scaling.goal import goal_of_model
     from sim.scaling.ramp import BEST, best_ramp, parse_ramp
     from sim.scaling.staleness import NONE, check_staleness_model
-    from sim.scaling.training_time import shortest as run
+    from sim.scaling.training_time import shortest
     from sim.scaling.without_flush import frontier_without_flush
     from sim.units import parse, parse_count
 
-    paths = figure_paths(png, svg)
     check_staleness_model(staleness_model)
-    if staleness_model != NONE and ramp is not None:
+    stale = staleness_model != NONE
+    if stale and ramp is not None:
         raise SpecError("runs without a flush are not taken through a ramp; leave --ramp or --staleness-model out")
-    asked = _question(model, cluster, stack, profile, overrides or [])
-    sizes = (1, asked.cluster.num_gpus) if gpus is None else read_range(gpus)
-    if sizes[1] > asked.cluster.num_gpus:  # the same kind of cluster, larger
-        nodes = -(-sizes[1] // asked.cluster.node.gpus_per_node)
-        asked = asked.replace(cluster=asked.cluster.replace(num_nodes=nodes))
+    asked, sizes = _question(model, cluster, stack, profile, overrides or []), None
+    if gpus is not None:
+        sizes = read_range(gpus)
+        if sizes[1] > asked.cluster.num_gpus:  # the same kind of cluster, larger
+            nodes = -(-sizes[1] // asked.cluster.node.gpus_per_node)
+            asked = asked.replace(cluster=asked.cluster.replace(num_nodes=nodes))
     goal = goal_of_model(
         asked.model,
         tokens=None if tokens is None else parse_count(tokens, "tokens"),
@@ -88,55 +65,38 @@ def shortest(
         batch_law=batch_law,
         critical_batch=None if critical_batch is None else parse_count(critical_batch, "critical_batch"),
     )
-    grown = None
-    if ramp is not None:
-        grown = best_ramp(goal) if ramp == BEST else parse_ramp(ramp)
+    grown = None if ramp is None else best_ramp(goal) if ramp == BEST else parse_ramp(ramp)
     limit = None if within is None else parse(within, "s")
     if limit is not None:
         require_positive(within=limit)
     money = None if budget is None else parse_count(budget, "budget")
     with progress_bar("batches priced and plans run") as progress:
-        frontier = run(
+        frontier = shortest(
             asked,
             goal,
-            gpus=sizes,
+            gpus=sizes or (1, asked.cluster.num_gpus),
             batches=None if batches is None else read_numbers(batches, "--batches", "numbers of sequences", "512,1024"),
-            terms=terms_of(
-                asked.cluster.node.gpus_per_node,
-                mtbf=mtbf,
-                restart=restart,
-                startup=startup,
-                spares=spares,
-                write_bandwidth=write_bandwidth,
-                asynchronous=asynchronous,
-                load_by=load_by,
-                price=price,
-                pue=pue,
-            ),
+            terms=run.terms(asked.cluster.node.gpus_per_node),
             ramp=grown,
             layered=layered,
             progress=progress,
         )
-    stale = None if staleness_model == NONE else frontier_without_flush(frontier, staleness_model)
+    late = frontier_without_flush(frontier, staleness_model) if stale else None
     chosen: dict[str, Any] = {}
     if limit is not None:
         chosen["within"] = frontier.cheapest_within(limit)
     if money is not None:
         chosen["budget"] = frontier.fastest_for(money)
-    if as_json:
-        points = {name: point.to_dict() for name, point in chosen.items()}
-        late = {} if staleness_model == NONE else {"without_flush": stale and stale.to_dict()}
-        print_json({"scenario": asked.name, **frontier.to_dict(), **points, **late})
-    else:
-        from sim.report.training import frontier_view, without_flush_line
-
-        late_view = [] if staleness_model == NONE else [without_flush_line(stale)]
-        print_view(frontier_view(asked, frontier, chosen), *late_view)
-    if paths:
-        from sim.report.figures import save
-        from sim.report.training_figures import frontier_figure
-
-        save(frontier_figure(asked, frontier), paths)
+    output.show(
+        lambda: {
+            "scenario": asked.name,
+            **frontier.to_dict(),
+            **{name: point.to_dict() for name, point in chosen.items()},
+            **({"without_flush": late and late.to_dict()} if stale else {}),
+        },
+        lambda: [frontier_view(asked, frontier, chosen), *([without_flush_line(late)] if stale else [])],
+        lambda: frontier_figure(asked, frontier),
+    )
 
 
 def _question(model: str, cluster: str, stack: str, profile: str | None, overrides: list[str]) -> Scenario:

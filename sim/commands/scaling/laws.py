@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sim.commands.options import Json, Png, Svg
-from sim.commands.output import figure_paths, print_json, print_view
+from sim.commands.options import AsJson, Output, with_records
+from sim.commands.output import print_json, print_view
 from sim.commands.progress import spinner
-from sim.commands.scaling.shared import draw, model_params
+from sim.commands.scaling.shared import figures, model_params
 from sim.errors import SpecError
 from sim.units import parse_count, show_short, significant
 
@@ -21,21 +21,20 @@ if TYPE_CHECKING:
 Runs = Annotated[Path | None, typer.Option("--runs", help="CSV of your runs; its fit joins the laws.")]
 
 
+@with_records
 def optimal(
+    *,
     budget: Annotated[str | None, typer.Option(help="Compute in FLOP, such as 5.76e23.")] = None,
     loss: Annotated[str | None, typer.Option(help="Loss to reach, in nats a token.")] = None,
     unique_tokens: Annotated[str | None, typer.Option(help="Different tokens there are; more are repeated.")] = None,
     runs: Runs = None,
-    as_json: Json = False,
-    png: Png = None,
-    svg: Svg = None,
+    output: Output,
 ) -> None:
     """The best model and data for a budget, the cheapest for a loss, by every law. With both: whether it suffices."""
     from sim.report.scaling import optimum_view
     from sim.scaling.allocation import compute_optimal, compute_optimal_for_loss
     from sim.scaling.repeated_data import compute_optimal_repeated
 
-    paths = figure_paths(png, svg)
     if budget is None and loss is None:
         raise SpecError("give --budget, such as 5.76e23, or --loss, such as 2.0")
     flop = None if budget is None else parse_count(budget, "budget")
@@ -68,11 +67,11 @@ def optimal(
         )
     if not best:
         raise SpecError("\n".join(refused))
-    if as_json:
-        print_json([asdict(each) for each in best])
-    else:
-        print_view(optimum_view(title, best, remarks, show_flop=flop is None))
-    draw(paths, lambda figures: figures.draw_optimal(laws, best))
+    output.show(
+        lambda: [asdict(each) for each in best],
+        lambda: [optimum_view(title, best, remarks, show_flop=flop is None)],
+        lambda: figures().draw_optimal(laws, best),
+    )
     if refused:
         raise SpecError("\n".join(refused))
     if flop is not None and target is not None:
@@ -92,21 +91,20 @@ def _require_loss(flop: float, target: float, laws: list[LossLaw]) -> None:
         )
 
 
+@with_records
 def model(
+    *,
     name: Annotated[str, typer.Argument(help="A model preset, or a number of parameters such as 70B.")],
     tokens: Annotated[str | None, typer.Option(help="Tokens it is trained on.")] = None,
     loss: Annotated[str | None, typer.Option(help="Loss it should reach.")] = None,
     runs: Runs = None,
-    as_json: Json = False,
-    png: Png = None,
-    svg: Svg = None,
+    output: Output,
 ) -> None:
     """A model under every law: its compute-optimal data, its loss on some tokens, the tokens that reach a loss."""
     from sim.report.scaling import model_view
     from sim.scaling.allocation import best_loss, flop_for_params
     from sim.scaling.loss_laws import FLOP_PER_PARAM_TOKEN, power_sum_loss, tokens_for_loss
 
-    paths = figure_paths(png, svg)
     params = model_params(name)
     data = None if tokens is None else parse_count(tokens, "tokens")
     target = None if loss is None else parse_count(loss, "loss")
@@ -125,25 +123,25 @@ def model(
                 except SpecError as error:
                     remarks.append(f"{law.name}: {error}")
         rows.append(row)
-    if as_json:
-        print_json({"params": params, "laws": rows, "notes": remarks})
-    else:
-        title = f"{name}: {show_short(params)} parameters" + (f" on {show_short(data)} tokens" if data else "")
-        apart = (law.name for law in laws if law.frontier and law.form)
-        remarks += [f"{law}: loss by its law of compute, your loss by its law of params and tokens" for law in apart]
-        remarks = ["best tokens: on which no other size does better for the compute", *remarks]
-        print_view(model_view(title, rows, remarks))
-    draw(paths, lambda figures: figures.draw_model(laws, params, data, target))
+    title = f"{name}: {show_short(params)} parameters" + (f" on {show_short(data)} tokens" if data else "")
+    apart = (law.name for law in laws if law.frontier and law.form)
+    notes = ["best tokens: on which no other size does better for the compute", *remarks]
+    notes += [f"{law}: loss by its law of compute, your loss by its law of params and tokens" for law in apart]
+    output.show(
+        lambda: {"params": params, "laws": rows, "notes": remarks},
+        lambda: [model_view(title, rows, notes)],
+        lambda: figures().draw_model(laws, params, data, target),
+    )
 
 
+@with_records
 def batch(
+    *,
     name: Annotated[str, typer.Argument(help="A model preset, or a number of parameters such as 70B.")],
     tokens: Annotated[str | None, typer.Option(help="Tokens at a small batch; compute-optimal if not given.")] = None,
     loss: Annotated[str | None, typer.Option(help="Final loss; the Besiroglu law's if not given.")] = None,
     at: Annotated[str | None, typer.Option("--batch", help="A batch, in tokens, to price.")] = None,
-    as_json: Json = False,
-    png: Png = None,
-    svg: Svg = None,
+    output: Output,
 ) -> None:
     """The critical batch by every law, and the steps and tokens that a batch of yours would take."""
     from sim.report.scaling import batch_view
@@ -158,7 +156,6 @@ def batch(
     from sim.scaling.loss_laws import FLOP_PER_PARAM_TOKEN, power_sum_loss
     from sim.scaling.published import BESIROGLU, DEFAULT_LAW, get_law
 
-    paths = figure_paths(png, svg)
     params, remarks = model_params(name), []
     if tokens is not None:
         data = parse_count(tokens, "tokens")
@@ -180,52 +177,51 @@ def batch(
         for name, critical in limits.items()
         if asked is not None
     }
-    if as_json:
-        rows = {
-            name: {"batch_tokens": tokens, "data_overhead": laws[name].data_overhead, "checked": laws[name].checked}
-            | ({"steps": prices[name][0], "tokens": prices[name][1]} if name in prices else {})
-            for name, tokens in batches.items()
-        }
-        print_json({"facts": facts, "batch": asked, "laws": rows})
-    else:
-        title = f"{show_short(params)} parameters on {show_short(data)} tokens, loss {final:.3f}"
-        if asked is not None:
-            title += f"; steps and tokens at batches of {show_short(asked)}"
-        print_view(batch_view(title, laws, batches, prices, remarks))
-    draw(paths, lambda figures: figures.draw_batch(data, batches, limits, asked))
+    rows = {
+        name: {"batch_tokens": tokens, "data_overhead": laws[name].data_overhead, "checked": laws[name].checked}
+        | ({"steps": prices[name][0], "tokens": prices[name][1]} if name in prices else {})
+        for name, tokens in batches.items()
+    }
+    title = f"{show_short(params)} parameters on {show_short(data)} tokens, loss {final:.3f}"
+    if asked is not None:
+        title += f"; steps and tokens at batches of {show_short(asked)}"
+    output.show(
+        lambda: {"facts": facts, "batch": asked, "laws": rows},
+        lambda: [batch_view(title, laws, batches, prices, remarks)],
+        lambda: figures().draw_batch(data, batches, limits, asked),
+    )
 
 
+@with_records
 def fit(
+    *,
     runs: Annotated[Path, typer.Argument(help="CSV with the columns params, tokens and loss.")],
     bootstraps: Annotated[int, typer.Option(min=10, max=10_000, help="Resamples behind the intervals.")] = 200,
     seed: Annotated[int, typer.Option(min=0, help="Of the resampling.")] = 0,
     least_tokens_per_param: Annotated[float, typer.Option(help="Leave out runs with fewer.")] = 0.0,
-    as_json: Json = False,
-    png: Png = None,
-    svg: Svg = None,
+    output: Output,
 ) -> None:
     """Fit L = E + A/params^alpha + B/tokens^beta to runs of yours, with bootstrap intervals."""
     from sim.report.scaling import fit_view
     from sim.scaling.fit import fit_loss, read_runs
 
-    paths = figure_paths(png, svg)
     table = read_runs(runs)
     kept = table.take(table.tokens >= least_tokens_per_param * table.params)
     with spinner("fitting"):
         found = fit_loss(kept, bootstraps, seed)
     top = 6 * float((kept.params * kept.tokens).max())
-    if as_json:
-        intervals = {name: found.interval(name) for name in ("irreducible", "a", "alpha", "b", "beta", "exponent")}
-        constants = {"runs": len(kept), "objective": found.objective, "residual": found.residual}
-        print_json(asdict(found.form) | {"intervals": intervals} | constants)
-    else:
-        left = len(table) - len(kept)
-        title = f"{len(kept)} runs of {runs}" + (f" ({left} left out)" if left else "")
-        print_view(fit_view(title, found, [top, 10 * top, 100 * top, 1000 * top]))
-    draw(paths, lambda figures: figures.draw_fit(found))
+    intervals = {name: found.interval(name) for name in ("irreducible", "a", "alpha", "b", "beta", "exponent")}
+    constants = {"runs": len(kept), "objective": found.objective, "residual": found.residual}
+    left = len(table) - len(kept)
+    title = f"{len(kept)} runs of {runs}" + (f" ({left} left out)" if left else "")
+    output.show(
+        lambda: asdict(found.form) | {"intervals": intervals} | constants,
+        lambda: [fit_view(title, found, [top, 10 * top, 100 * top, 1000 * top])],
+        lambda: figures().draw_fit(found),
+    )
 
 
-def laws(as_json: Json = False) -> None:
+def laws(as_json: AsJson = False) -> None:
     """The laws there are: their constants with published errors, where they stand, and how far that was checked."""
     from sim.report.scaling import laws_view
     from sim.scaling.critical_batch import critical_batch_laws

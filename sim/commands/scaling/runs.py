@@ -7,28 +7,26 @@ from typing import Annotated
 
 import typer
 
-from sim.commands.options import Json, Png, PriceOption, Restart, Startup, Svg, WriteBandwidth, startup_of
-from sim.commands.output import figure_paths, print_json, print_view
-from sim.commands.scaling.shared import draw, model_params
+from sim.commands.options import Output, PriceOption, Pue, Restart, Startup, WriteBandwidth, startup_of, with_records
+from sim.commands.scaling.shared import figures, model_params
 from sim.errors import SpecError
 from sim.units import parse, parse_count, show, show_short, show_time
 
 
+@with_records
 def limits(
+    *,
     budget: Annotated[str | None, typer.Option(help="Compute of a run to hold against the walls, in FLOP.")] = None,
     duration: Annotated[str, typer.Option(help="How long it may take.")] = "91 d",
     batch_tokens: Annotated[str, typer.Option("--batch", help="Tokens a batch.")] = "60M",
     layer_latency: Annotated[str, typer.Option(help="Least time of a layer, forward and backward.")] = "110 us",
-    as_json: Json = False,
-    png: Png = None,
-    svg: Svg = None,
+    output: Output,
 ) -> None:
     """The latency and data-movement walls of compute-optimal runs: our derivation, the published figures beside."""
     from sim.report.scaling import notes
     from sim.scaling.limits import PUBLISHED_WALLS, latency_wall, require_possible, utilisation_in_time
     from sim.table import plain_table
 
-    paths = figure_paths(png, svg)
     seconds, latency = parse(duration, "s"), parse(layer_latency, "s")
     size = parse_count(batch_tokens, "batch")
     wall = float(latency_wall(seconds, size, latency))
@@ -39,28 +37,28 @@ def limits(
         rows.append(
             {"flop": flop, "h100s": gpus if share else None, "utilisation": share, "latency_allows": flop <= wall}
         )
-    if as_json:
-        print_json({"latency_wall_flop": wall, "runs": rows, "published_flop": PUBLISHED_WALLS})
-    else:
-        table = plain_table("FLOP", "H100s", "best share of peak", "latency")
-        for row in rows:
-            cells = [show_short(row["h100s"]), f"{row['utilisation']:.0%}"] if row["h100s"] else ["no number", "–"]
-            table.add_row(f"{row['flop']:.2e}", *cells, "allows it" if row["latency_allows"] else "forbids it")
-        print_view(
-            f"Compute-optimal runs in {show_time(seconds)} at {show_short(size)} tokens a batch",
-            table,
-            notes(
-                f"latency wall: {wall:.2e} FLOP at {layer_latency} a layer",
-                "the share of peak is what communication leaves, were every kernel perfect; 8 H100 a node, 400 Gbit/s",
-                "published, three months: " + ", ".join(f"{k} {v:.0e}" for k, v in PUBLISHED_WALLS.items()),
-            ),
-        )
-    draw(paths, lambda figures: figures.draw_limits(seconds, size, latency))
+    table = plain_table("FLOP", "H100s", "best share of peak", "latency")
+    for row in rows:
+        cells = [show_short(row["h100s"]), f"{row['utilisation']:.0%}"] if row["h100s"] else ["no number", "–"]
+        table.add_row(f"{row['flop']:.2e}", *cells, "allows it" if row["latency_allows"] else "forbids it")
+    below = notes(
+        f"latency wall: {wall:.2e} FLOP at {layer_latency} a layer",
+        "the share of peak is what communication leaves, were every kernel perfect; 8 H100 a node, 400 Gbit/s",
+        "published, three months: " + ", ".join(f"{k} {v:.0e}" for k, v in PUBLISHED_WALLS.items()),
+    )
+    heading = f"Compute-optimal runs in {show_time(seconds)} at {show_short(size)} tokens a batch"
+    output.show(
+        lambda: {"latency_wall_flop": wall, "runs": rows, "published_flop": PUBLISHED_WALLS},
+        lambda: [heading, table, below],
+        lambda: figures().draw_limits(seconds, size, latency),
+    )
     if asked is not None:
         require_possible(asked, seconds, size, latency)
 
 
+@with_records
 def goodput(
+    *,
     name: Annotated[str, typer.Argument(help="A model preset, or a number of parameters such as 405B.")],
     gpus: Annotated[int, typer.Option(help="GPUs of the job.")],
     cluster: Annotated[str | None, typer.Option(help="A cluster preset: its storage, nodes and power.")] = None,
@@ -76,10 +74,8 @@ def goodput(
     useful: Annotated[str, typer.Option(help="Work to do, without failures.")] = "30 d",
     price: PriceOption = "2",
     power: Annotated[str | None, typer.Option(help="Of one GPU; the cluster's, or 700 W if not given.")] = None,
-    pue: Annotated[float, typer.Option(help="Building's power over the machines'.")] = 1.1,
-    as_json: Json = False,
-    png: Png = None,
-    svg: Svg = None,
+    pue: Pue = 1.1,
+    output: Output,
 ) -> None:
     """What failures and checkpoints leave of a cluster, by formula and by simulation; days, energy and cost."""
     import numpy as np
@@ -89,7 +85,6 @@ def goodput(
     from sim.specs import ClusterSpec
     from sim.specs.loading import resolve
 
-    paths = figure_paths(png, svg)
     machine = None if cluster is None else ClusterSpec.read(resolve(cluster, "cluster"), f"cluster preset {cluster!r}")
     size = float(rel.checkpoint_bytes(model_params(name)))
     storing = rel.even_storing(size, gpus, machine)
@@ -134,26 +129,26 @@ def goodput(
         "wall_s": wall, "wall_interval_s": spread,
         "gpu_hours": hours, "cost": float(rel.rent(hours, rate.amount)), "currency": rate.currency, "energy_j": joules,
     }  # fmt: skip
-    if as_json:
-        print_json(found)
-    else:
-        by_rule = ", ".join(f"{rule} {show_time(value)}" for rule, value in best.items())
-        facts = {
-            "Failures": f"one in {show_time(between)}",
-            "Checkpoint": f"{show(size, 'B')}, {show_time(storing.write_s)} to write"
-            + (f", training stops for {show_time(pause)}" if drain else ""),
-            "Restart": show_time(failures.restart_s) + (f", of which {show_time(load)} to load" if load else ""),
-            "Interval": show_time(chosen) + (f"  ({by_rule})" if best else ""),
-            "Goodput": f"{formula.useful:.1%}",
-            "Wall clock": f"{show_time(wall)} for {show_time(work)} of work",
-            "90 % of runs": f"{show_time(spread[0], 4)} to {show_time(spread[1], 4)}" if spread else "as expected",
-            "Cost": f"{hours:,.0f} GPU-hours, {hours * rate.amount:,.0f} {rate.currency} at {rate} an hour",
-            "Energy": "left out: the GPU's power is not known; give --power"
-            if joules is None
-            else f"{joules / 3.6e12:.3g} GWh of GPUs alone, PUE {pue:g}",
-        }
-        ready = "as many spare nodes as it takes" if spares is None else f"{spares} spare nodes, paid for"
-        title = f"{show_short(model_params(name))} parameters on {gpus:,} GPUs"
-        notes = [f"{ready}; simulated: 20,000 failures", *storing.notes]
-        print_view(goodput_view(title, facts, formula, played, notes))
-    draw(paths, lambda figures: figures.draw_goodput(gpus, checkpoints, failures))
+    by_rule = ", ".join(f"{rule} {show_time(value)}" for rule, value in best.items())
+    facts = {
+        "Failures": f"one in {show_time(between)}",
+        "Checkpoint": f"{show(size, 'B')}, {show_time(storing.write_s)} to write"
+        + (f", training stops for {show_time(pause)}" if drain else ""),
+        "Restart": show_time(failures.restart_s) + (f", of which {show_time(load)} to load" if load else ""),
+        "Interval": show_time(chosen) + (f"  ({by_rule})" if best else ""),
+        "Goodput": f"{formula.useful:.1%}",
+        "Wall clock": f"{show_time(wall)} for {show_time(work)} of work",
+        "90 % of runs": f"{show_time(spread[0], 4)} to {show_time(spread[1], 4)}" if spread else "as expected",
+        "Cost": f"{hours:,.0f} GPU-hours, {hours * rate.amount:,.0f} {rate.currency} at {rate} an hour",
+        "Energy": "left out: the GPU's power is not known; give --power"
+        if joules is None
+        else f"{joules / 3.6e12:.3g} GWh of GPUs alone, PUE {pue:g}",
+    }
+    ready = "as many spare nodes as it takes" if spares is None else f"{spares} spare nodes, paid for"
+    title = f"{show_short(model_params(name))} parameters on {gpus:,} GPUs"
+    notes = [f"{ready}; simulated: 20,000 failures", *storing.notes]
+    output.show(
+        lambda: found,
+        lambda: [goodput_view(title, facts, formula, played, notes)],
+        lambda: figures().draw_goodput(gpus, checkpoints, failures),
+    )

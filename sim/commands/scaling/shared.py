@@ -1,9 +1,7 @@
-"""What the commands of `flopcast scaling` share: a model's size, and figures of `sim.report.scaling_figures`."""
+"""What the commands of `flopcast scaling` share: a model's size, and their figures."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from sim.errors import SpecError, nearest
@@ -25,10 +23,8 @@ def model_params(text: str) -> float:
     return float(total_params(ModelSpec.read(load_preset("models", text), "model")))
 
 
-def draw(paths: Sequence[Path], figure: Callable[[Any], Any]) -> None:
-    """Draw where there is a file to draw into; the figure is made of the module of figures, which loads slowly."""
-    if paths:
-        from sim.report import scaling_figures
-        from sim.report.figures import save
+def figures() -> Any:
+    """The module that draws the laws, which loads slowly."""
+    from sim.report import scaling_figures
 
-        save(figure(scaling_figures), paths)
+    return scaling_figures
