@@ -643,7 +643,7 @@ def script(*lines, size="--num-layers 24 --hidden-size 2048 --num-attention-head
         (["if [ \"$X\" = 1 ]; then", "MORE='--micro-batch-size 2'", "else", "MORE='--micro-batch-size 4'", "fi"], "microbatch_size", 4),
         (["N=8", "if [[ $N -ge 8 && 1 ]]; then :; fi", "if (( N > 4 )); then MORE='--micro-batch-size 2'; fi"], "microbatch_size", 2),
         (["f() {", "MORE='--micro-batch-size 2'", "}", "cat <<EOF", "MORE='--micro-batch-size 3'", "EOF"], "microbatch_size", 1),
-        (["for i in 1 2; do", "MORE='--micro-batch-size 2'", "done # a loop"], "microbatch_size", 2),
+        (["for i in 1 2; do", "MORE='--micro-batch-size 2'", "done # a loop"], "microbatch_size", 1),
         (["for i in $MANY; do", "MORE='--micro-batch-size 2'", "done"], "microbatch_size", 1),
         (["MORE='--use-distributed-optimizer --num-distributed-optimizer-instances 3'"], "sharding_group", None),
         (["MORE='--num-distributed-optimizer-instances 2'"], "sharding_group", None),

@@ -1,4 +1,4 @@
-"""Launch scripts as a shell would read them: arguments, environment, cases, functions, files beside them; what only a run
+"""Launch scripts as a shell would read them: arguments, environment, conditions, functions, files beside them; what only a run
 would know is asked for or listed, and nothing outside the script's folder is opened."""
 
 from pathlib import Path
@@ -28,9 +28,6 @@ def plan(*lines, words="$MORE", launcher="torchrun --nproc_per_node 8", **given)
         (["case $SIZE in small) N=2;; big|huge) N=4;; *) N=8;; esac", 'MORE="--micro-batch-size $N"'], 4),
         (['f() { local A=$1; MORE="--micro-batch-size $A"; }', "f 4"], 4),
         (["function f {", 'MORE="--micro-batch-size $((2 * $1))"', "}", "f 2"], 4),
-        (["for n in 1 2 4; do N=$n; done", 'MORE="--micro-batch-size $N"'], 4),
-        (["N=1", "for ((i = 0; i < 2; i++)); do N=$((N * 2)); done", 'MORE="--micro-batch-size $N"'], 4),
-        (["N=1", "while [ $N -lt 4 ]; do N=$((N + 1)); done", 'MORE="--micro-batch-size $N"'], 4),
         (["A=8; N=$(( A > 4 ? 4 : 1 ))", 'MORE="--micro-batch-size $N"'], 4),
         (["N=$(expr 2 \\* 2)", 'MORE="--micro-batch-size $N"'], 4),
         (["S=mbs_4", 'MORE="--micro-batch-size ${S##*_}"'], 4),
@@ -47,6 +44,13 @@ def plan(*lines, words="$MORE", launcher="torchrun --nproc_per_node 8", **given)
         (["[[ $SIZE == big ]] && { N=4; M=1; } || N=2", 'MORE="--micro-batch-size $N"'], 4),
         (["N=4; [ $SIZE = tiny ] && N=1", 'mkdir -p x && MORE="--micro-batch-size $N"'], 4),
         (["set -- 4", 'MORE="--micro-batch-size $1"'], 4),
+        (["NONE=; N=4; for n in $NONE; do N=$n; done", 'MORE="--micro-batch-size $N"'], 4),
+        (["N=4; while [ $N -lt 4 ]; do N=1; done", 'MORE="--micro-batch-size $N"'], 4),
+        (["N=4; f() { local N=2; M=$N; }; f", 'MORE="--micro-batch-size $((N + M - 2))"'], 4),
+        (["N=4; (N=2)", 'MORE="--micro-batch-size $N"'], 4),
+        (["N=1; ((N++)); let N+=1; ((N = -1 + N * 2 - 1))", 'MORE="--micro-batch-size $N"'], 4),
+        (["N=$((-1 + 2 ** 3 * !0 - 3))", 'MORE="--micro-batch-size $N"'], 4),
+        (['A="1 2"; MORE="$A --micro-batch-size ${N:-4}  $A"'], 4),
     ],
 )
 def test_what_a_script_decides_itself(lines, size):
@@ -79,6 +83,9 @@ def test_arguments_and_environment_of_a_script():
     assert plan("MBS=$(nvidia-smi | wc -l)", 'MORE="--micro-batch-size $MBS"', env={"MBS": 8}).microbatch_size == 8
 
 
+LOOP = "N, which the loop in line {} sets; give --env N=VALUE"
+
+
 @pytest.mark.parametrize(
     ("lines", "says"),
     [
@@ -92,12 +99,26 @@ def test_arguments_and_environment_of_a_script():
             r"what `nvidia-smi \| wc -l` gives \(line 1\); give --env N=VALUE",
         ),
         (["N=2; [ -d /data ] && N=4", 'MORE="--micro-batch-size $N"'], "the condition in line 1"),
-        (["N=2", "for f in *.txt; do N=4; done", 'MORE="--micro-batch-size $N"'], "the condition in line 2"),
+        (["for n in 1 2 4; do N=$n; done", 'MORE="--micro-batch-size $N"'], LOOP.format(1)),
+        (["N=1", "for ((i = 0; i < 2; i++)); do N=$((N * 2)); done", 'MORE="--micro-batch-size $N"'], LOOP.format(2)),
+        (["N=1", "while [ $N -lt 4 ]; do N=$((N + 1)); done", 'MORE="--micro-batch-size $N"'], LOOP.format(2)),
+        (["N=2", "for f in *.txt; do N=4; done", 'MORE="--micro-batch-size $N"'], LOOP.format(2)),
+        (["N=2", "read -r N", 'MORE="--micro-batch-size $N"'], "N, which the input read in line 2 sets"),
     ],
 )
 def test_what_decides_is_asked_for(lines, says):
     with pytest.raises(SpecError, match=says):
         plan(*lines)
+
+
+def test_a_loop_is_not_passed_over():
+    """What it may set can be said; a training in it is noted as one in doubt."""
+    lines = ["for N in 1 2 4; do", f"torchrun --nproc_per_node 8 pretrain_gpt.py {SHAPE} --micro-batch-size $N", "done"]
+    with pytest.raises(SpecError, match="N, which the loop in line 1 sets; give --env N=VALUE"):
+        import_text("\n".join(lines), "run.sh")
+    found = import_text("\n".join(lines), "run.sh", Given(env={"N": 4}))
+    assert found.scenario().plan.microbatch_size == 4
+    assert any("a loop, which is not followed" in entry.note for entry in found.ledger.ignored)
 
 
 def test_a_condition_that_is_not_decided_leaves_nothing_as_it_was():

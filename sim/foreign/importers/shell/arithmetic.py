@@ -1,14 +1,14 @@
-"""Arithmetic of shell scripts in whole numbers: what stands in `$((…))` and `((…))`."""
+"""Arithmetic of shell scripts in whole numbers: what stands in `$((…))` and `((…))`, read with Python's grammar."""
 
 from __future__ import annotations
 
+import ast
 import operator
 import re
 from collections.abc import Callable
 
 LARGEST = 10**15
-MOST_TOKENS = 200
-_TOKEN = re.compile(r"\s*(\d+|[A-Za-z_]\w*|\*\*|<<|>>|<=|>=|==|!=|&&|\|\||[-+*/%<>!?:()])")
+_CHOICE = re.compile(r"([^?]+)\?([^?:]+):(.+)")
 
 
 class _Unreadable(ValueError):
@@ -16,7 +16,7 @@ class _Unreadable(ValueError):
 
 
 def _quotient(a: int, b: int) -> int:
-    """Rounded towards zero, as the shell does."""
+    """Return the quotient rounded towards zero, as the shell does."""
     return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
 
 
@@ -26,17 +26,12 @@ def _power(a: int, b: int) -> int:
     return int(a**b)
 
 
-_LEVELS: tuple[dict[str, Callable[[int, int], int]], ...] = (
-    {"||": lambda a, b: a != 0 or b != 0},
-    {"&&": lambda a, b: a != 0 and b != 0},
-    {"==": operator.eq, "!=": operator.ne},
-    {"<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt},
-    {"<<": lambda a, b: a * _power(2, b), ">>": lambda a, b: a // _power(2, b)},
-    {"+": operator.add, "-": operator.sub},
-    {"*": operator.mul, "/": _quotient, "%": lambda a, b: a - b * _quotient(a, b)},
-    {"**": _power},
-)
-"""Operators of two numbers, the ones that bind least first."""
+_SIGNS: dict[type, Callable[[int, int], int]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: _quotient, ast.Pow: _power,
+    ast.Mod: lambda a, b: a - b * _quotient(a, b), ast.LShift: lambda a, b: a * _power(2, b),
+    ast.RShift: lambda a, b: a // _power(2, b), ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt,
+    ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge,
+}  # fmt: skip
 
 
 def reckon(text: str, value_of: Callable[[str], int]) -> int:
@@ -54,72 +49,33 @@ def reckon(text: str, value_of: Callable[[str], int]) -> int:
     ValueError
         Anything else, or a number larger than any of a launch script.
     """
-    tokens: list[str] = []
-    at, text = 0, text.rstrip()
-    while at < len(text):
-        found = _TOKEN.match(text, at)
-        if found is None or len(tokens) > MOST_TOKENS:
+    if choice := _CHOICE.fullmatch(text):
+        return reckon(choice[2] if reckon(choice[1], value_of) else choice[3], value_of)
+    if not re.fullmatch(r"[\w\s+*/%<>=!&|()-]+", text) or "//" in text:
+        raise _Unreadable
+    python = text.replace("&&", " and ").replace("||", " or ")
+    python = re.sub(r"!(?!=)", "~", python)  # binds as closely
+    try:
+        return _value(ast.parse(python.strip(), mode="eval").body, value_of)
+    except (SyntaxError, ZeroDivisionError, MemoryError, KeyError):
+        raise _Unreadable from None
+
+
+def _value(node: ast.expr, value_of: Callable[[str], int]) -> int:
+    match node:
+        case ast.Constant(int(number)):
+            value = int(number)
+        case ast.Name(name):
+            value = value_of(name)
+        case ast.BinOp(left, sign, right) | ast.Compare(left, [sign], [right]) if type(sign) in _SIGNS:
+            value = int(_SIGNS[type(sign)](_value(left, value_of), _value(right, value_of)))
+        case ast.BoolOp(sign, parts):
+            value = int((all if isinstance(sign, ast.And) else any)([_value(part, value_of) for part in parts]))
+        case ast.UnaryOp(sign, inner):
+            value = _value(inner, value_of)
+            value = {ast.Invert: int(not value), ast.USub: -value, ast.UAdd: value}[type(sign)]
+        case _:
             raise _Unreadable
-        tokens.append(found[1])
-        at = found.end()
-    parser = _Parser(tokens, value_of)
-    value = parser.choice()
-    if parser.at != len(tokens):
+    if abs(value) > LARGEST:
         raise _Unreadable
     return value
-
-
-class _Parser:
-    def __init__(self, tokens: list[str], value_of: Callable[[str], int]) -> None:
-        self.tokens, self.value_of, self.at = tokens, value_of, 0
-
-    def next(self) -> str:
-        return self.tokens[self.at] if self.at < len(self.tokens) else ""
-
-    def take(self, token: str) -> bool:
-        """Go past this token, if it comes next."""
-        here = self.next() == token
-        self.at += here
-        return here
-
-    def choice(self) -> int:
-        value = self.level(0)
-        if not self.take("?"):
-            return value
-        first = self.choice()
-        if not self.take(":"):
-            raise _Unreadable
-        second = self.choice()
-        return first if value else second
-
-    def level(self, depth: int) -> int:
-        if depth == len(_LEVELS):
-            return self.single()
-        value = self.level(depth + 1)
-        while self.next() in _LEVELS[depth]:
-            apply = _LEVELS[depth][self.next()]
-            self.at += 1
-            try:
-                value = int(apply(value, self.level(depth + 1)))
-            except ZeroDivisionError:
-                raise _Unreadable from None
-            if abs(value) > LARGEST:
-                raise _Unreadable
-        return value
-
-    def single(self) -> int:
-        token = self.next()
-        self.at += 1
-        if token == "(":
-            value = self.choice()
-            if not self.take(")"):
-                raise _Unreadable
-            return value
-        if token in ("-", "+", "!"):
-            value = self.single()
-            return int(not value) if token == "!" else -value if token == "-" else value
-        if token.isdigit() and len(token) < 17:
-            return int(token)
-        if token.isidentifier():
-            return self.value_of(token)
-        raise _Unreadable

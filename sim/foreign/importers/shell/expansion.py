@@ -6,19 +6,20 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from sim.errors import SpecError
 from sim.foreign.importers.keys import UNKNOWN
 from sim.foreign.importers.shell.arithmetic import reckon
 from sim.foreign.importers.shell.parameters import edited
-from sim.foreign.importers.shell.unknowns import MARK, Unknowns
-from sim.foreign.importers.shell.words import Piece, pieces_of
+from sim.foreign.importers.shell.tree import HOLE, nodes_of, text_of, words_of
+from sim.foreign.importers.shell.unknowns import MARK, Kind, Unknowns
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
 
 MOST_LETTERS = 1_000_000
 """Of all values together: a script that doubles a variable over and over ends here."""
-MOST_EXPANSIONS = 20
-"""Inside each other."""
 HERE = "."
 """The script's folder."""
 _BRACED = re.compile(
@@ -29,8 +30,6 @@ _SPLIT, _QUOTED = "\ud800", "\ud801"
 _FOLDER_WORDS = re.compile(
     r"cd|dirname|readlink|realpath|-[aefmPL]|--|&&|pwd|>/dev/null|2>&1|\$0|\$\{0\}|\$BASH_SOURCE|\$\{BASH_SOURCE(\[0\])?(:-\$0)?\}"
 )
-_SUM = re.compile(r"(?:expr\s+(?P<expr>.+)|echo\s+(?P<echo>.+?)\s*\|\s*bc(?:\s+-l)?|bc\s*<<<\s*(?P<bc>.+))", re.DOTALL)
-
 
 _SETS = re.compile(r"(?:^|[\s;(&|])([A-Za-z_]\w*)\+?=([^\n]*)", re.MULTILINE)
 
@@ -74,24 +73,19 @@ class Values:
         values.own = self.own
         return values
 
-    def fields(self, word: str) -> list[str]:
+    def fields(self, word: Node) -> list[str]:
         """The words that a word becomes: expanded, and split where it is not quoted."""
         return [each.replace(_QUOTED, "") for each in self._expanded(word, split=True).split(_SPLIT) if each]
 
-    def value(self, word: str) -> str:
+    def value(self, word: Node) -> str:
         """The text that a word becomes where it is not split: in an assignment or between brackets."""
-        return self._expanded(word, split=False)
+        return self._expanded(word)
 
-    def document(self, text: str) -> str:
-        """The text of a here-document, in which quotes are letters."""
-        items = (" ".join(self._items(piece, 0)[0]) for piece in pieces_of(text, self.where, quoted=True))
-        return "".join(items)
-
-    def test_value(self, word: str, of_length: bool) -> str:
+    def test_value(self, word: Node, of_length: bool) -> str:
         """A word of a condition; what nobody sets is empty there, an argument only where its length is asked."""
         self.empty_unset = "all" if of_length else "variables"
         try:
-            return self._expanded(word, split=False)
+            return self._expanded(word)
         finally:
             self.empty_unset = ""
 
@@ -109,17 +103,23 @@ class Values:
         if name in self.given and UNKNOWN in "".join(self.variables[name]):
             self.variables[name] = [self.given[name]]
 
-    def merge(self, outcomes: Sequence[Mapping[str, list[str]]], mark: str) -> list[str]:
+    def merge(
+        self, outcomes: Sequence[Mapping[str, list[str]]], kind: Kind, line: int, because: tuple[int, ...]
+    ) -> list[str]:
         """Keep what is the same whatever an undecided condition is; names of variables that are not."""
         changed = []
         for name in dict.fromkeys(name for outcome in outcomes for name in outcome):
             variants = [outcome.get(name) for outcome in outcomes]
-            self.variables[name] = _common(variants, mark)
+            self.variables[name] = variants[0] or []
             if any(variant != variants[0] for variant in variants):
                 changed.append(name)
-                if name in self.given:
-                    self.variables[name] = [self.given[name]]
+                mark = self.unknowns.mark(kind, name, line, because)
+                self.variables[name] = [self.given[name]] if name in self.given else _common(variants, mark)
         return changed
+
+    def document(self, body: Node) -> str:
+        """The text of a here-document, in which quotes are letters."""
+        return self._between(body, body.start_byte, body.end_byte, quoted=True)
 
     def _count(self, *texts: str) -> None:
         self.letters[0] += sum(map(len, texts))
@@ -128,60 +128,83 @@ class Values:
                 f"{self.where}: its variables grow beyond {MOST_LETTERS:,} letters; no launch script does that"
             )
 
-    def _expanded(self, word: str, split: bool, depth: int = 0) -> str:
-        """A word's text; where it may be split, with marks of where it is."""
-        if depth > MOST_EXPANSIONS:
-            raise SpecError(f"{self.where}: expansions more than {MOST_EXPANSIONS} deep; no launch script has them")
-        text = ""
-        for piece in pieces_of(word, self.where):
-            items, several = self._items(piece, depth)
-            self._count(*items)
-            if not split:
-                text += " ".join(items)
-            elif piece.quoted:
-                if items or piece.kind != "variable" or not several:  # "$@" of nothing is no word
-                    text += _QUOTED + (_SPLIT + _QUOTED if several else " ").join(items)
-            elif piece.kind == "text":
-                text += piece.text
-            else:
-                text += re.sub(r"[ \t\n]+", _SPLIT, _SPLIT.join(items))
-        return text
+    def words(self, command: Node) -> list[str]:
+        """The words of a command, expanded."""
+        return [field for word in words_of(command) for field in self.fields(word)]
 
-    def _items(self, piece: Piece, depth: int) -> tuple[list[str], bool]:
-        """(values of a piece, whether each is a word of its own even in quotes)."""
-        match piece.kind:
-            case "variable":
-                return self._variable(piece.text, depth)
-            case "arithmetic":
-                return [self.arithmetic(piece.text, depth)], False
-            case "output":
-                return [self._output(piece.text, depth)], False
-            case _:
-                return [piece.text], False
+    def inside(self, node: Node) -> str:
+        """The text between the brackets of a node."""
+        return self._between(node, node.children[0].end_byte, node.children[-1].start_byte)
 
-    def _variable(self, inside: str, depth: int) -> tuple[list[str], bool]:
-        """What stands between the braces of `${…}`."""
+    def _expanded(self, node: Node, split: bool = False, quoted: bool = False) -> str:
+        """A node's text; where it may be split, with marks of where it is."""
+        several, kind, source = False, node.type, text_of(node).lstrip("\\ \t\n")
+        before = _literal(text_of(node).removesuffix(source), True) if quoted else ""  # blanks go with what follows
+        if kind == "simple_expansion":
+            items, several = self._variable(source[1:], node)
+        elif kind == "expansion":
+            items, several = self._variable(source[2:-1], node)
+        elif kind == "arithmetic_expansion":
+            items = [self.arithmetic(self.inside(node))]
+        elif kind in ("command_substitution", "process_substitution"):
+            items = [self._output(node, source)]
+        elif kind in ("raw_string", "ansi_c_string"):
+            return _QUOTED * split + source.lstrip("$")[1:-1]
+        elif kind == "string":
+            inside = self._between(node, node.children[0].end_byte, node.end_byte, split, True)
+            nothing = not inside and re.fullmatch(r'"\$(@|\{\w+\[@\]\})"', source)
+            return inside if nothing else _QUOTED * split + inside
+        elif node.child_count:
+            return self._between(node, node.children[0].start_byte, node.end_byte, split, quoted)
+        else:
+            return _literal(text_of(node), quoted)
+        self._count(*items)
+        if not split:
+            return before + " ".join(items)
+        if quoted:
+            return before + (_SPLIT + _QUOTED if several else " ").join(items)
+        return re.sub(r"[ \t\n]+", _SPLIT, _SPLIT.join(items))
+
+    def _between(self, node: Node, begin: int, end: int, split: bool = False, quoted: bool = False) -> str:
+        """The text between two places of a node; what is no node of its own there is text."""
+        source, at, text = node.text or b"", begin, ""
+        for child in node.children:
+            if child.end_byte > begin and child.start_byte < end:
+                text += _literal(source[at - node.start_byte : child.start_byte - node.start_byte].decode(), quoted)
+                text += (
+                    self._expanded(child, split, quoted) if child.type != '"' else _literal(text_of(child)[:-1], True)
+                )
+                at = child.end_byte
+        return text + _literal(source[at - node.start_byte : max(end, at) - node.start_byte].decode(), quoted)
+
+    def _variable(self, inside: str, node: Node) -> tuple[list[str], bool]:
+        """(what stands between the braces of `${…}`, whether each value is a word of its own even in quotes)."""
         match = _BRACED.match(inside)
         if match is None or match[1] == "!":
             return [self.unknowns.mark("variable", inside, self.line)], False
-        length, name, index, sign, word, edit = match.groups()
+        length, name, index, sign, _, edit = match.groups()
         known, several = self._known(name, index)
         if length:
             return [str(len(known if several else known[0])) if known else "0"], False
         if several and sign is None:
             return known or [], index == "[@]" or name == "@"
         value = None if known is None else known[0] if known else ""
+
+        def expanded(group: int) -> str:
+            rest = inside[match.start(group) :].replace(UNKNOWN, HOLE)
+            return self._between(node, node.end_byte - 1 - len(rest.encode()), node.end_byte - 1)
+
         if sign is None:
             text = self._unset(name) if value is None else value
-            return [edited(text, self._expanded(edit, False, depth + 1)) if edit else text], False
+            return [edited(text, expanded(6)) if edit else text], False
         there = value is not None and (value != "" or ":" not in sign)
         if sign[-1] == "+":
-            return [self._expanded(word, False, depth + 1) if there else ""], False
+            return [expanded(5) if there else ""], False
         if value is not None and there:
             return [value], False
         if sign[-1] == "?":
             return [self._unset(name)], False
-        text = self._expanded(word, False, depth + 1)
+        text = expanded(5)
         if sign[-1] == "=" and name.isidentifier():
             self.assign(name, [text], more=False, array=False)
         return [text], False
@@ -204,7 +227,7 @@ class Values:
         if index in ("[@]", "[*]"):
             return ([self._unset(name)] if known is None else known), True
         if index and known is not None:
-            place = self.arithmetic(index[1:-1], 0)  # type: ignore[assignment]
+            place = self.arithmetic(index[1:-1])  # type: ignore[assignment]
             number = int(place) if re.fullmatch(r"\d{1,6}", str(place)) else None
             return (None if number is None else [known[number]] if number < len(known) else []), False
         return known, False
@@ -218,31 +241,37 @@ class Values:
             return ""
         return self.unknowns.mark("argument" if name.isdigit() else "variable", name, self.line)
 
-    def _output(self, command: str, depth: int) -> str:
+    def _output(self, node: Node, source: str) -> str:
         """What a command prints, of the few that say nothing but the script's folder, a sum or a word."""
-        words = " ".join(command.replace('"', "").replace("$(", " ").replace(")", " ").replace("`", " ").split())
-        if words in ("pwd", "pwd -P") and not self.moved:
+        command = source[1:-1] if source.startswith("`") else source[2:-1]
+        text = " ".join(command.replace('"', "").replace("$(", " ").replace(")", " ").replace("`", " ").split())
+        if text in ("pwd", "pwd -P") and not self.moved:
             return HERE
-        names = [word.rstrip(";") for word in words.split()]
+        names = [word.rstrip(";") for word in text.split()]
         own = any("$0" in name or "{0}" in name or "BASH_SOURCE" in name for name in names)
         if own and names.count("dirname") == 1 and all(_FOLDER_WORDS.fullmatch(name) for name in names):
             return HERE
         if own and all(name in ("realpath", "readlink", "-f", "-e") or "0" in name for name in names):
             return f"{HERE}/{self.where.rpartition('/')[2]}"
-        if found := _SUM.match(command.strip()):
-            text = found["expr"] or found["echo"] or found["bc"]
-            return self.arithmetic(text.replace("\\*", "*").replace('"', "").replace("'", ""), depth)
-        if found := re.fullmatch(r"\s*(echo|basename|dirname)\s+([^-|;&<>`][^|;&<>`]*)", command):
-            text = self._expanded(found[2].strip(), False, depth + 1)
-            folder, _, name = text.rstrip("/").rpartition("/")
-            return {"echo": text, "basename": name, "dirname": folder or HERE}[found[1]]
+        commands = [self.words(each) or [""] for each in nodes_of(node, "command")]
+        match [each.type for each in node.named_children], commands:
+            case ["command"], [["expr", *words], *_]:
+                return self.arithmetic(" ".join(words))
+            case ["command"], [["bc"], *_]:
+                sums = [self._expanded(each.named_children[0]) for each in nodes_of(node, "herestring_redirect")]
+                return self.arithmetic(" ".join(sums))
+            case ["pipeline"], [["echo", *words], ["bc", *_]]:
+                return self.arithmetic(" ".join(words))
+            case ["command"], [["echo" | "basename" | "dirname" as name, word, *words], *_] if word[:1] != "-":
+                text = " ".join([word, *words])
+                folder, _, last = text.rstrip("/").rpartition("/")
+                return {"echo": text, "basename": last, "dirname": folder or HERE}[name]
         return self.unknowns.mark("output", command, self.line)
 
-    def arithmetic(self, expression: str, depth: int = 0) -> str:
+    def arithmetic(self, text: str) -> str:
         """The value of `$((…))` in whole numbers, or a mark of what is not known."""
-        if len(expression) > 200:
-            return self.unknowns.mark("output", expression, self.line)
-        text = self._expanded(expression, False, depth + 1)
+        if len(text) > 200:
+            return self.unknowns.mark("output", text, self.line)
         unknown = MARK.search(text)
         if unknown is not None:
             return unknown[0]
@@ -258,14 +287,20 @@ class Values:
         try:
             return str(reckon(text, number))
         except (ValueError, RecursionError):
-            return missing[0] if missing else self.unknowns.mark("output", expression, self.line)
+            return missing[0] if missing else self.unknowns.mark("output", text, self.line)
+
+
+def _literal(text: str, quoted: bool) -> str:
+    """Letters of a script without the backslashes that guard them."""
+
+    def plain(found: re.Match[str]) -> str:
+        return "" if found[1] == "\n" else found[0] if quoted and found[1] not in '$`"\\' else found[1]
+
+    return re.sub(r"\\(.)", plain, text.replace(HOLE, UNKNOWN), flags=re.DOTALL)
 
 
 def _common(variants: Sequence[list[str] | None], mark: str) -> list[str]:
     """What several values of a variable begin with alike, and a mark where they part."""
-    first = next(variant for variant in variants if variant is not None)
-    if all(variant == first for variant in variants):
-        return first
     single = all(variant is None or len(variant) == 1 for variant in variants)
     lists = [(" ".join(variant).split() if single else variant) if variant else [] for variant in variants]
     alike = _alike(lists)

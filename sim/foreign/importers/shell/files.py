@@ -10,8 +10,6 @@ from pathlib import Path
 
 from sim.errors import SpecError
 from sim.foreign.importers.keys import UNKNOWN
-from sim.foreign.importers.shell.expansion import Values
-from sim.foreign.importers.shell.words import Words
 from sim.foreign.importers.sources import text_of
 
 MOST_FILES = 40
@@ -26,12 +24,13 @@ class Files:
 
     folder : of the script; None where it has none.
     written : name -> text of files that the script would write.
+    piped : what the command before this one in a pipeline prints.
     """
 
     folder: Path | None = None
     written: dict[str, str] = field(default_factory=dict)
     opened: int = 0
-    _piped: str | None = None
+    piped: str | None = None
 
     def text(self, name: str) -> str | None:
         """The text of a file that the script writes, or that lies in its folder or below it; None for any other.
@@ -65,21 +64,19 @@ class Files:
         except (OSError, ValueError, RuntimeError):
             return None
 
-    def note(self, command: Words, fields: Sequence[str], values: Values) -> None:
+    def note(self, fields: Sequence[str], document: str | None, target: str) -> None:
         """Keep what a command would write: lines after `cat << EOT`, of `echo`, or a template after `sed`."""
         text = None
-        if fields[0] in ("cat", "tee") and command.document is not None:
-            text = values.document(command.document) if command.expands else command.document
-        elif fields[0] in ("echo", "printf") and command.target:
+        if fields[0] in ("cat", "tee") and document is not None:
+            text = document
+        elif fields[0] in ("echo", "printf") and target:
             text = " ".join(each for each in fields[1:] if each not in ("-e", "-n"))
         elif fields[0] == "sed":
-            text = self._edited(fields[1:], self._piped if command.joined == "|" else None)
+            text = self._edited(fields[1:], self.piped)
         elif fields[0] == "cat" and len(fields) == 2:
             text = self.text(fields[1])
-        self._piped = text
-        target = (
-            values.value(command.target) if command.target else fields[1] if fields[0] == "tee" and fields[1:] else ""
-        )
+        self.piped = text
+        target = target or (fields[1] if fields[0] == "tee" and fields[1:] else "")
         if text is not None and target and not target.startswith("/dev/"):
             self.written[target] = text
 

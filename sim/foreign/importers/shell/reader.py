@@ -1,28 +1,42 @@
-"""The commands of a script followed in order: conditions decided where they can be, loops over known words."""
+"""A launch script's commands followed in order, as far as it and the caller decide them.
+
+Assignments, arrays, arguments, `if`, `case`, functions, arithmetic, and files and texts that it hands on are followed.
+What is not (loops, `read`) makes the variables that it may set unknown, with its line, so that they are asked for.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from sim.errors import SpecError
 from sim.foreign.importers.keys import UNKNOWN
 from sim.foreign.importers.ledger import Ledger, short
-from sim.foreign.importers.shell.expansion import Values
-from sim.foreign.importers.shell.script import Script
-from sim.foreign.importers.shell.started import start
-from sim.foreign.importers.shell.syntax import Block, Case, Choice, Function, Group, Loop, Node
-from sim.foreign.importers.shell.tests import fits, holds, is_test
-from sim.foreign.importers.shell.words import Words
+from sim.foreign.importers.shell.expansion import Values, names_set
+from sim.foreign.importers.shell.script import Script, Started
+from sim.foreign.importers.shell.slurm import directives_of, environment_of
+from sim.foreign.importers.shell.tests import Result, fits, holds, join
+from sim.foreign.importers.shell.tree import line_of, nodes_of, parse, text_of, words_of
+from sim.foreign.importers.shell.unknowns import Kind
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
 
 MOST_COMMANDS = 20_000
-MOST_TURNS = 200
-"""Of one loop."""
-_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\[[^]=]*\])?(\+?)=(.*)", re.DOTALL)
+DEEPEST = 12
+"""Scripts, functions and texts for another shell inside each other."""
 _MAY_FAIL = ("command", "which", "type", "hash", "grep", "pgrep", "ping", "curl", "wget", "nvidia-smi", "diff", "cmp")
 """Commands whose success is a question."""
-_DECLARES = ("export", "declare", "local", "readonly", "typeset")
+_READS = ("read", "mapfile", "readarray", "getopts")
+"""Commands that set variables to what only a run knows."""
+_HEADS: dict[Kind, str] = {"condition": "if …", "loop": "for …"}
+_KEYWORDS = ("if", "then", "else", "elif", "fi", "for", "while", "until", "do", "done", "case", "esac")
+_SETS_NUMBER = re.compile(r"\s*([A-Za-z_]\w*)\s*(?:([-+*/%])?=(?!=)(.*)|(\+\+|--)\s*)", re.DOTALL)
+_SHELLS = re.compile(r"(?:.*/)?(?:bash|sh|zsh|ksh)")
+_SCRIPT = re.compile(r".+\.(?:sh|slurm|sbatch|bash|job)")
+_SUBMITS = ("sbatch", "qsub")
 
 
 @dataclass
@@ -33,8 +47,23 @@ class Count:
 
 
 @dataclass
+class Redirect:
+    """What stands beside a command: a file that its output is written to, lines that it reads, and words of its own."""
+
+    target: str = ""
+    document: str | None = None
+    words: list[Node] = field(default_factory=list)
+
+
+@dataclass
 class Reader:
-    """Reads one script, or what it starts, with its variables."""
+    """Reads one script, or what it starts, with its variables.
+
+    doubt : line of a condition that is not decided and holds what is read, or 0.
+    inside : conditions and functions around what is read; `exit` there does not end the reading.
+    line : that all commands are said to stand in, for a text that another command holds.
+    asked : what the last condition that was not decided would have to know.
+    """
 
     script: Script
     values: Values
@@ -44,207 +73,389 @@ class Reader:
     depth: int = 0
     doubt: int = 0
     inside: int = 0
+    line: int = 0
     ended: bool = False
     asked: tuple[int, ...] = ()
     prefix: tuple[str, ...] = ()
-    functions: dict[str, Block] = field(default_factory=dict)
+    functions: dict[str, Node] = field(default_factory=dict)
+    redirects: dict[int, Redirect] = field(default_factory=dict)
 
-    def run(self, nodes: Sequence[Node]) -> None:
-        """Follow commands in order; what stands behind && or || as far as what is before it says."""
+    def read(self, text: str) -> None:
+        """Follow a text's commands."""
+        self.values.own |= names_set(text)
+        self._read_as_here(text)
+
+    def _read_as_here(self, text: str) -> None:
+        root = parse(text, self.ledger.where)
+        self.run(root.children if root.type == "program" else [root])
+
+    def run(self, nodes: Sequence[Node]) -> bool | None:
+        """Follow commands in order; whether the last succeeds, None where only a run knows."""
         status: bool | None = True
         for node in nodes:
             if self.ended:
-                return
-            self.count.commands += 1
-            if self.count.commands > MOST_COMMANDS:
-                raise SpecError(
-                    f"{self.ledger.where}: more than {MOST_COMMANDS:,} commands; no launch script has so many"
-                )
-            if isinstance(node, (Words, Group)) and node.joined in ("&&", "||"):
-                if status is (node.joined == "||"):
-                    continue
-                if status is None:
-                    self._doubt(node)
-                    continue
-            status = self._one(node)
-
-    def _doubt(self, node: Words | Group) -> None:
-        """Follow a command that may not come to its turn."""
-        alone: Node = replace(node, joined="")
-        self.nested(lambda: self._follow(((alone,), ()), node.line, self.asked))
+                break
+            if node.is_named and node.type != "comment":
+                self.script.files.piped = None
+                status = self._one(node)
+        return status
 
     def _one(self, node: Node) -> bool | None:
-        """Follow one command; whether it succeeds, None where only a run knows."""
-        match node:
-            case Choice():
-                self.nested(lambda: self._choice(node))
-            case Case():
-                self.nested(lambda: self._case(node))
-            case Loop():
-                self.nested(lambda: self._loop(node))
-            case Group():
-                self.run(node.body)
-            case Function():
-                self.functions[node.name] = node.body
-            case Words():
-                self.values.line = node.line
-                self._command(node)
-                if is_test(node):
-                    result, self.asked = holds((replace(node, joined=""),), self.values)
-                    return result
-                return None if node.words[0] in _MAY_FAIL else True
+        self.count.commands += 1
+        if self.count.commands > MOST_COMMANDS:
+            raise SpecError(f"{self.ledger.where}: more than {MOST_COMMANDS:,} commands; no launch script has so many")
+        self.values.line = self.line or line_of(node)
+        match node.type:
+            case "list":
+                return self._list(node)
+            case "pipeline" | "program":
+                return [True, *map(self._one, node.named_children)][-1]
+            case "redirected_statement":
+                return self._redirected(node)
+            case "negated_command":
+                status = self._one(node.named_children[-1])
+                return None if status is None else not status
+            case "compound_statement" if node.children[0].type == "((":
+                return self._decided(self._reckon(self.values.inside(node)))
+            case "compound_statement":
+                return self.run(node.children)
+            case "subshell":
+                before = dict(self.values.variables)
+                self._nested(node.children)
+                self.values.variables = before
+            case "test_command":
+                return self._decided(holds(node.children[1:-1], self.values, node.children[0].type == "[["))
+            case "if_statement":
+                self._choice(node)
+            case "case_statement":
+                self._case(node)
+            case "for_statement" | "c_style_for_statement" | "while_statement":
+                self._loop(node)
+            case "function_definition":
+                self.functions[text_of(node.named_children[0])] = node.named_children[-1]
+            case "variable_assignment" | "variable_assignments" | "declaration_command":
+                for each in [node] if node.type == "variable_assignment" else node.named_children:
+                    if each.type == "variable_assignment":
+                        self._assign(each)
+            case "unset_command":
+                for each in node.named_children:
+                    self.values.variables.pop(text_of(each), None)
+            case "command":
+                return self._command(node)
+            case "ERROR":
+                self._unread(node)
         return True
 
-    def nested(self, follow: Callable[[], None]) -> None:
+    def _nested(self, nodes: Sequence[Node]) -> bool | None:
         self.inside += 1
-        follow()
+        status = self.run(nodes)
         self.inside -= 1
+        return status
 
-    def _choice(self, node: Choice) -> None:
+    def _decided(self, result: Result) -> bool | None:
+        self.asked = result[1]
+        return result[0]
+
+    def _list(self, node: Node) -> bool | None:
+        """Follow what stands behind && or || as far as what is before it says."""
+        first, *others = (child for child in node.named_children if child.type != "comment")
+        sign = "||" if any(child.type == "||" for child in node.children) else "&&"
+        status = self._one(first)
+        if status is (sign == "||"):
+            return status
+        if status is not None:
+            return self.run(others)
+        asked = self.asked
+        other = self._follow([others, []], line_of(node), asked)
+        self.asked = (*asked, *self.asked)
+        return join(None, sign, other)
+
+    def _choice(self, node: Node) -> None:
         """Follow the branch whose condition holds; where that is not known, all that may be taken."""
-        open_branches: list[Block] = []
-        because: tuple[int, ...] = ()
-        for test, body in node.branches:
-            self.run([command for command in test if not is_test(command)])
-            result, asked = holds(test, self.values)
+        line, because = self.values.line, tuple[int, ...]()
+        open_branches: list[Sequence[Node]] = []
+        for test, body in _branches(node):
+            self.asked = ()
+            result = self._nested(test) if all(map(_is_test, test)) else self._nested(test) and None
             if result is None:
-                because += asked
-                open_branches.append(body)
-            elif result:
-                open_branches.append(body)
-                break
-        else:
-            open_branches.append(node.otherwise)
-        self._follow(open_branches, node.line, because)
-
-    def _case(self, node: Case) -> None:
-        self.values.line = node.line
-        word, bodies = self.values.value(node.word), list[Block]()
-        for patterns, body in node.arms:
-            result = fits(word, patterns, self.values)
+                because += self.asked
             if result is not False:
-                bodies.append(body)
+                open_branches.append(body)
             if result:
                 break
         else:
-            bodies.append(())
-        self._follow(bodies, node.line, self.values.unknowns.numbers(word))
+            open_branches.append([])
+        self._follow(open_branches, line, because)
 
-    def _follow(self, bodies: Sequence[Block], line: int, because: tuple[int, ...]) -> None:
-        """Follow the only body there is, or each from the same start and keep what is the same after all."""
+    def _case(self, node: Node) -> None:
+        line, (word, *arms) = self.values.line, [each for each in node.named_children if each.type != "comment"]
+        text = self.values.value(word)
+        bodies: list[Sequence[Node]] = []
+        for arm in arms:
+            end = next((at for at, each in enumerate(arm.children) if each.type == ")"), 0)
+            result = fits(text, [each for each in arm.children[:end] if each.is_named], self.values)
+            if result is not False:
+                bodies.append(arm.children[end + 1 :])
+            if result:
+                break
+        else:
+            bodies.append([])
+        self._follow(bodies, line, self.values.unknowns.numbers(text))
+
+    def _follow(
+        self, bodies: Sequence[Sequence[Node]], line: int, because: tuple[int, ...], kind: Kind = "condition"
+    ) -> bool | None:
+        """Follow the only body there is, or each from the same start and keep what is the same after all; whether the
+        first succeeds."""
         if len(bodies) == 1:
-            return self.run(bodies[0])
+            return self._nested(bodies[0])
         values, doubt, before = self.values, self.doubt, dict(self.values.variables)
-        outcomes, started = [], len(self.script.commands)
+        started, outcomes = len(self.script.commands), list[dict[str, list[str]]]()
+        statuses: list[bool | None] = []
         self.doubt = line
         for body in bodies:
             values.variables = dict(before)
-            self.run(body)
+            statuses.append(self._nested(body))
             outcomes.append(values.variables)
         self.doubt = doubt
         values.variables = {}
-        mark = values.unknowns.mark("condition", str(line), line, tuple(dict.fromkeys(because)))
-        changed = values.merge(outcomes, mark)
+        changed = values.merge(outcomes, kind, line, because)
         if changed or any(_trains(each.words) for each in self.script.commands[started:]):
             what = f"may set {', '.join(changed[:4])}{' …' * (len(changed) > 4)}" if changed else "may start a training"
-            waits = values.unknowns.reasons(mark)
-            why = f"a condition that only the running script knows{f' ({waits})' if because else ''}; {what}"
-            self.ledger.ignore(f"line {line}", "if …", why)
-        return None
+            waits = values.unknowns.listed(because)
+            why = (
+                "a loop, which is not followed" if kind == "loop" else "a condition that only the running script knows"
+            )
+            self.ledger.ignore(f"line {line}", _HEADS[kind], f"{why}{f' ({waits})' * bool(waits)}; {what}")
+        return statuses[0]
 
-    def _loop(self, node: Loop) -> None:
-        """Follow a loop over words that are known, or whose condition is decided at every turn."""
-        self.values.line = node.line
-        if node.head[0] == "for" and (items := self._items(node)) is not None:
-            for item in items[:MOST_TURNS]:
-                self.values.assign(node.head[1], [item], more=False, array=False)
-                self.run(node.body)
-            return None
-        if node.head[0] == "for" and node.head[1:2] and node.head[1].startswith("(("):
-            return self._counted(node)
-        if node.head[0] in ("while", "until"):
-            for _ in range(MOST_TURNS):
-                result, because = holds(node.test, self.values)
-                if result is None:
-                    return self._follow((node.body, ()), node.line, because)
-                if result != (node.head[0] == "while"):
-                    return None
-                self.run(node.body)
-        self.ledger.ignore(f"line {node.line}", short(" ".join(node.head[:4])), "a loop that is not followed")
-        return self._follow((node.body, ()), node.line, ())
+    def _loop(self, node: Node) -> None:
+        """Follow a loop that is entered once, for what it may start; what it sets is not known."""
+        line, body = self.values.line, node.named_children[-1].children
+        head = [each for each in node.named_children[:-1] if each.type != "comment"]
+        if node.type == "while_statement":
+            status = self._nested(head)
+            if all(map(_is_test, head)) and status is (node.children[0].type == "until"):
+                return
+        elif node.type == "for_statement":
+            items = [each for word in head[1:] for each in self.values.fields(word)]
+            if not (items if "in" in (each.type for each in node.children) else self.values.positional):
+                return
+        named = {text_of(head[0])} if node.type == "for_statement" else set()
+        self._forget([*named, *sorted(names_set(text_of(node)) - named)], "loop")
+        self._follow([body, []], line, (), "loop")
 
-    def _counted(self, node: Loop) -> None:
-        """Follow `for ((i = 0; i < 8; i++))`."""
-        begin, _, rest = node.head[1][2:-2].partition(";")
-        test, _, step = rest.partition(";")
-        self.aside([f"(({begin}))"])
-        for _ in range(MOST_TURNS):
-            goes_on = self.values.arithmetic(test)
-            if UNKNOWN in goes_on:
-                return self._follow((node.body, ()), node.line, self.values.unknowns.numbers(goes_on))
-            if goes_on == "0":
-                return None
-            self.run(node.body)
-            self.aside([f"(({step}))"])
-        self.ledger.ignore(
-            f"line {node.line}", "for …", f"a loop of more than {MOST_TURNS} turns; so many were followed"
+    def _forget(self, names: Sequence[str], kind: Kind) -> None:
+        """Take the values of variables for unknown."""
+        for name in names:
+            mark = self.values.unknowns.mark(kind, name, self.values.line)
+            self.values.assign(name, [mark], more=False, array=False)
+
+    def _unread(self, node: Node) -> None:
+        """Follow what can be told of lines that are not the shell's language; what else they set is not known."""
+        why = "not readable as commands of a shell; what it may set is not known"
+        self.ledger.ignore(f"line {self.values.line}", short(text_of(node).strip()), why)
+        if node.type != "ERROR":
+            self._forget(sorted(names_set(text_of(node))), "unread")
+            return
+        structured = any(child.type in _KEYWORDS for child in node.children)
+        assigned = (
+            set() if structured else {text_of(each.children[0]) for each in nodes_of(node, "variable_assignment")}
         )
-        return None
+        self._forget(sorted(names_set(text_of(node)) - assigned), "unread")
+        self._follow([node.children, []] if structured else [node.children], self.values.line, ())
 
-    def _items(self, node: Loop) -> list[str] | None:
-        """The words that a `for` goes over; None where they are not known."""
-        head = node.head
-        if len(head) < 2 or not head[1].isidentifier() or (len(head) > 2 and head[2] != "in"):
+    def _assign(self, node: Node) -> None:
+        """`NAME=` and `NAME+=` of a text or an array."""
+        place, *rest = node.named_children
+        name, more = text_of(place).partition("[")[0], any(child.type == "+=" for child in node.children)
+        if rest and rest[0].type == "array":
+            words = (word for word in rest[0].named_children if word.type != "comment")
+            self.values.assign(name, [each for word in words for each in self.values.fields(word)], more, array=True)
+            return
+        text, indexed = "".join(map(self.values.value, rest)), place.type == "subscript"
+        self.values.assign(name, [text], more or indexed, array=indexed)
+
+    def _reckon(self, text: str) -> Result:
+        """Whether an arithmetic command is not zero; it may set a variable: `N = 8`, `N += 1`, `N++`."""
+        found = _SETS_NUMBER.fullmatch(text)
+        if found is not None:
+            name, sign, right = found[1], found[2] or (found[4] or "")[:1], found[3] or "1"
+            value = self.values.arithmetic(f"{name} {sign} ({right})" if sign else right)
+            self.values.assign(name, [value], more=False, array=False)
+        else:
+            value = self.values.arithmetic(text)
+        return (None, self.values.unknowns.numbers(value)) if UNKNOWN in value else (value != "0", ())
+
+    def _redirected(self, node: Node) -> bool | None:
+        """Follow commands whose output or input is a file or a text that stands here."""
+        beside = [child for child in node.named_children if child.type.endswith("_redirect")]
+        others = [child for child in node.named_children if not child.type.endswith("_redirect")]
+        redirect = Redirect()
+        behind: list[Node] = []
+        for each in beside:
+            for child in [each, *(each.named_children if each.type == "heredoc_redirect" else ())]:
+                if child.type == "file_redirect":
+                    signs = {part.type for part in child.children if not part.is_named}
+                    first, *more = [part for part in child.named_children if part.type != "file_descriptor"] or [None]
+                    if first is not None and signs & {">", ">>", ">|", "&>", "&>>"}:
+                        redirect.target = self.values.value(first)
+                    redirect.words += [part for part in more if part is not None]
+                elif child.type == "heredoc_body":
+                    plain = any(set(text_of(part)) & set("'\"\\") for part in nodes_of(each, "heredoc_start"))
+                    redirect.document = text_of(child) if plain else self.values.document(child)
+                elif child.type in ("pipeline", "list", "command", "redirected_statement"):
+                    behind.append(child)
+        commands = [command for other in others for command in nodes_of(other, "command")]
+        if commands:
+            self.redirects[commands[-1].id] = redirect
+        return [True, *map(self._one, [*others, *behind])][-1]
+
+    def _command(self, node: Node) -> bool | None:
+        """Follow a command: one of the shell's own, or one that is started."""
+        values, redirect, words = self.values, self.redirects.pop(node.id, Redirect()), words_of(node)
+        if words and text_of(words[0]) == "test":
+            return self._decided(holds(words[1:], values, double=False))
+        if words and text_of(words[0]) in _KEYWORDS:
+            self._unread(node)
             return None
-        words = head[3:] if len(head) > 2 else ('"$@"',)
-        items = [each for word in words for each in self.values.fields(word)]
-        pattern = any(set(each) & set("*?{") for each in items)
-        return None if pattern or any(UNKNOWN in each for each in items) else items
-
-    def _command(self, command: Words) -> None:
-        """Assign, or note what would be started."""
-        values, words = self.values, list(command.words)
-        if command.kind == "array":
-            items = [field for word in words[1:] for field in values.fields(word)]
-            values.assign(words[0].rstrip("+="), items, more=words[0].endswith("+="), array=True)
-            return
-        if command.kind == "arm" or words[0] in ("!", ";;", "[", "[[", "test", ":") or words[0].startswith("(("):
-            self.aside(words)
-            return
-        declares = words[0] in _DECLARES
-        if declares:
-            words = [word for word in words[1:] if not word.startswith("-")]
-        before = next((at for at, word in enumerate(words) if not _ASSIGNMENT.match(word)), len(words))
-        if declares or before == len(words):  # else they are of the command's environment alone
-            self.assign(words)
-            return
-        environment, words = words[:before], words[before:]
-        fields = [field for word in words for field in values.fields(word)]
+        fields = [field for word in [*words, *redirect.words] for field in values.fields(word)]
         if fields:
-            self.script.files.note(command, fields, values)
-            start(self, fields, command, environment)
+            self.script.files.note(fields, redirect.document, redirect.target)
+            self._start(fields, [child for child in node.named_children if child.type == "variable_assignment"])
+        name = fields[0] if fields else ""
+        return False if name == "false" else None if name in _MAY_FAIL else True
 
-    def aside(self, words: list[str]) -> None:
-        """What a command changes aside: `((N = 8))`, `: ${N:=8}`."""
-        inner = words[0][2:-2].strip() if words[0].startswith("((") else ""
-        name, equals, text = inner.partition("=")
-        if equals and name.strip().isidentifier() and not text.startswith("="):
-            self.values.assign(name.strip(), [self.values.arithmetic(text)], more=False, array=False)
-        elif inner.rstrip("+-").isidentifier() and inner.endswith(("++", "--")):
-            name = inner[:-2]
-            self.values.assign(name, [self.values.arithmetic(f"{name} {inner[-1]} 1")], more=False, array=False)
-        if words[0] == ":":
-            for word in words[1:]:
-                self.values.value(word)
+    def _start(self, fields: list[str], environment: Sequence[Node]) -> None:
+        """Start a command: one of the shell's own, a function, another script, or a program."""
+        name, values, rest = fields[0], self.values, fields[1:]
+        if name == "set":
+            if "--" in fields[:2]:
+                values.positional = fields[fields.index("--") + 1 :]
+        elif name == "shift":
+            drop = int(rest[0]) if rest and rest[0].isdigit() else 1
+            values.positional = (values.positional or [])[drop:]
+        elif name == "let":
+            for word in rest:
+                self._reckon(word)
+        elif name in _READS:
+            self._forget([word for word in rest if word.isidentifier()], "input")
+        elif name in ("cd", "pushd"):
+            values.moved = values.moved or rest != ["."]
+        elif name == "exit":
+            self.ended = not self.inside
+        elif name == "eval":
+            self._nest(" ".join(rest))
+        elif name in ("source", "."):
+            self._source(fields)
+        elif name in self.functions and self.depth < DEEPEST:
+            self._call(self.functions[name], rest)
+        elif name not in (":", "true", "false") and not self._other_script(fields, environment):
+            started = Started([*self.prefix, *fields], values.line, self.doubt, self.directives)
+            self.script.commands.append(started)
 
-    def assign(self, words: Sequence[str]) -> None:
-        for match in filter(None, map(_ASSIGNMENT.match, words)):
-            name, index, more, text = match.groups()
-            value = self.values.value(text)
-            if index is None:
-                self.values.assign(name, [value], more=bool(more), array=False)
-            else:
-                self.values.assign(name, [value], more=True, array=True)
+    def _call(self, body: Node, arguments: list[str]) -> None:
+        """Follow a function; variables that it declares local are as before afterwards."""
+        values = self.values
+        outer = values.positional
+        own = {text_of(each.children[0] if each.children else each) for each in _locals(body)}
+        before = {name: values.variables.get(name) for name in own}
+        values.positional = arguments
+        self.depth += 1
+        self._nested(body.children)
+        self.depth -= 1
+        values.positional = outer
+        for name, value in before.items():
+            values.variables.pop(name, None)
+            values.variables |= {} if value is None else {name: value}
+
+    def _nest(self, text: str) -> None:
+        """Read a text as commands of this shell, in the line of the command that holds it."""
+        if self.depth < DEEPEST:
+            outer, self.line = self.line, self.values.line
+            self.depth += 1
+            self._read_as_here(text)
+            self.depth -= 1
+            self.line = outer
+
+    def _source(self, fields: Sequence[str]) -> None:
+        """Read another file in place, if it lies beside the script."""
+        line, name = self.values.line, fields[1] if fields[1:] else ""
+        text = self.script.files.text(name) if self.depth < DEEPEST else None
+        if text is None:
+            why = "another file, which is not beside this one and was not read"
+            self.ledger.ignore(f"line {line}", short(" ".join(fields[:4])), why)
+            return
+        self.ledger.took("script", name, f"sourced in line {line}; read too")
+        outer, self.values.positional = self.values.positional, list(fields[2:]) or self.values.positional
+        self.depth += 1
+        self.read(text)
+        self.depth -= 1
+        self.values.positional = outer
+
+    def _other_script(self, fields: list[str], environment: Sequence[Node]) -> bool:
+        """Follow a text or a file that another shell reads; whether it was that."""
+        shell = next((at for at, word in enumerate(fields) if _SHELLS.fullmatch(word)), -1)
+        flag = next((at for at in range(shell + 1, len(fields)) if re.fullmatch(r"-[a-z]*c", fields[at])), -1)
+        if shell >= 0 and 0 < flag < len(fields) - 1:
+            self._child(fields[flag + 2 :], fields[:shell], environment)._nest(fields[flag + 1])
+            return True
+        submits, line = fields[0] in _SUBMITS, self.values.line
+        at = next((at for at, word in enumerate(fields) if _SCRIPT.fullmatch(word) and not word.startswith("-")), -1)
+        if at < 0 or not (submits or at == 0 or at == shell + 1) or UNKNOWN + "--" in fields[at]:
+            return False
+        text = self.script.files.text(fields[at]) if self.depth < DEEPEST else None
+        if text is None:
+            why = "starts another script, which is not beside this one; import that"
+            self.ledger.ignore(f"line {line}", short(" ".join(fields[: at + 1])), why)
+            return True
+        inner = self._child(fields[at + 1 :], [] if submits else fields[: max(shell, 0)], environment)
+        inner.directives += (*directives_of(text), *(fields[1:at] if submits else ()))
+        for each, value in environment_of(inner.directives).items():
+            inner.values.variables.setdefault(each, [value])
+        self.ledger.took("script", fields[at], f"started in line {line}; read too")
+        inner.values.own = set(inner.values.own)
+        inner.line = 0
+        inner.read(text)
+        return True
+
+    def _child(self, positional: Sequence[str], prefix: Sequence[str], environment: Sequence[Node]) -> Reader:
+        """A reader of what another shell is given."""
+        inner = replace(self, values=self.values.child(positional), depth=self.depth + 1, ended=False, inside=0)
+        inner.prefix = (*self.prefix, *prefix)
+        for each in environment:
+            inner._assign(each)
+        return inner
+
+
+def _branches(node: Node) -> Iterator[tuple[list[Node], list[Node]]]:
+    """(condition, body) of each branch of an `if`; `else` has no condition."""
+    children = [each for each in node.children if (each.is_named and each.type != "comment") or each.type == "then"]
+    arms = [each for each in children if each.type in ("elif_clause", "else_clause")]
+    own = [each for each in children if each not in arms]
+    then = next((at for at, each in enumerate(own) if each.type == "then"), 0)
+    if node.type == "else_clause":
+        yield [], own
+    else:
+        yield own[:then], own[then + 1 :]
+    for arm in arms:
+        yield from _branches(arm)
+
+
+def _is_test(node: Node) -> bool:
+    """Whether a condition starts nothing."""
+    if node.type in ("list", "negated_command"):
+        return all(map(_is_test, node.named_children))
+    if node.type == "command":
+        return text_of(node.children[0]) in ("test", "true", "false", ":")
+    return node.type in ("test_command", "comment") or node.type == "compound_statement"
+
+
+def _locals(body: Node) -> Iterator[Node]:
+    """What a function declares local."""
+    for each in nodes_of(body, "declaration_command"):
+        if each.children[0].type in ("local", "declare", "typeset"):
+            yield from (child for child in each.named_children if child.type.startswith("variable_"))
 
 
 def _trains(words: Sequence[str]) -> bool:

@@ -6,13 +6,12 @@ from pathlib import Path
 
 from sim.foreign.importers.defaults import Given
 from sim.foreign.importers.ledger import Ledger
-from sim.foreign.importers.shell.expansion import Values, names_set
+from sim.foreign.importers.shell.expansion import Values
 from sim.foreign.importers.shell.files import Files
 from sim.foreign.importers.shell.reader import Count, Reader
 from sim.foreign.importers.shell.script import Script
 from sim.foreign.importers.shell.slurm import directives_of, environment_of
-from sim.foreign.importers.shell.syntax import blocks
-from sim.foreign.importers.shell.words import lex
+from sim.foreign.importers.shell.tree import nodes_of, parse
 
 
 def read_script(text: str, ledger: Ledger, given: Given | None = None, folder: Path | None = None) -> Script:
@@ -33,10 +32,9 @@ def read_script(text: str, ledger: Ledger, given: Given | None = None, folder: P
         [str(each) for each in given.args] if given.args else None,
         {name: str(value) for name, value in dict(given.env or {}).items()},
     )
-    values.own = names_set(text)
     script = Script(values, Files(folder))
     reader = Reader(script, values, ledger, tuple(directives), Count())
-    reader.run(blocks(lex(text, ledger.where), ledger.where))
+    reader.read(text)
     for name, line in values.taken_empty.items():
         if name not in script.values.variables:
             ledger.assume(f"${name}", "", f"line {line}: nothing sets it, so it is empty; --env {name}=VALUE")
@@ -45,5 +43,7 @@ def read_script(text: str, ledger: Ledger, given: Given | None = None, folder: P
 
 def words_of(text: str, where: str) -> list[str]:
     """The words of a text that a script hands to another shell, as in `pdsh "…"`; nothing in it is expanded again."""
-    values = Values(where)
-    return [word for command in lex(text, where) for raw in command.words for word in values.fields(raw)]
+    values, root = Values(where), parse(text, where)
+    if root.has_error:
+        return text.split()
+    return [word for command in nodes_of(root, "command") for word in values.words(command)]

@@ -1,4 +1,4 @@
-"""Conditions of shell scripts: what `[ … ]`, `[[ … ]]`, `test`, `((…))` and the arms of a `case` come to."""
+"""Conditions of shell scripts: what `[ … ]`, `[[ … ]]`, `test` and the arms of a `case` come to."""
 
 from __future__ import annotations
 
@@ -6,125 +6,99 @@ import operator
 import re
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
 
 from sim.foreign.importers.keys import UNKNOWN
 from sim.foreign.importers.shell.expansion import Values
-from sim.foreign.importers.shell.words import Words
+from sim.foreign.importers.shell.tree import text_of
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
 
 _COMPARISONS = {f"-{name}": getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")}
 _LENGTHS = ("-z", "-n")
 _LONGEST = 1000
 
 
-def is_test(command: object) -> bool:
-    """Whether a command is a condition and starts nothing."""
-    if not isinstance(command, Words):
-        return False
-    first = command.words[0]
-    return first in ("[", "[[", "test", "true", "false", ":", "!") or first.startswith("((")
+Result = tuple[bool | None, tuple[int, ...]]
+"""(Whether a condition holds, None where only a run knows; what it would have to know.)"""
 
 
-def holds(commands: Sequence[object], values: Values) -> tuple[bool | None, tuple[int, ...]]:
-    """(whether a condition holds, None where only a run knows; what it would have to know)."""
-    result: bool | None = True
-    joined, negated, because = "", False, list[int]()
-    for command in commands:
-        if not isinstance(command, Words) or command.kind != "command":
-            return None, tuple(because)
-        if command.words == ("!",):
-            negated, joined = True, command.joined or joined
-            continue
-        values.line = command.line
-        found, asked = _simple(list(command.words), values)
-        because += asked
-        found = (not found) if negated and found is not None else found
-        result = _join(result, command.joined or joined, found) if joined or command.joined else found
-        joined, negated = "", False
-    return result, tuple(because) if result is None else ()
-
-
-def _join(left: bool | None, sign: str, right: bool | None) -> bool | None:
+def join(left: bool | None, sign: str, right: bool | None) -> bool | None:
+    """Whether two conditions hold that && or || joins."""
     if sign == "||":
         return True if True in (left, right) else None if None in (left, right) else False
-    if sign == "|":
-        return None
     return False if False in (left, right) else None if None in (left, right) else True
 
 
-def _simple(words: list[str], values: Values) -> tuple[bool | None, list[int]]:
-    """One test of a condition."""
-    if words[0] in ("true", ":"):
-        return True, []
-    if words[0] == "false":
-        return False, []
-    if words[0].startswith("(("):
-        text = values.arithmetic(words[0][2:-2].strip())
-        return (None, list(values.unknowns.numbers(text))) if UNKNOWN in text else (text != "0", [])
-    if words[0] not in ("[", "[[", "test"):
-        return None, []
-    double, inner = words[0] == "[[", [word for word in words[1:] if word not in ("]", "]]")]
-    if "(" in inner or ")" in inner:
-        return None, []
-    result: bool | None = None
+def holds(words: Sequence[Node], values: Values, double: bool) -> Result:
+    """Whether the words of a test hold, in double brackets or not."""
+    words = [leaf for word in words for leaf in _leaves(word)]
+    if any(text_of(word) in "()" for word in words):
+        return None, ()
+    result: bool | None = True
     because: list[int] = []
-    joined = ""
-    for sign, part in _parts(inner):
+    for sign, part in _parts(words):
         found, asked = _compare(part, values, double)
         because += asked
-        result = _join(result, sign, found) if joined or sign else found
-        joined = sign
-    return result, because
+        result = join(result, sign, found)
+    return result, tuple(because) if result is None else ()
 
 
-def _parts(words: list[str]) -> list[tuple[str, list[str]]]:
+def _leaves(node: Node) -> list[Node]:
+    """The words that an expression of a test is made of."""
+    if node.type.endswith("_expression"):
+        return [leaf for child in node.children for leaf in _leaves(child)]
+    return [node]
+
+
+def _parts(words: Sequence[Node]) -> list[tuple[str, list[Node]]]:
     """(sign before, words) of the parts of a test that && and ||, or -a and -o, join."""
     signs = {"&&": "&&", "||": "||", "-a": "&&", "-o": "||"}
-    parts: list[tuple[str, list[str]]] = [("", [])]
+    parts: list[tuple[str, list[Node]]] = [("&&", [])]
     for word in words:
-        if word in signs and parts[-1][1]:
-            parts.append((signs[word], []))
+        if text_of(word) in signs and parts[-1][1]:
+            parts.append((signs[text_of(word)], []))
         else:
             parts[-1][1].append(word)
     return parts
 
 
-def _compare(words: list[str], values: Values, double: bool) -> tuple[bool | None, list[int]]:
+def _compare(nodes: Sequence[Node], values: Values, double: bool) -> Result:
     """A single comparison."""
-    if not words:
-        return None, []
+    words = [text_of(node) for node in nodes]
     if words[:1] == ["!"]:
-        found, because = _compare(words[1:], values, double)
+        found, because = _compare(nodes[1:], values, double)
         return (None if found is None else not found), because
     if words[:1] == ["-v"] and len(words) == 2:
-        return words[1] in values.variables, []
-    if len(words) == 1:
-        words = ["-n", *words]
-    if re.fullmatch(r"-[a-hk-ps-wxGLNOSR]", words[0]) and words[0] not in _LENGTHS:  # of files
-        return None, []
-    length = words[0] in _LENGTHS and len(words) <= 2
-    texts = [word if word in _LENGTHS or word in _COMPARISONS else values.test_value(word, length) for word in words]
-    numbers = [number for text in texts for number in values.unknowns.numbers(text)]
+        return words[1] in values.variables, ()
+    if not words or (re.fullmatch(r"-[a-hk-ps-wxGLNOSR]", words[0]) and words[0] not in _LENGTHS):  # of files
+        return None, ()
+    length = len(words) == 1 or (words[0] in _LENGTHS and len(words) <= 2)
+    signs = {*_COMPARISONS, *_LENGTHS}
+    texts = [
+        word if word in signs else values.test_value(node, length) for word, node in zip(words, nodes, strict=True)
+    ]
     if any(UNKNOWN in text for text in texts):
-        return None, numbers
+        return None, tuple(number for text in texts for number in values.unknowns.numbers(text))
     match texts:
         case ["-z"] | ["-n"]:
-            return texts == ["-z"], []
+            return texts == ["-z"], ()
         case ["-z", text]:
-            return not text, []
-        case ["-n", text]:
-            return bool(text), []
+            return not text, ()
+        case ["-n", text] | [text]:
+            return bool(text), ()
         case [left, "==" | "=" | "!=" as sign, right]:
             same = left == right
             if double and right != left and not set(words[2]) & set("'\"") and set(right) & set("*?["):
                 same = len(left) <= _LONGEST and fnmatchcase(left, right)
-            return same != (sign == "!="), []
+            return same != (sign == "!="), ()
         case [left, ">" | "<" as sign, right] if double:
-            return (left > right if sign == ">" else left < right), []
+            return (left > right if sign == ">" else left < right), ()
         case [left, sign, right] if sign in _COMPARISONS:
             one, other = _whole(left, values, double), _whole(right, values, double)
-            return (None if one is None or other is None else bool(_COMPARISONS[sign](one, other))), []
-        case _:
-            return None, numbers
+            return (None if one is None or other is None else bool(_COMPARISONS[sign](one, other))), ()
+    return None, ()
 
 
 def _whole(text: str, values: Values, double: bool) -> int | None:
@@ -135,15 +109,15 @@ def _whole(text: str, values: Values, double: bool) -> int | None:
     return int(found) if re.fullmatch(r"-?\d{1,15}", found) else None
 
 
-def fits(text: str, patterns: Sequence[str], values: Values) -> bool | None:
+def fits(text: str, patterns: Sequence[Node], values: Values) -> bool | None:
     """Whether a word fits one of the patterns of a `case`; None where only a run knows."""
     result: bool | None = False
     for pattern in patterns:
-        meant = values.value(pattern)
-        if meant == "*" and pattern == "*":
+        meant, quoted = values.value(pattern), set(text_of(pattern)) & set("'\"")
+        if meant == "*" and not quoted:
             return True
         if UNKNOWN in text or UNKNOWN in meant:
             result = None
-        elif text == meant or (not set(pattern) & set("'\"") and len(text) <= _LONGEST and fnmatchcase(text, meant)):
+        elif text == meant or (not quoted and len(text) <= _LONGEST and fnmatchcase(text, meant)):
             return True
     return result

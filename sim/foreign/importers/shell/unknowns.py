@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -13,12 +14,18 @@ _FIRST = 0xF0000
 _MOST = 60_000
 MARK = re.compile(rf"{UNKNOWN}[\U000F0000-\U000FFFFD]?")
 """An unknown part of a text: the letter for all of them, and which it is."""
-Kind = Literal["argument", "variable", "output", "condition"]
+Kind = Literal["argument", "variable", "output", "condition", "loop", "input", "unread"]
+_DECIDES = {
+    "condition": "the condition",
+    "loop": "the loop",
+    "input": "the input read",
+    "unread": "what is not readable",
+}
 
 
 class Unknown(NamedTuple):
     """Something that is not known: a positional argument or a variable of the environment, by name; a command's output;
-    or what depends on a condition, with what that asks for.
+    or a variable that a condition, a loop or an input sets, with what a condition asks for.
     """
 
     kind: Kind
@@ -39,6 +46,7 @@ class Unknowns:
     def mark(self, kind: Kind, name: str, line: int, because: tuple[int, ...] = ()) -> str:
         """The letters that stand for it in a text."""
         key = (kind, name, 0 if kind in ("argument", "variable") else line)
+        because = tuple(dict.fromkeys(self.origins(because)))
         number = self._places.get(key)
         if number is None:
             if len(self.found) >= _MOST:
@@ -58,20 +66,13 @@ class Unknowns:
         found = (ord(mark[1]) - _FIRST for mark in MARK.findall(text) if len(mark) > 1)
         return tuple(number for number in dict.fromkeys(found) if 0 <= number < len(self.found))
 
+    def origins(self, numbers: Iterable[int]) -> Iterator[int]:
+        """What these depend on: of conditions what they ask for, where that is known."""
+        return (origin for number in numbers for origin in self.found[number].because or (number,))
+
     def roots(self, text: str) -> list[int]:
-        """What a text depends on in the end: conditions by what they ask for, where that is known."""
-        roots: dict[int, None] = {}
-        waiting, seen = list(self.numbers(text)), set[int]()
-        while waiting:
-            number = waiting.pop(0)
-            if number in seen:
-                continue
-            seen.add(number)
-            because = self.found[number].because
-            waiting += because
-            if not because:
-                roots[number] = None
-        return list(roots)
+        """What a text depends on in the end, each once."""
+        return list(dict.fromkeys(self.origins(self.numbers(text))))
 
     def words(self, number: int) -> str:
         """How messages call it."""
@@ -84,17 +85,22 @@ class Unknowns:
         if item.kind == "output":
             what = f"{held}, " * bool(held)
             return f"{what}what `{short(item.name, 40)}` gives (line {item.line})"
-        return f"the condition in line {item.line}"
+        return f"{item.name}, which {_DECIDES[item.kind]} in line {item.line} sets"
+
+    def listed(self, numbers: Iterable[int], most: int = 6) -> str:
+        """How messages call several, each once."""
+        words = list(dict.fromkeys(map(self.words, numbers)))
+        return ", ".join(words[:most]) + " …" * (len(words) > most)
 
     def reasons(self, text: str) -> str:
         """What an unknown value waits for, in words."""
-        return ", ".join(self.words(number) for number in self.roots(text)[:6])
+        return self.listed(self.roots(text))
 
     def remedy(self, numbers: list[int]) -> str:
         """The options that would say it."""
         items = [self.found[number] for number in numbers]
         arguments = any(item.kind == "argument" for item in items)
-        names = [item.name for item in items if item.kind == "variable" and item.name.isidentifier()]
+        names = [item.name for item in items if item.kind not in ("argument", "output") and item.name.isidentifier()]
         names += [
             self.used[number][0] for number in numbers if self.found[number].kind == "output" and number in self.used
         ]
