@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import json
+import shlex
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from sim.commands.presets import list_presets, show_preset
 from sim.errors import SpecError
 from sim.shipped import shipped_scenarios
 from sim.specs import preset_names
+from tests.typed import typed as flopcast
 
 ROOT = Path(__file__).parent.parent
 MAIN = "scenarios/gpt-1t-3072-a100.yaml"
@@ -26,7 +28,8 @@ KEYS = {
 }  # fmt: skip
 
 
-def flopcast(*arguments, **options):
+def started(*arguments, **options):
+    """`flopcast …` as a process of its own, where it matters that it is one."""
     command = [sys.executable, "-m", "sim", *arguments]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False, **options)
     assert "Traceback" not in result.stderr, result.stderr
@@ -53,7 +56,7 @@ def test_estimate_json_has_the_documented_keys():
 
 
 def test_readme_shows_what_is_printed():
-    printed = flopcast("estimate", MAIN, env={"COLUMNS": "80", "PATH": ""}).stdout.partition("\nMemory by")[0]
+    printed = started("estimate", MAIN, env={"COLUMNS": "80", "PATH": ""}).stdout.partition("\nMemory by")[0]
     shown = (ROOT / "README.md").read_text().partition("```text\n")[2].partition("```")[0]
     assert [line.rstrip() for line in printed.rstrip().splitlines()] == shown.rstrip().splitlines()
 
@@ -65,103 +68,66 @@ def test_engines(engine):
     assert answer["step_time_s"] == pytest.approx(14.2, rel=0.05)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "says"),
-    [
-        (("estimate", "nowhere.yaml"), 2, "no scenario file"),
-        (("estimate", MAIN, "--set", "plan.tp=7"), 2, "must divide"),
-        (("estimate", MAIN, "--engine", "fast"), 2, "choose from closed_form, dag, des"),
-        (("estimate", MAIN, "--profile", "nope"), 2, "unknown profile preset"),
-        (("estimate", MAIN, "-s", "plan.schedule=1f1"), 2, "did you mean '1f1b'?"),
-        (("estimate", MAIN, "-s", "plan.num_chunks=2"), 2, "holds one chunk a rank"),
-        (("estimate", MAIN, "-s", "plan.recompute=none", "-s", "plan.pp=8", "-s", "plan.dp=48"), 3, "does not fit"),
-        (("schedule", "interleaved", "--microbatches", "7"), 2, "nearest: 8"),
-        (("schedule", "gpipe", "--chunks", "2"), 2, "holds one chunk a rank"),
-        (("schedule", "1f1b", "--ranks", "0"), 2, "at least one rank"),
-        (("schedule", "1f1"), 2, "did you mean '1f1b'?"),
-        (("schedule", "zb_h1", "--times", "1,2"), 2, "all three"),
-        (("schedule", "1f1b", "--times", "1,x"), 2, "in whole units"),
-        (("schedule", "1f1b", "--slices", "2"), 2, "takes no plan.sequence_slices; seq1f1b would"),
-        (("schedule", "nowhere/mine.txt"), 2, "cannot be read"),
-        (("schedule", "README.md"), 2, "is not an action"),
-        (("timeline", MAIN, "--png", "step.pdf"), 2, "must end in .png"),
-        (("plan-pipeline", "scenarios/layers/vgg16-v100.csv"), 2, "give --workers and --bandwidths"),
-        (
-            ("plan-pipeline", "scenarios/layers/vgg16-v100.csv", "--workers", "4x4", "--bandwidths", "1 GB/s"),
-            2,
-            "has 1 values",
-        ),
-        (
-            ("plan-pipeline", "scenarios/layers/vgg16-v100.csv", "--workers", "many", "--bandwidths", "1 GB/s"),
-            2,
-            "workers such as 16",
-        ),
-        (("plan-pipeline", "scenarios/layers/vgg16-v100.csv", "--workers", "4"), 2, "together"),
-        (("plan-pipeline", "scenarios/layers/vgg16-v100.csv", "--planner", "pipe"), 2, "did you mean 'pipedream'"),
-        (
-            ("plan-pipeline", "scenarios/layers/vgg16-v100.csv", "--batch", "64"),
-            2,
-            "does not belong to planner pipedream",
-        ),
-        (("plan-pipeline", "scenarios/layers/vgg16-v100.csv", "-s", "plan.tp=2"), 2, "leave --set and --profile out"),
-        (
-            (
-                "plan-pipeline",
-                "scenarios/layers/vgg16-v100.csv",
-                "--workers",
-                "64",
-                "--bandwidths",
-                "1 GB/s",
-                "--straight",
-            ),
-            2,
-            "needs as many layers",
-        ),
-        (
-            (
-                "plan-pipeline",
-                "scenarios/layers/vgg16-v100.csv",
-                "--workers",
-                "4",
-                "--bandwidths",
-                "1 GB/s",
-                "--memory",
-                "1 GB",
-            ),
-            3,
-            "no plan of 39 layers",
-        ),
-        (("plan-pipeline", "nowhere.csv"), 2, "no scenario file"),
-        (("timeline", MAIN, "--svg", "nowhere/step.svg"), 2, "there is no folder"),
-        (("timeline", MAIN, "--trace", "step.txt"), 2, "must end in .json"),
-        (("timeline", MAIN, "--trace", "step.json", "--from", "3"), 2, "holds the whole step"),
-        (("timeline", MAIN, "--from", "5", "--to", "4"), 2, "no stretch of what there is to show"),
-        (("timeline", MAIN, "--engine", "closed_form"), 2, "gives totals"),
-        (("timeline", MAIN, "-s", "plan.schedule=zb"), 2, "did you mean"),
-        (("compare-schedules", MAIN, "--schedules", "1f1b,zb_v1"), 2, "did you mean 'zb_v'?"),
-        (("compare-schedules", MAIN, "--schedules", ","), 2, "is empty"),
-        (
-            ("compare-schedules", "scenarios/megatron-2021/18.4b.yaml", "--schedules", "zb_v"),
-            2,
-            "none of these schedules",
-        ),
-        (("presets", "show", "selen"), 2, "did you mean 'selene'?"),
-        (("presets", "list", "gpu"), 2, "did you mean 'gpus'?"),
-        (("topology", "selen"), 2, "did you mean 'selene'?"),
-        (("topology", "superpod-a100", "--nodes", "9999"), 2, "lower num_nodes"),
-        (("topology", "selene", "--gpus", "8"), 2, "add --collectives"),
-        (("topology", "selene", "--collectives", "0 GB"), 2, "a size above zero"),
-        (("estimate", "README.md"), 2, "README.md"),
-        (("estimate", "scenarios"), 2, "is a folder"),
-        (("import", "README.md"), 2, "of no kind that can be imported"),
-        (("import", "tests/foreign/files/gpt3_175b.sh", "--gpus", "1000"), 2, "nearest: --gpus 1,024"),
-        (("import", "tests/foreign/files/gpt3_175b.sh", "-o", "nowhere/a.yaml"), 2, "there is no folder"),
-    ],
-)
-def test_mistakes_have_an_exit_code_and_a_message(arguments, code, says):
-    result = flopcast(*arguments)
-    assert result.returncode == code
-    assert says in result.stderr
+MISTAKES = """
+2 | estimate nowhere.yaml | no scenario file
+2 | estimate MAIN --set plan.tp=7 | must divide
+2 | estimate MAIN --engine fast | choose from closed_form, dag, des
+2 | estimate MAIN --profile nope | unknown profile preset
+2 | estimate MAIN -s plan.schedule=1f1 | did you mean '1f1b'?
+2 | estimate MAIN -s plan.num_chunks=2 | holds one chunk a rank
+3 | estimate MAIN -s plan.recompute=none -s plan.pp=8 -s plan.dp=48 | does not fit
+2 | schedule interleaved --microbatches 7 | nearest: 8
+2 | schedule gpipe --chunks 2 | holds one chunk a rank
+2 | schedule 1f1b --ranks 0 | at least one rank
+2 | schedule 1f1 | did you mean '1f1b'?
+2 | schedule zb_h1 --times 1,2 | all three
+2 | schedule 1f1b --times 1,x | in whole units
+2 | schedule 1f1b --slices 2 | takes no plan.sequence_slices; seq1f1b would
+2 | schedule nowhere/mine.txt | cannot be read
+2 | schedule README.md | is not an action
+2 | timeline MAIN --png step.pdf | must end in .png
+2 | plan-pipeline VGG | give --workers and --bandwidths
+2 | plan-pipeline VGG --workers 4x4 --bandwidths '1 GB/s' | has 1 values
+2 | plan-pipeline VGG --workers many --bandwidths '1 GB/s' | workers such as 16
+2 | plan-pipeline VGG --workers 4 | together
+2 | plan-pipeline VGG --planner pipe | did you mean 'pipedream'
+2 | plan-pipeline VGG --batch 64 | does not belong to planner pipedream
+2 | plan-pipeline VGG -s plan.tp=2 | leave --set and --profile out
+2 | plan-pipeline VGG --workers 64 --bandwidths '1 GB/s' --straight | needs as many layers
+3 | plan-pipeline VGG --workers 4 --bandwidths '1 GB/s' --memory '1 GB' | no plan of 39 layers
+2 | plan-pipeline nowhere.csv | no scenario file
+2 | timeline MAIN --svg nowhere/step.svg | there is no folder
+2 | timeline MAIN --trace step.txt | must end in .json
+2 | timeline MAIN --trace step.json --from 3 | holds the whole step
+2 | timeline MAIN --from 5 --to 4 | no stretch of what there is to show
+2 | timeline MAIN --engine closed_form | gives totals
+2 | timeline MAIN -s plan.schedule=zb | did you mean
+2 | compare-schedules MAIN --schedules 1f1b,zb_v1 | did you mean 'zb_v'?
+2 | compare-schedules MAIN --schedules , | is empty
+2 | compare-schedules scenarios/megatron-2021/18.4b.yaml --schedules zb_v | none of these schedules
+2 | presets show selen | did you mean 'selene'?
+2 | presets list gpu | did you mean 'gpus'?
+2 | topology selen | did you mean 'selene'?
+2 | topology superpod-a100 --nodes 9999 | lower num_nodes
+2 | topology selene --gpus 8 | add --collectives
+2 | topology selene --collectives '0 GB' | a size above zero
+2 | estimate README.md | README.md
+2 | estimate scenarios | is a folder
+2 | import README.md | of no kind that can be imported
+2 | import tests/foreign/files/gpt3_175b.sh --gpus 1000 | nearest: --gpus 1,024
+2 | import tests/foreign/files/gpt3_175b.sh -o nowhere/a.yaml | there is no folder
+"""
+"""Exit code, what was typed, and what the message says; VGG and MAIN are files."""
+
+
+def test_mistakes_have_an_exit_code_and_a_message():
+    wrong = []
+    for code, words, says in (line.split(" | ") for line in MISTAKES.strip().splitlines()):
+        typed = words.replace("MAIN", MAIN).replace("VGG", "scenarios/layers/vgg16-v100.csv")
+        result = flopcast(*shlex.split(typed))
+        if result.returncode != int(code) or says not in result.stderr:
+            wrong.append((words, result.returncode, result.stderr))
+    assert wrong == []
 
 
 def test_a_foreign_file_becomes_an_answer_through_a_pipe():
@@ -213,7 +179,7 @@ def test_the_shell_completes(typed, offered):
         "COMP_CWORD": str(typed.count(" ")),
         "PATH": "",
     }
-    assert flopcast(env=words).stdout.split() == offered
+    assert started(env=words).stdout.split() == offered
 
 
 def test_not_fitting_names_what_would_help():
@@ -310,10 +276,10 @@ def test_any_terminal_width(columns):
 
 
 def test_a_terminal_without_unicode_gets_the_numbers():
-    result = flopcast("estimate", MAIN, env={"PYTHONIOENCODING": "ascii", "PATH": ""})
+    result = started("estimate", MAIN, env={"PYTHONIOENCODING": "ascii", "PATH": ""})
     assert result.returncode == 0
     assert "509 PFLOP/s" in result.stdout
-    assert flopcast("estimate", MAIN, "-s", "plan.dp=60", env={"PYTHONIOENCODING": "ascii", "PATH": ""}).returncode == 2
+    assert started("estimate", MAIN, "-s", "plan.dp=60", env={"PYTHONIOENCODING": "ascii", "PATH": ""}).returncode == 2
 
 
 def heed_interrupts():
@@ -411,21 +377,20 @@ SMALL = "scenarios/megatron-2021/18.4b.yaml"
 
 
 @pytest.mark.parametrize(
-    "set_up",
+    ("set_up", "verb"),
     [
-        "unset HOME XDG_CACHE_HOME XDG_CONFIG_HOME MPLCONFIGDIR",
-        "export HOME=/proc",
-        "export COLUMNS=40 TERM=dumb",
-        "export LC_ALL=C PYTHONIOENCODING=ascii PYTHONUTF8=0 PYTHONCOERCECLOCALE=0",
-        "cd $(mktemp -d); rmdir $PWD",
+        ("unset HOME XDG_CACHE_HOME XDG_CONFIG_HOME MPLCONFIGDIR", f"search {ROOT / SMALL} --top 1"),
+        ("export HOME=/proc", f"train {ROOT / MAIN} --json"),
+        ("export COLUMNS=40 TERM=dumb", f"search {ROOT / SMALL} --top 1"),
+        ("export LC_ALL=C PYTHONIOENCODING=ascii PYTHONUTF8=0 PYTHONCOERCECLOCALE=0", f"train {ROOT / MAIN}"),
+        ("cd $(mktemp -d); rmdir $PWD", f"estimate {ROOT / SMALL}"),
     ],
     ids=["no home", "no home to write to", "narrow", "no unicode", "no folder"],
 )
-def test_wherever_it_is_called_it_answers(set_up):
-    for verb in (f"estimate {ROOT / SMALL}", f"search {ROOT / SMALL} --top 1", f"train {ROOT / MAIN} --json"):
-        command = f"export PYTHONPATH={ROOT}; {set_up}; {sys.executable} -m sim {verb}"
-        result = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, check=False)
-        assert (result.returncode, result.stderr) == (0, b"")
+def test_wherever_it_is_called_it_answers(set_up, verb):
+    command = f"export PYTHONPATH={ROOT}; {set_up}; {sys.executable} -m sim {verb}"
+    result = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, check=False)
+    assert (result.returncode, result.stderr) == (0, b"")
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,6 @@
 
 import math
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -28,6 +26,7 @@ from sim.report.html.comparison import (
 from sim.specs.yaml12 import parse_yaml
 from sim.uncertainty import interval_factors, least_told_apart
 from tests.report.pages import can_be_heard, is_self_contained, shown_scenarios
+from tests.typed import typed
 
 ROOT = Path(__file__).parents[2]
 SCENARIO = "scenarios/gpt3-175b-1024-a100.yaml"
@@ -231,8 +230,7 @@ def test_the_command_compares_the_same_file_twice(tmp_path):
         "-s",
         "plan.microbatch_size=2",
     ]
-    command = [sys.executable, "-m", "sim", "report", *words, "-o", str(file)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    done = typed("report", *words, "-o", file)
     assert (done.returncode, done.stderr) == (0, "")
     text = is_self_contained(file.read_text())
     assert "gpt3-175b-1024-a100 with num_chunks=2, schedule=interleaved" in text

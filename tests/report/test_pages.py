@@ -6,7 +6,6 @@ import json
 import re
 import shutil
 import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -26,6 +25,7 @@ from sim.search.grid import price_grid, read_axes
 from sim.specs.writing import scenario_yaml
 from sim.specs.yaml12 import parse_yaml
 from tests.report.pages import can_be_heard, is_self_contained, shown_scenarios
+from tests.typed import typed
 
 ROOT = Path(__file__).parents[2]
 SCENARIO = ROOT / "scenarios" / "gpt3-175b-1024-a100.yaml"
@@ -168,8 +168,7 @@ def test_every_engine_has_a_report(engine):
 
 def test_the_command_writes_a_report(tmp_path):
     file = tmp_path / "report.html"
-    command = [sys.executable, "-m", "sim", "report", str(SCENARIO), "--no-search", "--no-sliders", "-o", str(file)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    done = typed("report", SCENARIO, "--no-search", "--no-sliders", "-o", file)
     assert (done.returncode, done.stderr) == (0, "")
     assert str(file) in done.stdout
     assert "Other plans" not in is_self_contained(file.read_text())
