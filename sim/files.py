@@ -172,7 +172,7 @@ def put(path: Path, write: Callable[[Path], object]) -> None:
 
 
 def reason(error: OSError) -> str:
-    """Why a file cannot be written; pyarrow says it at length."""
+    """Why a file cannot be written."""
     return os.strerror(error.errno) if error.errno else str(error).splitlines()[0]
 
 

@@ -400,7 +400,7 @@ def test_wherever_it_is_called_it_answers(set_up, verb):
         (f"report {SMALL} --no-search -o", "report.html"),
         (f"timeline {SMALL} --trace", "step.json"),
         (f"timeline {SMALL} --png", "step.png"),
-        (f"search {SMALL} --top 1 --save", "plans"),
+        (f"search {SMALL} --top 1 -o", "best.yaml"),
         ("schema -o", "schema.json"),
     ],
 )
@@ -410,10 +410,10 @@ def test_a_disk_that_is_too_small_is_one_line_and_leaves_nothing(verb, file, tmp
     assert result.returncode in (1, 2)
     assert "File too large" in result.stderr
     assert "Traceback" not in result.stderr
-    assert [path.name for path in tmp_path.rglob("*") if path.is_file() and path.name != "_search.json"] == []
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == []
     (tmp_path / "folder").mkdir()
-    result = flopcast(*verb.split(), str(tmp_path / "folder")) if "--save" not in verb else None
-    assert result is None or (result.returncode, result.stderr.count("Traceback")) == (2, 0)
+    result = flopcast(*verb.split(), str(tmp_path / "folder"))
+    assert (result.returncode, result.stderr.count("Traceback")) == (2, 0)
 
 
 def test_errors_may_have_nowhere_to_go():
@@ -475,7 +475,7 @@ def test_doctor_says_what_is_there_and_what_is_missing(monkeypatch, capsys):
     real = importlib.metadata.version
 
     def without(name):
-        if name in ("pyarrow", "scipy"):
+        if name in ("jupyter", "scipy"):
             raise importlib.metadata.PackageNotFoundError(name)
         return real(name)
 
@@ -483,4 +483,4 @@ def test_doctor_says_what_is_there_and_what_is_missing(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "160")
     with pytest.raises(SpecError, match="flopcast needs scipy; pip install scipy"):
         doctor()
-    assert "missing; pip install 'flopcast[search]'" in " ".join(capsys.readouterr().out.split())
+    assert "missing; pip install 'flopcast[notebooks]'" in " ".join(capsys.readouterr().out.split())

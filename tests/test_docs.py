@@ -35,7 +35,6 @@ LIGHTER = {
     "--seeds 20": "--seeds 2",
     "--png schedules.png": "--png schedules.png --schedules 1f1b,zb_v",
     "compare-schedules scenarios/gpt3-175b-1024-a100.yaml": f"compare-schedules {SMALL}",
-    "--gpus 64..4096 --cp 1,2,4,8 --overlaps --save": "--gpus 1024 --save",
     "--gpus 64..4096 --objective": "--gpus 512..1024 --objective",
     "scenarios/gpt-1t-3072-a100.yaml --rules --sensitivity": f"{TINY} --rules --sensitivity",
     "bandwidth=25..800Gbit/s": "bandwidth=25..50Gbit/s",
@@ -51,7 +50,7 @@ LIGHTER = {
 """Words of a command, and those that ask for less of the same; benchmarks/ and tests/search run the large ones."""
 HERE = {
     'Client("tcp://scheduler:8786")': "Client(processes=False, dashboard_address=None)",
-    "gpus=(64, 4096), overlaps=True": "gpus=(64, 128), overlaps=True",
+    'gpt3-175b-4096-a100.yaml"), "cluster': 'megatron-2021/1.7b.yaml"), "cluster',
 }
 """What a page takes from the reader's cluster, and what stands in for it on this machine."""
 

@@ -137,17 +137,17 @@ def test_every_package_is_on_the_map() -> None:
 
 
 RULES = {
-    "end_of_step": ("sim.engines.closed_form", "sim.search.layered_bounds", "sim.search.prices.units",
+    "end_of_step": ("sim.engines.closed_form", "sim.search.layered_bounds", "sim.search.prices.formula",
                     "sim.search.schedules.order_times"),
     "exposed_reduction": ("sim.engines.step_end",),
     "exposed_gather": ("sim.engines.program", "sim.engines.step_end", "sim.search.schedules.order_times"),
     "step_end": ("sim.engines.step_end",),
     "without_flush": ("sim.engines.timeline", "sim.search.schedules.order_times"),
-    "once_a_step": ("sim.pricing.stages", "sim.search.layered_bounds", "sim.search.prices.units",
+    "once_a_step": ("sim.pricing.stages", "sim.search.layered_bounds", "sim.search.prices.formula",
                     "sim.search.schedules.lower_bounds", "sim.search.schedules.order_times"),
-    "price_stages": ("sim.pricing.stages", "sim.search.layered_bounds", "sim.search.prices.units",
+    "price_stages": ("sim.pricing.stages", "sim.search.layered_bounds", "sim.search.prices.formula",
                      "sim.search.schedules.lower_bounds", "sim.search.schedules.order_times"),
-    "peak_memory": ("sim.estimate", "sim.search.layered_bounds", "sim.search.prices.units",
+    "peak_memory": ("sim.estimate", "sim.search.layered_bounds", "sim.search.prices.formula",
                     "sim.search.schedules.lower_bounds", "sim.search.schedules.order_times"),
 }  # fmt: skip
 """Rules of the cost model that stand once, and who calls them."""

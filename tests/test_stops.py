@@ -55,7 +55,6 @@ def test_an_interrupt_while_a_class_is_made_is_one():
 
 @pytest.mark.parametrize("kind", damage.SAVED)
 def test_what_is_damaged_is_not_believed(kind):
-    pytest.importorskip("pyarrow")
     assert [(what, fault) for what, fault in damage.faults(kind, 12, 3) if fault] == []
 
 

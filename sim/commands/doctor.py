@@ -12,7 +12,6 @@ from sim.errors import SpecError
 EXTRAS = {
     "torch": "measure this machine, and train a small model for real",
     "notebooks": "the notebooks, with their sliders",
-    "search": "searches that save their table",
 }
 """Extras for users, and what they are for."""
 _REQUIREMENT = re.compile(r"([\w.-]+)(.*?)(?:;\s*extra\s*==\s*['\"](\w+)['\"])?$")

@@ -21,6 +21,7 @@ from sim.commands.search_options import (
     read_fields,
     read_limit,
     read_ways,
+    refuse_gone,
 )
 from sim.errors import InfeasiblePlan, SpecError
 
@@ -102,10 +103,8 @@ def search(
         typer.Option(metavar="FIELD=VALUE", help="Why not a plan with these fields: plan.tp=4; own: the scenario's."),
     ] = None,
     profile: ProfileOption = None,
-    jobs: Annotated[int | None, typer.Option(help="Processes that price; as many as pay if not given.")] = None,
-    save: Annotated[
-        Path | None, typer.Option(help="Folder for the table of all plans, in Parquet; an interrupted search goes on.")
-    ] = None,
+    jobs: Annotated[str | None, typer.Option(hidden=True)] = None,
+    save: Annotated[str | None, typer.Option(hidden=True)] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the best plan as a scenario.")] = None,
     export_to: Annotated[
         str | None,
@@ -124,6 +123,7 @@ def search(
     from sim.search.explain import check_fields
     from sim.specs import load_scenario
 
+    refuse_gone(save=save, jobs=jobs)
     if more_fields and not why:
         raise SpecError(f"{more_fields[0]!r} belongs to no option; write --why {' '.join(more_fields)}")
     schedules = schedules or ("all" if others else None)
@@ -139,13 +139,11 @@ def search(
             "--sweep": bool(sweep) and fields,
         },
         {
-            "--save": save is not None,
-            "--jobs": jobs is not None,
             "--top": top != TOP,
             "--figure": fields and figure is not None,
         },
     )
-    check_numbers(top=top, jobs=jobs, max_gpus=max_gpus, batch=batch)
+    check_numbers(top=top, max_gpus=max_gpus, batch=batch)
     check_files(
         {"--sweep": bool(sweep), "--sensitivity": sensitivity, "--pareto": pareto}, None if fields else figure, output
     )
@@ -191,7 +189,7 @@ def search(
         _sweep(given, sweep, options, figure, as_json)
         return
     with progress_bar("plans priced") as progress:
-        result = run(given, top=top, progress=progress, jobs=jobs, save=save, require_fit=schedules is None, **options)
+        result = run(given, top=top, progress=progress, require_fit=schedules is None, **options)
     if schedules is not None and result.finished:  # who stops the one does not begin the other
         with progress_bar("schedules searched") as progress:
             result = search_schedules(result, schedules, progress=progress)

@@ -13,6 +13,28 @@ OWN = "own"
 """In --why: the scenario's own plan, so that the fields beside it are changes of that and nothing is left free."""
 
 
+GONE = {
+    "save": "a whole search takes seconds, so ask again with --objective, --why or --pareto; in Python "
+    "search(scenario).to_frame() is the table of all plans, which pandas writes as Parquet or CSV",
+    "jobs": "one core prices a million plans a second; sim.parallel.map_over puts scenarios, seeds or the points of "
+    "a sweep on any executor of concurrent.futures",
+}
+"""Options of earlier releases, and what to do instead."""
+
+
+def refuse_gone(**given: str | None) -> None:
+    """Refuse options of earlier releases.
+
+    Raises
+    ------
+    SpecError
+        Names one, and what to do instead.
+    """
+    for name, value in given.items():
+        if value is not None:
+            raise SpecError(f"--{name} is gone: {GONE[name]}")
+
+
 def read_limit(text: str) -> float:
     """Memory that a plan may use of a GPU. [bytes]"""
     from sim.units import parse

@@ -42,20 +42,17 @@ def search_view(result: SearchResult, own: Text | None = None, width: int = 80) 
 
 def _heading(result: SearchResult) -> Text:
     scenario = result.space.scenario
-    now = result.plans_priced - result.plans_restored
-    saved = f"{result.plans_restored:,} plans read from {result.folder}, " if result.plans_restored else ""
     took = f"{show_time(result.elapsed_s)} ({result.plans_per_s:,.0f} a second)"
     given = f" and {result.plans_given_room:,} ways to make room for some" if result.plans_given_room else ""
-    priced = f"{now:,} plans{given} priced and memory-checked in {took}, " if now else ""
+    priced = f"{result.plans_priced:,} plans{given} priced and memory-checked in {took}"
     said = title(scenario.name, f"  {scenario.model.name}, best plans by {result.objective.replace('_', ' ')}\n")
     fit = f"{result.plans_feasible:,} fit in {show(result.memory_limit_bytes, 'B')} a GPU"
-    said.append(f"{priced}{saved}{fit}; {_confirmed(result)}", style="dim")
+    said.append(f"{priced}, {fit}; {_confirmed(result)}", style="dim")
     if not result.finished:
         looked = f"only {result.plans_priced:,} of {result.space.num_plans:,} plans were looked at"
         if result.plans_priced == result.space.num_plans:
             looked = f"all plans were priced, but only the best {result.confirmed} run on the exact engine"
-        goes_on = "; the same command goes on" if result.folder else ""
-        said.append(f"\ninterrupted: {looked}; better ones may be among the rest{goes_on}", style="bold red")
+        said.append(f"\ninterrupted: {looked}; better ones may be among the rest", style="bold red")
     return said
 
 
@@ -119,7 +116,7 @@ def pareto_view(result: SearchResult, most: int = 30) -> Group:
         return Group(title("Pareto front"), "No plan that is priced fits.")
     # Evenly over the front where it is longer than a screen.
     shown = front[np.unique(np.linspace(0, len(front) - 1, min(most, len(front))).round().astype(int))]
-    plans, priced = [each.plan for each in result.scenarios_at(shown)], result.prices.at(shown)
+    plans, priced = [each.plan for each in result.scenarios_at(shown)], result.prices.take(shown)
     names = fields_for(result.space.scenario.model)
     steps, cost = run_cost(result.space.scenario)
     own = differing(plans, names)

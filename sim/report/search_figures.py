@@ -96,7 +96,7 @@ def draw_pareto(result: SearchResult, width_in: float = WIDTH) -> Any:
     figure = new_figure(width_in if len(sizes) > 1 else 0.8 * width_in, 4.8)
     panels = figure.subplots(1, 2 if len(sizes) > 1 else 1, squeeze=False)[0]
     seconds, nbytes = result.step_time_s, result.memory_bytes / 1e9
-    fits = np.flatnonzero(result.fits())
+    fits = np.flatnonzero(result.fits)
     fits = fits[:: max(1, len(fits) // CLOUD)]
     left = panels[0]
     shown = fits[seconds[fits] < 4 * seconds[front].max()]

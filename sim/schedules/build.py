@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import lcm
 from typing import Any
 
@@ -59,8 +59,17 @@ def build_order(
 
 
 @lru_cache(maxsize=128)
-def _build(name: str, num_ranks: int, num_chunks: int, num_microbatches: int, *, fold: bool, **options: Any) -> Order:
-    """`build_order`, remembered."""
+def _build(
+    name: str,
+    num_ranks: int,
+    num_chunks: int,
+    num_microbatches: int,
+    *,
+    fold: bool,
+    keep: int | None = None,
+    **options: Any,
+) -> Order:
+    """`build_order`, remembered; with `keep` micro-batches, about, in the arrays of a folded order."""
     chosen = get_schedule(name)
     given = {option: value for option, value in options.items() if value is not None}
     _check(chosen, num_ranks, num_chunks, num_microbatches, given)
@@ -68,7 +77,7 @@ def _build(name: str, num_ranks: int, num_chunks: int, num_microbatches: int, *,
     unit = given.get("slices", 1)
     num_stages = given.get("stages", num_ranks * num_chunks)
     if chosen.asynchronous:
-        return _stream(chosen, num_ranks, num_microbatches, fold, given)
+        return _stream(chosen, num_ranks, num_microbatches, fold, keep, given)
 
     most = MOST_ACTIONS // PLACING if given.get("times") else MOST_ACTIONS
 
@@ -104,12 +113,25 @@ def _build(name: str, num_ranks: int, num_chunks: int, num_microbatches: int, *,
             return part(2 * keep)
         cuts, seen, depth = aligned
         times = (num_microbatches - keep) // period
-        fold = Fold(period, times, cuts, found[1], seen, depth, keep, part)
+        again = partial(_rebuilt, name, num_ranks, num_chunks, num_microbatches, tuple(given.items()))
+        fold = Fold(period, times, cuts, found[1], seen, depth, keep, again)
         return folded(order, fold, num_microbatches * unit)
 
     if fold and period:
-        return part(STEADY * max(period, num_ranks))
+        return part(keep or STEADY * max(period, num_ranks))
     return build(num_microbatches)
+
+
+def _rebuilt(
+    name: str,
+    num_ranks: int,
+    num_chunks: int,
+    num_microbatches: int,
+    options: tuple[tuple[str, Any], ...],
+    keep: int,
+) -> Order:
+    """A folded order with about `keep` micro-batches in its arrays: what an order takes along to other processes."""
+    return _build.__wrapped__(name, num_ranks, num_chunks, num_microbatches, fold=True, keep=keep, **dict(options))
 
 
 def _align(order: Order, cuts: np.ndarray, lengths: np.ndarray, seen: int) -> tuple[np.ndarray, int, int] | None:
@@ -141,6 +163,13 @@ def build_replicated(
     """
     if not replicas or min(replicas) < 1:
         raise ScheduleError(f"every stage has one worker or more, not {list(replicas)}")
+    return _replicated(tuple(replicas), alive, rounds, None, fold)
+
+
+def _replicated(
+    replicas: tuple[int, ...], alive: Sequence[int] | None, rounds: int, keep: int | None, fold: bool = True
+) -> Order:
+    """`build_replicated`, with `keep` micro-batches in the arrays of a folded order."""
     copies = lcm(*replicas)
     most = noam(replicas) if alive is None else alive
     if 2 * copies * len(replicas) * STEADY * sum(replicas) > MOST_ACTIONS:
@@ -152,17 +181,21 @@ def build_replicated(
     def rows(rounds: int) -> list[Row]:
         return round_robin(replicas, most, copies * rounds)
 
-    return _endless("pipedream", rows, len(replicas) * copies, copies, copies, fold, rounds)
+    again = partial(_replicated, replicas, alive, rounds) if fold else None
+    return _endless("pipedream", rows, len(replicas) * copies, copies, copies, again, keep, rounds)
 
 
-def _stream(chosen: Schedule, num_ranks: int, num_microbatches: int, fold: bool, given: dict[str, Any]) -> Order:
+def _stream(
+    chosen: Schedule, num_ranks: int, num_microbatches: int, fold: bool, keep: int | None, given: dict[str, Any]
+) -> Order:
     """Some batches of an asynchronous order; folded, a step is the last of them."""
+    again = partial(_rebuilt, chosen.name, num_ranks, 1, num_microbatches, tuple(given.items())) if fold else None
     batches = given.pop("batches", STREAM)
 
     def rows(batches: int) -> list[Row]:
         return chosen.rows(num_ranks, 1, num_microbatches, **{**given, "batches": batches})
 
-    return _endless(chosen.name, rows, num_ranks, 1, num_microbatches, fold, batches)
+    return _endless(chosen.name, rows, num_ranks, 1, num_microbatches, again, keep, batches)
 
 
 def _endless(
@@ -171,10 +204,17 @@ def _endless(
     num_stages: int,
     copies: int,
     num_microbatches: int,
-    fold: bool,
+    again: Callable[[int], Order] | None,
+    keep: int | None,
     batches: int,
 ) -> Order:
-    """An order of batches without flush, from the rows of so many batches; folded, a step is the last of them."""
+    """An order of batches without flush, from the rows of so many batches; folded, a step is the last of them.
+
+    Parameters
+    ----------
+    again : callable, optional
+        Makes it with another number of micro-batches in its arrays. None: it is not folded.
+    """
 
     def part(keep: int) -> Order:
         batches = -(-keep // num_microbatches)
@@ -185,11 +225,12 @@ def _endless(
         if found is None or aligned is None:
             return part(2 * keep)
         cuts, seen, depth = aligned
-        fold = Fold(num_microbatches, 0, cuts, found[1], seen, depth, keep, part, endless=True)
+        assert again is not None
+        fold = Fold(num_microbatches, 0, cuts, found[1], seen, depth, keep, again, endless=True)
         return folded(order, fold, num_microbatches)
 
-    if fold:
-        return part(num_microbatches * (batches + 1))
+    if again is not None:
+        return part(keep or num_microbatches * (batches + 1))
     return make_order(name, rows(batches), num_stages, num_microbatches * batches, copies=copies)
 
 

@@ -1,7 +1,7 @@
 """Floor 5, answer: which plan to run, out of every plan there is.
 
-`search` lists the plans (`plans`), prices them (`prices`), keeps the table (`table`, `saved`) and runs the best on the
-exact engine (`confirm`); `schedules` finds the best plan of schedules that have no formula. The rest is what is asked
+`search` lists the plans (`plans`), prices them into a table (`prices`, `queries`) and runs the best on the exact engine
+(`confirm`); `schedules` finds the best plan of schedules that have no formula. The rest is what is asked
 of a result: `queries` of its table, `explain` and `comparison` (why not another plan), `sensitivity`, `rules`, `sweep`;
 `grid` changes the scenario's own plan without looking for a better one.
 """
@@ -12,7 +12,7 @@ from sim.search.comparison import Step, steps_between
 from sim.search.explain import PlanRank, Why, rank_plan, why_not
 from sim.search.plans.columns import Category
 from sim.search.plans.space import Space, build_space
-from sim.search.prices.units import price_all
+from sim.search.prices.formula import price_all
 from sim.search.result import SearchResult
 from sim.search.rules import Rules, megatron_rules
 from sim.search.schedules.by_schedule import schedules_named, search_schedules

@@ -37,8 +37,8 @@ MOST_RUNS = 40
 
 def confirmed_already(result: SearchResult) -> dict[int, Candidate]:
     """The search's best plans, which the exact engine has run, by place."""
-    places = result.places_of([each.scenario for each in result.best])
-    return {place: each for place, each in zip(places, result.best, strict=True) if place is not None}
+    places = [(result.place_of(each.scenario), each) for each in result.best]
+    return {place: each for place, each in places if place is not None}
 
 
 def best_of(result: SearchResult, named: Fields, known: dict[int, Candidate]) -> tuple[Selection, Candidate | None]:

@@ -24,8 +24,6 @@ MOST_RUNS = 200
 """Plans that a search runs at most unless told otherwise: a second or two, and ten times what a proof has taken."""
 COPIES = 4
 """Plans that are run once, as they differ in a ZeRO stage without effect only, at most."""
-_AT_ONCE = 8
-"""Plans looked up in the table at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +101,7 @@ def run_named(
     here, ceiling = result, None
     while True:
         here = here.with_room(1, named, ceiling)
-        chosen = here.select([named], few_for(most))[0]
+        chosen = here.select(named, few_for(most))
         found = run_best(here, chosen.best, 1, most, own)
         known |= {place: each for place, each in own.items() if place < result.plans_priced}
         worth = found.best[0].worth(result.objective) if found.best else 0.0
@@ -119,8 +117,7 @@ def few_for(runs: int) -> int:
 
 def so_far(result: SearchResult, places: Array, ran: list[Candidate]) -> Confirmed:
     """What is known when `run_best` was interrupted after these."""
-    rest = result.prices.at(places[len(ran) : len(ran) + 1])
-    bound = float(result.score(rest)[0]) if len(places) > len(ran) else None
+    bound = float(result.score(places[len(ran) : len(ran) + 1])[0]) if len(places) > len(ran) else None
     return Confirmed(_in_order(result, ran), len(ran), bound)
 
 
@@ -140,16 +137,12 @@ class _Priced:
 
 
 def _priced(result: SearchResult, places: Array) -> Iterator[tuple[int, _Priced]]:
-    seen = set()
-    for begin in range(0, len(places), _AT_ONCE):
-        here = places[begin : begin + _AT_ONCE]
-        block = result.prices.at(here)
-        columns = (block.row, block.category, block.step_time_s, block.memory_bytes, result.score(block))
-        for place, row, category, *numbers in zip(here.tolist(), *(each.tolist() for each in columns), strict=True):
-            unsharded = replace(result.categories[category], zero_stage=0)
-            same = (row, unsharded, *(float(f"{number:.12g}") for number in numbers))
-            if same in seen:
-                continue
+    seen, some = set(), result.prices.take(places)
+    columns = (some.row, some.category, some.step_time_s, some.memory_bytes, result.score_of(some))
+    for place, row, category, *numbers in zip(places.tolist(), *(each.tolist() for each in columns), strict=True):
+        unsharded = replace(result.categories[category], zero_stage=0)
+        same = (row, unsharded, *(float(f"{number:.12g}") for number in numbers))
+        if same not in seen:
             seen.add(same)
             yield place, _Priced(result, place, *numbers)
 

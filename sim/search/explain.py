@@ -172,14 +172,14 @@ def _steps_to_best(result: SearchResult, answer: Estimate) -> tuple[Step, ...]:
 
 def _ranks(result: SearchResult, scenario: Scenario) -> tuple[RankAmong, ...]:
     """Ranks of a plan among all plans and those of KINDS; without a rank where it was not priced or does not fit."""
-    score = result.score_of(scenario)
+    score = result.worth_of(scenario)
     named = [{name: getattr(scenario.plan, name) for name in fields} for fields in KINDS.values()]
-    everything, *shares = result.select([{}, *named], 1, -np.inf if score is None else score)
+    shares = [result.select(fields, 1, -np.inf if score is None else score) for fields in ({}, *named)]
     known = confirmed_already(result)
     bests = [result.best[0], *(best_of(result, fields, known)[1] for fields in named)]
     return tuple(
         RankAmong(kind, None if score is None else share.better + 1, share.fit, best)
-        for kind, share, best in zip(("in all", *KINDS), (everything, *shares), bests, strict=True)
+        for kind, share, best in zip(("in all", *KINDS), shares, bests, strict=True)
         if best is not None
     )
 

@@ -1,7 +1,7 @@
-"""What is asked of a table of priced plans: which have given fields, the best few, counts, ranks, the Pareto front.
+"""What is asked of the table of priced plans: which have given fields, the best few, counts, ranks, the Pareto front.
 
-Every question goes through the table a block at a time, so that a search of millions of plans answers without all of
-them in memory. A *place* counts through all plans that were priced.
+The table has four columns (`sim.search.prices.formula.Priced`): category, row, step time and memory. A *place* is a
+row of it. Fields of plans are looked up in the space, as whole columns where a question needs them.
 """
 
 from __future__ import annotations
@@ -13,17 +13,20 @@ from typing import Any
 
 import numpy as np
 
-from sim.arrays import Array
+from sim.arrays import Array, Bools, Floats, Ints
 from sim.errors import SpecError, nearest
 from sim.search.plans.columns import OVERLAPS, SCHEDULES, Category
 from sim.search.plans.space import Space, base_plan, sharding_fields
-from sim.search.table import CHOICES, FIELDS, NUMBERS, ROOM, Priced, PriceTable, frame_of, join, value_of
+from sim.search.prices.formula import Priced
+from sim.search.table import CHOICES, FIELDS, NUMBERS, ROOM, value_of
 from sim.specs import ParallelPlan, Scenario
 from sim.specs.modules import as_names
 from sim.work.recompute import recompute_word
 
 Fields = Mapping[str, Any]
 """Fields of a plan, each with its value or a tuple of values, such as {"tp": 4, "zero_stage": (0, 1)}; {} is any."""
+PLANS_AT_ONCE = 1_000_000
+"""Plans of the table that a question looks at together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +42,7 @@ class Selection:
     priced: int
     fit: int
     better: int
-    best: Array
+    best: Ints
     leanest: int | None
 
 
@@ -49,67 +52,64 @@ class PricedPlans:
 
     objective : of `sim.search.candidate.OBJECTIVES`.
     memory_limit_bytes : that a plan may take of a GPU. [bytes]
+    categories : the space's, and those that only plans have for which room was made.
+    prices : the table.
     """
 
     space: Space
     objective: str
     memory_limit_bytes: float
-    prices: PriceTable
+    categories: tuple[Category, ...]
+    prices: Priced
 
     @property
-    def categories(self) -> tuple[Category, ...]:
-        """Of all plans: the space's, and those that only plans have for which room was made."""
-        return (*self.space.categories, *self.prices.more_categories)
+    def category(self) -> Ints:
+        """Of every place, which of `categories`."""
+        return self.prices.category
 
-    def blocks(self) -> Iterator[Priced]:
-        """The prices, some at a time."""
-        return self.prices.blocks()
+    @property
+    def row(self) -> Ints:
+        """Of every place, which row of `space.columns`."""
+        return self.prices.row
+
+    @property
+    def step_time_s(self) -> Floats:
+        """Of every place, by the closed form. [s]"""
+        return self.prices.step_time_s
+
+    @property
+    def memory_bytes(self) -> Floats:
+        """Of every place, of the fullest GPU. [bytes]"""
+        return self.prices.memory_bytes
 
     @cached_property
-    def _all(self) -> Priced:
-        return join(list(self.blocks()))
+    def fits(self) -> Bools:
+        """Which plans fit in memory."""
+        return np.asarray(self.prices.memory_bytes <= self.memory_limit_bytes)
 
-    @property
-    def category(self) -> Array:
-        """Of every place, which of `categories`. Holds all places in memory, as the next three do."""
-        return self._all.category
+    def score(self, places: Any = slice(None)) -> Array:
+        """What the objective makes smallest, of some plans or all; step times are equal to the nanosecond."""
+        return self.score_of(self.prices.take(places))
 
-    @property
-    def row(self) -> Array:
-        """Of every place, which row of `space.columns`."""
-        return self._all.row
-
-    @property
-    def step_time_s(self) -> Array:
-        """Of every place, by the closed form. [s]"""
-        return self._all.step_time_s
-
-    @property
-    def memory_bytes(self) -> Array:
-        """Of every place, of the fullest GPU. [bytes]"""
-        return self._all.memory_bytes
-
-    def fits(self, block: Priced | None = None) -> Array:
-        """Which plans of a block, or of all places, fit in memory."""
-        within: Array = (self._all if block is None else block).memory_bytes <= self.memory_limit_bytes
-        return within
-
-    def score(self, block: Priced | None = None) -> Array:
-        """What the objective makes smallest, over a block or all places; step times are equal to the nanosecond."""
-        block = self._all if block is None else block
+    def score_of(self, priced: Priced) -> Array:
+        """What the objective makes smallest, of plans that need not be in the table."""
         if self.objective == "memory_headroom":
-            return block.memory_bytes
-        seconds: Array = np.round(block.step_time_s, 9)
-        return seconds * self.space.gpus_of(block.row) if self.objective == "cost" else seconds
+            return priced.memory_bytes
+        seconds: Array = np.round(priced.step_time_s, 9)
+        return seconds * self.space.gpus_of(priced.row) if self.objective == "cost" else seconds
 
-    def score_of(self, scenario: Scenario) -> float | None:
-        """Score of one plan; None where it was not priced or does not fit."""
-        place = self.place_of(scenario)
-        own = None if place is None else self.prices.at(np.array([place]))
-        return float(self.score(own)[0]) if own is not None and self.fits(own)[0] else None
+    def having(self, fields: Fields, here: slice = slice(None)) -> Ints:
+        """Places of the plans that have some fields, of all or of a slice of the table."""
+        rows, categories = self.masks(fields)
+        found = np.flatnonzero(rows[self.row[here]] & categories[self.category[here]])
+        return np.asarray(found + (here.start or 0))
 
-    def select(self, several: Sequence[Fields], few: int | None = 40, than: float = -np.inf) -> list[Selection]:
-        """The plans with each of several sets of fields, in one walk through the table.
+    def _slices(self) -> Iterator[slice]:
+        """The table in pieces, so that what a question computes of plans takes tens of megabytes."""
+        return (slice(begin, begin + PLANS_AT_ONCE) for begin in range(0, len(self.prices), PLANS_AT_ONCE))
+
+    def select(self, fields: Fields | None = None, few: int | None = 40, than: float = -np.inf) -> Selection:
+        """The plans with some fields.
 
         Parameters
         ----------
@@ -123,31 +123,24 @@ class PricedPlans:
         SpecError
             A field that a search does not vary.
         """
-        masks = [self.masks(fields) for fields in several]
-        counts = np.zeros((len(several), 3), dtype=int)  # priced, fit, better
-        best = [[np.empty((3, 0))] for _ in several]  # score, bytes, place
-        leanest: list[tuple[float, int | None]] = [(np.inf, None) for _ in several]
-        for begin, block in self._placed():
-            fits, score = self.fits(block), self.score(block)
-            for number, (rows, categories) in enumerate(masks):
-                which = np.flatnonzero(rows[block.row] & categories[block.category])
-                if not len(which):
-                    continue
-                lean = int(which[np.argmin(block.memory_bytes[which])])
-                least = (float(block.memory_bytes[lean]), begin + lean)
-                leanest[number] = min(leanest[number], least, key=lambda found: found[0])
-                here = which[fits[which]]
-                counts[number] += len(which), len(here), np.count_nonzero(score[here] < than)
-                if few is not None and len(here) > few:
-                    here = here[score[here] <= np.partition(score[here], few - 1)[few - 1]]
-                best[number].append(np.array([score[here], block.memory_bytes[here], begin + here]))
-                if few is not None:
-                    best[number] = [_in_order(best[number])[:, :few]]
-        places = [_in_order(found)[2].astype(np.int64) for found in best]
-        return [
-            Selection(priced, fit, better, found, lean)
-            for (priced, fit, better), found, (_, lean) in zip(counts.tolist(), places, leanest, strict=True)
-        ]
+        counts, leanest, best = np.zeros(3, dtype=int), None, np.empty((3, 0))
+        for here in self._slices():
+            which = self.having(fields or {}, here)
+            if not len(which):
+                continue
+            lean = int(which[self.memory_bytes[which].argmin()])
+            if leanest is None or self.memory_bytes[lean] < self.memory_bytes[leanest]:
+                leanest = lean
+            some = which[self.fits[which]]
+            score = self.score(some)
+            counts += len(which), len(some), np.count_nonzero(score < than)
+            if few is not None and len(some) > few:
+                near = score <= np.partition(score, few - 1)[few - 1]
+                some, score = some[near], score[near]
+            best = np.concatenate([best, [score, self.memory_bytes[some], some]], axis=1)
+            best = best[:, np.lexsort(best[::-1])][:, :few]
+        priced, fit, better = counts.tolist()
+        return Selection(priced, fit, better, best[2].astype(np.int64), leanest)
 
     def values(self, names: Sequence[str], fields: Fields | None = None, fitting: bool = False) -> dict[str, list[Any]]:
         """Which values fields of the plans with some fields have, each in order.
@@ -159,102 +152,87 @@ class PricedPlans:
         fitting : bool
             Only of plans that fit in memory.
         """
-        rows, categories = self.masks(fields or {})
-        seen_rows, seen_categories = np.zeros_like(rows), np.zeros_like(categories)
-        for block in self.blocks():
-            which = rows[block.row] & categories[block.category]
-            if fitting:
-                which &= self.fits(block)
-            seen_rows[block.row[which]] = seen_categories[block.category[which]] = True
-        there = [each for each, seen in zip(self.categories, seen_categories, strict=True) if seen]
+        rows, categories = (np.zeros(len(each), dtype=bool) for each in (self.space.columns, self.categories))
+        for here in self._slices():
+            which = self.having(fields or {}, here)
+            which = which[self.fits[which]] if fitting else which
+            rows[self.row[which]] = categories[self.category[which]] = True
+        there = [self.categories[number] for number in np.flatnonzero(categories).tolist()]
         found: dict[str, list[Any]] = {}
         for name in names:
             if name in (*CHOICES, *ROOM):
                 found[name] = sorted({self.value_of(each, name) for each in there})
             else:
-                numbers = np.unique(getattr(self.space.columns, name)[seen_rows]).tolist()
+                numbers = np.unique(getattr(self.space.columns, name)[rows]).tolist()
                 found[name] = [SCHEDULES[each] for each in numbers] if name == "schedule" else numbers
         return found
 
-    def ranking(self, most: int | None = None) -> Array:
-        """Places of the plans that fit, best first; of equals the one that needs least memory.
+    def ranking(self, most: int | None = None) -> Ints:
+        """Places of the plans that fit, best first, at most so many; of equals the one that needs least memory."""
+        return self.select({}, most).best
 
-        Parameters
-        ----------
-        most : int, optional
-            Only so many, found without all places in memory.
-        """
-        return self.select([{}], most)[0].best
+    def worth_of(self, scenario: Scenario) -> float | None:
+        """Score of one plan; None where it was not priced or does not fit."""
+        place = self.place_of(scenario)
+        return None if place is None or not self.fits[place] else float(self.score(np.array([place]))[0])
 
     def rank_of(self, scenario: Scenario) -> int | None:
         """1 for the best of the plans that fit, equals share a rank; None where the plan is not among them."""
-        score = self.score_of(scenario)
-        return None if score is None else self.select([{}], 1, score)[0].better + 1
+        score = self.worth_of(scenario)
+        return None if score is None else self.select({}, 1, score).better + 1
 
-    def pareto(self, fields: Fields | None = None) -> Array:
+    def pareto(self, fields: Fields | None = None) -> Ints:
         """Places of the plans with some fields that fit and that no other beats in step time, memory and GPUs."""
-        rows, categories = self.masks(fields or {})
-        front = np.empty((4, 0))  # seconds, bytes, GPUs, place
-        for begin, block in self._placed():
-            here = np.flatnonzero(rows[block.row] & categories[block.category] & self.fits(block))
-            some = block.take(here)
-            new = [some.step_time_s, some.memory_bytes, self.space.gpus_of(some.row), begin + here]
-            front = np.concatenate([front, new], axis=1)
-            front = front[:, pareto_front(*front[:3])]
-        places: Array = front[3].astype(np.int64)
-        return places
+        front = np.empty(0, dtype=np.int64)
+        for here in self._slices():
+            which = self.having(fields or {}, here)
+            front = np.concatenate([front, which[self.fits[which]]])
+            some = self.prices.take(front)
+            front = front[pareto_front(some.step_time_s, some.memory_bytes, self.space.gpus_of(some.row))]
+        return front
 
     def scenario_at(self, place: int) -> Scenario:
         """The plan at a place."""
-        return self.scenarios_at(np.array([place]))[0]
+        row, category = int(self.prices.row[place]), int(self.prices.category[place])
+        return self.space.scenario_of(row, self.categories[category])
 
     def scenarios_at(self, places: Array) -> list[Scenario]:
         """The plans at some places."""
-        found = self.prices.at(places)
-        return [
-            self.space.scenario_of(row, self.categories[category])
-            for row, category in zip(found.row.tolist(), found.category.tolist(), strict=True)
-        ]
+        return [self.scenario_at(place) for place in places.tolist()]
 
     def place_of(self, scenario: Scenario) -> int | None:
         """At which place a plan is; None where it was not priced."""
-        return self.places_of([scenario])[0]
-
-    def places_of(self, scenarios: Sequence[Scenario]) -> list[int | None]:
-        """At which places several plans are, in one walk through the table."""
-        wanted = [self._row_of(each) for each in scenarios]
-        found: list[int | None] = [None] * len(wanted)
-        for begin, block in self._placed():
-            for number, one in enumerate(wanted):
-                if one is not None and found[number] is None:
-                    here = np.flatnonzero((block.row == one[0]) & (block.category == one[1]))
-                    found[number] = begin + int(here[0]) if len(here) else None
-        return found
+        wanted = self._row_of(scenario)
+        if wanted is None:
+            return None
+        here = np.flatnonzero((self.prices.row == wanted[0]) & (self.prices.category == wanted[1]))
+        return int(here[0]) if len(here) else None
 
     def to_frame(self) -> Any:
         """Every plan that was priced as a pandas table, with its price by the closed form: those that fit first, each
         part best first. [s], [bytes]"""
-        fits = self.fits()
-        order = np.lexsort((self.memory_bytes, self.score(), ~fits))
-        some = self._all.take(order)
-        frame = frame_of(self.space, some, self.prices.more_categories)
-        names = ["num_gpus", *NUMBERS, "schedule", *CHOICES]
-        frame = frame[[*names, "step_time_s", "memory_bytes"]].astype({"schedule": "str", "recompute": "str"})
-        if self.prices.more_categories:
-            room = [name for name in ROOM if len({self.value_of(each, name) for each in self.categories}) > 1]
-            for place, name in enumerate(room):
-                words = [_word(self.value_of(each, name)) for each in self.categories]
-                frame.insert(len(names) + place, name, np.array(words)[some.category])
-        return frame.assign(fits=fits[order])
+        import pandas as pd
 
-    def _placed(self) -> Iterator[tuple[int, Priced]]:
-        """Every block with the place at which it begins."""
-        begin = 0
-        for block in self.blocks():
-            yield begin, block
-            begin += len(block)
+        fits = self.fits
+        order = np.lexsort((self.prices.memory_bytes, self.score(), ~fits))
+        some, columns = self.prices.take(order), self.space.columns
+        varied = [name for name in ROOM if len({self.value_of(each, name) for each in self.categories}) > 1]
+        words = {
+            name: np.array([_word(self.value_of(each, name)) for each in self.categories])
+            for name in (*CHOICES, *varied)
+        }
+        return pd.DataFrame(
+            {
+                **{name: getattr(columns, name)[some.row] for name in ("num_gpus", *NUMBERS)},
+                "schedule": np.array(SCHEDULES)[columns.schedule[some.row]],
+                **{name: of_categories[some.category] for name, of_categories in words.items()},
+                "step_time_s": some.step_time_s,
+                "memory_bytes": some.memory_bytes,
+                "fits": fits[order],
+            }
+        )
 
-    def masks(self, fields: Fields) -> tuple[Array, Array]:
+    def masks(self, fields: Fields) -> tuple[Bools, Bools]:
         """Which rows and which categories of the space have these fields."""
         rows, categories = np.ones(len(self.space.columns), bool), np.ones(len(self.categories), bool)
         for name, value in fields.items():
@@ -326,10 +304,3 @@ def pareto_front(seconds: Array, nbytes: Array, gpus: Array) -> Array:
         front += here.tolist()
         kept = np.concatenate([kept, np.stack([seconds[here], nbytes[here]], axis=1)])
     return np.array(front, dtype=np.int64)
-
-
-def _in_order(parts: list[Array]) -> Array:
-    """Columns of (score, bytes, place), sorted by the first, then the second, then the third."""
-    whole = np.concatenate(parts, axis=1)
-    ordered: Array = whole[:, np.lexsort(whole[::-1])]
-    return ordered

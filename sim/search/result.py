@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -34,8 +33,7 @@ class SearchResult(PricedPlans, NotebookDisplay):
     best : by the objective on the exact engine, of the closed form's best.
     finished : False where it was interrupted; then only `plans_priced` of `space.num_plans` were looked at, or, where
         these are all, only `confirmed` run on the exact engine.
-    elapsed_s : of pricing, memory check and saving, without the confirmations. [s]
-    plans_restored : of those priced, how many an interrupted search had saved.
+    elapsed_s : of pricing and memory check, without the confirmations. [s]
     top : how many of the best were asked for.
     confirmed : plans that the exact engine ran.
     bound : what the objective makes smallest, at least, of all plans that the exact engine did not run; None: it ran
@@ -51,7 +49,6 @@ class SearchResult(PricedPlans, NotebookDisplay):
     best: tuple[Candidate, ...]
     finished: bool
     elapsed_s: float
-    plans_restored: int = 0
     top: int = 10
     confirmed: int = 0
     bound: float | None = None
@@ -84,17 +81,12 @@ class SearchResult(PricedPlans, NotebookDisplay):
     @cached_property
     def plans_feasible(self) -> int:
         """How many plans fit in memory."""
-        return self.select([{}], 1)[0].fit
+        return int(np.count_nonzero(self.fits))
 
     @property
     def plans_per_s(self) -> float:
         """Plans priced and checked a second."""
-        return (self.plans_priced - self.plans_restored + self.plans_given_room) / self.elapsed_s
-
-    @property
-    def folder(self) -> Path | None:
-        """Where the table is saved."""
-        return self.prices.folder
+        return (self.plans_priced + self.plans_given_room) / self.elapsed_s
 
     @property
     def gap(self) -> float | None:
@@ -134,12 +126,12 @@ class SearchResult(PricedPlans, NotebookDisplay):
         """1 for the best of the plans that fit; of plans for which room is made those count for which it was looked."""
         gpus = found.answer.num_gpus if self.objective == "cost" else 1
         score = found.memory_bytes if self.objective == "memory_headroom" else round(found.priced_step_time_s, 9) * gpus
-        return self.select([{}], 1, score)[0].better + 1
+        return self.select({}, 1, score).better + 1
 
     def none_fits(self, selection: Selection) -> str:
         """That memory rules some plans out, and what the leanest of them needs."""
         assert selection.leanest is not None
-        needed = self._needed(selection.leanest)
+        needed = self.memory_bytes[selection.leanest]
         plan = self.scenario_at(selection.leanest).plan
         experts = f"ep {plan.ep}, " if self.space.scenario.model.num_experts else ""
         return (
@@ -150,9 +142,9 @@ class SearchResult(PricedPlans, NotebookDisplay):
 
     def nothing_fits(self) -> str:
         """That memory rules all plans out, by how much, and whether the limit or the GPU is too small."""
-        (everything,) = self.select([{}], 1)
+        everything = self.select({}, 1)
         assert everything.leanest is not None
-        lowest = self._needed(everything.leanest)
+        lowest = self.memory_bytes[everything.leanest]
         plan, scenario = self.scenario_at(everything.leanest).plan, self.space.scenario
         gpu = scenario.cluster.gpu
         partly = "" if self.finished else f" (interrupted after {self.plans_priced:,} of {self.space.num_plans:,})"
@@ -194,10 +186,6 @@ class SearchResult(PricedPlans, NotebookDisplay):
             f"with --room {','.join(able.room)}, or "
         )
 
-    def _needed(self, place: int) -> float:
-        """Memory of the plan at a place.  [bytes]"""
-        return float(self.prices.at(np.array([place])).memory_bytes[0])
-
     def _wider_degrees(self, few: int = 4) -> list[int]:
         """The next larger numbers of GPUs to deal experts over, at most all that hold the same layers."""
         tp, cp, _, dp, ep = self.space.layouts.T
@@ -212,7 +200,6 @@ class SearchResult(PricedPlans, NotebookDisplay):
             "plans_priced": self.plans_priced,
             "plans_feasible": self.plans_feasible,
             "plans_in_space": self.space.num_plans,
-            "plans_restored": self.plans_restored,
             "plans_given_room": self.plans_given_room,
             "room": list(self.room),
             "finished": self.finished,

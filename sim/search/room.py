@@ -19,9 +19,10 @@ import numpy as np
 from sim.arrays import Array, Ints
 from sim.errors import SpecError, nearest
 from sim.search.plans.columns import Category
+from sim.search.prices.formula import Priced, join
 from sim.search.prices.room import ChosenRows, Way
 from sim.search.queries import Fields, PricedPlans
-from sim.search.table import ROOM, Priced, WithMore, join
+from sim.search.table import ROOM
 from sim.specs import Scenario
 from sim.specs.modules import as_names
 from sim.work.recompute import module_sets, own_modules
@@ -98,7 +99,7 @@ def make_room(
     block = block and _has({**whole, "optimizer_offload": 0.0, "offloaded_layers": 0}, fields)
     if not ways or plans.objective == "memory_headroom" or not (len(able) > 1 or block):
         return plans, Room()
-    best = plans.score(plans.prices.at(plans.select([fields], few)[0].best))
+    best = plans.score(plans.select(fields, few).best)
 
     def last_of_few() -> float:
         if ceiling is not None:
@@ -119,7 +120,7 @@ def make_room(
             new = _fitting(plans, chosen, here - begin, category[here], block, fields)
             tried += (len(able) + block) * len(here)
             rows = row[begin + new.place]
-            best = np.concatenate([best, plans.score(Priced(new.place, rows, new.seconds, new.nbytes))])
+            best = np.concatenate([best, plans.score_of(Priced(new.place, rows, new.seconds, new.nbytes))])
             found += zip(new.categories, rows.tolist(), new.seconds.tolist(), new.nbytes.tolist(), strict=True)
             first, size = last, min(2 * size, MOST_AT_ONCE)
         if first < end:
@@ -186,15 +187,12 @@ def _too_large(plans: PricedPlans, fields: Fields, floor: float, ceiling: float)
     rows, categories = plans.masks(free)
     plain = np.array([each.recompute == "none" for each in plans.categories]) & categories
     plain[len(plans.space.categories) :] = False
-    found = []
-    for block in plans.blocks():
-        here = block.take(np.flatnonzero(rows[block.row] & plain[block.category] & (everything | ~plans.fits(block))))
-        score = plans.score(here)
-        less = np.flatnonzero((score >= floor) & (score < ceiling))
-        found.append((score[less], here.row[less], here.category[less]))
-    score, row, category = (np.concatenate(each) for each in zip(*found, strict=True))
-    order = np.argsort(score, kind="stable")
-    return score[order], row[order], category[order]
+    here = np.flatnonzero(rows[plans.row] & plain[plans.category] & (everything | ~plans.fits))
+    score = plans.score(here)
+    within = (score >= floor) & (score < ceiling)
+    order = np.argsort(score[within], kind="stable")
+    some = plans.prices.take(here[within][order])
+    return score[within][order], some.row, some.category
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,15 +254,13 @@ def _category(scenario: Scenario, base: Category, way: Way, block_layers: int) -
 
 
 def _with(plans: _Plans, found: Sequence[tuple[Category, int, float, float]]) -> _Plans:
-    """Plans with these beside them, each once."""
-    old = plans.prices
-    table, there = (old.table, old.more) if isinstance(old, WithMore) else (old, None)
-    base = len(plans.space.categories)
-    numbers = {each: base + place for place, each in enumerate(old.more_categories)}
-    known = set() if there is None else set(zip(there.category.tolist(), there.row.tolist(), strict=True))
+    """Return the table with new rows appended, each plan once."""
+    numbers = {each: number for number, each in enumerate(plans.categories)}
+    given = np.flatnonzero(plans.category >= len(plans.space.categories))
+    known = set(zip(plans.category[given].tolist(), plans.row[given].tolist(), strict=True))
     rows = []
     for category, row, seconds, nbytes in found:
-        number = numbers.setdefault(category, base + len(numbers))
+        number = numbers.setdefault(category, len(numbers))
         if (number, row) not in known:
             known.add((number, row))
             rows.append((number, row, seconds, nbytes))
@@ -272,5 +268,4 @@ def _with(plans: _Plans, found: Sequence[tuple[Category, int, float, float]]) ->
         return plans
     columns = [np.array(column) for column in zip(*rows, strict=True)]
     new = Priced(columns[0].astype(np.int16), columns[1].astype(np.int32), *columns[2:])
-    more = new if there is None else join([there, new])
-    return replace(plans, prices=WithMore(table, more, tuple(numbers)))
+    return replace(plans, prices=join([plans.prices, new]), categories=tuple(numbers))

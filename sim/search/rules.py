@@ -122,7 +122,7 @@ def _obeying(result: SearchResult, allowed: Fields) -> Fields | None:
         return None
     here = {**allowed, "tp": degrees[0], "pp": degrees[1]}
     # The micro-batch follows from times that recomputation and the like change: those of the best such plan.
-    (chosen,) = result.select([here], 1)
+    chosen = result.select(here, 1)
     scenario = result.scenario_at(int(chosen.best[0]))
     alike = {name: getattr(scenario.plan, name) for name in CHOICES}
     size = best_microbatch(scenario, _sizes_that_fit(result, {**here, **alike}))

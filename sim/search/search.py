@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
@@ -14,14 +12,11 @@ from sim.errors import InfeasiblePlan, SpecError, nearest
 from sim.search.candidate import OBJECTIVES, ROUNDING, Candidate
 from sim.search.confirm import MOST_RUNS, run_best, so_far
 from sim.search.plans.layouts import context_degrees
-from sim.search.plans.space import build_space
-from sim.search.prices.pool import processes_for, run_units
-from sim.search.prices.units import PLANS_PER_UNIT
+from sim.search.plans.space import Space, build_space
+from sim.search.prices.formula import Priced, empty_table, price_space
 from sim.search.result import SearchResult
 from sim.search.room import DEFAULT, check_ways
-from sim.search.saved import open_folder
 from sim.search.stages import search_stages
-from sim.search.table import InMemory, PriceTable, of_unit
 from sim.specs import Scenario
 
 
@@ -41,10 +36,6 @@ def search(
     layouts: bool = False,
     windows: bool = False,
     progress: Callable[[int, int], None] | None = None,
-    jobs: int | None = None,
-    executor: Executor | None = None,
-    save: Path | str | None = None,
-    plans_per_unit: int = PLANS_PER_UNIT,
     require_fit: bool = True,
 ) -> SearchResult:
     """Price and memory-check every plan, and confirm the best by the exact engine.
@@ -80,17 +71,6 @@ def search(
         micro-batches (`sim.search.stages`).
     progress : callable, optional
         Called with (plans priced, plans in the space).
-    jobs : int, optional
-        Processes that price. Default: one for every few million plans, as many as there are cores. Of an executor: its
-        processes, if more than 16, so that none waits.
-    executor : Executor, optional
-        Of `concurrent.futures`, instead of processes of our own: what carries the units of work across machines, as
-        Dask's `Client.get_executor()` or mpi4py's `MPIPoolExecutor` do. The answer is the same.
-    save : path, optional
-        A folder for the table of all prices, in Parquet. What is there of the same search is not priced again, so that
-        an interrupted search goes on where it was; and prices need not be in memory together.
-    plans_per_unit : int
-        Most plans of a unit of work (of a layout, if it has more).
     require_fit : bool
         False: where none fits, a result without a best plan, as `search_schedules` may find one of another schedule.
 
@@ -104,7 +84,7 @@ def search(
     InfeasiblePlan
         No plan keeps the rules or none fits; the message says which constraint left nothing.
     SpecError
-        Unknown objective, or a folder that holds something else.
+        Unknown objective.
     """
     if objective not in OBJECTIVES:
         raise SpecError(f"unknown objective {objective!r}{nearest(objective, OBJECTIVES)}")
@@ -114,8 +94,8 @@ def search(
             "--layouts and --windows look for time, not for --objective memory_headroom; leave them out, or ask for "
             "step_time, days or cost"
         )
-    for name, number in (("jobs", jobs), ("plans_per_unit", plans_per_unit), ("top", top), ("confirm", confirm)):
-        if number is not None and number < 1:
+    for name, number in (("top", top), ("confirm", confirm)):
+        if number < 1:
             raise SpecError(f"{name} = {number} must be at least 1")
     size = _size_range(scenario.plan.num_gpus, gpus, max_gpus)
     limit = scenario.cluster.gpu.memory_bytes if memory_limit_bytes is None else memory_limit_bytes
@@ -123,26 +103,10 @@ def search(
     begun = time.perf_counter()
     context = context or context_degrees(scenario.training.sequence_length, scenario.plan.cp)
     space = build_space(scenario, size, context=context, experts=experts, overlaps=overlaps)
-    prices: PriceTable = InMemory() if save is None else open_folder(Path(save), space, plans_per_unit)
-    there, sizes = prices.done, [part.num_plans for part in space.parts(plans_per_unit)]
-    restored = done = sum(size for number, size in enumerate(sizes) if number in there)
-    # Parts are made as they are priced, and dropped with all they looked up.
-    todo = ((number, part) for number, part in enumerate(space.parts(plans_per_unit)) if number not in there)
-    processes = processes_for(space.num_plans - done) if jobs is None and executor is None else jobs
-    if processes is not None and executor is None:  # no more of our own than there is work for
-        processes = max(1, min(processes, len(sizes) - len(there)))
-    finished = True
-    try:
-        for number, part, answer in run_units(todo, processes, executor):
-            prices.add(number, part, of_unit(part, *answer))
-            done += part.num_plans
-            if progress is not None:
-                progress(done, space.num_plans)
-    except KeyboardInterrupt:
-        finished = False
-        if not done:
-            raise
-    result = SearchResult(space, objective, limit, prices, done, (), finished, 0.0, restored, top, room=room)
+    prices, finished = _price(space, progress)
+    result = SearchResult(
+        space, objective, limit, space.categories, prices, len(prices), (), finished, 0.0, top, room=room
+    )
     try:
         result = result.with_room(few=top) if finished else result
     except KeyboardInterrupt:
@@ -182,6 +146,21 @@ def search(
         finished=finished,
     )
     return search_stages(result, layouts=layouts, windows=windows) if finished and (layouts or windows) else result
+
+
+def _price(space: Space, progress: Callable[[int, int], None] | None) -> tuple[Priced, bool]:
+    """The table of all plans, and whether it has them all: interrupted (KeyboardInterrupt), it has those so far."""
+    prices, done = empty_table(space.num_plans), 0
+    try:
+        for part in price_space(space):
+            prices.put(done, part)
+            done += len(part)
+            if progress is not None:
+                progress(done, space.num_plans)
+    except KeyboardInterrupt:
+        if not done:
+            raise
+    return prices.take(slice(0, done)), done == space.num_plans
 
 
 def _size_range(own: int, gpus: tuple[int, int] | None, max_gpus: int | None) -> tuple[int, int]:

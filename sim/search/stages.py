@@ -25,9 +25,9 @@ from sim.pricing.plans import plans_of
 from sim.search.candidate import Candidate, StagesSearched
 from sim.search.layout import balanced_plan
 from sim.search.plans.columns import SCHEDULES
+from sim.search.prices.formula import Priced
 from sim.search.prices.room import ChosenRows, Way
 from sim.search.result import SearchResult
-from sim.search.table import Priced
 from sim.specs import Scenario
 from sim.work.recompute import module_sets, own_modules
 from sim.work.stages import FIRST_KIND, deal_stages
@@ -99,22 +99,16 @@ def _promising(result: SearchResult) -> tuple[Floats, Floats, Ints]:
     space, columns = result.space, result.space.columns
     plain = np.array([space.categories.index(each.without_room()) for each in result.categories])
     rows = (columns.pp > 1) & (columns.schedule != SCHEDULES.index("gpipe"))
-    begin, fitting, places = 0, [np.empty((2, 0))], [np.empty((2, 0), dtype=np.int64)]
-    for block in result.blocks():
-        code = plain[block.category] * len(columns) + block.row
-        fits = np.flatnonzero(result.fits(block) & rows[block.row])
-        fitting.append(np.array([code[fits], block.step_time_s[fits]]))
-        own = np.flatnonzero((block.category == plain[block.category]) & rows[block.row])
-        places.append(np.array([code[own], begin + own]))
-        begin += len(block)
-    found, where = (np.concatenate(each, axis=1) for each in (fitting, places))
-    found = found[:, np.lexsort(found[::-1])]
-    codes, first = np.unique(found[0].astype(np.int64), return_index=True)
-    seconds = found[1][first]
-    where = where[:, np.argsort(where[0])]
-    place = where[1][np.searchsorted(where[0], codes)]
+    code = plain[result.category] * len(columns) + result.row
+    fits = np.flatnonzero(result.fits & rows[result.row])
+    fits = fits[np.lexsort((result.step_time_s[fits], code[fits]))]
+    codes, first = np.unique(code[fits], return_index=True)
+    seconds = result.step_time_s[fits][first]
+    own = np.flatnonzero((result.category == plain[result.category]) & rows[result.row])
+    own = own[np.argsort(code[own])]
+    place = own[np.searchsorted(code[own], codes)]
     parts = [
-        _balanced(result, result.prices.at(place[some]), seconds[some])
+        _balanced(result, result.prices.take(place[some]), seconds[some])
         for some in np.array_split(np.arange(len(place)), max(1, len(place) // 20_000))
         if len(some)
     ]
@@ -145,7 +139,7 @@ def _balanced(result: SearchResult, some: Priced, dealt_s: Floats) -> tuple[Arra
     ramp = np.where(columns.num_chunks == 1, (columns.pp - 1) * (1.0 - share), 0.0)
     least = (count + np.where(count >= columns.pp, ramp, 0.0)) * mean
     balanced, bound = (
-        result.score(Priced(some.category, some.row, seconds, some.memory_bytes))
+        result.score_of(Priced(some.category, some.row, seconds, some.memory_bytes))
         for seconds in (dealt_s * mean / busiest, least)
     )
     return balanced, bound

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from itertools import product
 from math import prod
@@ -10,6 +11,7 @@ from typing import Any
 
 from sim.errors import FlopcastError, SpecError
 from sim.notebook import NotebookDisplay
+from sim.parallel import map_over
 from sim.search.axes import SIZE, Axis, parse_axis
 from sim.search.candidate import Candidate, facts_of
 from sim.search.comparison import confirmed_already
@@ -125,6 +127,7 @@ def sweep(
     objective: str = "step_time",
     confirm: int = MOST_RUNS,
     progress: Callable[[int, int], None] | None = None,
+    executor: Executor | None = None,
     **options: Any,
 ) -> Sweep:
     """Search the best plan at every value of a number of the scenario, or of two.
@@ -139,6 +142,8 @@ def sweep(
         Plans of each point that the exact engine runs at most; fewer where the best is proven before.
     progress : callable, optional
         Called with (points done, points in all).
+    executor : Executor, optional
+        Of `concurrent.futures`: searches of different points run on it (`sim.parallel`).
     **options
         Of `search`: max_gpus, memory_limit_bytes, context, experts, overlaps.
 
@@ -164,10 +169,10 @@ def sweep(
     mistakes: list[FlopcastError] = []
     finished = True
     try:
-        for group in groups.values():
-            result = question.search_at(group[0], mistakes)
-            for values in group:
-                points[values] = question.point(values, result)
+        for found, mistake in map_over(question.points, groups.values(), executor):
+            mistakes += [] if mistake is None else [mistake]
+            for point in found:
+                points[point.values] = point
                 if progress is not None:
                     progress(len(points), len(everywhere))
     except KeyboardInterrupt:  # the points that were searched are an answer
@@ -207,14 +212,18 @@ class _Question:
         """Those of a point's values that a search of its own answers; fields of the plan are picked from its table."""
         return tuple(value for axis, value in zip(self.axes, values, strict=True) if not axis.path.startswith("plan."))
 
-    def search_at(self, values: tuple[float, ...], mistakes: list[FlopcastError]) -> SearchResult | str:
-        """The search at a point, or why there is none; values that make no scenario are also noted as mistakes."""
-        numbers = {axis.full_path: value for axis, value in zip(self.axes, values, strict=True) if axis.full_path}
+    def points(self, several: Sequence[tuple[float, ...]]) -> tuple[list[SweepPoint], FlopcastError | None]:
+        """The points that one search answers; and the mistake where their values make no scenario."""
+        numbers = {axis.full_path: value for axis, value in zip(self.axes, several[0], strict=True) if axis.full_path}
         try:  # its plan is what is searched, and need not suit the values
             here = with_numbers(self.scenario.replace(plan=base_plan(self.scenario)), numbers)
         except FlopcastError as error:
-            mistakes.append(error)
-            return f"no such scenario: {error}"
+            return [SweepPoint(values, None, f"no such scenario: {error}", 0) for values in several], error
+        result = self.search_at(here, several[0])
+        return [self.point(values, result) for values in several], None
+
+    def search_at(self, here: Scenario, values: tuple[float, ...]) -> SearchResult | str:
+        """The search at a point, or why there is none."""
         wanted = {"context": context_degrees(here.training.sequence_length, self.scenario.plan.cp), **self.options}
         for axis in self.axes:
             if axis.path in DEGREES:

@@ -59,7 +59,7 @@ def _bases(result: SearchResult, named: Fields) -> list[int]:
     for name, value in named.items():
         if _exists(result, {**shared, name: value}):
             shared[name] = value
-    (chosen,) = result.select([shared], FASTEST)
+    chosen = result.select(shared, FASTEST)
     if not chosen.fit:
         return [] if chosen.leanest is None else [chosen.leanest]
     front = result.pareto(shared)
@@ -74,7 +74,7 @@ def _completed(base: Scenario, named: Fields) -> Scenario:
 
 def _exists(result: SearchResult, fields: Fields) -> bool:
     """Whether a plan with these fields was priced."""
-    return result.select([fields], 1)[0].priced > 0
+    return result.select(fields, 1).priced > 0
 
 
 def _absent(result: SearchResult, named: Fields) -> str:

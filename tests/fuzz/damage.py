@@ -2,8 +2,7 @@
 
     python -m tests.fuzz.damage --places 200 --seed 1
 
-A journal of measurements, a profile that was fitted and the table of a search are cut off at many places, and single
-bytes of them are changed. What is still read must say what the whole file says; of a journal that was cut off, the lines
+A journal of measurements and a profile that was fitted are cut off at many places, and single bytes of them are changed. What is still read must say what the whole file says; of a journal that was cut off, the lines
 that are left.
 """
 
@@ -19,14 +18,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from flopcast_calibration.commands.shared import read_profile
 from flopcast_calibration.measurement import Journal, Measurement, read_journal
-from sim import load_scenario
 from sim.errors import FlopcastError
 from sim.files import read_text, sealed, write_text
-from sim.search import search
 
 ROOT = Path(__file__).parents[2]
 SCENARIO = ROOT / "scenarios" / "megatron-2021" / "1.7b.yaml"
@@ -53,19 +48,7 @@ def profile(folder: Path) -> tuple[Path, Read]:
     return path, lambda file: read_profile(str(file))
 
 
-def table(folder: Path) -> tuple[Path, Read]:
-    """A part of a saved search, and the best plans that the whole table gives."""
-    saved, scenario = folder / "plans", load_scenario(SCENARIO)
-
-    def answer(path: Path) -> Any:
-        found = search(scenario, save=saved, top=2, confirm=1, jobs=1)
-        return [each.scenario for each in found.best], np.asarray(found.step_time_s).tolist()
-
-    answer(saved)
-    return saved / "part-00000.parquet", answer
-
-
-SAVED = {"journal": journal, "profile": profile, "table": table}
+SAVED = {"journal": journal, "profile": profile}
 """What is damaged, by kind: a function that makes a whole one in a folder."""
 
 

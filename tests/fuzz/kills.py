@@ -1,7 +1,7 @@
 """End long verbs at random moments: what they leave must be whole or gone, and the next run must answer as ever.
 
     python -m tests.fuzz.kills --moments 20 --seed 1
-    python -m tests.fuzz.kills --signal INT --only "search --save"
+    python -m tests.fuzz.kills --signal INT --only "search -o"
 
 Half of the moments are spread over the verb's length, half fall while it writes: after something has appeared in its
 folder. With INT and TERM it is also looked at how the verb takes its leave.
@@ -143,7 +143,7 @@ def faults_of_rerun(verb: LongVerb, whole: Ended, again: Ended) -> Iterator[str]
             yield f"asked again it leaves {name}"
         elif not _is_whole(verb, name, mine, whole.files.get(name)):
             yield f"asked again it writes another {name}"
-    if not verb.measures and "--save" not in verb.words and without_time(again.out) != without_time(whole.out):
+    if not verb.measures and without_time(again.out) != without_time(whole.out):
         yield "asked again it prints something else"
 
 
@@ -197,7 +197,7 @@ def tried(verb: LongVerb, moments: int, seed: int, how: str) -> Iterator[tuple[i
         with tempfile.TemporaryDirectory() as place:
             folder = Path(place)
             verb.lay_out(folder)
-            if moment % 4 > 1 and not verb.measures and verb.name not in ("anchor", "search --save"):
+            if moment % 4 > 1 and not verb.measures and verb.name != "anchor":
                 for name in verb.written:
                     if Path(name).suffix:
                         (folder / name).write_bytes(OLD)

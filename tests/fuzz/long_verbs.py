@@ -77,10 +77,10 @@ LONG_VERBS = {
     each.name: each
     for each in (
         LongVerb(
-            "search --save",
-            ("search", "s.yaml", "--gpus", "256..512", "--overlaps", "--save", "plans", "-o", "best.yaml", "--top", "3"),
+            "search -o",
+            ("search", "s.yaml", "--gpus", "256..512", "--overlaps", "-o", "best.yaml", "--top", "3"),
             {"s.yaml": SCENARIOS / "gpt3-175b-1024-a100.yaml"},
-            ("plans", "best.yaml"),
+            ("best.yaml",),
             so_far=("best.yaml",),
         ),
         _asked(

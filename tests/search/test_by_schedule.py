@@ -32,11 +32,9 @@ from sim.search import (
     sensitivity,
     why_not,
 )
-from sim.search.machine import free_memory
 from sim.search.plans.columns import OVERLAPS
 from sim.search.schedules.refined import Refined
 from sim.search.schedules.variants import variants_of
-from sim.search.table import InMemory
 from sim.specs import ParallelPlan, load_scenario
 from sim.specs.loading import build_scenario
 
@@ -189,10 +187,10 @@ def tiny():
     result = search(small(batch=8, layers=4), gpus=(2, 4), top=3)
     kinds = ((each.recompute, each.sequence_parallel, each.zero_stage) for each in result.space.categories)
     number = list(kinds).index(("selective", False, 2))
-    priced = result._all.take(np.flatnonzero(result.category == number))
-    prices = InMemory({0: replace(priced, category=np.zeros(len(priced), np.int16))})
+    priced = result.prices.take(np.flatnonzero(result.category == number))
     space = replace(result.space, categories=(result.space.categories[number],))
-    return replace(result, space=space, prices=prices)
+    prices = replace(priced, category=np.zeros(len(priced), np.int16))
+    return replace(result, space=space, categories=space.categories, prices=prices)
 
 
 @pytest.fixture(scope="module")
@@ -346,15 +344,14 @@ def test_an_interrupted_search_keeps_what_it_has(tiny):
     assert result.best[0].answer.step_time_s <= by_name["zb_h1"].best.answer.step_time_s
 
 
-def test_a_schedule_with_more_plans_than_memory_holds_is_left_out_with_the_reason(tiny, monkeypatch):
-    assert free_memory() > 1e8
-    monkeypatch.setattr(sys.modules["sim.search.schedules.by_schedule"], "free_memory", lambda: 1e3)
+def test_a_schedule_with_more_plans_than_are_bounded_is_left_out_with_the_reason(tiny, monkeypatch):
+    monkeypatch.setattr(sys.modules["sim.search.schedules.by_schedule"], "MOST_PLANS", 1)
     result = search_schedules(tiny, "dualpipe,zb_h1")
     assert result.best == tiny.best
     for each in result.schedules:
         assert each.best is None
         assert not each.proven
-        assert "of memory at once, of which 1.00 kB are free; ask for fewer plans (--gpus" in each.reason
+        assert "more than 1, which are bounded at once; ask for fewer (--gpus" in each.reason
 
 
 def test_an_interrupt_while_schedules_are_bounded_keeps_the_priced_plans(tiny, monkeypatch):

@@ -46,16 +46,19 @@ def made(result):
     return np.flatnonzero(result.category >= len(result.space.categories))
 
 
-@pytest.mark.parametrize("ways", [("modules", "block"), WAYS], ids=["recompute", "offload"])
-@pytest.mark.parametrize("file", ["gpt-1t-3072-a100", "qwen3-235b-a22b-256-h100", "papers/deepseek-v3-2048-h800"])
+@pytest.mark.parametrize(
+    ("file", "ways"),
+    [("gpt-1t-3072-a100", ("modules", "block")), ("qwen3-235b-a22b-256-h100", WAYS),
+     ("papers/deepseek-v3-2048-h800", ("modules", "block"))],
+)  # fmt: skip
 def test_prices_are_estimates(file, ways):
     """Of random plans of every kind, ZeRO stage and use of the host: time and memory to 1e-9."""
     scenario = load_scenario(SCENARIOS / f"{file}.yaml")
-    result = search(scenario, room=ways, top=30, confirm=30, overlaps=file.startswith("gpt"))
+    result = search(scenario, room=ways, top=20, confirm=1, overlaps=file.startswith("gpt"))
     places = made(result)
     random = np.random.default_rng(3)
-    some = random.choice(places, size=min(60, len(places)), replace=False)
-    priced = result.prices.at(some)
+    some = random.choice(places, size=min(30, len(places)), replace=False)
+    priced = result.prices.take(some)
     kinds = set()
     for each, seconds, nbytes in zip(result.scenarios_at(some), priced.step_time_s, priced.memory_bytes, strict=True):
         alone = estimate(each, "closed_form")
@@ -72,14 +75,18 @@ def test_prices_are_estimates(file, ways):
 
 
 def everything(scenario, result, ways):
-    """(price, plan) of all plans that need room and fit in some way, each by itself."""
+    """(price, plan) of all plans that need room and fit in some way, each by itself.
+
+    But for those that would be slower than the best without any of it, as none of it makes a plan faster.
+    """
+    ceiling = result.best[0].priced_step_time_s * (1 + 1e-9)
     model, limit = scenario.model, result.memory_limit_bytes
     hosts = [(0.0, 0)]
     if "offload" in ways:
         layers = sorted({round(share * model.num_layers) for share in LAYER_SHARES})
         hosts = list(product(OPTIMIZER_SHARES, layers))
     found = []
-    for place in np.flatnonzero(result.memory_bytes > limit).tolist():
+    for place in np.flatnonzero((result.memory_bytes > limit) & (result.step_time_s <= ceiling)).tolist():
         base = result.scenario_at(place)
         if base.plan.recompute != "none":
             continue
@@ -101,19 +108,19 @@ def everything(scenario, result, ways):
 
 
 @pytest.mark.parametrize(
-    ("model", "ways", "gpus", "limit"),
+    ("model", "ways", "gpus", "batch", "limit"),
     [
-        (DENSE, ("modules", "block"), 4, 6.32e9),
-        (DENSE, WAYS, 2, 8.1e9),
-        (EXPERTS, ("modules", "block"), 4, 9.02e9),
-        (EXPERTS, WAYS, 1, 16.69e9),
-        (EXPERTS, WAYS, 1, 17.76e9),
-        (LATENT, ("modules", "block"), 2, 12.15e9),
+        (DENSE, ("modules", "block"), 4, 8, 6.32e9),
+        (DENSE, WAYS, 2, 2, 8.572e9),
+        (EXPERTS, ("modules", "block"), 4, 2, 7.974e9),
+        (EXPERTS, WAYS, 1, 2, 18.67e9),
+        (LATENT, ("modules", "block"), 2, 2, 11.84e9),
     ],
+    ids=["dense", "dense, host", "experts", "experts, host", "latent attention"],
 )
-def test_no_other_way_is_better(model, ways, gpus, limit):
+def test_no_other_way_is_better(model, ways, gpus, batch, limit):
     """Every set of modules, number of layers and use of the host, of every plan that does not fit, one by one."""
-    scenario = small(model)
+    scenario = small(model, training={"global_batch_size": batch, "sequence_length": 2048, "precision": "bf16"})
     result = search(scenario, gpus=(gpus, gpus), memory_limit_bytes=limit, room=ways, top=3)
     prices = everything(scenario, result, ways)
     assert prices
@@ -148,7 +155,7 @@ def test_fields_that_are_named_get_room_of_their_own():
     assert result.best[0].scenario.plan.pp != 8
     named = {"pp": 8}
     there = why_not(result, named).answer
-    everything = search(scenario, top=1, room=()).select([named], 1)[0]
+    everything = search(scenario, top=1, room=()).select(named, 1)
     assert there.scenario.plan.pp == 8
     assert there.step_time_s < result.step_time_s[everything.best[0]]
     modules = why_not(result, {"recompute_modules": ("moe_act", "layernorm")})
@@ -157,7 +164,7 @@ def test_fields_that_are_named_get_room_of_their_own():
         plan=scenario.plan.replace(recompute="selective", recompute_modules=("moe_act", "layernorm"))
     )
     alone = search(own, top=1, room=())
-    best = next(each for each in alone.select([{"recompute": "selective"}], 1)[0].best)
+    best = next(each for each in alone.select({"recompute": "selective"}, 1).best)
     assert modules.answer.step_time_s == pytest.approx(alone.step_time_s[best], rel=1e-9)
     assert result.place_of(result.best[0].scenario) is not None
 

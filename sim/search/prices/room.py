@@ -12,7 +12,7 @@ from sim.arrays import Bools, Ints, PlanFloats
 from sim.pricing.cells import CellPrices, find_cells, price_cells
 from sim.pricing.deal import put_together
 from sim.search.plans.space import Space
-from sim.search.prices.units import Rows, layouts_with_links, ways_of
+from sim.search.prices.formula import Rows, layouts_with_links, ways_of
 from sim.specs.modules import RECOMPUTE_MODULES
 from sim.work.recompute import modules_word, searched_word
 

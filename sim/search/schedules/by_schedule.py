@@ -12,7 +12,6 @@ from sim.errors import InfeasiblePlan, SpecError
 from sim.schedules import get_schedule
 from sim.schedules.registry import schedules
 from sim.search.candidate import Candidate, ScheduleBest, gap_of
-from sim.search.machine import free_memory
 from sim.search.result import SearchResult
 from sim.search.schedules.best_first import Found, run_best_first
 from sim.search.schedules.refined import Refined
@@ -21,8 +20,8 @@ from sim.units import show
 
 MOST_RUNS = 40
 """Plans of a schedule that the exact engine runs at most, if not told otherwise."""
-BYTES_A_PLAN = 900
-"""What a plan takes of memory while the plans of a schedule are bounded, which is all of them at once. [bytes]"""
+MOST_PLANS = 4_000_000
+"""Plans of a schedule up to which it is searched: they are bounded all at once, which takes 900 bytes a plan."""
 ALL = "all"
 """All registered schedules but the asynchronous ones, which train another way."""
 
@@ -211,14 +210,13 @@ def _summed_up(
 
 
 def _too_large(result: SearchResult, name: str) -> ScheduleBest | None:
-    """A schedule with more plans than memory has room to bound, and what to do; None where there is room."""
+    """A schedule with more plans than are bounded at once, and what to do; None where it is searched."""
     plans = sum(len(each.plans[0]) for each in variants_of(result.space, name))
-    room = free_memory()
-    if plans * BYTES_A_PLAN <= room:
+    if plans <= MOST_PLANS:
         return None
     reason = (
-        f"not searched: its {plans:,} plans take about {show(plans * BYTES_A_PLAN, 'B')} of memory at once, of which "
-        f"{show(room, 'B')} are free; ask for fewer plans (--gpus, --cp, --ep, no --overlaps)"
+        f"not searched: its {plans:,} plans are more than {MOST_PLANS:,}, which are bounded at once; ask for fewer "
+        "(--gpus, --cp, --ep, no --overlaps)"
     )
     return ScheduleBest(name, None, 0, 0, False, 1.0, get_schedule(name).asynchronous, reason)
 

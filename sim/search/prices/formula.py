@@ -1,4 +1,4 @@
-"""A unit of work: a part of the space, priced and memory-checked on its own, anywhere.
+"""Plans of a space priced and memory-checked as columns, part by part, so that what a part needs stays in the caches.
 
 Prices are the closed form's: never above what the exact engine says, and nearly always within a percent of it.
 """
@@ -6,14 +6,14 @@ Prices are the closed form's: never above what the exact engine says, and nearly
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from typing import Any
 
 import numpy as np
 
-from sim.arrays import Bools, Floats, Ints, KindPlanFloats, Number, PlanFloats
+from sim.arrays import Array, Bools, Floats, Ints, KindPlanFloats, Number, PlanFloats
 from sim.engines.even_pipelines import EvenPipelines, RankEnds
 from sim.engines.even_step_end import gather_windows, reductions_after_end
 from sim.engines.in_flight import in_flight_by_rank
@@ -35,27 +35,76 @@ from sim.search.plans.space import Space
 from sim.specs import Scenario
 from sim.work.recompute import searched_word
 
-PLANS_PER_UNIT = 400_000
-"""So many that what the plans of a unit share is computed seldom, so few that a worker answers in a fraction of a
-second and its arrays take tens of megabytes."""
+PLANS_PER_PART = 400_000
+"""So many that what the plans of a part share is computed seldom, so few that its arrays take tens of megabytes."""
 
 
-def price_unit(part: Space) -> tuple[PlanFloats, PlanFloats]:
-    """Step time and peak memory of every plan of a part: category after category, in each all its rows.  [s, bytes]
+@dataclass(frozen=True, slots=True)
+class Priced:
+    """Plans with their prices: one row of four columns each.
 
-    A function of its argument alone, which pickles to some tens of kilobytes: a pool can run it on any machine.
+    category, row : which of the space's.
+    step_time_s : by the closed form. [s]
+    memory_bytes : of the fullest GPU. [bytes]
     """
+
+    category: Array
+    row: Array
+    step_time_s: Array
+    memory_bytes: Array
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    def take(self, places: Array | slice) -> Priced:
+        """Some of the plans."""
+        return Priced(*(getattr(self, name)[places] for name in Priced.__slots__))
+
+    def put(self, begin: int, part: Priced) -> None:
+        """Write a part into the table from a place on."""
+        for name in Priced.__slots__:
+            getattr(self, name)[begin : begin + len(part)] = getattr(part, name)
+
+
+def empty_table(num_plans: int) -> Priced:
+    """A table of so many plans, 22 bytes each, to be filled."""
+    return Priced(*(np.empty(num_plans, dtype=each) for each in (np.int16, np.int32, float, float)))
+
+
+def join(parts: Sequence[Priced]) -> Priced:
+    """Several tables as one."""
+    return Priced(*(np.concatenate([getattr(each, name) for each in parts]) for name in Priced.__slots__))
+
+
+def price_space(space: Space) -> Iterator[Priced]:
+    """The plans of a space with their prices, a part at a time."""
+    return map(price_part, space.parts(PLANS_PER_PART))
+
+
+def price_all(space: Space) -> Iterator[tuple[int, Ints, Floats, Floats]]:
+    """(category, rows, step times, memory) of one category after the other, part by part. [-, -, s, bytes]"""
+    for priced in price_space(space):
+        for number in np.unique(priced.category).tolist():
+            here = priced.take(priced.category == number)
+            yield number, here.row, here.step_time_s, here.memory_bytes
+
+
+def price_part(part: Space) -> Priced:
+    """Price the plans of a part: category after category, in each all its rows."""
     # Given back at once, untouched: from then on glibc's malloc keeps the memory of arrays as large as those below
     # instead of returning it to the system and faulting it in again, a third of the time.
     np.empty(4_000_000)
-    answers, places = np.empty((2, part.num_plans)), _places(part)
+    rows_of = [part.rows_of(flag) for flag in (False, True)]
+    sizes = np.array([len(rows_of[category.sequence_parallel]) for category in part.categories])
+    begins = dict(zip(part.categories, (np.cumsum(sizes) - sizes).tolist(), strict=True))
+    answers = np.empty((2, part.num_plans))
     zeros = sorted({category.zero_stage for category in part.categories})
     for rows, of_flag in _pieces(part):
         nbytes = rows.memory_bytes(_choices(zeros))
         here = []
         for category in part.categories:
             for first, inside in of_flag[category.sequence_parallel]:
-                begin = places[category].start + first
+                begin = begins[category] + first
                 here.append((category, slice(begin, begin + inside.stop - inside.start), inside))
         for category, place, inside in here:
             answers[1, place] = nbytes[zeros.index(category.zero_stage), rows.recompute(category), inside]
@@ -63,7 +112,9 @@ def price_unit(part: Space) -> tuple[PlanFloats, PlanFloats]:
             for category, place, inside in here:
                 if (category.overlaps[0], category.overlaps[_OVERLAP_TP]) == overlaps:
                     answers[0, place] = seconds[ends.index(_end_key(category)), rows.recompute(category), inside]
-    return answers[0], answers[1]
+    row = np.concatenate([rows_of[category.sequence_parallel] for category in part.categories]) + part.first_row
+    which = np.repeat(np.arange(len(sizes), dtype=np.int16), sizes)
+    return Priced(which, row.astype(np.int32), answers[0], answers[1])
 
 
 def _pieces(part: Space) -> Iterator[tuple[Rows, dict[bool, list[tuple[int, slice]]]]]:
@@ -269,28 +320,3 @@ def _visit_key(zero_stage: int, reduce: bool, gather: bool) -> tuple[int, bool, 
     if zero_stage < 2:
         return 0, False, False
     return zero_stage, reduce, gather and zero_stage == 3
-
-
-def _places(part: Space) -> dict[Category, slice]:
-    """Where the plans of each category stand among all of a part."""
-    ends = np.cumsum([len(rows) for _, rows in categories_of(part)]).tolist()
-    return {each: slice(begin, end) for each, begin, end in zip(part.categories, [0, *ends], ends, strict=False)}
-
-
-def categories_of(part: Space) -> Iterator[tuple[int, Ints]]:
-    """Number and rows of every category, in the order of `price_unit`."""
-    rows = {flag: part.rows_of(flag) for flag in (False, True)}
-    for number, category in enumerate(part.categories):
-        yield number, rows[category.sequence_parallel]
-
-
-def price_all(space: Space) -> Iterator[tuple[int, Ints, Floats, Floats]]:
-    """(category, rows, step times, memory) of one category after the other, part by part. [-, -, s, bytes]"""
-    for part in space.parts(PLANS_PER_UNIT):
-        seconds, nbytes = price_unit(part)
-        begin = 0
-        for number, rows in categories_of(part):
-            end = begin + len(rows)
-            if len(rows):
-                yield number, part.first_row + rows, seconds[begin:end], nbytes[begin:end]
-            begin = end
