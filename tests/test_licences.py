@@ -10,7 +10,7 @@ import pytest
 from tracked import tracked
 
 ROOT = Path(__file__).parents[1]
-USERS_EXTRAS = ("torch", "notebooks", "search")
+USERS_EXTRAS = ("torch", "notebooks")
 """Extras that add something for users; the others are tools to work on flopcast."""
 
 
