@@ -1,6 +1,7 @@
 """What a search answers: the best plans, why not another, what left none, and the command around it."""
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -107,12 +108,14 @@ def test_why_not(result):
         why_not(result, {"batch": 4})
 
 
-def test_interrupted_it_says_how_far_it_came():
+def test_interrupted_it_says_how_far_it_came(monkeypatch):
+    monkeypatch.setattr(sys.modules["sim.search.prices.formula"], "PLANS_PER_PART", 200)
+
     def stop(done, size):
         if done > size / 2:
             raise KeyboardInterrupt
 
-    part = search(load_scenario(SMALL), top=1, progress=stop, plans_per_unit=200)
+    part = search(load_scenario(SMALL), top=1, progress=stop)
     assert not part.finished
     assert part.space.num_plans / 2 < part.plans_priced < part.space.num_plans
 
