@@ -33,19 +33,25 @@ SMALL = "scenarios/megatron-2021/39.1b.yaml"
 TINY = "scenarios/megatron-2021/1.7b.yaml"
 LIGHTER = {
     "--seeds 20": "--seeds 2",
+    "calibration/data/azure-a100-all-reduce.csv -o": "--draws 2 -o",
+    "gemm.csv -o mine.yaml": "gemm.csv --draws 2 -o mine.yaml",
+    "timeline scenarios/gpt3-175b-1024-a100.yaml": f"timeline {SMALL}",
+    "rl scenarios/qwen3-30b-a3b-rl-32-h100.yaml --gpus 64": "rl scenarios/qwen3-30b-a3b-rl-32-h100.yaml --gpus 48",
     "--png schedules.png": "--png schedules.png --schedules 1f1b,zb_v",
     "compare-schedules scenarios/gpt3-175b-1024-a100.yaml": f"compare-schedules {SMALL}",
-    "--gpus 64..4096 --objective": "--gpus 512..1024 --objective",
-    "scenarios/gpt-1t-3072-a100.yaml --rules --sensitivity": f"{TINY} --rules --sensitivity",
     "bandwidth=25..800Gbit/s": "bandwidth=25..50Gbit/s",
     "--cp 1,2,4 --memory-limit": "--cp 1,2 --memory-limit",
     "simulate scenarios/gpt-1t-3072-a100.yaml --links": f"simulate {SMALL} --links",
     "simulate scenarios/gpt-1t-3072-a100.yaml --link-down": f"simulate {SMALL} --link-down",
-    "search scenarios/gpt-1t-3072-a100.yaml --why own": f"search {TINY} --why own",
-    "search scenarios/gpt-1t-3072-a100.yaml --schedules all": f"search {TINY} --schedules all",
-    "search scenarios/gpt-1t-3072-a100.yaml -o": f"search {TINY} -o",
-    "search scenarios/gpt3-175b-4096-a100.yaml -o": f"search {TINY} -o",
-    "--sweep gpus=64..1024": "--sweep gpus=512,1024",
+    "search scenarios/gpt-1t-3072-a100.yaml --room": f"search {SMALL} --room",
+    "search scenarios/gpt-1t-3072-a100.yaml --why plan.tp=8 plan.pp=64": f"search {SMALL} --why plan.tp=8 plan.pp=4",
+    "search scenarios/gpt-1t-3072-a100.yaml": f"search {TINY}",
+    "search scenarios/gpt3-175b-4096-a100.yaml": f"search {TINY} -s training.tokens=300e9",
+    "search scenarios/gpt3-175b-1024-a100.yaml": f"search {TINY} -s training.tokens=300e9",
+    "--gpus 64..4096 --objective": "--gpus 16..32 --objective",
+    "--gpus 256..1024": "--gpus 16..32",
+    "gpus=256..1024": "gpus=16..32",
+    "--sweep gpus=64..1024": "--sweep gpus=16,32",
 }
 """Words of a command, and those that ask for less of the same; benchmarks/ and tests/search run the large ones."""
 HERE = {
