@@ -8,7 +8,7 @@ import pytest
 NOTEBOOKS = sorted((Path(__file__).parent.parent / "notebooks").glob("*.ipynb"))
 LIGHTER = {
     "04_calibrate": {'pick_device("auto")': 'pick_device("cuda")'},
-    "05_shortest_training": {"(256, 32768)": "(16384, 32768)"},
+    "05_shortest_training": {"(256, 32768)": "(16384, 32768)", "(20e6)": "(90e6)"},
     "06_which_plan": {
         '"gpt-1t-3072-a100.yaml"': '"megatron-2021" / "39.1b.yaml"', "(384, 3072)": "(64, 512)", "25..400": "25..50",
     },
