@@ -13,26 +13,15 @@ ROOT = Path(__file__).parents[1]
 
 
 def test_whatever_comes_in_is_answered_or_refused():
-    command = [
-        sys.executable,
-        "-m",
-        "tests.fuzz",
-        "--inputs",
-        "150",
-        "--seconds",
-        "100",
-        "--seed",
-        "7",
-        "--workers",
-        "1",
-    ]
+    asked = "--inputs 40 --seconds 100 --seed 7 --workers 1"
+    command = [sys.executable, "-m", "tests.fuzz", *asked.split()]
     found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert found.returncode == 0, found.stdout + found.stderr
     assert " 0 faults" in found.stdout
 
 
 def test_laws_hold_in_random_scenarios_but_for_anomalies_that_are_proved():
-    assert not [(seed, breach) for seed, breach in look(60, seed=100) if breach.anomaly is None]
+    assert not [(seed, breach) for seed, breach in look(20, seed=100) if breach.anomaly is None]
 
 
 @pytest.mark.parametrize(("seed", "factor", "anomaly"), [(7258, 1.3, "another order"), (202, 1.3, "more visits")])

@@ -6,13 +6,21 @@ from pathlib import Path
 import pytest
 
 NOTEBOOKS = sorted((Path(__file__).parent.parent / "notebooks").glob("*.ipynb"))
+LIGHTER = {
+    "04_calibrate": {'pick_device("auto")': 'pick_device("cuda")'},
+    "05_shortest_training": {"(256, 32768)": "(768, 1024)", "(32768, 32768)": "(512, 512)", "(60 * ": "(900 * "},
+    "06_which_plan": {
+        '"gpt-1t-3072-a100.yaml"': '"megatron-2021" / "39.1b.yaml"', "(384, 3072)": "(64, 512)", "25..400": "25..50",
+    },
+}  # fmt: skip
+"""Words of a notebook, and those that ask for less of the same: tests/search and tests/scaling ask for more, and
+tests/calibration measures, which on a busy machine takes longer than the notebook waits."""
 
 
 def code_cells(path):
     return [cell for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebook_runs(path, monkeypatch):
     import matplotlib
@@ -20,8 +28,11 @@ def test_notebook_runs(path, monkeypatch):
     matplotlib.use("Agg")
     monkeypatch.chdir(path.parent)
     names: dict = {"__name__": "__main__"}
-    for cell in code_cells(path):
-        exec(compile("".join(cell["source"]), str(path), "exec"), names)
+    code = "\n".join("".join(cell["source"]) for cell in code_cells(path))
+    for text, less in LIGHTER.get(path.stem, {}).items():
+        assert text in code
+        code = code.replace(text, less)
+    exec(compile(code, str(path), "exec"), names)
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

@@ -14,8 +14,7 @@ from tests.fuzz import damage, kills
 from tests.fuzz.long_verbs import LONG_VERBS, SHORT
 
 
-@pytest.mark.parametrize("how", ["KILL", "INT"])
-@pytest.mark.parametrize("name", SHORT)
+@pytest.mark.parametrize(("name", "how"), [*zip(SHORT, ["KILL", "INT"], strict=True)])
 def test_what_is_ended_leaves_whole_files_and_goes_on(name, how):
     assert [fault for _, fault in kills.tried(LONG_VERBS[name], 2, 7, how) if fault] == []
 

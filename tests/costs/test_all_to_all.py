@@ -123,10 +123,10 @@ def test_nodes_that_hold_several_groups_of_experts(nodes):
     parts = [np.array_split(np.arange(8), nodes), np.array_split(np.arange(8 * nodes) // nodes, nodes)][nodes > 8]
     place = {group: [node for node, part in enumerate(parts) if group in part] for group in range(8)}
     seen = 0
-    for _ in range(4_000):
+    for _ in range(1_500):
         groups = rng.choice(8, 4, replace=False)[rng.integers(0, 4, 8)]
         seen += len({rng.choice(place[group]) for group in groups})
-    assert different(nodes, 8, (4, 8)) == pytest.approx(seen / 4_000, rel=0.02)
+    assert different(nodes, 8, (4, 8)) == pytest.approx(seen / 1_500, rel=0.03)
     assert different(nodes, 8, (8, 8)) == different(nodes, 8)
 
 

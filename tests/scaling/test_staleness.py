@@ -76,9 +76,9 @@ def steps(delay, noise, rate):
 @pytest.mark.parametrize(("delay", "allowed"), [(1, 1.06), (3, 1.15)])
 def test_delayed_sgd_on_noisy_quadratics_stays_near_the_range(delay, allowed):
     """Both with their best learning rate: late is between at once and waiting, up to a few per cent above."""
-    rates = np.geomspace(0.02, 2.0, 60)
+    rates = np.geomspace(0.02, 2.0, 30)
     costs = []
-    for noise in (0.0, 0.01, 0.1, 0.3):
+    for noise in (0.0, 0.03, 0.3):
         at_once, late = (min(steps(tau, noise, rate) for rate in rates) for tau in (0, delay))
         waiting = (1 + delay) * min(steps(0, noise / (1 + delay), rate) for rate in rates)
         assert at_once <= late <= allowed * waiting
@@ -136,7 +136,7 @@ def test_what_cannot_be_asked_is_said(arguments, says):
 
 
 def test_shortest_adds_what_its_plans_take_without_a_flush():
-    line = ["shortest", "gpt3-175b", "--cluster", "ethernet-25", "--loss", "2.0", "--gpus", "512..1024"]
+    line = ["shortest", "gpt3-175b", "--cluster", "ethernet-25", "--loss", "2.0", "--gpus", "512"]
     line += ["--batches", "1024", "--no-layered"]
     plain = CliRunner().invoke(app, [*line, "--json"])
     asked = json.loads(CliRunner().invoke(app, [*line, "--staleness-model", "delayed-sgd", "--json"]).stdout)
