@@ -58,7 +58,7 @@ def test_every_table_says_where_it_is_from(tables):
 
 ABOUT = {
     "id", "source", "inferred", "framework", "gpu", "model_name", "num_gpus", "cluster", "profile", "model", "measured_value",
-    "measured_unit", "flops_convention", "peak_tflops", "unmodelled", "doubtful",
+    "measured_unit", "flops_convention", "peak_tflops", "unmodelled", "doubtful", "notes",
 }  # fmt: skip
 
 
