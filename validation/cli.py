@@ -88,9 +88,9 @@ def validate(
 )
 def schedules() -> None:
     """What schedules gain over each other: papers' figures beside the simulator's."""
-    from flopcast_validation.gains import report
+    from flopcast_validation.claims import schedules_report
 
-    _print_when_done(report)
+    _print_when_done(schedules_report)
 
 
 @app.command(
@@ -102,7 +102,7 @@ def seeds(
     json_file: JsonFile = None,
 ) -> None:
     """What the papers behind flopcast claim: published beside predicted, and why where it falls short."""
-    from flopcast_validation.seeds import claims, report
+    from flopcast_validation.claims import claims, report
 
     _writable(json_file)
     with spinner("predicting"):

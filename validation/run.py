@@ -161,8 +161,10 @@ def _named(cells: dict[str, Any]) -> dict[str, Any]:
     return cells
 
 
-def published_runs(profile: str | None = None, overrides: Sequence[str] = ()) -> list[Run]:
-    """Runs of all those tables, what their sources leave out inferred as for any table of runs.
+def published_runs(
+    profile: str | None = None, overrides: Sequence[str] = (), tables: Sequence[str] | None = None
+) -> list[Run]:
+    """Runs of all those tables, what their sources leave open filled in as for any table of runs.
 
     Parameters
     ----------
@@ -170,8 +172,11 @@ def published_runs(profile: str | None = None, overrides: Sequence[str] = ()) ->
         Profile for all runs, a preset's name or a YAML file; default: the one of each run's GPU.
     overrides : sequence of str
         Fields of a scenario laid over every row: "stack.attention=math".
+    tables : sequence of str, optional
+        Names of tables; default: all.
     """
-    return read_runs((row for table in runs_tables() for row in table.rows), profile, overrides)
+    chosen = (table for table in runs_tables() if tables is None or table.name in tables)
+    return read_runs((row for table in chosen for row in table.rows), profile, overrides)
 
 
 def report() -> Iterator[str]:
