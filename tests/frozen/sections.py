@@ -23,8 +23,7 @@ from flopcast_calibration.from_runs import predict
 from flopcast_calibration.readers.training_runs import Run, read_training_runs
 from flopcast_validation.claims import claims
 from flopcast_validation.network_gains import network_rows
-from flopcast_validation.rl.engines import published_rates
-from flopcast_validation.rl.published import published_steps
+from flopcast_validation.rl_runs import published_rates, published_steps
 from flopcast_validation.run import published_runs
 from flopcast_validation.runs.memory import score_memory
 from sim import build_scenario, estimate, load_scenario, preset_names
