@@ -51,6 +51,15 @@ def measurements():
 
 
 @pytest.fixture(scope="session")
+def collected(measurements):
+    """Folder of those measurements as tables of scenarios."""
+    folder = measurements / "scenarios"
+    if not folder.is_dir():
+        pytest.skip("no ../shared/published/scenarios beside the repository: its tables are not shipped with it")
+    return folder
+
+
+@pytest.fixture(scope="session")
 def scored_published():
     """Every run that ships, predicted: about ten seconds."""
     from flopcast_validation.run import published_runs
@@ -169,11 +178,11 @@ def make_visits(rng, costs):
 
 RUN = {
     "id": "one", "source": "a paper", "gpu": "A100-SXM4-80GB", "gpu_mem_gb": "80", "num_gpus": "16", "gpus_per_node": "8",
-    "inter_node_link": "8x HDR 200 Gb/s InfiniBand", "model_name": "GPT 1.7B", "layers": "24", "hidden": "2304",
+    "inter_node_link": "8x HDR 200 Gb/s InfiniBand", "model_name": "Ours 1.7B", "layers": "24", "hidden": "2304",
     "heads": "24", "kv_heads": "24", "ffn_hidden": "9216", "gated_mlp": "n", "vocab": "51200", "seq_len": "2048",
     "global_batch_seqs": "64", "micro_batch_seqs": "4", "tp": "2", "pp": "2", "cp": "1", "dp": "4", "vp_stages": "",
     "sequence_parallel": "n", "zero_stage": "1", "recompute": "full", "schedule": "1f1b", "precision": "bf16",
-    "framework": "Megatron-LM", "measured_value": "3.1", "measured_unit": "iteration_s", "flops_convention": "",
+    "framework": "Megatron-LM", "stack.version": "2021", "measured_value": "3.1", "measured_unit": "iteration_s", "flops_convention": "",
     "experts": "", "notes": "",
 }  # fmt: skip
 """A measured run with every cell filled that flopcast would otherwise infer."""
@@ -184,7 +193,8 @@ def run_row():
     """The function (changes) -> cells of a measured run."""
 
     def make(**changes):
-        return {**RUN, **{key: str(value) for key, value in changes.items()}}
+        version = {"stack.version": ""} if "framework" in changes else {}
+        return {**RUN, **version, **{key: str(value) for key, value in changes.items()}}
 
     return make
 

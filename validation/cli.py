@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flopcast_validation.job.cli import register as register_job
-from flopcast_validation.rl.cli import register as register_rl
 from flopcast_validation.strategies.cli import register as register_strategies
 from sim.commands.examples import examples
-from sim.commands.options import JsonCommand, JsonFile, JsonGroup
+from sim.commands.options import Json, JsonCommand, JsonFile, JsonGroup
 from sim.commands.progress import progress_bar, spinner
 from sim.files import write_text
 
@@ -88,9 +87,9 @@ def validate(
 )
 def schedules() -> None:
     """What schedules gain over each other: papers' figures beside the simulator's."""
-    from flopcast_validation.gains import report
+    from flopcast_validation.claims import schedules_report
 
-    _print_when_done(report)
+    _print_when_done(schedules_report)
 
 
 @app.command(
@@ -102,7 +101,7 @@ def seeds(
     json_file: JsonFile = None,
 ) -> None:
     """What the papers behind flopcast claim: published beside predicted, and why where it falls short."""
-    from flopcast_validation.seeds import claims, report
+    from flopcast_validation.claims import claims, report
 
     _writable(json_file)
     with spinner("predicting"):
@@ -223,5 +222,19 @@ def _memory(path: Path) -> dict[str, Any]:
 
 
 register_job(app)
-register_rl(app)
+
+
+@app.command("rl", epilog=examples("validate rl", "validate rl --json"))
+def rl(as_json: Json = False) -> None:
+    """Rates of TensorRT-LLM and step times of NeMo RL, as printed, beside what `flopcast rl` predicts."""
+    from flopcast_validation.rl_runs import published_rates, published_steps, to_dict, view
+    from sim.commands.output import print_json, print_view
+
+    found = published_rates(), published_steps()
+    if as_json:
+        print_json(to_dict(*found))
+    else:
+        print_view(view(*found))
+
+
 register_strategies(app)

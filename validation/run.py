@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -113,7 +114,7 @@ class RunsTable:
     source : where the figures are printed: a paper, or a file of a repository at a commit.
     licence : of that repository, as SPDX names it, or that the figures are a paper's.
     lineage : what its rows have as `source`, which tells the framework's version and which runs share a recipe.
-    rows : cells by column, in order.
+    rows : cells by column, in order: fields of a scenario, and what was measured.
     """
 
     name: str
@@ -121,7 +122,7 @@ class RunsTable:
     source: str
     licence: str
     lineage: str
-    rows: tuple[dict[str, str], ...]
+    rows: tuple[dict[str, Any], ...]
 
 
 def runs_tables() -> list[RunsTable]:
@@ -131,23 +132,39 @@ def runs_tables() -> list[RunsTable]:
 
 def _runs_table(path: Path) -> RunsTable:
     facts: dict[str, Any] = load_yaml(path)
+    about = {"source": facts["lineage"], "inferred": tuple(facts.get("inferred", ()))}
     rows = []
     for number, values in enumerate(facts["rows"], start=1):
         cells = facts["common"] | dict(zip(facts["columns"], values, strict=True))
-        text = {name: _cell(value) for name, value in cells.items()}
-        rows.append(text | {"id": f"{path.stem}-{number}", "source": facts["lineage"]})
+        stated = {name: value for name, value in cells.items() if value is not None}
+        rows.append({"id": f"{path.stem}-{number}", **about, **_named(stated)})
     return RunsTable(path.stem, facts["title"], facts["source"], facts["licence"], facts["lineage"], tuple(rows))
 
 
-def _cell(value: object) -> str:
-    """A cell as a table of runs has it."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return "" if value is None else str(value)
+@cache
+def _described(what: str) -> dict[str, Any]:
+    """Models or machines of published runs by name."""
+    found: dict[str, Any] = load_yaml(_FACTS / "described" / f"{what}.yaml")
+    return found
 
 
-def published_runs(profile: str | None = None, overrides: Sequence[str] = ()) -> list[Run]:
-    """Runs of all those tables, what their sources leave out inferred as for any table of runs.
+def _named(cells: dict[str, Any]) -> dict[str, Any]:
+    """Cells with machine and model as sections of a scenario, instead of their names."""
+    machine, model = cells.pop("machine", None), cells.pop("model", None)
+    cells["framework"] = cells.get("stack.framework", "")
+    if machine is not None:
+        cells |= _described("machines")[machine]
+        cells["gpu"] = cells["cluster"]["name"]
+    if model is not None:
+        cells["model"] = _described("models")[model]
+    cells["model_name"] = cells["model"]["name"] if model is not None else cells.get("model.name", "")
+    return cells
+
+
+def published_runs(
+    profile: str | None = None, overrides: Sequence[str] = (), tables: Sequence[str] | None = None
+) -> list[Run]:
+    """Runs of all those tables, what their sources leave open filled in as for any table of runs.
 
     Parameters
     ----------
@@ -155,8 +172,11 @@ def published_runs(profile: str | None = None, overrides: Sequence[str] = ()) ->
         Profile for all runs, a preset's name or a YAML file; default: the one of each run's GPU.
     overrides : sequence of str
         Fields of a scenario laid over every row: "stack.attention=math".
+    tables : sequence of str, optional
+        Names of tables; default: all.
     """
-    return read_runs((row for table in runs_tables() for row in table.rows), profile, overrides)
+    chosen = (table for table in runs_tables() if tables is None or table.name in tables)
+    return read_runs((row for table in chosen for row in table.rows), profile, overrides)
 
 
 def report() -> Iterator[str]:

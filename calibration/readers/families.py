@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 
-from flopcast_calibration.readers.csv_values import name_patterns
+from flopcast_calibration.readers.cells import ALIASES, Row, names
 
 
-def family_of(row: Mapping[str, str]) -> str:
+def family_of(row: Row) -> str:
     """Lineage of the source and the model: runs that share a recipe, which cross-validation leaves out together."""
-    source = row.get("source", "").lower()
-    named = (entry["lineage"] for entry in name_patterns("lineages") if entry["word"] in source)
+    source = str(row.get("source", "")).lower()
+    named = (lineage for words, lineage in names("lineages").items() if words in source)
     lineage = next(named, re.sub(r"\W*\(.*", "", source))
-    name = re.sub(r"[^a-z0-9.]", "", row.get("model_name", "").lower()).replace("3.1", "3")
+    name = re.sub(r"[^a-z0-9.]", "", str(row.get("model_name", "")).lower()).replace("3.1", "3")
     return f"{lineage} / {name}"
 
 
@@ -22,7 +21,9 @@ def lineage_of(family: str) -> str:
     return family.partition(" / ")[0]
 
 
-def sweep_of(row: Mapping[str, str]) -> str:
+def sweep_of(row: Row) -> str:
     """What a sweep of layouts keeps fixed."""
-    fixed = ("source", "gpu", "num_gpus", "model_name", "seq_len", "global_batch_seqs", "precision", "framework")
-    return " | ".join(row.get(key, "") for key in fixed)
+    sizes = ("seq_len", "global_batch_seqs", "precision")
+    named = [row.get(name, "") for name in ("source", "gpu", "num_gpus", "model_name")]
+    fixed = (row.get(name) or row.get(ALIASES[name], "") for name in sizes)
+    return " | ".join(map(str, (*named, *fixed, row.get("framework", ""))))

@@ -1,6 +1,6 @@
-"""Measured training runs from a CSV as scenarios: what a row says, and by which rule the rest was filled in.
+"""Measured training runs as scenarios with a measurement: what a row says, and by which rule the rest was filled in.
 
-The columns are those of a table of published runs: `id, gpu, num_gpus, layers, hidden, heads, seq_len,
+Columns are fields of a scenario by their paths, or short ones: `id, gpu, num_gpus, layers, hidden, heads, seq_len,
 global_batch_seqs, micro_batch_seqs, tp, pp, dp, measured_value, measured_unit` and others that may be empty. A row that
 cannot be modelled keeps its place with the reason.
 """
@@ -14,12 +14,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from flopcast_calibration.readers.csv_values import Row, Unmodelled, is_moe, number
+from flopcast_calibration.readers.cells import ALIASES, Row, Unmodelled, check_columns, number, override_cells
+from flopcast_calibration.readers.described import UNKNOWN, framework_name
 from flopcast_calibration.readers.families import family_of, sweep_of
-from flopcast_calibration.readers.field_columns import CELLS, check_columns, override_cells
-from flopcast_calibration.readers.frameworks import framework_of
-from flopcast_calibration.readers.memory_savings import MemorySaving
-from flopcast_calibration.readers.rules import Reading, read_scenarios
+from flopcast_calibration.readers.open_fields import MemorySaving, Reading, read_scenarios
 from sim.errors import FlopcastError, SpecError
 from sim.files import MEASUREMENTS, read_text
 from sim.specs import Profile, Scenario, load_preset
@@ -48,7 +46,7 @@ STEP_TIMES = (1e-6, 1e7)
 """A measurement that makes a step shorter or longer than this is in another unit than it says. [s]"""
 
 _ABOUT_THE_MEASUREMENT = {
-    "id", "source_locator", "verified", "measured_value", "measured_unit", "flops_convention", "peak_tflops",
+    "id", "source_locator", "verified", "measured_value", "measured_unit", "flops_convention", "peak_tflops", "notes",
 }  # fmt: skip
 """Columns that do not change what is simulated: rows that differ in these alone share their scenarios."""
 
@@ -189,14 +187,22 @@ def read_runs(rows: Iterable[Row], profile: str | None = None, overrides: Sequen
 
 
 def unread_columns(path: Path) -> list[str]:
-    """Columns of a table that nothing reads, each with the name that it may have meant.
+    """Columns of a table that nothing reads, each with the name that it may have meant; notes, where there are some.
 
     Raises
     ------
     SpecError
         The file cannot be read, or a column is a path but not of a scenario's field.
     """
-    return check_columns(read_rows(path, ())[0])
+    rows = read_rows(path, ())
+    notes = [_NOTES] if any(row.get("notes") for row in rows) else []
+    return [*check_columns(rows[0]), *notes]
+
+
+_NOTES = (
+    "notes, which are for people (what they say of kernels, routing, recomputation or versions belongs in columns such "
+    "as stack.attention, training.expert_skew, plan.recompute_modules, stack.version: flopcast fields)"
+)
 
 
 def read_rows(path: Path, required: Sequence[str]) -> list[dict[str, str]]:
@@ -214,7 +220,7 @@ def read_rows(path: Path, required: Sequence[str]) -> list[dict[str, str]]:
         rows = list(reader)
     except csv.Error as error:
         raise SpecError(f"cannot read {path}: {error}") from None
-    there = {*columns, *(CELLS[name] for name in columns if name in CELLS)}
+    there = {*columns, *(short for short, path in ALIASES.items() if path in columns)}
     missing = [name for name in required if name not in there]
     if "model_name" in there:
         missing = [name for name in missing if name not in SIZES]
@@ -254,20 +260,20 @@ def read_run(
     known : dict, optional
         What came of earlier rows; rows that differ only in their measurement share their scenarios.
     """
-    name = row.get("id") or where
+    precision, unit = str(_cell(row, "precision")), str(row.get("measured_unit", ""))
     run = Run(
-        id=name,
-        source=row.get("source", ""),
-        gpu=row.get("gpu", ""),
-        framework=row.get("framework", ""),
+        id=str(row.get("id") or where),
+        source=str(row.get("source", "")),
+        gpu=str(row.get("gpu", "")),
+        framework=str(row.get("framework", "")),
         measured=float("nan"),
-        unit=row.get("measured_unit", ""),
-        framework_name=framework_of(row).name,
+        unit=unit,
+        framework_name=row.get("stack.framework") or framework_name(str(row.get("framework", ""))) or UNKNOWN,
         family=family_of(row),
         sweep=sweep_of(row),
-        precision=row.get("precision", "") or "bf16",
-        convention=row.get("flops_convention", "") or _CONVENTIONS.get(row.get("measured_unit", ""), ""),
-        dense=not is_moe(row),
+        precision=precision or "bf16",
+        convention=str(row.get("flops_convention", "")) or _CONVENTIONS.get(unit, ""),
+        dense=str(row.get("model", {}).get("num_experts") or _cell(row, "experts")) in ("", "0", "1"),
     )
     try:
         run = replace(run, measured=number(row, "measured_value"))
@@ -279,23 +285,27 @@ def read_run(
             run = replace(run, peak_flop_per_s=number(row, "peak_tflops") * 1e12)
         if run.unit == "tflops_per_gpu" and not run.convention:
             inferred = (*inferred, NO_CONVENTION)
-        precision = run.precision if row.get("precision") else choices[0].training.precision
         run = replace(
             run,
             choices=choices,
             files=found.files,
             memory_savings=found.memory_savings,
             inferred=inferred,
-            precision=precision,
+            precision=precision or choices[0].training.precision,
             dense=not choices[0].model.num_experts,
         )
         _check_measurement(run, choices[0])
-        if not row.get("precision") and _beyond_16_bits(run, choices[0]):
+        if not precision and _beyond_16_bits(run, choices[0]):
             again = read_run({**row, "precision": "fp8"}, where, profile, known)
             return replace(again, inferred=(*again.inferred, BEYOND_16_BITS)) if again.choices else again
     except (Unmodelled, FlopcastError) as error:
         return replace(run, choices=(), files=(), inferred=(), skipped=reason(error))
     return run
+
+
+def _cell(row: Row, short: str) -> Any:
+    """A short column's value, or its field's."""
+    return row.get(short) or row.get(ALIASES[short], "")
 
 
 def _beyond_16_bits(run: Run, scenario: Scenario) -> bool:
@@ -321,7 +331,7 @@ def _check_measurement(run: Run, scenario: Scenario) -> None:
 
 
 def _known_scenarios(row: Row, profile: str | Mapping[str, Any] | None, known: dict[Any, Any]) -> Reading:
-    key = tuple(item for item in row.items() if item[0] not in _ABOUT_THE_MEASUREMENT)
+    key = repr({name: cell for name, cell in row.items() if name not in _ABOUT_THE_MEASUREMENT})
     if key not in known:
         try:
             known[key] = read_scenarios(row, profile)

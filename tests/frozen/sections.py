@@ -21,13 +21,11 @@ import yaml
 
 from flopcast_calibration.from_runs import predict
 from flopcast_calibration.readers.training_runs import Run, read_training_runs
-from flopcast_validation.gains import gains
+from flopcast_validation.claims import claims
 from flopcast_validation.network_gains import network_rows
-from flopcast_validation.rl.engines import published_rates
-from flopcast_validation.rl.published import published_steps
+from flopcast_validation.rl_runs import published_rates, published_steps
 from flopcast_validation.run import published_runs
 from flopcast_validation.runs.memory import score_memory
-from flopcast_validation.seeds import claims
 from sim import build_scenario, estimate, load_scenario, preset_names
 from sim.cli import app
 from sim.engines import ENGINES
@@ -266,8 +264,7 @@ def claimed() -> Jobs:
     return {
         "seeds": lambda: {f"{claim.paper}: {claim.title}": claim.to_dict() for claim in claims()},
         "schedules": lambda: {
-            gain.title: [gain.ratio, *(side and described(side) for side in (gain.slower, gain.faster))]
-            for gain in gains()
+            gain.title: [gain.predicted, *map(described, gain.answers)] for gain in claims("schedules")
         },
         "rl steps": lambda: {step.name: step.predicted.to_dict() for step in published_steps()},
         "rl rates": lambda: [asdict(rate) for rate in published_rates()],

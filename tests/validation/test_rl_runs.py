@@ -7,8 +7,7 @@ from statistics import median
 import pytest
 from typer.testing import CliRunner
 
-from flopcast_validation.rl.engines import published_rates
-from flopcast_validation.rl.published import published_steps
+from flopcast_validation.rl_runs import published_rates, published_steps
 from sim.cli import app
 from sim.rl.step import ENGINES, PUBLISHED
 

@@ -207,7 +207,7 @@ def test_widths_grow_where_values_differ_and_the_noise_where_they_do_not():
 
     def made(of_value, of_noise):
         found = []
-        for number in range(40):
+        for number in range(15):
             slopes = random.uniform(0.5, 1.0, (6, 1))
             errors = of_value * random.normal() * slopes[:, 0] + of_noise * random.normal(size=6)
             found.append(Source(f"lineage {number}", errors, (slopes @ slopes.T)[np.newaxis], given))

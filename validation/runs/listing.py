@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from flopcast_calibration.readers.frameworks import UNKNOWN
+from flopcast_calibration.readers.described import UNKNOWN
 from flopcast_validation.runs.anchored import after_runs
 from flopcast_validation.runs.intervals import known_only, left_out_coverage, write_intervals
 from flopcast_validation.runs.report import WIDE, draw, group_table, markdown_table, to_json, worst

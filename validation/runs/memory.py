@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from flopcast_calibration.from_runs import predict
-from flopcast_calibration.readers.frameworks import with_remarks
+from flopcast_calibration.readers.cells import Row
 from flopcast_calibration.readers.training_runs import read_rows, read_run, reason
 from sim.arrays import Number
 from sim.errors import FlopcastError
@@ -72,16 +72,10 @@ def score_memory(path: Path) -> list[Outcome]:
     return [_outcome(number, row, known) for number, row in enumerate(read_rows(path, _REQUIRED), start=1)]
 
 
-def _outcome(number: int, row: dict[str, str], known: dict[Any, Any]) -> Outcome:
-    said = row.get("outcome") or ""
-    kernel = row.get("kernel") or ""
-    filled = {
-        **row,
-        "measured_value": "1",
-        "measured_unit": "iteration_s",
-        "framework": row.get("framework") or row.get("source") or "",
-        "notes": f"{row.get('notes') or ''}; attention/norm kernel: {kernel}" if kernel else row.get("notes") or "",
-    }
+def _outcome(number: int, row: Row, known: dict[Any, Any]) -> Outcome:
+    said = str(row.get("outcome") or "")
+    framework = row.get("framework") or row.get("source") or ""
+    filled = {**row, "measured_value": "1", "measured_unit": "iteration_s", "framework": framework}
     if not _RAN.fullmatch(said) and not _FULL.search(said):
         return Outcome(number, said, None, None, None, f"outcome {said!r} is neither ok nor out of memory")
     run = read_run(filled, f"row {number}", known=known)
@@ -92,7 +86,7 @@ def _outcome(number: int, row: dict[str, str], known: dict[Any, Any]) -> Outcome
     except (FlopcastError, ValueError, ArithmeticError, MemoryError) as error:
         return Outcome(number, said, None, None, None, reason(error))
     predicted, available = "fits" if answer.fits else "oom", answer.memory_available_bytes
-    peak, comparable = _peak(row), _comparable(filled, answer)
+    peak, comparable = _peak(row), _comparable(row, answer)
     return Outcome(number, said, predicted, answer.largest.total, available, None, peak, comparable)
 
 
@@ -103,14 +97,13 @@ _COUNTS: dict[str, Callable[[MemoryUse], Number]] = {
 }
 
 
-def _comparable(row: Mapping[str, str], answer: Estimate) -> float:
+def _comparable(row: Row, answer: Estimate) -> float:
     """The predicted peak as the row's measurement counts it, on the pipeline rank that it is of. [bytes]"""
-    said = with_remarks(row)
-    use = answer.memory[-1] if said.get("peak_rank") == "last" else answer.largest
-    return float(_COUNTS[said.get("peak_counts", "")](use))
+    use = answer.memory[-1] if row.get("peak_rank") == "last" else answer.largest
+    return float(_COUNTS[row.get("peak_counts", "")](use))
 
 
-def _peak(row: dict[str, str]) -> float | None:
+def _peak(row: Row) -> float | None:
     """The measured peak; None where the cell is empty or no number. [bytes]"""
     try:
         return float(row["peak_gb"]) * 1e9 if row.get("peak_gb") else None

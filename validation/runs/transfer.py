@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any
 
 from flopcast_calibration.datasheet import table
-from flopcast_calibration.readers.frameworks import UNKNOWN, version_of_unknown
+from flopcast_calibration.readers.described import BEFORE_FLASH, UNKNOWN, version_of_unknown
 from flopcast_validation.runs.anchored import predicted_as
 from flopcast_validation.runs.export import file_of
 from flopcast_validation.runs.scored import Scored
@@ -20,8 +20,11 @@ from sim.errors import FlopcastError
 from sim.estimate import Estimate, estimate
 from sim.specs import build_scenario
 from sim.specs.datasheet import datasheet_profile
+from sim.specs.framework_files import Date, date_of
 from sim.uncertainty import is_unknown
 
+FLASH: Date = (2023, 1)
+"""From when on an unknown framework is taken to use flash attention, as in presets/frameworks/pytorch.yaml."""
 Report = Callable[[int, int], None]
 Changes = Callable[[Scored, dict[str, Any]], dict[str, Any]]
 """Sections of a run's scenario that are replaced, from the run and its file."""
@@ -55,7 +58,11 @@ def _unknown_stack(item: Scored, file: dict[str, Any]) -> dict[str, Any]:
     assert item.scenario is not None
     if is_unknown(item.scenario.stack):
         return {}
-    version = version_of_unknown(item.run.source, item.run.gpu, item.scenario.training.precision)
+    stack = item.scenario.stack
+    if date_of(stack.version, stack.framework) < FLASH:
+        version = BEFORE_FLASH
+    else:
+        version, _ = version_of_unknown(item.run.gpu, item.scenario.training.precision)
     return {"stack": {**file["stack"], "framework": UNKNOWN, "version": version}}
 
 

@@ -1,20 +1,26 @@
-"""Figures and claims of the papers that flopcast grew from: published beside predicted."""
+"""What papers claim, in figures or of one schedule over another: published beside predicted."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
+from math import nan
 from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
+from flopcast_calibration.from_runs import predict
+from flopcast_validation.run import published_runs
 from sim import Estimate, Scenario, build_scenario, estimate
+from sim.errors import FlopcastError
 from sim.specs.yaml12 import load_yaml
 
 if TYPE_CHECKING:
     from sim.reliability.storing import Storing
 
-_CLAIMS = Path(__file__).parent / "published" / "seeds" / "claims.yaml"
+TABLES = Path(__file__).parent / "published" / "claims"
 WITHIN = 0.1
 """How far off an answer may be where a claim says nothing."""
 
@@ -24,9 +30,11 @@ class Claim:
     """What a paper says, and what flopcast answers.
 
     published : the least and the most that the paper states, in `unit`; the same number where it states one.
-    predicted : in `unit`.
+    predicted : in `unit`; nan where no plan can be run.
     within : how far off these the answer may be: relative, or absolute where what is published is zero.
     short : why it is further off all the same; empty where it is not.
+    printed : as the paper prints it, where that is no number or range.
+    answers : the estimates that the answer is made of.
     """
 
     paper: str
@@ -38,6 +46,8 @@ class Claim:
     within: float
     short: str = ""
     note: str = ""
+    printed: str = ""
+    answers: tuple[Estimate, ...] = ()
 
     @property
     def off(self) -> float:
@@ -57,35 +67,65 @@ class Claim:
 
     def to_dict(self) -> dict[str, Any]:
         """As data."""
-        fields = {name: getattr(self, name) for name in self.__slots__}
+        fields = {name: getattr(self, name) for name in self.__slots__ if name not in ("answers", "printed")}
         return {**fields, "off": self.off, "holds": self.holds, "turned": self.turned}
 
 
-def claims() -> Iterator[Claim]:
-    """Every claim of the shipped table, asked."""
-    for paper in load_yaml(_CLAIMS)["papers"]:
+def claims(table: str = "seeds") -> Iterator[Claim]:
+    """Every claim of a shipped table, asked: `seeds` or `schedules`."""
+    for paper in load_yaml(TABLES / f"{table}.yaml")["papers"]:
         for entry in paper["claims"]:
-            asks = entry["asks"]
-            predicted = FUNCTIONS[asks["function"]]() if "function" in asks else _answer(asks)
+            predicted, *answers = _asked(entry)
             stated = entry["published"] if isinstance(entry["published"], list) else [entry["published"]] * 2
-            words = {name: entry.get(name, "") for name in ("short", "note")}
             yield Claim(
                 paper["title"],
-                *(entry[name] for name in ("title", "where", "unit")),
+                entry["title"],
+                entry.get("where", ""),
+                entry.get("unit", "times"),
                 (float(stated[0]), float(stated[1])),
                 predicted,
                 float(entry.get("within", WITHIN)),
-                **words,
+                **{name: entry.get(name, "") for name in ("short", "note", "printed")},
+                answers=tuple(answers),
             )
 
 
-def _answer(asks: Mapping[str, Any]) -> float:
-    """A value of one scenario, or its ratio to that of another."""
-    of = VALUES[asks["of"]]
-    value = of(estimate(_scenario(asks["base"], asks.get("changes", {}))))
+def _asked(entry: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The answer to a claim, and the estimates that it is made of."""
+    if "faster" in entry:
+        slower, faster = (_fastest(entry, entry[side]) for side in ("slower", "faster"))
+        return (slower.step_time_s / faster.step_time_s, slower, faster) if slower and faster else (nan,)
+    asks = entry["asks"]
+    if "function" in asks:
+        return (FUNCTIONS[asks["function"]](),)
+    answers = [estimate(_scenario(asks["base"], asks.get("changes", {})))]
     if "over" in asks:
-        value /= of(estimate(_scenario(asks["over"], asks.get("over_changes", {}))))
-    return value * float(asks.get("times", 1.0))
+        answers.append(estimate(_scenario(asks["over"], asks.get("over_changes", {}))))
+    value, *over = (VALUES[asks["of"]](answer) for answer in answers)
+    return (value / (over[0] if over else 1.0) * float(asks.get("times", 1.0)), *answers)
+
+
+def _fastest(claim: Mapping[str, Any], side: Mapping[str, list[Any]]) -> Estimate | None:
+    """The fastest plan that fits, of all that are tried.
+
+    Recomputation of a `stage` keeps its input alone, and runs all of its layers again together.
+    """
+    space = claim["tried"] | side
+    answers = []
+    for values in product(*space.values()):
+        plan = claim["base"].get("plan", {}) | dict(zip(space, values, strict=True))
+        scenario = {**claim["base"], "stack": plan.pop("stack", claim["base"].get("stack"))}
+        if plan.get("recompute") == "stage":
+            plan |= {"recompute": "full", "recompute_num_layers": claim["base"]["model"]["num_layers"] // plan["pp"]}
+        if "gpus" in claim:
+            plan["dp"] = max(1, claim["gpus"] // (plan.get("tp", 1) * plan["pp"]))
+        try:
+            answer = estimate(build_scenario({**scenario, "plan": plan}))
+        except FlopcastError:  # a plan that breaks a rule is not a candidate
+            continue
+        if answer.fits:
+            answers.append(answer)
+    return min(answers, key=lambda answer: answer.step_time_s, default=None)
 
 
 def _scenario(base: Mapping[str, Any], changes: Mapping[str, Any] | list[Any]) -> Scenario:
@@ -123,10 +163,9 @@ VALUES: dict[str, Callable[[Estimate], float]] = {
 
 def _table_1() -> float:
     """Mean error of Narayanan et al. 2021's Table 1. [%]"""
-    from flopcast_validation.run import published_runs
     from flopcast_validation.runs.score import score_all
 
-    found = score_all([run for run in published_runs() if run.id.startswith("megatron-2021-table-1")])
+    found = score_all(published_runs(tables=("megatron-2021-table-1",)))
     errors = [abs(item.error) for item in found if item.error is not None]
     return 100.0 * sum(errors) / len(errors)
 
@@ -146,7 +185,7 @@ def _stored(of: Callable[[Storing], float]) -> Callable[[], float]:
     def ask() -> float:
         from sim.reliability.storing import storing_of
 
-        base = load_yaml(_CLAIMS)["bases"]["1t"]
+        base = load_yaml(TABLES / "seeds.yaml")["bases"]["1t"]
         return of(storing_of(_scenario(base, {})))
 
     return ask
@@ -158,7 +197,7 @@ FIGURE_17 = tuple(2**power for power in range(9))
 
 def _sequences_per_s(recompute: str) -> dict[int, float]:
     """Of Figure 17's batches, those that fit."""
-    base = load_yaml(_CLAIMS)["bases"]["145b"]
+    base = load_yaml(TABLES / "seeds.yaml")["bases"]["145b"]
     found = {}
     for batch in FIGURE_17:
         answer = estimate(_scenario(base, {"plan.recompute": recompute, "training.global_batch_size": batch}))
@@ -191,19 +230,63 @@ FUNCTIONS: dict[str, Callable[[], float]] = {
 """What no single scenario answers."""
 
 
-def report(found: list[Claim], width: int = 80) -> Iterator[str]:
+ZERO_BUBBLE = "Qi et al. 2023, arXiv:2401.10241, table of schedules"
+
+
+def zero_bubble_rows() -> list[Claim]:
+    """Samples a second and GPU of the rows of arXiv:2401.10241's table that ship, by model and batch."""
+    rows = []
+    for run in published_runs(tables=("zero-bubble",)):
+        answer = predict(run)
+        batch, schedule = answer.scenario.training.global_batch_size, answer.scenario.plan.schedule
+        share = batch / answer.num_gpus
+        measured = share / run.step_time_s(answer.scenario)
+        title = f"{answer.params / 1e9:.1f}B, batch {batch}, {schedule}"
+        ours = share / answer.step_time_s
+        rows.append(Claim(ZERO_BUBBLE, title, "", "samples/s", (measured, measured), ours, WITHIN, answers=(answer,)))
+    return sorted(rows, key=lambda row: (row.answers[0].params, *_group(row)[1:], row.published))
+
+
+def _group(row: Claim) -> tuple[str, int]:
+    """Model and batch of a row."""
+    scenario = row.answers[0].scenario
+    return scenario.model.name, scenario.training.global_batch_size
+
+
+def out_of_order(rows: Sequence[Claim], least: float = 0.03) -> int:
+    """Pairs of schedules, measured more than `least` apart on one model and batch, that are predicted the other way."""
+    groups: dict[tuple[str, int], list[Claim]] = defaultdict(list)
+    for row in rows:
+        groups[_group(row)].append(row)
+    return sum(
+        one.published[0] * (1 + least) < other.published[0] and one.predicted > other.predicted
+        for group in groups.values()
+        for one in group
+        for other in group
+    )
+
+
+def schedules_report() -> Iterator[str]:
+    """What schedules gain over each other, and zero bubble's table of them."""
+    rows = zero_bubble_rows()
+    yield from report([*claims("schedules"), *rows])
+    mean = sum(abs(row.off) for row in rows) / len(rows)
+    yield f"zero bubble's table: {mean:.1%} off on average; {out_of_order(rows)} pairs of schedules in the wrong order"
+
+
+def report(found: Sequence[Claim], width: int = 80) -> Iterator[str]:
     """Claims as a table of text, and below it why some fall short."""
-    paper, room = "", max(20, width - 44)
+    paper, room = "", max(20, width - 45)
     reasons = list(dict.fromkeys(claim.short for claim in found if claim.short))
     for claim in found:
         if claim.paper != paper:
             paper = claim.paper
-            yield from ("", *wrap(paper, width), f"  {'':{room}} published   ours   off")
+            yield from ("", *wrap(paper, width), f"  {'':{room}} {'published':>10}   ours   off")
         off = f"{claim.off:+.0%}" if claim.published[1] else ""
         mark = f"[{reasons.index(claim.short) + 1}]" if claim.short else ""
         title, *rest = wrap(claim.title, room)
-        stated = "-".join(f"{value:.4g}" for value in dict.fromkeys(claim.published))
-        numbers = f"{stated:>9} {claim.predicted:6.3g} {off:>5}"
+        stated = claim.printed or "-".join(f"{value:.4g}" for value in dict.fromkeys(claim.published))
+        numbers = f"{stated:>10} {claim.predicted:6.3g} {off:>5}"
         yield f"  {title:{room}} {numbers} {claim.unit:13} {mark}".rstrip()
         yield from (f"    {line}" for line in rest)
         yield from wrap(claim.note, width, initial_indent="    ", subsequent_indent="    ")

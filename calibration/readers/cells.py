@@ -1,0 +1,198 @@
+"""Cells of a table of runs: which columns are read, their values as numbers, and the names that such tables use."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from sim.errors import SpecError, nearest
+from sim.specs.base import file_name
+from sim.specs.loading import SECTIONS
+from sim.specs.yaml12 import load_yaml, parse_yaml
+
+Row = Mapping[str, Any]
+"""Cells by column: text, or a value as YAML has it."""
+
+ALIASES = {
+    "layers": "model.num_layers",
+    "hidden": "model.hidden_size",
+    "heads": "model.num_heads",
+    "kv_heads": "model.num_kv_heads",
+    "vocab": "model.vocab_size",
+    "experts": "model.num_experts",
+    "topk": "model.experts_per_token",
+    "global_batch_seqs": "training.global_batch_size",
+    "seq_len": "training.sequence_length",
+    "precision": "training.precision",
+    "tp": "plan.tp",
+    "cp": "plan.cp",
+    "pp": "plan.pp",
+    "dp": "plan.dp",
+    "ep": "plan.ep",
+    "micro_batch_seqs": "plan.microbatch_size",
+    "vp_stages": "plan.num_chunks",
+    "zero_stage": "plan.zero_stage",
+    "sequence_parallel": "plan.sequence_parallel",
+    "recompute": "plan.recompute",
+    "schedule": "plan.schedule",
+}
+"""Short columns, and the fields of a scenario that they are."""
+
+ABOUT_THE_RUN = {
+    "id", "source", "source_locator", "verified", "gpu", "gpu_mem_gb", "num_gpus", "gpus_per_node", "inter_node_link",
+    "model_name", "ffn_hidden", "gated_mlp", "framework", "measured_value", "measured_unit", "flops_convention",
+    "peak_tflops", "notes", "unmodelled", "doubtful", "offloaded_layers", "outcome", "kernel", "peak_gb", "peak_counts",
+    "peak_rank",
+    *ALIASES,
+}  # fmt: skip
+"""Columns that are read beside fields of a scenario.
+
+unmodelled : why flopcast cannot predict the run.
+notes : for people; nothing reads them.
+offloaded_layers : all, where every layer's activations wait in host memory.
+doubtful : recompute or micro_batch_seqs, where the run may have had another than the row states: one that fits counts.
+"""
+
+LARGEST = 10**8
+"""Whole numbers beyond it (parameters of a layer, tokens of a sequence) are slips of the pen."""
+MOST = {"num_gpus": 10**6, "layers": 10**4, "gpus_per_node": 1024}
+"""Numbers that slip earlier: no machine and no model is near them."""
+
+_TEXTS = ("stack.version", "stack.flash_version")
+"""Fields that hold text which looks like a number."""
+_NAMES = Path(__file__).parents[1] / "facts" / "published-runs.yaml"
+
+
+class Unmodelled(Exception):
+    """Why a row has no scenario."""
+
+
+def number(row: Row, key: str) -> float:
+    """A positive number.
+
+    Raises
+    ------
+    Unmodelled
+        Something else.
+    """
+    try:
+        value = float(row.get(key, ""))
+    except (TypeError, ValueError):
+        raise Unmodelled(f"{key} = {row.get(key, '')!r} is not a number") from None
+    if not 0 < value < float("inf"):
+        raise Unmodelled(f"{key} = {value:g} is not a positive number")
+    return value
+
+
+def whole(row: Row, key: str, default: int | None = None) -> int:
+    """A positive whole number; the default where the cell is empty.
+
+    Raises
+    ------
+    Unmodelled
+        Something else, too large to be meant, or empty without a default.
+    """
+    if row.get(key) in (None, ""):
+        if default is None:
+            raise Unmodelled(f"{key} is empty")
+        return default
+    value = number(row, key)
+    most = MOST.get(key, LARGEST)
+    if value > most:
+        raise Unmodelled(f"{key} = {value:g} is too large to be meant; at most {most:,}")
+    if value != int(value):
+        raise Unmodelled(f"{key} = {row[key]} is not a whole number")
+    return int(value)
+
+
+def names(section: str) -> Any:
+    """What tables of runs call GPUs, links, frameworks, kernels and sources: a section of facts/published-runs.yaml."""
+    return _names()[section]
+
+
+@cache
+def _names() -> Any:
+    return load_yaml(_NAMES)
+
+
+def named_in(text: str, words: str) -> bool:
+    """Whether a name holds all of these words, whatever their case and what stands between them."""
+    looked_for, there = (set(re.split(r"[\W_]+", each.lower())) for each in (words, text))
+    return looked_for <= there
+
+
+def check_columns(columns: Iterable[str]) -> list[str]:
+    """The columns that nothing reads, each with the name that it may have meant.
+
+    Raises
+    ------
+    SpecError
+        A column is a path, but not of a scenario's field.
+    """
+    unread = []
+    for column in columns:
+        section, dot, field = column.partition(".")
+        if not dot:
+            if column not in ABOUT_THE_RUN:
+                meant = nearest(column, ABOUT_THE_RUN)
+                unread.append(f"{column}{meant if 'did you mean' in meant else ''}")
+            continue
+        if section not in SECTIONS:
+            raise SpecError(f"column {column!r}: no section {section!r} of a scenario{nearest(section, SECTIONS)}")
+        known = {name for each in SECTIONS[section].model_fields for name in (each, file_name(each))} | {"preset"}
+        if field.partition(".")[0] not in known:
+            raise SpecError(f"column {column!r}: {section} has no field {field!r}{nearest(field, known)}")
+    return unread
+
+
+def override_cells(overrides: Iterable[str]) -> dict[str, str]:
+    """Cells that stand for overrides such as "plan.tp=4", to be laid over every row.
+
+    Raises
+    ------
+    SpecError
+        One is not field=value, or of no field.
+    """
+    cells: dict[str, str] = {}
+    for override in overrides:
+        path, equals, text = override.partition("=")
+        if not equals or "." not in path or not text.strip():
+            raise SpecError(f"override {override!r} must look like stack.attention=math (field=value)")
+        cells[path.strip()] = text.strip()
+    check_columns(cells)
+    return {**{short: "" for short, path in ALIASES.items() if path in cells}, **cells}  # the row's own cell gives way
+
+
+def nested(row: Row) -> dict[str, Any]:
+    """The row's sections, with the columns that are fields of a scenario laid over them.
+
+    Raises
+    ------
+    SpecError
+        A cell is not YAML.
+    """
+    found: dict[str, Any] = {name: row[name] for name in SECTIONS if row.get(name)}
+    for column, value in row.items():
+        if "." not in column or value in (None, ""):
+            continue
+        if isinstance(value, str) and column not in _TEXTS:
+            value = parse_yaml(value, f"column {column}")
+        for part in reversed(column.split(".")):
+            value = {part: value}
+        found = with_fields(found, value)
+    return found
+
+
+def with_fields(data: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
+    """A scenario's data with fields laid over it; a preset's name becomes a section that differs from the preset."""
+    merged = dict(data)
+    for name, value in fields.items():
+        below = merged.get(name)
+        if isinstance(value, Mapping):
+            below = {"preset": below} if isinstance(below, str) else below if isinstance(below, Mapping) else {}
+            value = with_fields(below, value)
+        merged[name] = value
+    return merged

@@ -1,0 +1,341 @@
+"""What the short columns of a row are as fields of a scenario: its machine, model, framework and layout.
+
+Columns may be named like fields (plan.tp, model.head_dim) or shortly (tp, gpu, layers). Nothing is read out of notes,
+and a name that is not known is refused or said to be unknown.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from flopcast_calibration.readers.cells import (
+    ALIASES,
+    Row,
+    Unmodelled,
+    named_in,
+    names,
+    nested,
+    whole,
+    with_fields,
+)
+from sim.errors import SpecError
+from sim.specs import load_preset, preset_names
+from sim.specs.framework_files import framework_named, layouts_of
+from sim.specs.presets import model_preset
+
+UNKNOWN = "pytorch"
+BEFORE_FLASH = "2022"
+"""Version of an unknown framework from before flash attention."""
+PRECISIONS = ("fp32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4", "mxfp4")
+SCHEDULES: dict[str, str] = {
+    "1f1b": "1f1b",
+    "gpipe": "gpipe",
+    "interleaved": "interleaved",
+    "interleaved 1f1b": "interleaved",
+    "zb-1p": "zb_h1",
+    "zb-h1": "zb_h1",
+    "zb-2p": "zb_h2",
+    "zb-h2": "zb_h2",
+    "zb-v": "zb_v",
+    "dualpipe": "dualpipe",
+}
+"""Schedules as tables write them."""
+
+_NEEDED = {"num_layers", "hidden_size", "num_heads", "vocab_size"}
+"""Fields that describe a model by themselves; the others have defaults."""
+_OF_MODELS = ("ffn_hidden", "gated_mlp", *(short for short, path in ALIASES.items() if path.startswith("model.")))
+
+Data = dict[str, Any]
+"""A scenario's sections, as a file has them."""
+
+
+def described(row: Row) -> tuple[Data, list[str]]:
+    """The row's fields of a scenario, and the rules by which names became fields; what it does not know is left out.
+
+    Raises
+    ------
+    Unmodelled, SpecError
+        It cannot be modelled, a name is not known, or a value breaks a rule.
+    """
+    if row.get("unmodelled"):
+        raise Unmodelled(str(row["unmodelled"]))
+    inferred: list[str] = list(row.get("inferred", ()))
+    stated = nested(row)
+    found: Data = {}
+    for short, path in ALIASES.items():
+        _same(row, short, path, stated)
+    framework = stack_of(row, stated, inferred)
+    found |= {"stack": {**framework, **_kernel(row)}, "training": _training(row)}
+    if "cluster" not in row:
+        found["cluster"], found["profile"] = machine_of(row, inferred)
+    model = dict(stated.get("model", {}))
+    if any(row.get(short) for short in _OF_MODELS) or not model.keys() >= _NEEDED:
+        model = found["model"] = with_fields(_model(row, model, inferred), model)
+    model.setdefault("name", str(row.get("model_name") or "model"))
+    found["plan"] = _plan(row, framework["framework"], model, stated.get("plan", {}), inferred)
+    return {**with_fields(found, stated), "model": model}, inferred
+
+
+def _same(row: Row, short: str, path: str, stated: Mapping[str, Any]) -> None:
+    """Refuse a short column and a field's that say different things."""
+    section, _, name = path.partition(".")
+    if row.get(short) and path in row and name in stated.get(section, {}):
+        value = stated[section][name]
+        text = {True: "y", False: "n"}.get(value, str(value)) if isinstance(value, bool) else str(value)
+        if text.lower() != str(row[short]).lower():
+            raise Unmodelled(f"{path} = {row[path]} and {short} = {row[short]} contradict each other; leave one empty")
+
+
+def stack_of(row: Row, stated: Mapping[str, Any], inferred: list[str]) -> dict[str, str]:
+    """The stack by its framework's name, or an unknown framework of the run's time."""
+    own = stated.get("stack", {})
+    if isinstance(own, str) or own.keys() & {"framework", "preset"}:
+        return {"framework": own.get("framework", "") if isinstance(own, Mapping) else own}
+    said = str(row.get("framework", ""))
+    name = framework_name(said)
+    if name is not None:
+        inferred.append(f"framework {name} {own.get('version', 'latest')}: {said}")
+        return {"framework": name, "version": str(own.get("version", "latest"))}
+    version, why = own.get("version"), "taken for eager PyTorch with flash attention"
+    if version is None:
+        precision = str(stated.get("training", {}).get("precision") or row.get("precision", ""))
+        version, signs = version_of_unknown(str(row.get("gpu", "")), precision)
+        why = f"before flash attention, by {signs}" if signs else why
+    inferred.append(f"framework {UNKNOWN} {version}: an unknown framework, {why}")
+    return {"framework": UNKNOWN, "version": str(version)}
+
+
+def framework_name(said: str) -> str | None:
+    """The framework that a table calls so, or None."""
+    try:
+        return framework_named(said)
+    except SpecError:
+        return next((known for words, known in names("frameworks").items() if named_in(said, words)), None)
+
+
+def version_of_unknown(gpu: str, precision: str) -> tuple[str, str]:
+    """The version that an unknown framework is taken for, and what says that it is from before flash attention."""
+    signs = [sign for sign, applies in (("V100", "V100" in gpu), ("fp16", precision == "fp16")) if applies]
+    return BEFORE_FLASH if signs else "latest", ", ".join(signs)
+
+
+def _kernel(row: Row) -> Data:
+    """The stack's fields of a kernel of attention and norm."""
+    said, known = row.get("kernel", ""), names("kernels")
+    if said and said not in known:
+        listed = ", ".join(known)
+        raise Unmodelled(f"kernel {said!r} is not one of {listed}; columns such as stack.attention say the same")
+    found: Data = known.get(said, {})
+    return found
+
+
+def _training(row: Row) -> Data:
+    found: Data = {"sequence_length": whole(row, "seq_len")} if row.get("seq_len") else {}
+    if row.get("global_batch_seqs"):
+        found["global_batch_size"] = whole(row, "global_batch_seqs")
+    if row.get("precision"):
+        if row["precision"] not in PRECISIONS:
+            raise Unmodelled(f"precision {row['precision']!r} is not one of {', '.join(PRECISIONS)}")
+        found["precision"] = row["precision"]
+    return found
+
+
+def machine_of(row: Row, inferred: list[str]) -> tuple[Data, str]:
+    """The cluster but for its size, and the profile, by the names of GPU and link.
+
+    Raises
+    ------
+    SpecError
+        The GPU is not one of those that flopcast knows.
+    """
+    gpu = str(row.get("gpu", ""))
+    known = names("gpus")
+    alike = [entry for entry in known if named_in(gpu, entry["name"])]
+    memory = re.search(r"(\d+)GB", gpu.replace(" ", ""))
+    size = float(memory[1]) if memory else float(row.get("gpu_mem_gb") or 0) or 1e8
+    fitting = [entry for entry in alike if entry.get("memory", (0, 1e9))[0] <= size < entry.get("memory", (0, 1e9))[1]]
+    if not fitting:
+        listed = ", ".join(dict.fromkeys(entry["name"] for entry in known))
+        raise SpecError(f"unknown GPU {gpu!r}; known: {listed}")
+    found, node = fitting[0], str(fitting[0]["node"])
+    described: Data = {"preset": node}
+    if "gpu" in found:
+        described["gpu"] = found["gpu"]
+    if row.get("gpus_per_node"):
+        described["gpus_per_node"] = whole(row, "gpus_per_node")
+    else:
+        inferred.append(f"gpus_per_node {load_preset('nodes', node)['gpus_per_node']}: as in node preset {node}")
+    if size == 1e8 and len({entry["node"] for entry in alike}) > 1:
+        inferred.append(f"node preset {node}: the row does not say which of the {gpu}'s variants")
+    cluster: Data = {"name": gpu, "node": described}
+    link = str(row.get("inter_node_link", ""))
+    width = int(described.get("gpus_per_node") or load_preset("nodes", node)["gpus_per_node"])
+    gbits = network_gbits(link, width)
+    if gbits:
+        cluster["inter_node_bandwidth"] = f"{gbits:.6g} Gbit/s"
+    elif whole(row, "num_gpus", 1) > width and "cluster.inter_node_bandwidth" not in row:
+        inferred.append(f"network as in node preset {node}: {f'no rate in {link!r}' if link else 'the row gives none'}")
+    for words, entry in names("links").items():
+        if named_in(link, words):
+            cluster |= entry["set"]
+            inferred += [f"{name} {value}: {entry['because']}" for name, value in entry["set"].items()]
+    return cluster, str(found["profile"])
+
+
+def network_gbits(link: str, width: int) -> float | None:
+    """Rate of the network a GPU and direction from a cell such as "8x HDR 200 Gb/s InfiniBand". [Gbit/s]
+
+    width : GPUs of a node.
+    """
+    whole_node = re.search(r"(\d+(?:\.\d+)?)\s*(G|T)b/s(?:\s+\w+)? per node", link)
+    if whole_node:
+        return float(whole_node[1]) * (1000 if whole_node[2] == "T" else 1) / width or None
+    cards = re.findall(r"(\d+)x[^,]*?(?<![\d.])(\d+(?:\.\d+)?)\s*Gb/[sS]", link)
+    return max((float(count) * float(rate) / width for count, rate in cards), default=0.0) or None
+
+
+def model_named(name: str) -> str | None:
+    """The model preset of this name, or the only one that begins so, however it is written; None if there is none."""
+    try:
+        return model_preset(name)
+    except SpecError:
+        plain = {each: _plain(each) for each in preset_names("models")}
+        wanted = _plain(name)
+        alike = [each for each, written in plain.items() if wanted and written.startswith(wanted)]
+        exact = [each for each in alike if plain[each] == wanted]
+        return exact[0] if exact else alike[0] if len(alike) == 1 else None
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[\W_]", "", name.lower())
+
+
+def _model(row: Row, stated: Mapping[str, Any], inferred: list[str]) -> Data:
+    """The model: its preset where its name is one's, with the row's own sizes; else of the row's sizes and its kind."""
+    name = str(row.get("model_name") or "model")
+    sizes = {path.partition(".")[2]: whole(row, short) for short, path in ALIASES.items()
+             if path.startswith("model.") and row.get(short)}  # fmt: skip
+    if sizes.get("num_experts") == 1:
+        del sizes["num_experts"]
+    sparse = bool(sizes.get("num_experts"))
+    preset = model_named(name) if row.get("model_name") else None
+    base = dict(load_preset("models", preset)) if preset else {}
+    if base and row.get("layers") and sparse != bool(base.get("num_experts")):
+        base = {}
+    gated = _yes(row, "gated_mlp")
+    if base:
+        inferred.append(f"what the row does not say of the model: as in model preset {preset}")
+        if "key_value_rank" in base:
+            sizes.pop("num_kv_heads", None)
+    else:
+        for needed in ("layers", "hidden", "heads"):
+            if not row.get(needed) and ALIASES[needed].partition(".")[2] not in stated:
+                said = (
+                    f", and {name} is no model that ships (flopcast presets list models)" if needed == "layers" else ""
+                )
+                raise Unmodelled(f"{needed} is empty{said}")
+        base = _kind(row, {**sizes, **stated}, sparse, gated, inferred)
+    width = {"expert_intermediate_size" if base.get("num_experts") or sparse else "intermediate_size": 0}
+    found = {**base, "name": name, **sizes}
+    if row.get("ffn_hidden"):
+        found |= dict.fromkeys(width, whole(row, "ffn_hidden"))
+    if gated is not None:
+        found["gated_mlp"] = gated
+    return found
+
+
+def _kind(row: Row, sizes: Mapping[str, Any], sparse: bool, gated: bool | None, inferred: list[str]) -> Data:
+    """What a row leaves open of a model that is no preset's: layers like Llama's if their MLP is gated, else GPT's."""
+    if gated is None:
+        gated = sparse
+        inferred.append(f"gated_mlp {'y' if gated else 'n'}: the row does not say")
+    if sparse and "experts_per_token" not in sizes:
+        raise Unmodelled("topk is empty")
+    if not row.get("ffn_hidden") and not {"intermediate_size", "expert_intermediate_size"} & sizes.keys():
+        if gated or sparse:
+            raise Unmodelled("ffn_hidden is empty for a gated MLP")
+        inferred.append(f"ffn_hidden {4 * int(sizes['hidden_size'])}: four times hidden")
+    llama = {"position": "rotary", "norm": "rmsnorm", "bias": False, "tied_embeddings": False}
+    gpt = {"position": "learned", "norm": "layernorm", "bias": True, "tied_embeddings": True}
+    kind = {"gated_mlp": gated, **(llama if gated or sparse else gpt)}
+    listed = ", ".join(f"{name} {value}" for name, value in kind.items() if name != "gated_mlp").replace("_", " ")
+    inferred.append(f"{listed}: as {'Llama' if gated or sparse else 'GPT'}'s, by its MLP")
+    if sparse:
+        kind["dropout"] = 0.0
+        inferred.append("no shared experts, every layer with experts: the row names no model that ships")
+    if "num_kv_heads" not in sizes:
+        kind["num_kv_heads"] = sizes["num_heads"]
+        inferred.append(f"kv_heads {sizes['num_heads']}: one for each head")
+    if "vocab_size" not in sizes:
+        kind["vocab_size"] = 32000 if gated else 51200
+        inferred.append(f"vocab {kind['vocab_size']}: the row gives none")
+    if int(sizes["hidden_size"]) % int(sizes["num_heads"]) and "head_dim" not in sizes:
+        raise Unmodelled(f"hidden = {sizes['hidden_size']} is not divisible by heads = {sizes['num_heads']}")
+    return kind
+
+
+def _yes(row: Row, key: str) -> bool | None:
+    """A cell of y or n; None where it is empty."""
+    said = str(row.get(key, "")).lower()
+    if said not in ("", "y", "n"):
+        raise Unmodelled(f"{key} = {row[key]!r} is neither y nor n")
+    return None if not said else said == "y"
+
+
+def _plan(row: Row, framework: str, model: Mapping[str, Any], stated: Mapping[str, Any], inferred: list[str]) -> Data:
+    """The layout that the short columns give."""
+    found: Data = {name: whole(row, short) for short, name in (("tp", "tp"), ("pp", "pp"), ("cp", "cp"), ("dp", "dp"),
+                   ("micro_batch_seqs", "microbatch_size"), ("vp_stages", "num_chunks")) if row.get(short)}  # fmt: skip
+    if row.get("ep") and model.get("num_experts"):
+        found["ep"] = whole(row, "ep")
+    if _yes(row, "sequence_parallel") is not None:
+        found["sequence_parallel"] = _yes(row, "sequence_parallel")
+    zero = str(row.get("zero_stage", ""))
+    if zero:
+        if zero not in ("0", "1", "2", "3", "hybrid3"):
+            raise Unmodelled(f"zero_stage {zero!r} is not modelled")
+        found["zero_stage"] = int(zero[-1])
+    schedule = str(row.get("schedule", "")).lower()
+    if schedule:
+        if schedule not in SCHEDULES:
+            raise Unmodelled(f"schedule {schedule!r} is not one of {', '.join(SCHEDULES)}")
+        found["schedule"] = SCHEDULES[schedule]
+    if row.get("recompute"):
+        found["recompute"] = _recompute(str(row["recompute"]), framework, inferred)
+    if row.get("offloaded_layers") == "all":
+        found["offloaded_layers"] = model.get("num_layers", 0)
+    if row.get("num_gpus"):
+        found["dp"] = _replicas(row, {**found, **stated})
+    if zero == "hybrid3":
+        node = whole(row, "gpus_per_node", 8)
+        sharing = int(found["dp"]) * int(found.get("cp", 1))
+        if sharing > node and sharing % node == 0:
+            found["sharding_group"] = node
+            inferred.append(f"sharding_group {node}: hybrid sharding, taken to be within a node")
+    return found
+
+
+def _replicas(row: Row, plan: Mapping[str, Any]) -> int:
+    """Replicas of the GPUs that tp, pp and cp leave."""
+    gpus = whole(row, "num_gpus")
+    if "tp" not in plan and plan.get("zero_stage") != 3:
+        raise Unmodelled("the parallel layout is not given (tp is empty)")
+    model_parallel = int(plan.get("tp", 1)) * int(plan.get("pp", 1)) * int(plan.get("cp", 1))
+    if gpus % model_parallel:
+        raise Unmodelled(f"tp · pp · cp = {model_parallel} does not divide num_gpus = {gpus}")
+    dp = int(plan.get("dp", gpus // model_parallel))
+    if dp * model_parallel != gpus:
+        raise Unmodelled(f"tp · cp · pp · dp = {dp * model_parallel} is not num_gpus = {gpus}")
+    return dp
+
+
+def _recompute(said: str, framework: str, inferred: list[str]) -> str:
+    if said not in ("none", "selective", "per_op", "full"):
+        raise Unmodelled(f"recompute {said!r} is not one of none, selective, per_op, full")
+    habits = layouts_of(framework) if framework in preset_names("frameworks") else {}
+    if said == "selective" and "selective_is" in habits:
+        said = habits["selective_is"]
+        inferred.append(f"recompute {said}: what the framework calls selective ({habits['source']})")
+    return said

@@ -1,0 +1,270 @@
+"""Columns of tables of runs: fields by their paths and short names, names of machines and frameworks, notes that set nothing."""
+
+import re
+
+import pytest
+
+from flopcast_calibration.readers.cells import (
+    ABOUT_THE_RUN,
+    ALIASES,
+    check_columns,
+    named_in,
+    names,
+    override_cells,
+    with_fields,
+)
+from flopcast_calibration.readers.described import framework_name, machine_of, model_named
+from flopcast_calibration.readers.families import family_of
+from flopcast_calibration.readers.training_runs import read_rows, read_run, read_training_runs, unread_columns
+from flopcast_validation.run import runs_tables
+from sim.errors import SpecError
+from sim.estimate import estimate
+from sim.specs import ClusterSpec, GpuSpec, StackSpec, build_scenario, load_preset, preset_names
+from sim.specs.base import file_name
+from sim.specs.loading import SECTIONS
+from sim.work.sums import hardware_flop, model_flop
+
+GIB = 2**30
+FULL = {"layers", "hidden", "heads", "kv_heads", "ffn_hidden", "vocab", "gated_mlp"}
+
+
+def test_short_columns_stand_for_fields():
+    wrong = [short for short, path in ALIASES.items() if check_columns([path]) or short not in ABOUT_THE_RUN]
+    assert wrong == []
+    assert all(path.partition(".")[2] in SECTIONS[path.partition(".")[0]].model_fields for path in ALIASES.values())
+
+
+def test_names_of_machines(run_row):
+    expected = {  # as tables write it, with the memory they give -> node, memory [GB], profile
+        ("V100-SXM2-16GB", ""): ("dgx-1v-16gb", 16, "v100"), ("V100-SXM3-32GB", ""): ("dgx-2h", 32, "v100"),
+        ("V100-SXM2-32GB", "32"): ("dgx-1v", 32, "v100"), ("A100-SXM4-80GB", ""): ("dgx-a100-80gb", 80, "a100"),
+        ("A100-SXM4-40GB", "80"): ("dgx-a100-40gb", 40, "a100"), ("A100", "40"): ("dgx-a100-40gb", 40, "a100"),
+        ("Ampere", ""): ("dgx-a100-80gb", 80, "a100"), ("A800", ""): ("hgx-a800", 80, "a100"),
+        ("H800-SXM", ""): ("hgx-h800", 80, "h100"), ("h100", ""): ("dgx-h100", 80, "h100"),
+        ("H100-94GB", ""): ("dgx-h100", 94, "h100"), ("H100-96GB-HBM2e (500 W cap)", ""): ("dgx-h100", 96, "h100"),
+        ("H200", "141"): ("dgx-h200", 141, "h200"), ("GB300 (DGX Station)", ""): ("gb300-tray", 300, "b300"),
+        ("GB200", ""): ("gb200-tray", 200, "b200"), ("B300", ""): ("dgx-b300", 300, "b300"),
+        ("B200 (power-limited)", ""): ("dgx-b200", 190, "b200"), ("GH200-96GB", "96"): ("gh200-96gb-4", 96, "datasheet"),
+        ("GH200", "144"): ("gh200-144gb-4", 144, "datasheet"), ("VR200", ""): ("vr200-tray", 288, "datasheet"),
+        ("Rubin", ""): ("vr200-tray", 288, "datasheet"), ("MI300X", "192"): ("mi300x-8", 192, "datasheet"),
+        ("MI325X", ""): ("mi325x-8", 256, "datasheet"), ("MI350X", ""): ("mi350x-8", 288, "datasheet"),
+        ("MI355X", ""): ("mi355x-8", 288, "datasheet"), ("RTX A6000", "48"): ("rtx-a6000-8", 48, "datasheet"),
+        ("L40S", ""): ("l40s-8", 48, "datasheet"),
+    }  # fmt: skip
+    wrong = {}
+    for (gpu, memory), (node, gigabytes, profile) in expected.items():
+        cluster, found = machine_of(run_row(gpu=gpu, gpu_mem_gb=memory, gpus_per_node=""), [])
+        spec = build_scenario({**DATA, "cluster": {**cluster, "num_nodes": 1}}).cluster
+        close = spec.gpu.memory_bytes == pytest.approx(gigabytes * 1e9, rel=0.09)  # GB or GiB, or a bit of either
+        if (cluster["node"]["preset"], found, close) != (node, profile, True):
+            wrong[gpu] = cluster["node"]["preset"], found, spec.gpu.memory_bytes
+    assert wrong == {}
+    entries = [entry for entry in names("gpus") if not any(named_in(gpu, entry["name"]) for gpu, _ in expected)]
+    assert entries == []  # each is met
+    for gpu in ("", "TPU v4", "A10", "RTX A1000", "MI250X", "P100"):
+        assert read_run(run_row(gpu=gpu), "").skipped.startswith(f"unknown GPU {gpu!r}; known: V100"), gpu
+
+
+DATA = {
+    "model": "gpt-1.7b", "plan": {}, "profile": "datasheet",
+    "training": {"global_batch_size": 1, "sequence_length": 1024, "precision": "fp16"},
+}  # fmt: skip
+
+
+def test_links(run_row):
+    storage = "Storage: 2x ConnectX-7 IB NDR 400Gb/s, Compute: 8x ConnectX-7 IB NDR 400Gb/s, Management: 100Gb/s NIC"
+    rates = {
+        "8x HDR 200 Gb/s InfiniBand": 200, "2 Tb/s RoCE per node": 250, "4x 100 Gb/s Omni-Path (shared)": 50,
+        "1x Ethernet 100Gb/Sec, 8x NVIDIA Quantum-2 CX7 InfiniBand (400Gb/s)": 400, storage: 400,
+        "1600 Gb/s per node RoCE": 200, "800 Gb/s per node (from the source's own configuration)": 100, "8x 12.5 Gb/s": 12.5,
+    }  # fmt: skip
+    wrong = {}
+    for link, gbits in rates.items():
+        run = read_run(run_row(inter_node_link=link), "")
+        rate = run.scenario.cluster.inter_node_bandwidth_bytes_per_s * 8e-9
+        if rate != pytest.approx(gbits, rel=1e-5) or any("network as in" in line for line in run.inferred):
+            wrong[link] = rate
+    for link in ("", "InfiniBand", "0 Gb/s per node", "8x 0 Gb/s", "... Gb/s per node", "1.2.3"):
+        if not any(
+            line.startswith("network as in node preset dgx-a100-80gb: ")
+            for line in read_run(run_row(inter_node_link=link), "").inferred
+        ):
+            wrong[link] = "said to be inferred"
+    assert wrong == {}
+    slow, fast = (read_run(run_row(inter_node_link=f"4x 100 Gb/s {name}"), "") for name in ("Omni-Path", "HDR"))
+    # Four cards a node and the mean of three published all-reduces: about 7 GB/s a node.
+    cluster = slow.scenario.cluster
+    assert 5e9 < cluster.network_efficiency * cluster.inter_node_bandwidth_bytes_per_s * 8 < 10.6e9
+    assert fast.scenario.cluster.network_efficiency is None
+
+
+def test_names_of_frameworks():
+    expected = {
+        "Megatron-LM (modified)": "megatron-lm", "Megatron-Core r0.8.0": "megatron-core-recipes", "nanotron": None,
+        "Megatron-DeepSpeed": "megatron-deepspeed", "GPT-NeoX (Megatron-DeepSpeed)": "gpt-neox", "Homegrown": None,
+        "metaseq FSDP + Megatron TP": "metaseq", "DeepSpeed ZeRO-3 + Liger": "deepspeed", "Composer/PyTorch FSDP": "llm-foundry",
+        "Meta in-house": "llama3", "NeMo AutoModel (PyTorch FSDP2)": "nemo-automodel", "torchtitan + torchao": "torchtitan",
+        "PyTorch FSDP (fms-fsdp)": "pytorch-fsdp", "InternEvo": "internevo", "Pax/XLA": "xla", "MaxText": "xla",
+        "NeMo/Megatron-Bridge (MLPerf)": "mlperf-nvidia", "Megatron-Bridge/Megatron-Core": "megatron-bridge",
+        "Megatron Bridge 26.08": "megatron-bridge", "NeMo/Megatron-Core": "nemo", "HAI-LLM (DualPipe)": "hai-llm",
+        "prime-rl (PyTorch FSDP2)": "prime-rl", "Aleph Alpha in-house (scaling)": "aleph-alpha", "OLMo": "olmo-core",
+        "SageMaker SMP": "sagemaker", "xFormers/in-house": "xformers", "Alpa": "alpa", "MegaScale": "megascale",
+    }  # fmt: skip
+    assert {said: framework_name(said) for said in expected} == expected
+    assert set(names("frameworks").values()) <= set(preset_names("frameworks"))
+
+
+def test_names_of_models():
+    expected = {
+        "llama3-70b": "llama3-70b", "Llama3 70B": "llama3-70b", "meta-llama/Llama-3.1-70B-Instruct": "llama3-70b",
+        "LLAMA3_70B": "llama3-70b", "Qwen3_30B_a3B": "qwen3-30b-a3b", "DeepSeekV3": "deepseek-v3", "Kimi_K2": "kimi-k2",
+        "Nemotron_3_Super": "nemotron-3-super-120b-a12b", "llama2": None, "GPT-9B": None, "Llama 9": None,
+    }  # fmt: skip
+    assert {name: model_named(name) for name in expected} == expected
+
+
+def test_every_name_stands_for_something_of_ours():
+    for entry in names("gpus"):
+        assert entry["node"] in preset_names("nodes")
+        assert entry["profile"] in [*preset_names("profiles"), "datasheet"]
+        gpu = entry.get("gpu", {})
+        changes = {key: value for key, value in gpu.items() if key != "preset"}
+        GpuSpec.read({**load_preset("gpus", gpu.get("preset", "a100-sxm-80gb")), **changes}, "")
+    assert all(
+        {file_name(name) for name in ClusterSpec.model_fields} >= each["set"].keys() for each in names("links").values()
+    )
+    assert all(fields.keys() <= StackSpec.model_fields.keys() for fields in names("kernels").values())
+    for word, lineage in names("lineages").items():
+        assert family_of({"source": f"The {word.title()} paper", "model_name": "X"}) == f"{lineage} / x"
+
+
+def test_kernels_have_a_column(run_row):
+    stacks = {kernel: read_run(run_row(kernel=kernel), "").scenario.stack for kernel in ("torch", "flash_attention2")}
+    assert {kernel: stack.attention for kernel, stack in stacks.items()} == {
+        "torch": "math",
+        "flash_attention2": "flash",
+    }
+    assert "kernel 'magic' is not one of torch, " in read_run(run_row(kernel="magic"), "").skipped
+
+
+def test_notes_set_nothing(runs_file, run_row):
+    said = "natural routing; recompute norm,act; attention/norm kernel: torch; LoRA rank 16; vp=4 ONE layer; NVFP4"
+    plain, noted = read_training_runs(runs_file([run_row(), run_row(notes=said)]))
+    assert noted.choices is plain.choices
+    (named,) = unread_columns(runs_file([run_row(notes=said)]))
+    assert named.startswith("notes, which are for people")
+    assert unread_columns(runs_file([run_row()])) == []
+
+
+def test_a_field_s_column_says_it(run_row):
+    paths = {"stack.attention": "math", "plan.recompute": "per_op", "cluster.node.gpu.memory": "90 GB"}
+    (scenario,) = read_run(run_row(recompute="", **paths), "").choices
+    assert (scenario.stack.attention, scenario.plan.recompute) == ("math", "per_op")
+    assert scenario.cluster.gpu.memory_bytes == 90e9
+    # The path of a field that has a column of its own fills that one where it is empty.
+    row = {**run_row(tp="", dp="", sequence_parallel=""), "plan.tp": "4", "plan.sequence_parallel": "true"}
+    by_path = read_run(row, "").scenario
+    assert (by_path.plan.tp, by_path.plan.dp, by_path.plan.sequence_parallel) == (4, 2, True)
+    assert read_run({**run_row(framework="NeMo"), "stack.version": "24.10"}, "").scenario.stack.packed_masters
+
+
+def test_columns_that_nothing_reads_are_named(tmp_path):
+    path = tmp_path / "runs.csv"
+    path.write_text("gpu,micro_batch_seq,plan.tp,stack.attention,colour\n1,2,3,4,5\n")
+    assert unread_columns(path) == ["micro_batch_seq; did you mean 'micro_batch_seqs'?", "colour"]
+    for column, says in (("stak.attention", "no section 'stak'"), ("stack.atention", "did you mean 'attention'")):
+        with pytest.raises(SpecError, match=says):
+            check_columns([column])
+
+
+def test_overrides_win_over_cells(runs_file, run_row):
+    path = runs_file([run_row(tp=2, dp=4, sequence_parallel="n")])
+    (plain,), (other,) = (read_training_runs(path, None, said) for said in ((), ("plan.tp=4", "plan.dp=2")))
+    assert (plain.scenario.plan.tp, other.scenario.plan.tp) == (2, 4)
+    for wrong in ("plan.tp", "tp=4", "plan.tpp=4", "plan.tp="):
+        with pytest.raises(SpecError, match=r"must look like|has no field"):
+            override_cells([wrong])
+    # Published rows have as many GPUs as before.
+    (row,) = next(table for table in runs_tables() if table.name == "bloomberggpt").rows
+    before, after = (read_run({**row, **each}, "").scenario.plan for each in ({}, override_cells(["plan.tp=4"])))
+    assert (before.tp, after.tp, after.num_gpus) == (1, 4, before.num_gpus)
+
+
+def test_fields_laid_over_a_preset_s_name_is_a_section_that_differs():
+    assert with_fields({"profile": "a100", "a": {"b": 1}}, {"profile": {"gpu": "x"}, "a": {"c": 2}}) == {
+        "profile": {"preset": "a100", "gpu": "x"},
+        "a": {"b": 1, "c": 2},
+    }
+
+
+def test_shares_of_peak(run_row):
+    recomputing = {"recompute": "full", "precision": "bf16"}
+    seconds = read_run(run_row(**recomputing), "").scenario
+    gpus, peak = seconds.plan.num_gpus, 312e12
+    for unit, flop in (
+        ("mfu_pct", model_flop(seconds.model, seconds.training)),
+        ("hfu_pct", hardware_flop(seconds.model, seconds.training, seconds.plan)),
+    ):
+        run = read_run(run_row(measured_unit=unit, measured_value=40, **recomputing), "")
+        assert run.step_time_s(run.scenario) == pytest.approx(flop / (0.40 * peak * gpus))
+        assert run.in_unit(run.step_time_s(run.scenario), run.scenario) == pytest.approx(40)
+        half = read_run(run_row(measured_unit=unit, measured_value=40, peak_tflops=156, **recomputing), "")
+        assert half.step_time_s(half.scenario) == pytest.approx(2 * run.step_time_s(run.scenario))
+    share = {"measured_unit": "mfu_pct", "measured_value": 40, "flops_convention": "causal attention halved"}
+    halved = read_run(run_row(**share, **recomputing), "")
+    assert halved.step_time_s(halved.scenario) < model_flop(seconds.model, seconds.training) / (0.4 * peak * gpus)
+
+
+def test_tokens_of_a_node(run_row):
+    run = read_run(run_row(measured_unit="tokens_per_s_per_node", measured_value=1000), "")
+    nodes = run.scenario.plan.num_gpus / run.scenario.cluster.node.gpus_per_node
+    assert run.step_time_s(run.scenario) == pytest.approx(run.scenario.training.tokens_per_step / nodes / 1000)
+
+
+def test_a_known_model_needs_no_sizes_and_gives_way_to_a_row_s(run_row):
+    row = {"model_name": "Llama3 70B", "tp": 8, "dp": 1, "zero_stage": 3, **dict.fromkeys(FULL, "")}
+    model = read_run(run_row(**row), "").scenario.model
+    assert (model.num_layers, model.hidden_size, model.num_kv_heads, model.norm) == (80, 8192, 8, "rmsnorm")
+    own = {"layers": 40, "hidden": 8192, "heads": 64, "ffn_hidden": 28672}
+    other = read_run(run_row(**{**row, **own}), "").scenario.model
+    assert (other.num_layers, other.norm) == (40, "rmsnorm")
+    assert "is no model that ships" in read_run(run_row(model_name="Llama 9", layers=""), "").skipped
+
+
+def test_the_kind_of_a_model_follows_from_its_mlp(run_row):
+    gated = read_run(run_row(gated_mlp="y"), "").scenario.model
+    assert (gated.position, gated.norm, gated.bias, gated.tied_embeddings) == ("rotary", "rmsnorm", False, False)
+    plain = read_run(run_row(model_name="Llama of ours"), "").scenario.model  # the name says nothing
+    assert (plain.position, plain.norm, plain.bias, plain.tied_embeddings) == ("learned", "layernorm", True, True)
+
+
+def test_columns_that_contradict_each_other_say_so(run_row):
+    said = read_run(run_row(precision="bf16", **{"training.precision": "fp8"}), "").skipped
+    assert said == "training.precision = fp8 and precision = bf16 contradict each other; leave one empty"
+
+
+def test_what_a_column_says_is_not_inferred(run_row):
+    paths = {"plan.recompute": "per_op", "stack.framework": "torchtitan", "stack.version": "2025-06"}
+    run = read_run(run_row(recompute="", framework="", **paths), "")
+    assert run.scenario.plan.recompute == "per_op"
+    assert not any(line.startswith(("recompute", "framework")) for line in run.inferred)
+
+
+def test_zero_bubble_memory_says_that_scores_were_kept(measurements):
+    """The memory that the paper measured, schedule by schedule: with flash attention it would be a fifth to a half less."""
+    measured = {}
+    for row in read_rows(measurements / "training_runs.csv", ()):
+        said = re.search(r"mem_gb=(\d+)", row["notes"])
+        if said and row["source"].startswith("Zero Bubble"):
+            measured[int(row["hidden"]), float(row["measured_value"])] = row["schedule"], float(said[1])
+    (table,) = (table for table in runs_tables() if table.name == "zero-bubble")
+    errors = {}  # one a model and schedule: the memory is the peak over numbers of micro-batches
+    for run in (read_run(row, "") for row in table.rows):
+        if (run.scenario.model.hidden_size, run.measured) in measured:
+            used = max(estimate(run.scenario).memory, key=lambda use: use.total)
+            allocated = used.total - used.framework - used.fragmentation  # PyTorch's count knows neither
+            schedule, printed = measured[run.scenario.model.hidden_size, run.measured]
+            errors[run.scenario.model.hidden_size, schedule] = allocated / GIB / printed - 1
+    assert len(errors) >= 12
+    assert sum(errors.values()) / len(errors) == pytest.approx(-0.06, abs=0.02)
+    assert max(map(abs, errors.values())) < 0.10

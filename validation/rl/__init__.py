@@ -1,1 +1,0 @@
-"""Published steps of reinforcement learning, and how far from them ours are."""
