@@ -1,6 +1,7 @@
 """Python files read as text: what they set, which of their recipes is meant, and what is not known."""
 
 import pytest
+from rows import rows
 
 from sim.errors import SpecError
 from sim.foreign.importers.keys import NotKnown
@@ -19,7 +20,7 @@ def of(value, before=""):
     return settings(f"import lib\n{before}\ndef recipe():\n    return lib.Config(a={value})\n")["a"]
 
 
-@pytest.mark.parametrize(
+@rows(
     ("text", "value"),
     [
         ("2 * 3 + 1", 7), ("7 // 2", 3), ("2 ** 10", 1024), ("-1", -1), ("1_000", 1000), ("3 / 2", 1.5), ("not 0", True),
@@ -36,7 +37,7 @@ def test_expressions(text, value):
     assert of(text) == value
 
 
-@pytest.mark.parametrize(
+@rows(
     ("text", "why"),
     [
         ("f'{x}'", "an f-string"), ("lambda: 3", "a lambda"), ("lib.x.y == 3 and 4", "another file"), ("lib.f() or 4", "f() stands in another file"),
@@ -222,7 +223,7 @@ def test_a_name_says_which_recipe_is_meant():
         settings("x = 1\n")
 
 
-@pytest.mark.parametrize(
+@rows(
     ("text", "says"),
     [
         ("def f(:\n", "line 1: .*; it is not Python"),
