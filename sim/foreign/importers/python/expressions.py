@@ -26,9 +26,6 @@ class Names(Protocol):
     def call(self, node: ast.Call) -> Any:
         """What a call gives."""
 
-    def within(self, values: dict[str, Any]) -> Names:
-        """The same names, and some more."""
-
     def step(self, line: int) -> None:
         """Count one step."""
 
@@ -100,8 +97,6 @@ def _attribute(node: ast.Attribute, names: Names) -> Any:
         return Imported(f"{base.name}.{node.attr}")
     if isinstance(base, Made):
         return base.part(node.attr, node.lineno)
-    if isinstance(base, Class) and node.attr in base.fields:
-        return base.fields[node.attr]
     if isinstance(base, Class):
         return Imported(f"{base.name}.{node.attr}")
     return base if isinstance(base, NotKnown) else NotKnown(f"of the attribute {node.attr}", node.lineno)
@@ -242,29 +237,11 @@ def _subscript(node: ast.Subscript, names: Names) -> Any:
     return NotKnown("of a part", node.lineno)
 
 
-def _comprehension(node: ast.ListComp | ast.GeneratorExp, names: Names) -> Any:
-    """A list of one loop over what is known."""
-    loop = node.generators[0]
-    items = plain(value_of(loop.iter, names))
-    if len(node.generators) > 1 or not isinstance(loop.target, ast.Name) or not isinstance(items, (list, tuple, dict)):
-        return items if isinstance(items, NotKnown) else NotKnown("of a comprehension", node.lineno)
-    made: list[Any] = []
-    for item in list(items)[:LONGEST]:
-        inner = names.within({loop.target.id: item})
-        keeps = [truth(value_of(each, inner), node.lineno) for each in loop.ifs]
-        missing = next((each for each in keeps if isinstance(each, NotKnown)), None)
-        if missing is not None:
-            return missing
-        if all(keeps):
-            made.append(value_of(node.elt, inner))
-    return made
-
-
 def _called(node: ast.AST) -> str:
     """What a kind of expression is called."""
-    known = {"JoinedStr": "an f-string", "Lambda": "a lambda", "DictComp": "a comprehension", "Await": "await"}
+    known = {"JoinedStr": "an f-string", "Lambda": "a lambda", "Await": "await", "GeneratorExp": "a comprehension"}
     name = type(node).__name__
-    return known.get(name, name)
+    return known.get(name, "a comprehension" if name.endswith("Comp") else name)
 
 
 _WORK: dict[type[ast.expr], Callable[[Any, Names], Any]] = {
@@ -281,7 +258,5 @@ _WORK: dict[type[ast.expr], Callable[[Any, Names], Any]] = {
     ast.Set: _items,
     ast.Dict: _mapping,
     ast.Subscript: _subscript,
-    ast.ListComp: _comprehension,
-    ast.GeneratorExp: _comprehension,
     ast.Call: lambda node, names: names.call(node),
 }
