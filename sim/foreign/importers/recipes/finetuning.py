@@ -130,6 +130,15 @@ def adapted(targets: Iterable[str], source: str, training: Section) -> list[str]
     return [ours for ours in known["linears"] if ours in found]
 
 
+def take_targets(recipe: Recipe, keys: Settings, *names: str, usual: Iterable[str] = ()) -> None:
+    """The linears beside which a recipe's low-rank adapters stand, by the first of these keys that is there."""
+    source, said = keys.take(*names)
+    training = recipe.sections["training"]
+    targets = said if isinstance(said, list) else list(usual) if said is None else [said]
+    if training.get("adapter_rank") and targets:
+        recipe.put("training.adapter_targets", adapted([str(each) for each in targets], source, training), source)
+
+
 def _modules(target: str) -> list[str]:
     """Names of modules in a name or in a regular expression, (q|k)_proj being two."""
     if not re.search(r"[()|\\*\[]", target):
