@@ -151,8 +151,8 @@ def take_settings(recipe: Recipe, keys: Keys, rules: Mapping[str, Any]) -> None:
     A rule is of a field, or a fact of the run, and names the keys that hold it; or is a mapping: `keys`; `words` from
     the file's values to ours (to null for what the framework decides, or to several fields at once; `*` fits any
     letters), and `else`, what messages say of other words; `times` a field, for a ratio; `left`, values that only the
-    run settles, each with its reason; `default` and `because`, what it is where the file does not say. Or it is a list of such
-    mappings, of which the first that says anything counts.
+    run settles, each with its reason; `default` and `because`, what it is where the file does not say. Or it is a list
+    of such mappings, of which the first that says anything counts.
 
     Raises
     ------
