@@ -120,6 +120,10 @@ def _words(keys: Keys, known: Mapping[str, Any], spelled: dict[str, str]) -> Ite
 
 def _layout(key: str, stages: Any, keys: Keys) -> str:
     """A list of what each stage holds, [["embedding", "decoder"], ..., ["loss"]], in Megatron's letters."""
+    every = [each for stage in stages for each in (stage if isinstance(stage, list) else [stage])]
+    missing = next((each for each in every if isinstance(each, NotKnown)), None)
+    if missing is not None:
+        raise keys.wrong(key, f"?, line {missing.line}", "is known only to running code; write it there")
     letters = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
     if not all(isinstance(stage, list) and all(each in letters for each in stage) for stage in stages):
         raise keys.wrong(key, "[...]", "must list embedding, decoder, mtp and loss, stage by stage")

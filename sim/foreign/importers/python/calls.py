@@ -127,6 +127,8 @@ def _builtin(name: str, args: list[Any], fields: dict[str, Any], node: ast.Call)
     line = node.lineno
     known = [plain(each) for each in args]
     missing = next((each for each in known if isinstance(each, NotKnown)), None)
+    if name in ("getattr", "hasattr") and len(args) > 1:
+        return _looked_up(name, args[0], known, line)
     if name == "setattr" and len(args) == 3 and isinstance(args[0], Made) and isinstance(known[1], str):
         args[0].put(known[1], args[2])
         return None
@@ -146,6 +148,13 @@ def _builtin(name: str, args: list[Any], fields: dict[str, Any], node: ast.Call)
     except (TypeError, ValueError, OverflowError):
         return NotKnown(f"of {name}() of something else", line)
     return NotKnown(f"of {name}()", line)
+
+
+def _looked_up(name: str, owner: Any, args: list[Any], line: int) -> Any:
+    """getattr and hasattr, of what the file sets."""
+    if isinstance(owner, Made) and str(args[1]) in owner.fields:
+        return True if name == "hasattr" else owner.fields[str(args[1])]
+    return NotKnown(f"another file says whether there is {args[1]!s:.40}", line)
 
 
 def _of_type(value: Any, types: Any, line: int) -> Any:

@@ -26,6 +26,9 @@ class Names(Protocol):
     def call(self, node: ast.Call) -> Any:
         """What a call gives."""
 
+    def within(self, values: dict[str, Any]) -> Names:
+        """The same names, and some more."""
+
     def step(self, line: int) -> None:
         """Count one step."""
 
@@ -237,11 +240,29 @@ def _subscript(node: ast.Subscript, names: Names) -> Any:
     return NotKnown("of a part", node.lineno)
 
 
+def _comprehension(node: ast.ListComp | ast.GeneratorExp, names: Names) -> Any:
+    """A list of one loop over what is known."""
+    loop = node.generators[0]
+    items = plain(value_of(loop.iter, names))
+    if len(node.generators) > 1 or not isinstance(loop.target, ast.Name) or not isinstance(items, (list, tuple, dict)):
+        return items if isinstance(items, NotKnown) else NotKnown("of a comprehension", node.lineno)
+    made: list[Any] = []
+    for item in list(items)[:LONGEST]:
+        inner = names.within({loop.target.id: item})
+        keeps = [truth(value_of(each, inner), node.lineno) for each in loop.ifs]
+        missing = next((each for each in keeps if isinstance(each, NotKnown)), None)
+        if missing is not None:
+            return missing
+        if all(keeps):
+            made.append(value_of(node.elt, inner))
+    return made
+
+
 def _called(node: ast.AST) -> str:
     """What a kind of expression is called."""
-    known = {"JoinedStr": "an f-string", "Lambda": "a lambda", "Await": "await", "GeneratorExp": "a comprehension"}
+    known = {"JoinedStr": "an f-string", "Lambda": "a lambda", "DictComp": "a comprehension", "Await": "await"}
     name = type(node).__name__
-    return known.get(name, "a comprehension" if name.endswith("Comp") else name)
+    return known.get(name, name)
 
 
 _WORK: dict[type[ast.expr], Callable[[Any, Names], Any]] = {
@@ -258,5 +279,7 @@ _WORK: dict[type[ast.expr], Callable[[Any, Names], Any]] = {
     ast.Set: _items,
     ast.Dict: _mapping,
     ast.Subscript: _subscript,
+    ast.ListComp: _comprehension,
+    ast.GeneratorExp: _comprehension,
     ast.Call: lambda node, names: names.call(node),
 }

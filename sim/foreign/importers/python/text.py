@@ -56,6 +56,12 @@ class Scope:
             scope = scope.above
         return Imported(name)
 
+    def within(self, values: dict[str, Any]) -> Scope:
+        """A scope inside this one."""
+        inner = Scope(self.reading, self)
+        inner.names.update(values)
+        return inner
+
     def call(self, node: ast.Call) -> Any:
         """What a call gives."""
         return call(node, self)
