@@ -51,6 +51,8 @@ def plan(*lines, words="$MORE", launcher="torchrun --nproc_per_node 8", **given)
         (["N=4; (N=2)", 'MORE="--micro-batch-size $N"'], 4),
         (["N=1; ((N++)); let N+=1; ((N = -1 + N * 2 - 1))", 'MORE="--micro-batch-size $N"'], 4),
         (["N=$((-1 + 2 ** 3 * !0 - 3))", 'MORE="--micro-batch-size $N"'], 4),
+        (["B=a", "C=4", "D=$B/$C/`ls`/y", 'MORE="--save $B/$C/ --load $D --micro-batch-size $C"'], 4),
+        (["B=a", "MORE=(--save $B/$B/ --load $B/`ls`/x --micro-batch-size 4)", 'MORE="${MORE[*]}"'], 4),
         (['A="1 2"; MORE="$A --micro-batch-size ${N:-4}  $A"'], 4),
     ],
 )
