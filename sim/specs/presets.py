@@ -44,12 +44,18 @@ def model_preset(name: str) -> str:
     if plain in known:
         return plain
     repository = plain.rpartition("/")[2].removesuffix("-hf").removesuffix("-instruct").removesuffix("-base")
-    presets: dict[str, str] = load_yaml(_ROOT / "importers" / "huggingface.yaml")["repositories"]
+    presets = _repositories()
     found = presets.get(repository) or (repository if repository in known else None)
     if found is None:
         hint = nearest(repository, {*known, *presets})
         other = "; a model of another shape comes from its config.json (flopcast import)" if "/" in name else ""
         raise SpecError(f"unknown model preset {name!r}{hint if 'did you mean' in hint or not other else ''}{other}")
+    return found
+
+
+@cache
+def _repositories() -> dict[str, str]:
+    found: dict[str, str] = load_yaml(_ROOT / "repositories.yaml")
     return found
 
 

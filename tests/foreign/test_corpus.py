@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from facts import wrong_facts
+from rows import rows
 
 from sim.errors import SpecError
 from sim.foreign.importers import KINDS, Given, import_file
@@ -40,7 +41,7 @@ def test_entries_say_what_is_expected_of_them():
 
 
 @pytest.mark.skipif(FILES is None, reason="FLOPCAST_CORPUS names no folder with the files")
-@pytest.mark.parametrize(("kind", "entry"), ENTRIES, ids=[name_of(entry) for _, entry in ENTRIES])
+@rows(("kind", "entry"), ENTRIES, ids=[name_of(entry) for _, entry in ENTRIES])
 def test_a_real_file_is_read_right_or_refused(kind, entry):
     path = Path(FILES or "") / entry["origin"] / entry["path"]
     if not path.is_file():
@@ -64,7 +65,7 @@ CONFIGS = [(name_of(entry), found) for kind, entry in ENTRIES if kind == "huggin
 
 
 @pytest.mark.skipif(FILES is None, reason="FLOPCAST_CORPUS names no folder with the files")
-@pytest.mark.parametrize(("path", "found"), CONFIGS, ids=[path for path, _ in CONFIGS])
+@rows(("path", "found"), CONFIGS, ids=[path for path, _ in CONFIGS])
 def test_a_model_known_by_name_is_that_of_its_file(path, found):
     """Shapes of `hub_models.yaml` and presets against the config.json of that name."""
     known, file = known_model(f"{found[1]}/{found[2]}"), Path(FILES or "") / path

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from facts import wrong_facts
+from rows import rows
 
 from sim.foreign.importers import Given, import_text
 
@@ -19,7 +20,7 @@ GRAMMARS = [name for name in GRAMMARS if name not in PARTS]
 
 
 @pytest.mark.parametrize("kind", GRAMMARS)
-@pytest.mark.parametrize("seed", range(10))
+@rows("seed", range(10))
 def test_a_file_of_the_grammar_is_read_right(kind, seed):
     grammar = importlib.import_module(f"grammars.{kind}")
     name, text, expected, options = grammar.write(random.Random(seed))

@@ -1,6 +1,7 @@
 """Models of the hub by name: their shapes have as many parameters as are published, and other names mean the same."""
 
 import pytest
+from rows import rows
 
 from sim.errors import SpecError
 from sim.foreign.importers import Given, import_text
@@ -13,21 +14,21 @@ from sim.work.sums import total_params
 HUB = table("hub_models")
 
 
-@pytest.mark.parametrize("name", HUB["models"])
+@rows("name", HUB["models"])
 def test_a_model_has_its_published_number_of_parameters(name):
     *_, published = HUB["models"][name]
     model = ModelSpec.read(known_model(name), name)
     assert total_params(model) == pytest.approx(published, rel=1e-6)
 
 
-@pytest.mark.parametrize(("name", "same"), HUB["same"].items())
+@rows(("name", "same"), HUB["same"].items())
 def test_another_name_is_that_of_a_model_that_is_known(name, same):
     assert same in HUB["models"] or same in preset_names("models") or name == same
     assert known_model(name) is not None
     assert name == name.lower()
 
 
-@pytest.mark.parametrize(
+@rows(
     ("name", "parameters"),
     [
         ("meta-llama/Llama-3.2-1B-Instruct", 1.236e9),
@@ -55,7 +56,7 @@ def test_repositories_by_other_owners_and_with_endings(name, parameters):
     assert total_params(model) == pytest.approx(parameters, rel=5e-3)
 
 
-@pytest.mark.parametrize(
+@rows(
     "name",
     [
         "meta-llama/Llama-3.2-11B-Vision-Instruct",

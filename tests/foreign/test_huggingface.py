@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from rows import rows
 
 from sim.errors import SpecError
 from sim.foreign.importers import import_text
@@ -39,7 +40,7 @@ def test_inside_another_model_sizes_may_be_left_out_and_are_listed():
     assert "model.num_heads" not in {entry.name for entry in found.ledger.read}
 
 
-@pytest.mark.parametrize("key", ["hidden_size", "num_attention_heads", "vocab_size", "intermediate_size"])
+@rows("key", ["hidden_size", "num_attention_heads", "vocab_size", "intermediate_size"])
 def test_alone_a_size_that_is_missing_was_lost(key):
     with pytest.raises(SpecError, match=f"{key} is missing"):
         imported(**{name: value for name, value in LLAMA.items() if name != key})
@@ -86,7 +87,7 @@ def test_a_key_in_another_word_is_no_left_out_key():
     assert (model.num_heads, model.num_kv_heads, model.num_layers) == (8, 8, 2)
 
 
-@pytest.mark.parametrize(("outer", "inner", "tied"), [(True, False, True), (False, True, False), (None, True, True)])
+@rows(("outer", "inner", "tied"), [(True, False, True), (False, True, False), (None, True, True)])
 def test_whether_embeddings_are_tied_is_said_around_the_language_model(outer, inner, tied):
     around = {} if outer is None else {"tie_word_embeddings": outer}
     found = imported(model_type="internvl", text_config={**LLAMA, "tie_word_embeddings": inner}, **around)
@@ -103,7 +104,7 @@ def test_models_inside_models_inside_models():
     assert all(entry.note != "not known to flopcast" for entry in found.ledger.ignored)
 
 
-@pytest.mark.parametrize(("wrapper", "kind"), table("huggingface_wrappers")["wrappers"].items())
+@rows(("wrapper", "kind"), table("huggingface_wrappers")["wrappers"].items())
 def test_a_section_without_a_model_type_is_what_the_model_around_it_means(wrapper, kind):
     small = {"hidden_size": 256, "vocab_size": 1000}
     named, meant = ({"model_type": kind, **small}, small)
@@ -134,7 +135,7 @@ def test_infinity_and_nan_stand_where_they_do_not_matter():
         import_text(text.replace('"vocab_size": 1024', '"vocab_size": Infinity'), "config.json")
 
 
-@pytest.mark.parametrize(
+@rows(
     ("data", "says"),
     [
         (

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from facts import wrong_facts
+from rows import rows
 
 from sim import build_scenario, estimate
 from sim.errors import SpecError
@@ -66,7 +67,7 @@ def test_a_config_becomes_a_scenario_that_can_be_asked():
     assert reasons["torch_dtype"].startswith("of the stored weights")
 
 
-@pytest.mark.parametrize(("keys", "total", "active"), [(QWEN3, 30.5e9, 3.3e9), (DEEPSEEK, 682.6e9, 38.2e9)])
+@rows(("keys", "total", "active"), [(QWEN3, 30.5e9, 3.3e9), (DEEPSEEK, 682.6e9, 38.2e9)])
 def test_a_mixture_of_experts_becomes_a_scenario(keys, total, active):
     imported = import_text(config(**keys), "config.json")
     scenario = imported.scenario()
@@ -136,7 +137,7 @@ LAYERS = [  # config beside a Llama of 32 layers -> layer_types, mlp_layer_types
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("changes", "mixers", "mlps", "window", "piece", "dense"), LAYERS)
+@rows(("changes", "mixers", "mlps", "window", "piece", "dense"), LAYERS)
 def test_kinds_of_layers(changes, mixers, mlps, window, piece, dense):
     model = import_text(config(**changes), "config.json").scenario().model
     assert [list(model.layer_types), list(model.mlp_layer_types)] == [mixers, mlps]
@@ -169,7 +170,7 @@ def test_what_nobody_knows_is_listed():
     assert ("brand_new_key", "3", "not known to flopcast", True) in imported.ledger.ignored
 
 
-@pytest.mark.parametrize(
+@rows(
     ("changes", "says"),
     [
         ({"model_type": "mixtral"}, "num_local_experts is missing"),
@@ -329,7 +330,7 @@ def test_mixtral_as_megatron_starts_it():
 EXPERTS = "python p.py --num-layers 5 --hidden-size 64 --num-attention-heads 4 --seq-length 128 --num-experts 8 --bf16 "
 
 
-@pytest.mark.parametrize(
+@rows(
     ("frequency", "dense"),
     [("1", 0), ("'([0]*3+[1]*2)'", 3), ("[0]+[1]*4", 1), ("'([0] * 1 + [1] * 4)'", 1), ("[0,0,1,1,1]", 2)],
 )
@@ -338,7 +339,7 @@ def test_which_layers_have_experts(frequency, dense):
     assert imported.scenario().model.num_dense_layers == dense
 
 
-@pytest.mark.parametrize(
+@rows(
     ("more", "says"),
     [
         ("--moe-layer-freq 0", "must be a whole number from 1, or a list such as"),
@@ -366,7 +367,7 @@ MIXTURE = "--num-experts 8 --moe-router-topk 2 "
 PIPELINE = "--pipeline-model-parallel-size 4 "
 
 
-@pytest.mark.parametrize(
+@rows(
     ("more", "fields"),
     [
         (MIXTURE + "--moe-layer-freq 2", {"mlp_layer_types": ("sparse", "dense")}),
@@ -416,7 +417,7 @@ def test_a_hybrid_model_as_megatron_starts_it():
     assert sum(letters.count("t") for letters in plan.stages_of_layout) == 52
 
 
-@pytest.mark.parametrize(
+@rows(
     ("more", "says"),
     [
         ("--hybrid-override-pattern M-*X", "must say the layers by M . G - E, not 'X'"),
@@ -437,7 +438,7 @@ def test_refused_layers_of_scripts(more, says):
         import_text(SCRIPT + more, "run.sh").scenario()
 
 
-@pytest.mark.parametrize(
+@rows(
     ("more", "layers"),
     [
         ("--decoder-first-pipeline-num-layers 2", [2, 2, 2, 2]),
@@ -479,7 +480,7 @@ def titan(more):
 FQNS = [["tok_embeddings", *(f"layers.{i}" for i in range(4))], *([f"layers.{i}" for i in part] for part in (range(4, 14), range(14, 24))), [*(f"layers.{i}" for i in range(24, 32)), "norm", "output"]]  # fmt: skip
 
 
-@pytest.mark.parametrize(
+@rows(
     ("more", "layers"),
     [
         ("", [8, 9, 8, 7]),  # 34 over 4 stages: 9, 9, 8, 8, less one at either end
@@ -495,7 +496,7 @@ def test_stages_of_torchtitan(more, layers):
     assert [stage.num_layers for stage in deal_stages(scenario.model, scenario.plan)] == layers
 
 
-@pytest.mark.parametrize(
+@rows(
     ("more", "says"),
     [
         ('pipeline_parallel_split_points = ["layers.14", "layers.4", "layers.24"]', "must name layers of growing"),
@@ -527,7 +528,7 @@ def test_torchtitan_json():
     assert scenario.num_microbatches == 16
 
 
-@pytest.mark.parametrize(
+@rows(
     ("mode", "option", "plan"),
     [
         ("selective", "op", ("per_op", "uniform", 1)),
@@ -546,7 +547,7 @@ def test_torchtitan_recomputes_one_layer_in_so_many(mode, option, plan):
     assert (read.recompute, read.recompute_method, read.recompute_num_layers) == plan
 
 
-@pytest.mark.parametrize(
+@rows(
     ("name", "flavor", "billions"),
     [("deepseek_v3", "16B", 15.7), ("deepseek_v3", "671B", 671.0), ("qwen3", "30B-A3B", 30.5), ("gpt_oss", "120B", 116.8)],
 )  # fmt: skip
@@ -561,7 +562,7 @@ def test_torchtitan_deals_experts(name, flavor, billions):
 CUT = "--disable-bias-linear --tensor-model-parallel-size 2 --sequence-parallel "
 
 
-@pytest.mark.parametrize(
+@rows(
     ("more", "etp"),
     [
         ("", 2),
@@ -578,7 +579,7 @@ def test_scripts_cut_experts_as_everything_else_unless_they_say_otherwise(more, 
     assert ("plan.etp" in told) == (etp > 1 or "expert-tensor-parallel-size" in more)
 
 
-@pytest.mark.parametrize("degree", [1, 2, None])
+@rows("degree", [1, 2, None])
 def test_torchtitan_keeps_experts_whole_unless_told(degree):
     said = "" if degree is None else f"expert_tensor_parallel_degree = {degree}"
     text = f"""[job]\n[model]\nname = "deepseek_v3"\nflavor = "16B"\n[training]\nlocal_batch_size = 4\nseq_len = 4096
@@ -632,7 +633,7 @@ def script(*lines, size="--num-layers 24 --hidden-size 2048 --num-attention-head
     return import_text(text, "run.sh", Given(gpus=gpus))
 
 
-@pytest.mark.parametrize(
+@rows(
     ("lines", "field", "value"),
     [
         (["TP=$((2*2+4/1-1*4))", "MORE=\"--tensor-model-parallel-size $TP\""], "tp", 4),
@@ -679,7 +680,7 @@ def test_shell_texts_are_read_as_a_shell_would(lines, field, value):
     assert getattr(script(*lines).scenario().plan, field) == value
 
 
-@pytest.mark.parametrize(
+@rows(
     ("words", "meant"),
     [
         ("--optimizer muon", ("muon", "fp32", "fp32")),
@@ -703,7 +704,7 @@ def test_moments_of_an_unknown_kind_are_refused():
         script("MORE='--bf16 --use-precision-aware-optimizer --exp-avg-dtype fp6'")
 
 
-@pytest.mark.parametrize(
+@rows(
     ("name", "field", "value"),
     [("adamw_8bit", "moment_precision", "int8"), ("AdamW8bit", "moment_precision", "int8"), ("Muon", "optimizer", "muon"),
      ("adafactor", "optimizer", "adafactor"), ("AdamW", "optimizer", "adam"), ("Lion", "optimizer", "adam")],
@@ -717,7 +718,7 @@ def test_optimizers_by_the_names_of_frameworks(name, field, value, tmp_path):
     assert noted == (["priced as Adam"] if name == "Lion" else [])
 
 
-@pytest.mark.parametrize(
+@rows(
     ("arguments", "graphs", "scope"),
     [
         ("", "none", ()),
@@ -752,7 +753,7 @@ def test_gpus_that_do_not_hold_a_replica():
         import_text(text, "run.sh", Given(gpus=28))
 
 
-@pytest.mark.parametrize(
+@rows(
     ("text", "where", "says"),
     [
         ("", "a.json", "not JSON"),
@@ -848,7 +849,7 @@ def test_a_file_that_needs_no_import_is_told_so():
         import_text(" \n", "x.yaml")
 
 
-@pytest.mark.parametrize("kind", ["axolotl", "torchtune", "nemo", "torchtitan", "deepspeed", "huggingface", "megatron"])
+@rows("kind", ["axolotl", "torchtune", "nemo", "torchtitan", "deepspeed", "huggingface", "megatron"])
 def test_a_pipe_is_read_as_the_file_would_be(kind):
     grammar = importlib.import_module(f"grammars.{kind}")
     for seed in range(3):
@@ -858,7 +859,7 @@ def test_a_pipe_is_read_as_the_file_would_be(kind):
         assert not wrong_facts(imported.scenario(), expected)
 
 
-@pytest.mark.parametrize(
+@rows(
     ("stretch", "scaled"),
     [
         ({}, False),

@@ -1,13 +1,13 @@
 """Names of other values in a file, as OmegaConf writes them, are replaced by what they stand for, or left as they stand."""
 
-import pytest
+from rows import rows
 
 from sim.foreign.importers.recipes.interpolations import resolved
 
 DATA = {"model": {"hidden": 64, "heads": 8, "names": ["a", "b"]}, "size": 2.5, "on": True, "word": "x"}
 
 
-@pytest.mark.parametrize(
+@rows(
     ("text", "value"),
     [
         ("${model.hidden}", 64),

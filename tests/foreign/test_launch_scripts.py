@@ -4,6 +4,7 @@ would know is asked for or listed, and nothing outside the script's folder is op
 from pathlib import Path
 
 import pytest
+from rows import rows
 from typer.testing import CliRunner
 
 from sim import estimate
@@ -22,7 +23,7 @@ def plan(*lines, words="$MORE", launcher="torchrun --nproc_per_node 8", **given)
     return import_text(text, "run.sh", Given(**given)).scenario().plan
 
 
-@pytest.mark.parametrize(
+@rows(
     ("lines", "size"),
     [
         (["case $SIZE in small) N=2;; big|huge) N=4;; *) N=8;; esac", 'MORE="--micro-batch-size $N"'], 4),
@@ -50,6 +51,8 @@ def plan(*lines, words="$MORE", launcher="torchrun --nproc_per_node 8", **given)
         (["N=4; (N=2)", 'MORE="--micro-batch-size $N"'], 4),
         (["N=1; ((N++)); let N+=1; ((N = -1 + N * 2 - 1))", 'MORE="--micro-batch-size $N"'], 4),
         (["N=$((-1 + 2 ** 3 * !0 - 3))", 'MORE="--micro-batch-size $N"'], 4),
+        (["B=a", "C=4", "D=$B/$C/`ls`/y", 'MORE="--save $B/$C/ --load $D --micro-batch-size $C"'], 4),
+        (["B=a", "MORE=(--save $B/$B/ --load $B/`ls`/x --micro-batch-size 4)", 'MORE="${MORE[*]}"'], 4),
         (['A="1 2"; MORE="$A --micro-batch-size ${N:-4}  $A"'], 4),
     ],
 )
@@ -57,14 +60,12 @@ def test_what_a_script_decides_itself(lines, size):
     assert plan("SIZE=big", *lines).microbatch_size == size
 
 
-@pytest.mark.parametrize("value", ['`bc <<< "scale=3; $1/10"`', "`date +'%s'`", '`basename "$PWD"`', "`hostname`"])
+@rows("value", ['`bc <<< "scale=3; $1/10"`', "`date +'%s'`", '`basename "$PWD"`', "`hostname`"])
 def test_a_command_between_backticks_takes_nothing_of_what_follows(value):
     assert plan(f'MORE="--min-lr {value} --micro-batch-size 4"').microbatch_size == 4
 
 
-@pytest.mark.parametrize(
-    ("backend", "attention"), [("unfused", "math"), ("flash", "flash"), ("fused", "flash"), ("auto", "flash")]
-)
+@rows(("backend", "attention"), [("unfused", "math"), ("flash", "flash"), ("fused", "flash"), ("auto", "flash")])
 def test_kernels_of_attention(backend, attention):
     text = f"torchrun --nproc_per_node 8 pretrain_gpt.py {SHAPE} --attention-backend {backend}"
     assert import_text(text, "run.sh").scenario().stack.attention == attention
@@ -86,7 +87,7 @@ def test_arguments_and_environment_of_a_script():
 LOOP = "N, which the loop in line {} sets; give --env N=VALUE"
 
 
-@pytest.mark.parametrize(
+@rows(
     ("lines", "says"),
     [
         (
@@ -130,7 +131,7 @@ def test_a_condition_that_is_not_decided_leaves_nothing_as_it_was():
     assert any(entry.name == "line 2" and "may set A" in entry.note for entry in imported.ledger.ignored)
 
 
-@pytest.mark.parametrize(
+@rows(
     ("launcher", "gpus"),
     [
         ("torchrun --nproc_per_node 8", 8), ("torchrun --nnodes=2 --nproc-per-node=8", 16), ("mpirun -np 32 python", 32),
@@ -145,7 +146,7 @@ def test_launchers(launcher, gpus):
     assert plan(launcher=launcher, words="", gpus=64).num_gpus == 64
 
 
-@pytest.mark.parametrize(
+@rows(
     "header",
     [
         "#SBATCH --nodes=4\n#SBATCH --gpus-per-node=8",
@@ -205,7 +206,7 @@ def test_the_json_that_a_script_writes_says_the_stage(tmp_path):
 MIXTURE = "--deepspeed --num-experts 16 --fp16"
 
 
-@pytest.mark.parametrize(
+@rows(
     ("words", "fields"),
     [
         (MIXTURE, {"mlp_layer_types": ("dense", "sparse"), "experts_per_token": 1}),
@@ -229,7 +230,7 @@ def test_a_pyramid_of_experts_is_refused():
         plan(words="--deepspeed --num-experts 4 4 8 8 --expert-interval 6")
 
 
-@pytest.mark.parametrize(
+@rows(
     ("program", "says"),
     [
         ("pretrain_bert.py", "an encoder, BERT"), ("pretrain_t5.py", "T5"), ("pretrain_vision_classify.py", "model of pictures"),
@@ -243,7 +244,7 @@ def test_programs_that_train_no_decoder_are_refused_by_name(program, says):
         import_text(f"torchrun --nproc_per_node 8 {program} {SHAPE}", "run.sh")
 
 
-@pytest.mark.parametrize(
+@rows(
     ("words", "rows", "guessed"),
     [
         ("--tokenizer-type HuggingFaceTokenizer --tokenizer-model meta-llama/Llama-3.1-8B", 128_256, False),
@@ -314,7 +315,7 @@ def test_bloom_s_own_script_and_the_step_that_was_published():
     assert low < 105 < high
 
 
-@pytest.mark.parametrize(
+@rows(
     ("directive", "cluster", "why"),
     [
         ("--constraint=a100", "superpod-a100", "--constraint=a100 names the GPU"),
@@ -332,7 +333,7 @@ def test_a_scheduler_is_asked_for_a_kind_of_gpu(directive, cluster, why):
     assert why in entry.note
 
 
-@pytest.mark.parametrize(
+@rows(
     ("name", "words"),
     [
         ("mistralai/Mixtral-8x22B-v0.1", 32000),

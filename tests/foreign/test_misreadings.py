@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from rows import rows
 from small_recipes import SMALL
 
 from sim.errors import SpecError
@@ -125,7 +126,7 @@ TORCHTITAN = [  # (keys, field, what it is)
 ]
 
 
-@pytest.mark.parametrize(("keys", "path", "value"), TORCHTITAN, ids=[f"{keys} {path}" for keys, path, _ in TORCHTITAN])
+@rows(("keys", "path", "value"), TORCHTITAN, ids=[f"{keys} {path}" for keys, path, _ in TORCHTITAN])
 def test_torchtitan(keys, path, value):
     assert field(import_text(json.dumps(with_keys(TITAN, keys)), "run.json").scenario(), path) == value
 
@@ -136,7 +137,7 @@ def test_four_bits_of_torchtitan():
     assert imported.scenario().training.precision == "mxfp4"
 
 
-@pytest.mark.parametrize(
+@rows(
     ("more", "stages"), [({"pipeline_parallel_layers_per_stage": 5}, "7 stages"), ({"pipeline_parallel_layers_per_stage": 17}, "2 stages")]
 )  # fmt: skip
 def test_stages_that_torchtitan_refuses(more, stages):
@@ -178,12 +179,12 @@ DEEPSPEED = [  # (keys, field, what it is)
 LLAMA = Given(model="llama2-7b", gpus=16)
 
 
-@pytest.mark.parametrize(("keys", "path", "value"), DEEPSPEED, ids=[f"{keys} {path}" for keys, path, _ in DEEPSPEED])
+@rows(("keys", "path", "value"), DEEPSPEED, ids=[f"{keys} {path}" for keys, path, _ in DEEPSPEED])
 def test_deepspeed(keys, path, value):
     assert field(import_text(json.dumps(with_keys(SPEED, keys)), "ds.json", LLAMA).scenario(), path) == value
 
 
-@pytest.mark.parametrize(
+@rows(
     "key",
     [
         "zero_optimization.zero_hpz_partition_size", "zero_optimization.zero_quantized_weights",
@@ -226,7 +227,7 @@ BRIDGE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("more", "path", "value"), BRIDGE)
+@rows(("more", "path", "value"), BRIDGE)
 def test_overrides_of_megatron_bridge(more, path, value):
     imported = import_text(OVERRIDES.format(more), "overrides.sh")
     assert imported.kind == "bridge_yaml"
@@ -286,13 +287,13 @@ def field(scenario, path):
     return getattr(getattr(scenario, section), name)
 
 
-@pytest.mark.parametrize(("more", "path", "value"), MEGATRON, ids=[f"{more} {path}" for more, path, _ in MEGATRON])
+@rows(("more", "path", "value"), MEGATRON, ids=[f"{more} {path}" for more, path, _ in MEGATRON])
 def test_megatron_lm(more, path, value):
     imported = import_text(f"{SCRIPT} {more}", "run.sh")
     assert field(imported.scenario(), path) == value
 
 
-@pytest.mark.parametrize(
+@rows(
     ("more", "name", "why"),
     [
         ("--bf16 --fp8-recipe mxfp8", "--fp8-recipe", "without effect without --fp8-format"),
@@ -338,7 +339,7 @@ def tuned():
 """
 
 
-@pytest.mark.parametrize(
+@rows(
     ("line", "packed"),
     [
         ("cfg.train.global_batch_size = 64", 180),

@@ -10,7 +10,7 @@ from sim.foreign.importers.defaults import Foreign
 from sim.foreign.importers.huggingface.config import given_model, read_model
 from sim.foreign.importers.keys import table
 from sim.foreign.importers.ledger import Ledger, short
-from sim.specs.presets import model_preset, preset_names
+from sim.specs.presets import model_preset
 
 _TABLE = "hub_models"
 
@@ -84,8 +84,3 @@ def _beside(name: str, folder: Path | None) -> Path | None:
         return None
     path = folder / name / "config.json"
     return path if path.is_file() else None
-
-
-def model_names() -> list[str]:
-    """All names of models that are known, presets' and the hub's."""
-    return [*preset_names("models"), *table(_TABLE)["models"], *table(_TABLE)["same"]]

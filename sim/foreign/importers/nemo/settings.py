@@ -20,6 +20,7 @@ from sim.foreign.importers.megatron.training import read_training, take_budget
 from sim.foreign.importers.nemo.names import model_named
 from sim.foreign.importers.pipeline_layouts import layout_of
 from sim.foreign.importers.python.values import CALLED
+from sim.foreign.importers.recipes.finetuning import adapted
 from sim.foreign.importers.recipes.recipe import flat_keys, gpus_of, read_settings, whole_shape
 from sim.specs.plan import layout_stages
 
@@ -120,6 +121,10 @@ def _words(keys: Keys, known: Mapping[str, Any], spelled: dict[str, str]) -> Ite
 
 def _layout(key: str, stages: Any, keys: Keys) -> str:
     """A list of what each stage holds, [["embedding", "decoder"], ..., ["loss"]], in Megatron's letters."""
+    every = [each for stage in stages for each in (stage if isinstance(stage, list) else [stage])]
+    missing = next((each for each in every if isinstance(each, NotKnown)), None)
+    if missing is not None:
+        raise keys.wrong(key, f"?, line {missing.line}", "is known only to running code; write it there")
     letters = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
     if not all(isinstance(stage, list) and all(each in letters for each in stage) for stage in stages):
         raise keys.wrong(key, "[...]", "must list embedding, decoder, mtp and loss, stage by stage")
@@ -255,11 +260,8 @@ def _adapters(training: Section, keys: Keys, known: Mapping[str, Any]) -> None:
         keys.ledger.ignore(key, kind, "priced as LoRA, without the weights' norms", matters=True)
     training.settle("adapter_rank", rank, "peft.dim", rule["rank"], f"{known['called']}'s default")
     if isinstance(targets, list):
-        ours = {name: field for field, names in rule["targets"].items() for name in names}
-        found = [ours[name] for name in map(str, targets) if name in ours]
-        if not found:
-            raise keys.wrong("peft.target_modules", targets, f"must name some of {', '.join(ours)}")
-        training.took("adapter_targets", list(dict.fromkeys(found)), "peft.target_modules")
+        linears = adapted(map(str, targets), "peft.target_modules", training, rule["targets"])
+        training.took("adapter_targets", linears, "peft.target_modules")
 
 
 def _packing(training: Section, keys: Keys, known: Mapping[str, Any]) -> None:

@@ -118,20 +118,17 @@ def _deferred(what: Any, args: list[Any], fields: dict[str, Any], line: int, nam
 
 
 def _instance(made_by: Class, args: list[Any], fields: dict[str, Any], line: int, names: Any) -> Made:
-    """An object of a class of the file: its fields, arguments in their order."""
-    own = dict(zip(made_by.fields, args, strict=False))
-    whole = made_by.sure and len(args) <= len(made_by.fields)
-    if not made_by.sure:
-        names.reading.note(line, f"{made_by.name}()", "what its own methods set when it is made is not followed")
-    return Made(made_by.name, line, [], {**copied(dict(made_by.fields)), **own, **fields}, whole)
+    """An object of a class of the file: what it is given."""
+    names.reading.note(line, f"{made_by.name}()", "what a class of the file sets by itself is not followed")
+    return Made(made_by.name, line, args, fields)
 
 
 def _builtin(name: str, args: list[Any], fields: dict[str, Any], node: ast.Call) -> Any:
     line = node.lineno
     known = [plain(each) for each in args]
     missing = next((each for each in known if isinstance(each, NotKnown)), None)
-    if name in ("getattr", "hasattr"):
-        return _looked_up(name, known, line)
+    if name in ("getattr", "hasattr") and len(args) > 1:
+        return _looked_up(name, args[0], known, line)
     if name == "setattr" and len(args) == 3 and isinstance(args[0], Made) and isinstance(known[1], str):
         args[0].put(known[1], args[2])
         return None
@@ -146,9 +143,6 @@ def _builtin(name: str, args: list[Any], fields: dict[str, Any], node: ast.Call)
         if name in ("list", "tuple", "set") and all(isinstance(each, (list, tuple, dict)) for each in known):
             items = list(known[0]) if known else []
             return tuple(items) if name == "tuple" else items
-        if name == "range" and all(isinstance(each, int) for each in known):
-            numbers = range(*known)
-            return list(numbers) if len(numbers) <= LONGEST else NotKnown("of a long range", line)
         if name == "isinstance" and len(known) == 2:
             return _of_type(known[0], known[1], line)
     except (TypeError, ValueError, OverflowError):
@@ -156,16 +150,11 @@ def _builtin(name: str, args: list[Any], fields: dict[str, Any], node: ast.Call)
     return NotKnown(f"of {name}()", line)
 
 
-def _looked_up(name: str, args: list[Any], line: int) -> Any:
-    """getattr and hasattr, of what the file says."""
-    if len(args) < 2 or not isinstance(args[0], Made) or not isinstance(args[1], str):
-        return args[0] if args and isinstance(args[0], NotKnown) else NotKnown(f"of {name}()", line)
-    owner, attribute = args[0], args[1]
-    if attribute in owner.fields:
-        return True if name == "hasattr" else owner.fields[attribute]
-    if owner.whole:
-        return False if name == "hasattr" else args[2] if len(args) > 2 else NotKnown("of getattr()", line)
-    return NotKnown(f"another file says whether there is {attribute}", line)
+def _looked_up(name: str, owner: Any, args: list[Any], line: int) -> Any:
+    """getattr and hasattr, of what the file sets."""
+    if isinstance(owner, Made) and str(args[1]) in owner.fields:
+        return True if name == "hasattr" else owner.fields[str(args[1])]
+    return NotKnown(f"another file says whether there is {args[1]!s:.40}", line)
 
 
 def _of_type(value: Any, types: Any, line: int) -> Any:
@@ -185,8 +174,6 @@ def _method(base: Any, name: str, args: list[Any], fields: dict[str, Any], node:
             return names.reading.follow(part, args, fields, line)
         if base.blank:
             return NotKnown(f"of {name}() of what another file says", line)
-        if base.whole:
-            return NotKnown(f"of {name}()", line)
         return Made(f"{base.name}.{name}", line, args or base.args, fields)
     if isinstance(base, str) and name in _TEXTS:
         known = all(isinstance(each, (str, tuple, int)) for each in args) and not fields
@@ -206,7 +193,7 @@ def _method(base: Any, name: str, args: list[Any], fields: dict[str, Any], node:
 def _parser(parser: Made, name: str, args: list[Any], fields: dict[str, Any], line: int) -> Any:
     """argparse: what arguments hold where the command line gives none."""
     if name in ("parse_args", "parse_known_args"):
-        parsed = Made("argparse.Namespace", line, [], dict(parser.fields.get("()", {})), whole=True)
+        parsed = Made("argparse.Namespace", line, [], dict(parser.fields.get("()", {})))
         return parsed if name == "parse_args" else (parsed, [])
     if name == "add_argument_group":
         return parser

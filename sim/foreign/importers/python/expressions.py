@@ -100,8 +100,6 @@ def _attribute(node: ast.Attribute, names: Names) -> Any:
         return Imported(f"{base.name}.{node.attr}")
     if isinstance(base, Made):
         return base.part(node.attr, node.lineno)
-    if isinstance(base, Class) and node.attr in base.fields:
-        return base.fields[node.attr]
     if isinstance(base, Class):
         return Imported(f"{base.name}.{node.attr}")
     return base if isinstance(base, NotKnown) else NotKnown(f"of the attribute {node.attr}", node.lineno)

@@ -1,7 +1,8 @@
 """Python files as text: what they set, statement by statement. Nothing is run or imported.
 
-Branches whose condition the text decides are taken; of others, all that they set is not known. Functions of the file
-are followed with their arguments; what stands in other files is not, and keeps its name, its arguments and its line."""
+Assignments, calls and the branches whose condition the text decides are followed, and functions of the file with their
+arguments. What other branches, loops and classes set is not known; what stands in other files keeps its name, its
+arguments and its line."""
 
 from __future__ import annotations
 
@@ -13,12 +14,11 @@ from sim.errors import SpecError
 from sim.foreign.importers.keys import NotKnown
 from sim.foreign.importers.python.assignments import added, annotated, assign, assignment, bind, deleted, shared
 from sim.foreign.importers.python.calls import call
-from sim.foreign.importers.python.expressions import plain, truth, value_of
+from sim.foreign.importers.python.expressions import truth, value_of
 from sim.foreign.importers.python.values import Class, Function, Imported, Made, objects_in
 
 MOST_STEPS = 400_000
 DEEPEST_CALL = 25
-_MOST_TURNS = 1_000
 
 
 class Returned(Exception):
@@ -184,42 +184,12 @@ def _forget(statements: Iterable[ast.stmt], scope: Scope, why: NotKnown) -> None
                 scope.reading.note(node.lineno, f"{called}()", f"may or may not be called: {why.why}")
 
 
-def _loop(node: ast.For, scope: Scope) -> None:
-    items = plain(value_of(node.iter, scope))
-    leaves = any(isinstance(each, (ast.Break, ast.Continue)) for each in ast.walk(node))
-    if not isinstance(items, (list, tuple, dict)) or len(items) > _MOST_TURNS or leaves:
-        _forget(node.body, scope, NotKnown("set in a loop over what is not known", node.lineno))
-        return
-    for item in list(items):
-        assign(node.target, item, scope)
-        run_statements(node.body, scope)
-
-
 def _define(node: ast.FunctionDef | ast.AsyncFunctionDef, scope: Scope) -> None:
     scope.names[node.name] = Function(node, scope)
 
 
 def _class(node: ast.ClassDef, scope: Scope) -> None:
-    """A class by the fields that it gives values; those of classes of the file that it is built on first."""
-    fields: dict[str, Any] = {}
-    for base in node.bases:
-        above = value_of(base, scope)
-        if isinstance(above, Class):
-            fields |= above.fields
-    inner = Scope(scope.reading, scope)
-    methods = {each.name for each in node.body if isinstance(each, ast.FunctionDef)}
-    run_statements([each for each in node.body if not isinstance(each, (ast.FunctionDef, ast.ClassDef))], inner)
-    own = {key: _default(value) for key, value in inner.names.items()}
-    sure = methods.isdisjoint(("__init__", "__post_init__", "__setattr__"))
-    sure = sure and all(each.sure for each in (value_of(base, scope) for base in node.bases) if isinstance(each, Class))
-    scope.names[node.name] = Class(node.name, fields | own, sure)
-
-
-def _default(value: Any) -> Any:
-    """The default that `field(default=8)` stands for."""
-    if isinstance(value, Made) and value.last in ("field", "Field"):
-        return value.fields.get("default", NotKnown("of a default that is made later", value.line))
-    return value
+    scope.names[node.name] = Class(node.name)
 
 
 def _imports(node: ast.Import | ast.ImportFrom, scope: Scope) -> None:
@@ -255,7 +225,6 @@ _STATEMENTS: dict[type[ast.stmt], Any] = {
     ast.Nonlocal: shared,
     ast.Expr: _expression,
     ast.If: _condition,
-    ast.For: _loop,
     ast.FunctionDef: _define,
     ast.AsyncFunctionDef: _define,
     ast.ClassDef: _class,

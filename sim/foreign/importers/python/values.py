@@ -34,7 +34,6 @@ class Made:
     line : where.
     args : arguments without a name.
     fields : arguments with a name, and what was set later.
-    whole : whether the file says all its fields.
     parent : the object of which it will be a part once something is set in it, and under which name.
     """
 
@@ -42,7 +41,6 @@ class Made:
     line: int
     args: list[Any] = field(default_factory=list)
     fields: dict[str, Any] = field(default_factory=dict)
-    whole: bool = False
     parent: tuple[Made, str] | None = None
 
     @property
@@ -55,7 +53,7 @@ class Made:
     @property
     def sure(self) -> bool:
         """Whether it is an object for certain: functions of other files may give anything."""
-        return self.whole or self.last[:1].isupper()
+        return self.last[:1].isupper()
 
     @property
     def blank(self) -> bool:
@@ -66,8 +64,6 @@ class Made:
         """An attribute; where another file would say, a part in which later lines may set something."""
         if name in self.fields:
             return self.fields[name]
-        if self.whole:
-            return NotKnown(f"{self.last} has no {name}", line)
         return Made("", line, parent=(self, name))
 
     def put(self, name: str, value: Any) -> None:
@@ -93,14 +89,9 @@ class Function:
 
 @dataclass(frozen=True, slots=True)
 class Class:
-    """A class of the file: its fields, those of the classes of the file that it is built on included.
-
-    sure : whether its objects are no more than these, as no method changes them when they are made.
-    """
+    """A class of the file, whose own fields are not followed."""
 
     name: str
-    fields: Mapping[str, Any]
-    sure: bool = True
 
 
 class MadeBy(str):
@@ -158,7 +149,7 @@ def copied(value: Any, depth: int = 0) -> Any:
         return value
     if isinstance(value, Made):
         fields = {key: copied(each, depth + 1) for key, each in value.fields.items()}
-        return Made(value.name, value.line, copied(value.args, depth + 1), fields, value.whole)
+        return Made(value.name, value.line, copied(value.args, depth + 1), fields)
     if isinstance(value, dict):
         return {key: copied(each, depth + 1) for key, each in value.items()}
     if isinstance(value, list):

@@ -8,7 +8,7 @@ stage, deepspeed, compile, checkpointing, and liger: switches of all fused kerne
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from sim.errors import SpecError
@@ -95,8 +95,12 @@ def _adapters(recipe: Recipe, keys: Settings, roles: dict[str, Any]) -> None:
         ledger.ignore(name, kind, known["four_bits"], matters=True)
 
 
-def adapted(targets: Iterable[str], source: str, training: Section) -> list[str]:
+def adapted(
+    targets: Iterable[str], source: str, training: Section, linears: Mapping[str, Iterable[str]] | None = None
+) -> list[str]:
     """Linears by our names that the modules' names stand for; what they do not is left out.
+
+    linears : ours -> modules of a framework that names its own; else those of the hub and of most frameworks.
 
     Raises
     ------
@@ -104,12 +108,13 @@ def adapted(targets: Iterable[str], source: str, training: Section) -> list[str]
         None of the names is known.
     """
     known = table(_TABLE)
-    words = {word: ours for ours, names in known["linears"].items() for word in names}
+    linears = linears or known["linears"]
+    words = {word: ours for ours, names in linears.items() for word in names}
     found: dict[str, set[str]] = {}
     strange = []
     for target in targets:
         if target.lower() in known["everything"]:
-            return list(known["linears"])[:4]
+            return list(linears)[:4]
         parts = _modules(target)
         hits = [part for part in parts if part in words]
         for part in hits:
@@ -127,7 +132,16 @@ def adapted(targets: Iterable[str], source: str, training: Section) -> list[str]
     if few and few <= {"q_proj", "k_proj", "v_proj", "q", "k", "v"} and len(few) < 3:
         why = "priced as adapters on queries, keys and values alike"
         training.ledger.ignore(source, ", ".join(sorted(few)), why, matters=True)
-    return [ours for ours in known["linears"] if ours in found]
+    return [ours for ours in linears if ours in found]
+
+
+def take_targets(recipe: Recipe, keys: Settings, *names: str, usual: Iterable[str] = ()) -> None:
+    """The linears beside which a recipe's low-rank adapters stand, by the first of these keys that is there."""
+    source, said = keys.take(*names)
+    training = recipe.sections["training"]
+    targets = said if isinstance(said, list) else list(usual) if said is None else [said]
+    if training.get("adapter_rank") and targets:
+        recipe.put("training.adapter_targets", adapted([str(each) for each in targets], source, training), source)
 
 
 def _modules(target: str) -> list[str]:

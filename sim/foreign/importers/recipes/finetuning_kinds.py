@@ -11,7 +11,7 @@ from sim.foreign.importers.defaults import Foreign
 from sim.foreign.importers.huggingface.hub_models import known_model
 from sim.foreign.importers.keys import table
 from sim.foreign.importers.ledger import short
-from sim.foreign.importers.recipes.finetuning import adapted, take_finetuning
+from sim.foreign.importers.recipes.finetuning import adapted, take_finetuning, take_targets
 from sim.foreign.importers.recipes.pretraining_kinds import closed, opened
 from sim.foreign.importers.recipes.settings import Recipe, Settings
 from sim.foreign.importers.recipes.sharding import take_deepspeed, take_fsdp
@@ -134,7 +134,8 @@ def read_prime_rl(file: Foreign) -> dict[str, Any]:
     recipe.put("stack.compiled", compiled is not None and compiled is not False, "[model.compile]")
     lora = model.get("lora") or _mapping(model, "experimental").get("lora")
     if isinstance(lora, Mapping):
-        _lora_of_prime_rl(recipe, lora)
+        recipe.default("training.adapter_rank", 16, "prime-rl's default of model.lora.rank")
+        take_targets(recipe, keys, *table("prime_rl")["targets"])
     recipe.default("plan.microbatch_size", 1, "prime-rl packs a micro-batch into one sequence")
     if learning:
         why = "a step is priced as one of this many sequences, each as long as the longest allowed"
@@ -164,16 +165,6 @@ def _recomputed(recipe: Recipe, ac: Mapping[str, Any], file: Foreign) -> None:
     if every != 1:
         why = "every layer is priced as computed again; --set plan.recompute_num_layers=N"
         file.ledger.ignore("model.ac.freq", every, why, matters=True)
-
-
-def _lora_of_prime_rl(recipe: Recipe, lora: Mapping[str, Any]) -> None:
-    training = recipe.sections["training"]
-    if "adapter_rank" not in training:
-        training.assume("adapter_rank", 16, "prime-rl's default of model.lora.rank")
-    targets = lora.get("target_modules")
-    if isinstance(targets, list) and targets:
-        found = adapted([str(each) for each in targets], "model.lora.target_modules", recipe.sections["training"])
-        recipe.put("training.adapter_targets", found, "model.lora.target_modules")
 
 
 def read_automodel(file: Foreign) -> dict[str, Any]:

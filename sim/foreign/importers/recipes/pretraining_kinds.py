@@ -12,10 +12,10 @@ from sim.foreign.importers.huggingface.config import read_model
 from sim.foreign.importers.huggingface.hub_models import known_model
 from sim.foreign.importers.keys import table
 from sim.foreign.importers.ledger import short
-from sim.foreign.importers.recipes.finetuning import adapted
+from sim.foreign.importers.recipes.finetuning import take_targets
 from sim.foreign.importers.recipes.interpolations import resolved
 from sim.foreign.importers.recipes.recipe import scenario_of
-from sim.foreign.importers.recipes.settings import Recipe, Settings, flat_keys, read_settings
+from sim.foreign.importers.recipes.settings import Recipe, Settings, flat_keys, read_settings, take_settings
 from sim.foreign.importers.recipes.sharding import take_strategy
 from sim.specs.presets import load_preset
 
@@ -74,11 +74,7 @@ def read_llm_foundry(file: Foreign) -> dict[str, Any]:
     if any(name.startswith("compile_config") for name in keys.names()):
         recipe.put("stack.compiled", True, "compile_config")
     _duration(recipe, keys)
-    _, targets = keys.take("model.peft_config.target_modules", "lora.args.target_modules")
-    if recipe.sections["training"].get("adapter_rank"):
-        names = targets if isinstance(targets, list) else ["Wqkv"] if targets is None else [str(targets)]
-        found = adapted([str(name) for name in names], "model.peft_config.target_modules", recipe.sections["training"])
-        recipe.put("training.adapter_targets", found, "model.peft_config.target_modules")
+    take_targets(recipe, keys, "model.peft_config.target_modules", "lora.args.target_modules", usual=["Wqkv"])
     return closed(keys, recipe, file)
 
 
@@ -89,31 +85,7 @@ def _mpt(recipe: Recipe, keys: Settings) -> None:
         if field not in model:
             raise SpecError(f"{where}: model.{field} is missing; MPT is described by d_model, n_heads and n_layers")
     model["name"] = "mpt"
-    kind = keys.text("model.ffn_config.ffn_type") or "mptmlp"
-    if kind not in ("mptmlp", "mptglu", "te_ln_mlp"):
-        raise SpecError(
-            f"{where}: model.ffn_config.ffn_type {short(kind)!r}: experts and MLPs of MegaBlocks are not read"
-        )
-    model.took("gated_mlp", kind == "mptglu", "model.ffn_config.ffn_type")
-    width = keys.whole("model.ffn_config.ffn_hidden_size")
-    if width is not None:
-        model.took("intermediate_size", width, "model.ffn_config.ffn_hidden_size")
-    _width(recipe, keys, "model.expansion_ratio", "model.mlp_ratio", "model.ffn_config.expansion_ratio")
-    no_bias, untied = keys.flag("model.no_bias"), keys.flag("model.tie_word_embeddings") is False
-    model.settle("bias", None if no_bias is None else not no_bias, "model.no_bias", True, "MPT's default")
-    learned = keys.flag("model.learned_pos_emb")
-    rope, alibi = keys.flag("model.attn_config.rope"), keys.flag("model.attn_config.alibi", "model.alibi")
-    position = "rotary" if rope else "none" if alibi or learned is False else "learned"
-    said = "model.attn_config" if rope or alibi else "model.learned_pos_emb" if learned is not None else None
-    model.settle("position", position if said else None, said or "", position, "MPT's default")
-    norm = keys.text("model.norm_type") or "low_precision_layernorm"
-    model.took("norm", "rmsnorm" if "rms" in norm else "layernorm", f"model.norm_type {norm}")
-    if keys.text("model.attn_config.attn_type") == "multiquery_attention":
-        model.took("num_kv_heads", 1, "model.attn_config.attn_type")
-    if untied:
-        model.took("tied_embeddings", False, "model.tie_word_embeddings")
-    if "vocab_size" not in model:
-        model.assume("vocab_size", 50368, "MPT's default")
+    take_settings(recipe, keys, table("llm_foundry")["shape"])
 
 
 def read_olmo(file: Foreign) -> dict[str, Any]:
@@ -133,17 +105,7 @@ def read_olmo(file: Foreign) -> dict[str, Any]:
     if width is not None:
         model.took("intermediate_size", round(width * each), "model.mlp_hidden_size")
     _width(recipe, keys, "model.mlp_ratio", each=each)
-    bias, tied = keys.flag("model.include_bias"), keys.flag("model.weight_tying")
-    model.settle("bias", bias, "model.include_bias", True, "OLMo's default")
-    model.settle("tied_embeddings", tied, "model.weight_tying", True, "OLMo's default")
-    rope, alibi = keys.flag("model.rope"), keys.flag("model.alibi")
-    model.took("position", "rotary" if rope else "none" if alibi else "learned", "model.rope and model.alibi")
-    norm = keys.text("model.layer_norm_type") or "default"
-    model.took("norm", "rmsnorm" if "rms" in norm else "layernorm", f"model.layer_norm_type {norm}")
-    if keys.flag("model.layer_norm_with_affine") is False:
-        model.ledger.ignore("model.layer_norm_with_affine", False, "norms are counted with their weights")
-    if keys.flag("model.attention_layer_norm"):
-        model.took("query_key_norm", "all", "model.attention_layer_norm")
+    take_settings(recipe, keys, table("olmo")["shape"])
     take_strategy(recipe, keys, "fsdp_config.sharding_strategy" if old else "fsdp.sharding_strategy")
     compiled = any(name.startswith("compile") for name in keys.names())
     recipe.put("stack.compiled", compiled, "compile" if compiled else "no compile")
@@ -223,15 +185,7 @@ def read_levanter(file: Foreign) -> dict[str, Any]:
         model["max_sequence_length"] = length or model["max_sequence_length"]
         recipe.default("training.sequence_length", model["max_sequence_length"], "what the model reads")
         _vocabulary(model, tokenizer, kind, file)
-    if recipe.sections["training"].get("adapter_rank"):
-        _, targets = keys.take("lora.target_modules")
-        names = [str(each) for each in targets] if isinstance(targets, list) else []
-        if names:
-            recipe.put(
-                "training.adapter_targets",
-                adapted(names, "lora.target_modules", recipe.sections["training"]),
-                "lora.target_modules",
-            )
+    take_targets(recipe, keys, "lora.target_modules")
     file.ledger.assume("hardware", "GPUs", "Levanter's own is a TPU, which flopcast does not have; --cluster NAME")
     return closed(keys, recipe, file)
 

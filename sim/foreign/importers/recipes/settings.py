@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import Any, get_args
 
 from sim.foreign.importers.defaults import Foreign
 from sim.foreign.importers.keys import UNKNOWN_KEY, Keys, reason_to_ignore, table
-from sim.foreign.importers.ledger import Section
+from sim.foreign.importers.ledger import Section, short
 from sim.foreign.importers.sources import DEEPEST
 from sim.specs.base import Spec
 from sim.specs.model import ModelSpec
@@ -134,24 +135,42 @@ def flat_keys(data: Mapping[str, Any], file: Foreign, kind: str) -> Settings:
 def read_settings(keys: Keys, file: Foreign) -> Recipe:
     """What a table's `settings` find in a file's keys.
 
-    A setting is a field, or a fact of the run, and the keys that hold it; or a mapping: `keys`, `words` from the file's
-    values to ours (to null for what the framework decides, or to several fields at once), and `left`, values that only
-    the run settles, each with its reason; or a list of such mappings, of which the first that says anything counts.
+    Raises
+    ------
+    SpecError
+        A value that is not what its field takes.
+    """
+    recipe = Recipe(keys.kind, {name: Section(name, file.ledger) for name in _RECORDS})
+    take_settings(recipe, keys, table(keys.kind)["settings"])
+    return recipe
+
+
+def take_settings(recipe: Recipe, keys: Keys, rules: Mapping[str, Any]) -> None:
+    """What a table's rules find in a file's keys.
+
+    A rule is of a field, or a fact of the run, and names the keys that hold it; or is a mapping: `keys`; `words` from
+    the file's values to ours (to null for what the framework decides, or to several fields at once; `*` fits any
+    letters), and `else`, what messages say of other words; `times` a field, for a ratio; `left`, values that only the
+    run settles, each with its reason; `default` and `because`, what it is where the file does not say. Or it is a list
+    of such mappings, of which the first that says anything counts.
 
     Raises
     ------
     SpecError
         A value that is not what its field takes.
     """
-    sections = {name: Section(name, file.ledger) for name in _RECORDS}
-    recipe = Recipe(keys.kind, sections)
-    for path, rule in table(keys.kind)["settings"].items():
+    for path, rule in rules.items():
         for each in _rules(rule):
             key, value = _said(keys, path, each)
+            if "times" in each and value is not None:
+                section, _, name = each["times"].partition(".")
+                other = recipe.sections[section].get(name)
+                value = None if other is None else round(value * other)
             several = value if isinstance(value, Mapping) else {path: value}
             for field_path, found in several.items():
                 recipe.put(field_path, found, key)
-    return recipe
+            if "default" in each:
+                recipe.default(path, each["default"], each["because"])
 
 
 def _rules(rule: Any) -> list[Mapping[str, Any]]:
@@ -169,7 +188,11 @@ def _said(keys: Keys, path: str, rule: Mapping[str, Any]) -> tuple[str, Any]:
         if why is not None:
             keys.ledger.ignore(f"{keys.label}{name}", keys.take(name)[1], why, matters=True)
     key = next((name for name in names if name in keys), names[0])
-    return key, _worded(keys, rule["words"], *names) if "words" in rule else _typed(keys, path, *names)
+    if "words" in rule:
+        wild = key in keys and any("*" in str(word) for word in rule["words"])
+        source = f"{key} {short(keys.raw(key))}" if wild else key
+        return source, _worded(keys, rule, *names)
+    return key, keys.number(*names) if "times" in rule else _typed(keys, path, *names)
 
 
 def _typed(keys: Keys, path: str, *names: str) -> Any:
@@ -194,16 +217,18 @@ def _typed(keys: Keys, path: str, *names: str) -> Any:
     return keys.whole(*names, least=least)
 
 
-def _worded(keys: Keys, words: Mapping[Any, Any], *names: str) -> Any:
+def _worded(keys: Keys, rule: Mapping[str, Any], *names: str) -> Any:
     """What a file's word stands for. A word for null stands for a field that is left to its default."""
     key, value = keys.take(*names)
     if value is None:
         return None
-    known = {str(word).lower(): ours for word, ours in words.items()}
-    said = str(value).lower()
-    if said not in known:
-        raise keys.wrong(key, value, f"must be one of {', '.join(known)}, or flopcast does not know it")
-    return known[said]
+    known, said = {str(word).lower(): ours for word, ours in rule["words"].items()}, str(value).lower()
+    said = said if said in known or said not in _FLAGS else str(_FLAGS[said]).lower()
+    word = next((word for word in known if word == said or ("*" in word and fnmatchcase(said, word))), None)
+    if word is None:
+        usual = f"must be one of {', '.join(known)}, or flopcast does not know it"
+        raise keys.wrong(key, value, rule.get("else", usual))
+    return known[word]
 
 
 def _flat(data: Mapping[str, Any], prefix: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 from sim.errors import SpecError
@@ -65,13 +65,8 @@ class Values:
 
     def child(self, positional: Sequence[str] | None) -> Values:
         """Variables of a script that this one starts: as here, but what it sets stays there."""
-        given, unknowns, empty = self.given, self.unknowns, self.taken_empty
-        values = Values(
-            self.where, dict(self.variables), None if positional is None else list(positional), given, unknowns
-        )
-        values.line, values.taken_empty, values.letters, values.moved = self.line, empty, self.letters, self.moved
-        values.own = self.own
-        return values
+        own = None if positional is None else list(positional)
+        return replace(self, variables=dict(self.variables), positional=own, own=set(self.own), empty_unset="")
 
     def fields(self, word: Node) -> list[str]:
         """The words that a word becomes: expanded, and split where it is not quoted."""

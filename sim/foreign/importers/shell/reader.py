@@ -40,13 +40,6 @@ _SUBMITS = ("sbatch", "qsub")
 
 
 @dataclass
-class Count:
-    """Commands read so far, in all scripts together."""
-
-    commands: int = 0
-
-
-@dataclass
 class Redirect:
     """What stands beside a command: a file that its output is written to, lines that it reads, and words of its own."""
 
@@ -69,7 +62,6 @@ class Reader:
     values: Values
     ledger: Ledger
     directives: tuple[str, ...]
-    count: Count
     depth: int = 0
     doubt: int = 0
     inside: int = 0
@@ -101,8 +93,8 @@ class Reader:
         return status
 
     def _one(self, node: Node) -> bool | None:
-        self.count.commands += 1
-        if self.count.commands > MOST_COMMANDS:
+        self.script.read += 1
+        if self.script.read > MOST_COMMANDS:
             raise SpecError(f"{self.ledger.where}: more than {MOST_COMMANDS:,} commands; no launch script has so many")
         self.values.line = self.line or line_of(node)
         match node.type:
@@ -414,7 +406,6 @@ class Reader:
         for each, value in environment_of(inner.directives).items():
             inner.values.variables.setdefault(each, [value])
         self.ledger.took("script", fields[at], f"started in line {line}; read too")
-        inner.values.own = set(inner.values.own)
         inner.line = 0
         inner.read(text)
         return True

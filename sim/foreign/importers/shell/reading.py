@@ -8,7 +8,7 @@ from sim.foreign.importers.defaults import Given
 from sim.foreign.importers.ledger import Ledger
 from sim.foreign.importers.shell.expansion import Values
 from sim.foreign.importers.shell.files import Files
-from sim.foreign.importers.shell.reader import Count, Reader
+from sim.foreign.importers.shell.reader import Reader
 from sim.foreign.importers.shell.script import Script
 from sim.foreign.importers.shell.slurm import directives_of, environment_of
 from sim.foreign.importers.shell.tree import nodes_of, parse
@@ -33,7 +33,7 @@ def read_script(text: str, ledger: Ledger, given: Given | None = None, folder: P
         {name: str(value) for name, value in dict(given.env or {}).items()},
     )
     script = Script(values, Files(folder))
-    reader = Reader(script, values, ledger, tuple(directives), Count())
+    reader = Reader(script, values, ledger, tuple(directives))
     reader.read(text)
     for name, line in values.taken_empty.items():
         if name not in script.values.variables:

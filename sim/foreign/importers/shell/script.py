@@ -30,11 +30,13 @@ class Script:
     """What a script says.
 
     commands : that it would start, in order.
+    read : commands read so far, of all scripts together.
     """
 
     values: Values
     files: Files
     commands: list[Started] = field(default_factory=list)
+    read: int = 0
 
     def variable(self, *names: str) -> str | None:
         """The value of the first of these variables that the script sets to something known."""

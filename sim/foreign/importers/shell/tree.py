@@ -22,6 +22,8 @@ HOLE = "\ue000"
 """What stands for an unknown part of a text while it is parsed."""
 _PLACEHOLDER = re.compile(r"(?<!<)<[A-Za-z][^<>\n|&;()]*>")
 """What a person should fill in, such as <path to vocabulary>; a shell would take it for redirections."""
+_BACKTICKS = re.compile(r"`((?:[^`\\\n]|\\.)+)`")
+_VARIABLE = re.compile(r"(?<![\\$])\$([A-Za-z_]\w*|\d)")
 _BESIDE = ("variable_assignment", "file_redirect", "herestring_redirect", "heredoc_redirect", "comment")
 _OPENS = {'"': '"', "'": "'", "`": "`", "$(": ")", "(": ")", "${": "}", "$((": "))", "((": "))", "<(": ")", ">(": ")"}
 
@@ -42,7 +44,7 @@ def parse(text: str, where: str) -> Node:
     SpecError
         A quote or bracket that is never closed, or commands nested more deeply than in any script.
     """
-    root = _parser().parse(_PLACEHOLDER.sub(HOLE, text.replace(UNKNOWN, HOLE)).encode()).root_node
+    root = _parser().parse(_spelled_out(text.replace(UNKNOWN, HOLE)).encode()).root_node
     if any(depth > DEEPEST for _, depth in _walk(root)):
         raise SpecError(f"{where}: commands more than {DEEPEST} deep inside each other; no launch script has them")
     if root.has_error:
@@ -52,6 +54,13 @@ def parse(text: str, where: str) -> Node:
             if what := _unclosed(node, plain):
                 raise SpecError(f"{where}: line {line_of(node)}: {what} is never closed")
     return root
+
+
+def _spelled_out(text: str) -> str:
+    """Return a script with `$(…)` for backticks and `${NAME}` for `$NAME`, which the grammar tells from what is beside
+    them in longer words, as in $BASE/$NAME/`date`."""
+    text = _BACKTICKS.sub(lambda found: f"$({found[1].replace(chr(92) + '`', '`')})", _PLACEHOLDER.sub(HOLE, text))
+    return _VARIABLE.sub(r"${\1}", text)
 
 
 def text_of(node: Node) -> str:

@@ -16,8 +16,9 @@ from sim.foreign.importers.defaults import (
     replicas,
     take_optimizer,
 )
-from sim.foreign.importers.keys import MOST, Keys, table
+from sim.foreign.importers.keys import MOST, Keys
 from sim.foreign.importers.ledger import Ledger, Section
+from sim.foreign.importers.recipes.finetuning import adapted
 from sim.foreign.importers.recipes.recipe import whole_shape
 from sim.foreign.importers.torchtitan.model import KIND, read_flavor
 from sim.foreign.importers.torchtitan.pipeline import DEFAULT, take_pipeline
@@ -92,11 +93,8 @@ def _adapters(training: Section, adapters: Keys) -> None:
         training.took("adapter_rank", rank, "rank of LoRAConverter")
     _, targets = adapters.take("target_modules")
     if isinstance(targets, list) and rank is not None:
-        known = {name: ours for ours, names in table(KIND)["adapter_targets"].items() for name in names}
-        found = [known[name] for name in map(str, targets) if name in known]
-        if not found:
-            raise adapters.wrong("target_modules", targets, f"must name some of {', '.join(known)}")
-        training.took("adapter_targets", list(dict.fromkeys(found)), "target_modules of LoRAConverter")
+        source = "target_modules of LoRAConverter"
+        training.took("adapter_targets", adapted(map(str, targets), source, training), source)
     adapters.leave()
 
 

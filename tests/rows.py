@@ -1,0 +1,42 @@
+"""A test that goes through a table: one case, which names every row that fails."""
+
+import functools
+import inspect
+
+import pytest
+
+
+def rows(names, table, ids=None):
+    """Run a test once for every row of a table, as `pytest.mark.parametrize` does, but in one case.
+
+    A row that needs files has a folder of its own under `tmp_path`. Rows that skip are left out; if all do, so does the test.
+    """
+    names = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
+    table = list(table)
+
+    def decorate(test):
+        @functools.wraps(test)
+        def run(**fixtures):
+            failed, skipped, folder = [], [], fixtures.get("tmp_path")
+            for number, row in enumerate(table):
+                values = (row,) if len(names) == 1 else row
+                name = ids(row) if callable(ids) else ids[number] if ids else ", ".join(map(repr, values))[:100]
+                if folder is not None:
+                    fixtures["tmp_path"] = folder / str(number)
+                    fixtures["tmp_path"].mkdir()
+                try:
+                    test(**dict(zip(names, values, strict=True)), **fixtures)
+                except pytest.skip.Exception as reason:
+                    skipped.append(str(reason))
+                except (Exception, pytest.fail.Exception) as error:
+                    failed.append(f"{name}: {type(error).__name__}: {str(error)[:500]}")
+            assert not failed, f"{len(failed)} of {len(table)} rows\n" + "\n".join(failed[:40])
+            if table and len(skipped) == len(table):
+                pytest.skip(skipped[0])
+
+        signature = inspect.signature(test)
+        kept = [parameter for name, parameter in signature.parameters.items() if name not in names]
+        run.__signature__ = signature.replace(parameters=kept)
+        return run
+
+    return decorate
