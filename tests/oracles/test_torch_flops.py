@@ -131,9 +131,8 @@ def test_head_forward_input_gradient_and_weight_gradient(model, batch, sequence)
     assert phases(head_work(model, MATH, cut_to(1, batch, sequence))) == counted
 
 
-@each_shape
 @each_model
-@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+@pytest.mark.parametrize(("batch", "sequence", "recompute"), [(2, 32, "none"), (1, 48, "selective"), (3, 16, "full")])
 def test_whole_step(model, batch, sequence, recompute):
     with torch.device("meta"):
         transformer = Transformer(model, recompute)

@@ -195,7 +195,7 @@ def takes_longer(steps):
 
 
 @pytest.mark.parametrize("name", FLUSHED)
-@settings(max_examples=8)
+@settings(max_examples=3)
 @given(data=st.data())
 def test_more_micro_batches_never_take_less_time(name, data):
     """Whatever a step moves besides: a share of it for every micro-batch once made few of them slower than many."""
