@@ -61,6 +61,15 @@ LARGEST = 10**8
 MOST = {"num_gpus": 10**6, "layers": 10**4, "gpus_per_node": 1024}
 """Numbers that slip earlier: no machine and no model is near them."""
 
+_WORDS = ("precision", "sequence_parallel", "recompute", "schedule")
+_WHOLE = {path: 1 for short, path in ALIASES.items() if short not in _WORDS} | {
+    "cluster.node.gpus_per_node": 1,
+    "cluster.num_nodes": 1,
+    "model.shared_expert_intermediate_size": 0,
+    "model.num_experts": 0,
+    "plan.zero_stage": 0,
+}
+"""Fields that rules reckon with, and the least that they can be."""
 _TEXTS = ("stack.version", "stack.flash_version")
 """Fields that hold text which looks like a number."""
 _NAMES = Path(__file__).parents[1] / "facts" / "published-runs.yaml"
@@ -174,12 +183,14 @@ def nested(row: Row) -> dict[str, Any]:
     SpecError
         A cell is not YAML.
     """
-    found: dict[str, Any] = {name: row[name] for name in SECTIONS if row.get(name)}
+    found: dict[str, Any] = {name: row[name] for name in SECTIONS if isinstance(row.get(name), Mapping)}
     for column, value in row.items():
         if "." not in column or value in (None, ""):
             continue
         if isinstance(value, str) and column not in _TEXTS:
             value = parse_yaml(value, f"column {column}")
+        if column in _WHOLE and (type(value) is not int or value < _WHOLE[column]):
+            raise SpecError(f"{column} = {value} is not a whole number from {_WHOLE[column]}")
         for part in reversed(column.split(".")):
             value = {part: value}
         found = with_fields(found, value)

@@ -68,7 +68,9 @@ def described(row: Row) -> tuple[Data, list[str]]:
         _same(row, short, path, stated)
     framework = stack_of(row, stated, inferred)
     found |= {"stack": {**framework, **_kernel(row)}, "training": _training(row)}
-    if "cluster" not in row:
+    if isinstance(row.get("cluster"), Mapping):
+        found["profile"] = row.get("profile")
+    else:
         found["cluster"], found["profile"] = machine_of(row, inferred)
     model = dict(stated.get("model", {}))
     if any(row.get(short) for short in _OF_MODELS) or not model.keys() >= _NEEDED:
@@ -83,7 +85,7 @@ def _same(row: Row, short: str, path: str, stated: Mapping[str, Any]) -> None:
     section, _, name = path.partition(".")
     if row.get(short) and path in row and name in stated.get(section, {}):
         value = stated[section][name]
-        text = {True: "y", False: "n"}.get(value, str(value)) if isinstance(value, bool) else str(value)
+        text = ("n", "y")[value] if isinstance(value, bool) else str(value)
         if text.lower() != str(row[short]).lower():
             raise Unmodelled(f"{path} = {row[path]} and {short} = {row[short]} contradict each other; leave one empty")
 
@@ -154,7 +156,8 @@ def machine_of(row: Row, inferred: list[str]) -> tuple[Data, str]:
     known = names("gpus")
     alike = [entry for entry in known if named_in(gpu, entry["name"])]
     memory = re.search(r"(\d+)GB", gpu.replace(" ", ""))
-    size = float(memory[1]) if memory else float(row.get("gpu_mem_gb") or 0) or 1e8
+    given = memory[1] if memory else str(row.get("gpu_mem_gb", ""))
+    size = float(given) if given.replace(".", "", 1).isdecimal() else 1e8
     fitting = [entry for entry in alike if entry.get("memory", (0, 1e9))[0] <= size < entry.get("memory", (0, 1e9))[1]]
     if not fitting:
         listed = ", ".join(dict.fromkeys(entry["name"] for entry in known))
@@ -232,15 +235,13 @@ def _model(row: Row, stated: Mapping[str, Any], inferred: list[str]) -> Data:
     else:
         for needed in ("layers", "hidden", "heads"):
             if not row.get(needed) and ALIASES[needed].partition(".")[2] not in stated:
-                said = (
-                    f", and {name} is no model that ships (flopcast presets list models)" if needed == "layers" else ""
-                )
-                raise Unmodelled(f"{needed} is empty{said}")
+                also = f", and {name} is no model that ships (flopcast presets list models)"
+                raise Unmodelled(f"{needed} is empty{also if needed == 'layers' else ''}")
         base = _kind(row, {**sizes, **stated}, sparse, gated, inferred)
-    width = {"expert_intermediate_size" if base.get("num_experts") or sparse else "intermediate_size": 0}
     found = {**base, "name": name, **sizes}
     if row.get("ffn_hidden"):
-        found |= dict.fromkeys(width, whole(row, "ffn_hidden"))
+        width = "expert_intermediate_size" if found.get("num_experts") else "intermediate_size"
+        found[width] = whole(row, "ffn_hidden")
     if gated is not None:
         found["gated_mlp"] = gated
     return found
@@ -310,7 +311,8 @@ def _plan(row: Row, framework: str, model: Mapping[str, Any], stated: Mapping[st
         found["dp"] = _replicas(row, {**found, **stated})
     if zero == "hybrid3":
         node = whole(row, "gpus_per_node", 8)
-        sharing = int(found["dp"]) * int(found.get("cp", 1))
+        whole_plan = {"dp": 1, "cp": 1, **found, **stated}
+        sharing = int(whole_plan["dp"]) * int(whole_plan["cp"])
         if sharing > node and sharing % node == 0:
             found["sharding_group"] = node
             inferred.append(f"sharding_group {node}: hybrid sharding, taken to be within a node")

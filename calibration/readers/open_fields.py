@@ -121,9 +121,11 @@ def sized(cluster: Data, num_gpus: int, inferred: list[str]) -> Data:
     """The cluster with as many nodes as the job takes."""
     if "num_nodes" in cluster:
         return cluster
-    node = cluster["node"]
-    preset = node if isinstance(node, str) else node.get("preset", "")
-    own = {} if isinstance(node, str) else node
+    node = cluster.get("node")
+    own = node if isinstance(node, Mapping) else {"preset": node}
+    preset = own.get("preset")
+    if not isinstance(preset, str):
+        return {**cluster, "num_nodes": 1}  # the records say what is wrong with it
     width = own.get("gpus_per_node") or load_preset("nodes", preset)["gpus_per_node"]
     if preset not in RACKS:
         return {**cluster, "num_nodes": max(1, -(-num_gpus // width))}
@@ -171,8 +173,8 @@ def _batches(
     if plan["pp"] > 1 or of_time:
         raise Unmodelled("neither global_batch_seqs nor micro_batch_seqs is given")
     # Assumed: within a node authors leave their framework's default, across nodes they fill the memory.
-    node = cluster["node"]
-    width = 8 if isinstance(node, str) else node.get("gpus_per_node", 8)
+    node = cluster.get("node")
+    width = node.get("gpus_per_node", 8) if isinstance(node, Mapping) else 8
     sizes = MICROBATCHES if plan["tp"] * plan["cp"] * dp > width else MICROBATCHES[:1]
     inferred.append(f"global_batch_seqs: one micro-batch of {' or '.join(map(str, sizes))} on each replica")
     for size in sizes:

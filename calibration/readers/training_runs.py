@@ -273,7 +273,7 @@ def read_run(
         sweep=sweep_of(row),
         precision=precision or "bf16",
         convention=str(row.get("flops_convention", "")) or _CONVENTIONS.get(unit, ""),
-        dense=str(row.get("model", {}).get("num_experts") or _cell(row, "experts")) in ("", "0", "1"),
+        dense=str(_cell(row, "experts")) in ("", "0", "1"),
     )
     try:
         run = replace(run, measured=number(row, "measured_value"))
@@ -304,8 +304,11 @@ def read_run(
 
 
 def _cell(row: Row, short: str) -> Any:
-    """A short column's value, or its field's."""
-    return row.get(short) or row.get(ALIASES[short], "")
+    """A short column's value, or its field's, by its path or in its section."""
+    section, _, name = ALIASES[short].partition(".")
+    fields = row.get(section)
+    in_section = fields.get(name, "") if isinstance(fields, Mapping) else ""
+    return row.get(short) or row.get(ALIASES[short]) or in_section
 
 
 def _beyond_16_bits(run: Run, scenario: Scenario) -> bool:

@@ -255,7 +255,7 @@ def test_nonsense_numbers_are_refused_in_few_words(run_row):
     assert wrong == []
 
 
-@given(row=st.dictionaries(st.sampled_from([*NUMBERS, "gpu", "precision", "schedule", "recompute", "zero_stage", "notes", "framework", "inter_node_link", "gpu_mem_gb", "flops_convention", "measured_unit"]), st.text(max_size=12) | st.integers(-10, 10**6).map(str), max_size=3))  # fmt: skip
+@given(row=st.dictionaries(st.sampled_from([*NUMBERS, "gpu", "precision", "schedule", "recompute", "zero_stage", "notes", "framework", "inter_node_link", "gpu_mem_gb", "flops_convention", "measured_unit", "kernel", "plan.tp", "plan.zero_stage", "cluster.node", "cluster.node.preset", "model.num_layers", "training.sequence_length", "stack.framework"]), st.text(max_size=12) | st.integers(-10, 10**6).map(str), max_size=3))  # fmt: skip
 def test_whatever_a_cell_holds_there_is_a_scenario_or_a_reason(row, run_row):
     run = read_run(run_row(**row), "row 1")
     assert bool(run.choices) != bool(run.skipped)

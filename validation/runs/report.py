@@ -39,16 +39,14 @@ WIDE = 110
 
 def group_table(groups: Sequence[ErrorSummary], by: Sequence[str], width: int) -> Any:
     """A rich table of the groups of some kinds; below `WIDE` columns without what matters least."""
-    from sim.table import Table
+    from sim.table import plain_table
 
     columns = {head: show for head, (show, needed) in _COLUMNS.items() if needed or width >= WIDE}
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("", no_wrap=True, overflow="ellipsis", max_width=_NAME_WIDTH)
-    for head in columns:
-        table.add_column(head, justify="right", no_wrap=True)
+    table = plain_table("", *columns, gap=1)
     for kind in by:
         for group in (item for item in groups if item.by == kind):
-            table.add_row(group.name, *(show(group) for show in columns.values()))
+            name = group.name if len(group.name) <= _NAME_WIDTH else f"{group.name[: _NAME_WIDTH - 1]}…"
+            table.add_row(name, *(show(group) for show in columns.values()))
         table.add_row()
     return table
 

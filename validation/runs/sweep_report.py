@@ -14,7 +14,7 @@ from flopcast_validation.runs.sweeps import FEWEST, GOAL, SweepScore, members_of
 
 def print_sweeps(out: Any, scored: Sequence[Scored]) -> dict[str, Any]:
     """Print the sweeps; plain data of each and of each source."""
-    from sim.table import Table
+    from sim.table import plain_table
 
     sweeps = sweeps_of(scored)
     if not sweeps:
@@ -22,13 +22,8 @@ def print_sweeps(out: Any, scored: Sequence[Scored]) -> dict[str, Any]:
         return {"sweeps": [], "sweep_summaries": []}
     for source in dict.fromkeys(each.source for each in sweeps):
         out.print(f"{short_name(source)}")
-        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-        table.add_column("sweep", overflow="fold")
-        for heading in ("plans", "tau", "regret"):
-            table.add_column(heading, justify="right", no_wrap=True)
-        for heading in ("picked", "fastest"):
-            table.add_column(heading, overflow="fold")
-        table.add_column("ours", justify="right", no_wrap=True)
+        words = ("sweep", "picked", "fastest")
+        table = plain_table("sweep", "plans", "tau", "regret", "picked", "fastest", "ours", left=words, wrap=words)
         for each in (one for one in sweeps if one.source == source):
             same = each.regret == 0
             table.add_row(
@@ -62,12 +57,10 @@ def print_sweeps(out: Any, scored: Sequence[Scored]) -> dict[str, Any]:
 
 
 def _by_source(summaries: Sequence[SweepSummary]) -> Any:
-    from sim.table import Table
+    from sim.table import plain_table
 
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("source", overflow="fold")
-    for heading in ("sweeps", "runs", "within", "mean", "median", "worst", "tau"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    headings = ("sweeps", "runs", "within", "mean", "median", "worst", "tau")
+    table = plain_table("source", *headings, wrap=("source",))
     for each in summaries:
         table.add_row(
             short_name(each.source),

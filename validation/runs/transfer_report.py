@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from math import exp, isnan, nan
 from typing import Any, NamedTuple
 
@@ -102,13 +103,7 @@ def _after(lineage: str, what: str, every: Sequence[Anchored]) -> Row:
     before = float(np.mean([abs(item.error or 0.0) for each in every for item in each.before]))
     changed = {"tau": float(np.mean(taus)) if taus else None, "regret": float(np.mean(regrets)) if regrets else None}
     count = len({item.run.id for each in every for item in each.after})
-    return Row(lineage, what, _replaced(summary, count=count, **changed), before)
-
-
-def _replaced(summary: ErrorSummary, **changes: Any) -> ErrorSummary:
-    from dataclasses import replace
-
-    return replace(summary, **changes)
+    return Row(lineage, what, replace(summary, count=count, **changed), before)
 
 
 def _means(rows: Sequence[Row]) -> list[Row]:
@@ -120,7 +115,7 @@ def _means(rows: Sequence[Row]) -> list[Row]:
             there = [value for row in of if (value := getattr(row.errors, name)) is not None]
             values[name] = float(np.mean(there)) if there else None
         count = sum(row.errors.count for row in of)
-        whole = _replaced(of[0].errors, name=MEAN, count=count, **values)
+        whole = replace(of[0].errors, name=MEAN, count=count, **values)
         found.append(Row(MEAN, what, whole, float(np.mean([row.before for row in of]))))
     order = [KNOWN, DATASHEET, NONE, *(f"after {_given(count)}" for count in GIVEN)]
     return sorted(found, key=lambda row: order.index(row.what))
@@ -162,11 +157,9 @@ def _lines(rows: Sequence[Row]) -> list[tuple[str, ...]]:
 
 def _rich(heads: Sequence[str], lines: Sequence[tuple[str, ...]], left: int = 2) -> Any:
     """A rich table, its first columns to the left."""
-    from sim.table import Table
+    from sim.table import plain_table
 
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    for place, head in enumerate(heads):
-        table.add_column(head, justify="left" if place < left else "right", no_wrap=True)
+    table = plain_table(*heads, left=heads[:left], gap=1)
     for line in lines:
         table.add_row(*line)
     return table
