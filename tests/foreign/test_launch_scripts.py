@@ -191,6 +191,9 @@ DEEPSPEED = 'cat <<EOT > ds.json\n{"zero_optimization": {"stage": $Z, "offload_o
 
 def test_the_json_that_a_script_writes_says_the_stage(tmp_path):
     words = "--deepspeed --deepspeed_config ds.json --zero-stage 1"
+    assert (
+        plan('echo "{\\"zero_optimization\\": {\\"stage\\": $(echo 2)}}" > ds.json 2> err', words=words).zero_stage == 2
+    )
     found = plan("Z=2", DEEPSPEED, words=words)
     assert (found.zero_stage, found.optimizer_offload) == (2, 1.0)
     (tmp_path / "template.json").write_text('{"zero_optimization": {"stage": STAGE}, "fp16": {"enabled": true}}')

@@ -136,6 +136,8 @@ class Reader:
                 return self._command(node)
             case "ERROR":
                 self._unread(node)
+            case _:
+                self._forget(sorted(names_set(text_of(node))), "unread")
         return True
 
     def _nested(self, nodes: Sequence[Node]) -> bool | None:
@@ -290,7 +292,10 @@ class Reader:
                 if child.type == "file_redirect":
                     signs = {part.type for part in child.children if not part.is_named}
                     first, *more = [part for part in child.named_children if part.type != "file_descriptor"] or [None]
-                    if first is not None and signs & {">", ">>", ">|", "&>", "&>>"}:
+                    errors = any(
+                        part.type == "file_descriptor" and text_of(part) != "1" for part in child.named_children
+                    )
+                    if first is not None and not errors and signs & {">", ">>", ">|", "&>", "&>>"}:
                         redirect.target = self.values.value(first)
                     redirect.words += [part for part in more if part is not None]
                 elif child.type == "heredoc_body":
@@ -298,10 +303,15 @@ class Reader:
                     redirect.document = text_of(child) if plain else self.values.document(child)
                 elif child.type in ("pipeline", "list", "command", "redirected_statement"):
                     behind.append(child)
-        commands = [command for other in others for command in nodes_of(other, "command")]
-        if commands:
-            self.redirects[commands[-1].id] = redirect
-        return [True, *map(self._one, [*others, *behind])][-1]
+        last = others[-1] if others else None
+        while last is not None and last.type in ("list", "pipeline", "negated_command"):
+            last = last.named_children[-1]
+        if last is None or last.type != "command":
+            return [True, *map(self._one, [*others, *behind])][-1]
+        self.redirects[last.id] = redirect
+        status = [True, *map(self._one, [*others, *behind])][-1]
+        self.redirects.pop(last.id, None)
+        return status
 
     def _command(self, node: Node) -> bool | None:
         """Follow a command: one of the shell's own, or one that is started."""
