@@ -316,15 +316,20 @@ class Reader:
     def _command(self, node: Node) -> bool | None:
         """Follow a command: one of the shell's own, or one that is started."""
         values, redirect, words = self.values, self.redirects.pop(node.id, Redirect()), words_of(node)
-        if words and text_of(words[0]) == "test":
-            return self._decided(holds(words[1:], values, double=False))
+        before = [child for child in node.named_children if child.type == "variable_assignment"]
+        if before and words and before[-1].end_point[0] < words[0].start_point[0] and not _continued(node, words[0]):
+            for each in before:  # lines of their own, which the grammar takes for the command's environment
+                self._assign(each)
+            before = []
+        if words and text_of(words[0]) in ("test", "["):
+            return self._decided(holds([word for word in words[1:] if text_of(word) != "]"], values, double=False))
         if words and text_of(words[0]) in _KEYWORDS:
             self._unread(node)
             return None
         fields = [field for word in [*words, *redirect.words] for field in values.fields(word)]
         if fields:
             self.script.files.note(fields, redirect.document, redirect.target)
-            self._start(fields, [child for child in node.named_children if child.type == "variable_assignment"])
+            self._start(fields, before)
         name = fields[0] if fields else ""
         return False if name == "false" else None if name in _MAY_FAIL else True
 
@@ -450,6 +455,12 @@ def _is_test(node: Node) -> bool:
     if node.type == "command":
         return text_of(node.children[0]) in ("test", "true", "false", ":")
     return node.type in ("test_command", "comment") or node.type == "compound_statement"
+
+
+def _continued(node: Node, word: Node) -> bool:
+    """Whether a backslash joins the line before this word to it."""
+    lines = (node.text or b"")[: word.start_byte - node.start_byte].rstrip(b" \t").split(b"\n")
+    return len(lines) > 1 and lines[-2].endswith(b"\\")
 
 
 def _locals(body: Node) -> Iterator[Node]:
