@@ -51,6 +51,9 @@ def plan(*lines, words="$MORE", launcher="torchrun --nproc_per_node 8", **given)
         (["N=4; (N=2)", 'MORE="--micro-batch-size $N"'], 4),
         (["N=1; ((N++)); let N+=1; ((N = -1 + N * 2 - 1))", 'MORE="--micro-batch-size $N"'], 4),
         (["N=$((-1 + 2 ** 3 * !0 - 3))", 'MORE="--micro-batch-size $N"'], 4),
+        (["A=1 B=4 # both", "if [ $A = 1 ]; then MORE='--micro-batch-size 4'; fi"], 4),
+        (["A=1 B=4", "C=$B", "[ $A = 1 ] && MORE='--micro-batch-size 4'"], 4),
+        (["A=1 B=${C:-x 4}", "D=(1", "4)", 'MORE="--micro-batch-size ${D[1]}"'], 4),
         (["B=a", "C=4", "D=$B/$C/`ls`/y", 'MORE="--save $B/$C/ --load $D --micro-batch-size $C"'], 4),
         (["B=a", "MORE=(--save $B/$B/ --load $B/`ls`/x --micro-batch-size 4)", 'MORE="${MORE[*]}"'], 4),
         (['A="1 2"; MORE="$A --micro-batch-size ${N:-4}  $A"'], 4),
@@ -191,6 +194,9 @@ DEEPSPEED = 'cat <<EOT > ds.json\n{"zero_optimization": {"stage": $Z, "offload_o
 
 def test_the_json_that_a_script_writes_says_the_stage(tmp_path):
     words = "--deepspeed --deepspeed_config ds.json --zero-stage 1"
+    assert (
+        plan('echo "{\\"zero_optimization\\": {\\"stage\\": $(echo 2)}}" > ds.json 2> err', words=words).zero_stage == 2
+    )
     found = plan("Z=2", DEEPSPEED, words=words)
     assert (found.zero_stage, found.optimizer_offload) == (2, 1.0)
     (tmp_path / "template.json").write_text('{"zero_optimization": {"stage": STAGE}, "fp16": {"enabled": true}}')

@@ -136,6 +136,8 @@ class Reader:
                 return self._command(node)
             case "ERROR":
                 self._unread(node)
+            case _:
+                self._forget(sorted(names_set(text_of(node))), "unread")
         return True
 
     def _nested(self, nodes: Sequence[Node]) -> bool | None:
@@ -290,7 +292,10 @@ class Reader:
                 if child.type == "file_redirect":
                     signs = {part.type for part in child.children if not part.is_named}
                     first, *more = [part for part in child.named_children if part.type != "file_descriptor"] or [None]
-                    if first is not None and signs & {">", ">>", ">|", "&>", "&>>"}:
+                    errors = any(
+                        part.type == "file_descriptor" and text_of(part) != "1" for part in child.named_children
+                    )
+                    if first is not None and not errors and signs & {">", ">>", ">|", "&>", "&>>"}:
                         redirect.target = self.values.value(first)
                     redirect.words += [part for part in more if part is not None]
                 elif child.type == "heredoc_body":
@@ -298,23 +303,33 @@ class Reader:
                     redirect.document = text_of(child) if plain else self.values.document(child)
                 elif child.type in ("pipeline", "list", "command", "redirected_statement"):
                     behind.append(child)
-        commands = [command for other in others for command in nodes_of(other, "command")]
-        if commands:
-            self.redirects[commands[-1].id] = redirect
-        return [True, *map(self._one, [*others, *behind])][-1]
+        last = others[-1] if others else None
+        while last is not None and last.type in ("list", "pipeline", "negated_command"):
+            last = last.named_children[-1]
+        if last is None or last.type != "command":
+            return [True, *map(self._one, [*others, *behind])][-1]
+        self.redirects[last.id] = redirect
+        status = [True, *map(self._one, [*others, *behind])][-1]
+        self.redirects.pop(last.id, None)
+        return status
 
     def _command(self, node: Node) -> bool | None:
         """Follow a command: one of the shell's own, or one that is started."""
         values, redirect, words = self.values, self.redirects.pop(node.id, Redirect()), words_of(node)
-        if words and text_of(words[0]) == "test":
-            return self._decided(holds(words[1:], values, double=False))
+        before = [child for child in node.named_children if child.type == "variable_assignment"]
+        if before and words and before[-1].end_point[0] < words[0].start_point[0] and not _continued(node, words[0]):
+            for each in before:  # lines of their own, which the grammar takes for the command's environment
+                self._assign(each)
+            before = []
+        if words and text_of(words[0]) in ("test", "["):
+            return self._decided(holds([word for word in words[1:] if text_of(word) != "]"], values, double=False))
         if words and text_of(words[0]) in _KEYWORDS:
             self._unread(node)
             return None
         fields = [field for word in [*words, *redirect.words] for field in values.fields(word)]
         if fields:
             self.script.files.note(fields, redirect.document, redirect.target)
-            self._start(fields, [child for child in node.named_children if child.type == "variable_assignment"])
+            self._start(fields, before)
         name = fields[0] if fields else ""
         return False if name == "false" else None if name in _MAY_FAIL else True
 
@@ -440,6 +455,12 @@ def _is_test(node: Node) -> bool:
     if node.type == "command":
         return text_of(node.children[0]) in ("test", "true", "false", ":")
     return node.type in ("test_command", "comment") or node.type == "compound_statement"
+
+
+def _continued(node: Node, word: Node) -> bool:
+    """Whether a backslash joins the line before this word to it."""
+    lines = (node.text or b"")[: word.start_byte - node.start_byte].rstrip(b" \t").split(b"\n")
+    return len(lines) > 1 and lines[-2].endswith(b"\\")
 
 
 def _locals(body: Node) -> Iterator[Node]:

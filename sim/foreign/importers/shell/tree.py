@@ -24,6 +24,10 @@ _PLACEHOLDER = re.compile(r"(?<!<)<[A-Za-z][^<>\n|&;()]*>")
 """What a person should fill in, such as <path to vocabulary>; a shell would take it for redirections."""
 _BACKTICKS = re.compile(r"`((?:[^`\\\n]|\\.)+)`")
 _VARIABLE = re.compile(r"(?<![\\$])\$([A-Za-z_]\w*|\d)")
+_VALUE = r"""(?:"[^"\n]*"|'[^'\n]*'|\$\([^()\n]*\)|[^\s"'()`;|&<>\\])*"""
+_SEVERAL = re.compile(
+    rf"^([ \t]*[A-Za-z_]\w*\+?={_VALUE}(?:[ \t]+[A-Za-z_]\w*\+?={_VALUE})+)([ \t]*(?:#.*)?)$", re.MULTILINE
+)
 _BESIDE = ("variable_assignment", "file_redirect", "herestring_redirect", "heredoc_redirect", "comment")
 _OPENS = {'"': '"', "'": "'", "`": "`", "$(": ")", "(": ")", "${": "}", "$((": "))", "((": "))", "<(": ")", ">(": ")"}
 
@@ -58,9 +62,10 @@ def parse(text: str, where: str) -> Node:
 
 def _spelled_out(text: str) -> str:
     """Return a script with `$(…)` for backticks and `${NAME}` for `$NAME`, which the grammar tells from what is beside
-    them in longer words, as in $BASE/$NAME/`date`."""
+    them in longer words, as in $BASE/$NAME/`date`; and with `;` after several assignments in a line, which it takes for
+    the environment of the next line's command."""
     text = _BACKTICKS.sub(lambda found: f"$({found[1].replace(chr(92) + '`', '`')})", _PLACEHOLDER.sub(HOLE, text))
-    return _VARIABLE.sub(r"${\1}", text)
+    return _SEVERAL.sub(r"\1;\2", _VARIABLE.sub(r"${\1}", text))
 
 
 def text_of(node: Node) -> str:
