@@ -1,6 +1,10 @@
 """Launch scripts as a shell would read them: arguments, environment, conditions, functions, files beside them; what only a run
 would know is asked for or listed, and nothing outside the script's folder is opened."""
 
+import os
+import random
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -11,6 +15,8 @@ from sim import estimate
 from sim.cli import app
 from sim.errors import SpecError
 from sim.foreign.importers import Given, import_file, import_text
+from sim.foreign.importers.ledger import Ledger
+from sim.foreign.importers.shell.reading import read_script
 from sim.work.sums import total_params
 
 FOREIGN = Path(__file__).parent / "files"
@@ -113,6 +119,45 @@ LOOP = "N, which the loop in line {} sets; give --env N=VALUE"
 def test_what_decides_is_asked_for(lines, says):
     with pytest.raises(SpecError, match=says):
         plan(*lines)
+
+
+LINES = """\
+TP=2
+TP=${TP:-4}; PP=$((TP * 2))
+A=1 B="x y" C=$TP
+ARR=(--a "$B" $TP # a comment
+  --b $((PP + 1)) )
+ARR+=(--c "${ARR[1]}" ${#ARR[@]})
+OPT="--d ${TP}x$PP/$A/ --e \\
+  ${B}"
+OPT=$OPT" --f"' --g $TP'
+OPT="$OPT ${ARR[*]}"
+S=mbs_4_$TP; OPT="$OPT ${S%%_*} ${S##*_} ${S/_/-} ${S:1:3} ${#S} ${S^^}"
+if [ "$TP" = 2 ] && [[ $B == x* ]]; then OPT="$OPT --h"; elif [ $PP -gt 3 ]; then TP=4; else TP=1; fi
+[ -z "$NONE" ] && OPT+=" --i" || OPT="--j"
+((TP > 2)) && PP=1 || PP=$((PP > 8 ? 8 : -1 + PP ** 2))
+case $TP in 1) A=a;; 2|4) A="b c";; *) A=d;; esac
+f() { local TP=$1; OPT="$OPT --k$TP"; PP=$2; }
+f 3 $PP
+(TP=9; PP=9)
+eval "Q=$TP"; set -- $Q "$B"; OPT="$OPT $1 $#"
+OPT="$OPT `echo $PP`-$(basename /a/b.sh) ${NONE:-none} ${B:+set}"
+""".replace("\n  ", "\0").splitlines()
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+def test_words_are_those_that_bash_makes_of_them():
+    """Scripts put together from lines as people write them; what bash would start is told by a function in its place."""
+    for seed in range(40):
+        rng = random.Random(seed)
+        lines = [rng.choice(LINES).replace("\0", "\n  ") for _ in range(rng.randint(3, 12))]
+        text = "\n".join(
+            ["TP=1 PP=1 A= B= C= Q= OPT= NONE=; ARR=()", *lines, 'torchrun x.py $OPT "${ARR[@]}" --l "$A$B" $TP', ""]
+        )
+        told = "torchrun() { printf '%s\\0' torchrun \"$@\"; }\n" + text
+        run = subprocess.run(["bash"], input=told, capture_output=True, text=True, env={"PATH": os.defpath}, check=True)
+        script = read_script(text, Ledger("run.sh"))
+        assert script.commands[-1].words == run.stdout.split("\0")[:-1], text
 
 
 def test_a_loop_is_not_passed_over():

@@ -25,6 +25,7 @@ HERE = "."
 _BRACED = re.compile(
     r"([#!]?)([A-Za-z_]\w*|\d+|[@*#?$!-])(\[[@*]\]|\[-?\w{1,6}\])?(?:(:?[-=+?])(.*)|(.+))?$", re.DOTALL
 )
+_FLAG = re.compile("-[A-Za-z]")
 _SPLIT, _QUOTED = "\ud800", "\ud801"
 """Where a word is split, and where a quotation makes a word even of nothing; no text in UTF-8 holds these."""
 _FOLDER_WORDS = re.compile(
@@ -257,8 +258,10 @@ class Values:
                 return self.arithmetic(" ".join(sums))
             case ["pipeline"], [["echo", *words], ["bc", *_]]:
                 return self.arithmetic(" ".join(words))
-            case ["command"], [["echo" | "basename" | "dirname" as name, word, *words], *_] if word[:1] != "-":
-                text = " ".join([word, *words])
+            case ["command"], [["echo" | "basename" | "dirname" as name, *words], *_] if words and not _FLAG.match(
+                words[0]
+            ):
+                text = " ".join(words)
                 folder, _, last = text.rstrip("/").rpartition("/")
                 return {"echo": text, "basename": last, "dirname": folder or HERE}[name]
         return self.unknowns.mark("output", command, self.line)

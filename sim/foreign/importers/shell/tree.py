@@ -24,6 +24,8 @@ _PLACEHOLDER = re.compile(r"(?<!<)<[A-Za-z][^<>\n|&;()]*>")
 """What a person should fill in, such as <path to vocabulary>; a shell would take it for redirections."""
 _BACKTICKS = re.compile(r"`((?:[^`\\\n]|\\.)+)`")
 _VARIABLE = re.compile(r"(?<![\\$])\$([A-Za-z_]\w*|\d)")
+_PIECES = re.compile(r"""("(?:\\.|[^"\\])*")|'[^'\n]*'|(?<=\s)\#[^\n]*|""" + _VARIABLE.pattern, re.DOTALL)
+"""Text in double quotes, text in single quotes, comments, and variables."""
 _VALUE = r"""(?:"[^"\n]*"|'[^'\n]*'|\$\([^()\n]*\)|[^\s"'()`;|&<>\\])*"""
 _SEVERAL = re.compile(
     rf"^([ \t]*[A-Za-z_]\w*\+?={_VALUE}(?:[ \t]+[A-Za-z_]\w*\+?={_VALUE})+)([ \t]*(?:#.*)?)$", re.MULTILINE
@@ -65,7 +67,11 @@ def _spelled_out(text: str) -> str:
     them in longer words, as in $BASE/$NAME/`date`; and with `;` after several assignments in a line, which it takes for
     the environment of the next line's command."""
     text = _BACKTICKS.sub(lambda found: f"$({found[1].replace(chr(92) + '`', '`')})", _PLACEHOLDER.sub(HOLE, text))
-    return _SEVERAL.sub(r"\1;\2", _VARIABLE.sub(r"${\1}", text))
+
+    def respelled(found: re.Match[str]) -> str:
+        return _VARIABLE.sub(r"${\1}", found[0]) if found[1] or found[2] else found[0]
+
+    return _SEVERAL.sub(r"\1;\2", _PIECES.sub(respelled, text))
 
 
 def text_of(node: Node) -> str:
