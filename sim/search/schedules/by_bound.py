@@ -1,52 +1,26 @@
-"""The best plan of a schedule, proven: plans run in the order of what they cannot go below, until no other can win."""
+"""Plans of a schedule in the order of what they cannot go below, which is looked at more closely as they come up."""
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from functools import partial
 
 import numpy as np
 
 from sim.arrays import Array
 from sim.errors import ScheduleError
 from sim.estimate import estimate
+from sim.search.best_first import Found, Run
 from sim.search.candidate import ROUNDING, Candidate
 from sim.search.schedules.refined import Refined
 from sim.specs import ParallelPlan
 
 
-@dataclass
-class Found:
-    """What is known of the plans of a schedule.
-
-    runs : plans that the exact engine ran.
-    bound : score that no plan which was not run can go below; infinite where every such plan is ruled out.
-    """
-
-    candidates: list[Candidate] = field(default_factory=list)
-    runs: int = 0
-    bound: float = 0.0
-
-    def best(self, objective: str) -> Candidate | None:
-        """Of those that fit."""
-        return min(self.candidates, key=lambda each: each.worth(objective), default=None)
-
-    def proven(self, objective: str) -> bool:
-        """Whether no plan that was not run can be better."""
-        best = self.best(objective)
-        return self.bound == np.inf or (best is not None and self.bound >= best.worth(objective) * (1 - ROUNDING))
-
-
-def run_best_first(
-    parts: Sequence[Refined],
-    objective: str,
-    most_runs: int,
-    likely: Sequence[ParallelPlan],
-    progress: Callable[[int], None],
-    found: Found,
-) -> None:
-    """Fill `found`, which holds what is known at every moment.
+def by_bound(
+    parts: Sequence[Refined], likely: Sequence[ParallelPlan], found: Found[Candidate]
+) -> Iterator[tuple[float, Run[Candidate] | None]]:
+    """Plans that may be better than the best found, each with a bound of all that were not run, for `best_first`.
 
     Parameters
     ----------
@@ -54,17 +28,17 @@ def run_best_first(
         All plans of a schedule.
     likely : sequence of ParallelPlan
         Layouts to look at first: a good plan rules out the most others early.
-    progress : callable
-        Called with the runs so far.
+    found : Found
+        What `best_first` fills.
     """
     waiting = [Waiting(part) for part in parts]
     known: list[tuple[float, float, int, int]] = []  # score, bytes, part, plan
-    run: set[tuple[int, int]] = set()
-    best = ceiling = np.inf
+    come_up: set[tuple[int, int]] = set()
+    ceiling = np.inf
 
     def add(number: int, plans: Array) -> None:
         score = parts[number].score(plans)
-        for place in np.flatnonzero(score < best * (1 - ROUNDING)).tolist():
+        for place in np.flatnonzero(score < found.worst * (1 - ROUNDING)).tolist():
             plan = int(plans[place])
             heapq.heappush(known, (float(score[place]), float(parts[number].nbytes[plan]), number, plan))
 
@@ -75,11 +49,12 @@ def run_best_first(
                 plans, ceiling = part.refine(plan, ceiling)
                 add(number, plans)
     while True:
-        progress(found.runs)
+        ceiling = min(ceiling, found.worst)
         number = min(range(len(parts)), key=lambda each: waiting[each].score(), default=0)
         unknown = waiting[number].score() if parts else np.inf
-        found.bound = min(unknown, known[0][0] if known else np.inf)
-        if found.bound >= best * (1 - ROUNDING) or found.bound == np.inf or found.runs >= most_runs:
+        bound = min(unknown, known[0][0] if known else np.inf)
+        if found.reaches(bound):
+            yield bound, None
             return
         # The first plan that is known to fit is run at once: without a score that is reached nothing is ruled out.
         if not known or (unknown <= known[0][0] and ceiling < np.inf):
@@ -88,23 +63,26 @@ def run_best_first(
             continue
         score, _, number, plan = heapq.heappop(known)
         part = parts[number]
-        if (number, plan) in run or part.score(np.array([plan]))[0] > score:  # settled meanwhile, it stands there twice
+        # Settled meanwhile, it stands there twice.
+        if (number, plan) in come_up or part.score(np.array([plan]))[0] > score:
             continue
         if part.rough[plan]:
-            add(number, part.settle(plan, best))
+            add(number, part.settle(plan, found.worst))
             continue
-        scenario = part.variant.scenario_of(int(part.row[plan]), int(part.category[plan]))
-        found.runs += 1
-        run.add((number, plan))
-        try:
-            answer = estimate(scenario)
-        except ScheduleError:  # too many actions to be played
-            continue
-        if answer.largest.total <= part.limit:
-            candidate = Candidate(scenario, float(part.seconds[plan]), float(part.nbytes[plan]), answer)
-            found.candidates.append(candidate)
-            best = min(best, candidate.worth(objective))
-            ceiling = min(ceiling, best)
+        come_up.add((number, plan))
+        yield bound, partial(_run, part, plan)
+
+
+def _run(part: Refined, plan: int) -> tuple[float, Candidate] | None:
+    scenario = part.variant.scenario_of(int(part.row[plan]), int(part.category[plan]))
+    try:
+        answer = estimate(scenario)
+    except ScheduleError:  # too many actions to be played
+        return None
+    if answer.largest.total > part.limit:
+        return None
+    candidate = Candidate(scenario, float(part.seconds[plan]), float(part.nbytes[plan]), answer)
+    return candidate.worth(part.objective), candidate
 
 
 class Waiting:
