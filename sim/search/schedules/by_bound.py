@@ -16,6 +16,9 @@ from sim.search.candidate import ROUNDING, Candidate
 from sim.search.schedules.refined import Refined
 from sim.specs import ParallelPlan
 
+MUCH = 0.95
+"""Share of the lowest score that a plan is known to reach, below which another is much better."""
+
 
 def by_bound(
     parts: Sequence[Refined], likely: Sequence[ParallelPlan], found: Found[Candidate]
@@ -56,8 +59,11 @@ def by_bound(
         if found.reaches(bound):
             yield bound, None
             return
-        # The first plan that is known to fit is run at once: without a score that is reached nothing is ruled out.
-        if not known or (unknown <= known[0][0] and ceiling < np.inf):
+        # A plan that will be much better than all that is reached is run at once, as the first is: it rules others out.
+        much = ceiling == np.inf
+        if known and parts[known[0][2]].decided:
+            much |= known[0][0] < MUCH * ceiling
+        if not known or (unknown <= known[0][0] and not much):
             plans, ceiling = parts[number].refine(waiting[number].plan(), ceiling)
             add(number, plans)
             continue
