@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -20,6 +21,7 @@ from sim.pricing.cost_model import cost_model
 from sim.pricing.deal import dealt_layers
 from sim.pricing.layouts import Layouts, place_layouts
 from sim.pricing.plans import Plans
+from sim.search.best_first import Found, best_first
 from sim.search.layered_bounds import least_step_s, memory_bytes
 from sim.search.layered_deals import Deals, deals_at, deals_of
 from sim.search.plans.layouts import (
@@ -122,16 +124,14 @@ def best_of(
 
     `bound` is what none goes below of its step time times its `share`; infinite for those to be left out.
     """
-    found: list[tuple[float, Estimate]] = []
-    run = 0
-    for place in np.argsort(bound, kind="stable").tolist():
-        if not np.isfinite(bound[place]) or (len(found) == top and bound[place] >= found[-1][0]):
-            break
+
+    def run(place: int) -> tuple[float, Estimate] | None:
         answer = estimate(table.scenario_at(place))
-        run += 1
-        if answer.fits:
-            found = sorted([*found, (answer.step_time_s * share(place), answer)], key=lambda item: item[0])[:top]
-    return [answer for _, answer in found], run
+        return (answer.step_time_s * share(place), answer) if answer.fits else None
+
+    order = np.argsort(bound, kind="stable")[: np.count_nonzero(np.isfinite(bound))].tolist()
+    found = best_first(((float(bound[place]), partial(run, place)) for place in order), Found[Estimate](top))
+    return list(found.best[:top]), found.runs
 
 
 def layered_table(

@@ -9,8 +9,9 @@ from dataclasses import replace
 import numpy as np
 
 from sim.errors import InfeasiblePlan, SpecError, nearest
+from sim.search.best_first import Found, best_first
 from sim.search.candidate import OBJECTIVES, ROUNDING, Candidate
-from sim.search.confirm import MOST_RUNS, run_best, so_far
+from sim.search.confirm import MOST_RUNS, by_price
 from sim.search.plans.layouts import context_degrees
 from sim.search.plans.space import Space, build_space
 from sim.search.prices.formula import Priced, empty_table, price_space
@@ -119,13 +120,13 @@ def search(
             if require_fit or not finished:
                 raise InfeasiblePlan(result.nothing_fits())
             return result
-        ran: list[Candidate] = []
+        found = Found[Candidate](top, max(top, confirm))
         try:
-            found = run_best(result, places, top, max(top, confirm), known, ran=ran.append)
+            best_first(by_price(result, places, max(top, confirm), known), found)
         except KeyboardInterrupt:  # those that were run are an answer
-            if not ran:
+            if not found.ran:
                 raise
-            found, finished = so_far(result, places, ran), False
+            finished = False
         worst = found.best[:top][-1].worth(objective)
         if not finished or worst <= result.room_floor:
             break
@@ -137,7 +138,7 @@ def search(
             finished = False
             break
         result = replace(result, elapsed_s=result.elapsed_s + time.perf_counter() - begun)
-    bound = min(result.room_floor, np.inf if found.bound is None else found.bound)
+    bound = min(result.room_floor, found.bound)
     result = replace(
         result,
         best=found.best[:top],

@@ -13,7 +13,7 @@ from sim.errors import FlopcastError, SpecError
 from sim.notebook import NotebookDisplay
 from sim.parallel import map_over
 from sim.search.axes import SIZE, Axis, parse_axis
-from sim.search.candidate import Candidate, facts_of
+from sim.search.candidate import Candidate, facts_of, gap_of
 from sim.search.comparison import confirmed_already
 from sim.search.confirm import MOST_RUNS, run_named
 from sim.search.plans.layouts import context_degrees
@@ -246,8 +246,9 @@ class _Question:
         if not named:
             return SweepPoint(values, result.best[0], None, result.plans_feasible, result.gap or 0.0)
         chosen, found = run_named(result, named, self.confirm, confirmed_already(result))
-        if found.best:
-            return SweepPoint(values, found.best[0], None, chosen.fit, found.gap(result))
+        if found.ran:
+            gap = gap_of(found.worst, found.bound)
+            return SweepPoint(values, found.best[0], None, chosen.fit, gap)
         return SweepPoint(values, None, result.none_fits(chosen) if chosen.priced else _no_plan(result, named), 0)
 
     def notes(self, points: tuple[SweepPoint, ...]) -> tuple[str, ...]:

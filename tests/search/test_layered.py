@@ -106,8 +106,11 @@ def plans_by_hand(scenario, gpus):
     return found
 
 
-@pytest.mark.parametrize("cluster", ["selene", "ethernet-25"])
-@pytest.mark.parametrize("model", [{"num_layers": 5}, EXPERTS | {"num_layers": 5, "num_dense_layers": 1}])
+@pytest.mark.parametrize(
+    ("cluster", "model"),
+    [("selene", {"num_layers": 5}), ("ethernet-25", EXPERTS | {"num_layers": 5, "num_dense_layers": 1})],
+    ids=["dense", "experts"],
+)
 def test_the_best_is_the_best_of_all_plans_by_hand(cluster, model):
     """Uneven rounds, context and expert parallelism: every plan of eight GPUs, run."""
     scenario = small(cluster, "megatron-core", batch=8, plan={"uneven_layers": True}, **model)
@@ -124,9 +127,8 @@ def test_the_best_is_the_best_of_all_plans_by_hand(cluster, model):
     assert run < len(fit) / 4
 
 
-@pytest.mark.parametrize("cluster", ["selene", "ethernet-25"])
-def test_pruning_finds_what_trying_all_finds(cluster):
-    scenario = small(cluster)
+def test_pruning_finds_what_trying_all_finds():
+    scenario = small("ethernet-25")
     space = {"recomputes": ("full",), "sequence_parallel": (False,), "tensor": (1, 2), "pipeline": (2, 4)}
     table = layered_table(scenario, gpus=(16, 16), batches=(16, 24), **space)
     share = 1.0 / table.rows.batch

@@ -11,9 +11,10 @@ import numpy as np
 from sim.errors import InfeasiblePlan, SpecError
 from sim.schedules import get_schedule
 from sim.schedules.registry import schedules
+from sim.search.best_first import Found, best_first
 from sim.search.candidate import Candidate, ScheduleBest, gap_of
 from sim.search.result import SearchResult
-from sim.search.schedules.best_first import Found, run_best_first
+from sim.search.schedules.by_bound import by_bound
 from sim.search.schedules.refined import Refined
 from sim.search.schedules.variants import variants_of
 from sim.units import show
@@ -98,23 +99,24 @@ def search_schedules(
     candidates = list(result.best)
     interrupted = False
     for number, name in enumerate(wanted):
-        found = Found()
+        found = Found[Candidate](most=most_runs)
         likely = [each.scenario.plan for each in sorted(candidates, key=lambda each: each.worth(result.objective))[:1]]
+
+        parts: list[Refined] = []
 
         def tell(runs: int, name: str = name, number: int = number) -> None:
             if progress is not None:
                 progress(number, len(wanted), f"{name}, {runs} plans run" if runs else name)
 
-        parts: list[Refined] = []
         try:
             tell(0)
             parts = list(_parts(result, name))
-            run_best_first(parts, result.objective, most_runs, likely, tell, found)
+            best_first(by_bound(parts, likely, found), found, tell)
         except KeyboardInterrupt:
             interrupted = True
         bests.append(_summed_up(result, name, parts, found, interrupted))
         if not bests[-1].asynchronous:
-            candidates += found.candidates
+            candidates += found.best
         if interrupted:
             bests += [_not_begun(each) for each in wanted[number + 1 :]]
             break
@@ -148,10 +150,10 @@ class WithFields:
 
     def best(self, named: Mapping[str, Any], most_runs: int = MOST_RUNS) -> ScheduleBest:
         """The best plan with these fields."""
-        found, likely = Found(), [self._result.best[0].scenario.plan]
+        found, likely = Found[Candidate](most=most_runs), [self._result.best[0].scenario.plan]
         for part in self._parts:
             part.restrict(named)
-        run_best_first(self._parts, self._result.objective, most_runs, likely, lambda runs: None, found)
+        best_first(by_bound(self._parts, likely, found), found)
         return _summed_up(self._result, self._schedule, self._parts, found, False)
 
 
@@ -186,10 +188,10 @@ def _best(candidates: Sequence[Candidate], objective: str, most: int) -> tuple[C
 
 
 def _summed_up(
-    result: SearchResult, name: str, parts: Sequence[Refined], found: Found, interrupted: bool
+    result: SearchResult, name: str, parts: Sequence[Refined], found: Found[Candidate], interrupted: bool
 ) -> ScheduleBest:
-    best, plans = found.best(result.objective), sum(part.num_plans for part in parts)
-    proven = found.proven(result.objective) and not interrupted
+    best, plans = next(iter(found.best), None), sum(part.num_plans for part in parts)
+    proven = found.proven and not interrupted
     gap = 0.0 if proven else 1.0
     reason = None
     if best is not None and not proven:

@@ -4,8 +4,10 @@ With m micro-batches, v stages a rank of f, i and w seconds (forward, input grad
 
 - a rank does all its own work, m v (f + i + w), the one with the embedding or the head that with theirs;
 - the p ranks begin with stages that differ, so of one pipeline some rank begins with stage p − 1 or a later one, after
-  a micro-batch has come through p − 1 stages before and been sent p − 1 times; and after its last input gradient the
-  same stages have theirs to do. Of two pipelines half as many stages lie before.
+  a micro-batch has come through p − 1 stages before and been sent p − 1 times. None of its stages is an earlier one, as
+  it would have met the micro-batch there; so after its last input gradient the same stages have theirs to do. Where
+  weight gradients are no actions of their own that is after all its work: (m v + p − 1)(f + i + w). Of two pipelines
+  half as many stages lie before.
 
 Where ranks do not wait for each other between steps (`Schedule.staggered`) only the first holds. The once-a-step
 reduction and weight gather count where nothing may hide them.
@@ -64,11 +66,13 @@ def least_step_s(variant: Variant) -> PlanFloats:
         near, far = near_and_far(batch)
         send = np.where(batch.layouts.all_hops_leave[batch.layout], far, near) * before
         fill, drain = (
-            part[FIRST] + (before - 1) * np.minimum(part[FIRST], part[MIDDLE]) + send for part in (forward, inputs)
+            part[FIRST] + (before - 1) * np.minimum(part[FIRST], part[MIDDLE]) + send
+            for part in (forward, inputs if variant.splits else backward)
         )
         work = each * stages * np.minimum(least, whole[LAST])
-        # Weight gradients may all come after the last input gradient.
-        inner = np.maximum(work + reduce[1], work - each * stages * seconds.weight_grad_s.max(axis=0) + drain)
+        # Weight gradients on their own may all come after the last input gradient.
+        later = each * stages * seconds.weight_grad_s.max(axis=0) if variant.splits else 0.0
+        inner = np.maximum(work + reduce[1], work - later + drain)
         pipeline = np.maximum(pipeline, np.where(before > 0, fill + inner, 0.0))
     updated = np.maximum(update[0], np.where(pp > 2, update[1], 0.0))
     return np.asarray(pipeline + updated + batch.costs.stack.step_setup_s)

@@ -57,6 +57,12 @@ class Refined:
         self._begins = np.searchsorted(self._order_of[self._grouped], np.arange(self._order_of.max(initial=-1) + 2))
 
     @property
+    def decided(self) -> bool:
+        """Whether a plan's order is one of its candidates, and so its step time one of theirs."""
+        chosen = self.variant.schedule
+        return not chosen.asynchronous and not (chosen.candidates and self.variant.splits)
+
+    @property
     def num_plans(self) -> int:
         """With the fields that are named."""
         return int(self._named.sum())
@@ -85,12 +91,13 @@ class Refined:
 
     def score(self, plans: Array | slice = slice(None)) -> Array:
         """What the objective makes smallest, or what it cannot go below; infinite where a plan does not fit."""
-        fits = (self.nbytes[plans] <= self.limit) & self._named[plans]
-        if self.objective == "memory_headroom":
-            score: Array = self.nbytes[plans]
-        else:
-            score = self.seconds[plans] * (self._num_gpus[plans] if self.objective == "cost" else 1)
-        return np.asarray(np.where(fits, score, np.inf))
+        return self._worth(plans, self.seconds[plans], self.nbytes[plans])
+
+    def _worth(self, plans: Array | slice, seconds: Array, nbytes: Array) -> Array:
+        """Score of plans that took so long and so much memory; infinite where they do not fit."""
+        score = seconds * (self._num_gpus[plans] if self.objective == "cost" else 1)
+        score = nbytes if self.objective == "memory_headroom" else score
+        return np.asarray(np.where((nbytes <= self.limit) & self._named[plans], score, np.inf))
 
     def like(self, plan: ParallelPlan) -> int | None:
         """Of the plans with this layout and micro-batch, in the fewest chunks, that with the lowest score; or None."""
@@ -186,10 +193,12 @@ class Refined:
         self.seconds[plans] = np.maximum(self.seconds[plans], seconds.min(axis=0))
         self.nbytes[plans] = np.maximum(self.nbytes[plans], nbytes.min(axis=0))
         self.rough[plans] = ~exact.all(axis=0)
-        reached = self.score(plans)[~self.rough[plans]]
-        # Of several orders nobody knows yet which it is, and of an order without a flush not when it is steady.
-        one = len(found) == 1 and self._candidates == (None,) and not self.variant.schedule.asynchronous
-        return float(reached.min(initial=np.inf)) * (1 + ROUNDING) if one else np.inf
+        # Weight gradients stand elsewhere in every plan, and an order without a flush is steady at some time only.
+        if not self.decided:
+            return np.inf
+        # Of several orders it is one or the other.
+        reached = self._worth(plans, seconds.max(axis=0), nbytes.max(axis=0))[~self.rough[plans]]
+        return float(reached.min(initial=np.inf)) * (1 + ROUNDING)
 
     def _priced(self, plans: Array, candidate: int | None) -> tuple[Array, Array, Array]:
         """(step times, bytes, whether the time is exact) in one order. [s], [bytes]"""

@@ -18,7 +18,7 @@ from sim.pricing.deal import RankKinds, counts_of, dealt_layers, layers_before, 
 from sim.pricing.layouts import place_layouts
 from sim.pricing.plans import Plans
 from sim.schedules import Schedule, get_schedule
-from sim.schedules.actions import U
+from sim.schedules.actions import U, W
 from sim.schedules.registry import is_file
 from sim.search.plans.columns import OVERLAPS, RECOMPUTES, SCHEDULES, Columns, stack_of
 from sim.search.plans.layouts import LAYOUT, divisors
@@ -138,6 +138,18 @@ class Variant:
             overlap_grad_reduce=overlaps[1][category],
             overlap_param_gather=overlaps[2][category],
         )
+
+    @cached_property
+    def splits(self) -> bool:
+        """Whether weight gradients are actions of their own."""
+        chosen = self.schedule
+        chunks = chosen.chunks if isinstance(chosen.chunks, int) else 1 if chosen.chunks == "one" else 2
+        options = {"slices": self.slices} if "slices" in chosen.options else {}
+        rows = [
+            *chosen.rows(4, chunks, 8, **options),
+            *(row for each in chosen.candidates for row in each(4, chunks, 8)),
+        ]
+        return any(bool((row[:, 1] == W).any()) for row in rows)
 
     @cached_property
     def alone(self) -> Bools:
