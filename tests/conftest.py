@@ -19,8 +19,9 @@ ROOT = Path(__file__).parents[1]
 
 # A machine that others use too may be slow to make an example; that says nothing about what is tested.
 CALM = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
-settings.register_profile("flopcast", settings.default, max_examples=15, **CALM)
-settings.register_profile("quick", settings.default, max_examples=5, **CALM)
+# The suite tries the same examples every time: it fails for a change, never by chance. A thorough run draws new ones.
+settings.register_profile("flopcast", settings.default, max_examples=15, derandomize=True, **CALM)
+settings.register_profile("quick", settings.default, max_examples=5, derandomize=True, **CALM)
 settings.register_profile("thorough", settings.default, max_examples=200, **CALM)
 settings.load_profile("flopcast")
 
