@@ -19,7 +19,7 @@ install:  ## everything that is needed to work on flopcast, into .venv
 test:  ## all tests, on all cores
 	$(PYTHON) -m pytest -n $(WORKERS)
 
-quick:  ## what breaks first, in less than a minute: a tenth of the random cases, no torch, no notebooks
+quick:  ## what breaks first, in less than a minute: a third of the random cases, no torch, no notebooks
 	$(PYTHON) -m pytest -n $(WORKERS) --hypothesis-profile=quick -m "not slow" $(QUICK)
 	$(PYTHON) -m ruff check .
 

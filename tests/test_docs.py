@@ -28,7 +28,6 @@ ELSEWHERE = {
 """Verbs that tests of their own run: here only their options are looked for."""
 QUICK = ("validate --runs runs.csv --every",)
 """Commands of theirs that run here all the same."""
-"""Commands of which a page says that the plan does not fit, by our account."""
 SMALL = "scenarios/megatron-2021/39.1b.yaml"
 TINY = "scenarios/megatron-2021/1.7b.yaml"
 LIGHTER = {
