@@ -8,6 +8,7 @@ from sim.costs import compute, host
 from sim.network import placement
 from sim.pricing import cost_model, memory, zero
 from sim.pricing import layouts as places
+from sim.pricing.plans import Plans
 from sim.programs import cores_assumed
 from sim.specs import Scenario
 from sim.work import layers, recompute, routing
@@ -15,11 +16,11 @@ from sim.work import memory as kept
 
 
 def stated_assumptions(
-    scenario: Scenario, layouts: places.Layouts, notes: Iterable[str], visits: float, engine: str, contention: bool
+    plans: Plans, scenario: Scenario, notes: Iterable[str], engine: str, contention: bool
 ) -> tuple[str, ...]:
     """Return what was not given, not measured or not modelled.
 
-    notes : what pricing had to extrapolate. visits : how often in a step the schedule turns to a stage.
+    plans : the scenario as one. notes : what pricing had to extrapolate.
     """
     links: Iterable[str] = ()
     if contention:
@@ -31,11 +32,11 @@ def stated_assumptions(
         *memory.assumed(scenario),
         *sorted(notes),
         *(line for each in (cost_model, recompute, kept) for line in each.assumed(scenario)),
-        *zero.assumed(scenario, visits),
+        *zero.assumed(plans, scenario.num_forwards),
         *(line for each in (routing, layers, host, compute) for line in each.assumed(scenario)),
         *(() if scenario.training.tokens is None else ("training time counts no failures, checkpoints or evaluation",)),
         *links,
         *placement.assumed(scenario, contention),
-        *places.assumed(layouts),
+        *places.assumed(plans.layouts),
         *cores_assumed(scenario, engine),
     )

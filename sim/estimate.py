@@ -18,7 +18,6 @@ from sim.pricing.ranks import params_of_ranks
 from sim.programs import price_order, program_of
 from sim.remedies import memory_remedies
 from sim.schedules import Order
-from sim.schedules.passes import visits_per_stage
 from sim.specs import Scenario
 from sim.uncertainty import basis_of, interval_factors
 from sim.units import show, show_time
@@ -262,9 +261,7 @@ def estimate(scenario: Scenario, engine: str = "dag", *, contention: bool = Fals
         memory=_memory(plans, order, deal),
         memory_available_bytes=scenario.cluster.gpu.memory_bytes,
         timeline=timeline,
-        assumptions=stated_assumptions(
-            scenario, plans.layouts, costs.notes, visits_per_stage(order), engine, contention
-        ),
+        assumptions=stated_assumptions(plans, scenario, costs.notes, engine, contention),
     )
 
 
@@ -273,4 +270,4 @@ def _memory(plans: Plans, order: Order, deal: Deal) -> tuple[MemoryUse, ...]:
     facts = facts_of(order, deal.kind_of_stage)
     peaks = (facts.in_flight @ stage_bytes(plans, deal.stage_kinds)[:, 0]).max(axis=1)
     held = params_of_ranks(plans, deal)
-    return by_rank(peak_memory(plans, held, peaks, facts.logits, facts.versions, facts.both_ways), order.num_ranks)
+    return by_rank(peak_memory(plans, held, peaks, facts.logits, facts.versions), order.num_ranks)

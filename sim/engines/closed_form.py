@@ -10,7 +10,6 @@ from sim.engines.pipeline_links import ALIKE
 from sim.engines.program import Program, gather_window
 from sim.engines.step_end import end_of_step
 from sim.engines.timeline import Timeline
-from sim.engines.visits import LeastAtVisits, least_at_visits
 from sim.errors import SpecError
 
 SCHEDULES = ("gpipe", "1f1b", "interleaved")
@@ -23,8 +22,7 @@ def run(program: Program) -> Timeline:
     seconds of a micro-batch on each of p uniform ranks and v chunks a rank it is (m + (p − 1) / v)(t_F + t_B) [1]_,
     exactly the step. It is exact for GPipe, and nearly so for 1F1B and interleaved 1F1B: of 1,800 random plans of six
     machines half are within 0.01 %, all within 2 %, but those whose sends, overlapped, take longer than a stage's
-    forward (11 %). What chunks move at visits is counted as far as each rank loses to it by itself: of 720 plans of
-    three machines under ZeRO 2 and 3 half are within 0.2 %, nineteen of twenty within 3 %.
+    forward (11 %).
 
     Raises
     ------
@@ -40,11 +38,9 @@ def run(program: Program) -> Timeline:
         )
     seconds = _Seconds.of(program)
     ended, turned = _gpipe(seconds) if program.order.schedule == "gpipe" else _in_turns(seconds)
-    if seconds.visits is not None:  # nothing comes before the first rank's first action
-        ended, turned = ended + seconds.visits.begin[0], turned + seconds.visits.begin[0]
-    costs, done = program.costs, ended if seconds.visits is None else seconds.visits.end(ended)
+    costs = program.costs
     step, reduce, gather = end_of_step(
-        done,
+        ended,
         costs.reduce_s,
         costs.gather_s,
         costs.optimizer_s,
@@ -53,10 +49,10 @@ def run(program: Program) -> Timeline:
         overlap_reduce=program.hide_grad_reduce,
         overlap_gather=program.hide_gather,
         ends=program.order.ends,
-        reduced_after=lambda: _reduced(program, seconds, ended, turned) - done,
+        reduced_after=lambda: _reduced(program, seconds, ended, turned) - ended,
         gather_window=lambda: gather_window(program.order, program.seconds()),
     )
-    return Timeline(program, "closed_form", float(step) + costs.step_setup_s, done, reduce, gather)
+    return Timeline(program, "closed_form", float(step) + costs.step_setup_s, ended, reduce, gather)
 
 
 class _Seconds:
@@ -65,10 +61,7 @@ class _Seconds:
     forward, backward : what occupies the rank. [s]
     sent_forward, sent_backward : until the next stage may begin. [s]
     blocking : sends occupy the rank that sends.
-    visits : what ranks lose to what they move at visits; None: nothing.
     """
-
-    visits: LeastAtVisits | None = None
 
     def __init__(
         self,
@@ -95,10 +88,7 @@ class _Seconds:
         sent = (costs.forward_s + costs.send_forward_s, costs.backward_s + costs.send_backward_s)
         occupied = sent if costs.p2p_blocks else (costs.forward_s, costs.backward_s)
         forward, backward, sent_forward, sent_backward = (each.reshape(shape) for each in (*occupied, *sent))
-        found = cls(forward, backward, sent_forward, sent_backward, int(order.num_microbatches), costs.p2p_blocks)
-        if costs.visits is not None:
-            found.visits = least_at_visits(order, costs.visits)
-        return found
+        return cls(forward, backward, sent_forward, sent_backward, int(order.num_microbatches), costs.p2p_blocks)
 
     def counts(self, rank: int) -> Counts:
         """Of a rank."""
@@ -155,7 +145,6 @@ def _along(seconds: _Seconds, rank: int) -> Along:
         own=(own_forward + own_backward).max(),
         cycle=cycle,
         ring=ring,
-        lost=0.0 if seconds.visits is None else seconds.visits.lost[rank],
     )
 
 

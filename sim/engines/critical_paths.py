@@ -70,7 +70,6 @@ class Along:
     cycle : a micro-batch down from it to the last rank and back, at least; None where sends occupy the ranks: then
         staying on the busiest rank is never shorter.
     ring : the same of the last rank, from one of its chunks to the next and so through all ranks; None for other ranks.
-    lost : between its first action and its last, to what it moves at visits.
     """
 
     counts: Counts
@@ -86,7 +85,6 @@ class Along:
     own: Number
     cycle: Number | None = None
     ring: Number | None = None
-    lost: Number = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +147,7 @@ def ends(pipe: Pipe, ranks: Sequence[Along]) -> PathEnds:
             twice = twice + own.cycles * np.maximum(each.cycle - own.per_cycle * each.own, 0.0)
         if each.ring is not None:
             twice = twice + own.rings * np.maximum(each.ring - (own.rank + 1) * each.own, 0.0)
-        straight.append(each.busy + np.maximum(enter + each.lost, back) + each.after)
+        straight.append(each.busy + np.maximum(enter, back) + each.after)
         turned.append(each.busy + leave + np.maximum(enter, twice))
         first.append(straight[-1] + own.early * np.maximum(each.lag, 0.0))
     return PathEnds([each.counts.rank for each in ranks], straight, _longest(turned), _longest(first))

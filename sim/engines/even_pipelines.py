@@ -16,7 +16,6 @@ import numpy as np
 from sim.arrays import KindPlanFloats, Number, PlanFloats, PlanInts
 from sim.engines.critical_paths import NEVER, Along, Pipe, ends, gpipe_end
 from sim.engines.pipeline_links import Pipelines
-from sim.engines.visits import LeastAtVisits
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,41 +25,23 @@ class RankEnds:
     ended : when each has ended its last action; never where there is none, or where rank 1 is the last.
     turned_after : from then until the last micro-batch has passed each on its way back at the earliest, so never above
         zero; never for GPipe.
-    visits : what they lose to what they move at visits; None: nothing.
     """
 
     ended: KindPlanFloats
     turned_after: KindPlanFloats
-    visits: LeastAtVisits | None = None
-
-    @property
-    def done(self) -> KindPlanFloats:
-        """When each has ended, with all it moves."""
-        if self.visits is None:
-            return self.ended
-        return np.where(self.ended == NEVER, NEVER, self.visits.end(self.ended))
 
     def take(self, choices: Any) -> RankEnds:
         """Those of some choices, on the axis behind that of ranks."""
-        visits = None if self.visits is None else self.visits.take(choices)
-        return RankEnds(self.ended[:, choices], self.turned_after[:, choices], visits)
+        return RankEnds(self.ended[:, choices], self.turned_after[:, choices])
 
 
 @dataclass(frozen=True)
 class EvenPipelines:
-    """Many pipelines with the seconds of their stages: first, middle and last, and a longer middle one if any. [s]
-
-    visits : what the first rank, one in the middle and the last lose to what they move at visits; None: nothing.
-    """
+    """Many pipelines with the seconds of their stages: first, middle and last, and a longer middle one if any. [s]"""
 
     pipelines: Pipelines
     forward: KindPlanFloats
     backward: KindPlanFloats
-    visits: LeastAtVisits | None = None
-
-    def _lost(self, rank: int) -> Number:
-        """What the first rank, one in the middle or the last loses at visits. [s]"""
-        return 0.0 if self.visits is None else self.visits.lost[rank]
 
     @cached_property
     def pipe(self) -> Pipe:
@@ -108,10 +89,7 @@ class EvenPipelines:
             end = found.of(rank, later)
             ended.append(np.where(there, np.where(gpipe, flow, end), NEVER))
             turned.append(np.where(there & ~gpipe, found.turned - later - end, NEVER))
-        begin = (
-            0.0 if self.visits is None else self.visits.begin[0]
-        )  # nothing comes before the first rank's first action
-        return RankEnds(np.stack(ended) + begin, np.stack(turned), self.visits)
+        return RankEnds(np.stack(ended), np.stack(turned))
 
     def _after(self, rank: PlanFloats | int, passed: PlanFloats, before: PlanFloats) -> PlanFloats:
         """From the end of a rank to that of rank 0. [s]
@@ -154,7 +132,6 @@ class EvenPipelines:
             lag=0.0,
             own=np.where(many, np.maximum(both, both_mid), both) + to_second,
             cycle=None if blocking else self._cycle(least_forward, least_backward, 0, 0.0),
-            lost=self._lost(0),
         )
 
     def _cycle(
@@ -213,7 +190,6 @@ class EvenPipelines:
                     lag=b - backward,
                     own=forward + backward,
                     cycle=None if blocking else self._cycle(own_f, own_b, rank, middle.passed),
-                    lost=self._lost(1),
                 )
             )
         return found
@@ -239,7 +215,6 @@ class EvenPipelines:
             lag=np.where(many, b - backward, 0.0),
             own=np.where(many, np.maximum(of_head, both), of_head),
             ring=None if blocking else self._ring(),
-            lost=self._lost(2),
         )
 
     def _ring(self) -> PlanFloats:

@@ -38,10 +38,7 @@ def reductions_after_end(stages: EvenPipelines, ends: RankEnds, once: RankSecond
             inside = own - occupied + np.maximum(more, (rest - 1) * more)
             many = np.maximum(np.where(one, NEVER, farthest), np.where(rest > 1, inside, NEVER))
         after.append(np.maximum(end, ends.turned_after[rank] + many))
-    if ends.visits is None:
-        return np.stack(after)
-    last = np.where(ends.ended == NEVER, 0.0, ends.ended)
-    return np.stack(after) - (ends.visits.end(last) - last)
+    return np.stack(after)
 
 
 def gather_windows(stages: EvenPipelines) -> KindPlanFloats:

@@ -15,7 +15,6 @@ from sim.schedules.passes import (
     last_first_visits,
     last_gradients,
     peak_in_flight,
-    visits_both_ways,
     weight_versions,
 )
 
@@ -103,11 +102,6 @@ class OrderFacts:
             FullestRanks(kind, _largest(counts), logits, versions)
             for (kind, logits, versions), counts in zip(alike.T.tolist(), moments, strict=True)
         ]
-
-    @cached_property
-    def both_ways(self) -> bool:
-        """As of `sim.schedules.passes.visits_both_ways`."""
-        return visits_both_ways(self.order)
 
     @property
     def last_gradients(self) -> Ints:

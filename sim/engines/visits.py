@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from sim.arrays import ActionPlanFloats, KindPlanFloats, Number, RankPlanFloats
+from sim.arrays import ActionPlanFloats, Number, RankPlanFloats
 from sim.engines.tasks import amounts_at_visits, classes_of, slowed_at_visits
 from sim.pricing.zero import VisitSeconds
 from sim.schedules import Order
@@ -31,12 +30,6 @@ class LeastAtVisits:
     def end(self, last: RankPlanFloats) -> RankPlanFloats:
         """When ranks are done whose last actions end then.  [s]"""
         return np.asarray(np.maximum(last + self.tail, self.moved))
-
-    def take(self, choices: Any) -> LeastAtVisits:
-        """Those of some choices, on the axis behind that of ranks."""
-        return LeastAtVisits(
-            self.begin[:, choices], self.lost[:, choices], self.tail[:, choices], self.moved[:, choices]
-        )
 
 
 def least_at_visits(
@@ -68,35 +61,6 @@ def least_at_visits(
         return LeastAtVisits(begin, lost, np.zeros_like(lost), moved)
     waits[last] -= reduces[last]
     return LeastAtVisits(begin, of_ranks(order, waits, times), bucket[last], moved)
-
-
-def even_visits(visits: VisitSeconds, num_visits: Number, num_chunks: Number) -> LeastAtVisits:
-    """`least_at_visits` for equal stages of interleaved pipelines; rows: the first rank, one in the middle, the last.
-
-    Parameters
-    ----------
-    visits : VisitSeconds
-        Of the first stage, one in the middle and the last.
-    num_visits : array over plans
-        Of every stage, there and back.
-    """
-    gather, slows = visits.gather.sum(axis=0), visits.gather_slows.sum(axis=0)
-    waits = np.where(visits.ahead, slows, gather) + np.where(visits.beside, visits.reduce_slows, visits.reduce)
-    first, last = np.array([0, 1, 1]), np.array([0, 1, 1])  # stages with which ranks begin and end
-
-    def step(of_stages: KindPlanFloats) -> KindPlanFloats:
-        outer, middle, head = of_stages[:3]
-        rest = (num_chunks - 1) * middle
-        return np.asarray(num_visits * np.stack([outer + rest, num_chunks * middle, rest + head]))
-
-    once = np.where(visits.ahead, visits.gather_slows[0], visits.gather[0])[first]
-    at_end = np.where(visits.beside, visits.reduce_slows, visits.reduce)[last]
-    return LeastAtVisits(
-        begin=(visits.gather[0] - visits.early[0])[first],
-        lost=step(waits) - once - at_end,
-        tail=np.where(visits.beside, visits.tail, visits.reduce)[last],
-        moved=step(gather + visits.reduce),
-    )
 
 
 def of_ranks(order: Order, seconds: ActionPlanFloats, times: Number | None = None) -> RankPlanFloats:

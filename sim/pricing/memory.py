@@ -43,7 +43,6 @@ def peak_memory(
     activations: Number,
     logits: Number = 0,
     weight_versions: Number = 1,
-    both_ways: Number = False,
 ) -> MemoryUse:
     """Peak memory of one GPU of ranks; numbers broadcast over kinds of ranks and plans.
 
@@ -57,8 +56,6 @@ def peak_memory(
         Most micro-batches whose logits are alive at once.
     weight_versions : array
         Versions of the weights that an asynchronous schedule keeps.
-    both_ways : array
-        Whether ranks turn to chunks forward and backward by turns (`sim.schedules.passes.visits_both_ways`).
     """
     prices, zero, layouts, of_cut = plans.prices, plans.zero_stage, plans.layouts, (plans.way, plans.cell)
     stack, training = plans.costs.stack, plans.costs.training
@@ -85,13 +82,13 @@ def peak_memory(
     # The fp32 part of the logits is gone before a layer's backward begins.
     freed = of_logits - prices.held_logits_bytes[of_cut] * (np.asarray(logits) > 0)
     working = np.maximum(prices.working_bytes[of_cut] - freed, 0.0)
-    moment = working + _gathered_bytes(plans, total, total - shards + cast, both_ways) + _root_bytes(plans)
+    moment = working + _gathered_bytes(plans, total, total - shards + cast) + _root_bytes(plans)
     # An update begins when activations, logits and gathered weights are gone: the larger moment counts.
     state = trained, held[MOMENTS], training, stack, plans.optimizer_offload
     moment = np.maximum(moment, update_bytes(*state) * shard[0] - activations - of_logits)
     return MemoryUse(
         weights=kept_here * training.activation_bytes * of_weights * weight_versions,
-        gradients=trained * grad_width * np.where(plans.moving_stage >= 2, shard[1], 1.0),
+        gradients=trained * grad_width * np.where(plans.shards_gradients, shard[1], 1.0),
         optimizer=state_bytes(*state) * shard[0],
         activations=activations,
         logits=of_logits,
@@ -102,19 +99,19 @@ def peak_memory(
     )
 
 
-def _gathered_bytes(plans: Plans, whole: Number, most: Number, both_ways: Number) -> Number:
+def _gathered_bytes(plans: Plans, whole: Number, most: Number) -> Number:
     """What ZeRO holds whole besides its shards for the layer (or chunk) at work: gradients, and gathered weights.
 
-    Stage 2 sums a visit's gradients before it reduces them; stage 3 also gathers the weights, and those of the layers
-    it gathers ahead; of chunks those of each way, where ranks turn to them forward and backward by turns
-    (`sim.engines.visits`). A stack that gathers tensor by tensor holds the largest matrix and those ahead instead of
-    layers. Never more than `most`: all that is sharded away, or that a GPU casts from 32-bit shards. Where weights stay
-    after the forward, all of them are there when the backward begins; those cast from 32-bit shards are `whole`.
+    Stage 2 sums gradients before it reduces them; stage 3 also gathers the weights, and those of the layers it gathers
+    ahead. A stack that gathers tensor by tensor holds the largest matrix and those ahead instead of layers. Never more
+    than `most`: all that is sharded away, or that a GPU casts from 32-bit shards. Where weights stay after the forward,
+    or in a pipeline after a backward, all of them are there; those cast from 32-bit shards are `whole`.
     """
     model, stack, training, zero = plans.costs.model, plans.costs.stack, plans.costs.training, plans.zero_stage
     if (zero < 2).all():
         return 0.0
-    layers = np.where(plans.num_chunks == 1, 1, np.ceil(model.num_layers / (plans.pp * plans.num_chunks)))
+    chunk = (plans.num_chunks > 1) & plans.shards_gradients
+    layers = np.where(chunk, np.ceil(model.num_layers / (plans.pp * plans.num_chunks)), 1)
     held = [(params(layer), expert_params(layer)) for _, _, layer in model_layers(model)]
     tp, cut = plans.layouts.tp[plans.layout], (plans.layouts.ep * plans.layouts.etp)[plans.layout]
     experts = max(of_experts for _, of_experts in held) / cut
@@ -126,15 +123,13 @@ def _gathered_bytes(plans: Plans, whole: Number, most: Number, both_ways: Number
         at_work = experts * (2 if model.gated_mlp else 1) / (3 if model.gated_mlp else 2)
     else:
         at_work = model.hidden_size * model.intermediate_size / tp
-    gradients = GRADIENT_WIDTH[stack.gradient_precision] * np.minimum(at_work, most) * (plans.moving_stage >= 2)
+    gradients = GRADIENT_WIDTH[stack.gradient_precision] * np.minimum(at_work, most) * plans.shards_gradients
     if training.adapter_rank:
         gradients = gradients * 0.0
-    ways = 1 + (np.asarray(plans.num_chunks) > 1) * both_ways
     # One is gathered ahead of the one at work, by FSDP2's implicit prefetch and by the first FSDP's limit_all_gathers.
-    gathered = np.minimum(2 * ways * at_work, most)
-    if not plans.like.reshard_after_forward:
-        masters = stack.fp32_shards and not plans.like.outer_zero_stage and not training.adapter_rank
-        gathered = whole if masters else most
+    masters = stack.fp32_shards and not plans.like.outer_zero_stage and not training.adapter_rank
+    kept = plans.in_turns if plans.like.reshard_after_forward else True
+    gathered = np.where(kept, whole if masters else most, np.minimum(2 * at_work, most))
     weights = training.activation_bytes * gathered * (zero == 3)
     return gradients + weights
 

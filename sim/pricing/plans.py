@@ -13,6 +13,7 @@ from sim.pricing.cells import CellPrices, Cells, Way, price_one_cell
 from sim.pricing.cost_model import CostModel, cost_model
 from sim.pricing.layouts import Layouts, layout_of
 from sim.specs import ParallelPlan, Scenario
+from sim.specs.plan import LAYERED
 from sim.work.recompute import recompute_word
 
 
@@ -24,7 +25,9 @@ class Plans:
     layouts, layout : how the plans are cut over GPUs; and which of these layouts each plan has.
     prices, cell, way : what their cuts take with their micro-batches; and which cell and which way each plan has.
     like : has the options that all plans share: embedding and head as layers, whether weights are gathered again for
-        the backward, and whether groups that shard weights shard the optimizer's state among each other.
+        the backward, whether groups that shard weights shard the optimizer's state among each other, and how many
+        micro-batches follow each other on a chunk of interleaved pipelines.
+    layered : whether a rank turns to each of its chunks once a step, as schedules in layers do.
     optimizer_offload : of all plans; where only memory is asked for, also an array over them.
     """
 
@@ -37,6 +40,7 @@ class Plans:
     zero_stage: Ints
     num_chunks: Ints
     num_microbatches: Ints
+    layered: Bools
     overlap_p2p: Bools
     overlap_grad_reduce: Bools
     overlap_param_gather: Bools
@@ -58,9 +62,43 @@ class Plans:
 
     @cached_property
     def moving_stage(self) -> Ints:
-        """The ZeRO stage whose traffic a plan has: where a pipeline's micro-batches keep what 3 gathers, that of 1."""
+        """The ZeRO stage whose traffic a plan has: that of 1 where a pipeline sums gradients once a step.
+
+        torch.distributed.pipelining accumulates whole gradients and reduces them after a stage's last backward
+        (torch/distributed/pipelining/stage.py, backward_maybe_with_nosync).
+        """
         kept = (self.zero_stage == 3) & (self.pp > 1) & (not self.like.reshard_after_forward)
-        return np.where(kept, 1, self.zero_stage)
+        return np.where(self.in_turns | kept, np.minimum(self.zero_stage, 1), self.zero_stage)
+
+    @cached_property
+    def at_visits(self) -> Bools:
+        """Whether ZeRO moves what belongs to a whole chunk when a rank turns to it."""
+        return np.asarray(self.layered & (self.num_chunks > 1))
+
+    @cached_property
+    def in_turns(self) -> Bools:
+        """Whether micro-batches go forward and backward by turns through a pipeline."""
+        return np.asarray((self.pp > 1) & ~self.at_visits)
+
+    @cached_property
+    def gathers_in_turns(self) -> Bools:
+        """Whether pipelines gather weights for every micro-batch.
+
+        FSDP2 drops them after a forward; after a backward they stay until the next forward, for
+        torch.distributed.pipelining switches that resharding off, so that one gather a micro-batch is left.
+        """
+        return np.asarray(self.in_turns & (self.zero_stage == 3) & self.like.reshard_after_forward)
+
+    @cached_property
+    def shards_gradients(self) -> Bools:
+        """Whether a GPU holds whole gradients only of what it is at work on.
+
+        In a pipeline gradients of a stage are whole from its first backward to its last: of all stages of a rank,
+        unless each has all of its backwards in one go.
+        """
+        group = np.maximum(self.pp, self.like.microbatch_group or 1)
+        one_go = (self.zero_stage >= 2) & (self.num_chunks > 1) & (self.num_microbatches <= group)
+        return (self.moving_stage >= 2) | one_go
 
     @cached_property
     def state_is_spread(self) -> Bools:
@@ -100,6 +138,7 @@ def plans_of(scenario: Scenario) -> Plans:
         zero_stage=np.array([plan.zero_stage]),
         num_chunks=np.array([plan.num_chunks]),
         num_microbatches=np.array([scenario.num_microbatches]),
+        layered=np.array([plan.schedule in LAYERED]),
         overlap_p2p=np.array([stack.overlap_p2p]),
         overlap_grad_reduce=np.array([stack.overlap_grad_reduce]),
         overlap_param_gather=np.array([stack.overlap_param_gather]),

@@ -59,9 +59,13 @@ def once_a_step(plans: Plans, deal: Deal) -> RankSeconds:
     Several copies of a model, each with a pipeline of its own, sum their gradients too, over ranks that lie apart, and
     every copy updates all its weights.
     """
-    layouts, kinds, code = plans.layouts, deal.rank_kinds, 2 * plans.moving_stage + plans.state_is_spread
+    layouts, kinds = plans.layouts, deal.rank_kinds
+    code = 4 * plans.moving_stage + 2 * plans.gathers_in_turns + plans.state_is_spread
     ways = np.flatnonzero(np.bincount(code.ravel())).tolist()
-    found = [_once_a_step(layouts, kinds, *divmod(way, 2), deal.copies, plans.optimizer_offload) for way in ways]
+    found = [
+        _once_a_step(layouts, kinds, way // 4, way // 2 % 2, way % 2, deal.copies, plans.optimizer_offload)
+        for way in ways
+    ]
     place = np.searchsorted(ways, code)
     table, shares = (np.stack(each, axis=-2) for each in zip(*found, strict=True))
     return RankSeconds._make([*table[:, :, place, plans.layout], shares[place, plans.layout]])
@@ -69,10 +73,11 @@ def once_a_step(plans: Plans, deal: Deal) -> RankSeconds:
 
 @lru_cache(maxsize=32)
 def _once_a_step(
-    layouts: Layouts, kinds: RankKinds, zero_stage: int, spread: int, copies: int, offloaded: float
+    layouts: Layouts, kinds: RankKinds, zero_stage: int, in_turns: int, spread: int, copies: int, offloaded: float
 ) -> tuple[Floats, Floats]:
     """Fields of `RankSeconds` over layouts, (6, kinds, layouts); and the hidden share, (layouts).
 
+    in_turns : whether weights are gathered for every micro-batch, and so not once they are updated.
     spread : whether sharding groups shard the optimizer's state among each other.
     """
     costs, shape = layouts.costs, (len(kinds.counts), len(layouts))
@@ -86,7 +91,8 @@ def _once_a_step(
         update = update + _muon_s(kinds.counts, layouts if spread else layouts.without_sums_between, zero_stage > 0)
     there = kinds.number > 0  # nothing waits for a rank that is not there
     found = np.empty((6, *shape))
-    for place, seconds in enumerate((reduction, tail, gather * there, update * there, offload * there)):
+    gather = gather * (there & (not in_turns))
+    for place, seconds in enumerate((reduction, tail, gather, update * there, offload * there)):
         found[place] = seconds
     found[5] = held[HELD].sum(axis=0)
     passed = _passed(layouts, trained, zero_stage, spread)

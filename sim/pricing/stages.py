@@ -176,7 +176,7 @@ def price_stages(plans: Plans, deal: Deal, *, by_cause: bool = False, split: boo
         weight_grad = prices.weight_grad_s[plans.of_blocks]
         passes += [backward + tables[2].sum(axis=1) - weight_grad, weight_grad]
     moved = moved_at_visits(plans, deal.alone)
-    if moved is not None and (plans.num_chunks == 1).any():
+    if moved is not None and not plans.at_visits.all():
         more = lengthened_passes(plans, moved, passes)
         exposed = (more[0], more[1], more[2] + more[3] - more[1])
         cause = CAUSES.index(Cause.DATA_PARALLEL) if by_cause else 0

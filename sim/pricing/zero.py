@@ -1,9 +1,9 @@
 """What ZeRO stages 2 and 3 move whenever a rank turns to a stage: gathered weights, and reduced gradients.
 
-A rank with one chunk moves them block by block with every micro-batch, which lengthens the block's passes. A rank with
-several moves those of a whole chunk when it turns to one, however many micro-batches the visit has, on a stream of
-their own beside compute (Lamy-Poirier 2021, arXiv:2106.02679, section 4; 2022, arXiv:2211.05953, section 4.2); engines
-say when (`sim.engines.visits`).
+Most schedules move them block by block with every micro-batch, which lengthens the block's passes; through a pipeline
+only weights are gathered so (`sim.pricing.plans.Plans.in_turns`). Schedules in layers move those of a whole chunk when
+a rank turns to it, once a step, on a stream of their own beside compute (Lamy-Poirier 2021, arXiv:2106.02679, section
+4; 2022, arXiv:2211.05953, section 4.2); engines say when (`sim.engines.tasks`).
 """
 
 from __future__ import annotations
@@ -23,20 +23,11 @@ from sim.pricing.layouts import Layouts
 from sim.pricing.plans import Plans
 from sim.pricing.replicas import HELD, TRAINED, params_of, reduced_to_shards, summed_over
 from sim.specs import ModelSpec, Scenario, StackSpec
+from sim.specs.plan import LAYERED
 from sim.work.optimizer import GRADIENT_WIDTH
 from sim.work.recompute import recompute_word
 from sim.work.stages import ModelPart, blocks_of
 from sim.work.sums import layer_params
-
-
-def zero_visits(num_chunks: Number, num_forwards: Number, scheduled: Number | None = None) -> Number:
-    """How often in a step ZeRO gathers a stage's weights and reduces its gradients. Takes arrays.
-
-    As often as the schedule turns to a stage (`scheduled`; None: for every forward). But a rank with one chunk cannot
-    keep all of its layers gathered: it visits them anew for every forward, of a micro-batch or of a slice of one.
-    """
-    each = num_forwards if scheduled is None else scheduled
-    return np.where(np.asarray(num_chunks) == 1, num_forwards, each)
 
 
 class Moved(NamedTuple):
@@ -109,21 +100,21 @@ def moved_at_visits(plans: Plans, alone: Number) -> Moved | None:
     alone : bool, or array over layouts
         Embedding and head share a stage, and one table serves all that need it.
     """
-    zero, layouts, layout = plans.moving_stage, plans.layouts, plans.layout
+    zero, in_turns, layouts, layout = plans.moving_stage, plans.gathers_in_turns, plans.layouts, plans.layout
     replicas = layouts.data.size * layouts.expert_data.size
-    if not (zero >= 2).any() or not (replicas > 1).any():
+    if not ((zero >= 2) | in_turns).any() or not (replicas > 1).any():
         return None
     weights, gradients, gather, reduce = _of_blocks(layouts, alone)[:, :, layout]
     if plans.like.outer_zero_stage:  # sharding groups sum gradients once a step
         reduce = np.where(zero == 3, _of_blocks(layouts.without_sums_between, alone)[3][:, layout], reduce)
-    gather, model = gather * (zero == 3), plans.costs.model
+    gather, model = gather * ((zero == 3) | in_turns), plans.costs.model
     blocks, over_blocks = blocks_of(model), (-1, *[1] * (gather.ndim - 1))
     again = np.array([gathered_again(part) for part in blocks]).reshape(over_blocks) * plans.like.reshard_after_forward
     after = np.array([gathered_after_recompute(part, model, plans.costs.stack) for part in blocks])
     if after.any():
         full = np.array([way.recompute == "full" for way in plans.prices.cells.ways])[plans.way]
         again = again + after.reshape(over_blocks) * full
-    return Moved(weights, gradients, gather, gather * again, reduce * (zero >= 2))
+    return Moved(weights, gradients, gather, gather * again * ~in_turns, reduce * (zero >= 2))
 
 
 def _of_blocks(layouts: Layouts, alone: Number) -> Floats:
@@ -180,6 +171,8 @@ def gathers_for_backward(part: ModelPart, scenario: Scenario) -> float:
     """How often, at a visit, the weights of a block are gathered after its forward."""
     plan, model = scenario.plan, scenario.model
     full = recompute_word(plan, model) == "full"
+    if plan.pp > 1 and plan.schedule not in LAYERED:
+        return 0.0
     return gathered_again(part) * plan.reshard_after_forward + full * gathered_after_recompute(
         part, model, scenario.stack
     )
@@ -226,7 +219,7 @@ def visit_seconds(layouts: Layouts, params: Floats, gathered_width: Number) -> t
 def lengthened_passes(
     plans: Plans, moved: Moved, passes: Sequence[BlockPlanFloats]
 ) -> tuple[BlockPlanFloats, BlockPlanFloats, BlockPlanFloats, BlockPlanFloats]:
-    """What a visit adds to forward, backward, input and weight gradient of every block, of ranks with one chunk.  [s]
+    """What moves with a micro-batch adds to forward, backward, input and weight gradient of every block.  [s]
 
     What compute does not hide of what overlaps it is exposed. Gathers are hidden by the layer before, which takes one
     to be gathered ahead.
@@ -236,7 +229,7 @@ def lengthened_passes(
     passes : arrays over blocks and plans
         The four passes; the last two only where they are asked for. [s]
     """
-    here, ahead = plans.num_chunks == 1, np.asarray(plans.overlap_param_gather)
+    here, ahead = ~plans.at_visits, np.asarray(plans.overlap_param_gather)
     group, nothing = plans.layouts.data.take(plans.layout), np.zeros(1)
     gather, regather, reduce = (each * here for each in (moved.gather_s, moved.regather_s, moved.reduce_s))
 
@@ -271,7 +264,7 @@ def price_visits(
     micro-batch begin when all but min(G, C) (b − 1)/b of the gather is done. Where a stack gathers a layer in several
     pieces, these are the blocks.
     """
-    several, group, fabric = plans.num_chunks > 1, plans.layouts.data.take(plans.layout), plans.costs.fabric
+    several, group, fabric = plans.at_visits, plans.layouts.data.take(plans.layout), plans.costs.fabric
     if moved is None or not several.any():
         return None
     ahead, beside = np.asarray(plans.overlap_param_gather), np.asarray(plans.overlap_grad_reduce)
@@ -298,13 +291,13 @@ def price_visits(
     )
 
 
-def assumed(scenario: Scenario, visits: float) -> Iterator[str]:
-    """How often ZeRO moves what it shards, where the schedule turns to a stage so many times a step."""
-    plan, stack = scenario.plan, scenario.stack
-    if plan.zero_stage >= 2 and plan.num_replicas > 1 and scenario.num_microbatches > 1:
-        kept = plan.zero_stage == 3 and not plan.reshard_after_forward
-        moved = "gathers weights and reduces gradients" if plan.zero_stage == 3 else "reduces gradients"
-        often = "micro-batch" if plan.num_chunks == 1 else "step" if visits <= 1 else "group of micro-batches"
-        often = "step" if kept and plan.pp > 1 else often
+def assumed(plans: Plans, num_forwards: int) -> Iterator[str]:
+    """How often ZeRO moves what it shards, of one plan."""
+    plan, stack = plans.like, plans.costs.stack
+    if plan.zero_stage >= 2 and plan.num_replicas > 1 and num_forwards > 1:
+        often = {True: "step", False: "micro-batch"}
+        once = bool(plans.at_visits | (plans.moving_stage < 2))
+        gathers = once and not plans.gathers_in_turns
+        weights = f"gathers weights once a {often[gathers]} and " if plan.zero_stage == 3 else ""
         hidden = "beside compute" if stack.overlap_grad_reduce else f"not beside compute in stack {stack.name!r}"
-        yield f"ZeRO stage {plan.zero_stage} {moved} once a {often}, {hidden}"
+        yield f"ZeRO stage {plan.zero_stage} {weights}reduces gradients once a {often[once]}, {hidden}"

@@ -15,7 +15,7 @@ from sim.report.facts import microbatch_words, plan_degrees, question_words
 from sim.report.terminal import indented, title
 from sim.schedules import get_schedule, schedule_names
 from sim.schedules.grid import read_grid
-from sim.schedules.passes import visits_per_stage, weight_versions
+from sim.schedules.passes import weight_versions
 from sim.schedules.registry import is_file
 from sim.specs import Scenario
 from sim.table import Table
@@ -187,8 +187,7 @@ def _row(scenario: Scenario, name: str, engine: str) -> Row:
     order = answer.timeline.program.order
     versions, late = weight_versions(order)
     sends = float(order.weight[order.abroad(order.needs) >= 0].sum())
-    visits, updates = visits_per_stage(order), answer.timeline.updates
-    traffic = step_traffic(answer.scenario, sends, copies=order.copies, visits=visits, updates=updates)
+    traffic = step_traffic(answer.scenario, sends, copies=order.copies, updates=answer.timeline.updates)
     exposed = sum(answer.breakdown.seconds[cause] for cause in COMMUNICATION)
     return Row(answer, changes, int(versions.max()), order.copies, int(late.max()), traffic, exposed)
 

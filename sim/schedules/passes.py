@@ -86,15 +86,6 @@ def asks_of(order: Order, ahead: int = 1) -> Ints:
 
 
 @lru_cache(maxsize=256)
-def visits_both_ways(order: Order) -> bool:
-    """Whether a rank still turns to stages forward when it has begun to turn to them backward, as 1F1B does."""
-    visits, forward = visits_of(order), order.kind == F
-    begun = np.full(order.num_ranks, len(order))
-    np.minimum.at(begun, order.rank[~forward], np.flatnonzero(~forward))
-    return bool((np.flatnonzero(visits.opens & forward) > begun[order.rank[visits.opens & forward]]).any())
-
-
-@lru_cache(maxsize=256)
 def visits_per_stage(order: Order) -> float:
     """How often a rank turns to a stage it holds, averaged over stages and over forward and backward."""
     visits = int(order.weight[visits_of(order).opens].sum())

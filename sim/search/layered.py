@@ -270,6 +270,7 @@ def _batch(
         zero_stage=all_rows + zero_stage,
         num_chunks=rows.num_chunks,
         num_microbatches=rows.num_microbatches,
+        layered=all_rows == 0,
         overlap_p2p=(all_rows + stack.overlap_p2p).astype(bool),
         overlap_grad_reduce=(all_rows + stack.overlap_grad_reduce).astype(bool),
         overlap_param_gather=(all_rows + stack.overlap_param_gather).astype(bool),

@@ -89,7 +89,9 @@ class ParallelPlan(Spec):
     sequence_parallel: bool = False
     """Cut norms and dropouts along the sequence over the tensor-parallel group (Korthikanti et al. 2022)."""
     zero_stage: Literal[0, 1, 2, 3] = 0
-    """What data parallelism shards: 1 the optimizer state, 2 gradients too, 3 weights too."""
+    """What data parallelism shards: 1 the optimizer state, 2 gradients too, 3 weights too. Through a pipeline gradients
+    are summed once a step, after a stage's last backward, and whole until then, as torch.distributed.pipelining has it;
+    layered schedules shard them as they go."""
     sharding_group: PositiveInt | None = None
     """GPUs among which ZeRO shards; such groups hold copies of each other's shards and sum their gradients (hybrid
     sharding, HSDP; Megatron-Core's num-distributed-optimizer-instances). Neighbours, so that a group of a node's GPUs
@@ -98,8 +100,8 @@ class ParallelPlan(Spec):
     reshard_after_forward: bool = True
     """Whether ZeRO stage 3 drops a layer's gathered weights after its forward and gathers them again for its backward
     (FSDP2's fully_shard, torchtitan's fsdp_reshard_after_forward). False keeps them until the backward; with a pipeline
-    until the last micro-batch's, when torch.distributed.pipelining also reduces gradients for the first time: then it
-    moves what stage 1 does. What the head gathers is always kept."""
+    until the last micro-batch's: then it moves what stage 1 does. True gathers a pipeline's weights for every
+    micro-batch, unless its schedule is layered. What the head gathers is always kept."""
     outer_zero_stage: Literal[0, 1] = 0
     """What sharding groups shard among each other: nothing (HSDP), or the optimizer's state (1: Megatron-FSDP's
     outer-dp-sharding-strategy optim, hybrid FSDP). Then shards of gradients are reduced, and shards of updated weights

@@ -75,7 +75,8 @@ def stage_exchanges(scenario: Scenario, stages: tuple[Stage, ...]) -> tuple[Exch
     compute, fabric, layouts = costs.noting(), costs.fabric, plans.layouts
     layouts = layouts.without_sums_between if plan.outer_zero_stage else layouts
     groups = layer_groups(plan, scenario.cluster) | {"dp": layouts.data.take(0)}
-    moves = plans.moving_stage >= 2 and plan.num_chunks == 1 and max(plan.num_replicas, plan.num_expert_replicas) > 1
+    moving = plans.gathers_in_turns | ((plans.moving_stage >= 2) & ~plans.at_visits)
+    moves = moving and max(plan.num_replicas, plan.num_expert_replicas) > 1
     tables = []
     operations = block_operations(scenario.model, scenario.stack, cut)
     for of_block, visited in zip(operations, visited_blocks(scenario, layouts), strict=True):
@@ -84,7 +85,8 @@ def stage_exchanges(scenario: Scenario, stages: tuple[Stage, ...]) -> tuple[Exch
         _within(tables[-1], work, compute, groups, fabric)
         if moves:
             priced = block_costs([work], compute, groups, fabric)[0]
-            _zero(tables[-1], visited, (float(priced.forward_s), float(priced.backward_s)), scenario, layouts)
+            budgets = float(priced.forward_s), float(priced.backward_s)
+            _zero(tables[-1], visited, budgets, scenario, layouts, reduces=bool(plans.moving_stage >= 2))
     parts = counts_of([stage.part for stage in stages])
     found = []
     for key in dict.fromkeys(key for table in tables for key in table):
@@ -168,7 +170,13 @@ def _moved(items: Sequence[Collective], group: Group, fabric: Fabric) -> tuple[f
 
 
 def _zero(
-    table: _Table, block: VisitedBlock, budgets: tuple[float, float], scenario: Scenario, layouts: Layouts
+    table: _Table,
+    block: VisitedBlock,
+    budgets: tuple[float, float],
+    scenario: Scenario,
+    layouts: Layouts,
+    *,
+    reduces: bool,
 ) -> None:
     """Gathers and reductions of ZeRO stages 2 and 3, as `sim.pricing.zero.lengthened_passes` prices them."""
     plan, stack = scenario.plan, scenario.stack
@@ -180,7 +188,7 @@ def _zero(
         for row, times, budget in zip((FORWARD, INPUT_GRAD), (1.0, block.regathers), budgets, strict=True):
             if times:
                 _add(table, ("dp", ahead), row, gather.item() * times, weights * times, budget, buffers * times)
-    if plan.zero_stage >= 2:
+    if reduces:
         # Where the gather runs beside the same backward its budget is the gather's, and is there already.
         beside_gather = plan.zero_stage == 3 and block.regathers and ahead == stack.overlap_grad_reduce
         budget = 0.0 if beside_gather else budgets[1]
@@ -210,13 +218,13 @@ class VisitBytes:
 
 
 def visit_bytes(scenario: Scenario, stages: tuple[Stage, ...]) -> VisitBytes | None:
-    """Bytes of `sim.pricing.zero.price_visits`; None where ranks have one chunk or move nothing so.
+    """Bytes of `sim.pricing.zero.price_visits`; None where ranks move nothing so.
 
     Parameters as of `stage_exchanges`.
     """
     plan, plans = scenario.plan, plans_of(scenario)
     moving = int(plans.moving_stage.item())
-    if plan.num_chunks == 1 or moving < 2 or max(plan.num_replicas, plan.num_expert_replicas) == 1:
+    if not plans.at_visits or moving < 2 or max(plan.num_replicas, plan.num_expert_replicas) == 1:
         return None
     layouts = plans.layouts.without_sums_between if plan.outer_zero_stage else plans.layouts
     rows = []

@@ -15,7 +15,7 @@ from sim.pricing.deal import counts_of
 from sim.pricing.layouts import Layouts
 from sim.pricing.plans import Plans, plans_of
 from sim.pricing.replicas import HELD, TRAINED, params_of
-from sim.pricing.zero import visited_blocks, zero_visits
+from sim.pricing.zero import visited_blocks
 from sim.specs import Scenario
 from sim.work.layers import block_operations
 from sim.work.optimizer import GRADIENT_WIDTH
@@ -82,9 +82,7 @@ def sent_to_shards(params: Floats, layouts: Layouts) -> tuple[float, float]:
     return inside, ring_bytes("all_reduce", layouts.shard_of(params).item(), layouts.between_shards.size.item())
 
 
-def step_traffic(
-    scenario: Scenario, sends: float, *, copies: int = 1, visits: float = 1.0, updates: float = 1.0
-) -> StepBytes:
+def step_traffic(scenario: Scenario, sends: float, *, copies: int = 1, updates: float = 1.0) -> StepBytes:
     """Count a step's bytes.
 
     Parameters
@@ -93,9 +91,6 @@ def step_traffic(
         From one pipeline rank to another in a step, forward and backward, of all ranks together.
     copies : int
         Pipelines, each with a model of its own, that run through the ranks.
-    visits : float
-        How often in a step the schedule turns to a stage (`visits_per_stage`); ZeRO stages 2 and 3 move their share
-        once a visit.
     updates : float
         Weight updates in a step.
 
@@ -111,7 +106,7 @@ def step_traffic(
     each = boundary / plan.tp if scatter or plan.sequence_parallel else boundary
     pipeline = sends * each / plan.pp
     tensor = sends * ring_bytes("all_gather", boundary, plan.tp) / plan.pp if scatter else 0.0
-    listed = step_collectives(scenario, copies=copies, visits=visits, updates=updates)
+    listed = step_collectives(scenario, copies=copies, updates=updates)
     tensor += sum(each.sent_bytes for each in listed if each.group in _IN_LAYERS)
     return StepBytes(pipeline, tensor, sum(each.sent_bytes for each in listed if each.group not in _IN_LAYERS))
 
@@ -119,9 +114,7 @@ def step_traffic(
 _IN_LAYERS = ("tp", "cp", "ep")
 
 
-def step_collectives(
-    scenario: Scenario, *, copies: int = 1, visits: float = 1.0, updates: float = 1.0
-) -> list[StepCollective]:
+def step_collectives(scenario: Scenario, *, copies: int = 1, updates: float = 1.0) -> list[StepCollective]:
     """Every collective of a step but sends between pipeline ranks, as they are priced.
 
     Parameters as of `step_traffic`.
@@ -132,15 +125,14 @@ def step_collectives(
     (norms and routers, some numbers a layer), of the gradient's norm, of the loss that is logged.
     """
     plans = plans_of(scenario)
-    visits = float(zero_visits(scenario.plan.num_chunks, scenario.num_forwards, visits))
     stages = deal_stages(scenario.model, scenario.plan)
     whole = sum((stage.part for stage in stages), ModelPart())
     found = list(_in_layers(scenario, whole))
-    moving = int(plans.moving_stage.item())
-    if moving == 3:
-        found += _at_visits(scenario, plans, whole, visits, copies)
-    else:
-        found += _of_all(scenario, plans, moving, whole, visits, updates, copies)
+    moving, gathers = int(plans.moving_stage.item()), bool(plans.gathers_in_turns)
+    if moving == 3 or gathers:
+        found += _of_blocks(scenario, plans, whole, copies)
+    if moving < 3:
+        found += _of_all(scenario, plans, moving, whole, updates, copies)
     if scenario.plan.outer_zero_stage:
         found += _between_groups(scenario, plans, whole, updates, copies)
     return [each for each in found if each.size > 1 and each.count > 0 and each.nbytes > 0]
@@ -160,21 +152,27 @@ def _in_layers(scenario: Scenario, whole: ModelPart) -> Iterator[StepCollective]
                 yield StepCollective(item.name, item.group, item.kind, size, float(item.nbytes), times)
 
 
-def _at_visits(
-    scenario: Scenario, plans: Plans, whole: ModelPart, visits: float, copies: int
-) -> Iterator[StepCollective]:
-    """Collectives of ZeRO stage 3: block by block, at every visit."""
-    plan, stack = scenario.plan, scenario.stack
+def _turns(scenario: Scenario, plans: Plans) -> float:
+    """How often in a step ZeRO moves what it shards block by block."""
+    return 1.0 if plans.at_visits else float(scenario.num_forwards)
+
+
+def _of_blocks(scenario: Scenario, plans: Plans, whole: ModelPart, copies: int) -> Iterator[StepCollective]:
+    """Collectives of ZeRO stage 3, block by block; in pipelines gradients are summed once a step, by `_of_all`."""
+    plan, stack, visits = scenario.plan, scenario.stack, _turns(scenario, plans)
     pieces, of_gradients = stack.gathers_per_layer, GRADIENT_WIDTH[stack.gradient_precision]
     at_once = pieces if stack.slice_s else 1
     for count, (held, width, again) in zip(whole.counts, visited_blocks(scenario, plans.layouts), strict=True):
         times, gradients = float(count) * visits * copies / plan.pp, held[TRAINED]
         yield from _over_shards("gather weights", "all_gather", held[HELD], width, plans, times * (1 + again), pieces)
-        yield from _over_shards("reduce gradients", "reduce_scatter", gradients, of_gradients, plans, times, at_once)
+        if not plans.gathers_in_turns:
+            yield from _over_shards(
+                "reduce gradients", "reduce_scatter", gradients, of_gradients, plans, times, at_once
+            )
 
 
 def _of_all(
-    scenario: Scenario, plans: Plans, stage: int, whole: ModelPart, visits: float, updates: float, copies: int
+    scenario: Scenario, plans: Plans, stage: int, whole: ModelPart, updates: float, copies: int
 ) -> Iterator[StepCollective]:
     """Collectives of other ZeRO stages: of all that a GPU holds, once an update; stage 2 may reduce more often."""
     share, width = copies / scenario.plan.pp, GRADIENT_WIDTH[scenario.stack.gradient_precision]
@@ -184,9 +182,12 @@ def _of_all(
             size, nbytes = int(np.asarray(group.size).item()) * copies, np.asarray(params * width).item()
             yield StepCollective("reduce gradients", name, "all_reduce", size, nbytes, updates)
         return
-    reductions, together = (visits, 1) if stage == 2 else (updates, copies)  # copies of the model sum theirs once
+    # Copies of the model sum theirs once.
+    reductions, together = (_turns(scenario, plans), 1) if stage == 2 else (updates, copies)
     yield from _over_shards("reduce gradients", "reduce_scatter", held, width, plans, reductions, 1, together)
-    yield from _over_shards("gather weights", "all_gather", held, scenario.training.activation_bytes, plans, updates)
+    if not plans.gathers_in_turns:
+        width = scenario.training.activation_bytes
+        yield from _over_shards("gather weights", "all_gather", held, width, plans, updates)
 
 
 def _over_shards(

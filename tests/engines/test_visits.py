@@ -16,7 +16,6 @@ from sim.engines.tasks import DATA
 from sim.engines.visits import least_at_visits
 from sim.estimate import estimate
 from sim.pricing.zero import VisitSeconds
-from sim.programs import priced_order, program_of
 from sim.schedules import build_order, get_schedule, schedule_names
 from sim.schedules.passes import asks_of, visits_of, visits_per_stage
 from sim.specs import build_scenario
@@ -252,14 +251,3 @@ def test_few_micro_batches_take_no_longer_than_many():
     assert (np.diff(times) > 0).all()
     for batch, seconds in zip((1, 8, 64), (times[0], times[3], times[6]), strict=True):
         assert seconds == pytest.approx(estimate(large(batch, zero_stage=1)).step_time_s, rel=0.02)
-
-
-def test_an_order_that_turns_more_often_moves_more():
-    """Breadth first every chunk is gathered twice a step, interleaved twice for every group of 16 micro-batches."""
-    moved = []
-    for schedule in ("breadth_first", "interleaved"):
-        scenario = large(64, schedule=schedule)
-        order, costs = priced_order(scenario)
-        moved.append(least_at_visits(order, costs.visits).moved.max())
-        assert program_of(scenario, order, costs).costs.visits is not None
-    assert moved[1] == pytest.approx(4 * moved[0])

@@ -259,7 +259,7 @@ def test_collectives_of_a_step(replicate, reshard):
     changes = [f"plan.sharding_group={WORLD // TP // replicate}", f"plan.reshard_after_forward={str(reshard).lower()}"]
     scenario = build_scenario(DATA, changes)
     ours = Counter()
-    for each in step_collectives(scenario, visits=MICRO_BATCHES):
+    for each in step_collectives(scenario):
         assert each.count == int(each.count)
         ours[each.group, each.kind, round(each.nbytes)] += int(each.count)
     theirs, names = recorded(replicate, reshard)
@@ -271,20 +271,32 @@ def test_collectives_of_a_step(replicate, reshard):
 
 
 @pytest.mark.usefixtures("fake_ranks")
-def test_a_pipeline_keeps_what_it_gathered():
-    """Four micro-batches, with weights that stay after a forward: one gather and one reduction a step, as with ZeRO 1."""
+@pytest.mark.parametrize("reshard", [False, True])
+def test_a_pipeline_keeps_what_it_gathered(reshard):
+    """Four micro-batches: one reduction a step, as with ZeRO 1; and one gather where weights stay after a forward.
+
+    Where they are dropped then, a gather a micro-batch, for they stay after a backward; and one before the first of
+    these, which we leave out.
+    """
     mesh = init_device_mesh("cpu", (1, WORLD), mesh_dim_names=("pp", "shards"))
     layers = nn.Sequential(*(nn.Sequential(nn.Linear(H, H, bias=False)) for _ in range(LAYERS)))
     for module in (*layers, layers):
-        fully_shard(module, mesh=mesh["shards"], reshard_after_forward=False)
+        fully_shard(module, mesh=mesh["shards"], reshard_after_forward=reshard)
     example, batch = torch.randn(SIZE, H), torch.randn(4 * SIZE, H)
     stage = PipelineStage(
         layers, 0, 1, torch.device("cpu"), input_args=(example,), output_args=(example,), group=mesh["pp"].get_group()
     )
     with Recorder() as recorder:
         Schedule1F1B(stage, 4, loss_fn=lambda out, _: out.sum()).step(batch, target=batch)
-    assert Counter(kind for _, kind, _ in recorder.seen) == {"all_gather": LAYERS, "reduce_scatter": LAYERS}
-    cut = ["plan.pp=2", "plan.dp=4", "plan.ep=2", "plan.reshard_after_forward=false", "plan.uneven_layers=true"]
-    ours = step_collectives(build_scenario(DATA, cut), visits=4)
-    kinds = ("all_gather", "reduce_scatter")
-    assert [(each.kind, each.count) for each in ours if each.group == "shards"] == [(kind, 1) for kind in kinds[::-1]]
+    gathers = 4 + 1 if reshard else 1
+    assert Counter(kind for _, kind, _ in recorder.seen) == {
+        "all_gather": gathers * LAYERS,
+        "reduce_scatter": LAYERS,
+    }
+    cut = ["plan.pp=2", "plan.dp=4", "plan.ep=2", "plan.uneven_layers=true", "training.global_batch_size=32"]
+    scenario = build_scenario(DATA, [*cut, f"plan.reshard_after_forward={str(reshard).lower()}"])
+    sent = Counter()
+    for each in step_collectives(scenario):
+        if each.group == "shards":
+            sent[each.kind] += each.count * each.nbytes
+    assert sent["reduce_scatter"] == 2 * sent["all_gather"] / (scenario.num_microbatches if reshard else 1)

@@ -196,7 +196,7 @@ def test_groups_that_shard_the_optimizer_among_each_other(changes):
     assert other.optimizer == pytest.approx(one.optimizer / groups)
     assert (other.weights, other.gradients, other.working) == (one.weights, one.gradients, one.working)
     visits = inner.num_microbatches
-    before, after = (step_collectives(each, visits=visits) for each in (inner, outer))
+    before, after = (step_collectives(each) for each in (inner, outer))
     assert [each for each in after if each.group != "between"] == [each for each in before if each.group != "between"]
     between = {each.kind: each for each in after if each.group == "between"}
     shard = sum(each.count / visits * each.nbytes for each in before if each.group == "between")

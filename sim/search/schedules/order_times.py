@@ -75,7 +75,7 @@ class SharedOrder:
         for ranks in self.facts.fullest(self.deal.kind_of_rank):
             peak = (ranks.counts.astype(float) @ of_stages).max(axis=0)
             own = held[:, ranks.kind][..., batch.layout]
-            needed = peak_memory(batch, own, peak, ranks.logits, ranks.versions, self.facts.both_ways).total
+            needed = peak_memory(batch, own, peak, ranks.logits, ranks.versions).total
             fullest = np.maximum(fullest, needed)
         return fullest
 
