@@ -127,6 +127,8 @@ class CellPrices:
     weight_grad_s : a weight gradient by itself; (blocks, ways, cells). [s]
     activation_bytes : kept for the backward; (blocks, ways, cells). [bytes]
     near_s, far_s : a send to a rank of the same NVLink domain, and of another; (ways, cells). [s]
+    waiting_s : what forward, backward and its split halves take more where tokens that could travel beside another
+        micro-batch's computation wait, as forward_s; None: none can. [s]
     working_bytes, logits_bytes, held_logits_bytes, boundary_bytes : those of `sim.work.memory.CutMemory`; (ways,
         cells). [bytes]
     notes : what was extrapolated.
@@ -145,6 +147,7 @@ class CellPrices:
     logits_bytes: Floats
     held_logits_bytes: Floats
     boundary_bytes: Floats
+    waiting_s: tuple[Floats, Floats, Floats] | None = None
     notes: frozenset[str] = frozenset()
 
     @cached_property
@@ -173,6 +176,8 @@ class CellPrices:
         names = [each.name for each in fields(self) if each.type == "Floats"]
         tables: dict[str, Any] = {name: mix(getattr(self, name)) for name in names}
         tables["working_bytes"] = self.working_bytes[full][:, cell]
+        if self.waiting_s is not None:
+            tables["waiting_s"] = tuple(mix(each) for each in self.waiting_s)
         mixed = tuple(ways[place]._replace(recompute="full*") for place in full)
         return replace(self, cells=replace(self.cells, ways=mixed), **tables)
 
@@ -205,7 +210,23 @@ def price_cells(cells: Cells) -> CellPrices:
     for place, each in enumerate(cells.ways):
         if each.offloaded_layers:
             _offload(prices, place, each.offloaded_layers)
-    return replace(prices, notes=frozenset(compute.notes))
+    return replace(prices, waiting_s=_waiting_seconds(prices), notes=frozenset(compute.notes))
+
+
+def _waiting_seconds(prices: CellPrices) -> tuple[Floats, Floats, Floats] | None:
+    """By how much passes are longer beside which no other micro-batch is computed.  [s]"""
+    cells, costs = prices.cells, prices.cells.layouts.costs
+    if not (costs.stack.overlap_experts and costs.model.num_experts):
+        return None
+    quiet = replace(costs, stack=costs.stack.replace(overlap_experts=False))
+    waiting = price_cells.__wrapped__(replace(cells, layouts=replace(cells.layouts, costs=quiet)))
+    tables = zip(
+        (waiting.forward_s, waiting.backward_s, waiting.split_s),
+        (prices.forward_s, prices.backward_s, prices.split_s),
+        strict=True,
+    )
+    forward, backward, split = (more - less for more, less in tables)
+    return forward, backward, split
 
 
 price_one_cell = lru_cache(maxsize=1024)(price_cells.__wrapped__)

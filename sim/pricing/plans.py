@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from sim.arrays import Bools, Ints, Number
+from sim.arrays import Bools, Floats, Ints, Number
 from sim.pricing.cells import CellPrices, Cells, Way, price_one_cell
 from sim.pricing.cost_model import CostModel, cost_model
 from sim.pricing.layouts import Layouts, layout_of
 from sim.specs import ParallelPlan, Scenario
 from sim.specs.plan import LAYERED
 from sim.work.recompute import recompute_word
+from sim.work.routing import passes_alone
 
 
 @dataclass(frozen=True)
@@ -27,20 +28,20 @@ class Plans:
     like : has the options that all plans share: embedding and head as layers, whether weights are gathered again for
         the backward, whether groups that shard weights shard the optimizer's state among each other, and how many
         micro-batches follow each other on a chunk of interleaved pipelines.
-    layered : whether a rank turns to each of its chunks once a step, as schedules in layers do.
+    schedule : of all plans; where it is interleaved, those with one chunk a rank have 1F1B or GPipe.
     optimizer_offload : of all plans; where only memory is asked for, also an array over them.
     """
 
     layouts: Layouts
     prices: CellPrices
     like: ParallelPlan
+    schedule: str
     layout: Ints
     cell: Ints
     way: Ints
     zero_stage: Ints
     num_chunks: Ints
     num_microbatches: Ints
-    layered: Bools
     overlap_p2p: Bools
     overlap_grad_reduce: Bools
     overlap_param_gather: Bools
@@ -73,7 +74,7 @@ class Plans:
     @cached_property
     def at_visits(self) -> Bools:
         """Whether ZeRO moves what belongs to a whole chunk when a rank turns to it."""
-        return np.asarray(self.layered & (self.num_chunks > 1))
+        return np.asarray((self.num_chunks > 1) & (self.schedule in LAYERED))
 
     @cached_property
     def in_turns(self) -> Bools:
@@ -99,6 +100,14 @@ class Plans:
         group = np.maximum(self.pp, self.like.microbatch_group or 1)
         one_go = (self.zero_stage >= 2) & (self.num_chunks > 1) & (self.num_microbatches <= group)
         return (self.moving_stage >= 2) | one_go
+
+    @cached_property
+    def alone(self) -> Floats:
+        """Share of a plan's passes that have no pass of another micro-batch beside them (`sim.work.routing`)."""
+        sizes = self.pp, self.num_chunks, self.num_microbatches, self.like.microbatch_group
+        share = passes_alone(self.schedule, *sizes)
+        whole = np.array([way.recompute.startswith("full") for way in self.prices.cells.ways])
+        return np.asarray(np.where(whole[self.way], 1.0, share))
 
     @cached_property
     def state_is_spread(self) -> Bools:
@@ -132,13 +141,13 @@ def plans_of(scenario: Scenario) -> Plans:
         layouts,
         price_one_cell(Cells(layouts, np.array([float(plan.microbatch_size)]), (way,), plan.sequence_slices)),
         plan,
+        plan.schedule,
         layout=_FIRST,
         cell=_FIRST,
         way=_FIRST,
         zero_stage=np.array([plan.zero_stage]),
         num_chunks=np.array([plan.num_chunks]),
         num_microbatches=np.array([scenario.num_microbatches]),
-        layered=np.array([plan.schedule in LAYERED]),
         overlap_p2p=np.array([stack.overlap_p2p]),
         overlap_grad_reduce=np.array([stack.overlap_grad_reduce]),
         overlap_param_gather=np.array([stack.overlap_param_gather]),

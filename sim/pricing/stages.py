@@ -170,6 +170,9 @@ def price_stages(plans: Plans, deal: Deal, *, by_cause: bool = False, split: boo
     prices, here = plans.prices, (slice(None), slice(None), plans.way, plans.cell)
     chosen = (prices.forward_s, prices.backward_s, prices.split_s) if by_cause else prices.total_s
     tables = [each[here] for each in chosen[: 3 if split else 2]]
+    if prices.waiting_s is not None:
+        more = [each if by_cause else each.sum(axis=1, keepdims=True) for each in prices.waiting_s]
+        tables = [table + plans.alone * each[here] for table, each in zip(tables, more, strict=False)]
     forward, backward = (each.sum(axis=1) for each in tables[:2])
     passes = [forward, backward]
     if split:
@@ -177,12 +180,12 @@ def price_stages(plans: Plans, deal: Deal, *, by_cause: bool = False, split: boo
         passes += [backward + tables[2].sum(axis=1) - weight_grad, weight_grad]
     moved = moved_at_visits(plans, deal.alone)
     if moved is not None and not plans.at_visits.all():
-        more = lengthened_passes(plans, moved, passes)
-        exposed = (more[0], more[1], more[2] + more[3] - more[1])
+        longer = lengthened_passes(plans, moved, passes)
+        exposed = (longer[0], longer[1], longer[2] + longer[3] - longer[1])
         cause = CAUSES.index(Cause.DATA_PARALLEL) if by_cause else 0
         tables = [_plus(table, cause, seconds) for table, seconds in zip(tables, exposed, strict=False)]
         if split:
-            weight_grad = weight_grad + more[3]
+            weight_grad = weight_grad + longer[3]
     tables = [put_together(deal.stage_kinds, each) for each in tables]
     tables[0][:, CAUSES.index(Cause.HOST) if by_cause else 0] += plans.costs.forward_setup_s
     sums = [each.sum(axis=1) if by_cause else each[:, 0] for each in tables]

@@ -38,6 +38,7 @@ from sim.search.plans.layouts import (
 from sim.search.plans.space import base_plan, recompute_fields, recomputes_of, sharding_fields
 from sim.search.schedules.variants import MOST_UNEVEN_CHUNKS
 from sim.specs import ParallelPlan, Scenario
+from sim.specs.plan import LAYERED
 from sim.work.recompute import searched_word
 
 CHOICES = ("recompute", "sequence_parallel", "zero_stage")
@@ -264,13 +265,13 @@ def _batch(
         layouts,
         price_cells(cells),  # cached: plans that differ in their ZeRO stage share cells
         scenario.plan,
+        LAYERED[0],
         layout=layout,
         cell=cell,
         way=all_rows,
         zero_stage=all_rows + zero_stage,
         num_chunks=rows.num_chunks,
         num_microbatches=rows.num_microbatches,
-        layered=all_rows == 0,
         overlap_p2p=(all_rows + stack.overlap_p2p).astype(bool),
         overlap_grad_reduce=(all_rows + stack.overlap_grad_reduce).astype(bool),
         overlap_param_gather=(all_rows + stack.overlap_param_gather).astype(bool),

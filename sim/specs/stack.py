@@ -156,7 +156,9 @@ class StackSpec(Spec):
     weight multiplies is kept too, for the router's gradient. Of gated experts fused_bias_activation says so."""
     overlap_experts: bool = False
     """Tokens go to their experts and back during the computation of another micro-batch (DeepSeek's DualPipe;
-    Megatron-Core's overlap_moe_expert_parallel_comm), instead of while it waits."""
+    Megatron-Core's overlap_moe_expert_parallel_comm), instead of while it waits: under schedules interleaved and
+    dualpipe, and 1f1b without a pipeline, in passes that have another micro-batch beside them; never where whole layers
+    run again."""
     fused_router: bool = False
     """Routers score and choose in fused kernels (Megatron-Core's moe_router_fusion), instead of kernel by kernel in 30
     launches more."""

@@ -78,9 +78,12 @@ def stage_exchanges(scenario: Scenario, stages: tuple[Stage, ...]) -> tuple[Exch
     moving = plans.gathers_in_turns | ((plans.moving_stage >= 2) & ~plans.at_visits)
     moves = moving and max(plan.num_replicas, plan.num_expert_replicas) > 1
     tables = []
-    operations = block_operations(scenario.model, scenario.stack, cut)
+    stack = scenario.stack
+    if plans.alone > 0.5:  # tokens of most passes wait
+        stack = stack.replace(overlap_experts=False)
+    operations = block_operations(scenario.model, stack, cut)
     for of_block, visited in zip(operations, visited_blocks(scenario, layouts), strict=True):
-        (work,) = block_works(of_block, scenario.stack, (cut.recompute,))
+        (work,) = block_works(of_block, stack, (cut.recompute,))
         tables.append(_Table(_nothing))
         _within(tables[-1], work, compute, groups, fabric)
         if moves:

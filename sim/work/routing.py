@@ -132,6 +132,44 @@ def _busiest(routing: Routing, num_experts: int, ep: int, layers: int) -> float:
     return ep * float(dealt.sum(axis=3).mean(axis=1).max(axis=1).mean())
 
 
+def passes_alone(
+    schedule: str, pp: Number, num_chunks: Number, num_microbatches: Number, group: int | None = None
+) -> Number:
+    """Share of forwards and backwards beside which no other micro-batch is computed, averaged over ranks.
+
+    Tokens travel beside another micro-batch's computation where a forward and a backward are run together. Interleaved,
+    a rank's first 2 (p − r − 1) + (v − 1) g + 1 forwards are alone, and as many backwards behind the last forward [1]_;
+    without a pipeline one of each is; 1F1B with one chunk a rank pairs nothing. DualPipe's ranks have 5/4 p of m
+    micro-batches alone, on average [2]_.
+
+    Parameters
+    ----------
+    group : int, optional
+        Micro-batches that follow each other on a chunk. Default: pp.
+
+    .. [1] NVIDIA/Megatron-LM:megatron/core/pipeline_parallel/schedules.py, get_pp_rank_microbatches; combined_1f1b.py.
+    .. [2] deepseek-ai/DualPipe:dualpipe/dualpipe.py, steps 1 to 8.
+    """
+    if schedule in ("dualpipe", "dualpipe_v"):
+        alone = 1.25 * pp / num_microbatches
+    elif schedule in ("1f1b", "interleaved"):
+        alone = ((num_chunks - 1) * (group or pp) + pp) / (num_chunks * num_microbatches)
+        alone = np.where((np.asarray(pp) > 1) & (np.asarray(num_chunks) == 1), 1.0, alone)
+    else:
+        alone = 1.0
+    return np.minimum(alone, 1.0)
+
+
+def share_alone(scenario: Scenario) -> float:
+    """`passes_alone` of a scenario: all, where whole layers run again, which leave no room for another micro-batch.
+
+    NVIDIA/Megatron-LM:megatron/core/transformer/transformer_config.py, overlap_moe_expert_parallel_comm.
+    """
+    plan = scenario.plan
+    sizes = plan.pp, plan.num_chunks, scenario.num_microbatches, plan.microbatch_group
+    return 1.0 if plan.recompute == "full" else float(passes_alone(plan.schedule, *sizes))
+
+
 def assumed(scenario: Scenario) -> Iterator[str]:
     """How unevenly tokens fall on experts, and who waits for them."""
     model, training, stack, ep = scenario.model, scenario.training, scenario.stack, scenario.plan.ep
@@ -145,7 +183,12 @@ def assumed(scenario: Scenario) -> Iterator[str]:
         busiest, dropped = busiest_share(model, routing, ep), dropped_share(model, routing)
         tokens = f"the busiest of {ep} GPUs' experts get {busiest:.2f} times an even share of tokens"
         tokens += f"; {dropped:.1%} of the tokens find their expert full" if dropped else ""
-    travel = "beside another micro-batch's computation" if stack.overlap_experts else "while computation waits"
+    travel = "while computation waits"
+    if stack.overlap_experts:
+        alone = share_alone(scenario)
+        travel += ", for no other micro-batch is computed beside them"
+        if alone < 1:
+            travel = f"beside another micro-batch's computation in {1 - alone:.0%} of passes"
     known = stack.cuda_graphs == "full_iteration" or training.pad_to_capacity
     learns = "; the host learns from the GPU how many come before it launches their multiplies"
     yield f"{tokens}; tokens travel {travel} (stack {stack.name!r}){'' if known else learns}"

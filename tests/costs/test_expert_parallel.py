@@ -3,8 +3,10 @@
 import pytest
 
 from sim.estimate import estimate
+from sim.foreign.exporters import export_scenario
 from sim.simulate import simulate
 from sim.specs import build_scenario
+from sim.work.routing import share_alone
 from sim.work.sums import total_params
 
 MODEL = {
@@ -15,13 +17,13 @@ MODEL = {
 }  # fmt: skip
 
 
-def scenario(*, model=None, stack=None, cluster="superpod-h100", **plan):
+def scenario(*, model=None, stack=None, cluster="superpod-h100", sequences=256, **plan):
     return build_scenario(
         {
             "model": MODEL | (model or {}), "cluster": cluster, "profile": "h100",
             "stack": {"preset": "megatron-core", **(stack or {})},
             "plan": {"microbatch_size": 1, **plan},
-            "training": {"global_batch_size": 256, "sequence_length": 4096, "precision": "bf16"},
+            "training": {"global_batch_size": sequences, "sequence_length": 4096, "precision": "bf16"},
         }
     )  # fmt: skip
 
@@ -85,6 +87,33 @@ def test_the_published_pair_of_overlapped_experts():
     assert plain / beside - 1 == pytest.approx(19.7 / 17.6 - 1, rel=1 / 3)
     assert plain == pytest.approx(19.7, rel=0.12)
     assert beside == pytest.approx(17.6, rel=0.12)
+
+
+@pytest.mark.parametrize(
+    ("plan", "sequences", "alone"),
+    [
+        ({"dp": 64, "ep": 32}, 64, 1.0),
+        ({"dp": 64, "ep": 32}, 256, 1 / 4),
+        ({"dp": 64, "ep": 32, "recompute": "full"}, 256, 1.0),
+        ({"dp": 32, "ep": 32, "pp": 2}, 256, 1.0),
+        ({"dp": 32, "ep": 32, "pp": 2, "schedule": "interleaved", "num_chunks": 2}, 256, 2 / 8),
+    ],
+)
+def test_tokens_need_another_micro_batch_beside_them(plan, sequences, alone):
+    """Megatron-Core pairs forwards and backwards of micro-batches, but for a pipeline's first and last ones."""
+    launches = dict.fromkeys(("kernel_launch", "backward_launch", "collective_launch"), "2 us")
+
+    def exposed(beside):
+        stack = {**launches, "overlap_experts": beside}
+        asked = scenario(**plan, stack=stack, sequences=sequences)
+        return asked, estimate(asked).breakdown.seconds["expert_parallel_comm"]
+
+    asked, beside = exposed(True)
+    waits = exposed(False)[1]
+    assert share_alone(asked) == pytest.approx(alone)
+    assert beside == pytest.approx(waits) if alone == 1 else alone * waits < beside < waits
+    exported = export_scenario(asked, "megatron-lm").text
+    assert ("--overlap-moe-expert-parallel-comm" in exported) == (alone < 1)
 
 
 def test_overlap_hides_no_more_than_there_is():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from sim.foreign.exporters.account import exporter_table
 from sim.foreign.exporters.megatron_model import KIND
 from sim.foreign.exporters.options import Options
+from sim.work.routing import share_alone
 
 
 def say_stack(options: Options) -> None:
@@ -98,10 +99,10 @@ def _dispatch(options: Options) -> None:
             options.say(f"moe-{stack.expert_dispatcher}-num-sms", stack.dispatcher_sms, field="stack.dispatcher_sms")
     if not stack.overlap_experts:
         return
+    if plan.ep == 1 or share_alone(scenario) == 1.0:
+        account.leave("stack.overlap_experts", "this plan has no micro-batch beside which tokens could travel")
+        return
     lacks = {
-        "without expert parallelism": plan.ep == 1,
-        "with whole layers recomputed": plan.recompute == "full",
-        "in a pipeline that is not interleaved": plan.pp > 1 and plan.num_chunks == 1,
         "in fp32": scenario.training.precision == "fp32",
         "beside multi-token prediction without a pipeline": scenario.model.num_mtp_layers > 0 and plan.pp == 1,
         "beside several modules of multi-token prediction": scenario.model.num_mtp_layers > 1,

@@ -29,7 +29,7 @@ from sim.pricing.ranks import RankSeconds, once_a_step, tied_reduction
 from sim.pricing.replicas import params_of
 from sim.pricing.stages import near_and_far, price_stages
 from sim.search.plans.columns import OVERLAPS, SCHEDULES, Category, Columns
-from sim.search.plans.space import Space
+from sim.search.plans.space import Space, base_plan
 from sim.specs import Scenario
 from sim.work.recompute import searched_word
 
@@ -183,14 +183,14 @@ class Rows:
         self.batch = Plans(
             layouts,
             prices,
-            scenario.plan,
+            base_plan(scenario),
+            "interleaved",
             layout=columns.layout[_ROWS],
             cell=cell[_ROWS],
             way=flag[_ROWS] * self._again + (np.arange(self._again)[:, np.newaxis] if again is None else again),
             zero_stage=none,
             num_chunks=columns.num_chunks[_ROWS],
             num_microbatches=count[_ROWS],
-            layered=off,
             overlap_p2p=off,
             overlap_grad_reduce=off,
             overlap_param_gather=off,

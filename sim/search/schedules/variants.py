@@ -125,7 +125,8 @@ class Variant:
         return Plans(
             layouts,
             price_cells(cells),
-            space.scenario.plan,
+            base_plan(space.scenario),
+            self.schedule.name,
             layout=columns.layout[row],
             cell=cell[row],
             way=of_category(
@@ -134,7 +135,6 @@ class Variant:
             zero_stage=of_category([each.zero_stage for each in space.categories]),
             num_chunks=columns.num_chunks[row],
             num_microbatches=self.num_microbatches[row],
-            layered=np.full(len(row), self.schedule.name in LAYERED),
             overlap_p2p=overlaps[0][category],
             overlap_grad_reduce=overlaps[1][category],
             overlap_param_gather=overlaps[2][category],
