@@ -81,7 +81,7 @@ def break_down(timeline: Timeline) -> Breakdown:
         "tensor_parallel_comm": busy[Cause.TENSOR_PARALLEL],
         "context_parallel_comm": busy[Cause.CONTEXT_PARALLEL],
         "expert_parallel_comm": busy[Cause.EXPERT_PARALLEL],
-        "pipeline_comm": sends,
+        "pipeline_comm": sends + busy[Cause.PIPELINE],
         "pipeline_bubble": 0.0,
         "stage_imbalance": 0.0,
         "data_parallel_comm": busy[Cause.DATA_PARALLEL] + exposed + at_visits,

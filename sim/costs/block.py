@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from sim.arrays import Number
-from sim.costs.collectives import COLLECTIVES, Fabric, all_to_all
+from sim.costs.collectives import COLLECTIVES, Fabric, all_to_all, all_to_all_bytes
 from sim.costs.compute import ComputeModel
 from sim.network.placement import Group
 from sim.work.operations import BlockWork, Cause, Collective, Phase
@@ -30,6 +30,7 @@ class BlockCosts:
     at_peak : what the executed FLOPs of forward and backward, recomputation aside, would take at the GPU's peak.
     weight_grad : the weight gradient, for schedules that split the backward.
     split : what the two halves of a backward take more than the whole, each by itself.
+    card : what collectives of forward and backward put on a network card, at its best rate, compute beside them or not.
     """
 
     forward: dict[Cause, Number]
@@ -37,6 +38,7 @@ class BlockCosts:
     at_peak: dict[Cause, Number]
     weight_grad: Number
     split: dict[Cause, Number]
+    card: tuple[Number, Number]
 
     @property
     def forward_s(self) -> Number:
@@ -86,6 +88,7 @@ def block_costs(works: Sequence[BlockWork], compute: ComputeModel, groups: Group
         compute.host_time((work.forward,), talk),
         _after_sync(work.forward, compute, groups, fabric, talk),
         ~talk["tp"] & (not work.forward.waits),
+        tuple(_card_seconds(each, groups, fabric) for each in (work.forward, work.input_grad + work.weight_grad)),
     )
     keys = [_again(each) for each in works]  # a layer without experts runs the same again, whatever of experts is named
     distinct = dict(zip(keys, works, strict=True))
@@ -95,7 +98,8 @@ def block_costs(works: Sequence[BlockWork], compute: ComputeModel, groups: Group
         if again is not None:
             _add_collectives(again, each.recompute, groups, fabric)
             _add_waiting_tokens(again, each.recompute, groups, fabric)
-        priced[key] = passes.with_recomputation(each.recompute, again, compute, talk)
+        card = 0.0 if again is None else _card_seconds(each.recompute, groups, fabric)
+        priced[key] = passes.with_recomputation(each.recompute, again, compute, talk, card)
     return [priced[key] for key in keys]
 
 
@@ -124,6 +128,7 @@ class _Passes:
     launches : of the forward's kernels and collectives.
     synced : what the GPU waits at least for the number of tokens.
     ahead : whether launches of the gradients run ahead while the GPU computes again.
+    card : what forward and gradients put on a network card.
     """
 
     forward: dict[Cause, Number]
@@ -134,11 +139,17 @@ class _Passes:
     launches: Number
     synced: Number
     ahead: Number
+    card: tuple[Number, ...]
 
     def with_recomputation(
-        self, phase: Phase, again: dict[Cause, Number] | None, compute: ComputeModel, talk: dict[str, Any]
+        self,
+        phase: Phase,
+        again: dict[Cause, Number] | None,
+        compute: ComputeModel,
+        talk: dict[str, Any],
+        card: Number,
     ) -> BlockCosts:
-        """Return the block's costs where a phase runs again that takes so long; None: the forward."""
+        """Return the block's costs where a phase runs again that takes so long, on a card too; None: the forward."""
         first = _waiting(self.forward, np.maximum(self.launches - sum(self.forward.values()), self.synced))
         host, synced = self.launches, self.synced
         if again is not None:
@@ -154,7 +165,8 @@ class _Passes:
         )
         more = _sum(_sum(half, self.weights), whole, -1.0)
         split: dict[Cause, Number] = {cause: more.get(cause, 0.0) for cause in (Cause.HOST, Cause.TENSOR_PARALLEL)}
-        return BlockCosts(first, whole, self.at_peak, sum(self.weights.values()), split)
+        cards = self.card[0], self.card[1] + (self.card[0] if again is None else card)
+        return BlockCosts(first, whole, self.at_peak, sum(self.weights.values()), split, cards)
 
 
 def _sum(one: dict[Cause, Number], other: dict[Cause, Number], sign: float = 1.0) -> dict[Cause, Number]:
@@ -212,6 +224,21 @@ def total_time(items: Iterable[Collective], group: Group, fabric: Fabric) -> Num
             seconds = seconds + all_to_all(item.nbytes, group, fabric, item.copies, item.limit, item.pace)
         else:
             seconds = seconds + COLLECTIVES[item.kind](item.nbytes, group, fabric)
+    return seconds
+
+
+def _card_seconds(phase: Phase, groups: Groups, fabric: Fabric) -> Number:
+    """What collectives of a phase between NVLink domains put on a card, at the best rate that it reaches.  [s]"""
+    seconds: Number = 0.0
+    for name, group in groups.items():
+        if not np.any(np.asarray(group.num_domains) > 1):
+            continue
+        for item in chosen(phase, name):
+            if item.kind == "all_to_all":
+                sent = all_to_all_bytes(item.nbytes, group, item.copies, item.limit)[1]
+                seconds = seconds + sent / (fabric.best_share * fabric.network_bytes_per_s)
+            else:
+                seconds = seconds + total_time((item,), group, fabric) * fabric.card_occupied(group)
     return seconds
 
 

@@ -71,6 +71,15 @@ class Fabric:
         fitted = self._fitted(group) if own is None else own
         return self.of_card(fitted, group.card_share) * self.network_bytes_per_s
 
+    def card_occupied(self, group: Group) -> Number:
+        """Share of its card's best rate that a collective of a group between domains takes; 0 within a domain."""
+        fitted = self.of_card(self._fitted(group), group.card_share) / self.best_share
+        return fitted * (np.asarray(group.num_domains) > 1)
+
+    def card_occupied_by_sends(self, card_share: Number) -> Number:
+        """Share of its card's best rate that a send to another domain takes."""
+        return self.of_card(self.network.p2p_efficiency, card_share) / self.best_share
+
     def _fitted(self, group: Group) -> Number:
         return self.network.in_training(group.shares_network)
 
@@ -315,20 +324,28 @@ def all_to_all(
     """
     fabric = fabric.of_operation("all_to_all")
     n, domains, members = group.size, np.asarray(group.num_domains, dtype=float), group.per_domain
-    away = nbytes * (n - members) / n
-    sent = away if copies == 1 else away / copies * different(domains, copies, limit)
-    own_domain, handed_on = nbytes * (members - 1) / n, 0.0
-    if copies > 1:
-        ranks = nbytes / copies / n * different(np.asarray(n, dtype=float), copies, limit)  # to every rank
-        own_domain, handed_on = ranks * (members - 1), ranks * (n - members) * (members - 1) / members
-    inside = _transfer(own_domain + handed_on, fabric.inside_domain(group), fabric.nvlink)
+    near, sent = all_to_all_bytes(nbytes, group, copies, limit)
+    inside = _transfer(near, fabric.inside_domain(group), fabric.nvlink)
     if pace is not None:
-        inside = np.maximum(inside, (own_domain + handed_on) / pace)
+        inside = np.maximum(inside, near / pace)
     card = fabric.between_domains(group) / members if copies == 1 else fabric.of_dispatcher(group)
     outside = _transfer(sent, card, fabric.network)
     base = np.where(domains > 1, fabric.network.base_latency_s, fabric.nvlink.base_latency_s)
     latency = base + fabric.nvlink.hop_latency_s + (domains > 1) * fabric.network.hop_latency_s
     return np.where(n > 1, np.where(domains > 1, np.maximum(inside, outside), inside) + latency, 0.0)
+
+
+def all_to_all_bytes(
+    nbytes: Number, group: Group, copies: int = 1, limit: tuple[int, int] = (1, 1)
+) -> tuple[Number, Number]:
+    """What each rank sends in an all-to-all over NVLink, and over its card; parameters as of `all_to_all`.  [bytes]"""
+    n, domains, members = group.size, np.asarray(group.num_domains, dtype=float), group.per_domain
+    away, near = nbytes * (n - members) / n, nbytes * (members - 1) / n
+    if copies == 1:
+        return near, away
+    ranks = nbytes / copies / n * different(np.asarray(n, dtype=float), copies, limit)  # to every rank
+    handed_on = ranks * (n - members) * (members - 1) / members
+    return ranks * (members - 1) + handed_on, away / copies * different(domains, copies, limit)
 
 
 COLLECTIVES = {"all_reduce": all_reduce, "all_gather": all_gather, "reduce_scatter": reduce_scatter}

@@ -125,6 +125,8 @@ class CellPrices:
     split_s : what the halves of a backward, each by itself, take more than the whole; likewise. [s]
     at_peak_s : what FLOPs take at the GPU's peak; likewise. [s]
     weight_grad_s : a weight gradient by itself; (blocks, ways, cells). [s]
+    card_s : what collectives of forward and backward put on a network card, at the best rate that it reaches; (2,
+        blocks, ways, cells). [s]
     activation_bytes : kept for the backward; (blocks, ways, cells). [bytes]
     near_s, far_s : a send to a rank of the same NVLink domain, and of another; (ways, cells). [s]
     waiting_s : what forward, backward and its split halves take more where tokens that could travel beside another
@@ -140,6 +142,7 @@ class CellPrices:
     split_s: Floats
     at_peak_s: Floats
     weight_grad_s: Floats
+    card_s: Floats
     activation_bytes: Floats
     near_s: Floats
     far_s: Floats
@@ -187,8 +190,9 @@ def price_cells(cells: Cells) -> CellPrices:
     """Price cells in all of their ways; the last few tables are cached."""
     costs, shape = cells.layouts.costs, (len(cells.ways), len(cells))
     model, compute, blocks = costs.model, costs.noting(), len(blocks_of(costs.model))
-    of_causes, of_blocks = np.zeros((4, blocks, len(CAUSES), *shape)), np.zeros((2, blocks, *shape))
-    prices = CellPrices(cells, *of_causes, *of_blocks, *np.zeros((6, *shape)))
+    forward, backward, split, at_peak = np.zeros((4, blocks, len(CAUSES), *shape))
+    weights, kept, *card = np.zeros((4, blocks, *shape))
+    prices = CellPrices(cells, forward, backward, split, at_peak, weights, np.stack(card), kept, *np.zeros((6, *shape)))
     for overlap_tp, sequence_parallel in dict.fromkeys(way[:2] for way in cells.ways):
         stack, cut = costs.stack_with(overlap_tp), cells.cut(sequence_parallel)
         ways = [place for place, way in enumerate(cells.ways) if way[:2] == (overlap_tp, sequence_parallel)]
@@ -257,6 +261,8 @@ def _add(prices: CellPrices, place: tuple[int, int], costs: BlockCosts, share: f
         for cause, each in seconds.items():
             table[block, CAUSES.index(cause), way] += share * each
     prices.weight_grad_s[place] += share * costs.weight_grad
+    for direction, occupied in enumerate(costs.card):
+        prices.card_s[(direction, *place)] += share * occupied
 
 
 def _offload(prices: CellPrices, way: int, layers: int) -> None:

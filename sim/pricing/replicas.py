@@ -84,17 +84,29 @@ def summed_over(
     return seconds
 
 
-def reduced_to_shards(params: Floats, width: Number, layouts: Layouts, fabric: Fabric, pieces: int = 1) -> Number:
+def reduced_to_shards(
+    params: Floats,
+    width: Number,
+    layouts: Layouts,
+    fabric: Fabric,
+    pieces: int = 1,
+    of: Callable[[Collective], Collective] = lambda collective: collective,
+) -> Number:
     """Time until every GPU has the sum of its shard's gradients: within sharding groups, then between them.  [s]
 
-    Parameters are those of `summed_over`.
+    Parameters are those of `summed_over`; `of` makes another function of each collective, such as `on_card`.
     """
-    seconds = summed_over(reduce_scatter, params, width, layouts.sharding, fabric, pieces)
+    seconds = summed_over(of(reduce_scatter), params, width, layouts.sharding, fabric, pieces)
     between = layouts.between_shards
     if between is not None:
         shards = np.stack([each / group.size for each, group in zip(params, layouts.sharding, strict=True)])
-        seconds = seconds + summed_over(all_reduce, shards, width, (between, between), fabric, pieces)
+        seconds = seconds + summed_over(of(all_reduce), shards, width, (between, between), fabric, pieces)
     return seconds
+
+
+def on_card(collective: Collective) -> Collective:
+    """Return what a collective puts on a network card, at the best rate that it reaches.  [s]"""
+    return lambda nbytes, group, fabric: collective(nbytes, group, fabric) * fabric.card_occupied(group)
 
 
 def between_groups(collective: Collective, params: Floats, width: Number, layouts: Layouts, fabric: Fabric) -> Number:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,7 +17,7 @@ from sim.pricing.replicas import HELD, params_of
 from sim.pricing.zero import VisitSeconds, lengthened_passes, moved_at_visits, price_visits
 from sim.specs import Scenario
 from sim.work.operations import Cause
-from sim.work.stages import Stage
+from sim.work.stages import EMBEDDING, HEAD, Stage
 
 _NONE = np.empty(0)
 
@@ -178,9 +179,11 @@ def price_stages(plans: Plans, deal: Deal, *, by_cause: bool = False, split: boo
     if split:
         weight_grad = prices.weight_grad_s[plans.of_blocks]
         passes += [backward + tables[2].sum(axis=1) - weight_grad, weight_grad]
+    card = prices.card_s[(slice(None), *plans.of_blocks)]
     moved = moved_at_visits(plans, deal.alone)
     if moved is not None and not plans.at_visits.all():
-        longer = lengthened_passes(plans, moved, passes)
+        longer = lengthened_passes(plans, moved, passes, (card[0], card[1]))
+        card = card + moved.on_card * ~plans.at_visits
         exposed = (longer[0], longer[1], longer[2] + longer[3] - longer[1])
         cause = CAUSES.index(Cause.DATA_PARALLEL) if by_cause else 0
         tables = [_plus(table, cause, seconds) for table, seconds in zip(tables, exposed, strict=False)]
@@ -189,6 +192,11 @@ def price_stages(plans: Plans, deal: Deal, *, by_cause: bool = False, split: boo
     tables = [put_together(deal.stage_kinds, each) for each in tables]
     tables[0][:, CAUSES.index(Cause.HOST) if by_cause else 0] += plans.costs.forward_setup_s
     sums = [each.sum(axis=1) if by_cause else each[:, 0] for each in tables]
+    if np.any(plans.overlap_p2p & (plans.pp > 1)):
+        waits = _card_waits(plans, deal, card, sums)
+        cause = CAUSES.index(Cause.PIPELINE) if by_cause else 0
+        tables = [_plus(table, cause, more) for table, more in zip(tables, waits, strict=False)]
+        sums = [seconds + more for seconds, more in zip(sums, waits, strict=False)]
     weights = put_together(deal.stage_kinds, weight_grad) if split else _NONE
     inputs = sums[1] + sums[2] - weights if split else sums[1]
     of_forward, of_backward, *halves = (_by_cause(each) for each in tables)
@@ -201,6 +209,22 @@ def price_stages(plans: Plans, deal: Deal, *, by_cause: bool = False, split: boo
         weight_grad_s=weights,
         visits=price_visits(plans, moved, deal.stage_kinds, (*sums[:2], inputs)),
     )
+
+
+def _card_waits(plans: Plans, deal: Deal, card: Floats, passes: Sequence[KindPlanFloats]) -> list[KindPlanFloats]:
+    """What passes of kinds of stages wait for network cards that sends share with all else that moves.  [s]
+
+    Sends beside compute still need the card for as long as they take: in the steady state of a pipeline no pass is
+    shorter than all that its GPUs put on their cards. A stage sends forward unless it has the head, and backward unless
+    it has the embedding.
+    """
+    there = plans.overlap_p2p & plans.layouts.all_hops_leave[plans.layout]
+    occupied = plans.costs.fabric.card_occupied_by_sends(plans.layouts.send_share[plans.layout])
+    far = near_and_far(plans)[1] * there * occupied
+    sends = [np.stack([far * (parts[place] == 0) for parts in deal.stage_kinds]) for place in (HEAD, EMBEDDING)]
+    busy = [put_together(deal.stage_kinds, each) + send for each, send in zip(card, sends, strict=True)]
+    waits = [np.maximum(taken - each, 0.0) * (sent > 0) for taken, each, sent in zip(busy, passes, sends, strict=False)]
+    return [*waits, np.zeros_like(waits[0])][: len(passes)]
 
 
 def _plus(seconds: Floats, cause: int, more: Floats) -> Floats:

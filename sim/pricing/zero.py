@@ -21,7 +21,7 @@ from sim.pricing.cost_model import CostModel
 from sim.pricing.deal import counts_of, put_together
 from sim.pricing.layouts import Layouts
 from sim.pricing.plans import Plans
-from sim.pricing.replicas import HELD, TRAINED, params_of, reduced_to_shards, summed_over
+from sim.pricing.replicas import HELD, TRAINED, on_card, params_of, reduced_to_shards, summed_over
 from sim.specs import ModelSpec, Scenario, StackSpec
 from sim.specs.plan import LAYERED
 from sim.work.optimizer import GRADIENT_WIDTH
@@ -36,6 +36,7 @@ class Moved(NamedTuple):
     weight_bytes, gradient_bytes : of the whole block. [bytes]
     gather_s, regather_s : gathering its weights for the forward, and for the backward. [s]
     reduce_s : reducing its gradients. A sharded gradient is accumulated on its shard only, so every visit reduces. [s]
+    on_card : what all of it puts on a network card, forward and backward, at the best rate; (2, blocks, plans). [s]
     """
 
     weight_bytes: BlockPlanFloats
@@ -43,6 +44,7 @@ class Moved(NamedTuple):
     gather_s: BlockPlanFloats
     regather_s: BlockPlanFloats
     reduce_s: BlockPlanFloats
+    on_card: BlockPlanFloats
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,21 +106,25 @@ def moved_at_visits(plans: Plans, alone: Number) -> Moved | None:
     replicas = layouts.data.size * layouts.expert_data.size
     if not ((zero >= 2) | in_turns).any() or not (replicas > 1).any():
         return None
-    weights, gradients, gather, reduce = _of_blocks(layouts, alone)[:, :, layout]
+    weights, gradients, gather, reduce, *card = _of_blocks(layouts, alone)[:, :, layout]
     if plans.like.outer_zero_stage:  # sharding groups sum gradients once a step
         reduce = np.where(zero == 3, _of_blocks(layouts.without_sums_between, alone)[3][:, layout], reduce)
-    gather, model = gather * ((zero == 3) | in_turns), plans.costs.model
+    gathers, model = (zero == 3) | in_turns, plans.costs.model
     blocks, over_blocks = blocks_of(model), (-1, *[1] * (gather.ndim - 1))
     again = np.array([gathered_again(part) for part in blocks]).reshape(over_blocks) * plans.like.reshard_after_forward
     after = np.array([gathered_after_recompute(part, model, plans.costs.stack) for part in blocks])
     if after.any():
         full = np.array([way.recompute == "full" for way in plans.prices.cells.ways])[plans.way]
         again = again + after.reshape(over_blocks) * full
-    return Moved(weights, gradients, gather, gather * again * ~in_turns, reduce * (zero >= 2))
+    again, reduces = gathers * ~in_turns * again, zero >= 2
+    on_card = np.stack(np.broadcast_arrays(card[0] * gathers, card[0] * again + card[1] * reduces))
+    return Moved(weights, gradients, gather * gathers, gather * again, reduce * reduces, on_card)
 
 
 def _of_blocks(layouts: Layouts, alone: Number) -> Floats:
-    """Bytes of weights and gradients, and seconds of a gather and a reduction, of every block; (4, blocks, layouts)."""
+    """Bytes of weights and gradients, and seconds of a gather and a reduction, and of these on a card, of every block;
+    (6, blocks, layouts).
+    """
     if np.all(alone) or not np.any(alone):
         return _of_blocks_sharing(layouts, bool(np.any(alone)))
     return np.where(alone, _of_blocks_sharing(layouts, True), _of_blocks_sharing(layouts, False))
@@ -131,7 +137,14 @@ def _of_blocks_sharing(layouts: Layouts, alone: bool) -> Floats:
     width = np.array(gathered_widths(costs), dtype=float)[:, np.newaxis]
     weights = params[HELD].sum(axis=0) * width
     gradients = params[TRAINED].sum(axis=0) * GRADIENT_WIDTH[costs.stack.gradient_precision]
-    return np.stack([weights, gradients, *visit_seconds(layouts, params, width)])
+    return np.stack([weights, gradients, *visit_seconds(layouts, params, width), *_on_cards(layouts, params, width)])
+
+
+def _on_cards(layouts: Layouts, params: Floats, gathered_width: Number) -> tuple[Number, Number]:
+    """What gathering blocks' weights and reducing their gradients puts on a card, at the best rate.  [s]"""
+    costs, width = layouts.costs, GRADIENT_WIDTH[layouts.costs.stack.gradient_precision]
+    gather = summed_over(on_card(all_gather), params[HELD], gathered_width, layouts.sharding, costs.fabric)
+    return gather, reduced_to_shards(params[TRAINED], width, layouts, costs.fabric, of=on_card)
 
 
 def gathered_widths(costs: CostModel) -> list[int]:
@@ -217,21 +230,28 @@ def visit_seconds(layouts: Layouts, params: Floats, gathered_width: Number) -> t
 
 
 def lengthened_passes(
-    plans: Plans, moved: Moved, passes: Sequence[BlockPlanFloats]
+    plans: Plans, moved: Moved, passes: Sequence[BlockPlanFloats], card: Sequence[BlockPlanFloats]
 ) -> tuple[BlockPlanFloats, BlockPlanFloats, BlockPlanFloats, BlockPlanFloats]:
     """What moves with a micro-batch adds to forward, backward, input and weight gradient of every block.  [s]
 
     What compute does not hide of what overlaps it is exposed. Gathers are hidden by the layer before, which takes one
-    to be gathered ahead.
+    to be gathered ahead. A card carries what the pass's own collectives and ZeRO's put on it together.
 
     Parameters
     ----------
     passes : arrays over blocks and plans
         The four passes; the last two only where they are asked for. [s]
+    card : arrays over blocks and plans
+        What collectives of forward and backward put on a card. [s]
     """
-    here, ahead = ~plans.at_visits, np.asarray(plans.overlap_param_gather)
+    here, ahead, passes = ~plans.at_visits, np.asarray(plans.overlap_param_gather), list(passes)
     group, nothing = plans.layouts.data.take(plans.layout), np.zeros(1)
     gather, regather, reduce = (each * here for each in (moved.gather_s, moved.regather_s, moved.reduce_s))
+    # A pass hides as much as the card has room for; weight gradients have no collectives of their own.
+    for place, way in ((0, 0), (1, 1), (2, 1))[: len(passes)]:
+        moving, on_card = (gather, regather + reduce)[way], moved.on_card[way]
+        room = np.maximum(passes[place] - card[way], 0.0) * moving / np.maximum(on_card, 1e-30)
+        passes[place] = np.where(on_card > 0, np.minimum(passes[place], room), passes[place])
 
     def exposed(gathering: Number, reducing: Number, compute: Number) -> BlockPlanFloats:
         hidden = gathering * ahead + reducing * plans.overlap_grad_reduce

@@ -14,7 +14,7 @@ import numpy as np
 
 from sim.arrays import Floats
 from sim.costs.block import block_costs, chosen, total_time
-from sim.costs.collectives import Fabric
+from sim.costs.collectives import Fabric, all_to_all_bytes
 from sim.costs.compute import ComputeModel
 from sim.network.placement import Group, layer_groups
 from sim.pricing.cost_model import cost_model, cut_of
@@ -43,7 +43,8 @@ class Exchange:
     beside : whether compute goes on meanwhile; else it waits.
     seconds : with the machine to themselves. [s]
     nbytes : that each member sends. [bytes]
-    between_bytes : of these, those that go from one sharding group to another. [bytes]
+    between_bytes : of these, those that go from one sharding group to another; of tokens those that leave an NVLink
+        domain. [bytes]
     budget : compute that may hide them. [s]
     hidden_share : of their time within the budget, the share that is really hidden.
     """
@@ -109,14 +110,11 @@ def _add(
     table: _Table,
     key: tuple[str, bool],
     row: int,
-    seconds: float,
-    nbytes: float,
+    moved: tuple[float, float, float, float],
     budget: float = 0.0,
-    buffers: float = 0.0,
-    between: float = 0.0,
 ) -> None:
-    if seconds > 0:
-        table[key][row] += seconds, nbytes, between, buffers, budget
+    if moved[0] > 0:
+        table[key][row] += *moved, budget
 
 
 def _hidden_s(
@@ -140,16 +138,16 @@ def _within(table: _Table, work: BlockWork, compute: ComputeModel, groups: dict[
     for row, phase in phases:
         context = chosen(phase, "cp")
         for group in ("tp", "ep"):
-            _add(table, (group, False), row, *_moved(chosen(phase, group, overlapped=False), groups[group], fabric))
+            _add(table, (group, False), row, _moved(chosen(phase, group, overlapped=False), groups[group], fabric))
         beside = any(item.overlapped for item in context)
         budget = 0.0
         if beside:
             budget = float(compute.phase_time(phase).get(Cause.ATTENTION, 0.0)) * (1.0 - 1.0 / groups["cp"].size)
-        _add(table, ("cp", beside), row, *_moved(context, groups["cp"], fabric), budget)
+        _add(table, ("cp", beside), row, _moved(context, groups["cp"], fabric), budget)
     hidden = chosen(work.input_grad, "tp", overlapped=True)
     if hidden:
         beside_it = _compute_s(work.weight_grad, compute) + _compute_s(work.input_grad, compute, Cause.MATMUL)
-        _add(table, ("tp", True), INPUT_GRAD, *_moved(hidden, groups["tp"], fabric), beside_it)
+        _add(table, ("tp", True), INPUT_GRAD, _moved(hidden, groups["tp"], fabric), beside_it)
     # Tokens on their way beside computation share a pass's, forward, recomputed, or both gradients'.
     passes = (
         (FORWARD, (work.forward,)),
@@ -159,17 +157,24 @@ def _within(table: _Table, work: BlockWork, compute: ComputeModel, groups: dict[
     for row, together in passes:
         tokens = [item for phase in together for item in chosen(phase, "ep", overlapped=True)]
         budget = sum(_compute_s(phase, compute) for phase in together)
-        _add(table, ("ep", True), row, *_moved(tokens, groups["ep"], fabric), budget)
+        _add(table, ("ep", True), row, _moved(tokens, groups["ep"], fabric), budget)
 
 
 def _compute_s(phase: Phase, compute: ComputeModel, only: Cause | None = None) -> float:
     return float(sum(s for cause, s in compute.phase_time(phase).items() if only in (None, cause)))
 
 
-def _moved(items: Sequence[Collective], group: Group, fabric: Fabric) -> tuple[float, float]:
-    """(seconds, bytes that each member sends) of collectives one after the other."""
-    nbytes = sum(float(ring_bytes(item.kind, item.nbytes, group.size)) for item in items)
-    return float(total_time(items, group, fabric)), nbytes
+def _moved(items: Sequence[Collective], group: Group, fabric: Fabric) -> tuple[float, float, float, float]:
+    """Collectives in a row: seconds, bytes that each member sends, of these tokens over its card, buffers."""
+    nbytes, far, buffers = 0.0, 0.0, 0.0
+    for item in items:
+        if item.kind == "all_to_all":
+            inside, outside = all_to_all_bytes(item.nbytes, group, item.copies, item.limit)
+            nbytes, far = nbytes + float(inside + outside), far + float(outside)
+            buffers += float(item.nbytes)
+        else:
+            nbytes += float(ring_bytes(item.kind, item.nbytes, group.size))
+    return float(total_time(items, group, fabric)), nbytes, far, buffers
 
 
 def _zero(
@@ -190,14 +195,14 @@ def _zero(
         buffers = block.held[HELD].sum().item() * block.width
         for row, times, budget in zip((FORWARD, INPUT_GRAD), (1.0, block.regathers), budgets, strict=True):
             if times:
-                _add(table, ("dp", ahead), row, gather.item() * times, weights * times, budget, buffers * times)
+                _add(table, ("dp", ahead), row, (gather.item() * times, weights * times, 0.0, buffers * times), budget)
     if reduces:
         # Where the gather runs beside the same backward its budget is the gather's, and is there already.
         beside_gather = plan.zero_stage == 3 and block.regathers and ahead == stack.overlap_grad_reduce
         budget = 0.0 if beside_gather else budgets[1]
         buffers = block.held[TRAINED].sum().item() * GRADIENT_WIDTH[stack.gradient_precision]
         key = ("dp", stack.overlap_grad_reduce)
-        _add(table, key, INPUT_GRAD, reduce.item(), gradients, budget, buffers, between)
+        _add(table, key, INPUT_GRAD, (reduce.item(), gradients, between, buffers), budget)
 
 
 def _sent_at_visits(block: VisitedBlock, layouts: Layouts) -> tuple[float, float, float]:

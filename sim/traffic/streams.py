@@ -211,7 +211,7 @@ def _of_group(wires: Wires, group: str, gpus: IntArray, nbytes: float, between: 
     """The stream of one rank's collectives within layers, over a kind of group."""
     name = {"tp": "tensor", "cp": "context", "ep": "tokens", "dp": "sharded"}[group]
     if group == "ep":
-        return wires.all_to_all(name, group, gpus, nbytes, seconds)
+        return wires.all_to_all(name, group, gpus, nbytes - between, between, seconds)
     if group == "dp":
         return wires.replicas(name, nbytes - between, between, gpus, seconds)
     return wires.rings(name, {group: nbytes}, gpus, seconds)

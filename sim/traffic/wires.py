@@ -117,14 +117,19 @@ class Wires:
         sent = {group: inside, "between": between}
         return self.rings(kind, {name: nbytes for name, nbytes in sent.items() if nbytes}, gpus, seconds, others)
 
-    def all_to_all(self, kind: str, group: str, gpus: IntArray, nbytes: float, seconds: float) -> Stream:
-        """All-to-alls of one pipeline rank's groups, all at once: each member sends `nbytes` in all, as of `rings`."""
-        members = members_of(group, self._scenario.plan, gpus)
-        n = members.shape[1]
-        sender, receiver = np.nonzero(~np.eye(n, dtype=bool))
-        sources, targets = members[:, sender].ravel(), members[:, receiver].ravel()
+    def all_to_all(
+        self, kind: str, group: str, gpus: IntArray, inside: float, outside: float, seconds: float
+    ) -> Stream:
+        """All-to-alls of one pipeline rank's groups, all at once: bytes that each member sends within its NVLink domain
+        and to other ones, as of `rings`."""
+        members, domain = members_of(group, self._scenario.plan, gpus), self._topology.domain_gpus
+        sender, receiver = np.nonzero(~np.eye(members.shape[1], dtype=bool))
+        sources, targets = members[:, sender], members[:, receiver]
+        leaves = sources // domain != targets // domain
+        of_member = [np.maximum(each.sum(axis=1, keepdims=True) / members.shape[1], 1) for each in (~leaves, leaves)]
+        sizes = np.where(leaves, outside / of_member[1], inside / of_member[0])
         return self._stream(
-            kind, (0.0, seconds, 0.0), sources, targets, np.full(sources.size, nbytes / (n - 1)), nbytes
+            kind, (0.0, seconds, 0.0), sources.ravel(), targets.ravel(), sizes.ravel(), inside + outside
         )
 
     def _domains(self, members: IntArray) -> IntArray:

@@ -28,6 +28,7 @@ class Cause(StrEnum):
     TENSOR_PARALLEL = "tensor_parallel_comm"
     CONTEXT_PARALLEL = "context_parallel_comm"
     EXPERT_PARALLEL = "expert_parallel_comm"
+    PIPELINE = "pipeline_comm"
     DATA_PARALLEL = "data_parallel_comm"
     OFFLOAD = "offload"
 

@@ -234,8 +234,8 @@ class Rows:
         sends_overlap = sorted({category.overlaps[0] for category in categories})
         pipelines = [(overlaps, self._pipelines(not overlaps)) for overlaps in sends_overlap]
         for overlap_tp in self._overlaps:
-            forward, backward = self._stages(zero_of, reduce_of, gather_of, overlap_tp)
             for overlap_p2p, of_sends in pipelines:
+                forward, backward = self._stages(zero_of, (overlap_p2p, reduce_of, gather_of, overlap_tp))
                 ends_at = EvenPipelines(of_sends, forward, backward).find_ends().take(which)
                 passes = EvenPipelines(of_sends, forward[:, which], backward[:, which])
                 yield (overlap_p2p, overlap_tp), self._ended(passes, ends_at, once, reduce, gather), ends
@@ -243,7 +243,7 @@ class Rows:
     def step_time(self, zero_stage: Ints, overlaps: Sequence[bool], optimizer_offload: float = 0.0) -> PlanFloats:
         """Step times with a ZeRO stage of each row, over ways to recompute and rows.  [s]"""
         sends, reduce, gather, tensor = overlaps
-        of_stages = self._stages(zero_stage, np.array(reduce), np.array(gather), tensor)
+        of_stages = self._stages(zero_stage, (sends, np.array(reduce), np.array(gather), tensor))
         passes = EvenPipelines(self._pipelines(not sends), *of_stages)
         once = self._once(zero_stage, optimizer_offload)
         seconds = self._ended(passes, passes.find_ends(), once, np.array(reduce), np.array(gather))
@@ -278,11 +278,11 @@ class Rows:
         numbers = (columns.pp, columns.num_chunks, self.batch.num_microbatches[0, 0])
         return Pipelines(*numbers, self.gpipe, self.links, sends, blocking, self.longer)
 
-    def _stages(
-        self, zero: Ints, reduce: Bools, gather: Bools, overlap_tp: bool
-    ) -> tuple[KindPlanFloats, KindPlanFloats]:
+    def _stages(self, zero: Ints, overlaps: tuple[bool, Bools, Bools, bool]) -> tuple[KindPlanFloats, KindPlanFloats]:
         """Forward and backward of the kinds of stages, over what ZeRO moves in them, recomputation and rows.  [s]"""
+        p2p, reduce, gather, overlap_tp = overlaps
         flags: dict[str, Any] = {"overlap_grad_reduce": reduce, "overlap_param_gather": gather}
+        flags["overlap_p2p"] = np.array(p2p)
         way = self.batch.way + 2 * self._again * self._overlaps.index(overlap_tp)
         batch = replace(self.batch, zero_stage=zero, way=way, **flags)
         seconds = price_stages(batch, self.deal, split=False)
