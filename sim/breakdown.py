@@ -29,6 +29,7 @@ CAUSES = {
     "pipeline_bubble": "waiting while the pipeline fills and drains",
     "stage_imbalance": "waiting for the slowest pipeline rank, in the pipeline and after it",
     "data_parallel_comm": "gradient reduction and weight gathers that nothing hides",
+    "stragglers": "waiting for the slowest of all GPUs, beyond what a job of 64 waits for",
     "optimizer": "gradient norm and update",
     "offload": "copies to host memory and back that nothing hides, and the update on the CPU",
 }
@@ -85,6 +86,7 @@ def break_down(timeline: Timeline) -> Breakdown:
         "pipeline_bubble": 0.0,
         "stage_imbalance": 0.0,
         "data_parallel_comm": busy[Cause.DATA_PARALLEL] + exposed + at_visits,
+        "stragglers": busy[Cause.STRAGGLERS],
         "optimizer": updates * float((costs.optimizer_s - costs.offload_s).mean()),
         "offload": busy[Cause.OFFLOAD] + updates * float(costs.offload_s.mean()),
     }

@@ -31,6 +31,7 @@ _NOT_KERNELS = (
     Cause.CONTEXT_PARALLEL,
     Cause.EXPERT_PARALLEL,
     Cause.DATA_PARALLEL,
+    Cause.STRAGGLERS,
     Cause.HOST,
     Cause.OFFLOAD,
 )

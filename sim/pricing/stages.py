@@ -170,10 +170,14 @@ def price_stages(plans: Plans, deal: Deal, *, by_cause: bool = False, split: boo
     prices, here = plans.prices, (slice(None), slice(None), plans.way, plans.cell)
     chosen = (prices.forward_s, prices.backward_s, prices.split_s) if by_cause else prices.total_s
     tables = [each[here] for each in chosen[: 3 if split else 2]]
+    slower = plans.layouts.slowdown[plans.layout]
+    if slower.any():  # all GPUs wait for the slowest
+        cause = CAUSES.index(Cause.STRAGGLERS) if by_cause else 0
+        tables = [_plus(table, cause, slower * table.sum(axis=1)) for table in tables]
     forward, backward = (each.sum(axis=1) for each in tables[:2])
     passes = [forward, backward]
     if split:
-        weight_grad = prices.weight_grad_s[plans.of_blocks]
+        weight_grad = prices.weight_grad_s[plans.of_blocks] * (1.0 + slower)
         passes += [backward + tables[2].sum(axis=1) - weight_grad, weight_grad]
     moved = moved_at_visits(plans, deal.alone)
     if moved is not None and (plans.num_chunks == 1).any():

@@ -26,6 +26,7 @@ GROUPS = {
     "pipeline_bubble": "waiting",
     "stage_imbalance": "waiting",
     "data_parallel_comm": "network",
+    "stragglers": "waiting",
     "optimizer": "optimizer",
     "offload": "offload",
 }

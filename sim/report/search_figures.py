@@ -25,6 +25,7 @@ CAUSE_COLOURS = {
     "matmul_inefficiency": "#009E73",
     "pipeline_comm": "#D55E00",
     "stage_imbalance": "#F0E442",
+    "stragglers": "#7F7F7F",
     "memory_bound": "#8C564B",
     "host_wait": "#332288",
     "offload": "#999933",

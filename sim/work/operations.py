@@ -29,6 +29,7 @@ class Cause(StrEnum):
     CONTEXT_PARALLEL = "context_parallel_comm"
     EXPERT_PARALLEL = "expert_parallel_comm"
     DATA_PARALLEL = "data_parallel_comm"
+    STRAGGLERS = "stragglers"
     OFFLOAD = "offload"
 
 
