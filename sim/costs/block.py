@@ -293,8 +293,8 @@ def _add_exposed_tokens(
 
     One micro-batch's forward and another one's backward take turns in pieces: while the one computes attention the
     other's tokens come back from experts, while it computes experts the other's go there, and the reverse [1]_ [2]_. A
-    piece hides no more than it lasts. Kernels that move tokens on streaming multiprocessors of their own take these
-    from it, and slow it as the stack says.
+    piece hides no more than it lasts: what is left it waits for. Kernels that move tokens on streaming multiprocessors
+    of their own take these from it, and slow it as the stack says, which is a cause by itself.
 
     .. [1] DeepSeek-V3, arXiv:2412.19437, section 3.2.1, figure 4.
     .. [2] NVIDIA/Megatron-LM:megatron/core/models/common/model_chunk_schedule_plan.py.
@@ -312,7 +312,9 @@ def _add_exposed_tokens(
                 slowdown = item.slowdown * (np.asarray(groups["ep"].num_domains) > 1)
                 hidden = np.maximum(0.0, 1.0 - item.sms / compute.gpu.num_sms - slowdown)
                 exposed = took - hidden * np.minimum(took, budget)
-            seconds[Cause.EXPERT_PARALLEL] = seconds.get(Cause.EXPERT_PARALLEL, 0.0) + exposed
+            waits = took - np.minimum(took, budget)
+            for cause, more in ((Cause.EXPERT_PARALLEL, waits), (Cause.BESIDE_TOKENS, exposed - waits)):
+                seconds[cause] = seconds.get(cause, 0.0) + more
 
 
 def _seconds_of_pieces(phase: Phase, compute: ComputeModel) -> tuple[Number, Number]:

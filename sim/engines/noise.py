@@ -30,6 +30,7 @@ _NOT_KERNELS = (
     Cause.TENSOR_PARALLEL,
     Cause.CONTEXT_PARALLEL,
     Cause.EXPERT_PARALLEL,
+    Cause.BESIDE_TOKENS,
     Cause.DATA_PARALLEL,
     Cause.STRAGGLERS,
     Cause.HOST,

@@ -21,6 +21,7 @@ CAUSE_COLOURS = {
     "pipeline_bubble": "#E69F00",
     "data_parallel_comm": "#56B4E9",
     "expert_parallel_comm": "#882255",
+    "beside_expert_comm": "#AA4499",
     "context_parallel_comm": "#DDCC77",
     "matmul_inefficiency": "#009E73",
     "pipeline_comm": "#D55E00",

@@ -28,6 +28,7 @@ class Cause(StrEnum):
     TENSOR_PARALLEL = "tensor_parallel_comm"
     CONTEXT_PARALLEL = "context_parallel_comm"
     EXPERT_PARALLEL = "expert_parallel_comm"
+    BESIDE_TOKENS = "beside_expert_comm"
     DATA_PARALLEL = "data_parallel_comm"
     STRAGGLERS = "stragglers"
     OFFLOAD = "offload"
