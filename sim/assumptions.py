@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sim.costs import compute, host
+from sim.costs import compute, host, spread
 from sim.network import placement
 from sim.pricing import cost_model, memory, zero
 from sim.pricing import layouts as places
@@ -33,7 +33,7 @@ def stated_assumptions(
         *sorted(notes),
         *(line for each in (cost_model, recompute, kept) for line in each.assumed(scenario)),
         *zero.assumed(plans, scenario.num_forwards),
-        *(line for each in (routing, layers, host, compute) for line in each.assumed(scenario)),
+        *(line for each in (routing, layers, host, compute, spread) for line in each.assumed(scenario)),
         *(() if scenario.training.tokens is None else ("training time counts no failures, checkpoints or evaluation",)),
         *links,
         *placement.assumed(scenario, contention),

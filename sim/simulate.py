@@ -87,7 +87,7 @@ class Simulation:
 def simulate(
     scenario: Scenario,
     *,
-    jitter: float = 0.0,
+    jitter: float | None = None,
     seeds: int = 20,
     seed: int = 0,
     stragglers: Sequence[str] = (),
@@ -104,8 +104,10 @@ def simulate(
     Parameters
     ----------
     scenario : Scenario
-    jitter : float
-        Relative standard deviation of a GPU's kernel times, drawn anew for every action.
+    jitter : float, optional
+        Relative standard deviation of a GPU's kernel times, drawn anew for every action, instead of what a job of so
+        many GPUs is expected to wait for the slowest (`cluster.gpu_spread`); 0: GPUs are all alike. Default: the
+        latter.
     seeds, seed : int
         Steps to draw, and the seed of them all; without jitter one step is all there is.
     stragglers : sequence of str
@@ -128,6 +130,9 @@ def simulate(
     ScheduleError
         A schedule whose steps overlap, with noise on shared links or on several replicas.
     """
+    if jitter is not None:
+        scenario = scenario.replace(cluster=scenario.cluster.replace(gpu_spread=0.0))
+    jitter = jitter or 0.0
     _check(jitter, seeds, seed)
     if placement is not None:
         scenario = scenario.replace(plan=scenario.plan.replace(placement=placement))

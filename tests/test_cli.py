@@ -65,7 +65,7 @@ def test_readme_shows_what_is_printed():
 def test_engines(engine):
     answer = json.loads(flopcast("estimate", "scenarios/megatron-2021/39.1b.yaml", "--json", "--engine", engine).stdout)
     assert answer["engine"] == engine
-    assert answer["step_time_s"] == pytest.approx(14.2, rel=0.05)
+    assert answer["step_time_s"] == pytest.approx(15.1, rel=0.05)
 
 
 MISTAKES = """
@@ -235,7 +235,7 @@ def test_timeline_in_the_terminal_and_in_files(tmp_path):
     columns = {"COLUMNS": "70", "PATH": ""}
     result = flopcast("timeline", MAIN, env=columns)
     assert result.returncode == 0
-    assert "1f1b: step 101 s, bubble 15.1%" in result.stdout
+    assert "1f1b: step 105 s, bubble 15.1%" in result.stdout
     assert all(len(line) <= 70 for line in result.stdout.splitlines() if line.startswith("rank"))
     files = [str(tmp_path / name) for name in ("step.png", "step.svg", "step.json")]
     smaller = "scenarios/gpt3-175b-1024-a100.yaml"
@@ -278,7 +278,7 @@ def test_any_terminal_width(columns):
 def test_a_terminal_without_unicode_gets_the_numbers():
     result = started("estimate", MAIN, env={"PYTHONIOENCODING": "ascii", "PATH": ""})
     assert result.returncode == 0
-    assert "509 PFLOP/s" in result.stdout
+    assert "491 PFLOP/s" in result.stdout
     assert started("estimate", MAIN, "-s", "plan.dp=60", env={"PYTHONIOENCODING": "ascii", "PATH": ""}).returncode == 2
 
 

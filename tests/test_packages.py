@@ -77,7 +77,7 @@ def test_licences_travel_with_the_wheel(packed):
 
 
 VERBS = {
-    "estimate scenarios/gpt-1t-3072-a100.yaml": "509 PFLOP/s",
+    "estimate scenarios/gpt-1t-3072-a100.yaml": "491 PFLOP/s",
     "presets show scenarios/gpt3-175b-1024-a100.yaml": "model: gpt3-175b",
     "plan-pipeline scenarios/layers/vgg16-v100.csv --workers 4 --bandwidths 10Gbit/s": "vgg16-v100",
     "calibrate show a100": "max_efficiency",

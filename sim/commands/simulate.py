@@ -16,7 +16,10 @@ def simulate(
     scenario: ScenarioFile,
     overrides: Overrides = None,
     profile: ProfileOption = None,
-    jitter: Annotated[float, typer.Option(help="Relative standard deviation of a GPU's kernel times.")] = 0.0,
+    jitter: Annotated[
+        float | None,
+        typer.Option(help="Relative standard deviation of a GPU's kernel times, not cluster.gpu_spread; 0: none."),
+    ] = None,
     seeds: Annotated[int | None, typer.Option(help="Steps to draw where there is jitter.", show_default="20")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of everything that is drawn.")] = 0,
     straggler: Annotated[

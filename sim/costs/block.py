@@ -71,7 +71,7 @@ def block_costs(works: Sequence[BlockWork], compute: ComputeModel, groups: Group
     forward, inputs = compute.phase_time(work.forward), compute.phase_time(work.input_grad)
     weights = compute.phase_time(work.weight_grad)
     for seconds, phase in ((forward, work.forward), (inputs, work.input_grad), (weights, work.weight_grad)):
-        _add_collectives(seconds, phase, groups, fabric)
+        _add_collectives(seconds, phase, compute, groups, fabric)
     _add_exposed_tokens((forward, inputs), work, compute, groups, fabric)
     gradients, of_weights, multiplies = _sum(inputs, weights), sum(weights.values()), inputs.get(Cause.MATMUL, 0.0)
     # An input gradient by itself has no weight gradient beside its collectives.
@@ -96,7 +96,7 @@ def block_costs(works: Sequence[BlockWork], compute: ComputeModel, groups: Group
     for key, each in distinct.items():
         again = None if each.recompute is work.forward else compute.phase_time(each.recompute)
         if again is not None:
-            _add_collectives(again, each.recompute, groups, fabric)
+            _add_collectives(again, each.recompute, compute, groups, fabric)
             _add_waiting_tokens(again, each.recompute, groups, fabric)
         card = 0.0 if again is None else _card_seconds(each.recompute, groups, fabric)
         priced[key] = passes.with_recomputation(each.recompute, again, compute, talk, card)
@@ -206,7 +206,7 @@ def _after_sync(forward: Phase, compute: ComputeModel, groups: Groups, fabric: F
         launched = launched + compute.host_time((part,), talk)
         waits = np.maximum(waits, launched - ran)
         seconds = compute.phase_time(part)
-        _add_collectives(seconds, part, groups, fabric)
+        _add_collectives(seconds, part, compute, groups, fabric)
         ran = ran + sum(seconds.values())
     return np.maximum(waits, launched - ran)
 
@@ -249,16 +249,57 @@ def _exposed_tensor_parallel(phase: Phase, group: Group, fabric: Fabric, hides: 
     return fabric.exposed(group, nbytes, seconds, hides)
 
 
-def _add_collectives(seconds: dict[Cause, Number], phase: Phase, groups: Groups, fabric: Fabric) -> None:
+def piece_by_piece(item: Collective, multiply_s: Number, compute: ComputeModel, group: Group, fabric: Fabric) -> Number:
+    """What a collective lengthens a multiply of `multiply_s` by whose pieces it brings, or hands out, one by one.  [s]
+
+    A GPU multiplies its own piece while the first of the others arrives, and every piece while the next does, so that a
+    gather hides behind all but one [1]_. A scatter begins when the first piece is multiplied; its last one, all
+    multiplies being over, nothing hides, and it takes streaming multiprocessors from all of them [2]_. Only NVLink does
+    it.
+
+    .. [1] NVIDIA/TransformerEngine:transformer_engine/common/comm_gemm_overlap/comm_gemm_overlap.cpp,
+       CommOverlapP2PBase::split_overlap_ag; pytorch/pytorch:torch/distributed/_symmetric_memory/__init__.py,
+       _pipelined_all_gather_and_consume.
+    .. [2] The former's CommOverlapBase::split_overlap_rs, with set_sm_margin; the latter's
+       _pipelined_produce_and_all2all.
+    """
+    whole = total_time((item,), group, fabric)
+    if not item.multiply:
+        return whole
+    pieces = np.asarray(item.pieces, dtype=float)
+    hidden = multiply_s * (1.0 - 1.0 / pieces)
+    if item.kind == "all_gather":
+        exposed = whole - np.minimum(whole, hidden)
+    else:
+        sms = item.sms or 0
+        lost = multiply_s * sms / (compute.gpu.num_sms - sms)
+        exposed = np.maximum(whole / pieces, whole - hidden) + lost * (np.asarray(group.size) > 1)
+    return np.where(np.asarray(group.num_domains) > 1, whole, exposed)
+
+
+def _waited_for(phase: Phase, name: str, compute: ComputeModel, groups: Groups, fabric: Fabric) -> Number:
+    """What a pass waits for its collectives over a kind of group.  [s]"""
+    seconds: Number = 0.0
+    for item in chosen(phase, name, overlapped=False):
+        multiply: Number = 0.0
+        if item.multiply:
+            kernels = tuple(each for each in phase.operations if each.name == item.multiply)
+            multiply = sum(compute.phase_time(Phase(kernels)).values())
+        seconds = seconds + piece_by_piece(item, multiply, compute, groups[name], fabric)
+    return seconds
+
+
+def _add_collectives(
+    seconds: dict[Cause, Number], phase: Phase, compute: ComputeModel, groups: Groups, fabric: Fabric
+) -> None:
     """Add to a pass what its collectives take that compute waits for.
 
     Of the exchange of keys and values that attention overlaps, a ring of cp steps computes on its own block first and
     cannot hide behind the last block's attention.
     """
     for cause, name in ((Cause.TENSOR_PARALLEL, "tp"), (Cause.EXPERT_PARALLEL, "ep")):
-        waits = chosen(phase, name, overlapped=False)
-        if waits:
-            seconds[cause] = total_time(waits, groups[name], fabric)
+        if chosen(phase, name, overlapped=False):
+            seconds[cause] = _waited_for(phase, name, compute, groups, fabric)
     context, group = chosen(phase, "cp"), groups["cp"]
     if context:
         nbytes = sum(item.nbytes for item in context)
@@ -279,8 +320,8 @@ def _add_exposed_tokens(
 
     One micro-batch's forward and another one's backward take turns in pieces: while the one computes attention the
     other's tokens come back from experts, while it computes experts the other's go there, and the reverse [1]_ [2]_. A
-    piece hides no more than it lasts. Kernels that move tokens on streaming multiprocessors of their own take these
-    from it, and slow it as the stack says.
+    piece hides no more than it lasts: what is left it waits for. Kernels that move tokens on streaming multiprocessors
+    of their own take these from it, and slow it as the stack says, which is a cause by itself.
 
     .. [1] DeepSeek-V3, arXiv:2412.19437, section 3.2.1, figure 4.
     .. [2] NVIDIA/Megatron-LM:megatron/core/models/common/model_chunk_schedule_plan.py.
@@ -298,7 +339,9 @@ def _add_exposed_tokens(
                 slowdown = item.slowdown * (np.asarray(groups["ep"].num_domains) > 1)
                 hidden = np.maximum(0.0, 1.0 - item.sms / compute.gpu.num_sms - slowdown)
                 exposed = took - hidden * np.minimum(took, budget)
-            seconds[Cause.EXPERT_PARALLEL] = seconds.get(Cause.EXPERT_PARALLEL, 0.0) + exposed
+            waits = took - np.minimum(took, budget)
+            for cause, more in ((Cause.EXPERT_PARALLEL, waits), (Cause.BESIDE_TOKENS, exposed - waits)):
+                seconds[cause] = seconds.get(cause, 0.0) + more
 
 
 def _seconds_of_pieces(phase: Phase, compute: ComputeModel) -> tuple[Number, Number]:

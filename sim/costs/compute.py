@@ -74,11 +74,11 @@ class ComputeModel:
         for item in phase.operations:
             if item.kind == "matmul":
                 self._note_range(item)
-                m, n, k, batch, seconds = item.m, item.n, item.k, item.batch, 0.0
+                m, n, k, batch, turns, seconds = item.m, item.n, item.k, item.batch, item.turns, 0.0
                 for precision, share in self._precisions(item):
                     reach, gpu = gemm.of(precision), self.gpu
-                    took = gemm_time(m, n, k, batch, precision, self.width, gpu, reach, memory, item.nbytes)
-                    seconds = seconds + share * took
+                    took = gemm_time(m, n, k, batch, precision, self.width, gpu, reach, memory, item.nbytes / turns)
+                    seconds = seconds + share * turns * took
                 if item.cause is Cause.ATTENTION and item.module == STATE:  # carried chunk by chunk
                     seconds = seconds / self.profile.attention.state_speed
             else:

@@ -30,7 +30,9 @@ _NOT_KERNELS = (
     Cause.TENSOR_PARALLEL,
     Cause.CONTEXT_PARALLEL,
     Cause.EXPERT_PARALLEL,
+    Cause.BESIDE_TOKENS,
     Cause.DATA_PARALLEL,
+    Cause.STRAGGLERS,
     Cause.HOST,
     Cause.OFFLOAD,
 )

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from sim.arrays import Bools, Floats, Ints, Number
+from sim.costs.spread import slowdown
 from sim.network.placement import Degrees, Group, Hops, hops_of, place_group, send_share, stack_groups
 from sim.pricing.cost_model import CostModel
 from sim.specs import ParallelPlan
@@ -24,6 +25,7 @@ class Layouts:
 
     They hash by identity, so that what they take can be cached.
 
+    gpus : that a plan has.
     tp, cp, pp, ep, etp : degrees.
     tensor, context, experts, data, expert_data : groups over which a layer is cut, and that sum gradients of everything
         but experts, and of experts.
@@ -34,6 +36,7 @@ class Layouts:
     """
 
     costs: CostModel
+    gpus: Ints
     tp: Ints
     cp: Ints
     pp: Ints
@@ -70,6 +73,11 @@ class Layouts:
             elif isinstance(value, np.ndarray):
                 taken[each.name] = value[places]
         return replace(self, **taken)
+
+    @cached_property
+    def slowdown(self) -> Floats:
+        """Share by which passes take longer since all GPUs wait for the slowest."""
+        return slowdown(self.gpus, self.costs.cluster.gpu_spread)
 
     @property
     def replicas(self) -> tuple[Group, Group]:
@@ -145,7 +153,7 @@ def layout_of(costs: CostModel, degrees: tuple[int, ...], cut: bool, group_size:
 
 
 def _place(costs: CostModel, degrees: Ints, cut: bool, group_size: int | None, placement: str) -> Layouts:
-    tp, cp, pp, _, ep = np.ascontiguousarray(degrees.T)
+    tp, cp, pp, dp, ep = np.ascontiguousarray(degrees.T)
     etp, cluster = tp if cut else np.ones_like(tp), costs.cluster
     plans = [Degrees._make([*each, placement]) for each in np.column_stack([degrees, etp]).tolist()]
 
@@ -160,7 +168,7 @@ def _place(costs: CostModel, degrees: Ints, cut: bool, group_size: int | None, p
         between = placed("between", group_size)
     share = np.array([send_share(plan, cluster) for plan in plans])
     hops = tuple(hops_of(plan, cluster) for plan in plans)
-    return Layouts(costs, tp, cp, pp, ep, etp, *layers, *replicas, *sharding, between, share, hops)
+    return Layouts(costs, tp * cp * pp * dp, tp, cp, pp, ep, etp, *layers, *replicas, *sharding, between, share, hops)
 
 
 def assumed(layouts: Layouts) -> Iterator[str]:

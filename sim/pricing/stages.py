@@ -174,10 +174,14 @@ def price_stages(plans: Plans, deal: Deal, *, by_cause: bool = False, split: boo
     if prices.waiting_s is not None:
         more = [each if by_cause else each.sum(axis=1, keepdims=True) for each in prices.waiting_s]
         tables = [table + plans.alone * each[here] for table, each in zip(tables, more, strict=False)]
+    slower = plans.layouts.slowdown[plans.layout]
+    if slower.any():  # all GPUs wait for the slowest
+        cause = CAUSES.index(Cause.STRAGGLERS) if by_cause else 0
+        tables = [_plus(table, cause, slower * table.sum(axis=1)) for table in tables]
     forward, backward = (each.sum(axis=1) for each in tables[:2])
     passes = [forward, backward]
     if split:
-        weight_grad = prices.weight_grad_s[plans.of_blocks]
+        weight_grad = prices.weight_grad_s[plans.of_blocks] * (1.0 + slower)
         passes += [backward + tables[2].sum(axis=1) - weight_grad, weight_grad]
     card = prices.card_s[(slice(None), *plans.of_blocks)]
     moved = moved_at_visits(plans, deal.alone)

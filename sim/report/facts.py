@@ -22,10 +22,12 @@ GROUPS = {
     "tensor_parallel_comm": "network",
     "context_parallel_comm": "network",
     "expert_parallel_comm": "network",
+    "beside_expert_comm": "kernels",
     "pipeline_comm": "network",
     "pipeline_bubble": "waiting",
     "stage_imbalance": "waiting",
     "data_parallel_comm": "network",
+    "stragglers": "waiting",
     "optimizer": "optimizer",
     "offload": "offload",
 }

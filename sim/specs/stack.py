@@ -115,6 +115,11 @@ class StackSpec(Spec):
     """ZeRO's weight gathers overlap with compute."""
     overlap_tp_backward: bool = False
     """The tensor-parallel reduction of the input gradient overlaps with the weight-gradient matrix multiply."""
+    async_tensor_parallel: bool = False
+    """Under sequence parallelism a multiply runs in pieces of the sequence, each as soon as it has arrived from the
+    other tensor-parallel GPUs, and its results go back piece by piece while the next are multiplied (Transformer
+    Engine's user buffers, Megatron-Core's tp_comm_overlap; PyTorch's enable_async_tensor_parallel), instead of after
+    the gather and before the scatter. Within NVLink; not for routed experts, latent attention and the head."""
     gathers_per_layer: PositiveInt = 1
     """Collectives in which ZeRO stage 3 gathers a layer: one flat buffer, or one a tensor."""
     max_reuse_params: PositiveFloat | None = None

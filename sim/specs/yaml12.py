@@ -39,6 +39,10 @@ class _Loader(_Base):  # type: ignore[misc]
         return super().construct_mapping(node, deep)  # type: ignore[no-any-return]
 
 
+class _Dumper(yaml.SafeDumper):
+    """Quotes text that this loader would take for a number, such as the hash 26205558e892."""
+
+
 for _tag, _pattern, _first in (
     ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
     ("int", r"[-+]?(0|[1-9][0-9]*)|0x[0-9a-fA-F]+", "-+0123456789"),
@@ -46,6 +50,8 @@ for _tag, _pattern, _first in (
     ("null", r"~|null|Null|NULL|", "~nN\0"),
 ):
     _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"(?:{_pattern})$"), list(_first))
+    if _tag == "float":
+        _Dumper.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(f"(?:{_pattern})$"), list(_first))
 _Loader.yaml_implicit_resolvers.setdefault("", []).append(("tag:yaml.org,2002:null", re.compile("$")))
 
 
@@ -72,6 +78,11 @@ def parse_yaml(text: str, where: str) -> Any:
     except (SpecError, ValueError) as error:  # Python's own: an integer of thousands of digits
         reason = " ".join(str(error).split())[:300]
         raise SpecError(f"{where}: {reason}") from None
+
+
+def dump_yaml(data: Any, width: int = 120) -> str:
+    """Return data as text that this module reads as the same data."""
+    return str(yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=width))
 
 
 def load_yaml(path: Path | str) -> Any:

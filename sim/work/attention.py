@@ -36,8 +36,8 @@ def attention(write: Writer, y: Tensor, kind: LayerKind) -> Tensor:
     weights = [Weight(h, context.columns), *bias]
     # The core keeps its output anyway, so that the projection keeps that too, and no copy in fewer bits (NVIDIA/
     # Megatron-LM:megatron/core/transformer/attention.py, set_save_original_input).
-    write.linear(out.name, "attn", context, [out], weights, cut_by="rows", width=cut.width)
-    return write.reduce("attn", out)
+    write.linear(out.name, "attn", context, [out], weights, cut_by="rows", width=cut.width, exchanged=True)
+    return write.reduce("attn", out, linear=out.name)
 
 
 def _heads(model: ModelSpec, cut: Cut) -> tuple[Number, Number]:
@@ -52,8 +52,9 @@ def _projections(write: Writer, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     v = write.tensor("values", shared * model.value_head_dim)
     outs = [q, k, v, *[write.tensor("gate", heads * model.value_head_dim)] * model.attention_gate]
     weights = [Weight(out.columns, h) for out in outs] + [Weight(out.columns) for out in outs] * model.qkv_bias
-    (whole,) = write.gather("attn", y)
-    write.linear("query, key, value", "attn", whole, outs, weights, cut_by="columns", own=y)
+    name = "query, key, value"
+    (whole,) = write.gather("attn", y, linear=name)
+    write.linear(name, "attn", whole, outs, weights, cut_by="columns", own=y, exchanged=True)
     if model.query_key_norm != "none":
         q, k = (
             write.norm("attn", each, weights=model.head_dim if model.query_key_norm == "head" else each.columns)

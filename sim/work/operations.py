@@ -28,8 +28,10 @@ class Cause(StrEnum):
     TENSOR_PARALLEL = "tensor_parallel_comm"
     CONTEXT_PARALLEL = "context_parallel_comm"
     EXPERT_PARALLEL = "expert_parallel_comm"
+    BESIDE_TOKENS = "beside_expert_comm"
     PIPELINE = "pipeline_comm"
     DATA_PARALLEL = "data_parallel_comm"
+    STRAGGLERS = "stragglers"
     OFFLOAD = "offload"
 
 
@@ -49,6 +51,7 @@ class Kernel(NamedTuple):
     module : of a layer, by Megatron-Core's names (`sim.specs.modules`): what recomputation and CUDA graphs are asked
         for by. Empty outside layers.
     graphed : in a CUDA graph, so that the host does not launch it.
+    turns : times that a multiply of these sizes runs, one after the other, launched together.
     """
 
     name: str
@@ -69,6 +72,7 @@ class Kernel(NamedTuple):
     credited_flop: Number | None = None
     module: str = ""
     graphed: bool = False
+    turns: Number = 1
 
     @property
     def model_flop(self) -> Number:
@@ -88,6 +92,9 @@ class Collective(NamedTuple):
     slowdown : share of its time, between domains, that compute beside it loses besides these.
     pace : that these move over NVLink at most, if it is known. [bytes/s]
     module, graphed : as in `Kernel`.
+    multiply : name of the kernel of the same phase that takes what a gather brings, or gives what a scatter hands out,
+        piece by piece. Empty: all of it waits for all of the collective.
+    pieces : those.
     """
 
     name: str
@@ -102,6 +109,8 @@ class Collective(NamedTuple):
     pace: float | None = None
     module: str = ""
     graphed: bool = False
+    multiply: str = ""
+    pieces: Number = 1
 
 
 class Tensor(NamedTuple):

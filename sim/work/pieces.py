@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
+
 from sim.arrays import Number
 from sim.specs import ModelSpec, StackSpec
 from sim.specs.formats import FORMATS, Format
@@ -84,6 +86,14 @@ WRITTEN_OUT = WrittenOut(moved=(16, 25), kernels=(7, 10), kept=3)
 them for the cube and two that add up the gradients of x. Kept are tanh, 0.5 x and 1 + tanh besides x."""
 
 
+SCATTERED_PIECES = 4
+"""Pieces in which the output of a row-parallel multiply is scattered (NVIDIA/TransformerEngine:transformer_engine/
+pytorch/module/base.py, initialize_ub: num_splits 4). A gather has one a GPU, which pass round a ring."""
+SCATTER_SMS = 16
+"""Streaming multiprocessors that add up what is scattered beside a multiply (initialize_ub: num_sm 16; NVIDIA's presets
+have 8 to 24: NVIDIA/NeMo:nemo/collections/llm/recipes/tp_overlap_configs/userbuffers.py)."""
+
+
 class Writer:
     """Writes down operations in the order of the forward. A method is an operation or several that blocks share, and
     returns the tensor that it writes."""
@@ -120,14 +130,26 @@ class Writer:
         )  # fmt: skip
         return y
 
-    def gather(self, module: str, x: Tensor, *others: Tensor, columns: Number | None = None) -> tuple[Tensor, ...]:
+    @property
+    def in_pieces(self) -> bool:
+        """Whether linears multiply the sequence piece by piece, as it arrives and leaves."""
+        return self.stack.async_tensor_parallel and self.cut.sequence_parallel
+
+    def gather(
+        self, module: str, x: Tensor, *others: Tensor, columns: Number | None = None, linear: str = ""
+    ) -> tuple[Tensor, ...]:
         """The whole sequence of tensors, so many columns in all, before column-parallel linears.
 
         The backward gathers them again, since they are kept cut, beside the input-gradient multiply, and
         reduce-scatters the result (Korthikanti et al. 2022, section 4.2.2).
+
+        Parameters
+        ----------
+        linear : the one that may begin with a piece of the sequence (`linear`, exchanged).
         """
         cut, stack, tensors = self.cut, self.stack, (x, *others)
         columns = sum(each.columns for each in tensors) if columns is None else columns
+        pieced = self.in_pieces and bool(linear)
         nbytes, beside = cut.width * cut.tokens * columns, stack.overlap_tp_backward
         if not cut.sequence_parallel:
             reduce = Collective("reduce input gradient", "all_reduce", nbytes, overlapped=beside, module=module)
@@ -135,16 +157,23 @@ class Writer:
             return tensors
         again = (Collective("gather activations again", "all_gather", nbytes, overlapped=True, module=module),)
         scatter = Collective("scatter input gradient", "reduce_scatter", nbytes, overlapped=beside, module=module)
+        gather = Collective("gather activations", "all_gather", nbytes, module=module)
+        if pieced:
+            gather = gather._replace(multiply=linear, pieces=cut.tp)
         whole = tuple(each.like(f"{each.name} gathered", rows=cut.tokens) for each in tensors)
         self.add(
-            "gather", module, reads=tensors, writes=whole,
-            sent=(Collective("gather activations", "all_gather", nbytes, module=module),),
+            "gather", module, reads=tensors, writes=whole, sent=(gather,),
             sent_back=(*(again if stack.regather_sequence else ()), scatter),
         )  # fmt: skip
         return whole
 
-    def reduce(self, module: str, parts: Tensor) -> Tensor:
-        """The sum of what the GPUs' parts of a row-parallel linear give, whole in place, or the GPU's tokens of it."""
+    def reduce(self, module: str, parts: Tensor, linear: str = "") -> Tensor:
+        """The sum of what the GPUs' parts of a row-parallel linear give, whole in place, or the GPU's tokens of it.
+
+        Parameters
+        ----------
+        linear : the one whose pieces may leave before its last (`linear`, exchanged).
+        """
         nbytes = parts.nbytes
         if not self.cut.sequence_parallel:
             self.add("sum of output", module, sent=(Collective("reduce output", "all_reduce", nbytes, module=module),))
@@ -152,6 +181,9 @@ class Writer:
         out = parts.like(f"{parts.name} summed", rows=self.cut.norm_tokens)
         scatter = Collective("scatter output", "reduce_scatter", nbytes, module=module)
         gather = Collective("gather output gradient", "all_gather", nbytes, module=module)
+        if self.in_pieces and linear:
+            scatter = scatter._replace(multiply=linear, pieces=SCATTERED_PIECES, sms=SCATTER_SMS)
+            gather = gather._replace(multiply=f"{linear} input gradient", pieces=self.cut.tp)
         self.add("scatter of output", module, reads=(parts,), writes=(out,), sent=(scatter,), sent_back=(gather,))
         return out
 
@@ -170,6 +202,7 @@ class Writer:
         launches: Number = 1,
         moved: tuple[Number, Number] = (0.0, 0.0),
         cause: Cause = Cause.MATMUL,
+        exchanged: bool = False,
     ) -> None:
         """Multiply `x`, whose input it keeps for the weights' gradient.
 
@@ -182,6 +215,7 @@ class Writer:
         width : in which the input is kept. Default: that of the numbers that are multiplied. [bytes]
         batch, launches : matrices that are multiplied one by one, each with its part of the rows; and launches of that.
         moved : what the forward and the input gradient read and write besides. [bytes]
+        exchanged : tensor-parallel GPUs gather its input, or scatter its output, and may do so in pieces.
         """
         cut, stack = self.cut, self.stack
         n, k = sum(out.columns for out in outs), x.columns
@@ -191,6 +225,9 @@ class Writer:
         forward = forward._replace(kernels=launches, nbytes=forward.nbytes + moved[0])
         input_grad = input_grad._replace(kernels=launches, nbytes=input_grad.nbytes + moved[1])
         weight_grad = weight_grad._replace(kernels=launches)
+        if exchanged and self.in_pieces:
+            forward = in_pieces(forward, cut.tp if cut_by == "columns" else SCATTERED_PIECES, cut.width)
+            input_grad = in_pieces(input_grad, cut.tp, cut.width) if cut_by == "rows" else input_grad
         source = own if own is not None and stack.regather_sequence else x
         kept = source.in_bytes(cut.kept if width is None else width)
         trained = cut.adapters is None
@@ -240,11 +277,15 @@ class Writer:
         inner = width / cut.tp
         up, down = (self.tensor(f"{name} {way}", columns) for way, columns in (("up", inputs * inner), ("down", h)))
         biases = [Weight(up.columns)] * model.mlp_bias, [Weight(h)] * model.mlp_bias
-        (whole,) = self.gather(module, y)
-        self.linear(up.name, module, whole, [up], [Weight(inner, h, inputs), *biases[0]], cut_by="columns", own=y)
+        (whole,) = self.gather(module, y, linear=up.name)
+        self.linear(
+            up.name, module, whole, [up], [Weight(inner, h, inputs), *biases[0]], cut_by="columns", own=y,
+            exchanged=True,
+        )  # fmt: skip
         activated = self.activation(module, up)
-        self.linear(down.name, module, activated, [down], [Weight(h, inner), *biases[1]], cut_by="rows")
-        return self.reduce(module, down)
+        weights = [Weight(h, inner), *biases[1]]
+        self.linear(down.name, module, activated, [down], weights, cut_by="rows", exchanged=True)
+        return self.reduce(module, down, linear=down.name)
 
     def activation(self, module: str, up: Tensor) -> Tensor:
         """The activation of an MLP, with its bias, and the product with its gate."""
@@ -332,6 +373,20 @@ def linear_kernels(
         matmul(
             f"{name} weight gradient", k, n, tokens, width, batch=batch, cause=cause, output_width=output, module=module
         ),
+    )
+
+
+def in_pieces(kernel: Kernel, pieces: Number, width: int) -> Kernel:
+    """Return a multiply that takes the rows of its left matrix in so many pieces, each with the whole right one.
+
+    Two are on the GPU at a time, on streams of their own, so that one fills the wave that the other leaves open
+    (pytorch/pytorch:torch/distributed/_symmetric_memory/__init__.py, _get_backend_stream; of Transformer Engine's
+    pieces up to three).
+    """
+    turns = np.maximum(pieces / 2, 1)
+    again = (pieces - 1) * kernel.k * kernel.n * width
+    return kernel._replace(
+        m=kernel.m / pieces, batch=kernel.batch * pieces / turns, turns=turns, nbytes=kernel.nbytes + again
     )
 
 

@@ -37,9 +37,9 @@ def recurrent(write: Writer, y: Tensor, kind: LayerKind) -> Tensor:
     w, mamba = cut.width, kind.mixer == "mamba2"
     mixed, gates = write.tensor("mixed", wide.mixed / cut.tp), write.tensor("gates", wide.gates / cut.tp)
     convolved, state = mixed.like("convolved"), mixed.like("state's output", wide.values / cut.tp)
-    (whole,) = write.gather(MODULE, y)
-    weight = Weight(mixed.columns + gates.columns, h)
-    write.linear(f"{kind.mixer} in", MODULE, whole, [mixed, gates], [weight], cut_by="columns", own=y)
+    weight, name = Weight(mixed.columns + gates.columns, h), f"{kind.mixer} in"
+    (whole,) = write.gather(MODULE, y, linear=name)
+    write.linear(name, MODULE, whole, [mixed, gates], [weight], cut_by="columns", own=y, exchanged=True)
     steps = [gates]
     if wide.narrow:
         narrow = [y.like(f"{name}, narrow", wide.narrow / 2) for name in ("decays", "output gates")]
@@ -73,8 +73,9 @@ def recurrent(write: Writer, y: Tensor, kind: LayerKind) -> Tensor:
         input_grad=(move("gated norm backward", 5 * moved, 2, sort="norm"),),
     )  # fmt: skip
     out = write.tensor("recurrent output", h)
-    write.linear(f"{kind.mixer} out", MODULE, normed, [out], [Weight(h, normed.columns)], cut_by="rows")
-    return write.reduce(MODULE, out)
+    name = f"{kind.mixer} out"
+    write.linear(name, MODULE, normed, [out], [Weight(h, normed.columns)], cut_by="rows", exchanged=True)
+    return write.reduce(MODULE, out, linear=name)
 
 
 def recurrent_core(model: ModelSpec, cut: Cut, kind: LayerKind) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...]]:

@@ -5,7 +5,7 @@ import pytest
 from sim.estimate import estimate
 from sim.foreign.exporters import export_scenario
 from sim.simulate import simulate
-from sim.specs import build_scenario
+from sim.specs import build_scenario, load_scenario
 from sim.work.routing import share_alone
 from sim.work.sums import total_params
 
@@ -123,6 +123,12 @@ def test_overlap_hides_no_more_than_there_is():
     assert exposed > 0
     waits = estimate(scenario(dp=64, ep=32)).breakdown.seconds["expert_parallel_comm"]
     assert exposed < waits
+
+
+def test_dualpipe_hides_its_tokens_and_compute_loses_beside_them(scenarios):
+    """DeepSeek-V3, arXiv:2412.19437, section 3.2.1: dispatch and combine are hidden, by 20 of 132 multiprocessors."""
+    shares = estimate(load_scenario(scenarios / "papers" / "deepseek-v3-2048-h800.yaml")).breakdown.shares()
+    assert shares["expert_parallel_comm"] < 0.05 < 20 / 132 < shares["beside_expert_comm"]
 
 
 def test_many_small_experts_wait_for_the_host():

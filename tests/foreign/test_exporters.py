@@ -330,6 +330,32 @@ def _marks(text):
     return text
 
 
+@pytest.mark.parametrize(
+    ("framework", "says"),
+    [
+        ("megatron-lm", "--tp-comm-overlap"),
+        ("megatron-bridge", "comm_overlap.tp_comm_overlap=true"),
+        ("torchtitan", "enable_async_tensor_parallel = true"),
+    ],
+)
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_overlapped_tensor_parallelism_goes_out_and_back(framework, says, asynchronous):
+    """It needs the sequence cut, and in torchtitan the compiler."""
+    kind, zero = ("torchtitan", 3) if framework == "torchtitan" else (framework, 1)
+    scenario = build_scenario(
+        {
+            "model": "llama3-70b", "cluster": "superpod-h100", "profile": "h100",
+            "plan": {"tp": 8, "dp": 8, "sequence_parallel": True, "zero_stage": zero, "recompute": "full"},
+            "training": {"global_batch_size": 64, "sequence_length": 8192, "precision": "bf16"},
+            "stack": {"framework": kind, "async_tensor_parallel": asynchronous},
+        }
+    )  # fmt: skip
+    text = export_scenario(scenario, framework).with_account()
+    assert (says in text) == asynchronous
+    back = import_text(text, NAMES[framework], Given(gpus=64, model="llama3-70b")).scenario()
+    assert back.stack.async_tensor_parallel == asynchronous
+
+
 @rows("seed", SEEDS)
 def test_megatron_lm_s_parser_accepts_its_options(seed):
     exported = exported_of("megatron-lm", seed)

@@ -153,7 +153,8 @@ def test_a_slower_host_takes_longer_for_every_launch_unless_the_profile_measured
 
 def test_rotary_positions_that_take_packed_sequences_one_by_one_keep_the_host_busy(scenarios):
     scenario = load_scenario(
-        scenarios / "qwen3-235b-a22b-256-h100.yaml", ["stack.fused_rotary=false", "stack.counted_launches=true"]
+        scenarios / "qwen3-235b-a22b-256-h100.yaml",
+        ["stack.fused_rotary=false", "stack.counted_launches=true", "cluster.gpu_spread=0"],
     )
     of_microbatch = scenario.plan.microbatch_size * scenario.training.sequence_length
 

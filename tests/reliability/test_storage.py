@@ -25,6 +25,7 @@ from sim.reliability import (
     state_of,
     storing_of,
 )
+from sim.reliability.storing import STAGING_S
 from sim.specs import ClusterSpec, StorageSpec, build_scenario, load_scenario
 from sim.specs.loading import resolve
 from sim.work.sums import total_params
@@ -76,9 +77,9 @@ def test_llama3s_checkpoints():
     assert scenario.cluster.storage.write_bandwidth_bytes_per_s == 7e12
 
 
-def test_a_copy_to_the_host_is_the_least_that_pytorch_could_see():
+def test_a_checkpoint_in_the_background_stops_training_for_seconds():
     """A 7B model's pause fell from 148.8 s to 6.3 s (pytorch.org/blog/reducing-checkpointing-times). Given the first of
-    them as the storage's pace, the copy over PCIe alone is far below the second: of staging in Python nothing is known.
+    them as the storage's pace, the copy over PCIe alone is far below the second: the rest is staging in Python.
     """
     storage = {"read_bandwidth": "1 GB/s", "write_bandwidth": "543 MB/s", "write_share": 1.0}
     cluster = {"preset": "selene", "storage": storage}
@@ -86,7 +87,17 @@ def test_a_copy_to_the_host_is_the_least_that_pytorch_could_see():
     storing = storing_of(scenario)
     assert storing.checkpoint_bytes == pytest.approx(12 * total_params(scenario.model))  # fp32 shards, two moments
     assert storing.blocking_s == pytest.approx(148.8, rel=0.01)
-    assert storing.pause_s < 6.3
+    assert storing.copy_s < 0.2
+    assert storing.pause_s == pytest.approx(6.3, rel=0.02)
+
+
+def test_nobody_writes_405b_every_12_seconds():
+    """5.7 TB are copied in 6 ms by 16,384 GPUs, of which alone the best interval would be 12 s; staging takes seconds."""
+    storing = storing_of(load_scenario(LLAMA))
+    assert storing.copy_s < 0.01
+    interval = float(best_interval(storing.pause_s, Failures().gpu_mtbf_s / 16384))
+    assert 300 < interval < 450
+    assert interval > storing.write_s
 
 
 def question(model="gpt-7.5b", plan=None, cluster="selene", stack="megatron-core", **training):
@@ -272,11 +283,11 @@ def test_what_host_memory_cannot_hold_is_waited_for():
 
     def pause(**changes):
         changed = scenario.cluster.replace(node=node.replace(**changes))
-        return storing_of(scenario.replace(cluster=changed)).pause_s
+        return storing_of(scenario.replace(cluster=changed)).pause_s - STAGING_S
 
     nbytes = state_of(scenario).saved(False).node
     copy, write = storing_of(scenario).copy_s, nbytes / 50e9
-    assert pause() == pause(host_memory_bytes=None) == copy
+    assert pause() == pause(host_memory_bytes=None) == pytest.approx(copy)
     assert pause(host_memory_bytes=nbytes) == pytest.approx(copy + write / 2)
     assert pause(host_memory_bytes=2 * nbytes) == pytest.approx(copy)
     drives = {"host_memory_bytes": nbytes, "local_write_bandwidth_bytes_per_s": 100e9}

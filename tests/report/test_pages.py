@@ -50,7 +50,7 @@ def page(answer, found):
 def test_the_report_holds_the_answer_and_what_it_rests_on(page, answer, found):
     text = is_self_contained(page, scripts=1)
     for part in (
-        "30.3 s", "From peak to what is achieved", "Memory by pipeline rank", "Timeline of a step", "Other plans on 1,024 GPUs",
+        "31.0 s", "From peak to what is achieved", "Memory by pipeline rank", "Timeline of a step", "Other plans on 1,024 GPUs",
         "Assumptions", "published runs", "How to reproduce it", f"{found.plans_priced:,} plans were priced",
     ):  # fmt: skip
         assert part in text

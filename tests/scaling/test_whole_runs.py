@@ -235,7 +235,7 @@ def test_the_trillions_checkpoint_and_restart():
     background = json.loads(ask(TRILLION, "--asynchronous", "--json"))
     assert background["days"] == pytest.approx(saved["asynchronous"]["days"])
     assert background["checkpoint"]["drain_s"] == pytest.approx(saved["write_s"])
-    assert background["checkpoint_blocking_s"] < 2
+    assert 6 < background["checkpoint_blocking_s"] < 8
 
 
 def test_options_override_the_machine():

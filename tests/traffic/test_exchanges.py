@@ -28,7 +28,7 @@ QUESTIONS = {
 
 
 def ask(scenarios, question):
-    scenario = load_scenario(scenarios / question[0], question[1])
+    scenario = load_scenario(scenarios / question[0], [*question[1], "cluster.gpu_spread=0"])
     order, costs = priced_order(scenario)
     return scenario, order, costs, stage_exchanges(scenario, costs.stages)
 

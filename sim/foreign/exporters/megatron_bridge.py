@@ -29,8 +29,8 @@ def export_megatron_bridge(account: Account) -> tuple[str, dict[str, Any]]:
     account.say("mixed_precision", _mixed_precision(account), "training.precision")
     given = {option.name for said in options.groups.values() for option in said}
     for name, overrides in table["absent"].items():
-        # Stages by a layout are counted by it.
-        if name not in given:
+        # Stages by a layout are counted by it; recipes that cut no tensors may have no section for that overlap.
+        if name not in given and not (name == "tp-comm-overlap" and account.scenario.plan.tp == 1):
             groups[table["headings"].get(name, "Plan")] += overrides
     lines = ["OVERRIDES=("]
     for heading, overrides in groups.items():

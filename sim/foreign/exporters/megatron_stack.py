@@ -12,6 +12,7 @@ def say_stack(options: Options) -> None:
     """Options of the stack, as far as there are any."""
     options.group("Overlaps and kernels")
     _data_parallel(options)
+    _tensor_parallel(options)
     _switches(options)
     _context(options)
     _dispatch(options)
@@ -47,6 +48,17 @@ def _data_parallel(options: Options) -> None:
         options.say("fp8-param-gather", field="stack.fp8_gathers")
     elif stack.fp8_gathers:
         account.decide("stack.fp8_gathers", "nothing is gathered in 8 bits")
+
+
+def _tensor_parallel(options: Options) -> None:
+    account, plan = options.account, options.account.scenario.plan
+    account.cover("stack.async_tensor_parallel")
+    if not account.scenario.stack.async_tensor_parallel:
+        return
+    if plan.tp > 1 and plan.sequence_parallel:
+        options.say("tp-comm-overlap", field="stack.async_tensor_parallel")
+    else:
+        account.decide("stack.async_tensor_parallel", "without sequence parallelism nothing arrives in pieces")
 
 
 def _switches(options: Options) -> None:

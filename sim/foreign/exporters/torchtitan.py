@@ -147,6 +147,12 @@ def _stack(account: Account, data: dict[str, dict[str, Any]]) -> None:
     stack, plan = scenario.stack, scenario.plan
     _put(account, data, "compile", "enable", stack.compiled, "stack.compiled")
     account.cover("stack.overlap_context", "stack.vocab_parallel_loss", "stack.fp8_gathers")
+    account.cover("stack.async_tensor_parallel")
+    if stack.async_tensor_parallel and plan.tp > 1:
+        if not stack.compiled:
+            why = "its compiler makes the pieces of asynchronous tensor parallelism"
+            account.refuse("stack.async_tensor_parallel", why, "--set stack.compiled=true")
+        _put(account, data, "parallelism", "enable_async_tensor_parallel", True, "stack.async_tensor_parallel")
     if plan.cp > 1:
         method = "alltoall" if stack.overlap_context else "allgather"
         _put(account, data, "parallelism", "context_parallel_rotate_method", method, "stack.overlap_context")

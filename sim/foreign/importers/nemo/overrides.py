@@ -95,10 +95,11 @@ def _put(data: dict[str, Any], path: list[str], value: Any, where: str) -> None:
 
 def _off(stack: Section, data: dict[str, Any]) -> None:
     """What overrides turn off on purpose, as those of a recipe would be on."""
-    for key, field, value in (
-        ("cuda_graph_impl", "cuda_graphs", "none"),
-        ("overlap_moe_expert_parallel_comm", "overlap_experts", False),
+    for section, key, field, value in (
+        ("model", "cuda_graph_impl", "cuda_graphs", "none"),
+        ("model", "overlap_moe_expert_parallel_comm", "overlap_experts", False),
+        ("comm_overlap", "tp_comm_overlap", "async_tensor_parallel", False),
     ):
-        said = data.get("model", {}).get(key)
+        said = data.get(section, {}).get(key)
         if said in ("none", False) and field not in stack:
-            stack.took(field, value, f"model.{key}")
+            stack.took(field, value, f"{section}.{key}")

@@ -234,7 +234,7 @@ def _stack(arguments: Arguments, keys: Keys, training: Section, known: Mapping[s
     if plain == ["alltoall"] and "expert_dispatcher" not in stack:
         stack["expert_dispatcher"] = "alltoall"
     # What the framework does otherwise where nothing is said, a recipe leaves out on purpose.
-    for field, value in (("overlap_experts", False), ("cuda_graphs", "none")):
+    for field, value in (("overlap_experts", False), ("async_tensor_parallel", False), ("cuda_graphs", "none")):
         stack.setdefault(field, value)
     in_fp32 = keys.flag(*known["precision"]["grads_in_fp32"])
     width = "fp16" if training["precision"] == "fp16" else "bf16"

@@ -12,7 +12,8 @@ _GATHERS = "enable_fsdp_float8_all_gather"
 
 def read_stack(keys: Keys, training: Keys, model: Keys, cut: Keys, plan: Section) -> Section:
     """The framework; whether layers are compiled ([compile] enable, or training.compile of older files); how tokens go
-    to experts, keys and values round, and the loss is worked out (ChunkedLossWrapper of newer files, in Python)."""
+    to experts, keys and values round, and pieces of the sequence to multiplies; and how the loss is worked out
+    (ChunkedLossWrapper of newer files, in Python)."""
     stack, compiler = Section("stack", keys.ledger), keys.section("compile")
     stack.took("framework", "torchtitan", "the file's kind")
     enabled, older = compiler.flag("enable"), training.flag("compile")
@@ -32,6 +33,8 @@ def read_stack(keys: Keys, training: Keys, model: Keys, cut: Keys, plan: Section
     compiler.leave()
     if plan["tp"] > 1 and cut.flag("disable_loss_parallel"):
         stack.took("vocab_parallel_loss", False, "disable_loss_parallel")
+    if plan["tp"] > 1 and cut.flag("enable_async_tensor_parallel"):
+        stack.took("async_tensor_parallel", True, "enable_async_tensor_parallel")
     if plan["cp"] > 1:
         _context(stack, cut)
     return stack
