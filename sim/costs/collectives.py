@@ -286,6 +286,20 @@ def send(nbytes: Number, crosses_domains: bool, fabric: Fabric, card_share: Numb
     return link.base_latency_s + link.hop_latency_s + nbytes / rate
 
 
+def send_ring(nbytes: Number, group: Group, fabric: Fabric) -> Number:
+    """Time in which n − 1 sends to the next rank hand the n pieces of `nbytes` round the group.  [s]
+
+    The slowest send sets the pace. A rank whose next one is in another domain has its own card for all that it sends,
+    where a library's ring would use every member's: NCCL sends over the card next to the GPU [1]_.
+
+    .. [1] NVIDIA/nccl:src/graph/topo.cc, ncclTopoGetLocalNet.
+    """
+    piece, card, link = nbytes / group.size, fabric.between_domains(group) / group.per_domain, fabric.network
+    inside = send(piece, False, fabric)
+    between = np.maximum(inside, link.base_latency_s + link.hop_latency_s + piece / card)
+    return (group.size - 1) * np.where(np.asarray(group.num_domains) > 1, between, inside)
+
+
 def all_to_all(
     nbytes: Number,
     group: Group,
@@ -331,4 +345,9 @@ def all_to_all(
     return np.where(n > 1, np.where(domains > 1, np.maximum(inside, outside), inside) + latency, 0.0)
 
 
-COLLECTIVES = {"all_reduce": all_reduce, "all_gather": all_gather, "reduce_scatter": reduce_scatter}
+COLLECTIVES = {
+    "all_reduce": all_reduce,
+    "all_gather": all_gather,
+    "reduce_scatter": reduce_scatter,
+    "send_ring": send_ring,
+}

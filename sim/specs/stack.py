@@ -138,8 +138,8 @@ class StackSpec(Spec):
     fp8_gathers: bool = False
     """With 8-bit multiplies ZeRO stage 3 casts the layers' weights before it gathers them, not after."""
     overlap_context: bool = True
-    """Context parallelism passes keys and values round a ring while it computes attention, instead of gathering them
-    first."""
+    """Context parallelism sends keys and values round a ring while it computes attention (Megatron-Core's cp_comm_type
+    p2p), instead of gathering them first: each rank over its own card, where a gather uses all of a node's."""
     context_by_heads: bool = False
     """Context parallelism gives each rank the whole sequence of some heads for the attention, in all-to-alls before it
     and after it (DeepSpeed-Ulysses: Jacobs et al. 2023, arXiv:2309.14509; Megatron-Core's cp_comm_type a2a), instead of
