@@ -114,20 +114,36 @@ class Fabric:
         """
         if cluster.network is not None and cluster.node.gpus_per_node % cluster.node.nics_per_node == 0:
             build_levels(cluster, cluster.num_nodes)
-        network, own = profile.network, cluster.network_efficiency
-        if own is not None:
-            shares = dict.fromkeys(("efficiency", "job_efficiency", "shared_efficiency", "p2p_efficiency"), own)
-            changes: dict[str, object] = {**shares, "dispatch_efficiency": None, "operations": {}}
-            network = network.model_copy(update=changes)
+        network = network_of(cluster, profile)
+        # What was measured where flows met is no limit of a link, which is what one finds that meets none.
+        best = best_of(network)
+        if cluster.network_shared_efficiency is not None:
+            best = max(best, best_of(profile.network))
         return cls(
             profile.nvlink,
             network,
             cluster.node.nvlink_bandwidth_bytes_per_s,
             cluster.inter_node_bandwidth_bytes_per_s,
             nvlink_shares(cluster.node.nvlink_topology, cluster.nvlink_domain_gpus),
-            # A cluster's own efficiency, measured on a fabric in use, may be less for flows that met there.
-            max(best_of(profile.network), best_of(network)),
+            best,
         )
+
+
+def network_of(cluster: ClusterSpec, profile: Profile) -> LinkParams:
+    """Return the profile's network as the cluster's own measurements change it.
+
+    What a collective reaches that has the fabric to itself says how good the fabric is, and scales all values: what
+    groups lose to each other was found on a fabric that a single one uses better. What was measured of groups that meet
+    takes the place of all that does.
+    """
+    network, alone, meeting = profile.network, cluster.network_efficiency, cluster.network_shared_efficiency
+    if alone is not None:
+        network = network.scaled(alone / network.efficiency)
+    if meeting is not None:
+        shares = dict.fromkeys(("shared_efficiency", "job_efficiency", "p2p_efficiency"), meeting)
+        changes: dict[str, object] = {**shares, "dispatch_efficiency": None, "operations": {}}
+        network = network.model_copy(update=changes)
+    return network
 
 
 def best_of(link: LinkParams) -> float:
