@@ -5,14 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from flopcast_calibration.build import NETWORK, OWN_VALUES, TOGETHER, Calibration
 from flopcast_calibration.from_runs import RunsFit
 from flopcast_calibration.priors import with_values
 from sim.files import sealed, write_text
 from sim.specs import Profile
 from sim.specs.base import Spec, file_name, unit_of
+from sim.specs.yaml12 import dump_yaml
 from sim.uncertainty import fingerprint_of, measured_run
 
 #: Fields that are written though they have their default: fits put values there.
@@ -97,7 +96,7 @@ def write_profile(calibration: Calibration, path: Path, raw: Path | None = None)
     if raw is not None:
         data["provenance"]["raw_data"] = raw.name
     base = "not measured here"
-    text = yaml.safe_dump({"source": base, **data}, sort_keys=False, allow_unicode=True, width=120)
+    text = dump_yaml({"source": base, **data}, allow_unicode=True, width=120)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, sealed(text))
     return calibration.profile
@@ -148,9 +147,7 @@ def write_runs_profile(fit: RunsFit, path: Path, source: str) -> None:
         "measured_scenarios": [fingerprint_of(run.choices[0]) for run in fit.explained][:MOST_FINGERPRINTS],
         "measured_stack": fit.runs[0].choices[0].stack.name,
     }
-    text = yaml.safe_dump(
-        {"source": f"as in profile {profile.name!r}", **data}, sort_keys=False, allow_unicode=True, width=120
-    )
+    text = dump_yaml({"source": f"as in profile {profile.name!r}", **data}, allow_unicode=True, width=120)
     write_text(path, sealed(text))
 
 

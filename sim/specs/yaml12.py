@@ -49,6 +49,20 @@ for _tag, _pattern, _first in (
 _Loader.yaml_implicit_resolvers.setdefault("", []).append(("tag:yaml.org,2002:null", re.compile("$")))
 
 
+class _Dumper(yaml.SafeDumper):
+    """It quotes what either version would read as something else than text: 12e34 is a number in 1.2 alone."""
+
+
+for _letter, _resolvers in _Loader.yaml_implicit_resolvers.items():
+    for _name, _matches in _resolvers:
+        _Dumper.add_implicit_resolver(_name, _matches, [_letter])
+
+
+def dump_yaml(data: Any, **layout: Any) -> str:
+    """Data as YAML that reads back as it was; `layout` as of `yaml.dump`."""
+    return str(yaml.dump(data, Dumper=_Dumper, sort_keys=False, **layout))
+
+
 def parse_yaml(text: str, where: str) -> Any:
     """The data in `text`; mistakes are reported as in `where`.
 

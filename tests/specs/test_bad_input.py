@@ -7,7 +7,7 @@ import pytest
 
 from sim import build_scenario, load_scenario
 from sim.errors import FlopcastError, ProfileError, SpecError
-from sim.specs.yaml12 import parse_yaml
+from sim.specs.yaml12 import dump_yaml, parse_yaml
 
 MAIN = Path(__file__).parents[2] / "scenarios" / "gpt-1t-3072-a100.yaml"
 
@@ -140,6 +140,15 @@ def test_all_mistakes_are_named_at_once():
 def test_broken_yaml(text, says):
     with pytest.raises(SpecError, match=says):
         parse_yaml(text, "file")
+
+
+def test_what_is_written_reads_back():
+    # Hexadecimal fingerprints of scenarios among them, which may look like numbers.
+    data = {
+        "text": ["12e34", "6e9512345", "1e9", "0x10", "no", "1:30", "007", "1_000", "~", ""],
+        "numbers": [1, 1e20, 0.5],
+    }
+    assert parse_yaml(dump_yaml(data), "") == data
 
 
 def test_yaml_reads_numbers_and_words_as_people_write_them():
