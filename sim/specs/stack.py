@@ -19,6 +19,9 @@ class StackSpec(Spec):
     """The framework whose rules filled in what is not stated; `flopcast presets list frameworks` names them."""
     version: str = ""
     """Of the framework: a date (2024-07), a release by year and month (24.07), a tag of it (v2.4), or latest."""
+    nvls: bool = True
+    """NCCL (since 2.17 of March 2023) may have NVLink's switches add what all-reduces send, where the profile knows
+    that they do: its NCCL_NVLS_ENABLE, which recipes turn off to save memory."""
     compiled: bool = False
     """Layers go through a compiler (torch.compile, XLA); without it a framework that counts on it runs kernels one by
     one."""
