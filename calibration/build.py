@@ -21,6 +21,7 @@ from flopcast_calibration.fit import (
     Fit,
     GemmPoint,
     bootstrap,
+    faster_than_rings,
     fit_all_reduce,
     fit_attention,
     fit_copy,
@@ -206,9 +207,12 @@ def _nvlink(draft: _Draft, data: MeasurementSet, cluster: ClusterSpec, base: Lin
     """The profile's NVLink: collectives, sends, and what compute leaves of them."""
     link = base
     prior = LOOPBACK_PRIOR if data.machine.get("device_kind") == "cpu" else LINK_PRIOR
-    adds = base.in_switch_efficiency is not None
     fit_one = partial(fit_all_reduce, cluster=cluster, prior=prior)
     found = points.collective_points(data, "all_reduce", cluster)
+    # Switches add where the base knows that they do, or where a ring cannot be as fast.
+    adds = cluster.node.nvlink_topology == "switch" and (
+        base.in_switch_efficiency is not None or faster_than_rings(found, cluster.node.nvlink_bandwidth_bytes_per_s)
+    )
     reduces = draft.add("nvlink", found, partial(fit_one, in_switch=adds), 6)
     if reduces:
         own = _own_values(draft, lambda name: points.collective_points(data, name, cluster), fit_one, "")

@@ -133,6 +133,8 @@ def score(network: Network, points: Sequence[NetworkPoint]) -> Score:
     """Fit everything, then leave halves of the sizes and numbers of GPUs out in turn."""
     node = ClusterSpec.read(resolve({"name": "node", "node": network.node, "num_nodes": 1}, "cluster"), "node").node
     profile = Profile.read(load_preset("profiles", network.profile), network.profile)
+    if not network.in_switch:
+        profile = profile.replace(nvlink=profile.nvlink.replace(in_switch_efficiency=None))
 
     def fit(some: Sequence[NetworkPoint]) -> Fit:
         return fit_network(some, node, profile, in_switch=network.in_switch, always=network.always)

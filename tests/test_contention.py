@@ -143,8 +143,9 @@ def test_of_the_fitted_and_the_simulated_loss_the_greater_counts(small, streams,
 
 
 def test_a_fabric_measured_in_use_does_not_pay_twice(small):
-    """Its own efficiency is 14 % of the cards; links still carry what the profile's network reaches."""
-    slow = small.replace(cluster=small.cluster.replace(network_efficiency=0.14))
+    """Its own efficiencies are 14 % of the cards; links still carry what the profile's network reaches."""
+    measured = {"network_efficiency": 0.14, "network_shared_efficiency": 0.14}
+    slow = small.replace(cluster=small.cluster.replace(**measured))
     fabric = cost_model(slow).fabric
     assert fabric.best_share == small.profile.network.efficiency
     assert estimate(slow, contention=True).step_time_s == pytest.approx(estimate(slow).step_time_s, rel=1e-9)

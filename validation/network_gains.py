@@ -123,7 +123,7 @@ def bisection_rows() -> dict[str, tuple[float, ...]]:
     [bytes/s]
     """
     scenario = load_scenario(_SCENARIO)
-    half = scenario.replace(cluster=scenario.cluster.replace(network_efficiency=0.5))
+    half = scenario.replace(cluster=scenario.cluster.replace(network_shared_efficiency=0.5))
     cuts = {"pipeline sends": pipeline_cut, "gradient all-reduce": data_parallel_cut}
     return {name: tuple(cut(each).bytes_per_s for each in (scenario, half)) for name, cut in cuts.items()}
 

@@ -99,6 +99,12 @@ def fit_all_reduce(
     return fit_to(predict, time, prior | IN_SWITCH_SHARE if in_switch else prior)
 
 
+def faster_than_rings(points: Sequence[AllReducePoint], link_bytes_per_s: float) -> bool:
+    """Whether all-reduces reach a bus bandwidth above the link's, which no ring can: switches add (NVLS)."""
+    moved = ((2 * (each.num_ranks - 1) / each.num_ranks * each.nbytes, each.time_s) for each in points)
+    return any(nbytes > link_bytes_per_s * seconds for nbytes, seconds in moved)
+
+
 def fit_p2p(points: Sequence[SendPoint], cluster: ClusterSpec, nvlink: LinkParams) -> Fit:
     """`p2p_efficiency` from measured sends inside a node.
 

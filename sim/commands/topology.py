@@ -90,14 +90,17 @@ def _facts(machine: Any, spec: Any) -> dict[str, Any]:
 
 def _collectives(machine: Any, spec: Any, size: str, gpus: int) -> dict[str, Any]:
     """Seconds of every collective, and the buffer over them."""
+    from sim.costs.collectives import Fabric
     from sim.errors import SpecError
     from sim.network.collective_flows import collective_times
+    from sim.specs.loading import profile_of_gpu
     from sim.units import parse
 
     nbytes = parse(size, "bytes")
     if not nbytes > 0:
         raise SpecError(f"collectives of {size}: give a size above zero, such as '1 GB'")
-    times = collective_times(machine, gpus, nbytes, spec.network)
+    adds = Fabric.of(spec, profile_of_gpu(spec.gpu)).nvlink.in_switch_efficiency is not None
+    times = collective_times(machine, gpus, nbytes, spec.network, nvlink_adds=adds)
     rows = [{"name": name, "time_s": time, "algbw_bytes_per_s": nbytes / time} for name, time in times.items()]
     return {"gpus": gpus, "bytes": nbytes, "times": rows}
 

@@ -292,21 +292,28 @@ def _waited_for(phase: Phase, name: str, compute: ComputeModel, groups: Groups, 
 def _add_collectives(
     seconds: dict[Cause, Number], phase: Phase, compute: ComputeModel, groups: Groups, fabric: Fabric
 ) -> None:
-    """Add to a pass what its collectives take that compute waits for.
-
-    Of the exchange of keys and values that attention overlaps, a ring of cp steps computes on its own block first and
-    cannot hide behind the last block's attention.
-    """
+    """Add to a pass what its collectives take that compute waits for."""
     for cause, name in ((Cause.TENSOR_PARALLEL, "tp"), (Cause.EXPERT_PARALLEL, "ep")):
         if chosen(phase, name, overlapped=False):
             seconds[cause] = _waited_for(phase, name, compute, groups, fabric)
     context, group = chosen(phase, "cp"), groups["cp"]
     if context:
         nbytes = sum(item.nbytes for item in context)
-        budget: Number = 0.0
-        if any(item.overlapped for item in context):
-            budget = seconds.get(Cause.ATTENTION, 0.0) * (1.0 - 1.0 / group.size)
+        budget = attention_beside(context, group, seconds.get(Cause.ATTENTION, 0.0))
         seconds[Cause.CONTEXT_PARALLEL] = fabric.exposed(group, nbytes, total_time(context, group, fabric), budget)
+
+
+def attention_beside(items: Iterable[Collective], group: Group, attention_s: Number) -> Number:
+    """Attention of a pass that its exchange of keys and values runs beside.  [s]
+
+    A ring of n ranks computes on its own block first and sends nothing beside the last one. In a backward gradients
+    follow the keys and values one block behind, so that something is on its way beside every block [1]_.
+
+    .. [1] NVIDIA/TransformerEngine:transformer_engine/pytorch/attention/dot_product_attention/context_parallel.py,
+       AttnFuncWithCPAndKVP2P.
+    """
+    rings = sum(item.overlapped for item in items)
+    return attention_s * (group.size - 2 + rings) / group.size if rings else 0.0
 
 
 def _add_exposed_tokens(

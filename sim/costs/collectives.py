@@ -113,8 +113,10 @@ class Fabric:
         return seconds - self.hidden_share(group, nbytes, seconds) * np.minimum(seconds, budget)
 
     @classmethod
-    def of(cls, cluster: ClusterSpec, profile: Profile) -> Fabric:
+    def of(cls, cluster: ClusterSpec, profile: Profile, *, nvls: bool = True) -> Fabric:
         """The fabric of a cluster under a profile; what was measured on the cluster's own network goes first.
+
+        nvls : the library has NVLink's switches add what all-reduces send, if there are switches that can.
 
         Raises
         ------
@@ -123,20 +125,38 @@ class Fabric:
         """
         if cluster.network is not None and cluster.node.gpus_per_node % cluster.node.nics_per_node == 0:
             build_levels(cluster, cluster.num_nodes)
-        network, own = profile.network, cluster.network_efficiency
-        if own is not None:
-            shares = dict.fromkeys(("efficiency", "job_efficiency", "shared_efficiency", "p2p_efficiency"), own)
-            changes: dict[str, object] = {**shares, "dispatch_efficiency": None, "operations": {}}
-            network = network.model_copy(update=changes)
+        network, nvlink = network_of(cluster, profile), profile.nvlink
+        if nvlink.in_switch_efficiency is not None and not (nvls and cluster.node.nvlink_topology == "switch"):
+            nvlink = nvlink.model_copy(update={"in_switch_efficiency": None})
+        # What was measured where flows met is no limit of a link, which is what one finds that meets none.
+        best = best_of(network)
+        if cluster.network_shared_efficiency is not None:
+            best = max(best, best_of(profile.network))
         return cls(
-            profile.nvlink,
+            nvlink,
             network,
             cluster.node.nvlink_bandwidth_bytes_per_s,
             cluster.inter_node_bandwidth_bytes_per_s,
             nvlink_shares(cluster.node.nvlink_topology, cluster.nvlink_domain_gpus),
-            # A cluster's own efficiency, measured on a fabric in use, may be less for flows that met there.
-            max(best_of(profile.network), best_of(network)),
+            best,
         )
+
+
+def network_of(cluster: ClusterSpec, profile: Profile) -> LinkParams:
+    """Return the profile's network as the cluster's own measurements change it.
+
+    What a collective reaches that has the fabric to itself says how good the fabric is, and scales all values: what
+    groups lose to each other was found on a fabric that a single one uses better. What was measured of groups that meet
+    takes the place of all that does.
+    """
+    network, alone, meeting = profile.network, cluster.network_efficiency, cluster.network_shared_efficiency
+    if alone is not None:
+        network = network.scaled(alone / network.efficiency)
+    if meeting is not None:
+        shares = dict.fromkeys(("shared_efficiency", "job_efficiency", "p2p_efficiency"), meeting)
+        changes: dict[str, object] = {**shares, "dispatch_efficiency": None, "operations": {}}
+        network = network.model_copy(update=changes)
+    return network
 
 
 def best_of(link: LinkParams) -> float:
@@ -228,13 +248,16 @@ def hierarchical_all_reduce(nbytes: Number, group: Group, fabric: Fabric) -> Num
 def in_switch_all_reduce(nbytes: Number, group: Group, fabric: Fabric) -> Number:
     """Time of an all-reduce that NVLink's switches add up (NVLS), with a tree between domains.  [s]
 
-    Of g members each sends its buffer to be added and its part of the sum to be handed out, (g+1)/g of the buffer.
+    Of g members each sends its buffer to be added and its part of the sum to be handed out, (g+1)/g of the buffer; of
+    fewer than three the library does not ask the switches [2]_. The ramp and the latency are the link's: on H100 they
+    give measured times within a fifth from 32 kB to 16 GiB, where NCCL's protocols for small messages are as fast.
     Between domains every member's part climbs a tree of its own and comes back. The buffer passes both in pieces, one
     behind the other, so that the slower of the two sets the pace. Two domains exchange what they have; of more, those
     within the tree relay for two others, which halves the pace [1]_. Infinite where the profile knows of no such
     switches.
 
     .. [1] NVIDIA/nccl:src/graph/tuning.cc: the bus bandwidth of NVLS trees, bwInter/2 beyond two nodes.
+    .. [2] NVIDIA/nccl:src/transport/nvls.cc, ncclNvlsInit.
     """
     if fabric.nvlink.in_switch_efficiency is None:
         return np.full(np.broadcast(nbytes, group.size).shape, np.inf)
@@ -247,7 +270,7 @@ def in_switch_all_reduce(nbytes: Number, group: Group, fabric: Fabric) -> Number
     levels = np.ceil(np.log2(np.maximum(domains, 1)))
     between = fabric.network.base_latency_s + 2 * levels * fabric.network.hop_latency_s
     seconds = latency + np.where(domains > 1, relays * np.maximum(inside, crossing) + between, inside)
-    return np.where(members > 1, seconds, np.inf)
+    return np.where(np.asarray(members) > 2, seconds, np.inf)
 
 
 def all_reduce(nbytes: Number, group: Group, fabric: Fabric) -> Number:
@@ -293,6 +316,20 @@ def send(nbytes: Number, crosses_domains: bool, fabric: Fabric, card_share: Numb
     else:
         rate = link.p2p_efficiency * fabric.pair_bytes_per_s
     return link.base_latency_s + link.hop_latency_s + nbytes / rate
+
+
+def send_ring(nbytes: Number, group: Group, fabric: Fabric) -> Number:
+    """Time in which n − 1 sends to the next rank hand the n pieces of `nbytes` round the group.  [s]
+
+    The slowest send sets the pace. A rank whose next one is in another domain has its own card for all that it sends,
+    where a library's ring would use every member's: NCCL sends over the card next to the GPU [1]_.
+
+    .. [1] NVIDIA/nccl:src/graph/topo.cc, ncclTopoGetLocalNet.
+    """
+    piece, card, link = nbytes / group.size, fabric.between_domains(group) / group.per_domain, fabric.network
+    inside = send(piece, False, fabric)
+    between = np.maximum(inside, link.base_latency_s + link.hop_latency_s + piece / card)
+    return (group.size - 1) * np.where(np.asarray(group.num_domains) > 1, between, inside)
 
 
 def all_to_all(
@@ -348,4 +385,9 @@ def all_to_all_bytes(
     return ranks * (members - 1) + handed_on, away / copies * different(domains, copies, limit)
 
 
-COLLECTIVES = {"all_reduce": all_reduce, "all_gather": all_gather, "reduce_scatter": reduce_scatter}
+COLLECTIVES = {
+    "all_reduce": all_reduce,
+    "all_gather": all_gather,
+    "reduce_scatter": reduce_scatter,
+    "send_ring": send_ring,
+}

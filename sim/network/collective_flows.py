@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,23 +28,31 @@ from sim.specs.network import NetworkSpec
 _NOBODY = np.empty(0, dtype=int)
 
 
+class Tree(NamedTuple):
+    """GPUs whose data switches add and hand out: one flow, up and down at once.
+
+    nbytes : that each GPU sends, and receives. [bytes]
+    over_nvlink : whether the switches are NVLink's (NVLS) or the network's (SHARP).
+    """
+
+    gpus: IntArray
+    nbytes: float
+    over_nvlink: bool
+
+
 @dataclass(frozen=True, slots=True)
 class Phase:
     """Flows that run together.
 
     source, target : GPUs.
     nbytes : of each flow, over all steps. [bytes]
-    trees : sets of GPUs whose data the switches add and hand out; each is one flow, up and down at once.
-    over_nvlink : whether the trees are NVSwitch's (NVLS) or the network's (SHARP).
-    tree_bytes : that each member of a tree sends, and receives. [bytes]
+    trees : what switches add meanwhile.
     """
 
     source: IntArray
     target: IntArray
     nbytes: FloatArray
-    trees: tuple[IntArray, ...] = ()
-    over_nvlink: bool = True
-    tree_bytes: float = 0.0
+    trees: tuple[Tree, ...] = ()
 
 
 Pattern = tuple[Phase, ...]
@@ -137,20 +146,25 @@ def hierarchical_all_reduce(placement: IntArray, nbytes: float) -> Pattern:
     return (*inside, *_together(rails), *inside)
 
 
-def switch_all_reduce(placement: IntArray, nbytes: float) -> Pattern:
-    """All-reduce that switches add up: NVLink's inside one domain (NVLS), the network's between several (SHARP).
+def switch_all_reduce(placement: IntArray, nbytes: float, nvlink_adds: bool = True) -> Pattern:
+    """All-reduce that switches add up: NVLink's inside a domain (NVLS), the network's between several (SHARP).
 
     Of n members of one domain each sends its whole buffer to be added and its 1/n of the sum to be handed out, and
     receives as much: (n+1)/n of the buffer each way instead of 2 (n−1)/n. Between domains each member sends its share
-    up once, between a reduce-scatter and an all-gather inside.
+    up once. The buffer passes NVLink and the network in pieces, one behind the other: all of it at once
+    (NVIDIA/nccl:src/device/all_reduce.h, NVLS and COLLNET_DIRECT).
+
+    nvlink_adds : else members of a domain reduce and gather round a ring.
     """
     domains, n = placement.shape
     if placement.size == 1:
         return ()
-    if domains == 1:
-        return (Phase(_NOBODY, _NOBODY, np.empty(0), tuple(placement), tree_bytes=nbytes * (n + 1) / n),)
-    inside = _together([ring(row[np.newaxis], nbytes, 1) for row in placement])
-    return (*inside, Phase(_NOBODY, _NOBODY, np.empty(0), tuple(placement.T), False, nbytes / n), *inside)
+    inside = Phase(_NOBODY, _NOBODY, np.empty(0), tuple(Tree(row, nbytes * (n + 1) / n, True) for row in placement))
+    if n == 1 or not nvlink_adds:
+        around = _together([ring(row[np.newaxis], nbytes, 2) for row in placement])
+        inside = around[0] if around else Phase(_NOBODY, _NOBODY, np.empty(0))
+    between = tuple(Tree(column, nbytes / n, False) for column in placement.T) if domains > 1 else ()
+    return (replace(inside, trees=inside.trees + between),)
 
 
 def all_to_all(placement: IntArray, nbytes: float) -> Pattern:
@@ -219,15 +233,16 @@ def phase_flows(
     flows, sizes = flows_on(paths), np.repeat(phase.nbytes / subflows, subflows)
     if phase.trees:
         ends = [topology.start("nvlink", direction) for direction in ("up", "down")]
+        in_order = sorted(phase.trees, key=lambda tree: tree.over_nvlink)  # the network's are told apart by number
         trees = [
-            np.concatenate([end + tree for end in ends])
-            if phase.over_nvlink
-            else network_tree(topology, tree, number, trunks=routing == "adaptive")
-            for number, tree in enumerate(phase.trees)
+            np.concatenate([end + tree.gpus for end in ends])
+            if tree.over_nvlink
+            else network_tree(topology, tree.gpus, number, trunks=routing == "adaptive")
+            for number, tree in enumerate(in_order)
         ]
         longest = max(map(len, trees))
         padded = np.stack([np.pad(tree, (0, longest - len(tree)), constant_values=-1) for tree in trees])
-        flows, sizes = flows + flows_on(padded), np.concatenate([sizes, np.full(len(trees), phase.tree_bytes)])
+        flows, sizes = flows + flows_on(padded), np.concatenate([sizes, [tree.nbytes for tree in in_order]])
     return flows, sizes
 
 
@@ -262,12 +277,14 @@ MOST_TO_ALL = 256
 """GPUs beyond which an all-to-all, a flow for every pair, is left out."""
 
 
-def collective_times(topology: Topology, num_gpus: int, nbytes: float, network: NetworkSpec) -> dict[str, float]:
+def collective_times(
+    topology: Topology, num_gpus: int, nbytes: float, network: NetworkSpec, *, nvlink_adds: bool = True
+) -> dict[str, float]:
     """What the links alone allow: collectives over the machine's first GPUs, with all to themselves, no latency.  [s]
 
-    Routed as the network says, added up in its switches if they can. Flows that share links unevenly count as done with
-    a hundredth left. Of more than MOST_TO_ALL GPUs without the all-to-all; by rails, what goes to a GPU of another rail
-    goes over NVLink to the neighbour on that rail first (NCCL's PXN).
+    Routed as the network says, added up in its switches if they can, and in NVLink's if `nvlink_adds`. Flows that share
+    links unevenly count as done with a hundredth left. Of more than MOST_TO_ALL GPUs without the all-to-all; by rails,
+    what goes to a GPU of another rail goes over NVLink to the neighbour on that rail first (NCCL's PXN).
 
     Raises
     ------
@@ -281,11 +298,12 @@ def collective_times(topology: Topology, num_gpus: int, nbytes: float, network: 
     left_out = {
         "tree all-reduce": not several,
         "hierarchical all-reduce": not several,
-        "all-reduce in the switches": several and not network.in_network_reduction,
+        "all-reduce in the switches": not (network.in_network_reduction if several else nvlink_adds),
         "all-to-all": num_gpus > MOST_TO_ALL,
     }
     time = partial(pattern_time, topology=topology, routing=network.routing, subflows=network.subflows, done_share=0.01)
-    found = {name: make(members, nbytes) for name, make in COLLECTIVES.items() if not left_out.get(name)}
+    ways = COLLECTIVES | {"all-reduce in the switches": partial(switch_all_reduce, nvlink_adds=nvlink_adds)}
+    found = {name: make(members, nbytes) for name, make in ways.items() if not left_out.get(name)}
     times = {name: time(pattern) for name, pattern in found.items()}
     if "all-to-all" in times and several and topology.rails > 1:
         times["all-to-all by rails"] = time(found["all-to-all"], proxy=True)

@@ -101,7 +101,7 @@ def _cost_model(records: _Records) -> CostModel:
         stack.fp8_attention,
         training.high_precision_layers / model.num_layers,
     )
-    fabric, host = Fabric.of(cluster, profile), Host.of(cluster.node, profile)
+    fabric, host = Fabric.of(cluster, profile, nvls=stack.nvls), Host.of(cluster.node, profile)
     setup_s = 0.0 if graphs else stack.forward_setup_s
     return CostModel(model, cluster, training, stack, profile, compute, fabric, host, setup_s)
 

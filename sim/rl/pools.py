@@ -50,7 +50,11 @@ class Inference:
 
 
 def engine_of(scenario: Scenario, inference: Inference, tp: int) -> Engine:
-    """A replica of `tp` GPUs of the scenario's cluster."""
+    """A replica of `tp` GPUs of the scenario's cluster.
+
+    Engines leave NVLink's switches alone (sgl-project/sglang:python/sglang/srt/entrypoints/engine.py,
+    _set_envs_and_config: NCCL_NVLS_ENABLE is 0 unless one asks for it).
+    """
     cluster, profile, gpu = scenario.cluster, scenario.profile, scenario.cluster.gpu
     share = profile.memory.efficiency if inference.bandwidth_share is None else inference.bandwidth_share
     return Engine(
@@ -62,7 +66,7 @@ def engine_of(scenario: Scenario, inference: Inference, tp: int) -> Engine:
         bandwidth_bytes_per_s=gpu.memory_bandwidth_bytes_per_s,
         memory_share=share,
         gemm=profile.gemm,
-        fabric=Fabric.of(cluster, profile),
+        fabric=Fabric.of(cluster, profile, nvls=False),
         group=Group(tp, min(tp, cluster.nvlink_domain_gpus), tp > cluster.nvlink_domain_gpus),
         step_overhead_s=inference.step_overhead_s,
     )

@@ -119,8 +119,12 @@ class ClusterSpec(Spec):
     inter_node_bandwidth_bytes_per_s: PositiveFloat
     """Network bandwidth per GPU and direction. Default: the node's network cards shared by its GPUs. [bytes/s]"""
     network_efficiency: float | None = Field(default=None, gt=0, le=1)
-    """Share of inter_node_bandwidth which collectives and sends reach on this fabric, where it was measured. Default:
-    the profile's values, which are those of InfiniBand."""
+    """Share of inter_node_bandwidth which a collective with the network to itself reaches on this fabric, where it was
+    measured. All that the profile says of its network is scaled by it, sends and what groups leave each other too.
+    Default: the profile's values, which are those of InfiniBand."""
+    network_shared_efficiency: float | None = Field(default=None, gt=0, le=1)
+    """Share of inter_node_bandwidth which groups that meet, and sends, reach on this fabric, where that was measured:
+    as on a machine in use. Default: the profile's values, scaled as network_efficiency says."""
     network: NetworkSpec | None = None
     """The switches, for simulating traffic link by link. Without it links are priced by formula alone."""
     fragmentation: float = 0.0

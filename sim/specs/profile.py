@@ -157,6 +157,17 @@ class LinkParams(Spec):
         beside = self.efficiency if self.shared_efficiency is None else self.shared_efficiency
         return np.where(shared, beside, alone)
 
+    def scaled(self, factor: float) -> LinkParams:
+        """The link on a fabric where everything reaches `factor` times as much, at most all of it."""
+        names = ("efficiency", "shared_efficiency", "job_efficiency", "dispatch_efficiency", "p2p_efficiency")
+        shares = {name: getattr(self, name) for name in names}
+        less = {name: min(1.0, factor * share) for name, share in shares.items() if share is not None}
+        operations = {
+            name: each.model_copy(update={"efficiency": min(1.0, factor * each.efficiency)})
+            for name, each in self.operations.items()
+        }
+        return self.model_copy(update={**less, "operations": operations})
+
     def of(self, operation: str) -> LinkParams:
         """The link's values for one collective."""
         for name, params in self.operations.items():

@@ -19,6 +19,9 @@ class StackSpec(Spec):
     """The framework whose rules filled in what is not stated; `flopcast presets list frameworks` names them."""
     version: str = ""
     """Of the framework: a date (2024-07), a release by year and month (24.07), a tag of it (v2.4), or latest."""
+    nvls: bool = True
+    """NCCL (since 2.17 of March 2023) may have NVLink's switches add what all-reduces send, where the profile knows
+    that they do: its NCCL_NVLS_ENABLE, which recipes turn off to save memory."""
     compiled: bool = False
     """Layers go through a compiler (torch.compile, XLA); without it a framework that counts on it runs kernels one by
     one."""
@@ -143,8 +146,8 @@ class StackSpec(Spec):
     fp8_gathers: bool = False
     """With 8-bit multiplies ZeRO stage 3 casts the layers' weights before it gathers them, not after."""
     overlap_context: bool = True
-    """Context parallelism passes keys and values round a ring while it computes attention, instead of gathering them
-    first."""
+    """Context parallelism sends keys and values round a ring while it computes attention (Megatron-Core's cp_comm_type
+    p2p), instead of gathering them first: each rank over its own card, where a gather uses all of a node's."""
     context_by_heads: bool = False
     """Context parallelism gives each rank the whole sequence of some heads for the attention, in all-to-alls before it
     and after it (DeepSpeed-Ulysses: Jacobs et al. 2023, arXiv:2309.14509; Megatron-Core's cp_comm_type a2a), instead of

@@ -7,7 +7,7 @@ from sim.specs.scenario import Scenario
 
 def scenario_yaml(scenario: Scenario) -> str:
     """The scenario as YAML; reading it gives an equal scenario, but for what was assumed and now is said."""
-    import yaml
+    from sim.specs.yaml12 import dump_yaml
 
     data = scenario.model_dump(mode="json", exclude={"assumed"}, exclude_none=True)
-    return str(yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=100))
+    return dump_yaml(data, width=100)

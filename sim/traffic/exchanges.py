@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sim.arrays import Floats
-from sim.costs.block import block_costs, chosen, total_time
+from sim.costs.block import attention_beside, block_costs, chosen, total_time
 from sim.costs.collectives import Fabric, all_to_all_bytes
 from sim.costs.compute import ComputeModel
 from sim.network.placement import Group, layer_groups
@@ -140,9 +140,7 @@ def _within(table: _Table, work: BlockWork, compute: ComputeModel, groups: dict[
         for group in ("tp", "ep"):
             _add(table, (group, False), row, _moved(chosen(phase, group, overlapped=False), groups[group], fabric))
         beside = any(item.overlapped for item in context)
-        budget = 0.0
-        if beside:
-            budget = float(compute.phase_time(phase).get(Cause.ATTENTION, 0.0)) * (1.0 - 1.0 / groups["cp"].size)
+        budget = float(attention_beside(context, groups["cp"], _compute_s(phase, compute, Cause.ATTENTION)))
         _add(table, ("cp", beside), row, _moved(context, groups["cp"], fabric), budget)
     hidden = chosen(work.input_grad, "tp", overlapped=True)
     if hidden:

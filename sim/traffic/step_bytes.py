@@ -22,7 +22,7 @@ from sim.work.optimizer import GRADIENT_WIDTH
 from sim.work.stages import ModelPart, deal_stages
 from sim.work.sums import block_works
 
-Kind = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]
+Kind = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_ring"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +66,8 @@ class StepBytes:
 def ring_bytes(kind: str, nbytes: float, size: int) -> float:
     """Sent by each of `size` ranks of a ring for a buffer of `nbytes`. [bytes]
 
-    An all-reduce sends 2 (n − 1)/n of the buffer, a gather, a reduce-scatter or an all-to-all half of that (Thakur,
-    Rabenseifner, Gropp 2005, sections 4.1 to 4.4).
+    An all-reduce sends 2 (n − 1)/n of the buffer, a gather, a reduce-scatter, an all-to-all or a ring of sends half of
+    that (Thakur, Rabenseifner, Gropp 2005, sections 4.1 to 4.4).
     """
     return (2.0 if kind == "all_reduce" else 1.0) * nbytes * (size - 1) / size
 

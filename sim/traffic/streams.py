@@ -203,15 +203,25 @@ def _inside(
             sizes = (exchange.nbytes, exchange.between_bytes, exchange.seconds)
             nbytes, between, seconds = (float(each[row, stage]) for each in sizes)
             stream[rank] = len(streams)
-            streams.append(_of_group(wires, exchange.group, gpus[rank], nbytes, between, seconds))
+            ring = exchange.group == "cp" and exchange.beside
+            streams.append(_of_group(wires, exchange.group, gpus[rank], nbytes, between, seconds, of_sends=ring))
     return Inside(exchange, stream)
 
 
-def _of_group(wires: Wires, group: str, gpus: IntArray, nbytes: float, between: float, seconds: float) -> Stream:
-    """The stream of one rank's collectives within layers, over a kind of group."""
+def _of_group(
+    wires: Wires,
+    group: str,
+    gpus: IntArray,
+    nbytes: float,
+    between: float,
+    seconds: float,
+    *,
+    of_sends: bool = False,
+) -> Stream:
+    """The stream of one rank's collectives within layers, over a kind of group; or of its sends round a ring."""
     name = {"tp": "tensor", "cp": "context", "ep": "tokens", "dp": "sharded"}[group]
     if group == "ep":
         return wires.all_to_all(name, group, gpus, nbytes - between, between, seconds)
     if group == "dp":
         return wires.replicas(name, nbytes - between, between, gpus, seconds)
-    return wires.rings(name, {group: nbytes}, gpus, seconds)
+    return wires.rings(name, {group: nbytes}, gpus, seconds, of_sends=of_sends)

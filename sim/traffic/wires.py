@@ -77,7 +77,14 @@ class Wires:
         return self._stream(kind, parts, sources.ravel(), targets.ravel(), np.full(sources.size, nbytes), nbytes)
 
     def rings(
-        self, kind: str, sent: Mapping[str, float], gpus: IntArray, seconds: float, others: IntArray | None = None
+        self,
+        kind: str,
+        sent: Mapping[str, float],
+        gpus: IntArray,
+        seconds: float,
+        others: IntArray | None = None,
+        *,
+        of_sends: bool = False,
     ) -> Stream:
         """Rings of one pipeline rank's groups, all groups of a kind at once, one kind after the other.
 
@@ -88,13 +95,16 @@ class Wires:
         gpus : array (dp, cp, tp)
         others : array (ranks, dp, cp, tp), optional
             Of ranks whose GPUs are in the same groups; what they send is not in this stream.
+        of_sends : bool
+            Each group is one ring in the order of its members, instead of a library's, which use every card.
         """
         every = gpus if others is None else np.concatenate([gpus, *others])
         phases = []
         for group, nbytes in sent.items():
             members = members_of(group, self._scenario.plan, every)
             n = members.shape[1]
-            phases += [ring(self._domains(each), nbytes * n / (n - 1), 1)[0] for each in members]
+            lines = (each[:, np.newaxis] if of_sends else self._domains(each) for each in members)
+            phases += [ring(line, nbytes * n / (n - 1), 1)[0] for line in lines]
         sources, targets, sizes = (
             np.concatenate([getattr(phase, name) for phase in phases]) for name in ("source", "target", "nbytes")
         )

@@ -296,14 +296,17 @@ def _exchange_keys(
 ) -> tuple[tuple[Collective, ...], tuple[Collective, ...]]:
     """Keys and values of the other context-parallel ranks, forward; they and their gradients, backward.
 
-    Passed round a ring beside the attention over what has arrived (Liu et al. 2023, arXiv:2310.01889), or gathered
-    before it (Llama 3, arXiv:2407.21783, section 3.3.2): the same bytes.
+    Sent round a ring beside the attention over what has arrived (Liu et al. 2023, arXiv:2310.01889), or gathered before
+    it (Llama 3, arXiv:2407.21783, section 3.3.2): the same bytes. A ring is sends to the next rank (batched isend and
+    irecv, NVIDIA/TransformerEngine:transformer_engine/pytorch/attention/dot_product_attention/context_parallel.py,
+    flash_attn_p2p_communicate; a permute, pytorch/pytorch:torch/distributed/tensor/experimental/_context_parallel/
+    _attention.py, _AllToAllRotater), no collective of a library, which would use every card of a node.
     """
     nbytes = cut.width * cut.microbatch_size * cut.sequence_length * key_value_width(model, cut.tp)
     beside = stack.overlap_context
 
     def exchange(name: str, kind: Literal["all_gather", "reduce_scatter"]) -> Collective:
-        return Collective(name, kind, nbytes, overlapped=beside, group="cp", module="core_attn")
+        return Collective(name, "send_ring" if beside else kind, nbytes, beside, group="cp", module="core_attn")
 
     keys = exchange("exchange keys and values", "all_gather")
     return (keys,), (keys, exchange("exchange their gradients", "reduce_scatter"))

@@ -83,8 +83,10 @@ class Kernel(NamedTuple):
 class Collective(NamedTuple):
     """One collective of a tensor-, context- or expert-parallel group.
 
+    kind : send_ring is no collective of a library but sends: every rank hands on to the next one what it got from the
+        one before it, until each has seen all pieces.
     nbytes : full buffer: what each rank contributes to an all-reduce, what a gather ends with, what a rank of an
-        all-to-all hands out, its own share included. [bytes]
+        all-to-all hands out, its own share included, all pieces of a ring of sends. [bytes]
     overlapped : it may run beside the operations that follow it in the same phase.
     copies : of every piece of an all-to-all, where a GPU or a domain that is to have several of them is sent it once.
     limit : (groups that copies of one piece go to, all groups of ranks), where it is not any rank.
@@ -98,7 +100,7 @@ class Collective(NamedTuple):
     """
 
     name: str
-    kind: Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]
+    kind: Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_ring"]
     nbytes: Number
     overlapped: bool = False
     group: Literal["tp", "cp", "ep"] = "tp"

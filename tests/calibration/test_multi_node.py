@@ -11,6 +11,7 @@ from sim.specs import ClusterSpec, Profile, load_preset
 from sim.specs.loading import resolve
 
 PROFILE = Profile.read(load_preset("profiles", "h100"), "h100")
+PROFILE = PROFILE.replace(nvlink=PROFILE.nvlink.replace(in_switch_efficiency=None))  # as of NCCL_NVLS_ENABLE=0
 NODE = ClusterSpec.read(resolve(load_preset("clusters", "superpod-h100"), "cluster"), "superpod-h100").node
 B200 = Profile.read(load_preset("profiles", "b200"), "b200")
 NODE_GB200 = ClusterSpec.read(resolve(load_preset("clusters", "superpod-gb200"), "cluster"), "superpod-gb200").node

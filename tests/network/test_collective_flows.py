@@ -146,9 +146,19 @@ def test_all_to_all_between_domains(machine, nodes, per_node):
 @pytest.mark.parametrize("routing", ["adaptive", "deterministic"])
 @pytest.mark.parametrize("nodes", [2, 19, 60])
 def test_sharp_sends_each_share_up_once(machine, routing, nodes):
-    time = pattern_time(switch_all_reduce(placed(nodes, 8), S), machine("superpod-a100"), routing)
-    inside = 2 * 7 / 8 * S / NVLINK
-    assert time == pytest.approx(inside + S / 8 / NIC, rel=1e-6)
+    # Pieces pass NVLink and the network one behind the other, so that the slower of the two counts: here the cards, or,
+    # where NVLink's switches do not add, the ring of a node.
+    for adds, inside in ((True, 9 / 8), (False, 2 * 7 / 8)):
+        pattern = switch_all_reduce(placed(nodes, 8), S, nvlink_adds=adds)
+        time = pattern_time(pattern, machine("superpod-a100"), routing)
+        assert time == pytest.approx(max(inside * S / NVLINK, S / 8 / NIC), rel=1e-6)
+
+
+def test_in_the_switches_is_the_fastest_way_between_nodes_of_hopper(machine, cluster):
+    """64 DGX H100 with SHARP and NVLS: each card carries its eighth of the buffer once, in a ring twice."""
+    times = collective_times(machine("superpod-h100", 64), 512, S, cluster("superpod-h100").network)
+    assert times["all-reduce in the switches"] == pytest.approx(S / 8 / 50e9, rel=0.02)
+    assert times["ring all-reduce"] == pytest.approx(2 * 511 / 512 * S / 8 / 50e9, rel=0.02)
 
 
 def test_rings_between_nodes_stay_on_their_rail(machine):
@@ -197,14 +207,11 @@ def test_collectives_of_a_machine(machine, cluster):
     topology, network = machine("superpod-a100"), cluster("superpod-a100").network
     times = collective_times(topology, 64, S, network)
     assert times["ring all-reduce"] == pytest.approx(2 * 63 / 64 * S / (8 * NIC))
-    assert times["all-reduce in the switches"] == pytest.approx(2 * 7 / 8 * S / NVLINK + S / 8 / NIC)
-    assert list(collective_times(topology, 8, S, network)) == [
-        "ring all-reduce",
-        "all-reduce in the switches",
-        "all-gather",
-        "reduce-scatter",
-        "all-to-all",
-    ]
+    assert times["all-reduce in the switches"] == pytest.approx(max(9 / 8 * S / NVLINK, S / 8 / NIC))
+    inside = ["ring all-reduce", "all-reduce in the switches", "all-gather", "reduce-scatter", "all-to-all"]
+    assert list(collective_times(topology, 8, S, network)) == inside
+    # NVSwitches of A100 add nothing.
+    assert list(collective_times(topology, 8, S, network, nvlink_adds=False)) == [inside[0], *inside[2:]]
     assert times["all-to-all by rails"] == pytest.approx(times["all-to-all"])  # cards are the narrowest either way
     for wrong, says in ((1, "give 2 to 1,120"), (1121, "give 2 to 1,120"), (12, "equally many")):
         with pytest.raises(SpecError, match=says):

@@ -78,7 +78,7 @@ def test_the_slowest_flow_of_fair_sharing_is_what_the_fullest_link_allows(ratio,
     assert share(cluster, size, stride) == pytest.approx(min(1.0, fair), rel=1e-9)
 
 
-@pytest.mark.parametrize("plan", [("plan.dp=256",), ("plan.pp=8", "plan.dp=32"), ("plan.tp=16", "plan.dp=16"), ("plan.cp=16", "plan.dp=16")])  # fmt: skip
+@pytest.mark.parametrize("plan", [("plan.dp=256",), ("plan.pp=8", "plan.dp=32"), ("plan.tp=16", "plan.dp=16"), ("plan.cp=16", "plan.dp=16", "stack.overlap_context=false")])  # fmt: skip
 @pytest.mark.parametrize("rails", [False, True])
 def test_fewer_cables_up_never_make_the_default_answer_faster(plan, rails):
     steps = [estimate(built(*plan, ratio=ratio, rails=rails)).step_time_s for ratio in (1.0, 2.0, 4.0, 8.0)]

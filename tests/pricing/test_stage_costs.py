@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from sim import estimate
 from sim.costs.collectives import Fabric, all_gather, send
 from sim.network.placement import Group
 from sim.pricing.stages import stage_costs
@@ -27,10 +28,42 @@ def over_ideal_network(scenario, **stack):
 
 def test_a_network_measured_on_the_cluster_goes_before_the_profile(scenarios):
     scenario = load_scenario(scenarios / "gpt3-175b-1024-a100.yaml")
-    slow = scenario.cluster.replace(network_efficiency=0.14)
-    fabric = Fabric.of(slow, scenario.profile)
-    assert {fabric.network.efficiency, fabric.network.shared_efficiency, fabric.network.p2p_efficiency} == {0.14}
+    slow = scenario.cluster.replace(network_shared_efficiency=0.14)
+    network = Fabric.of(slow, scenario.profile).network
+    assert {network.shared_efficiency, network.job_efficiency, network.p2p_efficiency} == {0.14}
+    assert network.efficiency == scenario.profile.network.efficiency
     assert stage_costs(scenario.replace(cluster=slow)).reduce_s.sum() > 2 * stage_costs(scenario).reduce_s.sum()
+
+
+def test_what_one_collective_reaches_on_a_fabric_scales_what_groups_leave_each_other(scenarios):
+    scenario = load_scenario(scenarios / "gpt3-175b-1024-a100.yaml")
+    theirs = scenario.profile.network
+    ours = Fabric.of(
+        scenario.cluster.replace(network_efficiency=0.48), scenario.profile
+    ).network  # half of InfiniBand's
+    assert ours.efficiency == 0.48
+    for name in ("shared_efficiency", "job_efficiency", "p2p_efficiency"):
+        assert getattr(ours, name) == pytest.approx(getattr(theirs, name) / 2)
+    assert ours.operations["all_to_all"].efficiency == pytest.approx(theirs.operations["all_to_all"].efficiency / 2)
+    better = Fabric.of(scenario.cluster.replace(network_efficiency=1.0), scenario.profile.replace(network=ours)).network
+    assert better.operations["all_to_all"].efficiency == pytest.approx(0.74 / 0.96)
+
+
+@pytest.mark.parametrize("profile", ["a100", "h100", "b200"])
+def test_ethernet_is_no_faster_than_infiniband_of_its_rate(scenarios, profile):
+    """GPT-3 175B, its state dealt over 1,024 GPUs: all of its traffic is between nodes (Meta tuned RoCE to equal
+    InfiniBand, arXiv:2407.21783, section 3.3.1)."""
+    node = {"a100": "dgx-a100-80gb", "h100": "dgx-h100", "b200": "dgx-b200"}[profile]
+    plan = ["plan.tp=1", "plan.pp=1", "plan.dp=1024", "plan.zero_stage=3", "plan.schedule=1f1b", "plan.num_chunks=1"]
+    asked = [*plan, "training.global_batch_size=1024", f"profile={profile}"]
+    infiniband, ethernet = (
+        estimate(load_scenario(scenarios / "gpt3-175b-1024-a100.yaml", [*asked, *fabric])).step_time_s
+        for fabric in (
+            ["cluster=generic-infiniband", f"cluster.node={node}", "cluster.inter_node_bandwidth=100 Gbit/s"],
+            ["cluster=ethernet-100", f"cluster.node={node}"],
+        )
+    )
+    assert infiniband < ethernet < 1.25 * infiniband
 
 
 def test_layers_gathered_in_8_bits_move_half_the_bytes(scenarios):

@@ -12,7 +12,8 @@ from sim.estimate import estimate
 from sim.schedules import get_schedule, schedule_names
 from sim.specs import build_scenario
 
-OVERLAPS = ("overlap_p2p", "overlap_grad_reduce", "overlap_param_gather", "overlap_tp_backward", "overlap_context")
+OVERLAPS = ("overlap_p2p", "overlap_grad_reduce", "overlap_param_gather", "overlap_tp_backward")
+DRAWN = (*OVERLAPS, "overlap_context")  # which is a ring of sends instead of a gather, and may take longer
 STACKS = ("megatron-2019", "megatron-2021", "megatron-2022", "megatron-core")
 FLUSHED = [name for name in schedule_names() if not get_schedule(name).asynchronous]
 
@@ -43,7 +44,7 @@ def scenarios(draw):
         "sequence_parallel": tp > 1 and draw(st.booleans()),
         "zero_stage": draw(st.sampled_from([0, 1, 2, 3])), "cp": draw(st.sampled_from([1, 1, 2, 4])),
     }  # fmt: skip
-    stack = {"preset": draw(st.sampled_from(STACKS)), **{name: draw(st.booleans()) for name in OVERLAPS}}
+    stack = {"preset": draw(st.sampled_from(STACKS)), **{name: draw(st.booleans()) for name in DRAWN}}
     training = {
         "global_batch_size": dp * microbatches * microbatch_size,
         "sequence_length": sequence,
@@ -69,10 +70,7 @@ def test_overlap_never_lengthens_a_step(flag, scenario, engine):
     beside, after = (
         step_time(scenario.replace(stack=scenario.stack.replace(**{flag: on})), engine) for on in (True, False)
     )
-    # Where launches take longer than kernels, a shorter forward leaves more of the wait to the backward or the reverse,
-    # and so more or less time for reductions beside it: 0.07 % in the worst of 6,000 such steps.
-    shifts = 1e-3 if flag == "overlap_context" else 1e-9
-    assert beside <= after * (1 + shifts)
+    assert beside <= after * (1 + 1e-9)
 
 
 def faster(scenario, what, factor):

@@ -142,6 +142,15 @@ def test_broken_yaml(text, says):
         parse_yaml(text, "file")
 
 
+def test_what_is_written_reads_back():
+    # Hexadecimal fingerprints of scenarios among them, which may look like numbers.
+    data = {
+        "text": ["12e34", "6e9512345", "1e9", "0x10", "no", "1:30", "007", "1_000", "~", ""],
+        "numbers": [1, 1e20, 0.5],
+    }
+    assert parse_yaml(dump_yaml(data), "") == data
+
+
 def test_yaml_reads_numbers_and_words_as_people_write_them():
     assert parse_yaml("[1e9, 300e9, 1, 0x10, .5, no, 1:30, true, null, 1f1b]", "") == [
         1e9, 300e9, 1, 16, 0.5, "no", "1:30", True, None, "1f1b",

@@ -42,7 +42,7 @@ def test_how_the_two_figures_compare_tells_that_the_gathering_over_nvlink_counts
 
 
 def test_half_of_the_card_gives_both_figures(one_trillion):
-    scenario = one_trillion.replace(cluster=one_trillion.cluster.replace(network_efficiency=0.5))
+    scenario = one_trillion.replace(cluster=one_trillion.cluster.replace(network_shared_efficiency=0.5))
     assert pipeline_cut(scenario).bytes_per_s == pytest.approx(POINT_TO_POINT, rel=0.11)
     assert data_parallel_cut(scenario).bytes_per_s == pytest.approx(ALL_REDUCE, rel=0.02)
 

@@ -13,6 +13,7 @@ from flopcast_validation.runs.scored import Scored
 from sim.errors import SpecError
 from sim.files import write_text
 from sim.specs import Scenario
+from sim.specs.yaml12 import dump_yaml
 
 WIDTH = 116
 
@@ -50,8 +51,6 @@ def scenario_file(item: Scored) -> str:
     ValueError
         The run was not predicted.
     """
-    import yaml
-
     run, scenario = item.run, item.scenario
     if scenario is None:
         raise ValueError(f"{run.id} was not predicted")
@@ -62,7 +61,7 @@ def scenario_file(item: Scored) -> str:
     lines += [measured, "inferred, where the row says nothing:", *(f"- {rule}" for rule in run.inferred)]
     comments = [part for line in lines for part in wrap(line, WIDTH - 2, subsequent_indent="  ") or [""]]
     data = {"name": run.id, **file_of(run, scenario)}
-    text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=WIDTH, default_flow_style=None)
+    text = dump_yaml(data, allow_unicode=True, width=WIDTH, default_flow_style=None)
     return "".join(f"# {line}\n" for line in comments) + text
 
 

@@ -29,7 +29,7 @@ def strategies(
     ] = False,
     network_efficiency: Annotated[
         float | None,
-        typer.Option(help="Share of it that traffic reaches; an Ethernet preset's, or the A100 profile's."),
+        typer.Option(help="Share of it that all traffic reaches; an Ethernet preset's, or the A100 profile's."),
     ] = None,
     vocabulary: Annotated[int, typer.Option(help="Words; 16 is as good as none, as the paper counts.")] = 51_200,
     sizes: Annotated[str | None, typer.Option(help="Time against model size instead: 32,64,160,320.")] = None,
@@ -50,7 +50,7 @@ def strategies(
     if network_efficiency is not None:
         network += f", but at {network_efficiency:g} of its rate"
     elif usual is not None:
-        network += f", but at {usual:g} of its rate, as Ethernet's preset"
+        network += f", scaled to Ethernet's preset, of which a collective alone reaches {usual:g}"
     remarks = [
         f"network {network}; GPUs and NVLink as calibrated; formula: GPUs at peak, all traffic hidden but tensor's",
         "rules: full recomputation, no more than the critical batch, no more GPUs than its sequences times tp",

@@ -123,7 +123,7 @@ def formula_days(answer: Estimate | None, shape: FamilyModel) -> float:
 
 
 def usual_efficiency(bandwidth: str) -> float | None:
-    """Share of its rate that Ethernet of this bandwidth reaches, by its preset; None where there is no such preset.
+    """Share of its rate that a collective alone on Ethernet of this bandwidth reaches, by its preset; None without one.
 
     The profile's own is one InfiniBand machine's.
     """
@@ -152,7 +152,8 @@ def question(
     ideal_network : bool
         That it reaches it, and costs compute nothing; else as the profile of A100 has it.
     efficiency : float, optional
-        Share of its bandwidth that all traffic reaches. Default: `usual_efficiency`.
+        Share of its bandwidth that all traffic reaches, groups that meet too. Default: what groups leave each other by
+        the profile, scaled by `usual_efficiency`.
     vocabulary : int
         Words; NO_VOCABULARY for the paper's models, which have only their layers.
 
@@ -195,10 +196,9 @@ def question(
             "profile": "a100",
         }
     )
-    if efficiency is None and not ideal_network:
-        efficiency = usual_efficiency(bandwidth)
-    if efficiency is not None:
-        scenario = scenario.replace(cluster=scenario.cluster.replace(network_efficiency=efficiency))
+    alone = usual_efficiency(bandwidth) if efficiency is None and not ideal_network else efficiency
+    measured = {"network_efficiency": alone, "network_shared_efficiency": efficiency}
+    scenario = scenario.replace(cluster=scenario.cluster.replace(**measured))
     if not ideal_network:
         return scenario
     profile = scenario.profile

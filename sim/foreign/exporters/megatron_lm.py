@@ -34,6 +34,7 @@ def megatron_options(account: Account) -> Options:
 
 def export_megatron_lm(account: Account) -> tuple[str, dict[str, Any]]:
     """The script, and its words by the arrays they stand in."""
+    account.cover("stack.nvls")
     options = megatron_options(account)
     arrays: dict[str, list[str]] = {}
     lines: list[str] = []
@@ -48,7 +49,12 @@ def export_megatron_lm(account: Account) -> tuple[str, dict[str, Any]]:
         arrays[name] = [word for spelled in words for word in spelled]
     program = "pretrain_mamba.py" if is_hybrid(account.scenario.model) else "pretrain_gpt.py"
     behind = [*(f'"${{{name}[@]}}"' for name in arrays), '"$@"']
-    lines += ["", *_connections(account, options), *launcher_lines(account.scenario, program, behind)]
+    lines += [
+        "",
+        *_connections(account, options),
+        *_switches(account),
+        *launcher_lines(account.scenario, program, behind),
+    ]
     return "\n".join(lines) + "\n", {"program": program, "arguments": arrays}
 
 
@@ -65,3 +71,11 @@ def _connections(account: Account, options: Options) -> list[str]:
     if options.has("overlap-moe-expert-parallel-comm"):
         return ["export CUDA_DEVICE_MAX_CONNECTIONS=32"]
     return ["export CUDA_DEVICE_MAX_CONNECTIONS=1"] if plan.tp > 1 or plan.cp > 1 else []
+
+
+def _switches(account: Account) -> list[str]:
+    """Whether NCCL has NVLink's switches add: its own default where it may."""
+    if account.scenario.stack.nvls:
+        return []
+    account.say("NCCL_NVLS_ENABLE", 0, "stack.nvls")
+    return ["export NCCL_NVLS_ENABLE=0"]

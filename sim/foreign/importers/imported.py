@@ -25,7 +25,7 @@ from sim.foreign.importers.torchtitan.job_config import is_torchtitan, read_torc
 from sim.foreign.importers.torchtitan.python_config import is_torchtitan_python
 from sim.specs.loading import build_scenario
 from sim.specs.scenario import Scenario
-from sim.specs.yaml12 import parse_yaml
+from sim.specs.yaml12 import dump_yaml, parse_yaml
 
 KINDS = {
     "huggingface": "Hugging Face config.json",
@@ -103,15 +103,13 @@ class Imported:
 
     def to_yaml(self) -> str:
         """A scenario file; what was read, filled in and left out stands in it as comments."""
-        import yaml
-
         lines = [f"# From {short(self.source)}, a {KINDS[self.kind]}."]
         lines += [f"# {self.ledger.confidence}."]
         for part, heading in HEADINGS.items():
             entries = getattr(self.ledger, part)
             lines += [f"# {heading}:"] if entries else []
             lines += [f"#   {line}" for line in entry_lines(entries, by_note=part in ("unpriced", "immaterial"))]
-        body = yaml.safe_dump(self.data, sort_keys=False, allow_unicode=True, width=120)
+        body = dump_yaml(self.data)
         return "\n".join(lines) + "\n" + body
 
 

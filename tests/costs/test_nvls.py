@@ -1,0 +1,107 @@
+"""All-reduces that NVLink's switches add up (NVLS), beside published ones; who has them, and what they leave alone."""
+
+import numpy as np
+import pytest
+
+from flopcast_calibration.fit.links import AllReducePoint, faster_than_rings, fit_all_reduce
+from sim import load_scenario
+from sim.costs.collectives import Fabric, all_gather, all_reduce, reduce_scatter, ring_all_reduce
+from sim.network.placement import Group
+from sim.pricing.cost_model import cost_model
+from sim.specs import ClusterSpec, Profile, load_preset
+from sim.specs.loading import resolve
+
+GIB = 2.0**30
+
+
+def machine(node, profile, num_nodes=2):
+    data = resolve({"name": node, "node": node, "num_nodes": num_nodes}, "cluster")
+    return ClusterSpec.read(data, node), Profile.read(load_preset("profiles", profile), profile)
+
+
+def fabric(node, profile, **changes):
+    return Fabric.of(*machine(node, profile), **changes)
+
+
+def bus_bandwidth(links, gpus, nbytes, nodes=1):
+    """As nccl-tests prints it.  [GB/s]"""
+    group = Group(gpus, gpus // nodes, spans=nodes)
+    return 2 * (gpus - 1) / gpus * nbytes / float(all_reduce(nbytes, group, links)) / 1e9
+
+
+# stas00/ml-engineering:network/README.md@744d01e18b, all-reduces of 8 GiB by NCCL's own choice.
+@pytest.mark.parametrize(
+    ("node", "profile", "measured", "within"),
+    [
+        ("dgx-h200", "h200", {4: 363.3, 5: 414.2, 6: 435.6, 7: 460.0, 8: 473.1}, 0.03),
+        ("dgx-b200", "b200", {4: 673.2, 5: 677.8, 6: 778.2, 7: 811.2, 8: 838.0}, 0.06),
+    ],
+)
+def test_a_node_as_nccl_measures_it(node, profile, measured, within):
+    links, ring = fabric(node, profile), fabric(node, profile, nvls=False)
+    for gpus, gb_per_s in measured.items():
+        assert bus_bandwidth(links, gpus, 8 * GIB) == pytest.approx(gb_per_s, rel=within)
+    assert bus_bandwidth(ring, 8, 8 * GIB) < 0.83 * bus_bandwidth(links, 8, 8 * GIB)
+
+
+# NVIDIA/dgxc-benchmarking:nccl/README.md@841f5466cd, nccl-tests on 8 H100 of a DGX: microseconds of an all-reduce of so
+# many bytes.
+CURVE = {
+    2**15: 19.3, 2**18: 20.4, 2**20: 27.4, 2**22: 54.2, 2**24: 123.8, 2**26: 324.7, 2**28: 1112.5, 2**30: 4029.4,
+    2**32: 15749.0, 2**34: 62648.0,
+}  # fmt: skip
+
+
+def test_every_size_on_eight_h100():
+    links = fabric("dgx-h100", "h100")
+    found = {size: 1e6 * float(all_reduce(float(size), Group(8, 8), links)) for size in CURVE}
+    assert found == pytest.approx(CURVE, rel=0.2)
+    # In the 1 GB of the question: 352 GB/s by rings, 450 to 480 as published.
+    assert 450 < bus_bandwidth(links, 8, GIB) < 480
+
+
+def test_two_nodes_exceed_what_their_cards_would_carry_of_a_ring():
+    # aws-samples/awsome-distributed-training:micro-benchmarks/nccl-tests/README.md@7217859f67, p5.48xlarge, 16 H100.
+    assert bus_bandwidth(fabric("dgx-h100", "h100"), 16, 8 * GIB, nodes=2) == pytest.approx(479.3, rel=0.1)
+
+
+def test_gathers_and_scatters_run_in_rings_whatever_switches_can():
+    # NVLS of these needs registered buffers: NCCL measured them at its ring's 361 and 363 GB/s on 8 H200.
+    with_it, without = (fabric("dgx-h200", "h200", nvls=nvls) for nvls in (True, False))
+    for collective, gb_per_s in ((all_gather, 361.4), (reduce_scatter, 362.9)):
+        seconds = float(collective(16 * GIB, Group(8, 8), with_it))
+        assert seconds == float(collective(16 * GIB, Group(8, 8), without))
+        assert 7 / 8 * 16 * GIB / seconds / 1e9 == pytest.approx(gb_per_s, rel=0.02)
+
+
+def test_who_has_it(scenarios):
+    ring = lambda links: float(ring_all_reduce(GIB, Group(8, 8), links))  # noqa: E731
+    for node, profile in (("dgx-a100-80gb", "a100"), ("gh200-96gb-4", "h100")):  # older switches; none
+        assert fabric(node, profile).nvlink.in_switch_efficiency is None
+    assert float(all_reduce(GIB, Group(8, 8), fabric("dgx-h100", "h100"))) < 0.8 * ring(fabric("dgx-h100", "h100"))
+    pair = fabric("dgx-h100", "h100")
+    assert float(all_reduce(GIB, Group(2, 2), pair)) == float(ring_all_reduce(GIB, Group(2, 2), pair))
+    # NVIDIA's recipes turn it off, a framework that says nothing has NCCL's default.
+    path = scenarios / "qwen3-235b-a22b-256-h100.yaml"
+    for stack, on in (("megatron-bridge", False), ("torchtitan", True)):
+        model = cost_model(
+            load_scenario(path, ["cluster=superpod-h100", f"stack={{framework: {stack}, version: latest}}"])
+        )
+        assert (model.fabric.nvlink.in_switch_efficiency is not None) == on
+
+
+def test_a_log_above_the_link_tells_that_switches_add():
+    cluster, _ = machine("dgx-h100", "h100")
+    link = cluster.node.nvlink_bandwidth_bytes_per_s
+    points = [AllReducePoint(8, float(size), 1e-6 * time) for size, time in CURVE.items()]
+    assert faster_than_rings(points, link)
+    found = fit_all_reduce(points, cluster, in_switch=True)
+    assert found.params["in_switch_efficiency"] == pytest.approx(0.7, abs=0.03)
+    assert found.params["efficiency"] < 0.95
+    assert np.median(np.abs(np.expm1(found.residuals))) < 0.05
+    # A ring alone misses, at the whole of the link.
+    alone = fit_all_reduce(points, cluster)
+    assert alone.params["efficiency"] > 0.97
+    assert np.median(np.abs(alone.residuals)) > np.median(np.abs(found.residuals))
+    slower = [AllReducePoint(8, each.nbytes, 1.4 * each.time_s) for each in points]
+    assert not faster_than_rings(slower, link)

@@ -1,0 +1,98 @@
+"""Context parallelism's ring of sends: each rank has its own card, where a library's ring uses those of all members."""
+
+import numpy as np
+import pytest
+
+from sim import estimate
+from sim.costs.block import attention_beside
+from sim.costs.collectives import Fabric, all_gather, all_to_all, send, send_ring
+from sim.network.placement import Group
+from sim.network.topology import build_topology
+from sim.programs import priced_order
+from sim.specs.loading import build_scenario
+from sim.traffic.streams import build_traffic
+from sim.work.operations import Collective
+
+LONG = {
+    "model": "llama3-8b",
+    "cluster": {"preset": "superpod-h100", "num_nodes": 2},
+    "plan": {"tp": 1, "cp": 16, "pp": 1, "dp": 1, "microbatch_size": 1},
+    "training": {"global_batch_size": 16, "sequence_length": 32768},
+    "profile": "h100",
+    "stack": "megatron-core",
+}
+SCENARIO = build_scenario(LONG, [], "long-context")  # Llama 3 8B on 32,768 tokens over two nodes of 8 H100
+FABRIC = Fabric.of(SCENARIO.cluster, SCENARIO.profile)
+KEYS_AND_VALUES = 2 * 32768 * 2 * 8 * 128.0  # bf16, of one layer
+
+
+def test_a_ring_that_leaves_the_node_goes_at_the_pace_of_one_card():
+    over_two, alone = Group(16, 8), Group(8, 8)
+    card = 0.9 * 50e9  # 400 Gbit/s, of which H100's profile reaches 0.9 where no other group is
+    large = 16e12
+    assert send_ring(large, over_two, FABRIC) == pytest.approx(15 / 16 * large / card, rel=1e-3)
+    # A library's ring has all eight.
+    assert all_gather(large, over_two, FABRIC) == pytest.approx(15 / 16 * large / min(8 * card, 0.81 * 450e9), rel=1e-3)
+    # Inside a node it is sends over NVLink, and every rank in a node of its own has its card in either way.
+    assert send_ring(large, alone, FABRIC) == pytest.approx(7 * float(send(large / 8, False, FABRIC)))
+    apart = Group(4, 1, True)
+    assert send_ring(large, apart, FABRIC) == pytest.approx(float(all_gather(large, apart, FABRIC)), rel=1e-3)
+
+
+def test_every_message_waits_for_its_latency():
+    net, n = FABRIC.network, 16
+    assert send_ring(0.0, Group(n, 8), FABRIC) == pytest.approx((n - 1) * (net.base_latency_s + net.hop_latency_s))
+    assert send_ring(1e9, Group(np.array([1, 16]), np.array([1, 8])), FABRIC)[0] == 0.0
+
+
+def test_eight_billion_parameters_on_two_nodes_wait_seconds_for_one_card():
+    # Derived: three rings a layer and micro-batch (keys and values forward, they and their gradients backward), 15
+    # messages of 8.4 MB each, beside attention that hides up to nine tenths of what it lasts.
+    found = estimate(SCENARIO).breakdown.seconds
+    assert found["context_parallel_comm"] == pytest.approx(2.7, rel=0.2)
+    ring = 3 * 32 * 16 * float(send_ring(KEYS_AND_VALUES, Group(16, 8), FABRIC))
+    assert ring == pytest.approx(3 * 32 * 16 * 15 / 16 * KEYS_AND_VALUES / 45e9, rel=0.15)
+    assert 0.5 * ring < found["context_parallel_comm"] < ring
+
+
+def test_other_ways_are_collectives_over_all_cards():
+    def context(**stack):
+        found = estimate(SCENARIO.replace(stack=SCENARIO.stack.replace(**stack)))
+        return found.breakdown.seconds["context_parallel_comm"] / (32 * 16)  # of a layer and micro-batch
+
+    # Llama 3 gathers, as does Megatron-Core with allgather.
+    gathered = 3 * float(all_gather(KEYS_AND_VALUES, Group(16, 8), FABRIC))
+    assert context(overlap_context=False) == pytest.approx(gathered, rel=0.15)
+    # Queries, keys, values and outputs both ways; of 8 heads of keys each of 16 ranks has one.
+    heads = 2 * sum(float(all_to_all(2 * 2048 * 128.0 * n, Group(16, 8), FABRIC)) for n in (32, 16, 16, 32))
+    assert context(context_by_heads=True) == pytest.approx(heads, rel=0.01)
+    assert max(gathered, heads) < 0.4 * context()
+
+
+def test_ranks_as_wide_as_a_node_lose_nothing():
+    # tp 8: every rank of a ring is alone in its node, with its card, whoever carries the keys.
+    wide = build_scenario(LONG, ["plan.tp=8", "plan.cp=2"], "long-context")
+    ring, gathered = (float(collective(1e12, Group(2, 1, True), FABRIC)) for collective in (send_ring, all_gather))
+    assert ring == pytest.approx(gathered, rel=1e-3)
+    found = estimate(wide).breakdown.seconds["context_parallel_comm"]
+    assert found < 0.05 * estimate(wide).step_time_s
+
+
+def test_what_attention_may_run_beside():
+    # n blocks: nothing is sent beside the last forward one; backward the gradients follow one block behind.
+    item = Collective("keys", "send_ring", 1.0, overlapped=True, group="cp")
+    assert attention_beside([item], Group(4, 4), 8.0) == pytest.approx(6.0)
+    assert attention_beside([item, item], Group(4, 4), 8.0) == pytest.approx(8.0)
+    assert attention_beside([item._replace(kind="all_gather", overlapped=False)], Group(4, 4), 8.0) == 0.0
+
+
+def test_on_the_links_one_card_of_each_node_carries_it():
+    order, costs = priced_order(SCENARIO)
+    topology = build_topology(SCENARIO.cluster)
+    health = np.ones(topology.num_links)
+    traffic = build_traffic(SCENARIO, costs, order.rank_of_stage, 1, topology, health)
+    (ring,) = (each for each in traffic.streams if each.kind == "context")
+    names = np.array([links.name for links in topology.classes])[topology.class_of_link[ring.link]]
+    cards = ring.link_bytes[names == "nic"]
+    assert len(cards) == 4  # out of and into each node
+    np.testing.assert_allclose(cards, ring.nbytes)
