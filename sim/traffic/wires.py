@@ -62,6 +62,7 @@ class Wires:
         self._reached = reached_capacity(topology, scenario.profile, self._fabric)
         ends = np.array([links.name in ("nvlink", "pcie", "nic") for links in topology.classes])
         self._is_end = ends[topology.class_of_link]
+        self._is_nvlink = np.array([links.name == "nvlink" for links in topology.classes])[topology.class_of_link]
         self._hops = hops_of(scenario.plan, scenario.cluster)
         self._send_share = send_share(scenario.plan, scenario.cluster)
 
@@ -170,6 +171,8 @@ class Wires:
         link, place = np.unique(paths[row, column], return_inverse=True)
         crossing = np.bincount(place, (share * sizes[pair])[row], minlength=len(link))
         occupies = crossing / seconds[1] / self._reached[link]
+        # Flows of one stream do not meet on a GPU's own NVLink; what its switches add is fewer bytes than a ring's.
+        occupies = np.where(self._is_nvlink[link], np.minimum(occupies, 1.0), occupies)
         limited = occupies > 0  # links without a limit hold nobody back
         pace = float(self._health[link[self._is_end[link]]].min(initial=1.0))
         carried = link[limited], occupies[limited], crossing[limited]
