@@ -101,11 +101,28 @@ def seeds(
     json_file: JsonFile = None,
 ) -> None:
     """What the papers behind flopcast claim: published beside predicted, and why where it falls short."""
+    _print_claims("seeds", json_file)
+
+
+@app.command(
+    "mechanisms",
+    cls=JsonCommand,
+    epilog=examples("validate mechanisms", "validate mechanisms --json claims.json"),
+)
+def mechanisms(
+    json_file: JsonFile = None,
+) -> None:
+    """What decides which plan a search finds best: measured or derived by hand beside predicted."""
+    _print_claims("mechanisms", json_file)
+
+
+def _print_claims(table: str, json_file: JsonFile) -> None:
+    """Print a table of claims, or write it as data."""
     from flopcast_validation.claims import claims, report
 
     _writable(json_file)
     with spinner("predicting"):
-        found = list(claims())
+        found = list(claims(table))
     if str(json_file) != "-":
         for line in report(found):
             typer.echo(line)
