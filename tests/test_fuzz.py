@@ -5,8 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.fuzz.laws import breaches, draw, look
 
 ROOT = Path(__file__).parents[1]
@@ -24,6 +22,5 @@ def test_laws_hold_in_random_scenarios_but_for_anomalies_that_are_proved():
     assert not [(seed, breach) for seed, breach in look(20, seed=100) if breach.anomaly is None]
 
 
-@pytest.mark.parametrize(("seed", "factor", "anomaly"), [(7258, 1.3, "another order"), (202, 1.3, "more visits")])
-def test_what_an_anomaly_looks_like(seed, factor, anomaly):
-    assert {breach.anomaly for breach in breaches(draw(random.Random(seed)), factor)} == {anomaly}
+def test_what_an_anomaly_looks_like():
+    assert {breach.anomaly for breach in breaches(draw(random.Random(7258)), 1.3)} == {"another order"}

@@ -137,8 +137,8 @@ def test_a_search_proves_its_best_against_every_plan():
 
 
 def test_the_shortest_run_and_its_checkpoints_lie_where_the_plan_says():
-    """Layered plans and plans of every batch; the frontier's answers are estimates, and no faster than with pipelines
-    and tensor parallelism in their usual places."""
+    """Layered plans and plans of every batch; the frontier's answers are estimates, of other plans than those that win
+    with pipelines and tensor parallelism in their usual places."""
     goal, found = goal_of(7e9, tokens=20e9, critical_batch=512 * 1024.0), {}
     for placement in ("tp-cp-dp-pp", "pp-dp-cp-tp"):
         scenario = asked(f"plan.placement={placement}", "cluster.node.gpu.memory=32 GB", ratio=8.0)
@@ -147,7 +147,7 @@ def test_the_shortest_run_and_its_checkpoints_lie_where_the_plan_says():
         for point in frontier.points:
             assert point.answer.scenario.plan.placement == placement
             assert point.answer.step_time_s == estimate(point.answer.scenario).step_time_s
-    assert found["pp-dp-cp-tp"].run.wall_s > 1.01 * found["tp-cp-dp-pp"].run.wall_s
+    assert found["pp-dp-cp-tp"].answer.scenario.plan.pp > found["tp-cp-dp-pp"].answer.scenario.plan.pp
     # Where a node has GPUs of every pipeline rank it writes no more than any other; else that of the embedding does.
     spread = {
         placement: state_of(asked("plan.pp=8", "plan.tp=1", f"plan.placement={placement}")).saved(parallel=True)

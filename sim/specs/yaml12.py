@@ -80,9 +80,18 @@ def parse_yaml(text: str, where: str) -> Any:
         raise SpecError(f"{where}: {reason}") from None
 
 
-def dump_yaml(data: Any, width: int = 120) -> str:
+def dump_yaml(data: Any, width: int = 120, default_flow_style: bool | None = False) -> str:
     """Return data as text that this module reads as the same data."""
-    return str(yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=width))
+    return str(
+        yaml.dump(
+            data,
+            Dumper=_Dumper,
+            sort_keys=False,
+            allow_unicode=True,
+            width=width,
+            default_flow_style=default_flow_style,
+        )
+    )
 
 
 def load_yaml(path: Path | str) -> Any:

@@ -126,9 +126,12 @@ def test_overlap_hides_no_more_than_there_is():
 
 
 def test_dualpipe_hides_its_tokens_and_compute_loses_beside_them(scenarios):
-    """DeepSeek-V3, arXiv:2412.19437, section 3.2.1: dispatch and combine are hidden, by 20 of 132 multiprocessors."""
+    """DeepSeek-V3, arXiv:2412.19437, section 3.2.1: dispatch and combine are hidden, by 20 of 132 multiprocessors.
+
+    All but those of the sixth of the passes that have no other beside them, while the pipeline fills and drains.
+    """
     shares = estimate(load_scenario(scenarios / "papers" / "deepseek-v3-2048-h800.yaml")).breakdown.shares()
-    assert shares["expert_parallel_comm"] < 0.05 < 20 / 132 < shares["beside_expert_comm"]
+    assert shares["expert_parallel_comm"] < 0.1 < 20 / 132 < shares["beside_expert_comm"]
 
 
 def test_many_small_experts_wait_for_the_host():

@@ -61,7 +61,7 @@ def scenario_file(item: Scored) -> str:
     lines += [measured, "inferred, where the row says nothing:", *(f"- {rule}" for rule in run.inferred)]
     comments = [part for line in lines for part in wrap(line, WIDTH - 2, subsequent_indent="  ") or [""]]
     data = {"name": run.id, **file_of(run, scenario)}
-    text = dump_yaml(data, allow_unicode=True, width=WIDTH, default_flow_style=None)
+    text = dump_yaml(data, width=WIDTH, default_flow_style=None)
     return "".join(f"# {line}\n" for line in comments) + text
 
 
