@@ -29,7 +29,7 @@ TABLES = Path(__file__).parent / "published" / "claims"
 WITHIN = 0.1
 """How far off an answer may be where a claim says nothing."""
 WITHIN_BY_TABLE = {"mechanisms": 0.2}
-"""The same where a table has another."""
+"""How far off it may be in tables that allow another share."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,10 +20,9 @@ from sim.costs.collectives import all_gather
 from sim.pricing.cost_model import CostModel
 from sim.pricing.deal import counts_of, put_together
 from sim.pricing.layouts import Layouts
-from sim.pricing.plans import Plans
+from sim.pricing.plans import Plans, plans_of
 from sim.pricing.replicas import HELD, TRAINED, on_card, params_of, reduced_to_shards, summed_over
 from sim.specs import ModelSpec, Scenario, StackSpec
-from sim.specs.plan import LAYERED
 from sim.work.optimizer import GRADIENT_WIDTH
 from sim.work.recompute import recompute_word
 from sim.work.stages import ModelPart, blocks_of
@@ -184,7 +183,7 @@ def gathers_for_backward(part: ModelPart, scenario: Scenario) -> float:
     """How often, at a visit, the weights of a block are gathered after its forward."""
     plan, model = scenario.plan, scenario.model
     full = recompute_word(plan, model) == "full"
-    if plan.pp > 1 and plan.schedule not in LAYERED:
+    if plans_of(scenario).in_turns:
         return 0.0
     return gathered_again(part) * plan.reshard_after_forward + full * gathered_after_recompute(
         part, model, scenario.stack

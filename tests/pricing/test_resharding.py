@@ -73,6 +73,7 @@ LAYERED = (*DROPPED, "plan.schedule=breadth_first", "plan.num_chunks=2")
         (DROPPED, 16, 1),
         (INTERLEAVED, 16, 1),
         (LAYERED, 2, 1),
+        ((*DROPPED, "plan.schedule=breadth_first", "plan.num_chunks=1"), 16, 1),
     ],
 )
 def test_how_often_it_moves(changes, gathers, reductions):

@@ -5,6 +5,7 @@ from collections import Counter, defaultdict
 from contextlib import nullcontext
 from fnmatch import fnmatch
 from io import StringIO
+from math import log1p
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +29,7 @@ from flopcast_validation.runs.transfer_report import (
     transfer_markdown,
 )
 from sim import estimate, load_scenario
+from sim.costs.spread import expected_slowest, slowdown
 from sim.specs.yaml12 import load_yaml
 
 ROOT = Path(__file__).parents[2]
@@ -176,6 +178,30 @@ def test_what_the_page_says_of_runs_written_from_their_papers():
     nemotron = estimate(load_scenario(scenarios / "papers" / "nemotron-4-340b-1536-h100.yaml"))
     low, high = nemotron.step_time_interval_s
     assert f"({nemotron.step_time_s:.1f} s, {low:.1f} to {high:.1f} s)" in text
+
+
+def test_series_that_differ_in_the_number_of_gpus_alone_show_the_spread_of_gpus(scored_published):
+    """Measured over predicted, against the expected slowest of so many GPUs: with `cluster.gpu_spread` it hardly grows."""
+    series = defaultdict(list)
+    for item in scored_published:
+        if item.error is not None:
+            plan, training = item.scenario.plan, item.scenario.training.replace(global_batch_size=1)
+            cut = plan.replace(dp=1, ep=1, sharding_group=None)
+            rest = item.scenario.model, training, cut, plan.ep, item.scenario.num_microbatches, item.scenario.stack
+            series[str((item.run.id.rpartition("-")[0], item.scenario.cluster.gpu.name, *rest))].append(item)
+    found = [[], [], []]
+    for same in series.values():
+        gpus = [item.scenario.plan.num_gpus for item in same]
+        if len(set(gpus)) > 1:
+            slowest = [expected_slowest(each) for each in gpus]
+            left = [-log1p(item.error) for item in same]
+            more = [log1p(float(slowdown(np.array(each), 0.03))) for each in gpus]
+            for column, values in zip(found, (slowest, left, np.add(left, more)), strict=True):
+                column.extend(np.subtract(values, np.mean(values)))
+    slowest, left, without = map(np.array, found)
+    assert len(slowest) > 100
+    assert abs(slowest @ left / (slowest @ slowest)) < 0.015
+    assert 0.02 < slowest @ without / (slowest @ slowest) < 0.045
 
 
 def test_what_the_page_says_of_mixtures_of_experts(scored_published):

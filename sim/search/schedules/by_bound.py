@@ -100,7 +100,7 @@ class Waiting:
         self._order = np.argsort(self._scores, kind="stable")
 
     def score(self) -> float:
-        """Of the best; infinite where there is none."""
+        """Return the score of the best; infinite where there is none."""
         while self._place < len(self._order) and self._part.known[self._order[self._place]]:
             self._place += 1
         return float(self._scores[self.plan()]) if self._place < len(self._order) else np.inf
