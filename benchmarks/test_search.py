@@ -4,10 +4,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from open_space import search
 from timing import seconds
 
 from sim import estimate, load_scenario
-from sim.search import build_space, price_all, search
+from sim.search import build_space, price_all
 from sim.search.layered import layered_table
 from sim.search.room import WAYS
 

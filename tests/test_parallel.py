@@ -5,10 +5,10 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from open_space import sweep
 
 from sim import estimate, load_scenario, parallel
 from sim.parallel import map_over
-from sim.search import sweep
 
 TINY = Path(__file__).parents[1] / "scenarios" / "megatron-2021" / "1.7b.yaml"
 

@@ -4,6 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from open_space import search
 
 from sim import build_scenario, estimate, simulate
 from sim.engines import run
@@ -12,7 +13,6 @@ from sim.programs import priced_order, program_of
 from sim.reliability.state import state_of
 from sim.scaling.goal import goal_of
 from sim.scaling.training_time import shortest
-from sim.search import search
 from sim.search.explain import rank_plan
 from sim.specs import ParallelPlan
 

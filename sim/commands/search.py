@@ -17,6 +17,7 @@ from sim.commands.search_options import (
     check_files,
     check_numbers,
     check_together,
+    load_with_fixed,
     read_degrees,
     read_fields,
     read_limit,
@@ -63,9 +64,23 @@ def search(
             "if not given.",
         ),
     ] = None,
-    layouts: Annotated[
-        bool, typer.Option("--layouts", help="Also deal layers so that no stage is slower than it must be.")
+    fix: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FIELD[=VALUE]",
+            help="Keep a field of the plan: tp=8, or tp for the scenario's own value; -s plan.tp=8 does the same.",
+        ),
+    ] = None,
+    any_framework: Annotated[
+        bool, typer.Option("--any-framework", help="Also plans that the scenario's framework cannot run.")
     ] = False,
+    layouts: Annotated[
+        bool | None,
+        typer.Option(
+            "--layouts/--no-layouts",
+            help="Also deal layers so that no stage is slower than it must be; if the framework has it, unless said.",
+        ),
+    ] = None,
     windows: Annotated[
         bool, typer.Option("--windows", help="Also larger groups of micro-batches that visit a chunk (interleaved).")
     ] = False,
@@ -121,7 +136,6 @@ def search(
     from sim.search import schedules_named, search_schedules
     from sim.search import search as run
     from sim.search.explain import check_fields
-    from sim.specs import load_scenario
 
     refuse_gone(save=save, jobs=jobs)
     if more_fields and not why:
@@ -154,8 +168,9 @@ def search(
     if schedules is not None:
         schedules_named(schedules)  # a name that there is not is said at once
     own, named = read_fields((*(why or ()), *(more_fields or ())))
-    check_fields(named)
-    given = original = load_scenario(scenario, overrides or (), profile)
+    check_fields(named, any_of_plan=own)
+    given, fixed = load_with_fixed(scenario, overrides or (), fix or (), profile)
+    original = given
     if fields:
         _print_fields(original, as_json)
         return
@@ -175,6 +190,9 @@ def search(
         "overlaps": overlaps,
         "layouts": layouts,
         "windows": windows,
+        "fixed": fixed,
+        "any_framework": any_framework,
+        "export_to": export_to,
     }
     if room is not None:
         options["room"] = read_ways(room)

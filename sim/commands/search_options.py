@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sim.commands.options import read_numbers
-from sim.errors import SpecError
+from sim.errors import FlopcastError, SpecError
+
+if TYPE_CHECKING:
+    from sim.specs import Scenario
 
 OWN = "own"
 """In --why: the scenario's own plan, so that the fields beside it are changes of that and nothing is left free."""
@@ -151,3 +154,24 @@ def check_files(drawn: Mapping[str, bool], figure: Path | None, output: Path | N
             there = " and ".join(found) if found else "none of them"
             raise SpecError(f"--figure draws one of --sweep, --sensitivity and --pareto, but there is {there}")
         check_paths([figure])
+
+
+def load_with_fixed(
+    path: Path, overrides: Sequence[str], fix: Sequence[str], profile: str | None
+) -> tuple[Scenario, dict[str, Any]]:
+    """The scenario with its file's own plan, and the fields of plans that --set and --fix keep.
+
+    Raises
+    ------
+    SpecError
+        A field that no plan has, or one that is set twice.
+    """
+    from sim.search.fixed import as_fixed
+    from sim.specs import load_scenario
+
+    of_plan = [each for each in overrides if each.startswith("plan.")]
+    try:
+        found = load_scenario(path, [each for each in overrides if each not in of_plan], profile)
+    except FlopcastError:  # the file's own plan does not suit what else is set
+        found = load_scenario(path, overrides, profile)
+    return as_fixed(found, [*of_plan, *fix])

@@ -79,9 +79,11 @@ def gpus(number: int) -> str:
 
 
 def differing(plans: Iterable[ParallelPlan], names: Iterable[str]) -> list[str]:
-    """Fields in which some plans differ."""
+    """Fields in which some plans differ; not schedules that chunks tell: interleaved with several, else 1f1b."""
     plans = list(plans)
-    return [name for name in names if len({shown(plan, name) for plan in plans}) > 1]
+    found = [name for name in names if len({shown(plan, name) for plan in plans}) > 1]
+    told = all(plan.schedule == ("interleaved" if plan.num_chunks > 1 else "1f1b") for plan in plans)
+    return [name for name in found if not (name == "schedule" and told)]
 
 
 def shared_words(plans: Sequence[ParallelPlan], names: Iterable[str]) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from rich.console import Group, RenderableType
@@ -21,14 +21,12 @@ from sim.report.plans import (
     shared_words,
 )
 from sim.report.terminal import assumptions, shared_line, title
-from sim.search import Candidate, SearchResult
+from sim.search import SearchResult
 from sim.search.comparison import seconds_apart
 from sim.search.plans.columns import SCHEDULES
 from sim.table import Table, plain_table
 from sim.units import show, show_time, significant
 
-OPTIONAL = ("MFU", "for-\nmula\noff")
-"""What a terminal goes without, in this order, if the rest then stands side by side; MFU follows from the step time."""
 WIDE = 112
 """Columns of a terminal that also has room for what each plan loses to the first."""
 
@@ -44,7 +42,8 @@ def _heading(result: SearchResult) -> Text:
     scenario = result.space.scenario
     took = f"{show_time(result.elapsed_s)} ({result.plans_per_s:,.0f} a second)"
     given = f" and {result.plans_given_room:,} ways to make room for some" if result.plans_given_room else ""
-    priced = f"{result.plans_priced:,} plans{given} priced and memory-checked in {took}"
+    theirs = f" that {result.space.runs_on} can run" if result.space.runs_on else ""
+    priced = f"{result.plans_priced:,} plans{theirs}{given} priced and memory-checked in {took}"
     said = title(scenario.name, f"  {scenario.model.name}, best plans by {result.objective.replace('_', ' ')}\n")
     fit = f"{result.plans_feasible:,} fit in {show(result.memory_limit_bytes, 'B')} a GPU"
     said.append(f"{priced}, {fit}; {_confirmed(result)}", style="dim")
@@ -78,13 +77,7 @@ def _best(result: SearchResult, width: int) -> tuple[Text, Table]:
         # Modules that run again stand below each other.
         **{heading(name): [text.replace("+", "\n") for text in cells] for name, cells in plans.fields.items()},
         **plans.answers,
-        "for-\nmula\noff": [_off(each) for each in result.best],
     }
-    fewer = dict(shown)
-    for name in OPTIONAL:
-        if _columns_needed(fewer) > width:
-            del fewer[name]
-    shown = fewer if _columns_needed(fewer) <= width else shown
     causes = "time against the first, mostly"
     if width >= WIDE:
         least = 0.001 * answers[0].step_time_s
@@ -94,19 +87,6 @@ def _best(result: SearchResult, width: int) -> tuple[Text, Table]:
     for row in zip(*shown.values(), strict=True):
         table.add_row(*row)
     return shared_line([*plans.shared, *plans.gpus]), table
-
-
-def _off(candidate: Candidate) -> str:
-    """How far the price is below the exact step."""
-    return f"{max(0.0, candidate.difference) / (1 + candidate.difference):.1%}"
-
-
-def _columns_needed(shown: Mapping[str, Sequence[str]]) -> int:
-    """Of a terminal, by columns that stand a space apart."""
-    widest = (
-        max(len(word) for each in (heading, *cells) for word in each.split("\n")) for heading, cells in shown.items()
-    )
-    return sum(widest) + len(shown) - 1
 
 
 def pareto_view(result: SearchResult, most: int = 30) -> Group:

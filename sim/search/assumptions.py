@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from sim.pricing.deal import dealt_layers
 from sim.schedules.registry import schedules
@@ -10,6 +11,9 @@ from sim.search.candidate import Candidate, ScheduleBest, StagesSearched, gap_of
 from sim.search.plans.columns import SCHEDULES
 from sim.search.plans.layouts import LAYOUT, USUAL_DEPTHS
 from sim.search.plans.space import Space
+from sim.search.table import FIELDS, ROOM
+from sim.specs import Scenario
+from sim.specs.framework_plans import framework_words, rules_of_scenario
 from sim.units import show, show_time
 
 CLOSE = 0.03
@@ -29,7 +33,7 @@ def proof_assumed(confirmed: int, gap: float | None, stages: StagesSearched | No
     return f"{run}; of their others one may be better than the best, by {gap:.2%} at most"
 
 
-def schedules_assumed(searched: Sequence[ScheduleBest]) -> list[str]:
+def schedules_assumed(searched: Sequence[ScheduleBest], space: Space) -> list[str]:
     """Return which schedules were searched besides those that are priced, and which were not."""
     names = [each.schedule for each in searched]
     left = [each.name for each in schedules() if each.name not in (*names, *SCHEDULES) and not each.asynchronous]
@@ -43,6 +47,10 @@ def schedules_assumed(searched: Sequence[ScheduleBest]) -> list[str]:
             f"of {', '.join(proven)} all plans were searched, each for the best of its schedule only: from the second "
             "place on plans of theirs may be missing; their formula is a time that the step cannot go below"
         )
+    foreign = [each.schedule for each in searched if not space.has_schedule(each.schedule)]
+    if foreign:
+        words = framework_words(space.scenario.stack.framework)
+        stated.append(f"{words} does not have {', '.join(foreign)}: not among the best plans")
     if any(each.asynchronous for each in searched):
         stated.append("asynchronous schedules train another way (gradients come late): not among the best plans")
     if left:
@@ -77,6 +85,33 @@ def stages_assumed(stages: StagesSearched, worth: float) -> str:
         f"{words}: {stages.plans:,} of {stages.of:,} plans that fit evenly dealt were given them, the most promising "
         f"first, in {stages.runs:,} runs; {others}"
     )
+
+
+def framework_assumed(runs_on: str, scenario: Scenario) -> str:
+    """Return whose plans were searched."""
+    if runs_on:
+        return f"only plans that {runs_on} can run were searched; --any-framework searches all"
+    words = framework_words(scenario.stack.framework) or "this stack's framework"
+    if rules_of_scenario(scenario):
+        return f"plans were searched whether {words} can run them or not"
+    return f"which plans {words} can run is not known here: all were searched"
+
+
+def fixed_assumed(fixed: Mapping[str, Any]) -> str:
+    """Return which fields of the plan were set, and which were searched."""
+    free = [name for name in FIELDS if name not in fixed and name not in ROOM[1:]]
+    said = f"searched were {', '.join(free)}; the scenario's own plan sets none of these"
+    if not fixed:
+        return f"{said}: -s plan.FIELD=VALUE or --fix FIELD keeps one"
+    words = ", ".join(f"plan.{name} = {_value(value)}" for name, value in fixed.items())
+    return f"every plan has {words}, as set; {said}"
+
+
+def _value(value: Any) -> str:
+    """A value, or several of them, as a person writes it."""
+    if isinstance(value, tuple):
+        return " or ".join(map(_value, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def plans_assumed(space: Space) -> list[str]:

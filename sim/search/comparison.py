@@ -12,7 +12,8 @@ from sim.estimate import Estimate, estimate
 from sim.search.candidate import ROUNDING, Candidate
 from sim.search.confirm import run_named
 from sim.search.plans.columns import OVERLAPS
-from sim.search.queries import Fields, Selection
+from sim.search.plans.space import Fields
+from sim.search.queries import Selection
 from sim.search.result import SearchResult
 from sim.specs import Scenario
 

@@ -17,7 +17,8 @@ from sim.arrays import Array
 from sim.estimate import estimate
 from sim.search.best_first import Found, Run, best_first
 from sim.search.candidate import ROUNDING, Candidate
-from sim.search.queries import Fields, Selection
+from sim.search.plans.space import Fields
+from sim.search.queries import Selection
 from sim.search.result import SearchResult
 
 MOST_RUNS = 200

@@ -10,7 +10,6 @@ import numpy as np
 
 from sim.errors import InfeasiblePlan, SpecError, nearest
 from sim.estimate import Estimate, estimate
-from sim.schedules import get_schedule
 from sim.search.candidate import Candidate, ScheduleBest
 from sim.search.comparison import (
     Step,
@@ -19,14 +18,16 @@ from sim.search.comparison import (
     losses_by_cause,
     steps_between,
 )
+from sim.search.fixed import check_value
 from sim.search.layout import LayoutShares, layout_shares
 from sim.search.plans.columns import SCHEDULES
-from sim.search.queries import Fields
+from sim.search.plans.space import Fields
 from sim.search.result import SearchResult
 from sim.search.schedules.by_schedule import WithFields
 from sim.search.table import CHOICES, FIELDS
 from sim.search.unpriced import try_unpriced
 from sim.specs import ParallelPlan, Scenario
+from sim.specs.framework_plans import broken_rules
 from sim.work.recompute import recompute_word, searched_word
 
 KINDS: dict[str, tuple[str, ...]] = {
@@ -151,16 +152,17 @@ def why_not(result: SearchResult, named: Mapping[str, Any]) -> Why:
     return _why(result, found.answer, result.rank_by_price(found))
 
 
-def check_fields(named: Mapping[str, Any]) -> None:
-    """Raise where a field is not one that a search varies, or cannot have its value whatever the others are."""
+def check_fields(named: Mapping[str, Any], any_of_plan: bool = False) -> None:
+    """Raise where a field is not one that a search varies, or cannot have its value whatever the others are.
+
+    any_of_plan : fields that a search does not vary will do too: they change the scenario's own plan.
+    """
+    known = tuple(ParallelPlan.model_fields) if any_of_plan else FIELDS
     for name, value in named.items():
-        if name not in FIELDS:
-            raise SpecError(f"--why takes fields of the plan, not {name!r}{nearest(name, FIELDS)}")
-        replicas = value if name == "ep" and isinstance(value, int) and value > 0 else 1
-        mode = {"recompute_modules": "selective"}.get(name, "full" if name.startswith("recompute_") else "none")
-        ParallelPlan.read({"tp": 2, "pp": 2, "dp": replicas, "recompute": mode, name: value}, "plan")
-        if name == "schedule":
-            get_schedule(value)
+        if name not in known:
+            raise SpecError(f"--why takes fields of the plan, not {name!r}{nearest(name, known)}")
+        if name in FIELDS:
+            check_value(name, value)
 
 
 def _steps_to_best(result: SearchResult, answer: Estimate) -> tuple[Step, ...]:
@@ -187,6 +189,13 @@ def _ranks(result: SearchResult, scenario: Scenario) -> tuple[RankAmong, ...]:
 def _not_searched(result: SearchResult, scenario: Scenario) -> str:
     """Why a plan that can be run has no rank."""
     plan, sizes = scenario.plan, result.space.columns.num_gpus
+    broken = _cannot_run(result, scenario)
+    if broken:
+        return broken
+    for name, value in (*result.space.fixed.items(), *result.ways_fixed.items()):
+        wanted = value if isinstance(value, tuple) and name != "recompute_modules" else (value,)
+        if getattr(plan, name) not in wanted:
+            return f"its plan.{name} is {getattr(plan, name)}, and every plan of the search has what was set"
     if plan.schedule not in SCHEDULES:
         return (
             f"schedule {plan.schedule} is not among those that are priced one by one ({', '.join(SCHEDULES)}); "
@@ -212,12 +221,20 @@ def _not_searched(result: SearchResult, scenario: Scenario) -> str:
     if plan.uneven_layers:
         return "it deals layers unevenly, which is not searched"
     if plan.recompute == "per_op":
-        return "recompute per_op is not in the search"
+        return "recompute per_op is searched where the framework has it, or the scenario's own plan does it"
     if recompute_word(plan, scenario.model) != searched_word(plan.recompute, result.space.scenario.plan):
         if not result.room:
             return "it recomputes other modules than the scenario, or layers otherwise than each alone"
         return "room was not made for it: it fits without, or a faster plan or way does"
     return "it is outside the searched space (context-parallel degrees and overlaps are searched where asked for)"
+
+
+def _cannot_run(result: SearchResult, scenario: Scenario) -> str:
+    """Why the frameworks of the search cannot run a plan; empty where they can."""
+    broken = broken_rules(scenario, result.space.rules)
+    fields = dict(scenario.plan)
+    reasons = [f"plan.{rule.field} = {fields[rule.field]}: {rule.words(fields)[0]}" for rule in broken[:1]]
+    return f"{result.space.runs_on} cannot run {reasons[0]}; --any-framework searches such plans" if reasons else ""
 
 
 def _why(result: SearchResult, answer: Estimate, rank: int | None) -> Why:
@@ -234,4 +251,7 @@ def _why_unpriced(result: SearchResult, named: Fields) -> Why:
         if searched.plans:
             return Why(searched.reason, None, None, {}, searched=searched)
     answer, reason, tried = try_unpriced(result, named)
+    refused = "" if answer is None else _cannot_run(result, answer.scenario)
+    if refused:
+        return Why(refused, None, None, {})
     return Why(reason, None, None, {}) if answer is None else replace(_why(result, answer, None), tried=tried)

@@ -6,8 +6,8 @@ row of it. Fields of plans are looked up in the space, as whole columns where a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -16,15 +16,13 @@ import numpy as np
 from sim.arrays import Array, Bools, Floats, Ints
 from sim.errors import SpecError, nearest
 from sim.search.plans.columns import OVERLAPS, SCHEDULES, Category
-from sim.search.plans.space import Space, base_plan, sharding_fields
+from sim.search.plans.space import Fields, Space, base_plan, sharding_fields
 from sim.search.prices.formula import Priced
 from sim.search.table import CHOICES, FIELDS, NUMBERS, ROOM, value_of
 from sim.specs import ParallelPlan, Scenario
 from sim.specs.modules import as_names
 from sim.work.recompute import recompute_word
 
-Fields = Mapping[str, Any]
-"""Fields of a plan, each with its value or a tuple of values, such as {"tp": 4, "zero_stage": (0, 1)}; {} is any."""
 PLANS_AT_ONCE = 1_000_000
 """Plans of the table that a question looks at together."""
 
@@ -54,6 +52,8 @@ class PricedPlans:
     memory_limit_bytes : that a plan may take of a GPU. [bytes]
     categories : the space's, and those that only plans have for which room was made.
     prices : the table.
+    ways_fixed : fields of plans that say what runs again or lies on the host and are set, and not searched. The table
+        has plans of other ways too, for which room may be made in these.
     """
 
     space: Space
@@ -61,6 +61,7 @@ class PricedPlans:
     memory_limit_bytes: float
     categories: tuple[Category, ...]
     prices: Priced
+    ways_fixed: Fields = field(default_factory=dict, kw_only=True)
 
     @property
     def category(self) -> Ints:
@@ -235,7 +236,7 @@ class PricedPlans:
     def masks(self, fields: Fields) -> tuple[Bools, Bools]:
         """Which rows and which categories of the space have these fields."""
         rows, categories = np.ones(len(self.space.columns), bool), np.ones(len(self.categories), bool)
-        for name, value in fields.items():
+        for name, value in (*self.ways_fixed.items(), *fields.items()):
             if name not in (*FIELDS, "num_gpus"):
                 raise SpecError(f"a search does not vary {name!r} of a plan{nearest(name, FIELDS)}")
             if name == "recompute_modules":

@@ -12,6 +12,8 @@ import numpy as np
 from sim.notebook import NotebookDisplay
 from sim.search.assumptions import (
     best_assumed,
+    fixed_assumed,
+    framework_assumed,
     plans_assumed,
     proof_assumed,
     room_assumed,
@@ -20,7 +22,8 @@ from sim.search.assumptions import (
 )
 from sim.search.candidate import Candidate, ScheduleBest, StagesSearched, gap_of
 from sim.search.plans.layouts import expert_degrees
-from sim.search.queries import Fields, PricedPlans, Selection
+from sim.search.plans.space import Fields
+from sim.search.queries import PricedPlans, Selection
 from sim.search.room import make_room
 from sim.units import show, show_time
 
@@ -68,8 +71,10 @@ class SearchResult(PricedPlans, NotebookDisplay):
             Score up to which room is made, whatever is among the best few by their prices.
         """
         looked = self.room_floor if fields == self.room_fields and ceiling is not None else -np.inf
-        plans, room = make_room(self, self.room, few, fields, looked, ceiling)
+        wanted = {**self.ways_fixed, **(fields or {})}
+        plans, room = make_room(replace(self, ways_fixed={}), self.room, few, wanted, looked, ceiling)
         given = self.plans_given_room + room.tried
+        plans = replace(plans, ways_fixed=self.ways_fixed)
         return replace(plans, plans_given_room=given, room_floor=room.floor, room_fields=fields)
 
     def __repr__(self) -> str:
@@ -81,7 +86,7 @@ class SearchResult(PricedPlans, NotebookDisplay):
     @cached_property
     def plans_feasible(self) -> int:
         """How many plans fit in memory."""
-        return int(np.count_nonzero(self.fits))
+        return self.select({}, 1).fit
 
     @property
     def plans_per_s(self) -> float:
@@ -105,8 +110,10 @@ class SearchResult(PricedPlans, NotebookDisplay):
         gpu = scenario.cluster.gpu
         stated = [
             proof_assumed(self.confirmed, self.gap, self.stages),
-            *schedules_assumed(self.schedules),
+            *schedules_assumed(self.schedules, self.space),
             *room_assumed(self.room, self.objective),
+            framework_assumed(self.space.runs_on, scenario),
+            fixed_assumed({**self.space.fixed, **self.ways_fixed}),
             *plans_assumed(self.space),
         ]
         if self.best and self.stages is not None:

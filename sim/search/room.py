@@ -11,17 +11,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from typing import Any, TypeVar
 
 import numpy as np
 
-from sim.arrays import Array, Ints
+from sim.arrays import Array, Bools, Ints
 from sim.errors import SpecError, nearest
 from sim.search.plans.columns import Category
+from sim.search.plans.space import Fields
 from sim.search.prices.formula import Priced, join
 from sim.search.prices.room import ChosenRows, Way
-from sim.search.queries import Fields, PricedPlans
+from sim.search.queries import PricedPlans
 from sim.search.table import ROOM
 from sim.specs import Scenario
 from sim.specs.modules import as_names
@@ -216,14 +218,14 @@ def _fitting(
         which = np.flatnonzero([overlaps[each] == alike for each in category.tolist()])
         here, base = places[which], category[which]
         nbytes = chosen.memory_bytes(here)
-        fits = nbytes <= limit
+        fits = (nbytes <= limit) & _allowed(plans, chosen, here, base)
         fits[0] = False  # of what does nothing it is known
         needless = chosen.needless.T.astype(np.float32) @ fits.astype(np.float32) > 0
         way, place = np.nonzero(fits & ~needless)
         seconds, needed = chosen.step_times(here[place], way, alike), nbytes[way, place]
         layers = np.zeros(len(way), dtype=np.int64)
         if block:
-            rows, number, *of_block = chosen.blocks(here, alike, limit)
+            rows, number, *of_block = chosen.blocks(here, alike, limit, partial(_block_allowed, plans, chosen))
             place = np.concatenate([place, np.searchsorted(here, rows)])
             way, layers = np.concatenate([way, 0 * number]), np.concatenate([layers, number])
             seconds, needed = (np.concatenate(pair) for pair in zip((seconds, needed), of_block, strict=True))
@@ -239,6 +241,23 @@ def _fitting(
     of_found = np.array([each[2:] for each in found], dtype=float).reshape(-1, 2)
     where = np.array([each[0] for each in found], dtype=np.int64)
     return _Found(where, [each[1] for each in found], of_found[:, 0], of_found[:, 1])
+
+
+def _allowed(plans: PricedPlans, chosen: ChosenRows, here: Ints, base: Ints) -> Bools:
+    """Which ways the framework's rules leave to some rows, each of a category; (ways, rows)."""
+    found = np.ones((len(chosen.ways), len(here)), dtype=bool)
+    for number in np.unique(base).tolist():
+        some = np.flatnonzero(base == number)
+        for place, way in enumerate(chosen.ways):
+            made = _category(plans.space.scenario, plans.space.categories[number], way, 0)
+            found[place, some] = plans.space.keeps_room(made, chosen.rows[here[some]])
+    return found
+
+
+def _block_allowed(plans: PricedPlans, chosen: ChosenRows, here: Ints, layers: Ints) -> Bools:
+    """Whether the framework's rules let rows recompute so many layers of every stage."""
+    block = replace(plans.space.categories[0], recompute="full", block_layers=1)
+    return plans.space.keeps_room(block, chosen.rows[here], recompute_num_layers=layers)
 
 
 def _category(scenario: Scenario, base: Category, way: Way, block_layers: int) -> Category:

@@ -14,7 +14,7 @@ from typing import Any
 from sim.programs import priced_order
 from sim.search.candidate import Candidate, facts_of
 from sim.search.comparison import best_of, confirmed_already, loss_of, losses_by_cause
-from sim.search.queries import Fields
+from sim.search.plans.space import Fields
 from sim.search.result import SearchResult
 from sim.search.table import CHOICES
 from sim.specs import Scenario

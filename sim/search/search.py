@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -12,13 +13,17 @@ from sim.errors import InfeasiblePlan, SpecError, nearest
 from sim.search.best_first import Found, best_first
 from sim.search.candidate import OBJECTIVES, ROUNDING, Candidate
 from sim.search.confirm import MOST_RUNS, by_price
+from sim.search.fixed import has_layouts, split_fixed, values_of
 from sim.search.plans.layouts import context_degrees
 from sim.search.plans.space import Space, build_space
 from sim.search.prices.formula import Priced, empty_table, price_space
 from sim.search.result import SearchResult
 from sim.search.room import DEFAULT, check_ways
-from sim.search.stages import search_stages
+from sim.search.stages import MOST_RUNS as MOST_STAGES
+from sim.search.stages import UNASKED_RUNS, search_stages
 from sim.specs import Scenario
+from sim.specs.framework_files import framework_named
+from sim.specs.framework_plans import PlanRule, framework_words, plan_rules
 
 
 def search(
@@ -34,8 +39,11 @@ def search(
     experts: tuple[int, ...] | None = None,
     overlaps: bool = False,
     room: Sequence[str] = DEFAULT,
-    layouts: bool = False,
+    layouts: bool | None = None,
     windows: bool = False,
+    fixed: Mapping[str, Any] | None = None,
+    any_framework: bool = False,
+    export_to: str | None = None,
     progress: Callable[[int, int], None] | None = None,
     require_fit: bool = True,
 ) -> SearchResult:
@@ -67,9 +75,17 @@ def search(
     room : sequence of str
         Of `sim.search.room.WAYS`: what plans may do that do not fit else. Empty: none, selective (the modules of the
         scenario's plan) and full recomputation only.
-    layouts, windows : bool
-        Also deal layers by balanced layouts, and let interleaved plans turn to a chunk for larger groups of
-        micro-batches (`sim.search.stages`).
+    layouts : bool, optional
+        Also deal layers by balanced layouts (`sim.search.stages`). Default: where the framework is known to have them,
+        and the objective is not memory.
+    windows : bool
+        Also let interleaved plans turn to a chunk for larger groups of micro-batches.
+    fixed : mapping, optional
+        Fields of the plan that every plan must have, each with its value or a tuple of values: {"tp": 8}.
+    any_framework : bool
+        Also plans that the framework of the scenario's stack, in its version, cannot run (presets/frameworks, `plans`).
+    export_to : str, optional
+        Only plans that this framework too can run, in its latest version.
     progress : callable, optional
         Called with (plans priced, plans in the space).
     require_fit : bool
@@ -85,11 +101,16 @@ def search(
     InfeasiblePlan
         No plan keeps the rules or none fits; the message says which constraint left nothing.
     SpecError
-        Unknown objective.
+        Unknown objective or framework, or a field in `fixed` that is no field of plans or that a search cannot keep.
     """
     if objective not in OBJECTIVES:
         raise SpecError(f"unknown objective {objective!r}{nearest(objective, OBJECTIVES)}")
     room = check_ways(room)
+    rules, runs_on = _rules(scenario, any_framework, export_to)
+    in_space, ways_fixed = split_fixed(fixed or {})
+    unasked = layouts is None
+    if layouts is None:
+        layouts = objective != "memory_headroom" and has_layouts(scenario, rules, in_space)
     if objective == "memory_headroom" and (layouts or windows):
         raise SpecError(
             "--layouts and --windows look for time, not for --objective memory_headroom; leave them out, or ask for "
@@ -102,11 +123,32 @@ def search(
     limit = scenario.cluster.gpu.memory_bytes if memory_limit_bytes is None else memory_limit_bytes
 
     begun = time.perf_counter()
-    context = context or context_degrees(scenario.training.sequence_length, scenario.plan.cp)
-    space = build_space(scenario, size, context=context, experts=experts, overlaps=overlaps)
+    own = scenario.plan.cp, *values_of(in_space, "cp")
+    context = context or context_degrees(scenario.training.sequence_length, *own)
+    space = build_space(
+        scenario,
+        size,
+        context=context,
+        experts=experts,
+        overlaps=overlaps,
+        rules=rules,
+        runs_on=runs_on,
+        fixed=in_space,
+    )
     prices, finished = _price(space, progress)
     result = SearchResult(
-        space, objective, limit, space.categories, prices, len(prices), (), finished, 0.0, top, room=room
+        space,
+        objective,
+        limit,
+        space.categories,
+        prices,
+        len(prices),
+        (),
+        finished,
+        0.0,
+        top,
+        room=room,
+        ways_fixed=ways_fixed,
     )
     try:
         result = result.with_room(few=top) if finished else result
@@ -146,7 +188,10 @@ def search(
         bound=None if bound == np.inf else bound,
         finished=finished,
     )
-    return search_stages(result, layouts=layouts, windows=windows) if finished and (layouts or windows) else result
+    if not finished or not (layouts or windows) or (unasked and not (space.columns.pp > 1).any()):
+        return result
+    runs = UNASKED_RUNS if unasked and not windows else MOST_STAGES
+    return search_stages(result, layouts=layouts, windows=windows, most_runs=runs)
 
 
 def _price(space: Space, progress: Callable[[int, int], None] | None) -> tuple[Priced, bool]:
@@ -162,6 +207,17 @@ def _price(space: Space, progress: Callable[[int, int], None] | None) -> tuple[P
         if not done:
             raise
     return prices.take(slice(0, done)), done == space.num_plans
+
+
+def _rules(scenario: Scenario, any_framework: bool, export_to: str | None) -> tuple[tuple[PlanRule, ...], str]:
+    """What every plan must keep, each rule once; and of which frameworks that is, in words."""
+    own = scenario.stack.framework, scenario.stack.version
+    named = [] if any_framework else [own]
+    if export_to is not None:
+        named.append((framework_named(export_to), ""))
+    found = [(plan_rules(*each), framework_words(*each)) for each in named]
+    words = " and ".join(dict.fromkeys(word for rules, word in found if rules))
+    return tuple(dict.fromkeys(rule for rules, _ in found for rule in rules)), words
 
 
 def _size_range(own: int, gpus: tuple[int, int] | None, max_gpus: int | None) -> tuple[int, int]:

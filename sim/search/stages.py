@@ -29,11 +29,12 @@ from sim.search.prices.formula import Priced
 from sim.search.prices.room import ChosenRows, Way
 from sim.search.result import SearchResult
 from sim.specs import Scenario
+from sim.specs.framework_plans import broken_rules
 from sim.work.recompute import module_sets, own_modules
 from sim.work.stages import FIRST_KIND, deal_stages
 
-MOST_RUNS = 600
-"""Plans that the exact engine runs at most."""
+MOST_RUNS, UNASKED_RUNS = 600, 40
+"""Plans that the exact engine runs at most; and where layouts were not asked for."""
 FASTER = 0.03
 """By what share larger groups of micro-batches may make plans faster; those that would be slower still are not run."""
 
@@ -69,12 +70,12 @@ def search_stages(
     modules = _modules(result)
     try:
         for number, where in enumerate(place.tolist()):
-            if runs >= most_runs or score[number] >= _worst(result, found) * (1 + FASTER):
+            if runs >= most_runs or score[number] >= _best(result, found) * (1 + FASTER * windows):
                 break
             looked_at += 1
             base = result.scenario_at(where)
             for changed in _staged(base, layouts, windows):
-                candidate, tried = _fitting(result, *changed, modules, _worst(result, found))
+                candidate, tried = _fitting(result, *changed, modules, _best(result, found))
                 runs += tried
                 found += [candidate] if candidate is not None else []
                 if progress is not None:
@@ -87,10 +88,9 @@ def search_stages(
     return replace(result, best=tuple(best), stages=searched, finished=result.finished and finished)
 
 
-def _worst(result: SearchResult, found: Sequence[Candidate]) -> float:
-    """What a plan must be better than to be among the best few."""
-    worths = sorted(each.worth(result.objective) for each in found)
-    return worths[result.top - 1] if len(worths) >= result.top else np.inf
+def _best(result: SearchResult, found: Sequence[Candidate]) -> float:
+    """What a plan must be better than to be the best."""
+    return min((each.worth(result.objective) for each in found), default=np.inf)
 
 
 def _promising(result: SearchResult) -> tuple[Floats, Floats, Ints]:
@@ -174,6 +174,10 @@ def _fitting(
     ]
     whole: list[Mapping[str, Any]] = [] if scenario.stack.cuda_graph_scope else [{"recompute": "full"}]
     chains = [[*modules, *whole], [*blocks, *whole]] if whole and "block" in result.room else [[*modules, *whole]]
+    chains = [
+        [way for way in chain if _allowed(result, scenario.replace(plan=scenario.plan.replace(**way)))]
+        for chain in chains
+    ]
     plain = _run(scenario, balanced, {"recompute": "none"})
     if plain is None or plain.worth(result.objective) >= ceiling:  # most are too slow, whatever they recompute
         return None, int(plain is not None)
@@ -189,9 +193,19 @@ def _fitting(
                 low = middle + 1
             else:
                 high = middle - 1
-    there = [each for each in ran if each.memory_bytes <= result.memory_limit_bytes]
+    there = [each for each in ran if each.memory_bytes <= result.memory_limit_bytes and _allowed(result, each.scenario)]
     fitting = [each for each in there if each.worth(result.objective) < ceiling]
     return min(fitting, key=lambda each: each.worth(result.objective), default=None), len(ran)
+
+
+def _allowed(result: SearchResult, scenario: Scenario) -> bool:
+    """Whether the framework can run a plan, which recomputes as it is set to."""
+    fields = result.ways_fixed.items()
+    return not broken_rules(scenario, result.space.rules) and all(
+        getattr(scenario.plan, name)
+        in (values if isinstance(values, tuple) and name != "recompute_modules" else (values,))
+        for name, values in fields
+    )
 
 
 def _run(scenario: Scenario, balanced: bool, way: Mapping[str, Any]) -> Candidate | None:

@@ -224,7 +224,11 @@ class _Question:
 
     def search_at(self, here: Scenario, values: tuple[float, ...]) -> SearchResult | str:
         """The search at a point, or why there is none."""
-        wanted = {"context": context_degrees(here.training.sequence_length, self.scenario.plan.cp), **self.options}
+        wanted = {
+            "layouts": False,
+            "context": context_degrees(here.training.sequence_length, self.scenario.plan.cp),
+            **self.options,
+        }
         for axis in self.axes:
             if axis.path in DEGREES:
                 wanted[DEGREES[axis.path]] = tuple(int(each) for each in axis.values)

@@ -16,7 +16,7 @@ from sim.estimate import Estimate, estimate
 from sim.search.plans.columns import RECOMPUTES, SCHEDULES
 from sim.search.plans.completed import completed_plan
 from sim.search.plans.layouts import expert_degrees
-from sim.search.queries import Fields
+from sim.search.plans.space import Fields
 from sim.search.result import SearchResult
 from sim.specs import Scenario
 

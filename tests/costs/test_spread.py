@@ -4,11 +4,11 @@ from math import erf, log
 
 import numpy as np
 import pytest
+from open_space import search
 
 from sim import load_scenario
 from sim.costs.spread import FITTED_GPUS, expected_slowest, slowdown
 from sim.estimate import estimate
-from sim.search.search import search
 from sim.simulate import simulate
 from tests.rows import rows
 

@@ -7,11 +7,12 @@ import pytest
 from counts import layer_expert_params
 from hypothesis import given
 from hypothesis import strategies as st
+from open_space import search
 
 from flopcast_calibration.readers.training_runs import read_run
 from flopcast_validation.run import published_runs
 from flopcast_validation.runs.score import score_all
-from sim import build_scenario, estimate, search, simulate
+from sim import build_scenario, estimate, simulate
 from sim.costs.collectives import all_gather, all_reduce, reduce_scatter
 from sim.errors import InfeasiblePlan, SpecError
 from sim.foreign.importers import Given, import_text

@@ -4,11 +4,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from open_space import search, sweep
 
 from sim.canvas import new_figure
 from sim.report.figures import place_labels
 from sim.report.search_figures import draw_sensitivity
-from sim.search import search, sensitivity, sweep
+from sim.search import sensitivity
 from sim.specs import load_scenario
 
 SMALL = Path(__file__).parents[2] / "scenarios" / "korthikanti-2022" / "22b-selective.yaml"

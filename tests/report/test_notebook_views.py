@@ -1,12 +1,12 @@
 """In Jupyter answers show themselves: a page, a picture where one says it, a table where one does."""
 
 import pytest
+from open_space import search
 
 from flopcast_validation.report import validation_report
 from sim import estimate, load_scenario
 from sim.errors import SpecError
 from sim.notebook import NotebookDisplay
-from sim.search import search
 
 SCENARIO = "gpt3-175b-1024-a100.yaml"
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from open_space import search
 
 from sim import build_scenario, estimate, load_scenario
 from sim.commands.report import report
@@ -20,7 +21,6 @@ from sim.report.gantt import step_view
 from sim.report.gantt.chart import played_chart, step_chart, window_of
 from sim.report.gantt.svg import MOST_BARS, PLACES, draw_chart
 from sim.report.html.page import report_page
-from sim.search import search
 from sim.search.grid import price_grid, read_axes
 from sim.specs.writing import scenario_yaml
 from sim.specs.yaml12 import parse_yaml

@@ -4,10 +4,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from open_space import search
 
 from sim.report.search_questions import schedules_view
 from sim.report.terminal import console
-from sim.search import search, search_schedules
+from sim.search import search_schedules
 from sim.specs import load_scenario
 from sim.units import significant
 

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from open_space import search
 from typer.testing import CliRunner
 
 from sim.cli import app
@@ -14,7 +15,6 @@ from sim.scaling.ramp import parse_ramp, ramped_tokens
 from sim.scaling.run import Terms
 from sim.scaling.training_time import default_batches, shortest
 from sim.scaling.what_limits import limit_of, with_endless_links, without_latency
-from sim.search import search
 from sim.specs import ParallelPlan, build_scenario
 
 GPUS, BATCHES = (8, 128), (64, 256)

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from open_space import search
 from typer.testing import CliRunner
 
 from sim.cli import app
 from sim.errors import FlopcastError, SpecError
 from sim.estimate import estimate
-from sim.search import megatron_rules, rank_plan, search, sensitivity, steps_between, why_not
+from sim.search import megatron_rules, rank_plan, sensitivity, steps_between, why_not
 from sim.search.rules import best_microbatch
 from sim.search.table import FIELDS
 from sim.specs import load_scenario
@@ -105,7 +106,7 @@ def test_plans_without_a_rank_say_why(small):
     for changes, says in (
         ({"schedule": "zb_h1"}, "--schedules zb_h1 finds its best plan"),
         ({"recompute": "none", "sequence_parallel": False, "microbatch_size": 4}, "does not fit"),
-        ({"recompute": "per_op", "microbatch_size": 1}, "per_op is not in the search"),
+        ({"recompute": "per_op", "microbatch_size": 1}, "per_op is searched where the framework has it"),
         ({"pp": 2}, "16 GPUs, the search 8 to 8"),
     ):
         changed = scenario.replace(plan=scenario.plan.replace(**{"num_chunks": 1, "schedule": "1f1b", **changes}))

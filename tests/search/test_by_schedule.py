@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from open_space import search
 from typer.testing import CliRunner
 
 from sim.cli import app
@@ -22,16 +23,7 @@ from sim.schedules.actions import F, I
 from sim.schedules.build import build_order
 from sim.schedules.order import make_order
 from sim.schedules.passes import peak_in_flight
-from sim.search import (
-    build_space,
-    megatron_rules,
-    price_all,
-    schedules_named,
-    search,
-    search_schedules,
-    sensitivity,
-    why_not,
-)
+from sim.search import build_space, megatron_rules, price_all, schedules_named, search_schedules, sensitivity, why_not
 from sim.search.plans.columns import OVERLAPS
 from sim.search.schedules.refined import Refined
 from sim.search.schedules.variants import variants_of
@@ -423,7 +415,18 @@ def test_a_schedule_answers_where_no_priced_plan_fits():
     assert [check.chosen for check in megatron_rules(result).checks[1:]] == ["nothing fits"] * 2
     with pytest.raises(InfeasiblePlan, match=r"the leanest needs .*; nor was a plan found that fits under zb_h1$"):
         search_schedules(nothing, "zb_h1")
-    words = ["search", str(path), "--memory-limit", "5.04 GB", "--schedules", "seq1f1b", "--why", "own", "--pareto"]
+    words = [
+        "search",
+        str(path),
+        "--any-framework",
+        "--memory-limit",
+        "5.04 GB",
+        "--schedules",
+        "seq1f1b",
+        "--why",
+        "own",
+        "--pareto",
+    ]
     outcome = CliRunner().invoke(app, words)
     assert outcome.exit_code == 0, outcome.output
     assert "none is run exactly" in outcome.output
@@ -435,7 +438,7 @@ def test_a_schedule_answers_where_no_priced_plan_fits():
 
 def test_command(tmp_path):
     best = tmp_path / "best.yaml"
-    words = ["search", str(SMALL), "--top", "2", "--schedules", "zb_v,v_min", "-o", str(best)]
+    words = ["search", str(SMALL), "--any-framework", "--top", "2", "--schedules", "zb_v,v_min", "-o", str(best)]
     outcome = CliRunner().invoke(app, [*words, "--json"])
     assert outcome.exit_code == 0, outcome.output
     data = json.loads(outcome.output)

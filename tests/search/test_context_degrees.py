@@ -5,11 +5,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from open_space import search, sweep
 from typer.testing import CliRunner
 
 from sim.cli import app
 from sim.errors import InfeasiblePlan
-from sim.search import search, sweep
 from sim.search.plans.layouts import context_degrees
 from sim.specs import build_scenario
 

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from open_space import search
 from typer.testing import CliRunner
 
 from sim.cli import app
 from sim.errors import InfeasiblePlan, SpecError
 from sim.estimate import estimate
-from sim.search import search, why_not
+from sim.search import why_not
 from sim.search.room import LAYER_SHARES, OPTIMIZER_SHARES, WAYS
 from sim.specs import load_scenario
 from sim.specs.loading import build_scenario
@@ -213,7 +214,7 @@ def test_the_command_names_what_runs_again(tmp_path):
 )
 def test_why_takes_fields_that_make_room(words, wanted):
     file = str(SCENARIOS / "gpt3-175b-1024-a100.yaml")
-    run = CliRunner().invoke(app, ["search", file, "--top", "1", "--json", "--why", *words.split()])
+    run = CliRunner().invoke(app, ["search", file, "--any-framework", "--top", "1", "--json", "--why", *words.split()])
     assert run.exit_code == 0, run.output
     why = json.loads(run.output)["why"]
     assert why["ruled_out"] is None

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from open_space import search
 from typer.testing import CliRunner
 
 from sim.cli import app
 from sim.errors import InfeasiblePlan, SpecError
 from sim.estimate import estimate
-from sim.search import search, why_not
+from sim.search import why_not
 from sim.specs import ParallelPlan, load_scenario
 from sim.units import show, show_time
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from open_space import search, sweep
 from typer.testing import CliRunner
 
 from sim.cli import app
@@ -13,7 +14,7 @@ from sim.errors import InfeasiblePlan, SpecError
 from sim.report.sweep import sweep_view
 from sim.report.sweep_figures import draw_sweep
 from sim.report.terminal import console
-from sim.search import parse_axis, search, sweep
+from sim.search import parse_axis
 from sim.specs import load_scenario
 from sim.units import show, significant
 

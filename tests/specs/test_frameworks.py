@@ -65,7 +65,18 @@ def sections(when, version_of):
 @pytest.mark.parametrize("name", FRAMEWORKS)
 def test_a_framework_s_file_says_nothing_that_is_not_read(name):
     data = raw_preset("frameworks", name)
-    assert data.keys() <= {"title", "source", "aliases", "like", "tags", "flops", "releases", "rules", "layouts"}
+    assert data.keys() <= {
+        "title",
+        "source",
+        "aliases",
+        "like",
+        "tags",
+        "flops",
+        "releases",
+        "rules",
+        "layouts",
+        "plans",
+    }
     assert data["title"]
     assert data["source"].strip()
     dates = [date_of(release["since"], name) for release in data["releases"]]

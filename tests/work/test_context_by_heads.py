@@ -4,8 +4,9 @@ import json
 
 import pytest
 from counts import attention_core
+from open_space import search
 
-from sim import estimate, search
+from sim import estimate
 from sim.errors import InfeasiblePlan, SpecError
 from sim.foreign.importers import Given, import_text
 from sim.specs import ModelSpec, StackSpec, load_scenario

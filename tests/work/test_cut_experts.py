@@ -5,8 +5,9 @@ import pytest
 from counts import layer_expert_params, layer_work
 from hypothesis import given
 from hypothesis import strategies as st
+from open_space import search
 
-from sim import build_scenario, estimate, search, simulate
+from sim import build_scenario, estimate, simulate
 from sim.errors import InfeasiblePlan, SpecError
 from sim.network.placement import place_group
 from sim.network.ranks import gpu_of_rank, members_of

@@ -13,6 +13,7 @@ from typing import Any
 
 from sim.errors import SpecError
 from sim.foreign.importers.ledger import LedgerEntry, short
+from sim.specs.framework_plans import broken_rules, plan_rules
 from sim.specs.frameworks import resolve_stack
 from sim.specs.scenario import Scenario
 from sim.specs.yaml12 import load_yaml
@@ -87,6 +88,12 @@ class Account:
         """Note why the framework cannot run the plan, and the nearest that it can."""
         self._mentioned.add(path)
         self.refused.append(f"{self.title} cannot run {path} = {_shown(self.value(path))}: {why}; nearest: {nearest}")
+
+    def refuse_plan(self) -> None:
+        """Note every reason that the framework's file has against the plan."""
+        plan = dict(self.scenario.plan)
+        for rule in broken_rules(self.scenario, plan_rules(exporter_table(self.kind)["framework"])):
+            self.refuse(f"plan.{rule.field}", *rule.words(plan))
 
     def settle(self, base: Mapping[str, Any] | None = None) -> None:
         """Account for every field that was not mentioned: those at their defaults are silent, the others are unsaid,

@@ -8,7 +8,6 @@ from typing import Any
 from sim.foreign.exporters.account import Account, exporter_table
 
 KIND = "deepspeed"
-_CUTS = ("tp", "pp", "cp", "etp")
 
 
 def export_deepspeed(account: Account) -> tuple[str, dict[str, Any]]:
@@ -66,22 +65,10 @@ def _elsewhere(account: Account) -> None:
 
 def _refusals(account: Account) -> None:
     """What plain DeepSpeed JSON has no words for."""
-    plan, training = account.scenario.plan, account.scenario.training
+    training = account.scenario.training
     account.cover("plan.schedule", "plan.num_chunks", "plan.dp", "plan.sequence_parallel")
     account.cover("plan.sequence_slices")
-    for field in _CUTS:
-        account.cover(f"plan.{field}")
-        if getattr(plan, field) > 1:
-            why = "its JSON speaks of data parallelism only"
-            account.refuse(f"plan.{field}", why, f"--set plan.{field}=1, or export to megatron-lm")
-    if plan.num_chunks > 1 or plan.schedule not in ("1f1b", "interleaved"):
-        why = "without a pipeline each micro-batch goes forward and backward before the next"
-        account.refuse("plan.schedule", why, "--set plan.schedule=1f1b --set plan.num_chunks=1")
-    if plan.sequence_slices > 1:
-        account.refuse("plan.sequence_slices", "there is no pipeline", "--set plan.sequence_slices=1")
-    if plan.offloaded_layers:
-        why = "its JSON offloads states; activations wait where the training program checkpoints them"
-        account.refuse("plan.offloaded_layers", why, "--set plan.offloaded_layers=0")
+    account.cover("plan.offloaded_layers", *(f"plan.{field}" for field in ("tp", "pp", "cp", "etp")))
     for field in ("moment_precision", "master_precision"):
         account.cover(f"training.{field}")
         if getattr(training, field) != "fp32":
@@ -140,16 +127,8 @@ def _zero(account: Account, data: dict[str, Any]) -> None:
         account.leave("stack.overlap_grad_reduce", "without ZeRO no key says it")
     if stack.overlap_param_gather != stack.overlap_grad_reduce:
         account.leave("stack.overlap_param_gather", "overlap_comm says it together with the reduction of gradients")
-    if not plan.reshard_after_forward:
-        why = "its stage 3 drops what it gathered"
-        account.refuse("plan.reshard_after_forward", why, "--set plan.zero_stage=2")
-    group, copies = plan.sharding_group, plan.num_replicas
-    if group is not None and group != copies:
-        account.refuse("plan.sharding_group", "it shards over all GPUs", "leave plan.sharding_group out")
-    elif group is not None:
+    if plan.sharding_group is not None:
         account.decide("plan.sharding_group", "all GPUs, as without it")
-    if plan.outer_zero_stage:
-        account.refuse("plan.outer_zero_stage", "there are no sharding groups", "--set plan.outer_zero_stage=0")
     if stack.max_reuse_params is not None and plan.zero_stage == 3:
         zero["stage3_max_reuse_distance"] = int(stack.max_reuse_params)
         account.cover("stack.max_reuse_params")
@@ -160,11 +139,6 @@ def _offload(account: Account, zero: dict[str, Any]) -> None:
     plan = account.scenario.plan
     if not plan.optimizer_offload:
         return
-    if not plan.zero_stage:
-        account.refuse("plan.optimizer_offload", "only ZeRO offloads the optimizer", "--set plan.zero_stage=1")
-    elif plan.optimizer_offload < 1 and plan.zero_stage < 3:
-        why = "a part of the optimizer is offloaded under stage 3 only"
-        account.refuse("plan.optimizer_offload", why, "--set plan.optimizer_offload=1, or plan.zero_stage=3")
     zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
     if plan.optimizer_offload < 1:
         zero["offload_optimizer"]["ratio"] = plan.optimizer_offload

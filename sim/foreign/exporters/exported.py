@@ -96,6 +96,7 @@ def export_scenario(scenario: Scenario, framework: str) -> Exported:
     """
     check_framework(framework)
     account = Account(framework, scenario)
+    account.refuse_plan()
     text, data = _EXPORTERS[framework](account)
     return Exported(framework, text, data, account)
 

@@ -22,9 +22,6 @@ def megatron_options(account: Account) -> Options:
     SpecError
         It cannot run the plan.
     """
-    plan = account.scenario.plan
-    if plan.sequence_slices > 1:
-        account.refuse("plan.sequence_slices", "its pipelines take whole sequences", "--set plan.sequence_slices=1")
     options = Options(account)
     for say in (say_model, say_plan, say_training, say_stack):
         say(options)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from sim.foreign.exporters.account import exporter_table
-from sim.foreign.exporters.megatron_model import KIND, is_hybrid
 from sim.foreign.exporters.options import Options
 from sim.foreign.importers.keys import table
 from sim.foreign.importers.pipeline_layouts import layout_of
@@ -25,7 +23,6 @@ def say_plan(options: Options) -> None:
     if account.scenario.model.num_experts:
         options.say("expert-model-parallel-size", plan.ep, field="plan.ep")
         options.say("expert-tensor-parallel-size", plan.etp, field="plan.etp")
-    _context(options, plan)
     _pipeline(options, plan)
     _sharding(options, plan)
     _recompute(options, plan)
@@ -50,32 +47,11 @@ def _placement(options: Options, plan: ParallelPlan) -> None:
     )
 
 
-def _context(options: Options, plan: ParallelPlan) -> None:
-    account, length = options.account, options.account.scenario.training.sequence_length
-    if plan.cp > 1 and length % (2 * plan.cp):
-        why = f"sequences of {length:,} tokens are no multiple of 2 · cp, the pieces its ranks hold"
-        account.refuse("plan.cp", why, "a sequence length that is")
-    if plan.cp > 1 and account.scenario.model.has("gated_delta_net"):
-        account.refuse("plan.cp", "its gated_delta_net has no context parallelism", "--set plan.cp=1")
-
-
 def _pipeline(options: Options, plan: ParallelPlan) -> None:
-    account, known = options.account, exporter_table(KIND)["schedules"]
+    account = options.account
     model = account.scenario.model
     account.cover("plan.schedule", "plan.num_chunks", "plan.uneven_layers", "plan.pipeline_layout")
     account.cover("plan.embedding_as_layer", "plan.head_as_layer", "plan.microbatch_group")
-    if plan.schedule not in known:
-        nearest = "interleaved" if plan.num_chunks > 1 and plan.pp > 1 else "1f1b"
-        chunks = " --set plan.num_chunks=1" if nearest == "1f1b" and plan.num_chunks > 1 else ""
-        other = ", or export to torchtitan" if plan.schedule in exporter_table("torchtitan")["schedules"] else ""
-        nearest = f"--set plan.schedule={nearest}{chunks}{other}"
-        account.refuse("plan.schedule", f"it has {' and '.join(known)}", nearest)
-        return
-    if plan.schedule == "1f1b" and plan.num_chunks > 1:
-        account.refuse(
-            "plan.num_chunks", "a rank with several chunks interleaves them", "--set plan.schedule=interleaved"
-        )
-        return
     if plan.schedule == "interleaved" and plan.num_chunks == 1:
         account.decide("plan.schedule", "1f1b: with one chunk a rank they are the same")
     if plan.pp == 1:
@@ -89,12 +65,7 @@ def _pipeline(options: Options, plan: ParallelPlan) -> None:
     elif interleaved and not overlaps:
         options.say("no-overlap-p2p-communication", field="stack.overlap_p2p")
     layers = layers_of_stages(model.num_layers, plan)
-    counted = plan.embedding_as_layer or plan.head_as_layer
-    if is_hybrid(model) and (len({*layers}) > 1 or counted):
-        why = "a hybrid model's blocks are dealt evenly over pipeline ranks"
-        field = "pipeline_layout" if plan.pipeline_layout else "pp"
-        account.refuse(f"plan.{field}", why, "a plan.pp that divides model.num_layers, without plan.pipeline_layout")
-    elif plan.pipeline_layout:
+    if plan.pipeline_layout:
         options.say("pipeline-model-parallel-layout", plan.pipeline_layout, field="plan.pipeline_layout")
     elif plan.uneven_layers and (model.num_layers + plan.embedding_as_layer + plan.head_as_layer) % plan.num_stages:
         layout = layout_of(layers, model.num_mtp_layers)
@@ -126,25 +97,16 @@ def _sharding(options: Options, plan: ParallelPlan) -> None:
     account, stage = options.account, plan.zero_stage
     account.cover("plan.zero_stage", "plan.sharding_group", "plan.outer_zero_stage", "plan.reshard_after_forward")
     muon = account.scenario.training.optimizer == "muon"
-    if muon and stage > 1:
-        why = "its Muon shards whole layers' states (dist_muon), as ZeRO 1 does, and nothing else"
-        account.refuse("plan.zero_stage", why, "--set plan.zero_stage=1, or 0")
-        return
     if muon:
         if stage:
             account.decide("plan.zero_stage", "dist_muon deals whole layers' states to ranks, instead of cutting them")
-        if plan.sharding_group is not None:
-            account.refuse("plan.sharding_group", "dist_muon has no groups", "leave plan.sharding_group out")
         return
-    if not plan.reshard_after_forward and account.kind != KIND:
-        why = "it runs Megatron-FSDP, which drops what it gathered"
-        account.refuse("plan.reshard_after_forward", why, "--set plan.reshard_after_forward=true, or plan.zero_stage=1")
-    elif not plan.reshard_after_forward:
-        _fsdp2(options, plan)
+    if not plan.reshard_after_forward:
+        options.say("use-torch-fsdp2", field="plan.zero_stage")
+        options.say("torch-fsdp2-no-reshard-after-forward", field="plan.reshard_after_forward")
     elif stage:
         options.say("use-distributed-optimizer", field="plan.zero_stage")
         if stage > 1:
-            _fsdp_refusals(options, plan)
             strategies = {ours: theirs for theirs, ours in table("megatron")["sharding_strategies"].items()}
             options.say("use-megatron-fsdp", field="plan.zero_stage")
             options.say("data-parallel-sharding-strategy", strategies[stage], field="plan.zero_stage")
@@ -160,48 +122,10 @@ def _sharding(options: Options, plan: ParallelPlan) -> None:
         account.decide("plan.outer_zero_stage", "there is one group only")
 
 
-def _fsdp_refusals(options: Options, plan: ParallelPlan) -> None:
-    """What Megatron-FSDP, which does ZeRO 2 and 3, is not run with: its meshes are of data and tensor ranks only
-    (megatron/core/distributed/fsdp/mcore_fsdp_adapter.py, _get_dp_tp_mesh and _get_hsdp_tp_mesh).
-    """
-    if plan.pp > 1:
-        why = "Megatron-FSDP, which shards gradients and weights, has no pipelines"
-        options.account.refuse("plan.zero_stage", why, "--set plan.zero_stage=1, or plan.pp=1")
-    if plan.ep > 1 and plan.sharding_group not in (None, plan.num_replicas):
-        why = "Megatron-FSDP deals no experts out where groups shard"
-        options.account.refuse("plan.sharding_group", why, f"--set plan.sharding_group={plan.num_replicas}")
-
-
-def _fsdp2(options: Options, plan: ParallelPlan) -> None:
-    """Gathered weights that stay: of Megatron-LM's, only PyTorch's FSDP2 can."""
-    scenario, account = options.account.scenario, options.account
-    lacks = {
-        "pipelines": plan.pp > 1,
-        "expert parallelism": plan.ep > 1,
-        "tied embeddings": scenario.model.tied_embeddings,
-        "fp16": scenario.training.precision == "fp16",
-        "sharding groups": plan.sharding_group is not None,
-        "offloaded optimizers": plan.optimizer_offload > 0,
-    }
-    missing = [name for name, asked in lacks.items() if asked]
-    if missing:
-        why = f"only FSDP2 keeps weights there, which it does not run with {', '.join(missing)}"
-        account.refuse("plan.reshard_after_forward", why, "--set plan.reshard_after_forward=true, or plan.zero_stage=1")
-        return
-    options.say("use-torch-fsdp2", field="plan.zero_stage")
-    options.say("torch-fsdp2-no-reshard-after-forward", field="plan.reshard_after_forward")
-
-
 def _recompute(options: Options, plan: ParallelPlan) -> None:
     account = options.account
     account.cover("plan.recompute", "plan.recompute_modules", "plan.recompute_method", "plan.recompute_num_layers")
-    if plan.recompute == "per_op":
-        why = "it recomputes modules or whole layers, not every other multiply"
-        account.refuse("plan.recompute", why, "--set plan.recompute=selective, or full")
-    elif "moe_act" in plan.recompute_modules and account.scenario.training.precision in ("fp16", "fp32"):
-        why = "only grouped multiplies, which are bf16's, recompute moe_act"
-        account.refuse("plan.recompute_modules", why, "--set training.precision=bf16")
-    elif plan.recompute == "selective":
+    if plan.recompute == "selective":
         options.say("recompute-granularity", "selective", field="plan.recompute")
         options.say("recompute-modules", *plan.recompute_modules, field="plan.recompute_modules")
     elif plan.recompute == "full":
@@ -214,25 +138,8 @@ def _offload(options: Options, plan: ParallelPlan) -> None:
     account, scenario = options.account, options.account.scenario
     account.cover("plan.offloaded_layers", "plan.optimizer_offload")
     if plan.offloaded_layers:
-        lacks = {
-            "a pipeline": plan.pp > 1,
-            "recomputation": plan.recompute != "none",
-            "all layers": plan.offloaded_layers >= scenario.model.num_layers,
-            "CUDA graphs": scenario.stack.cuda_graphs != "none",
-        }
-        missing = [name for name, asked in lacks.items() if asked]
-        if missing:
-            why = f"it offloads activations of some layers only, and not with {' and '.join(missing)}"
-            account.refuse("plan.offloaded_layers", why, "--set plan.offloaded_layers=0")
-        else:
-            options.say("cpu-offloading-num-layers", plan.offloaded_layers, field="plan.offloaded_layers")
-    if plan.optimizer_offload and not plan.zero_stage:
-        why = "only its distributed optimizer works on the host"
-        account.refuse("plan.optimizer_offload", why, "--set plan.zero_stage=1")
-    elif plan.optimizer_offload and scenario.training.optimizer != "adam":
-        why = "its optimizer on the host is Adam"
-        account.refuse("plan.optimizer_offload", why, "--set plan.optimizer_offload=0, or training.optimizer=adam")
-    elif plan.optimizer_offload:
+        options.say("cpu-offloading-num-layers", plan.offloaded_layers, field="plan.offloaded_layers")
+    if plan.optimizer_offload:
         options.say("optimizer-cpu-offload", field="plan.optimizer_offload")
         options.say("optimizer-offload-fraction", plan.optimizer_offload, field="plan.optimizer_offload")
         if scenario.stack.overlap_optimizer_offload:

@@ -94,8 +94,6 @@ def _dispatch(options: Options) -> None:
     if not scenario.model.num_experts:
         return
     options.group("Experts")
-    if plan.ep > 1 and scenario.training.precision == "fp16":
-        account.refuse("plan.ep", "it deals no experts out in fp16", "--set training.precision=bf16")
     if scenario.training.precision not in ("fp16", "fp32"):
         options.say("moe-grouped-gemm")
     options.say("moe-permute-fusion")
@@ -116,7 +114,6 @@ def _dispatch(options: Options) -> None:
         return
     lacks = {
         "in fp32": scenario.training.precision == "fp32",
-        "beside multi-token prediction without a pipeline": scenario.model.num_mtp_layers > 0 and plan.pp == 1,
         "beside several modules of multi-token prediction": scenario.model.num_mtp_layers > 1,
         "in CUDA graphs of more than attention and routers": stack.cuda_graphs == "full_iteration"
         or "mlp" in stack.cuda_graph_scope,
@@ -136,12 +133,6 @@ def _graphs(options: Options) -> None:
         return
     options.group("CUDA graphs")
     whole = stack.cuda_graphs == "full_iteration"
-    again = {*account.scenario.plan.recompute_modules} & (
-        {"core_attn", "mlp", "moe"} if whole else {"core_attn", "mlp"}
-    )
-    graphed = {"core_attn": "attn", "mlp": "mlp"}
-    if account.scenario.model.dropout and any(whole or graphed[each] in stack.cuda_graph_scope for each in again):
-        account.refuse("stack.cuda_graphs", "a graph runs nothing again that draws dropout", "--set model.dropout=0")
     options.say("cuda-graph-impl", "local" if whole else "transformer_engine", field="stack.cuda_graphs")
     scope = ("full_iteration",) if whole else stack.cuda_graph_scope
     options.say("cuda-graph-scope", *scope, field="stack.cuda_graph_scope")

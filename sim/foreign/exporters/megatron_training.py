@@ -56,11 +56,7 @@ def _precision(options: Options, training: TrainingSpec) -> None:
         options.say(name, *([] if value is True else [value]), field="training.precision")
     if training.precision == "fp8":
         _recipe(options, training)
-    stage = account.scenario.model.num_layers // account.scenario.plan.pp
-    if training.high_precision_layers > 2 * stage:
-        why = f"they are the first and the last, of a pipeline rank's {stage} layers each"
-        account.refuse("training.high_precision_layers", why, f"--set training.high_precision_layers={2 * stage}")
-    elif training.high_precision_layers:
+    if training.high_precision_layers:
         end = training.high_precision_layers // 2
         options.say("first-last-layers-bf16", field="training.high_precision_layers")
         for where, number in (("start", training.high_precision_layers - end), ("end", end)):

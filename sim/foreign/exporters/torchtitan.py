@@ -68,9 +68,6 @@ def _model(account: Account, data: dict[str, dict[str, Any]]) -> None:
     if found is not None:
         _put(account, data, "model", "name", found[0], "model.name")
         _put(account, data, "model", "flavor", found[1], "model.name")
-        for field, why in exporter_table(KIND)["without"].get(found[0], {}).items():
-            if getattr(account.scenario.plan, field) > 1:
-                account.refuse(f"plan.{field}", why, f"--set plan.{field}=1")
     else:
         account.leave("model.name", "none of the flavours that are known here has this shape; register one")
         account.ask("model.name, model.flavor", "the flavour that you register; without them a tiny llama3 is trained")
@@ -137,9 +134,6 @@ def _precision(account: Account, data: dict[str, dict[str, Any]]) -> None:
         data["quantize.linear.float8"] = {}
         for key in ("enable_fsdp_float8_all_gather", "precompute_float8_dynamic_scale_for_fsdp"):
             _put(account, data, "quantize.linear.float8", key, True, "stack.fp8_gathers")
-    if plan.num_replicas == 1 and plan.tp * plan.pp > 1 and training.precision != "fp32":
-        why = f"{param} comes with FSDP, which one replica has not"
-        account.refuse("plan.dp", why, "--set plan.dp=2, with fewer tp or pp")
 
 
 def _stack(account: Account, data: dict[str, dict[str, Any]]) -> None:

@@ -11,7 +11,7 @@ from sim.specs import StackSpec
 
 SCHEDULES = ("gpipe", "1f1b", "interleaved")
 """Those the closed form describes; the column `schedule` holds places in this tuple."""
-RECOMPUTES = ("none", "selective", "full")
+RECOMPUTES = ("none", "selective", "per_op", "full")
 OVERLAPS = ("overlap_p2p", "overlap_grad_reduce", "overlap_param_gather", "overlap_tp_backward")
 """What a stack may do beside compute, and a search may switch on and off."""
 

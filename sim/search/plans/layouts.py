@@ -53,9 +53,9 @@ def pipeline_degrees(scenario: Scenario) -> list[int]:
     return [pp for pp in degrees if pp <= dealt]
 
 
-def context_degrees(length: int, own: int = 1) -> tuple[int, ...]:
+def context_degrees(length: int, *own: int) -> tuple[int, ...]:
     """Context-parallel degrees to search unasked: powers of two that leave pieces of PIECE_TOKENS, and a plan's own."""
-    return tuple(sorted({1, own, *(2**power for power in range(1, (length // PIECE_TOKENS).bit_length()))}))
+    return tuple(sorted({1, *own, *(2**power for power in range(1, (length // PIECE_TOKENS).bit_length()))}))
 
 
 def expert_degrees(scenario: Scenario) -> tuple[int, ...]:

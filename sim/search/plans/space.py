@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from itertools import product
 from typing import Any
 
 import numpy as np
 
-from sim.arrays import Array
-from sim.errors import SpecError
+from sim.arrays import Array, Bools, Ints
+from sim.errors import InfeasiblePlan, SpecError
 from sim.pricing.deal import dealt_layers
+from sim.schedules import get_schedule
 from sim.search.plans.columns import OVERLAPS, RECOMPUTES, SCHEDULES, Category, Columns, stack_of
 from sim.search.plans.layouts import (
     LAYOUT,
@@ -22,7 +23,14 @@ from sim.search.plans.layouts import (
     several_chunks,
     shapes,
 )
+from sim.search.table import CHOICES, ROOM, value_of
 from sim.specs import ParallelPlan, Scenario
+from sim.specs.framework_plans import PlanRule
+
+Fields = Mapping[str, Any]
+"""Fields of a plan, each with its value or a tuple of values, such as {"tp": 4, "zero_stage": (0, 1)}; {} is any."""
+OF_CATEGORIES = frozenset({*CHOICES, *ROOM, "sharding_group", "reshard_after_forward", "outer_zero_stage"})
+"""Fields of a plan that its category says."""
 
 
 @dataclass(frozen=True)
@@ -32,12 +40,17 @@ class Space:
     layouts : array of (tp, cp, pp, dp, ep).
     categories : choices that do not broadcast.
     first_row : of this part in the whole.
+    rules : what frameworks ask of every plan. runs_on : these frameworks, in words; empty: any plan is in the space.
+    fixed : fields of plans that are set, and not searched.
     """
 
     scenario: Scenario
     layouts: Array
     categories: tuple[Category, ...]
     first_row: int = 0
+    rules: tuple[PlanRule, ...] = ()
+    runs_on: str = ""
+    fixed: Fields = field(default_factory=dict)
 
     def __getstate__(self) -> dict[str, Any]:
         """To travel light: what follows from these is computed anew where it is needed."""
@@ -87,10 +100,83 @@ class Space:
         each: Array = np.diff(self.starts) * ((len(self.categories) - cutting) * without + cutting * cut)
         return each
 
+    def keeps_under(self, schedule: str, category: Category, columns: Columns) -> Bools:
+        """Which plans of a schedule, in a category, keep the rules and have the fields that are set.
+
+        Of a schedule that the framework does not have, those that keep its other rules: what it would gain can be
+        asked.
+        """
+        rules = self.rules
+        if not self.has_schedule(schedule):
+            rules = tuple(rule for rule in rules if rule.field not in ("schedule", "num_chunks"))
+        fixed = {name: value for name, value in self.fixed.items() if name != "schedule"}
+        return self._keep(rules, fixed, self.fields_of(category, columns, schedule), len(columns))
+
+    def has_schedule(self, schedule: str) -> bool:
+        """Whether the framework has a schedule, with as many chunks as it takes."""
+        taken = get_schedule(schedule).chunks
+        plan = {**self._base, "pp": 2, "schedule": schedule, "num_chunks": {"one": 1, "many": 2}.get(str(taken), taken)}
+        return all(rule.holds(self.scenario, plan) for rule in self.rules if rule.field in ("schedule", "num_chunks"))
+
+    def keeps_room(self, category: Category, rows: Ints, **changed: Any) -> Bools:
+        """Which rows of this part keep those rules that speak of what is recomputed or kept in host memory."""
+        if not self._rules_of_room:
+            return np.ones(len(rows), dtype=bool)
+        plan = {**self.fields_of(category, self.columns.take(rows)), **changed}
+        return self._keep(self._rules_of_room, {}, plan, len(rows))
+
+    @cached_property
+    def _rules_of_room(self) -> tuple[PlanRule, ...]:
+        return tuple(rule for rule in self.rules if rule.names & {"recompute", *ROOM})
+
+    def _keep(self, rules: Sequence[PlanRule], fixed: Fields, plan: Mapping[str, Any], size: int) -> Bools:
+        kept = np.ones(size, dtype=bool)
+        for rule in rules:
+            kept &= rule.holds(self.scenario, plan)
+        for name, values in fixed.items():
+            kept &= np.isin(plan[name], values)
+        return kept
+
+    @cached_property
+    def _base(self) -> dict[str, Any]:
+        return dict(base_plan(self.scenario))
+
+    def fields_of(self, category: Category, columns: Columns, schedule: str = "") -> dict[str, Any]:
+        """Fields of plans: columns, and what is the same for all of them; their schedule may be another one."""
+        own = self.scenario.plan
+        numbers = {name: getattr(columns, name) for name in (*LAYOUT, "num_chunks", "microbatch_size", "num_gpus")}
+        chosen = {**room_fields(category, own), **sharding_fields(category.zero_stage, own)}
+        chosen["recompute_modules"] = value_of(category, "recompute_modules", own)
+        uneven = self._dealt % (columns.pp * columns.num_chunks) != 0
+        return {
+            **self._base,
+            **numbers,
+            "schedule": schedule or np.array(SCHEDULES)[columns.schedule],
+            **chosen,
+            "sequence_parallel": category.sequence_parallel,
+            "uneven_layers": uneven,
+            "etp": columns.tp if own.etp > 1 else 1,
+        }
+
+    @cached_property
+    def kept(self) -> dict[Category, Bools]:
+        """Of every category, which rows of this part are searched: they keep the rules and have the fields set."""
+        columns, size = self.columns, len(self.columns)
+        searched = [np.repeat(flag, np.diff(self.starts)) for flag in self.allowed]
+        alike = tuple(rule for rule in self.rules if not rule.names & OF_CATEGORIES)
+        others = tuple(rule for rule in self.rules if rule.names & OF_CATEGORIES)
+        same = self._keep(alike, {}, self.fields_of(self.categories[0], columns), size) if alike else True
+        found = {}
+        for each in self.categories:
+            found[each] = searched[each.sequence_parallel] & same
+            if others or self.fixed:
+                found[each] &= self._keep(others, self.fixed, self.fields_of(each, columns), size)
+        return found
+
     @cached_property
     def num_plans(self) -> int:
-        """Rows over all categories."""
-        return int(self.plans_per_layout.sum())
+        """Plans over all categories."""
+        return sum(int(np.count_nonzero(rows)) for rows in self.kept.values())
 
     def gpus_of(self, rows: Array) -> Array:
         """GPUs of some rows, counted in this part."""
@@ -105,7 +191,7 @@ class Space:
         while first < len(self.layouts):
             last = max(first + 1, int(np.searchsorted(before, before[first] + most_plans, side="right")) - 1)
             row = self.first_row + int(self.starts[first])
-            yield Space(self.scenario, self.layouts[first:last], self.categories, row)
+            yield replace(self, layouts=self.layouts[first:last], first_row=row)
             first = last
 
     def scenario_of(self, row: int, category: Category) -> Scenario:
@@ -205,7 +291,10 @@ def build_space(
     context: tuple[int, ...] = (1,),
     experts: tuple[int, ...] | None = None,
     overlaps: bool = False,
-    recomputes: tuple[str, ...] = RECOMPUTES,
+    recomputes: tuple[str, ...] | None = None,
+    rules: Sequence[PlanRule] = (),
+    runs_on: str = "",
+    fixed: Fields | None = None,
 ) -> Space:
     """Every plan between two numbers of GPUs that keeps the rules of ParallelPlan, Scenario and the schedules.
 
@@ -219,6 +308,15 @@ def build_space(
         Expert-parallel degrees to try. Default: every one that deals the model's experts evenly.
     overlaps : bool
         Also switch every overlap of the stack on and off.
+    recomputes : tuple of str, optional
+        Ways to recompute. Default: all; every other multiply (per_op) where a framework's rules are given, or the
+        scenario's own plan does it.
+    rules : sequence of PlanRule
+        What frameworks ask of every plan.
+    runs_on : str
+        These frameworks, in words.
+    fixed : mapping, optional
+        Fields of plans that are set, each with its value or a tuple of values.
 
     Raises
     ------
@@ -228,6 +326,51 @@ def build_space(
     layouts = find_layouts(scenario, gpus, context, experts)
     own = tuple(getattr(scenario.stack, name) for name in OVERLAPS)
     flags: list[tuple[Any, ...]] = list(product((False, True), repeat=len(OVERLAPS))) if overlaps else [own]
+    if recomputes is None:
+        operations = bool(rules) or scenario.plan.recompute == "per_op"
+        recomputes = tuple(mode for mode in RECOMPUTES if mode != "per_op" or operations)
     choices = product((False, True), recomputes_of(scenario, recomputes), flags, range(4))
     categories = tuple(Category(recompute, sp, zero, flag) for sp, recompute, flag, zero in choices)
-    return Space(scenario, layouts, categories)
+    whole = Space(scenario, layouts, categories, 0, tuple(rules), runs_on, fixed or {})
+    if not rules and not fixed:
+        return whole
+    if not whole.num_plans:
+        raise InfeasiblePlan(_nothing_kept(whole))
+    rows = np.any(list(whole.kept.values()), axis=0)
+    some = np.unique(whole.columns.layout[rows])
+    return replace(
+        whole, layouts=layouts[some], categories=tuple(each for each, kept in whole.kept.items() if kept.any())
+    )
+
+
+def _nothing_kept(whole: Space) -> str:
+    """Which fields that are set, or which of the framework's rules, leave no plan."""
+    free = replace(whole, rules=(), fixed={})
+    for name, value in whole.fixed.items():
+        if not replace(free, fixed={name: value}).num_plans:
+            there = sorted({each for category in free.categories for each in _values(free, category, name)})
+            return (
+                f"no plan has plan.{name} = {_shown(value)}; the scenario, its GPUs and the degrees that are searched "
+                f"leave {', '.join(map(str, there[:12]))}{' …' * (len(there) > 12)}"
+            )
+    fixed = " and ".join(f"plan.{name} = {_shown(value)}" for name, value in whole.fixed.items())
+    if whole.fixed and not replace(free, fixed=whole.fixed).num_plans:
+        return f"no plan has {fixed} at once; leave one of them free"
+    beside = f"with {fixed} " if fixed else ""
+    framework = whole.runs_on or "the framework"
+    for rule in whole.rules:
+        if not replace(whole, rules=(rule,)).num_plans:
+            why, nearest = rule.words(dict(whole.scenario.plan))
+            return f"{framework} can run no plan {beside}here: {why}; nearest: {nearest}, or --any-framework"
+    return f"{framework} can run no plan {beside}here; leave more fields free, or ask for --any-framework"
+
+
+def _values(space: Space, category: Category, name: str) -> list[Any]:
+    """Values that a field has in the plans of a category."""
+    columns = space.columns.take(np.flatnonzero(space.kept[category]))
+    plan = space.fields_of(category, columns)
+    return list(np.unique(plan[name]).tolist()) if len(columns) else []
+
+
+def _shown(value: Any) -> str:
+    return " or ".join(map(str, value)) if isinstance(value, tuple) else str(value)

@@ -95,7 +95,7 @@ def price_part(part: Space) -> Priced:
     rows_of = [part.rows_of(flag) for flag in (False, True)]
     sizes = np.array([len(rows_of[category.sequence_parallel]) for category in part.categories])
     begins = dict(zip(part.categories, (np.cumsum(sizes) - sizes).tolist(), strict=True))
-    answers = np.empty((2, part.num_plans))
+    answers = np.empty((2, sizes.sum()))
     zeros = sorted({category.zero_stage for category in part.categories})
     for rows, of_flag in _pieces(part):
         nbytes = rows.memory_bytes(_choices(zeros))
@@ -112,7 +112,9 @@ def price_part(part: Space) -> Priced:
                     answers[0, place] = seconds[ends.index(_end_key(category)), rows.recompute(category), inside]
     row = np.concatenate([rows_of[category.sequence_parallel] for category in part.categories]) + part.first_row
     which = np.repeat(np.arange(len(sizes), dtype=np.int16), sizes)
-    return Priced(which, row.astype(np.int32), answers[0], answers[1])
+    priced = Priced(which, row.astype(np.int32), answers[0], answers[1])
+    kept = np.concatenate([part.kept[each][rows_of[each.sequence_parallel]] for each in part.categories])
+    return priced if kept.all() else priced.take(np.flatnonzero(kept))
 
 
 def _pieces(part: Space) -> Iterator[tuple[Rows, dict[bool, list[tuple[int, slice]]]]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -29,8 +29,8 @@ class Way:
     @property
     def again(self) -> frozenset[str]:
         """Modules of operations that run again; of whole layers one that nothing else has."""
-        if self.recompute == "full":
-            return frozenset({"full"})
+        if self.recompute in ("full", "per_op"):
+            return frozenset({self.recompute})
         return frozenset(part for name in self.modules for part in RECOMPUTE_MODULES[name])
 
 
@@ -46,7 +46,7 @@ class ChosenRows:
     """
 
     def __init__(self, space: Space, rows: Ints, category: Ints, ways: Sequence[Way]) -> None:
-        self.space, self.ways = space, tuple(ways)
+        self.space, self.rows, self.ways = space, rows, tuple(ways)
         columns = space.columns.take(rows)
         there, layout = np.unique(columns.layout, return_inverse=True)
         self._columns = columns.with_layout(layout.ravel())
@@ -120,9 +120,18 @@ class ChosenRows:
         return np.asarray(whole / pp), busiest, np.asarray(share)
 
     def blocks(
-        self, places: Ints, overlaps: Sequence[bool], limit_bytes: float
+        self,
+        places: Ints,
+        overlaps: Sequence[bool],
+        limit_bytes: float,
+        allowed: Callable[[Ints, Ints], Bools] = lambda places, layers: np.ones(len(places), dtype=bool),
     ) -> tuple[Ints, Ints, PlanFloats, PlanFloats]:
         """The fewest layers of every virtual stage that make rows fit when they run again, whole, and the others not.
+
+        Parameters
+        ----------
+        allowed : callable
+            Whether rows may do so with some numbers of layers.
 
         Returns
         -------
@@ -156,6 +165,12 @@ class ChosenRows:
             fewer = fewer[needed(able[fewer], number[fewer] - 1) <= limit_bytes]
             number[fewer] -= 1
             fewer = fewer[number[fewer] > 1]
+        refused = np.flatnonzero(~allowed(able, number))
+        while len(refused):
+            number[refused] += 1
+            refused = refused[number[refused] <= most[able[refused]]]
+            refused = refused[~allowed(able[refused], number[refused])]
+        able, number = able[number <= most[able]], number[number <= most[able]]
         if not len(able):
             return able, able, np.empty(0), np.empty(0)
         rows = priced(able, number)

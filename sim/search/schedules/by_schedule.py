@@ -73,7 +73,8 @@ def search_schedules(
     Returns
     -------
     SearchResult
-        With `schedules`, and the best over all in `best` (but for asynchronous schedules). Where it is interrupted
+        With `schedules`, and the best over all in `best` (but for asynchronous schedules, and those that the
+        framework does not have). Where it is interrupted
         (KeyboardInterrupt), with what was found so far: schedules whose plans may be the best are searched first.
 
     Raises
@@ -115,7 +116,7 @@ def search_schedules(
         except KeyboardInterrupt:
             interrupted = True
         bests.append(_summed_up(result, name, parts, found, interrupted))
-        if not bests[-1].asynchronous:
+        if not bests[-1].asynchronous and result.space.has_schedule(name):
             candidates += found.best
         if interrupted:
             bests += [_not_begun(each) for each in wanted[number + 1 :]]

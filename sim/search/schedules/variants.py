@@ -94,8 +94,12 @@ class Variant:
     def plans(self) -> tuple[Array, Array]:
         """(row, category) of every plan."""
         space = self.space
-        rows = {flag: np.flatnonzero(space.allowed[flag][self.columns.layout]) for flag in (False, True)}
-        each = [rows[category.sequence_parallel] for category in space.categories]
+        rows = [flag[self.columns.layout] for flag in space.allowed]
+        kept = {each: rows[each.sequence_parallel] for each in space.categories}
+        if space.rules or space.fixed:
+            name = self.schedule.name
+            kept = {each: row & space.keeps_under(name, each, self.columns) for each, row in kept.items()}
+        each = [np.flatnonzero(row) for row in kept.values()]
         number = np.repeat(np.arange(len(each)), [len(found) for found in each])
         return np.concatenate(each), number
 

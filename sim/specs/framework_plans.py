@@ -1,0 +1,203 @@
+"""Which plans a framework of a version can run: what its file (presets/frameworks, `plans`) asks of every plan.
+
+A rule is a condition on fields of a plan by their names (`zero_stage < 2 or pp == 1`), and on those of the scenario's
+other sections (`training.precision`), with the reason, the nearest plan that keeps it, and its source. A search asks it
+of whole columns of plans at once, an estimate and an exporter of one plan.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from sim.specs.framework_files import LATEST, date_of
+from sim.specs.presets import preset_names, raw_preset
+from sim.specs.scenario import Scenario
+
+ANY = "any"
+"""What a file says in place of rules: its framework's plans are not described, though those of the one it is like are.
+The name of another framework there stands for its rules."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRule:
+    """What a framework asks of a plan.
+
+    field : of the plan, that breaks it. must : the condition, as the file has it.
+    why, nearest : why the framework asks for it, and the nearest plan that it can run; `{tp}` stands for the plan's tp,
+        `{copies}` for dp · cp.
+    """
+
+    field: str
+    must: str
+    why: str
+    nearest: str
+    source: str
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Fields of the plan in the condition."""
+        return frozenset(node.id for node in ast.walk(_parsed(self.must)) if isinstance(node, ast.Name)) - _SECTIONS
+
+    def holds(self, scenario: Scenario, plan: Mapping[str, Any]) -> Any:
+        """Whether plans keep it: a bool, or an array where a field of `plan` that the condition names is one."""
+        return _condition(self.must)(plan, scenario)
+
+    def words(self, plan: Mapping[str, Any]) -> tuple[str, str]:
+        """(why, nearest) of a plan that breaks it."""
+        facts = {**plan, "copies": plan["dp"] * plan["cp"]}
+        return self.why.format_map(facts), self.nearest.format_map(facts)
+
+
+@cache
+def plan_rules(framework: str, version: str = "") -> tuple[PlanRule, ...]:
+    """What a framework of a version asks of every plan; nothing where its plans are not described here.
+
+    Raises
+    ------
+    SpecError
+        The version cannot be read.
+    """
+    if framework not in preset_names("frameworks"):
+        return ()
+    return tuple(
+        PlanRule(*(str(rule[name]) for name in ("field", "must", "why", "nearest", "source")))
+        for rule in _listed(framework)
+        if ("since" not in rule or date_of(version, framework) >= date_of(str(rule["since"]), framework))
+        and ("until" not in rule or date_of(version, framework) < date_of(str(rule["until"]), framework))
+    )
+
+
+def rules_of_scenario(scenario: Scenario) -> tuple[PlanRule, ...]:
+    """Those of the framework that the scenario's stack belongs to."""
+    return plan_rules(scenario.stack.framework, scenario.stack.version)
+
+
+def framework_words(framework: str, version: str = "") -> str:
+    """A framework as it writes itself, with its version where that is not the latest: "Megatron-LM of 2021-01"."""
+    known = framework in preset_names("frameworks")
+    title = str(raw_preset("frameworks", framework)["title"]) if known else framework
+    return title if version in ("", LATEST) else f"{title} of {version}"
+
+
+def broken_rules(scenario: Scenario, rules: tuple[PlanRule, ...]) -> list[PlanRule]:
+    """The rules that a scenario's plan breaks, the first of each field."""
+    fields = dict(scenario.plan)
+    broken = [rule for rule in rules if not rule.holds(scenario, fields)]
+    return list({rule.field: rule for rule in reversed(broken)}.values())[::-1]
+
+
+def assumed(scenario: Scenario) -> list[str]:
+    """That the framework of a scenario cannot run its plan, where that is known."""
+    stack, fields = scenario.stack, dict(scenario.plan)
+    words = framework_words(stack.framework, stack.version)
+    return [
+        f"{words} cannot run plan.{rule.field} = {fields[rule.field]}: {rule.words(fields)[0]}"
+        for rule in broken_rules(scenario, rules_of_scenario(scenario))
+    ]
+
+
+def _listed(framework: str) -> list[dict[str, Any]]:
+    """A framework's rules; and those of the one that it is like, of fields that it has none of itself."""
+    data = raw_preset("frameworks", framework)
+    own = data.get("plans", [])
+    if isinstance(own, str):
+        return [] if own == ANY else _listed(own)
+    if "like" not in data:
+        return list(own)
+    named = {rule["field"] for rule in own}
+    return [*own, *(rule for rule in _listed(data["like"]) if rule["field"] not in named)]
+
+
+_SECTIONS = frozenset({"model", "training", "stack", "cluster"})
+_COMPARED: dict[type, Callable[[Any, Any], Any]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.In: lambda one, several: np.isin(one, several) if isinstance(one, np.ndarray) else one in several,
+    ast.NotIn: lambda one, several: ~np.isin(one, several) if isinstance(one, np.ndarray) else one not in several,
+}
+_COMPUTED: dict[type, Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+
+
+@cache
+def _parsed(text: str) -> ast.expr:
+    return ast.parse(text, mode="eval").body
+
+
+_Condition = Callable[[Mapping[str, Any], Scenario], Any]
+
+
+@cache
+def _condition(text: str) -> _Condition:
+    return _function(_parsed(text))
+
+
+def _function(node: ast.expr) -> _Condition:
+    """A condition as a function of a plan's fields and a scenario.
+
+    It has names, numbers, comparisons, and, or, not and whole arithmetic only.
+    """
+    match node:
+        case ast.Constant(value):
+            return lambda plan, scenario: value
+        case ast.Tuple(elements):
+            parts = [_function(each) for each in elements]
+            return lambda plan, scenario: tuple(each(plan, scenario) for each in parts)
+        case ast.Attribute(ast.Name(section), field):
+            return lambda plan, scenario: getattr(getattr(scenario, section), field)
+        case ast.Name(field):
+            return lambda plan, scenario: plan[field]
+        case ast.UnaryOp(ast.Not(), operand):
+            inner = _function(operand)
+            return lambda plan, scenario: _not(inner(plan, scenario))
+        case ast.BinOp(left, op, right):
+            return _of_two(_COMPUTED[type(op)], left, right)
+        case ast.Compare(left, [op], [right]):
+            return _of_two(_COMPARED[type(op)], left, right)
+        case ast.BoolOp(op, values):
+            return _joined(isinstance(op, ast.Or), [_function(each) for each in values])
+    raise TypeError(f"a rule of plans has no {type(node).__name__}: {ast.unparse(node)}")
+
+
+def _of_two(operation: Callable[[Any, Any], Any], left: ast.expr, right: ast.expr) -> _Condition:
+    first, second = _function(left), _function(right)
+    return lambda plan, scenario: operation(first(plan, scenario), second(plan, scenario))
+
+
+def _not(value: Any) -> Any:
+    return ~value if isinstance(value, np.ndarray) else not value
+
+
+def _joined(any_of: bool, parts: Sequence[_Condition]) -> _Condition:
+    """`or`, or else `and`, of conditions; no further than they decide it for all plans."""
+
+    def found(plan: Mapping[str, Any], scenario: Scenario) -> Any:
+        so_far: Any = not any_of
+        for part in parts:
+            value = part(plan, scenario)
+            if not isinstance(value, np.ndarray):
+                if bool(value) is any_of:
+                    return any_of
+                continue
+            so_far = value | so_far if any_of else value & so_far
+            if so_far.all() if any_of else not so_far.any():
+                break
+        return so_far
+
+    return found
