@@ -10,7 +10,7 @@ from sim.pricing import cost_model, memory, zero
 from sim.pricing import layouts as places
 from sim.pricing.plans import Plans
 from sim.programs import cores_assumed
-from sim.specs import Scenario, framework_plans
+from sim.specs import Scenario
 from sim.work import layers, recompute, routing
 from sim.work import memory as kept
 
@@ -28,7 +28,6 @@ def stated_assumptions(
 
         links = assumed(scenario)
     return (
-        *framework_plans.assumed(scenario),
         *scenario.assumed,
         *memory.assumed(scenario),
         *sorted(notes),

@@ -18,7 +18,7 @@ from sim.pricing.ranks import params_of_ranks
 from sim.programs import price_order, program_of
 from sim.remedies import memory_remedies
 from sim.schedules import Order
-from sim.specs import Scenario
+from sim.specs import Scenario, framework_plans
 from sim.uncertainty import basis_of, interval_factors
 from sim.units import show, show_time
 from sim.work.memory import MemoryUse, by_rank
@@ -33,7 +33,7 @@ class Estimate(NotebookDisplay):
     params : of the model.
     memory : peak use of one GPU of each pipeline rank. [bytes]
     memory_available_bytes : of the GPU. [bytes]
-    assumptions : what was guessed, allowed for or extrapolated.
+    stated : what was guessed, allowed for or extrapolated.
     """
 
     scenario: Scenario
@@ -45,7 +45,12 @@ class Estimate(NotebookDisplay):
     memory: tuple[MemoryUse, ...]
     memory_available_bytes: float
     timeline: Timeline
-    assumptions: tuple[str, ...]
+    stated: tuple[str, ...]
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What was guessed, allowed for or extrapolated; first, what of the plan its framework cannot run."""
+        return (*framework_plans.assumed(self.scenario), *self.stated)
 
     def __repr__(self) -> str:
         """One line: the fields hold every action of the step."""
@@ -77,7 +82,7 @@ class Estimate(NotebookDisplay):
     @property
     def extrapolated(self) -> bool:
         """Whether something lies outside what its profile was fitted on."""
-        return any("extrapolated" in note for note in self.assumptions)
+        return any("extrapolated" in note for note in self.stated)
 
     @property
     def step_time_interval_s(self) -> tuple[float, float]:
@@ -261,7 +266,7 @@ def estimate(scenario: Scenario, engine: str = "dag", *, contention: bool = Fals
         memory=_memory(plans, order, deal),
         memory_available_bytes=scenario.cluster.gpu.memory_bytes,
         timeline=timeline,
-        assumptions=stated_assumptions(plans, scenario, costs.notes, engine, contention),
+        stated=stated_assumptions(plans, scenario, costs.notes, engine, contention),
     )
 
 

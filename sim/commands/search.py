@@ -171,6 +171,10 @@ def search(
     check_fields(named, any_of_plan=own)
     given, fixed = load_with_fixed(scenario, overrides or (), fix or (), profile)
     original = given
+    if export_to is not None:
+        from sim.foreign.exporters import check_beside_plan
+
+        check_beside_plan(given, export_to)
     if fields:
         _print_fields(original, as_json)
         return

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
 from sim.commands.output import print_json, print_view
-from sim.errors import SpecError
 from sim.files import write_text
 
 if TYPE_CHECKING:
@@ -20,15 +19,18 @@ def tell(
     answers: SearchAnswers, output: Path | None, figure: Path | None, export_to: str | None, as_json: bool
 ) -> None:
     """Print all answers, then write the files that were asked for: what was found is said before one can go wrong."""
+    from sim.foreign.exporters import export_scenario
+
+    best = answers.result.best[0].scenario
     if as_json:
-        exported = {} if export_to is None else {"export": _exported(answers, export_to)}
+        exported = {} if export_to is None else {"export": export_scenario(best, export_to).to_dict()}
         print_json({**answers.to_dict(), **exported})
     else:
         from sim.report.terminal import console
 
         print_view(answers.view(console().width))
     if output is not None:
-        _write_scenario(output, answers.result.best[0].scenario)
+        _write_scenario(output, best)
     drawn = None if figure is None else answers.figure()
     if drawn is not None and figure is not None:
         from sim.report.figures import save
@@ -42,27 +44,16 @@ def tell(
             typer.echo(f"\n{words} {path}{then}")
     if export_to is not None and not as_json:
         from sim.commands.export import print_exported
-        from sim.foreign.exporters import export_scenario
 
         typer.echo()
-        print_exported(export_scenario(answers.result.best[0].scenario, export_to))
+        print_exported(export_scenario(best, export_to))
     if answers.unanswered:
         open_question = f"Interrupted at {answers.unanswered}: it is not answered, nor what comes after it"
         typer.secho(open_question, err=True, fg="red")
 
 
-def _exported(answers: SearchAnswers, framework: str) -> dict[str, Any]:
-    """The best plan in a framework's words, or why it cannot be said in them."""
-    from sim.foreign.exporters import export_scenario
-
-    try:
-        return export_scenario(answers.result.best[0].scenario, framework).to_dict()
-    except SpecError as error:
-        return {"framework": framework, "refused": str(error).splitlines()}
-
-
 def _write_scenario(path: Path, scenario: Scenario) -> None:
-    """A scenario file that stands alone: every preset written out, so that it says the same tomorrow."""
+    """A scenario file: presets by their names, and what differs from them."""
     from sim.specs.writing import scenario_yaml
 
     described = scenario.replace(description=f"Best plan of a search. {scenario.description}".strip())

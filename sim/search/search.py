@@ -23,7 +23,7 @@ from sim.search.stages import MOST_RUNS as MOST_STAGES
 from sim.search.stages import UNASKED_RUNS, search_stages
 from sim.specs import Scenario
 from sim.specs.framework_files import framework_named
-from sim.specs.framework_plans import PlanRule, framework_words, plan_rules
+from sim.specs.framework_plans import PlanRule, framework_words, plan_rules, related
 
 
 def search(
@@ -85,7 +85,8 @@ def search(
     any_framework : bool
         Also plans that the framework of the scenario's stack, in its version, cannot run (presets/frameworks, `plans`).
     export_to : str, optional
-        Only plans that this framework too can run, in its latest version.
+        Only plans that this framework can run in its latest version; and the scenario's own only where that is of the
+        same kind, such as NeMo and Megatron-LM.
     progress : callable, optional
         Called with (plans priced, plans in the space).
     require_fit : bool
@@ -211,10 +212,12 @@ def _price(space: Space, progress: Callable[[int, int], None] | None) -> tuple[P
 
 def _rules(scenario: Scenario, any_framework: bool, export_to: str | None) -> tuple[tuple[PlanRule, ...], str]:
     """What every plan must keep, each rule once; and of which frameworks that is, in words."""
-    own = scenario.stack.framework, scenario.stack.version
-    named = [] if any_framework else [own]
-    if export_to is not None:
-        named.append((framework_named(export_to), ""))
+    own, named = scenario.stack.framework, list[tuple[str, str]]()
+    target = None if export_to is None else framework_named(export_to)
+    if not any_framework and (target is None or related(own, target)):
+        named.append((own, scenario.stack.version))
+    if target is not None:
+        named.append((target, ""))
     found = [(plan_rules(*each), framework_words(*each)) for each in named]
     words = " and ".join(dict.fromkeys(word for rules, word in found if rules))
     return tuple(dict.fromkeys(rule for rules, _ in found for rule in rules)), words

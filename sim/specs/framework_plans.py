@@ -79,6 +79,16 @@ def rules_of_scenario(scenario: Scenario) -> tuple[PlanRule, ...]:
     return plan_rules(scenario.stack.framework, scenario.stack.version)
 
 
+def related(one: str, other: str) -> bool:
+    """Whether two frameworks are the same, or their files name one that both are like."""
+
+    def root(name: str) -> str:
+        data = raw_preset("frameworks", name) if name in preset_names("frameworks") else {}
+        return root(data["like"]) if "like" in data else name
+
+    return root(one) == root(other)
+
+
 def framework_words(framework: str, version: str = "") -> str:
     """A framework as it writes itself, with its version where that is not the latest: "Megatron-LM of 2021-01"."""
     known = framework in preset_names("frameworks")

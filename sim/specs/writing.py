@@ -1,13 +1,95 @@
-"""From a Scenario to a file that stands alone: every preset written out, so that it says the same tomorrow."""
+"""From a Scenario to a file: presets by their names, and what differs from them.
+
+A scenario whose parts have no preset's name, or that a short file would not give back, is written out whole.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+from sim.errors import FlopcastError
+from sim.specs.base import Spec
+from sim.specs.frameworks import resolve_stack
+from sim.specs.loading import PRESET_AT, SECTIONS, build_scenario, profile_of_gpu, resolve
+from sim.specs.presets import preset_names
 from sim.specs.scenario import Scenario
+from sim.specs.yaml12 import dump_yaml, parse_yaml
 
 
 def scenario_yaml(scenario: Scenario) -> str:
     """The scenario as YAML; reading it gives an equal scenario, but for what was assumed and now is said."""
-    from sim.specs.yaml12 import dump_yaml
+    try:
+        text = dump_yaml(_brief(scenario), width=100)
+        again = build_scenario(parse_yaml(text, "scenario"))
+        same = again.model_copy(update={"assumed": scenario.assumed}) == scenario
+    except FlopcastError:
+        same = False
+    return text if same else whole_yaml(scenario)
 
-    data = scenario.model_dump(mode="json", exclude={"assumed"}, exclude_none=True)
-    return dump_yaml(data, width=100)
+
+def whole_yaml(scenario: Scenario) -> str:
+    """The scenario as YAML with every preset written out, so that it says the same tomorrow."""
+    return dump_yaml(scenario.model_dump(mode="json", exclude={"assumed"}, exclude_none=True), width=100)
+
+
+def _brief(scenario: Scenario) -> dict[str, Any]:
+    """Sections by their presets' names, with what differs."""
+    sections = {name: getattr(scenario, name) for name in SECTIONS}
+    found = resolve_stack(_stack_words(scenario), {name: dict(each) for name, each in _plain(scenario).items()})
+    ruled = [item.path.split(".", 1) for item in found.consequences]
+    data: dict[str, Any] = {"name": scenario.name, "description": scenario.description}
+    data |= {name: _from_preset(sections[name], name) for name in ("model", "cluster")}
+    for name in ("plan", "training"):
+        named = {field for section, field in ruled if section == name}
+        kept = sections[name].model_dump(mode="json")
+        defaults = type(sections[name]).model_fields
+        data[name] = {
+            field: value
+            for field, value in kept.items()
+            if getattr(sections[name], field) != defaults[field].default or field in named
+        }
+    base = type(scenario.stack).read(found.fields, "stack")
+    data["stack"] = {**_stack_words(scenario), **_differing(scenario.stack, base)}
+    if scenario.profile != profile_of_gpu(scenario.cluster.gpu):
+        data["profile"] = _from_preset(scenario.profile, "profile")
+    return data
+
+
+def _plain(scenario: Scenario) -> dict[str, Mapping[str, Any]]:
+    return {name: getattr(scenario, name).model_dump() for name in ("model", "cluster", "plan", "training")}
+
+
+def _stack_words(scenario: Scenario) -> dict[str, Any]:
+    """How a file names the stack."""
+    stack = scenario.stack
+    if stack.framework:
+        return {"framework": stack.framework, "version": stack.version}
+    return {"preset": stack.name}
+
+
+def _from_preset(record: Spec, place: str) -> Any:
+    """A section as the preset of its name and what differs from that; whole, where there is none."""
+    name, kind = getattr(record, "name", ""), PRESET_AT[place]
+    if name not in preset_names(kind):
+        return _whole(record, place)
+    base = type(record).read(resolve(name, place), place)
+    differing = _differing(record, base, place)
+    return {"preset": name, **differing} if differing else name
+
+
+def _differing(record: Spec, base: Spec, place: str = "") -> dict[str, Any]:
+    """Fields in which a record differs from another, as a file says them."""
+    values = record.model_dump(mode="json")
+    return {
+        field: _from_preset(getattr(record, field), f"{place}.{field}") if f"{place}.{field}" in PRESET_AT else value
+        for field, value in values.items()
+        if getattr(record, field) != getattr(base, field)
+    }
+
+
+def _whole(record: Spec, place: str) -> dict[str, Any]:
+    """A record written out, parts of it by their presets' names where they have one."""
+    values = record.model_dump(mode="json", exclude_none=True)
+    parts = {field: f"{place}.{field}" for field in values if f"{place}.{field}" in PRESET_AT}
+    return {**values, **{field: _from_preset(getattr(record, field), where) for field, where in parts.items()}}

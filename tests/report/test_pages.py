@@ -22,7 +22,7 @@ from sim.report.gantt.chart import played_chart, step_chart, window_of
 from sim.report.gantt.svg import MOST_BARS, PLACES, draw_chart
 from sim.report.html.page import report_page
 from sim.search.grid import price_grid, read_axes
-from sim.specs.writing import scenario_yaml
+from sim.specs.writing import whole_yaml
 from sim.specs.yaml12 import parse_yaml
 from tests.report.pages import can_be_heard, is_self_contained, shown_scenarios
 from tests.typed import typed
@@ -63,7 +63,7 @@ def test_the_scenario_in_the_report_is_the_one_that_was_asked(page, answer):
     (shown,) = shown_scenarios(page)
     again = build_scenario(parse_yaml(shown, ""))
     assert again.model_copy(update={"assumed": answer.scenario.assumed}) == answer.scenario
-    assert scenario_yaml(again) == shown
+    assert whole_yaml(again) == shown
 
 
 def test_the_waterfall_leads_from_peak_to_what_is_left(answer):

@@ -8,6 +8,6 @@ True
 """
 
 from sim.foreign.exporters.account import Account
-from sim.foreign.exporters.exported import FRAMEWORKS, Exported, check_framework, export_scenario
+from sim.foreign.exporters.exported import FRAMEWORKS, Exported, check_beside_plan, check_framework, export_scenario
 
-__all__ = ["FRAMEWORKS", "Account", "Exported", "check_framework", "export_scenario"]
+__all__ = ["FRAMEWORKS", "Account", "Exported", "check_beside_plan", "check_framework", "export_scenario"]

@@ -101,6 +101,22 @@ def export_scenario(scenario: Scenario, framework: str) -> Exported:
     return Exported(framework, text, data, account)
 
 
+def check_beside_plan(scenario: Scenario, framework: str) -> None:
+    """Refuse a scenario whose model or training a framework cannot run, whatever its plan is.
+
+    Raises
+    ------
+    SpecError
+        With every such reason.
+    """
+    try:
+        export_scenario(scenario, framework)
+    except SpecError as error:
+        lines = [line for line in str(error).splitlines() if " cannot run plan." not in line]
+        if lines:
+            raise SpecError("\n".join(lines)) from None
+
+
 def check_framework(name: str) -> None:
     """Refuse a name that no exporter has.
 

@@ -18,7 +18,7 @@ from sim.search.axes import Axis
 from sim.search.comparison import seconds_apart
 from sim.specs.base import file_name, unit_of
 from sim.specs.differing import ABSENT, differing_fields
-from sim.specs.writing import scenario_yaml
+from sim.specs.writing import whole_yaml
 from sim.uncertainty import interval_factors, least_told_apart
 from sim.units import show, show_time
 
@@ -124,7 +124,7 @@ def comparison_page(asked: Sequence[Asked]) -> str:
         intervals=[(name, *map(show_time, answer.step_time_interval_s)) for name, answer in answered],
         bases=_bases(answered),
         profiles=_profiles(answers),
-        scenarios=[(name, scenario_yaml(answer.scenario)) for name, answer in answered],
+        scenarios=[(name, whole_yaml(answer.scenario)) for name, answer in answered],
         wide=len(asked) > MOST_UPRIGHT,
         version=__version__,
         engine="" if answers[0].engine == "dag" else f" --engine {answers[0].engine}",

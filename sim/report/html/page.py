@@ -18,7 +18,7 @@ from sim.search import SearchResult
 from sim.search.grid import Grid
 from sim.specs import Profile
 from sim.specs.frameworks import stack_words
-from sim.specs.writing import scenario_yaml
+from sim.specs.writing import whole_yaml
 from sim.units import show, show_time
 
 MOST_ACTIONS = 2_000_000
@@ -84,7 +84,7 @@ def report_page(
         engine_name=answer.engine,
         profile=scenario.profile.name,
         stack=stack_words(scenario.stack),
-        yaml=scenario_yaml(scenario),
+        yaml=whole_yaml(scenario),
     )
 
 

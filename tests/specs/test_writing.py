@@ -1,0 +1,50 @@
+"""Files of scenarios: presets by their names and what differs, and read again they are the same."""
+
+from random_scenarios import scenario_of
+from rows import rows
+
+from sim import load_scenario
+from sim.errors import FlopcastError
+from sim.specs import build_scenario
+from sim.specs.writing import scenario_yaml, whole_yaml
+from sim.specs.yaml12 import parse_yaml
+
+
+def same(scenario, text):
+    again = build_scenario(parse_yaml(text, "again"))
+    return again.model_copy(update={"assumed": scenario.assumed}) == scenario
+
+
+def test_shipped_scenarios_are_written_shortly(scenarios):
+    written = 0
+    for path in scenarios.rglob("*.yaml"):
+        try:
+            scenario = load_scenario(path)
+        except FlopcastError:
+            continue  # described runs
+        text = scenario_yaml(scenario)
+        assert same(scenario, text), path
+        assert same(scenario, whole_yaml(scenario)), path
+        assert len(text.splitlines()) < 90, path
+        written += 1
+    assert written > 20
+
+
+@rows("framework", ["megatron-lm", "torchtitan", "deepspeed"])
+def test_random_scenarios_come_back(framework):
+    for seed in range(40):
+        scenario = scenario_of(framework, seed)
+        assert same(scenario, scenario_yaml(scenario)), seed
+
+
+def test_what_a_framework_would_set_is_said(scenarios):
+    """A plan without ZeRO under a framework that shards where a file is silent: the file says zero_stage: 0."""
+    scenario = load_scenario(scenarios / "gpt3-175b-1024-a100.yaml", ["stack={framework: nemo}", "plan.zero_stage=0"])
+    text = scenario_yaml(scenario)
+    assert "zero_stage: 0" in text
+    assert same(scenario, text)
+    changed = load_scenario(
+        scenarios / "gpt3-175b-1024-a100.yaml", ["cluster.node.gpu.memory=96 GB", "stack.nvls=false"]
+    )
+    assert same(changed, scenario_yaml(changed))
+    assert "preset: a100-sxm-80gb" in scenario_yaml(changed) or "memory" in scenario_yaml(changed)
