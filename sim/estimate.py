@@ -19,7 +19,7 @@ from sim.programs import price_order, program_of
 from sim.remedies import memory_remedies
 from sim.schedules import Order
 from sim.specs import Scenario, framework_plans
-from sim.uncertainty import basis_of, interval_factors
+from sim.uncertainty import basis_of, grade_of, interval_factors
 from sim.units import show, show_time
 from sim.work.memory import MemoryUse, by_rank
 from sim.work.sums import active_params, hardware_flop, model_flop, total_params
@@ -78,6 +78,16 @@ class Estimate(NotebookDisplay):
     def interval_basis(self) -> str:
         """What the interval rests on, and what would narrow it."""
         return basis_of(self.scenario, self.extrapolated)
+
+    @property
+    def grade(self) -> str:
+        """How well the step time is known, in a word: one of `sim.uncertainty.GRADES`."""
+        return grade_of(self.scenario, self.extrapolated)[0]
+
+    @property
+    def would_raise(self) -> str:
+        """The one fact that would raise the grade; empty where it is the best."""
+        return grade_of(self.scenario, self.extrapolated)[1]
 
     @property
     def extrapolated(self) -> bool:
@@ -207,6 +217,8 @@ class Estimate(NotebookDisplay):
             "framework": scenario.stack.framework or None,
             "framework_version": scenario.stack.version or None,
             "plan": scenario.plan.model_dump(mode="json"),
+            "grade": self.grade,
+            "would_raise": self.would_raise or None,
             "interval_basis": self.interval_basis,
             "assumptions": list(self.assumptions),
         }

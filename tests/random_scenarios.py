@@ -7,7 +7,7 @@ from sim.errors import SpecError
 from sim.foreign.exporters import export_scenario
 from sim.foreign.exporters.account import exporter_table
 from sim.specs import build_scenario, preset_names
-from sim.specs.writing import scenario_yaml
+from sim.specs.writing import whole_yaml
 from sim.specs.yaml12 import parse_yaml
 
 
@@ -47,7 +47,7 @@ def scenario_of(framework, seed):
             "training": {"moment_precision": "fp32", "master_precision": "fp32"},
         },
     }[framework]
-    data = parse_yaml(scenario_yaml(scenario), "random")
+    data = parse_yaml(whole_yaml(scenario), "random")
     if rng.random() < 0.8:
         for section, fields in likely.items():
             data[section] = fields if "preset" in fields else {**data[section], **fields}

@@ -98,13 +98,25 @@ def plan_words(answer: Estimate) -> str:
     return " · ".join(part for part, told in parts.items() if told)
 
 
-def headline(answer: Estimate, per_gpu: Mapping[str, str] = PER_GPU) -> list[Fact]:
+def sure_words(answer: Estimate) -> str:
+    """How well the step time is known, and what would raise that."""
+    surer = _surer(answer)
+    return f"{answer.grade}; {surer}" if surer else answer.grade
+
+
+def _surer(answer: Estimate) -> str:
+    return f"surer with {answer.would_raise}" if answer.would_raise else ""
+
+
+def headline(answer: Estimate, per_gpu: Mapping[str, str] = PER_GPU, sure: bool = True) -> list[Fact]:
     """The numbers people ask for first.
 
     Parameters
     ----------
     per_gpu : mapping
         Names of the rates of a GPU, in the order in which they stand; that of the hardware only where it recomputes.
+    sure : bool
+        Also how well the step time is known.
     """
     recompute = answer.scenario.plan.recompute != "none"
     low, high = answer.step_time_interval_s
@@ -112,7 +124,8 @@ def headline(answer: Estimate, per_gpu: Mapping[str, str] = PER_GPU) -> list[Fac
     rates = {"model": (answer.model_flop_per_s_per_gpu, f"{answer.mfu:.1%} of peak (MFU)")}
     if recompute:
         rates["hardware"] = (answer.hardware_flop_per_s_per_gpu, f"{answer.hfu:.1%} of peak (HFU)")
-    facts = [
+    facts = [Fact("How sure", answer.grade, _surer(answer))] if sure else []
+    facts += [
         Fact("Step time", show_time(answer.step_time_s), f"90 %: {show_time(low)} to {show_time(high)}"),
         Fact("Tokens", show(answer.tokens_per_s, "tokens/s")),
         Fact("Whole job", show(answer.total_flop_per_s, "FLOP/s"), "recomputed FLOPs counted" if recompute else ""),

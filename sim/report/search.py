@@ -8,6 +8,7 @@ import numpy as np
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from sim.estimate import Estimate
 from sim.report.plans import (
     differing,
     field,
@@ -15,6 +16,7 @@ from sim.report.plans import (
     heading,
     largest,
     layout_lines,
+    plan_line,
     plan_table,
     run_cost,
     shared_gpus,
@@ -25,6 +27,7 @@ from sim.search import SearchResult
 from sim.search.comparison import seconds_apart
 from sim.search.plans.columns import SCHEDULES
 from sim.table import Table, plain_table
+from sim.uncertainty import record_of
 from sim.units import show, show_time, significant
 
 WIDE = 112
@@ -34,6 +37,7 @@ WIDE = 112
 def search_view(result: SearchResult, own: Text | None = None, width: int = 80) -> Group:
     """What was searched, then the best plans; what they share stands above the table, what is said of the own below."""
     said: list[RenderableType] = [Text(line, style="dim") for line in layout_lines(result)]
+    said += [Text(line) for line in _safest(result)]
     said += [] if own is None else ["", own]
     return Group(_heading(result), "", *_best(result, width), *said, *assumptions(result.assumptions))
 
@@ -87,6 +91,25 @@ def _best(result: SearchResult, width: int) -> tuple[Text, Table]:
     for row in zip(*shown.values(), strict=True):
         table.add_row(*row)
     return shared_line([*plans.shared, *plans.gpus]), table
+
+
+def _safest(result: SearchResult) -> list[str]:
+    """A plan that is known better than the best, beside it."""
+    if result.safest is None:
+        return []
+    first, other = result.best[0].answer, result.safest.answer
+    return [
+        "",
+        f"Fastest: the first plan, {_bounded(first)}.",
+        f"Safest: {plan_line(other)}; {_bounded(other)}.",
+    ]
+
+
+def _bounded(answer: Estimate) -> str:
+    low, high = answer.step_time_interval_s
+    runs = record_of(answer.scenario).runs
+    known = f"{runs:,} measured run{'s' * (runs != 1)} of this kind"
+    return f"{show_time(answer.step_time_s)} (90 %: {show_time(low)} to {show_time(high)}; {known})"
 
 
 def pareto_view(result: SearchResult, most: int = 30) -> Group:

@@ -116,7 +116,7 @@ def draw_pareto(result: SearchResult, width_in: float = WIDTH) -> Any:
         left.step(nbytes[own], seconds[own], "o-", where="post", color=shade, lw=1.2, ms=4)
         ends.append((float(nbytes[own[-1]]), float(seconds[own[-1]]), f"{size:,} GPUs"))
     left.axvline(result.memory_limit_bytes / 1e9, color="0.3", lw=1, ls="--")
-    whole = result.memory_limit_bytes == result.space.scenario.cluster.gpu.memory_bytes
+    whole = result.memory_limit_bytes == result.space.scenario.cluster.gpu.usable_bytes
     left.text(result.memory_limit_bytes / 1e9, 0.98, "memory of a GPU" if whole else "memory limit", fontsize=8,
               transform=left.get_xaxis_transform(), rotation=90, ha="right", va="top")  # fmt: skip
     left.set_ylim(0.9 * seconds[front].min(), 1.5 * seconds[front].max())

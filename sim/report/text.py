@@ -8,7 +8,7 @@ from rich.text import Text
 
 from sim.breakdown import CAUSES
 from sim.estimate import Estimate
-from sim.report.facts import MEMORY, SMALLEST, headline, memory_rows, plan_words, question_words
+from sim.report.facts import MEMORY, SMALLEST, headline, memory_rows, plan_words, question_words, sure_words
 from sim.report.terminal import indented, title
 from sim.specs.differing import differing_fields
 from sim.specs.frameworks import stack_words
@@ -35,15 +35,16 @@ _COMPARED = {
 
 
 def heading(answer: Estimate) -> Text:
-    """What was asked, in two lines."""
-    return title(answer.scenario.name, f"  {question_words(answer)}\n").append(plan_words(answer), style="dim")
+    """What was asked, in two lines, and how well the answer is known."""
+    said = title(answer.scenario.name, f"  {question_words(answer)}\n").append(f"{plan_words(answer)}\n", style="dim")
+    return said.append(sure_words(answer), style="bold")
 
 
 def _headline(answer: Estimate) -> rich.table.Table:
     recompute = answer.scenario.plan.recompute != "none"
     names = {"hardware": "Per GPU", "model": "  without recompute"} if recompute else {"model": "Per GPU"}
     table = facts_table()
-    for fact in headline(answer, names):
+    for fact in headline(answer, names, sure=False):
         value = Text(fact.value, style="bold green") if fact.name == "Whole job" else fact.value
         table.add_row(fact.name, value, Text(fact.note, style="bold red" if fact.wrong else ""))
     return table

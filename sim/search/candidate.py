@@ -71,6 +71,7 @@ class Candidate:
         return {
             **facts_of(self, "plan", "num_gpus", "step_time_s"),
             "step_time_interval_s": list(self.answer.step_time_interval_s),
+            "grade": self.answer.grade,
             "priced_step_time_s": self.priced_step_time_s,
             "difference": self.difference,
             **facts_of(self, "memory_bytes", "gpu_seconds_per_step", "mfu", "training_days"),

@@ -20,6 +20,7 @@ from sim.search.candidate import ROUNDING, Candidate
 from sim.search.plans.space import Fields
 from sim.search.queries import Selection
 from sim.search.result import SearchResult
+from sim.uncertainty import GRADES, record_of
 
 MOST_RUNS = 200
 """Plans that a search runs at most unless told otherwise: a second or two, and ten times what a proof has taken."""
@@ -82,3 +83,23 @@ def run_named(
         if not found.ran or found.worst <= here.room_floor or found.runs >= most:
             return chosen, found
         ceiling = found.worst * (1 + ROUNDING)
+
+
+SAFE_RUNS = 20
+"""Plans that are run at most to find the best of the other family."""
+
+
+def safest(result: SearchResult) -> Candidate | None:
+    """A plan that may be slower than the best, and is known better: the best of the other family.
+
+    Runs of plans that shard weights (ZeRO 3, FSDP) and of those that do not are published apart, and so are intervals
+    (`sim.uncertainty.kind_of`). None where the best is known as well as measured runs are, or better than the other.
+    """
+    best = result.best[0]
+    if result.objective == "memory_headroom" or best.answer.grade in GRADES[:2]:
+        return None
+    shards = best.scenario.plan.zero_stage == 3
+    _, found = run_named(result, {"zero_stage": (0, 1, 2) if shards else 3}, SAFE_RUNS)
+    other = found.best[0] if found.best else None
+    known, others = (record_of(each.scenario) for each in (best, other or best))
+    return other if (others.lineages, others.runs) > (known.lineages, known.runs) else None

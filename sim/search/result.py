@@ -42,6 +42,7 @@ class SearchResult(PricedPlans, NotebookDisplay):
     bound : what the objective makes smallest, at least, of all plans that the exact engine did not run; None: it ran
         all of them.
     schedules : the best plan of each schedule that was searched besides the priced ones, the best schedule first.
+    safest : a plan of which more measured runs are known than of such as the best, where these are few; None: the best.
     stages : what was found of other layouts and groups of micro-batches; None where they were not looked for.
     room : ways to make room for plans that do not fit else, of `sim.search.room.WAYS`.
     plans_given_room : how many plans were checked that make room so.
@@ -56,6 +57,7 @@ class SearchResult(PricedPlans, NotebookDisplay):
     confirmed: int = 0
     bound: float | None = None
     schedules: tuple[ScheduleBest, ...] = ()
+    safest: Candidate | None = None
     stages: StagesSearched | None = None
     room: tuple[str, ...] = ()
     plans_given_room: int = 0
@@ -118,10 +120,15 @@ class SearchResult(PricedPlans, NotebookDisplay):
         ]
         if self.best and self.stages is not None:
             stated.append(stages_assumed(self.stages, self.best[0].worth(self.objective)))
-        if limit > gpu.memory_bytes:
+        if limit == gpu.usable_bytes < gpu.memory_bytes:
+            stated.append(
+                f"plans fit in {show(limit, 'B')}, which is what drivers give of a {gpu.name}'s "
+                f"{show(gpu.memory_bytes, 'B')}; --memory-limit sets another limit"
+            )
+        if limit > gpu.usable_bytes:
             stated.append(
                 f"plans may take {show(limit, 'B')} of a GPU, but one {gpu.name} has only "
-                f"{show(gpu.memory_bytes, 'B')}: those that take more do not run there"
+                f"{show(gpu.usable_bytes, 'B')}: those that take more do not run there"
             )
         if self.best:
             stated += best_assumed(self.best[0], limit, self.objective)
@@ -155,10 +162,10 @@ class SearchResult(PricedPlans, NotebookDisplay):
         plan, scenario = self.scenario_at(everything.leanest).plan, self.space.scenario
         gpu = scenario.cluster.gpu
         partly = "" if self.finished else f" (interrupted after {self.plans_priced:,} of {self.space.num_plans:,})"
-        limited = self.memory_limit_bytes < gpu.memory_bytes
+        limited = self.memory_limit_bytes < gpu.usable_bytes
         named = "--memory-limit" if limited else f"the memory of one {gpu.name}"
         raised = f"raise --memory-limit to {math.ceil(lowest / 1e9)} GB, or "
-        remedy = raised if limited and lowest < gpu.memory_bytes else ""
+        remedy = raised if limited and lowest < gpu.usable_bytes else ""
         experts, dealt = "", ""
         if scenario.model.num_experts:
             experts = f", ep {plan.ep}"
@@ -219,4 +226,5 @@ class SearchResult(PricedPlans, NotebookDisplay):
             **({} if self.stages is None else {"stages": self.stages.to_dict(self.best[0].worth(self.objective))}),
             **({"schedules": [each.to_dict() for each in self.schedules]} if self.schedules else {}),
             "best": [each.to_dict() for each in self.best],
+            "safest": None if self.safest is None else self.safest.to_dict(),
         }

@@ -12,7 +12,7 @@ import numpy as np
 from sim.errors import InfeasiblePlan, SpecError, nearest
 from sim.search.best_first import Found, best_first
 from sim.search.candidate import OBJECTIVES, ROUNDING, Candidate
-from sim.search.confirm import MOST_RUNS, by_price
+from sim.search.confirm import MOST_RUNS, by_price, safest
 from sim.search.fixed import has_layouts, split_fixed, values_of
 from sim.search.plans.layouts import context_degrees
 from sim.search.plans.space import Space, build_space
@@ -121,7 +121,7 @@ def search(
         if number < 1:
             raise SpecError(f"{name} = {number} must be at least 1")
     size = _size_range(scenario.plan.num_gpus, gpus, max_gpus)
-    limit = scenario.cluster.gpu.memory_bytes if memory_limit_bytes is None else memory_limit_bytes
+    limit = scenario.cluster.gpu.usable_bytes if memory_limit_bytes is None else memory_limit_bytes
 
     begun = time.perf_counter()
     own = scenario.plan.cp, *values_of(in_space, "cp")
@@ -189,6 +189,8 @@ def search(
         bound=None if bound == np.inf else bound,
         finished=finished,
     )
+    if finished:
+        result = replace(result, safest=safest(result))
     if not finished or not (layouts or windows) or (unasked and not (space.columns.pp > 1).any()):
         return result
     runs = UNASKED_RUNS if unasked and not windows else MOST_STAGES

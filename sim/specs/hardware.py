@@ -26,6 +26,9 @@ class GpuSpec(Spec):
     """Dense matrix-multiply peak by precision. [FLOP/s]"""
     memory_bytes: PositiveFloat
     """Device memory as marketed. [bytes]"""
+    reported_memory_bytes: PositiveFloat | None = None
+    """Device memory as its driver gives it to a program (torch.cuda.mem_get_info), which the plans of a search must fit
+    in. Default: as marketed. [bytes]"""
     memory_bandwidth_bytes_per_s: PositiveFloat
     """Peak bandwidth of the device memory. [bytes/s]"""
     num_sms: PositiveInt
@@ -35,6 +38,13 @@ class GpuSpec(Spec):
     sustained_clock: float = Field(default=1.0, gt=0, le=1)
     """Share of the boost clock, for which the peaks are given, that dense multiplies keep hour after hour at the power
     limit. Profiles fitted to training runs hold it already; those of single kernels do not."""
+
+    @property
+    def usable_bytes(self) -> float:
+        """Device memory that a program can have; as marketed, where it is more than a tenth from what is reported: then
+        one of the two was changed alone. [bytes]"""
+        reported = self.reported_memory_bytes or self.memory_bytes
+        return reported if abs(reported / self.memory_bytes - 1.0) < 0.1 else self.memory_bytes
 
     def peak(self, precision: str) -> float:
         """Dense peak at `precision`. [FLOP/s]"""
