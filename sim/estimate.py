@@ -9,7 +9,7 @@ from sim.assumptions import stated_assumptions
 from sim.breakdown import CAUSES, Breakdown, break_down
 from sim.engines import Timeline, run
 from sim.engines.order_facts import facts_of
-from sim.errors import InfeasiblePlan
+from sim.errors import InfeasiblePlan, SpecError
 from sim.notebook import NotebookDisplay
 from sim.pricing.deal import Deal
 from sim.pricing.memory import peak_memory, stage_bytes
@@ -257,8 +257,13 @@ def estimate(scenario: Scenario, engine: str = "dag", *, contention: bool = Fals
     ScheduleError
         The schedule does not exist or cannot take these sizes.
     SpecError
-        Unknown engine, or contention on a cluster without switches.
+        The scenario has no plan, unknown engine, or contention on a cluster without switches.
     """
+    if scenario.is_open:
+        raise SpecError(
+            f"scenario {scenario.name!r} has no plan: flopcast search finds the best (in Python sim.search(scenario)."
+            "best[0].answer), or give plan.tp, plan.pp, plan.dp and so on"
+        )
     plans = plans_of(scenario)
     order, costs, deal = price_order(scenario, plans)
     program = program_of(scenario, order, costs)

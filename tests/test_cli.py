@@ -400,7 +400,7 @@ def test_wherever_it_is_called_it_answers(set_up, verb):
         (f"report {SMALL} --no-search -o", "report.html"),
         (f"timeline {SMALL} --trace", "step.json"),
         (f"timeline {SMALL} --png", "step.png"),
-        (f"search {SMALL} --top 1 -o", "best.yaml"),
+        (f"search {SMALL} --top 1 --pareto --figure", "front.png"),
         ("schema -o", "schema.json"),
     ],
 )

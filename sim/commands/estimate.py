@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sim.commands.options import AsJson, Engine, Overrides, ProfileOption, ScenarioFile
 from sim.commands.output import print_json, print_view
+
+if TYPE_CHECKING:
+    from sim.estimate import Estimate
+    from sim.specs import ParallelPlan, Scenario
 
 
 def estimate(
@@ -22,7 +26,8 @@ def estimate(
     from sim import estimate as run
     from sim import load_scenario
 
-    answer = run(load_scenario(scenario, overrides or (), profile), engine, contention=contention)
+    given = load_scenario(scenario, overrides or (), profile)
+    answer = run(given.replace(plan=_best_plan(given)) if given.is_open else given, engine, contention=contention)
     if as_json:
         print_json(answer.to_dict())
     else:
@@ -30,7 +35,65 @@ def estimate(
         from sim.report.text import estimate_view
 
         print_view(estimate_view(answer, console().width))
+        faster = None if given.is_open or engine != "dag" else _faster_plan(answer)
+        if faster is not None:
+            from rich.text import Text
+
+            print_view(Text(f"\n{faster.replace('{file}', str(scenario))}"))
     answer.require_fit()
+
+
+QUICK = 4096
+"""GPUs up to which an estimate also looks for a faster plan, unasked: the search takes a second at most."""
+WORTH = 0.1
+"""Share of the step time that a faster plan must save to be told of."""
+
+
+def _faster_plan(answer: Estimate) -> str | None:
+    """That a search finds a plan which is faster by a tenth or more; None where there is none, or it takes long."""
+    from sim.errors import FlopcastError
+    from sim.report.plans import plan_line
+    from sim.search import search
+    from sim.specs.framework_plans import broken_rules, framework_words, plan_rules, rules_of_scenario
+    from sim.units import show_time
+
+    scenario = answer.scenario
+    framework = scenario.stack.framework
+    if answer.num_gpus > QUICK or scenario.cluster.node.cores is not None:
+        return None
+    try:
+        known = framework if plan_rules(framework) else None
+        result = search(scenario, top=1, confirm=1, layouts=False, room=(), any_framework=True, export_to=known)
+    except FlopcastError:
+        return None
+    best = result.best[0]
+    saved = 1.0 - best.answer.step_time_s / answer.step_time_s
+    if saved < WORTH:
+        return None
+    broken = broken_rules(best.scenario, rules_of_scenario(scenario))
+    words = framework_words(framework, scenario.stack.version)
+    needs = (
+        f", with what {words} does not have yet ({', '.join(f'plan.{rule.field}' for rule in broken)})"
+        if broken
+        else ""
+    )
+    found = f"A faster plan is there: {show_time(best.answer.step_time_s)}, {saved:.0%} less{needs}"
+    shown = f"flopcast search {{file}}{' --any-framework' if broken else ''} ranks it and all others"
+    return f"{found}: {plan_line(best.answer)}. {shown}."
+
+
+def _best_plan(scenario: Scenario) -> ParallelPlan:
+    """The best plan of a scenario that has none, by a search of a second."""
+    from sim.search import search
+
+    result = search(scenario, top=1)
+    found = result.best[0].scenario.plan
+    typer.secho(
+        f"{scenario.name} has no plan: this is the best of {result.plans_priced:,} on {found.num_gpus:,} GPUs "
+        "(flopcast search)\n",
+        err=True,
+    )
+    return found
 
 
 def compare(

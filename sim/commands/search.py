@@ -37,7 +37,7 @@ TOP = 10
 
 
 def search(
-    scenario: Annotated[Path, typer.Argument(help="A scenario in YAML; its plan says how many GPUs.")],
+    scenario: Annotated[Path, typer.Argument(help="A scenario in YAML; its plan, if any, says how many GPUs.")],
     more_fields: Annotated[
         list[str] | None, typer.Argument(metavar="[FIELD=VALUE]...", help="Further fields of --why.")
     ] = None,
@@ -185,7 +185,7 @@ def search(
             training=given.training.replace(global_batch_size=batch),
             plan=given.plan.replace(dp=1, ep=1, microbatch_size=1),
         )
-        gpus = gpus or str(original.plan.num_gpus)
+        gpus = gpus or (None if original.is_open else str(original.plan.num_gpus))
     options: dict[str, Any] = {
         "gpus": None if gpus is None else read_range(gpus),
         "max_gpus": max_gpus,
@@ -215,7 +215,9 @@ def search(
     if schedules is not None and result.finished:  # who stops the one does not begin the other
         with progress_bar("schedules searched") as progress:
             result = search_schedules(result, schedules, progress=progress)
-    answers = _answer(result, None if batch is not None else original, own, named, asked)
+    if original.is_open and own:
+        raise SpecError("--why own speaks of the scenario's own plan, and it has none; name fields of one instead")
+    answers = _answer(result, None if batch is not None or original.is_open else original, own, named, asked)
     tell(answers, output, figure, export_to, as_json)
     if answers.unanswered or not result.finished or any(each.interrupted for each in result.schedules):
         raise KeyboardInterrupt

@@ -52,7 +52,8 @@ def search(
     Parameters
     ----------
     scenario : Scenario
-        Its plan says how many GPUs where `gpus` does not; model, cluster, training and stack are kept.
+        Its plan says how many GPUs where `gpus` does not, or its cluster where it has no plan; model, cluster, training
+        and stack are kept.
     gpus : (int, int), optional
         Fewest and most.
     max_gpus : int, optional
@@ -120,7 +121,8 @@ def search(
     for name, number in (("top", top), ("confirm", confirm)):
         if number < 1:
             raise SpecError(f"{name} = {number} must be at least 1")
-    size = _size_range(scenario.plan.num_gpus, gpus, max_gpus)
+    own_size = scenario.cluster.num_gpus if scenario.is_open else scenario.plan.num_gpus
+    size = _size_range(own_size, gpus, max_gpus)
     limit = scenario.cluster.gpu.usable_bytes if memory_limit_bytes is None else memory_limit_bytes
 
     begun = time.perf_counter()

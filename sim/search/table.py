@@ -4,27 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from sim.search.plans.columns import Category
-from sim.search.plans.layouts import LAYOUT
+from sim.search.plans.columns import CHOICES as CHOICES
+from sim.search.plans.columns import NUMBERS as NUMBERS
+from sim.search.plans.columns import ROOM as ROOM
+from sim.search.plans.columns import value_of as value_of
 from sim.specs import ParallelPlan
 from sim.specs.plan import DEFAULT_RECOMPUTE_MODULES
-from sim.work.recompute import own_modules
 
-NUMBERS = (*LAYOUT, "num_chunks", "microbatch_size")
-CHOICES = ("recompute", "sequence_parallel", "zero_stage")
-ROOM = ("recompute_modules", "recompute_method", "recompute_num_layers", "optimizer_offload", "offloaded_layers")
-"""Fields of a plan that a search varies where a plan would not fit else (`sim.search.room`)."""
 FIELDS = (*NUMBERS, "schedule", *CHOICES, *ROOM)
 """Fields of a plan that a search varies."""
 SHOWN_FIELDS = (*NUMBERS, "schedule", "microbatch_group", *CHOICES, "optimizer_offload", "offloaded_layers")
 """What of a plan stands in tables, as `shown` has it."""
-
-
-def value_of(category: Category, name: str, own: ParallelPlan) -> Any:
-    """A field of the plans of a category, one of CHOICES or ROOM; `own` is the scenario's plan."""
-    if name != "recompute_modules":
-        return getattr(category, name)
-    return own_modules(own) if category.recompute == "selective" and not category.modules else category.modules
 
 
 def shown(plan: ParallelPlan, name: str) -> Any:

@@ -118,7 +118,7 @@ class NodeSpec(Spec):
 class ClusterSpec(Spec):
     """Nodes and the network between them."""
 
-    name: str
+    name: str = "cluster"
     """What answers call it."""
     node: NodeSpec
     """The servers, all alike."""

@@ -17,7 +17,7 @@ from sim.specs.model import ModelSpec
 from sim.specs.plan import ParallelPlan
 from sim.specs.presets import load_file_as_preset, load_preset, preset_names, split_profile
 from sim.specs.profile import Profile
-from sim.specs.scenario import Scenario
+from sim.specs.scenario import NO_PLAN, Scenario
 from sim.specs.stack import StackSpec
 from sim.specs.training import TrainingSpec
 from sim.specs.yaml12 import load_yaml, parse_yaml
@@ -99,7 +99,7 @@ def build_scenario(data: Any, overrides: Sequence[str] = (), where: str = "scena
     Parameters
     ----------
     data : mapping
-        Sections model, cluster, plan, training, and optionally stack, profile, name, description. A section may be the
+        Sections model, cluster, training, and optionally plan, stack, profile, name, description. A section may be the
         name of a preset, or a mapping with `preset:` and what differs from it.
     overrides : sequence of str
         "plan.tp=4", "model=gpt3-175b": laid over the data in order.
@@ -112,18 +112,18 @@ def build_scenario(data: Any, overrides: Sequence[str] = (), where: str = "scena
         Every mistake found, one per line.
     """
     if not isinstance(data, Mapping):
-        raise SpecError(f"{where} must be a mapping with model, cluster, plan and training, not {type(data).__name__}")
+        raise SpecError(f"{where} must be a mapping with model, cluster and training, not {type(data).__name__}")
     known = {*SECTIONS, "name", "description"}
     unknown = [f"{where}: unknown section {key!r}{nearest(str(key), known)}" for key in data if key not in known]
     if unknown:
         raise SpecError("\n".join(unknown))
     resolved = described(data, overrides)
-    missing = [name for name in ("model", "cluster", "plan", "training") if resolved.get(name) is None]
+    missing = [name for name in ("model", "cluster", "training") if resolved.get(name) is None]
     if missing:
-        raise SpecError(
-            f"{where}: missing section {', '.join(missing)}; a scenario needs model, cluster, plan and training"
-        )
-    assumed = [*_take_stack_of_profile(resolved), *_settle_stack(resolved)]
+        raise SpecError(f"{where}: missing section {', '.join(missing)}; a scenario needs model, cluster and training")
+    is_open = resolved.get("plan") in (None, {})
+    resolved["plan"] = {} if is_open else resolved["plan"]
+    assumed = [*([NO_PLAN] if is_open else []), *_take_stack_of_profile(resolved), *_settle_stack(resolved)]
     sections: dict[str, Any] = {name: resolved[name] for name in SECTIONS if resolved.get(name) is not None}
     profile = sections.pop("profile", None)
     sections = {name: SECTIONS[name].read(value, name) for name, value in sections.items()}
@@ -294,9 +294,11 @@ def load_scenario(path: Path | str, overrides: Sequence[str] = (), profile: str 
         raise SpecError(f"no scenario file {str(path)!r}{_nearby(path)}")
     data = load_yaml(path)
     if data is None:
-        raise SpecError(f"{path} is empty; a scenario needs model, cluster, plan and training")
+        raise SpecError(f"{path} is empty; a scenario needs model, cluster and training")
     if isinstance(data, dict) and "provenance" in data and "model" not in data:
         raise SpecError(f"{path} is a profile, not a scenario; give it as --profile {path} of one")
+    if isinstance(data, dict) and data and not {*SECTIONS} & data.keys():
+        raise SpecError(f"{path} has no section of a scenario; if it is another tool's file, flopcast import {path}")
     if profile is not None and isinstance(data, dict):
         data["profile"] = load_file_as_preset(Path(profile)) if profile.endswith((".yaml", ".yml")) else profile
     # A pipe such as /dev/fd/63 has no name worth showing.

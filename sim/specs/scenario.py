@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, Self
+
 from pydantic import model_validator
 
 from sim.errors import ProfileError
@@ -13,6 +15,9 @@ from sim.specs.plan import ParallelPlan
 from sim.specs.profile import Profile
 from sim.specs.stack import StackSpec
 from sim.specs.training import TrainingSpec
+
+NO_PLAN = "no plan was given"
+"""What a scenario without a plan assumes, until a search finds one."""
 
 
 class Scenario(Spec):
@@ -27,7 +32,7 @@ class Scenario(Spec):
     cluster: ClusterSpec
     """The machine it is trained on; a plan may use a part of it."""
     plan: ParallelPlan
-    """How model and batch are cut over the GPUs."""
+    """How model and batch are cut over the GPUs. Default, or with no fields in it: open, for a search to find."""
     training: TrainingSpec
     """Batch, sequence, precision and optimizer."""
     stack: StackSpec
@@ -291,6 +296,17 @@ class Scenario(Spec):
                 f"lower it to {most}"
             )
         return problems
+
+    @property
+    def is_open(self) -> bool:
+        """Whether no plan was given: the one there is stands for none."""
+        return NO_PLAN in self.assumed
+
+    def replace(self, **changes: Any) -> Self:
+        """As of every record; with a plan it is open no more."""
+        if "plan" in changes and self.is_open:
+            changes = {"assumed": tuple(each for each in self.assumed if each != NO_PLAN), **changes}
+        return super().replace(**changes)
 
     @property
     def num_microbatches(self) -> int:

@@ -90,6 +90,6 @@ def _differing(record: Spec, base: Spec, place: str = "") -> dict[str, Any]:
 
 def _whole(record: Spec, place: str) -> dict[str, Any]:
     """A record written out, parts of it by their presets' names where they have one."""
-    values = record.model_dump(mode="json", exclude_none=True)
+    values = record.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
     parts = {field: f"{place}.{field}" for field in values if f"{place}.{field}" in PRESET_AT}
     return {**values, **{field: _from_preset(getattr(record, field), where) for field, where in parts.items()}}

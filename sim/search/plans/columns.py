@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 
 from sim.arrays import Ints
-from sim.specs import StackSpec
+from sim.pricing.layouts import LAYOUT
+from sim.specs import ParallelPlan, StackSpec
+from sim.work.recompute import own_modules
 
 SCHEDULES = ("gpipe", "1f1b", "interleaved")
 """Those the closed form describes; the column `schedule` holds places in this tuple."""
 RECOMPUTES = ("none", "selective", "per_op", "full")
+NUMBERS = (*LAYOUT, "num_chunks", "microbatch_size")
+CHOICES = ("recompute", "sequence_parallel", "zero_stage")
+ROOM = ("recompute_modules", "recompute_method", "recompute_num_layers", "optimizer_offload", "offloaded_layers")
+"""Fields of a plan that a search varies where a plan would not fit else (`sim.search.room`)."""
 OVERLAPS = ("overlap_p2p", "overlap_grad_reduce", "overlap_param_gather", "overlap_tp_backward")
 """What a stack may do beside compute, and a search may switch on and off."""
 
@@ -86,3 +93,10 @@ def stack_of(stack: StackSpec, overlaps: tuple[bool, ...]) -> StackSpec:
     """The stack with these overlaps on and off, in the order of OVERLAPS."""
     flags = dict(zip(OVERLAPS, overlaps, strict=True))
     return stack if all(getattr(stack, name) == on for name, on in flags.items()) else stack.replace(**flags)
+
+
+def value_of(category: Category, name: str, own: ParallelPlan) -> Any:
+    """A field of the plans of a category, one of CHOICES or ROOM; `own` is the scenario's plan."""
+    if name != "recompute_modules":
+        return getattr(category, name)
+    return own_modules(own) if category.recompute == "selective" and not category.modules else category.modules

@@ -14,7 +14,17 @@ from sim.arrays import Array, Bools, Ints
 from sim.errors import InfeasiblePlan, SpecError
 from sim.pricing.deal import dealt_layers
 from sim.schedules import get_schedule
-from sim.search.plans.columns import OVERLAPS, RECOMPUTES, SCHEDULES, Category, Columns, stack_of
+from sim.search.plans.columns import (
+    CHOICES,
+    OVERLAPS,
+    RECOMPUTES,
+    ROOM,
+    SCHEDULES,
+    Category,
+    Columns,
+    stack_of,
+    value_of,
+)
 from sim.search.plans.layouts import (
     LAYOUT,
     cuts_sequences,
@@ -23,7 +33,6 @@ from sim.search.plans.layouts import (
     several_chunks,
     shapes,
 )
-from sim.search.table import CHOICES, ROOM, value_of
 from sim.specs import ParallelPlan, Scenario
 from sim.specs.framework_plans import PlanRule
 

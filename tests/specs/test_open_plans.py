@@ -1,0 +1,58 @@
+"""Scenarios without a plan: a search finds one, and nothing else passes it over."""
+
+import pytest
+from typer.testing import CliRunner
+
+from sim import build_scenario, estimate, search
+from sim.cli import app
+from sim.errors import SpecError
+from sim.specs.writing import scenario_yaml
+from sim.specs.yaml12 import parse_yaml
+
+OPEN = """
+model: llama3-8b
+cluster: {node: dgx-h100, num_nodes: 2, nvlink_domain_gpus: 8}
+training: {global_batch_size: 64, sequence_length: 4096}
+"""
+
+
+@pytest.mark.parametrize("plan", ["", "plan: {}", "plan:"])
+def test_a_search_finds_the_plan_that_is_not_given(plan, tmp_path):
+    scenario = build_scenario(parse_yaml(OPEN + plan, "open"))
+    assert scenario.is_open
+    with pytest.raises(SpecError, match="has no plan: flopcast search finds the best"):
+        estimate(scenario)
+    best = search(scenario, top=1).best[0]
+    assert not best.scenario.is_open
+    assert best.answer.num_gpus == scenario.cluster.num_gpus == 16
+    assert not build_scenario(parse_yaml(scenario_yaml(best.scenario), "again")).is_open
+    assert not scenario.replace(plan=scenario.plan).is_open
+    assert build_scenario(parse_yaml(OPEN, "open"), ["plan.dp=16"]).plan.dp == 16
+    path = tmp_path / "open.yaml"
+    path.write_text(OPEN + plan)
+    run = CliRunner().invoke(app, ["estimate", str(path)])
+    assert run.exit_code == 0, run.output
+    assert "on 16 GPUs (flopcast search)" in run.output
+    assert "A faster plan" not in run.output
+    found = CliRunner().invoke(app, ["search", str(path), "--gpus", "8", "--top", "1"])
+    assert found.exit_code == 0, found.output
+    assert "own plan:" not in found.output
+    assert "it has none" in str(CliRunner().invoke(app, ["search", str(path), "--why", "own"]).exception)
+
+
+def test_an_estimate_tells_of_a_faster_plan(scenarios):
+    shown = CliRunner().invoke(app, ["estimate", str(scenarios / "gpt-1t-3072-a100.yaml")]).output
+    said = " ".join(shown.split())
+    assert "A faster plan is there: 7" in said
+    assert "with what Megatron-LM of 2021-01 does not have yet (plan.sequence_parallel" in said
+    assert "--any-framework ranks it and all others." in said
+    best = CliRunner().invoke(app, ["estimate", str(scenarios / "qwen3-235b-a22b-256-h100.yaml")]).output
+    assert "A faster plan" not in best
+
+
+def test_another_tool_s_file_names_the_way_in(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text('{"architectures": ["LlamaForCausalLM"], "hidden_size": 4096}')
+    error = str(CliRunner().invoke(app, ["estimate", str(path)]).exception)
+    assert "has no section of a scenario" in error
+    assert f"flopcast import {path}" in error
