@@ -10,7 +10,7 @@ from rich.text import Text
 
 from sim.report.facts import plan_degrees
 from sim.report.terminal import assumptions, indented, title
-from sim.rl.step import RlStep
+from sim.rl.step import PUBLISHED, RlStep
 from sim.table import Table, facts_table, plain_table
 from sim.units import show, show_time, significant
 
@@ -66,6 +66,8 @@ def _facts(step: RlStep) -> RenderableType:
     depth = step.loop.depth
     policy = "on policy" if depth == 0 else f"up to {depth:g} version{'s' * (depth != 1)} off policy"
     table.add_row("RL step", Text(show_time(step.step_time_s), style="bold green"), policy)
+    low, high = (show_time(factor * step.step_time_s) for factor in PUBLISHED)
+    table.add_row("", "", f"published steps took {PUBLISHED[0]:g} to {PUBLISHED[1]:g} times as long: {low} to {high}")
     table.add_row("", "", LIMITS[step.limit])
     per_gpu = show(step.tokens_per_s / step.num_gpus, "tokens/s")
     table.add_row("Responses", f"{significant(step.responses_per_s)} a second", f"trained on, {per_gpu} per GPU")

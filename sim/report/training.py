@@ -112,7 +112,7 @@ def frontier_view(scenario: Scenario, frontier: Frontier, chosen: Mapping[str, F
         style="dim",
     )
     words, money = ("limit", "loses", "plan"), f"cost [{frontier.fastest.run.currency}]"
-    table = plain_table("GPUs", "batch", "days", money, "GWh", "MFU", *words, left=words, gap=1)
+    table = plain_table("GPUs", "batch", "tokens", "days", money, "GWh", "MFU", *words, left=words, gap=1)
     for point in frontier.points:
         table.add_row(*_row(point))
     fastest, cheapest = frontier.fastest, frontier.cheapest
@@ -148,6 +148,7 @@ def _row(point: FrontierPoint) -> tuple[str, ...]:
     return (
         f"{run.num_gpus:,}",
         show_short(point.batch_tokens),
+        show_short(run.tokens),
         significant(run.days),
         show_short(run.cost),
         "–" if run.energy_j is None else significant(run.energy_j / JOULES_PER_GWH),
