@@ -46,6 +46,13 @@ VERBS = {
             "estimate scenarios/llama3-405b-16384-h100.yaml --json",
         ),
     ),
+    "check": Verb(
+        "sim.commands.check:check",
+        (
+            "check train.log scenarios/korthikanti-2022/22b-selective.yaml",
+            "check train.log --cluster selene",
+        ),
+    ),
     "compare": Verb(
         "sim.commands.estimate:compare",
         ("compare scenarios/megatron-2021/145.6b.yaml scenarios/gpt3-175b-1024-a100.yaml",),
