@@ -171,6 +171,7 @@ VERBS = {
     ),
     "schema": Verb("sim.commands.fields:schema", ("schema -o scenario.schema.json",)),
     "doctor": Verb("sim.commands.doctor:doctor", ("doctor", "doctor --json")),
+    "mcp": Verb("sim.commands.mcp:mcp", ("mcp",)),
     "presets": Verb("sim.commands.presets:app"),
     "scaling": Verb("sim.commands.scaling:app"),
 }

@@ -2,7 +2,7 @@
 
 >>> import flopcast
 >>> flopcast.estimate("scenarios/gpt-1t-3072-a100.yaml")
-<Estimate gpt-1t-3072-a100: 28.0 s a step, 491 PFLOP/s, 51.3% of peak>
+<Estimate gpt-1t-3072-a100: 105 s a step, 491 PFLOP/s, 51.3% of peak>
 """
 
 from __future__ import annotations

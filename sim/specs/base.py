@@ -141,6 +141,9 @@ class Spec(BaseModel):
         text = f"{type(self).__name__}({', '.join(parts)})"
         return text if len(text) <= _REPR else f"{text[: _REPR - 2]}…)"
 
+    def __str__(self) -> str:
+        return repr(self)
+
     @classmethod
     def read(cls, data: Any, where: str) -> Self:
         """Validate `data`, turning pydantic's report into one message a person can act on.
