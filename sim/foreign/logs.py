@@ -24,19 +24,21 @@ from sim.errors import SpecError
 from sim.specs.scenario import Scenario
 from sim.specs.yaml12 import load_yaml
 
-LONGEST_LINE = 1 << 20
+LONGEST_LINE = 1 << 16
 """Characters of a line that are read at once; of longer ones, which only damaged logs have, the rest is another."""
 MOST_ARGUMENTS = 5000
+LARGEST = 1e12
+"""Of values in any unit, and of one over them."""
 ROUNDED = 5e-4
 """By which Transformers rounds rates."""
 _TEXT: dict[str, Any] = {"encoding": "utf-8-sig", "errors": "replace"}
 _NUMBER = r"([-+]?[\d,]*\.?\d+(?:[eE][-+]?\d+)?|nan|-?inf)"
 _STEP = re.compile(r"(?<![a-z_])(?:global_step|iteration|steps?)['\"]?[ :=]+(\d+\.?\d*)")
-_RUNTIME = re.compile(r"train_runtime['\"]?: *'?([\d.]*\d)")
-_BATCH = re.compile(r"global[ _]batch[ _]size[ :=]+(\d+)")
+_RUNTIME = re.compile(r"train_runtime['\"]?: *'?(\d+\.?\d*)")
+_BATCH = re.compile(r"global[ _]batch[ _]size[ :=]+(\d{1,12})")
 _CLOCK = re.compile(r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)[.,](\d{1,6})")
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-_ARGUMENT = re.compile(r"\w+ \.{2,} ?.*$")
+_ARGUMENT = re.compile(r"(?<!\w)\w{1,99} \.{2,} ?.*$")
 
 
 @cache
@@ -161,7 +163,9 @@ def _lines(file: TextIO, path: Path) -> Iterator[tuple[int, str]]:
 def _of_text(lines: Iterable[tuple[int, str]]) -> tuple[list[LoggedSteps], str]:
     """What each form of lines measured, and the arguments that were printed."""
     forms = _table()["forms"]
-    found = [LoggedSteps(form["source"], form["unit"]) for form in forms]
+    found = [
+        LoggedSteps(form["source"], form["unit"], notes=[form["note"]] if "note" in form else []) for form in forms
+    ]
     arguments: list[str] = []
     inside, step, runtime = False, None, None
     for number, line in lines:
@@ -179,7 +183,9 @@ def _of_text(lines: Iterable[tuple[int, str]]) -> tuple[list[LoggedSteps], str]:
         for form, kept in zip(forms, found, strict=True):
             match = form["value"].search(line) if form["mark"] in line else None
             if match:
-                value, batch = sum(float(text.replace(",", "")) for text in match.groups()), _BATCH.search(line)
+                value = sum(float(text.replace(",", "")) for text in match.groups() if text)
+                value = 1 / value if match.groupdict().get("rate") and value else value
+                batch = _BATCH.search(line)
                 own = step if kept.unit == "steps/s" else _step_of(line)
                 if kept.unit == "steps/s" and step and runtime and abs(step / float(runtime[1]) - value) <= ROUNDED:
                     value = step / float(runtime[1])  # which is not rounded
@@ -256,7 +262,7 @@ def _check(logged: LoggedSteps, path: Path) -> None:
     if not logged.rows:
         raise SpecError(f"{path} has fewer than two steps with a time, between which the time of one would lie")
     for row in logged.rows:
-        if not (isfinite(row.value) and row.value > 0):
+        if not 1 / LARGEST < row.value < LARGEST:
             raise SpecError(
                 f"{path}: line {row.line} says {row.value:g} {logged.unit}, which no step can have: the log "
                 "is damaged; take that line out"

@@ -25,7 +25,8 @@ FORMS = (
     ("deepspeed.log", "DeepSpeed", 5, 1, ""),
     ("deepspeed_pipeline.log", "DeepSpeed", 7, 1, ""),
     ("deepspeed_breakdown.log", "DeepSpeed", 7, 1, ""),
-    ("trainer_state.json", "Hugging Face", 1, 0, ""),
+    ("trl.log", "progress bar", 9, 1, "smooths"),
+    ("trainer_state.json", "Hugging Face", 1, 0, "one value of the whole run"),
     ("wandb_history.csv", "W&B", 9, 1, "_timestamp is set over _step."),
     ("wandb_iteration_time.csv", "W&B", 9, 1, "the column gpt-22b - iteration-time"),
 )
@@ -80,7 +81,7 @@ def test_a_long_and_damaged_log_is_read_line_by_line(tmp_path, scenario):
     """A hundred thousand lines in a gzip file, with bytes that are no text and a line without an end among them."""
     path = tmp_path / "long.log.gz"
     lines = (LOGS / "nemo2.log").read_bytes().splitlines(keepends=True)
-    noise = b"\xff\xfe not text\n" * 100_000 + b"x" * 3_000_000
+    noise = b"\xff\xfe not text\n" * 100_000 + b"------ arguments ------\n" + b"x" * 3_000_000
     path.write_bytes(gzip.compress(b"".join(lines[:5]) + noise + b"\n" + b"".join(lines[5:]), 1))
     assert measure(seconds_of(read_log(path), scenario, path)).values == 9
     cut = tmp_path / "cut.log.gz"
