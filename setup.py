@@ -2,14 +2,19 @@
 
 from setuptools import find_packages, setup
 
-FOLDERS = {"sim": "sim", "flopcast_calibration": "calibration", "flopcast_validation": "validation"}
+FOLDERS = {
+    "sim": "sim",
+    "flopcast": "sim/flopcast",  # what people import
+    "flopcast_calibration": "calibration",
+    "flopcast_validation": "validation",
+}
 
 setup(
     packages=[
         name + package.removeprefix(folder)
         for name, folder in FOLDERS.items()
-        for package in find_packages(include=[folder, f"{folder}.*"])
+        for package in find_packages(include=[folder, f"{folder}.*"], exclude=["sim.flopcast"])
     ]
-    + ["sim.scenarios"],
+    + ["flopcast", "sim.scenarios"],
     package_dir=FOLDERS | {"sim.scenarios": "scenarios"},  # data alone: README's commands find theirs
 )

@@ -12,6 +12,7 @@ import numpy as np
 from sim.engines import Timeline
 from sim.engines.tasks import classes_of, slowed_at_visits
 from sim.schedules.actions import W
+from sim.units import show_time
 from sim.work.operations import Cause
 
 #: Cause -> what it means, in the order a reader wants them.
@@ -41,6 +42,12 @@ class Breakdown:
     """Seconds of a step by cause, as in CAUSES. [s]"""
 
     seconds: dict[str, float]
+
+    def __repr__(self) -> str:
+        """One line: the step, and its largest causes."""
+        largest = sorted(self.shares().items(), key=lambda item: -item[1])[:3]
+        parts = ", ".join(f"{cause} {share:.1%}" for cause, share in largest)
+        return f"<Breakdown of {show_time(self.total)}: {parts}, ...>"
 
     @property
     def total(self) -> float:

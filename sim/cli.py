@@ -46,6 +46,13 @@ VERBS = {
             "estimate scenarios/llama3-405b-16384-h100.yaml --json",
         ),
     ),
+    "check": Verb(
+        "sim.commands.check:check",
+        (
+            "check train.log scenarios/korthikanti-2022/22b-selective.yaml",
+            "check train.log --cluster selene",
+        ),
+    ),
     "compare": Verb(
         "sim.commands.estimate:compare",
         ("compare scenarios/megatron-2021/145.6b.yaml scenarios/gpt3-175b-1024-a100.yaml",),
@@ -164,6 +171,7 @@ VERBS = {
     ),
     "schema": Verb("sim.commands.fields:schema", ("schema -o scenario.schema.json",)),
     "doctor": Verb("sim.commands.doctor:doctor", ("doctor", "doctor --json")),
+    "mcp": Verb("sim.commands.mcp:mcp", ("mcp",)),
     "presets": Verb("sim.commands.presets:app"),
     "scaling": Verb("sim.commands.scaling:app"),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from sim.assumptions import stated_assumptions
@@ -18,7 +19,7 @@ from sim.pricing.ranks import params_of_ranks
 from sim.programs import price_order, program_of
 from sim.remedies import memory_remedies
 from sim.schedules import Order
-from sim.specs import Scenario, framework_plans
+from sim.specs import Scenario, framework_plans, load_scenario
 from sim.uncertainty import basis_of, grade_of, interval_factors
 from sim.units import show, show_time
 from sim.work.memory import MemoryUse, by_rank
@@ -233,13 +234,13 @@ class Estimate(NotebookDisplay):
         return frame.rename_axis("cause")
 
 
-def estimate(scenario: Scenario, engine: str = "dag", *, contention: bool = False) -> Estimate:
+def estimate(scenario: Scenario | Path | str, engine: str = "dag", *, contention: bool = False) -> Estimate:
     """Predict one training step.
 
     Parameters
     ----------
-    scenario : Scenario
-        Model, cluster, plan, training, stack and profile.
+    scenario : Scenario, or a path
+        Model, cluster, plan, training, stack and profile; or the file that has them.
     engine : str
         "dag" (exact longest path), "closed_form" (formula), "des" (discrete events) or "shared" (processes that
         share a machine's cores).
@@ -259,6 +260,8 @@ def estimate(scenario: Scenario, engine: str = "dag", *, contention: bool = Fals
     SpecError
         The scenario has no plan, unknown engine, or contention on a cluster without switches.
     """
+    if not isinstance(scenario, Scenario):
+        scenario = load_scenario(scenario)
     if scenario.is_open:
         raise SpecError(
             f"scenario {scenario.name!r} has no plan: flopcast search finds the best (in Python sim.search(scenario)."

@@ -25,6 +25,7 @@ from sim.schedules import get_schedule
 from sim.specs import Scenario
 from sim.stragglers import read_slow_link, slow_gpus, slowest_replicas
 from sim.traffic.streams import build_traffic
+from sim.units import show_time
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,10 @@ class Simulation:
     busiest: tuple[dict[str, Any], ...]
     history: LinkHistory | None
     assumptions: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        """One line."""
+        return f"<Simulation {self.scenario.name}: {show_time(self.mean_s)} a step, {len(self.step_times_s)} seeds>"
 
     @property
     def mean_s(self) -> float:

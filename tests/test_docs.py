@@ -24,6 +24,7 @@ ELSEWHERE = {
     "import": "files of the reader's own; tests/foreign reads ones like them",
     "shortest": "tests/scaling",
     "report": "tests/report; it searches",
+    "mcp": "tests/test_mcp.py; it waits for a client",
 }
 """Verbs that tests of their own run: here only their options are looked for."""
 QUICK = ("validate --runs runs.csv --every",)

@@ -109,8 +109,9 @@ def test_a_package_goes_by_one_name(folder: str) -> None:
 def test_top_level_is_the_one_agreed() -> None:
     top = {path.partition("/")[0] for path in tracked() if not path.startswith(".")}
     folders = {"sim", "calibration", "notebooks", "validation", "scenarios", "tests", "benchmarks", "docs"}
-    build = {"pyproject.toml", "setup.py", "MANIFEST.in", "Makefile"}
-    assert top <= folders | build | {"README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SKILL.md", "LICENSE"}
+    build = {"pyproject.toml", "setup.py", "MANIFEST.in", "Makefile", "Dockerfile", "mkdocs.yml"}
+    pages = {"README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SKILL.md", "LICENSE", "CITATION.cff"}
+    assert top <= folders | build | pages
 
 
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])

@@ -10,7 +10,7 @@ import pytest
 from tracked import tracked
 
 ROOT = Path(__file__).parents[1]
-USERS_EXTRAS = ("torch", "notebooks")
+USERS_EXTRAS = ("torch", "notebooks", "mcp")
 """Extras that add something for users; the others are tools to work on flopcast."""
 
 

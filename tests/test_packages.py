@@ -16,6 +16,7 @@ from tracked import tracked
 ROOT = Path(__file__).parents[1]
 INSTALLED = {
     "sim": "sim",
+    "sim/flopcast": "flopcast",
     "calibration": "flopcast_calibration",
     "validation": "flopcast_validation",
     "scenarios": "sim/scenarios",
@@ -64,9 +65,10 @@ def test_a_wheel_takes_no_names_but_ours(packed):
 
 def test_every_file_of_the_packages_is_in_the_wheel(packed):
     """With them what code reads; a folder's file that no code reads is named here."""
-    homes = {path: path.partition("/") for path in tracked()}
-    wanted = {f"{INSTALLED[home]}/{rest}" for path, (home, _, rest) in homes.items()
-              if home in INSTALLED and path not in PICTURES_OF_DOCS}  # fmt: skip
+    homes = {path: max((home for home in INSTALLED if path.startswith(f"{home}/")), key=len, default="")
+             for path in tracked()}  # fmt: skip
+    wanted = {f"{INSTALLED[home]}{path.removeprefix(home)}" for path, home in homes.items()
+              if home and path not in PICTURES_OF_DOCS}  # fmt: skip
     assert {name for name in packed[1] if ".dist-info/" not in name} == wanted
 
 
@@ -87,7 +89,7 @@ VERBS = {
 }
 """What is asked of the wheel, and a part of each answer."""
 ELSEWHERE = """
-import json, sys
+import json, runpy, sys
 from pathlib import Path
 
 site, packages, verbs = sys.argv[1:]
@@ -110,9 +112,20 @@ table = score("megatron-2021-table-1")
 assert len(table.rows) == 10 and table.mean_error < 0.1, table
 assert len(runs_tables()) > 50
 
-ours = ("sim", "calibration", "validation", "flopcast_calibration", "flopcast_validation")
+ours = ("sim", "flopcast", "calibration", "validation", "flopcast_calibration", "flopcast_validation")
+import flopcast
+
+assert dir(flopcast) == sorted(flopcast.__all__)
+assert "491 PFLOP/s" in repr(flopcast.estimate("scenarios/gpt-1t-3072-a100.yaml"))
+assert flopcast.estimate is sys.modules["sim.estimate"].estimate
+sys.argv = ["flopcast", "--version"]
+try:
+    runpy.run_module("flopcast", run_name="__main__")
+except SystemExit as stopped:
+    assert not stopped.code
+
 files = {name: Path(module.__file__) for name, module in sys.modules.items() if name.partition(".")[0] in ours}
-assert {name.partition(".")[0] for name in files} == {"sim", "flopcast_calibration", "flopcast_validation"}
+assert {name.partition(".")[0] for name in files} == {*ours} - {"calibration", "validation"}
 assert all(path.is_relative_to(site) for path in files.values()), files
 """
 

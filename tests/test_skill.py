@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "SKILL.md").read_text(encoding="utf-8")
 ROWS = [line.strip("|").split(" | ") for line in TEXT.splitlines() if re.match(r"\| .+ \| `", line)]
 SMALL = ROOT / "scenarios" / "megatron-2021" / "1.7b.yaml"
+LOG = ROOT / "tests" / "foreign" / "logs" / "megatron.log"
 RL = ROOT / "scenarios" / "qwen3-30b-a3b-rl-32-h100.yaml"
 SHORTER = {
     "shortest MODEL --cluster C --tokens 15T --gpus 256..32768": "shortest gpt-1.7b --cluster selene --tokens 10B --gpus 64",
@@ -22,6 +23,7 @@ SHORTER = {
     "--straggler 1.2@rank3": "--straggler 1.2@rank0",
     "compare A B": f"compare {SMALL} {ROOT / 'scenarios' / 'megatron-2021' / '3.6b.yaml'}",
     "topology C": "topology selene",
+    "check LOG S": f"check {LOG} {ROOT / 'scenarios' / 'korthikanti-2022' / '22b-selective.yaml'} -s stack.attention=flash",
 }
 """Words of a command that stand for something else here, or ask for less."""
 ELSEWHERE = ("anchor", "validate")

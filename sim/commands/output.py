@@ -13,14 +13,15 @@ def print_json(data: Any) -> None:
     """Print plain data; numbers that JSON lacks as null."""
     import json
 
-    typer.echo(json.dumps(_finite(data), indent=2, allow_nan=False))
+    typer.echo(json.dumps(finite(data), indent=2, allow_nan=False))
 
 
-def _finite(data: Any) -> Any:
+def finite(data: Any) -> Any:
+    """Plain data with null for numbers that JSON lacks."""
     if isinstance(data, dict):
-        return {key: _finite(value) for key, value in data.items()}
+        return {key: finite(value) for key, value in data.items()}
     if isinstance(data, list | tuple):
-        return [_finite(value) for value in data]
+        return [finite(value) for value in data]
     return None if isinstance(data, float) and not isfinite(data) else data
 
 

@@ -22,7 +22,7 @@ from sim.reliability import (
     require_pause,
 )
 from sim.specs import GpuSpec, NodeSpec
-from sim.units import show, show_time
+from sim.units import show, show_short, show_time
 
 LEAST_USEFUL = 0.01
 """Share of the time below which a run is refused rather than said to take centuries."""
@@ -108,6 +108,12 @@ class TrainingRun:
     storing: Storing
     failures: Failures
     loaded_by: LoadBy | None
+
+    def __repr__(self) -> str:
+        """One line."""
+        return (
+            f"<TrainingRun {show_time(self.wall_s)} on {self.num_gpus:,} GPUs, {show_short(self.cost)} {self.currency}>"
+        )
 
     @property
     def days(self) -> float:

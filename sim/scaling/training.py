@@ -38,6 +38,10 @@ class Training:
     late: Staleness | None = None
     stale: TrainingRun | None = None
 
+    def __repr__(self) -> str:
+        """One line."""
+        return f"<Training {self.answer.scenario.name}: {self.run!r}>"
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data with stable keys, for JSON."""
         ends = (self.low.to_dict(), self.high.to_dict())

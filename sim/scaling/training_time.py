@@ -84,6 +84,10 @@ class Frontier:
     elapsed_s: float
     assumptions: tuple[str, ...]
 
+    def __repr__(self) -> str:
+        """One line."""
+        return f"<Frontier of {len(self.points)} runs, the shortest {self.fastest.run!r}>"
+
     @property
     def fastest(self) -> FrontierPoint:
         """The shortest run."""

@@ -24,6 +24,9 @@ _SMALLEST, _LARGEST, _LARGEST_COUNT = 1e-15, 1e30, 10**15
 """Of quantities (zero apart) and of whole numbers: any "what if the network cost nothing" has room between them, and
 beyond them arithmetic ends in infinities."""
 
+_REPR = 200
+"""Letters of a record's repr."""
+
 
 @cache
 def unit_of(field_name: str) -> str | None:
@@ -126,6 +129,20 @@ class Spec(BaseModel):
             else:
                 read[name] = _quantity(value, field.unit, str(key), bare_allowed=key == name)
         return read
+
+    def __repr__(self) -> str:
+        """One line: the fields that are not as by default, records in it by their names."""
+        given = ((name, getattr(self, name)) for name, info in type(self).model_fields.items())
+        parts = (
+            f"{name}={getattr(value, 'name', value)!r}"
+            for name, value in given
+            if value != type(self).model_fields[name].default
+        )
+        text = f"{type(self).__name__}({', '.join(parts)})"
+        return text if len(text) <= _REPR else f"{text[: _REPR - 2]}…)"
+
+    def __str__(self) -> str:
+        return repr(self)
 
     @classmethod
     def read(cls, data: Any, where: str) -> Self:

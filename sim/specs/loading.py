@@ -93,7 +93,7 @@ def _apply(data: dict[str, Any], override: str) -> None:
     target.update(merged)
 
 
-def build_scenario(data: Any, overrides: Sequence[str] = (), where: str = "scenario") -> Scenario:
+def build_scenario(data: Any, overrides: Sequence[str] | str = (), where: str = "scenario") -> Scenario:
     """A Scenario from data as read from YAML.
 
     Parameters
@@ -101,7 +101,7 @@ def build_scenario(data: Any, overrides: Sequence[str] = (), where: str = "scena
     data : mapping
         Sections model, cluster, training, and optionally plan, stack, profile, name, description. A section may be the
         name of a preset, or a mapping with `preset:` and what differs from it.
-    overrides : sequence of str
+    overrides : sequence of str, or one
         "plan.tp=4", "model=gpt3-175b": laid over the data in order.
     where : str
         What messages call the source.
@@ -113,6 +113,7 @@ def build_scenario(data: Any, overrides: Sequence[str] = (), where: str = "scena
     """
     if not isinstance(data, Mapping):
         raise SpecError(f"{where} must be a mapping with model, cluster and training, not {type(data).__name__}")
+    overrides = [overrides] if isinstance(overrides, str) else overrides
     known = {*SECTIONS, "name", "description"}
     unknown = [f"{where}: unknown section {key!r}{nearest(str(key), known)}" for key in data if key not in known]
     if unknown:
@@ -271,7 +272,7 @@ def profile_of_gpu(gpu: GpuSpec) -> Profile:
     return Profile.read(found, f"profile for {gpu.name}")
 
 
-def load_scenario(path: Path | str, overrides: Sequence[str] = (), profile: str | None = None) -> Scenario:
+def load_scenario(path: Path | str, overrides: Sequence[str] | str = (), profile: str | None = None) -> Scenario:
     """Read a scenario file.
 
     Parameters
@@ -279,7 +280,7 @@ def load_scenario(path: Path | str, overrides: Sequence[str] = (), profile: str 
     path : path
         A YAML file, a pipe, or `-` for the standard input. Scenarios that ship are found from any folder by
         `scenarios/NAME.yaml`.
-    overrides : sequence of str
+    overrides : sequence of str, or one
         "field.path=value", as the command line's --set.
     profile : str, optional
         A profile preset's name or a profile's YAML file, instead of the scenario's.

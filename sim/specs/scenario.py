@@ -42,6 +42,14 @@ class Scenario(Spec):
     assumed: tuple[str, ...] = ()
     """What the description left open and how it was filled in; shown with every answer."""
 
+    def __repr__(self) -> str:
+        """One line."""
+        plan, cluster = self.plan, self.cluster
+        return (
+            f"<Scenario {self.name}: {self.model.name} on {plan.num_gpus:,} × {cluster.gpu.name} ({cluster.name}), "
+            f"tp {plan.tp} · pp {plan.pp} · dp {plan.dp}>"
+        )
+
     @model_validator(mode="after")
     def _check(self) -> Scenario:
         problems = [*self._divisibility(), *self._limits()]

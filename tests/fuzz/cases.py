@@ -23,9 +23,9 @@ from tests.fuzz.mutations import changed_data, changed_text, odd_value
 ROOT = Path(__file__).parents[2]
 SKIPPED = (
     "calibrate run", "validate job", "schema", "validate network", "validate schedules", "validate seeds", "validate rl",
-    "validate strategies",
+    "validate strategies", "mcp",
 )  # fmt: skip
-"""Verbs that measure this machine, or take nothing and compare hundreds of estimates with a paper."""
+"""Verbs that measure this machine, take nothing and compare hundreds of estimates with a paper, or wait for a client."""
 UNTRIED = ("update_intervals", "update_priors", "transfer")
 """Options that rewrite what ships, or compare hundreds of estimates."""
 SELDOM = {
@@ -183,7 +183,19 @@ def _argument(name: str, argument: Parameter, files: dict[str, bytes], rng: rand
     verb, what = name.split()[0], argument.name
     if rng.random() < 0.02:
         return str(odd_value(rng))[:6000]
-    if what in ("scenario", "scenarios", "first", "second", "files", "file", "runs", "source", "profile", "profiles"):
+    if what in (
+        "scenario",
+        "scenarios",
+        "first",
+        "second",
+        "files",
+        "file",
+        "runs",
+        "source",
+        "profile",
+        "profiles",
+        "log",
+    ):
         return _file(name, what, files, rng)
     if name == "presets show":
         return rng.choice(["models", "clusters", "stacks", "gpt3-175b", "selene", "megatron-lm", str(odd_value(rng))])
@@ -288,8 +300,8 @@ def _kind_of_file(name: str, what: str, rng: random.Random) -> str:
             return "memory"
         case ["validate", *_], _:
             return "runs"
-        case _, "profile":
-            return "profile"
+        case _, "profile" | "log":
+            return what
         case ["plan-pipeline"], _:
             return rng.choice(["layers", "layers", "scenario"])
         case ["rl"], _:
@@ -309,7 +321,8 @@ def _grammars() -> tuple[str, ...]:
 def _originals(kind: str) -> tuple[Path, ...]:
     places = {
         "scenario": ("scenarios/*.yaml", "scenarios/papers/*.yaml"),
-        "foreign": ("tests/foreign/files/*", "scenarios/gpt3-175b-1024-a100.yaml"),
+        "log": ("tests/foreign/logs/*",),
+        "foreign": ("tests/foreign/files/*", "tests/foreign/logs/megatron.log", "scenarios/gpt3-175b-1024-a100.yaml"),
         "measurements": ("calibration/data/*",),
         "profile": ("sim/presets/profiles/*.yaml",),
         "runs": ("tests/fuzz/runs.csv",),

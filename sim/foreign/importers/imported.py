@@ -23,6 +23,7 @@ from sim.foreign.importers.recipes.signs import has_signs, telling
 from sim.foreign.importers.sources import parse_json, parse_toml, text_of
 from sim.foreign.importers.torchtitan.job_config import is_torchtitan, read_torchtitan
 from sim.foreign.importers.torchtitan.python_config import is_torchtitan_python
+from sim.foreign.logs import printed_arguments
 from sim.specs.loading import build_scenario
 from sim.specs.scenario import Scenario
 from sim.specs.yaml12 import dump_yaml, parse_yaml
@@ -37,6 +38,10 @@ KINDS = {
     "nemo": "NeMo recipe",
 }
 """Kinds of files, and what messages call them."""
+
+
+LOGS = (".log", ".out", ".err", ".txt", ".gz")
+"""How names of logs end, of any length, into which Megatron-LM may have printed its arguments."""
 
 
 class Reader(NamedTuple):
@@ -135,7 +140,8 @@ def import_file(
         The file cannot be read, is of no known kind, or describes what flopcast does not model.
     """
     path = Path(path)
-    return import_text(text_of(path), str(path), given, kind=kind, overrides=overrides, folder=path.parent)
+    log = path.suffix in LOGS and printed_arguments(path)
+    return import_text(log or text_of(path), str(path), given, kind=kind, overrides=overrides, folder=path.parent)
 
 
 def import_text(

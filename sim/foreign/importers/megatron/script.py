@@ -19,6 +19,7 @@ from sim.foreign.importers.megatron.deepspeed_file import is_deepspeed_mixture, 
 from sim.foreign.importers.megatron.launch import Training, gpus_of, training_command
 from sim.foreign.importers.megatron.model import read_model
 from sim.foreign.importers.megatron.plan import read_plan, take_chunks, take_fewer_layers, take_sharding_group
+from sim.foreign.importers.megatron.printed import is_printed, printed_words
 from sim.foreign.importers.megatron.stack import read_stack
 from sim.foreign.importers.megatron.training import read_training, take_budget
 from sim.foreign.importers.megatron.vocabulary import KIND
@@ -34,11 +35,11 @@ _SHELL = re.compile(
 
 
 def is_megatron(text: Any) -> bool:
-    """Whether a text looks like such a script, or any launch script; or data are arguments in YAML."""
+    """Whether a text looks like a launch script or printed arguments; or data are arguments in YAML."""
     if not isinstance(text, str):
         return isinstance(text, Mapping) and ("MODEL_ARGS" in text or {"language_model", "model_parallel"} <= {*text})
     words = ("--num-layers", "--num_layers", "pretrain_gpt")
-    return any(word in text for word in words) or bool(_SHELL.search(text)) or is_yaml(text)
+    return any(word in text for word in words) or bool(_SHELL.search(text)) or is_yaml(text) or is_printed(text)
 
 
 def read_megatron(file: Foreign) -> dict[str, Any]:
@@ -77,7 +78,10 @@ def read_megatron(file: Foreign) -> dict[str, Any]:
     for word in arguments.doubtful:
         if reasons := script.values.unknowns.reasons(word):
             ledger.ignore("arguments", "?", f"what depends on {reasons} may add some", matters=True)
-    arguments.leave()
+    if is_printed(file.text):
+        ledger.ignore("other arguments", "as printed", "not looked at: they are all that there are, mostly defaults")
+    else:
+        arguments.leave()
     where = cluster_section(name, cluster, gpus, given, ledger)
     return {"model": file.model or model, "cluster": where, "plan": plan, "training": training, "stack": stack}
 
@@ -90,8 +94,11 @@ def _gpu_options(launcher: Sequence[str]) -> list[str]:
 
 
 def _command(file: Foreign) -> tuple[Script, Training]:
-    """(the script, the command that trains) of a script, or of arguments in YAML."""
+    """(the script, the command that trains) of a script, of printed arguments, or of arguments in YAML."""
     ledger = file.ledger
+    if is_printed(file.text):
+        launcher, words = printed_words(file.text)
+        return read_script("", ledger, file.given, file.folder), Training(launcher, "", words)
     if is_yaml(file.text):
         script = read_script("", ledger, file.given, file.folder)
         return script, Training(_job(ledger.where), "", yaml_words(file.text, ledger.where))

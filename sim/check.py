@@ -1,0 +1,241 @@
+"""Whether a measured run is as fast as its scenario should be, and if not, where to look first.
+
+What may be behind a difference is tried, one change of the scenario at a time, each estimated anew; nothing is fitted.
+Stalls show themselves in the run's own step times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import log
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sim.errors import FlopcastError, SpecError
+from sim.estimate import Estimate, estimate
+from sim.specs import Scenario
+from sim.specs.yaml12 import load_yaml
+from sim.units import show, show_time
+from sim.work.sums import model_flop
+
+TABLE = Path(__file__).parent / "presets" / "suspects.yaml"
+WARM_UP = 1.2
+"""Times the median from which values at the beginning are warm-up; the first of several always is."""
+INTERRUPTED = 2.0
+"""Times the median from which a value holds more than a step: an evaluation, a checkpoint, a restart."""
+FEW = 0.1
+"""Share of values up to which such are left out; where there are more, the steps themselves stall."""
+UNEVEN = 1.1
+"""Times the median that a tenth of the values exceed where steps stall."""
+LEAST = 0.05
+"""Share of a difference that a cause explains at least."""
+CAUSES_SHOWN = 3
+
+
+class Measured(NamedTuple):
+    """Step times of a log, in short.
+
+    seconds : their median. [s]
+    fast_s, slow_s : which a tenth of them do not exceed, and which a tenth do. [s]
+    values : how many these are of.
+    warm_up, interrupted : how many more were left out, at the beginning and elsewhere.
+    every : distance of slow values that come again and again, in logged values; 0 where none do.
+    """
+
+    seconds: float
+    fast_s: float
+    slow_s: float
+    values: int
+    warm_up: int
+    interrupted: int
+    every: int
+
+    @property
+    def stalls(self) -> bool:
+        """Whether the steps are so uneven that something holds up some of them."""
+        return self.slow_s > UNEVEN * self.seconds or self.seconds > UNEVEN * self.fast_s
+
+
+def measure(seconds: Sequence[float]) -> Measured:
+    """The typical step of a run.
+
+    Parameters
+    ----------
+    seconds : sequence of float
+        Step times in the order of the log. [s]
+    """
+    times = np.asarray(seconds, dtype=float)
+    warm_up, half = int(len(times) > 2), len(times) // 2
+    while warm_up < half and times[warm_up] > WARM_UP * np.median(times[warm_up + 1 :]):
+        warm_up += 1
+    times = times[warm_up:]
+    typical = float(np.median(times))
+    long = times > INTERRUPTED * typical
+    kept = times[~long] if long.mean() <= FEW else times
+    fast, middle, slow = (float(each) for each in np.quantile(kept, (0.1, 0.5, 0.9)))
+    gaps = np.diff(np.flatnonzero(times > (1 + UNEVEN) / 2 * typical))
+    every = int(np.median(gaps)) if len(gaps) > 1 else 0
+    regular = every > 1 and np.mean(gaps == every) > 0.8
+    return Measured(middle, fast, slow, len(kept), warm_up, len(times) - len(kept), every if regular else 0)
+
+
+class Cause(NamedTuple):
+    """What may be behind a difference.
+
+    name : what it is, in a few words.
+    look : where to look for it.
+    changes : "field=value" of the scenario under which the step was estimated; none of stalls, which the log shows.
+    step_time_s : of that estimate; of stalls, of the log's fast steps. [s]
+    explained : share of the difference between the run and the estimate that it accounts for.
+    left : what it leaves of the difference, as a logarithm.
+    """
+
+    name: str
+    look: str
+    changes: tuple[str, ...]
+    step_time_s: float
+    explained: float
+    left: float
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Check:
+    """A measured run beside its estimate.
+
+    causes : of a run outside the interval, what explains it best, the best first.
+    """
+
+    measured: Measured
+    answer: Estimate
+    causes: tuple[Cause, ...]
+
+    def __repr__(self) -> str:
+        return f"<Check {self.answer.scenario.name}: {self.verdict}, {show_time(self.measured.seconds)} a step>"
+
+    @property
+    def verdict(self) -> str:
+        """normal, slow or fast: where the run lies by the 90 % interval."""
+        low, high = self.answer.step_time_interval_s
+        return "slow" if self.measured.seconds > high else "fast" if self.measured.seconds < low else "normal"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data with stable keys, for JSON."""
+        return {
+            "scenario": self.answer.scenario.name,
+            "verdict": self.verdict,
+            "measured_s": self.measured.seconds,
+            "expected_s": self.answer.step_time_s,
+            "interval_s": list(self.answer.step_time_interval_s),
+            "ratio": self.measured.seconds / self.answer.step_time_s,
+            "log": self.measured._asdict(),
+            "causes": [
+                {
+                    "cause": each.name,
+                    "look": each.look,
+                    "set": list(each.changes),
+                    "step_time_s": each.step_time_s,
+                    "explained": each.explained,
+                }
+                for each in self.causes
+            ],
+            "interval_basis": self.answer.interval_basis,
+            "assumptions": list(self.answer.assumptions),
+        }
+
+
+def check(build: Callable[[Sequence[str]], Scenario], measured: Measured) -> Check:
+    """Lay a measured run beside its estimate.
+
+    Parameters
+    ----------
+    build : callable
+        The scenario under changes, "field=value".
+
+    Raises
+    ------
+    SpecError
+        The GPUs would have computed more than they can.
+    """
+    scenario = build(())
+    _check_possible(scenario, measured.seconds)
+    found = Check(measured, estimate(scenario), ())
+    if found.verdict == "normal":
+        return found
+    causes = sorted(_causes(build, found), key=lambda each: each.left)
+    return Check(measured, found.answer, tuple(causes[:CAUSES_SHOWN]))
+
+
+def _check_possible(scenario: Scenario, seconds: float) -> None:
+    gpus, training = scenario.plan.num_gpus, scenario.training
+    rate = model_flop(scenario.model, training) / seconds / gpus
+    peak = scenario.cluster.gpu.peak(training.peak_precision)
+    if rate > peak:
+        raise SpecError(
+            f"{show_time(seconds)} a step cannot be: {training.tokens_per_step:,} tokens of {scenario.model.name} on "
+            f"{gpus:,} GPUs would be {show(rate, 'FLOP/s')} a GPU, and the peak of one {scenario.cluster.gpu.name} is "
+            f"{show(peak, 'FLOP/s')} in {training.peak_precision}. Either the log counts micro-batches as steps, or "
+            "tokens or GPUs are stated wrongly: look at training.global_batch_size, training.sequence_length, "
+            "training.precision and the plan's degrees"
+        )
+
+
+def _causes(build: Callable[[Sequence[str]], Scenario], found: Check) -> Iterator[Cause]:
+    """What goes in the direction of the difference, of every suspect the change that explains it best."""
+    measured, expected, scenario = found.measured.seconds, found.answer.step_time_s, found.answer.scenario
+    table = load_yaml(TABLE)
+    for suspect in table["slower" if found.verdict == "slow" else "faster"]:
+        tried = []
+        for changes in _alternatives(suspect, scenario):
+            try:
+                changed = build(changes)
+                answer = found.answer if changed == scenario else estimate(changed)
+            except FlopcastError:  # the framework, the GPU or the plan has no such thing
+                continue
+            explained = (answer.step_time_s - expected) / (measured - expected)
+            if explained >= LEAST and (answer.fits or not found.answer.fits):
+                left = abs(log(answer.step_time_s / measured))
+                tried.append(Cause(suspect["name"], suspect["look"], changes, answer.step_time_s, explained, left))
+        if tried:
+            yield min(tried, key=lambda each: each.left)
+    if found.verdict == "slow" and found.measured.stalls:
+        fast = found.measured.fast_s
+        explained = (measured - fast) / (measured - expected)
+        yield Cause("stalls", table["stalls"], (), fast, explained, abs(log(fast / expected)))
+
+
+def _alternatives(suspect: Mapping[str, Any], scenario: Scenario) -> list[tuple[str, ...]]:
+    """Changes to try, of which one at a time: as the table has them, or of what this scenario has."""
+    whole = scenario.cluster.inter_node_bandwidth_bytes_per_s * 8e-9
+    found = [tuple(changes) for changes in suspect.get("changes", ())]
+    found += [(f"cluster.inter_node_bandwidth={whole * share:g}Gbit/s",) for share in suspect.get("network", ())]
+    for names, kind in ((_overlaps(scenario), "overlaps"), (_fused(scenario), "fused")):
+        if kind in suspect:
+            value = suspect[kind]
+            found.append(
+                tuple(f"stack.{name}={str(value).lower()}" for name in names if getattr(scenario.stack, name) != value)
+            )
+    return found
+
+
+def _overlaps(scenario: Scenario) -> list[str]:
+    """Switches of the stack for communication that the plan has."""
+    plan = scenario.plan
+    there = {
+        "overlap_grad_reduce": plan.num_replicas > 1,
+        "overlap_param_gather": plan.num_replicas > 1 and plan.zero_stage > 0,
+        "overlap_p2p": plan.num_chunks > 1,
+        "overlap_tp_backward": plan.tp > 1,
+        "async_tensor_parallel": plan.sequence_parallel,
+        "overlap_experts": plan.ep > 1,
+    }
+    return [name for name, used in there.items() if used]
+
+
+def _fused(scenario: Scenario) -> list[str]:
+    """Switches of the stack for fused kernels that the model uses."""
+    names = ["fused_norm", "fused_bias_activation", "fused_cross_entropy", "fused_optimizer"]
+    names += ["fused_softmax"] if scenario.stack.attention == "math" else []
+    return names + (["fused_rotary"] if scenario.model.position == "rotary" else [])

@@ -1,0 +1,115 @@
+"""`flopcast check`: is my run normal? A log's step times beside the estimate of its scenario."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sim.commands import completion as complete
+from sim.commands.options import AsJson, Overrides, ProfileOption
+from sim.commands.output import print_json, print_view
+from sim.errors import SpecError
+
+if TYPE_CHECKING:
+    from sim.foreign.logs import LoggedSteps
+    from sim.specs import Scenario
+
+
+def check(
+    log: Annotated[
+        Path,
+        typer.Argument(
+            metavar="LOG",
+            help="A log of Megatron-LM, Megatron-Bridge, NeMo, torchtitan or DeepSpeed, a trainer_state.json, or a CSV "
+            "of W&B; - reads it from a pipe.",
+            show_default=False,
+        ),
+    ],
+    scenario: Annotated[
+        Path | None,
+        typer.Argument(
+            help="The run's scenario in YAML; not needed where Megatron-LM printed its arguments.",
+            show_default=False,
+            autocompletion=complete.scenario_files,
+        ),
+    ] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            help="The machine, where there is no scenario: flopcast presets list clusters.",
+            autocompletion=complete.preset("clusters"),
+        ),
+    ] = None,
+    overrides: Overrides = None,
+    profile: ProfileOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Is my run normal? Step times of a log beside the estimate, and what to look at first if they differ."""
+    from sim.check import check as run
+    from sim.check import measure
+    from sim.foreign.logs import read_log, seconds_of
+
+    logged = read_log(log)
+    build, name = _scenario(log, logged, scenario, cluster, overrides or (), profile)
+    found = run(build, measure(seconds_of(logged, build(()), log)))
+    options = "".join(f" -s {shlex.quote(each)}" for each in overrides or ())
+    options += f" --profile {shlex.quote(profile)}" if profile else ""
+    command = f"flopcast estimate {name}{options}"
+    own = "".join(
+        f" -s {shlex.quote(each)}" for each in (*(overrides or ()), *([f"profile={profile}"] if profile else ()))
+    )
+    anchor = f"flopcast anchor {name} --measured '{found.measured.seconds:.4g} s'{own} -o mine.yaml"
+    made = f"flopcast import {shlex.quote(str(log))} --cluster {cluster} -o {name}" if scenario is None else ""
+    if as_json:
+        commands = [each for each in (made, anchor) if each]
+        print_json({**found.to_dict(), "source": logged.source, "notes": logged.notes, "next": commands})
+        return
+    from sim.report.check import check_view
+    from sim.report.terminal import console
+
+    print_view(check_view(found, logged, command, made, anchor, console().width))
+
+
+def _scenario(
+    log: Path,
+    logged: LoggedSteps,
+    scenario: Path | None,
+    cluster: str | None,
+    overrides: Sequence[str],
+    profile: str | None,
+) -> tuple[Callable[[Sequence[str]], Scenario], str]:
+    """(the scenario under further overrides, the name of its file).
+
+    Raises
+    ------
+    SpecError
+        No scenario is given, and the log does not say what runs, or nobody where.
+    """
+    from sim.specs import build_scenario, load_scenario
+
+    if scenario is not None:
+        if cluster is not None:
+            raise SpecError(f"{scenario} says its cluster; to try another one say -s cluster={cluster}")
+        if str(scenario) == "-":
+            raise SpecError("the scenario is read more than once, with one change at a time; give a file instead of -")
+        path = scenario
+        return lambda more: load_scenario(path, [*overrides, *more], profile), shlex.quote(str(path))
+    if not logged.arguments:
+        raise SpecError(
+            f"{log} does not say what runs; give its scenario too: flopcast check {log} SCENARIO. Of the run's "
+            "config.json, launch script, TOML or recipe one is made by flopcast import FILE -o run.yaml"
+        )
+    if cluster is None:
+        raise SpecError(
+            f"{log} has Megatron-LM's arguments, but not which machine they ran on; add --cluster NAME, one of "
+            "flopcast presets list clusters"
+        )
+    from sim.foreign.importers import Given, import_text
+
+    imported = import_text(logged.arguments, str(log), Given(cluster=cluster), kind="megatron")
+    data = imported.data | ({"profile": profile} if profile else {})
+    return lambda more: build_scenario(data, [*overrides, *more], str(log)), shlex.quote(f"{log.stem}-scenario.yaml")

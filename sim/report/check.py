@@ -1,0 +1,135 @@
+"""A measured run beside its estimate, in a terminal."""
+
+from __future__ import annotations
+
+import re
+from math import log
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from sim.check import Cause, Check
+from sim.foreign.logs import LoggedSteps
+from sim.report.terminal import assumptions, indented, title
+from sim.table import facts_table
+from sim.units import show_time, significant
+
+_UNEXPLAINED = log(1.1)
+"""What the best cause may leave, as a logarithm, and still be said to explain the run."""
+
+
+def check_view(found: Check, logged: LoggedSteps, command: str, made: str, anchor: str, width: int) -> Group:
+    """The verdict, what was measured, what to look at first, and where the measurement can go.
+
+    Parameters
+    ----------
+    logged : LoggedSteps
+        What the log says.
+    command : str
+        What estimates the scenario, to which changes are added.
+    made : str
+        The command that makes the scenario's file of the log, where there is none.
+    anchor : str
+        The command that draws a profile to the run.
+    width : int
+        Columns of the terminal.
+    """
+    blocks: list[RenderableType] = [
+        Text(verdict_words(found), style="bold"),
+        "",
+        indented(_facts(found, logged.source)),
+    ]
+    if made:
+        blocks += ["", title("The log's own arguments are its scenario; this line writes it to a file:")]
+        blocks += [_shell_lines(made, 2, width)]
+    if found.verdict != "normal":
+        blocks += ["", *_causes(found, command, width)]
+    blocks += [
+        "",
+        title("Next: "),
+        Padding(Text(_next_words(found)), (0, 0, 0, 2)),
+        _shell_lines(anchor, 2, width),
+    ]
+    return Group(*blocks, *assumptions([found.answer.interval_basis, *logged.notes]))
+
+
+def verdict_words(found: Check) -> str:
+    """The verdict in a sentence."""
+    low, high = (show_time(each) for each in found.answer.step_time_interval_s)
+    taken, ratio = show_time(found.measured.seconds), found.measured.seconds / found.answer.step_time_s
+    if found.verdict == "normal":
+        return f"Your run is normal: {taken} a step; we expect {low} to {high}."
+    factor = f"{significant(max(ratio, 1 / ratio), 2)} times as {'long' if ratio > 1 else 'fast'} as our estimate"
+    word = "slow" if ratio > 1 else "faster than we expect"
+    return f"Your run is {word}: {taken} a step, {factor}; we expect {low} to {high}."
+
+
+def _facts(found: Check, source: str) -> RenderableType:
+    measured = found.measured
+    table = facts_table()
+    left = {"of warm-up": measured.warm_up, "of evaluations, checkpoints or restarts": measured.interrupted}
+    parts = ", ".join(f"{number:,} {what}" for what, number in left.items() if number)
+    many = f"median of {measured.values:,} values" if measured.values > 1 else "one value of the run"
+    note = f"{source}, {many}{'; left out: ' * bool(parts)}{parts}"
+    table.add_row("Measured", show_time(measured.seconds), note)
+    table.add_row("Expected", show_time(found.answer.step_time_s), f"stack {found.answer.scenario.stack.name}")
+    if measured.values > 1:
+        slow, fast = (significant(each / measured.seconds, 3) for each in (measured.slow_s, measured.fast_s))
+        words = (
+            f"the steps are {'uneven' if measured.stalls else 'even'}: four in five take {fast} to {slow} of the median"
+        )
+        table.add_row("Spread", slow, words)
+    if measured.every:
+        table.add_row("Slow steps", f"{measured.every}", f"every {measured.every} values one is slower than the others")
+    return table
+
+
+def _causes(found: Check, command: str, width: int) -> list[RenderableType]:
+    if not found.causes:
+        return [
+            Text("No single change of the scenario explains it: look first at what is stated (model, tokens, GPUs).")
+        ]
+    heading = title("What to look at first", "  (each is one change of the scenario, estimated anew)", "not bold dim")
+    blocks: list[RenderableType] = [heading]
+    for number, each in enumerate(found.causes, start=1):
+        words = Text(f"{number}. {each.name[0].upper()}{each.name[1:]}: ", style="bold").append(
+            f"{_explained(each)} Look at: {each.look}.", style="not bold"
+        )
+        blocks.append(Padding(words, (0, 0, 0, 2)))
+        if each.changes:
+            line = f"{command} {' '.join(f'-s {change}' for change in each.changes)}"
+            blocks.append(_shell_lines(line, 5, width))
+    if found.causes[0].left > _UNEXPLAINED:
+        blocks.append(
+            Padding(
+                "None of them explains it alone: several may come together, or the scenario is not the run's.",
+                (0, 0, 0, 2),
+            )
+        )
+    return blocks
+
+
+def _explained(cause: Cause) -> str:
+    share = "more than the difference" if cause.explained > 1.2 else f"{min(cause.explained, 1):.0%} of the difference"
+    if not cause.changes:
+        return f"the log's fast steps take {show_time(cause.step_time_s)}, so that stalls explain {share}."
+    return f"a step would take {show_time(cause.step_time_s)}, which explains {share}."
+
+
+def _shell_lines(command: str, indent: int, width: int) -> Text:
+    """A command in lines of a width, which a shell takes as they are: nothing follows a backslash."""
+    lines = [" " * indent]
+    for words in re.findall(r"(?:--?[\w-]+ )?(?:'[^']*'|[^\s'])+", command):
+        if lines[-1].strip() and len(lines[-1]) + len(words) + 3 > width:
+            lines[-1] += "\\"
+            lines.append(" " * (indent + 2))
+        lines[-1] += f"{words} "
+    lines[-1] = lines[-1].rstrip()
+    return Text("\n".join(lines), style="dim", no_wrap=True, overflow="ignore")
+
+
+def _next_words(found: Check) -> str:
+    if found.verdict == "normal":
+        return "This line draws every further estimate to your run:"
+    return "If the run is as it has to be, this line draws every further estimate to it:"

@@ -1,0 +1,120 @@
+"""Logs of every framework that is read: small ones in the forms that the frameworks print, and damaged ones."""
+
+import gzip
+from pathlib import Path
+
+import pytest
+from rows import rows
+
+from sim import SpecError, load_scenario
+from sim.check import measure
+from sim.foreign.importers import Given, import_file
+from sim.foreign.logs import read_log, seconds_of
+
+LOGS = Path(__file__).parent / "logs"
+SCENARIO = "scenarios/korthikanti-2022/22b-selective.yaml"
+"""Of which the logs could be: 4 sequences of 2,048 on 8 GPUs, 1.1 s a step."""
+FORMS = (
+    # file, source, values after the warm-up, of warm-up, a note
+    ("megatron.log", "Megatron-LM", 11, 1, ""),
+    ("bridge.log", "Megatron-LM", 4, 1, "3 values of another batch than 4 are left out."),
+    ("megatron_deepspeed.log", "Megatron-LM", 7, 1, ""),
+    ("torchtitan.log", "torchtitan", 5, 1, "times of day"),
+    ("nemo2.log", "NeMo", 9, 1, ""),
+    ("nemo1.log", "NeMo", 9, 1, ""),
+    ("deepspeed.log", "DeepSpeed", 5, 1, ""),
+    ("deepspeed_pipeline.log", "DeepSpeed", 7, 1, ""),
+    ("deepspeed_breakdown.log", "DeepSpeed", 7, 1, ""),
+    ("trl.log", "progress bar", 9, 1, "smooths"),
+    ("trainer_state.json", "Hugging Face", 1, 0, "one value of the whole run"),
+    ("wandb_history.csv", "W&B", 9, 1, "_timestamp is set over _step."),
+    ("wandb_iteration_time.csv", "W&B", 9, 1, "the column gpt-22b - iteration-time"),
+)
+
+
+@pytest.fixture(scope="module")
+def scenario():
+    return load_scenario(SCENARIO)
+
+
+@rows("name, source, values, warm_up, note", FORMS)
+def test_every_form_is_read(name, source, values, warm_up, note, scenario):
+    logged = read_log(LOGS / name)
+    measured = measure(seconds_of(logged, scenario, LOGS / name))
+    assert logged.source == source
+    assert (measured.values, measured.warm_up, measured.interrupted) == (values, warm_up, 0)
+    assert measured.seconds == pytest.approx(1.1, rel=0.003)
+    assert any(note in each for each in logged.notes) == bool(note)
+
+
+def test_all_forms_are_here():
+    assert {name for name, *_ in FORMS} == {path.name for path in LOGS.iterdir()}
+
+
+def test_without_the_time_of_day_rates_tell_the_step(tmp_path, scenario):
+    text = (LOGS / "torchtitan.log").read_text()
+    path = tmp_path / "pasted.log"
+    path.write_text("\n".join(line.partition("INFO - ")[2] for line in text.splitlines()))
+    logged = read_log(path)
+    assert logged.unit == "tokens/s"
+    assert measure(seconds_of(logged, scenario, path)).seconds == pytest.approx(1.1, rel=0.005)
+
+
+def test_other_tokens_than_the_run_has_are_refused(scenario):
+    longer = load_scenario(SCENARIO, ["training.sequence_length=4096", "model.max_sequence_length=4096"])
+    with pytest.raises(SpecError, match=r"1,02\d tokens a step on each GPU, and the scenario says 2,048: 4 sequences"):
+        seconds_of(read_log(LOGS / "torchtitan.log"), longer, LOGS / "torchtitan.log")
+    other = load_scenario(SCENARIO, ["training.global_batch_size=8"])
+    with pytest.raises(SpecError, match=r"steps of 4 sequences, .* 8; .* -s training\.global_batch_size=4"):
+        seconds_of(read_log(LOGS / "megatron.log"), other, LOGS / "megatron.log")
+
+
+@pytest.mark.parametrize("time", ["0.0", "-1100.2", "nan"])
+def test_times_that_cannot_be_are_refused(time, tmp_path):
+    path = tmp_path / "broken.log"
+    path.write_text((LOGS / "megatron.log").read_text().replace("(ms): 1104.4", f"(ms): {time}"))
+    with pytest.raises(SpecError, match=r"line \d+ says .* ms, which no step can have"):
+        read_log(path)
+
+
+def test_a_long_and_damaged_log_is_read_line_by_line(tmp_path, scenario):
+    """A hundred thousand lines in a gzip file, with bytes that are no text and a line without an end among them."""
+    path = tmp_path / "long.log.gz"
+    lines = (LOGS / "nemo2.log").read_bytes().splitlines(keepends=True)
+    noise = b"\xff\xfe not text\n" * 100_000 + b"------ arguments ------\n" + b"x" * 3_000_000
+    path.write_bytes(gzip.compress(b"".join(lines[:5]) + noise + b"\n" + b"".join(lines[5:]), 1))
+    assert measure(seconds_of(read_log(path), scenario, path)).values == 9
+    cut = tmp_path / "cut.log.gz"
+    cut.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(SpecError, match="not a whole gzip file"):
+        read_log(cut)
+
+
+@rows(
+    "name, make, message",
+    (
+        ("a folder", lambda path: path.mkdir(), "is a folder"),
+        ("nothing", lambda path: None, "cannot read"),
+        ("no steps", lambda path: path.write_text("loss 1.0\nloss 0.9\n"), "no step times in a form that is known"),
+        ("bytes", lambda path: path.write_bytes(b"\x00\x01\x02"), "is not text"),
+        ("one step", lambda path: path.write_text("_step,_timestamp\n1,5.0\n"), "fewer than two steps"),
+        ("no steps counted", lambda path: path.write_text("loss,_runtime\n1,5.0\n"), "export _step too"),
+    ),
+)
+def test_what_is_no_log_is_refused(name, make, message, tmp_path):
+    path = tmp_path / name.replace(" ", "-")
+    make(path)
+    with pytest.raises(SpecError, match=message):
+        read_log(path)
+
+
+def test_printed_arguments_are_a_scenario():
+    """All arguments that there are, of which those of pictures, T5 and experts are defaults of other models."""
+    imported = import_file(LOGS / "megatron.log", Given(cluster="selene"))
+    found, published = imported.scenario(), load_scenario(SCENARIO)
+    assert imported.kind == "megatron"
+    for section in ("num_layers", "hidden_size", "intermediate_size", "num_heads", "vocab_size", "position", "dropout"):
+        assert getattr(found.model, section) == getattr(published.model, section)
+    assert found.plan == published.plan
+    assert found.training.replace(tokens=None) == published.training
+    assert (found.stack.framework, found.stack.attention, found.cluster.name) == ("megatron-lm", "math", "selene")

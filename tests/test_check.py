@@ -1,0 +1,107 @@
+"""`flopcast check`: what a log of a scenario's own steps is told, and of steps that are not its own."""
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+from rows import rows
+from typer.testing import CliRunner
+
+from sim import SpecError, estimate, load_scenario
+from sim.check import check, measure
+from sim.cli import app
+
+ROOT = Path(__file__).parents[1]
+SCENARIO = "scenarios/korthikanti-2022/22b-selective.yaml"
+LOG = ROOT / "tests" / "foreign" / "logs" / "megatron.log"
+LARGE, EXPERTS = "scenarios/gpt3-175b-1024-a100.yaml", "scenarios/qwen3-235b-a22b-256-h100.yaml"
+STEPS = [1 + 0.004 * (step % 5 - 2) for step in range(60)]
+"""Times of steps over their median."""
+
+
+@pytest.fixture(scope="module")
+def own():
+    return estimate(load_scenario(SCENARIO)).step_time_s
+
+
+def run_of(seconds, steps=STEPS, scenario=SCENARIO):
+    return check(lambda changes: load_scenario(scenario, changes), measure([seconds * each for each in steps]))
+
+
+def test_its_own_estimate_is_normal_and_neither_twice_nor_half_is(own):
+    assert (run_of(own).verdict, run_of(own).causes) == ("normal", ())
+    slow, fast = run_of(2 * own), run_of(own / 1.8)
+    assert (slow.verdict, fast.verdict) == ("slow", "fast")
+    for found in (slow, fast):
+        assert 0 < len(found.causes) <= 3
+        assert [cause.left for cause in found.causes] == sorted(cause.left for cause in found.causes)
+        assert all((cause.step_time_s > own) == (found is slow) for cause in found.causes)
+
+
+@rows(
+    "scenario, changes, name",
+    [
+        (SCENARIO, ["plan.recompute=full"], "more recomputation than stated"),
+        (SCENARIO, ["stack.attention=flash"], "a faster attention kernel"),
+        (LARGE, ["cluster.inter_node_bandwidth=20Gbit/s"], "less network than stated"),
+        (EXPERTS, ["stack.bound_to_cpus=false"], "a host that launches kernels too slowly"),
+    ],
+)
+def test_a_run_that_is_another_than_stated_is_found_out(scenario, changes, name):
+    found = run_of(estimate(load_scenario(scenario, changes)).step_time_s, scenario=scenario)
+    assert found.verdict == ("fast" if "faster" in name else "slow")
+    assert found.causes[0].name == name
+    assert found.causes[0].explained == pytest.approx(1)
+
+
+def test_stalls_are_seen_in_the_log_itself(own):
+    """Half of the steps take as long as expected, half of them 2.2 times: a data loader that does not keep up."""
+    uneven = run_of(own, [1.0, 2.2] * 30 + [2.2] * 5)
+    assert uneven.verdict == "slow"
+    assert uneven.measured.stalls
+    assert (uneven.causes[0].name, uneven.causes[0].changes) == ("stalls", ())
+    assert uneven.causes[0].explained == pytest.approx(1, abs=0.02)
+    assert not run_of(2 * own).measured.stalls
+
+
+def test_warm_up_evaluations_and_checkpoints_are_left_out():
+    steps = [30.0, 4.0, *STEPS]
+    steps[20], steps[40] = 9.0, 9.0
+    measured = measure(steps)
+    assert (measured.warm_up, measured.interrupted, measured.values) == (2, 2, 58)
+    assert measured.seconds == pytest.approx(1, rel=0.005)
+    regular = measure([1.6 if step % 10 == 9 else 1.0 for step in range(100)])
+    assert (regular.every, regular.interrupted, regular.stalls) == (10, 0, True)
+    assert measure([2.0]).seconds == measure([2.0, 2.0]).seconds == 2.0
+
+
+def test_what_no_gpu_can_do_is_refused(own):
+    with pytest.raises(SpecError, match=r"cannot be: 8,192 tokens .* the peak of one A100.*312 TFLOP/s in fp16"):
+        run_of(own / 3)
+
+
+def answer(*words):
+    return CliRunner().invoke(app, ["check", *map(str, words)], env={"COLUMNS": "80"})
+
+
+def test_the_log_alone_says_what_runs_but_not_where():
+    said = answer(LOG, "--cluster", "selene")
+    assert "Your run is normal: 1.10 s a step; we expect " in said.output
+    assert max(map(len, said.output.splitlines())) <= 80
+    assert "--cluster NAME" in str(answer(LOG).exception)
+    other = LOG.with_name("nemo2.log")
+    assert "flopcast import FILE -o run.yaml" in str(answer(other).exception)
+    assert "says its cluster" in str(answer(other, SCENARIO, "--cluster", "selene").exception)
+
+
+def test_json_has_the_command_that_anchors(tmp_path, monkeypatch):
+    """Its two halves run as they are printed: the log becomes a scenario, and a profile is drawn to it."""
+    monkeypatch.chdir(tmp_path)
+    found = json.loads(answer(LOG, "--cluster", "selene", "--json", "-s", "stack.attention=flash").stdout)
+    assert (found["verdict"], found["source"], found["log"]["warm_up"]) == ("slow", "Megatron-LM", 1)
+    assert ["stack.attention=math"] in [cause["set"] for cause in found["causes"]]
+    for command in found["next"]:
+        run = CliRunner().invoke(app, shlex.split(command)[1:])
+        assert run.exit_code == 0, run.output
+    assert (tmp_path / "mine.yaml").exists()
