@@ -15,7 +15,7 @@ from sim.specs.frameworks import DEFAULT, ResolvedStack, resolve_stack
 from sim.specs.hardware import ClusterSpec, GpuSpec
 from sim.specs.model import ModelSpec
 from sim.specs.plan import ParallelPlan
-from sim.specs.presets import load_file_as_preset, load_preset, preset_names, split_profile
+from sim.specs.presets import load_file_as_preset, load_preset, model_named, preset_names, split_profile
 from sim.specs.profile import Profile
 from sim.specs.scenario import Scenario
 from sim.specs.stack import StackSpec
@@ -123,7 +123,7 @@ def build_scenario(data: Any, overrides: Sequence[str] = (), where: str = "scena
         raise SpecError(
             f"{where}: missing section {', '.join(missing)}; a scenario needs model, cluster, plan and training"
         )
-    assumed = [*_take_stack_of_profile(resolved), *_settle_stack(resolved)]
+    assumed = [*_take_stack_of_profile(resolved), *_settle_stack(resolved), *_not_counted(data, overrides)]
     sections: dict[str, Any] = {name: resolved[name] for name in SECTIONS if resolved.get(name) is not None}
     profile = sections.pop("profile", None)
     sections = {name: SECTIONS[name].read(value, name) for name, value in sections.items()}
@@ -154,6 +154,15 @@ def build_scenario(data: Any, overrides: Sequence[str] = (), where: str = "scena
         sections["profile"] = own
     facts = {"name": resolved.get("name") or where, "description": resolved.get("description") or ""}
     return Scenario.read({**facts, **sections, "assumed": tuple(assumed)}, where)
+
+
+def _not_counted(data: Mapping[str, Any], overrides: Sequence[str]) -> tuple[str, ...]:
+    """What of the scenario's model is not counted, where it is one of the hub or a file of its own."""
+    name = data.get("model")
+    for path, _, text in (item.partition("=") for item in overrides):
+        name = text.strip() if path.strip() in ("model", "model.preset") else name
+    name = name.get("preset") if isinstance(name, Mapping) else name
+    return model_named(name)[1] if isinstance(name, str) else ()
 
 
 _LAUNCH = ("stack.kernel_launch", "stack.kernel_launch_s")
