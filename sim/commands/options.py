@@ -101,7 +101,8 @@ WriteBandwidth = Annotated[
     typer.Option("--write-bandwidth", help="Of the storage, all ranks; the cluster's if not given."),
 ]
 PriceOption = Annotated[
-    str, typer.Option("--price", help="Of a GPU-hour: 2, '2.5 EUR', €2.5; US dollars if not named.")
+    str | None,
+    typer.Option("--price", help="Of a GPU-hour: 2, '2.5 EUR', €2.5; the GPU's list price if not given."),
 ]
 Pue = Annotated[float, typer.Option("--pue", help="Building's power over the machines'.")]
 
@@ -127,7 +128,7 @@ class RunOptions:
         str | None,
         typer.Option("--load-by", help="Who reads a checkpoint: all, one or shares; the fastest if not given."),
     ] = None
-    price: PriceOption = "2"
+    price: PriceOption = None
     pue: Pue = 1.1
 
     def terms(self, node_gpus: int) -> Terms:
@@ -148,7 +149,7 @@ class RunOptions:
             asynchronous=self.asynchronous,
             load_by=None if self.load_by is None else load_named(self.load_by),
             restart_is_whole=self.restart is not None,
-            price=Price.read(self.price),
+            price=None if self.price is None else Price.read(self.price),
             pue=self.pue,
         )
 

@@ -16,6 +16,8 @@ from sim.errors import SpecError, nearest
 from sim.specs.yaml12 import load_yaml
 
 _ROOT = Path(__file__).parent.parent / "presets"
+PRICES = _ROOT / "prices.yaml"
+"""The price list: what GPU-hours cost where GPUs are rented."""
 KINDS = ("gpus", "nodes", "clusters", "models", "frameworks", "stacks", "profiles")
 
 
