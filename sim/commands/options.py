@@ -20,13 +20,16 @@ if TYPE_CHECKING:
     from sim.scaling.run import Terms
 
 
+def with_value(args: list[str], option: str, value: str, is_value: Callable[[str], bool]) -> list[str]:
+    """Arguments in which an option that stands alone has a value; what is one behind it, `is_value` says."""
+    ends = [*args[1:], "--"]
+    bare = [each == option and not is_value(after) for each, after in zip(args, ends, strict=False)]
+    return [part for each, alone in zip(args, bare, strict=True) for part in ([each, value] if alone else [each])]
+
+
 def json_alone(args: list[str]) -> list[str]:
     """Arguments in which `--json` without a file, as most verbs take it, names the screen."""
-    ends = [*args[1:], "--"]
-    bare = [
-        each == "--json" and after.startswith("-") and after != "-" for each, after in zip(args, ends, strict=False)
-    ]
-    return [part for each, alone in zip(args, bare, strict=True) for part in ([each, "-"] if alone else [each])]
+    return with_value(args, "--json", "-", lambda after: after == "-" or not after.startswith("-"))
 
 
 class JsonCommand(TyperCommand):

@@ -21,14 +21,14 @@ def tell(
 ) -> None:
     """Print all answers, then write the files that were asked for: what was found is said before one can go wrong."""
     if as_json:
-        exported = {} if export_to is None else {"export": _exported(answers, export_to)}
-        print_json({**answers.to_dict(), **exported})
+        said = {} if export_to is None else {"export": exported(answers.result.best[0].scenario, export_to)}
+        print_json({**answers.to_dict(), **said})
     else:
         from sim.report.terminal import console
 
         print_view(answers.view(console().width))
     if output is not None:
-        _write_scenario(output, answers.result.best[0].scenario)
+        write_scenario(output, answers.result.best[0].scenario)
     drawn = None if figure is None else answers.figure()
     if drawn is not None and figure is not None:
         from sim.report.figures import save
@@ -51,17 +51,17 @@ def tell(
         typer.secho(open_question, err=True, fg="red")
 
 
-def _exported(answers: SearchAnswers, framework: str) -> dict[str, Any]:
-    """The best plan in a framework's words, or why it cannot be said in them."""
+def exported(scenario: Scenario, framework: str) -> dict[str, Any]:
+    """A plan in a framework's words, or why it cannot be said in them."""
     from sim.foreign.exporters import export_scenario
 
     try:
-        return export_scenario(answers.result.best[0].scenario, framework).to_dict()
+        return export_scenario(scenario, framework).to_dict()
     except SpecError as error:
         return {"framework": framework, "refused": str(error).splitlines()}
 
 
-def _write_scenario(path: Path, scenario: Scenario) -> None:
+def write_scenario(path: Path, scenario: Scenario) -> None:
     """A scenario file that stands alone: every preset written out, so that it says the same tomorrow."""
     from sim.specs.writing import scenario_yaml
 

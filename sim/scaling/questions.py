@@ -1,0 +1,223 @@
+"""Questions in users' words: a model, GPUs and tokens become a scenario, and what nobody said becomes an assumption."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import log
+from typing import Any
+
+from sim.errors import SpecError
+from sim.estimate import Estimate
+from sim.scaling.run import Terms
+from sim.scaling.training import Training, train
+from sim.search import SearchResult, search
+from sim.specs import ClusterSpec, GpuSpec, ModelSpec, Scenario, build_scenario
+from sim.specs.loading import resolve
+from sim.units import parse_count, parse_whole, show
+from sim.work.sums import total_params
+
+LONGEST = 8192
+"""Tokens a sequence where nothing is said: what models of 2024 and later are pre-trained on before longer contexts."""
+_GPT3, _LLAMA2 = "GPT-3's, arXiv:2005.14165, table 2.1", "Llama 2's, arXiv:2307.09288, table 1"
+BATCHES = (
+    (1e9, 0.5e6, _GPT3),
+    (5e9, 1e6, _GPT3),
+    (20e9, 2e6, _GPT3),
+    (200e9, 4e6, _LLAMA2),
+    (float("inf"), 16e6, "Llama 3 405B's, arXiv:2407.21783, section 3.4.1"),
+)
+"""Tokens a step in pre-training, as published: of models up to so many parameters so many tokens, and whose."""
+
+
+Fields = Callable[[ModelSpec, GpuSpec], tuple[Mapping[str, Any], Sequence[str]]]
+"""From a model and a GPU to fields of training, and what they take for granted."""
+
+
+def length_of(model: ModelSpec, length: int | None, most: int = LONGEST) -> tuple[int, tuple[str, ...]]:
+    """Tokens of a sequence, and what was assumed: as many as the model reads, but no more than `most`."""
+    if length is not None:
+        return length, ()
+    read = min(model.max_sequence_length, most)
+    return read, (f"sequences of {read:,} tokens: what {model.name} reads, at most {most:,}; --seq says otherwise",)
+
+
+def precision_of(gpu: GpuSpec, precision: str | None = None) -> tuple[str, tuple[str, ...]]:
+    """Precision of training, and what was assumed: bf16, or fp16 where the GPU has no units for it."""
+    if precision is not None:
+        return precision, ()
+    usual = "bf16" if "bf16" in gpu.peak_flop_per_s else "fp16"
+    return usual, (f"training in {usual}; --precision says otherwise",)
+
+
+def sequences_near(wanted: float, gpus: int) -> int:
+    """A batch near so many sequences that so many GPUs can share: their odd part times a power of two."""
+    odd = gpus // (gpus & -gpus)
+    if odd > 1.5 * wanted:
+        odd = 1
+    doublings = max(0, round(log(wanted / odd, 2)))
+    return odd << doublings
+
+
+def ask(
+    model: str,
+    cluster: Any,
+    *,
+    stack: Any = None,
+    training: Fields,
+    profile: Any = None,
+    name: str | None = None,
+    overrides: Sequence[str] = (),
+    assumed: Sequence[str] = (),
+) -> Scenario:
+    """The scenario of a question, whose plan is still to be found.
+
+    Parameters
+    ----------
+    model, cluster, stack, profile : str or mapping
+        As sections of a scenario file.
+    training : callable
+        From the model and the GPU to the fields of training, and what they take for granted.
+    assumed : sequence of str
+        What else was filled in.
+
+    Raises
+    ------
+    SpecError
+        No such model, machine or framework, or fields that do not go together.
+    """
+    shape = ModelSpec.read(resolve(model, "model"), f"model {model!r}")
+    machine = ClusterSpec.read(resolve(cluster, "cluster"), f"cluster {cluster!r}")
+    fields, notes = training(shape, machine.gpu)
+    data = {
+        "name": name or f"{shape.name} on {machine.name}",
+        "model": model,
+        "cluster": cluster,
+        "plan": {},
+        "training": fields,
+        **({} if stack is None else {"stack": stack}),
+        **({} if profile is None else {"profile": profile}),
+    }
+    scenario = build_scenario(data, overrides)
+    found = (note for note in scenario.assumed if not note.startswith("plan."))  # it is searched
+    return scenario.replace(assumed=(*assumed, *notes, *found))
+
+
+def pretraining(
+    gpus: int,
+    tokens: float | None,
+    batch: str | None = None,
+    length: int | None = None,
+    precision: str | None = None,
+) -> Fields:
+    """How the training section of a pre-training follows from the model, for `ask`.
+
+    Parameters
+    ----------
+    batch : str, optional
+        Sequences a step (512), or tokens where a letter stands behind (4M). Default: what was published, `BATCHES`.
+    """
+
+    def fields(model: ModelSpec, gpu: GpuSpec) -> tuple[dict[str, Any], tuple[str, ...]]:
+        (read, notes), (kind, more) = length_of(model, length), precision_of(gpu, precision)
+        size = None if batch is None else batch_of(batch, read, gpus)
+        if size is None:
+            wanted, whose = next((some, whose) for most, some, whose in BATCHES if total_params(model) <= most)
+            size = sequences_near(wanted / read, gpus)
+            shown = f"a batch of {size:,} sequences, {size * read / 1e6:.3g} million tokens"
+            notes = (f"{shown}: near {wanted / 1e6:g} million ({whose}); --batch says otherwise", *notes)
+        said = {"global_batch_size": size, "sequence_length": read, "precision": kind}
+        return {**said, **({} if tokens is None else {"tokens": tokens})}, (*notes, *more)
+
+    return fields
+
+
+def batch_of(text: str, length: int, gpus: int) -> int:
+    """Sequences of a batch as people write it: 512 of them, or 4M tokens."""
+    if text.strip()[-1:].isdigit():
+        return parse_whole(text, "batch")
+    return sequences_near(parse_count(text, "batch") / length, gpus)
+
+
+def enlarged(cluster: str, gpus: int) -> tuple[Any, tuple[str, ...]]:
+    """The section `cluster` of a preset with as many nodes as so many GPUs take, and what was assumed."""
+    machine = ClusterSpec.read(resolve(cluster, "cluster"), f"cluster preset {cluster!r}")
+    if gpus <= machine.num_gpus:
+        return cluster, ()
+    nodes = -(-gpus // machine.node.gpus_per_node)
+    note = f"{cluster} has {machine.num_gpus:,} GPUs; a larger one of its kind is taken, of {nodes:,} nodes"
+    return {"preset": cluster, "num_nodes": nodes}, (note,)
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """The best plan of a question, and the run that it makes.
+
+    training : the whole run; None where no tokens were asked for.
+    """
+
+    result: SearchResult
+    answer: Estimate
+    training: Training | None
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What was filled in, then what the run takes for granted, and how sure the search is of its best plan."""
+        of_run = self.answer.assumptions if self.training is None else self.training.assumptions
+        return tuple(dict.fromkeys((*self.answer.scenario.assumed, *of_run, self.result.assumptions[0])))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data with stable keys, for JSON: those of `estimate`, the run's under `training`."""
+        found = self.result.to_dict()
+        searched = ("plans_priced", "plans_feasible", "plans_in_space", "confirmed", "gap", "finished")
+        return {
+            **self.answer.to_dict(),
+            "training": None if self.training is None else self.training.to_dict(),
+            "search": {name: found[name] for name in searched},
+            "assumptions": list(self.assumptions),
+        }
+
+
+def lacking_of(result: SearchResult) -> str:
+    """Why no plan of a search fits: what the leanest of them still needs."""
+    leanest = result.select({}, 1).leanest
+    assert leanest is not None
+    plan, needed = result.scenario_at(leanest).plan, float(result.memory_bytes[leanest])
+    return (
+        f"no plan fits in the {show(result.memory_limit_bytes, 'B')} of one {result.space.scenario.cluster.gpu.name}: "
+        f"with ZeRO {plan.zero_stage}, recompute {plan.recompute} and a micro-batch of {plan.microbatch_size} it still "
+        f"needs {show(needed, 'B')}"
+    )
+
+
+def plan_of(
+    scenario: Scenario,
+    gpus: int,
+    terms: Terms | None = None,
+    *,
+    room: Sequence[str] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Planned | SearchResult:
+    """The best plan on so many GPUs and its run; where none fits, what the search found.
+
+    Parameters
+    ----------
+    terms : Terms, optional
+        Price, failures, storage.
+    room : sequence of str, optional
+        Ways to make room for plans that do not fit else, as `search` takes them.
+
+    Raises
+    ------
+    InfeasiblePlan
+        No plan keeps the rules.
+    """
+    if gpus < 1:
+        raise SpecError(f"--gpus {gpus} must be one or more")
+    options: dict[str, Any] = {} if room is None else {"room": room}
+    result = search(scenario, gpus=(gpus, gpus), progress=progress, require_fit=False, **options)
+    if not result.best:
+        return result
+    best = result.best[0]
+    run = None if best.scenario.training.tokens is None else train(best.scenario, terms=terms)
+    return Planned(result, best.answer if run is None else run.answer, run)
