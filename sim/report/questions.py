@@ -10,9 +10,8 @@ from rich.text import Text
 from sim.report.facts import headline, plan_words, question_words
 from sim.report.terminal import assumptions, indented, title
 from sim.report.training import plan_words as plan_letters
-from sim.scaling.finetuning import Offer, Remedy
+from sim.scaling.finetuning import FineTuning, Lacking, Offer
 from sim.scaling.questions import Planned
-from sim.scaling.run import TrainingRun
 from sim.specs.machines import price_list
 from sim.table import facts_table, plain_table
 from sim.units import show, show_count, show_time, significant
@@ -32,7 +31,8 @@ def sentence_of(planned: Planned, what: str = "") -> str:
     if planned.training is None:
         return f"Training runs at {show(planned.answer.tokens_per_s, 'tokens/s')}."
     run = planned.training.run
-    return f"{what or f'{show_count(run.tokens)} tokens'} take {show_time(run.wall_s)} and cost {money(run.cost, run)}."
+    what = what or f"{show_count(run.tokens)} tokens"
+    return f"{what} take {show_time(run.wall_s)} and cost {money(run.cost, run.currency)}."
 
 
 def planned_view(planned: Planned, sentence: str, then: Sequence[str]) -> Group:
@@ -69,79 +69,69 @@ def _run_facts(planned: Planned) -> list[tuple[str, str, str]]:
         return []
     run, low, high = planned.training.run, planned.training.low, planned.training.high
     hourly = significant(run.cost / run.gpu_hours)
-    cost = f"90 %: {money(low.cost, run)} to {money(high.cost, run)}, at {hourly} a GPU-hour"
+    cost = f"90 %: {money(low.cost, run.currency)} to {money(high.cost, run.currency)}, at {hourly} a GPU-hour"
     return [
         ("Run", show_time(run.wall_s), f"90 %: {show_time(low.wall_s)} to {show_time(high.wall_s)}"),
-        ("Cost", money(run.cost, run), cost),
+        ("Cost", money(run.cost, run.currency), cost),
     ]
 
 
-def money(amount: float, run: TrainingRun) -> str:
-    """An amount in a run's currency: 18.8 USD, 15.7 million USD."""
-    return f"{show_count(amount) if amount >= 1e6 else significant(amount)} {run.currency}"
+def money(amount: float, currency: str) -> str:
+    """An amount as people say it: 18.8 USD, 15.7 million USD."""
+    return f"{show_count(amount) if amount >= 1e6 else significant(amount)} {currency}"
 
 
-def lacking_view(offer: Offer, remedies: Sequence[Remedy], useless: Sequence[str]) -> Group:
+def lacking_view(
+    asked: FineTuning, lacking: Lacking, remedies: Sequence[tuple[str, Offer]], useless: Sequence[str]
+) -> Group:
     """That a fine-tuning does not fit, and what would make it fit: each was searched."""
-    asked = offer.asked
     parts: list[RenderableType] = [
-        title(f"{asked.model} on {offer.gpus} × {offer.gpu}", ": it does not fit", "bold red"),
-        Text(f"{offer.lacking[:1].upper()}{offer.lacking[1:]}."),
+        title(f"{asked.model} on {lacking.gpus} × {lacking.gpu}", ": it does not fit", "bold red"),
+        Text(f"{lacking.why[:1].upper()}{lacking.why[1:]}."),
     ]
     if remedies:
-        table = plain_table("change", "time", "cost", "memory", "plan", left=_WORDS)
-        for remedy in remedies:
-            table.add_row(remedy.words, *_cells(remedy.offer))
+        table = plain_table("change", "time", "cost", "memory", "plan", left=_WORDS, gap=1)
+        for words, offer in remedies:
+            memory = f"{offer.planned.answer.largest.total / 1e9:.1f} GB"
+            table.add_row(words, show_time(offer.wall_s), _cost(offer), memory, _plan(offer))
         parts += ["", title("Any of these changes makes it fit"), table]
     if useless:
         parts += ["", Text(f"By itself this does not: {', '.join(useless)}.")]
     return Group(*parts)
 
 
-def ranking_view(offers: Sequence[Offer], shown: Sequence[Offer], heading_words: str) -> Group:
+def ranking_view(heading: str, shown: Sequence[Offer], offers: Sequence[Offer], lacking: Sequence[Lacking]) -> Group:
     """Machines side by side, best first; those on which nothing fits in a line, and what the first one assumes."""
     table = plain_table("GPUs", "time", "at most", "cost", "plan", left=_WORDS, gap=1)
     for offer in shown[:ROWS]:
-        time, cost, _, plan = _cells(offer)
-        table.add_row(f"{offer.gpus} × {offer.gpu}", time, _at_most(offer), cost, plan)
-    parts: list[RenderableType] = [title(heading_words), "", table]
+        most = show_time(offer.training.high.wall_s)
+        table.add_row(_machine(offer), show_time(offer.wall_s), most, _cost(offer), _plan(offer))
     legend = "at most: the end of the time's 90 % interval. plan: tp·pp·dp, micro-batch, schedule and chunks"
     more = f" {len(shown) - ROWS} more machines are in --json." if len(shown) > ROWS else ""
-    parts.append(Text(f"{legend}.{more}", style="dim"))
-    fitting = [offer for offer in offers if offer.planned is not None]
-    fastest = min(fitting, key=lambda offer: offer.hours)
-    parts += ["", title("Fastest  ", _sentence(fastest)), title("Cheapest ", _sentence(fitting[0]))]
-    lacking: dict[str, list[str]] = {}
-    for offer in sorted(offers, key=lambda offer: offer.gpus):
-        if offer.planned is None:
-            lacking.setdefault(offer.gpu, []).append(str(offer.gpus))
-    if lacking:
-        words = "; ".join(f"{' or '.join(counts)} × {gpu}" for gpu, counts in lacking.items())
+    parts: list[RenderableType] = [title(heading), "", table, Text(f"{legend}.{more}", style="dim"), ""]
+    for name, offer in (("Fastest ", min(offers, key=lambda each: each.wall_s)), ("Cheapest", offers[0])):
+        parts.append(title(f"{name} ", f"{show_time(offer.wall_s)} for {_cost(offer)} on {_machine(offer)}"))
+    counts: dict[str, list[str]] = {}
+    for each in lacking:
+        counts.setdefault(each.gpu, []).append(str(each.gpus))
+    if counts:
+        words = "; ".join(f"{' or '.join(some)} × {gpu}" for gpu, some in counts.items())
         parts.append(title("No fit   ", f"{words} (name one with --gpu and --gpus for what would help)"))
-    first = shown[0].planned
-    assert first is not None
     days = sorted(row["date"] for row in price_list().values())
     prices = (
         f"list prices of {days[0]} to {days[-1]}, from sim/presets/prices.yaml; --price overrides that of one --gpu"
     )
-    return Group(*parts, *assumptions((prices, *first.answer.scenario.assumed)))
+    return Group(*parts, *assumptions((prices, *shown[0].planned.answer.scenario.assumed)))
 
 
-def _cells(offer: Offer) -> tuple[str, str, str, str]:
-    assert offer.planned is not None
-    assert offer.run is not None
-    answer = offer.planned.answer
-    cost = money(offer.cost, offer.run)
-    plan = f"{plan_letters(answer.scenario.plan)} ZeRO {answer.scenario.plan.zero_stage}"
-    return show_time(offer.run.wall_s), cost, f"{answer.largest.total / 1e9:.1f} GB", plan
+def _machine(offer: Offer) -> str:
+    return f"{offer.gpus} × {offer.gpu}"
 
 
-def _at_most(offer: Offer) -> str:
-    assert offer.planned is not None
-    assert offer.planned.training is not None
-    return show_time(offer.planned.training.high.wall_s)
+def _cost(offer: Offer) -> str:
+    return money(offer.cost, offer.training.run.currency)
 
 
-def _sentence(offer: Offer) -> str:
-    time, cost, _, _ = _cells(offer)
-    return f"{time} for {cost} on {offer.gpus} × {offer.gpu}"
+def _plan(offer: Offer) -> str:
+    plan = offer.planned.answer.scenario.plan
+    return f"{plan_letters(plan)} ZeRO {plan.zero_stage}"

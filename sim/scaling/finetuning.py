@@ -6,23 +6,23 @@ what people change first, and each change that is named has been searched and fi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 from sim.errors import InfeasiblePlan, SpecError
 from sim.scaling.questions import (
     Planned,
     ask,
     batch_of,
-    lacking_of,
     length_of,
     plan_of,
     precision_of,
     sequences_near,
 )
-from sim.scaling.run import Terms, TrainingRun
+from sim.scaling.run import Terms
+from sim.scaling.training import Training
 from sim.search.candidate import facts_of
 from sim.search.room import DEFAULT as ROOM
 from sim.specs import GpuSpec, ModelSpec, Scenario, load_preset
@@ -108,73 +108,55 @@ class FineTuning:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A fine-tuning on a machine.
-
-    gpu : a preset's name.
-    planned : the best plan and its run; None where none fits.
-    lacking : why none fits.
-    """
+    """A fine-tuning that fits on so many GPUs of a preset: its best plan, and the run that it makes."""
 
     asked: FineTuning
     gpu: str
     gpus: int
-    planned: Planned | None
-    lacking: str = ""
-
-    @property
-    def run(self) -> TrainingRun | None:
-        """The whole run, where it fits."""
-        return None if self.planned is None or self.planned.training is None else self.planned.training.run
-
-    @property
-    def hours(self) -> float:
-        """Wall-clock time of the run; infinite where nothing fits. [h]"""
-        return inf if self.run is None else self.run.wall_s / 3600
+    planned: Planned
+    training: Training
 
     @property
     def cost(self) -> float:
-        """Price of the run; infinite where nothing fits."""
-        return inf if self.run is None else self.run.cost
+        """Price of the run, in its currency."""
+        return self.training.run.cost
+
+    @property
+    def wall_s(self) -> float:
+        """Wall-clock time of the run. [s]"""
+        return self.training.run.wall_s
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data with stable keys, for JSON."""
-        found: dict[str, Any] = {"gpu": self.gpu, "gpus": self.gpus, "fits": self.planned is not None}
-        if self.planned is None or self.run is None:
-            return {**found, "lacking": self.lacking}
-        return {
-            **found,
-            "hours": self.hours,
-            "cost": self.cost,
-            "currency": self.run.currency,
-            **facts_of(self.planned.result.best[0], "step_time_s", "mfu", "memory_bytes", "plan"),
-        }
+        found = {"gpu": self.gpu, "gpus": self.gpus, "fits": True, "hours": self.wall_s / 3600, "cost": self.cost}
+        facts = facts_of(self.planned.result.best[0], "step_time_s", "mfu", "memory_bytes", "plan")
+        return {**found, "currency": self.training.run.currency, **facts}
 
 
-@dataclass(frozen=True, slots=True)
-class Remedy:
-    """A change that makes a fine-tuning fit, and what it then takes.
+class Lacking(NamedTuple):
+    """GPUs on which no plan of a fine-tuning fits, and why."""
 
-    words : as one types it: "--lora".
-    """
-
-    words: str
-    offer: Offer
+    gpu: str
+    gpus: int
+    why: str
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data with stable keys, for JSON."""
-        return {"change": self.words, **self.offer.to_dict()}
+        return {"gpu": self.gpu, "gpus": self.gpus, "fits": False, "lacking": self.why}
 
 
 def offer_of(asked: FineTuning, gpu: str, gpus: int, terms: Terms | None = None) -> Offer:
-    """The best plan for a fine-tuning on so many GPUs of a kind, or why none fits."""
-    room = (*ROOM, "offload") if asked.offload else None
-    try:
-        found = plan_of(asked.scenario(gpu, gpus), gpus, terms, room=room)
-    except InfeasiblePlan as error:
-        return Offer(asked, gpu, gpus, None, str(error))
-    if isinstance(found, Planned):
-        return Offer(asked, gpu, gpus, found)
-    return Offer(asked, gpu, gpus, None, lacking_of(found))
+    """The best plan for a fine-tuning on so many GPUs of a preset, and its run.
+
+    Raises
+    ------
+    InfeasiblePlan
+        None fits.
+    """
+    room = (*ROOM, "offload") if asked.offload else ROOM
+    planned = plan_of(asked.scenario(gpu, gpus), gpus, terms, room=room)
+    assert planned.training is not None
+    return Offer(asked, gpu, gpus, planned, planned.training)
 
 
 def offers_of(
@@ -183,8 +165,8 @@ def offers_of(
     counts: Sequence[int] = COUNTS,
     terms: Terms | None = None,
     progress: Callable[[int, int], None] | None = None,
-) -> list[Offer]:
-    """Offers on every kind of GPU and every number of them, the cheapest first; those that do not fit come last.
+) -> tuple[list[Offer], list[Lacking]]:
+    """Offers on several kinds and numbers of GPUs, the cheapest first; and where nothing fits.
 
     Parameters
     ----------
@@ -197,45 +179,65 @@ def offers_of(
         The question can be asked on none of them.
     """
     listed = price_list()
-    some = [(gpu, count) for gpu in gpus or listed for count in counts if gpus or count <= listed[gpu].get("most", inf)]
-    found: list[Offer] = []
+    some = [
+        (gpu, count) for gpu in gpus or listed for count in counts if gpus or count <= listed[gpu].get("most", count)
+    ]
+    offers: list[Offer] = []
+    lacking: list[Lacking] = []
     wrong: list[SpecError] = []
     for done, (gpu, count) in enumerate(some):
         try:
-            found.append(offer_of(asked, gpu, count, terms))
+            offers.append(offer_of(asked, gpu, count, terms))
+        except InfeasiblePlan as error:
+            lacking.append(Lacking(gpu, count, str(error)))
         except SpecError as error:  # such as a precision that this GPU has no units for
             wrong.append(error)
         if progress is not None:
             progress(done + 1, len(some))
-    if not found:
+    if len(wrong) == len(some):
         raise wrong[0]
-    return sorted(found, key=lambda offer: (offer.cost, offer.hours))
+    return sorted(offers, key=lambda offer: (offer.cost, offer.wall_s)), lacking
 
 
 def in_budget(offers: Sequence[Offer], budget: float) -> list[Offer]:
     """The offers that a budget pays for, the fastest first."""
-    return sorted((offer for offer in offers if offer.cost <= budget), key=lambda offer: offer.hours)
+    return sorted((offer for offer in offers if offer.cost <= budget), key=lambda offer: offer.wall_s)
 
 
-def remedies_of(offer: Offer, terms: Terms | None = None) -> tuple[list[Remedy], list[str]]:
-    """Changes that make a fine-tuning fit, each searched, the cheapest first; and those that do not."""
+def remedies_of(
+    asked: FineTuning, gpu: str, gpus: int, terms: Terms | None = None
+) -> tuple[list[tuple[str, Offer]], list[str]]:
+    """Changes that make a fine-tuning fit, as one types them, with what it then takes; and those that do not.
+
+    Each was searched; the cheapest comes first. Where none is enough, each is tried with adapters.
+    """
     found, useless = [], []
-    for words, ways in _changes(offer):
-        tried = (offer_of(asked, gpu, gpus, terms) for asked, gpu, gpus in ways)
-        fitting = next((each for each in tried if each.planned is not None), None)
+    ways = [*_changes(asked, gpu, gpus)]
+    for words, some in ways:
+        fitting = _first(some, gpu, terms)
         if fitting is None:
             useless.append(words)
         else:
-            found.append(Remedy(_typed(offer, fitting), fitting))
-    return sorted(found, key=lambda remedy: remedy.offer.cost), useless
+            found.append((_typed(asked, gpu, gpus, fitting), fitting))
+    if not found and not asked.rank:
+        several = (_first(some, gpu, terms) for _, some in _changes(replace(asked, rank=RANK), gpu, gpus))
+        found = [(_typed(asked, gpu, gpus, each), each) for each in several if each is not None]
+    return sorted(found, key=lambda remedy: remedy[1].cost), useless
 
 
 Way = tuple[FineTuning, str, int]
 
 
-def _changes(offer: Offer) -> Iterator[tuple[str, list[Way]]]:
+def _first(ways: Iterable[Way], gpu: str, terms: Terms | None) -> Offer | None:
+    """The first of some ways that fits; a price that was given is that of the GPU that was asked for."""
+    for asked, other, gpus in ways:
+        with suppress(InfeasiblePlan):
+            return offer_of(asked, other, gpus, terms if other == gpu else None)
+    return None
+
+
+def _changes(asked: FineTuning, gpu: str, gpus: int) -> Iterator[tuple[str, list[Way]]]:
     """What people change, each in the order in which it is tried."""
-    asked, gpu, gpus = offer.asked, offer.gpu, offer.gpus
     if not asked.rank:
         yield "--lora", [(replace(asked, rank=RANK), gpu, gpus)]
     if not asked.offload:
@@ -258,17 +260,13 @@ def _memory(gpu: str) -> float:
     return GpuSpec.read(load_preset("gpus", gpu), gpu).memory_bytes
 
 
-def _typed(before: Offer, after: Offer) -> str:
-    """What differs, as one types it."""
-    words = []
-    if after.asked.rank != before.asked.rank:
-        words.append("--lora")
-    if after.asked.offload and not before.asked.offload:
-        words.append("--offload")
-    if after.asked.length != before.asked.length:
-        words.append(f"--seq {after.asked.length}")
-    if after.gpus != before.gpus:
-        words.append(f"--gpus {after.gpus}")
-    if after.gpu != before.gpu:
-        words.append(f"--gpu {after.gpu}")
-    return " ".join(words)
+def _typed(asked: FineTuning, gpu: str, gpus: int, offer: Offer) -> str:
+    """What an offer changes in a question, as one types it."""
+    words = {
+        "--lora": offer.asked.rank != asked.rank,
+        "--offload": offer.asked.offload != asked.offload,
+        f"--seq {offer.asked.length}": offer.asked.length != asked.length,
+        f"--gpus {offer.gpus}": offer.gpus != gpus,
+        f"--gpu {offer.gpu}": offer.gpu != gpu,
+    }
+    return " ".join(word for word, changed in words.items() if changed)

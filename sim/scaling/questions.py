@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from math import log
 from typing import Any
 
-from sim.errors import SpecError
+from sim.errors import InfeasiblePlan
 from sim.estimate import Estimate
 from sim.scaling.run import Terms
 from sim.scaling.training import Training, train
 from sim.search import SearchResult, search
+from sim.search.room import DEFAULT as ROOM
 from sim.specs import ClusterSpec, GpuSpec, ModelSpec, Scenario, build_scenario
 from sim.specs.loading import resolve
 from sim.units import parse_count, parse_whole, show
@@ -178,16 +179,8 @@ class Planned:
         }
 
 
-def lacking_of(result: SearchResult) -> str:
-    """Why no plan of a search fits: what the leanest of them still needs."""
-    leanest = result.select({}, 1).leanest
-    assert leanest is not None
-    plan, needed = result.scenario_at(leanest).plan, float(result.memory_bytes[leanest])
-    return (
-        f"no plan fits in the {show(result.memory_limit_bytes, 'B')} of one {result.space.scenario.cluster.gpu.name}: "
-        f"with ZeRO {plan.zero_stage}, recompute {plan.recompute} and a micro-batch of {plan.microbatch_size} it still "
-        f"needs {show(needed, 'B')}"
-    )
+class NothingFits(InfeasiblePlan):
+    """Memory rules all plans out."""
 
 
 def plan_of(
@@ -195,29 +188,33 @@ def plan_of(
     gpus: int,
     terms: Terms | None = None,
     *,
-    room: Sequence[str] | None = None,
+    room: Sequence[str] = ROOM,
     progress: Callable[[int, int], None] | None = None,
-) -> Planned | SearchResult:
-    """The best plan on so many GPUs and its run; where none fits, what the search found.
+) -> Planned:
+    """The best plan on so many GPUs, and its run where the scenario has a budget of tokens.
 
     Parameters
     ----------
     terms : Terms, optional
         Price, failures, storage.
-    room : sequence of str, optional
+    room : sequence of str
         Ways to make room for plans that do not fit else, as `search` takes them.
 
     Raises
     ------
     InfeasiblePlan
-        No plan keeps the rules.
+        No plan keeps the rules; or none fits (NothingFits), and what the leanest still needs.
     """
-    if gpus < 1:
-        raise SpecError(f"--gpus {gpus} must be one or more")
-    options: dict[str, Any] = {} if room is None else {"room": room}
-    result = search(scenario, gpus=(gpus, gpus), progress=progress, require_fit=False, **options)
+    result = search(scenario, gpus=(gpus, gpus), room=room, progress=progress, require_fit=False)
     if not result.best:
-        return result
+        leanest = result.select({}, 1).leanest
+        assert leanest is not None
+        plan, needed = result.scenario_at(leanest).plan, float(result.memory_bytes[leanest])
+        raise NothingFits(
+            f"no plan fits in the {show(result.memory_limit_bytes, 'B')} of one {scenario.cluster.gpu.name}: with ZeRO "
+            f"{plan.zero_stage}, recompute {plan.recompute} and a micro-batch of {plan.microbatch_size} it still needs "
+            f"{show(needed, 'B')}"
+        )
     best = result.best[0]
     run = None if best.scenario.training.tokens is None else train(best.scenario, terms=terms)
     return Planned(result, best.answer if run is None else run.answer, run)

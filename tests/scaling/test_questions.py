@@ -12,12 +12,13 @@ from sim.cli import app
 from sim.errors import InfeasiblePlan, SpecError
 from sim.estimate import estimate
 from sim.reliability import Price
-from sim.scaling.finetuning import FineTuning, in_budget, offer_of, offers_of
+from sim.scaling.finetuning import FineTuning, in_budget, offer_of, offers_of, remedies_of
 from sim.scaling.questions import batch_of, sequences_near
 from sim.scaling.run import Terms
 from sim.scaling.training import train
 from sim.search import search
 from sim.specs import load_scenario
+from sim.specs.machines import price_list
 
 PLAN = "plan llama3-8b --gpu h100 --gpus 16 --tokens 1T"
 TUNE = "finetune qwen2.5-7b --samples 50k --gpu 4090"
@@ -98,39 +99,39 @@ def test_a_batch_is_sequences_or_with_a_letter_tokens(said, batch):
 
 
 @pytest.fixture(scope="module")
-def offers():
+def found():
     return offers_of(QWEN, ("rtx-4090-24gb", "a100-sxm-40gb", "h100-sxm-80gb"), (2, 8))
 
 
-def test_what_fits_and_how_fast_it_is_estimate_says(offers):
-    assert {offer.planned is None for offer in offers} == {True, False}
+def test_what_fits_and_how_fast_it_is_estimate_says(found):
+    offers, lacking = found
+    assert len(offers) + len(lacking) == 6
     for offer in offers:
-        if offer.planned is not None:
-            alone = estimate(offer.planned.answer.scenario)
-            assert alone.fits
-            assert alone.num_gpus == offer.gpus
-            assert offer.hours == train(alone.scenario).run.wall_s / 3600
-            # 150,000 samples of 2,048 tokens, in steps of 64.
-            assert offer.run.useful_s == pytest.approx(150e3 / 64 * alone.step_time_s)
-        else:
-            scenario = offer.asked.scenario(offer.gpu, offer.gpus)
-            with pytest.raises(InfeasiblePlan, match="memory rules them all out"):
-                search(scenario, gpus=(offer.gpus, offer.gpus))
+        alone = estimate(offer.planned.answer.scenario)
+        assert alone.fits
+        assert alone.num_gpus == offer.gpus
+        assert offer.wall_s == train(alone.scenario).run.wall_s
+        # 150,000 samples, in steps of 64.
+        assert offer.training.run.useful_s == pytest.approx(150e3 / 64 * alone.step_time_s)
+    for gpu, gpus, why in lacking:
+        assert "it still needs" in why
+        with pytest.raises(InfeasiblePlan, match="memory rules them all out"):
+            search(QWEN.scenario(gpu, gpus), gpus=(gpus, gpus))
 
 
-def test_offers_come_cheapest_first_and_in_a_budget_fastest_first(offers):
+def test_offers_come_cheapest_first_and_in_a_budget_fastest_first(found):
+    offers, _ = found
     assert [offer.cost for offer in offers] == sorted(offer.cost for offer in offers)
-    fitting = [offer for offer in offers if offer.planned is not None]
-    budget = fitting[1].cost
+    budget = offers[1].cost
     paid = in_budget(offers, budget)
-    assert {id(offer) for offer in paid} == {id(offer) for offer in fitting if offer.cost <= budget}
-    assert [offer.hours for offer in paid] == sorted(offer.hours for offer in paid)
+    assert {id(offer) for offer in paid} == {id(offer) for offer in offers if offer.cost <= budget}
+    assert [offer.wall_s for offer in paid] == sorted(offer.wall_s for offer in paid)
 
 
 def test_a_price_of_ones_own_is_proportional():
     listed, own = (offer_of(QWEN, "h100-sxm-80gb", 8, terms) for terms in (None, Terms(price=Price(1.33, "EUR"))))
     assert own.cost == pytest.approx(listed.cost * 1.33 / 3.99)
-    assert own.run.currency == "EUR"
+    assert own.training.run.currency == "EUR"
 
 
 def test_every_change_that_is_named_makes_it_fit():
@@ -151,6 +152,22 @@ def test_every_change_that_is_named_makes_it_fit():
         assert (found["cost"], found["plan"]) == (remedy["cost"], remedy["plan"])
     for change in said["do_not_help"]:
         assert isinstance(run(TUNE, "--gpus", "2", *change.split()).exception, InfeasiblePlan)
+
+
+def test_a_price_of_ones_own_is_not_that_of_another_card():
+    """The cheapest H100 of the list costs 3.99 an hour, whatever one pays for a 4090."""
+    remedies, _ = remedies_of(QWEN, "rtx-4090-24gb", 2, Terms(price=Price(0.01)))
+    for words, offer in remedies:
+        hourly = offer.cost / offer.training.run.gpu_hours
+        assert hourly == pytest.approx(price_list()[offer.gpu]["price"] if words.startswith("--gpu ") else 0.01)
+
+
+def test_where_no_change_is_enough_adapters_go_with_another():
+    remedies, useless = remedies_of(FineTuning("llama3-405b", samples=1e4), "h100-sxm-80gb", 8)
+    assert {word.split()[0] for word in useless} == {"--lora", "--offload", "--seq", "--gpus", "a"}
+    assert remedies
+    assert all(words.startswith("--lora --") for words, _ in remedies)
+    assert all(estimate(offer.planned.answer.scenario).fits for _, offer in remedies)
 
 
 def test_lora_may_stand_without_a_rank():
