@@ -11,7 +11,7 @@ from sim.commands import completion as complete
 from sim.commands.options import with_records, with_value
 from sim.commands.output import print_json, print_view
 from sim.commands.plan import HowOptions, Model, PlanOptions
-from sim.commands.progress import progress_bar
+from sim.commands.progress import progress_bar, spinner
 from sim.errors import InfeasiblePlan, SpecError
 
 if TYPE_CHECKING:
@@ -86,7 +86,8 @@ def _one(asked: FineTuning, gpu: str, gpus: int, terms: Terms, budget: float | N
         offer = offer_of(asked, gpu, gpus, terms)
     except InfeasiblePlan as error:
         lacking = Lacking(gpu, gpus, str(error))
-        remedies, useless = remedies_of(asked, gpu, gpus, terms)
+        with spinner("looking for what would make it fit"):
+            remedies, useless = remedies_of(asked, gpu, gpus, terms)
         if then.as_json:
             found = [{"change": words, **each.to_dict()} for words, each in remedies]
             print_json({**lacking.to_dict(), "remedies": found, "do_not_help": useless})

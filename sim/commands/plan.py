@@ -13,7 +13,7 @@ import typer
 from sim.commands import completion as complete
 from sim.commands.options import Json, PriceOption, RunOptions, with_records
 from sim.commands.output import print_json, print_view
-from sim.commands.progress import progress_bar
+from sim.commands.progress import progress_bar, spinner
 from sim.errors import InfeasiblePlan, SpecError
 
 if TYPE_CHECKING:
@@ -175,7 +175,9 @@ def plan(
         with progress_bar("plans priced") as progress:
             found = plan_of(first, gpus, how.terms(first.cluster.node.gpus_per_node), progress=progress)
     except NothingFits as error:
-        raise InfeasiblePlan(f"{error}; {_enough(asked, gpus)}") from None
+        with spinner("looking for how many GPUs are enough"):
+            enough = _enough(asked, gpus)
+        raise InfeasiblePlan(f"{error}; {enough}") from None
     steps = [] if budget else ["Add --tokens 15T for the days and the cost of a run of so many tokens."]
     steps += then.next_steps(how.framework or "megatron-lm")
     then.show(found.answer.scenario, found.to_dict(), planned_view(found, sentence_of(found), steps))

@@ -19,7 +19,7 @@ from sim.units import parse_count, parse_whole, show
 from sim.work.sums import total_params
 
 LONGEST = 8192
-"""Tokens a sequence where nothing is said: what models of 2024 and later are pre-trained on before longer contexts."""
+"""Tokens a sequence where nothing is said: most of Llama 3's pre-training (arXiv:2407.21783, section 3.4.1)."""
 _GPT3, _LLAMA2 = "GPT-3's, arXiv:2005.14165, table 2.1", "Llama 2's, arXiv:2307.09288, table 1"
 BATCHES = (
     (1e9, 0.5e6, _GPT3),
@@ -165,7 +165,7 @@ class Planned:
     def assumptions(self) -> tuple[str, ...]:
         """What was filled in, then what the run takes for granted, and how sure the search is of its best plan."""
         of_run = self.answer.assumptions if self.training is None else self.training.assumptions
-        return tuple(dict.fromkeys((*self.answer.scenario.assumed, *of_run, self.result.assumptions[0])))
+        return tuple(dict.fromkeys((*self.answer.scenario.assumed, *of_run, *self.result.assumptions[:1])))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data with stable keys, for JSON: those of `estimate`, the run's under `training`."""

@@ -306,10 +306,21 @@ def load_scenario(path: Path | str, overrides: Sequence[str] = (), profile: str 
         raise SpecError(f"{path} is empty; a scenario needs model, cluster, plan and training")
     if isinstance(data, dict) and "provenance" in data and "model" not in data:
         raise SpecError(f"{path} is a profile, not a scenario; give it as --profile {path} of one")
+    if isinstance(data, dict):
+        _find_beside(path.parent, data)
     if profile is not None and isinstance(data, dict):
         data["profile"] = load_file_as_preset(Path(profile)) if profile.endswith((".yaml", ".yml")) else profile
     # A pipe such as /dev/fd/63 has no name worth showing.
     return build_scenario(data, overrides, path.stem if path.is_file() else "scenario")
+
+
+def _find_beside(folder: Path, data: dict[str, Any]) -> None:
+    """Point to files of a model and a profile that lie beside the scenario and not where flopcast is called."""
+    for section in ("model", "profile"):
+        said = data.get(section)
+        if isinstance(said, str) and said.endswith((".json", ".yaml", ".yml")) and not _is_there(Path(said)):
+            beside = folder / said
+            data[section] = str(beside) if _is_there(beside) else said
 
 
 def _is_there(path: Path) -> bool:

@@ -9,7 +9,7 @@ from sim.errors import SpecError
 from sim.foreign.importers import Given, import_text
 from sim.foreign.importers.huggingface.hub_models import known_model
 from sim.foreign.importers.keys import table
-from sim.specs.loading import build_scenario
+from sim.specs.loading import build_scenario, load_scenario
 from sim.specs.model import ModelSpec
 from sim.specs.presets import load_preset, preset_names
 from sim.work.sums import total_params
@@ -127,6 +127,15 @@ def test_a_scenario_takes_a_model_by_any_of_its_names(name, layers):
     assert build_scenario({"model": {"preset": name}, **rest}).model == said
     assert build_scenario({"model": "gpt-1.7b", **rest}, [f"model={name}"]).model == said
     assert build_scenario({"model": {"preset": name, "num_layers": 4}, **rest}).model.num_layers == 4
+
+
+@pytest.mark.usefixtures("beside")
+def test_a_file_is_also_found_beside_the_scenario(tmp_path):
+    text = "model: config.json\ncluster: selene\nplan: {}\ntraining: {global_batch_size: 1, sequence_length: 4k}\n"
+    (tmp_path / "weights" / "mine.yaml").write_text(text, encoding="utf-8")
+    assert load_scenario("weights/mine.yaml").model.hidden_size == 3584
+    (tmp_path / "config.json").write_text(json.dumps(QWEN | {"num_hidden_layers": 2}), encoding="utf-8")
+    assert load_scenario("weights/mine.yaml").model.num_layers == 2  # what is here comes first
 
 
 def test_weights_in_fewer_bits_are_an_assumption_of_the_scenario():
