@@ -86,16 +86,13 @@ class FineTuning:
     def _training(self, model: ModelSpec, gpu: GpuSpec, gpus: int) -> tuple[dict[str, Any], tuple[str, ...]]:
         length, _ = length_of(model, self.length, LENGTH)
         precision, of_precision = precision_of(gpu, self.precision)
-        size = sequences_near(BATCH, gpus) if self.batch is None else batch_of(self.batch, length, gpus)
-        notes = [
-            f"every sample is priced at {length:,} tokens, as if it were as long as the longest; --seq says otherwise"
-        ]
-        if self.batch is None:
-            notes.append(f"a batch of {size} samples ({BATCH} as Llama 2's, arXiv:2307.09288); --batch says otherwise")
+        usual = f"a batch near {BATCH} samples, as Llama 2's (arXiv:2307.09288, section 3.1); --batch says otherwise"
+        own = None if self.batch is None else batch_of(self.batch, length, gpus)
+        size, of_batch = own or (sequences_near(BATCH, gpus), (usual,))
+        whole = f"every sample is priced at {length:,} tokens, as if each were the longest; --seq says otherwise"
+        notes = [whole, *of_batch]
         if self.rank:
-            notes.append(
-                f"low-rank adapters of rank {self.rank} on all linears of layers, beside frozen weights in {precision}"
-            )
+            notes.append(f"adapters of rank {self.rank} on all linears of layers, beside frozen weights in {precision}")
         fields: dict[str, Any] = {
             "global_batch_size": size,
             "sequence_length": length,

@@ -20,13 +20,13 @@ from sim.work.sums import total_params
 
 LONGEST = 8192
 """Tokens a sequence where nothing is said: most of Llama 3's pre-training (arXiv:2407.21783, section 3.4.1)."""
-_GPT3, _LLAMA2 = "GPT-3's, arXiv:2005.14165, table 2.1", "Llama 2's, arXiv:2307.09288, table 1"
+_GPT3, _LLAMA2 = "GPT-3 (arXiv:2005.14165, table 2.1)", "Llama 2 (arXiv:2307.09288, table 1)"
 BATCHES = (
     (1e9, 0.5e6, _GPT3),
     (5e9, 1e6, _GPT3),
     (20e9, 2e6, _GPT3),
     (200e9, 4e6, _LLAMA2),
-    (float("inf"), 16e6, "Llama 3 405B's, arXiv:2407.21783, section 3.4.1"),
+    (float("inf"), 16e6, "Llama 3 405B (arXiv:2407.21783, section 3.4.1)"),
 )
 """Tokens a step in pre-training, as published: of models up to so many parameters so many tokens, and whose."""
 
@@ -120,24 +120,26 @@ def pretraining(
     """
 
     def fields(model: ModelSpec, gpu: GpuSpec) -> tuple[dict[str, Any], tuple[str, ...]]:
-        (read, notes), (kind, more) = length_of(model, length), precision_of(gpu, precision)
-        size = None if batch is None else batch_of(batch, read, gpus)
-        if size is None:
-            wanted, whose = next((some, whose) for most, some, whose in BATCHES if total_params(model) <= most)
-            size = sequences_near(wanted / read, gpus)
-            shown = f"a batch of {size:,} sequences, {size * read / 1e6:.3g} million tokens"
-            notes = (f"{shown}: near {wanted / 1e6:g} million ({whose}); --batch says otherwise", *notes)
+        (read, of_length), (kind, of_precision) = length_of(model, length), precision_of(gpu, precision)
+        wanted, whose = next((some, whose) for most, some, whose in BATCHES if total_params(model) <= most)
+        usual = f"near the {wanted / 1e6:g} million of {whose}; --batch says otherwise"
+        size, of_batch = batch_of(batch, read, gpus) if batch is not None else _batch_near(wanted, read, gpus, usual)
         said = {"global_batch_size": size, "sequence_length": read, "precision": kind}
-        return {**said, **({} if tokens is None else {"tokens": tokens})}, (*notes, *more)
+        return said if tokens is None else {**said, "tokens": tokens}, (*of_batch, *of_length, *of_precision)
 
     return fields
 
 
-def batch_of(text: str, length: int, gpus: int) -> int:
-    """Sequences of a batch as people write it: 512 of them, or 4M tokens."""
+def batch_of(text: str, length: int, gpus: int) -> tuple[int, tuple[str, ...]]:
+    """Sequences of a batch as people write it, 512 of them or 4M tokens, and what was assumed of the latter."""
     if text.strip()[-1:].isdigit():
-        return parse_whole(text, "batch")
-    return sequences_near(parse_count(text, "batch") / length, gpus)
+        return parse_whole(text, "batch"), ()
+    return _batch_near(parse_count(text, "batch"), length, gpus, f"the nearest to {text} that the GPUs share evenly")
+
+
+def _batch_near(tokens: float, length: int, gpus: int, why: str) -> tuple[int, tuple[str, ...]]:
+    size = sequences_near(tokens / length, gpus)
+    return size, (f"a batch of {size:,} sequences, {size * length / 1e6:.3g} million tokens: {why}",)
 
 
 def enlarged(cluster: str, gpus: int) -> tuple[Any, tuple[str, ...]]:
@@ -213,7 +215,7 @@ def plan_of(
         raise NothingFits(
             f"no plan fits in the {show(result.memory_limit_bytes, 'B')} of one {scenario.cluster.gpu.name}: with ZeRO "
             f"{plan.zero_stage}, recompute {plan.recompute} and a micro-batch of {plan.microbatch_size} it still needs "
-            f"{show(needed, 'B')}"
+            f"{show(needed, 'B')}{', which host memory does not change' if 'offload' in room else ''}"
         )
     best = result.best[0]
     run = None if best.scenario.training.tokens is None else train(best.scenario, terms=terms)

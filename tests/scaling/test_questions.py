@@ -95,7 +95,9 @@ def test_a_batch_is_near_what_is_wanted_and_shared_evenly(wanted, gpus, batch):
 
 @rows(("said", "batch"), [("512", 512), ("4M", 1024), ("0.5M", 128), ("2k", 1)])
 def test_a_batch_is_sequences_or_with_a_letter_tokens(said, batch):
-    assert batch_of(said, 4096, 8) == batch
+    size, notes = batch_of(said, 4096, 8)
+    assert size == batch
+    assert [f"nearest to {said}" in note for note in notes] == [True] * (not said.isdecimal())
 
 
 @pytest.fixture(scope="module")
@@ -173,8 +175,8 @@ def test_where_no_change_is_enough_adapters_go_with_another():
 def test_lora_may_stand_without_a_rank():
     def rank(*words):
         found = answer("finetune qwen2.5-7b --samples 1k --gpu h100 --gpus 1", *words)
-        notes = [note for note in found["answer"]["assumptions"] if "low-rank adapters" in note]
-        return int(notes[0].split()[4]) if notes else 0
+        notes = [note for note in found["answer"]["assumptions"] if note.startswith("adapters of rank ")]
+        return int(notes[0].split()[3]) if notes else 0
 
     assert (rank("--lora"), rank("--lora", "64"), rank("--lora", "--epochs", "1")) == (8, 64, 8)
     plain = run("finetune qwen2.5-7b --samples 1k --gpu h100 --gpus 1 --json")
