@@ -149,19 +149,20 @@ COUNT = r"^\s*\d[\d_]*(\.\d*)?([eE][-+]?\d+)?\s*[kKMBT]?\s*$"
 """What `parse_count` reads, for editors."""
 
 
-_LENGTHS = ("_length", "sliding_window", "attention_chunk_size")
-"""How names of lengths in tokens end, whose k people mean as 1,024: 8k is 8,192 there, and 8,000 elsewhere."""
+_BINARY_COUNTS = ("_length", "sliding_window", "attention_chunk_size", "batch_size")
+"""How names end of lengths in tokens and of batches in sequences, whose k people mean as 1,024: 8k is 8,192 there (also
+the batch of Goyal et al. 2017, arXiv:1706.02677), and 8,000 elsewhere."""
 
 
 def count_factor(letter: str, name: str) -> float | None:
     """What a letter behind a number stands for in the field `name`; None where it stands for nothing."""
-    if name.endswith(_LENGTHS) and letter in ("k", "K", "M"):
+    if name.endswith(_BINARY_COUNTS) and letter in ("k", "K", "M"):
         return 2.0**20 if letter == "M" else 2.0**10
     return _COUNT_LETTERS.get(letter)
 
 
 def parse_count(text: str, name: str) -> float:
-    """A large number as people write it: "70B", "1.4T", "5.76e23"; the k of lengths in tokens is 1,024.
+    """A large number as people write it: "70B", "1.4T", "5.76e23"; the k of lengths and batches is 1,024.
 
     Raises
     ------
@@ -180,7 +181,7 @@ def parse_count(text: str, name: str) -> float:
 
 
 def parse_whole(text: str, name: str) -> int:
-    """A whole number as people write it: "4096", "4k", "15T"; of lengths in tokens "4k" is 4,096.
+    """A whole number as people write it: "4096", "4k", "15T"; of lengths and batches "4k" is 4,096.
 
     Raises
     ------

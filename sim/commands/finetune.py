@@ -58,7 +58,7 @@ def finetune(
     from sim.commands.search_options import check_numbers
     from sim.scaling.finetuning import FineTuning
     from sim.specs.machines import gpu_named
-    from sim.units import parse_count
+    from sim.units import parse_count, parse_whole
 
     if samples is None:
         raise SpecError("on how many samples? Give --samples 50k")
@@ -67,7 +67,7 @@ def finetune(
         raise SpecError(f"--epochs {epochs:g} must be above zero")
     if how.price is not None and gpu is None:
         raise SpecError(f"--price {how.price} is of one kind of GPU; name it with --gpu, or leave --price out")
-    sizes = (parse_count(samples, "samples"), epochs, lora or 0, how.length)
+    sizes = (parse_whole(samples, "samples"), epochs, lora or 0, how.length)
     asked = FineTuning(model, *sizes, how.batch, how.precision, how.framework, offload)
     money = None if budget is None else parse_count(budget, "budget")
     card = None if gpu is None else gpu_named(gpu)

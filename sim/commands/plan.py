@@ -38,7 +38,7 @@ Model = Annotated[
 class HowOptions:
     """How a model is trained, all of which has a default."""
 
-    batch: Annotated[str | None, typer.Option(help="Sequences a step (512), or tokens with a letter (4M).")] = None
+    batch: Annotated[str | None, typer.Option(help="Sequences a step (512), or tokens (4M).")] = None
     seq: Annotated[str | None, typer.Option(help="Tokens a sequence, such as 8k.")] = None
     framework: Annotated[
         str | None,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import log
 from typing import Any
 
-from sim.errors import InfeasiblePlan
+from sim.errors import InfeasiblePlan, SpecError
 from sim.estimate import Estimate
 from sim.scaling.run import Terms
 from sim.scaling.training import Training, train
@@ -116,7 +116,7 @@ def pretraining(
     Parameters
     ----------
     batch : str, optional
-        Sequences a step (512), or tokens where a letter stands behind (4M). Default: what was published, `BATCHES`.
+        Sequences a step (512), or tokens in millions (4M). Default: what was published, `BATCHES`.
     """
 
     def fields(model: ModelSpec, gpu: GpuSpec) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -131,9 +131,17 @@ def pretraining(
 
 
 def batch_of(text: str, length: int, gpus: int) -> tuple[int, tuple[str, ...]]:
-    """Sequences of a batch as people write it, 512 of them or 4M tokens, and what was assumed of the latter."""
+    """Sequences of a batch as people write it, 512 of them or 4M tokens, and what was assumed of the latter.
+
+    Raises
+    ------
+    SpecError
+        A number that may be either.
+    """
     if text.strip()[-1:].isdigit():
         return parse_whole(text, "batch"), ()
+    if text.strip()[-1:] in ("k", "K"):
+        raise SpecError(f"--batch {text!r} may be sequences or tokens; write 2048 for sequences, or 0.5M for tokens")
     return _batch_near(parse_count(text, "batch"), length, gpus, f"the nearest to {text} that the GPUs share evenly")
 
 

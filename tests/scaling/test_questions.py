@@ -93,8 +93,8 @@ def test_a_batch_is_near_what_is_wanted_and_shared_evenly(wanted, gpus, batch):
     assert sequences_near(wanted, gpus) == batch
 
 
-@rows(("said", "batch"), [("512", 512), ("4M", 1024), ("0.5M", 128), ("2k", 1)])
-def test_a_batch_is_sequences_or_with_a_letter_tokens(said, batch):
+@rows(("said", "batch"), [("512", 512), ("4M", 1024), ("0.5M", 128)])
+def test_a_batch_is_sequences_or_millions_of_tokens(said, batch):
     size, notes = batch_of(said, 4096, 8)
     assert size == batch
     assert [f"nearest to {said}" in note for note in notes] == [True] * (not said.isdecimal())
@@ -191,6 +191,8 @@ def test_lora_may_stand_without_a_rank():
         ("finetune qwen2.5-7b --samples 50k --epochs 0 --gpus 1", "must be above zero"),
         ("finetune qwen2.5-7b --samples 50k --price 3", "name it with --gpu"),
         ("finetune nobody/none --samples 50k", "give the path of its config.json"),
+        ("finetune qwen2.5-7b --samples 0.5", "no whole number"),
+        ("plan llama3-8b --gpus 8 --batch 2k", "write 2048 for sequences, or 0.5M for tokens"),
         ("plan llama3-8b", "Give --gpus 512; flopcast shortest answers"),
         ("plan llama3-8b --gpus 8 --gpu h100 --cluster selene", "leave --gpu out"),
         ("plan llama3-8b --gpus 8 --framework none", "unknown framework 'none'"),

@@ -84,13 +84,13 @@ def test_tokens_are_written_as_people_do(said, tokens):
         ("training.packed_length", "1k", 1024),
         ("model.max_sequence_length", "1M", 2**20),
         ("model.sliding_window", "4k", 4096),
-        ("training.global_batch_size", "2k", 2000),
+        ("training.global_batch_size", "2k", 2048),
         ("model.vocab_size", "128k", 128_000),
         ("cluster.num_nodes", "2_0k", 20_000),
     ],
 )
 def test_whole_numbers_are_written_as_people_do(field, said, value):
-    """The k of a length in tokens is 1,024, every other one is 1,000."""
+    """The k of a length in tokens and of a batch is 1,024, every other one is 1,000."""
     given = ["training.sequence_length=4096", "model.max_sequence_length=8192"]
     scenario = load_scenario("scenarios/megatron-2021/1.7b.yaml", [*given, "plan.dp=1", f"{field}={said}"])
     assert find_field(scenario, field).value == value
