@@ -181,6 +181,8 @@ def plan(
     steps = [] if budget else ["Add --tokens 15T for the days and the cost of a run of so many tokens."]
     steps += then.next_steps(how.framework or "megatron-lm")
     then.show(found.answer.scenario, found.to_dict(), planned_view(found, sentence_of(found), steps))
+    if not found.result.finished:
+        raise KeyboardInterrupt
 
 
 def _enough(asked: Callable[[int], Scenario], gpus: int) -> str:

@@ -152,6 +152,8 @@ def offer_of(asked: FineTuning, gpu: str, gpus: int, terms: Terms | None = None)
     """
     room = (*ROOM, "offload") if asked.offload else ROOM
     planned = plan_of(asked.scenario(gpu, gpus), gpus, terms, room=room)
+    if not planned.result.finished:
+        raise KeyboardInterrupt  # who stops one search stops them all
     assert planned.training is not None
     return Offer(asked, gpu, gpus, planned, planned.training)
 
