@@ -70,12 +70,12 @@ class Terms:
             restart = f"{show_time(self.failures.startup_s)} from a failure to a job that loads its checkpoint"
         background = "written in the background" if self.asynchronous else "for which training stops"
         rate = "" if self.write_bytes_per_s is None else f" at {show(self.write_bytes_per_s, 'B/s')}"
-        assert self.price is not None
-        source = f" ({self.price.source})" if self.price.source else ""
+        price = "the list price" if self.price is None else f"{self.price} a GPU-hour"
+        source = f" ({self.price.source})" if self.price is not None and self.price.source else ""
         return (
             f"a failure every {hours:,.0f} GPU-hours, {restart}, {spares}",
             f"checkpoints{rate} as often as is best, {background}",
-            f"{self.price} a GPU-hour{source}; energy of the GPUs at full power, PUE {self.pue:g}",
+            f"{price}{source}; energy of the GPUs at full power, PUE {self.pue:g}",
         )
 
     def stored(self, storing: Storing) -> Storing:
@@ -160,8 +160,7 @@ def training_run(
         Failures come faster than checkpoints.
     """
     require_positive(step_time_s=step_time_s, steps=steps)
-    price = terms.priced(node.gpu).price
-    assert price is not None
+    price = terms.price or listed_price(node.gpu.name)
     storing = terms.stored(storing)
     failures = terms.failing(storing)
     checkpoints = best_checkpoints(storing, num_gpus, node.name, terms)

@@ -72,7 +72,10 @@ def further_model(name: str) -> tuple[dict[str, Any], tuple[str, ...]] | None:
     ledger = Ledger(name)
     path = Path(name) / "config.json" if os.path.isdir(name) else Path(name)
     if path.suffix == ".json":
-        found: Any = read_model(parse_json(text_of(path), str(path)), ledger)
+        data = parse_json(text_of(path), str(path))
+        found: Any = read_model(data, ledger)
+        if path.parent.name and not {"_name_or_path", "name_or_path"} & {*data}:
+            found = {**found, "name": path.parent.name}  # the folder's says more than the architecture's
     else:
         found = known_model(name)
     if found is None:
