@@ -12,15 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from sim.errors import InfeasiblePlan, SpecError
-from sim.scaling.questions import (
-    Planned,
-    ask,
-    batch_of,
-    length_of,
-    plan_of,
-    precision_of,
-    sequences_near,
-)
+from sim.scaling.questions import Planned, ask, batch_of, length_of, plan_of, precision_of, sequences_near
 from sim.scaling.run import Terms
 from sim.scaling.training import Training
 from sim.search.candidate import facts_of
