@@ -40,7 +40,7 @@ MAKERS = [
 """Makers of GPUs none of which was measured: how their names begin, what multiplies reach of the law's share."""
 KIN = [
     {
-        "gpus": ["RTX-A", "L40"],
+        "gpus": ["RTX-A", "RTX-3", "RTX-4", "L40"],
         "of": "a100",
         "source": "FlashAttention-2 is written for the matrix instructions that Ampere and Ada share with A100, whose "
         "shares of peak these are; Hopper and Blackwell have others",

@@ -106,3 +106,10 @@ def notebook_views() -> Mapping[str, Any]:
     from sim.report.html.notebook import VIEWS
 
     return VIEWS
+
+
+def further_model(name: str) -> tuple[Mapping[str, Any], tuple[str, ...]] | None:
+    """Load the model of the hub, or of a `config.json`, that is no preset, and what of it is not counted."""
+    from sim.foreign.importers.huggingface.hub_models import further_model
+
+    return further_model(name)

@@ -53,6 +53,22 @@ VERBS = {
             "check train.log --cluster selene",
         ),
     ),
+    "plan": Verb(
+        "sim.commands.plan:plan",
+        (
+            "plan llama3-70b --cluster superpod-h100 --gpus 512 --tokens 15T",
+            "plan meta-llama/Llama-3.1-8B --gpu h100 --gpus 8 --seq 8k --export megatron-lm",
+            "plan qwen3-4b --gpu a100-80gb --gpus 64 --tokens 300B --batch 2M -o best.yaml",
+        ),
+    ),
+    "finetune": Verb(
+        "sim.commands.finetune:finetune",
+        (
+            "finetune qwen2.5-7b --gpus 8 --gpu rtx4090 --samples 50k --epochs 3",
+            "finetune qwen2.5-7b --samples 50k --lora --budget 20",
+            "finetune meta-llama/Llama-3.1-8B --gpu h100 --samples 10k --seq 4k --lora 16 --json",
+        ),
+    ),
     "compare": Verb(
         "sim.commands.estimate:compare",
         ("compare scenarios/megatron-2021/145.6b.yaml scenarios/gpt3-175b-1024-a100.yaml",),
@@ -209,15 +225,16 @@ class Verbs(TyperGroup):
         if name in VERBS:
             # Matrices of sim's verbs are small: starting BLAS's threads costs more than they could give.
             os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-            module, _, attribute = VERBS[name].home.partition(":")
-            code = getattr(import_module(module), attribute)
+            home, _, attribute = VERBS[name].home.partition(":")
+            module = import_module(home)
+            code, kind = getattr(module, attribute), getattr(module, "COMMAND", None)
         else:
-            code = _plugins()[name].load()
+            code, kind = _plugins()[name].load(), None
         if isinstance(code, typer.Typer):
             alone.add_typer(code, name=name)
         else:
             shown = VERBS[name].examples if name in VERBS else code.examples
-            alone.command(name, epilog=examples(*shown))(code)
+            alone.command(name, cls=kind, epilog=examples(*shown))(code)
         return typer.main.get_command(alone).commands[name]  # type: ignore[attr-defined]
 
 

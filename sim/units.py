@@ -149,8 +149,20 @@ COUNT = r"^\s*\d[\d_]*(\.\d*)?([eE][-+]?\d+)?\s*[kKMBT]?\s*$"
 """What `parse_count` reads, for editors."""
 
 
+_BINARY_COUNTS = ("_length", "sliding_window", "attention_chunk_size", "batch_size")
+"""How names end of lengths in tokens and of batches in sequences, whose k people mean as 1,024: 8k is 8,192 there (also
+the batch of Goyal et al. 2017, arXiv:1706.02677), and 8,000 elsewhere."""
+
+
+def count_factor(letter: str, name: str) -> float | None:
+    """What a letter behind a number stands for in the field `name`; None where it stands for nothing."""
+    if name.endswith(_BINARY_COUNTS) and letter in ("k", "K", "M"):
+        return 2.0**20 if letter == "M" else 2.0**10
+    return _COUNT_LETTERS.get(letter)
+
+
 def parse_count(text: str, name: str) -> float:
-    """A large number as people write it: "70B", "1.4T", "5.76e23".
+    """A large number as people write it: "70B", "1.4T", "5.76e23"; the k of lengths and batches is 1,024.
 
     Raises
     ------
@@ -158,7 +170,7 @@ def parse_count(text: str, name: str) -> float:
         No number, an unknown letter, or not above zero; the message calls it `name`.
     """
     match = _NUMBER.match(text)
-    factor = _COUNT_LETTERS.get((match["unit"] or "").strip()) if match else None
+    factor = count_factor((match["unit"] or "").strip(), name) if match else None
     if not match or factor is None:
         raise SpecError(f"{name} = {text!r} is not a number; write it as 2.1, 70B or 5.76e23")
     value = float(match["number"].replace("_", "")) * factor
@@ -166,6 +178,20 @@ def parse_count(text: str, name: str) -> float:
     if value > LARGEST_COUNT:
         raise SpecError(f"{name} = {text!r} is more than {LARGEST_COUNT:.0e}, beyond anything there is to count")
     return value
+
+
+def parse_whole(text: str, name: str) -> int:
+    """A whole number as people write it: "4096", "4k", "15T"; of lengths and batches "4k" is 4,096.
+
+    Raises
+    ------
+    SpecError
+        As `parse_count`, or the number is not whole.
+    """
+    number = int(text) if text.strip().isdecimal() else parse_count(text, name)
+    if number != int(number):
+        raise SpecError(f"{name} = {text!r} is {number:,g}, which is no whole number; write 4096 or 4k")
+    return int(number)
 
 
 def show_short(number: float) -> str:

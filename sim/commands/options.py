@@ -20,13 +20,16 @@ if TYPE_CHECKING:
     from sim.scaling.run import Terms
 
 
+def with_value(args: list[str], option: str, value: str, is_value: Callable[[str], bool]) -> list[str]:
+    """Arguments in which an option that stands alone has a value; what is one behind it, `is_value` says."""
+    ends = [*args[1:], "--"]
+    bare = [each == option and not is_value(after) for each, after in zip(args, ends, strict=False)]
+    return [part for each, alone in zip(args, bare, strict=True) for part in ([each, value] if alone else [each])]
+
+
 def json_alone(args: list[str]) -> list[str]:
     """Arguments in which `--json` without a file, as most verbs take it, names the screen."""
-    ends = [*args[1:], "--"]
-    bare = [
-        each == "--json" and after.startswith("-") and after != "-" for each, after in zip(args, ends, strict=False)
-    ]
-    return [part for each, alone in zip(args, bare, strict=True) for part in ([each, "-"] if alone else [each])]
+    return with_value(args, "--json", "-", lambda after: after == "-" or not after.startswith("-"))
 
 
 class JsonCommand(TyperCommand):
@@ -101,7 +104,8 @@ WriteBandwidth = Annotated[
     typer.Option("--write-bandwidth", help="Of the storage, all ranks; the cluster's if not given."),
 ]
 PriceOption = Annotated[
-    str, typer.Option("--price", help="Of a GPU-hour: 2, '2.5 EUR', €2.5; US dollars if not named.")
+    str | None,
+    typer.Option("--price", help="Of a GPU-hour: 2, '2.5 EUR', €2.5; the GPU's list price if not given."),
 ]
 Pue = Annotated[float, typer.Option("--pue", help="Building's power over the machines'.")]
 
@@ -127,7 +131,7 @@ class RunOptions:
         str | None,
         typer.Option("--load-by", help="Who reads a checkpoint: all, one or shares; the fastest if not given."),
     ] = None
-    price: PriceOption = "2"
+    price: PriceOption = None
     pue: Pue = 1.1
 
     def terms(self, node_gpus: int) -> Terms:
@@ -148,7 +152,7 @@ class RunOptions:
             asynchronous=self.asynchronous,
             load_by=None if self.load_by is None else load_named(self.load_by),
             restart_is_whole=self.restart is not None,
-            price=Price.read(self.price),
+            price=None if self.price is None else Price.read(self.price),
             pue=self.pue,
         )
 

@@ -23,14 +23,14 @@ def tell(
 
     best = answers.result.best[0].scenario
     if as_json:
-        exported = {} if export_to is None else {"export": export_scenario(best, export_to).to_dict()}
-        print_json({**answers.to_dict(), **exported})
+        said = {} if export_to is None else {"export": export_scenario(best, export_to).to_dict()}
+        print_json({**answers.to_dict(), **said})
     else:
         from sim.report.terminal import console
 
         print_view(answers.view(console().width))
     if output is not None:
-        _write_scenario(output, best)
+        write_scenario(output, best)
     drawn = None if figure is None else answers.figure()
     if drawn is not None and figure is not None:
         from sim.report.figures import save
@@ -52,7 +52,7 @@ def tell(
         typer.secho(open_question, err=True, fg="red")
 
 
-def _write_scenario(path: Path, scenario: Scenario) -> None:
+def write_scenario(path: Path, scenario: Scenario) -> None:
     """A scenario file: presets by their names, and what differs from them."""
     from sim.specs.writing import scenario_yaml
 

@@ -103,26 +103,23 @@ def _question(model: str, cluster: str, stack: str, profile: str | None, overrid
     """Model and cluster as a scenario; sequences as long as the model takes, but no longer than 8,192."""
     from pathlib import Path
 
-    from sim.specs import ClusterSpec, build_scenario
-    from sim.specs.loading import resolve
-    from sim.specs.presets import load_file_as_preset, load_preset
+    from sim.scaling.questions import ask, length_of, precision_of
+    from sim.specs.presets import load_file_as_preset
 
-    shape = load_preset("models", model)
-    data: dict[str, Any] = {
-        "name": f"{model} on {cluster}",
-        "model": model,
-        "cluster": cluster,
-        "stack": stack,
-        "plan": {},
-        "training": {
-            "global_batch_size": 1,
-            "sequence_length": min(int(shape.get("max_sequence_length", 2048)), 8192),
-            "precision": "bf16",
-        },
-    }
-    if profile is not None:
-        data["profile"] = load_file_as_preset(Path(profile)) if profile.endswith((".yaml", ".yml")) else profile
-    peaks = ClusterSpec.read(resolve(cluster, "cluster"), f"cluster preset {cluster!r}").gpu.peak_flop_per_s
-    if "bf16" not in peaks:
-        data["training"]["precision"] = "fp16"
-    return build_scenario(data, overrides)
+    own = load_file_as_preset(Path(profile)) if profile is not None and profile.endswith((".yaml", ".yml")) else profile
+    return ask(
+        model,
+        cluster,
+        stack=stack,
+        training=lambda shape, gpu: (
+            {
+                "global_batch_size": 1,
+                "sequence_length": length_of(shape, None)[0],
+                "precision": precision_of(gpu)[0],
+            },
+            (),
+        ),
+        profile=own,
+        name=f"{model} on {cluster}",
+        overrides=overrides,
+    )

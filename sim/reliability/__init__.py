@@ -17,7 +17,7 @@ from sim.reliability.closed_form import (
     job_mtbf,
     waiting_share,
 )
-from sim.reliability.cost import Price, energy, gpu_hours, rent
+from sim.reliability.cost import Price, energy, gpu_hours, listed_price, rent
 from sim.reliability.simulation import simulate_goodput, simulate_wall_times
 from sim.reliability.state import Spread, State, evenly, state_of
 from sim.reliability.storing import (
@@ -57,6 +57,7 @@ __all__ = [
     "goodput",
     "gpu_hours",
     "job_mtbf",
+    "listed_price",
     "load_named",
     "rent",
     "require_pause",

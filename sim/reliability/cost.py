@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from sim.errors import SpecError, require_positive
+from sim.specs.machines import price_list
+from sim.specs.presets import load_preset
 from sim.work.operations import Number
 
 SYMBOLS = {"$": "USD", "€": "EUR", "£": "GBP", "¥": "JPY"}
@@ -17,10 +19,14 @@ _PRICE = re.compile(r"(?P<before>[$€£¥])?\s*(?P<amount>[0-9]+(\.[0-9]*)?|\.[
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """Of a GPU-hour, in a currency named by its ISO 4217 code."""
+    """Of a GPU-hour, in a currency named by its ISO 4217 code.
 
-    amount: float = 2.0
+    source : whose list price it is, and of which day; empty where somebody gave it.
+    """
+
+    amount: float
     currency: str = "USD"
+    source: str = ""
 
     def __post_init__(self) -> None:
         require_positive(price=self.amount)
@@ -43,6 +49,21 @@ class Price:
 
     def __str__(self) -> str:
         return f"{self.amount:g} {self.currency}"
+
+
+UNLISTED = 2.0
+"""Assumed for a GPU that no price list has. [US dollars]"""
+
+
+def listed_price(gpu: str | None) -> Price:
+    """The list price of an hour of a GPU, by the name that its record has; `UNLISTED` where it is not known."""
+    for preset, row in price_list().items():
+        if load_preset("gpus", preset)["name"] == gpu:
+            return Price(
+                row["price"], source=f"{row['cloud']}'s list price of {row['date']}, {row['page']}; or --price"
+            )
+    why = "no GPU is named" if gpu is None else f"no list price of {gpu} is known"
+    return Price(UNLISTED, source=f"an assumption, as {why}; or --price")
 
 
 def gpu_hours(num_gpus: Number, wall_s: Number) -> Number:

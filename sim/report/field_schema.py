@@ -60,8 +60,8 @@ def _shape(section: SectionReference, sections: Mapping[str, SectionReference], 
             value = {"enum": framework_names(titles=True)}
         if field.section:
             value = _with_preset(value, sections.get(field.path))
-        if field.path == "training.tokens":
-            value = {"anyOf": [{"type": "string", "pattern": COUNT}, value]}
+        if not field.unit:
+            value = _counted(value)
         if field.unit:
             properties[field.name] = {**about, **_quantity(value, field.unit, bare=False)}
             value = _quantity(value, field.unit, bare=True)
@@ -75,8 +75,8 @@ def _description(field: FieldReference) -> str:
 
 def _preset(kind: str) -> Schema:
     names = preset_names(kind)
-    if kind == "models":  # or as Hugging Face has it
-        return {"anyOf": [{"enum": names}, {"type": "string", "pattern": "/"}]}
+    if kind == "models":  # or as Hugging Face has it, or a file
+        return {"anyOf": [{"enum": names}, {"type": "string", "pattern": "[/.]"}]}
     return {"enum": sorted({*names, *framework_names(titles=True)}) if kind == "stacks" else names}
 
 
@@ -94,6 +94,13 @@ def _clean(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     return {key: _clean(each) for key, each in value.items() if key not in ("title", "default", "description")}
+
+
+def _counted(value: Schema) -> Schema:
+    """A number, or a text such as 15T or 4k."""
+    if value.get("type") in ("integer", "number"):
+        return {"anyOf": [{"type": "string", "pattern": COUNT}, value]}
+    return {**value, "anyOf": list(map(_counted, value["anyOf"]))} if "anyOf" in value else value
 
 
 def _quantity(value: Any, unit: str, bare: bool) -> Any:

@@ -18,6 +18,7 @@ from sim.reliability import (
     goodput,
     gpu_hours,
     job_mtbf,
+    listed_price,
     rent,
     require_pause,
 )
@@ -37,7 +38,7 @@ class Terms:
     asynchronous : checkpoints are written in the background; else training stops until they are.
     load_by : who reads a checkpoint at a start; None: whoever makes it fastest.
     restart_is_whole : a restart is what `failures` say, loading included; else loading comes on top, by the storage.
-    price : of a GPU-hour; assumption: 2 US dollars.
+    price : of a GPU-hour; None: the list price of the machine's GPU.
     pue : power usage effectiveness of the building; assumption: 1.1.
     """
 
@@ -46,12 +47,16 @@ class Terms:
     asynchronous: bool = False
     load_by: LoadBy | None = None
     restart_is_whole: bool = False
-    price: Price = field(default_factory=Price)
+    price: Price | None = None
     pue: float = 1.1
 
     def __post_init__(self) -> None:
         if self.write_bytes_per_s is not None:
             require_positive(write_bytes_per_s=self.write_bytes_per_s)
+
+    def priced(self, gpu: GpuSpec) -> Terms:
+        """The terms with a price: their own, or the list price of this GPU."""
+        return self if self.price is not None else replace(self, price=listed_price(gpu.name))
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -65,10 +70,12 @@ class Terms:
             restart = f"{show_time(self.failures.startup_s)} from a failure to a job that loads its checkpoint"
         background = "written in the background" if self.asynchronous else "for which training stops"
         rate = "" if self.write_bytes_per_s is None else f" at {show(self.write_bytes_per_s, 'B/s')}"
+        price = "the list price" if self.price is None else f"{self.price} a GPU-hour"
+        source = f" ({self.price.source})" if self.price is not None and self.price.source else ""
         return (
             f"a failure every {hours:,.0f} GPU-hours, {restart}, {spares}",
             f"checkpoints{rate} as often as is best, {background}",
-            f"{self.price} a GPU-hour; energy of the GPUs at full power, PUE {self.pue:g}",
+            f"{price}{source}; energy of the GPUs at full power, PUE {self.pue:g}",
         )
 
     def stored(self, storing: Storing) -> Storing:
@@ -159,6 +166,7 @@ def training_run(
         Failures come faster than checkpoints.
     """
     require_positive(step_time_s=step_time_s, steps=steps)
+    price = terms.price or listed_price(node.gpu.name)
     storing = terms.stored(storing)
     failures = terms.failing(storing)
     checkpoints = best_checkpoints(storing, num_gpus, node.name, terms)
@@ -179,8 +187,8 @@ def training_run(
         checkpoints,
         wall,
         hours,
-        float(rent(hours, terms.price.amount)),
-        terms.price.currency,
+        float(rent(hours, price.amount)),
+        price.currency,
         None if power is None else float(energy(hours, power, terms.pue)),
         storing,
         failures,

@@ -136,7 +136,7 @@ def train(
     SpecError
         Neither tokens nor a loss, a loss the model cannot reach, or a ramp that the plan cannot run.
     """
-    terms = terms or Terms()
+    terms = (terms or Terms()).priced(scenario.cluster.gpu)
     answer = estimate(scenario)
     training = scenario.training
     notes: list[str] = []

@@ -193,7 +193,7 @@ def shortest(
     InfeasiblePlan
         No plan of any batch keeps the rules and fits.
     """
-    terms = terms or Terms()
+    terms = (terms or Terms()).priced(scenario.cluster.gpu)
     begun = time.perf_counter()
     length = scenario.training.sequence_length
     wanted = tuple(batches) if batches is not None else default_batches(goal, length)

@@ -10,13 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, NamedTuple, Self
+from types import UnionType
+from typing import Annotated, Any, NamedTuple, Self, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from sim.errors import SpecError, nearest
 from sim.specs.gone import GONE
-from sim.units import EXAMPLES, NOUNS, parse
+from sim.units import EXAMPLES, NOUNS, parse, parse_count, parse_whole
 
 # Longest first: `_bytes_per_s` must win over `_s`.
 _SUFFIXES = ("bytes_per_s", "flop_per_s", "bytes", "flop", "w", "s")
@@ -92,6 +93,17 @@ def _check_size(key: str, value: Any, is_text: bool) -> None:
         raise ValueError(f"{key} = {_shown(value)} is larger than any number here, {_LARGEST:.0e}")
 
 
+def _count(value: Any, field: _Field) -> Any:
+    """A number that ends in a letter, such as 15T or 4k, where the field holds a number; any other value as it is."""
+    written = value.strip() if isinstance(value, str) and field.number else ""
+    if not (written[:1].isdigit() and written[-1:].isalpha()):
+        return value
+    try:
+        return (parse_whole if field.number is int else parse_count)(value, field.short)
+    except SpecError as error:
+        raise ValueError(str(error)) from None
+
+
 def _shown(value: Any) -> str:
     """A value for a message; of a vast number only how many digits it has."""
     if isinstance(value, int) and value.bit_length() > 200:
@@ -125,7 +137,7 @@ class Spec(BaseModel):
                 raise ValueError(f"{field.short} = {value!r}: {rule}")
             if field.unit is None:
                 _check_size(field.short, value, field.kind is str)
-                read[name] = value
+                read[name] = _count(value, field)
             else:
                 read[name] = _quantity(value, field.unit, str(key), bare_allowed=key == name)
         return read
@@ -176,19 +188,35 @@ class Spec(BaseModel):
 
 
 class _Field(NamedTuple):
-    """What reading a field takes: its names in Python and in files, its dimension and its type."""
+    """What reading a field takes: its names in Python and in files, its dimension, its type, and that of its number."""
 
     name: str
     short: str
     unit: str | None
     kind: Any
+    number: type | None
 
 
 @cache
 def _fields(cls: type[Spec]) -> dict[str, _Field]:
     """A record's fields by either name."""
-    found = [_Field(name, file_name(name), unit_of(name), info.annotation) for name, info in cls.model_fields.items()]
+    found = [
+        _Field(name, file_name(name), unit_of(name), info.annotation, number_kind(info.annotation))
+        for name, info in cls.model_fields.items()
+    ]
     return {key: field for field in found for key in (field.short, field.name)}
+
+
+def number_kind(annotation: Any) -> type | None:
+    """int or float where a field of this annotation holds one number, or one under each name."""
+    if get_origin(annotation) is Annotated:
+        return number_kind(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, UnionType):
+        kinds = [number_kind(each) for each in get_args(annotation) if each is not type(None)]
+        return kinds[0] if len(kinds) == 1 else None
+    if get_origin(annotation) is dict:
+        return number_kind(get_args(annotation)[1])
+    return annotation if annotation in (int, float) else None
 
 
 def _explain(cls: type[BaseModel], where: str, item: Any) -> str:

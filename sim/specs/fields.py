@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from types import UnionType
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Any
 
 from sim.errors import SpecError, nearest
-from sim.specs.base import Spec, file_name, unit_of
+from sim.specs.base import Spec, file_name, number_kind, unit_of
 from sim.specs.loading import build_scenario
 from sim.specs.scenario import Scenario
 
@@ -109,19 +108,7 @@ def _walk(spec: Spec, path: str, full_path: str) -> Iterator[NumericField]:
             if isinstance(item, Spec):
                 yield from _walk(item, short, full)
                 continue
-            kind = _number(info.annotation) if item is None else type(item)
+            kind = number_kind(info.annotation) if item is None else type(item)
             if kind in (int, float):
-                whole = _number(info.annotation) is int
+                whole = number_kind(info.annotation) is int
                 yield NumericField(short, full, unit_of(name), whole, item)
-
-
-def _number(annotation: Any) -> type | None:
-    """int or float where a field of this annotation holds one number, or one under each name."""
-    if get_origin(annotation) is Annotated:
-        return _number(get_args(annotation)[0])
-    if get_origin(annotation) in (Union, UnionType):
-        kinds = [_number(each) for each in get_args(annotation) if each is not type(None)]
-        return kinds[0] if len(kinds) == 1 else None
-    if get_origin(annotation) is dict:
-        return _number(get_args(annotation)[1])
-    return annotation if annotation in (int, float) else None

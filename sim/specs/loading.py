@@ -15,7 +15,7 @@ from sim.specs.frameworks import DEFAULT, ResolvedStack, resolve_stack
 from sim.specs.hardware import ClusterSpec, GpuSpec
 from sim.specs.model import ModelSpec
 from sim.specs.plan import ParallelPlan
-from sim.specs.presets import load_file_as_preset, load_preset, preset_names, split_profile
+from sim.specs.presets import load_file_as_preset, load_preset, model_named, preset_names, split_profile
 from sim.specs.profile import Profile
 from sim.specs.scenario import NO_PLAN, Scenario
 from sim.specs.stack import StackSpec
@@ -125,6 +125,7 @@ def build_scenario(data: Any, overrides: Sequence[str] | str = (), where: str = 
     is_open = resolved.get("plan") in (None, {})
     resolved["plan"] = {} if is_open else resolved["plan"]
     assumed = [*([NO_PLAN] if is_open else []), *_take_stack_of_profile(resolved), *_settle_stack(resolved)]
+    assumed += _not_counted(data, overrides)
     sections: dict[str, Any] = {name: resolved[name] for name in SECTIONS if resolved.get(name) is not None}
     profile = sections.pop("profile", None)
     sections = {name: SECTIONS[name].read(value, name) for name, value in sections.items()}
@@ -155,6 +156,15 @@ def build_scenario(data: Any, overrides: Sequence[str] | str = (), where: str = 
         sections["profile"] = own
     facts = {"name": resolved.get("name") or where, "description": resolved.get("description") or ""}
     return Scenario.read({**facts, **sections, "assumed": tuple(assumed)}, where)
+
+
+def _not_counted(data: Mapping[str, Any], overrides: Sequence[str]) -> tuple[str, ...]:
+    """What of the scenario's model is not counted, where it is one of the hub or a file of its own."""
+    name = data.get("model")
+    for path, _, text in (item.partition("=") for item in overrides):
+        name = text.strip() if path.strip() in ("model", "model.preset") else name
+    name = name.get("preset") if isinstance(name, Mapping) else name
+    return model_named(name)[1] if isinstance(name, str) else ()
 
 
 _LAUNCH = ("stack.kernel_launch", "stack.kernel_launch_s")
@@ -300,10 +310,21 @@ def load_scenario(path: Path | str, overrides: Sequence[str] | str = (), profile
         raise SpecError(f"{path} is a profile, not a scenario; give it as --profile {path} of one")
     if isinstance(data, dict) and data and not {*SECTIONS} & data.keys():
         raise SpecError(f"{path} has no section of a scenario; if it is another tool's file, flopcast import {path}")
+    if isinstance(data, dict):
+        _find_beside(path.parent, data)
     if profile is not None and isinstance(data, dict):
         data["profile"] = load_file_as_preset(Path(profile)) if profile.endswith((".yaml", ".yml")) else profile
     # A pipe such as /dev/fd/63 has no name worth showing.
     return build_scenario(data, overrides, path.stem if path.is_file() else "scenario")
+
+
+def _find_beside(folder: Path, data: dict[str, Any]) -> None:
+    """Point to files of a model and a profile that lie beside the scenario and not where flopcast is called."""
+    for section in ("model", "profile"):
+        said = data.get(section)
+        if isinstance(said, str) and said.endswith((".json", ".yaml", ".yml")) and not _is_there(Path(said)):
+            beside = folder / said
+            data[section] = str(beside) if _is_there(beside) else said
 
 
 def _is_there(path: Path) -> bool:

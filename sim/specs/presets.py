@@ -6,6 +6,7 @@ Fitted numbers may carry the `interval` of their uncertainty too.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -15,6 +16,8 @@ from sim.errors import SpecError, nearest
 from sim.specs.yaml12 import load_yaml
 
 _ROOT = Path(__file__).parent.parent / "presets"
+PRICES = _ROOT / "prices.yaml"
+"""The price list: what GPU-hours cost where GPUs are rented."""
 KINDS = ("gpus", "nodes", "clusters", "models", "frameworks", "stacks", "profiles")
 
 
@@ -48,8 +51,10 @@ def model_preset(name: str) -> str:
     found = presets.get(repository) or (repository if repository in known else None)
     if found is None:
         hint = nearest(repository, {*known, *presets})
-        other = "; a model of another shape comes from its config.json (flopcast import)" if "/" in name else ""
-        raise SpecError(f"unknown model preset {name!r}{hint if 'did you mean' in hint or not other else ''}{other}")
+        other = "; of a model of another shape give the path of its config.json"
+        raise SpecError(
+            f"unknown model preset {name!r}{hint if 'did you mean' in hint or '/' not in name else ''}{other}"
+        )
     return found
 
 
@@ -97,14 +102,67 @@ def _values(item: Any) -> Any:
 def load_preset(kind: str, name: str) -> dict[str, Any]:
     """The data of a preset, sources stripped, ready for the record's validation.
 
+    A model may also be one of the hub, or a file of its own (`model_named`).
+
     Raises
     ------
     SpecError
         No such preset; the message names the nearest one.
     """
+    if kind == "models":
+        return model_named(name)[0]
+    return _preset(kind, name)
+
+
+def _preset(kind: str, name: str) -> dict[str, Any]:
     data: dict[str, Any] = _values(raw_preset(kind, name))
     data.setdefault("name", name)
     return data
+
+
+def model_named(name: str) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The fields of a model, and what of it is not counted.
+
+    Parameters
+    ----------
+    name : str
+        A preset's; that of a model on the hub whose shape is known here; the path of a `config.json`, of a folder with
+        one, or of a YAML file with a model's fields or a section `model`. Nothing is downloaded.
+
+    Raises
+    ------
+    SpecError
+        There is no such model, or the file cannot be read.
+    """
+    if name in _names("models"):
+        return _preset("models", name), ()
+    if name.endswith((".yaml", ".yml")):
+        return _model_of_file(Path(name)), ()
+    known = None if name.endswith(".json") else _known_preset(name)
+    found = None if known else sys.modules["sim"].further_model(name)
+    if found is None:
+        return _preset("models", known or model_preset(name)), ()
+    return {"name": name, **found[0]}, found[1]
+
+
+def _known_preset(name: str) -> str | None:
+    try:
+        return model_preset(name)
+    except SpecError:
+        return None
+
+
+def _model_of_file(path: Path) -> dict[str, Any]:
+    """The model that a YAML file describes, alone or as a scenario's section."""
+    data = load_yaml(path)
+    said = data.get("model", data) if isinstance(data, dict) else data
+    if isinstance(said, str):
+        return load_preset("models", said)
+    if not isinstance(said, dict):
+        raise SpecError(f"{path} describes no model; give a model's fields, or a scenario with a section model")
+    values: dict[str, Any] = _values(said)
+    base = load_preset("models", str(values.pop("preset"))) if "preset" in values else {"name": path.stem}
+    return base | values
 
 
 def load_file_as_preset(path: Path) -> dict[str, Any]:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, field_validator, model_validator
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from sim.errors import SpecError
 from sim.specs.base import Spec
 from sim.specs.formats import FORMATS, Format
 from sim.specs.modules import as_names
-from sim.units import parse_count
 
 AdapterTarget = Literal["linear_qkv", "linear_proj", "linear_fc1", "linear_fc2", "in_proj", "out_proj"]
 
@@ -67,16 +65,6 @@ class TrainingSpec(Spec):
     2 for a vocabulary of up to 65,500, else 4 (Megatron-LM's indexed datasets). [bytes]"""
     tokens: PositiveFloat | None = None
     """Token budget of the whole run, for the days it takes: 300e9, 15T."""
-
-    @field_validator("tokens", mode="before")
-    @classmethod
-    def _read_tokens(cls, value: Any) -> Any:
-        if not isinstance(value, str):
-            return value
-        try:
-            return parse_count(value, "tokens")
-        except SpecError as error:
-            raise ValueError(str(error)) from None
 
     @model_validator(mode="before")
     @classmethod

@@ -49,7 +49,8 @@ def test_names_of_machines(run_row):
         ("Rubin", ""): ("vr200-tray", 288, "datasheet"), ("MI300X", "192"): ("mi300x-8", 192, "datasheet"),
         ("MI325X", ""): ("mi325x-8", 256, "datasheet"), ("MI350X", ""): ("mi350x-8", 288, "datasheet"),
         ("MI355X", ""): ("mi355x-8", 288, "datasheet"), ("RTX A6000", "48"): ("rtx-a6000-8", 48, "datasheet"),
-        ("L40S", ""): ("l40s-8", 48, "datasheet"),
+        ("L40S", ""): ("l40s-8", 48, "datasheet"), ("RTX 4090", "24"): ("rtx-4090-8", 24, "datasheet"),
+        ("GeForce RTX 3090", ""): ("rtx-3090-8", 24, "datasheet"),
     }  # fmt: skip
     wrong = {}
     for (gpu, memory), (node, gigabytes, profile) in expected.items():

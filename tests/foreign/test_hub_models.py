@@ -1,5 +1,7 @@
 """Models of the hub by name: their shapes have as many parameters as are published, and other names mean the same."""
 
+import json
+
 import pytest
 from rows import rows
 
@@ -7,6 +9,7 @@ from sim.errors import SpecError
 from sim.foreign.importers import Given, import_text
 from sim.foreign.importers.huggingface.hub_models import known_model
 from sim.foreign.importers.keys import table
+from sim.specs.loading import build_scenario, load_scenario
 from sim.specs.model import ModelSpec
 from sim.specs.presets import load_preset, preset_names
 from sim.work.sums import total_params
@@ -79,3 +82,72 @@ def test_weights_in_fewer_bits_are_said_not_to_be_priced():
     text = "base_model: unsloth/Llama-3.2-1B-bnb-4bit\nmicro_batch_size: 1\nsequence_len: 512\n"
     imported = import_text(text, "a.yaml", Given(gpus=1))
     assert "weights that are stored in fewer bits" in imported.to_yaml()
+
+
+QWEN = {
+    "model_type": "qwen2",
+    "hidden_size": 3584,
+    "intermediate_size": 18944,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 28,
+    "num_key_value_heads": 4,
+    "vocab_size": 152064,
+    "max_position_embeddings": 32768,
+    "tie_word_embeddings": False,
+}
+
+
+@pytest.fixture
+def beside(tmp_path, monkeypatch):
+    """A folder with the files that a model may be: a config.json, a model's fields, a scenario."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "weights").mkdir()
+    (tmp_path / "weights" / "config.json").write_text(json.dumps(QWEN), encoding="utf-8")
+    (tmp_path / "own.yaml").write_text("preset: qwen2.5-7b\nnum_layers: 14\n", encoding="utf-8")
+    (tmp_path / "scenario.yaml").write_text("model: Qwen/Qwen2.5-7B\nplan: {}\n", encoding="utf-8")
+
+
+@pytest.mark.usefixtures("beside")
+@rows(
+    ("name", "layers"),
+    [
+        ("qwen2.5-7b", 28),
+        ("Qwen/Qwen2.5-7B-Instruct", 28),
+        ("weights/config.json", 28),
+        ("weights", 28),
+        ("own.yaml", 14),
+        ("scenario.yaml", 28),
+    ],
+)
+def test_a_scenario_takes_a_model_by_any_of_its_names(name, layers):
+    """In the file, as its preset, and on the command line: one and the same model."""
+    rest = {"cluster": "superpod-h100", "plan": {}, "training": {"global_batch_size": 1, "sequence_length": "4k"}}
+    said = build_scenario({"model": name, **rest}).model
+    assert (said.hidden_size, said.num_layers) == (3584, layers)
+    assert build_scenario({"model": {"preset": name}, **rest}).model == said
+    assert build_scenario({"model": "gpt-1.7b", **rest}, [f"model={name}"]).model == said
+    assert build_scenario({"model": {"preset": name, "num_layers": 4}, **rest}).model.num_layers == 4
+
+
+@pytest.mark.usefixtures("beside")
+def test_a_file_is_also_found_beside_the_scenario(tmp_path):
+    text = "model: config.json\ncluster: selene\nplan: {}\ntraining: {global_batch_size: 1, sequence_length: 4k}\n"
+    (tmp_path / "weights" / "mine.yaml").write_text(text, encoding="utf-8")
+    assert load_scenario("weights/mine.yaml").model.hidden_size == 3584
+    (tmp_path / "config.json").write_text(json.dumps(QWEN | {"num_hidden_layers": 2}), encoding="utf-8")
+    assert load_scenario("weights/mine.yaml").model.num_layers == 2  # what is here comes first
+
+
+def test_weights_in_fewer_bits_are_an_assumption_of_the_scenario():
+    rest = {"cluster": "superpod-h100", "plan": {}, "training": {"global_batch_size": 1, "sequence_length": 4096}}
+    stored = build_scenario({"model": "unsloth/Qwen2.5-7B-bnb-4bit", **rest})
+    plain = build_scenario({"model": "unsloth/Qwen2.5-7B", **rest})
+    assert [note for note in stored.assumed if note not in plain.assumed] == [
+        "weights in fewer bits of unsloth/Qwen2.5-7B-bnb-4bit: weights that are stored in fewer bits are priced in the "
+        "precision of the training"
+    ]
+
+
+def test_a_model_that_is_not_known_names_the_remedy():
+    with pytest.raises(SpecError, match=r"unknown model preset 'nobody/none-9b'.* give the path of its config.json"):
+        load_preset("models", "nobody/none-9b")

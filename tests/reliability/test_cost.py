@@ -1,9 +1,13 @@
 """What a GPU-hour costs, in which currency."""
 
+from datetime import date
+
 import pytest
 
 from sim.errors import SpecError
-from sim.reliability import Price
+from sim.reliability import Price, listed_price
+from sim.specs.machines import price_list
+from sim.specs.presets import load_preset
 
 
 @pytest.mark.parametrize(
@@ -19,3 +23,21 @@ def test_prices_name_their_currency(text, amount, currency):
 def test_what_is_no_price_is_refused(text):
     with pytest.raises(SpecError, match="price"):
         Price.read(text)
+
+
+def test_every_listed_price_names_its_page_its_day_and_a_machine():
+    for gpu, row in price_list().items():
+        assert load_preset("nodes", row["node"])["gpu"] == gpu
+        assert 0.1 < row["price"] < 20
+        assert date(2025, 1, 1) < date.fromisoformat(row["date"])
+        price = listed_price(load_preset("gpus", gpu)["name"])
+        assert price.amount == row["price"]
+        assert row["date"] in price.source
+        assert row["page"] in price.source
+
+
+def test_a_gpu_that_nobody_lists_has_an_assumed_price():
+    assert (
+        listed_price("P100-PCIe-16GB").source
+        == "an assumption, as no list price of P100-PCIe-16GB is known; or --price"
+    )

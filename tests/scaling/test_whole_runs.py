@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from sim.cli import app
 from sim.errors import SpecError
 from sim.estimate import estimate
-from sim.reliability import Failures, even_storing
+from sim.reliability import Failures, Price, even_storing
 from sim.scaling.critical_batch import kaplan_batch
 from sim.scaling.goal import goal_of, goal_of_model
 from sim.scaling.loss_laws import power_sum_loss
@@ -21,6 +21,7 @@ from sim.scaling.ramp import Ramp, best_ramp, parse_ramp, ramped, ramped_steps, 
 from sim.scaling.run import Terms, training_run
 from sim.scaling.training import train
 from sim.specs import load_scenario
+from sim.specs.machines import price_list
 from sim.work.sums import active_params, total_params
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
@@ -57,7 +58,10 @@ def test_llama3s_run():
     assert training.run.gpu_hours == pytest.approx(30.84e6, rel=0.25)
     assert training.run.gpu_hours == pytest.approx(16384 * training.run.wall_s / 3600)
     assert training.run.energy_j == pytest.approx(training.run.gpu_hours * 3600 * 700 * 1.1)
-    assert training.run.cost == pytest.approx(2 * training.run.gpu_hours)
+    # Without a price of one's own an hour of an H100 costs what the price list says.
+    assert training.run.cost == pytest.approx(price_list()["h100-sxm-80gb"]["price"] * training.run.gpu_hours)
+    own = train(load_scenario(LLAMA), terms=Terms(price=Price(1.5, "EUR"))).run
+    assert (own.cost, own.currency) == (pytest.approx(1.5 * own.gpu_hours), "EUR")
 
 
 def test_intervals_are_the_step_times():

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from rows import rows
 
 from sim.errors import SpecError
 from sim.specs import load_scenario
@@ -71,3 +72,30 @@ def test_tokens_are_written_as_people_do(said, tokens):
     assert scenario.training.tokens == tokens
     with pytest.raises(SpecError, match="tokens = '15Q' is not a number"):
         load_scenario("scenarios/gpt-1t-3072-a100.yaml", ["training.tokens=15Q"])
+
+
+@rows(
+    ("field", "said", "value"),
+    [
+        ("training.sequence_length", "4k", 4096),
+        ("training.sequence_length", "8K", 8192),
+        ("training.sequence_length", "0.5k", 512),
+        ("training.sequence_length", "4096", 4096),
+        ("training.packed_length", "1k", 1024),
+        ("model.max_sequence_length", "1M", 2**20),
+        ("model.sliding_window", "4k", 4096),
+        ("training.global_batch_size", "2k", 2048),
+        ("model.vocab_size", "128k", 128_000),
+        ("cluster.num_nodes", "2_0k", 20_000),
+    ],
+)
+def test_whole_numbers_are_written_as_people_do(field, said, value):
+    """The k of a length in tokens and of a batch is 1,024, every other one is 1,000."""
+    given = ["training.sequence_length=4096", "model.max_sequence_length=8192"]
+    scenario = load_scenario("scenarios/megatron-2021/1.7b.yaml", [*given, "plan.dp=1", f"{field}={said}"])
+    assert find_field(scenario, field).value == value
+
+
+def test_half_a_token_is_refused():
+    with pytest.raises(SpecError, match=r"sequence_length = '1\.3k' is 1,331\.2, which is no whole number; write 4096"):
+        load_scenario("scenarios/megatron-2021/1.7b.yaml", ["training.sequence_length=1.3k"])

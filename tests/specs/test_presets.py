@@ -54,6 +54,8 @@ def test_preset_is_valid_and_every_value_has_a_source(kind, name):
         ("a100-sxm-80gb", "bf16", 1.41e9, 256, 432),
         ("h100-sxm-80gb", "bf16", 1.83e9, 512, 528),
         ("h200-sxm-141gb", "bf16", 1.83e9, 512, 528),
+        ("rtx-4090-24gb", "bf16", 2.52e9, 64, 512),  # half of what they do where sums are in 16 bits
+        ("rtx-3090-24gb", "bf16", 1.695e9, 64, 328),
     ],
 )
 def test_peak_is_clock_times_tensor_core_rate(name, precision, clock, fma_per_clock, units):

@@ -72,7 +72,7 @@ def goodput(
     spares: Annotated[int | None, typer.Option(help="Spare nodes; as many as it takes if not given.")] = None,
     repair: Annotated[str, typer.Option(help="How long a broken node is away.")] = "1 d",
     useful: Annotated[str, typer.Option(help="Work to do, without failures.")] = "30 d",
-    price: PriceOption = "2",
+    price: PriceOption = None,
     power: Annotated[str | None, typer.Option(help="Of one GPU; the cluster's, or 700 W if not given.")] = None,
     pue: Pue = 1.1,
     output: Output,
@@ -117,7 +117,8 @@ def goodput(
     times = rel.simulate_wall_times(work, gpus, checkpoints, failures, runs) if runs >= 20 else None
     spread = None if times is None else [float(end) for end in np.quantile(times, [0.05, 0.95])]
     paid = gpus + (spares or 0) * failures.gpus_per_node
-    hours, rate = float(rel.gpu_hours(paid, wall)), rel.Price.read(price)
+    hours = float(rel.gpu_hours(paid, wall))
+    rate = rel.listed_price(None if machine is None else machine.gpu.name) if price is None else rel.Price.read(price)
     watts = None if power is None else parse(power, "w")
     if power is None:
         watts = 700.0 if machine is None else machine.gpu.max_power_w
@@ -146,7 +147,8 @@ def goodput(
     }
     ready = "as many spare nodes as it takes" if spares is None else f"{spares} spare nodes, paid for"
     title = f"{show_short(model_params(name))} parameters on {gpus:,} GPUs"
-    notes = [f"{ready}; simulated: 20,000 failures", *storing.notes]
+    priced = [f"{rate} a GPU-hour: {rate.source}"] if rate.source else []
+    notes = [f"{ready}; simulated: 20,000 failures", *priced, *storing.notes]
     output.show(
         lambda: found,
         lambda: [goodput_view(title, facts, formula, played, notes)],

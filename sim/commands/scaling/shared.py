@@ -4,22 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from sim.errors import SpecError, nearest
 from sim.units import parse_count
 
 
 def model_params(text: str) -> float:
-    """A preset's parameters, or the number that `text` is."""
-    from sim.specs import ModelSpec, preset_names
+    """A model's parameters, or the number that `text` is."""
+    from sim.specs import ModelSpec
     from sim.specs.presets import load_preset
     from sim.work.sums import total_params
 
     if text.lstrip("+-. ")[:1].isdigit():
         return parse_count(text, "parameters")
-    if text not in preset_names("models"):
-        raise SpecError(
-            f"no model preset {text!r}{nearest(text, preset_names('models'))}; or give a number, such as 70B"
-        )
     return float(total_params(ModelSpec.read(load_preset("models", text), "model")))
 
 

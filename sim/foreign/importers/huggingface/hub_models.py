@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,11 @@ from sim.foreign.importers.defaults import Foreign
 from sim.foreign.importers.huggingface.config import given_model, read_model
 from sim.foreign.importers.keys import table
 from sim.foreign.importers.ledger import Ledger, short
-from sim.specs.presets import model_preset
+from sim.foreign.importers.sources import parse_json, text_of
+from sim.specs.presets import load_preset, model_preset
 
 _TABLE = "hub_models"
+_QUANTISED = "weights that are stored in fewer bits are priced in the precision of the training"
 
 
 def named_model(name: str, source: str, file: Foreign) -> Any:
@@ -37,8 +40,7 @@ def named_model(name: str, source: str, file: Foreign) -> Any:
     shown = found if isinstance(found, str) else found["name"]
     file.ledger.took("model", shown, f"{source} {short(name)}")
     if name.lower().endswith(tuple(table(_TABLE)["quantised"])):
-        why = "weights that are stored in fewer bits are priced in the precision of the training"
-        file.ledger.ignore(source, name, why, matters=True)
+        file.ledger.ignore(source, name, _QUANTISED, matters=True)
     return found
 
 
@@ -60,6 +62,28 @@ def known_model(name: str) -> str | dict[str, Any] | None:
         except SpecError:
             continue
     return None
+
+
+def further_model(name: str) -> tuple[dict[str, Any], tuple[str, ...]] | None:
+    """The section `model` of a `config.json`, a folder with one, or a model of the hub; and what of it is not counted.
+
+    None where a name stands for none of them.
+    """
+    ledger = Ledger(name)
+    path = Path(name) / "config.json" if os.path.isdir(name) else Path(name)
+    if path.suffix == ".json":
+        data = parse_json(text_of(path), str(path))
+        found: Any = read_model(data, ledger)
+        if path.parent.name and not {"_name_or_path", "name_or_path"} & {*data}:
+            found = {**found, "name": path.parent.name}  # the folder's says more than the architecture's
+    else:
+        found = known_model(name)
+    if found is None:
+        return None
+    if name.lower().endswith(tuple(table(_TABLE)["quantised"])):
+        ledger.ignore("weights", "in fewer bits", _QUANTISED, matters=True)
+    section = load_preset("models", found) if isinstance(found, str) else found
+    return dict(section), tuple(f"{entry.name} {entry.value} of {name}: {entry.note}" for entry in ledger.unpriced)
 
 
 def _shorter(name: str, endings: list[str]) -> list[str]:

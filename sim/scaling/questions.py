@@ -1,0 +1,233 @@
+"""Questions in users' words: a model, GPUs and tokens become a scenario, and what nobody said becomes an assumption."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import log
+from typing import Any
+
+from sim.errors import InfeasiblePlan, SpecError
+from sim.estimate import Estimate
+from sim.scaling.run import Terms
+from sim.scaling.training import Training, train
+from sim.search import SearchResult, search
+from sim.search.room import DEFAULT as ROOM
+from sim.specs import ClusterSpec, GpuSpec, ModelSpec, Scenario, build_scenario
+from sim.specs.loading import resolve
+from sim.units import parse_count, parse_whole, show
+from sim.work.sums import total_params
+
+LONGEST = 8192
+"""Tokens a sequence where nothing is said: most of Llama 3's pre-training (arXiv:2407.21783, section 3.4.1)."""
+_GPT3, _LLAMA2 = "GPT-3 (arXiv:2005.14165, table 2.1)", "Llama 2 (arXiv:2307.09288, table 1)"
+BATCHES = (
+    (1e9, 0.5e6, _GPT3),
+    (5e9, 1e6, _GPT3),
+    (20e9, 2e6, _GPT3),
+    (200e9, 4e6, _LLAMA2),
+    (float("inf"), 16e6, "Llama 3 405B (arXiv:2407.21783, section 3.4.1)"),
+)
+"""Tokens a step in pre-training, as published: of models up to so many parameters so many tokens, and whose."""
+
+
+Fields = Callable[[ModelSpec, GpuSpec], tuple[Mapping[str, Any], Sequence[str]]]
+"""From a model and a GPU to fields of training, and what they take for granted."""
+
+
+def length_of(model: ModelSpec, length: int | None, most: int = LONGEST) -> tuple[int, tuple[str, ...]]:
+    """Tokens of a sequence, and what was assumed: as many as the model reads, but no more than `most`."""
+    if length is not None:
+        return length, ()
+    read = min(model.max_sequence_length, most)
+    return read, (f"sequences of {read:,} tokens: what {model.name} reads, at most {most:,}; --seq says otherwise",)
+
+
+def precision_of(gpu: GpuSpec, precision: str | None = None) -> tuple[str, tuple[str, ...]]:
+    """Precision of training, and what was assumed: bf16, or fp16 where the GPU has no units for it."""
+    if precision is not None:
+        return precision, ()
+    usual = "bf16" if "bf16" in gpu.peak_flop_per_s else "fp16"
+    return usual, (f"training in {usual}; --precision says otherwise",)
+
+
+def sequences_near(wanted: float, gpus: int) -> int:
+    """A batch near so many sequences that so many GPUs can share: their odd part times a power of two."""
+    odd = gpus // (gpus & -gpus)
+    if odd > 1.5 * wanted:
+        odd = 1
+    doublings = max(0, round(log(wanted / odd, 2)))
+    return odd << doublings
+
+
+def ask(
+    model: str,
+    cluster: Any,
+    *,
+    stack: Any = None,
+    training: Fields,
+    profile: Any = None,
+    name: str | None = None,
+    overrides: Sequence[str] = (),
+    assumed: Sequence[str] = (),
+) -> Scenario:
+    """The scenario of a question, whose plan is still to be found.
+
+    Parameters
+    ----------
+    model, cluster, stack, profile : str or mapping
+        As sections of a scenario file.
+    training : callable
+        From the model and the GPU to the fields of training, and what they take for granted.
+    assumed : sequence of str
+        What else was filled in.
+
+    Raises
+    ------
+    SpecError
+        No such model, machine or framework, or fields that do not go together.
+    """
+    shape = ModelSpec.read(resolve(model, "model"), f"model {model!r}")
+    machine = ClusterSpec.read(resolve(cluster, "cluster"), f"cluster {cluster!r}")
+    fields, notes = training(shape, machine.gpu)
+    data = {
+        "name": name or f"{shape.name} on {machine.name}",
+        "model": model,
+        "cluster": cluster,
+        "plan": {},
+        "training": fields,
+        **({} if stack is None else {"stack": stack}),
+        **({} if profile is None else {"profile": profile}),
+    }
+    scenario = build_scenario(data, overrides)
+    found = (note for note in scenario.assumed if not note.startswith("plan."))  # it is searched
+    return scenario.replace(assumed=(*assumed, *notes, *found))
+
+
+def pretraining(
+    gpus: int,
+    tokens: float | None,
+    batch: str | None = None,
+    length: int | None = None,
+    precision: str | None = None,
+) -> Fields:
+    """How the training section of a pre-training follows from the model, for `ask`.
+
+    Parameters
+    ----------
+    batch : str, optional
+        Sequences a step (512), or tokens in millions (4M). Default: what was published, `BATCHES`.
+    """
+
+    def fields(model: ModelSpec, gpu: GpuSpec) -> tuple[dict[str, Any], tuple[str, ...]]:
+        (read, of_length), (kind, of_precision) = length_of(model, length), precision_of(gpu, precision)
+        wanted, whose = next((some, whose) for most, some, whose in BATCHES if total_params(model) <= most)
+        usual = f"near the {wanted / 1e6:g} million of {whose}; --batch says otherwise"
+        size, of_batch = batch_of(batch, read, gpus) if batch is not None else _batch_near(wanted, read, gpus, usual)
+        said = {"global_batch_size": size, "sequence_length": read, "precision": kind}
+        return said if tokens is None else {**said, "tokens": tokens}, (*of_batch, *of_length, *of_precision)
+
+    return fields
+
+
+def batch_of(text: str, length: int, gpus: int) -> tuple[int, tuple[str, ...]]:
+    """Sequences of a batch as people write it, 512 of them or 4M tokens, and what was assumed of the latter.
+
+    Raises
+    ------
+    SpecError
+        A number that may be either.
+    """
+    if text.strip()[-1:].isdigit():
+        return parse_whole(text, "batch"), ()
+    if text.strip()[-1:] in ("k", "K"):
+        raise SpecError(f"--batch {text!r} may be sequences or tokens; write 2048 for sequences, or 0.5M for tokens")
+    return _batch_near(parse_count(text, "batch"), length, gpus, f"the nearest to {text} that the GPUs share evenly")
+
+
+def _batch_near(tokens: float, length: int, gpus: int, why: str) -> tuple[int, tuple[str, ...]]:
+    size = sequences_near(tokens / length, gpus)
+    return size, (f"a batch of {size:,} sequences, {size * length / 1e6:.3g} million tokens: {why}",)
+
+
+def enlarged(cluster: str, gpus: int) -> tuple[Any, tuple[str, ...]]:
+    """The section `cluster` of a preset with as many nodes as so many GPUs take, and what was assumed."""
+    machine = ClusterSpec.read(resolve(cluster, "cluster"), f"cluster preset {cluster!r}")
+    if gpus <= machine.num_gpus:
+        return cluster, ()
+    nodes = -(-gpus // machine.node.gpus_per_node)
+    note = f"{cluster} has {machine.num_gpus:,} GPUs; a larger one of its kind is taken, of {nodes:,} nodes"
+    return {"preset": cluster, "num_nodes": nodes}, (note,)
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """The best plan of a question, and the run that it makes.
+
+    training : the whole run; None where no tokens were asked for.
+    """
+
+    result: SearchResult
+    answer: Estimate
+    training: Training | None
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What was filled in, then what the run takes for granted, and how sure the search is of its best plan."""
+        of_run = self.answer.assumptions if self.training is None else self.training.assumptions
+        return tuple(dict.fromkeys((*self.answer.scenario.assumed, *of_run, *self.result.assumptions[:1])))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data with stable keys, for JSON: those of `estimate`, the run's under `training`."""
+        found = self.result.to_dict()
+        searched = ("plans_priced", "plans_feasible", "plans_in_space", "confirmed", "gap", "finished")
+        return {
+            **self.answer.to_dict(),
+            "training": None if self.training is None else self.training.to_dict(),
+            "search": {name: found[name] for name in searched},
+            "assumptions": list(self.assumptions),
+        }
+
+
+class NothingFits(InfeasiblePlan):
+    """Memory rules all plans out."""
+
+
+def plan_of(
+    scenario: Scenario,
+    gpus: int,
+    terms: Terms | None = None,
+    *,
+    room: Sequence[str] = ROOM,
+    export_to: str | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Planned:
+    """The best plan on so many GPUs, and its run where the scenario has a budget of tokens.
+
+    Parameters
+    ----------
+    terms : Terms, optional
+        Price, failures, storage.
+    room : sequence of str
+        Ways to make room for plans that do not fit else, as `search` takes them.
+    export_to : str, optional
+        A framework that must be able to run the plan.
+
+    Raises
+    ------
+    InfeasiblePlan
+        No plan keeps the rules; or none fits (NothingFits), and what the leanest still needs.
+    """
+    result = search(scenario, gpus=(gpus, gpus), room=room, export_to=export_to, progress=progress, require_fit=False)
+    if not result.best:
+        leanest = result.select({}, 1).leanest
+        assert leanest is not None
+        plan, needed = result.scenario_at(leanest).plan, float(result.memory_bytes[leanest])
+        raise NothingFits(
+            f"no plan fits in the {show(result.memory_limit_bytes, 'B')} of one {scenario.cluster.gpu.name}: with ZeRO "
+            f"{plan.zero_stage}, recompute {plan.recompute} and a micro-batch of {plan.microbatch_size} it still needs "
+            f"{show(needed, 'B')}{', which host memory does not change' if 'offload' in room else ''}"
+        )
+    best = result.best[0]
+    run = None if best.scenario.training.tokens is None else train(best.scenario, terms=terms)
+    return Planned(result, best.answer if run is None else run.answer, run)

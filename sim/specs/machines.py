@@ -1,0 +1,78 @@
+"""Machines by the GPU in them: the card's name as people say it, the node that it comes in, its price."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Any
+
+from sim.errors import SpecError
+from sim.specs.presets import PRICES, load_preset, preset_names, raw_preset
+from sim.specs.yaml12 import load_yaml
+from sim.units import parse
+
+_MAKERS = re.compile(r"nvidia|geforce|tesla|amd|instinct")
+
+
+@cache
+def price_list() -> dict[str, dict[str, Any]]:
+    """GPUs that are rented by the hour, by preset: price [US dollars], node, cloud, page and date."""
+    found: dict[str, dict[str, Any]] = load_yaml(PRICES)["gpus"]
+    return found
+
+
+def gpu_named(text: str) -> str:
+    """The GPU preset that people mean by `h100`, `4090`, `RTX 4090` or `a100-80gb`; of several memories the largest.
+
+    Raises
+    ------
+    SpecError
+        No such GPU, or cards of different kinds.
+    """
+    words = re.findall(r"[a-z0-9]+", _MAKERS.sub(" ", text.lower()))
+    known = preset_names("gpus")
+    found = [name for name in known if words and all(_begins_within(name, word) for word in words)]
+    kinds = {_kind(name) for name in found}
+    if len(kinds) != 1:
+        what = "names GPUs of several kinds" if kinds else "is no GPU that flopcast has"
+        choices = ", ".join(found if kinds else known)
+        raise SpecError(f"--gpu {text!r} {what}; choose from {choices}")
+    return max(found, key=lambda name: parse(str(load_preset("gpus", name)["memory"]), "bytes"))
+
+
+def _begins_within(name: str, word: str) -> bool:
+    """Whether a part of a preset's name begins with the word, which may run on over its hyphens (rtx4090)."""
+    parts = name.split("-")
+    return any("".join(parts[place:]).startswith(word) for place in range(len(parts)))
+
+
+def _kind(name: str) -> str:
+    parts = name.split("-")
+    return "-".join(parts[:2]) if parts[0] == "rtx" else parts[0]
+
+
+def node_of(gpu: str) -> str:
+    """The node preset in which a GPU preset comes: where it is rented, else the first that has it.
+
+    Raises
+    ------
+    SpecError
+        No node has it.
+    """
+    if gpu in price_list():
+        return str(price_list()[gpu]["node"])
+    for name in preset_names("nodes"):
+        if raw_preset("nodes", name)["gpu"] == gpu:
+            return name
+    raise SpecError(f"no node preset has the GPU {gpu}; describe a cluster with one in a scenario file")
+
+
+def machine_of(gpu: str, gpus: int) -> dict[str, Any]:
+    """The section `cluster` of as many nodes as so many of these GPUs fill; of a rack, where NVLink joins nodes."""
+    node = node_of(gpu)
+    nodes = -(-gpus // int(load_preset("nodes", node)["gpus_per_node"]))
+    for cluster in preset_names("clusters"):
+        described = raw_preset("clusters", cluster)
+        if described["node"] == node and "nvlink_domain_gpus" in described:
+            return {"preset": cluster, "num_nodes": nodes}
+    return {"name": node if nodes == 1 else f"{nodes} × {node}", "node": node, "num_nodes": nodes}

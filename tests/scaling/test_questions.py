@@ -1,0 +1,238 @@
+"""Questions in users' words: answers are those of search, train and estimate, and what makes a run fit does so."""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rows import rows
+from typer.testing import CliRunner
+
+from sim.cli import app
+from sim.errors import InfeasiblePlan, SpecError
+from sim.estimate import estimate
+from sim.reliability import Price
+from sim.scaling.finetuning import FineTuning, in_budget, offer_of, offers_of, remedies_of
+from sim.scaling.questions import batch_of, sequences_near
+from sim.scaling.run import Terms
+from sim.scaling.training import train
+from sim.search import search
+from sim.specs import load_scenario
+from sim.specs.machines import price_list
+
+PLAN = "plan llama3-8b --gpu h100 --gpus 16 --tokens 1T"
+TUNE = "finetune qwen2.5-7b --samples 50k --gpu 4090"
+QWEN = FineTuning("qwen2.5-7b", samples=50e3)
+
+
+def run(words, *more):
+    return CliRunner().invoke(app, [*words.split(), *more])
+
+
+def answer(words, *more):
+    result = run(words, *more, "--json")
+    assert result.exception is None, result.exception
+    return json.loads(result.stdout)
+
+
+def test_a_plan_is_what_search_and_train_say_of_the_file_that_it_writes(tmp_path):
+    file = tmp_path / "best.yaml"
+    found = answer(PLAN, "-o", str(file))
+    scenario = load_scenario(file)
+    assert found["plan"] == scenario.plan.model_dump(mode="json")
+    assert found["step_time_s"] == search(scenario, top=1).best[0].answer.step_time_s == estimate(scenario).step_time_s
+    written = train(scenario).to_dict()
+    assert {name: found["training"][name] for name in ("days", "cost", "gpu_hours", "intervals", "goodput")} == {
+        name: written[name] for name in ("days", "cost", "gpu_hours", "intervals", "goodput")
+    }
+
+
+DEFAULTS = {
+    "--batch": "2M",
+    "--seq": "4k",
+    "--framework": "torchtitan",
+    "--precision": "bf16",
+}
+"""Options of which a default is an assumption, and what fills them."""
+
+
+def test_every_default_is_an_assumption_until_it_is_said():
+    before = " ".join(answer(PLAN)["assumptions"])
+    after = " ".join(answer(PLAN, *(word for pair in DEFAULTS.items() for word in pair))["assumptions"])
+    for option in DEFAULTS:
+        assert f"{option} says otherwise" in before
+        assert f"{option} says otherwise" not in after
+    assert "list price of 2026-09-20" in before
+    assert "list price" not in " ".join(answer(PLAN, "--price", "2 EUR")["assumptions"])
+
+
+def test_a_plan_that_fits_nowhere_says_how_many_gpus_are_enough():
+    result = run("plan llama3-70b --gpu 4090 --gpus 8")
+    assert isinstance(result.exception, InfeasiblePlan)
+    words = str(result.exception)
+    enough = int(words.partition("(--gpus ")[2].partition(")")[0])
+    assert "needs" in words
+    assert run(f"plan llama3-70b --gpu 4090 --gpus {enough}").exception is None
+    assert run(f"plan llama3-70b --gpu 4090 --gpus {enough // 2}").exception is not None
+
+
+@rows(
+    ("wanted", "gpus", "batch"),
+    [
+        (488, 512, 512),
+        (488, 384, 384),
+        (64, 8, 64),
+        (64, 6, 48),
+        (64, 3, 48),
+        (64, 1000, 64),
+        (1.2, 1, 1),
+        (250, 1000, 250),
+    ],
+)
+def test_a_batch_is_near_what_is_wanted_and_shared_evenly(wanted, gpus, batch):
+    assert sequences_near(wanted, gpus) == batch
+
+
+@rows(("said", "batch"), [("512", 512), ("4M", 1024), ("0.5M", 128)])
+def test_a_batch_is_sequences_or_millions_of_tokens(said, batch):
+    size, notes = batch_of(said, 4096, 8)
+    assert size == batch
+    assert [f"nearest to {said}" in note for note in notes] == [True] * (not said.isdecimal())
+
+
+@pytest.fixture(scope="module")
+def found():
+    return offers_of(QWEN, ("rtx-4090-24gb", "a100-sxm-40gb", "h100-sxm-80gb"), (2, 8))
+
+
+def test_what_fits_and_how_fast_it_is_estimate_says(found):
+    offers, lacking = found
+    assert len(offers) + len(lacking) == 6
+    for offer in offers:
+        alone = estimate(offer.planned.answer.scenario)
+        assert alone.fits
+        assert alone.num_gpus == offer.gpus
+        assert offer.wall_s == train(alone.scenario).run.wall_s
+        # 150,000 samples, in steps of 64.
+        assert offer.training.run.useful_s == pytest.approx(150e3 / 64 * alone.step_time_s)
+    for gpu, gpus, why in lacking:
+        assert "it still needs" in why
+        with pytest.raises(InfeasiblePlan, match="memory rules them all out"):
+            search(QWEN.scenario(gpu, gpus), gpus=(gpus, gpus))
+
+
+def test_offers_come_cheapest_first_and_in_a_budget_fastest_first(found):
+    offers, _ = found
+    assert [offer.cost for offer in offers] == sorted(offer.cost for offer in offers)
+    budget = offers[1].cost
+    paid = in_budget(offers, budget)
+    assert {id(offer) for offer in paid} == {id(offer) for offer in offers if offer.cost <= budget}
+    assert [offer.wall_s for offer in paid] == sorted(offer.wall_s for offer in paid)
+
+
+def test_a_price_of_ones_own_is_proportional():
+    listed, own = (offer_of(QWEN, "h100-sxm-80gb", 8, terms) for terms in (None, Terms(price=Price(1.33, "EUR"))))
+    assert own.cost == pytest.approx(listed.cost * 1.33 / 3.99)
+    assert own.training.run.currency == "EUR"
+
+
+def test_every_change_that_is_named_makes_it_fit():
+    result = run(TUNE, "--gpus", "2", "--json")
+    assert isinstance(result.exception, InfeasiblePlan)
+    said = json.loads(result.stdout)
+    changes = [remedy["change"] for remedy in said["remedies"]]
+    tried = {change.split()[0] for change in (*changes, *said["do_not_help"])}
+    assert tried == {"--lora", "--offload", "--seq", "--gpus", "--gpu"}
+    assert changes[0] in str(result.exception)
+    for remedy in said["remedies"]:
+        words = f"{TUNE} --gpus 2"
+        option = remedy["change"].split()[0]
+        if option in ("--gpu", "--gpus"):  # instead of the one that is there
+            words = words.replace("--gpu 4090" if option == "--gpu" else "--gpus 2", "")
+        found = answer(words, *remedy["change"].split())
+        assert found["fits"]
+        assert (found["cost"], found["plan"]) == (remedy["cost"], remedy["plan"])
+    for change in said["do_not_help"]:
+        assert isinstance(run(TUNE, "--gpus", "2", *change.split()).exception, InfeasiblePlan)
+
+
+def test_a_price_of_ones_own_is_not_that_of_another_card():
+    """The cheapest H100 of the list costs 3.99 an hour, whatever one pays for a 4090."""
+    remedies, _ = remedies_of(QWEN, "rtx-4090-24gb", 2, Terms(price=Price(0.01)))
+    for words, offer in remedies:
+        hourly = offer.cost / offer.training.run.gpu_hours
+        assert hourly == pytest.approx(price_list()[offer.gpu]["price"] if words.startswith("--gpu ") else 0.01)
+
+
+def test_where_no_change_is_enough_adapters_go_with_another():
+    remedies, useless = remedies_of(FineTuning("llama3-405b", samples=1e4), "h100-sxm-80gb", 8)
+    assert {word.split()[0] for word in useless} == {"--lora", "--offload", "--seq", "--gpus", "a"}
+    assert remedies
+    assert all(words.startswith("--lora --") for words, _ in remedies)
+    assert all(estimate(offer.planned.answer.scenario).fits for _, offer in remedies)
+
+
+def test_lora_may_stand_without_a_rank():
+    def rank(*words):
+        found = answer("finetune qwen2.5-7b --samples 1k --gpu h100 --gpus 1", *words)
+        notes = [note for note in found["answer"]["assumptions"] if note.startswith("adapters of rank ")]
+        return int(notes[0].split()[3]) if notes else 0
+
+    assert (rank("--lora"), rank("--lora", "64"), rank("--lora", "--epochs", "1")) == (8, 64, 8)
+    plain = run("finetune qwen2.5-7b --samples 1k --gpu h100 --gpus 1 --json")
+    assert isinstance(plain.exception, InfeasiblePlan)  # all weights do not fit
+
+
+@rows(
+    ("words", "says"),
+    [
+        ("finetune qwen2.5-7b", "Give --samples 50k"),
+        ("finetune qwen2.5-7b --samples 50k --gpus 0", "must be one or more"),
+        ("finetune qwen2.5-7b --samples 50k --epochs 0 --gpus 1", "must be above zero"),
+        ("finetune qwen2.5-7b --samples 50k --price 3", "name it with --gpu"),
+        ("finetune nobody/none --samples 50k", "give the path of its config.json"),
+        ("finetune qwen2.5-7b --samples 0.5", "no whole number"),
+        ("plan llama3-8b --gpus 8 --batch 2k", "write 2048 for sequences, or 0.5M for tokens"),
+        ("plan llama3-8b", "Give --gpus 512; flopcast shortest answers"),
+        ("plan llama3-8b --gpus 8 --gpu h100 --cluster selene", "leave --gpu out"),
+        ("plan llama3-8b --gpus 8 --framework none", "unknown framework 'none'"),
+    ],
+)
+def test_what_cannot_be_asked_names_the_remedy(words, says):
+    result = run(words)
+    assert isinstance(result.exception, SpecError)
+    assert says in str(result.exception)
+
+
+def test_the_page_shows_what_is_printed_where_nothing_fits():
+    """Pages' own test runs commands that succeed."""
+    page = (Path(__file__).parents[2] / "docs" / "questions.md").read_text(encoding="utf-8")
+    command, shown = re.search(
+        r"`flopcast (finetune [^`]*)` ends with exit code 3:\n\n```text\n(.*?)\n```", page, re.DOTALL
+    ).groups()
+    result = CliRunner(env={"COLUMNS": "80"}).invoke(app, command.split())
+    assert [line.rstrip() for line in result.stdout.rstrip().splitlines()] == shown.splitlines()
+
+
+def test_an_interrupt_ends_one_question_with_what_was_found_and_several_at_once(monkeypatch):
+    calls = []
+
+    def interrupted(*given, **options):
+        calls.append(given)
+        return replace(search(*given, **options), finished=False)
+
+    monkeypatch.setattr("sim.scaling.questions.search", interrupted)
+    one = run(PLAN)
+    assert "trillion tokens take" in one.stdout
+    assert one.exit_code == 130
+    several = run(f"{TUNE} --lora")
+    assert several.exit_code == one.exit_code
+    assert len(calls) == 2
+
+
+@rows("words", [PLAN, f"{TUNE} --gpus 8", f"{TUNE} --gpus 2", f"{TUNE} --lora --budget 20"])
+def test_answers_fit_eighty_columns(words):
+    result = CliRunner(env={"COLUMNS": "80"}).invoke(app, words.split())
+    assert max(map(len, result.stdout.splitlines())) <= 80
+    assert "Assumptions" in result.stdout or "it does not fit" in result.stdout
