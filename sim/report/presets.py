@@ -11,6 +11,7 @@ from rich.text import Text
 from sim.report.terminal import indented, title
 from sim.specs.base import file_name, unit_of
 from sim.specs.framework_files import layouts_of, rules_of
+from sim.specs.framework_plans import plan_rules
 from sim.specs.frameworks import resolve_stack
 from sim.specs.presets import preset_source, raw_preset
 from sim.specs.stack import StackSpec
@@ -77,6 +78,9 @@ def framework_view(framework: str, described: Mapping[str, Any]) -> Group:
     if others:
         unmet = [(_words(rule.get("when", {})), _words(rule["set"]), rule["source"]) for rule in others]
         blocks += ["", _table(unmet, "rules that do not apply here", ("when", "then", "source"))]
+    asked = [(f"{rule.field}: {rule.must}", rule.why, rule.source) for rule in plan_rules(framework, found.version)]
+    if asked:
+        blocks += ["", _table(asked, "what plans it can run", ("must hold", "as", "source"))]
     return Group(*blocks)
 
 

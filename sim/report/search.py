@@ -44,13 +44,12 @@ def search_view(result: SearchResult, own: Text | None = None, width: int = 80) 
 
 def _heading(result: SearchResult) -> Text:
     scenario = result.space.scenario
-    took = f"{show_time(result.elapsed_s)} ({result.plans_per_s:,.0f} a second)"
-    given = f" and {result.plans_given_room:,} ways to make room for some" if result.plans_given_room else ""
     theirs = f" that {result.space.runs_on} can run" if result.space.runs_on else ""
-    priced = f"{result.plans_priced:,} plans{theirs}{given} priced and memory-checked in {took}"
-    said = title(scenario.name, f"  {scenario.model.name}, best plans by {result.objective.replace('_', ' ')}\n")
     fit = f"{result.plans_feasible:,} fit in {show(result.memory_limit_bytes, 'B')} a GPU"
-    said.append(f"{priced}, {fit}; {_confirmed(result)}", style="dim")
+    ways = f", {result.plans_given_room:,} ways to make some smaller" if result.plans_given_room else ""
+    took = f"{show_time(result.elapsed_s)} ({result.plans_per_s:,.0f} a second{ways})"
+    said = title(scenario.name, f"  {scenario.model.name}, best plans by {result.objective.replace('_', ' ')}\n")
+    said.append(f"Of {result.plans_priced:,} plans{theirs}, priced in {took}, {fit}. {_proven(result)}", style="dim")
     if not result.finished:
         looked = f"only {result.plans_priced:,} of {result.space.num_plans:,} plans were looked at"
         if result.plans_priced == result.space.num_plans:
@@ -59,17 +58,16 @@ def _heading(result: SearchResult) -> Text:
     return said
 
 
-def _confirmed(result: SearchResult) -> str:
-    """How many plans were run exactly, and what that proves."""
+def _proven(result: SearchResult) -> str:
+    """How sure it is that the first plan is the best, and of which plans."""
     if not result.confirmed:
-        return "none is run exactly"
+        return "None was run on the exact engine."
+    runs = f"{result.confirmed:,} run{'s' * (result.confirmed != 1)} on the exact engine"
     if result.gap == 0.0:
-        proves = "proves" if result.confirmed == 1 else "prove"
-        dealt = "" if result.stages is None else " evenly dealt plan"
-        theirs = f" of {', '.join(SCHEDULES)}" if result.schedules else ""
-        return f"{result.confirmed:,} run exactly {proves} that no other{dealt}{theirs} is better"
-    least = "" if result.gap is None else f"; another may be better by {result.gap:.2%} at most"
-    return f"{result.confirmed:,} run exactly{least}"
+        dealt = "" if result.stages is None else " that deals its layers evenly"
+        theirs = f" under {', '.join(SCHEDULES)}" if result.schedules else ""
+        return f"None of them{theirs}{dealt} is better than the first, as {runs} prove{'s' * (result.confirmed == 1)}."
+    return f"After {runs}{'' if result.gap is None else f', another may be better by {result.gap:.2%} at most'}."
 
 
 def _best(result: SearchResult, width: int) -> tuple[Text, Table]:

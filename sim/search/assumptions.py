@@ -22,15 +22,15 @@ CLOSE = 0.03
 
 def proof_assumed(confirmed: int, gap: float | None, stages: StagesSearched | None) -> str:
     """Return how sure it is that the best plan is the best; the exact engine ran `confirmed`, to a `gap`."""
-    searched = f"schedules {', '.join(SCHEDULES)}; "
+    searched = f"schedules {', '.join(SCHEDULES)}"
     if not confirmed:
-        return f"{searched}no plan of theirs fits"
-    run = f"{searched}the exact engine ran {confirmed:,}, in the order of a formula that is never above it"
+        return f"{searched}; no plan of theirs fits"
+    run = f"{searched}: {confirmed:,} plans ran on the exact engine, in the order of a formula that is never above it"
     if gap is None:
         return f"{run}; plans that were not priced may be better"
     if gap == 0.0:
-        return f"{run}: no other{'' if stages is None else ' evenly dealt plan'} of theirs can be better than the best"
-    return f"{run}; of their others one may be better than the best, by {gap:.2%} at most"
+        return f"{run}; no other{'' if stages is None else ' that deals layers evenly'} can be better than the best"
+    return f"{run}; another may be better than the best, by {gap:.2%} at most"
 
 
 def schedules_assumed(searched: Sequence[ScheduleBest], space: Space) -> list[str]:

@@ -12,7 +12,7 @@ from sim.errors import SpecError, nearest
 from sim.search.table import CHOICES, NUMBERS
 from sim.specs import Scenario
 from sim.specs.fields import NumericField, find_field, numeric_fields
-from sim.units import EXAMPLES, parse, show, show_time, significant
+from sim.units import EXAMPLES, count_factor, parse, show, show_time, significant
 
 GEOMETRIC = 4.0
 """A range is cut into equal factors where its ends differ by more than this, into equal steps otherwise."""
@@ -148,9 +148,11 @@ def _read(text: str, trailing: str, unit: str | None, path: str) -> float:
         raise SpecError(f"--sweep {path}: {text.strip()!r} is not a number; write {example}")
     if unit is not None:
         return parse(f"{match['number']} {match['unit'] or trailing}", unit)
-    if match["unit"] or trailing:
+    letter = match["unit"] or trailing
+    factor = count_factor(letter, path) if letter else 1.0
+    if factor is None:
         raise SpecError(f"--sweep {path}: {text.strip()!r} has a unit, but {path} is a pure number")
-    value = float(match["number"].replace("_", ""))
+    value = float(match["number"].replace("_", "")) * factor
     if abs(value) > LARGEST:
         raise SpecError(f"--sweep {path}: {text.strip()} is larger than any number here, {LARGEST:g}")
     return value
