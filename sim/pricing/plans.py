@@ -14,6 +14,7 @@ from sim.pricing.cost_model import CostModel, cost_model
 from sim.pricing.layouts import Layouts, layout_of
 from sim.specs import ParallelPlan, Scenario
 from sim.specs.plan import LAYERED
+from sim.specs.stack import sends_overlap
 from sim.work.recompute import recompute_word
 from sim.work.routing import passes_alone
 
@@ -148,7 +149,7 @@ def plans_of(scenario: Scenario) -> Plans:
         zero_stage=np.array([plan.zero_stage]),
         num_chunks=np.array([plan.num_chunks]),
         num_microbatches=np.array([scenario.num_microbatches]),
-        overlap_p2p=np.array([stack.overlap_p2p]),
+        overlap_p2p=np.array([sends_overlap(stack.overlap_p2p, plan.num_chunks)]),
         overlap_grad_reduce=np.array([stack.overlap_grad_reduce]),
         overlap_param_gather=np.array([stack.overlap_param_gather]),
         optimizer_offload=plan.optimizer_offload,

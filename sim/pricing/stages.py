@@ -148,7 +148,7 @@ def price_plan(plans: Plans, deal: Deal) -> StageSeconds:
         stages=deal.stages,
         send_forward_s=send_forward[:, 0],
         send_backward_s=send_backward[:, 0],
-        p2p_blocks=not stack.overlap_p2p,
+        p2p_blocks=not plans.overlap_p2p[0],
         reduce_share=of_stages / params[deal.rank_of_stage],
         tied_embedding_s=float(tied_reduction(plans, deal)[0]),
         step_setup_s=stack.step_setup_s,

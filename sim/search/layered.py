@@ -39,6 +39,7 @@ from sim.search.plans.space import base_plan, recompute_fields, recomputes_of, s
 from sim.search.schedules.variants import MOST_UNEVEN_CHUNKS
 from sim.specs import ParallelPlan, Scenario
 from sim.specs.plan import LAYERED
+from sim.specs.stack import sends_overlap
 from sim.work.recompute import searched_word
 
 CHOICES = ("recompute", "sequence_parallel", "zero_stage")
@@ -272,7 +273,7 @@ def _batch(
         zero_stage=all_rows + zero_stage,
         num_chunks=rows.num_chunks,
         num_microbatches=rows.num_microbatches,
-        overlap_p2p=(all_rows + stack.overlap_p2p).astype(bool),
+        overlap_p2p=(all_rows + sends_overlap(stack.overlap_p2p, rows.num_chunks)).astype(bool),
         overlap_grad_reduce=(all_rows + stack.overlap_grad_reduce).astype(bool),
         overlap_param_gather=(all_rows + stack.overlap_param_gather).astype(bool),
     )

@@ -39,7 +39,7 @@ def least_step_s(batch: Plans, deals: Deals, of_layouts: Deals) -> PlanFloats:
     m = batch.num_microbatches
     near, far = near_and_far(batch)
     send = np.where(batch.layouts.all_hops_leave[batch.layout], far, near)
-    sending = 0.0 if stack.overlap_p2p else m * send
+    sending = np.where(batch.overlap_p2p, 0.0, m * send)
 
     def hops(stages: Ints, passes: KindPlanFloats) -> PlanFloats:
         return np.asarray((stages * (passes + send)).sum(axis=0))

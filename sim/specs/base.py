@@ -132,7 +132,8 @@ class Spec(BaseModel):
             if field is None:  # pydantic refuses it
                 read[name] = value
                 continue
-            if (field.kind is bool) != isinstance(value, bool):
+            takes_both = bool in get_args(field.kind)  # and something else
+            if not takes_both and (field.kind is bool) != isinstance(value, bool):
                 rule = "write true or false" if field.kind is bool else f"{str(value).lower()} is not a value for it"
                 raise ValueError(f"{field.short} = {value!r}: {rule}")
             if field.unit is None:

@@ -9,6 +9,9 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 from sim.specs.base import Spec
 from sim.specs.modules import GRAPH_MODULES, as_names, check_names
 
+INTERLEAVED = "interleaved"
+"""In the place of an overlap: only where ranks hold several chunks."""
+
 
 class StackSpec(Spec):
     """What a framework of a given year fuses, overlaps and stores."""
@@ -106,8 +109,9 @@ class StackSpec(Spec):
     keeps_sent_activations: bool = False
     """What a pipeline stage has sent stays in its memory until the backward, which needs nothing of it (Korthikanti et
     al. 2022, appendix B: Megatron-LM before it let go of them)."""
-    overlap_p2p: bool = False
-    """Pipeline sends overlap with compute."""
+    overlap_p2p: bool | Literal["interleaved"] = False
+    """Pipeline sends overlap with compute: always, never, or where ranks hold several chunks (interleaved), as
+    Megatron-LM's overlap_p2p_comm has it, whose 1F1B waits for its sends (megatron/training/arguments.py)."""
     overlap_grad_reduce: bool = False
     """The data-parallel gradient reduction starts during the last micro-batch's backward."""
     reduce_waited_for: bool = False
@@ -265,3 +269,11 @@ class StackSpec(Spec):
             "collective_launch_s": self.collective_launch_s == self.kernel_launch_s,
         }
         return {name for name, derived in rules.items() if derived}
+
+
+def sends_overlap(stated: bool | str, num_chunks: Any) -> Any:
+    """Whether pipeline sends overlap with compute in plans of so many chunks a rank: a bool, or an array over plans.
+
+    stated : as `overlap_p2p` of a stack.
+    """
+    return num_chunks > 1 if stated == INTERLEAVED else bool(stated)

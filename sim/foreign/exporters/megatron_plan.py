@@ -64,6 +64,10 @@ def _pipeline(options: Options, plan: ParallelPlan) -> None:
         account.decide("stack.overlap_p2p", "interleaved on two ranks, sends overlap always")
     elif interleaved and not overlaps:
         options.say("no-overlap-p2p-communication", field="stack.overlap_p2p")
+    elif interleaved:
+        account.cover("stack.overlap_p2p")
+    elif overlaps is True:
+        account.decide("stack.overlap_p2p", "1F1B waits for its sends")
     layers = layers_of_stages(model.num_layers, plan)
     if plan.pipeline_layout:
         options.say("pipeline-model-parallel-layout", plan.pipeline_layout, field="plan.pipeline_layout")

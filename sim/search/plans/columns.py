@@ -65,8 +65,8 @@ class Category:
     recompute: str
     sequence_parallel: bool
     zero_stage: int
-    overlaps: tuple[bool, ...]
-    """In the order of OVERLAPS."""
+    overlaps: tuple[Any, ...]
+    """In the order of OVERLAPS, as a stack has them."""
     modules: tuple[str, ...] = ()
     """That selective recomputation runs again; none: those of the scenario's own plan."""
     block_layers: int = 0
@@ -89,7 +89,7 @@ class Category:
         return self.block_layers or 1
 
 
-def stack_of(stack: StackSpec, overlaps: tuple[bool, ...]) -> StackSpec:
+def stack_of(stack: StackSpec, overlaps: tuple[Any, ...]) -> StackSpec:
     """The stack with these overlaps on and off, in the order of OVERLAPS."""
     flags = dict(zip(OVERLAPS, overlaps, strict=True))
     return stack if all(getattr(stack, name) == on for name, on in flags.items()) else stack.replace(**flags)

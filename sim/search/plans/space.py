@@ -334,7 +334,7 @@ def build_space(
     """
     layouts = find_layouts(scenario, gpus, context, experts)
     own = tuple(getattr(scenario.stack, name) for name in OVERLAPS)
-    flags: list[tuple[Any, ...]] = list(product((False, True), repeat=len(OVERLAPS))) if overlaps else [own]
+    flags: list[tuple[Any, ...]] = list(product(*((False, on or True) for on in own))) if overlaps else [own]
     if recomputes is None:
         operations = bool(rules) or scenario.plan.recompute == "per_op"
         recomputes = tuple(mode for mode in RECOMPUTES if mode != "per_op" or operations)

@@ -5,7 +5,7 @@ Prices are the closed form's: never above what the exact engine says, and nearly
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
@@ -31,6 +31,7 @@ from sim.pricing.stages import near_and_far, price_stages
 from sim.search.plans.columns import OVERLAPS, SCHEDULES, Category, Columns
 from sim.search.plans.space import Space, base_plan
 from sim.specs import Scenario
+from sim.specs.stack import sends_overlap
 from sim.work.recompute import searched_word
 
 PLANS_PER_PART = 400_000
@@ -222,7 +223,7 @@ class Rows:
 
     def step_times(
         self, categories: Sequence[Category]
-    ) -> Iterator[tuple[tuple[bool, bool], PlanFloats, list[tuple[int, bool, bool]]]]:
+    ) -> Iterator[tuple[tuple[bool | str, bool], PlanFloats, list[tuple[int, bool, bool]]]]:
         """Of every (overlapped sends, overlapped tensor parallelism) step times, and over which choices.  [s]
 
         The choices are (ZeRO stage, overlapped reductions, overlapped gathers); ways to recompute and rows follow them.
@@ -233,23 +234,35 @@ class Rows:
         zero, reduce, gather = (_choices([key[place] for key in ends]) for place in range(3))
         zero_of, reduce_of, gather_of = (_choices([key[place] for key in visits]) for place in range(3))
         once = self._once(zero)
-        sends_overlap = sorted({category.overlaps[0] for category in categories})
-        pipelines = [(overlaps, self._pipelines(not overlaps)) for overlaps in sends_overlap]
-        for overlap_tp in self._overlaps:
-            for overlap_p2p, of_sends in pipelines:
-                forward, backward = self._stages(zero_of, (overlap_p2p, reduce_of, gather_of, overlap_tp))
+        for overlap_tp, sends in product(self._overlaps, dict.fromkeys(each.overlaps[0] for each in categories)):
+
+            def priced(beside: bool, overlap_tp: bool = overlap_tp) -> PlanFloats:
+                of_sends = self._pipelines(not beside)
+                forward, backward = self._stages(zero_of, (beside, reduce_of, gather_of, overlap_tp))
                 ends_at = EvenPipelines(of_sends, forward, backward).find_ends().take(which)
                 passes = EvenPipelines(of_sends, forward[:, which], backward[:, which])
-                yield (overlap_p2p, overlap_tp), self._ended(passes, ends_at, once, reduce, gather), ends
+                return self._ended(passes, ends_at, once, reduce, gather)
 
-    def step_time(self, zero_stage: Ints, overlaps: Sequence[bool], optimizer_offload: float = 0.0) -> PlanFloats:
+            yield (sends, overlap_tp), self._with_sends(sends, priced), ends
+
+    def step_time(self, zero_stage: Ints, overlaps: Sequence[Any], optimizer_offload: float = 0.0) -> PlanFloats:
         """Step times with a ZeRO stage of each row, over ways to recompute and rows.  [s]"""
         sends, reduce, gather, tensor = overlaps
-        of_stages = self._stages(zero_stage, (sends, np.array(reduce), np.array(gather), tensor))
-        passes = EvenPipelines(self._pipelines(not sends), *of_stages)
         once = self._once(zero_stage, optimizer_offload)
-        seconds = self._ended(passes, passes.find_ends(), once, np.array(reduce), np.array(gather))
-        return np.asarray(seconds[0])
+
+        def priced(beside: bool) -> PlanFloats:
+            of_stages = self._stages(zero_stage, (beside, np.array(reduce), np.array(gather), tensor))
+            passes = EvenPipelines(self._pipelines(not beside), *of_stages)
+            return self._ended(passes, passes.find_ends(), once, np.array(reduce), np.array(gather))
+
+        return np.asarray(self._with_sends(sends, priced)[0])
+
+    def _with_sends(self, stated: bool | str, priced: Callable[[bool], PlanFloats]) -> PlanFloats:
+        """Step times of rows whose sends overlap as a stack states it, from those of all with overlap and without."""
+        beside = sends_overlap(stated, self.columns.num_chunks)
+        if np.ndim(beside) == 0 or beside.all() or not beside.any():
+            return priced(bool(np.all(beside)))
+        return np.asarray(np.where(beside, priced(True), priced(False)))
 
     def _once(self, zero_stage: Ints, optimizer_offload: float = 0.0) -> RankSeconds:
         batch = replace(self.batch, zero_stage=zero_stage, optimizer_offload=optimizer_offload)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -92,7 +93,7 @@ class ChosenRows:
         nbytes = rows.memory_bytes(self._zero[places], self._shares[:, np.newaxis, np.newaxis])
         return np.asarray(nbytes[self._share_of, self._again_of])
 
-    def step_times(self, places: Ints, ways: Ints, overlaps: Sequence[bool]) -> PlanFloats:
+    def step_times(self, places: Ints, ways: Ints, overlaps: Sequence[Any]) -> PlanFloats:
         """Of rows, each in a way of its own.  [s]"""
         found, share = np.empty(len(places)), self._share_of[ways]
         for number in np.unique(share).tolist():
@@ -122,7 +123,7 @@ class ChosenRows:
     def blocks(
         self,
         places: Ints,
-        overlaps: Sequence[bool],
+        overlaps: Sequence[Any],
         limit_bytes: float,
         allowed: Callable[[Ints, Ints], Bools] = lambda places, layers: np.ones(len(places), dtype=bool),
     ) -> tuple[Ints, Ints, PlanFloats, PlanFloats]:

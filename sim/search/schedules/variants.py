@@ -25,6 +25,7 @@ from sim.search.plans.layouts import LAYOUT, divisors
 from sim.search.plans.space import Space, base_plan, recompute_fields, sharding_fields
 from sim.specs import Scenario
 from sim.specs.plan import LAYERED
+from sim.specs.stack import sends_overlap
 from sim.work.recompute import searched_word
 from sim.work.stages import EMBEDDING, FIRST_KIND, ModelPart
 from sim.work.sums import layer_params
@@ -118,13 +119,14 @@ class Variant:
         def of_category(values: list[Any]) -> Any:
             return np.array(values)[category]
 
-        overlaps = np.array([each.overlaps for each in space.categories], dtype=bool).reshape(-1, len(OVERLAPS)).T
+        overlaps = [[each.overlaps[place] for each in space.categories] for place in range(len(OVERLAPS))]
+        sends = [sends_overlap(each, columns.num_chunks) & np.ones(len(columns), dtype=bool) for each in overlaps[0]]
         pairs = [
             (each.overlaps[OVERLAPS.index("overlap_tp_backward")], each.sequence_parallel) for each in space.categories
         ]
         ways = tuple(product(sorted(set(pairs)), RECOMPUTES))
         layouts = place_layouts(cost_model(space.scenario), space.layouts, space.scenario.plan)
-        of_layers = tuple(Way(*kind, searched_word(mode, space.scenario.plan)) for kind, mode in ways)
+        of_layers = tuple(Way(kind[0], kind[1], searched_word(mode, space.scenario.plan)) for kind, mode in ways)
         cells, cell = find_cells(layouts, columns.layout, columns.microbatch_size, of_layers, self.slices)
         return Plans(
             layouts,
@@ -139,9 +141,9 @@ class Variant:
             zero_stage=of_category([each.zero_stage for each in space.categories]),
             num_chunks=columns.num_chunks[row],
             num_microbatches=self.num_microbatches[row],
-            overlap_p2p=overlaps[0][category],
-            overlap_grad_reduce=overlaps[1][category],
-            overlap_param_gather=overlaps[2][category],
+            overlap_p2p=np.array(sends)[category, row],
+            overlap_grad_reduce=of_category(overlaps[1]),
+            overlap_param_gather=of_category(overlaps[2]),
         )
 
     @cached_property
