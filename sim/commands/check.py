@@ -98,7 +98,7 @@ def _scenario(
             raise SpecError("the scenario is read more than once, with one change at a time; give a file instead of -")
         path = scenario
         return lambda more: load_scenario(path, [*overrides, *more], profile), shlex.quote(str(path))
-    if not logged.arguments:
+    if not logged.arguments or str(log) == "-":
         raise SpecError(
             f"{log} does not say what runs; give its scenario too: flopcast check {log} SCENARIO. Of the run's "
             "config.json, launch script, TOML or recipe one is made by flopcast import FILE -o run.yaml"

@@ -186,7 +186,7 @@ def _of_text(lines: Iterable[tuple[int, str]]) -> tuple[list[LoggedSteps], str]:
                 value = sum(float(text.replace(",", "")) for text in match.groups() if text)
                 value = 1 / value if match.groupdict().get("rate") and value else value
                 batch = _BATCH.search(line)
-                own = step if kept.unit == "steps/s" else _step_of(line)
+                own = step if kept.unit == "steps/s" else _step_of(line) if form.get("numbered", True) else None
                 if kept.unit == "steps/s" and step and runtime and abs(step / float(runtime[1]) - value) <= ROUNDED:
                     value = step / float(runtime[1])  # which is not rounded
                 clock = _clock_of(line) if form.get("clocked") else None

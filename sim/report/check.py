@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from math import log
 
 from rich.console import Group, RenderableType
@@ -45,12 +46,9 @@ def check_view(found: Check, logged: LoggedSteps, command: str, made: str, ancho
         blocks += [_shell_lines(made, 2, width)]
     if found.verdict != "normal":
         blocks += ["", *_causes(found, command, width)]
-    blocks += [
-        "",
-        title("Next: "),
-        Padding(Text(_next_words(found)), (0, 0, 0, 2)),
-        _shell_lines(anchor, 2, width),
-    ]
+    condition = "" if found.verdict == "normal" else " If the run is as it has to be:"
+    blocks += ["", title(f"Next: a profile drawn to your run, for every further estimate.{condition}")]
+    blocks += [_shell_lines(anchor, 2, width)]
     return Group(*blocks, *assumptions([found.answer.interval_basis, *logged.notes]))
 
 
@@ -76,9 +74,7 @@ def _facts(found: Check, source: str) -> RenderableType:
     table.add_row("Expected", show_time(found.answer.step_time_s), f"stack {found.answer.scenario.stack.name}")
     if measured.values > 1:
         slow, fast = (significant(each / measured.seconds, 3) for each in (measured.slow_s, measured.fast_s))
-        words = (
-            f"the steps are {'uneven' if measured.stalls else 'even'}: four in five take {fast} to {slow} of the median"
-        )
+        words = f"{'uneven' if measured.stalls else 'even'} steps: four in five take {fast} to {slow} of the median"
         table.add_row("Spread", slow, words)
     if measured.every:
         table.add_row("Slow steps", f"{measured.every}", f"every {measured.every} values one is slower than the others")
@@ -88,25 +84,21 @@ def _facts(found: Check, source: str) -> RenderableType:
 def _causes(found: Check, command: str, width: int) -> list[RenderableType]:
     if not found.causes:
         return [
-            Text("No single change of the scenario explains it: look first at what is stated (model, tokens, GPUs).")
+            Text("No single change of the scenario explains it: look first at what it states (model, tokens, GPUs).")
         ]
     heading = title("What to look at first", "  (each is one change of the scenario, estimated anew)", "not bold dim")
     blocks: list[RenderableType] = [heading]
     for number, each in enumerate(found.causes, start=1):
-        words = Text(f"{number}. {each.name[0].upper()}{each.name[1:]}: ", style="bold").append(
+        head = Text(f"{number}. {each.name[0].upper()}{each.name[1:]}: ", style="bold").append(
             f"{_explained(each)} Look at: {each.look}.", style="not bold"
         )
-        blocks.append(Padding(words, (0, 0, 0, 2)))
+        blocks.append(Padding(head, (0, 0, 0, 2)))
         if each.changes:
-            line = f"{command} {' '.join(f'-s {change}' for change in each.changes)}"
+            line = " ".join((command, *(f"-s {shlex.quote(change)}" for change in each.changes)))
             blocks.append(_shell_lines(line, 5, width))
     if found.causes[0].left > _UNEXPLAINED:
-        blocks.append(
-            Padding(
-                "None of them explains it alone: several may come together, or the scenario is not the run's.",
-                (0, 0, 0, 2),
-            )
-        )
+        words = "None of them explains it alone: several may come together, or the scenario is not the run's."
+        blocks.append(Padding(words, (0, 0, 0, 2)))
     return blocks
 
 
@@ -127,9 +119,3 @@ def _shell_lines(command: str, indent: int, width: int) -> Text:
         lines[-1] += f"{words} "
     lines[-1] = lines[-1].rstrip()
     return Text("\n".join(lines), style="dim", no_wrap=True, overflow="ignore")
-
-
-def _next_words(found: Check) -> str:
-    if found.verdict == "normal":
-        return "This line draws every further estimate to your run:"
-    return "If the run is as it has to be, this line draws every further estimate to it:"
