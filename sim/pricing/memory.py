@@ -128,7 +128,7 @@ def _gathered_bytes(plans: Plans, whole: Number, most: Number) -> Number:
         gradients = gradients * 0.0
     # One is gathered ahead of the one at work, by FSDP2's implicit prefetch and by the first FSDP's limit_all_gathers.
     masters = stack.fp32_shards and not plans.like.outer_zero_stage and not training.adapter_rank
-    kept = plans.in_turns if plans.like.reshard_after_forward else True
+    kept = plans.in_turns | ~plans.reshards
     gathered = np.where(kept, whole if masters else most, np.minimum(2 * at_work, most))
     weights = training.activation_bytes * gathered * (zero == 3)
     return gradients + weights

@@ -13,7 +13,7 @@ from sim.pricing.cells import CellPrices, Cells, Way, price_one_cell
 from sim.pricing.cost_model import CostModel, cost_model
 from sim.pricing.layouts import Layouts, layout_of
 from sim.specs import ParallelPlan, Scenario
-from sim.specs.plan import LAYERED
+from sim.specs.plan import LAYERED, reshards
 from sim.specs.stack import sends_overlap
 from sim.work.recompute import recompute_word
 from sim.work.routing import passes_alone
@@ -63,13 +63,18 @@ class Plans:
         return np.asarray(self.layouts.pp[self.layout])
 
     @cached_property
+    def reshards(self) -> Bools:
+        """Whether ZeRO stage 3 drops what it gathered after a forward."""
+        return np.asarray(reshards(self.like.reshard_after_forward, self.pp))
+
+    @cached_property
     def moving_stage(self) -> Ints:
         """The ZeRO stage whose traffic a plan has: that of 1 where a pipeline sums gradients once a step.
 
         torch.distributed.pipelining accumulates whole gradients and reduces them after a stage's last backward
         (torch/distributed/pipelining/stage.py, backward_maybe_with_nosync).
         """
-        kept = (self.zero_stage == 3) & (self.pp > 1) & (not self.like.reshard_after_forward)
+        kept = (self.zero_stage == 3) & (self.pp > 1) & ~self.reshards
         return np.where(self.in_turns | kept, np.minimum(self.zero_stage, 1), self.zero_stage)
 
     @cached_property
@@ -89,7 +94,7 @@ class Plans:
         FSDP2 drops them after a forward; after a backward they stay until the next forward, for
         torch.distributed.pipelining switches that resharding off, so that one gather a micro-batch is left.
         """
-        return np.asarray(self.in_turns & (self.zero_stage == 3) & self.like.reshard_after_forward)
+        return np.asarray(self.in_turns & (self.zero_stage == 3) & self.reshards)
 
     @cached_property
     def shards_gradients(self) -> Bools:

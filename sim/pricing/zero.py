@@ -23,6 +23,7 @@ from sim.pricing.layouts import Layouts
 from sim.pricing.plans import Plans, plans_of
 from sim.pricing.replicas import HELD, TRAINED, on_card, params_of, reduced_to_shards, summed_over
 from sim.specs import ModelSpec, Scenario, StackSpec
+from sim.specs.plan import reshards
 from sim.work.optimizer import GRADIENT_WIDTH
 from sim.work.recompute import recompute_word
 from sim.work.stages import ModelPart, blocks_of
@@ -110,7 +111,7 @@ def moved_at_visits(plans: Plans, alone: Number) -> Moved | None:
         reduce = np.where(zero == 3, _of_blocks(layouts.without_sums_between, alone)[3][:, layout], reduce)
     gathers, model = (zero == 3) | in_turns, plans.costs.model
     blocks, over_blocks = blocks_of(model), (-1, *[1] * (gather.ndim - 1))
-    again = np.array([gathered_again(part) for part in blocks]).reshape(over_blocks) * plans.like.reshard_after_forward
+    again = np.array([gathered_again(part) for part in blocks]).reshape(over_blocks) * plans.reshards
     after = np.array([gathered_after_recompute(part, model, plans.costs.stack) for part in blocks])
     if after.any():
         full = np.array([way.recompute == "full" for way in plans.prices.cells.ways])[plans.way]
@@ -185,9 +186,8 @@ def gathers_for_backward(part: ModelPart, scenario: Scenario) -> float:
     full = recompute_word(plan, model) == "full"
     if plans_of(scenario).in_turns:
         return 0.0
-    return gathered_again(part) * plan.reshard_after_forward + full * gathered_after_recompute(
-        part, model, scenario.stack
-    )
+    again = float(reshards(plan.reshard_after_forward, plan.pp)) * gathered_again(part)
+    return again + full * gathered_after_recompute(part, model, scenario.stack)
 
 
 class VisitedBlock(NamedTuple):

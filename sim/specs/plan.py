@@ -45,6 +45,14 @@ DEFAULT_RECOMPUTE_MODULES = ("core_attn",)
 """What selective recomputation runs again where nothing else is said (Korthikanti et al. 2022, section 5)."""
 
 
+def reshards(stated: bool | str, pp: Any) -> Any:
+    """Whether ZeRO stage 3 drops gathered weights after a forward, on so many pipeline ranks: a bool, or an array.
+
+    stated : as `reshard_after_forward` of a plan.
+    """
+    return pp == 1 if stated == "default" else bool(stated)
+
+
 class ParallelPlan(Spec):
     """How one training step is spread over tp · cp · pp · dp GPUs."""
 
@@ -97,11 +105,12 @@ class ParallelPlan(Spec):
     sharding, HSDP; Megatron-Core's num-distributed-optimizer-instances). Neighbours, so that a group of a node's GPUs
     gathers over NVLink. Experts are sharded over what expert parallelism leaves of the group and its tensor-parallel
     twins. Default: all that hold the same part of the model."""
-    reshard_after_forward: bool = True
+    reshard_after_forward: bool | Literal["default"] = True
     """Whether ZeRO stage 3 drops a layer's gathered weights after its forward and gathers them again for its backward
     (FSDP2's fully_shard, torchtitan's fsdp_reshard_after_forward). False keeps them until the backward; with a pipeline
     until the last micro-batch's: then it moves what stage 1 does. True gathers a pipeline's weights for every
-    micro-batch, unless its schedule is layered. What the head gathers is always kept."""
+    micro-batch, unless its schedule is layered. "default" is torchtitan's: true without a pipeline, false with one.
+    What the head gathers is always kept."""
     outer_zero_stage: Literal[0, 1] = 0
     """What sharding groups shard among each other: nothing (HSDP), or the optimizer's state (1: Megatron-FSDP's
     outer-dp-sharding-strategy optim, hybrid FSDP). Then shards of gradients are reduced, and shards of updated weights
@@ -170,7 +179,7 @@ class ParallelPlan(Spec):
             )
         if self.sequence_parallel and self.tp == 1:
             raise ValueError("sequence_parallel has no effect with tp 1; set tp above 1 or sequence_parallel to false")
-        if not self.reshard_after_forward and self.zero_stage < 3:
+        if self.reshard_after_forward is False and self.zero_stage < 3:
             raise ValueError(
                 f"reshard_after_forward: false needs zero_stage 3, which gathers weights for a forward, not "
                 f"{self.zero_stage}; set that, or leave it out"

@@ -524,7 +524,7 @@ def test_torchtitan_json():
     plan = scenario.plan
     assert (plan.tp, plan.pp, plan.dp, plan.num_chunks, plan.schedule) == (8, 8, 8, 2, "interleaved")
     assert (plan.zero_stage, plan.recompute, plan.sequence_parallel) == (3, "full", True)
-    assert not plan.reshard_after_forward
+    assert plan.reshard_after_forward == "default"
     assert scenario.num_microbatches == 16
 
 

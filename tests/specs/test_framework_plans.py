@@ -50,7 +50,7 @@ def test_rules_say_the_same_of_columns_and_of_one_plan(framework):
     assert 0.01 < np.mean(found) < 0.999
 
 
-LISTS = ("recompute_modules", "sharding_group")
+LISTS = ("recompute_modules", "sharding_group", "reshard_after_forward")
 
 
 def test_published_runs_keep_the_rules_of_their_frameworks(measurements):

@@ -127,6 +127,8 @@ def _zero(account: Account, data: dict[str, Any]) -> None:
         account.leave("stack.overlap_grad_reduce", "without ZeRO no key says it")
     if stack.overlap_param_gather != stack.overlap_grad_reduce:
         account.leave("stack.overlap_param_gather", "overlap_comm says it together with the reduction of gradients")
+    if plan.reshard_after_forward == "default":
+        account.decide("plan.reshard_after_forward", "true, as without a pipeline")
     if plan.sharding_group is not None:
         account.decide("plan.sharding_group", "all GPUs, as without it")
     if stack.max_reuse_params is not None and plan.zero_stage == 3:

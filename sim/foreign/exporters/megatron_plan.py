@@ -105,6 +105,8 @@ def _sharding(options: Options, plan: ParallelPlan) -> None:
         if stage:
             account.decide("plan.zero_stage", "dist_muon deals whole layers' states to ranks, instead of cutting them")
         return
+    if plan.reshard_after_forward == "default":
+        account.decide("plan.reshard_after_forward", "true, as without a pipeline")
     if not plan.reshard_after_forward:
         options.say("use-torch-fsdp2", field="plan.zero_stage")
         options.say("torch-fsdp2-no-reshard-after-forward", field="plan.reshard_after_forward")

@@ -27,7 +27,8 @@ def say_plan(account: Account, data: Sections) -> None:
     put("data_parallel_replicate_degree", replicated, "plan.dp", "plan.sharding_group")
     put("data_parallel_shard_degree", sharded, "plan.dp", "plan.zero_stage")
     if plan.zero_stage == 3:
-        keep = "always" if plan.reshard_after_forward else "never"
+        stated = plan.reshard_after_forward
+        keep = stated if isinstance(stated, str) else "always" if stated else "never"
         put("fsdp_reshard_after_forward", keep, "plan.reshard_after_forward")
     account.cover("plan.sequence_parallel")
     _experts(account, plan, put)

@@ -273,7 +273,7 @@ def base_plan(scenario: Scenario) -> ParallelPlan:
     """
     plan = scenario.plan
     cut = {name: getattr(plan, name) for name in ("tp", "etp", "sequence_parallel")} if plan.etp > 1 else {}
-    stage = 3 if plan.outer_zero_stage or not plan.reshard_after_forward else 0
+    stage = 3 if plan.outer_zero_stage or plan.reshard_after_forward is not True else 0
     if plan.sharding_group:
         stage = max(stage, 1)
     return ParallelPlan(

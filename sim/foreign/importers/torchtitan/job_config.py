@@ -169,9 +169,8 @@ def _replicas(plan: Section, gpus: int, replicated: int, sharded: int, cut: Keys
     if policy not in ("default", "always", "never"):
         raise cut.wrong("fsdp_reshard_after_forward", policy, "must be default, always or never")
     plan.took("zero_stage", 3, "FSDP is torchtitan's data parallelism")
-    # With a pipeline torchtitan's default keeps the gathered weights between micro-batches.
-    keeps = policy == "never" or (policy == "default" and plan["pp"] > 1)
-    plan.took("reshard_after_forward", not keeps, f"fsdp_reshard_after_forward {policy}")
+    said: dict[str, Any] = {"always": True, "never": False}
+    plan.took("reshard_after_forward", said.get(policy, policy), f"fsdp_reshard_after_forward {policy}")
     if replicated > 1:
         group = plan["dp"] * plan["cp"] // replicated
         plan.took("sharding_group", group, f"data_parallel_replicate_degree {replicated}")
