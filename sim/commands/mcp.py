@@ -76,10 +76,15 @@ def estimate(scenario: str, overrides: list[str] | None = None) -> dict[str, Any
 
 
 def search(scenario: str, overrides: list[str] | None = None, top: int = 3) -> dict[str, Any]:
-    """The best parallel plans of the scenario's model on the GPUs of its own plan, memory-checked and ranked."""
+    """The best plans that the scenario's framework can run, on the GPUs of its own plan or of its cluster; overrides of
+    the plan ("plan.tp=8") are kept, and its other fields searched."""
     from sim import search
+    from sim.search.fixed import as_fixed
 
-    return search(_scenario(scenario, overrides or ()), top=max(1, top)).to_dict()
+    of_plan = [each for each in overrides or () if each.startswith("plan.")]
+    others = [each for each in overrides or () if each not in of_plan]
+    given, fixed = as_fixed(_scenario(scenario, others), of_plan)
+    return search(given, top=max(1, top), fixed=fixed).to_dict()
 
 
 def train(scenario: str, tokens: str, overrides: list[str] | None = None) -> dict[str, Any]:

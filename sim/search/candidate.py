@@ -39,7 +39,7 @@ def facts_of(best: Candidate | None, *names: str) -> dict[str, Any]:
     return {name: None if best is None else FACTS[name](best.answer) for name in names}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Candidate:
     """One plan of a search, confirmed by the exact engine.
 
@@ -54,6 +54,10 @@ class Candidate:
     priced_step_time_s: float
     memory_bytes: float
     answer: Estimate
+
+    def __repr__(self) -> str:
+        """One line: the fields hold the whole answer."""
+        return f"<Candidate {self.answer!r}>"
 
     @property
     def difference(self) -> float:
