@@ -10,7 +10,7 @@ from sim.assumptions import stated_assumptions
 from sim.breakdown import CAUSES, Breakdown, break_down
 from sim.engines import Timeline, run
 from sim.engines.order_facts import facts_of
-from sim.errors import InfeasiblePlan, SpecError
+from sim.errors import InfeasiblePlan
 from sim.notebook import NotebookDisplay
 from sim.pricing.deal import Deal
 from sim.pricing.memory import peak_memory, stage_bytes
@@ -262,11 +262,7 @@ def estimate(scenario: Scenario | Path | str, engine: str = "dag", *, contention
     """
     if not isinstance(scenario, Scenario):
         scenario = load_scenario(scenario)
-    if scenario.is_open:
-        raise SpecError(
-            f"scenario {scenario.name!r} has no plan: flopcast search finds the best (in Python sim.search(scenario)."
-            "best[0].answer), or give plan.tp, plan.pp, plan.dp and so on"
-        )
+    scenario.require_plan()
     plans = plans_of(scenario)
     order, costs, deal = price_order(scenario, plans)
     program = program_of(scenario, order, costs)

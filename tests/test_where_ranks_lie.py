@@ -20,7 +20,7 @@ DATA = {
     "model": "llama2-7b",
     "plan": {"tp": 4, "pp": 8, "dp": 8, "microbatch_size": 1, "zero_stage": 1},
     "training": {"global_batch_size": 256, "sequence_length": 4096, "precision": "bf16"},
-    "stack": "megatron-core",
+    "stack": {"preset": "megatron-core", "overlap_p2p": True},
 }
 PLACEMENTS = ("tp-cp-dp-pp", "tp-cp-pp-dp", "dp-tp-cp-pp", "pp-dp-cp-tp")
 

@@ -160,7 +160,8 @@ def plan(
     check_numbers(gpus=gpus)
     budget = None if tokens is None else parse_count(tokens, "tokens")
     assumed = []
-    if how.framework is None:
+    framework = how.framework or then.export_to
+    if framework is None:
         assumed.append(f"Megatron-LM as it is today (stack {DEFAULT}); --framework says otherwise")
     if gpu is None and cluster is None:
         assumed.append(f"cluster {CLUSTER}; --cluster or --gpu says otherwise")
@@ -169,7 +170,7 @@ def plan(
         """The question on so many GPUs."""
         machine, notes = enlarged(cluster or CLUSTER, size) if gpu is None else (machine_of(gpu_named(gpu), size), ())
         fields = pretraining(size, budget, how.batch, how.length, how.precision)
-        return ask(model, machine, stack=how.framework or DEFAULT, training=fields, assumed=[*assumed, *notes])
+        return ask(model, machine, stack=framework or DEFAULT, training=fields, assumed=[*assumed, *notes])
 
     first = asked(gpus)
     try:
@@ -181,7 +182,7 @@ def plan(
             enough = _enough(asked, gpus)
         raise InfeasiblePlan(f"{error}; {enough}") from None
     steps = [] if budget else ["Add --tokens 15T for the days and the cost of a run of so many tokens."]
-    steps += then.next_steps(how.framework or "megatron-lm")
+    steps += then.next_steps(framework or "megatron-lm")
     then.show(found.answer.scenario, found.to_dict(), planned_view(found, sentence_of(found), steps))
     if not found.result.finished:
         raise KeyboardInterrupt

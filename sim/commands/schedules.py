@@ -138,7 +138,7 @@ def timeline(
         check_paths([trace], (".json",))
         if begin is not None or end is not None:
             raise SpecError("a trace holds the whole step; leave --from and --to out, or write a figure")
-    view = step_view(load_scenario(scenario, overrides or (), profile), engine)
+    view = step_view(load_scenario(scenario, overrides or (), profile).require_plan(), engine)
     if figures:
         save(gantt_figure(view, between=(begin, end), width_in=width), figures)
     count = 0 if trace is None else write_trace(view, trace)
@@ -182,7 +182,7 @@ def compare_schedules(
     names = None if schedules is None else [name.strip() for name in schedules.split(",") if name.strip()]
     if names == []:
         raise SpecError("--schedules is empty; name some, such as 1f1b,zb_v, or leave it out for all")
-    question = load_scenario(scenario, overrides or (), profile)
+    question = load_scenario(scenario, overrides or (), profile).require_plan()
     with spinner("schedules") as report:
         comparison = compare(question, names, engine, report)
         if figures:

@@ -32,7 +32,14 @@ def sentence_of(planned: Planned, what: str = "") -> str:
         return f"Training runs at {show(planned.answer.tokens_per_s, 'tokens/s')}."
     run = planned.training.run
     what = what or f"{show_count(run.tokens)} tokens"
+    if not _price_known(planned):
+        return f"{what} take {show_time(run.wall_s)}; the GPU's price is not known (--price)."
     return f"{what} take {show_time(run.wall_s)} and cost {money(run.cost, run.currency)}."
+
+
+def _price_known(planned: Planned) -> bool:
+    """Whether a price was given, or is listed for the GPU."""
+    return not any("an assumption, as no list price" in each for each in planned.assumptions)
 
 
 def planned_view(planned: Planned, sentence: str, then: Sequence[str]) -> Group:
@@ -69,7 +76,8 @@ def _run_facts(planned: Planned) -> list[tuple[str, str, str]]:
         return []
     run, low, high = planned.training.run, planned.training.low, planned.training.high
     hourly = significant(run.cost / run.gpu_hours)
-    cost = f"90 %: {money(low.cost, run.currency)} to {money(high.cost, run.currency)}, at {hourly} a GPU-hour"
+    said = "" if _price_known(planned) else ", an assumption: name yours by --price"
+    cost = f"90 %: {money(low.cost, run.currency)} to {money(high.cost, run.currency)}, at {hourly} a GPU-hour{said}"
     return [
         ("Run", show_time(run.wall_s), f"90 %: {show_time(low.wall_s)} to {show_time(high.wall_s)}"),
         ("Cost", money(run.cost, run.currency), cost),

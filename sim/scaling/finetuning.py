@@ -82,7 +82,8 @@ class FineTuning:
         own = None if self.batch is None else batch_of(self.batch, length, gpus)
         size, of_batch = own or (sequences_near(BATCH, gpus), (usual,))
         whole = f"every sample is priced at {length:,} tokens, as if each were the longest; --seq says otherwise"
-        notes = [whole, *of_batch]
+        often = f"every sample is seen {self.epochs:g} time{'s' * (self.epochs != 1)}; --epochs says otherwise"
+        notes = [often, whole, *of_batch]
         if self.rank:
             notes.append(f"adapters of rank {self.rank} on all linears of layers, beside frozen weights in {precision}")
         fields: dict[str, Any] = {

@@ -226,7 +226,7 @@ def plan_of(
         raise NothingFits(
             f"no plan fits in the {show(result.memory_limit_bytes, 'B')} of one {scenario.cluster.gpu.name}: with ZeRO "
             f"{plan.zero_stage}, recompute {plan.recompute} and a micro-batch of {plan.microbatch_size} it still needs "
-            f"{show(needed, 'B')}{', which host memory does not change' if 'offload' in room else ''}"
+            f"{show(needed, 'B')}{', and states in host memory do not make room enough' if 'offload' in room else ''}"
         )
     best = result.best[0]
     run = None if best.scenario.training.tokens is None else train(best.scenario, terms=terms)

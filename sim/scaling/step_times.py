@@ -109,7 +109,17 @@ def price_batches(
         given = scenario.replace(training=training, plan=ParallelPlan(placement=scenario.plan.placement))
         result, table, fitting, whatever, bounded = None, None, _NONE, _NONE, _NONE
         try:
-            result = search(given, gpus=gpus, top=1, confirm=1, context=(1,), experts=(ep,), layouts=False)
+            # How fast it could be trained at all: whichever framework can run the plan.
+            result = search(
+                given,
+                gpus=gpus,
+                top=1,
+                confirm=1,
+                context=(1,),
+                experts=(ep,),
+                layouts=False,
+                any_framework=True,
+            )
         except InfeasiblePlan as error:
             refusal = error
         else:

@@ -237,6 +237,16 @@ def _cannot_run(result: SearchResult, scenario: Scenario) -> str:
     return f"{result.space.runs_on} cannot run {reasons[0]}; --any-framework searches such plans" if reasons else ""
 
 
+def _blamed(result: SearchResult, named: Fields) -> str:
+    """The rule of a framework that fields break when they are put on the best plan; empty where none does."""
+    plan = {**dict(result.best[0].scenario.plan), **named}
+    for rule in result.space.rules:
+        if rule.names & named.keys() and not rule.holds(result.space.scenario, plan):
+            words = f"{result.space.runs_on} cannot run plan.{rule.field} = {plan[rule.field]}: {rule.words(plan)[0]}"
+            return f"{words}; --any-framework searches such plans"
+    return ""
+
+
 def _why(result: SearchResult, answer: Estimate, rank: int | None) -> Why:
     return Why(None, answer, rank, losses_by_cause(result, answer), _steps_to_best(result, answer))
 
@@ -250,6 +260,9 @@ def _why_unpriced(result: SearchResult, named: Fields) -> Why:
             return replace(_why(result, searched.best.answer, None), searched=searched)
         if searched.plans:
             return Why(searched.reason, None, None, {}, searched=searched)
+    blamed = _blamed(result, named)
+    if blamed:
+        return Why(blamed, None, None, {})
     answer, reason, tried = try_unpriced(result, named)
     refused = "" if answer is None else _cannot_run(result, answer.scenario)
     if refused:

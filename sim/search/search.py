@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,13 +22,13 @@ from sim.search.result import SearchResult
 from sim.search.room import DEFAULT, check_ways
 from sim.search.stages import MOST_RUNS as MOST_STAGES
 from sim.search.stages import UNASKED_RUNS, search_stages
-from sim.specs import Scenario
+from sim.specs import Scenario, load_scenario
 from sim.specs.framework_files import framework_named
 from sim.specs.framework_plans import PlanRule, framework_words, plan_rules, related
 
 
 def search(
-    scenario: Scenario,
+    scenario: Scenario | Path | str,
     *,
     gpus: tuple[int, int] | None = None,
     max_gpus: int | None = None,
@@ -51,7 +52,7 @@ def search(
 
     Parameters
     ----------
-    scenario : Scenario
+    scenario : Scenario or path
         Its plan says how many GPUs where `gpus` does not, or its cluster where it has no plan; model, cluster, training
         and stack are kept.
     gpus : (int, int), optional
@@ -105,6 +106,8 @@ def search(
     SpecError
         Unknown objective or framework, or a field in `fixed` that is no field of plans or that a search cannot keep.
     """
+    if not isinstance(scenario, Scenario):
+        scenario = load_scenario(scenario)
     if objective not in OBJECTIVES:
         raise SpecError(f"unknown objective {objective!r}{nearest(objective, OBJECTIVES)}")
     room = check_ways(room)

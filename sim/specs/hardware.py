@@ -41,10 +41,10 @@ class GpuSpec(Spec):
 
     @property
     def usable_bytes(self) -> float:
-        """Device memory that a program can have; as marketed, where it is more than a tenth from what is reported: then
-        one of the two was changed alone. [bytes]"""
-        reported = self.reported_memory_bytes or self.memory_bytes
-        return reported if abs(reported / self.memory_bytes - 1.0) < 0.1 else self.memory_bytes
+        """Device memory that a program can have; as marketed, where less than nine tenths of it are reported: then one
+        of the two was changed alone. [bytes]"""
+        reported = min(self.reported_memory_bytes or self.memory_bytes, self.memory_bytes)
+        return reported if reported > 0.9 * self.memory_bytes else self.memory_bytes
 
     def peak(self, precision: str) -> float:
         """Dense peak at `precision`. [FLOP/s]"""

@@ -41,9 +41,14 @@ def gpu_named(text: str) -> str:
 
 
 def _begins_within(name: str, word: str) -> bool:
-    """Whether a part of a preset's name begins with the word, which may run on over its hyphens (rtx4090)."""
+    """Whether a part of a preset's name begins with the word, which may run on over its hyphens (rtx4090).
+
+    A number that the word ends with is whole: an A10 is no A100, an L4 no L40S. A letter more is the same kind of card
+    (h100 for H100-SXM), unless it follows a number (l40 is not l40s).
+    """
     parts = name.split("-")
-    return any("".join(parts[place:]).startswith(word) for place in range(len(parts)))
+    runs = ("".join(parts[place : last + 1]) for place in range(len(parts)) for last in range(place, len(parts)))
+    return any(run.startswith(word) and not (word[-1].isdigit() and run[len(word) :][:1].isalnum()) for run in runs)
 
 
 def _kind(name: str) -> str:

@@ -6,7 +6,7 @@ from typing import Any, Self
 
 from pydantic import model_validator
 
-from sim.errors import ProfileError
+from sim.errors import ProfileError, SpecError
 from sim.specs.base import Spec, divisor_near
 from sim.specs.hardware import ClusterSpec
 from sim.specs.model import ModelSpec
@@ -32,7 +32,7 @@ class Scenario(Spec):
     cluster: ClusterSpec
     """The machine it is trained on; a plan may use a part of it."""
     plan: ParallelPlan
-    """How model and batch are cut over the GPUs. Default, or with no fields in it: open, for a search to find."""
+    """How model and batch are cut over the GPUs. Default: open, as with no fields in it, for a search to find."""
     training: TrainingSpec
     """Batch, sequence, precision and optimizer."""
     stack: StackSpec
@@ -309,6 +309,21 @@ class Scenario(Spec):
     def is_open(self) -> bool:
         """Whether no plan was given: the one there is stands for none."""
         return NO_PLAN in self.assumed
+
+    def require_plan(self) -> Self:
+        """Self, if it has a plan.
+
+        Raises
+        ------
+        SpecError
+            It is open.
+        """
+        if self.is_open:
+            raise SpecError(
+                f"scenario {self.name!r} has no plan: flopcast search finds the best (in Python sim.search(scenario)."
+                "best[0].scenario), or give plan.tp, plan.pp, plan.dp and so on"
+            )
+        return self
 
     def replace(self, **changes: Any) -> Self:
         """As of every record; with a plan it is open no more."""

@@ -91,6 +91,7 @@ def test_each_half_hides_what_it_moves_itself(zero):
 @pytest.mark.parametrize("schedule", ["zb_h1", "dualpipe"])
 def test_a_step_by_cause_counts_what_halves_wait(schedule):
     given = scenario(1024, tp=2, schedule=schedule)
+    given = given.replace(stack=given.stack.replace(overlap_p2p=True))
     answer = estimate(given.replace(plan=given.plan.replace(num_chunks=1)))
     besides = {"pipeline_bubble", "stage_imbalance", "pipeline_comm", "data_parallel_comm", "optimizer"}
     busy = sum(seconds for cause, seconds in answer.breakdown.seconds.items() if cause not in besides)

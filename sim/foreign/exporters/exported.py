@@ -95,6 +95,7 @@ def export_scenario(scenario: Scenario, framework: str) -> Exported:
         There is no such exporter, or the framework cannot run the plan: every reason, and the nearest that it can run.
     """
     check_framework(framework)
+    scenario.require_plan()
     account = Account(framework, scenario)
     account.refuse_plan()
     text, data = _EXPORTERS[framework](account)

@@ -27,6 +27,10 @@ def say_model(options: Options) -> None:
         _heads(options, model)
     positions = {ours: theirs for theirs, ours in reversed(known["positions"].items())}
     options.say("position-embedding-type", positions[model.position], field="model.position")
+    if model.position == "rotary":
+        account.ask(
+            "--rotary-base", "of the model's rotary positions (500000 of Llama 3, 1000000 of Qwen 3); else 10000"
+        )
     if model.rotary_scaled:
         account.leave("model.rotary_scaled", "no argument stretches rotary positions as YaRN does")
     longest = max(model.max_sequence_length, scenario.training.sequence_length)

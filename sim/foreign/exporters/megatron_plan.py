@@ -115,6 +115,7 @@ def _sharding(options: Options, plan: ParallelPlan) -> None:
         if stage > 1:
             strategies = {ours: theirs for theirs, ours in table("megatron")["sharding_strategies"].items()}
             options.say("use-megatron-fsdp", field="plan.zero_stage")
+            options.say("init-model-with-meta-device")  # else every GPU would hold the whole model at first
             options.say("data-parallel-sharding-strategy", strategies[stage], field="plan.zero_stage")
             options.say("ckpt-format", "fsdp_dtensor")  # the only one that Megatron-FSDP can save
     instances = plan.num_replicas // (plan.sharding_group or plan.num_replicas)

@@ -35,12 +35,14 @@ def _data_parallel(options: Options) -> None:
         account.decide(
             "stack.overlap_param_gather", f"no distributed optimizer gathers weights (ZeRO {plan.zero_stage})"
         )
-    fused = stack.fused_gradient_accumulation and not options.has("use-torch-fsdp2")
+    fused = stack.fused_gradient_accumulation and not (
+        options.has("use-torch-fsdp2") or options.has("use-megatron-fsdp")
+    )
     account.cover("stack.fused_gradient_accumulation")
     if not fused:
         options.say("no-gradient-accumulation-fusion", field="stack.fused_gradient_accumulation")
     if stack.fused_gradient_accumulation and not fused:
-        account.decide("stack.fused_gradient_accumulation", "off under --use-torch-fsdp2")
+        account.decide("stack.fused_gradient_accumulation", "off under FSDP, which it does not go with")
     eight = stack.fp8_gathers and scenario.training.precision == "fp8" and plan.zero_stage
     if eight and plan.optimizer_offload:
         account.leave("stack.fp8_gathers", "with the optimizer on the host weights are gathered in 16 bits")

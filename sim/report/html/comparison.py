@@ -141,7 +141,7 @@ def fact_rows(asked: Sequence[Asked]) -> list[tuple[str, list[Cell | None]]]:
     """Questions and the answer of each scenario, with how far it is from the first; None where there is no answer."""
     base = next(each.answer for each in asked if each.answer is not None)
     lines = [{fact.name: fact for fact in headline(each.answer)} if each.answer else {} for each in asked]
-    names = [name for name in (*_AMOUNTS, "Memory") if any(name in each for each in lines)]
+    names = [name for name in ("How sure", *_AMOUNTS, "Memory") if any(name in each for each in lines)]
     rows: list[tuple[str, list[Cell | None]]] = [
         ("GPUs", [None if each.answer is None else Cell(f"{each.answer.num_gpus:,}") for each in asked])
     ]
@@ -152,7 +152,8 @@ def fact_rows(asked: Sequence[Asked]) -> list[tuple[str, list[Cell | None]]]:
                 cells.append(None)
                 continue
             fact = facts.get(name) or _unsaid(name, each.answer)
-            change = "" if each.answer is base else _change(name, each.answer, base)
+            told = each.answer is base or name == "How sure"
+            change = "" if told else _change(name, each.answer, base)
             note = f"does not fit: {each.answer.need}" if fact.wrong else fact.note
             cells.append(Cell(fact.value, note, change, fact.wrong))
         rows.append((name, cells))
