@@ -52,6 +52,7 @@ LIGHTER = {
     "--gpus 256..1024": "--gpus 16..32",
     "gpus=256..1024": "gpus=16..32",
     "--sweep gpus=64..1024": "--sweep gpus=16,32",
+    "search scenarios/llama3-405b-16384-h100.yaml --export": f"search {SMALL} -s training.precision=bf16 --export",
     "search scenarios/llama3-405b-16384-h100.yaml": f"search {SMALL}",
     "search scenarios/papers/deepseek-v3-2048-h800.yaml --layouts": f"search {TINY} --layouts",
     "--schedules all": "--schedules zb_v,v_half",
