@@ -46,6 +46,7 @@ LIGHTER = {
     "search scenarios/gpt-1t-3072-a100.yaml --room": f"search {SMALL} --room",
     "search scenarios/gpt-1t-3072-a100.yaml --why plan.tp=8 plan.pp=64": f"search {SMALL} --why plan.tp=8 plan.pp=4",
     "search scenarios/gpt-1t-3072-a100.yaml": f"search {TINY}",
+    "search scenarios/gpt3-175b-4096-a100.yaml -s plan": f"search {TINY} -s stack=megatron-core -s plan",
     "search scenarios/gpt3-175b-4096-a100.yaml": f"search {TINY} -s training.tokens=300e9",
     "search scenarios/gpt3-175b-1024-a100.yaml": f"search {TINY} -s training.tokens=300e9",
     "--gpus 64..4096 --objective": "--gpus 16..32 --objective",
