@@ -91,7 +91,7 @@ def plan_words(answer: Estimate) -> str:
         f"etp {plan.etp}": plan.etp > 1,
         microbatch_words(answer): True,
         plan.schedule: True,
-        f"recompute {plan.recompute}": plan.recompute != "none",
+        f"recompute {_recomputed(answer)}": plan.recompute != "none",
         "sequence parallel": plan.sequence_parallel,
         f"ZeRO {plan.zero_stage}": plan.zero_stage > 0,
     }
@@ -106,6 +106,15 @@ def sure_words(answer: Estimate) -> str:
 
 def _surer(answer: Estimate) -> str:
     return f"surer with {answer.would_raise}" if answer.would_raise else ""
+
+
+def _recomputed(answer: Estimate) -> str:
+    """What a plan recomputes: `selective`, `moe_act+layernorm`, or so many layers of every stage of so many."""
+    plan = answer.scenario.plan
+    words = plan.recompute_words
+    if plan.recompute != "full" or plan.recompute_method == "uniform":
+        return words
+    return f"{words} of {-(-answer.scenario.model.num_layers // plan.num_stages)}"
 
 
 def headline(answer: Estimate, per_gpu: Mapping[str, str] = PER_GPU, sure: bool = True) -> list[Fact]:

@@ -268,6 +268,19 @@ class ParallelPlan(Spec):
             )
 
     @property
+    def recompute_words(self) -> str:
+        """What is recomputed, in a word.
+
+        `moe_act+layernorm` where selective recomputation runs other modules again than usual, `2 layers` of every
+        virtual stage that runs so many again, whole.
+        """
+        if self.recompute == "selective" and self.recompute_modules != DEFAULT_RECOMPUTE_MODULES:
+            return "+".join(self.recompute_modules)
+        if self.recompute_method == "block":
+            return f"{self.recompute_num_layers} layer{'s' * (self.recompute_num_layers > 1)}"
+        return self.recompute if self.recompute_num_layers == 1 else f"full by {self.recompute_num_layers}"
+
+    @property
     def stages_of_layout(self) -> tuple[str, ...]:
         """The letters of each stage of `pipeline_layout`."""
         return layout_stages(self.pipeline_layout)
