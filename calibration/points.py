@@ -124,7 +124,9 @@ def attention_speeds(data: MeasurementSet) -> dict[str, float]:
 
 
 def _usual(data: MeasurementSet) -> list[Measurement]:
-    return [item for item in data.of("attention") if item.shape.get("backend") not in LATER]
+    kernels = [item.shape.get("backend") for item in data.of("attention")]
+    usual = "FLASH_ATTENTION" if "FLASH_ATTENTION" in kernels else next(iter(kernels), None)
+    return [item for item in data.of("attention") if item.shape.get("backend") == usual]
 
 
 def _attention(item: Measurement, skips: bool) -> AttentionPoint:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flopcast_validation.job.cli import register as register_job
+from flopcast_validation.steps import steps
 from flopcast_validation.strategies.cli import register as register_strategies
 from sim.commands.examples import examples
 from sim.commands.options import Json, JsonCommand, JsonFile, JsonGroup
@@ -239,6 +240,7 @@ def _memory(path: Path) -> dict[str, Any]:
 
 
 register_job(app)
+app.command("steps", epilog=examples("validate steps -o steps.csv", "validate --runs steps.csv --every"))(steps)
 
 
 @app.command("rl", epilog=examples("validate rl", "validate rl --json"))

@@ -56,7 +56,7 @@ def scaled_case(m: int, n: int, k: int, name: str) -> Case:
         return lambda: torch._scaled_mm(left, right.t(), *scales, out_dtype=torch.bfloat16)
 
     moved = width * k * (m + n) + 2 * m * n
-    return Case("gemm", {"m": m, "n": n, "k": k, "dtype": name, "layout": "nt"}, prepare, moved, True)
+    return Case("gemm", {"m": m, "n": n, "k": k, "dtype": name, "layout": "nt"}, prepare, moved, "graph")
 
 
 def _numbers(device: str, name: str, rows: int, k: int) -> Any:
@@ -93,4 +93,4 @@ def grouped_case(experts: int, tokens: int, n: int, k: int, dtype: str) -> Case:
         return lambda: multiply(left, right, offs=ends)
 
     shape: dict[str, float | int | str] = {"experts": experts, "m": tokens, "n": n, "k": k, "dtype": dtype}
-    return Case("grouped", shape, prepare, 2.0 * experts * (tokens * k + k * n + tokens * n), True)
+    return Case("grouped", shape, prepare, 2.0 * experts * (tokens * k + k * n + tokens * n), "graph")

@@ -12,6 +12,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
+from flopcast_calibration.bench.timing import Apart
 from flopcast_calibration.measurement import Shape
 from sim.specs import Scenario
 
@@ -23,14 +24,14 @@ class Case:
     """One thing to time: its kind, its shape, and how to set it up on a device.
 
     working_set : what one call reads and writes, where a cache could hold it. [bytes]
-    in_graph : the GPU's time counts, not the host's, and a CUDA graph can hold the call.
+    apart : how the GPU's time is told from the host's (`time_call`): of a call that a CUDA graph can hold by a graph.
     """
 
     kind: str
     shape: Shape
     prepare: Callable[[str], Call]
     working_set: float = 0.0
-    in_graph: bool = False
+    apart: Apart = ""
 
 
 #: Bytes of a number.
@@ -59,7 +60,7 @@ def gemm_case(m: int, n: int, k: int, dtype: str, layout: str) -> Case:
         return lambda: torch.mm(left, right, out=out)
 
     moved = WIDTH[dtype] * (m * k + k * n + m * n)
-    return Case("gemm", {"m": m, "n": n, "k": k, "dtype": dtype, "layout": layout}, prepare, moved, True)
+    return Case("gemm", {"m": m, "n": n, "k": k, "dtype": dtype, "layout": layout}, prepare, moved, "graph")
 
 
 def bmm_case(batch: int, m: int, n: int, k: int, dtype: str) -> Case:
@@ -73,7 +74,7 @@ def bmm_case(batch: int, m: int, n: int, k: int, dtype: str) -> Case:
         return lambda: torch.bmm(left, right, out=out)
 
     moved = WIDTH[dtype] * batch * (m * k + k * n + m * n)
-    return Case("bmm", {"batch": batch, "m": m, "n": n, "k": k, "dtype": dtype}, prepare, moved, True)
+    return Case("bmm", {"batch": batch, "m": m, "n": n, "k": k, "dtype": dtype}, prepare, moved, "graph")
 
 
 def attention_case(
@@ -110,7 +111,7 @@ def attention_case(
         **({"backend": backend} if backend else {}),
     }
     moved = WIDTH[dtype] * (8 if backward else 4) * heads * length * head_dim
-    return Case("attention", shape, prepare, moved, not backward)
+    return Case("attention", shape, prepare, moved, "queue" if backward else "graph")
 
 
 def _backend(name: str | None) -> Any:
@@ -187,7 +188,7 @@ def memory_case(operation: str, rows: int, hidden: int, dtype: str) -> Case:
         "nbytes": passes * width * rows * hidden,
     }
     moved = passes * width * rows * hidden
-    return Case("memory", shape, lambda device: make(random_tensor(device, dtype, rows, hidden)), moved, True)
+    return Case("memory", shape, lambda device: make(random_tensor(device, dtype, rows, hidden)), moved, "graph")
 
 
 def adam_case(params: int) -> Case:
@@ -203,7 +204,7 @@ def adam_case(params: int) -> Case:
 
     moved = 28 * params
     shape: Shape = {"operation": "adam", "rows": params, "hidden": 1, "dtype": "float32", "nbytes": moved}
-    return Case("memory", shape, prepare, moved, True)
+    return Case("memory", shape, prepare, moved, "graph")
 
 
 def launch_case(dtype: str) -> Case:
@@ -281,6 +282,25 @@ def gemm_shapes(quick: bool, largest_flop: float) -> Iterator[tuple[int, int, in
                         continue
                     if 2.0 * shape[0] * shape[1] * shape[2] <= largest_flop:
                         yield (*shape, layout)
+
+
+#: A size and what it is a multiple of: what a vectorised load can take depends on it.
+_OFFSETS = (1, 2, 4, 8, 16, 32, 64, 0)
+
+
+def unaligned_shapes(quick: bool) -> Iterator[tuple[int, int, int, str]]:
+    """Multiplies one of whose sizes (or both of a matrix's) is a little more than a multiple of 128."""
+    tokens, n, k = (1024, 2048, 2048) if quick else (8192, 4096, 4096)
+    offsets = (1, 8) if quick else _OFFSETS
+    for offset in offsets:
+        for m_more, n_more, k_more in ((0, offset, 0), (0, 0, offset), (0, offset, offset), (offset, 0, 0)):
+            shape = tokens + m_more, n + n_more, k + k_more
+            yield from ((*shape, layout) for layout in ("nt", "nn", "tn"))
+    if not quick:  # GPT-2's vocabulary and what it is padded to, as a head's forward and its two gradients
+        for vocabulary in (50257, 50258, 50260, 50264, 50304):
+            yield tokens, vocabulary, 2048, "nt"
+            yield tokens, 2048, vocabulary, "nn"
+            yield vocabulary, 2048, tokens, "tn"
 
 
 def _quick_choice(hidden: int) -> set[tuple[str, int, int]]:

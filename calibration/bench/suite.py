@@ -17,8 +17,12 @@ from flopcast_calibration.bench.kernels import (
     launch_case,
     memory_case,
     scenario_shapes,
+    unaligned_shapes,
 )
 from sim.specs import Scenario
+
+#: Columns of a head, beside 64 and 128: what kernels are made for, and what they pad.
+HEAD_DIMS = (32, 48, 72, 80, 96, 112, 160, 192, 256)
 
 
 def kernel_cases(device: str, quick: bool, scenario: Scenario | None = None) -> list[Case]:
@@ -27,6 +31,8 @@ def kernel_cases(device: str, quick: bool, scenario: Scenario | None = None) -> 
     dtype = usual_dtype(device)
     largest = 2e13 if cuda else 3e10
     cases = [gemm_case(m, n, k, dtype, layout) for m, n, k, layout in gemm_shapes(quick, largest)]
+    if cuda:
+        cases += [gemm_case(m, n, k, dtype, layout) for m, n, k, layout in unaligned_shapes(quick)]
     if scenario is not None:
         cases += [gemm_case(m, n, k, dtype, layout) for m, n, k, layout in scenario_shapes(scenario)]
     lengths = (256, 512, 1024) if not cuda else (512, 1024, 2048, 4096, 8192)
@@ -41,6 +47,13 @@ def kernel_cases(device: str, quick: bool, scenario: Scenario | None = None) -> 
         for causal in (True, False)
         for backward in (False, True)
     ]
+    if cuda and not quick:
+        cases += [
+            attention_case(heads, 2048, head_dim, dtype, True, backward, backend)
+            for backend in attention_backends(device)
+            for head_dim in HEAD_DIMS
+            for backward in (False, True)
+        ]
     row_counts = (16, 256, 4096) if quick or not cuda else (16, 64, 256, 1024, 4096, 16384, 65536)
     hiddens = (1024,) if quick else (1024, 4096)
     cases += [
@@ -70,7 +83,8 @@ def usual_dtype(device: str) -> str:
 
 
 def attention_backends(device: str) -> tuple[str | None, ...]:
-    """The attention kernels to measure: flash where the GPU runs it, cuDNN's where that is another generation."""
+    """The attention kernels to measure: flash where the GPU runs it, cuDNN's where that is another generation, and the
+    one that torch falls back to where neither takes a mask or a head."""
     if device != "cuda":
         return (None,)
     import torch
@@ -78,4 +92,5 @@ def attention_backends(device: str) -> tuple[str | None, ...]:
     capability = torch.cuda.get_device_capability()
     if capability < (8, 0):
         return ("EFFICIENT_ATTENTION",)
-    return ("FLASH_ATTENTION", "CUDNN_ATTENTION") if capability >= (9, 0) else ("FLASH_ATTENTION",)
+    later = ("CUDNN_ATTENTION",) if capability >= (9, 0) else ()
+    return ("FLASH_ATTENTION", *later, "EFFICIENT_ATTENTION")

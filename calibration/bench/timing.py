@@ -10,7 +10,9 @@ import itertools
 import statistics
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
+
+Apart = Literal["", "graph", "queue"]
 
 
 class Timing(NamedTuple):
@@ -32,10 +34,12 @@ def synchronise(device: str) -> None:
 #: Copies of a kernel's data fill the cache so many times over.
 _TIMES_THE_CACHE = 3
 _MOST_COPIES = 64
-#: A kernel and its launch together; below this the host may be the slower of the two. [s]
-_SHORT_S = 5e-5
-#: Such kernels in a graph: many beside the launch of the graph itself.
-_IN_GRAPH = 200
+#: A call and its launches together; below this the host may be the slower of the two. [s]
+_SHORT_S = 1e-3
+#: Such calls in a graph or a queue: of the shortest many, beside the launch of the graph itself.
+_IN_GRAPH, _IN_QUEUE, _HOST_S = 200, 20, 1e-2
+#: Cycles of a second, of the fastest clock that a GPU has.
+_CYCLES = 3e9
 #: Multiplies until clocks settle: batches that differ by less than this, or so long. [s]
 _SETTLED, _SETTLING_S = 0.01, 20.0
 
@@ -97,7 +101,7 @@ def time_call(
     budget_s: float = 0.25,
     least: int = 5,
     most: int = 50,
-    in_graph: bool = False,
+    apart: Apart = "",
 ) -> Timing:
     """Time `call`.
 
@@ -109,25 +113,41 @@ def time_call(
         Stop repeating after this long. [s]
     least, most : int
         Repeats at least and at most.
-    in_graph : bool
-        What counts is the GPU's time: a kernel that takes less than launching it is launched by a CUDA graph, or its
-        time would be the host's.
+    apart : str
+        How the GPU's time is told from the host's where a call takes less than launching it: "graph", its kernels are
+        launched by a CUDA graph; "queue", they wait behind a kernel that only sleeps until all are launched; "", it is
+        not, and the longer of the two counts.
     """
     for _ in range(3):
         call()
     synchronise(device)
     once = _clock(call, device, 1)
     inner = max(1, min(100, int(2e-4 / max(once, 1e-9))))
-    timed, calls, each = call, inner, 1
-    if device == "cuda" and in_graph and once < _SHORT_S:
-        replay = captured(call, _IN_GRAPH)
+    sample = lambda: _clock(call, device, inner)  # noqa: E731
+    if device == "cuda" and apart and once < _SHORT_S:
+        each = max(10, min(_IN_GRAPH, int(_HOST_S / max(once, 1e-9))))
+        replay = captured(call, each) if apart == "graph" else None
         if replay is not None:
-            timed, calls, each = replay, 3, _IN_GRAPH
+            sample = lambda: _clock(replay, device, 3) / each  # noqa: E731
+        else:
+            sleep = int(_CYCLES * 1.5 * _launching_s(call, _IN_QUEUE))
+            sample = lambda: _clock(call, device, _IN_QUEUE, behind=sleep)  # noqa: E731
     samples = []
     started = time.perf_counter()
     while len(samples) < most and (len(samples) < least or time.perf_counter() - started < budget_s):
-        samples.append(_clock(timed, device, calls) / each)
+        samples.append(sample())
     return summarise(samples)
+
+
+def _launching_s(call: Callable[[], Any], times: int) -> float:
+    """What the host takes to launch so many calls. [s]"""
+    synchronise("cuda")
+    begin = time.perf_counter()
+    for _ in range(times):
+        call()
+    end = time.perf_counter()
+    synchronise("cuda")
+    return end - begin
 
 
 def captured(call: Callable[[], Any], times: int) -> Callable[[], Any] | None:
@@ -139,7 +159,7 @@ def captured(call: Callable[[], Any], times: int) -> Callable[[], Any] | None:
         with torch.cuda.graph(graph):
             for _ in range(times):
                 call()
-    except RuntimeError:  # a synchronisation, an allocation outside the graph's pool: timed with its launches then
+    except RuntimeError:  # a synchronisation, an allocation outside the graph's pool: it is timed in a queue then
         torch.cuda.synchronize()
         return None
     graph.replay()
@@ -158,10 +178,16 @@ def summarise(samples: list[float]) -> Timing:
     return Timing(median, (third - first) / median, len(samples))
 
 
-def _clock(call: Callable[[], Any], device: str, inner: int) -> float:
+def _clock(call: Callable[[], Any], device: str, inner: int, behind: int = 0) -> float:
+    """Time of a call. [s]
+
+    behind : cycles that the GPU sleeps before, while the host launches.
+    """
     if device == "cuda":
         import torch
 
+        if behind:
+            torch.cuda._sleep(behind)
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         begin.record()
         for _ in range(inner):

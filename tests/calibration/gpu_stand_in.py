@@ -234,6 +234,7 @@ def gpu(monkeypatch: Any, clock: StandIn, device: str, capability: tuple[int, in
         "set_device": lambda index: None,
         "synchronize": clock.wait,
         "empty_cache": lambda: None,
+        "_sleep": lambda cycles: clock.launch(cycles / 3e9),
         "Event": lambda enable_timing: _Event(clock),
         "CUDAGraph": lambda: _Graph(clock),
         "graph": lambda graph: _capture(clock, graph),

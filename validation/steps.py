@@ -1,0 +1,350 @@
+"""`flopcast validate steps`: train Hugging Face's models on one GPU for real, and write what their steps took.
+
+The models have the shapes of published ones and random weights: a step takes as long whatever they know. What is
+written is a table that `validate --runs` reads, a run a row, so that any GPU can say how far predictions are from it.
+"""
+
+from __future__ import annotations
+
+import csv
+import gc
+import statistics
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A decoder as Hugging Face's configurations have it.
+
+    family : `model_type` of its configuration: llama, qwen2 or gpt2.
+    """
+
+    name: str
+    family: str
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    ffn_hidden: int
+    vocab: int
+    tied: bool = False
+
+
+SHAPES = {
+    shape.name: shape
+    for shape in (
+        Shape("GPT-2 medium", "gpt2", 24, 1024, 16, 16, 4096, 50257, True),
+        Shape("GPT-2 medium, padded vocabulary", "gpt2", 24, 1024, 16, 16, 4096, 50304, True),
+        Shape("Llama-3.2-1B", "llama", 16, 2048, 32, 8, 8192, 128256, True),
+        Shape("Qwen2.5-0.5B", "qwen2", 24, 896, 14, 2, 4864, 151936, True),
+        Shape("Qwen2.5-3B", "qwen2", 36, 2048, 16, 2, 11008, 151936, True),
+        Shape("Qwen2.5-7B", "qwen2", 28, 3584, 28, 4, 18944, 152064),
+        Shape("Llama-3-8B", "llama", 32, 4096, 32, 8, 14336, 128256),
+        Shape("Llama-2-7B", "llama", 32, 4096, 32, 32, 11008, 32000),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """How a model is trained.
+
+    mixed : weights, gradients and optimizer in fp32, multiplies in bf16 (autocast); else all of them are bf16.
+    attention : `attn_implementation` of transformers: sdpa or eager.
+    adapter_rank : of LoRA's adapters on all linears of the layers; 0 trains all weights.
+    """
+
+    shape: Shape
+    seq_len: int = 2048
+    micro_batch: int = 1
+    micro_batches: int = 1
+    mixed: bool = False
+    recompute: bool = False
+    attention: str = "sdpa"
+    compiled: bool = False
+    adapter_rank: int = 0
+
+
+def suite(quick: bool = False) -> Iterator[Run]:
+    """Runs that differ in one thing at a time; the cheapest model alone with `quick`."""
+    small = Run(SHAPES["GPT-2 medium"], 1024, 8)
+    yield small
+    if quick:
+        return
+    yield replace(small, micro_batch=1)
+    yield replace(small, shape=SHAPES["GPT-2 medium, padded vocabulary"])
+    yield replace(small, mixed=True)
+    yield Run(SHAPES["Qwen2.5-0.5B"], 2048, 4)
+    one = Run(SHAPES["Llama-3.2-1B"], 2048, 4)
+    yield one
+    yield replace(one, mixed=True)
+    yield replace(one, attention="eager")
+    yield replace(one, recompute=True)
+    yield replace(one, micro_batch=1)
+    yield replace(one, micro_batch=1, micro_batches=4, mixed=True)
+    yield replace(one, seq_len=8192, micro_batch=1)
+    yield Run(SHAPES["Qwen2.5-3B"], 2048, 2, recompute=True)
+    yield Run(SHAPES["Qwen2.5-3B"], 4096, 1)
+    for shape in (SHAPES["Qwen2.5-7B"], SHAPES["Llama-3-8B"]):
+        lora = Run(shape, 2048, 2, adapter_rank=16)
+        yield lora
+        yield replace(lora, recompute=True)
+        yield replace(lora, seq_len=8192, micro_batch=1, recompute=True)
+    yield Run(SHAPES["Llama-2-7B"], 2048, 4, adapter_rank=16, recompute=True)
+    yield Run(SHAPES["Llama-2-7B"], 2048, 1)
+    for run in (one, small, replace(one, mixed=True)):  # compiling takes a minute
+        yield replace(run, compiled=True)
+
+
+def steps(
+    out: Annotated[Path, typer.Option("--out", "-o", help="Table to write; runs that it holds are not run again.")],
+    quick: Annotated[bool, typer.Option("--quick", help="One run of a small model.")] = False,
+    timed: Annotated[int, typer.Option(min=1, help="Timed steps of a run.")] = 10,
+    only: Annotated[str, typer.Option(help="Runs whose name has these letters.")] = "",
+) -> None:
+    """Train Hugging Face's models on this GPU for real, and write what a step took as a table for `validate --runs`.
+
+    Needs torch with a GPU, transformers and peft. Ctrl-C keeps what was measured.
+    """
+    import torch
+
+    from sim.errors import SpecError
+
+    if not torch.cuda.is_available():
+        raise SpecError("torch sees no CUDA device; `validate steps` trains on a GPU")
+    kept = read_rows(out)
+    for run in suite(quick):
+        name = name_of(run)
+        if name in kept or only not in name:
+            continue
+        kept[name] = {"id": name, **_facts(), **_of_run(run), **_measured(run, timed)}
+        typer.echo(f"{name}: {kept[name]['measured_value'] or kept[name]['unmodelled']} s, {kept[name]['peak_gb']} GB")
+        write_rows(out, kept)
+
+
+def name_of(run: Run) -> str:
+    """Short and unique."""
+    words = [run.shape.name, f"{run.seq_len}x{run.micro_batch}x{run.micro_batches}", "mixed" if run.mixed else "bf16"]
+    words += [run.attention] * (run.attention != "sdpa") + ["recompute"] * run.recompute + ["compiled"] * run.compiled
+    return " ".join([*words, *([f"lora{run.adapter_rank}"] if run.adapter_rank else [])])
+
+
+def read_rows(path: Path) -> dict[str, dict[str, Any]]:
+    """Rows of a table that was written before, by id; none where there is no table."""
+    if not path.exists():
+        return {}
+    with path.open(encoding="utf-8", newline="") as file:
+        return {row["id"]: dict(row) for row in csv.DictReader(file)}
+
+
+def write_rows(path: Path, rows: dict[str, dict[str, Any]]) -> None:
+    """The whole table."""
+    fields = list(dict.fromkeys(name for row in rows.values() for name in row))
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, fields)
+        writer.writeheader()
+        writer.writerows(rows.values())
+
+
+def _facts() -> dict[str, Any]:
+    """What machine and which libraries."""
+    import torch
+    import transformers
+
+    return {
+        "gpu": torch.cuda.get_device_name(0),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "num_gpus": 1,
+    }
+
+
+def _of_run(run: Run) -> dict[str, Any]:
+    """The run in the columns of `validate --runs`."""
+    shape = asdict(run.shape)
+    return {
+        "model_name": shape.pop("name"),
+        **{name: value for name, value in shape.items() if name not in ("family", "tied")},
+        "family": run.shape.family,
+        "tied": run.shape.tied,
+        "seq_len": run.seq_len,
+        "global_batch_seqs": run.micro_batch * run.micro_batches,
+        "micro_batch_seqs": run.micro_batch,
+        "mixed": run.mixed,
+        "recompute": "full" if run.recompute else "none",
+        "attention": run.attention,
+        "compiled": run.compiled,
+        "adapter_rank": run.adapter_rank,
+    }
+
+
+def _measured(run: Run, timed: int) -> dict[str, Any]:
+    """Median time of a step, and the peaks of memory."""
+    import torch
+
+    torch.cuda.reset_peak_memory_stats()
+    nothing = {"measured_value": "", "spread": "", "peak_gb": "", "reserved_gb": "", "device_gb": "", "unmodelled": ""}
+    try:
+        begin = time.perf_counter()
+        step = _prepared(run)
+        for _ in range(4):
+            step()
+        torch.cuda.synchronize()
+        warm_s = time.perf_counter() - begin
+        seconds = [_timed(step) for _ in range(timed)]
+        kernels = _kernel_seconds(step)
+    except torch.OutOfMemoryError:
+        return {**nothing, "unmodelled": "out of memory", "peak_gb": _gb(torch.cuda.max_memory_allocated())}
+    except Exception as error:
+        return {**nothing, "unmodelled": f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"}
+    finally:
+        step = None
+        gc.collect()
+        torch.cuda.empty_cache()
+        torch.compiler.reset()
+    return {
+        **nothing,
+        "measured_value": f"{statistics.median(seconds):.5f}",
+        "measured_unit": "iteration_s",
+        "spread": f"{(max(seconds) - min(seconds)) / statistics.median(seconds):.3f}",
+        "peak_gb": _gb(torch.cuda.max_memory_allocated()),
+        "reserved_gb": _gb(torch.cuda.max_memory_reserved()),
+        "device_gb": run_device_gb.pop() if run_device_gb else "",
+        "warm_up_s": f"{warm_s:.1f}",
+        **kernels,
+    }
+
+
+run_device_gb: list[str] = []
+
+
+def _timed(step: Callable[[], Any]) -> float:
+    import torch
+
+    torch.cuda.synchronize()
+    begin = time.perf_counter()
+    step()
+    torch.cuda.synchronize()
+    return time.perf_counter() - begin
+
+
+def _kernel_seconds(step: Callable[[], Any]) -> dict[str, Any]:
+    """What the GPU did in a step: seconds of its kernels by sort, their number, and the attention kernel's name."""
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    run_device_gb[:] = [_device_gb()]
+    with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as found:
+        step()
+        torch.cuda.synchronize()
+    sums: dict[str, float] = {}
+    count, names = 0, {}
+    for event in found.events():
+        if event.device_type == torch.autograd.DeviceType.CUDA and not event.is_user_annotation:
+            sort = _sort_of(event.name)
+            sums[sort] = sums.get(sort, 0.0) + event.self_device_time_total / 1e6
+            count += 1
+            if sort == "attention":
+                names[event.name[:60]] = None
+    return {
+        **{f"{name}_s": f"{sums.get(name, 0.0):.5f}" for name in ("gemm", "attention", "optimizer", "rest")},
+        "kernels": count,
+        "attention_kernels": "; ".join(names),
+    }
+
+
+def _sort_of(kernel: str) -> str:
+    """Which sort a kernel is, by its name."""
+    low = kernel.lower()
+    if any(word in low for word in ("flash", "fmha", "sdpa", "attention")):
+        return "attention"
+    if any(word in low for word in ("gemm", "cutlass", "nvjet", "cublas", "splitk", "xmma")):
+        return "gemm"
+    return "optimizer" if any(word in low for word in ("adam", "multi_tensor")) else "rest"
+
+
+def _gb(nbytes: float) -> str:
+    return f"{nbytes / 1e9:.3f}"
+
+
+def _device_gb() -> str:
+    """What the driver says is in use, the CUDA context included. [GB]"""
+    command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "--id=0"]
+    try:
+        used = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout
+        return _gb(float(used) * 2**20)
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return ""
+
+
+def _prepared(run: Run) -> Callable[[], Any]:
+    """The model on the GPU, and the call that makes one step of it."""
+    import torch
+
+    torch.backends.cuda.matmul.allow_tf32 = True
+    torch.manual_seed(0)
+    model = _model(run)
+    wanted = [weight for weight in model.parameters() if weight.requires_grad]
+    optimizer = torch.optim.AdamW(wanted, lr=1e-5, fused=True)
+    ids = torch.randint(0, run.shape.vocab, (run.micro_batches, run.micro_batch, run.seq_len), device="cuda")
+    called = torch.compile(model) if run.compiled else model
+
+    def step() -> None:
+        for some in ids:
+            with torch.autocast("cuda", torch.bfloat16, enabled=run.mixed):
+                loss = called(input_ids=some, labels=some, use_cache=False).loss
+            (loss / run.micro_batches).backward()
+        torch.nn.utils.clip_grad_norm_(wanted, 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    return step
+
+
+def _model(run: Run) -> Any:
+    import torch
+    import transformers
+
+    shape = run.shape
+    common = {"vocab_size": shape.vocab, "tie_word_embeddings": shape.tied}
+    if shape.family == "gpt2":
+        config: Any = transformers.GPT2Config(
+            **common, n_embd=shape.hidden, n_layer=shape.layers, n_head=shape.heads, n_positions=run.seq_len
+        )
+    else:
+        kind = {"llama": transformers.LlamaConfig, "qwen2": transformers.Qwen2Config}[shape.family]
+        config = kind(
+            **common,
+            hidden_size=shape.hidden,
+            intermediate_size=shape.ffn_hidden,
+            num_hidden_layers=shape.layers,
+            num_attention_heads=shape.heads,
+            num_key_value_heads=shape.kv_heads,
+            max_position_embeddings=max(8192, run.seq_len),
+        )
+    config._attn_implementation = run.attention
+    dtype = torch.float32 if run.mixed and not run.adapter_rank else torch.bfloat16
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        with torch.device("cuda"):
+            model = transformers.AutoModelForCausalLM.from_config(config)
+    finally:
+        torch.set_default_dtype(before)
+    model.train()
+    if run.recompute:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    if run.adapter_rank:
+        import peft
+
+        linear = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+        settings = peft.LoraConfig(r=run.adapter_rank, lora_alpha=32, lora_dropout=0.0, target_modules=linear)
+        model = peft.get_peft_model(model, settings)
+    return model
