@@ -182,7 +182,11 @@ def _kernels(draft: _Draft, data: MeasurementSet, cluster: ClusterSpec, base: Pr
     attention = draft.add("attention", attended, partial(fit_attention, gpu=gpu, precision=precision), 4)
     lengths = [point.length for point in attended]
     reach = {"measured_length": (min(lengths), max(lengths))} if attention else {}
+    kernel = points.attention_kernel(data)
     speeds = points.attention_speeds(data)
+    if kernel is not None:  # kernels that were not measured keep their speed relative to one that was
+        known = {version: base.attention.speed(version) for version in (*base.attention.versions, kernel)}
+        speeds = {version: speed / known[kernel] for version, speed in known.items()} | speeds | {kernel: 1.0}
     if not memory and not gemm:
         return {"attention": base.attention.replace(versions=speeds, **attention, **reach)} if attention else {}
     measured = {"measured_flop": _range(multiplies), "precisions": {}} if gemm else {}

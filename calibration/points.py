@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
@@ -23,7 +23,9 @@ from flopcast_calibration.fit import (
 from flopcast_calibration.measurement import Measurement, MeasurementSet
 from sim.errors import ProfileError, nearest
 from sim.specs import ClusterSpec
+from sim.specs.profile import FlashVersion
 from sim.units import show
+from sim.work.attention import padded_head
 
 _SORTS = {name: name for name in ("copy", "add", "norm", "softmax", "dropout", "adam")} | {"gelu": "activation"}
 _DTYPES = {
@@ -37,8 +39,12 @@ _DTYPES = {
     "nvfp4": "fp4",
     "mxfp4": "fp4",
 }
-#: Attention kernels of another generation than flash attention 2 -> `flash_version` of a stack.
-LATER = {"CUDNN_ATTENTION": "3"}
+#: Attention kernels by torch's names (`torch.nn.attention.SDPBackend`) -> `flash_version` of a stack, fastest first.
+BACKENDS: dict[str, FlashVersion] = {
+    "CUDNN_ATTENTION": "cudnn",
+    "FLASH_ATTENTION": "2",
+    "EFFICIENT_ATTENTION": "efficient",
+}
 _ROUNDING = 1.03
 """Above a limit by this factor a measurement is refused: clocks above the nominal one, few printed digits."""
 _WHOLE = ("all_reduce", "broadcast", "send")
@@ -95,46 +101,60 @@ def memory_points(data: MeasurementSet) -> list[MemoryPoint]:
     ]
 
 
-def attention_points(data: MeasurementSet) -> list[AttentionPoint]:
-    """Measured fused attention of the usual generation (flash attention 2), by the FLOPs it executes.
+def attention_kernel(data: MeasurementSet) -> FlashVersion | None:
+    """The fused attention kernel that the profile's values describe: the fastest that was measured."""
+    there = {str(item.shape.get("backend")) for item in data.of("attention")}
+    return next((version for backend, version in BACKENDS.items() if backend in there), None)
 
-    Whether a causal kernel skips the masked half is told from the times: on GPUs it does, on CPUs it may not.
+
+def attention_points(data: MeasurementSet) -> list[AttentionPoint]:
+    """Measured fused attention by that kernel, by the FLOPs it executes.
+
+    Whether a causal kernel skips the masked half is told from the times: on GPUs it does, on CPUs it may not. Where it
+    does, training's causal shapes count alone, for what is skipped costs some of the rate.
     """
-    items = _usual(data)
-    times = {json.dumps(item.shape, sort_keys=True): item.time_s for item in items}
+    kernel = attention_kernel(data)
+    items = [item for item in data.of("attention") if BACKENDS.get(str(item.shape.get("backend"))) == kernel]
+    times = _by_shape(items)
     ratios = []
     for item in items:
         if item.shape.get("causal"):
-            twin = times.get(json.dumps({**item.shape, "causal": 0}, sort_keys=True))
+            twin = times.get(_shape_of(item, causal=0))
             ratios += [item.time_s / twin] if twin else []
     skips = not ratios or float(np.median(ratios)) < 0.75
-    return [_attention(item, skips) for item in items]
+    causal = [item for item in items if item.shape.get("causal")]
+    return [_attention(item, skips) for item in (causal if skips and causal else items)]
 
 
-def attention_speeds(data: MeasurementSet) -> dict[str, float]:
-    """Speed of later generations of the kernel over the usual one's, on the same shapes. By generation."""
-    times = {json.dumps(item.shape | {"backend": ""}, sort_keys=True): item.time_s for item in _usual(data)}
-    ratios: dict[str, list[float]] = {}
+def attention_speeds(data: MeasurementSet) -> dict[FlashVersion, float]:
+    """Speed of the other kernels that were measured over that one's, on the same causal shapes."""
+    kernel = attention_kernel(data)
+    found: dict[FlashVersion, list[float]] = {}
+    usual = _by_shape(item for item in data.of("attention") if BACKENDS.get(str(item.shape.get("backend"))) == kernel)
     for item in data.of("attention"):
-        generation = LATER.get(str(item.shape.get("backend")))
-        usual = times.get(json.dumps(item.shape | {"backend": ""}, sort_keys=True))
-        if generation and usual:
-            ratios.setdefault(generation, []).append(usual / item.time_s)
-    return {generation: float(np.median(found)) for generation, found in ratios.items()}
+        version, twin = BACKENDS.get(str(item.shape.get("backend"))), usual.get(_shape_of(item))
+        if version not in (None, kernel) and twin and item.shape.get("causal") and item.number("head_dim") in (64, 128):
+            found.setdefault(version, []).append(twin / item.time_s)
+    return {version: float(np.median(ratios)) for version, ratios in found.items()}
 
 
-def _usual(data: MeasurementSet) -> list[Measurement]:
-    kernels = [item.shape.get("backend") for item in data.of("attention")]
-    usual = "FLASH_ATTENTION" if "FLASH_ATTENTION" in kernels else next(iter(kernels), None)
-    return [item for item in data.of("attention") if item.shape.get("backend") == usual]
+def _by_shape(items: Iterable[Measurement]) -> dict[str, float]:
+    return {_shape_of(item): item.time_s for item in items}
+
+
+def _shape_of(item: Measurement, **other: int) -> str:
+    """The shape whatever kernel ran it."""
+    return json.dumps({**item.shape, "backend": "", **other}, sort_keys=True)
 
 
 def _attention(item: Measurement, skips: bool) -> AttentionPoint:
     heads, length, head_dim = (item.number(name) for name in ("heads", "length", "head_dim"))
     backward = bool(item.shape.get("backward", 0))
     share = 0.5 if item.shape.get("causal") and skips else 1.0
-    flop = 4.0 * heads * length**2 * head_dim * share * (2.5 if backward else 1.0)
-    return AttentionPoint(flop, length, backward, item.time_s)
+    version = BACKENDS.get(str(item.shape.get("backend")))
+    columns = padded_head(int(head_dim), version) if version else head_dim
+    flop = 4.0 * heads * length**2 * columns * share * (2.5 if backward else 1.0)
+    return AttentionPoint(flop, length, backward, item.time_s, columns)
 
 
 def launch_points(data: MeasurementSet) -> list[LaunchPoint]:

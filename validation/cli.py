@@ -240,7 +240,7 @@ def _memory(path: Path) -> dict[str, Any]:
 
 
 register_job(app)
-app.command("steps", epilog=examples("validate steps -o steps.csv", "validate --runs steps.csv --every"))(steps)
+app.command("steps", epilog=examples("validate steps -o steps.csv"))(steps)
 
 
 @app.command("rl", epilog=examples("validate rl", "validate rl --json"))

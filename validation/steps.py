@@ -12,7 +12,7 @@ import statistics
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -159,30 +159,56 @@ def _facts() -> dict[str, Any]:
     import transformers
 
     return {
+        "source": f"flopcast validate steps, transformers {transformers.__version__}",
         "gpu": torch.cuda.get_device_name(0),
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
         "num_gpus": 1,
+        "framework": "pytorch",
+        "stack.version": torch.__version__,
     }
 
 
 def _of_run(run: Run) -> dict[str, Any]:
-    """The run in the columns of `validate --runs`."""
-    shape = asdict(run.shape)
+    """The run in the columns of `validate --runs`: short names, and fields of a scenario by their paths."""
+    shape, gpt = run.shape, run.shape.family == "gpt2"
+    trained = not run.adapter_rank
     return {
-        "model_name": shape.pop("name"),
-        **{name: value for name, value in shape.items() if name not in ("family", "tied")},
-        "family": run.shape.family,
-        "tied": run.shape.tied,
+        "model_name": shape.name,
+        "layers": shape.layers,
+        "hidden": shape.hidden,
+        "heads": shape.heads,
+        "kv_heads": shape.kv_heads,
+        "ffn_hidden": shape.ffn_hidden,
+        "vocab": shape.vocab,
+        "gated_mlp": "n" if gpt else "y",
+        "model.position": "learned" if gpt else "rotary",
+        "model.norm": "layernorm" if gpt else "rmsnorm",
+        "model.bias": gpt,
+        "model.qkv_bias": shape.family != "llama",
+        "model.tied_embeddings": shape.tied,
+        "model.dropout": 0.1 if gpt else 0.0,
         "seq_len": run.seq_len,
         "global_batch_seqs": run.micro_batch * run.micro_batches,
         "micro_batch_seqs": run.micro_batch,
-        "mixed": run.mixed,
+        "precision": "bf16",
+        "training.master_precision": "fp32" if run.mixed else "none",
+        "training.moment_precision": "fp32" if run.mixed else "bf16",
+        "training.adapter_rank": run.adapter_rank or "",
+        "stack.gradient_precision": "fp32" if run.mixed and trained else "bf16",
+        "stack.fp32_shards": run.mixed and trained,
+        "zero_stage": 3 if run.mixed and trained else 0,
         "recompute": "full" if run.recompute else "none",
-        "attention": run.attention,
-        "compiled": run.compiled,
-        "adapter_rank": run.adapter_rank,
+        "stack.attention": "math" if run.attention == "eager" else "",
+        "stack.compiled": run.compiled,
+        **_fused(run),
     }
+
+
+def _fused(run: Run) -> dict[str, Any]:
+    """Steps that are one kernel, as transformers writes its models in torch; what a compiler fuses is left open."""
+    if run.compiled:
+        return {}
+    one_by_one = {f"stack.fused_{step}": False for step in ("rotary", "bias_activation", "cross_entropy")}
+    return {"stack.fused_norm": run.shape.family == "gpt2", "stack.fused_softmax": False, **one_by_one}
 
 
 def _measured(run: Run, timed: int) -> dict[str, Any]:
@@ -190,7 +216,7 @@ def _measured(run: Run, timed: int) -> dict[str, Any]:
     import torch
 
     torch.cuda.reset_peak_memory_stats()
-    nothing = {"measured_value": "", "spread": "", "peak_gb": "", "reserved_gb": "", "device_gb": "", "unmodelled": ""}
+    nothing = dict.fromkeys(("measured_value", "measured_unit", "spread", "outcome", "peak_gb", "unmodelled"), "")
     try:
         begin = time.perf_counter()
         step = _prepared(run)
@@ -199,9 +225,10 @@ def _measured(run: Run, timed: int) -> dict[str, Any]:
         torch.cuda.synchronize()
         warm_s = time.perf_counter() - begin
         seconds = [_timed(step) for _ in range(timed)]
+        device_gb = _device_gb()
         kernels = _kernel_seconds(step)
     except torch.OutOfMemoryError:
-        return {**nothing, "unmodelled": "out of memory", "peak_gb": _gb(torch.cuda.max_memory_allocated())}
+        return {**nothing, "outcome": "oom", "unmodelled": "out of memory"}
     except Exception as error:
         return {**nothing, "unmodelled": f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"}
     finally:
@@ -214,15 +241,14 @@ def _measured(run: Run, timed: int) -> dict[str, Any]:
         "measured_value": f"{statistics.median(seconds):.5f}",
         "measured_unit": "iteration_s",
         "spread": f"{(max(seconds) - min(seconds)) / statistics.median(seconds):.3f}",
+        "outcome": "ok",
         "peak_gb": _gb(torch.cuda.max_memory_allocated()),
+        "peak_counts": "allocated",
         "reserved_gb": _gb(torch.cuda.max_memory_reserved()),
-        "device_gb": run_device_gb.pop() if run_device_gb else "",
+        "device_gb": device_gb,
         "warm_up_s": f"{warm_s:.1f}",
         **kernels,
     }
-
-
-run_device_gb: list[str] = []
 
 
 def _timed(step: Callable[[], Any]) -> float:
@@ -240,7 +266,6 @@ def _kernel_seconds(step: Callable[[], Any]) -> dict[str, Any]:
     import torch
     from torch.profiler import ProfilerActivity, profile
 
-    run_device_gb[:] = [_device_gb()]
     with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as found:
         step()
         torch.cuda.synchronize()
@@ -263,6 +288,8 @@ def _kernel_seconds(step: Callable[[], Any]) -> dict[str, Any]:
 def _sort_of(kernel: str) -> str:
     """Which sort a kernel is, by its name."""
     low = kernel.lower()
+    if low.startswith("triton"):
+        return "rest"  # inductor names a kernel after all that it fused, neighbours of attention among them
     if any(word in low for word in ("flash", "fmha", "sdpa", "attention")):
         return "attention"
     if any(word in low for word in ("gemm", "cutlass", "nvjet", "cublas", "splitk", "xmma")):

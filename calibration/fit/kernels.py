@@ -26,6 +26,7 @@ ATTENTION_PRIOR: Prior = {
     "forward_efficiency": Draw(0.5, 0.3, 0.01, 1.0),
     "backward_efficiency": Draw(0.4, 0.3, 0.01, 1.0),
     "half_length": Draw(200.0, 300.0, 0.0, 4000.0),
+    "half_columns": Draw(75.0, 75.0, 0.0, 500.0),
 }
 #: Bytes of an operand's number.
 NUMBER_BYTES = {"fp32": 4.0, "tf32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "fp4": 0.5}
@@ -53,12 +54,16 @@ class MemoryPoint:
 
 @dataclass(frozen=True, slots=True)
 class AttentionPoint:
-    """One measured fused attention: FLOPs it executes, sequence length, direction, time. [FLOP, tokens, s]"""
+    """One measured fused attention: FLOPs it executes, sequence length, direction, time, and a head's columns.
+
+    Units: FLOP, tokens, s. Columns, and the FLOPs with them, are those that the kernel pads the head to.
+    """
 
     flop: float
     length: float
     backward: bool
     time_s: float
+    columns: float = 128.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,15 +143,22 @@ def fit_memory(points: Sequence[MemoryPoint], gpu: GpuSpec) -> Fit:
 
 
 def fit_attention(points: Sequence[AttentionPoint], gpu: GpuSpec, precision: str) -> Fit:
-    """Parameters of `sim.costs.efficiency.attention_efficiency`, forward and backward."""
-    flop, length, time = columns(points, "flop", "length", "time_s")
+    """Parameters of `sim.costs.efficiency.attention_efficiency`, forward and backward.
+
+    Heads that are all as wide do not say what others reach: `half_columns` is fitted only where they differ.
+    """
+    flop, length, time, wide = columns(points, "flop", "length", "time_s", "columns")
     backward = np.array([point.backward for point in points])
+    alike = {"half_columns"} if len(set(wide)) < 2 else set()
+    prior = {name: draw for name, draw in ATTENTION_PRIOR.items() if name not in alike}
 
     def predict(params: dict[str, float]) -> np.ndarray:
         share = np.where(backward, params["backward_efficiency"], params["forward_efficiency"])
-        return np.asarray(flop / (gpu.peak(precision) * attention_efficiency(length, share, params["half_length"])))
+        half = params.get("half_columns", 0.0)
+        reached = attention_efficiency(length, share, params["half_length"], wide, half)
+        return np.asarray(flop / (gpu.peak(precision) * reached))
 
-    return fit_to(predict, time, ATTENTION_PRIOR)
+    return fit_to(predict, time, prior)
 
 
 def fit_launch(points: Sequence[LaunchPoint]) -> Fit:

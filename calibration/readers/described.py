@@ -322,7 +322,7 @@ def _plan(row: Row, framework: str, model: Mapping[str, Any], stated: Mapping[st
 def _replicas(row: Row, plan: Mapping[str, Any]) -> int:
     """Replicas of the GPUs that tp, pp and cp leave."""
     gpus = whole(row, "num_gpus")
-    if "tp" not in plan and plan.get("zero_stage") != 3:
+    if "tp" not in plan and plan.get("zero_stage") != 3 and gpus > 1:
         raise Unmodelled("the parallel layout is not given (tp is empty)")
     model_parallel = int(plan.get("tp", 1)) * int(plan.get("pp", 1)) * int(plan.get("cp", 1))
     if gpus % model_parallel:

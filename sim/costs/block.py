@@ -68,6 +68,7 @@ def block_costs(works: Sequence[BlockWork], compute: ComputeModel, groups: Group
         As `sim.work.sums.block_works` gives them: they differ in what they run again only.
     """
     work, talk = works[0], {name: np.asarray(each.size) > 1 for name, each in groups.items()}
+    compute = compute.at_its_clock((work.forward, work.input_grad, work.weight_grad))
     forward, inputs = compute.phase_time(work.forward), compute.phase_time(work.input_grad)
     weights = compute.phase_time(work.weight_grad)
     for seconds, phase in ((forward, work.forward), (inputs, work.input_grad), (weights, work.weight_grad)):

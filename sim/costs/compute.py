@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from sim.arrays import Number
-from sim.costs.efficiency import attention_efficiency, gemm_time
+from sim.costs.efficiency import attention_efficiency, clock_gain, gemm_time
 from sim.specs import GpuSpec, Profile, Scenario
 from sim.specs.formats import FORMATS
 from sim.work.operations import Cause, Kernel, Phase
@@ -45,6 +45,8 @@ class ComputeModel:
     """Fused attention multiplies in 8 bits where linears multiply in 8 or 4."""
     wide_share: float = 0.0
     """Of the layers, the share whose multiplies stay in 16 bits."""
+    clock: Number = 1.0
+    """Of matrix multiplies, over the one at which the profile's were measured."""
     notes: set[str] = field(default_factory=set)
     """What was extrapolated; shown with the answer."""
 
@@ -78,7 +80,7 @@ class ComputeModel:
                 for precision, share in self._precisions(item):
                     reach, gpu = gemm.of(precision), self.gpu
                     took = gemm_time(m, n, k, batch, precision, self.width, gpu, reach, memory, item.nbytes / turns)
-                    seconds = seconds + share * turns * took
+                    seconds = seconds + share * turns * took / self.clock
                 if item.cause is Cause.ATTENTION and item.module == STATE:  # carried chunk by chunk
                     seconds = seconds / self.profile.attention.state_speed
             else:
@@ -87,6 +89,20 @@ class ComputeModel:
             if item.stall_s and not item.graphed:
                 by_cause[Cause.HOST] = by_cause.get(Cause.HOST, 0.0) + self.host_slowdown * item.stall_s
         return by_cause
+
+    def at_its_clock(self, phases: Iterable[Phase]) -> ComputeModel:
+        """The same GPU at the clock that its power leaves for multiplies where these phases follow each other."""
+        if self.profile.clock is None:
+            return self
+        multiplying: Number = 0.0
+        others: Number = 0.0
+        for phase in phases:
+            for item in phase.operations:
+                seconds = sum(self.phase_time(Phase((item,))).values())
+                multiplying = multiplying + seconds * (item.kind == "matmul")
+                others = others + seconds * (item.kind != "matmul")
+        ratio = others / np.maximum(multiplying, 1e-30)
+        return replace(self, clock=clock_gain(ratio, self.profile.clock))
 
     def _precisions(self, item: Kernel) -> tuple[tuple[str, float], ...]:
         """Precisions of a matrix multiply, each with its share of the layers."""
@@ -103,17 +119,14 @@ class ComputeModel:
         return np.maximum(item.flop / self.attention_rate(item), moved) + floor
 
     def attention_rate(self, operation: Kernel) -> Number:
-        """What fused attention reaches on sequences of the operation's length.  [FLOP/s]"""
-        params = self.profile.attention
+        """What fused attention reaches on sequences of the operation's length, its heads padded.  [FLOP/s]"""
+        params, peak = self.profile.attention, self.peak(operation)
         share = params.backward_efficiency if operation.backward else params.forward_efficiency
-        efficiency = attention_efficiency(operation.length, share, params.half_length)
-        peak = self.peak(operation)
-        if params.half_columns:  # a tile's exponentials take the same time however wide heads are, in any precision
-            columns, faster = params.half_columns, 1.0
-            if self.precision_of(operation) == "fp8":
-                faster = peak / self.gpu.peak("bf16")
-            efficiency = efficiency * operation.k / (operation.k + faster * columns) * (128 + columns) / 128
-        return peak * efficiency * params.speed(self.flash_version)
+        faster = peak / self.gpu.peak("bf16") if self.precision_of(operation) == "fp8" else 1.0
+        reached = attention_efficiency(
+            operation.length, share, params.half_length, operation.k, params.half_columns, faster
+        )
+        return peak * reached * params.speed(self.flash_version) * operation.n / operation.k
 
     def host_time(self, phases: Sequence[Phase], talk: Mapping[str, Number], backward: bool = False) -> Number:
         """Time the host needs to launch the kernels and collectives of phases.  [s]

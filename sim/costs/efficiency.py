@@ -9,7 +9,7 @@ import numpy as np
 
 from sim.arrays import Number
 from sim.specs import GpuSpec
-from sim.specs.profile import GemmParams
+from sim.specs.profile import ClockParams, GemmParams
 
 #: Output tiles (rows, columns) a GPU library chooses from; the largest runs at `max_efficiency`.
 TILES = ((256, 128), (128, 256), (128, 128), (256, 64), (64, 256), (128, 64), (64, 128), (64, 64))
@@ -71,6 +71,47 @@ def gemm_time(
     return time * ((m * n * k * batch) > 0)
 
 
-def attention_efficiency(length: Number, peak_share: float, half_length: float) -> Number:
-    """Share of peak that fused attention reaches on sequences of `length` tokens."""
-    return peak_share * length / (length + half_length)
+def clock_gain(others: Number, clock: ClockParams) -> Number:
+    """Times that multiplies run faster than where they were measured, other kernels taking `others` times as long.
+
+    A board that multiplies all the time lowers its clock until it draws no more than its limit. Where kernels that draw
+    less take their turns, the limit holds for the mean, and multiplies may draw more: at a clock c times as high
+    idle + (1 − idle) · c^exponent of the limit, for 1 / c of their time. Both together draw as much as is allowed:
+
+        (1 − idle) · (c^exponent − 1) / c = others · (1 − others_power)
+
+    On an H200 this gives what multiplies of whole training steps gained over the same multiplies alone, 12 to 24 %,
+    within 3 % (calibration/data/h200-steps.csv).
+
+    Parameters
+    ----------
+    others : float or array
+        Seconds of other kernels over the multiplies' own, as they were measured.
+    """
+    usual = (1.0 - clock.multiplying) / clock.multiplying
+    gains = []
+    for load in (np.asarray(others, dtype=float), np.asarray(usual)):
+        more, gain = load * (1.0 - clock.others_power) / (1.0 - clock.idle_power), np.ones_like(load)
+        for _ in range(12):  # a contraction: its slope is below 1 / exponent
+            gain = np.minimum((1.0 + more * gain) ** (1.0 / clock.exponent), clock.most)
+        gains.append(gain)
+    return gains[0] / gains[1]
+
+
+def attention_efficiency(
+    length: Number,
+    peak_share: Number,
+    half_length: float,
+    columns: Number = 128.0,
+    half_columns: float = 0.0,
+    faster: float = 1.0,
+) -> Number:
+    """Share of peak that fused attention reaches on sequences of `length` tokens, with heads of so many columns.
+
+    A tile's exponentials take as long however wide heads are, and where multiplies are `faster` in fewer bits.
+    `peak_share` is that of heads of 128 columns in 16 bits.
+    """
+    reached = peak_share * length / (length + half_length)
+    if not half_columns:
+        return reached
+    return reached * columns / (columns + faster * half_columns) * (128.0 + half_columns) / 128.0

@@ -16,7 +16,7 @@ from sim.specs.base import file_name, laid_over
 from sim.specs.framework_files import LATEST, date_of, framework_named, release_of, releases_of, rules_of
 from sim.specs.modules import as_names
 from sim.specs.presets import load_preset, preset_names
-from sim.specs.stack import StackSpec
+from sim.specs.stack import StackSpec, named_kernel
 
 DEFAULT = "megatron-core"
 """The stack of a scenario that names none."""
@@ -74,7 +74,7 @@ def resolve_stack(stated: Any, sections: Mapping[str, Any]) -> ResolvedStack:
         An unknown framework or preset, or a version that cannot be read.
     """
     choice = {} if stated is None else {"preset": stated} if isinstance(stated, str) else dict(stated)
-    own = _with_graphs({key: value for key, value in choice.items() if key not in _ABOUT_THE_CHOICE})
+    own = named_kernel(_with_graphs({key: value for key, value in choice.items() if key not in _ABOUT_THE_CHOICE}))
     preset, framework = choice.get("preset"), choice.get("framework") or None
     assumed = preset is None and framework is None and not any(file_name(str(key)) == _NEEDED for key in own)
     if assumed:

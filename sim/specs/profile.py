@@ -19,6 +19,9 @@ MemoryKernel = Literal["copy", "add", "norm", "softmax", "activation", "dropout"
 """Sorts of memory-bound kernels that are told apart where they were measured. strided: of operands that lie apart, are
 broadcast or differ in precision, which PyTorch reads number by number."""
 
+FlashVersion = Literal["1", "2", "3", "4", "cudnn", "efficient"]
+"""Fused attention kernels."""
+
 POOR_FIT = 0.15
 """Median relative error above which a fit is called poor."""
 
@@ -49,6 +52,25 @@ class GemmParams(Spec):
         return self
 
 
+class ClockParams(Spec):
+    """The clock that a board's power limit leaves for matrix multiplies (`sim.costs.efficiency.clock_gain`).
+
+    Powers are shares of the limit.
+    """
+
+    idle_power: float = Field(ge=0, lt=1)
+    """What the board draws whatever its clock."""
+    others_power: float = Field(gt=0, lt=1)
+    """What it draws in kernels that do not multiply."""
+    exponent: float = Field(gt=1)
+    """Of the clock, as the rest of the power grows in multiplies: frequency and the voltage that it needs."""
+    most: float = Field(ge=1)
+    """Highest clock over the one at which multiplies alone reach the limit."""
+    multiplying: float = Field(default=1.0, gt=0, le=1)
+    """Share of the time that multiplies took where the profile's `gemm.max_efficiency` was found. Default: all of it,
+    as in benchmarks of multiplies."""
+
+
 class AttentionParams(Spec):
     """Fused attention (flash): share of peak on the FLOPs it executes."""
 
@@ -66,12 +88,14 @@ class AttentionParams(Spec):
     multiplies of the same shapes. The default is set on seven runs of Nemotron-H 56B on H100 (DGX Cloud)."""
     measured_length: tuple[PositiveFloat, PositiveFloat] | None = None
     """Shortest and longest sequence measured; outside it the answer says 'extrapolated'. [tokens]"""
-    versions: dict[Literal["1", "2", "3"], PositiveFloat] = Field(default_factory=dict)
-    """Speed of other generations of the kernel relative to the one these values describe."""
+    versions: dict[FlashVersion, PositiveFloat] = Field(default_factory=dict)
+    """Speed of other kernels relative to the one these values describe."""
 
     def speed(self, version: str) -> float:
-        """Relative speed of a generation of the kernel; 1 where it is not told apart."""
-        return next((speed for name, speed in self.versions.items() if name == version), 1.0)
+        """Relative speed of a kernel. Where it is not told apart FlashAttention 4 and cuDNN's are as fast as 3, and any
+        other is the one these values describe."""
+        named: dict[str, float] = {**self.versions}
+        return named.get(version, named.get("3", 1.0) if version in ("4", "cudnn") else 1.0)
 
 
 class MemoryParams(Spec):
@@ -234,6 +258,8 @@ class Profile(Spec, NotebookDisplay):
     """The GPU family it was made for; using it on another is refused."""
     gemm: GemmParams
     """Matrix multiplies."""
+    clock: ClockParams | None = None
+    """How the clock depends on what share of the time is spent multiplying. Default: not at all."""
     attention: AttentionParams
     """Fused attention."""
     memory: MemoryParams

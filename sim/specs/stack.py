@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from sim.specs.base import Spec
 from sim.specs.modules import GRAPH_MODULES, as_names, check_names
+from sim.specs.profile import FlashVersion
 
+KERNELS = {name if name in ("cudnn", "efficient") else f"flash-{name}": name for name in get_args(FlashVersion)}
+"""Fused attention kernels as people name them -> flash_version."""
 INTERLEAVED = "interleaved"
 """In the place of an overlap: only where ranks hold several chunks."""
 
@@ -29,9 +32,12 @@ class StackSpec(Spec):
     """Layers go through a compiler (torch.compile, XLA); without it a framework that counts on it runs kernels one by
     one."""
     attention: Literal["math", "flash"] = "flash"
-    """math keeps the sequence × sequence scores in memory; flash never writes them, and skips the masked half."""
-    flash_version: Literal["1", "2", "3"] = "2"
-    """Generation of the fused attention kernel; a profile that knows it apart prices it apart."""
+    """math keeps the sequence × sequence scores in memory; flash never writes them, and skips the masked half. A kernel
+    by its name is flash with that flash_version: flash-1, flash-2, flash-3, flash-4, cudnn, efficient."""
+    flash_version: FlashVersion = "2"
+    """Which fused attention kernel: a generation of FlashAttention, cudnn, or efficient, PyTorch's memory-efficient
+    kernel (xFormers'). A profile that knows it apart prices it apart; each pads heads to the columns it has kernels
+    for."""
     fp8_attention: bool = False
     """Where linears multiply in 8 or 4 bits, the fused attention kernel does in 8 (Transformer Engine's
     fp8_dot_product_attention): its multiplies go at twice the rate, its exponentials do not."""
@@ -222,6 +228,7 @@ class StackSpec(Spec):
     def _derive(cls, data: Any) -> Any:
         if not isinstance(data, dict):
             return data
+        data = named_kernel(data)
         if "cuda_graph_scope" in data:
             data = {**data, "cuda_graph_scope": as_names(data["cuda_graph_scope"])}
         launch = next((data[name] for name in ("kernel_launch_s", "kernel_launch") if name in data), None)
@@ -269,6 +276,14 @@ class StackSpec(Spec):
             "collective_launch_s": self.collective_launch_s == self.kernel_launch_s,
         }
         return {name for name, derived in rules.items() if derived}
+
+
+def named_kernel(data: dict[str, Any]) -> dict[str, Any]:
+    """attention: cudnn or flash-3 as the two fields that say so, and a generation that is written as a number."""
+    version, core = data.get("flash_version"), data.get("attention")
+    if isinstance(version, int) and not isinstance(version, bool):
+        data = {**data, "flash_version": str(version)}
+    return {**data, "attention": "flash", "flash_version": KERNELS[core]} if core in KERNELS else data
 
 
 def sends_overlap(stated: bool | str, num_chunks: Any) -> Any:

@@ -123,6 +123,25 @@ def _rotary(write: Writer, module: str, tensors: tuple[Tensor, ...], elements: N
     return turned
 
 
+HEAD_COLUMNS = {
+    "1": (32, 64, 128),
+    "2": (32, 64, 96, 128, 192, 256),
+    "3": (64, 96, 128, 192, 256),
+    "4": (64, 96, 128, 192, 256),
+    "cudnn": (64, 128, 192, 256),
+    "efficient": (64, 128, 256),
+}
+"""Columns of a head that fused kernels are made for; a head between two of them takes as long as the larger.
+FlashAttention's as its repository lists them (Dao-AILab/flash-attention:csrc/flash_attn/src/static_switch.h and
+hopper/static_switch.h), cuDNN's and PyTorch's memory-efficient ones as measured on H200 with heads of 32 to 256
+(calibration/data/h200.jsonl)."""
+
+
+def padded_head(columns: int, version: str) -> int:
+    """Columns of a head as the fused kernel of this version computes it."""
+    return next((size for size in HEAD_COLUMNS[version] if size >= columns), columns)
+
+
 TILE = 128
 """Keys of a tile of fused kernels, all of which are computed where a window ends inside it."""
 
@@ -189,10 +208,11 @@ def _fused_core(
     # two of them by the values' columns.
     multiplies = (3 * d + 2 * of_values) / (d + of_values)
     casts, casts_back = _casts_of_core(model, stack, cut)
+    padded = 0.5 * (padded_head(d, stack.flash_version) + padded_head(of_values, stack.flash_version))
     there, back = (
         Kernel(
             name, Cause.ATTENTION, "attention", flop=times * full * skipped, nbytes=nbytes * (2 if backward else 1),
-            k=0.5 * (d + of_values), batch=heads, length=length, backward=backward,
+            n=0.5 * (d + of_values), k=padded, batch=heads, length=length, backward=backward,
             credited_flop=credited * full * seen / s, module="core_attn", host_s=_ordering(stack, cut),
         )
         for name, times, credited, backward in (

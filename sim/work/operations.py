@@ -38,7 +38,8 @@ class Cause(StrEnum):
 class Kernel(NamedTuple):
     """One kernel, or several alike, on one GPU.
 
-    kind : matmul (m, n, k, batch), attention (fused; `flop`, `length`, and k columns of a head), or memory (`nbytes`).
+    kind : matmul (m, n, k, batch), attention (fused; `flop`, `length`, and a head's n columns, which it pads to k), or
+        memory (`nbytes`).
     flop : floating-point operations, a multiply-add as two. [FLOP]
     nbytes : bytes read and written. [bytes]
     kernels : launches.

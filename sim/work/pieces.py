@@ -405,8 +405,8 @@ def norm_kernels(
         # autograd's backward runs each step's gradient, about twice the bytes.
         step = (4 * width + 28) * elements * count
         return (
-            memory("norm", step, kernels=6 * count, sort="norm", module=module),
-            memory("norm backward", 2 * step, kernels=12 * count, sort="norm", module=module),
+            memory("norm", step, kernels=6 * count, sort="add", module=module),
+            memory("norm backward", 2 * step, kernels=12 * count, sort="add", module=module),
         )
     forward, again = (2, 0) if stack.persistent_norm else (3, 2)
     return (

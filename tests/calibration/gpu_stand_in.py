@@ -19,6 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from flopcast_calibration.points import BACKENDS
 from sim.costs.collectives import COLLECTIVES, Fabric, all_to_all, send
 from sim.costs.efficiency import attention_efficiency, gemm_time
 from sim.network.placement import Group
@@ -258,8 +259,8 @@ def gpu(monkeypatch: Any, clock: StandIn, device: str, capability: tuple[int, in
 
 @contextlib.contextmanager
 def _attention(clock: StandIn, backend: str) -> Any:
-    """cuDNN's kernel is another generation's, faster by what the profile says."""
-    clock.attention_speed = clock.profile.attention.speed("3") if backend == "CUDNN_ATTENTION" else 1.0
+    """Each kernel at the speed that the profile gives its version."""
+    clock.attention_speed = clock.profile.attention.speed(BACKENDS[backend]) if backend in BACKENDS else 1.0
     yield  # its backward, which comes later, is that kernel's too
 
 

@@ -19,7 +19,7 @@ def scenario(model="llama3-70b", stack="torchtitan", tp=8, recompute="full", asy
             "model": model, "cluster": "superpod-h100", "profile": "h100",
             "plan": {"tp": tp, "dp": 64 // tp, "sequence_parallel": tp > 1, "recompute": recompute, **plan},
             "training": {"global_batch_size": 64 // tp, "sequence_length": 8192, "precision": "bf16"},
-            "stack": {"preset": stack, "async_tensor_parallel": asynchronous},
+            "stack": {"preset": stack, "version": "2024-09", "async_tensor_parallel": asynchronous},
         }
     )  # fmt: skip
 

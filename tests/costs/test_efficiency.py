@@ -191,10 +191,10 @@ def test_under_fp8_attention_and_logits_stay_in_16_bits(cause, precision):
 
 def test_fused_attention_is_bounded_by_flops_or_by_bytes():
     compute, params = model(), PROFILE.attention
-    long = Kernel("flash", Cause.ATTENTION, "attention", flop=1e13, nbytes=1.0, length=1e9)
+    long = Kernel("flash", Cause.ATTENTION, "attention", flop=1e13, nbytes=1.0, n=128, k=128, length=1e9)
     share = A100.peak("fp16") * params.forward_efficiency
     assert kernel_s(compute, long) == pytest.approx(1e13 / share, rel=1e-3)
-    moved = Kernel("flash", Cause.ATTENTION, "attention", flop=1.0, nbytes=1e12, length=1e9)
+    moved = Kernel("flash", Cause.ATTENTION, "attention", flop=1.0, nbytes=1e12, n=128, k=128, length=1e9)
     assert kernel_s(compute, moved) == pytest.approx(1e12 / compute.memory_bandwidth("copy"), rel=1e-3)
 
 

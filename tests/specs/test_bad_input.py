@@ -33,7 +33,7 @@ MAIN = Path(__file__).parents[2] / "scenarios" / "gpt-1t-3072-a100.yaml"
         ),
         ("plan.offloaded_layers=200", r"exceeds the 128 layers; lower it to that"),
         ("plan.pp=1 plan.num_chunks=2", r"num_chunks to 1 with schedule 1f1b: on one rank only breadth_first and"),
-        ("stack.flash_version=3", r"should be '1', '2' or '3'; write it in quotes, '3'"),
+        ("stack.flash_version=5", r"should be '1', '2', '3', '4', 'cudnn' or 'efficient'"),
         ("profile.gemm.measured=[1, 2]", r"measured.0: 1 has no unit; write an amount of compute"),
         ("training.global_batch_size=1000", r"must be a multiple of .* = 6; nearest: 1002"),
         (

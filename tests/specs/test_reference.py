@@ -93,7 +93,7 @@ def test_required_is_what_cannot_be_left_out(path):
 def test_literal_defaults_are_those_of_the_records():
     assert FIELDS["plan.schedule"].default_words == "1f1b"
     assert FIELDS["stack.framework_memory"].default_words == "3 GB"
-    assert FIELDS["stack.flash_version"].type == "'1', '2' or '3'"
+    assert FIELDS["stack.flash_version"].type == "'1', '2', '3', '4', cudnn or efficient"
     assert FIELDS["model.head_dim"].default_words == "hidden_size / num_heads"
     assert FIELDS["cluster.node.gpu.memory"].default_words == "required"
     assert FIELDS["cluster.network_efficiency"].type == "number above 0, at most 1"
@@ -215,7 +215,7 @@ training: {global_batch_size: 1536, sequence_length: 2048, precision: fp16, toke
         ("training", {"sequence_length": 2048}),
         ("training.precision", "fp12"),
         ("stack", "megatrn"),
-        ("stack.flash_version", 3),
+        ("stack.flash_version", 5),
         ("assumed", []),
     ],
 )

@@ -121,7 +121,15 @@ def seconds_of_core(name, columns, eight, backward=False):
         Profile.read(load_preset("profiles", name), name),
     )
     core = Kernel(
-        "core", Cause.ATTENTION, "attention", flop=1e15, nbytes=1.0, k=columns, length=4096, backward=backward
+        "core",
+        Cause.ATTENTION,
+        "attention",
+        flop=1e15,
+        nbytes=1.0,
+        n=columns,
+        k=columns,
+        length=4096,
+        backward=backward,
     )
     compute = ComputeModel(gpu, profile, "mxfp8", 2.0, fp8_attention=eight)
     return float(compute.phase_time(Phase((core,)))[core.cause])

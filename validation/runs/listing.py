@@ -143,7 +143,11 @@ def print_reasons(out: Any, skipped: Iterable[str | None], most: int = 15) -> No
 
 def _print_unknown(out: Any, scored: Sequence[Scored]) -> None:
     """Frameworks that are not known, and what they were taken for."""
-    names = Counter(item.run.framework or "not stated" for item in scored if item.run.framework_name == UNKNOWN)
+    names = Counter(
+        item.run.framework or "not stated"
+        for item in scored
+        if item.run.framework_name == UNKNOWN and item.run.framework != UNKNOWN
+    )
     if names:
         listed = ", ".join(f"{name} ({count})" for name, count in names.most_common(8))
         out.print(f"frameworks not known, taken for PyTorch's of their time: {listed}", soft_wrap=True)
