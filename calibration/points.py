@@ -79,11 +79,7 @@ def gemm_point(item: Measurement) -> GemmPoint:
 
 def together_points(data: MeasurementSet, precision: str) -> list[GemmPoint]:
     """Measured multiplies that all GPUs of a node ran at once."""
-    return [
-        gemm_point(item)
-        for item in data.of("gemm")
-        if _of_many(item) and precision_of(item) == precision
-    ]
+    return [gemm_point(item) for item in data.of("gemm") if _of_many(item) and precision_of(item) == precision]
 
 
 def _of_many(item: Measurement) -> bool:

@@ -1,8 +1,9 @@
 """Refit a shipped profile's values from published measurements: `python -m flopcast_calibration.refit FOLDER`.
 
-FOLDER holds gemm.csv (gpu, dtype, m, n, k, batch, tflops), gemm_shapes.csv (a table as `calibrate fit` reads, of several
-GPUs) and collectives.csv (gpu, nodes, gpus, collective, bytes, time_us). The values printed for A100 and V100 are those in `sim/presets/profiles`; the other GPUs have too
-few public points, or reduce in the switch, which the cost functions do not model: their profiles are anchored by hand.
+FOLDER holds gemm.csv (gpu, dtype, m, n, k, batch, tflops), gemm_shapes.csv (a table as `calibrate fit` reads, of
+several GPUs) and collectives.csv (gpu, nodes, gpus, collective, bytes, time_us). The values printed for A100 and V100
+are those in `sim/presets/profiles`; the other GPUs have too few public points, or reduce in the switch, which the cost
+functions do not model: their profiles are anchored by hand.
 """
 
 from __future__ import annotations

@@ -89,9 +89,6 @@ def alignment_rate(
 
     Parameters
     ----------
-    layout : str
-        The leading dimensions are: nn, k of the left operand, n of the right one and of the result; nt, k of both
-        operands and n of the result; tn, m of the left operand, n of the right one and of the result.
     bounds : collection of AlignmentRate
 
     .. [1] NVIDIA, Matrix Multiplication Background User's Guide, "Requirements to Use Tensor Cores".
@@ -100,9 +97,7 @@ def alignment_rate(
     rate: Number = 1.0
     if not bounds:
         return rate
-    inner, outer = _divisor(k, width), _divisor(n, width)
-    if layout == "tn":
-        inner, outer = np.inf, np.minimum(outer, _divisor(m, width))
+    inner, outer = leading_divisors(m, n, k, width, layout)
     if min(np.min(inner), np.min(outer)) > max(bound.nbytes for bound in bounds):
         return rate
     for bound in bounds:
@@ -113,6 +108,17 @@ def alignment_rate(
             holds = holds & (np.asarray(k) < bound.below_k)
         rate = np.where(holds, np.minimum(rate, bound.rate), rate)
     return rate
+
+
+def leading_divisors(m: Number, n: Number, k: Number, width: float, layout: Layout) -> tuple[Number, Number]:
+    """Largest powers of two that divide the leading dimensions of a multiply: k, and m or n. [bytes]
+
+    Of nn these are k of the left operand, n of the right one and of the result; of nt k of both operands and n of the
+    result; of tn m of the left operand, n of the right one and of the result.
+    """
+    if layout == "tn":
+        return np.inf, np.minimum(_divisor(m, width), _divisor(n, width))
+    return _divisor(k, width), _divisor(n, width)
 
 
 def _divisor(size: Number, width: float) -> Number:

@@ -42,7 +42,7 @@ def datasheet_profile(gpu: GpuSpec, table: dict[str, Any] | None = None) -> dict
     data: dict[str, Any] = copy.deepcopy(table["profile"])
     data["name"], data["gpu"] = NAME, gpu.name
     law = table["power_law"]
-    made = next((each for each in table.get("makers", ()) if gpu.name.startswith(each["gpus"])), {})
+    made: dict[str, Any] = next((each for each in table.get("makers", ()) if gpu.name.startswith(each["gpus"])), {})
     data["gemm"]["alignment"] = made.get("alignment", data["gemm"].get("alignment", {}))
     watts = watts_per_flop_per_s(gpu)
     if watts is not None:

@@ -14,7 +14,6 @@ from typing import Literal, NamedTuple
 
 from sim.arrays import Number as Number
 
-
 Layout = Literal["nn", "nt", "tn"]
 """Which operand of a multiply lies transposed in memory. nt: a linear's forward x·Wᵀ; nn: its input gradient dy·W; tn:
 its weight gradient dyᵀ·x."""

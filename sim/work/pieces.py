@@ -427,6 +427,13 @@ def accumulation(params: Number, stack: StackSpec, width: int) -> tuple[Kernel, 
     return (memory("accumulate gradients", params * (width + 2 * main), kernels=8, sort="add"),)
 
 
+def vocabulary_rows(model: ModelSpec, stack: StackSpec, cut: Cut) -> Number:
+    """Logits of a token on one GPU: the vocabulary's share, padded as the stack pads. Parameters count unpadded."""
+    if stack.vocab_multiple == 1:
+        return model.vocab_size / cut.tp
+    return stack.vocab_multiple * np.ceil(model.vocab_size / (stack.vocab_multiple * np.asarray(cut.tp)))
+
+
 def key_value_width(model: ModelSpec, tp: Number) -> Number:
     """Columns of keys and values on one GPU; replicated where there are fewer key/value heads than ranks."""
     per_rank = model.num_kv_heads / tp
