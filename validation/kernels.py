@@ -20,7 +20,7 @@ from flopcast_calibration.node import fitting_nodes, measured_cluster
 from flopcast_calibration.points import gemm_point, precision_of
 from flopcast_calibration.readers import read_measurements
 from flopcast_calibration.readers.table import read_each_device
-from sim.costs.efficiency import leading_divisors
+from sim.costs.efficiency import SECTOR, leading_divisors
 from sim.errors import SpecError
 from sim.specs import GpuSpec, Profile
 from sim.specs.loading import profile_of_gpu
@@ -29,8 +29,6 @@ PARTS = 5
 """Parts of the shapes, each of which is predicted by a profile refitted to the others."""
 FEWEST = 50
 """Multiplies of one GPU that a profile is refitted to at least."""
-WIDEST = 32
-"""Alignments from here on are one class: sectors of memory and cache. [bytes]"""
 WITHOUT_NODE = {
     "MI250X": GpuSpec(
         name="MI250X-GCD-64GB",
@@ -144,7 +142,7 @@ def _of_one(
     for item, point, time, other in zip(items, points, shipped.tolist(), refitted, strict=True):
         divisor = min(leading_divisors(point.m, point.n, point.k, width, point.layout))
         yield Scored(
-            item.source, device, str(item.shape.get("operation", item.kind)), int(min(divisor, WIDEST)),
+            item.source, device, str(item.shape.get("operation", item.kind)), int(min(divisor, SECTOR)),
             *(int(size) for size in (point.m, point.n, point.k, point.batch)), point.layout,
             point.time_s, time, time / point.time_s - 1.0, other,
         )  # fmt: skip
@@ -178,7 +176,7 @@ def groups(scored: Sequence[Scored]) -> list[Group]:
             gpu, operation, alignment = each
             found.append(
                 Group(
-                    gpu, operation, f"{alignment} B" + " and more" * (alignment == WIDEST), len(members),
+                    gpu, operation, f"{alignment} B" + " and more" * (alignment == SECTOR), len(members),
                     float(np.median(np.abs(errors))), float(np.median(errors)),
                     float(np.median(others)) if others else None,
                 )

@@ -17,6 +17,8 @@ from sim.work.operations import Layout
 #: Output tiles (rows, columns) a GPU library chooses from; the largest runs at `max_efficiency`.
 TILES = ((256, 128), (128, 256), (128, 128), (256, 64), (64, 256), (128, 64), (64, 128), (64, 64))
 _LARGEST = 256 * 128
+SECTOR = 32
+"""What DRAM and caches move at once: rows that are whole numbers of it are aligned. [bytes]"""
 _TILE_M = np.array([tile[0] for tile in TILES], dtype=float)
 _TILE_N = np.array([tile[1] for tile in TILES], dtype=float)
 
