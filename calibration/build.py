@@ -21,6 +21,7 @@ from flopcast_calibration.fit import (
     Fit,
     GemmPoint,
     bootstrap,
+    bounds_met,
     faster_than_rings,
     fit_all_reduce,
     fit_attention,
@@ -36,7 +37,9 @@ from flopcast_calibration.fit import (
     fit_p2p,
     fit_shared,
     unseen_error,
+    with_fitted,
 )
+from flopcast_calibration.fit.kernels import NUMBER_BYTES
 from flopcast_calibration.measurement import MeasurementSet
 from sim.errors import ProfileError
 from sim.specs import ClusterSpec, Profile
@@ -176,8 +179,10 @@ def _kernels(draft: _Draft, data: MeasurementSet, cluster: ClusterSpec, base: Pr
     floor = memory.get("kernel_floor_s", base.gemm.kernel_floor_s)
     sorts = {name: share for name, share in memory.items() if name not in ("efficiency", "kernel_floor_s")}
     (precision, multiplies), *others = points.gemm_points(data).items() or [("bf16", [])]
-    held = {"kernel_floor_s": floor, "memory_efficiency": efficiency}
-    gemm = draft.add("gemm", multiplies, partial(fit_gemm, gpu=gpu, precision=precision, **held), 6)
+    bounds = base.gemm.alignment
+    fit_one = partial(fit_gemm, gpu=gpu, precision=precision, kernel_floor_s=floor, memory_efficiency=efficiency)
+    met = bounds_met(multiplies, NUMBER_BYTES[precision], bounds)
+    gemm = draft.add("gemm", multiplies, partial(fit_one, alignment=bounds, fitted=met), 6)
     attended = points.attention_points(data)
     attention = draft.add("attention", attended, partial(fit_attention, gpu=gpu, precision=precision), 4)
     lengths = [point.length for point in attended]
@@ -190,7 +195,7 @@ def _kernels(draft: _Draft, data: MeasurementSet, cluster: ClusterSpec, base: Pr
     if not memory and not gemm:
         return {"attention": base.attention.replace(versions=speeds, **attention, **reach)} if attention else {}
     measured = {"measured_flop": _range(multiplies), "precisions": {}} if gemm else {}
-    fitted = base.gemm.replace(**gemm, kernel_floor_s=floor, **measured)
+    fitted = with_fitted(base.gemm, gemm).replace(kernel_floor_s=floor, **measured)
     share = partial(fit_max_efficiency, gpu=gpu, gemm=fitted, memory_efficiency=efficiency)
     shares = {}
     for name, found in others if gemm else ():

@@ -63,10 +63,7 @@ def node_of(machine: dict[str, Any]) -> str:
     if machine.get("device_kind") == "cpu":
         return "cpu-host"
     device = str(machine.get("device", ""))
-    fitting = [name for name in preset_names("nodes") if _is_it(device, name)]
-    if len(fitting) > 1 and machine.get("num_gpus"):
-        wide = [name for name in fitting if load_preset("nodes", name)["gpus_per_node"] == machine["num_gpus"]]
-        fitting = wide or fitting
+    fitting = fitting_nodes(machine)
     if len(fitting) == 1:
         return fitting[0]
     if fitting:
@@ -76,6 +73,15 @@ def node_of(machine: dict[str, Any]) -> str:
     known = ", ".join(preset_names("nodes"))
     which = f"no node preset has a GPU called {device!r}" if device else "the data do not name the device"
     raise SpecError(f"{which}; name the node that was measured (--node dgx-a100-80gb): {known}")
+
+
+def fitting_nodes(machine: dict[str, Any]) -> list[str]:
+    """Node presets whose GPU has the device's name; with as many GPUs as the machine, if that is known."""
+    fitting = [name for name in preset_names("nodes") if _is_it(str(machine.get("device", "")), name)]
+    if len(fitting) > 1 and machine.get("num_gpus"):
+        wide = [name for name in fitting if load_preset("nodes", name)["gpus_per_node"] == machine["num_gpus"]]
+        fitting = wide or fitting
+    return fitting
 
 
 def _is_it(device: str, node: str) -> bool:

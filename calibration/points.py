@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator
+from typing import cast, get_args
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from sim.specs import ClusterSpec
 from sim.specs.profile import FlashVersion
 from sim.units import show
 from sim.work.attention import padded_head
+from sim.work.operations import Layout
 
 _SORTS = {name: name for name in ("copy", "add", "norm", "softmax", "dropout", "adam")} | {"gelu": "activation"}
 _DTYPES = {
@@ -39,6 +41,7 @@ _DTYPES = {
     "nvfp4": "fp4",
     "mxfp4": "fp4",
 }
+LAYOUTS = get_args(Layout)
 #: Attention kernels by torch's names (`torch.nn.attention.SDPBackend`) -> `flash_version` of a stack, fastest first.
 BACKENDS: dict[str, FlashVersion] = {
     "CUDNN_ATTENTION": "cudnn",
@@ -60,19 +63,29 @@ def gemm_points(data: MeasurementSet) -> dict[str, list[GemmPoint]]:
     for item in [*data.of("gemm"), *data.of("bmm")]:
         if _of_many(item):
             continue
-        point = GemmPoint(*(item.number(axis) for axis in "mnk"), item.time_s, float(item.shape.get("batch", 1)))
-        found.setdefault(precision_of(item), []).append(point)
+        found.setdefault(precision_of(item), []).append(gemm_point(item))
     usual = ("bf16", "fp16", *sorted(found, key=lambda name: -len(found[name])))
     return {name: found[name] for name in dict.fromkeys(usual) if name in found}
 
 
+def gemm_point(item: Measurement) -> GemmPoint:
+    """One measured multiply; of two row-major matrices where its layout is not said.
+
+    Raises
+    ------
+    ProfileError
+        An unknown layout.
+    """
+    layout = str(item.shape.get("layout", "nn"))
+    if layout not in LAYOUTS:
+        raise ProfileError(f"{item.source or item.kind}: layout {layout!r} is none of {', '.join(LAYOUTS)}")
+    shape = (item.number(axis) for axis in "mnk")
+    return GemmPoint(*shape, item.time_s, float(item.shape.get("batch", 1)), cast(Layout, layout))
+
+
 def together_points(data: MeasurementSet, precision: str) -> list[GemmPoint]:
     """Measured multiplies that all GPUs of a node ran at once."""
-    return [
-        GemmPoint(*(item.number(axis) for axis in "mnk"), item.time_s)
-        for item in data.of("gemm")
-        if _of_many(item) and precision_of(item) == precision
-    ]
+    return [gemm_point(item) for item in data.of("gemm") if _of_many(item) and precision_of(item) == precision]
 
 
 def _of_many(item: Measurement) -> bool:

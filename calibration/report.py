@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 
 from flopcast_calibration.build import Calibration
-from flopcast_calibration.fit.kernels import NUMBER_BYTES
+from flopcast_calibration.fit.kernels import NUMBER_BYTES, gemm_times
 from flopcast_calibration.fit.solve import columns
 from flopcast_calibration.measurement import MeasurementSet
 from flopcast_calibration.points import collective_points, gemm_points, memory_points
 from sim.canvas import new_figure, write_figure
 from sim.costs.collectives import Fabric, all_reduce
-from sim.costs.efficiency import gemm_time
 from sim.errors import ProfileError
 from sim.network.placement import Group
 from sim.specs import ClusterSpec, Profile
@@ -95,7 +94,7 @@ def _gemm_panel(panel: Any, profile: Profile, cluster: ClusterSpec, data: Measur
     m, n, k, batch, time = columns(points, "m", "n", "k", "batch", "time_s")
     flop = 2 * m * n * k * batch
     width = NUMBER_BYTES[precision]
-    fitted = gemm_time(m, n, k, batch, precision, width, gpu, profile.gemm, profile.memory.efficiency)
+    fitted = gemm_times(points, gpu, precision, profile.gemm, profile.memory.efficiency)
     intensity = flop / (width * batch * (m * k + k * n + m * n))
     peak = gpu.peak(precision)
     scale, unit = (1e12, "TFLOP/s") if peak >= 1e12 else (1e9, "GFLOP/s")

@@ -57,6 +57,8 @@ def _place(data: dict[str, Any], part: str, name: str) -> tuple[dict[str, Any], 
         return data["gemm"], name
     if part == "memory" and name != "efficiency":
         return data["memory"]["operations"], name
+    if part == "gemm" and name in data["gemm"].get("alignment", ()):
+        return data["gemm"]["alignment"][name], "rate"
     if part == TOGETHER:
         return data["gemm"], name
     if part.startswith("gemm "):

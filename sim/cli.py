@@ -69,6 +69,10 @@ VERBS = {
             "finetune meta-llama/Llama-3.1-8B --gpu h100 --samples 10k --seq 4k --lora 16 --json",
         ),
     ),
+    "shape": Verb(
+        "sim.commands.shape:shape",
+        ("shape gpt3-175b --gpu a100-80gb --tp 8", "shape config.json --gpu h100 --json"),
+    ),
     "compare": Verb(
         "sim.commands.estimate:compare",
         ("compare scenarios/megatron-2021/145.6b.yaml scenarios/gpt3-175b-1024-a100.yaml",),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from sim.alignment import said as said_of_alignment
 from sim.assumptions import stated_assumptions
 from sim.breakdown import CAUSES, Breakdown, break_down
 from sim.engines import Timeline, run
@@ -267,6 +269,7 @@ def estimate(scenario: Scenario | Path | str, engine: str = "dag", *, contention
     order, costs, deal = price_order(scenario, plans)
     program = program_of(scenario, order, costs)
     timeline = run(program, engine)
+    unaligned = tuple(said_of_alignment(scenario, timeline.step_time_s, partial(_step_time, engine=engine)))
     if contention:
         from sim.contention import on_shared_links
 
@@ -282,8 +285,14 @@ def estimate(scenario: Scenario | Path | str, engine: str = "dag", *, contention
         memory=_memory(plans, order, deal),
         memory_available_bytes=scenario.cluster.gpu.memory_bytes,
         timeline=timeline,
-        stated=stated_assumptions(plans, scenario, costs.notes, engine, contention),
+        stated=(*unaligned, *stated_assumptions(plans, scenario, costs.notes, engine, contention)),
     )
+
+
+def _step_time(scenario: Scenario, engine: str) -> float:
+    """One training step, without anything that explains it.  [s]"""
+    order, costs, _ = price_order(scenario, plans_of(scenario))
+    return run(program_of(scenario, order, costs), engine).step_time_s
 
 
 def _memory(plans: Plans, order: Order, deal: Deal) -> tuple[MemoryUse, ...]:

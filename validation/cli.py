@@ -27,6 +27,7 @@ app = typer.Typer(cls=JsonGroup, help="Compare predictions with what was measure
         "validate",
         "validate --runs runs.csv --sweeps --figure runs.png",
         "validate --memory layouts.csv",
+        "validate --kernels gemm.csv --json kernels.json",
     )
 )
 def validate(
@@ -35,6 +36,10 @@ def validate(
         list[Path] | None, typer.Option(help="CSV of measured training runs; several are read as one table.")
     ] = None,
     memory: Annotated[Path | None, typer.Option(help="CSV of layouts that fitted or ran out of memory.")] = None,
+    kernels: Annotated[
+        list[Path] | None,
+        typer.Option(help="Measured multiplies: any table or journal that calibrate fit reads; GPUs may differ."),
+    ] = None,
     profile: Annotated[str | None, typer.Option(help="Profile for all runs, instead of the one of each GPU.")] = None,
     json_file: JsonFile = None,
     figure: Annotated[Path | None, typer.Option(help="Draw predicted against measured here (.png, .svg).")] = None,
@@ -67,7 +72,7 @@ def validate(
         _writable(target)
     _drawable(figure)
     found: dict[str, Any] = {}
-    if runs or memory is None:
+    if runs or (memory is None and not kernels):
         from flopcast_validation.runs.listing import Listing, print_runs
 
         machine = str(json_file) == "-"
@@ -76,6 +81,8 @@ def validate(
         found |= print_runs(_console(quiet=machine), scored, listing, shipped=not runs)
     if memory is not None:
         found |= {"memory": _memory(memory)} if runs else _memory(memory)
+    if kernels:
+        found["kernels"] = _kernels(kernels, profile, quiet=str(json_file) == "-")
     if json_file is not None:
         _write_json(found, json_file)
 
@@ -237,6 +244,22 @@ def _memory(path: Path) -> dict[str, Any]:
         )
     print_reasons(out, [item.skipped for item in outcomes])
     return {"rows": [item.to_dict() for item in outcomes], "summary": found}
+
+
+def _kernels(paths: list[Path], profile: str | None, *, quiet: bool) -> dict[str, Any]:
+    from flopcast_calibration.commands.shared import read_profile
+    from flopcast_validation.kernels import report, score_kernels, to_dict
+
+    scored, notes = [], []
+    for path in paths:
+        with spinner("predicting"):
+            rows, said = score_kernels(path, None if profile is None else read_profile(profile))
+        scored += rows
+        notes += said
+    if not quiet:
+        for line in report(scored, notes):
+            typer.echo(line)
+    return to_dict(scored)
 
 
 register_job(app)

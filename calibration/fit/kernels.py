@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from flopcast_calibration.fit.solve import Draw, Fit, Prior, columns, fit_to
-from sim.costs.efficiency import attention_efficiency, gemm_time
+from sim.arrays import Number
+from sim.costs.efficiency import alignment_rate, attention_efficiency, gemm_time
 from sim.specs import GpuSpec
-from sim.specs.profile import GemmParams
+from sim.specs.profile import AlignmentRate, GemmParams
+from sim.work.operations import Layout
 
 GEMM_PRIOR: Prior = {
     "max_efficiency": Draw(0.82, 0.15, 0.3, 1.0),
@@ -28,19 +30,24 @@ ATTENTION_PRIOR: Prior = {
     "half_length": Draw(200.0, 300.0, 0.0, 4000.0),
     "half_columns": Draw(75.0, 75.0, 0.0, 500.0),
 }
+_RATE_WIDTH = 0.3
+"""How far a bound's rate may lie from that of the GPU it was taken from, as a prior has it."""
+LEAST_OF_BOUND = 3
+"""Multiplies that a bound's rate is fitted to at least."""
 #: Bytes of an operand's number.
 NUMBER_BYTES = {"fp32": 4.0, "tf32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "fp4": 0.5}
 
 
 @dataclass(frozen=True, slots=True)
 class GemmPoint:
-    """One measured multiply, or `batch` of them in one kernel: shape and time. [s]"""
+    """One measured multiply, or `batch` of them in one kernel: shape, time and layout (as in `Kernel`). [s]"""
 
     m: float
     n: float
     k: float
     time_s: float
     batch: float = 1.0
+    layout: Layout = "nn"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +92,12 @@ def fit_gemm(
     *,
     kernel_floor_s: float = 2e-6,
     memory_efficiency: float = 0.85,
+    alignment: Mapping[str, AlignmentRate] | None = None,
+    fitted: Collection[str] = (),
 ) -> Fit:
     """Parameters of `sim.costs.efficiency.gemm_time` from measured multiplies of one GPU.
+
+    Rates of bounds on unaligned multiplies are parameters too, by the bounds' names.
 
     Parameters
     ----------
@@ -95,27 +106,84 @@ def fit_gemm(
         Whose peak, SMs and memory bandwidth apply.
     kernel_floor_s, memory_efficiency : float
         Held fixed: large multiplies do not identify them.
+    alignment : mapping of AlignmentRate
+        Bounds by name, with the rates that these are drawn to.
+    fitted : collection of str
+        The bounds whose rates are fitted (`bounds_met`); the others keep theirs.
     """
-    m, n, k, batch, time = columns(points, "m", "n", "k", "batch", "time_s")
-    width = NUMBER_BYTES[precision]
+    (time,) = columns(points, "time_s")
+    start = {name: draw.value for name, draw in GEMM_PRIOR.items()}
+    start_gemm = GemmParams(**start, kernel_floor_s=kernel_floor_s, alignment=dict(alignment or {}))
 
     def predict(params: dict[str, float]) -> np.ndarray:
-        gemm = GemmParams.model_construct(**params, kernel_floor_s=kernel_floor_s)
-        return np.asarray(gemm_time(m, n, k, batch, precision, width, gpu, gemm, memory_efficiency))
+        return gemm_times(points, gpu, precision, with_fitted(start_gemm, params), memory_efficiency)
 
-    return fit_to(predict, time, GEMM_PRIOR)
+    return fit_to(predict, time, GEMM_PRIOR | _rates_prior(start_gemm, fitted))
+
+
+def fit_alignment(
+    points: Sequence[GemmPoint], gpu: GpuSpec, precision: str, gemm: GemmParams, memory_efficiency: float
+) -> Fit:
+    """Rates of the bounds of `gemm` that unaligned multiplies meet; all else stays."""
+    (time,) = columns(points, "time_s")
+
+    def predict(params: dict[str, float]) -> np.ndarray:
+        return gemm_times(points, gpu, precision, with_fitted(gemm, params), memory_efficiency)
+
+    return fit_to(predict, time, _rates_prior(gemm, bounds_met(points, NUMBER_BYTES[precision], gemm.alignment)))
+
+
+def _rates_prior(gemm: GemmParams, fitted: Collection[str]) -> Prior:
+    return {name: Draw(gemm.alignment[name].rate, _RATE_WIDTH, 0.01, 1.0) for name in fitted}
+
+
+def gemm_times(
+    points: Sequence[GemmPoint], gpu: GpuSpec, precision: str, gemm: GemmParams, memory_efficiency: float
+) -> np.ndarray:
+    """Predicted times of measured multiplies, each in its layout. [s]"""
+
+    def times(layout: Layout, *shape: np.ndarray) -> Number:
+        return gemm_time(*shape, precision, NUMBER_BYTES[precision], gpu, gemm, memory_efficiency, layout=layout)
+
+    return _by_layout(points, times)
+
+
+def _by_layout(points: Sequence[GemmPoint], value: Callable[..., Number]) -> np.ndarray:
+    """A value of every multiply, from those of one layout at a time."""
+    shapes, values = np.array(columns(points, "m", "n", "k", "batch")), np.empty(len(points))
+    layouts = np.array([point.layout for point in points])
+    for layout in set(layouts.tolist()):
+        values[layouts == layout] = value(layout, *shapes[:, layouts == layout])
+    return values
+
+
+def with_fitted(gemm: GemmParams, params: Mapping[str, float]) -> GemmParams:
+    """The values with fitted ones in their places, and rates in those of their bounds."""
+    own = {name: value for name, value in params.items() if name in GemmParams.model_fields}
+    bounds = {
+        name: bound.model_copy(update={"rate": params.get(name, bound.rate)}) for name, bound in gemm.alignment.items()
+    }
+    return gemm.model_copy(update={**own, "alignment": bounds})
+
+
+def bounds_met(points: Sequence[GemmPoint], width: float, alignment: Mapping[str, AlignmentRate]) -> tuple[str, ...]:
+    """Names of the bounds that are the lowest for enough of the measured multiplies to be fitted to them."""
+
+    def rates(without: str = "") -> np.ndarray:
+        bounds = [bound for name, bound in alignment.items() if name != without]
+        return _by_layout(points, lambda layout, *shape: alignment_rate(*shape, width, layout, bounds))
+
+    return tuple(name for name in alignment if np.sum(rates() < rates(name)) >= LEAST_OF_BOUND)
 
 
 def fit_max_efficiency(
     points: Sequence[GemmPoint], gpu: GpuSpec, precision: str, gemm: GemmParams, memory_efficiency: float
 ) -> Fit:
     """`max_efficiency` of multiplies in another precision, whose tiles and waves are those of `gemm`."""
-    m, n, k, batch, time = columns(points, "m", "n", "k", "batch", "time_s")
+    (time,) = columns(points, "time_s")
 
     def predict(params: dict[str, float]) -> np.ndarray:
-        own = gemm.model_copy(update=params)
-        width = NUMBER_BYTES[precision]
-        return np.asarray(gemm_time(m, n, k, batch, precision, width, gpu, own, memory_efficiency))
+        return gemm_times(points, gpu, precision, gemm.model_copy(update=params), memory_efficiency)
 
     return fit_to(predict, time, {"max_efficiency": GEMM_PRIOR["max_efficiency"]})
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import re
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +111,32 @@ def read(source: Source) -> Log:
     if again:
         notes.append(f"{again} shapes occur more than once; the shortest time of each counts")
     return Log({"device": devices.pop()} if devices else {}, tuple(items), tuple(notes))
+
+
+def read_each_device(path: Path) -> dict[str, Log]:
+    """A table's rows by the device that they were measured on, as `read` reads those of one.
+
+    Raises
+    ------
+    ProfileError
+        As `read_table`; or no column says the device.
+    """
+    source = read_source(path)
+    lines = _lines(source.text)
+    header = _cells(lines[0][1], _separator(lines[0][1])) if lines else []
+    index = next((place for place, name in enumerate(header) if plain(name) in DEVICE_NAMES), None)
+    if index is None:
+        return {}
+    of_device: dict[str, set[int]] = {}
+    for number, line in lines[1:]:
+        cells = _cells(line, _separator(lines[0][1]))
+        of_device.setdefault(cells[index] if index < len(cells) else "", set()).add(number)
+    found = {}
+    for device, numbers in of_device.items():
+        kept = numbers | {lines[0][0]}
+        text = "\n".join(line * (number in kept) for number, line in enumerate(source.text.splitlines(), start=1))
+        found[device] = read(replace(source, text=text))
+    return found
 
 
 def _lines(text: str) -> list[tuple[int, str]]:

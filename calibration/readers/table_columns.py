@@ -42,7 +42,7 @@ _BITS_OR_BYTES = re.compile(r"(?:^|_)[kmgt](?:bps|b/s|b_per_s|bit/s|bits/s|bits)
 
 #: what names the shape -> ours, by kind
 SHAPES: dict[str, dict[str, str]] = {
-    "gemm": {"m": "m", "n": "n", "k": "k"},
+    "gemm": {"m": "m", "n": "n", "k": "k", "layout": "layout", "operation": "operation"},
     "bmm": {
         "m": "m",
         "n": "n",

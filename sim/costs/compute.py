@@ -79,7 +79,9 @@ class ComputeModel:
                 m, n, k, batch, turns, seconds = item.m, item.n, item.k, item.batch, item.turns, 0.0
                 for precision, share in self._precisions(item):
                     reach, gpu = gemm.of(precision), self.gpu
-                    took = gemm_time(m, n, k, batch, precision, self.width, gpu, reach, memory, item.nbytes / turns)
+                    took = gemm_time(
+                        m, n, k, batch, precision, self.width, gpu, reach, memory, item.nbytes / turns, item.layout
+                    )
                     seconds = seconds + share * turns * took / self.clock
                 if item.cause is Cause.ATTENTION and item.module == STATE:  # carried chunk by chunk
                     seconds = seconds / self.profile.attention.state_speed

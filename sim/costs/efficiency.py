@@ -5,15 +5,20 @@ Every function takes floats or NumPy arrays.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 
 from sim.arrays import Number
 from sim.specs import GpuSpec
-from sim.specs.profile import ClockParams, GemmParams
+from sim.specs.profile import AlignmentRate, ClockParams, GemmParams
+from sim.work.operations import Layout
 
 #: Output tiles (rows, columns) a GPU library chooses from; the largest runs at `max_efficiency`.
 TILES = ((256, 128), (128, 256), (128, 128), (256, 64), (64, 256), (128, 64), (64, 128), (64, 64))
 _LARGEST = 256 * 128
+SECTOR = 32
+"""What DRAM and caches move at once: rows that are whole numbers of it are aligned. [bytes]"""
 _TILE_M = np.array([tile[0] for tile in TILES], dtype=float)
 _TILE_N = np.array([tile[1] for tile in TILES], dtype=float)
 
@@ -29,6 +34,7 @@ def gemm_time(
     gemm: GemmParams,
     memory_efficiency: float,
     nbytes: Number | None = None,
+    layout: Layout = "nn",
 ) -> Number:
     """Time of `batch` matrix multiplies (m × k) · (k × n).  [s]
 
@@ -53,16 +59,19 @@ def gemm_time(
         Share of the peak memory bandwidth that a kernel reaches.
     nbytes : float or array, optional
         What the kernel reads and writes, where that is not its operands and its result once. [bytes]
+    layout : str
+        How the operands lie in memory, which decides the leading dimensions (`alignment_rate`).
 
     .. [1] NVIDIA, Matrix Multiplication Background User's Guide, "Tile Quantization", "Wave Quantization".
     """
+    aligned = alignment_rate(m, n, k, batch, width, layout, gemm.alignment.values())
     m, n, k, batch = (np.asarray(x, dtype=float)[..., np.newaxis] for x in (m, n, k, batch))
     tiles = np.ceil(m / _TILE_M) * np.ceil(n / _TILE_N) * batch
     share = tiles / gpu.num_sms
     waves = np.maximum(share + gemm.wave_quantisation * (np.ceil(share) - share), 1.0)
     area = _TILE_M * _TILE_N
     rate = gpu.peak(precision) / gpu.num_sms * gemm.max_efficiency * (area / _LARGEST) ** gemm.tile_exponent
-    compute = (waves * 2.0 * area * (k + gemm.k_overhead) / rate).min(axis=-1)
+    compute = (waves * 2.0 * area * (k + gemm.k_overhead) / rate).min(axis=-1) / aligned
     m, n, k, batch = m[..., 0], n[..., 0], k[..., 0], batch[..., 0]
     if nbytes is None:
         nbytes = width * batch * (m * k + k * n + m * n)
@@ -96,6 +105,56 @@ def clock_gain(others: Number, clock: ClockParams) -> Number:
             gain = np.minimum((1.0 + more * gain) ** (1.0 / clock.exponent), clock.most)
         gains.append(gain)
     return gains[0] / gains[1]
+
+
+def alignment_rate(
+    m: Number, n: Number, k: Number, batch: Number, width: float, layout: Layout, bounds: Collection[AlignmentRate]
+) -> Number:
+    """Rate of a multiply's tiles over that of aligned operands; 1 where no bound holds.
+
+    A kernel moves operands in vectors of up to 16 bytes a thread, which the rows of a matrix allow if their length (the
+    leading dimension) is divisible by it; DRAM and cache move sectors of 32 [1]_ [2]_. The libraries' kernels for
+    narrower vectors are slower, the narrower the vector. A padded size meets no bound that it did not meet before.
+
+    Parameters
+    ----------
+    bounds : collection of AlignmentRate
+
+    .. [1] NVIDIA, Matrix Multiplication Background User's Guide, "Requirements to Use Tensor Cores".
+    .. [2] NVIDIA/cutlass:media/docs/efficient_gemm.md; its kernels' names end in the alignment that they need.
+    """
+    rate: Number = 1.0
+    if not bounds:
+        return rate
+    inner, outer = leading_divisors(m, n, k, width, layout)
+    if min(np.min(inner), np.min(outer)) > max(bound.nbytes for bound in bounds):
+        return rate
+    for bound in bounds:
+        holds = (inner if bound.along == "inner" else outer) <= bound.nbytes
+        if bound.batched is not None:
+            holds = holds & ((np.asarray(batch) > 1) == bound.batched)
+        if bound.below_k is not None:
+            holds = holds & (np.asarray(k) < bound.below_k)
+        rate = np.where(holds, np.minimum(rate, bound.rate), rate)
+    return rate
+
+
+def leading_divisors(m: Number, n: Number, k: Number, width: float, layout: Layout) -> tuple[Number, Number]:
+    """Largest powers of two that divide the leading dimensions of a multiply: k, and m or n. [bytes]
+
+    Of nn these are k of the left operand, n of the right one and of the result; of nt k of both operands and n of the
+    result; of tn m of the left operand, n of the right one and of the result.
+    """
+    if layout == "tn":
+        return np.inf, np.minimum(_divisor(m, width), _divisor(n, width))
+    return _divisor(k, width), _divisor(n, width)
+
+
+def _divisor(size: Number, width: float) -> Number:
+    """The largest power of two that divides the bytes of so many numbers; of a broken size that of the next whole one.
+    [bytes]"""
+    nbytes = np.ceil(np.asarray(size) * width).astype(np.int64)
+    return nbytes & -nbytes
 
 
 def attention_efficiency(

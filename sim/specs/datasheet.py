@@ -42,11 +42,12 @@ def datasheet_profile(gpu: GpuSpec, table: dict[str, Any] | None = None) -> dict
     data: dict[str, Any] = copy.deepcopy(table["profile"])
     data["name"], data["gpu"] = NAME, gpu.name
     law = table["power_law"]
+    made: dict[str, Any] = next((each for each in table.get("makers", ()) if gpu.name.startswith(each["gpus"])), {})
+    data["gemm"]["alignment"] = made.get("alignment", data["gemm"].get("alignment", {}))
     watts = watts_per_flop_per_s(gpu)
     if watts is not None:
         reached = law["max_efficiency"] * (watts / law["at"]) ** law["exponent"]
-        made = next((each["share"] for each in table.get("makers", ()) if gpu.name.startswith(each["gpus"])), 1.0)
-        data["gemm"]["max_efficiency"] = round(min(1.0, made * reached), 3)
+        data["gemm"]["max_efficiency"] = round(min(1.0, made.get("share", 1.0) * reached), 3)
     for each in table.get("kin", ()):
         if gpu.name.startswith(tuple(each["gpus"])):
             data["attention"] = dict(each["attention"])

@@ -238,11 +238,15 @@ def _settle_stack(resolved: dict[str, Any]) -> list[str]:
         if section != "stack" and isinstance(resolved[section], Mapping):  # else its own check says what is wrong
             resolved[section] = {**resolved[section], field: value}
             assumed.append(f"{path} {_shown(value)}: what {found.framework} does where nothing else is said ({source})")
-    return [*assumed, *_what_rules_set(found)]
+    rows = resolved["model"].get("vocab_size") if isinstance(resolved.get("model"), Mapping) else None
+    return [*assumed, *_what_rules_set(found, rows)]
 
 
-def _what_rules_set(found: ResolvedStack) -> list[str]:
-    """Of the stack itself: what its framework's rules set beyond the release's preset, in a line."""
+def _what_rules_set(found: ResolvedStack, rows: Any) -> list[str]:
+    """Of the stack itself: what its framework's rules set beyond the release's preset, in a line.
+
+    rows : of the vocabulary, whose padding is left unsaid where there is none to speak of.
+    """
     if not found.release:
         return []
     before = {name: info.default for name, info in StackSpec.model_fields.items()} | load_preset(
@@ -253,6 +257,8 @@ def _what_rules_set(found: ResolvedStack) -> list[str]:
         for section, field, value in ((*item.path.split(".", 1), item.value) for item in found.consequences)
         if section == "stack" and field not in ("name", "fitted_families") and value != before.get(field)
     }
+    if isinstance(rows, int) and rows % values.get("vocab_multiple", 1) == 0:
+        values.pop("vocab_multiple", None)
     if not values:
         return []
     shown = ", ".join(f"{field} {_shown(value)}" for field, value in values.items())

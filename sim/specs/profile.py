@@ -26,6 +26,21 @@ POOR_FIT = 0.15
 """Median relative error above which a fit is called poor."""
 
 
+class AlignmentRate(Spec):
+    """A bound on the rate of multiplies whose leading dimensions let a thread load few bytes at once."""
+
+    nbytes: PositiveInt
+    """The bound holds where no more bytes than this divide the leading dimension. [bytes]"""
+    along: Literal["inner", "outer"]
+    """inner: k is the leading dimension of an operand; outer: m or n is that of an operand or of the result."""
+    rate: float = Field(gt=0, le=1)
+    """Rate of the tiles over that of aligned ones, at most."""
+    batched: bool | None = None
+    """Of several multiplies in one kernel, or of single ones. Default: of both."""
+    below_k: PositiveInt | None = None
+    """Only of multiplies with a smaller k, for which libraries take kernels that are slower yet."""
+
+
 class GemmParams(Spec):
     """Matrix multiply: a roofline with tiles, waves and a launch floor (`sim.costs.efficiency.gemm_time`)."""
 
@@ -39,6 +54,8 @@ class GemmParams(Spec):
     """1: a last partial wave costs a whole one; 0: it costs its share."""
     kernel_floor_s: NonNegativeFloat
     """Shortest time of any kernel on the GPU. [s]"""
+    alignment: dict[str, AlignmentRate] = Field(default_factory=dict)
+    """Bounds by any name; of those that hold for a multiply the lowest counts. Default: alignment does not matter."""
     measured_flop: tuple[PositiveFloat, PositiveFloat] | None = None
     """Smallest and largest multiply measured; outside it the answer says 'extrapolated'. [FLOP]"""
     precisions: dict[Precision, Annotated[float, Field(gt=0, le=1)]] = Field(default_factory=dict)

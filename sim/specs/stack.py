@@ -67,6 +67,9 @@ class StackSpec(Spec):
     """The loss in one kernel per direction, instead of one per arithmetic step."""
     vocab_parallel_loss: bool = True
     """The loss works on each tensor-parallel rank's share of the vocabulary, instead of on gathered logits."""
+    vocab_multiple: PositiveInt = 1
+    """The head multiplies as many rows as the vocabulary padded to a multiple of this times tp (Megatron-LM's
+    make_vocab_size_divisible_by, 128)."""
     chunked_loss: bool = False
     """The loss multiplies, scores and drops the logits in pieces, which are never in memory together (Hsu et al. 2024,
     arXiv:2410.10989, section 3.2)."""

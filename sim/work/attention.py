@@ -235,18 +235,18 @@ def _core_by_hand(
     dropout = [move("attention dropout", (2 * w + 1) * scores, sort="dropout")] * bool(model.dropout)
     return (
         (
-            multiply("scores", rows, s, d),
+            multiply("scores", rows, s, d, layout="nt"),
             move("softmax", softmax * scores, kernels, sort="softmax")._replace(host_s=host_s),
             *dropout,
             multiply("values", rows, of_values, s),
         ),
         (
-            multiply("values' gradient", s, of_values, rows),
-            multiply("probabilities' gradient", rows, s, of_values),
+            multiply("values' gradient", s, of_values, rows, layout="tn"),
+            multiply("probabilities' gradient", rows, s, of_values, layout="nt"),
             *dropout,
             move("softmax backward", softmax_back * scores, kernels, sort="softmax")._replace(host_s=host_s),
             multiply("queries' gradient", rows, d, s),
-            multiply("keys' gradient", s, d, rows),
+            multiply("keys' gradient", s, d, rows, layout="tn"),
         ),
     )
 

@@ -11,7 +11,7 @@ from sim.specs import LayerKind, ModelSpec, Scenario, StackSpec
 from sim.work.attention import attention
 from sim.work.experts import experts, routed
 from sim.work.operations import Block, Cause, Collective, Kernel, Operation, Tensor, Weight, matmul, memory
-from sim.work.pieces import Cut, Writer, accumulation, key_value_width, norm_kernels
+from sim.work.pieces import Cut, Writer, accumulation, key_value_width, norm_kernels, vocabulary_rows
 from sim.work.recurrent import recurrent
 
 
@@ -207,7 +207,8 @@ def head_operations(model: ModelSpec, stack: StackSpec, cut: Cut) -> tuple[Opera
     piece, and again in the backward.
     """
     h, w, predictions, write = model.hidden_size, cut.width, 1 + model.num_mtp_layers, Writer(model, stack, cut)
-    tokens, vocabulary, whole = cut.tokens * predictions, model.vocab_size / cut.tp, not stack.vocab_parallel_loss
+    tokens, vocabulary = cut.tokens * predictions, vocabulary_rows(model, stack, cut)
+    whole = not stack.vocab_parallel_loss
     x, normed = (write.tensor(name, h, whole=False) for name in ("hidden state", "normed"))
     normed = normed.like("normed", rows=cut.norm_tokens * predictions)
     norm, norm_back = norm_kernels(cut.norm_tokens * h, stack, w)
@@ -226,10 +227,10 @@ def head_operations(model: ModelSpec, stack: StackSpec, cut: Cut) -> tuple[Opera
     else:
         read = normed.like("normed, whole", rows=tokens)
         write.linear("logits", "", read, [logits], weights, cut_by="columns", own=normed, width=w, cause=Cause.LOGITS)
-        _loss(write, tokens * (model.vocab_size if whole else vocabulary))
+        _loss(write, tokens * (vocabulary * cut.tp if whole else vocabulary))
     statistics = tuple(Collective(f"loss {name}", "all_reduce", 4.0 * tokens) for name in ("maximum", "target", "sum"))
     if whole:
-        statistics = (Collective("gather logits", "all_gather", w * tokens * model.vocab_size),)
+        statistics = (Collective("gather logits", "all_gather", w * tokens * vocabulary * cut.tp),)
     write.add("sums of the loss", sent=statistics)
     _accumulate(write, model.vocab_size * h / cut.tp)
     return tuple(write.operations)

@@ -10,7 +10,7 @@ import numpy as np
 from sim.arrays import Number
 from sim.specs import ModelSpec, Scenario, StackSpec
 from sim.work.operations import Block, Operation
-from sim.work.pieces import Cut, key_value_width
+from sim.work.pieces import Cut, key_value_width, vocabulary_rows
 from sim.work.recompute import read_recompute
 from sim.work.stages import FIRST_KIND
 from sim.work.sums import gradients_alive, layer_bytes
@@ -77,20 +77,21 @@ def logits_bytes(model: ModelSpec, stack: StackSpec, cut: Cut) -> Number:
         return 0.0
     if not stack.vocab_parallel_loss:
         buffers = 2 * cut.width * (np.asarray(cut.tp) > 1)
-        return held_logits_bytes(model, stack, cut) + (buffers + 16) * cut.tokens * model.vocab_size
+        columns = vocabulary_rows(model, stack, cut) * cut.tp
+        return held_logits_bytes(model, stack, cut) + (buffers + 16) * cut.tokens * columns
     # Every module of multi-token prediction has logits besides, kept until its loss's gradient.
     tokens = cut.tokens * (1 + model.num_mtp_layers)
     per_logit = cut.width + (0 if stack.fused_cross_entropy else 4)
-    return per_logit * tokens * model.vocab_size / cut.tp
+    return per_logit * tokens * vocabulary_rows(model, stack, cut)
 
 
 def held_logits_bytes(model: ModelSpec, stack: StackSpec, cut: Cut) -> Number:
     """Of the logits, what the training loop still holds while the layers' backward runs: the 16-bit ones. [bytes]"""
     if stack.chunked_loss:
         return 0.0
-    own = cut.width / cut.tp
-    gathered = cut.width * (np.asarray(cut.tp) > 1) * (not stack.vocab_parallel_loss)
-    return cut.tokens * model.vocab_size * (own + gathered)
+    own = cut.width
+    gathered = cut.width * cut.tp * (np.asarray(cut.tp) > 1) * (not stack.vocab_parallel_loss)
+    return cut.tokens * vocabulary_rows(model, stack, cut) * (own + gathered)
 
 
 @dataclass(frozen=True, slots=True)

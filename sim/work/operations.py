@@ -14,6 +14,10 @@ from typing import Literal, NamedTuple
 
 from sim.arrays import Number as Number
 
+Layout = Literal["nn", "nt", "tn"]
+"""Which operand of a multiply lies transposed in memory. nt: a linear's forward x·Wᵀ; nn: its input gradient dy·W; tn:
+its weight gradient dyᵀ·x."""
+
 
 class Cause(StrEnum):
     """What a GPU spends its busy time on: first what operations are for, then what comes with cutting and repeating."""
@@ -53,6 +57,7 @@ class Kernel(NamedTuple):
         for by. Empty outside layers.
     graphed : in a CUDA graph, so that the host does not launch it.
     turns : times that a multiply of these sizes runs, one after the other, launched together.
+    layout : which operand of a multiply lies transposed in memory (`sim.costs.efficiency.alignment_rate`).
     """
 
     name: str
@@ -74,6 +79,7 @@ class Kernel(NamedTuple):
     module: str = ""
     graphed: bool = False
     turns: Number = 1
+    layout: Layout = "nn"
 
     @property
     def model_flop(self) -> Number:
@@ -308,6 +314,7 @@ def matmul(
     cause: Cause = Cause.MATMUL,
     output_width: int | None = None,
     module: str = "",
+    layout: Layout = "nn",
 ) -> Kernel:
     """(m × k) · (k × n), `batch` times, in numbers of `width` bytes; the result moves `output_width` bytes a number."""
     output = width if output_width is None else output_width
@@ -322,6 +329,7 @@ def matmul(
         k=k,
         batch=batch,
         module=module,
+        layout=layout,
     )
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -19,7 +20,7 @@ from sim.arrays import Number
 from sim.specs import ModelSpec, StackSpec
 from sim.specs.formats import FORMATS, Format
 from sim.work.adapters import Adapters
-from sim.work.operations import Cause, Collective, Kernel, Operation, Tensor, Weight, matmul, memory
+from sim.work.operations import Cause, Collective, Kernel, Layout, Operation, Tensor, Weight, matmul, memory
 from sim.work.optimizer import GRADIENT_WIDTH
 from sim.work.routing import EVEN, Routing
 
@@ -260,8 +261,9 @@ class Writer:
             "input_grad": ((tokens, rank, n), (tokens, k, rank)),
             "weight_grad": ((k, rank, tokens), (rank, n, tokens)),
         }
+        layouts: dict[str, Layout] = {"forward": "nt", "input_grad": "nn", "weight_grad": "tn"}
         passes: dict[str, tuple[Kernel, ...]] = {
-            each: tuple(matmul(name, m, j, i, cut.width, module=module) for m, j, i in several)
+            each: tuple(matmul(name, m, j, i, cut.width, module=module, layout=layouts[each]) for m, j, i in several)
             for each, several in shapes.items()
         }
         for each, width in (("forward", n), ("input_grad", k)):
@@ -367,12 +369,11 @@ def linear_kernels(
     """
     fused = stack.fused_gradient_accumulation
     output = 2 * GRADIENT_WIDTH[stack.gradient_precision] if fused else width
+    multiply = partial(matmul, width=width, batch=batch, cause=cause, module=module)
     return (
-        matmul(name, tokens, n, k, width, batch=batch, cause=cause, module=module),
-        matmul(f"{name} input gradient", tokens, k, n, width, batch=batch, cause=cause, module=module),
-        matmul(
-            f"{name} weight gradient", k, n, tokens, width, batch=batch, cause=cause, output_width=output, module=module
-        ),
+        multiply(name, tokens, n, k, layout="nt"),
+        multiply(f"{name} input gradient", tokens, k, n, layout="nn"),
+        multiply(f"{name} weight gradient", k, n, tokens, output_width=output, layout="tn"),
     )
 
 
@@ -424,6 +425,13 @@ def accumulation(params: Number, stack: StackSpec, width: int) -> tuple[Kernel, 
     if main > width and not stack.fused_gradient_cast:
         return (memory("cast and accumulate gradients", params * (width + 4 * main), kernels=16, sort="add"),)
     return (memory("accumulate gradients", params * (width + 2 * main), kernels=8, sort="add"),)
+
+
+def vocabulary_rows(model: ModelSpec, stack: StackSpec, cut: Cut) -> Number:
+    """Logits of a token on one GPU: the vocabulary's share, padded as the stack pads. Parameters count unpadded."""
+    if stack.vocab_multiple == 1:
+        return model.vocab_size / cut.tp
+    return stack.vocab_multiple * np.ceil(model.vocab_size / (stack.vocab_multiple * np.asarray(cut.tp)))
 
 
 def key_value_width(model: ModelSpec, tp: Number) -> Number:

@@ -1,11 +1,13 @@
 """Fits find the parameters that made the data, shrug off an outlier, and give the shipped profile from its measurements."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from flopcast_calibration import refit
 from flopcast_calibration.build import calibrate
-from flopcast_calibration.fit import AllReducePoint, GemmPoint, fit_all_reduce, fit_gemm
+from flopcast_calibration.fit import AllReducePoint, GemmPoint, bounds_met, fit_all_reduce, fit_gemm, gemm_times
 from flopcast_calibration.layer import FACTS, LayerPoint, fit_layer, layer_times, read_layer_points, with_layer_values
 from flopcast_calibration.measurement import read_journal
 from sim.costs.collectives import Fabric, all_reduce
@@ -35,7 +37,7 @@ def multiplies(truth, noise=0.0, seed=1):
     rng = np.random.default_rng(seed)
     m, n = (np.round(2 ** rng.uniform(9, 14, 400)) for _ in range(2))
     k = np.round(2 ** rng.uniform(6, 14, 400))
-    gemm = PROFILE.gemm.replace(**truth)
+    gemm = PROFILE.gemm.replace(**truth, alignment={})
     time = gemm_time(m, n, k, 1.0, "fp16", 2.0, A100, gemm, 0.85) * np.exp(noise * rng.standard_normal(400))
     return [GemmPoint(*point) for point in zip(m, n, k, time, strict=True)]
 
@@ -99,12 +101,32 @@ def predict(fit, found, points):
     """Times of the same points by the fitted parameters."""
     if fit is fit_multiplies:
         m, n, k = (np.array([getattr(point, name) for point in points]) for name in ("m", "n", "k"))
-        return gemm_time(m, n, k, 1.0, "fp16", 2.0, A100, PROFILE.gemm.replace(**found.params), 0.85)
+        return gemm_time(m, n, k, 1.0, "fp16", 2.0, A100, PROFILE.gemm.replace(**found.params, alignment={}), 0.85)
     ranks, nbytes = (
         np.array([getattr(point, name) for point in points], dtype=float) for name in ("num_ranks", "nbytes")
     )
     link = PROFILE.nvlink.replace(**found.params)
     return all_reduce(nbytes, Group(ranks, ranks), Fabric(link, link, SELENE.node.nvlink_bandwidth_bytes_per_s, 1.0))
+
+
+def test_unaligned_multiplies_set_the_rates_of_the_bounds_that_they_meet():
+    """A GPU of its own rates for two bounds: these are found, the others stay, and aligned shapes set all else."""
+    truth = {"inner_8": 0.7, "outer_2": 0.4}
+    bounds = PROFILE.gemm.alignment
+    own = {name: bound.replace(rate=truth.get(name, bound.rate)) for name, bound in bounds.items()}
+    gemm = PROFILE.gemm.replace(**GEMM_TRUTHS[0], alignment=own)
+    rng = np.random.default_rng(2)
+    aligned = 64 * rng.integers(4, 128, (60, 3))
+    points = [GemmPoint(*sizes, 0.0) for sizes in aligned.tolist()]
+    points += [GemmPoint(m, n, k - 62, 0.0, layout="nt") for m, n, k in aligned[:20].tolist()]
+    points += [GemmPoint(m, n - 63, k, 0.0) for m, n, k in aligned[20:40].tolist()]
+    times = gemm_times(points, A100, "fp16", gemm, 0.85)
+    points = [replace(point, time_s=time) for point, time in zip(points, times.tolist(), strict=True)]
+    met = bounds_met(points, 2.0, bounds)
+    assert set(met) == set(truth)
+    found = fit_gemm(points, A100, "fp16", alignment=bounds, fitted=met).params
+    assert {name: found[name] for name in truth} == pytest.approx(truth, rel=0.03)
+    assert found["max_efficiency"] == pytest.approx(GEMM_TRUTHS[0]["max_efficiency"], rel=0.05)
 
 
 def test_without_much_data_the_prior_holds():
@@ -149,7 +171,8 @@ def test_shipped_cpu_profile_is_the_fit_of_the_measurements_beside_it():
     shipped = Profile.read(load_preset("profiles", "cpu-2core"), "cpu-2core")
     node = ClusterSpec.read(resolve({"name": "cpu", "node": "cpu-host", "num_nodes": 1}, "cluster"), "cpu-host")
     data = read_journal(FACTS.parent / "data" / shipped.provenance.raw_data)
-    fitted = calibrate("cpu-2core", data, node, PROFILE, draws=1).profile
+    base = PROFILE.replace(gemm=PROFILE.gemm.replace(alignment={}))
+    fitted = calibrate("cpu-2core", data, node, base, draws=1).profile
     for section in ("gemm", "attention", "memory", "nvlink", "host", "residuals", "unseen"):
         mine, theirs = (flat(getattr(profile, section)) for profile in (fitted, shipped))
         assert mine == pytest.approx(theirs, rel=0.02, abs=1e-9), section

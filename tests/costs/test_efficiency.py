@@ -17,14 +17,15 @@ A100 = GpuSpec.read(load_preset("gpus", "a100-sxm-80gb"), "a100")
 H100 = GpuSpec.read(load_preset("gpus", "h100-sxm-80gb"), "h100")
 PROFILES = {name: Profile.read(load_preset("profiles", name), name) for name in preset_names("profiles")}
 PROFILE = PROFILES["a100"]
+ALIGNED = PROFILE.gemm.replace(alignment={})
 # Only tiles and waves: no overhead, and small tiles so slow that the largest is always chosen.
-TEXTBOOK = PROFILE.gemm.replace(
+TEXTBOOK = ALIGNED.replace(
     max_efficiency=1.0, k_overhead=0.0, tile_exponent=10.0, wave_quantisation=1.0, kernel_floor_s=0.0
 )
 
 
-def time_of(m, n, k, *, batch=1, gpu=A100, gemm=PROFILE.gemm, memory_efficiency=PROFILE.memory.efficiency):
-    return gemm_time(m, n, k, batch, "fp16", 2.0, gpu, gemm, memory_efficiency)
+def time_of(m, n, k, *, batch=1, gpu=A100, gemm=PROFILE.gemm, memory_efficiency=PROFILE.memory.efficiency, layout="nn"):
+    return gemm_time(m, n, k, batch, "fp16", 2.0, gpu, gemm, memory_efficiency, layout=layout)
 
 
 def kernel_s(compute, kernel):
@@ -109,7 +110,7 @@ def test_never_above_peak_never_faster_than_bytes_never_below_the_floor(name, sh
 @each_profile
 @given(shape=shapes, which=st.integers(0, 3), more=st.integers(0, 5000))
 def test_a_larger_multiply_never_takes_less_time(name, shape, which, more):
-    gemm = PROFILES[name].gemm
+    gemm = PROFILES[name].gemm.replace(alignment={})
     larger = [size + more * (place == which) for place, size in enumerate(shape)]
     assert time_of(*larger[:3], batch=larger[3], gemm=gemm) >= time_of(*shape[:3], batch=shape[3], gemm=gemm)
 
@@ -117,7 +118,64 @@ def test_a_larger_multiply_never_takes_less_time(name, shape, which, more):
 @given(shape=shapes)
 def test_transposed_multiplies_take_the_same_time(shape):
     m, n, k, batch = shape
-    assert time_of(m, n, k, batch=batch) == pytest.approx(float(time_of(n, m, k, batch=batch)), rel=1e-12)
+    one, other = (time_of(*sizes, batch=batch, gemm=ALIGNED) for sizes in ((m, n, k), (n, m, k)))
+    assert one == pytest.approx(float(other), rel=1e-12)
+
+
+# cookbook@27dff48, sizing/results/transformer_data/vocab_v_sweep.out and vocab_h_sweep.out: TFLOP/s of 8,192 rows.
+@pytest.mark.parametrize(
+    ("n", "k", "tflops"),
+    [
+        (14336, 51136, 255.4), (14336, 51137, 76.1), (14336, 51138, 136.9), (14336, 51140, 138.4),
+        (14336, 51144, 227.9), (14272, 51200, 253.7), (14290, 51200, 172.8),
+    ],
+)  # fmt: skip
+def test_published_multiplies_one_column_apart(n, k, tflops):
+    card = GpuSpec.read(load_preset("gpus", "a100-sxm-40gb"), "a100")
+    assert 2 * 8192 * n * k / float(time_of(8192, n, k, gpu=card)) / 1e12 == pytest.approx(tflops, rel=0.09)
+
+
+# A column more or less of the result is a leading dimension of each layout; a longer or shorter k of two of them.
+@pytest.mark.parametrize(
+    ("layout", "unaligned", "aligned"),
+    [("nn", ("n", "k"), ("m",)), ("nt", ("n", "k"), ("m",)), ("tn", ("m", "n"), ("k",))],
+)
+def test_leading_dimensions_of_each_layout(layout, unaligned, aligned):
+    sizes = {"m": 4096, "n": 4096, "k": 4096}
+
+    def slower(name):
+        changed = time_of(**sizes | {name: 4095}, layout=layout)
+        return float(changed / time_of(**sizes, layout=layout))
+
+    assert all(slower(name) > 2 for name in unaligned)
+    assert all(slower(name) <= 1 for name in aligned)
+
+
+@each_profile
+@given(shape=shapes, which=st.integers(0, 2), layout=st.sampled_from(["nn", "nt", "tn"]))
+def test_padding_never_costs_more_than_its_work(name, shape, which, layout):
+    """The next size that one more factor of two divides takes at most as much longer as its tiles, or its bytes, do."""
+    gemm, padded = PROFILES[name].gemm, list(shape)
+    padded[which] += shape[which] & -shape[which]
+    fast, bare = A100.replace(memory_bandwidth_bytes_per_s=1e25), gemm.replace(alignment={}, kernel_floor_s=0.0)
+
+    def more(value):
+        return float(value(*padded[:3], padded[3]) / value(*shape[:3], shape[3]))
+
+    tiles = more(lambda m, n, k, b: time_of(m, n, k, batch=b, gpu=fast, gemm=bare))
+    nbytes = more(lambda m, n, k, b: m * k + k * n + m * n)
+    longer = more(lambda m, n, k, b: time_of(m, n, k, batch=b, gemm=gemm, layout=layout))
+    assert longer <= max(tiles, nbytes) * (1 + 1e-9)
+
+
+@each_profile
+@given(shape=shapes, layout=st.sampled_from(["nn", "nt", "tn"]))
+def test_bounds_leave_aligned_multiplies_as_they_are(name, shape, layout):
+    gemm, sizes = PROFILES[name].gemm, [16 * size for size in shape[:3]]
+    with_bounds, without = (
+        time_of(*sizes, batch=shape[3], gemm=some, layout=layout) for some in (gemm, gemm.replace(alignment={}))
+    )
+    assert with_bounds == without
 
 
 def test_efficiency_rises_with_size():
@@ -127,7 +185,7 @@ def test_efficiency_rises_with_size():
     assert efficiency[0] < 0.05
     assert 0.7 < efficiency[-1] <= PROFILE.gemm.max_efficiency
     # Between two such sizes it takes values between, not a constant.
-    between = 2 * 3000.0**3 / time_of(3000.0, 3000.0, 3000.0) / A100.peak("fp16")
+    between = 2 * 3008.0**3 / time_of(3008.0, 3008.0, 3008.0) / A100.peak("fp16")
     assert efficiency[4] < between < efficiency[6]
 
 

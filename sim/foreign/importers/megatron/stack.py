@@ -47,6 +47,7 @@ def read_stack(
         stack.took("overlap_optimizer_offload", True, "--overlap-cpu-optimizer-d2h-h2d")
     if arguments.has("grad-reduce-in-bf16"):
         stack.took("gradient_precision", "bf16", "--grad-reduce-in-bf16")
+    _padding(arguments, stack)
     _attention(arguments, stack, flash)
     for switch, fields in table(KIND)["stack_switches"].items():
         if arguments.has(switch):
@@ -58,6 +59,17 @@ def read_stack(
     _dispatch(arguments, stack)
     _graphs(arguments, stack)
     return stack
+
+
+def _padding(arguments: Arguments, stack: Section) -> None:
+    """How the vocabulary is padded, where it is not as the framework does unasked."""
+    for name in ("padded-vocab-size", "pad-vocab-size-to", "extra-vocab-size"):
+        if name in arguments:
+            stack.took("vocab_multiple", 1, f"--{name}")
+            return
+    multiple = arguments.whole("make-vocab-size-divisible-by")
+    if multiple is not None and multiple % 128:
+        stack.took("vocab_multiple", multiple, "--make-vocab-size-divisible-by")
 
 
 def _attention(arguments: Arguments, stack: Section, flash: bool) -> None:

@@ -1,0 +1,203 @@
+"""Measured matrix multiplies beside predicted ones, by GPU, operation and alignment: `flopcast validate --kernels`.
+
+Each is predicted twice: by the profile that ships for its GPU, and by that profile refitted to four fifths of the
+file's shapes, of which it is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flopcast_calibration.fit import bounds_met, fit_gemm, gemm_times, with_fitted
+from flopcast_calibration.fit.kernels import NUMBER_BYTES
+from flopcast_calibration.measurement import Measurement
+from flopcast_calibration.node import fitting_nodes, measured_cluster
+from flopcast_calibration.points import gemm_point, precision_of
+from flopcast_calibration.readers import read_measurements
+from flopcast_calibration.readers.table import read_each_device
+from sim.costs.efficiency import SECTOR, leading_divisors
+from sim.errors import SpecError
+from sim.specs import GpuSpec, Profile
+from sim.specs.loading import profile_of_gpu
+
+PARTS = 5
+"""Parts of the shapes, each of which is predicted by a profile refitted to the others."""
+FEWEST = 50
+"""Multiplies of one GPU that a profile is refitted to at least."""
+WITHOUT_NODE = {
+    "MI250X": GpuSpec(
+        name="MI250X-GCD-64GB",
+        memory_bytes=64 * 2**30,
+        memory_bandwidth_bytes_per_s=1.6384e12,
+        peak_flop_per_s={"fp16": 191.5e12, "bf16": 191.5e12, "fp32": 47.9e12},
+        num_sms=110,
+        max_power_w=280.0,
+    )
+}
+"""GPUs of published tables that no node preset has: one of the two dies of an AMD Instinct MI250X, by its datasheet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """One multiply.
+
+    row : file and line.
+    alignment : what divides its leading dimensions. [bytes]
+    time_error : predicted time over measured time, less one.
+    refitted_error : the same of the refitted profile; None where too few were measured.
+    """
+
+    row: str
+    gpu: str
+    operation: str
+    alignment: int
+    m: int
+    n: int
+    k: int
+    batch: int
+    layout: str
+    measured_s: float
+    predicted_s: float
+    time_error: float
+    refitted_error: float | None
+
+
+def score_kernels(path: Path, profile: Profile | None = None) -> tuple[list[Scored], list[str]]:
+    """Every multiply of a file that `calibrate fit` reads, predicted; and sentences on what was assumed or left out.
+
+    Parameters
+    ----------
+    profile : Profile, optional
+        For all, instead of that of each GPU.
+
+    Raises
+    ------
+    ProfileError
+        The file is none of a known format, or a value is wrong.
+    """
+    logs = read_each_device(path)
+    if len(logs) < 2:
+        log = read_measurements(path)
+        logs = {str(log.machine.get("device", "")): log}
+    scored, notes = [], []
+    for device, log in logs.items():
+        items = [item for item in log.measurements if item.kind in ("gemm", "bmm")]
+        if len(items) < len(log.measurements):
+            notes.append(f"{len(log.measurements) - len(items)} measurements are of other kernels than multiplies")
+        try:
+            gpu, said = _gpu(log.machine | {"device": device})
+        except SpecError as error:
+            notes.append(f"{len(items)} multiplies were not predicted: {error}")
+            continue
+        notes += said
+        for precision in dict.fromkeys(map(precision_of, items)):
+            of_one = [item for item in items if precision_of(item) == precision]
+            if precision in gpu.peak_flop_per_s:
+                scored += _of_one(of_one, device or gpu.name, gpu, precision, profile or profile_of_gpu(gpu))
+            else:
+                notes.append(f"{len(of_one)} multiplies were not predicted: {gpu.name} has no peak in {precision}")
+    return scored, notes
+
+
+def _gpu(machine: dict[str, Any]) -> tuple[GpuSpec, list[str]]:
+    """The GPU of a device's name; where several have it, that of the slowest memory."""
+    device = str(machine["device"])
+    for family, gpu in WITHOUT_NODE.items():
+        if family in device and not fitting_nodes(machine):
+            return gpu, []
+    fitting = [] if machine.get("node") else fitting_nodes(machine)
+    if len(fitting) < 2:
+        return measured_cluster(machine).gpu, []
+    gpus = {gpu.name: gpu for gpu in (measured_cluster({}, node).gpu for node in fitting)}
+    taken = min(gpus.values(), key=lambda gpu: gpu.memory_bandwidth_bytes_per_s)
+    return taken, [f"{device} is taken for {taken.name} (of {', '.join(gpus)})"] if len(gpus) > 1 else []
+
+
+def _of_one(
+    items: Sequence[Measurement], device: str, gpu: GpuSpec, precision: str, profile: Profile
+) -> Iterator[Scored]:
+    """Multiplies of one GPU and precision."""
+    points, memory, width = [gemm_point(item) for item in items], profile.memory.efficiency, NUMBER_BYTES[precision]
+    shipped = gemm_times(points, gpu, precision, profile.gemm.of(precision), memory)
+    refitted: list[float | None] = [None] * len(points)
+    shapes = [(point.m, point.n, point.k, point.batch) for point in points]
+    mixed = np.random.default_rng(0).permutation(len(set(shapes)))
+    part_of = dict(zip(sorted(set(shapes)), (mixed % PARTS).tolist(), strict=True))
+    met = bounds_met(points, width, profile.gemm.alignment)
+    for part in range(PARTS) if len(points) >= FEWEST else ():
+        known = [point for point, shape in zip(points, shapes, strict=True) if part_of[shape] != part]
+        fit = fit_gemm(
+            known, gpu, precision, kernel_floor_s=profile.gemm.kernel_floor_s, memory_efficiency=memory,
+            alignment=profile.gemm.alignment, fitted=met,
+        )  # fmt: skip
+        times = gemm_times(points, gpu, precision, with_fitted(profile.gemm, fit.params), memory)
+        for place, shape in enumerate(shapes):
+            if part_of[shape] == part:
+                refitted[place] = float(times[place]) / points[place].time_s - 1.0
+    for item, point, time, other in zip(items, points, shipped.tolist(), refitted, strict=True):
+        divisor = min(leading_divisors(point.m, point.n, point.k, width, point.layout))
+        yield Scored(
+            item.source, device, str(item.shape.get("operation", item.kind)), int(min(divisor, SECTOR)),
+            *(int(size) for size in (point.m, point.n, point.k, point.batch)), point.layout,
+            point.time_s, time, time / point.time_s - 1.0, other,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Errors of several multiplies: the median of their sizes, and of their signed values."""
+
+    gpu: str
+    operation: str
+    alignment: str
+    count: int
+    median_error: float
+    median_bias: float
+    refitted_median_error: float | None
+
+
+def groups(scored: Sequence[Scored]) -> list[Group]:
+    """By GPU and alignment over all operations, then by operation as well."""
+
+    def key(item: Scored, by_operation: bool) -> tuple[str, str, int]:
+        return item.gpu, item.operation if by_operation else "all", item.alignment
+
+    found = []
+    for by_operation in (False, True):
+        for each in sorted({key(item, by_operation) for item in scored}):
+            members = [item for item in scored if key(item, by_operation) == each]
+            errors = np.array([item.time_error for item in members])
+            others = [abs(item.refitted_error) for item in members if item.refitted_error is not None]
+            gpu, operation, alignment = each
+            found.append(
+                Group(
+                    gpu, operation, f"{alignment} B" + " and more" * (alignment == SECTOR), len(members),
+                    float(np.median(np.abs(errors))), float(np.median(errors)),
+                    float(np.median(others)) if others else None,
+                )
+            )  # fmt: skip
+    return found
+
+
+def report(scored: Sequence[Scored], notes: Sequence[str]) -> Iterator[str]:
+    """The groups as a table, and what was assumed."""
+    yield f"{len(scored)} multiplies: predicted over measured time − 1, in the median"
+    heads = f"{'alignment':>14} {'count':>6} {'size':>7} {'signed':>8} {'refitted, left out':>19}"
+    yield f"{'GPU':20} {'operation':36} {heads}"
+    for group in groups(scored):
+        left_out = "" if group.refitted_median_error is None else f"{group.refitted_median_error:.1%}"
+        yield (
+            f"{group.gpu:20} {group.operation:36} {group.alignment:>14} {group.count:6} {group.median_error:7.1%} "
+            f"{group.median_bias:+8.1%} {left_out:>19}"
+        )
+    yield from notes
+
+
+def to_dict(scored: Sequence[Scored]) -> dict[str, Any]:
+    """Every multiply and every group, as data."""
+    return {"rows": [asdict(item) for item in scored], "groups": [asdict(group) for group in groups(scored)]}
