@@ -40,13 +40,16 @@ MAKERS = [
 """Makers of GPUs none of which was measured: how their names begin, what multiplies reach of the law's share."""
 KIN = [
     {
-        "gpus": ["RTX-A", "RTX-3", "RTX-4", "L40"],
+        "gpus": ["RTX-", "A10-", "A40-", "L4-", "L40-", "L40S-", "GB10-"],
         "of": "a100",
-        "source": "FlashAttention-2 is written for the matrix instructions that Ampere and Ada share with A100, whose "
-        "shares of peak these are; Hopper and Blackwell have others",
+        "matrix_over_fp32": 8.0,
+        "source": "FlashAttention-2 is written for the matrix instructions that A100 shares with the Ampere, Ada and "
+        "Blackwell of graphics cards; Hopper and the Blackwell of data centres have others. A100's units do 2,048 "
+        "FLOP a clock in a multiprocessor, eight times what the 128 lanes of these cards do in fp32",
     }
 ]
-"""GPUs none of which was measured, whose attention kernels run as on one that was: how their names begin."""
+"""GPUs none of which was measured, whose attention kernels run as on one that was: how their names begin, and the ratio
+of peaks in 16 and 32 bits at which their matrix units do as much a clock in a multiprocessor as those of that one."""
 SECTIONS = ("gemm", "attention", "memory", "nvlink", "network")
 GENERATION = {"hidden_at", "operations", "versions", "measured_flop", "measured_length"}
 """What is of one GPU or its kernels, or is filled in from another place."""

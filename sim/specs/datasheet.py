@@ -2,8 +2,9 @@
 
 How close multiplies come to the peak falls as GPUs grow faster than their power: on V100 to B300 the share of peak of
 long training follows the watts for each FLOP/s as a power law. All else is the mean of GPUs that were measured, but
-the attention of GPUs with the matrix instructions of one of these, which is that one's. What multiplies reach of that
-law with another maker's libraries is set on training runs, where there are any.
+the attention of GPUs with the matrix instructions of one of these, which is that one's kernel: the exponentials between
+its multiplies take as many clocks, of which the multiplies of GPUs with fewer or slower matrix units take more. What
+multiplies reach of that law with another maker's libraries is set on training runs, where there are any.
 """
 
 from __future__ import annotations
@@ -49,12 +50,21 @@ def datasheet_profile(gpu: GpuSpec, table: dict[str, Any] | None = None) -> dict
         data["gemm"]["max_efficiency"] = round(min(1.0, made * reached), 3)
     for each in table.get("kin", ()):
         if gpu.name.startswith(tuple(each["gpus"])):
-            data["attention"] = dict(each["attention"])
+            data["attention"] = _attention_of_kin(gpu, each)
     data["provenance"] = {
         "method": "peaks and bandwidths of the datasheet, shares of them as on GPUs that were measured",
         "of_datasheet": True,
     }
     return data
+
+
+def _attention_of_kin(gpu: GpuSpec, kin: dict[str, Any]) -> dict[str, float]:
+    """Attention of a GPU that runs a measured one's kernels, at its own ratio of matrix units to all others."""
+    found = dict(kin["attention"])
+    ratio = gpu.peak("bf16") / gpu.peak("fp32") / kin["matrix_over_fp32"]
+    for name in ("forward_efficiency", "backward_efficiency"):
+        found[name] = round(1.0 / (1.0 + (1.0 / found[name] - 1.0) * ratio), 3)
+    return found
 
 
 def watts_per_flop_per_s(gpu: GpuSpec) -> float | None:
