@@ -1,10 +1,11 @@
 """A profile for a GPU of which only the datasheet is known, from what GPUs that were measured have in common.
 
 How close multiplies come to the peak falls as GPUs grow faster than their power: on V100 to B300 the share of peak of
-long training follows the watts for each FLOP/s as a power law. All else is the mean of GPUs that were measured, but
-the attention of GPUs with the matrix instructions of one of these, which is that one's kernel: the exponentials between
-its multiplies take as many clocks, of which the multiplies of GPUs with fewer or slower matrix units take more. What
-multiplies reach of that law with another maker's libraries is set on training runs, where there are any.
+long training follows the watts for each FLOP/s as a power law. Where somebody published what single multiplies reach,
+that counts instead. All else is the mean of GPUs that were measured. Attention is an exception on graphics cards, whose
+kernels are A100's: the exponentials between their multiplies take as many clocks, beside which multiplies of slower
+matrix units take longer. What multiplies reach of that law with another maker's libraries is set on training runs,
+where there are any.
 """
 
 from __future__ import annotations
@@ -48,6 +49,9 @@ def datasheet_profile(gpu: GpuSpec, table: dict[str, Any] | None = None) -> dict
         reached = law["max_efficiency"] * (watts / law["at"]) ** law["exponent"]
         made = next((each["share"] for each in table.get("makers", ()) if gpu.name.startswith(each["gpus"])), 1.0)
         data["gemm"]["max_efficiency"] = round(min(1.0, made * reached), 3)
+    alone = table.get("multiplies", {}).get(gpu.name)
+    if alone is not None:
+        data["gemm"]["max_efficiency"] = alone
     for each in table.get("kin", ()):
         if gpu.name.startswith(tuple(each["gpus"])):
             data["attention"] = _attention_of_kin(gpu, each)
