@@ -163,7 +163,13 @@ def by_datasheet_of(gpu):
 
 
 # GPU, FLOPs a clock that its matrix units do in a multiprocessor: A100's do 2,048, and reach 0.62 of peak.
-GRAPHICS_CARDS = {"rtx-a6000-48gb": 1024, "rtx-pro-6000-96gb": 1024, "l40s-48gb": 1024, "rtx-4090-24gb": 512, "l40-48gb": 512}
+GRAPHICS_CARDS = {
+    "rtx-a6000-48gb": 1024,
+    "rtx-pro-6000-96gb": 1024,
+    "l40s-48gb": 1024,
+    "rtx-4090-24gb": 512,
+    "l40-48gb": 512,
+}
 
 
 def test_attention_of_graphics_cards_loses_to_exponentials_what_its_slower_multiplies_leave():
@@ -175,7 +181,9 @@ def test_attention_of_graphics_cards_loses_to_exponentials_what_its_slower_multi
 def test_multiplies_that_were_measured_count_before_the_law():
     measured = load_yaml(TABLE)["multiplies"]
     assert by_datasheet_of("t4-16gb")["gemm"]["max_efficiency"] == measured["T4-16GB"] < 0.7
-    assert all(GpuSpec.read(load_preset("gpus", name.lower()), name).name == name for name in measured if name != "source")
+    assert all(
+        GpuSpec.read(load_preset("gpus", name.lower()), name).name == name for name in measured if name != "source"
+    )
 
 
 @pytest.mark.parametrize("left", ["v100", "a100", "h100", "b200"])
