@@ -44,13 +44,33 @@ UNALIGNED = "a100"
 """The profile whose unaligned multiplies are as those of GPUs that were not measured: most of its bounds were."""
 KIN = [
     {
-        "gpus": ["RTX-A", "RTX-3", "RTX-4", "L40"],
+        "gpus": ["RTX-", "A10-", "A40-", "L4-", "L40-", "L40S-", "GB10-"],
         "of": "a100",
-        "source": "FlashAttention-2 is written for the matrix instructions that Ampere and Ada share with A100, whose "
-        "shares of peak these are; Hopper and Blackwell have others",
+        "matrix_over_fp32": 8.0,
+        "source": "FlashAttention-2 is written for the matrix instructions that A100 shares with the Ampere, Ada and "
+        "Blackwell of graphics cards; Hopper and the Blackwell of data centres have others. A100's units do 2,048 "
+        "FLOP a clock in a multiprocessor, eight times what the 128 lanes of these cards do in fp32",
     }
 ]
-"""GPUs none of which was measured, whose attention kernels run as on one that was: how their names begin."""
+"""GPUs none of which was measured, whose attention kernels run as on one that was: how their names begin, and the ratio
+of peaks in 16 and 32 bits at which their matrix units do as much a clock in a multiprocessor as those of that one."""
+MULTIPLIES = {
+    "H20-96GB": (141.9,),
+    "L40S-48GB": (269.2,),
+    "RTX-A6000-48GB": (123.3,),
+    "RTX-3090-24GB": (76.3, 76.7, 76.6),
+    "RTX-4090-24GB": (170.1, 173.3, 162.4, 163.1),
+    "RTX-5090-32GB": (236.0, 242.2),
+    "RTX-PRO-6000-96GB": (418.0, 368.4),
+    "RTX-PRO-6000-SERVER-96GB": (409.4,),
+    "T4-16GB": (41.9, 42.7),
+}
+"""Best single multiplies of PyTorch in 16 bits that people measured on GPUs without training runs, each machine's one.
+[TFLOP/s]"""
+MULTIPLIES_SOURCE = (
+    "zzc0721/torch-performance-test-data:database.md and issue 160: the best of square matrices of 1,024 to 10,240; "
+    "GeForce cards boost beyond the clock of their printed peak, which is not counted"
+)
 SECTIONS = ("gemm", "attention", "memory", "nvlink", "network")
 GENERATION = {"hidden_at", "operations", "versions", "measured_flop", "measured_length", "alignment"}
 """What is of one GPU or its kernels, or is filled in from another place."""
@@ -92,7 +112,16 @@ def table(without: Collection[str] = ()) -> dict[str, Any]:
         "exponent": round(float(exponent), 4),
     }
     kin = [{**each, "attention": _means([load_preset("profiles", str(each["of"]))["attention"]])} for each in KIN]
-    return {"power_law": law, "makers": MAKERS, "kin": kin, "profile": profile}
+    reached_alone = {name: _share_of_peak(name, tflops) for name, tflops in MULTIPLIES.items()}
+    multiplies = {"source": MULTIPLIES_SOURCE, **reached_alone}
+    return {"power_law": law, "makers": MAKERS, "multiplies": multiplies, "kin": kin, "profile": profile}
+
+
+def _share_of_peak(name: str, tflops: Sequence[float]) -> float:
+    """Share of a GPU's 16-bit peak that these multiplies reach in the mean, at most all of it.  [1]"""
+    peaks = GpuSpec.read(load_preset("gpus", name.lower()), name).peak_flop_per_s
+    peak = max(value for kind, value in peaks.items() if kind in ("bf16", "fp16"))
+    return round(min(1.0, _geometric(tflops) * 1e12 / peak), 3)
 
 
 def _all_to_all(link: dict[str, Any]) -> dict[str, Any]:

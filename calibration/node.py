@@ -11,10 +11,13 @@ from sim.specs.loading import resolve
 
 #: GPUs of one NVLink domain where it is wider than a node: racks.
 RACKS = {"gb200-tray": 72, "gb300-tray": 72, "vr200-tray": 72}
-_FAMILY = re.compile(r"\b(GB\d{3}|[VABH]\d{3}|MI\d{3}[AX])\b", re.IGNORECASE)
+_FAMILY = re.compile(
+    r"\b(GB\d{2,3}|[VABHP]\d{3}|MI\d{3}[AX]|H20|A10|A40|L4|L40S?|T4|RTX (?:A\d{4}|\d{4}(?: Ti)?|PRO \d{4}))\b",
+    re.IGNORECASE,
+)
 _MEMORY = re.compile(r"\b(\d{2,3})\s?GB\b", re.IGNORECASE)
-#: Boards of the same chip with other links, clocks and peaks than the nodes' own.
-_BOARD = re.compile(r"\b(PCIe|NVL|SXM\d?)\b", re.IGNORECASE)
+#: Boards of the same chip with other links, clocks and peaks. Drivers say which, but for SXM.
+_BOARD = re.compile(r"\b(PCIe|NVL|SXM\d?|Max Q|Server|Station)\b", re.IGNORECASE)
 
 
 def measured_cluster(
@@ -88,12 +91,13 @@ def _is_it(device: str, node: str) -> bool:
     """Whether a device of this name is the GPU of a node: family, board and memory, as far as both are named."""
     gpu = str(load_preset("gpus", load_preset("nodes", node)["gpu"])["name"])
     family = _FAMILY.search(device.replace("_", " "))
-    own = _FAMILY.search(node.replace("-", " ")) or _FAMILY.search(gpu)
+    own = _FAMILY.search(node.replace("-", " ")) or _FAMILY.search(gpu.replace("-", " "))
     if family is None or own is None or family[1].upper() != own[1].upper():
         return False
-    for pattern in (_BOARD, _MEMORY):
-        theirs, ours = pattern.search(device.replace("-", " ")), pattern.search(gpu.replace("-", " "))
-        if theirs and ours and theirs[1].upper() != ours[1].upper() and not _alike(theirs[1], ours[1]):
+    for pattern, unsaid in ((_BOARD, "SXM"), (_MEMORY, "")):
+        found = [pattern.search(name.replace("-", " ")) for name in (device, gpu)]
+        theirs, ours = (match[1] if match else unsaid for match in found)
+        if theirs and ours and theirs.upper() != ours.upper() and not _alike(theirs, ours):
             return False
     return True
 

@@ -57,7 +57,7 @@ def finetune(
     """Does a fine-tuning fit, or what would make it fit; hours and cost, on the GPUs named or those that suit best."""
     from sim.commands.search_options import check_numbers
     from sim.scaling.finetuning import FineTuning
-    from sim.specs.machines import gpu_named
+    from sim.specs.machines import choice_among, gpu_named
     from sim.units import parse_count, parse_whole
 
     if samples is None:
@@ -68,7 +68,8 @@ def finetune(
     if how.price is not None and gpu is None:
         raise SpecError(f"--price {how.price} is of one kind of GPU; name it with --gpu, or leave --price out")
     sizes = (parse_whole(samples, "samples"), epochs, lora or 0, how.length)
-    asked = FineTuning(model, *sizes, how.batch, how.precision, how.framework, offload)
+    chosen = () if gpu is None else tuple(filter(None, [choice_among(gpu)]))
+    asked = FineTuning(model, *sizes, how.batch, how.precision, how.framework, offload, chosen)
     money = None if budget is None else parse_count(budget, "budget")
     card = None if gpu is None else gpu_named(gpu)
     if card is not None and gpus is not None:

@@ -150,7 +150,7 @@ def plan(
     from sim.report.questions import planned_view, sentence_of
     from sim.scaling.questions import NothingFits, ask, enlarged, plan_of, pretraining
     from sim.specs.frameworks import DEFAULT
-    from sim.specs.machines import gpu_named, machine_of
+    from sim.specs.machines import choice_among, gpu_named, machine_of
     from sim.units import parse_count
 
     if gpus is None:
@@ -165,6 +165,8 @@ def plan(
         assumed.append(f"Megatron-LM as it is today (stack {DEFAULT}); --framework says otherwise")
     if gpu is None and cluster is None:
         assumed.append(f"cluster {CLUSTER}; --cluster or --gpu says otherwise")
+    if gpu is not None:
+        assumed += filter(None, [choice_among(gpu)])
 
     def asked(size: int) -> Scenario:
         """The question on so many GPUs."""

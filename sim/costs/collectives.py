@@ -128,6 +128,8 @@ class Fabric:
         network, nvlink = network_of(cluster, profile), profile.nvlink
         if nvlink.in_switch_efficiency is not None and not (nvls and cluster.node.nvlink_topology == "switch"):
             nvlink = nvlink.model_copy(update={"in_switch_efficiency": None})
+        if cluster.node.nvlink_topology == "pcie":  # which carries what goes to the network's cards as well
+            nvlink = nvlink.model_copy(update={"hidden_share": network.hidden_share})
         # What was measured where flows met is no limit of a link, which is what one finds that meets none.
         best = best_of(network)
         if cluster.network_shared_efficiency is not None:

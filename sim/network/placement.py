@@ -142,16 +142,17 @@ def send_share(plan: ParallelPlan | Degrees, cluster: ClusterSpec) -> float:
 def nvlink_shares(topology: str, domain_gpus: int) -> Floats:
     """Return the share of the NVLink bandwidth for groups of 0 … domain_gpus GPUs; a pair's is also that of a send.
 
-    Behind a switch it is all of it. In the hybrid cube mesh a collective runs on rings along direct links, and a group
-    whose links form no ring falls back to a chain. In a full mesh n members have n − 1 of a GPU's N − 1 links: whether
-    rings run along them, n − 1 at once, or every member sends each of the others its piece, all of them are in use.
+    Behind a switch, or through the host's PCIe, it is all of it. In the hybrid cube mesh a collective runs on rings
+    along direct links, and a group whose links form no ring falls back to a chain. In a full mesh n members have n − 1
+    of a GPU's N − 1 links: whether rings run along them, n − 1 at once, or every member sends each of the others its
+    piece, all of them are in use.
 
     Raises
     ------
     SpecError
         A mesh of another size than the one that was built.
     """
-    if topology == "switch":
+    if topology in ("switch", "pcie"):
         return np.ones(domain_gpus + 1)
     if topology == "full_mesh":
         others = np.maximum(np.arange(domain_gpus + 1) - 1, 0) / max(domain_gpus - 1, 1)

@@ -44,6 +44,7 @@ class FineTuning:
     rank : of low-rank adapters; 0: all weights are trained.
     length : tokens a sample; None: `LENGTH`. batch : as `batch_of` reads it; None: `BATCH`.
     offload : states and activations may wait in host memory.
+    assumed : what was filled in before.
     """
 
     model: str
@@ -55,6 +56,7 @@ class FineTuning:
     precision: str | None = None
     framework: str | None = None
     offload: bool = False
+    assumed: tuple[str, ...] = ()
 
     def scenario(self, gpu: str, gpus: int) -> Scenario:
         """The question on so many GPUs of a preset.
@@ -64,7 +66,7 @@ class FineTuning:
         SpecError
             No such model or framework, or a batch that says nothing.
         """
-        assumed = []
+        assumed = [*self.assumed]
         if self.framework is None:
             assumed.append(f"framework {FRAMEWORK} (Hugging Face's Trainer with ZeRO); --framework says otherwise")
         return ask(

@@ -65,12 +65,13 @@ class NodeSpec(Spec):
     gpu: GpuSpec
     """The accelerator, all alike."""
     gpus_per_node: PositiveInt
-    """GPUs of one server; NVLink joins them."""
+    """GPUs of one server, which NVLink joins, or PCIe where there is none."""
     nvlink_bandwidth_bytes_per_s: PositiveFloat
-    """Bandwidth of NVLink, per GPU and direction. [bytes/s]"""
-    nvlink_topology: Literal["switch", "hybrid_cube_mesh", "full_mesh"] = "switch"
+    """Bandwidth of NVLink, or of what stands in its place, per GPU and direction. [bytes/s]"""
+    nvlink_topology: Literal["switch", "hybrid_cube_mesh", "full_mesh", "pcie"] = "switch"
     """How NVLink joins the GPUs: through switches; or directly, where groups use a part of it: as in DGX-1 with V100,
-    or with links of its own for each pair (AMD's xGMI, four GH200)."""
+    or with links of its own for each pair (AMD's xGMI, four GH200, bridges). pcie: not at all, and nvlink_bandwidth is
+    what cards reach through the host."""
     nics_per_node: PositiveInt
     """Network cards for compute traffic."""
     nic_bandwidth_bytes_per_s: PositiveFloat

@@ -11,7 +11,11 @@ from sim.specs.presets import PRICES, load_preset, preset_names, raw_preset
 from sim.specs.yaml12 import load_yaml
 from sim.units import parse
 
-_MAKERS = re.compile(r"nvidia|geforce|tesla|amd|instinct")
+_MAKERS = re.compile(r"nvidia|geforce|tesla|amd|instinct|dgx")
+_ANOTHER_CARD = {"ti", "pro"}
+"""Parts of a preset's name without which it is another card's: an RTX 5060 is no RTX 5060 Ti."""
+SLOTS = 10
+"""Cards that one server takes where PCIe joins them, whatever its preset has."""
 
 
 @cache
@@ -22,7 +26,20 @@ def price_list() -> dict[str, dict[str, Any]]:
 
 
 def gpu_named(text: str) -> str:
-    """The GPU preset that people mean by `h100`, `4090`, `RTX 4090` or `a100-80gb`; of several memories the largest.
+    """The GPU preset that people mean by `h100`, `4090`, `RTX 4090` or `a100-80gb`; of several the first of `meant_by`.
+
+    Raises
+    ------
+    SpecError
+        No such GPU, or cards of different kinds.
+    """
+    return meant_by(text)[0]
+
+
+def meant_by(text: str) -> list[str]:
+    """GPU presets that a name fits, the usual one first.
+
+    Modules (SXM) come before cards, what is rented by the hour before what is not, and more memory before less.
 
     Raises
     ------
@@ -31,13 +48,31 @@ def gpu_named(text: str) -> str:
     """
     words = re.findall(r"[a-z0-9]+", _MAKERS.sub(" ", text.lower()))
     known = preset_names("gpus")
-    found = [name for name in known if words and all(_begins_within(name, word) for word in words)]
+    found = [name for name in known if words and _fits(name, words)]
     kinds = {_kind(name) for name in found}
     if len(kinds) != 1:
         what = "names GPUs of several kinds" if kinds else "is no GPU that flopcast has"
         choices = ", ".join(found if kinds else known)
         raise SpecError(f"--gpu {text!r} {what}; choose from {choices}")
-    return max(found, key=lambda name: parse(str(load_preset("gpus", name)["memory"]), "bytes"))
+
+    def rank(name: str) -> tuple[bool, bool, float]:
+        return "-sxm" not in name, name not in price_list(), -parse(str(load_preset("gpus", name)["memory"]), "bytes")
+
+    return sorted(found, key=rank)
+
+
+def choice_among(text: str) -> str:
+    """What to say of a name that fits several GPUs; empty where it fits one."""
+    taken, *others = meant_by(text)
+    others = [] if text == taken else others
+    return f"{text} taken for {taken}; --gpu {' or '.join(others)} says otherwise" if others else ""
+
+
+def _fits(name: str, words: list[str]) -> bool:
+    """Whether all words begin parts of a preset's name, and say those parts that make it another card."""
+    said = "".join(words)
+    another = all(part in said for part in name.split("-") if part in _ANOTHER_CARD)
+    return another and all(_begins_within(name, word) for word in words)
 
 
 def _begins_within(name: str, word: str) -> bool:
@@ -73,9 +108,16 @@ def node_of(gpu: str) -> str:
 
 
 def machine_of(gpu: str, gpus: int) -> dict[str, Any]:
-    """The section `cluster` of as many nodes as so many of these GPUs fill; of a rack, where NVLink joins nodes."""
+    """The section `cluster` of as many nodes as so many of these GPUs fill; of a rack, where NVLink joins nodes.
+
+    Up to ten cards that PCIe joins stand in one server.
+    """
     node = node_of(gpu)
-    nodes = -(-gpus // int(load_preset("nodes", node)["gpus_per_node"]))
+    described = load_preset("nodes", node)
+    width = int(described["gpus_per_node"])
+    if width < gpus <= SLOTS and described.get("nvlink_topology") == "pcie":
+        return {"name": node, "node": {"preset": node, "gpus_per_node": gpus}, "num_nodes": 1}
+    nodes = -(-gpus // width)
     for cluster in preset_names("clusters"):
         described = raw_preset("clusters", cluster)
         if described["node"] == node and "nvlink_domain_gpus" in described:

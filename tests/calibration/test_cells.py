@@ -42,7 +42,7 @@ def test_names_of_machines(run_row):
         ("Ampere", ""): ("dgx-a100-80gb", 80, "a100"), ("A800", ""): ("hgx-a800", 80, "a100"),
         ("H800-SXM", ""): ("hgx-h800", 80, "h100"), ("h100", ""): ("dgx-h100", 80, "h100"),
         ("H100-94GB", ""): ("dgx-h100", 94, "h100"), ("H100-96GB-HBM2e (500 W cap)", ""): ("dgx-h100", 96, "h100"),
-        ("H200", "141"): ("dgx-h200", 141, "h200"), ("GB300 (DGX Station)", ""): ("gb300-tray", 300, "b300"),
+        ("H200", "141"): ("dgx-h200", 141, "h200"), ("GB300", ""): ("gb300-tray", 300, "b300"),
         ("GB200", ""): ("gb200-tray", 200, "b200"), ("B300", ""): ("dgx-b300", 300, "b300"),
         ("B200 (power-limited)", ""): ("dgx-b200", 190, "b200"), ("GH200-96GB", "96"): ("gh200-96gb-4", 96, "datasheet"),
         ("GH200", "144"): ("gh200-144gb-4", 144, "datasheet"), ("VR200", ""): ("vr200-tray", 288, "datasheet"),
@@ -51,6 +51,17 @@ def test_names_of_machines(run_row):
         ("MI355X", ""): ("mi355x-8", 288, "datasheet"), ("RTX A6000", "48"): ("rtx-a6000-8", 48, "datasheet"),
         ("L40S", ""): ("l40s-8", 48, "datasheet"), ("RTX 4090", "24"): ("rtx-4090-8", 24, "datasheet"),
         ("GeForce RTX 3090", ""): ("rtx-3090-8", 24, "datasheet"),
+        ("GB300 (DGX Station)", ""): ("dgx-station", 270, "b300"), ("DGX Spark", ""): ("dgx-spark", 137, "datasheet"),
+        ("NVIDIA GB10", "128"): ("dgx-spark", 137, "datasheet"), ("H20", "96"): ("hgx-h20", 100, "datasheet"),
+        ("H100-NVL-94GB", ""): ("h100-nvl-2", 98, "h100"), ("H100-PCIe", "80"): ("h100-pcie-8", 83, "h100"),
+        ("H200 NVL", ""): ("h200-nvl-4", 150, "h200"), ("A100-PCIE-40GB", ""): ("a100-pcie-40gb-8", 42, "a100"),
+        ("A100 PCIe", "80"): ("a100-pcie-8", 83, "a100"), ("MI250X", ""): ("mi250x-4", 69, "datasheet"),
+        ("A40", ""): ("a40-8", 50, "datasheet"), ("A10", "24"): ("a10-8", 25, "datasheet"),
+        ("Tesla T4", ""): ("t4-8", 17, "datasheet"), ("L40", ""): ("l40-8", 50, "datasheet"),
+        ("L4", "24"): ("l4-8", 25, "datasheet"), ("RTX 5090", ""): ("rtx-5090-8", 34, "datasheet"),
+        ("RTX 5060 Ti", "16"): ("rtx-5060-ti-8", 17, "datasheet"), ("RTX PRO 6000", ""): ("rtx-pro-6000-8", 100, "datasheet"),
+        ("RTX PRO 6000 Server Edition", ""): ("rtx-pro-6000-server-8", 100, "datasheet"),
+        ("RTX PRO 6000 Max-Q", ""): ("rtx-pro-6000-max-q-8", 100, "datasheet"),
     }  # fmt: skip
     wrong = {}
     for (gpu, memory), (node, gigabytes, profile) in expected.items():
@@ -62,7 +73,7 @@ def test_names_of_machines(run_row):
     assert wrong == {}
     entries = [entry for entry in names("gpus") if not any(named_in(gpu, entry["name"]) for gpu, _ in expected)]
     assert entries == []  # each is met
-    for gpu in ("", "TPU v4", "A10", "RTX A1000", "MI250X", "P100"):
+    for gpu in ("", "TPU v4", "A10G", "RTX A1000", "MI250", "P100"):
         assert read_run(run_row(gpu=gpu), "").skipped.startswith(f"unknown GPU {gpu!r}; known: V100"), gpu
 
 

@@ -174,6 +174,16 @@ def test_racks_are_one_domain_over_many_hosts():
         ("Tesla V100-SXM3-32GB", "dgx-2h"),
         ("AMD Instinct MI300X OAM", "mi300x-8"),
         ("AMD Instinct MI355X", "mi355x-8"),
+        ("NVIDIA H100 NVL", "h100-nvl-2"),
+        ("NVIDIA H100 PCIe", "h100-pcie-8"),
+        ("NVIDIA GeForce RTX 4090", "rtx-4090-8"),
+        ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "rtx-pro-6000-8"),
+        ("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", "rtx-pro-6000-max-q-8"),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "rtx-pro-6000-server-8"),
+        ("NVIDIA GeForce RTX 5060 Ti", "rtx-5060-ti-8"),
+        ("NVIDIA L40S", "l40s-8"),
+        ("Tesla T4", "t4-8"),
+        ("NVIDIA GB10", "dgx-spark"),
     ],
 )
 def test_devices_as_drivers_print_them_find_their_node(device, node):
@@ -184,9 +194,9 @@ def test_devices_as_drivers_print_them_find_their_node(device, node):
     ("device", "why"),
     [
         ("A100", "2 node presets have a GPU called 'A100'.*dgx-a100-40gb, dgx-a100-80gb"),
-        ("NVIDIA A100 80GB PCIe", "no node preset has a GPU called 'NVIDIA A100 80GB PCIe'"),
-        ("NVIDIA H100 NVL", "no node preset"),
-        ("NVIDIA GeForce RTX 4090", "no node preset"),
+        ("NVIDIA A100 80GB PCIe", "2 node presets .*'NVIDIA A100 80GB PCIe'.*a100-pcie-8, a100-pcie-nvlink-2"),
+        ("NVIDIA A10G", "no node preset"),
+        ("NVIDIA GeForce RTX 5060", "no node preset"),
         ("", "the data do not name the device"),
     ],
 )

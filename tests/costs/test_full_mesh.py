@@ -1,4 +1,4 @@
-"""A full mesh of links, as AMD's xGMI: what a pair, a group and all of a node reach."""
+"""Nodes without switches: full meshes (AMD's xGMI, bridges), what a part of them reaches; cards that PCIe joins."""
 
 import numpy as np
 import pytest
@@ -61,3 +61,37 @@ def test_hosts_of_every_node_with_gpus_are_known():
     for name in ("dgx-a100-80gb", "dgx-h100", "gb200-tray", "gh200-96gb-4", "mi355x-8", "vr200-tray"):
         node = load_preset("nodes", name)
         assert {"host_link_bandwidth", "host_memory_bandwidth"} <= node.keys()
+
+
+@pytest.mark.parametrize(
+    ("node", "bandwidth"),
+    [("rtx-4090-8", "32 GB/s"), ("rtx-5090-8", "64 GB/s"), ("rtx-3090-8", "32 GB/s"), ("rtx-5060-ti-8", "32 GB/s")],
+)
+def test_cards_without_peer_to_peer_talk_half_as_fast_as_with_it(node, bandwidth):
+    without, peers = fabric(node)[0], fabric(node, nvlink_bandwidth=bandwidth)[0]
+    for collective in (all_reduce, all_gather, all_to_all):
+        slower = collective(LARGE, Group(8, 8), without) / collective(LARGE, Group(8, 8), peers)
+        assert slower == pytest.approx(2, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("bridged", "through_host"),
+    [("rtx-3090-nvlink-2", "rtx-3090-8"), ("rtx-a6000-nvlink-2", "rtx-a6000-8"), ("a40-nvlink-2", "a40-8"),
+     ("a100-pcie-nvlink-2", "a100-pcie-8"), ("h100-nvl-2", "h100-pcie-8"), ("h200-nvl-4", "h100-pcie-8")],
+)  # fmt: skip
+def test_bridged_cards_talk_faster_than_through_the_host_and_past_their_bridge_no_faster(bridged, through_host):
+    links, cluster = fabric(bridged, num_nodes=4)
+    bridge = Group(cluster.node.gpus_per_node, cluster.node.gpus_per_node)
+    host = fabric(through_host)[0]
+    assert 1.5 * all_reduce(LARGE, bridge, links) < all_reduce(LARGE, bridge, host)
+    eight = Group(8, cluster.node.gpus_per_node)
+    assert all_reduce(LARGE, eight, links) > all_reduce(LARGE, bridge, links)
+
+
+def test_pcie_adds_nothing_up_in_switches_and_takes_little_from_compute():
+    cluster = ClusterSpec.read(resolve({"node": "h100-pcie-8", "num_nodes": 1, "name": "node"}, "cluster"), "node")
+    profile = Profile.read(load_preset("profiles", "h100"), "profile")
+    links = Fabric.of(cluster, profile)
+    assert profile.nvlink.in_switch_efficiency
+    assert links.nvlink.in_switch_efficiency is None
+    assert links.nvlink.hidden_share == profile.network.hidden_share > profile.nvlink.hidden_share

@@ -6,7 +6,7 @@ from rows import rows
 from sim.errors import SpecError
 from sim.specs import ClusterSpec, preset_names
 from sim.specs.loading import resolve
-from sim.specs.machines import gpu_named, machine_of, node_of
+from sim.specs.machines import choice_among, gpu_named, machine_of, node_of
 
 
 @rows(
@@ -24,6 +24,28 @@ from sim.specs.machines import gpu_named, machine_of, node_of
         ("b200", "b200-sxm-180gb"),
         ("a6000", "rtx-a6000-48gb"),
         ("MI300X", "mi300x-192gb"),
+        ("5090", "rtx-5090-32gb"),
+        ("rtx5090", "rtx-5090-32gb"),
+        ("RTX 5060 Ti", "rtx-5060-ti-16gb"),
+        ("pro 6000", "rtx-pro-6000-96gb"),
+        ("RTX PRO 6000 Server", "rtx-pro-6000-server-96gb"),
+        ("h20", "h20-96gb"),
+        ("l4", "l4-24gb"),
+        ("l40", "l40-48gb"),
+        ("a10", "a10-24gb"),
+        ("a40", "a40-48gb"),
+        ("t4", "t4-16gb"),
+        ("Tesla T4", "t4-16gb"),
+        ("h100-pcie", "h100-pcie-80gb"),
+        ("H100 NVL", "h100-nvl-94gb"),
+        ("h200-nvl", "h200-nvl-141gb"),
+        ("a100 pcie", "a100-pcie-80gb"),
+        ("spark", "gb10-spark-128gb"),
+        ("DGX Spark", "gb10-spark-128gb"),
+        ("DGX Station", "gb300-station-252gb"),
+        ("gb300", "gb300-279gb"),
+        ("mi250x", "mi250x-64gb"),
+        ("gh200", "gh200-96gb"),
         *((name, name) for name in preset_names("gpus")),
     ],
 )
@@ -31,7 +53,14 @@ def test_a_card_by_what_people_call_it(said, gpu):
     assert gpu_named(said) == gpu
 
 
-@rows(("said", "says"), [("80gb", "GPUs of several kinds"), ("t4", "no GPU that flopcast has"), ("", "no GPU")])
+@rows(
+    ("said", "says"),
+    [
+        ("80gb", "GPUs of several kinds"),
+        *((other, "no GPU that flopcast has") for other in ("t40", "a10g", "mi250", "RTX 5060", "RTX 6000", "l2")),
+        ("", "no GPU"),
+    ],
+)
 def test_what_is_no_card_names_those_that_are(said, says):
     with pytest.raises(SpecError, match=rf"{says}.* choose from .*h100-sxm-80gb"):
         gpu_named(said)
@@ -45,3 +74,24 @@ def test_so_many_gpus_are_whole_nodes_of_that_card(gpu):
         assert machine.gpu.name == wanted
         assert count <= machine.num_gpus < count + machine.node.gpus_per_node
         assert machine.node.name == node_of(gpu)
+
+
+def test_of_a_name_that_fits_several_the_answer_says_which_was_taken():
+    assert choice_among("gh200") == "gh200 taken for gh200-96gb; --gpu gh200-144gb says otherwise"
+    assert choice_among("h200-sxm-141gb") == choice_among("rtx-pro-6000-96gb") == choice_among("4090") == ""
+
+
+@rows(
+    ("gpu", "gpus", "nodes", "width"),
+    [
+        ("rtx-5090-32gb", 3, 1, 8),
+        ("rtx-5090-32gb", 10, 1, 10),
+        ("rtx-5090-32gb", 11, 2, 8),
+        ("h100-nvl-94gb", 8, 4, 2),  # bridged pairs
+        ("gb10-spark-128gb", 2, 2, 1),
+        ("h100-sxm-80gb", 10, 2, 8),
+    ],
+)
+def test_a_server_takes_up_to_ten_cards_that_pcie_joins(gpu, gpus, nodes, width):
+    machine = ClusterSpec.read(resolve(machine_of(gpu, gpus), "cluster"), gpu)
+    assert (machine.num_nodes, machine.node.gpus_per_node) == (nodes, width)

@@ -13,12 +13,12 @@ import pytest
 from rich.console import Console
 
 from flopcast_calibration.readers.cells import check_columns
-from flopcast_calibration.readers.training_runs import read_rows
+from flopcast_calibration.readers.training_runs import read_rows, read_runs
 from flopcast_validation.run import runs_tables, score
 from flopcast_validation.runs.intervals import left_out_coverage
 from flopcast_validation.runs.listing import Listing, print_runs
 from flopcast_validation.runs.report import markdown_table
-from flopcast_validation.runs.score import groups_of
+from flopcast_validation.runs.score import groups_of, score_all
 from flopcast_validation.runs.transfer_report import (
     MEAN,
     Transfer,
@@ -252,3 +252,28 @@ def test_errors_of_rates_and_times_have_one_sign():
         for row in score(name).rows:
             slower = row.predicted < row.measured if row.is_rate else row.predicted > row.measured
             assert (row.error > 0) == slower
+
+
+# Cards that people own, by trainers whose code was read: beginning of the rows' names, GPU; what their tables leave to
+# the notes, as fields; mean error that is not exceeded.
+CARDS = {
+    ("lq", "RTX 4090"): ({}, 0.10),
+    ("lq", "RTX PRO 6000"): ({}, 0.09),
+    ("lq", "RTX 5060 Ti"): ({}, 0.20),
+    ("lq", "H100-SXM"): ({}, 0.08),
+    ("m40", "L40S"): ({"training.adapter_rank": "16"}, 0.12),
+}
+
+
+def test_runs_on_cards_that_people_own(measurements):
+    rows, wrong, inside = read_rows(measurements / "training_runs_3.csv", ()), {}, []
+    for (prefix, gpu), (facts, most) in CARDS.items():
+        asked = [{**row, **facts} for row in rows if row["id"].startswith(f"{prefix}-") and row["gpu"] == gpu]
+        scored = score_all(read_runs(asked))
+        assert not [item.run.skipped for item in scored if item.error is None]
+        mean = sum(abs(item.error) for item in scored) / len(scored)
+        inside += [item.interval[0] <= item.run.measured <= item.interval[1] for item in scored]
+        if mean > most:
+            wrong[prefix, gpu] = mean
+    assert wrong == {}
+    assert sum(inside) >= 0.95 * len(inside)
