@@ -106,4 +106,4 @@ def _alike(one: str, other: str) -> bool:
     """SXM of unnamed generation is any SXM; memories are named by size before and after reservations."""
     if one.isdigit() and other.isdigit():
         return abs(int(one) - int(other)) <= 0.1 * int(other)
-    return one.upper() == "SXM" or other.upper() == "SXM"
+    return one.upper().startswith("SXM") and other.upper().startswith("SXM") and "SXM" in (one.upper(), other.upper())

@@ -95,6 +95,7 @@ def suite(quick: bool = False) -> Iterator[Run]:
     for shape in (SHAPES["Qwen2.5-7B"], SHAPES["Llama-3-8B"]):
         lora = Run(shape, 2048, 2, adapter_rank=16)
         yield lora
+        yield replace(lora, mixed=True)
         yield replace(lora, recompute=True)
         yield replace(lora, seq_len=8192, micro_batch=1, recompute=True)
     yield Run(SHAPES["Llama-2-7B"], 2048, 4, adapter_rank=16, recompute=True)
@@ -197,6 +198,7 @@ def _of_run(run: Run) -> dict[str, Any]:
         "stack.fp32_shards": run.mixed and trained,
         "zero_stage": 3 if run.mixed and trained else 0,
         "recompute": "full" if run.recompute else "none",
+        "stack.peft_adapters": ("autocast" if run.mixed else "fp32") if run.adapter_rank else "",
         "stack.attention": "math" if run.attention == "eager" else "",
         "stack.compiled": run.compiled,
         **_fused(run),
@@ -208,7 +210,8 @@ def _fused(run: Run) -> dict[str, Any]:
     if run.compiled:
         return {}
     one_by_one = {f"stack.fused_{step}": False for step in ("rotary", "bias_activation", "cross_entropy")}
-    return {"stack.fused_norm": run.shape.family == "gpt2", "stack.fused_softmax": False, **one_by_one}
+    gpt = run.shape.family == "gpt2"  # whose activation transformers writes out, and whose norm is torch's
+    return {"stack.fused_norm": gpt, "stack.fused_activation": not gpt, "stack.fused_softmax": False, **one_by_one}
 
 
 def _measured(run: Run, timed: int) -> dict[str, Any]:

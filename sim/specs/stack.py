@@ -153,6 +153,9 @@ class StackSpec(Spec):
     fp32_frozen: bool = False
     """Of a model that is trained by adapters, fp32 shards hold its own weights too, as they were loaded; else these are
     16-bit."""
+    peft_adapters: Literal["no", "fp32", "autocast"] = "no"
+    """Adapters as Hugging Face's PEFT puts them into transformers' models: one beside each matrix of queries, keys,
+    values, gate and up, and in fp32 (autocast_adapter_dtype). Outside autocast all that goes through them is too."""
     adapter_stall_s: NonNegativeFloat = 0.0
     """Host time of a forward, or one run again, through a linear with adapters while the GPU waits: the host reads back
     where each adapter's tokens begin, and has launched nothing when it knows. [s]"""

@@ -238,15 +238,32 @@ class Writer:
             forward=(forward,), input_grad=(input_grad,), weight_grad=(weight_grad,) if trained else (),
         )  # fmt: skip
         if cut.adapters is not None and name in cut.adapters.linears:
-            self.adapter(f"{name} adapter", module, x, outs[0].like(f"{name} narrow", n), source, cut_by, weights)
+            apart = max(len(outs), round(float(np.max(n / weights[0].rows)))) if stack.peft_adapters != "no" else 1
+            out = outs[0].like(f"{name} narrow", n)
+            self.adapter(f"{name} adapter", module, x, out, source, cut_by, weights, apart)
 
     def adapter(
-        self, name: str, module: str, x: Tensor, out: Tensor, source: Tensor, cut_by: str, beside: Sequence[Weight]
+        self,
+        name: str,
+        module: str,
+        x: Tensor,
+        out: Tensor,
+        source: Tensor,
+        cut_by: str,
+        beside: Sequence[Weight],
+        apart: int = 1,
     ) -> None:
         """Two narrow matrices beside a linear: they keep its input in full width, and what stands between them.
 
         What they give is scaled and added to what the linear gives, and so is their input's gradient. Tensor
         parallelism cuts them both; beside experts every GPU has one, for all its tokens together, cut as these are.
+
+        Those of PEFT are in fp32. Their input is cast to that, and what they give is cast back; autocast casts their
+        input back instead, before they multiply. Gradients go the same ways.
+
+        Parameters
+        ----------
+        apart : matrices that the linear multiplies with at once, each with an adapter, which keeps its own input.
         """
         cut, adapters = self.cut, self.cut.adapters
         if adapters is None:
@@ -256,21 +273,38 @@ class Writer:
         rows, columns = (
             side * (degree if cut_by == cut_side else 1) for side, cut_side in ((k, "rows"), (n, "columns"))
         )
+        peft = self.stack.peft_adapters
+        wide = 4 if peft == "fp32" else cut.width
         shapes = {
-            "forward": ((tokens, rank, k), (tokens, n, rank)),
-            "input_grad": ((tokens, rank, n), (tokens, k, rank)),
-            "weight_grad": ((k, rank, tokens), (rank, n, tokens)),
+            "forward": ((tokens, apart * rank, k), (tokens, n, rank)),
+            "input_grad": ((tokens, rank, n), (tokens, k, apart * rank)),
+            "weight_grad": ((k, apart * rank, tokens), (rank, n, tokens)),
         }
         layouts: dict[str, Layout] = {"forward": "nt", "input_grad": "nn", "weight_grad": "tn"}
         passes: dict[str, tuple[Kernel, ...]] = {
-            each: tuple(matmul(name, m, j, i, cut.width, module=module, layout=layouts[each]) for m, j, i in several)
+            each: tuple(
+                matmul(name, m, j, i, wide, module=module, layout=layouts[each])._replace(kernels=apart)
+                for m, j, i in several
+            )
             for each, several in shapes.items()
         }
-        for each, width in (("forward", n), ("input_grad", k)):
-            added = memory(f"{name} added", 5 * cut.width * tokens * width, 2, sort="add", module=module)
+        moved = {"forward": 5 * cut.width * n, "input_grad": 5 * cut.width * k}
+        launches = {"forward": 2, "input_grad": 2}
+        kept: tuple[Tensor, ...] = source, source.like(f"{name} narrow", rank)
+        if peft != "no":
+            cast = cut.width + 4  # either way
+            back = wide != cut.width
+            moved["forward"] = apart * cast * (1 if back else 2) * k + (3 * wide + 2 * cut.width + back * cast) * n
+            moved["input_grad"] = (2 * wide + back * 2 * cast) * n + apart * (
+                (1 if back else 2) * cast + 3 * cut.width
+            ) * k
+            launches = {"forward": 4 * apart, "input_grad": (5 if back else 4) * apart}
+            inputs = source.like(f"{name} input", apart * k).in_bytes(wide)
+            kept = inputs, source.like(f"{name} narrow", apart * rank).in_bytes(wide)
+        for each, count in launches.items():
+            added = memory(f"{name} added", moved[each] * tokens, count, sort="add", module=module)
             passes[each] += (added._replace(stall_s=self.stack.adapter_stall_s * (each == "forward")),)
-        weight = Weight(adapters.count * rank, (rows + columns) / degree, of_experts=experts, of_adapters=True)
-        kept = source, source.like(f"{name} narrow", rank)
+        weight = Weight(adapters.count * rank, (apart * rows + columns) / degree, of_experts=experts, of_adapters=True)
         self.add(name, module, reads=(x,), kept=kept, weights=(weight,), **passes)
 
     def mlp(self, name: str, module: str, y: Tensor, width: int) -> Tensor:

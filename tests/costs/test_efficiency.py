@@ -8,10 +8,12 @@ from hypothesis import strategies as st
 from sim.costs.block import block_costs
 from sim.costs.collectives import Fabric
 from sim.costs.compute import ComputeModel
-from sim.costs.efficiency import attention_efficiency, gemm_time
+from sim.costs.efficiency import attention_efficiency, clock_gain, gemm_time
 from sim.network.placement import Group
 from sim.specs import GpuSpec, Profile, load_preset, preset_names
+from sim.work.attention import padded_head
 from sim.work.operations import BlockWork, Cause, Kernel, Phase, matmul, memory
+from tests.rows import rows
 
 A100 = GpuSpec.read(load_preset("gpus", "a100-sxm-80gb"), "a100")
 H100 = GpuSpec.read(load_preset("gpus", "h100-sxm-80gb"), "h100")
@@ -280,3 +282,35 @@ def test_flash_attention_2_has_no_kernel_for_blackwell(name):
 
     assert seconds("2") == pytest.approx(36.0, rel=0.25)
     assert seconds("3") < seconds("2") / 4
+
+
+CLOCK = PROFILES["h200"].clock
+
+
+@given(st.floats(0, 5), st.floats(0.3, 1.0))
+def test_a_boards_power_is_what_its_limit_allows(others, multiplying):
+    """What multiplies draw more than the limit, other kernels draw less, until the clock is at its highest."""
+    clock = CLOCK.replace(multiplying=multiplying)
+    usual = (1 - multiplying) / multiplying
+    assert clock_gain(usual, clock) == pytest.approx(1)
+    assert clock_gain(others, clock) <= clock_gain(others + 0.1, clock) + 1e-12
+    gain = float(clock_gain(others, CLOCK))
+    seconds = 1 / gain + others
+    drawn = (clock.idle_power + (1 - clock.idle_power) * gain**clock.exponent) / gain + clock.others_power * others
+    assert drawn == pytest.approx(seconds, rel=1e-3) or (gain == CLOCK.most and drawn < seconds)
+
+
+@rows(
+    "version, columns, as_long_as",
+    [("2", 80, 96), ("cudnn", 80, 128), ("efficient", 160, 256), ("3", 64, 64), ("2", 288, 288)],
+)
+def test_a_head_takes_as_long_as_the_kernels_next_size(version, columns, as_long_as):
+    """Each head's time, not each FLOP's: 80 columns are no faster than 96 or 128."""
+
+    def seconds(wide):
+        padded = padded_head(wide, version)
+        core = Kernel("core", Cause.ATTENTION, "attention", flop=1e9 * wide, n=wide, k=padded, length=4096)
+        compute = ComputeModel(H100, PROFILES["h200"], "bf16", 2.0, flash_version=version)
+        return kernel_s(compute, core)
+
+    assert seconds(columns) == pytest.approx(seconds(as_long_as), rel=1e-3)

@@ -504,3 +504,27 @@ def test_prime_rl_scores_tokens_by_pieces_of_the_vocabulary_unless_it_has_the_lo
 def test_adapters_of_prime_rl_stall_where_it_was_measured(gpu, rank, stalls):
     data = {"training": {"adapter_rank": rank}, "cluster": {"node": {"gpu": {"name": gpu}}}}
     assert ("adapter_stall" in resolve_stack("prime-rl", data).fields) == stalls
+
+
+@pytest.mark.parametrize(
+    ("stack", "gpu", "expected"),
+    [
+        ({"framework": "pytorch", "version": "2.11.0+cu130"}, "H200", {"flash_version": "cudnn"}),
+        ({"framework": "pytorch", "version": "2.10.0"}, "H200", {"flash_version": "2"}),
+        ({"framework": "pytorch", "version": "2.13"}, "A100", {"flash_version": "2", "fused_norm": True}),
+        ({"framework": "pytorch", "version": "2.11.0", "compiled": True}, "H200", {"fused_rotary": True, "vocab_multiple": 8}),
+        ({"framework": "pytorch", "version": "2.11.0", "attention": "flash-2"}, "H200", {"attention": "flash", "flash_version": "2"}),
+        ({"framework": "megatron-lm", "attention": "cudnn"}, "H100", {"attention": "flash", "flash_version": "cudnn"}),
+        ({"framework": "megatron-lm", "attention": "efficient"}, "A100", {"flash_version": "efficient"}),
+        ({"framework": "megatron-lm", "flash_version": 3}, "H100", {"attention": "flash", "flash_version": "3"}),
+    ],
+)  # fmt: skip
+def test_which_attention_and_fusions_torch_runs(stack, gpu, expected):
+    node = {"H200": "dgx-h200", "H100": "dgx-h100", "A100": "dgx-a100-80gb"}[gpu]
+    found = scenario(stack=stack, cluster={"node": node, "num_nodes": 8}, profile=gpu.lower()).stack
+    assert {name: getattr(found, name) for name in expected} == expected
+
+
+def test_a_torch_that_is_not_known_yet_asks_for_its_date():
+    with pytest.raises(SpecError, match=r"'3\.1\.0' is no version of pytorch: write a date"):
+        resolve_stack({"framework": "pytorch", "version": "3.1.0"}, {})

@@ -185,3 +185,34 @@ def test_a_host_that_reads_back_where_adapters_begin_stalls_the_gpu_in_every_for
     assert seconds({}, **stall) == seconds({})
     graphs = {"cuda_graphs": "full_iteration"}
     assert seconds(training, **graphs, **stall) == seconds(training, **graphs)
+
+
+@pytest.mark.parametrize("way", ["fp32", "autocast"])
+def test_what_adapters_of_peft_keep_is_what_torch_saves(way):
+    """Besides weights: their input in their own precision, once for every one of three, and what is narrow."""
+    torch = pytest.importorskip("torch")
+    tokens, k, widths, r = 64, 48, (32, 16, 16), 4
+    x = torch.randn(tokens, k, dtype=torch.bfloat16, requires_grad=True)
+    linears = [torch.randn(n, k, dtype=torch.bfloat16) for n in widths]
+    pairs = [(torch.randn(r, k, requires_grad=True), torch.randn(n, r, requires_grad=True)) for n in widths]
+    saved = {}
+
+    def keep(tensor):
+        saved[tensor.data_ptr()] = tensor
+        return tensor
+
+    multiply = torch.nn.functional.linear
+    autocast = torch.autocast("cpu", torch.bfloat16, enabled=way == "autocast")
+    with autocast, torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        for weight, (down, up) in zip(linears, pairs, strict=True):
+            (multiply(x, weight) + multiply(multiply(x.float(), down), up) * 2.0).to(x.dtype)
+    kept = sum(tensor.nbytes for tensor in saved.values() if tensor.shape[0] == tokens)
+
+    one = scenario_of()
+    stack = one.stack.replace(peft_adapters=way)
+    write = Writer(one.model, stack, Cut(1, 1, tokens, False, "none", adapters=Adapters(r, ("linear_qkv",))))
+    read = Tensor("normed", tokens, k, 2)
+    outs = [read.like(name, n) for name, n in zip("qkv", widths, strict=True)]
+    write.linear("query, key, value", "attn", read, outs, [Weight(n, k) for n in widths], cut_by="columns")
+    ours = {tensor.name: tensor for each in write.operations for tensor in each.kept}
+    assert sum(tensor.rows * tensor.columns * tensor.width for tensor in ours.values()) == kept
