@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import time
+from typing import Any
 
 import torch
 
@@ -36,6 +37,20 @@ def now(device: str) -> float:
     """Seconds of a clock that all processes of a machine share, when the device has done all it was given."""
     wait_for(device)
     return time.perf_counter()
+
+
+def mark(device: str) -> Any:
+    """A moment of the device's own work, which a GPU notes when it gets there. Told apart by `between`."""
+    if device != "cuda":
+        return time.perf_counter()
+    moment = torch.cuda.Event(enable_timing=True)
+    moment.record()
+    return moment
+
+
+def between(first: Any, last: Any) -> float:
+    """Seconds from one mark to another, when the device has done all it was given."""
+    return last - first if isinstance(first, float) else float(first.elapsed_time(last)) / 1e3
 
 
 def let_go(device: str) -> None:

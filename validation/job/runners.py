@@ -96,17 +96,17 @@ def home_of_stages(place: Place) -> list[int]:
     return home
 
 
-def trace(stage: Any, events: list[Event]) -> None:
-    """Have the stage note when each forward and backward begins and ends.
+def trace(stage: Any, events: list[Event], moment: Callable[[], Any] = time.perf_counter) -> None:
+    """Have the stage note when each forward and backward begins and ends, by `moment`.
 
-    On a GPU the end is when the host has launched them: waiting there would undo the overlap that is measured.
+    By the host's clock the end is when it has launched them: waiting there would undo the overlap that is measured.
     """
 
     def noting(kind: str, call: Callable[..., Any], microbatch: int, *args: Any, **kwargs: Any) -> Any:
-        begin = time.perf_counter()
+        begin = moment()
         result = call(microbatch, *args, **kwargs)
         kind = "I" if kind == "B" and not kwargs.get("full_backward", True) else kind
-        events.append((kind, stage.stage_index, microbatch, begin, time.perf_counter()))
+        events.append((kind, stage.stage_index, microbatch, begin, moment()))
         return result
 
     stage.forward_one_chunk = partial(noting, "F", stage.forward_one_chunk)

@@ -6,6 +6,7 @@ The same code on CPUs with gloo and on GPUs with NCCL.
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from flopcast_validation.job.configs import Configuration, GptShape
-from flopcast_validation.job.device import now, take_device
+from flopcast_validation.job.device import between, mark, now, take_device
 from flopcast_validation.job.model import Place, batch_of, place_in
 from flopcast_validation.job.optimizer import Update
 from flopcast_validation.job.quiet import Watch, bearable, wait_for_quiet
@@ -42,7 +43,7 @@ def train(shape: GptShape, cut: Configuration, device: str, steps: int, patience
     optimizer = Update([stage.submod for stage in stages], shape.hidden_size, cut.num_replicas)
     events: list[Event] = []
     for stage in stages:
-        trace(stage, events)
+        trace(stage, events, partial(mark, device))
     home = home_of_stages(place)
     ends = (place.pp == home[0], place.pp == home[-1])
 
@@ -56,6 +57,7 @@ def train(shape: GptShape, cut: Configuration, device: str, steps: int, patience
             wait_for_quiet(cut.num_ranks, until)
         dist.barrier()
         watch, begin = Watch(), now(device)
+        first = mark(device)
         optimizer.clear()
         loss = _run_pipeline(runner, inputs, targets, *ends)
         pipeline_end = now(device)
@@ -66,8 +68,8 @@ def train(shape: GptShape, cut: Configuration, device: str, steps: int, patience
         if step < WARM_UP:
             continue
         timed.append((_slowest(end - begin), foreign))
-        moments = {"begin": begin, "pipeline_end": pipeline_end, "end": end, "events": list(events)}
-        traces.append({**place.to_dict(), **moments})
+        done = [(*what, *(begin + between(first, moment) for moment in (start, stop))) for *what, start, stop in events]
+        traces.append({**place.to_dict(), "begin": begin, "pipeline_end": pipeline_end, "end": end, "events": done})
         quiet = sum(share <= limit for _, share in timed)
         if len(timed) >= steps and quiet >= steps:
             break
