@@ -50,7 +50,9 @@ def padded_sizes(scenario: Scenario) -> Iterator[Padded]:
             size, multiple = getattr(model, field), whole * degree
             to = -(-size // multiple) * multiple
             more = {"value_head_dim": to} if field == "head_dim" and model.value_head_dim == size else {}
-            changed = model.replace(**{field: to}, **more)
+            # What follows from the hidden size where nobody states it stays as it is.
+            own = {"head_dim": model.head_dim, "intermediate_size": model.intermediate_size}
+            changed = model.replace(**{**own, field: to}, **more)
             yield Padded(field, size, to, scenario.replace(model=changed))
 
 

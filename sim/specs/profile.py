@@ -111,7 +111,7 @@ class AttentionParams(Spec):
     def speed(self, version: str) -> float:
         """Relative speed of a kernel. Where it is not told apart FlashAttention 4 and cuDNN's are as fast as 3, and any
         other is the one these values describe."""
-        named: dict[str, float] = {**self.versions}
+        named: dict[str, float] = {str(name): speed for name, speed in self.versions.items()}
         return named.get(version, named.get("3", 1.0) if version in ("4", "cudnn") else 1.0)
 
 
