@@ -146,7 +146,8 @@ def attention_speeds(data: MeasurementSet) -> dict[FlashVersion, float]:
     usual = _by_shape(item for item in data.of("attention") if BACKENDS.get(str(item.shape.get("backend"))) == kernel)
     for item in data.of("attention"):
         version, twin = BACKENDS.get(str(item.shape.get("backend"))), usual.get(_shape_of(item))
-        if version not in (None, kernel) and twin and item.shape.get("causal") and item.number("head_dim") in (64, 128):
+        unpadded = item.number("head_dim") in (64, 128)  # no kernel pads these
+        if version not in (None, kernel) and twin and item.shape.get("causal") and unpadded:
             found.setdefault(version, []).append(twin / item.time_s)
     return {version: float(np.median(ratios)) for version, ratios in found.items()}
 

@@ -46,7 +46,7 @@ class ComputeModel:
     wide_share: float = 0.0
     """Of the layers, the share whose multiplies stay in 16 bits."""
     clock: Number = 1.0
-    """Of matrix multiplies, over the one at which the profile's were measured."""
+    """The multiplies' clock, over the one at which the profile's were measured."""
     notes: set[str] = field(default_factory=set)
     """What was extrapolated; shown with the answer."""
 
@@ -93,7 +93,7 @@ class ComputeModel:
         return by_cause
 
     def at_its_clock(self, phases: Iterable[Phase]) -> ComputeModel:
-        """The same GPU at the clock that its power leaves for multiplies where these phases follow each other."""
+        """Return the same GPU at the clock that its power leaves for multiplies in a step of these phases."""
         if self.profile.clock is None:
             return self
         multiplying: Number = 0.0

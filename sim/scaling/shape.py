@@ -31,7 +31,7 @@ STEPS = (64, 128, 256)
 HEADS = (64, 80, 96, 112, 128, 160, 192, 256)
 """Columns of a head that are tried."""
 SHOWN = 3
-"""Of each size, how many are listed."""
+"""How many changes of each size are listed."""
 
 
 @dataclass(frozen=True, slots=True)

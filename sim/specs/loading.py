@@ -243,7 +243,7 @@ def _settle_stack(resolved: dict[str, Any]) -> list[str]:
 
 
 def _what_rules_set(found: ResolvedStack, rows: Any) -> list[str]:
-    """Of the stack itself: what its framework's rules set beyond the release's preset, in a line.
+    """Say in a line what a framework's rules set of the stack beyond the release's preset.
 
     rows : of the vocabulary, whose padding is left unsaid where there is none to speak of.
     """

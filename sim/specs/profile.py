@@ -36,7 +36,7 @@ class AlignmentRate(Spec):
     rate: float = Field(gt=0, le=1)
     """Rate of the tiles over that of aligned ones, at most."""
     batched: bool | None = None
-    """Of several multiplies in one kernel, or of single ones. Default: of both."""
+    """Whether it bounds multiplies of which one kernel runs several, or single ones. Default: both."""
     below_k: PositiveInt | None = None
     """Only of multiplies with a smaller k, for which libraries take kernels that are slower yet."""
 
@@ -80,7 +80,7 @@ class ClockParams(Spec):
     others_power: float = Field(gt=0, lt=1)
     """What it draws in kernels that do not multiply."""
     exponent: float = Field(gt=1)
-    """Of the clock, as the rest of the power grows in multiplies: frequency and the voltage that it needs."""
+    """How the rest of the power grows with the clock in multiplies: frequency and the voltage that it needs."""
     most: float = Field(ge=1)
     """Highest clock over the one at which multiplies alone reach the limit."""
     multiplying: float = Field(default=1.0, gt=0, le=1)
