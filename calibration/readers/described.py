@@ -99,16 +99,46 @@ def stack_of(row: Row, stated: Mapping[str, Any], inferred: list[str]) -> dict[s
         return {"framework": own.get("framework", "") if isinstance(own, Mapping) else own}
     said = str(row.get("framework", ""))
     name = framework_name(said)
+    version, dated = own.get("version"), ""
+    if version is None:
+        version, dated = version_by_source(row)
     if name is not None:
-        inferred.append(f"framework {name} {own.get('version', 'latest')}: {said}")
-        return {"framework": name, "version": str(own.get("version", "latest"))}
-    version, why = own.get("version"), "taken for eager PyTorch with flash attention"
+        inferred.append(f"framework {name} {version or 'latest'}: {said}{dated}")
+        return {"framework": name, "version": str(version or "latest")}
+    why = f"taken for eager PyTorch of its time{dated}"
     if version is None:
         precision = str(stated.get("training", {}).get("precision") or row.get("precision", ""))
         version, signs = version_of_unknown(str(row.get("gpu", "")), precision)
-        why = f"before flash attention, by {signs}" if signs else why
+        why = f"before flash attention, by {signs}" if signs else "taken for eager PyTorch with flash attention"
     inferred.append(f"framework {UNKNOWN} {version}: an unknown framework, {why}")
     return {"framework": UNKNOWN, "version": str(version)}
+
+
+_MONTHS = ["January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November", "December"]
+_DATES = (
+    (re.compile(r"\bcore[ _]?[rv]?0\.(\d\d?)\b", re.I), "core_r0.{0}"),
+    (re.compile(r"(?<![\d.-])(20[12]\d)-?(0[1-9]|1[0-2])(?!\d)"), "{0}-{1}"),
+    (re.compile(rf"\b({'|'.join(_MONTHS)}) (20[12]\d)\b"), "{1}-{0}"),
+    (re.compile(r"\barXiv:(\d\d)(\d\d)\.\d{4,5}"), "20{0}-{1}"),
+    (re.compile(r"(?<![\d.])(2\d)\.(0[1-9]|1[0-2])(?!\d)"), "20{0}-{1}"),
+    (re.compile(r"(?<![\w.])(20[12]\d)(?![\w.])"), "{0}-07"),
+)
+"""How names of frameworks, papers and pages hold a release or a date, and how `stack.version` writes it."""
+
+
+def version_by_source(row: Row) -> tuple[str | None, str]:
+    """The version of the framework that its name, the source or its locator dates the run to, and the words that do."""
+    for cell in ("framework", "source", "source_locator"):
+        text = str(row.get(cell, ""))
+        for words, date in names("dates").items():
+            if named_in(text, words):
+                return str(date), f", dated by {words}"
+        for pattern, written in _DATES:
+            found = pattern.search(text)
+            if found:
+                parts = (f"{_MONTHS.index(each) + 1:02}" if each in _MONTHS else each for each in found.groups())
+                return written.format(*parts), f", dated by {found[0]}"
+    return None, ""
 
 
 def framework_name(said: str) -> str | None:

@@ -92,7 +92,7 @@ def date_of(version: str, framework: str) -> Date:
     if date and 1 <= int(date[2] or 1) <= 12:
         year = int(date[1])
         return (year if year >= 2000 else 2000 + year), int(date[2] or 1)
-    tags: dict[str, str] = raw_preset("frameworks", framework).get("tags", {})
+    tags = _tags(framework)
     for tag, since in tags.items():
         if version.removeprefix("v").startswith(tag.removeprefix("v")):
             return date_of(since, framework)
@@ -103,6 +103,13 @@ def date_of(version: str, framework: str) -> Date:
         f"stack.version = {version!r} is no version of {framework}: write a date (2024-07), a release by year and "
         f"month (24.07){known}, or latest"
     )
+
+
+def _tags(framework: str) -> dict[str, str]:
+    """How versions of a framework, or of the one that it is like, begin, and a date of each."""
+    data = raw_preset("frameworks", framework)
+    own: dict[str, str] = data.get("tags", {})
+    return own if own or "like" not in data else _tags(data["like"])
 
 
 def _ages(framework: str) -> bool:

@@ -159,7 +159,10 @@ def _consequences(
             if key == EVERY_LAYER and value == "all":
                 value = _mapping(sections, "model").get("num_layers", 0)
             found.append(Consequence(f"{section or 'stack'}.{field}", value, rule["source"]))
-            if not section:
+            if section:
+                sections = {**sections, section: {**there, field: value}}
+                facts = _facts(sections)
+            else:
                 known[key] = value
     return found
 
