@@ -1,8 +1,9 @@
 """A 90 % interval around a step time, from how far predictions were from published runs of the same kind.
 
-Conformal over lineages (framework and organisation): the quantile of the absolute log errors, a lineage of many runs
-counting as the square root of their number, since what differs between lineages is what a user's own run differs by. A
-kind of few lineages is drawn to the broader one. Of frameworks that are not known the errors are those of known ones
+Conformal over lineages (framework and organisation): the outer twentieths of the log errors, a lineage of many runs
+counting as the square root of their number, since what differs between lineages is what a user's own run differs by.
+The two sides differ, since what is not known (a stranger's network, host and build) costs time more often than it saves
+some. A kind of few lineages is drawn to the broader one. Of frameworks that are not known the errors are those of known ones
 taken for unknown. The table is written by `flopcast validate --runs FILE --update-intervals`.
 """
 
@@ -96,8 +97,8 @@ def interval_factors(scenario: Scenario, off_range: bool = False) -> tuple[float
     off_range : bool
         Something was extrapolated beyond what the profile was fitted on.
     """
-    width = record_of(scenario).width * (float(_table()["extrapolated"]) if off_range else 1.0)
-    return exp(-width), exp(width)
+    record, wider = record_of(scenario), float(_table()["extrapolated"]) if off_range else 1.0
+    return exp(-record.low * wider), exp(record.high * wider)
 
 
 def least_told_apart(*factors: tuple[float, float]) -> float:
@@ -111,7 +112,7 @@ def least_told_apart(*factors: tuple[float, float]) -> float:
     *factors : (float, float)
         As of `interval_factors`, of each.
     """
-    return exp(hypot(*(log(high) for _, high in factors)))
+    return exp(hypot(*(log(high / low) / 2 for low, high in factors)))
 
 
 def basis_of(scenario: Scenario, off_range: bool = False) -> str:
@@ -123,9 +124,9 @@ def basis_of(scenario: Scenario, off_range: bool = False) -> str:
     groups = ("family of GPUs", "families of GPUs") if "datasheet" in record.kind else ("lineage", "lineages")
     lineages = f"{record.lineages} {groups[record.lineages != 1]}"
     said = (
-        f"The interval is a factor {exp(record.width):.2f} to either side: nine in ten of {runs} of {lineages} of the "
-        f"kind “{record.kind}”{_AS_PREDICTED.get(_sort(record.kind), '')} and, where these are few, of broader kinds "
-        "were off by less"
+        f"The interval is {exp(-record.low):.2f} to {exp(record.high):.2f} of the step time: so long took nine in ten "
+        f"of {runs} of {lineages} of the kind “{record.kind}”{_AS_PREDICTED.get(_sort(record.kind), '')} and, where "
+        "these are few, of broader kinds"
     )
     if scenario.profile.provenance.of_datasheet and "datasheet" not in record.kind:
         said += "; nothing else was measured on this GPU"
@@ -204,13 +205,19 @@ class Record(NamedTuple):
     """Published runs that an interval comes from.
 
     kind : what they share: GPU, stack, sharding, precision; empty where no run is of any such kind.
-    width : half-width of the interval, as a logarithm.
+    low, high : how far the interval reaches to shorter and to longer steps, as logarithms, none below zero.
     """
 
     kind: str
-    width: float
+    low: float
+    high: float
     lineages: int
     runs: int
+
+    @property
+    def width(self) -> float:
+        """Half of the interval, as a logarithm."""
+        return (self.low + self.high) / 2
 
 
 def record_of(scenario: Scenario) -> Record:
@@ -235,8 +242,10 @@ def _first(kinds: tuple[str, ...]) -> Record:
     for kind in kinds:
         if kind in table:
             found = table[kind]
-            return Record(kind, float(found["width"]), int(found["lineages"]), int(found["runs"]))
-    return Record("", float(_table()["unknown"]), 0, 0)
+            low, high = found["reach"]
+            return Record(kind, float(low), float(high), int(found["lineages"]), int(found["runs"]))
+    low, high = _table()["unknown"]
+    return Record("", float(low), float(high), 0, 0)
 
 
 def _unknown_kinds(scenario: Scenario) -> tuple[str, ...]:

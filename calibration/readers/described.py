@@ -114,7 +114,20 @@ def stack_of(row: Row, stated: Mapping[str, Any], inferred: list[str]) -> dict[s
     return {"framework": UNKNOWN, "version": str(version)}
 
 
-_MONTHS = ["January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November", "December"]
+_MONTHS = [
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
+]
 _DATES = (
     (re.compile(r"\bcore[ _]?[rv]?0\.(\d\d?)\b", re.I), "core_r0.{0}"),
     (re.compile(r"(?<![\d.-])(20[12]\d)-?(0[1-9]|1[0-2])(?!\d)"), "{0}-{1}"),

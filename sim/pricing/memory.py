@@ -85,10 +85,14 @@ def peak_memory(
     moment = working + _gathered_bytes(plans, total, total - shards + cast) + _root_bytes(plans)
     # An update begins when activations, logits and gathered weights are gone: the larger moment counts.
     state = trained, held[MOMENTS], training, stack, plans.optimizer_offload
+    gradients = trained * grad_width * np.where(plans.shards_gradients, shard[1], 1.0)
+    alone = (plans.pp == 1) & (plans.num_microbatches == 1) & stack.drops_gradients
+    # Gradients that are made anew in every step come as activations go: the backward's two ends count.
+    gradients = np.where(alone, np.maximum(gradients - activations - of_logits, 0.0), gradients)
     moment = np.maximum(moment, update_bytes(*state) * shard[0] - activations - of_logits)
     return MemoryUse(
         weights=kept_here * training.activation_bytes * of_weights * weight_versions,
-        gradients=trained * grad_width * np.where(plans.shards_gradients, shard[1], 1.0),
+        gradients=gradients,
         optimizer=state_bytes(*state) * shard[0],
         activations=activations,
         logits=of_logits,

@@ -65,6 +65,8 @@ class StackSpec(Spec):
     own)."""
     fused_cross_entropy: bool = True
     """The loss in one kernel per direction, instead of one per arithmetic step."""
+    torch_loss: bool = False
+    """The loss is PyTorch's cross-entropy, which makes its fp32 numbers anew, instead of one that works in place."""
     vocab_parallel_loss: bool = True
     """The loss works on each tensor-parallel rank's share of the vocabulary, instead of on gathered logits."""
     vocab_multiple: PositiveInt = 1
@@ -87,6 +89,9 @@ class StackSpec(Spec):
     fused_gradient_cast: bool = True
     """Where they are not added in the multiply, 16-bit gradients are added to fp32 main gradients in one kernel,
     instead of being cast in a kernel before."""
+    drops_gradients: bool = False
+    """Gradients are dropped before a step and made anew by its backward (PyTorch's zero_grad, set_to_none), instead of
+    kept in buffers: without accumulation they take the place of the activations that go."""
     fused_optimizer: bool = True
     """One multi-tensor kernel for the update, instead of copies, unscaling and the update one after another."""
     update_temporaries: NonNegativeInt = 0

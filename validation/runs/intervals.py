@@ -1,4 +1,4 @@
-"""The table of 90 % intervals: by kind of run, the quantile of the absolute log errors, and its coverage.
+"""The table of 90 % intervals: by kind of run, the outer twentieths of the log errors, and their coverage.
 
 What differs between frameworks and organisations is what a run of one's own differs by, so lineages count, not runs. A
 family that set a value of a profile or stack is predicted better than a run of one's own will be: the broadest kinds,
@@ -26,13 +26,29 @@ SHRINK = 4
 class Miss(NamedTuple):
     """How far a prediction was off.
 
-    size : absolute logarithm of predicted over measured.
+    size : logarithm of the measured step time over the predicted one.
     fitted : its family set a value of the profile or stack.
     """
 
     size: float
     run: str
     fitted: bool
+
+
+class Reach(NamedTuple):
+    """How far an interval reaches to shorter and to longer steps, as logarithms, none below zero."""
+
+    low: float
+    high: float
+
+    def holds(self, size: float) -> bool:
+        """Whether a miss of this size lies within."""
+        return -self.low <= size <= self.high
+
+    @property
+    def width(self) -> float:
+        """Half of the interval, as a logarithm."""
+        return (self.low + self.high) / 2
 
 
 Kind = tuple[str, ...]
@@ -49,13 +65,13 @@ def write_intervals(batches: Sequence[Sequence[Scored]], path: Path | None = Non
     """
     tables = [misses_by_kind(batch) for batch in batches]
     lines = [
-        "# Half-widths of 90 % intervals of the step time, as logarithms; flopcast validate --update-intervals",
-        'source: "absolute log errors of published runs, lineages of many runs counting as their square root"',
-        f"unknown: {_of_none(tables[0][ANY]):.4f}",
+        "# How far 90 % intervals reach to shorter and longer steps, as logarithms; flopcast validate --update-intervals",
+        'source: "log errors of published runs, lineages of many runs counting as their square root"',
+        f"unknown: [{', '.join(f'{side:.4f}' for side in _of_none(tables[0][ANY]))}]",
         f"extrapolated: {off_range(batches[0]):.4f}",
         "kinds:",
     ]
-    widths: dict[Kind, float] = {}
+    reaches: dict[Kind, Reach] = {}
     whole: Misses = {}
     for table in tables:
         for kind, groups in table.items():
@@ -63,11 +79,12 @@ def write_intervals(batches: Sequence[Sequence[Scored]], path: Path | None = Non
             for name, group in groups.items():
                 mine.setdefault(name, []).extend(group)
     for table in tables:  # what was itself measured is in several of them
-        widths |= half_widths({kind: whole[kind] if kind else table[kind] for kind in table})
-    for kind in sorted(widths):
+        reaches |= reaches_of({kind: whole[kind] if kind else table[kind] for kind in table})
+    for kind in sorted(reaches):
         groups = whole[kind]
         count = len({miss.run for group in groups.values() for miss in group})
-        lines.append(f'  "{kind[-1]}": {{width: {widths[kind]:.4f}, lineages: {len(groups)}, runs: {count}}}')
+        reach = f"[{reaches[kind].low:.4f}, {reaches[kind].high:.4f}]"
+        lines.append(f'  "{kind[-1]}": {{reach: {reach}, lineages: {len(groups)}, runs: {count}}}')
     write_text(path or sim.uncertainty.TABLE, "\n".join(lines) + "\n")
 
 
@@ -90,22 +107,24 @@ def misses_by_kind(scored: Iterable[Scored], group_of: Callable[[Scored], str] =
     for item in scored:
         if item.error is not None and item.scenario is not None:
             path = tuple(reversed(kind_of(item.scenario)))
-            miss = Miss(abs(log(1.0 + item.error)), item.run.id, item.fitted)
+            miss = Miss(-log(1.0 + item.error), item.run.id, item.fitted)
             for depth in range(len(path) + 1):
                 found.setdefault(path[:depth], {}).setdefault(group_of(item), []).append(miss)
     return found
 
 
-def half_widths(misses: Misses) -> dict[Kind, float]:
-    """Half-width of every kind, drawn to that of the broader kind above it; the broadest to families that set none."""
-    widths: dict[Kind, float] = {ANY: _of_none(misses[ANY])}
+def reaches_of(misses: Misses) -> dict[Kind, Reach]:
+    """The reach of every kind, drawn to that of the broader kind above it; the broadest to families that set none."""
+    reaches: dict[Kind, Reach] = {ANY: _of_none(misses[ANY])}
     for kind in sorted(misses, key=len):
         if kind:
             groups = _that_set_none(misses[kind]) if len(kind) == 1 else misses[kind]
-            own = quantile(list(groups.values())) if groups else 0.0
-            widths[kind] = (len(groups) * own + SHRINK * widths[kind[:-1]]) / (len(groups) + SHRINK)
-    del widths[ANY]
-    return widths
+            own = quantiles(list(groups.values())) if groups else Reach(0.0, 0.0)
+            broader, count = reaches[kind[:-1]], len(groups)
+            sides = zip(own, broader, strict=True)
+            reaches[kind] = Reach(*((count * mine + SHRINK * above) / (count + SHRINK) for mine, above in sides))
+    del reaches[ANY]
+    return reaches
 
 
 def _that_set_none(groups: Mapping[str, Sequence[Miss]]) -> dict[str, list[Miss]]:
@@ -114,33 +133,38 @@ def _that_set_none(groups: Mapping[str, Sequence[Miss]]) -> dict[str, list[Miss]
     return {name: group for name, group in rest.items() if group}
 
 
-def _of_none(groups: Mapping[str, Sequence[Miss]]) -> float:
-    """The quantile over families that set no value; where there are none, over all."""
-    return quantile(list((_that_set_none(groups) or groups).values()))
+def _of_none(groups: Mapping[str, Sequence[Miss]]) -> Reach:
+    """The reach over families that set no value; where there are none, over all."""
+    return quantiles(list((_that_set_none(groups) or groups).values()))
 
 
-def quantile(groups: Sequence[Sequence[Miss]]) -> float:
-    """Weighted quantile: a lineage counts as the square root of its runs, since a sweep's runs err together."""
-    pairs = sorted((miss.size, len(group) ** -0.5) for group in groups for miss in group)
-    total = sum(weight for _, weight in pairs)
-    reached = 0.0
-    for size, weight in pairs:
+def quantiles(groups: Sequence[Sequence[Miss]]) -> Reach:
+    """Weighted quantiles: a lineage counts as the square root of its runs, since a sweep's runs err together."""
+    pairs = [(miss.size, len(group) ** -0.5) for group in groups for miss in group]
+    return Reach(max(0.0, -_beyond(pairs, -1.0)), max(0.0, _beyond(pairs, 1.0)))
+
+
+def _beyond(pairs: Sequence[tuple[float, float]], side: float) -> float:
+    """The size beyond which, to this side, no more than half of what may lie outside of an interval does."""
+    total, reached = sum(weight for _, weight in pairs), 0.0
+    size = 0.0
+    for size, weight in sorted(pairs, key=lambda pair: -side * pair[0]):
         reached += weight
-        if reached >= LEVEL * total:
-            return size
-    return pairs[-1][0]
+        if reached > (1.0 - LEVEL) / 2 * total:
+            break
+    return size
 
 
 class Hit(NamedTuple):
-    """A run, the half-width that the others' errors alone give it, and whether its own lies within."""
+    """A run, the reach that the others' errors alone give it, and whether its own lies within."""
 
     item: Scored
-    width: float
+    reach: Reach
     inside: bool
 
-    def within(self, width: float) -> Hit:
-        """The same run with another half-width."""
-        return Hit(self.item, width, abs(log(1.0 + (self.item.error or 0.0))) <= width)
+    def within(self, reach: Reach) -> Hit:
+        """The same run with another reach."""
+        return Hit(self.item, reach, reach.holds(-log(1.0 + (self.item.error or 0.0))))
 
 
 def left_out(scored: Sequence[Scored], group_of: Callable[[Scored], str] = lineage_left_out) -> list[Hit]:
@@ -151,13 +175,13 @@ def left_out(scored: Sequence[Scored], group_of: Callable[[Scored], str] = linea
     names = sorted({group_of(item) for item in used})
     for name in names if len(names) > 1 else []:
         others = {kind: {other: v for other, v in groups.items() if other != name} for kind, groups in misses.items()}
-        widths = half_widths({kind: groups for kind, groups in others.items() if groups})
+        reaches = reaches_of({kind: groups for kind, groups in others.items() if groups})
         for item in used:
             if group_of(item) == name and item.error is not None and item.scenario is not None:
                 path = tuple(reversed(kind_of(item.scenario)))
-                found = [widths[path[:depth]] for depth in range(len(path), 0, -1) if path[:depth] in widths]
-                width = found[0] if found else _of_none(others[ANY])
-                hits.append(Hit(item, width, abs(log(1.0 + item.error)) <= width))
+                found = [reaches[path[:depth]] for depth in range(len(path), 0, -1) if path[:depth] in reaches]
+                reach = found[0] if found else _of_none(others[ANY])
+                hits.append(Hit(item, reach, reach.holds(-log(1.0 + item.error))))
     return hits
 
 
@@ -173,10 +197,12 @@ def off_range(scored: Sequence[Scored]) -> float:
     In units of the half-widths that the other lineages alone would have given.
     """
     shares: dict[bool, dict[str, list[Miss]]] = {True: {}, False: {}}
-    for item, width, _ in left_out(scored):
-        miss = Miss(abs(log(1.0 + (item.error or 0.0))) / width, item.run.id, item.fitted)
+    for item, reach, _ in left_out(scored):
+        size = -log(1.0 + (item.error or 0.0))
+        side = max(reach.high if size > 0 else reach.low, reach.width / 4)
+        miss = Miss(abs(size) / side, item.run.id, item.fitted)
         shares[item.extrapolated].setdefault(lineage_left_out(item), []).append(miss)
     if not all(shares.values()):
         return 1.0
-    beyond, within = (quantile(list(shares[extrapolated].values())) for extrapolated in (True, False))
+    beyond, within = (quantiles(list(shares[extrapolated].values())).high for extrapolated in (True, False))
     return max(1.0, beyond / within)

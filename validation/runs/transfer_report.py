@@ -11,7 +11,7 @@ import numpy as np
 
 from flopcast_calibration.readers.families import lineage_of
 from flopcast_validation.runs.anchored import GIVEN, Anchored, after_runs
-from flopcast_validation.runs.intervals import Hit, known_only, left_out, lineage_left_out
+from flopcast_validation.runs.intervals import Hit, Reach, known_only, left_out, lineage_left_out
 from flopcast_validation.runs.report import WIDE
 from flopcast_validation.runs.score import ErrorSummary, summary_of
 from flopcast_validation.runs.scored import Scored
@@ -214,14 +214,18 @@ def coverages(found: Transfer) -> list[Coverage]:
         classes.setdefault(f"unknown framework, {recipe_of(_scenario(hit))}", []).append(hit)
     for hit in left_out(found.datasheet):
         classes.setdefault(f"GPU known by its datasheet, {recipe_of(_scenario(hit))}", []).append(hit)
-    without = {hit.item.run.id: hit.width for hit in unknown}
+    without = {hit.item.run.id: hit.reach for hit in unknown}
     for count, every in found.after.items():
         hits = left_out([item for each in every for item in each.after])
         # As an answer takes the narrower of the two kinds that the run is of.
         classes[f"unknown framework, after {_given(count)}"] = [
-            hit.within(min(hit.width, without.get(hit.item.run.id, hit.width))) for hit in hits
+            hit.within(min(hit.reach, without.get(hit.item.run.id, hit.reach), key=_width)) for hit in hits
         ]
     return [_coverage(name, hits) for name, hits in sorted(classes.items()) if hits]
+
+
+def _width(reach: Reach) -> float:
+    return reach.width
 
 
 def _scenario(hit: Hit) -> Any:
@@ -235,7 +239,7 @@ def _coverage(name: str, hits: Sequence[Hit]) -> Coverage:
     mean = float(np.mean([np.mean(inside) for inside in of.values()]))
     pooled = float(np.mean([hit.inside for hit in hits]))
     runs = len({hit.item.run.id for hit in hits})
-    return Coverage(name, len(of), runs, mean, pooled, exp(float(np.median([hit.width for hit in hits]))))
+    return Coverage(name, len(of), runs, mean, pooled, exp(float(np.median([hit.reach.width for hit in hits]))))
 
 
 _COVERAGE_HEADS = ("intervals from the other lineages alone", "lineages", "runs", "inside", "pooled", "factor")
