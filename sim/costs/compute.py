@@ -51,8 +51,10 @@ class ComputeModel:
     """What was extrapolated; shown with the answer."""
 
     def memory_bandwidth(self, sort: str) -> float:
-        """Bandwidth that memory-bound kernels of a sort reach. [bytes/s]"""
-        return self.gpu.memory_bandwidth_bytes_per_s * self.profile.memory.share(sort) * self.elementwise_rate
+        """Bandwidth that memory-bound kernels of a sort reach; a library's copy of whole rows is as fast in any stack.
+        [bytes/s]"""
+        rate = 1.0 if sort == "joined" else self.elementwise_rate
+        return self.gpu.memory_bandwidth_bytes_per_s * self.profile.memory.share(sort) * rate
 
     def precision_of(self, operation: Kernel) -> str:
         """Matrix-unit precision: in 8 and 4 bits the head stays in 16 (or 32), and so do attention cores but where the

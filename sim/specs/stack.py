@@ -79,6 +79,10 @@ class StackSpec(Spec):
     """A chunked loss is a policy's: log-probabilities and entropies of tokens, of so many columns of the vocabulary at
     once, kernel by kernel in fp32. Its backward multiplies each piece again instead of finding gradients with the
     forward, and makes the weights' gradient too where they are frozen. Default: a loss of next tokens."""
+    copies_pieces: bool = False
+    """Tensor-parallel collectives work along the batch and copy what they gather or scatter, to cut it along the
+    sequence (pytorch/pytorch:torch/distributed/_functional_collectives.py: torch.cat of torch.chunk where the dimension
+    is not the first)."""
     regather_sequence: bool = True
     """Under sequence parallelism inputs of linears are kept cut and gathered again in the backward (Korthikanti et al.
     2022, section 4.2.2), instead of kept whole."""

@@ -162,8 +162,9 @@ class Writer:
         if pieced:
             gather = gather._replace(multiply=linear, pieces=cut.tp)
         whole = tuple(each.like(f"{each.name} gathered", rows=cut.tokens) for each in tensors)
+        forward, back = self._joined("gathered", nbytes, pieced), self._joined("to be scattered", nbytes, pieced)
         self.add(
-            "gather", module, reads=tensors, writes=whole, sent=(gather,),
+            "gather", module, reads=tensors, writes=whole, sent=(gather,), forward=forward, input_grad=back,
             sent_back=(*(again if stack.regather_sequence else ()), scatter),
         )  # fmt: skip
         return whole
@@ -182,11 +183,20 @@ class Writer:
         out = parts.like(f"{parts.name} summed", rows=self.cut.norm_tokens)
         scatter = Collective("scatter output", "reduce_scatter", nbytes, module=module)
         gather = Collective("gather output gradient", "all_gather", nbytes, module=module)
-        if self.in_pieces and linear:
+        pieced = self.in_pieces and bool(linear)
+        if pieced:
             scatter = scatter._replace(multiply=linear, pieces=SCATTERED_PIECES, sms=SCATTER_SMS)
             gather = gather._replace(multiply=f"{linear} input gradient", pieces=self.cut.tp)
-        self.add("scatter of output", module, reads=(parts,), writes=(out,), sent=(scatter,), sent_back=(gather,))
+        forward, back = self._joined("to be scattered", nbytes, pieced), self._joined("gathered", nbytes, pieced)
+        self.add(
+            "scatter of output", module, reads=(parts,), writes=(out,), sent=(scatter,), sent_back=(gather,),
+            forward=forward, input_grad=back,
+        )  # fmt: skip
         return out
+
+    def _joined(self, what: str, nbytes: Number, pieced: bool) -> tuple[Kernel, ...]:
+        """A copy that puts pieces of sequences in order behind an all-gather, or before a reduce-scatter."""
+        return (memory(f"pieces {what}", 2 * nbytes, sort="joined"),) if self.stack.copies_pieces and not pieced else ()
 
     def linear(
         self,
