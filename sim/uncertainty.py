@@ -2,9 +2,9 @@
 
 Conformal over lineages (framework and organisation): the outer twentieths of the log errors, a lineage of many runs
 counting as the square root of their number, since what differs between lineages is what a user's own run differs by.
-The two sides differ, since what is not known (a stranger's network, host and build) costs time more often than it saves
-some. A kind of few lineages is drawn to the broader one. Of frameworks that are not known the errors are those of known ones
-taken for unknown. The table is written by `flopcast validate --runs FILE --update-intervals`.
+The two sides differ, since what is not known (a stranger's network, host and build) costs time more often than it
+saves some. A kind of few lineages is drawn to the broader one. Of frameworks that are not known the errors are those of
+known ones taken for unknown. The table is written by `flopcast validate --runs FILE --update-intervals`.
 """
 
 from __future__ import annotations

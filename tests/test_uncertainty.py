@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flopcast_calibration.readers.training_runs import Run
-from flopcast_validation.runs.intervals import ANY, Miss, half_widths, off_range, quantile
+from flopcast_validation.runs.intervals import ANY, Miss, Reach, off_range, quantiles, reaches_of
 from flopcast_validation.runs.scored import Scored
 from sim import estimate, load_scenario, uncertainty
 from sim.specs.yaml12 import load_yaml
@@ -29,7 +29,10 @@ def test_an_estimate_lies_in_its_interval(scenario):
     answer = estimate(scenario)
     low, high = answer.step_time_interval_s
     assert 0 < low < answer.step_time_s < high
-    assert low * high == pytest.approx(answer.step_time_s**2)  # as far below as above, on a logarithmic scale
+    record = record_of(scenario)
+    assert (low, high) == pytest.approx(
+        (answer.step_time_s * math.exp(-record.low), answer.step_time_s * math.exp(record.high))
+    )
     assert answer.to_dict()["step_time_interval_s"] == [low, high]
 
 
@@ -44,8 +47,8 @@ def test_kinds_go_from_the_particular_to_the_general(scenario):
 def test_an_unknown_stack_takes_the_broader_kind(scenario):
     broader = scenario.replace(stack=scenario.stack.replace(name="nobody's"))
     kinds = load_yaml(uncertainty.TABLE)["kinds"]
-    wanted = next(kinds[kind]["width"] for kind in kind_of(broader) if kind in kinds)
-    assert interval_factors(broader)[1] == pytest.approx(math.exp(wanted))
+    low, high = next(kinds[kind]["reach"] for kind in kind_of(broader) if kind in kinds)
+    assert interval_factors(broader) == pytest.approx((math.exp(-low), math.exp(high)))
 
 
 def test_extrapolation_widens_by_what_was_measured(scenario):
@@ -84,44 +87,44 @@ def test_where_gpu_and_framework_are_not_known_the_wider_counts(scenarios):
     assert widths[2] == max(widths)
 
 
-def test_every_width_of_the_table_is_sensible():
+def test_every_reach_of_the_table_is_sensible():
     table = load_yaml(uncertainty.TABLE)
-    for entry in table["kinds"].values():
-        assert 0.02 < entry["width"] < 1.5
-    assert 0.02 < table["unknown"] < 1.5
+    for low, high in (table["unknown"], *(entry["reach"] for entry in table["kinds"].values())):
+        assert 0.0 <= low < 1.5
+        assert 0.0 <= high < 1.5
+        assert low + high > 0.04
 
 
-def test_quantile_counts_a_lineage_as_the_square_root_of_its_runs():
-    assert quantile([misses([float(i)]) for i in range(1, 11)]) == 9.0
-    # A hundred runs of one lineage weigh like ten lineages of one.
-    assert quantile([misses([1.0] * 100), *[misses([2.0])] * 90]) == 2.0
-    assert quantile([misses([1.0] * 100), misses([2.0])]) == 1.0
+def test_quantiles_count_a_lineage_as_the_square_root_of_its_runs():
+    assert quantiles([misses([float(i)]) for i in range(-20, 21)]) == Reach(18.0, 18.0)
+    # Four hundred runs of one lineage weigh like twenty lineages of one.
+    assert quantiles([misses([1.0] * 400), *[misses([2.0])] * 2]).high == 2.0
+    assert quantiles([misses([1.0] * 400), misses([2.0])]).high == 1.0
 
 
-@given(errors=st.lists(st.lists(st.floats(0.0, 2.0), min_size=1, max_size=5), min_size=1, max_size=8))
-def test_quantile_is_one_of_the_errors_and_bounds_most(errors):
-    found = quantile([misses(sizes) for sizes in errors])
-    everything = [error for lineage in errors for error in lineage]
-    assert found in everything
+@given(errors=st.lists(st.lists(st.floats(-2.0, 2.0), min_size=1, max_size=5), min_size=1, max_size=8))
+def test_no_more_than_a_twentieth_lies_beyond_either_side(errors):
+    found = quantiles([misses(sizes) for sizes in errors])
     weight = lambda keep: sum(len(f) ** -0.5 for f in errors for e in f if keep(e))  # noqa: E731
-    assert weight(lambda error: error <= found) >= 0.9 * weight(lambda error: True) - 1e-9
+    assert weight(lambda error: error > found.high) <= 0.05 * weight(lambda error: True) + 1e-9
+    assert weight(lambda error: error < -found.low) <= 0.05 * weight(lambda error: True) + 1e-9
 
 
-def test_widths_of_small_kinds_are_drawn_to_the_broader_kind():
-    few, many = {"a": misses([0.5])}, {f"f{i}": misses([0.1]) for i in range(100)}
+def test_sides_of_small_kinds_are_drawn_to_the_broader_kind():
+    few, many = {"a": misses([0.5])}, {f"f{i}": misses([0.1, -0.2]) for i in range(100)}
     errors = {ANY: {**few, **many}, ("16-bit",): {**few, **many}, ("16-bit", "few"): few, ("16-bit", "many"): many}
-    widths = half_widths(errors)
-    assert widths[("16-bit",)] == pytest.approx(0.1)
-    assert widths["16-bit", "few"] == pytest.approx((0.5 + 4 * 0.1) / 5)
-    assert widths["16-bit", "many"] == pytest.approx(0.1)
+    reaches = reaches_of(errors)
+    assert reaches[("16-bit",)] == pytest.approx((0.2, 0.1))
+    assert reaches["16-bit", "few"] == pytest.approx((4 * 0.2 / 5, (0.5 + 4 * 0.1) / 5))
+    assert reaches["16-bit", "many"] == pytest.approx((0.2, 0.1))
 
 
 def test_families_that_set_a_value_do_not_narrow_what_others_may_expect():
     """Their own errors are small because they are theirs: the broadest kind is of those that set none."""
     own, other = {"own": misses([0.02] * 50, fitted=True)}, {"other": misses([0.4] * 4)}
-    widths = half_widths({ANY: {**own, **other}, ("fp8",): own, ("16-bit",): {**own, **other}})
-    assert widths["16-bit",] == pytest.approx(0.4)
-    assert widths["fp8",] == pytest.approx(0.4)
+    reaches = reaches_of({ANY: {**own, **other}, ("fp8",): own, ("16-bit",): {**own, **other}})
+    assert reaches["16-bit",].high == pytest.approx(0.4)
+    assert reaches["fp8",].high == pytest.approx(0.4)
 
 
 def test_extrapolated_runs_further_off_than_others_widen_by_that_much():

@@ -65,8 +65,9 @@ class StackSpec(Spec):
     own)."""
     fused_cross_entropy: bool = True
     """The loss in one kernel per direction, instead of one per arithmetic step."""
-    torch_loss: bool = False
-    """The loss is PyTorch's cross-entropy, which makes its fp32 numbers anew, instead of one that works in place."""
+    loss_width: PositiveFloat | None = None
+    """Bytes of every logit when the loss's backward begins and nothing holds the 16-bit logits any more. Default: those
+    of a loss that works in place, as Megatron-LM's, beside 16-bit logits that are held: 2, or 6 where it is unfused."""
     vocab_parallel_loss: bool = True
     """The loss works on each tensor-parallel rank's share of the vocabulary, instead of on gathered logits."""
     vocab_multiple: PositiveInt = 1
@@ -80,9 +81,8 @@ class StackSpec(Spec):
     once, kernel by kernel in fp32. Its backward multiplies each piece again instead of finding gradients with the
     forward, and makes the weights' gradient too where they are frozen. Default: a loss of next tokens."""
     copies_pieces: bool = False
-    """Tensor-parallel collectives work along the batch and copy what they gather or scatter, to cut it along the
-    sequence (pytorch/pytorch:torch/distributed/_functional_collectives.py: torch.cat of torch.chunk where the dimension
-    is not the first)."""
+    """Tensor-parallel collectives gather and scatter along the first dimension, and copy the pieces of sequences into
+    place (torch.cat of torch.chunk in PyTorch's functional collectives)."""
     regather_sequence: bool = True
     """Under sequence parallelism inputs of linears are kept cut and gathered again in the backward (Korthikanti et al.
     2022, section 4.2.2), instead of kept whole."""

@@ -68,9 +68,8 @@ def by_rank(use: MemoryUse, num_ranks: int) -> tuple[MemoryUse, ...]:
 def logits_bytes(model: ModelSpec, stack: StackSpec, cut: Cut) -> Number:
     """Logits of one micro-batch: 16-bit, and their fp32 probabilities unless the loss is fused. [bytes]
 
-    PyTorch's own loss has log-probabilities, their gradient and the loss's in fp32 at once (4 bytes each) when its
-    backward begins; the 16-bit logits, which nothing refers to, are gone. Measured on 27 steps of one H200: 12 bytes,
-    compiled 8 (calibration/data/h200-steps.csv).
+    PyTorch's own loss has log-probabilities, their gradient and the loss's in fp32 at once when its backward begins (4
+    bytes each); `stack.loss_width` says so.
 
     A loss on gathered logits holds them whole: 16 bits, and in its backward the cast to fp32, log-probabilities, their
     gradient and the cast's gradient (4 bytes each); the 16-bit gradient takes the place of the second. The gather's own
@@ -85,15 +84,13 @@ def logits_bytes(model: ModelSpec, stack: StackSpec, cut: Cut) -> Number:
         return held_logits_bytes(model, stack, cut) + (buffers + 16) * cut.tokens * columns
     # Every module of multi-token prediction has logits besides, kept until its loss's gradient.
     tokens = cut.tokens * (1 + model.num_mtp_layers)
-    per_logit = cut.width + (0 if stack.fused_cross_entropy else 4)
-    if stack.torch_loss:
-        per_logit = 8 if stack.fused_cross_entropy or stack.compiled else 12
+    per_logit = stack.loss_width or cut.width + (0 if stack.fused_cross_entropy else 4)
     return per_logit * tokens * vocabulary_rows(model, stack, cut)
 
 
 def held_logits_bytes(model: ModelSpec, stack: StackSpec, cut: Cut) -> Number:
     """Of the logits, what the training loop still holds while the layers' backward runs: the 16-bit ones. [bytes]"""
-    if stack.chunked_loss or (stack.torch_loss and stack.vocab_parallel_loss):
+    if stack.chunked_loss or (stack.loss_width is not None and stack.vocab_parallel_loss):
         return 0.0
     own = cut.width
     gathered = cut.width * cut.tp * (np.asarray(cut.tp) > 1) * (not stack.vocab_parallel_loss)

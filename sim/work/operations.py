@@ -58,6 +58,8 @@ class Kernel(NamedTuple):
     graphed : in a CUDA graph, so that the host does not launch it.
     turns : times that a multiply of these sizes runs, one after the other, launched together.
     layout : which operand of a multiply lies transposed in memory (`sim.costs.efficiency.alignment_rate`).
+    parts : columns of the matrices of a layer that the multiply is of, where a framework has each in a linear of its
+        own: queries', keys' and values'.
     """
 
     name: str
@@ -80,6 +82,7 @@ class Kernel(NamedTuple):
     graphed: bool = False
     turns: Number = 1
     layout: Layout = "nn"
+    parts: tuple[Number, ...] = ()
 
     @property
     def model_flop(self) -> Number:

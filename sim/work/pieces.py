@@ -233,7 +233,9 @@ class Writer:
         forward, input_grad, weight_grad = linear_kernels(
             name, x.rows / batch, n, k, stack, cut.width, batch=batch, module=module, cause=cause
         )
-        forward = forward._replace(kernels=launches, nbytes=forward.nbytes + moved[0])
+        apart = round(float(np.max(n / weights[0].rows)))
+        parts = tuple(out.columns for out in outs) if 1 < len(outs) <= len(weights) else (n / apart,) * apart
+        forward = forward._replace(kernels=launches, nbytes=forward.nbytes + moved[0], parts=parts)
         input_grad = input_grad._replace(kernels=launches, nbytes=input_grad.nbytes + moved[1])
         weight_grad = weight_grad._replace(kernels=launches)
         if exchanged and self.in_pieces:

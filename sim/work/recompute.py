@@ -12,6 +12,9 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import combinations
 
+import numpy as np
+
+from sim.arrays import Number
 from sim.specs import ModelSpec, ParallelPlan, Scenario, StackSpec
 from sim.specs.modules import RECOMPUTE_MODULES, what_is_missing
 from sim.specs.plan import DEFAULT_RECOMPUTE_MODULES
@@ -156,20 +159,39 @@ multiply's; the rest runs again (pytorch/torchtitan:torchtitan/distributed/activ
 _op_sac_save_list of torchtitan/models/llama3/infra/parallelize.py)."""
 
 
-def per_op_multiplies(kernels: Iterable[Kernel]) -> tuple[list[Kernel], list[Kernel]]:
-    """Return a layer's multiplies whose results torchtitan saves, and those that run again: they take turns.
+def per_op_multiplies(kernels: Iterable[Kernel]) -> list[tuple[Kernel, tuple[int, ...]]]:
+    """A layer's multiplies, each with the places of those of its matrices whose results torchtitan saves.
 
-    Multiplies count as the list has them: those of queries, keys and values together, and of an MLP's two inputs.
+    Matrices take turns, in the order of the layer: of a Llama layer those of queries and values, and the gate, are
+    saved; those of keys, of attention's output and of the MLP's other input run again. Routers (per_op_sac_force_
+    recompute_mm_shapes_by_fqns) and grouped multiplies, which its list does not name, always do.
     """
-    multiplies = [item for item in kernels if item.kind == "matmul" and item.cause is Cause.MATMUL]
-    return multiplies[::2], multiplies[1::2]
+    found, before = [], 0
+    for item in kernels:
+        if item.kind == "matmul" and item.cause is Cause.MATMUL:
+            count = 0 if item.module in ("moe_router", "experts") else len(item.parts) or 1
+            found.append((item, tuple(place for place in range(count) if (before + place) % 2 == 0)))
+            before += count
+    return found
+
+
+def run_again_share(kernel: Kernel, saved: tuple[int, ...]) -> Number:
+    """Of a multiply's columns the share that runs again where the matrices at some places are saved."""
+    parts = kernel.parts or (kernel.n,)
+    return sum(part for place, part in enumerate(parts) if place not in saved) / sum(parts)
 
 
 def _per_op(forward: Phase) -> Phase:
     """What torchtitan's selective activation checkpointing runs again, every cheap kernel among it."""
+    shares = ((item, run_again_share(item, saved)) for item, saved in per_op_multiplies(forward.operations))
+    multiplies = [
+        item._replace(n=item.n * share, flop=item.flop * share, nbytes=item.nbytes * share, parts=())
+        for item, share in shares
+        if np.any(share)
+    ]
     cheap = [item for item in forward.operations if item.kind == "memory" and item.cause is Cause.MEMORY_BOUND]
     sent = [item for item in forward.collectives if item.kind not in PER_OP_SENT and item.module != "core_attn"]
-    return Phase((*per_op_multiplies(forward.operations)[1], *cheap), tuple(sent))
+    return Phase((*multiplies, *cheap), tuple(sent))
 
 
 def assumed(scenario: Scenario) -> Iterator[str]:

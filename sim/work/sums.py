@@ -16,10 +16,18 @@ from sim.specs import LayerKind, ModelSpec, ParallelPlan, StackSpec, TrainingSpe
 from sim.specs.modules import GRAPH_MODULES, RECOMPUTE_MODULES
 from sim.work.adapters import Adapters, adapters_of
 from sim.work.layers import block_operations, layer_operations
-from sim.work.operations import Block, BlockWork, Cause, Operation, Phase, Tensor, Weight
+from sim.work.operations import Block, BlockWork, Cause, Kernel, Operation, Phase, Tensor, Weight
 from sim.work.optimizer import MOMENTS
 from sim.work.pieces import Cut
-from sim.work.recompute import PER_OP_SENT, again, mixture, per_op_multiplies, read_recompute, recompute_word
+from sim.work.recompute import (
+    PER_OP_SENT,
+    again,
+    mixture,
+    per_op_multiplies,
+    read_recompute,
+    recompute_word,
+    run_again_share,
+)
 from sim.work.stages import FIRST_KIND, ModelPart
 
 # Work -----------------------------------------------------------------------------------------------------------------
@@ -243,7 +251,8 @@ def hardware_flop(model: ModelSpec, training: TrainingSpec, plan: ParallelPlan) 
             more += count * said.share * forward_flop(block.operations)
         elif said.mode == "per_op":
             kernels = [kernel for each in block.layer for kernel in each.forward]
-            more += count * float(sum(kernel.model_flop for kernel in per_op_multiplies(kernels)[1]))
+            again = (run_again_share(*each) * each[0].model_flop for each in per_op_multiplies(kernels))
+            more += count * float(sum(again))
     return model_flop(model, training) + more
 
 
@@ -302,17 +311,30 @@ def _kept_tensors(operations: Sequence[Operation], word: str) -> list[Tensor]:
 
 
 def _kept_per_op(operations: Sequence[Operation], first: Tensor) -> list[Tensor]:
-    """The layer's input, the results that `per_op` saves, and what only attention has."""
-    saved = set(map(id, per_op_multiplies(kernel for each in operations for kernel in each.forward)[0]))
+    """The layer's input, the results that `per_op` saves, and what only attention has.
+
+    What the last multiply gives goes into a sum, whose backward does not read it, and a compiler leaves it out.
+    """
+    multiplies = per_op_multiplies(kernel for each in operations for kernel in each.forward)
+    saved = {id(kernel): places for kernel, places in multiplies[:-1]}
     cores = [each for each in operations if any(kernel.cause is Cause.ATTENTION for kernel in each.forward)]
     results = [
-        each
+        tensor
         for each in operations
-        if any(id(kernel) in saved for kernel in each.forward) or any(item.kind in PER_OP_SENT for item in each.sent)
+        for kernel in each.forward
+        for tensor in _at_places(each.writes, kernel, saved.get(id(kernel), ()))
     ]
+    sent = [each for each in operations if any(item.kind in PER_OP_SENT for item in each.sent)]
     read = {tensor.name for each in cores for tensor in each.reads}
     own = [tensor for each in cores for tensor in each.kept if not {tensor.name, tensor.copy_of} & read]
-    return [first, *(tensor for each in (*results, *cores) for tensor in each.writes), *own]
+    return [first, *results, *(tensor for each in (*sent, *cores) for tensor in each.writes), *own]
+
+
+def _at_places(written: Sequence[Tensor], kernel: Kernel, places: tuple[int, ...]) -> list[Tensor]:
+    """Of what a multiply writes the results of the matrices at some places, as tensors of their own or parts of one."""
+    if len(written) == (len(kernel.parts) or 1):
+        return [written[place] for place in places]
+    return [each.like(each.name, each.columns * (1.0 - run_again_share(kernel, places))) for each in written if places]
 
 
 def gradients_alive(operations: Sequence[Operation]) -> Number:

@@ -114,7 +114,7 @@ def test_names_of_frameworks():
     expected = {
         "Megatron-LM (modified)": "megatron-lm", "Megatron-Core r0.8.0": "megatron-core-recipes", "nanotron": None,
         "Megatron-DeepSpeed": "megatron-deepspeed", "GPT-NeoX (Megatron-DeepSpeed)": "gpt-neox", "Homegrown": None,
-        "metaseq FSDP + Megatron TP": "metaseq", "DeepSpeed ZeRO-3 + Liger": "deepspeed", "Composer/PyTorch FSDP": "llm-foundry",
+        "metaseq FSDP + Megatron TP": "metaseq", "DeepSpeed ZeRO-3 + Liger": "deepspeed-liger", "Composer/PyTorch FSDP": "llm-foundry",
         "Meta in-house": "llama3", "NeMo AutoModel (PyTorch FSDP2)": "nemo-automodel", "torchtitan + torchao": "torchtitan",
         "PyTorch FSDP (fms-fsdp)": "pytorch-fsdp", "InternEvo": "internevo", "Pax/XLA": "xla", "MaxText": "xla",
         "NeMo/Megatron-Bridge (MLPerf)": "mlperf-nvidia", "Megatron-Bridge/Megatron-Core": "megatron-bridge",

@@ -55,7 +55,7 @@ def sections(when, version_of):
         },
         "training": {
             "precision": first("precision", "bf16"),
-            "adapter_rank": 8 if when.get("fine_tuning") else 0,
+            **({"adapter_rank": 8} if when.get("fine_tuning") else {}),
             "expert_capacity_factor": 1.0 if when.get("capacity") else None,
         },
         "cluster": {"node": {"gpu": {"name": first("gpu", "H100")}}},

@@ -11,7 +11,7 @@ from flopcast_calibration.priors import parameters_named, priors, start_of, with
 from flopcast_calibration.readers.training_runs import BEYOND_16_BITS, read_run, read_runs
 from flopcast_calibration.sensitivity import next_run, sensitivities, variants_of
 from flopcast_validation.runs.anchored import after_runs, choices, sources
-from flopcast_validation.runs.intervals import half_widths, left_out, misses_by_kind
+from flopcast_validation.runs.intervals import left_out, misses_by_kind, reaches_of
 from flopcast_validation.runs.score import score_all
 from flopcast_validation.runs.transfer import as_unknown, by_datasheet
 from flopcast_validation.runs.transfer_report import MEAN, Transfer, coverages, rows_of
@@ -138,8 +138,8 @@ def test_left_out_intervals_never_saw_the_lineage(scored):
     hits = left_out(scored)
     assert {hit.item.run.id for hit in hits} == {item.run.id for item in scored}
     others = [item for item in scored if item.run.source != "here"]
-    widths = half_widths(misses_by_kind(others))
-    assert next(hit.width for hit in hits if hit.item.run.source == "here") in widths.values()
+    reaches = reaches_of(misses_by_kind(others))
+    assert next(hit.reach for hit in hits if hit.item.run.source == "here") in reaches.values()
     assert left_out(others) == []
 
 

@@ -65,7 +65,7 @@ def write_intervals(batches: Sequence[Sequence[Scored]], path: Path | None = Non
     """
     tables = [misses_by_kind(batch) for batch in batches]
     lines = [
-        "# How far 90 % intervals reach to shorter and longer steps, as logarithms; flopcast validate --update-intervals",
+        "# How far 90 % intervals of step times reach down and up, as logarithms; flopcast validate --update-intervals",
         'source: "log errors of published runs, lineages of many runs counting as their square root"',
         f"unknown: [{', '.join(f'{side:.4f}' for side in _of_none(tables[0][ANY]))}]",
         f"extrapolated: {off_range(batches[0]):.4f}",
@@ -148,7 +148,7 @@ def _beyond(pairs: Sequence[tuple[float, float]], side: float) -> float:
     """The size beyond which, to this side, no more than half of what may lie outside of an interval does."""
     total, reached = sum(weight for _, weight in pairs), 0.0
     size = 0.0
-    for size, weight in sorted(pairs, key=lambda pair: -side * pair[0]):
+    for size, weight in sorted(pairs, key=lambda pair: -side * pair[0]):  # noqa: B007
         reached += weight
         if reached > (1.0 - LEVEL) / 2 * total:
             break
