@@ -273,12 +273,10 @@ def _shown(value: Any) -> str:
 
 
 def _profile_for(gpu: str) -> dict[str, Any]:
-    """The shipped profile of this GPU's family; where there is none, what its datasheet tells."""
-    for name in preset_names("profiles"):
-        profile = load_preset("profiles", name)
-        if profile["gpu"] in gpu:
-            return profile
-    return {"preset": datasheet.NAME}
+    """The shipped profile of this GPU, or of its family; where there is none, what its datasheet tells."""
+    profiles = [load_preset("profiles", name) for name in preset_names("profiles")]
+    fitting = [profile for profile in profiles if profile["gpu"] in gpu]
+    return max(fitting, key=lambda profile: len(profile["gpu"]), default={"preset": datasheet.NAME})
 
 
 def profile_of_gpu(gpu: GpuSpec) -> Profile:

@@ -36,7 +36,7 @@ def test_short_columns_stand_for_fields():
 
 def test_names_of_machines(run_row):
     expected = {  # as tables write it, with the memory they give -> node, memory [GB], profile
-        ("V100-SXM2-16GB", ""): ("dgx-1v-16gb", 16, "v100"), ("V100-SXM3-32GB", ""): ("dgx-2h", 32, "v100"),
+        ("V100-SXM2-16GB", ""): ("dgx-1v-16gb", 16, "v100"), ("V100-SXM3-32GB", ""): ("dgx-2h", 32, "v100-sxm3"),
         ("V100-SXM2-32GB", "32"): ("dgx-1v", 32, "v100"), ("A100-SXM4-80GB", ""): ("dgx-a100-80gb", 80, "a100"),
         ("A100-SXM4-40GB", "80"): ("dgx-a100-40gb", 40, "a100"), ("A100", "40"): ("dgx-a100-40gb", 40, "a100"),
         ("Ampere", ""): ("dgx-a100-80gb", 80, "a100"), ("A800", ""): ("hgx-a800", 80, "a100"),
