@@ -7,6 +7,7 @@ and a name that is not known is refused or said to be unknown.
 from __future__ import annotations
 
 import re
+from calendar import month_name
 from collections.abc import Mapping
 from typing import Any
 
@@ -30,6 +31,11 @@ BEFORE_FLASH = "2022"
 """Version of an unknown framework from before flash attention."""
 SINCE_FLASH = "2025"
 """Version of one since then: what a table holds has been run, and most of it before the kernels of the latest torch."""
+_DATED = re.compile(
+    r"(?<![\d.:])(?:(?P<release>2\d\.(?:0\d|1[0-2]))"
+    r"|(?:(?P<name>[A-Z][a-z]+) )?(?P<year>20[12]\d)(?:-(?P<month>\d\d))?)(?!\d)"
+)
+"""A release by its year and month (25.04), or a date: 2024-12, September 2020, 2022."""
 PRECISIONS = ("fp32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4", "mxfp4")
 SCHEDULES: dict[str, str] = {
     "1f1b": "1f1b",
@@ -100,8 +106,9 @@ def stack_of(row: Row, stated: Mapping[str, Any], inferred: list[str]) -> dict[s
     said = str(row.get("framework", ""))
     name = framework_name(said)
     if name is not None:
-        inferred.append(f"framework {name} {own.get('version', 'latest')}: {said}")
-        return {"framework": name, "version": str(own.get("version", "latest"))}
+        version = str(own.get("version") or _dated(row) or "latest")
+        inferred.append(f"framework {name} {version}: {said}")
+        return {"framework": name, "version": version}
     version, why = own.get("version"), "taken for eager PyTorch with flash attention"
     if version is None:
         precision = str(stated.get("training", {}).get("precision") or row.get("precision", ""))
@@ -109,6 +116,16 @@ def stack_of(row: Row, stated: Mapping[str, Any], inferred: list[str]) -> dict[s
         why = f"before flash attention, by {signs}" if signs else why
     inferred.append(f"framework {UNKNOWN} {version}: an unknown framework, {why}")
     return {"framework": UNKNOWN, "version": str(version)}
+
+
+def _dated(row: Row) -> str:
+    """The year, month or release that a row's framework or source has in its name; empty where neither has."""
+    months = list(month_name)
+    for column in ("framework", "source"):
+        if found := _DATED.search(str(row.get(column, ""))):
+            named = f"{months.index(found['name']):02}" if found["name"] in months else None
+            return found["release"] or "-".join(filter(None, (found["year"], found["month"] or named)))
+    return ""
 
 
 def framework_name(said: str) -> str | None:

@@ -126,6 +126,18 @@ def test_names_of_frameworks():
     assert set(names("frameworks").values()) <= set(preset_names("frameworks"))
 
 
+def test_a_row_is_of_the_time_that_its_framework_or_source_names(run_row):
+    expected = {  # framework, source -> version
+        ("Megatron-LM (e156d2f, 2022)", "LiBai benchmark"): "2022", ("Megatron Bridge 26.08", "of 2025"): "26.08",
+        ("Megatron-LM", "README tables (September 2020)"): "2020-09", ("NeMo", "DGX Cloud v25.01.1"): "25.01",
+        ("torchtitan", "benchmark 2024-12 (H100)"): "2024-12", ("torchtitan", "arXiv:2407.21783, 2,048 GPUs"): "latest",
+    }  # fmt: skip
+    rows = {key: run_row(framework=key[0], source=key[1], precision="bf16") for key in expected}
+    assert {key: read_run(row, "").scenario.stack.version for key, row in rows.items()} == expected
+    stated = run_row(**{"framework": "Megatron-LM (2022)", "stack.version": "2024-01"})
+    assert read_run(stated, "").scenario.stack.version == "2024-01"
+
+
 def test_names_of_models():
     expected = {
         "llama3-70b": "llama3-70b", "Llama3 70B": "llama3-70b", "meta-llama/Llama-3.1-70B-Instruct": "llama3-70b",
