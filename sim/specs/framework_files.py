@@ -92,7 +92,9 @@ def date_of(version: str, framework: str) -> Date:
     if date and 1 <= int(date[2] or 1) <= 12:
         year = int(date[1])
         return (year if year >= 2000 else 2000 + year), int(date[2] or 1)
-    tags: dict[str, str] = raw_preset("frameworks", framework).get("tags", {})
+    tags: Any = raw_preset("frameworks", framework).get("tags", {})
+    if isinstance(tags, str):  # those of another framework
+        tags = raw_preset("frameworks", tags)["tags"]
     for tag, since in tags.items():
         if version.removeprefix("v").startswith(tag.removeprefix("v")):
             return date_of(since, framework)
@@ -131,6 +133,11 @@ def release_of(framework: str, version: str, preset: Any) -> dict[str, Any]:
 def _asked(framework: str) -> Iterator[dict[str, Any]]:
     """A framework's rules, and after them those of the one that it is like."""
     data = raw_preset("frameworks", framework)
-    yield from data.get("rules", ())
+    for rule in data.get("rules", ()):
+        if isinstance(rule, str):  # those that a framework shares, by its name and theirs
+            owner, _, name = rule.partition(".")
+            yield from raw_preset("frameworks", owner)["shared"][name]
+        else:
+            yield rule
     if "like" in data:
         yield from _asked(data["like"])
