@@ -6,6 +6,7 @@ import pytest
 from hypothesis import settings
 from typer.testing import CliRunner
 
+from sim import estimate
 from sim.cli import app
 from sim.errors import SpecError
 from sim.specs import build_scenario, load_preset, preset_names
@@ -567,3 +568,15 @@ def test_which_attention_and_fusions_torch_runs(stack, gpu, expected):
 def test_a_torch_that_is_not_known_yet_asks_for_its_date():
     with pytest.raises(SpecError, match=r"'3\.1\.0' is no version of pytorch: write a date"):
         resolve_stack({"framework": "pytorch", "version": "3.1.0"}, {})
+
+
+def test_compiled_changes_a_step_or_is_said_to_change_nothing():
+    silent, odd = [], {"preset": "llama3-8b", "vocab_size": 128_257}  # which a compiler pads
+    for name in FRAMEWORKS:
+        usual = scenario(model=odd, stack={"framework": name})
+        other = scenario(model=odd, stack={"framework": name, "compiled": not usual.stack.compiled})
+        said = any("stack.compiled" in line and "by its fields" in line for line in other.assumed)
+        same = estimate(other).step_time_s == estimate(usual).step_time_s
+        if same != said:
+            silent.append(name)
+    assert silent == []
