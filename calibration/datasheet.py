@@ -18,14 +18,14 @@ from sim.specs.presets import load_preset
 from sim.units import parse
 
 GPUS = {
-    "v100": "v100-sxm3-32gb",
+    "v100-sxm3": "v100-sxm3-32gb",
     "a100": "a100-sxm-80gb",
     "h100": "h100-sxm-80gb",
     "b200": "b200-sxm-180gb",
     "b300": "b300-sxm-270gb",
 }
 """Profile -> the GPU that it was made on. H200 has H100's values."""
-POWER_W = {"v100": 450.0}
+POWER_W = {"v100-sxm3": 450.0}
 """Of a DGX-2H's V100, which its preset does not have (no datasheet of its own): NVIDIA's DGX-2H announcement."""
 SIBLINGS = {"b300": "b200", "h200": "h100"}
 """Profiles that hold mostly the values of another: they count in the law, not in the means."""

@@ -2,8 +2,9 @@
 
 FOLDER holds gemm.csv (gpu, dtype, m, n, k, batch, tflops), gemm_shapes.csv (a table as `calibrate fit` reads, of
 several GPUs) and collectives.csv (gpu, nodes, gpus, collective, bytes, time_us). The values printed for A100 and V100
-are those in `sim/presets/profiles`; the other GPUs have too few public points, or reduce in the switch, which the cost
-functions do not model: their profiles are anchored by hand.
+are those in `sim/presets/profiles`, but for the multiplies of V100 SXM2, which are `calibrate fit`'s on its rows of
+gemm_shapes.csv; the other GPUs have too few public points, or reduce in the switch, which the cost functions do not
+model: their profiles are anchored by hand.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from sim.specs.profile import GemmParams
 SOURCES: dict[str, tuple[str, tuple[str, ...], tuple[str, ...], str]] = {
     "a100": ("dgx-a100-80gb", ("A100 SXM",), ("fp16", "bf16"), "fp16"),
     "p100": ("xc50", ("P100",), ("fp32",), "fp32"),
-    "v100": ("dgx-1v", ("V100",), ("fp16 inputs, tensor cores", "fp16"), "fp16"),
+    "v100": ("dgx-1v", (), (), "fp16"),
+    "v100-sxm3": ("dgx-1v", ("V100",), ("fp16 inputs, tensor cores", "fp16"), "fp16"),
     "h100": ("dgx-h100", ("H100 SXM", "H100"), ("bf16", "fp16"), "bf16"),
     "h200": ("dgx-h200", ("H200",), ("bf16", "fp16"), "bf16"),
     "b200": ("dgx-b200", ("B200",), ("bf16", "fp16"), "bf16"),

@@ -29,17 +29,6 @@ PARTS = 5
 """Parts of the shapes, each of which is predicted by a profile refitted to the others."""
 FEWEST = 50
 """Multiplies of one GPU that a profile is refitted to at least."""
-WITHOUT_NODE = {
-    "MI250X": GpuSpec(
-        name="MI250X-GCD-64GB",
-        memory_bytes=64 * 2**30,
-        memory_bandwidth_bytes_per_s=1.6384e12,
-        peak_flop_per_s={"fp16": 191.5e12, "bf16": 191.5e12, "fp32": 47.9e12},
-        num_sms=110,
-        max_power_w=280.0,
-    )
-}
-"""GPUs of published tables that no node preset has: one of the two dies of an AMD Instinct MI250X, by its datasheet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +96,6 @@ def score_kernels(path: Path, profile: Profile | None = None) -> tuple[list[Scor
 def _gpu(machine: dict[str, Any]) -> tuple[GpuSpec, list[str]]:
     """The GPU of a device's name; where several have it, that of the slowest memory."""
     device = str(machine["device"])
-    for family, gpu in WITHOUT_NODE.items():
-        if family in device and not fitting_nodes(machine):
-            return gpu, []
     fitting = [] if machine.get("node") else fitting_nodes(machine)
     if len(fitting) < 2:
         return measured_cluster(machine).gpu, []

@@ -7,6 +7,7 @@ and a name that is not known is refused or said to be unknown.
 from __future__ import annotations
 
 import re
+from calendar import month_name
 from collections.abc import Mapping
 from typing import Any
 
@@ -114,20 +115,7 @@ def stack_of(row: Row, stated: Mapping[str, Any], inferred: list[str]) -> dict[s
     return {"framework": UNKNOWN, "version": str(version)}
 
 
-_MONTHS = [
-    "January",
-    "February",
-    "March",
-    "April",
-    "May",
-    "June",
-    "July",
-    "August",
-    "September",
-    "October",
-    "November",
-    "December",
-]
+_MONTHS = month_name[1:]
 _DATES = (
     (re.compile(r"\bcore[ _]?[rv]?0\.(\d\d?)\b", re.I), "core_r0.{0}"),
     (re.compile(r"(?<![\d.-])(20[12]\d)-?(0[1-9]|1[0-2])(?!\d)"), "{0}-{1}"),

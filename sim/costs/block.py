@@ -77,7 +77,7 @@ def block_costs(works: Sequence[BlockWork], compute: ComputeModel, groups: Group
     gradients, of_weights, multiplies = _sum(inputs, weights), sum(weights.values()), inputs.get(Cause.MATMUL, 0.0)
     # An input gradient by itself has no weight gradient beside its collectives.
     for seconds, hides in ((inputs, multiplies), (gradients, of_weights + multiplies)):
-        exposed = _exposed_tensor_parallel(work.input_grad, groups["tp"], fabric, hides)
+        exposed = _exposed_tensor_parallel(work.input_grad, compute, groups["tp"], fabric, hides)
         seconds[Cause.TENSOR_PARALLEL] = seconds.get(Cause.TENSOR_PARALLEL, 0.0) + exposed
     launches = [compute.host_time((each,), talk, backward=True) for each in (work.input_grad, work.weight_grad)]
     passes = _Passes(
@@ -243,11 +243,28 @@ def _card_seconds(phase: Phase, groups: Groups, fabric: Fabric) -> Number:
     return seconds
 
 
-def _exposed_tensor_parallel(phase: Phase, group: Group, fabric: Fabric, hides: Number) -> Number:
-    """What tensor-parallel collectives that may overlap leave over, beside so much of multiplies.  [s]"""
-    overlapped = chosen(phase, "tp", overlapped=True)
-    seconds, nbytes = total_time(overlapped, group, fabric), sum(item.nbytes for item in overlapped)
-    return fabric.exposed(group, nbytes, seconds, hides)
+NCCL_SMS = 24
+"""Streaming multiprocessors of NCCL's collectives within NVLink: its channels on eight A100 or H100, by its log."""
+
+
+def _exposed_tensor_parallel(
+    phase: Phase, compute: ComputeModel, group: Group, fabric: Fabric, multiplies_s: Number
+) -> Number:
+    """What tensor-parallel collectives that may overlap leave over, beside so much of multiplies.  [s]
+
+    Beside user buffers multiplies lose what they lose beside NCCL's kernels, but for the streaming multiprocessors that
+    these hold and user buffers do not.
+    """
+    left: Number = 0.0
+    for item in chosen(phase, "tp", overlapped=True):
+        took = total_time((item,), group, fabric)
+        hidden = fabric.hidden_share(group, item.nbytes, took)
+        if item.sms is not None:
+            spared = (NCCL_SMS - item.sms) / compute.gpu.num_sms * (np.asarray(group.num_domains) == 1)
+            hidden = np.minimum(1.0, hidden + spared)
+        beside = np.minimum(took, multiplies_s)
+        left, multiplies_s = left + took - hidden * beside, multiplies_s - beside
+    return left
 
 
 def piece_by_piece(item: Collective, multiply_s: Number, compute: ComputeModel, group: Group, fabric: Fabric) -> Number:

@@ -48,8 +48,8 @@ def laid_over(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any
     for key, value in over.items():
         twin = next((k for k in merged if isinstance(k, str) and file_name(k) == file_name(str(key))), key)
         below = merged.pop(twin, None)
-        if isinstance(value, Mapping) and "preset" in value:
-            below = None  # another preset, not changes to what is there
+        if isinstance(value, Mapping) and ("preset" in value or "value" in value):
+            below = None  # another preset, or a value with its source, not changes to what is there
         merged[key] = laid_over(below, value) if isinstance(below, dict) and isinstance(value, Mapping) else value
     return merged
 

@@ -106,9 +106,11 @@ def date_of(version: str, framework: str) -> Date:
 
 
 def _tags(framework: str) -> dict[str, str]:
-    """How versions of a framework, or of the one that it is like, begin, and a date of each."""
+    """How versions of a framework, or of the one that it names or is like, begin, and a date of each."""
     data = raw_preset("frameworks", framework)
-    own: dict[str, str] = data.get("tags", {})
+    own: dict[str, str] | str = data.get("tags", {})
+    if isinstance(own, str):
+        return _tags(own)
     return own if own or "like" not in data else _tags(data["like"])
 
 
@@ -138,6 +140,11 @@ def release_of(framework: str, version: str, preset: Any) -> dict[str, Any]:
 def _asked(framework: str) -> Iterator[dict[str, Any]]:
     """A framework's rules, and after them those of the one that it is like."""
     data = raw_preset("frameworks", framework)
-    yield from data.get("rules", ())
+    for rule in data.get("rules", ()):
+        if isinstance(rule, str):  # those that a framework shares, by its name and theirs
+            owner, _, name = rule.partition(".")
+            yield from raw_preset("frameworks", owner)["shared"][name]
+        else:
+            yield rule
     if "like" in data:
         yield from _asked(data["like"])

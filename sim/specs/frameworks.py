@@ -218,7 +218,7 @@ def _facts(sections: Mapping[str, Any]) -> dict[str, Any]:
     """What rules ask of a scenario beside its stack."""
     model, plan, training = (_mapping(sections, name) for name in ("model", "plan", "training"))
     gpu = _mapping(_mapping(_mapping(sections, "cluster"), "node"), "gpu")
-    tp, pp, experts = plan.get("tp", 1), plan.get("pp", 1), model.get("num_experts", 0)
+    tp, pp, cp, experts = plan.get("tp", 1), plan.get("pp", 1), plan.get("cp", 1), model.get("num_experts", 0)
     return {
         "precision": training.get("precision", "bf16"),
         "experts": isinstance(experts, int) and experts > 0,
@@ -228,6 +228,7 @@ def _facts(sections: Mapping[str, Any]) -> dict[str, Any]:
         "latent_attention": bool(model.get("key_value_rank")),
         "tensor_parallel": isinstance(tp, int) and tp > 1,
         "pipeline_parallel": isinstance(pp, int) and pp > 1,
+        "context_parallel": isinstance(cp, int) and cp > 1,
         "schedule": plan.get("schedule", "1f1b"),
         "zero_stage": plan.get("zero_stage", "unsaid"),
         "recompute": plan.get("recompute", "unsaid"),

@@ -239,7 +239,22 @@ def _settle_stack(resolved: dict[str, Any]) -> list[str]:
             resolved[section] = {**resolved[section], field: value}
             assumed.append(f"{path} {_shown(value)}: what {found.framework} does where nothing else is said ({source})")
     rows = resolved["model"].get("vocab_size") if isinstance(resolved.get("model"), Mapping) else None
-    return [*assumed, *_what_rules_set(found, rows)]
+    return [*assumed, *_compiled_in_vain(stated, found, resolved), *_what_rules_set(found, rows)]
+
+
+def _compiled_in_vain(stated: Any, found: ResolvedStack, sections: Mapping[str, Any]) -> list[str]:
+    """Say that `compiled` is stated where the framework's rules tell nothing that this fuses or leaves unfused."""
+    usual = (load_preset("stacks", found.release) if found.release else {}).get("compiled", False)
+    if not isinstance(stated, Mapping) or stated.get("compiled", usual) == usual:
+        return []
+    otherwise = resolve_stack({**stated, "compiled": usual}, sections).fields
+    if found.fields != {**otherwise, "compiled": stated["compiled"]}:
+        return []
+    return [
+        f"stack.compiled {_shown(stated['compiled'])} changes only casts to 8 bits after norms and clamped activations "
+        f"of experts in stack {found.release or found.fields.get('name', 'stack')!r}; say what else is fused by its "
+        "fields, such as stack.fused_norm and stack.elementwise_rate (flopcast fields stack)"
+    ]
 
 
 def _what_rules_set(found: ResolvedStack, rows: Any) -> list[str]:
@@ -273,12 +288,10 @@ def _shown(value: Any) -> str:
 
 
 def _profile_for(gpu: str) -> dict[str, Any]:
-    """The shipped profile of this GPU's family; where there is none, what its datasheet tells."""
-    for name in preset_names("profiles"):
-        profile = load_preset("profiles", name)
-        if profile["gpu"] in gpu:
-            return profile
-    return {"preset": datasheet.NAME}
+    """The shipped profile of this GPU, or of its family; where there is none, what its datasheet tells."""
+    profiles = [load_preset("profiles", name) for name in preset_names("profiles")]
+    fitting = [profile for profile in profiles if profile["gpu"] in gpu]
+    return max(fitting, key=lambda profile: len(profile["gpu"]), default={"preset": datasheet.NAME})
 
 
 def profile_of_gpu(gpu: GpuSpec) -> Profile:

@@ -1,7 +1,8 @@
 """Shipped descriptions, one thing a YAML file, every number with its source.
 
 A preset file says `source:` once for all its numbers, or beside a number: `memory: {value: 80 GB, source: datasheet}`.
-Fitted numbers may carry the `interval` of their uncertainty too.
+Fitted numbers may carry the `interval` of their uncertainty too. A profile, or a section of it, with `preset: NAME` has
+only what differs from that profile.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from sim.errors import SpecError, nearest
+from sim.specs.base import laid_over
 from sim.specs.yaml12 import load_yaml
 
 _ROOT = Path(__file__).parent.parent / "presets"
@@ -66,7 +68,7 @@ def _repositories() -> dict[str, str]:
 
 @cache
 def raw_preset(kind: str, name: str) -> dict[str, Any]:
-    """A preset's file as written, sources and all."""
+    """A preset's file as written, sources and all; a profile's laid over those that it names."""
     path = _ROOT / kind / f"{name}.yaml"
     if kind == "models" and not path.is_file() and name.strip():
         return raw_preset(kind, model_preset(name))
@@ -75,7 +77,18 @@ def raw_preset(kind: str, name: str) -> dict[str, Any]:
         raise SpecError(f"unknown {kind.removesuffix('s')} preset {name!r}{nearest(name, known)}")
     data = load_yaml(path)
     assert isinstance(data, dict), path
-    return data
+    return _over_others(data) if kind == "profiles" else data
+
+
+def _over_others(data: dict[str, Any], place: tuple[str, ...] = ()) -> dict[str, Any]:
+    """A profile's data, or what stands at a place of it, laid over that place of the profile named by `preset`."""
+    own = {key: _over_others(item, (*place, key)) if isinstance(item, dict) else item for key, item in data.items()}
+    if "preset" not in own:
+        return own
+    base = raw_preset("profiles", str(own.pop("preset")))
+    for key in place:
+        base = base[key]
+    return laid_over(base, own)
 
 
 def _is_sourced(item: Any) -> bool:

@@ -30,7 +30,7 @@ class StackSpec(Spec):
     that they do: its NCCL_NVLS_ENABLE, which recipes turn off to save memory."""
     compiled: bool = False
     """Layers go through a compiler (torch.compile, XLA); without it a framework that counts on it runs kernels one by
-    one."""
+    one. Where a framework's rules do not tell what compiling fuses, an answer says that it changes next to nothing."""
     attention: Literal["math", "flash"] = "flash"
     """math keeps the sequence × sequence scores in memory; flash never writes them, and skips the masked half. A kernel
     by its name is flash with that flash_version: flash-1, flash-2, flash-3, flash-4, cudnn, efficient."""

@@ -36,7 +36,7 @@ def test_short_columns_stand_for_fields():
 
 def test_names_of_machines(run_row):
     expected = {  # as tables write it, with the memory they give -> node, memory [GB], profile
-        ("V100-SXM2-16GB", ""): ("dgx-1v-16gb", 16, "v100"), ("V100-SXM3-32GB", ""): ("dgx-2h", 32, "v100"),
+        ("V100-SXM2-16GB", ""): ("dgx-1v-16gb", 16, "v100"), ("V100-SXM3-32GB", ""): ("dgx-2h", 32, "v100-sxm3"),
         ("V100-SXM2-32GB", "32"): ("dgx-1v", 32, "v100"), ("A100-SXM4-80GB", ""): ("dgx-a100-80gb", 80, "a100"),
         ("A100-SXM4-40GB", "80"): ("dgx-a100-40gb", 40, "a100"), ("A100", "40"): ("dgx-a100-40gb", 40, "a100"),
         ("Ampere", ""): ("dgx-a100-80gb", 80, "a100"), ("A800", ""): ("hgx-a800", 80, "a100"),
@@ -124,6 +124,18 @@ def test_names_of_frameworks():
     }  # fmt: skip
     assert {said: framework_name(said) for said in expected} == expected
     assert set(names("frameworks").values()) <= set(preset_names("frameworks"))
+
+
+def test_a_row_is_of_the_time_that_its_framework_or_source_names(run_row):
+    expected = {  # framework, source -> version
+        ("Megatron-LM (e156d2f, 2022)", "LiBai benchmark"): "2022", ("Megatron Bridge 26.08", "of 2025"): "26.08",
+        ("Megatron-LM", "README tables (September 2020)"): "2020-09", ("NeMo", "DGX Cloud v25.01.1"): "25.01",
+        ("torchtitan", "benchmark 2024-12 (H100)"): "2024-12", ("torchtitan", "arXiv:2407.21783, 2,048 GPUs"): "latest",
+    }  # fmt: skip
+    rows = {key: run_row(framework=key[0], source=key[1], precision="bf16") for key in expected}
+    assert {key: read_run(row, "").scenario.stack.version for key, row in rows.items()} == expected
+    stated = run_row(**{"framework": "Megatron-LM (2022)", "stack.version": "2024-01"})
+    assert read_run(stated, "").scenario.stack.version == "2024-01"
 
 
 def test_names_of_models():

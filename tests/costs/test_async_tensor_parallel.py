@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from sim.costs.block import piece_by_piece
+from sim.costs.block import NCCL_SMS, _exposed_tensor_parallel, piece_by_piece
 from sim.costs.collectives import all_gather
 from sim.network.placement import Group
 from sim.pricing.cells import layer_costs
 from sim.pricing.cost_model import cost_model
 from sim.specs import build_scenario
-from sim.work.operations import Cause, Collective
+from sim.work.operations import Cause, Collective, Phase
 from tests.rows import rows
 
 
@@ -70,3 +70,28 @@ def test_of_a_scatter_the_last_piece_and_its_multiprocessors_are_left():
     whole = float(all_gather(1e8, group, costs.fabric))
     found = float(piece_by_piece(scatter, np.float64(2 * whole), costs.compute, group, costs.fabric))
     assert found == pytest.approx(whole / 4 + 2 * whole * 16 / (costs.compute.gpu.num_sms - 16))
+
+
+def test_beside_user_buffers_multiplies_keep_the_multiprocessors_that_nccl_would_hold():
+    costs, group = cost_model(scenario()), Group(8, 8)
+    scatter = Collective("scatter", "reduce_scatter", 1e8, overlapped=True)
+    whole = float(all_gather(1e8, group, costs.fabric))
+
+    def exposed(sms, group=group, multiplies_s=1.0):
+        phase = Phase(collectives=(scatter._replace(sms=sms),))
+        return float(_exposed_tensor_parallel(phase, costs.compute, group, costs.fabric, multiplies_s))
+
+    assert exposed(None) == pytest.approx(whole * (1 - costs.fabric.nvlink.hidden_share))
+    assert exposed(NCCL_SMS) == pytest.approx(exposed(None))
+    assert exposed(4) == pytest.approx(exposed(None) - whole * 20 / costs.compute.gpu.num_sms)
+    assert exposed(4, multiplies_s=0.0) == pytest.approx(whole)
+    assert exposed(4, Group(16, 8)) == exposed(None, Group(16, 8))  # which user buffers do not reach
+
+
+def test_nvidia_s_recipes_leave_about_what_they_are_said_to():
+    def left(model, tp):  # of a step [%]
+        costs = layer_costs(scenario(model=model, stack="megatron-core", tp=tp, recompute="none"))
+        waits = costs.forward[Cause.TENSOR_PARALLEL] + costs.backward[Cause.TENSOR_PARALLEL]
+        return 100 * float(waits / (costs.forward_s + costs.backward_s))
+
+    assert 3 < left("llama3-70b", 4) < left("llama3-405b", 8) < 8

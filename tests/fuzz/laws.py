@@ -34,7 +34,7 @@ from sim.specs import Scenario, build_scenario
 
 MACHINES = {
     "selene": "a100", "superpod-h100": "h100", "superpod-h200": "h200", "superpod-b200": "b200", "superpod-gb200": "b200",
-    "dgx-2h-superpod": "v100", "ethernet-25": "a100",
+    "dgx-2h-superpod": "v100-sxm3", "ethernet-25": "a100",
 }  # fmt: skip
 """Cluster -> profile of its GPUs."""
 STACKS = (

@@ -6,18 +6,27 @@ import pytest
 from hypothesis import settings
 from typer.testing import CliRunner
 
+from sim import estimate
 from sim.cli import app
 from sim.errors import SpecError
 from sim.specs import build_scenario, load_preset, preset_names
 from sim.specs.base import file_name
-from sim.specs.framework_files import date_of, framework_named, halves_attention, layouts_of
+from sim.specs.framework_files import date_of, framework_named, halves_attention, layouts_of, rules_of
 from sim.specs.frameworks import Consequence, _facts, resolve_stack
 from sim.specs.loading import SECTIONS
 from sim.specs.presets import raw_preset
 from sim.specs.stack import StackSpec
 
 FRAMEWORKS = preset_names("frameworks")
-RULES = [(name, number, rule) for name in FRAMEWORKS for number, rule in enumerate(raw_preset("frameworks", name).get("rules", ()))]  # fmt: skip
+
+
+def own_rules(name):
+    """A framework's rules but those of the one that it is like."""
+    like = raw_preset("frameworks", name).get("like")
+    return rules_of(name)[: -len(rules_of(like)) or None] if like else rules_of(name)
+
+
+RULES = [(name, number, rule) for name in FRAMEWORKS for number, rule in enumerate(own_rules(name))]
 LAYOUTS = {"recompute", "recompute_of_experts", "recompute_modules_of_experts", "selective_is", "interleaved", "microbatches", "offload", "offload_to_grace", "source"}  # fmt: skip
 STACK_FIELDS = {file_name(name) for name in StackSpec.model_fields}
 
@@ -51,6 +60,7 @@ def sections(when, version_of):
         "plan": {
             "tp": 2 if when.get("tensor_parallel") else 1,
             "pp": 2 if when.get("pipeline_parallel") else 1,
+            "cp": 2 if when.get("context_parallel", True) else 1,
             "schedule": first("schedule", "1f1b"),
         },
         "training": {
@@ -74,6 +84,7 @@ def test_a_framework_s_file_says_nothing_that_is_not_read(name):
         "flops",
         "releases",
         "rules",
+        "shared",
         "layouts",
         "plans",
     }
@@ -84,7 +95,8 @@ def test_a_framework_s_file_says_nothing_that_is_not_read(name):
     for release in data["releases"]:
         assert release.keys() <= {"stack", "since"}
         assert release["stack"] in preset_names("stacks")
-    for tag, since in data.get("tags", {}).items():
+    tags = data.get("tags", {})
+    for tag, since in (raw_preset("frameworks", tags)["tags"] if isinstance(tags, str) else tags).items():
         assert date_of(f"{tag}5", name) == date_of(since, name) > (2018, 0)
     assert data.get("like", name) in FRAMEWORKS
     assert layouts_of(name).keys() <= LAYOUTS
@@ -113,6 +125,34 @@ def test_every_rule_has_a_source_reads_what_there_is_and_can_apply(name, number,
         assert field in {file_name(each) for each in record.model_fields}
         value = 4 if value == "all" else value
         assert Consequence(f"{section or 'stack'}.{field}", value, rule["source"]) in found
+
+
+# Framework, version, GPU, what else -> the fused attention kernel that its code takes.
+KERNELS = {
+    ("nemo-automodel", "latest", "H100", "dense"): "2", ("nemo-automodel", "latest", "H100", "cp"): "cudnn",
+    ("nemo-automodel", "2025-09", "H100", "cp"): "2", ("nemo-automodel", "latest", "H100", "experts"): "cudnn",
+    ("nemo-automodel", "latest", "A100", "experts"): "2", ("prime-rl", "2026-01", "H100", "dense"): "2",
+    ("prime-rl", "latest", "H100", "dense"): "3", ("prime-rl", "latest", "B200", "dense"): "4",
+    ("prime-rl", "latest", "A100", "dense"): "2", ("olmo-core", "2025-06", "B200", "dense"): "cudnn",
+    ("olmo-core", "2025-06", "H100", "dense"): "2", ("olmo-core", "latest", "B200", "olmo3-32b"): "2",
+    ("torchtitan", "2025-04", "B200", "dense"): "2", ("torchtitan", "v0.2", "B200", "dense"): "cudnn",
+    ("torchtitan", "v0.2", "H100", "dense"): "2", ("torchtitan", "latest", "H100", "dense"): "cudnn",
+    ("torchtitan", "latest", "B200", "Llama-4-Scout"): "2", ("deepspeed", "2025-06", "H200", "dense"): "2",
+    ("pytorch-fsdp", "2.9.1", "B200", "dense"): "cudnn", ("pytorch-fsdp", "2.10.0", "H100", "dense"): "2",
+}  # fmt: skip
+
+
+def test_attention_kernels_by_framework_version_and_gpu():
+    def kernel(framework, version, gpu, what):
+        described = {
+            "model": {"name": what, "num_layers": 4, "num_experts": 8 if what == "experts" else 0},
+            "plan": {"cp": 2 if what == "cp" else 1},
+            "cluster": {"node": {"gpu": {"name": gpu}}},
+        }
+        fields = resolve_stack({"framework": framework, "version": version}, described).fields
+        return fields.get("flash_version", "2")
+
+    assert {key: kernel(*key) for key in KERNELS} == KERNELS
 
 
 def test_aliases_are_in_lower_case_and_each_framework_s_own():
@@ -447,7 +487,7 @@ def test_the_host_time_of_a_stack_that_nobody_named_is_one_field_of_it():
 
 def test_no_rule_sets_a_scope_of_graphs_that_a_scenario_may_contradict():
     for name in preset_names("frameworks"):
-        for rule in load_preset("frameworks", name).get("rules", ()):
+        for rule in rules_of(name):
             if "cuda_graph_scope" in rule["set"]:
                 assert rule["when"].get("cuda_graphs") == "scoped", name
 
@@ -528,3 +568,15 @@ def test_which_attention_and_fusions_torch_runs(stack, gpu, expected):
 def test_a_torch_that_is_not_known_yet_asks_for_its_date():
     with pytest.raises(SpecError, match=r"'3\.1\.0' is no version of pytorch: write a date"):
         resolve_stack({"framework": "pytorch", "version": "3.1.0"}, {})
+
+
+def test_compiled_changes_a_step_or_is_said_to_change_nothing():
+    silent, odd = [], {"preset": "llama3-8b", "vocab_size": 128_257}  # which a compiler pads
+    for name in FRAMEWORKS:
+        usual = scenario(model=odd, stack={"framework": name})
+        other = scenario(model=odd, stack={"framework": name, "compiled": not usual.stack.compiled})
+        said = any("stack.compiled" in line and "by its fields" in line for line in other.assumed)
+        same = estimate(other).step_time_s == estimate(usual).step_time_s
+        if same != said:
+            silent.append(name)
+    assert silent == []

@@ -50,12 +50,10 @@ def test_published_multiplies_by_alignment():
     missed = {("A100", "16 B"): 0.095, ("V100", "4 B"): 0.085, ("MI25", "32 B and more"): 0.085}
     for (gpu, alignment), error in found.items():
         assert error <= missed.get((gpu, alignment), 0.05 if gpu == "A100" else 0.08), (gpu, alignment)
-    shipped = {
-        each.alignment: each.median_error
-        for each in groups(scored)
-        if (each.gpu[:4], each.operation) == ("A100", "all")
-    }
-    assert max(error for alignment, error in shipped.items() if alignment != "16 B") <= 0.045
+    shipped = {(each.gpu[:4], each.alignment): each.median_error for each in groups(scored) if each.operation == "all"}
+    most = {"A100": 0.045, "V100": 0.08, "MI25": 0.085}
+    far = {key: error for key, error in shipped.items() if error > most[key[0]]}
+    assert far.keys() <= {("A100", "16 B")}, far
 
 
 @cache

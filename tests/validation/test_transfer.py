@@ -186,7 +186,7 @@ def test_multiplies_that_were_measured_count_before_the_law():
     )
 
 
-@pytest.mark.parametrize("left", ["v100", "a100", "h100", "b200"])
+@pytest.mark.parametrize("left", ["v100-sxm3", "a100", "h100", "b200"])
 def test_the_share_of_peak_follows_the_power(left):
     """Of a GPU that the law has not seen, what multiplies reach in training, from its datasheet alone."""
     law = table([left])["power_law"]
