@@ -78,7 +78,8 @@ def validate(
         machine = str(json_file) == "-"
         scored = _scored(runs or [], profile, settings or [], quiet=markdown or machine)
         listing = Listing(every, sweeps, markdown, figure, export, transfer, update_intervals, update_priors)
-        found |= print_runs(_console(quiet=machine), scored, listing, shipped=not runs)
+        strangers = [] if runs else _strangers(profile, settings or [])
+        found |= print_runs(_console(quiet=machine), scored, listing, shipped=not runs, strangers=strangers)
     if memory is not None:
         found |= {"memory": _memory(memory)} if runs else _memory(memory)
     if kernels:
@@ -221,6 +222,14 @@ def _scored(tables: list[Path], profile: str | None, settings: list[str], *, qui
         typer.echo(f"columns that nothing reads: {', '.join(unread)}\n")
     with progress_bar("runs predicted") as progress:
         return score_all(runs, progress or (lambda done, total: None))
+
+
+def _strangers(profile: str | None, settings: list[str]) -> list[Scored]:
+    """Runs that ship of people outside the vendors' benchmark teams, predicted."""
+    from flopcast_validation.run import WILD, published_runs
+    from flopcast_validation.runs.score import score_all
+
+    return score_all(published_runs(profile, settings, folder=WILD))
 
 
 def _memory(path: Path) -> dict[str, Any]:

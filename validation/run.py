@@ -125,9 +125,13 @@ class RunsTable:
     rows: tuple[dict[str, Any], ...]
 
 
-def runs_tables() -> list[RunsTable]:
-    """Every table of measured runs that ships with flopcast, by name."""
-    return sorted((_runs_table(path) for path in (_FACTS / "runs").glob("*.yaml")), key=lambda table: table.name)
+WILD = "wild"
+"""The folder of runs of people outside the vendors' benchmark teams."""
+
+
+def runs_tables(folder: str = "runs") -> list[RunsTable]:
+    """Every table of measured runs that ships with flopcast in a folder, by name."""
+    return sorted((_runs_table(path) for path in (_FACTS / folder).glob("*.yaml")), key=lambda table: table.name)
 
 
 def _runs_table(path: Path) -> RunsTable:
@@ -151,18 +155,21 @@ def _described(what: str) -> dict[str, Any]:
 def _named(cells: dict[str, Any]) -> dict[str, Any]:
     """Cells with machine and model as sections of a scenario, instead of their names."""
     machine, model = cells.pop("machine", None), cells.pop("model", None)
-    cells["framework"] = cells.get("stack.framework", "")
+    cells.setdefault("framework", cells.get("stack.framework", ""))
     if machine is not None:
         cells |= _described("machines")[machine]
         cells["gpu"] = cells["cluster"]["name"]
     if model is not None:
         cells["model"] = _described("models")[model]
-    cells["model_name"] = cells["model"]["name"] if model is not None else cells.get("model.name", "")
+    cells.setdefault("model_name", cells["model"]["name"] if model is not None else cells.get("model.name", ""))
     return cells
 
 
 def published_runs(
-    profile: str | None = None, overrides: Sequence[str] = (), tables: Sequence[str] | None = None
+    profile: str | None = None,
+    overrides: Sequence[str] = (),
+    tables: Sequence[str] | None = None,
+    folder: str = "runs",
 ) -> list[Run]:
     """Runs of all those tables, what their sources leave open filled in as for any table of runs.
 
@@ -174,8 +181,10 @@ def published_runs(
         Fields of a scenario laid over every row: "stack.attention=math".
     tables : sequence of str, optional
         Names of tables; default: all.
+    folder : str
+        WILD for those of strangers, which are no part of the record.
     """
-    chosen = (table for table in runs_tables() if tables is None or table.name in tables)
+    chosen = (table for table in runs_tables(folder) if tables is None or table.name in tables)
     return read_runs((row for table in chosen for row in table.rows), profile, overrides)
 
 

@@ -11,11 +11,11 @@ from flopcast_calibration.readers.described import UNKNOWN
 from flopcast_validation.runs.anchored import after_runs
 from flopcast_validation.runs.intervals import known_only, left_out_coverage, write_intervals
 from flopcast_validation.runs.report import WIDE, draw, group_table, markdown_table, to_json, worst
-from flopcast_validation.runs.score import groups_of
+from flopcast_validation.runs.score import groups_of, in_the_wild
 from flopcast_validation.runs.scored import Scored
 from sim.commands.progress import progress_bar
 
-SHIPPED = ("all", "fitted", "kind", "framework")
+SHIPPED = ("wild", "all", "fitted", "kind", "framework")
 OWN = ("all", "fitted", "kind", "gpu", "framework", "source")
 """Groups that are printed of the published runs that ship, and of a table of one's own."""
 
@@ -40,14 +40,16 @@ class Listing(NamedTuple):
     update_priors: bool = False
 
 
-def print_runs(out: Any, scored: Sequence[Scored], listing: Listing, *, shipped: bool) -> dict[str, Any]:
+def print_runs(
+    out: Any, scored: Sequence[Scored], listing: Listing, *, shipped: bool, strangers: Sequence[Scored] = ()
+) -> dict[str, Any]:
     """Print the scores; plain data of all of it."""
     listed: dict[str, Any] = {}
     if listing.update_priors or listing.update_intervals:
         _update(out, scored, listing)
     if listing.transfer:
         listed |= _print_transfer(out, scored, markdown=listing.markdown)
-    groups = groups_of(scored)
+    groups = [*([in_the_wild(strangers)] if strangers else []), *groups_of(scored)]
     if listing.markdown:
         out.print(markdown_table(groups), soft_wrap=True)
         _write_files(out, scored, listing)

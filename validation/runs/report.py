@@ -63,7 +63,7 @@ def markdown_table(groups: Sequence[ErrorSummary]) -> str:
     """The record in Markdown, as the README has it: all, by who set values, by kind of model, by framework."""
     lines = [f"| published runs | {' | '.join(_IN_PAGES)} |", f"|---|{'---|' * len(_IN_PAGES)}"]
     for group in groups:
-        if group.by in ("all", "fitted", "kind", "framework") and group.count:
+        if group.by in ("wild", "all", "fitted", "kind", "framework") and group.count:
             if group.by == "framework" and group.count < FEWEST_IN_PAGES:
                 continue
             cells = [_COLUMNS[column][0](group) for column in _IN_PAGES.values()]

@@ -181,6 +181,15 @@ def groups_of(scored: Sequence[Scored]) -> list[ErrorSummary]:
     return found
 
 
+def in_the_wild(scored: Sequence[Scored]) -> ErrorSummary:
+    """Strangers' runs: what to expect of a run that nobody here has seen; every source counts as one."""
+    sources = {item.run.source for item in scored if item.error is not None}
+    each = [summary_of("wild", name, [item for item in scored if item.run.source == name]) for name in sources]
+    fields = ("mean_error", "bias", "coverage", "constant_error", "six_nd_error")
+    means = {field: float(np.mean([getattr(one, field) for one in each])) for field in fields}
+    return replace(summary_of("wild", f"in the wild, mean of {len(each)} sources", scored), **means)
+
+
 def _kind_of_model(item: Scored) -> str:
     precision = item.run.precision
     bits = "8 bits" if precision.endswith("fp8") else "4 bits" if precision.endswith("fp4") else "16 bits"
