@@ -355,6 +355,13 @@ def test_a_training_in_a_condition():
     assert import_text(text, "run.sh").scenario().plan.num_gpus == 8
 
 
+@rows("lines, nvls", [("", True), ("export NCCL_NVLS_ENABLE=0", False), ("NCCL_NVLS_ENABLE=1", True)])
+def test_a_script_says_whether_nvlink_s_switches_add(lines, nvls):
+    text = f"#!/bin/bash\n{lines}\ntorchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 4 --hidden-size 256 "
+    text += "--num-attention-heads 8 --seq-length 512 --bf16"
+    assert import_text(text, "run.sh").scenario().stack.nvls == nvls
+
+
 def test_bloom_s_own_script_and_the_step_that_was_published():
     """384 A100, tp 4, pp 12, dp 8: 105 s a step (bigscience-workshop/bigscience, train/tr11-176B-ml/chronicles.md)."""
     scenario = import_file(FOREIGN / "bloom_176b.slurm", Given(cluster="selene")).scenario()

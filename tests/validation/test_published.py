@@ -39,6 +39,7 @@ REASONS = (
     "the parallel layout is not given",
     "seq_len is empty",
     "layers is empty, and .* is no model that ships",
+    "what their power is limited to is not printed",
     "plan: ep 64 must divide tp · cp · dp = 32",  # as the source prints it
 )
 

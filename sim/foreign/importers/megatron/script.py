@@ -75,6 +75,8 @@ def read_megatron(file: Foreign) -> dict[str, Any]:
         training.assume("global_batch_size", plan["dp"] * plan["microbatch_size"], why)
     take_budget(training, arguments)
     stack = read_stack(arguments, old, run={"model": model, "plan": plan, "training": training})
+    if (switches := script.variable("NCCL_NVLS_ENABLE")) is not None:
+        stack.took("nvls", switches != "0", f"NCCL_NVLS_ENABLE={switches}")
     for word in arguments.doubtful:
         if reasons := script.values.unknowns.reasons(word):
             ledger.ignore("arguments", "?", f"what depends on {reasons} may add some", matters=True)
