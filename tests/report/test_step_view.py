@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from sim import schedule_names
+from sim.engines.tasks import ONCE
 from sim.errors import SpecError
 from sim.report.gantt import step_view
 from sim.schedules.actions import U
@@ -39,7 +40,7 @@ def test_what_follows_fills_the_step_to_its_end(view_of, schedule, settings):
     view = view_of(schedule, *settings)
     last = np.zeros(view.program.order.num_ranks)
     np.maximum.at(last, view.program.order.rank, view.end)
-    bars = view.after()
+    bars = view.on(ONCE)
     for rank in range(len(last)):
         mine = [
             (each.begin[each.rank == rank][0], each.end[each.rank == rank][0]) for each in bars if rank in each.rank
