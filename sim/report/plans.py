@@ -265,3 +265,8 @@ def ordinal(number: int) -> str:
     """`1st`, `22nd`, `713th`."""
     ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
     return f"{number:,}{ending}"
+
+
+def letter(number: int) -> str:
+    """What the plan or scenario of a number is called in tables: A to Z, then AA and on."""
+    return (letter(number // 26 - 1) if number >= 26 else "") + chr(ord("A") + number % 26)

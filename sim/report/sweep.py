@@ -14,6 +14,7 @@ from sim.report.plans import (
     field,
     fields_for,
     heading,
+    letter,
     shared_gpus,
     shared_words,
 )
@@ -92,8 +93,8 @@ def _grid(swept: Sweep) -> list[RenderableType]:
         return [table]
     differ = differing(plans.values(), SHOWN_FIELDS)
     legend = plain_table("", *map(heading, differ), gap=1, wrap=("",))
-    for number, letter in letters.items():
-        legend.add_row(letter, *(field(plans[number], name) for name in differ))
+    for number, name in letters.items():
+        legend.add_row(name, *(field(plans[number], each) for each in differ))
     by = "" if swept.objective == "step_time" else f" by {swept.objective.replace('_', ' ')}"
     counted = next(amount(swept.objective, point.best.answer) for point in swept.points if point.best is not None)
     name = counted.heading.replace("\n", " ")
@@ -104,8 +105,7 @@ def _grid(swept: Sweep) -> list[RenderableType]:
 def plan_letters(swept: Sweep) -> dict[int | None, str]:
     """A letter for each plan that wins somewhere: A to Z, then AA and on."""
     numbers = sorted({winner for winner in swept.winners() if winner is not None})
-    alphabet = [chr(ord("A") + index) for index in range(26)]
-    return {n: (alphabet[n // 26 - 1] if n >= 26 else "") + alphabet[n % 26] for n in numbers}
+    return {number: letter(number) for number in numbers}
 
 
 def _cell_of(swept: Sweep, point: SweepPoint, letter: str) -> Text:

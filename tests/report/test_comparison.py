@@ -21,8 +21,8 @@ from sim.report.html.comparison import (
     field_rows,
     field_words,
     is_clear,
-    letter,
 )
+from sim.report.plans import letter
 from sim.specs.yaml12 import parse_yaml
 from sim.uncertainty import interval_factors, least_told_apart
 from tests.report.pages import can_be_heard, is_self_contained, shown_scenarios

@@ -78,7 +78,6 @@ def report_page(
         provenance=profile_origin(scenario.profile),
         residuals=residual_rows(scenario.profile),
         version=__version__,
-        engine="" if answer.engine == "dag" else f" --engine {answer.engine}",
         engine_name=answer.engine,
         profile=scenario.profile.name,
         stack=stack_words(scenario.stack),
