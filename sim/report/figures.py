@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,7 @@ def place_labels(
     labels: Sequence[tuple[float, float, str]],
     colours: Sequence[Any] = (),
     size: float = 7.5,
+    reach: int = 1,
     **options: Any,
 ) -> None:
     """Write each label beside its point; one for which there is no room is left out.
@@ -95,6 +97,8 @@ def place_labels(
         Of each label; black without.
     size : float
         Of the letters. [points]
+    reach : int
+        How many times as far away a label may stand, with a line to its point, where it has no room beside it.
     **options
         Of `annotate`.
     """
@@ -105,9 +109,10 @@ def place_labels(
     frame = panel.get_window_extent()
     for number, (x, y, words) in enumerate(labels):
         colour = colours[number] if len(colours) else "black"
-        for right, up, horizontal, vertical in LABEL_PLACES:
-            text = panel.annotate(words, (x, y), xytext=(right, up), textcoords="offset points", ha=horizontal,
-                                  va=vertical, fontsize=size, color=colour, **options)  # fmt: skip
+        for far, (right, up, horizontal, vertical) in product(range(1, reach + 1), LABEL_PLACES):
+            line = {"arrowstyle": "-", "color": "#999999", "lw": 0.6} if far > 2 else None
+            text = panel.annotate(words, (x, y), (far * right, far * up), textcoords="offset points", ha=horizontal,
+                                  va=vertical, fontsize=size, color=colour, arrowprops=line, **options)  # fmt: skip
             box = text.get_window_extent().padded(1)
             free = not box.count_contains(there) and not box.count_overlaps(taken)
             if free and frame.x0 <= box.x0 and box.x1 <= frame.x1 and frame.y0 <= box.y0 and box.y1 <= frame.y1:

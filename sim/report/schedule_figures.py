@@ -9,7 +9,7 @@ import numpy as np
 
 from sim.errors import SpecError
 from sim.estimate import Estimate
-from sim.report.figures import new_figure, open_panels, place_title
+from sim.report.figures import new_figure, open_panels, place_labels, place_title
 from sim.report.schedules import COMMUNICATION, Comparison, Row
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#3B3B3B", "#999999")
@@ -85,11 +85,11 @@ def tradeoff_figure(comparison: Comparison, *, width_in: float = 9.0) -> Any:
         axes.set_xscale("log")
         axes.set_xlim(0.8 * least, 1.7 * most)
     axes.set_ylim(0, 1.1 * highest if highest else 1.0)
-    _name_points(axes, groups, width_in)
     axes.set_xlabel("activations kept on the fullest rank [GB]")
     axes.set_ylabel("waiting for other ranks [% of the step]")
     _entitle(figure, comparison, "memory against waiting")
     open_panels(axes)
+    place_labels(axes, [(*at, ", ".join(names)) for at, names in groups.items()], size=8.5, reach=8)
     return figure
 
 
@@ -145,28 +145,3 @@ def _verdict(row: Row, first: Row, end: float) -> str:
     slower = "" if row is first else f" (+{step / first.answer.step_time_s - 1:.0%})"
     full = "" if row.answer.fits else ", does not fit"
     return f"{'→ ' if step > end else ''}{step:.1f} s{slower}{full}"
-
-
-def _name_points(axes: Any, groups: Mapping[tuple[float, float], list[str]], width_in: float) -> None:
-    """Names beside points, those of one point together, each where it covers no other name and no point."""
-    to_axes = axes.transData + axes.transAxes.inverted()
-    places = {at: tuple(to_axes.transform(at)) for at in groups}
-    letter, line = 0.085 / width_in, 0.042
-    taken = [(x - 0.008, x + 0.008, y - 0.018, y + 0.018) for x, y in places.values()]
-    for at, names in sorted(groups.items(), key=lambda item: -places[item[0]][1]):
-        text, (x, y) = ", ".join(names), places[at]
-        wide = letter * len(text)
-        spots = [(side, step * line) for step in (0, 1, -1, 1.5, -1.5, 2, -2, 3, -3) for side in (0.014, -0.014 - wide)]
-        boxes = [(x + dx, x + dx + wide, y + dy - line / 2, y + dy + line / 2) for dx, dy in spots]
-        free = [box for box in boxes if box[0] >= 0 and not any(_overlap(box, other) for other in taken)]
-        box = (free or boxes)[0]
-        taken.append(box)
-        middle = (box[2] + box[3]) / 2
-        axes.text(box[0], middle, text, transform=axes.transAxes, fontsize=8.5, va="center")
-        if abs(middle - y) > line:
-            near = box[0] if box[0] > x else box[1]
-            axes.plot([x, near], [y, middle], transform=axes.transAxes, color="#999999", linewidth=0.6)
-
-
-def _overlap(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
-    return one[0] < other[1] and other[0] < one[1] and one[2] < other[3] and other[2] < one[3]
