@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -50,9 +51,8 @@ def export(
         print_exported(exported)
     else:
         from sim.report.exported import exported_view
-        from sim.report.terminal import console
 
-        print_view(exported_view(exported, console().width))
+        print_view(partial(exported_view, exported))
         typer.echo(f"\n{exported.account.title}'s file is {output}")
 
 

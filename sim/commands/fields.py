@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -43,9 +44,8 @@ def fields(
         typer.echo(fields_page(sections), nl=False)
     else:
         from sim.report.fields import fields_view
-        from sim.report.terminal import console
 
-        print_view(*fields_view(sections, console().width))
+        print_view(partial(fields_view, sections))
 
 
 def schema(

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from sim.commands import completion as complete
+from sim.commands.output import print_view
 from sim.errors import SpecError
 from sim.files import write_text
-
-if TYPE_CHECKING:
-    pass
 
 
 def import_config(
@@ -95,10 +94,8 @@ def import_config(
         typer.echo(imported.to_yaml(), nl=False)
     else:
         from sim.report.imported import imported_view
-        from sim.report.terminal import console
 
-        out = console()
-        out.print(imported_view(imported, out.width))
+        print_view(partial(imported_view, imported))
         typer.echo(f"\nThe scenario is in {output}; next: flopcast estimate {output}")
 
 

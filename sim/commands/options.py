@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import wraps
 from inspect import Parameter, Signature, signature
@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from sim.commands import completion as complete
-from sim.commands.output import figure_paths, print_json, print_view
+from sim.commands.output import figure_paths, print_answer
 from sim.errors import SpecError
 
 if TYPE_CHECKING:
@@ -174,12 +174,9 @@ class Output:
     def __post_init__(self) -> None:
         self.paths = figure_paths(self.png, self.svg)
 
-    def show(self, data: Callable[[], Any], view: Callable[[], Iterable[Any]], figure: Callable[[], Any]) -> None:
+    def show(self, data: Callable[[], Any], view: Callable[[], Any], figure: Callable[[], Any]) -> None:
         """Print the answer as JSON or for eyes, and draw the figure where one was asked for."""
-        if self.as_json:
-            print_json(data())
-        else:
-            print_view(*view())
+        print_answer(self.as_json, data, view)
         if self.paths:
             from sim.report.figures import save
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sim.commands.options import AsJson, Overrides, ProfileOption, read_numbers
-from sim.commands.output import print_json, print_view
+from sim.commands.output import print_answer
 from sim.errors import SpecError, nearest
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ def plan_pipeline(
     """
     from sim.commands.progress import progress_bar
     from sim.planners import ask_pipedream, ask_two_buffered, read_levels
+    from sim.report.planners import pipedream_view, two_buffered_view
     from sim.units import parse
 
     if planner not in PLANNERS:
@@ -70,24 +71,14 @@ def plan_pipeline(
     asked = _source(source, overrides or [], profile)
     if planner == "pipedream":
         plan = ask_pipedream(asked, levels, sync=sync, replicated=not straight, memory_bytes=limit)
-        if as_json:
-            print_json(plan.to_dict())
-        else:
-            from sim.report.planners import pipedream_view
-
-            print_view(pipedream_view(plan))
+        print_answer(as_json, plan.to_dict, lambda: pipedream_view(plan))
         return
     sizes = None
     if microbatches is not None:
         sizes = read_numbers(microbatches, "--microbatches", "numbers of samples", "1,2,4")
     with progress_bar("plans estimated") as progress:
         found = ask_two_buffered(asked, levels, batch=batch, microbatches=sizes, memory_bytes=limit, progress=progress)
-    if as_json:
-        print_json(found.to_dict())
-    else:
-        from sim.report.planners import two_buffered_view
-
-        print_view(two_buffered_view(found, top))
+    print_answer(as_json, found.to_dict, lambda: two_buffered_view(found, top))
 
 
 def _source(path: str, overrides: list[str], profile: str | None) -> Source:

@@ -10,7 +10,7 @@ import typer
 
 from sim.commands import completion as complete
 from sim.commands.options import AsJson, Engine, Overrides, Png, ProfileOption, ScenarioFile, Svg, Width
-from sim.commands.output import figure_paths, print_json, print_view
+from sim.commands.output import figure_paths, print_answer, print_json
 from sim.commands.progress import spinner
 from sim.errors import ScheduleError, SpecError
 
@@ -191,9 +191,6 @@ def compare_schedules(
                 report(f"{row.name}, drawn")
                 views.append(step_view(row.answer.scenario, engine, row.answer))
             save(comparison_figure(views, width_in=width), figures)
-    if as_json:
-        print_json(comparison.to_dict())
-    else:
-        print_view(comparison_view(comparison))
+    print_answer(as_json, comparison.to_dict, lambda: comparison_view(comparison))
     for path in figures:
         typer.echo(f"figure: {path}", err=as_json)

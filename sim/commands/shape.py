@@ -8,7 +8,7 @@ import typer
 
 from sim.commands import completion as complete
 from sim.commands.options import Json
-from sim.commands.output import print_json, print_view
+from sim.commands.output import print_answer
 from sim.commands.plan import Model
 from sim.commands.progress import spinner
 
@@ -39,10 +39,7 @@ def shape(
     length = None if seq is None else parse_whole(seq, "sequence_length")
     with spinner("pricing nearby sizes"):
         found = shapes_near(model, gpu_named(gpu), tp, length, framework)
-    if as_json:
-        print_json(found.to_dict())
-    else:
-        print_view(_view(found))
+    print_answer(as_json, found.to_dict, lambda: _view(found))
 
 
 def _view(found: Shapes) -> Group:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from sim.commands.options import Json, Overrides, ProfileOption, ScenarioFile
-from sim.commands.output import print_json, print_view
+from sim.commands.output import print_answer
 from sim.commands.progress import spinner
 
 
@@ -64,10 +64,7 @@ def simulate(
     asked = load_scenario(scenario, overrides or (), profile)
     if fail_node is not None:
         fate = failed_node(asked, fail_node)
-        if as_json:
-            print_json({"scenario": asked.name, "step_time_s": None, "why": fate})
-        else:
-            typer.echo(fate)
+        print_answer(as_json, lambda: {"scenario": asked.name, "step_time_s": None, "why": fate}, lambda: fate)
         return
     if figure is not None:
         check_paths([figure], (".png", ".svg", ".pdf"))
@@ -86,15 +83,9 @@ def simulate(
             placement=placement,
             fragmentation=fragmentation,
         )
-    for given, option, needs in (
-        (seeds is not None and not jitter, "--seeds", "--jitter"),
-        (unfold and not jitter, "--unfold", "--jitter"),
-    ):
-        if given:
-            typer.secho(f"flopcast: {option} changes nothing without {needs}", err=True, fg="yellow")
+    for given, option in ((seeds is not None, "--seeds"), (unfold, "--unfold")):
+        if given and not jitter:
+            typer.secho(f"flopcast: {option} changes nothing without --jitter", err=True, fg="yellow")
     if figure is not None:
         (draw_links if links else draw_simulation)(answer, figure)
-    if as_json:
-        print_json(answer.to_dict())
-    else:
-        print_view(simulation_view(answer))
+    print_answer(as_json, answer.to_dict, lambda: simulation_view(answer))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from textwrap import wrap
 
+from rich.console import Group
 from rich.text import Text
 
 from sim.report.field_reference import ANY_NAME, FieldReference, SectionReference
@@ -47,7 +48,7 @@ units; how fields go together (which degrees divide what, how many GPUs there ar
 """
 
 
-def fields_view(sections: Iterable[SectionReference], width: int) -> list[Text]:
+def fields_view(sections: Iterable[SectionReference], width: int) -> Group:
     """Sections with their fields, each under its whole path; what an earlier section has told is not told again.
 
     Lines are cut here to `width` characters: rich would fill indented ones with blanks.
@@ -73,7 +74,7 @@ def fields_view(sections: Iterable[SectionReference], width: int) -> list[Text]:
             facts.stylize("dim")
             facts.stylize("not dim bold", 2, 2 + len(field.path))
             parts += [facts, _lines(field.meaning, 6, width)]
-    return parts
+    return Group(*parts)
 
 
 def _lines(words: str, indent: int, width: int, style: str = "") -> Text:

@@ -143,7 +143,7 @@ def test_what_is_not_a_field_is_told_with_the_nearest(word, says):
 
 @pytest.mark.parametrize("width", [50, 80, 120])
 def test_the_list_keeps_to_the_width(width):
-    lines = [line for part in fields_view(SECTIONS, width) for line in part.plain.splitlines()]
+    lines = [line for part in fields_view(SECTIONS, width).renderables for line in part.plain.splitlines()]
     assert max(map(len, lines)) <= width
     assert lines == [line.rstrip() for line in lines]
     text = " ".join(" ".join(lines).split())

@@ -43,7 +43,7 @@ def gantt_text(view: StepView, width: int, between: tuple[float | None, float | 
     text.append(f"{'idle':>{label + columns + 8}}\n", style="dim")
     styles = {look.letter: f"{ink(shade(look.colour, 0))} on {look.colour}" for look in LOOKS.values()} | {IDLE: "dim"}
     # What occupies ranks: actions until their send no longer keeps the rank, and what follows the pipeline.
-    bars = [*actions_by_kind(view.program.order, view.start, np.minimum(view.end, view.horizon)), *view.on(ONCE)]
+    bars = [*actions_by_kind(view.program.order, view.start, view.end), *view.on(ONCE)]
     rows = np.unique(np.linspace(0, ranks - 1, min(ranks, MOST_ROWS)).round().astype(int)).tolist()
     seen: set[str] = set()
     for rank in rows:
