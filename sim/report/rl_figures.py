@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sim.report.figures import new_figure, open_panels, place_title, plain_axis
+from sim.report.figures import label_panel, new_figure, open_panels, place_title, plain_axis, stacked_bars
 from sim.rl.step import RlStep
 from sim.units import show_time
 
@@ -29,20 +29,9 @@ def rl_figure(step: RlStep, depths: Sequence[RlStep] = (), split: Sequence[RlSte
     figure = new_figure(11, 4.2)
     left, right = figure.subplots(1, 2, width_ratios=(1.3, 1))
     pools = {"training GPU": step.trainer_parts, "rollout GPU": step.rollout_parts}
-    if step.colocated:
-        pools = {"GPU": step.trainer_parts}
-    seen: set[str] = set()
-    for row, parts in enumerate(pools.values()):
-        start = 0.0
-        for name, seconds in parts.items():
-            label = None if name in seen else name
-            left.barh(row, seconds, left=start, color=COLOURS[name], label=label, height=0.6)
-            seen.add(name)
-            start += seconds
-    left.set_yticks(range(len(pools)), list(pools))
-    left.invert_yaxis()
-    left.set(xlabel="seconds of an RL step", xlim=(0, step.step_time_s * 1.02))
-    left.set_title(f"where {show_time(step.step_time_s)} go", fontsize=10)
+    stacked_bars(left, {"GPU": step.trainer_parts} if step.colocated else pools, COLOURS)
+    title = f"where {show_time(step.step_time_s)} go"
+    label_panel(left, title, "seconds of an RL step", legend="", xlim=(0, step.step_time_s * 1.02))
     left.legend(frameon=False, fontsize=8, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.16))
     if split:
         gpus = [other.scenario.plan.num_gpus for other in split]
@@ -50,18 +39,17 @@ def rl_figure(step: RlStep, depths: Sequence[RlStep] = (), split: Sequence[RlSte
         right.plot(gpus, [other.work.seconds for other in split], ":", color="#009E73", label="training")
         right.plot(gpus, [other.period.rollout_s for other in split], ":", color="#D55E00", label="rollouts")
         right.plot(step.scenario.plan.num_gpus, step.step_time_s, "o", color="#D55E00", ms=8, mfc="none")
-        right.set(xlabel=f"GPUs that train, of {step.num_gpus:,}", ylabel="seconds", yscale="log")
-        right.set_title("how the GPUs are dealt", fontsize=10)
-        right.legend(frameon=False, fontsize=8)
+        of = f"GPUs that train, of {step.num_gpus:,}"
+        label_panel(right, "how the GPUs are dealt", of, "seconds", yscale="log")
         plain_axis(right.yaxis)
     elif depths:
         names = [f"{other.loop.depth:g}" for other in depths]
         right.bar(names, [other.step_time_s for other in depths], color="#0072B2", width=0.6)
         for place, other in enumerate(depths):
             right.annotate(f"{other.limit}\n", (place, other.step_time_s), ha="center", va="center", fontsize=8)
-        right.set(xlabel="depth: versions that samples may be behind", ylabel="seconds of an RL step")
+        depth, seconds = "depth: versions that samples may be behind", "seconds of an RL step"
+        label_panel(right, "what asynchrony buys", depth, seconds)
         right.margins(y=0.15)
-        right.set_title("what asynchrony buys", fontsize=10)
     else:
         right.set_axis_off()
     open_panels(left, right)

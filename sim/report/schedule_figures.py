@@ -9,7 +9,7 @@ import numpy as np
 
 from sim.errors import SpecError
 from sim.estimate import Estimate
-from sim.report.figures import new_figure, open_panels, place_labels, place_title
+from sim.report.figures import new_figure, open_panels, place_labels, place_title, stacked_bars
 from sim.report.schedules import COMMUNICATION, Comparison, Row
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#3B3B3B", "#999999")
@@ -110,15 +110,13 @@ def causes_figure(comparison: Comparison, *, width_in: float = 9.0, longest: flo
     figure = new_figure(width_in, 1.2 + 0.27 * len(rows))
     axes = figure.subplots()
     end = longest * rows[0].answer.step_time_s
+    seconds = {row.name: parts(row.answer) for row in rows}
     for place, row in enumerate(rows):
-        start = 0.0
-        for part, seconds in parts(row.answer).items():
-            colour = PART_COLOURS[part]
-            axes.barh(place, min(seconds, end - start), left=start, color=colour, label="" if place else part)
-            start = min(end, start + seconds)
-        axes.text(start + 0.01 * end, place, _verdict(row, rows[0], end), va="center", fontsize=8.5)
-    axes.set_yticks(range(len(rows)), [row.name for row in rows])
-    axes.invert_yaxis()
+        step = row.answer.step_time_s
+        if step > end:  # cut off at the end of the axis
+            seconds[row.name] = _first(seconds[row.name], end)
+        axes.text(min(step, end) + 0.01 * end, place, _verdict(row, rows[0], end), va="center", fontsize=8.5)
+    stacked_bars(axes, seconds, PART_COLOURS, 0.8)
     axes.set_xlim(0, 1.22 * end)
     axes.set_xlabel("step time of the average GPU [s]")
     axes.legend(frameon=False, loc="lower center", bbox_to_anchor=(0.45, 1.0), ncols=3)
@@ -138,6 +136,15 @@ def parts(answer: Estimate) -> dict[str, float]:
     wait = seconds["pipeline_bubble"] + seconds["stage_imbalance"]
     move = sum(seconds[cause] for cause in COMMUNICATION)
     return {WORK: answer.step_time_s - wait - move, MOVE: move, WAIT: wait}
+
+
+def _first(seconds: Mapping[str, float], end: float) -> dict[str, float]:
+    """Parts of a step up to a moment. [s]"""
+    found, left = {}, end
+    for part, amount in seconds.items():
+        found[part] = min(amount, left)
+        left -= found[part]
+    return found
 
 
 def _verdict(row: Row, first: Row, end: float) -> str:

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from sim.engines.link_history import CAUSES, LinkHistory
 from sim.errors import SpecError
-from sim.report.figures import new_figure, save
+from sim.report.figures import new_figure, save, stacked_bars
 from sim.report.terminal import title
 from sim.simulate import Simulation
 from sim.table import Table
@@ -178,17 +178,11 @@ def _draw_levels(figure: Any, history: LinkHistory) -> None:
 def _draw_kinds(figure: Any, history: LinkHistory) -> None:
     """Seconds of a step of the average stream, by cause."""
     axes = figure.subplots()
-    names = [f"{row['kind']}\n{show(row['bytes'], 'B')} a GPU" for row in history.kinds]
-    start = np.zeros(len(names))
-    for cause, colour in zip(CAUSES, _CAUSE_COLOURS, strict=True):
-        seconds = np.array([row["seconds"][cause] for row in history.kinds])
-        if seconds.max(initial=0.0) > 0:
-            axes.barh(names, seconds, left=start, color=colour, label=cause, height=0.65)
-        start += seconds
-    axes.invert_yaxis()
+    rows = {f"{row['kind']}\n{show(row['bytes'], 'B')} a GPU": row["seconds"] for row in history.kinds}
+    stacked_bars(axes, rows, dict(zip(CAUSES, _CAUSE_COLOURS, strict=True)))
     axes.tick_params(labelsize="small")
     axes.set(xlabel="of a step, on the average rank [s]", title="where messages' time goes")
-    axes.set_xlim(0.0, 1.03 * float(start.max(initial=1e-9)))
+    axes.set_xlim(0.0, 1.03 * max(1e-9, *(sum(row.values()) for row in rows.values())))
     figure.legend(loc="outside lower center", ncols=3, fontsize="x-small")
 
 
