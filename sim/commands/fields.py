@@ -10,8 +10,7 @@ import typer
 
 from sim.commands import completion as complete
 from sim.commands.options import Json
-from sim.commands.output import print_json, print_view
-from sim.errors import SpecError
+from sim.commands.output import print_answer
 from sim.files import write_text
 
 if TYPE_CHECKING:
@@ -28,24 +27,14 @@ def fields(
         ),
     ] = None,
     as_json: Json = False,
-    markdown: Annotated[bool, typer.Option("--markdown", help="The whole as a page: docs/fields.md.")] = False,
 ) -> None:
     """What a scenario file may hold: each field's type, default and meaning."""
     from sim.report.field_reference import find_fields, scenario_sections
+    from sim.report.fields import fields_view
 
-    if markdown and (as_json or which is not None):
-        raise SpecError("--markdown is one page of all fields; leave out --json and the field")
     sections = scenario_sections() if which is None else find_fields(which)
-    if as_json:
-        print_json([_facts(field) for section in sections for field in section.fields])
-    elif markdown:
-        from sim.report.fields import fields_page
-
-        typer.echo(fields_page(sections), nl=False)
-    else:
-        from sim.report.fields import fields_view
-
-        print_view(partial(fields_view, sections))
+    facts = [_facts(field) for section in sections for field in section.fields]
+    print_answer(as_json, lambda: facts, lambda: partial(fields_view, sections))
 
 
 def schema(
