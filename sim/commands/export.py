@@ -50,7 +50,7 @@ def export(
     elif output is None:
         print_exported(exported)
     else:
-        from sim.report.exported import exported_view
+        from sim.report.accounts import exported_view
 
         print_view(partial(exported_view, exported))
         typer.echo(f"\n{exported.account.title}'s file is {output}")

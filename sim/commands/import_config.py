@@ -93,7 +93,7 @@ def import_config(
     elif output is None:
         typer.echo(imported.to_yaml(), nl=False)
     else:
-        from sim.report.imported import imported_view
+        from sim.report.accounts import imported_view
 
         print_view(partial(imported_view, imported))
         typer.echo(f"\nThe scenario is in {output}; next: flopcast estimate {output}")

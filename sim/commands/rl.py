@@ -158,8 +158,7 @@ def rl(
 ) -> None:
     """How long a step of reinforcement learning takes: rollouts, training, weights on the way; what limits it."""
     from sim import load_scenario
-    from sim.report.rl import rl_view
-    from sim.report.rl_figures import rl_figure
+    from sim.report.rl import rl_figure, rl_view
     from sim.rl.best_step import DEPTHS, colocated_step, same_gpus_colocated, split_step
     from sim.rl.split import best_split
     from sim.rl.step import RlStep
