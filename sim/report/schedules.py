@@ -12,7 +12,7 @@ from rich.text import Text
 from sim.errors import FlopcastError, ScheduleError
 from sim.estimate import Estimate, estimate
 from sim.report.facts import microbatch_words, plan_degrees, question_words
-from sim.report.terminal import indented, title
+from sim.report.terminal import grouped, indented, title
 from sim.schedules import get_schedule, schedule_names
 from sim.schedules.grid import read_grid
 from sim.schedules.passes import weight_versions
@@ -245,9 +245,7 @@ def _memory(answer: Estimate) -> Text:
 
 def _reasons(comparison: Comparison) -> list[str]:
     """Why schedules were left out, those with the same reason together."""
-    together: dict[str, list[str]] = {}
-    for name, reason in comparison.left_out:
-        together.setdefault(reason.removeprefix(f"schedule {name!r}: "), []).append(name)
+    together = grouped((reason.removeprefix(f"schedule {name!r}: "), name) for name, reason in comparison.left_out)
     return [f"{', '.join(names)}: {reason}" for reason, names in together.items()]
 
 

@@ -18,7 +18,7 @@ from sim.report.plans import (
     shared_gpus,
     shared_words,
 )
-from sim.report.terminal import assumptions, shared_line, title
+from sim.report.terminal import assumptions, grouped, shared_line, title
 from sim.search.axes import SIZE, Axis
 from sim.search.sweep import INTERRUPTED, Sweep, SweepPoint
 from sim.search.table import SHOWN_FIELDS
@@ -116,11 +116,11 @@ def _cell_of(swept: Sweep, point: SweepPoint, letter: str) -> Text:
 
 def _reasons(swept: Sweep) -> list[RenderableType]:
     """Why points have no plan, points of one reason together."""
-    by_reason: dict[str, list[str]] = {}
-    for point in swept.points:
-        if point.infeasible is not None:
-            values = ", ".join(axis.show(value) for axis, value in zip(swept.axes, point.values, strict=True))
-            by_reason.setdefault(point.infeasible, []).append(values)
+    by_reason = grouped(
+        (point.infeasible, ", ".join(map(Axis.show, swept.axes, point.values)))
+        for point in swept.points
+        if point.infeasible is not None
+    )
     if not by_reason:
         return []
     said = [f"none at {_some(where)}: {reason}" for reason, where in by_reason.items()]

@@ -151,8 +151,7 @@ def _map(swept: Sweep, width_in: float) -> Any:
         for row, column in zip(*np.where(winners < 0), strict=True):
             panel.text(column, row, "×", ha="center", va="center", color=NONE, fontsize=13)
     left.set_ylabel(down.path)
-    lines = [f"{letter}: {short_words(plans[number], differ)}"
-             for number, letter in shown]  # fmt: skip
+    lines = [f"{letter}: {', '.join(short_words(plans[number], differ))}" for number, letter in shown]
     lines += [f"and {len(letters) - len(shown)} more plans"] if len(letters) > len(shown) else []
     lines += ["×: no plan can be run"] if (winners < 0).any() else []
     lines += abbreviated(differ)

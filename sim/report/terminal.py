@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 from rich.console import Console, RenderableType
 from rich.padding import Padding
@@ -10,6 +11,17 @@ from rich.table import Table
 from rich.text import Text
 
 from sim.units import show_time
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+
+def grouped(pairs: Iterable[tuple[Key, Value]]) -> dict[Key, list[Value]]:
+    """Values by what they have in common, such as schedules by the reason for which they were left out."""
+    found: dict[Key, list[Value]] = {}
+    for key, value in pairs:
+        found.setdefault(key, []).append(value)
+    return found
 
 
 def console() -> Console:

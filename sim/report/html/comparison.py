@@ -14,6 +14,7 @@ from sim.report.html.bars import memory_bars, time_chart
 from sim.report.html.page import residual_rows
 from sim.report.html.render import render
 from sim.report.plans import letter
+from sim.report.terminal import grouped
 from sim.search.axes import Axis
 from sim.search.comparison import seconds_apart
 from sim.specs.base import file_name, unit_of
@@ -92,9 +93,7 @@ def comparison_page(asked: Sequence[Asked]) -> str:
     answers = [answer for _, answer in answered]
     fields, folded = field_rows(differing_fields([answer.scenario for answer in answers]))
     shared, own = assumptions_of(answers)
-    bases: dict[str, list[str]] = {}
-    for name, answer in answered:
-        bases.setdefault(answer.interval_basis, []).append(name)
+    bases = grouped((answer.interval_basis, name) for name, answer in answered)
     profiles = {answer.scenario.profile.name: answer.scenario.profile for answer in answers}
     return render(
         "comparison.html",
