@@ -166,19 +166,14 @@ def draw_lanes(
     versions : bool
         Name the versions of the weights where updates are actions.
     """
-    order, bars = view.program.order, step_bars(view, shift)
-    per_s, labels = 72 * width_in / sum(end - begin for begin, end in spans), view.labels()
-    actions = [each for each in bars if each.action is not None and each.what != "U"]
-    own = [np.array([labels[at] for at in each.action]) for each in actions if each.action is not None]
-    fitting = [
-        _number_sizes(words, (each.end - each.begin) * per_s) > 0 for words, each in zip(own, actions, strict=True)
-    ]
-    shown = [(each.end > spans[0][0]) & (each.begin < spans[-1][1]) for each in actions]
-    count = sum(int((fits & here).sum()) for fits, here in zip(fitting, shown, strict=True))
-    numbered = 72 * height_in / order.num_ranks >= NUMBER_POINTS + 1.5 and count <= MOST_NUMBERS
+    order, labels = view.program.order, np.array(view.labels())
+    per_s = 72 * width_in / sum(end - begin for begin, end in spans)
+    shown = (view.compute_end > spans[0][0] + shift) & (view.start < spans[-1][1] + shift)
+    fitting = int((_number_sizes(labels, (view.compute_end - view.start) * per_s)[shown] > 0).sum())
+    numbered = 72 * height_in / order.num_ranks >= NUMBER_POINTS + 1.5 and fitting <= MOST_NUMBERS
     hatched = order.copies > 1 and per_s * float(np.mean(view.compute_end - view.start)) >= EDGE_POINTS
     seen = {"hatched"} if hatched else set()
-    for each in bars:
+    for each in step_bars(view, shift):
         wide = float(np.median(each.end - each.begin)) * per_s
         if each.what == "send" and wide <= VISIBLE_POINTS:
             continue
@@ -187,7 +182,7 @@ def draw_lanes(
             if _draw_bars(row, spans, part, fill, edge=part.action is not None and wide >= EDGE_POINTS, hatch=hatch):
                 seen.add(each.what)
             if numbered and part.action is not None and each.what != "U":
-                _number(row, spans, part, labels, per_s, fill, other_way)
+                _number(row, spans, part, labels[part.action], per_s, fill, other_way)
         if each.what == "U":
             _mark_updates(row, spans, view, each, versions)
     _open_lanes(row, spans, order.num_ranks)
@@ -261,14 +256,11 @@ def _number_sizes(labels: Array, wide: Array) -> Array:
     return np.asarray(np.where(size >= SMALLEST_POINTS, size, 0.0))
 
 
-def _number(
-    row: Sequence[Any], spans: Spans, bars: Bars, labels: Sequence[str], per_s: float, fill: Any, boxed: bool
-) -> None:
+def _number(row: Sequence[Any], spans: Spans, bars: Bars, words: Array, per_s: float, fill: Any, boxed: bool) -> None:
     """Micro-batch numbers on the bars that are wide enough."""
     look: dict[str, Any] = {"ha": "center", "va": "center", "color": ink(fill), "clip_on": True}
     if boxed:  # hatching would cross the numbers
         look |= {"bbox": {"boxstyle": "square,pad=0.08", "facecolor": "white", "edgecolor": "none"}, "color": "black"}
-    words = np.array([labels[at] for at in ([] if bars.action is None else bars.action)], dtype=str)
     for panel, (low, high) in zip(row, spans, strict=True):
         begin, end = np.clip(bars.begin, low, high), np.clip(bars.end, low, high)
         size, middle = _number_sizes(words, (end - begin) * per_s), (begin + end) / 2
@@ -339,14 +331,10 @@ def _draw_memory(row: Sequence[Any], view: StepView, spans: Spans, width_in: flo
     peak_s = float(curves[fullest][0][int(np.argmax(curves[fullest][1]))])
     for panel, (begin, end) in zip(row, spans, strict=True):
         for rank, (colour, line, width) in zip(chosen, styles, strict=False):
-            times, kept = np.append(curves[rank][0], end), np.append(curves[rank][1], curves[rank][1][-1:])
-            look: dict[str, Any] = {"drawstyle": "steps-post", "color": colour, "ls": line, "lw": width}
-            panel.plot(
-                np.append(0.0, times),
-                np.append(0.0, kept),
-                label=f"rank {rank}: up to {show(peaks[rank], 'B')}",
-                **look,
-            )
+            times, kept = curves[rank]
+            label = f"rank {rank}: up to {show(peaks[rank], 'B')}"
+            moments, amounts = np.concatenate([[0.0], times, [end]]), np.concatenate([[0.0], kept, kept[-1:]])
+            panel.plot(moments, amounts, drawstyle="steps-post", color=colour, ls=line, lw=width, label=label)
         if begin <= peak_s <= end:
             panel.plot(peak_s, peaks[fullest], "v", color="#D55E00", markersize=5, clip_on=False)
         panel.set(xlim=(begin, end), ylim=(0, 1.42 * top))
@@ -430,14 +418,13 @@ def legend_handles(view: StepView, seen: set[str], *, durations: bool = True) ->
         if durations and not view.program.hide_grad_reduce and (view.program.costs.reduce_s > 0).any():
             label += ", its reduction included"
         handles.append(Line2D([], [], color=LOOKS["U"].colour, linewidth=2, label=label))
-    pale, paler = shade("#555555", 1.0), ""
+    pale = shade("#555555", 1.0)
     if view.streams:
-        paler = "paler: every other batch"
+        handles.append(Patch(color=pale, label="paler: every other batch"))
     elif view.scenario.plan.sequence_slices > 1:
-        paler = "paler: later slices of a sequence"
+        handles.append(Patch(color=pale, label="paler: later slices of a sequence"))
     elif int(view.chunk.max()) > 0:
-        paler = "paler: later chunks of the rank"
-    handles += [Patch(color=pale, label=paler)] if paler else []
+        handles.append(Patch(color=pale, label="paler: later chunks of the rank"))
     if view.program.order.copies > 1:
         look: dict[str, Any] = {"edgecolor": "#555555", "linewidth": 0.4, "hatch": "////"} if "hatched" in seen else {}
         name = "hatched" if "hatched" in seen else "paler"
