@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Option
 
 from sim.commands.options import AsJson, Engine, Overrides, ProfileOption, ScenarioFile
 from sim.commands.output import print_answer, print_view
@@ -20,7 +21,7 @@ def estimate(
     overrides: Overrides = None,
     engine: Engine = "dag",
     profile: ProfileOption = None,
-    contention: Annotated[bool, typer.Option("--contention", help="Messages share the cluster's links.")] = False,
+    contention: Annotated[bool, Option("--contention", help="Messages share the cluster's links.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """How long a step takes, how many FLOP/s that is, where the time goes, and whether it fits."""

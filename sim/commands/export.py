@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Option
 
 from sim.commands import completion as complete
 from sim.commands.options import Json, Overrides, ScenarioFile
@@ -21,7 +22,7 @@ def export(
     scenario: ScenarioFile,
     to: Annotated[
         str,
-        typer.Option(
+        Option(
             "--to",
             metavar="FRAMEWORK",
             help="megatron-lm, megatron-bridge, torchtitan or deepspeed.",
@@ -29,7 +30,7 @@ def export(
         ),
     ],
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write it here; else it is printed.")
+        Path | None, Option("--output", "-o", metavar="FILE", help="Write it here; else it is printed.")
     ] = None,
     overrides: Overrides = None,
     as_json: Json = False,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from sim.commands import completion as complete
 from sim.commands.options import Json
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 def fields(
     which: Annotated[
         str | None,
-        typer.Argument(
+        Argument(
             metavar="SECTION|FIELD",
             help="A section, a field, or a part of a name; all of them if not given.",
             autocompletion=complete.field_paths,
@@ -39,7 +40,7 @@ def fields(
 
 def schema(
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write it there.", show_default=False)
+        Path | None, Option("--output", "-o", metavar="FILE", help="Write it there.", show_default=False)
     ] = None,
 ) -> None:
     """The JSON Schema of a scenario file, by which editors check and complete it."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from sim.commands import completion as complete
 from sim.commands.options import Json, Overrides, ProfileOption, with_records
@@ -34,20 +35,20 @@ BATCH = "training.global_batch_size"
 @with_records
 def search(
     *,
-    scenario: Annotated[Path, typer.Argument(help="A scenario in YAML; its plan, if any, says how many GPUs.")],
+    scenario: Annotated[Path, Argument(help="A scenario in YAML; its plan, if any, says how many GPUs.")],
     more_fields: Annotated[
-        list[str] | None, typer.Argument(metavar="[FIELD=VALUE]...", help="Further fields of --why.")
+        list[str] | None, Argument(metavar="[FIELD=VALUE]...", help="Further fields of --why.")
     ] = None,
     overrides: Overrides = None,
     space: SpaceOptions,
     questions: Questions,
     profile: ProfileOption = None,
-    jobs: Annotated[str | None, typer.Option(hidden=True)] = None,
-    save: Annotated[str | None, typer.Option(hidden=True)] = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the best plan as a scenario.")] = None,
+    jobs: Annotated[str | None, Option(hidden=True)] = None,
+    save: Annotated[str | None, Option(hidden=True)] = None,
+    output: Annotated[Path | None, Option("--output", "-o", help="Write the best plan as a scenario.")] = None,
     export_to: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "--export",
             metavar="FRAMEWORK",
             help="Also the best plan as a framework's options: megatron-lm, megatron-bridge, torchtitan or deepspeed.",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Option
 
 from sim.commands.options import read_numbers, read_range
 from sim.errors import FlopcastError, SpecError
@@ -46,21 +46,21 @@ def refuse_gone(**given: str | None) -> None:
 class SpaceOptions:
     """Which plans are searched, and what makes one of them the best."""
 
-    gpus: Annotated[str | None, typer.Option(help="How many GPUs, such as 64..4096 or 1024.")] = None
-    objective: Annotated[str, typer.Option(help="step_time, days, cost or memory_headroom.")] = "step_time"
-    max_gpus: Annotated[int | None, typer.Option(help="No plan of more GPUs.")] = None
-    memory_limit: Annotated[str | None, typer.Option(help="Of one GPU, such as 72 GB; all it has if not given.")] = None
-    batch: Annotated[int | None, typer.Option(help="Sequences a step, instead of the scenario's.")] = None
+    gpus: Annotated[str | None, Option(help="How many GPUs, such as 64..4096 or 1024.")] = None
+    objective: Annotated[str, Option(help="step_time, days, cost or memory_headroom.")] = "step_time"
+    max_gpus: Annotated[int | None, Option(help="No plan of more GPUs.")] = None
+    memory_limit: Annotated[str | None, Option(help="Of one GPU, such as 72 GB; all it has if not given.")] = None
+    batch: Annotated[int | None, Option(help="Sequences a step, instead of the scenario's.")] = None
     cp: Annotated[
-        str | None, typer.Option(help="Context-parallel degrees, such as 1,2,4; those with long pieces if not given.")
+        str | None, Option(help="Context-parallel degrees, such as 1,2,4; those with long pieces if not given.")
     ] = None
-    ep: Annotated[
-        str | None, typer.Option(help="Expert-parallel degrees, such as 8,16,32; all that suit if not given.")
-    ] = None
-    overlaps: Annotated[bool, typer.Option("--overlaps", help="Also switch the stack's overlaps on and off.")] = False
+    ep: Annotated[str | None, Option(help="Expert-parallel degrees, such as 8,16,32; all that suit if not given.")] = (
+        None
+    )
+    overlaps: Annotated[bool, Option("--overlaps", help="Also switch the stack's overlaps on and off.")] = False
     room: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="WAYS",
             help="What plans may do that do not fit else: modules, block (layers), offload, or none; modules,block "
             "if not given.",
@@ -68,23 +68,23 @@ class SpaceOptions:
     ] = None
     fix: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             metavar="FIELD[=VALUE]",
             help="Keep a field of the plan: tp=8, or tp for the scenario's own value; -s plan.tp=8 does the same.",
         ),
     ] = None
     any_framework: Annotated[
-        bool, typer.Option("--any-framework", help="Also plans that the scenario's framework cannot run.")
+        bool, Option("--any-framework", help="Also plans that the scenario's framework cannot run.")
     ] = False
     layouts: Annotated[
         bool | None,
-        typer.Option(
+        Option(
             "--layouts/--no-layouts",
             help="Also deal layers so that no stage is slower than it must be; if the framework has it, unless said.",
         ),
     ] = None
     windows: Annotated[
-        bool, typer.Option("--windows", help="Also larger groups of micro-batches that visit a chunk (interleaved).")
+        bool, Option("--windows", help="Also larger groups of micro-batches that visit a chunk (interleaved).")
     ] = False
 
     def arguments(self, scenario: Scenario, swept: bool) -> dict[str, Any]:
@@ -115,36 +115,32 @@ class Questions:
 
     schedules: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAMES", help="Also the best plan of each of these schedules, such as zb_v,zb_h1, or all."
-        ),
+        Option(metavar="NAMES", help="Also the best plan of each of these schedules, such as zb_v,zb_h1, or all."),
     ] = None
-    others: Annotated[bool, typer.Option("--others", hidden=True, help="Short for --schedules all.")] = False
+    others: Annotated[bool, Option("--others", hidden=True, help="Short for --schedules all.")] = False
     pareto: Annotated[
-        bool, typer.Option("--pareto", help="Also the plans that none beats in time, memory, GPUs and cost at once.")
+        bool, Option("--pareto", help="Also the plans that none beats in time, memory, GPUs and cost at once.")
     ] = False
     sensitivity: Annotated[
-        bool, typer.Option("--sensitivity", help="Also what each tp, pp, micro-batch and so on costs, and why.")
+        bool, Option("--sensitivity", help="Also what each tp, pp, micro-batch and so on costs, and why.")
     ] = False
     rules: Annotated[
-        bool, typer.Option("--rules", help="Also what Megatron's rules of thumb would choose, and what that costs.")
+        bool, Option("--rules", help="Also what Megatron's rules of thumb would choose, and what that costs.")
     ] = False
     sweep: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             metavar="FIELD=VALUES",
             help="Instead: the best plan as a number of the scenario changes (a..b, a..b:N or a,b,c with units); "
             "twice for a map.",
         ),
     ] = None
-    fields: Annotated[bool, typer.Option("--fields", help="Instead: the numbers that --sweep may go over.")] = False
-    figure: Annotated[Path | None, typer.Option(help="Draw --sweep, --sensitivity or --pareto here (.png, .svg).")] = (
-        None
-    )
-    top: Annotated[int, typer.Option(help="How many plans to show.")] = TOP
+    fields: Annotated[bool, Option("--fields", help="Instead: the numbers that --sweep may go over.")] = False
+    figure: Annotated[Path | None, Option(help="Draw --sweep, --sensitivity or --pareto here (.png, .svg).")] = None
+    top: Annotated[int, Option(help="How many plans to show.")] = TOP
     why: Annotated[
         list[str] | None,
-        typer.Option(metavar="FIELD=VALUE", help="Why not a plan with these fields: plan.tp=4; own: the scenario's."),
+        Option(metavar="FIELD=VALUE", help="Why not a plan with these fields: plan.tp=4; own: the scenario's."),
     ] = None
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from sim.commands.options import Output, RunOptions, StalenessModel, read_numbers, read_range, with_records
 from sim.errors import SpecError, require_positive
@@ -16,23 +16,23 @@ if TYPE_CHECKING:
 @with_records
 def shortest(
     *,
-    model: Annotated[str, typer.Argument(help="A model preset, such as llama3-70b.", show_default=False)],
-    cluster: Annotated[str, typer.Option(help="A cluster preset; its nodes and network at any size.")],
-    tokens: Annotated[str | None, typer.Option(help="Tokens at a small batch; compute-optimal if not given.")] = None,
-    loss: Annotated[str | None, typer.Option(help="Loss to reach, instead of tokens.")] = None,
-    batch_law: Annotated[str, typer.Option(help="Critical batch: flopcast scaling laws.")] = "kaplan-2020",
-    critical_batch: Annotated[str | None, typer.Option(help="Itself, in tokens, instead of a law.")] = None,
-    gpus: Annotated[str | None, typer.Option(help="Range such as 64..65536; all the cluster has if not given.")] = None,
-    batches: Annotated[str | None, typer.Option(help="Batches to try, in sequences: 512,1024.")] = None,
-    within: Annotated[str | None, typer.Option(help="Also the cheapest run that ends in time: '60 d'.")] = None,
-    budget: Annotated[str | None, typer.Option(help="Also the shortest run for so much money: 50M.")] = None,
-    ramp: Annotated[str | None, typer.Option(help="Batch ramp: '1/4, 1/2@2%, 1@20%' of batch @ data; or best.")] = None,
+    model: Annotated[str, Argument(help="A model preset, such as llama3-70b.", show_default=False)],
+    cluster: Annotated[str, Option(help="A cluster preset; its nodes and network at any size.")],
+    tokens: Annotated[str | None, Option(help="Tokens at a small batch; compute-optimal if not given.")] = None,
+    loss: Annotated[str | None, Option(help="Loss to reach, instead of tokens.")] = None,
+    batch_law: Annotated[str, Option(help="Critical batch: flopcast scaling laws.")] = "kaplan-2020",
+    critical_batch: Annotated[str | None, Option(help="Itself, in tokens, instead of a law.")] = None,
+    gpus: Annotated[str | None, Option(help="Range such as 64..65536; all the cluster has if not given.")] = None,
+    batches: Annotated[str | None, Option(help="Batches to try, in sequences: 512,1024.")] = None,
+    within: Annotated[str | None, Option(help="Also the cheapest run that ends in time: '60 d'.")] = None,
+    budget: Annotated[str | None, Option(help="Also the shortest run for so much money: 50M.")] = None,
+    ramp: Annotated[str | None, Option(help="Batch ramp: '1/4, 1/2@2%, 1@20%' of batch @ data; or best.")] = None,
     overrides: Annotated[
-        list[str] | None, typer.Option("--set", "-s", metavar="FIELD=VALUE", help="Of model, cluster, training, stack.")
+        list[str] | None, Option("--set", "-s", metavar="FIELD=VALUE", help="Of model, cluster, training, stack.")
     ] = None,
-    stack: Annotated[str, typer.Option(help="A software stack's preset.")] = "megatron-core",
-    profile: Annotated[str | None, typer.Option(help="A profile's name or YAML file.")] = None,
-    layered: Annotated[bool, typer.Option(help="Also breadth-first orders and modular pipelines.")] = True,
+    stack: Annotated[str, Option(help="A software stack's preset.")] = "megatron-core",
+    profile: Annotated[str | None, Option(help="A profile's name or YAML file.")] = None,
+    layered: Annotated[bool, Option(help="Also breadth-first orders and modular pipelines.")] = True,
     staleness_model: StalenessModel = "none",
     run: RunOptions,
     output: Output,
@@ -112,11 +112,7 @@ def _question(model: str, cluster: str, stack: str, profile: str | None, overrid
         cluster,
         stack=stack,
         training=lambda shape, gpu: (
-            {
-                "global_batch_size": 1,
-                "sequence_length": length_of(shape, None)[0],
-                "precision": precision_of(gpu)[0],
-            },
+            {"global_batch_size": 1, "sequence_length": length_of(shape, None)[0], "precision": precision_of(gpu)[0]},
             (),
         ),
         profile=own,

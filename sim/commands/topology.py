@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from sim.commands.options import Json
 from sim.commands.output import print_json
 
 
 def topology(
-    cluster: Annotated[str, typer.Argument(help="A cluster preset (flopcast presets list clusters).")],
+    cluster: Annotated[str, Argument(help="A cluster preset (flopcast presets list clusters).")],
     nodes: Annotated[
-        int | None, typer.Option(help="Nodes of a machine of the same design; the cluster's if not given.")
+        int | None, Option(help="Nodes of a machine of the same design; the cluster's if not given.")
     ] = None,
     collectives: Annotated[
         str | None,
-        typer.Option(metavar="SIZE", help='How long collectives of so many bytes take on the links alone: "1 GB".'),
+        Option(metavar="SIZE", help='How long collectives of so many bytes take on the links alone: "1 GB".'),
     ] = None,
-    gpus: Annotated[int | None, typer.Option(help="GPUs of the collectives; all of the machine if not given.")] = None,
+    gpus: Annotated[int | None, Option(help="GPUs of the collectives; all of the machine if not given.")] = None,
     as_json: Json = False,
 ) -> None:
     """Switches and cables of a cluster's network by level, and its bisection bandwidth."""

@@ -22,13 +22,7 @@ from sim.report.figures import label_panel, new_figure, open_panels, place_title
 from sim.scaling.allocation import Optimum, best_loss, best_params, flop_for_params, params_interval
 from sim.scaling.critical_batch import critical_batch_laws, critical_batches, steps_needed, tokens_needed
 from sim.scaling.fit import LossFit
-from sim.scaling.limits import (
-    PUBLISHED_WALLS,
-    Growth,
-    latency_bound_time,
-    optimal_shape,
-    utilisation_in_time,
-)
+from sim.scaling.limits import PUBLISHED_WALLS, Growth, latency_bound_time, optimal_shape, utilisation_in_time
 from sim.scaling.loss_laws import FLOP_PER_PARAM_TOKEN, power_sum_loss
 from sim.scaling.published import BESIROGLU, LossLaw
 from sim.units import show_short, show_time

@@ -96,11 +96,7 @@ def _safest(result: SearchResult) -> list[str]:
     if result.safest is None:
         return []
     first, other = result.best[0].answer, result.safest.answer
-    return [
-        "",
-        f"Fastest: the first plan, {_bounded(first)}.",
-        f"Safest: {plan_line(other)}; {_bounded(other)}.",
-    ]
+    return ["", f"Fastest: the first plan, {_bounded(first)}.", f"Safest: {plan_line(other)}; {_bounded(other)}."]
 
 
 def _bounded(answer: Estimate) -> str:

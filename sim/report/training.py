@@ -116,10 +116,7 @@ def frontier_view(scenario: Scenario, frontier: Frontier, chosen: Mapping[str, F
     for point in frontier.points:
         table.add_row(*_row(point))
     fastest, cheapest = frontier.fastest, frontier.cheapest
-    lines = [
-        Text.assemble(("Shortest  ", "bold green"), _sentence(fastest)),
-        title("Cheapest  ", _sentence(cheapest)),
-    ]
+    lines = [Text.assemble(("Shortest  ", "bold green"), _sentence(fastest)), title("Cheapest  ", _sentence(cheapest))]
     limits = {"within": "In time   ", "budget": "In budget "}
     lines += [title(limits[name], _sentence(point)) for name, point in chosen.items()]
     legend = Text(

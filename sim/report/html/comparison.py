@@ -244,9 +244,7 @@ def _short_path(path: str) -> str:
     return ".".join(map(file_name, path.split(".")))
 
 
-def field_rows(
-    fields: Mapping[str, Sequence[Any]],
-) -> tuple[dict[str, list[str]], dict[str, dict[str, list[str]]]]:
+def field_rows(fields: Mapping[str, Sequence[Any]]) -> tuple[dict[str, list[str]], dict[str, dict[str, list[str]]]]:
     """Inputs that differ in words, section by section; and apart those of sections that have another name altogether.
 
     Whose model or cluster is another one knows so by its name: a hundred fields follow, for those who ask.
