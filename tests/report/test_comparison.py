@@ -26,6 +26,7 @@ from sim.report.plans import letter
 from sim.specs.yaml12 import parse_yaml
 from sim.uncertainty import interval_factors, least_told_apart
 from tests.report.pages import can_be_heard, is_self_contained, shown_scenarios
+from tests.rows import rows
 from tests.typed import typed
 
 ROOT = Path(__file__).parents[2]
@@ -212,7 +213,7 @@ def test_all_is_written_before_what_is_wrong_is_said(tmp_path):
     assert not (tmp_path / "none.html").exists()
 
 
-@pytest.mark.parametrize(
+@rows(
     ("options", "says"),
     [({"with_search": True}, "--search is for"), ({"with_sliders": True}, "--sliders is for"), ({"slider": ["plan.tp=1,2"]}, "--slider is for")],
 )  # fmt: skip

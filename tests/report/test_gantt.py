@@ -10,6 +10,7 @@ from sim.report.gantt import comparison_figure, gantt_figure, step_view
 from sim.report.gantt.chart import played_bars, spans_of, transients
 from sim.report.gantt.figure import draw_lanes, joined, legend_handles
 from sim.report.palette import LOOKS, ink, shade
+from tests.rows import rows
 
 PLACES = 0.84 * 24 * 11.0
 
@@ -28,7 +29,7 @@ def lanes(view):
     return row[0], seen
 
 
-@pytest.mark.parametrize("schedule", schedule_names())
+@rows("schedule", schedule_names())
 def test_every_action_is_a_bar_and_every_colour_is_named(view_of, schedule):
     view = view_of(schedule)
     (panel,), seen = lanes(view)
@@ -123,7 +124,7 @@ def test_paths_are_checked_before_the_work(tmp_path):
         check_paths([tmp_path / "folder.png"])
 
 
-@pytest.mark.parametrize("width", [0.0, -3.0, 1e6, float("nan")])
+@rows("width", [0.0, -3.0, 1e6, float("nan")])
 def test_a_width_that_cannot_be_drawn(view_of, width):
     with pytest.raises(SpecError, match="inches wide"):
         gantt_figure(view_of(), width_in=width)

@@ -21,6 +21,7 @@ from sim.search.grid import price_grid, read_axes
 from sim.specs.writing import whole_yaml
 from sim.specs.yaml12 import parse_yaml
 from tests.report.pages import can_be_heard, is_self_contained, shown_scenarios
+from tests.rows import rows
 from tests.typed import typed
 
 ROOT = Path(__file__).parents[2]
@@ -108,7 +109,7 @@ def test_a_plan_that_does_not_fit_says_what_would_help():
     assert "What would help" in text
 
 
-@pytest.mark.parametrize("engine", ["closed_form", "des"])
+@rows("engine", ["closed_form", "des"])
 def test_every_engine_has_a_report(engine):
     scenario = load_scenario(SCENARIO, ["training.global_batch_size=128"])
     text = is_self_contained(report_page(estimate(scenario, engine), why_no_plans="none fits"))
@@ -162,7 +163,7 @@ def looked_at(folder):
 
 
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium to look with")
-@pytest.mark.parametrize("content", ["report", "control"])
+@rows("content", ["report", "control"])
 def test_a_browser_finds_no_error_and_asks_for_nothing(content, page, tmp_path):
     (tmp_path / "page.html").write_text(page if content == "report" else f"<html><body>{REACHES_OUT}</body></html>")
     console, abroad, asked = looked_at(tmp_path)

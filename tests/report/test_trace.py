@@ -10,6 +10,7 @@ from sim import schedule_names
 from sim.errors import SpecError
 from sim.report.gantt import step_view
 from sim.report.gantt.trace import COMPUTE, ONCE, write_trace
+from tests.rows import rows
 
 REQUIRED = {
     "X": {"name": str, "cat": str, "pid": int, "tid": int, "ts": float, "dur": float, "args": dict},
@@ -67,8 +68,8 @@ def check(events):
     return slices, flows
 
 
-@pytest.mark.parametrize("settings", [(), OVERLAPPED], ids=["plain", "overlapped"])
-@pytest.mark.parametrize("schedule", schedule_names())
+@rows("settings", [(), OVERLAPPED], ids=["plain", "overlapped"])
+@rows("schedule", schedule_names())
 def test_every_trace_keeps_the_rules(view_of, tmp_path, schedule, settings):
     view = view_of(schedule, *settings)
     events = trace_of(view, tmp_path)
