@@ -24,7 +24,7 @@ from sim.search.sweep import INTERRUPTED, Sweep, SweepPoint
 from sim.search.table import SHOWN_FIELDS
 from sim.specs import ParallelPlan
 from sim.specs.fields import NumericField
-from sim.table import Table, plain_table
+from sim.table import Table, columns_table, plain_table
 
 REASONS, SHOWN = 12, 8
 """Reasons that are told why points have no plan, and points that are named with each."""
@@ -84,17 +84,12 @@ def _grid(swept: Sweep) -> list[RenderableType]:
     for row, value in enumerate(down.values):
         here = range(row * len(across.values), (row + 1) * len(across.values))
         table.add_row(down.show(value), *(_cell_of(swept, swept.points[n], letters.get(winners[n], "")) for n in here))
-    plans = {
-        number: point.best.scenario.plan
-        for point, number in zip(swept.points, winners, strict=True)
-        if point.best is not None
-    }
+    plans = {n: p.best.scenario.plan for n, p in zip(winners, swept.points, strict=True) if p.best is not None}
     if not plans:
         return [table]
     differ = differing(plans.values(), SHOWN_FIELDS)
-    legend = plain_table("", *map(heading, differ), gap=1, wrap=("",))
-    for number, name in letters.items():
-        legend.add_row(name, *(field(plans[number], each) for each in differ))
+    columns = {heading(name): [field(plans[number], name) for number in letters] for name in differ}
+    legend = columns_table({"": list(letters.values()), **columns}, gap=1, wrap=("",))
     by = "" if swept.objective == "step_time" else f" by {swept.objective.replace('_', ' ')}"
     counted = next(amount(swept.objective, point.best.answer) for point in swept.points if point.best is not None)
     name = counted.heading.replace("\n", " ")
@@ -145,10 +140,11 @@ def _folded(path: str) -> str:
 
 def fields_view(fields: Sequence[NumericField]) -> Table:
     """The numbers that a sweep may go over, with the scenario's own values."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for name in ("field", "value"):
-        table.add_column(name, overflow="fold")
-    for each in fields:
-        axis = Axis(each.path, each.full_path, each.unit, (), "listed")
-        table.add_row(each.path, "not set" if each.value is None else axis.show(each.value))
+    axes = [Axis(each.path, each.full_path, each.unit, (), "listed") for each in fields]
+    values = [
+        "not set" if each.value is None else axis.show(each.value) for each, axis in zip(fields, axes, strict=True)
+    ]
+    table = columns_table({"field": [each.path for each in fields], "value": values}, left=("field", "value"))
+    for column in table.columns:
+        column.overflow, column.no_wrap = "fold", False
     return table
