@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +12,6 @@ from sim.errors import SpecError, require_positive
 
 if TYPE_CHECKING:
     from sim.scaling.goal import Goal
-    from sim.scaling.training_time import Frontier, FrontierPoint
     from sim.specs import ModelSpec, Scenario
 
 
@@ -30,10 +28,9 @@ class GoalOptions:
         """The record that they fill."""
         from sim.scaling.goal import goal_of_model
 
-        counts = {"tokens": self.tokens, "loss": self.loss, "critical_batch": self.critical_batch}
-        return goal_of_model(
-            model, batch_law=self.batch_law, **{name: _count(text, name) for name, text in counts.items()}
-        )
+        tokens, loss = _count(self.tokens, "tokens"), _count(self.loss, "loss")
+        batch = _count(self.critical_batch, "critical_batch")
+        return goal_of_model(model, tokens=tokens, loss=loss, batch_law=self.batch_law, critical_batch=batch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,31 +53,17 @@ class RangeOptions:
             asked = asked.replace(cluster=asked.cluster.replace(num_nodes=nodes))
         return asked, sizes
 
-    def sizes(self) -> tuple[int, ...] | None:
-        """Batches to try; None for all that there are."""
-        if self.batches is None:
-            return None
-        return read_numbers(self.batches, "--batches", "numbers of sequences", "512,1024")
-
-    def ramp_to(self, goal: Goal) -> Any:
-        """The ramp of the batch, or None."""
+    def read(self, goal: Goal) -> tuple[Any, Any, float | None, float | None]:
+        """(batches to try, ramp of the batch, time that another run must keep to [s], money that another may cost)."""
         from sim.scaling.ramp import BEST, best_ramp, parse_ramp
-
-        return None if self.ramp is None else best_ramp(goal) if self.ramp == BEST else parse_ramp(self.ramp)
-
-    def choose(self) -> Callable[[Frontier], dict[str, FrontierPoint]]:
-        """What picks the other runs from a frontier; the words are read before it is made."""
         from sim.units import parse
 
-        limit, money = None if self.within is None else parse(self.within, "s"), _count(self.budget, "budget")
+        ramp = None if self.ramp is None else best_ramp(goal) if self.ramp == BEST else parse_ramp(self.ramp)
+        limit, what = None if self.within is None else parse(self.within, "s"), "numbers of sequences"
         if limit is not None:
             require_positive(within=limit)
-
-        def chosen(frontier: Frontier) -> dict[str, FrontierPoint]:
-            found = {} if limit is None else {"within": frontier.cheapest_within(limit)}
-            return found if money is None else {**found, "budget": frontier.fastest_for(money)}
-
-        return chosen
+        batches = None if self.batches is None else read_numbers(self.batches, "--batches", what, "512,1024")
+        return batches, ramp, limit, _count(self.budget, "budget")
 
 
 @with_records
@@ -114,13 +97,15 @@ def shortest(
         raise SpecError("runs without a flush are not taken through a ramp; leave --ramp or --staleness-model out")
     asked, gpus = among.machine(_question(model, cluster, stack, profile, overrides or []))
     goal = aim.goal(asked.model)
-    ramp, choose, batches = among.ramp_to(goal), among.choose(), among.sizes()
+    batches, ramp, limit, money = among.read(goal)
     terms = run.terms(asked.cluster.node.gpus_per_node)
     with progress_bar("batches priced and plans run") as progress:
         frontier = shortest(
             asked, goal, gpus=gpus, batches=batches, terms=terms, ramp=ramp, layered=layered, progress=progress
         )
-    late, chosen = frontier_without_flush(frontier, staleness_model) if stale else None, choose(frontier)
+    late = frontier_without_flush(frontier, staleness_model) if stale else None
+    chosen = {} if limit is None else {"within": frontier.cheapest_within(limit)}
+    chosen |= {} if money is None else {"budget": frontier.fastest_for(money)}
     output.show(
         lambda: {
             "scenario": asked.name,

@@ -78,30 +78,22 @@ def model_view(title: str, rows: Sequence[Mapping[str, Any]], remarks: Sequence[
     return Group(Text(title, style="bold"), table, notes(*remarks))
 
 
-def batch_view(
-    title: str,
-    laws: Mapping[str, CriticalBatchLaw],
-    batches: Mapping[str, float],
-    at_batch: Mapping[str, tuple[float, float]],
-    remarks: Sequence[str],
-) -> Group:
+def batch_view(title: str, rows: Mapping[str, Mapping[str, Any]], remarks: Sequence[str]) -> Group:
     """Each law's batch, and steps and tokens at the batch that was asked for."""
-    columns = ["law", "batch [tokens]", "what it is"] + (["steps", "tokens"] if at_batch else [])
-    table = plain_table(*columns)
-    table.columns[2].justify = "left"
-    for name, batch in sorted(batches.items(), key=lambda item: item[1]):
-        overhead = laws[name].data_overhead
-        what = "best for the loss" if overhead is None else f"{overhead:.0%} more data"
-        row = [name, show_short(batch), what]
-        if at_batch:
-            row += [show_short(number) for number in at_batch[name]] if name in at_batch else ["–", "–"]
-        table.add_row(*row)
-    spread = max(batches.values()) / min(batches.values())
-    return Group(
-        Text(title, style="bold"),
-        table,
-        notes(f"the laws disagree by a factor of {significant(spread, 2)}; none is averaged away", *remarks),
-    )
+    laws = dict(sorted(rows.items(), key=lambda item: item[1]["batch_tokens"]))
+    overheads = [row["data_overhead"] for row in laws.values()]
+    columns = {
+        "law": [*laws],
+        "batch [tokens]": [show_short(row["batch_tokens"]) for row in laws.values()],
+        "what it is": ["best for the loss" if each is None else f"{each:.0%} more data" for each in overheads],
+    }
+    for name in ("steps", "tokens"):
+        if any(name in row for row in laws.values()):
+            columns[name] = [show_short(row[name]) if name in row else "–" for row in laws.values()]
+    batches = [row["batch_tokens"] for row in laws.values()]
+    spread = f"the laws disagree by a factor of {significant(batches[-1] / batches[0], 2)}; none is averaged away"
+    table = columns_table(columns, left=("law", "what it is"))
+    return Group(Text(title, style="bold"), table, notes(spread, *remarks))
 
 
 def goodput_view(

@@ -172,22 +172,21 @@ def batch(
     batches = {name: float(found) for name, found in critical_batches(**facts).items()}
     limits = {name: float(mccandlish_batch(name, **facts)) for name, law in laws.items() if law.data_overhead}
     asked = None if at is None else parse_count(at, "batch")
-    prices = {
-        name: (float(steps_needed(data, asked, critical)), float(tokens_needed(data, asked, critical)))
-        for name, critical in limits.items()
-        if asked is not None
-    }
     rows = {
         name: {"batch_tokens": tokens, "data_overhead": laws[name].data_overhead, "checked": laws[name].checked}
-        | ({"steps": prices[name][0], "tokens": prices[name][1]} if name in prices else {})
         for name, tokens in batches.items()
     }
+    for name, critical in limits.items() if asked is not None else ():
+        rows[name] |= {
+            "steps": float(steps_needed(data, asked, critical)),
+            "tokens": float(tokens_needed(data, asked, critical)),
+        }
     title = f"{show_short(params)} parameters on {show_short(data)} tokens, loss {final:.3f}"
     if asked is not None:
         title += f"; steps and tokens at batches of {show_short(asked)}"
     output.show(
         lambda: {"facts": facts, "batch": asked, "laws": rows},
-        lambda: [batch_view(title, laws, batches, prices, remarks)],
+        lambda: [batch_view(title, rows, remarks)],
         lambda: figures().draw_batch(data, batches, limits, asked),
     )
 
