@@ -2,8 +2,14 @@
 
 import pytest
 
-from sim.report.palette import DIM, GROUP_COLOURS, LOOKS, MEMORY_COLOURS, THEMES, contrast, ink_on, luminance, mixed
+from sim.report.palette import DIM, GROUP_COLOURS, LOOKS, MEMORY_COLOURS, THEMES, contrast, ink, luminance
 from tests.rows import rows
+
+
+def mixed(over, under, share):
+    """What is seen of a colour that is so opaque over another."""
+    pairs = [(int(over[at : at + 2], 16), int(under[at : at + 2], 16)) for at in (1, 3, 5)]
+    return "#" + "".join(f"{round(share * top + (1 - share) * below):02x}" for top, below in pairs)
 
 
 def test_contrast_is_that_of_the_guidelines():
@@ -30,7 +36,7 @@ def test_what_matters_less_can_be_read_too(theme):
 
 @rows("colour", sorted({*GROUP_COLOURS.values(), *MEMORY_COLOURS.values()}))
 def test_numbers_in_bars_can_be_read(colour):
-    assert contrast(ink_on(colour), colour) >= 4.5
+    assert contrast(ink(colour), colour) >= 4.5
 
 
 def test_one_thing_has_one_colour():

@@ -333,7 +333,10 @@ def _draw_memory(row: Sequence[Any], view: StepView, spans: Spans, width_in: flo
         for rank, (colour, line, width) in zip(chosen, styles, strict=False):
             times, kept = curves[rank]
             label = f"rank {rank}: up to {show(peaks[rank], 'B')}"
-            moments, amounts = np.concatenate([[0.0], times, [end]]), np.concatenate([[0.0], kept, kept[-1:]])
+            moments, amounts = (
+                np.concatenate([[0.0], times, [max(end, times[-1])]]),
+                np.concatenate([[0.0], kept, kept[-1:]]),
+            )
             panel.plot(moments, amounts, drawstyle="steps-post", color=colour, ls=line, lw=width, label=label)
         if begin <= peak_s <= end:
             panel.plot(peak_s, peaks[fullest], "v", color="#D55E00", markersize=5, clip_on=False)
@@ -442,9 +445,10 @@ def legend_handles(view: StepView, seen: set[str], *, durations: bool = True) ->
 
 
 def _place_legend(figure: Any, handles: Sequence[Any], width_in: float) -> None:
-    """Put the legend below the figure, in as many columns as its longest label leaves room for, read row by row."""
-    longest = max(len(handle.get_label()) for handle in handles)
-    columns = int(np.clip(72 * width_in / (35 + 4.5 * longest), 1, len(handles)))
+    """Put the legend below the figure, in as many columns as fit by the letters of their labels, read row by row."""
+    points = [35 + 4.5 * len(handle.get_label()) for handle in handles]
+    fits = (n for n in range(len(handles), 0, -1) if sum(max(points[at::n]) for at in range(n)) <= 72 * width_in - 10)
+    columns = next(fits, 1)
     by_column = [handle for at in range(columns) for handle in handles[at::columns]]
     look = {"frameon": False, "fontsize": 8, "columnspacing": 1.4, "handlelength": 1.8}
     figure.legend(handles=by_column, loc="outside lower left", ncols=columns, **look)

@@ -11,7 +11,7 @@ from sim.arrays import Array
 from sim.engines.tasks import ONCE
 from sim.report.gantt.chart import Spans, spans_of, time_unit
 from sim.report.gantt.step_view import Bars, StepView, actions_by_kind
-from sim.report.palette import LOOKS, ink, shade
+from sim.report.palette import LOOKS, ink
 from sim.units import show, show_time
 
 MOST_ROWS = 24
@@ -41,7 +41,7 @@ def gantt_text(view: StepView, width: int, between: tuple[float | None, float | 
     text.append(f"bubble {answer.bubble_fraction:.1%}", style="bold")
     text.append(f"  {view.scenario.model.name}, {answer.num_microbatches:,} micro-batches\n", style="dim")
     text.append(f"{'idle':>{label + columns + 8}}\n", style="dim")
-    styles = {look.letter: f"{ink(shade(look.colour, 0))} on {look.colour}" for look in LOOKS.values()} | {IDLE: "dim"}
+    styles = {look.letter: f"{ink(look.colour)} on {look.colour}" for look in LOOKS.values()} | {IDLE: "dim"}
     # What occupies ranks: actions until their send no longer keeps the rank, and what follows the pipeline.
     bars = [*actions_by_kind(view.program.order, view.start, view.end), *view.on(ONCE)]
     rows = np.unique(np.linspace(0, ranks - 1, min(ranks, MOST_ROWS)).round().astype(int)).tolist()

@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 from sim.canvas import as_png
-from sim.report.palette import DIM, GROUP_COLOURS, MEMORY_COLOURS, THEMES, ink_on
+from sim.report.palette import DIM, GROUP_COLOURS, MEMORY_COLOURS, THEMES, ink
 from sim.report.plans import HEADINGS
 from sim.units import show, show_time
 
@@ -32,7 +32,7 @@ def _environment() -> Any:
         "percent": lambda share, digits=1: f"{share:.{digits}%}",
         "words": lambda name: str(name).replace("_", " "),
         "heading": HEADINGS.get,
-        "ink_on": ink_on,
+        "ink_on": ink,
     }
     environment.globals |= {
         "dim": DIM,
