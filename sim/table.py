@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import rich.table
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -71,6 +72,14 @@ def plain_table(*headings: str, left: Collection[str] | None = None, gap: int = 
     for heading in headings:
         words = heading in (headings[:1] if left is None else left)
         table.add_column(heading, justify="left" if words else "right", no_wrap=heading not in wrap)
+    return table
+
+
+def columns_table(columns: Mapping[str, Sequence[Any]], **look: Any) -> Table:
+    """A table of whole columns by their headings; `look` as in `plain_table`."""
+    table = plain_table(*columns, **look)
+    for row in zip(*columns.values(), strict=True):
+        table.add_row(*row)
     return table
 
 

@@ -8,7 +8,6 @@ import pytest
 from sim import estimate, load_scenario
 from sim.engines import des
 from sim.errors import ScheduleError
-from sim.report.gantt.lanes import _joined
 from sim.report.schedules import compare_schedules
 from sim.schedules import build, build_order, listing
 from sim.schedules.v_shape import zb_v
@@ -52,13 +51,6 @@ def test_events_by_the_million_are_left_to_the_exact_engine(scenarios, monkeypat
     monkeypatch.setattr(des, "MOST_ACTIONS", 1)
     with pytest.raises(ScheduleError, match="engine dag gives the same times"):
         estimate(scenario, engine="des")
-
-
-def test_bars_are_joined_where_nobody_sees_the_gap():
-    begins = np.array([5.0, 0.0, 1.0 + 1e-6, 0.0])
-    rank, begin, end = _joined(np.array([0, 0, 0, 1]), begins, begins + 1.0)
-    assert (rank.tolist(), begin.tolist()) == ([0, 0, 1], [0.0, 5.0, 0.0])
-    assert end.tolist() == pytest.approx([2.0, 6.0, 1.0], abs=1e-5)
 
 
 def test_a_comparison_event_by_event_ends_in_time(monkeypatch):

@@ -4,108 +4,97 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from sim.report.field_reference import FieldReference, SectionReference
 
 
-def _matching(words: Iterable[str], incomplete: str) -> list[str]:
-    return [word for word in words if word.startswith(incomplete)]
+def _offer(words: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
+    """Words that go on as what is typed; they are made, and their modules loaded, when Tab is pressed."""
+
+    def offered(incomplete: str) -> list[str]:
+        return [word for word in words() if word.startswith(incomplete)]
+
+    return offered
 
 
 def scenario_files(incomplete: str) -> list[str]:
     """YAML files and folders that the path so far leads to."""
     folder = Path(incomplete).expanduser() if incomplete.endswith("/") else Path(incomplete).expanduser().parent
     shown = incomplete[: incomplete.rfind("/") + 1]
-    found = []
     try:
-        for path in sorted(folder.iterdir()):
-            if path.name.startswith("."):
-                continue
-            if path.is_dir():
-                found.append(f"{shown}{path.name}/")
-            elif path.suffix in (".yaml", ".yml"):
-                found.append(f"{shown}{path.name}")
+        paths = [path for path in sorted(folder.iterdir()) if not path.name.startswith(".")]
+        names = [f"{path.name}/" if path.is_dir() else path.name for path in paths]
     except OSError:
         return []
-    return _matching(found, incomplete)
+    return [
+        shown + name
+        for name in names
+        if name.endswith(("/", ".yaml", ".yml")) and (shown + name).startswith(incomplete)
+    ]
 
 
 def scenarios_with_overrides(incomplete: str) -> list[str]:
-    """The same; behind an @ the fields that a file's own overrides may set."""
+    """YAML files and folders; behind an @ the fields that a file's own overrides may set."""
     file, at, begun = incomplete.rpartition("@")
-    if not at:
-        return scenario_files(incomplete)
-    return [f"{file}@{field}" for field in fields(begun)]
+    return [f"{file}@{field}" for field in fields(begun)] if at else scenario_files(incomplete)
 
 
 def preset(kind: str) -> Callable[[str], list[str]]:
     """Names of presets of one kind."""
 
-    def names(incomplete: str) -> list[str]:
+    def names() -> list[str]:
         from sim.specs.presets import preset_names
 
-        return _matching(preset_names(kind), incomplete)
+        return preset_names(kind)
 
-    return names
+    return _offer(names)
 
 
-def any_preset(incomplete: str) -> list[str]:
-    """Names of presets of every kind, and of the scenarios that ship."""
+def _any_preset() -> list[str]:
     from sim.shipped import shipped_scenarios
     from sim.specs.presets import KINDS, preset_names
 
-    known = {name for kind in KINDS for name in preset_names(kind)}
-    return _matching(sorted(known.union(shipped_scenarios())), incomplete)
+    return sorted({name for kind in KINDS for name in preset_names(kind)}.union(shipped_scenarios()))
 
 
-def kinds(incomplete: str) -> list[str]:
-    """Kinds of presets."""
+def _kinds() -> list[str]:
     from sim.specs.presets import KINDS
 
-    return _matching((*KINDS, "schedules", "scenarios"), incomplete)
+    return [*KINDS, "schedules", "scenarios"]
 
 
-def frameworks_to_export_to(incomplete: str) -> list[str]:
-    """Frameworks that a scenario can be exported to."""
+def _frameworks_to_export_to() -> Iterable[str]:
     from sim.foreign.exporters import FRAMEWORKS
 
-    return _matching(FRAMEWORKS, incomplete)
+    return FRAMEWORKS
 
 
-def engines(incomplete: str) -> list[str]:
-    """Names of engines."""
+def _engines() -> Iterable[str]:
     from sim.engines import ENGINES
 
-    return _matching(ENGINES, incomplete)
+    return ENGINES
 
 
-def schedules(incomplete: str) -> list[str]:
-    """Names of schedules."""
+def _schedules() -> list[str]:
     from sim.schedules import schedule_names
 
-    return _matching(schedule_names(), incomplete)
+    return schedule_names()
 
 
-def fields(incomplete: str) -> list[str]:
-    """`section.field=` of every field of a scenario file; whole sections by preset."""
-    from sim.report.field_reference import scenario_sections
-
-    sections = scenario_sections()
-    whole = [f"{section.path}=" for section in sections if section.preset]
-    return _matching([*(f"{field.path}=" for field in _values(sections)), *whole], incomplete)
-
-
-def field_paths(incomplete: str) -> list[str]:
-    """Sections and fields of a scenario file."""
-    from sim.report.field_reference import scenario_sections
-
-    sections = scenario_sections()
-    paths = [section.path for section in sections if section.path]
-    return _matching([*paths, *(field.path for field in _values(sections))], incomplete)
-
-
-def _values(sections: Iterable[SectionReference]) -> Iterable[FieldReference]:
+def _values() -> list[str]:
     """Fields that hold a value rather than fields of their own."""
-    return (field for section in sections for field in section.fields if not field.section)
+    from sim.report.field_reference import scenario_sections
+
+    return [field.path for section in scenario_sections() for field in section.fields if not field.section]
+
+
+def _sections(with_presets: bool) -> list[str]:
+    from sim.report.field_reference import scenario_sections
+
+    return [each.path for each in scenario_sections() if (each.preset if with_presets else each.path)]
+
+
+any_preset, kinds, engines, schedules = map(_offer, (_any_preset, _kinds, _engines, _schedules))
+frameworks_to_export_to = _offer(_frameworks_to_export_to)
+fields = _offer(lambda: [f"{path}=" for path in (*_values(), *_sections(with_presets=True))])
+"""`section.field=` of every field of a scenario file; whole sections by preset."""
+field_paths = _offer(lambda: [*_sections(with_presets=False), *_values()])
+"""Sections and fields of a scenario file."""

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sim.commands.options import AsJson
-from sim.commands.output import print_json, print_view
+from sim.commands.output import print_answer
 from sim.errors import SpecError
+
+if TYPE_CHECKING:
+    from rich.console import Group
 
 EXTRAS = {
     "torch": "measure this machine, and train a small model for real",
@@ -23,10 +26,7 @@ def doctor(as_json: AsJson = False) -> None:
     Exit code 2 where something that flopcast needs is missing.
     """
     found = diagnosis()
-    if as_json:
-        print_json(found)
-    else:
-        _show(found)
+    print_answer(as_json, lambda: found, lambda: _view(found))
     missing = [each["name"] for each in found["packages"] if each["extra"] is None and each["version"] is None]
     if missing:
         raise SpecError(f"flopcast needs {', '.join(missing)}; pip install {' '.join(missing)}")
@@ -91,7 +91,8 @@ def _profile(name: str) -> dict[str, Any]:
     }
 
 
-def _show(found: dict[str, Any]) -> None:
+def _view(found: dict[str, Any]) -> Group:
+    from rich.console import Group
     from rich.markup import escape
 
     from sim.report.terminal import indented, title
@@ -105,7 +106,7 @@ def _show(found: dict[str, Any]) -> None:
         packages.add_row(*map(escape, (each["name"], each["version"] or remedy, each["asked"], of)))
     for each in found["profiles"]:
         profiles.add_row(each["name"], each["date"], each["method"])
-    print_view(
+    return Group(
         title(f"flopcast {found['flopcast']}", f"  from {installed['from']}, {installed['at']}"),
         title(f"Python {found['python']}"),
         "",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Option
 
 from sim.commands.options import AsJson, Engine, Overrides, ProfileOption, ScenarioFile
-from sim.commands.output import print_json, print_view
+from sim.commands.output import print_answer, print_view
 
 if TYPE_CHECKING:
     from sim.estimate import Estimate
@@ -19,27 +21,22 @@ def estimate(
     overrides: Overrides = None,
     engine: Engine = "dag",
     profile: ProfileOption = None,
-    contention: Annotated[bool, typer.Option("--contention", help="Messages share the cluster's links.")] = False,
+    contention: Annotated[bool, Option("--contention", help="Messages share the cluster's links.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """How long a step takes, how many FLOP/s that is, where the time goes, and whether it fits."""
+    from rich.text import Text
+
     from sim import estimate as run
     from sim import load_scenario
+    from sim.report.text import estimate_view
 
     given = load_scenario(scenario, overrides or (), profile)
     answer = run(given.replace(plan=_best_plan(given)) if given.is_open else given, engine, contention=contention)
-    if as_json:
-        print_json(answer.to_dict())
-    else:
-        from sim.report.terminal import console
-        from sim.report.text import estimate_view
-
-        print_view(estimate_view(answer, console().width))
-        faster = None if given.is_open or engine != "dag" else _faster_plan(answer)
-        if faster is not None:
-            from rich.text import Text
-
-            print_view(Text(f"\n{faster.replace('{file}', str(scenario))}"))
+    print_answer(as_json, answer.to_dict, lambda: partial(estimate_view, answer))
+    faster = None if as_json or given.is_open or engine != "dag" else _faster_plan(answer)
+    if faster is not None:
+        print_view(Text(f"\n{faster.replace('{file}', str(scenario))}"))
     answer.require_fit()
 
 
@@ -107,13 +104,9 @@ def compare(
     """Two scenarios side by side: what differs, and what it does. Overrides apply to both."""
     from sim import estimate as run
     from sim import load_scenario
+    from sim.report.text import compare_view
 
     answers = [run(load_scenario(path, overrides or (), profile), engine) for path in (first, second)]
-    if as_json:
-        print_json([answer.to_dict() for answer in answers])
-    else:
-        from sim.report.text import compare_view
-
-        print_view(compare_view(*answers))
+    print_answer(as_json, lambda: [answer.to_dict() for answer in answers], lambda: compare_view(*answers))
     for answer in answers:
         answer.require_fit()

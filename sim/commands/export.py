@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Option
 
 from sim.commands import completion as complete
 from sim.commands.options import Json, Overrides, ScenarioFile
@@ -20,7 +22,7 @@ def export(
     scenario: ScenarioFile,
     to: Annotated[
         str,
-        typer.Option(
+        Option(
             "--to",
             metavar="FRAMEWORK",
             help="megatron-lm, megatron-bridge, torchtitan or deepspeed.",
@@ -28,7 +30,7 @@ def export(
         ),
     ],
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write it here; else it is printed.")
+        Path | None, Option("--output", "-o", metavar="FILE", help="Write it here; else it is printed.")
     ] = None,
     overrides: Overrides = None,
     as_json: Json = False,
@@ -49,10 +51,9 @@ def export(
     elif output is None:
         print_exported(exported)
     else:
-        from sim.report.exported import exported_view
-        from sim.report.terminal import console
+        from sim.report.accounts import exported_view
 
-        print_view(exported_view(exported, console().width))
+        print_view(partial(exported_view, exported))
         typer.echo(f"\n{exported.account.title}'s file is {output}")
 
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from sim.commands import completion as complete
 from sim.commands.options import Json
-from sim.commands.output import print_json, print_view
-from sim.errors import SpecError
+from sim.commands.output import print_answer
 from sim.files import write_text
 
 if TYPE_CHECKING:
@@ -20,37 +21,26 @@ if TYPE_CHECKING:
 def fields(
     which: Annotated[
         str | None,
-        typer.Argument(
+        Argument(
             metavar="SECTION|FIELD",
             help="A section, a field, or a part of a name; all of them if not given.",
             autocompletion=complete.field_paths,
         ),
     ] = None,
     as_json: Json = False,
-    markdown: Annotated[bool, typer.Option("--markdown", help="The whole as a page: docs/fields.md.")] = False,
 ) -> None:
     """What a scenario file may hold: each field's type, default and meaning."""
     from sim.report.field_reference import find_fields, scenario_sections
+    from sim.report.fields import fields_view
 
-    if markdown and (as_json or which is not None):
-        raise SpecError("--markdown is one page of all fields; leave out --json and the field")
     sections = scenario_sections() if which is None else find_fields(which)
-    if as_json:
-        print_json([_facts(field) for section in sections for field in section.fields])
-    elif markdown:
-        from sim.report.fields import fields_page
-
-        typer.echo(fields_page(sections), nl=False)
-    else:
-        from sim.report.fields import fields_view
-        from sim.report.terminal import console
-
-        print_view(*fields_view(sections, console().width))
+    facts = [_facts(field) for section in sections for field in section.fields]
+    print_answer(as_json, lambda: facts, lambda: partial(fields_view, sections))
 
 
 def schema(
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write it there.", show_default=False)
+        Path | None, Option("--output", "-o", metavar="FILE", help="Write it there.", show_default=False)
     ] = None,
 ) -> None:
     """The JSON Schema of a scenario file, by which editors check and complete it."""

@@ -4,68 +4,60 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
 from sim.commands import completion as complete
+from sim.commands.output import print_view
 from sim.errors import SpecError
 from sim.files import write_text
-
-if TYPE_CHECKING:
-    pass
 
 
 def import_config(
     file: Annotated[
         Path,
-        typer.Argument(
+        Argument(
             metavar="FILE",
             help="config.json, a Megatron-LM launch script, torchtitan's TOML or JSON, DeepSpeed's JSON, or a recipe.",
             show_default=False,
         ),
     ],
     output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", metavar="YAML", help="Write the scenario here; else it is printed."),
+        Path | None, Option("--output", "-o", metavar="YAML", help="Write the scenario here; else it is printed.")
     ] = None,
-    gpus: Annotated[int | None, typer.Option(help="How many GPUs, where the file does not say.")] = None,
+    gpus: Annotated[int | None, Option(help="How many GPUs, where the file does not say.")] = None,
     cluster: Annotated[
         str | None,
-        typer.Option(
-            help="A cluster's name: flopcast presets list clusters.", autocompletion=complete.preset("clusters")
-        ),
+        Option(help="A cluster's name: flopcast presets list clusters.", autocompletion=complete.preset("clusters")),
     ] = None,
     model: Annotated[
-        str | None, typer.Option(help="A model's name, or its config.json.", autocompletion=complete.preset("models"))
+        str | None, Option(help="A model's name, or its config.json.", autocompletion=complete.preset("models"))
     ] = None,
     kind: Annotated[
-        str | None,
-        typer.Option(help="huggingface, megatron, torchtitan, deepspeed, axolotl, ..., if it cannot be told."),
+        str | None, Option(help="huggingface, megatron, torchtitan, deepspeed, axolotl, ..., if it cannot be told.")
     ] = None,
     recipe: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Of a Python file with several, the recipe: NAME, or NAME(argument=value).",
-        ),
+        Option(metavar="NAME", help="Of a Python file with several, the recipe: NAME, or NAME(argument=value)."),
     ] = None,
     overrides: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             "--set", "-s", metavar="FIELD=VALUE", help="Set a field; may be repeated.", autocompletion=complete.fields
         ),
     ] = None,
     arg: Annotated[
         list[str] | None,
-        typer.Option(metavar="VALUE", help="What a script is called with, the first for $1; repeated in their order."),
+        Option(metavar="VALUE", help="What a script is called with, the first for $1; repeated in their order."),
     ] = None,
     env: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="A variable of a script's environment; may be repeated."),
+        list[str] | None, Option(metavar="NAME=VALUE", help="A variable of a script's environment; may be repeated.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Machine-readable: kind, scenario, read, ...")] = False,
+    as_json: Annotated[bool, Option("--json", help="Machine-readable: kind, scenario, read, ...")] = False,
 ) -> None:
     """Turn a configuration you already have into a scenario. Nothing in it is executed, nothing is downloaded.
 
@@ -94,11 +86,9 @@ def import_config(
     elif output is None:
         typer.echo(imported.to_yaml(), nl=False)
     else:
-        from sim.report.imported import imported_view
-        from sim.report.terminal import console
+        from sim.report.accounts import imported_view
 
-        out = console()
-        out.print(imported_view(imported, out.width))
+        print_view(partial(imported_view, imported))
         typer.echo(f"\nThe scenario is in {output}; next: flopcast estimate {output}")
 
 

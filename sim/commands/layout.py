@@ -17,14 +17,14 @@ def layout(
     from sim.search.layout import balance_layout
 
     found = balance_layout(load_scenario(scenario, overrides or (), profile))
+    before, after = found.before.step_time_s, found.answer.step_time_s
+    lines = (
+        f"pipeline_layout  {found.layout}",
+        f"step time        {show_time(after)}, {show_time(before)} as the plan deals the layers now",
+        f"slowest stage    no other layout of these stages is faster by more than {found.gap:.1%}",
+    )
     if as_json:
         print_json(found.to_dict())
     else:
-        before, after = found.before.step_time_s, found.answer.step_time_s
-        lines = (
-            f"pipeline_layout  {found.layout}",
-            f"step time        {show_time(after)}, {show_time(before)} as the plan deals the layers now",
-            f"slowest stage    no other layout of these stages is faster by more than {found.gap:.1%}",
-        )
         typer.echo("\n".join(lines))
     found.answer.require_fit()

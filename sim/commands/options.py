@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
-import typer
+from typer import Argument, Option
 from typer.core import TyperCommand, TyperGroup
 
 from sim.commands import completion as complete
-from sim.commands.output import figure_paths, print_json, print_view
+from sim.commands.output import figure_paths, print_answer
 from sim.errors import SpecError
 
 if TYPE_CHECKING:
@@ -49,13 +49,13 @@ class JsonGroup(TyperGroup):
 
 ScenarioFile = Annotated[
     Path,
-    typer.Argument(
+    Argument(
         help="A scenario in YAML; - reads it from a pipe.", show_default=False, autocompletion=complete.scenario_files
     ),
 ]
 Overrides = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         "--set",
         "-s",
         metavar="FIELD=VALUE",
@@ -65,49 +65,44 @@ Overrides = Annotated[
 ]
 Engine = Annotated[
     str,
-    typer.Option(
+    Option(
         help="dag (exact), closed_form (formula), des (discrete events) or shared (processes on shared cores).",
         autocompletion=complete.engines,
     ),
 ]
 ProfileOption = Annotated[
     str | None,
-    typer.Option(
+    Option(
         "--profile",
         help="A profile's name or YAML file, instead of the scenario's.",
         autocompletion=complete.preset("profiles"),
     ),
 ]
 JsonFile = Annotated[
-    Path | None, typer.Option("--json", metavar="[FILE]", help="Machine-readable: print it, or write it to a file.")
+    Path | None, Option("--json", metavar="[FILE]", help="Machine-readable: print it, or write it to a file.")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Machine-readable, with the keys that docs/answers.md lists.")]
-Json = Annotated[bool, typer.Option("--json", help="Machine-readable.")]
-Png = Annotated[Path | None, typer.Option("--png", metavar="FILE", help="Write the figure as PNG.", show_default=False)]
-Svg = Annotated[Path | None, typer.Option("--svg", metavar="FILE", help="Write the figure as SVG.", show_default=False)]
-Width = Annotated[float, typer.Option(help="Width of the figure in inches.")]
+AsJson = Annotated[bool, Option("--json", help="Machine-readable, with the keys that docs/answers.md lists.")]
+Json = Annotated[bool, Option("--json", help="Machine-readable.")]
+Png = Annotated[Path | None, Option("--png", metavar="FILE", help="Write the figure as PNG.", show_default=False)]
+Svg = Annotated[Path | None, Option("--svg", metavar="FILE", help="Write the figure as SVG.", show_default=False)]
+Width = Annotated[float, Option(help="Width of the figure in inches.")]
 StalenessModel = Annotated[
     str,
-    typer.Option(
-        "--staleness-model", help="What late gradients cost on the way to a loss: none, delayed-sgd or measured."
-    ),
+    Option("--staleness-model", help="What late gradients cost on the way to a loss: none, delayed-sgd or measured."),
 ]
 Restart = Annotated[
-    str | None, typer.Option("--restart", help="From a failure to the next step, loading included, instead of both.")
+    str | None, Option("--restart", help="From a failure to the next step, loading included, instead of both.")
 ]
 Startup = Annotated[
-    str | None,
-    typer.Option("--startup", help="From a failure to a job that loads state; 10 min if not given."),
+    str | None, Option("--startup", help="From a failure to a job that loads state; 10 min if not given.")
 ]
 WriteBandwidth = Annotated[
-    str | None,
-    typer.Option("--write-bandwidth", help="Of the storage, all ranks; the cluster's if not given."),
+    str | None, Option("--write-bandwidth", help="Of the storage, all ranks; the cluster's if not given.")
 ]
 PriceOption = Annotated[
-    str | None,
-    typer.Option("--price", help="Of a GPU-hour: 2, '2.5 EUR', €2.5; the GPU's list price if not given."),
+    str | None, Option("--price", help="Of a GPU-hour: 2, '2.5 EUR', €2.5; the GPU's list price if not given.")
 ]
-Pue = Annotated[float, typer.Option("--pue", help="Building's power over the machines'.")]
+Pue = Annotated[float, Option("--pue", help="Building's power over the machines'.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,21 +110,17 @@ class RunOptions:
     """Options of a whole run: how the cluster fails, how state is saved, and what all of it costs."""
 
     mtbf: Annotated[
-        str | None, typer.Option("--mtbf", help="Between failures of one GPU; Llama 3's 50,677 h if not given.")
+        str | None, Option("--mtbf", help="Between failures of one GPU; Llama 3's 50,677 h if not given.")
     ] = None
     startup: Startup = None
     restart: Restart = None
-    spares: Annotated[int | None, typer.Option("--spares", help="Spare nodes; as many as it takes if not given.")] = (
-        None
-    )
+    spares: Annotated[int | None, Option("--spares", help="Spare nodes; as many as it takes if not given.")] = None
     write_bandwidth: WriteBandwidth = None
     asynchronous: Annotated[
-        bool,
-        typer.Option("--asynchronous/--blocking", help="Checkpoints go out in the background, or training waits."),
+        bool, Option("--asynchronous/--blocking", help="Checkpoints go out in the background, or training waits.")
     ] = False
     load_by: Annotated[
-        str | None,
-        typer.Option("--load-by", help="Who reads a checkpoint: all, one or shares; the fastest if not given."),
+        str | None, Option("--load-by", help="Who reads a checkpoint: all, one or shares; the fastest if not given.")
     ] = None
     price: PriceOption = None
     pue: Pue = 1.1
@@ -174,12 +165,9 @@ class Output:
     def __post_init__(self) -> None:
         self.paths = figure_paths(self.png, self.svg)
 
-    def show(self, data: Callable[[], Any], view: Callable[[], Iterable[Any]], figure: Callable[[], Any]) -> None:
+    def show(self, data: Callable[[], Any], view: Callable[[], Any], figure: Callable[[], Any]) -> None:
         """Print the answer as JSON or for eyes, and draw the figure where one was asked for."""
-        if self.as_json:
-            print_json(data())
-        else:
-            print_view(*view())
+        print_answer(self.as_json, data, view)
         if self.paths:
             from sim.report.figures import save
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -26,10 +27,20 @@ def finite(data: Any) -> Any:
 
 
 def print_view(*parts: Any) -> None:
-    """Print what rich can show, one below the other."""
+    """Print what rich can show, one below the other; what depends on the terminal's width is a function of it."""
     from sim.report.terminal import console
 
-    console().print(*parts, sep="\n")
+    out = console()
+    out.print(*(part(out.width) if callable(part) else part for part in parts), sep="\n")
+
+
+def print_answer(as_json: bool, data: Callable[[], Any], view: Callable[[], Any]) -> None:
+    """Print an answer as JSON, or a view of it, or several, for eyes; what is not printed is not made."""
+    if as_json:
+        print_json(data())
+    else:
+        shown = view()
+        print_view(*(shown if isinstance(shown, list) else [shown]))
 
 
 def figure_paths(png: Path | None, svg: Path | None) -> list[Path]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Option
 
 from sim.commands.options import AsJson, Overrides, ProfileOption, read_numbers
-from sim.commands.output import print_json, print_view
+from sim.commands.output import print_answer
 from sim.errors import SpecError, nearest
 
 if TYPE_CHECKING:
@@ -20,26 +20,24 @@ PLANNERS = ("pipedream", "2bw")
 def plan_pipeline(
     source: Annotated[
         str,
-        typer.Argument(
+        Argument(
             help="A profile of layers (CSV, YAML, a graph of PipeDream's profiler), or a scenario.", show_default=False
         ),
     ],
     overrides: Overrides = None,
     planner: Annotated[
-        str, typer.Option(help="pipedream (stages replicated unequally) or 2bw (equal stages, two versions).")
+        str, Option(help="pipedream (stages replicated unequally) or 2bw (equal stages, two versions).")
     ] = "pipedream",
     workers: Annotated[
-        str | None, typer.Option(help="Workers, or servers × workers: 16, 4x4. A scenario has its own.")
+        str | None, Option(help="Workers, or servers × workers: 16, 4x4. A scenario has its own.")
     ] = None,
-    bandwidths: Annotated[
-        str | None, typer.Option(help="Of each, from the outermost in: '10 Gbit/s, 12 GB/s'.")
-    ] = None,
-    straight: Annotated[bool, typer.Option("--straight", help="One worker a stage (pipedream).")] = False,
-    sync: Annotated[str, typer.Option(help="Bytes of a reduction (pipedream): ring, sosp or arxiv.")] = "ring",
-    memory: Annotated[str | None, typer.Option(help="Of a worker, such as '16 GB'.")] = None,
-    batch: Annotated[int | None, typer.Option(help="Samples between two updates (2bw).")] = None,
-    microbatches: Annotated[str | None, typer.Option(help="Micro-batches to try (2bw): 1,2,4.")] = None,
-    top: Annotated[int, typer.Option(help="How many plans to show (2bw).")] = 8,
+    bandwidths: Annotated[str | None, Option(help="Of each, from the outermost in: '10 Gbit/s, 12 GB/s'.")] = None,
+    straight: Annotated[bool, Option("--straight", help="One worker a stage (pipedream).")] = False,
+    sync: Annotated[str, Option(help="Bytes of a reduction (pipedream): ring, sosp or arxiv.")] = "ring",
+    memory: Annotated[str | None, Option(help="Of a worker, such as '16 GB'.")] = None,
+    batch: Annotated[int | None, Option(help="Samples between two updates (2bw).")] = None,
+    microbatches: Annotated[str | None, Option(help="Micro-batches to try (2bw): 1,2,4.")] = None,
+    top: Annotated[int, Option(help="How many plans to show (2bw).")] = 8,
     profile: ProfileOption = None,
     as_json: AsJson = False,
 ) -> None:
@@ -49,6 +47,7 @@ def plan_pipeline(
     """
     from sim.commands.progress import progress_bar
     from sim.planners import ask_pipedream, ask_two_buffered, read_levels
+    from sim.report.planners import pipedream_view, two_buffered_view
     from sim.units import parse
 
     if planner not in PLANNERS:
@@ -70,24 +69,14 @@ def plan_pipeline(
     asked = _source(source, overrides or [], profile)
     if planner == "pipedream":
         plan = ask_pipedream(asked, levels, sync=sync, replicated=not straight, memory_bytes=limit)
-        if as_json:
-            print_json(plan.to_dict())
-        else:
-            from sim.report.planners import pipedream_view
-
-            print_view(pipedream_view(plan))
+        print_answer(as_json, plan.to_dict, lambda: pipedream_view(plan))
         return
     sizes = None
     if microbatches is not None:
         sizes = read_numbers(microbatches, "--microbatches", "numbers of samples", "1,2,4")
     with progress_bar("plans estimated") as progress:
         found = ask_two_buffered(asked, levels, batch=batch, microbatches=sizes, memory_bytes=limit, progress=progress)
-    if as_json:
-        print_json(found.to_dict())
-    else:
-        from sim.report.planners import two_buffered_view
-
-        print_view(two_buffered_view(found, top))
+    print_answer(as_json, found.to_dict, lambda: two_buffered_view(found, top))
 
 
 def _source(path: str, overrides: list[str], profile: str | None) -> Source:

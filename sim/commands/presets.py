@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
 from sim.commands import completion as complete
 from sim.commands.examples import examples
@@ -20,17 +21,11 @@ app = typer.Typer(
 )
 
 
-@app.command(
-    "list",
-    epilog=examples(
-        "presets list",
-        "presets list clusters",
-    ),
-)
+@app.command("list", epilog=examples("presets list", "presets list clusters"))
 def list_presets(
     kind: Annotated[
         str | None,
-        typer.Argument(
+        Argument(
             help="gpus, nodes, clusters, models, frameworks, stacks, profiles, schedules or scenarios.",
             autocompletion=complete.kinds,
         ),
@@ -70,23 +65,19 @@ def list_presets(
 def show_preset(
     name: Annotated[
         str,
-        typer.Argument(
-            help="A preset's name, or kind/name where two kinds share it.", autocompletion=complete.any_preset
-        ),
+        Argument(help="A preset's name, or kind/name where two kinds share it.", autocompletion=complete.any_preset),
     ],
     version: Annotated[
-        str | None, typer.Option(help="Of a framework: a date, a release by year and month, a tag, or latest.")
+        str | None, Option(help="Of a framework: a date, a release by year and month, a tag, or latest.")
     ] = None,
-    precision: Annotated[str, typer.Option(help="What a framework's rules see as precision.")] = DEFAULTS[0],
+    precision: Annotated[str, Option(help="What a framework's rules see as precision.")] = DEFAULTS[0],
     model: Annotated[
-        str, typer.Option(help="What they see as model: a preset.", autocompletion=complete.preset("models"))
+        str, Option(help="What they see as model: a preset.", autocompletion=complete.preset("models"))
     ] = DEFAULTS[1],
     gpu: Annotated[
-        str, typer.Option(help="What they see as GPU: a preset.", autocompletion=complete.preset("gpus"))
+        str, Option(help="What they see as GPU: a preset.", autocompletion=complete.preset("gpus"))
     ] = DEFAULTS[2],
-    plan: Annotated[
-        list[str] | None, typer.Option("--set", "-s", help="A field of the plan or stack: plan.tp=4.")
-    ] = None,
+    plan: Annotated[list[str] | None, Option("--set", "-s", help="A field of the plan or stack: plan.tp=4.")] = None,
     as_json: Json = False,
 ) -> None:
     """A preset's values, and the source of each; of a framework what it comes to for a precision, model and GPU.

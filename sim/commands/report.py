@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
 from sim.commands import completion as complete
 from sim.commands.options import Engine, Overrides, ProfileOption
@@ -27,25 +28,21 @@ _OWN = re.compile(r"@(?=[A-Za-z_][\w.]*=)")
 def report(
     scenarios: Annotated[
         list[str],
-        typer.Argument(
+        Argument(
             metavar="SCENARIO",
             help="Scenarios in YAML; - reads one from a pipe. FILE@FIELD=VALUE overrides a field of that one alone.",
             show_default=False,
             autocompletion=complete.scenarios_with_overrides,
         ),
     ],
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="HTML", help="Where to write it.")] = Path(
-        "report.html"
-    ),
+    output: Annotated[Path, Option("--output", "-o", metavar="HTML", help="Where to write it.")] = Path("report.html"),
     with_search: Annotated[
         bool | None,
-        typer.Option(
-            "--search/--no-search", help="Also look for better plans; of one scenario only.", show_default=False
-        ),
+        Option("--search/--no-search", help="Also look for better plans; of one scenario only.", show_default=False),
     ] = None,
     with_sliders: Annotated[
         bool | None,
-        typer.Option(
+        Option(
             "--sliders/--no-sliders",
             help="Estimate the plan with other numbers, too, for sliders; of one scenario only.",
             show_default=False,
@@ -53,7 +50,7 @@ def report(
     ] = None,
     slider: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             "--slider",
             metavar="FIELD=VALUES",
             help="A slider instead of those chosen unasked, such as plan.tp=1,2,4,8; may be repeated.",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Option
 
 from sim.commands.options import Output, Overrides, ProfileOption, ScenarioFile, with_records
 from sim.errors import SpecError
@@ -23,18 +23,16 @@ if TYPE_CHECKING:
 class SampleOptions:
     """What a step asks for."""
 
-    prompts: Annotated[int, typer.Option(help="Prompts a step.")] = 512
-    group: Annotated[int, typer.Option(help="Responses to each prompt.")] = 16
-    prompt: Annotated[str, typer.Option(help="Tokens of a prompt.")] = "512"
-    response: Annotated[str, typer.Option(help="Tokens of a response, on average.")] = "4k"
-    longest: Annotated[
-        str | None, typer.Option(help="Tokens of the longest response; 4 times the average if not given.")
-    ] = None
-    spread: Annotated[float, typer.Option(help="Standard deviation of responses over their mean.")] = 0.8
-    lengths: Annotated[
-        Path | None, typer.Option(help="File of measured response lengths, instead: a number a line.")
-    ] = None
-    filtered: Annotated[float, typer.Option(help="Share of groups thrown away (dynamic sampling).")] = 0.0
+    prompts: Annotated[int, Option(help="Prompts a step.")] = 512
+    group: Annotated[int, Option(help="Responses to each prompt.")] = 16
+    prompt: Annotated[str, Option(help="Tokens of a prompt.")] = "512"
+    response: Annotated[str, Option(help="Tokens of a response, on average.")] = "4k"
+    longest: Annotated[str | None, Option(help="Tokens of the longest response; 4 times the average if not given.")] = (
+        None
+    )
+    spread: Annotated[float, Option(help="Standard deviation of responses over their mean.")] = 0.8
+    lengths: Annotated[Path | None, Option(help="File of measured response lengths, instead: a number a line.")] = None
+    filtered: Annotated[float, Option(help="Share of groups thrown away (dynamic sampling).")] = 0.0
 
     def samples(self) -> Samples:
         """The record that they fill."""
@@ -60,11 +58,11 @@ class SampleOptions:
 class AsynchronyOptions:
     """How far rollouts run ahead."""
 
-    depth: Annotated[float | None, typer.Option(help="Versions that samples may be behind.", show_default="1")] = None
+    depth: Annotated[float | None, Option(help="Versions that samples may be behind.", show_default="1")] = None
     in_flight: Annotated[
-        bool, typer.Option("--in-flight/--drain", help="New weights under running responses, or behind a batch.")
+        bool, Option("--in-flight/--drain", help="New weights under running responses, or behind a batch.")
     ] = True
-    reward: Annotated[str, typer.Option(help="From a response's end to its reward.")] = "0 s"
+    reward: Annotated[str, Option(help="From a response's end to its reward.")] = "0 s"
 
     def asynchrony(self) -> Asynchrony:
         """The record that they fill."""
@@ -78,13 +76,13 @@ class AsynchronyOptions:
 class RecipeOptions:
     """What the algorithm computes."""
 
-    updates: Annotated[int, typer.Option(help="Gradient steps that a batch is dealt to.")] = 1
-    epochs: Annotated[int, typer.Option(help="Times that a batch is gone through.")] = 1
-    reference: Annotated[bool, typer.Option("--reference", help="A reference model's log-probs (KL penalty).")] = False
+    updates: Annotated[int, Option(help="Gradient steps that a batch is dealt to.")] = 1
+    epochs: Annotated[int, Option(help="Times that a batch is gone through.")] = 1
+    reference: Annotated[bool, Option("--reference", help="A reference model's log-probs (KL penalty).")] = False
     old_log_probs: Annotated[
-        bool, typer.Option("--old-log-probs/--engine-log-probs", help="By the training engine, or the rollouts'.")
+        bool, Option("--old-log-probs/--engine-log-probs", help="By the training engine, or the rollouts'.")
     ] = True
-    critic: Annotated[bool, typer.Option("--critic", help="A value model as large as the policy (PPO).")] = False
+    critic: Annotated[bool, Option("--critic", help="A value model as large as the policy (PPO).")] = False
 
     def recipe(self) -> Recipe:
         """The record that they fill."""
@@ -97,17 +95,17 @@ class RecipeOptions:
 class InferenceOptions:
     """How rollouts are run."""
 
-    rollout_tp: Annotated[int | None, typer.Option(help="GPUs of a rollout replica; the fastest if not given.")] = None
-    weights: Annotated[str, typer.Option(help="Rollouts' weights: bf16 or fp8.")] = "bf16"
-    cache: Annotated[str, typer.Option(help="Their keys and values: bf16 or fp8.")] = "bf16"
-    running: Annotated[int, typer.Option(help="Sequences that a replica decodes at once at most.")] = 1024
+    rollout_tp: Annotated[int | None, Option(help="GPUs of a rollout replica; the fastest if not given.")] = None
+    weights: Annotated[str, Option(help="Rollouts' weights: bf16 or fp8.")] = "bf16"
+    cache: Annotated[str, Option(help="Their keys and values: bf16 or fp8.")] = "bf16"
+    running: Annotated[int, Option(help="Sequences that a replica decodes at once at most.")] = 1024
     bandwidth_share: Annotated[
-        float | None, typer.Option(help="Of the memory's peak that decoding reaches; the profile's if not given.")
+        float | None, Option(help="Of the memory's peak that decoding reaches; the profile's if not given.")
     ] = None
     memory_share: Annotated[
-        float | None, typer.Option(help="Of a GPU's memory for rollouts; 0.9, colocated 0.6, if not given.")
+        float | None, Option(help="Of a GPU's memory for rollouts; 0.9, colocated 0.6, if not given.")
     ] = None
-    step_overhead: Annotated[str, typer.Option(help="What a step of decoding waits for the host.")] = "0 s"
+    step_overhead: Annotated[str, Option(help="What a step of decoding waits for the host.")] = "0 s"
 
     def inference(self) -> Inference:
         """The record that they fill."""
@@ -123,9 +121,9 @@ class InferenceOptions:
 class ExchangeOptions:
     """How weights reach the rollouts."""
 
-    sync: Annotated[str, typer.Option(help="Weights by broadcast, sharded or storage.")] = "broadcast"
-    storage: Annotated[str | None, typer.Option(help="Bandwidth of that storage, such as '20 GB/s'.")] = None
-    overlap_sync: Annotated[bool, typer.Option("--overlap-sync", help="Training goes on meanwhile.")] = False
+    sync: Annotated[str, Option(help="Weights by broadcast, sharded or storage.")] = "broadcast"
+    storage: Annotated[str | None, Option(help="Bandwidth of that storage, such as '20 GB/s'.")] = None
+    overlap_sync: Annotated[bool, Option("--overlap-sync", help="Training goes on meanwhile.")] = False
 
     def exchange(self) -> Exchange:
         """The record that they fill."""
@@ -145,9 +143,9 @@ def rl(
     *,
     scenario: ScenarioFile,
     overrides: Overrides = None,
-    rollout_gpus: Annotated[int | None, typer.Option(help="GPUs that write, besides those of the plan.")] = None,
-    gpus: Annotated[int | None, typer.Option(help="GPUs of both pools: dealt in the best way.")] = None,
-    colocated: Annotated[bool, typer.Option("--colocated", help="The plan's GPUs take turns in both.")] = False,
+    rollout_gpus: Annotated[int | None, Option(help="GPUs that write, besides those of the plan.")] = None,
+    gpus: Annotated[int | None, Option(help="GPUs of both pools: dealt in the best way.")] = None,
+    colocated: Annotated[bool, Option("--colocated", help="The plan's GPUs take turns in both.")] = False,
     batch: SampleOptions,
     ahead: AsynchronyOptions,
     algorithm: RecipeOptions,
@@ -158,8 +156,7 @@ def rl(
 ) -> None:
     """How long a step of reinforcement learning takes: rollouts, training, weights on the way; what limits it."""
     from sim import load_scenario
-    from sim.report.rl import rl_view
-    from sim.report.rl_figures import rl_figure
+    from sim.report.rl import rl_figure, rl_view
     from sim.rl.best_step import DEPTHS, colocated_step, same_gpus_colocated, split_step
     from sim.rl.split import best_split
     from sim.rl.step import RlStep

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from sim.commands import completion as complete
 from sim.commands.options import AsJson, Engine, Overrides, Png, ProfileOption, ScenarioFile, Svg, Width
-from sim.commands.output import figure_paths, print_json, print_view
+from sim.commands.output import figure_paths, print_answer, print_json
 from sim.commands.progress import spinner
 from sim.errors import ScheduleError, SpecError
 
@@ -21,32 +22,29 @@ NEIGHBOURS, LINE = 3, 72
 def schedule(
     name: Annotated[
         str,
-        typer.Argument(
+        Argument(
             help="A schedule such as 1f1b, or a text file with a grid.",
             show_default=False,
             autocompletion=complete.schedules,
         ),
     ],
-    ranks: Annotated[int | None, typer.Option(help="Pipeline ranks; 4 if not given.", show_default=False)] = None,
-    microbatches: Annotated[int | None, typer.Option(help="Micro-batches; 8 if not given.", show_default=False)] = None,
+    ranks: Annotated[int | None, Option(help="Pipeline ranks; 4 if not given.", show_default=False)] = None,
+    microbatches: Annotated[int | None, Option(help="Micro-batches; 8 if not given.", show_default=False)] = None,
     chunks: Annotated[
         int | None,
-        typer.Option(help="Model chunks a rank; 2 for schedules that need several if not given.", show_default=False),
+        Option(help="Model chunks a rank; 2 for schedules that need several if not given.", show_default=False),
     ] = None,
     group: Annotated[
-        int | None,
-        typer.Option(help="Micro-batches that visit a chunk in turn (interleaved).", show_default=False),
+        int | None, Option(help="Micro-batches that visit a chunk in turn (interleaved).", show_default=False)
     ] = None,
-    slices: Annotated[int | None, typer.Option(help="Slices of each sequence (seq1f1b).", show_default=False)] = None,
+    slices: Annotated[int | None, Option(help="Slices of each sequence (seq1f1b).", show_default=False)] = None,
     stages: Annotated[
-        int | None, typer.Option(help="Stages of an incomplete last round (modular).", show_default=False)
+        int | None, Option(help="Stages of an incomplete last round (modular).", show_default=False)
     ] = None,
-    batches: Annotated[
-        int | None, typer.Option(help="Batches of a schedule without flush.", show_default=False)
-    ] = None,
+    batches: Annotated[int | None, Option(help="Batches of a schedule without flush.", show_default=False)] = None,
     times: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="F,B or F,I,W",
             help="Put it on a time axis, a column a unit: units of a forward and of a backward, or of its halves.",
             show_default=False,
@@ -111,13 +109,13 @@ def timeline(
     svg: Svg = None,
     trace: Annotated[
         Path | None,
-        typer.Option("--trace", metavar="FILE", help="Write a Chrome trace for ui.perfetto.dev.", show_default=False),
+        Option("--trace", metavar="FILE", help="Write a Chrome trace for ui.perfetto.dev.", show_default=False),
     ] = None,
     begin: Annotated[
-        float | None, typer.Option("--from", metavar="SECONDS", help="Show the step from here.", show_default=False)
+        float | None, Option("--from", metavar="SECONDS", help="Show the step from here.", show_default=False)
     ] = None,
     end: Annotated[
-        float | None, typer.Option("--to", metavar="SECONDS", help="Show the step up to here.", show_default=False)
+        float | None, Option("--to", metavar="SECONDS", help="Show the step up to here.", show_default=False)
     ] = None,
     width: Width = 11.0,
     overrides: Overrides = None,
@@ -156,8 +154,7 @@ def timeline(
 def compare_schedules(
     scenario: ScenarioFile,
     schedules: Annotated[
-        str | None,
-        typer.Option(metavar="NAME,NAME…", help="Which schedules; all if not given.", show_default=False),
+        str | None, Option(metavar="NAME,NAME…", help="Which schedules; all if not given.", show_default=False)
     ] = None,
     png: Png = None,
     svg: Svg = None,
@@ -191,9 +188,6 @@ def compare_schedules(
                 report(f"{row.name}, drawn")
                 views.append(step_view(row.answer.scenario, engine, row.answer))
             save(comparison_figure(views, width_in=width), figures)
-    if as_json:
-        print_json(comparison.to_dict())
-    else:
-        print_view(comparison_view(comparison))
+    print_answer(as_json, comparison.to_dict, lambda: comparison_view(comparison))
     for path in figures:
         typer.echo(f"figure: {path}", err=as_json)

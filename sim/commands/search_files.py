@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from sim.commands.output import print_json, print_view
+from sim.commands.output import print_answer
 from sim.files import write_text
 
 if TYPE_CHECKING:
@@ -19,34 +19,25 @@ def tell(
     answers: SearchAnswers, output: Path | None, figure: Path | None, export_to: str | None, as_json: bool
 ) -> None:
     """Print all answers, then write the files that were asked for: what was found is said before one can go wrong."""
+    from sim.commands.export import print_exported
     from sim.foreign.exporters import export_scenario
+    from sim.report.figures import save
 
-    best = answers.result.best[0].scenario
-    if as_json:
-        said = {} if export_to is None else {"export": export_scenario(best, export_to).to_dict()}
-        print_json({**answers.to_dict(), **said})
-    else:
-        from sim.report.terminal import console
-
-        print_view(answers.view(console().width))
+    best, drawn = answers.result.best[0].scenario, None
+    exported = None if export_to is None else export_scenario(best, export_to)
+    data = {} if exported is None else {"export": exported.to_dict()}
+    print_answer(as_json, lambda: {**answers.to_dict(), **data}, lambda: answers.view)
     if output is not None:
         write_scenario(output, best)
-    drawn = None if figure is None else answers.figure()
-    if drawn is not None and figure is not None:
-        from sim.report.figures import save
-
+    if figure is not None and (drawn := answers.figure()) is not None:
         save(drawn, [figure])
-    for words, path, then in (
-        ("The best plan is in", output, f"; flopcast export {output} --to FRAMEWORK says it to one"),
-        ("Drawn:", None if drawn is None else figure, ""),
-    ):
-        if path is not None and not as_json:
-            typer.echo(f"\n{words} {path}{then}")
-    if export_to is not None and not as_json:
-        from sim.commands.export import print_exported
-
+    if not as_json and output is not None:
+        typer.echo(f"\nThe best plan is in {output}; flopcast export {output} --to FRAMEWORK says it to one")
+    if not as_json and drawn is not None:
+        typer.echo(f"\nDrawn: {figure}")
+    if exported is not None and not as_json:
         typer.echo()
-        print_exported(export_scenario(best, export_to))
+        print_exported(exported)
     if answers.unanswered:
         open_question = f"Interrupted at {answers.unanswered}: it is not answered, nor what comes after it"
         typer.secho(open_question, err=True, fg="red")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Option
 
 from sim.commands import completion as complete
 from sim.commands.options import Json
-from sim.commands.output import print_json, print_view
+from sim.commands.output import print_answer
 from sim.commands.plan import Model
 from sim.commands.progress import spinner
 
@@ -20,14 +20,11 @@ if TYPE_CHECKING:
 
 def shape(
     model: Model,
-    gpu: Annotated[
-        str, typer.Option(help="The kind of GPU: a100-40gb, h100, ...", autocompletion=complete.preset("gpus"))
-    ],
-    tp: Annotated[int, typer.Option(min=1, help="GPUs that cut every matrix.")] = 1,
-    seq: Annotated[str | None, typer.Option(help="Tokens a sequence, such as 2k.")] = None,
+    gpu: Annotated[str, Option(help="The kind of GPU: a100-40gb, h100, ...", autocompletion=complete.preset("gpus"))],
+    tp: Annotated[int, Option(min=1, help="GPUs that cut every matrix.")] = 1,
+    seq: Annotated[str | None, Option(help="Tokens a sequence, such as 2k.")] = None,
     framework: Annotated[
-        str | None,
-        typer.Option(help="Whose kernels and padding count.", autocompletion=complete.preset("frameworks")),
+        str | None, Option(help="Whose kernels and padding count.", autocompletion=complete.preset("frameworks"))
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -39,10 +36,7 @@ def shape(
     length = None if seq is None else parse_whole(seq, "sequence_length")
     with spinner("pricing nearby sizes"):
         found = shapes_near(model, gpu_named(gpu), tp, length, framework)
-    if as_json:
-        print_json(found.to_dict())
-    else:
-        print_view(_view(found))
+    print_answer(as_json, found.to_dict, lambda: _view(found))
 
 
 def _view(found: Shapes) -> Group:

@@ -2,37 +2,83 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from sim.commands.options import Output, RunOptions, StalenessModel, read_numbers, read_range, with_records
 from sim.errors import SpecError, require_positive
 
 if TYPE_CHECKING:
-    from sim.specs import Scenario
+    from sim.scaling.goal import Goal
+    from sim.specs import ModelSpec, Scenario
+
+
+@dataclass(frozen=True, slots=True)
+class GoalOptions:
+    """What a run is to reach."""
+
+    tokens: Annotated[str | None, Option(help="Tokens at a small batch; compute-optimal if not given.")] = None
+    loss: Annotated[str | None, Option(help="Loss to reach, instead of tokens.")] = None
+    batch_law: Annotated[str, Option(help="Critical batch: flopcast scaling laws.")] = "kaplan-2020"
+    critical_batch: Annotated[str | None, Option(help="Itself, in tokens, instead of a law.")] = None
+
+    def goal(self, model: ModelSpec) -> Goal:
+        """The record that they fill."""
+        from sim.scaling.goal import goal_of_model
+
+        tokens, loss = _count(self.tokens, "tokens"), _count(self.loss, "loss")
+        batch = _count(self.critical_batch, "critical_batch")
+        return goal_of_model(model, tokens=tokens, loss=loss, batch_law=self.batch_law, critical_batch=batch)
+
+
+@dataclass(frozen=True, slots=True)
+class RangeOptions:
+    """Among which runs the shortest is looked for, and which others are asked for beside it."""
+
+    gpus: Annotated[str | None, Option(help="Range such as 64..65536; all the cluster has if not given.")] = None
+    batches: Annotated[str | None, Option(help="Batches to try, in sequences: 512,1024.")] = None
+    within: Annotated[str | None, Option(help="Also the cheapest run that ends in time: '60 d'.")] = None
+    budget: Annotated[str | None, Option(help="Also the shortest run for so much money: 50M.")] = None
+    ramp: Annotated[str | None, Option(help="Batch ramp: '1/4, 1/2@2%, 1@20%' of batch @ data; or best.")] = None
+
+    def machine(self, asked: Scenario) -> tuple[Scenario, tuple[int, int]]:
+        """The question on a cluster of the same kind that is large enough, and the fewest and most of its GPUs."""
+        if self.gpus is None:
+            return asked, (1, asked.cluster.num_gpus)
+        sizes = read_range(self.gpus)
+        if sizes[1] > asked.cluster.num_gpus:
+            nodes = -(-sizes[1] // asked.cluster.node.gpus_per_node)
+            asked = asked.replace(cluster=asked.cluster.replace(num_nodes=nodes))
+        return asked, sizes
+
+    def read(self, goal: Goal) -> tuple[Any, Any, float | None, float | None]:
+        """(batches to try, ramp of the batch, time that another run must keep to [s], money that another may cost)."""
+        from sim.scaling.ramp import BEST, best_ramp, parse_ramp
+        from sim.units import parse
+
+        ramp = None if self.ramp is None else best_ramp(goal) if self.ramp == BEST else parse_ramp(self.ramp)
+        limit, what = None if self.within is None else parse(self.within, "s"), "numbers of sequences"
+        if limit is not None:
+            require_positive(within=limit)
+        batches = None if self.batches is None else read_numbers(self.batches, "--batches", what, "512,1024")
+        return batches, ramp, limit, _count(self.budget, "budget")
 
 
 @with_records
 def shortest(
     *,
-    model: Annotated[str, typer.Argument(help="A model preset, such as llama3-70b.", show_default=False)],
-    cluster: Annotated[str, typer.Option(help="A cluster preset; its nodes and network at any size.")],
-    tokens: Annotated[str | None, typer.Option(help="Tokens at a small batch; compute-optimal if not given.")] = None,
-    loss: Annotated[str | None, typer.Option(help="Loss to reach, instead of tokens.")] = None,
-    batch_law: Annotated[str, typer.Option(help="Critical batch: flopcast scaling laws.")] = "kaplan-2020",
-    critical_batch: Annotated[str | None, typer.Option(help="Itself, in tokens, instead of a law.")] = None,
-    gpus: Annotated[str | None, typer.Option(help="Range such as 64..65536; all the cluster has if not given.")] = None,
-    batches: Annotated[str | None, typer.Option(help="Batches to try, in sequences: 512,1024.")] = None,
-    within: Annotated[str | None, typer.Option(help="Also the cheapest run that ends in time: '60 d'.")] = None,
-    budget: Annotated[str | None, typer.Option(help="Also the shortest run for so much money: 50M.")] = None,
-    ramp: Annotated[str | None, typer.Option(help="Batch ramp: '1/4, 1/2@2%, 1@20%' of batch @ data; or best.")] = None,
+    model: Annotated[str, Argument(help="A model preset, such as llama3-70b.", show_default=False)],
+    cluster: Annotated[str, Option(help="A cluster preset; its nodes and network at any size.")],
+    aim: GoalOptions,
+    among: RangeOptions,
     overrides: Annotated[
-        list[str] | None, typer.Option("--set", "-s", metavar="FIELD=VALUE", help="Of model, cluster, training, stack.")
+        list[str] | None, Option("--set", "-s", metavar="FIELD=VALUE", help="Of model, cluster, training, stack.")
     ] = None,
-    stack: Annotated[str, typer.Option(help="A software stack's preset.")] = "megatron-core",
-    profile: Annotated[str | None, typer.Option(help="A profile's name or YAML file.")] = None,
-    layered: Annotated[bool, typer.Option(help="Also breadth-first orders and modular pipelines.")] = True,
+    stack: Annotated[str, Option(help="A software stack's preset.")] = "megatron-core",
+    profile: Annotated[str | None, Option(help="A profile's name or YAML file.")] = None,
+    layered: Annotated[bool, Option(help="Also breadth-first orders and modular pipelines.")] = True,
     staleness_model: StalenessModel = "none",
     run: RunOptions,
     output: Output,
@@ -41,52 +87,25 @@ def shortest(
     from sim.commands.progress import progress_bar
     from sim.report.training import frontier_view, without_flush_line
     from sim.report.training_figures import frontier_figure
-    from sim.scaling.goal import goal_of_model
-    from sim.scaling.ramp import BEST, best_ramp, parse_ramp
     from sim.scaling.staleness import NONE, check_staleness_model
     from sim.scaling.training_time import shortest
     from sim.scaling.without_flush import frontier_without_flush
-    from sim.units import parse, parse_count
 
     check_staleness_model(staleness_model)
     stale = staleness_model != NONE
-    if stale and ramp is not None:
+    if stale and among.ramp is not None:
         raise SpecError("runs without a flush are not taken through a ramp; leave --ramp or --staleness-model out")
-    asked, sizes = _question(model, cluster, stack, profile, overrides or []), None
-    if gpus is not None:
-        sizes = read_range(gpus)
-        if sizes[1] > asked.cluster.num_gpus:  # the same kind of cluster, larger
-            nodes = -(-sizes[1] // asked.cluster.node.gpus_per_node)
-            asked = asked.replace(cluster=asked.cluster.replace(num_nodes=nodes))
-    goal = goal_of_model(
-        asked.model,
-        tokens=None if tokens is None else parse_count(tokens, "tokens"),
-        loss=None if loss is None else parse_count(loss, "loss"),
-        batch_law=batch_law,
-        critical_batch=None if critical_batch is None else parse_count(critical_batch, "critical_batch"),
-    )
-    grown = None if ramp is None else best_ramp(goal) if ramp == BEST else parse_ramp(ramp)
-    limit = None if within is None else parse(within, "s")
-    if limit is not None:
-        require_positive(within=limit)
-    money = None if budget is None else parse_count(budget, "budget")
+    asked, gpus = among.machine(_question(model, cluster, stack, profile, overrides or []))
+    goal = aim.goal(asked.model)
+    batches, ramp, limit, money = among.read(goal)
+    terms = run.terms(asked.cluster.node.gpus_per_node)
     with progress_bar("batches priced and plans run") as progress:
         frontier = shortest(
-            asked,
-            goal,
-            gpus=sizes or (1, asked.cluster.num_gpus),
-            batches=None if batches is None else read_numbers(batches, "--batches", "numbers of sequences", "512,1024"),
-            terms=run.terms(asked.cluster.node.gpus_per_node),
-            ramp=grown,
-            layered=layered,
-            progress=progress,
+            asked, goal, gpus=gpus, batches=batches, terms=terms, ramp=ramp, layered=layered, progress=progress
         )
     late = frontier_without_flush(frontier, staleness_model) if stale else None
-    chosen: dict[str, Any] = {}
-    if limit is not None:
-        chosen["within"] = frontier.cheapest_within(limit)
-    if money is not None:
-        chosen["budget"] = frontier.fastest_for(money)
+    chosen = {} if limit is None else {"within": frontier.cheapest_within(limit)}
+    chosen |= {} if money is None else {"budget": frontier.fastest_for(money)}
     output.show(
         lambda: {
             "scenario": asked.name,
@@ -97,6 +116,12 @@ def shortest(
         lambda: [frontier_view(asked, frontier, chosen), *([without_flush_line(late)] if stale else [])],
         lambda: frontier_figure(asked, frontier),
     )
+
+
+def _count(text: str | None, name: str) -> float | None:
+    from sim.units import parse_count
+
+    return None if text is None else parse_count(text, name)
 
 
 def _question(model: str, cluster: str, stack: str, profile: str | None, overrides: list[str]) -> Scenario:
@@ -112,11 +137,7 @@ def _question(model: str, cluster: str, stack: str, profile: str | None, overrid
         cluster,
         stack=stack,
         training=lambda shape, gpu: (
-            {
-                "global_batch_size": 1,
-                "sequence_length": length_of(shape, None)[0],
-                "precision": precision_of(gpu)[0],
-            },
+            {"global_batch_size": 1, "sequence_length": length_of(shape, None)[0], "precision": precision_of(gpu)[0]},
             (),
         ),
         profile=own,

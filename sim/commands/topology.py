@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from sim.commands.options import Json
-from sim.commands.output import print_json
+from sim.commands.output import print_answer
 
 
 def topology(
-    cluster: Annotated[str, typer.Argument(help="A cluster preset (flopcast presets list clusters).")],
+    cluster: Annotated[str, Argument(help="A cluster preset (flopcast presets list clusters).")],
     nodes: Annotated[
-        int | None, typer.Option(help="Nodes of a machine of the same design; the cluster's if not given.")
+        int | None, Option(help="Nodes of a machine of the same design; the cluster's if not given.")
     ] = None,
     collectives: Annotated[
         str | None,
-        typer.Option(metavar="SIZE", help='How long collectives of so many bytes take on the links alone: "1 GB".'),
+        Option(metavar="SIZE", help='How long collectives of so many bytes take on the links alone: "1 GB".'),
     ] = None,
-    gpus: Annotated[int | None, typer.Option(help="GPUs of the collectives; all of the machine if not given.")] = None,
+    gpus: Annotated[int | None, Option(help="GPUs of the collectives; all of the machine if not given.")] = None,
     as_json: Json = False,
 ) -> None:
     """Switches and cables of a cluster's network by level, and its bisection bandwidth."""
@@ -36,10 +36,7 @@ def topology(
     facts = _facts(machine, spec)
     if collectives is not None:
         facts["collectives"] = _collectives(machine, spec, collectives, machine.num_gpus if gpus is None else gpus)
-    if as_json:
-        print_json(facts)
-    else:
-        _show(facts)
+    print_answer(as_json, lambda: facts, lambda: _views(facts))
 
 
 def _facts(machine: Any, spec: Any) -> dict[str, Any]:
@@ -105,46 +102,38 @@ def _collectives(machine: Any, spec: Any, size: str, gpus: int) -> dict[str, Any
     return {"gpus": gpus, "bytes": nbytes, "times": rows}
 
 
-def _show(facts: dict[str, Any]) -> None:
-    from sim.report.terminal import console
-    from sim.table import Table
+def _views(facts: dict[str, Any]) -> list[Any]:
+    """What a person reads of the facts, a line each but for the table of levels."""
+    from sim.table import columns_table
     from sim.units import show, show_time
 
-    out = console()
     shape = "one leaf a node" if facts["rails"] == 1 else f"{facts['rails']} rails"
-    out.print(
-        f"[bold]{facts['cluster']}[/bold]  {facts['num_nodes']:,} nodes, {facts['num_gpus']:,} GPUs, {shape}, "
-        f"{facts['routing']} routing"
-    )
-    out.print(
-        f"NVLink   {facts['nvlink_domains']:,} domains of {facts['nvlink_domain_gpus']} GPUs, "
-        f"{show(facts['nvlink_bytes_per_s_per_gpu'], 'B/s')} a GPU"
-    )
-    out.print(
-        f"Cards    {facts['cables_to_nodes']:,} of {show(facts['nic_bytes_per_s'] * 8, 'bit/s')}, "
-        f"{facts['nics_per_node']} a node"
-    )
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("level")
-    for heading in ("switches", "ports", "down", "up", "cables up"):
-        table.add_column(heading, justify="right")
-    for level in facts["levels"]:
-        numbers = ("switches", "ports_per_switch", "ports_down_per_switch", "ports_up_per_switch", "cables_up")
-        table.add_row(level["name"], *(f"{level[key]:,}" for key in numbers))
-    out.print(table)
-    out.print(f"Total    {facts['switches']:,} switches, {facts['cables']:,} cables")
-    out.print(
+    size = f"{facts['num_nodes']:,} nodes, {facts['num_gpus']:,} GPUs, {shape}, {facts['routing']} routing"
+    domains = f"{facts['nvlink_domains']:,} domains of {facts['nvlink_domain_gpus']} GPUs"
+    cards = f"{facts['cables_to_nodes']:,} of {show(facts['nic_bytes_per_s'] * 8, 'bit/s')}"
+    headings = ("switches", "ports", "down", "up", "cables up")
+    keys = ("switches", "ports_per_switch", "ports_down_per_switch", "ports_up_per_switch", "cables_up")
+    columns = {name: [f"{level[key]:,}" for level in facts["levels"]] for name, key in zip(headings, keys, strict=True)}
+    views = [
+        f"[bold]{facts['cluster']}[/bold]  {size}",
+        f"NVLink   {domains}, {show(facts['nvlink_bytes_per_s_per_gpu'], 'B/s')} a GPU",
+        f"Cards    {cards}, {facts['nics_per_node']} a node",
+        columns_table({"level": [level["name"] for level in facts["levels"]], **columns}),
+        f"Total    {facts['switches']:,} switches, {facts['cables']:,} cables",
         f"Bisection bandwidth {show(facts['bisection_bytes_per_s'], 'B/s')} each way, "
-        f"{facts['share_of_full_bisection']:.1%} of what the cards could send"
-    )
+        f"{facts['share_of_full_bisection']:.1%} of what the cards could send",
+    ]
     if facts["fullest_cable_by_hash"]:
-        out.print(
-            f"Hashed paths: of as many flows as cables up from a {facts['levels'][0]['name']}, the fullest carries "
+        leaf = facts["levels"][0]["name"]
+        views.append(
+            f"Hashed paths: of as many flows as cables up from a {leaf}, the fullest carries "
             f"{facts['fullest_cable_by_hash']:.1f}"
         )
     if "collectives" in facts:
         asked = facts["collectives"]
-        out.print(f"Collectives of {show(asked['bytes'], 'B')} over {asked['gpus']:,} GPUs, if only links take time")
+        size = show(asked["bytes"], "B")
+        views.append(f"Collectives of {size} over {asked['gpus']:,} GPUs, if only links take time")
         for row in asked["times"]:
             speed = show(row["algbw_bytes_per_s"], "B/s")
-            out.print(f"  {row['name']:<27}{show_time(row['time_s']):>9}  {speed:>9} of the buffer")
+            views.append(f"  {row['name']:<27}{show_time(row['time_s']):>9}  {speed:>9} of the buffer")
+    return views

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
+from typer import Option
 
 from sim.commands.options import (
     Output,
@@ -22,10 +22,10 @@ def train(
     *,
     scenario: ScenarioFile,
     overrides: Overrides = None,
-    tokens: Annotated[str | None, typer.Option(help="Token budget, instead of the scenario's.")] = None,
-    loss: Annotated[str | None, typer.Option(help="Loss to reach, instead of a token budget.")] = None,
-    batch_law: Annotated[str, typer.Option(help="Critical batch, for --loss.")] = "kaplan-2020",
-    ramp: Annotated[str | None, typer.Option(help="Batch ramp: '1/4, 1/2@2%, 1@20%' of batch @ data; or best.")] = None,
+    tokens: Annotated[str | None, Option(help="Token budget, instead of the scenario's.")] = None,
+    loss: Annotated[str | None, Option(help="Loss to reach, instead of a token budget.")] = None,
+    batch_law: Annotated[str, Option(help="Critical batch, for --loss.")] = "kaplan-2020",
+    ramp: Annotated[str | None, Option(help="Batch ramp: '1/4, 1/2@2%, 1@20%' of batch @ data; or best.")] = None,
     staleness_model: StalenessModel = "none",
     run: RunOptions,
     profile: ProfileOption = None,

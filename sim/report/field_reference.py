@@ -10,7 +10,7 @@ import ast
 import inspect
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -138,16 +138,20 @@ def find_fields(word: str) -> tuple[SectionReference, ...]:
         return sections[:1]
     if not plain:
         raise SpecError(f"no field or section {word!r}; `flopcast fields` lists them all")
-    for matches in (_is_at, _ends_in, _is_part_of):
-        paths = (section.path for section in sections if matches is not _is_part_of)
-        whole = {path for path in paths if matches(plain, path)}
-        named = {field.path for section in sections for field in section.fields if matches(plain, field.path)}
+    fields = [field for section in sections for field in section.fields]
+    at = [section.path for section in sections if _is_at(plain, section.path)]
+    tail = [section.path for section in sections if section.path.lower().endswith(f".{plain}")]
+    finders: tuple[tuple[list[str], Callable[[FieldReference], bool]], ...] = (
+        (at, lambda field: _is_at(plain, field.path)),
+        (tail, lambda field: field.path.lower().endswith(f".{plain}")),
+        ([], lambda field: plain in (field.path if "." in plain else field.name).lower()),
+        ([], lambda field: plain in field.meaning.lower()),
+    )
+    for whole, is_meant in finders:
+        named = {field.path for field in fields if is_meant(field)}
         if whole or named:
-            return _chosen(sections, whole, named - whole)
-    meant = {field.path for section in sections for field in section.fields if plain in field.meaning.lower()}
-    if meant:
-        return _chosen(sections, set(), meant)
-    raise SpecError(f"no field or section {word!r}{_nearest(word, sections)}")
+            return _chosen(sections, whole, named.difference(whole))
+    raise SpecError(f"no field or section {word!r}{_nearest(word, fields)}")
 
 
 def docstrings(record: type[Spec]) -> dict[str, str]:
@@ -314,21 +318,12 @@ def _paragraphs(docstring: str) -> str:
 
 def _is_at(word: str, path: str) -> bool:
     """Whether the word is this path, with any name where any may stand."""
-    names, parts = word.split("."), path.split(".")
-    return len(names) == len(parts) and all(
-        part == ANY_NAME or part.lower() == name for name, part in zip(names, parts, strict=True)
-    )
+    return bool(path) and re.fullmatch(re.escape(path).replace(ANY_NAME, r"[^.]+").lower(), word) is not None
 
 
-def _ends_in(word: str, path: str) -> bool:
-    return path.lower().endswith(f".{word}")
-
-
-def _is_part_of(word: str, path: str) -> bool:
-    return word in (path if "." in word else path.rpartition(".")[2]).lower()
-
-
-def _chosen(sections: Iterable[SectionReference], whole: Set[str], named: Set[str]) -> tuple[SectionReference, ...]:
+def _chosen(
+    sections: Iterable[SectionReference], whole: Sequence[str], named: Set[str]
+) -> tuple[SectionReference, ...]:
     """Some sections whole, with those within them, and of the others the fields that are named, if any."""
     found = []
     for section in sections:
@@ -339,8 +334,7 @@ def _chosen(sections: Iterable[SectionReference], whole: Set[str], named: Set[st
     return tuple(found)
 
 
-def _nearest(word: str, sections: Iterable[SectionReference]) -> str:
+def _nearest(word: str, fields: Iterable[FieldReference]) -> str:
     """A hint with the nearest name, or path where one was given; all of them would be too many."""
-    paths = {field.path for section in sections for field in section.fields}
-    hint = nearest(word, paths if "." in word else {path.rpartition(".")[2] for path in paths})
+    hint = nearest(word, {field.path if "." in word else field.name for field in fields})
     return hint if len(hint) < 200 else "; `flopcast fields` lists them all"

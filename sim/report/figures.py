@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,30 @@ def open_panels(*panels: Any, grid: str = "") -> None:
             panel.grid(axis=grid, alpha=0.25, lw=0.6)
 
 
+def label_panel(panel: Any, title: str, x: str = "", y: str = "", legend: str = "best", **limits: Any) -> None:
+    """Name a panel and its axes, set their scales and limits, and put a legend where something is labelled."""
+    panel.set(xlabel=x, ylabel=y, **limits)
+    panel.set_title(title, fontsize=10)
+    if legend and panel.get_legend_handles_labels()[0]:
+        panel.legend(frameon=False, fontsize=8, loc=legend)
+
+
+def stacked_bars(
+    panel: Any, rows: Mapping[str, Mapping[str, float]], colours: Mapping[str, str], height: float = 0.65
+) -> None:
+    """Bars from the left, the first on top, each of parts in a row; a part is named once for the legend."""
+    named: set[str] = set()
+    for place, parts in enumerate(rows.values()):
+        start = 0.0
+        for name, amount in parts.items():
+            label = "" if name in named or not amount else name
+            panel.barh(place, amount, left=start, color=colours[name], label=label, height=height)
+            named |= {label}
+            start += amount
+    panel.set_yticks(range(len(rows)), list(rows))
+    panel.invert_yaxis()
+
+
 def plain_axis(axis: Any) -> None:
     """A logarithmic axis with numbers as people write them, and not too many."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
@@ -81,6 +106,7 @@ def place_labels(
     labels: Sequence[tuple[float, float, str]],
     colours: Sequence[Any] = (),
     size: float = 7.5,
+    reach: int = 1,
     **options: Any,
 ) -> None:
     """Write each label beside its point; one for which there is no room is left out.
@@ -95,6 +121,8 @@ def place_labels(
         Of each label; black without.
     size : float
         Of the letters. [points]
+    reach : int
+        How many times as far away a label may stand, with a line to its point, where it has no room beside it.
     **options
         Of `annotate`.
     """
@@ -105,9 +133,10 @@ def place_labels(
     frame = panel.get_window_extent()
     for number, (x, y, words) in enumerate(labels):
         colour = colours[number] if len(colours) else "black"
-        for right, up, horizontal, vertical in LABEL_PLACES:
-            text = panel.annotate(words, (x, y), xytext=(right, up), textcoords="offset points", ha=horizontal,
-                                  va=vertical, fontsize=size, color=colour, **options)  # fmt: skip
+        for far, (right, up, horizontal, vertical) in product(range(1, reach + 1), LABEL_PLACES):
+            line = {"arrowstyle": "-", "color": "#999999", "lw": 0.6} if far > 2 else None
+            text = panel.annotate(words, (x, y), (far * right, far * up), textcoords="offset points", ha=horizontal,
+                                  va=vertical, fontsize=size, color=colour, arrowprops=line, **options)  # fmt: skip
             box = text.get_window_extent().padded(1)
             free = not box.count_contains(there) and not box.count_overlaps(taken)
             if free and frame.x0 <= box.x0 and box.x1 <= frame.x1 and frame.y0 <= box.y0 and box.y1 <= frame.y1:

@@ -64,38 +64,34 @@ PALEST = 0.62
 """How much white the palest shade of a colour holds."""
 
 
+Colour = str | tuple[float, float, float]
+"""As `#rrggbb`, or red, green and blue from 0 to 1."""
+
+
+def _rgb(colour: Colour) -> np.ndarray:
+    return np.array([int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)] if isinstance(colour, str) else colour)
+
+
 def shade(colour: str, share: float) -> tuple[float, float, float]:
     """The colour, paler by a share of 0 (itself) to 1 (the palest). Red, green and blue from 0 to 1."""
-    base = np.array([int(colour[at : at + 2], 16) for at in (1, 3, 5)]) / 255
+    base = _rgb(colour)
     red, green, blue = (base + (1 - base) * PALEST * share).tolist()
     return red, green, blue
 
 
-def luminance(colour: str) -> float:
+def luminance(colour: Colour) -> float:
     """Relative luminance of a colour, 0 (black) to 1 (white): WCAG 2.2's definition."""
-    shares = np.array([int(colour[at : at + 2], 16) for at in (1, 3, 5)]) / 255
+    shares = _rgb(colour)
     linear = np.where(shares <= 0.04045, shares / 12.92, ((shares + 0.055) / 1.055) ** 2.4)
     return float(linear @ [0.2126, 0.7152, 0.0722])
 
 
-def contrast(one: str, other: str) -> float:
+def contrast(one: Colour, other: Colour) -> float:
     """How well one colour is read on another, 1 (not at all) to 21 (black on white): WCAG 2.2's ratio."""
     darker, lighter = sorted((luminance(one), luminance(other)))
     return (lighter + 0.05) / (darker + 0.05)
 
 
-def mixed(over: str, under: str, share: float) -> str:
-    """What is seen of a colour that is so opaque over another."""
-    pairs = ((int(over[at : at + 2], 16), int(under[at : at + 2], 16)) for at in (1, 3, 5))
-    return "#" + "".join(f"{round(share * top + (1 - share) * below):02x}" for top, below in pairs)
-
-
-def ink_on(colour: str) -> str:
-    """Black or white, whichever has the better contrast."""
+def ink(colour: Colour) -> str:
+    """Black or white, whichever has the better contrast on this colour."""
     return max(("#000000", "#ffffff"), key=lambda each: contrast(each, colour))
-
-
-def ink(colour: tuple[float, float, float]) -> str:
-    """Black or white, whichever is read better on this colour."""
-    red, green, blue = colour
-    return "white" if 0.299 * red + 0.587 * green + 0.114 * blue < 0.55 else "black"

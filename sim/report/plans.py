@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from sim.estimate import Estimate
+from sim.report.terminal import grouped
 from sim.search import SearchResult
 from sim.search.comparison import loss_of, losses_by_cause
 from sim.search.table import shown
@@ -34,6 +35,9 @@ HEADINGS = {"num_gpus": "GPUs", **COLUMNS}
 NARROW = {"microbatch_size": "mbs", "recompute": "re-\ncom-\npute", "sequence_parallel": "seq.\npar.",
           "optimizer_offload": "opt.\non\nhost", "offloaded_layers": "layers\non\nhost"}  # fmt: skip
 """Headings of columns whose names are wider than what stands in them."""
+SHORT = {"num_chunks": "v", "microbatch_size": "mbs", "sequence_slices": "slices", "sequence_parallel": "seq. par.",
+         "schedule": ""}  # fmt: skip
+"""Names with few letters, of fields that stand in front of their values."""
 
 
 def fields_for(model: ModelSpec) -> list[str]:
@@ -115,10 +119,19 @@ def differences(one: Estimate, other: Estimate) -> str:
     return ", ".join(found) or "the same plan"
 
 
-def short_words(plan: ParallelPlan, names: Sequence[str]) -> str:
-    """Some fields of a plan with as few letters as a figure has room for."""
-    labels = {"microbatch_size": "mbs ", "num_chunks": "v ", "schedule": ""}
-    return ", ".join(f"{labels.get(name, COLUMNS[name] + ' ')}{field(plan, name)}" for name in names)
+def short_words(plan: ParallelPlan, names: Iterable[str]) -> list[str]:
+    """Some fields of a plan with few letters; what is not cut, or cannot be, goes without saying."""
+    words = []
+    for name in names:
+        uncut = name in ("sequence_slices", "cp", "ep") and getattr(plan, name) == 1
+        if uncut or (name == "sequence_parallel" and plan.tp == 1):
+            continue
+        value = field(plan, name)
+        if name == "recompute":
+            words.append({"none": "no recompute", "full": "full recompute"}.get(value, value))
+        else:
+            words.append(f"{SHORT.get(name, COLUMNS.get(name, name))} {value}".strip())
+    return words
 
 
 def abbreviated(names: Sequence[str]) -> list[str]:
@@ -158,10 +171,8 @@ def plan_table(result: SearchResult) -> PlanTable:
 
 def layout_lines(result: SearchResult) -> list[str]:
     """Which of the best plans have layouts of their own."""
-    numbers: dict[str, list[str]] = {}
-    for number, each in enumerate(result.best, start=1):
-        if each.scenario.plan.pipeline_layout:
-            numbers.setdefault(each.scenario.plan.pipeline_layout, []).append(str(number))
+    plans = [each.scenario.plan for each in result.best]
+    numbers = grouped((plan.pipeline_layout, str(n)) for n, plan in enumerate(plans, start=1) if plan.pipeline_layout)
     return [f"layout of {', '.join(which)}: {layout}" for layout, which in numbers.items()]
 
 
@@ -265,3 +276,8 @@ def ordinal(number: int) -> str:
     """`1st`, `22nd`, `713th`."""
     ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
     return f"{number:,}{ending}"
+
+
+def letter(number: int) -> str:
+    """What the plan or scenario of a number is called in tables: A to Z, then AA and on."""
+    return (letter(number // 26 - 1) if number >= 26 else "") + chr(ord("A") + number % 26)

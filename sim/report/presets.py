@@ -12,7 +12,7 @@ from sim.report.terminal import indented, title
 from sim.specs.base import file_name, unit_of
 from sim.specs.framework_files import layouts_of, rules_of
 from sim.specs.framework_plans import plan_rules
-from sim.specs.frameworks import resolve_stack
+from sim.specs.frameworks import ResolvedStack, resolve_stack
 from sim.specs.presets import preset_source, raw_preset
 from sim.specs.stack import StackSpec
 from sim.table import Table
@@ -20,6 +20,7 @@ from sim.units import show, show_time
 
 Row = tuple[str, Any, str]
 """Field, value, source."""
+HEADS = ("field", "value", "source")
 
 
 def preset_view(kind: str, name: str) -> Table:
@@ -32,8 +33,37 @@ def framework_view(framework: str, described: Mapping[str, Any]) -> Group:
 
     described : sections of a scenario, presets resolved; `stack` as it is stated.
     """
-    data = raw_preset("frameworks", framework)
-    found = resolve_stack(described["stack"], described)
+    data, found = raw_preset("frameworks", framework), resolve_stack(described["stack"], described)
+    rows, elsewhere = _resolved(found, described["stack"])
+    habits, applied = layouts_of(framework), {source for _, _, source in found.consequences}
+    unmet = [
+        (_words(rule.get("when", {})), _words(rule["set"]), rule["source"])
+        for rule in rules_of(framework)
+        if rule["source"] not in applied
+    ]
+    asked = [(f"{rule.field}: {rule.must}", rule.why, rule.source) for rule in plan_rules(framework, found.version)]
+    tables = (
+        (rows, "stack", HEADS),
+        (elsewhere, "where a scenario says nothing else", HEADS),
+        (
+            [(name, value, habits["source"]) for name, value in habits.items() if name != "source"],
+            "layouts that a table of runs leaves open",
+            HEADS,
+        ),
+        (unmet, "rules that do not apply here", ("when", "then", "source")),
+        (asked, "what plans it can run", ("must hold", "as", "source")),
+    )
+    blocks: list[RenderableType] = [
+        title(f"{data['title']} {found.version}", f"  {data['source']}"),
+        indented(Text(_about(data, found.release), style="dim")),
+    ]
+    for body, name, heads in tables:
+        blocks += ["", _table(body, name, heads)] if body else []
+    return Group(*blocks)
+
+
+def _resolved(found: ResolvedStack, stated: Mapping[str, Any]) -> tuple[list[Row], list[Row]]:
+    """(every field of the stack with where its value comes from, what else follows elsewhere)."""
     said: dict[str, Row] = {}
     general = raw_preset("stacks", found.release).get("source")
     for path, value, source in preset_source("stacks", found.release):
@@ -46,42 +76,15 @@ def framework_view(framework: str, described: Mapping[str, Any]) -> Group:
             said[field] = (field, value, source)
         else:
             elsewhere.append((path, value, source))
-    record = StackSpec.read(found.fields, "stack")
-    for key, value in described["stack"].items():
+    for key, value in stated.items():
         if key not in ("framework", "preset", "version"):
             said[file_name(str(key))] = (str(key), value, "stated")
-    rows = []
-    for name in StackSpec.model_fields:
-        short = file_name(name)
-        if short not in ("framework", "version"):
-            rows.append(said.get(short, (short, _quantity(name, getattr(record, name)), "default")))
-    blocks: list[RenderableType] = [
-        title(f"{data['title']} {found.version}", f"  {data['source']}"),
-        indented(Text(_about(data, found.release), style="dim")),
-        "",
-        _table(rows, "stack"),
+    record = StackSpec.read(found.fields, "stack")
+    names = {name: file_name(name) for name in StackSpec.model_fields if name not in ("framework", "version")}
+    rows = [
+        said.get(short, (short, _quantity(name, getattr(record, name)), "default")) for name, short in names.items()
     ]
-    if elsewhere:
-        blocks += ["", _table(elsewhere, "where a scenario says nothing else")]
-    habits = layouts_of(framework)
-    if habits:
-        source = habits["source"]
-        blocks += [
-            "",
-            _table(
-                [(name, value, source) for name, value in habits.items() if name != "source"],
-                "layouts that a table of runs leaves open",
-            ),
-        ]
-    applied = {source for _, _, source in found.consequences}
-    others = [rule for rule in rules_of(framework) if rule["source"] not in applied]
-    if others:
-        unmet = [(_words(rule.get("when", {})), _words(rule["set"]), rule["source"]) for rule in others]
-        blocks += ["", _table(unmet, "rules that do not apply here", ("when", "then", "source"))]
-    asked = [(f"{rule.field}: {rule.must}", rule.why, rule.source) for rule in plan_rules(framework, found.version)]
-    if asked:
-        blocks += ["", _table(asked, "what plans it can run", ("must hold", "as", "source"))]
-    return Group(*blocks)
+    return rows, elsewhere
 
 
 def _about(data: Mapping[str, Any], release: str) -> str:
@@ -111,7 +114,7 @@ def _shown(value: Any) -> str:
     return str(value)
 
 
-def _table(rows: Iterable[Row], name: str, heads: tuple[str, str, str] = ("field", "value", "source")) -> Table:
+def _table(rows: Iterable[Row], name: str, heads: tuple[str, ...] = HEADS) -> Table:
     table = Table(title=name, title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for head in heads:
         table.add_column(head, style="dim" if head == "source" else None, overflow="fold")

@@ -1,21 +1,35 @@
-"""A step of reinforcement learning in a terminal: both pools, what depth buys, and how GPUs are best dealt."""
+"""A step of reinforcement learning for eyes: both pools, what depth buys, and how GPUs are best dealt."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
-import rich.table
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from sim.report.facts import plan_degrees
-from sim.report.terminal import assumptions, indented, title
+from sim.report.figures import label_panel, new_figure, open_panels, place_title, plain_axis, stacked_bars
+from sim.report.terminal import assumptions, bars_table, block, indented, title
 from sim.rl.step import PUBLISHED, RlStep
-from sim.table import Table, facts_table, plain_table
+from sim.table import Table, columns_table, facts_table
 from sim.units import show, show_time, significant
 
 BAR = 30
 """Places of the longest bar."""
+COLOURS = {
+    "writing": "#0072B2",
+    "rollouts": "#0072B2",
+    "gradient steps": "#009E73",
+    "old log-probs": "#56B4E9",
+    "reference": "#8FD0F5",
+    "critic": "#CC79A7",
+    "weight sync": "#D55E00",
+    "switch": "#E69F00",
+    "tail": "#BBBBBB",
+    "waits for rollouts": "#DDDDDD",
+    "waits for training": "#DDDDDD",
+}
 LIMITS = {
     "rollouts": "limited by rollouts: more GPUs that write shorten it",
     "training": "limited by training: more GPUs that train shorten it",
@@ -41,7 +55,7 @@ def rl_view(
     """
     parts: list[RenderableType] = [_heading(step), "", indented(_facts(step))]
     for name, seconds in _pools(step).items():
-        parts += ["", title(name, f"  ({show_time(step.step_time_s)})", "not bold dim"), indented(_bars(seconds))]
+        parts += block(name, f"  ({show_time(step.step_time_s)})", _bars(seconds))
     if depths or colocated is not None:
         parts += ["", title("What asynchrony buys"), indented(_depths(step, depths, colocated))]
     if split:
@@ -98,41 +112,72 @@ def _pools(step: RlStep) -> dict[str, Mapping[str, float]]:
     return {"A training GPU's step": step.trainer_parts, "A rollout GPU's step": step.rollout_parts}
 
 
-def _bars(seconds: Mapping[str, float]) -> rich.table.Table:
-    total, longest = sum(seconds.values()), max(seconds.values())
-    table = Table.grid(padding=(0, 1))
-    for justify in ("left", "right", "right", "left"):
-        table.add_column(justify=justify, no_wrap=True)
-    for name, value in seconds.items():
-        if value < 5e-4 * total:
-            continue
-        style = "yellow" if name in ("tail", "waits for rollouts", "waits for training") else "cyan"
-        bar = Text("█" * max(1, round(value / longest * BAR)), style)
-        table.add_row(name, show_time(value), f"{value / total:.1%}", bar)
-    return table
+def _bars(seconds: Mapping[str, float]) -> RenderableType:
+    total, waits = sum(seconds.values()), ("tail", "waits for rollouts", "waits for training")
+    rows = [(name, value, value / total, "yellow" if name in waits else "cyan") for name, value in seconds.items()]
+    return bars_table([row for row in rows if row[2] >= 5e-4], BAR)
 
 
 def _depths(step: RlStep, depths: Sequence[RlStep], colocated: RlStep | None) -> Table:
-    table = plain_table("", "RL step", "per depth 0", "limited by", left=("", "limited by"))
     on_policy = next((other for other in depths if other.loop.depth == 0), step).step_time_s
-    for other in depths:
-        name = "depth 0, on policy" if other.loop.depth == 0 else f"depth {other.loop.depth:g}"
-        gain = f"{on_policy / other.step_time_s:.2f}×"
-        table.add_row(name, show_time(other.step_time_s), gain, other.limit)
+    rows = {
+        f"depth {other.loop.depth:g}" if other.loop.depth else "depth 0, on policy": (other.step_time_s, other.limit)
+        for other in depths
+    }
     if colocated is not None:
-        gain = f"{on_policy / colocated.step_time_s:.2f}×"
-        table.add_row(f"colocated, {colocated.num_gpus:,} GPUs", show_time(colocated.step_time_s), gain, "on policy")
-    return table
+        rows[f"colocated, {colocated.num_gpus:,} GPUs"] = (colocated.step_time_s, "on policy")
+    columns = {
+        "": [*rows],
+        "RL step": [show_time(seconds) for seconds, _ in rows.values()],
+        "per depth 0": [f"{on_policy / seconds:.2f}×" for seconds, _ in rows.values()],
+        "limited by": [limit for _, limit in rows.values()],
+    }
+    return columns_table(columns, left=("", "limited by"))
 
 
 def _split(best: RlStep, split: Sequence[RlStep]) -> Table:
-    table = plain_table("train", "write", "rollout tp", "rollouts", "training", "RL step", "limited by", "",
-                        left=("limited by", ""))  # fmt: skip
-    for step in split:
-        mark = "best" if step is best else ""
-        table.add_row(
-            f"{step.scenario.plan.num_gpus:,}", f"{step.pool.num_gpus:,}", f"{step.pool.engine.tp}",
-            show_time(step.period.rollout_s), show_time(step.work.seconds), show_time(step.step_time_s), step.limit,
-            mark,
-        )  # fmt: skip
-    return table
+    columns = {
+        "train": [f"{step.scenario.plan.num_gpus:,}" for step in split],
+        "write": [f"{step.pool.num_gpus:,}" for step in split],
+        "rollout tp": [f"{step.pool.engine.tp}" for step in split],
+        "rollouts": [show_time(step.period.rollout_s) for step in split],
+        "training": [show_time(step.work.seconds) for step in split],
+        "RL step": [show_time(step.step_time_s) for step in split],
+        "limited by": [step.limit for step in split],
+        "": ["best" if step is best else "" for step in split],
+    }
+    return columns_table(columns, left=("limited by", ""))
+
+
+def rl_figure(step: RlStep, depths: Sequence[RlStep] = (), split: Sequence[RlStep] = ()) -> Any:
+    """Where each pool's time goes, beside what depth buys or how GPUs are best dealt."""
+    figure = new_figure(11, 4.2)
+    left, right = figure.subplots(1, 2, width_ratios=(1.3, 1))
+    pools = {"training GPU": step.trainer_parts, "rollout GPU": step.rollout_parts}
+    stacked_bars(left, {"GPU": step.trainer_parts} if step.colocated else pools, COLOURS)
+    title = f"where {show_time(step.step_time_s)} go"
+    label_panel(left, title, "seconds of an RL step", legend="", xlim=(0, step.step_time_s * 1.02))
+    left.legend(frameon=False, fontsize=8, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.16))
+    if split:
+        gpus = [other.scenario.plan.num_gpus for other in split]
+        right.plot(gpus, [other.step_time_s for other in split], "o-", color="#0072B2", ms=4, label="RL step")
+        right.plot(gpus, [other.work.seconds for other in split], ":", color="#009E73", label="training")
+        right.plot(gpus, [other.period.rollout_s for other in split], ":", color="#D55E00", label="rollouts")
+        right.plot(step.scenario.plan.num_gpus, step.step_time_s, "o", color="#D55E00", ms=8, mfc="none")
+        of = f"GPUs that train, of {step.num_gpus:,}"
+        label_panel(right, "how the GPUs are dealt", of, "seconds", yscale="log")
+        plain_axis(right.yaxis)
+    elif depths:
+        names = [f"{other.loop.depth:g}" for other in depths]
+        right.bar(names, [other.step_time_s for other in depths], color="#0072B2", width=0.6)
+        for place, other in enumerate(depths):
+            right.annotate(f"{other.limit}\n", (place, other.step_time_s), ha="center", va="center", fontsize=8)
+        depth, seconds = "depth: versions that samples may be behind", "seconds of an RL step"
+        label_panel(right, "what asynchrony buys", depth, seconds)
+        right.margins(y=0.15)
+    else:
+        right.set_axis_off()
+    open_panels(left, right)
+    samples = step.samples
+    place_title(figure, f"{step.scenario.name}: {samples.prompts:,} × {samples.group} responses a step", size=12)
+    return figure

@@ -14,7 +14,7 @@ from sim.scaling.allocation import Optimum
 from sim.scaling.critical_batch import CriticalBatchLaw
 from sim.scaling.fit import LossFit
 from sim.scaling.published import LossLaw
-from sim.table import Table, plain_table
+from sim.table import Table, columns_table, plain_table
 from sim.units import show_short, significant
 
 _SHARES = {
@@ -43,23 +43,20 @@ def interval_text(interval: tuple[float, float] | None) -> str:
 
 def optimum_view(title: str, best: Sequence[Optimum], remarks: Sequence[str], show_flop: bool) -> Group:
     """What each law would train."""
-    table = plain_table("law", "params", "interval", "tokens", "tokens/param", "FLOP" if show_flop else "loss")
-    for each in best:
-        mark = "*" if each.extrapolated else ""
-        table.add_row(
-            each.law,
-            show_short(each.params) + mark,
-            interval_text(each.params_interval),
-            show_short(each.tokens),
-            significant(each.tokens / each.params),
-            f"{each.flop:.2e}" if show_flop else loss_text(each.loss),
-        )
+    columns = {
+        "law": [each.law for each in best],
+        "params": [show_short(each.params) + "*" * bool(each.extrapolated) for each in best],
+        "interval": [interval_text(each.params_interval) for each in best],
+        "tokens": [show_short(each.tokens) for each in best],
+        "tokens/param": [significant(each.tokens / each.params) for each in best],
+    }
+    columns |= {"FLOP": [f"{e.flop:.2e}" for e in best]} if show_flop else {"loss": [loss_text(e.loss) for e in best]}
     odd = [e.law for e in best if e.params_interval and not e.params_interval[0] <= e.params <= e.params_interval[1]]
     star = "* beyond the compute of the runs that the law was fitted on" if any(e.extrapolated for e in best) else ""
     unknown = dict.fromkeys(e.law for e in best if e.extrapolated is None)
     star += f"; not known of {', '.join(unknown)}" if star and unknown else ""
     leaves_out = (f"{name}: the published interval leaves out the published exponent" for name in odd)
-    return Group(Text(title, style="bold"), table, notes(star, *leaves_out, *remarks))
+    return Group(Text(title, style="bold"), columns_table(columns), notes(star, *leaves_out, *remarks))
 
 
 _MODEL_COLUMNS: dict[str, tuple[str, Callable[[float], str]]] = {
@@ -81,30 +78,22 @@ def model_view(title: str, rows: Sequence[Mapping[str, Any]], remarks: Sequence[
     return Group(Text(title, style="bold"), table, notes(*remarks))
 
 
-def batch_view(
-    title: str,
-    laws: Mapping[str, CriticalBatchLaw],
-    batches: Mapping[str, float],
-    at_batch: Mapping[str, tuple[float, float]],
-    remarks: Sequence[str],
-) -> Group:
+def batch_view(title: str, rows: Mapping[str, Mapping[str, Any]], remarks: Sequence[str]) -> Group:
     """Each law's batch, and steps and tokens at the batch that was asked for."""
-    columns = ["law", "batch [tokens]", "what it is"] + (["steps", "tokens"] if at_batch else [])
-    table = plain_table(*columns)
-    table.columns[2].justify = "left"
-    for name, batch in sorted(batches.items(), key=lambda item: item[1]):
-        overhead = laws[name].data_overhead
-        what = "best for the loss" if overhead is None else f"{overhead:.0%} more data"
-        row = [name, show_short(batch), what]
-        if at_batch:
-            row += [show_short(number) for number in at_batch[name]] if name in at_batch else ["–", "–"]
-        table.add_row(*row)
-    spread = max(batches.values()) / min(batches.values())
-    return Group(
-        Text(title, style="bold"),
-        table,
-        notes(f"the laws disagree by a factor of {significant(spread, 2)}; none is averaged away", *remarks),
-    )
+    laws = dict(sorted(rows.items(), key=lambda item: item[1]["batch_tokens"]))
+    overheads = [row["data_overhead"] for row in laws.values()]
+    columns = {
+        "law": [*laws],
+        "batch [tokens]": [show_short(row["batch_tokens"]) for row in laws.values()],
+        "what it is": ["best for the loss" if each is None else f"{each:.0%} more data" for each in overheads],
+    }
+    for name in ("steps", "tokens"):
+        if any(name in row for row in laws.values()):
+            columns[name] = [show_short(row[name]) if name in row else "–" for row in laws.values()]
+    batches = [row["batch_tokens"] for row in laws.values()]
+    spread = f"the laws disagree by a factor of {significant(batches[-1] / batches[0], 2)}; none is averaged away"
+    table = columns_table(columns, left=("law", "what it is"))
+    return Group(Text(title, style="bold"), table, notes(spread, *remarks))
 
 
 def goodput_view(
@@ -113,49 +102,48 @@ def goodput_view(
     """Checkpoints, where the time goes by formula and by simulation, and what the run costs."""
     head = Table.grid(padding=(0, 2))
     head.add_column(style="bold")
-    head.add_column()
     for name, value in facts.items():
         head.add_row(name, value)
-    table = plain_table("share of time", "formula", "simulated", "")
-    table.columns[3].justify = "left"
-    for name, meaning in _SHARES.items():
-        values = [f"{getattr(source, name):.2%}" for source in (formula, played)]
-        table.add_row(name.replace("_", " "), *values, meaning)
-    parts: list[RenderableType] = [Text(title, style="bold"), head, "", table, notes(*remarks)]
-    return Group(*parts)
+    columns = {
+        "share of time": [name.replace("_", " ") for name in _SHARES],
+        "formula": [f"{getattr(formula, name):.2%}" for name in _SHARES],
+        "simulated": [f"{getattr(played, name):.2%}" for name in _SHARES],
+        "": [*_SHARES.values()],
+    }
+    shares = columns_table(columns, left=("share of time", ""))
+    return Group(Text(title, style="bold"), head, "", shares, notes(*remarks))
 
 
 def fit_view(title: str, fit: LossFit, budgets: Sequence[float]) -> Group:
     """The fitted constants and what they make of some budgets, with intervals."""
     from sim.scaling.allocation import compute_optimal
 
-    meanings = {"irreducible": "E", "a": "A", "alpha": "alpha", "b": "B", "beta": "beta"}
     table = plain_table("constant", "value", "90 % interval")
-    for name, symbol in meanings.items():
-        low, high = fit.interval(name)
-        table.add_row(symbol, f"{getattr(fit.form, name):.4g}", f"{low:.4g} – {high:.4g}")
-    low, high = fit.interval("exponent")
-    law = fit.law()
-    table.add_row("N ~ C^", f"{fit.form.beta / (fit.form.alpha + fit.form.beta):.4g}", f"{low:.4g} – {high:.4g}")
-    best = plain_table("budget [FLOP]", "params", "90 % interval", "tokens/param", "loss")
-    for budget in budgets:
-        found = compute_optimal(budget, law)
-        mark = "*" if found.extrapolated else ""
-        best.add_row(
-            f"{budget:.2e}{mark}",
-            show_short(found.params),
-            interval_text(fit.params_interval(budget)),
-            significant(found.tokens / found.params),
-            loss_text(found.loss),
-        )
+    constants = {letter: getattr(fit.form, name) for letter, name in _LETTERS.items()}
+    constants["N ~ C^"] = fit.form.beta / (fit.form.alpha + fit.form.beta)
+    for letter, value in constants.items():
+        low, high = fit.interval(_LETTERS.get(letter, "exponent"))
+        table.add_row(letter, f"{value:.4g}", f"{low:.4g} – {high:.4g}")
+    found = [compute_optimal(budget, fit.law()) for budget in budgets]
+    columns = {
+        "budget [FLOP]": [f"{each.flop:.2e}" + "*" * bool(each.extrapolated) for each in found],
+        "params": [show_short(each.params) for each in found],
+        "90 % interval": [interval_text(fit.params_interval(budget)) for budget in budgets],
+        "tokens/param": [significant(each.tokens / each.params) for each in found],
+        "loss": [loss_text(each.loss) for each in found],
+    }
     return Group(
         Text(title, style="bold"),
         Text("L = E + A / params^alpha + B / tokens^beta\n", style="dim"),
         table,
         "",
-        best,
+        columns_table(columns),
         notes(f"root mean square of log L: {fit.residual:.3%}", "* beyond the runs' compute"),
     )
+
+
+_LETTERS = {"E": "irreducible", "A": "a", "alpha": "alpha", "B": "b", "beta": "beta"}
+"""Constants of a loss law as they are written, and the attributes of its form."""
 
 
 def laws_view(laws: Mapping[str, LossLaw], batch_laws: Mapping[str, CriticalBatchLaw]) -> Group:
@@ -173,10 +161,9 @@ def laws_view(laws: Mapping[str, LossLaw], batch_laws: Mapping[str, CriticalBatc
 def _constants(law: LossLaw) -> list[str]:
     lines = []
     if law.form is not None:
-        named = {"E": "irreducible", "A": "a", "alpha": "alpha", "B": "b", "beta": "beta"}
         values = (
             f"{letter} {getattr(law.form, name):.4g}" + (f" ± {law.errors[name]:.4g}" if name in law.errors else "")
-            for letter, name in named.items()
+            for letter, name in _LETTERS.items()
         )
         power = "" if law.form.gamma == 1 else f"^{law.form.gamma:g}"
         lines.append(f"L = E + (A/N^alpha + B/D^beta){power}: " + ", ".join(values))

@@ -18,23 +18,19 @@ from sim.reliability import (
     simulate_goodput,
     young_interval,
 )
-from sim.report.figures import new_figure, open_panels, place_title
+from sim.report.figures import label_panel, new_figure, open_panels, place_title, plain_axis
 from sim.scaling.allocation import Optimum, best_loss, best_params, flop_for_params, params_interval
 from sim.scaling.critical_batch import critical_batch_laws, critical_batches, steps_needed, tokens_needed
 from sim.scaling.fit import LossFit
-from sim.scaling.limits import (
-    PUBLISHED_WALLS,
-    Growth,
-    latency_bound_time,
-    optimal_shape,
-    utilisation_in_time,
-)
+from sim.scaling.limits import PUBLISHED_WALLS, Growth, latency_bound_time, optimal_shape, utilisation_in_time
 from sim.scaling.loss_laws import FLOP_PER_PARAM_TOKEN, power_sum_loss
 from sim.scaling.published import BESIROGLU, LossLaw
 from sim.units import show_short, show_time
 
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C564B")
 _DASHES = ("-", "--", "-.", ":")
+COMPUTE, LOSS = "training compute [FLOP]", "loss [nats/token]"
+"""Names of axes."""
 
 
 def _panels(title: str, width: float = 12.0) -> tuple[Any, Any, Any]:
@@ -72,12 +68,9 @@ def draw_optimal(laws: Sequence[LossLaw], best: Sequence[Optimum]) -> Any:
         repeated = "s" if each is best[-1] and len(best) > len(laws) else "o"
         left.plot(each.flop, each.tokens / each.params, repeated, color=colour, ms=6)
         right.plot(each.flop, each.loss, repeated, color=colour, ms=6)
-    left.set(xlabel="training compute [FLOP]", ylabel="tokens a parameter of the best model")
-    left.set_title("points: what was asked; bands: published intervals of the exponent", fontsize=10)
-    right.set(xlabel="training compute [FLOP]", ylabel="loss [nats/token]")
-    right.set_title("losses of different data and tokenizers: compare slopes, not levels", fontsize=10)
-    left.legend(frameon=False, fontsize=8)
-    right.legend(frameon=False, fontsize=8)
+    bands = "points: what was asked; bands: published intervals of the exponent"
+    label_panel(left, bands, COMPUTE, "tokens a parameter of the best model")
+    label_panel(right, "losses of different data and tokenizers: compare slopes, not levels", COMPUTE, LOSS)
     return figure
 
 
@@ -102,9 +95,7 @@ def draw_model(laws: Sequence[LossLaw], params: float, tokens: float | None, los
     if loss is not None:
         left.axhline(loss, color="0.4", lw=1, ls=":")
         left.annotate(" loss asked", (0.0, loss), xycoords=("axes fraction", "data"), va="bottom", fontsize=8)
-    left.set(xlabel="tokens, all different", ylabel="loss [nats/token]")
-    left.set_title("points: where more compute wants a larger model", fontsize=10)
-    left.legend(frameon=False, fontsize=8)
+    label_panel(left, "points: where more compute wants a larger model", "tokens, all different", LOSS)
     names = sorted(ideal, key=lambda name: ideal[name])
     right.barh(names, [ideal[name] / params for name in names], color="#0072B2")
     for row, name in enumerate(names):
@@ -127,9 +118,7 @@ def draw_batch(tokens: float, batches: Mapping[str, float], limits: Mapping[str,
     for name, batch in critical_batches(**facts).items():
         definition = "best" if laws[name].data_overhead is None else f"{laws[name].data_overhead:.0%} more data"
         left.loglog(flop, batch, label=f"{name} ({definition})", **styles[name])
-    left.set(xlabel="training compute, 20 tokens a parameter [FLOP]", ylabel="batch [tokens]")
-    left.set_title("each law's own batch", fontsize=10)
-    left.legend(frameon=False, fontsize=8)
+    label_panel(left, "each law's own batch", "training compute, 20 tokens a parameter [FLOP]", "batch [tokens]")
     middle = float(np.exp(np.mean(np.log(list(limits.values())))))
     grid = np.geomspace(middle / 300, middle * 300, 200)
     for name, critical in limits.items():
@@ -146,18 +135,9 @@ def draw_batch(tokens: float, batches: Mapping[str, float], limits: Mapping[str,
     right.set(xlabel="tokens, over those at a small batch", ylabel="optimizer steps")
     points = "" if asked is None else f"; points: batches of {show_short(asked)} tokens"
     right.set_title(f"steps bought with data{points}", fontsize=10)
-    _plain_ticks(right.xaxis)
+    plain_axis(right.xaxis)
     right.legend(frameon=False, fontsize=8)
     return figure
-
-
-def _plain_ticks(axis: Any) -> None:
-    """Numbers as people write them on a logarithmic axis of a few decades."""
-    from matplotlib.ticker import LogLocator, StrMethodFormatter
-
-    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    axis.set_major_formatter(StrMethodFormatter("{x:g}"))
-    axis.set_minor_formatter(StrMethodFormatter(""))
 
 
 def draw_limits(duration_s: float, batch: float, latency_s: float) -> Any:
@@ -173,9 +153,7 @@ def draw_limits(duration_s: float, batch: float, latency_s: float) -> Any:
         left.loglog(flop, time, label=f"batch {show_short(size)}, {latency * 1e6:g} µs a layer", **style)
     left.axhline(days, color="0.4", lw=1)
     left.annotate(f"{days:.0f} days", (1.2e24, days), va="bottom", fontsize=8)
-    left.set(xlabel="training compute [FLOP]", ylabel="least training time [days]", ylim=(1e-2, 1e5))
-    left.set_title("latency: however many GPUs", fontsize=10)
-    left.legend(frameon=False, fontsize=8)
+    label_panel(left, "latency: however many GPUs", COMPUTE, "least training time [days]", ylim=(1e-2, 1e5))
     sizes = sorted({4e6, 1.6e7, 6e7, batch})
     grid = np.geomspace(1e24, 1e31, 57)
     for size, style in zip(sizes, _styles(len(sizes)), strict=True):
@@ -184,9 +162,8 @@ def draw_limits(duration_s: float, batch: float, latency_s: float) -> Any:
     for (what, wall), side in zip(PUBLISHED_WALLS.items(), ("left", "right"), strict=True):
         right.axvline(wall, color="0.4", lw=1, ls=":")
         right.annotate(f"  {what}  \n  (published)  ", (wall, 0.99), ha=side, va="top", fontsize=8)
-    right.set(xlabel="training compute [FLOP]", ylabel="best share of peak", ylim=(0, 1.02))
-    right.set_title(f"data movement: {days:.0f} days on H100, 400 Gbit/s; 0: no number of GPUs", fontsize=10)
-    right.legend(frameon=False, fontsize=8, loc="lower left")
+    moved = f"data movement: {days:.0f} days on H100, 400 Gbit/s; 0: no number of GPUs"
+    label_panel(right, moved, COMPUTE, "best share of peak", "lower left", ylim=(0, 1.02))
     return figure
 
 
@@ -212,10 +189,8 @@ def draw_goodput(num_gpus: int, checkpoints: Checkpoints, failures: Failures) ->
         at = max(float(interval(pause, mtbf)), least)
         there = goodput(num_gpus, replace(checkpoints, interval_s=at), failures).useful
         left.plot(at / 60, there, marker, color=colour, ms=8, label=f"{rule}: {show_time(at)}")
-    left.set(xlabel="work between checkpoints [min]", ylabel="goodput")
-    left.set_title("how often to write a checkpoint", fontsize=10)
-    _plain_ticks(left.xaxis)
-    left.legend(frameon=False, fontsize=8)
+    label_panel(left, "how often to write a checkpoint", "work between checkpoints [min]", "goodput")
+    plain_axis(left.xaxis)
     gpus = np.unique(np.geomspace(max(num_gpus / 64, 1), num_gpus * 64, 80).round())
     shares = []
     for each in gpus:
@@ -229,8 +204,8 @@ def draw_goodput(num_gpus: int, checkpoints: Checkpoints, failures: Failures) ->
     )  # fmt: skip
     right.axvline(num_gpus, color="0.2", lw=1)
     right.set_xscale("log")
-    right.set(xlabel="GPUs", ylabel="share of time", ylim=(0, 1), xlim=(gpus[0], gpus[-1]))
-    right.set_title("where time goes, each at its best interval, same checkpoint", fontsize=10)
+    title = "where time goes, each at its best interval, same checkpoint"
+    label_panel(right, title, "GPUs", "share of time", "", ylim=(0, 1), xlim=(gpus[0], gpus[-1]))
     right.legend(frameon=True, fontsize=8, loc="lower left")
     return figure
 
@@ -243,10 +218,9 @@ def draw_fit(fit: LossFit) -> Any:
     left.loglog(runs.loss, predicted, "o", ms=4, mfc="none", color=_COLOURS[0])
     ends = np.array([min(runs.loss.min(), predicted.min()), max(runs.loss.max(), predicted.max())])
     left.loglog(ends, ends, color="0.4", lw=1)
-    left.set(xlabel="measured loss [nats/token]", ylabel="fitted loss [nats/token]")
-    left.set_title("all runs", fontsize=10)
-    _plain_ticks(left.xaxis)
-    _plain_ticks(left.yaxis)
+    label_panel(left, "all runs", "measured loss [nats/token]", "fitted loss [nats/token]")
+    plain_axis(left.xaxis)
+    plain_axis(left.yaxis)
     sizes = np.quantile(runs.params, [0.05, 0.35, 0.65, 0.95])
     grid = np.geomspace(runs.tokens.min(), runs.tokens.max() * 3, 100)
     for size, style in zip(sizes, _styles(len(sizes)), strict=True):
@@ -257,7 +231,5 @@ def draw_fit(fit: LossFit) -> Any:
         )
     right.axhline(fit.form.irreducible, color="0.4", lw=1)
     right.annotate("irreducible", (grid[0], fit.form.irreducible), va="bottom", fontsize=8)
-    right.set(xlabel="tokens", ylabel="loss [nats/token]")
-    right.set_title("lines: the fit; points: runs within a quarter of the size", fontsize=10)
-    right.legend(frameon=False, fontsize=8)
+    label_panel(right, "lines: the fit; points: runs within a quarter of the size", "tokens", LOSS)
     return figure

@@ -9,7 +9,7 @@ import numpy as np
 
 from sim.errors import SpecError
 from sim.estimate import Estimate
-from sim.report.figures import new_figure, open_panels, place_title
+from sim.report.figures import new_figure, open_panels, place_labels, place_title, stacked_bars
 from sim.report.schedules import COMMUNICATION, Comparison, Row
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#3B3B3B", "#999999")
@@ -85,11 +85,11 @@ def tradeoff_figure(comparison: Comparison, *, width_in: float = 9.0) -> Any:
         axes.set_xscale("log")
         axes.set_xlim(0.8 * least, 1.7 * most)
     axes.set_ylim(0, 1.1 * highest if highest else 1.0)
-    _name_points(axes, groups, width_in)
     axes.set_xlabel("activations kept on the fullest rank [GB]")
     axes.set_ylabel("waiting for other ranks [% of the step]")
     _entitle(figure, comparison, "memory against waiting")
     open_panels(axes)
+    place_labels(axes, [(*at, ", ".join(names)) for at, names in groups.items()], size=8.5, reach=8)
     return figure
 
 
@@ -110,15 +110,13 @@ def causes_figure(comparison: Comparison, *, width_in: float = 9.0, longest: flo
     figure = new_figure(width_in, 1.2 + 0.27 * len(rows))
     axes = figure.subplots()
     end = longest * rows[0].answer.step_time_s
+    seconds = {row.name: parts(row.answer) for row in rows}
     for place, row in enumerate(rows):
-        start = 0.0
-        for part, seconds in parts(row.answer).items():
-            colour = PART_COLOURS[part]
-            axes.barh(place, min(seconds, end - start), left=start, color=colour, label="" if place else part)
-            start = min(end, start + seconds)
-        axes.text(start + 0.01 * end, place, _verdict(row, rows[0], end), va="center", fontsize=8.5)
-    axes.set_yticks(range(len(rows)), [row.name for row in rows])
-    axes.invert_yaxis()
+        step = row.answer.step_time_s
+        if step > end:  # cut off at the end of the axis
+            seconds[row.name] = _first(seconds[row.name], end)
+        axes.text(min(step, end) + 0.01 * end, place, _verdict(row, rows[0], end), va="center", fontsize=8.5)
+    stacked_bars(axes, seconds, PART_COLOURS, 0.8)
     axes.set_xlim(0, 1.22 * end)
     axes.set_xlabel("step time of the average GPU [s]")
     axes.legend(frameon=False, loc="lower center", bbox_to_anchor=(0.45, 1.0), ncols=3)
@@ -140,33 +138,17 @@ def parts(answer: Estimate) -> dict[str, float]:
     return {WORK: answer.step_time_s - wait - move, MOVE: move, WAIT: wait}
 
 
+def _first(seconds: Mapping[str, float], end: float) -> dict[str, float]:
+    """Parts of a step up to a moment. [s]"""
+    found, left = {}, end
+    for part, amount in seconds.items():
+        found[part] = min(amount, left)
+        left -= found[part]
+    return found
+
+
 def _verdict(row: Row, first: Row, end: float) -> str:
     step = row.answer.step_time_s
     slower = "" if row is first else f" (+{step / first.answer.step_time_s - 1:.0%})"
     full = "" if row.answer.fits else ", does not fit"
     return f"{'→ ' if step > end else ''}{step:.1f} s{slower}{full}"
-
-
-def _name_points(axes: Any, groups: Mapping[tuple[float, float], list[str]], width_in: float) -> None:
-    """Names beside points, those of one point together, each where it covers no other name and no point."""
-    to_axes = axes.transData + axes.transAxes.inverted()
-    places = {at: tuple(to_axes.transform(at)) for at in groups}
-    letter, line = 0.085 / width_in, 0.042
-    taken = [(x - 0.008, x + 0.008, y - 0.018, y + 0.018) for x, y in places.values()]
-    for at, names in sorted(groups.items(), key=lambda item: -places[item[0]][1]):
-        text, (x, y) = ", ".join(names), places[at]
-        wide = letter * len(text)
-        spots = [(side, step * line) for step in (0, 1, -1, 1.5, -1.5, 2, -2, 3, -3) for side in (0.014, -0.014 - wide)]
-        boxes = [(x + dx, x + dx + wide, y + dy - line / 2, y + dy + line / 2) for dx, dy in spots]
-        free = [box for box in boxes if box[0] >= 0 and not any(_overlap(box, other) for other in taken)]
-        box = (free or boxes)[0]
-        taken.append(box)
-        middle = (box[2] + box[3]) / 2
-        axes.text(box[0], middle, text, transform=axes.transAxes, fontsize=8.5, va="center")
-        if abs(middle - y) > line:
-            near = box[0] if box[0] > x else box[1]
-            axes.plot([x, near], [y, middle], transform=axes.transAxes, color="#999999", linewidth=0.6)
-
-
-def _overlap(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
-    return one[0] < other[1] and other[0] < one[1] and one[2] < other[3] and other[2] < one[3]

@@ -12,13 +12,13 @@ from rich.text import Text
 from sim.errors import FlopcastError, ScheduleError
 from sim.estimate import Estimate, estimate
 from sim.report.facts import microbatch_words, plan_degrees, question_words
-from sim.report.terminal import indented, title
+from sim.report.terminal import grouped, indented, title
 from sim.schedules import get_schedule, schedule_names
 from sim.schedules.grid import read_grid
 from sim.schedules.passes import weight_versions
 from sim.schedules.registry import is_file
 from sim.specs import Scenario
-from sim.table import Table
+from sim.table import columns_table
 from sim.traffic.step_bytes import StepBytes, step_traffic
 from sim.units import show, show_time
 
@@ -194,25 +194,29 @@ def _row(scenario: Scenario, name: str, engine: str) -> Row:
 
 def comparison_view(comparison: Comparison) -> Group:
     """The comparison as tables: time and memory, communication, what was left out and why."""
-    fastest = comparison.rows[0].answer
-    times = _table("schedule", "step", "slower", "bubble", "activ.", "memory", "weights", "late")
-    moved = _table("schedule", "pipeline", "tensor", "data", "exposed")
-    for row in comparison.rows:
-        answer = row.answer
-        memory = Text(show(answer.largest.total, "B") + ("" if answer.fits else " !"))
-        memory.style = "" if answer.fits else "bold red"
-        times.add_row(
-            row.name,
-            show_time(answer.step_time_s),
-            "" if answer is fastest else f"{answer.step_time_s / fastest.step_time_s - 1:+.1%}",
-            f"{answer.bubble_fraction:.1%}",
-            show(row.peak_activations_bytes, "B"),
-            memory,
-            f"{row.weight_copies * row.weight_versions}×",
-            str(row.staleness),
-        )
-        networks = (row.traffic.pipeline, row.traffic.tensor, row.traffic.data)
-        moved.add_row(row.name, *(show(value, "B") for value in networks), show_time(row.exposed_s))
+    rows, fastest = comparison.rows, comparison.rows[0].answer
+    fits = all(row.answer.fits for row in rows)
+    names = {"schedule": [row.name for row in rows]}
+    times: dict[str, Sequence[str | Text]] = {
+        **names,
+        "step": [show_time(row.answer.step_time_s) for row in rows],
+        "slower": ["", *(f"{row.answer.step_time_s / fastest.step_time_s - 1:+.1%}" for row in rows[1:])],
+        "bubble": [f"{row.answer.bubble_fraction:.1%}" for row in rows],
+        "activ.": [show(row.peak_activations_bytes, "B") for row in rows],
+        "memory": [_memory(row.answer) for row in rows],
+        "weights": [f"{row.weight_copies * row.weight_versions}×" for row in rows],
+        "late": [str(row.staleness) for row in rows],
+    }
+    moved = names | {
+        network: [show(getattr(row.traffic, network), "B") for row in rows]
+        for network in ("pipeline", "tensor", "data")
+    }
+    moved["exposed"] = [show_time(row.exposed_s) for row in rows]
+    key = "activ., memory: on the fullest rank"
+    key += "" if fits else f"; ! does not fit in {show(fastest.memory_available_bytes, 'B')}"
+    key += (
+        "\nweights: versions times copies of the weights that are kept; late: updates by which a gradient is, at most"
+    )
     plan = fastest.scenario.plan
     recompute = f" · recompute {plan.recompute}" if plan.recompute != "none" else ""
     asked = title(fastest.scenario.name, f"  {question_words(fastest)}")
@@ -220,11 +224,11 @@ def comparison_view(comparison: Comparison) -> Group:
     parts: list[RenderableType] = [
         asked,
         "",
-        indented(times),
-        indented(Text(_key(comparison), style="dim")),
+        indented(columns_table(times)),
+        indented(Text(key, style="dim")),
         "",
         title("Sent by the average GPU in a step, by network"),
-        indented(moved),
+        indented(columns_table(moved)),
         indented(Text("exposed: communication that lengthens the step", style="dim")),
     ]
     if changed := [_was_set(row) for row in comparison.rows if row.changes]:
@@ -234,29 +238,14 @@ def comparison_view(comparison: Comparison) -> Group:
     return Group(*parts)
 
 
-def _table(*headings: str) -> Table:
-    """A table of numbers, a schedule a row."""
-    table = Table(box=None, padding=(0, 1), pad_edge=False)
-    for number, heading in enumerate(headings):
-        table.add_column(heading, justify="right" if number else "left", no_wrap=True)
-    return table
-
-
-def _key(comparison: Comparison) -> str:
-    available = comparison.rows[0].answer.memory_available_bytes
-    lines = [
-        "activ., memory: on the fullest rank"
-        + ("" if all(row.answer.fits for row in comparison.rows) else f"; ! does not fit in {show(available, 'B')}"),
-        "weights: versions times copies of the weights that are kept; late: updates by which a gradient is, at most",
-    ]
-    return "\n".join(lines)
+def _memory(answer: Estimate) -> Text:
+    amount = show(answer.largest.total, "B")
+    return Text(amount) if answer.fits else Text(f"{amount} !", style="bold red")
 
 
 def _reasons(comparison: Comparison) -> list[str]:
     """Why schedules were left out, those with the same reason together."""
-    together: dict[str, list[str]] = {}
-    for name, reason in comparison.left_out:
-        together.setdefault(reason.removeprefix(f"schedule {name!r}: "), []).append(name)
+    together = grouped((reason.removeprefix(f"schedule {name!r}: "), name) for name, reason in comparison.left_out)
     return [f"{', '.join(names)}: {reason}" for reason, names in together.items()]
 
 

@@ -26,7 +26,7 @@ from sim.report.terminal import assumptions, shared_line, title
 from sim.search import SearchResult
 from sim.search.comparison import seconds_apart
 from sim.search.plans.columns import SCHEDULES
-from sim.table import Table, plain_table
+from sim.table import Table, columns_table
 from sim.uncertainty import record_of
 from sim.units import show, show_time, significant
 
@@ -84,10 +84,8 @@ def _best(result: SearchResult, width: int) -> tuple[Text, Table]:
     if width >= WIDE:
         least = 0.001 * answers[0].step_time_s
         shown[causes] = [largest(seconds_apart(answer, answers[0]), least, 2) for answer in answers]
-    table = plain_table(*shown, left=[causes], gap=1, wrap=[causes])
+    table = columns_table(shown, left=[causes], gap=1, wrap=[causes])
     table.columns[0].style = "dim"
-    for row in zip(*shown.values(), strict=True):
-        table.add_row(*row)
     return shared_line([*plans.shared, *plans.gpus]), table
 
 
@@ -96,11 +94,7 @@ def _safest(result: SearchResult) -> list[str]:
     if result.safest is None:
         return []
     first, other = result.best[0].answer, result.safest.answer
-    return [
-        "",
-        f"Fastest: the first plan, {_bounded(first)}.",
-        f"Safest: {plan_line(other)}; {_bounded(other)}.",
-    ]
+    return ["", f"Fastest: the first plan, {_bounded(first)}.", f"Safest: {plan_line(other)}; {_bounded(other)}."]
 
 
 def _bounded(answer: Estimate) -> str:
@@ -120,15 +114,19 @@ def pareto_view(result: SearchResult, most: int = 30) -> Group:
     plans, priced = [each.plan for each in result.scenarios_at(shown)], result.prices.take(shown)
     names = fields_for(result.space.scenario.model)
     steps, cost = run_cost(result.space.scenario)
-    own = differing(plans, names)
-    table = plain_table("GPUs", "step\ntime", "memory", cost.replace(" ", "\n", 1), *map(heading, own), left=(), gap=1)
-    for plan, seconds, nbytes in zip(plans, priced.step_time_s.tolist(), priced.memory_bytes.tolist(), strict=True):
-        spending = significant(seconds * steps * plan.num_gpus)
-        fields = (field(plan, name) for name in own)
-        table.add_row(f"{plan.num_gpus:,}", show_time(seconds), show(nbytes, "B"), spending, *fields)
+    columns = {
+        "GPUs": [f"{plan.num_gpus:,}" for plan in plans],
+        "step\ntime": [show_time(seconds) for seconds in priced.step_time_s.tolist()],
+        "memory": [show(nbytes, "B") for nbytes in priced.memory_bytes.tolist()],
+        cost.replace(" ", "\n", 1): [
+            significant(seconds * steps * plan.num_gpus)
+            for seconds, plan in zip(priced.step_time_s.tolist(), plans, strict=True)
+        ],
+        **{heading(name): [field(plan, name) for plan in plans] for name in differing(plans, names)},
+    }
     note = (
         "  (none is as good in step time, memory, GPUs and cost and better in one; by the closed form, "
         f"{len(shown)} of {len(front)} plans)"
     )
     shared = shared_line([*shared_words(plans, names), *shared_gpus(plans)])
-    return Group(title("Pareto front", note, "not bold dim"), shared, table)
+    return Group(title("Pareto front", note, "not bold dim"), shared, columns_table(columns, left=(), gap=1))

@@ -9,7 +9,7 @@ import numpy as np
 
 from sim.errors import InfeasiblePlan
 from sim.report.figures import new_figure, open_panels, place_labels, place_title, plain_axis
-from sim.report.gantt.window import time_unit
+from sim.report.gantt.chart import time_unit
 from sim.report.plans import HEADINGS, apart, cell, run_cost
 from sim.search import SearchResult, ValueCost
 

@@ -9,7 +9,6 @@ from rich.text import Text
 
 from sim.estimate import Estimate
 from sim.report.plans import (
-    COLUMNS,
     HEADINGS,
     abbreviated,
     answer_columns,
@@ -22,24 +21,21 @@ from sim.report.plans import (
     lost,
     ordinal,
     plan_line,
+    short_words,
     signed,
 )
-from sim.report.terminal import indented, shared_line, title
+from sim.report.terminal import grouped, indented, shared_line, title
 from sim.search import PlanRank, Rules, ScheduleBest, SearchResult, Step, ValueCost, Why
 from sim.search.comparison import loss_of
 from sim.search.layout import LayoutShares
 from sim.search.plans.columns import SCHEDULES
 from sim.search.plans.layouts import LAYOUT
-from sim.search.table import shown
-from sim.specs import ParallelPlan
-from sim.table import Table, plain_table
+from sim.table import Table, columns_table, plain_table
 from sim.units import show_time
 
 SEEN = 0.001
 """Share of the best step time below which a difference is not shown."""
 FIELDS = (*LAYOUT, "num_chunks", "microbatch_size", "sequence_slices", "recompute", "sequence_parallel", "zero_stage")
-SHORT = {"num_chunks": "v", "microbatch_size": "mbs", "sequence_slices": "slices", "sequence_parallel": "seq. par."}
-"""Names with few letters, of fields that stand in front of their values."""
 NAMED = 0.003
 """Share of the best step time below which a cause is not worth naming."""
 
@@ -140,19 +136,15 @@ def _explained(result: SearchResult, answer: Estimate, steps: Sequence[Step]) ->
 
 def _way(start: Estimate, best: Estimate, steps: Sequence[Step]) -> Table:
     headings = ("changed", "saves", "then", "of that")
-    table = plain_table(*headings, left=("changed", "of that"), wrap=headings)
-    table.add_row("", "", show_time(start.step_time_s), "")
+    rows = [("", "", show_time(start.step_time_s), "")]
     for step in steps:
-        changes = ", ".join(
+        changes = (
             f"{label(name)} {cell(old) or '–'} → {cell(new) or '–'}" for name, (old, new) in step.changes.items()
         )
-        table.add_row(
-            changes,
-            signed(step.saved_s).removeprefix("+"),
-            show_time(step.answer.step_time_s),
-            largest(step.causes, SEEN * best.step_time_s),
-        )
-    return table
+        saved, then = signed(step.saved_s).removeprefix("+"), show_time(step.answer.step_time_s)
+        rows.append((", ".join(changes), saved, then, largest(step.causes, SEEN * best.step_time_s)))
+    columns = dict(zip(headings, zip(*rows, strict=True), strict=True))
+    return columns_table(columns, left=("changed", "of that"), wrap=headings)
 
 
 def sensitivity_view(result: SearchResult, costs: Sequence[ValueCost]) -> Group:
@@ -209,67 +201,40 @@ def rules_view(result: SearchResult, rules: Rules) -> Group:
 
 def schedules_view(result: SearchResult) -> Group:
     """Of every schedule that was searched its best plan against the best of all, and what is not known of it."""
-    found = [each for each in result.schedules if each.best is not None]
-    plans = [each.best.scenario.plan for each in found if each.best is not None]
+    found = [(each, each.best.answer) for each in result.schedules if each.best is not None]
+    plans = [answer.scenario.plan for _, answer in found]
     differ = differing(plans, FIELDS)
-    said = [_said(plans[0], name) for name in FIELDS if name not in differ and _tells(plans[0], name)] if plans else []
-    if len({plan.num_gpus for plan in plans}) == 1:  # then dp follows
-        differ = [name for name in differ if name != "dp"]
     runs, looked_at = sum(each.runs for each in result.schedules), sum(each.plans for each in result.schedules)
     counts = f"  ({looked_at:,} plans bounded, {runs:,} run on the exact engine)"
     parts: list[RenderableType] = [title("Best of each schedule", counts, "not bold dim")]
-    if said:
-        parts.append(shared_line(said))
+    notes = []
     if found:
+        if shared := short_words(plans[0], [name for name in FIELDS if name not in differ]):
+            parts.append(shared_line(shared))
+        if len({plan.num_gpus for plan in plans}) == 1:  # then dp follows
+            differ = [name for name in differ if name != "dp"]
         parts.append(_schedules_table(result, found, differ))
-    unproven = [each for each in found if not each.proven]
-    if found:
-        parts += [Text(line, style="dim") for line in abbreviated(differ)]
-        proven = "all" if not unproven else f"{len(found) - len(unproven)} of {len(found)}"
-        parts.append(Text(f"Proven best of its schedule: {proven}", style="dim"))
-    for each in unproven:
-        parts.append(
-            Text(f"{each.schedule}: a plan that was not run may be {each.gap:.1%} better at most", style="dim")
-        )
-    if any(each.asynchronous for each in found):
-        parts.append(Text("* trains another way: gradients come late; not among the best plans", style="dim"))
-    reasons: dict[str, list[str]] = {}
-    for each in result.schedules:
-        if each.best is None:
-            reasons.setdefault(str(each.reason), []).append(each.schedule)
-    parts += [Text(f"{', '.join(names)}: {reason}") for reason, names in reasons.items()]
-    return Group(*parts)
+        unproven = [each for each, _ in found if not each.proven]
+        proven = f"{len(found) - len(unproven)} of {len(found)}" if unproven else "all"
+        notes = [*abbreviated(differ), f"Proven best of its schedule: {proven}"]
+        notes += [f"{each.schedule}: a plan that was not run may be {each.gap:.1%} better at most" for each in unproven]
+        if any(each.asynchronous for each, _ in found):
+            notes.append("* trains another way: gradients come late; not among the best plans")
+    reasons = grouped((str(each.reason), each.schedule) for each in result.schedules if each.best is None)
+    parts += [Text(note, style="dim") for note in notes]
+    return Group(*parts, *(Text(f"{', '.join(names)}: {reason}") for reason, names in reasons.items()))
 
 
-def _schedules_table(result: SearchResult, found: list[ScheduleBest], differ: list[str]) -> Table:
-    answers = [each.best.answer for each in found if each.best is not None]
+def _schedules_table(result: SearchResult, found: list[tuple[ScheduleBest, Estimate]], differ: list[str]) -> Table:
+    answers = [answer for _, answer in found]
     sizes = [f"{each.num_gpus:,}" for each in answers]
-    amounts = {
+    columns = {
+        "schedule": [f"{each.schedule}{'*' if each.asynchronous else ''}" for each, _ in found],
         **({"GPUs": sizes} if len(set(sizes)) > 1 else {}),
         **answer_columns(result.objective, answers, [f"{loss_of(result, answer):+.1%}" for answer in answers]),
+        "plan": [", ".join(short_words(answer.scenario.plan, differ)) for answer in answers],
     }
-    del amounts["MFU"]  # plans stand in a column of words, which needs the room
-    table = plain_table("schedule", *amounts, "plan", left=("schedule", "plan"), gap=1, wrap=("plan",))
+    del columns["MFU"]  # plans stand in a column of words, which needs the room
+    table = columns_table(columns, left=("schedule", "plan"), gap=1, wrap=("plan",))
     table.columns[-1].overflow = "fold"
-    for each, answer, *cells in zip(found, answers, *amounts.values(), strict=True):
-        plan = answer.scenario.plan
-        table.add_row(
-            f"{each.schedule}{'*' if each.asynchronous else ''}",
-            *cells,
-            ", ".join(_said(plan, name) for name in differ if _tells(plan, name)),
-        )
     return table
-
-
-def _said(plan: ParallelPlan, name: str) -> str:
-    if name == "recompute":
-        said = str(shown(plan, name))
-        return {"none": "no recompute", "full": "full recompute"}.get(said, said)
-    return f"{SHORT.get(name, COLUMNS.get(name, name))} {cell(getattr(plan, name))}"
-
-
-def _tells(plan: ParallelPlan, name: str) -> bool:
-    """Whether a field says anything: what is not cut, or cannot be, goes without saying."""
-    if name == "sequence_parallel":
-        return plan.tp > 1
-    return name not in ("sequence_slices", "cp", "ep") or getattr(plan, name) > 1

@@ -11,10 +11,10 @@ from rich.text import Text
 
 from sim.engines.link_history import CAUSES, LinkHistory
 from sim.errors import SpecError
-from sim.report.figures import new_figure, save
+from sim.report.figures import new_figure, save, stacked_bars
 from sim.report.terminal import title
 from sim.simulate import Simulation
-from sim.table import Table
+from sim.table import Table, columns_table
 from sim.units import show
 
 _MEAN, _MOST, _LINE = "#0072B2", "#E69F00", "#D55E00"
@@ -58,27 +58,29 @@ def _line(label: str, seconds: float, note: str = "") -> str:
 
 def _levels_table(answer: Simulation) -> Table:
     """Links, bytes and use by level and direction."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 2))
-    table.add_column("level")
-    for heading in ("links", "bytes a step", "mean use", "most"):
-        table.add_column(heading, justify="right")
-    for row in answer.levels:
-        shares = (f"{row[f'{which}_utilisation']:.2%}" for which in ("mean", "max"))
-        table.add_row(f"{row['level']} {row['direction']}", f"{row['links']:,}", show(row["bytes"], "B"), *shares)
-    return table
+    columns = {
+        "level": [f"{row['level']} {row['direction']}" for row in answer.levels],
+        "links": [f"{row['links']:,}" for row in answer.levels],
+        "bytes a step": [show(row["bytes"], "B") for row in answer.levels],
+        "mean use": [f"{row['mean_utilisation']:.2%}" for row in answer.levels],
+        "most": [f"{row['max_utilisation']:.2%}" for row in answer.levels],
+    }
+    return columns_table(columns, gap=4)
 
 
 def _messages_table(history: LinkHistory) -> Table:
     """Kinds of messages and causes of their time that there are."""
-    table = Table(box=None, pad_edge=False, padding=(0, 0, 0, 1))  # nine columns in eighty places
-    causes = [c for c in history.kinds[0]["seconds"] if any(row["seconds"][c] > 1e-9 for row in history.kinds)]
-    table.add_column("kind", no_wrap=True)
-    for heading in ("messages", "bytes", *causes):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for row in history.kinds:
-        seconds = (f"{row['seconds'][cause]:.3f}" if row["seconds"][cause] > 1e-9 else "" for cause in causes)
-        table.add_row(row["kind"], f"{row['messages']:,}", show(row["bytes"], "B"), *seconds)
-    return table
+    kinds, least = history.kinds, 1e-9
+    columns = {
+        "kind": [row["kind"] for row in kinds],
+        "messages": [f"{row['messages']:,}" for row in kinds],
+        "bytes": [show(row["bytes"], "B") for row in kinds],
+    }
+    for cause in kinds[0]["seconds"]:
+        seconds = [row["seconds"][cause] for row in kinds]
+        if max(seconds) > least:
+            columns[cause] = [f"{each:.3f}" if each > least else "" for each in seconds]
+    return columns_table(columns, gap=1)  # nine columns in eighty places
 
 
 def draw_simulation(answer: Simulation, path: Path) -> None:
@@ -178,17 +180,11 @@ def _draw_levels(figure: Any, history: LinkHistory) -> None:
 def _draw_kinds(figure: Any, history: LinkHistory) -> None:
     """Seconds of a step of the average stream, by cause."""
     axes = figure.subplots()
-    names = [f"{row['kind']}\n{show(row['bytes'], 'B')} a GPU" for row in history.kinds]
-    start = np.zeros(len(names))
-    for cause, colour in zip(CAUSES, _CAUSE_COLOURS, strict=True):
-        seconds = np.array([row["seconds"][cause] for row in history.kinds])
-        if seconds.max(initial=0.0) > 0:
-            axes.barh(names, seconds, left=start, color=colour, label=cause, height=0.65)
-        start += seconds
-    axes.invert_yaxis()
+    rows = {f"{row['kind']}\n{show(row['bytes'], 'B')} a GPU": row["seconds"] for row in history.kinds}
+    stacked_bars(axes, rows, dict(zip(CAUSES, _CAUSE_COLOURS, strict=True)))
     axes.tick_params(labelsize="small")
     axes.set(xlabel="of a step, on the average rank [s]", title="where messages' time goes")
-    axes.set_xlim(0.0, 1.03 * float(start.max(initial=1e-9)))
+    axes.set_xlim(0.0, 1.03 * max(1e-9, *(sum(row.values()) for row in rows.values())))
     figure.legend(loc="outside lower center", ncols=3, fontsize="x-small")
 
 

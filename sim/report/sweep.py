@@ -14,16 +14,17 @@ from sim.report.plans import (
     field,
     fields_for,
     heading,
+    letter,
     shared_gpus,
     shared_words,
 )
-from sim.report.terminal import assumptions, shared_line, title
+from sim.report.terminal import assumptions, grouped, shared_line, title
 from sim.search.axes import SIZE, Axis
 from sim.search.sweep import INTERRUPTED, Sweep, SweepPoint
 from sim.search.table import SHOWN_FIELDS
 from sim.specs import ParallelPlan
 from sim.specs.fields import NumericField
-from sim.table import Table, plain_table
+from sim.table import Table, columns_table, plain_table
 
 REASONS, SHOWN = 12, 8
 """Reasons that are told why points have no plan, and points that are named with each."""
@@ -83,17 +84,12 @@ def _grid(swept: Sweep) -> list[RenderableType]:
     for row, value in enumerate(down.values):
         here = range(row * len(across.values), (row + 1) * len(across.values))
         table.add_row(down.show(value), *(_cell_of(swept, swept.points[n], letters.get(winners[n], "")) for n in here))
-    plans = {
-        number: point.best.scenario.plan
-        for point, number in zip(swept.points, winners, strict=True)
-        if point.best is not None
-    }
+    plans = {n: p.best.scenario.plan for n, p in zip(winners, swept.points, strict=True) if p.best is not None}
     if not plans:
         return [table]
     differ = differing(plans.values(), SHOWN_FIELDS)
-    legend = plain_table("", *map(heading, differ), gap=1, wrap=("",))
-    for number, letter in letters.items():
-        legend.add_row(letter, *(field(plans[number], name) for name in differ))
+    columns = {heading(name): [field(plans[number], name) for number in letters] for name in differ}
+    legend = columns_table({"": list(letters.values()), **columns}, gap=1, wrap=("",))
     by = "" if swept.objective == "step_time" else f" by {swept.objective.replace('_', ' ')}"
     counted = next(amount(swept.objective, point.best.answer) for point in swept.points if point.best is not None)
     name = counted.heading.replace("\n", " ")
@@ -104,8 +100,7 @@ def _grid(swept: Sweep) -> list[RenderableType]:
 def plan_letters(swept: Sweep) -> dict[int | None, str]:
     """A letter for each plan that wins somewhere: A to Z, then AA and on."""
     numbers = sorted({winner for winner in swept.winners() if winner is not None})
-    alphabet = [chr(ord("A") + index) for index in range(26)]
-    return {n: (alphabet[n // 26 - 1] if n >= 26 else "") + alphabet[n % 26] for n in numbers}
+    return {number: letter(number) for number in numbers}
 
 
 def _cell_of(swept: Sweep, point: SweepPoint, letter: str) -> Text:
@@ -116,11 +111,11 @@ def _cell_of(swept: Sweep, point: SweepPoint, letter: str) -> Text:
 
 def _reasons(swept: Sweep) -> list[RenderableType]:
     """Why points have no plan, points of one reason together."""
-    by_reason: dict[str, list[str]] = {}
-    for point in swept.points:
-        if point.infeasible is not None:
-            values = ", ".join(axis.show(value) for axis, value in zip(swept.axes, point.values, strict=True))
-            by_reason.setdefault(point.infeasible, []).append(values)
+    by_reason = grouped(
+        (point.infeasible, ", ".join(map(Axis.show, swept.axes, point.values)))
+        for point in swept.points
+        if point.infeasible is not None
+    )
     if not by_reason:
         return []
     said = [f"none at {_some(where)}: {reason}" for reason, where in by_reason.items()]
@@ -145,10 +140,11 @@ def _folded(path: str) -> str:
 
 def fields_view(fields: Sequence[NumericField]) -> Table:
     """The numbers that a sweep may go over, with the scenario's own values."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for name in ("field", "value"):
-        table.add_column(name, overflow="fold")
-    for each in fields:
-        axis = Axis(each.path, each.full_path, each.unit, (), "listed")
-        table.add_row(each.path, "not set" if each.value is None else axis.show(each.value))
+    axes = [Axis(each.path, each.full_path, each.unit, (), "listed") for each in fields]
+    values = [
+        "not set" if each.value is None else axis.show(each.value) for each, axis in zip(fields, axes, strict=True)
+    ]
+    table = columns_table({"field": [each.path for each in fields], "value": values}, left=("field", "value"))
+    for column in table.columns:
+        column.overflow, column.no_wrap = "fold", False
     return table

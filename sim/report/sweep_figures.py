@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -18,13 +18,14 @@ WIDTH = 9.0
 """Width of a figure. [inches]"""
 LINE, SECOND, NONE, CHANGED = "#0072B2", "#009E73", "#D55E00", "#F6D9A8"
 """Colours: step time, MFU, where nothing fits, fields of the plan that changed."""
-WINNERS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#8C564B", "#999999", "#332288")
 FAR_APART = 20.0
 """Times the least value: values that span more stand on a logarithmic axis."""
 NEAREST = 0.3
 """Of the mean distance of values: where two are nearer, none stands to scale."""
 ABREAST = 90
 """Letters that stand side by side below a figure; more are slanted."""
+NAMED = 24
+"""Plans that are told below a map."""
 LABELLED = 12
 """Points of an axis up to which each has its label; cells of a map are written in up to the square of that."""
 
@@ -121,89 +122,67 @@ def _plan_fields(panel: Any, swept: Sweep, differ: list[str], where: np.ndarray)
 
 
 def _map(swept: Sweep, width_in: float) -> Any:
-    down, across = swept.axes
-    shape = (len(down.values), len(across.values))
-    winners = np.array([-1 if w is None else w for w in swept.winners()]).reshape(shape)
-    letters = plan_letters(swept)
-    plans = {winner: p.best.scenario.plan for p, winner in zip(swept.points, swept.winners(), strict=True) if p.best}
-    differ = differing(plans.values(), SHOWN_FIELDS) or SHOWN_FIELDS
-    shown = list(letters.items())[:24]
-    figure = new_figure(width_in * 1.25, 3.4 + 0.25 * shape[0] + 0.085 * len(shown))
-    heights = [2.6 + 0.25 * shape[0], 0.085 * len(shown) + 0.2]
-    left, right, legend = figure.subplot_mosaic(
-        [["time", "plan"], ["legend", "legend"]], height_ratios=heights
-    ).values()
-    _value_map(left, swept, shape)
-    from matplotlib.colors import ListedColormap
-
-    colours = [WINNERS[number % len(WINNERS)] for number in range(max(len(letters), 1))]
-    picture = np.ma.masked_less(winners, 0)
-    right.imshow(picture, cmap=ListedColormap(colours), vmin=-0.5, vmax=len(colours) - 0.5, alpha=0.55, aspect="auto",
-                 origin="lower")  # fmt: skip
-    named = np.argwhere(winners >= 0)
-    if winners.size > LABELLED**2:  # one cell of each plan has its letter, amid the others
-        named = np.array([_amid(np.argwhere(winners == number)) for number in letters])
-    for row, column in named.reshape(-1, 2).tolist():
-        right.text(column, row, letters[int(winners[row, column])], ha="center", va="center", fontsize=8)
-    right.set_title("which plan it is", fontsize=10)
-    for panel in (left, right):
-        _ticks(panel, down, across)
-        for row, column in zip(*np.where(winners < 0), strict=True):
-            panel.text(column, row, "×", ha="center", va="center", color=NONE, fontsize=13)
-    left.set_ylabel(down.path)
-    lines = [f"{letter}: {short_words(plans[number], differ)}"
-             for number, letter in shown]  # fmt: skip
-    lines += [f"and {len(letters) - len(shown)} more plans"] if len(letters) > len(shown) else []
-    lines += ["×: no plan can be run"] if (winners < 0).any() else []
-    lines += abbreviated(differ)
-    legend.axis("off")
+    """What the objective counts in colour, in each cell its figures and the letter of its plan, and below the plans."""
+    (down, across), letters = swept.axes, plan_letters(swept)
+    winners = np.array([-1 if winner is None else winner for winner in swept.winners()])
+    winners = winners.reshape(len(down.values), len(across.values))
+    lines = _plan_lines(swept, letters)
+    heights = [2.6 + 0.25 * len(winners), 0.2 + 0.075 * len(lines)]
+    figure = new_figure(width_in, 0.8 + sum(heights))
+    panel, below = figure.subplots(2, 1, height_ratios=heights)
+    _cells(panel, swept, winners, letters)
+    for turned, draw in ((False, panel.vlines), (True, panel.hlines)):  # between regions of plans
+        grid = winners.T if turned else winners
+        line, place = np.nonzero(grid[:, 1:] != grid[:, :-1])
+        draw(place + 0.5, line - 0.5, line + 0.5, color="white", lw=2.5)
+    rows, columns = _some(len(down.values), LABELLED), _some(len(across.values), LABELLED)
+    panel.set_yticks(rows, [down.show(down.values[n]) for n in rows])
+    panel.set_xticks(columns, [across.show(across.values[n]) for n in columns], rotation=25, ha="right")
+    panel.set(xlabel=across.path, ylabel=down.path)
+    below.axis("off")
     half = -(-len(lines) // 2)
-    for place, part in ((0.0, lines[:half]), (0.53, lines[half:])):
-        legend.text(place, 1.0, "\n".join(part), va="top", fontsize=7.5, transform=legend.transAxes)
+    for where, part in ((0.0, lines[:half]), (0.53, lines[half:])):
+        below.text(where, 1.0, "\n".join(part), va="top", fontsize=7.5, transform=below.transAxes)
     place_title(figure, _title(swept))
     return figure
 
 
-def _amid(cells: np.ndarray) -> np.ndarray:
-    """The cell nearest to the middle of some."""
-    nearest: np.ndarray = cells[np.argmin(np.abs(cells - np.median(cells, axis=0)).sum(axis=1))]
-    return nearest
-
-
-def _value_map(panel: Any, swept: Sweep, shape: tuple[int, int]) -> None:
-    """What the objective counts, in colour, and in figures where the cells have room for them."""
+def _cells(panel: Any, swept: Sweep, winners: np.ndarray, letters: Mapping[int | None, str]) -> None:
+    """Colours, and figures where the cells have room for them; else a letter amid the cells of each plan."""
     from matplotlib.colors import LogNorm
 
     name, counted = _counted(swept)
-    values = _numbers(None if each is None else each.value for each in counted)
-    finite = values[np.isfinite(values)]
-    low, high = (float(finite.min()), float(finite.max())) if len(finite) else (1.0, 1.0)
+    values = _numbers(None if each is None else each.value for each in counted).reshape(winners.shape)
+    low, high = (np.nanmin(values), np.nanmax(values)) if np.isfinite(values).any() else (1.0, 1.0)
     norm = LogNorm(low, high) if high > 1.001 * low else None
-    picture = np.ma.masked_invalid(values.reshape(shape))
-    image = panel.imshow(picture, cmap="viridis_r", norm=norm, aspect="auto", origin="lower")
-    if values.size > LABELLED**2:
-        panel.set_title(name, fontsize=10)
-        if norm is not None:
-            bar = panel.figure.colorbar(image, ax=panel, pad=0.02)
-            plain_axis(bar.ax.yaxis)
-        return
-    carried = name.endswith(("[s]", "[GB]"))  # by every figure itself
-    panel.set_title(f"{name.partition(' [')[0] if carried else name}, and MFU below it", fontsize=10)
-    for number, (point, own) in enumerate(zip(swept.points, counted, strict=True)):
+    image = panel.imshow(np.ma.masked_invalid(values), cmap="viridis_r", norm=norm, aspect="auto", origin="lower")
+    small = values.size <= LABELLED**2
+    named = {} if small else {number: np.argwhere(winners == number) for number in letters}
+    amid = {tuple(cells[np.argmin(np.abs(cells - np.median(cells, axis=0)).sum(axis=1))]) for cells in named.values()}
+    for place, point, own in zip(np.ndindex(winners.shape), swept.points, counted, strict=True):
+        look: dict[str, Any] = {"ha": "center", "va": "center"}
         if point.best is None or own is None:
-            continue
-        row, column = divmod(number, shape[1])
-        here = own.value
-        dark = high > low and np.log(here / low) > 0.45 * np.log(high / low)
-        text = f"{own.text}\n{point.best.answer.mfu:.0%}"
-        panel.text(column, row, text, ha="center", va="center", fontsize=7, color="white" if dark else "black")
+            panel.text(*place[::-1], "×", color=NONE, fontsize=13, **look)
+        elif small or place in amid:
+            letter = letters[int(winners[place])]
+            text = f"{own.text} {letter}\n{point.best.answer.mfu:.0%}" if small else letter
+            dark = high > low and np.log(own.value / low) > 0.45 * np.log(high / low)
+            panel.text(*place[::-1], text, color="white" if dark else "black", fontsize=8, **look)
+    if not small and norm is not None:
+        plain_axis(panel.figure.colorbar(image, ax=panel, pad=0.02).ax.yaxis)
+    carried = name.endswith(("[s]", "[GB]"))  # by every figure itself
+    figures = f"{name.partition(' [')[0] if carried else name} with its plan, and MFU below it"
+    panel.set_title(figures if small else name, fontsize=10)
 
 
-def _ticks(panel: Any, down: Axis, across: Axis) -> None:
-    rows, columns = _some(len(down.values), LABELLED), _some(len(across.values), 8)
-    panel.set_yticks(rows, [down.show(down.values[n]) for n in rows])
-    panel.set_xticks(columns, [across.show(across.values[n]) for n in columns], rotation=25, ha="right")
-    panel.set_xlabel(across.path)
+def _plan_lines(swept: Sweep, letters: Mapping[int | None, str]) -> list[str]:
+    """What the letters stand for."""
+    plans = {winner: p.best.scenario.plan for p, winner in zip(swept.points, swept.winners(), strict=True) if p.best}
+    differ = differing(plans.values(), SHOWN_FIELDS) or SHOWN_FIELDS
+    lines = [f"{letter}: {', '.join(short_words(plans[number], differ))}" for number, letter in letters.items()]
+    lines = lines if len(lines) <= NAMED else [*lines[:NAMED], f"and {len(lines) - NAMED} more plans"]
+    lines += ["×: no plan can be run"] if any(point.best is None for point in swept.points) else []
+    return [*lines, *abbreviated(differ)]
 
 
 def _places(axis: Axis) -> np.ndarray:

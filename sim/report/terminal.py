@@ -3,10 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 from rich.console import Console, RenderableType
 from rich.padding import Padding
+from rich.table import Table
 from rich.text import Text
+
+from sim.units import show_time
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+
+def grouped(pairs: Iterable[tuple[Key, Value]]) -> dict[Key, list[Value]]:
+    """Values by what they have in common, such as schedules by the reason for which they were left out."""
+    found: dict[Key, list[Value]] = {}
+    for key, value in pairs:
+        found.setdefault(key, []).append(value)
+    return found
 
 
 def console() -> Console:
@@ -32,3 +47,21 @@ def assumptions(lines: Iterable[str]) -> list[RenderableType]:
 def shared_line(words: Sequence[str]) -> Text:
     """What all plans of a table have in common."""
     return title("All of them: ", " · ".join(words)) if words else Text("")
+
+
+def bars_table(rows: Sequence[tuple[str, float, float, str]], room: int) -> Table:
+    """Names, seconds and shares of them, with a bar each where there is room: (name, seconds, share, style)."""
+    longest = max(share for _, _, share, _ in rows)
+    table = Table.grid(padding=(0, 1))
+    for justify in ("left", "right", "right", "left"):
+        table.add_column(justify=justify, no_wrap=True)
+    for name, seconds, share, style in rows:
+        # A terminal too narrow for bars still gets the numbers.
+        bar = "█" * max(1, round(share / longest * room)) if room >= 8 else ""
+        table.add_row(name.replace("_", " "), show_time(seconds), f"{share:.1%}", Text(bar, style))
+    return table
+
+
+def block(heading: str, words: str, body: RenderableType) -> list[RenderableType]:
+    """A block of a view: an empty line, its heading with a few pale words, and the body further in."""
+    return ["", title(heading, words, "not bold dim"), indented(body)]

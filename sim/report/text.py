@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import rich.table
-from rich.console import Group
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from sim.breakdown import CAUSES
 from sim.estimate import Estimate
 from sim.report.facts import MEMORY, SMALLEST, headline, memory_rows, plan_words, question_words, sure_words
-from sim.report.terminal import indented, title
+from sim.report.terminal import bars_table, block, indented, title
 from sim.specs.differing import differing_fields
 from sim.specs.frameworks import stack_words
-from sim.table import Table, facts_table
+from sim.table import Table, facts_table, plain_table
 from sim.units import show, show_time, significant
 
 _MEMORY_COLUMNS = ("weights", "grads", "optim.", "activ.", "logits", "other")
@@ -50,35 +50,19 @@ def _headline(answer: Estimate) -> rich.table.Table:
     return table
 
 
-def _bars(answer: Estimate, width: int) -> rich.table.Table:
+def _bars(answer: Estimate, width: int) -> RenderableType:
     """Seconds and shares of the causes that count, with a bar each where there is room."""
-    shares = answer.breakdown.shares()
-    seconds = answer.breakdown.seconds
-    longest = max(shares.values())
-    room = width - 42
-    table = Table.grid(padding=(0, 1))
-    for justify in ("left", "right", "right", "left"):
-        table.add_column(justify=justify, no_wrap=True)
-    for cause in CAUSES:
-        if shares[cause] < SMALLEST:
-            continue
-        # A terminal too narrow for bars still gets the numbers.
-        bar = "█" * max(1, round(shares[cause] / longest * room)) if room >= 8 else ""
-        style = _COLOURS.get(cause, "cyan")
-        table.add_row(cause.replace("_", " "), show_time(seconds[cause]), f"{shares[cause]:.1%}", Text(bar, style))
-    return table
+    shares, seconds = answer.breakdown.shares(), answer.breakdown.seconds
+    causes = [cause for cause in CAUSES if shares[cause] >= SMALLEST]
+    return bars_table([(name, seconds[name], shares[name], _COLOURS.get(name, "cyan")) for name in causes], width - 42)
 
 
 def _memory(answer: Estimate, width: int) -> Table:
     """Gigabytes by purpose; in a narrow terminal the largest purpose only."""
-    table = Table(box=None, padding=(0, 1), pad_edge=False)
-    table.add_column("rank", justify="right")
     narrow = width < _MEMORY_WIDTH
-    if narrow:
-        table.add_column("largest part")
-    for name in () if narrow else _MEMORY_COLUMNS:
-        table.add_column(name, justify="right")
-    table.add_column("total", justify="right", style="bold")
+    names = ("largest part",) if narrow else _MEMORY_COLUMNS
+    table = plain_table("rank", *names, "total", left=names if narrow else (), gap=2)
+    table.columns[-1].style = "bold"
     for row in memory_rows(answer):
         cells = [f"{row.parts[name] / 1e9:.1f}" for name in MEMORY]
         if narrow:
@@ -94,19 +78,14 @@ def estimate_view(answer: Estimate, width: int) -> Group:
     origin = (
         f"(profile {answer.scenario.profile.name}, stack {stack_words(answer.scenario.stack)}, engine {answer.engine})"
     )
+    lines = Text("\n".join(f"• {line}" for line in (answer.interval_basis, *answer.assumptions)), style="dim")
     return Group(
         heading(answer),
         "",
         indented(_headline(answer)),
-        "",
-        title("Where the time goes", "  (average GPU, one step)", "not bold dim"),
-        indented(_bars(answer, width)),
-        "",
-        title("Memory by pipeline rank", "  (GB per GPU)", "not bold dim"),
-        indented(_memory(answer, width)),
-        "",
-        title("Assumptions", f"  {origin}", "not bold dim"),
-        indented(Text("\n".join(f"• {line}" for line in (answer.interval_basis, *answer.assumptions)), style="dim")),
+        *block("Where the time goes", "  (average GPU, one step)", _bars(answer, width)),
+        *block("Memory by pipeline rank", "  (GB per GPU)", _memory(answer, width)),
+        *block("Assumptions", f"  {origin}", lines),
     )
 
 

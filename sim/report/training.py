@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from rich.console import Group
-from rich.padding import Padding
 from rich.text import Text
 
 from sim.reliability import LoadBy
-from sim.report.terminal import assumptions, title
+from sim.report.terminal import assumptions, indented, title
 from sim.report.text import heading
 from sim.scaling.run import TrainingRun
 from sim.scaling.training import Training
@@ -26,13 +26,14 @@ _SPREAD: dict[LoadBy, str] = {"all": "", "one": "broadcast", "shares": "gather"}
 
 def training_view(training: Training) -> Group:
     """Days, goodput, money and energy of a run, each with its 90 % interval."""
-    run, low, high = training.run, training.low, training.high
-    table = facts_table()
-    table.add_row("Steps", f"{run.steps:,.0f}", f"of {show_time(run.step_time_s)}, {show_count(run.tokens)} tokens")
-    table.add_row("Work", show_time(run.useful_s), _between(show_time(low.useful_s), show_time(high.useful_s)))
+    run = training.run
+    rows: list[tuple[Any, ...]] = [
+        ("Steps", f"{run.steps:,.0f}", f"of {show_time(run.step_time_s)}, {show_count(run.tokens)} tokens"),
+        ("Work", *_with_ends(training, lambda run: show_time(run.useful_s))),
+    ]
     if training.late is not None and training.stale is not None:
         more = training.stale.tokens / run.tokens - 1
-        table.add_row("Staleness", f"+0 to {more:.1%}", f"data and steps; up to {show_time(training.stale.wall_s)}")
+        rows.append(("Staleness", f"+0 to {more:.1%}", f"data and steps; up to {show_time(training.stale.wall_s)}"))
     lost = {
         "checkpoints": run.goodput.checkpoints,
         "lost work": run.goodput.lost_work,
@@ -40,26 +41,23 @@ def training_view(training: Training) -> Group:
         "waiting for nodes": run.goodput.waiting,
     }
     parts = ", ".join(f"{name} {share:.1%}" for name, share in lost.items() if share >= 5e-4)
-    table.add_row("Goodput", f"{run.goodput.useful:.1%}", parts)
-    table.add_row(
-        "Wall clock", Text(show_time(run.wall_s), style="bold green"),
-        _between(show_time(low.wall_s), show_time(high.wall_s)),
-    )  # fmt: skip
-    table.add_row(
-        "GPU-hours", show_short(run.gpu_hours), _between(show_short(low.gpu_hours), show_short(high.gpu_hours))
-    )
-    table.add_row(
-        "Cost", f"{show_short(run.cost)} {run.currency}", _between(show_short(low.cost), show_short(high.cost))
-    )
+    rows.append(("Goodput", f"{run.goodput.useful:.1%}", parts))
+    wall, ends = _with_ends(training, lambda run: show_time(run.wall_s))
+    rows.append(("Wall clock", Text(wall, style="bold green"), ends))
+    rows.append(("GPU-hours", *_with_ends(training, lambda run: show_short(run.gpu_hours))))
+    cost, ends = _with_ends(training, lambda run: show_short(run.cost))
+    rows.append(("Cost", f"{cost} {run.currency}", ends))
     if run.energy_j is not None:
-        table.add_row("Energy", _energy(run), _between(_energy(low), _energy(high)))
-    for name, value, note in (*_saving(training), *_loading(training)):
-        table.add_row(name, value, note)
-    return Group(heading(training.answer), "", Padding(table, (0, 0, 0, 2)), *assumptions(training.assumptions))
+        rows.append(("Energy", *_with_ends(training, _energy)))
+    table = facts_table()
+    for row in (*rows, *_saving(training), *_loading(training)):
+        table.add_row(*row)
+    return Group(heading(training.answer), "", indented(table), *assumptions(training.assumptions))
 
 
-def _between(low: str, high: str) -> str:
-    return f"90 %: {low} to {high}"
+def _with_ends(training: Training, words: Callable[[TrainingRun], str]) -> tuple[str, str]:
+    """A number of the run, and the ends of its 90 % interval."""
+    return words(training.run), f"90 %: {words(training.low)} to {words(training.high)}"
 
 
 def _energy(run: TrainingRun) -> str:
@@ -116,10 +114,7 @@ def frontier_view(scenario: Scenario, frontier: Frontier, chosen: Mapping[str, F
     for point in frontier.points:
         table.add_row(*_row(point))
     fastest, cheapest = frontier.fastest, frontier.cheapest
-    lines = [
-        Text.assemble(("Shortest  ", "bold green"), _sentence(fastest)),
-        title("Cheapest  ", _sentence(cheapest)),
-    ]
+    lines = [Text.assemble(("Shortest  ", "bold green"), _sentence(fastest)), title("Cheapest  ", _sentence(cheapest))]
     limits = {"within": "In time   ", "budget": "In budget "}
     lines += [title(limits[name], _sentence(point)) for name, point in chosen.items()]
     legend = Text(

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from sim.breakdown import CAUSES
-from sim.report.figures import new_figure, open_panels, place_title
+from sim.report.figures import label_panel, new_figure, open_panels, place_title, plain_axis
 from sim.report.training import JOULES_PER_GWH
 from sim.scaling.loss_laws import power_sum_loss
 from sim.scaling.published import BESIROGLU
@@ -51,8 +51,8 @@ def training_figure(training: Training) -> Any:
     for row, (end, value) in enumerate(zip(ends, days.values(), strict=True)):
         left.annotate(f" {significant(value, 2)}", (end, row), va="center", fontsize=8)
     left.invert_yaxis()
-    left.set(xlabel="days", xlim=(0, run.days * 1.1))
-    left.set_title("where the days go: arithmetic, what slows it, failures", fontsize=10)
+    days_go = "where the days go: arithmetic, what slows it, failures"
+    label_panel(left, days_go, "days", xlim=(0, run.days * 1.1))
     low, high = training.low.days, training.high.days
     tokens = np.geomspace(run.tokens / 1000, run.tokens, 200)
     loss = power_sum_loss(answer.active_params, tokens, BESIROGLU)
@@ -62,15 +62,10 @@ def training_figure(training: Training) -> Any:
     right.plot(share * run.days, loss, color="#0072B2", lw=1.8)
     around = [[run.days - low], [high - run.days]]
     right.errorbar(run.days, loss[-1], xerr=around, fmt="o", color="#0072B2", capsize=3, label="90 % interval")
-    right.annotate(
-        f"{significant(run.days)} days, loss {loss[-1]:.2f}", (run.days, loss[-1]), xytext=(-6, 8),
-        textcoords="offset points", ha="right", fontsize=9,
-    )  # fmt: skip
-    right.set(
-        xlabel="days", ylabel=f"loss by Besiroglu 2024{of_active} [nats/token]", xlim=(0, None), ylim=(None, loss[20])
-    )
-    right.set_title("what they buy", fontsize=10)
-    right.legend(frameon=False, fontsize=8)
+    words = f"{significant(run.days)} days, loss {loss[-1]:.2f}"
+    right.annotate(words, (run.days, loss[-1]), (-6, 8), textcoords="offset points", ha="right", fontsize=9)
+    law = f"loss by Besiroglu 2024{of_active} [nats/token]"
+    label_panel(right, "what they buy", "days", law, xlim=(0, None), ylim=(None, loss[20]))
     open_panels(left, right, grid="x")
     title = f"{answer.scenario.name}: {show_count(run.tokens)} tokens on {run.num_gpus:,} GPUs"
     place_title(figure, f"{title}, goodput {run.goodput.useful:.1%}", size=12)
@@ -99,24 +94,21 @@ def frontier_figure(scenario: Scenario, frontier: Frontier) -> Any:
         run = point.run
         text = f"{where}\n{significant(run.days)} days"
         side, gap = ("right", -8) if where == "shortest" else ("left", 8)
-        left.annotate(
-            text, (run.num_gpus, run.days), xytext=(gap, 10 if gap > 0 else -26), textcoords="offset points", ha=side,
-            fontsize=8,
-        )  # fmt: skip
-        right.annotate(
-            f"{where}: {run.num_gpus:,} GPUs", (run.days, run.cost), xytext=(-gap, -gap - 8 if gap > 0 else 6),
-            textcoords="offset points", ha="left" if where == "shortest" else "right", fontsize=8,
-        )  # fmt: skip
+        look: dict[str, Any] = {"textcoords": "offset points", "fontsize": 8}
+        left.annotate(text, (run.num_gpus, run.days), (gap, 10 if gap > 0 else -26), ha=side, **look)
+        beside, other = (-gap, -gap - 8 if gap > 0 else 6), "right" if side == "left" else "left"
+        right.annotate(f"{where}: {run.num_gpus:,} GPUs", (run.days, run.cost), beside, ha=other, **look)
     for cause, colour in LIMIT_COLOURS.items():
         lost = np.array([point.losses.get(cause, 0.0) for point in frontier.points])
         if lost.max() > LEAST_SHOWN:
             middle.plot(gpus, lost, "o-", ms=4, lw=1.4, color=colour, label=cause)
-    middle.set(xscale="log", xlabel="GPUs", ylabel="of the time, saved without this cause", ylim=(0, 1))
+    size: dict[str, Any] = {"xscale": "log", "x": "GPUs"}
+    failing, money = "days, failures included", f"cost [{frontier.fastest.run.currency}]"
+    label_panel(left, "the fastest run of every size", y=failing, yscale="log", **size)
+    saved = "of the time, saved without this cause"
+    label_panel(middle, "where the limit comes from", y=saved, ylim=(0, 1), **size)
+    label_panel(right, "what time costs", failing, money, xscale="log", ylim=(0, None))
     middle.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
-    left.set(xscale="log", yscale="log", xlabel="GPUs", ylabel="days, failures included")
-    right.set(
-        xscale="log", xlabel="days, failures included", ylabel=f"cost [{frontier.fastest.run.currency}]", ylim=(0, None)
-    )
     spent = frontier.fastest.run
     if spent.energy_j is not None:
         joules = spent.energy_j / spent.cost
@@ -127,28 +119,12 @@ def frontier_figure(scenario: Scenario, frontier: Frontier) -> Any:
         energy.set_ylabel("energy [GWh]")
     right.yaxis.set_major_formatter(lambda value, _: show_short(value) if value else "0")
     for panel in (left, middle, right):
-        panel.spines[["top"]].set_visible(False)
+        panel.spines["top"].set_visible(False)
         panel.grid(alpha=0.25, lw=0.6)
-        _plain(panel)
-    middle.spines[["right"]].set_visible(False)
-    left.legend(frameon=False, fontsize=8)
-    middle.legend(frameon=False, fontsize=8)
-    middle.set_title("where the limit comes from", fontsize=10)
-    left.set_title("the fastest run of every size", fontsize=10)
-    right.set_title("what time costs", fontsize=10)
+        plain_axis(panel.xaxis)
+    plain_axis(left.yaxis)
+    middle.spines["right"].set_visible(False)
     goal = frontier.goal
     sizes = f"{show_count(goal.params)} parameters, {show_count(goal.min_tokens)} tokens"
     place_title(figure, f"{scenario.name}: {sizes}, critical batch {show_short(goal.critical_batch)}", size=12)
     return figure
-
-
-def _plain(panel: Any) -> None:
-    """Numbers as people write them on logarithmic axes."""
-    from matplotlib.ticker import LogLocator, NullFormatter
-
-    axes = [panel.xaxis] + ([panel.yaxis] if panel.get_yscale() == "log" else [])
-    for axis in axes:
-        low, high = axis.get_view_interval()
-        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high / low < 1e3 else (1.0, 3.0)))
-        axis.set_major_formatter(lambda value, _: f"{value / 1000:g}k" if value >= 1000 else f"{value:g}")
-        axis.set_minor_formatter(NullFormatter())

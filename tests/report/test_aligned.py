@@ -6,6 +6,7 @@ from sim import build_order
 from sim.errors import SpecError
 from sim.report.aligned import format_aligned, parse_times
 from sim.schedules.grid import parse_grid
+from tests.rows import rows
 
 
 def test_1f1b_as_the_paper_draws_it():
@@ -17,7 +18,7 @@ def test_1f1b_as_the_paper_draws_it():
     ]
 
 
-@pytest.mark.parametrize(
+@rows(
     ("schedule", "size", "times"),
     [
         ("1f1b", (4, 1, 8), (1, 2, None)),
@@ -44,7 +45,7 @@ def test_updates_stand_where_they_happen():
     assert "| is an update" in text
 
 
-@pytest.mark.parametrize("text", ["1", "1,2,3,4", "a,b", "1,-2", "0,1", "1,51", "1.5,2", ""])
+@rows("text", ["1", "1,2,3,4", "a,b", "1,-2", "0,1", "1,51", "1.5,2", ""])
 def test_times_that_are_none(text):
     with pytest.raises(SpecError, match="--times"):
         parse_times(text)

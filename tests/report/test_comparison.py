@@ -21,11 +21,12 @@ from sim.report.html.comparison import (
     field_rows,
     field_words,
     is_clear,
-    letter,
 )
+from sim.report.plans import letter
 from sim.specs.yaml12 import parse_yaml
 from sim.uncertainty import interval_factors, least_told_apart
 from tests.report.pages import can_be_heard, is_self_contained, shown_scenarios
+from tests.rows import rows
 from tests.typed import typed
 
 ROOT = Path(__file__).parents[2]
@@ -211,7 +212,7 @@ def test_all_is_written_before_what_is_wrong_is_said(tmp_path):
     assert not (tmp_path / "none.html").exists()
 
 
-@pytest.mark.parametrize(
+@rows(
     ("options", "says"),
     [({"with_search": True}, "--search is for"), ({"with_sliders": True}, "--sliders is for"), ({"slider": ["plan.tp=1,2"]}, "--slider is for")],
 )  # fmt: skip

@@ -3,35 +3,38 @@
 import numpy as np
 import pytest
 
-from sim import load_scenario, schedule_names
+from sim import estimate, load_scenario, schedule_names
 from sim.errors import SpecError
 from sim.report.figures import check_paths, save
 from sim.report.gantt import comparison_figure, gantt_figure, step_view
-from sim.report.gantt.chart import transients, window_of
-from sim.report.gantt.lanes import draw_lanes, legend_handles
+from sim.report.gantt.chart import played_bars, spans_of, transients
+from sim.report.gantt.figure import draw_lanes, joined, legend_handles
 from sim.report.palette import LOOKS, ink, shade
+from tests.rows import rows
+
+PLACES = 0.84 * 24 * 11.0
 
 
-def lanes(view, width_in=11.0):
-    """(axes, what was seen) of the lanes alone."""
+def lanes(view):
+    """(panels, what was seen) of the lanes alone."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots()
-    window = window_of([view], 0.84 * 24 * width_in)
-    seen = draw_lanes(axes, view, window, points_per_s=72 * 0.84 * width_in / window.width, lane_points=24.0)
+    spans = spans_of([view], PLACES)
+    figure, row = pyplot.subplots(1, len(spans), squeeze=False)
+    seen = draw_lanes(row[0], view, spans, 0.84 * 11.0, view.program.order.num_ranks / 3)
     pyplot.close(figure)
-    return axes, seen
+    return row[0], seen
 
 
-@pytest.mark.parametrize("schedule", schedule_names())
+@rows("schedule", schedule_names())
 def test_every_action_is_a_bar_and_every_colour_is_named(view_of, schedule):
     view = view_of(schedule)
-    axes, seen = lanes(view)
+    (panel,), seen = lanes(view)
     order = view.program.order
-    bars = sum(len(collection.get_paths()) for collection in axes.collections)
+    bars = sum(len(collection.get_paths()) for collection in panel.collections)
     drawn = int((view.start < view.horizon).sum())
     assert bars >= drawn
     labels = [handle.get_label() for handle in legend_handles(view, seen)]
@@ -53,30 +56,49 @@ def test_files_are_what_their_names_say(view_of, tmp_path):
 
 def test_a_long_step_is_broken_in_its_steady_state(scenarios):
     view = step_view(load_scenario(scenarios / "gpt-1t-3072-a100.yaml"))
-    window = window_of([view], 0.84 * 24 * 11)
-    (begin, end, left_out), fill, drain = window.breaks[0], *transients(view)
-    assert window.spans[0][1] >= fill
-    assert view.horizon - window.spans[1][0] >= drain
-    assert left_out == pytest.approx(view.horizon - window.shown)
-    assert 0 < end - begin < 0.05 * window.width
+    (begin, head), (tail, end) = spans_of([view], PLACES)
+    fill, drain = transients(view)
+    assert (begin, end) == (0.0, view.horizon)
+    assert head >= fill
+    assert end - tail >= drain
+    assert head + end - tail < 0.8 * end
+    panels, _ = lanes(view)
+    assert [panel.get_xlim() for panel in panels] == [(begin, head), (tail, end)]
+    assert panels[0].texts[-1].get_text().endswith("left out")
 
 
 def test_forwards_before_backwards_are_never_broken(view_of):
     view = view_of("gpipe", "training.global_batch_size=512")
-    assert len(window_of([view], 0.84 * 24 * 11).spans) == 1
+    assert len(spans_of([view], PLACES)) == 1
+
+
+def test_a_stretch_is_shown_as_asked_and_one_that_is_none_refused(view_of):
+    view = view_of()
+    assert spans_of([view], 200.0, (0.5, None)) == ((0.5, view.horizon),)
+    assert spans_of([view], 200.0, (None, 99.0)) == ((0.0, view.horizon),)
+    for between in ((0.4, 0.3), (11.0, None), (-1.0, 0.3), (0.2, 0.2), (float("nan"), 0.3)):
+        with pytest.raises(SpecError, match="no stretch of what there is to show"):
+            spans_of([view], 200.0, between)
 
 
 def test_numbers_are_written_where_they_fit(view_of):
-    wide, narrow = lanes(view_of("1f1b"))[0], lanes(view_of("1f1b", "training.global_batch_size=256"))[0]
-    numbers = {text.get_text() for text in wide.texts}
-    assert numbers == {str(number) for number in range(8)}
-    assert len(narrow.texts) < 2 * 4 * 128
+    (wide,), narrow = lanes(view_of("1f1b"))[0], lanes(view_of("1f1b", "training.global_batch_size=256"))[0]
+    assert {text.get_text() for text in wide.texts} == {str(number) for number in range(8)}
+    assert sum(len(panel.texts) for panel in narrow) < 2 * 4 * 128
 
 
 def test_versions_are_numbered_through_a_break(view_of):
-    view = view_of("pipedream_2bw", "training.global_batch_size=256")
-    assert [text.get_text() for text in lanes(view)[0].texts if "version" in text.get_text()] == ["version 2"]
-    assert len(window_of([view], 0.84 * 24 * 11).breaks) == 1
+    panels, _ = lanes(view_of("pipedream_2bw", "training.global_batch_size=256"))
+    assert len(panels) == 2
+    words = [text.get_text() for panel in panels for text in panel.texts]
+    assert [each for each in words if "version" in each] == ["version 2"]
+
+
+def test_bars_are_joined_where_nobody_sees_the_gap():
+    begins = np.array([5.0, 0.0, 1.0 + 1e-6, 0.0])
+    rank, begin, end = joined(np.array([0, 0, 0, 1]), begins, begins + 1.0)
+    assert (rank.tolist(), begin.tolist()) == ([0, 0, 1], [0.0, 5.0, 0.0])
+    assert end.tolist() == pytest.approx([2.0, 6.0, 1.0], abs=1e-5)
 
 
 def test_colours_can_be_told_apart_in_grey_too():
@@ -88,8 +110,8 @@ def test_colours_can_be_told_apart_in_grey_too():
     values = sorted(lightness(colour) for colour in together)
     assert np.diff(values).min() > 0.1
     assert len({look.colour for look in LOOKS.values()}) == 11
-    assert ink(shade(LOOKS["F"].colour, 0)) == "white"
-    assert ink(shade(LOOKS["B"].colour, 0)) == "black"
+    assert ink(LOOKS["F"].colour) == ink(shade(LOOKS["F"].colour, 0)) == "#ffffff"
+    assert ink(LOOKS["B"].colour) == "#000000"
 
 
 def test_paths_are_checked_before_the_work(tmp_path):
@@ -102,7 +124,17 @@ def test_paths_are_checked_before_the_work(tmp_path):
         check_paths([tmp_path / "folder.png"])
 
 
-@pytest.mark.parametrize("width", [0.0, -3.0, 1e6, float("nan")])
+@rows("width", [0.0, -3.0, 1e6, float("nan")])
 def test_a_width_that_cannot_be_drawn(view_of, width):
     with pytest.raises(SpecError, match="inches wide"):
         gantt_figure(view_of(), width_in=width)
+
+
+def test_what_an_engine_left_out_is_marked_not_idle(scenarios):
+    for batch, stretches in ((1536, 2), (128, 1)):
+        setting = [f"training.global_batch_size={batch}"]
+        timeline = estimate(load_scenario(scenarios / "gpt3-175b-1024-a100.yaml", setting)).timeline
+        bars, spans = played_bars(timeline)
+        assert len(spans) == stretches
+        assert all(((each.begin < high) & (each.end > low)).any() for each in bars for low, high in spans)
+        assert sum(len(each.rank) for each in bars) == len(timeline.program.order)

@@ -7,6 +7,7 @@ from flopcast_validation.report import validation_report
 from sim import estimate, load_scenario
 from sim.errors import SpecError
 from sim.notebook import NotebookDisplay
+from tests.rows import rows
 
 SCENARIO = "gpt3-175b-1024-a100.yaml"
 
@@ -28,7 +29,7 @@ def shown(answer):
     }
 
 
-@pytest.mark.parametrize("name", ["estimate", "timeline", "search", "profile", "validation"])
+@rows("name", ["estimate", "timeline", "search", "profile", "validation"])
 def test_each_has_a_page_a_picture_and_a_table(shown, name):
     one = shown[name]
     page = one._repr_html_()

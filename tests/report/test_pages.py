@@ -9,7 +9,6 @@ import subprocess
 import threading
 from pathlib import Path
 
-import numpy as np
 import pytest
 from open_space import search
 
@@ -17,14 +16,12 @@ from sim import build_scenario, estimate, load_scenario
 from sim.commands.report import report
 from sim.errors import SpecError
 from sim.report.facts import falls_of, memory_rows
-from sim.report.gantt import step_view
-from sim.report.gantt.chart import played_chart, step_chart, window_of
-from sim.report.gantt.svg import MOST_BARS, PLACES, draw_chart
 from sim.report.html.page import report_page
 from sim.search.grid import price_grid, read_axes
 from sim.specs.writing import whole_yaml
 from sim.specs.yaml12 import parse_yaml
 from tests.report.pages import can_be_heard, is_self_contained, shown_scenarios
+from tests.rows import rows
 from tests.typed import typed
 
 ROOT = Path(__file__).parents[2]
@@ -81,51 +78,6 @@ def test_memory_adds_up(answer):
         assert sum(row.parts.values()) == pytest.approx(row.total)
 
 
-def draw_step(view):
-    return draw_chart(step_chart(view, window_of([view], PLACES)))
-
-
-def total_length(path):
-    return sum(float(length) for length in re.findall(r"h([0-9.]+)", path))
-
-
-def test_the_timeline_shows_every_second_of_a_short_step():
-    scenario = load_scenario(
-        SCENARIO, ["training.global_batch_size=256", "plan.pp=4", "plan.dp=8", "plan.schedule=1f1b"]
-    )
-    view = step_view(scenario)
-    drawing = draw_step(view)
-    assert drawing.breaks == ()
-    order = view.program.order
-    scale = drawing.width / view.horizon
-    for name, kind in (("forward", 0), ("backward", 1)):
-        (layer,) = [layer for layer in drawing.layers if layer.name == name]
-        here = order.kind == kind
-        assert total_length(layer.path) == pytest.approx((view.compute_end - view.start)[here].sum() * scale, rel=0.01)
-
-
-def test_a_long_pipeline_keeps_its_ends_and_stays_small():
-    scenario = load_scenario(
-        ROOT / "scenarios" / "gpt-1t-3072-a100.yaml", ["plan.num_chunks=2", "plan.schedule=interleaved"]
-    )
-    drawing = draw_step(step_view(scenario))
-    ranks = [rank for rank, _ in drawing.ranks]
-    assert (ranks[0], ranks[-1]) == (0, 63)
-    assert len(drawing.breaks) == 1
-    bars = sum(layer.path.count("M") for layer in drawing.layers)
-    assert bars < 1.1 * MOST_BARS
-
-
-def test_what_an_engine_left_out_is_marked_not_idle(answer):
-    played = draw_chart(played_chart(answer.timeline))
-    assert len(played.breaks) == 1
-    assert "left out" in played.breaks[0][2]
-    assert (
-        draw_chart(played_chart(estimate(load_scenario(SCENARIO, ["training.global_batch_size=128"])).timeline)).breaks
-        == ()
-    )
-
-
 EVIL = "</style><script>alert(1)</script><img src=x onerror=alert(1)>\"'&{{ 7 * 7 }}"
 
 
@@ -157,7 +109,7 @@ def test_a_plan_that_does_not_fit_says_what_would_help():
     assert "What would help" in text
 
 
-@pytest.mark.parametrize("engine", ["closed_form", "des"])
+@rows("engine", ["closed_form", "des"])
 def test_every_engine_has_a_report(engine):
     scenario = load_scenario(SCENARIO, ["training.global_batch_size=128"])
     text = is_self_contained(report_page(estimate(scenario, engine), why_no_plans="none fits"))
@@ -211,7 +163,7 @@ def looked_at(folder):
 
 
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium to look with")
-@pytest.mark.parametrize("content", ["report", "control"])
+@rows("content", ["report", "control"])
 def test_a_browser_finds_no_error_and_asks_for_nothing(content, page, tmp_path):
     (tmp_path / "page.html").write_text(page if content == "report" else f"<html><body>{REACHES_OUT}</body></html>")
     console, abroad, asked = looked_at(tmp_path)
@@ -220,10 +172,3 @@ def test_a_browser_finds_no_error_and_asks_for_nothing(content, page, tmp_path):
     else:  # a page that does both is found out
         assert any("oh no" in line for line in console)
         assert any("example.invalid" in url for url in abroad)
-
-
-def test_lanes_are_the_ranks_own(answer):
-    drawing = draw_chart(played_chart(answer.timeline))
-    tops = np.array([top for _, top in drawing.ranks])
-    assert (np.diff(tops) > 0).all()
-    assert drawing.height == pytest.approx(tops[-1] + drawing.row)

@@ -7,6 +7,7 @@ from sim.errors import ScheduleError
 from sim.report.gantt import gantt_text
 from sim.report.schedules import compare_schedules, comparison_view, plan_changes
 from sim.report.terminal import console
+from tests.rows import rows
 
 
 @pytest.fixture(scope="module")
@@ -91,8 +92,8 @@ def test_a_grid_in_a_file_is_a_schedule_too(small, tmp_path):
     assert mine.answer.step_time_s == pytest.approx(given.answer.step_time_s, rel=1e-12)
 
 
-@pytest.mark.parametrize("width", [40, 80, 200])
-@pytest.mark.parametrize("schedule", ["1f1b", "zb_v", "dualpipe", "pipedream_2bw", "seq1f1b"])
+@rows("width", [40, 80, 200])
+@rows("schedule", ["1f1b", "zb_v", "dualpipe", "pipedream_2bw", "seq1f1b"])
 def test_the_terminal_timeline_fits_and_shows_every_rank(view_of, schedule, width):
     lines = gantt_text(view_of(schedule), width).plain.splitlines()
     lanes = [line for line in lines if line.startswith("rank ") and line.rstrip().endswith("%")]

@@ -3,7 +3,6 @@
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
 from open_space import search
 
 from sim.report.search_questions import schedules_view
@@ -11,11 +10,12 @@ from sim.report.terminal import console
 from sim.search import search_schedules
 from sim.specs import load_scenario
 from sim.units import significant
+from tests.rows import rows
 
 SMALL = Path(__file__).parents[2] / "scenarios" / "korthikanti-2022" / "22b-selective.yaml"
 
 
-@pytest.mark.parametrize("objective", ["cost", "step_time"])
+@rows("objective", ["cost", "step_time"])
 def test_sizes_and_cost_stand_beside_the_time_where_they_count(objective):
     """A plan of fewer GPUs may be slower and better; without GPUs and cost its row would contradict itself."""
     scenario = load_scenario(SMALL)

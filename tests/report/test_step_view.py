@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 
 from sim import schedule_names
+from sim.engines.tasks import ONCE
 from sim.errors import SpecError
 from sim.report.gantt import step_view
 from sim.schedules.actions import U
 from sim.schedules.passes import peak_in_flight
+from tests.rows import rows
 
 SETTINGS = {
     "plain": (),
@@ -18,8 +20,8 @@ SETTINGS = {
 }
 
 
-@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
-@pytest.mark.parametrize("schedule", schedule_names())
+@rows("settings", SETTINGS.values(), ids=list(SETTINGS))
+@rows("schedule", schedule_names())
 def test_the_idle_shares_are_the_bubble(view_of, schedule, settings):
     view = view_of(schedule, *settings)
     tied = view.program.costs.tied_embedding_s / view.answer.step_time_s
@@ -33,13 +35,13 @@ def test_the_idle_shares_are_the_bubble(view_of, schedule, settings):
     assert (view.share <= 1 + 1e-9).all()
 
 
-@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
-@pytest.mark.parametrize("schedule", ["1f1b", "zb_v", "dualpipe", "breadth_first"])
+@rows("settings", SETTINGS.values(), ids=list(SETTINGS))
+@rows("schedule", ["1f1b", "zb_v", "dualpipe", "breadth_first"])
 def test_what_follows_fills_the_step_to_its_end(view_of, schedule, settings):
     view = view_of(schedule, *settings)
     last = np.zeros(view.program.order.num_ranks)
     np.maximum.at(last, view.program.order.rank, view.end)
-    bars = view.after()
+    bars = view.on(ONCE)
     for rank in range(len(last)):
         mine = [
             (each.begin[each.rank == rank][0], each.end[each.rank == rank][0]) for each in bars if rank in each.rank
@@ -51,7 +53,7 @@ def test_what_follows_fills_the_step_to_its_end(view_of, schedule, settings):
     assert max(ends) == pytest.approx(view.answer.step_time_s, rel=1e-9)
 
 
-@pytest.mark.parametrize("schedule", schedule_names())
+@rows("schedule", schedule_names())
 def test_actions_of_a_rank_do_not_overlap_and_sends_arrive_before_they_are_needed(view_of, schedule):
     view = view_of(schedule)
     same = np.diff(view.program.order.rank) == 0
@@ -63,7 +65,7 @@ def test_actions_of_a_rank_do_not_overlap_and_sends_arrive_before_they_are_neede
     assert (begin >= view.compute_end[sender] - 1e-9).all()
 
 
-@pytest.mark.parametrize("schedule", ["1f1b", "interleaved", "zb_h2", "dualpipe", "pipedream_2bw", "v_min"])
+@rows("schedule", ["1f1b", "interleaved", "zb_h2", "dualpipe", "pipedream_2bw", "v_min"])
 def test_the_memory_curve_has_the_peak_of_the_estimate_and_ends_empty(view_of, schedule):
     view = view_of(schedule)
     for (times, held), use in zip(view.kept(), view.answer.memory, strict=True):

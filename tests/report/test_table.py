@@ -2,10 +2,10 @@
 
 import io
 
-import pytest
 from rich.console import Console
 
 from sim.table import Table
+from tests.rows import rows
 
 ROWS = [("zb_v", "14.0 s", "+0.0%", "6.91 GB"), ("interleaved", "14.8 s", "", "123.45 GB")]
 
@@ -21,7 +21,7 @@ def printed(width):
     return out.getvalue().splitlines()
 
 
-@pytest.mark.parametrize("width", [20, 30, 44, 60, 100])
+@rows("width", [20, 30, 44, 60, 100])
 def test_every_value_is_there_and_no_line_is_too_long(width):
     lines = printed(width)
     text = "\n".join(lines)

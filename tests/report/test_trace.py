@@ -9,13 +9,16 @@ import pytest
 from sim import schedule_names
 from sim.errors import SpecError
 from sim.report.gantt import step_view
-from sim.report.gantt.trace import COMPUTE, DATA, write_trace
+from sim.report.gantt.trace import COMPUTE, ONCE, write_trace
+from tests.rows import rows
 
 REQUIRED = {
     "X": {"name": str, "cat": str, "pid": int, "tid": int, "ts": float, "dur": float, "args": dict},
     "M": {"name": str, "pid": int, "args": dict},
     "s": {"name": str, "cat": str, "id": int, "pid": int, "tid": int, "ts": float},
     "f": {"name": str, "cat": str, "id": int, "pid": int, "tid": int, "ts": float, "bp": str},
+    "b": {"name": str, "cat": str, "id": int, "pid": int, "ts": float, "args": dict},
+    "e": {"name": str, "cat": str, "id": int, "pid": int, "ts": float},
     "C": {"name": str, "pid": int, "ts": float, "args": dict},
 }
 OVERLAPPED = ("stack.overlap_grad_reduce=true", "stack.overlap_p2p=true", "plan.zero_stage=1")
@@ -32,7 +35,7 @@ def trace_of(view, tmp_path):
 
 def check(events):
     """Raise where the events break a rule of the format; return the slices of each thread."""
-    slices, counters, flows = defaultdict(list), defaultdict(list), defaultdict(dict)
+    slices, counters, flows, sends = defaultdict(list), defaultdict(list), defaultdict(dict), defaultdict(dict)
     for event in events:
         for field, kind in REQUIRED[event["ph"]].items():
             value = event[field]
@@ -44,9 +47,10 @@ def check(events):
         elif event["ph"] == "C":
             counters[event["pid"], event["name"]].append(event["ts"])
             assert all(isinstance(value, int | float) for value in event["args"].values())
-        elif event["ph"] in "sf":
-            assert event["ph"] not in flows[event["id"]]
-            flows[event["id"]][event["ph"]] = event
+        elif event["ph"] in "sfbe":
+            pairs = (flows if event["ph"] in "sf" else sends)[event["id"]]
+            assert event["ph"] not in pairs
+            pairs[event["ph"]] = event
     for thread in slices.values():
         for before, after in pairwise(thread):  # in the order of time, one after the other
             assert round(after["ts"] * 1000) >= round((before["ts"] + before["dur"]) * 1000)
@@ -56,16 +60,16 @@ def check(events):
         assert set(ends) == {"s", "f"}
         assert ends["s"]["ts"] <= ends["f"]["ts"]
         assert ends["s"]["pid"] != ends["f"]["pid"]
-        begin, arrive = ends["s"], ends["f"]
-        assert any(
-            event["ts"] <= begin["ts"] <= event["ts"] + event["dur"] for event in slices[begin["pid"], begin["tid"]]
-        )
-        assert any(event["ts"] == arrive["ts"] for event in slices[arrive["pid"], arrive["tid"]])
+        for event in ends.values():
+            assert any(event["ts"] == each["ts"] for each in slices[event["pid"], event["tid"]])
+    for number, ends in sends.items():  # on the way between what sends and what waits
+        assert set(ends) == {"b", "e"}
+        assert flows[number]["s"]["ts"] <= ends["b"]["ts"] <= ends["e"]["ts"] <= flows[number]["f"]["ts"] + 1e-3
     return slices, flows
 
 
-@pytest.mark.parametrize("settings", [(), OVERLAPPED], ids=["plain", "overlapped"])
-@pytest.mark.parametrize("schedule", schedule_names())
+@rows("settings", [(), OVERLAPPED], ids=["plain", "overlapped"])
+@rows("schedule", schedule_names())
 def test_every_trace_keeps_the_rules(view_of, tmp_path, schedule, settings):
     view = view_of(schedule, *settings)
     events = trace_of(view, tmp_path)
@@ -89,7 +93,7 @@ def test_a_trace_says_what_the_timeline_says(view_of, tmp_path):
     last = max(event["ts"] + event["dur"] for thread in slices.values() for event in thread)
     assert last / 1e6 == pytest.approx(view.answer.step_time_s, abs=2e-9)
     assert len(flows) == 2 * 3 * 8
-    assert [event["name"] for event in slices[1, 1000 + DATA]] == ["gradient reduction"]
+    assert [event["name"] for event in slices[1, 1000 + ONCE]] == ["gradient reduction"]
 
 
 def test_memory_is_counted_in_bytes(view_of, tmp_path):

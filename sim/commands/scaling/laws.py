@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from sim.commands.options import AsJson, Output, with_records
 from sim.commands.output import print_json, print_view
@@ -18,15 +18,15 @@ from sim.units import parse_count, show_short, significant
 if TYPE_CHECKING:
     from sim.scaling.published import LossLaw
 
-Runs = Annotated[Path | None, typer.Option("--runs", help="CSV of your runs; its fit joins the laws.")]
+Runs = Annotated[Path | None, Option("--runs", help="CSV of your runs; its fit joins the laws.")]
 
 
 @with_records
 def optimal(
     *,
-    budget: Annotated[str | None, typer.Option(help="Compute in FLOP, such as 5.76e23.")] = None,
-    loss: Annotated[str | None, typer.Option(help="Loss to reach, in nats a token.")] = None,
-    unique_tokens: Annotated[str | None, typer.Option(help="Different tokens there are; more are repeated.")] = None,
+    budget: Annotated[str | None, Option(help="Compute in FLOP, such as 5.76e23.")] = None,
+    loss: Annotated[str | None, Option(help="Loss to reach, in nats a token.")] = None,
+    unique_tokens: Annotated[str | None, Option(help="Different tokens there are; more are repeated.")] = None,
     runs: Runs = None,
     output: Output,
 ) -> None:
@@ -94,9 +94,9 @@ def _require_loss(flop: float, target: float, laws: list[LossLaw]) -> None:
 @with_records
 def model(
     *,
-    name: Annotated[str, typer.Argument(help="A model preset, or a number of parameters such as 70B.")],
-    tokens: Annotated[str | None, typer.Option(help="Tokens it is trained on.")] = None,
-    loss: Annotated[str | None, typer.Option(help="Loss it should reach.")] = None,
+    name: Annotated[str, Argument(help="A model preset, or a number of parameters such as 70B.")],
+    tokens: Annotated[str | None, Option(help="Tokens it is trained on.")] = None,
+    loss: Annotated[str | None, Option(help="Loss it should reach.")] = None,
     runs: Runs = None,
     output: Output,
 ) -> None:
@@ -137,10 +137,10 @@ def model(
 @with_records
 def batch(
     *,
-    name: Annotated[str, typer.Argument(help="A model preset, or a number of parameters such as 70B.")],
-    tokens: Annotated[str | None, typer.Option(help="Tokens at a small batch; compute-optimal if not given.")] = None,
-    loss: Annotated[str | None, typer.Option(help="Final loss; the Besiroglu law's if not given.")] = None,
-    at: Annotated[str | None, typer.Option("--batch", help="A batch, in tokens, to price.")] = None,
+    name: Annotated[str, Argument(help="A model preset, or a number of parameters such as 70B.")],
+    tokens: Annotated[str | None, Option(help="Tokens at a small batch; compute-optimal if not given.")] = None,
+    loss: Annotated[str | None, Option(help="Final loss; the Besiroglu law's if not given.")] = None,
+    at: Annotated[str | None, Option("--batch", help="A batch, in tokens, to price.")] = None,
     output: Output,
 ) -> None:
     """The critical batch by every law, and the steps and tokens that a batch of yours would take."""
@@ -172,22 +172,21 @@ def batch(
     batches = {name: float(found) for name, found in critical_batches(**facts).items()}
     limits = {name: float(mccandlish_batch(name, **facts)) for name, law in laws.items() if law.data_overhead}
     asked = None if at is None else parse_count(at, "batch")
-    prices = {
-        name: (float(steps_needed(data, asked, critical)), float(tokens_needed(data, asked, critical)))
-        for name, critical in limits.items()
-        if asked is not None
-    }
     rows = {
         name: {"batch_tokens": tokens, "data_overhead": laws[name].data_overhead, "checked": laws[name].checked}
-        | ({"steps": prices[name][0], "tokens": prices[name][1]} if name in prices else {})
         for name, tokens in batches.items()
     }
+    for name, critical in limits.items() if asked is not None else ():
+        rows[name] |= {
+            "steps": float(steps_needed(data, asked, critical)),
+            "tokens": float(tokens_needed(data, asked, critical)),
+        }
     title = f"{show_short(params)} parameters on {show_short(data)} tokens, loss {final:.3f}"
     if asked is not None:
         title += f"; steps and tokens at batches of {show_short(asked)}"
     output.show(
         lambda: {"facts": facts, "batch": asked, "laws": rows},
-        lambda: [batch_view(title, laws, batches, prices, remarks)],
+        lambda: [batch_view(title, rows, remarks)],
         lambda: figures().draw_batch(data, batches, limits, asked),
     )
 
@@ -195,10 +194,10 @@ def batch(
 @with_records
 def fit(
     *,
-    runs: Annotated[Path, typer.Argument(help="CSV with the columns params, tokens and loss.")],
-    bootstraps: Annotated[int, typer.Option(min=10, max=10_000, help="Resamples behind the intervals.")] = 200,
-    seed: Annotated[int, typer.Option(min=0, help="Of the resampling.")] = 0,
-    least_tokens_per_param: Annotated[float, typer.Option(help="Leave out runs with fewer.")] = 0.0,
+    runs: Annotated[Path, Argument(help="CSV with the columns params, tokens and loss.")],
+    bootstraps: Annotated[int, Option(min=10, max=10_000, help="Resamples behind the intervals.")] = 200,
+    seed: Annotated[int, Option(min=0, help="Of the resampling.")] = 0,
+    least_tokens_per_param: Annotated[float, Option(help="Leave out runs with fewer.")] = 0.0,
     output: Output,
 ) -> None:
     """Fit L = E + A/params^alpha + B/tokens^beta to runs of yours, with bootstrap intervals."""

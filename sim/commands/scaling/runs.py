@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from sim.commands.options import Output, PriceOption, Pue, Restart, Startup, WriteBandwidth, startup_of, with_records
 from sim.commands.scaling.shared import figures, model_params
@@ -16,10 +16,10 @@ from sim.units import parse, parse_count, show, show_short, show_time
 @with_records
 def limits(
     *,
-    budget: Annotated[str | None, typer.Option(help="Compute of a run to hold against the walls, in FLOP.")] = None,
-    duration: Annotated[str, typer.Option(help="How long it may take.")] = "91 d",
-    batch_tokens: Annotated[str, typer.Option("--batch", help="Tokens a batch.")] = "60M",
-    layer_latency: Annotated[str, typer.Option(help="Least time of a layer, forward and backward.")] = "110 us",
+    budget: Annotated[str | None, Option(help="Compute of a run to hold against the walls, in FLOP.")] = None,
+    duration: Annotated[str, Option(help="How long it may take.")] = "91 d",
+    batch_tokens: Annotated[str, Option("--batch", help="Tokens a batch.")] = "60M",
+    layer_latency: Annotated[str, Option(help="Least time of a layer, forward and backward.")] = "110 us",
     output: Output,
 ) -> None:
     """The latency and data-movement walls of compute-optimal runs: our derivation, the published figures beside."""
@@ -59,21 +59,21 @@ def limits(
 @with_records
 def goodput(
     *,
-    name: Annotated[str, typer.Argument(help="A model preset, or a number of parameters such as 405B.")],
-    gpus: Annotated[int, typer.Option(help="GPUs of the job.")],
-    cluster: Annotated[str | None, typer.Option(help="A cluster preset: its storage, nodes and power.")] = None,
+    name: Annotated[str, Argument(help="A model preset, or a number of parameters such as 405B.")],
+    gpus: Annotated[int, Option(help="GPUs of the job.")],
+    cluster: Annotated[str | None, Option(help="A cluster preset: its storage, nodes and power.")] = None,
     write_bandwidth: WriteBandwidth = None,
-    interval: Annotated[str | None, typer.Option(help="Work between checkpoints; the best if not given.")] = None,
-    blocking: Annotated[str | None, typer.Option(help="Pause of a checkpoint written in the background.")] = None,
-    asynchronous: Annotated[bool, typer.Option(help="Written in the background: the pause by the cluster.")] = False,
-    mtbf: Annotated[str | None, typer.Option(help="Between failures of one GPU; else Llama 3's 50,677 h.")] = None,
+    interval: Annotated[str | None, Option(help="Work between checkpoints; the best if not given.")] = None,
+    blocking: Annotated[str | None, Option(help="Pause of a checkpoint written in the background.")] = None,
+    asynchronous: Annotated[bool, Option(help="Written in the background: the pause by the cluster.")] = False,
+    mtbf: Annotated[str | None, Option(help="Between failures of one GPU; else Llama 3's 50,677 h.")] = None,
     startup: Startup = None,
     restart: Restart = None,
-    spares: Annotated[int | None, typer.Option(help="Spare nodes; as many as it takes if not given.")] = None,
-    repair: Annotated[str, typer.Option(help="How long a broken node is away.")] = "1 d",
-    useful: Annotated[str, typer.Option(help="Work to do, without failures.")] = "30 d",
+    spares: Annotated[int | None, Option(help="Spare nodes; as many as it takes if not given.")] = None,
+    repair: Annotated[str, Option(help="How long a broken node is away.")] = "1 d",
+    useful: Annotated[str, Option(help="Work to do, without failures.")] = "30 d",
     price: PriceOption = None,
-    power: Annotated[str | None, typer.Option(help="Of one GPU; the cluster's, or 700 W if not given.")] = None,
+    power: Annotated[str | None, Option(help="Of one GPU; the cluster's, or 700 W if not given.")] = None,
     pue: Pue = 1.1,
     output: Output,
 ) -> None:

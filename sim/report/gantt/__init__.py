@@ -1,7 +1,7 @@
-"""A step drawn as a Gantt chart: one geometry, drawn by matplotlib, in a terminal, as SVG, and written as a trace.
+"""A step drawn as a Gantt chart: one table of bars, drawn by matplotlib, in a terminal, and written as a trace.
 
-`step_view` is what there is to show, `chart` its geometry over a `window` of time; `figure` draws it with
-matplotlib (`lanes`), `text` in a terminal, `svg` in pages; `trace` writes all of it for Perfetto.
+`step_view` is what there is to show, `chart` its bars and the stretches of time that are drawn; `figure` draws them
+with matplotlib, `text` in a terminal; `trace` writes all of it for Perfetto.
 """
 
 from sim.report.gantt.figure import comparison_figure, gantt_figure, timeline_figure

@@ -1,61 +1,51 @@
-"""The geometry of a Gantt chart, whatever draws it: bars in the rows of ranks over a part of the time axis."""
+"""What a Gantt chart shows, whatever draws it: bars in the rows of ranks, and the stretches of time that are drawn."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
 
 import numpy as np
 
-from sim.arrays import Array
 from sim.engines import Timeline
+from sim.engines.tasks import DATA, GRADIENTS, ONCE
 from sim.errors import SpecError
-from sim.report.gantt.step_view import Bars, StepView
-from sim.report.gantt.window import Window, choose_window, played_window
-from sim.schedules.actions import KINDS, F
+from sim.report.gantt.step_view import Bars, StepView, actions_by_kind
+from sim.schedules.actions import F
 
+Spans = tuple[tuple[float, float], ...]
+"""Stretches of time side by side, each from its begin to its end. [s]"""
 FAR = 1.4
 """Times the median step: schedules that take longer are cut off in a comparison, and say so."""
+WORTH = 0.8
+"""Share of a step above which what is shown is not worth a break."""
 
 
-@dataclass(frozen=True, slots=True)
-class Chart:
-    """Bars of all ranks, kind by kind in the order in which they are drawn, and the part of time that is shown."""
-
-    num_ranks: int
-    window: Window
-    bars: tuple[Bars, ...]
-
-    def pieces(self, bars: Bars) -> tuple[Array, Array, Array]:
-        """(which bar, begin, end on the axis) of the parts of bars that are shown. [s]"""
-        return self.window.pieces(bars.begin, bars.end)
-
-
-def step_chart(view: StepView, window: Window, shift: float = 0.0) -> Chart:
-    """The chart of a step.
+def step_bars(view: StepView, shift: float = 0.0) -> list[Bars]:
+    """Everything that ranks do in a step, in the order in which it is drawn: idle time lies under all else.
 
     Parameters
     ----------
     shift : float
         Time at which the drawing begins. [s]
     """
-    order = view.program.order
-    idle_from = np.zeros(order.num_ranks) if view.streams else view.begin
-    stop = min(view.horizon - shift, window.spans[-1][1])
-    idle_to = np.full(order.num_ranks, stop) if view.streams else idle_from + view.answer.step_time_s
-    idle = Bars("idle", np.arange(order.num_ranks), idle_from, idle_to)
-    actions = [
-        replace(each, begin=np.minimum(each.begin - shift, stop), end=np.minimum(each.end - shift, stop))
-        if view.streams
-        else each
-        for each in (*_actions(order.kind, order.rank, view.start, view.compute_end), *_sends(view))
-    ]
-    strips = (*view.at_visits(), *view.overlapped_reductions())
-    return Chart(order.num_ranks, window, (idle, *actions, *view.after(), *strips))
+    order, stop = view.program.order, view.horizon - shift
+    bars = actions_by_kind(order, view.start, view.compute_end)
+    sent = np.flatnonzero(view.end > view.compute_end)
+    if len(sent):  # sends that keep their rank
+        bars.append(Bars("send", order.rank[sent], view.compute_end[sent], view.end[sent]))
+    if view.streams:
+        idle_from, idle_to = np.zeros(order.num_ranks), np.full(order.num_ranks, stop)
+        bars = [
+            each._replace(begin=np.minimum(each.begin - shift, stop), end=np.minimum(each.end - shift, stop))
+            for each in bars
+        ]
+    else:
+        idle_from, idle_to = view.begin, view.begin + view.answer.step_time_s
+    return [Bars("idle", np.arange(order.num_ranks), idle_from, idle_to), *bars, *view.on(ONCE, DATA, GRADIENTS)]
 
 
-def played_chart(timeline: Timeline) -> Chart:
-    """What an engine played of a step; repetitions that it left out are not in it.
+def played_bars(timeline: Timeline) -> tuple[list[Bars], Spans]:
+    """Actions that an engine played, and the stretches in which it did: what it left out repeats what is beside it.
 
     Raises
     ------
@@ -65,31 +55,21 @@ def played_chart(timeline: Timeline) -> Chart:
     start, end, order = timeline.start, timeline.end, timeline.program.order
     if start is None or end is None:
         raise SpecError(f"engine {timeline.engine} gives totals, not a time for every action; use dag, des or shared")
-    window = played_window(start, end, order.fold is not None)
-    zero = np.zeros(order.num_ranks)
-    idle = Bars("idle", np.arange(order.num_ranks), zero, zero + window.spans[-1][1])
-    return Chart(order.num_ranks, window, (idle, *_actions(order.kind, order.rank, start, end)))
+    last = float(end.max())
+    spans: Spans = ((0.0, last),)
+    if order.fold is not None:
+        by_start = np.argsort(start, kind="stable")
+        begins, done = start[by_start][1:], np.maximum.accumulate(end[by_start])[:-1]
+        widest = int(np.argmax(begins - done))
+        if begins[widest] - done[widest] > 0.02 * last:
+            spans = ((0.0, float(done[widest])), (float(begins[widest]), last))
+    return actions_by_kind(order, start, end), spans
 
 
-def _actions(kind: Array, rank: Array, begin: Array, end: Array) -> Iterator[Bars]:
-    """Actions kind by kind."""
-    for code, name in enumerate(KINDS):
-        here = np.flatnonzero(kind == code)
-        if len(here):
-            yield Bars(str(name), rank[here], begin[here], end[here], here)
-
-
-def _sends(view: StepView) -> Iterator[Bars]:
-    """Sends that keep their rank."""
-    here = np.flatnonzero(view.end > view.compute_end)
-    if len(here):
-        yield Bars("send", view.program.order.rank[here], view.compute_end[here], view.end[here])
-
-
-def window_of(
+def spans_of(
     views: Sequence[StepView], places: float, between: tuple[float | None, float | None] = (None, None)
-) -> Window:
-    """What of the time axis is drawn.
+) -> Spans:
+    """What of the time axis is drawn: the whole step where an action can be seen, else its beginning and end.
 
     Parameters
     ----------
@@ -97,20 +77,31 @@ def window_of(
         How many forwards side by side can still be told apart.
     between : (from, to)
         A stretch that was asked for. [s]
+
+    Raises
+    ------
+    SpecError
+        An empty stretch, or one that lies outside.
     """
     several = len(views) > 1
     ends = [view.answer.step_time_s if several and view.streams else view.horizon for view in views]
     if several:  # one schedule that is far slower than the others would make them small
         ends = [end for end in ends if end <= FAR * np.median(ends)]
+    end, (low, high) = max(ends), between
+    if low is not None or high is not None:
+        begin, stop = 0.0 if low is None else low, end if high is None else high
+        if not 0.0 <= begin < end or not stop > begin:
+            raise SpecError(
+                f"--from {begin:g} --to {stop:g} is no stretch of what there is to show, 0 to {end:.4g} seconds"
+            )
+        return ((begin, min(stop, end)),)
+    forward = float(np.median([np.median((v.end - v.start)[v.program.order.kind == F]) for v in views]))
     fill, drain = np.median([transients(view) for view in views], axis=0).tolist()
-    typical = float(np.median([_typical_forward(view) for view in views]))
-    first_end = min(ends) if several else None
-    return choose_window(max(ends), typical, fill, drain, places, between=between, first_end=first_end)
-
-
-def _typical_forward(view: StepView) -> float:
-    """Median time of a forward.  [s]"""
-    return float(np.median((view.end - view.start)[view.program.order.kind == F]))
+    half = places * forward / 2
+    head, tail = max(fill * 1.1, half), min(ends) - max(drain * 1.1, half)
+    if end <= 2 * half or head + end - tail >= WORTH * end:
+        return ((0.0, end),)
+    return ((0.0, head), (tail, end))
 
 
 def transients(view: StepView) -> tuple[float, float]:
@@ -124,3 +115,8 @@ def transients(view: StepView) -> tuple[float, float]:
     np.minimum.at(first, order.stage[backwards], view.end[backwards])
     np.maximum.at(last, order.stage[forwards], view.end[forwards])
     return float(first.max()), 0.0 if view.streams else float(view.horizon - last.min())
+
+
+def time_unit(seconds: float) -> tuple[float, str]:
+    """(units in a second, its name) in which such a time has few digits."""
+    return (1.0, "s") if seconds >= 1 else (1e3, "ms") if seconds >= 1e-3 else (1e6, "µs")

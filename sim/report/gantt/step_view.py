@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from sim.arrays import Array
 from sim.engines import Program, Timeline, run
-from sim.engines.tasks import DATA, GRADIENTS, ONCE
+from sim.engines.tasks import ONCE
 from sim.engines.timeline import WHATS
 from sim.errors import SpecError
 from sim.estimate import Estimate, estimate
 from sim.pricing.memory import activations_by_stage
 from sim.programs import priced_order, program_of
-from sim.schedules.actions import B, F, I, U
+from sim.schedules import Order
+from sim.schedules.actions import KINDS, B, F, I, U
 from sim.schedules.passes import in_flight, weight_versions
 from sim.specs import Scenario
 
 
-@dataclass(frozen=True, slots=True)
-class Bars:
-    """Spans of time in which ranks do one kind of work.
+class Bars(NamedTuple):
+    """Rows of the table of a step that are of one kind: spans of time in which ranks do it.
 
     what : of LOOKS.
     rank, begin, end : of every bar; [s] the times.
@@ -35,6 +36,16 @@ class Bars:
     end: Array
     action: Array | None = None
     overlapped: bool = False
+
+
+def actions_by_kind(order: Order, begin: Array, end: Array) -> list[Bars]:
+    """Every action of an order from its begin to its end, kind by kind."""
+    found = []
+    for code, name in enumerate(KINDS):
+        here = np.flatnonzero(order.kind == code)
+        if len(here):
+            found.append(Bars(str(name), order.rank[here], begin[here], end[here], here))
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,20 +133,15 @@ class StepView:
             return [str(number) for number in numbers]
         return [f"{number // slices}{_letter(number % slices)}" for number in numbers]
 
-    def after(self) -> list[Bars]:
-        """What follows the pipeline, kind by kind; nothing where updates are actions of their own."""
-        return self._bars(ONCE)
+    def on(self, *streams: int) -> list[Bars]:
+        """Rows of the table of tasks that are on these streams, apart by stream and what they are.
 
-    def at_visits(self) -> list[Bars]:
-        """What ranks with several chunks gather and reduce whenever they turn to one, beside what they do."""
-        return self._bars(DATA)
+        `ONCE` is what follows the pipeline; nothing where updates are actions of their own. `DATA` is what is moved
+        at visits of chunks, and `GRADIENTS` what backwards overlap, both beside what ranks compute.
+        """
+        return [bars for stream in streams for bars in self._on(stream)]
 
-    def overlapped_reductions(self) -> list[Bars]:
-        """Gradient reductions that backwards overlap, stage by stage."""
-        return self._bars(GRADIENTS)
-
-    def _bars(self, stream: int) -> list[Bars]:
-        """Rows of the table of tasks that are on a stream, by what they are."""
+    def _on(self, stream: int) -> list[Bars]:
         tasks, found = self.timeline.tasks, []
         for what, name in enumerate(WHATS):
             here = np.flatnonzero((tasks.stream == stream) & (tasks.what == what))

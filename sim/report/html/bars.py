@@ -3,112 +3,76 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
-from sim.report.facts import LABELS, MemoryRow, seconds_by_group
+from sim.report.facts import LABELS, MEMORY, MemoryRow, seconds_by_group
 from sim.units import show, show_time
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """What has a name, a colour (its class) and a number in the bars, which tells it in grey, too."""
+class Part(NamedTuple):
+    """What has a name, a colour (its class) and a number in the bars, which identifies it in grey, too."""
 
     name: str
     kind: str
     key: int
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """A piece of a bar. [% of the axis]"""
+class Bar(NamedTuple):
+    """A row: pieces (class, number, begin, width) in percent of the axis, and its numbers for those who hear it.
 
-    kind: str
-    key: int
-    at: float
-    width: float
-
-
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """A row.
-
-    words : its numbers, for those who hear it.
     mark : a limit; None without one. [% of the axis]
     """
 
     label: str
-    segments: tuple[Segment, ...]
+    segments: list[tuple[str, int, float, float]]
     value: str
     words: str
-    mark: float | None = None
-    wrong: bool = False
+    mark: float | None
+    wrong: bool
 
 
-@dataclass(frozen=True, slots=True)
-class BarChart:
+class BarChart(NamedTuple):
     """Bars, and what their parts are."""
 
-    rows: tuple[Bar, ...]
-    parts: tuple[Part, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """What a bar is made of: amounts by part, and a limit beside which it stands."""
-
-    label: str
-    amounts: Mapping[str, float]
-    limit: float | None = None
-
-
-def bar_chart(
-    rows: Sequence[Row], show_amount: Callable[[float], str], parts: Mapping[str, Part], limit_word: str = "limit"
-) -> BarChart:
-    """Bars on the axis that the longest bar or the highest limit fills."""
-    totals = [sum(row.amounts.values()) for row in rows]
-    most = max([*totals, *(row.limit for row in rows if row.limit is not None)], default=1.0) or 1.0
-    bars = []
-    for row, total in zip(rows, totals, strict=True):
-        at, segments = 0.0, []
-        for name, amount in row.amounts.items():
-            width = 100 * amount / most
-            segments.append(Segment(parts[name].kind, parts[name].key, at, width))
-            at += width
-        said = ", ".join(f"{parts[name].name} {show_amount(amount)}" for name, amount in row.amounts.items() if amount)
-        limit = "" if row.limit is None else f", {limit_word} {show_amount(row.limit)}"
-        over = row.limit is not None and total > row.limit
-        bars.append(
-            Bar(
-                row.label,
-                tuple(segments),
-                show_amount(total),
-                f"{show_amount(total)}: {said}{limit}",
-                None if row.limit is None else 100 * row.limit / most,
-                over,
-            )
-        )
-    used = {name: None for row in rows for name in row.amounts}
-    return BarChart(tuple(bars), tuple(parts[name] for name in parts if name in used))
+    rows: list[Bar]
+    parts: list[Part]
 
 
 GROUP_PARTS = {group: Part(label, group, key) for key, (group, label) in enumerate(LABELS.items(), start=1)}
 """Groups of causes."""
+MEMORY_PARTS = {name: Part(name, f"m-{name}", key) for key, name in enumerate(MEMORY, start=1)}
+"""What memory holds."""
 
 
-def _bytes(amount: float) -> str:
-    return show(amount, "B")
+def _chart(
+    rows: Sequence[tuple[str, Mapping[str, float], float | None]],
+    parts: Mapping[str, Part],
+    words: Callable[[float], str],
+) -> BarChart:
+    """Bars, each a label, amounts by part and a limit, on the axis that the longest bar or the highest limit fills."""
+    most = max((max(sum(amounts.values()), limit or 0.0) for _, amounts, limit in rows), default=1.0) or 1.0
+    bars = []
+    for label, amounts, limit in rows:
+        at, segments, total = 0.0, [], sum(amounts.values())
+        for name, amount in amounts.items():
+            segments.append((parts[name].kind, parts[name].key, at, 100 * amount / most))
+            at += 100 * amount / most
+        heard = ", ".join(f"{parts[name].name} {words(amount)}" for name, amount in amounts.items() if amount)
+        heard += "" if limit is None else f", of the GPU's {words(limit)}"
+        mark = None if limit is None else 100 * limit / most
+        wrong = limit is not None and total > limit
+        bars.append(Bar(label, segments, words(total), f"{words(total)}: {heard}", mark, wrong))
+    return BarChart(bars, [part for name, part in parts.items() if any(name in amounts for _, amounts, _ in rows)])
 
 
 def time_chart(rows: Sequence[tuple[str, Mapping[str, float]]]) -> BarChart:
-    """Steps by groups of causes, of seconds by cause."""
-    made = [Row(label, seconds_by_group(seconds)) for label, seconds in rows]
-    return bar_chart(made, show_time, GROUP_PARTS)
+    """Steps by groups of causes, of (label, seconds by cause)."""
+    return _chart([(label, seconds_by_group(seconds), None) for label, seconds in rows], GROUP_PARTS, show_time)
 
 
 def memory_bars(rows: Sequence[tuple[str, Mapping[str, float], float]]) -> BarChart:
     """Memory by what it holds, beside what there is: (label, bytes by part, bytes of the GPU)."""
-    parts = {name: Part(name, f"m-{name}", key) for key, name in enumerate(rows[0][1], start=1)} if rows else {}
-    return bar_chart([Row(*row) for row in rows], _bytes, parts, "of the GPU's")
+    return _chart(rows, MEMORY_PARTS, lambda amount: show(amount, "B"))
 
 
 def memory_chart(rows: Sequence[MemoryRow], available: float) -> BarChart:

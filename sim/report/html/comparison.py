@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import floor, log10
-from typing import Any
+from typing import Any, NamedTuple
 
 from sim.breakdown import CAUSES
 from sim.errors import FlopcastError, InfeasiblePlan
@@ -14,6 +13,8 @@ from sim.report.facts import GROUPS, Fact, headline, memory_parts, plan_words, p
 from sim.report.html.bars import memory_bars, time_chart
 from sim.report.html.page import residual_rows
 from sim.report.html.render import render
+from sim.report.plans import letter
+from sim.report.terminal import grouped
 from sim.search.axes import Axis
 from sim.search.comparison import seconds_apart
 from sim.specs.base import file_name, unit_of
@@ -47,23 +48,16 @@ _AMOUNTS = {
 """Lines of the headline that are as uncertain as the step time, and the estimate's attribute of each."""
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """A scenario of a comparison.
-
-    label : what its column is called.
-    answer : None where there is none.
-    mistake : why.
-    """
+class Asked(NamedTuple):
+    """A scenario of a comparison: what its column is called, and its answer, or the mistake for which it has none."""
 
     label: str
     answer: Estimate | None
     mistake: FlopcastError | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """A value of a table, what is said beside it, and how far it is from the first scenario's."""
+class Cell(NamedTuple):
+    """A value of a table, what is written beside it, and how far it is from the first scenario's."""
 
     value: str
     note: str = ""
@@ -71,8 +65,7 @@ class Cell:
     wrong: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Cause:
+class Cause(NamedTuple):
     """A row of the table by cause: seconds of each answer, and how many more than the first. [s]
 
     bars : of the differences: (class, begin, width) in percent of an axis with the first in its middle.
@@ -80,9 +73,9 @@ class Cause:
 
     name: str
     meaning: str
-    seconds: tuple[str, ...]
-    apart: tuple[str, ...]
-    bars: tuple[tuple[str, float, float], ...]
+    seconds: list[str]
+    apart: list[str]
+    bars: list[tuple[str, float, float]]
 
 
 def comparison_page(asked: Sequence[Asked]) -> str:
@@ -95,22 +88,22 @@ def comparison_page(asked: Sequence[Asked]) -> str:
     """
     from sim import __version__
 
-    letters = [letter(number) for number in range(len(asked))]
-    answered = [(name, each.answer) for name, each in zip(letters, asked, strict=True) if each.answer is not None]
+    named = [(letter(number), each) for number, each in enumerate(asked)]
+    answered = [(name, each.answer) for name, each in named if each.answer is not None]
     answers = [answer for _, answer in answered]
     fields, folded = field_rows(differing_fields([answer.scenario for answer in answers]))
     shared, own = assumptions_of(answers)
+    bases = grouped((answer.interval_basis, name) for name, answer in answered)
+    profiles = {answer.scenario.profile.name: answer.scenario.profile for answer in answers}
     return render(
         "comparison.html",
         title=" · ".join(each.label for each in asked),
-        asked=list(zip(letters, asked, strict=True)),
+        asked=named,
         words={name: (question_words(answer), plan_words(answer)) for name, answer in answered},
-        labels={name: each.label for name, each in zip(letters, asked, strict=True) if each.answer is not None},
+        labels={name: each.label for name, each in named if each.answer is not None},
         sections=SECTIONS,
         facts=fact_rows(asked),
-        problems=[
-            (name, each.label, *why) for name, each in zip(letters, asked, strict=True) if (why := _problem(each))
-        ],
+        problems=[(name, *why) for name, each in named if (why := _problem(each))],
         unlike=len({answer.scenario.training.tokens_per_step for answer in answers}) > 1,
         steps=time_chart([(name, answer.breakdown.seconds) for name, answer in answered]),
         unit=_scale(answers)[0],
@@ -122,48 +115,37 @@ def comparison_page(asked: Sequence[Asked]) -> str:
         shared=shared,
         own=[(name, lines) for (name, _), lines in zip(answered, own, strict=True)],
         intervals=[(name, *map(show_time, answer.step_time_interval_s)) for name, answer in answered],
-        bases=_bases(answered),
-        profiles=_profiles(answers),
+        bases=[(", ".join(names), basis) for basis, names in bases.items()],
+        profiles=[(profile_origin(profile), residual_rows(profile)) for profile in profiles.values()],
         scenarios=[(name, whole_yaml(answer.scenario)) for name, answer in answered],
         wide=len(asked) > MOST_UPRIGHT,
         version=__version__,
-        engine="" if answers[0].engine == "dag" else f" --engine {answers[0].engine}",
         engine_name=answers[0].engine,
     )
 
 
-def letter(number: int) -> str:
-    """What the scenario of a number is called in tables: A to Z, then AA and on."""
-    return (letter(number // 26 - 1) if number >= 26 else "") + chr(ord("A") + number % 26)
-
-
 def fact_rows(asked: Sequence[Asked]) -> list[tuple[str, list[Cell | None]]]:
     """Questions and the answer of each scenario, with how far it is from the first; None where there is no answer."""
-    base = next(each.answer for each in asked if each.answer is not None)
     lines = [{fact.name: fact for fact in headline(each.answer)} if each.answer else {} for each in asked]
     names = [name for name in ("How sure", *_AMOUNTS, "Memory") if any(name in each for each in lines)]
+    answers = [each.answer for each in asked]
+    base = next(answer for answer in answers if answer is not None)
     rows: list[tuple[str, list[Cell | None]]] = [
-        ("GPUs", [None if each.answer is None else Cell(f"{each.answer.num_gpus:,}") for each in asked])
+        ("GPUs", [None if answer is None else Cell(f"{answer.num_gpus:,}") for answer in answers])
     ]
     for name in names:
-        cells: list[Cell | None] = []
-        for each, facts in zip(asked, lines, strict=True):
-            if each.answer is None:
-                cells.append(None)
-                continue
-            fact = facts.get(name) or _unsaid(name, each.answer)
-            told = each.answer is base or name == "How sure"
-            change = "" if told else _change(name, each.answer, base)
-            note = f"does not fit: {each.answer.need}" if fact.wrong else fact.note
-            cells.append(Cell(fact.value, note, change, fact.wrong))
-        rows.append((name, cells))
+        pairs = zip(answers, lines, strict=True)
+        rows.append((name, [None if answer is None else _cell(name, facts, answer, base) for answer, facts in pairs]))
     return rows
 
 
-def _unsaid(name: str, answer: Estimate) -> Fact:
-    """A line that the headline of one answer leaves out and that of another has."""
-    rate = show(answer.hardware_flop_per_s_per_gpu, "FLOP/s")
-    return Fact(name, rate, "nothing computed again") if name == "Per GPU, hardware" else Fact(name, "–")
+def _cell(name: str, facts: Mapping[str, Fact], answer: Estimate, base: Estimate) -> Cell:
+    """A line of an answer's headline; one that it leaves out and another has is said all the same."""
+    fact = facts.get(name) or Fact(name, "–")
+    if name == "Per GPU, hardware" and name not in facts:
+        fact = Fact(name, show(answer.hardware_flop_per_s_per_gpu, "FLOP/s"), "nothing computed again")
+    change = "" if answer is base or name == "How sure" else _change(name, answer, base)
+    return Cell(fact.value, f"does not fit: {answer.need}" if fact.wrong else fact.note, change, fact.wrong)
 
 
 def _change(name: str, answer: Estimate, base: Estimate) -> str:
@@ -173,8 +155,7 @@ def _change(name: str, answer: Estimate, base: Estimate) -> str:
     here, there = getattr(answer, _AMOUNTS[name]), getattr(base, _AMOUNTS[name])
     if here is None or there is None:
         return ""
-    told = is_clear(here / there, answer, base)
-    return f"{_signed(here / there - 1)}, {'clear' if told else 'not clear'}"
+    return f"{_signed(here / there - 1)}, {'clear' if is_clear(here / there, answer, base) else 'not clear'}"
 
 
 def is_clear(ratio: float, one: Estimate, other: Estimate) -> bool:
@@ -217,21 +198,15 @@ def cause_rows(answers: Sequence[Estimate]) -> list[Cause]:
         return Cause(
             name,
             meaning,
-            tuple(f"{value * factor:,.{decimals}f}" for value in seconds),
-            tuple(_apart(f"{value * factor:+,.{decimals}f}") for value in apart),
-            tuple((group, 50 + min(width, 0.0), abs(width)) for width in widths),
+            [f"{value * factor:,.{decimals}f}" for value in seconds],
+            [_apart(f"{value * factor:+,.{decimals}f}") for value in apart],
+            [(group, 50 + min(width, 0.0), abs(width)) for width in widths],
         )
 
     rows = [
-        row(
-            cause.replace("_", " "),
-            meaning,
-            [table[cause] for table in tables],
-            [change[cause] for change in changes],
-            GROUPS[cause],
-        )
-        for cause, meaning in CAUSES.items()
-        if any(table[cause] for table in tables)
+        row(name.replace("_", " "), meaning, [each[name] for each in tables], [each[name] for each in changes], group)
+        for (name, meaning), group in ((item, GROUPS[item[0]]) for item in CAUSES.items())
+        if any(each[name] for each in tables)
     ]
     steps = [answer.step_time_s for answer in answers]
     return [*rows, row("step", "", steps, [step - steps[0] for step in steps[1:]])]
@@ -269,9 +244,7 @@ def _short_path(path: str) -> str:
     return ".".join(map(file_name, path.split(".")))
 
 
-def field_rows(
-    fields: Mapping[str, Sequence[Any]],
-) -> tuple[dict[str, list[str]], dict[str, dict[str, list[str]]]]:
+def field_rows(fields: Mapping[str, Sequence[Any]]) -> tuple[dict[str, list[str]], dict[str, dict[str, list[str]]]]:
     """Inputs that differ in words, section by section; and apart those of sections that have another name altogether.
 
     Whose model or cluster is another one knows so by its name: a hundred fields follow, for those who ask.
@@ -300,17 +273,3 @@ def field_words(path: str, value: Any) -> str:
     if isinstance(value, int | float):
         return Axis(_short_path(path), path, unit_of(path.rpartition(".")[2]), (), "listed").show(value)
     return ", ".join(map(str, value)) or "–" if isinstance(value, list) else str(value)
-
-
-def _bases(answered: Sequence[tuple[str, Estimate]]) -> list[tuple[str, str]]:
-    """What the intervals rest on, said once for all scenarios of which it is true."""
-    found: dict[str, list[str]] = {}
-    for name, answer in answered:
-        found.setdefault(answer.interval_basis, []).append(name)
-    return [(", ".join(names), basis) for basis, names in found.items()]
-
-
-def _profiles(answers: Sequence[Estimate]) -> list[tuple[str, Any, Any]]:
-    """Name, origin and residuals of each profile, once."""
-    found = {answer.scenario.profile.name: answer.scenario.profile for answer in answers}
-    return [(name, profile_origin(profile), residual_rows(profile)) for name, profile in found.items()]

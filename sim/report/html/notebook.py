@@ -9,11 +9,9 @@ from sim.engines import Timeline
 from sim.estimate import Estimate
 from sim.report.estimate_figures import estimate_figure, profile_figure
 from sim.report.facts import falls_of, headline, memory_rows, plan_words, profile_origin, question_words
-from sim.report.gantt.chart import played_chart
 from sim.report.gantt.figure import timeline_figure, timeline_title
-from sim.report.gantt.svg import draw_chart
 from sim.report.html.bars import memory_chart
-from sim.report.html.render import render
+from sim.report.html.render import embedded, render
 from sim.report.plans import plan_table
 from sim.report.search_figures import search_figure
 from sim.report.sweep_figures import draw_sweep
@@ -51,8 +49,8 @@ def estimate_html(answer: Estimate) -> str:
 
 def timeline_html(timeline: Timeline) -> str:
     """The lanes of the ranks, as far as the engine played them."""
-    drawing = None if timeline.start is None else draw_chart(played_chart(timeline))
-    return render("timeline.html", title=timeline_title(timeline), drawing=drawing, engine=timeline.engine)
+    image = "" if timeline.start is None else embedded(timeline_figure(timeline))
+    return render("timeline.html", title=timeline_title(timeline), image=image, engine=timeline.engine)
 
 
 def search_html(result: SearchResult) -> str:

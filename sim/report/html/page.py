@@ -7,11 +7,9 @@ from typing import Any
 from sim.errors import FlopcastError, InfeasiblePlan
 from sim.estimate import Estimate
 from sim.report.facts import GROUPS, LABELS, falls_of, headline, memory_rows, plan_words, profile_origin, question_words
-from sim.report.gantt import step_view
-from sim.report.gantt.chart import step_chart, window_of
-from sim.report.gantt.svg import PLACES, Drawing, draw_chart
+from sim.report.gantt import gantt_figure, step_view
 from sim.report.html.bars import memory_chart
-from sim.report.html.render import render
+from sim.report.html.render import embedded, render
 from sim.report.html.sliders import sliders_of
 from sim.report.plans import plan_table
 from sim.search import SearchResult
@@ -42,7 +40,7 @@ def report_page(
     from sim import __version__
 
     scenario = answer.scenario
-    drawing, note = _timeline(answer)
+    timeline, note = _timeline(answer)
     remedy = ""
     try:
         answer.require_fit()
@@ -67,11 +65,11 @@ def report_page(
         groups=[(kind, LABELS[kind]) for kind in dict.fromkeys(GROUPS.values()) if kind in used],
         memory=memory_chart(memory_rows(answer), answer.memory_available_bytes),
         available=answer.memory_available_bytes,
-        drawing=drawing,
+        timeline=timeline,
         timeline_note=note,
         timeline_words=(
             f"Timeline of a step of {show_time(answer.step_time_s)}, of which the average GPU waits "
-            f"{show_time(waited)} for other pipeline ranks. {note} The numbers are in the first table."
+            f"{show_time(waited)} for other pipeline ranks. The numbers are in the first table."
         ),
         plans=None if search is None else plan_table(search),
         plans_note=why_no_plans if search is None else _search_note(answer, search),
@@ -80,7 +78,6 @@ def report_page(
         provenance=profile_origin(scenario.profile),
         residuals=residual_rows(scenario.profile),
         version=__version__,
-        engine="" if answer.engine == "dag" else f" --engine {answer.engine}",
         engine_name=answer.engine,
         profile=scenario.profile.name,
         stack=stack_words(scenario.stack),
@@ -103,23 +100,18 @@ def _sections(answer: Estimate, plans: bool, no_plans: bool, sliders: bool) -> d
     return {place: title for place, title in titles.items() if title}
 
 
-def _timeline(answer: Estimate) -> tuple[Drawing | None, str]:
-    """The drawing, and the sentence above it."""
+def _timeline(answer: Estimate) -> tuple[str, str]:
+    """The address of the Gantt chart, and the sentence above it; without one, why there is none."""
     if answer.timeline.start is None:
-        return None, f"Engine {answer.engine} gives totals, not a time for every action."
-    plan = answer.scenario.plan
-    if plan.num_stages * answer.num_microbatches > MOST_ACTIONS:
-        return None, "The step has too many actions to be drawn one by one."
+        return "", f"Engine {answer.engine} gives totals, not a time for every action."
+    if answer.scenario.plan.num_stages * answer.num_microbatches > MOST_ACTIONS:
+        return "", "The step has too many actions to be drawn one by one."
     try:
-        view = step_view(answer.scenario, answer.engine, answer)
-        drawing = draw_chart(step_chart(view, window_of([view], PLACES)))
+        figure = gantt_figure(step_view(answer.scenario, answer.engine, answer))
     except FlopcastError as error:
-        return None, str(error)
-    rows = len(drawing.ranks)
-    lanes = f"{rows} of {plan.pp} pipeline ranks" if plan.pp > rows else "every pipeline rank"
-    verb = "do" if plan.pp > rows else "does"
-    part = "the beginning and the end of the step; what lies between repeats" if drawing.breaks else "the whole step"
-    return drawing, f"What {lanes} of one replica {verb}: {part}."
+        return "", str(error)
+    note = "What every pipeline rank of one replica does, and what it keeps in memory; what is left out repeats."
+    return embedded(figure), note
 
 
 def _search_note(answer: Estimate, search: SearchResult) -> str:

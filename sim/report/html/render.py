@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from functools import cache
 from typing import Any
 
-from sim.report.palette import DIM, GROUP_COLOURS, LOOKS, MEMORY_COLOURS, THEMES, ink_on
+from sim.canvas import as_png
+from sim.report.palette import DIM, GROUP_COLOURS, MEMORY_COLOURS, THEMES, ink
 from sim.report.plans import HEADINGS
 from sim.units import show, show_time
+
+PAGE_DPI = 150
+"""Resolution of figures in pages, which are read on large screens."""
 
 
 @cache
@@ -27,14 +32,13 @@ def _environment() -> Any:
         "percent": lambda share, digits=1: f"{share:.{digits}%}",
         "words": lambda name: str(name).replace("_", " "),
         "heading": HEADINGS.get,
-        "ink_on": ink_on,
+        "ink_on": ink,
     }
     environment.globals |= {
         "dim": DIM,
         "group_colours": GROUP_COLOURS,
         "memory_colours": MEMORY_COLOURS,
         "themes": THEMES,
-        "looks": LOOKS,
     }
     return environment
 
@@ -42,3 +46,8 @@ def _environment() -> Any:
 def render(template: str, **data: Any) -> str:
     """The text of a template of this package with its data in it."""
     return str(_environment().get_template(template).render(**data))
+
+
+def embedded(figure: Any) -> str:
+    """A figure as the address of an image that stands in the page itself."""
+    return f"data:image/png;base64,{b64encode(as_png(figure, PAGE_DPI)).decode()}"

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
-from dataclasses import dataclass
-from functools import cache
 from hashlib import sha256
 from importlib.resources import files
-from typing import Any
+from typing import Any, NamedTuple
 
 from sim.breakdown import CAUSES
-from sim.report.facts import GROUPS, LABELS, MEMORY, memory_parts
-from sim.report.html.bars import GROUP_PARTS, Part, memory_bars
-from sim.search.axes import Axis
+from sim.report.facts import GROUPS, MEMORY, memory_parts
+from sim.report.html.bars import GROUP_PARTS, MEMORY_PARTS, Part
 from sim.search.grid import Grid, GridAnswer, GridPoint, own_value, setting
 from sim.units import show, show_time
 
@@ -34,46 +31,40 @@ DIGITS = 12
 """Significant, of embedded numbers."""
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(NamedTuple):
     """A row of the table: one value of one axis, all else as in the scenario."""
 
     value: str
     own: bool
     follows: str
-    step: str
-    change: str
-    job: str
-    memory: str
-    wrong: bool
     verdict: str
+    step: str = ""
+    change: str = ""
+    job: str = ""
+    memory: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Slider:
+class Slider(NamedTuple):
     """An axis: its values in words, where the scenario stands, and what one change does."""
 
     name: str
-    path: str
-    values: tuple[str, ...]
+    values: list[str]
     own: int
-    choices: tuple[Choice, ...]
+    choices: list[Choice]
 
 
-@dataclass(frozen=True, slots=True)
-class Sliders:
+class Sliders(NamedTuple):
     """All that a page needs of a grid.
 
     data : JSON that can stand in a page.
     script_hash : of the script, for the page's policy, which lets no other run.
     """
 
-    axes: tuple[Slider, ...]
+    axes: list[Slider]
     combinations: int
     possible: int
-    groups: tuple[Part, ...]
-    memory: tuple[Part, ...]
-    causes: tuple[tuple[str, str], ...]
+    groups: list[Part]
+    memory: list[Part]
     data: str
     script: str
     script_hash: str
@@ -83,50 +74,35 @@ def sliders_of(grid: Grid) -> Sliders:
     """A grid as a page shows it."""
     causes = [cause for cause in CAUSES if any(point.answer and point.answer.seconds[cause] for point in grid.points)]
     groups = {GROUPS[cause] for cause in causes}
-    script = _script()
-    (names,) = (memory_bars([("", dict.fromkeys(MEMORY, 1.0), 1.0)]).parts,)
+    script = (files("sim.report.html") / "templates" / "sliders.js").read_text(encoding="utf-8")
     return Sliders(
-        axes=tuple(_slider(grid, number) for number in range(len(grid.axes))),
+        axes=[_slider(grid, number) for number in range(len(grid.axes))],
         combinations=len(grid.points),
         possible=sum(point.answer is not None for point in grid.points),
-        groups=tuple(part for group, part in GROUP_PARTS.items() if group in groups),
-        memory=names,
-        causes=tuple((cause, LABELS[GROUPS[cause]]) for cause in causes),
+        groups=[part for group, part in GROUP_PARTS.items() if group in groups],
+        memory=[*MEMORY_PARTS.values()],
         data=in_page(grid_data(grid, causes)),
         script=script,
         script_hash=f"sha256-{b64encode(sha256(script.encode()).digest()).decode()}",
     )
 
 
-def axis_name(axis: Axis) -> str:
-    """What an axis is called."""
-    return AXIS_NAMES.get(axis.path, axis.path.rpartition(".")[2].replace("_", " ").capitalize())
-
-
 def _slider(grid: Grid, number: int) -> Slider:
-    axis = grid.axes[number]
-    own = grid.at(grid.own)
-    choices = tuple(_choice(grid, axis, point, own, point.values[number]) for point in grid.along(number))
-    return Slider(axis_name(axis), axis.path, tuple(map(axis.show, axis.values)), grid.own[number], choices)
+    axis, own = grid.axes[number], grid.at(grid.own)
+    name = AXIS_NAMES.get(axis.path, axis.path.rpartition(".")[2].replace("_", " ").capitalize())
+    choices = [_choice(axis.show(point.values[number]), point, own) for point in grid.along(number)]
+    return Slider(name, [*map(axis.show, axis.values)], grid.own[number], choices)
 
 
-def _choice(grid: Grid, axis: Axis, point: GridPoint, own: GridPoint, value: float) -> Choice:
+def _choice(value: str, point: GridPoint, own: GridPoint) -> Choice:
     follows = ", ".join(each.removeprefix("plan.").replace("=", " ").replace("_", " ") for each in point.follows)
     here, base = point.answer, own.answer
     if here is None:
-        return Choice(axis.show(value), point is own, follows, "", "", "", "", True, f"cannot be: {point.ruled_out}")
+        return Choice(value, point is own, follows, f"cannot be: {point.ruled_out}")
     change = "" if base is None or point is own else f"{here.tokens_per_s / base.tokens_per_s - 1:+.1%}"
-    return Choice(
-        value=axis.show(value),
-        own=point is own,
-        follows=follows,
-        step=show_time(here.step_time_s),
-        change=change.replace("-", "−"),
-        job=show(here.total_flop_per_s, "FLOP/s"),
-        memory=show(here.memory_bytes, "B"),
-        wrong=bool(here.overfull),
-        verdict=_verdict(here),
-    )
+    numbers = (show(here.total_flop_per_s, "FLOP/s"), show(here.memory_bytes, "B"))
+    step = show_time(here.step_time_s)
+    return Choice(value, point is own, follows, _verdict(here), step, change.replace("-", "−"), *numbers)
 
 
 def _verdict(answer: GridAnswer) -> str:
@@ -146,22 +122,19 @@ def grid_data(grid: Grid, causes: list[str]) -> dict[str, Any]:
     """
     texts: dict[str, int] = {}
 
-    def said(text: str) -> int:
+    def place(text: str) -> int:
         return texts.setdefault(text, len(texts))
 
     def numbers(point: GridPoint) -> Any:
         answer = point.answer
         if answer is None:
-            return said(point.ruled_out)
+            return place(point.ruled_out)
+        rates = (answer.total_flop_per_s, answer.tokens_per_s, answer.mfu)
         return [
-            _short(answer.step_time_s),
-            *map(_short, answer.step_time_interval_s),
-            _short(answer.total_flop_per_s),
-            _short(answer.tokens_per_s),
-            _short(answer.mfu),
-            [_short(nbytes) for nbytes in memory_parts(answer.memory).values()],
-            said(_verdict(answer)) if answer.overfull else -1,
-            said("\n".join(point.follows)),
+            *map(_short, (answer.step_time_s, *answer.step_time_interval_s, *rates)),
+            [*map(_short, memory_parts(answer.memory).values())],
+            place(_verdict(answer)) if answer.overfull else -1,
+            place("\n".join(point.follows)),
             [_short(answer.seconds[cause]) for cause in causes],
         ]
 
@@ -193,8 +166,3 @@ def in_page(data: Any) -> str:
     """JSON that cannot leave the element it stands in, whatever is in it."""
     text = json.dumps(data, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-@cache
-def _script() -> str:
-    return (files("sim.report.html") / "templates" / "sliders.js").read_text(encoding="utf-8")

@@ -1,0 +1,51 @@
+"""The account of an import or an export in a terminal: what was taken over, filled in or decided, and left out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Group
+from rich.text import Text
+
+from sim.foreign.exporters import Exported
+from sim.foreign.importers import KINDS, Imported, LedgerEntry
+from sim.foreign.importers.ledger import HEADINGS, entry_lines
+from sim.report.terminal import indented, title
+from sim.table import columns_table
+
+
+def imported_view(imported: Imported, width: int) -> Group:
+    """How much of the file was read, and the parts of the account; what was left out is together by reason."""
+    ledger = imported.ledger
+    parts: list[Any] = [title(f"{imported.source}: {KINDS[imported.kind]}"), Text(f"{ledger.confidence}.")]
+    for part, heading in HEADINGS.items():
+        parts += _part(heading, getattr(ledger, part), None if part in ("read", "defaulted") else width)
+    return Group(*parts)
+
+
+def exported_view(exported: Exported, width: int) -> Group:
+    """Four lists; what was left out and what is to be given is together by reason."""
+    account = exported.account
+    return Group(
+        title(f"{account.scenario.name} for {account.title}"),
+        *_part("Written", account.written),
+        *_part(f"{account.title} decides itself", account.decided),
+        *_part("Left out", account.unsaid, width),
+        *_part("To be given", account.yours, width),
+    )
+
+
+def _part(heading: str, entries: Sequence[LedgerEntry], width: int | None = None) -> list[Any]:
+    """Entries below their heading: as a table of names, values and notes, or, given a width, together by reason."""
+    if not entries:
+        return []
+    body: Any
+    if width is not None:
+        body = Text("\n".join(entry_lines(entries, by_note=True, width=max(30, width - 4))), style="dim")
+    else:
+        rows = [tuple(map(Text, (entry.name, entry.value, entry.note))) for entry in entries]
+        body = columns_table(dict(zip(("name", "value", "note"), zip(*rows, strict=True), strict=True)))
+        body.show_header = False
+        body.columns[2].style, body.columns[2].justify, body.columns[2].no_wrap = "dim", "left", False
+    return ["", title(heading), indented(body)]
