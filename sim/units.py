@@ -136,6 +136,8 @@ def significant(value: float, digits: int = 3) -> str:
     if value == 0:
         return "0"
     whole = len(str(int(abs(value)))) if abs(value) >= 1 else 0
+    value = round(value, max(0, digits - whole))  # 0.9996 is 1.00, and 9.996 is 10.0
+    whole = len(str(int(abs(value)))) if abs(value) >= 1 else 0
     separator = "," if whole > 3 else ""
     return f"{value:{separator}.{max(0, digits - whole)}f}"
 

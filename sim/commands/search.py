@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sim.commands import completion as complete
-from sim.commands.options import Json, Overrides, ProfileOption, read_range
+from sim.commands.options import Json, MemoryLimit, Overrides, ProfileOption, read_range
 from sim.commands.output import print_json, print_view
 from sim.commands.progress import progress_bar
 from sim.commands.search_files import tell
@@ -45,9 +45,7 @@ def search(
     gpus: Annotated[str | None, typer.Option(help="How many GPUs, such as 64..4096 or 1024.")] = None,
     objective: Annotated[str, typer.Option(help="step_time, days, cost or memory_headroom.")] = "step_time",
     max_gpus: Annotated[int | None, typer.Option(help="No plan of more GPUs.")] = None,
-    memory_limit: Annotated[
-        str | None, typer.Option(help="Of one GPU, such as 72 GB; all it has if not given.")
-    ] = None,
+    memory_limit: MemoryLimit = None,
     batch: Annotated[int | None, typer.Option(help="Sequences a step, instead of the scenario's.")] = None,
     cp: Annotated[
         str | None, typer.Option(help="Context-parallel degrees, such as 1,2,4; those with long pieces if not given.")

@@ -94,7 +94,10 @@ def framework_assumed(runs_on: str, scenario: Scenario) -> str:
     words = framework_words(scenario.stack.framework) or "this stack's framework"
     if rules_of_scenario(scenario):
         return f"plans were searched whether {words} can run them or not"
-    return f"which plans {words} can run is not known here: all were searched"
+    return (
+        f"which plans {words} can run is not known here: all were searched, and the best may be one that it cannot "
+        "run; -s plan.FIELD=VALUE keeps what it needs, such as plan.schedule=1f1b"
+    )
 
 
 def fixed_assumed(fixed: Mapping[str, Any]) -> str:

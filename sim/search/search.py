@@ -22,9 +22,10 @@ from sim.search.result import SearchResult
 from sim.search.room import DEFAULT, check_ways
 from sim.search.stages import MOST_RUNS as MOST_STAGES
 from sim.search.stages import UNASKED_RUNS, search_stages
-from sim.specs import Scenario, load_scenario
+from sim.specs import Scenario
 from sim.specs.framework_files import framework_named
 from sim.specs.framework_plans import PlanRule, framework_words, plan_rules, related
+from sim.specs.loading import as_scenario
 
 
 def search(
@@ -106,8 +107,7 @@ def search(
     SpecError
         Unknown objective or framework, or a field in `fixed` that is no field of plans or that a search cannot keep.
     """
-    if not isinstance(scenario, Scenario):
-        scenario = load_scenario(scenario)
+    scenario = as_scenario(scenario)
     if objective not in OBJECTIVES:
         raise SpecError(f"unknown objective {objective!r}{nearest(objective, OBJECTIVES)}")
     room = check_ways(room)

@@ -288,6 +288,11 @@ def profile_of_gpu(gpu: GpuSpec) -> Profile:
     return Profile.read(found, f"profile for {gpu.name}")
 
 
+def as_scenario(given: Scenario | Path | str) -> Scenario:
+    """A scenario, or that of a file."""
+    return given if isinstance(given, Scenario) else load_scenario(given)
+
+
 def load_scenario(path: Path | str, overrides: Sequence[str] | str = (), profile: str | None = None) -> Scenario:
     """Read a scenario file.
 
