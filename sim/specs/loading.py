@@ -119,6 +119,7 @@ def build_scenario(data: Any, overrides: Sequence[str] | str = (), where: str = 
     if unknown:
         raise SpecError("\n".join(unknown))
     resolved = described(data, overrides)
+    _check_names(resolved, where)
     missing = [name for name in ("model", "cluster", "training") if resolved.get(name) is None]
     if missing:
         raise SpecError(f"{where}: missing section {', '.join(missing)}; a scenario needs model, cluster and training")
@@ -168,6 +169,14 @@ def _not_counted(data: Mapping[str, Any], overrides: Sequence[str]) -> tuple[str
 
 
 _LAUNCH = ("stack.kernel_launch", "stack.kernel_launch_s")
+
+
+def _check_names(data: Any, place: str) -> None:
+    """Refuse keys that are no text, such as the 7 of {7: 1}."""
+    for key, value in data.items() if isinstance(data, Mapping) else ():
+        if not isinstance(key, str):
+            raise SpecError(f"{place}: the key {key!r} is no name of a field; names are words, such as num_layers")
+        _check_names(value, key)
 
 
 def described(data: Mapping[str, Any], overrides: Sequence[str] = ()) -> dict[str, Any]:
