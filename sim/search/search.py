@@ -21,7 +21,7 @@ from sim.search.prices.formula import Priced, empty_table, price_space
 from sim.search.result import SearchResult
 from sim.search.room import DEFAULT, check_ways
 from sim.search.stages import MOST_RUNS as MOST_STAGES
-from sim.search.stages import UNASKED_RUNS, search_stages
+from sim.search.stages import UNASKED_RUNS, has_unlike_chunks, search_stages
 from sim.specs import Scenario
 from sim.specs.framework_files import framework_named
 from sim.specs.framework_plans import PlanRule, framework_words, plan_rules, related
@@ -196,10 +196,11 @@ def search(
     )
     if finished:
         result = replace(result, safest=safest(result))
-    if not finished or not (layouts or windows) or (unasked and not (space.columns.pp > 1).any()):
+    chunks = objective != "memory_headroom" and has_unlike_chunks(space)
+    if not finished or not (layouts or windows or chunks) or (unasked and not (space.columns.pp > 1).any()):
         return result
     runs = UNASKED_RUNS if unasked and not windows else MOST_STAGES
-    return search_stages(result, layouts=layouts, windows=windows, most_runs=runs)
+    return search_stages(result, layouts=layouts, windows=windows, chunks=chunks, most_runs=runs)
 
 
 def _price(space: Space, progress: Callable[[int, int], None] | None) -> tuple[Priced, bool]:
