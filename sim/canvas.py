@@ -46,14 +46,19 @@ def as_png(figure: Any, dpi: float = SCREEN_DPI) -> bytes:
 
 
 def write_figure(figure: Any, path: Path, dpi: float) -> None:
-    """Write a figure into a file, whole or not at all; its ending says as what.
+    """Write a figure into a file, whole or not at all; its ending says as what. The same figure is the same bytes.
 
     Raises
     ------
     SpecError
         It cannot be written.
     """
-    write_file(path, lambda place: figure.savefig(place, dpi=dpi, format=path.suffix[1:]))
+    import matplotlib
+
+    kind = path.suffix[1:].lower()
+    undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind, {})
+    with matplotlib.rc_context({"svg.hashsalt": "flopcast"}):  # else ids are drawn at random
+        write_file(path, lambda place: figure.savefig(place, dpi=dpi, format=kind, metadata=undated))
 
 
 def check_width(width_in: float) -> None:

@@ -31,6 +31,15 @@ class InfeasiblePlan(FlopcastError):
     """A plan that is well formed but does not fit in the GPUs' memory."""
 
 
+def visible(text: str) -> str:
+    """Text in which what would steer a terminal or turn a line round (escapes, bidirectional marks) is written out."""
+    if text.isprintable():
+        return text
+    return "".join(
+        each if each.isprintable() or each in "\n\t" else each.encode("unicode_escape").decode() for each in text
+    )
+
+
 def nearest(word: str, choices: Iterable[str]) -> str:
     """A closing hint: '; did you mean X?' or the choices themselves where nothing is near."""
     options = sorted(choices)

@@ -21,7 +21,8 @@ from sim.pricing.ranks import params_of_ranks
 from sim.programs import price_order, program_of
 from sim.remedies import memory_remedies
 from sim.schedules import Order
-from sim.specs import Scenario, framework_plans, load_scenario
+from sim.specs import Scenario, framework_plans
+from sim.specs.loading import as_scenario
 from sim.uncertainty import basis_of, grade_of, interval_factors
 from sim.units import show, show_time
 from sim.work.memory import MemoryUse, by_rank
@@ -262,8 +263,7 @@ def estimate(scenario: Scenario | Path | str, engine: str = "dag", *, contention
     SpecError
         The scenario has no plan, unknown engine, or contention on a cluster without switches.
     """
-    if not isinstance(scenario, Scenario):
-        scenario = load_scenario(scenario)
+    scenario = as_scenario(scenario)
     scenario.require_plan()
     plans = plans_of(scenario)
     order, costs, deal = price_order(scenario, plans)
@@ -283,7 +283,7 @@ def estimate(scenario: Scenario | Path | str, engine: str = "dag", *, contention
         num_microbatches=scenario.num_microbatches,
         breakdown=break_down(timeline),
         memory=_memory(plans, order, deal),
-        memory_available_bytes=scenario.cluster.gpu.memory_bytes,
+        memory_available_bytes=scenario.cluster.gpu.usable_bytes,
         timeline=timeline,
         stated=(*unaligned, *stated_assumptions(plans, scenario, costs.notes, engine, contention)),
     )

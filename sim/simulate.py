@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from sim.network.topology import build_topology
 from sim.programs import priced_order, program_of
 from sim.schedules import get_schedule
 from sim.specs import Scenario
+from sim.specs.loading import as_scenario
 from sim.stragglers import read_slow_link, slow_gpus, slowest_replicas
 from sim.traffic.streams import build_traffic
 from sim.units import show_time
@@ -90,7 +92,7 @@ class Simulation:
 
 
 def simulate(
-    scenario: Scenario,
+    scenario: Scenario | Path | str,
     *,
     jitter: float | None = None,
     seeds: int = 20,
@@ -108,7 +110,7 @@ def simulate(
 
     Parameters
     ----------
-    scenario : Scenario
+    scenario : Scenario or path
     jitter : float, optional
         Relative standard deviation of a GPU's kernel times, drawn anew for every action, instead of what a job of so
         many GPUs is expected to wait for the slowest (`cluster.gpu_spread`); 0: GPUs are all alike. Default: the
@@ -135,6 +137,7 @@ def simulate(
     ScheduleError
         A schedule whose steps overlap, with noise on shared links or on several replicas.
     """
+    scenario = as_scenario(scenario)
     if jitter is not None:
         scenario = scenario.replace(cluster=scenario.cluster.replace(gpu_spread=0.0))
     jitter = jitter or 0.0

@@ -1,7 +1,8 @@
 """Quantities: SI floats inside, human text at the border.
 
 `parse("400 Gbit/s", "bytes_per_s")` is 5e10; `show(5.02e17, "FLOP/s")` is "502 PFLOP/s".
-Letters follow the field: B is a byte, b or bit a bit, k M G T P E are powers of 1000, Ki Mi Gi Ti powers of 1024.
+Letters follow the field: B is a byte, bit (of a bandwidth also b) a bit, k M G T P E are powers of 1000, Ki Mi Gi Ti
+powers of 1024.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _PREFIX = r"(?P<prefix>Ki|Mi|Gi|Ti|[kKMGTPE]?)"
 
 #: dimension -> (pattern of its unit after the prefix, what one such unit is in SI, an example for messages)
 _UNITS: dict[str, list[tuple[str, float]]] = {
-    "bytes": [(r"B|byte|bytes", 1.0), (r"b|bit|bits", 1 / 8)],
+    "bytes": [(r"B|byte|bytes", 1.0), (r"bit|bits", 1 / 8)],
     "bytes_per_s": [(r"B/s|Bps|byte/s|bytes/s", 1.0), (r"b/s|bit/s|bits/s|bps", 1 / 8)],
     "flop_per_s": [(r"FLOP/s|FLOPS|flop/s|OP/s|OPS", 1.0)],
     "flop": [(r"FLOP|FLOPs|flop", 1.0)],
@@ -94,6 +95,9 @@ def parse(text: str, dimension: str) -> float:
                 f"{text!r} is larger than any number; write {NOUNS[dimension]} such as {EXAMPLES[dimension]}"
             )
         return number * factor
+    if dimension == "bytes" and re.fullmatch(f"{_PREFIX}b", unit):
+        said, scale = match["number"], unit[:-1]
+        raise SpecError(f"{text!r} may be bytes or bits; write '{said} {scale}B' or '{said} {scale}bit'")
     for other in ("s", *_UNITS):
         if _factor(unit, other) is not None:
             raise SpecError(f"{text!r} is {NOUNS[other]}, not {NOUNS[dimension]}; write it as {EXAMPLES[dimension]}")
@@ -135,6 +139,8 @@ def significant(value: float, digits: int = 3) -> str:
     """`value` with `digits` significant digits and no exponent (0.123, 12.3, 123, 1,234)."""
     if value == 0:
         return "0"
+    whole = len(str(int(abs(value)))) if abs(value) >= 1 else 0
+    value = round(value, max(0, digits - whole))  # 0.9996 is 1.00, and 9.996 is 10.0
     whole = len(str(int(abs(value)))) if abs(value) >= 1 else 0
     separator = "," if whole > 3 else ""
     return f"{value:{separator}.{max(0, digits - whole)}f}"

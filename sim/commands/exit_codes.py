@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from typing import TextIO
 
-from sim.errors import FlopcastError, InfeasiblePlan
+from sim.errors import FlopcastError, InfeasiblePlan, visible
 
 ANSWERED, UNWRITTEN, MISTAKEN, TOO_LARGE, INTERRUPTED, READER_GONE = 0, 1, 2, 3, 130, 141
 """Exit codes; the last two are those of a process that SIGINT or SIGPIPE ended, as a shell sees it."""
@@ -43,7 +43,7 @@ def say(what: Exception | str, code: int) -> int:
     import typer
 
     try:
-        typer.secho(f"flopcast: {what}", err=True, fg="red")
+        typer.secho(f"flopcast: {visible(str(what))}", err=True, fg="red")
     except OSError:
         _give_up(sys.stderr)
     return code

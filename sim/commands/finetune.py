@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,8 +16,8 @@ from sim.commands.progress import progress_bar, spinner
 from sim.errors import InfeasiblePlan, SpecError
 
 if TYPE_CHECKING:
-    from sim.scaling.finetuning import FineTuning, Offer
-    from sim.scaling.run import Terms
+    from sim.scaling.finetuning import FineTuning, Unfit
+    from sim.scaling.offers import Offer, Ranking
 
 
 class _LoraCommand(TyperCommand):
@@ -55,8 +56,67 @@ def finetune(
     then: PlanOptions,
 ) -> None:
     """Does a fine-tuning fit, or what would make it fit; hours and cost, on the GPUs named or those that suit best."""
+    from sim.report.questions import lacking_view, money, planned_view, ranking_view, tuned_sentence
+    from sim.scaling.finetuning import FRAMEWORK, Unfit
+    from sim.scaling.offers import Ranking
+
+    asked, found = ask_tuning(model, samples, epochs, gpus, gpu, lora, offload, budget, how)
+    data = tuning_data(asked, found)
+    if isinstance(found, Unfit):
+        lacking, remedies = found.lacking, found.remedies
+        if then.as_json:
+            print_json(data)
+        else:
+            print_view(lacking_view(asked, found))
+        best = f"; the cheapest change that makes it fit: {remedies[0][0]}" if remedies else ""
+        raise InfeasiblePlan(f"the fine-tuning does not fit on {lacking.gpus} × {lacking.gpu}{best}")
+    if isinstance(found, Ranking):
+        what = "the cheapest first"
+        if found.budget is not None:
+            limit = money(found.budget, found.offers[0].training.run.currency)
+            paid = f"within {limit}, the fastest first"
+            what = paid if found.paid else f"{limit} pay for none of them; the cheapest first"
+        view = ranking_view(f"{asked.model} on these GPUs, {what}", found)
+        then.show(found.shown[0].planned.answer.scenario, data, view)
+        return
+    steps = [*then.next_steps(asked.framework or FRAMEWORK), "Leave --gpu or --gpus out to see other machines."]
+    view = planned_view(found.planned, tuned_sentence(asked, found), steps)
+    then.show(found.planned.answer.scenario, data, view)
+
+
+def tuning_data(asked: FineTuning, found: Offer | Unfit | Ranking) -> dict[str, Any]:
+    """The answer as plain data with stable keys, for JSON."""
+    from sim.scaling.offers import Offer
+
+    if not isinstance(found, Offer):
+        return found.to_dict()
+    within = {} if asked.budget is None else {"within_budget": found.cost <= asked.budget}
+    return {**found.to_dict(), **within, "answer": found.planned.to_dict()}
+
+
+def ask_tuning(
+    model: str,
+    samples: str | None,
+    epochs: float,
+    gpus: int | None,
+    gpu: str | None,
+    lora: int | None,
+    offload: bool,
+    budget: str | None,
+    how: HowOptions,
+) -> tuple[FineTuning, Offer | Unfit | Ranking]:
+    """A fine-tuning and its answer on the machine named, or on several.
+
+    Raises
+    ------
+    SpecError
+        A question that says too little, or too much.
+    InfeasiblePlan
+        Nothing fits on any of several machines.
+    """
     from sim.commands.search_options import check_numbers
-    from sim.scaling.finetuning import FineTuning
+    from sim.scaling.finetuning import COUNTS, FineTuning, tune
+    from sim.scaling.offers import rank
     from sim.specs.machines import choice_among, gpu_named
     from sim.units import parse_count, parse_whole
 
@@ -67,76 +127,21 @@ def finetune(
         raise SpecError(f"--epochs {epochs:g} must be above zero")
     if how.price is not None and gpu is None:
         raise SpecError(f"--price {how.price} is of one kind of GPU; name it with --gpu, or leave --price out")
-    sizes = (parse_whole(samples, "samples"), epochs, lora or 0, how.length)
-    chosen = () if gpu is None else tuple(filter(None, [choice_among(gpu)]))
-    asked = FineTuning(model, *sizes, how.batch, how.precision, how.framework, offload, chosen)
-    money = None if budget is None else parse_count(budget, "budget")
+    asked = FineTuning(
+        model,
+        samples=parse_whole(samples, "samples"),
+        epochs=epochs,
+        rank=lora or 0,
+        offload=offload,
+        budget=None if budget is None else parse_count(budget, "budget"),
+        assumed=() if gpu is None else tuple(filter(None, [choice_among(gpu)])),
+        **how.said,
+    )
     card = None if gpu is None else gpu_named(gpu)
     if card is not None and gpus is not None:
-        _one(asked, card, gpus, how.terms(), money, then)
-    else:
-        _ranked(asked, card, gpus, how.terms(), money, then)
-
-
-def _one(asked: FineTuning, gpu: str, gpus: int, terms: Terms, budget: float | None, then: PlanOptions) -> None:
-    """Answer for one machine; where nothing fits, with what would make it fit."""
-    from sim.report.questions import lacking_view, planned_view
-    from sim.scaling.finetuning import FRAMEWORK, Lacking, offer_of, remedies_of
-
-    try:
-        offer = offer_of(asked, gpu, gpus, terms)
-    except InfeasiblePlan as error:
-        lacking = Lacking(gpu, gpus, str(error))
-        with spinner("looking for what would make it fit"):
-            remedies, useless = remedies_of(asked, gpu, gpus, terms)
-        if then.as_json:
-            found = [{"change": words, **each.to_dict()} for words, each in remedies]
-            print_json({**lacking.to_dict(), "remedies": found, "do_not_help": useless})
-        else:
-            print_view(lacking_view(asked, lacking, remedies, useless))
-        best = f"; the cheapest change that makes it fit: {remedies[0][0]}" if remedies else ""
-        raise InfeasiblePlan(f"the fine-tuning does not fit on {gpus} × {gpu}{best}") from None
-    steps = [*then.next_steps(asked.framework or FRAMEWORK), "Leave --gpu or --gpus out to see other machines."]
-    within = {} if budget is None else {"within_budget": offer.cost <= budget}
-    data = {**offer.to_dict(), **within, "answer": offer.planned.to_dict()}
-    view = planned_view(offer.planned, _sentence(offer, budget), steps)
-    then.show(offer.planned.answer.scenario, data, view)
-
-
-def _sentence(offer: Offer, budget: float | None) -> str:
-    from sim.report.questions import money, sentence_of
-
-    asked, currency = offer.asked, offer.training.run.currency
-    times = "once" if asked.epochs == 1 else f"{asked.epochs:g} times"
-    words = sentence_of(offer.planned, f"It fits: {asked.samples:,.0f} samples seen {times}")
-    if budget is None:
-        return words
-    over = offer.cost - budget
-    how_far = "within" if over <= 0 else f"{money(over, currency)} above"
-    return f"{words[:-1]}, {how_far} the budget of {money(budget, currency)}."
-
-
-def _ranked(
-    asked: FineTuning, gpu: str | None, gpus: int | None, terms: Terms, budget: float | None, then: PlanOptions
-) -> None:
-    """Answer for several machines: the cheapest first, or within a budget the fastest."""
-    from sim.report.questions import money, ranking_view
-    from sim.scaling.finetuning import COUNTS, in_budget, offers_of
-
+        with spinner("looking for what fits"):
+            return asked, tune(asked, card, gpus, how.terms)
     counts = COUNTS if gpus is None else (gpus,)
     with progress_bar("machines searched") as progress:
-        offers, lacking = offers_of(asked, () if gpu is None else (gpu,), counts, terms, progress)
-    if not offers:
-        raise InfeasiblePlan(
-            f"{asked.model} fits on none of the {len(lacking)} machines: {lacking[-1].why}. Name one with --gpu and "
-            "--gpus for what would help, such as --lora, --offload or a shorter --seq"
-        )
-    paid = offers if budget is None else in_budget(offers, budget)
-    what = "the cheapest first"
-    if budget is not None:
-        limit = money(budget, offers[0].training.run.currency)
-        what = f"within {limit}, the fastest first" if paid else f"{limit} pay for none of them; the cheapest first"
-    everything = [*(each.to_dict() for each in offers), *(each.to_dict() for each in lacking)]
-    data = {"budget": budget, "best": [each.to_dict() for each in paid], "all": everything}
-    view = ranking_view(f"{asked.model} on these GPUs, {what}", paid or offers, offers, lacking)
-    then.show((paid or offers)[0].planned.answer.scenario, data, view)
+        ask = partial(asked.planned, terms=how.terms)
+        return asked, rank(ask, counts, () if card is None else (card,), asked.budget, progress)

@@ -40,7 +40,7 @@ def server() -> Any:
     from sim.commands.output import finite
 
     made = MCPServer("flopcast", instructions=INSTRUCTIONS, version=__version__)
-    for tool in (estimate, search, train, check, presets, fields):
+    for tool in (estimate, search, plan, finetune, train, check, presets, fields):
 
         @wraps(tool)
         def explained(*args: Any, tool: Any = tool, **given: Any) -> dict[str, Any]:
@@ -85,6 +85,54 @@ def search(scenario: str, overrides: list[str] | None = None, top: int = 3) -> d
     others = [each for each in overrides or () if each not in of_plan]
     given, fixed = as_fixed(_scenario(scenario, others), of_plan)
     return search(given, top=max(1, top), fixed=fixed).to_dict()
+
+
+def plan(
+    model: str,
+    gpus: int,
+    gpu: str | None = None,
+    cluster: str | None = None,
+    tokens: str | None = None,
+    batch: str | None = None,
+    seq: str | None = None,
+    framework: str | None = None,
+    precision: str | None = None,
+    price: str | None = None,
+    memory_limit: str | None = None,
+) -> dict[str, Any]:
+    """Without a scenario: the best plan to pre-train a model (a preset, a Hugging Face id, a config.json) on so many
+    GPUs of a kind ("h100") or of a cluster preset, and what a run of so many tokens ("15T") takes; without gpu and
+    cluster all kinds of GPUs with a list price side by side, the cheapest first."""
+    from sim.commands.plan import HowOptions, ask_plan
+
+    how = HowOptions(batch, seq, framework, precision, price, memory_limit)
+    return ask_plan(model, gpus, gpu, cluster, tokens, how).to_dict()
+
+
+def finetune(
+    model: str,
+    samples: str,
+    gpus: int | None = None,
+    gpu: str | None = None,
+    epochs: float = 3.0,
+    lora: int | None = None,
+    offload: bool = False,
+    budget: str | None = None,
+    batch: str | None = None,
+    seq: str | None = None,
+    framework: str | None = None,
+    precision: str | None = None,
+    price: str | None = None,
+    memory_limit: str | None = None,
+) -> dict[str, Any]:
+    """Without a scenario: does fine-tuning a model on so many samples ("50k") fit, or what would make it fit; hours and
+    cost. Without gpu or gpus, machines side by side: the cheapest first, or within a budget the fastest. lora is the
+    rank of adapters."""
+    from sim.commands.finetune import ask_tuning, tuning_data
+    from sim.commands.plan import HowOptions
+
+    how = HowOptions(batch, seq, framework, precision, price, memory_limit)
+    return tuning_data(*ask_tuning(model, samples, epochs, gpus, gpu, lora, offload, budget, how))
 
 
 def train(scenario: str, tokens: str, overrides: list[str] | None = None) -> dict[str, Any]:

@@ -102,6 +102,9 @@ WriteBandwidth = Annotated[
 PriceOption = Annotated[
     str | None, Option("--price", help="Of a GPU-hour: 2, '2.5 EUR', €2.5; the GPU's list price if not given.")
 ]
+MemoryLimit = Annotated[
+    str | None, Option("--memory-limit", help="Of one GPU, such as 72 GB; all that its driver gives if not given.")
+]
 Pue = Annotated[float, Option("--pue", help="Building's power over the machines'.")]
 
 

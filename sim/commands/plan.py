@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sim.commands import completion as complete
-from sim.commands.options import Json, PriceOption, RunOptions, with_records
+from sim.commands.options import Json, MemoryLimit, PriceOption, with_records
 from sim.commands.output import print_json, print_view
-from sim.commands.progress import progress_bar, spinner
-from sim.errors import InfeasiblePlan, SpecError
+from sim.commands.progress import progress_bar
+from sim.errors import SpecError
 
 if TYPE_CHECKING:
+    from sim.scaling.offers import Ranking
+    from sim.scaling.questions import Planned
     from sim.scaling.run import Terms
     from sim.specs import Scenario
 
-CLUSTER = "superpod-h100"
-"""Where nobody names a machine."""
-DOUBLINGS = 6
-"""Of the GPUs, up to which it is tried how many are enough."""
 Model = Annotated[
     str,
     typer.Argument(
@@ -50,17 +47,29 @@ class HowOptions:
         str | None, typer.Option(help="bf16, fp16, fp8, ...; bf16 where the GPU has it if not given.")
     ] = None
     price: PriceOption = None
+    memory_limit: MemoryLimit = None
 
     @property
-    def length(self) -> int | None:
-        """Tokens of a sequence."""
+    def said(self) -> dict[str, Any]:
+        """The fields of a question that the options fill."""
+        from sim.commands.search_options import read_limit
         from sim.units import parse_whole
 
-        return None if self.seq is None else parse_whole(self.seq, "sequence_length")
+        return {
+            "length": None if self.seq is None else parse_whole(self.seq, "sequence_length"),
+            "batch": self.batch,
+            "precision": self.precision,
+            "framework": self.framework,
+            "memory_limit_bytes": None if self.memory_limit is None else read_limit(self.memory_limit),
+        }
 
-    def terms(self, node_gpus: int = 8) -> Terms:
+    @property
+    def terms(self) -> Terms:
         """The terms of a run at the price given, or at the GPU's list price."""
-        return RunOptions(price=self.price).terms(node_gpus)
+        from sim.reliability import Price
+        from sim.scaling.run import Terms
+
+        return Terms(price=None if self.price is None else Price.read(self.price))
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +144,10 @@ def plan(
     gpus: Annotated[int | None, typer.Option(help="How many GPUs.")] = None,
     cluster: Annotated[
         str | None,
-        typer.Option(help="A cluster preset, of any size.", autocompletion=complete.preset("clusters")),
+        typer.Option(
+            help="A cluster preset, of any size; all GPUs with a list price if not given.",
+            autocompletion=complete.preset("clusters"),
+        ),
     ] = None,
     gpu: Annotated[
         str | None,
@@ -145,12 +157,47 @@ def plan(
     how: HowOptions,
     then: PlanOptions,
 ) -> None:
-    """Which plan is the best for a model on so many GPUs, how long its run takes and what it costs."""
+    """Which plan is the best for a model on so many GPUs, how long its run takes and what it costs; on which GPUs."""
+    from sim.report.questions import planned_view, ranking_view, sentence_of
+    from sim.scaling.questions import Planned
+    from sim.units import show_count
+
+    found = ask_plan(model, gpus, gpu, cluster, tokens, how, then.export_to)
+    steps = then.next_steps(how.framework or "megatron-lm")
+    if not isinstance(found, Planned):
+        best = found.offers[0]
+        heading = f"{show_count(best.training.run.tokens)} tokens of {model} on {gpus} GPUs, the cheapest first"
+        then.show(best.planned.answer.scenario, found.to_dict(), ranking_view(heading, found))
+        return
+    if tokens is None:
+        steps.insert(0, "Add --tokens 15T for the days and the cost of a run of so many tokens.")
+    then.show(found.answer.scenario, found.to_dict(), planned_view(found, sentence_of(found), steps))
+    if not found.result.finished:
+        raise KeyboardInterrupt
+
+
+def ask_plan(
+    model: str,
+    gpus: int | None,
+    gpu: str | None,
+    cluster: str | None,
+    tokens: str | None,
+    how: HowOptions,
+    export_to: str | None = None,
+) -> Planned | Ranking:
+    """The best plan and its run on the machine named; where none is named, on all GPUs that have a list price.
+
+    Raises
+    ------
+    SpecError
+        A question that says too little, or too much.
+    InfeasiblePlan
+        Nothing fits.
+    """
     from sim.commands.search_options import check_numbers
-    from sim.report.questions import planned_view, sentence_of
-    from sim.scaling.questions import NothingFits, ask, enlarged, plan_of, pretraining
-    from sim.specs.frameworks import DEFAULT
-    from sim.specs.machines import choice_among, gpu_named, machine_of
+    from sim.scaling.offers import rank
+    from sim.scaling.questions import TOKENS, Pretraining
+    from sim.specs.machines import choice_among, gpu_named
     from sim.units import parse_count
 
     if gpus is None:
@@ -158,44 +205,19 @@ def plan(
     if cluster is not None and gpu is not None:
         raise SpecError(f"--cluster {cluster!r} names the machine already; leave --gpu out")
     check_numbers(gpus=gpus)
+    named = gpu is not None or cluster is not None
+    if how.price is not None and not named:
+        raise SpecError(f"--price {how.price} is of one kind of GPU; name it with --gpu, or leave --price out")
     budget = None if tokens is None else parse_count(tokens, "tokens")
-    assumed = []
-    framework = how.framework or then.export_to
-    if framework is None:
-        assumed.append(f"Megatron-LM as it is today (stack {DEFAULT}); --framework says otherwise")
-    if gpu is None and cluster is None:
-        assumed.append(f"cluster {CLUSTER}; --cluster or --gpu says otherwise")
-    if gpu is not None:
-        assumed += filter(None, [choice_among(gpu)])
-
-    def asked(size: int) -> Scenario:
-        """The question on so many GPUs."""
-        machine, notes = enlarged(cluster or CLUSTER, size) if gpu is None else (machine_of(gpu_named(gpu), size), ())
-        fields = pretraining(size, budget, how.batch, how.length, how.precision)
-        return ask(model, machine, stack=framework or DEFAULT, training=fields, assumed=[*assumed, *notes])
-
-    first = asked(gpus)
-    try:
+    chosen = () if gpu is None else tuple(filter(None, [choice_among(gpu)]))
+    said = {**how.said, "framework": how.framework or export_to}
+    if named:
+        asked = Pretraining(model, **said, tokens=budget, assumed=chosen)
+        card = None if gpu is None else gpu_named(gpu)
         with progress_bar("plans priced") as progress:
-            terms = how.terms(first.cluster.node.gpus_per_node)
-            found = plan_of(first, gpus, terms, export_to=then.export_to, progress=progress)
-    except NothingFits as error:
-        with spinner("looking for how many GPUs are enough"):
-            enough = _enough(asked, gpus)
-        raise InfeasiblePlan(f"{error}; {enough}") from None
-    steps = [] if budget else ["Add --tokens 15T for the days and the cost of a run of so many tokens."]
-    steps += then.next_steps(framework or "megatron-lm")
-    then.show(found.answer.scenario, found.to_dict(), planned_view(found, sentence_of(found), steps))
-    if not found.result.finished:
-        raise KeyboardInterrupt
-
-
-def _enough(asked: Callable[[int], Scenario], gpus: int) -> str:
-    """How many GPUs are enough for a question that does not fit."""
-    from sim.scaling.questions import plan_of
-
-    for size in (gpus << doublings for doublings in range(1, DOUBLINGS + 1)):
-        with suppress(InfeasiblePlan):
-            plan_of(asked(size), size)
-            return f"on {size:,} GPUs one does (--gpus {size})"
-    return f"nor does one on {gpus << DOUBLINGS:,} GPUs: name a --gpu with more memory"
+            return asked.answer(card, gpus, cluster or "", terms=how.terms, export_to=export_to, progress=progress)
+    if budget is None:
+        chosen = (f"a run of {TOKENS / 1e12:g} trillion tokens; --tokens says otherwise",)
+    asked = Pretraining(model, **said, tokens=budget or TOKENS, assumed=chosen)
+    with progress_bar("machines searched") as progress:
+        return rank(partial(asked.planned, terms=how.terms, export_to=export_to), [gpus], progress=progress)

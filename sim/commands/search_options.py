@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
-from sim.commands.options import read_numbers, read_range
+from sim.commands.options import MemoryLimit, read_numbers, read_range
 from sim.errors import FlopcastError, SpecError
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class SpaceOptions:
     gpus: Annotated[str | None, Option(help="How many GPUs, such as 64..4096 or 1024.")] = None
     objective: Annotated[str, Option(help="step_time, days, cost or memory_headroom.")] = "step_time"
     max_gpus: Annotated[int | None, Option(help="No plan of more GPUs.")] = None
-    memory_limit: Annotated[str | None, Option(help="Of one GPU, such as 72 GB; all it has if not given.")] = None
+    memory_limit: MemoryLimit = None
     batch: Annotated[int | None, Option(help="Sequences a step, instead of the scenario's.")] = None
     cp: Annotated[
         str | None, Option(help="Context-parallel degrees, such as 1,2,4; those with long pieces if not given.")
@@ -92,7 +92,7 @@ class SpaceOptions:
         found: dict[str, Any] = {
             "gpus": None if self.gpus is None else read_range(self.gpus),
             "max_gpus": self.max_gpus,
-            "memory_limit_bytes": None if self.memory_limit is None else _limit(self.memory_limit),
+            "memory_limit_bytes": None if self.memory_limit is None else read_limit(self.memory_limit),
             "objective": self.objective,
             "overlaps": self.overlaps,
             "layouts": self.layouts,
@@ -177,7 +177,7 @@ class Questions:
         check_files(drawn, None if self.fields else self.figure, output)
 
 
-def _limit(text: str) -> float:
+def read_limit(text: str) -> float:
     """Memory that a plan may use of a GPU. [bytes]"""
     from sim.units import parse
 

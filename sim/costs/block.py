@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -100,7 +100,11 @@ def block_costs(works: Sequence[BlockWork], compute: ComputeModel, groups: Group
             _add_collectives(again, each.recompute, compute, groups, fabric)
             _add_waiting_tokens(again, each.recompute, groups, fabric)
         card = 0.0 if again is None else _card_seconds(each.recompute, groups, fabric)
-        priced[key] = passes.with_recomputation(each.recompute, again, compute, talk, card)
+        counted: Number = 0.0
+        if any(item.module == EXPERTS for item in each.recompute.operations):
+            waiting = replace(each.recompute, waits=work.forward.waits)
+            counted = passes.synced if again is None else _after_sync(waiting, compute, groups, fabric, talk)
+        priced[key] = passes.with_recomputation(each.recompute, again, compute, talk, card, counted)
     return [priced[key] for key in keys]
 
 
@@ -149,13 +153,14 @@ class _Passes:
         compute: ComputeModel,
         talk: dict[str, Any],
         card: Number,
+        synced: Number,
     ) -> BlockCosts:
-        """Return the block's costs where a phase runs again that takes so long, on a card too; None: the forward."""
+        """Return the block's costs where a phase runs again that takes so long, on a card too; None: the forward.
+
+        synced : what the GPU waits at least in that phase for the number of tokens. [s]
+        """
         first = _waiting(self.forward, np.maximum(self.launches - sum(self.forward.values()), self.synced))
-        host, synced = self.launches, self.synced
-        if again is not None:
-            host = compute.host_time((phase,), talk)
-            synced = synced if any(item.module == EXPERTS for item in phase.operations) else 0.0
+        host = self.launches if again is None else compute.host_time((phase,), talk)
         took = sum((self.forward if again is None else again).values())
         short, setup = host - took, compute.kernel_launch_s * phase.setups
         recompute = took + np.where(self.ahead, 0.0, np.maximum(np.maximum(short, synced), 0.0))

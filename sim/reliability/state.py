@@ -14,12 +14,14 @@ from sim.arrays import Floats, Ints, Number
 from sim.errors import require_positive
 from sim.network.placement import Group
 from sim.network.ranks import places_of_ranks
-from sim.pricing.plans import plans_of
+from sim.pricing.deal import Deal, counts_of
+from sim.pricing.plans import Plans, plans_of
 from sim.pricing.ranks import params_of_ranks
-from sim.pricing.replicas import HELD, MOMENTS, TRAINED
+from sim.pricing.replicas import HELD, MOMENTS, TRAINED, params_of
 from sim.programs import price_order
 from sim.specs import Scenario
 from sim.work.optimizer import state_bytes
+from sim.work.stages import ModelPart
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,7 @@ class Piece:
     """A part of the state that every GPU has some of, and several GPUs the same.
 
     held_bytes : by one GPU of each pipeline rank. [bytes]
+    own_bytes : of these, what no rank before it holds, which a checkpoint has of it. [bytes]
     copies : GPUs that hold the same.
     group : of these, where there are more than one.
     saved : a checkpoint has it.
@@ -35,10 +38,15 @@ class Piece:
 
     kind: Literal["weights", "optimizer", "frozen weights"]
     held_bytes: Floats
+    own_bytes: Floats
     copies: int = 1
     group: Group | None = None
     saved: bool = True
     on_gpu: float = 1.0
+
+    def scaled(self, share: float) -> Piece:
+        """A share of it on every GPU."""
+        return replace(self, held_bytes=share * self.held_bytes, own_bytes=share * self.own_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +80,7 @@ class State:
     @property
     def checkpoint_bytes(self) -> float:
         """Of a checkpoint: everything that is saved, once. [bytes]"""
-        return float(sum(piece.held_bytes.sum() * self.width / piece.copies for piece in self.pieces if piece.saved))
+        return float(sum(piece.own_bytes.sum() * self.width / piece.copies for piece in self.pieces if piece.saved))
 
     @property
     def num_nodes(self) -> int:
@@ -86,14 +94,12 @@ class State:
 
     def copied(self, parallel: bool) -> Spread:
         """Of these bytes those that come from GPUs; the others are in host memory anyway."""
-        there = tuple(replace(piece, held_bytes=piece.held_bytes * piece.on_gpu) for piece in self.pieces)
+        there = tuple(piece.scaled(piece.on_gpu) for piece in self.pieces)
         return replace(self, pieces=there).saved(parallel)
 
     def offloaded(self) -> Spread:
         """What host memory holds of it."""
-        return self._held(
-            tuple(replace(each, held_bytes=each.held_bytes * (1.0 - each.on_gpu)) for each in self.pieces)
-        )
+        return self._held(tuple(each.scaled(1.0 - each.on_gpu) for each in self.pieces))
 
     def read(self, by: Literal["all", "one", "shares"]) -> Spread:
         """What is read at a start: all by everyone, or each piece once, by one who holds it or a share by each."""
@@ -107,12 +113,12 @@ class State:
         """
         total = np.zeros((len(self.pieces[0].held_bytes), self.width))
         for piece in pieces:
-            total[:, : self.width // piece.copies] += piece.held_bytes[:, np.newaxis]
+            total[:, : self.width // piece.copies] += piece.own_bytes[:, np.newaxis]
         return self._spread(total.ravel())
 
     def _shared(self, pieces: tuple[Piece, ...]) -> Spread:
         """Of each piece as much on every GPU that holds it."""
-        return self._spread(np.repeat(np.sum([each.held_bytes / each.copies for each in pieces], axis=0), self.width))
+        return self._spread(np.repeat(np.sum([each.own_bytes / each.copies for each in pieces], axis=0), self.width))
 
     def _held(self, pieces: tuple[Piece, ...]) -> Spread:
         """All that every GPU holds."""
@@ -135,12 +141,33 @@ class _Holders:
     within: Group
     between: Group | None
 
-    def of(self, nbytes: Number, sharding: Literal["none", "within", "everyone"]) -> tuple[Floats, int, Group]:
-        """What one GPU has of so many bytes, how many have the same, and who they are."""
+    def of(
+        self, nbytes: Number, own: Number, sharding: Literal["none", "within", "everyone"]
+    ) -> tuple[Floats, Floats, int, Group]:
+        """What one GPU has of so many bytes and of its rank's own, how many have the same, and who they are."""
         count = int(np.max(self.everyone.size))
         size = {"none": 1, "within": int(np.max(self.within.size)), "everyone": count}[sharding]
         group = self.everyone if size == 1 or self.between is None else self.between
-        return np.asarray(nbytes, dtype=float) / size, count // size, group.take(0)
+        held, first = (np.asarray(each, dtype=float) / size for each in (nbytes, own))
+        return held, first, count // size, group.take(0)
+
+
+def _own_params(plans: Plans, deal: Deal, tied: bool) -> Floats:
+    """Parameters that one GPU of every rank holds, of one plan, and no rank before it.
+
+    Two pipelines through the ranks, as DualPipe's, hold every stage twice; embedding, tied head and multi-token
+    prediction share a table of which each rank that reads it has a copy, saved once
+    (NVIDIA/Megatron-LM:megatron/core/models/common/language_module/language_module.py, tie_word_embeddings_state_dict).
+    """
+    seen, table, parts = set[int](), False, list[ModelPart]()
+    for rank in range(len(deal.kind_of_rank)):
+        here = [stage for stage in np.flatnonzero(deal.rank_of_stage == rank) if deal.stages[stage].index not in seen]
+        seen |= {deal.stages[stage].index for stage in here}
+        part = sum((deal.stages[stage].part for stage in here), ModelPart())
+        readers = part.embeddings + part.mtps + tied * part.heads
+        parts.append(replace(part, shared_tables=readers - (readers > 0 and not table)))
+        table = table or bool(readers)
+    return params_of(counts_of(parts), plans.layouts)[..., 0]
 
 
 def state_of(scenario: Scenario) -> State:
@@ -151,7 +178,8 @@ def state_of(scenario: Scenario) -> State:
     """
     plans = plans_of(scenario)
     plan, training, stack, layouts = scenario.plan, scenario.training, scenario.stack, plans.layouts
-    held = params_of_ranks(plans, price_order(scenario, plans)[2])
+    deal = price_order(scenario, plans)[2]
+    held, owned = params_of_ranks(plans, deal), _own_params(plans, deal, scenario.model.tied_embeddings)
     trained, stage, outer = held[TRAINED].sum(axis=0), plan.zero_stage, bool(plan.outer_zero_stage)
     weights_sharded: Literal["none", "within"] = "within" if stage == 3 else "none"
     optimizer_sharded: Literal["none", "within", "everyone"] = "everyone" if outer else "within" if stage else "none"
@@ -163,17 +191,19 @@ def state_of(scenario: Scenario) -> State:
     each = everywhere / np.maximum(trained, 1e-30)
     kept = float(np.sum(on_gpu) / max(float(np.sum(everywhere)), 1e-30))
     pieces: list[Piece] = []
-    for name, params, own in zip(("others", "experts"), held[HELD], held[TRAINED], strict=True):
+    rows = (held[HELD], held[TRAINED], owned[HELD], owned[TRAINED])
+    for name, params, own, first, of_first in zip(("others", "experts"), *rows, strict=True):
         if not params.any():
             continue
         holders = _Holders(layouts.data, layouts.shards, layouts.between_shards)
         if name == "experts":
             holders = _Holders(layouts.expert_data, layouts.expert_shards, layouts.between_shards)
         if training.adapter_rank:
-            frozen = holders.of(training.activation_bytes * (params - own), weights_sharded)
+            nbytes = training.activation_bytes
+            frozen = holders.of(nbytes * (params - own), nbytes * (first - of_first), weights_sharded)
             pieces.append(Piece("frozen weights", *frozen, saved=False))
         if width:
-            pieces.append(Piece("weights", *holders.of(width * own, weights_sharded)))
-        pieces.append(Piece("optimizer", *holders.of(each * own, optimizer_sharded), on_gpu=kept))
+            pieces.append(Piece("weights", *holders.of(width * own, width * of_first, weights_sharded)))
+        pieces.append(Piece("optimizer", *holders.of(each * own, each * of_first, optimizer_sharded), on_gpu=kept))
     places = places_of_ranks(plan.placement, (plan.tp, plan.cp, plan.dp, plan.pp)).ravel()
     return State(tuple(pieces), plan.tp * plan.cp * plan.dp, scenario.cluster.node.gpus_per_node, places)

@@ -75,6 +75,8 @@ def _facts(found: Check, source: str) -> RenderableType:
     if measured.values > 1:
         slow, fast = (significant(each / measured.seconds, 3) for each in (measured.slow_s, measured.fast_s))
         words = f"{'uneven' if measured.stalls else 'even'} steps: four in five take {fast} to {slow} of the median"
+        if fast == slow:
+            words = "even steps: four in five take as long as the median, to three digits"
         table.add_row("Spread", slow, words)
     if measured.every:
         table.add_row("Slow steps", f"{measured.every}", f"every {measured.every} values one is slower than the others")

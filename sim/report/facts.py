@@ -130,7 +130,7 @@ def headline(answer: Estimate, per_gpu: Mapping[str, str] = PER_GPU, sure: bool 
     recompute = answer.scenario.plan.recompute != "none"
     low, high = answer.step_time_interval_s
     tokens = answer.scenario.training.tokens
-    rates = {"model": (answer.model_flop_per_s_per_gpu, f"{answer.mfu:.1%} of peak (MFU)")}
+    rates = {"model": (answer.model_flop_per_s_per_gpu, f"{answer.mfu:.1%} of peak (MFU, attention whole)")}
     if recompute:
         rates["hardware"] = (answer.hardware_flop_per_s_per_gpu, f"{answer.hfu:.1%} of peak (HFU)")
     facts = [Fact("How sure", answer.grade, _surer(answer))] if sure else []

@@ -9,12 +9,12 @@ from rich.text import Text
 
 from sim.report.facts import headline, plan_words, question_words
 from sim.report.terminal import assumptions, indented, title
-from sim.report.training import plan_words as plan_letters
-from sim.scaling.finetuning import FineTuning, Lacking, Offer
+from sim.scaling.finetuning import FineTuning, Unfit
+from sim.scaling.offers import Offer, Ranking
 from sim.scaling.questions import Planned
 from sim.specs.machines import price_list
 from sim.table import facts_table, plain_table
-from sim.units import show, show_count, show_time, significant
+from sim.units import show, show_count, show_short, show_time, significant
 
 ROWS = 10
 """Machines that a ranking shows."""
@@ -89,38 +89,53 @@ def money(amount: float, currency: str) -> str:
     return f"{show_count(amount) if amount >= 1e6 else significant(amount)} {currency}"
 
 
-def lacking_view(
-    asked: FineTuning, lacking: Lacking, remedies: Sequence[tuple[str, Offer]], useless: Sequence[str]
-) -> Group:
+def tuned_sentence(asked: FineTuning, offer: Offer) -> str:
+    """The answer to a fine-tuning that fits, in one sentence."""
+    times = "once" if asked.epochs == 1 else f"{asked.epochs:g} times"
+    words = sentence_of(offer.planned, f"It fits: {asked.samples:,.0f} samples seen {times}")
+    if asked.budget is None:
+        return words
+    over, currency = offer.cost - asked.budget, offer.training.run.currency
+    how_far = "within" if over <= 0 else f"{money(over, currency)} above"
+    return f"{words[:-1]}, {how_far} the budget of {money(asked.budget, currency)}."
+
+
+def lacking_view(asked: FineTuning, unfit: Unfit) -> Group:
     """That a fine-tuning does not fit, and what would make it fit: each was searched."""
+    lacking, remedies, useless = unfit.lacking, unfit.remedies, unfit.useless
     parts: list[RenderableType] = [
         title(f"{asked.model} on {lacking.gpus} × {lacking.gpu}", ": it does not fit", "bold red"),
         Text(f"{lacking.why[:1].upper()}{lacking.why[1:]}."),
     ]
     if remedies:
-        table = plain_table("change", "time", "cost", "memory", "plan", left=_WORDS, gap=1)
+        table = plain_table("change", "time", "cost", "memory", "plan", left=_WORDS, gap=1, wrap=("plan",))
         for words, offer in remedies:
             memory = f"{offer.planned.answer.largest.total / 1e9:.1f} GB"
             table.add_row(words, show_time(offer.wall_s), _cost(offer), memory, _plan(offer))
         parts += ["", title("Any of these changes makes it fit"), table]
     if useless:
         parts += ["", Text(f"By itself this does not: {', '.join(useless)}.")]
+    if asked.offload or "--offload" in useless:
+        parts.append(Text("Weights that wait in host memory (DeepSpeed's offload_param) are not modelled."))
     return Group(*parts)
 
 
-def ranking_view(heading: str, shown: Sequence[Offer], offers: Sequence[Offer], lacking: Sequence[Lacking]) -> Group:
+def ranking_view(heading: str, ranking: Ranking) -> Group:
     """Machines side by side, best first; those on which nothing fits in a line, and what the first one assumes."""
-    table = plain_table("GPUs", "time", "at most", "cost", "plan", left=_WORDS, gap=1)
+    shown = ranking.shown
+    table = plain_table("GPUs", "time", "at most", "cost", "plan", left=_WORDS, gap=1, wrap=("plan",))
     for offer in shown[:ROWS]:
         most = show_time(offer.training.high.wall_s)
         table.add_row(_machine(offer), show_time(offer.wall_s), most, _cost(offer), _plan(offer))
-    legend = "at most: the end of the time's 90 % interval. plan: tp·pp·dp, micro-batch, schedule and chunks"
+    legend = "at most: the end of the time's 90 % interval. plan: tp·pp·dp, micro-batch, schedule of pipelines"
     more = f" {len(shown) - ROWS} more machines are in --json." if len(shown) > ROWS else ""
     parts: list[RenderableType] = [title(heading), "", table, Text(f"{legend}.{more}", style="dim"), ""]
-    for name, offer in (("Fastest ", min(offers, key=lambda each: each.wall_s)), ("Cheapest", offers[0])):
+    fastest = min(shown, key=lambda each: each.wall_s)
+    cheapest = min(shown, key=lambda each: each.cost)
+    for name, offer in (("Fastest ", fastest), ("Cheapest", cheapest)):
         parts.append(title(f"{name} ", f"{show_time(offer.wall_s)} for {_cost(offer)} on {_machine(offer)}"))
     counts: dict[str, list[str]] = {}
-    for each in lacking:
+    for each in ranking.lacking:
         counts.setdefault(each.gpu, []).append(str(each.gpus))
     if counts:
         words = "; ".join(f"{' or '.join(some)} × {gpu}" for gpu, some in counts.items())
@@ -137,9 +152,22 @@ def _machine(offer: Offer) -> str:
 
 
 def _cost(offer: Offer) -> str:
-    return money(offer.cost, offer.training.run.currency)
+    cost = offer.cost
+    return f"{show_short(cost) if cost >= 1e6 else significant(cost)} {offer.training.run.currency}"
 
 
 def _plan(offer: Offer) -> str:
+    """A plan in a few words, with what it does to fit."""
     plan = offer.planned.answer.scenario.plan
-    return f"{plan_letters(plan)} ZeRO {plan.zero_stage}"
+    chunks = f"×{plan.num_chunks}" if plan.num_chunks > 1 else ""
+    parts = {
+        f"{plan.tp}·{plan.pp}·{plan.dp} {plan.microbatch_size}": True,
+        f"{plan.schedule}{chunks}": plan.pp > 1,
+        f"cp {plan.cp}": plan.cp > 1,
+        f"ep {plan.ep}": plan.ep > 1,
+        f"ZeRO {plan.zero_stage}": True,
+        f"recompute {plan.recompute_words}": plan.recompute != "none",
+        f"{plan.optimizer_offload:.0%} of the optimizer on the host": plan.optimizer_offload > 0,
+        f"{plan.offloaded_layers} layers' activations on the host": plan.offloaded_layers > 0,
+    }
+    return ", ".join(part for part, there in parts.items() if there)

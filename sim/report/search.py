@@ -64,7 +64,7 @@ def _proven(result: SearchResult) -> str:
         return "None was run on the exact engine."
     runs = f"{result.confirmed:,} run{'s' * (result.confirmed != 1)} on the exact engine"
     if result.gap == 0.0:
-        dealt = "" if result.stages is None else " that deals its layers evenly"
+        dealt = "" if result.stages is None else result.stages.others
         theirs = f" under {', '.join(SCHEDULES)}" if result.schedules else ""
         return f"None of them{theirs}{dealt} is better than the first, as {runs} prove{'s' * (result.confirmed == 1)}."
     return f"After {runs}{'' if result.gap is None else f', another may be better by {result.gap:.2%} at most'}."

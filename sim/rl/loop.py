@@ -17,6 +17,8 @@ from sim.rl.fluid import batch_time, played_period
 from sim.rl.rollout import RolloutPool, steady_time
 from sim.rl.samples import Samples
 
+DEEPEST = 64
+"""Versions by which samples may be behind at most: what is played grows with them."""
 TAIL = 1.03
 """Times the least period, beyond which it is long responses that are waited for."""
 
@@ -44,6 +46,10 @@ class Loop:
     def __post_init__(self) -> None:
         require_positive(training_s=self.training_s)
         require_not_negative(sync_s=self.sync_s, sync_held_s=self.sync_held_s, reward_s=self.reward_s, depth=self.depth)
+        if self.depth > DEEPEST:
+            raise SpecError(
+                f"depth = {self.depth:g}: samples that many versions behind are not simulated; give at most {DEEPEST}"
+            )
         if not self.in_flight and self.depth != int(self.depth):
             raise SpecError(
                 f"depth = {self.depth:g}: batches that are written to their end are whole; give a whole number, or "

@@ -6,16 +6,25 @@ what people change first, and each change that is named has been searched and fi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
-from sim.errors import InfeasiblePlan, SpecError
-from sim.scaling.questions import Planned, ask, batch_of, length_of, plan_of, precision_of, sequences_near
+from sim.errors import InfeasiblePlan
+from sim.scaling.offers import Lacking, Offer, offer
+from sim.scaling.questions import (
+    Planned,
+    Question,
+    ask,
+    batch_of,
+    length_of,
+    plan_of,
+    precision_of,
+    sequences_near,
+)
 from sim.scaling.run import Terms
-from sim.scaling.training import Training
-from sim.search.candidate import facts_of
 from sim.search.room import DEFAULT as ROOM
 from sim.specs import GpuSpec, ModelSpec, Scenario, load_preset
 from sim.specs.loading import resolve
@@ -36,27 +45,32 @@ SHORTEST = 256
 """Tokens a sample below which a remedy does not go."""
 
 
-@dataclass(frozen=True, slots=True)
-class FineTuning:
-    """What is to be trained, and how far the caller said how.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FineTuning(Question):
+    """What is to be fine-tuned, and how far the caller said how.
 
     samples, epochs : how many samples, and how often each is seen.
     rank : of low-rank adapters; 0: all weights are trained.
-    length : tokens a sample; None: `LENGTH`. batch : as `batch_of` reads it; None: `BATCH`.
     offload : states and activations may wait in host memory.
-    assumed : what was filled in before.
+    budget : money for the run; None: nobody named a limit.
     """
 
-    model: str
     samples: float
     epochs: float = 3.0
     rank: int = 0
-    length: int | None = None
-    batch: str | None = None
-    precision: str | None = None
-    framework: str | None = None
     offload: bool = False
-    assumed: tuple[str, ...] = ()
+    budget: float | None = None
+
+    def planned(self, gpu: str, gpus: int, terms: Terms | None = None) -> Planned:
+        """The best plan on so many GPUs of a preset, and its run.
+
+        Raises
+        ------
+        InfeasiblePlan
+            None fits.
+        """
+        room = (*ROOM, "offload") if self.offload else ROOM
+        return plan_of(self.scenario(gpu, gpus), gpus, terms, room=room, memory_limit_bytes=self.memory_limit_bytes)
 
     def scenario(self, gpu: str, gpus: int) -> Scenario:
         """The question on so many GPUs of a preset.
@@ -99,42 +113,21 @@ class FineTuning:
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
-    """A fine-tuning that fits on so many GPUs of a preset: its best plan, and the run that it makes."""
+class Unfit:
+    """A fine-tuning that does not fit, and changes that make it fit.
 
-    asked: FineTuning
-    gpu: str
-    gpus: int
-    planned: Planned
-    training: Training
+    remedies : each change as one types it, with what it then takes; the cheapest first.
+    useless : changes that are not enough by themselves.
+    """
 
-    @property
-    def cost(self) -> float:
-        """Price of the run, in its currency."""
-        return self.training.run.cost
-
-    @property
-    def wall_s(self) -> float:
-        """Wall-clock time of the run. [s]"""
-        return self.training.run.wall_s
+    lacking: Lacking
+    remedies: tuple[tuple[str, Offer], ...]
+    useless: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data with stable keys, for JSON."""
-        found = {"gpu": self.gpu, "gpus": self.gpus, "fits": True, "hours": self.wall_s / 3600, "cost": self.cost}
-        facts = facts_of(self.planned.result.best[0], "step_time_s", "mfu", "memory_bytes", "plan")
-        return {**found, "currency": self.training.run.currency, **facts}
-
-
-class Lacking(NamedTuple):
-    """GPUs on which no plan of a fine-tuning fits, and why."""
-
-    gpu: str
-    gpus: int
-    why: str
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data with stable keys, for JSON."""
-        return {"gpu": self.gpu, "gpus": self.gpus, "fits": False, "lacking": self.why}
+        found = [{"change": words, **each.to_dict()} for words, each in self.remedies]
+        return {**self.lacking.to_dict(), "remedies": found, "do_not_help": list(self.useless)}
 
 
 def offer_of(asked: FineTuning, gpu: str, gpus: int, terms: Terms | None = None) -> Offer:
@@ -145,88 +138,41 @@ def offer_of(asked: FineTuning, gpu: str, gpus: int, terms: Terms | None = None)
     InfeasiblePlan
         None fits.
     """
-    room = (*ROOM, "offload") if asked.offload else ROOM
-    planned = plan_of(asked.scenario(gpu, gpus), gpus, terms, room=room)
-    if not planned.result.finished:
-        raise KeyboardInterrupt  # who stops one search stops them all
-    assert planned.training is not None
-    return Offer(asked, gpu, gpus, planned, planned.training)
+    return offer(partial(asked.planned, terms=terms), gpu, gpus)
 
 
-def offers_of(
-    asked: FineTuning,
-    gpus: Sequence[str] = (),
-    counts: Sequence[int] = COUNTS,
-    terms: Terms | None = None,
-    progress: Callable[[int, int], None] | None = None,
-) -> tuple[list[Offer], list[Lacking]]:
-    """Offers on several kinds and numbers of GPUs, the cheapest first; and where nothing fits.
-
-    Parameters
-    ----------
-    gpus : sequence of str
-        Presets. Default: all that the price list has.
-
-    Raises
-    ------
-    SpecError
-        The question can be asked on none of them.
-    """
-    listed = price_list()
-    some = [
-        (gpu, count) for gpu in gpus or listed for count in counts if gpus or count <= listed[gpu].get("most", count)
-    ]
-    offers: list[Offer] = []
-    lacking: list[Lacking] = []
-    wrong: list[SpecError] = []
-    for done, (gpu, count) in enumerate(some):
-        try:
-            offers.append(offer_of(asked, gpu, count, terms))
-        except InfeasiblePlan as error:
-            lacking.append(Lacking(gpu, count, str(error)))
-        except SpecError as error:  # such as a precision that this GPU has no units for
-            wrong.append(error)
-        if progress is not None:
-            progress(done + 1, len(some))
-    if len(wrong) == len(some):
-        raise wrong[0]
-    return sorted(offers, key=lambda offer: (offer.cost, offer.wall_s)), lacking
-
-
-def in_budget(offers: Sequence[Offer], budget: float) -> list[Offer]:
-    """The offers that a budget pays for, the fastest first."""
-    return sorted((offer for offer in offers if offer.cost <= budget), key=lambda offer: offer.wall_s)
+def tune(asked: FineTuning, gpu: str, gpus: int, terms: Terms | None = None) -> Offer | Unfit:
+    """The best plan for a fine-tuning on so many GPUs of a preset; where none fits, what would make it fit."""
+    try:
+        return offer_of(asked, gpu, gpus, terms)
+    except InfeasiblePlan as error:
+        return Unfit(Lacking(gpu, gpus, str(error)), *remedies_of(asked, gpu, gpus, terms))
 
 
 def remedies_of(
     asked: FineTuning, gpu: str, gpus: int, terms: Terms | None = None
-) -> tuple[list[tuple[str, Offer]], list[str]]:
+) -> tuple[tuple[tuple[str, Offer], ...], tuple[str, ...]]:
     """Changes that make a fine-tuning fit, as one types them, with what it then takes; and those that do not.
 
     Each was searched; the cheapest comes first. Where none is enough, each is tried with adapters.
     """
-    found, useless = [], []
-    ways = [*_changes(asked, gpu, gpus)]
-    for words, some in ways:
-        fitting = _first(some, gpu, terms)
-        if fitting is None:
-            useless.append(words)
-        else:
-            found.append((_typed(asked, gpu, gpus, fitting), fitting))
-    if not found and not asked.rank:
-        several = (_first(some, gpu, terms) for _, some in _changes(replace(asked, rank=RANK), gpu, gpus))
-        found = [(_typed(asked, gpu, gpus, each), each) for each in several if each is not None]
-    return sorted(found, key=lambda remedy: remedy[1].cost), useless
+    here: Way = (asked, gpu, gpus)
+    tried = [(words, _first(some, gpu, terms)) for words, some in _changes(*here)]
+    useless = tuple(words for words, fitting in tried if fitting is None)
+    if len(useless) == len(tried) and not asked.rank:
+        tried += [(words, _first(some, gpu, terms)) for words, some in _changes(replace(asked, rank=RANK), gpu, gpus)]
+    found = [(_typed(here, way), fitting) for _, (way, fitting) in ((words, each) for words, each in tried if each)]
+    return tuple(sorted(found, key=lambda remedy: remedy[1].cost)), useless
 
 
 Way = tuple[FineTuning, str, int]
 
 
-def _first(ways: Iterable[Way], gpu: str, terms: Terms | None) -> Offer | None:
+def _first(ways: Iterable[Way], gpu: str, terms: Terms | None) -> tuple[Way, Offer] | None:
     """The first of some ways that fits; a price that was given is that of the GPU that was asked for."""
-    for asked, other, gpus in ways:
+    for way in ways:
         with suppress(InfeasiblePlan):
-            return offer_of(asked, other, gpus, terms if other == gpu else None)
+            return way, offer_of(*way, terms if way[1] == gpu else None)
     return None
 
 
@@ -254,13 +200,14 @@ def _memory(gpu: str) -> float:
     return GpuSpec.read(load_preset("gpus", gpu), gpu).memory_bytes
 
 
-def _typed(asked: FineTuning, gpu: str, gpus: int, offer: Offer) -> str:
-    """What an offer changes in a question, as one types it."""
+def _typed(asked: Way, changed: Way) -> str:
+    """What a way changes in a question, as one types it."""
+    (before, *machine), (after, gpu, gpus) = asked, changed
     words = {
-        "--lora": offer.asked.rank != asked.rank,
-        "--offload": offer.asked.offload != asked.offload,
-        f"--seq {offer.asked.length}": offer.asked.length != asked.length,
-        f"--gpus {offer.gpus}": offer.gpus != gpus,
-        f"--gpu {offer.gpu}": offer.gpu != gpu,
+        "--lora": after.rank != before.rank,
+        "--offload": after.offload != before.offload,
+        f"--seq {after.length}": after.length != before.length,
+        f"--gpus {gpus}": gpus != machine[1],
+        f"--gpu {gpu}": gpu != machine[0],
     }
-    return " ".join(word for word, changed in words.items() if changed)
+    return " ".join(word for word, differs in words.items() if differs)

@@ -41,6 +41,8 @@ _GRID = (
 _STARTS = 12
 _PRICED = 500
 _LEAST_SHARE = 1e-4
+_STEEPEST = 5.0
+"""Exponent above which a loss that falls is no power law: twice the tokens would leave 3 % of a part."""
 _OPTIONS: Any = {"gtol": 1e-3, "maxiter": 1000}
 _NAMES = ("a", "b", "irreducible", "alpha", "beta")
 
@@ -157,6 +159,9 @@ def fit_loss(runs: Runs, bootstraps: int = 200, seed: int = 0) -> LossFit:
     draws = np.empty((bootstraps, 5))
     for row in draws:
         row[:] = _constants(_minimise(best, logs[:, rng.integers(0, len(runs), len(runs))])[0])
+    draws = draws[np.isfinite(draws).all(axis=1)]  # of some resamples no power law is near
+    if len(draws) < bootstraps / 2:
+        raise SpecError("most resamples of these runs follow no power law, so none is known; give more runs")
     form = _form(_constants(best))
     residual = logs[2] - np.log(power_sum_loss(runs.params, runs.tokens, form))
     return LossFit(form, runs, objective, float(np.sqrt(np.mean(residual**2))), draws)
@@ -182,6 +187,11 @@ def _check_falls(theta: Array, logs: Array) -> None:
     for name, share, exponent in zip(("params", "tokens"), shares, theta[3:], strict=False):
         if share < _LEAST_SHARE or exponent <= 0:
             raise SpecError(f"the loss of these runs does not fall with {name}, so there is no law to fit; check them")
+        if exponent > _STEEPEST:
+            raise SpecError(
+                f"the loss of these runs does not fall with {name} as a power law does: the exponent that fits best is "
+                f"{exponent:.3g}, published ones are below 1; check the runs"
+            )
 
 
 def _terms(theta: Array, logs: Array) -> Array:
@@ -231,7 +241,8 @@ def _minimise(start: Array, logs: Array) -> tuple[Array, float]:
 
 
 def _constants(theta: Array) -> Array:
-    return np.array([*np.exp(theta[:3]), *theta[3:]])
+    with np.errstate(over="ignore"):  # whoever calls asks whether they are finite
+        return np.array([*np.exp(theta[:3]), *theta[3:]])
 
 
 def _form(constants: Array) -> PowerSum:

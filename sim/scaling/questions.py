@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from math import log
 from typing import Any
 
@@ -14,7 +15,9 @@ from sim.scaling.training import Training, train
 from sim.search import SearchResult, search
 from sim.search.room import DEFAULT as ROOM
 from sim.specs import ClusterSpec, GpuSpec, ModelSpec, Scenario, build_scenario
+from sim.specs.frameworks import DEFAULT
 from sim.specs.loading import resolve
+from sim.specs.machines import machine_of
 from sim.units import parse_count, parse_whole, show
 from sim.work.sums import total_params
 
@@ -31,6 +34,16 @@ BATCHES = (
 """Tokens a step in pre-training, as published: of models up to so many parameters so many tokens, and whose."""
 
 
+CLUSTER = "superpod-h100"
+"""The machine where nobody names one."""
+DOUBLINGS = 6
+"""Doublings of the GPUs that are tried where a plan fits on fewer than it takes."""
+TOKENS = 1e12
+"""Tokens of a run where machines are compared and nobody says how many."""
+DOUBLINGS = 6
+"""Doublings of the GPUs that are tried where no plan fits."""
+TOKENS = 1e12
+"""Tokens of a run where machines are compared and nobody says how many."""
 Fields = Callable[[ModelSpec, GpuSpec], tuple[Mapping[str, Any], Sequence[str]]]
 """From a model and a GPU to fields of training, and what they take for granted."""
 
@@ -175,7 +188,8 @@ class Planned:
     def assumptions(self) -> tuple[str, ...]:
         """What was filled in, then what the run takes for granted, and how sure the search is of its best plan."""
         of_run = self.answer.assumptions if self.training is None else self.training.assumptions
-        return tuple(dict.fromkeys((*self.answer.scenario.assumed, *of_run, *self.result.assumptions[:1])))
+        of_search = (*self.result.memory_assumptions, *self.result.assumptions[:1])
+        return tuple(dict.fromkeys((*self.answer.scenario.assumed, *of_run, *of_search)))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data with stable keys, for JSON: those of `estimate`, the run's under `training`."""
@@ -189,6 +203,76 @@ class Planned:
         }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What is to be trained, and how far the caller said how; the rest gets defaults.
+
+    model : a preset, a model of the Hugging Face hub, or the path of a config.json.
+    length : tokens of a sequence. batch : as `batch_of` reads it.
+    memory_limit_bytes : that a plan may use of a GPU. Default: all that its driver gives. [bytes]
+    assumed : what was filled in before.
+    """
+
+    model: str = field(kw_only=False)
+    length: int | None = None
+    batch: str | None = None
+    precision: str | None = None
+    framework: str | None = None
+    memory_limit_bytes: float | None = None
+    assumed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pretraining(Question):
+    """A model that is to be pre-trained.
+
+    tokens : of the whole run; None: the question ends with the plan.
+    """
+
+    tokens: float | None = None
+
+    def scenario(self, gpu: str | None, gpus: int, cluster: str = "") -> Scenario:
+        """The question on so many GPUs of a preset, or of a cluster preset's kind.
+
+        Raises
+        ------
+        SpecError
+            No such model, machine or framework, or a batch that says nothing.
+        """
+        assumed = [*self.assumed]
+        if self.framework is None:
+            assumed.append(f"Megatron-LM as it is today (stack {DEFAULT}); --framework says otherwise")
+        machine, notes = enlarged(cluster, gpus) if gpu is None else (machine_of(gpu, gpus), ())
+        fields = pretraining(gpus, self.tokens, self.batch, self.length, self.precision)
+        stack = self.framework or DEFAULT
+        return ask(self.model, machine, stack=stack, training=fields, assumed=[*assumed, *notes])
+
+    def planned(self, gpu: str | None, gpus: int, cluster: str = "", **options: Any) -> Planned:
+        """The best plan there, and its run; options are those of `plan_of`.
+
+        Raises
+        ------
+        InfeasiblePlan
+            None fits.
+        """
+        scenario = self.scenario(gpu, gpus, cluster)
+        return plan_of(scenario, gpus, memory_limit_bytes=self.memory_limit_bytes, **options)
+
+    def answer(self, gpu: str | None, gpus: int, cluster: str = "", **options: Any) -> Planned:
+        """The same, but where none fits the error says how many GPUs are enough."""
+        try:
+            return self.planned(gpu, gpus, cluster, **options)
+        except NothingFits as error:
+            raise NothingFits(f"{error}; {self._enough(gpu, gpus, cluster)}") from None
+
+    def _enough(self, gpu: str | None, gpus: int, cluster: str) -> str:
+        for size in (gpus << doublings for doublings in range(1, DOUBLINGS + 1)):
+            with suppress(InfeasiblePlan):
+                self.planned(gpu, size, cluster)
+                return f"on {size:,} GPUs one does (--gpus {size})"
+        return f"nor does one on {gpus << DOUBLINGS:,} GPUs: name a --gpu with more memory"
+
+
 class NothingFits(InfeasiblePlan):
     """Memory rules all plans out."""
 
@@ -199,6 +283,7 @@ def plan_of(
     terms: Terms | None = None,
     *,
     room: Sequence[str] = ROOM,
+    memory_limit_bytes: float | None = None,
     export_to: str | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Planned:
@@ -210,6 +295,8 @@ def plan_of(
         Price, failures, storage.
     room : sequence of str
         Ways to make room for plans that do not fit else, as `search` takes them.
+    memory_limit_bytes : float, optional
+        Of one GPU. Default: all that its driver gives. [bytes]
     export_to : str, optional
         A framework that must be able to run the plan.
 
@@ -218,16 +305,27 @@ def plan_of(
     InfeasiblePlan
         No plan keeps the rules; or none fits (NothingFits), and what the leanest still needs.
     """
-    result = search(scenario, gpus=(gpus, gpus), room=room, export_to=export_to, progress=progress, require_fit=False)
+    result = search(
+        scenario,
+        gpus=(gpus, gpus),
+        memory_limit_bytes=memory_limit_bytes,
+        room=room,
+        export_to=export_to,
+        progress=progress,
+        require_fit=False,
+    )
     if not result.best:
         leanest = result.select({}, 1).leanest
         assert leanest is not None
         plan, needed = result.scenario_at(leanest).plan, float(result.memory_bytes[leanest])
         raise NothingFits(
-            f"no plan fits in the {show(result.memory_limit_bytes, 'B')} of one {scenario.cluster.gpu.name}: with ZeRO "
+            f"no plan fits in {show(result.memory_limit_bytes, 'B')} of one {scenario.cluster.gpu.name}: with ZeRO "
             f"{plan.zero_stage}, recompute {plan.recompute} and a micro-batch of {plan.microbatch_size} it still needs "
             f"{show(needed, 'B')}{', and states in host memory do not make room enough' if 'offload' in room else ''}"
         )
     best = result.best[0]
+    terms = terms or Terms()
+    failures = replace(terms.failures, gpus_per_node=scenario.cluster.node.gpus_per_node)
+    terms = replace(terms, failures=failures)
     run = None if best.scenario.training.tokens is None else train(best.scenario, terms=terms)
     return Planned(result, best.answer if run is None else run.answer, run)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import isfinite
+from pathlib import Path
 from typing import Any
 
 from sim.errors import FlopcastError, SpecError
@@ -14,6 +15,7 @@ from sim.scaling.ramp import BEST, Ramp, against_none, best_ramp, parse_ramp, ra
 from sim.scaling.run import Terms, TrainingRun, training_run, unknown_energy
 from sim.scaling.staleness import NONE, Staleness, staleness_of
 from sim.specs import Scenario
+from sim.specs.loading import as_scenario
 from sim.units import show, show_time
 
 
@@ -104,7 +106,7 @@ class Training:
 
 
 def train(
-    scenario: Scenario,
+    scenario: Scenario | Path | str,
     *,
     tokens: float | None = None,
     loss: float | None = None,
@@ -117,6 +119,7 @@ def train(
 
     Parameters
     ----------
+    scenario : Scenario or path
     tokens : float, optional
         Of the whole run. Default: the scenario's.
     loss : float, optional
@@ -136,6 +139,7 @@ def train(
     SpecError
         Neither tokens nor a loss, a loss the model cannot reach, or a ramp that the plan cannot run.
     """
+    scenario = as_scenario(scenario)
     terms = (terms or Terms()).priced(scenario.cluster.gpu)
     answer = estimate(scenario)
     training = scenario.training

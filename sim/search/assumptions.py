@@ -29,7 +29,7 @@ def proof_assumed(confirmed: int, gap: float | None, stages: StagesSearched | No
     if gap is None:
         return f"{run}; plans that were not priced may be better"
     if gap == 0.0:
-        return f"{run}; no other{'' if stages is None else ' that deals layers evenly'} can be better than the best"
+        return f"{run}; no other{'' if stages is None else stages.others} can be better than the best"
     return f"{run}; another may be better than the best, by {gap:.2%} at most"
 
 
@@ -77,10 +77,14 @@ def room_assumed(room: Sequence[str], objective: str) -> list[str]:
 
 def stages_assumed(stages: StagesSearched, worth: float) -> str:
     """Return how many plans were given other stages, and what is not known of the others."""
-    varied = {"balanced layouts": stages.layouts, "larger groups of micro-batches": stages.windows}
+    varied = {
+        "balanced layouts": stages.layouts,
+        "larger groups of micro-batches": stages.windows,
+        "chunks that hold different kinds of layers": stages.chunks,
+    }
     words = " and ".join(name for name, on in varied.items() if on)
     gap = gap_of(worth, stages.bound)
-    others = f"another layout or group may be better by {gap:.1%} at most" if gap else "no other can be better"
+    others = f"another of these may be better by {gap:.1%} at most" if gap else "no other can be better"
     return (
         f"{words}: {stages.plans:,} of {stages.of:,} plans that fit evenly dealt were given them, the most promising "
         f"first, in {stages.runs:,} runs; {others}"
@@ -94,7 +98,10 @@ def framework_assumed(runs_on: str, scenario: Scenario) -> str:
     words = framework_words(scenario.stack.framework) or "this stack's framework"
     if rules_of_scenario(scenario):
         return f"plans were searched whether {words} can run them or not"
-    return f"which plans {words} can run is not known here: all were searched"
+    return (
+        f"which plans {words} can run is not known here: all were searched, and the best may be one that it cannot "
+        "run; -s plan.FIELD=VALUE keeps what it needs, such as plan.schedule=1f1b"
+    )
 
 
 def fixed_assumed(fixed: Mapping[str, Any]) -> str:

@@ -123,7 +123,7 @@ class ScheduleBest:
 class StagesSearched:
     """What was looked at.
 
-    layouts, windows : whether layouts, and groups of micro-batches, were varied.
+    layouts, windows, chunks : whether layouts, groups of micro-batches, and chunks of unlike stages were varied.
     plans : evenly dealt plans that were given others. of : there are.
     runs : plans that the exact engine ran.
     bound : what the objective makes smallest, at least, of all plans with other layouts or groups; None without any.
@@ -131,16 +131,23 @@ class StagesSearched:
 
     layouts: bool
     windows: bool
+    chunks: bool
     plans: int
     of: int
     runs: int
     bound: float | None
+
+    @property
+    def others(self) -> str:
+        """Of which plans the formula's proof speaks, where these are not all."""
+        return f" that deals layers evenly{' to stages that are alike' if self.chunks else ''}"
 
     def to_dict(self, worth: float) -> dict[str, Any]:
         """Plain data with stable keys, for JSON; of a search whose best is worth so much."""
         return {
             "layouts": self.layouts,
             "windows": self.windows,
+            "chunks": self.chunks,
             "plans": self.plans,
             "plans_in_all": self.of,
             "plans_run": self.runs,

@@ -191,7 +191,7 @@ def layered_table(
         batch = _batch(found, where, recompute, sp, zero, offloaded_layers)
         needed = memory_bytes(batch, found.of_layouts)
         looked_at += len(where)
-        fits = np.flatnonzero(needed <= scenario.cluster.gpu.memory_bytes * (1 + 1e-9))
+        fits = np.flatnonzero(needed <= scenario.cluster.gpu.usable_bytes * (1 + 1e-9))
         if len(fits):
             deals = deals_at(found.deals, everything.shape[where[fits]])
             bound = least_step_s(batch.take(fits), deals, found.of_layouts)

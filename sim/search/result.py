@@ -109,7 +109,6 @@ class SearchResult(PricedPlans, NotebookDisplay):
     def assumptions(self) -> tuple[str, ...]:
         """What the search left out, and how sure its best plan is."""
         scenario, limit = self.space.scenario, self.memory_limit_bytes
-        gpu = scenario.cluster.gpu
         stated = [
             proof_assumed(self.confirmed, self.gap, self.stages),
             *schedules_assumed(self.schedules, self.space),
@@ -120,21 +119,30 @@ class SearchResult(PricedPlans, NotebookDisplay):
         ]
         if self.best and self.stages is not None:
             stated.append(stages_assumed(self.stages, self.best[0].worth(self.objective)))
-        if limit == gpu.usable_bytes < gpu.memory_bytes:
-            stated.append(
-                f"plans fit in {show(limit, 'B')}, which is what drivers give of a {gpu.name}'s "
-                f"{show(gpu.memory_bytes, 'B')}; --memory-limit sets another limit"
-            )
-        if limit > gpu.usable_bytes:
-            stated.append(
-                f"plans may take {show(limit, 'B')} of a GPU, but one {gpu.name} has only "
-                f"{show(gpu.usable_bytes, 'B')}: those that take more do not run there"
-            )
+        stated += self.memory_assumptions
         if self.best:
             stated += best_assumed(self.best[0], limit, self.objective)
         if self.objective == "days" and scenario.training.tokens is None:
             stated.append("training.tokens is not given, so days are ranked by step time")
         return tuple(stated)
+
+    @property
+    def memory_assumptions(self) -> list[str]:
+        """How much of a GPU's memory plans may take, where that is not what it is sold with."""
+        gpu, limit = self.space.scenario.cluster.gpu, self.memory_limit_bytes
+        if limit > gpu.usable_bytes:
+            return [
+                f"plans may take {show(limit, 'B')} of a GPU, but one {gpu.name} has only "
+                f"{show(gpu.usable_bytes, 'B')}: those that take more do not run there"
+            ]
+        if limit < gpu.usable_bytes:
+            return [f"plans take {show(limit, 'B')} of a GPU at most (--memory-limit)"]
+        if limit < gpu.memory_bytes:
+            return [
+                f"plans fit in {show(limit, 'B')}, which is what drivers give of a {gpu.name}'s "
+                f"{show(gpu.memory_bytes, 'B')}; --memory-limit sets another limit"
+            ]
+        return []
 
     def rank_by_price(self, found: Candidate) -> int:
         """1 for the best of the plans that fit; of plans for which room is made those count for which it was looked."""

@@ -21,10 +21,11 @@ from sim.search.prices.formula import Priced, empty_table, price_space
 from sim.search.result import SearchResult
 from sim.search.room import DEFAULT, check_ways
 from sim.search.stages import MOST_RUNS as MOST_STAGES
-from sim.search.stages import UNASKED_RUNS, search_stages
-from sim.specs import Scenario, load_scenario
+from sim.search.stages import UNASKED_RUNS, has_unlike_chunks, search_stages
+from sim.specs import Scenario
 from sim.specs.framework_files import framework_named
 from sim.specs.framework_plans import PlanRule, framework_words, plan_rules, related
+from sim.specs.loading import as_scenario
 
 
 def search(
@@ -106,8 +107,7 @@ def search(
     SpecError
         Unknown objective or framework, or a field in `fixed` that is no field of plans or that a search cannot keep.
     """
-    if not isinstance(scenario, Scenario):
-        scenario = load_scenario(scenario)
+    scenario = as_scenario(scenario)
     if objective not in OBJECTIVES:
         raise SpecError(f"unknown objective {objective!r}{nearest(objective, OBJECTIVES)}")
     room = check_ways(room)
@@ -196,10 +196,11 @@ def search(
     )
     if finished:
         result = replace(result, safest=safest(result))
-    if not finished or not (layouts or windows) or (unasked and not (space.columns.pp > 1).any()):
+    chunks = objective != "memory_headroom" and has_unlike_chunks(space)
+    if not finished or not (layouts or windows or chunks) or (unasked and not (space.columns.pp > 1).any()):
         return result
     runs = UNASKED_RUNS if unasked and not windows else MOST_STAGES
-    return search_stages(result, layouts=layouts, windows=windows, most_runs=runs)
+    return search_stages(result, layouts=layouts, windows=windows, chunks=chunks, most_runs=runs)
 
 
 def _price(space: Space, progress: Callable[[int, int], None] | None) -> tuple[Priced, bool]:

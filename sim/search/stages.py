@@ -1,8 +1,9 @@
 """Plans whose stages hold other layers than an even deal gives them, or that turn to a chunk for more micro-batches.
 
-The closed form prices layers that are dealt evenly, and groups of as many micro-batches as there are ranks. Others are
-run on the exact engine, those first that an even deal of their work would make fastest: with the layout whose slowest
-stage is fastest (`sim.search.layout`), with larger groups (`plan.microbatch_group`), and with both. Each recomputes the
+The closed form prices layers that are dealt evenly to stages that are alike, and groups of as many micro-batches as
+there are ranks. Others are run on the exact engine, those first that an even deal of their work would make fastest:
+interleaved in chunks that hold different kinds of layers, with the layout whose slowest stage is fastest
+(`sim.search.layout`), with larger groups (`plan.microbatch_group`), and with several of these. Each recomputes the
 least that makes it fit, module by module in the order of what they spare for what they take, and keeps nothing on the
 host.
 
@@ -23,12 +24,15 @@ from sim.errors import FlopcastError
 from sim.estimate import estimate
 from sim.pricing.plans import plans_of
 from sim.search.candidate import Candidate, StagesSearched
+from sim.search.fixed import values_of
 from sim.search.layout import balanced_plan
 from sim.search.plans.columns import SCHEDULES
+from sim.search.plans.layouts import unlike_chunks
+from sim.search.plans.space import Space
 from sim.search.prices.formula import Priced
 from sim.search.prices.room import ChosenRows, Way
 from sim.search.result import SearchResult
-from sim.specs import Scenario
+from sim.specs import ParallelPlan, Scenario
 from sim.specs.framework_plans import broken_rules
 from sim.work.recompute import module_sets, own_modules
 from sim.work.stages import FIRST_KIND, deal_stages
@@ -44,6 +48,7 @@ def search_stages(
     *,
     layouts: bool = True,
     windows: bool = True,
+    chunks: bool = True,
     most_runs: int = MOST_RUNS,
     progress: Callable[[int, int], None] | None = None,
 ) -> SearchResult:
@@ -51,7 +56,7 @@ def search_stages(
 
     Parameters
     ----------
-    layouts, windows : bool
+    layouts, windows, chunks : bool
         What is varied.
     most_runs : int
         Plans that the exact engine runs at most.
@@ -63,7 +68,9 @@ def search_stages(
     SearchResult
         With the best of them among its best; interrupted (KeyboardInterrupt), those found so far.
     """
-    score, bound, place = _promising(result)
+    unlike = _unlike(result.space) if chunks else {}
+    score, bound, place = _promising(result, unlike)
+    seen = set[tuple[ParallelPlan, bool]]()
     found = list(result.best)
     runs = looked_at = 0
     finished = True
@@ -74,7 +81,10 @@ def search_stages(
                 break
             looked_at += 1
             base = result.scenario_at(where)
-            for changed in _staged(base, layouts, windows):
+            for changed in _staged(base, layouts, windows, unlike.get(base.plan.pp, ())):
+                if (key := (changed[0].plan, changed[1])) in seen or not _allowed(result, changed[0]):
+                    continue
+                seen.add(key)
                 candidate, tried = _fitting(result, *changed, modules, _best(result, found))
                 runs += tried
                 found += [candidate] if candidate is not None else []
@@ -83,7 +93,7 @@ def search_stages(
     except KeyboardInterrupt:
         finished = False
     least = float(bound.min()) if len(bound) else None
-    searched = StagesSearched(layouts, windows, looked_at, len(place), runs, least)
+    searched = StagesSearched(layouts, windows, bool(unlike), looked_at, len(place), runs, least)
     best = sorted(found, key=lambda each: each.worth(result.objective))[: result.top]
     return replace(result, best=tuple(best), stages=searched, finished=result.finished and finished)
 
@@ -93,7 +103,23 @@ def _best(result: SearchResult, found: Sequence[Candidate]) -> float:
     return min((each.worth(result.objective) for each in found), default=np.inf)
 
 
-def _promising(result: SearchResult) -> tuple[Floats, Floats, Ints]:
+def _unlike(space: Space) -> dict[int, tuple[int, ...]]:
+    """Of numbers of pipeline ranks, the numbers of chunks whose stages are not alike; without those that hold none."""
+    if "interleaved" not in (values_of(space.fixed, "schedule") or SCHEDULES):
+        return {}
+    kept, found = values_of(space.fixed, "num_chunks"), dict[int, tuple[int, ...]]()
+    for pp in np.unique(space.columns.pp[space.columns.pp > 1]).tolist():
+        numbers = tuple(each for each in unlike_chunks(space.scenario, pp) if not kept or each in kept)
+        found |= {pp: numbers} if numbers else {}
+    return found
+
+
+def has_unlike_chunks(space: Space) -> bool:
+    """Whether plans are interleaved in chunks that hold different kinds of layers, which no formula prices."""
+    return bool(_unlike(space))
+
+
+def _promising(result: SearchResult, unlike: Mapping[int, Sequence[int]]) -> tuple[Floats, Floats, Ints]:
     """Plans with a pipeline that recompute nothing, and fit so or in some other way: the score of the fastest way if
     their ranks had equal work, what no layout goes below, and their places; in the order of the first."""
     space, columns = result.space, result.space.columns
@@ -108,7 +134,7 @@ def _promising(result: SearchResult) -> tuple[Floats, Floats, Ints]:
     own = own[np.argsort(code[own])]
     place = own[np.searchsorted(code[own], codes)]
     parts = [
-        _balanced(result, result.prices.take(place[some]), seconds[some])
+        _balanced(result, result.prices.take(place[some]), seconds[some], list(unlike))
         for some in np.array_split(np.arange(len(place)), max(1, len(place) // 20_000))
         if len(some)
     ]
@@ -119,13 +145,15 @@ def _promising(result: SearchResult) -> tuple[Floats, Floats, Ints]:
     return score[order], bound[order], place[order]
 
 
-def _balanced(result: SearchResult, some: Priced, dealt_s: Floats) -> tuple[Array, Array]:
+def _balanced(result: SearchResult, some: Priced, dealt_s: Floats, chunked: Sequence[int]) -> tuple[Array, Array]:
     """Score of plans whose ranks all have equal work, about; and what none of their layouts goes below.
 
     Parameters
     ----------
     dealt_s : array
         Of each plan, what the fastest way in which it fits takes with layers that are dealt evenly. [s]
+    chunked : sequence of int
+        Pipeline ranks whose plans in one chunk are also given several.
 
     Notes
     -----
@@ -136,7 +164,8 @@ def _balanced(result: SearchResult, some: Priced, dealt_s: Floats) -> tuple[Arra
     columns = result.space.columns.take(some.row)
     mean, busiest, share = ChosenRows(result.space, some.row, some.category, [Way()]).rank_work(np.arange(len(some)))
     count = result.space.scenario.training.global_batch_size // (columns.dp * columns.microbatch_size)
-    ramp = np.where(columns.num_chunks == 1, (columns.pp - 1) * (1.0 - share), 0.0)
+    alone = (columns.num_chunks == 1) & ~(np.isin(columns.pp, chunked) & (count % columns.pp == 0))
+    ramp = np.where(alone, (columns.pp - 1) * (1.0 - share), 0.0)
     least = (count + np.where(count >= columns.pp, ramp, 0.0)) * mean
     balanced, bound = (
         result.score_of(Priced(some.category, some.row, seconds, some.memory_bytes))
@@ -145,16 +174,18 @@ def _balanced(result: SearchResult, some: Priced, dealt_s: Floats) -> tuple[Arra
     return balanced, bound
 
 
-def _staged(base: Scenario, layouts: bool, windows: bool) -> Iterator[tuple[Scenario, bool]]:
-    """A plan with other groups of micro-batches, and whether its stages are to be balanced."""
-    plan, count = base.plan, base.num_microbatches
-    groups: list[int | None] = [None]
-    if windows and plan.num_chunks > 1:
-        groups += [size for power in (1, 2) if (size := plan.pp << power) < count]
-        groups += [count] if count > plan.pp else []
-    for each, balanced in product(groups, (False, True) if layouts else (False,)):
-        if each is not None or balanced:
-            yield base.replace(plan=plan.replace(microbatch_group=each)), balanced
+def _staged(base: Scenario, layouts: bool, windows: bool, chunks: Sequence[int]) -> Iterator[tuple[Scenario, bool]]:
+    """A plan with other chunks and groups of micro-batches, and whether its stages are to be balanced."""
+    count = base.num_microbatches
+    interleaved = [base.plan.replace(schedule="interleaved", num_chunks=each) for each in chunks]
+    for plan in (base.plan, *(interleaved if count % base.plan.pp == 0 else ())):
+        groups: list[int | None] = [None]
+        if windows and plan.num_chunks > 1:
+            groups += [size for power in (1, 2) if (size := plan.pp << power) < count]
+            groups += [count] if count > plan.pp else []
+        for each, balanced in product(groups, (False, True) if layouts else (False,)):
+            if each is not None or balanced or plan is not base.plan:
+                yield base.replace(plan=plan.replace(microbatch_group=each)), balanced
 
 
 def _fitting(

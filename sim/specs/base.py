@@ -15,7 +15,7 @@ from typing import Annotated, Any, NamedTuple, Self, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
-from sim.errors import SpecError, nearest
+from sim.errors import SpecError, nearest, visible
 from sim.specs.gone import GONE
 from sim.units import EXAMPLES, NOUNS, parse, parse_count, parse_whole
 
@@ -138,7 +138,7 @@ class Spec(BaseModel):
                 raise ValueError(f"{field.short} = {value!r}: {rule}")
             if field.unit is None:
                 _check_size(field.short, value, field.kind is str)
-                read[name] = _count(value, field)
+                read[name] = visible(value) if field.kind is str and isinstance(value, str) else _count(value, field)
             else:
                 read[name] = _quantity(value, field.unit, str(key), bare_allowed=key == name)
         return read

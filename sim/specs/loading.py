@@ -119,6 +119,7 @@ def build_scenario(data: Any, overrides: Sequence[str] | str = (), where: str = 
     if unknown:
         raise SpecError("\n".join(unknown))
     resolved = described(data, overrides)
+    _check_names(resolved, where)
     missing = [name for name in ("model", "cluster", "training") if resolved.get(name) is None]
     if missing:
         raise SpecError(f"{where}: missing section {', '.join(missing)}; a scenario needs model, cluster and training")
@@ -168,6 +169,14 @@ def _not_counted(data: Mapping[str, Any], overrides: Sequence[str]) -> tuple[str
 
 
 _LAUNCH = ("stack.kernel_launch", "stack.kernel_launch_s")
+
+
+def _check_names(data: Any, place: str) -> None:
+    """Refuse keys that are no text, such as the 7 of {7: 1}."""
+    for key, value in data.items() if isinstance(data, Mapping) else ():
+        if not isinstance(key, str):
+            raise SpecError(f"{place}: the key {key!r} is no name of a field; names are words, such as num_layers")
+        _check_names(value, key)
 
 
 def described(data: Mapping[str, Any], overrides: Sequence[str] = ()) -> dict[str, Any]:
@@ -299,6 +308,11 @@ def profile_of_gpu(gpu: GpuSpec) -> Profile:
     data = _profile_for(gpu.name)
     found = datasheet.datasheet_profile(gpu) if _is_datasheet(data) else data
     return Profile.read(found, f"profile for {gpu.name}")
+
+
+def as_scenario(given: Scenario | Path | str) -> Scenario:
+    """A scenario, or that of a file."""
+    return given if isinstance(given, Scenario) else load_scenario(given)
 
 
 def load_scenario(path: Path | str, overrides: Sequence[str] | str = (), profile: str | None = None) -> Scenario:

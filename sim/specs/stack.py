@@ -298,7 +298,8 @@ def named_kernel(data: dict[str, Any]) -> dict[str, Any]:
     version, core = data.get("flash_version"), data.get("attention")
     if isinstance(version, int) and not isinstance(version, bool):
         data = {**data, "flash_version": str(version)}
-    return {**data, "attention": "flash", "flash_version": KERNELS[core]} if core in KERNELS else data
+    known = isinstance(core, str) and core in KERNELS
+    return {**data, "attention": "flash", "flash_version": KERNELS[core]} if known else data
 
 
 def sends_overlap(stated: bool | str, num_chunks: Any) -> Any:

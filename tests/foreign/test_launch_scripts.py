@@ -254,7 +254,7 @@ def test_the_json_that_a_script_writes_says_the_stage(tmp_path):
     assert (scenario.plan.zero_stage, scenario.training.precision) == (3, "fp16")
 
 
-MIXTURE = "--deepspeed --num-experts 16 --fp16"
+MIXTURE = "--deepspeed --num-experts 16"
 
 
 @rows(

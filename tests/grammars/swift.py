@@ -7,6 +7,6 @@ def write(rng):
     """A file's name, its text, the facts expected of it and the options it needs."""
     switch = rng.choice(["train_type", "tuner_type"])
     name, text, expected, options = trainer(
-        rng, {"dataset": ["alpaca"]}, "max_length", switch, "lora_rank", "target_modules"
+        rng, {"dataset": ["alpaca"]}, "max_length", switch, "lora_rank", "target_modules", "full"
     )
     return name, text.replace("model_name_or_path", "model"), expected, options

@@ -7,10 +7,11 @@ from grammars.recipe_parts import MODELS, TARGETS, as_yaml
 
 def write(rng):
     """A file's name, its text, the facts expected of it and the options it needs."""
-    return trainer(rng, {"torch_dtype": "bfloat16"}, "max_seq_length", "use_peft")
+    length_key, default = rng.choice([("max_seq_length", "none"), ("max_length", "full")])
+    return trainer(rng, {"torch_dtype": "bfloat16"}, length_key, "use_peft", default=default)
 
 
-def trainer(rng, more, length_key, switch, rank_key="lora_r", targets_key="lora_target_modules"):
+def trainer(rng, more, length_key, switch, rank_key="lora_r", targets_key="lora_target_modules", default="none"):
     """A recipe of the Trainer's kin: what else stands in it, and how they call length and adapters."""
     gpus, micro, steps = rng.choice([1, 8]), rng.choice([1, 4, 16]), rng.choice([1, 2])
     model, length, precision = rng.choice(list(MODELS)), rng.choice([1024, 4096]), rng.choice(["bf16", "fp16"])
@@ -22,7 +23,7 @@ def trainer(rng, more, length_key, switch, rank_key="lora_r", targets_key="lora_
     expected = {
         "parameters": MODELS[model], "gpus": gpus, "plan.microbatch_size": micro, "training.precision": precision,
         "training.global_batch_size": micro * steps * gpus, "training.sequence_length": length,
-        "training.adapter_rank": 0, "plan.recompute": "none",
+        "training.adapter_rank": 0, "plan.recompute": default,
     }  # fmt: skip
     if rng.random() < 0.5:
         data |= {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": False}}

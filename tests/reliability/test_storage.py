@@ -111,7 +111,8 @@ PLANS = [
     {}, {"tp": 8}, {"tp": 2, "pp": 4, "dp": 4}, {"tp": 2, "pp": 2, "dp": 8, "zero_stage": 1},
     {"dp": 64, "zero_stage": 2}, {"tp": 4, "dp": 16, "zero_stage": 3},
     {"dp": 32, "zero_stage": 3, "sharding_group": 8}, {"dp": 32, "zero_stage": 3, "sharding_group": 8, "outer_zero_stage": 1},
-    {"tp": 2, "cp": 2, "dp": 8, "zero_stage": 1},
+    {"tp": 2, "cp": 2, "dp": 8, "zero_stage": 1}, {"pp": 4, "dp": 4, "schedule": "dualpipe"},
+    {"pp": 6, "dp": 4, "num_chunks": 2, "schedule": "zb_v", "zero_stage": 1},
 ]  # fmt: skip
 
 
@@ -120,7 +121,7 @@ PLANS = [
 def test_however_it_is_cut_a_checkpoint_holds_everything_once(plan, parallel):
     scenario = question(plan=plan)
     state = state_of(scenario)
-    assert state.checkpoint_bytes == pytest.approx(14 * total_params(scenario.model), rel=0.03)  # tied tables twice
+    assert state.checkpoint_bytes == pytest.approx(14 * total_params(scenario.model), rel=0.01)  # norms on all of tp
     assert state.saved(parallel).total == pytest.approx(state.checkpoint_bytes)
     for once in ("one", "shares"):
         assert state.read(once).total == pytest.approx(state.checkpoint_bytes)

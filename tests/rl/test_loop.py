@@ -39,6 +39,11 @@ def test_whole_batches_go_round_as_the_longest_cycle(make_pool, make_samples, de
         assert overlapping_batches(pool, samples, loop).seconds == pytest.approx(played, rel=0.08)
 
 
+def test_samples_too_old_to_be_played_are_refused():
+    with pytest.raises(SpecError, match="give at most 64"):
+        Loop(1.0, depth=5000)
+
+
 def test_depth_0_is_the_sum_of_its_parts(make_pool, make_samples):
     pool, samples = make_pool(), make_samples()
     loop = Loop(10.0, 1.0, 0.5, reward_s=2.0)

@@ -134,6 +134,22 @@ def test_a_loss_that_does_not_fall_has_no_law():
         fit_loss(rising, bootstraps=2)
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_loss_that_only_noise_makes_fall_is_refused_without_a_warning():
+    """Losses at random, of which one run is far off: exponents without bound fit it best."""
+    rng = np.random.default_rng(3)
+    refused = 0
+    for _ in range(6):
+        runs = Runs(10 ** rng.uniform(7, 10, 12), 10 ** rng.uniform(9, 11, 12), rng.uniform(2, 4, 12))
+        try:
+            law = fit_loss(runs, bootstraps=3).law()
+        except SpecError:
+            refused += 1
+        else:
+            assert compute_optimal(1e22, law).loss > 0
+    assert refused
+
+
 def test_very_many_runs_are_fitted_too():
     found = fit_loss(made_up(0.005, number=3000), bootstraps=2).form
     assert found.alpha == pytest.approx(BESIROGLU.alpha, rel=0.02)

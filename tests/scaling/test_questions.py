@@ -13,7 +13,8 @@ from sim.cli import app
 from sim.errors import InfeasiblePlan, SpecError
 from sim.estimate import estimate
 from sim.reliability import Price
-from sim.scaling.finetuning import FineTuning, in_budget, offer_of, offers_of, remedies_of
+from sim.scaling.finetuning import FineTuning, offer_of, remedies_of
+from sim.scaling.offers import Ranking, rank
 from sim.scaling.questions import batch_of, sequences_near
 from sim.scaling.run import Terms
 from sim.scaling.training import train
@@ -46,6 +47,21 @@ def test_a_plan_is_what_search_and_train_say_of_the_file_that_it_writes(tmp_path
     assert {name: found["training"][name] for name in ("days", "cost", "gpu_hours", "intervals", "goodput")} == {
         name: written[name] for name in ("days", "cost", "gpu_hours", "intervals", "goodput")
     }
+
+
+def test_without_a_machine_a_plan_compares_those_that_have_a_price():
+    found = answer("plan llama3-8b --gpus 16 --tokens 1T --memory-limit", "40 GB")
+    assert {each["gpu"] for each in found["all"]} == {
+        name for name, row in price_list().items() if row.get("most", 16) >= 16
+    }
+    assert [each["cost"] for each in found["best"]] == sorted(each["cost"] for each in found["best"])
+    assert all(each["memory_bytes"] <= 40e9 for each in found["best"])
+    here = next(each for each in found["best"] if each["gpu"] == "h100-sxm-80gb")
+    alone = answer(PLAN, "--memory-limit", "40 GB")
+    assert (alone["training"]["cost"], alone["plan"]) == (here["cost"], here["plan"])
+    assert alone["memory"]["available_bytes"] == 79.11 * 2**30  # as drivers report an H100
+    said = run("plan llama3-8b --gpus 16").stdout
+    assert "a run of 1 trillion tokens; --tokens says otherwise" in " ".join(said.split())
 
 
 DEFAULTS = {
@@ -103,11 +119,11 @@ def test_a_batch_is_sequences_or_millions_of_tokens(said, batch):
 
 @pytest.fixture(scope="module")
 def found():
-    return offers_of(QWEN, ("rtx-4090-24gb", "a100-sxm-40gb", "h100-sxm-80gb"), (2, 8))
+    return rank(QWEN.planned, (2, 8), ("rtx-4090-24gb", "a100-sxm-40gb", "h100-sxm-80gb"))
 
 
 def test_what_fits_and_how_fast_it_is_estimate_says(found):
-    offers, lacking = found
+    offers, lacking = found.offers, found.lacking
     assert len(offers) + len(lacking) == 6
     for offer in offers:
         alone = estimate(offer.planned.answer.scenario)
@@ -123,10 +139,10 @@ def test_what_fits_and_how_fast_it_is_estimate_says(found):
 
 
 def test_offers_come_cheapest_first_and_in_a_budget_fastest_first(found):
-    offers, _ = found
+    offers = found.offers
     assert [offer.cost for offer in offers] == sorted(offer.cost for offer in offers)
     budget = offers[1].cost
-    paid = in_budget(offers, budget)
+    paid = Ranking(offers, (), budget).paid
     assert {id(offer) for offer in paid} == {id(offer) for offer in offers if offer.cost <= budget}
     assert [offer.wall_s for offer in paid] == sorted(offer.wall_s for offer in paid)
 
@@ -196,6 +212,8 @@ def test_lora_may_stand_without_a_rank():
         ("plan llama3-8b --gpus 8 --batch 2k", "write 2048 for sequences, or 0.5M for tokens"),
         ("plan llama3-8b", "Give --gpus 512; flopcast shortest answers"),
         ("plan llama3-8b --gpus 8 --gpu h100 --cluster selene", "leave --gpu out"),
+        ("plan llama3-8b --gpus 8 --price 3", "name it with --gpu"),
+        ("plan llama3-8b --gpus 8 --memory-limit -3GB", "must be above zero"),
         ("plan llama3-8b --gpus 8 --framework none", "unknown framework 'none'"),
     ],
 )
@@ -231,7 +249,7 @@ def test_an_interrupt_ends_one_question_with_what_was_found_and_several_at_once(
     assert len(calls) == 2
 
 
-@rows("words", [PLAN, f"{TUNE} --gpus 8", f"{TUNE} --gpus 2", f"{TUNE} --lora --budget 20"])
+@rows("words", [PLAN, f"{TUNE} --gpus 8", f"{TUNE} --gpus 2", f"{TUNE} --lora --budget 20", "plan llama3-8b --gpus 64"])
 def test_answers_fit_eighty_columns(words):
     result = CliRunner(env={"COLUMNS": "80"}).invoke(app, words.split())
     assert max(map(len, result.stdout.splitlines())) <= 80

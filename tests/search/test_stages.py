@@ -61,6 +61,32 @@ def test_no_layout_goes_below_the_bound():
     assert found.best[0].answer.step_time_s <= min(fastest) * (1 + 1e-9)
 
 
+def test_chunks_that_hold_different_kinds_of_layers_are_found():
+    """Layers with and without a window take turns, so that chunks of one layer are not alike.
+
+    Every such plan, one by one: none beats the bound, and none is faster than the best.
+    """
+    scenario = build_scenario(
+        {"model": {"preset": "gpt-oss-20b", "num_layers": 6}, "cluster": "superpod-h100", "plan": {"dp": 8},
+         "stack": "megatron-core", "training": {"global_batch_size": 32, "sequence_length": 8192, "precision": "bf16"}}
+    )  # fmt: skip
+    found = search(scenario, top=2, fixed={"pp": 2, "ep": 1, "tp": 1, "recompute": "none"})
+    assert found.stages.chunks
+    fastest = {}
+    for place in range(found.plans_priced):
+        base = found.scenario_at(place)
+        try:
+            answer = estimate(base.replace(plan=base.plan.replace(schedule="interleaved", num_chunks=3)))
+        except FlopcastError:
+            continue
+        if answer.fits:
+            fastest[answer.scenario.plan] = answer.step_time_s
+    assert fastest
+    assert min(fastest.values()) >= found.stages.bound * (1 - 1e-9)
+    assert found.best[0].answer.step_time_s <= min(fastest.values()) * (1 + 1e-9)
+    assert found.best[0].scenario.plan.num_chunks == 3
+
+
 def test_layouts_of_deepseek_are_found_and_told(tmp_path):
     """61 layers and a module of multi-token prediction: balanced stages save a sixth."""
     scenario = load_scenario(DEEPSEEK)

@@ -145,7 +145,7 @@ def _improved(
     if layers < 4 or all(layers % rank for rank in range(2, layers)):
         return None, f"{layers} layers cannot be dealt to several ranks in several chunks"
     degrees = [tp for tp in tensor_degrees(scenario) if tp % scenario.cluster.nvlink_domain_gpus == 0]
-    available = scenario.cluster.gpu.memory_bytes
+    available = scenario.cluster.gpu.usable_bytes
     first = bisect_left(degrees, True, key=lambda tp: _leanest(scenario, tp, batches[:1])[1] <= available)
     for tp in degrees[first:]:
         found = _layered(with_wide_tensor(scenario, tp), strategy, batches, partitioned, wide=tp)
@@ -217,7 +217,7 @@ def _baseline(
     contiguous = space.columns.schedule != SCHEDULES.index("interleaved")
     best: list[tuple[float, int, int]] = []
     for category, here, seconds, needed in price_all(space):
-        fits = np.flatnonzero((needed <= scenario.cluster.gpu.memory_bytes) & contiguous[here])
+        fits = np.flatnonzero((needed <= scenario.cluster.gpu.usable_bytes) & contiguous[here])
         fits = fits[np.argsort(seconds[fits], kind="stable")][:CONFIRMED]
         best += [(float(seconds[place]), int(here[place]), category) for place in fits]
     answers = [

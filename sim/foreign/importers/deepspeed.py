@@ -114,6 +114,10 @@ def _without_auto(data: Mapping[str, Any], ledger: Ledger, prefix: str = "") -> 
     return kept
 
 
+BATCH = {"train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"}
+"""Keys of which DeepSpeed needs one of the first two, and follows the others from what is there."""
+
+
 def _batch(
     plan: Section, training: Section, keys: Keys, shape: dict[str, Any], cluster: ClusterSpec, given: Given, cut: int
 ) -> int:
@@ -124,6 +128,8 @@ def _batch(
     ledger = keys.ledger
     whole, micro = keys.whole("train_batch_size"), keys.whole("train_micro_batch_size_per_gpu")
     steps = keys.whole("gradient_accumulation_steps")
+    if len(BATCH & ledger.settings.keys()) == 1 and steps is None:
+        steps = 1  # deepspeed/runtime/config.py, _set_batch_related_parameters
     if given.gpus is not None:
         gpus = int(ledger.took("GPUs", given.gpus, "--gpus"))
     elif whole is not None and micro is not None and steps is not None:

@@ -141,7 +141,7 @@ def fewest_gpus(
     while gpus % cluster.node.gpus_per_node and gpus < cluster.node.gpus_per_node:
         gpus *= 2
     states = (2 if frozen else STATE_BYTES) * matrices
-    while gpus * cluster.gpu.memory_bytes < 2 * states and gpus < 2**24:
+    while gpus * cluster.gpu.usable_bytes < 2 * states and gpus < 2**24:
         gpus *= 2
     whole, replica, at_once = batch
     while whole and gpus > unit and gpus % 2 == 0 and (gpus % replica or whole % (gpus // replica * at_once)):

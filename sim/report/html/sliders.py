@@ -139,7 +139,7 @@ def grid_data(grid: Grid, causes: list[str]) -> dict[str, Any]:
         ]
 
     return {
-        "available": grid.scenario.cluster.gpu.memory_bytes,
+        "available": grid.scenario.cluster.gpu.usable_bytes,
         "causes": [[cause.replace("_", " "), GROUPS[cause], GROUP_PARTS[GROUPS[cause]].key] for cause in causes],
         "memory": list(MEMORY),
         "axes": [

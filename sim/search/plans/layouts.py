@@ -203,6 +203,13 @@ def several_chunks(scenario: Scenario, pp: int) -> tuple[int, ...]:
     return tuple(v for v in divisors(dealt // pp) if v > 1 and stages_alike(model, plan, pp, v))
 
 
+def unlike_chunks(scenario: Scenario, pp: int) -> tuple[int, ...]:
+    """The other numbers of chunks: each of their stages has as many layers, of kinds that others have not."""
+    dealt = dealt_layers(scenario.model, scenario.plan)
+    alike = several_chunks(scenario, pp)
+    return tuple(v for v in divisors(dealt // pp) if v > 1 and v not in alike) if dealt % pp == 0 else ()
+
+
 @cache
 def shapes(pp: int, per_replica: int, several: tuple[int, ...]) -> Array:
     """(micro-batch size, schedule, chunks) of every way to run `per_replica` sequences through `pp` ranks.

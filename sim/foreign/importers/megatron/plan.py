@@ -136,8 +136,8 @@ def _recompute(plan: Section, arguments: Arguments) -> None:
     old = arguments.text("activations-checkpoint-method")
     switch = arguments.has("checkpoint-activations")
     each = arguments.whole("checkpoint-num-layers", "activations-checkpoint-num-layers", least=0)
-    if arguments.has("recompute-activations"):
-        granularity = granularity or "selective"
+    if arguments.has("recompute-activations"):  # whatever else is said (megatron/training/arguments.py, validate_args)
+        granularity = "selective"
     if granularity is None and (switch or old):
         granularity, layers = "full", each if layers is None else layers
         method = old if old in ("uniform", "block") else method
@@ -183,6 +183,11 @@ def take_chunks(plan: Section, arguments: Arguments, model: Section) -> None:
     per_stage = arguments.whole("num-layers-per-virtual-pipeline-stage")
     chunks = arguments.whole("num-virtual-stages-per-pipeline-rank")
     source = "--num-virtual-stages-per-pipeline-rank"
+    if per_stage is not None and chunks is not None:
+        raise SpecError(
+            f"{where}: --num-layers-per-virtual-pipeline-stage and {source} both say how many, which Megatron-LM "
+            "refuses; keep one"
+        )
     ends = {end: arguments.whole(f"decoder-{end}-pipeline-num-layers") for end in ("first", "last")}
     layout = arguments.text("pipeline-model-parallel-layout")
     if layout is not None:

@@ -178,7 +178,11 @@ def _dispatch(arguments: Arguments, stack: Section) -> None:
     """How tokens travel to experts."""
     kind = arguments.text("moe-token-dispatcher-type")
     backend = arguments.text("moe-flex-dispatcher-backend")
-    if arguments.has("moe-enable-deepep") or kind == "flex" or backend is not None:
+    if backend is not None and kind != "flex" and not arguments.has("moe-enable-deepep"):
+        why = "without effect without --moe-token-dispatcher-type flex"
+        stack.ledger.ignore("--moe-flex-dispatcher-backend", backend, why)
+        backend = None
+    if arguments.has("moe-enable-deepep") or kind == "flex":
         source = f"--moe-flex-dispatcher-backend {backend}" if backend else "--moe-enable-deepep"
         stack.took("expert_dispatcher", backend or "deepep", source)
     elif kind == "allgather":

@@ -30,10 +30,10 @@ def read_training(
     batch = arguments.whole("global-batch-size")
     if batch is not None:
         training.took("global_batch_size", batch, "--global-batch-size")
-    precision, source = None, ""
-    for switch in ("fp16", "bf16"):
-        if arguments.has(switch):
-            precision, source = switch, f"--{switch}"
+    halves = [switch for switch in ("fp16", "bf16") if arguments.has(switch)]
+    if len(halves) > 1:
+        raise SpecError(f"{arguments.ledger.where}: --fp16 and --bf16 exclude each other; keep one")
+    precision, source = (halves[0], f"--{halves[0]}") if halves else (None, "")
     precision, source = _fewer_bits(arguments) or (precision, source)
     if precision is None and take_precision(arguments, config):
         precision, source = take_precision(arguments, config), "the DeepSpeed file"
@@ -124,6 +124,8 @@ def take_budget(training: Section, arguments: Arguments) -> None:
     """Tokens of the whole run, from steps or samples."""
     steps, samples = arguments.whole("train-iters"), arguments.whole("train-samples")
     tokens, length = arguments.number("train-tokens"), training["sequence_length"]
+    if steps is not None and samples is not None:
+        raise SpecError(f"{arguments.ledger.where}: --train-iters and --train-samples exclude each other; keep one")
     if tokens:
         training.took("tokens", tokens, "--train-tokens")
     elif samples is not None:

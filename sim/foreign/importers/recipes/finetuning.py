@@ -37,7 +37,7 @@ def take_finetuning(recipe: Recipe, keys: Settings, file: Foreign) -> None:
     _adapters(recipe, keys, roles)
     _quantised(recipe, keys, roles.get("quantised", ()))
     _packing(recipe, keys, roles.get("packing", ()))
-    recomputed = _checkpointing(recipe, keys, roles.get("checkpointing", ()))
+    recomputed = _checkpointing(recipe, keys, roles)
     sharded = take_deepspeed(recipe, keys, roles.get("deepspeed", ()), file) or take_fsdp(recipe, keys, recomputed)
     _kernels(recipe, keys, roles)
     if "precision" not in recipe.sections["training"] and {"bf16", "fp16"} & keys.ledger.settings.keys():
@@ -186,10 +186,16 @@ def _packing(recipe: Recipe, keys: Settings, names: Iterable[str]) -> None:
         keys.ledger.ignore(name or next(iter(names)), "false" if name else "", why, matters=True)
 
 
-def _checkpointing(recipe: Recipe, keys: Settings, names: Iterable[str]) -> bool | None:
-    """Layers computed again, which transformers does whole."""
-    name, value = keys.take(*names) if names else ("", None)
+def _checkpointing(recipe: Recipe, keys: Settings, roles: Mapping[str, Any]) -> bool | None:
+    """Layers computed again, which transformers does whole; where nothing is said the table's default holds."""
+    off = roles.get("not_checkpointing", ())
+    if off and keys.flag(*off):
+        recipe.put("plan.recompute", "none", off[0])
+    name, value = keys.take(*roles.get("checkpointing", ()))
     if value is None:
+        where = next((each for each in roles.get("checkpointed_where", ()) if each in keys.ledger.settings), None)
+        if where is not None:
+            recipe.default("plan.recompute", "full", f"the default of today's tool, whose key {where} is")
         return None
     word = str(value).lower()
     if word in ("offload", "offload_disk", "unsloth"):
@@ -197,6 +203,8 @@ def _checkpointing(recipe: Recipe, keys: Settings, names: Iterable[str]) -> bool
     if word not in ("true", "false", "yes", "no", "offload", "offload_disk", "unsloth"):
         raise keys.wrong(name, value, "must be true or false")
     on = word not in ("false", "no")
+    if off and not on:
+        return None
     recipe.put("plan.recompute", "full" if on else "none", name)
     return on
 

@@ -51,6 +51,11 @@ def read_accelerate(file: Foreign) -> dict[str, Any]:
         take_fsdp(recipe, keys)
         recipe.default("plan.zero_stage", 3, "FSDP's full shard")
     recipe.default("plan.zero_stage", 0, f"distributed_type {sort}: every GPU holds the whole model")
+    if "precision" not in recipe.sections["training"] and str(keys.ledger.settings.get("mixed_precision")).lower() in (
+        "no",
+        "false",
+    ):
+        recipe.sections["training"].took("precision", "fp32", "mixed_precision no")
     if "framework" not in stack:
         name = "pytorch-fsdp" if stack.get("compiled") else "pytorch"
         stack.took("framework", name, "transformers under accelerate, compiled by dynamo_backend inductor alone")

@@ -8,7 +8,7 @@ from typing import Any
 from sim.errors import SpecError
 from sim.foreign.importers.defaults import Foreign
 from sim.foreign.importers.keys import table
-from sim.foreign.importers.ledger import short
+from sim.foreign.importers.ledger import Section, short
 from sim.foreign.importers.recipes.pretraining_kinds import closed, opened
 from sim.foreign.importers.recipes.settings import Recipe, Settings
 
@@ -48,11 +48,35 @@ def _hardware(keys: Settings, file: Foreign) -> None:
     file.ledger.ignore("hardware", what, "priced on GPUs, which flopcast has", matters=True)
 
 
+def _scale(model: Section, keys: Settings, file: Foreign) -> None:
+    """Multiply the sizes as global_parameter_scale says: of its doublings in turn one is of heads and MLP, one of the
+    hidden size, one of layers (src/maxtext/configs/types.py, get_individual_scales).
+
+    Raises
+    ------
+    SpecError
+        No power of two, or a scale of a model that the file only names.
+    """
+    scale = keys.whole("global_parameter_scale") or 1
+    if scale == 1:
+        return
+    if scale & (scale - 1) or "num_layers" not in model:
+        rule = "must be a power of two" if scale & (scale - 1) else "scales a model whose sizes (base_*) are not here"
+        raise SpecError(f"{file.ledger.where}: global_parameter_scale {scale} {rule}")
+    whole, rest = divmod(scale.bit_length() - 1, 3)
+    heads, hidden = whole + (rest > 0), whole + (rest > 1)
+    doublings = {"num_heads": heads, "num_kv_heads": heads, "intermediate_size": heads, "hidden_size": hidden}
+    for name, count in {**doublings, "num_layers": whole}.items():
+        if name in model:
+            model.took(name, model[name] << count, f"base_* × {1 << count}, of global_parameter_scale {scale}")
+
+
 def _model(recipe: Recipe, keys: Settings, file: Foreign) -> None:
     """The shape, from base_* times global_parameter_scale, or the name's; the block says what its layers are."""
     model, known = recipe.sections["model"], table(KIND)
     block, gates = keys.text("decoder_block"), keys.take("mlp_activations")[1]
     tied, experts = keys.flag("logits_via_embedding"), model.get("num_experts", 1)
+    _scale(model, keys, file)
     if recipe.run.get("model") in ("default", None):
         recipe.run.pop("model", None)
     elif "num_layers" not in model or file.model is not None:

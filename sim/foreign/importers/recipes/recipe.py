@@ -158,6 +158,10 @@ def _batch(recipe: Recipe) -> None:
         whole = of_gpu if of_gpu is not None and steps is None else None
         plan.settle("microbatch_size", whole, sources.get("batch_per_gpu", ""), 1, "the file does not say")
     micro = plan["microbatch_size"]
+    least = table(recipe.kind).get("least_batch")
+    if least and "accumulation" not in sources and "global_batch_size" not in training:
+        batch = micro * dp * max(1, -(-least // (micro * dp)))
+        training.assume("global_batch_size", batch, f"{table(recipe.kind)['called']} accumulates to {least} samples")
     if "global_batch_size" in training:
         _fit(plan, training["global_batch_size"])
         return

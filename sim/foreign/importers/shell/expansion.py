@@ -35,6 +35,15 @@ _FOLDER_WORDS = re.compile(
 _SETS = re.compile(r"(?:^|[\s;(&|])([A-Za-z_]\w*)\+?=([^\n]*)", re.MULTILINE)
 
 
+_SETS_NUMBER = re.compile(
+    r"\s*(?:(\+\+|--)\s*(?=\w+\s*$))?([A-Za-z_]\w*)\s*(?:([-+*/%])?=(?!=)([^=,]*)|(\+\+|--))?\s*", re.DOTALL
+)
+_MAY_SET = re.compile(
+    r"([A-Za-z_]\w*)\s*(?:[-+*/%&|^]|<<|>>)?=(?!=)|(?:\+\+|--)\s*([A-Za-z_]\w*)|([A-Za-z_]\w*)\s*(?:\+\+|--)"
+)
+"""An expression that sets one variable, and names that an expression may set."""
+
+
 def names_set(text: str) -> set[str]:
     """Names that a script sets somewhere to something else than their own value."""
     found = ((match[1], match[2]) for match in _SETS.finditer(text))
@@ -267,7 +276,26 @@ class Values:
         return self.unknowns.mark("output", command, self.line)
 
     def arithmetic(self, text: str) -> str:
-        """The value of `$((…))` in whole numbers, or a mark of what is not known."""
+        """The value of `$((…))` in whole numbers, or a mark of what is not known.
+
+        It may set variables: `N = 8`, `N += 1`, `N++`, several of them with commas between.
+        """
+        may_set = _MAY_SET.search(text)
+        found = _SETS_NUMBER.fullmatch(text) if may_set else None
+        if found is None and may_set:
+            *first, last = text.split(",")
+            if first and all(each.count("(") == each.count(")") for each in (*first, last)):
+                return [self.arithmetic(each) for each in (*first, last)][-1]
+            for name in _MAY_SET.findall(text):
+                self.assign(next(filter(None, name)), [self.unknowns.mark("output", text, self.line)], False, False)
+            return self.unknowns.mark("output", text, self.line)
+        if found is not None:
+            before, name, sign, right, behind = found.groups()
+            step = (before or behind or "")[:1] or sign
+            value = self.arithmetic(f"{name} {step} ({right or '1'})" if step else right)
+            old = self.arithmetic(name) if behind else value
+            self.assign(name, [value], more=False, array=False)
+            return old
         if len(text) > 200:
             return self.unknowns.mark("output", text, self.line)
         unknown = MARK.search(text)

@@ -33,7 +33,6 @@ _READS = ("read", "mapfile", "readarray", "getopts")
 """Commands that set variables to what only a run knows."""
 _HEADS: dict[Kind, str] = {"condition": "if …", "loop": "for …"}
 _KEYWORDS = ("if", "then", "else", "elif", "fi", "for", "while", "until", "do", "done", "case", "esac")
-_SETS_NUMBER = re.compile(r"\s*([A-Za-z_]\w*)\s*(?:([-+*/%])?=(?!=)(.*)|(\+\+|--)\s*)", re.DOTALL)
 _SHELLS = re.compile(r"(?:.*/)?(?:bash|sh|zsh|ksh)")
 _SCRIPT = re.compile(r".+\.(?:sh|slurm|sbatch|bash|job)")
 _SUBMITS = ("sbatch", "qsub")
@@ -56,6 +55,7 @@ class Reader:
     inside : conditions and functions around what is read; `exit` there does not end the reading.
     line : that all commands are said to stand in, for a text that another command holds.
     asked : what the last condition that was not decided would have to know.
+    returned : a function or a sourced file was left, in one that is read; perhaps_at : lines in which it may have been.
     """
 
     script: Script
@@ -68,6 +68,8 @@ class Reader:
     line: int = 0
     ended: bool = False
     asked: tuple[int, ...] = ()
+    returned: bool = False
+    perhaps_at: list[int] = field(default_factory=list)
     prefix: tuple[str, ...] = ()
     functions: dict[str, Node] = field(default_factory=dict)
     redirects: dict[int, Redirect] = field(default_factory=dict)
@@ -85,11 +87,21 @@ class Reader:
         """Follow commands in order; whether the last succeeds, None where only a run knows."""
         status: bool | None = True
         for node in nodes:
-            if self.ended:
+            if self.ended or self.returned:
                 break
             if node.is_named and node.type != "comment":
                 self.script.files.piped = None
-                status = self._one(node)
+                beside = node.next_sibling is not None and node.next_sibling.type == "&"
+                status = self._apart(node) if beside else self._one(node)
+        return status
+
+    def _apart(self, node: Node) -> bool | None:
+        """Follow commands that another process runs: what they set stays there, and leaving it leaves nothing else."""
+        before = dict(self.values.variables)
+        self.inside += 1
+        status = self._one(node)
+        self.inside -= 1
+        self.values.variables, self.returned = before, False
         return status
 
     def _one(self, node: Node) -> bool | None:
@@ -100,7 +112,9 @@ class Reader:
         match node.type:
             case "list":
                 return self._list(node)
-            case "pipeline" | "program":
+            case "pipeline":
+                return [True, *(self._apart(each) for each in node.named_children)][-1]
+            case "program":
                 return [True, *map(self._one, node.named_children)][-1]
             case "redirected_statement":
                 return self._redirected(node)
@@ -113,8 +127,9 @@ class Reader:
                 return self.run(node.children)
             case "subshell":
                 before = dict(self.values.variables)
-                self._nested(node.children)
-                self.values.variables = before
+                status = self._nested(node.children)
+                self.values.variables, self.returned = before, False
+                return status
             case "test_command":
                 return self._decided(holds(node.children[1:-1], self.values, node.children[0].type == "[["))
             case "if_statement":
@@ -130,8 +145,9 @@ class Reader:
                     if each.type == "variable_assignment":
                         self._assign(each)
             case "unset_command":
+                functions = any(text_of(each) == "-f" for each in node.children)
                 for each in node.named_children:
-                    self.values.variables.pop(text_of(each), None)
+                    (self.functions if functions else self.values.variables).pop(text_of(each), None)
             case "command":
                 return self._command(node)
             case "ERROR":
@@ -206,12 +222,14 @@ class Reader:
         values, doubt, before = self.values, self.doubt, dict(self.values.variables)
         started, outcomes = len(self.script.commands), list[dict[str, list[str]]]()
         statuses: list[bool | None] = []
-        self.doubt = line
+        self.doubt, left = line, 0
         for body in bodies:
-            values.variables = dict(before)
+            values.variables, self.returned = dict(before), False
             statuses.append(self._nested(body))
             outcomes.append(values.variables)
-        self.doubt = doubt
+            left += self.returned
+        self.doubt, self.returned = doubt, left == len(bodies)
+        self.perhaps_at += [line] * (0 < left < len(bodies))
         values.variables = {}
         changed = values.merge(outcomes, kind, line, because)
         if changed or any(_trains(each.words) for each in self.script.commands[started:]):
@@ -267,18 +285,26 @@ class Reader:
             words = (word for word in rest[0].named_children if word.type != "comment")
             self.values.assign(name, [each for word in words for each in self.values.fields(word)], more, array=True)
             return
-        text, indexed = "".join(map(self.values.value, rest)), place.type == "subscript"
-        self.values.assign(name, [text], more or indexed, array=indexed)
+        text = "".join(map(self.values.value, rest))
+        if place.type != "subscript":
+            self.values.assign(name, [text], more, array=False)
+            return
+        there, index = (
+            self.values.variables.get(name, []),
+            self.values.arithmetic(text_of(place).partition("[")[2][:-1]),
+        )
+        number = int(index) if re.fullmatch(r"\d{1,6}", index) else len(there)
+        if number < len(there):
+            changed = [there[number] * more + text]
+            self.values.assign(name, [*there[:number], *changed, *there[number + 1 :]], more=False, array=True)
+        elif number == len(there):  # or a name: such an array is handed on whole
+            self.values.assign(name, [text], more=True, array=True)
+        else:
+            self._forget([name], "unread")
 
     def _reckon(self, text: str) -> Result:
-        """Whether an arithmetic command is not zero; it may set a variable: `N = 8`, `N += 1`, `N++`."""
-        found = _SETS_NUMBER.fullmatch(text)
-        if found is not None:
-            name, sign, right = found[1], found[2] or (found[4] or "")[:1], found[3] or "1"
-            value = self.values.arithmetic(f"{name} {sign} ({right})" if sign else right)
-            self.values.assign(name, [value], more=False, array=False)
-        else:
-            value = self.values.arithmetic(text)
+        """Whether an arithmetic command is not zero."""
+        value = self.values.arithmetic(text)
         return (None, self.values.unknowns.numbers(value)) if UNKNOWN in value else (value != "0", ())
 
     def _redirected(self, node: Node) -> bool | None:
@@ -345,8 +371,14 @@ class Reader:
         elif name == "let":
             for word in rest:
                 self._reckon(word)
+        elif name == "return":
+            self.returned = self.depth > 0
+        elif name == "printf" and rest[:1] == ["-v"]:
+            self._forget(rest[1:2], "input")
         elif name in _READS:
             self._forget([word for word in rest if word.isidentifier()], "input")
+        elif name == "time" and rest and "=" in rest[0].partition("-")[0]:
+            self._forget(sorted(names_set(" ".join(rest))), "unread")
         elif name in ("cd", "pushd"):
             values.moved = values.moved or rest != ["."]
         elif name == "exit":
@@ -369,9 +401,18 @@ class Reader:
         before = {name: values.variables.get(name) for name in own}
         values.positional = arguments
         self.depth += 1
-        self._nested(body.children)
+        outer_perhaps, self.perhaps_at = self.perhaps_at, []
+        if body.type == "subshell":
+            self._one(body)
+        else:
+            self._nested(body.children)
         self.depth -= 1
-        values.positional = outer
+        values.positional, self.returned = outer, False
+        if self.perhaps_at:  # what stands behind a way out may not have been reached
+            lines, begins = text_of(body).split("\n"), line_of(body)
+            rest = lines[min(self.perhaps_at) - begins + 1 :] if len(lines) > 1 else lines
+            self._forget(sorted(names_set("\n".join(rest))), "condition")
+        self.perhaps_at = outer_perhaps
         for name, value in before.items():
             values.variables.pop(name, None)
             values.variables |= {} if value is None else {name: value}
@@ -398,7 +439,7 @@ class Reader:
         self.depth += 1
         self.read(text)
         self.depth -= 1
-        self.values.positional = outer
+        self.values.positional, self.returned = outer, False
 
     def _other_script(self, fields: list[str], environment: Sequence[Node]) -> bool:
         """Follow a text or a file that another shell reads; whether it was that."""
@@ -466,7 +507,8 @@ def _continued(node: Node, word: Node) -> bool:
 def _locals(body: Node) -> Iterator[Node]:
     """What a function declares local."""
     for each in nodes_of(body, "declaration_command"):
-        if each.children[0].type in ("local", "declare", "typeset"):
+        everywhere = any(re.fullmatch(r"-\w*g\w*", text_of(child)) for child in each.children)
+        if each.children[0].type in ("local", "declare", "typeset") and not everywhere:
             yield from (child for child in each.named_children if child.type.startswith("variable_"))
 
 

@@ -1,0 +1,151 @@
+"""Machines side by side: the best plan of a question on each kind and number of GPUs, and the run that it makes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from sim.errors import InfeasiblePlan, SpecError
+from sim.scaling.questions import Planned
+from sim.scaling.training import Training
+from sim.search.candidate import facts_of
+from sim.specs.machines import price_list
+
+Ask = Callable[[str, int], Planned]
+"""The best plan of a question on a GPU preset and so many of these GPUs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A question that so many GPUs of a preset can answer: its best plan, and the run that it makes."""
+
+    gpu: str
+    gpus: int
+    planned: Planned
+
+    @property
+    def training(self) -> Training:
+        """The run, which every question that is compared has."""
+        assert self.planned.training is not None
+        return self.planned.training
+
+    @property
+    def cost(self) -> float:
+        """Price of the run, in its currency."""
+        return self.training.run.cost
+
+    @property
+    def wall_s(self) -> float:
+        """Wall-clock time of the run. [s]"""
+        return self.training.run.wall_s
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data with stable keys, for JSON."""
+        found = {"gpu": self.gpu, "gpus": self.gpus, "fits": True, "hours": self.wall_s / 3600, "cost": self.cost}
+        facts = facts_of(self.planned.result.best[0], "step_time_s", "mfu", "memory_bytes", "plan")
+        return {**found, "currency": self.training.run.currency, **facts}
+
+
+class Lacking(NamedTuple):
+    """GPUs on which no plan of a question fits, and why."""
+
+    gpu: str
+    gpus: int
+    why: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data with stable keys, for JSON."""
+        return {"gpu": self.gpu, "gpus": self.gpus, "fits": False, "lacking": self.why}
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """Offers of several machines, the cheapest first, and the machines on which nothing fits.
+
+    budget : money for the run; None: nobody named a limit.
+    """
+
+    offers: tuple[Offer, ...]
+    lacking: tuple[Lacking, ...]
+    budget: float | None = None
+
+    @property
+    def paid(self) -> tuple[Offer, ...]:
+        """All offers, the cheapest first; or those that the budget pays for, the fastest first."""
+        if self.budget is None:
+            return self.offers
+        return tuple(sorted((each for each in self.offers if each.cost <= self.budget), key=lambda each: each.wall_s))
+
+    @property
+    def shown(self) -> tuple[Offer, ...]:
+        """The offers that answer the question: where the budget pays for none, all of them."""
+        return self.paid or self.offers
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data with stable keys, for JSON."""
+        everything = [*(each.to_dict() for each in self.offers), *(each.to_dict() for each in self.lacking)]
+        return {"budget": self.budget, "best": [each.to_dict() for each in self.paid], "all": everything}
+
+
+def offer(ask: Ask, gpu: str, gpus: int) -> Offer:
+    """The offer of so many GPUs of a preset.
+
+    Raises
+    ------
+    InfeasiblePlan
+        Nothing fits.
+    """
+    planned = ask(gpu, gpus)
+    if not planned.result.finished:
+        raise KeyboardInterrupt  # who stops one search stops them all
+    return Offer(gpu, gpus, planned)
+
+
+def rank(
+    ask: Ask,
+    counts: Sequence[int],
+    gpus: Sequence[str] = (),
+    budget: float | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Ranking:
+    """The offers of several kinds and numbers of GPUs.
+
+    Parameters
+    ----------
+    counts : sequence of int
+        How many GPUs.
+    gpus : sequence of str
+        Presets. Default: all that the price list has.
+
+    Raises
+    ------
+    InfeasiblePlan
+        Nothing fits on any of them.
+    SpecError
+        The question can be asked on none of them.
+    """
+    listed = price_list()
+    some = [
+        (gpu, count) for gpu in gpus or listed for count in counts if gpus or count <= listed[gpu].get("most", count)
+    ]
+    offers: list[Offer] = []
+    lacking: list[Lacking] = []
+    wrong: list[SpecError] = []
+    for done, (gpu, count) in enumerate(some):
+        try:
+            offers.append(offer(ask, gpu, count))
+        except InfeasiblePlan as error:
+            lacking.append(Lacking(gpu, count, str(error)))
+        except SpecError as error:  # such as a precision that this GPU has no units for
+            wrong.append(error)
+        if progress is not None:
+            progress(done + 1, len(some))
+    if len(wrong) == len(some):
+        raise wrong[0]
+    if not offers:
+        raise InfeasiblePlan(
+            f"it fits on none of the {len(lacking)} machines: {lacking[-1].why}. Name one with --gpu and --gpus for "
+            "what would help"
+        )
+    return Ranking(tuple(sorted(offers, key=lambda each: (each.cost, each.wall_s))), tuple(lacking), budget)

@@ -1,0 +1,89 @@
+"""Files that say one thing and are easily read as another: what their tool does with them."""
+
+import json
+
+import pytest
+from rows import rows
+
+from sim.errors import SpecError
+from sim.foreign.importers import Given, import_text
+
+MEGATRON = (
+    "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 8 --hidden-size 1024 --num-attention-heads 16 --seq-length "
+    "1024 --max-position-embeddings 1024 --micro-batch-size 1 --global-batch-size 64 --vocab-size 32000 "
+)
+EXPERTS = f"{MEGATRON} --bf16 --num-experts 8 --expert-model-parallel-size 8 --moe-router-topk 2"
+MAXTEXT = (
+    "base_emb_dim: 1024\nbase_num_query_heads: 8\nbase_num_kv_heads: 4\nbase_mlp_dim: 4096\nbase_num_decoder_layers: 4\n"
+    "head_dim: 128\nvocab_size: 32000\nper_device_batch_size: 1\nmax_target_length: 2048\nglobal_parameter_scale: "
+)
+ACCELERATE = "compute_environment: LOCAL_MACHINE\ndistributed_type: MULTI_GPU\nnum_processes: 8\nmixed_precision: "
+LLAMA_FACTORY = "model_name_or_path: Qwen/Qwen2.5-7B-Instruct\nstage: sft\nfinetuning_type: full\ntemplate: qwen\nbf16: true\ndataset: x\n"
+SWIFT = "model: Qwen/Qwen2.5-7B-Instruct\ntrain_type: full\ntorch_dtype: bfloat16\ndataset: [x]\n"
+
+
+def deepspeed(**batch):
+    """A DeepSpeed configuration with some of its three numbers."""
+    return json.dumps({**batch, "bf16": {"enabled": True}, "zero_optimization": {"stage": 2}})
+
+
+@rows(
+    ("name", "text", "facts"),
+    [
+        (
+            "run.sh",
+            f"{MEGATRON} --bf16 --recompute-granularity full --recompute-activations",
+            {"recompute": "selective"},
+        ),
+        ("run.sh", f"{EXPERTS} --moe-flex-dispatcher-backend deepep", {"expert_dispatcher": None}),
+        (
+            "run.sh",
+            f"{EXPERTS} --moe-token-dispatcher-type flex --moe-flex-dispatcher-backend hybridep",
+            {"expert_dispatcher": "hybridep"},
+        ),
+        ("run.sh", f"{MEGATRON} --bf16 --fp16", "exclude each other"),
+        ("run.sh", f"{MEGATRON} --bf16 --train-iters 10 --train-samples 640", "exclude each other"),
+        (
+            "run.sh",
+            f"{MEGATRON} --bf16 --pipeline-model-parallel-size 4 --num-layers-per-virtual-pipeline-stage 1 "
+            "--num-virtual-stages-per-pipeline-rank 2",
+            "keep one",
+        ),
+        ("ds.json", deepspeed(train_batch_size=64), {"microbatch_size": 8, "global_batch_size": 64}),
+        ("ds.json", deepspeed(train_micro_batch_size_per_gpu=4), {"microbatch_size": 4, "global_batch_size": 32}),
+        (
+            "ds.json",
+            deepspeed(train_batch_size=64, gradient_accumulation_steps=4),
+            {"microbatch_size": 2, "global_batch_size": 64},
+        ),
+        ("maxtext.yml", f"{MAXTEXT}1", {"num_layers": 4, "hidden_size": 1024, "num_heads": 8}),
+        (
+            "maxtext.yml",
+            f"{MAXTEXT}2",
+            {"num_layers": 4, "hidden_size": 1024, "num_heads": 16, "intermediate_size": 8192},
+        ),
+        ("maxtext.yml", f"{MAXTEXT}4", {"num_layers": 4, "hidden_size": 2048, "num_heads": 16, "num_kv_heads": 8}),
+        ("maxtext.yml", f"{MAXTEXT}8", {"num_layers": 8, "hidden_size": 2048, "num_heads": 16}),
+        ("maxtext.yml", f"{MAXTEXT}3", "power of two"),
+        ("accelerate.yaml", f'{ACCELERATE}"no"', {"precision": "fp32"}),
+        ("accelerate.yaml", f"{ACCELERATE}no", {"precision": "fp32"}),
+        ("accelerate.yaml", f"{ACCELERATE}bf16", {"precision": "bf16"}),
+        ("recipe.yaml", LLAMA_FACTORY, {"recompute": "full", "sequence_length": 2048}),
+        ("recipe.yaml", f"{LLAMA_FACTORY}disable_gradient_checkpointing: true", {"recompute": "none"}),
+        ("recipe.yaml", f"{LLAMA_FACTORY}gradient_checkpointing: false", {"recompute": "full"}),
+        ("recipe.yaml", SWIFT, {"recompute": "full", "microbatch_size": 1, "global_batch_size": 16}),
+        ("recipe.yaml", f"{SWIFT}gradient_checkpointing: false", {"recompute": "none"}),
+    ],
+)
+def test_a_file_is_read_as_its_tool_reads_it(name, text, facts):
+    kind = {"accelerate.yaml": "accelerate", "ds.json": "deepspeed", "maxtext.yml": "maxtext"}.get(name)
+    kind = "swift" if text.startswith(SWIFT) else "llama_factory" if text.startswith(LLAMA_FACTORY) else kind
+    model = "llama3-8b" if kind in ("accelerate", "deepspeed") else None
+    given = Given(cluster="superpod-h100", gpus=8, model=model)
+    if isinstance(facts, str):
+        with pytest.raises(SpecError, match=facts):
+            import_text(text, name, given, kind=kind)
+        return
+    data = import_text(text, name, given, kind=kind).data
+    said = {**data["plan"], **data["training"], **data["stack"], **(data["model"] if model is None else {})}
+    assert {field: said.get(field) for field in facts} == facts

@@ -1,0 +1,72 @@
+"""Launch scripts of a grammar, run by bash itself where no other program is found: what we read is what it sets, or asked
+for."""
+
+import random
+import shutil
+import subprocess
+
+import pytest
+
+from sim.errors import SpecError
+from sim.foreign.importers import Given, import_text
+
+BASH = shutil.which("bash")
+NAMES = ("TP", "A", "B")
+LAUNCH = (
+    "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 8 --hidden-size 1024 --num-attention-heads 16 "
+    "--seq-length 1024 --max-position-embeddings 1024 --micro-batch-size 1 --global-batch-size 64 --bf16 "
+    "--vocab-size 32000 --tensor-model-parallel-size $TP"
+)
+SIMPLE = (
+    "{n}={w}", "export {n}={w}", ": ${{{n}:={w}}}", "(({n}=4))", "(({n}+=1))", "(({n}++))", ": $((++{n}))", "let {n}=4",
+    "unset {n}; {n}=1", "eval {n}={w}", "X[1]=4; X[0]={w}; {n}=${{X[0]}}", "X=({w} 8 2); X[1]=4; {n}=${{X[1]}}",
+    "printf -v {n} %d 4", "read {n} <<< 4", "{n}=$((B=4, A=2))", "(({n}=8, B=1))", "{n}=8 true", "declare {n}=8",
+)  # fmt: skip
+BLOCKS = (
+    "{b}\n{c}", "if {t}; then\n{b}\nelse\n{c}\nfi", "( {b} )", "{{ {b}; }} &\nwait", "{{ {b}; }}",
+    "{f}() {{\n{b}\n{out}\n{c}\n}}\n{f}", "{f}() {{\nlocal {n}=8\n{b}\n}}\n{f}",
+    "function {f} {{\nif {t}; then return; fi\n{b}\n}}\n{f} 4", "{f}() (\n{b}\n)\n{f}", "{f}() {{ {b}; }}; unset -f {f}",
+    "{t} && {{ {b}; }}", "{t} || {{ {b}; }}", "for i in 1 2; do\n{b}\n{loop}\n{c}\ndone", "true | {{ {b}; }}",
+    "case $A in 2) {b};; *) {c};; esac", "while {t}; do\n{b}\nbreak\ndone", "{f}() {{ declare -g {n}=8; }}; {f}",
+)  # fmt: skip
+
+
+def block(rng, depth):
+    """Commands that set some of the names, nested so deep."""
+    values = {
+        "n": rng.choice(NAMES),
+        "w": rng.choice(["2", "4", "8", "$A", "${B}", "$((A*2))", "${A:-4}"]),
+        "t": rng.choice(["true", "false", "[ $A == 2 ]", "[[ $TP -gt 2 ]]", "((A > 2))"]),
+        "f": f"f{rng.randrange(1000)}",
+        "out": rng.choice(["return", "true", "return 1"]),
+        "loop": rng.choice(["break", "continue", "true"]),
+    }
+    if depth == 0:
+        return rng.choice(SIMPLE).format(**values)
+    return rng.choice(BLOCKS).format(b=block(rng, depth - 1), c=block(rng, depth - 1), **values)
+
+
+def by_bash(script):
+    """What bash leaves in TP."""
+    asked = [BASH, "--norc", "-c", f'{script}\necho "=$TP"']
+    ran = subprocess.run(asked, capture_output=True, text=True, timeout=10, env={"PATH": "/nowhere"}, check=False)
+    return ran.stdout.rpartition("=")[2].strip()
+
+
+@pytest.mark.skipif(BASH is None, reason="no bash to compare with")
+def test_scripts_set_what_bash_sets_or_are_asked_about():
+    same = asked = 0
+    for seed in range(150):
+        rng = random.Random(seed)
+        script = "\n".join(["TP=2", "A=2", "B=4", *(block(rng, rng.randrange(3)) for _ in range(rng.randrange(1, 5)))])
+        real = by_bash(script)
+        if real not in ("1", "2", "4", "8"):  # which cut no model here
+            continue
+        try:
+            read = import_text(f"{script}\n{LAUNCH}\n", "run.sh", Given(cluster="superpod-h100")).data
+        except SpecError:
+            asked += 1
+        else:
+            assert str(read["plan"].get("tp", 1)) == real, script
+            same += 1
+    assert same > 4 * asked
