@@ -225,6 +225,7 @@ def _facts(sections: Mapping[str, Any]) -> dict[str, Any]:
         "gated": bool(model.get("gated_mlp", False)),
         "fine_tuning": bool(training.get("adapter_rank") or training.get("packed_length")),
         "norm": model.get("norm", "layernorm"),
+        "position": model.get("position", "learned"),
         "latent_attention": bool(model.get("key_value_rank")),
         "tensor_parallel": isinstance(tp, int) and tp > 1,
         "pipeline_parallel": isinstance(pp, int) and pp > 1,

@@ -219,8 +219,14 @@ class Writer:
         return out
 
     def _joined(self, what: str, nbytes: Number, pieced: bool) -> tuple[Kernel, ...]:
-        """A copy that puts pieces of sequences in order behind an all-gather, or before a reduce-scatter."""
-        return (memory(f"pieces {what}", 2 * nbytes, sort="joined"),) if self.stack.copies_pieces and not pieced else ()
+        """A copy that puts pieces of sequences in order behind an all-gather, or before a reduce-scatter.
+
+        Those of a single sequence are in order (pytorch/pytorch:torch/distributed/_functional_collectives.py,
+        _maybe_view_chunk_cat).
+        """
+        if pieced or not self.stack.copies_pieces:
+            return ()
+        return (memory(f"pieces {what}", 2 * nbytes * (np.asarray(self.cut.microbatch_size) > 1), sort="joined"),)
 
     def linear(
         self,

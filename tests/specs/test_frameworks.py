@@ -55,6 +55,7 @@ def sections(when, version_of):
             "num_layers": 4,
             "num_experts": 8 if when.get("experts") else 0,
             "norm": first("norm", "layernorm"),
+            "position": first("position", "learned"),
             "gated_mlp": bool(when.get("gated")),
             "key_value_rank": 512 if when.get("latent_attention") else None,
         },
