@@ -117,9 +117,17 @@ class Check:
 
     @property
     def verdict(self) -> str:
-        """normal, slow or fast: where the run lies by the 90 % interval."""
-        low, high = self.answer.step_time_interval_s
+        """normal, slow or fast: where the run lies by `normal_s`."""
+        low, high = self.normal_s
         return "slow" if self.measured.seconds > high else "fast" if self.measured.seconds < low else "normal"
+
+    @property
+    def normal_s(self) -> tuple[float, float]:
+        """Step times that are normal: the 90 % interval, no further up than it reaches down. What strangers' runs lose
+        beyond that is what to look for. [s]
+        """
+        low, high = self.answer.step_time_interval_s
+        return low, min(high, self.answer.step_time_s**2 / low)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data with stable keys, for JSON."""

@@ -98,7 +98,9 @@ def test_the_log_alone_says_what_runs_but_not_where():
 def test_json_has_the_command_that_anchors(tmp_path, monkeypatch):
     """Its two halves run as they are printed: the log becomes a scenario, and a profile is drawn to it."""
     monkeypatch.chdir(tmp_path)
-    found = json.loads(answer(LOG, "--cluster", "selene", "--json", "-s", "stack.attention=flash").stdout)
+    found = json.loads(
+        answer(LOG, "--cluster", "selene", "--json", "-s", "stack.attention=flash", "-s", "stack.version=2023").stdout
+    )
     assert (found["verdict"], found["source"], found["log"]["warm_up"]) == ("slow", "Megatron-LM", 1)
     assert ["stack.attention=math"] in [cause["set"] for cause in found["causes"]]
     for command in found["next"]:

@@ -54,13 +54,15 @@ def check_view(found: Check, logged: LoggedSteps, command: str, made: str, ancho
 
 def verdict_words(found: Check) -> str:
     """The verdict in a sentence."""
-    low, high = (show_time(each) for each in found.answer.step_time_interval_s)
+    low, high = (show_time(each) for each in found.normal_s)
     taken, ratio = show_time(found.measured.seconds), found.measured.seconds / found.answer.step_time_s
     if found.verdict == "normal":
         return f"Your run is normal: {taken} a step; we expect {low} to {high}."
     factor = f"{significant(max(ratio, 1 / ratio), 2)} times as {'long' if ratio > 1 else 'fast'} as our estimate"
     word = "slow" if ratio > 1 else "faster than we expect"
-    return f"Your run is {word}: {taken} a step, {factor}; we expect {low} to {high}."
+    most = found.answer.step_time_interval_s[1]
+    others = "" if most <= found.normal_s[1] else f" Of others' runs one in twenty takes {show_time(most)} and more."
+    return f"Your run is {word}: {taken} a step, {factor}; we expect {low} to {high}.{others}"
 
 
 def _facts(found: Check, source: str) -> RenderableType:

@@ -119,7 +119,9 @@ def reaches_of(misses: Misses) -> dict[Kind, Reach]:
     for kind in sorted(misses, key=len):
         if kind:
             groups = _that_set_none(misses[kind]) if len(kind) == 1 else misses[kind]
-            own = quantiles(list(groups.values())) if groups else Reach(0.0, 0.0)
+            own = (
+                quantiles(list(groups.values()), apart=UNKNOWN_FRAMEWORK not in kind[0]) if groups else Reach(0.0, 0.0)
+            )
             broader, count = reaches[kind[:-1]], len(groups)
             sides = zip(own, broader, strict=True)
             reaches[kind] = Reach(*((count * mine + SHRINK * above) / (count + SHRINK) for mine, above in sides))
@@ -138,19 +140,29 @@ def _of_none(groups: Mapping[str, Sequence[Miss]]) -> Reach:
     return quantiles(list((_that_set_none(groups) or groups).values()))
 
 
-def quantiles(groups: Sequence[Sequence[Miss]]) -> Reach:
-    """Weighted quantiles: a lineage counts as the square root of its runs, since a sweep's runs err together."""
+UNKNOWN_FRAMEWORK = "unknown framework"
+"""What kinds begin with whose two sides are one: eager PyTorch stands for a framework that may be far better."""
+
+
+def quantiles(groups: Sequence[Sequence[Miss]], *, apart: bool = True) -> Reach:
+    """Weighted quantiles: a lineage counts as the square root of its runs, since a sweep's runs err together.
+
+    apart : each side has its own; else both have that of the sizes.
+    """
     pairs = [(miss.size, len(group) ** -0.5) for group in groups for miss in group]
-    return Reach(max(0.0, -_beyond(pairs, -1.0)), max(0.0, _beyond(pairs, 1.0)))
+    if apart:
+        return Reach(max(0.0, -_beyond(pairs, -1.0)), max(0.0, _beyond(pairs, 1.0)))
+    side = _beyond([(abs(size), weight) for size, weight in pairs], 1.0, 1.0 - LEVEL)
+    return Reach(side, side)
 
 
-def _beyond(pairs: Sequence[tuple[float, float]], side: float) -> float:
-    """The size beyond which, to this side, no more than half of what may lie outside of an interval does."""
+def _beyond(pairs: Sequence[tuple[float, float]], side: float, share: float = (1.0 - LEVEL) / 2) -> float:
+    """The size beyond which, to this side, no more than a share of the weight lies."""
     total, reached = sum(weight for _, weight in pairs), 0.0
     size = 0.0
     for size, weight in sorted(pairs, key=lambda pair: -side * pair[0]):  # noqa: B007
         reached += weight
-        if reached > (1.0 - LEVEL) / 2 * total:
+        if reached > share * total:
             break
     return size
 
