@@ -14,11 +14,11 @@ from rich.console import Console
 
 from flopcast_calibration.readers.cells import check_columns
 from flopcast_calibration.readers.training_runs import read_rows, read_runs
-from flopcast_validation.run import runs_tables, score
+from flopcast_validation.run import WILD, published_runs, runs_tables, score
 from flopcast_validation.runs.intervals import left_out_coverage
 from flopcast_validation.runs.listing import Listing, print_runs
 from flopcast_validation.runs.report import markdown_table
-from flopcast_validation.runs.score import groups_of, score_all
+from flopcast_validation.runs.score import groups_of, in_the_wild, score_all
 from flopcast_validation.runs.transfer_report import (
     MEAN,
     Transfer,
@@ -136,17 +136,18 @@ def _measured(row):
 
 @pytest.mark.slow
 def test_the_readme_has_the_table_that_validate_prints(scored_published):
-    groups = groups_of(scored_published)
+    strangers = score_all(published_runs(folder=WILD))
+    assert all(item.error is not None for item in strangers)
+    groups = [in_the_wild(strangers), *groups_of(scored_published)]
     table, text = markdown_table(groups), (ROOT / "README.md").read_text(encoding="utf-8")
     assert table in text, f"flopcast validate --markdown prints another table than the README has:\n{table}"
     runs, modelled = len(scored_published), sum(item.error is not None for item in scored_published)
-    assert f"predicts the {runs} published runs that ship" in text
-    assert f"of which {modelled} are modelled" in text
     said = " ".join(text.split())
+    assert f"{runs} runs that such teams published, of which {modelled} are modelled" in said
     assert f"errors alone give cover {left_out_coverage(scored_published):.0%}".replace("%", " %") in said
     # The terminal has the same cells, and more of them.
     out = Console(file=StringIO(), width=140)
-    print_runs(out, scored_published, Listing(), shipped=True)
+    print_runs(out, scored_published, Listing(), shipped=True, strangers=strangers)
     printed = [line.split() for line in out.file.getvalue().splitlines()]
     for line in table.splitlines()[2:]:
         name, *cells = (cell.strip() for cell in line.strip("|").split("|"))
