@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +17,7 @@ from sim.commands.output import print_json
 if TYPE_CHECKING:
     from flopcast_calibration.from_runs import RunsFit
     from flopcast_calibration.readers.training_runs import Run
+    from sim.check import Explanation
     from sim.specs import Scenario
 
 
@@ -45,6 +47,7 @@ def anchor(
     from flopcast_calibration.from_runs import fit_runs
     from flopcast_calibration.priors import parameters_named
     from flopcast_calibration.write import write_runs_profile
+    from sim.check import explanations
     from sim.specs import load_scenario
 
     if out.suffix not in (".yaml", ".yml") and not out.is_dir():
@@ -56,9 +59,11 @@ def anchor(
     _check_alike(scenarios, runs)
     runs = _repeats_as_one(runs)
     found = fit_runs(runs, names, folds=0)
+    behind = explanations([partial(_changed, path, settings or ()) for path in scenarios], times)
     if as_json:
         write_runs_profile(found, out, ", ".join(dict.fromkeys(run.id for run in runs)))
-        print_json({"profile": str(out), **facts_of(found), "next": next_of(found, names)})
+        behind_it = [each._asdict() for each in behind]
+        print_json({"profile": str(out), **facts_of(found), "behind": behind_it, "next": next_of(found, names)})
         return
     print_ = Console(highlight=False, markup=False).print
     print_(_moved(found))
@@ -66,6 +71,7 @@ def anchor(
     if still:
         print_(f"not moved, without a say in what was measured: {', '.join(still)}")
     _print_steps(print_, found)
+    _print_behind(print_, behind)
     write_runs_profile(found, out, ", ".join(dict.fromkeys(run.id for run in runs)))
     print_(f"profile: {out}", soft_wrap=True)
     first = shlex.quote(str(scenarios[0]))
@@ -236,6 +242,29 @@ def _print_steps(print_: Any, found: RunsFit) -> None:
                 "scenario does not say may be behind it (precision, kernels, recomputation, a slow node). Estimates do "
                 "not count it as measured."
             )
+
+
+def _changed(path: Path, settings: Sequence[str], changes: Sequence[str]) -> Scenario:
+    """The scenario of a file under settings and changes."""
+    from sim.specs import load_scenario
+
+    return load_scenario(path, [*settings, *changes])
+
+
+LIKELY = 0.05
+"""How likely what may be behind a measurement has to be, to be named."""
+
+
+def _print_behind(print_: Any, behind: Sequence[Explanation]) -> None:
+    """What may be behind the measured times, the likeliest first, and what to do where one thing is."""
+    print_("behind it, the likeliest first:")
+    for each in behind:
+        if each.probability >= LIKELY:
+            changes = f" (-s {' -s '.join(map(shlex.quote, each.changes))})" if each.changes else ""
+            print_(f"  {each.probability:4.0%}  {each.name or 'nothing but what is stated'}{changes}", soft_wrap=True)
+    first = behind[0]
+    if first.changes:
+        print_(f"  Look at: {first.look}. If it is so, state it with the setting above and anchor again.")
 
 
 def _print_next(print_: Any, scenarios: Sequence[Path], found: RunsFit, names: Sequence[str]) -> None:

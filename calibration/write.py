@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from flopcast_calibration.build import NETWORK, OWN_VALUES, TOGETHER, Calibration
-from flopcast_calibration.from_runs import RunsFit
+from flopcast_calibration.from_runs import RunsFit, fast_engine
 from flopcast_calibration.priors import with_values
+from sim.estimate import estimate
 from sim.files import sealed, write_text
-from sim.specs import Profile
+from sim.specs import Profile, Scenario
 from sim.specs.base import Spec, file_name, unit_of
 from sim.specs.yaml12 import dump_yaml
-from sim.uncertainty import fingerprint_of, measured_run
+from sim.uncertainty import as_measured
 
 #: Fields that are written though they have their default: fits put values there.
 _SAID = ("exponent", "half_length", "operations", "precisions", "two_domain_trees")
@@ -104,8 +105,8 @@ def write_profile(calibration: Calibration, path: Path, raw: Path | None = None)
     return calibration.profile
 
 
-MOST_FINGERPRINTS = 100
-"""Of runs that a profile remembers one by one."""
+MOST_RUNS = 50
+"""Measured runs that a profile keeps one by one, evenly sampled."""
 
 
 def write_runs_profile(fit: RunsFit, path: Path, source: str) -> None:
@@ -144,13 +145,20 @@ def write_runs_profile(fit: RunsFit, path: Path, source: str) -> None:
         "method": f"from training runs, drawn to profile {profile.name!r}",
         "fitted_on": [f"{_counted(len(fit.runs), len(families))}: {source}"],
         "fitted_families": families,
-        "measured_runs": len(fit.explained),
-        "measured_on": list(dict.fromkeys(measured_run(run.choices[0]) for run in fit.explained)),
-        "measured_scenarios": [fingerprint_of(run.choices[0]) for run in fit.explained][:MOST_FINGERPRINTS],
+        "measured": [
+            _told(run.choices[0], fit.values) for run in fit.explained[:: 1 + len(fit.explained) // MOST_RUNS]
+        ],
         "measured_stack": fit.runs[0].choices[0].stack.name,
     }
     text = dump_yaml({"source": f"as in profile {profile.name!r}", **data})
     write_text(path, sealed(text))
+
+
+def _told(scenario: Scenario, values: dict[str, float]) -> dict[str, Any]:
+    """What a measured run tells of others, as the fitted values have it."""
+    measured = with_values(scenario, values)
+    told = as_measured(measured, estimate(measured, fast_engine(measured)).breakdown.shares())
+    return told.model_dump(mode="json")
 
 
 def _counted(runs: int, families: int) -> str:

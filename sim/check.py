@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import log
+from math import exp, log
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +18,7 @@ from sim.errors import FlopcastError, SpecError
 from sim.estimate import Estimate, estimate
 from sim.specs import Scenario
 from sim.specs.yaml12 import load_yaml
+from sim.uncertainty import doubt_of, log_likelihood
 from sim.units import show, show_time
 from sim.work.sums import model_flop
 
@@ -174,6 +175,71 @@ def check(build: Callable[[Sequence[str]], Scenario], measured: Measured) -> Che
         return found
     causes = sorted(_causes(build, found), key=lambda each: each.left)
     return Check(measured, found.answer, tuple(causes[:CAUSES_SHOWN]))
+
+
+AS_STATED = 0.6
+"""How likely scenarios are to be as they are stated before anything was measured; the suspects share the rest."""
+
+
+class Explanation(NamedTuple):
+    """What may be behind measured step times, and how likely it is once they are known.
+
+    name, look, changes : as of a Cause; all are empty where everything is as stated.
+    step_times_s : of each scenario under the changes. [s]
+    """
+
+    name: str
+    look: str
+    changes: tuple[str, ...]
+    step_times_s: tuple[float, ...]
+    probability: float
+
+
+def explanations(builds: Sequence[Callable[[Sequence[str]], Scenario]], seconds: Sequence[float]) -> list[Explanation]:
+    """What may be behind the measured step times of some scenarios together, the likeliest first.
+
+    Each suspect is one change of all scenarios, estimated anew. Its likelihood is that of the errors which it leaves
+    (`sim.uncertainty.log_likelihood`), so that a change which explains all runs alike wins over one that explains one.
+
+    Parameters
+    ----------
+    builds : sequence of callable
+        Each scenario under changes, "field=value".
+    seconds : sequence of float
+        Their measured step times. [s]
+    """
+    stated = [estimate(build(())) for build in builds]
+    slower = sum(log(time / answer.step_time_s) for time, answer in zip(seconds, stated, strict=True)) > 0.0
+    suspects = load_yaml(TABLE)["slower" if slower else "faster"]
+    found = [_weighed("", "", (), stated, seconds, AS_STATED)]
+    for suspect in suspects:
+        tried = []
+        for changes in _alternatives(suspect, stated[0].scenario):
+            try:
+                answers = [estimate(build(changes)) for build in builds]
+            except FlopcastError:  # the framework, the GPU or the plan has no such thing
+                continue
+            moved = [log(new.step_time_s / old.step_time_s) for new, old in zip(answers, stated, strict=True)]
+            if (sum(moved) if slower else -sum(moved)) > TOLD:
+                prior = (1.0 - AS_STATED) / len(suspects)
+                tried.append(_weighed(suspect["name"], suspect["look"], changes, answers, seconds, prior))
+        found += [max(tried, key=lambda each: each.probability)] if tried else []
+    whole = sum(each.probability for each in found)
+    return sorted((e._replace(probability=e.probability / whole) for e in found), key=lambda e: -e.probability)
+
+
+TOLD = 0.01
+"""Change of the step times' logarithms, summed, below which a suspect cannot be told from scenarios as stated."""
+
+
+def _weighed(
+    name: str, look: str, changes: tuple[str, ...], answers: Sequence[Estimate], seconds: Sequence[float], prior: float
+) -> Explanation:
+    """An explanation with its prior times its likelihood, not yet a probability."""
+    sizes = [log(time / answer.step_time_s) for time, answer in zip(seconds, answers, strict=True)]
+    doubts = [doubt_of(answer.scenario, answer.breakdown.shares()) for answer in answers]
+    times = tuple(answer.step_time_s for answer in answers)
+    return Explanation(name, look, changes, times, prior * exp(log_likelihood(sizes, doubts)))
 
 
 def _check_possible(scenario: Scenario, seconds: float) -> None:

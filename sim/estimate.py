@@ -23,7 +23,7 @@ from sim.remedies import memory_remedies
 from sim.schedules import Order
 from sim.specs import Scenario, framework_plans
 from sim.specs.loading import as_scenario
-from sim.uncertainty import basis_of, grade_of, interval_factors
+from sim.uncertainty import basis_of, grade_of, interval_factors, largest_doubts
 from sim.units import show, show_time
 from sim.work.memory import MemoryUse, by_rank
 from sim.work.sums import active_params, hardware_flop, model_flop, total_params
@@ -81,7 +81,12 @@ class Estimate(NotebookDisplay):
     @property
     def interval_basis(self) -> str:
         """What the interval rests on, and what would narrow it."""
-        return basis_of(self.scenario, self.extrapolated)
+        return basis_of(self.scenario, self.breakdown.shares())
+
+    @property
+    def interval_parts(self) -> dict[str, float]:
+        """Share of the step time's variance by part of the step, and of what the run has of its own; largest first."""
+        return largest_doubts(self.scenario, self.breakdown.shares())
 
     @property
     def grade(self) -> str:
@@ -100,8 +105,8 @@ class Estimate(NotebookDisplay):
 
     @property
     def step_time_interval_s(self) -> tuple[float, float]:
-        """90 % interval of the step time, from the errors on published runs of the same kind. [s]"""
-        low, high = interval_factors(self.scenario, self.extrapolated)
+        """90 % interval of the step time, from how far the parts of a step were off in published runs. [s]"""
+        low, high = interval_factors(self.scenario, self.breakdown.shares())
         return self.step_time_s * low, self.step_time_s * high
 
     @property
@@ -224,6 +229,7 @@ class Estimate(NotebookDisplay):
             "grade": self.grade,
             "would_raise": self.would_raise or None,
             "interval_basis": self.interval_basis,
+            "interval_parts": self.interval_parts,
             "assumptions": list(self.assumptions),
         }
 

@@ -1,104 +1,204 @@
-"""A 90 % interval around a step time, from how far predictions were from published runs of the same kind.
+"""A 90 % interval around a step time: how far what a step is made of has been off, in published runs.
 
-Conformal over lineages (framework and organisation): the outer twentieths of the log errors, a lineage of many runs
-counting as the square root of their number, since what differs between lineages is what a user's own run differs by.
-The two sides differ, since what is not known (a stranger's network, host and build) costs time more often than it
-saves some. A kind of few lineages is drawn to the broader one. Of frameworks that are not known the errors are those of
-known ones taken for unknown. The table is written by `flopcast validate --runs FILE --update-intervals`.
+A step time's logarithm is off by the sum, over its causes, of the cause's share of the step times how far the seconds
+of that cause are off, and by a rest of the run's own. Both spreads are learnt from published runs
+(`presets/intervals.yaml`; `flopcast validate --runs FILE --update-intervals`). A measured run tells of others as far as
+they are made of the same: conditioned on it, their interval narrows. The two sides differ, since what is not known of a
+stranger's network, host and build costs time more often than it saves some.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import cache
 from hashlib import sha256
-from math import exp, hypot, log
+from math import exp, hypot, log, sqrt
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from sim.specs import Scenario, StackSpec
+from sim.specs.profile import MeasuredRun
 from sim.specs.yaml12 import load_yaml
 
 TABLE = Path(__file__).parent / "presets" / "intervals.yaml"
-UNKNOWN, RELATIVE, MEASURED = "pytorch", "another framework", "this very run measured"
-"""The framework that stands for unknown ones, the name of a stack that stands for a framework without runs, and the
-kind of what was itself measured."""
+UNKNOWN, RELATIVE = "pytorch", "another framework"
+"""The framework that stands for unknown ones, and the name of a stack that stands for a framework without runs."""
+
+PARTS = {
+    "matrix multiplies": ("flop_at_peak", "matmul_inefficiency"),
+    "attention": ("attention_overhead",),
+    "memory-bound kernels": ("memory_bound", "optimizer"),
+    "the host": ("host_wait",),
+    "recomputation": ("recompute",),
+    "tensor-parallel traffic": ("tensor_parallel_comm",),
+    "context-parallel traffic": ("context_parallel_comm",),
+    "expert traffic": ("expert_parallel_comm", "beside_expert_comm"),
+    "pipeline sends": ("pipeline_comm",),
+    "waiting": ("pipeline_bubble", "stage_imbalance", "stragglers"),
+    "data-parallel traffic": ("data_parallel_comm",),
+    "offload": ("offload",),
+}
+"""The causes of a step (`sim.breakdown.CAUSES`) whose seconds are off together."""
+
+FACTS = ("datasheet", "few published", "unknown framework", "experts")
+"""What makes a step worse known whatever it is made of: nothing was measured on its GPU, few lineages (below MANY) have
+published runs of its kind, its framework is not known, there are experts."""
+MANY = 4
+"""Lineages (framework and organisation) from which on runs are called like measured ones: of strangers' runs, on which
+nothing was set, half are off by 16 % and more with as many, by 30 to 60 % with fewer."""
+
+
+class Spreads(NamedTuple):
+    """What published runs tell of how far predictions are off.
+
+    parts : standard deviation of the logarithm of each part's seconds.
+    rest : that of what a run has of its own.
+    told : the same beside measured runs, which tell of others less than their parts say.
+    facts : factor on both where a fact holds.
+    alone, measured : (down, up): standard deviations that the interval reaches, without and with measured runs.
+    published : by GPU, sharding and precision the lineages and runs that were published.
+    runs, lineages : that all of it was learnt from.
+    """
+
+    parts: Mapping[str, float]
+    rest: float
+    told: float
+    facts: Mapping[str, float]
+    alone: tuple[float, float]
+    measured: tuple[float, float]
+    published: Mapping[str, tuple[int, int]] = {}
+    runs: int = 0
+    lineages: int = 0
 
 
 @cache
-def _table() -> dict[str, Any]:
+def shipped_spreads() -> Spreads:
+    """The table that ships."""
     table: dict[str, Any] = load_yaml(TABLE)
-    return table
+    return Spreads(**table)
 
 
-def is_unknown(stack: StackSpec) -> bool:
-    """Whether nothing but its time is known of the framework, or no run of it: another one's stack stands for it."""
-    return stack.framework == UNKNOWN or stack.name == RELATIVE
+class Doubt(NamedTuple):
+    """What an interval needs of an estimate.
 
-
-def recipe_of(scenario: Scenario) -> str:
-    """Precision, and whether there are experts: "16-bit", "fp8 experts"."""
-    peak = scenario.training.peak_precision
-    precision = peak if peak in ("fp8", "fp4") else "16-bit"
-    return f"{precision} experts" if scenario.model.num_experts else precision
-
-
-def measured_run(scenario: Scenario) -> str:
-    """What a profile keeps of a measured run that it was drawn to."""
-    return f"{scenario.model.name}, {recipe_of(scenario)}"
-
-
-def fingerprint_of(scenario: Scenario) -> str:
-    """What tells a scenario from others, whatever profile and stack it is asked with."""
-    parts = (scenario.model, scenario.cluster, scenario.plan, scenario.training)
-    return sha256("".join(part.model_dump_json() for part in parts).encode()).hexdigest()[:12]
-
-
-def kind_of(scenario: Scenario) -> tuple[str, ...]:
-    """What the errors depend on, from the most to the least particular.
-
-    Drawn to measured runs: how many, this very one, of the same model, of the same precision. Of a known framework GPU
-    and stack, GPU and sharding, GPU, precision; of an unknown one GPU and precision, then precision: there the
-    framework decides, and how far known ones come out when they are taken for unknown.
+    shares : of the step, by part; they sum to one.
+    facts : those of FACTS that hold.
     """
-    recipe, measured = recipe_of(scenario), scenario.profile.provenance
-    if not measured.measured_runs:
-        return _unmeasured_kinds(scenario)
-    count = "three runs" if measured.measured_runs >= 3 else "one run"
-    whole = f"{'unknown' if is_unknown(scenario.stack) else 'known'} framework, after {count}"
-    if fingerprint_of(scenario) in measured.measured_scenarios:
-        return f"{MEASURED}, {recipe}", MEASURED
-    if all(run.rpartition(", ")[2] != recipe for run in measured.measured_on):
-        return f"{whole} of other precision or kind", whole
-    same_model = (f"{whole} of this model, {recipe}",) if measured_run(scenario) in measured.measured_on else ()
-    return *same_model, f"{whole}, {recipe}", whole
+
+    shares: dict[str, float]
+    facts: tuple[str, ...]
+
+    def scale(self, spreads: Spreads) -> float:
+        """The product of the facts' factors."""
+        return float(np.prod([spreads.facts[name] for name in self.facts])) if self.facts else 1.0
+
+    def loads(self, spreads: Spreads) -> np.ndarray:
+        """What one standard deviation of each part does to the logarithm of the step time, (parts,)."""
+        sizes = [self.shares.get(name, 0.0) * spreads.parts[name] for name in PARTS]
+        return np.array(sizes) * self.scale(spreads)
+
+    def rest(self, spreads: Spreads, told: bool = False) -> float:
+        """Standard deviation of what the run has of its own, alone or beside measured ones."""
+        return (spreads.told if told else spreads.rest) * self.scale(spreads)
 
 
-def _unmeasured_kinds(scenario: Scenario) -> tuple[str, ...]:
-    family, recipe = scenario.profile.gpu.lower(), recipe_of(scenario)
-    if scenario.profile.provenance.of_datasheet:
-        return f"GPU known by its datasheet, {recipe}", "GPU known by its datasheet"
-    if is_unknown(scenario.stack):
-        return _unknown_kinds(scenario)
-    sharded = "fsdp" if scenario.plan.zero_stage == 3 else "pipeline or tensor"
-    return (
-        f"{family}, {scenario.stack.name}, {sharded}, {recipe}",
-        f"{family}, {sharded}, {recipe}",
-        f"{family}, {recipe}",
-        f"{recipe}",
-    )
+def shares_of(causes: Mapping[str, float]) -> dict[str, float]:
+    """Shares of a step by part, from its shares by cause."""
+    return {name: sum(causes.get(cause, 0.0) for cause in of) for name, of in PARTS.items()}
 
 
-def interval_factors(scenario: Scenario, off_range: bool = False) -> tuple[float, float]:
-    """Factors on the step time that bound 90 % of left-out runs.
+def doubt_of(scenario: Scenario, causes: Mapping[str, float]) -> Doubt:
+    """What an interval needs, of a scenario and the shares of its causes (`Breakdown.shares`)."""
+    return Doubt(shares_of(causes), facts_of(scenario))
+
+
+def facts_of(scenario: Scenario, lineages: int | None = None) -> tuple[str, ...]:
+    """The facts of FACTS that hold for a scenario.
+
+    lineages : of which runs of its kind are published; default: those of the table that ships.
+    """
+    by_datasheet = scenario.profile.provenance.of_datasheet
+    few = published_like(scenario)[0] < MANY if lineages is None else lineages < MANY
+    held = (by_datasheet, few and not by_datasheet, is_unknown(scenario.stack), bool(scenario.model.num_experts))
+    return tuple(name for name, holds in zip(FACTS, held, strict=True) if holds)
+
+
+def spread_of(doubt: Doubt, measured: Sequence[Doubt] = (), spreads: Spreads | None = None) -> float:
+    """Standard deviation of the logarithm of a step time, once some runs were measured.
+
+    Parameters
+    ----------
+    doubt : Doubt
+        Of the step that is asked for.
+    measured : sequence of Doubt
+        Of runs whose step times the profile was drawn to.
+    spreads : Spreads, optional
+        Default: those that ship.
+
+    Notes
+    -----
+    The parts' errors are independent normals and a step's logarithm is linear in them, so that measured runs condition
+    a normal: variance k(x, x) − k(x, M) [k(M, M) + r²]⁻¹ k(M, x) + r² (Rasmussen and Williams 2006, eq. 2.26).
+    """
+    spreads = spreads or shipped_spreads()
+    own, rest = doubt.loads(spreads), doubt.rest(spreads, told=bool(measured))
+    variance = float(own @ own)
+    if measured:
+        table = np.array([each.loads(spreads) for each in measured])
+        noise = np.diag([each.rest(spreads, told=True) ** 2 for each in measured])
+        common = table @ own
+        variance -= float(common @ np.linalg.solve(table @ table.T + noise, common))
+    return sqrt(max(variance, 0.0) + rest**2)
+
+
+FREEDOM = 5.0
+"""Degrees of freedom of the Student t that a source's errors follow: some sources are odd as a whole."""
+
+
+def log_likelihood(sizes: Sequence[float], doubts: Sequence[Doubt]) -> float:
+    """How likely runs of one source are to be off by these sizes together, as the logarithm of a density.
+
+    Parameters
+    ----------
+    sizes : sequence of float
+        Logarithms of the measured step times over the predicted ones.
+    doubts : sequence of Doubt
+        Of the predicted steps.
+    """
+    from scipy.stats import multivariate_t
+
+    spreads = shipped_spreads()
+    table = np.array([each.loads(spreads) for each in doubts])
+    shape = table @ table.T + np.diag([each.rest(spreads) ** 2 for each in doubts])
+    return float(multivariate_t(shape=shape, df=FREEDOM).logpdf(np.array(sizes)))
+
+
+def reach_of(doubt: Doubt, measured: Sequence[Doubt] = (), spreads: Spreads | None = None) -> tuple[float, float]:
+    """How far the 90 % interval reaches to shorter and to longer steps, as logarithms. Parameters as `spread_of`."""
+    spreads = spreads or shipped_spreads()
+    spread = spread_of(doubt, measured, spreads)
+    down, up = spreads.measured if measured else spreads.alone
+    return down * spread, up * spread
+
+
+def measured_doubts(scenario: Scenario) -> tuple[Doubt, ...]:
+    """Those of the runs that a scenario's profile was drawn to."""
+    return tuple(Doubt(dict(run.shares), run.facts) for run in scenario.profile.provenance.measured)
+
+
+def interval_factors(scenario: Scenario, causes: Mapping[str, float]) -> tuple[float, float]:
+    """Factors on the step time that bound its 90 % interval.
 
     Parameters
     ----------
     scenario : Scenario
-    off_range : bool
-        Something was extrapolated beyond what the profile was fitted on.
+    causes : mapping
+        Share of the step by cause (`Breakdown.shares`).
     """
-    record, wider = record_of(scenario), float(_table()["extrapolated"]) if off_range else 1.0
-    return exp(-record.low * wider), exp(record.high * wider)
+    down, up = reach_of(doubt_of(scenario, causes), measured_doubts(scenario))
+    return exp(-down), exp(up)
 
 
 def least_told_apart(*factors: tuple[float, float]) -> float:
@@ -115,43 +215,46 @@ def least_told_apart(*factors: tuple[float, float]) -> float:
     return exp(hypot(*(log(high / low) / 2 for low, high in factors)))
 
 
-def basis_of(scenario: Scenario, off_range: bool = False) -> str:
-    """What a scenario's interval rests on, and what would narrow it, in a sentence or two."""
-    record = record_of(scenario)
-    if not record.runs:
-        return "The interval is a guess: no published run of this kind was predicted."
-    runs = f"{record.runs:,} published run{'s' if record.runs != 1 else ''}"
-    groups = ("family of GPUs", "families of GPUs") if "datasheet" in record.kind else ("lineage", "lineages")
-    lineages = f"{record.lineages} {groups[record.lineages != 1]}"
-    said = (
-        f"The interval is {exp(-record.low):.2f} to {exp(record.high):.2f} of the step time: so long took nine in ten "
-        f"of {runs} of {lineages} of the kind “{record.kind}”{_AS_PREDICTED.get(_sort(record.kind), '')} and, where "
-        "these are few, of broader kinds"
-    )
-    if scenario.profile.provenance.of_datasheet and "datasheet" not in record.kind:
-        said += "; nothing else was measured on this GPU"
-    narrower = what_would_narrow(scenario)
-    if narrower:
-        said += f"; {narrower} would narrow it"
-    wider = float(_table()["extrapolated"]) - 1.0
-    return f"{said}.{f' It is {wider:.0%} wider because something was extrapolated.' if off_range and wider else ''}"
+def largest_doubts(scenario: Scenario, causes: Mapping[str, float]) -> dict[str, float]:
+    """Share of the step time's variance by part, and of what the run has of its own; the largest first."""
+    spreads, doubt = shipped_spreads(), doubt_of(scenario, causes)
+    sizes = dict(zip(PARTS, (doubt.loads(spreads) ** 2).tolist(), strict=True)) | {"the run": doubt.rest(spreads) ** 2}
+    whole = sum(sizes.values())
+    return {name: size / whole for name, size in sorted(sizes.items(), key=lambda item: -item[1]) if size}
 
 
-_AS_PREDICTED = {
-    "unknown": ", predicted as if their framework were unknown,",
-    "datasheet": ", predicted from their GPUs' datasheets,",
-}
+def basis_of(scenario: Scenario, causes: Mapping[str, float]) -> str:
+    """What the interval of a step time rests on, and what would narrow it, in a few sentences."""
+    spreads, doubt, measured = shipped_spreads(), doubt_of(scenario, causes), measured_doubts(scenario)
+    own = f" after {'one run' if len(measured) == 1 else f'{len(measured):,} runs'} of your own" if measured else ""
+    said = [
+        f"The interval{own} is {_range(reach_of(doubt, measured))} of the step time. It follows from what the step is "
+        f"made of, and from how far the time of each part was off in {spreads.runs:,} published runs"
+    ]
+    part = next(iter(largest_doubts(scenario, causes)))
+    if part in doubt.shares and not measured:
+        alone = exp(spreads.parts[part] * doubt.scale(spreads)) - 1
+        said.append(f"The largest doubt is {part}: {doubt.shares[part]:.0%} of the step, known within {alone:.0%}")
+    narrower = [f"{words} would narrow it to {_range(reach)}" for words, reach in _narrower(scenario, doubt, measured)]
+    return ". ".join([*said, *(text[0].upper() + text[1:] for text in narrower)]) + "."
 
 
-def _sort(kind: str) -> str:
-    return "datasheet" if "datasheet" in kind else "unknown" if kind.startswith("unknown") else ""
+def _range(reach: tuple[float, float]) -> str:
+    return f"{exp(-reach[0]):.2f} to {exp(reach[1]):.2f}"
+
+
+def _narrower(scenario: Scenario, doubt: Doubt, measured: tuple[Doubt, ...]) -> list[tuple[str, tuple[float, float]]]:
+    """What a user can do about the interval's width: the words, and how far it reaches then."""
+    now, found = sum(reach_of(doubt, measured)), []
+    if "unknown framework" in doubt.facts and scenario.stack.framework == UNKNOWN:
+        known = doubt._replace(facts=tuple(name for name in doubt.facts if name != "unknown framework"))
+        found.append(("naming the framework (stack.framework)", reach_of(known, measured)))
+    found.append(("one measured step of a run like this (flopcast anchor)", reach_of(doubt, (*measured, doubt))))
+    return [(words, reach) for words, reach in found if sum(reach) < 0.95 * now]
 
 
 GRADES = ("measured here", "like measured runs", "extrapolated", "unknown")
 """How well an answer is known, the best first."""
-MANY = 4
-"""Lineages from which on runs are called like measured ones: of strangers' runs, on which nothing was set, half are off
-by 16 % and more with as many, by 30 to 60 % with fewer."""
 
 
 def grade_of(scenario: Scenario, off_range: bool = False) -> tuple[str, str]:
@@ -161,93 +264,54 @@ def grade_of(scenario: Scenario, off_range: bool = False) -> tuple[str, str]:
     on this GPU, of this precision, sharded so. Extrapolated: of fewer, or something lies outside what the profile was
     fitted on. Unknown: the framework is, or nothing was measured on the GPU.
     """
-    provenance, kinds = scenario.profile.provenance, _unmeasured_kinds(scenario)[:2]
-    lineages = max((_first((kind,)).lineages for kind in kinds), default=0)
-    if measured_run(scenario) in provenance.measured_on:
+    provenance = scenario.profile.provenance
+    if measured_run(scenario) in {run.name for run in provenance.measured}:
         return GRADES[0], ""
     if provenance.of_datasheet:
         return GRADES[3], "measuring this GPU (flopcast calibrate run)"
-    if is_unknown(scenario.stack) and not provenance.measured_runs:
+    if is_unknown(scenario.stack) and not provenance.measured:
         return GRADES[3], "naming the framework (stack.framework)"
-    if off_range or (lineages < MANY and not provenance.measured_runs):
+    if off_range or (published_like(scenario)[0] < MANY and not provenance.measured):
         return GRADES[2], "one measured step (flopcast anchor)"
     return GRADES[1], "one measured step (flopcast anchor)"
 
 
-def what_would_narrow(scenario: Scenario) -> str:
-    """What a user can do about the interval's width; empty where nothing is known to help."""
-    own = record_of(scenario).width
-    provenance, recipe = scenario.profile.provenance, recipe_of(scenario)
-    found = []
-    if scenario.stack.framework == UNKNOWN and not provenance.measured_runs and not provenance.of_datasheet:
-        sharded = "fsdp" if scenario.plan.zero_stage == 3 else "pipeline or tensor"
-        known = _first((f"{scenario.profile.gpu.lower()}, {sharded}, {recipe}", recipe))
-        if known.width < 0.95 * own:
-            found.append("naming a known framework (stack.framework)")
-    for count, words in ((1, "a step of your own (flopcast anchor)"), (3, "three runs of your own (flopcast anchor)")):
-        measured = after_runs(scenario, count, (measured_run(scenario),))
-        if provenance.measured_runs < count and record_of(measured).width < 0.95 * own:
-            found.append(words)
-            break
-    return " or ".join(found)
+def published_like(scenario: Scenario) -> tuple[int, int]:
+    """(lineages, runs) published on this GPU, of this precision, sharded so."""
+    lineages, runs = shipped_spreads().published.get(kind_of(scenario), (0, 0))
+    return lineages, runs
 
 
-def after_runs(
-    scenario: Scenario, count: int, measured_on: tuple[str, ...], measured_scenarios: tuple[str, ...] = ()
-) -> Scenario:
-    """The scenario as if its profile had been drawn to so many measured runs."""
-    changes = {"measured_runs": count, "measured_on": measured_on, "measured_scenarios": measured_scenarios}
-    provenance = scenario.profile.provenance.model_copy(update=changes)
-    return scenario.model_copy(update={"profile": scenario.profile.model_copy(update={"provenance": provenance})})
+def kind_of(scenario: Scenario) -> str:
+    """GPU, sharding and precision of a run: "a100, pipeline or tensor, 16-bit"."""
+    sharded = "fsdp" if scenario.plan.zero_stage == 3 else "pipeline or tensor"
+    return f"{scenario.profile.gpu.lower()}, {sharded}, {recipe_of(scenario)}"
 
 
-class Record(NamedTuple):
-    """Published runs that an interval comes from.
-
-    kind : what they share: GPU, stack, sharding, precision; empty where no run is of any such kind.
-    low, high : how far the interval reaches to shorter and to longer steps, as logarithms, none below zero.
-    """
-
-    kind: str
-    low: float
-    high: float
-    lineages: int
-    runs: int
-
-    @property
-    def width(self) -> float:
-        """Half of the interval, as a logarithm."""
-        return (self.low + self.high) / 2
+def is_unknown(stack: StackSpec) -> bool:
+    """Whether nothing but its time is known of the framework, or no run of it: another one's stack stands for it."""
+    return stack.framework == UNKNOWN or stack.name == RELATIVE
 
 
-def record_of(scenario: Scenario) -> Record:
-    """The most particular kind of published runs that this scenario is of.
-
-    The wider where neither GPU nor framework is known; the narrower of what it is with and without measured runs of
-    one's own, since it is of both kinds.
-    """
-    provenance = scenario.profile.provenance
-    found = _first(_unmeasured_kinds(scenario))
-    if provenance.of_datasheet and is_unknown(scenario.stack):
-        found = max(found, _first(_unknown_kinds(scenario)), key=_width)
-    return min(found, _first(kind_of(scenario)), key=_width) if provenance.measured_runs else found
+def recipe_of(scenario: Scenario) -> str:
+    """Precision, and whether there are experts: "16-bit", "fp8 experts"."""
+    peak = scenario.training.peak_precision
+    precision = peak if peak in ("fp8", "fp4") else "16-bit"
+    return f"{precision} experts" if scenario.model.num_experts else precision
 
 
-def _width(record: Record) -> float:
-    return record.width
+def measured_run(scenario: Scenario) -> str:
+    """What a profile keeps as the name of a measured run that it was drawn to."""
+    return f"{scenario.model.name}, {recipe_of(scenario)}"
 
 
-def _first(kinds: tuple[str, ...]) -> Record:
-    table = _table()["kinds"]
-    for kind in kinds:
-        if kind in table:
-            found = table[kind]
-            low, high = found["reach"]
-            return Record(kind, float(low), float(high), int(found["lineages"]), int(found["runs"]))
-    low, high = _table()["unknown"]
-    return Record("", float(low), float(high), 0, 0)
+def as_measured(scenario: Scenario, causes: Mapping[str, float]) -> MeasuredRun:
+    """What a profile keeps of a measured run that it was drawn to."""
+    shares = {name: round(share, 4) for name, share in shares_of(causes).items() if share > 5e-5}
+    return MeasuredRun(name=measured_run(scenario), shares=shares, facts=facts_of(scenario))
 
 
-def _unknown_kinds(scenario: Scenario) -> tuple[str, ...]:
-    family, recipe = scenario.profile.gpu.lower(), recipe_of(scenario)
-    return f"unknown framework, {family}, {recipe}", f"unknown framework, {recipe}", "unknown framework"
+def fingerprint_of(scenario: Scenario) -> str:
+    """What tells a scenario from others, whatever profile and stack it is asked with."""
+    parts = (scenario.model, scenario.cluster, scenario.plan, scenario.training)
+    return sha256("".join(part.model_dump_json() for part in parts).encode()).hexdigest()[:12]

@@ -1,23 +1,47 @@
-"""The 90 % interval round a step time, and the rule that makes its table."""
+"""The 90 % interval round a step time, and how its table is learnt."""
 
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.optimize import check_grad
 
 from flopcast_calibration.readers.training_runs import Run
-from flopcast_validation.runs.intervals import ANY, Miss, Reach, off_range, quantiles, reaches_of
+from flopcast_validation.runs.intervals import Source, _surprise, learn, left_out, shortest, write_intervals
 from flopcast_validation.runs.scored import Scored
 from sim import estimate, load_scenario, uncertainty
+from sim.breakdown import CAUSES
 from sim.specs.yaml12 import load_yaml
-from sim.uncertainty import after_runs, basis_of, interval_factors, kind_of, measured_run, record_of
+from sim.uncertainty import (
+    FACTS,
+    PARTS,
+    Doubt,
+    Spreads,
+    as_measured,
+    basis_of,
+    doubt_of,
+    grade_of,
+    interval_factors,
+    largest_doubts,
+    reach_of,
+    shipped_spreads,
+    spread_of,
+)
+
+PARTLY = Spreads(dict.fromkeys(PARTS, 0.2), 0.05, 0.05, dict.fromkeys(FACTS, 1.5), (1.0, 2.0), (1.5, 1.5))
 
 
-def misses(sizes, fitted=False):
-    """A lineage's runs that were so far off."""
-    return [Miss(size, f"run {number}", fitted) for number, size in enumerate(sizes)]
+def shares(*sizes):
+    """Shares of the first parts."""
+    return dict(zip(PARTS, sizes, strict=False))
+
+
+doubts = st.lists(st.floats(0.0, 1.0), min_size=len(PARTS), max_size=len(PARTS)).map(
+    lambda each: Doubt(shares(*each), ())
+)
 
 
 @pytest.fixture(scope="module")
@@ -29,118 +53,136 @@ def test_an_estimate_lies_in_its_interval(scenario):
     answer = estimate(scenario)
     low, high = answer.step_time_interval_s
     assert 0 < low < answer.step_time_s < high
-    record = record_of(scenario)
-    assert (low, high) == pytest.approx(
-        (answer.step_time_s * math.exp(-record.low), answer.step_time_s * math.exp(record.high))
-    )
+    down, up = reach_of(doubt_of(scenario, answer.breakdown.shares()))
+    assert (low, high) == pytest.approx((answer.step_time_s * math.exp(-down), answer.step_time_s * math.exp(up)))
     assert answer.to_dict()["step_time_interval_s"] == [low, high]
+    parts = answer.to_dict()["interval_parts"]
+    assert sum(parts.values()) == pytest.approx(1.0)
+    assert list(parts.values()) == sorted(parts.values(), reverse=True)
 
 
-def test_kinds_go_from_the_particular_to_the_general(scenario):
-    kinds = kind_of(scenario)
-    assert kinds[0] == f"a100, {scenario.stack.name}, pipeline or tensor, 16-bit"
-    assert kinds[-1] == "16-bit"
-    sharded = scenario.replace(plan=scenario.plan.replace(zero_stage=3))
-    assert "fsdp" in kind_of(sharded)[0]
+def test_every_cause_is_of_one_part():
+    assert sorted(cause for of in PARTS.values() for cause in of) == sorted(CAUSES)
 
 
-def test_an_unknown_stack_takes_the_broader_kind(scenario):
-    broader = scenario.replace(stack=scenario.stack.replace(name="nobody's"))
-    kinds = load_yaml(uncertainty.TABLE)["kinds"]
-    low, high = next(kinds[kind]["reach"] for kind in kind_of(broader) if kind in kinds)
-    assert interval_factors(broader) == pytest.approx((math.exp(-low), math.exp(high)))
+@given(asked=doubts, measured=st.lists(doubts, max_size=4))
+def test_measured_runs_condition_a_normal(asked, measured):
+    """The variance that is left is one over the joint precision's entry; no run makes an answer less sure."""
+    rows = np.array([each.loads(PARTLY) for each in (asked, *measured)])
+    joint = rows @ rows.T + np.diag([each.rest(PARTLY) ** 2 for each in (asked, *measured)])
+    assert spread_of(asked, measured, PARTLY) == pytest.approx(np.linalg.inv(joint)[0, 0] ** -0.5, rel=1e-6)
+    assert spread_of(asked, measured, PARTLY) <= spread_of(asked, measured[:-1], PARTLY) + 1e-12
 
 
-def test_extrapolation_widens_by_what_was_measured(scenario):
-    inside, beyond = (math.log(interval_factors(scenario, off)[1]) for off in (False, True))
-    assert beyond == pytest.approx(load_yaml(uncertainty.TABLE)["extrapolated"] * inside)
-    assert beyond >= inside
+def test_a_run_tells_of_what_it_is_made_of():
+    asked, alike, other = (Doubt(shares(*each), ()) for each in ((0.9, 0.1), (0.9, 0.1), (0.0, 0.0, 1.0)))
+    alone = spread_of(asked, (), PARTLY)
+    assert spread_of(asked, [other], PARTLY) == pytest.approx(alone)
+    assert spread_of(asked, [alike], PARTLY) < 0.5 * alone
+    assert spread_of(asked, [alike], PARTLY._replace(told=0.2)) > spread_of(asked, [alike], PARTLY)
+    assert reach_of(asked, (), PARTLY) == pytest.approx((alone, 2.0 * alone))
+    assert reach_of(asked._replace(facts=FACTS[:1]), (), PARTLY) == pytest.approx((1.5 * alone, 3.0 * alone))
 
 
-def test_runs_of_ones_own_make_a_kind_of_their_own(scenario):
-    """How many, of which model and precision: what the interval rests on then."""
-    measured = measured_run(scenario)
-    assert measured == f"{scenario.model.name}, 16-bit"
-    assert kind_of(after_runs(scenario, 1, (measured,)))[0] == "known framework, after one run of this model, 16-bit"
-    assert kind_of(after_runs(scenario, 4, ("other, 16-bit",)))[0] == "known framework, after three runs, 16-bit"
-    other = kind_of(after_runs(scenario, 1, ("other, fp8 experts",)))
-    assert other == ("known framework, after one run of other precision or kind", "known framework, after one run")
+def test_what_is_less_known_has_a_wider_interval(scenarios):
+    path = scenarios / "megatron-2021" / "39.1b.yaml"
+
+    def width(*changes):
+        low, high = estimate(load_scenario(path, changes)).step_time_interval_s
+        return math.log(high / low)
+
+    known, unknown, datasheet = width(), width("stack.framework=pytorch"), width("profile=datasheet")
+    assert width("stack.framework=pytorch", "profile=datasheet") > max(unknown, datasheet)
+    assert min(unknown, datasheet) > 1.15 * known
 
 
 def test_an_unknown_framework_is_told_what_would_narrow_its_interval(scenarios):
-    scenario = load_scenario(scenarios / "megatron-2021" / "39.1b.yaml", ["stack.framework=pytorch"])
-    said = basis_of(scenario)
-    assert "naming a known framework (stack.framework) or " in said
-    assert "of your own (flopcast anchor) would narrow it" in said
-    once, thrice = (record_of(after_runs(scenario, count, (measured_run(scenario),))) for count in (1, 3))
-    assert thrice.width < once.width <= record_of(scenario).width
-    assert "stack.framework" not in basis_of(after_runs(scenario, 1, (measured_run(scenario),)))
+    answer = estimate(load_scenario(scenarios / "megatron-2021" / "39.1b.yaml", ["stack.framework=pytorch"]))
+    said, causes = answer.interval_basis, answer.breakdown.shares()
+    assert "aming the framework (stack.framework) would narrow it to " in said
+    assert "ne measured step of a run like this (flopcast anchor) would narrow it to " in said
+    assert f"The largest doubt is {next(iter(largest_doubts(answer.scenario, causes)))}" in said
+    told = as_measured(answer.scenario, causes)
+    provenance = answer.scenario.profile.provenance.replace(measured=(told,))
+    after = answer.scenario.replace(profile=answer.scenario.profile.replace(provenance=provenance))
+    assert "after one run of your own" in basis_of(after, causes)
+    assert interval_factors(after, causes)[1] < interval_factors(answer.scenario, causes)[1]
+    assert grade_of(after)[0] == "measured here"
 
 
-def test_where_gpu_and_framework_are_not_known_the_wider_counts(scenarios):
-    path = scenarios / "megatron-2021" / "39.1b.yaml"
-    unknown = "stack.framework=pytorch"
-    widths = [
-        record_of(load_scenario(path, changes)).width
-        for changes in (["profile=datasheet"], [unknown], ["profile=datasheet", unknown])
-    ]
-    assert widths[2] == max(widths)
+def test_the_table_that_ships_is_sensible():
+    spreads = shipped_spreads()
+    assert set(spreads.parts) == set(PARTS)
+    assert set(spreads.facts) == set(FACTS)
+    assert all(0.02 < size <= 1.0 for size in spreads.parts.values())
+    assert all(1.0 < factor < 2.0 for factor in spreads.facts.values())
+    assert all(0.5 < side < 3.0 for side in (*spreads.alone, *spreads.measured))
+    assert spreads.runs > 1_000
+    assert spreads.lineages > 20
 
 
-def test_every_reach_of_the_table_is_sensible():
-    table = load_yaml(uncertainty.TABLE)
-    for low, high in (table["unknown"], *(entry["reach"] for entry in table["kinds"].values())):
-        assert 0.0 <= low < 3.0
-        assert 0.0 <= high < 3.0
-        assert low + high > 0.04
+def test_slopes_of_the_likelihood_are_its_differences():
+    random = np.random.default_rng(1)
+    source = Source(
+        random.dirichlet(np.ones(4), 5), random.integers(0, 2, (5, 3)).astype(float), random.normal(0, 0.2, 5), 1.0
+    )
+    at = np.concatenate([random.normal(-1.5, 0.3, 5), random.normal(0, 0.3, 3)])
+    off = check_grad(lambda x: _surprise(x, source, 4)[0], lambda x: _surprise(x, source, 4)[1], at)
+    assert off < 1e-4
 
 
-def test_quantiles_count_a_lineage_as_the_square_root_of_its_runs():
-    assert quantiles([misses([float(i)]) for i in range(-20, 21)]) == Reach(18.0, 18.0)
-    # Four hundred runs of one lineage weigh like twenty lineages of one.
-    assert quantiles([misses([1.0] * 400), *[misses([2.0])] * 2]).high == 2.0
-    assert quantiles([misses([1.0] * 400), misses([2.0])]).high == 1.0
+@pytest.fixture(scope="module")
+def drawn(scenario):
+    """Runs of thirty lineages whose traffic is off by much more than their multiplies; of half, a tenth as much."""
+    random = np.random.default_rng(3)
+    runs = []
+    for number in range(30):
+        fitted = number % 2 == 0
+        of_part = np.array([0.05, 0.6]) * random.normal(size=2) * (0.1 if fitted else 1.0)
+        for each in range(8):
+            traffic = random.uniform(0.1, 0.5)
+            size = np.array([1.0 - traffic, traffic]) @ of_part + random.normal(0, 0.02)
+            run = Run(
+                f"{number}-{each}", f"source {number}", "", "", 1.0, "iteration_s", (scenario,), family=f"{number} / x"
+            )
+            of = {"matrix multiplies": 1.0 - traffic, "data-parallel traffic": traffic}
+            runs.append(Scored(run, scenario, 1.0, 1.0, error=math.exp(-size) - 1.0, fitted=fitted, shares=of))
+    return runs
 
 
-@given(errors=st.lists(st.lists(st.floats(-2.0, 2.0), min_size=1, max_size=5), min_size=1, max_size=8))
-def test_no_more_than_a_twentieth_lies_beyond_either_side(errors):
-    found = quantiles([misses(sizes) for sizes in errors])
-    weight = lambda keep: sum(len(f) ** -0.5 for f in errors for e in f if keep(e))  # noqa: E731
-    assert weight(lambda error: error > found.high) <= 0.05 * weight(lambda error: True) + 1e-9
-    assert weight(lambda error: error < -found.low) <= 0.05 * weight(lambda error: True) + 1e-9
+def test_spreads_are_those_that_runs_were_drawn_with(drawn):
+    """Families that set a value err less because they are theirs, which narrows nobody else's interval."""
+    found = learn([drawn])
+    assert found.parts["data-parallel traffic"] == pytest.approx(0.6, rel=0.5)
+    assert found.parts["matrix multiplies"] < 0.15
+    none = learn([[item for item in drawn if not item.fitted]])
+    assert found.parts["data-parallel traffic"] == pytest.approx(none.parts["data-parallel traffic"], rel=0.35)
+    assert found.published == {"a100, pipeline or tensor, 16-bit": (30, 240)}
 
 
-def test_sides_of_small_kinds_are_drawn_to_the_broader_kind():
-    few, many = {"a": misses([0.5])}, {f"f{i}": misses([0.1, -0.2]) for i in range(100)}
-    errors = {ANY: {**few, **many}, ("16-bit",): {**few, **many}, ("16-bit", "few"): few, ("16-bit", "many"): many}
-    reaches = reaches_of(errors)
-    assert reaches[("16-bit",)] == pytest.approx((0.2, 0.1))
-    assert reaches["16-bit", "few"] == pytest.approx((4 * 0.2 / 5, (0.5 + 4 * 0.1) / 5))
-    assert reaches["16-bit", "many"] == pytest.approx((0.2, 0.1))
+def test_intervals_of_left_out_lineages_hold_nine_in_ten(drawn, tmp_path):
+    spreads, (hits,) = left_out([drawn])
+    assert np.mean([hit.inside for hit in hits]) == pytest.approx(0.9, abs=0.05)
+    path = tmp_path / "intervals.yaml"
+    write_intervals(spreads, path)
+    assert Spreads(**load_yaml(path)).parts == pytest.approx(spreads.parts, abs=1e-3)
+    assert load_yaml(path).keys() == load_yaml(uncertainty.TABLE).keys()
+    # A lineage has no part in its own interval: that its runs are far odder than all others' changes little of it.
+    mine = drawn[0].run.family
+    odd = [replace(item, error=3.0) if item.run.family == mine else item for item in drawn]
+    widths = [[hit.width for hit in of if hit.item.run.family == mine] for of in (hits, left_out([odd])[1][0])]
+    assert widths[0] == pytest.approx(widths[1], rel=0.1)
 
 
-def test_families_that_set_a_value_do_not_narrow_what_others_may_expect():
-    """Their own errors are small because they are theirs: the broadest kind is of those that set none."""
-    own, other = {"own": misses([0.02] * 50, fitted=True)}, {"other": misses([0.4] * 4)}
-    reaches = reaches_of({ANY: {**own, **other}, ("fp8",): own, ("16-bit",): {**own, **other}})
-    assert reaches["16-bit",].high == pytest.approx(0.4)
-    assert reaches["fp8",].high == pytest.approx(0.4)
+@given(pairs=st.lists(st.tuples(st.floats(-2.0, 2.0), st.floats(0.1, 1.0)), min_size=1, max_size=20).map(sorted))
+def test_no_shorter_reach_holds_nine_in_ten(pairs):
+    down, up = shortest(pairs)
+    whole = sum(weight for _, weight in pairs)
 
+    def held(low, high):
+        return sum(weight for value, weight in pairs if -low <= value <= high) / whole
 
-def test_extrapolated_runs_further_off_than_others_widen_by_that_much():
-    """Three lineages, of which the runs beyond a profile's range are twice as far off as the others."""
-    scenario = load_scenario("scenarios/megatron-2021/39.1b.yaml")
-    run = Run("", "", "", "", 1.0, "iteration_s", (scenario,))
-    scored = [
-        Scored(
-            replace(run, id=f"{name} {number}", family=f"{name} / model"),
-            scenario,
-            error=math.expm1(size * (2.0 if extrapolated else 1.0)),
-            extrapolated=extrapolated,
-        )
-        for name in ("a", "b", "c")
-        for extrapolated in (True, False)
-        for number, size in enumerate((0.1, 0.1, 0.1))
-    ]
-    assert off_range(scored) == pytest.approx(2.0)
-    assert off_range([item for item in scored if not item.extrapolated]) == 1.0
+    assert held(down, up) >= 0.9 - 1e-9
+    ends = [0.0, *(value for value, _ in pairs)]
+    shorter = [(max(0.0, -low), max(0.0, high)) for low in ends for high in ends]
+    assert not any(held(*each) >= 0.9 + 1e-9 and sum(each) < down + up - 1e-9 for each in shorter)

@@ -61,9 +61,6 @@ def validate(
     update_intervals: Annotated[
         bool, typer.Option("--update-intervals", hidden=True, help="Rewrite the table of 90 % intervals.")
     ] = False,
-    update_priors: Annotated[
-        bool, typer.Option("--update-priors", hidden=True, help="Rewrite what values may be drawn by.")
-    ] = False,
 ) -> None:
     """Without options: the published tables that ship with flopcast. With --runs: a table of your own."""
     if context.invoked_subcommand is not None:
@@ -77,7 +74,7 @@ def validate(
 
         machine = str(json_file) == "-"
         scored = _scored(runs or [], profile, settings or [], quiet=markdown or machine)
-        listing = Listing(every, sweeps, markdown, figure, export, transfer, update_intervals, update_priors)
+        listing = Listing(every, sweeps, markdown, figure, export, transfer, update_intervals)
         strangers = [] if runs else _strangers(profile, settings or [])
         found |= print_runs(_console(quiet=machine), scored, listing, shipped=not runs, strangers=strangers)
     if memory is not None:

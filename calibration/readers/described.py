@@ -122,7 +122,7 @@ _DATES = (
     (re.compile(rf"\b({'|'.join(_MONTHS)}) (20[12]\d)\b"), "{1}-{0}"),
     (re.compile(r"\barXiv:(\d\d)(\d\d)\.\d{4,5}"), "20{0}-{1}"),
     (re.compile(r"(?<![\d.])(2\d)\.(0[1-9]|1[0-2])(?!\d)"), "{0}.{1}"),
-    (re.compile(r"(?<![\w.])(20[12]\d)(?![\w.])"), "{0}-07"),
+    (re.compile(r"(?<![\w.])(20[12]\d)(?![\w.])"), "{0}"),
 )
 """How names of frameworks, papers and pages hold a release or a date, and how `stack.version` writes it."""
 

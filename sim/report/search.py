@@ -27,7 +27,7 @@ from sim.search import SearchResult
 from sim.search.comparison import seconds_apart
 from sim.search.plans.columns import SCHEDULES
 from sim.table import Table, columns_table
-from sim.uncertainty import record_of
+from sim.uncertainty import published_like
 from sim.units import show, show_time, significant
 
 WIDE = 112
@@ -99,7 +99,7 @@ def _safest(result: SearchResult) -> list[str]:
 
 def _bounded(answer: Estimate) -> str:
     low, high = answer.step_time_interval_s
-    runs = record_of(answer.scenario).runs
+    runs = published_like(answer.scenario)[1]
     known = f"{runs:,} measured run{'s' * (runs != 1)} of this kind"
     return f"{show_time(answer.step_time_s)} (90 %: {show_time(low)} to {show_time(high)}; {known})"
 

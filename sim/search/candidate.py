@@ -139,7 +139,7 @@ class StagesSearched:
 
     @property
     def others(self) -> str:
-        """Of which plans the formula's proof speaks, where these are not all."""
+        """The plans that the formula's proof speaks of, where these are not all."""
         return f" that deals layers evenly{' to stages that are alike' if self.chunks else ''}"
 
     def to_dict(self, worth: float) -> dict[str, Any]:

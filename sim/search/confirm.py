@@ -20,7 +20,7 @@ from sim.search.candidate import ROUNDING, Candidate
 from sim.search.plans.space import Fields
 from sim.search.queries import Selection
 from sim.search.result import SearchResult
-from sim.uncertainty import GRADES, record_of
+from sim.uncertainty import GRADES, published_like
 
 MOST_RUNS = 200
 """Plans that a search runs at most unless told otherwise: a second or two, and ten times what a proof has taken."""
@@ -92,8 +92,8 @@ SAFE_RUNS = 20
 def safest(result: SearchResult) -> Candidate | None:
     """A plan that may be slower than the best, and is known better: the best of the other family.
 
-    Runs of plans that shard weights (ZeRO 3, FSDP) and of those that do not are published apart, and so are intervals
-    (`sim.uncertainty.kind_of`). None where the best is known as well as measured runs are, or better than the other.
+    Runs of plans that shard weights (ZeRO 3, FSDP) and of those that do not are published apart
+    (`sim.uncertainty.published_like`). None where the best is known as well as measured runs, or better than the other.
     """
     best = result.best[0]
     if result.objective == "memory_headroom" or best.answer.grade in GRADES[:2]:
@@ -101,5 +101,4 @@ def safest(result: SearchResult) -> Candidate | None:
     shards = best.scenario.plan.zero_stage == 3
     _, found = run_named(result, {"zero_stage": (0, 1, 2) if shards else 3}, SAFE_RUNS)
     other = found.best[0] if found.best else None
-    known, others = (record_of(each.scenario) for each in (best, other or best))
-    return other if (others.lineages, others.runs) > (known.lineages, known.runs) else None
+    return other if other and published_like(other.scenario) > published_like(best.scenario) else None

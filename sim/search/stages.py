@@ -104,7 +104,7 @@ def _best(result: SearchResult, found: Sequence[Candidate]) -> float:
 
 
 def _unlike(space: Space) -> dict[int, tuple[int, ...]]:
-    """Of numbers of pipeline ranks, the numbers of chunks whose stages are not alike; without those that hold none."""
+    """The numbers of chunks whose stages are not alike, by number of pipeline ranks; without those that hold none."""
     if "interleaved" not in (values_of(space.fixed, "schedule") or SCHEDULES):
         return {}
     kept, found = values_of(space.fixed, "num_chunks"), dict[int, tuple[int, ...]]()

@@ -21,5 +21,9 @@ GONE: dict[str, dict[str, str]] = {
         "unbound_slowdown": "it is 2; leave it out, and write cluster.node.launch_slowdown where a host is slower",
         "graph_launch": "it is 2 us; leave it out, and write what was measured as profile.host.graph_launch",
     },
+    "Provenance": dict.fromkeys(
+        ("measured_runs", "measured_on", "measured_scenarios"),
+        "profiles keep what measured runs tell of others now; make this one anew with flopcast anchor",
+    ),
 }
 """Record -> a field's name in files -> what the message about it ends with."""

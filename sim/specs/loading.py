@@ -153,7 +153,7 @@ def build_scenario(data: Any, overrides: Sequence[str] | str = (), where: str = 
             f"profile {sections['profile'].name!r} was drawn to runs of stack {measured.measured_stack!r} and is used "
             f"with {sections['stack'].name!r}: they do not count as measured"
         )
-        own = sections["profile"].model_copy(update={"provenance": measured.model_copy(update={"measured_runs": 0})})
+        own = sections["profile"].model_copy(update={"provenance": measured.model_copy(update={"measured": ()})})
         sections["profile"] = own
     facts = {"name": resolved.get("name") or where, "description": resolved.get("description") or ""}
     return Scenario.read({**facts, **sections, "assumed": tuple(assumed)}, where)

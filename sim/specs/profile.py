@@ -233,6 +233,17 @@ class HostParams(Spec):
     """Shortest time of a copy between host and device. [s]"""
 
 
+class MeasuredRun(Spec):
+    """A training run of one's own that a profile's values were drawn to: what it tells of others."""
+
+    name: str
+    """Its model and precision."""
+    shares: dict[str, float]
+    """What its step was made of, as shares of the step by part (`sim.uncertainty.PARTS`)."""
+    facts: tuple[str, ...] = ()
+    """What made it better or worse known (`sim.uncertainty.FACTS`)."""
+
+
 class Provenance(Spec):
     """Where a profile's values come from."""
 
@@ -248,12 +259,8 @@ class Provenance(Spec):
     """Families of training runs (lineage, or lineage / model) that set a value; validation marks their runs."""
     of_datasheet: bool = False
     """Nothing was measured on this GPU: what others have in common was taken with its peaks and bandwidths."""
-    measured_runs: int = 0
+    measured: tuple[MeasuredRun, ...] = ()
     """Training runs of one's own that the values were drawn to."""
-    measured_on: tuple[str, ...] = ()
-    """Model and precision of those runs."""
-    measured_scenarios: tuple[str, ...] = ()
-    """Fingerprints of their models, machines, plans and training, by which an estimate knows that it was measured."""
     measured_stack: str = ""
     """The stack that they ran on: with another the values are another's."""
     network_measured_on: str = ""

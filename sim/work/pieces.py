@@ -110,7 +110,7 @@ userbuffers.py: fc1_dgrad, fc1_wgrad, fc2_fprop; qkv_dgrad, qkv_wgrad, proj_fpro
 
 
 def user_buffer_sms(module: str) -> UserBufferSms:
-    """Those around an MLP, or around what mixes tokens."""
+    """Return those around an MLP, or around what mixes tokens."""
     return MLP_SMS if module == "mlp" else MIXER_SMS
 
 

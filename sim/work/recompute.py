@@ -176,7 +176,7 @@ def per_op_multiplies(kernels: Iterable[Kernel]) -> list[tuple[Kernel, tuple[int
 
 
 def run_again_share(kernel: Kernel, saved: tuple[int, ...]) -> Number:
-    """Of a multiply's columns the share that runs again where the matrices at some places are saved."""
+    """Return the share of a multiply's columns that runs again where the matrices at some places are saved."""
     parts = kernel.parts or (kernel.n,)
     return sum(part for place, part in enumerate(parts) if place not in saved) / sum(parts)
 

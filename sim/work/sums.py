@@ -331,7 +331,7 @@ def _kept_per_op(operations: Sequence[Operation], first: Tensor) -> list[Tensor]
 
 
 def _at_places(written: Sequence[Tensor], kernel: Kernel, places: tuple[int, ...]) -> list[Tensor]:
-    """Of what a multiply writes the results of the matrices at some places, as tensors of their own or parts of one."""
+    """Return what the matrices at some places of a multiply give, as tensors of their own or parts of one."""
     if len(written) == (len(kernel.parts) or 1):
         return [written[place] for place in places]
     return [each.like(each.name, each.columns * (1.0 - run_again_share(kernel, places))) for each in written if places]

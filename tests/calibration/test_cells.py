@@ -128,7 +128,7 @@ def test_names_of_frameworks():
 
 def test_a_row_is_of_the_time_that_its_framework_or_source_names(run_row):
     expected = {  # framework, source -> version
-        ("Megatron-LM (e156d2f, 2022)", "LiBai benchmark"): "2022-07", ("Megatron Bridge 26.08", "of 2025"): "26.08",
+        ("Megatron-LM (e156d2f, 2022)", "LiBai benchmark"): "2022", ("Megatron Bridge 26.08", "of 2025"): "26.08",
         ("Megatron-LM", "README tables (September 2020)"): "2020-09", ("NeMo", "DGX Cloud v25.01.1"): "25.01",
         ("torchtitan", "benchmark 2024-12 (H100)"): "2024-12", ("torchtitan", "arXiv:2407.21783, 2,048 GPUs"): "2024-07",
         ("Megatron-LM (core v0.6/0.7)", "README"): "core_r0.6", ("NeMo (MLPerf)", "MLPerf Training v4.1 (GPT-3)"): "2024-10",

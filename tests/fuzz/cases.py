@@ -26,7 +26,7 @@ SKIPPED = (
     "validate strategies", "mcp",
 )  # fmt: skip
 """Verbs that measure this machine, take nothing and compare hundreds of estimates with a paper, or wait for a client."""
-UNTRIED = ("update_intervals", "update_priors", "transfer")
+UNTRIED = ("update_intervals", "transfer")
 """Options that rewrite what ships, or compare hundreds of estimates."""
 SELDOM = {
     "validate": 0.5,

@@ -122,7 +122,7 @@ def test_bars_of_differences_share_one_axis(asked):
 
 def test_a_difference_is_clear_beyond_both_intervals(asked):
     one, two = asked[0].answer, asked[1].answer
-    factors = [interval_factors(each.scenario, each.extrapolated) for each in (one, two)]
+    factors = [interval_factors(each.scenario, each.breakdown.shares()) for each in (one, two)]
     least = least_told_apart(*factors)
     assert math.log(least) == pytest.approx(math.hypot(*(math.log(high / low) / 2 for low, high in factors)))
     assert is_clear(1.01 * least, one, two)

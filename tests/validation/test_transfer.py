@@ -11,12 +11,10 @@ from flopcast_calibration.priors import parameters_named, priors, start_of, with
 from flopcast_calibration.readers.training_runs import BEYOND_16_BITS, read_run, read_runs
 from flopcast_calibration.sensitivity import next_run, sensitivities, variants_of
 from flopcast_validation.runs.anchored import after_runs, choices, sources
-from flopcast_validation.runs.intervals import left_out, misses_by_kind, reaches_of
 from flopcast_validation.runs.score import score_all
 from flopcast_validation.runs.transfer import as_unknown, by_datasheet
 from flopcast_validation.runs.transfer_report import MEAN, Transfer, coverages, rows_of
-from flopcast_validation.runs.widths import Source, cost, learn, update_priors, write
-from sim import build_scenario, estimate, load_scenario
+from sim import build_scenario, estimate, load_scenario, uncertainty
 from sim.errors import SpecError
 from sim.specs import load_preset
 from sim.specs.datasheet import TABLE, datasheet_profile, watts_per_flop_per_s
@@ -52,11 +50,11 @@ def test_a_run_of_ones_own_brings_the_others_along(scored):
         )
         assert before > 0.1
         assert after < most * before
-    assert {len(each.given) for each in three} == {3}
-    for each in one:
-        assert not {item.run.id for item in each.given} & {item.run.id for item in each.after}
-        assert len({item.run.source for item in (*each.given, *each.after)}) == 1
-        assert all(item.scenario.profile.provenance.measured_runs == 1 for item in each.after)
+    for every, count in ((one, 1), (three, 3)):
+        for each in every:
+            assert len({item.run.source for item in each.after}) == 1
+            assert len(each.after) == len(LAYOUTS) - count
+            assert all(len(item.scenario.profile.provenance.measured) == count for item in each.after)
 
 
 def test_fits_with_known_slopes_are_those_without(scored):
@@ -134,15 +132,6 @@ def test_the_report_has_every_lineage_and_the_means(scored):
     assert len(sources(scored)) == 2
 
 
-def test_left_out_intervals_never_saw_the_lineage(scored):
-    hits = left_out(scored)
-    assert {hit.item.run.id for hit in hits} == {item.run.id for item in scored}
-    others = [item for item in scored if item.run.source != "here"]
-    reaches = reaches_of(misses_by_kind(others))
-    assert next(hit.reach for hit in hits if hit.item.run.source == "here") in reaches.values()
-    assert left_out(others) == []
-
-
 # What a datasheet tells.
 
 
@@ -201,8 +190,7 @@ def test_a_gpu_without_a_profile_is_answered_for(scenarios):
     answer = estimate(load_scenario(path, ["cluster.node=mi300x-8", "profile=", "training.precision=bf16"]))
     assert answer.scenario.profile.name == "datasheet"
     assert any("nothing was measured on MI300X" in line for line in answer.scenario.assumed)
-    assert "GPU known by its datasheet" in answer.interval_basis
-    assert "families of GPUs" in answer.interval_basis
+    assert "datasheet" in uncertainty.facts_of(answer.scenario)
     low, high = answer.step_time_interval_s
     own = estimate(load_scenario(path)).step_time_interval_s
     assert high / low > own[1] / own[0]
@@ -220,51 +208,6 @@ def test_its_values_can_be_overridden_in_every_way(scenarios):
     assert later.profile.gemm.max_efficiency < 0.75 < load_scenario(path, ["profile=datasheet"]).profile.gemm.max_efficiency  # fmt: skip
     with pytest.raises(SpecError, match="max_efficency"):
         load_scenario(path, ["profile=datasheet", "profile.gemm.max_efficency=0.5"])
-
-
-# Widths, learnt.
-
-
-def test_widths_grow_where_values_differ_and_the_noise_where_they_do_not():
-    """Of sources made by a value that differs between them, or by noise alone."""
-    random = np.random.default_rng(4)
-    given = tuple((index,) for index in range(6))
-
-    def made(of_value, of_noise):
-        found = []
-        for number in range(15):
-            slopes = random.uniform(0.5, 1.0, (6, 1))
-            errors = of_value * random.normal() * slopes[:, 0] + of_noise * random.normal(size=6)
-            found.append(Source(f"lineage {number}", errors, (slopes @ slopes.T)[np.newaxis], given))
-        return [found]
-
-    noise = 0.06
-    differ, scatter = (learn(made(*sizes), 1, noise) for sizes in ((0.5, 0.01), (0.01, 0.3)))
-    start = np.array([0.0, np.log(noise)])
-    assert differ[0] - differ[1] > start[0] - start[1] - 0.5
-    assert scatter[0] - scatter[1] < differ[0] - differ[1] - 1.0
-    table_ = made(0.5, 0.01)
-    assert cost(differ, start, table_) <= cost(start - np.array([1.0, -1.0]), start, table_)
-
-
-def test_priors_are_rewritten_in_place(tmp_path, scored):
-    import flopcast_calibration.priors
-
-    path = tmp_path / "priors.yaml"
-    path.write_text(flopcast_calibration.priors.FILE.read_text(encoding="utf-8"), encoding="utf-8")
-    before = load_yaml(path)
-    groups = {item["group"] for item in before["parameters"].values()}
-    write({name: 2.0 if name == "host" else 1.0 for name in groups}, 0.05, path)
-    after = load_yaml(path)
-    assert after["noise"] == 0.05
-    for name, item in before["parameters"].items():
-        factor = 2.0 if item["group"] == "host" else 1.0
-        for key, value in item.items():
-            wanted = pytest.approx(factor * value, rel=1e-2) if key in ("width", "at_zero") else value
-            assert after["parameters"][name][key] == wanted, (name, key)
-    assert path.read_text(encoding="utf-8").splitlines()[0].startswith("# What is known of a parameter")
-    update_priors([scored], path=path)
-    assert load_yaml(path)["parameters"].keys() == before["parameters"].keys()
 
 
 # What a table leaves out of its precision.

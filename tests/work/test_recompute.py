@@ -304,7 +304,7 @@ def test_what_torchtitan_saves_is_kept_and_the_rest_runs_again(ep):
 
 
 def test_matrices_of_a_dense_layer_take_turns():
-    """Of torchtitan's Llama 3 8B: queries, values and the gate are saved, keys, the output and the other input not."""
+    """torchtitan saves queries, values and the gate of Llama 3 8B; keys, the output and the other input run again."""
     model, tokens = scenario_of("llama3-8b").model, 4096
     here = Cut(1, 1, tokens, False, "per_op")
     work = layer_work(model, scenario_of().stack, here)

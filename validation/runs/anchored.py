@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from math import exp
 from random import Random
 from typing import NamedTuple
 
@@ -21,8 +22,8 @@ from flopcast_validation.runs.scored import Scored
 from sim.errors import FlopcastError
 from sim.estimate import estimate
 from sim.specs import Scenario
-from sim.uncertainty import after_runs as as_after_runs
-from sim.uncertainty import fingerprint_of, interval_factors, measured_run
+from sim.specs.profile import MeasuredRun
+from sim.uncertainty import Doubt, facts_of, measured_doubts, measured_run, reach_of
 
 GIVEN = (1, 3)
 """Runs that are given."""
@@ -31,12 +32,8 @@ CHOICES = 4
 
 
 class Anchored(NamedTuple):
-    """Runs of a source, predicted once some others of it were measured; `before` as they were predicted without.
+    """Runs of a source, predicted once some others of it were measured; `before` as they were predicted without."""
 
-    given : those that were measured, as the values drawn to them have them.
-    """
-
-    given: tuple[Scored, ...]
     before: tuple[Scored, ...]
     after: tuple[Scored, ...]
 
@@ -115,16 +112,8 @@ class _Known(NamedTuple):
 def _anchored(given: Sequence[Scored], rest: Sequence[Scored], known: _Known) -> Anchored:
     runs = [replace(item.run, choices=(item.scenario,), memory_savings=()) for item in given if item.scenario]
     found = fit_runs(runs, parameters_named(None), folds=0, slopes=known.slopes_of)
-    values, explained = found.values, [run.choices[0] for run in found.explained]
-    measured_on = tuple(dict.fromkeys(measured_run(scenario) for scenario in explained))
-
-    def measured(scenario: Scenario, *fingerprints: str) -> Scenario:
-        return as_after_runs(scenario, len(explained), measured_on, fingerprints)
-
-    themselves = []
-    for item, error in zip(given, found.errors.tolist(), strict=True):
-        assert item.scenario is not None
-        themselves.append(replace(item, scenario=measured(item.scenario, fingerprint_of(item.scenario)), error=error))
+    values, explained = found.values, {run.id for run in found.explained}
+    told = tuple(_told(item) for item in given if item.run.id in explained)
     changed: dict[int, float] = {}
     after = []
     for item in rest:
@@ -135,8 +124,20 @@ def _anchored(given: Sequence[Scored], rest: Sequence[Scored], known: _Known) ->
         if key not in changed:
             changed[key] = _time_s(with_values(scenario, values))
         step_time_s = item.step_time_s * changed[key] / known.time_s(scenario)
-        after.append(predicted_as(item, measured(scenario), step_time_s))
-    return Anchored(tuple(themselves), tuple(rest), tuple(after))
+        after.append(predicted_as(item, _after(scenario, told), step_time_s))
+    return Anchored(tuple(rest), tuple(after))
+
+
+def _told(item: Scored) -> MeasuredRun:
+    """What a measured run tells of others."""
+    assert item.scenario is not None
+    return MeasuredRun(name=measured_run(item.scenario), shares=dict(item.shares), facts=facts_of(item.scenario))
+
+
+def _after(scenario: Scenario, told: tuple[MeasuredRun, ...]) -> Scenario:
+    """The scenario as if its profile had been drawn to these measured runs."""
+    provenance = scenario.profile.provenance.model_copy(update={"measured": told})
+    return scenario.model_copy(update={"profile": scenario.profile.model_copy(update={"provenance": provenance})})
 
 
 def _time_s(scenario: Scenario) -> float:
@@ -145,8 +146,8 @@ def _time_s(scenario: Scenario) -> float:
 
 def predicted_as(item: Scored, scenario: Scenario, step_time_s: float) -> Scored:
     """The run with another prediction, and the interval that goes with its scenario."""
-    factors = interval_factors(scenario, item.extrapolated)
-    ends = sorted(item.run.in_unit(step_time_s * factor, scenario) for factor in factors)
+    down, up = reach_of(Doubt(dict(item.shares), facts_of(scenario)), measured_doubts(scenario))
+    ends = sorted(item.run.in_unit(step_time_s * exp(side), scenario) for side in (-down, up))
     return replace(
         item,
         scenario=scenario,

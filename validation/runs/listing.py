@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from flopcast_calibration.readers.described import UNKNOWN
 from flopcast_validation.runs.anchored import after_runs
-from flopcast_validation.runs.intervals import known_only, left_out_coverage, write_intervals
+from flopcast_validation.runs.intervals import known_only, left_out, left_out_coverage, write_intervals
 from flopcast_validation.runs.report import WIDE, draw, group_table, markdown_table, to_json, worst
 from flopcast_validation.runs.score import groups_of, in_the_wild
 from flopcast_validation.runs.scored import Scored
@@ -27,7 +27,7 @@ class Listing(NamedTuple):
     markdown : print the record as the README's table, and nothing else.
     figure, export : where to draw, and where to write scenario files.
     transfer : errors of frameworks taken for unknown ones, and after some of their runs were measured.
-    update_intervals, update_priors : rewrite the tables of 90 % intervals and of what values may be drawn by.
+    update_intervals : rewrite the table of 90 % intervals.
     """
 
     every: bool = False
@@ -37,7 +37,6 @@ class Listing(NamedTuple):
     export: Path | None = None
     transfer: bool = False
     update_intervals: bool = False
-    update_priors: bool = False
 
 
 def print_runs(
@@ -45,8 +44,8 @@ def print_runs(
 ) -> dict[str, Any]:
     """Print the scores; plain data of all of it."""
     listed: dict[str, Any] = {}
-    if listing.update_priors or listing.update_intervals:
-        _update(out, scored, listing)
+    if listing.update_intervals:
+        _update_intervals(out, scored)
     if listing.transfer:
         listed |= _print_transfer(out, scored, markdown=listing.markdown)
     groups = [*([in_the_wild(strangers)] if strangers else []), *groups_of(scored)]
@@ -112,25 +111,16 @@ def _print_transfer(out: Any, scored: Sequence[Scored], *, markdown: bool) -> di
     return {"transfer": [row.to_dict() for row in rows], "coverage": [each.to_dict() for each in covered]}
 
 
-def _update(out: Any, scored: Sequence[Scored], listing: Listing) -> None:
-    """Rewrite what ships of these runs."""
-    from flopcast_validation.runs.transfer_report import transfer
-    from flopcast_validation.runs.widths import update_priors
+def _update_intervals(out: Any, scored: Sequence[Scored]) -> None:
+    """Rewrite the table of intervals that ships, of these runs."""
+    from flopcast_validation.runs.transfer_report import batches_of, transfer
 
-    if listing.update_priors:
-        from flopcast_validation.runs.transfer import as_unknown
-
-        update_priors([scored, as_unknown(scored)])
-        out.print("priors written")
-    if listing.update_intervals:
-        found = transfer(scored, progress_bar)
-        known = known_only(scored)
-        batches = [known, found.unknown, found.datasheet]
-        for count, every in found.after.items():
-            for after in (every, after_runs(known, count)):
-                batches.append([item for each in after for item in (*each.after, *each.given)])
-        write_intervals(batches)
-        out.print("intervals written")
+    found = transfer(scored, progress_bar)
+    anchored = [each for count in found.after for each in after_runs(known_only(scored), count)]
+    anchored += [each for every in found.after.values() for each in every]
+    spreads, _ = left_out(batches_of(found), [[item for each in anchored for item in each.after]])
+    write_intervals(spreads)
+    out.print("intervals written")
 
 
 def print_reasons(out: Any, skipped: Iterable[str | None], most: int = 15) -> None:

@@ -14,6 +14,7 @@ from flopcast_validation.runs.scored import Scored
 from flopcast_validation.runs.sweeps import sweeps_of
 from sim.errors import FlopcastError
 from sim.specs import Scenario
+from sim.uncertainty import shares_of
 from sim.work.sums import hardware_flop, model_flop, total_params
 
 
@@ -65,6 +66,7 @@ class Prediction:
     interval_s: tuple[float, float]
     fits: bool
     extrapolated: bool
+    shares: dict[str, float]
 
 
 def _predict(run: Run) -> Prediction | str:
@@ -74,7 +76,12 @@ def _predict(run: Run) -> Prediction | str:
     except (FlopcastError, ValueError, ArithmeticError, MemoryError) as error:
         return reason(error)
     return Prediction(
-        answer.scenario, answer.step_time_s, answer.step_time_interval_s, answer.fits, answer.extrapolated
+        answer.scenario,
+        answer.step_time_s,
+        answer.step_time_interval_s,
+        answer.fits,
+        answer.extrapolated,
+        shares_of(answer.breakdown.shares()),
     )
 
 
@@ -102,6 +109,7 @@ def _score(run: Run, answer: Prediction | str) -> Scored:
         fits=answer.fits,
         extrapolated=answer.extrapolated,
         choice=chosen,
+        shares=answer.shares,
     )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ class Scored:
     fitted : its family was among those that set a value of the profile or stack.
     constant_error, six_nd_error : the naive guesses' errors, as `error`.
     extrapolated : something was extrapolated beyond what the profile was fitted on.
+    shares : of the predicted step, by part (`sim.uncertainty.PARTS`).
     """
 
     run: Run
@@ -36,6 +38,7 @@ class Scored:
     constant_error: float | None = None
     six_nd_error: float | None = None
     extrapolated: bool = False
+    shares: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def covered(self) -> bool | None:

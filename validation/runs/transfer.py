@@ -21,7 +21,7 @@ from sim.estimate import Estimate, estimate
 from sim.specs import build_scenario
 from sim.specs.datasheet import datasheet_profile
 from sim.specs.framework_files import Date, date_of
-from sim.uncertainty import is_unknown
+from sim.uncertainty import is_unknown, shares_of
 
 FLASH: Date = (2023, 1)
 """From when on an unknown framework is taken to use flash attention, as in presets/frameworks/pytorch.yaml."""
@@ -86,7 +86,8 @@ def _predicted_anew(scored: Sequence[Scored], changes: Changes, report: Report) 
             answers[key] = _answer(item, changes)
         answer = answers[key]
         if answer is not None:
-            changed = replace(item, fits=answer.fits, extrapolated=answer.extrapolated)
+            shares = shares_of(answer.breakdown.shares())
+            changed = replace(item, fits=answer.fits, extrapolated=answer.extrapolated, shares=shares)
             found.append(predicted_as(changed, answer.scenario, answer.step_time_s))
         if done % 50 == 0 or done == len(used):
             report(done, len(used))

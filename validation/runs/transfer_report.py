@@ -11,7 +11,7 @@ import numpy as np
 
 from flopcast_calibration.readers.families import lineage_of
 from flopcast_validation.runs.anchored import GIVEN, Anchored, after_runs
-from flopcast_validation.runs.intervals import Hit, Reach, known_only, left_out, lineage_left_out
+from flopcast_validation.runs.intervals import Hit, known_only, left_out, lineage_left_out
 from flopcast_validation.runs.report import WIDE
 from flopcast_validation.runs.score import ErrorSummary, summary_of
 from flopcast_validation.runs.scored import Scored
@@ -206,26 +206,27 @@ class Coverage(NamedTuple):
 
 def coverages(found: Transfer) -> list[Coverage]:
     """Leave-lineage-out coverage by what is known of a run."""
+    counts = list(found.after)
+    after = [[item for each in found.after[count] for item in each.after] for count in counts]
+    _, hits = left_out(batches_of(found), after)
+    names = ("known framework", "unknown framework", "GPU known by its datasheet")
     classes: dict[str, list[Hit]] = {}
-    for hit in left_out(known_only(found.known)):
-        classes.setdefault(f"known framework, {recipe_of(_scenario(hit))}", []).append(hit)
-    unknown = left_out([item for item in found.unknown if item.scenario and is_unknown(item.scenario.stack)])
-    for hit in unknown:
-        classes.setdefault(f"unknown framework, {recipe_of(_scenario(hit))}", []).append(hit)
-    for hit in left_out(found.datasheet):
-        classes.setdefault(f"GPU known by its datasheet, {recipe_of(_scenario(hit))}", []).append(hit)
-    without = {hit.item.run.id: hit.reach for hit in unknown}
-    for count, every in found.after.items():
-        hits = left_out([item for each in every for item in each.after])
-        # As an answer takes the narrower of the two kinds that the run is of.
-        classes[f"unknown framework, after {_given(count)}"] = [
-            hit.within(min(hit.reach, without.get(hit.item.run.id, hit.reach), key=_width)) for hit in hits
-        ]
-    return [_coverage(name, hits) for name, hits in sorted(classes.items()) if hits]
+    for name, of_batch in zip(names, hits, strict=False):
+        for hit in of_batch:
+            classes.setdefault(f"{name}, {recipe_of(_scenario(hit))}", []).append(hit)
+    for count, of_batch in zip(counts, hits[len(names) :], strict=True):
+        classes[f"unknown framework, after {_given(count)}"] = of_batch
+    return [_coverage(name, of) for name, of in sorted(classes.items()) if of]
 
 
-def _width(reach: Reach) -> float:
-    return reach.width
+def batches_of(found: Transfer) -> list[list[Scored]]:
+    """Runs of known frameworks, of unknown ones, and on GPUs known by their datasheets: what intervals learn of."""
+    unknown = [item for item in found.unknown if item.scenario and is_unknown(item.scenario.stack)]
+    return [_on_measured(known_only(found.known)), _on_measured(unknown), known_only(found.datasheet)]
+
+
+def _on_measured(items: Sequence[Scored]) -> list[Scored]:
+    return [item for item in items if item.scenario and not item.scenario.profile.provenance.of_datasheet]
 
 
 def _scenario(hit: Hit) -> Any:
@@ -239,7 +240,7 @@ def _coverage(name: str, hits: Sequence[Hit]) -> Coverage:
     mean = float(np.mean([np.mean(inside) for inside in of.values()]))
     pooled = float(np.mean([hit.inside for hit in hits]))
     runs = len({hit.item.run.id for hit in hits})
-    return Coverage(name, len(of), runs, mean, pooled, exp(float(np.median([hit.reach.width for hit in hits]))))
+    return Coverage(name, len(of), runs, mean, pooled, exp(float(np.median([hit.width for hit in hits]))))
 
 
 _COVERAGE_HEADS = ("intervals from the other lineages alone", "lineages", "runs", "inside", "pooled", "factor")

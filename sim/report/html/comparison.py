@@ -160,7 +160,7 @@ def _change(name: str, answer: Estimate, base: Estimate) -> str:
 
 def is_clear(ratio: float, one: Estimate, other: Estimate) -> bool:
     """Whether two numbers of such a ratio differ by more than the intervals of the two step times account for."""
-    factors = [interval_factors(each.scenario, each.extrapolated) for each in (one, other)]
+    factors = [interval_factors(each.scenario, each.breakdown.shares()) for each in (one, other)]
     return max(ratio, 1 / ratio) > least_told_apart(*factors)
 
 
