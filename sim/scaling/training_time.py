@@ -215,8 +215,8 @@ def shortest(
             total, average = ramped(ramp, batch, num_gpus, seconds, tokens / length, prices)
         if answer is None:
             storing = even_storing(saved, num_gpus, scenario.cluster, scenario.profile)
-        else:  # storage that is built of units grows with the nodes
-            storing = storing_of(answer.scenario, -(-num_gpus // scenario.cluster.node.gpus_per_node))
+        else:
+            storing = storing_of(answer.scenario)
         asked = scenario if answer is None else answer.scenario
         average *= data_loading(asked, tokens / (total * average), storing).slowdown
         return training_run(storing, num_gpus, scenario.cluster.node, average, total, tokens, terms)
@@ -271,8 +271,8 @@ def _of_layered_order(
 def _of_the_machine(scenario: Scenario, front: Sequence[FrontierPoint]) -> tuple[str, ...]:
     """What is not known of storage and power."""
     notes = front[-1].run.storing.notes if front else ()
-    gpu = scenario.cluster.gpu
-    return notes if gpu.max_power_w is not None else (*notes, unknown_energy(gpu))
+    node = scenario.cluster.node
+    return notes if node.power_per_gpu_w is not None else (*notes, unknown_energy(node))
 
 
 Rough = dict[int, tuple[int, float]]
