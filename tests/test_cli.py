@@ -438,6 +438,9 @@ def test_topology_counts_switches_and_cables():
     facts = json.loads(flopcast("topology", "selene", "--collectives", "1 GB", "--gpus", "48", "--json").stdout)
     ring = facts["collectives"]["times"][0]
     assert (ring["name"], ring["time_s"]) == ("ring all-reduce", pytest.approx(2 * 47 / 48 * 1e9 / 200e9))
+    assert facts["collectives"]["nccl"]["algorithm"] == "ring"  # the network's switches only when it is told to
+    node = json.loads(flopcast("topology", "superpod-h100", "--collectives", "1 GB", "--gpus", "8", "--json").stdout)
+    assert node["collectives"]["nccl"]["algorithm"] == "NVLS"
     assert [level["switches"] for level in facts["levels"]] == [224, 320, 112]
     assert facts["bisection_bytes_per_s"] == pytest.approx(4480 * 25e9 / 2)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from typing import Any
 
+import numpy as np
 from rich.console import Group, RenderableType
 from rich.text import Text
 
@@ -57,7 +59,7 @@ def published_rates() -> list[Rate]:
             {"model": engine["model"], "cluster": engine["cluster"], "plan": {}, "training": training}, []
         )
         tp = engine["tp"]
-        how = Inference(tp, "fp8", "fp8", memory_share=data["memory_share"], most_running=MANY)
+        how = Inference(tp, "fp8", "fp8", memory_share=data["memory_share"], most_running=MANY, step_overhead_s=0.0)
         pool = pool_of(scenario, how, tp, tp, colocated=False)
         name = f"{engine['model']} {scenario.cluster.gpu.name.split('-')[0]} tp {tp}"
         for (prompt, output, count), measured in zip(data["requests"], engine["tokens_per_s"], strict=True):
@@ -72,11 +74,15 @@ def published_rates() -> list[Rate]:
 class Published:
     """A run as its source prints it, and our answer.
 
-    measured_s : the source's step time. [s]
+    measured_s, rollout_s : the source's step, and its generation of a batch where it was timed by itself. [s]
+    drafted : the engine wrote tokens ahead by a draft, which is not modelled.
     """
 
     name: str
+    source: str
     measured_s: float
+    rollout_s: float | None
+    drafted: bool
     predicted: RlStep
 
     @property
@@ -84,56 +90,88 @@ class Published:
         """Of the step time; negative is predicted too fast."""
         return self.predicted.step_time_s / self.measured_s - 1.0
 
+    @property
+    def rollout_error(self) -> float | None:
+        """Of the generation of a batch, from its first token to its last."""
+        if self.rollout_s is None:
+            return None
+        return batch_time(self.predicted.pool, self.predicted.samples) / self.rollout_s - 1.0
+
 
 def published_steps() -> list[Published]:
     """All runs that NeMo RL printed."""
-    data = load_yaml(_FACTS / "nemo-rl-0.4.yaml")
-    return [_predicted(run, data) for run in data["runs"]]
+    data = load_yaml(_FACTS / "nemo-rl.yaml")
+    return [
+        _predicted(run, {**data, **source}, place)
+        for source in data["sources"]
+        for place, run in enumerate(source["runs"], 1)
+    ]
 
 
-def _predicted(run: Mapping[str, Any], data: Mapping[str, Any]) -> Published:
-    common, rollout_gpus = data["common"], run.get("rollout_gpus", 0)
-    name = f"{run['model']} {run['gpus']} GPUs, {'one step off' if rollout_gpus else 'on policy'}"
-    cut = run["plan"]["tp"] > 1
-    plan = {"microbatch_size": 1, "zero_stage": 1, "recompute": run["recompute"], "sequence_parallel": cut}
+def _predicted(run: Mapping[str, Any], data: Mapping[str, Any], place: int) -> Published:
+    rollout_gpus, depth = run.get("rollout_gpus", 0), run.get("depth", 0)
+    cluster = "superpod-gb200" if run.get("gb200") else "superpod-h100"
+    words = f"{depth} off" if depth else "on policy"
+    version = data["name"].removeprefix("NeMo RL ")
+    name = f"{version} #{place} {run['model']} {run['gpus']} {cluster.rpartition('-')[2].upper()}, {words}"
+    plan = {"microbatch_size": 1, "zero_stage": 1, "recompute": run["recompute"], "uneven_layers": True}
     scenario = build_scenario(
         {
             "name": name,
             "model": data["models"].get(run["model"], run["model"]),
-            "cluster": common["cluster"],
-            "plan": {**plan, **run["plan"], **_uneven(run)},
+            "cluster": cluster,
+            "plan": {**plan, "sequence_parallel": run["plan"]["tp"] > 1, **run["plan"]},
             "training": {
                 "global_batch_size": run["plan"]["dp"],
                 "sequence_length": run["longest"],
                 "precision": "bf16",
             },
-            "stack": common["stack"],
+            "stack": data["stack"],
         }
     )
-    # Prompts count into the longest sequence.
+    # Prompts count into the longest sequence; of one run nearly all responses are cut off there.
     prompt = float(data["prompt_tokens"])
-    lengths = lognormal_lengths(float(run["mean"]), float(run["longest"]) - prompt)
+    longest = float(run["longest"]) - prompt
+    lengths = lognormal_lengths(min(float(run["mean"]), 0.99 * longest), longest)
     samples = Samples(run["prompts"], run["group"], prompt, lengths)
-    recipe = Recipe(run["updates"], reference=common["reference"], old_log_probs=common["old_log_probs"])
-    inference = Inference(tp=run["rollout_tp"], memory_share=0.8 if rollout_gpus else 0.6)
+    recipe = Recipe(run["updates"], reference=data["reference"])
+    share, weights = 0.8 if rollout_gpus else 0.6, run.get("weights", "bf16")
+    inference = Inference(tp=run["rollout_tp"], weights=weights, memory_share=share)
     if rollout_gpus:
-        after = Asynchrony(depth=1, in_flight=run["in_flight"])
+        after = Asynchrony(depth)
         step = split_step(scenario, samples, rollout_gpus, recipe=recipe, inference=inference, asynchrony=after)
     else:
         step = colocated_step(scenario, samples, recipe=recipe, inference=inference)
-    return Published(name, float(run["measured_s"]), step)
+    measured, rollout = float(run["measured_s"]), run.get("rollout_s")
+    return Published(name, data["name"], measured, rollout, "draft" in run, step)
 
 
-def _uneven(run: Mapping[str, Any]) -> dict[str, Any]:
-    """Layers that no pipeline divides are dealt unevenly."""
-    return {"uneven_layers": True} if run["model"] in ("qwen3-235b-a22b", "deepseek-v3") else {}
+def mean_error(runs: Iterable[Published]) -> float:
+    """Mean over sources of the mean absolute error of step times."""
+    by_source: dict[str, list[float]] = {}
+    for run in runs:
+        by_source.setdefault(run.source, []).append(abs(run.error))
+    return mean(mean(errors) for errors in by_source.values())
+
+
+def factors(runs: Sequence[Published], inside: float = 0.9) -> tuple[float, float]:
+    """Measured over predicted, between which so many of the runs lie, each source counting as much."""
+    counts = Counter(run.source for run in runs)
+    ratios = sorted((1.0 / (1.0 + run.error), 1.0 / counts[run.source] / len(counts)) for run in runs)
+    sums = np.cumsum([weight for _, weight in ratios])
+    low, high = np.searchsorted(sums, [(1.0 - inside) / 2.0, (1.0 + inside) / 2.0])
+    return ratios[int(low)][0], ratios[min(int(high), len(ratios) - 1)][0]
 
 
 def to_dict(rates: list[Rate], steps: list[Published]) -> dict[str, Any]:
     """Rates and steps as data."""
     return {
         "rates": [{**asdict(rate), "share": rate.share} for rate in rates],
-        "steps": [{"name": run.name, "measured_s": run.measured_s, **run.predicted.to_dict()} for run in steps],
+        "steps": [
+            {"name": run.name, "source": run.source, "measured_s": run.measured_s, "measured_rollout_s": run.rollout_s}
+            | run.predicted.to_dict()
+            for run in steps
+        ],
     }
 
 
@@ -154,17 +192,19 @@ def _rates(rates: list[Rate]) -> tuple[RenderableType, ...]:
 
 
 def _steps(runs: list[Published]) -> tuple[RenderableType, ...]:
-    table = plain_table("run", "measured", "predicted", "error", "rollouts", "training", "limited by",
+    table = plain_table("run", "measured", "predicted", "error", "generation", "error", "limited by",
                         left=("run", "limited by"))  # fmt: skip
     for run in runs:
-        step = run.predicted
+        step, timed = run.predicted, run.rollout_error
         table.add_row(
-            run.name, show_time(run.measured_s), show_time(step.step_time_s), f"{run.error:+.0%}",
-            show_time(step.period.rollout_s), show_time(step.work.seconds), step.limit,
+            f"{run.name}{' *' * run.drafted}", show_time(run.measured_s), show_time(step.step_time_s),
+            f"{run.error:+.0%}", show_time(batch_time(step.pool, step.samples)),
+            "" if timed is None else f"{timed:+.0%}", step.limit,
         )  # fmt: skip
-    ratios = [1.0 / (1.0 + run.error) for run in runs]
+    low, high = factors(runs)
+    rollouts = [abs(run.rollout_error) for run in runs if run.rollout_error is not None and not run.drafted]
     words = (
-        f"measured over predicted: {min(ratios):.1f} to {max(ratios):.1f}, {median(ratios):.1f} in the median; nothing "
-        "is fitted to these runs"
+        f"steps are {mean_error(runs):.0%} off in the mean over sources, generation {mean(rollouts):.0%}; nine tenths "
+        f"of steps took {low:.2f} to {high:.2f} of the predicted time\n* with a draft of a token, which is not modelled"
     )
-    return Text("GRPO steps of NeMo RL 0.4", style="bold"), table, Text(words, style="dim")
+    return Text("GRPO steps of NeMo RL", style="bold"), table, Text(words, style="dim")

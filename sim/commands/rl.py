@@ -33,14 +33,16 @@ class SampleOptions:
     spread: Annotated[float, Option(help="Standard deviation of responses over their mean.")] = 0.8
     lengths: Annotated[Path | None, Option(help="File of measured response lengths, instead: a number a line.")] = None
     filtered: Annotated[float, Option(help="Share of groups thrown away (dynamic sampling).")] = 0.0
+    turns: Annotated[int, Option(help="Calls of tools or an environment in a response.")] = 0
+    tool: Annotated[str, Option(help="What each of these takes.")] = "0 s"
 
     def samples(self) -> Samples:
         """The record that they fill."""
         from sim.rl.samples import Samples
-        from sim.units import parse_count
+        from sim.units import parse, parse_count
 
-        tokens = parse_count(self.prompt, "prompt")
-        return Samples(self.prompts, self.group, tokens, self._lengths(), self.filtered)
+        tokens, tool = parse_count(self.prompt, "prompt"), parse(self.tool, "s")
+        return Samples(self.prompts, self.group, tokens, self._lengths(), self.filtered, self.turns, tool)
 
     def _lengths(self) -> Lengths:
         from sim.files import MEASUREMENTS, read_text
@@ -59,17 +61,14 @@ class AsynchronyOptions:
     """How far rollouts run ahead."""
 
     depth: Annotated[float | None, Option(help="Versions that samples may be behind.", show_default="1")] = None
-    in_flight: Annotated[
-        bool, Option("--in-flight/--drain", help="New weights under running responses, or behind a batch.")
-    ] = True
-    reward: Annotated[str, Option(help="From a response's end to its reward.")] = "0 s"
+    reward: Annotated[str, Option(help="Rewards, advantages and logs of a batch.")] = "5 s"
 
     def asynchrony(self) -> Asynchrony:
         """The record that they fill."""
         from sim.rl.best_step import Asynchrony
         from sim.units import parse
 
-        return Asynchrony(1.0 if self.depth is None else self.depth, self.in_flight, parse(self.reward, "s"))
+        return Asynchrony(1.0 if self.depth is None else self.depth, parse(self.reward, "s"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,23 +104,29 @@ class InferenceOptions:
     memory_share: Annotated[
         float | None, Option(help="Of a GPU's memory for rollouts; 0.9, colocated 0.6, if not given.")
     ] = None
-    step_overhead: Annotated[str, Option(help="What a step of decoding waits for the host.")] = "0 s"
+    step_overhead: Annotated[str, Option(help="What a step of decoding waits for the host.")] = "4 ms"
+    rollout_cluster: Annotated[
+        str | None, Option(help="Another cluster preset whose GPUs write; the scenario's if not given.")
+    ] = None
 
     def inference(self) -> Inference:
         """The record that they fill."""
         from sim.rl.pools import Inference
+        from sim.specs import ClusterSpec
+        from sim.specs.loading import resolve
         from sim.units import parse
 
-        waited = parse(self.step_overhead, "s")
+        waited, name = parse(self.step_overhead, "s"), self.rollout_cluster
         shares = (self.bandwidth_share, self.memory_share)
-        return Inference(self.rollout_tp, self.weights, self.cache, *shares, self.running, waited)
+        apart = None if name is None else ClusterSpec.read(resolve(name, "cluster"), f"cluster preset {name!r}")
+        return Inference(self.rollout_tp, self.weights, self.cache, *shares, self.running, waited, apart)
 
 
 @dataclass(frozen=True, slots=True)
 class ExchangeOptions:
     """How weights reach the rollouts."""
 
-    sync: Annotated[str, Option(help="Weights by broadcast, sharded or storage.")] = "broadcast"
+    sync: Annotated[str, Option(help="Weights by broadcast, sharded or storage.")] = "sharded"
     storage: Annotated[str | None, Option(help="Bandwidth of that storage, such as '20 GB/s'.")] = None
     overlap_sync: Annotated[bool, Option("--overlap-sync", help="Training goes on meanwhile.")] = False
 
@@ -162,6 +167,8 @@ def rl(
     from sim.rl.step import RlStep
 
     _require_one_way(rollout_gpus, gpus, colocated, ahead.depth)
+    if rollouts.rollout_cluster is not None and rollout_gpus is None:
+        raise SpecError(f"--rollout-cluster {rollouts.rollout_cluster}: give --rollout-gpus, how many of it write")
     asked = load_scenario(scenario, overrides or (), profile)
     samples, asynchrony = batch.samples(), ahead.asynchrony()
     recipe, inference = algorithm.recipe(), rollouts.inference()
@@ -180,7 +187,8 @@ def rl(
         step = split_step(asked, samples, rollout_gpus, **apart)
     if not colocated:
         depths = tuple(step.at_depth(each) for each in sorted({*DEPTHS, asynchrony.depth}))
-        shared = same_gpus_colocated(step, inference, asynchrony.reward_s)
+        if inference.cluster is None:
+            shared = same_gpus_colocated(step, inference, asynchrony.reward_s)
     found = {
         **step.to_dict(),
         "depths": {f"{other.loop.depth:g}": other.step_time_s for other in depths},

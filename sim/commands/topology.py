@@ -87,19 +87,24 @@ def _facts(machine: Any, spec: Any) -> dict[str, Any]:
 
 def _collectives(machine: Any, spec: Any, size: str, gpus: int) -> dict[str, Any]:
     """Seconds of every collective, and the buffer over them."""
-    from sim.costs.collectives import Fabric
+    from sim.costs.collectives import Fabric, all_reduce_ways
     from sim.errors import SpecError
     from sim.network.collective_flows import collective_times
+    from sim.network.placement import Group
     from sim.specs.loading import profile_of_gpu
     from sim.units import parse
 
     nbytes = parse(size, "bytes")
     if not nbytes > 0:
         raise SpecError(f"collectives of {size}: give a size above zero, such as '1 GB'")
-    adds = Fabric.of(spec, profile_of_gpu(spec.gpu)).nvlink.in_switch_efficiency is not None
+    fabric = Fabric.of(spec, profile_of_gpu(spec.gpu))
+    adds = fabric.nvlink.in_switch_efficiency is not None
     times = collective_times(machine, gpus, nbytes, spec.network, nvlink_adds=adds)
+    ways = all_reduce_ways(nbytes, Group(gpus, min(gpus, machine.domain_gpus)), fabric)
+    chosen = min(ways, key=lambda way: float(ways[way]))
     rows = [{"name": name, "time_s": time, "algbw_bytes_per_s": nbytes / time} for name, time in times.items()]
-    return {"gpus": gpus, "bytes": nbytes, "times": rows}
+    nccl = {"algorithm": chosen, "time_s": float(ways[chosen])}
+    return {"gpus": gpus, "bytes": nbytes, "times": rows, "nccl": nccl}
 
 
 def _views(facts: dict[str, Any]) -> list[Any]:
@@ -136,4 +141,10 @@ def _views(facts: dict[str, Any]) -> list[Any]:
         for row in asked["times"]:
             speed = show(row["algbw_bytes_per_s"], "B/s")
             views.append(f"  {row['name']:<27}{show_time(row['time_s']):>9}  {speed:>9} of the buffer")
+        nccl, spans = asked["nccl"], asked["gpus"] > facts["nvlink_domain_gpus"]
+        unasked = "; it asks the network's switches only under NCCL_COLLNET_ENABLE=1" if spans else ""
+        views.append(
+            f"NCCL's choice for the all-reduce, which estimates take: {nccl['algorithm']}, {show_time(nccl['time_s'])} "
+            f"with latency at the rate that links reach{unasked}"
+        )
     return views

@@ -275,15 +275,23 @@ def in_switch_all_reduce(nbytes: Number, group: Group, fabric: Fabric) -> Number
     return np.where(np.asarray(members) > 2, seconds, np.inf)
 
 
+def all_reduce_ways(nbytes: Number, group: Group, fabric: Fabric) -> dict[str, Number]:
+    """Time of an all-reduce by every algorithm that may be the fastest for some of the groups.  [s]"""
+    ways = {"ring": ring_all_reduce(nbytes, group, fabric)}
+    if np.any(np.asarray(group.num_domains) > 1):
+        ways["tree"] = tree_all_reduce(nbytes, group, fabric)
+        ways["hierarchical"] = hierarchical_all_reduce(nbytes, group, fabric)
+    if fabric.nvlink.in_switch_efficiency is not None:
+        ways["NVLS"] = np.where(np.asarray(group.size) > 1, in_switch_all_reduce(nbytes, group, fabric), np.inf)
+    return ways
+
+
 def all_reduce(nbytes: Number, group: Group, fabric: Fabric) -> Number:
     """Time of an all-reduce by the fastest algorithm, as NCCL's tuner chooses.  [s]"""
-    fastest = ring_all_reduce(nbytes, group, fabric)
-    if np.any(np.asarray(group.num_domains) > 1):
-        between = np.minimum(tree_all_reduce(nbytes, group, fabric), hierarchical_all_reduce(nbytes, group, fabric))
-        fastest = np.where(group.num_domains > 1, np.minimum(fastest, between), fastest)
-    if fabric.nvlink.in_switch_efficiency is None:
-        return fastest
-    return np.where(group.size > 1, np.minimum(fastest, in_switch_all_reduce(nbytes, group, fabric)), fastest)
+    fastest, *others = all_reduce_ways(nbytes, group, fabric).values()
+    for other in others:
+        fastest = np.minimum(fastest, other)
+    return fastest
 
 
 def all_gather(nbytes: Number, group: Group, fabric: Fabric) -> Number:

@@ -55,15 +55,14 @@ UNLISTED = 2.0
 """Assumed for a GPU that no price list has. [US dollars]"""
 
 
-def listed_price(gpu: str | None) -> Price:
+def listed_price(gpu: str) -> Price:
     """The list price of an hour of a GPU, by the name that its record has; `UNLISTED` where it is not known."""
     for preset, row in price_list().items():
         if load_preset("gpus", preset)["name"] == gpu:
             return Price(
                 row["price"], source=f"{row['cloud']}'s list price of {row['date']}, {row['page']}; or --price"
             )
-    why = "no GPU is named" if gpu is None else f"no list price of {gpu} is known"
-    return Price(UNLISTED, source=f"an assumption, as {why}; or --price")
+    return Price(UNLISTED, source=f"an assumption, as no list price of {gpu} is known; or --price")
 
 
 def gpu_hours(num_gpus: Number, wall_s: Number) -> Number:
@@ -72,7 +71,7 @@ def gpu_hours(num_gpus: Number, wall_s: Number) -> Number:
     return np.asarray(num_gpus, dtype=float) * wall_s / 3600.0
 
 
-def energy(hours: Number, gpu_power_w: Number, pue: Number = 1.0, host_overhead: Number = 1.0) -> Number:
+def energy(hours: Number, gpu_power_w: Number, pue: Number = 1.0) -> Number:
     """Energy of so many GPU-hours.  [J]
 
     Parameters
@@ -80,22 +79,19 @@ def energy(hours: Number, gpu_power_w: Number, pue: Number = 1.0, host_overhead:
     hours : float or array
         GPU-hours. [h]
     gpu_power_w : float or array
-        Of one GPU; its rated power is the most it draws for long. [W]
+        Of one GPU with its share of the node (`NodeSpec.power_per_gpu_w`). [W]
     pue : float or array
         Power usage effectiveness: the building's power over the machines'.
-    host_overhead : float or array
-        A node's power over its GPUs': processors, network cards, fans.
 
     Raises
     ------
     SpecError
-        A factor below one, or a number that is not above zero.
+        A `pue` below one, or a number that is not above zero.
     """
     require_positive(hours=hours, gpu_power_w=gpu_power_w)
-    for name, factor in (("pue", pue), ("host_overhead", host_overhead)):
-        if not (np.asarray(factor) >= 1).all():
-            raise SpecError(f"{name} = {float(np.min(factor)):g} is below 1, as if power came from nowhere")
-    return np.asarray(hours, dtype=float) * 3600.0 * gpu_power_w * host_overhead * pue
+    if not (np.asarray(pue) >= 1).all():
+        raise SpecError(f"pue = {float(np.min(pue)):g} is below 1, as if power came from nowhere")
+    return np.asarray(hours, dtype=float) * 3600.0 * gpu_power_w * pue
 
 
 def rent(hours: Number, price_per_gpu_hour: Number) -> Number:

@@ -114,16 +114,10 @@ def load_named(word: str) -> LoadBy:
     return found
 
 
-def storing_of(scenario: Scenario, num_nodes: int | None = None) -> Storing:
-    """Of a scenario's run.
-
-    Parameters
-    ----------
-    num_nodes : int, optional
-        Nodes that the storage is sized for, where it grows with them. Default: the cluster's.
-    """
+def storing_of(scenario: Scenario) -> Storing:
+    """Return how a scenario's run saves and loads its state; storage that grows with nodes is that of the job's."""
     cluster, state, parallel = scenario.cluster, state_of(scenario), scenario.stack.parallel_save
-    storage, host = Storage.of(cluster, num_nodes), Host.of(cluster.node, scenario.profile)
+    storage, host = Storage.of(cluster, state.num_nodes), Host.of(cluster.node, scenario.profile)
     fabric = Fabric.of(cluster, scenario.profile)
     handed_on = {"all": 0.0, "one": _spread_s(state, broadcast, fabric), "shares": _spread_s(state, all_gather, fabric)}
     found = _storing(
@@ -138,14 +132,8 @@ def storing_of(scenario: Scenario, num_nodes: int | None = None) -> Storing:
     return found if found.pause_s is None else replace(found, pause_s=found.pause_s + unstaged)
 
 
-def even_storing(
-    nbytes: float, num_gpus: int, cluster: ClusterSpec | None = None, profile: Profile | None = None
-) -> Storing:
-    """Of a checkpoint that lies evenly over so many GPUs of a cluster, a part on each; without one, as assumed."""
-    if cluster is None:
-        spread, storage = evenly(nbytes, num_gpus, 1), Storage.unknown()
-        loads = dict.fromkeys(LOAD_WORDS, Load(_read_s(spread, storage, None), 0.0))
-        return _storing(spread, spread, loads, storage, None, storage.read_bytes_per_s)
+def even_storing(nbytes: float, num_gpus: int, cluster: ClusterSpec, profile: Profile | None = None) -> Storing:
+    """Return how a checkpoint is saved and loaded that lies evenly over so many GPUs of a cluster."""
     spread = evenly(nbytes, num_gpus, cluster.node.gpus_per_node)
     nodes = -(-num_gpus // cluster.node.gpus_per_node)
     storage, host = Storage.of(cluster, nodes), Host.of(cluster.node, profile)
@@ -161,14 +149,13 @@ def _storing(
     copied: Spread,
     loads: Mapping[LoadBy, Load],
     storage: Storage,
-    host: Host | None,
+    host: Host,
     read_bytes_per_s: float,
 ) -> Storing:
     """With a pause that takes host memory for large enough."""
     write = float(storage.write_s(saved.total, saved.node))
     limit = "file system" if saved.total / storage.write_bytes_per_s >= write * (1 - 1e-9) else storage.way
-    known = host is not None and host.to_host_bytes_per_s is not None
-    copy = float(host.out_s(copied.gpu)) if host is not None and known else None
+    copy = None if host.to_host_bytes_per_s is None else float(host.out_s(copied.gpu))
     if copy is not None and copy > write:
         limit = HOST_LINK
     pause = None if copy is None else copy + STAGING_S
@@ -193,10 +180,10 @@ def _unstaged_s(storing: Storing, saved: float, offloaded: float, node: NodeSpec
     return over / rate
 
 
-def _read_s(read: Spread, storage: Storage, host: Host | None) -> float:
+def _read_s(read: Spread, storage: Storage, host: Host) -> float:
     """Time until what is read is on the GPUs.  [s]"""
     seconds = float(storage.read_s(read.total, read.node))
-    if host is None or host.to_device_bytes_per_s is None:
+    if host.to_device_bytes_per_s is None:
         return seconds
     return max(seconds, float(host.back_s(read.gpu)))
 

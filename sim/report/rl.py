@@ -11,7 +11,7 @@ from rich.text import Text
 from sim.report.facts import plan_degrees
 from sim.report.figures import label_panel, new_figure, open_panels, place_title, plain_axis, stacked_bars
 from sim.report.terminal import assumptions, bars_table, block, indented, title
-from sim.rl.step import PUBLISHED, RlStep
+from sim.rl.step import MEASURED, RlStep
 from sim.table import Table, columns_table, facts_table
 from sim.units import show, show_time, significant
 
@@ -24,6 +24,7 @@ COLOURS = {
     "old log-probs": "#56B4E9",
     "reference": "#8FD0F5",
     "critic": "#CC79A7",
+    "framework": "#882255",
     "weight sync": "#D55E00",
     "switch": "#E69F00",
     "tail": "#BBBBBB",
@@ -33,7 +34,7 @@ COLOURS = {
 LIMITS = {
     "rollouts": "limited by rollouts: more GPUs that write shorten it",
     "training": "limited by training: more GPUs that train shorten it",
-    "weights": "limited by weights on their way: --sync sharded shortens it",
+    "weights": "limited by weights on their way",
     "tail": "limited by long responses: more depth shortens it",
 }
 
@@ -71,7 +72,9 @@ def _heading(step: RlStep) -> Text:
     tp, replicas = step.pool.engine.tp, step.pool.replicas
     running = step.pool.running(samples, step.colocated or step.loop.depth == 0)
     wrote = f"{replicas:,} replicas of tp {tp}, up to {running:,.0f} sequences each"
-    words = f"they also write: {wrote}" if step.colocated else f"{step.pool.num_gpus:,} write: {wrote}"
+    words = (
+        f"they also write: {wrote}" if step.colocated else f"{step.pool.num_gpus:,} × {step.pool.gpu} write: {wrote}"
+    )
     return text.append(f"{trained}\n{words}", style="dim")
 
 
@@ -79,15 +82,13 @@ def _facts(step: RlStep) -> RenderableType:
     table = facts_table()
     depth = step.loop.depth
     policy = "on policy" if depth == 0 else f"up to {depth:g} version{'s' * (depth != 1)} off policy"
-    table.add_row("RL step", Text(show_time(step.step_time_s), style="bold green"), policy)
-    low, high = (show_time(factor * step.step_time_s) for factor in PUBLISHED)
-    table.add_row("", "", f"published steps took {PUBLISHED[0]:g} to {PUBLISHED[1]:g} times as long: {low} to {high}")
+    low, high = (show_time(factor * step.step_time_s) for factor in MEASURED)
+    table.add_row("RL step", Text(show_time(step.step_time_s), style="bold green"), f"90 %: {low} to {high}, {policy}")
     table.add_row("", "", LIMITS[step.limit])
     per_gpu = show(step.tokens_per_s / step.num_gpus, "tokens/s")
     table.add_row("Responses", f"{significant(step.responses_per_s)} a second", f"trained on, {per_gpu} per GPU")
-    waited = "to the last response" if depth == 0 or not step.loop.in_flight else "a batch, never empty"
     written = show(step.written_tokens_per_s, "tokens/s")
-    table.add_row("Rollouts", show_time(step.period.rollout_s), f"{waited}; at most {written} per GPU")
+    table.add_row("Rollouts", show_time(step.period.rollout_s), f"to the last response; at most {written} per GPU")
     recipe = step.work.recipe
     steps, each = recipe.updates * recipe.epochs, show_time(step.work.answer.step_time_s)
     packed = step.work.answer.scenario.training

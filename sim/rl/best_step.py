@@ -13,10 +13,14 @@ from sim.rl.samples import Samples
 from sim.rl.step import RlStep
 from sim.rl.trainer import Recipe, TrainerWork, trainer_work, with_replicas
 from sim.rl.weight_sync import Exchange, reshard_time, switch_time, sync_time
-from sim.specs import Scenario
+from sim.specs import ClusterSpec, Scenario
 
 DEPTHS = (0.0, 1.0, 2.0, 4.0, 8.0)
 """Depths that are compared."""
+
+
+REWARD_S = 5.0
+"""What a step takes for rewards, advantages and logs: what is left of fifteen steps that NeMo RL timed by phase. [s]"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +28,11 @@ class Asynchrony:
     """How far rollouts may run ahead.
 
     depth : versions by which samples may be behind.
-    in_flight : weights are exchanged under running responses; else batches are written to their end.
-    reward_s : from a response's last token to its reward. [s]
+    reward_s : from a batch's last token to its rewards and advantages. [s]
     """
 
     depth: float = 1.0
-    in_flight: bool = True
-    reward_s: float = 0.0
+    reward_s: float = REWARD_S
 
 
 def _best(steps: Iterable[RlStep]) -> RlStep:
@@ -75,14 +77,20 @@ def split_step(
     InfeasiblePlan
         A rollout replica whose weights and longest sequence do not fit.
     """
-    _require_room(scenario, rollout_gpus)
+    _require_room(scenario, rollout_gpus, None if inference is None else inference.cluster)
     return split_of(
         scenario, samples, rollout_gpus, trainer_work(scenario, samples, recipe), inference, exchange, asynchrony
     )
 
 
-def _require_room(scenario: Scenario, rollout_gpus: int) -> None:
+def _require_room(scenario: Scenario, rollout_gpus: int, apart: ClusterSpec | None) -> None:
     require_positive(rollout_gpus=rollout_gpus)
+    if apart is not None:
+        if rollout_gpus > apart.num_gpus:
+            raise SpecError(
+                f"{rollout_gpus:,} rollout GPUs are more than the {apart.num_gpus:,} of cluster {apart.name!r}"
+            )
+        return
     trained, there = scenario.plan.num_gpus, scenario.cluster.num_gpus
     if trained + rollout_gpus > there:
         nodes = -(-(trained + rollout_gpus) // scenario.cluster.node.gpus_per_node)
@@ -109,7 +117,7 @@ def split_of(
     def step(pool: RolloutPool) -> RlStep:
         sync = sync_time(scenario, pool, exchange)
         held = 0.0 if exchange.overlap else sync
-        loop = Loop(work.seconds, sync, held, asynchrony.reward_s, asynchrony.depth, asynchrony.in_flight)
+        loop = Loop(work.seconds, sync, held, asynchrony.reward_s, asynchrony.depth)
         return RlStep(scenario, samples, pool, work, loop, period_of(pool, samples, loop), sync)
 
     return _best(map(step, pools_with_room(scenario, samples, inference, rollout_gpus, colocated=False)))
@@ -121,7 +129,7 @@ def colocated_step(
     *,
     recipe: Recipe | None = None,
     inference: Inference | None = None,
-    reward_s: float = 0.0,
+    reward_s: float = REWARD_S,
 ) -> RlStep:
     """A step in which the scenario's GPUs write, then train: on policy, with a switch between.
 
@@ -146,7 +154,7 @@ def colocated_step(
     return _best(map(step, pools_with_room(scenario, samples, inference, scenario.plan.num_gpus, colocated=True)))
 
 
-def same_gpus_colocated(step: RlStep, inference: Inference | None = None, reward_s: float = 0.0) -> RlStep | None:
+def same_gpus_colocated(step: RlStep, inference: Inference | None = None, reward_s: float = REWARD_S) -> RlStep | None:
     """The step on the GPUs of both pools, taking turns; None where the plan's replicas do not fill them, or where
     memory or the host forbid it."""
     plan = step.scenario.plan

@@ -1,4 +1,4 @@
-"""The loop in expectation: how many responses run, how far they are, and how many groups are done, cell by cell.
+"""A batch in expectation: how many responses run, how far they are, and how many groups are done, cell by cell.
 
 Responses that begin within the same cell of tokens are a cohort: of n that began together n S(age) are alive. What runs
 on a replica and how long its sequences are sets the time of a step of decoding; what ends makes room for what waits.
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable
-from math import ceil, sqrt
+from math import sqrt
 from statistics import NormalDist
 
 import numpy as np
@@ -35,10 +35,10 @@ class Replica:
     ready : groups that are done, over those of a batch.
     """
 
-    def __init__(self, pool: RolloutPool, samples: Samples, together: bool) -> None:
+    def __init__(self, pool: RolloutPool, samples: Samples) -> None:
         lengths = samples.lengths
         self.share = samples.written / pool.replicas
-        self.slots = pool.running(samples, together)
+        self.slots = pool.running(samples, together=True)
         waves = self.share * lengths.mean / (min(self.slots, self.share) * lengths.longest)
         cells = max(LEAST_CELLS, int(len(lengths.survival) / max(1.0, waves * lengths.longest / lengths.mean / WAVES)))
         self.cell = lengths.longest / cells
@@ -62,7 +62,6 @@ class Replica:
         self.running = 0.0
         self.ready = 0.0
         self._old = 0.0
-        self.busy = 0.0
 
     @property
     def idle(self) -> bool:
@@ -88,7 +87,6 @@ class Replica:
         context = float(window @ self._tokens) / max(running, 1e-12)
         seconds = self.cell * self._step_s(running, context) + begin * self._prefill_s
         self.now += seconds
-        self.busy += seconds * running
         self.running = float(window @ self._left)
         self.ready = (self._old + float(window @ self._done)) / self.share
 
@@ -126,7 +124,7 @@ def batch_time(pool: RolloutPool, samples: Samples) -> float:
     as the largest of so many sums of random lengths (the mean of the largest of n normal numbers by Blom 1958).
     """
     pool.require_cache(samples)
-    replica = Replica(pool, samples, together=True)
+    replica = Replica(pool, samples)
     lengths = samples.lengths
     deviation = sqrt(max(lengths.mean_square / lengths.mean**2 - 1.0, 0.0) / replica.share)
     most = NormalDist().inv_cdf((pool.replicas - 0.375) / (pool.replicas + 0.25))
@@ -144,41 +142,3 @@ def _crossed(wanted: float, before: float, at: float, replica: Replica) -> float
     gained = replica.ready - before
     part = min(max((wanted - before) / gained, 0.0), 1.0) if gained > 0 else 1.0
     return at + part * (replica.now - at)
-
-
-def played_period(
-    pool: RolloutPool, samples: Samples, depth: float, training_s: float, sync_s: float, held_s: float, reward_s: float
-) -> float:
-    """Time from version to version in steady state, where replicas go on with new weights.  [s]
-
-    With version v (v + depth + 1) batches may have begun. A step trains on the first groups that are ready, a batch of
-    them; then replicas pause for `sync_s` and the trainer for `held_s`.
-    """
-    replica = Replica(pool, samples, together=False)
-    share, spare = replica.share, LAST / samples.written_groups
-    replica.waiting = (depth + 1.0) * share
-    versions: list[float] = []
-    ends: float | None = None  # of the step that is trained
-    free = 0.0
-    # Batches that begin together may come round together, all k + 1 of them: over as many versions it evens out.
-    together = ceil(depth) + 1
-    measured = together * ceil(6 / together)
-    steps = 2 * together + 4 + measured
-    while len(versions) < steps:
-        wanted = len(versions) + 1.0 - spare
-        before, at = replica.ready, replica.now
-        if not replica.idle:
-            replica.advance()
-        elif ends is not None:
-            replica.now = max(replica.now, ends)
-        if ends is None and (replica.ready >= wanted or replica.idle):
-            there = at if before >= wanted else _crossed(wanted, before, at, replica)
-            ends = max(there + reward_s, free) + training_s
-        if ends is not None and replica.now >= ends:
-            versions.append(ends)
-            free, ends = ends + held_s, None
-            replica.waiting += share
-            replica.now += sync_s
-            if replica.ready >= len(versions) + 1.0 - spare:  # enough was ready before
-                ends = free + training_s
-    return (versions[-1] - versions[-1 - measured]) / measured

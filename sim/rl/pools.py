@@ -11,8 +11,13 @@ from sim.errors import InfeasiblePlan, SpecError, nearest, require_positive
 from sim.network.placement import Group
 from sim.rl.rollout import MEMORY_SHARE, RUNNING, SHARED_MEMORY_SHARE, RolloutPool
 from sim.rl.samples import Samples
-from sim.specs import GpuSpec, Scenario
+from sim.specs import ClusterSpec, GpuSpec, Profile, Scenario
+from sim.specs.loading import profile_of_gpu
 
+HOST_STEP_S = 4e-3
+"""What GPUs wait for the host in a step of decoding: scheduling, drawing, log-probabilities, tokens through Ray. Set on
+ten batches of vLLM's with two models that NeMo RL timed by phase (`flopcast_validation.rl_runs`); an engine alone that
+serves one sequence waits for next to nothing (`tests/costs/test_decode.py`). [s]"""
 WORKSPACE_BYTES = 4e9
 """Of a GPU what an engine needs beside weights and cache: activations, CUDA graphs, NCCL. Assumed."""
 
@@ -27,6 +32,7 @@ class Inference:
     memory_share : of a GPU's memory what the engine takes; default: 0.9, and 0.6 where training shares the GPUs.
     most_running : sequences that a replica decodes at once at most.
     step_overhead_s : what the GPUs wait for the host in every step of decoding. [s]
+    cluster : the machine of the rollouts; default: that of the training job.
     """
 
     tp: int | None = None
@@ -35,7 +41,8 @@ class Inference:
     bandwidth_share: float | None = None
     memory_share: float | None = None
     most_running: int = RUNNING
-    step_overhead_s: float = 0.0
+    step_overhead_s: float = HOST_STEP_S
+    cluster: ClusterSpec | None = None
 
     def __post_init__(self) -> None:
         for name, value in (("weights", self.weights), ("cache", self.cache)):
@@ -48,6 +55,12 @@ class Inference:
             if share is not None and not 0 < share <= 1:
                 raise SpecError(f"{name} = {share:g} must be above 0 and at most 1")
 
+    def machine(self, scenario: Scenario) -> tuple[ClusterSpec, Profile]:
+        """Return the cluster that rollouts run on, and its profile."""
+        if self.cluster is None:
+            return scenario.cluster, scenario.profile
+        return self.cluster, profile_of_gpu(self.cluster.gpu)
+
 
 def engine_of(scenario: Scenario, inference: Inference, tp: int) -> Engine:
     """A replica of `tp` GPUs of the scenario's cluster.
@@ -55,7 +68,8 @@ def engine_of(scenario: Scenario, inference: Inference, tp: int) -> Engine:
     Engines leave NVLink's switches alone (sgl-project/sglang:python/sglang/srt/entrypoints/engine.py,
     _set_envs_and_config: NCCL_NVLS_ENABLE is 0 unless one asks for it).
     """
-    cluster, profile, gpu = scenario.cluster, scenario.profile, scenario.cluster.gpu
+    cluster, profile = inference.machine(scenario)
+    gpu = cluster.gpu
     share = profile.memory.efficiency if inference.bandwidth_share is None else inference.bandwidth_share
     return Engine(
         model=scenario.model,
@@ -81,8 +95,9 @@ def pool_of(scenario: Scenario, inference: Inference, num_gpus: int, tp: int, co
     """A pool of `num_gpus` as replicas of `tp`."""
     engine = engine_of(scenario, inference, tp)
     share = inference.memory_share or (SHARED_MEMORY_SHARE if colocated else MEMORY_SHARE)
-    free = share * scenario.cluster.gpu.memory_bytes - engine.weight_bytes - WORKSPACE_BYTES
-    return RolloutPool(engine, num_gpus // tp, free, inference.most_running)
+    gpu = inference.machine(scenario)[0].gpu
+    free = share * gpu.memory_bytes - engine.weight_bytes - WORKSPACE_BYTES
+    return RolloutPool(engine, gpu.name, num_gpus // tp, free, inference.most_running)
 
 
 def _degrees(scenario: Scenario, inference: Inference, num_gpus: int) -> Iterator[int]:
@@ -115,7 +130,7 @@ def pools_with_room(
     found: list[RolloutPool] = []
     why: InfeasiblePlan | None = None
     for tp in _degrees(scenario, inference, num_gpus):
-        if found and tp > scenario.cluster.nvlink_domain_gpus:
+        if found and tp > inference.machine(scenario)[0].nvlink_domain_gpus:
             break
         pool = pool_of(scenario, inference, num_gpus, tp, colocated)
         try:

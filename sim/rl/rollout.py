@@ -25,11 +25,13 @@ SHARED_MEMORY_SHARE = 0.6
 class RolloutPool:
     """Replicas of an inference engine.
 
+    gpu : name of the accelerator.
     cache_bytes : of one GPU, for keys and values. [bytes]
     most_running : sequences of a replica that decode at once, whatever memory allows.
     """
 
     engine: Engine
+    gpu: str
     replicas: int
     cache_bytes: float
     most_running: int = RUNNING
@@ -82,18 +84,10 @@ class RolloutPool:
         return float(self.engine.prefill_s(samples.prompt_tokens, samples.written_groups / self.replicas))
 
 
-def steady_time(pool: RolloutPool, samples: Samples, in_flight: float | None = None) -> float:
-    """What a batch takes of a pool that never runs empty: tokens over throughput, and the reading of prompts.  [s]
-
-    Parameters
-    ----------
-    in_flight : float, optional
-        Responses that may be under way in the whole pool. Default: as many as its slots hold.
-    """
+def steady_time(pool: RolloutPool, samples: Samples) -> float:
+    """What a batch takes of a pool that never runs empty: tokens over throughput, and the reading of prompts.  [s]"""
     pool.require_cache(samples)
     slots = pool.running(samples, together=False)
-    if in_flight is not None:
-        slots = min(slots, in_flight / pool.replicas)
     share = samples.written / pool.replicas
     context = samples.prompt_tokens + samples.lengths.mean_age
     step = float(pool.engine.decode_s(max(slots, 1.0), context))

@@ -152,6 +152,8 @@ class Samples:
     lengths : of responses.
     filtered : of the groups that are written, the share that is thrown away because all responses are as good
         (dynamic sampling: DAPO, arXiv:2503.14476, section 3.2).
+    turns : calls of tools or of an environment in a response, one after the other.
+    tool_s : what each of them takes. [s]
     """
 
     prompts: int
@@ -159,8 +161,11 @@ class Samples:
     prompt_tokens: float
     lengths: Lengths
     filtered: float = 0.0
+    turns: int = 0
+    tool_s: float = 0.0
 
     def __post_init__(self) -> None:
+        require_not_negative(turns=self.turns, tool_s=self.tool_s)
         require_positive(prompts=self.prompts, group=self.group, prompt_tokens=self.prompt_tokens)
         if not 0 <= self.filtered < 1:
             raise SpecError(

@@ -5,17 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from sim.costs.collectives import Fabric, all_gather
+from sim.costs.collectives import Fabric
 from sim.costs.host import Host
 from sim.costs.inference import ACTIVATION_WIDTH, WIDTHS
 from sim.errors import SpecError, nearest, require_positive
 from sim.estimate import Estimate
-from sim.network.placement import Group
 from sim.rl.rollout import RolloutPool
 from sim.specs import Scenario
 from sim.work.adapters import adapters_of
 from sim.work.inference import inference_params
 from sim.work.sums import adapter_params, model_layers
+
+REFIT_S = 5.0
+"""What a framework takes for new weights besides sending them: they are named as the engine has them, caches are
+emptied and captured anew. Set on fifteen steps that NeMo RL timed by phase. [s]"""
+REFIT_BYTES_PER_S = 50e9
+"""Weights of a whole model that go from training to the engine on the same GPUs, tensor by tensor; from the same runs.
+[bytes/s]"""
 
 Method = Literal["broadcast", "sharded", "storage"]
 
@@ -24,14 +30,14 @@ Method = Literal["broadcast", "sharded", "storage"]
 class Exchange:
     """How weights are handed over.
 
-    method : broadcast, from one training rank to all rollout GPUs at once (verl, NeMo-RL, OpenRLHF over NCCL); sharded,
-        every training GPU sends what it has to those that need it (slime, RDMA); storage, written and read by each
-        replica as a checkpoint (prime-rl, AReaL).
+    method : sharded, every training GPU sends what it has to those that need it (slime, RDMA; NeMo RL takes as long);
+        broadcast, from one training rank to all rollout GPUs at once (verl, OpenRLHF over NCCL); storage, written and
+        read by each replica as a checkpoint (prime-rl, AReaL).
     overlap : the training pool goes on meanwhile, from a copy.
     storage_bytes_per_s : of the storage, all together; needed by that method. [bytes/s]
     """
 
-    method: Method = "broadcast"
+    method: Method = "sharded"
     overlap: bool = False
     storage_bytes_per_s: float | None = None
 
@@ -64,21 +70,18 @@ def sync_time(scenario: Scenario, pool: RolloutPool, exchange: Exchange) -> floa
     card = fabric.network.efficiency * fabric.network_bytes_per_s
     start = fabric.network.base_latency_s + fabric.network.hop_latency_s
     if exchange.method == "broadcast":
-        return float(start + nbytes / card)
+        return REFIT_S + float(start + nbytes / card)
     if exchange.method == "sharded":
         crowded = fabric.network.in_training() * fabric.network_bytes_per_s
         sent = pool.replicas * nbytes / scenario.plan.num_gpus
-        return float(start + max(sent, nbytes / pool.engine.tp) / crowded)
+        return REFIT_S + float(start + max(sent, nbytes / pool.engine.tp) / crowded)
     assert exchange.storage_bytes_per_s is not None
-    return nbytes * (1 + pool.replicas) / exchange.storage_bytes_per_s
+    return REFIT_S + nbytes * (1 + pool.replicas) / exchange.storage_bytes_per_s
 
 
 def reshard_time(scenario: Scenario, pool: RolloutPool) -> float:
-    """Weights from training shards to rollout shards on the same GPUs: each gathers its part of the model.  [s]"""
-    plan, cluster = scenario.plan, scenario.cluster
-    holders = plan.tp * plan.pp * (plan.num_replicas if plan.zero_stage == 3 else max(1, plan.ep // plan.tp))
-    group = Group(holders, min(holders, cluster.nvlink_domain_gpus), True)
-    return float(all_gather(synced_bytes(scenario, pool) / pool.engine.tp, group, Fabric.of(cluster, scenario.profile)))
+    """Weights from training shards to rollout shards on the same GPUs.  [s]"""
+    return REFIT_S + synced_bytes(scenario, pool) / REFIT_BYTES_PER_S
 
 
 def switch_time(scenario: Scenario, answer: Estimate) -> float:

@@ -75,7 +75,7 @@ class Terms:
         return (
             f"a failure every {hours:,.0f} GPU-hours, {restart}, {spares}",
             f"checkpoints{rate} as often as is best, {background}",
-            f"{price}{source}; energy of the GPUs at full power, PUE {self.pue:g}",
+            f"{price}{source}; energy of whole nodes at full power, PUE {self.pue:g}",
         )
 
     def stored(self, storing: Storing) -> Storing:
@@ -95,7 +95,7 @@ class TrainingRun:
     goodput, checkpoints : the shares of the wall-clock time, and how state is saved.
     wall_s : with failures and checkpoints. [s]
     gpu_hours : of the wall-clock time, spare nodes included. [h]
-    energy_j : of the GPUs; None where their power is not known. [J]
+    energy_j : of the nodes at full power; None where it is not known. [J]
     storing, failures : what checkpoints take, and failures with it.
     loaded_by : who reads a checkpoint at a start; None where restarts are given whole.
     """
@@ -154,7 +154,7 @@ def training_run(
     storing : Storing
         What checkpoints take on the machine.
     node : NodeSpec
-        For the power of its GPUs, without which energy is left out.
+        For its power, without which energy is left out.
     step_time_s : float
         Of the average step. [s]
     steps, tokens : float
@@ -176,7 +176,7 @@ def training_run(
         raise SpecError(_no_work(storing, num_gpus, node.name, terms))
     wall = shares.wall_time(useful)
     paid = num_gpus + (failures.spare_nodes or 0) * failures.gpus_per_node
-    hours, power = float(gpu_hours(paid, wall)), node.gpu.max_power_w
+    hours, power = float(gpu_hours(paid, wall)), node.power_per_gpu_w
     return TrainingRun(
         num_gpus,
         steps,
@@ -204,9 +204,9 @@ def best_checkpoints(storing: Storing, num_gpus: int, node: str, terms: Terms) -
     return Checkpoints(max(interval, drain - pause), pause, drain)
 
 
-def unknown_energy(gpu: GpuSpec) -> str:
-    """Said where a GPU's power is not known."""
-    return f"energy is left out: the power of {gpu.name} is not known; set cluster.node.gpu.max_power, such as '300 W'"
+def unknown_energy(node: NodeSpec) -> str:
+    """Said where a node's power is not known."""
+    return f"energy is left out: the power of {node.name} is not known; set cluster.node.max_power, such as '10 kW'"
 
 
 def _no_work(storing: Storing, num_gpus: int, node: str, terms: Terms) -> str:

@@ -205,7 +205,7 @@ def train(
         notes.append(f"checkpoints are loaded by {run.loaded_by}: {LOAD_WORDS[run.loaded_by]} (--load-by: {others})")
     stated = [note for note in answer.assumptions if not note.startswith("training time counts no failures")]
     if run.energy_j is None:
-        notes.append(unknown_energy(node.gpu))
+        notes.append(unknown_energy(node))
     said = (*notes, *terms.assumptions, *run.storing.notes, *stated)
     return Training(answer, run, low, high, background, data, said, late, stale)
 

@@ -23,6 +23,7 @@ from sim.scaling.run import Terms, TrainingRun, training_run, unknown_energy
 from sim.scaling.step_times import PricedBatches, confirm, expert_degree, price_batches
 from sim.scaling.what_limits import limit_of, losses_of, use_of_more
 from sim.specs import ParallelPlan, Scenario
+from sim.specs.plan import LAYERED
 from sim.units import show_time
 
 Progress = Callable[[int, int], None]
@@ -214,8 +215,8 @@ def shortest(
             total, average = ramped(ramp, batch, num_gpus, seconds, tokens / length, prices)
         if answer is None:
             storing = even_storing(saved, num_gpus, scenario.cluster, scenario.profile)
-        else:  # storage that is built of units grows with the nodes
-            storing = storing_of(answer.scenario, -(-num_gpus // scenario.cluster.node.gpus_per_node))
+        else:
+            storing = storing_of(answer.scenario)
         asked = scenario if answer is None else answer.scenario
         average *= data_loading(asked, tokens / (total * average), storing).slowdown
         return training_run(storing, num_gpus, scenario.cluster.node, average, total, tokens, terms)
@@ -235,7 +236,7 @@ def shortest(
         if progress is not None:
             progress(len(every) + number + 1, work)
     front = _undominated(points)
-    stated = _assumptions(scenario, wanted, layered)
+    stated = (*_of_layered_order(front, prices, steps, length), *_assumptions(scenario, wanted, layered))
     if ramp is not None and front:
         said = against_none(ramp, goal, front[-1].batch_tokens)
         stated = (f"batch ramp {ramp}; {said}, at the largest size's batch", *stated)
@@ -251,11 +252,27 @@ def shortest(
     )
 
 
+def _of_layered_order(
+    front: Sequence[FrontierPoint], prices: PricedBatches, steps: Mapping[int, float], length: int
+) -> tuple[str, ...]:
+    """What a layered order gives the fastest run beyond the orders that frameworks use, each at its best batch."""
+    if not front or (answer := front[-1].answer).scenario.plan.schedule not in LAYERED:
+        return ()
+    layered = steps[round(front[-1].batch_tokens / length)] * answer.step_time_s
+    priced = (
+        steps[batch] * each.fitting.at(answer.num_gpus) for batch, each in prices.of_batch.items() if batch in steps
+    )
+    usual = min(priced)
+    if not np.isfinite(usual):
+        return ("no 1f1b or interleaved plan fits on the GPUs of the fastest run, whose order is layered",)
+    return (f"the fastest run's order is layered; 1f1b or interleaved plans take {usual / layered - 1:.0%} longer",)
+
+
 def _of_the_machine(scenario: Scenario, front: Sequence[FrontierPoint]) -> tuple[str, ...]:
     """What is not known of storage and power."""
     notes = front[-1].run.storing.notes if front else ()
-    gpu = scenario.cluster.gpu
-    return notes if gpu.max_power_w is not None else (*notes, unknown_energy(gpu))
+    node = scenario.cluster.node
+    return notes if node.power_per_gpu_w is not None else (*notes, unknown_energy(node))
 
 
 Rough = dict[int, tuple[int, float]]

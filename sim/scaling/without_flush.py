@@ -75,7 +75,6 @@ def _run(frontier: Frontier, point: FrontierPoint, answer: Estimate, batch_token
     """The whole run where a loss takes the data of a batch of so many tokens."""
     tokens = float(frontier.goal.tokens(batch_tokens))
     scenario, num_gpus, steps = answer.scenario, answer.num_gpus, tokens / point.batch_tokens
-    node = scenario.cluster.node
-    storing = storing_of(scenario, -(-num_gpus // node.gpus_per_node))
+    node, storing = scenario.cluster.node, storing_of(scenario)
     seconds = answer.step_time_s * data_loading(scenario, answer.tokens_per_s, storing).slowdown
     return training_run(storing, num_gpus, node, seconds, steps, tokens, frontier.terms)

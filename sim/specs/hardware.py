@@ -17,6 +17,10 @@ from sim.specs.storage import StorageSpec
 Precision = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "fp4"]
 
 
+NODE_OVERHEAD = 1.8
+"""Power of a node over that of its GPUs' boards, where it is not known: that of a DGX H100."""
+
+
 class GpuSpec(Spec):
     """One accelerator."""
 
@@ -34,7 +38,8 @@ class GpuSpec(Spec):
     num_sms: PositiveInt
     """Streaming multiprocessors: how many tiles of a matrix multiply run at once."""
     max_power_w: PositiveFloat | None = None
-    """Power limit of the board, from which a run's energy follows. Default: unknown, and energy is left out. [W]"""
+    """Power limit of the board, from which the energy of a run follows where the node's power is not given. Default:
+    unknown. [W]"""
     sustained_clock: float = Field(default=1.0, gt=0, le=1)
     """Share of the boost clock, for which the peaks are given, that dense multiplies keep hour after hour at the power
     limit. Profiles fitted to training runs hold it already; those of single kernels do not."""
@@ -66,6 +71,9 @@ class NodeSpec(Spec):
     """The accelerator, all alike."""
     gpus_per_node: PositiveInt
     """GPUs of one server, which NVLink joins, or PCIe where there is none."""
+    max_power_w: PositiveFloat | None = None
+    """Most that the whole server draws, processors, network cards and fans included, from which a run's energy follows.
+    Default: 1.8 times its GPUs' boards, as a DGX H100. [W]"""
     nvlink_bandwidth_bytes_per_s: PositiveFloat
     """Bandwidth of NVLink, or of what stands in its place, per GPU and direction. [bytes/s]"""
     nvlink_topology: Literal["switch", "hybrid_cube_mesh", "full_mesh", "pcie"] = "switch"
@@ -106,6 +114,13 @@ class NodeSpec(Spec):
             missing = "local_storage" if self.local_storage_bytes is None else "local_write_bandwidth"
             raise ValueError(f"drives in a node need local_storage and local_write_bandwidth; add {missing}")
         return self
+
+    @property
+    def power_per_gpu_w(self) -> float | None:
+        """Power of a GPU with its share of the server; None where neither's is known. [W]"""
+        if self.max_power_w is not None:
+            return self.max_power_w / self.gpus_per_node
+        return None if self.gpu.max_power_w is None else NODE_OVERHEAD * self.gpu.max_power_w
 
     @property
     def storage_bandwidth_bytes_per_s(self) -> float | None:

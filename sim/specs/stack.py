@@ -202,6 +202,9 @@ class StackSpec(Spec):
     dispatcher_sms: PositiveInt | None = None
     """Streaming multiprocessors that deepep and hybridep take from compute beside them. Default: Megatron-Core's, 20
     and 16."""
+    tensor_launches: NonNegativeInt = 0
+    """Kernels that an update launches for every tensor of parameters by itself: without ZeRO it takes at least so many
+    launches a tensor, however small a GPU's share of it is."""
     elementwise_rate: float = Field(default=1.0, gt=0.0, le=1.0)
     """Of the memory efficiency that the profile measured, the share that this framework's elementwise kernels reach:
     before PyTorch vectorised them (1.5, 2020) they moved one 16-bit number a thread."""

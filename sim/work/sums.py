@@ -78,6 +78,15 @@ def params(operations: Iterable[Operation]) -> Number:
     return sum(weight.params for weight in _weights(operations))
 
 
+def num_tensors(operations: Iterable[Operation]) -> int:
+    """Return how many tensors of parameters operations have: a matrix each and its biases, of a norm gain and bias."""
+    found = 0
+    for each in operations:
+        matrices = any(weight.columns is not None for weight in each.weights)
+        found += matrices + (1 if matrices else 2) * any(weight.columns is None for weight in each.weights)
+    return found
+
+
 def expert_params(operations: Iterable[Operation]) -> Number:
     """Return those of `params` that belong to experts."""
     return sum(weight.params for weight in _weights(operations) if weight.of_experts)

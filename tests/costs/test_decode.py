@@ -12,7 +12,7 @@ from sim.specs import build_scenario
 def engine(model="llama3-8b", tp=1, cluster="superpod-h100", **how):
     training = {"global_batch_size": 1, "sequence_length": 2048, "precision": "bf16"}
     scenario = build_scenario({"model": model, "cluster": cluster, "plan": {}, "training": training}, [])
-    return engine_of(scenario, Inference(**how), tp)
+    return engine_of(scenario, Inference(**{"step_overhead_s": 0.0, **how}), tp)
 
 
 def test_one_sequence_on_an_a100_of_40_gb():

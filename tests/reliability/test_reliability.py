@@ -170,7 +170,7 @@ def test_llama3s_energy():
     joules = energy(30.84e6, 700)
     assert joules / 3.6e12 == pytest.approx(21.6, abs=0.05)  # GWh
     assert pytest.approx(4.44e25, rel=1e-3) == 30.84e6 * 3600 * 400e12
-    assert energy(30.84e6, 700, pue=1.1, host_overhead=1.5) == pytest.approx(1.65 * joules)
+    assert energy(30.84e6, 700, pue=1.1) == pytest.approx(1.1 * joules)
 
 
 def test_money():

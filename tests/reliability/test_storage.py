@@ -317,21 +317,24 @@ def test_data_are_far_from_a_limit_until_tokens_are_large():
 def test_what_is_not_known_is_said():
     bare = {"preset": "ethernet-25", "node": {"preset": "dgx-1v", "host_link_bandwidth": None}}
     cluster = ClusterSpec.read(resolve(bare, "cluster"), "cluster")
-    storage = Storage.of(cluster)
+    storage = Storage.of(cluster, 33)
     said = " ".join(storage.notes)
-    assert "ethernet-25' says nothing of its storage: a file system that reads and writes 2.00 TB/s" in said
+    assert (
+        "ethernet-25' says nothing of its storage: a file system that writes 20.0 GB/s and reads twice as much" in said
+    )
+    assert storage.write_bytes_per_s == 40e9  # of two units of 32 nodes
     assert "node 'dgx-1v' names no cards for storage: it is reached over those for compute" in said
     assert storage.node_write_bytes_per_s == cluster.inter_node_bandwidth_bytes_per_s * 8
     with pytest.raises(SpecError, match=r"node 'dgx-1v' has no host_link_bandwidth; add it to cluster.node"):
         require_pause(even_storing(1e12, 64, cluster), cluster.node.name)
-    assert not Storage.of(ClusterSpec.read(resolve("selene", "cluster"), "cluster")).notes
+    assert not Storage.of(ClusterSpec.read(resolve("selene", "cluster"), "cluster"), 1).notes
 
 
 @pytest.mark.parametrize(
     ("ask", "says"),
     [
         (lambda: load_named("some"), "choose from all (every GPU reads all that it holds), one (one replica reads"),
-        (lambda: even_storing(1e12, 0), "num_gpus = 0"),
+        (lambda: even_storing(1e12, 0, load_scenario(TRILLION).cluster), "num_gpus = 0"),
         (
             lambda: Storage(1e9, 1e9, capacity_bytes=1e9).write_s(2e9, 1e9),
             "a checkpoint of 2.00 GB is more than the storage holds, 1.00 GB; raise cluster.storage.capacity",

@@ -2,14 +2,14 @@
 
 import json
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 
 import pytest
 from typer.testing import CliRunner
 
-from flopcast_validation.rl_runs import published_rates, published_steps
+from flopcast_validation.rl_runs import factors, mean_error, published_rates, published_steps
 from sim.cli import app
-from sim.rl.step import ENGINES, PUBLISHED
+from sim.rl.step import ENGINES, MEASURED
 
 ROOT = Path(__file__).parents[2]
 
@@ -28,19 +28,24 @@ def test_rates_of_an_engine_without_a_fitted_value():
     assert shares[-8] < 1.0
 
 
-def test_ten_steps_of_nemo_rl(runs):
-    assert len(runs) == 10
-    ratios = [1 / (1 + run.error) for run in runs]
-    assert (round(min(ratios), 1), round(max(ratios), 1)) == PUBLISHED
-    assert median(ratios) == pytest.approx(1.5, abs=0.1)
+def test_steps_of_nemo_rl(runs):
+    """Tables of three versions, on which nothing is set, and runs timed by phase, on which the framework's seconds are."""
+    assert len(runs) == 64
+    assert mean_error(runs) < 0.25
+    assert mean_error(run for run in runs if run.source != "phases") < 0.25
+    assert tuple(round(factor, 2) for factor in factors(runs)) == MEASURED
 
 
-def test_all_are_predicted_too_fast_and_four_fifths_of_pairs_in_the_right_order(runs):
-    """Nothing of a framework between its phases is counted, so that a step is never predicted too slow."""
-    assert all(run.error < 0 for run in runs)
-    pairs = [(one, two) for one in runs for two in runs if one.measured_s < two.measured_s]
+def test_generation_that_was_timed(runs):
+    timed = [abs(run.rollout_error) for run in runs if run.rollout_error is not None]
+    assert len(timed) == 15
+    assert mean(timed) < 0.30
+
+
+def test_most_pairs_of_a_source_are_in_the_right_order(runs):
+    pairs = [(one, two) for one in runs for two in runs if one.source == two.source and one.measured_s < two.measured_s]
     right = sum(one.predicted.step_time_s < two.predicted.step_time_s for one, two in pairs)
-    assert right / len(pairs) > 0.75
+    assert right / len(pairs) > 0.8
 
 
 def test_the_page_shows_what_is_printed():

@@ -61,7 +61,7 @@ def goodput(
     *,
     name: Annotated[str, Argument(help="A model preset, or a number of parameters such as 405B.")],
     gpus: Annotated[int, Option(help="GPUs of the job.")],
-    cluster: Annotated[str | None, Option(help="A cluster preset: its storage, nodes and power.")] = None,
+    cluster: Annotated[str, Option(help="A cluster preset: its storage, nodes and power.")] = "superpod-h100",
     write_bandwidth: WriteBandwidth = None,
     interval: Annotated[str | None, Option(help="Work between checkpoints; the best if not given.")] = None,
     blocking: Annotated[str | None, Option(help="Pause of a checkpoint written in the background.")] = None,
@@ -73,7 +73,7 @@ def goodput(
     repair: Annotated[str, Option(help="How long a broken node is away.")] = "1 d",
     useful: Annotated[str, Option(help="Work to do, without failures.")] = "30 d",
     price: PriceOption = None,
-    power: Annotated[str | None, Option(help="Of one GPU; the cluster's, or 700 W if not given.")] = None,
+    power: Annotated[str | None, Option(help="Of a GPU and its share of the node; by cluster if not given.")] = None,
     pue: Pue = 1.1,
     output: Output,
 ) -> None:
@@ -85,7 +85,7 @@ def goodput(
     from sim.specs import ClusterSpec
     from sim.specs.loading import resolve
 
-    machine = None if cluster is None else ClusterSpec.read(resolve(cluster, "cluster"), f"cluster preset {cluster!r}")
+    machine = ClusterSpec.read(resolve(cluster, "cluster"), f"cluster preset {cluster!r}")
     size = float(rel.checkpoint_bytes(model_params(name)))
     storing = rel.even_storing(size, gpus, machine)
     if write_bandwidth is not None:
@@ -93,13 +93,11 @@ def goodput(
     load = 0.0 if restart is not None else storing.load_s()
     failures = rel.Failures(
         rel.GPU_MTBF_S if mtbf is None else parse(mtbf, "s"), startup_of(restart, startup), repair_s=parse(repair, "s"),
-        gpus_per_node=8 if machine is None else machine.node.gpus_per_node, spare_nodes=spares, load_s=load,
+        gpus_per_node=machine.node.gpus_per_node, spare_nodes=spares, load_s=load,
     )  # fmt: skip
     between = float(rel.job_mtbf(gpus, failures.gpu_mtbf_s))
     pause = storing.blocking_s if blocking is None else parse(blocking, "s")
     if asynchronous and blocking is None:
-        if machine is None:
-            raise SpecError("--asynchronous asks how fast GPUs copy to their host; give --cluster, or --blocking '2 s'")
         pause = rel.require_pause(storing, machine.node.name)
     drain = storing.write_s if asynchronous or blocking is not None else 0.0
     rules = {"Young": rel.young_interval, "Daly": rel.daly_interval, "exact": rel.best_interval}
@@ -118,10 +116,8 @@ def goodput(
     spread = None if times is None else [float(end) for end in np.quantile(times, [0.05, 0.95])]
     paid = gpus + (spares or 0) * failures.gpus_per_node
     hours = float(rel.gpu_hours(paid, wall))
-    rate = rel.listed_price(None if machine is None else machine.gpu.name) if price is None else rel.Price.read(price)
-    watts = None if power is None else parse(power, "w")
-    if power is None:
-        watts = 700.0 if machine is None else machine.gpu.max_power_w
+    rate = rel.listed_price(machine.gpu.name) if price is None else rel.Price.read(price)
+    watts = machine.node.power_per_gpu_w if power is None else parse(power, "w")
     joules = None if watts is None else float(rel.energy(hours, watts, pue))
     found = {
         "gpus": gpus, "checkpoint_bytes": size, "write_s": storing.write_s, "blocking_s": pause, "drain_s": drain,
@@ -143,10 +139,10 @@ def goodput(
         "Cost": f"{hours:,.0f} GPU-hours, {hours * rate.amount:,.0f} {rate.currency} at {rate} an hour",
         "Energy": "left out: the GPU's power is not known; give --power"
         if joules is None
-        else f"{joules / 3.6e12:.3g} GWh of GPUs alone, PUE {pue:g}",
+        else f"{joules / 3.6e12:.3g} GWh of whole nodes at full power, PUE {pue:g}",
     }
     ready = "as many spare nodes as it takes" if spares is None else f"{spares} spare nodes, paid for"
-    title = f"{show_short(model_params(name))} parameters on {gpus:,} GPUs"
+    title = f"{show_short(model_params(name))} parameters on {gpus:,} GPUs of {cluster}"
     priced = [f"{rate} a GPU-hour: {rate.source}"] if rate.source else []
     notes = [f"{ready}; simulated: 20,000 failures", *priced, *storing.notes]
     output.show(
