@@ -61,7 +61,7 @@ def verdict_words(found: Check) -> str:
     factor = f"{significant(max(ratio, 1 / ratio), 2)} times as {'long' if ratio > 1 else 'fast'} as our estimate"
     word = "slow" if ratio > 1 else "faster than we expect"
     most = found.answer.step_time_interval_s[1]
-    others = "" if most <= found.normal_s[1] else f" Of others' runs one in twenty takes {show_time(most)} and more."
+    others = "" if most <= found.normal_s[1] else f" Of others' runs few take more than {show_time(most)}."
     return f"Your run is {word}: {taken} a step, {factor}; we expect {low} to {high}.{others}"
 
 
