@@ -157,7 +157,7 @@ def search(
         ways_fixed=ways_fixed,
     )
     try:
-        result = result.with_room(few=top) if finished else result
+        result = result.with_room(few=top, progress=progress) if finished else result
     except KeyboardInterrupt:
         finished = False
     result = replace(result, finished=finished, elapsed_s=time.perf_counter() - begun)
@@ -181,7 +181,7 @@ def search(
         # Room was made for plans up to the price of the last of the best; it may take longer than its price.
         begun = time.perf_counter()
         try:
-            result = result.with_room(few=top, ceiling=worst * (1 + ROUNDING))
+            result = result.with_room(few=top, ceiling=worst * (1 + ROUNDING), progress=progress)
         except KeyboardInterrupt:
             finished = False
             break
@@ -195,12 +195,12 @@ def search(
         finished=finished,
     )
     if finished:
-        result = replace(result, safest=safest(result))
+        result = replace(result, safest=safest(result, progress))
     chunks = objective != "memory_headroom" and has_unlike_chunks(space)
     if not finished or not (layouts or windows or chunks) or (unasked and not (space.columns.pp > 1).any()):
         return result
     runs = UNASKED_RUNS if unasked and not windows else MOST_STAGES
-    return search_stages(result, layouts=layouts, windows=windows, chunks=chunks, most_runs=runs)
+    return search_stages(result, layouts=layouts, windows=windows, chunks=chunks, most_runs=runs, progress=progress)
 
 
 def _price(space: Space, progress: Callable[[int, int], None] | None) -> tuple[Priced, bool]:

@@ -1,5 +1,7 @@
 """The smallest recipe of each kind that says what its kind must."""
 
+import json
+
 SMALL = {
     "llm_foundry": {
         "model": {"name": "mpt_causal_lm", "d_model": 256, "n_heads": 8, "n_layers": 4, "vocab_size": 1024},
@@ -63,3 +65,15 @@ SMALL = {
         "train": {"global_batch_size": 8, "micro_batch_size": 2, "max_seq_length": 512},
     },
 }  # fmt: skip
+
+
+def with_keys(base, keys):
+    """Nested settings with values at dotted places."""
+    data = json.loads(json.dumps(base))
+    for path, value in keys.items():
+        *sections, last = path.split(".")
+        place = data
+        for name in sections:
+            place = place.setdefault(name, {})
+        place[last] = value
+    return data

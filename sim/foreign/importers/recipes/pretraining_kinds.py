@@ -12,9 +12,10 @@ from sim.foreign.importers.huggingface.config import read_model
 from sim.foreign.importers.huggingface.hub_models import known_model
 from sim.foreign.importers.keys import table
 from sim.foreign.importers.ledger import short
+from sim.foreign.importers.pipeline_layouts import take_repeated
 from sim.foreign.importers.recipes.finetuning import take_targets
 from sim.foreign.importers.recipes.interpolations import resolved
-from sim.foreign.importers.recipes.recipe import scenario_of
+from sim.foreign.importers.recipes.recipe import scenario_of, whole_shape
 from sim.foreign.importers.recipes.settings import Recipe, Settings, flat_keys, read_settings, take_settings
 from sim.foreign.importers.recipes.sharding import take_strategy
 from sim.specs.presets import load_preset
@@ -110,7 +111,25 @@ def read_olmo(file: Foreign) -> dict[str, Any]:
     compiled = any(name.startswith("compile") for name in keys.names())
     recipe.put("stack.compiled", compiled, "compile" if compiled else "no compile")
     _duration(recipe, keys)
-    return closed(keys, recipe, file)
+    word = str(keys.ledger.settings.get("activation_checkpointing"))
+    sections = closed(keys, recipe, file)
+    if "_in_" in word:
+        _share_of_layers(sections, word, keys)
+    return sections
+
+
+def _share_of_layers(sections: Mapping[str, Any], word: str, keys: Settings) -> None:
+    """Layers that run again, by their numbers: the first of each so many, or all but the first."""
+    known, layers = table("olmo")["repeated"], int(whole_shape(sections["model"])["num_layers"])
+    if word not in known:
+        raise keys.wrong(
+            "activation_checkpointing", word, f"must be whole_layer, fine_grained or one of {', '.join(known)}"
+        )
+    again, every = known[word]
+    firsts = -(-layers // every)
+    take_repeated(
+        sections["plan"], firsts if again == 1 else layers - firsts, layers, f"activation_checkpointing {word}"
+    )
 
 
 def read_nanotron(file: Foreign) -> dict[str, Any]:
@@ -186,6 +205,10 @@ def read_levanter(file: Foreign) -> dict[str, Any]:
         recipe.default("training.sequence_length", model["max_sequence_length"], "what the model reads")
         _vocabulary(model, tokenizer, kind, file)
     take_targets(recipe, keys, "lora.target_modules")
+    each = keys.whole("trainer.per_device_parallelism", least=-1) or -1
+    if each > 0:  # sequences that a device of the data axis takes at once (src/levanter/trainer.py)
+        recipe.put("plan.microbatch_size", each, "trainer.per_device_parallelism")
+        recipe.put("run.batch_per_gpu", each, "trainer.per_device_parallelism")
     file.ledger.assume("hardware", "GPUs", "Levanter's own is a TPU, which flopcast does not have; --cluster NAME")
     return closed(keys, recipe, file)
 

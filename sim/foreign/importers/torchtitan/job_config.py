@@ -18,6 +18,7 @@ from sim.foreign.importers.defaults import (
 )
 from sim.foreign.importers.keys import MOST, Keys
 from sim.foreign.importers.ledger import Ledger, Section
+from sim.foreign.importers.pipeline_layouts import take_repeated
 from sim.foreign.importers.recipes.finetuning import adapted
 from sim.foreign.importers.recipes.recipe import whole_shape
 from sim.foreign.importers.torchtitan.model import KIND, read_flavor
@@ -222,12 +223,4 @@ def _every(plan: Section, every: int, layers: int) -> None:
     """Whole layers again, one in so many of each stage (selective_ac_option = "2")."""
     source = f"activation_checkpoint.selective_ac_option {every}"
     here = layers // (plan["pp"] * plan.get("num_chunks", 1))
-    number = here // every
-    if number == 0:
-        plan.took("recompute", "none", f"{source}, and a stage has fewer layers than that")
-        return
-    plan.took("recompute", "full", source)
-    if every == 1:
-        return
-    plan.took("recompute_method", "block", source)
-    plan.took("recompute_num_layers", number, f"{source}, of {here} layers a stage")
+    take_repeated(plan, here // every, here, source)
