@@ -60,6 +60,10 @@ SMALL = {
         "model": {"type": "gpt2", "num_layers": 4, "hidden_dim": 256, "num_heads": 8, "seq_len": 512},
         "trainer": {"train_batch_size": 64, "mp": "p=f32,c=bfloat16"},
     },
+    "gpt_neox": {
+        "num_layers": 4, "hidden_size": 256, "num_attention_heads": 8, "seq_length": 512, "pipe_parallel_size": 1,
+        "model_parallel_size": 1, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4,
+    },
     "litgpt": {
         "checkpoint_dir": "checkpoints/meta-llama/Llama-3.2-1B", "devices": 1,
         "train": {"global_batch_size": 8, "micro_batch_size": 2, "max_seq_length": 512},

@@ -19,6 +19,16 @@ MAXTEXT = (
     "base_emb_dim: 1024\nbase_num_query_heads: 8\nbase_num_kv_heads: 4\nbase_mlp_dim: 4096\nbase_num_decoder_layers: 4\n"
     "head_dim: 128\nvocab_size: 32000\nper_device_batch_size: 1\nmax_target_length: 2048\nglobal_parameter_scale: "
 )
+HERE = 'DIR="$(cd "$(dirname "$0")" &> /dev/null && pwd)"\ncd $DIR\n'
+SLIME = (
+    'SCRIPT_DIR="$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" &>/dev/null && pwd)"\nsource "${SCRIPT_DIR}/models/glm4-9B.sh"\n'
+    "ray job submit -- python3 train.py --actor-num-nodes 1 ${MODEL_ARGS[@]} --rollout-batch-size 32 --advantage-estimator grpo\n"
+)
+EXPERTS_OF_NEMO = {
+    "model.tensor_model_parallel_size": 1, "model.num_moe_experts": 8, "model.expert_model_parallel_size": 4,
+    "model.moe_expert_capacity_factor": 1.25, "model.moe_pad_expert_input_to_capacity": True, "model.vocab_size": 1024,
+}  # fmt: skip
+CAPACITY = {"expert_capacity_factor": 1.25, "pad_to_capacity": True, "expert_dispatcher": "allgather", "ep": 4}
 AWARE = f"{MEGATRON} --bf16 --use-distributed-optimizer --use-precision-aware-optimizer"
 BRIDGE = (
     "torchrun --nproc-per-node 8 run_recipe.py --recipe llama3_8b_pretrain_config train.global_batch_size=128 "
@@ -59,6 +69,12 @@ def deepspeed(**batch):
         ),
         ("run.sh", f"{AWARE} --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16", {"second_moment_precision": None}),
         ("run.sh", f"{MEGATRON} --bf16 --swiglu", {"intermediate_size": 2688}),
+        ("run.sh", f"{HERE}{MEGATRON} --bf16 --tensor-model-parallel-size 2", {"tp": 2, "num_layers": 8}),
+        ("run.sh", SLIME, "line 3: --rollout-batch-size is of training by reinforcement"),
+        ("nemo_yaml", EXPERTS_OF_NEMO, CAPACITY),
+        ("bridge_yaml", EXPERTS_OF_NEMO, CAPACITY),
+        ("gpt_neox", {"pipe_parallel_size": 0, "model_parallel_size": 2}, {"tp": 2, "dp": 4, "global_batch_size": 32}),
+        ("gpt_neox", {"activation": "swiglu"}, {"gated_mlp": True, "intermediate_size": 768}),
         ("run.sh", f"{BRIDGE}", {"sequence_length": 8192}),
         ("run.sh", f"{BRIDGE} --seq_length 4096", {"sequence_length": 4096}),
         ("run.sh", f"{BRIDGE} dataset.sequence_length=4096", {"sequence_length": 4096}),

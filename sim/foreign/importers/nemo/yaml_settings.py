@@ -54,6 +54,8 @@ def read_nemo_yaml(kind: str, file: Foreign) -> dict[str, Any]:
     stack = read_stack(arguments, False, (known["framework"], known.get("version", "latest")))
     for field, value in read_settings(keys, file).sections["stack"].items():
         stack.setdefault(field, value)
+    if whole and plan.get("ep", 1) > 1 and "expert_dispatcher" not in stack:
+        stack.assume("expert_dispatcher", "allgather", "TransformerConfig's default of moe_token_dispatcher_type")
     if whole and plan["tp"] > 1 and "sequence_parallel" not in plan:
         plan.took("sequence_parallel", False, "no sequence_parallel")
     if not whole:

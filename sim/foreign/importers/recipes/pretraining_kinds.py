@@ -1,9 +1,10 @@
-"""Recipes of trainers from scratch: llm-foundry, OLMo, nanotron, Levanter, LitGPT. What tables cannot say is here."""
+"""Recipes of trainers from scratch: llm-foundry, OLMo, nanotron, Levanter, LitGPT, GPT-NeoX. What tables cannot say is here."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from sim.errors import SpecError
@@ -248,3 +249,40 @@ def read_litgpt(file: Foreign) -> dict[str, Any]:
     full = several and not pretraining
     recipe.default("plan.recompute", "full" if full else "none", "LitGPT's FSDP of fine-tuning" if full else "LitGPT's")
     return closed(keys, recipe, file)
+
+
+def read_gpt_neox(file: Foreign) -> dict[str, Any]:
+    """GPT-NeoX's YAML: the model by its shape, degrees, and DeepSpeed's settings beside them."""
+    plain = {str(key).replace("-", "_"): value for key, value in file.data.items()}
+    off = ("pipe_parallel_size", "model_parallel_size", "num_gpus", "num_nodes")  # zero: there is no such cut
+    plain = {key: value for key, value in plain.items() if not (key in off and value in (0, -1))}
+    keys, recipe = opened(replace(file, data=plain), "gpt_neox")
+    model, known, activation = recipe.sections["model"], table("gpt_neox"), keys.text("activation") or "gelu"
+    model["name"] = "gpt-neox"
+    gated, llama = activation in known["gated"], keys.raw("mlp_type") == "llama"
+    model.took("gated_mlp", gated or llama, f"activation {activation}" + ", mlp_type llama" * llama)
+    if model["gated_mlp"] and "intermediate_size" not in model and "hidden_size" in model:
+        width = -(-int(8 * model["hidden_size"] / 3) // 256) * 256  # megatron/model/transformer.py: a multiple of 256
+        model.assume("intermediate_size", width, "GPT-NeoX's default of gated MLPs")
+    if keys.raw("use_bias_in_mlp") is False or llama:
+        model.took("bias", False, "use_bias_in_mlp" if not llama else "mlp_type llama")
+    if keys.raw("gpt_j_residual") and not keys.raw("gpt_j_tied"):
+        keys.take("gpt_j_residual")  # attention and MLP side by side, each behind a norm of its own
+    if "flash" in str(keys.raw("attention_config")):
+        recipe.put("stack.attention", "flash", keys.take("attention_config")[0])
+    _rows(recipe, keys)
+    return closed(keys, recipe, file)
+
+
+def _rows(recipe: Recipe, keys: Settings) -> None:
+    """Rows of the embedding: the tokenizer's words, to a multiple of 128 and of the tensor-parallel degree."""
+    model, tp = recipe.sections["model"], recipe.sections["plan"].get("tp", 1)
+    file, kind = short(keys.take("vocab_file")[1] or ""), str(keys.raw("tokenizer_type") or "GPT2BPETokenizer")
+    multiple = (keys.whole("make_vocab_size_divisible_by") or 128) * tp
+    own = "20B_tokenizer" in file
+    words = 50277 if own else 50257
+    rows, source = -(-words // multiple) * multiple, f"vocab_file {file}" if own else f"tokenizer_type {kind}"
+    if own or kind == "GPT2BPETokenizer":
+        model.took("vocab_size", rows, f"{source}: {words:,} words, to a multiple of {multiple:,}")
+    else:
+        model.assume("vocab_size", rows, f"the words of {kind} {file} are not known; --set model.vocab_size=N")
