@@ -1,4 +1,4 @@
-"""Recipes of trainers from scratch: llm-foundry, OLMo, nanotron, Levanter, LitGPT, GPT-NeoX. What tables cannot say is here."""
+"""Recipes of trainers from scratch: llm-foundry, OLMo, nanotron, Levanter, LitGPT, GPT-NeoX. What tables cannot say."""
 
 from __future__ import annotations
 
