@@ -21,7 +21,7 @@ from sim.search.prices.formula import Priced, empty_table, price_space
 from sim.search.result import SearchResult
 from sim.search.room import DEFAULT, check_ways
 from sim.search.stages import MOST_RUNS as MOST_STAGES
-from sim.search.stages import UNASKED_RUNS, has_unlike_chunks, search_stages
+from sim.search.stages import ONE_CHUNK, UNASKED_RUNS, has_unlike_chunks, search_stages, unlike_alone
 from sim.specs import Scenario
 from sim.specs.framework_files import framework_named
 from sim.specs.framework_plans import PlanRule, framework_words, plan_rules, related
@@ -131,6 +131,7 @@ def search(
     begun = time.perf_counter()
     own = scenario.plan.cp, *values_of(in_space, "cp")
     context = context or context_degrees(scenario.training.sequence_length, *own)
+    only = unlike_alone(scenario, in_space)  # no formula prices these: they are made of plans in one chunk
     space = build_space(
         scenario,
         size,
@@ -139,7 +140,7 @@ def search(
         overlaps=overlaps,
         rules=rules,
         runs_on=runs_on,
-        fixed=in_space,
+        fixed={**in_space, **ONE_CHUNK} if only else in_space,
     )
     prices, finished = _price(space, progress)
     result = SearchResult(
@@ -196,7 +197,15 @@ def search(
     )
     if finished:
         result = replace(result, safest=safest(result, progress))
-    chunks = objective != "memory_headroom" and has_unlike_chunks(space)
+    if only:
+        result = replace(result, best=(), bound=None, confirmed=0, ways_fixed={**ways_fixed, "num_chunks": only})
+        result = search_stages(result, layouts=layouts, windows=windows, progress=progress)
+        if not result.best:
+            raise InfeasiblePlan(f"no plan in {' or '.join(map(str, only))} chunks of unlike stages fits in memory")
+        runs, least = (result.stages.runs, result.stages.bound) if result.stages else (0, None)
+        asked = replace(space, fixed=in_space)
+        return replace(result, space=asked, ways_fixed=ways_fixed, confirmed=runs, bound=least)
+    chunks = objective != "memory_headroom" and has_unlike_chunks(result)
     if not finished or not (layouts or windows or chunks) or (unasked and not (space.columns.pp > 1).any()):
         return result
     runs = UNASKED_RUNS if unasked and not windows else MOST_STAGES
