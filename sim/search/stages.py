@@ -88,9 +88,7 @@ def search_stages(
                 if (key := (changed[0].plan, changed[1])) in seen or not _allowed(result, changed[0]):
                     continue
                 seen.add(key)
-                candidate, tried = _fitting(
-                    result, *changed, modules, _best(found, result, result.top if only else 1)
-                )
+                candidate, tried = _fitting(result, *changed, modules, _best(found, result, result.top if only else 1))
                 runs += tried
                 found += [candidate] if candidate is not None else []
                 if progress is not None:
@@ -114,11 +112,11 @@ ONE_CHUNK: Mapping[str, Any] = {"num_chunks": 1, "schedule": "1f1b"}
 
 
 def unlike_alone(scenario: Scenario, fixed: Fields) -> tuple[int, ...]:
-    """Numbers of chunks that are asked for together with pipeline ranks on which none of them makes stages alike, but
-    some stages that are not; none where a formula prices what is asked for."""
-    wanted, ranks = values_of(fixed, "num_chunks"), values_of(fixed, "pp")
-    several = [pp for pp in ranks if not {1, *several_chunks(scenario, pp)} & {*wanted}]
-    if not wanted or not ranks or len(several) < len(ranks):
+    """Numbers of chunks that are asked for, on pipeline ranks on which none of them makes stages alike, but some stages
+    that are not; none where a formula prices what is asked for."""
+    wanted = values_of(fixed, "num_chunks")
+    ranks = values_of(fixed, "pp") or range(2, scenario.model.num_layers + 1)
+    if not wanted or any({1, *several_chunks(scenario, pp)} & {*wanted} for pp in ranks if pp > 1):
         return ()
     found = {each for pp in ranks for each in unlike_chunks(scenario, pp) if each in wanted}
     return tuple(sorted(found)) if "interleaved" in (values_of(fixed, "schedule") or SCHEDULES) else ()

@@ -131,6 +131,12 @@ def test_torchtitan(keys, path, value):
     assert field(import_text(json.dumps(with_keys(TITAN, keys)), "run.json").scenario(), path) == value
 
 
+def test_rounds_of_a_pipeline_are_said_to_be_priced_as_one():
+    keys = {**PIPE, "training.global_batch_size": 128}
+    ledger = import_text(json.dumps(with_keys(TITAN, keys)), "run.json").ledger
+    assert any("drains after each of 2 rounds of local_batch_size 8" in entry.note for entry in ledger.unpriced)
+
+
 def test_four_bits_of_torchtitan():
     keys = {**MX, "quantize.linear.mx.recipe_name": "mxfp4_cublas"}
     imported = import_text(json.dumps(with_keys(TITAN, keys)), "run.json", Given(cluster="superpod-b200"))
