@@ -48,8 +48,8 @@ def scenario_of(recipe: Recipe, file: Foreign) -> dict[str, Any]:
         none = ledger.assume("model.num_mtp_layers", 0, f"{known['called']} trains no multi-token prediction")
         model = {"preset": model, "num_mtp_layers": none}
     name, cluster = cluster_of(given, ledger)
-    for path, value in known.get("defaults", {}).items():
-        recipe.default(path, value, f"{known['called']}'s default")
+    for path, (value, source) in known.get("defaults", {}).items():
+        recipe.default(path, value, f"{known['called']}'s default: {source}")
     gpus = gpus_of(recipe, file, shape, cluster)
     _deal(recipe, gpus, shape, cluster)
     if "sequence_length" not in training:
