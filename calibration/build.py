@@ -76,6 +76,7 @@ class _Draft:
 
     draws: int
     most_error: float = math.inf
+    say: Callable[[str], None] = lambda words: None
     fits: dict[str, Fit] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
     intervals: dict[str, dict[str, tuple[float, float]]] = field(default_factory=dict)
@@ -94,7 +95,12 @@ class _Draft:
             return {}
         self.fits[name] = result
         self.counts[name] = len(found)
-        self.intervals[name] = bootstrap(found, fit, self.draws)
+
+        def said(points: Sequence[Any]) -> Fit:
+            self.say(f"fitting {name}")
+            return fit(points)
+
+        self.intervals[name] = bootstrap(found, said, self.draws)
         unseen = unseen_error(found, fit)
         self.unseen |= {} if unseen is None else {name: unseen}
         return result.params
@@ -107,6 +113,7 @@ def calibrate(
     base: Profile,
     draws: int = 20,
     most_error: float = math.inf,
+    say: Callable[[str], None] = lambda words: None,
 ) -> Calibration:
     """Fit everything the measurements identify.
 
@@ -123,6 +130,8 @@ def calibrate(
         Bootstrap refits.
     most_error : float
         A fit whose median error on its own data is above this is not taken: the base's values stand.
+    say : callable
+        Told what is fitted, before every fit.
 
     Raises
     ------
@@ -130,7 +139,7 @@ def calibrate(
         No part of a profile could be fitted, or a measurement is beyond what the hardware can do.
     """
     points.check_rates(data, cluster)
-    draft = _Draft(draws, most_error)
+    draft = _Draft(draws, most_error, say)
     changes = _kernels(draft, data, cluster, base)
     nvlink = changes["nvlink"] = _nvlink(draft, data, cluster, base.nvlink)
     changes["network"] = _network(draft, data, cluster, base.replace(nvlink=nvlink))

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.fuzz.laws import breaches, draw, look
+from tests.fuzz.laws import HIDDEN, breaches, draw, look
 
 ROOT = Path(__file__).parents[1]
 
@@ -24,3 +24,4 @@ def test_laws_hold_in_random_scenarios_but_for_anomalies_that_are_proved():
 
 def test_what_an_anomaly_looks_like():
     assert {breach.anomaly for breach in breaches(draw(random.Random(7258)), 1.3)} == {"another order"}
+    assert {breach.anomaly for breach in breaches(draw(random.Random(3933)), 1.3)} == {HIDDEN}

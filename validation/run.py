@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 from flopcast_calibration.readers.training_runs import Run, read_runs
@@ -14,6 +15,8 @@ from sim.shipped import SCENARIOS
 from sim.specs.yaml12 import load_yaml
 
 _FACTS = Path(__file__).parent / "published"
+WIDTH = 80
+"""Columns of the report."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,13 +195,15 @@ def report() -> Iterator[str]:
     """Every shipped table as text: measured, predicted, error, and the constant's error."""
     for name in tables():
         table = score(name)
-        yield f"{table.title} ({table.unit})  {table.source}"
-        yield f"{'':36} {'measured':>9} {'predicted':>9} {'error':>7} {'constant':>9}  90 %     memory"
+        yield from wrap(f"{table.title} ({table.unit})", WIDTH)
+        yield from wrap(table.source, WIDTH, initial_indent="  ", subsequent_indent="  ")
+        yield f"{'':29} {'measured':>8} {'predicted':>9} {'error':>6} {'constant':>9}  90 %     fits"
         for row in table.rows:
-            place, memory = "inside " if row.inside else "OUTSIDE", "fits" if row.fits else "DOES NOT FIT"
+            place, fits = "inside " if row.inside else "OUTSIDE", "yes" if row.fits else "NO"
             yield (
-                f"  {row.scenario:34} {row.measured:9.2f} {row.predicted:9.2f} {row.error:+7.1%} "
-                f"{row.baseline_error:+9.1%}  {place}  {memory}"
+                f"  {row.scenario.rpartition('/')[2]:27} {row.measured:8.2f} {row.predicted:9.2f} {row.error:+6.1%} "
+                f"{row.baseline_error:+9.1%}  {place}  {fits}"
             )
-        yield f"  {'mean absolute error':34} {'':9} {'':9} {table.mean_error:7.1%} {table.mean_baseline_error:9.1%}"
-        yield f"  constant: {table.baseline}; {table.note}\n"
+        yield f"  {'mean absolute error':27} {'':8} {'':9} {table.mean_error:6.1%} {table.mean_baseline_error:9.1%}"
+        yield from wrap(f"constant: {table.baseline}; {table.note}", WIDTH, initial_indent="  ", subsequent_indent="  ")
+        yield ""

@@ -162,8 +162,8 @@ def _fitted(data: Any, out: Path, asked: tuple[Any, Any], draws: int, force: boo
     from flopcast_calibration.build import calibrate
 
     cluster, base = asked
-    with spinner("fitting"):
-        result = calibrate(out.stem, data, cluster, base, draws, math.inf if force else MOST_ERROR)
+    with spinner("fitting") as say:
+        result = calibrate(out.stem, data, cluster, base, draws, math.inf if force else MOST_ERROR, say)
     print_ = console().print
     poor = result.profile.poor_fits
     for part, fit in result.fits.items():

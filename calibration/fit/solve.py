@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.optimize import least_squares
 
+from sim.errors import ProfileError
+
 
 class Draw(NamedTuple):
     """What one parameter is drawn to, how strongly, and its bounds.
@@ -93,6 +95,12 @@ def fit_to(
         return np.concatenate([np.sign(r) * np.sqrt(2 * (np.sqrt(1 + r**2) - 1)), pull])
 
     bounds = (low / width, high / width)
+    if not np.isfinite(objective(_placed(starts[0], prior, log) / width)).all():
+        wrong = int(np.flatnonzero(~np.isfinite(misfit(_placed(starts[0], prior, log) / width)))[0])
+        raise ProfileError(
+            f"measurement {wrong + 1:,} of {len(measured):,} to which {', '.join(list(prior)[:3])} are fitted took "
+            f"{measured[wrong]:.3g} s, which no size explains: take it out"
+        )
     results = [
         least_squares(
             objective,

@@ -24,7 +24,9 @@ LAST = float(np.exp(-EULER_GAMMA))
 is at ln n + γ on average, and n exp(−(ln n + γ)) are beyond it (Gumbel)."""
 WAVES = 4.0
 """Times that a batch fills the slots beyond which cells grow with them."""
-LEAST_CELLS = 32
+LEAST_CELLS, COARSEST = 32, 8
+"""Cells at least; and where a batch fills the slots so often (MANY) that a cell is a small part of it all the same."""
+MANY = 64.0
 
 
 class Replica:
@@ -40,7 +42,8 @@ class Replica:
         self.share = samples.written / pool.replicas
         self.slots = pool.running(samples, together=True)
         waves = self.share * lengths.mean / (min(self.slots, self.share) * lengths.longest)
-        cells = max(LEAST_CELLS, int(len(lengths.survival) / max(1.0, waves * lengths.longest / lengths.mean / WAVES)))
+        least = int(max(COARSEST, LEAST_CELLS * min(1.0, MANY / waves)))
+        cells = max(least, int(len(lengths.survival) / max(1.0, waves * lengths.longest / lengths.mean / WAVES)))
         self.cell = lengths.longest / cells
         edges = lengths.beyond(np.arange(cells + 1, dtype=float) * self.cell)
         middles = (np.arange(cells) + 0.5) * self.cell

@@ -127,6 +127,7 @@ class StagesSearched:
     plans : evenly dealt plans that were given others. of : there are.
     runs : plans that the exact engine ran.
     bound : what the objective makes smallest, at least, of all plans with other layouts or groups; None without any.
+    only : whether all plans that were asked for have chunks of unlike stages.
     """
 
     layouts: bool
@@ -136,10 +137,13 @@ class StagesSearched:
     of: int
     runs: int
     bound: float | None
+    only: bool = False
 
     @property
     def others(self) -> str:
         """The plans that the formula's proof speaks of, where these are not all."""
+        if self.only:
+            return " in chunks of unlike stages"
         return f" that deals layers evenly{' to stages that are alike' if self.chunks else ''}"
 
     def to_dict(self, worth: float) -> dict[str, Any]:

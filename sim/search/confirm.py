@@ -17,7 +17,7 @@ from sim.arrays import Array
 from sim.estimate import estimate
 from sim.search.best_first import Found, Run, best_first
 from sim.search.candidate import ROUNDING, Candidate
-from sim.search.plans.space import Fields
+from sim.search.plans.space import Fields, Progress
 from sim.search.queries import Selection
 from sim.search.result import SearchResult
 from sim.uncertainty import GRADES, published_like
@@ -61,7 +61,11 @@ def by_price(
 
 
 def run_named(
-    result: SearchResult, named: Fields, most: int, known: dict[int, Candidate] | None = None
+    result: SearchResult,
+    named: Fields,
+    most: int,
+    known: dict[int, Candidate] | None = None,
+    progress: Progress | None = None,
 ) -> tuple[Selection, Found[Candidate]]:
     """The plans with some fields, and the best of them, for those that need it with room made for them.
 
@@ -76,7 +80,7 @@ def run_named(
     own = {place: each for place, each in known.items() if place < result.plans_priced}
     here, ceiling = result, None
     while True:
-        here = here.with_room(1, named, ceiling)
+        here = here.with_room(1, named, ceiling, progress)
         chosen = here.select(named, COPIES * most + 1)  # so many runs, and a bound for the others, lie among them
         found = best_first(by_price(here, chosen.best, most, own), Found(1, most))
         known |= {place: each for place, each in own.items() if place < result.plans_priced}
@@ -89,7 +93,7 @@ SAFE_RUNS = 20
 """Plans that are run at most to find the best of the other family."""
 
 
-def safest(result: SearchResult) -> Candidate | None:
+def safest(result: SearchResult, progress: Progress | None = None) -> Candidate | None:
     """A plan that may be slower than the best, and is known better: the best of the other family.
 
     Runs of plans that shard weights (ZeRO 3, FSDP) and of those that do not are published apart
@@ -99,6 +103,6 @@ def safest(result: SearchResult) -> Candidate | None:
     if result.objective == "memory_headroom" or best.answer.grade in GRADES[:2]:
         return None
     shards = best.scenario.plan.zero_stage == 3
-    _, found = run_named(result, {"zero_stage": (0, 1, 2) if shards else 3}, SAFE_RUNS)
+    _, found = run_named(result, {"zero_stage": (0, 1, 2) if shards else 3}, SAFE_RUNS, progress=progress)
     other = found.best[0] if found.best else None
     return other if other and published_like(other.scenario) > published_like(best.scenario) else None

@@ -22,7 +22,7 @@ from sim.search.assumptions import (
 )
 from sim.search.candidate import Candidate, ScheduleBest, StagesSearched, gap_of
 from sim.search.plans.layouts import expert_degrees
-from sim.search.plans.space import Fields
+from sim.search.plans.space import Fields, Progress
 from sim.search.queries import PricedPlans, Selection
 from sim.search.room import make_room
 from sim.units import show, show_time
@@ -64,7 +64,9 @@ class SearchResult(PricedPlans, NotebookDisplay):
     room_floor: float = np.inf
     room_fields: Fields | None = None
 
-    def with_room(self, few: int, fields: Fields | None = None, ceiling: float | None = None) -> Self:
+    def with_room(
+        self, few: int, fields: Fields | None = None, ceiling: float | None = None, progress: Progress | None = None
+    ) -> Self:
         """With those plans for which room is made that may be among the best few with some fields.
 
         Parameters
@@ -74,7 +76,7 @@ class SearchResult(PricedPlans, NotebookDisplay):
         """
         looked = self.room_floor if fields == self.room_fields and ceiling is not None else -np.inf
         wanted = {**self.ways_fixed, **(fields or {})}
-        plans, room = make_room(replace(self, ways_fixed={}), self.room, few, wanted, looked, ceiling)
+        plans, room = make_room(replace(self, ways_fixed={}), self.room, few, wanted, looked, ceiling, progress)
         given = self.plans_given_room + room.tried
         plans = replace(plans, ways_fixed=self.ways_fixed)
         return replace(plans, plans_given_room=given, room_floor=room.floor, room_fields=fields)

@@ -20,7 +20,7 @@ import numpy as np
 from sim.arrays import Array, Bools, Ints
 from sim.errors import SpecError, nearest
 from sim.search.plans.columns import Category
-from sim.search.plans.space import Fields
+from sim.search.plans.space import Fields, Progress
 from sim.search.prices.formula import Priced, join
 from sim.search.prices.room import ChosenRows, Way
 from sim.search.queries import PricedPlans
@@ -79,6 +79,7 @@ def make_room(
     fields: Fields | None = None,
     floor: float = -np.inf,
     ceiling: float | None = None,
+    progress: Progress | None = None,
 ) -> tuple[_Plans, Room]:
     """Plans with those for which room was made, that may be among the best few with some fields.
 
@@ -90,6 +91,8 @@ def make_room(
         Score up to which room was looked for already.
     ceiling : float, optional
         Score from which on nothing is looked for. Default: that of the last of the best few, whatever is found.
+    progress : callable, optional
+        Called with (plans looked at, all that may be).
     """
     fields = {} if fields is None else fields
     if "recompute_modules" in fields:
@@ -121,6 +124,8 @@ def make_room(
             here = np.arange(first, last)
             new = _fitting(plans, chosen, here - begin, category[here], block, fields)
             tried += (len(able) + block) * len(here)
+            if progress is not None:
+                progress(last, len(row))
             rows = row[begin + new.place]
             best = np.concatenate([best, plans.score_of(Priced(new.place, rows, new.seconds, new.nbytes))])
             found += zip(new.categories, rows.tolist(), new.seconds.tolist(), new.nbytes.tolist(), strict=True)

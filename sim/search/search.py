@@ -21,7 +21,7 @@ from sim.search.prices.formula import Priced, empty_table, price_space
 from sim.search.result import SearchResult
 from sim.search.room import DEFAULT, check_ways
 from sim.search.stages import MOST_RUNS as MOST_STAGES
-from sim.search.stages import UNASKED_RUNS, has_unlike_chunks, search_stages
+from sim.search.stages import ONE_CHUNK, UNASKED_RUNS, has_unlike_chunks, search_stages, unlike_alone
 from sim.specs import Scenario
 from sim.specs.framework_files import framework_named
 from sim.specs.framework_plans import PlanRule, framework_words, plan_rules, related
@@ -131,6 +131,7 @@ def search(
     begun = time.perf_counter()
     own = scenario.plan.cp, *values_of(in_space, "cp")
     context = context or context_degrees(scenario.training.sequence_length, *own)
+    only = unlike_alone(scenario, in_space)  # no formula prices these: they are made of plans in one chunk
     space = build_space(
         scenario,
         size,
@@ -139,7 +140,7 @@ def search(
         overlaps=overlaps,
         rules=rules,
         runs_on=runs_on,
-        fixed=in_space,
+        fixed={**in_space, **ONE_CHUNK} if only else in_space,
     )
     prices, finished = _price(space, progress)
     result = SearchResult(
@@ -157,7 +158,7 @@ def search(
         ways_fixed=ways_fixed,
     )
     try:
-        result = result.with_room(few=top) if finished else result
+        result = result.with_room(few=top, progress=progress) if finished else result
     except KeyboardInterrupt:
         finished = False
     result = replace(result, finished=finished, elapsed_s=time.perf_counter() - begun)
@@ -181,7 +182,7 @@ def search(
         # Room was made for plans up to the price of the last of the best; it may take longer than its price.
         begun = time.perf_counter()
         try:
-            result = result.with_room(few=top, ceiling=worst * (1 + ROUNDING))
+            result = result.with_room(few=top, ceiling=worst * (1 + ROUNDING), progress=progress)
         except KeyboardInterrupt:
             finished = False
             break
@@ -195,12 +196,20 @@ def search(
         finished=finished,
     )
     if finished:
-        result = replace(result, safest=safest(result))
-    chunks = objective != "memory_headroom" and has_unlike_chunks(space)
+        result = replace(result, safest=safest(result, progress))
+    if only:
+        result = replace(result, best=(), bound=None, confirmed=0, ways_fixed={**ways_fixed, "num_chunks": only})
+        result = search_stages(result, layouts=layouts, windows=windows, progress=progress)
+        if not result.best:
+            raise InfeasiblePlan(f"no plan in {' or '.join(map(str, only))} chunks of unlike stages fits in memory")
+        runs, least = (result.stages.runs, result.stages.bound) if result.stages else (0, None)
+        asked = replace(space, fixed=in_space)
+        return replace(result, space=asked, ways_fixed=ways_fixed, confirmed=runs, bound=least)
+    chunks = objective != "memory_headroom" and has_unlike_chunks(result)
     if not finished or not (layouts or windows or chunks) or (unasked and not (space.columns.pp > 1).any()):
         return result
     runs = UNASKED_RUNS if unasked and not windows else MOST_STAGES
-    return search_stages(result, layouts=layouts, windows=windows, chunks=chunks, most_runs=runs)
+    return search_stages(result, layouts=layouts, windows=windows, chunks=chunks, most_runs=runs, progress=progress)
 
 
 def _price(space: Space, progress: Callable[[int, int], None] | None) -> tuple[Priced, bool]:

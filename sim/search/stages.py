@@ -27,8 +27,8 @@ from sim.search.candidate import Candidate, StagesSearched
 from sim.search.fixed import values_of
 from sim.search.layout import balanced_plan
 from sim.search.plans.columns import SCHEDULES
-from sim.search.plans.layouts import unlike_chunks
-from sim.search.plans.space import Space
+from sim.search.plans.layouts import several_chunks, unlike_chunks
+from sim.search.plans.space import Fields
 from sim.search.prices.formula import Priced
 from sim.search.prices.room import ChosenRows, Way
 from sim.search.result import SearchResult
@@ -68,7 +68,7 @@ def search_stages(
     SearchResult
         With the best of them among its best; interrupted (KeyboardInterrupt), those found so far.
     """
-    unlike = _unlike(result.space) if chunks else {}
+    unlike, only = _unlike(result) if chunks else {}, "num_chunks" in result.ways_fixed
     score, bound, place = _promising(result, unlike)
     seen = set[tuple[ParallelPlan, bool]]()
     found = list(result.best)
@@ -77,46 +77,66 @@ def search_stages(
     modules = _modules(result)
     try:
         for number, where in enumerate(place.tolist()):
-            if runs >= most_runs or score[number] >= _best(result, found) * (1 + FASTER * windows):
+            best_s = _best(found, result, result.top if only else 1)
+            if runs >= most_runs or (not only and score[number] >= best_s * (1 + FASTER * windows)):
                 break
+            if only and bound[number] >= best_s:  # the scores are of one chunk, which says little of several
+                continue
             looked_at += 1
             base = result.scenario_at(where)
             for changed in _staged(base, layouts, windows, unlike.get(base.plan.pp, ())):
                 if (key := (changed[0].plan, changed[1])) in seen or not _allowed(result, changed[0]):
                     continue
                 seen.add(key)
-                candidate, tried = _fitting(result, *changed, modules, _best(result, found))
+                candidate, tried = _fitting(result, *changed, modules, _best(found, result, result.top if only else 1))
                 runs += tried
                 found += [candidate] if candidate is not None else []
                 if progress is not None:
                     progress(min(runs, most_runs), most_runs)
     except KeyboardInterrupt:
         finished = False
-    least = float(bound.min()) if len(bound) else None
-    searched = StagesSearched(layouts, windows, bool(unlike), looked_at, len(place), runs, least)
+    least = float(bound.min()) if len(bound) and not (only and runs < most_runs) else None
+    searched = StagesSearched(layouts, windows, bool(unlike), looked_at, len(place), runs, least, only)
     best = sorted(found, key=lambda each: each.worth(result.objective))[: result.top]
     return replace(result, best=tuple(best), stages=searched, finished=result.finished and finished)
 
 
-def _best(result: SearchResult, found: Sequence[Candidate]) -> float:
-    """What a plan must be better than to be the best."""
-    return min((each.worth(result.objective) for each in found), default=np.inf)
+def _best(found: Sequence[Candidate], result: SearchResult, top: int) -> float:
+    """What a plan must be better than to be among the best few."""
+    worth = sorted(each.worth(result.objective) for each in found)
+    return worth[top - 1] if len(worth) >= top else np.inf
 
 
-def _unlike(space: Space) -> dict[int, tuple[int, ...]]:
+ONE_CHUNK: Mapping[str, Any] = {"num_chunks": 1, "schedule": "1f1b"}
+"""Fields of plans of which those in several chunks are made."""
+
+
+def unlike_alone(scenario: Scenario, fixed: Fields) -> tuple[int, ...]:
+    """Numbers of chunks that are asked for, on pipeline ranks on which none of them makes stages alike, but some stages
+    that are not; none where a formula prices what is asked for."""
+    wanted = values_of(fixed, "num_chunks")
+    ranks = values_of(fixed, "pp") or range(2, scenario.model.num_layers + 1)
+    if not wanted or any({1, *several_chunks(scenario, pp)} & {*wanted} for pp in ranks if pp > 1):
+        return ()
+    found = {each for pp in ranks for each in unlike_chunks(scenario, pp) if each in wanted}
+    return tuple(sorted(found)) if "interleaved" in (values_of(fixed, "schedule") or SCHEDULES) else ()
+
+
+def _unlike(result: SearchResult) -> dict[int, tuple[int, ...]]:
     """The numbers of chunks whose stages are not alike, by number of pipeline ranks; without those that hold none."""
-    if "interleaved" not in (values_of(space.fixed, "schedule") or SCHEDULES):
+    space, only = result.space, values_of(result.ways_fixed, "num_chunks")
+    if not only and "interleaved" not in (values_of(space.fixed, "schedule") or SCHEDULES):
         return {}
-    kept, found = values_of(space.fixed, "num_chunks"), dict[int, tuple[int, ...]]()
+    kept, found = only or values_of(space.fixed, "num_chunks"), dict[int, tuple[int, ...]]()
     for pp in np.unique(space.columns.pp[space.columns.pp > 1]).tolist():
         numbers = tuple(each for each in unlike_chunks(space.scenario, pp) if not kept or each in kept)
         found |= {pp: numbers} if numbers else {}
     return found
 
 
-def has_unlike_chunks(space: Space) -> bool:
+def has_unlike_chunks(result: SearchResult) -> bool:
     """Whether plans are interleaved in chunks that hold different kinds of layers, which no formula prices."""
-    return bool(_unlike(space))
+    return bool(_unlike(result))
 
 
 def _promising(result: SearchResult, unlike: Mapping[int, Sequence[int]]) -> tuple[Floats, Floats, Ints]:

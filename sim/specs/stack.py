@@ -195,10 +195,11 @@ class StackSpec(Spec):
     fused_router: bool = False
     """Routers score and choose in fused kernels (Megatron-Core's moe_router_fusion), instead of kernel by kernel in 30
     launches more."""
-    expert_dispatcher: Literal["alltoall", "deepep", "hybridep"] = "alltoall"
+    expert_dispatcher: Literal["alltoall", "allgather", "deepep", "hybridep"] = "alltoall"
     """What carries tokens to experts: alltoall, NCCL, a copy for every expert, laid out before it leaves and again
-    where it arrives; deepep and hybridep, kernels that send a token once to every GPU that has experts of it, over the
-    network once to an NVLink domain, and copy it there (Megatron-Core's moe_flex_dispatcher_backend)."""
+    where it arrives; allgather, NCCL, every token to every GPU with experts (Megatron-LM's default); deepep and
+    hybridep, kernels that send a token once to every GPU that has experts of it, over the network once to an NVLink
+    domain, and copy it there (Megatron-Core's moe_flex_dispatcher_backend)."""
     dispatcher_sms: PositiveInt | None = None
     """Streaming multiprocessors that deepep and hybridep take from compute beside them. Default: Megatron-Core's, 20
     and 16."""
@@ -286,7 +287,8 @@ class StackSpec(Spec):
     def sms_of_dispatcher(self) -> int | None:
         """Streaming multiprocessors that carry tokens to experts; None where NCCL does."""
         defaults = {"deepep": 20, "hybridep": 16}
-        return None if self.expert_dispatcher == "alltoall" else self.dispatcher_sms or defaults[self.expert_dispatcher]
+        usual = defaults.get(self.expert_dispatcher)
+        return None if usual is None else self.dispatcher_sms or usual
 
     def _derived(self) -> set[str]:
         rules = {

@@ -35,6 +35,9 @@ class TrainingSpec(Spec):
     moment_precision: Literal["fp32", "bf16", "fp16", "fp8", "int8"] = "fp32"
     """In which moments are kept: int8 in blocks of 256 with an fp32 scale (8-bit Adam of bitsandbytes and torchao), the
     others as in Megatron-Core's precision-aware optimizer."""
+    second_moment_precision: Literal["fp32", "bf16", "fp16", "fp8"] | None = None
+    """Of adam's second moments, where it is another than the first ones' (Megatron-Core's exp-avg-sq-dtype beside
+    exp-avg-dtype). Default: moment_precision."""
     master_precision: Literal["fp32", "fp16", "none"] = "fp32"
     """In which the optimizer keeps weights of its own beside 16-bit ones; none: it updates those."""
     adapter_rank: NonNegativeInt = 0
@@ -94,6 +97,11 @@ class TrainingSpec(Spec):
             raise ValueError(
                 f"moment_precision {self.moment_precision} has no effect with adafactor, whose rows and columns are "
                 "kept in fp32; leave it out"
+            )
+        if self.second_moment_precision is not None and self.optimizer != "adam":
+            raise ValueError(
+                f"second_moment_precision {self.second_moment_precision} has no effect with {self.optimizer}; leave it "
+                "out, or set optimizer to adam"
             )
         if self.precision == "fp32" and self.master_precision != "fp32":
             raise ValueError(

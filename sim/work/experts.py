@@ -11,15 +11,20 @@ the GPU of its own place in the group, the group gathers those that arrived, eve
 columns (etp times the rows, 1/etp of the width), and the parts of each result are summed by a reduce-scatter before
 they go home [2]_. In the backward the two change places.
 
+Without all-to-alls (allgather) every GPU gathers the tokens of all, multiplies those of its own experts, and a
+reduce-scatter sums what they gave [4]_.
+
 .. [1] Lepikhin et al. 2021, "GShard", arXiv:2006.16668, section 2.2.
 .. [2] NVIDIA/Megatron-LM:megatron/core/transformer/moe/token_dispatcher.py, MoEAlltoAllTokenDispatcher.
 .. [3] NVIDIA/Megatron-LM:megatron/core/transformer/moe/experts.py, TEGroupedMLP, and core/fusions/fused_bias_geglu.py.
+.. [4] NVIDIA/Megatron-LM:megatron/core/transformer/moe/token_dispatcher.py, MoEAllGatherTokenDispatcher.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
 import numpy as np
 
@@ -68,6 +73,7 @@ class Routed:
     arrived : tokens that come to it by the all-to-all, one for each expert that they chose.
     copies : tokens that its experts multiply: with those that came to the other GPUs that have parts of them.
     received : of `arrived`, different tokens.
+    gathered : tokens of all GPUs that share the experts.
     each : tokens that one expert multiplies.
     experts : on this GPU, or parts of so many.
     """
@@ -76,6 +82,7 @@ class Routed:
     arrived: Number
     copies: Number
     received: Number
+    gathered: Number
     each: Number
     experts: Number
 
@@ -88,7 +95,7 @@ def routed(model: ModelSpec, cut: Cut, layers: int = 1) -> Routed:
     here = model.num_experts / cut.ep
     limit = model.expert_groups_per_token, model.num_expert_groups
     received = own * busiest * different(cut.ep, model.experts_per_token, limit)
-    return Routed(own, arrived, copies, received, copies / here, here)
+    return Routed(own, arrived, copies, received, own * cut.ep, copies / here, here)
 
 
 def experts(write: Writer, y: Tensor) -> Tensor:
@@ -108,9 +115,7 @@ def experts(write: Writer, y: Tensor) -> Tensor:
     travelled = to.copies * (cut.ep * cut.etp > 1)
     arrived, home = (copies.like(f"copies {where}", rows=travelled) for where in ("arrived", "home"))
     there, back = _layouts(cut.width * outer, to, stack, cut)
-    dispatch, combine = (
-        _exchange(name, cut.width * to.arrived * outer, model, stack) for name in ("dispatch", "combine")
-    )
+    exchange = partial(_exchange, width=cut.width * outer, to=to, model=model, stack=stack, cut=cut)
     gather, scatter = _between_parts(cut.width * outer, to, stack, cut)
     write.add(
         "dispatch",
@@ -119,8 +124,8 @@ def experts(write: Writer, y: Tensor) -> Tensor:
         writes=(arrived,),
         forward=there[:1],
         input_grad=there[:1],
-        sent=(dispatch, *gather),
-        sent_back=(*scatter, dispatch),
+        sent=(exchange("dispatch", True), *gather),
+        sent_back=(*scatter, exchange("dispatch", False)),
         waits=not cut.routing.padded,  # experts that multiply as many tokens as they have room for need no count
     )
     write.add("sort by expert", MODULE, reads=(arrived,), writes=(copies,), forward=there[1:], input_grad=there[1:])
@@ -139,7 +144,7 @@ def experts(write: Writer, y: Tensor) -> Tensor:
     write.add("experts' biases", "experts", forward=forward, input_grad=backward)
     write.add(
         "combine", MODULE, reads=(down,), writes=(home,), forward=back[:-1], input_grad=back[:-1],
-        sent=(*scatter, combine), sent_back=(combine, *gather),
+        sent=(*scatter, exchange("combine", False)), sent_back=(exchange("combine", True), *gather),
     )  # fmt: skip
     write.add("sum by token", MODULE, reads=(home,), writes=(out,), forward=back[-1:], input_grad=back[-1:])
     if model.expert_latent_size:
@@ -250,7 +255,8 @@ def _layouts(width: Number, to: Routed, stack: StackSpec, cut: Cut) -> tuple[tup
         out, home = (_permute(f"tokens {way} experts", nbytes, launches) for way in ("to", "from"))
         sort = _permute("tokens by local expert", 2 * width * to.copies * far, far)
         return (out, sort), (sort, home)
-    nbytes = width * (to.received * cut.etp + to.copies)
+    read = to.gathered if stack.expert_dispatcher == "allgather" else to.received
+    nbytes = width * (read * cut.etp + to.copies)
     out, home = (_permute(f"tokens {way} local experts", nbytes, launches) for way in ("to", "from"))
     return (out,), (home,)
 
@@ -259,12 +265,18 @@ def _permute(name: str, nbytes: Number, launches: Number) -> Kernel:
     return memory(name, nbytes, launches, sort="permute", module=MODULE)
 
 
-def _exchange(name: str, nbytes: Number, model: ModelSpec, stack: StackSpec) -> Collective:
+def _exchange(
+    name: str, to_experts: bool, *, width: Number, to: Routed, model: ModelSpec, stack: StackSpec, cut: Cut
+) -> Collective:
+    """Tokens of `width` bytes to the GPUs of their experts, or what these gave back to theirs."""
+    if stack.expert_dispatcher == "allgather":
+        kind: Literal["all_gather", "reduce_scatter"] = "all_gather" if to_experts else "reduce_scatter"
+        return Collective(f"{name} tokens", kind, width * to.gathered, group="ep", module=MODULE)
     copies = 1 if stack.expert_dispatcher == "alltoall" else model.experts_per_token
     limit = model.expert_groups_per_token, model.num_expert_groups
     sms = stack.sms_of_dispatcher
     return Collective(
-        f"{name} tokens", "all_to_all", nbytes, stack.overlap_experts, "ep", copies, limit, sms,
+        f"{name} tokens", "all_to_all", width * to.arrived, stack.overlap_experts, "ep", copies, limit, sms,
         DISPATCHER_SLOWDOWN, sms * DISPATCHER_SM_RATE_BYTES_PER_S if sms else None, MODULE,
     )  # fmt: skip
 
@@ -281,7 +293,8 @@ def _between_parts(
     """
     if np.all(np.asarray(cut.etp) == 1):
         return (), ()
-    nbytes = width * cut.etp * (to.arrived if stack.expert_dispatcher == "alltoall" else to.received)
+    came = {"alltoall": to.arrived, "allgather": to.gathered}.get(stack.expert_dispatcher, to.received)
+    nbytes = width * cut.etp * came
     nbytes = nbytes * (np.asarray(cut.etp) > 1)
     return (
         (Collective("gather tokens of cut experts", "all_gather", nbytes, module=MODULE),),

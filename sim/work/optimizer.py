@@ -37,6 +37,12 @@ def table_moments(model: ModelSpec, optimizer: str, tp: Number) -> Number:
     return rows + columns if optimizer == "adafactor" else MOMENTS[optimizer] * rows * columns
 
 
+def moment_bytes(training: TrainingSpec) -> float:
+    """What a moment takes, as a mean where adam's two are kept in different precisions. [bytes]"""
+    first = MOMENT_BYTES[training.moment_precision]
+    return (first + MOMENT_BYTES[training.second_moment_precision or training.moment_precision]) / 2
+
+
 def master_bytes(training: TrainingSpec, stack: StackSpec) -> int:
     """What the optimizer keeps of a weight besides the 16-bit one. [bytes per parameter]
 
@@ -60,7 +66,7 @@ def state_bytes(
     """
     elsewhere = offloaded if stack.offload_masters else 0.0
     masters = master_bytes(training, stack) * params * (1.0 - elsewhere)
-    return MOMENT_BYTES[training.moment_precision] * moments * (1.0 - offloaded) + masters
+    return moment_bytes(training) * moments * (1.0 - offloaded) + masters
 
 
 def update_bytes(
@@ -108,7 +114,7 @@ def host_update(params: Number, moments: Number, stack: StackSpec, training: Tra
         state = coming_bytes(params, moments, training, stack, 1.0)
         return HostUpdate(state, state, 0.0 * params)
     width = training.activation_bytes if stack.offload_masters else 4
-    state = 4 * params + MOMENT_BYTES[training.moment_precision] * moments
+    state = 4 * params + moment_bytes(training) * moments
     return HostUpdate(4 * params, width * params, 4 * params + 2 * state)
 
 
@@ -125,7 +131,7 @@ def optimizer_work(
     grad, width = GRADIENT_WIDTH[stack.gradient_precision], training.activation_bytes
     # The master weight read and written (a half of it where the other is the weight); without, the weight read.
     master = {"fp32": 8, "fp16": 4, "none": width if width == 2 else 8}[training.master_precision]
-    state = master * params + 2 * MOMENT_BYTES[training.moment_precision] * moments
+    state = master * params + 2 * moment_bytes(training) * moments
     more = grad * params if training.optimizer == "adafactor" else 0.0
     here = 1.0 - offloaded
     if stack.fused_optimizer:

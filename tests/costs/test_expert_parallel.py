@@ -51,6 +51,16 @@ def test_tokens_travel_slower_between_nodes():
     assert estimate(scenario(dp=64, ep=1)).breakdown.seconds["expert_parallel_comm"] == 0
 
 
+@pytest.mark.parametrize("ep", [8, 64])
+def test_gathered_tokens_come_to_every_gpu_with_experts(ep):
+    gathered, sent = (
+        estimate(scenario(dp=64, ep=ep, stack={"expert_dispatcher": name})) for name in ("allgather", "alltoall")
+    )
+    travel, less = (each.breakdown.seconds["expert_parallel_comm"] for each in (gathered, sent))
+    assert less < travel < 64 / 4 * less  # at most every GPU's tokens for those that chose one of its experts
+    assert [use.weights for use in gathered.memory] == [use.weights for use in sent.memory]
+
+
 def test_crossing_once_and_beside_computation_help():
     # The same launches for all: Megatron-Core's way to overlap runs layers in pieces, which take the host longer.
     launches = dict.fromkeys(("kernel_launch", "backward_launch", "collective_launch"), "30 us")

@@ -1,5 +1,7 @@
 """The smallest recipe of each kind that says what its kind must."""
 
+import json
+
 SMALL = {
     "llm_foundry": {
         "model": {"name": "mpt_causal_lm", "d_model": 256, "n_heads": 8, "n_layers": 4, "vocab_size": 1024},
@@ -58,8 +60,24 @@ SMALL = {
         "model": {"type": "gpt2", "num_layers": 4, "hidden_dim": 256, "num_heads": 8, "seq_len": 512},
         "trainer": {"train_batch_size": 64, "mp": "p=f32,c=bfloat16"},
     },
+    "gpt_neox": {
+        "num_layers": 4, "hidden_size": 256, "num_attention_heads": 8, "seq_length": 512, "pipe_parallel_size": 1,
+        "model_parallel_size": 1, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4,
+    },
     "litgpt": {
         "checkpoint_dir": "checkpoints/meta-llama/Llama-3.2-1B", "devices": 1,
         "train": {"global_batch_size": 8, "micro_batch_size": 2, "max_seq_length": 512},
     },
 }  # fmt: skip
+
+
+def with_keys(base, keys):
+    """Nested settings with values at dotted places."""
+    data = json.loads(json.dumps(base))
+    for path, value in keys.items():
+        *sections, last = path.split(".")
+        place = data
+        for name in sections:
+            place = place.setdefault(name, {})
+        place[last] = value
+    return data

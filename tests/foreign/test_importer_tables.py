@@ -1,6 +1,7 @@
 """The importers' tables: no key is misspelt, shadowed or read after all, and every value is one of ours."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -491,3 +492,13 @@ def test_tables_are_read_once_and_only_when_asked(monkeypatch):
     import_text(json.dumps(CONFIG), "c.json")
     import_text(json.dumps(CONFIG), "c.json")
     assert read == ["huggingface_wrappers", "huggingface", "huggingface_defaults"]
+
+
+@rows("kind", KINDS)
+def test_a_default_stands_beside_its_source(kind):
+    """A file and a name in it, or why there is none."""
+    for path, (_, source) in table(kind).get("defaults", {}).items():
+        assert re.match(r"[\w/.]+(\.py|\.yml|configs), \w", source) or source in (
+            "no expert parallelism in its keys",
+            "a node of H100",
+        ), path

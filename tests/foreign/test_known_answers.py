@@ -4,9 +4,11 @@ import json
 
 import pytest
 from rows import rows
+from small_recipes import SMALL, with_keys
 
 from sim.errors import SpecError
 from sim.foreign.importers import Given, import_text
+from sim.foreign.importers.recipes.recipe import whole_shape
 
 MEGATRON = (
     "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 8 --hidden-size 1024 --num-attention-heads 16 --seq-length "
@@ -16,6 +18,21 @@ EXPERTS = f"{MEGATRON} --bf16 --num-experts 8 --expert-model-parallel-size 8 --m
 MAXTEXT = (
     "base_emb_dim: 1024\nbase_num_query_heads: 8\nbase_num_kv_heads: 4\nbase_mlp_dim: 4096\nbase_num_decoder_layers: 4\n"
     "head_dim: 128\nvocab_size: 32000\nper_device_batch_size: 1\nmax_target_length: 2048\nglobal_parameter_scale: "
+)
+HERE = 'DIR="$(cd "$(dirname "$0")" &> /dev/null && pwd)"\ncd $DIR\n'
+SLIME = (
+    'SCRIPT_DIR="$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" &>/dev/null && pwd)"\nsource "${SCRIPT_DIR}/models/glm4-9B.sh"\n'
+    "ray job submit -- python3 train.py --actor-num-nodes 1 ${MODEL_ARGS[@]} --rollout-batch-size 32 --advantage-estimator grpo\n"
+)
+EXPERTS_OF_NEMO = {
+    "model.tensor_model_parallel_size": 1, "model.num_moe_experts": 8, "model.expert_model_parallel_size": 4,
+    "model.moe_expert_capacity_factor": 1.25, "model.moe_pad_expert_input_to_capacity": True, "model.vocab_size": 1024,
+}  # fmt: skip
+CAPACITY = {"expert_capacity_factor": 1.25, "pad_to_capacity": True, "expert_dispatcher": "allgather", "ep": 4}
+AWARE = f"{MEGATRON} --bf16 --use-distributed-optimizer --use-precision-aware-optimizer"
+BRIDGE = (
+    "torchrun --nproc-per-node 8 run_recipe.py --recipe llama3_8b_pretrain_config train.global_batch_size=128 "
+    "train.micro_batch_size=1 model.context_parallel_size=1"
 )
 ACCELERATE = "compute_environment: LOCAL_MACHINE\ndistributed_type: MULTI_GPU\nnum_processes: 8\nmixed_precision: "
 LLAMA_FACTORY = "model_name_or_path: Qwen/Qwen2.5-7B-Instruct\nstage: sft\nfinetuning_type: full\ntemplate: qwen\nbf16: true\ndataset: x\n"
@@ -35,12 +52,34 @@ def deepspeed(**batch):
             f"{MEGATRON} --bf16 --recompute-granularity full --recompute-activations",
             {"recompute": "selective"},
         ),
-        ("run.sh", f"{EXPERTS} --moe-flex-dispatcher-backend deepep", {"expert_dispatcher": None}),
+        ("run.sh", f"{EXPERTS} --moe-flex-dispatcher-backend deepep", {"expert_dispatcher": "allgather"}),
         (
             "run.sh",
             f"{EXPERTS} --moe-token-dispatcher-type flex --moe-flex-dispatcher-backend hybridep",
             {"expert_dispatcher": "hybridep"},
         ),
+        ("run.sh", EXPERTS, {"expert_dispatcher": "allgather"}),
+        ("run.sh", f"{EXPERTS} --moe-token-dispatcher-type alltoall", {"expert_dispatcher": "alltoall"}),
+        ("run.sh", f"{AWARE} --main-grads-dtype bf16", {"gradient_precision": "bf16"}),
+        ("run.sh", f"{AWARE} --main-grads-dtype bf16 --accumulate-allreduce-grads-in-fp32", "exclude each other"),
+        (
+            "run.sh",
+            f"{AWARE} --exp-avg-dtype fp8 --exp-avg-sq-dtype bf16",
+            {"moment_precision": "fp8", "second_moment_precision": "bf16"},
+        ),
+        ("run.sh", f"{AWARE} --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16", {"second_moment_precision": None}),
+        ("run.sh", f"{MEGATRON} --bf16 --swiglu", {"intermediate_size": 2688}),
+        ("run.sh", f"{HERE}{MEGATRON} --bf16 --tensor-model-parallel-size 2", {"tp": 2, "num_layers": 8}),
+        ("run.sh", SLIME, "line 3: --rollout-batch-size is of training by reinforcement"),
+        ("nemo_yaml", EXPERTS_OF_NEMO, CAPACITY),
+        ("bridge_yaml", EXPERTS_OF_NEMO, CAPACITY),
+        ("gpt_neox", {"pipe_parallel_size": 0, "model_parallel_size": 2}, {"tp": 2, "dp": 4, "global_batch_size": 32}),
+        ("gpt_neox", {"activation": "swiglu"}, {"gated_mlp": True, "intermediate_size": 768}),
+        ("run.sh", f"{BRIDGE}", {"sequence_length": 8192}),
+        ("run.sh", f"{BRIDGE} --seq_length 4096", {"sequence_length": 4096}),
+        ("run.sh", f"{BRIDGE} dataset.sequence_length=4096", {"sequence_length": 4096}),
+        ("run.sh", f"{BRIDGE} model.seq_length=4096", "refuses; set both"),
+        ("run.sh", f"{BRIDGE} mixed_precision=bf16_with_fp8_current_scaling_mixed", {"precision": "fp8"}),
         ("run.sh", f"{MEGATRON} --bf16 --fp16", "exclude each other"),
         ("run.sh", f"{MEGATRON} --bf16 --train-iters 10 --train-samples 640", "exclude each other"),
         (
@@ -65,6 +104,21 @@ def deepspeed(**batch):
         ("maxtext.yml", f"{MAXTEXT}4", {"num_layers": 4, "hidden_size": 2048, "num_heads": 16, "num_kv_heads": 8}),
         ("maxtext.yml", f"{MAXTEXT}8", {"num_layers": 8, "hidden_size": 2048, "num_heads": 16}),
         ("maxtext.yml", f"{MAXTEXT}3", "power of two"),
+        ("maxtext.yml", f"{MAXTEXT}1\nmodel_name: llama2-7b", {"num_layers": 32, "hidden_size": 4096}),
+        ("maxtext.yml", f"{MAXTEXT}2\nmodel_name: llama2-7b", {"num_layers": 32, "num_heads": 64}),
+        ("maxtext.yml", f"{MAXTEXT}1\nmodel_name: a-name-of-ones-own", {"num_layers": 4}),
+        ("maxtext.yml", f"{MAXTEXT}1\nattention: cudnn_flash_te", {"attention": "flash"}),
+        ("bridge_yaml", {"model.gated_linear_unit": True}, {"gated_mlp": True, "intermediate_size": 1024}),
+        ("olmo", {"activation_checkpointing": "one_in_four"}, {"recompute": "full", "recompute_num_layers": 1}),
+        ("olmo", {"activation_checkpointing": "three_in_four"}, {"recompute": "full", "recompute_num_layers": 3}),
+        ("olmo", {"activation_checkpointing": "whole_layer"}, {"recompute": "full", "recompute_method": None}),
+        ("olmo", {"activation_checkpointing": "one_in_seven"}, "must be whole_layer, fine_grained or one of"),
+        ("prime_rl", {"model.ac": {"freq": 4}}, {"recompute": "full", "recompute_num_layers": 7}),
+        ("automodel", {"packed_sequence.packed_sequence_size": 1024}, {"sequence_length": 1024}),
+        ("automodel", {"packed_sequence.packed_sequence_size": 0}, {"sequence_length": 512}),
+        ("levanter", {}, {"microbatch_size": 8, "global_batch_size": 64}),
+        ("levanter", {"trainer.per_device_parallelism": -1}, {"microbatch_size": 8, "global_batch_size": 64}),
+        ("levanter", {"trainer.per_device_parallelism": 4}, {"microbatch_size": 4, "global_batch_size": 64}),
         ("accelerate.yaml", f'{ACCELERATE}"no"', {"precision": "fp32"}),
         ("accelerate.yaml", f"{ACCELERATE}no", {"precision": "fp32"}),
         ("accelerate.yaml", f"{ACCELERATE}bf16", {"precision": "bf16"}),
@@ -76,14 +130,18 @@ def deepspeed(**batch):
     ],
 )
 def test_a_file_is_read_as_its_tool_reads_it(name, text, facts):
-    kind = {"accelerate.yaml": "accelerate", "ds.json": "deepspeed", "maxtext.yml": "maxtext"}.get(name)
+    if name in SMALL:
+        text, kind = json.dumps(with_keys(SMALL[name], text)), name
+    else:
+        kind = None
+    kind = {"accelerate.yaml": "accelerate", "ds.json": "deepspeed", "maxtext.yml": "maxtext"}.get(name, kind)
     kind = "swift" if text.startswith(SWIFT) else "llama_factory" if text.startswith(LLAMA_FACTORY) else kind
     model = "llama3-8b" if kind in ("accelerate", "deepspeed") else None
     given = Given(cluster="superpod-h100", gpus=8, model=model)
     if isinstance(facts, str):
         with pytest.raises(SpecError, match=facts):
-            import_text(text, name, given, kind=kind)
+            import_text(text, "c.json" if name in SMALL else name, given, kind=kind)
         return
-    data = import_text(text, name, given, kind=kind).data
-    said = {**data["plan"], **data["training"], **data["stack"], **(data["model"] if model is None else {})}
+    data = import_text(text, "c.json" if name in SMALL else name, given, kind=kind).data
+    said = {**data["plan"], **data["training"], **data["stack"], **whole_shape(data["model"])}
     assert {field: said.get(field) for field in facts} == facts

@@ -4,7 +4,7 @@ import json
 
 import pytest
 from rows import rows
-from small_recipes import SMALL
+from small_recipes import SMALL, with_keys
 
 from sim.errors import SpecError
 from sim.foreign.importers import Given, import_text
@@ -129,6 +129,12 @@ TORCHTITAN = [  # (keys, field, what it is)
 @rows(("keys", "path", "value"), TORCHTITAN, ids=[f"{keys} {path}" for keys, path, _ in TORCHTITAN])
 def test_torchtitan(keys, path, value):
     assert field(import_text(json.dumps(with_keys(TITAN, keys)), "run.json").scenario(), path) == value
+
+
+def test_rounds_of_a_pipeline_are_said_to_be_priced_as_one():
+    keys = {**PIPE, "training.global_batch_size": 128}
+    ledger = import_text(json.dumps(with_keys(TITAN, keys)), "run.json").ledger
+    assert any("drains after each of 2 rounds of local_batch_size 8" in entry.note for entry in ledger.unpriced)
 
 
 def test_four_bits_of_torchtitan():
@@ -268,18 +274,6 @@ def test_a_field_stands_in_one_line_of_the_account_and_a_provider_is_a_model():
     assert (scenario.model.name, scenario.plan.zero_stage, scenario.training.precision) == ("qwen3-30b-a3b", 1, "mxfp8")
     with pytest.raises(SpecError, match=r"model\._target_ 'GPTModelProvider' is none of the models"):
         import_text(PROVIDER.format("gpt_provider.GPTModelProvider"), "config.yaml", given)
-
-
-def with_keys(base, keys):
-    """Nested settings with values at dotted places."""
-    data = json.loads(json.dumps(base))
-    for path, value in keys.items():
-        *sections, last = path.split(".")
-        place = data
-        for name in sections:
-            place = place.setdefault(name, {})
-        place[last] = value
-    return data
 
 
 def field(scenario, path):

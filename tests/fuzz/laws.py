@@ -3,13 +3,16 @@ than once and no more than twice.
 
     python -m tests.fuzz.laws --scenarios 1000 --seed 1
 
-Two anomalies of schedules are let through, where they are proved for the scenario at hand:
+Three anomalies are let through, where they are proved for the scenario at hand:
 
 - an order that is chosen by what things take is another one on faster hardware, and may be the worse: in the order of
   the slower hardware the faster one must not be slower;
 - twice the micro-batches in one order turn to stages more than twice as often, as what fills and drains the pipeline
   turns to them least, and ZeRO moves something at every turn: where that is free, they must take no more than twice as
-  long.
+  long;
+- weights that are gathered after the update hide beside what a rank computes before it needs the last of them
+  (`sim.engines.program.gather_window`), which idle time is not counted in: less computing there leaves more of the
+  gather. Where nothing hides, the law must hold.
 """
 
 from __future__ import annotations
@@ -41,6 +44,7 @@ STACKS = (
     "megatron-2019", "megatron-2021", "megatron-2022", "megatron-core", "torchtitan", "deepspeed-zero3", "llm-foundry", "pytorch",
 )  # fmt: skip
 ROUNDING = 1e-9
+HIDDEN = "less to hide a gather beside"
 
 
 def draw(rng: random.Random) -> Scenario:
@@ -115,6 +119,7 @@ def breaches(scenario: Scenario, factor: float) -> Iterator[Breach]:
         after = _time(faster)
         if after is not None and after > before * (1 + ROUNDING):
             proof = "another order" if holds_in_same_order(scenario, faster, before) else None
+            proof = proof or (HIDDEN if not _slower(_in_the_open(scenario), _in_the_open(faster)) else None)
             yield Breach(f"a faster {name} is slower", after / before - 1, proof)
     batch = 2 * scenario.training.global_batch_size
     doubled = scenario.replace(training=scenario.training.replace(global_batch_size=batch))
@@ -122,7 +127,18 @@ def breaches(scenario: Scenario, factor: float) -> Iterator[Breach]:
     if twice is not None and twice > 2 * before * (1 + ROUNDING):
         yield Breach("twice the batch takes more than twice as long", twice / before / 2 - 1)
     if twice is not None and twice < before * (1 - ROUNDING):
-        yield Breach("twice the batch takes less time", 1 - twice / before)
+        broken = _slower(_in_the_open(doubled), _in_the_open(scenario))
+        yield Breach("twice the batch takes less time", 1 - twice / before, None if broken else HIDDEN)
+
+
+def _in_the_open(scenario: Scenario) -> Scenario:
+    """The scenario whose gather after the update hides beside nothing."""
+    return scenario.replace(stack=scenario.stack.replace(overlap_param_gather=False))
+
+
+def _slower(scenario: Scenario, other: Scenario) -> bool:
+    """Whether another scenario takes longer."""
+    return estimate(other).step_time_s > estimate(scenario).step_time_s * (1 + ROUNDING)
 
 
 def holds_in_same_order(scenario: Scenario, faster: Scenario, before: float) -> bool:

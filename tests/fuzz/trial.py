@@ -15,18 +15,39 @@ import traceback
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import sim.commands.progress
 from tests.fuzz.cases import Case
 
 DOCUMENTED = {0, 1, 2, 3}
 """Exit codes that a command can end with where nobody interrupts it."""
 SECONDS = 10.0
-"""Of processor time that an answer may take."""
+"""Of processor time without a word of output, and without progress that a terminal would show."""
 MOST_BYTES = 2_000_000_000
 _NOT_FINITE = re.compile(r"(?<![\w.'\"/=-])[+-]?(nan|inf|infinity)(?![\w.'\"/=-])", re.IGNORECASE)
 
 
 class TooLong(BaseException):
     """Processor time is up."""
+
+
+class _Output(io.StringIO):
+    """Text that a command writes, which shows that it is at work."""
+
+    def write(self, text: str) -> int:
+        _alive()
+        return super().write(text)
+
+
+def _alive(*_: object, **__: object) -> None:
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)
+
+
+@contextlib.contextmanager
+def _bar(_: str):
+    yield _alive
+
+
+sim.commands.progress.progress_bar = sim.commands.progress.spinner = _bar  # before any command takes them
 
 
 class Fault(NamedTuple):
@@ -47,11 +68,11 @@ def attempt(case: Case) -> tuple[Fault | None, int | None]:
     from sim.cli import _run
     from sim.commands.exit_codes import run_to_the_end
 
-    out, err, held = io.StringIO(), io.StringIO(), _held_bytes()
+    out, err, held = _Output(), _Output(), _held_bytes()
     before = sys.argv
     sys.argv = ["flopcast", *case.words]
     signal.signal(signal.SIGPROF, _stop)
-    signal.setitimer(signal.ITIMER_PROF, SECONDS)
+    _alive()
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             code = run_to_the_end(_run)

@@ -1,6 +1,12 @@
 """accelerate's YAML, as `accelerate config` writes it."""
 
-from grammars.recipe_parts import as_yaml
+from grammars.recipe_parts import as_yaml, with_some
+
+MORE = [  # (keys, facts): each by itself, whatever else the file says
+    ({"mixed_precision": "no"}, {"training.precision": "fp32"}),
+    ({"dynamo_config.dynamo_backend": "INDUCTOR"}, {"stack.compiled": True}),
+    ({"gradient_accumulation_steps": 4}, {"plan.microbatch_size": 1}),
+]  # fmt: skip
 
 
 def write(rng):
@@ -24,4 +30,5 @@ def write(rng):
         stage, device = rng.choice([1, 2, 3]), rng.choice(["cpu", "none"])
         data["deepspeed_config"] = {"zero_stage": stage, "offload_optimizer_device": device}
         expected |= {"plan.zero_stage": stage, "plan.optimizer_offload": 1.0 if device == "cpu" else 0.0}
+    with_some(rng, data, expected, MORE, 1)
     return "accelerate.yaml", as_yaml(rng, data), expected, {"model": "llama3-8b"}

@@ -1,6 +1,16 @@
 """NeMo AutoModel's YAML, older and newer."""
 
-from grammars.recipe_parts import MODELS, as_yaml
+from grammars.recipe_parts import MODELS, as_yaml, with_some
+
+MORE = [  # (keys, facts): each by itself, whatever else the file says
+    ({"packed_sequence.packed_sequence_size": 4096}, {"training.sequence_length": 4096}),
+    ({"distributed.cp_size": 2}, {"plan.cp": 2}),
+    ({"fp8.enabled": True}, {"training.precision": "fp8"}),
+    ({"compile.enabled": True}, {"stack.compiled": True}),
+    ({"optimizer._target_": "torch.optim.SGD"}, {"training.optimizer": "sgd"}),
+    ({"step_scheduler.global_batch_size": 128}, {"training.global_batch_size": 128}),
+    ({"model.attn_implementation": "eager"}, {"stack.attention": "math"}),
+]  # fmt: skip
 
 
 def write(rng):
@@ -31,4 +41,5 @@ def write(rng):
         data["peft"] = {"_target_": "nemo_automodel.components._peft.lora.PeftConfig", "dim": 8, "alpha": 32}
         data["peft"] |= rng.choice([{"match_all_linear": True}, {"target_modules": ["*_proj"]}])
         expected["training.adapter_rank"] = 8
+    with_some(rng, data, expected, MORE, 4)
     return "squad.yaml", as_yaml(rng, data), expected, {"gpus": 8}

@@ -1,6 +1,15 @@
 """Axolotl's YAML, whole models and adapters, alone, under FSDP of both generations and under DeepSpeed."""
 
-from grammars.recipe_parts import MODELS, TARGETS, as_yaml
+from grammars.recipe_parts import MODELS, TARGETS, as_yaml, with_some
+
+MORE = [  # (keys, facts): each by itself, whatever else the file says
+    ({"bf16": False, "fp16": True}, {"training.precision": "fp16"}),
+    ({"gradient_checkpointing": "offload"}, {"plan.recompute": "full"}),
+    ({"max_steps": 10}, {"training.tokens": 10.0}),
+    ({"torch_compile": True}, {"stack.compiled": True}),
+    ({"flash_attention": True}, {"stack.attention": "flash"}),
+    ({"optimizer": "adafactor"}, {"training.optimizer": "adafactor", "training.moment_precision": "fp32"}),
+]  # fmt: skip
 
 
 def write(rng):
@@ -45,4 +54,7 @@ def write(rng):
         expected |= {"plan.zero_stage": stage, "stack.framework": "deepspeed"}
     if sharded.startswith("fsdp"):
         expected["plan.zero_stage"] = 3
+    with_some(rng, data, expected, MORE, 2)
+    if "training.tokens" in expected:
+        expected["training.tokens"] *= micro * steps * gpus * length
     return "config.yml", as_yaml(rng, data), expected, {"gpus": gpus}

@@ -1,6 +1,18 @@
 """Megatron-Bridge's YAML: configurations with their model, and what is laid over a recipe."""
 
-from grammars.recipe_parts import as_yaml
+from grammars.recipe_parts import as_yaml, with_some
+
+MORE = [  # (keys, facts): each by itself, whatever else the file says
+    ({"model.recompute_granularity": "selective", "model.recompute_modules": ["mlp"]},
+     {"plan.recompute": "selective", "plan.recompute_modules": ["mlp"]}),
+    ({"mixed_precision": "bf16_with_fp8_delayed_scaling_mixed"}, {"training.precision": "fp8"}),
+    ({"mixed_precision": "bf16_with_mxfp8_mixed"}, {"training.precision": "mxfp8"}),
+    ({"model.cuda_graph_impl": "none"}, {"plan.zero_stage": 1}),
+    ({"optimizer.optimizer": "adam", "optimizer.use_precision_aware_optimizer": True, "optimizer.exp_avg_dtype": "bf16"},
+     {"training.moment_precision": "bf16", "training.second_moment_precision": "fp32"}),
+    ({"ddp.overlap_grad_reduce": True}, {"stack.overlap_grad_reduce": True}),
+    ({"model.context_parallel_size": 2}, {"plan.cp": 2}),
+]  # fmt: skip
 
 
 def write(rng):
@@ -29,4 +41,6 @@ def write(rng):
         options["model"] = "llama3-8b"
     data[f"model{after}"] = model
     expected["plan.zero_stage"] = 1
+    if not after:
+        with_some(rng, data, expected, MORE, 3)
     return "override.yaml", as_yaml(rng, data), expected, options

@@ -2,6 +2,15 @@
 
 import json
 
+from grammars.recipe_parts import with_some
+
+MORE = [  # (keys, facts): each by itself, whatever else the file says
+    ({"zero_optimization.overlap_comm": True}, {"plan.recompute": "full"}),
+    ({"zero_optimization.contiguous_gradients": True, "optimizer": {"type": "SGD"}}, {"training.optimizer": "sgd"}),
+    ({"data_types.grad_accum_dtype": "fp32"}, {"stack.gradient_precision": "fp32"}),
+    ({"optimizer": {"type": "AdamW", "params": {"lr": 1e-4}}}, {"training.optimizer": "adam"}),
+]  # fmt: skip
+
 
 def write(rng):
     """A file's name, its text, the facts expected of it and the options it needs."""
@@ -27,6 +36,14 @@ def write(rng):
         "plan.optimizer_offload": 1.0 if "offload_optimizer" in data["zero_optimization"] else 0.0,
         "gpus": gpus,
     }
+    if rng.random() < 0.3:  # one of the three numbers alone: the batch of all GPUs in one micro-batch each
+        del data["gradient_accumulation_steps"]
+        data.pop("train_batch_size", None)
+        expected["training.global_batch_size"] = micro * gpus
+        if rng.random() < 0.5:
+            del data["train_micro_batch_size_per_gpu"]
+            data["train_batch_size"] = micro * gpus
+    with_some(rng, data, expected, MORE, 2)
     items = list(data.items())
     rng.shuffle(items)
     return "ds_config.json", json.dumps(dict(items), indent=2), expected, {"gpus": gpus, "model": "llama2-7b"}

@@ -1,6 +1,13 @@
 """LitGPT's YAML of fine-tuning and of pre-training by a model's name."""
 
-from grammars.recipe_parts import as_yaml
+from grammars.recipe_parts import as_yaml, with_some
+
+MORE = [  # (keys, facts): each by itself, whatever else the file says
+    ({"precision": "16-mixed"}, {"training.precision": "fp16"}),
+    ({"train.max_seq_length": 2048}, {"training.sequence_length": 2048}),
+    ({"optimizer": "AdamW"}, {"training.optimizer": "adam"}),
+    ({"precision": "32-true"}, {"training.precision": "fp32"}),
+]  # fmt: skip
 
 
 def write(rng):
@@ -37,4 +44,6 @@ def write(rng):
             }
     else:
         data["model_name"] = "tiny-llama-1.1b"
+    expected["plan.recompute"] = "full" if tuning and devices > 1 else "none"
+    with_some(rng, data, expected, MORE, 1)
     return "lora.yaml", as_yaml(rng, data), expected, {}

@@ -1,6 +1,18 @@
 """llm-foundry's YAML: MPT in the old and the new form, with values that name others."""
 
-from grammars.recipe_parts import as_yaml
+from grammars.recipe_parts import as_yaml, with_some
+
+MORE = [  # (keys, facts): each by itself, whatever else the file says
+    ({"fsdp_config.activation_checkpointing": False}, {"plan.recompute": "none"}),
+    ({"fsdp_config.sharding_strategy": "SHARD_GRAD_OP"}, {"plan.reshard_after_forward": False}),
+    ({"fsdp_config.sharding_strategy": "NO_SHARD"}, {"plan.zero_stage": 0}),
+    ({"precision": "amp_fp16"}, {"training.precision": "fp16"}),
+    ({"model.attn_config.attn_impl": "torch"}, {"stack.attention": "math"}),
+    ({"model.attn_config.alibi": True}, {"model.position": "none"}),
+    ({"model.attn_config.attn_type": "multiquery_attention"}, {"model.num_kv_heads": 1}),
+    ({"max_duration": "1000000tok"}, {"training.tokens": 1e6}),
+    ({"optimizer.name": "adafactor"}, {"training.optimizer": "adafactor"}),
+]  # fmt: skip
 
 
 def write(rng):
@@ -33,4 +45,10 @@ def write(rng):
     }  # fmt: skip
     if data["max_duration"] == "100ba":
         expected["training.tokens"] = 100 * batch * length
+    with_some(rng, data, expected, MORE, 2)
+    if data["fsdp_config"]["sharding_strategy"] == "NO_SHARD":
+        expected.pop("plan.reshard_after_forward", None)
+    elif "plan.reshard_after_forward" in expected and data["fsdp_config"]["sharding_strategy"] != "SHARD_GRAD_OP":
+        expected["plan.reshard_after_forward"] = True
+    expected["plan.zero_stage"] = 0 if data["fsdp_config"]["sharding_strategy"] == "NO_SHARD" else 3
     return "mpt.yaml", as_yaml(rng, data), expected, {"gpus": gpus}

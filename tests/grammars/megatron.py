@@ -1,6 +1,20 @@
 """Launch scripts of Megatron-LM as people write them: variables, arrays, texts over several lines, Slurm's headers,
 arguments of the script, conditions and cases, and one of the usual launchers."""
 
+MORE = [  # (arguments, facts): each by itself, whatever else the script says
+    ({"context-parallel-size": 2}, {"plan.cp": 2}),
+    ({"fp8-format": "e4m3", "fp8-recipe": "mxfp8"}, {"training.precision": "mxfp8"}),
+    ({"attention-backend": "unfused"}, {"stack.attention": "math"}),
+    ({"grad-reduce-in-bf16": None}, {"stack.gradient_precision": "bf16"}),
+    ({"use-precision-aware-optimizer": None, "exp-avg-dtype": "fp8", "exp-avg-sq-dtype": "bf16"},
+     {"training.moment_precision": "fp8", "training.second_moment_precision": "bf16"}),
+    ({"group-query-attention": None, "num-query-groups": 4}, {"model.num_kv_heads": 4}),
+    ({"hidden-dropout": 0.0, "attention-dropout": 0.0}, {"model.dropout": 0.0}),
+    ({"tp-comm-overlap": None}, {"stack.async_tensor_parallel": True}),
+    ({"overlap-grad-reduce": None}, {"stack.overlap_grad_reduce": True}),
+    ({"num-distributed-optimizer-instances": 1}, {"plan.sharding_group": None}),
+    ({"qk-layernorm": None}, {"model.query_key_norm": "head"}),
+]  # fmt: skip
 SIZES = {"7B": (32, 4096, 32, 11008), "13B": (40, 5120, 40, 13824), "1.5B": (24, 2048, 16, 5504)}
 
 
@@ -33,7 +47,18 @@ def write(rng):
     lines += block(
         rng, "MODEL_ARGS", {**shape, "position-embedding-type": "rope", "normalization": "RMSNorm"}, switches
     )
-    lines += block(rng, "TRAINING", {**values, "lr": "3e-4", "train-samples": "1_000_000"}, [])
+    chosen = rng.sample(MORE, 3)
+    cp = 2 if any("context-parallel-size" in keys for keys, _ in chosen) and replicas % 2 == 0 else 1
+    chosen = [row for row in chosen if cp == 2 or "context-parallel-size" not in row[0]]
+    more = {key: value for keys, _ in chosen for key, value in keys.items()}
+    values |= {key: value for key, value in more.items() if value is not None}
+    replicas //= cp
+    lines += block(
+        rng,
+        "TRAINING",
+        {**values, "lr": "3e-4", "train-samples": "1_000_000"},
+        [key for key, value in more.items() if value is None],
+    )
     tokenizer, words = rng.choice(
         [("Llama2Tokenizer", 32000), ("HuggingFaceTokenizer --tokenizer-model /models/Meta-Llama-3-8B", 128256)]
     )
@@ -50,6 +75,8 @@ def write(rng):
         "training.sequence_length": length, "training.precision": "bf16", "gpus": nodes * each,
         "training.tokens": 1e6 * length,
     }  # fmt: skip
+    for _, facts in chosen:
+        expected |= facts
     return (
         rng.choice(["run.sh", "train_gpt.sh", "job.slurm"]),
         "\n".join(lines) + "\n",

@@ -1,6 +1,15 @@
 """nanotron's YAML."""
 
-from grammars.recipe_parts import as_yaml
+from grammars.recipe_parts import as_yaml, with_some
+
+MORE = [  # (keys, facts): each by itself, whatever else the file says
+    ({"parallelism.recompute_layer": True}, {"plan.recompute": "full"}),
+    ({"parallelism.pp_engine": "afab"}, {"plan.schedule": "gpipe"}),
+    ({"model.dtype": "float32"}, {"training.precision": "fp32"}),
+    ({"model.model_config.tie_word_embeddings": False}, {"model.tied_embeddings": False}),
+    ({"model.model_config.num_key_value_heads": 32}, {"model.num_kv_heads": 32}),
+    ({"optimizer.accumulate_grad_in_fp32": True}, {"stack.gradient_precision": "fp32"}),
+]  # fmt: skip
 
 
 def write(rng):
@@ -32,7 +41,8 @@ def write(rng):
     expected = {
         "gpus": dp * tp * pp, "plan.dp": dp, "plan.tp": tp, "plan.pp": pp, "plan.zero_stage": stage,
         "plan.sequence_parallel": mode == "REDUCE_SCATTER" and tp > 1, "training.global_batch_size": batch,
-        "training.sequence_length": length, "training.tokens": 10 * batch * length, "model.num_kv_heads": 8,
+        "plan.microbatch_size": micro, "training.sequence_length": length, "training.tokens": 10 * batch * length, "model.num_kv_heads": 8,
         "model.qkv_bias": kind == "is_qwen2_config",
     }  # fmt: skip
+    with_some(rng, data, expected, MORE, 4)
     return "config.yaml", as_yaml(rng, data), expected, {}

@@ -1,6 +1,15 @@
 """NeMo 1's YAML: GPT's and Llama's layers, values that name others."""
 
-from grammars.recipe_parts import as_yaml
+from grammars.recipe_parts import as_yaml, with_some
+
+MORE = [  # (keys, facts): each by itself, whatever else the file says
+    ({"trainer.precision": "16"}, {"training.precision": "fp16"}),
+    ({"model.context_parallel_size": 2}, {"plan.cp": 2}),
+    ({"model.use_flash_attention": True}, {"stack.attention": "flash"}),
+    ({"model.optim.grad_sync_dtype": "bf16"}, {"stack.gradient_precision": "bf16"}),
+    ({"trainer.max_steps": 10}, {"training.tokens": 10}),
+    ({"model.apply_rope_fusion": False}, {"stack.fused_rotary": False}),
+]  # fmt: skip
 
 
 def write(rng):
@@ -41,6 +50,8 @@ def write(rng):
         "plan.sequence_parallel": model["sequence_parallel"] and tp > 1, "plan.recompute": granularity or "none",
         "plan.zero_stage": 1 if model["optim"]["name"].startswith("distributed") else 0, "model.gated_mlp": llama,
         "model.intermediate_size": 14336 if llama else 16384, "model.num_kv_heads": 8 if llama else 32,
-        "model.norm": "rmsnorm" if llama else "layernorm", "training.tokens": 100 * 256 * length,
+        "model.norm": "rmsnorm" if llama else "layernorm",
     }  # fmt: skip
+    with_some(rng, data, expected, MORE, 3)
+    expected["training.tokens"] = data["trainer"]["max_steps"] * 256 * length
     return "megatron_gpt_config.yaml", as_yaml(rng, data), expected, {}

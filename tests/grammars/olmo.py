@@ -1,6 +1,18 @@
 """OLMo's YAML."""
 
-from grammars.recipe_parts import as_yaml
+from grammars.recipe_parts import as_yaml, with_some
+
+MORE = [  # (keys, facts): each by itself, whatever else the file says
+    ({"activation_checkpointing": "one_in_four"},
+     {"plan.recompute": "full", "plan.recompute_method": "block", "plan.recompute_num_layers": 4, "model.num_layers": 16}),
+    ({"precision": "amp_fp16"}, {"training.precision": "fp16"}),
+    ({"fsdp.sharding_strategy": "SHARD_GRAD_OP"}, {"plan.zero_stage": 3, "plan.reshard_after_forward": False}),
+    ({"model.multi_query_attention": True}, {"model.num_kv_heads": 1}),
+    ({"model.weight_tying": True}, {"model.tied_embeddings": True}),
+    ({"model.rope": False}, {"model.position": "learned"}),
+    ({"model.activation_type": "gelu"}, {"model.gated_mlp": False}),
+    ({"model.layer_norm_type": "rms"}, {"model.norm": "rmsnorm"}),
+]  # fmt: skip
 
 
 def write(rng):
@@ -29,4 +41,8 @@ def write(rng):
     if rng.random() < 0.5:
         data["compile"] = {"fullgraph": False}
     expected["stack.compiled"] = "compile" in data
+    with_some(rng, data, expected, MORE, 3)
+    data["model"]["n_layers"] = expected["model.num_layers"]
+    if data["model"]["activation_type"] == "gelu":
+        expected["model.intermediate_size"] = ratio * hidden
     return "OLMo-7B.yaml", as_yaml(rng, data), expected, {"gpus": 64}

@@ -55,3 +55,15 @@ def scalar(rng, value):
     if isinstance(value, str):
         return rng.choice([value, json.dumps(value)]) if value.replace("_", "").isalnum() else json.dumps(value)
     return json.dumps(value)
+
+
+def with_some(rng, data, expected, rows, most=4):
+    """Add some rows of a table to a file's data and to what is expected of it: (keys at dotted places, facts)."""
+    for keys, facts in rng.sample(rows, min(most, len(rows))):
+        for path, value in keys.items():
+            *sections, last = path.split(".")
+            place = data
+            for section in sections:
+                place = place.setdefault(section, {})
+            place[last] = value
+        expected |= facts

@@ -39,7 +39,17 @@ def write(rng):
     if kind == "python":
         name, text, facts["training.precision"], options = _python(rng, parts)
         return name, text, facts, {"gpus": gpus, **options}
-    return "train.toml", _toml(rng, parts, kind == "old"), facts, {"gpus": gpus}
+    text = _toml(rng, parts, kind == "old")
+    if kind == "toml" and rng.random() < 0.7:  # a pipeline: local batches go through it one by one
+        pp, schedule, ours = rng.choice(
+            [(2, "1F1B", "1f1b"), (2, "GPipe", "gpipe"), (2, "Interleaved1F1B", "interleaved")]
+        )
+        degree = f"pipeline_parallel_degree = {pp}\npipeline_parallel_schedule = '{schedule}'"
+        text = text.replace("[parallelism]", f"[parallelism]\n{degree}\ncontext_parallel_degree = 2")
+        replicas = gpus // (tp * pp * 2)
+        facts |= {"plan.pp": pp, "plan.cp": 2, "plan.schedule": ours, "plan.microbatch_size": 1, "plan.dp": replicas}
+        facts |= {"plan.num_chunks": 2 if ours == "interleaved" else 1, "training.global_batch_size": local * replicas}
+    return "train.toml", text, facts, {"gpus": gpus}
 
 
 def _toml(rng, parts, old):

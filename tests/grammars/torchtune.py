@@ -1,6 +1,6 @@
 """torchtune's recipes, whole models and adapters."""
 
-from grammars.recipe_parts import as_yaml
+from grammars.recipe_parts import as_yaml, with_some
 
 BUILDERS = {
     "llama3_2.{}llama3_2_1b": 1235814400,
@@ -8,6 +8,14 @@ BUILDERS = {
     "gemma2.{}gemma2_9b": 9241705984,
     "llama2.{}llama2_7b": 6738415616,
 }
+
+MORE = [  # (keys, facts): each by itself, whatever else the file says
+    ({"dtype": "fp32"}, {"training.precision": "fp32"}),
+    ({"optimizer._component_": "bitsandbytes.optim.PagedAdamW8bit"}, {"training.moment_precision": "int8"}),
+    ({"tokenizer.max_seq_len": 4096}, {"training.sequence_length": 4096}),
+    ({"loss._component_": "torch.nn.CrossEntropyLoss"}, {"stack.chunked_loss": False}),
+    ({"fsdp_cpu_offload": True}, {"plan.optimizer_offload": 1.0}),
+]  # fmt: skip
 
 
 def write(rng):
@@ -33,4 +41,5 @@ def write(rng):
         "training.global_batch_size": micro * steps * gpus, "training.sequence_length": 2048,
         "plan.recompute": "full" if again else "none", "training.adapter_rank": 16 if before else 0,
     }  # fmt: skip
+    with_some(rng, data, expected, MORE, 2)
     return "7B_full.yaml", as_yaml(rng, data), expected, {"gpus": gpus}

@@ -2,7 +2,15 @@
 
 import json
 
-from grammars.recipe_parts import MODELS, TARGETS, as_yaml
+from grammars.recipe_parts import MODELS, TARGETS, as_yaml, with_some
+
+MORE = [  # (keys, facts): each by itself, whatever else the file says
+    ({"optim": "adamw_8bit"}, {"training.moment_precision": "int8"}),
+    ({"optim": "adafactor"}, {"training.optimizer": "adafactor"}),
+    ({"bf16": False, "fp16": False}, {"training.precision": "fp32"}),
+    ({"max_steps": 10}, {"training.tokens": 10.0}),
+    ({"num_train_epochs": 3}, {}),
+]  # fmt: skip
 
 
 def write(rng):
@@ -40,6 +48,9 @@ def trainer(rng, more, length_key, switch, rank_key="lora_r", targets_key="lora_
     if rng.random() < 0.3:
         data["use_liger_kernel"] = True
         expected["stack.chunked_loss"] = True
+    with_some(rng, data, expected, MORE, 1)
+    if "training.tokens" in expected:
+        expected["training.tokens"] *= expected["training.global_batch_size"] * length
     if rng.random() < 0.3:
         return "args.json", json.dumps(data, indent=1), expected, {"gpus": gpus}
     return "recipe.yaml", as_yaml(rng, data), expected, {"gpus": gpus}

@@ -9,7 +9,7 @@ from open_space import search
 from typer.testing import CliRunner
 
 from sim.cli import app
-from sim.errors import FlopcastError, SpecError
+from sim.errors import FlopcastError, InfeasiblePlan, SpecError
 from sim.estimate import estimate
 from sim.search import rank_plan
 from sim.search.layout import layout_shares
@@ -162,3 +162,22 @@ def test_plans_that_no_layout_describes(changes):
 def test_memory_headroom_has_no_layouts():
     with pytest.raises(SpecError, match="not for --objective memory_headroom"):
         search(small(), objective="memory_headroom", layouts=True)
+
+
+def test_chunks_of_unlike_stages_that_are_set_are_searched():
+    """No formula prices stages of different layers; where nothing else is asked for, each plan is run."""
+    scenario = small(num_layers=12)
+    kinds = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 512}
+    scenario = scenario.replace(model=scenario.model.replace(**kinds))
+    found = search(scenario, fixed={"num_chunks": 2, "pp": 2}, layouts=False, top=3)
+    assert {(each.scenario.plan.num_chunks, each.scenario.plan.pp) for each in found.best} == {(2, 2)}
+    one = search(scenario, fixed={"num_chunks": 1, "pp": 2, "schedule": "1f1b"}, layouts=False)
+    seconds = []
+    for place in range(one.plans_priced):
+        base = one.scenario_at(place)
+        if base.num_microbatches % 2 == 0 and base.plan.recompute == "none":
+            answer = estimate(base.replace(plan=base.plan.replace(schedule="interleaved", num_chunks=2)))
+            seconds += [answer.step_time_s] if answer.fits else []
+    assert found.best[0].answer.step_time_s == min(seconds)
+    with pytest.raises(InfeasiblePlan, match=r"plan.num_chunks = 5"):
+        search(scenario, fixed={"num_chunks": 5, "pp": 2})

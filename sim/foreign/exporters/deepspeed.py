@@ -69,9 +69,9 @@ def _refusals(account: Account) -> None:
     account.cover("plan.schedule", "plan.num_chunks", "plan.dp", "plan.sequence_parallel")
     account.cover("plan.sequence_slices")
     account.cover("plan.offloaded_layers", *(f"plan.{field}" for field in ("tp", "pp", "cp", "etp")))
-    for field in ("moment_precision", "master_precision"):
+    for field in ("moment_precision", "second_moment_precision", "master_precision"):
         account.cover(f"training.{field}")
-        if getattr(training, field) != "fp32":
+        if getattr(training, field) not in ("fp32", None):
             why = "its mixed precision keeps masters and moments in fp32"
             account.refuse(f"training.{field}", why, f"--set training.{field}=fp32")
 

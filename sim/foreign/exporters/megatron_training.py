@@ -86,9 +86,12 @@ def _gradients(options: Options, training: TrainingSpec) -> None:
         account.leave("stack.gradient_precision", f"{usual} with training.precision {training.precision}")
 
 
+_STATES = ("moment_precision", "second_moment_precision", "master_precision")
+
+
 def _optimizer(options: Options, training: TrainingSpec) -> None:
     account, plan = options.account, options.account.scenario.plan
-    account.cover("training.optimizer", "training.moment_precision", "training.master_precision")
+    account.cover(*(f"training.{each}" for each in ("optimizer", *_STATES)))
     name = training.optimizer
     if name == "adafactor":
         account.refuse("training.optimizer", "it has adam, sgd and muon", "--set training.optimizer=adam")
@@ -98,7 +101,7 @@ def _optimizer(options: Options, training: TrainingSpec) -> None:
         options.say("ckpt-format", "torch")  # the only one that its Muon can save
     else:
         options.say("optimizer", name, field="training.optimizer")
-    less = [each for each in ("moment_precision", "master_precision") if getattr(training, each) != "fp32"]
+    less = [each for each in _STATES if getattr(training, each) not in ("fp32", None)]
     if less and (name != "adam" or not plan.zero_stage or not plan.reshard_after_forward):
         why = "only Adam under the distributed optimizer (ZeRO) keeps states in fewer bits"
         for each in less:
@@ -112,8 +115,10 @@ def _optimizer(options: Options, training: TrainingSpec) -> None:
         account.refuse("training.moment_precision", why, "--set training.moment_precision=fp8")
     if less or plan.optimizer_offload:
         options.say("use-precision-aware-optimizer")
-    if "moment_precision" in less:
-        for moment in ("exp-avg-dtype", "exp-avg-sq-dtype"):
-            options.say(moment, training.moment_precision, field="training.moment_precision")
+    first = training.moment_precision
+    if {"moment_precision", "second_moment_precision"} & {*less}:
+        options.say("exp-avg-dtype", first, field="training.moment_precision")
+        second = training.second_moment_precision or first
+        options.say("exp-avg-sq-dtype", second, field="training.second_moment_precision")
     if "master_precision" in less:
         options.say("main-params-dtype", training.master_precision, field="training.master_precision")

@@ -107,9 +107,9 @@ def _training(account: Account, data: dict[str, dict[str, Any]]) -> None:
     if training.optimizer != "adam":
         account.refuse("training.optimizer", "it has Adam and AdamW", "--set training.optimizer=adam")
     _put(account, data, "optimizer", "name", "AdamW", "training.optimizer")
-    for field in ("moment_precision", "master_precision"):
+    for field in ("moment_precision", "second_moment_precision", "master_precision"):
         account.cover(f"training.{field}")
-        if getattr(training, field) != "fp32":
+        if getattr(training, field) not in ("fp32", None):
             why = "its optimizer keeps weights and moments in fp32"
             account.refuse(f"training.{field}", why, f"--set training.{field}=fp32")
     if training.adapter_rank:

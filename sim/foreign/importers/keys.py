@@ -90,6 +90,10 @@ class Keys:
         """A value as it stands, without taking it."""
         return self._data.get(key)
 
+    def replace(self, key: str, value: Any) -> None:
+        """Let a key hold another value."""
+        self._data[key] = value
+
     def says(self, key: str) -> bool:
         """Whether the key is there, be it null."""
         return key in self._data

@@ -1,9 +1,11 @@
-"""Pipeline layouts in Megatron's letters, from what each stage holds."""
+"""What each stage of a pipeline holds, in Megatron's letters, and how many of its layers run again."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
+
+from sim.foreign.importers.ledger import Section
 
 
 def layout_of(layers: Sequence[int], mtps: int = 0) -> str:
@@ -21,3 +23,13 @@ def layout_of(layers: Sequence[int], mtps: int = 0) -> str:
 
 def _layers(count: int) -> str:
     return f"t*{count}" if count > 2 else "t" * count
+
+
+def take_repeated(plan: Section, number: int, layers: int, source: str) -> None:
+    """Recompute so many whole layers of the `layers` of a stage."""
+    if number in (0, layers):
+        plan.took("recompute", "full" if number else "none", source)
+        return
+    plan.took("recompute", "full", source)
+    plan.took("recompute_method", "block", source)
+    plan.took("recompute_num_layers", number, f"{source}, of {layers} layers")

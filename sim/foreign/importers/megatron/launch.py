@@ -152,6 +152,11 @@ def _of_variables(script: Script, ledger: Ledger) -> Training:
     if any(word.replace("_", "-").startswith("--num-layers") for word in every):
         ledger.ignore("command", "", "no training command was found; all arguments that variables hold were read")
         return Training([], "", every)
+    for started in script.commands:
+        said = {word.partition("=")[0].lstrip("-").replace("_", "-") for word in started.words if word.startswith("--")}
+        for reason, names in table("megatron")["refused_arguments"].items():
+            if name := next((name for name in names if name in said), None):
+                raise SpecError(f"{ledger.where}: line {started.line}: --{name} {reason}")
     raise SpecError(
         f"{ledger.where}: no command with --num-layers and --hidden-size was found; give the script that starts "
         "pretrain_gpt.py, with its arguments in it"

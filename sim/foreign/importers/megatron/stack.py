@@ -45,8 +45,13 @@ def read_stack(
             stack.settle(field, asked or None, f"--{switch}", False, f"no --{switch}")
     if arguments.has("overlap-cpu-optimizer-d2h-h2d"):
         stack.took("overlap_optimizer_offload", True, "--overlap-cpu-optimizer-d2h-h2d")
-    if arguments.has("grad-reduce-in-bf16"):
-        stack.took("gradient_precision", "bf16", "--grad-reduce-in-bf16")
+    kept = arguments.text("main-grads-dtype")  # bf16 sums in it too (megatron/training/arguments.py, validate_args)
+    if arguments.has("grad-reduce-in-bf16") or kept == "bf16":
+        source = "--main-grads-dtype" if kept == "bf16" else "--grad-reduce-in-bf16"
+        if kept == "bf16" and arguments.has("accumulate-allreduce-grads-in-fp32"):
+            both = "--main-grads-dtype bf16 and --accumulate-allreduce-grads-in-fp32"
+            raise SpecError(f"{ledger.where}: {both} exclude each other; keep one")
+        stack.took("gradient_precision", "bf16", source)
     _padding(arguments, stack)
     _attention(arguments, stack, flash)
     for switch, fields in table(KIND)["stack_switches"].items():
@@ -112,6 +117,9 @@ def _of_whole_run(arguments: Arguments, stack: Section, run: Mapping[str, Sectio
         stack.assume("fused_cross_entropy", False, "no --cross-entropy-loss-fusion")
     if core and run["model"].get("num_experts") and "fused_router" not in stack:
         stack.assume("fused_router", False, "no --moe-router-fusion")
+    sent = run["plan"].get("ep", 1) * run["plan"].get("etp", 1) > 1
+    if core and run["model"].get("num_experts") and sent and "expert_dispatcher" not in stack:
+        stack.assume("expert_dispatcher", "allgather", "Megatron-LM's default of --moe-token-dispatcher-type")
     _gradients(arguments, stack, run["training"])
     _fused_bias(arguments, stack, run["model"])
     plan, overlaps = run["plan"], "no-overlap-p2p-communication"
@@ -185,10 +193,9 @@ def _dispatch(arguments: Arguments, stack: Section) -> None:
     if arguments.has("moe-enable-deepep") or kind == "flex":
         source = f"--moe-flex-dispatcher-backend {backend}" if backend else "--moe-enable-deepep"
         stack.took("expert_dispatcher", backend or "deepep", source)
-    elif kind == "allgather":
-        stack.ledger.ignore("--moe-token-dispatcher-type", kind, "priced as all-to-alls, which send less", matters=True)
     elif kind is not None:
-        stack.took("expert_dispatcher", "alltoall", f"--moe-token-dispatcher-type {kind}")
+        word = "allgather" if kind == "allgather" else "alltoall"
+        stack.took("expert_dispatcher", word, f"--moe-token-dispatcher-type {kind}")
     for name in ("deepep", "hybridep"):
         sms = arguments.whole(f"moe-{name}-num-sms")
         if sms is not None and stack.get("expert_dispatcher") == name:

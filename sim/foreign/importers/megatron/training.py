@@ -98,26 +98,23 @@ def _capacity(training: Section, arguments: Arguments) -> None:
 
 def _precision_of_states(training: Section, arguments: Arguments) -> None:
     """Moments and masters in fewer bits, which only --use-precision-aware-optimizer keeps so."""
-    aware, width = arguments.has("use-precision-aware-optimizer"), {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
+    aware, known = arguments.has("use-precision-aware-optimizer"), ("fp32", "bf16", "fp16", "fp8")
     first, second = arguments.text("exp-avg-dtype"), arguments.text("exp-avg-sq-dtype")
-    masters, gradients = arguments.text("main-params-dtype"), arguments.text("main-grads-dtype")
+    masters = arguments.text("main-params-dtype")
     named = {"--exp-avg-dtype": first, "--exp-avg-sq-dtype": second, "--main-params-dtype": masters}
     for switch, said in named.items():
         if said is not None and not aware:
             training.ledger.ignore(switch, said, "without effect without --use-precision-aware-optimizer")
-        elif said is not None and said not in width:
-            rule = f"must be one of {', '.join(width)}"
+        elif said is not None and said not in known:
+            rule = f"must be one of {', '.join(known)}"
             raise SpecError(f"{arguments.ledger.where}: {switch} {short(said)!r} {rule}")
     if aware:
-        widest = max((first or "fp32", second or "fp32"), key=lambda each: width[each])
-        if widest != "fp32":
-            training.took("moment_precision", widest, "--exp-avg-dtype, --exp-avg-sq-dtype: the wider of the two")
+        if (first or "fp32") != "fp32":
+            training.took("moment_precision", first, "--exp-avg-dtype")
+        if (second or "fp32") != (first or "fp32"):
+            training.took("second_moment_precision", second or "fp32", "--exp-avg-sq-dtype")
         if masters == "fp16":
             training.took("master_precision", "fp16", "--main-params-dtype")
-    if gradients is not None and aware:
-        training.ledger.ignore(
-            "--main-grads-dtype", gradients, "gradients are summed in stack.gradient_precision", matters=True
-        )
 
 
 def take_budget(training: Section, arguments: Arguments) -> None:

@@ -58,7 +58,11 @@ def read_overrides(file: Foreign) -> dict[str, Any]:
             said[name] = parse_yaml(text or '""', f"{file.ledger.where}: {name}")
     first = next(at for at, word in enumerate(command.words) if _WORD.fullmatch(word))
     launcher = [*command.directives, *command.words[:first]]
-    recipe = Arguments(launcher, Ledger(file.ledger.where)).text("recipe", "recipe-name")
+    options = Arguments([word for word in command.words if not _WORD.fullmatch(word)], Ledger(file.ledger.where))
+    recipe = options.text("recipe", "recipe-name")
+    length = options.whole("seq-length")
+    if length is not None:  # an argument of the recipe (scripts/training/run_recipe.py)
+        said = {"dataset.seq_length": length, "model.seq_length": length, **said}
     started, source = started_by(script, launcher, file.ledger)
     if recipe is not None and re.fullmatch(r"[A-Za-z_]\w*", recipe):
         lines = [f"cfg.{name} = {value!r}" for name, value in said.items()]

@@ -39,6 +39,7 @@ def scenario_of_megatron(settings: Mapping[str, Any], file: Foreign, kind: str) 
     given, ledger, known = file.given, file.ledger, table(kind)
     keys = flat_keys(_set_only(settings, known["off"]), file, kind)
     _dispatcher(keys)
+    _sequence(keys)
     recipe = read_settings(keys, file)
     inner, spelled = Ledger(ledger.where), dict[str, str]()
     arguments = Arguments(_words(keys, known, spelled), inner)
@@ -95,6 +96,20 @@ def _dispatcher(keys: Keys) -> None:
         kind, backend = f"{prefix}moe_token_dispatcher_type", f"{prefix}moe_flex_dispatcher_backend"
         if keys.raw(kind) not in (None, "flex") and backend in keys:
             keys.ledger.ignore(*keys.take(backend), f"without effect while {kind} is {keys.raw(kind)}")
+
+
+def _sequence(keys: Keys) -> None:
+    """Refuse sequences of two lengths, as Megatron-Bridge does (src/megatron/bridge/training/config.py, validate); a
+    data set's by MCore's name is the same field, which was set later."""
+    names = [name for name in ("dataset.sequence_length", "dataset.seq_length") if name in keys]
+    said, model = keys.raw(names[0]) if names else None, keys.raw("model.seq_length")
+    if isinstance(said, int) and isinstance(model, int) and said != model:
+        raise SpecError(
+            f"{keys.ledger.where}: model.seq_length {model} is not {names[0]} {said}, which Megatron-Bridge refuses; "
+            "set both"
+        )
+    if len(names) > 1:
+        keys.replace("dataset.seq_length", keys.take("dataset.sequence_length")[1])
 
 
 def _words(keys: Keys, known: Mapping[str, Any], spelled: dict[str, str]) -> Iterator[str]:

@@ -54,6 +54,8 @@ def read_nemo_yaml(kind: str, file: Foreign) -> dict[str, Any]:
     stack = read_stack(arguments, False, (known["framework"], known.get("version", "latest")))
     for field, value in read_settings(keys, file).sections["stack"].items():
         stack.setdefault(field, value)
+    if whole and plan.get("ep", 1) > 1 and "expert_dispatcher" not in stack:
+        stack.assume("expert_dispatcher", "allgather", "TransformerConfig's default of moe_token_dispatcher_type")
     if whole and plan["tp"] > 1 and "sequence_parallel" not in plan:
         plan.took("sequence_parallel", False, "no sequence_parallel")
     if not whole:
@@ -193,6 +195,10 @@ def _model(arguments: _Translated, plan: Section, keys: Settings, file: Foreign,
     if file.model is None and "num-layers" in arguments:
         if "num-query-groups" in arguments:
             arguments.put("group-query-attention")
+        width = (arguments.raw("hidden-size") or [""])[0]
+        if "swiglu" in arguments and "ffn-hidden-size" not in arguments and width.isdigit():
+            # megatron/core/transformer/transformer_config.py, __post_init__: four hidden sizes, gated or not.
+            arguments.put("ffn-hidden-size", str(4 * int(width)))
         model = read_model(arguments, plan)
         found = known_model(repository) if repository is not None else None
         if vocabulary is None and found is not None:

@@ -11,8 +11,10 @@ from sim.foreign.importers.defaults import Foreign
 from sim.foreign.importers.huggingface.hub_models import known_model
 from sim.foreign.importers.keys import table
 from sim.foreign.importers.ledger import short
+from sim.foreign.importers.pipeline_layouts import take_repeated
 from sim.foreign.importers.recipes.finetuning import adapted, take_finetuning, take_targets
 from sim.foreign.importers.recipes.pretraining_kinds import closed, opened
+from sim.foreign.importers.recipes.recipe import whole_shape
 from sim.foreign.importers.recipes.settings import Recipe, Settings
 from sim.foreign.importers.recipes.sharding import take_deepspeed, take_fsdp
 from sim.specs.presets import load_preset
@@ -51,11 +53,8 @@ def read_accelerate(file: Foreign) -> dict[str, Any]:
         take_fsdp(recipe, keys)
         recipe.default("plan.zero_stage", 3, "FSDP's full shard")
     recipe.default("plan.zero_stage", 0, f"distributed_type {sort}: every GPU holds the whole model")
-    if "precision" not in recipe.sections["training"] and str(keys.ledger.settings.get("mixed_precision")).lower() in (
-        "no",
-        "false",
-    ):
-        recipe.sections["training"].took("precision", "fp32", "mixed_precision no")
+    if str(keys.ledger.settings.get("mixed_precision")).lower() in ("no", "false"):
+        recipe.put("training.precision", "fp32", "mixed_precision no")
     if "framework" not in stack:
         name = "pytorch-fsdp" if stack.get("compiled") else "pytorch"
         stack.took("framework", name, "transformers under accelerate, compiled by dynamo_backend inductor alone")
@@ -153,7 +152,11 @@ def read_prime_rl(file: Foreign) -> dict[str, Any]:
     if recipe.says("gpus"):
         recipe.run.pop("nodes", None)
     layers = keys.whole("model.debug.num_layers", "trainer.model.debug.num_layers")
+    every = ac.get("freq", 1) if isinstance(ac, Mapping) and ac.get("mode", "full") == "full" else 1
     sections = closed(keys, recipe, file)
+    if isinstance(every, int) and every > 1:  # prime_rl/trainer/model.py, apply_ac: of every so many the first
+        whole = layers or int(whole_shape(sections["model"])["num_layers"])
+        take_repeated(recipe.sections["plan"], -(-whole // every), whole, f"[model.ac] freq {every}")
     if layers is not None and file.model is None:
         shape = sections["model"]
         base = {"preset": shape} if isinstance(shape, str) else dict(shape)
@@ -167,9 +170,8 @@ def read_prime_rl(file: Foreign) -> dict[str, Any]:
 def _recomputed(recipe: Recipe, ac: Mapping[str, Any], file: Foreign) -> None:
     mode, every = ac.get("mode", "full"), ac.get("freq", 1)
     recipe.put("plan.recompute", "per_op" if mode == "selective" else "full", f"[model.ac] mode {mode}")
-    if every != 1:
-        why = "every layer is priced as computed again; --set plan.recompute_num_layers=N"
-        file.ledger.ignore("model.ac.freq", every, why, matters=True)
+    if every != 1 and mode == "selective":
+        file.ledger.ignore("model.ac.freq", every, "every layer is priced as computed again", matters=True)
 
 
 def read_automodel(file: Foreign) -> dict[str, Any]:
@@ -190,6 +192,9 @@ def read_automodel(file: Foreign) -> dict[str, Any]:
         recipe.default("plan.zero_stage", 3, "FSDP2 is its data parallelism")
     else:
         recipe.put("plan.zero_stage", known["strategies"][word], key)
+    if any("packed" in entry.note for entry in file.ledger.read if entry.name == "training.sequence_length"):
+        why = "attention is priced over whole packs; how long the samples are: --set training.packed_length=N"
+        file.ledger.ignore("packed_sequence", "", why, matters=True)
     cut = keys.flag("distributed.sequence_parallel")
     if plan.get("tp", 1) > 1:
         recipe.put("plan.sequence_parallel", bool(cut), "distributed.sequence_parallel")

@@ -18,6 +18,7 @@ from sim.foreign.importers.recipes.finetuning_kinds import (
 )
 from sim.foreign.importers.recipes.maxtext import read_maxtext
 from sim.foreign.importers.recipes.pretraining_kinds import (
+    read_gpt_neox,
     read_levanter,
     read_litgpt,
     read_llm_foundry,
@@ -44,6 +45,7 @@ RECIPES: dict[str, tuple[str, Read]] = {
     "prime_rl": ("prime-rl configuration", read_prime_rl),
     "levanter": ("Levanter recipe", read_levanter),
     "litgpt": ("LitGPT recipe", read_litgpt),
+    "gpt_neox": ("GPT-NeoX configuration", read_gpt_neox),
 }
 """Kind -> (what messages call it, its reader)."""
 

@@ -7,9 +7,11 @@ from typing import Any
 
 from sim.errors import SpecError
 from sim.foreign.importers.defaults import Foreign
+from sim.foreign.importers.huggingface.hub_models import known_model
 from sim.foreign.importers.keys import table
 from sim.foreign.importers.ledger import Section, short
 from sim.foreign.importers.recipes.pretraining_kinds import closed, opened
+from sim.foreign.importers.recipes.recipe import whole_shape
 from sim.foreign.importers.recipes.settings import Recipe, Settings
 
 KIND = "maxtext"
@@ -48,27 +50,37 @@ def _hardware(keys: Settings, file: Foreign) -> None:
     file.ledger.ignore("hardware", what, "priced on GPUs, which flopcast has", matters=True)
 
 
-def _scale(model: Section, keys: Settings, file: Foreign) -> None:
+def _scale(model: Section, scale: int, file: Foreign) -> None:
     """Multiply the sizes as global_parameter_scale says: of its doublings in turn one is of heads and MLP, one of the
     hidden size, one of layers (src/maxtext/configs/types.py, get_individual_scales).
 
     Raises
     ------
     SpecError
-        No power of two, or a scale of a model that the file only names.
+        No power of two.
     """
-    scale = keys.whole("global_parameter_scale") or 1
-    if scale == 1:
-        return
-    if scale & (scale - 1) or "num_layers" not in model:
-        rule = "must be a power of two" if scale & (scale - 1) else "scales a model whose sizes (base_*) are not here"
-        raise SpecError(f"{file.ledger.where}: global_parameter_scale {scale} {rule}")
+    if scale & (scale - 1):
+        raise SpecError(f"{file.ledger.where}: global_parameter_scale {scale} must be a power of two")
     whole, rest = divmod(scale.bit_length() - 1, 3)
     heads, hidden = whole + (rest > 0), whole + (rest > 1)
     doublings = {"num_heads": heads, "num_kv_heads": heads, "intermediate_size": heads, "hidden_size": hidden}
     for name, count in {**doublings, "num_layers": whole}.items():
-        if name in model:
+        if name in model and scale > 1:
             model.took(name, model[name] << count, f"base_* × {1 << count}, of global_parameter_scale {scale}")
+
+
+def _named(recipe: Recipe, file: Foreign) -> dict[str, Any] | None:
+    """The model of model_name, whose own file is laid over this one's keys (src/MaxText/pyconfig.py,
+    update_model_vars); None where there is none, or the name is not known."""
+    name = recipe.run.get("model")
+    found = None if name in (None, "default") else known_model(table(KIND).get("models", {}).get(name.lower(), name))
+    if found is None:
+        return None
+    shape = whole_shape(found)
+    for field, value in recipe.sections["model"].items():
+        if field in shape and shape[field] != value:
+            file.ledger.ignore(f"model.{field}", value, f"model_name {short(name)} says {shape[field]}, and counts")
+    return shape
 
 
 def _model(recipe: Recipe, keys: Settings, file: Foreign) -> None:
@@ -76,15 +88,18 @@ def _model(recipe: Recipe, keys: Settings, file: Foreign) -> None:
     model, known = recipe.sections["model"], table(KIND)
     block, gates = keys.text("decoder_block"), keys.take("mlp_activations")[1]
     tied, experts = keys.flag("logits_via_embedding"), model.get("num_experts", 1)
-    _scale(model, keys, file)
-    if recipe.run.get("model") in ("default", None):
-        recipe.run.pop("model", None)
-    elif "num_layers" not in model or file.model is not None:
-        model.clear()  # what remains are pieces of it that the name's file repeats
-        return
-    if "num_layers" not in model:
+    scale, named = keys.whole("global_parameter_scale") or 1, _named(recipe, file)
+    if named is not None or "num_layers" not in model or file.model is not None:
+        model.clear()
+        if recipe.run.get("model") == "default":
+            recipe.run.pop("model")
+        if named is not None and scale > 1 and file.model is None:
+            model.update(named)
+            file.ledger.took("model", named["name"], f"model_name {recipe.run.pop('model')}")
+            _scale(model, scale, file)
         return
     recipe.run.pop("model", None)
+    _scale(model, scale, file)
     if block is not None and block not in known["blocks"] and file.model is None:
         raise SpecError(
             f"{file.ledger.where}: decoder_block {short(block)!r} is not described by the numbers of this file; give "

@@ -1,9 +1,10 @@
-"""Recipes of trainers from scratch: llm-foundry, OLMo, nanotron, Levanter, LitGPT. What tables cannot say is here."""
+"""Recipes of trainers from scratch: llm-foundry, OLMo, nanotron, Levanter, LitGPT, GPT-NeoX. What tables cannot say."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from sim.errors import SpecError
@@ -12,9 +13,10 @@ from sim.foreign.importers.huggingface.config import read_model
 from sim.foreign.importers.huggingface.hub_models import known_model
 from sim.foreign.importers.keys import table
 from sim.foreign.importers.ledger import short
+from sim.foreign.importers.pipeline_layouts import take_repeated
 from sim.foreign.importers.recipes.finetuning import take_targets
 from sim.foreign.importers.recipes.interpolations import resolved
-from sim.foreign.importers.recipes.recipe import scenario_of
+from sim.foreign.importers.recipes.recipe import scenario_of, whole_shape
 from sim.foreign.importers.recipes.settings import Recipe, Settings, flat_keys, read_settings, take_settings
 from sim.foreign.importers.recipes.sharding import take_strategy
 from sim.specs.presets import load_preset
@@ -110,7 +112,25 @@ def read_olmo(file: Foreign) -> dict[str, Any]:
     compiled = any(name.startswith("compile") for name in keys.names())
     recipe.put("stack.compiled", compiled, "compile" if compiled else "no compile")
     _duration(recipe, keys)
-    return closed(keys, recipe, file)
+    word = str(keys.ledger.settings.get("activation_checkpointing"))
+    sections = closed(keys, recipe, file)
+    if "_in_" in word:
+        _share_of_layers(sections, word, keys)
+    return sections
+
+
+def _share_of_layers(sections: Mapping[str, Any], word: str, keys: Settings) -> None:
+    """Layers that run again, by their numbers: the first of each so many, or all but the first."""
+    known, layers = table("olmo")["repeated"], int(whole_shape(sections["model"])["num_layers"])
+    if word not in known:
+        raise keys.wrong(
+            "activation_checkpointing", word, f"must be whole_layer, fine_grained or one of {', '.join(known)}"
+        )
+    again, every = known[word]
+    firsts = -(-layers // every)
+    take_repeated(
+        sections["plan"], firsts if again == 1 else layers - firsts, layers, f"activation_checkpointing {word}"
+    )
 
 
 def read_nanotron(file: Foreign) -> dict[str, Any]:
@@ -186,6 +206,10 @@ def read_levanter(file: Foreign) -> dict[str, Any]:
         recipe.default("training.sequence_length", model["max_sequence_length"], "what the model reads")
         _vocabulary(model, tokenizer, kind, file)
     take_targets(recipe, keys, "lora.target_modules")
+    each = keys.whole("trainer.per_device_parallelism", least=-1) or -1
+    if each > 0:  # sequences that a device of the data axis takes at once (src/levanter/trainer.py)
+        recipe.put("plan.microbatch_size", each, "trainer.per_device_parallelism")
+        recipe.put("run.batch_per_gpu", each, "trainer.per_device_parallelism")
     file.ledger.assume("hardware", "GPUs", "Levanter's own is a TPU, which flopcast does not have; --cluster NAME")
     return closed(keys, recipe, file)
 
@@ -225,3 +249,40 @@ def read_litgpt(file: Foreign) -> dict[str, Any]:
     full = several and not pretraining
     recipe.default("plan.recompute", "full" if full else "none", "LitGPT's FSDP of fine-tuning" if full else "LitGPT's")
     return closed(keys, recipe, file)
+
+
+def read_gpt_neox(file: Foreign) -> dict[str, Any]:
+    """GPT-NeoX's YAML: the model by its shape, degrees, and DeepSpeed's settings beside them."""
+    plain = {str(key).replace("-", "_"): value for key, value in file.data.items()}
+    off = ("pipe_parallel_size", "model_parallel_size", "num_gpus", "num_nodes")  # zero: there is no such cut
+    plain = {key: value for key, value in plain.items() if not (key in off and value in (0, -1))}
+    keys, recipe = opened(replace(file, data=plain), "gpt_neox")
+    model, known, activation = recipe.sections["model"], table("gpt_neox"), keys.text("activation") or "gelu"
+    model["name"] = "gpt-neox"
+    gated, llama = activation in known["gated"], keys.raw("mlp_type") == "llama"
+    model.took("gated_mlp", gated or llama, f"activation {activation}" + ", mlp_type llama" * llama)
+    if model["gated_mlp"] and "intermediate_size" not in model and "hidden_size" in model:
+        width = -(-int(8 * model["hidden_size"] / 3) // 256) * 256  # megatron/model/transformer.py: a multiple of 256
+        model.assume("intermediate_size", width, "GPT-NeoX's default of gated MLPs")
+    if keys.raw("use_bias_in_mlp") is False or llama:
+        model.took("bias", False, "use_bias_in_mlp" if not llama else "mlp_type llama")
+    if keys.raw("gpt_j_residual") and not keys.raw("gpt_j_tied"):
+        keys.take("gpt_j_residual")  # attention and MLP side by side, each behind a norm of its own
+    if "flash" in str(keys.raw("attention_config")):
+        recipe.put("stack.attention", "flash", keys.take("attention_config")[0])
+    _rows(recipe, keys)
+    return closed(keys, recipe, file)
+
+
+def _rows(recipe: Recipe, keys: Settings) -> None:
+    """Rows of the embedding: the tokenizer's words, to a multiple of 128 and of the tensor-parallel degree."""
+    model, tp = recipe.sections["model"], recipe.sections["plan"].get("tp", 1)
+    file, kind = short(keys.take("vocab_file")[1] or ""), str(keys.raw("tokenizer_type") or "GPT2BPETokenizer")
+    multiple = (keys.whole("make_vocab_size_divisible_by") or 128) * tp
+    own = "20B_tokenizer" in file
+    words = 50277 if own else 50257
+    rows, source = -(-words // multiple) * multiple, f"vocab_file {file}" if own else f"tokenizer_type {kind}"
+    if own or kind == "GPT2BPETokenizer":
+        model.took("vocab_size", rows, f"{source}: {words:,} words, to a multiple of {multiple:,}")
+    else:
+        model.assume("vocab_size", rows, f"the words of {kind} {file} are not known; --set model.vocab_size=N")

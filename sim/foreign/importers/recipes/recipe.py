@@ -48,8 +48,8 @@ def scenario_of(recipe: Recipe, file: Foreign) -> dict[str, Any]:
         none = ledger.assume("model.num_mtp_layers", 0, f"{known['called']} trains no multi-token prediction")
         model = {"preset": model, "num_mtp_layers": none}
     name, cluster = cluster_of(given, ledger)
-    for path, value in known.get("defaults", {}).items():
-        recipe.default(path, value, f"{known['called']}'s default")
+    for path, (value, source) in known.get("defaults", {}).items():
+        recipe.default(path, value, f"{known['called']}'s default: {source}")
     gpus = gpus_of(recipe, file, shape, cluster)
     _deal(recipe, gpus, shape, cluster)
     if "sequence_length" not in training:
@@ -154,6 +154,9 @@ def _batch(recipe: Recipe) -> None:
     if "microbatch_size" not in plan and steps is not None and "global_batch_size" in training:
         share = max(1, training["global_batch_size"] // (dp * steps))
         plan.took("microbatch_size", share, f"batch over replicas and {sources.get('accumulation', 'accumulation')}")
+    if table(recipe.kind).get("at_once") and "microbatch_size" not in plan and "global_batch_size" in training:
+        share = max(1, training["global_batch_size"] // dp)
+        plan.assume("microbatch_size", share, f"{table(recipe.kind)['called']} takes a step's batch at once")
     if "microbatch_size" not in plan:
         whole = of_gpu if of_gpu is not None and steps is None else None
         plan.settle("microbatch_size", whole, sources.get("batch_per_gpu", ""), 1, "the file does not say")

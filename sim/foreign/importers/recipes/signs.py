@@ -102,6 +102,13 @@ SIGNS = {
             ("model.type", "data", "optimizer"),
         )
     ),
+    "gpt_neox": Signs(
+        (
+            ("num-layers", "num_layers"),
+            ("hidden-size", "hidden_size"),
+            ("pipe-parallel-size", "pipe_parallel_size", "model-parallel-size", "model_parallel_size"),
+        )
+    ),
     "litgpt": Signs(
         (
             ("checkpoint_dir", "model_name", "model_config", "model.n_layer"),

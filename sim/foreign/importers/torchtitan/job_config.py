@@ -18,6 +18,7 @@ from sim.foreign.importers.defaults import (
 )
 from sim.foreign.importers.keys import MOST, Keys
 from sim.foreign.importers.ledger import Ledger, Section
+from sim.foreign.importers.pipeline_layouts import take_repeated
 from sim.foreign.importers.recipes.finetuning import adapted
 from sim.foreign.importers.recipes.recipe import whole_shape
 from sim.foreign.importers.torchtitan.model import KIND, read_flavor
@@ -185,6 +186,13 @@ def _training(training: Section, plan: Section, local: int, keys: Keys, cut: Key
     else:
         training.took("global_batch_size", whole, "global_batch_size")
     training.took("sequence_length", length, "seq_len")
+    rounds = whole // (local * plan["dp"])
+    if plan["pp"] > 1 and rounds > 1:  # torchtitan/train.py, train_step: pp_schedule.step() once a local batch
+        why = (
+            f"the pipeline drains after each of {rounds} rounds of local_batch_size {local} and is priced as one: "
+            f"it takes at most {rounds} times the step of --set training.global_batch_size={local * plan['dp']}"
+        )
+        training.ledger.ignore("training.local_batch_size", local, why, matters=True)
     steps = keys.whole("steps")
     if steps is not None:
         training.took("tokens", float(steps * whole * length), "steps × batch × seq_len")
@@ -222,12 +230,4 @@ def _every(plan: Section, every: int, layers: int) -> None:
     """Whole layers again, one in so many of each stage (selective_ac_option = "2")."""
     source = f"activation_checkpoint.selective_ac_option {every}"
     here = layers // (plan["pp"] * plan.get("num_chunks", 1))
-    number = here // every
-    if number == 0:
-        plan.took("recompute", "none", f"{source}, and a stage has fewer layers than that")
-        return
-    plan.took("recompute", "full", source)
-    if every == 1:
-        return
-    plan.took("recompute_method", "block", source)
-    plan.took("recompute_num_layers", number, f"{source}, of {here} layers a stage")
+    take_repeated(plan, here // every, here, source)
