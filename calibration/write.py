@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from flopcast_calibration.build import NETWORK, OWN_VALUES, TOGETHER, Calibration
-from flopcast_calibration.from_runs import RunsFit, fast_engine
+from flopcast_calibration.from_runs import RunsFit, predict
 from flopcast_calibration.priors import with_values
-from sim.estimate import estimate
+from flopcast_calibration.readers.training_runs import Run
 from sim.files import sealed, write_text
-from sim.specs import Profile, Scenario
+from sim.specs import Profile
 from sim.specs.base import Spec, file_name, unit_of
 from sim.specs.yaml12 import dump_yaml
 from sim.uncertainty import as_measured
@@ -145,20 +145,17 @@ def write_runs_profile(fit: RunsFit, path: Path, source: str) -> None:
         "method": f"from training runs, drawn to profile {profile.name!r}",
         "fitted_on": [f"{_counted(len(fit.runs), len(families))}: {source}"],
         "fitted_families": families,
-        "measured": [
-            _told(run.choices[0], fit.values) for run in fit.explained[:: 1 + len(fit.explained) // MOST_RUNS]
-        ],
+        "measured": [_told(run, fit.values) for run in fit.explained[:: 1 + len(fit.explained) // MOST_RUNS]],
         "measured_stack": fit.runs[0].choices[0].stack.name,
     }
     text = dump_yaml({"source": f"as in profile {profile.name!r}", **data})
     write_text(path, sealed(text))
 
 
-def _told(scenario: Scenario, values: dict[str, float]) -> dict[str, Any]:
+def _told(run: Run, values: dict[str, float]) -> dict[str, Any]:
     """What a measured run tells of others, as the fitted values have it."""
-    measured = with_values(scenario, values)
-    told = as_measured(measured, estimate(measured, fast_engine(measured)).breakdown.shares())
-    return told.model_dump(mode="json")
+    answer = predict(run, values, exact=False)
+    return as_measured(answer.scenario, answer.breakdown.shares()).model_dump(mode="json")
 
 
 def _counted(runs: int, families: int) -> str:

@@ -126,8 +126,8 @@ def facts_of(scenario: Scenario, lineages: int | None = None) -> tuple[str, ...]
 
 
 MOST = 0.3
-"""Standard deviation that no step time's logarithm is given more than. Of the published runs 140 would be, where much of
-a step waits for traffic, and of these 99 in 100 lie in the interval that this gives."""
+"""Standard deviation that no step time's logarithm is given more than. Of the published runs 140 would be, where much
+of a step waits for traffic; 99 in 100 of these lie in the interval that this gives."""
 
 
 def spread_of(doubt: Doubt, measured: Sequence[Doubt] = (), spreads: Spreads | None = None) -> float:
