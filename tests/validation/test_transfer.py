@@ -63,7 +63,7 @@ def test_fits_with_known_slopes_are_those_without(scored):
     quick, slow = (
         fit_runs([run], names, folds=0, slopes=slopes) for slopes in (lambda each: sensitivities(each, names), None)
     )
-    assert abs(quick.errors[0]) < 0.3 * abs(quick.before[0])
+    assert abs(quick.errors[0]) < 0.4 * abs(quick.before[0])
     for one, other in zip(quick.parameters, slow.parameters, strict=True):
         assert abs(one.value - other.value) < 0.35 * one.prior_width, one.name
 
