@@ -178,7 +178,8 @@ def check(build: Callable[[Sequence[str]], Scenario], measured: Measured) -> Che
 
 
 AS_STATED = 0.6
-"""How likely scenarios are to be as they are stated before anything was measured; the suspects share the rest."""
+"""How likely scenarios are to be as they are stated before anything was measured; the suspects share the
+rest. This is judged: no table of runs says it."""
 
 
 class Explanation(NamedTuple):

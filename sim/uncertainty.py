@@ -145,7 +145,8 @@ def spread_of(doubt: Doubt, measured: Sequence[Doubt] = (), spreads: Spreads | N
     Notes
     -----
     The parts' errors are independent normals and a step's logarithm is linear in them, so that measured runs condition
-    a normal: variance k(x, x) − k(x, M) [k(M, M) + r²]⁻¹ k(M, x) + r² (Rasmussen and Williams 2006, eq. 2.26).
+    a normal: variance k(x, x) − k(x, M) [k(M, M) + t²]⁻¹ k(M, x) + t² (Rasmussen and Williams 2006, eq. 2.26),
+    t of `Spreads.told`.
     """
     spreads = spreads or shipped_spreads()
     own, rest = doubt.loads(spreads), doubt.rest(spreads, told=bool(measured))
@@ -189,7 +190,7 @@ def reach_of(doubt: Doubt, measured: Sequence[Doubt] = (), spreads: Spreads | No
 
 
 def measured_doubts(scenario: Scenario) -> tuple[Doubt, ...]:
-    """Those of the runs that a scenario's profile was drawn to."""
+    """Return what the runs that a scenario's profile was drawn to tell."""
     return tuple(Doubt(dict(run.shares), run.facts) for run in scenario.profile.provenance.measured)
 
 

@@ -92,7 +92,7 @@ class Published:
 
     @property
     def rollout_error(self) -> float | None:
-        """Of the generation of a batch, from its first token to its last."""
+        """The generation of a batch, from its first token to its last."""
         if self.rollout_s is None:
             return None
         return batch_time(self.predicted.pool, self.predicted.samples) / self.rollout_s - 1.0

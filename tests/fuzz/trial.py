@@ -21,7 +21,7 @@ from tests.fuzz.cases import Case
 DOCUMENTED = {0, 1, 2, 3}
 """Exit codes that a command can end with where nobody interrupts it."""
 SECONDS = 10.0
-"""Of processor time without a word of output, and without progress that a terminal would show."""
+"""Seconds of processor time without a word of output, and without progress that a terminal would show."""
 MOST_BYTES = 2_000_000_000
 _NOT_FINITE = re.compile(r"(?<![\w.'\"/=-])[+-]?(nan|inf|infinity)(?![\w.'\"/=-])", re.IGNORECASE)
 

@@ -73,7 +73,7 @@ def known_only(scored: Sequence[Scored]) -> list[Scored]:
 
 
 def published_by_kind(scored: Sequence[Scored]) -> dict[str, dict[str, set[str]]]:
-    """Of runs of known frameworks on measured GPUs: by kind, the ids of runs by lineage."""
+    """Return the ids of runs of known frameworks on measured GPUs, by kind and lineage."""
     found: dict[str, dict[str, set[str]]] = {}
     for item in known_only(scored):
         if item.error is not None and item.scenario and not item.scenario.profile.provenance.of_datasheet:
@@ -150,15 +150,15 @@ def _sources(
         if item.error is not None and item.scenario is not None and keep(lineage_left_out(item)):
             groups.setdefault((item.run.source, item.scenario.profile.gpu), []).append(item)
     for items in groups.values():
-        doubts = [doubt_left_out(item, published) for item in items[:: -(-len(items) // MOST)]]
-        items = items[:: -(-len(items) // MOST)]
+        sample = items[:: -(-len(items) // MOST)]
+        doubts = [doubt_left_out(item, published) for item in sample]
         yield Source(
             np.array([[doubt.shares.get(part, 0.0) for part in PARTS] for doubt in doubts]),
             np.array(
-                [[*(fact in d.facts for fact in FACTS), i.fitted] for d, i in zip(doubts, items, strict=True)], float
+                [[*(fact in d.facts for fact in FACTS), i.fitted] for d, i in zip(doubts, sample, strict=True)], float
             ),
-            np.array([size_of(item) for item in items]),
-            len(items) ** -0.5,
+            np.array([size_of(item) for item in sample]),
+            len(sample) ** -0.5,
         )
 
 
