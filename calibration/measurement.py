@@ -21,6 +21,7 @@ REQUIRED: dict[str, tuple[str, ...]] = {
     "gemm": ("m", "n", "k"),
     "bmm": ("batch", "m", "n", "k"),
     "attention": ("heads", "length", "head_dim"),
+    "recurrent": ("heads", "head_dim", "state", "length"),
     "memory": ("nbytes",),
     "launch": (),
     "copy": ("nbytes",),

@@ -31,7 +31,7 @@ CAUSES = {
     "pipeline_bubble": "waiting while the pipeline fills and drains",
     "stage_imbalance": "waiting for the slowest pipeline rank, in the pipeline and after it",
     "data_parallel_comm": "gradient reduction and weight gathers that nothing hides",
-    "stragglers": "waiting for the slowest of all GPUs, beyond what a job of 64 waits for",
+    "stragglers": "waiting for the slowest of all GPUs, beyond what the profile was set on",
     "optimizer": "gradient norm and update",
     "offload": "copies to host memory and back that nothing hides, and the update on the CPU",
 }

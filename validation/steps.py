@@ -23,7 +23,8 @@ import typer
 class Shape:
     """A decoder as Hugging Face's configurations have it.
 
-    family : `model_type` of its configuration: llama, qwen2 or gpt2.
+    family : `model_type` of its configuration: llama, qwen2, qwen3_moe or gpt2.
+    experts, top_k : of a mixture of experts, each ffn_hidden wide; 0 without.
     """
 
     name: str
@@ -35,6 +36,8 @@ class Shape:
     ffn_hidden: int
     vocab: int
     tied: bool = False
+    experts: int = 0
+    top_k: int = 0
 
 
 SHAPES = {
@@ -48,6 +51,8 @@ SHAPES = {
         Shape("Qwen2.5-7B", "qwen2", 28, 3584, 28, 4, 18944, 152064),
         Shape("Llama-3-8B", "llama", 32, 4096, 32, 8, 14336, 128256),
         Shape("Llama-2-7B", "llama", 32, 4096, 32, 32, 11008, 32000),
+        Shape("Qwen3-30B-A3B, 4 layers", "qwen3_moe", 4, 2048, 32, 4, 768, 151936, False, 128, 8),
+        Shape("OLMoE-1B-7B, 8 layers", "qwen3_moe", 8, 2048, 16, 16, 1024, 50304, False, 64, 8),
     )
 }
 
@@ -59,6 +64,8 @@ class Run:
     mixed : weights, gradients and optimizer in fp32, multiplies in bf16 (autocast); else all of them are bf16.
     attention : `attn_implementation` of transformers: sdpa or eager.
     adapter_rank : of LoRA's adapters on all linears of the layers; 0 trains all weights.
+    experts : `experts_implementation` of transformers: grouped_mm, or eager, one expert after the other.
+    liger : whether Liger's fused kernels replace transformers' own.
     """
 
     shape: Shape
@@ -70,6 +77,8 @@ class Run:
     attention: str = "sdpa"
     compiled: bool = False
     adapter_rank: int = 0
+    experts: str = "grouped_mm"
+    liger: bool = False
 
 
 def suite(quick: bool = False) -> Iterator[Run]:
@@ -100,6 +109,13 @@ def suite(quick: bool = False) -> Iterator[Run]:
         yield replace(lora, seq_len=8192, micro_batch=1, recompute=True)
     yield Run(SHAPES["Llama-2-7B"], 2048, 4, adapter_rank=16, recompute=True)
     yield Run(SHAPES["Llama-2-7B"], 2048, 1)
+    for shape in (SHAPES["Qwen3-30B-A3B, 4 layers"], SHAPES["OLMoE-1B-7B, 8 layers"]):
+        mixture = Run(shape, 2048, 2)
+        yield mixture
+        yield replace(mixture, seq_len=4096, recompute=True)
+        yield replace(mixture, experts="eager")
+    yield replace(one, liger=True)
+    yield Run(SHAPES["Qwen2.5-3B"], 4096, 1, liger=True)
     for run in (one, small, replace(one, mixed=True)):  # compiling takes a minute
         yield replace(run, compiled=True)
 
@@ -133,6 +149,7 @@ def steps(
 def name_of(run: Run) -> str:
     """Short and unique."""
     words = [run.shape.name, f"{run.seq_len}x{run.micro_batch}x{run.micro_batches}", "mixed" if run.mixed else "bf16"]
+    words += ["experts in a loop"] * (run.experts == "eager") + ["liger"] * run.liger
     words += [run.attention] * (run.attention != "sdpa") + ["recompute"] * run.recompute + ["compiled"] * run.compiled
     return " ".join([*words, *([f"lora{run.adapter_rank}"] if run.adapter_rank else [])])
 
@@ -179,12 +196,16 @@ def _of_run(run: Run) -> dict[str, Any]:
         "heads": shape.heads,
         "kv_heads": shape.kv_heads,
         "ffn_hidden": shape.ffn_hidden,
+        "experts": shape.experts or "",
+        "topk": shape.top_k or "",
         "vocab": shape.vocab,
         "gated_mlp": "n" if gpt else "y",
         "model.position": "learned" if gpt else "rotary",
         "model.norm": "layernorm" if gpt else "rmsnorm",
         "model.bias": gpt,
-        "model.qkv_bias": shape.family != "llama",
+        "model.qkv_bias": shape.family in ("gpt2", "qwen2"),
+        "model.query_key_norm": "head" if shape.family == "qwen3_moe" else "none",
+        "model.head_dim": 128 if shape.experts else "",
         "model.tied_embeddings": shape.tied,
         "model.dropout": 0.1 if gpt else 0.0,
         "seq_len": run.seq_len,
@@ -209,6 +230,9 @@ def _fused(run: Run) -> dict[str, Any]:
     """Steps that are one kernel, as transformers writes its models in torch; what a compiler fuses is left open."""
     if run.compiled:
         return {}
+    if run.liger:
+        names = ("norm", "activation", "rotary", "bias_activation", "cross_entropy")
+        return {f"stack.fused_{step}": True for step in names} | {"stack.fused_softmax": False, "stack.chunked_loss": True}
     one_by_one = {f"stack.fused_{step}": False for step in ("rotary", "bias_activation", "cross_entropy")}
     gpt = run.shape.family == "gpt2"  # whose activation transformers writes out, and whose norm is torch's
     return {"stack.fused_norm": gpt, "stack.fused_activation": not gpt, "stack.fused_softmax": False, **one_by_one}
@@ -349,8 +373,12 @@ def _model(run: Run) -> Any:
             **common, n_embd=shape.hidden, n_layer=shape.layers, n_head=shape.heads, n_positions=run.seq_len
         )
     else:
-        kind = {"llama": transformers.LlamaConfig, "qwen2": transformers.Qwen2Config}[shape.family]
-        config = kind(
+        kinds = {"llama": "LlamaConfig", "qwen2": "Qwen2Config", "qwen3_moe": "Qwen3MoeConfig"}
+        if shape.experts:
+            common |= {"num_experts": shape.experts, "num_experts_per_tok": shape.top_k}
+            common |= {"moe_intermediate_size": shape.ffn_hidden, "head_dim": 128, "router_aux_loss_coef": 0.0}
+            common |= {"experts_implementation": run.experts}
+        config = getattr(transformers, kinds[shape.family])(
             **common,
             hidden_size=shape.hidden,
             intermediate_size=shape.ffn_hidden,
@@ -369,6 +397,10 @@ def _model(run: Run) -> Any:
     finally:
         torch.set_default_dtype(before)
     model.train()
+    if run.liger:
+        from liger_kernel.transformers import _apply_liger_kernel_to_instance
+
+        _apply_liger_kernel_to_instance(model=model)
     if run.recompute:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     if run.adapter_rank:

@@ -123,6 +123,57 @@ def _backend(name: str | None) -> Any:
     return sdpa_kernel(SDPBackend.__members__[name])
 
 
+def recurrent_case(
+    kernel: str, heads: int, groups: int, head_dim: int, state: int, length: int, dtype: str, backward: bool
+) -> Case:
+    """The kernels that carry a state along one sequence, chunk by chunk, forward or backward.
+
+    kernel : mamba2 (mamba-ssm's, chunks of 128), gated_delta_net or kimi_delta_attention (flash-linear-attention's, of
+        64), by what `model.mixer` names them.
+    groups : key heads; delta rules repeat them to `heads` before the kernel, as Hugging Face's models do.
+    """
+
+    def prepare(device: str) -> Call:
+        import torch
+
+        def numbers(columns: int, of_each: int) -> Any:
+            return random_tensor(device, dtype, 1, length, of_each, columns).requires_grad_(backward)
+
+        q, k = (numbers(state, groups if kernel == "mamba2" else heads) for _ in range(2))
+        v = numbers(head_dim, heads)
+        wide = (state,) if kernel == "kimi_delta_attention" else ()
+        gate = -torch.rand(1, length, heads, *wide, device=device).requires_grad_(backward)
+        call = _recurrent_call(kernel, q, k, v, gate)
+        if not backward:
+            return call
+        out = call()
+        gradient = torch.ones_like(out)
+        return lambda: torch.autograd.grad(out, (q, k, v, gate), gradient, retain_graph=True)
+
+    shape: Shape = {
+        "kernel": kernel, "heads": heads, "groups": groups, "head_dim": head_dim, "state": state, "length": length,
+        "dtype": dtype, "backward": int(backward),
+    }  # fmt: skip
+    return Case("recurrent", shape, prepare, WIDTH[dtype] * length * 4 * heads * head_dim, "queue")
+
+
+def _recurrent_call(kernel: str, q: Any, k: Any, v: Any, gate: Any) -> Call:
+    """What carries the state; its library is imported here, so that a machine without it leaves the case out."""
+    import torch
+
+    if kernel == "mamba2":
+        from mamba_ssm.ops.triton.ssd_combined import mamba_chunk_scan_combined
+
+        decay = -torch.rand(v.shape[2], device=v.device) - 0.5
+        return lambda: mamba_chunk_scan_combined(v, gate, decay, k, q, 128, dt_softplus=True)
+    share = torch.rand(*v.shape[:3], device=v.device, dtype=v.dtype)
+    if kernel == "gated_delta_net":
+        from fla.ops.gated_delta_rule import chunk_gated_delta_rule as carried
+    else:
+        from fla.ops.kda import chunk_kda as carried
+    return lambda: carried(q, k, v, gate, share, use_qk_l2norm_in_kernel=True)[0]
+
+
 #: operation -> (bytes moved per element and byte of width, how to run it on x [rows, hidden])
 MEMORY_OPERATIONS: dict[str, tuple[float, Callable[[Any], Call]]] = {}
 

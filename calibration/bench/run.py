@@ -184,7 +184,7 @@ def _measure(case: Case, device: str, journal: Journal, telemetry: Telemetry | N
     try:
         call = rotated(case.prepare, case.working_set, device)
         timing = time_call(call, device, apart=case.apart)
-    except (RuntimeError, AttributeError, TypeError, ValueError) as error:
+    except (ImportError, RuntimeError, AttributeError, TypeError, ValueError) as error:
         journal.fail(case.kind, case.shape, reason_of(error))
         if device == "cuda" and "out of memory" not in str(error) and "CUDA error" in str(error):
             raise ProfileError(

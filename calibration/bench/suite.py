@@ -16,6 +16,7 @@ from flopcast_calibration.bench.kernels import (
     graph_case,
     launch_case,
     memory_case,
+    recurrent_case,
     scenario_shapes,
     unaligned_shapes,
 )
@@ -23,6 +24,14 @@ from sim.specs import Scenario
 
 #: Columns of a head, beside 64 and 128: what kernels are made for, and what they pad.
 HEAD_DIMS = (32, 48, 72, 80, 96, 112, 160, 192, 256)
+
+#: Kernel, heads, groups, columns of a head and of its state: Nemotron-H 8B and 56B, Qwen3-Next, Kimi Linear.
+RECURRENT_SIZES = (
+    ("mamba2", 128, 8, 64, 128),
+    ("mamba2", 256, 8, 64, 256),
+    ("gated_delta_net", 32, 16, 128, 128),
+    ("kimi_delta_attention", 32, 32, 128, 128),
+)
 
 
 def kernel_cases(device: str, quick: bool, scenario: Scenario | None = None) -> list[Case]:
@@ -69,6 +78,13 @@ def kernel_cases(device: str, quick: bool, scenario: Scenario | None = None) -> 
         cases += format_cases(quick, largest, dtype)
         cases += [
             copy_case(2**exponent, direction) for exponent in (20, 24, 28) for direction in ("to_device", "to_host")
+        ]
+    if cuda and not quick:
+        cases += [
+            recurrent_case(*sizes, length, dtype, backward)
+            for sizes in RECURRENT_SIZES
+            for length in (2048, 8192, 32768)
+            for backward in (False, True)
         ]
     return list({(case.kind, str(sorted(case.shape.items()))): case for case in cases}.values())
 

@@ -10,11 +10,6 @@ import numpy as np
 from sim.arrays import Floats, Ints
 from sim.specs import Scenario
 
-FITTED_GPUS = 64
-"""GPUs of the median run that profiles and stacks were set on: what these lose to slow GPUs is in their rates. Of the
-740 published runs of families that set a value the median has 64."""
-
-
 def expected_slowest(gpus: int) -> float:
     """Return how many standard deviations the slowest of so many GPUs is behind the mean.
 
@@ -25,8 +20,8 @@ def expected_slowest(gpus: int) -> float:
     return NormalDist().inv_cdf((gpus - 0.375) / (gpus + 0.25))
 
 
-def slowdown(gpus: Ints, spread: float) -> Floats:
-    """Return the share by which passes take longer than in a job of 64 GPUs, since all wait for the slowest.
+def slowdown(gpus: Ints, spread: float, fitted_gpus: int) -> Floats:
+    """Return the share by which passes take longer than a profile has it, since all wait for the slowest.
 
     Every layer waits for the slowest of a tensor-parallel group, every pipeline for its slowest rank, every step for
     the slowest replica: whatever the plan, the slowest GPU of the job sets its pace.
@@ -37,18 +32,22 @@ def slowdown(gpus: Ints, spread: float) -> Floats:
         GPUs of a job.
     spread : float
         Standard deviation of GPUs' speeds over their mean.
+    fitted_gpus : int
+        GPUs of the jobs that the profile was set on: what these lose to slow GPUs is in its rates, so that jobs of
+        fewer are faster.
     """
     sizes, which = np.unique(np.asarray(gpus), return_inverse=True)
-    each = np.array([expected_slowest(max(int(size), FITTED_GPUS)) for size in sizes])
-    return np.asarray(spread * (each - expected_slowest(FITTED_GPUS)))[which].reshape(np.shape(gpus))
+    each = np.array([expected_slowest(int(size)) for size in sizes])
+    return np.asarray(spread * (each - expected_slowest(fitted_gpus)))[which].reshape(np.shape(gpus))
 
 
 def assumed(scenario: Scenario) -> Iterator[str]:
     """What a job of more GPUs than those of the fits waits for."""
-    gpus, spread = scenario.plan.num_gpus, scenario.cluster.gpu_spread
-    more = float(slowdown(np.array(gpus), spread))
+    gpus, spread, fitted = scenario.plan.num_gpus, scenario.cluster.gpu_spread, scenario.profile.fitted_gpus
+    more = float(slowdown(np.array(gpus), spread, fitted))
     if more:
+        side = "behind" if more > 0 else "ahead of"
         yield (
-            f"the slowest of {gpus:,} GPUs is expected {more:.1%} behind that of {FITTED_GPUS} (cluster.gpu_spread "
-            f"{spread:g}; 0 leaves it out)"
+            f"the slowest of {gpus:,} GPU{'s' * (gpus > 1)} is expected {abs(more):.1%} {side} that of {fitted}, on "
+            f"which profile {scenario.profile.name!r} was set (cluster.gpu_spread {spread:g}; 0 leaves it out)"
         )

@@ -77,7 +77,7 @@ class Layouts:
     @cached_property
     def slowdown(self) -> Floats:
         """Share by which passes take longer since all GPUs wait for the slowest."""
-        return slowdown(self.gpus, self.costs.cluster.gpu_spread)
+        return slowdown(self.gpus, self.costs.cluster.gpu_spread, self.costs.profile.fitted_gpus)
 
     @property
     def replicas(self) -> tuple[Group, Group]:

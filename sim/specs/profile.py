@@ -294,6 +294,9 @@ class Profile(Spec, NotebookDisplay):
     """Collectives and sends that leave the NVLink domain."""
     host: HostParams = HostParams()
     """The host's own times. Default: what the stack says."""
+    fitted_gpus: PositiveInt = 64
+    """GPUs of the jobs that its rates were set on, which lose to the slowest of them what is in the rates. Default: the
+    median of the 740 published runs of families that set a value; 1 where one GPU was measured alone."""
     residuals: dict[str, float] = Field(default_factory=dict)
     """Median absolute relative error of each fit on its own data."""
     unseen: dict[str, float] = Field(default_factory=dict)
