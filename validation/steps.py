@@ -221,6 +221,7 @@ def _of_run(run: Run) -> dict[str, Any]:
         "recompute": "full" if run.recompute else "none",
         "stack.peft_adapters": ("autocast" if run.mixed else "fp32") if run.adapter_rank else "",
         "stack.attention": "math" if run.attention == "eager" else "",
+        "stack.expert_multiplies": {"eager": "loop"}.get(run.experts, "grouped") if shape.experts else "",
         "stack.compiled": run.compiled,
         **_fused(run),
     }

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from sim.arrays import Number
-from sim.costs.efficiency import attention_efficiency, clock_gain, gemm_time
+from sim.costs.efficiency import STATE_SHARE, attention_efficiency, clock_gain, gemm_time
 from sim.specs import GpuSpec, Profile, Scenario
 from sim.specs.formats import FORMATS
 from sim.work.operations import Cause, Kernel, Phase
@@ -19,10 +19,6 @@ launch, and the autograd call around both (NVIDIA/TransformerEngine:transformer_
 number is counted, the host time of each is taken to be a kernel's: assumed."""
 GRAPH_LAUNCH_S = 2e-6
 """Time between kernels of a CUDA graph, where no profile has measured it: assumed, the floor of kernel times. [s]"""
-
-
-STATE = "mamba"
-"""Module of layers that carry a state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +81,6 @@ class ComputeModel:
                         m, n, k, batch, precision, self.width, gpu, reach, memory, item.nbytes / turns, item.layout
                     )
                     seconds = seconds + share * turns * took / self.clock
-                if item.cause is Cause.ATTENTION and item.module == STATE:  # carried chunk by chunk
-                    seconds = seconds / self.profile.attention.state_speed
             else:
                 seconds = self._moving_s(item)
             by_cause[item.cause] = by_cause.get(item.cause, 0.0) + seconds
@@ -120,6 +114,9 @@ class ComputeModel:
         moved = item.nbytes / self.memory_bandwidth(item.sort)
         if item.kind == "memory":
             return moved + floor * (np.asarray(item.nbytes) > 0)
+        if item.kind == "state":  # its many launches are short kernels, which what was measured has in it
+            share = STATE_SHARE[item.sort][item.backward] * self.profile.attention.state_speed
+            return np.maximum(item.flop / (share * self.gpu.peak("bf16")), moved)
         return np.maximum(item.flop / self.attention_rate(item), moved) + floor
 
     def attention_rate(self, operation: Kernel) -> Number:

@@ -100,9 +100,9 @@ class AttentionParams(Spec):
     half_columns: NonNegativeFloat = 0.0
     """Columns of a head at which multiplies take as long as what does not depend on them, the exponentials: heads of
     fewer than 128 reach less than the efficiencies above, which are those of 128. 0: all reach the same."""
-    state_speed: float = Field(default=0.45, gt=0, le=1)
-    """Speed of the kernels of layers that carry a state (Mamba-2, delta rules), chunk by chunk, relative to matrix
-    multiplies of the same shapes. The default is set on seven runs of Nemotron-H 56B on H100 (DGX Cloud)."""
+    state_speed: PositiveFloat = 1.0
+    """Share of peak that the kernels of layers that carry a state (Mamba-2, delta rules) reach, relative to what they
+    reach on an H100."""
     measured_length: tuple[PositiveFloat, PositiveFloat] | None = None
     """Shortest and longest sequence measured; outside it the answer says 'extrapolated'. [tokens]"""
     versions: dict[FlashVersion, PositiveFloat] = Field(default_factory=dict)

@@ -184,6 +184,10 @@ class StackSpec(Spec):
     """What lies between experts' grouped multiplies (first bias, activation, the token's weight, casts) happens
     inside their kernels, and each is one launch however many experts there are (cuDNN's kernels in CuTe DSL,
     Transformer Engine's NVTE_CUTEDSL_FUSED_GROUPED_MLP with mxfp8 on Blackwell), instead of in kernels of its own."""
+    expert_multiplies: Literal["library", "grouped", "loop"] = "library"
+    """How the experts of a GPU multiply. library: one multiply an expert, which a library launches (Transformer
+    Engine's GroupedLinear). grouped: one kernel for all (PyTorch's grouped_mm, CUTLASS). loop: Python visits one expert
+    after the other (Hugging Face's models before transformers 5)."""
     fused_weighting: bool = True
     """The activation of experts and the weight of the token in one kernel, which keeps its input alone; else what the
     weight multiplies is kept too, for the router's gradient. Of gated experts fused_bias_activation says so."""

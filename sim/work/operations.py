@@ -42,15 +42,15 @@ class Cause(StrEnum):
 class Kernel(NamedTuple):
     """One kernel, or several alike, on one GPU.
 
-    kind : matmul (m, n, k, batch), attention (fused; `flop`, `length`, and a head's n columns, which it pads to k), or
-        memory (`nbytes`).
+    kind : matmul (m, n, k, batch), attention (fused; `flop`, `length`, and a head's n columns, which it pads to k),
+        state (carried along the sequence; `flop`, `nbytes`), or memory (`nbytes`).
     flop : floating-point operations, a multiply-add as two. [FLOP]
     nbytes : bytes read and written. [bytes]
     kernels : launches.
     host_s : host time besides that of its launches, on a node whose launch_slowdown is 1. [s]
     stall_s : such time before it in which the GPU has nothing to do, since the host waited for it. [s]
     sort : of a memory-bound kernel: copy, add, norm, softmax, activation, dropout, adam, permute,
-        strided.
+        strided; of one that carries a state, which mixer it is of.
     credited_flop : what a formula for model FLOPs counts of it; None where it equals `flop`. Fused attention that
         skips the masked half runs fewer than it is credited for. [FLOP]
     module : of a layer, by Megatron-Core's names (`sim.specs.modules`): what recomputation and CUDA graphs are asked
@@ -64,7 +64,7 @@ class Kernel(NamedTuple):
 
     name: str
     cause: Cause
-    kind: Literal["matmul", "attention", "memory"]
+    kind: Literal["matmul", "attention", "state", "memory"]
     flop: Number = 0.0
     nbytes: Number = 0.0
     m: Number = 0.0

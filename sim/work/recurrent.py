@@ -27,7 +27,15 @@ MODULE = "mamba"
 CHUNK = {"mamba2": 128, "gated_delta_net": 64, "kimi_delta_attention": 64}
 """Tokens of a chunk (Megatron-Core's mamba_chunk_size; flash-linear-attention's chunk kernels)."""
 STATE_WIDTH = 4
-"""Bytes of a number of a state at a chunk's end: kept in fp32."""
+"""Bytes of a number of a state that is kept: fp32."""
+LAUNCHES = {"mamba2": (12, 55), "gated_delta_net": (36, 69), "kimi_delta_attention": (29, 55)}
+"""Launches in whose time the host runs the kernels of a forward and of a backward: short sequences take 0.5 and 2.2 ms in
+mamba-ssm 2.3.2, and 1.4, and 1.2 and 2.2 ms in flash-linear-attention 0.6, however short they are (calibration/data/h100.jsonl),
+at 40 us a launch. The backward of gated delta nets is taken to be to its forward as Kimi's is: that kernel is wrong under
+the Triton that ran."""
+NORM_PASSES = {"mamba2": 11}
+"""Times that the backward of the gated norm takes to move its tensor: mamba-ssm's sums up its weight's gradient on few
+multiprocessors (551 us for 8,192 x 8,192 on an H100). Others move five tensors."""
 
 
 def recurrent(write: Writer, y: Tensor, kind: LayerKind) -> Tensor:
@@ -62,7 +70,7 @@ def recurrent(write: Writer, y: Tensor, kind: LayerKind) -> Tensor:
     # States at the ends of chunks are computed again.
     write.add(
         "state", MODULE, reads=(convolved, *steps), writes=(state,), kept=(convolved, *steps), weights=(Weight(own),),
-        forward=forward, input_grad=backward, sent=there, sent_back=back,
+        forward=(forward,), input_grad=(backward,), sent=there, sent_back=back,
     )  # fmt: skip
     # The gated norm reads the state's output and the gate, writes one; backward reads both and a gradient, writes two.
     normed, moved = state.like("state's output normed"), w * cut.tokens * state.columns
@@ -70,7 +78,7 @@ def recurrent(write: Writer, y: Tensor, kind: LayerKind) -> Tensor:
         "gated norm", MODULE, reads=(state,), writes=(normed,), kept=(state,),
         weights=(Weight(state.columns if mamba else model.linear_head_dim),),
         forward=(move("gated norm", 3 * moved, 1, sort="norm"),),
-        input_grad=(move("gated norm backward", 5 * moved, 2, sort="norm"),),
+        input_grad=(move("gated norm backward", NORM_PASSES.get(kind.mixer, 5) * moved, 2, sort="norm"),),
     )  # fmt: skip
     out = write.tensor("recurrent output", h)
     name = f"{kind.mixer} out"
@@ -78,39 +86,34 @@ def recurrent(write: Writer, y: Tensor, kind: LayerKind) -> Tensor:
     return write.reduce(MODULE, out, linear=name)
 
 
-def recurrent_core(model: ModelSpec, cut: Cut, kind: LayerKind) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...]]:
-    """Return the kernels that carry the state chunk by chunk: forward, backward."""
+def recurrent_core(model: ModelSpec, cut: Cut, kind: LayerKind) -> tuple[Kernel, Kernel]:
+    """Return the kernels that carry the state chunk by chunk: forward, backward.
+
+    Both are bound by neither matrix units nor memory, but reach a measured share of peak
+    (`sim.costs.efficiency.STATE_SHARE`).
+    """
     heads, groups = model.linear_num_heads / cut.tp, model.linear_num_key_heads / cut.tp
     columns, state, chunk = model.linear_head_dim, model.linear_key_head_dim, CHUNK[kind.mixer]
-    w, chunks = cut.width, cut.tokens / chunk
-
-    def product(name: str, m: int, n: int, k: int, count: Number) -> Kernel:
-        return matmul(name, m, n, k, w, batch=count * chunks, cause=Cause.ATTENTION, module=MODULE)
-
-    scores = product("chunk scores", chunk, chunk, state, groups)
-    mixed = product("chunk values", chunk, columns, chunk, heads)
-    build = product("chunk states", state, columns, chunk, heads)
-    read = product("state read", chunk, columns, state, heads)
-    multiplies = [scores, mixed, build, read]
+    # Multiplies of a token: scores of a chunk, what it adds to the state, then its values and what it reads of the state.
+    again = groups * chunk * state + heads * columns * state
+    once = again + heads * columns * (chunk + state)
     if kind.mixer != "mamba2":
         # Keys' products with each other, the triangular system they give, and both solved for keys and values; what
         # the state holds of the values is taken from them before they are added.
-        multiplies += [
-            product("keys with keys", chunk, chunk, state, heads),
-            product("system solved for keys", chunk, state, chunk, heads),
-            product("system solved for values", chunk, columns, chunk, heads),
-            product("state taken from values", chunk, columns, state, heads),
-        ]
-    # States at the ends of chunks: written, carried along, and read.
-    states = STATE_WIDTH * heads * chunks * columns * state
-    carry = memory("states carried", 3 * states, 2, Cause.ATTENTION, module=MODULE)
+        delta = heads * (2 * chunk * state + chunk * columns + columns * state)
+        again, once = again + delta, once + delta
     credited = (7.0 if kind.mixer == "mamba2" else 6.0) * cut.tokens * heads * columns * state
-    share = credited / sum(each.flop for each in multiplies)
+    moved = cut.width * cut.tokens * 2 * (heads * columns + groups * state)
+    forward = Kernel(
+        "state carried", Cause.ATTENTION, "state", flop=2.0 * cut.tokens * once, nbytes=moved, module=MODULE,
+        sort=kind.mixer, kernels=LAUNCHES[kind.mixer][0], credited_flop=credited,
+    )  # fmt: skip
     # States and scores are computed again, then two gradients of every product.
-    again = [each._replace(credited_flop=0.0) for each in multiplies if each is not mixed and each is not read]
-    once = [each._replace(credited_flop=each.flop * share) for each in multiplies]
-    carry_back = memory("states carried back", 5 * states, 4, Cause.ATTENTION, module=MODULE)
-    return (*once, carry), (*again, *once, *once, carry_back)
+    backward = forward._replace(
+        name="state carried back", flop=2.0 * cut.tokens * (again + 2 * once), nbytes=2 * moved, backward=True,
+        kernels=LAUNCHES[kind.mixer][1], credited_flop=2 * credited,
+    )  # fmt: skip
+    return forward, backward
 
 
 def _cut_by_heads(before: Number, after: Number, cut: Cut) -> tuple[tuple[Collective, ...], tuple[Collective, ...]]:
