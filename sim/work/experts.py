@@ -56,7 +56,7 @@ LOOP_LAUNCHES = 39
 """Launches of one expert, forward and backward, where Python visits one after the other: what its tokens are, their rows
 taken, three multiplies, the activation, a weighting, rows added up. Qwen3-MoE and OLMoE in transformers 5.17 run 39 and
 43 kernels more an expert in a loop than grouped, on one H100, and take 1.56 and 1.63 ms (calibration/data/h100-steps.csv)."""
-DISPATCHER_SLOWDOWN = 0.5
+DISPATCHER_SLOWDOWN = 0.4
 """Share of the time that deepep and hybridep run beside compute and over the network which compute loses besides its
 multiprocessors: those left work on fewer tiles at a time, and share the memory with what comes and is handed on. Set on
 a pair of MoE-ModelZoo: Qwen3 235B on 256 H100, 19.7 s without and 17.6 s with tokens beside computation (DeepEP)."""

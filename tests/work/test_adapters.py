@@ -177,7 +177,8 @@ def test_a_host_that_reads_back_where_adapters_begin_stalls_the_gpu_in_every_for
 
     def seconds(training, **stack):
         scenario = scenario_of(training, plan, "qwen3-4b")
-        return estimate(scenario.replace(stack=scenario.stack.replace(**stack))).step_time_s
+        alike = scenario.cluster.replace(gpu_spread=0.0)
+        return estimate(scenario.replace(stack=scenario.stack.replace(**stack), cluster=alike)).step_time_s
 
     stall = {"adapter_stall_s": 1e-3}
     more = seconds(training, **stall) - seconds(training)

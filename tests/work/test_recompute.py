@@ -212,7 +212,7 @@ def test_layers_in_groups_and_some_layers():
         )
     )  # fmt: skip
     # The host sets states around a group once, not around each of its layers.
-    assert 0.98 * one.step_time_s < groups.step_time_s < one.step_time_s
+    assert 0.9 * one.step_time_s < groups.step_time_s < one.step_time_s
     layer_inputs = 6 * 2 * 2 * 4096 * 1024  # of a stage's layers and two micro-batches in flight
     assert activations(one) - activations(groups) == pytest.approx(layer_inputs * 2 / 3)
     whole = layer_activation_bytes(one.scenario.model, one.scenario.stack, cut_of(tp=1, sequence_parallel=False))
