@@ -33,11 +33,11 @@ def slowdown(gpus: Ints, spread: float, fitted_gpus: int) -> Floats:
     spread : float
         Standard deviation of GPUs' speeds over their mean.
     fitted_gpus : int
-        GPUs of the jobs that the profile was set on: what these lose to slow GPUs is in its rates, so that jobs of
-        fewer are faster.
+        GPUs of the jobs that the profile was set on: what these lose to slow GPUs is in its rates. Jobs of fewer are
+        taken to be as fast: on A100 those of 8 are no faster than those of 64.
     """
     sizes, which = np.unique(np.asarray(gpus), return_inverse=True)
-    each = np.array([expected_slowest(int(size)) for size in sizes])
+    each = np.array([expected_slowest(max(int(size), fitted_gpus)) for size in sizes])
     return np.asarray(spread * (each - expected_slowest(fitted_gpus)))[which].reshape(np.shape(gpus))
 
 
@@ -46,8 +46,8 @@ def assumed(scenario: Scenario) -> Iterator[str]:
     gpus, spread, fitted = scenario.plan.num_gpus, scenario.cluster.gpu_spread, scenario.profile.fitted_gpus
     more = float(slowdown(np.array(gpus), spread, fitted))
     if more:
-        side = "behind" if more > 0 else "ahead of"
+        those = "the one" if fitted == 1 else f"that of {fitted}"
         yield (
-            f"the slowest of {gpus:,} GPU{'s' * (gpus > 1)} is expected {abs(more):.1%} {side} that of {fitted}, on "
-            f"which profile {scenario.profile.name!r} was set (cluster.gpu_spread {spread:g}; 0 leaves it out)"
+            f"the slowest of {gpus:,} GPUs is expected {more:.1%} behind {those} on which profile "
+            f"{scenario.profile.name!r} was set (cluster.gpu_spread {spread:g}; 0 leaves it out)"
         )

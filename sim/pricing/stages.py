@@ -175,10 +175,9 @@ def price_stages(plans: Plans, deal: Deal, *, by_cause: bool = False, split: boo
         more = [each if by_cause else each.sum(axis=1, keepdims=True) for each in prices.waiting_s]
         tables = [table + plans.alone * each[here] for table, each in zip(tables, more, strict=False)]
     slower = plans.layouts.slowdown[plans.layout]
-    if slower.any():  # all GPUs wait for the slowest, of fewer than the profile's rates have in them less
+    if slower.any():  # all GPUs wait for the slowest
         cause = CAUSES.index(Cause.STRAGGLERS) if by_cause else 0
-        fewer, more = 1.0 + np.minimum(slower, 0.0), np.maximum(slower, 0.0)
-        tables = [_plus(table * fewer, cause, more * table.sum(axis=1)) for table in tables]
+        tables = [_plus(table, cause, slower * table.sum(axis=1)) for table in tables]
     forward, backward = (each.sum(axis=1) for each in tables[:2])
     passes = [forward, backward]
     if split:
