@@ -10,6 +10,11 @@ import numpy as np
 from sim.arrays import Floats, Ints
 from sim.specs import Scenario
 
+SPREAD_OVER = 64
+"""GPUs of the median job of the series on which cluster.gpu_spread was fitted: it is over the speed of the slowest of
+these."""
+
+
 def expected_slowest(gpus: int) -> float:
     """Return how many standard deviations the slowest of so many GPUs is behind the mean.
 
@@ -31,14 +36,18 @@ def slowdown(gpus: Ints, spread: float, fitted_gpus: int) -> Floats:
     gpus : array
         GPUs of a job.
     spread : float
-        Standard deviation of GPUs' speeds over their mean.
+        Standard deviation of GPUs' speeds over that of the slowest of 64.
     fitted_gpus : int
         GPUs of the jobs that the profile was set on: what these lose to slow GPUs is in its rates. Jobs of fewer are
         taken to be as fast: on A100 those of 8 are no faster than those of 64.
     """
+
+    def pace(size: int) -> float:
+        return 1.0 + spread * (expected_slowest(size) - expected_slowest(SPREAD_OVER))
+
     sizes, which = np.unique(np.asarray(gpus), return_inverse=True)
-    each = np.array([expected_slowest(max(int(size), fitted_gpus)) for size in sizes])
-    return np.asarray(spread * (each - expected_slowest(fitted_gpus)))[which].reshape(np.shape(gpus))
+    each = np.array([pace(max(int(size), fitted_gpus)) for size in sizes])
+    return np.asarray(each / pace(fitted_gpus) - 1.0)[which].reshape(np.shape(gpus))
 
 
 def assumed(scenario: Scenario) -> Iterator[str]:

@@ -156,7 +156,7 @@ class ClusterSpec(Spec):
     fragmentation: float = 0.0
     """Share of a job's nodes that are not where an empty machine would give them but anywhere in it, as busy ones hand
     them out: the same nodes in every answer."""
-    gpu_spread: float = Field(default=0.03, ge=0, le=0.5)
+    gpu_spread: float = Field(default=0.03, ge=0, le=0.3)
     """Standard deviation of the GPUs' speeds over their mean, of which a job waits for the slowest: 3.0 % (± 0.5) on 29
     series of published runs that differ in the number of GPUs alone (DGX Cloud, llm-foundry). On single multiplies GPUs
     of one kind lie up to 14 % apart (Golden et al. 2025, arXiv:2510.15596), V100 of five clusters 8 % (Sinha et al.

@@ -32,7 +32,8 @@ def test_the_slowest_is_the_expected_maximum_of_normal_speeds(gpus):
 def test_what_jobs_of_the_fit_lose_is_in_the_rates():
     few, as_fitted, many = slowdown(np.array([8, 64, 512]), 0.03, 64)
     assert few == as_fitted == 0 < many
-    assert slowdown(np.array([1, 64]), 0.03, 1).tolist() == pytest.approx([0, 0.03 * expected_slowest(64)])
+    alone = 1 - 0.03 * expected_slowest(64)
+    assert slowdown(np.array([1, 64]), 0.03, 1).tolist() == pytest.approx([0, 1 / alone - 1])
     assert estimate(of_gpus(128, "cluster.gpu_spread=0")).breakdown.seconds["stragglers"] == 0
 
 
