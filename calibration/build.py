@@ -36,6 +36,7 @@ from flopcast_calibration.fit import (
     fit_network_p2p,
     fit_p2p,
     fit_shared,
+    fit_state,
     unseen_error,
     with_fitted,
 )
@@ -194,8 +195,10 @@ def _kernels(draft: _Draft, data: MeasurementSet, cluster: ClusterSpec, base: Pr
     gemm = draft.add("gemm", multiplies, partial(fit_one, alignment=bounds, fitted=met), 6)
     attended = points.attention_points(data)
     attention = draft.add("attention", attended, partial(fit_attention, gpu=gpu, precision=precision), 4)
+    carried = points.state_points(data)
+    attention = attention | (draft.add("state", carried, partial(fit_state, gpu=gpu), 2) if carried else {})
     lengths = [point.length for point in attended]
-    reach = {"measured_length": (min(lengths), max(lengths))} if attention else {}
+    reach = {"measured_length": (min(lengths), max(lengths))} if "attention" in draft.fits else {}
     kernel = points.attention_kernel(data)
     speeds = points.attention_speeds(data)
     if kernel is not None:  # kernels that were not measured keep their speed relative to one that was
@@ -218,6 +221,7 @@ def _kernels(draft: _Draft, data: MeasurementSet, cluster: ClusterSpec, base: Pr
         "memory": base.memory.replace(efficiency=efficiency, operations=sorts or base.memory.operations),
         "gemm": fitted.replace(precisions=fitted.precisions | shares),
         "attention": base.attention.replace(versions=speeds, **attention, **reach) if attention else base.attention,
+        "fitted_gpus": cluster.node.gpus_per_node if TOGETHER in draft.fits else 1 if gemm else base.fitted_gpus,
     }
 
 

@@ -22,12 +22,14 @@ from flopcast_calibration.fit import (
     SendPoint,
 )
 from flopcast_calibration.measurement import Measurement, MeasurementSet
+from sim.costs.efficiency import STATE_SHARE
 from sim.errors import ProfileError, nearest
 from sim.specs import ClusterSpec
 from sim.specs.profile import FlashVersion
 from sim.units import show
 from sim.work.attention import padded_head
 from sim.work.operations import Layout
+from sim.work.recurrent import recurrent_core
 
 _SORTS = {name: name for name in ("copy", "add", "norm", "softmax", "dropout", "adam")} | {"gelu": "activation"}
 _DTYPES = {
@@ -48,6 +50,8 @@ BACKENDS: dict[str, FlashVersion] = {
     "FLASH_ATTENTION": "2",
     "EFFICIENT_ATTENTION": "efficient",
 }
+STATE_TOKENS = 8192
+"""Shorter sequences wait for the host that launches the kernels which carry a state."""
 _ROUNDING = 1.03
 """Above a limit by this factor a measurement is refused: clocks above the nominal one, few printed digits."""
 _WHOLE = ("all_reduce", "broadcast", "send")
@@ -137,6 +141,27 @@ def attention_points(data: MeasurementSet) -> list[AttentionPoint]:
     skips = not ratios or float(np.median(ratios)) < 0.75
     causal = [item for item in items if item.shape.get("causal")]
     return [_attention(item, skips) for item in (causal if skips and causal else items)]
+
+
+def state_points(data: MeasurementSet) -> list[AttentionPoint]:
+    """Measured kernels that carry a state along the sequence, whose FLOPs are those of an H100's share of peak.
+
+    Raises
+    ------
+    ProfileError
+        A kernel that is not known.
+    """
+    found = []
+    for item in data.of("recurrent"):
+        kernel, backward = str(item.shape.get("kernel")), bool(item.shape.get("backward"))
+        if kernel not in STATE_SHARE:
+            raise ProfileError(f"{item.source or item.kind}: unknown kernel {kernel!r}{nearest(kernel, STATE_SHARE)}")
+        sizes = (item.number(name) for name in ("length", "heads", "key_heads", "head_dim", "state"))
+        carried = recurrent_core(kernel, *sizes, width=2)[backward]
+        if item.number("length") >= STATE_TOKENS:
+            share = STATE_SHARE[kernel][backward]
+            found.append(AttentionPoint(carried.flop / share, item.number("length"), backward, item.time_s))
+    return found
 
 
 def attention_speeds(data: MeasurementSet) -> dict[FlashVersion, float]:

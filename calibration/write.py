@@ -20,7 +20,14 @@ _SAID = ("exponent", "half_length", "operations", "precisions", "two_domain_tree
 _UNITS = {"bytes_per_s": "B/s", "flop_per_s": "FLOP/s", "bytes": "B", "flop": "FLOP", "w": "W", "s": "s"}
 
 #: fit -> section of the profile, where their names differ
-_SECTIONS = {"send": "nvlink", "interference": "nvlink", "launch": "host", "graph launch": "host", "copies": "host"}
+_SECTIONS = {
+    "send": "nvlink",
+    "interference": "nvlink",
+    "launch": "host",
+    "graph launch": "host",
+    "copies": "host",
+    "state": "attention",
+}
 
 
 def _written(name: str, value: Any) -> Any:

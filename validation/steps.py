@@ -233,7 +233,8 @@ def _fused(run: Run) -> dict[str, Any]:
         return {}
     if run.liger:
         names = ("norm", "activation", "rotary", "bias_activation", "cross_entropy")
-        return {f"stack.fused_{step}": True for step in names} | {"stack.fused_softmax": False, "stack.chunked_loss": True}
+        fused = {f"stack.fused_{step}": True for step in names}
+        return fused | {"stack.fused_softmax": False, "stack.chunked_loss": True}
     one_by_one = {f"stack.fused_{step}": False for step in ("rotary", "bias_activation", "cross_entropy")}
     gpt = run.shape.family == "gpt2"  # whose activation transformers writes out, and whose norm is torch's
     return {"stack.fused_norm": gpt, "stack.fused_activation": not gpt, "stack.fused_softmax": False, **one_by_one}

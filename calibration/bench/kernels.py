@@ -124,13 +124,13 @@ def _backend(name: str | None) -> Any:
 
 
 def recurrent_case(
-    kernel: str, heads: int, groups: int, head_dim: int, state: int, length: int, dtype: str, backward: bool
+    kernel: str, heads: int, key_heads: int, head_dim: int, state: int, length: int, dtype: str, backward: bool
 ) -> Case:
     """The kernels that carry a state along one sequence, chunk by chunk, forward or backward.
 
     kernel : mamba2 (mamba-ssm's, chunks of 128), gated_delta_net or kimi_delta_attention (flash-linear-attention's, of
-        64), by what `model.mixer` names them.
-    groups : key heads; delta rules repeat them to `heads` before the kernel, as Hugging Face's models do.
+        64), as models name their mixers.
+    key_heads : delta rules repeat them to `heads` before the kernel, as Hugging Face's models do.
     """
 
     def prepare(device: str) -> Call:
@@ -139,7 +139,7 @@ def recurrent_case(
         def numbers(columns: int, of_each: int) -> Any:
             return random_tensor(device, dtype, 1, length, of_each, columns).requires_grad_(backward)
 
-        q, k = (numbers(state, groups if kernel == "mamba2" else heads) for _ in range(2))
+        q, k = (numbers(state, key_heads if kernel == "mamba2" else heads) for _ in range(2))
         v = numbers(head_dim, heads)
         wide = (state,) if kernel == "kimi_delta_attention" else ()
         gate = -torch.rand(1, length, heads, *wide, device=device).requires_grad_(backward)
@@ -151,7 +151,8 @@ def recurrent_case(
         return lambda: torch.autograd.grad(out, (q, k, v, gate), gradient, retain_graph=True)
 
     shape: Shape = {
-        "kernel": kernel, "heads": heads, "groups": groups, "head_dim": head_dim, "state": state, "length": length,
+        "kernel": kernel,
+        "heads": heads, "key_heads": key_heads, "head_dim": head_dim, "state": state, "length": length,
         "dtype": dtype, "backward": int(backward),
     }  # fmt: skip
     return Case("recurrent", shape, prepare, WIDTH[dtype] * length * 4 * heads * head_dim, "queue")

@@ -13,6 +13,7 @@ from flopcast_calibration.fit.kernels import (
     fit_launch,
     fit_max_efficiency,
     fit_memory,
+    fit_state,
     gemm_times,
     with_fitted,
 )
@@ -67,6 +68,7 @@ __all__ = [
     "fit_network_p2p",
     "fit_p2p",
     "fit_shared",
+    "fit_state",
     "fit_to",
     "gemm_times",
     "unseen_error",

@@ -229,6 +229,14 @@ def fit_attention(points: Sequence[AttentionPoint], gpu: GpuSpec, precision: str
     return fit_to(predict, time, prior)
 
 
+def fit_state(points: Sequence[AttentionPoint], gpu: GpuSpec) -> Fit:
+    """Speed of the kernels that carry a state, over an H100's share of peak."""
+    flop, time = columns(points, "flop", "time_s")
+    ratios = flop / (gpu.peak("bf16") * time)
+    speed = float(np.median(ratios))
+    return Fit({"state_speed": speed}, np.log(ratios / speed))
+
+
 def fit_launch(points: Sequence[LaunchPoint]) -> Fit:
     """Host time a kernel: Python, autograd, dispatch and driver where that was measured, a bare launch otherwise."""
     chosen = [point for point in points if point.framework] or list(points)

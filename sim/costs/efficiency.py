@@ -24,9 +24,11 @@ STATE_SHARE = {
     "gated_delta_net": (0.063, 0.048),
     "kimi_delta_attention": (0.036, 0.028),
 }
-"""Share of an H100's peak that the kernels reach which carry a state along the sequence, forward and backward: 8,192 and
-32,768 tokens of Nemotron-H's, Qwen3-Next's and Kimi Linear's heads in mamba-ssm 2.3.2 and flash-linear-attention 0.6
-(calibration/data/h100.jsonl). The gated delta net's backward is taken to be to its forward as Kimi's is."""
+"""Share of an H100's peak that the kernels reach which carry a state along the sequence, forward and backward.
+
+Sequences of 8,192 and 32,768 tokens with Nemotron-H's, Qwen3-Next's and Kimi Linear's heads were measured in mamba-ssm
+2.3.2 and flash-linear-attention 0.6 (calibration/data/h100.jsonl). The gated delta net's backward is taken to be to its
+forward as Kimi's is."""
 _TILE_M = np.array([tile[0] for tile in TILES], dtype=float)
 _TILE_N = np.array([tile[1] for tile in TILES], dtype=float)
 

@@ -17,8 +17,8 @@ from functools import partial
 import numpy as np
 
 from sim.arrays import Number
-from sim.specs import LayerKind, ModelSpec
-from sim.work.operations import Cause, Collective, Kernel, Tensor, Weight, matmul, memory
+from sim.specs import LayerKind
+from sim.work.operations import Cause, Collective, Kernel, Tensor, Weight, memory
 from sim.work.pieces import Cut, Writer
 
 MODULE = "mamba"
@@ -29,10 +29,11 @@ CHUNK = {"mamba2": 128, "gated_delta_net": 64, "kimi_delta_attention": 64}
 STATE_WIDTH = 4
 """Bytes of a number of a state that is kept: fp32."""
 LAUNCHES = {"mamba2": (12, 55), "gated_delta_net": (36, 69), "kimi_delta_attention": (29, 55)}
-"""Launches in whose time the host runs the kernels of a forward and of a backward: short sequences take 0.5 and 2.2 ms in
-mamba-ssm 2.3.2, and 1.4, and 1.2 and 2.2 ms in flash-linear-attention 0.6, however short they are (calibration/data/h100.jsonl),
-at 40 us a launch. The backward of gated delta nets is taken to be to its forward as Kimi's is: that kernel is wrong under
-the Triton that ran."""
+"""Launches in whose time the host runs the kernels of a forward and of a backward.
+
+However short a sequence is, they take 0.5 and 2.2 ms in mamba-ssm 2.3.2, and 1.4 ms, and 1.2 and 2.2 ms, in
+flash-linear-attention 0.6 (calibration/data/h100.jsonl): at 40 us a launch as many as stand here. The backward of gated
+delta nets is taken to be to its forward as Kimi's is, since that kernel is wrong under the Triton that ran."""
 NORM_PASSES = {"mamba2": 11}
 """Times that the backward of the gated norm takes to move its tensor: mamba-ssm's sums up its weight's gradient on few
 multiprocessors (551 us for 8,192 x 8,192 on an H100). Others move five tensors."""
@@ -66,7 +67,10 @@ def recurrent(write: Writer, y: Tensor, kind: LayerKind) -> Tensor:
     # Context parallelism exchanges what comes out of the projections.
     there, back = _cut_by_heads(w * cut.tokens * (mixed.columns + gates.columns), w * cut.tokens * state.columns, cut)
     own = {"mamba2": 3 * heads, "gated_delta_net": 2 * heads}.get(kind.mixer, heads + state.columns)
-    forward, backward = recurrent_core(model, cut, kind)
+    forward, backward = recurrent_core(
+        kind.mixer, cut.tokens, heads, model.linear_num_key_heads / cut.tp, model.linear_head_dim,
+        model.linear_key_head_dim, cut.width,
+    )  # fmt: skip
     # States at the ends of chunks are computed again.
     write.add(
         "state", MODULE, reads=(convolved, *steps), writes=(state,), kept=(convolved, *steps), weights=(Weight(own),),
@@ -86,32 +90,33 @@ def recurrent(write: Writer, y: Tensor, kind: LayerKind) -> Tensor:
     return write.reduce(MODULE, out, linear=name)
 
 
-def recurrent_core(model: ModelSpec, cut: Cut, kind: LayerKind) -> tuple[Kernel, Kernel]:
-    """Return the kernels that carry the state chunk by chunk: forward, backward.
+def recurrent_core(
+    mixer: str, tokens: Number, heads: Number, key_heads: Number, columns: Number, state: Number, width: Number
+) -> tuple[Kernel, Kernel]:
+    """Return the kernels that carry a state of `heads` times `columns` by `state` numbers: forward, backward.
 
     Both are bound by neither matrix units nor memory, but reach a measured share of peak
     (`sim.costs.efficiency.STATE_SHARE`).
     """
-    heads, groups = model.linear_num_heads / cut.tp, model.linear_num_key_heads / cut.tp
-    columns, state, chunk = model.linear_head_dim, model.linear_key_head_dim, CHUNK[kind.mixer]
-    # Multiplies of a token: scores of a chunk, what it adds to the state, then its values and what it reads of the state.
-    again = groups * chunk * state + heads * columns * state
+    chunk = CHUNK[mixer]
+    # Multiplies of a token: for scores in its chunk and what it adds to the state; for values and what it reads of it.
+    again = key_heads * chunk * state + heads * columns * state
     once = again + heads * columns * (chunk + state)
-    if kind.mixer != "mamba2":
+    if mixer != "mamba2":
         # Keys' products with each other, the triangular system they give, and both solved for keys and values; what
         # the state holds of the values is taken from them before they are added.
         delta = heads * (2 * chunk * state + chunk * columns + columns * state)
         again, once = again + delta, once + delta
-    credited = (7.0 if kind.mixer == "mamba2" else 6.0) * cut.tokens * heads * columns * state
-    moved = cut.width * cut.tokens * 2 * (heads * columns + groups * state)
+    credited = (7.0 if mixer == "mamba2" else 6.0) * tokens * heads * columns * state
+    moved = width * tokens * 2 * (heads * columns + key_heads * state)
     forward = Kernel(
-        "state carried", Cause.ATTENTION, "state", flop=2.0 * cut.tokens * once, nbytes=moved, module=MODULE,
-        sort=kind.mixer, kernels=LAUNCHES[kind.mixer][0], credited_flop=credited,
+        "state carried", Cause.ATTENTION, "state", flop=2.0 * tokens * once, nbytes=moved, module=MODULE,
+        sort=mixer, kernels=LAUNCHES[mixer][0], credited_flop=credited,
     )  # fmt: skip
     # States and scores are computed again, then two gradients of every product.
     backward = forward._replace(
-        name="state carried back", flop=2.0 * cut.tokens * (again + 2 * once), nbytes=2 * moved, backward=True,
-        kernels=LAUNCHES[kind.mixer][1], credited_flop=2 * credited,
+        name="state carried back", flop=2.0 * tokens * (again + 2 * once), nbytes=2 * moved, backward=True,
+        kernels=LAUNCHES[mixer][1], credited_flop=2 * credited,
     )  # fmt: skip
     return forward, backward
 

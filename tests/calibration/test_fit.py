@@ -1,13 +1,22 @@
 """Fits find the parameters that made the data, shrug off an outlier, and give the shipped profile from its measurements."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from flopcast_calibration import refit
+from flopcast_calibration import points, refit
 from flopcast_calibration.build import calibrate
-from flopcast_calibration.fit import AllReducePoint, GemmPoint, bounds_met, fit_all_reduce, fit_gemm, gemm_times
+from flopcast_calibration.fit import (
+    AllReducePoint,
+    GemmPoint,
+    bounds_met,
+    fit_all_reduce,
+    fit_gemm,
+    fit_state,
+    gemm_times,
+)
 from flopcast_calibration.layer import FACTS, LayerPoint, fit_layer, layer_times, read_layer_points, with_layer_values
 from flopcast_calibration.measurement import read_journal
 from sim.costs.collectives import Fabric, all_reduce
@@ -191,3 +200,15 @@ def flat(item):
         elif not isinstance(value, (tuple, str)):
             numbers[name] = value
     return numbers
+
+
+def test_kernels_that_carry_a_state_are_as_measured_on_an_h100():
+    """Mamba-2, gated delta nets and Kimi's, forward and backward, at 8,192 and 32,768 tokens."""
+    carried = points.state_points(read_journal(Path("calibration/data/h100.jsonl")))
+    found = fit_state(carried, GpuSpec.read(load_preset("gpus", "h100-sxm-80gb"), "h100"))
+    assert len(carried) >= 14
+    assert found.params["state_speed"] == pytest.approx(1.0, abs=0.06)
+    assert found.median_error < 0.1
+    slower = [replace(point, time_s=2 * point.time_s) for point in carried]
+    half = fit_state(slower, GpuSpec.read(load_preset("gpus", "h100-sxm-80gb"), "h100"))
+    assert half.params["state_speed"] == pytest.approx(found.params["state_speed"] / 2)
