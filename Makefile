@@ -23,18 +23,19 @@ quick:  ## what breaks first, in less than a minute: a third of the random cases
 	$(PYTHON) -m pytest -n $(WORKERS) --hypothesis-profile=quick -m "not slow" $(QUICK)
 	$(PYTHON) -m ruff check .
 
-lint:  ## style, types, and which floor imports which
+lint:  ## style, types, plain words, and which floor imports which
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m ruff format --check .
 	$(PYTHON) -m mypy
 	$(PYTHON) -c 'from importlinter.cli import lint_imports_command as lint; lint()'
+	$(PYTHON) -m tests.prose
 
 format:  ## put the code into the house's form
 	$(PYTHON) -m ruff check --fix .
 	$(PYTHON) -m ruff format .
 
-docs:  ## the API reference, into build/api
-	$(PYTHON) docs/api.py
+docs:  ## the pages, the verbs and the API as a site, into build/site; a dead link or an omitted page fails
+	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --strict
 
 fields:  ## docs/fields.md and the scenarios' schema, made of the records of sim/specs
 	$(PYTHON) docs/fields.py > docs/fields.md.new && mv docs/fields.md.new docs/fields.md

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sim.alignment import said as said_of_alignment
+from sim.alignment import padding_advice
 from sim.assumptions import stated_assumptions
 from sim.breakdown import CAUSES, Breakdown, break_down
 from sim.engines import Timeline, run
@@ -127,7 +127,7 @@ class Estimate(NotebookDisplay):
 
     @property
     def peak_flop_per_s(self) -> float:
-        """Of one GPU at the training precision. [FLOP/s]"""
+        """Dense peak of one GPU at the training precision. [FLOP/s]"""
         return self.scenario.cluster.gpu.peak(self.scenario.training.peak_precision)
 
     @property
@@ -275,7 +275,7 @@ def estimate(scenario: Scenario | Path | str, engine: str = "dag", *, contention
     order, costs, deal = price_order(scenario, plans)
     program = program_of(scenario, order, costs)
     timeline = run(program, engine)
-    unaligned = tuple(said_of_alignment(scenario, timeline.step_time_s, partial(_step_time, engine=engine)))
+    unaligned = tuple(padding_advice(scenario, timeline.step_time_s, partial(_step_time, engine=engine)))
     if contention:
         from sim.contention import on_shared_links
 

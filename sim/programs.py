@@ -87,7 +87,7 @@ def program_of(scenario: Scenario, order: Order, costs: StageSeconds) -> Program
 
 
 def cores_assumed(scenario: Scenario, engine: str) -> Iterator[str]:
-    """That ranks which really share cores are given one each, where they are."""
+    """Note that ranks which really share cores are given one each, where they are."""
     node, ranks = scenario.cluster.node, scenario.plan.num_gpus
     if node.cores is not None and engine != "shared" and ranks > node.cores:
         yield (

@@ -28,7 +28,11 @@ ELSEWHERE = {
     "mcp": "tests/test_mcp.py; it waits for a client",
 }
 """Verbs that tests of their own run: here only their options are looked for."""
-QUICK = ("validate --runs runs.csv --every",)
+QUICK = (
+    "validate --runs runs.csv --every",
+    "import config.json --gpus 64 --cluster superpod-h100 -s training.sequence_length=8k "
+    "-s training.global_batch_size=512 -s training.tokens=1T -o mine.yaml",
+)
 """Commands of theirs that run here all the same."""
 SMALL = "scenarios/megatron-2021/39.1b.yaml"
 TINY = "scenarios/megatron-2021/1.7b.yaml"

@@ -61,7 +61,7 @@ class TwoBufferedPlan:
 
     @property
     def step_time_s(self) -> float:
-        """From batch to batch. [s]"""
+        """Time from batch to batch. [s]"""
         return self.num_microbatches * self.period_s
 
     def to_dict(self) -> dict[str, object]:

@@ -16,9 +16,9 @@ from sim.units import show
 RUNNING = 1024
 """Sequences that a replica decodes at once at most: a common default of engines on GPUs with 80 GB. Assumed."""
 MEMORY_SHARE = 0.9
-"""Of a GPU's memory what an engine takes: vLLM's default (gpu_memory_utilization)."""
+"""Share of a GPU's memory that an engine takes: vLLM's default (gpu_memory_utilization)."""
 SHARED_MEMORY_SHARE = 0.6
-"""The same where training shares the GPUs (NVIDIA-NeMo/RL:examples/configs/grpo_math_1B.yaml)."""
+"""Share that an engine takes where training uses the same GPUs (NVIDIA-NeMo/RL:examples/configs/grpo_math_1B.yaml)."""
 
 
 @dataclass(frozen=True, slots=True)

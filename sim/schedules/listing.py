@@ -152,7 +152,7 @@ def _play_at_once(
 def place_weight_gradients(
     rows: Sequence[Row], num_stages: int, num_microbatches: int, times: Times = EQUAL
 ) -> list[Row]:
-    """The same order of forwards and input gradients, with weight gradients where they cost least.
+    """Put weight gradients where they cost least into an order of forwards and input gradients, which stays as it is.
 
     A weight gradient is done where the wait for the next forward or input gradient is long enough for it, where that
     wait would make this rank the one that has waited most, and where a forward would keep more activations than the
@@ -229,7 +229,7 @@ class _Todo:
 
     @classmethod
     def of(cls, order: Order, todo: Array, times: Times) -> _Todo:
-        """Of an order, with what these actions take."""
+        """Build the list of what is to do from an order and the times of its actions."""
         weights = np.full(len(order), -1)
         weights[order.needs[order.kind == W]] = np.flatnonzero(order.kind == W)
         seconds, sends = np.array(_seconds(order, times)), np.array(_sends(order, times))

@@ -146,7 +146,9 @@ def _kept(order: Order, per_stage: Array) -> Array:
 
 
 def weight_versions(order: Order, delay: int | None = None) -> tuple[Array, Array]:
-    """Of asynchronous orders: (most versions of its weights each rank keeps, updates each gradient is late).
+    """Return the most versions of its weights that each rank keeps, and the updates by which each gradient is late.
+
+    Both concern asynchronous orders.
 
     Parameters
     ----------

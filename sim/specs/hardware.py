@@ -25,7 +25,7 @@ class GpuSpec(Spec):
     """One accelerator."""
 
     name: str
-    """As its maker calls it, such as H100-SXM5-80GB; the `gpu` of a profile must be a part of it."""
+    """Name that its maker gives it, such as H100-SXM5-80GB; the `gpu` of a profile must be a part of it."""
     peak_flop_per_s: dict[Precision, PositiveFloat] = Field(min_length=1)
     """Dense matrix-multiply peak by precision. [FLOP/s]"""
     memory_bytes: PositiveFloat
@@ -88,7 +88,8 @@ class NodeSpec(Spec):
     """Between a GPU and its host's memory (PCIe, NVLink-C2C), per GPU and direction, which offloading needs. Default:
     unknown. [bytes/s]"""
     host_memory_bandwidth_bytes_per_s: PositiveFloat | None = None
-    """Of the host's memory, each GPU's share of it, which updates on the CPU need. Default: unknown. [bytes/s]"""
+    """Each GPU's share of the bandwidth of the host's memory, which updates on the CPU need. Default:
+    unknown. [bytes/s]"""
     host_memory_bytes: PositiveFloat | None = None
     """The host's memory, whole, in which checkpoints wait that are written in the background. Default: unknown, and
     they fit. [bytes]"""
@@ -124,7 +125,7 @@ class NodeSpec(Spec):
 
     @property
     def storage_bandwidth_bytes_per_s(self) -> float | None:
-        """Of the node's cards for storage together; None where it has none. [bytes/s]"""
+        """Bandwidth of the node's cards for storage together; None where it has none. [bytes/s]"""
         cards, each = self.storage_nics_per_node, self.storage_nic_bandwidth_bytes_per_s
         if cards is None and each is None:
             return None

@@ -76,7 +76,7 @@ class ParallelPlan(Spec):
     microbatch_size: PositiveInt = 1
     """Sequences that go through the pipeline together."""
     schedule: str = "1f1b"
-    """In which order a pipeline rank works; `flopcast presets list schedules` names them."""
+    """Order in which a pipeline rank works; `flopcast presets list schedules` names them."""
     num_chunks: PositiveInt = 1
     """Model chunks a rank holds (virtual stages); more than 1 needs an interleaved schedule."""
     microbatch_group: PositiveInt | None = None
@@ -90,7 +90,7 @@ class ParallelPlan(Spec):
     """Modules of a layer that selective recomputation runs again, by Megatron-Core's names: core_attn, layernorm,
     mla_up_proj, mlp, moe, moe_act, shared_experts. Default: core_attn where recompute is selective."""
     recompute_method: Literal["uniform", "block"] = "uniform"
-    """Which layers full recomputation runs again: all, by groups of recompute_num_layers whose inputs are kept
+    """Layers that full recomputation runs again: all, by groups of recompute_num_layers whose inputs are kept
     (uniform), or so many of every stage, the others none (block)."""
     recompute_num_layers: PositiveInt = 1
     """Layers that full recomputation runs again together (uniform), or of every virtual stage (block)."""
@@ -119,7 +119,7 @@ class ParallelPlan(Spec):
     """Layers of the model whose activations wait in host memory for the backward. They are copied while other layers
     compute; what takes longer than that lengthens the step."""
     optimizer_offload: float = Field(default=0.0, ge=0, le=1)
-    """Of the optimizer's state, the share that is kept in host memory and updated by the CPU (Megatron-Core's
+    """Share of the optimizer's state that is kept in host memory and updated by the CPU (Megatron-Core's
     optimizer-offload-fraction, DeepSpeed's offload_optimizer). Gradients are copied out, weights back."""
     embedding_as_layer: bool = False
     """Count the embedding as one layer when layers are dealt to stages (Llama 3, Megatron-LM)."""
@@ -145,8 +145,10 @@ class ParallelPlan(Spec):
         return data
 
     def replace(self, **changes: Any) -> Self:
-        """As of every record; another way to recompute or to shard leaves behind what only the one before it knows, and
-        experts that are cut stay cut, over the new tensor-parallel group."""
+        """Return the plan with fields changed, without options that its new recomputation or sharding does not have.
+
+        Experts that are cut stay cut, over the new tensor-parallel group.
+        """
         if self.etp > 1:
             changes = {"etp": changes.get("tp", self.tp), **changes}
         stage = changes.get("zero_stage", self.zero_stage)

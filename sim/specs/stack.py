@@ -24,7 +24,7 @@ class StackSpec(Spec):
     framework: str = ""
     """The framework whose rules filled in what is not stated; `flopcast presets list frameworks` names them."""
     version: str = ""
-    """Of the framework: a date (2024-07), a release by year and month (24.07), a tag of it (v2.4), or latest."""
+    """Version of the framework: a date (2024-07), a release by year and month (24.07), a tag (v2.4), or latest."""
     nvls: bool = True
     """NCCL (since 2.17 of March 2023) may have NVLink's switches add what all-reduces send, where the profile knows
     that they do: its NCCL_NVLS_ENABLE, which recipes turn off to save memory."""
@@ -120,7 +120,7 @@ class StackSpec(Spec):
     """GPUs that hold the same write a part of it each to a checkpoint (Megatron-Core's ckpt-fully-parallel-save,
     PyTorch's distributed checkpoints); else the first of them writes all of it."""
     gradient_precision: Literal["fp16", "bf16", "fp32"] = "fp32"
-    """In which main gradients are kept and reduced."""
+    """Number format in which main gradients are kept and reduced."""
     p2p_scatter_gather: bool = True
     """Each tensor-parallel rank sends its share of the pipeline activations over its own card, and the receivers
     gather over NVLink (Narayanan et al. 2021, section 4.1). Implied by sequence parallelism."""
@@ -160,8 +160,8 @@ class StackSpec(Spec):
     """ZeRO stage 3 keeps weights and gradients in fp32 and casts what it gathers (PyTorch's FSDP), so that there are
     no 16-bit weights beside the optimizer's."""
     fp32_frozen: bool = False
-    """Of a model that is trained by adapters, fp32 shards hold its own weights too, as they were loaded; else these are
-    16-bit."""
+    """Where adapters train a model, its own frozen weights lie in fp32 shards too, as they were loaded; otherwise they
+    are 16-bit."""
     peft_adapters: Literal["no", "fp32", "autocast"] = "no"
     """Adapters as Hugging Face's PEFT puts them into transformers' models: one beside each matrix of queries, keys,
     values, gate and up, and in fp32 (autocast_adapter_dtype). Outside autocast all that goes through them is too."""
@@ -207,8 +207,8 @@ class StackSpec(Spec):
     """Kernels that an update launches for every tensor of parameters by itself: without ZeRO it takes at least so many
     launches a tensor, however small a GPU's share of it is."""
     elementwise_rate: float = Field(default=1.0, gt=0.0, le=1.0)
-    """Of the memory efficiency that the profile measured, the share that this framework's elementwise kernels reach:
-    before PyTorch vectorised them (1.5, 2020) they moved one 16-bit number a thread."""
+    """Share of the profile's measured memory efficiency that this framework's elementwise kernels reach. Before PyTorch
+    vectorised them (1.5, 2020) they moved one 16-bit number a thread."""
     kernel_launch_s: NonNegativeFloat
     """Host time a kernel: Python, autograd and driver. Hidden unless the GPU's kernels are shorter. Default:
     that of the named stack or framework, or of megatron-core. [s]"""

@@ -33,13 +33,13 @@ class TrainingSpec(Spec):
     row and a column of every matrix, muon one moment of every matrix in layers, which it orthogonalises, and adam's two
     of the rest."""
     moment_precision: Literal["fp32", "bf16", "fp16", "fp8", "int8"] = "fp32"
-    """In which moments are kept: int8 in blocks of 256 with an fp32 scale (8-bit Adam of bitsandbytes and torchao), the
-    others as in Megatron-Core's precision-aware optimizer."""
+    """Number format of the moments: int8 in blocks of 256 with an fp32 scale (8-bit Adam of bitsandbytes and torchao),
+    the others as in Megatron-Core's precision-aware optimizer."""
     second_moment_precision: Literal["fp32", "bf16", "fp16", "fp8"] | None = None
-    """Of adam's second moments, where it is another than the first ones' (Megatron-Core's exp-avg-sq-dtype beside
-    exp-avg-dtype). Default: moment_precision."""
+    """Number format of Adam's second moments, where it differs from the first moments' (Megatron-Core's
+    exp-avg-sq-dtype beside exp-avg-dtype). Default: moment_precision."""
     master_precision: Literal["fp32", "fp16", "none"] = "fp32"
-    """In which the optimizer keeps weights of its own beside 16-bit ones; none: it updates those."""
+    """Number format of the weights that the optimizer keeps beside 16-bit ones; none: it updates those themselves."""
     adapter_rank: NonNegativeInt = 0
     """Rank of low-rank adapters (LoRA): the model is frozen, and only they are trained. 0: all weights are trained."""
     num_adapters: PositiveInt = 1
@@ -138,12 +138,12 @@ class TrainingSpec(Spec):
 
     @property
     def format(self) -> Format | None:
-        """Of multiplies in 8 or 4 bits; None for more."""
+        """Number format of multiplies in 8 or 4 bits; None for 16 bits and more."""
         return FORMATS.get(self.precision)
 
     @property
     def peak_precision(self) -> str:
-        """Of the matrix units that run the layers' multiplies."""
+        """Precision of the matrix units that run the layers' multiplies."""
         return self.format.peak if self.format else self.precision
 
     @property

@@ -17,7 +17,7 @@ from flopcast_calibration.readers.training_runs import read_rows, read_runs
 from flopcast_validation.run import WILD, published_runs, runs_tables, score
 from flopcast_validation.runs.intervals import left_out_coverage
 from flopcast_validation.runs.listing import Listing, print_runs
-from flopcast_validation.runs.report import markdown_table
+from flopcast_validation.runs.report import HEADLINES, markdown_table
 from flopcast_validation.runs.score import groups_of, in_the_wild, score_all
 from flopcast_validation.runs.transfer_report import (
     MEAN,
@@ -134,16 +134,20 @@ def _measured(row):
 
 
 @pytest.mark.slow
-def test_the_readme_has_the_table_that_validate_prints(scored_published):
+def test_the_pages_have_the_table_that_validate_prints(scored_published):
+    """The whole of it in docs/validation.md, its first rows in the README."""
     strangers = score_all(published_runs(folder=WILD))
     assert all(item.error is not None for item in strangers)
     groups = [in_the_wild(strangers), *groups_of(scored_published)]
-    table, text = markdown_table(groups), (ROOT / "README.md").read_text(encoding="utf-8")
-    assert table in text, f"flopcast validate --markdown prints another table than the README has:\n{table}"
+    table, page = markdown_table(groups), (ROOT / "docs" / "validation.md").read_text(encoding="utf-8")
+    assert table in page, f"flopcast validate --markdown prints another table than docs/validation.md has:\n{table}"
+    rows, readme = markdown_table(groups, HEADLINES), (ROOT / "README.md").read_text(encoding="utf-8")
+    assert rows in readme, f"the README has other rows than flopcast validate --markdown:\n{rows}"
     runs, modelled = len(scored_published), sum(item.error is not None for item in scored_published)
-    said = " ".join(text.split())
-    assert f"{runs} runs that such teams published, of which {modelled} are modelled" in said
-    assert f"errors alone give cover {left_out_coverage(scored_published):.0%}".replace("%", " %") in said
+    text = " ".join(page.split())
+    assert f"{runs} published runs ship" in text
+    assert f"{modelled} of them are modelled" in text
+    assert f"errors alone give cover {left_out_coverage(scored_published):.0%}".replace("%", " %") in text
     # The terminal has the same cells, and more of them.
     out = Console(file=StringIO(), width=140)
     print_runs(out, scored_published, Listing(), shipped=True, strangers=strangers)
