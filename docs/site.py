@@ -9,6 +9,7 @@ from __future__ import annotations
 import posixpath
 import re
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,43 +24,54 @@ from verbs import verbs_page  # noqa: E402
 
 MADE = {"api.md": api_page, "verbs.md": verbs_page}
 """Pages that are made when the site is built."""
-_LINK = re.compile(r"\]\(((?:\.\./)+)([^)#\s]+)")
-"""A link that leaves the folder of its page upwards."""
+_LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)")
+"""The beginning of a link to a file."""
+_INFO = re.compile(r"^```(\w+)(?: part)?(?: title=([^\s\"]+))?[ ]*$", re.MULTILINE)
+"""First lines of code blocks, as tests/test_docs.py reads them."""
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add the pages that are made, and the files that pages link to."""
+    """Add the pages that are made, and the files that pages link to, and those that these link to."""
     for name, make in MADE.items():
         files.append(File.generated(config, name, content=make()))
-    linked = {path for page in files.documentation_pages() for path in _outside(page.src_uri, page.content_string)}
-    for path in sorted(linked):
-        if path.endswith(".md"):
-            text = (ROOT / path).read_text(encoding="utf-8")
-            files.append(File.generated(config, f"repository/{path}", content=text))
-        else:
-            files.append(File.generated(config, f"repository/{path}", abs_src_path=str(ROOT / path)))
+    waiting = [(page.src_uri, page.content_string) for page in files.documentation_pages()]
+    while waiting:
+        uri, markdown = waiting.pop()
+        for path in sorted({target for target in map(partial(_target, uri), _links(markdown)) if target}):
+            name = f"repository/{path}"
+            if path.startswith("docs/") or files.get_file_from_path(name) is not None:
+                continue
+            if path.endswith(".md"):
+                files.append(File.generated(config, name, content=(ROOT / path).read_text(encoding="utf-8")))
+                waiting.append((name, (ROOT / path).read_text(encoding="utf-8")))
+            else:
+                files.append(File.generated(config, name, abs_src_path=str(ROOT / path)))
     return files
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Turn links to files outside docs/ into links to their copies."""
+    """Turn links into the repository into links to the site's pages and copies; write titles of code as mkdocs reads them."""
     uri = page.file.src_uri
+    markdown = _INFO.sub(lambda found: f"```{found[1]}" + (f' title="{found[2]}"' if found[2] else ""), markdown)
 
-    def copied(found: re.Match[str]) -> str:
-        path = _path(uri, found[1] + found[2])
+    def moved(found: re.Match[str]) -> str:
+        path = _target(uri, found[1])
         if path is None:
             return found[0]
-        return f"]({posixpath.relpath(f'repository/{path}', posixpath.dirname(uri) or '.')}"
+        place = path.removeprefix("docs/") if path.startswith("docs/") else f"repository/{path}"
+        return f"]({posixpath.relpath(place, posixpath.dirname(uri) or '.')}"
 
-    return _LINK.sub(copied, markdown)
-
-
-def _outside(uri: str, markdown: str) -> list[str]:
-    paths = [_path(uri, up + rest) for up, rest in _LINK.findall(markdown)]
-    return [path for path in paths if path is not None]
+    return _LINK.sub(moved, markdown)
 
 
-def _path(uri: str, link: str) -> str | None:
-    """The file of the repository that a link of a page in docs/ means; None where it stays in docs/ or means no file."""
-    path = posixpath.normpath(posixpath.join("docs", posixpath.dirname(uri), link))
-    return path if not path.startswith("docs/") and (ROOT / path).is_file() else None
+def _links(markdown: str) -> list[str]:
+    return _LINK.findall(markdown)
+
+
+def _target(uri: str, link: str) -> str | None:
+    """The file of the repository that a link of a page means; None where it means none, or a page beside a page of docs/."""
+    copied = uri.startswith("repository/")
+    home = posixpath.dirname(uri.removeprefix("repository/") if copied else f"docs/{uri}")
+    path = posixpath.normpath(posixpath.join(home, link))
+    beside = path.startswith("docs/") and not copied
+    return path if not beside and (ROOT / path).is_file() else None

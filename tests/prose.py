@@ -25,7 +25,7 @@ PAGES = ("README.md", "CONTRIBUTING.md", "SKILL.md", *(f"docs/{page.name}" for p
 _HEAD = re.compile(r"\A---\n.*?^---\n", re.MULTILINE | re.DOTALL)
 _FENCE = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
 _ITEM = re.compile(r"^ *(?:[-*]|\d+\.) +", re.MULTILINE)
-_END = re.compile(r"(?<=[.!?])(?<!al\.)(?<!\.\.\.)[)*\"”]*\s+(?=\S)")
+_END = re.compile(r"(?<=[.!?])(?<! al\.)(?<!\.\.\.)[)*\"”]*\s+(?=\S)")
 _WORD = re.compile(r"[^\s—–·+=/|×]+")
 
 

@@ -42,7 +42,7 @@ def test_docstrings_of_fields_and_constants_count_too(tmp_path):
         ("| a | table |\n|---|---|\n| is | no prose |", []),
         ("```bash\nflopcast estimate a b c d\n```\n\nProse [with a link](https://example.org/long/path).", [4]),
         ("# A heading has no length", []),
-        (f"{'word ' * (LONGEST + 1)}.", [LONGEST + 1]),
+        (f"{'word ' * LONGEST}word.", [LONGEST + 1]),
     ],
 )
 def test_words_of_sentences_are_counted(text, lengths):
