@@ -18,14 +18,14 @@ import sim
 INTRODUCTION = """\
 # Python API
 
-These are the public names of `flopcast`, which are those of the package `sim`. Each is loaded when it is first asked for.
-[From Python, a container, or a language model](integrating.md) shows how they are used.
+These are the public names of `flopcast`, which are those of the package `sim`. Each is loaded when it is first asked
+for. [From Python, a container, or a language model](integrating.md) shows how they are used.
 """
 GROUPS = {
     "Ask": ("load_scenario", "build_scenario", "estimate", "search", "simulate"),
     "Answers": ("Estimate", "SearchResult", "Simulation"),
-    "Describe": ("Scenario", "ModelSpec", "ClusterSpec", "NodeSpec", "GpuSpec", "ParallelPlan", "TrainingSpec", "StackSpec",
-                 "Profile", "preset_names"),
+    "Describe": ("Scenario", "ModelSpec", "ClusterSpec", "NodeSpec", "GpuSpec", "ParallelPlan", "TrainingSpec",
+                 "StackSpec", "Profile", "preset_names"),
     "Extend": ("schedule", "build_order", "schedule_names", "ENGINES"),
     "Errors": ("FlopcastError", "SpecError", "InfeasiblePlan", "ScheduleError", "ProfileError"),
 }  # fmt: skip
@@ -35,7 +35,7 @@ _FIELD = re.compile(r"^([a-z]\w*(?:, [a-z]\w*)*) : ", re.MULTILINE)
 """A line `name : meaning`, by which records say what their fields hold."""
 _HEADING = re.compile(r"^[A-Z][A-Za-z ]+\n---+$", re.MULTILINE)
 """A heading of one of numpydoc's sections, which pdoc reads."""
-WIDE = 100
+WIDE = 80
 """Characters of a signature from which on it has a line a parameter."""
 _REFERENCE = re.compile(r"^\.\. \[(\d+)\] ", re.MULTILINE)
 

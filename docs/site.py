@@ -50,7 +50,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Turn links into the repository into links to the site's pages and copies; write titles of code as mkdocs reads them."""
+    """Turn links into the repository into links to the site's pages and copies, and write code's titles as mkdocs does."""
     uri = page.file.src_uri
     markdown = _INFO.sub(lambda found: f"```{found[1]}" + (f' title="{found[2]}"' if found[2] else ""), markdown)
 
@@ -69,7 +69,7 @@ def _links(markdown: str) -> list[str]:
 
 
 def _target(uri: str, link: str) -> str | None:
-    """The file of the repository that a link of a page means; None where it means none, or a page beside a page of docs/."""
+    """The file of the repository that a link means; None where it means none, or where both pages are in docs/."""
     copied = uri.startswith("repository/")
     home = posixpath.dirname(uri.removeprefix("repository/") if copied else f"docs/{uri}")
     path = posixpath.normpath(posixpath.join(home, link))

@@ -17,7 +17,7 @@ INTRODUCTION = """\
 # Verbs of the command line
 
 Every question is a verb: `flopcast VERB`. `flopcast VERB --help` prints what stands here. A verb that answers takes
-`--json`; [Reports, JSON and exit codes](answers.md) has the keys. [Which verb answers what](questions.md) begins with questions.
+`--json`; [Reports, JSON and exit codes](answers.md) has the keys. [The first page](index.md) says which verb answers what.
 """
 
 
@@ -26,7 +26,9 @@ def verbs_page() -> str:
     command = typer.main.get_command(app)
     with typer.Context(command) as context:
         names = command.list_commands(context)
-        return "\n".join([INTRODUCTION, *(text for name in names for text in _verb(command.get_command(context, name), name))])
+        return "\n".join(
+            [INTRODUCTION, *(text for name in names for text in _verb(command.get_command(context, name), name))]
+        )
 
 
 def _verb(command: Any, path: str) -> Iterator[str]:
@@ -47,7 +49,11 @@ def _verb(command: Any, path: str) -> Iterator[str]:
 
 
 def _row(parameter: Any) -> str:
-    names = (_metavar(parameter),) if parameter.param_type_name == "argument" else (*parameter.opts, *parameter.secondary_opts)
+    names = (
+        (_metavar(parameter),)
+        if parameter.param_type_name == "argument"
+        else (*parameter.opts, *parameter.secondary_opts)
+    )
     named = ", ".join(f"`{name.strip('[]')}`" for name in names)
     return f"| {named} | {_words(parameter.help, cell=True)} | {_default(parameter)} |"
 

@@ -11,7 +11,9 @@ def test_no_docstring_is_clipped_and_no_name_is_private():
     rooms = of_code()
     beyond = [each for room, found in rooms.items() for each in found[LEFT.get(room, 0) :]]
     assert not beyond, "\n".join(beyond)
-    assert {room: len(found) for room, found in rooms.items()} == LEFT, "make the numbers of LEFT in tests/prose.py smaller"
+    assert {room: len(found) for room, found in rooms.items()} == LEFT, (
+        "make the numbers of LEFT in tests/prose.py smaller"
+    )
 
 
 def test_no_sentence_of_a_page_is_long():

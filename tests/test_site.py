@@ -68,7 +68,9 @@ def test_the_verbs_have_every_verb_and_option(site):
     for path, command in verbs(typer.main.get_command(app)):
         section = sections["-".join(path)]
         shown_options = [each for each in command.params if not getattr(each, "hidden", False) and each.name != "help"]
-        missing = [option for each in shown_options for option in each.opts if option[:2] == "--" and option not in section]
+        missing = [
+            option for each in shown_options for option in each.opts if option[:2] == "--" and option not in section
+        ]
         assert not missing, f"{path}: {missing}"
         shown += 1
     assert shown > 30
@@ -88,5 +90,9 @@ def test_pages_load_nothing_from_elsewhere_and_link_to_no_folder_above(site):
         text = page.read_text(encoding="utf-8")
         loaded = re.findall(r'<(?:script|img|link rel="stylesheet")[^>]*(?:src|href)="(https?:[^"]+)"', text)
         assert not loaded, f"{page.name}: {loaded}"
-        linked = [each for each in re.findall(r'href="((?:\.\./)+[^"#]+)', text) if not (page.parent / each).resolve().exists()]
+        linked = [
+            each
+            for each in re.findall(r'href="((?:\.\./)+[^"#]+)', text)
+            if not (page.parent / each).resolve().exists()
+        ]
         assert not linked, f"{page.name}: {linked}"
