@@ -50,7 +50,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Turn links into the repository into links to the site's pages and copies, and write code's titles as mkdocs does."""
+    """Turn links into the repository into links to pages and copies, and write titles of code as mkdocs does."""
     uri = page.file.src_uri
     markdown = _INFO.sub(lambda found: f"```{found[1]}" + (f' title="{found[2]}"' if found[2] else ""), markdown)
 

@@ -17,7 +17,8 @@ INTRODUCTION = """\
 # Verbs of the command line
 
 Every question is a verb: `flopcast VERB`. `flopcast VERB --help` prints what stands here. A verb that answers takes
-`--json`; [Reports, JSON and exit codes](answers.md) has the keys. [The first page](index.md) says which verb answers what.
+`--json`, whose keys are in [Reports, JSON and exit codes](answers.md). [The first page](index.md) says which verb
+answers what.
 """
 
 
