@@ -91,7 +91,7 @@ def play(
 def _play_at_once(
     home: Sequence[int], copies: int, num_microbatches: int, most_in_flight: Callable[[int], int], forward_first: bool
 ) -> list[Row]:
-    """As `play`, all ranks at once: as everything takes equally long, all begin what they do at the same moments."""
+    """Do as `play` does, for all ranks at once: everything takes equally long, so all begin at the same moments."""
     stages, ranks, count = len(home), max(home) + 1, num_microbatches
     within = np.arange(stages) % (stages // copies)
     nowhere = 2 * stages

@@ -43,22 +43,24 @@ class TrainingSpec(Spec):
     adapter_rank: NonNegativeInt = 0
     """Rank of low-rank adapters (LoRA): the model is frozen, and only they are trained. 0: all weights are trained."""
     num_adapters: PositiveInt = 1
-    """Adapters that are trained side by side, every sequence by one of them (prime-rl's max_concurrent_runs): all of
-    them are held and updated."""
+    """Adapters that are trained side by side, every sequence by one of them (prime-rl's max_concurrent_runs). All of
+    them are in memory and updated."""
     adapter_targets: tuple[AdapterTarget, ...] = ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2")
     """Linears with adapters, by Megatron's names: linear_qkv, all projections to queries, keys and values;
     linear_proj, attention's output; linear_fc1 and linear_fc2, of MLPs and experts; in_proj and out_proj, of layers
     that carry a state."""
     packed_length: PositiveInt | None = None
-    """Where short sequences are packed into one of sequence_length, how long they are, as attention sees it: the sum of
-    their squared lengths over that of their lengths. Default: none are packed."""
+    """Length that attention sees where short sequences are packed into one of sequence_length: the sum of their squared
+    lengths over the sum of their lengths. Default: none are packed."""
     expert_skew: NonNegativeFloat = 0.0
-    """How unevenly tokens go to experts: the n-th most popular of a layer gets n to the power of minus this of what the
-    first one gets (a Zipf law), which experts are popular differing from layer to layer. 0: all get the same."""
+    """Exponent of a Zipf law by which tokens go to experts: the n-th most popular expert of a layer gets n to the power
+    of minus this of what the first one gets. Which experts are popular differs from layer to layer. 0: all get the
+    same."""
     expert_load: tuple[NonNegativeFloat, ...] = ()
-    """Measured instead: tokens of every expert of a layer, in the order in which experts are dealt to GPUs."""
+    """Measured load instead of a law: tokens of every expert of a layer, in the order in which experts are dealt to
+    GPUs."""
     expert_capacity_factor: PositiveFloat | None = None
-    """Times an even share, how many tokens an expert takes; those that come beyond are dropped (Megatron-Core's
+    """Tokens that an expert takes at most, in even shares; those that come beyond are dropped (Megatron-Core's
     moe_expert_capacity_factor). Default: none are."""
     pad_to_capacity: bool = False
     """Experts multiply as many tokens as they have capacity for, whatever came (Megatron-Core's
