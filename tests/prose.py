@@ -1,7 +1,7 @@
 """A lint of the words of the house: python -m tests.prose [--longest 100]
 
 Three rules hold. No docstring opens without a subject. No function or class has a private word for a name. No sentence
-of a page is longer than thirty words. A room in `LEFT` may still have as many faults as stand there.
+of a page has thirty words or more. A room in `LEFT` may still have as many faults as stand there.
 """
 
 import argparse
@@ -15,8 +15,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 CLIPPED = re.compile(r"(Of|The same|As of|As every|By what|Those|What of|As much)\b")
 PRIVATE = {"alive", "floating", "held", "ways", "said", "sparing", "standing", "needless", "tellable"}
-LONGEST = 30
-"""Words that a sentence of a page may have."""
+LONGEST = 29
+"""Words that a sentence of a page may have: fewer than thirty."""
 LEFT = {
     "sim/commands": 2, "sim/engines": 30, "sim/foreign": 14, "sim/pricing": 2, "sim/report": 19, "sim/search": 49, "sim/work": 11,
 }  # fmt: skip

@@ -164,7 +164,7 @@ class ClusterSpec(Spec):
     of one kind lie up to 14 % apart (Golden et al. 2025, arXiv:2510.15596), V100 of five clusters 8 % (Sinha et al.
     2022, arXiv:2208.11035). 0: all alike."""
     storage: StorageSpec | None = None
-    """File system that checkpoints and data lie on. Default: one that reads and writes 2 TB/s."""
+    """File system that checkpoints and data lie on. Default: a file system that reads and writes 2 TB/s."""
 
     @model_validator(mode="before")
     @classmethod
