@@ -284,7 +284,7 @@ def _priced(profile: LayerProfile, levels: tuple[Level, ...], sync: str, segment
     forward, backward = profile.before("forward_s"), profile.before("backward_s")
     kept, weights, state = (profile.before(name) for name in ("kept_bytes", "weights_bytes", "state_bytes"))
     stages = []
-    for segment, own, alive in zip(segments, replicas, noam(replicas), strict=True):
+    for segment, own, in_flight in zip(segments, replicas, noam(replicas), strict=True):
         first, last = segment.first, segment.last
         rate = levels[segment.cut_level].bandwidth_bytes_per_s
         send = float(profile.sent_bytes[last]) / rate if last < len(profile) else 0.0
@@ -299,8 +299,8 @@ def _priced(profile: LayerProfile, levels: tuple[Level, ...], sync: str, segment
                 _period(profile, levels, SYNC[sync], segment),
                 send,
                 2.0 * send / segment.side_by_side,
-                alive,
-                float(alive * of_one + state[last] - state[first]),
+                in_flight,
+                float(in_flight * of_one + state[last] - state[first]),
             )
         )
     alone = data_parallel(profile, levels, sync)

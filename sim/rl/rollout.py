@@ -65,8 +65,8 @@ class RolloutPool:
         """Sequences of a replica that may decode at once.
 
         A cache in pages holds what sequences have come to, not their longest [1]_: where they begin together, the most
-        that is alive of a batch of them at any age; where each follows another, the mean age. Prompts that a group
-        shares are counted for each.
+        that a batch of them still runs at any age; where each follows another, the mean age. Prompts that a group shares
+        are counted for each.
 
         .. [1] Kwon et al. 2023, "Efficient memory management for large language model serving with PagedAttention",
            arXiv:2309.06180, section 4.

@@ -56,7 +56,7 @@ def play(
     for number in range(num_microbatches):
         arrived[2 * (number % copies) * per_copy].append((0.0, number))
     free, rows = [0.0] * ranks, [[] for _ in range(ranks)]  # type: ignore[var-annotated]
-    alive = [0] * len(home)
+    in_flight = [0] * len(home)
     events = [(0.0, rank) for rank in range(ranks)]
     while events:
         now, rank = heapq.heappop(events)
@@ -68,7 +68,7 @@ def play(
             for kind in (F, B)
             if arrived[2 * stage + kind]
             and arrived[2 * stage + kind][0][0] <= now
-            and (kind == B or alive[stage] < most_in_flight(stage))
+            and (kind == B or in_flight[stage] < most_in_flight(stage))
         ]
         if not able:
             continue
@@ -76,7 +76,7 @@ def play(
         forward = later != forward_first
         stage, kind = -negative, F if forward else B
         arrived[2 * stage + kind].popleft()
-        alive[stage] += 1 if forward else -1
+        in_flight[stage] += 1 if forward else -1
         rows[rank].append((stage, kind, number))
         free[rank] = now + 1.0
         heapq.heappush(events, (free[rank], rank))
@@ -249,7 +249,7 @@ def _place(todo: _Todo, weight: float, allowed: list[float], eager: bool) -> tup
     """
     ranks, limit = len(todo.limit), todo.limit
     free, first, waited = [0.0] * ranks, [-1.0] * ranks, [0.0] * ranks
-    alive, most_waited, most_allowed = [0] * ranks, 0.0, max(allowed)
+    in_flight, most_waited, most_allowed = [0] * ranks, 0.0, max(allowed)
     due: list[deque[int]] = [deque() for _ in range(ranks)]
     done_by: list[list[int]] = [[] for _ in range(ranks)]
     end = [0.0] * (todo.num_actions + 1)  # what needs nothing needs number −1
@@ -257,15 +257,15 @@ def _place(todo: _Todo, weight: float, allowed: list[float], eager: bool) -> tup
     for action, rank, need, seconds, send, own in each:
         at, now = end[need] + send, free[rank]
         pending, done = due[rank], done_by[rank]
-        while pending and (at - now >= weight or (own < 0 and alive[rank] >= limit[rank])):
+        while pending and (at - now >= weight or (own < 0 and in_flight[rank] >= limit[rank])):
             done.append(pending.popleft())
             now += weight
-            alive[rank] -= 1
+            in_flight[rank] -= 1
         if at > now:
             if eager and pending and waited[rank] + at - now > max(most_waited, most_allowed - allowed[rank]):
                 done.append(pending.popleft())
                 now += weight
-                alive[rank] -= 1
+                in_flight[rank] -= 1
             here = at if at > now else now
         else:
             here = now
@@ -278,7 +278,7 @@ def _place(todo: _Todo, weight: float, allowed: list[float], eager: bool) -> tup
         done.append(action)
         free[rank] = end[action] = here + seconds
         if own < 0:
-            alive[rank] += 1
+            in_flight[rank] += 1
         else:
             pending.append(own)
     for rank in range(ranks):
