@@ -65,7 +65,7 @@ class RolloutPool:
         """Sequences of a replica that may decode at once.
 
         A cache in pages holds what sequences have come to, not their longest [1]_: where they begin together, the most
-        that a batch of them still runs at any age; where each follows another, the mean age. Prompts that a group shares
+        a batch of them still runs at any age; where each follows another, the mean age. Prompts that a group shares
         are counted for each.
 
         .. [1] Kwon et al. 2023, "Efficient memory management for large language model serving with PagedAttention",
