@@ -68,7 +68,7 @@ def typical_times(costs: StageSeconds) -> tuple[float, float, float, float]:
 
 
 def program_of(scenario: Scenario, order: Order, costs: StageSeconds) -> Program:
-    """What the engines run of a scenario."""
+    """Return the program that engines run for a scenario."""
     plan, stack = scenario.plan, scenario.stack
     beside = stack.overlap_grad_reduce
     if beside and stack.reduce_waited_for and get_schedule(order.schedule).asynchronous:
