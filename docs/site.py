@@ -26,7 +26,7 @@ MADE = {"api.md": api_page, "verbs.md": verbs_page}
 """Pages that are made when the site is built."""
 _LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)")
 """The beginning of a link to a file."""
-_INFO = re.compile(r"^```(\w+)(?: part)?(?: title=([^\s\"]+))?[ ]*$", re.MULTILINE)
+_INFO = re.compile(r"^```(\w+)(?: part)?(?: columns=\d+)?(?: title=([^\s\"]+))?[ ]*$", re.MULTILINE)
 """First lines of code blocks, as tests/test_docs.py reads them."""
 
 

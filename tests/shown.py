@@ -1,7 +1,7 @@
 """What pages show as output, and the commands behind it: python -m tests.shown [docs/search.md ...] writes it anew.
 
 A bash block of one command with text blocks right behind it shows what the command prints: ```text all of it, ```text part
-some lines of it. `tests/test_docs.py` compares both. Written anew, a part begins and ends at the lines that are most like its own
+some lines of it, in 80 columns or in ```text columns=110. `tests/test_docs.py` compares both. Written anew, a part begins and ends at the lines that are most like its own
 first and last line; look at the change before you commit it.
 """
 
@@ -21,11 +21,12 @@ from sim.cli import app
 
 ROOT = Path(__file__).parents[1]
 FENCE = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-_PAIR = re.compile(
-    r"^```bash\n(?:[^\n]*&& \.venv/bin/)?flopcast ((?:[^\n]*\\\n)*[^\n]*)\n```\n((?:\n```text(?: part)?\n.*?^```\n)+)",
-    re.MULTILINE | re.DOTALL,
+_TEXT = r"((?:\n```text(?: part)?(?: columns=\d+)?\n.*?^```\n)+)"
+_PAIRS = (
+    re.compile(r"^```bash\n(?:[^\n]*&& \.venv/bin/)?flopcast ((?:[^\n]*\\\n)*[^\n]*)\n```\n" + _TEXT, re.M | re.S),
+    re.compile(r"`flopcast ([^`]+)` ends with exit code \d:\n" + _TEXT, re.M | re.S),
 )
-_BLOCK = re.compile(r"(?<=\n)```text( part)?\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_BLOCK = re.compile(r"(?<=\n)```text( part)?(?: columns=(\d+))?\n(.*?)^```", re.M | re.S)
 FILES_FIRST = ("import config.json --gpus 64 --cluster superpod-h100 -o mine.yaml",)
 """Commands that show nothing and write files which others of their page read."""
 
@@ -38,6 +39,7 @@ class Shown(NamedTuple):
     """
 
     line: str
+    columns: int
     part: bool
     text: str
     begin: int
@@ -46,11 +48,11 @@ class Shown(NamedTuple):
 
 def shown_in(page: str) -> Iterator[Shown]:
     """Text blocks of a page that show output, in order."""
-    for pair in _PAIR.finditer(page):
+    for pair in sorted((found for form in _PAIRS for found in form.finditer(page)), key=lambda found: found.start()):
         for block in _BLOCK.finditer(pair[2]):
-            place = pair.start(2) + block.start(2)
+            place, line = pair.start(2) + block.start(3), pair[1].replace("\\\n", " ")
             cut = bool(block[1]) or "&& .venv" in pair[0].splitlines()[1]
-            yield Shown(pair[1].replace("\\\n", " "), cut, block[2], place, place + len(block[2]))
+            yield Shown(line, int(block[2] or 80), cut, block[3], place, place + len(block[3]))
 
 
 def files_of(page: str) -> dict[str, str]:
@@ -58,9 +60,9 @@ def files_of(page: str) -> dict[str, str]:
     return {block[2].partition("title=")[2].strip(): block[3] for block in FENCE.finditer(page) if "title=" in block[2]}
 
 
-def printed_by(line: str) -> str:
-    """What a command prints in 80 columns, without spaces at the ends of lines."""
-    output = CliRunner().invoke(app, shlex.split(line, comments=True), env={"COLUMNS": "80"}).output
+def printed_by(line: str, columns: int = 80) -> str:
+    """What a command prints in so many columns, without spaces at the ends of lines."""
+    output = CliRunner().invoke(app, shlex.split(line, comments=True), env={"COLUMNS": f"{columns}"}).stdout
     return "\n".join(text.rstrip() for text in output.rstrip().splitlines()) + "\n"
 
 
@@ -87,9 +89,9 @@ def renewed(page: str) -> str:
             if words.startswith(FILES_FIRST):
                 printed_by(words)
     found = list(shown_in(page))
-    outputs = {line: printed_by(line) for line in dict.fromkeys(each.line for each in found)}
+    outputs = {asked: printed_by(*asked) for asked in dict.fromkeys((each.line, each.columns) for each in found)}
     for each in reversed(found):
-        printed = outputs[each.line]
+        printed = outputs[each.line, each.columns]
         text = window(each.text, printed) if each.part else printed
         page = page[: each.begin] + text + page[each.end :]
     return page

@@ -184,7 +184,8 @@ def test_commands_show_what_is_printed(workplace, monkeypatch):
                 printed_by(line)
         outputs = {}
         for each in shown_in(text):
-            outputs[each.line] = printed = outputs.get(each.line) or printed_by(each.line)
+            asked = each.line, each.columns
+            outputs[asked] = printed = outputs.get(asked) or printed_by(*asked)
             assert each.text in printed if each.part else each.text == printed, f"{page.name}: flopcast {each.line}"
             shown += 1
     assert shown > 12
