@@ -8,7 +8,7 @@ QUICK = tests/test_units.py tests/test_estimate.py tests/test_uncertainty.py tes
 	tests/traffic tests/specs tests/foreign tests/engines tests/properties tests/search/test_prices.py tests/search/test_search.py \
 	tests/report/test_trace.py tests/report/test_search_table.py
 
-.PHONY: help install test quick lint format docs fields bench goldens validate clean
+.PHONY: help install test quick lint format docs fields bench shown goldens validate clean
 
 help:  ## this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -23,18 +23,19 @@ quick:  ## what breaks first, in less than a minute: a third of the random cases
 	$(PYTHON) -m pytest -n $(WORKERS) --hypothesis-profile=quick -m "not slow" $(QUICK)
 	$(PYTHON) -m ruff check .
 
-lint:  ## style, types, and which floor imports which
+lint:  ## style, types, plain words, and which floor imports which
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m ruff format --check .
 	$(PYTHON) -m mypy
 	$(PYTHON) -c 'from importlinter.cli import lint_imports_command as lint; lint()'
+	$(PYTHON) -m tests.prose
 
 format:  ## put the code into the house's form
 	$(PYTHON) -m ruff check --fix .
 	$(PYTHON) -m ruff format .
 
-docs:  ## the API reference, into build/api
-	$(PYTHON) docs/api.py
+docs:  ## the pages, the verbs and the API as a site, into build/site; a dead link or an omitted page fails
+	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --strict
 
 fields:  ## docs/fields.md and the scenarios' schema, made of the records of sim/specs
 	$(PYTHON) docs/fields.py > docs/fields.md.new && mv docs/fields.md.new docs/fields.md
@@ -42,6 +43,9 @@ fields:  ## docs/fields.md and the scenarios' schema, made of the records of sim
 
 bench:  ## flopcast's own speed, as ratios within one run
 	$(PYTHON) -m pytest benchmarks --benchmark-only
+
+shown:  ## README.md and docs/ with the output of today; look at the change before you commit it
+	$(PYTHON) -m tests.shown
 
 goldens:  ## what README.md and docs/ show as output is what is printed
 	$(PYTHON) -m pytest -n $(WORKERS) tests/test_docs.py tests/test_cli.py -k "shown or show or print or readme"

@@ -97,11 +97,11 @@ class _Draft:
         self.fits[name] = result
         self.counts[name] = len(found)
 
-        def said(points: Sequence[Any]) -> Fit:
+        def noted_fit(points: Sequence[Any]) -> Fit:
             self.say(f"fitting {name}")
             return fit(points)
 
-        self.intervals[name] = bootstrap(found, said, self.draws)
+        self.intervals[name] = bootstrap(found, noted_fit, self.draws)
         unseen = unseen_error(found, fit)
         self.unseen |= {} if unseen is None else {name: unseen}
         return result.params

@@ -26,7 +26,7 @@ GPUS = {
 }
 """Profile -> the GPU that it was made on. H200 has H100's values."""
 POWER_W = {"v100-sxm3": 450.0}
-"""Of a DGX-2H's V100, which its preset does not have (no datasheet of its own): NVIDIA's DGX-2H announcement."""
+"""Board power of GPUs whose preset states none, here a DGX-2H's V100, by NVIDIA's announcement of the DGX-2H. [W]"""
 SIBLINGS = {"b300": "b200", "h200": "h100"}
 """Profiles that hold mostly the values of another: they count in the law, not in the means."""
 MAKERS = [

@@ -251,7 +251,7 @@ def _fit(
     surprises: dict[bytes, np.ndarray] = {}
 
     def surprise(x: np.ndarray) -> np.ndarray:
-        """Of every run: its error over the noise."""
+        """Error of every run, over the noise."""
         key = x.tobytes()
         if key not in surprises:
             values = dict(zip(names, x * width, strict=True))

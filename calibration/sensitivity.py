@@ -19,7 +19,7 @@ from sim.estimate import estimate
 from sim.specs import Scenario
 
 STEP = 0.3
-"""Of a value, in widths of its prior, by which it is moved to see what the step time does."""
+"""Shift of a value, in widths of its prior, by which its effect on the step time is found."""
 
 
 def sensitivities(scenario: Scenario, names: Sequence[str]) -> np.ndarray:
@@ -59,7 +59,7 @@ class NextRun(NamedTuple):
 
 
 def next_run(measured: Sequence[Scenario], asked: Scenario, names: Sequence[str]) -> NextRun | None:
-    """Of the variants of a scenario that fit the one whose step time, once measured, would narrow the others' most.
+    """Return the variant of a scenario that fits and whose measured step time would narrow the others' most.
 
     Parameters
     ----------

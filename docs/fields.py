@@ -10,7 +10,7 @@ from sim.report.field_reference import ANY_NAME, FieldReference, SectionReferenc
 INTRODUCTION = """\
 # Fields of a scenario file
 
-What may stand in a scenario, section by section. The records in [`sim/specs`](../sim/specs) are the source: this page
+What may stand in a scenario, section by section. The records in `sim/specs` are the source: this page
 is made of them (`make fields`), and on the command line the same answers come one at a time:
 
 ```bash

@@ -56,8 +56,8 @@ def padded_sizes(scenario: Scenario) -> Iterator[Padded]:
             yield Padded(field, size, to, scenario.replace(model=changed))
 
 
-def said(scenario: Scenario, step_time_s: float, step_time_of: Callable[[Scenario], float]) -> Iterator[str]:
-    """What padding each size saves of a step, in a line, where it saves something.
+def padding_advice(scenario: Scenario, step_time_s: float, step_time_of: Callable[[Scenario], float]) -> Iterator[str]:
+    """Yield a line for each size whose padding would shorten the step, with what it saves.
 
     Parameters
     ----------

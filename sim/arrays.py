@@ -20,11 +20,11 @@ Ints: TypeAlias = NDArray[np.int64]
 Bools: TypeAlias = NDArray[np.bool_]
 
 Array: TypeAlias = np.ndarray
-"""Of numbers, integers or truths; where it is used the docstring names its axes."""
+"""Array of numbers, integers or truth values. The docstring of whatever uses it names its axes."""
 IntArray: TypeAlias = np.ndarray
-"""The same of integers."""
+"""Array of integers, its axes named where it is used."""
 FloatArray: TypeAlias = np.ndarray
-"""The same of floats."""
+"""Array of floats, its axes named where it is used."""
 
 Number: TypeAlias = Any
 """A float, or an array over plans."""

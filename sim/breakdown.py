@@ -122,7 +122,7 @@ def break_down(timeline: Timeline) -> Breakdown:
 
 
 def _at_visits(timeline: Timeline) -> float:
-    """What the average rank loses to what it moves at visits: waiting, and what compute loses beside it.  [s]"""
+    """Time that the average rank loses to ZeRO's traffic at turns to a chunk, by waiting and by slower compute.  [s]"""
     order, visits = timeline.program.order, timeline.program.costs.visits
     if visits is None:
         return 0.0

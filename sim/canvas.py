@@ -13,7 +13,7 @@ from sim.files import write_file
 NARROWEST, WIDEST = 4.0, 60.0
 """Inches."""
 SCREEN_DPI = 90
-"""Of a figure shown in a notebook."""
+"""Resolution of a figure that a notebook shows. [dots/inch]"""
 
 
 def new_figure(width_in: float, height_in: float) -> Any:

@@ -84,7 +84,7 @@ def measure(seconds: Sequence[float]) -> Measured:
 
 
 class Cause(NamedTuple):
-    """What may be behind a difference.
+    """A possible reason for the difference.
 
     name : what it is, in a few words.
     look : where to look for it.
@@ -258,7 +258,7 @@ def _check_possible(scenario: Scenario, seconds: float) -> None:
 
 
 def _causes(build: Callable[[Sequence[str]], Scenario], found: Check) -> Iterator[Cause]:
-    """What goes in the direction of the difference, of every suspect the change that explains it best."""
+    """Return each suspect's change that best explains the difference, of those that go in its direction."""
     measured, expected, scenario = found.measured.seconds, found.answer.step_time_s, found.answer.scenario
     table = load_yaml(TABLE)
     for suspect in table["slower" if found.verdict == "slow" else "faster"]:
@@ -282,7 +282,7 @@ def _causes(build: Callable[[Sequence[str]], Scenario], found: Check) -> Iterato
 
 
 def _alternatives(suspect: Mapping[str, Any], scenario: Scenario) -> list[tuple[str, ...]]:
-    """Changes to try, of which one at a time: as the table has them, or of what this scenario has."""
+    """List the changes to try one at a time: those of the table, or of the scenario's own values."""
     whole = scenario.cluster.inter_node_bandwidth_bytes_per_s * 8e-9
     found = [tuple(changes) for changes in suspect.get("changes", ())]
     found += [(f"cluster.inter_node_bandwidth={whole * share:g}Gbit/s",) for share in suspect.get("network", ())]

@@ -26,7 +26,7 @@ _laid_out: dict[str, Traffic] = {}
 
 
 def on_shared_links(scenario: Scenario, order: Order, costs: StageSeconds, step_time_s: float) -> StageSeconds:
-    """The costs with every message as long as it is on average where links are shared.
+    """Return the costs with every message as long as it is on average where links are shared.
 
     Parameters
     ----------

@@ -80,7 +80,7 @@ def require_positive(**values: Any) -> None:
 
 
 def require_not_negative(**values: Any) -> None:
-    """The same for numbers that may be zero."""
+    """Raise unless every number is finite and at least zero."""
     import numpy as np
 
     for name, value in values.items():

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sim.alignment import said as said_of_alignment
+from sim.alignment import padding_advice
 from sim.assumptions import stated_assumptions
 from sim.breakdown import CAUSES, Breakdown, break_down
 from sim.engines import Timeline, run
@@ -53,11 +53,11 @@ class Estimate(NotebookDisplay):
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What was guessed, allowed for or extrapolated; first, what of the plan its framework cannot run."""
+        """What was guessed, allowed for or extrapolated, after what the framework cannot run of the plan."""
         return (*framework_plans.assumed(self.scenario), *self.stated)
 
     def __repr__(self) -> str:
-        """One line: the fields hold every action of the step."""
+        """Show the estimate in one line, as the fields hold every action of the step."""
         return (
             f"<Estimate {self.scenario.name}: {show_time(self.step_time_s)} a step, "
             f"{show(self.total_flop_per_s, 'FLOP/s')}, {self.hfu:.1%} of peak{'' if self.fits else ', does not fit'}>"
@@ -70,7 +70,7 @@ class Estimate(NotebookDisplay):
 
     @property
     def active_params(self) -> int:
-        """Parameters that a token meets: all but the experts it is not sent to."""
+        """Parameters used per token (active parameters): all but the experts that it is not sent to."""
         return active_params(self.scenario.model)
 
     @property
@@ -85,12 +85,12 @@ class Estimate(NotebookDisplay):
 
     @property
     def interval_parts(self) -> dict[str, float]:
-        """Share of the step time's variance by part of the step, and of what the run has of its own; largest first."""
+        """Share of the step time's variance by part of the step, and of the run's own rest; the largest first."""
         return largest_doubts(self.scenario, self.breakdown.shares())
 
     @property
     def grade(self) -> str:
-        """How well the step time is known, in a word: one of `sim.uncertainty.GRADES`."""
+        """How well the step time is known, in a word of `sim.uncertainty.GRADES`."""
         return grade_of(self.scenario, self.extrapolated)[0]
 
     @property
@@ -127,7 +127,7 @@ class Estimate(NotebookDisplay):
 
     @property
     def peak_flop_per_s(self) -> float:
-        """Of one GPU at the training precision. [FLOP/s]"""
+        """Dense peak of one GPU at the training precision. [FLOP/s]"""
         return self.scenario.cluster.gpu.peak(self.scenario.training.peak_precision)
 
     @property
@@ -158,7 +158,7 @@ class Estimate(NotebookDisplay):
 
     @property
     def need(self) -> str:
-        """What the fullest rank needs of what there is, and its largest part, in words."""
+        """Memory that the fullest rank needs, of how much there is, and its largest part, in words."""
         rank = max(range(len(self.memory)), key=lambda index: self.memory[index].total)
         use = self.memory[rank].to_dict()
         needed = use.pop("total")
@@ -175,7 +175,7 @@ class Estimate(NotebookDisplay):
         return None if tokens is None else tokens / self.tokens_per_s
 
     def require_fit(self) -> Estimate:
-        """Self, if it fits.
+        """Return the estimate itself if it fits in memory.
 
         Raises
         ------
@@ -275,7 +275,7 @@ def estimate(scenario: Scenario | Path | str, engine: str = "dag", *, contention
     order, costs, deal = price_order(scenario, plans)
     program = program_of(scenario, order, costs)
     timeline = run(program, engine)
-    unaligned = tuple(said_of_alignment(scenario, timeline.step_time_s, partial(_step_time, engine=engine)))
+    unaligned = tuple(padding_advice(scenario, timeline.step_time_s, partial(_step_time, engine=engine)))
     if contention:
         from sim.contention import on_shared_links
 
@@ -296,7 +296,7 @@ def estimate(scenario: Scenario | Path | str, engine: str = "dag", *, contention
 
 
 def _step_time(scenario: Scenario, engine: str) -> float:
-    """One training step, without anything that explains it.  [s]"""
+    """Time of one training step, without anything that explains it.  [s]"""
     order, costs, _ = price_order(scenario, plans_of(scenario))
     return run(program_of(scenario, order, costs), engine).step_time_s
 

@@ -180,12 +180,12 @@ def _clear_up(folder: Path, ending: str) -> None:
     """Take away what killed processes left of a file of that name."""
     for path in folder.glob(f"{UNFINISHED}*"):
         process, _, name = path.name.removeprefix(UNFINISHED).partition("-")
-        if name == ending and process.isdigit() and not _alive(int(process)):
+        if name == ending and process.isdigit() and not _is_running(int(process)):
             with contextlib.suppress(OSError):
                 path.unlink()
 
 
-def _alive(process: int) -> bool:
+def _is_running(process: int) -> bool:
     if os.name == "nt":  # where asking would end it
         return True
     try:

@@ -68,7 +68,7 @@ def typical_times(costs: StageSeconds) -> tuple[float, float, float, float]:
 
 
 def program_of(scenario: Scenario, order: Order, costs: StageSeconds) -> Program:
-    """What the engines run of a scenario."""
+    """Return the program that engines run for a scenario."""
     plan, stack = scenario.plan, scenario.stack
     beside = stack.overlap_grad_reduce
     if beside and stack.reduce_waited_for and get_schedule(order.schedule).asynchronous:
@@ -87,7 +87,7 @@ def program_of(scenario: Scenario, order: Order, costs: StageSeconds) -> Program
 
 
 def cores_assumed(scenario: Scenario, engine: str) -> Iterator[str]:
-    """That ranks which really share cores are given one each, where they are."""
+    """Note that ranks which really share cores are given one each, where they are."""
     node, ranks = scenario.cluster.node, scenario.plan.num_gpus
     if node.cores is not None and engine != "shared" and ranks > node.cores:
         yield (

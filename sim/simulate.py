@@ -56,7 +56,7 @@ class Simulation:
     assumptions: tuple[str, ...]
 
     def __repr__(self) -> str:
-        """One line."""
+        """Show the steps in one line."""
         return f"<Simulation {self.scenario.name}: {show_time(self.mean_s)} a step, {len(self.step_times_s)} seeds>"
 
     @property
@@ -65,7 +65,7 @@ class Simulation:
         return float(np.mean(self.step_times_s))
 
     def quantile_s(self, share: float) -> float:
-        """The step time that this share of the steps does not exceed. [s]"""
+        """Step time that a given share of the steps does not exceed. [s]"""
         return float(np.quantile(self.step_times_s, share))
 
     def to_dict(self) -> dict[str, Any]:
@@ -242,7 +242,7 @@ def _check(jitter: float, seeds: int, seed: int) -> None:
 def _assumptions(
     scenario: Scenario, jitter: float, slow: bool, contention: bool, unfold: bool, overlap: bool
 ) -> list[str]:
-    """What the reader should know."""
+    """Notes for the reader of the answer."""
     plan, notes = scenario.plan, []
     if jitter:
         group = plan.tp * plan.cp

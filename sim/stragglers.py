@@ -73,7 +73,7 @@ def slow_gpus(scenario: Scenario, stragglers: Sequence[str], gpus: Array) -> Arr
 
 
 def slowest_replicas(factors: Array) -> Array:
-    """One replica of those alike, without any that another exceeds everywhere: it would never be waited for."""
+    """Keep one of equal replicas, and drop each that another exceeds everywhere: nobody would ever wait for it."""
     kinds = np.unique(factors, axis=0)
     pace = kinds.max(axis=2)
     kept = [

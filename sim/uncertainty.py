@@ -51,7 +51,7 @@ nothing was set, half are off by 16 % and more with as many, by 30 to 60 % with 
 
 
 class Spreads(NamedTuple):
-    """What published runs tell of how far predictions are off.
+    """How far predictions are off, as learnt from published runs.
 
     parts : standard deviation of the logarithm of each part's seconds.
     rest : that of what a run has of its own.
@@ -95,12 +95,12 @@ class Doubt(NamedTuple):
         return float(np.prod([spreads.facts[name] for name in self.facts])) if self.facts else 1.0
 
     def loads(self, spreads: Spreads) -> np.ndarray:
-        """What one standard deviation of each part does to the logarithm of the step time, (parts,)."""
+        """Change of the step time's logarithm by one standard deviation of each part, (parts,)."""
         sizes = [self.shares.get(name, 0.0) * spreads.parts[name] for name in PARTS]
         return np.array(sizes) * self.scale(spreads)
 
     def rest(self, spreads: Spreads, told: bool = False) -> float:
-        """Standard deviation of what the run has of its own, alone or beside measured ones."""
+        """Standard deviation of a run's own rest, alone or beside measured runs."""
         return (spreads.told if told else spreads.rest) * self.scale(spreads)
 
 
@@ -110,7 +110,7 @@ def shares_of(causes: Mapping[str, float]) -> dict[str, float]:
 
 
 def doubt_of(scenario: Scenario, causes: Mapping[str, float]) -> Doubt:
-    """What an interval needs, of a scenario and the shares of its causes (`Breakdown.shares`)."""
+    """Facts and shares that an interval needs, from a scenario and the shares of its causes (`Breakdown.shares`)."""
     return Doubt(shares_of(causes), facts_of(scenario))
 
 
@@ -126,7 +126,7 @@ def facts_of(scenario: Scenario, lineages: int | None = None) -> tuple[str, ...]
 
 
 MOST = 0.3
-"""Standard deviation that no step time's logarithm is given more than. Of the published runs 140 would be, where much
+"""Largest standard deviation of a step time's logarithm. 140 published runs would have a larger one, where much
 of a step waits for traffic; 99 in 100 of these lie in the interval that this gives."""
 
 
@@ -164,7 +164,7 @@ FREEDOM = 5.0
 
 
 def log_likelihood(sizes: Sequence[float], doubts: Sequence[Doubt]) -> float:
-    """How likely runs of one source are to be off by these sizes together, as the logarithm of a density.
+    """Log density of the errors of one source's runs, all together.
 
     Parameters
     ----------
@@ -190,7 +190,7 @@ def reach_of(doubt: Doubt, measured: Sequence[Doubt] = (), spreads: Spreads | No
 
 
 def measured_doubts(scenario: Scenario) -> tuple[Doubt, ...]:
-    """Return what the runs that a scenario's profile was drawn to tell."""
+    """Return the measured runs that a scenario's profile was drawn to."""
     return tuple(Doubt(dict(run.shares), run.facts) for run in scenario.profile.provenance.measured)
 
 
@@ -208,7 +208,7 @@ def interval_factors(scenario: Scenario, causes: Mapping[str, float]) -> tuple[f
 
 
 def least_told_apart(*factors: tuple[float, float]) -> float:
-    """The least factor between two step times that their intervals allow to tell.
+    """Smallest factor between two step times that their intervals can distinguish.
 
     Errors of the two are taken as independent, so that the half-widths add as squares. What scenarios share errs alike
     in both: of plans on one machine smaller differences can be told than this says.
@@ -222,7 +222,7 @@ def least_told_apart(*factors: tuple[float, float]) -> float:
 
 
 def largest_doubts(scenario: Scenario, causes: Mapping[str, float]) -> dict[str, float]:
-    """Share of the step time's variance by part, and of what the run has of its own; the largest first."""
+    """Share of the step time's variance by part, and of the run's own rest; the largest first."""
     spreads, doubt = shipped_spreads(), doubt_of(scenario, causes)
     sizes = dict(zip(PARTS, (doubt.loads(spreads) ** 2).tolist(), strict=True)) | {"the run": doubt.rest(spreads) ** 2}
     whole = sum(sizes.values())
@@ -318,6 +318,6 @@ def as_measured(scenario: Scenario, causes: Mapping[str, float]) -> MeasuredRun:
 
 
 def fingerprint_of(scenario: Scenario) -> str:
-    """What tells a scenario from others, whatever profile and stack it is asked with."""
+    """Key of a scenario that does not depend on its profile and stack."""
     parts = (scenario.model, scenario.cluster, scenario.plan, scenario.training)
     return sha256("".join(part.model_dump_json() for part in parts).encode()).hexdigest()[:12]

@@ -150,7 +150,7 @@ _COUNT_LETTERS = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 
 
 LARGEST_COUNT = 1e50
-"""Beyond it products of counts end in infinities."""
+"""Largest count: beyond it products of counts end in infinities."""
 COUNT = r"^\s*\d[\d_]*(\.\d*)?([eE][-+]?\d+)?\s*[kKMBT]?\s*$"
 """What `parse_count` reads, for editors."""
 

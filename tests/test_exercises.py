@@ -1,4 +1,4 @@
-"""The mechanisms that CONTRIBUTING adds as exercises: each diff applies, and does what it says."""
+"""The diffs of CONTRIBUTING: exercises apply and do what they say, and what those of commits add still stands in the files."""
 
 import json
 import re
@@ -17,6 +17,7 @@ ZERO_3 = {
     "plan.schedule": "1f1b", "plan.microbatch_size": 1, "plan.sequence_parallel": False,
     "training.global_batch_size": 1024,
 }  # fmt: skip
+OF_COMMITS = re.findall(r'^```diff title="(\w+: [^"]+)"\n(.*?)^```$', CONTRIBUTING, re.DOTALL | re.MULTILINE)
 EXERCISES = {
     "fused_residual_norm": {},
     "quantised_gathers": ZERO_3,
@@ -49,3 +50,18 @@ def test_a_mechanism_is_a_field_and_one_place(field, diff, tmp_path):
     if field == "quantised_gathers":
         said = re.search(r"takes ([\d.]+) s a step instead of ([\d.]+)\.\n", CONTRIBUTING)
         assert said.groups() == (f"{on:.1f}", f"{off:.1f}")
+
+
+@pytest.mark.parametrize(("title", "diff"), OF_COMMITS, ids=[title for title, _ in OF_COMMITS])
+def test_what_a_commit_added_is_still_there(title, diff):
+    lines: list[str] = []
+    for line in diff.splitlines():
+        if line.startswith("+++ b/"):
+            path = line.removeprefix("+++ b/")
+            lines = (ROOT / path).read_text(encoding="utf-8").splitlines()
+        else:
+            assert line[1:] in lines, f"{title}: {path} no longer has {line[1:]!r}: show another diff"
+
+
+def test_each_kind_of_addition_is_shown_by_a_diff():
+    assert len(OF_COMMITS) >= 4

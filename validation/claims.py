@@ -224,7 +224,7 @@ FIGURE_17 = tuple(2**power for power in range(9))
 
 
 def _sequences_per_s(recompute: str) -> dict[int, float]:
-    """Of Figure 17's batches, those that fit."""
+    """Sequences a second of those batches of Figure 17 that fit."""
     base = load_yaml(TABLES / "seeds.yaml")["bases"]["145b"]
     found = {}
     for batch in FIGURE_17:

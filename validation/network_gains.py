@@ -118,7 +118,7 @@ PUBLISHED_BISECTION = {"pipeline sends": 892e9, "gradient all-reduce": 12.9e12}
 
 
 def bisection_rows() -> dict[str, tuple[float, ...]]:
-    """Of the 1T run's traffic, what crosses the middle of every group: by the fitted share of a card, and by half.
+    """Rate at which the 1T run's traffic crosses the middle of every group: at the fitted share of a card, and at half.
 
     [bytes/s]
     """

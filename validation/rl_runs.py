@@ -45,7 +45,7 @@ class Rate:
 
     @property
     def share(self) -> float:
-        """Of the predicted rate what was measured."""
+        """Measured rate over the predicted one."""
         return self.measured / self.predicted
 
 
@@ -87,7 +87,7 @@ class Published:
 
     @property
     def error(self) -> float:
-        """Of the step time; negative is predicted too fast."""
+        """Relative error of the step time; negative is predicted too fast."""
         return self.predicted.step_time_s / self.measured_s - 1.0
 
     @property

@@ -274,7 +274,7 @@ _CHAIN = 32
 
 
 def graph_case(dtype: str) -> Case:
-    """The same kernel many times over in a CUDA graph: what is left between kernels that the host launches at once."""
+    """One kernel repeated in a CUDA graph: the time that remains between kernels which the host launches at once."""
 
     def prepare(device: str) -> Call:
         import torch

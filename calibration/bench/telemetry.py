@@ -62,9 +62,9 @@ class Telemetry:
                 self._samples.append(sample)
 
     def during(self, begin_s: float, end_s: float) -> Shape:
-        """Of all GPUs between two times of the monotonic clock: clocks, power, temperature and why clocks were low.
+        """Clocks, power, temperature and reasons for low clocks of all GPUs between two times of the monotonic clock.
 
-        Empty where nothing was told in that time. A GPU that is idle beside the one that is measured does not count.
+        Empty where no sample falls into that time. A GPU that is idle beside the one that is measured does not count.
         """
         found = [sample for sample in self._samples.copy() if begin_s <= sample.at_s <= end_s]
         busy = [sample for sample in found if sample.power_w >= 0.5 * max(one.power_w for one in found)]

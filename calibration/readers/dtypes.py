@@ -56,7 +56,7 @@ def torch_dtype(name: str) -> str | None:
 
 
 def read_dtype(where: str, name: str) -> str:
-    """The same, of a file's cell.
+    """Return the number format that a file's cell names.
 
     Raises
     ------

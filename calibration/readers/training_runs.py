@@ -52,7 +52,7 @@ _ABOUT_THE_MEASUREMENT = {
 
 
 _CONVENTIONS = {"mfu_pct": "model", "hfu_pct": "executed"}
-"""Of shares of peak, what their names say that they count."""
+"""Convention of FLOPs that the names of shares of peak stand for."""
 
 MOST_OF_PEAK = 0.8
 """Share of the 16-bit peak, in model FLOPs, that no training in 16 bits reaches: single multiplies barely do."""

@@ -176,7 +176,7 @@ class _Passes:
 
 
 def _sum(one: dict[Cause, Number], other: dict[Cause, Number], sign: float = 1.0) -> dict[Cause, Number]:
-    """By cause."""
+    """Seconds by cause."""
     return one | {cause: one.get(cause, 0.0) + sign * seconds for cause, seconds in other.items()}
 
 

@@ -32,7 +32,7 @@ class Fabric:
     nvlink_shares: np.ndarray | None = None
     """Share of NVLink that a group of so many GPUs of a domain can use; None: all of it."""
     best_share: float = 1.0
-    """Of a card's rate, what messages reach at best: what is left of a link that many share is shared of that."""
+    """Share of a card's rate that messages reach at best. A link that many messages share divides this share."""
 
     def of_operation(self, operation: str) -> Fabric:
         """The fabric as one collective finds it."""

@@ -14,9 +14,9 @@ from sim.specs.formats import FORMATS
 from sim.work.operations import Cause, Kernel, Phase
 
 LAUNCHES_OF_GRAPH = 3
-"""Of a kernel's host time, what one CUDA graph of a layer takes: the copy of its input to where the graph reads it, the
-launch, and the autograd call around both (NVIDIA/TransformerEngine:transformer_engine/pytorch/graph.py, Graphed). Their
-number is counted, the host time of each is taken to be a kernel's: assumed."""
+"""Host time of one CUDA graph of a layer, in kernel launches: the copy of its input to where the graph reads it, the
+launch, and the autograd call around both (NVIDIA/TransformerEngine:transformer_engine/pytorch/graph.py, Graphed). The
+three are counted; that each takes as long as a kernel's launch is an assumption."""
 GRAPH_LAUNCH_S = 2e-6
 """Time between kernels of a CUDA graph, where no profile has measured it: assumed, the floor of kernel times. [s]"""
 
@@ -40,7 +40,7 @@ class ComputeModel:
     fp8_attention: bool = False
     """Fused attention multiplies in 8 bits where linears multiply in 8 or 4."""
     wide_share: float = 0.0
-    """Of the layers, the share whose multiplies stay in 16 bits."""
+    """Share of the layers whose multiplies stay in 16 bits."""
     clock: Number = 1.0
     """The multiplies' clock, over the one at which the profile's were measured."""
     notes: set[str] = field(default_factory=set)

@@ -25,7 +25,7 @@ from sim.work.inference import (
 WIDTHS = {"bf16": 2.0, "fp8": 1.0}
 """Bytes of a weight or of a number in the cache, by format. [bytes]"""
 ACTIVATION_WIDTH = 2.0
-"""Of activations between GPUs: in 16 bits. [bytes]"""
+"""Width of activations sent between GPUs: 16 bits. [bytes]"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,9 @@ from sim.specs import ClusterSpec, StorageSpec
 from sim.units import show
 
 DEFAULT_STORAGE = StorageSpec(read_bandwidth_bytes_per_s=40e9, write_bandwidth_bytes_per_s=20e9, nodes_per_unit=32)
-"""Of a cluster that does not say: what a reference architecture asks for every 32 nodes (NVIDIA RA-11333-001 V11, table
-6), so that a small job gets no large one's file system. For 512 nodes that is 0.3 TB/s of writes; Llama 3's 2,048 had 2
-(arXiv:2407.21783, section 3.3.1)."""
+"""File system of a cluster that states none: what a reference architecture asks for every 32 nodes (NVIDIA RA-11333-001
+V11, table 6), so that a small job does not get a large one's file system. For 512 nodes that is 0.3 TB/s of writes;
+Llama 3's 2,048 had 2 (arXiv:2407.21783, section 3.3.1)."""
 
 
 @dataclass(frozen=True, slots=True)

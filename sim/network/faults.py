@@ -165,17 +165,17 @@ def route_around(
             moves = np.not_equal(come, go)
             others[:, column] = np.where(moves, topology.start("nvlink", "up") + come, -1)
             others[:, column + 1] = np.where(moves, topology.start("nvlink", "down") + go, -1)
-        alive = others[~_is_cut(others, health)]
-        if not len(alive) or ends[0] // topology.domain_gpus == ends[1] // topology.domain_gpus:
+        reached = others[~_is_cut(others, health)]
+        if not len(reached) or ends[0] // topology.domain_gpus == ends[1] // topology.domain_gpus:
             down = [link_name(topology, link) for link in paths[row] if link >= 0 and health[link] == 0.0]
             raise SpecError(
                 f"GPU {ends[0]} cannot reach GPU {ends[1]}: {' and '.join(down)} is down, and no other card of node "
                 f"{ends[0] // node_gpus} gets through to node {ends[1] // node_gpus}; bring a link back, or give it a "
                 "share above 0 as a slow link"
             )
-        found.append(alive)
-        shares.append(np.full(len(alive), share[row] / len(alive)))
-        pairs.append(np.full(len(alive), pair[row]))
+        found.append(reached)
+        shares.append(np.full(len(reached), share[row] / len(reached)))
+        pairs.append(np.full(len(reached), pair[row]))
     return np.concatenate(found), np.concatenate(shares), np.concatenate(pairs)
 
 

@@ -95,7 +95,7 @@ def ask_pipedream(
         played = play_plan(plan)
     except ScheduleError as error:
         return PipeDreamAnswer(plan, None, None, answer, str(error))
-    covered = play_plan(plan, alive=covering(plan)) if played.over_plan > 1 + NEGLIGIBLE else None
+    covered = play_plan(plan, in_flight=covering(plan)) if played.over_plan > 1 + NEGLIGIBLE else None
     return PipeDreamAnswer(plan, played, covered, answer)
 
 

@@ -55,7 +55,7 @@ class LayerProfile(Spec):
     input_bytes: NonNegativeFloat = 0.0
     """What the first layer is given. [bytes]"""
     layers: tuple[LayerTimes, ...] = Field(min_length=1)
-    """From the first to the last."""
+    """The layers, from the first to the last."""
 
     @model_validator(mode="after")
     def _takes_time(self) -> LayerProfile:

@@ -13,7 +13,7 @@ from sim.units import parse, show
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """So many alike parts: workers of a server, servers of a cluster.
+    """Level of a machine: a number of alike parts, such as workers of a server or servers of a cluster.
 
     bandwidth_bytes_per_s : of one part to the others, per direction. [bytes/s]
     """

@@ -37,7 +37,7 @@ SYNC: dict[str, Callable[[int], float]] = {
     "sosp": lambda m: 2.0 * (m - 1),
     "arxiv": lambda m: 4.0 * (m - 1) / m,
 }
-"""What of a stage's gradients passes a part's link for m micro-batches, one on each of m replicas.
+"""Share of a stage's gradients that passes a part's link for m micro-batches, one on each of m replicas.
 
 ring : what one worker of a ring all-reduce sends, and receives at the same time.
 sosp : as the paper of 2019 has it (not read: quoted), what all m workers send.
@@ -139,7 +139,8 @@ class _Segment:
 
 @dataclass(frozen=True, slots=True)
 class _Solved:
-    """One level: best[m][i, j] of layers i..j on m parts, and the last stage's first layer and parts; −1: one stage."""
+    """Solution of one level: best[m][i, j] for layers i..j on m parts, and the last stage's first layer and parts
+    (−1: one stage)."""
 
     best: list[FloatArray]
     cut: list[IntArray]
@@ -175,7 +176,7 @@ def _check(
 
 
 def _between(before: FloatArray) -> FloatArray:
-    """Of sums before each layer, those of layers i to j − 1 at (i, j); infinite where there are none."""
+    """Sums over layers i to j − 1 at (i, j), from the sums before each layer; infinite where there are no layers."""
     sums = before[np.newaxis, :] - before[:, np.newaxis]
     sums[np.tril_indices(len(before))] = np.inf
     return np.asarray(sums)
@@ -221,7 +222,7 @@ def _solve(
 
 
 def _fitting(profile: LayerProfile, m: int, after: int, memory_bytes: float | None) -> Callable[[int], FloatArray]:
-    """Of the last stage on `own` workers, with `after` workers behind it: which layers fit, (first, end)."""
+    """Whether layers first to end − 1 fit a last stage on `own` workers, `after` workers behind it: (first, end)."""
     if memory_bytes is None:
         everything = np.ones((len(profile) + 1,) * 2, dtype=bool)
         return lambda own: everything
@@ -283,7 +284,7 @@ def _priced(profile: LayerProfile, levels: tuple[Level, ...], sync: str, segment
     forward, backward = profile.before("forward_s"), profile.before("backward_s")
     kept, weights, state = (profile.before(name) for name in ("kept_bytes", "weights_bytes", "state_bytes"))
     stages = []
-    for segment, own, alive in zip(segments, replicas, noam(replicas), strict=True):
+    for segment, own, in_flight in zip(segments, replicas, noam(replicas), strict=True):
         first, last = segment.first, segment.last
         rate = levels[segment.cut_level].bandwidth_bytes_per_s
         send = float(profile.sent_bytes[last]) / rate if last < len(profile) else 0.0
@@ -298,8 +299,8 @@ def _priced(profile: LayerProfile, levels: tuple[Level, ...], sync: str, segment
                 _period(profile, levels, SYNC[sync], segment),
                 send,
                 2.0 * send / segment.side_by_side,
-                alive,
-                float(alive * of_one + state[last] - state[first]),
+                in_flight,
+                float(in_flight * of_one + state[last] - state[first]),
             )
         )
     alone = data_parallel(profile, levels, sync)

@@ -50,7 +50,7 @@ class PipelinePlan:
 
     @property
     def period_s(self) -> float:
-        """From micro-batch to micro-batch in the steady state: that of the slowest stage, or send. [s]"""
+        """Time from micro-batch to micro-batch in the steady state: that of the slowest stage or send. [s]"""
         return max(max(stage.period_s, stage.send_period_s) for stage in self.stages)
 
     @property
@@ -65,7 +65,7 @@ class PipelinePlan:
 
     @property
     def num_workers(self) -> int:
-        """Of all stages."""
+        """Workers of all stages together."""
         return sum(self.replicas)
 
     @property

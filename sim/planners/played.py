@@ -66,14 +66,14 @@ def covering(plan: PipelinePlan) -> tuple[int, ...]:
     One more than cover all that is in flight on the next stage, and on the way there and back, at the plan's pace (own
     derivation): NOAM where numbers of workers divide each other and nothing is on the way, else more.
     """
-    alive = [1]
+    in_flight = [1]
     for stage, after in zip(plan.stages[-2::-1], plan.stages[:0:-1], strict=True):
-        behind = alive[0] * after.replicas + 2.0 * stage.send_s / plan.period_s
-        alive.insert(0, 1 + ceil(behind / stage.replicas - 1e-9))
-    return tuple(alive)
+        behind = in_flight[0] * after.replicas + 2.0 * stage.send_s / plan.period_s
+        in_flight.insert(0, 1 + ceil(behind / stage.replicas - 1e-9))
+    return tuple(in_flight)
 
 
-def play_plan(plan: PipelinePlan, engine: str = "dag", alive: Sequence[int] | None = None) -> PlayedPlan:
+def play_plan(plan: PipelinePlan, engine: str = "dag", in_flight: Sequence[int] | None = None) -> PlayedPlan:
     """Play a plan until it repeats.
 
     A send takes as long as its bytes at the level's bandwidth and keeps no worker busy; that sends over a cut also take
@@ -82,7 +82,7 @@ def play_plan(plan: PipelinePlan, engine: str = "dag", alive: Sequence[int] | No
 
     Parameters
     ----------
-    alive : sequence of int, optional
+    in_flight : sequence of int, optional
         Micro-batches in flight on a worker of each stage, at most. Default: PipeDream's.
 
     Raises
@@ -90,12 +90,12 @@ def play_plan(plan: PipelinePlan, engine: str = "dag", alive: Sequence[int] | No
     SpecError, ScheduleError
         An unknown engine, or turns too long to be played.
     """
-    order = build_replicated(plan.replicas, alive, fold=True)
+    order = build_replicated(plan.replicas, in_flight, fold=True)
     program = _program(plan, order)
     timeline = run(program, engine)
     period = max(timeline.step_time_s / order.copies, max(stage.send_period_s for stage in plan.stages))
     computed = [(stage.forward_s + stage.backward_s) / stage.replicas for stage in plan.stages]
-    shown = build_replicated(plan.replicas, alive, rounds=2 * max(alive or noam(plan.replicas)))
+    shown = build_replicated(plan.replicas, in_flight, rounds=2 * max(in_flight or noam(plan.replicas)))
     versions, staleness = weight_versions(shown)
     return PlayedPlan(
         plan,

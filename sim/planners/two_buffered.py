@@ -61,7 +61,7 @@ class TwoBufferedPlan:
 
     @property
     def step_time_s(self) -> float:
-        """From batch to batch. [s]"""
+        """Time from batch to batch. [s]"""
         return self.num_microbatches * self.period_s
 
     def to_dict(self) -> dict[str, object]:
@@ -179,9 +179,9 @@ def _priced(
     inside, outside = levels[0], levels[-1]
     rate = (inside if width <= inside.count else outside).bandwidth_bytes_per_s
     reduce = 2.0 * (width - 1) / width * of_stage["gradients_bytes"] / rate / count
-    alive = depth - np.arange(depth)
+    in_flight = depth - np.arange(depth)
     inputs = np.where(firsts > 0, sent[firsts], profile.input_bytes)
-    kept = of_stage["kept_bytes"] + alive * inputs if recompute else alive * of_stage["kept_bytes"]
+    kept = of_stage["kept_bytes"] + in_flight * inputs if recompute else in_flight * of_stage["kept_bytes"]
     memory = 2.0 * of_stage["weights_bytes"] + of_stage["state_bytes"] + kept
     per_stage = np.maximum(working, reduce)
     worst = int(per_stage.argmax())

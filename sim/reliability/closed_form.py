@@ -21,10 +21,10 @@ _LLAMA3_GPUS, _LLAMA3_DAYS, _LLAMA3_FAILURES = 16_384, 54, 419
 GPU_MTBF_S = _LLAMA3_GPUS * _LLAMA3_DAYS * 86400.0 / _LLAMA3_FAILURES
 """Between unexpected interruptions, per GPU: 50,677 hours, of Llama 3 405B's 419 in 54 days on 16,384 H100 [1]_. [s]"""
 STARTUP_S = 600.0
-"""From a failure to a job that can load its checkpoint: it is noticed, the broken node found and replaced, processes
-and NCCL started. Assumption. [s]"""
+"""Time from a failure until the job can load its checkpoint: the failure is noticed, the broken node found and
+replaced, processes and NCCL started. Assumption. [s]"""
 HARDWARE_SHARE = 0.78
-"""Of those, confirmed or suspected hardware [1]_."""
+"""Share of the interruptions that confirmed or suspected hardware causes [1]_."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Failures:
 
     @property
     def restart_s(self) -> float:
-        """From a failure to the first new step, with a spare node at hand. [s]"""
+        """Time from a failure to the first new step, with a spare node at hand. [s]"""
         return self.startup_s + self.load_s
 
 

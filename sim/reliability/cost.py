@@ -19,7 +19,7 @@ _PRICE = re.compile(r"(?P<before>[$€£¥])?\s*(?P<amount>[0-9]+(\.[0-9]*)?|\.[
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """Of a GPU-hour, in a currency named by its ISO 4217 code.
+    """Price of a GPU-hour, in a currency named by its ISO 4217 code.
 
     source : whose list price it is, and of which day; empty where somebody gave it.
     """
@@ -33,7 +33,7 @@ class Price:
 
     @classmethod
     def read(cls, text: str) -> Price:
-        """From "2", "2.5 EUR" or "€2.5"; US dollars where nothing is named.
+        """Read a price such as "2", "2.5 EUR" or "€2.5"; US dollars where no currency is named.
 
         Raises
         ------

@@ -122,9 +122,9 @@ def _require_playable(num_failures: float) -> None:
 
 
 def _blocks(num_gpus: float, failures: Failures, seed: int, repair: Repair) -> Iterator[tuple[Array, Array]]:
-    """Of failure after failure: the time until it strikes, and the wait for a repair after it.  [s]
+    """Yield the time until each failure strikes, and the wait for a repair after it.  [s]
 
-    The job's life without end, in blocks. What it computes meanwhile changes nothing of it.
+    The job lives without end, and its failures come in blocks. What it computes meanwhile does not change them.
     """
     rng = np.random.default_rng(seed)
     mtbf = float(job_mtbf(num_gpus, failures.gpu_mtbf_s))

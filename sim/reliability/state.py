@@ -59,7 +59,7 @@ class Spread:
 
 
 def evenly(nbytes: float, num_gpus: int, gpus_per_node: int) -> Spread:
-    """Of as much on every GPU."""
+    """Spread of bytes that lie evenly over all GPUs."""
     require_positive(num_gpus=num_gpus)
     each = nbytes / num_gpus
     return Spread(nbytes, each * min(gpus_per_node, num_gpus), each)
@@ -79,12 +79,12 @@ class State:
 
     @property
     def checkpoint_bytes(self) -> float:
-        """Of a checkpoint: everything that is saved, once. [bytes]"""
+        """Size of a checkpoint: everything that is saved, once. [bytes]"""
         return float(sum(piece.own_bytes.sum() * self.width / piece.copies for piece in self.pieces if piece.saved))
 
     @property
     def num_nodes(self) -> int:
-        """On which it lies."""
+        """Nodes that the state lies on."""
         return -(-self.width * len(self.pieces[0].held_bytes) // self.gpus_per_node)
 
     def saved(self, parallel: bool) -> Spread:
@@ -93,20 +93,20 @@ class State:
         return self._shared(pieces) if parallel else self._first(pieces)
 
     def copied(self, parallel: bool) -> Spread:
-        """Of these bytes those that come from GPUs; the others are in host memory anyway."""
+        """Saved bytes that are copied from GPUs; the others are in host memory already."""
         there = tuple(piece.scaled(piece.on_gpu) for piece in self.pieces)
         return replace(self, pieces=there).saved(parallel)
 
     def offloaded(self) -> Spread:
         """What host memory holds of it."""
-        return self._held(tuple(each.scaled(1.0 - each.on_gpu) for each in self.pieces))
+        return self._whole(tuple(each.scaled(1.0 - each.on_gpu) for each in self.pieces))
 
     def read(self, by: Literal["all", "one", "shares"]) -> Spread:
         """What is read at a start: all by everyone, or each piece once, by one who holds it or a share by each."""
-        return {"all": self._held, "one": self._first, "shares": self._shared}[by](self.pieces)
+        return {"all": self._whole, "one": self._first, "shares": self._shared}[by](self.pieces)
 
     def _first(self, pieces: tuple[Piece, ...]) -> Spread:
-        """Of each piece all on the first of those that hold it.
+        """Spread with every piece whole on the first GPU that holds it.
 
         They are neighbours: whoever holds another part of a layer stands nearer than who holds the same, as
         tensor-parallel ranks and the members of a sharding group follow each other (`sim.network.placement`).
@@ -117,11 +117,11 @@ class State:
         return self._spread(total.ravel())
 
     def _shared(self, pieces: tuple[Piece, ...]) -> Spread:
-        """Of each piece as much on every GPU that holds it."""
+        """Spread with every piece divided evenly among the GPUs that hold it."""
         return self._spread(np.repeat(np.sum([each.own_bytes / each.copies for each in pieces], axis=0), self.width))
 
-    def _held(self, pieces: tuple[Piece, ...]) -> Spread:
-        """All that every GPU holds."""
+    def _whole(self, pieces: tuple[Piece, ...]) -> Spread:
+        """Spread of everything that every GPU holds."""
         return self._spread(np.repeat(np.sum([each.held_bytes for each in pieces], axis=0), self.width))
 
     def _spread(self, bytes_of_gpus: Floats) -> Spread:

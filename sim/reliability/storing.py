@@ -37,9 +37,10 @@ buffers in host memory are filled tensor by tensor, ranks agree on a plan. A 7B 
 of which the copy over PCIe is 0.1 s; several seconds in MegaScale (Jiang et al. 2024, arXiv:2402.15627, section 4.4).
 [s]"""
 STAGING_SHARE = 0.5
-"""Of the host's memory, what may hold a checkpoint that is being written; assumed, the rest is the job's own."""
+"""Share of the host's memory that may hold a checkpoint while it is written. Assumed: the rest is the job's own."""
 LONGEST_VOCABULARY = 65_500
-"""Whose tokens are numbers of 16 bits in Megatron-LM's indexed datasets (megatron/core/datasets/indexed_dataset.py)."""
+"""Largest vocabulary whose tokens Megatron-LM's indexed datasets store in 16 bits
+(megatron/core/datasets/indexed_dataset.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ class Load:
 
     @property
     def seconds(self) -> float:
-        """One after the other.  [s]"""
+        """Sum of the parts, which run one after the other.  [s]"""
         return self.read_s + self.spread_s
 
 
@@ -94,7 +95,7 @@ class Storing:
         return self.loads[by or self.load_by].seconds
 
     def written_at(self, bytes_per_s: float) -> Storing:
-        """With checkpoints written at a rate that is given, whatever the machine has."""
+        """Storage whose checkpoints are written at a given rate, whatever the machine has."""
         write = self.checkpoint_bytes / bytes_per_s
         return replace(self, write_s=write, limit=HOST_LINK if (self.copy_s or 0.0) > write else "as given")
 
@@ -152,7 +153,7 @@ def _storing(
     host: Host,
     read_bytes_per_s: float,
 ) -> Storing:
-    """With a pause that takes host memory for large enough."""
+    """Checkpoint whose pause assumes that host memory is large enough."""
     write = float(storage.write_s(saved.total, saved.node))
     limit = "file system" if saved.total / storage.write_bytes_per_s >= write * (1 - 1e-9) else storage.way
     copy = None if host.to_host_bytes_per_s is None else float(host.out_s(copied.gpu))
@@ -209,7 +210,7 @@ class DataLoading:
 
     @property
     def share(self) -> float:
-        """Of what storage gives."""
+        """Share of storage's rate that reading the data takes."""
         return self.bytes_per_s / self.limit_bytes_per_s
 
     @property

@@ -1,6 +1,6 @@
 """A batch in expectation: how many responses run, how far they are, and how many groups are done, cell by cell.
 
-Responses that begin within the same cell of tokens are a cohort: of n that began together n S(age) are alive. What runs
+Responses that begin within the same cell of tokens are a cohort: of n that began together n S(age) still run. What runs
 on a replica and how long its sequences are sets the time of a step of decoding; what ends makes room for what waits.
 Numbers of responses are means and need not be whole, so that a few hundred cells tell what thousands of responses do.
 """
@@ -48,13 +48,13 @@ class Replica:
         edges = lengths.beyond(np.arange(cells + 1, dtype=float) * self.cell)
         middles = (np.arange(cells) + 0.5) * self.cell
         self._cells = cells
-        alive = 0.5 * (edges[:-1] + edges[1:])
+        surviving = 0.5 * (edges[:-1] + edges[1:])
         # Newest last, as cohorts are kept.
         self._left = np.ascontiguousarray(edges[1:][::-1])
-        self._going = np.ascontiguousarray(np.append(alive[1:], 0.0)[::-1])
-        self._first = float(alive[0])
-        self._alive = np.ascontiguousarray(alive[::-1])
-        self._tokens = np.ascontiguousarray((alive * (samples.prompt_tokens + middles))[::-1])
+        self._going = np.ascontiguousarray(np.append(surviving[1:], 0.0)[::-1])
+        self._first = float(surviving[0])
+        self._surviving = np.ascontiguousarray(surviving[::-1])
+        self._tokens = np.ascontiguousarray((surviving * (samples.prompt_tokens + middles))[::-1])
         self._done = np.ascontiguousarray(((1.0 - edges[1:]) ** samples.group)[::-1])
         self._step_s = tabulated(pool, samples, self.slots)
         self._prefill_s = pool.prefill_s(samples) / self.share
@@ -86,7 +86,7 @@ class Replica:
         self._count += 1
         window = self._begun[last + 1 - cells : last + 1]
         self._old += float(self._begun[last - cells])
-        running = float(window @ self._alive)
+        running = float(window @ self._surviving)
         context = float(window @ self._tokens) / max(running, 1e-12)
         seconds = self.cell * self._step_s(running, context) + begin * self._prefill_s
         self.now += seconds

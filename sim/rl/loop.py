@@ -71,7 +71,7 @@ class Period:
 
     @property
     def trainer_waits_s(self) -> float:
-        """Of the training pool, for samples. [s]"""
+        """Time that the training pool waits for samples. [s]"""
         return max(self.seconds - self.trainer_s, 0.0)
 
 
@@ -109,5 +109,5 @@ def period_of(pool: RolloutPool, samples: Samples, loop: Loop) -> Period:
 
 
 def _written_s(pool: RolloutPool, samples: Samples, loop: Loop) -> float:
-    """From a batch's begin to the reward of its last response, tools waited for.  [s]"""
+    """Time from a batch's begin to the reward of its last response, with the wait for tools.  [s]"""
     return batch_time(pool, samples) + samples.turns * samples.tool_s + loop.reward_s

@@ -19,7 +19,7 @@ HOST_STEP_S = 4e-3
 ten batches of vLLM's with two models that NeMo RL timed by phase (`flopcast_validation.rl_runs`); an engine alone that
 serves one sequence waits for next to nothing (`tests/costs/test_decode.py`). [s]"""
 WORKSPACE_BYTES = 4e9
-"""Of a GPU what an engine needs beside weights and cache: activations, CUDA graphs, NCCL. Assumed."""
+"""Memory that an engine needs on a GPU beside weights and cache: activations, CUDA graphs, NCCL. Assumed. [bytes]"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,9 @@ from sim.units import show
 RUNNING = 1024
 """Sequences that a replica decodes at once at most: a common default of engines on GPUs with 80 GB. Assumed."""
 MEMORY_SHARE = 0.9
-"""Of a GPU's memory what an engine takes: vLLM's default (gpu_memory_utilization)."""
+"""Share of a GPU's memory that an engine takes: vLLM's default (gpu_memory_utilization)."""
 SHARED_MEMORY_SHARE = 0.6
-"""The same where training shares the GPUs (NVIDIA-NeMo/RL:examples/configs/grpo_math_1B.yaml)."""
+"""Share that an engine takes where training uses the same GPUs (NVIDIA-NeMo/RL:examples/configs/grpo_math_1B.yaml)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +65,8 @@ class RolloutPool:
         """Sequences of a replica that may decode at once.
 
         A cache in pages holds what sequences have come to, not their longest [1]_: where they begin together, the most
-        that is alive of a batch of them at any age; where each follows another, the mean age. Prompts that a group
-        shares are counted for each.
+        a batch of them still runs at any age; where each follows another, the mean age. Prompts that a group shares
+        are counted for each.
 
         .. [1] Kwon et al. 2023, "Efficient memory management for large language model serving with PagedAttention",
            arXiv:2309.06180, section 4.

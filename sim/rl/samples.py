@@ -43,7 +43,7 @@ class Lengths:
 
     @property
     def middles(self) -> Floats:
-        """Of the cells. [tokens]"""
+        """Middle of every cell. [tokens]"""
         middles: Floats = np.arange(0.5, len(self.survival)) * self.cell
         return middles
 
@@ -175,7 +175,7 @@ class Samples:
 
     @property
     def responses(self) -> int:
-        """That a step trains on."""
+        """Responses that a step trains on."""
         return self.prompts * self.group
 
     @property
@@ -195,7 +195,7 @@ class Samples:
 
     @property
     def tokens(self) -> float:
-        """That a step trains on, prompts included. [tokens]"""
+        """Tokens that a step trains on, prompts included. [tokens]"""
         return self.responses * self.mean_tokens
 
     @property

@@ -13,7 +13,7 @@ from sim.specs import Scenario
 from sim.units import show_time
 
 ENGINES = 0.85
-"""Of the rates predicted here what an engine reaches: the median of 77 printed ones (`flopcast_validation.rl_runs`)."""
+"""Share of a predicted rate that an engine reaches: the median of 77 printed rates (`flopcast_validation.rl_runs`)."""
 MEASURED = (0.82, 1.61)
 """Measured over predicted steps: nine tenths of 64 of NeMo RL, each source counting as much
 (`flopcast_validation.rl_runs`)."""
@@ -45,28 +45,28 @@ class RlStep:
 
     @property
     def num_gpus(self) -> int:
-        """Of both pools."""
+        """GPUs of both pools."""
         training = self.scenario.plan.num_gpus
         return training if self.colocated else training + self.pool.num_gpus
 
     @property
     def step_time_s(self) -> float:
-        """From version to version of the weights. [s]"""
+        """Time from one version of the weights to the next. [s]"""
         return self.period.seconds
 
     @property
     def responses_per_s(self) -> float:
-        """That are trained on. [1/s]"""
+        """Rate of responses that are trained on. [1/s]"""
         return self.samples.responses / self.step_time_s
 
     @property
     def tokens_per_s(self) -> float:
-        """That are trained on, prompts included. [tokens/s]"""
+        """Rate of tokens that are trained on, prompts included. [tokens/s]"""
         return self.samples.tokens / self.step_time_s
 
     @property
     def written_tokens_per_s(self) -> float:
-        """That a GPU of the rollout pool writes while it never runs empty. [tokens/s]"""
+        """Rate at which a GPU of the rollout pool writes while it never runs empty. [tokens/s]"""
         flow = steady_time(self.pool, self.samples)
         return self.samples.written * self.samples.lengths.mean / flow / self.pool.num_gpus
 
@@ -109,7 +109,7 @@ class RlStep:
         return {name: seconds for name, seconds in parts.items() if seconds > 1e-9 * self.step_time_s}
 
     def at_depth(self, depth: float) -> RlStep:
-        """The same pools with another depth."""
+        """Return the step of these pools at another depth."""
         loop = replace(self.loop, depth=depth)
         return replace(self, loop=loop, period=period_of(self.pool, self.samples, loop))
 

@@ -31,14 +31,14 @@ from sim.specs.loading import resolve
 from sim.specs.machines import machine_of, price_list
 
 FRAMEWORK = "deepspeed"
-"""Of fine-tuning where nobody names one: Hugging Face's Trainer with DeepSpeed, which shards states and moves them to
-the host, and fused kernels."""
+"""Framework of fine-tuning where nobody names one: Hugging Face's Trainer with DeepSpeed, which shards states and moves
+them to the host, and with fused kernels."""
 LENGTH = 2048
 """Tokens a sample: LLaMA-Factory's cutoff_len."""
 BATCH = 64
 """Samples a step: Llama 2's supervised fine-tuning (arXiv:2307.09288, section 3.1)."""
 RANK = 8
-"""Of adapters: Hugging Face PEFT's default."""
+"""Rank of adapters: the default of Hugging Face's PEFT."""
 COUNTS = (1, 2, 4, 8)
 """GPUs that are tried where nobody says how many."""
 SHORTEST = 256

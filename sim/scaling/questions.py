@@ -45,7 +45,7 @@ DOUBLINGS = 6
 TOKENS = 1e12
 """Tokens of a run where machines are compared and nobody says how many."""
 Fields = Callable[[ModelSpec, GpuSpec], tuple[Mapping[str, Any], Sequence[str]]]
-"""From a model and a GPU to fields of training, and what they take for granted."""
+"""Fields of training that follow from a model and a GPU, and what they take for granted."""
 
 
 def length_of(model: ModelSpec, length: int | None, most: int = LONGEST) -> tuple[int, tuple[str, ...]]:
@@ -259,7 +259,7 @@ class Pretraining(Question):
         return plan_of(scenario, gpus, memory_limit_bytes=self.memory_limit_bytes, **options)
 
     def answer(self, gpu: str | None, gpus: int, cluster: str = "", **options: Any) -> Planned:
-        """The same, but where none fits the error says how many GPUs are enough."""
+        """Return the best plan; where none fits, raise an error that says how many GPUs are enough."""
         try:
             return self.planned(gpu, gpus, cluster, **options)
         except NothingFits as error:

@@ -24,7 +24,7 @@ SAMPLES = 2000
 FIRST = 1e-6
 """Share of the least data at which its samples begin; what is before counts as even."""
 HALVINGS = 3
-"""Of the whole batch, the smallest that a best ramp begins with: an eighth."""
+"""Halvings of the whole batch that a best ramp may begin with: at least an eighth of it."""
 
 
 class StepTimeLookup(Protocol):
@@ -36,7 +36,9 @@ class StepTimeLookup(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Ramp:
-    """From which share of the data on which share of the final batch holds, such as ((0, 1/4), (0.02, 1/2), (0.2, 1)).
+    """A batch that grows: shares of the data, and the share of the final batch from each on.
+
+    ((0, 1/4), (0.02, 1/2), (0.2, 1)) begins with a quarter of the batch and has all of it after a fifth of the data.
 
     Raises
     ------
@@ -59,7 +61,7 @@ class Ramp:
         return tuple(max(1, round(batch * share)) for _, share in self.stages)
 
     def __str__(self) -> str:
-        """As `parse_ramp` reads it."""
+        """The ramp as text that `parse_ramp` reads."""
         parts = []
         for start, share in self.stages:
             over = round(1 / share)

@@ -124,7 +124,7 @@ class TrainingRun:
 
     @property
     def days(self) -> float:
-        """Of wall-clock time."""
+        """Wall-clock time. [days]"""
         return self.wall_s / 86400.0
 
     def to_dict(self) -> dict[str, Any]:

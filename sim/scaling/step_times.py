@@ -16,7 +16,7 @@ from sim.search.layered import LayeredTable, best_of, layered_table
 from sim.specs import ParallelPlan, Scenario
 
 CONFIRMED = 40
-"""Of one size, how many of the closed form's best plans the exact engine runs at most: until none after is faster."""
+"""Most plans of one size that the exact engine runs, the closed form's best first, until no later one can be faster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class FastestPlans:
 
 
 def fastest_of_sizes(num_gpus: Array, seconds: Array, places: Array) -> FastestPlans:
-    """Of plans on any numbers of GPUs, the fastest of each number."""
+    """Return the fastest plan of every number of GPUs."""
     order = np.lexsort((seconds, num_gpus))
     sizes, first = np.unique(num_gpus[order], return_index=True)
     chosen = order[first]

@@ -190,7 +190,7 @@ def train(
         average *= data.slowdown
 
     def run_of(factor: float, terms: Terms, more: float = 1.0) -> TrainingRun:
-        """With steps so many times as long, and so many times as much data."""
+        """Return the run with steps so many times as long, and so many times as much data."""
         assert tokens is not None
         return training_run(storing, answer.num_gpus, node, average * factor, steps * more, tokens * more, terms)
 

@@ -30,7 +30,7 @@ Progress = Callable[[int, int], None]
 MOST_POINTS = 14
 """Sizes of a frontier that the exact engine runs."""
 NEAR_FASTEST = 4
-"""Of them, how many of the largest are next to each other, where the time is shortest."""
+"""Points of the frontier that are the largest sizes, next to each other, where the time is shortest."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,7 +102,7 @@ def numbered(steps: Sequence[tuple[int, int]], num_microbatches: int) -> Row:
 
 
 def _times_before(keys: np.ndarray) -> np.ndarray:
-    """Of every key, how often it stands before itself."""
+    """How often every key occurs before its own place."""
     order = np.argsort(keys, kind="stable")
     begins = np.flatnonzero(np.diff(keys[order], prepend=-1))
     count = np.arange(len(keys)) - np.repeat(begins, np.diff(begins, append=len(keys)))

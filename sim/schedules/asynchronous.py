@@ -59,7 +59,7 @@ def noam(replicas: Sequence[int]) -> tuple[int, ...]:
     return tuple(ceil(sum(replicas[at:]) / own) for at, own in enumerate(replicas))
 
 
-def round_robin(replicas: Sequence[int], alive: Sequence[int], total: int) -> list[Row]:
+def round_robin(replicas: Sequence[int], in_flight: Sequence[int], total: int) -> list[Row]:
     """PipeDream's 1F1B-RR: of the `replicas[s]` workers of stage s, micro-batch k is worker k mod replicas[s]'s.
 
     Narayanan et al. 2019 (SOSP), section 3.2. So each micro-batch takes one of lcm(replicas) ways through the workers,
@@ -71,7 +71,7 @@ def round_robin(replicas: Sequence[int], alive: Sequence[int], total: int) -> li
     ----------
     replicas : sequence of int
         Workers of each stage; those of a stage stand together.
-    alive : sequence of int
+    in_flight : sequence of int
         Micro-batches that a worker of each stage has begun and not finished, at most (`noam`).
     total : int
         Micro-batches.
@@ -83,5 +83,5 @@ def round_robin(replicas: Sequence[int], alive: Sequence[int], total: int) -> li
             mine = np.arange(worker, total, own)
             place = mine % ways * stages + stage
             forward, backward, update = (run(kind, place, mine) for kind in (F, B, U))
-            rows.append(in_turns((forward, 1 - alive[stage]), (backward, 0), (update, 0)))
+            rows.append(in_turns((forward, 1 - in_flight[stage]), (backward, 0), (update, 0)))
     return rows

@@ -11,7 +11,7 @@ def breadth_first(rank: int, num_ranks: int, num_chunks: int, num_microbatches: 
     """All micro-batches through one chunk, then the next; weights are gathered and gradients reduced once a chunk.
 
     Lamy-Poirier 2022, arXiv:2211.05953, section 4. Bubble (p − 1)(t_F + t_B)/v when there are at least p
-    micro-batches; each chunk keeps all of them alive.
+    micro-batches; each chunk keeps all of them in flight.
     """
     return breadth_first_row(rank, num_ranks, num_ranks * num_chunks, num_microbatches)
 

@@ -141,7 +141,7 @@ def _align(order: Order, cuts: np.ndarray, lengths: np.ndarray, seen: int) -> tu
 
 
 def build_replicated(
-    replicas: Sequence[int], alive: Sequence[int] | None = None, *, fold: bool = False, rounds: int = STREAM
+    replicas: Sequence[int], in_flight: Sequence[int] | None = None, *, fold: bool = False, rounds: int = STREAM
 ) -> Order:
     """PipeDream's order where stages are replicated, 1F1B round robin (`round_robin`): a step is one round of them all.
 
@@ -149,7 +149,7 @@ def build_replicated(
     ----------
     replicas : sequence of int
         Workers of each stage.
-    alive : sequence of int, optional
+    in_flight : sequence of int, optional
         Micro-batches that a worker of each stage has begun and not finished, at most. Default: PipeDream's (`noam`).
     fold : bool
         As of `build_order`; then a step is one round of the steady state.
@@ -163,15 +163,15 @@ def build_replicated(
     """
     if not replicas or min(replicas) < 1:
         raise ScheduleError(f"every stage has one worker or more, not {list(replicas)}")
-    return _replicated(tuple(replicas), alive, rounds, None, fold)
+    return _replicated(tuple(replicas), in_flight, rounds, None, fold)
 
 
 def _replicated(
-    replicas: tuple[int, ...], alive: Sequence[int] | None, rounds: int, keep: int | None, fold: bool = True
+    replicas: tuple[int, ...], in_flight: Sequence[int] | None, rounds: int, keep: int | None, fold: bool = True
 ) -> Order:
     """`build_replicated`, with `keep` micro-batches in the arrays of a folded order."""
     copies = lcm(*replicas)
-    most = noam(replicas) if alive is None else alive
+    most = noam(replicas) if in_flight is None else in_flight
     if 2 * copies * len(replicas) * STEADY * sum(replicas) > MOST_ACTIONS:
         raise ScheduleError(
             f"the workers' turns repeat after {copies:,} micro-batches, the least common multiple of the "
@@ -181,7 +181,7 @@ def _replicated(
     def rows(rounds: int) -> list[Row]:
         return round_robin(replicas, most, copies * rounds)
 
-    again = partial(_replicated, replicas, alive, rounds) if fold else None
+    again = partial(_replicated, replicas, in_flight, rounds) if fold else None
     return _endless("pipedream", rows, len(replicas) * copies, copies, copies, again, keep, rounds)
 
 

@@ -60,7 +60,7 @@ def dualpipe(rank: int, num_ranks: int, num_chunks: int, num_microbatches: int) 
     """Two pipelines in opposite directions, forwards of one beside backwards of the other; two copies of the weights.
 
     DeepSeek-AI 2024, arXiv:2412.19437, section 3.2.1, order as in deepseek-ai/DualPipe. Bubble
-    (p/2 − 1)(t_FB + t_B − 3 t_W) for equal halves, p + 1 micro-batches alive. A pair takes as long as its parts
+    (p/2 − 1)(t_FB + t_B − 3 t_W) for equal halves, p + 1 micro-batches in flight. A pair takes as long as its parts
     one after the other; what they hide of each other's communication is a matter of the stack.
     """
     half = num_ranks // 2

@@ -20,7 +20,7 @@ from sim.arrays import Array
 from sim.schedules.actions import PAIRED, F, Row
 
 ROUNDING = 1e-11
-"""Of the time since the step began: differences below this are rounding."""
+"""Share of the time since the step began below which differences are rounding."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,7 +58,7 @@ def interleaved(rank: int, num_ranks: int, num_chunks: int, num_microbatches: in
 
 @schedule("zb_interleaved", chunks="many", requirement=_requirement, period=lambda p, v: p)
 def zb_interleaved(rank: int, num_ranks: int, num_chunks: int, num_microbatches: int) -> Row:
-    """Interleaved 1F1B with weight gradients put off as in ZB-H1: less of a bubble, fewer activations alive.
+    """Interleaved 1F1B with weight gradients put off as in ZB-H1: less of a bubble, fewer activations in flight.
 
     PyTorch's `ScheduleInterleavedZeroBubble`, after Qi et al. 2023, arXiv:2401.10241.
     """

@@ -56,7 +56,7 @@ def play(
     for number in range(num_microbatches):
         arrived[2 * (number % copies) * per_copy].append((0.0, number))
     free, rows = [0.0] * ranks, [[] for _ in range(ranks)]  # type: ignore[var-annotated]
-    alive = [0] * len(home)
+    in_flight = [0] * len(home)
     events = [(0.0, rank) for rank in range(ranks)]
     while events:
         now, rank = heapq.heappop(events)
@@ -68,7 +68,7 @@ def play(
             for kind in (F, B)
             if arrived[2 * stage + kind]
             and arrived[2 * stage + kind][0][0] <= now
-            and (kind == B or alive[stage] < most_in_flight(stage))
+            and (kind == B or in_flight[stage] < most_in_flight(stage))
         ]
         if not able:
             continue
@@ -76,7 +76,7 @@ def play(
         forward = later != forward_first
         stage, kind = -negative, F if forward else B
         arrived[2 * stage + kind].popleft()
-        alive[stage] += 1 if forward else -1
+        in_flight[stage] += 1 if forward else -1
         rows[rank].append((stage, kind, number))
         free[rank] = now + 1.0
         heapq.heappush(events, (free[rank], rank))
@@ -91,7 +91,7 @@ def play(
 def _play_at_once(
     home: Sequence[int], copies: int, num_microbatches: int, most_in_flight: Callable[[int], int], forward_first: bool
 ) -> list[Row]:
-    """As `play`, all ranks at once: as everything takes equally long, all begin what they do at the same moments."""
+    """Do as `play` does, for all ranks at once: everything takes equally long, so all begin at the same moments."""
     stages, ranks, count = len(home), max(home) + 1, num_microbatches
     within = np.arange(stages) % (stages // copies)
     nowhere = 2 * stages
@@ -152,7 +152,7 @@ def _play_at_once(
 def place_weight_gradients(
     rows: Sequence[Row], num_stages: int, num_microbatches: int, times: Times = EQUAL
 ) -> list[Row]:
-    """The same order of forwards and input gradients, with weight gradients where they cost least.
+    """Put weight gradients where they cost least into an order of forwards and input gradients, which stays as it is.
 
     A weight gradient is done where the wait for the next forward or input gradient is long enough for it, where that
     wait would make this rank the one that has waited most, and where a forward would keep more activations than the
@@ -229,7 +229,7 @@ class _Todo:
 
     @classmethod
     def of(cls, order: Order, todo: Array, times: Times) -> _Todo:
-        """Of an order, with what these actions take."""
+        """Build the list of what is to do from an order and the times of its actions."""
         weights = np.full(len(order), -1)
         weights[order.needs[order.kind == W]] = np.flatnonzero(order.kind == W)
         seconds, sends = np.array(_seconds(order, times)), np.array(_sends(order, times))
@@ -249,7 +249,7 @@ def _place(todo: _Todo, weight: float, allowed: list[float], eager: bool) -> tup
     """
     ranks, limit = len(todo.limit), todo.limit
     free, first, waited = [0.0] * ranks, [-1.0] * ranks, [0.0] * ranks
-    alive, most_waited, most_allowed = [0] * ranks, 0.0, max(allowed)
+    in_flight, most_waited, most_allowed = [0] * ranks, 0.0, max(allowed)
     due: list[deque[int]] = [deque() for _ in range(ranks)]
     done_by: list[list[int]] = [[] for _ in range(ranks)]
     end = [0.0] * (todo.num_actions + 1)  # what needs nothing needs number −1
@@ -257,15 +257,15 @@ def _place(todo: _Todo, weight: float, allowed: list[float], eager: bool) -> tup
     for action, rank, need, seconds, send, own in each:
         at, now = end[need] + send, free[rank]
         pending, done = due[rank], done_by[rank]
-        while pending and (at - now >= weight or (own < 0 and alive[rank] >= limit[rank])):
+        while pending and (at - now >= weight or (own < 0 and in_flight[rank] >= limit[rank])):
             done.append(pending.popleft())
             now += weight
-            alive[rank] -= 1
+            in_flight[rank] -= 1
         if at > now:
             if eager and pending and waited[rank] + at - now > max(most_waited, most_allowed - allowed[rank]):
                 done.append(pending.popleft())
                 now += weight
-                alive[rank] -= 1
+                in_flight[rank] -= 1
             here = at if at > now else now
         else:
             here = now
@@ -278,7 +278,7 @@ def _place(todo: _Todo, weight: float, allowed: list[float], eager: bool) -> tup
         done.append(action)
         free[rank] = end[action] = here + seconds
         if own < 0:
-            alive[rank] += 1
+            in_flight[rank] += 1
         else:
             pending.append(own)
     for rank in range(ranks):

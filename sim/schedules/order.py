@@ -73,11 +73,11 @@ class Order:
         return np.stack([self.stage[here], kind, self.microbatch[here]], axis=1)
 
     def of_rank(self, rank: int) -> slice:
-        """Where a rank's actions stand."""
+        """Slice of the arrays that holds a rank's actions."""
         return slice(int(self.first[rank]), int(self.first[rank + 1]))
 
     def abroad(self, needs: IntArray) -> IntArray:
-        """Those of the needs that another rank meets; −1 where the rank's own order does, without a send."""
+        """Needs that another rank meets by a send; −1 where the rank's own order meets them."""
         return np.asarray(np.where((needs >= 0) & (self.rank[needs] != self.rank), needs, -1))
 
     @property
@@ -92,7 +92,7 @@ class Order:
 
     @property
     def is_head(self) -> IntArray:
-        """Of each stage, whether it is the last of its copy of the model."""
+        """Whether each stage is the last of its copy of the model."""
         per_copy = self.num_stages // self.copies
         return np.asarray(np.arange(self.num_stages) % per_copy == per_copy - 1)
 

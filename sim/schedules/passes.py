@@ -146,7 +146,9 @@ def _kept(order: Order, per_stage: Array) -> Array:
 
 
 def weight_versions(order: Order, delay: int | None = None) -> tuple[Array, Array]:
-    """Of asynchronous orders: (most versions of its weights each rank keeps, updates each gradient is late).
+    """Return the most versions of its weights that each rank keeps, and the updates by which each gradient is late.
+
+    Both concern asynchronous orders.
 
     Parameters
     ----------
@@ -162,7 +164,7 @@ def weight_versions(order: Order, delay: int | None = None) -> tuple[Array, Arra
 
     Notes
     -----
-    A version is alive from its update until the last backward that uses it. Orders without updates in them have one
+    A version is kept from its update until the last backward that uses it. Orders without updates in them have one
     version and no staleness.
     """
     versions, staleness = np.ones(order.num_ranks, dtype=np.int64), np.zeros(order.num_ranks, dtype=np.int64)
@@ -192,7 +194,7 @@ def weight_versions(order: Order, delay: int | None = None) -> tuple[Array, Arra
         last_use = np.full(int(made[-1]) + 1, -1)
         np.maximum.at(last_use, used[number[backward]], np.flatnonzero(backward))
         born = np.concatenate([[0], np.flatnonzero(updates)])
-        replaced = np.append(born[1:] - 1, len(kind))  # alive as long as it is the newest, or wanted
+        replaced = np.append(born[1:] - 1, len(kind))  # kept as long as it is the newest, or wanted
         gone = np.maximum(last_use, replaced)
         counts = np.zeros(len(kind) + 2, dtype=np.int64)
         np.add.at(counts, born, 1)

@@ -32,7 +32,7 @@ def play(needs: IntArray, pair_needs: IntArray | None, first: IntArray) -> tuple
 
 
 def by_levels(needs: IntArray, also: IntArray, first: IntArray) -> tuple[IntArray, IntArray]:
-    """As `play`: all ranks at once, one action each if what it needs is done."""
+    """Do as `play` does, for all ranks at once: one action each, if what it needs is done."""
     position, end = first[:-1].copy(), first[1:]
     done = np.zeros(len(needs) + 2, dtype=bool)
     done[-1] = True  # what needs nothing needs number −1

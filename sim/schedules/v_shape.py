@@ -15,7 +15,7 @@ from sim.schedules.registry import schedule
 BLOCK = 6
 """Equal units of time in which a rank does the six things a micro-batch asks of its two stages."""
 CANDIDATES = 8
-"""Blocks with the fewest chunks alive that are played to find the shortest."""
+"""Blocks with the fewest chunks in flight that are played to find the shortest."""
 
 
 def _down_and_up(rank: int, num_ranks: int, num_microbatches: int) -> Row:
@@ -48,7 +48,8 @@ def zb_v(num_ranks: int, num_chunks: int, num_microbatches: int, times: Times | 
     """Zero bubble at 1F1B's memory, where forward, input gradient and weight gradient take equally long.
 
     Qi et al. 2024, arXiv:2405.15362, section 3; order as PyTorch's `ScheduleZBVZeroBubble`, with weight gradients
-    placed by what things take where that is given. 2p chunks alive on every rank, as much as p micro-batches of both.
+    placed by what things take where that is given. 2p chunks in flight on every rank, as much as p
+    micro-batches of both.
     """
     rows = _all_down_and_up(num_ranks, num_chunks, num_microbatches)
     return rows if times is None else place_weight_gradients(rows, 2 * num_ranks, num_microbatches, times)
@@ -60,7 +61,7 @@ def _block(num_ranks: int, steps: tuple[int, int, int, int]) -> tuple[tuple[int,
 
     `steps` is how much later the next rank does the same on the way down and up, forward and backward. At the turns one
     waits so long that no rank ever does two things at once when blocks repeat every six units [1]_, and that first the
-    fewest chunks are alive and then the step is shortest.
+    fewest chunks are in flight and then the step is shortest.
 
     .. [1] Qi et al. 2024, arXiv:2405.15362, section 3.2.
     """
@@ -85,7 +86,7 @@ def _block(num_ranks: int, steps: tuple[int, int, int, int]) -> tuple[tuple[int,
             found.append((max(_in_flight(times) for times in rows), sum(turns), tuple(rows)))
     assert found, f"no block of {steps} on {num_ranks} ranks"
     found.sort()
-    fewest = [block for alive, _, block in found if alive == found[0][0]]
+    fewest = [block for most, _, block in found if most == found[0][0]]
     return min(fewest[:CANDIDATES], key=_length)
 
 
@@ -97,7 +98,7 @@ def _length(block: tuple[tuple[int, ...], ...]) -> float:
 
 
 def _in_flight(times: tuple[int, ...]) -> int:
-    """The most chunks alive at once where this block repeats."""
+    """The most chunks in flight at once where this block repeats."""
     spans = ((times[0], times[5]), (times[1], times[4]))
     return max(sum((now - begin) // BLOCK - (now - end) // BLOCK for begin, end in spans) for now in range(BLOCK))
 

@@ -23,7 +23,7 @@ def chimera(num_ranks: int, num_chunks: int, num_microbatches: int) -> list[Row]
 
     Li and Hoefler 2021, arXiv:2107.06925, section 3.1. With as many micro-batches as ranks the bubble is
     (p/2 − 1)(t_F + t_B) if both take equally long and (p − 2) t_B if t_B = 2 t_F, as in the paper; with more it stays
-    (p − 2) t_B, for one more micro-batch alive. Gradients of both copies are summed.
+    (p − 2) t_B, for one more micro-batch in flight. Gradients of both copies are summed.
     """
     home = [*range(num_ranks), *reversed(range(num_ranks))]
     return play(home, 2, num_microbatches, lambda stage: num_ranks - stage % num_ranks, forward_first=True)
@@ -77,8 +77,8 @@ def hanayo(num_ranks: int, num_chunks: int, num_microbatches: int, times: Times 
     """Waves: micro-batches go down the ranks and come back, num_chunks/2 times; one copy of the weights.
 
     Liu et al. 2023, arXiv:2308.15762. Bubble (p − 1)(t_F + t_B)/v for equal times and v chunks a rank; up to p
-    micro-batches alive on each chunk. Where backwards take longer, waves of p micro-batches leave gaps; then forwards
-    may go ahead of them instead.
+    micro-batches in flight on each chunk. Where backwards take longer, waves of p micro-batches leave gaps; then
+    forwards may go ahead of them instead.
     """
     size = (num_ranks, num_chunks, num_microbatches)
     if times is None:

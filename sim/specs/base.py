@@ -22,7 +22,7 @@ from sim.units import EXAMPLES, NOUNS, parse, parse_count, parse_whole
 # Longest first: `_bytes_per_s` must win over `_s`.
 _SUFFIXES = ("bytes_per_s", "flop_per_s", "bytes", "flop", "w", "s")
 _SMALLEST, _LARGEST, _LARGEST_COUNT = 1e-15, 1e30, 10**15
-"""Of quantities (zero apart) and of whole numbers: any "what if the network cost nothing" has room between them, and
+"""Limits of quantities (zero apart) and of whole numbers. Any "what if the network cost nothing" has room between them;
 beyond them arithmetic ends in infinities."""
 
 _REPR = 200

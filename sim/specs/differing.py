@@ -12,7 +12,7 @@ _NOT_ASKED = {"name", "description", "assumed", "profile"}
 _VALUES_OF_PROFILE = {"residuals", "unseen", "provenance"}
 """Left out of a profile: how good it is."""
 ABSENT = None
-"""In the place of a value that a scenario does not have."""
+"""Stands in the place of a value that a scenario does not have."""
 
 
 def differing_fields(scenarios: Sequence[Scenario]) -> dict[str, tuple[Any, ...]]:

@@ -75,7 +75,7 @@ def plan_rules(framework: str, version: str = "") -> tuple[PlanRule, ...]:
 
 
 def rules_of_scenario(scenario: Scenario) -> tuple[PlanRule, ...]:
-    """Those of the framework that the scenario's stack belongs to."""
+    """Return the rules of the framework that the scenario's stack belongs to."""
     return plan_rules(scenario.stack.framework, scenario.stack.version)
 
 
@@ -104,7 +104,7 @@ def broken_rules(scenario: Scenario, rules: tuple[PlanRule, ...]) -> list[PlanRu
 
 
 def assumed(scenario: Scenario) -> list[str]:
-    """That the framework of a scenario cannot run its plan, where that is known."""
+    """Raise where the framework of a scenario is known to be unable to run its plan."""
     stack, fields = scenario.stack, dict(scenario.plan)
     words = framework_words(stack.framework, stack.version)
     return [

@@ -25,7 +25,7 @@ class GpuSpec(Spec):
     """One accelerator."""
 
     name: str
-    """As its maker calls it, such as H100-SXM5-80GB; the `gpu` of a profile must be a part of it."""
+    """Name that its maker gives it, such as H100-SXM5-80GB; the `gpu` of a profile must be a part of it."""
     peak_flop_per_s: dict[Precision, PositiveFloat] = Field(min_length=1)
     """Dense matrix-multiply peak by precision. [FLOP/s]"""
     memory_bytes: PositiveFloat
@@ -85,16 +85,17 @@ class NodeSpec(Spec):
     nic_bandwidth_bytes_per_s: PositiveFloat
     """Bandwidth of one network card, per direction. [bytes/s]"""
     host_link_bandwidth_bytes_per_s: PositiveFloat | None = None
-    """Between a GPU and its host's memory (PCIe, NVLink-C2C), per GPU and direction, which offloading needs. Default:
-    unknown. [bytes/s]"""
+    """Bandwidth between a GPU and its host's memory (PCIe, NVLink-C2C), per GPU and direction, which offloading needs.
+    Default: unknown. [bytes/s]"""
     host_memory_bandwidth_bytes_per_s: PositiveFloat | None = None
-    """Of the host's memory, each GPU's share of it, which updates on the CPU need. Default: unknown. [bytes/s]"""
+    """Each GPU's share of the bandwidth of the host's memory, which updates on the CPU need. Default:
+    unknown. [bytes/s]"""
     host_memory_bytes: PositiveFloat | None = None
     """The host's memory, whole, in which checkpoints wait that are written in the background. Default: unknown, and
     they fit. [bytes]"""
     launch_slowdown: PositiveFloat = 1.0
-    """Time of a launch on this host over that on the x86 servers that stacks' launch times are of: Python, autograd and
-    driver run on one core. Not where the profile measured its own."""
+    """Time of a launch on this host over its time on the x86 servers for which stacks state it. Python, autograd and
+    driver run on one core. It does not apply where the profile measured launches of its own."""
     storage_nics_per_node: PositiveInt | None = None
     """Network cards for storage alone, on a network of their own. Default: one where storage_nic_bandwidth is given;
     else storage is reached over the cards for compute traffic."""
@@ -105,8 +106,9 @@ class NodeSpec(Spec):
     local_write_bandwidth_bytes_per_s: PositiveFloat | None = None
     """Bandwidth of writes to these drives, all together; with local_storage. [bytes/s]"""
     cores: PositiveFloat | None = None
-    """Where ranks are processes that share the node's processors (gloo on CPUs): how many run at full speed at once,
-    hyperthreads and a shared memory bus allowed for. Engine `shared` shares them out. Default: one for each rank."""
+    """Processes that run at full speed at once, where ranks are processes that share the node's processors (gloo on
+    CPUs). Hyperthreads and a shared memory bus are allowed for. Engine `shared` shares them out. Default: one for each
+    rank."""
 
     @model_validator(mode="after")
     def _check(self) -> NodeSpec:
@@ -124,7 +126,7 @@ class NodeSpec(Spec):
 
     @property
     def storage_bandwidth_bytes_per_s(self) -> float | None:
-        """Of the node's cards for storage together; None where it has none. [bytes/s]"""
+        """Bandwidth of the node's cards for storage together; None where it has none. [bytes/s]"""
         cards, each = self.storage_nics_per_node, self.storage_nic_bandwidth_bytes_per_s
         if cards is None and each is None:
             return None
@@ -145,24 +147,24 @@ class ClusterSpec(Spec):
     inter_node_bandwidth_bytes_per_s: PositiveFloat
     """Network bandwidth per GPU and direction. Default: the node's network cards shared by its GPUs. [bytes/s]"""
     network_efficiency: float | None = Field(default=None, gt=0, le=1)
-    """Share of inter_node_bandwidth which a collective with the network to itself reaches on this fabric, where it was
-    measured. All that the profile says of its network is scaled by it, sends and what groups leave each other too.
-    Default: the profile's values, which are those of InfiniBand."""
+    """Share of inter_node_bandwidth that a collective with the network to itself reaches on this fabric, where it was
+    measured. It scales every network value of the profile, those of sends and of groups that meet too. Default: the
+    profile's values, which are those of InfiniBand."""
     network_shared_efficiency: float | None = Field(default=None, gt=0, le=1)
     """Share of inter_node_bandwidth which groups that meet, and sends, reach on this fabric, where that was measured:
     as on a machine in use. Default: the profile's values, scaled as network_efficiency says."""
     network: NetworkSpec | None = None
     """The switches, for simulating traffic link by link. Without it links are priced by formula alone."""
     fragmentation: float = 0.0
-    """Share of a job's nodes that are not where an empty machine would give them but anywhere in it, as busy ones hand
-    them out: the same nodes in every answer."""
+    """Share of a job's nodes that a busy scheduler hands out anywhere in the machine, and not where an empty machine
+    would give them. The nodes are the same in every answer."""
     gpu_spread: float = Field(default=0.03, ge=0, le=0.3)
     """Standard deviation of the GPUs' speeds over their mean, of which a job waits for the slowest: 3.0 % (± 0.5) on 29
     series of published runs that differ in the number of GPUs alone (DGX Cloud, llm-foundry). On single multiplies GPUs
     of one kind lie up to 14 % apart (Golden et al. 2025, arXiv:2510.15596), V100 of five clusters 8 % (Sinha et al.
     2022, arXiv:2208.11035). 0: all alike."""
     storage: StorageSpec | None = None
-    """Where checkpoints and data are. Default: a file system that reads and writes 2 TB/s."""
+    """File system that checkpoints and data lie on. Default: a file system that reads and writes 2 TB/s."""
 
     @model_validator(mode="before")
     @classmethod

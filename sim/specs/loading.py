@@ -1,4 +1,4 @@
-"""From a scenario file and overrides to a validated Scenario."""
+"""Load a scenario file and overrides as a validated Scenario."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def build_scenario(data: Any, overrides: Sequence[str] | str = (), where: str = 
 
 
 def _not_counted(data: Mapping[str, Any], overrides: Sequence[str]) -> tuple[str, ...]:
-    """What of the scenario's model is not counted, where it is one of the hub or a file of its own."""
+    """Parts of the scenario's model that are not counted, where it is a model of the hub or a file of its own."""
     name = data.get("model")
     for path, _, text in (item.partition("=") for item in overrides):
         name = text.strip() if path.strip() in ("model", "model.preset") else name

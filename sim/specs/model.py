@@ -98,27 +98,28 @@ class ModelSpec(Spec):
     value_head_dim: PositiveInt
     """Columns of a head's values. Default: head_dim."""
     key_value_rank: NonNegativeInt = 0
-    """Latent attention (DeepSeek): keys and values come from a vector of so many numbers a token. 0: from the hidden
-    state itself."""
+    """Size of the vector a token from which latent attention (DeepSeek) makes keys and values. 0: they come from the
+    hidden state itself."""
     query_rank: NonNegativeInt = 0
-    """With latent attention, queries come from a vector of so many numbers a token. 0: from the hidden state itself."""
+    """Size of the vector a token from which latent attention makes queries. 0: they come from the hidden state
+    itself."""
     rotary_head_dim: NonNegativeInt = 0
-    """Under latent attention, of head_dim the part that turns with the position; its key is shared by all heads."""
+    """Part of head_dim that turns with the position under latent attention; all heads share its key."""
 
     num_experts: NonNegativeInt = 0
     """MLPs of a layer, of which a router picks some for every token. 0: one MLP for all tokens."""
     experts_per_token: NonNegativeInt = 0
     """Experts that a token goes through, shared ones apart."""
     num_expert_groups: PositiveInt = 1
-    """Groups in which the experts lie, some of which a token's experts are all of: so that it crosses to few nodes
-    (DeepSeek-V3, arXiv:2412.19437, section 2.1.2)."""
+    """Groups of experts. A token's experts are all of a few of them, so that it crosses to few nodes (DeepSeek-V3,
+    arXiv:2412.19437, section 2.1.2)."""
     expert_groups_per_token: PositiveInt = 1
     """Groups that a token's experts are of."""
     expert_intermediate_size: PositiveInt
     """Width of one expert. Default: intermediate_size."""
     expert_latent_size: NonNegativeInt = 0
-    """Experts work on a vector of so many numbers a token, to which all share one projection from the hidden state, and
-    one back (LatentMoE: Nemotron 3 Super). 0: on the hidden state itself."""
+    """Size of the vector a token that experts work on. All experts share one projection to it from the hidden state,
+    and one back (LatentMoE: Nemotron 3 Super). 0: experts work on the hidden state itself."""
     shared_expert_intermediate_size: NonNegativeInt = 0
     """Width, all together, of experts that every token goes through besides."""
     shared_expert_gate: bool = False
@@ -154,25 +155,27 @@ class ModelSpec(Spec):
     linear_conv_kernel: NonNegativeInt = 4
     """Tokens that the convolution before the state sees."""
     attention_gate: bool = False
-    """The attention's output is weighted by a sigmoid of as many columns, beside the queries (Qwen3-Next)."""
+    """A sigmoid gate weights the attention's output. It has as many columns, and is computed beside the queries
+    (Qwen3-Next)."""
 
     position: Literal["learned", "rotary", "none"] = "learned"
-    """How positions come in: a table of learned rows (GPT), queries and keys that are turned (Llama), or neither."""
+    """How positions enter: a table of learned rows (GPT), rotated queries and keys (Llama), or neither."""
     rotary_scaled: bool = False
-    """Rotary positions are stretched, and what they turn is scaled too (YaRN: Peng et al. 2023, arXiv:2309.00071,
+    """Rotary positions are stretched, and what they rotate is scaled too (YaRN: Peng et al. 2023, arXiv:2309.00071,
     section 3.4)."""
     max_sequence_length: PositiveInt = 2048
     """Rows of the learned position embedding; with rotary positions a limit only."""
     norm: Literal["layernorm", "rmsnorm"] = "layernorm"
-    """Norms take away the mean and divide by the deviation (GPT), or divide by the root mean square only (Llama)."""
+    """layernorm subtracts the mean and divides by the deviation (GPT); rmsnorm divides by the root mean square only
+    (Llama)."""
     norm_bias: bool
     """Norms have a bias beside their weight. Default: true for layernorm, false for rmsnorm."""
     norms_per_layer: Literal[1, 2, 4] = 2
     """2: before attention and before the MLP; 1: one that both read, which then run in parallel (Phi, Falcon-7B);
     4: also after each of them (Gemma 2)."""
     query_key_norm: Literal["none", "head", "all"] = "none"
-    """Norms of queries and keys: one weight a head's dimension, shared by the heads (Qwen3), or one a column of all
-    heads (OLMo 2)."""
+    """Norms of queries and keys: one weight for each dimension of a head, shared by the heads (head, Qwen3), or one for
+    each column of all heads (all, OLMo 2)."""
     embedding_norm: bool = False
     """A norm after the embedding (BLOOM)."""
     bias: bool = True

@@ -44,7 +44,7 @@ GRAPH_MODULES: Mapping[str, tuple[str, ...]] = {
     "moe_preprocess": ("moe_preprocess",),
     "mamba": ("mamba",),
 }
-"""What of a layer may be a CUDA graph, by name, and the modules of operations in it.
+"""Parts of a layer that may be a CUDA graph, by name, and the modules of operations in each.
 
 The router's holds the norm before it and experts that every token goes through; what follows the host's wait for the
 numbers of tokens is launched kernel by kernel (NVIDIA/Megatron-LM:docs/user-guide/features/cuda_graph.md). Megatron-

@@ -65,18 +65,19 @@ class ParallelPlan(Spec):
     dp: PositiveInt = 1
     """Data parallel degree: the batch is cut over dp replicas."""
     placement: str = MEGATRON_ORDER
-    """How the dimensions lie over the GPUs, the one whose neighbours sit closest first: tp-cp-dp-pp, or another order
-    of these four (tp-cp-pp-dp, Megatron's use-tp-pp-dp-mapping, has pipeline ranks closer than replicas)."""
+    """Order in which the dimensions lie over the GPUs, the one whose neighbours sit closest first: tp-cp-dp-pp, or
+    another order of these four. tp-cp-pp-dp (Megatron's use-tp-pp-dp-mapping) has pipeline ranks closer than
+    replicas."""
     ep: PositiveInt = 1
     """Expert parallel degree: experts are dealt over ep of the tp · cp · dp GPUs that hold the same layers; it takes no
     GPUs of its own."""
     etp: PositiveInt = 1
-    """Expert tensor parallel degree: each expert's matrices are cut over etp GPUs, 1 (experts are whole) or tp, so that
-    ep · etp GPUs hold the experts of a layer (Megatron-Core's expert-tensor-parallel-size)."""
+    """Expert tensor parallel degree: GPUs over which each expert's matrices are cut. It is 1 (experts are whole) or tp,
+    so that ep · etp GPUs hold the experts of a layer (Megatron-Core's expert-tensor-parallel-size)."""
     microbatch_size: PositiveInt = 1
     """Sequences that go through the pipeline together."""
     schedule: str = "1f1b"
-    """In which order a pipeline rank works; `flopcast presets list schedules` names them."""
+    """Order in which a pipeline rank works; `flopcast presets list schedules` names them."""
     num_chunks: PositiveInt = 1
     """Model chunks a rank holds (virtual stages); more than 1 needs an interleaved schedule."""
     microbatch_group: PositiveInt | None = None
@@ -84,22 +85,22 @@ class ParallelPlan(Spec):
     sequence_slices: PositiveInt = 1
     """Parts of each sequence that go through the pipeline one after the other (schedule seq1f1b)."""
     recompute: Literal["none", "selective", "per_op", "full"] = "none"
-    """Activations recomputed in the backward: none, modules of each layer (selective: those of recompute_modules),
-    the cheap kernels and every other multiply (per_op, what torchtitan calls selective), or whole layers."""
+    """Activations that are recomputed in the backward. selective: the modules of recompute_modules; per_op: the cheap
+    kernels and every other multiply, which torchtitan calls selective; full: whole layers."""
     recompute_modules: tuple[str, ...] = ()
     """Modules of a layer that selective recomputation runs again, by Megatron-Core's names: core_attn, layernorm,
     mla_up_proj, mlp, moe, moe_act, shared_experts. Default: core_attn where recompute is selective."""
     recompute_method: Literal["uniform", "block"] = "uniform"
-    """Which layers full recomputation runs again: all, by groups of recompute_num_layers whose inputs are kept
-    (uniform), or so many of every stage, the others none (block)."""
+    """Layers that full recomputation runs again. uniform: all, by groups of recompute_num_layers whose inputs are kept;
+    block: so many of every stage, and the others not."""
     recompute_num_layers: PositiveInt = 1
     """Layers that full recomputation runs again together (uniform), or of every virtual stage (block)."""
     sequence_parallel: bool = False
     """Cut norms and dropouts along the sequence over the tensor-parallel group (Korthikanti et al. 2022)."""
     zero_stage: Literal[0, 1, 2, 3] = 0
     """What data parallelism shards: 1 the optimizer state, 2 gradients too, 3 weights too. Through a pipeline gradients
-    are summed once a step, after a stage's last backward, and whole until then, as torch.distributed.pipelining has it;
-    layered schedules shard them as they go."""
+    stay whole until they are summed once a step, after a stage's last backward, as in torch.distributed.pipelining.
+    Layered schedules shard them as they go."""
     sharding_group: PositiveInt | None = None
     """GPUs among which ZeRO shards; such groups hold copies of each other's shards and sum their gradients (hybrid
     sharding, HSDP; Megatron-Core's num-distributed-optimizer-instances). Neighbours, so that a group of a node's GPUs
@@ -112,14 +113,14 @@ class ParallelPlan(Spec):
     micro-batch, unless its schedule is layered. "default" is torchtitan's: true without a pipeline, false with one.
     What the head gathers is always kept."""
     outer_zero_stage: Literal[0, 1] = 0
-    """What sharding groups shard among each other: nothing (HSDP), or the optimizer's state (1: Megatron-FSDP's
-    outer-dp-sharding-strategy optim, hybrid FSDP). Then shards of gradients are reduced, and shards of updated weights
-    gathered, between groups once a step, instead of gradients summed at every turn to a stage."""
+    """What sharding groups shard among each other: 0 nothing (HSDP), 1 the optimizer's state (Megatron-FSDP's
+    outer-dp-sharding-strategy optim, hybrid FSDP). With 1, shards of gradients are reduced between groups once a step,
+    and shards of updated weights gathered. With 0, gradients are summed at every turn to a stage."""
     offloaded_layers: NonNegativeInt = 0
     """Layers of the model whose activations wait in host memory for the backward. They are copied while other layers
     compute; what takes longer than that lengthens the step."""
     optimizer_offload: float = Field(default=0.0, ge=0, le=1)
-    """Of the optimizer's state, the share that is kept in host memory and updated by the CPU (Megatron-Core's
+    """Share of the optimizer's state that is kept in host memory and updated by the CPU (Megatron-Core's
     optimizer-offload-fraction, DeepSpeed's offload_optimizer). Gradients are copied out, weights back."""
     embedding_as_layer: bool = False
     """Count the embedding as one layer when layers are dealt to stages (Llama 3, Megatron-LM)."""
@@ -145,8 +146,10 @@ class ParallelPlan(Spec):
         return data
 
     def replace(self, **changes: Any) -> Self:
-        """As of every record; another way to recompute or to shard leaves behind what only the one before it knows, and
-        experts that are cut stay cut, over the new tensor-parallel group."""
+        """Return the plan with fields changed, without options that its new recomputation or sharding does not have.
+
+        Experts that are cut stay cut, over the new tensor-parallel group.
+        """
         if self.etp > 1:
             changes = {"etp": changes.get("tp", self.tp), **changes}
         stage = changes.get("zero_stage", self.zero_stage)

@@ -179,13 +179,13 @@ class LinkParams(Spec):
     p2p_efficiency: float = Field(gt=0, le=1)
     """Point-to-point bandwidth as a share of the link's."""
     hidden_share: float = Field(gt=0, le=1)
-    """Of a collective that overlaps with compute, the share of its time that does not lengthen the step: NCCL's kernels
-    take SMs and memory bandwidth from concurrent kernels, the more the faster the link."""
+    """Share of a collective's time that does not lengthen the step when it overlaps with compute. NCCL's kernels take
+    SMs and memory bandwidth from concurrent kernels, the more the faster the link."""
     hidden_at_bytes_per_s: PositiveFloat | None = None
     """Bandwidth, per GPU and direction, of the link that `hidden_share` was found on; slower traffic takes less of the
     memory's bandwidth each second. Default: that share holds at any. [bytes/s]"""
     held_part: float = Field(default=0.0, ge=0, le=1)
-    """Of what is not hidden of a collective, the part that does not depend on the rate: SMs are held until the last
+    """Part of a collective's exposed share that does not depend on the rate: its kernels keep their SMs until the last
     byte."""
     operations: dict[Literal["all_gather", "reduce_scatter", "all_to_all"], OperationParams] = Field(
         default_factory=dict

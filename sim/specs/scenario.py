@@ -21,7 +21,7 @@ NO_PLAN = "no plan was given"
 
 
 class Scenario(Spec):
-    """Which model, on which cluster, cut how, trained with what."""
+    """A question: which model, on which cluster, divided how, trained with what."""
 
     name: str = "scenario"
     """What answers call it. Default: the file's name."""
@@ -326,7 +326,7 @@ class Scenario(Spec):
         return self
 
     def replace(self, **changes: Any) -> Self:
-        """As of every record; with a plan it is open no more."""
+        """Return the scenario with fields changed; one that is given a plan no longer leaves its plan open."""
         if "plan" in changes and self.is_open:
             changes = {"assumed": tuple(each for each in self.assumed if each != NO_PLAN), **changes}
         return super().replace(**changes)

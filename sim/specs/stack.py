@@ -24,10 +24,10 @@ class StackSpec(Spec):
     framework: str = ""
     """The framework whose rules filled in what is not stated; `flopcast presets list frameworks` names them."""
     version: str = ""
-    """Of the framework: a date (2024-07), a release by year and month (24.07), a tag of it (v2.4), or latest."""
+    """Version of the framework: a date (2024-07), a release by year and month (24.07), a tag (v2.4), or latest."""
     nvls: bool = True
-    """NCCL (since 2.17 of March 2023) may have NVLink's switches add what all-reduces send, where the profile knows
-    that they do: its NCCL_NVLS_ENABLE, which recipes turn off to save memory."""
+    """NCCL (since 2.17 of March 2023) may let NVLink's switches add what all-reduces send, where the profile knows that
+    they do. Recipes turn its NCCL_NVLS_ENABLE off to save memory."""
     compiled: bool = False
     """Layers go through a compiler (torch.compile, XLA); without it a framework that counts on it runs kernels one by
     one. Where a framework's rules do not tell what compiling fuses, an answer says that it changes next to nothing."""
@@ -35,12 +35,12 @@ class StackSpec(Spec):
     """math keeps the sequence × sequence scores in memory; flash never writes them, and skips the masked half. A kernel
     by its name is flash with that flash_version: flash-1, flash-2, flash-3, flash-4, cudnn, efficient."""
     flash_version: FlashVersion = "2"
-    """Which fused attention kernel: a generation of FlashAttention, cudnn, or efficient, PyTorch's memory-efficient
-    kernel (xFormers'). A profile that knows it apart prices it apart; each pads heads to the columns it has kernels
+    """Fused attention kernel: a generation of FlashAttention, cudnn, or efficient, PyTorch's memory-efficient kernel
+    (xFormers'). A profile that measured it apart prices it apart. Each pads heads to the columns that it has kernels
     for."""
     fp8_attention: bool = False
-    """Where linears multiply in 8 or 4 bits, the fused attention kernel does in 8 (Transformer Engine's
-    fp8_dot_product_attention): its multiplies go at twice the rate, its exponentials do not."""
+    """The fused attention kernel multiplies in 8 bits where linears multiply in 8 or 4 (Transformer Engine's
+    fp8_dot_product_attention). Its multiplies go at twice the rate, its exponentials do not."""
     fused_norm: bool = True
     """Norms in one kernel per direction, instead of one per arithmetic step in fp32."""
     persistent_norm: bool = True
@@ -61,8 +61,8 @@ class StackSpec(Spec):
     fused_rotary: bool = True
     """Rotary positions in one kernel per direction, instead of one per arithmetic step."""
     fused_scaled_rotary: bool = True
-    """That kernel scales what it turns, where the model's rotary positions do (latent attention has a kernel of its
-    own)."""
+    """The fused rotary kernel also scales what it rotates, where the model's rotary positions do. Latent attention has
+    a kernel of its own."""
     fused_cross_entropy: bool = True
     """The loss in one kernel per direction, instead of one per arithmetic step."""
     loss_width: PositiveFloat | None = None
@@ -91,11 +91,11 @@ class StackSpec(Spec):
     fused_gradient_accumulation: bool = True
     """Weight gradients are added to the main gradients inside the matrix multiply, not in a kernel of their own."""
     fused_gradient_cast: bool = True
-    """Where they are not added in the multiply, 16-bit gradients are added to fp32 main gradients in one kernel,
-    instead of being cast in a kernel before."""
+    """16-bit gradients are added to fp32 main gradients in one kernel, where the multiply does not add them, instead of
+    being cast in a kernel before."""
     drops_gradients: bool = False
     """Gradients are dropped before a step and made anew by its backward (PyTorch's zero_grad, set_to_none), instead of
-    kept in buffers: without accumulation they take the place of the activations that go."""
+    kept in buffers. Without accumulation they take the place of the activations that go."""
     fused_optimizer: bool = True
     """One multi-tensor kernel for the update, instead of copies, unscaling and the update one after another."""
     update_temporaries: NonNegativeInt = 0
@@ -103,11 +103,11 @@ class StackSpec(Spec):
     PyTorch's foreach Adam takes the roots of all second moments at once (pytorch/pytorch:torch/optim/adam.py,
     _multi_tensor_adam, exp_avg_sq_sqrt), none where a fused kernel does."""
     packed_masters: bool = False
-    """Beside bf16 weights the optimizer keeps only the 16 bits that its fp32 masters have more (Apex's distributed
+    """The optimizer keeps, beside bf16 weights, only those 16 bits that fp32 masters have more (Apex's distributed
     Adam, store_param_remainders)."""
     offload_masters: bool = True
-    """Where plan.optimizer_offload keeps moments in host memory, their fp32 masters are there too; else these stay on
-    the GPU, to which 32-bit weights come back."""
+    """fp32 masters lie in host memory too, where plan.optimizer_offload keeps moments there; otherwise they stay on the
+    GPU, to which 32-bit weights come back."""
     updates_on_host: bool = True
     """What plan.optimizer_offload keeps in host memory is updated there, by the CPU; else it only waits there and comes
     to the GPU for every update, when activations are gone, and goes back (prime-rl's optim_cpu_offload)."""
@@ -120,7 +120,7 @@ class StackSpec(Spec):
     """GPUs that hold the same write a part of it each to a checkpoint (Megatron-Core's ckpt-fully-parallel-save,
     PyTorch's distributed checkpoints); else the first of them writes all of it."""
     gradient_precision: Literal["fp16", "bf16", "fp32"] = "fp32"
-    """In which main gradients are kept and reduced."""
+    """Number format in which main gradients are kept and reduced."""
     p2p_scatter_gather: bool = True
     """Each tensor-parallel rank sends its share of the pipeline activations over its own card, and the receivers
     gather over NVLink (Narayanan et al. 2021, section 4.1). Implied by sequence parallelism."""
@@ -133,9 +133,9 @@ class StackSpec(Spec):
     overlap_grad_reduce: bool = False
     """The data-parallel gradient reduction starts during the last micro-batch's backward."""
     reduce_waited_for: bool = False
-    """In schedules without flush an update waits for its own gradients' sum, which the backward before it alone runs
-    beside (PyTorch's DistributedDataParallel, whose backward ends with it), instead of being made with the sum of the
-    update before."""
+    """An update waits for its own gradients' sum in schedules without flush. Only the backward before it runs beside
+    that sum (PyTorch's DistributedDataParallel, whose backward ends with it). Otherwise the update is made with the sum
+    of the update before."""
     overlap_param_gather: bool = False
     """ZeRO's weight gathers overlap with compute."""
     overlap_tp_backward: bool = False
@@ -148,9 +148,9 @@ class StackSpec(Spec):
     gathers_per_layer: PositiveInt = 1
     """Collectives in which ZeRO stage 3 gathers a layer: one flat buffer, or one a tensor."""
     max_reuse_params: PositiveFloat | None = None
-    """Weights that ZeRO stage 3 gathered for recomputation stay for the gradients where fewer parameters than these are
-    used in between, and are gathered a third time otherwise (DeepSpeed's stage3_max_reuse_distance, 1e9). Default: all
-    of a layer stay."""
+    """Parameters used in between below which weights that ZeRO stage 3 gathered for recomputation stay for the
+    gradients; otherwise they are gathered a third time (DeepSpeed's stage3_max_reuse_distance, 1e9). Default: all of a
+    layer stay."""
     slice_s: NonNegativeFloat = 0.0
     """Host time a rank that every gather and reduction of ZeRO stage 3 spends on cutting its buffer into a list of
     slices, one for each rank, and on a copy kernel for each; zero where collectives work on one buffer. Lists cost the
@@ -160,8 +160,8 @@ class StackSpec(Spec):
     """ZeRO stage 3 keeps weights and gradients in fp32 and casts what it gathers (PyTorch's FSDP), so that there are
     no 16-bit weights beside the optimizer's."""
     fp32_frozen: bool = False
-    """Of a model that is trained by adapters, fp32 shards hold its own weights too, as they were loaded; else these are
-    16-bit."""
+    """Where adapters train a model, its own frozen weights lie in fp32 shards too, as they were loaded; otherwise they
+    are 16-bit."""
     peft_adapters: Literal["no", "fp32", "autocast"] = "no"
     """Adapters as Hugging Face's PEFT puts them into transformers' models: one beside each matrix of queries, keys,
     values, gate and up, and in fp32 (autocast_adapter_dtype). Outside autocast all that goes through them is too."""
@@ -169,10 +169,10 @@ class StackSpec(Spec):
     """Host time of a forward, or one run again, through a linear with adapters while the GPU waits: the host reads back
     where each adapter's tokens begin, and has launched nothing when it knows. [s]"""
     fp8_gathers: bool = False
-    """With 8-bit multiplies ZeRO stage 3 casts the layers' weights before it gathers them, not after."""
+    """ZeRO stage 3 casts the layers' weights before it gathers them, and not after, where multiplies are in 8 bits."""
     overlap_context: bool = True
     """Context parallelism sends keys and values round a ring while it computes attention (Megatron-Core's cp_comm_type
-    p2p), instead of gathering them first: each rank over its own card, where a gather uses all of a node's."""
+    p2p), instead of gathering them first. Each rank sends over its own card, where a gather uses all of a node's."""
     context_by_heads: bool = False
     """Context parallelism gives each rank the whole sequence of some heads for the attention, in all-to-alls before it
     and after it (DeepSpeed-Ulysses: Jacobs et al. 2023, arXiv:2309.14509; Megatron-Core's cp_comm_type a2a), instead of
@@ -189,8 +189,9 @@ class StackSpec(Spec):
     Engine's GroupedLinear). grouped: one kernel for all (PyTorch's grouped_mm, CUTLASS). loop: Python visits one expert
     after the other (Hugging Face's models before transformers 5)."""
     fused_weighting: bool = True
-    """The activation of experts and the weight of the token in one kernel, which keeps its input alone; else what the
-    weight multiplies is kept too, for the router's gradient. Of gated experts fused_bias_activation says so."""
+    """One kernel computes the activation of experts and multiplies it by the token's weight, and keeps its input alone.
+    Otherwise what the weight multiplies is kept too, for the router's gradient. For gated experts fused_bias_activation
+    decides."""
     overlap_experts: bool = False
     """Tokens go to their experts and back during the computation of another micro-batch (DeepSeek's DualPipe;
     Megatron-Core's overlap_moe_expert_parallel_comm), instead of while it waits: under schedules interleaved and
@@ -211,8 +212,8 @@ class StackSpec(Spec):
     """Kernels that an update launches for every tensor of parameters by itself: without ZeRO it takes at least so many
     launches a tensor, however small a GPU's share of it is."""
     elementwise_rate: float = Field(default=1.0, gt=0.0, le=1.0)
-    """Of the memory efficiency that the profile measured, the share that this framework's elementwise kernels reach:
-    before PyTorch vectorised them (1.5, 2020) they moved one 16-bit number a thread."""
+    """Share of the profile's measured memory efficiency that this framework's elementwise kernels reach. Before PyTorch
+    vectorised them (1.5, 2020) they moved one 16-bit number a thread."""
     kernel_launch_s: NonNegativeFloat
     """Host time a kernel: Python, autograd and driver. Hidden unless the GPU's kernels are shorter. Default:
     that of the named stack or framework, or of megatron-core. [s]"""

@@ -15,9 +15,9 @@ class StorageSpec(Spec):
     write_bandwidth_bytes_per_s: PositiveFloat
     """Peak of writes, all nodes together. [bytes/s]"""
     read_share: float = Field(default=1.0, gt=0, le=1)
-    """Of the peak of reads, what loading a checkpoint or data reaches for seconds and minutes."""
+    """Share of the peak of reads that loading a checkpoint or data reaches for seconds and minutes."""
     write_share: float = Field(default=1.0, gt=0, le=1)
-    """Of the peak of writes, what saving a checkpoint reaches."""
+    """Share of the peak of writes that saving a checkpoint reaches."""
     node_read_bandwidth_bytes_per_s: PositiveFloat | None = None
     """What the file system's client on one node reads at most. Default: what the node's cards carry. [bytes/s]"""
     node_write_bandwidth_bytes_per_s: PositiveFloat | None = None

@@ -33,32 +33,34 @@ class TrainingSpec(Spec):
     row and a column of every matrix, muon one moment of every matrix in layers, which it orthogonalises, and adam's two
     of the rest."""
     moment_precision: Literal["fp32", "bf16", "fp16", "fp8", "int8"] = "fp32"
-    """In which moments are kept: int8 in blocks of 256 with an fp32 scale (8-bit Adam of bitsandbytes and torchao), the
-    others as in Megatron-Core's precision-aware optimizer."""
+    """Number format of the moments: int8 in blocks of 256 with an fp32 scale (8-bit Adam of bitsandbytes and torchao),
+    the others as in Megatron-Core's precision-aware optimizer."""
     second_moment_precision: Literal["fp32", "bf16", "fp16", "fp8"] | None = None
-    """Of adam's second moments, where it is another than the first ones' (Megatron-Core's exp-avg-sq-dtype beside
-    exp-avg-dtype). Default: moment_precision."""
+    """Number format of Adam's second moments, where it differs from the first moments' (Megatron-Core's
+    exp-avg-sq-dtype beside exp-avg-dtype). Default: moment_precision."""
     master_precision: Literal["fp32", "fp16", "none"] = "fp32"
-    """In which the optimizer keeps weights of its own beside 16-bit ones; none: it updates those."""
+    """Number format of the weights that the optimizer keeps beside 16-bit ones; none: it updates those themselves."""
     adapter_rank: NonNegativeInt = 0
     """Rank of low-rank adapters (LoRA): the model is frozen, and only they are trained. 0: all weights are trained."""
     num_adapters: PositiveInt = 1
-    """Adapters that are trained side by side, every sequence by one of them (prime-rl's max_concurrent_runs): all of
-    them are held and updated."""
+    """Adapters that are trained side by side, every sequence by one of them (prime-rl's max_concurrent_runs). All of
+    them are in memory and updated."""
     adapter_targets: tuple[AdapterTarget, ...] = ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2")
     """Linears with adapters, by Megatron's names: linear_qkv, all projections to queries, keys and values;
     linear_proj, attention's output; linear_fc1 and linear_fc2, of MLPs and experts; in_proj and out_proj, of layers
     that carry a state."""
     packed_length: PositiveInt | None = None
-    """Where short sequences are packed into one of sequence_length, how long they are, as attention sees it: the sum of
-    their squared lengths over that of their lengths. Default: none are packed."""
+    """Length that attention sees where short sequences are packed into one of sequence_length: the sum of their squared
+    lengths over the sum of their lengths. Default: none are packed."""
     expert_skew: NonNegativeFloat = 0.0
-    """How unevenly tokens go to experts: the n-th most popular of a layer gets n to the power of minus this of what the
-    first one gets (a Zipf law), which experts are popular differing from layer to layer. 0: all get the same."""
+    """Exponent of a Zipf law by which tokens go to experts: the n-th most popular expert of a layer gets n to the power
+    of minus this of what the first one gets. Which experts are popular differs from layer to layer. 0: all get the
+    same."""
     expert_load: tuple[NonNegativeFloat, ...] = ()
-    """Measured instead: tokens of every expert of a layer, in the order in which experts are dealt to GPUs."""
+    """Measured load instead of a law: tokens of every expert of a layer, in the order in which experts are dealt to
+    GPUs."""
     expert_capacity_factor: PositiveFloat | None = None
-    """Times an even share, how many tokens an expert takes; those that come beyond are dropped (Megatron-Core's
+    """Tokens that an expert takes at most, in even shares; those that come beyond are dropped (Megatron-Core's
     moe_expert_capacity_factor). Default: none are."""
     pad_to_capacity: bool = False
     """Experts multiply as many tokens as they have capacity for, whatever came (Megatron-Core's
@@ -138,12 +140,12 @@ class TrainingSpec(Spec):
 
     @property
     def format(self) -> Format | None:
-        """Of multiplies in 8 or 4 bits; None for more."""
+        """Number format of multiplies in 8 or 4 bits; None for 16 bits and more."""
         return FORMATS.get(self.precision)
 
     @property
     def peak_precision(self) -> str:
-        """Of the matrix units that run the layers' multiplies."""
+        """Precision of the matrix units that run the layers' multiplies."""
         return self.format.peak if self.format else self.precision
 
     @property

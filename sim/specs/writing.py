@@ -1,4 +1,4 @@
-"""From a Scenario to a file: presets by their names, and what differs from them.
+"""Write a Scenario as a file: presets by their names, and what differs from them.
 
 A scenario whose parts have no preset's name, or that a short file would not give back, is written out whole.
 """

@@ -45,7 +45,7 @@ class StepCollective:
 
     @property
     def sent_bytes(self) -> float:
-        """By the GPU, in all of them. [bytes]"""
+        """Bytes that the GPU sends, over all kinds of traffic. [bytes]"""
         return self.count * ring_bytes(self.kind, self.nbytes, self.size)
 
 

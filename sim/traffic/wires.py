@@ -47,7 +47,7 @@ class Stream:
 
     @property
     def alone_s(self) -> float:
-        """With the machine to itself. [s]"""
+        """Time of the message with the machine to itself. [s]"""
         return self.before_s + self.transfer_s + self.after_s
 
 

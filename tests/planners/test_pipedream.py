@@ -98,7 +98,7 @@ def plans(draw):
 def test_with_what_is_on_the_way_covered_the_play_keeps_what_the_plan_promises(plan):
     alive = covering(plan)
     assert all(ours >= theirs for ours, theirs in zip(alive, noam(plan.replicas), strict=True))
-    played = play_plan(plan, alive=alive)
+    played = play_plan(plan, in_flight=alive)
     assert played.period_s == pytest.approx(plan.period_s, rel=1e-6)
     assert play_plan(plan, "des", alive).period_s == pytest.approx(played.period_s, rel=1e-9)
     # Its slowest stage never waits, where it is not a send that is slowest.
@@ -130,7 +130,7 @@ def test_noam_may_be_one_too_few():
     plan = price_plan(LayerProfile.read({"layers": facts}, "made"), Level(4, 1.0), (1, 2, 3), (1, 2, 1))
     assert (noam(plan.replicas), covering(plan)) == ((4, 2, 1), (5, 2, 1))
     assert (plan.period_s, play_plan(plan).period_s) == (2.0, pytest.approx(2.5))
-    assert play_plan(plan, alive=covering(plan)).period_s == pytest.approx(2.0)
+    assert play_plan(plan, in_flight=covering(plan)).period_s == pytest.approx(2.0)
 
 
 @settings(max_examples=40, deadline=None)
@@ -301,4 +301,4 @@ def test_the_way_there_and_back_by_hand():
     assert plan.period_s == 2.0
     assert play_plan(plan).period_s == pytest.approx((1 + 1 + 2 + 1 + 1) / 2)
     assert covering(plan) == (3, 1)
-    assert play_plan(plan, alive=(3, 1)).period_s == pytest.approx(2.0)
+    assert play_plan(plan, in_flight=(3, 1)).period_s == pytest.approx(2.0)

@@ -78,7 +78,7 @@ class HostTimes:
     visit_forward_s: float
     visit_backward_s: float
     runner_s: float
-    """Of a micro-batch's forward and backward, what torch's pipeline takes around them."""
+    """Time that torch's pipeline takes around a micro-batch's forward and backward."""
     layer_update_s: float
     update_s: float
     waiting: float

@@ -30,11 +30,11 @@ class Context:
 
     @property
     def pieces(self) -> tuple[int, int]:
-        """Those of the 2 · size pieces of a sequence that this rank holds."""
+        """The two of the 2 · size pieces of a sequence that this rank holds."""
         return self.rank, 2 * self.size - 1 - self.rank
 
     def positions(self, length: int, device: Any) -> Tensor:
-        """Of a sequence of so many tokens, the places that this rank holds."""
+        """Positions of the tokens that this rank holds, in a sequence of `length` tokens."""
         piece = length // (2 * self.size)
         return torch.cat([torch.arange(at * piece, (at + 1) * piece, device=device) for at in self.pieces])
 

@@ -13,7 +13,7 @@ from flopcast_calibration.bench.machine import settle
 
 
 def backend_of(device: str) -> str:
-    """Of process groups. On GPUs gloo stands beside NCCL, for numbers that the hosts tell each other."""
+    """Backend of process groups. On GPUs gloo stands beside NCCL, for numbers that the hosts send each other."""
     return "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
 
 

@@ -128,7 +128,7 @@ class GptLayer(nn.Module):
 
 
 def expert_width(shape: GptShape, cut: Configuration) -> int:
-    """Of one expert: those of a token are together as wide as the MLP that they stand for."""
+    """Width of one expert: the experts of a token are together as wide as the MLP that they replace."""
     return 4 * shape.hidden_size // cut.experts_per_token
 
 

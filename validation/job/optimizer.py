@@ -82,7 +82,7 @@ class _Masters:
 
 
 def _gradient(param: nn.Parameter) -> Tensor:
-    """Of this rank's share of a parameter; where ranks cut a table, its gradient may not be cut yet."""
+    """Gradient of this rank's share of a parameter; where ranks cut a table, its gradient may not be cut yet."""
     gradient = param.grad
     if isinstance(gradient, DTensor):
         gradient = gradient.redistribute(placements=param.placements)

@@ -52,18 +52,23 @@ def group_table(groups: Sequence[ErrorSummary], by: Sequence[str], width: int) -
 
 
 _IN_PAGES = {
-    "runs": "runs", "mean error": "mean", "inside": "90 %", "tau": "tau", "regret": "regret", "constant": "constant",
+    "runs": "runs", "mean error": "mean", "bias": "bias", "naive guess": "constant", "inside": "90 %", "tau": "tau",
+    "regret": "regret",
 }  # fmt: skip
 """Heading in a page of Markdown -> column."""
 FEWEST_IN_PAGES = 5
 """Runs of a framework that has a row of its own in a page."""
 
 
-def markdown_table(groups: Sequence[ErrorSummary]) -> str:
-    """The record in Markdown, as the README has it: all, by who set values, by kind of model, by framework."""
+HEADLINES = ("wild", "all", "fitted")
+"""Kinds of groups that the README shows; docs/validation.md has all of `markdown_table`."""
+
+
+def markdown_table(groups: Sequence[ErrorSummary], by: Sequence[str] = (*HEADLINES, "kind", "framework")) -> str:
+    """Table of the record in Markdown: strangers' runs, all, by who set values, by kind of model, by framework."""
     lines = [f"| published runs | {' | '.join(_IN_PAGES)} |", f"|---|{'---|' * len(_IN_PAGES)}"]
     for group in groups:
-        if group.by in ("wild", "all", "fitted", "kind", "framework") and group.count:
+        if group.by in by and group.count:
             if group.by == "framework" and group.count < FEWEST_IN_PAGES:
                 continue
             cells = [_COLUMNS[column][0](group) for column in _IN_PAGES.values()]

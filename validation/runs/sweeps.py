@@ -22,7 +22,7 @@ GOAL = 0.02
 
 _OTHER = ("overlap_", "fitted", "name", "parallel_save")
 _KERNELS = tuple(name for name in StackSpec.model_fields if not name.startswith(_OTHER))
-"""What of a stack is no choice of a planner's."""
+"""Fields of a stack that a planner does not choose."""
 _LABELS = {
     "microbatch_size": "mbs ",
     "num_chunks": "chunks ",

@@ -134,7 +134,7 @@ def transfer_table(rows: Sequence[Row], width: int) -> Any:
 
 
 def transfer_markdown(rows: Sequence[Row]) -> str:
-    """Those of lineages of more than `FEW` runs, and the means, in Markdown."""
+    """Table in Markdown of the lineages with more than `FEW` runs, and of the means."""
     return _markdown(_HEADS, _lines([row for row in rows if row.lineage == MEAN or _many(row, rows)]))
 
 
@@ -252,7 +252,7 @@ def coverage_table(found: Sequence[Coverage]) -> Any:
 
 
 def coverage_markdown(found: Sequence[Coverage]) -> str:
-    """The same in Markdown."""
+    """Table of the intervals' coverage in Markdown."""
     return _markdown(_COVERAGE_HEADS, _coverage_lines(found))
 
 

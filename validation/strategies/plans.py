@@ -38,15 +38,15 @@ STRATEGIES = {
 """Whether each may cut layers (tensor) and stack them (pipeline)."""
 METHODS = ("baseline", "improved")
 LEAST_BATCH = 0.97
-"""Of the critical batch, the smallest that is tried: batches that many degrees divide lie apart."""
+"""Smallest share of the critical batch that is tried: batches that many degrees divide lie apart."""
 BATCHES = (5, 24)
-"""Of them, how many baseline and improved order try: those with most divisors."""
+"""Batches that the baseline and the improved order try: those with most divisors."""
 FEWEST = 16
 """The baseline is searched from a sixteenth of the GPUs that the batch feeds to all of them."""
 CONFIRMED = 3
-"""Of the baseline's best plans by the closed form, how many the exact engine runs for each batch."""
+"""Plans of the baseline, best by the closed form, that the exact engine runs for each batch."""
 _ENDLESS_MEMORY = 1e18
-"""That any plan fits in. [bytes]"""
+"""Memory that any plan fits in. [bytes]"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,9 +29,9 @@ DOMAIN = 16
 VOCABULARY = 51_200
 """Assumption: the paper counts no embeddings; this is Megatron's padded GPT-2 vocabulary."""
 NO_VOCABULARY = 16
-"""As good as no embeddings and no head; as many words as the tensor-parallel ranks that share them."""
+"""Smallest vocabulary, one row for each tensor-parallel rank: embedding and head cost nothing."""
 MATRICES = 4
-"""Of a layer: query, key and value; attention's output; both of the MLP."""
+"""Weight matrices of a layer: query, key and value; attention's output; both of the MLP."""
 IDEAL_NETWORK = {
     "efficiency": 1.0,
     "shared_efficiency": 1.0,
@@ -93,7 +93,7 @@ def family(x: int) -> FamilyModel:
 
 
 def gather_intensity(tokens_per_microbatch: Number, microbatches: Number = 1) -> Number:
-    """Of gathering partitioned weights for the forward: 2 FLOPs a token over 4 bytes.  [FLOP/byte]
+    """Intensity of gathering partitioned weights for the forward: 2 FLOPs a token over 4 bytes.  [FLOP/byte]
 
     `microbatches` as in `data_parallel_intensity`. The backward's gather and reduce hide like the all-reduce.
     """

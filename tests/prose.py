@@ -1,0 +1,108 @@
+"""A lint of the words of the house: python -m tests.prose [--longest 100]
+
+Three rules hold. No docstring opens without a subject. No function or class has a private word for a name. No sentence
+of a page has thirty words or more. A room in `LEFT` may still have as many faults as stand there.
+"""
+
+import argparse
+import ast
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+CLIPPED = re.compile(r"(Of|The same|As of|As every|By what|Those|What of|As much)\b")
+PRIVATE = {"alive", "floating", "held", "ways", "said", "sparing", "standing", "needless", "tellable"}
+LONGEST = 29
+"""Words that a sentence of a page may have: fewer than thirty."""
+LEFT = {
+    "sim/commands": 2, "sim/engines": 30, "sim/foreign": 14, "sim/pricing": 2, "sim/report": 19, "sim/search": 49, "sim/work": 11,
+}  # fmt: skip
+"""Faults that a room may still have: make the number smaller as they are mended, never larger."""
+PAGES = ("README.md", "CONTRIBUTING.md", "SKILL.md", *(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md")))
+_HEAD = re.compile(r"\A---\n.*?^---\n", re.MULTILINE | re.DOTALL)
+_FENCE = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
+_ITEM = re.compile(r"^ *(?:[-*]|\d+\.) +", re.MULTILINE)
+_END = re.compile(r"(?<=[.!?])(?<! al\.)(?<!\.\.\.)[)*\"”]*\s+(?=\S)")
+_WORD = re.compile(r"[^\s—–·+=/|×]+")
+
+
+def docstrings(path: Path) -> Iterator[tuple[int, str]]:
+    """Docstrings of a file with their lines, and the strings below fields and constants, which document these."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        body = getattr(node, "body", None)
+        for child in body if isinstance(body, list) else ():
+            value = child.value if isinstance(child, ast.Expr) else None
+            if isinstance(value, ast.Constant) and isinstance(value.value, str):
+                yield child.lineno, value.value.strip()
+
+
+def names(path: Path) -> Iterator[tuple[int, str]]:
+    """Functions and classes of a file with their lines."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
+            yield node.lineno, node.name
+
+
+def sentences(text: str) -> Iterator[tuple[int, str]]:
+    """Sentences of a page in Markdown with their lengths in words; code, tables and headings are left out."""
+    text = _FENCE.sub("\n\n", _HEAD.sub("", text))
+    for block in re.split(r"\n\s*\n", text):
+        if block.startswith(("#", "    ")):
+            continue
+        for item in _ITEM.split(block):
+            prose = " ".join(line for line in item.splitlines() if not line.lstrip().startswith("|"))
+            plain = re.sub(r"`[^`]*`", "CODE", re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", prose))
+            for sentence in _END.split(plain):
+                yield len(_WORD.findall(sentence)), sentence.strip()
+
+
+def longest(count: int) -> list[tuple[int, str, str]]:
+    """Words, page and text of the longest sentences of all pages."""
+    found = [(n, page, text) for page in PAGES for n, text in sentences((ROOT / page).read_text(encoding="utf-8"))]
+    return sorted(found, reverse=True)[:count]
+
+
+def of_code() -> dict[str, list[str]]:
+    """Clipped docstrings and private names by room, each with its place."""
+    rooms: dict[str, list[str]] = defaultdict(list)
+    for path in sorted(each for top in ("sim", "calibration", "validation") for each in (ROOT / top).rglob("*.py")):
+        place = path.relative_to(ROOT).as_posix()
+        faults = [(line, f"{name}: a private word; take the field's") for line, name in names(path) if name in PRIVATE]
+        faults += [
+            (line, f"{text.splitlines()[0][:70]}: say what it is, with a subject")
+            for line, text in docstrings(path)
+            if CLIPPED.match(text)
+        ]
+        if faults:
+            rooms["/".join(place.split("/")[:2])] += [f"{place}:{line} {fault}" for line, fault in sorted(faults)]
+    return rooms
+
+
+def of_pages() -> list[str]:
+    """Sentences of pages that are too long, each with its page."""
+    over = [each for each in longest(10_000) if each[0] > LONGEST]
+    return [f"{page}: {count} words, more than {LONGEST}: {text[:90]} ..." for count, page, text in over]
+
+
+def faults() -> list[str]:
+    """Every breach of the three rules, those apart that a room may still have."""
+    rooms = of_code()
+    return [each for room, found in rooms.items() for each in found[LEFT.get(room, 0) :]] + of_pages()
+
+
+def main() -> None:
+    """Print the longest sentences, or every breach."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--longest", type=int, metavar="N", help="print the N longest sentences of the pages instead")
+    count = parser.parse_args().longest
+    if count:
+        print(*(f"{n:3d} {page}: {text}" for n, page, text in longest(count)), sep="\n")
+    elif found := faults():
+        sys.exit("\n".join([*found, f"{len(found)} to reword"]))
+
+
+if __name__ == "__main__":
+    main()
