@@ -14,8 +14,8 @@ from small_recipes import SMALL
 from sim.errors import SpecError
 from sim.foreign.importers import KINDS, Given, import_file, import_text
 from sim.foreign.importers.imported import _READERS, _data_in, _kind_of
-from sim.foreign.importers.recipes.kinds import RECIPES
-from sim.foreign.importers.recipes.signs import SIGNS, has_signs
+from sim.foreign.importers.keys import table
+from sim.foreign.importers.recipes.kinds import RECIPES, SIGNS, has_signs
 from sim.specs.yaml12 import load_yaml
 
 FILES = os.environ.get("FLOPCAST_CORPUS")
@@ -27,7 +27,7 @@ RIVALS = {("trl", "llama_factory")}  # of which the more telling counts: the fir
 
 
 def test_every_recipe_has_signs_a_grammar_and_a_smallest_file():
-    assert RECIPES.keys() == SIGNS.keys() == SMALL.keys()
+    assert RECIPES.keys() == table(SIGNS).keys() == SMALL.keys()
     assert RECIPES.keys() <= set(GRAMMARS) & KINDS.keys()
 
 

@@ -18,8 +18,7 @@ from sim.foreign.importers.megatron.script import is_megatron, read_megatron
 from sim.foreign.importers.nemo.bridge import is_megatron_bridge, read_megatron_bridge
 from sim.foreign.importers.nemo.overrides import is_overrides, read_overrides
 from sim.foreign.importers.nemo.recipe import is_nemo, read_nemo
-from sim.foreign.importers.recipes.kinds import RECIPES, reason_of_text
-from sim.foreign.importers.recipes.signs import has_signs, telling
+from sim.foreign.importers.recipes.kinds import RECIPES, has_signs, reason_of_text, telling
 from sim.foreign.importers.sources import parse_json, parse_toml, text_of
 from sim.foreign.importers.torchtitan.job_config import is_torchtitan, read_torchtitan
 from sim.foreign.importers.torchtitan.python_config import is_torchtitan_python

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
@@ -30,7 +30,7 @@ class NotKnown:
     line: int
 
 
-_TABLES = Path(__file__).parents[2] / "presets" / "importers"
+TABLES = Path(__file__).parents[2] / "presets" / "importers"
 
 
 @cache
@@ -39,12 +39,23 @@ def table(kind: str) -> dict[str, Any]:
 
     A table that is `like` another has all that stands in it and not in itself, mapping by mapping.
     """
-    data: dict[str, Any] = load_yaml(_TABLES / f"{kind}.yaml")
+    data: dict[str, Any] = load_yaml(TABLES / f"{kind}.yaml")
     base = table(data["like"]) if "like" in data else {}
     return base | {
         name: {**base[name], **value} if isinstance(base.get(name), Mapping) and isinstance(value, Mapping) else value
         for name, value in data.items()
     }
+
+
+def by_name(groups: Mapping[str, Iterable[str]]) -> dict[str, str]:
+    """What each name stands for, of a table that lists the names of each thing."""
+    return {name: meant for meant, names in groups.items() for name in names}
+
+
+def row(columns: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
+    """A table's row: what stands in its columns, null for nothing, and in a mapping behind them, whatever it is."""
+    found = {name: value for name, value in zip(columns, values, strict=False) if value is not None}
+    return {**found, **(values[-1] if len(values) > len(columns) else {})}
 
 
 def reason_to_ignore(kind: str, name: str, known: Iterable[str] = ()) -> tuple[str, bool]:

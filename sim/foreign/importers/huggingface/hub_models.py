@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from sim.errors import SpecError
 from sim.foreign.importers.defaults import Foreign
 from sim.foreign.importers.huggingface.config import given_model, read_model
-from sim.foreign.importers.keys import table
+from sim.foreign.importers.keys import TABLES, by_name, row, table
 from sim.foreign.importers.ledger import Ledger, short
 from sim.foreign.importers.sources import parse_json, text_of
-from sim.specs.presets import load_preset, model_preset
+from sim.specs.presets import load_preset, model_preset, preset_names
+from sim.specs.yaml12 import load_yaml
 
 _TABLE = "hub_models"
 _QUANTISED = "weights that are stored in fewer bits are priced in the precision of the training"
@@ -48,20 +51,43 @@ def known_model(name: str) -> str | dict[str, Any] | None:
     """The preset that a model's name stands for, or its shape; None where neither is known.
 
     Owners and endings such as -Instruct or -bnb-4bit are taken off: fine-tuned models have the shape of their base.
+    What is left is also found by its letters and digits alone, as tools write it: qwen2_5_7b, Llama31-8B.
     """
     known = table(_TABLE)
     plain = name.strip().partition("@")[0].rstrip("/").rpartition("/")[2].lower()  # without a revision behind @
     for part in known["inside"]:
         plain = plain.replace(part, "-")
     for repository in _shorter(plain, known["endings"]):
-        same = known["same"].get(repository, repository)
+        same = by_name(known["same"]).get(repository, repository)
         if same in known["models"]:
             return _section(same, name)
         try:
             return model_preset(same)
         except SpecError:
             continue
-    return None
+    letters = (_letters_of(repository) for repository in _shorter(plain, known["endings"]))
+    found = next((_by_letters()[each] for each in letters if each in _by_letters()), None)
+    return None if found is None else known_model(found)
+
+
+def _letters_of(name: str) -> str:
+    """A name without its signs: qwen2505b of Qwen2.5-0.5B, of qwen2_5_0_5b and of Qwen25-0P5B."""
+    return re.sub(r"[^a-z0-9]", "", re.sub(r"(?<=\d)p(?=\d)", "", name.lower()))
+
+
+@cache
+def _by_letters() -> dict[str, str]:
+    """Models by the letters of their names, where those stand for one alone."""
+    known, found = table(_TABLE), dict[str, set[str]]()
+    repositories = load_yaml(TABLES.parent / "repositories.yaml")
+    names = {
+        **{name: name for name in (*known["models"], *preset_names("models"))},
+        **by_name(known["same"]),
+        **repositories,
+    }
+    for name, stands_for in names.items():
+        found.setdefault(_letters_of(name), set()).add(stands_for)
+    return {letters: next(iter(models)) for letters, models in found.items() if len(models) == 1}
 
 
 def further_model(name: str) -> tuple[dict[str, Any], tuple[str, ...]] | None:
@@ -94,12 +120,10 @@ def _shorter(name: str, endings: list[str]) -> list[str]:
     return names
 
 
-def _section(row: str, name: str) -> dict[str, Any]:
+def _section(model: str, name: str) -> dict[str, Any]:
     known = table(_TABLE)
-    kind, *numbers, others, _ = known["models"][row]
-    told = {key: value for key, value in zip(known["columns"], numbers, strict=True) if value is not None}
-    config = {"model_type": kind, **told, **others, "name_or_path": name}
-    return read_model(config, Ledger(name))
+    kind, *values, _ = known["models"][model]
+    return read_model({"model_type": kind, **row(known["columns"], values), "name_or_path": name}, Ledger(name))
 
 
 def _beside(name: str, folder: Path | None) -> Path | None:

@@ -224,7 +224,7 @@ def _comprehension(node: ast.ListComp | ast.GeneratorExp, scope: Any) -> Any:
     made: list[Any] = []
     for item in list(items)[:LONGEST]:
         inner = scope.within({loop.target.id: item})
-        if all([truth(value_of(each, inner), node.lineno) for each in loop.ifs]):
+        if all(truth(value_of(each, inner), node.lineno) for each in loop.ifs):
             made.append(value_of(node.elt, inner))
     return made
 
@@ -242,7 +242,9 @@ _WORK: dict[type[ast.expr], Callable[[Any, Any], Any]] = {
     ast.UnaryOp: _unary,
     ast.BoolOp: _either,
     ast.Compare: _compare,
-    ast.IfExp: lambda node, scope: value_of(node.body if truth(value_of(node.test, scope), node.lineno) else node.orelse, scope),
+    ast.IfExp: lambda node, scope: value_of(
+        node.body if truth(value_of(node.test, scope), node.lineno) else node.orelse, scope
+    ),
     ast.List: _items,
     ast.Tuple: _items,
     ast.Set: _items,

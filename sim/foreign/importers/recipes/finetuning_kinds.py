@@ -95,11 +95,11 @@ def read_torchtune(file: Foreign) -> dict[str, Any]:
     builder = model.rpartition(".")[2]
     quantised = builder.startswith("qlora_") or keys.raw("model.quantize_base") is True
     builder = builder.removeprefix("qlora_").removeprefix("lora_")
-    known = table("torchtune")["builders"]
-    if builder not in known and file.model is None:
+    named = table("torchtune")["builders"].get(builder, builder).replace("_", "-")
+    if file.model is None and known_model(named) is None:
         why = "it sees images, which flopcast does not model" if "vision" in builder else "it is not known"
         raise SpecError(f"{where}: model._component_ {short(model)}: {why}; give --model PRESET or --model config.json")
-    recipe.run["model"] = known.get(builder, builder)
+    recipe.run["model"] = named
     if quantised:
         file.ledger.ignore("model._component_", model, table("adapters")["four_bits"], matters=True)
     _linears_of_torchtune(recipe, keys)

@@ -160,7 +160,7 @@ def take_settings(recipe: Recipe, keys: Keys, rules: Mapping[str, Any]) -> None:
         A value that is not what its field takes.
     """
     for path, rule in rules.items():
-        for each in _rules(rule):
+        for each in rules_of(rule):
             key, value = _said(keys, path, each)
             if "times" in each and value is not None:
                 section, _, name = each["times"].partition(".")
@@ -173,7 +173,7 @@ def take_settings(recipe: Recipe, keys: Keys, rules: Mapping[str, Any]) -> None:
                 recipe.default(path, each["default"], each["because"])
 
 
-def _rules(rule: Any) -> list[Mapping[str, Any]]:
+def rules_of(rule: Any) -> list[Mapping[str, Any]]:
     """A table's setting as its alternatives, each with `keys`."""
     if isinstance(rule, Mapping):
         return [rule]
