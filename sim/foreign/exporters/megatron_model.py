@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from sim.foreign.exporters.account import exporter_table
-from sim.foreign.exporters.options import Options
+from sim.foreign.exporters.writing import Options
 from sim.foreign.importers.huggingface.layer_kinds import shortest
 from sim.foreign.importers.keys import table
 from sim.specs.model import LayerKind, ModelSpec

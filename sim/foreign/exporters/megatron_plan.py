@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sim.foreign.exporters.options import Options
+from sim.foreign.exporters.writing import Options
 from sim.foreign.importers.keys import table
 from sim.foreign.importers.pipeline_layouts import layout_of
 from sim.specs.dealing import layers_of_stages

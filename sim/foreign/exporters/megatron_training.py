@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sim.foreign.exporters.account import exporter_table
 from sim.foreign.exporters.megatron_model import KIND
-from sim.foreign.exporters.options import Options
+from sim.foreign.exporters.writing import Options
 from sim.specs.training import TrainingSpec
 
 

@@ -15,9 +15,8 @@ from sim.foreign.importers.defaults import Foreign, Given, with_units_of
 from sim.foreign.importers.huggingface.config import given_model, is_huggingface, read_huggingface
 from sim.foreign.importers.ledger import HEADINGS, Ledger, Section, entry_lines, short
 from sim.foreign.importers.megatron.script import is_megatron, read_megatron
-from sim.foreign.importers.nemo.bridge import is_megatron_bridge, read_megatron_bridge
 from sim.foreign.importers.nemo.overrides import is_overrides, read_overrides
-from sim.foreign.importers.nemo.recipe import is_nemo, read_nemo
+from sim.foreign.importers.nemo.recipes import is_megatron_bridge, is_nemo, read_megatron_bridge, read_nemo
 from sim.foreign.importers.recipes.kinds import RECIPES, has_signs, reason_of_text, telling
 from sim.foreign.importers.sources import parse_json, parse_toml, text_of
 from sim.foreign.importers.torchtitan.job_config import is_torchtitan, read_torchtitan

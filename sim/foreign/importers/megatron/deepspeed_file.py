@@ -12,7 +12,7 @@ from sim.errors import SpecError
 from sim.foreign.importers.huggingface.layer_kinds import dealt_experts
 from sim.foreign.importers.keys import UNKNOWN, Arguments, Keys
 from sim.foreign.importers.ledger import Section, short
-from sim.foreign.importers.shell.files import Files
+from sim.foreign.importers.shell.script import Files
 from sim.foreign.importers.shell.unknowns import MARK
 from sim.foreign.importers.sources import parse_json
 

@@ -7,7 +7,7 @@ from sim.foreign.importers.huggingface.layer_kinds import dealt_experts
 from sim.foreign.importers.keys import Arguments
 from sim.foreign.importers.ledger import Section
 from sim.foreign.importers.megatron.deepspeed_file import is_deepspeed_mixture, read_mixture
-from sim.foreign.importers.megatron.fields import layer_marks, take_fields
+from sim.foreign.importers.megatron.layers import layer_marks, take_fields
 
 
 def take_experts(arguments: Arguments, model: Section, plan: Section) -> None:

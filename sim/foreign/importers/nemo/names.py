@@ -10,7 +10,7 @@ from sim.foreign.importers.huggingface.hub_models import known_model
 from sim.foreign.importers.huggingface.layer_kinds import shortest
 from sim.foreign.importers.keys import table
 from sim.foreign.importers.ledger import Ledger, short
-from sim.foreign.importers.megatron.hybrid import MIXERS, MLPS
+from sim.foreign.importers.megatron.layers import MIXERS, MLPS
 from sim.specs.presets import model_preset
 
 _CLASS = re.compile(r"(?<=[A-Za-z0-9])(?:Model)?(?:Provider|Config)")
