@@ -43,6 +43,12 @@ class Options:
         self._group.append(Option(name, values, said))
         self.account.cover(*said)
 
+    def tell(self, path: str, name: str) -> None:
+        """Set an option to what a field of the scenario holds: a switch where that is true, nothing where it is off."""
+        value = self.account.value(path)
+        if value:
+            self.say(name, *([] if value is True else [value]), field=path)
+
     def has(self, name: str) -> bool:
         """Whether an option is set."""
         return any(option.name == name for options in self.groups.values() for option in options)
