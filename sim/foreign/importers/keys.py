@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from sim.errors import SpecError
 from sim.foreign.importers.ledger import Ledger, short
@@ -194,13 +194,21 @@ class Keys:
             raise self.wrong(name, value, "must hold keys of its own")
         return Keys(value, self.ledger, self.kind, f"{self.label}{name}.")
 
+    def below(self, prefix: str) -> Self:
+        """The keys below a prefix, which are taken from here."""
+        inside = {name: value for name, value in self._data.items() if name.startswith(f"{prefix}.")}
+        for name in inside:
+            del self._data[name]
+        shorter = {name.removeprefix(f"{prefix}."): value for name, value in inside.items()}
+        return type(self)(shorter, self.ledger, self.kind, f"{self.label}{prefix}.")
+
     def wrong(self, key: str, value: Any, rule: str) -> SpecError:
         """The error for a value that breaks a rule."""
         return SpecError(f"{self.ledger.where}: {self.label}{key} = {short(value)} {rule}")
 
     def leave(self) -> None:
         """Note everything that nobody took, each with its reason."""
-        for key, value in _flat(self._data):
+        for key, value in flat(self._data):
             value = f"?, line {value.line}" if isinstance(value, NotKnown) else value
             self.ledger.ignore(f"{self.label}{key}", value, *self.reason(key))
         self._data.clear()
@@ -314,10 +322,10 @@ class Arguments(Keys):
             return value
 
 
-def _flat(data: Mapping[str, Any], prefix: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
+def flat(data: Mapping[str, Any], deepest: int = 3, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """(dotted key, value) of everything in nested mappings, to a depth that a person would write."""
     for key, value in data.items():
-        if isinstance(value, Mapping) and value and depth < 3:
-            yield from _flat(value, f"{prefix}{key}.", depth + 1)
+        if isinstance(value, Mapping) and value and deepest:
+            yield from flat(value, deepest - 1, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value

@@ -35,7 +35,7 @@ def model_named(name: str, source: str, ledger: Ledger) -> Any:
         pass
     plain = table("megatron_models")["aliases"].get(_plain(name), _plain(name))
     if plain not in known:
-        found = known_model(plain)
+        found = known_model(plain, by_letters=True)
         if found is not None:
             ledger.took("model", found if isinstance(found, str) else short(name), source)
             return found

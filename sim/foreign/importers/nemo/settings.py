@@ -14,6 +14,7 @@ from sim.errors import SpecError
 from sim.foreign.importers.defaults import Foreign, cluster_of, cluster_section, replicas
 from sim.foreign.importers.keys import Arguments, Keys, NotKnown, table
 from sim.foreign.importers.ledger import Ledger, LedgerEntry, Section
+from sim.foreign.importers.megatron.experts import deal_experts
 from sim.foreign.importers.megatron.plan import read_plan, take_chunks, take_fewer_layers, take_sharding_group
 from sim.foreign.importers.megatron.stack import read_stack
 from sim.foreign.importers.megatron.training import read_training, take_budget
@@ -52,7 +53,9 @@ def scenario_of_megatron(settings: Mapping[str, Any], file: Foreign, kind: str) 
         _vocabulary(recipe.sections["model"], keys, maker, known, plan["tp"])
     model = _own_fields(model, keys, recipe.sections["model"], known, ledger)
     shape = whole_shape(model)
-    _experts(plan, arguments, shape)
+    ep, cut = arguments.whole("expert-model-parallel-size"), arguments.whole("expert-tensor-parallel-size")
+    if shape.get("num_experts"):
+        deal_experts(plan, ep, cut)
     training = read_training(arguments, Section("model", inner, **{"max_sequence_length": 1, **shape}))
     if training["global_batch_size"] is None:
         raise SpecError(f"{ledger.where}: the recipe says no global batch; give --set training.global_batch_size=N")
@@ -185,19 +188,6 @@ def _own_fields(model: Any, keys: Keys, said: Section, known: Mapping[str, Any],
     section = Section("model", ledger, **({"preset": model} if isinstance(model, str) else model))
     section.update(changes)
     return section
-
-
-def _experts(plan: Section, arguments: Arguments, shape: Mapping[str, Any]) -> None:
-    """How experts are dealt over GPUs."""
-    ep, cut = arguments.whole("expert-model-parallel-size"), arguments.whole("expert-tensor-parallel-size")
-    if not shape.get("num_experts"):
-        return
-    plan.settle("ep", ep, "--expert-model-parallel-size", 1, "Megatron-Core's default")
-    if (cut or plan["tp"]) > 1:
-        why = "Megatron-Core's default: as the tensor-parallel degree"
-        plan.settle("etp", cut, "--expert-tensor-parallel-size", plan["tp"], why)
-    elif cut is not None:
-        plan.ledger.took("plan.etp", cut, "--expert-tensor-parallel-size")
 
 
 def _precision(training: Section, keys: Keys, known: Mapping[str, Any]) -> None:

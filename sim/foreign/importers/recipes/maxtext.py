@@ -73,7 +73,11 @@ def _named(recipe: Recipe, file: Foreign) -> dict[str, Any] | None:
     """The model of model_name, whose own file is laid over this one's keys (src/MaxText/pyconfig.py,
     update_model_vars); None where there is none, or the name is not known."""
     name = recipe.run.get("model")
-    found = None if name in (None, "default") else known_model(table(KIND).get("models", {}).get(name.lower(), name))
+    found = (
+        None
+        if name in (None, "default")
+        else known_model(table(KIND)["models"].get(name.lower(), name), by_letters=True)
+    )
     if found is None:
         return None
     shape = whole_shape(found)
