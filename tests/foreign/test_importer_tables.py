@@ -503,3 +503,7 @@ def test_a_default_stands_beside_its_source(kind):
             "no expert parallelism in its keys",
             "a node of H100",
         ), path
+    settings = [each for group in ("settings", "shape") for each in table(kind).get(group, {}).values()]
+    for rule in (rule for each in settings for rule in (each if isinstance(each, list) else [each])):
+        if isinstance(rule, dict) and "default" in rule:
+            assert re.search(r": [\w/]+\.py, \w+$", rule["because"]), rule
