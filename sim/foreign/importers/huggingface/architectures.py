@@ -115,7 +115,7 @@ def shape_of(architecture: dict[str, Any], keys: ConfigKeys) -> Fields:
                 found |= _switched(key, rule, keys)
         elif part == "readers":
             for name in rules:
-                found |= READERS[name](keys)
+                found |= {field: value for field, value in READERS[name](keys).items() if value is not None}
         elif part == "forbidden":
             for key, because in rules.items():
                 value = keys.take(key)[1]
