@@ -16,7 +16,6 @@ from sim.specs.formats import FORMATS
 from sim.specs.hardware import ClusterSpec
 from sim.specs.loading import resolve
 from sim.specs.model import ModelSpec
-from sim.work.sums import total_params
 
 CLUSTER = "superpod-h100"
 CLUSTERS = {
@@ -131,10 +130,17 @@ def fewest_gpus(
         replicas than share the batch evenly.
     """
     shape = ModelSpec.read(model, "model")
+    attention = 2 * (shape.num_heads + shape.num_kv_heads) * shape.head_dim
+    tables = shape.vocab_size * (1 if shape.tied_embeddings else 2)
+    dense = shape.num_dense_layers if shape.num_experts else shape.num_layers
+    experts = shape.num_experts * shape.expert_intermediate_size + shape.shared_expert_intermediate_size
+    widths = dense * shape.intermediate_size + (shape.num_layers - dense) * experts
+    mlps = (3 if shape.gated_mlp else 2) * widths
+    matrices = shape.hidden_size * (shape.num_layers * attention + mlps + tables)
     gpus = unit
     while gpus % cluster.node.gpus_per_node and gpus < cluster.node.gpus_per_node:
         gpus *= 2
-    states = (2 if frozen else STATE_BYTES) * total_params(shape)
+    states = (2 if frozen else STATE_BYTES) * matrices
     while gpus * cluster.gpu.usable_bytes < 2 * states and gpus < 2**24:
         gpus *= 2
     whole, replica, at_once = batch
