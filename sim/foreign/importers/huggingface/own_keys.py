@@ -119,7 +119,8 @@ def _latent(keys: ConfigKeys) -> Fields:
 def _mpt(keys: ConfigKeys) -> Fields:
     """MPT: attention and the MLP in sections of their own, of which LLM Foundry writes more than transformers reads."""
     attention, mlp = keys.section("attn_config"), keys.section("ffn_config")
-    hidden, heads = keys.raw("d_model") or keys.raw("hidden_size"), keys.raw("n_heads")
+    hidden = keys.raw("d_model") or keys.raw("hidden_size")
+    heads = keys.raw("n_heads") or keys.raw("num_attention_heads")
     kind = attention.text("attn_type") or "multihead_attention"
     if kind == "grouped_query_attention":
         heads = attention.needed("kv_n_heads")

@@ -69,7 +69,7 @@ def scenario_of_megatron(settings: Mapping[str, Any], file: Foreign, kind: str) 
     take_sharding_group(plan, arguments)
     take_budget(training, arguments)
     _precision(training, keys, known)
-    _adapters(training, keys, known)
+    take_adapters(training, keys, known)
     _packing(training, keys, known)
     stack = _stack(arguments, keys, training, known)
     for field, value in recipe.sections["stack"].items():
@@ -252,21 +252,23 @@ def _stack(arguments: Arguments, keys: Keys, training: Section, known: Mapping[s
     return stack
 
 
-def _adapters(training: Section, keys: Keys, known: Mapping[str, Any]) -> None:
+def take_adapters(training: Section, keys: Keys, known: Mapping[str, Any]) -> None:
     """Low-rank adapters: the class that makes them, their rank and the linears they are beside."""
-    rule = known["adapters"]
-    key, kind = keys.take(*rule["names"])
-    rank, targets = keys.whole("peft.dim"), keys.take("peft.target_modules")[1]
-    if kind is None or str(kind).lower() in ("none", "false"):
+    rule, shared = known["adapters"], table("adapters")
+    key, said = keys.take(*rule["names"])
+    rank, (source, targets) = keys.whole(*rule["rank"]), keys.take(*rule["targets"])
+    kind = str(said).rpartition(".")[2].lower()
+    if kind in ("none", "null", "false"):
         return
-    if str(kind).lower() not in rule["kinds"]:
-        raise keys.wrong(key, kind, f"must be one of {', '.join(rule['kinds'])}; flopcast models no others")
-    if str(kind).lower() == "dora":
-        keys.ledger.ignore(key, kind, "priced as LoRA, without the weights' norms", matters=True)
-    training.settle("adapter_rank", rank, "peft.dim", rule["rank"], f"{known['called']}'s default")
-    if isinstance(targets, list):
-        linears = adapted(map(str, targets), "peft.target_modules", training, rule["targets"])
-        training.took("adapter_targets", linears, "peft.target_modules")
+    if kind not in rule["kinds"]:
+        raise keys.wrong(key, said, f"must be one of {', '.join(rule['kinds'])}; flopcast models no others")
+    if kind == "dora":
+        keys.ledger.ignore(key, said, "priced as LoRA, without the weights' norms", matters=True)
+    default = shared["rank_of_megatron"]
+    training.settle("adapter_rank", rank, rule["rank"][0], default, f"{known['called']}'s default")
+    if isinstance(targets, list) and targets:
+        linears = adapted(map(str, targets), source, training, shared[rule.get("linears", "linears")])
+        training.took("adapter_targets", linears, source)
 
 
 def _packing(training: Section, keys: Keys, known: Mapping[str, Any]) -> None:
