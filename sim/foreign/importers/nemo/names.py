@@ -37,7 +37,7 @@ def model_named(name: str, source: str, ledger: Ledger) -> Any:
     if plain not in known:
         found = known_model(plain, by_letters=True)
         if found is not None:
-            ledger.took("model", found if isinstance(found, str) else short(name), source)
+            ledger.took("model", short(name), source)
             return found
         raise SpecError(
             f"{ledger.where}: {source} {short(name)!r} is none of the models that flopcast has; give --model "
