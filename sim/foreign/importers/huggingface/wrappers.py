@@ -53,7 +53,8 @@ def language_model(data: Mapping[str, Any], ledger: Ledger) -> tuple[str | None,
 def _class_of(keys: ConfigKeys) -> str | None:
     """The model_type of a file of before there was one, by the class that it names."""
     classes, known = keys.raw("architectures"), table(KIND)["classes"]
-    return next((known[name] for name in classes if name in known), None) if isinstance(classes, list) else None
+    named = map(str, classes) if isinstance(classes, list) else ()
+    return next((known[name] for name in named if name in known), None)
 
 
 def _holds(keys: ConfigKeys, name: str) -> bool:
