@@ -319,7 +319,9 @@ def test_every_architecture_is_compared():
     here = {name.partition(" ")[0].removesuffix("-rw") for name in FOREIGN} | {*HUB, "dbrx"}
     inside = set(table("huggingface_wrappers")["wrappers"])
     assert {*DENSE, *MIXTURES, *HYBRIDS} == here | (set(table("huggingface_defaults")["classes"]) - {"kimi_k2"})
-    assert {name for name in table("huggingface_defaults")["classes"] if name.endswith(("_text", "_text_model"))} - here <= inside
+    assert {
+        name for name in table("huggingface_defaults")["classes"] if name.endswith(("_text", "_text_model"))
+    } - here <= inside
 
 
 def test_the_page_says_how_many_there_are():
