@@ -106,13 +106,7 @@ def take_fsdp(recipe: Recipe, keys: Settings, recomputed: bool | None = None) ->
     strategy = _strategy(words, inner)
     if not there:
         return False
-    plan, (source, word) = recipe.sections["plan"], strategy
-    stage, reshard = _STRATEGIES[word]
-    recipe.put("plan.zero_stage", stage, source)
-    if not reshard:
-        plan.took("reshard_after_forward", False, f"{source}: gathered weights stay until the backward")
-    if "hybrid" in word:
-        recipe.put("run.sharded", _NODE, f"{source}, within a node of {_NODE} GPUs")
+    plan, stage = recipe.sections["plan"], _shard(recipe, *strategy)
     offload = inner.flag("fsdp_offload_params", "offload_params") or "offload" in words
     if offload:
         plan.took("optimizer_offload", 1.0, "FSDP's offload of parameters, priced as that of the optimizer's state")
@@ -152,15 +146,20 @@ def take_strategy(recipe: Recipe, keys: Settings, name: str) -> None:
     if said is None and not any(key.startswith(f"{section}.") for key in keys.names()):
         recipe.default("plan.zero_stage", 0, f"no {section}: every GPU holds the whole model")
         return
-    word = (said or "full_shard").lower()
-    if word not in _STRATEGIES:
-        raise keys.wrong(name, said, f"must be one of {', '.join(_STRATEGIES)}")
-    stage, reshard = _STRATEGIES[word]
     if said is None:
-        recipe.default("plan.zero_stage", stage, f"FSDP's without {name}")
-    else:
-        recipe.put("plan.zero_stage", stage, name)
+        recipe.default("plan.zero_stage", 3, f"FSDP's without {name}")
+        return
+    if said.lower() not in _STRATEGIES:
+        raise keys.wrong(name, said, f"must be one of {', '.join(_STRATEGIES)}")
+    _shard(recipe, name, said.lower())
+
+
+def _shard(recipe: Recipe, source: str, word: str) -> int:
+    """What a strategy's word says of the plan; its ZeRO stage."""
+    stage, reshard = _STRATEGIES[word]
+    recipe.put("plan.zero_stage", stage, source)
     if not reshard:
-        recipe.put("plan.reshard_after_forward", False, f"{name}: gathered weights stay until the backward")
+        recipe.put("plan.reshard_after_forward", False, f"{source}: gathered weights stay until the backward")
     if "hybrid" in word:
-        recipe.put("run.sharded", _NODE, f"{name}, within a node of {_NODE} GPUs")
+        recipe.put("run.sharded", _NODE, f"{source}, within a node of {_NODE} GPUs")
+    return stage
