@@ -11,7 +11,7 @@ from counts import embedding_params
 from published_configs import PUBLISHED
 
 from sim.foreign.importers import import_text
-from sim.foreign.importers.keys import table
+from sim.foreign.importers.keys import by_name, table
 from sim.specs import ModelSpec, load_preset, preset_names
 from sim.work.sums import active_params, total_params
 
@@ -329,4 +329,4 @@ def test_the_page_says_how_many_there_are():
     assert f"Decoders of {len(DENSE)} dense model types" in page
     assert f"of {len(MIXTURES)} with mixtures of" in page
     assert f"of {len(HYBRIDS)} hybrids" in page
-    assert f"inside {len(table('huggingface_wrappers')['wrappers'])} others" in page
+    assert f"inside {len(by_name(table('huggingface_wrappers')['wrappers']))} others" in page
