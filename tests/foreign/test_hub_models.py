@@ -8,7 +8,7 @@ from rows import rows
 from sim.errors import SpecError
 from sim.foreign.importers import Given, import_text
 from sim.foreign.importers.huggingface.hub_models import known_model
-from sim.foreign.importers.keys import table
+from sim.foreign.importers.keys import by_name, table
 from sim.specs.loading import build_scenario, load_scenario
 from sim.specs.model import ModelSpec
 from sim.specs.presets import load_preset, preset_names
@@ -24,7 +24,7 @@ def test_a_model_has_its_published_number_of_parameters(name):
     assert total_params(model) == pytest.approx(published, rel=1e-6)
 
 
-@rows(("name", "same"), HUB["same"].items())
+@rows(("name", "same"), by_name(HUB["same"]).items())
 def test_another_name_is_that_of_a_model_that_is_known(name, same):
     assert same in HUB["models"] or same in preset_names("models") or name == same
     assert known_model(name) is not None

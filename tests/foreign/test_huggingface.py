@@ -7,7 +7,7 @@ from rows import rows
 
 from sim.errors import SpecError
 from sim.foreign.importers import import_text
-from sim.foreign.importers.keys import table
+from sim.foreign.importers.keys import by_name, table
 
 TEXT = {
     "model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34,
@@ -104,7 +104,7 @@ def test_models_inside_models_inside_models():
     assert all(entry.note != "not known to flopcast" for entry in found.ledger.ignored)
 
 
-@rows(("wrapper", "kind"), table("huggingface_wrappers")["wrappers"].items())
+@rows(("wrapper", "kind"), by_name(table("huggingface_wrappers")["wrappers"]).items())
 def test_a_section_without_a_model_type_is_what_the_model_around_it_means(wrapper, kind):
     small = {"hidden_size": 256, "vocab_size": 1000}
     named, meant = ({"model_type": kind, **small}, small)

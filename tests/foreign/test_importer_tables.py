@@ -13,7 +13,7 @@ from sim.foreign.importers import Given, import_text
 from sim.foreign.importers.huggingface.architectures import entry_of, known_architectures
 from sim.foreign.importers.huggingface.own_keys import READERS
 from sim.foreign.importers.imported import KINDS
-from sim.foreign.importers.keys import UNKNOWN_KEY, table
+from sim.foreign.importers.keys import UNKNOWN_KEY, by_name, table
 from sim.foreign.importers.ledger import Ledger
 from sim.foreign.importers.nemo.names import model_named
 from sim.foreign.importers.recipes.recipe import whole_shape
@@ -112,6 +112,7 @@ def test_every_kind_of_file_has_a_table_and_no_other():
         *KINDS,
         *more,
         "optimizers",
+        "recipes",
         "tokenizers",
         "adapters",
         "hub_models",
@@ -222,9 +223,9 @@ def test_refused_kin(what, part):
 def test_a_model_type_is_refused_once_and_read_or_refused():
     names = [name for _, name in REFUSED]
     assert len(names) == len(set(names))
-    assert not set(names) & {*ARCHITECTURES, *WRAPPERS["wrappers"]}
-    assert not set(ARCHITECTURES) & WRAPPERS["wrappers"].keys()
-    assert set(WRAPPERS["wrappers"].values()) <= ARCHITECTURES.keys()
+    assert not set(names) & {*ARCHITECTURES, *by_name(WRAPPERS["wrappers"])}
+    assert not set(ARCHITECTURES) & by_name(WRAPPERS["wrappers"]).keys()
+    assert set(WRAPPERS["wrappers"]) <= ARCHITECTURES.keys()
 
 
 @rows("name", ARCHITECTURES)
@@ -406,7 +407,7 @@ OWN = [
     for kind in PYTHON
     for group in table(table(kind)["recipes"]).values()
     for name in group
-    if name != "all"
+    if name not in ("all", "columns")
 ]
 CALLS = {
     "nemo": "import nemo_run as run\nfrom nemo.collections import llm\nrecipe = llm.{}(name='x')\nrun.run(recipe)\n",
@@ -437,7 +438,7 @@ def test_a_call_of_a_recipe_that_changes_it_otherwise_is_not_known():
 
 
 def test_other_spellings_of_models():
-    assert set(table("megatron_models")["aliases"].values()) <= MEGATRON_MODELS.keys()
+    assert all(model_named(name, "class", Ledger("f")) for name in table("megatron_models")["aliases"].values())
     assert not table("megatron_models")["aliases"].keys() & MEGATRON_MODELS.keys()
     for name in ("Llama3Config8B", "Llama3ModelProvider8B", "meta-llama/Meta-Llama-3-8B", "llama3_8b_16k", "llama3_8b"):
         assert model_named(name, "class", Ledger("f")) == "llama3-8b"
@@ -491,7 +492,7 @@ def test_tables_are_read_once_and_only_when_asked(monkeypatch):
     monkeypatch.setattr("sim.foreign.importers.keys.load_yaml", lambda path: read.append(path.stem) or load_yaml(path))
     import_text(json.dumps(CONFIG), "c.json")
     import_text(json.dumps(CONFIG), "c.json")
-    assert read == ["huggingface_wrappers", "huggingface", "huggingface_defaults"]
+    assert read == ["recipes", "huggingface_wrappers", "huggingface", "huggingface_defaults"]
 
 
 @rows("kind", KINDS)
@@ -502,3 +503,7 @@ def test_a_default_stands_beside_its_source(kind):
             "no expert parallelism in its keys",
             "a node of H100",
         ), path
+    settings = [each for group in ("settings", "shape") for each in table(kind).get(group, {}).values()]
+    for rule in (rule for each in settings for rule in (each if isinstance(each, list) else [each])):
+        if isinstance(rule, dict) and "default" in rule:
+            assert re.search(r": [\w/]+\.py, \w+$", rule["because"]), rule

@@ -245,6 +245,7 @@ def test_what_nobody_knows_is_listed():
         ),
         ({"model_type": ..., "architectures": ...}, "of no kind that can be imported"),
         ({"model_type": ..., "architectures": ["NewForCausalLM"]}, "no model_type"),
+        ({"model_type": ..., "architectures": [{"x": 1}]}, "no model_type"),
         ({"model_type": 7}, "must be text"),
         ({"hidden_size": ...}, "hidden_size is missing"),
         ({"hidden_size": "big"}, "hidden_size = big must be a whole number"),

@@ -13,9 +13,9 @@ from small_recipes import SMALL
 
 from sim.errors import SpecError
 from sim.foreign.importers import KINDS, Given, import_file, import_text
-from sim.foreign.importers.imported import _READERS, _data_in, _kind_of
-from sim.foreign.importers.recipes.kinds import RECIPES
-from sim.foreign.importers.recipes.signs import SIGNS, has_signs
+from sim.foreign.importers.imported import READERS, _data_in, _kind_of
+from sim.foreign.importers.keys import table
+from sim.foreign.importers.recipes.kinds import RECIPES, SIGNS, has_signs
 from sim.specs.yaml12 import load_yaml
 
 FILES = os.environ.get("FLOPCAST_CORPUS")
@@ -27,7 +27,7 @@ RIVALS = {("trl", "llama_factory")}  # of which the more telling counts: the fir
 
 
 def test_every_recipe_has_signs_a_grammar_and_a_smallest_file():
-    assert RECIPES.keys() == SIGNS.keys() == SMALL.keys()
+    assert RECIPES.keys() == table(SIGNS).keys() == SMALL.keys()
     assert RECIPES.keys() <= set(GRAMMARS) & KINDS.keys()
 
 
@@ -46,9 +46,7 @@ def test_no_kind_claims_a_file_of_another_kinds_grammar(kind):
         name, text, _, _ = grammar.write(random.Random(f"{kind} {seed}"))
         form, data = _data_in(text, name)
         assert _kind_of(form, data, text, name) == kind
-        claimed = [
-            other for other, reader in _READERS.items() if form == "data" and form in reader.forms and reader.fits(data)
-        ]
+        claimed = [reader.kind for reader in READERS if form == reader.form == "data" and reader.fits(data)]
         claimed = [other for other in claimed if other in RECIPES and (other, kind) not in RIVALS]
         assert set(claimed) <= {kind}, text
 

@@ -16,9 +16,14 @@ KNOWN = table("huggingface")
 ARCHITECTURES = {**KNOWN["dense"], **KNOWN["mixtures"], **KNOWN["hybrids"]}
 HEAD = """\
 # What the configuration classes of Hugging Face transformers have for keys that a config.json leaves out, of those that
-# flopcast reads. Written by tests/oracles/class_defaults.py with transformers {version}; do not edit.
+# flopcast reads: those of `columns`, ~ where it has nothing, then others. Written by tests/oracles/class_defaults.py
+# with transformers {version}; do not edit.
 
 """
+COLUMNS = (
+    "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim", "intermediate_size",
+    "vocab_size", "max_position_embeddings", "tie_word_embeddings", "attention_bias",
+)  # fmt: skip
 
 
 def keys_that_are_read():
@@ -50,16 +55,21 @@ def class_defaults():
 
 
 def written(found):
-    """The table as YAML, one model type a paragraph."""
-    import textwrap
-
+    """The table as YAML, one model type a row."""
     import transformers
 
-    lines = []
+    lines = [*_wrapped(f"columns: [{', '.join(COLUMNS)}]"), "classes:"]
     for kind, values in found.items():
-        items = ", ".join(f"{key}: {_plain(value)}" for key, value in values.items())
-        lines += [f"{kind}:", *textwrap.wrap(f"{{{items}}}", 118, initial_indent="  ", subsequent_indent="   ")]
+        rest = ", ".join(f"{key}: {_plain(value)}" for key, value in values.items() if key not in COLUMNS)
+        row = [_plain(values[key]) if key in values else "~" for key in COLUMNS] + [f"{{{rest}}}"] * bool(rest)
+        lines += _wrapped(f"  {kind}: [{', '.join(row)}]")
     return HEAD.format(version=transformers.__version__) + "\n".join(lines) + "\n"
+
+
+def _wrapped(line):
+    import textwrap
+
+    return textwrap.wrap(line, 118, subsequent_indent="    ", break_long_words=False)
 
 
 def _plain(value):

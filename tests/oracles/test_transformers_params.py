@@ -11,7 +11,7 @@ from counts import embedding_params
 from published_configs import PUBLISHED
 
 from sim.foreign.importers import import_text
-from sim.foreign.importers.keys import table
+from sim.foreign.importers.keys import by_name, table
 from sim.specs import ModelSpec, load_preset, preset_names
 from sim.work.sums import active_params, total_params
 
@@ -317,9 +317,11 @@ def test_dbrx():
 def test_every_architecture_is_compared():
     """Here, or as its class stands, alone or in another, in test_transformers_defaults.py."""
     here = {name.partition(" ")[0].removesuffix("-rw") for name in FOREIGN} | {*HUB, "dbrx"}
-    inside = set(table("huggingface_wrappers")["wrappers"].values())
-    assert {*DENSE, *MIXTURES, *HYBRIDS} == here | (set(table("huggingface_defaults")) - {"kimi_k2"})
-    assert {name for name in table("huggingface_defaults") if name.endswith(("_text", "_text_model"))} - here <= inside
+    inside = set(table("huggingface_wrappers")["wrappers"])
+    assert {*DENSE, *MIXTURES, *HYBRIDS} == here | (set(table("huggingface_defaults")["classes"]) - {"kimi_k2"})
+    assert {
+        name for name in table("huggingface_defaults")["classes"] if name.endswith(("_text", "_text_model"))
+    } - here <= inside
 
 
 def test_the_page_says_how_many_there_are():
@@ -327,4 +329,4 @@ def test_the_page_says_how_many_there_are():
     assert f"Decoders of {len(DENSE)} dense model types" in page
     assert f"of {len(MIXTURES)} with mixtures of" in page
     assert f"of {len(HYBRIDS)} hybrids" in page
-    assert f"inside {len(table('huggingface_wrappers')['wrappers'])} others" in page
+    assert f"inside {len(by_name(table('huggingface_wrappers')['wrappers']))} others" in page

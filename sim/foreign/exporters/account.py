@@ -5,7 +5,7 @@ Every field of a scenario is accounted for: an exporter that forgets one says so
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -89,11 +89,14 @@ class Account:
         self._mentioned.add(path)
         self.refused.append(f"{self.title} cannot run {path} = {_shown(self.value(path))}: {why}; nearest: {nearest}")
 
-    def refuse_plan(self) -> None:
-        """Note every reason that the framework's file has against the plan."""
-        plan = dict(self.scenario.plan)
-        for rule in broken_rules(self.scenario, plan_rules(exporter_table(self.kind)["framework"])):
+    def refuse_by_tables(self) -> None:
+        """Note every reason that the framework's file has against the plan, and the exporter's table against values."""
+        plan, table = dict(self.scenario.plan), exporter_table(self.kind)
+        for rule in broken_rules(self.scenario, plan_rules(table["framework"])):
             self.refuse(f"plan.{rule.field}", *rule.words(plan))
+        for path, (values, why) in table.get("only", {}).items():
+            if self.value(path) not in values:
+                self.refuse(path, why, f"--set {path}={_shown(values[0])}")
 
     def settle(self, base: Mapping[str, Any] | None = None) -> None:
         """Account for every field that was not mentioned: those at their defaults are silent, the others are unsaid,
@@ -108,12 +111,12 @@ class Account:
         """
         if self.refused:
             raise SpecError("\n".join(self.refused))
-        own = self._own_stack() if base is None else base
+        own, silent = self._own_stack() if base is None else base, exporter_table(self.kind).get("silent", ())
         for section in SECTIONS:
             record = getattr(self.scenario, section)
             for name, info in type(record).model_fields.items():
                 path, value = f"{section}.{name}", getattr(record, name)
-                if path in self._mentioned or name in _NAMES:
+                if path in self._mentioned or name in _NAMES or _fits(path, silent):
                     continue
                 default = own.get(name, info.default) if section == "stack" else info.default
                 if value == default or (section != "stack" and name in record._derived()):
@@ -136,7 +139,7 @@ class Account:
 
     def _reason(self, path: str) -> str:
         for reason, patterns in exporter_table(self.kind)["unsaid"].items():
-            if any(path == each or (each.endswith("*") and path.startswith(each[:-1])) for each in patterns):
+            if _fits(path, patterns):
                 return str(reason)
         return "not known to the exporter"
 
@@ -144,6 +147,11 @@ class Account:
         self._mentioned.add(path)
         if all(entry.name != path for entry in entries):
             entries.append(LedgerEntry(path, _shown(self.value(path)), why))
+
+
+def _fits(path: str, patterns: Iterable[str]) -> bool:
+    """Whether a field is one of these, which may end in `*`."""
+    return any(path == each or (each.endswith("*") and path.startswith(each[:-1])) for each in patterns)
 
 
 def _shown(value: Any) -> str:

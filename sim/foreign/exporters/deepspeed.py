@@ -18,10 +18,13 @@ def export_deepspeed(account: Account) -> tuple[str, dict[str, Any]]:
     SpecError
         DeepSpeed's JSON cannot say the plan.
     """
-    data: dict[str, Any] = {}
+    scenario = account.scenario
+    data: dict[str, Any] = {
+        "train_batch_size": scenario.training.global_batch_size,
+        "train_micro_batch_size_per_gpu": scenario.plan.microbatch_size,
+        "gradient_accumulation_steps": scenario.num_microbatches,
+    }
     _elsewhere(account)
-    _refusals(account)
-    _batch(account, data)
     _precision(account, data)
     _optimizer(account, data)
     _zero(account, data)
@@ -53,7 +56,6 @@ _SAYS = {
 def _elsewhere(account: Account) -> None:
     """What the training program says, not the JSON."""
     scenario = account.scenario
-    account.cover(*(f"model.{field}" for field in type(scenario.model).model_fields))
     account.leave("model.name", "the training program builds the model")
     more = {"selective": ("recompute_modules",), "full": ("recompute_method", "recompute_num_layers")}
     for field in ("recompute", *more.get(scenario.plan.recompute, ())):
@@ -63,30 +65,8 @@ def _elsewhere(account: Account) -> None:
     account.leave("training.sequence_length", "the training program's data")
 
 
-def _refusals(account: Account) -> None:
-    """What plain DeepSpeed JSON has no words for."""
-    training = account.scenario.training
-    account.cover("plan.schedule", "plan.num_chunks", "plan.dp", "plan.sequence_parallel")
-    account.cover("plan.sequence_slices")
-    account.cover("plan.offloaded_layers", *(f"plan.{field}" for field in ("tp", "pp", "cp", "etp")))
-    for field in ("moment_precision", "second_moment_precision", "master_precision"):
-        account.cover(f"training.{field}")
-        if getattr(training, field) not in ("fp32", None):
-            why = "its mixed precision keeps masters and moments in fp32"
-            account.refuse(f"training.{field}", why, f"--set training.{field}=fp32")
-
-
-def _batch(account: Account, data: dict[str, Any]) -> None:
-    scenario = account.scenario
-    data["train_batch_size"] = scenario.training.global_batch_size
-    data["train_micro_batch_size_per_gpu"] = scenario.plan.microbatch_size
-    data["gradient_accumulation_steps"] = scenario.num_microbatches
-    account.cover("training.global_batch_size", "plan.microbatch_size")
-
-
 def _precision(account: Account, data: dict[str, Any]) -> None:
     training, stack, known = account.scenario.training, account.scenario.stack, exporter_table(KIND)["precisions"]
-    account.cover("training.precision", "training.high_precision_layers", "stack.gradient_precision")
     if training.precision not in known:
         why = f"its JSON has {', '.join(known)}"
         account.refuse("training.precision", why, "--set training.precision=bf16")
@@ -107,7 +87,6 @@ def _precision(account: Account, data: dict[str, Any]) -> None:
 
 def _optimizer(account: Account, data: dict[str, Any]) -> None:
     name, known = account.scenario.training.optimizer, exporter_table(KIND)["optimizers"]
-    account.cover("training.optimizer")
     if name in known:
         data["optimizer"] = {"type": known[name]}
     else:
@@ -119,8 +98,6 @@ def _zero(account: Account, data: dict[str, Any]) -> None:
     plan, stack = account.scenario.plan, account.scenario.stack
     zero: dict[str, Any] = {"stage": plan.zero_stage}
     data["zero_optimization"] = zero
-    account.cover("plan.zero_stage", "plan.reshard_after_forward", "plan.sharding_group", "plan.outer_zero_stage")
-    account.cover("stack.overlap_grad_reduce", "stack.overlap_param_gather", "plan.optimizer_offload")
     if plan.zero_stage:
         zero["overlap_comm"] = stack.overlap_grad_reduce
     elif not stack.overlap_grad_reduce:
@@ -134,13 +111,6 @@ def _zero(account: Account, data: dict[str, Any]) -> None:
     if stack.max_reuse_params is not None and plan.zero_stage == 3:
         zero["stage3_max_reuse_distance"] = int(stack.max_reuse_params)
         account.cover("stack.max_reuse_params")
-    _offload(account, zero)
-
-
-def _offload(account: Account, zero: dict[str, Any]) -> None:
-    plan = account.scenario.plan
-    if not plan.optimizer_offload:
-        return
-    zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
-    if plan.optimizer_offload < 1:
-        zero["offload_optimizer"]["ratio"] = plan.optimizer_offload
+    if plan.optimizer_offload:
+        part = {"ratio": plan.optimizer_offload} if plan.optimizer_offload < 1 else {}
+        zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True, **part}

@@ -97,7 +97,7 @@ def export_scenario(scenario: Scenario, framework: str) -> Exported:
     check_framework(framework)
     scenario.require_plan()
     account = Account(framework, scenario)
-    account.refuse_plan()
+    account.refuse_by_tables()
     text, data = _EXPORTERS[framework](account)
     return Exported(framework, text, data, account)
 

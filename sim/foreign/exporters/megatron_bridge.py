@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from sim.foreign.exporters.account import Account, exporter_table
-from sim.foreign.exporters.launch import launcher_lines
 from sim.foreign.exporters.megatron_lm import megatron_options
-from sim.foreign.exporters.options import Option
+from sim.foreign.exporters.writing import Option, launcher_lines
 
 KIND = "megatron-bridge"
 

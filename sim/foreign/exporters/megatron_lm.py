@@ -6,12 +6,11 @@ import shlex
 from typing import Any
 
 from sim.foreign.exporters.account import Account
-from sim.foreign.exporters.launch import launcher_lines
 from sim.foreign.exporters.megatron_model import is_hybrid, say_model
 from sim.foreign.exporters.megatron_plan import say_plan
 from sim.foreign.exporters.megatron_stack import say_stack
 from sim.foreign.exporters.megatron_training import say_training
-from sim.foreign.exporters.options import Options
+from sim.foreign.exporters.writing import Options, launcher_lines
 
 
 def megatron_options(account: Account) -> Options:

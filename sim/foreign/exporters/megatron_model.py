@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from sim.foreign.exporters.account import exporter_table
-from sim.foreign.exporters.options import Options
+from sim.foreign.exporters.writing import Options
 from sim.foreign.importers.huggingface.layer_kinds import shortest
 from sim.foreign.importers.keys import table
 from sim.specs.model import LayerKind, ModelSpec
@@ -40,8 +40,7 @@ def say_model(options: Options) -> None:
             "model.max_sequence_length", f"at least --seq-length: {longest:,}; rotary positions have no table"
         )
     options.say("normalization", {"rmsnorm": "RMSNorm", "layernorm": "LayerNorm"}[model.norm], field="model.norm")
-    if model.gated_mlp:
-        options.say("swiglu", field="model.gated_mlp")
+    options.tell("model.gated_mlp", "swiglu")
     for name in ("hidden-dropout", "attention-dropout"):
         options.say(name, model.dropout, field="model.dropout")
     _vocabulary(options, model)
@@ -99,7 +98,6 @@ def _vocabulary(options: Options, model: ModelSpec) -> None:
 def _biases(options: Options, model: ModelSpec) -> None:
     account = options.account
     names = ("qkv_bias", "attention_output_bias", "mlp_bias")
-    account.cover("model.bias", *(f"model.{name}" for name in names))
     if not model.bias:
         options.say("disable-bias-linear", field="model.bias")
         if model.qkv_bias:
@@ -131,8 +129,7 @@ def _latent(options: Options, model: ModelSpec) -> None:
         return
     options.say("multi-latent-attention", field="model.key_value_rank")
     options.say("kv-lora-rank", model.key_value_rank, field="model.key_value_rank")
-    if model.query_rank:
-        options.say("q-lora-rank", model.query_rank, field="model.query_rank")
+    options.tell("model.query_rank", "q-lora-rank")
     options.say("qk-head-dim", model.head_dim - model.rotary_head_dim, field="model.head_dim")
     options.say("qk-pos-emb-head-dim", model.rotary_head_dim, field="model.rotary_head_dim")
     options.say("v-head-dim", model.value_head_dim, field="model.value_head_dim")
@@ -141,7 +138,6 @@ def _latent(options: Options, model: ModelSpec) -> None:
 def _layers(options: Options, model: ModelSpec) -> None:
     """What mixes the tokens of each layer."""
     account, kinds = options.account, model.kind_of_layer
-    account.cover("model.layer_types", "model.mlp_layer_types", "model.num_dense_layers")
     if model.attention_gate and model.key_value_rank:
         account.refuse("model.attention_gate", "its latent attention has none", "--set model.attention_gate=false")
     elif model.attention_gate:
@@ -210,10 +206,8 @@ def _experts(options: Options, model: ModelSpec) -> None:
             options.say(names[0], value, field=f"model.{field}")
     if model.experts_per_token == 1:
         options.say("moe-router-pre-softmax")  # its softmax of one number would be 1
-    if model.shared_expert_gate:
-        options.say("moe-shared-expert-gate", field="model.shared_expert_gate")
-    if model.expert_latent_size:
-        options.say("moe-latent-size", model.expert_latent_size, field="model.expert_latent_size")
+    options.tell("model.shared_expert_gate", "moe-shared-expert-gate")
+    options.tell("model.expert_latent_size", "moe-latent-size")
     marks = [kind.sparse for kind in model.kind_of_layer]
     if not all(marks) and not is_hybrid(model):
         fields = ("model.mlp_layer_types", "model.num_dense_layers")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sim.foreign.exporters.options import Options
+from sim.foreign.exporters.writing import Options
 from sim.foreign.importers.keys import table
 from sim.foreign.importers.pipeline_layouts import layout_of
 from sim.specs.dealing import layers_of_stages
@@ -18,8 +18,7 @@ def say_plan(options: Options) -> None:
             options.say(names[0], getattr(plan, field), field=f"plan.{field}")
     account.decide("plan.dp", f"what {plan.num_gpus:,} processes over tp · pp · cp leave")
     _placement(options, plan)
-    if plan.sequence_parallel:
-        options.say("sequence-parallel", field="plan.sequence_parallel")
+    options.tell("plan.sequence_parallel", "sequence-parallel")
     if account.scenario.model.num_experts:
         options.say("expert-model-parallel-size", plan.ep, field="plan.ep")
         options.say("expert-tensor-parallel-size", plan.etp, field="plan.etp")
@@ -36,7 +35,6 @@ def _placement(options: Options, plan: ParallelPlan) -> None:
     def told(order: str) -> list[str]:
         return [name for name in order.split("-") if getattr(plan, name) > 1]
 
-    account.cover("plan.placement")
     if told(plan.placement) == told(MEGATRON_ORDER):
         return
     if told(plan.placement) == told("tp-cp-pp-dp"):
@@ -50,8 +48,6 @@ def _placement(options: Options, plan: ParallelPlan) -> None:
 def _pipeline(options: Options, plan: ParallelPlan) -> None:
     account = options.account
     model = account.scenario.model
-    account.cover("plan.schedule", "plan.num_chunks", "plan.uneven_layers", "plan.pipeline_layout")
-    account.cover("plan.embedding_as_layer", "plan.head_as_layer", "plan.microbatch_group")
     if plan.schedule == "interleaved" and plan.num_chunks == 1:
         account.decide("plan.schedule", "1f1b: with one chunk a rank they are the same")
     if plan.pp == 1:
@@ -69,37 +65,28 @@ def _pipeline(options: Options, plan: ParallelPlan) -> None:
     elif overlaps is True:
         account.decide("stack.overlap_p2p", "1F1B waits for its sends")
     layers = layers_of_stages(model.num_layers, plan)
-    if plan.pipeline_layout:
-        options.say("pipeline-model-parallel-layout", plan.pipeline_layout, field="plan.pipeline_layout")
-    elif plan.uneven_layers and (model.num_layers + plan.embedding_as_layer + plan.head_as_layer) % plan.num_stages:
+    options.tell("plan.pipeline_layout", "pipeline-model-parallel-layout")
+    dealt = model.num_layers + plan.embedding_as_layer + plan.head_as_layer
+    if not plan.pipeline_layout and plan.uneven_layers and dealt % plan.num_stages:
         layout = layout_of(layers, model.num_mtp_layers)
         fields = ("plan.uneven_layers", "plan.embedding_as_layer", "plan.head_as_layer")
         options.say("pipeline-model-parallel-layout", layout, fields=fields)
         account.decide("plan.pipeline_layout", "written out, as plan.uneven_layers deals them")
         account.decide("plan.uneven_layers", "written out as a layout")
-    else:
-        _evenly(options, plan)
+    elif not plan.pipeline_layout:
+        if interleaved:
+            options.say("num-virtual-stages-per-pipeline-rank", plan.num_chunks, field="plan.num_chunks")
+        options.tell("plan.embedding_as_layer", "account-for-embedding-in-pipeline-split")
+        options.tell("plan.head_as_layer", "account-for-loss-in-pipeline-split")
         if plan.uneven_layers:
             account.decide("plan.uneven_layers", "the stages divide the layers")
-    if plan.microbatch_group is not None and interleaved:
-        options.say(
-            "microbatch-group-size-per-virtual-pipeline-stage", plan.microbatch_group, field="plan.microbatch_group"
-        )
-
-
-def _evenly(options: Options, plan: ParallelPlan) -> None:
-    if plan.num_chunks > 1:
-        options.say("num-virtual-stages-per-pipeline-rank", plan.num_chunks, field="plan.num_chunks")
-    if plan.embedding_as_layer:
-        options.say("account-for-embedding-in-pipeline-split", field="plan.embedding_as_layer")
-    if plan.head_as_layer:
-        options.say("account-for-loss-in-pipeline-split", field="plan.head_as_layer")
+    if interleaved:
+        options.tell("plan.microbatch_group", "microbatch-group-size-per-virtual-pipeline-stage")
 
 
 def _sharding(options: Options, plan: ParallelPlan) -> None:
     """Data parallelism: DDP, the distributed optimizer, Megatron-FSDP, or PyTorch's FSDP2 where only that can."""
     account, stage = options.account, plan.zero_stage
-    account.cover("plan.zero_stage", "plan.sharding_group", "plan.outer_zero_stage", "plan.reshard_after_forward")
     muon = account.scenario.training.optimizer == "muon"
     if muon:
         if stage:
@@ -130,8 +117,6 @@ def _sharding(options: Options, plan: ParallelPlan) -> None:
 
 
 def _recompute(options: Options, plan: ParallelPlan) -> None:
-    account = options.account
-    account.cover("plan.recompute", "plan.recompute_modules", "plan.recompute_method", "plan.recompute_num_layers")
     if plan.recompute == "selective":
         options.say("recompute-granularity", "selective", field="plan.recompute")
         options.say("recompute-modules", *plan.recompute_modules, field="plan.recompute_modules")
@@ -142,12 +127,8 @@ def _recompute(options: Options, plan: ParallelPlan) -> None:
 
 
 def _offload(options: Options, plan: ParallelPlan) -> None:
-    account, scenario = options.account, options.account.scenario
-    account.cover("plan.offloaded_layers", "plan.optimizer_offload")
-    if plan.offloaded_layers:
-        options.say("cpu-offloading-num-layers", plan.offloaded_layers, field="plan.offloaded_layers")
+    options.tell("plan.offloaded_layers", "cpu-offloading-num-layers")
     if plan.optimizer_offload:
         options.say("optimizer-cpu-offload", field="plan.optimizer_offload")
         options.say("optimizer-offload-fraction", plan.optimizer_offload, field="plan.optimizer_offload")
-        if scenario.stack.overlap_optimizer_offload:
-            options.say("overlap-cpu-optimizer-d2h-h2d", field="stack.overlap_optimizer_offload")
+        options.tell("stack.overlap_optimizer_offload", "overlap-cpu-optimizer-d2h-h2d")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sim.foreign.exporters.account import exporter_table
 from sim.foreign.exporters.megatron_model import KIND
-from sim.foreign.exporters.options import Options
+from sim.foreign.exporters.writing import Options
 from sim.work.routing import share_alone
 
 
@@ -22,7 +22,6 @@ def say_stack(options: Options) -> None:
 def _data_parallel(options: Options) -> None:
     account, scenario = options.account, options.account.scenario
     stack, plan = scenario.stack, scenario.plan
-    account.cover("stack.overlap_grad_reduce", "stack.overlap_param_gather")
     reduces, gathers = stack.overlap_grad_reduce, stack.overlap_param_gather
     sharded = options.has("use-distributed-optimizer")
     if reduces:
@@ -38,7 +37,6 @@ def _data_parallel(options: Options) -> None:
     fused = stack.fused_gradient_accumulation and not (
         options.has("use-torch-fsdp2") or options.has("use-megatron-fsdp")
     )
-    account.cover("stack.fused_gradient_accumulation")
     if not fused:
         options.say("no-gradient-accumulation-fusion", field="stack.fused_gradient_accumulation")
     if stack.fused_gradient_accumulation and not fused:
@@ -54,7 +52,6 @@ def _data_parallel(options: Options) -> None:
 
 def _tensor_parallel(options: Options) -> None:
     account, plan = options.account, options.account.scenario.plan
-    account.cover("stack.async_tensor_parallel")
     if not account.scenario.stack.async_tensor_parallel:
         return
     if plan.tp > 1 and plan.sequence_parallel:
@@ -67,7 +64,6 @@ def _switches(options: Options) -> None:
     """Switches that stand for a value of a field each."""
     stack, account = options.account.scenario.stack, options.account
     for field, (value, names) in exporter_table(KIND)["switches"].items():
-        account.cover(f"stack.{field}")
         if getattr(stack, field) == value:
             for name, *values in names:
                 options.say(name, *values, field=f"stack.{field}")
@@ -77,7 +73,6 @@ def _switches(options: Options) -> None:
 
 def _context(options: Options) -> None:
     stack, account = options.account.scenario.stack, options.account
-    account.cover("stack.overlap_context", "stack.balanced_context", "stack.context_by_heads")
     if options.account.scenario.plan.cp == 1:
         return
     if stack.context_by_heads:
@@ -92,7 +87,6 @@ def _dispatch(options: Options) -> None:
     """How tokens reach experts."""
     account, scenario = options.account, options.account.scenario
     stack, plan = scenario.stack, scenario.plan
-    account.cover("stack.expert_dispatcher", "stack.dispatcher_sms", "stack.overlap_experts")
     if not scenario.model.num_experts:
         return
     options.group("Experts")
@@ -129,8 +123,7 @@ def _dispatch(options: Options) -> None:
 
 
 def _graphs(options: Options) -> None:
-    stack, account = options.account.scenario.stack, options.account
-    account.cover("stack.cuda_graphs", "stack.cuda_graph_scope")
+    stack = options.account.scenario.stack
     if stack.cuda_graphs == "none":
         return
     options.group("CUDA graphs")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sim.foreign.exporters.account import exporter_table
 from sim.foreign.exporters.megatron_model import KIND
-from sim.foreign.exporters.options import Options
+from sim.foreign.exporters.writing import Options
 from sim.specs.training import TrainingSpec
 
 
@@ -27,14 +27,12 @@ def say_training(options: Options) -> None:
     if training.expert_capacity_factor is not None and scenario.model.num_experts:
         factor = training.expert_capacity_factor
         options.say("moe-expert-capacity-factor", factor, field="training.expert_capacity_factor")
-        if training.pad_to_capacity:
-            options.say("moe-pad-expert-input-to-capacity", field="training.pad_to_capacity")
+        options.tell("training.pad_to_capacity", "moe-pad-expert-input-to-capacity")
 
 
 def _budget(options: Options, training: TrainingSpec) -> None:
     """Steps where the tokens make whole ones, else samples."""
     account, tokens = options.account, training.tokens
-    account.cover("training.tokens")
     if tokens is None:
         account.ask("train-iters or train-samples", "the scenario has no training.tokens")
     elif tokens % training.tokens_per_step == 0:
@@ -48,7 +46,6 @@ def _budget(options: Options, training: TrainingSpec) -> None:
 
 def _precision(options: Options, training: TrainingSpec) -> None:
     account, known = options.account, exporter_table(KIND)["precisions"]
-    account.cover("training.precision", "training.high_precision_layers")
     if training.precision not in known:
         account.refuse("training.precision", f"it has {', '.join(known)}", "--set training.precision=nvfp4, or mxfp8")
         return
@@ -77,7 +74,6 @@ def _gradients(options: Options, training: TrainingSpec) -> None:
     """In which gradients are summed: fp32 beside bf16, its own beside fp16, unless told otherwise."""
     account, kept = options.account, options.account.scenario.stack.gradient_precision
     usual = {"fp32": "fp32", "fp16": "fp16"}.get(training.precision, "fp32")
-    account.cover("stack.gradient_precision")
     if kept == "fp32" and usual == "fp16":
         options.say("accumulate-allreduce-grads-in-fp32", field="stack.gradient_precision")
     elif kept == "bf16" and training.precision not in ("fp32", "fp16"):

@@ -1,4 +1,4 @@
-"""DeepSpeed's JSON: batch, precision, ZeRO stage. The model stands elsewhere, as in a `config.json` in its folder."""
+"""DeepSpeed's JSON: batch, ZeRO, precision. The model stands elsewhere, as in a `config.json` in its folder."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from sim.errors import SpecError
-from sim.foreign.importers.deepspeed_precision import take_precision
 from sim.foreign.importers.defaults import (
     Foreign,
     Given,
@@ -20,8 +19,8 @@ from sim.foreign.importers.defaults import (
     take_optimizer,
 )
 from sim.foreign.importers.huggingface.config import given_model
-from sim.foreign.importers.keys import Keys, reason_to_ignore
-from sim.foreign.importers.ledger import Ledger, Section
+from sim.foreign.importers.keys import Keys, flat, reason_to_ignore
+from sim.foreign.importers.ledger import Section
 from sim.specs.hardware import ClusterSpec
 from sim.specs.presets import load_preset
 
@@ -50,18 +49,12 @@ def read_deepspeed(file: Foreign) -> dict[str, Any]:
             f"{ledger.where}: a DeepSpeed file does not describe the model; give --model PRESET or --model "
             "config.json, or put the model's config.json beside it"
         )
-    # "auto" leaves a value to the trainer: as if it were not there.
-    keys = Keys(_without_auto(file.data, ledger), ledger, "deepspeed")
+    keys = _keys(file)
     shape = load_preset("models", model) if isinstance(model, str) else dict(model)
     name, cluster = cluster_of(given, ledger)
-    zero = keys.section("zero_optimization")
+    zero = keys.below("zero_optimization")
     plan, training = Section("plan", ledger), Section("training", ledger)
-    stage = zero.whole("stage", least=0)
-    if stage is not None and stage > 3:
-        raise zero.wrong("stage", stage, "must be 0, 1, 2 or 3")
-    why = "DeepSpeed's without zero_optimization.stage"
-    plan.settle("zero_stage", stage, "zero_optimization.stage", 0, why)
-    take_offload(plan, zero)
+    take_stage(plan, zero, "zero_optimization")
     assume_sequence(training, shape)
     cut = _cut(plan, keys)
     gpus = _batch(plan, training, keys, shape, cluster, given, cut)
@@ -73,45 +66,47 @@ def read_deepspeed(file: Foreign) -> dict[str, Any]:
     plan.assume("recompute", "full", "the file does not say whether activations are kept")
     stack = _stack(plan, zero)
     take_precision(training, stack, keys)
-    optimizer = keys.section("optimizer")
-    take_optimizer(training, optimizer.text("type"), "optimizer.type")
-    optimizer.leave()
+    take_optimizer(training, keys.text("optimizer.type"), "optimizer.type")
     zero.leave()
     keys.leave()
     where = cluster_section(name, cluster, gpus, given, ledger)
     return {"model": model, "cluster": where, "plan": plan, "training": training, "stack": stack}
 
 
-def take_offload(plan: Section, zero: Keys) -> None:
-    """The optimizer's state in host memory, or a part of it (ZeRO-Offload++)."""
-    optimizer = zero.section("offload_optimizer")
-    device, ratio, old = optimizer.text("device"), optimizer.number("ratio"), zero.flag("cpu_offload")
-    if device == "cpu" or old:
-        where = "zero_optimization.offload_optimizer" if device else "zero_optimization.cpu_offload"
+_SECTIONS = ("zero_optimization", "optimizer", "tensor_parallel", "fp16", "bf16", "torch_autocast", "data_types")
+
+
+def _keys(file: Foreign) -> Keys:
+    """The file's keys, with dots; "auto" leaves a value to the trainer, as if it were not there."""
+    said: dict[str, Any] = {}
+    for name, value in flat(file.data):
+        if value == "auto":
+            matters = "." not in name or reason_to_ignore("deepspeed", name)[1]
+            file.ledger.ignore(name, value, "left to the trainer, which is not in the file", matters)
+        elif value != {}:
+            said[name] = value
+    keys = Keys(said, file.ledger, "deepspeed")
+    wrong = next((name for name in _SECTIONS if name in keys), None)
+    if wrong is not None:
+        raise keys.wrong(wrong, keys.raw(wrong), "must hold keys of its own")
+    return keys
+
+
+def take_stage(plan: Section, zero: Keys, source: str) -> None:
+    """The ZeRO stage, and the optimizer's state in host memory, or a part of it (ZeRO-Offload++)."""
+    stage = zero.whole("stage", "zero_stage", least=0)
+    if stage is not None and stage > 3:
+        raise zero.wrong("stage", stage, "must be 0, 1, 2 or 3")
+    plan.settle("zero_stage", stage, f"{source}.stage", 0, f"DeepSpeed's without {source}.stage")
+    device, ratio = zero.text("offload_optimizer.device"), zero.number("offload_optimizer.ratio")
+    if device == "cpu" or zero.flag("cpu_offload"):
+        where = f"{source}.{'offload_optimizer' if device else 'cpu_offload'}"
         plan.took("optimizer_offload", 1.0 if ratio is None else ratio, where)
     elif device not in (None, "none"):
-        zero.ledger.ignore(
-            "zero_optimization.offload_optimizer.device", device, "only host memory is modelled", matters=True
-        )
+        zero.ledger.ignore(f"{source}.offload_optimizer.device", device, "only host memory is modelled", matters=True)
     elif ratio is not None:
         why = "without effect without offload_optimizer.device cpu"
-        zero.ledger.ignore("zero_optimization.offload_optimizer.ratio", ratio, why)
-    optimizer.leave()
-
-
-def _without_auto(data: Mapping[str, Any], ledger: Ledger, prefix: str = "") -> dict[str, Any]:
-    """What the file says itself; what it leaves to the trainer is noted."""
-    kept: dict[str, Any] = {}
-    for key, value in data.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, Mapping) and not prefix:
-            kept[str(key)] = _without_auto(value, ledger, f"{name}.")
-        elif value == "auto":
-            matters = not prefix or reason_to_ignore("deepspeed", name)[1]
-            ledger.ignore(name, value, "left to the trainer, which is not in the file", matters)
-        else:
-            kept[str(key)] = value
-    return kept
+        zero.ledger.ignore(f"{source}.offload_optimizer.ratio", ratio, why)
 
 
 BATCH = {"train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"}
@@ -157,16 +152,15 @@ def _batch(
 
 def _cut(plan: Section, keys: Keys) -> int:
     """GPUs that share a sequence: tensor parallelism (AutoTP) and sequence parallelism (Ulysses)."""
-    inner, cut = keys.section("tensor_parallel"), 1
-    tensor, sequence = inner.whole("autotp_size", least=0), keys.whole("sequence_parallel_size")
-    if tensor is not None and tensor > 1:
+    tensor, sequence = (
+        keys.whole("tensor_parallel.autotp_size", least=0) or 1,
+        keys.whole("sequence_parallel_size") or 1,
+    )
+    if tensor > 1:
         plan.took("tp", tensor, "tensor_parallel.autotp_size")
-        cut *= tensor
-    if sequence is not None and sequence > 1:
+    if sequence > 1:
         plan.took("cp", sequence, "sequence_parallel_size: context parallelism by heads")
-        cut *= sequence
-    inner.leave()
-    return cut
+    return tensor * sequence
 
 
 def _groups(plan: Section, zero: Keys) -> None:
@@ -209,3 +203,67 @@ def take_overlaps(plan: Section, stack: Section, zero: Keys) -> None:
     elif reuse is not None:
         why = "without effect below stage 3" if stage < 3 else "nothing is kept for a second use; not priced"
         zero.ledger.ignore("zero_optimization.stage3_max_reuse_distance", reuse, why, matters=stage == 3)
+
+
+_WIDTHS = {"fp32": "fp32", "float32": "fp32", "fp16": "fp16", "float16": "fp16", "half": "fp16", "bf16": "bf16",
+           "bfp16": "bf16", "bfloat16": "bf16"}  # fmt: skip
+"""DeepSpeed's names of numbers (deepspeed/runtime/config.py, DtypeEnum), torch's, and ours."""
+
+
+def take_precision(training: Section, stack: Section, keys: Keys) -> None:
+    """fp16, bf16, torch_autocast, data_types and communication_data_type."""
+    halves = ("bf16", "fp16")
+    enabled = {name: keys.flag(f"{name}.enabled") for name in halves}
+    casts, width = keys.flag("torch_autocast.enabled"), _width(keys, "torch_autocast.dtype")
+    choice = next((name for name in halves if enabled[name]), None)
+    source = f"{choice}.enabled"
+    if choice is None and casts:
+        choice, source = width or "bf16", "torch_autocast"
+        why = f"weights in fp32 beside multiplies in {choice} are priced as {choice} weights with fp32 masters"
+        keys.ledger.ignore("torch_autocast", choice, why, matters=True)
+    elif casts or width is not None:
+        keys.ledger.ignore("torch_autocast", width or "", "without effect beside the precision that is enabled")
+    if choice is None and False in enabled.values():
+        off = " and ".join(f"{name}.enabled false" for name in halves if enabled[name] is False)
+        choice, source = "fp32", f"{off}: DeepSpeed's own is then fp32"
+    why = "neither fp16 nor bf16 is told in the file; the trainer's usual"
+    training.settle("precision", choice, source, "bf16", why)
+    for name in halves:  # masters and moments in 16 bits (deepspeed/runtime/precision_config.py)
+        masters, here = f"{name}.{name}_master_weights_and_grads", training["precision"] == name
+        if keys.flag(masters) and here:
+            training.took("master_precision", "none" if name == "bf16" else "fp16", masters)
+    if keys.flag("bf16.bf16_optimizer_states") and training["precision"] == "bf16":
+        training.took("moment_precision", "bf16", "bf16.bf16_optimizer_states")
+    _gradients(training, stack, keys)
+
+
+def _gradients(training: Section, stack: Section, keys: Keys) -> None:
+    """In which gradients are summed over GPUs, and over micro-batches: one field of ours."""
+    said = {name: _width(keys, name) for name in ("communication_data_type", "data_types.grad_accum_dtype")}
+    if keys.flag("fp32_allreduce") and said["communication_data_type"] is None:
+        said["communication_data_type"] = "fp32"
+    if training["precision"] == "fp32":
+        stack.assume("gradient_precision", "fp32", "beside weights in fp32")
+        for name, width in said.items():
+            if width not in (None, "fp32"):
+                keys.ledger.ignore(name, width, "gradients of fp32 weights are priced in fp32", matters=True)
+        return
+    summed, kept = said.values()
+    if summed and kept and summed != kept:
+        why = f"gradients are priced in one precision, that of communication_data_type, {summed}"
+        keys.ledger.ignore("data_types.grad_accum_dtype", kept, why, matters=True)
+    source = next((name for name, width in said.items() if width), None)
+    if source is not None:
+        stack.took("gradient_precision", said[source], source)
+    elif training["precision"] == "fp16":
+        stack.assume("gradient_precision", "fp16", "DeepSpeed's own beside weights in fp16")
+
+
+def _width(keys: Keys, name: str) -> str | None:
+    said = keys.text(name)
+    if said is None or said.lower() in ("none", "null"):
+        return None
+    plain = said.lower().removeprefix("torch.")
+    if plain not in _WIDTHS:
+        raise keys.wrong(name, said, "must be fp32, fp16 or bf16")
+    return _WIDTHS[plain]

@@ -15,11 +15,9 @@ from sim.foreign.importers.defaults import Foreign, Given, with_units_of
 from sim.foreign.importers.huggingface.config import given_model, is_huggingface, read_huggingface
 from sim.foreign.importers.ledger import HEADINGS, Ledger, Section, entry_lines, short
 from sim.foreign.importers.megatron.script import is_megatron, read_megatron
-from sim.foreign.importers.nemo.bridge import is_megatron_bridge, read_megatron_bridge
 from sim.foreign.importers.nemo.overrides import is_overrides, read_overrides
-from sim.foreign.importers.nemo.recipe import is_nemo, read_nemo
-from sim.foreign.importers.recipes.kinds import RECIPES, reason_of_text
-from sim.foreign.importers.recipes.signs import has_signs, telling
+from sim.foreign.importers.nemo.recipes import is_megatron_bridge, is_nemo, read_megatron_bridge, read_nemo
+from sim.foreign.importers.recipes.kinds import RECIPES, has_signs, reason_of_text, telling
 from sim.foreign.importers.sources import parse_json, parse_toml, text_of
 from sim.foreign.importers.torchtitan.job_config import is_torchtitan, read_torchtitan
 from sim.foreign.importers.torchtitan.python_config import is_torchtitan_python
@@ -45,36 +43,31 @@ LOGS = (".log", ".out", ".err", ".txt", ".gz")
 
 
 class Reader(NamedTuple):
-    """How a kind of file is told, and read.
+    """How files of a kind in one form are told, and read.
 
-    forms : "data" of JSON, TOML or YAML; or a text: "script" of a shell, or "python".
-    fits : whether data, or a text, are of the kind. The first kind that fits counts.
+    form : "data" of JSON, TOML or YAML; or a text: "script" of a shell, or "python".
+    fits : whether data, or a text, are of the kind. The first of a form that fits counts.
     read : to a scenario's sections.
     """
 
-    forms: tuple[Literal["data", "script", "python"], ...]
+    kind: str
+    form: Literal["data", "script", "python"]
     fits: Callable[[Any], bool]
     read: Callable[[Foreign], dict[str, Any]]
 
 
-_READERS = {
-    **{kind: Reader(("data",), partial(has_signs, kind), read) for kind, (_, read) in RECIPES.items()},
-    "huggingface": Reader(("data",), is_huggingface, read_huggingface),
-    "torchtitan": Reader(("data",), is_torchtitan, read_torchtitan),
-    "deepspeed": Reader(("data",), is_deepspeed, read_deepspeed),
-    "megatron": Reader(("script", "data"), is_megatron, read_megatron),
-}
-_IN_SCRIPTS = {
-    "bridge_yaml": Reader(("script",), is_overrides, read_overrides),
-    **{kind: reader for kind, reader in _READERS.items() if "script" in reader.forms},
-}
-"""Of scripts; a kind of them may have files of data too, with a reader of their own."""
-_IN_PYTHON = {
-    "torchtitan": Reader(("python",), is_torchtitan_python, read_torchtitan),
-    "megatron_bridge": Reader(("python",), is_megatron_bridge, read_megatron_bridge),
-    "nemo": Reader(("python",), is_nemo, read_nemo),
-}
-"""Of files in Python, whose kinds may have files of data too."""
+READERS = (
+    *(Reader(kind, "data", partial(has_signs, kind), read) for kind, (_, read) in RECIPES.items()),
+    Reader("huggingface", "data", is_huggingface, read_huggingface),
+    Reader("torchtitan", "data", is_torchtitan, read_torchtitan),
+    Reader("deepspeed", "data", is_deepspeed, read_deepspeed),
+    Reader("megatron", "data", is_megatron, read_megatron),
+    Reader("bridge_yaml", "script", is_overrides, read_overrides),
+    Reader("megatron", "script", is_megatron, read_megatron),
+    Reader("torchtitan", "python", is_torchtitan_python, read_torchtitan),
+    Reader("megatron_bridge", "python", is_megatron_bridge, read_megatron_bridge),
+    Reader("nemo", "python", is_nemo, read_nemo),
+)
 
 
 _YAML = re.compile(r"(---|[A-Za-z_][\w.-]*:(\s|$))")
@@ -169,10 +162,11 @@ def import_text(
         raise SpecError(f"--gpus {short(given.gpus)} must be a whole number from 1 to 100,000,000")
     form, data = _data_in(text, where)
     found = kind or _kind_of(form, data, text, where)
-    reader = _readers(form).get(found) or (_READERS.get(found) if form == "script" else None)
+    forms = ("script", "data") if form == "script" else (form,)
+    reader = next((each for of in forms for each in READERS if (each.kind, each.form) == (found, of)), None)
     if reader is None:
         raise SpecError(f"{where}: a {KINDS[found]} is read from no file in Python; give the file itself")
-    if reader.forms == ("data",) and not isinstance(data, Mapping):
+    if reader.form == "data" and found != "megatron" and not isinstance(data, Mapping):
         raise SpecError(f"{where} is no {KINDS[found]}: it holds no mapping of keys")
     _check_options(given, found, form, where)
     ledger = Ledger(where)
@@ -222,14 +216,9 @@ def _check_options(given: Given, found: str, form: str, where: str) -> None:
         raise SpecError(f"{what}; --recipe chooses one in a Python file: leave it out")
 
 
-def _readers(form: str) -> dict[str, Reader]:
-    return {"python": _IN_PYTHON, "script": _IN_SCRIPTS}.get(form, _READERS)
-
-
 def _kind_of(form: str, data: Any, text: str, where: str) -> str:
     content = data if form == "data" else text
-    readers = _readers(form)
-    fitting = [kind for kind, reader in readers.items() if form in reader.forms and reader.fits(content)]
+    fitting = [reader.kind for reader in READERS if reader.form == form and reader.fits(content)]
     recipes = [kind for kind in fitting if kind in RECIPES]
     if len(recipes) > 1:
         return max(recipes, key=lambda kind: telling(kind, content))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from sim.errors import SpecError
 from sim.foreign.importers.ledger import Ledger, short
@@ -30,7 +30,7 @@ class NotKnown:
     line: int
 
 
-_TABLES = Path(__file__).parents[2] / "presets" / "importers"
+TABLES = Path(__file__).parents[2] / "presets" / "importers"
 
 
 @cache
@@ -39,12 +39,23 @@ def table(kind: str) -> dict[str, Any]:
 
     A table that is `like` another has all that stands in it and not in itself, mapping by mapping.
     """
-    data: dict[str, Any] = load_yaml(_TABLES / f"{kind}.yaml")
+    data: dict[str, Any] = load_yaml(TABLES / f"{kind}.yaml")
     base = table(data["like"]) if "like" in data else {}
     return base | {
         name: {**base[name], **value} if isinstance(base.get(name), Mapping) and isinstance(value, Mapping) else value
         for name, value in data.items()
     }
+
+
+def by_name(groups: Mapping[str, Iterable[str]]) -> dict[str, str]:
+    """What each name stands for, of a table that lists the names of each thing."""
+    return {name: meant for meant, names in groups.items() for name in names}
+
+
+def row(columns: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
+    """A table's row: what stands in its columns, null for nothing, and in a mapping behind them, whatever it is."""
+    found = {name: value for name, value in zip(columns, values, strict=False) if value is not None}
+    return {**found, **(values[-1] if len(values) > len(columns) else {})}
 
 
 def reason_to_ignore(kind: str, name: str, known: Iterable[str] = ()) -> tuple[str, bool]:
@@ -183,13 +194,21 @@ class Keys:
             raise self.wrong(name, value, "must hold keys of its own")
         return Keys(value, self.ledger, self.kind, f"{self.label}{name}.")
 
+    def below(self, prefix: str) -> Self:
+        """The keys below a prefix, which are taken from here."""
+        inside = {name: value for name, value in self._data.items() if name.startswith(f"{prefix}.")}
+        for name in inside:
+            del self._data[name]
+        shorter = {name.removeprefix(f"{prefix}."): value for name, value in inside.items()}
+        return type(self)(shorter, self.ledger, self.kind, f"{self.label}{prefix}.")
+
     def wrong(self, key: str, value: Any, rule: str) -> SpecError:
         """The error for a value that breaks a rule."""
         return SpecError(f"{self.ledger.where}: {self.label}{key} = {short(value)} {rule}")
 
     def leave(self) -> None:
         """Note everything that nobody took, each with its reason."""
-        for key, value in _flat(self._data):
+        for key, value in flat(self._data):
             value = f"?, line {value.line}" if isinstance(value, NotKnown) else value
             self.ledger.ignore(f"{self.label}{key}", value, *self.reason(key))
         self._data.clear()
@@ -303,10 +322,10 @@ class Arguments(Keys):
             return value
 
 
-def _flat(data: Mapping[str, Any], prefix: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
+def flat(data: Mapping[str, Any], deepest: int = 3, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """(dotted key, value) of everything in nested mappings, to a depth that a person would write."""
     for key, value in data.items():
-        if isinstance(value, Mapping) and value and depth < 3:
-            yield from _flat(value, f"{prefix}{key}.", depth + 1)
+        if isinstance(value, Mapping) and value and deepest:
+            yield from flat(value, deepest - 1, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value

@@ -28,6 +28,12 @@ def text_of(path: Path) -> str:
     return text
 
 
+def beside(name: str, folder: Path | None) -> Path | None:
+    """A path that a file names, relative to its own folder and not above it; None where there is no such folder."""
+    outside = folder is None or name.startswith(("/", "~")) or ".." in name or "\0" in name
+    return None if outside or folder is None else folder / name
+
+
 def _pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
     data = dict(items)
     if len(data) != len(items):

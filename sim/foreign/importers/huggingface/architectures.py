@@ -10,7 +10,7 @@ from sim.errors import SpecError, nearest
 from sim.foreign.importers.huggingface.config_keys import KIND, ConfigKeys
 from sim.foreign.importers.huggingface.layer_kinds import mixers
 from sim.foreign.importers.huggingface.own_keys import READERS
-from sim.foreign.importers.keys import table
+from sim.foreign.importers.keys import row, table
 from sim.foreign.importers.ledger import short
 
 Fields = dict[str, Any]
@@ -64,8 +64,13 @@ def entry_of(name: str) -> dict[str, Any]:
     entry = known_architectures()[name]
     like = entry.get("like")
     found = {**known_architectures()[like], **entry} if like else entry
-    of_class = table(f"{KIND}_defaults").get(like or name, {})
-    return {**found, "left_out": {**of_class, **entry.get("left_out", {})}}
+    return {**found, "left_out": {**class_values(like or name), **entry.get("left_out", {})}}
+
+
+def class_values(name: str) -> dict[str, Any]:
+    """What a model_type's class in transformers has for the keys that are read."""
+    known = table(f"{KIND}_defaults")
+    return row(known["columns"], known["classes"].get(name, ()))
 
 
 def refuse(kind: str, where: str, *, parts: bool = True) -> None:
@@ -110,7 +115,7 @@ def shape_of(architecture: dict[str, Any], keys: ConfigKeys) -> Fields:
                 found |= _switched(key, rule, keys)
         elif part == "readers":
             for name in rules:
-                found |= READERS[name](keys)
+                found |= {field: value for field, value in READERS[name](keys).items() if value is not None}
         elif part == "forbidden":
             for key, because in rules.items():
                 value = keys.take(key)[1]

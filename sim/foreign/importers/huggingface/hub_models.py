@@ -3,35 +3,39 @@
 from __future__ import annotations
 
 import os
+import re
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from sim.errors import SpecError
 from sim.foreign.importers.defaults import Foreign
 from sim.foreign.importers.huggingface.config import given_model, read_model
-from sim.foreign.importers.keys import table
+from sim.foreign.importers.keys import TABLES, by_name, row, table
 from sim.foreign.importers.ledger import Ledger, short
-from sim.foreign.importers.sources import parse_json, text_of
-from sim.specs.presets import load_preset, model_preset
+from sim.foreign.importers.sources import beside, parse_json, text_of
+from sim.specs.presets import load_preset, model_preset, preset_names
+from sim.specs.yaml12 import load_yaml
 
 _TABLE = "hub_models"
 _QUANTISED = "weights that are stored in fewer bits are priced in the precision of the training"
 
 
-def named_model(name: str, source: str, file: Foreign) -> Any:
+def named_model(name: str, source: str, file: Foreign, *, by_letters: bool = False) -> Any:
     """The section `model` of what a file names: a folder beside it with a config.json, a preset, a model of the hub.
 
     source : the key that names it, for messages.
+    by_letters : as of `known_model`.
 
     Raises
     ------
     SpecError
         None of them.
     """
-    beside = _beside(name, file.folder)
-    if beside is not None:
-        return given_model(str(beside), file.ledger)
-    found = known_model(name)
+    config = beside(f"{name}/config.json", file.folder)
+    if config is not None and config.is_file():
+        return given_model(str(config), file.ledger)
+    found = known_model(name, by_letters=by_letters)
     if found is None:
         raise SpecError(
             f"{file.ledger.where}: {source} {short(name)!r} is none of the models that flopcast has; "
@@ -44,24 +48,50 @@ def named_model(name: str, source: str, file: Foreign) -> Any:
     return found
 
 
-def known_model(name: str) -> str | dict[str, Any] | None:
+def known_model(name: str, *, by_letters: bool = False) -> str | dict[str, Any] | None:
     """The preset that a model's name stands for, or its shape; None where neither is known.
 
     Owners and endings such as -Instruct or -bnb-4bit are taken off: fine-tuned models have the shape of their base.
+
+    by_letters : whether a tool's own name counts too, which has the same letters and digits: qwen2_5_7b, llama318b.
     """
     known = table(_TABLE)
     plain = name.strip().partition("@")[0].rstrip("/").rpartition("/")[2].lower()  # without a revision behind @
     for part in known["inside"]:
         plain = plain.replace(part, "-")
     for repository in _shorter(plain, known["endings"]):
-        same = known["same"].get(repository, repository)
+        same = by_name(known["same"]).get(repository, repository)
         if same in known["models"]:
             return _section(same, name)
         try:
             return model_preset(same)
         except SpecError:
             continue
-    return None
+    if not by_letters:
+        return None
+    letters = (_letters_of(repository) for repository in _shorter(plain, known["endings"]))
+    found = next((_by_letters()[each] for each in letters if each in _by_letters()), None)
+    return None if found is None else known_model(found)
+
+
+def _letters_of(name: str) -> str:
+    """A name without its signs: qwen2505b of Qwen2.5-0.5B, of qwen2_5_0_5b and of Qwen25-0P5B."""
+    return re.sub(r"[^a-z0-9]", "", re.sub(r"(?<=\d)p(?=\d)", "", name.lower()))
+
+
+@cache
+def _by_letters() -> dict[str, str]:
+    """Models by the letters of their names, where those stand for one alone."""
+    known, found = table(_TABLE), dict[str, set[str]]()
+    repositories = load_yaml(TABLES.parent / "repositories.yaml")
+    names = {
+        **{name: name for name in (*known["models"], *preset_names("models"))},
+        **by_name(known["same"]),
+        **repositories,
+    }
+    for name, stands_for in names.items():
+        found.setdefault(_letters_of(name), set()).add(stands_for)
+    return {letters: next(iter(models)) for letters, models in found.items() if len(models) == 1}
 
 
 def further_model(name: str) -> tuple[dict[str, Any], tuple[str, ...]] | None:
@@ -94,17 +124,7 @@ def _shorter(name: str, endings: list[str]) -> list[str]:
     return names
 
 
-def _section(row: str, name: str) -> dict[str, Any]:
+def _section(model: str, name: str) -> dict[str, Any]:
     known = table(_TABLE)
-    kind, *numbers, others, _ = known["models"][row]
-    told = {key: value for key, value in zip(known["columns"], numbers, strict=True) if value is not None}
-    config = {"model_type": kind, **told, **others, "name_or_path": name}
-    return read_model(config, Ledger(name))
-
-
-def _beside(name: str, folder: Path | None) -> Path | None:
-    """A config.json in a folder that the file names, relative to its own."""
-    if folder is None or name.startswith(("/", "~")) or ".." in name or "\0" in name:
-        return None
-    path = folder / name / "config.json"
-    return path if path.is_file() else None
+    kind, *values, _ = known["models"][model]
+    return read_model({"model_type": kind, **row(known["columns"], values), "name_or_path": name}, Ledger(name))

@@ -26,7 +26,8 @@ def _experts(keys: ConfigKeys) -> Fields:
     return {
         "num_experts": keys.needed("num_local_experts", "num_experts", "n_routed_experts"),
         "experts_per_token": keys.needed("num_experts_per_tok", "num_experts_per_token", "experts_per_token"),
-        **({"num_expert_groups": groups, "expert_groups_per_token": some} if some < groups else {}),
+        "num_expert_groups": groups if some < groups else None,
+        "expert_groups_per_token": some if some < groups else None,
     }
 
 

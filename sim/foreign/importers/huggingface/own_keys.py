@@ -69,13 +69,13 @@ def _kimi_delta(keys: ConfigKeys) -> Fields:
     inside.take("kda_layers")  # which the pattern of layers has read
     if inside.flag("use_full_rank_gate"):
         raise inside.wrong("use_full_rank_gate", True, "makes gates of another shape, which flopcast cannot count")
-    own = {
+    found = {
         "linear_num_heads": inside.whole("num_heads") or keys.whole("linear_num_heads"),
         "linear_head_dim": inside.whole("head_dim") or keys.whole("linear_head_dim"),
         "linear_conv_kernel": inside.whole("short_conv_kernel_size") or keys.whole("linear_conv_kernel_dim"),
     }
     inside.leave()
-    return {name: value for name, value in own.items() if value is not None}
+    return found
 
 
 def _mamba(keys: ConfigKeys) -> Fields:
@@ -119,7 +119,8 @@ def _latent(keys: ConfigKeys) -> Fields:
 def _mpt(keys: ConfigKeys) -> Fields:
     """MPT: attention and the MLP in sections of their own, of which LLM Foundry writes more than transformers reads."""
     attention, mlp = keys.section("attn_config"), keys.section("ffn_config")
-    hidden, heads = keys.raw("d_model") or keys.raw("hidden_size"), keys.raw("n_heads")
+    hidden = keys.raw("d_model") or keys.raw("hidden_size")
+    heads = keys.raw("n_heads") or keys.raw("num_attention_heads")
     kind = attention.text("attn_type") or "multihead_attention"
     if kind == "grouped_query_attention":
         heads = attention.needed("kv_n_heads")
@@ -153,8 +154,7 @@ def _mpt(keys: ConfigKeys) -> Fields:
 
 def _first_qwen(keys: ConfigKeys) -> Fields:
     """Qwen 1 counts both input matrices of its MLP in `intermediate_size`."""
-    columns = keys.whole("kv_channels")
-    return {"intermediate_size": keys.needed("intermediate_size") // 2, **({"head_dim": columns} if columns else {})}
+    return {"head_dim": keys.whole("kv_channels"), "intermediate_size": keys.needed("intermediate_size") // 2}
 
 
 def _chatglm(keys: ConfigKeys) -> Fields:
@@ -171,8 +171,8 @@ def _chatglm(keys: ConfigKeys) -> Fields:
         "norm": "layernorm" if keys.flag("rmsnorm") is False else "rmsnorm",
         "bias": bias,
         "qkv_bias": bias or bool(keys.flag("add_qkv_bias")),
-        **({"num_kv_heads": groups or 1} if keys.flag("multi_query_attention") else {}),
-        **({"head_dim": columns} if columns else {}),
+        "num_kv_heads": (groups or 1) if keys.flag("multi_query_attention") else None,
+        "head_dim": columns,
     }
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from sim.errors import SpecError
 from sim.foreign.importers.huggingface.architectures import refuse
 from sim.foreign.importers.huggingface.config_keys import KIND, ConfigKeys
-from sim.foreign.importers.keys import UNKNOWN_KEY, reason_to_ignore, table
+from sim.foreign.importers.keys import UNKNOWN_KEY, by_name, reason_to_ignore, table
 from sim.foreign.importers.ledger import Ledger, short
 
 TIE = "tie_word_embeddings"
@@ -25,13 +25,14 @@ def language_model(data: Mapping[str, Any], ledger: Ledger) -> tuple[str | None,
     """
     keys = ConfigKeys(data, ledger)
     kind, known = keys.text("model_type") or _class_of(keys), table(f"{KIND}_wrappers")
+    wrapped = by_name(known["wrappers"])
     while section := next((name for name in known["sections"] if _holds(keys, name)), None):
         if keys.raw("is_encoder_decoder") is True:
             raise SpecError(f"{ledger.where}: model_type {short(kind)!r} has an encoder; flopcast models decoders only")
         usual = None
         if kind is not None:
             refuse(kind, ledger.where, parts=False)
-            usual = known["wrappers"].get(kind.lower())
+            usual = wrapped.get(kind.lower())
         inner = ConfigKeys(keys.raw(section), ledger, f"{keys.label}{section}.", inside=True)
         inner_kind = inner.text("model_type") or usual
         if inner_kind is None and not any(_holds(inner, name) for name in known["sections"]):
@@ -44,7 +45,7 @@ def language_model(data: Mapping[str, Any], ledger: Ledger) -> tuple[str | None,
     if keys.inside:
         _check_sizes(keys, kind)
     elif kind is not None:
-        kind = known["wrappers"].get(kind.lower(), kind)
+        kind = wrapped.get(kind.lower(), kind)
     _leave_towers(keys)
     return kind, keys
 
@@ -52,7 +53,8 @@ def language_model(data: Mapping[str, Any], ledger: Ledger) -> tuple[str | None,
 def _class_of(keys: ConfigKeys) -> str | None:
     """The model_type of a file of before there was one, by the class that it names."""
     classes, known = keys.raw("architectures"), table(KIND)["classes"]
-    return next((known[name] for name in classes if name in known), None) if isinstance(classes, list) else None
+    named = map(str, classes) if isinstance(classes, list) else ()
+    return next((known[name] for name in named if name in known), None)
 
 
 def _holds(keys: ConfigKeys, name: str) -> bool:

@@ -10,9 +10,9 @@ from typing import Any
 
 from sim.errors import SpecError
 from sim.foreign.importers.huggingface.layer_kinds import dealt_experts
-from sim.foreign.importers.keys import UNKNOWN, Arguments, Keys
+from sim.foreign.importers.keys import UNKNOWN, Arguments, Keys, flat
 from sim.foreign.importers.ledger import Section, short
-from sim.foreign.importers.shell.files import Files
+from sim.foreign.importers.shell.script import Files
 from sim.foreign.importers.shell.unknowns import MARK
 from sim.foreign.importers.sources import parse_json
 
@@ -24,7 +24,11 @@ _OWN = (
     "topk",
     "moe-train-capacity-factor",
 )
-_BATCH = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+_READ = (
+    "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps",  # Megatron's own say them
+    "fp16.enabled", "bf16.enabled", "zero_optimization.stage", "zero_optimization.cpu_offload",
+    "zero_optimization.offload_optimizer.device",
+)  # fmt: skip
 _JSON = ("deepspeed-config", "ds-config")
 
 
@@ -58,21 +62,9 @@ def take_config(arguments: Arguments, files: Files) -> Mapping[str, Any] | None:
 
 def _tell(data: Mapping[str, Any], arguments: Arguments, shown: str) -> None:
     """What of the JSON is not read."""
-    keys = Keys(data, arguments.ledger, "deepspeed", f"{short(shown)}: ")
-    keys.take(*_BATCH)  # Megatron's own arguments say it
-    for half in ("fp16", "bf16"):
-        section = keys.section(half) if isinstance(keys.raw(half), Mapping) else None
-        if section is not None:
-            section.take("enabled")
-            section.leave()
-    zero = keys.section("zero_optimization") if isinstance(keys.raw("zero_optimization"), Mapping) else None
-    if zero is not None:
-        zero.take("stage", "cpu_offload")
-        offload = zero.section("offload_optimizer") if isinstance(zero.raw("offload_optimizer"), Mapping) else None
-        if offload is not None:
-            offload.take("device")
-            offload.leave()
-        zero.leave()
+    keys = Keys(dict(flat(data)), arguments.ledger, "deepspeed", f"{short(shown)}: ")
+    for name in _READ:
+        keys.take(name)
     keys.leave()
 
 

@@ -7,7 +7,7 @@ from sim.foreign.importers.huggingface.layer_kinds import dealt_experts
 from sim.foreign.importers.keys import Arguments
 from sim.foreign.importers.ledger import Section
 from sim.foreign.importers.megatron.deepspeed_file import is_deepspeed_mixture, read_mixture
-from sim.foreign.importers.megatron.fields import layer_marks, take_fields
+from sim.foreign.importers.megatron.layers import layer_marks, take_fields
 
 
 def take_experts(arguments: Arguments, model: Section, plan: Section) -> None:
@@ -38,13 +38,18 @@ def take_experts(arguments: Arguments, model: Section, plan: Section) -> None:
     if arguments.has("moe-tp-extend-ep"):  # MindSpeed's: the tensor-parallel ranks hold experts of their own
         plan.took("ep", (ep or 1) * plan["tp"], f"{named} times tp, --moe-tp-extend-ep")
         return
+    deal_experts(plan, ep, cut)
+
+
+def deal_experts(plan: Section, ep: int | None, cut: int | None) -> None:
+    """How many GPUs share the experts, and a single one."""
+    named = "--expert-model-parallel-size"
     plan.settle("ep", ep, named, 1, f"Megatron-LM's default of {named}")
     named, default = "--expert-tensor-parallel-size", plan["tp"]
-    why = f"Megatron-LM's default of {named}: as --tensor-model-parallel-size"
     if (cut or default) > 1:
-        plan.settle("etp", cut, named, default, why)
+        plan.settle("etp", cut, named, default, f"Megatron-LM's default of {named}: as --tensor-model-parallel-size")
     elif cut is not None:
-        model.ledger.took("plan.etp", cut, named)
+        plan.ledger.took("plan.etp", cut, named)
 
 
 def _shared(arguments: Arguments, model: Section) -> None:

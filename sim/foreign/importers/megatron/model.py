@@ -12,8 +12,7 @@ from sim.foreign.importers.huggingface.layer_kinds import shortest
 from sim.foreign.importers.keys import Arguments, table
 from sim.foreign.importers.ledger import Section, short
 from sim.foreign.importers.megatron.experts import take_experts
-from sim.foreign.importers.megatron.fields import layer_marks, take_fields
-from sim.foreign.importers.megatron.hybrid import take_blocks
+from sim.foreign.importers.megatron.layers import layer_marks, take_blocks, take_fields
 from sim.foreign.importers.megatron.vocabulary import KIND, read_vocabulary
 
 

@@ -19,11 +19,10 @@ from sim.foreign.importers.megatron.deepspeed_file import is_deepspeed_mixture, 
 from sim.foreign.importers.megatron.launch import Training, gpus_of, training_command
 from sim.foreign.importers.megatron.model import read_model
 from sim.foreign.importers.megatron.plan import read_plan, take_chunks, take_fewer_layers, take_sharding_group
-from sim.foreign.importers.megatron.printed import is_printed, printed_words
 from sim.foreign.importers.megatron.stack import read_stack
 from sim.foreign.importers.megatron.training import read_training, take_budget
 from sim.foreign.importers.megatron.vocabulary import KIND
-from sim.foreign.importers.megatron.yaml_arguments import is_yaml, yaml_words
+from sim.foreign.importers.megatron.written import is_printed, is_yaml, printed_words, yaml_words
 from sim.foreign.importers.shell.reading import read_script
 from sim.foreign.importers.shell.script import Script
 from sim.foreign.importers.shell.unknowns import MARK

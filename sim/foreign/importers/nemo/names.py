@@ -6,10 +6,11 @@ import re
 from typing import Any
 
 from sim.errors import SpecError
+from sim.foreign.importers.huggingface.hub_models import known_model
 from sim.foreign.importers.huggingface.layer_kinds import shortest
 from sim.foreign.importers.keys import table
 from sim.foreign.importers.ledger import Ledger, short
-from sim.foreign.importers.megatron.hybrid import MIXERS, MLPS
+from sim.foreign.importers.megatron.layers import MIXERS, MLPS
 from sim.specs.presets import model_preset
 
 _CLASS = re.compile(r"(?<=[A-Za-z0-9])(?:Model)?(?:Provider|Config)")
@@ -26,13 +27,18 @@ def model_named(name: str, source: str, ledger: Ledger) -> Any:
     SpecError
         Not a model that is known by name.
     """
-    known = {each: (family, what) for family in _families().values() for each, what in family.items() if each != "all"}
+    families: dict[str, dict[str, Any]] = table("megatron_models")["families"]
+    known = {each: (family, what) for family in families.values() for each, what in family.items() if each != "all"}
     try:
         return ledger.took("model", model_preset(name), f"{source} {short(name)}")
     except SpecError:
         pass
     plain = table("megatron_models")["aliases"].get(_plain(name), _plain(name))
     if plain not in known:
+        found = known_model(plain, by_letters=True)
+        if found is not None:
+            ledger.took("model", short(name), source)
+            return found
         raise SpecError(
             f"{ledger.where}: {source} {short(name)!r} is none of the models that flopcast has; give --model "
             "config.json, that model's own, or --model PRESET"
@@ -40,10 +46,6 @@ def model_named(name: str, source: str, ledger: Ledger) -> Any:
     family, what = known[plain]
     ledger.took("model", short(name), source)
     return what if isinstance(what, str) else _whole(name, {**family["all"], **what})
-
-
-def _families() -> dict[str, dict[str, Any]]:
-    return dict(table("megatron_models")["families"])
 
 
 def _whole(name: str, shape: dict[str, Any]) -> dict[str, Any]:

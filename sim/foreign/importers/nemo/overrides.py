@@ -15,7 +15,7 @@ from sim.foreign.importers.defaults import Foreign
 from sim.foreign.importers.keys import UNKNOWN, Arguments
 from sim.foreign.importers.ledger import Ledger, Section
 from sim.foreign.importers.megatron.launch import started_by
-from sim.foreign.importers.nemo.bridge import read_megatron_bridge
+from sim.foreign.importers.nemo.recipes import read_megatron_bridge
 from sim.foreign.importers.nemo.yaml_settings import read_nemo_yaml
 from sim.foreign.importers.shell.reading import read_script
 from sim.specs.yaml12 import parse_yaml

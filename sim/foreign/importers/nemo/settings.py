@@ -14,6 +14,7 @@ from sim.errors import SpecError
 from sim.foreign.importers.defaults import Foreign, cluster_of, cluster_section, replicas
 from sim.foreign.importers.keys import Arguments, Keys, NotKnown, table
 from sim.foreign.importers.ledger import Ledger, LedgerEntry, Section
+from sim.foreign.importers.megatron.experts import deal_experts
 from sim.foreign.importers.megatron.plan import read_plan, take_chunks, take_fewer_layers, take_sharding_group
 from sim.foreign.importers.megatron.stack import read_stack
 from sim.foreign.importers.megatron.training import read_training, take_budget
@@ -52,7 +53,9 @@ def scenario_of_megatron(settings: Mapping[str, Any], file: Foreign, kind: str) 
         _vocabulary(recipe.sections["model"], keys, maker, known, plan["tp"])
     model = _own_fields(model, keys, recipe.sections["model"], known, ledger)
     shape = whole_shape(model)
-    _experts(plan, arguments, shape)
+    ep, cut = arguments.whole("expert-model-parallel-size"), arguments.whole("expert-tensor-parallel-size")
+    if shape.get("num_experts"):
+        deal_experts(plan, ep, cut)
     training = read_training(arguments, Section("model", inner, **{"max_sequence_length": 1, **shape}))
     if training["global_batch_size"] is None:
         raise SpecError(f"{ledger.where}: the recipe says no global batch; give --set training.global_batch_size=N")
@@ -66,7 +69,7 @@ def scenario_of_megatron(settings: Mapping[str, Any], file: Foreign, kind: str) 
     take_sharding_group(plan, arguments)
     take_budget(training, arguments)
     _precision(training, keys, known)
-    _adapters(training, keys, known)
+    take_adapters(training, keys, known)
     _packing(training, keys, known)
     stack = _stack(arguments, keys, training, known)
     for field, value in recipe.sections["stack"].items():
@@ -187,19 +190,6 @@ def _own_fields(model: Any, keys: Keys, said: Section, known: Mapping[str, Any],
     return section
 
 
-def _experts(plan: Section, arguments: Arguments, shape: Mapping[str, Any]) -> None:
-    """How experts are dealt over GPUs."""
-    ep, cut = arguments.whole("expert-model-parallel-size"), arguments.whole("expert-tensor-parallel-size")
-    if not shape.get("num_experts"):
-        return
-    plan.settle("ep", ep, "--expert-model-parallel-size", 1, "Megatron-Core's default")
-    if (cut or plan["tp"]) > 1:
-        why = "Megatron-Core's default: as the tensor-parallel degree"
-        plan.settle("etp", cut, "--expert-tensor-parallel-size", plan["tp"], why)
-    elif cut is not None:
-        plan.ledger.took("plan.etp", cut, "--expert-tensor-parallel-size")
-
-
 def _precision(training: Section, keys: Keys, known: Mapping[str, Any]) -> None:
     """Of the recipe by name ("bf16_with_fp8_mixed"), or of what its object says."""
     rule = known["precision"]
@@ -262,21 +252,23 @@ def _stack(arguments: Arguments, keys: Keys, training: Section, known: Mapping[s
     return stack
 
 
-def _adapters(training: Section, keys: Keys, known: Mapping[str, Any]) -> None:
+def take_adapters(training: Section, keys: Keys, known: Mapping[str, Any]) -> None:
     """Low-rank adapters: the class that makes them, their rank and the linears they are beside."""
-    rule = known["adapters"]
-    key, kind = keys.take(*rule["names"])
-    rank, targets = keys.whole("peft.dim"), keys.take("peft.target_modules")[1]
-    if kind is None or str(kind).lower() in ("none", "false"):
+    rule, shared = known["adapters"], table("adapters")
+    key, said = keys.take(*rule["names"])
+    rank, (source, targets) = keys.whole(*rule["rank"]), keys.take(*rule["targets"])
+    kind = str(said).rpartition(".")[2].lower()
+    if kind in ("none", "null", "false"):
         return
-    if str(kind).lower() not in rule["kinds"]:
-        raise keys.wrong(key, kind, f"must be one of {', '.join(rule['kinds'])}; flopcast models no others")
-    if str(kind).lower() == "dora":
-        keys.ledger.ignore(key, kind, "priced as LoRA, without the weights' norms", matters=True)
-    training.settle("adapter_rank", rank, "peft.dim", rule["rank"], f"{known['called']}'s default")
-    if isinstance(targets, list):
-        linears = adapted(map(str, targets), "peft.target_modules", training, rule["targets"])
-        training.took("adapter_targets", linears, "peft.target_modules")
+    if kind not in rule["kinds"]:
+        raise keys.wrong(key, said, f"must be one of {', '.join(rule['kinds'])}; flopcast models no others")
+    if kind == "dora":
+        keys.ledger.ignore(key, said, "priced as LoRA, without the weights' norms", matters=True)
+    default = shared["rank_of_megatron"]
+    training.settle("adapter_rank", rank, rule["rank"][0], default, f"{known['called']}'s default")
+    if isinstance(targets, list) and targets:
+        linears = adapted(map(str, targets), source, training, shared[rule.get("linears", "linears")])
+        training.took("adapter_targets", linears, source)
 
 
 def _packing(training: Section, keys: Keys, known: Mapping[str, Any]) -> None:

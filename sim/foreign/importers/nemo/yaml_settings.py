@@ -17,7 +17,7 @@ from sim.foreign.importers.megatron.plan import read_plan, take_chunks, take_few
 from sim.foreign.importers.megatron.stack import read_stack
 from sim.foreign.importers.megatron.training import read_training, take_budget
 from sim.foreign.importers.nemo.names import model_named
-from sim.foreign.importers.recipes.finetuning import adapted
+from sim.foreign.importers.nemo.settings import take_adapters
 from sim.foreign.importers.recipes.interpolations import resolved
 from sim.foreign.importers.recipes.settings import Settings, flat_keys, read_settings
 from sim.specs.presets import load_preset
@@ -41,7 +41,7 @@ def read_nemo_yaml(kind: str, file: Foreign) -> dict[str, Any]:
     shape = load_preset("models", model) if isinstance(model, str) else model
     training = _training(arguments, shape, keys)
     _named_precision(training, keys, known)
-    _adapters(training, keys, kind)
+    take_adapters(training, keys, known)
     take_chunks(plan, arguments, Section("model", ledger, num_layers=shape["num_layers"]))
     take_fewer_layers(plan, shape["num_layers"])
     name, cluster = cluster_of(given, ledger)
@@ -80,24 +80,6 @@ def _named_precision(training: Section, keys: Settings, known: Mapping[str, Any]
         raise keys.wrong(key, said, f"must be one of {', '.join(words)}, or flopcast does not know it")
     for field, value in words[str(said).lower()].items():
         training.took(field, value, key)
-
-
-def _adapters(training: Section, keys: Settings, kind: str) -> None:
-    """LoRA's rank and modules; adapters of other kinds are refused."""
-    roles = table(kind)["adapters"]
-    name, scheme = keys.take(*roles["kind"])
-    word = str(scheme).rpartition(".")[2].lower()
-    rank, (source, targets) = keys.whole(*roles["rank"]), keys.take(*roles["targets"])
-    if scheme is None or word in ("none", "null"):
-        return
-    if word not in ("lora", "canonicallora"):
-        raise SpecError(
-            f"{keys.ledger.where}: {name} {short(scheme)!r} is none of the adapters that flopcast models: lora"
-        )
-    training.settle("adapter_rank", rank, roles["rank"][0], 32, f"the default of {roles['rank'][0]}")
-    names = [str(each) for each in targets] if isinstance(targets, list) else []
-    if names:
-        training.took("adapter_targets", adapted(names, source, training), source)
 
 
 def _laid_over(plan: Section, training: Section, keys: Settings, off: list[str], file: Foreign) -> None:

@@ -1,5 +1,5 @@
 """Calls in a Python text: of the file's own functions, which are followed; of a few of Python's own; of everything that
-stands in another file, which stand for themselves with their arguments."""
+stands in another file, which stand for themselves with their arguments. `names` is the scope that a call stands in."""
 
 from __future__ import annotations
 
@@ -9,53 +9,52 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sim.foreign.importers.keys import NotKnown
-from sim.foreign.importers.python.expressions import LONGEST, plain, value_of
+from sim.foreign.importers.python.expressions import FAILURES, LONGEST, Unknown, known, plain, value_of
 from sim.foreign.importers.python.values import Class, Function, Imported, Made, copied, nested
 
 WRAPPERS = {"functools.partial", "nemo_run.Config", "nemo_run.Partial", "fiddle.Config", "fiddle.Partial"}
 """What makes a call to be done later: its first argument is what is called."""
 COPIES = {"dataclasses.replace", "copy.copy", "copy.deepcopy", "typing.cast"}
-_TYPES: dict[str, type | tuple[type, ...]] = {
-    "str": str, "int": int, "float": float, "bool": bool, "list": list, "dict": dict, "tuple": tuple,
-}  # fmt: skip
+_SIMPLE = {int, float, str, bool, list, tuple, dict}
+_TYPES = {kind.__name__: kind for kind in _SIMPLE}
 _PLAIN: dict[str, Callable[..., Any]] = {
-    "int": int, "float": float, "str": str, "bool": bool, "abs": abs, "len": len, "min": min, "max": max,
-    "round": round, "sum": sum,
-}  # fmt: skip
-_TEXTS = ("lower", "upper", "strip", "replace", "startswith", "endswith", "split", "removeprefix", "removesuffix")
-_LISTS = ("append", "extend", "insert", "copy", "index")
-_DICTS = ("get", "update", "copy", "keys", "values", "items", "pop", "setdefault")
+    each.__name__: each for each in (int, float, str, bool, abs, len, min, max, round, sum)
+}
+_METHODS: dict[type, tuple[str, ...]] = {
+    str: ("lower", "upper", "strip", "replace", "startswith", "endswith", "split", "removeprefix", "removesuffix"),
+    list: ("append", "extend", "insert", "copy", "index"),
+    dict: ("get", "update", "copy", "keys", "values", "items", "pop", "setdefault"),
+}
 
 
 def call(node: ast.Call, names: Any) -> Any:
-    """What a call gives. `names` is the scope it stands in."""
-    reading = names.reading
+    """What a call gives."""
+    line = node.lineno
     if isinstance(node.func, ast.Attribute):
         base = value_of(node.func.value, names)
         if not isinstance(base, (Imported, Class)):
-            args, fields = arguments_of(node, names)
-            return _method(base, node.func.attr, args, fields, node, names)
+            return _method(base, node.func.attr, *_arguments(node, names), line, names)
     called = value_of(node.func, names)
-    args, fields = arguments_of(node, names)
+    args, fields = _arguments(node, names)
     if isinstance(called, Function):
-        return reading.follow(called, args, fields, node.lineno)
+        return names.reading.follow(called, args, fields, line)
     if isinstance(called, Class):
-        return _instance(called, args, fields, node.lineno, names)
+        return _instance(called, args, fields, line, names)
     if isinstance(called, Imported):
-        return _imported(called, args, fields, node, names)
-    return called if isinstance(called, NotKnown) else NotKnown("of a call", node.lineno)
+        return _imported(called, args, fields, line, names)
+    return called if isinstance(called, NotKnown) else NotKnown("of a call", line)
 
 
-def arguments_of(node: ast.Call, names: Any) -> tuple[list[Any], dict[str, Any]]:
+def _arguments(node: ast.Call, names: Any) -> tuple[list[Any], dict[str, Any]]:
     """(arguments without a name, arguments with one). What a mapping adds that is not known is `**`."""
     args: list[Any] = []
     fields: dict[str, Any] = {}
     for each in node.args:
-        if isinstance(each, ast.Starred):
-            more = value_of(each.value, names)
-            args += more if isinstance(more, (list, tuple)) else [NotKnown("of a list of arguments", node.lineno)]
-        else:
-            args.append(value_of(each, names))
+        starred = isinstance(each, ast.Starred)
+        value = value_of(each.value if isinstance(each, ast.Starred) else each, names)
+        if starred and not isinstance(value, (list, tuple)):
+            value = [NotKnown("of a list of arguments", node.lineno)]
+        args += value if starred else [value]
     for keyword in node.keywords:
         value = value_of(keyword.value, names)
         if keyword.arg is not None:
@@ -63,45 +62,45 @@ def arguments_of(node: ast.Call, names: Any) -> tuple[list[Any], dict[str, Any]]
         elif isinstance(value, dict):
             fields |= {str(key): each for key, each in value.items()}
         else:
-            fields["**"] = (
-                plain(value) if isinstance(plain(value), NotKnown) else NotKnown("in another file", node.lineno)
-            )
+            value = plain(value)
+            fields["**"] = value if isinstance(value, NotKnown) else NotKnown("in another file", node.lineno)
     return args, fields
 
 
-def _imported(called: Imported, args: list[Any], fields: dict[str, Any], node: ast.Call, names: Any) -> Any:
+def _imported(called: Imported, args: list[Any], fields: dict[str, Any], line: int, names: Any) -> Any:
     if called.name in WRAPPERS and args:
-        return _deferred(args[0], args[1:], fields, node.lineno, names)
+        return _deferred(args[0], args[1:], fields, line, names)
     if called.name in COPIES and args:
-        source = plain(args[1] if called.last == "cast" and len(args) > 1 else args[0])
-        made = source if called.last == "cast" else copied(source)
+        if called.last == "cast":
+            return plain(args[min(1, len(args) - 1)])
+        made = copied(plain(args[0]))
         if called.last == "replace" and isinstance(made, Made):
             for key, value in fields.items():
                 made.put(key, value)
         return made
     if called.name in dir(builtins):
-        return _builtin(called.name, args, fields, node)
-    known = names.reading.known(called.name)
-    if known is None:
-        return Made(called.name, node.lineno, args, fields)
-    return _of_library(called, known, args, fields, names.reading, node.lineno)
+        return _builtin(called.name, args, fields, line)
+    of_table = names.reading.known(called.name)
+    if of_table is None:
+        return Made(called.name, line, args, fields)
+    return _of_library(called, of_table, args, fields, names.reading, line)
 
 
 def _of_library(
-    called: Imported, known: Mapping[str, Any], args: list[Any], fields: dict[str, Any], reading: Any, line: int
+    called: Imported, table: Mapping[str, Any], args: list[Any], fields: dict[str, Any], reading: Any, line: int
 ) -> Any:
     """What a function of another file gives, of which the framework's table tells."""
-    for name, value in known.get("only", {}).items():
+    for name, value in table.get("only", {}).items():
         if name in fields and fields[name] != value:
             return NotKnown(f"of {called.last}({name}=...), of which flopcast knows {name}={value!r} alone", line)
-    if known.get("sets") and args and isinstance(args[0], Made) and not any(each is None for each in args):
-        for key, value in known["sets"].items():
+    if table.get("sets") and args and isinstance(args[0], Made) and not any(each is None for each in args):
+        for key, value in table["sets"].items():
             args[0].put(key, value)
         return None
-    if known.get("recipe"):
+    if table.get("recipe"):
         reading.used.append((called.name, line))
-    made = Made(called.name, line, [], nested(known.get("gives", {}), line))
-    places = known.get("arguments", ())
+    made = Made(called.name, line, [], nested(table.get("gives", {}), line))
+    places = table.get("arguments", ())
     made.args = args[len(places) :]
     for key, value in [*zip(places, args, strict=False), *fields.items()]:
         made.fields[key] = value
@@ -112,8 +111,8 @@ def _deferred(what: Any, args: list[Any], fields: dict[str, Any], line: int, nam
     if isinstance(what, Class):
         return _instance(what, args, fields, line, names)
     if isinstance(what, (Imported, Function)):
-        known = names.reading.known(what.name) or {}
-        return Made(what.name, line, args, {**nested(known.get("gives", {}), line), **fields})
+        gives = (names.reading.known(what.name) or {}).get("gives", {})
+        return Made(what.name, line, args, {**nested(gives, line), **fields})
     return Made(what.name if isinstance(what, Made) else "", line, args, fields)
 
 
@@ -123,49 +122,43 @@ def _instance(made_by: Class, args: list[Any], fields: dict[str, Any], line: int
     return Made(made_by.name, line, args, fields)
 
 
-def _builtin(name: str, args: list[Any], fields: dict[str, Any], node: ast.Call) -> Any:
-    line = node.lineno
-    known = [plain(each) for each in args]
-    missing = next((each for each in known if isinstance(each, NotKnown)), None)
+def _builtin(name: str, args: list[Any], fields: dict[str, Any], line: int) -> Any:
     if name in ("getattr", "hasattr") and len(args) > 1:
-        return _looked_up(name, args[0], known, line)
-    if name == "setattr" and len(args) == 3 and isinstance(args[0], Made) and isinstance(known[1], str):
-        args[0].put(known[1], args[2])
+        return _looked_up(name, args[0], plain(args[1]), line)
+    if name == "setattr" and len(args) == 3 and isinstance(args[0], Made) and isinstance(plain(args[1]), str):
+        args[0].put(args[1], args[2])
         return None
-    if missing is not None:
-        return missing
+    args = known(*args)
+    kinds = {type(each) for each in args}
     try:
-        if name in _PLAIN and not fields:
-            simple = all(isinstance(each, (int, float, str, bool, list, tuple, dict)) for each in known)
-            return _PLAIN[name](*known) if simple and known else NotKnown(f"of {name}()", line)
-        if name == "dict" and all(isinstance(each, dict) for each in known):
-            return {key: value for each in [*known, fields] for key, value in each.items()}
-        if name in ("list", "tuple", "set") and all(isinstance(each, (list, tuple, dict)) for each in known):
-            items = list(known[0]) if known else []
-            return tuple(items) if name == "tuple" else items
-        if name == "isinstance" and len(known) == 2:
-            return _of_type(known[0], known[1], line)
-    except (TypeError, ValueError, OverflowError):
-        return NotKnown(f"of {name}() of something else", line)
-    return NotKnown(f"of {name}()", line)
+        if name in _PLAIN and not fields and args and kinds <= _SIMPLE:
+            return _PLAIN[name](*args)
+        if name == "dict" and kinds <= {dict}:
+            return {key: value for each in [*args, fields] for key, value in each.items()}
+        if name in ("list", "tuple", "set") and kinds <= {list, tuple, dict}:
+            return (tuple if name == "tuple" else list)(args[0] if args else ())
+        if name == "isinstance" and len(args) == 2:
+            return _of_type(args[0], args[1], line)
+    except FAILURES:
+        raise Unknown(f"of {name}() of something else", line) from None
+    raise Unknown(f"of {name}()", line)
 
 
-def _looked_up(name: str, owner: Any, args: list[Any], line: int) -> Any:
+def _looked_up(name: str, owner: Any, part: Any, line: int) -> Any:
     """getattr and hasattr, of what the file sets."""
-    if isinstance(owner, Made) and str(args[1]) in owner.fields:
-        return True if name == "hasattr" else owner.fields[str(args[1])]
-    return NotKnown(f"another file says whether there is {args[1]!s:.40}", line)
+    if isinstance(owner, Made) and str(part) in owner.fields:
+        return True if name == "hasattr" else owner.fields[str(part)]
+    raise Unknown(f"another file says whether there is {part!s:.40}", line)
 
 
 def _of_type(value: Any, types: Any, line: int) -> Any:
     wanted = types if isinstance(types, tuple) else (types,)
     if not all(isinstance(each, Imported) and each.name in _TYPES for each in wanted):
-        return NotKnown("of isinstance()", line)
+        raise Unknown("of isinstance()", line)
     return any(isinstance(value, _TYPES[each.name]) for each in wanted)
 
 
-def _method(base: Any, name: str, args: list[Any], fields: dict[str, Any], node: ast.Call, names: Any) -> Any:
-    line = node.lineno
+def _method(base: Any, name: str, args: list[Any], fields: dict[str, Any], line: int, names: Any) -> Any:
     if isinstance(base, Made):
         if base.last == "ArgumentParser":
             return _parser(base, name, args, fields, line)
@@ -173,20 +166,18 @@ def _method(base: Any, name: str, args: list[Any], fields: dict[str, Any], node:
         if isinstance(part, Function):
             return names.reading.follow(part, args, fields, line)
         if base.blank:
-            return NotKnown(f"of {name}() of what another file says", line)
+            raise Unknown(f"of {name}() of what another file says", line)
         return Made(f"{base.name}.{name}", line, args or base.args, fields)
-    if isinstance(base, str) and name in _TEXTS:
-        known = all(isinstance(each, (str, tuple, int)) for each in args) and not fields
-        return getattr(base, name)(*args) if known and len(base) <= LONGEST else NotKnown(f"of {name}()", line)
-    allowed = _LISTS if isinstance(base, list) else _DICTS if isinstance(base, dict) else ()
-    if name not in allowed or isinstance(base, NotKnown):
-        return base if isinstance(base, NotKnown) else NotKnown(f"of {name}()", line)
-    if len(base) > LONGEST:
-        return NotKnown("of a long list", line)
+    if isinstance(base, NotKnown):
+        return base
+    if name not in _METHODS.get(type(base), ()) or len(base) > LONGEST:
+        raise Unknown(f"of {name}()", line)
+    if isinstance(base, str) and (fields or not all(isinstance(each, (str, tuple, int)) for each in args)):
+        raise Unknown(f"of {name}()", line)
     try:
         result = getattr(base, name)(*args, **fields)
-    except (TypeError, ValueError, KeyError, IndexError):
-        return NotKnown(f"of {name}() that fails", line)
+    except FAILURES:
+        raise Unknown(f"of {name}() that fails", line) from None
     return list(result) if name in ("keys", "values", "items") else result
 
 

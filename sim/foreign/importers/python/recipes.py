@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from sim.errors import SpecError, nearest
-from sim.foreign.importers.keys import UNKNOWN_KEY, NotKnown, reason_to_ignore, table
+from sim.foreign.importers.keys import UNKNOWN_KEY, NotKnown, reason_to_ignore, row, table
 from sim.foreign.importers.ledger import Ledger, short
 from sim.foreign.importers.python.text import Raised, Reading, Returned, Scope, run_statements
 from sim.foreign.importers.python.values import CALLED, Function, Made, MadeBy, settings_of
@@ -125,10 +125,11 @@ def _library(kind: str) -> dict[str, Any]:
     known = table(kind)
     library: dict[str, Any] = dict(known.get("functions", {}))
     for group in (table(known["recipes"]) if "recipes" in known else {}).values():
-        for name, settings in group.items():
-            every = {**group["all"], **settings}
-            gives = {key: value for key, value in every.items() if key != "only" and value is not None}
-            library[name] = {"gives": gives, "only": settings.get("only", {}), "recipe": True}
+        for name in group.keys() - {"all", "columns"}:
+            settings = {**group["all"], **row(group["columns"], group[name])}
+            only = settings.pop("only", {})
+            gives = {key: value for key, value in settings.items() if value is not None}
+            library[name] = {"gives": gives, "only": only, "recipe": True}
     return library
 
 

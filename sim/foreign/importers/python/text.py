@@ -12,10 +12,9 @@ from typing import Any
 
 from sim.errors import SpecError
 from sim.foreign.importers.keys import NotKnown
-from sim.foreign.importers.python.assignments import added, annotated, assign, assignment, bind, deleted, shared
 from sim.foreign.importers.python.calls import call
-from sim.foreign.importers.python.expressions import truth, value_of
-from sim.foreign.importers.python.values import Class, Function, Imported, Made, objects_in
+from sim.foreign.importers.python.expressions import Unknown, plain, truth, value_of
+from sim.foreign.importers.python.values import Class, Function, Imported, Made, copied, holds_object
 
 MOST_STEPS = 400_000
 DEEPEST_CALL = 25
@@ -47,14 +46,11 @@ class Scope:
         self.reading, self.above = reading, above
         self.names: dict[str, Any] = {}
 
-    def lookup(self, name: str, line: int) -> Any:
+    def lookup(self, name: str) -> Any:
         """What a name holds."""
-        scope: Scope | None = self
-        while scope is not None:
-            if name in scope.names:
-                return scope.names[name]
-            scope = scope.above
-        return Imported(name)
+        if name in self.names:
+            return self.names[name]
+        return Imported(name) if self.above is None else self.above.lookup(name)
 
     def within(self, values: dict[str, Any]) -> Scope:
         """A scope inside this one."""
@@ -109,9 +105,7 @@ class Reading:
         if self.depth >= DEEPEST_CALL or function.name in self.stack[-3:]:
             return NotKnown(f"of {function.name}(), which calls itself", line)
         scope = Scope(self, function.names)
-        missing = bind(function, scope, args, fields)
-        for name in missing:
-            scope.names[name] = NotKnown(f"argument {name} of {function.name}() is not given", function.node.lineno)
+        _bind(function, scope, args, fields)
         self.depth += 1
         self.stack.append(function.name)
         result: Any = None
@@ -126,6 +120,27 @@ class Reading:
         return result
 
 
+def _bind(function: Function, scope: Scope, args: list[Any], fields: dict[str, Any]) -> None:
+    """Arguments to the names of a function; those that are not given are not known."""
+    rule = function.node.args
+    places = [each.arg for each in (*rule.posonlyargs, *rule.args)]
+    defaults: dict[str, ast.expr | None] = dict(zip(reversed(places), reversed(rule.defaults), strict=False))
+    defaults |= {each.arg: default for each, default in zip(rule.kwonlyargs, rule.kw_defaults, strict=True)}
+    every = [*places, *(each.arg for each in rule.kwonlyargs)]
+    given = dict(zip(places, args, strict=False)) | {key: value for key, value in fields.items() if key in every}
+    for name in every:
+        default = defaults.get(name)
+        if name not in given and default is not None:
+            given[name] = value_of(default, function.names)
+        elif name not in given:
+            given[name] = NotKnown(f"argument {name} of {function.name}() is not given", function.node.lineno)
+    if rule.vararg is not None:
+        given[rule.vararg.arg] = tuple(args[len(places) :])
+    if rule.kwarg is not None:
+        given[rule.kwarg.arg] = {key: value for key, value in fields.items() if key not in every}
+    scope.names.update(given)
+
+
 def run_statements(statements: Iterable[ast.stmt], scope: Scope) -> None:
     """Read statements in their order."""
     for each in statements:
@@ -135,6 +150,71 @@ def run_statements(statements: Iterable[ast.stmt], scope: Scope) -> None:
             work(each, scope)
         elif not isinstance(each, _WITHOUT_EFFECT):
             _forget([each], scope, NotKnown("set in a loop or a match", each.lineno))
+
+
+def assign(target: ast.expr, value: Any, scope: Scope) -> None:
+    """Set a name, an attribute, an item, or several of them."""
+    if isinstance(target, ast.Name):
+        scope.names[target.id] = value
+    elif isinstance(target, (ast.Tuple, ast.List)):
+        parts = list(value) if isinstance(value, (list, tuple)) else [copied(value) for _ in target.elts]
+        if len(parts) != len(target.elts):
+            parts = [NotKnown("of several names at once", target.lineno)] * len(target.elts)
+        for each, part in zip(target.elts, parts, strict=True):
+            assign(each, part, scope)
+    elif isinstance(target, (ast.Attribute, ast.Subscript)):
+        owner = value_of(target.value, scope)
+        if isinstance(target, ast.Attribute):
+            key, done = target.attr, isinstance(owner, Made)
+            if isinstance(owner, Made):
+                owner.put(key, value)
+        else:
+            owner, key = plain(owner), value_of(target.slice, scope)
+            done = isinstance(owner, (dict, list)) and isinstance(key, (str, int))
+            try:
+                if done:
+                    owner[key] = value
+            except (IndexError, TypeError):
+                scope.reading.note(target.lineno, "an item", "set where there is none")
+        if not done and not isinstance(owner, (Imported, Class)):
+            scope.reading.note(target.lineno, ast.unparse(target)[:60], "set in what is not known here")
+
+
+def _assignment(node: ast.Assign, scope: Scope) -> None:
+    value = value_of(node.value, scope)
+    for target in node.targets:
+        assign(target, value, scope)
+
+
+def _annotated(node: ast.AnnAssign, scope: Scope) -> None:
+    if node.value is not None:
+        assign(node.target, value_of(node.value, scope), scope)
+
+
+def _added(node: ast.AugAssign, scope: Scope) -> None:
+    """`a += 8`, which reads its target first."""
+    read = ast.parse(ast.unparse(node.target), mode="eval").body
+    whole = ast.BinOp(read, node.op, node.value)
+    for each in (*ast.walk(read), whole):
+        ast.copy_location(each, node)
+    assign(node.target, value_of(whole, scope), scope)
+
+
+def _deleted(node: ast.Delete, scope: Scope) -> None:
+    """`del a.b`: whether a default comes in its place is not known."""
+    for each in node.targets:
+        if isinstance(each, (ast.Attribute, ast.Subscript)):
+            assign(each, NotKnown("deleted", node.lineno), scope)
+
+
+def _shared(node: ast.Global | ast.Nonlocal, scope: Scope) -> None:
+    """`global a`: what the function sets holds outside it too, from when on is not known."""
+    for name in node.names:
+        above = scope.above
+        while above is not None:
+            if name in above.names or above.above is None:
+                above.names[name] = NotKnown(f"{name} is set by a function", node.lineno)
+            above = above.above
 
 
 def _expression(node: ast.Expr, scope: Scope) -> None:
@@ -147,8 +227,7 @@ def _expression(node: ast.Expr, scope: Scope) -> None:
     again = not any(isinstance(each, ast.Call) for each in ast.walk(call_of.func))
     owner = value_of(call_of.func.value, scope) if again and isinstance(call_of.func, ast.Attribute) else None
     if isinstance(value, Made) and not (again and isinstance(value_of(call_of.func, scope), Function)):
-        given = any(True for _ in objects_in([*value.args, *value.fields.values()]))
-        if given or isinstance(owner, Made):
+        if holds_object([*value.args, *value.fields.values()]) or isinstance(owner, Made):
             name = value.name.rpartition(".")[2]
             scope.reading.note(node.lineno, f"{name}()", "stands in another file; not followed")
     elif isinstance(value, NotKnown) and isinstance(owner, (Made, NotKnown)):
@@ -157,13 +236,14 @@ def _expression(node: ast.Expr, scope: Scope) -> None:
 
 
 def _condition(node: ast.If, scope: Scope) -> None:
-    holds = truth(value_of(node.test, scope), node.lineno)
-    if not isinstance(holds, NotKnown):
-        run_statements(node.body if holds else node.orelse, scope)
+    try:
+        taken = node.body if truth(value_of(node.test, scope), node.lineno) else node.orelse
+    except Unknown as unknown:
+        for branch in (node.body, node.orelse):
+            if not (branch and isinstance(branch[-1], ast.Raise)):
+                _forget(branch, scope, NotKnown(f"it hangs on a condition: {unknown.value.why}", node.lineno))
         return
-    for branch in (node.body, node.orelse):
-        if not (branch and isinstance(branch[-1], ast.Raise)):
-            _forget(branch, scope, NotKnown(f"it hangs on a condition: {holds.why}", node.lineno))
+    run_statements(taken, scope)
 
 
 def _forget(statements: Iterable[ast.stmt], scope: Scope, why: NotKnown) -> None:
@@ -217,12 +297,12 @@ def _try(node: ast.Try, scope: Scope) -> None:
 
 _WITHOUT_EFFECT = (ast.Pass, ast.Assert, ast.Break, ast.Continue)
 _STATEMENTS: dict[type[ast.stmt], Any] = {
-    ast.Assign: assignment,
-    ast.AnnAssign: annotated,
-    ast.AugAssign: added,
-    ast.Delete: deleted,
-    ast.Global: shared,
-    ast.Nonlocal: shared,
+    ast.Assign: _assignment,
+    ast.AnnAssign: _annotated,
+    ast.AugAssign: _added,
+    ast.Delete: _deleted,
+    ast.Global: _shared,
+    ast.Nonlocal: _shared,
     ast.Expr: _expression,
     ast.If: _condition,
     ast.FunctionDef: _define,

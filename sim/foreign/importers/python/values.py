@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -127,20 +127,10 @@ def settings_of(value: Any, depth: int = 0) -> Any:
     return value
 
 
-def objects_in(value: Any, seen: set[int] | None = None) -> Iterator[Made]:
-    """The objects that a value is or holds, each once."""
-    seen = set() if seen is None else seen
-    if id(value) in seen or len(seen) > 10_000:
-        return
-    if isinstance(value, Made):
-        seen.add(id(value))
-        yield value
-        for each in (*value.args, *value.fields.values()):
-            yield from objects_in(each, seen)
-    elif isinstance(value, (list, tuple, dict)):
-        seen.add(id(value))
-        for each in value.values() if isinstance(value, dict) else value:
-            yield from objects_in(each, seen)
+def holds_object(value: Any, depth: int = 0) -> bool:
+    """Whether a value is an object, or a list or mapping that holds one."""
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
+    return isinstance(value, Made) or (depth < DEEPEST and any(holds_object(each, depth + 1) for each in parts))
 
 
 def copied(value: Any, depth: int = 0) -> Any:

@@ -36,7 +36,7 @@ def take_finetuning(recipe: Recipe, keys: Settings, file: Foreign) -> None:
     _stage(keys, roles.get("stage", ()))
     _adapters(recipe, keys, roles)
     _quantised(recipe, keys, roles.get("quantised", ()))
-    _packing(recipe, keys, roles.get("packing", ()))
+    take_packing(keys, roles.get("packing", ()))
     recomputed = _checkpointing(recipe, keys, roles)
     sharded = take_deepspeed(recipe, keys, roles.get("deepspeed", ()), file) or take_fsdp(recipe, keys, recomputed)
     _kernels(recipe, keys, roles)
@@ -140,6 +140,8 @@ def take_targets(recipe: Recipe, keys: Settings, *names: str, usual: Iterable[st
     source, said = keys.take(*names)
     training = recipe.sections["training"]
     targets = said if isinstance(said, list) else list(usual) if said is None else [said]
+    if "*_proj" in targets:  # all of them
+        return
     if training.get("adapter_rank") and targets:
         recipe.put("training.adapter_targets", adapted([str(each) for each in targets], source, training), source)
 
@@ -174,7 +176,7 @@ def _quantised(recipe: Recipe, keys: Settings, names: Iterable[str]) -> None:
         keys.ledger.ignore(name, value, table(_TABLE)["four_bits"], matters=True)
 
 
-def _packing(recipe: Recipe, keys: Settings, names: Iterable[str]) -> None:
+def take_packing(keys: Settings, names: Iterable[str]) -> None:
     """Whether samples are packed into full sequences, or each is one of the longest allowed."""
     name = next((each for each in names if each in keys), "")
     packed = keys.flag(*names) if names else None

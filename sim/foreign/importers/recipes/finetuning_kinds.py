@@ -12,7 +12,7 @@ from sim.foreign.importers.huggingface.hub_models import known_model
 from sim.foreign.importers.keys import table
 from sim.foreign.importers.ledger import short
 from sim.foreign.importers.pipeline_layouts import take_repeated
-from sim.foreign.importers.recipes.finetuning import adapted, take_finetuning, take_targets
+from sim.foreign.importers.recipes.finetuning import adapted, take_finetuning, take_packing, take_targets
 from sim.foreign.importers.recipes.pretraining_kinds import closed, opened
 from sim.foreign.importers.recipes.recipe import whole_shape
 from sim.foreign.importers.recipes.settings import Recipe, Settings
@@ -91,25 +91,19 @@ def read_torchtune(file: Foreign) -> dict[str, Any]:
             f"{where} has no optimizer and batch_size: it evaluates, generates or quantises, and trains nothing"
         )
     keys, recipe = opened(file, "torchtune")
-    training, model = recipe.sections["training"], recipe.run.get("model", "")
+    model = recipe.run.get("model", "")
     builder = model.rpartition(".")[2]
     quantised = builder.startswith("qlora_") or keys.raw("model.quantize_base") is True
     builder = builder.removeprefix("qlora_").removeprefix("lora_")
-    known = table("torchtune")["builders"]
-    if builder not in known and file.model is None:
+    named = table("torchtune")["builders"].get(builder, builder).replace("_", "-")
+    if file.model is None and known_model(named, by_letters=True) is None:
         why = "it sees images, which flopcast does not model" if "vision" in builder else "it is not known"
         raise SpecError(f"{where}: model._component_ {short(model)}: {why}; give --model PRESET or --model config.json")
-    recipe.run["model"] = known.get(builder, builder)
+    recipe.run["model"] = named
     if quantised:
         file.ledger.ignore("model._component_", model, table("adapters")["four_bits"], matters=True)
     _linears_of_torchtune(recipe, keys)
-    packed = keys.flag("dataset.packed", "packed")
-    if packed:
-        why = "attention is priced over whole sequences; how long the samples are: --set training.packed_length=N"
-        file.ledger.ignore("dataset.packed", packed, why, matters=True)
-    elif "sequence_length" in training:
-        why = "each sample is priced as long as the longest allowed; --set training.sequence_length=N"
-        file.ledger.ignore("dataset.packed", "false", why, matters=True)
+    take_packing(keys, ("dataset.packed", "packed"))
     return closed(keys, recipe, file)
 
 
@@ -202,16 +196,8 @@ def read_automodel(file: Foreign) -> dict[str, Any]:
     run = recipe.run
     if run.get("sharded", -1) > 0 and run.get("replicated", 1) > 1:  # dp_size counts the replicated groups too
         run["sharded"] = max(1, run["sharded"] // run["replicated"])
-    _, targets = keys.take("peft.target_modules")
-    everything = keys.flag("peft.match_all_linear")
-    names = targets if isinstance(targets, list) else [] if targets is None else [targets]
-    plain = [str(name).removeprefix("*").removeprefix(".") for name in names]
-    if recipe.sections["training"].get("adapter_rank") and plain and not everything and "_proj" not in plain:
-        recipe.put(
-            "training.adapter_targets",
-            adapted(plain, "peft.target_modules", recipe.sections["training"]),
-            "peft.target_modules",
-        )
+    if not keys.flag("peft.match_all_linear"):
+        take_targets(recipe, keys, "peft.target_modules")
     return closed(keys, recipe, file)
 
 

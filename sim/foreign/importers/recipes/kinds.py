@@ -1,13 +1,14 @@
-"""Recipes in YAML, TOML and JSON: what each kind is called, and its reader."""
+"""Recipes in YAML, TOML and JSON: by what each kind is told, what it is called, and its reader."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 from sim.foreign.importers.defaults import Foreign
+from sim.foreign.importers.keys import table
 from sim.foreign.importers.nemo.yaml_settings import read_nemo_yaml
 from sim.foreign.importers.recipes.finetuning_kinds import (
     read_accelerate,
@@ -25,6 +26,7 @@ from sim.foreign.importers.recipes.pretraining_kinds import (
     read_nanotron,
     read_olmo,
 )
+from sim.foreign.importers.recipes.settings import rules_of
 
 Read = Callable[[Foreign], dict[str, Any]]
 
@@ -48,6 +50,8 @@ RECIPES: dict[str, tuple[str, Read]] = {
     "gpt_neox": ("GPT-NeoX configuration", read_gpt_neox),
 }
 """Kind -> (what messages call it, its reader)."""
+SIGNS = "recipes"
+"""The table of what tells a recipe of each kind."""
 
 _NAMED = "starts a trainer whose settings stand in a recipe; import the recipe that it names"
 _TEXTS = {
@@ -72,3 +76,29 @@ _TEXTS = {
 def reason_of_text(text: str) -> str | None:
     """Why a text of another program is not imported, and what can be; None where it is not known."""
     return next((why for words, why in _TEXTS.items() if re.search(words, text[:200_000])), None)
+
+
+def has_signs(kind: str, data: Any) -> bool:
+    """Whether data are a recipe of a kind."""
+    signs = table(SIGNS)[kind]
+    return (
+        isinstance(data, Mapping)
+        and all(any(_has(data, sign) for sign in group) for group in signs["needs"])
+        and not any(_has(data, sign) for sign in signs.get("never", ()))
+    )
+
+
+def telling(kind: str, data: Any) -> int:
+    """How many of the file's keys are settings that the kind's table knows: of two kinds the more telling counts."""
+    settings = table(kind).get("settings", {}).values()
+    known = {name for setting in settings for rule in rules_of(setting) for name in rule["keys"]}
+    return sum(_has(data, name) for name in known)
+
+
+def _has(data: Mapping[str, Any], sign: str) -> bool:
+    found: Any = data
+    for part in sign.removesuffix("=").split("."):
+        if not isinstance(found, Mapping) or part not in found:
+            return False
+        found = found[part]
+    return isinstance(found, str) if sign.endswith("=") else True

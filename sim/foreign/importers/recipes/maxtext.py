@@ -15,6 +15,7 @@ from sim.foreign.importers.recipes.recipe import whole_shape
 from sim.foreign.importers.recipes.settings import Recipe, Settings
 
 KIND = "maxtext"
+_DEFAULT = "MaxText's default: configs/base.yml"
 
 
 def read_maxtext(file: Foreign) -> dict[str, Any]:
@@ -32,7 +33,7 @@ def read_maxtext(file: Foreign) -> dict[str, Any]:
     _batch(recipe, keys)
     if experts > 1:
         recipe.put("plan.ep", experts, "expert_parallelism")
-    recipe.default("plan.ep", 1, "MaxText's default of ici_expert_parallelism")
+    recipe.default("plan.ep", 1, f"{_DEFAULT}, ici_expert_parallelism")
     return closed(keys, recipe, file)
 
 
@@ -73,7 +74,11 @@ def _named(recipe: Recipe, file: Foreign) -> dict[str, Any] | None:
     """The model of model_name, whose own file is laid over this one's keys (src/MaxText/pyconfig.py,
     update_model_vars); None where there is none, or the name is not known."""
     name = recipe.run.get("model")
-    found = None if name in (None, "default") else known_model(table(KIND).get("models", {}).get(name.lower(), name))
+    found = (
+        None
+        if name in (None, "default")
+        else known_model(table(KIND)["models"].get(name.lower(), name), by_letters=True)
+    )
     if found is None:
         return None
     shape = whole_shape(found)
@@ -112,11 +117,9 @@ def _model(recipe: Recipe, keys: Settings, file: Foreign) -> None:
         model["max_sequence_length"] = recipe.sections["training"].get("sequence_length", 2048)
     for field, value in known["usual"].items():
         if field not in model:
-            model.assume(field, value, "MaxText's default")
-    model.settle(
-        "gated_mlp", len(gates) == 2 if isinstance(gates, list) else None, "mlp_activations", True, "its default"
-    )
-    model.settle("tied_embeddings", tied, "logits_via_embedding", False, "MaxText's default")
+            model.assume(field, value, _DEFAULT)
+    model.settle("gated_mlp", len(gates) == 2 if isinstance(gates, list) else None, "mlp_activations", True, _DEFAULT)
+    model.settle("tied_embeddings", tied, "logits_via_embedding", False, _DEFAULT)
     if experts < 2:
         for field in ("num_experts", "experts_per_token", "expert_intermediate_size"):
             model.pop(field, None)
@@ -159,7 +162,7 @@ def _batch(recipe: Recipe, keys: Settings) -> None:
     each, plan = keys.number("per_device_batch_size"), recipe.sections["plan"]
     pieces = keys.whole("num_pipeline_microbatches", least=-1)
     if each is None and ("base_config" in keys or "run_name" in keys):
-        each = float(keys.ledger.assume("per_device_batch_size", table(KIND)["usual_batch"], "MaxText's default"))
+        each = float(keys.ledger.assume("per_device_batch_size", table(KIND)["usual_batch"], _DEFAULT))
     if each is None:
         return
     pp = plan.get("pp", 1)

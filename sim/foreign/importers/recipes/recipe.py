@@ -80,8 +80,9 @@ def _model(recipe: Recipe, file: Foreign) -> Any:
         return section
     if name is None:
         raise SpecError(f"{file.ledger.where} names no model; give --model PRESET or --model config.json")
-    found = table(recipe.kind).get("models", {}).get(name.lower(), name)
-    return named_model(found, recipe.sources["model"], file)
+    known = table(recipe.kind)
+    found = known.get("models", {}).get(name.lower(), name)
+    return named_model(found, recipe.sources["model"], file, by_letters=known.get("by_letters", False))
 
 
 def whole_shape(model: str | Mapping[str, Any]) -> dict[str, Any]:

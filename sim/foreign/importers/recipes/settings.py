@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, get_args
 
 from sim.foreign.importers.defaults import Foreign
-from sim.foreign.importers.keys import UNKNOWN_KEY, Keys, reason_to_ignore, table
+from sim.foreign.importers.keys import UNKNOWN_KEY, Keys, flat, reason_to_ignore, table
 from sim.foreign.importers.ledger import Section, short
 from sim.foreign.importers.sources import DEEPEST
 from sim.specs.base import Spec
@@ -87,14 +87,6 @@ class Settings(Keys):
         """Keys that nobody took yet."""
         return list(self._data)
 
-    def below(self, prefix: str) -> Settings:
-        """The keys below a prefix, which are taken from here."""
-        inside = {name: value for name, value in self._data.items() if name.startswith(f"{prefix}.")}
-        for name in inside:
-            del self._data[name]
-        shorter = {name.removeprefix(f"{prefix}."): value for name, value in inside.items()}
-        return Settings(shorter, self.ledger, self.kind, f"{self.label}{prefix}.")
-
     def take_rest(self) -> list[tuple[str, Any]]:
         """(key, value) of all that nobody took, which is taken."""
         left = list(self._data.items())
@@ -128,7 +120,7 @@ _FLAGS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "o
 
 def flat_keys(data: Mapping[str, Any], file: Foreign, kind: str) -> Settings:
     """Nested settings as keys with dots, such as `model.hidden_size`; empty ones say nothing."""
-    said = {name: value for name, value in _flat(data) if value is not None and value not in ("", [], {})}
+    said = {name: value for name, value in flat(data, DEEPEST) if value is not None and value not in ("", [], {})}
     return Settings(said, file.ledger, kind)
 
 
@@ -160,7 +152,7 @@ def take_settings(recipe: Recipe, keys: Keys, rules: Mapping[str, Any]) -> None:
         A value that is not what its field takes.
     """
     for path, rule in rules.items():
-        for each in _rules(rule):
+        for each in rules_of(rule):
             key, value = _said(keys, path, each)
             if "times" in each and value is not None:
                 section, _, name = each["times"].partition(".")
@@ -173,7 +165,7 @@ def take_settings(recipe: Recipe, keys: Keys, rules: Mapping[str, Any]) -> None:
                 recipe.default(path, each["default"], each["because"])
 
 
-def _rules(rule: Any) -> list[Mapping[str, Any]]:
+def rules_of(rule: Any) -> list[Mapping[str, Any]]:
     """A table's setting as its alternatives, each with `keys`."""
     if isinstance(rule, Mapping):
         return [rule]
@@ -229,11 +221,3 @@ def _worded(keys: Keys, rule: Mapping[str, Any], *names: str) -> Any:
         usual = f"must be one of {', '.join(known)}, or flopcast does not know it"
         raise keys.wrong(key, value, rule.get("else", usual))
     return known[word]
-
-
-def _flat(data: Mapping[str, Any], prefix: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
-    for key, value in data.items():
-        if isinstance(value, Mapping) and value and depth < DEEPEST:
-            yield from _flat(value, f"{prefix}{key}.", depth + 1)
-        else:
-            yield f"{prefix}{key}", value

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
-from sim.foreign.importers.deepspeed import take_offload, take_overlaps
+from sim.foreign.importers.deepspeed import take_overlaps, take_stage
 from sim.foreign.importers.defaults import Foreign
-from sim.foreign.importers.keys import Keys
+from sim.foreign.importers.keys import Keys, flat
 from sim.foreign.importers.ledger import short
 from sim.foreign.importers.recipes.settings import Recipe, Settings
-from sim.foreign.importers.sources import parse_json, text_of
+from sim.foreign.importers.sources import beside, parse_json, text_of
 
 _STRATEGIES = {
     "full_shard": (3, True), "1": (3, True), "hybrid_shard": (3, True), "4": (3, True),
@@ -58,11 +57,13 @@ def take_deepspeed(recipe: Recipe, keys: Settings, names: Iterable[str], file: F
         return True
     assert name is not None
     said = keys.text(name) or ""
-    path = _beside(said, file.folder)
-    if path is not None:
+    path = beside(said, file.folder)
+    if path is not None and not path.is_file():
+        path = beside(path.name, file.folder)
+    if path is not None and path.is_file():
         data = parse_json(text_of(path), str(path))
-        inside = Keys(data if isinstance(data, Mapping) else {}, file.ledger, "deepspeed", f"{path.name}: ")
-        _zero(recipe, inside.section("zero_optimization"), f"{path.name}: zero_optimization")
+        inside = Keys(dict(flat(data)) if isinstance(data, Mapping) else {}, file.ledger, "deepspeed", f"{path.name}: ")
+        _zero(recipe, inside.below("zero_optimization"), f"{path.name}: zero_optimization")
         inside.leave()
         return True
     told = re.search(r"z(?:ero)?[_-]?(?:stage)?[_-]?([0-3])", said.lower())
@@ -78,23 +79,12 @@ def take_deepspeed(recipe: Recipe, keys: Settings, names: Iterable[str], file: F
 
 def _zero(recipe: Recipe, zero: Keys, source: str) -> None:
     plan = recipe.sections["plan"]
-    stage = zero.whole("stage", "zero_stage", least=0)
-    if stage is not None and stage > 3:
-        raise zero.wrong("stage", stage, "must be 0, 1, 2 or 3")
-    plan.settle("zero_stage", stage, f"{source}.stage", 0, "DeepSpeed's without a stage")
-    take_offload(plan, zero)
+    take_stage(plan, zero, source)
     group = zero.take("mics_shard_size")[1]
     if isinstance(group, int) and group > 0 and plan["zero_stage"] == 3:
         recipe.put("run.sharded", group, f"{source}.mics_shard_size")
     take_overlaps(plan, recipe.sections["stack"], zero)
     zero.leave()
-
-
-def _beside(name: str, folder: Path | None) -> Path | None:
-    """A file that a recipe names, beside it: in its own folder or in one below."""
-    if folder is None or name.startswith(("/", "~")) or ".." in name or "\0" in name:
-        return None
-    return next((path for path in (folder / name, folder / Path(name).name) if path.is_file()), None)
 
 
 def take_fsdp(recipe: Recipe, keys: Settings, recomputed: bool | None = None) -> bool:
@@ -116,13 +106,7 @@ def take_fsdp(recipe: Recipe, keys: Settings, recomputed: bool | None = None) ->
     strategy = _strategy(words, inner)
     if not there:
         return False
-    plan, (source, word) = recipe.sections["plan"], strategy
-    stage, reshard = _STRATEGIES[word]
-    recipe.put("plan.zero_stage", stage, source)
-    if not reshard:
-        plan.took("reshard_after_forward", False, f"{source}: gathered weights stay until the backward")
-    if "hybrid" in word:
-        recipe.put("run.sharded", _NODE, f"{source}, within a node of {_NODE} GPUs")
+    plan, stage = recipe.sections["plan"], _shard(recipe, *strategy)
     offload = inner.flag("fsdp_offload_params", "offload_params") or "offload" in words
     if offload:
         plan.took("optimizer_offload", 1.0, "FSDP's offload of parameters, priced as that of the optimizer's state")
@@ -162,15 +146,20 @@ def take_strategy(recipe: Recipe, keys: Settings, name: str) -> None:
     if said is None and not any(key.startswith(f"{section}.") for key in keys.names()):
         recipe.default("plan.zero_stage", 0, f"no {section}: every GPU holds the whole model")
         return
-    word = (said or "full_shard").lower()
-    if word not in _STRATEGIES:
-        raise keys.wrong(name, said, f"must be one of {', '.join(_STRATEGIES)}")
-    stage, reshard = _STRATEGIES[word]
     if said is None:
-        recipe.default("plan.zero_stage", stage, f"FSDP's without {name}")
-    else:
-        recipe.put("plan.zero_stage", stage, name)
+        recipe.default("plan.zero_stage", 3, f"FSDP's without {name}")
+        return
+    if said.lower() not in _STRATEGIES:
+        raise keys.wrong(name, said, f"must be one of {', '.join(_STRATEGIES)}")
+    _shard(recipe, name, said.lower())
+
+
+def _shard(recipe: Recipe, source: str, word: str) -> int:
+    """What a strategy's word says of the plan; its ZeRO stage."""
+    stage, reshard = _STRATEGIES[word]
+    recipe.put("plan.zero_stage", stage, source)
     if not reshard:
-        recipe.put("plan.reshard_after_forward", False, f"{name}: gathered weights stay until the backward")
+        recipe.put("plan.reshard_after_forward", False, f"{source}: gathered weights stay until the backward")
     if "hybrid" in word:
-        recipe.put("run.sharded", _NODE, f"{name}, within a node of {_NODE} GPUs")
+        recipe.put("run.sharded", _NODE, f"{source}, within a node of {_NODE} GPUs")
+    return stage

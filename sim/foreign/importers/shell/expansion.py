@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from sim.errors import SpecError
 from sim.foreign.importers.keys import UNKNOWN
-from sim.foreign.importers.shell.arithmetic import reckon
-from sim.foreign.importers.shell.parameters import edited
+from sim.foreign.importers.shell.arithmetic import edited, reckon
 from sim.foreign.importers.shell.tree import HOLE, nodes_of, text_of, words_of
 from sim.foreign.importers.shell.unknowns import MARK, Kind, Unknowns
 

@@ -1,12 +1,103 @@
-"""What a script says: its variables, its files, and the commands it would start."""
+"""What a launch script says: its variables, the commands it would start, and the files that it names:
+those beside it, and those that it would write itself. Nothing outside the folder is opened, and nothing is written."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from sim.errors import SpecError
 from sim.foreign.importers.keys import UNKNOWN
 from sim.foreign.importers.shell.expansion import Values
-from sim.foreign.importers.shell.files import Files
+from sim.foreign.importers.sources import text_of
+
+MOST_FILES = 40
+_SUBSTITUTION = re.compile(
+    r"s(?P<sign>[/|#,@])(?P<old>(?:(?!(?P=sign)).)+)(?P=sign)(?P<new>(?:(?!(?P=sign)).)*)(?P=sign)g?"
+)
+
+
+@dataclass
+class Files:
+    """What is known of files.
+
+    folder : of the script; None where it has none.
+    written : name -> text of files that the script would write.
+    piped : what the command before this one in a pipeline prints.
+    """
+
+    folder: Path | None = None
+    written: dict[str, str] = field(default_factory=dict)
+    opened: int = 0
+    piped: str | None = None
+
+    def text(self, name: str) -> str | None:
+        """The text of a file that the script writes, or that lies in its folder or below it; None for any other.
+
+        Raises
+        ------
+        SpecError
+            More files than any launch script names.
+        """
+        if name in self.written:
+            return self.written[name]
+        path = self._beside(name)
+        if path is None:
+            return None
+        self.opened += 1
+        if self.opened > MOST_FILES:
+            raise SpecError(f"{path}: more than {MOST_FILES} files are named; no launch script names so many")
+        try:
+            return text_of(path)
+        except SpecError:
+            return None
+
+    def _beside(self, name: str) -> Path | None:
+        """The file of this name, if it lies in the folder or below, whatever links lead there."""
+        if self.folder is None or UNKNOWN in name or len(name) > 500 or name.startswith(("/", "~")):
+            return None
+        try:
+            home = self.folder.resolve()
+            path = (home / name).resolve()
+            return path if path.is_relative_to(home) and path.is_file() else None
+        except (OSError, ValueError, RuntimeError):
+            return None
+
+    def note(self, fields: Sequence[str], document: str | None, target: str) -> None:
+        """Keep what a command would write: lines after `cat << EOT`, of `echo`, or a template after `sed`."""
+        text = None
+        if fields[0] in ("cat", "tee") and document is not None:
+            text = document
+        elif fields[0] in ("echo", "printf") and target:
+            text = " ".join(each for each in fields[1:] if each not in ("-e", "-n"))
+        elif fields[0] == "sed":
+            text = self._edited(fields[1:], self.piped)
+        elif fields[0] == "cat" and len(fields) == 2:
+            text = self.text(fields[1])
+        self.piped = text
+        target = target or (fields[1] if fields[0] == "tee" and fields[1:] else "")
+        if text is not None and target and not target.startswith("/dev/"):
+            self.written[target] = text
+
+    def _edited(self, words: Sequence[str], text: str | None) -> str | None:
+        """A text after the replacements of plain letters that `sed` makes; None where it does something else."""
+        edits, place = [], ""
+        for word in words:
+            if word in ("-e", "-E", "-r"):
+                continue
+            found = _SUBSTITUTION.fullmatch(word)
+            if found is None and (place or word.startswith("-") or " " in word):
+                return None
+            edits += [found] if found else []
+            place = place if found else word
+        text = self.text(place) if place else text
+        for edit in edits:
+            if text is None or not re.fullmatch(r"[\w .\"<>@{}:-]+", edit["old"]):
+                return None
+            text = text.replace(edit["old"], edit["new"])
+        return text
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ from typing import Any
 from sim.errors import SpecError, nearest
 from sim.foreign.importers.keys import Keys, table
 from sim.foreign.importers.ledger import Ledger, Section, short
-from sim.specs.presets import load_preset
 
 KIND = "torchtitan"
 
@@ -52,9 +51,6 @@ def flavor_of(name: str, flavor: str, ledger: Ledger) -> Any:
         ledger.took("model", model["name"], f"{source}, of torchtitan's registry")
         return model
     ledger.took("model", found, source)
-    if load_preset("models", found).get("num_mtp_layers"):
-        none = ledger.assume("model.num_mtp_layers", 0, "torchtitan trains no multi-token prediction unless asked")
-        return {"preset": found, "num_mtp_layers": none}
     return found
 
 

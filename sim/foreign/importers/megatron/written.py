@@ -1,4 +1,5 @@
-"""Megatron-LM's arguments in YAML: the `model_config.yaml` of its functional tests, and files for `--yaml-cfg`."""
+"""Megatron-LM's arguments elsewhere than on a command line: as it prints them into its log (megatron/training/
+arguments.py, `_print_args`), in the `model_config.yaml` of its functional tests, and in files for `--yaml-cfg`."""
 
 from __future__ import annotations
 
@@ -10,6 +11,37 @@ from sim.errors import SpecError
 from sim.foreign.importers.keys import UNKNOWN, table
 from sim.foreign.importers.ledger import short
 from sim.specs.yaml12 import parse_yaml
+
+_LINE = re.compile(r"^ *(\w+) \.{2,} ?(.*?) *$", re.MULTILINE)
+
+
+def is_printed(text: str) -> bool:
+    """Whether a text is such a list."""
+    return {"num_layers", "hidden_size"} <= {found[1] for found in _LINE.finditer(text)}
+
+
+def printed_words(text: str) -> tuple[list[str], list[str]]:
+    """(words of a launcher that starts as many processes, the arguments as words of a command line)."""
+    values = {name: value for name, value in _LINE.findall(text) if value not in ("", "None", "[]")}
+    return ["--np", values.get("world_size", "1")], [word for name in values for word in _printed(name, values)]
+
+
+def _printed(name: str, values: dict[str, str]) -> Iterator[str]:
+    """An argument's words; none where it says no, or is the default of something that the model has not."""
+    known, value = table("megatron"), values[name]
+    option = known["yaml_names"].get(name, name.replace("_", "-"))
+    of_others = any(option in names for names in known["refused_arguments"].values())
+    of_experts = name.startswith(("moe_", "expert_")) and "num_experts" not in values
+    if of_others or of_experts:
+        return
+    if value == "False":
+        if name in known["yaml_switches_off"]:
+            yield f"--{known['yaml_switches_off'][name]}"
+        return
+    yield f"--{option}"
+    if value != "True":
+        yield value
+
 
 _TEST = re.compile(r"^MODEL_ARGS:", re.MULTILINE)
 _SECTIONS = re.compile(r"^(?:language_model|model_parallel):", re.MULTILINE)

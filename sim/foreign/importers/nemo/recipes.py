@@ -1,20 +1,22 @@
-"""Megatron-Bridge's recipes in Python, and the settings of its performance scripts (WorkloadBaseConfig)."""
+"""Recipes in Python: Megatron-Bridge's, the settings of its performance scripts (WorkloadBaseConfig), and NeMo 2's
+run.Partial of a model, a trainer with MegatronStrategy, data and an optimizer."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from sim.foreign.importers.defaults import Foreign
 from sim.foreign.importers.keys import table
-from sim.foreign.importers.nemo.settings import scenario_of_megatron
+from sim.foreign.importers.nemo.settings import hoisted, scenario_of_megatron
 from sim.foreign.importers.pipeline_layouts import layout_of
 from sim.foreign.importers.python.recipes import leave_makers, read_recipe
-from sim.foreign.importers.python.values import CALLED
+from sim.foreign.importers.python.values import CALLED, MadeBy
 from sim.specs.presets import load_preset
 
-KIND = "megatron_bridge"
+BRIDGE, NEMO = "megatron_bridge", "nemo"
 _WORKLOAD = "WorkloadBaseConfig"
 
 
@@ -25,7 +27,7 @@ def is_megatron_bridge(text: str) -> bool:
 
 def read_megatron_bridge(file: Foreign) -> dict[str, Any]:
     """A scenario's sections; raises SpecError where there is no recipe, or one that cannot be read."""
-    name, settings = read_recipe(file.text, file.given.recipe, file.ledger, KIND, _fits)
+    name, settings = read_recipe(file.text, file.given.recipe, file.ledger, BRIDGE, _is_container)
     if settings.get(CALLED) == _WORKLOAD:
         settings, file = _workload(name, settings, file)
     peft = settings.get("peft")
@@ -40,10 +42,10 @@ def read_megatron_bridge(file: Foreign) -> dict[str, Any]:
     if settings.get("ddp", {}).get("use_megatron_fsdp") is True:
         # megatron/bridge/training/config.py and scripts/performance/utils/overrides.py: it shards everything.
         settings["ddp"]["data_parallel_sharding_strategy"] = "optim_grads_params"
-    return scenario_of_megatron(leave_makers(settings, file.ledger, KIND), file, KIND)
+    return scenario_of_megatron(leave_makers(settings, file.ledger, BRIDGE), file, BRIDGE)
 
 
-def _fits(settings: Mapping[str, Any]) -> bool:
+def _is_container(settings: Mapping[str, Any]) -> bool:
     """Whether it is a ConfigContainer with a model, or a workload of the performance scripts."""
     if settings.get(CALLED) == _WORKLOAD:
         return True
@@ -53,7 +55,7 @@ def _fits(settings: Mapping[str, Any]) -> bool:
 def _workload(name: str, settings: Mapping[str, Any], file: Foreign) -> tuple[dict[str, Any], Foreign]:
     """A workload as a recipe: what its name says, and what the performance scripts make of it
     (scripts/performance/utils/overrides.py)."""
-    known, made, plain = table(KIND), dict(settings), f"_{name.upper()}_"
+    known, made, plain = table(BRIDGE), dict(settings), f"_{name.upper()}_"
     tensor = made.get("tensor_model_parallel_size")
     made["sequence_parallel"] = isinstance(tensor, int) and tensor > 1
     model: dict[str, Any] = {}
@@ -98,3 +100,50 @@ def _dealt(made: Mapping[str, Any], said: Mapping[str, Any]) -> str | None:
         return None
     last = int(load_preset("models", said["model"])["num_layers"]) - each * (stages - 1)
     return layout_of([each] * (stages - 1) + [last], said.get("mtp_num_layers", 0))
+
+
+_MARK = re.compile(r"^\s*(?:from|import)\s+(?:nemo\b|nemo_run\b)", re.MULTILINE)
+
+
+def is_nemo(text: str) -> bool:
+    """Whether a Python text uses NeMo 2's recipes."""
+    return bool(_MARK.search(text)) and any(word in text for word in ("MegatronStrategy", "_recipe", "llm."))
+
+
+def read_nemo(file: Foreign) -> dict[str, Any]:
+    """A scenario's sections; raises SpecError where there is no recipe, or one that cannot be read."""
+    _, settings = read_recipe(file.text, file.given.recipe, file.ledger, NEMO, _is_recipe)
+    settings = {**settings, "trainer": hoisted(settings.get("trainer", {}), "plugins")}
+    settings["model"] = _versioned(settings["model"])
+    strategy = settings["trainer"].get("strategy")
+    if isinstance(strategy, Mapping) and strategy.get("fsdp") in ("megatron", "pytorch"):
+        settings["trainer"]["strategy"] = {**strategy, f"{strategy['fsdp']}_fsdp": True}
+    settings["callbacks"] = {**settings.get("callbacks", {}), **_callbacks(settings["trainer"].pop("callbacks", None))}
+    return scenario_of_megatron(leave_makers(settings, file.ledger, NEMO), file, NEMO)
+
+
+def _is_recipe(settings: Mapping[str, Any]) -> bool:
+    """Whether it is a recipe: of a model, a trainer and data; or one that NeMo makes for fine-tuning."""
+    whole = all(isinstance(settings.get(part), Mapping) for part in ("model", "trainer"))
+    return whole and ("data" in settings or "seq_length" in settings)
+
+
+def _versioned(model: Mapping[str, Any]) -> dict[str, Any]:
+    """The model with the version that the name of the module has of which it is: `llama3_70b.model()`."""
+    maker = model.get(CALLED)
+    if isinstance(maker, MadeBy) and maker in ("model", "model_config") and "version" not in model:
+        return {"version": maker.module.rpartition(".")[2], **model}
+    return dict(model)
+
+
+def _callbacks(said: Any) -> dict[str, Any]:
+    """What callbacks set: their arguments, and that tokens go to experts by DeepEP."""
+    made: dict[str, Any] = {}
+    for each in said if isinstance(said, list) else []:
+        if isinstance(each, Mapping):
+            name = str(each.get(CALLED, ""))
+            made |= {key: value for key, value in each.items() if key != CALLED and not key.startswith("gc_")}
+            made |= {"deepep": True} if name == "DeepEPCallback" else {}
+            if name == "MegatronTokenDropCallback":
+                made = {"moe_expert_capacity_factor": 1.0, "moe_pad_expert_input_to_capacity": True} | made
+    return made
