@@ -251,8 +251,7 @@ def estimate(scenario: Scenario | Path | str, engine: str = "dag", *, contention
     scenario : Scenario, or a path
         Model, cluster, plan, training, stack and profile; or the file that has them.
     engine : str
-        "dag" (exact longest path), "closed_form" (formula), "des" (discrete events) or "shared" (processes that
-        share a machine's cores).
+        "dag" (exact longest path), "des" (discrete events) or "shared" (processes that share a machine's cores).
     contention : bool
         Messages of all kinds share the cluster's links, at the rates that they have on average (`simulate` plays them
         one by one).

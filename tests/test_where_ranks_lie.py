@@ -88,9 +88,6 @@ def test_folded_unfolded_and_all_engines_agree(placement, schedule):
     assert unfolded == pytest.approx(folded, rel=1e-12)
     assert folded == estimate(scenario).step_time_s
     assert estimate(scenario, "des").step_time_s == pytest.approx(folded, rel=1e-12)
-    if schedule in ("1f1b", "gpipe", "interleaved"):
-        formula = estimate(scenario, "closed_form").step_time_s
-        assert 0.97 * folded < formula <= folded * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("placement", PLACEMENTS)

@@ -157,9 +157,7 @@ def test_many_small_experts_wait_for_the_host():
     "plan", [{"dp": 32, "ep": 8, "pp": 2}, {"tp": 2, "sequence_parallel": True, "dp": 16, "ep": 16, "pp": 2}]
 )
 def test_engines_agree(plan):
-    exact, closed = (estimate(scenario(**plan), engine).step_time_s for engine in ("dag", "closed_form"))
-    assert closed == pytest.approx(exact, rel=0.05)
-    events = simulate(scenario(**plan))
+    exact, events = estimate(scenario(**plan)).step_time_s, simulate(scenario(**plan))
     assert min(events.step_times_s) == pytest.approx(exact, rel=0.02)
 
 

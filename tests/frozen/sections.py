@@ -70,7 +70,7 @@ def scenarios() -> Jobs:
         scenario = load_scenario(path)
         actions = scenario.plan.pp * scenario.plan.num_chunks * scenario.num_microbatches
         for engine in sorted(ENGINES):
-            if actions < MOST_ACTIONS or engine in ("dag", "closed_form"):
+            if actions < MOST_ACTIONS or engine == "dag":
                 jobs[f"{path.relative_to(SCENARIOS)} {engine}"] = partial(_scenario, path, engine)
         jobs[f"{path.relative_to(SCENARIOS)} contention"] = partial(_scenario, path, contention=True)
     return jobs
