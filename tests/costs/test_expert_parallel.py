@@ -164,7 +164,7 @@ def test_engines_agree(plan):
 @pytest.mark.parametrize("zero", [0, 1, 2, 3])
 def test_shared_links_never_help(zero):
     plan = {"dp": 32, "ep": 32, "pp": 2, "zero_stage": zero}
-    alone, together = (estimate(scenario(**plan), contention=each).step_time_s for each in (False, True))
+    alone, together = estimate(scenario(**plan)).step_time_s, simulate(scenario(**plan), contention=True).mean_s
     assert together >= alone * (1 - 1e-9)
 
 
