@@ -40,19 +40,9 @@ class LinkedPlay(Simulation):
                 carried[here] = table[tasks.rank[here]]
         super().__init__(tasks, amounts, float(seconds.hidden_share), (tasks.stream == COMPUTE) | (carried >= 0))
         self.wire, self.events, self._carried = Wire.over(self.environment, traffic), 0, carried.tolist()
-        # What passes give arrives when its message does, and weights when they are moved, not so long after anything.
         self._receivers: dict[int, list[int]] = {}
         self._readers: dict[int, list[tuple[int, float]]] = {}
-        for source, waits in enumerate(self._waiters):
-            kept = []
-            for waiter, lag, from_end in waits:
-                if waiter < count and source < count:
-                    self._receivers.setdefault(source, []).append(waiter)
-                elif self._carried[source] >= 0 and waiter < count and tasks.what[source] == GATHER:
-                    self._readers.setdefault(source, []).append((waiter, -lag))
-                else:
-                    kept.append((waiter, lag, from_end))
-            self._waiters[source] = kept
+        self._take_what_messages_tell(count)
         self._gathered = {
             waiter: self.environment.event() for waits in self._readers.values() for waiter, early in waits if early > 0
         }
@@ -72,6 +62,22 @@ class LinkedPlay(Simulation):
         self._inside = collectives(order, traffic, self.wire.can_meet)
         self._begins_pair = [False] * count if order.pair_needs is None else (order.pair_needs >= 0).tolist()
         self._unsent: dict[int, simpy.Event | None] = {}  # what the first of a pair gives, while the second computes
+
+    def _take_what_messages_tell(self, count: int) -> None:
+        """Take waits for messages out of the others, in a step of so many passes.
+
+        What passes give arrives when its message does, and weights when they are moved, not so long after anything.
+        """
+        for source, waits in enumerate(self._waiters):
+            kept = []
+            for waiter, lag, from_end in waits:
+                if waiter < count and source < count:
+                    self._receivers.setdefault(source, []).append(waiter)
+                elif self._carried[source] >= 0 and waiter < count and self.tasks.what[source] == GATHER:
+                    self._readers.setdefault(source, []).append((waiter, -lag))
+                else:
+                    kept.append((waiter, lag, from_end))
+            self._waiters[source] = kept
 
     def waited(self) -> RankFloats:
         """How long each rank waited for what it moves at visits, in the pipeline and behind it.  [s]"""
