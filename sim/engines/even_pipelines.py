@@ -32,12 +32,14 @@ class Through(NamedTuple):
     """The longest paths along one rank, over plans; both end when rank 0's last action does. [s]
 
     straight : the one that leaves the rank at its last action.
+    beside_first : the same one, if it ends with rank 0's last backwards where these take longer than the rank's own.
     turned : the one that comes back through all stages, and so through every rank's last action.
     after : from the rank's last action to that of rank 0's.
     outer : forward and backward of a micro-batch on its outermost chunk, with the sends that occupy it.
     """
 
     straight: Number
+    beside_first: Number
     turned: Number
     after: Number
     outer: tuple[PlanFloats, PlanFloats]
@@ -70,6 +72,7 @@ class EvenPipelines(NamedTuple):
             straight = np.where(gpipe, flow + rest * ranks[kind].outer[BACKWARD], ranks[kind].straight)
             latest = np.where(exists[kind], np.maximum(latest, straight), latest)
             found.append(np.where(exists[kind], latest - afters[kind], NEVER))
+        found[-1] = np.maximum(found[-1], np.where(gpipe, NEVER, longest(each.beside_first for each in ranks)))
         found[-1] = np.where(pipes.pp == 1, pipes.num_microbatches * (down + back), found[-1])
         return np.stack(found[::-1])
 
@@ -139,14 +142,17 @@ class EvenPipelines(NamedTuple):
         chunks = self._chunks(FORWARD, kind, rank, after), self._chunks(BACKWARD, kind, rank, before)
         begins, ends = (warm * each + outermost * (outer - each) for each, outer in chunks)
         busy = m * sum((v - 1) * each + outer for each, outer in chunks)
-        enter, leave, returned, left = 0.0, 0.0, 0.0, 0.0
+        enter, leave, returned, left, lag = 0.0, 0.0, 0.0, 0.0, 0.0
         if kind > 0:
-            enter = self.forward[0] + self._middle(FORWARD, 1, rank - 1) + passed
+            # All ranks do so many forwards before any backward, and backwards after any forward: rank 0 may be longer.
+            alike = np.minimum(np.where(v > 1, p - 1, behind), m * v - 1)
+            lead = self.forward[0] + pipes.blocking * sends.first - chunks[FORWARD][0]
+            lag = alike * np.maximum(self.backward[0] - chunks[BACKWARD][0], 0.0)
+            enter = self.forward[0] + self._middle(FORWARD, 1, rank - 1) + passed + alike * np.maximum(lead, 0.0)
             leave = self.backward[0] + self._middle(BACKWARD, 1, rank - 1) + passed - pipes.blocking * before
         if kind < 2:
             returned = self._middle(BACKWARD, rank + 1, p - 2) + self.backward[2] + sends.total - passed
-            left = self._middle(FORWARD, rank + 1, p - 2) + self.forward[2] + sends.total - passed
-            left = left - pipes.blocking * after
+            left = self._middle(FORWARD, rank + 1, p - 2) + self.forward[2] + sends.total - passed - pipes.blocking * after
         turns = np.where(warm <= m * v, 0.0, NEVER)  # a backward comes before its last forward
         twice = np.where((behind == 0) | (warm < m * v), 0.0, NEVER)  # and a forward between it and the next
         if kind < 2 and not pipes.blocking:
@@ -155,8 +161,10 @@ class EvenPipelines(NamedTuple):
             )
         down, back = (self._all_stages(way) for way in (FORWARD, BACKWARD))
         returns, last_down = down + returned - begins + turns, back + left - ends + turns
+        straight = busy + np.maximum(enter, returns) + leave
         return Through(
-            busy + np.maximum(enter, returns) + leave,
+            straight,
+            straight + lag,
             busy + np.maximum(enter, returns + twice) + last_down,
             leave,
             (chunks[FORWARD][1], chunks[BACKWARD][1]),
