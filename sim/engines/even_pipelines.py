@@ -92,6 +92,11 @@ class EvenPipelines(NamedTuple):
         """One micro-batch through one chunk of each of these middle ranks. [s]"""
         return np.asarray((last - first + 1) * self[1 + way][1] + self._longer(way, first, last))
 
+    def _others(self, way: int, end: int, rank: Number) -> PlanFloats:
+        """One micro-batch through one chunk of each of the ranks before one (end 0), or of those behind it (2). [s]"""
+        first, last = (1, rank - 1) if end == 0 else (rank + 1, self.pipelines.pp - 2)
+        return self[1 + way][end] + self._middle(way, first, last)
+
     def _all_stages(self, way: int) -> PlanFloats:
         """One micro-batch through all stages, sends included. [s]"""
         pipes, (first, middle, last, *_) = self.pipelines, self[1 + way]
@@ -142,17 +147,17 @@ class EvenPipelines(NamedTuple):
         chunks = self._chunks(FORWARD, kind, rank, after), self._chunks(BACKWARD, kind, rank, before)
         begins, ends = (warm * each + outermost * (outer - each) for each, outer in chunks)
         busy = m * sum((v - 1) * each + outer for each, outer in chunks)
-        enter, leave, returned, left, lag = 0.0, 0.0, 0.0, 0.0, 0.0
+        enter, leave, returned, left, lag = [np.zeros(1)] * 5
         if kind > 0:
             # All ranks do so many forwards before any backward, and backwards after any forward: rank 0 may be longer.
             alike = np.minimum(np.where(v > 1, p - 1, behind), m * v - 1)
             lead = self.forward[0] + pipes.blocking * sends.first - chunks[FORWARD][0]
             lag = alike * np.maximum(self.backward[0] - chunks[BACKWARD][0], 0.0)
-            enter = self.forward[0] + self._middle(FORWARD, 1, rank - 1) + passed + alike * np.maximum(lead, 0.0)
-            leave = self.backward[0] + self._middle(BACKWARD, 1, rank - 1) + passed - pipes.blocking * before
+            enter = self._others(FORWARD, 0, rank) + passed + alike * np.maximum(lead, 0.0)
+            leave = self._others(BACKWARD, 0, rank) + passed - pipes.blocking * before
         if kind < 2:
-            returned = self._middle(BACKWARD, rank + 1, p - 2) + self.backward[2] + sends.total - passed
-            left = self._middle(FORWARD, rank + 1, p - 2) + self.forward[2] + sends.total - passed - pipes.blocking * after
+            returned = self._others(BACKWARD, 2, rank) + sends.total - passed
+            left = self._others(FORWARD, 2, rank) + sends.total - passed - pipes.blocking * after
         turns = np.where(warm <= m * v, 0.0, NEVER)  # a backward comes before its last forward
         twice = np.where((behind == 0) | (warm < m * v), 0.0, NEVER)  # and a forward between it and the next
         if kind < 2 and not pipes.blocking:
