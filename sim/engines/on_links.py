@@ -17,7 +17,7 @@ from sim.arrays import FloatArray, RankFloats
 from sim.engines.des import Process, Simulation
 from sim.engines.overlapped import collectives
 from sim.engines.program import Program
-from sim.engines.tasks import COMPUTE, DATA, GATHER, GRADIENTS, Seconds, Step, classes_of, slowed_at_visits
+from sim.engines.tasks import COMPUTE, DATA, GATHER, GRADIENTS, Seconds, Step
 from sim.engines.wire import Wire
 from sim.schedules.actions import B, F, I, U
 from sim.traffic.streams import Traffic
@@ -48,11 +48,7 @@ class LinkedPlay(Simulation):
         }
         self._weighed = {waiter for waits in self._readers.values() for waiter, _ in waits}
         self._could, self._waited = np.zeros((2, count))  # when a pass could begin but for its weights
-        compute, occupy, release = program.action_seconds()
-        stretch = np.zeros(count)
-        if seconds.visits is not None:
-            classes = classes_of(order, at_visits=True)
-            stretch = slowed_at_visits(order, classes, seconds.visits)[1][classes.of]
+        (compute, occupy, release), stretch = program.action_seconds(), program.slowed_s()
         sends = np.where(order.kind == F, traffic.forward[order.stage], -1)
         sends = np.where((order.kind == B) | (order.kind == I), traffic.backward[order.stage], sends)
         alone = np.array([each.alone_s for each in traffic.streams] + [0.0])[sends]
