@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import simpy
 from timing import seconds
+from wiring import laid_out
 
 from flopcast_validation.network_gains import on_tree
 from sim import load_scenario, simulate
-from sim.contention import laid_out
 from sim.engines import network
 from sim.network.flows import flows_on, max_min_rates
 from sim.network.routing import route

@@ -19,8 +19,6 @@ from sim.errors import FlopcastError
 from sim.estimate import Estimate, estimate
 from sim.specs import Scenario
 
-EXACT = "dag"
-"""The engine that answers an estimate if none is named."""
 IDENTIFIED = 0.6
 """A parameter whose posterior width is more than this share of its prior width is called not identified."""
 
@@ -87,7 +85,7 @@ class RunsFit:
         return {parameter.name: parameter.value for parameter in self.parameters}
 
 
-def predict(run: Run, values: dict[str, float] | None = None, *, exact: bool = True) -> Estimate:
+def predict(run: Run, values: dict[str, float] | None = None) -> Estimate:
     """The estimate of a run: of its choices the fastest that fits; where none does, with the first change that saves
     memory and so makes one fit, or with the last.
 
@@ -95,8 +93,6 @@ def predict(run: Run, values: dict[str, float] | None = None, *, exact: bool = T
     ----------
     values : dict, optional
         Of a profile and a stack, laid over the run's.
-    exact : bool
-        By the engine that answers `flopcast estimate`; False: by the closed form where there is one, for fits.
 
     Raises
     ------
@@ -109,7 +105,7 @@ def predict(run: Run, values: dict[str, float] | None = None, *, exact: bool = T
             break
         smaller = [scenario.replace(plan=scenario.plan.replace(**changes)) for scenario in run.choices]
         best = _fastest(smaller, values, run.id)
-    return estimate(best.scenario) if exact and best.engine != EXACT else best
+    return best
 
 
 def _fastest(scenarios: Sequence[Scenario], values: dict[str, float] | None, name: str) -> Estimate:
@@ -119,7 +115,7 @@ def _fastest(scenarios: Sequence[Scenario], values: dict[str, float] | None, nam
     for scenario in scenarios:
         changed = with_values(scenario, values) if values else scenario
         try:
-            answer = estimate(changed, fast_engine(changed))
+            answer = estimate(changed)
         except FlopcastError as error:
             problem = error
             continue
@@ -130,11 +126,6 @@ def _fastest(scenarios: Sequence[Scenario], values: dict[str, float] | None, nam
     if best is None:
         raise problem or FlopcastError(f"{name} has no scenario")
     return best[1]
-
-
-def fast_engine(scenario: Scenario) -> str:
-    """The closed form where there is one."""
-    return "closed_form" if scenario.plan.schedule in ("gpipe", "1f1b", "interleaved") else EXACT
 
 
 def fit_runs(
@@ -211,7 +202,7 @@ def _settle(run: Run) -> Run | None:
     None where it cannot be simulated.
     """
     try:
-        return replace(run, choices=(predict(run, exact=False).scenario,), memory_savings=())
+        return replace(run, choices=(predict(run).scenario,), memory_savings=())
     except FlopcastError:
         return None
 
@@ -221,7 +212,7 @@ def _errors(runs: Sequence[Run], values: dict[str, float]) -> np.ndarray:
 
 
 def _ratio(run: Run, values: dict[str, float]) -> float:
-    answer = predict(run, values, exact=False)
+    answer = predict(run, values)
     return answer.step_time_s / run.step_time_s(answer.scenario)
 
 

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flopcast_calibration.from_runs import fast_engine
 from flopcast_calibration.priors import priors, start_of, with_values
 from sim.errors import FlopcastError
 from sim.estimate import estimate
@@ -30,8 +29,7 @@ def sensitivities(scenario: Scenario, names: Sequence[str]) -> np.ndarray:
     FlopcastError
         The scenario cannot be simulated.
     """
-    engine = fast_engine(scenario)
-    step_time_s = estimate(scenario, engine).step_time_s
+    step_time_s = estimate(scenario).step_time_s
     found = []
     for name in names:
         prior = priors().parameters[name]
@@ -41,7 +39,7 @@ def sensitivities(scenario: Scenario, names: Sequence[str]) -> np.ndarray:
         if step == 0.0 or not prior.lower <= moved <= prior.upper:
             found.append(0.0)
             continue
-        time_s = estimate(with_values(scenario, {name: moved}), engine).step_time_s
+        time_s = estimate(with_values(scenario, {name: moved})).step_time_s
         found.append(log(time_s / step_time_s) * prior.width_at(start) / (moved - start))
     return np.array(found)
 
@@ -74,7 +72,7 @@ def next_run(measured: Sequence[Scenario], asked: Scenario, names: Sequence[str]
     variants: list[tuple[dict[str, object], np.ndarray]] = []
     for changes, variant in variants_of(asked):
         try:
-            if estimate(variant, fast_engine(variant)).fits:
+            if estimate(variant).fits:
                 variants.append((changes, sensitivities(variant, names)))
         except FlopcastError:
             continue

@@ -161,7 +161,7 @@ def write_runs_profile(fit: RunsFit, path: Path, source: str) -> None:
 
 def _told(run: Run, values: dict[str, float]) -> dict[str, Any]:
     """What a measured run tells of others, as the fitted values have it."""
-    answer = predict(run, values, exact=False)
+    answer = predict(run, values)
     return as_measured(answer.scenario, answer.breakdown.shares()).model_dump(mode="json")
 
 

@@ -39,8 +39,6 @@ KindPlanFloats: TypeAlias = Floats
 """(kinds of stages or of ranks, plans)"""
 BlockPlanFloats: TypeAlias = Floats
 """(blocks, plans): layer, embedding, head, and a layer without experts where the model has such."""
-CausePlanFloats: TypeAlias = Floats
-"""(causes, kinds or blocks, plans)"""
 StageFloats: TypeAlias = Floats
 """(virtual stages)"""
 StagePlanFloats: TypeAlias = Floats

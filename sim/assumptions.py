@@ -15,18 +15,11 @@ from sim.work import layers, recompute, routing
 from sim.work import memory as kept
 
 
-def stated_assumptions(
-    plans: Plans, scenario: Scenario, notes: Iterable[str], engine: str, contention: bool
-) -> tuple[str, ...]:
+def stated_assumptions(plans: Plans, scenario: Scenario, notes: Iterable[str], engine: str) -> tuple[str, ...]:
     """Return what was not given, not measured or not modelled.
 
     plans : the scenario as one. notes : what pricing had to extrapolate.
     """
-    links: Iterable[str] = ()
-    if contention:
-        from sim.contention import assumed
-
-        links = assumed(scenario)
     return (
         *scenario.assumed,
         *memory.assumed(scenario),
@@ -35,8 +28,7 @@ def stated_assumptions(
         *zero.assumed(plans, scenario.num_forwards),
         *(line for each in (routing, layers, host, compute, spread) for line in each.assumed(scenario)),
         *(() if scenario.training.tokens is None else ("training time counts no failures, checkpoints or evaluation",)),
-        *links,
-        *placement.assumed(scenario, contention),
+        *placement.assumed(scenario),
         *places.assumed(plans.layouts),
         *cores_assumed(scenario, engine),
     )

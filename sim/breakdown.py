@@ -61,44 +61,9 @@ class Breakdown:
 
 def break_down(timeline: Timeline) -> Breakdown:
     """Account for a step."""
-    costs, order = timeline.program.costs, timeline.program.order
-    ranks, updates = order.num_ranks, timeline.updates
-    both = (costs.forward, costs.backward)
-    # Copies of the model share the micro-batches.
-    microbatches = order.num_microbatches / order.copies
-    busy = {
-        part: microbatches * sum(float(table[part].sum()) for table in both if part in table) / ranks for part in Cause
-    }
-    halved = np.bincount(order.stage, (order.kind == W) * order.weight, order.num_stages)
-    for part, more in costs.split.items():
-        busy[part] += float(halved @ more) / ranks
-    peak = {part: microbatches * float(seconds.sum()) / ranks for part, seconds in costs.at_peak.items()}
-    sends = (
-        microbatches * float((costs.send_forward_s + costs.send_backward_s).sum()) / ranks if costs.p2p_blocks else 0.0
-    )
-    at_peak = sum(peak.values())
-    attention_peak = peak.get(Cause.ATTENTION, 0.0)
+    costs, updates = timeline.program.costs, timeline.updates
     exposed = updates * (float(timeline.exposed_reduce_s.mean()) + float(timeline.exposed_gather_s.mean()))
-    at_visits = _at_visits(timeline)
-    seconds = {
-        "flop_at_peak": at_peak,
-        "matmul_inefficiency": busy[Cause.MATMUL] + busy[Cause.LOGITS] - (at_peak - attention_peak),
-        "attention_overhead": busy[Cause.ATTENTION] - attention_peak,
-        "memory_bound": busy[Cause.MEMORY_BOUND],
-        "host_wait": busy[Cause.HOST] + costs.step_setup_s,
-        "recompute": busy[Cause.RECOMPUTE],
-        "tensor_parallel_comm": busy[Cause.TENSOR_PARALLEL],
-        "context_parallel_comm": busy[Cause.CONTEXT_PARALLEL],
-        "expert_parallel_comm": busy[Cause.EXPERT_PARALLEL],
-        "beside_expert_comm": busy[Cause.BESIDE_TOKENS],
-        "pipeline_comm": sends + busy[Cause.PIPELINE],
-        "pipeline_bubble": 0.0,
-        "stage_imbalance": 0.0,
-        "data_parallel_comm": busy[Cause.DATA_PARALLEL] + exposed + at_visits,
-        "stragglers": busy[Cause.STRAGGLERS],
-        "optimizer": updates * float((costs.optimizer_s - costs.offload_s).mean()),
-        "offload": busy[Cause.OFFLOAD] + updates * float(costs.offload_s.mean()),
-    }
+    seconds = _busy_seconds(timeline, exposed)
     # What remains the average GPU waits: for the slowest rank's pipeline work, then for reductions and updates longer
     # than its own, and the rest of the time for the pipeline to fill and drain.
     idle = timeline.step_time_s - sum(seconds.values())
@@ -119,6 +84,52 @@ def break_down(timeline: Timeline) -> Breakdown:
     seconds["pipeline_bubble"] = idle - waiting
     # Rounding may leave a part a hair below nothing.
     return Breakdown({cause: max(value, 0.0) for cause, value in seconds.items()})
+
+
+def _busy_seconds(timeline: Timeline, exposed: float) -> dict[str, float]:
+    """What the average GPU does in a step, by cause; nothing for the causes of waiting. [s]
+
+    Parameters
+    ----------
+    exposed : float
+        Reductions and gathers that nothing hides. [s]
+    """
+    costs, order = timeline.program.costs, timeline.program.order
+    ranks, updates = order.num_ranks, timeline.updates
+    both = (costs.forward, costs.backward)
+    # Copies of the model share the micro-batches.
+    microbatches = order.num_microbatches / order.copies
+    busy = {
+        part: microbatches * sum(float(table[part].sum()) for table in both if part in table) / ranks for part in Cause
+    }
+    halved = np.bincount(order.stage, (order.kind == W) * order.weight, order.num_stages)
+    for part, more in costs.split.items():
+        busy[part] += float(halved @ more) / ranks
+    peak = {part: microbatches * float(seconds.sum()) / ranks for part, seconds in costs.at_peak.items()}
+    sends = (
+        microbatches * float((costs.send_forward_s + costs.send_backward_s).sum()) / ranks if costs.p2p_blocks else 0.0
+    )
+    at_peak = sum(peak.values())
+    attention_peak = peak.get(Cause.ATTENTION, 0.0)
+    return {
+        "flop_at_peak": at_peak,
+        "matmul_inefficiency": busy[Cause.MATMUL] + busy[Cause.LOGITS] - (at_peak - attention_peak),
+        "attention_overhead": busy[Cause.ATTENTION] - attention_peak,
+        "memory_bound": busy[Cause.MEMORY_BOUND],
+        "host_wait": busy[Cause.HOST] + costs.step_setup_s,
+        "recompute": busy[Cause.RECOMPUTE],
+        "tensor_parallel_comm": busy[Cause.TENSOR_PARALLEL],
+        "context_parallel_comm": busy[Cause.CONTEXT_PARALLEL],
+        "expert_parallel_comm": busy[Cause.EXPERT_PARALLEL],
+        "beside_expert_comm": busy[Cause.BESIDE_TOKENS],
+        "pipeline_comm": sends + busy[Cause.PIPELINE],
+        "pipeline_bubble": 0.0,
+        "stage_imbalance": 0.0,
+        "data_parallel_comm": busy[Cause.DATA_PARALLEL] + exposed + _at_visits(timeline),
+        "stragglers": busy[Cause.STRAGGLERS],
+        "optimizer": updates * float((costs.optimizer_s - costs.offload_s).mean()),
+        "offload": busy[Cause.OFFLOAD] + updates * float(costs.offload_s.mean()),
+    }
 
 
 def _at_visits(timeline: Timeline) -> float:

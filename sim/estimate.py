@@ -243,7 +243,7 @@ class Estimate(NotebookDisplay):
         return frame.rename_axis("cause")
 
 
-def estimate(scenario: Scenario | Path | str, engine: str = "dag", *, contention: bool = False) -> Estimate:
+def estimate(scenario: Scenario | Path | str, engine: str = "dag") -> Estimate:
     """Predict one training step.
 
     Parameters
@@ -251,11 +251,7 @@ def estimate(scenario: Scenario | Path | str, engine: str = "dag", *, contention
     scenario : Scenario, or a path
         Model, cluster, plan, training, stack and profile; or the file that has them.
     engine : str
-        "dag" (exact longest path), "closed_form" (formula), "des" (discrete events) or "shared" (processes that
-        share a machine's cores).
-    contention : bool
-        Messages of all kinds share the cluster's links, at the rates that they have on average (`simulate` plays them
-        one by one).
+        "dag" (exact longest path), "des" (discrete events) or "shared" (processes that share a machine's cores).
 
     Returns
     -------
@@ -267,7 +263,7 @@ def estimate(scenario: Scenario | Path | str, engine: str = "dag", *, contention
     ScheduleError
         The schedule does not exist or cannot take these sizes.
     SpecError
-        The scenario has no plan, unknown engine, or contention on a cluster without switches.
+        The scenario has no plan, or unknown engine.
     """
     scenario = as_scenario(scenario)
     scenario.require_plan()
@@ -276,11 +272,6 @@ def estimate(scenario: Scenario | Path | str, engine: str = "dag", *, contention
     program = program_of(scenario, order, costs)
     timeline = run(program, engine)
     unaligned = tuple(padding_advice(scenario, timeline.step_time_s, partial(_step_time, engine=engine)))
-    if contention:
-        from sim.contention import on_shared_links
-
-        costs = on_shared_links(scenario, order, costs, timeline.step_time_s)
-        timeline = run(program_of(scenario, order, costs), engine)
     return Estimate(
         scenario=scenario,
         engine=engine,
@@ -291,7 +282,7 @@ def estimate(scenario: Scenario | Path | str, engine: str = "dag", *, contention
         memory=_memory(plans, order, deal),
         memory_available_bytes=scenario.cluster.gpu.usable_bytes,
         timeline=timeline,
-        stated=(*unaligned, *stated_assumptions(plans, scenario, costs.notes, engine, contention)),
+        stated=(*unaligned, *stated_assumptions(plans, scenario, costs.notes, engine)),
     )
 
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from sim.contention import contention_note
 from sim.engines import longest_path, network
 from sim.engines.link_history import LinkHistory, all_messages, link_history
 from sim.engines.link_use import busiest_links, link_bytes, use_by_level
@@ -21,6 +20,7 @@ from sim.estimate import estimate
 from sim.network.faults import link_health, node_of
 from sim.network.ranks import gpu_of_rank
 from sim.network.topology import build_topology
+from sim.pricing.cost_model import cost_model
 from sim.programs import priced_order, program_of
 from sim.schedules import get_schedule
 from sim.specs import Scenario
@@ -261,7 +261,7 @@ def _assumptions(
     if slow:
         notes.append("a slow GPU stretches its kernels and its update, not collectives and host waits")
     if contention:
-        notes.append(contention_note(scenario))
+        notes.append(_of_both_losses(scenario))
         notes.append(
             "collectives put a ring's bytes on the links, those within an action as one message of each kind at its "
             "beginning; weights gathered after the update meet only each other; the tied embedding's reduction keeps "
@@ -270,3 +270,18 @@ def _assumptions(
         if slow:
             notes.append("on shared links all replicas run at the pace of the slowest")
     return notes
+
+
+def _of_both_losses(scenario: Scenario) -> str:
+    """Which of the fitted and the simulated loss of messages counts.
+
+    A profile was fitted to real machines, where groups of one kind met each other; here flows meet too. A stream takes
+    of a link only what the fitted rate is of the best rate there (`sim.traffic.streams`).
+    """
+    fabric = cost_model(scenario).fabric
+    network, best = fabric.network, fabric.best_share
+    return (
+        "links are shared: a message moves at most at the rate fitted to real machines (sends "
+        f"{network.p2p_efficiency:.0%} of a card, groups that share the network {float(network.in_training()):.0%}), a "
+        f"link carries up to the best that any reaches ({best:.0%}); the lower of the two counts, never their product"
+    )

@@ -98,8 +98,7 @@ def test_engines_on_a_published_run(engine, scenarios):
     scenario = load_scenario(scenarios / "korthikanti-2022" / "175b-full.yaml")
     exact = estimate(scenario)
     answer = estimate(scenario, engine)
-    # The formula does not see that blocking sends of neighbours overlap in part.
-    assert answer.step_time_s == pytest.approx(exact.step_time_s, rel=0.03 if engine == "closed_form" else 1e-9)
+    assert answer.step_time_s == pytest.approx(exact.step_time_s, rel=1e-9)
     assert answer.breakdown.total == pytest.approx(answer.step_time_s)
     assert answer.memory == exact.memory
 

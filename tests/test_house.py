@@ -138,7 +138,7 @@ def test_every_package_is_on_the_map() -> None:
 
 
 RULES = {
-    "end_of_step": ("sim.engines.closed_form", "sim.search.layered_bounds", "sim.search.prices.formula",
+    "end_of_step": ("sim.search.layered_bounds", "sim.search.prices.formula",
                     "sim.search.schedules.order_times"),
     "exposed_reduction": ("sim.engines.step_end",),
     "exposed_gather": ("sim.engines.program", "sim.engines.step_end", "sim.search.schedules.order_times"),

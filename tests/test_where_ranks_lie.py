@@ -88,9 +88,6 @@ def test_folded_unfolded_and_all_engines_agree(placement, schedule):
     assert unfolded == pytest.approx(folded, rel=1e-12)
     assert folded == estimate(scenario).step_time_s
     assert estimate(scenario, "des").step_time_s == pytest.approx(folded, rel=1e-12)
-    if schedule in ("1f1b", "gpipe", "interleaved"):
-        formula = estimate(scenario, "closed_form").step_time_s
-        assert 0.97 * folded < formula <= folded * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("placement", PLACEMENTS)
@@ -111,8 +108,6 @@ def test_contention_is_on_top_of_what_placement_costs(placement, ratio):
     scenario = asked(f"plan.placement={placement}", "plan.dp=4", ratio=ratio)
     alone, shared = estimate(scenario).step_time_s, simulate(scenario, contention=True).mean_s
     assert alone * (1 - 1e-9) <= shared < 1.02 * alone
-    average = estimate(scenario, contention=True).step_time_s
-    assert alone * (1 - 1e-9) <= average == pytest.approx(shared, rel=0.02)
 
 
 def test_a_search_proves_its_best_against_every_plan():

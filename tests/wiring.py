@@ -4,7 +4,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from sim.network.topology import parent_of_group, switch_counts
+from sim.network.topology import build_topology, parent_of_group, switch_counts
+from sim.traffic.streams import build_traffic
 
 
 def endpoints(topology):
@@ -33,3 +34,9 @@ def endpoints(topology):
     source = np.concatenate([side for low, high in pairs for side in (low, high)])
     target = np.concatenate([side for low, high in pairs for side in (high, low)])
     return source, target, vertices
+
+
+def laid_out(scenario, order, costs):
+    """The streams of a scenario on its sound cluster."""
+    topology = build_topology(scenario.cluster)
+    return build_traffic(scenario, costs, order.rank_of_stage, order.copies, topology, np.ones(topology.num_links))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from flopcast_calibration.from_runs import predict
 from flopcast_validation.run import published_runs
-from sim import Estimate, Scenario, build_scenario, estimate, load_scenario
+from sim import Estimate, Scenario, build_scenario, estimate, load_scenario, simulate
 from sim.costs.collectives import all_reduce
 from sim.errors import FlopcastError
 from sim.network.placement import Group
@@ -105,10 +105,11 @@ def _asked(entry: Mapping[str, Any]) -> tuple[Any, ...]:
     asks = entry["asks"]
     if "function" in asks:
         return (FUNCTIONS[asks["function"]](),)
-    links = {"contention": asks.get("contention", False)}
-    answers = [estimate(_scenario(asks["base"], asks.get("changes", {})), **links)]
+    answers = [estimate(_scenario(asks["base"], asks.get("changes", {})))]
+    if asks.get("contention"):
+        return simulate(answers[0].scenario, contention=True).mean_s, *answers
     if "over" in asks:
-        answers.append(estimate(_scenario(asks["over"], asks.get("over_changes", {})), **links))
+        answers.append(estimate(_scenario(asks["over"], asks.get("over_changes", {}))))
     value, *over = (_value(asks["of"], answer) for answer in answers)
     return (value / (over[0] if over else 1.0) * float(asks.get("times", 1.0)), *answers)
 

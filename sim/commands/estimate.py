@@ -21,7 +21,7 @@ def estimate(
     overrides: Overrides = None,
     engine: Engine = "dag",
     profile: ProfileOption = None,
-    contention: Annotated[bool, Option("--contention", help="Messages share the cluster's links.")] = False,
+    contention: Annotated[bool, Option("--contention", hidden=True)] = False,
     as_json: AsJson = False,
 ) -> None:
     """How long a step takes, how many FLOP/s that is, where the time goes, and whether it fits."""
@@ -29,10 +29,13 @@ def estimate(
 
     from sim import estimate as run
     from sim import load_scenario
+    from sim.errors import SpecError
     from sim.report.text import estimate_view
 
+    if contention:
+        raise SpecError("estimate --contention is gone: flopcast simulate --contention plays the messages one by one")
     given = load_scenario(scenario, overrides or (), profile)
-    answer = run(given.replace(plan=_best_plan(given)) if given.is_open else given, engine, contention=contention)
+    answer = run(given.replace(plan=_best_plan(given)) if given.is_open else given, engine)
     print_answer(as_json, answer.to_dict, lambda: partial(estimate_view, answer))
     faster = None if as_json or given.is_open or engine != "dag" else _faster_plan(answer)
     if faster is not None:

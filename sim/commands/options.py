@@ -66,7 +66,7 @@ Overrides = Annotated[
 Engine = Annotated[
     str,
     Option(
-        help="dag (exact), closed_form (formula), des (discrete events) or shared (processes on shared cores).",
+        help="dag (exact), des (discrete events) or shared (processes on shared cores).",
         autocompletion=complete.engines,
     ),
 ]

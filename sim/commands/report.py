@@ -87,7 +87,7 @@ def report(
     question = load_scenario(path, (*(overrides or ()), *own), profile)
     answer = estimate(question, engine)
     # Events are played one by one: as many estimates as sliders take are asked for, or not made.
-    wanted = with_sliders if with_sliders is not None else bool(slider) or engine in ("dag", "closed_form")
+    wanted = with_sliders if with_sliders is not None else bool(slider) or engine == "dag"
     grid = _grid(question, slider, engine) if wanted else None
     found, why = (None, "") if with_search is False else _search(question)
     _write(output, report_page(answer, found, why, grid))

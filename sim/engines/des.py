@@ -28,17 +28,17 @@ MOST_ACTIONS = 1_000_000
 Process = Generator[Any, Any, None]
 
 
-Play = Callable[[Program, Seconds, Step, FloatArray], tuple[FloatArray, FloatArray, RankFloats | None, Program]]
-"""(program, its seconds, its tasks, amounts) -> begin and end of every task [s], how long each rank waited for what it
-moves at visits where a play knows that itself [s], and the program with what turned out to take another time."""
+Moments = tuple[FloatArray, FloatArray, RankFloats | None, Program]
+"""Begin and end of every task [s], how long each rank waited for what it moves at visits where a play knows that itself
+[s], and the program with what turned out to take another time."""
+Play = Callable[[Program, Seconds, Step, FloatArray], Moments]
+"""(program, its seconds, its tasks, amounts) -> what was played."""
 
 
 def run(program: Program) -> Timeline:
     """Simulate the step, event by event."""
 
-    def play(
-        program: Program, seconds: Seconds, step: Step, amounts: FloatArray
-    ) -> tuple[FloatArray, FloatArray, RankFloats | None, Program]:
+    def play(program: Program, seconds: Seconds, step: Step, amounts: FloatArray) -> Moments:
         order = program.order
         if len(order) > MOST_ACTIONS:
             raise ScheduleError(

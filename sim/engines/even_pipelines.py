@@ -1,254 +1,176 @@
-"""The closed form over plans: when the ranks of many pipelines end, whose layers are dealt evenly.
+"""Lower bounds of when ranks end, for many pipelines whose layers are dealt evenly: no action is visited.
 
-Such a pipeline has three kinds of rank: the first (embedding), the last (head), and those in the middle, of which the
-first, rank 1, ends last and so is the one to wait for. What `sim.engines.closed_form` sums over the stages of one
-pipeline is then a product.
+A step takes as long as the longest path through its actions, where each waits for the one before it on its rank and for
+what it is sent. Any path is a lower bound. Those along one busy rank are nearly always among the longest: entered
+straight from rank 0, or after the first micro-batch has gone down all stages and come back; and left straight to rank
+0, or before the last micro-batch goes down and comes back. With m micro-batches, t_F and t_B the seconds of a
+micro-batch on each of p uniform ranks, and v chunks a rank, these are (m + (p − 1) / v)(t_F + t_B), exactly the step
+[1]_.
+
+Such a pipeline has three kinds of rank: the first (embedding), the last (head), and those in the middle. Paths follow
+the first, the last and one in between (`Links.rank`).
+
+.. [1] Narayanan et al. 2021, arXiv:2104.04473, section 2.2: bubble (p − 1)(t_F + t_B) / v.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from sim.arrays import KindPlanFloats, Number, PlanFloats, PlanInts
-from sim.engines.critical_paths import NEVER, Along, Pipe, ends, gpipe_end
 from sim.engines.pipeline_links import Pipelines
 
+NEVER = -np.inf
+"""End of a path that does not exist."""
+FORWARD, BACKWARD = range(2)
 
-@dataclass(frozen=True, slots=True)
-class RankEnds:
-    """Ends of the first rank, rank 1 and the last (first axis), over plans. [s]
 
-    ended : when each has ended its last action; never where there is none, or where rank 1 is the last.
-    turned_after : from then until the last micro-batch has passed each on its way back at the earliest, so never above
-        zero; never for GPipe.
+class Through(NamedTuple):
+    """The longest paths along one rank, over plans; both end when rank 0's last action does. [s]
+
+    straight : the one that leaves the rank at its last action.
+    beside_first : the same one, if it ends with rank 0's last backwards where these take longer than the rank's own.
+    turned : the one that comes back through all stages, and so through every rank's last action.
+    after : from the rank's last action to that of rank 0's.
+    outer : forward and backward of a micro-batch on its outermost chunk, with the sends that occupy it.
     """
 
-    ended: KindPlanFloats
-    turned_after: KindPlanFloats
+    straight: Number
+    beside_first: Number
+    turned: Number
+    after: Number
+    outer: tuple[PlanFloats, PlanFloats]
 
-    def take(self, choices: Any) -> RankEnds:
-        """Those of some choices, on the axis behind that of ranks."""
-        return RankEnds(self.ended[:, choices], self.turned_after[:, choices])
 
-
-@dataclass(frozen=True)
-class EvenPipelines:
-    """Many pipelines with the seconds of their stages: first, middle and last, and a longer middle one if any. [s]"""
+class EvenPipelines(NamedTuple):
+    """Many pipelines with the seconds of a micro-batch on their stages: first, middle, last, and a longer middle one if
+    any; (kinds of stages, plans). [s]
+    """
 
     pipelines: Pipelines
     forward: KindPlanFloats
     backward: KindPlanFloats
 
-    @cached_property
-    def pipe(self) -> Pipe:
-        """What all ranks share."""
-        pipes = self.pipelines
-        between, longer = pipes.pp * pipes.num_chunks - 2, self._longer(1, pipes.pp - 2)
-        down, back = (
-            np.where(pipes.alone, first, first + between * middle + longer * more + last + pipes.sent)
-            for (first, middle, last, *_), more in zip((self.forward, self.backward), self._more, strict=True)
-        )
-        return Pipe(pipes.num_microbatches, down, back)
+    def find_ends(self) -> KindPlanFloats:
+        """Return when the first rank, rank 1 and the last end at the earliest; NEVER where there is none. [s]"""
+        pipes, (down, back) = self.pipelines, (self._all_stages(way) for way in (FORWARD, BACKWARD))
+        gpipe, rest, ranks = pipes.gpipe, pipes.num_microbatches - 1, [self._through(kind) for kind in range(3)]
+        exists = pipes.pp > 0, pipes.pp > 2, pipes.pp > 1
 
-    @cached_property
-    def _more(self) -> tuple[Number, Number]:
-        """By how much a longer middle stage takes longer, forward and backward. [s]"""
-        if not self.pipelines.uneven:
-            return 0.0, 0.0
-        return self.forward[3] - self.forward[1], self.backward[3] - self.backward[1]
+        def longest(of_ranks: Iterable[PlanFloats]) -> PlanFloats:
+            there = zip(of_ranks, exists, strict=True)
+            return np.asarray(np.maximum.reduce([np.where(exist, each, NEVER) for each, exist in there]))
 
-    def _longer(self, first: Number, last: Number) -> Number:
-        """How many of these ranks are longer middle ones."""
-        if not self.pipelines.uneven:
+        # Forwards and backwards of GPipe are two flow shops, one after the other.
+        flow = down + back + rest * longest(each.outer[FORWARD] for each in ranks)
+        latest, found = np.where(gpipe, NEVER, longest(each.turned for each in ranks)), []
+        afters = 0.0, self.backward[0] + (not pipes.blocking) * pipes.sends.first, ranks[2].after
+        for kind in (2, 1, 0):
+            straight = np.where(gpipe, flow + rest * ranks[kind].outer[BACKWARD], ranks[kind].straight)
+            latest = np.where(exists[kind], np.maximum(latest, straight), latest)
+            found.append(np.where(exists[kind], latest - afters[kind], NEVER))
+        found[-1] = np.maximum(found[-1], np.where(gpipe, NEVER, longest(each.beside_first for each in ranks)))
+        found[-1] = np.where(pipes.pp == 1, pipes.num_microbatches * (down + back), found[-1])
+        return np.stack(found[::-1])
+
+    def of_second(self, way: int) -> PlanFloats:
+        """Return the forward or backward of rank 1's stages, where it is not the last. [s]"""
+        return self._middle(way, 1, 1)
+
+    def _longer(self, way: int, first: Number, last: Number) -> Number:
+        """What longer stages add to these ranks. [s]"""
+        seconds = self[1 + way]
+        if len(seconds) < 4:
             return 0.0
-        return np.maximum(np.minimum(last, self.pipelines.longer) - np.maximum(first, 1) + 1.0, 0.0)
+        number = np.maximum(np.minimum(last, self.pipelines.longer) - np.maximum(first, 1) + 1, 0)
+        return number * (seconds[3] - seconds[1])
 
-    @cached_property
-    def second(self) -> tuple[PlanFloats, PlanFloats]:
-        """Forward and backward of rank 1's stages, but where it is the last. [s]"""
-        longer, (more_f, more_b) = self._longer(1, 1), self._more
-        return self.forward[1] + longer * more_f, self.backward[1] + longer * more_b
+    def _middle(self, way: int, first: Number, last: Number) -> PlanFloats:
+        """One micro-batch through one chunk of each of these middle ranks. [s]"""
+        return np.asarray((last - first + 1) * self[1 + way][1] + self._longer(way, first, last))
 
-    def find_ends(self) -> RankEnds:
-        """When all kinds of rank end."""
-        pipes, sends = self.pipelines, self.pipelines.sends
-        gpipe, alone = pipes.gpipe, pipes.alone
-        found = ends(self.pipe, [self._first(), *self._middle(), self._last()])
-        first = np.where(alone, pipes.num_microbatches * (self.forward[0] + self.backward[0]), found.of_first())
-        in_flow = self._gpipe()
-        ended, turned = [np.where(gpipe, in_flow[0], first)], [np.where(gpipe, NEVER, found.turned - first)]
-        others = (
-            (1.0, self._after(1, sends.first, sends.first), pipes.have_middle),
-            (pipes.last.rank, self._after_last, ~alone),
-        )
-        for (rank, later, there), flow in zip(others, in_flow[1:], strict=True):
-            end = found.of(rank, later)
-            ended.append(np.where(there, np.where(gpipe, flow, end), NEVER))
-            turned.append(np.where(there & ~gpipe, found.turned - later - end, NEVER))
-        return RankEnds(np.stack(ended), np.stack(turned))
+    def _others(self, way: int, end: int, rank: Number) -> PlanFloats:
+        """One micro-batch through one chunk of each of the ranks before one (end 0), or of those behind it (2). [s]"""
+        first, last = (1, rank - 1) if end == 0 else (rank + 1, self.pipelines.pp - 2)
+        return self[1 + way][end] + self._middle(way, first, last)
 
-    def _after(self, rank: PlanFloats | int, passed: PlanFloats, before: PlanFloats) -> PlanFloats:
-        """From the end of a rank to that of rank 0. [s]
+    def _all_stages(self, way: int) -> PlanFloats:
+        """One micro-batch through all stages, sends included. [s]"""
+        pipes, (first, middle, last, *_) = self.pipelines, self[1 + way]
+        sent = pipes.num_chunks * pipes.sends.total + (pipes.num_chunks - 1) * pipes.sends.wrap
+        between = (pipes.pp * pipes.num_chunks - 2) * middle + self._longer(way, 1, pipes.pp - 2)
+        return np.where(pipes.pp == 1, first, first + between + last + sent)
 
-        Parameters
-        ----------
-        passed, before : links from rank 0 to it, and the last of them. [s]
-        """
-        links = passed - before if self.pipelines.blocking else passed
-        longer = self._longer(1, rank - 1) * self._more[1]
-        after: PlanFloats = links + (rank - 1) * self.backward[1] + longer + self.backward[0]
-        return after
+    def _chunks(self, way: int, kind: int, rank: Number, send: PlanFloats) -> tuple[PlanFloats, PlanFloats]:
+        """What a micro-batch occupies a rank for, on a chunk in the middle of the model and on its outermost. [s]"""
+        sent = self.pipelines.blocking * send
+        each = (self._middle(way, rank, rank) if kind == 1 else self[1 + way][1]) + sent
+        # The first stage sends nothing back, and the last nothing on.
+        ends = kind == (2 if way == FORWARD else 0)
+        return each, each if kind == 1 else self[1 + way][kind] + sent * (not ends)
 
-    @cached_property
-    def _after_last(self) -> PlanFloats:
-        sends = self.pipelines.sends
-        return self._after(self.pipelines.pp - 1, sends.total, sends.last)
+    def _round_trips(
+        self, chunks: Sequence[tuple[PlanFloats, PlanFloats]], others: Number, visits: PlanInts, replaced: PlanInts
+    ) -> Number:
+        """How much longer than staying on a rank it is to go from it to the last rank and back again and again. [s]
 
-    def _first(self) -> Along:
-        (f, f_mid, f_last, *_), (b, b_mid, b_last, *_) = self.forward, self.backward
-        pipes, sends, blocking = self.pipelines, self.pipelines.sends, self.pipelines.blocking
-        p, v, many, counts = pipes.pp, pipes.num_chunks, pipes.interleaved, pipes.first
-        to_second, around = blocking * sends.first, blocking * sends.wrap
-        warm, of_first = counts.warm, pipes.first_chunks
-        least_forward, least_backward = (
-            np.where(many, np.minimum(end, middle), end) for end, middle in ((f, f_mid), (b, b_mid))
-        )
-        both, both_mid = f + b, f_mid + b_mid + around
-        longer_f, longer_b = (self._longer(1, p - 2) * more for more in self._more)
-        return Along(
-            counts=counts,
-            busy=pipes.num_microbatches * (both + (v - 1) * both_mid + v * to_second),
-            before=0.0,
-            after=0.0,
-            returned=(p - 2) * b_mid + longer_b + b_last + sends.total,
-            left=sends.total - to_second + (p - 2) * f_mid + longer_f + f_last,
-            warm_forward=of_first * f + (warm - of_first) * f_mid + warm * to_second,
-            warm_backward=of_first * b + (warm - of_first) * (b_mid + around),
-            lead=0.0,
-            lag=0.0,
-            own=np.where(many, np.maximum(both, both_mid), both) + to_second,
-            cycle=None if blocking else self._cycle(least_forward, least_backward, 0, 0.0),
-        )
-
-    def _cycle(
-        self, forward: PlanFloats, backward: PlanFloats, rank: PlanFloats | int, passed: PlanFloats | float
-    ) -> PlanFloats:
-        """Down from a rank to the last and back, at least, where sends run beside compute.  [s]
+        It is where sends beside compute take longer than passes.
 
         Parameters
         ----------
-        forward, backward : its own. [s]
-        passed : links from rank 0 to it. [s]
+        others : array over plans
+            What a round trip takes on the other ranks and between them. [s]
+        visits, replaced : arrays over plans
+            Of the rank's chunks, there and back, those between; and how many of them a round trip takes the place of.
         """
-        between = (self.pipelines.pp - 2 - rank) * (self.forward[1] + self.backward[1])
-        between = between + self._longer(rank + 1, self.pipelines.pp - 2) * sum(self._more)
-        cycle: PlanFloats = forward + backward + between + self._least_last + 2 * (self.pipelines.sends.total - passed)
-        return cycle
+        shortest = sum(np.minimum(each, outer) for each, outer in chunks)
+        for seconds in (self.forward, self.backward):  # on a chunk of the last rank without the head
+            shortest = shortest + np.minimum(seconds[1] - seconds[2], 0.0)
+        longest = np.maximum(sum(each for each, _ in chunks), sum(outer for _, outer in chunks))
+        return np.maximum(visits, 0) // replaced * np.maximum(others + shortest - replaced * longest, 0.0)
 
-    @cached_property
-    def _least_last(self) -> PlanFloats:
-        """There and back of the shortest chunk of the last rank. [s]"""
-        (_, f, f_last, *_), (_, b, b_last, *_) = self.forward, self.backward
-        many = self.pipelines.interleaved
-        least: PlanFloats = np.where(many, np.minimum(f, f_last), f_last) + np.where(
-            many, np.minimum(b, b_last), b_last
+    def _through(self, kind: int) -> Through:
+        """Paths along the first rank, the middle one or the last; of no meaning where there is none."""
+        pipes, sends, (p, v, m, *_) = self.pipelines, self.pipelines.sends, self.pipelines
+        rank, passed, before, after = (
+            (0, 0.0, sends.wrap, sends.first),
+            (pipes.links.rank, sends.passed, sends.before, sends.after),
+            (p - 1, sends.total, sends.last, sends.wrap),
+        )[kind]
+        behind = p - 1 - rank
+        warm = np.where(v > 1, 2 * behind + (v - 1) * p, behind) + 1  # its forwards up to the first backward
+        # Of these, those on its outermost chunk; of as many of its last backwards, too.
+        outermost = warm // (p * v) * p + np.minimum(warm % (p * v), p) if kind == 0 else 1
+        chunks = self._chunks(FORWARD, kind, rank, after), self._chunks(BACKWARD, kind, rank, before)
+        begins, ends = (warm * each + outermost * (outer - each) for each, outer in chunks)
+        busy = m * sum((v - 1) * each + outer for each, outer in chunks)
+        enter, leave, returned, left, lag = [np.zeros(1)] * 5
+        if kind > 0:
+            # All ranks do so many forwards before any backward, and backwards after any forward: rank 0 may be longer.
+            alike = np.minimum(np.where(v > 1, p - 1, behind), m * v - 1)
+            lead = self.forward[0] + pipes.blocking * sends.first - chunks[FORWARD][0]
+            lag = alike * np.maximum(self.backward[0] - chunks[BACKWARD][0], 0.0)
+            enter = self._others(FORWARD, 0, rank) + passed + alike * np.maximum(lead, 0.0)
+            leave = self._others(BACKWARD, 0, rank) + passed - pipes.blocking * before
+        if kind < 2:
+            returned = self._others(BACKWARD, 2, rank) + sends.total - passed
+            left = self._others(FORWARD, 2, rank) + sends.total - passed - pipes.blocking * after
+        turns = np.where(warm <= m * v, 0.0, NEVER)  # a backward comes before its last forward
+        twice = np.where((behind == 0) | (warm < m * v), 0.0, NEVER)  # and a forward between it and the next
+        if kind < 2 and not pipes.blocking:
+            twice = twice + self._round_trips(
+                chunks, left + returned, m * v - 1 - warm, np.where(v > 1, 2, 1) * behind + 1
+            )
+        down, back = (self._all_stages(way) for way in (FORWARD, BACKWARD))
+        returns, last_down = down + returned - begins + turns, back + left - ends + turns
+        straight = busy + np.maximum(enter, returns) + leave
+        return Through(
+            straight,
+            straight + lag,
+            busy + np.maximum(enter, returns + twice) + last_down,
+            leave,
+            (chunks[FORWARD][1], chunks[BACKWARD][1]),
         )
-        return least
-
-    def _middle(self) -> list[Along]:
-        (f, f_mid, f_last, *_), (b, b_mid, b_last, *_) = self.forward, self.backward
-        pipes, sends, blocking = self.pipelines, self.pipelines.sends, self.pipelines.blocking
-        visits = pipes.num_microbatches * pipes.num_chunks
-        found = []
-        for middle, counts in pipes.middles:
-            rank = counts.rank
-            own_f, own_b = (
-                each + self._longer(rank, rank) * more for each, more in zip((f_mid, b_mid), self._more, strict=True)
-            )
-            forward, backward = own_f + blocking * middle.after, own_b + blocking * middle.before
-            rest, between = sends.total - middle.passed, pipes.pp - 2 - rank
-            before_f = f + (rank - 1) * f_mid + self._longer(1, rank - 1) * self._more[0]
-            between_f, between_b = (
-                between * each + self._longer(rank + 1, pipes.pp - 2) * more
-                for each, more in zip((f_mid, b_mid), self._more, strict=True)
-            )
-            found.append(
-                Along(
-                    counts=counts,
-                    busy=np.where(pipes.have_middle, visits * (forward + backward), NEVER),
-                    before=before_f + middle.passed,
-                    after=self._after(rank, middle.passed, middle.before),
-                    returned=between_b + b_last + rest,
-                    left=rest - blocking * middle.after + between_f + f_last,
-                    warm_forward=counts.warm * forward,
-                    warm_backward=counts.warm * backward,
-                    lead=f + blocking * sends.first - forward,
-                    lag=b - backward,
-                    own=forward + backward,
-                    cycle=None if blocking else self._cycle(own_f, own_b, rank, middle.passed),
-                )
-            )
-        return found
-
-    def _last(self) -> Along:
-        (f, f_mid, f_last, *_), (b, b_mid, b_last, *_) = self.forward, self.backward
-        pipes, sends, blocking = self.pipelines, self.pipelines.sends, self.pipelines.blocking
-        p, v, many, counts = pipes.pp, pipes.num_chunks, pipes.interleaved, pipes.last
-        to_before = blocking * sends.last
-        forward, backward = f_mid + blocking * sends.wrap, b_mid + to_before
-        both, of_head = forward + backward, f_last + b_last + to_before
-        warm = counts.warm - 1
-        return Along(
-            counts=counts,
-            busy=np.where(pipes.alone, NEVER, pipes.num_microbatches * ((v - 1) * both + of_head)),
-            before=f + (p - 2) * f_mid + self._longer(1, p - 2) * self._more[0] + sends.total,
-            after=self._after_last,
-            returned=0.0,
-            left=0.0,
-            warm_forward=warm * forward + f_last,
-            warm_backward=warm * backward + b_last + to_before,
-            lead=np.where(many, f + blocking * sends.first - forward, 0.0),
-            lag=np.where(many, b - backward, 0.0),
-            own=np.where(many, np.maximum(of_head, both), of_head),
-            ring=None if blocking else self._ring(),
-        )
-
-    def _ring(self) -> PlanFloats:
-        """Once around all ranks, from a chunk of the last to the next or the one before, at least.  [s]"""
-        (f, f_mid, *_), (_, b_mid, b_last, *_) = self.forward, self.backward
-        rest, sends = self.pipelines.pp - 1, self.pipelines.sends
-        longer = np.maximum(np.minimum(f, f_mid) + rest * f_mid, np.minimum(b_last, b_mid) + rest * b_mid)
-        ring: PlanFloats = longer + sends.total + sends.wrap
-        return ring
-
-    def _gpipe(self) -> list[PlanFloats]:
-        """Ends of the kinds of rank under GPipe."""
-        (f, f_mid, f_last, *_), (b, b_mid, b_last, *_) = self.forward, self.backward
-        pipes, sends, blocking = self.pipelines, self.pipelines.sends, self.pipelines.blocking
-        links, p = pipes.links, pipes.pp
-
-        def longest(far_links: PlanInts, of_middle: PlanFloats, of_last: PlanFloats) -> PlanFloats:
-            """Of the middle ranks, the links on one side of which are given, and the last."""
-            far, near = far_links > 0, far_links < p - 2
-            send = blocking * np.maximum(np.where(far, sends.far, 0.0), np.where(near, sends.near, 0.0))
-            return np.where(pipes.have_middle, np.maximum(of_middle + send, of_last), of_last)
-
-        last = b_last + blocking * sends.last
-        forward = np.maximum(f + blocking * sends.first, longest(links.num_far - links.first, f_mid, f_last))
-        backward = longest(links.num_far - links.last, b_mid, last)
-        if pipes.uneven:
-            after, before = (np.where(far, sends.far, sends.near) for far in (links.marked_after, links.marked_before))
-            some = pipes.longer > 0
-            forward = np.maximum(forward, np.where(some, self.forward[3] + blocking * after, 0.0))
-            backward = np.maximum(backward, np.where(some, self.backward[3] + blocking * before, 0.0))
-        own_send = 0.0 if blocking else sends.first  # that of rank 1 does not occupy it
-        to_second = (p - 2) * b_mid + self._longer(1, p - 2) * self._more[1] + b_last + sends.total - own_send
-        return [
-            gpipe_end(self.pipe, forward, np.maximum(b, backward), self.pipe.back),
-            gpipe_end(self.pipe, forward, backward, to_second),
-            gpipe_end(self.pipe, forward, last, last),
-        ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,8 +13,7 @@ _ROUNDS = 3
 and repeats after one."""
 
 
-@dataclass(frozen=True, slots=True)
-class InFlight:
+class InFlight(NamedTuple):
     """Chunks whose activations a rank keeps when it keeps most, over plans.
 
     chunks : all of them.
@@ -31,20 +30,12 @@ class InFlight:
         return np.asarray(self.chunks * middle + np.maximum(self.least * extra, self.most * extra))
 
 
-@dataclass(frozen=True, slots=True)
-class InFlightByRank:
+class InFlightByRank(NamedTuple):
     """What the first and the last rank keep, and chunks kept by the fullest middle one; over plans."""
 
     first: InFlight
     middle: PlanInts
     last: InFlight
-
-    def take(self, rows: Ints) -> InFlightByRank:
-        """Those of some plans."""
-        first, last = (
-            InFlight(each.chunks[rows], each.least[rows], each.most[rows]) for each in (self.first, self.last)
-        )
-        return InFlightByRank(first, self.middle[rows], last)
 
 
 def in_flight_by_rank(
@@ -59,8 +50,7 @@ def in_flight_by_rank(
     for last, own in ((False, np.where(gpipe, m, np.minimum(m, pp))), (True, np.where(gpipe, m, 1))):
         kept = InFlight(own, own.copy(), own.copy())
         if len(many):
-            found = _interleaved(cases[0], cases[1], cases[2], last)
-            for whole, part in zip((kept.chunks, kept.least, kept.most), found, strict=True):
+            for whole, part in zip(kept, _interleaved(cases[0], cases[1], cases[2], last), strict=True):
                 whole[many] = part[case.ravel()]
         ends.append(kept)
     # The fullest of the middle ranks is the second.

@@ -102,7 +102,6 @@ def all_messages(messages: Sequence[Message], timeline: Timeline, traffic: Traff
     _, loads = shared_links(traffic.streams, traffic.health)
     free = ~(loads > 0).any(axis=0) & (alone_rates(traffic.streams, traffic.health) == 1.0)
     found = list(messages)
-    assert timeline.start is not None
     for within, begin in zip(
         collectives(order, traffic, lambda stream: bool(free[stream])), timeline.start, strict=True
     ):
@@ -126,7 +125,6 @@ def all_messages(messages: Sequence[Message], timeline: Timeline, traffic: Traff
 def _of_a_batch(messages: Sequence[Message], timeline: Timeline) -> list[Message]:
     """Those that begin in one batch's time, counted from its beginning; updates gather in it, too."""
     order = timeline.program.order
-    assert timeline.end is not None
     last = order.first[1:] if order.fold is None else order.fold.cuts
     begin = float(timeline.end[last - 1].min()) - timeline.step_time_s
 

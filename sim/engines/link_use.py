@@ -17,14 +17,14 @@ from sim.traffic.streams import Traffic
 
 def link_bytes(order: Order, traffic: Traffic) -> Array:
     """Bytes of a whole step on every link.  [bytes]"""
-    times = message_counts(order, traffic)
+    times = _message_counts(order, traffic)
     carried = np.zeros(len(traffic.health))
     for stream, often in zip(traffic.streams, times.tolist(), strict=True):
         np.add.at(carried, stream.link, often * stream.link_bytes)
     return carried
 
 
-def message_counts(order: Order, traffic: Traffic) -> Array:
+def _message_counts(order: Order, traffic: Traffic) -> Array:
     """Of every stream, how often in a step it moves what one of its messages does."""
     times = np.zeros(len(traffic.streams))
     for table, kinds in ((traffic.forward, (F,)), (traffic.backward, (B, I))):

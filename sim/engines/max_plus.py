@@ -176,9 +176,10 @@ class Graph:
         """The first event of a phase, or how many there are."""
         return int(self.ends[self.phases[phase] - 1])
 
-    def is_wide(self, first: int, stop: int) -> bool:
-        """Whether so many events of phases could happen at once that arrays of them beat a loop, for one plan too."""
-        return self.first(stop) - self.first(first) > WIDE * (self.phases[stop] - self.phases[first])
+    @property
+    def is_wide(self) -> bool:
+        """Whether so many events could happen at once that arrays of them beat a loop, for one plan too."""
+        return len(self.rule) > WIDE * len(self.ends)
 
     @cached_property
     def lists(self) -> tuple[list[int], list[int], list[int]]:
@@ -228,22 +229,22 @@ def build_graph(tasks: Tasks, seen: int = 0, least_depth: int = 1) -> Graph:
     number = np.empty(len(waiter), dtype=np.int64)  # of a task's waits, which each is; the first is for its stream
     number[by_waiter] = np.arange(len(waiter)) - (np.cumsum(own) - own)[waiter[by_waiter]]
     number += follower[waiter]
-    trees = _Trees(tasks.level, sequence, own + follower)
+    chains = _Chains(tasks.level, sequence, own + follower)
 
-    size, event = int(trees.ends[-1]), trees.root
+    size, event = int(chains.ends[-1]), chains.root
     sources, lag = np.zeros((2, size), dtype=np.int32), np.zeros((2, 2, size), dtype=np.int32)
-    side, where = trees.leaves(behind, np.zeros(len(behind), dtype=np.int64))
+    side, where = chains.leaves(behind, np.zeros(len(behind), dtype=np.int64))
     sources[side, where], lag[1, side, where] = event[before], tasks.amount[before]
-    side, where = trees.leaves(waiter, number)
+    side, where = chains.leaves(waiter, number)
     sources[side, where], lag[0, side, where] = event[source], tasks.lag
     lag[1, side, where] = np.where(tasks.from_end, tasks.amount[source], 0)
-    side, where, below = trees.branches
-    sources[side, where] = below
+    where, earlier = chains.links
+    sources[0, where] = earlier
     rule = np.zeros(size, dtype=np.int8)
     rule[event] = tasks.rule
 
-    begins = np.append(trees.first[sequence], size)[np.searchsorted(tasks.phase[sequence], range(4))]
-    phases = [*np.searchsorted(trees.ends, begins, side="right").tolist(), len(trees.ends)]
+    begins = np.append(chains.first[sequence], size)[np.searchsorted(tasks.phase[sequence], range(4))]
+    phases = [*np.searchsorted(chains.ends, begins, side="right").tolist(), len(chains.ends)]
     depth, blocks = least_depth, None
     if seen:
         waiter, source = np.concatenate([behind, waiter]), np.concatenate([before, source])
@@ -251,58 +252,39 @@ def build_graph(tasks: Tasks, seen: int = 0, least_depth: int = 1) -> Graph:
         here = (mine >= AFTER) & (back >= 0) & (tasks.rule[waiter] != MINUS)
         reaches = np.where(mine >= 0, back - mine, back + 1)[here]
         depth, blocks = max(least_depth, int(reaches.max(initial=1))), _events_by_block(tasks, event, by_lane, seen)
-    return Graph(tasks, event, sources, lag, rule, trees.ends, tuple(phases), depth, blocks)
+    return Graph(tasks, event, sources, lag, rule, chains.ends, tuple(phases), depth, blocks)
 
 
-class _Trees:
-    """The events of tasks: the latest of many moments is a tree of pairs, level by level; event 0 begins the step.
+class _Chains:
+    """The events of tasks: the latest of many moments is a chain of pairs, level by level; event 0 begins the step.
 
-    A task with n waits has n - 1 events, one at least, numbered as a binary heap: those below event k are 2k + 1 and
-    2k + 2, and beyond the last event come the n waits. Events happen from the last to the root.
+    A task with n waits has n - 1 events, one at least: the first is the later of two waits, each other one that of the
+    event before it and of one wait more. With the last the task begins.
 
-    first, root : arrays (tasks). The first event of each task, which is its last of the heap, and its root.
-    branches : sides, events, and events below them, of all that wait for events of the same task.
+    first, root : arrays (tasks). The first and the last event of each task.
+    links : the events that wait for another event of the same task.
     ends : array. Where each level of events ends, the begin of the step the first.
     """
 
     def __init__(self, level_of: IntArray, sequence: IntArray, waits: IntArray) -> None:
-        count, levels = len(level_of), int(level_of.max()) + 1
-        self._waits, self._events = waits, np.maximum(waits - 1, 1)
-        position = np.empty(count, dtype=np.int64)
-        position[sequence] = np.arange(count)
-        several = np.flatnonzero(self._events > 1)
-        more = self._events[several] - 1  # events but the first of each task stand behind the first ones of its level
-        behind = np.bincount(level_of[several], more, levels).astype(np.int64)
-        shift = np.cumsum(behind) - behind
-        self.first = 1 + position + shift[level_of]
-        heads = 1 + np.cumsum(np.bincount(level_of, minlength=levels)) + shift
-        task, self._begin = np.repeat(several, more), np.zeros(count, dtype=np.int64)
-        self._begin[several] = np.cumsum(more) - more
-        heap = np.arange(len(task)) - self._begin[task]
-        turn = -np.floor(np.log2(heap + 1)).astype(np.int64)
-        by_level = np.lexsort((turn, level_of[task]))
-        level, turn = level_of[task][by_level], turn[by_level]
-        self._later = np.empty(len(task), dtype=np.int64)
-        place = heads[level] + np.arange(len(task)) - shift[level]
-        self._later[by_level] = place
-        self.root = self.numbers(np.arange(count), np.zeros(count, dtype=np.int64))
-        turns = place[1:][(np.diff(level) == 0) & (np.diff(turn) != 0)]
-        self.ends = np.unique(np.concatenate([[1], heads, heads + behind, turns]))
-        below = np.concatenate([heap[heap > 0], more])
-        parent = np.concatenate([task[heap > 0], several])
-        self.branches = (below - 1) % 2, self.numbers(parent, (below - 1) // 2), self.numbers(parent, below)
-
-    def numbers(self, task: IntArray, heap: IntArray) -> IntArray:
-        """Events of tasks, by their numbers in the heap."""
-        found = self.first[task]
-        later = np.flatnonzero(heap < self._events[task] - 1)
-        found[later] = self._later[self._begin[task[later]] + heap[later]]
-        return np.asarray(found)
+        events = np.maximum(waits - 1, 1)
+        task = np.repeat(sequence, events[sequence])
+        begin = np.cumsum(events[sequence]) - events[sequence]
+        turn = np.arange(len(task)) - np.repeat(begin, events[sequence])
+        level = level_of[task] * (int(turn.max()) + 1) + turn
+        in_turn = np.argsort(level, kind="stable")
+        number = np.empty(len(task), dtype=np.int64)
+        number[in_turn] = 1 + np.arange(len(task))
+        self._number, self._begin = number, np.empty(len(sequence), dtype=np.int64)
+        self._begin[sequence] = begin
+        self.first, self.root = number[self._begin], number[self._begin + events - 1]
+        later = np.flatnonzero(turn > 0)
+        self.links = number[later], number[later - 1]
+        self.ends = np.append(1, 2 + np.flatnonzero(np.diff(level[in_turn], append=-1)))
 
     def leaves(self, task: IntArray, number: IntArray) -> tuple[IntArray, IntArray]:
         """Sides and events that wait for the first, second and so on of what a task waits for."""
-        place = np.maximum(number + self._waits[task] - 2, 0)
-        return place % 2, self.numbers(task, place // 2)
+        return np.minimum(number, 1), self._number[self._begin[task] + np.maximum(number - 1, 0)]
 
 
 def different(numbers: IntArray) -> tuple[IntArray, IntArray]:
@@ -384,7 +366,7 @@ def play(graph: Graph, amounts: FloatArray, share: float = 0.0, left_out: int = 
 
 def _play_phases(graph: Graph, amounts: FloatArray, share: float, times: FloatArray, first: int, stop: int) -> None:
     """Fill in the times of the events of some phases of one plan."""
-    if graph.is_wide(first, stop):
+    if graph.is_wide:
         one, other = graph.by_level[1]
         _play_levels(graph, amounts[one] + amounts[other], None, share, times, first, stop)
         return

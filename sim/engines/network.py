@@ -13,7 +13,7 @@ import numpy as np
 import simpy
 
 from sim.arrays import FloatArray, IntArray, RankFloats
-from sim.engines.des import play_folded
+from sim.engines.des import Moments, play_folded
 from sim.engines.on_links import LinkedPlay
 from sim.engines.program import Program
 from sim.engines.tasks import Seconds, Step
@@ -55,9 +55,7 @@ def run(program: Program, traffic: Traffic) -> Shared:
         costs = replace(program.costs, gather_s=_gathered(program.costs.gather_s, traffic))
         program = replace(program, costs=costs)
 
-    def play(
-        program: Program, seconds: Seconds, step: Step, amounts: FloatArray
-    ) -> tuple[FloatArray, FloatArray, RankFloats | None, Program]:
+    def play(program: Program, seconds: Seconds, step: Step, amounts: FloatArray) -> Moments:
         last[:] = [LinkedPlay(program, seconds, step, amounts, traffic)]
         begin, end = last[0].play()
         waited = None if seconds.visits is None else last[0].waited()

@@ -17,7 +17,7 @@ from sim.arrays import FloatArray, RankFloats
 from sim.engines.des import Process, Simulation
 from sim.engines.overlapped import collectives
 from sim.engines.program import Program
-from sim.engines.tasks import COMPUTE, DATA, GATHER, GRADIENTS, Seconds, Step, classes_of, slowed_at_visits
+from sim.engines.tasks import COMPUTE, DATA, GATHER, GRADIENTS, Seconds, Step
 from sim.engines.wire import Wire
 from sim.schedules.actions import B, F, I, U
 from sim.traffic.streams import Traffic
@@ -40,29 +40,15 @@ class LinkedPlay(Simulation):
                 carried[here] = table[tasks.rank[here]]
         super().__init__(tasks, amounts, float(seconds.hidden_share), (tasks.stream == COMPUTE) | (carried >= 0))
         self.wire, self.events, self._carried = Wire.over(self.environment, traffic), 0, carried.tolist()
-        # What passes give arrives when its message does, and weights when they are moved, not so long after anything.
         self._receivers: dict[int, list[int]] = {}
         self._readers: dict[int, list[tuple[int, float]]] = {}
-        for source, waits in enumerate(self._waiters):
-            kept = []
-            for waiter, lag, from_end in waits:
-                if waiter < count and source < count:
-                    self._receivers.setdefault(source, []).append(waiter)
-                elif self._carried[source] >= 0 and waiter < count and tasks.what[source] == GATHER:
-                    self._readers.setdefault(source, []).append((waiter, -lag))
-                else:
-                    kept.append((waiter, lag, from_end))
-            self._waiters[source] = kept
+        self._take_what_messages_tell(count)
         self._gathered = {
             waiter: self.environment.event() for waits in self._readers.values() for waiter, early in waits if early > 0
         }
         self._weighed = {waiter for waits in self._readers.values() for waiter, _ in waits}
         self._could, self._waited = np.zeros((2, count))  # when a pass could begin but for its weights
-        compute, occupy, release = program.action_seconds()
-        stretch = np.zeros(count)
-        if seconds.visits is not None:
-            classes = classes_of(order, at_visits=True)
-            stretch = slowed_at_visits(order, classes, seconds.visits)[1][classes.of]
+        (compute, occupy, release), stretch = program.action_seconds(), program.slowed_s()
         sends = np.where(order.kind == F, traffic.forward[order.stage], -1)
         sends = np.where((order.kind == B) | (order.kind == I), traffic.backward[order.stage], sends)
         alone = np.array([each.alone_s for each in traffic.streams] + [0.0])[sends]
@@ -72,6 +58,22 @@ class LinkedPlay(Simulation):
         self._inside = collectives(order, traffic, self.wire.can_meet)
         self._begins_pair = [False] * count if order.pair_needs is None else (order.pair_needs >= 0).tolist()
         self._unsent: dict[int, simpy.Event | None] = {}  # what the first of a pair gives, while the second computes
+
+    def _take_what_messages_tell(self, count: int) -> None:
+        """Take waits for messages out of the others, in a step of so many passes.
+
+        What passes give arrives when its message does, and weights when they are moved, not so long after anything.
+        """
+        for source, waits in enumerate(self._waiters):
+            kept = []
+            for waiter, lag, from_end in waits:
+                if waiter < count and source < count:
+                    self._receivers.setdefault(source, []).append(waiter)
+                elif self._carried[source] >= 0 and waiter < count and self.tasks.what[source] == GATHER:
+                    self._readers.setdefault(source, []).append((waiter, -lag))
+                else:
+                    kept.append((waiter, lag, from_end))
+            self._waiters[source] = kept
 
     def waited(self) -> RankFloats:
         """How long each rank waited for what it moves at visits, in the pipeline and behind it.  [s]"""

@@ -7,7 +7,7 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from sim.arrays import Ints
+from sim.arrays import Array, Ints
 from sim.schedules import Order
 from sim.schedules.actions import F, I, W
 from sim.schedules.passes import (
@@ -75,7 +75,7 @@ class OrderFacts:
             here = order.of_rank(rank)
             # Most is kept after a forward that no other follows.
             peaks = (order.kind[here] == F) & np.append(order.kind[here][1:] != F, True)
-            kept.append(_largest(after[here][peaks]))
+            kept.append(undominated(after[here][peaks]))
         found = np.zeros((len(kept), max(map(len, kept)), self.num_kinds), dtype=np.int64)
         for rank, each in enumerate(kept):
             found[rank, : len(each)] = each
@@ -99,7 +99,7 @@ class OrderFacts:
             self.in_flight[which.ravel() == place].reshape(-1, self.num_kinds) for place in range(alike.shape[1])
         ]
         return [
-            FullestRanks(kind, _largest(counts), logits, versions)
+            FullestRanks(kind, undominated(counts), logits, versions)
             for (kind, logits, versions), counts in zip(alike.T.tolist(), moments, strict=True)
         ]
 
@@ -140,11 +140,11 @@ def _facts_of(order: Order, kind_of_stage: bytes) -> OrderFacts:
     return OrderFacts(order, kinds, int(kinds.max()) + 1)
 
 
-def _largest(points: Ints) -> Ints:
-    """Rows that no other row reaches in every column."""
-    points = np.unique(points, axis=0)
-    kept: list[Ints] = []
-    for point in points[np.argsort(-points.sum(axis=1), kind="stable")]:
-        if not any((other >= point).all() for other in kept):
-            kept.append(point)
-    return np.stack(kept)
+def undominated(rows: Array) -> Array:
+    """Rows that no other row exceeds element-wise, each once."""
+    rows = np.unique(rows, axis=0)
+    kept = rows[:0]
+    for row in rows[np.argsort(-rows.sum(axis=1), kind="stable")]:
+        if not (kept >= row).all(axis=1).any():
+            kept = np.concatenate([kept, row[np.newaxis]])
+    return kept

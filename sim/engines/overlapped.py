@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-import numpy as np
-
-from sim.arrays import Number
 from sim.schedules import Order
 from sim.schedules.actions import B, F, I, W
 from sim.traffic.exchanges import FORWARD, INPUT_GRAD, WEIGHT_GRAD
@@ -28,12 +25,8 @@ class RunningCollective(NamedTuple):
 
     def late(self, took: float) -> float:
         """How much longer the action is because this took longer than alone, slack in its budget used up first."""
-        return took - self.seconds - self.hidden_share * float(slack(took, self.seconds, self.budget))
-
-
-def slack(took: Number, alone: Number, budget: Number) -> Number:
-    """Of what a collective takes longer than alone, what the compute that may hide it still has room for.  [s]"""
-    return np.maximum(np.minimum(took, budget) - alone, 0.0)
+        slack = max(min(took, self.budget) - self.seconds, 0.0)  # what the compute that may hide it has room for
+        return took - self.seconds - self.hidden_share * slack
 
 
 def collectives(order: Order, traffic: Traffic, can_meet: Callable[[int], bool]) -> list[tuple[RunningCollective, ...]]:

@@ -50,6 +50,13 @@ class Program:
         compute, occupy, release = (each[classes.of] for each in pass_seconds(self.order, classes, seconds))
         return compute, occupy, release
 
+    def slowed_s(self) -> ActionFloats:
+        """By how much what is moved at visits holds up each action; (actions).  [s]"""
+        if self.costs.visits is None:
+            return np.zeros(len(self.order))
+        classes = classes_of(self.order, at_visits=True)
+        return np.asarray(slowed_at_visits(self.order, classes, self.costs.visits)[1][classes.of])
+
     def busy_per_rank(self) -> RankFloats:
         """Compute of a whole step on each rank, and the sends that occupy it.  [s]"""
         order, classes, seconds = self.order, classes_of(self.order, *self._classes), self.seconds()

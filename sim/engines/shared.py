@@ -10,10 +10,10 @@ import numpy as np
 import simpy
 
 from sim.arrays import FloatArray
-from sim.engines.des import Process, Simulation
+from sim.engines.des import Moments, Process, Simulation, play_folded
 from sim.engines.program import Program
-from sim.engines.tasks import COMPUTE, REDUCE, REGATHER, UPDATE, Step, amounts_of, classes_of, slowed_at_visits, step_of
-from sim.engines.timeline import Timeline, timeline_of, waits_at_visits
+from sim.engines.tasks import COMPUTE, REDUCE, REGATHER, UPDATE, Seconds, Step
+from sim.engines.timeline import Timeline
 from sim.engines.wire import Wire
 from sim.errors import SpecError
 from sim.schedules.actions import B, F, I, U, W
@@ -31,18 +31,14 @@ def run(program: Program) -> Timeline:
     .. [1] Kleinrock 1967, "Time-shared systems: a theoretical treatment", Journal of the ACM 14(2): egalitarian
        processor sharing, here with several servers.
     """
-    if program.order.fold is not None:
-        program = program.on(program.order.fold.unfold())
-    order, seconds = program.order, program.seconds()
+    order = program.order
     if (order.kind == U).any():
         raise SpecError(f"engine shared plays steps that end; schedule {order.schedule!r} does not: use dag or des")
-    on = seconds.switches()
-    step, amounts = step_of(order, on), amounts_of(order, on, seconds)
-    begin, end = _OnCores(program, step, amounts).play()
-    waited = None
-    if seconds.visits is not None:
-        waited = waits_at_visits(order, step, amounts, begin, begin, end - begin, order.weight)
-    return timeline_of(program, "shared", step, begin, end, waited)
+
+    def play(program: Program, seconds: Seconds, step: Step, amounts: FloatArray) -> Moments:
+        return (*_OnCores(program, step, amounts).play(), None, program)
+
+    return play_folded(program if order.fold is None else program.on(order.fold.unfold()), "shared", play)
 
 
 class _OnCores(Simulation):
@@ -56,7 +52,7 @@ class _OnCores(Simulation):
         super().__init__(tasks, amounts, program.costs.hidden_share, computes | reduces)
         self.program = program
         idle, stretch = np.zeros((2, len(tasks)))
-        idle[: len(program.order)], stretch[: len(program.order)] = _idle(program), _stretch(program)
+        idle[: len(program.order)], stretch[: len(program.order)] = _idle(program), program.slowed_s()
         self.idle, self.stretch = idle.tolist(), stretch.tolist()
         self.cores, self.clock = _cores(self.environment, program), self.environment
 
@@ -86,15 +82,6 @@ def _idle(program: Program) -> FloatArray:
         split = np.divide(costs.weight_grad_s, backward, out=np.zeros_like(backward), where=backward > 0)
         found[I], found[W] = (1.0 - split) * found[B], split * found[B]
     return np.asarray(found[order.kind, order.stage])
-
-
-def _stretch(program: Program) -> FloatArray:
-    """By how much each action is held up by what is moved beside it.  [s]"""
-    visits = program.costs.visits
-    if visits is None:
-        return np.zeros(len(program.order))
-    classes = classes_of(program.order, at_visits=True)
-    return np.asarray(slowed_at_visits(program.order, classes, visits)[1][classes.of])
 
 
 def _cores(environment: simpy.Environment, program: Program) -> Wire:

@@ -13,7 +13,6 @@ from sim.engines.max_plus import TOGETHER
 from sim.engines.program import Program
 from sim.engines.step_end import without_flush
 from sim.engines.tasks import BUCKET, COMPUTE, GATHER, JOIN, ONCE, REDUCE, Step
-from sim.errors import SpecError
 from sim.notebook import NotebookDisplay
 from sim.schedules import Order
 from sim.schedules.actions import KINDS
@@ -61,7 +60,7 @@ class Timeline(NotebookDisplay):
     exposed_reduce_s : gradient reduction of each rank that no backward hid. [s]
     exposed_gather_s : weight gather of each rank that no forward hid. [s]
     waited_s : how long each rank waited for what is moved at visits; None: nothing is. [s]
-    times : of the step's tasks; None where an engine gives totals only.
+    times : of the step's tasks.
     """
 
     program: Program
@@ -70,8 +69,8 @@ class Timeline(NotebookDisplay):
     pipeline_end_s: RankFloats
     exposed_reduce_s: RankFloats
     exposed_gather_s: RankFloats
-    waited_s: RankFloats | None = None
-    times: StepTimes | None = None
+    waited_s: RankFloats | None
+    times: StepTimes
 
     def __repr__(self) -> str:
         """One line: the fields hold every task of the step."""
@@ -85,45 +84,32 @@ class Timeline(NotebookDisplay):
         return max(1.0, updates_per_rank(self.program.order))
 
     @property
-    def start(self) -> ActionFloats | None:
-        """Begin of every action, as in `program.order`; None where an engine gives totals only.  [s]"""
-        return None if self.times is None else self.times.begin[: len(self.program.order)]
+    def start(self) -> ActionFloats:
+        """Begin of every action, as in `program.order`. [s]"""
+        return self.times.begin[: len(self.program.order)]
 
     @property
-    def end(self) -> ActionFloats | None:
-        """End of every action, the send that blocks its rank included.  [s]"""
-        return None if self.times is None else self.times.end[: len(self.program.order)]
+    def end(self) -> ActionFloats:
+        """End of every action, the send that blocks its rank included. [s]"""
+        return self.times.end[: len(self.program.order)]
 
     @property
     def begun_s(self) -> RankFloats:
         """When each rank's step begins: with all others at 0, unless ranks do not wait for each other.  [s]"""
-        if self.times is None or self.times.step.since is None:
-            return np.zeros(self.program.order.num_ranks)
         step, begin, _ = self.times
+        if step.since is None:
+            return np.zeros(self.program.order.num_ranks)
         return np.asarray(begin[step.ready] - begin[step.since])
 
     @property
     def tasks(self) -> TaskTable:
-        """The table of all tasks that were played.
-
-        Raises
-        ------
-        SpecError
-            The engine gives totals only.
-        """
-        if self.times is None:
-            raise SpecError(f"engine {self.engine} gives totals, not a time for every action; use dag, des or shared")
+        """The table of all tasks that were played."""
         return _table(self.program.order, *self.times)
 
     def to_frame(self) -> Any:
         """Every task that was played as a pandas table: rank, stream, kind, stage, micro-batch, start and end. [s]
 
         Stage and micro-batch are those of the weights or gradients that a task moves; −1 for what comes once a step.
-
-        Raises
-        ------
-        SpecError
-            The engine gives totals only.
         """
         tasks, order = self.tasks, self.program.order
         import pandas as pd
@@ -187,7 +173,7 @@ def without_flush_of(program: Program, engine: str, times: StepTimes, period_s: 
         lasts, exposes = without_flush(period_s, costs.reduce_s, updates, costs.hidden_share, True)
         step, exposed = float(lasts), exposes / updates
     busy = np.full(ranks, period_s)
-    return Timeline(program, engine, step + costs.step_setup_s, busy, exposed, costs.gather_s, times=times)
+    return Timeline(program, engine, step + costs.step_setup_s, busy, exposed, costs.gather_s, None, times)
 
 
 def _table(order: Order, step: Step, begin: FloatArray, end: FloatArray) -> TaskTable:

@@ -11,6 +11,7 @@ import numpy as np
 import simpy
 
 from sim.arrays import FloatArray, IntArray
+from sim.engines.order_facts import undominated
 from sim.network.flows import SLACK, Flows, fill
 from sim.traffic.streams import Traffic
 from sim.traffic.wires import Stream
@@ -77,11 +78,6 @@ class Wire:
         """Lay the streams of a step over the links of a machine."""
         entitled = np.array([each.entitled for each in traffic.streams])
         return cls(environment, *shared_links(traffic.streams, traffic.health), entitled)
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether anything is under way."""
-        return any(self._queue)
 
     def can_meet(self, stream: int) -> bool:
         """Whether anything may ever change how long a stream's messages take."""
@@ -204,7 +200,7 @@ def shared_links(streams: Sequence[Stream], health: FloatArray) -> tuple[FloatAr
         by_streams.setdefault(stream[here].tobytes(), (stream[here], []))[1].append(load[here])
     rows = []
     for who, alike in by_streams.values():
-        for loads in _greatest(np.array(alike)):
+        for loads in undominated(np.array(alike)):
             row = np.zeros(len(streams))
             row[who] = loads
             rows.append(row)
@@ -222,13 +218,3 @@ def alone_rates(streams: Sequence[Stream], health: FloatArray) -> FloatArray:
     return np.array(
         [1.0 / max(1.0 / each.pace, float((each.occupies / health[each.link]).max(initial=0.0))) for each in streams]
     )
-
-
-def _greatest(rows: FloatArray) -> FloatArray:
-    """The rows that no other row reaches in every place."""
-    rows = np.unique(rows, axis=0)
-    kept = np.empty((0, rows.shape[1]))
-    for row in rows[np.argsort(-rows.sum(axis=1), kind="stable")]:
-        if not (kept >= row).all(axis=1).any():
-            kept = np.concatenate([kept, row[np.newaxis]])
-    return kept

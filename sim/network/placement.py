@@ -247,13 +247,12 @@ def hops_of(plan: ParallelPlan | Degrees, cluster: ClusterSpec) -> Hops:
     return Hops(0, domain, np.stack([(at != here).any(axis=1) for here in at]).tobytes())
 
 
-def assumed(scenario: Scenario, contention: bool) -> Iterator[str]:
-    """How groups share the network where messages of all kinds do not, and where ranks lie, if not in a row."""
-    if not contention:
-        yield (
-            "a network card carries all that a pass of its GPU puts on it; no other link is slowed by traffic of "
-            "another kind; groups of one kind share the network as the profile says"
-        )
+def assumed(scenario: Scenario) -> Iterator[str]:
+    """How groups share the network, and where ranks lie, if not in a row."""
+    yield (
+        "a network card carries all that a pass of its GPU puts on it; no other link is slowed by traffic of another "
+        "kind; groups of one kind share the network as the profile says"
+    )
     order, share = scenario.plan.placement, scenario.cluster.fragmentation
     if order != MEGATRON_ORDER:
         yield f"ranks lie on the GPUs as {order}, the first dimension's neighbours closest"

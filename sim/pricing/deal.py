@@ -164,7 +164,7 @@ def even_deal(plans: Plans, fullest: bool = False) -> Deal:
     """
     model, stages = plans.costs.model, plans.pp * plans.num_chunks
     ends = int(plans.like.embedding_as_layer), int(plans.like.head_as_layer)
-    kinds, *_ = _even_parts(model, ends, stages, fullest)
+    kinds, _ = _even_parts(model, ends, stages, fullest)
     uneven = ((model.num_layers + sum(ends)) % stages).any()
     return Deal(kinds if uneven else kinds[:3], _even_ranks(model, plans.layouts, ends, fullest), plans.layouts.pp == 1)
 
@@ -172,9 +172,8 @@ def even_deal(plans: Plans, fullest: bool = False) -> Deal:
 @lru_cache(maxsize=8)
 def _even_ranks(model: ModelSpec, layouts: Layouts, ends: tuple[int, int], fullest: bool) -> RankKinds:
     pp, more = layouts.pp, longer_ranks(model.num_layers + sum(ends), layouts.pp)
-    (first, middle, last, longer), of_first, of_last = _even_parts(model, ends, pp, fullest)
+    (first, middle, last, longer), (second, at_last) = _even_parts(model, ends, pp, fullest)
     between, embedding = np.maximum(pp - 2, 0), np.full_like(pp, EMBEDDING)
-    second, at_last = (_block_at(model, layer) for layer in (of_first, model.num_layers - of_last))
     kinds = 4 if more.any() else 3
     return RankKinds(
         np.stack([first, np.where(more > 0, longer, middle), last, middle])[:kinds],
@@ -183,71 +182,39 @@ def _even_ranks(model: ModelSpec, layouts: Layouts, ends: tuple[int, int], fulle
     )
 
 
-def _even_parts(model: ModelSpec, ends: tuple[int, int], parts: Ints, fullest: bool) -> tuple[Floats, Ints, Ints]:
+def _even_parts(model: ModelSpec, ends: tuple[int, int], parts: Ints, fullest: bool) -> tuple[Floats, Ints]:
     """Counts of the first, a middle, the last and a longer middle one of so many parts of a model that is dealt evenly;
-    (4, blocks + 1, plans). And the layers of the first and of the last.
-
-    Parameters
-    ----------
-    ends : (int, int)
-        Layers that embedding and head take the place of.
+    (4, blocks + 1, plans). And the block that is first on the second part and on the last; (2, plans).
     """
-    alone, mtp, tied = parts == 1, model.num_mtp_layers, int(model.tied_embeddings)
-    layers, rest = np.divmod(model.num_layers + sum(ends), parts)
-    of_first = layers - ends[0] - ends[1] * alone
-    of_last = layers - ends[1] - ends[0] * alone + (~alone & (rest == parts - 1))
+    numbers, which = np.unique(parts, return_inverse=True)
+    counts, blocks = zip(*(_parts_of(model, ends, number, fullest) for number in numbers.tolist()), strict=True)
+    which = which.reshape(parts.shape)
+    return np.stack(counts, axis=-1)[..., which], np.array(blocks).T[:, which]
+
+
+@lru_cache(maxsize=1024)
+def _parts_of(model: ModelSpec, ends: tuple[int, int], number: int, fullest: bool) -> tuple[Floats, tuple[int, int]]:
+    """As `_even_parts`, of one number of parts."""
+    embedding, head = map(bool, ends)
+    plan = ParallelPlan(pp=number, uneven_layers=True, embedding_as_layer=embedding, head_as_layer=head)
+    stages = deal_stages(model, plan)
+    counts, layers = counts_of([stage.part for stage in stages]), (model.num_layers + sum(ends)) // number
+    kinds, between = slice(FIRST_KIND, FIRST_KIND + len(model.layer_kinds)), counts[1:-1]
+    middle, longer = np.zeros((2, counts.shape[1]))
     if len(model.layer_kinds) == 1:
-        first, middle, last, longer = ((number,) for number in (of_first, layers, of_last, layers + 1))
-    else:
-        first, middle, last = _kinds_of_layers(model, ends, parts, (of_first, layers, of_last), fullest)
-        longer = middle
-    # Tables that are there once for two readers, on a stage that holds everything and on the last of several.
-    shared = mtp + tied, max(0, mtp - 1) + tied * (mtp > 0)
-    kinds = (
-        ModelPart(first, 1, alone * 1, alone * mtp, alone * shared[0]),
-        ModelPart(middle),
-        ModelPart(last, alone * 1, 1, mtp, np.where(alone, *shared)),
-        ModelPart(longer),
-    )
-    return counts_of(kinds, parts.shape), of_first, of_last
-
-
-def _kinds_of_layers(
-    model: ModelSpec, ends: tuple[int, int], parts: Ints, numbers: tuple[Ints, Ints, Ints], fullest: bool
-) -> tuple[tuple[Number, ...], tuple[Number, ...], tuple[Number, ...]]:
-    """Layers of each kind on the first part, on what stands for those in the middle, and on the last."""
-    (of_first, layers, of_last), before = numbers, layers_before(model)
-    first, whole = before[:, of_first], before[:, -1].reshape(-1, *(1,) * parts.ndim)
-    last = whole - before[:, model.num_layers - of_last]
-    # Of two parts the one in the middle is like the last.
-    mean = (whole - first - last) / np.maximum(parts - 2, 1)
-    middle = np.where(parts > 2, mean, last * (layers / np.maximum(of_last, 1)))
-    if fullest:
-        for number in np.unique(parts[parts > 2]).tolist():
-            middle[:, parts == number] = _fullest_middle(model, ends, number)[:, np.newaxis]
-    return tuple(first), tuple(middle), tuple(last)
-
-
-def _fullest_middle(model: ModelSpec, ends: tuple[int, int], parts: int) -> Ints:
-    """Layers by kind of the middle stage with the most parameters, of so many that are dealt evenly."""
-    layers, rest = divmod(model.num_layers + sum(ends), parts)
-    counts = layers + (np.arange(parts - 1) - 1 < rest) * (np.arange(parts - 1) > 0)
-    counts[0] -= ends[0]
-    held = np.diff(layers_before(model)[:, counts.cumsum()], axis=1)
-    sizes = np.array([layer_params(model, kind) for kind in model.layer_kinds])
-    return np.asarray(held[:, np.argmax(sizes @ held)])
+        middle[kinds], longer[kinds] = layers, layers + 1
+    elif len(between):
+        sizes = np.array([layer_params(model, kind) for kind in model.layer_kinds])
+        middle = longer = between[np.argmax(between[:, kinds] @ sizes)] if fullest else between.mean(axis=0)
+    else:  # of two parts a chunk in the middle is like the last
+        middle[kinds] = longer[kinds] = counts[-1, kinds] * layers / max(stages[-1].num_layers, 1)
+    return np.stack([counts[0], middle, counts[-1], longer]), (first_block(stages[1 % number]), first_block(stages[-1]))
 
 
 def layers_before(model: ModelSpec) -> Ints:
     """How many layers of each kind the model's first layers are; (kinds, layers + 1)."""
     kinds = np.array([[each == kind for each in model.kind_of_layer] for kind in model.layer_kinds], dtype=np.int64)
     return np.concatenate([np.zeros((len(kinds), 1), dtype=np.int64), kinds.cumsum(axis=1)], axis=1)
-
-
-def _block_at(model: ModelSpec, layer: Ints) -> Ints:
-    """The block of a layer, as a place on the axis over blocks; any behind the last."""
-    kinds = np.array([model.layer_kinds.index(kind) for kind in model.kind_of_layer])
-    return FIRST_KIND + kinds[np.clip(layer, 0, model.num_layers - 1)]
 
 
 def dealt_layers(model: ModelSpec, plan: ParallelPlan) -> int:

@@ -62,13 +62,7 @@ def peak_memory(
     # Masters that are sharded further are no longer the weights' shards.
     fp32_shards = (zero == 3) & stack.fp32_shards & (not plans.like.outer_zero_stage)
     total, shards = held[HELD].sum(axis=0), layouts.shard_of(held[HELD], plans.layout)
-    trained, of_trained = total, shards
-    if training.adapter_rank:
-        trained, of_trained = held[TRAINED].sum(axis=0), layouts.shard_of(held[TRAINED], plans.layout)
-    of_trained = of_trained / np.maximum(trained, 1e-30)
-    shard = [np.where(zero >= level, of_trained, 1.0) for level in (1, 2)]
-    if layouts.between_shards is not None:
-        shard[0] = shard[0] / np.where(plans.state_is_spread, layouts.between_shards.size[plans.layout], 1)
+    trained, shard = _trained_and_sharded(plans, held)
     of_weights = np.where(zero >= 3, shards / np.maximum(total, 1e-30), 1.0)
     # Frozen weights have no optimizer that would keep them in 32 bits, but may be in fp32 shards as they were loaded.
     frozen = np.where(fp32_shards & stack.fp32_frozen, 4.0 / training.activation_bytes, 1.0)
@@ -101,6 +95,17 @@ def peak_memory(
         framework=stack.framework_memory_bytes,
         fragmentation=stack.fragmentation * (activations + of_logits + working),
     )
+
+
+def _trained_and_sharded(plans: Plans, held: Floats) -> tuple[Number, list[Number]]:
+    """Parameters that a GPU trains, and the shares of their state and of their gradients that it has a shard of."""
+    layouts, place = plans.layouts, TRAINED if plans.costs.training.adapter_rank else HELD
+    trained = held[place].sum(axis=0)
+    of_trained = layouts.shard_of(held[place], plans.layout) / np.maximum(trained, 1e-30)
+    shard = [np.where(plans.zero_stage >= level, of_trained, 1.0) for level in (1, 2)]
+    if layouts.between_shards is not None:
+        shard[0] = shard[0] / np.where(plans.state_is_spread, layouts.between_shards.size[plans.layout], 1)
+    return trained, shard
 
 
 def _gathered_bytes(plans: Plans, whole: Number, most: Number) -> Number:

@@ -168,20 +168,11 @@ def price_stages(plans: Plans, deal: Deal, *, by_cause: bool = False, split: boo
     split : bool
         Also the backward's halves.
     """
-    prices, here = plans.prices, (slice(None), slice(None), plans.way, plans.cell)
-    chosen = (prices.forward_s, prices.backward_s, prices.split_s) if by_cause else prices.total_s
-    tables = [each[here] for each in chosen[: 3 if split else 2]]
-    if prices.waiting_s is not None:
-        more = [each if by_cause else each.sum(axis=1, keepdims=True) for each in prices.waiting_s]
-        tables = [table + plans.alone * each[here] for table, each in zip(tables, more, strict=False)]
-    slower = plans.layouts.slowdown[plans.layout]
-    if slower.any():  # all GPUs wait for the slowest
-        cause = CAUSES.index(Cause.STRAGGLERS) if by_cause else 0
-        tables = [_plus(table, cause, slower * table.sum(axis=1)) for table in tables]
+    prices, tables = plans.prices, _tables_of_blocks(plans, by_cause, split)
     forward, backward = (each.sum(axis=1) for each in tables[:2])
     passes = [forward, backward]
     if split:
-        weight_grad = prices.weight_grad_s[plans.of_blocks] * (1.0 + slower)
+        weight_grad = prices.weight_grad_s[plans.of_blocks] * (1.0 + plans.layouts.slowdown[plans.layout])
         passes += [backward + tables[2].sum(axis=1) - weight_grad, weight_grad]
     card = prices.card_s[(slice(None), *plans.of_blocks)]
     moved = moved_at_visits(plans, deal.alone)
@@ -204,15 +195,30 @@ def price_stages(plans: Plans, deal: Deal, *, by_cause: bool = False, split: boo
     weights = put_together(deal.stage_kinds, weight_grad) if split else _NONE
     inputs = sums[1] + sums[2] - weights if split else sums[1]
     of_forward, of_backward, *halves = (_by_cause(each) for each in tables)
-    peak = put_together(deal.stage_kinds, prices.at_peak_s[here]) if by_cause else None
+    at_peak = prices.at_peak_s[:, :, plans.way, plans.cell] if by_cause else None
     return StageSeconds(
         of_forward,
         of_backward,
         split=halves[0] if split else {},
-        at_peak={} if peak is None else _by_cause(peak),
+        at_peak={} if at_peak is None else _by_cause(put_together(deal.stage_kinds, at_peak)),
         weight_grad_s=weights,
         visits=price_visits(plans, moved, deal.stage_kinds, (*sums[:2], inputs)),
     )
+
+
+def _tables_of_blocks(plans: Plans, by_cause: bool, split: bool) -> list[Floats]:
+    """Forward, backward and what its halves take more of every block, as in `price_stages`; (blocks, causes, plans)."""
+    prices, here = plans.prices, (slice(None), slice(None), plans.way, plans.cell)
+    chosen = (prices.forward_s, prices.backward_s, prices.split_s) if by_cause else prices.total_s
+    tables = [each[here] for each in chosen[: 3 if split else 2]]
+    if prices.waiting_s is not None:
+        more = [each if by_cause else each.sum(axis=1, keepdims=True) for each in prices.waiting_s]
+        tables = [table + plans.alone * each[here] for table, each in zip(tables, more, strict=False)]
+    slower = plans.layouts.slowdown[plans.layout]
+    if slower.any():  # all GPUs wait for the slowest
+        cause = CAUSES.index(Cause.STRAGGLERS) if by_cause else 0
+        tables = [_plus(table, cause, slower * table.sum(axis=1)) for table in tables]
+    return tables
 
 
 def _card_waits(plans: Plans, deal: Deal, card: Floats, passes: Sequence[KindPlanFloats]) -> list[KindPlanFloats]:

@@ -23,9 +23,7 @@ from sim.pricing.layouts import Layouts
 from sim.pricing.plans import Plans, plans_of
 from sim.pricing.replicas import HELD, TRAINED, on_card, params_of, reduced_to_shards, summed_over
 from sim.specs import ModelSpec, Scenario, StackSpec
-from sim.specs.plan import reshards
 from sim.work.optimizer import GRADIENT_WIDTH
-from sim.work.recompute import recompute_word
 from sim.work.stages import ModelPart, blocks_of
 from sim.work.sums import layer_params
 
@@ -109,14 +107,8 @@ def moved_at_visits(plans: Plans, alone: Number) -> Moved | None:
     weights, gradients, gather, reduce, *card = _of_blocks(layouts, alone)[:, :, layout]
     if plans.like.outer_zero_stage:  # sharding groups sum gradients once a step
         reduce = np.where(zero == 3, _of_blocks(layouts.without_sums_between, alone)[3][:, layout], reduce)
-    gathers, model = (zero == 3) | in_turns, plans.costs.model
-    blocks, over_blocks = blocks_of(model), (-1, *[1] * (gather.ndim - 1))
-    again = np.array([gathered_again(part) for part in blocks]).reshape(over_blocks) * plans.reshards
-    after = np.array([gathered_after_recompute(part, model, plans.costs.stack) for part in blocks])
-    if after.any():
-        full = np.array([way.recompute == "full" for way in plans.prices.cells.ways])[plans.way]
-        again = again + after.reshape(over_blocks) * full
-    again, reduces = gathers * ~in_turns * again, zero >= 2
+    gathers, reduces = (zero == 3) | in_turns, zero >= 2
+    again = gathers * regathers(plans)
     on_card = np.stack(np.broadcast_arrays(card[0] * gathers, card[0] * again + card[1] * reduces))
     return Moved(weights, gradients, gather * gathers, gather * again, reduce * reduces, on_card)
 
@@ -160,12 +152,20 @@ def blocks_sharing(model: ModelSpec, alone: bool) -> list[ModelPart]:
     return [replace(part, shared_tables=(part.heads * tied + part.mtps) * int(alone)) for part in blocks_of(model)]
 
 
-def gathered_again(part: ModelPart) -> bool:
-    """Whether a block's weights are gathered for its backward too: the head's begins as soon as its forward ends.
+def regathers(plans: Plans) -> Floats:
+    """How often plans that gather at visits gather the weights of every block after its forward; (blocks, plans).
 
-    FSDP keeps the root's, torchtitan those of norm and output (torchtitan/models/llama3/infra/parallelize.py).
+    The head's backward begins as soon as its forward ends: FSDP keeps the root's weights, torchtitan those of norm and
+    output (torchtitan/models/llama3/infra/parallelize.py).
     """
-    return not np.any(part.heads)
+    model, over_blocks = plans.costs.model, (-1, *[1] * len(plans.shape))
+    blocks = blocks_of(model)
+    again = np.array([not np.any(part.heads) for part in blocks]).reshape(over_blocks) * plans.reshards
+    after = np.array([gathered_after_recompute(part, model, plans.costs.stack) for part in blocks])
+    if after.any():
+        full = np.array([way.recompute == "full" for way in plans.prices.cells.ways])[plans.way]
+        again = again + after.reshape(over_blocks) * full
+    return np.asarray(again * ~plans.in_turns)
 
 
 def gathered_after_recompute(part: ModelPart, model: ModelSpec, stack: StackSpec) -> float:
@@ -178,16 +178,6 @@ def gathered_after_recompute(part: ModelPart, model: ModelSpec, stack: StackSpec
     kind = next(kind for kind, count in zip(model.layer_kinds, part.layers, strict=True) if count)
     last, whole = model.hidden_size * model.intermediate_size, layer_params(model, kind)
     return 1.0 - min(1.0, max(last, stack.max_reuse_params / 2) / whole)
-
-
-def gathers_for_backward(part: ModelPart, scenario: Scenario) -> float:
-    """How often, at a visit, the weights of a block are gathered after its forward."""
-    plan, model = scenario.plan, scenario.model
-    full = recompute_word(plan, model) == "full"
-    if plans_of(scenario).in_turns:
-        return 0.0
-    again = float(reshards(plan.reshard_after_forward, plan.pp)) * gathered_again(part)
-    return again + full * gathered_after_recompute(part, model, scenario.stack)
 
 
 class VisitedBlock(NamedTuple):
@@ -207,8 +197,8 @@ def visited_blocks(scenario: Scenario, layouts: Layouts) -> list[VisitedBlock]:
     """Return what a scenario moves of every block at a visit, if it moves anything then."""
     blocks = blocks_sharing(scenario.model, scenario.plan.num_stages == 1)
     held, widths = params_of(counts_of(blocks), layouts), gathered_widths(layouts.costs)
-    regathers = [gathers_for_backward(part, scenario) for part in blocks]
-    return [VisitedBlock(held[:, block], *each) for block, each in enumerate(zip(widths, regathers, strict=True))]
+    again = regathers(plans_of(scenario))[:, 0].tolist()
+    return [VisitedBlock(held[:, block], *each) for block, each in enumerate(zip(widths, again, strict=True))]
 
 
 def visit_seconds(layouts: Layouts, params: Floats, gathered_width: Number) -> tuple[Number, Number]:

@@ -95,7 +95,7 @@ def shapes_near(
     rows = ceil(TOKENS / open_.training.sequence_length)
     scenario = open_.replace(plan=ParallelPlan(tp=tp, microbatch_size=rows))
     shape = scenario.model
-    own_s, own_params = estimate(scenario, "closed_form").step_time_s, total_params(shape)
+    own_s, own_params = estimate(scenario).step_time_s, total_params(shape)
     own = Shape({}, own_params, own_s, 0.0)
     faster: list[Shape] = []
     for several in _nearby(shape, tp):
@@ -108,7 +108,7 @@ def shapes_near(
             params = total_params(changed.model)
             if abs(params / own_params - 1.0) > NEAR:
                 continue
-            step_s = estimate(changed, "closed_form").step_time_s
+            step_s = estimate(changed).step_time_s
             gain = (params / own_params) / (step_s / own_s) - 1.0
             if gain > LEAST:
                 found.append(Shape(sizes, params, step_s, gain))

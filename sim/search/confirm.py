@@ -1,6 +1,6 @@
 """Priced plans run on the exact engine, best price first, until no other can be better.
 
-A price is a lower bound of what the exact engine finds (`sim.engines.closed_form`), so once a plan's exact time is
+A price is a lower bound of what the exact engine finds (`sim.engines.even_pipelines`), so once a plan's exact time is
 below the price of the next, no plan that was not run can be faster: the best is proven (`sim.search.best_first`).
 
 Plans that differ in the ZeRO stage only and come out the same (one replica has nothing to shard) are one: the first is

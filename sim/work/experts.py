@@ -107,8 +107,7 @@ def routed(model: ModelSpec, cut: Cut, layers: int = 1) -> Routed:
 def experts(write: Writer, y: Tensor) -> Tensor:
     """Router, dispatch, experts, combine; experts that every token goes through beside them."""
     model, stack, cut, h = write.model, write.stack, write.cut, write.model.hidden_size
-    to, inner, outer = routed(model, cut), model.expert_intermediate_size / cut.etp, model.expert_width
-    inputs, bias = write.inputs, bool(model.mlp_bias)
+    to, outer = routed(model, cut), model.expert_width
     layers = sum(model.layers_of(kind) for kind in model.layer_kinds if kind.sparse)
     _router(write, y)
     source = y
@@ -117,7 +116,7 @@ def experts(write: Writer, y: Tensor) -> Tensor:
         write.linear("to experts' latent", "moe_router", y, [source], [Weight(outer, h)])
     # A GPU keeps of all layers what it has of their mean.
     copies = Tensor("copies", to.copies, outer, cut.width, mean=routed(model, cut, layers).copies / to.copies)
-    up, down, out = copies.like("experts up", inputs * inner), copies.like("experts down"), source.like("experts' sum")
+    out = source.like("experts' sum")
     travelled = to.copies * (cut.ep * cut.etp > 1)
     arrived, home = (copies.like(f"copies {where}", rows=travelled) for where in ("arrived", "home"))
     there, back = _layouts(cut.width * outer, to, stack, cut)
@@ -135,6 +134,23 @@ def experts(write: Writer, y: Tensor) -> Tensor:
         waits=not cut.routing.padded,  # experts that multiply as many tokens as they have room for need no count
     )
     write.add("sort by expert", MODULE, reads=(arrived,), writes=(copies,), forward=there[1:], input_grad=there[1:])
+    down = _multiplied(write, copies, to)
+    write.add(
+        "combine", MODULE, reads=(down,), writes=(home,), forward=back[:-1], input_grad=back[:-1],
+        sent=(*scatter, exchange("combine", False)), sent_back=(exchange("combine", True), *gather),
+    )  # fmt: skip
+    write.add("sum by token", MODULE, reads=(home,), writes=(out,), forward=back[-1:], input_grad=back[-1:])
+    if model.expert_latent_size:
+        narrow, out = out, y.like("experts' output")
+        write.linear("from experts' latent", "experts", narrow, [out], [Weight(h, outer)])
+    return _with_shared(write, y, out)
+
+
+def _multiplied(write: Writer, copies: Tensor, to: Routed) -> Tensor:
+    """What the experts on a GPU make of the copies: grouped multiplies around the activation, and biases."""
+    model, stack, cut, inputs, outer = write.model, write.stack, write.cut, write.inputs, copies.columns
+    inner, bias = model.expert_intermediate_size / cut.etp, bool(model.mlp_bias)
+    up, down = copies.like("experts up", inputs * inner), copies.like("experts down")
     fixed, each_expert = (LOW_PRECISION_LAUNCHES if cut.format else GROUPED_LAUNCHES)[stack.counted_launches]
     if stack.expert_multiplies == "loop":
         fixed, each_expert = 0.0, LOOP_LAUNCHES / 6  # two multiplies, three passes
@@ -151,15 +167,7 @@ def experts(write: Writer, y: Tensor) -> Tensor:
     each(down.name, x=activated, outs=[down], weights=weights, cut_by="rows", moved=(0.0, moved[1]))
     forward, backward = _biases(cut.width * to.copies * outer, to.experts, model)
     write.add("experts' biases", "experts", forward=forward, input_grad=backward)
-    write.add(
-        "combine", MODULE, reads=(down,), writes=(home,), forward=back[:-1], input_grad=back[:-1],
-        sent=(*scatter, exchange("combine", False)), sent_back=(exchange("combine", True), *gather),
-    )  # fmt: skip
-    write.add("sum by token", MODULE, reads=(home,), writes=(out,), forward=back[-1:], input_grad=back[-1:])
-    if model.expert_latent_size:
-        narrow, out = out, y.like("experts' output")
-        write.linear("from experts' latent", "experts", narrow, [out], [Weight(h, outer)])
-    return _with_shared(write, y, out)
+    return down
 
 
 def _router(write: Writer, y: Tensor) -> None:

@@ -317,18 +317,15 @@ class Writer:
         )
         peft = self.stack.peft_adapters
         wide = 4 if peft == "fp32" else cut.width
-        shapes = {
-            "forward": ((tokens, apart * rank, k), (tokens, n, rank)),
-            "input_grad": ((tokens, rank, n), (tokens, k, apart * rank)),
-            "weight_grad": ((k, apart * rank, tokens), (rank, n, tokens)),
+        shapes: dict[str, tuple[Layout, tuple[tuple[Number, Number, Number], ...]]] = {
+            "forward": ("nt", ((tokens, apart * rank, k), (tokens, n, rank))),
+            "input_grad": ("nn", ((tokens, rank, n), (tokens, k, apart * rank))),
+            "weight_grad": ("tn", ((k, apart * rank, tokens), (rank, n, tokens))),
         }
-        layouts: dict[str, Layout] = {"forward": "nt", "input_grad": "nn", "weight_grad": "tn"}
+        multiply = partial(matmul, name, width=wide, module=module)
         passes: dict[str, tuple[Kernel, ...]] = {
-            each: tuple(
-                matmul(name, m, j, i, wide, module=module, layout=layouts[each])._replace(kernels=apart)
-                for m, j, i in several
-            )
-            for each, several in shapes.items()
+            each: tuple(multiply(m, j, i, layout=layout)._replace(kernels=apart) for m, j, i in several)
+            for each, (layout, several) in shapes.items()
         }
         moved = {"forward": 5 * cut.width * n, "input_grad": 5 * cut.width * k}
         launches = {"forward": 2, "input_grad": 2}

@@ -49,15 +49,7 @@ def recurrent(write: Writer, y: Tensor, kind: LayerKind) -> Tensor:
     weight, name = Weight(mixed.columns + gates.columns, h), f"{kind.mixer} in"
     (whole,) = write.gather(MODULE, y, linear=name)
     write.linear(name, MODULE, whole, [mixed, gates], [weight], cut_by="columns", own=y, exchanged=True)
-    steps = [gates]
-    if wide.narrow:
-        narrow = [y.like(f"{name}, narrow", wide.narrow / 2) for name in ("decays", "output gates")]
-        write.linear("gates' narrow projection", MODULE, y, narrow, [Weight(wide.narrow / 2, h, 2)])
-        for each in narrow:
-            up = state.like(f"{each.name}, wide")
-            weight = Weight(up.columns, each.columns)
-            write.linear("gates", MODULE, each.like(f"{each.name} gathered", rows=cut.tokens), [up], [weight], own=each)
-            steps.append(up)
+    steps = [gates, *_gates_of_two_projections(write, y, state, wide.narrow / 2)]
     write.add(
         "convolution", MODULE, reads=(mixed,), writes=(convolved,), kept=(mixed,),
         weights=(Weight(mixed.columns * (model.linear_conv_kernel + mamba)),),
@@ -88,6 +80,20 @@ def recurrent(write: Writer, y: Tensor, kind: LayerKind) -> Tensor:
     name = f"{kind.mixer} out"
     write.linear(name, MODULE, normed, [out], [Weight(h, normed.columns)], cut_by="rows", exchanged=True)
     return write.reduce(MODULE, out, linear=name)
+
+
+def _gates_of_two_projections(write: Writer, y: Tensor, state: Tensor, columns: Number) -> list[Tensor]:
+    """Decays and output gates that a narrow projection of so many columns each and a wide one give; none if 0."""
+    if not columns:
+        return []
+    narrow = [y.like(f"{name}, narrow", columns) for name in ("decays", "output gates")]
+    write.linear("gates' narrow projection", MODULE, y, narrow, [Weight(columns, write.model.hidden_size, 2)])
+    found = []
+    for each in narrow:
+        up, gathered = state.like(f"{each.name}, wide"), each.like(f"{each.name} gathered", rows=write.cut.tokens)
+        write.linear("gates", MODULE, gathered, [up], [Weight(up.columns, each.columns)], own=each)
+        found.append(up)
+    return found
 
 
 def recurrent_core(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import zip_longest
 
@@ -40,11 +39,6 @@ class ModelPart:
     def counts(self) -> tuple[Number, ...]:
         """How often each block of the model, in the order of `blocks_of`."""
         return (self.embeddings, self.heads, *self.layers, self.mtps)
-
-    def each(self, change: Callable[[Number], Number]) -> ModelPart:
-        """The part with every number changed."""
-        layers = tuple(change(number) for number in self.layers)
-        return ModelPart(layers, *(change(getattr(self, name)) for name in ModelPart.__slots__[1:]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,16 +90,6 @@ def blocks_of(model: ModelSpec) -> tuple[ModelPart, ...]:
     return (ModelPart(none, embeddings=1), ModelPart(none, heads=1), *layers, ModelPart(none, mtps=1))
 
 
-@dataclass(frozen=True, slots=True)
-class _Piece:
-    """What a pipeline layout gives a stage."""
-
-    layers: int
-    embedding: bool = False
-    mtps: int = 0
-    head: bool = False
-
-
 def deal_stages(model: ModelSpec, plan: ParallelPlan) -> tuple[Stage, ...]:
     """Deal the layers, in order, to the stages: as the plan's layout says, or evenly.
 
@@ -113,24 +97,16 @@ def deal_stages(model: ModelSpec, plan: ParallelPlan) -> tuple[Stage, ...]:
     `head_as_layer` let them take the place of a layer (Llama 3, arXiv:2407.21783, section 3.3.2). Under
     `uneven_layers` some get one more.
     """
+    numbers = layers_of_stages(model.num_layers, plan)
+    last = len(numbers) - 1
+    others = [(index == 0, index == last, model.num_mtp_layers * (index == last)) for index in range(last + 1)]
     if plan.pipeline_layout:
-        pieces = [_Piece(each.count("t"), "E" in each, each.count("m"), "L" in each) for each in plan.stages_of_layout]
-    else:
-        pieces = _even_pieces(model, plan)
+        others = [("E" in each, "L" in each, each.count("m")) for each in plan.stages_of_layout]
     stages, first = [], 0
-    for index, piece in enumerate(pieces):
-        held = model.kind_of_layer[first : first + piece.layers]
+    for index, (number, other) in enumerate(zip(numbers, others, strict=True)):
+        held = model.kind_of_layer[first : first + number]
         layers = tuple(held.count(kind) for kind in model.layer_kinds)
         kind = model.layer_kinds.index(held[0]) if held else 0
-        stages.append(Stage(index, layers, piece.embedding, piece.head, piece.mtps, kind, model.tied_embeddings))
-        first += piece.layers
+        stages.append(Stage(index, layers, *other, kind, model.tied_embeddings))
+        first += number
     return tuple(stages)
-
-
-def _even_pieces(model: ModelSpec, plan: ParallelPlan) -> list[_Piece]:
-    layers = layers_of_stages(model.num_layers, plan)
-    last = len(layers) - 1
-    return [
-        _Piece(held, index == 0, model.num_mtp_layers * (index == last), index == last)
-        for index, held in enumerate(layers)
-    ]

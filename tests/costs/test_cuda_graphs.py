@@ -33,7 +33,7 @@ def scoped(*names):
 
 
 def step(scenario):
-    return estimate(scenario, "closed_form").step_time_s
+    return estimate(scenario).step_time_s
 
 
 CUT = Cut(tp=1, microbatch_size=1, sequence_length=1024, sequence_parallel=False, recompute="none", ep=8)

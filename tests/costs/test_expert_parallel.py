@@ -157,16 +157,14 @@ def test_many_small_experts_wait_for_the_host():
     "plan", [{"dp": 32, "ep": 8, "pp": 2}, {"tp": 2, "sequence_parallel": True, "dp": 16, "ep": 16, "pp": 2}]
 )
 def test_engines_agree(plan):
-    exact, closed = (estimate(scenario(**plan), engine).step_time_s for engine in ("dag", "closed_form"))
-    assert closed == pytest.approx(exact, rel=0.05)
-    events = simulate(scenario(**plan))
+    exact, events = estimate(scenario(**plan)).step_time_s, simulate(scenario(**plan))
     assert min(events.step_times_s) == pytest.approx(exact, rel=0.02)
 
 
 @pytest.mark.parametrize("zero", [0, 1, 2, 3])
 def test_shared_links_never_help(zero):
     plan = {"dp": 32, "ep": 32, "pp": 2, "zero_stage": zero}
-    alone, together = (estimate(scenario(**plan), contention=each).step_time_s for each in (False, True))
+    alone, together = estimate(scenario(**plan)).step_time_s, simulate(scenario(**plan), contention=True).mean_s
     assert together >= alone * (1 - 1e-9)
 
 

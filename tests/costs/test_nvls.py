@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from flopcast_calibration.fit.links import AllReducePoint, faster_than_rings, fit_all_reduce
-from sim import estimate, load_scenario
+from sim import estimate, load_scenario, simulate
 from sim.costs.collectives import Fabric, all_gather, all_reduce, reduce_scatter, ring_all_reduce
 from sim.network.placement import Group
 from sim.pricing.cost_model import cost_model
@@ -94,9 +94,7 @@ def test_links_that_are_shared_do_not_slow_it_by_itself(scenarios):
     # Of a ring's bytes it moves five eighths, so that it is faster than the link would be for them.
     wide = ["plan.sequence_parallel=false", "plan.dp=8", "training.global_batch_size=128"]
     scenario = load_scenario(scenarios / "llama3-405b-16384-h100.yaml", wide)
-    alone, shared = (estimate(scenario, contention=contention) for contention in (False, True))
-    seconds = [answer.breakdown.seconds["tensor_parallel_comm"] for answer in (alone, shared)]
-    assert seconds[1] == pytest.approx(seconds[0], rel=1e-6)
+    assert simulate(scenario, contention=True).mean_s == pytest.approx(estimate(scenario).step_time_s, rel=3e-3)
 
 
 def test_a_log_above_the_link_tells_that_switches_add():

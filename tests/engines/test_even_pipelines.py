@@ -1,88 +1,87 @@
-"""Ends of ranks over arrays against the closed form of one pipeline, where stages and sends are as odd as they can be."""
-
-from dataclasses import dataclass
+"""Bounds of when ranks end, over arrays, against the exact engine of one pipeline after the other."""
 
 import numpy as np
 import pytest
 
-from sim.engines import closed_form
+from sim.engines import Program, run
 from sim.engines.even_pipelines import EvenPipelines
 from sim.engines.pipeline_links import Pipelines, find_links, sends_over
 from sim.network.placement import Hops
-from sim.specs import load_scenario
+from sim.schedules import build_order
 
-ROWS = 300
-
-
-@pytest.fixture(scope="module")
-def cluster(scenarios):
-    return load_scenario(scenarios / "gpt3-175b-1024-a100.yaml").cluster
+ROWS, DOMAIN = 120, 8
+SCHEDULES = ("gpipe", "1f1b", "interleaved")
 
 
-@dataclass
-class Sizes:
-    """Pipelines without seconds: arrays over rows."""
-
-    pp: np.ndarray
-    width: np.ndarray
-    chunks: np.ndarray
-    count: np.ndarray
-    gpipe: np.ndarray
-
-
-def pipelines(random):
-    """Rows of every schedule, on ranks of as many GPUs as a part of a domain, a domain, or more."""
-    schedule = random.integers(3, size=ROWS)
-    pp = np.where(schedule == 1, random.integers(1, 9, size=ROWS), random.integers(2, 9, size=ROWS))
-    chunks = np.where(schedule == 2, random.integers(2, 5, size=ROWS), 1)
-    rounds = random.integers(1, 5, size=ROWS)
-    count = np.where(schedule == 2, rounds * pp, rounds * pp + random.integers(0, 3, size=ROWS))
-    width = random.choice([1, 2, 3, 4, 8, 16], size=ROWS)
-    assert set(schedule.tolist()) == {0, 1, 2}
-    return Sizes(pp, width, chunks, count, schedule == 0)
+def rows_of(random):
+    """(schedule, ranks, chunks, micro-batches, GPUs of a rank, longer middle ranks) of pipelines of every schedule."""
+    for _ in range(ROWS):
+        schedule, pp, rounds = int(random.integers(3)), int(random.integers(2, 9)), int(random.integers(1, 5))
+        pp = 1 if schedule == 1 and not random.integers(8) else pp
+        chunks = int(random.integers(2, 5)) if schedule == 2 else 1
+        count = rounds * pp + (0 if schedule == 2 else int(random.integers(3)))
+        longer = int(random.integers(pp - 1)) if chunks == 1 and pp > 2 else 0
+        yield schedule, pp, chunks, count, int(random.choice([1, 2, 3, 4, 8, 16])), longer
 
 
-def alone(sizes, domain, row, forward, backward, near, far, blocking):
-    """Ends of all ranks of one of them, by the engine."""
-    count, pp, chunks = (int(each[row]) for each in (sizes.count, sizes.pp, sizes.chunks))
-    rank = np.arange(pp * chunks) % pp
-    seconds = np.zeros((2, pp * chunks))
-    for passes, (first, middle, last) in zip(seconds, (forward, backward), strict=True):
-        passes[:], passes[0], passes[-1] = middle, first, last
-        if len(passes) == 1:
-            passes[0] = first  # the only stage of all is of the first kind
-    crosses = Hops(min(int(sizes.width[row]), domain), domain).cross(rank[:-1], rank[1:])
-    sends = np.where(crosses, far, near)
-    sent = seconds[0] + np.append(sends, 0.0), seconds[1] + np.append(0.0, sends)
-    shaped = [each.reshape(chunks, pp) for each in (*(sent if blocking else seconds), *sent)]
-    of_one = closed_form._Seconds(*shaped, count, blocking)
-    ended, _ = closed_form._gpipe(of_one) if sizes.gpipe[row] else closed_form._in_turns(of_one)
-    return ended
+def exact_ends(row, costs_of, seconds, near, far, blocking):
+    """Ends of all ranks of one of them by the exact engine, with stages of (first, middle, last, longer) seconds."""
+    schedule, pp, chunks, count, width, longer = row
+    order = build_order(SCHEDULES[schedule], pp, chunks, count)
+    stage = np.arange(pp * chunks)
+    kind = np.where(stage == 0, 0, np.where(stage == pp * chunks - 1, 2, np.where(stage <= longer, 3, 1)))
+    rank = stage % pp
+    hops = Hops(min(width, DOMAIN), DOMAIN).cross(rank[:-1], rank[1:])
+    sends = np.where(hops, far, near)
+    costs = costs_of(
+        pp,
+        *seconds[:, kind],
+        send_forward_s=np.append(sends, 0.0),
+        send_backward_s=np.append(0.0, sends),
+        p2p_blocks=blocking,
+    )
+    return run(Program(order, costs)).pipeline_end_s
 
 
 @pytest.mark.parametrize("blocking", [True, False])
-@pytest.mark.parametrize("longest", ["middle", "outer", "sends"])
-def test_ends_equal_those_of_each_pipeline(cluster, blocking, longest):
-    """Where middle stages, embedding and head, or sends take the longest, so that every kind of way is."""
+@pytest.mark.parametrize(("longest", "least"), [("middle", 0.95), ("outer", 0.8), ("sends", 0.45)])
+def test_bounds_are_never_above_the_exact_ends_and_mostly_near(costs_of, blocking, longest, least):
+    """Where all stages are nearly alike, embedding and head take the longest, or sends do."""
     random = np.random.default_rng(["middle", "outer", "sends"].index(longest))
-    sizes, domain = pipelines(random), cluster.nvlink_domain_gpus
-    forward, backward = random.uniform(1.0, 2.0, size=(2, 3, 1, ROWS))
+    rows = list(rows_of(random))
+    schedule, pp, chunks, count, width, longer = np.array(rows).T
+    seconds = random.uniform(1.0, 1.1, size=(2, 4, ROWS))
     if longest == "outer":
-        forward, backward = (each * random.choice([0.5, 1.0, 4.0], size=(3, 1, ROWS)) for each in (forward, backward))
-    near = random.uniform(0.0, 0.5, size=ROWS) * (6.0 if longest == "sends" else 1.0)
+        seconds[:, :3] *= random.choice([0.5, 1.0, 4.0], size=(2, 3, ROWS))
+    seconds[:, 3] = seconds[:, 1] * 1.2
+    near = random.uniform(0.0, 0.05, size=ROWS) * (60.0 if longest == "sends" else 1.0) * (pp > 1)
     far = near * random.uniform(1.0, 4.0, size=ROWS)
-    near, far = (np.where(sizes.pp > 1, each, 0.0) for each in (near, far))
-    for passes in (forward, backward):
-        passes[2] = np.where(sizes.pp == 1, passes[0], passes[2])
-    hops = [Hops(min(width, domain), domain) for width in sizes.width.tolist()]
-    links = find_links(list(zip(hops, sizes.pp.tolist(), [0] * ROWS, strict=True)))
-    numbers = (sizes.pp, sizes.chunks, sizes.count, sizes.gpipe)
-    together = Pipelines(*numbers, links, sends_over(links, sizes.pp, near, far), blocking, 0 * sizes.pp)
-    found = EvenPipelines(together, forward, backward).find_ends().ended[:, 0]
-    for row in range(ROWS):
-        pp = int(sizes.pp[row])
-        seconds = (forward[:, 0, row], backward[:, 0, row], near[row], far[row])
-        ended = alone(sizes, domain, row, *seconds, blocking)
-        there = [0, *([1] if pp > 2 else []), *([pp - 1] if pp > 1 else [])]
-        kinds = [0, *([1] if pp > 2 else []), *([2] if pp > 1 else [])]
-        assert found[kinds, row] == pytest.approx(ended[there], rel=1e-12), (row, longest)
+    seconds[:, 2] = np.where(pp == 1, seconds[:, 0], seconds[:, 2])
+    hops = [Hops(min(each, DOMAIN), DOMAIN) for each in width.tolist()]
+    links = find_links(list(zip(hops, pp.tolist(), longer.tolist(), strict=True)))
+    numbers = (pp, chunks, count, schedule == 0, links, sends_over(links, near, far), blocking, longer)
+    found = EvenPipelines(Pipelines(*numbers), *seconds).find_ends()
+    ratios = []
+    for place, row in enumerate(rows):
+        ended = exact_ends(row, costs_of, seconds[:, :, place], near[place], far[place], blocking)
+        kinds = [0, *([1] if row[1] > 2 else []), *([2] if row[1] > 1 else [])]
+        ranks = [0, *([1] if row[1] > 2 else []), *([row[1] - 1] if row[1] > 1 else [])]
+        assert np.isneginf(np.delete(found[:, place], kinds)).all()
+        assert (found[kinds, place] <= ended[ranks] * (1 + 1e-12)).all(), row
+        ratios.append(found[0, place] / ended[0])
+        if row[1] == 1:
+            assert ratios[-1] == pytest.approx(1.0, rel=1e-12)
+    assert np.median(ratios) > 0.999
+    assert min(ratios) > least
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_bounds_are_exact_where_all_ranks_are_alike(costs_of, schedule):
+    row = (SCHEDULES.index(schedule), 4, 3 if schedule == "interleaved" else 1, 12, 8, 0)
+    links = find_links([(Hops(8, DOMAIN), 4, 0)])
+    numbers = [np.array([each]) for each in (row[1], row[2], row[3])]
+    seconds = np.repeat([[1.0], [2.0]], 4, axis=1) / row[2]
+    pipelines = Pipelines(*numbers, np.array([schedule == "gpipe"]), links, sends_over(links, *np.zeros((2, 1))), True, np.array([0]))  # fmt: skip
+    found = EvenPipelines(pipelines, *seconds[..., np.newaxis]).find_ends()[:, 0]
+    assert found == pytest.approx(exact_ends(row, costs_of, seconds, 0.0, 0.0, True)[[0, 1, 3]], rel=1e-12)
+    assert found[0] == pytest.approx((12 + 3 / row[2]) * 3.0)  # Narayanan et al. 2021, section 2.2

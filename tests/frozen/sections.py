@@ -70,9 +70,8 @@ def scenarios() -> Jobs:
         scenario = load_scenario(path)
         actions = scenario.plan.pp * scenario.plan.num_chunks * scenario.num_microbatches
         for engine in sorted(ENGINES):
-            if actions < MOST_ACTIONS or engine in ("dag", "closed_form"):
+            if actions < MOST_ACTIONS or engine == "dag":
                 jobs[f"{path.relative_to(SCENARIOS)} {engine}"] = partial(_scenario, path, engine)
-        jobs[f"{path.relative_to(SCENARIOS)} contention"] = partial(_scenario, path, contention=True)
     return jobs
 
 
@@ -80,9 +79,9 @@ MOST_ACTIONS = 4000
 """Forwards of a step that engines which play every event are asked for."""
 
 
-def _scenario(path: Path, engine: str = "dag", *, contention: bool = False) -> dict[str, Any]:
-    answer = estimate(load_scenario(path), engine, contention=contention)
-    return described(answer) | ({} if contention else counted(answer))
+def _scenario(path: Path, engine: str) -> dict[str, Any]:
+    answer = estimate(load_scenario(path), engine)
+    return described(answer) | counted(answer)
 
 
 def models() -> Jobs:

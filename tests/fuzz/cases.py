@@ -60,7 +60,7 @@ GOOD = {
     "to": ("megatron-lm", "megatron-bridge", "torchtitan", "deepspeed"),
     "cluster": ("selene", "superpod-h100", "ethernet-25"),
     "profile": ("a100", "h100"),
-    "engine": ("dag", "des", "closed_form"),
+    "engine": ("dag", "des"),
     "measured": ("1.2 s", "900 ms"),
     "budget": ("1e24", "1e21"),
     "loss": ("2.0", "1.9"),

@@ -39,7 +39,7 @@ def assert_same(timeline, plain):
             np.testing.assert_allclose(timeline.waited_s, plain.waited_s, **given)
 
 
-@pytest.mark.parametrize("engine", sorted(set(ENGINES) - {"closed_form"}))
+@pytest.mark.parametrize("engine", sorted(ENGINES))
 @given(
     order=orders(),
     rng=seeds,

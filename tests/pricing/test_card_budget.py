@@ -4,9 +4,9 @@ import random
 
 import pytest
 from random_scenarios import random_scenario
+from wiring import laid_out
 
 from sim import build_scenario, estimate
-from sim.contention import laid_out
 from sim.engines.link_use import link_bytes
 from sim.engines.wire import alone_rates
 from sim.pricing.cost_model import cost_model

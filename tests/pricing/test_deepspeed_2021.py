@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from sim import build_scenario, estimate
-from sim.pricing.zero import gathered_after_recompute, gathers_for_backward
+from sim.pricing.plans import plans_of
+from sim.pricing.zero import gathered_after_recompute, regathers
 from sim.traffic.step_bytes import step_collectives
-from sim.work.stages import blocks_of
+from sim.work.stages import FIRST_KIND, blocks_of
 from sim.work.sums import layer_params
 
 DATA = {
@@ -32,11 +33,11 @@ def test_what_a_recomputed_layer_gathers_a_third_time():
     scenario = built()
     kept = 4 * 12288**2 / layer_params(scenario.model)
     assert gathered_after_recompute(of_layers(scenario), scenario.model, scenario.stack) == pytest.approx(1 - kept)
-    assert gathers_for_backward(of_layers(scenario), scenario) == pytest.approx(2 - kept)
+    assert regathers(plans_of(scenario))[FIRST_KIND, 0] == pytest.approx(2 - kept)
     far = built("stack.max_reuse_params=1e12")
-    assert gathers_for_backward(of_layers(far), far) == pytest.approx(1.0)
+    assert regathers(plans_of(far))[FIRST_KIND, 0] == pytest.approx(1.0)
     plain = built("plan.recompute=none", "plan.microbatch_size=1")
-    assert gathers_for_backward(of_layers(plain), plain) == 1.0
+    assert regathers(plans_of(plain))[FIRST_KIND, 0] == 1.0
 
 
 def test_the_third_gather_is_counted_where_it_is_priced():

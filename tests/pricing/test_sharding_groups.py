@@ -66,8 +66,7 @@ def test_groups_of_one_hold_what_nobody_shards(stage):
 @given(stage=st.sampled_from((1, 2, 3)), power=st.integers(0, 4))
 def test_larger_groups_hold_less(stage, power):
     small, large = (
-        estimate(built(f"plan.zero_stage={stage}", f"plan.sharding_group={2 ** (power + more)}"), "closed_form")
-        for more in (0, 1)
+        estimate(built(f"plan.zero_stage={stage}", f"plan.sharding_group={2 ** (power + more)}")) for more in (0, 1)
     )
     assert largest(large) < largest(small)
 
@@ -169,7 +168,7 @@ def test_groups_lie_as_meshes_do():
 @pytest.mark.parametrize(("stage", "outer"), [(1, 0), (3, 0), (3, 1)])
 def test_groups_on_shared_links(stage, outer):
     """Rings within groups and between them: on a tree without bottleneck they take what they are priced at, and the
-    less the network carries the longer, played message by message as on average."""
+    less the network carries the longer, played message by message."""
     levels = {"leaf": {"ports": 40, "below": 2}, "core": {"ports": 800}}
     data = {**DATA, "cluster": {**DATA["cluster"], "network": {"levels": levels, "rail_optimised": False}}}
     changes = ["plan.sharding_group=8", f"plan.zero_stage={stage}", f"plan.outer_zero_stage={outer}"]
@@ -177,11 +176,9 @@ def test_groups_on_shared_links(stage, outer):
         build_scenario(data, [*changes, f"cluster.network.levels.leaf.oversubscription={ratio}"]) for ratio in (1, 64)
     )
     alone = estimate(full).step_time_s
-    assert estimate(full, contention=True).step_time_s == pytest.approx(alone, rel=1e-3)
     assert simulate(full, contention=True).mean_s == pytest.approx(alone, rel=1e-3)
-    averaged, played = estimate(narrow, contention=True).step_time_s, simulate(narrow, contention=True).mean_s
-    assert averaged > 1.05 * alone
-    assert averaged == pytest.approx(played, rel=0.05)
+    played = simulate(narrow, contention=True).mean_s
+    assert played > 1.05 * alone
 
 
 OUTER = "plan.outer_zero_stage=1"

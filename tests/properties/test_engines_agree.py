@@ -1,7 +1,5 @@
 """Engines agree with each other and with published pipeline times; a breakdown's parts are the step and nothing more."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
@@ -9,7 +7,7 @@ from hypothesis import strategies as st
 from strategies import orders
 
 from sim.breakdown import CAUSES, break_down
-from sim.engines import ENGINES, Program, closed_form, run
+from sim.engines import ENGINES, Program, run
 from sim.errors import SpecError
 from sim.schedules import build_order, get_schedule, schedule_names
 
@@ -27,8 +25,6 @@ def step(order, costs, engine="dag"):
 
 def plays(engine, order):
     """Whether an engine takes the schedule."""
-    if engine == "closed_form":
-        return order.schedule in closed_form.SCHEDULES
     return engine != "shared" or not get_schedule(order.schedule).asynchronous
 
 
@@ -40,64 +36,6 @@ def test_events_and_longest_path_agree(order, rng, sends, blocks, hide_reduce, h
     np.testing.assert_allclose(des.start, dag.start, rtol=1e-9, atol=1e-9)
     np.testing.assert_allclose(des.end, dag.end, rtol=1e-9, atol=1e-9)
     np.testing.assert_allclose(des.pipeline_end_s, dag.pipeline_end_s, rtol=1e-9)
-
-
-@given(
-    order=orders(closed_form.SCHEDULES),
-    forward=st.floats(0.01, 10),
-    backward=st.floats(0.01, 10),
-    head=st.floats(0, 10),
-)
-def test_formula_is_exact_where_all_ranks_or_all_but_the_last_are_alike(order, forward, backward, head, costs_of):
-    alike = np.ones(order.num_stages)
-    alike[-1] += head
-    costs = costs_of(order.num_ranks, forward * alike, backward * alike)
-    assert step(order, costs, "closed_form") == pytest.approx(step(order, costs), rel=1e-9)
-
-
-@given(
-    order=orders(closed_form.SCHEDULES),
-    rng=seeds,
-    sends=switch,
-    blocks=switch,
-    hide_reduce=switch,
-    hide_gather=switch,
-)
-def test_formula_is_a_lower_bound(order, rng, sends, blocks, hide_reduce, hide_gather, random_costs):
-    """Whatever the stages, sends and reductions: what a search proves rests on it."""
-    costs = random_costs(rng, order, sends=sends, blocks=blocks)
-    program = program_of(order, costs, hide_reduce, hide_gather)
-    formula, exact = run(program, "closed_form"), run(program, "dag")
-    assert (formula.pipeline_end_s <= exact.pipeline_end_s * (1 + 1e-9)).all()
-    assert formula.step_time_s <= exact.step_time_s * (1 + 1e-9)
-
-
-@given(order=orders(["gpipe"]), rng=seeds, sends=switch, blocks=switch)
-def test_formula_is_exact_for_gpipe(order, rng, sends, blocks, random_costs):
-    program = program_of(order, random_costs(rng, order, sends=sends, blocks=blocks))
-    formula, exact = (run(program, engine).pipeline_end_s.max() for engine in ("closed_form", "dag"))
-    assert formula == pytest.approx(exact, rel=1e-9)
-
-
-@given(
-    order=orders(["1f1b", "interleaved"]),
-    backward=st.floats(1.0, 3.0),
-    ends=st.tuples(st.floats(1.0, 1.5), st.floats(1.0, 1.5)),
-    send=st.floats(0.0, 0.3),
-    blocks=switch,
-)
-def test_formula_is_close_for_the_pipelines_of_language_models(order, backward, ends, send, blocks, costs_of):
-    """Layers alike, an embedding and a head on top, sends shorter than a forward."""
-    work = np.ones(order.num_stages)
-    work[0], work[-1] = ends
-    between = np.where(np.arange(order.num_stages) < order.num_stages - 1, send, 0.0) * (order.num_ranks > 1)
-    costs = replace(
-        costs_of(order.num_ranks, work, backward * work),
-        send_forward_s=between,
-        send_backward_s=np.roll(between, 1),
-        p2p_blocks=blocks,
-    )
-    assert step(order, costs, "closed_form") >= 0.95 * step(order, costs)
 
 
 @pytest.mark.parametrize("engine", ["dag", "des"])
@@ -249,5 +187,5 @@ def test_twice_the_seconds_are_twice_the_step(order, rng, engine, random_costs):
 
 def test_unknown_engine_names_the_nearest(costs_of):
     order = build_order("gpipe", 1, 1, 1)
-    with pytest.raises(SpecError, match="did you mean 'closed_form'"):
-        step(order, costs_of(1, [1.0], [2.0]), "closed-form")
+    with pytest.raises(SpecError, match="did you mean 'shared'"):
+        step(order, costs_of(1, [1.0], [2.0]), "shard")

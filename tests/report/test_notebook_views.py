@@ -77,15 +77,6 @@ def test_pictures_are_chosen_by_name(answer):
         answer.plot(what="bars")
 
 
-def test_totals_have_no_table_of_actions(scenarios):
-    timeline = estimate(load_scenario(scenarios / SCENARIO), "closed_form").timeline
-    with pytest.raises(SpecError, match="gives totals"):
-        timeline.to_frame()
-    with pytest.raises(SpecError, match="gives totals"):
-        timeline.plot()
-    assert "gives totals" in timeline._repr_html_()
-
-
 def test_a_record_of_yours_is_shown_as_what_it_is(answer):
     class Mine(type(answer.scenario.profile)):
         pass

@@ -7,8 +7,6 @@ import pytest
 
 from sim import schedule_names
 from sim.engines.tasks import ONCE
-from sim.errors import SpecError
-from sim.report.gantt import step_view
 from sim.schedules.actions import U
 from sim.schedules.passes import peak_in_flight
 from tests.rows import rows
@@ -97,11 +95,6 @@ def test_chunks_copies_slices_and_batches_are_told_apart(view_of):
     assert set(view_of("pipedream").batch) == {0, 1, 2}
     labels = set(view_of("seq1f1b").labels())
     assert {"0a", "0b", "0c", "0d", "7d"} <= labels
-
-
-def test_an_engine_without_times_is_refused(small):
-    with pytest.raises(SpecError, match="gives totals"):
-        step_view(small("1f1b"), "closed_form")
 
 
 def test_engines_show_the_same(view_of):

@@ -62,16 +62,13 @@ def test_prices_are_estimates(file, ways):
     priced = result.prices.take(some)
     kinds = set()
     for each, seconds, nbytes in zip(result.scenarios_at(some), priced.step_time_s, priced.memory_bytes, strict=True):
-        alone = estimate(each, "closed_form")
+        alone = estimate(each)
         plan = each.plan
         if len(scenario.model.layer_kinds) > 1 and plan.num_chunks > 1:
             continue  # a bound, as of the plans that need no room
         kinds.add((plan.recompute_method, plan.recompute_modules, plan.optimizer_offload, plan.offloaded_layers))
         assert nbytes == pytest.approx(alone.largest.total, rel=1e-9)
-        if plan.uneven_layers:
-            assert alone.step_time_s * 0.9 < seconds <= alone.step_time_s * (1 + 1e-9)
-        else:
-            assert seconds == pytest.approx(alone.step_time_s, rel=1e-9)
+        assert alone.step_time_s * (0.9 if plan.pp > 1 else 1 - 1e-9) < seconds <= alone.step_time_s * (1 + 1e-9)
     assert len(kinds) > 2 or len(scenario.model.layer_kinds) == 1
 
 
@@ -102,7 +99,7 @@ def everything(scenario, result, ways):
             found.append(base.plan.replace(recompute="full", recompute_method="block", recompute_num_layers=number))
     prices = []
     for plan in found:
-        answer = estimate(scenario.replace(plan=plan), "closed_form")
+        answer = estimate(scenario.replace(plan=plan))
         if answer.largest.total <= limit:
             prices.append((answer.step_time_s, plan))
     return prices

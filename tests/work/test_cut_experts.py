@@ -184,7 +184,7 @@ def test_searched_plans_are_cut_as_the_scenarios_own_at_the_same_prices():
     for place in fits[:: len(fits) // 60]:
         plan = found.scenario_at(int(place))
         assert plan.plan.etp == plan.plan.tp
-        answer = estimate(plan, engine="closed_form")
+        answer = estimate(plan)
         assert found.step_time_s[place] == pytest.approx(answer.step_time_s, rel=1e-9)
         assert found.memory_bytes[place] == pytest.approx(answer.largest.total, rel=1e-9)
     assert found.best[0].scenario.plan.etp == found.best[0].scenario.plan.tp

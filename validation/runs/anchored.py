@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flopcast_calibration.from_runs import fast_engine, fit_runs
+from flopcast_calibration.from_runs import fit_runs
 from flopcast_calibration.priors import parameters_named, with_values
 from flopcast_calibration.readers.families import lineage_of
 from flopcast_calibration.sensitivity import sensitivities
@@ -141,7 +141,7 @@ def _after(scenario: Scenario, told: tuple[MeasuredRun, ...]) -> Scenario:
 
 
 def _time_s(scenario: Scenario) -> float:
-    return estimate(scenario, fast_engine(scenario)).step_time_s
+    return estimate(scenario).step_time_s
 
 
 def predicted_as(item: Scored, scenario: Scenario, step_time_s: float) -> Scored:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from sim.arrays import Array, Bools, Floats, Ints, KindPlanFloats, Number, PlanFloats
-from sim.engines.even_pipelines import EvenPipelines, RankEnds
+from sim.engines.even_pipelines import EvenPipelines
 from sim.engines.even_step_end import gather_windows, reductions_after_end
 from sim.engines.in_flight import in_flight_by_rank
 from sim.engines.pipeline_links import Links, Pipelines, find_links, sends_over
@@ -239,7 +239,7 @@ class Rows:
             def priced(beside: bool, overlap_tp: bool = overlap_tp) -> PlanFloats:
                 of_sends = self._pipelines(not beside)
                 forward, backward = self._stages(zero_of, (beside, reduce_of, gather_of, overlap_tp))
-                ends_at = EvenPipelines(of_sends, forward, backward).find_ends().take(which)
+                ends_at = EvenPipelines(of_sends, forward, backward).find_ends()[:, which]
                 passes = EvenPipelines(of_sends, forward[:, which], backward[:, which])
                 return self._ended(passes, ends_at, once, reduce, gather)
 
@@ -270,11 +270,11 @@ class Rows:
         return once_a_step(batch, self.deal).of_kinds(slice(0, 3))
 
     def _ended(
-        self, passes: EvenPipelines, ends_at: RankEnds, once: RankSeconds, reduce: Bools, gather: Bools
+        self, passes: EvenPipelines, ends_at: KindPlanFloats, once: RankSeconds, reduce: Bools, gather: Bools
     ) -> PlanFloats:
         """Step times of pipelines whose ranks end so, with reductions and gathers overlapped or not.  [s]"""
         end = end_of_step(
-            ends_at.ended,
+            ends_at,
             once.reduce_s,
             once.gather_s,
             once.optimizer_s,
@@ -282,14 +282,14 @@ class Rows:
             hidden_share=once.hidden_share,
             overlap_reduce=reduce,
             overlap_gather=gather,
-            reduced_after=partial(reductions_after_end, passes, ends_at, once),
+            reduced_after=partial(reductions_after_end, passes, once),
             gather_window=partial(gather_windows, passes),
         )
         return np.asarray(end.step + self.batch.costs.stack.step_setup_s)
 
     def _pipelines(self, blocking: bool) -> Pipelines:
         columns, (near, far) = self.columns, (each[0, 0] for each in near_and_far(self.batch))
-        sends = sends_over(self.links, columns.pp, near, far)
+        sends = sends_over(self.links, near, far)
         numbers = (columns.pp, columns.num_chunks, self.batch.num_microbatches[0, 0])
         return Pipelines(*numbers, self.gpipe, self.links, sends, blocking, self.longer)
 
