@@ -112,23 +112,30 @@ def simulate(
     ----------
     scenario : Scenario or path
     jitter : float, optional
-        Relative standard deviation of a GPU's kernel times, drawn anew for every action, instead of what a job of so
-        many GPUs is expected to wait for the slowest (`cluster.gpu_spread`); 0: GPUs are all alike. Default: the
-        latter.
-    seeds, seed : int
-        Steps to draw, and the seed of them all; without jitter one step is all there is.
+        Relative standard deviation of a GPU's kernel times; it replaces cluster.gpu_spread, and 0 means no noise. It is
+        drawn anew for every action. Default: what a job of so many GPUs is expected to wait for the slowest.
+    seeds : int
+        Steps to draw if there is jitter.
+    seed : int
+        Seed of everything that is drawn.
     stragglers : sequence of str
-        "1.2@rank17" or "1.2@gpu139": all GPUs of a pipeline rank, or one, take that many times as long for kernels.
-    slow_links, links_down : sequence of str
-        "0.5@node12.nic3" and "node12.nic3"; names as in `sim.network.faults`. They imply contention.
+        Slow GPUs: 1.2@rank17 or 1.2@gpu139, of a pipeline rank or a single one. Their kernels take that many times as
+        long.
+    slow_links : sequence of str
+        Slow links: 0.5@node12.nic3, 0.5@gpu99.nic or 0.9@leaf4. Names as in `sim.network.faults`; they imply
+        contention.
+    links_down : sequence of str
+        Broken links: node12.nic3 or leaf4.cable7. They imply contention.
     contention : bool
-        All that ranks send each other shares the machine's links.
+        All messages share the cluster's links.
     links : bool
-        Follow the links through the step; implies contention.
+        Follow every link through the step, and show where the time of messages goes. Implies contention.
     unfold : bool
-        Every data-parallel replica draws noise of its own, and the step waits for all; else one stands for those alike.
-    placement, fragmentation : str, float, optional
-        Instead of the scenario's `plan.placement` and `cluster.fragmentation`.
+        Every data-parallel replica draws noise of its own. The step waits for all; else one stands for those alike.
+    placement : str, optional
+        Order of the parallel dimensions over the GPUs, closest first, instead of plan.placement.
+    fragmentation : float, optional
+        Share of the nodes that lie anywhere in the machine, instead of cluster.fragmentation.
 
     Raises
     ------

@@ -10,7 +10,8 @@ import typer
 from typer import Argument, Option
 
 from sim.commands import completion as complete
-from sim.commands.options import Json, Overrides, ProfileOption, with_records
+from sim.commands.fills import with_records
+from sim.commands.options import Json, Overrides, ProfileOption
 from sim.commands.output import print_answer
 from sim.commands.progress import progress_bar
 from sim.commands.search_files import tell
@@ -68,7 +69,7 @@ def search(
     if more_fields and not why:
         raise SpecError(f"{more_fields[0]!r} belongs to no option; write --why {' '.join(more_fields)}")
     questions.check(output, export_to)
-    check_numbers(top=questions.top, max_gpus=space.max_gpus, batch=space.batch)
+    check_numbers(top=questions.top, max_gpus=space.space.keywords.get("max_gpus"), batch=space.batch)
     if export_to is not None:
         check_framework(export_to)
     if schedules is not None:
@@ -89,8 +90,9 @@ def search(
             training=original.training.replace(global_batch_size=space.batch),
             plan=original.plan.replace(dp=1, ep=1, microbatch_size=1),
         )
-        space = replace(space, gpus=space.gpus or (None if original.is_open else str(original.plan.num_gpus)))
     options = {**space.arguments(given, bool(questions.sweep)), "fixed": fixed, "export_to": export_to}
+    if space.batch is not None and not original.is_open:
+        options.setdefault("gpus", (original.plan.num_gpus,) * 2)
     if questions.sweep:
         if space.batch is not None and any(word.startswith(BATCH) for word in questions.sweep):
             raise SpecError(f"{BATCH} is swept and given at once; leave --batch out")

@@ -49,10 +49,11 @@ SHORTEST = 256
 class FineTuning(Question):
     """What is to be fine-tuned, and how far the caller said how.
 
-    samples, epochs : how many samples, and how often each is seen.
-    rank : of low-rank adapters; 0: all weights are trained.
-    offload : states and activations may wait in host memory.
-    budget : money for the run; None: nobody named a limit.
+    samples : number of samples, such as 50k.
+    epochs : how often each sample is seen.
+    rank : rank of low-rank adapters. 0: all weights are trained.
+    offload : states and activations may be kept in host memory.
+    budget : money for the run; machines that it pays for are ranked by speed. None: nobody named a limit.
     """
 
     samples: float

@@ -208,8 +208,11 @@ class Question:
     """What is to be trained, and how far the caller said how; the rest gets defaults.
 
     model : a preset, a model of the Hugging Face hub, or the path of a config.json.
-    length : tokens of a sequence. batch : as `batch_of` reads it.
-    memory_limit_bytes : that a plan may use of a GPU. Default: all that its driver gives. [bytes]
+    length : tokens per sequence, such as 8k.
+    batch : sequences per step (512), or tokens (4M). As `batch_of` reads it.
+    precision : bf16, fp16, fp8 or another; default: bf16 if the GPU has it.
+    framework : training framework: megatron-lm, torchtitan, deepspeed, pytorch-fsdp or another.
+    memory_limit_bytes : memory that a plan may use of a GPU, such as 72 GB; default: all that the driver gives. [bytes]
     assumed : what was filled in before.
     """
 
@@ -226,7 +229,7 @@ class Question:
 class Pretraining(Question):
     """A model that is to be pre-trained.
 
-    tokens : of the whole run; None: the question ends with the plan.
+    tokens : tokens of the whole run, such as 15T. None: the question ends with the plan.
     """
 
     tokens: float | None = None

@@ -34,12 +34,12 @@ class Terms:
     """How a cluster fails, how state is saved and loaded, and what it costs.
 
     failures : their rate, and how they are put right.
-    write_bytes_per_s : to storage, all ranks together, whatever the machine has; None: by its storage. [bytes/s]
-    asynchronous : checkpoints are written in the background; else training stops until they are.
-    load_by : who reads a checkpoint at a start; None: whoever makes it fastest.
+    write_bytes_per_s : bandwidth of all ranks together to storage; default: the cluster's. [bytes/s]
+    asynchronous : checkpoints are written in the background, or training waits for them.
+    load_by : who reads a checkpoint at a start: all, one or shares; default: the fastest.
     restart_is_whole : a restart is what `failures` say, loading included; else loading comes on top, by the storage.
-    price : of a GPU-hour; None: the list price of the machine's GPU.
-    pue : power usage effectiveness of the building; assumption: 1.1.
+    price : price of a GPU-hour: 2, '2.5 EUR' or €2.5; default: the GPU's list price.
+    pue : power usage effectiveness of the building.
     """
 
     failures: Failures = field(default_factory=Failures)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
-from sim.commands.options import AsJson, Output, with_records
+from sim.commands.fills import with_records
+from sim.commands.options import AsJson, Output
 from sim.commands.output import print_json, print_view
 from sim.commands.progress import spinner
 from sim.commands.scaling.shared import figures, model_params
