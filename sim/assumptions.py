@@ -1,4 +1,4 @@
-"""What an answer assumes, in the order of an answer; every sentence stands beside the mechanism that assumes it."""
+"""What an answer assumes, most important first; every sentence stands beside the mechanism that assumes it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,16 @@ from sim.specs import Scenario
 from sim.work import layers, recompute, routing
 from sim.work import memory as kept
 
+NO_FAILURES = "the training time leaves out failures, checkpoints and evaluation (flopcast train has them)"
+
 
 def stated_assumptions(
     plans: Plans, scenario: Scenario, notes: Iterable[str], engine: str, contention: bool
 ) -> tuple[str, ...]:
-    """Return what was not given, not measured or not modelled.
+    """Return what was not given, not measured or not modelled, in the order in which it could change the answer.
+
+    First what makes it another question (cores that are not there, sizes that no fit covers, what was filled in), then
+    what the whole step rests on, then single parts of it, memory, and the length of the run.
 
     plans : the scenario as one. notes : what pricing had to extrapolate.
     """
@@ -28,15 +33,15 @@ def stated_assumptions(
 
         links = assumed(scenario)
     return (
-        *scenario.assumed,
-        *memory.assumed(scenario),
+        *cores_assumed(scenario, engine),
         *sorted(notes),
-        *(line for each in (cost_model, recompute, kept) for line in each.assumed(scenario)),
+        *scenario.assumed,
+        *(line for each in (cost_model, layers, routing, recompute) for line in each.assumed(scenario)),
+        *(line for each in (compute, host, spread) for line in each.assumed(scenario)),
         *zero.assumed(plans, scenario.num_forwards),
-        *(line for each in (routing, layers, host, compute, spread) for line in each.assumed(scenario)),
-        *(() if scenario.training.tokens is None else ("training time counts no failures, checkpoints or evaluation",)),
+        *places.assumed(plans.layouts),
         *links,
         *placement.assumed(scenario, contention),
-        *places.assumed(plans.layouts),
-        *cores_assumed(scenario, engine),
+        *(line for each in (memory, kept) for line in each.assumed(scenario)),
+        *(() if scenario.training.tokens is None else (NO_FAILURES,)),
     )

@@ -71,4 +71,4 @@ def contention_note(scenario: Scenario) -> str:
 def assumed(scenario: Scenario) -> Iterator[str]:
     """How messages of an estimate share links."""
     yield contention_note(scenario)
-    yield "how often messages meet is their average over the step; simulate --contention plays them"
+    yield "messages meet as often as on average over the step (flopcast simulate --contention plays them)"

@@ -82,6 +82,7 @@ JsonFile = Annotated[
 ]
 AsJson = Annotated[bool, Option("--json", help="Machine-readable, with the keys that docs/answers.md lists.")]
 Json = Annotated[bool, Option("--json", help="Machine-readable.")]
+Verbose = Annotated[bool, Option("--verbose", "-v", help="Show all assumptions and details.")]
 Png = Annotated[Path | None, Option("--png", metavar="FILE", help="Write the figure as PNG.", show_default=False)]
 Svg = Annotated[Path | None, Option("--svg", metavar="FILE", help="Write the figure as SVG.", show_default=False)]
 Width = Annotated[float, Option(help="Width of the figure in inches.")]

@@ -188,7 +188,7 @@ def ask_plan(
         with progress_bar("plans priced") as progress:
             return asked.answer(card, gpus, cluster or "", terms=terms, export_to=export_to, progress=progress)
     if asked.tokens is None:
-        assumed = (f"a run of {TOKENS / 1e12:g} trillion tokens; --tokens says otherwise",)
+        assumed = (f"a run of {TOKENS / 1e12:g} trillion tokens (--tokens)",)
         asked = replace(asked, tokens=TOKENS, assumed=assumed)
     with progress_bar("machines searched") as progress:
         return rank(partial(asked.planned, terms=terms, export_to=export_to), [gpus], progress=progress)

@@ -49,6 +49,6 @@ def assumed(scenario: Scenario) -> Iterator[str]:
     more = float(slowdown(np.array(gpus), spread))
     if more:
         yield (
-            f"the slowest of {gpus:,} GPUs is expected {more:.1%} behind that of {FITTED_GPUS} (cluster.gpu_spread "
-            f"{spread:g}; 0 leaves it out)"
+            f"the slowest of {gpus:,} GPUs is {more:.1%} slower than the slowest of {FITTED_GPUS} (cluster.gpu_spread "
+            f"{spread:g})"
         )

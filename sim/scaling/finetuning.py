@@ -83,7 +83,7 @@ class FineTuning(Question):
         """
         assumed = [*self.assumed]
         if self.framework is None:
-            assumed.append(f"framework {FRAMEWORK} (Hugging Face's Trainer with ZeRO); --framework says otherwise")
+            assumed.append(f"framework {FRAMEWORK}: Hugging Face's Trainer with ZeRO (--framework)")
         return ask(
             self.model,
             machine_of(gpu, gpus),
@@ -95,11 +95,11 @@ class FineTuning(Question):
     def _training(self, model: ModelSpec, gpu: GpuSpec, gpus: int) -> tuple[dict[str, Any], tuple[str, ...]]:
         length, _ = length_of(model, self.length, LENGTH)
         precision, of_precision = precision_of(gpu, self.precision)
-        usual = f"a batch near {BATCH} samples, as Llama 2's (arXiv:2307.09288, section 3.1); --batch says otherwise"
+        usual = f"a batch near {BATCH} samples, as Llama 2's (arXiv:2307.09288, section 3.1; --batch)"
         own = None if self.batch is None else batch_of(self.batch, length, gpus)
         size, of_batch = own or (sequences_near(BATCH, gpus), (usual,))
-        whole = f"every sample is priced at {length:,} tokens, as if each were the longest; --seq says otherwise"
-        often = f"every sample is seen {self.epochs:g} time{'s' * (self.epochs != 1)}; --epochs says otherwise"
+        whole = f"every sample has {length:,} tokens, as if each were the longest (--seq)"
+        often = f"every sample is seen {self.epochs:g} time{'s' * (self.epochs != 1)} (--epochs)"
         notes = [often, whole, *of_batch]
         if self.rank:
             notes.append(f"adapters of rank {self.rank} on all linears of layers, beside frozen weights in {precision}")

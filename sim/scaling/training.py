@@ -7,6 +7,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from sim.assumptions import NO_FAILURES
 from sim.errors import FlopcastError, SpecError
 from sim.estimate import Estimate, estimate
 from sim.reliability import LOAD_WORDS, DataLoading, data_loading, storing_of
@@ -203,7 +204,7 @@ def train(
         loads = run.storing.loads
         others = ", ".join(f"{way} {show_time(load.seconds)}" for way, load in loads.items() if way != run.loaded_by)
         notes.append(f"checkpoints are loaded by {run.loaded_by}: {LOAD_WORDS[run.loaded_by]} (--load-by: {others})")
-    stated = [note for note in answer.assumptions if not note.startswith("training time counts no failures")]
+    stated = [note for note in answer.assumptions if note != NO_FAILURES]
     if run.energy_j is None:
         notes.append(unknown_energy(node))
     said = (*notes, *terms.assumptions, *run.storing.notes, *stated)

@@ -11,6 +11,7 @@ from sim.breakdown import CAUSES
 from sim.commands.completion import scenarios_with_overrides
 from sim.commands.report import report, split_scenario
 from sim.errors import InfeasiblePlan, SpecError
+from sim.report.differing import field_rows, field_words
 from sim.report.facts import headline
 from sim.report.html.comparison import (
     Asked,
@@ -18,8 +19,6 @@ from sim.report.html.comparison import (
     cause_rows,
     comparison_page,
     fact_rows,
-    field_rows,
-    field_words,
     is_clear,
 )
 from sim.report.plans import letter
