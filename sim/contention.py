@@ -62,9 +62,9 @@ def contention_note(scenario: Scenario) -> str:
     network, best = fabric.network, fabric.best_share
     shared = float(network.in_training())
     return (
-        "links are shared: a message moves at most at the rate fitted to real machines (sends "
-        f"{network.p2p_efficiency:.0%} of a card, groups that share the network {shared:.0%}), a link carries up to "
-        f"the best that any reaches ({best:.0%}); the lower of the two counts, never their product"
+        "links are shared: a message gets at most the rate measured on real machines (sends "
+        f"{network.p2p_efficiency:.0%} of a card, groups that share the network {shared:.0%}), and a link carries at "
+        f"most {best:.0%} of its rate; the lower limit counts"
     )
 
 

@@ -254,26 +254,26 @@ def _assumptions(
     if jitter:
         group = plan.tp * plan.cp
         notes.append(
-            f"every GPU's kernels of an action take a log-normal factor of mean 1 and relative standard deviation "
-            f"{jitter:g}, drawn anew for each action"
-            + (f"; the {group} GPUs of a rank wait for the slowest of them once an action" if group > 1 else "")
+            f"the kernels of an action take a log-normal factor of mean 1 and relative standard deviation {jitter:g}, "
+            "drawn anew for each action and GPU"
+            + (f"; the {group} GPUs of a rank wait for their slowest once per action" if group > 1 else "")
         )
         if overlap:
-            notes.append("steps overlap: they are played in a row, each from the end of the one before to its own")
-        notes.append("collectives within an action, host waits, sends, reductions and the update do not jitter")
+            notes.append("steps overlap: they are played in a row, and each counts from the end of the one before")
+        notes.append("collectives, host waits, sends and the update have no jitter")
         if not unfold and plan.dp > 1:
             notes.append(
-                f"one pipeline stands for {plan.dp} data-parallel replicas; unfolded, the step waits for the unluckiest"
+                f"one pipeline stands for all {plan.dp} data-parallel replicas (--unfold: the step waits for the "
+                "slowest)"
             )
     if slow:
-        notes.append("a slow GPU stretches its kernels and its update, not collectives and host waits")
+        notes.append("a slow GPU takes longer for its kernels and its update, not for collectives and host waits")
     if contention:
         notes.append(contention_note(scenario))
         notes.append(
-            "collectives put a ring's bytes on the links, those within an action as one message of each kind at its "
-            "beginning; weights gathered after the update meet only each other; the tied embedding's reduction keeps "
-            "the formula's time"
+            "collectives put a ring's bytes on the links, those within an action as one message per kind at its start; "
+            "weights gathered after the update share links only with each other"
         )
         if slow:
-            notes.append("on shared links all replicas run at the pace of the slowest")
+            notes.append("on shared links all replicas are as slow as the slowest")
     return notes

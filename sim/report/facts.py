@@ -94,13 +94,18 @@ def plan_words(answer: Estimate) -> str:
         f"recompute {_recomputed(answer)}": plan.recompute != "none",
         "sequence parallel": plan.sequence_parallel,
         f"ZeRO {plan.zero_stage}": plan.zero_stage > 0,
+        f"{plan.sequence_slices} slices": plan.sequence_slices > 1,
+        f"groups of {plan.microbatch_group}": plan.microbatch_group is not None,
+        f"{plan.optimizer_offload:.0%} of the optimizer on the host": plan.optimizer_offload > 0,
+        f"{plan.offloaded_layers} layers on the host": plan.offloaded_layers > 0,
+        f"layout {plan.pipeline_layout}": bool(plan.pipeline_layout),
     }
     return " · ".join(part for part, told in parts.items() if told)
 
 
 def surer_words(answer: Estimate) -> str:
     """What would make the step time better known; nothing where it was measured."""
-    return f"{answer.would_raise} would help most" if answer.would_raise else ""
+    return f"{answer.would_raise} would help" if answer.would_raise else ""
 
 
 def limit_words(answer: Estimate, most: int = 3) -> str:

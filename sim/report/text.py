@@ -55,10 +55,14 @@ def opening(answer: Estimate) -> Group:
     low, high = map(show_time, answer.step_time_interval_s)
     fits = "" if answer.fits else "; it does not fit in memory"
     words = f"{show_time(answer.step_time_s)} per step (90 %: {low} to {high}){fits}"
+    return Group(heading(answer, words), "", sure_and_limit(answer))
+
+
+def sure_and_limit(answer: Estimate) -> Padding:
+    """How sure a step time is, and what limits it."""
     surer = surer_words(answer)
     grade = "little is known of such runs" if answer.grade == "unknown" else answer.grade
-    sure = f"{grade}{f'; {surer}' if surer else ''}"
-    return Group(heading(answer, words), "", remarks({"How sure": sure, "Limited by": limit_words(answer)}))
+    return remarks({"How sure": f"{grade}{f'; {surer}' if surer else ''}", "Limited by": limit_words(answer)})
 
 
 def remarks(lines: dict[str, str]) -> Padding:

@@ -13,7 +13,7 @@ from sim.commands.fills import Fills, Opt, with_records
 from sim.commands.options import Output, PriceOption, Restart, startup_of
 from sim.commands.scaling.shared import figures, model_params
 from sim.errors import SpecError
-from sim.units import parse, parse_count, show, show_short, show_time
+from sim.units import parse, parse_count, show, show_count, show_short, show_time
 
 FAILURES = Fills(
     rel.Failures,
@@ -56,7 +56,7 @@ def limits(
         table.add_row(f"{row['flop']:.2e}", *cells, "allows it" if row["latency_allows"] else "forbids it")
     below = notes(
         f"latency wall: {wall:.2e} FLOP at {layer_latency} a layer",
-        "the share of peak is what communication leaves, were every kernel perfect; 8 H100 a node, 400 Gbit/s",
+        "share of peak: what communication leaves if every kernel is perfect; 8 H100 per node, 400 Gbit/s",
         "published, three months: " + ", ".join(f"{k} {v:.0e}" for k, v in PUBLISHED_WALLS.items()),
     )
     heading = f"Compute-optimal runs in {show_time(seconds)} at {show_short(size)} tokens a batch"
@@ -149,15 +149,15 @@ def goodput(
         "Goodput": f"{formula.useful:.1%}",
         "Wall clock": f"{show_time(wall)} for {show_time(work)} of work",
         "90 % of runs": f"{show_time(spread[0], 4)} to {show_time(spread[1], 4)}" if spread else "as expected",
-        "Cost": f"{hours:,.0f} GPU-hours, {hours * rate.amount:,.0f} {rate.currency} at {rate} an hour",
+        "Cost": f"{show_count(hours)} GPU-hours, {show_count(hours * rate.amount)} {rate.currency} at {rate} an hour",
         "Energy": "left out: the GPU's power is not known; give --power"
         if joules is None
         else f"{joules / 3.6e12:.3g} GWh of whole nodes at full power, PUE {pue:g}",
     }
-    ready = "as many spare nodes as it takes" if spares is None else f"{spares} spare nodes, paid for"
+    ready = "enough spare nodes" if spares is None else f"{spares} spare nodes, which are paid for"
     title = f"{show_short(model_params(name))} parameters on {gpus:,} GPUs of {cluster}"
     priced = [f"{rate} a GPU-hour: {rate.source}"] if rate.source else []
-    notes = [f"{ready}; simulated: 20,000 failures", *priced, *storing.notes]
+    notes = [f"{ready}; the simulation has 20,000 failures", *priced, *storing.notes]
     output.show(
         lambda: found,
         lambda: [goodput_view(title, facts, formula, played, notes)],
