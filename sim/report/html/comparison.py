@@ -25,7 +25,7 @@ SECTIONS = {
     "answers": "Answers",
     "time": "Where the time goes",
     "memory": "Memory of the fullest rank",
-    "inputs": "What was asked differently",
+    "inputs": "What differs in the scenarios",
     "assumptions": "Assumptions",
     "trust": "How far to trust it",
     "reproduce": "How to reproduce it",
@@ -123,7 +123,8 @@ def comparison_page(asked: Sequence[Asked]) -> str:
 def fact_rows(asked: Sequence[Asked]) -> list[tuple[str, list[Cell | None]]]:
     """Questions and the answer of each scenario, with how far it is from the first; None where there is no answer."""
     lines = [{fact.name: fact for fact in headline(each.answer)} if each.answer else {} for each in asked]
-    names = [name for name in ("How sure", *_AMOUNTS, "Memory") if any(name in each for each in lines)]
+    order = dict.fromkeys(("Step time", "How sure", *_AMOUNTS, "Memory"))
+    names = [name for name in order if any(name in each for each in lines)]
     answers = [each.answer for each in asked]
     base = next(answer for answer in answers if answer is not None)
     rows: list[tuple[str, list[Cell | None]]] = [
