@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from sim.costs import compute, host, spread
 from sim.network import placement
@@ -15,6 +15,8 @@ from sim.work import layers, recompute, routing
 from sim.work import memory as kept
 
 NO_FAILURES = "the training time leaves out failures, checkpoints and evaluation (flopcast train has them)"
+MOST_NAMED = 3
+"""Operations that one assumption names."""
 
 
 def stated_assumptions(
@@ -34,7 +36,7 @@ def stated_assumptions(
         links = assumed(scenario)
     return (
         *cores_assumed(scenario, engine),
-        *sorted(notes),
+        *_together(notes),
         *scenario.assumed,
         *(line for each in (cost_model, layers, routing, recompute) for line in each.assumed(scenario)),
         *(line for each in (compute, host, spread) for line in each.assumed(scenario)),
@@ -45,3 +47,14 @@ def stated_assumptions(
         *(line for each in (memory, kept) for line in each.assumed(scenario)),
         *(() if scenario.training.tokens is None else (NO_FAILURES,)),
     )
+
+
+def _together(notes: Iterable[str]) -> Iterator[str]:
+    """Yield notes in order, those that differ only in the operation named at their end as one."""
+    operations: dict[str, list[str]] = {}
+    for note in sorted(notes):
+        words, _, operation = note.removesuffix(")").rpartition(" (")
+        operations.setdefault(words, []).append(operation)
+    for words, names in operations.items():
+        more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+        yield f"{words} ({', '.join(names[:MOST_NAMED])}{more})"

@@ -63,8 +63,8 @@ def contention_note(scenario: Scenario) -> str:
     shared = float(network.in_training())
     return (
         "links are shared: a message gets at most the rate measured on real machines (sends "
-        f"{network.p2p_efficiency:.0%} of a card, groups that share the network {shared:.0%}), and a link carries at "
-        f"most {best:.0%} of its rate; the lower limit counts"
+        f"{network.p2p_efficiency:.0%} of a card, groups that share the network {shared:.0%}). A link carries at most "
+        f"{best:.0%} of its rate. The lower limit counts"
     )
 
 

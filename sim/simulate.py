@@ -271,8 +271,8 @@ def _assumptions(
     if contention:
         notes.append(contention_note(scenario))
         notes.append(
-            "collectives put a ring's bytes on the links, those within an action as one message per kind at its start; "
-            "weights gathered after the update share links only with each other"
+            "collectives put a ring's bytes on the links, those within an action as one message per kind at its start. "
+            "Weights gathered after the update share links only with each other"
         )
         if slow:
             notes.append("on shared links all replicas are as slow as the slowest")
