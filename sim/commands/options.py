@@ -93,10 +93,6 @@ Restart = Annotated[
 PriceOption = Annotated[
     str | None, Option("--price", help="Price of a GPU-hour: 2, '2.5 EUR' or €2.5; default: the GPU's list price.")
 ]
-MemoryLimit = Annotated[
-    str | None,
-    Option("--memory-limit", help="Memory that a plan may use of a GPU, such as 72 GB; default: all the driver gives."),
-]
 
 
 @dataclass

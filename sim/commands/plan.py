@@ -93,7 +93,7 @@ class PlanOptions:
 
     def show(self, scenario: Scenario, data: dict[str, Any], view: Any) -> None:
         """Print the answer, as JSON or for eyes, then write the best plan's scenario where it was asked for."""
-        from sim.commands.search_files import write_scenario
+        from sim.commands.search import write_scenario
         from sim.foreign.exporters import export_scenario
 
         if self.as_json:

@@ -11,7 +11,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -67,6 +67,12 @@ class FieldReference:
     def long_name(self) -> str:
         """The last part of its long path."""
         return self.long_path.rpartition(".")[2]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data with stable keys, for JSON."""
+        found = asdict(self)
+        found["derived_default"] = found.pop("derived")
+        return {name: value for name, value in found.items() if name not in ("section", "under_names")}
 
     @property
     def default_words(self) -> str:
