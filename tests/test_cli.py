@@ -434,7 +434,7 @@ def test_topology_counts_switches_and_cables():
     text = flopcast("topology", "superpod-b200", "--nodes", "512").stdout
     assert "320 switches, 12,288 cables" in text
     # Sixteen subflows a flow: balls in bins give 1.5 on sixteen cables.
-    assert "the fullest carries 1.5" in " ".join(flopcast("topology", "llama3-h100-roce").stdout.split())
+    assert "the fullest cable carries 1.5 flows" in " ".join(flopcast("topology", "llama3-h100-roce").stdout.split())
     facts = json.loads(flopcast("topology", "selene", "--collectives", "1 GB", "--gpus", "48", "--json").stdout)
     ring = facts["collectives"]["times"][0]
     assert (ring["name"], ring["time_s"]) == ("ring all-reduce", pytest.approx(2 * 47 / 48 * 1e9 / 200e9))

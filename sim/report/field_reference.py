@@ -70,9 +70,8 @@ class FieldReference:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data with stable keys, for JSON."""
-        found = asdict(self)
-        found["derived_default"] = found.pop("derived")
-        return {name: value for name, value in found.items() if name not in ("section", "under_names")}
+        kept = {name: value for name, value in asdict(self).items() if name not in ("section", "under_names")}
+        return {"derived_default" if name == "derived" else name: value for name, value in kept.items()}
 
     @property
     def default_words(self) -> str:
