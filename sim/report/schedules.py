@@ -213,7 +213,8 @@ def comparison_view(comparison: Comparison) -> Group:
     }
     moved["exposed"] = [show_time(row.exposed_s) for row in rows]
     full = "" if fits else f"; ! does not fit in {show(fastest.memory_available_bytes, 'B')}"
-    key = f"activ., memory: on the fullest rank{full}\nweights: versions and copies of the weights that a rank keeps; late: updates by which gradients come late"
+    late = "weights: versions and copies of the weights that a rank keeps; late: updates by which gradients come late"
+    key = f"activ., memory: on the fullest rank{full}\n{late}"
     plan = fastest.scenario.plan
     recompute = f" · recompute {plan.recompute}" if plan.recompute != "none" else ""
     asked = title(fastest.scenario.name, f"  {question_words(fastest)}")
