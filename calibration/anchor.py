@@ -38,9 +38,9 @@ def anchor(
     parameter: Annotated[list[str] | None, typer.Option(help="Fit only these (gemm.max_efficiency, …).")] = None,
     as_json: Json = False,
 ) -> None:
-    """Draw the profile and stack of a scenario to step times that were measured, and write both to one file.
+    """Fit the profile and stack of a scenario to step times that you measured, and write both to one file.
 
-    Each value moves as far as it is uncertain and the steps depend on it; `--profile` of every verb takes the file.
+    Each value moves as far as it is uncertain and the steps depend on it. `--profile` of every verb takes the file.
     """
     from rich.console import Console
 
@@ -69,7 +69,7 @@ def anchor(
     print_(_moved(found))
     still = [item.name for item in found.parameters if not item.moved]
     if still:
-        print_(f"not moved, without a say in what was measured: {', '.join(still)}")
+        print_(f"unchanged, as the measured steps do not depend on them: {', '.join(still)}")
     _print_steps(print_, found)
     _print_behind(print_, behind)
     write_runs_profile(found, out, ", ".join(dict.fromkeys(run.id for run in runs)))
@@ -238,9 +238,9 @@ def _print_steps(print_: Any, found: RunsFit) -> None:
         )
         if run not in found.explained:
             print_(
-                f"  The rest is more than runs of one framework differ by ({priors().noise:.0%}): something that the "
-                "scenario does not say may be behind it (precision, kernels, recomputation, a slow node). Estimates do "
-                "not count it as measured."
+                f"  The rest is larger than runs of one framework differ by ({priors().noise:.0%}). The scenario may "
+                "miss something: precision, kernels, recomputation, a slow node. Estimates do not count this run as "
+                "measured."
             )
 
 
@@ -257,14 +257,17 @@ LIKELY = 0.05
 
 def _print_behind(print_: Any, behind: Sequence[Explanation]) -> None:
     """What may be behind the measured times, the likeliest first, and what to do where one thing is."""
-    print_("behind it, the likeliest first:")
+    print_("possible causes, the likeliest first:")
     for each in behind:
         if each.probability >= LIKELY:
             changes = f" (-s {' -s '.join(map(shlex.quote, each.changes))})" if each.changes else ""
-            print_(f"  {each.probability:4.0%}  {each.name or 'nothing but what is stated'}{changes}", soft_wrap=True)
+            print_(
+                f"  {each.probability:4.0%}  {each.name or 'none beyond what the scenario states'}{changes}",
+                soft_wrap=True,
+            )
     first = behind[0]
     if first.changes:
-        print_(f"  Look at: {first.look}. If it is so, state it with the setting above and anchor again.")
+        print_(f"  Look at: {first.look}. If that is the cause, add the setting above and anchor again.")
 
 
 def _print_next(print_: Any, scenarios: Sequence[Path], found: RunsFit, names: Sequence[str]) -> None:
@@ -275,7 +278,7 @@ def _print_next(print_: Any, scenarios: Sequence[Path], found: RunsFit, names: S
     changes = " ".join(f"-s {path}={value}" for path, value in best["set"].items())
     path = shlex.quote(str(scenarios[-1]))
     print_(
-        "next:    of plans like these the step time of this one, measured, would tell most (what the values leave "
-        f"open falls from {best['before']:.0%} to {best['after']:.0%}):"
+        "next:    measure the step time of the plan below; it would narrow the values most (their uncertainty falls "
+        f"from {best['before']:.0%} to {best['after']:.0%})"
     )
     print_(f"         flopcast estimate {path} {changes}", soft_wrap=True)

@@ -68,6 +68,6 @@ def padding_advice(scenario: Scenario, step_time_s: float, step_time_of: Callabl
         saved = step_time_s - step_time_of(padded.scenario)
         if saved > LEAST * step_time_s:
             yield (
-                f"{padded.field} {padded.size:,} costs alignment: padded to {padded.to:,} a step takes "
-                f"{show_time(saved)} less, {saved / step_time_s:.1%}"
+                f"{padded.field} {padded.size:,} is badly aligned: padded to {padded.to:,}, a step takes "
+                f"{show_time(saved)} ({saved / step_time_s:.1%}) less"
             )

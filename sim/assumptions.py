@@ -1,8 +1,8 @@
-"""What an answer assumes, in the order of an answer; every sentence stands beside the mechanism that assumes it."""
+"""What an answer assumes, most important first; every sentence stands beside the mechanism that assumes it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from sim.costs import compute, host, spread
 from sim.network import placement
@@ -14,21 +14,39 @@ from sim.specs import Scenario
 from sim.work import layers, recompute, routing
 from sim.work import memory as kept
 
+NO_FAILURES = "the training time leaves out failures, checkpoints and evaluation (flopcast train has them)"
+MOST_NAMED = 3
+"""Operations that one assumption names."""
+
 
 def stated_assumptions(plans: Plans, scenario: Scenario, notes: Iterable[str], engine: str) -> tuple[str, ...]:
-    """Return what was not given, not measured or not modelled.
+    """Return what was not given, not measured or not modelled, in the order in which it could change the answer.
+
+    First what makes it another question (cores that are not there, sizes that no fit covers, what was filled in), then
+    what the whole step rests on, then single parts of it, memory, and the length of the run.
 
     plans : the scenario as one. notes : what pricing had to extrapolate.
     """
     return (
-        *scenario.assumed,
-        *memory.assumed(scenario),
-        *sorted(notes),
-        *(line for each in (cost_model, recompute, kept) for line in each.assumed(scenario)),
-        *zero.assumed(plans, scenario.num_forwards),
-        *(line for each in (routing, layers, host, compute, spread) for line in each.assumed(scenario)),
-        *(() if scenario.training.tokens is None else ("training time counts no failures, checkpoints or evaluation",)),
-        *placement.assumed(scenario),
-        *places.assumed(plans.layouts),
         *cores_assumed(scenario, engine),
+        *_together(notes),
+        *scenario.assumed,
+        *(line for each in (cost_model, layers, routing, recompute) for line in each.assumed(scenario)),
+        *(line for each in (compute, host, spread) for line in each.assumed(scenario)),
+        *zero.assumed(plans, scenario.num_forwards),
+        *places.assumed(plans.layouts),
+        *placement.assumed(scenario),
+        *(line for each in (memory, kept) for line in each.assumed(scenario)),
+        *(() if scenario.training.tokens is None else (NO_FAILURES,)),
     )
+
+
+def _together(notes: Iterable[str]) -> Iterator[str]:
+    """Yield notes in order, those that differ only in the operation named at their end as one."""
+    operations: dict[str, list[str]] = {}
+    for note in sorted(notes):
+        words, _, operation = note.removesuffix(")").rpartition(" (")
+        operations.setdefault(words, []).append(operation)
+    for words, names in operations.items():
+        more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+        yield f"{words} ({', '.join(names[:MOST_NAMED])}{more})"

@@ -112,23 +112,30 @@ def simulate(
     ----------
     scenario : Scenario or path
     jitter : float, optional
-        Relative standard deviation of a GPU's kernel times, drawn anew for every action, instead of what a job of so
-        many GPUs is expected to wait for the slowest (`cluster.gpu_spread`); 0: GPUs are all alike. Default: the
-        latter.
-    seeds, seed : int
-        Steps to draw, and the seed of them all; without jitter one step is all there is.
+        Relative standard deviation of a GPU's kernel times; it replaces cluster.gpu_spread, and 0 means no noise. It is
+        drawn anew for every action. Default: what a job of so many GPUs is expected to wait for the slowest.
+    seeds : int
+        Steps to draw if there is jitter.
+    seed : int
+        Seed of everything that is drawn.
     stragglers : sequence of str
-        "1.2@rank17" or "1.2@gpu139": all GPUs of a pipeline rank, or one, take that many times as long for kernels.
-    slow_links, links_down : sequence of str
-        "0.5@node12.nic3" and "node12.nic3"; names as in `sim.network.faults`. They imply contention.
+        Slow GPUs: 1.2@rank17 or 1.2@gpu139, of a pipeline rank or a single one. Their kernels take that many times as
+        long.
+    slow_links : sequence of str
+        Slow links: 0.5@node12.nic3, 0.5@gpu99.nic or 0.9@leaf4. Names as in `sim.network.faults`; they imply
+        contention.
+    links_down : sequence of str
+        Broken links: node12.nic3 or leaf4.cable7. They imply contention.
     contention : bool
-        All that ranks send each other shares the machine's links.
+        All messages share the cluster's links.
     links : bool
-        Follow the links through the step; implies contention.
+        Follow every link through the step, and show where the time of messages goes. Implies contention.
     unfold : bool
-        Every data-parallel replica draws noise of its own, and the step waits for all; else one stands for those alike.
-    placement, fragmentation : str, float, optional
-        Instead of the scenario's `plan.placement` and `cluster.fragmentation`.
+        Every data-parallel replica draws noise of its own. The step waits for all; else one stands for those alike.
+    placement : str, optional
+        Order of the parallel dimensions over the GPUs, closest first, instead of plan.placement.
+    fragmentation : float, optional
+        Share of the nodes that lie anywhere in the machine, instead of cluster.fragmentation.
 
     Raises
     ------
@@ -247,28 +254,28 @@ def _assumptions(
     if jitter:
         group = plan.tp * plan.cp
         notes.append(
-            f"every GPU's kernels of an action take a log-normal factor of mean 1 and relative standard deviation "
-            f"{jitter:g}, drawn anew for each action"
-            + (f"; the {group} GPUs of a rank wait for the slowest of them once an action" if group > 1 else "")
+            f"the kernels of an action take a log-normal factor of mean 1 and relative standard deviation {jitter:g}, "
+            "drawn anew for each action and GPU"
+            + (f"; the {group} GPUs of a rank wait for their slowest once per action" if group > 1 else "")
         )
         if overlap:
-            notes.append("steps overlap: they are played in a row, each from the end of the one before to its own")
-        notes.append("collectives within an action, host waits, sends, reductions and the update do not jitter")
+            notes.append("steps overlap: they are played in a row, and each counts from the end of the one before")
+        notes.append("collectives, host waits, sends and the update have no jitter")
         if not unfold and plan.dp > 1:
             notes.append(
-                f"one pipeline stands for {plan.dp} data-parallel replicas; unfolded, the step waits for the unluckiest"
+                f"one pipeline stands for all {plan.dp} data-parallel replicas (--unfold: the step waits for the "
+                "slowest)"
             )
     if slow:
-        notes.append("a slow GPU stretches its kernels and its update, not collectives and host waits")
+        notes.append("a slow GPU takes longer for its kernels and its update, not for collectives and host waits")
     if contention:
         notes.append(_of_both_losses(scenario))
         notes.append(
-            "collectives put a ring's bytes on the links, those within an action as one message of each kind at its "
-            "beginning; weights gathered after the update meet only each other; the tied embedding's reduction keeps "
-            "the formula's time"
+            "collectives put a ring's bytes on the links, those within an action as one message per kind at its start. "
+            "Weights gathered after the update share links only with each other"
         )
         if slow:
-            notes.append("on shared links all replicas run at the pace of the slowest")
+            notes.append("on shared links all replicas are as slow as the slowest")
     return notes
 
 
@@ -280,8 +287,9 @@ def _of_both_losses(scenario: Scenario) -> str:
     """
     fabric = cost_model(scenario).fabric
     network, best = fabric.network, fabric.best_share
+    shared = float(network.in_training())
     return (
-        "links are shared: a message moves at most at the rate fitted to real machines (sends "
-        f"{network.p2p_efficiency:.0%} of a card, groups that share the network {float(network.in_training()):.0%}), a "
-        f"link carries up to the best that any reaches ({best:.0%}); the lower of the two counts, never their product"
+        "links are shared: a message gets at most the rate measured on real machines (sends "
+        f"{network.p2p_efficiency:.0%} of a card, groups that share the network {shared:.0%}). A link carries at most "
+        f"{best:.0%} of its rate. The lower limit counts"
     )

@@ -234,13 +234,13 @@ def basis_of(scenario: Scenario, causes: Mapping[str, float]) -> str:
     spreads, doubt, measured = shipped_spreads(), doubt_of(scenario, causes), measured_doubts(scenario)
     own = f" after {'one run' if len(measured) == 1 else f'{len(measured):,} runs'} of your own" if measured else ""
     said = [
-        f"The interval{own} is {_range(reach_of(doubt, measured))} of the step time. It follows from what the step is "
-        f"made of, and from how far the time of each part was off in {spreads.runs:,} published runs"
+        f"The interval{own} is {_range(reach_of(doubt, measured))} times the step time. It rests on the errors of "
+        f"{spreads.runs:,} published runs"
     ]
     part = next(iter(largest_doubts(scenario, causes)))
     if part in doubt.shares and not measured:
         alone = exp(spreads.parts[part] * doubt.scale(spreads)) - 1
-        said.append(f"The largest doubt is {part}: {doubt.shares[part]:.0%} of the step, known within {alone:.0%}")
+        said.append(f"The largest doubt is {part}: {doubt.shares[part]:.0%} of the step, known to {alone:.0%}")
     narrower = [f"{words} would narrow it to {_range(reach)}" for words, reach in _narrower(scenario, doubt, measured)]
     return ". ".join([*said, *(text[0].upper() + text[1:] for text in narrower)]) + "."
 
@@ -255,7 +255,7 @@ def _narrower(scenario: Scenario, doubt: Doubt, measured: tuple[Doubt, ...]) -> 
     if "unknown framework" in doubt.facts and scenario.stack.framework == UNKNOWN:
         known = doubt._replace(facts=tuple(name for name in doubt.facts if name != "unknown framework"))
         found.append(("naming the framework (stack.framework)", reach_of(known, measured)))
-    found.append(("one measured step of a run like this (flopcast anchor)", reach_of(doubt, (*measured, doubt))))
+    found.append(("one measured step of a similar run (flopcast anchor)", reach_of(doubt, (*measured, doubt))))
     return [(words, reach) for words, reach in found if sum(reach) < 0.95 * now]
 
 

@@ -135,6 +135,15 @@ def show_time(seconds: float, digits: int = 3) -> str:
     return f"{significant(seconds * 1e6, digits)} µs"
 
 
+_NAMES = {"bytes": "B", "bytes_per_s": "B/s", "flop_per_s": "FLOP/s", "flop": "FLOP", "w": "W", "s": "s"}
+
+
+def show_bare(value: float, dimension: str) -> str:
+    """A quantity as a file has it, without decimals that say nothing: show_bare(5.0, "s") == "5 s"."""
+    text = show_time(value) if dimension == "s" and value else show(value, _NAMES[dimension])
+    return re.sub(r"\.0+(?= )", "", text).replace("hours", "h").replace("days", "d")
+
+
 def significant(value: float, digits: int = 3) -> str:
     """`value` with `digits` significant digits and no exponent (0.123, 12.3, 123, 1,234)."""
     if value == 0:

@@ -193,7 +193,7 @@ def test_not_fitting_names_what_would_help():
 def test_compare_shows_what_differs():
     result = flopcast("compare", "scenarios/megatron-2021/76.1b.yaml", "scenarios/megatron-2021/145.6b.yaml")
     assert result.returncode == 0
-    assert "plan.pp: 4 → 8" in result.stdout
+    assert ["plan.pp", "4", "8"] in map(str.split, result.stdout.splitlines())
 
 
 def test_schedule_grid():
@@ -434,7 +434,7 @@ def test_topology_counts_switches_and_cables():
     text = flopcast("topology", "superpod-b200", "--nodes", "512").stdout
     assert "320 switches, 12,288 cables" in text
     # Sixteen subflows a flow: balls in bins give 1.5 on sixteen cables.
-    assert "the fullest carries 1.5" in " ".join(flopcast("topology", "llama3-h100-roce").stdout.split())
+    assert "the fullest cable carries 1.5 flows" in " ".join(flopcast("topology", "llama3-h100-roce").stdout.split())
     facts = json.loads(flopcast("topology", "selene", "--collectives", "1 GB", "--gpus", "48", "--json").stdout)
     ring = facts["collectives"]["times"][0]
     assert (ring["name"], ring["time_s"]) == ("ring all-reduce", pytest.approx(2 * 47 / 48 * 1e9 / 200e9))

@@ -143,8 +143,8 @@ def test_a_group_does_not_meet_itself(scenarios, name):
 
 
 def test_answers_say_which_loss_they_count(small):
-    assert any("no other link is slowed by traffic of another kind" in note for note in estimate(small).assumptions)
-    assert any("the lower of the two counts" in note for note in simulate(small, contention=True).assumptions)
+    assert any("kinds of traffic do not slow each other" in note for note in estimate(small).assumptions)
+    assert any("The lower limit counts" in note for note in simulate(small, contention=True).assumptions)
 
 
 def test_what_cannot_be_laid_out_is_refused(small):

@@ -289,7 +289,7 @@ def test_what_zero_moves_every_micro_batch_is_said(scenarios):
     path, whole = scenarios / "gpt3-175b-1024-a100.yaml", ("plan.pp=1", "plan.dp=128", "plan.num_chunks=1")
     for changes, gradients in (((), "step"), ((*whole, "plan.schedule=1f1b"), "micro-batch")):
         answer = estimate(load_scenario(path, ["plan.zero_stage=3", *changes]))
-        said = f"ZeRO stage 3 gathers weights once a micro-batch and reduces gradients once a {gradients}"
+        said = f"ZeRO stage 3 gathers weights once per micro-batch and reduces gradients once per {gradients}"
         assert any(said in line for line in answer.assumptions)
 
 
@@ -326,9 +326,9 @@ def test_the_host_is_waited_for_once_a_chunk_and_micro_batch(scenarios):
 @pytest.mark.parametrize(
     ("model", "words"),
     [
-        ("gpt-oss-20b", "sliding_attention reaches full attention's rate"),
-        ("llama4-scout", "chunked_attention reaches full attention's rate"),
-        ("nemotron-h-8b", "mamba2: chunks as products"),
+        ("gpt-oss-20b", "sliding_attention runs at full attention's rate"),
+        ("llama4-scout", "chunked_attention runs at full attention's rate"),
+        ("nemotron-h-8b", "mamba2 is priced by its multiplies"),
         ("llama3-8b", None),
     ],
 )
@@ -345,5 +345,5 @@ def test_layers_whose_kernels_were_not_measured_are_named(model, words):
             }
         )
     )
-    said = [line for line in answer.assumptions if "attention's rate" in line or "chunks as products" in line]
+    said = [line for line in answer.assumptions if "attention's rate" in line or "priced by its multiplies" in line]
     assert [words in line for line in said] == [True] if words else not said

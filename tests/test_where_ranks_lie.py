@@ -166,7 +166,7 @@ def test_answers_say_where_ranks_sit():
     assert "tp-cp-pp-dp" in said
     assert "50% of the job's nodes" in said
     plain = " ".join(estimate(asked(nodes=64)).assumptions)
-    assert "ranks lie" not in plain
+    assert "ranks are placed" not in plain
     assert "of the job's nodes" not in plain
 
 

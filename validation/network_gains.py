@@ -130,18 +130,20 @@ def bisection_rows() -> dict[str, tuple[float, ...]]:
 
 def report() -> Iterator[str]:
     """The tables as text."""
-    yield "Effective bisection bandwidths of the 1T run: published, by the profile's share of a card, by half of it"
+    yield "Effective bisection bandwidth of the 1T run: published, then predicted with the"
+    yield "profile's share of a card, and with half of it"
     for name, rates in bisection_rows().items():
         published = PUBLISHED_BISECTION[name]
         errors = "".join(f"{show(rate, 'B/s', 3):>11} {rate / published - 1:+4.0%}" for rate in rates)
         yield f"  {name:20} {show(published, 'B/s', 3):>9} {errors}"
     yield ""
-    yield "1T parameters on 3,072 A100: step time with each switched off"
-    yield f"  {'tree of switches':18} {'case':36} {'formula':>9} {'links shared':>13}"
+    yield "1T parameters on 3,072 A100: step time with each mechanism switched off"
+    yield f"  {'switches':15} {'case':36} {'formula':>8} {'shared links':>13}"
     for row in network_rows():
-        yield f"  {row.tree:18} {row.case:36} {row.formula_s:7.1f} s {row.shared_s:11.1f} s"
+        yield f"  {row.tree:15} {row.case:36} {row.formula_s:6.1f} s {row.shared_s:11.1f} s"
     yield ""
-    yield "X_160, 2,415 sequences a step: HDR InfiniBand against 25 Gbit/s Ethernet a GPU, links shared"
+    yield "X_160, 2,415 sequences per step: HDR InfiniBand and 25 Gbit/s Ethernet per GPU,"
+    yield "with shared links"
     yield f"  {'GPUs':>6}  {'plan':18} {'fits':4} {'InfiniBand':>11} {'Ethernet':>11} {'times':>6}"
     for each in layered_rows():
         yield (

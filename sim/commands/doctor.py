@@ -115,5 +115,5 @@ def _view(found: dict[str, Any]) -> Group:
         "",
         title("Profiles that ship"),
         indented(profiles),
-        "\nWhat of a profile is not measured: flopcast calibrate show NAME",
+        "\nflopcast calibrate show NAME tells what of a profile was not measured.",
     )

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Option
 
-from sim.commands.options import AsJson, Engine, Overrides, ProfileOption, ScenarioFile
-from sim.commands.output import print_answer, print_view
+from sim.commands.options import AsJson, Engine, Overrides, ProfileOption, ScenarioFile, Verbose
+from sim.commands.output import print_answer, print_json, print_view
 
 if TYPE_CHECKING:
     from sim.estimate import Estimate
@@ -22,24 +22,28 @@ def estimate(
     engine: Engine = "dag",
     profile: ProfileOption = None,
     contention: Annotated[bool, Option("--contention", hidden=True)] = False,
+    verbose: Verbose = False,
     as_json: AsJson = False,
 ) -> None:
     """How long a step takes, how many FLOP/s that is, where the time goes, and whether it fits."""
-    from rich.text import Text
-
     from sim import estimate as run
     from sim import load_scenario
     from sim.errors import SpecError
-    from sim.report.text import estimate_view
 
     if contention:
         raise SpecError("estimate --contention is gone: flopcast simulate --contention plays the messages one by one")
     given = load_scenario(scenario, overrides or (), profile)
     answer = run(given.replace(plan=_best_plan(given)) if given.is_open else given, engine)
-    print_answer(as_json, answer.to_dict, lambda: partial(estimate_view, answer))
-    faster = None if as_json or given.is_open or engine != "dag" else _faster_plan(answer)
-    if faster is not None:
-        print_view(Text(f"\n{faster.replace('{file}', str(scenario))}"))
+    if as_json:
+        print_json(answer.to_dict())
+    else:
+        from sim.report.text import estimate_view, opening, remarks
+
+        print_view(opening(answer))
+        searched = not given.is_open and engine == "dag" and answer.num_gpus <= QUICK
+        if searched and given.cluster.node.cores is None and (words := _faster_plan(answer, str(scenario))):
+            print_view(remarks({"Would help": words}))
+        print_view(partial(estimate_view, answer, verbose=verbose))
     answer.require_fit()
 
 
@@ -49,37 +53,27 @@ WORTH = 0.1
 """Share of the step time that a faster plan must save to be told of."""
 
 
-def _faster_plan(answer: Estimate) -> str | None:
-    """That a search finds a plan which is faster by a tenth or more; None where there is none, or it takes long."""
+def _faster_plan(answer: Estimate, file: str) -> str:
+    """A plan that is faster by a tenth or more, which a search finds; nothing where there is none."""
     from sim.errors import FlopcastError
-    from sim.report.plans import plan_line
+    from sim.report.text import faster_words
     from sim.search import search
     from sim.specs.framework_plans import broken_rules, framework_words, plan_rules, rules_of_scenario
-    from sim.units import show_time
 
     scenario = answer.scenario
     framework = scenario.stack.framework
-    if answer.num_gpus > QUICK or scenario.cluster.node.cores is not None:
-        return None
     try:
         known = framework if plan_rules(framework) else None
         result = search(scenario, top=1, confirm=1, layouts=False, room=(), any_framework=True, export_to=known)
     except FlopcastError:
-        return None
-    best = result.best[0]
-    saved = 1.0 - best.answer.step_time_s / answer.step_time_s
-    if saved < WORTH:
-        return None
+        return ""
+    best = result.best[0].answer
+    if 1.0 - best.step_time_s / answer.step_time_s < WORTH:
+        return ""
     broken = broken_rules(best.scenario, rules_of_scenario(scenario))
     words = framework_words(framework, scenario.stack.version)
-    needs = (
-        f", with what {words} does not have yet ({', '.join(f'plan.{rule.field}' for rule in broken)})"
-        if broken
-        else ""
-    )
-    found = f"A faster plan is there: {show_time(best.answer.step_time_s)}, {saved:.0%} less{needs}"
-    shown = f"flopcast search {{file}}{' --any-framework' if broken else ''} ranks it and all others"
-    return f"{found}: {plan_line(best.answer)}. {shown}."
+    lacking = f". {words} cannot run it: {', '.join(f'plan.{rule.field}' for rule in broken)}" if broken else ""
+    return faster_words(answer, best, lacking, f"flopcast search {file}{' --any-framework' if broken else ''}")
 
 
 def _best_plan(scenario: Scenario) -> ParallelPlan:
@@ -102,6 +96,7 @@ def compare(
     overrides: Overrides = None,
     engine: Engine = "dag",
     profile: ProfileOption = None,
+    verbose: Verbose = False,
     as_json: AsJson = False,
 ) -> None:
     """Two scenarios side by side: what differs, and what it does. Overrides apply to both."""
@@ -110,6 +105,8 @@ def compare(
     from sim.report.text import compare_view
 
     answers = [run(load_scenario(path, overrides or (), profile), engine) for path in (first, second)]
-    print_answer(as_json, lambda: [answer.to_dict() for answer in answers], lambda: compare_view(*answers))
+    print_answer(
+        as_json, lambda: [answer.to_dict() for answer in answers], lambda: compare_view(answers[0], answers[1], verbose)
+    )
     for answer in answers:
         answer.require_fit()

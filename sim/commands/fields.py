@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 from typer import Argument, Option
@@ -13,9 +13,6 @@ from sim.commands import completion as complete
 from sim.commands.options import Json
 from sim.commands.output import print_answer
 from sim.files import write_text
-
-if TYPE_CHECKING:
-    from sim.report.field_reference import FieldReference
 
 
 def fields(
@@ -34,7 +31,7 @@ def fields(
     from sim.report.fields import fields_view
 
     sections = scenario_sections() if which is None else find_fields(which)
-    facts = [_facts(field) for section in sections for field in section.fields]
+    facts = [field.to_dict() for section in sections for field in section.fields]
     print_answer(as_json, lambda: facts, lambda: partial(fields_view, sections))
 
 
@@ -55,17 +52,3 @@ def schema(
     else:
         write_text(output, text)
         typer.echo(f"{output}: begin a scenario with '# yaml-language-server: $schema={output}'")
-
-
-def _facts(field: FieldReference) -> dict[str, Any]:
-    return {
-        "path": field.path,
-        "long_path": field.long_path,
-        "type": field.type,
-        "choices": list(field.choices),
-        "unit": field.unit,
-        "required": field.required,
-        "default": field.default,
-        "derived_default": field.derived,
-        "meaning": field.meaning,
-    }

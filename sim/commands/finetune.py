@@ -9,23 +9,40 @@ import typer
 from typer.core import TyperCommand
 
 from sim.commands import completion as complete
-from sim.commands.options import with_records, with_value
+from sim.commands.fills import Fills, Opt, count, with_records
+from sim.commands.options import PriceOption, with_value
 from sim.commands.output import print_json, print_view
-from sim.commands.plan import HowOptions, Model, PlanOptions
+from sim.commands.plan import HOW, Model, PlanOptions, terms_of
 from sim.commands.progress import progress_bar, spinner
+from sim.commands.search_options import check_numbers
 from sim.errors import InfeasiblePlan, SpecError
+from sim.scaling.finetuning import COUNTS, FRAMEWORK, RANK, FineTuning, Unfit, tune
+from sim.units import parse_whole
 
 if TYPE_CHECKING:
-    from sim.scaling.finetuning import FineTuning, Unfit
     from sim.scaling.offers import Offer, Ranking
+
+TUNING = Fills(
+    FineTuning,
+    "model",
+    "assumed",
+    samples=Opt(read=lambda words, _: parse_whole(words, "samples")),
+    rank=Opt(
+        "--lora",
+        metavar="[RANK]",
+        show_default="all weights",
+        help=f"Train low-rank adapters, of rank {RANK} if not given.",
+    ),
+    offload="--offload",
+    budget=Opt(read=count),
+    **HOW,
+)
 
 
 class _LoraCommand(TyperCommand):
     """A command whose `--lora` may stand without a rank."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        from sim.scaling.finetuning import RANK
-
         return super().parse_args(ctx, with_value(args, "--lora", str(RANK), str.isdecimal))
 
 
@@ -36,31 +53,23 @@ COMMAND = _LoraCommand
 def finetune(
     *,
     model: Model,
-    samples: Annotated[str | None, typer.Option(help="How many samples, such as 50k.")] = None,
-    epochs: Annotated[float, typer.Option(help="How often each is seen.")] = 3.0,
-    gpus: Annotated[int | None, typer.Option(help="How many GPUs; 1, 2, 4 and 8 if not given.")] = None,
+    question: Annotated[partial[FineTuning], TUNING],
+    price: PriceOption = None,
+    gpus: Annotated[int | None, typer.Option(help="How many GPUs; default: 1, 2, 4 and 8 are compared.")] = None,
     gpu: Annotated[
         str | None,
         typer.Option(
-            help="The kind of GPU: rtx4090, a100-40gb, h100; all with a list price if not given.",
+            help="The kind of GPU: rtx4090, a100-40gb or another; default: all with a list price.",
             autocompletion=complete.preset("gpus"),
         ),
     ] = None,
-    lora: Annotated[
-        int | None,
-        typer.Option(metavar="[RANK]", help="Low-rank adapters, of rank 8 if not given, and not all weights."),
-    ] = None,
-    offload: Annotated[bool, typer.Option("--offload", help="States and activations may wait in host memory.")] = False,
-    budget: Annotated[str | None, typer.Option(help="Money for the run: what it pays for, the fastest first.")] = None,
-    how: HowOptions,
     then: PlanOptions,
 ) -> None:
     """Does a fine-tuning fit, or what would make it fit; hours and cost, on the GPUs named or those that suit best."""
     from sim.report.questions import lacking_view, money, planned_view, ranking_view, tuned_sentence
-    from sim.scaling.finetuning import FRAMEWORK, Unfit
     from sim.scaling.offers import Ranking
 
-    asked, found = ask_tuning(model, samples, epochs, gpus, gpu, lora, offload, budget, how)
+    asked, found = ask_tuning(model, gpus, gpu, question, price)
     data = tuning_data(asked, found)
     if isinstance(found, Unfit):
         lacking, remedies = found.lacking, found.remedies
@@ -95,15 +104,7 @@ def tuning_data(asked: FineTuning, found: Offer | Unfit | Ranking) -> dict[str, 
 
 
 def ask_tuning(
-    model: str,
-    samples: str | None,
-    epochs: float,
-    gpus: int | None,
-    gpu: str | None,
-    lora: int | None,
-    offload: bool,
-    budget: str | None,
-    how: HowOptions,
+    model: str, gpus: int | None, gpu: str | None, question: partial[FineTuning], price: str | None
 ) -> tuple[FineTuning, Offer | Unfit | Ranking]:
     """A fine-tuning and its answer on the machine named, or on several.
 
@@ -114,34 +115,22 @@ def ask_tuning(
     InfeasiblePlan
         Nothing fits on any of several machines.
     """
-    from sim.commands.search_options import check_numbers
-    from sim.scaling.finetuning import COUNTS, FineTuning, tune
     from sim.scaling.offers import rank
     from sim.specs.machines import choice_among, gpu_named
-    from sim.units import parse_count, parse_whole
 
-    if samples is None:
+    if "samples" not in question.keywords:
         raise SpecError("on how many samples? Give --samples 50k")
-    check_numbers(gpus=gpus, lora=lora)
-    if epochs <= 0:
-        raise SpecError(f"--epochs {epochs:g} must be above zero")
-    if how.price is not None and gpu is None:
-        raise SpecError(f"--price {how.price} is of one kind of GPU; name it with --gpu, or leave --price out")
-    asked = FineTuning(
-        model,
-        samples=parse_whole(samples, "samples"),
-        epochs=epochs,
-        rank=lora or 0,
-        offload=offload,
-        budget=None if budget is None else parse_count(budget, "budget"),
-        assumed=() if gpu is None else tuple(filter(None, [choice_among(gpu)])),
-        **how.said,
-    )
-    card = None if gpu is None else gpu_named(gpu)
+    check_numbers(gpus=gpus, lora=question.keywords.get("rank"))
+    if question.keywords["epochs"] <= 0:
+        raise SpecError(f"--epochs {question.keywords['epochs']:g} must be above zero")
+    if price is not None and gpu is None:
+        raise SpecError(f"--price {price} is of one kind of GPU; name it with --gpu, or leave --price out")
+    asked = question(model, assumed=() if gpu is None else tuple(filter(None, [choice_among(gpu)])))
+    card, terms = None if gpu is None else gpu_named(gpu), terms_of(price)
     if card is not None and gpus is not None:
         with spinner("looking for what fits"):
-            return asked, tune(asked, card, gpus, how.terms)
+            return asked, tune(asked, card, gpus, terms)
     counts = COUNTS if gpus is None else (gpus,)
     with progress_bar("machines searched") as progress:
-        ask = partial(asked.planned, terms=how.terms)
+        ask = partial(asked.planned, terms=terms)
         return asked, rank(ask, counts, () if card is None else (card,), asked.budget, progress)

@@ -20,8 +20,8 @@ def layout(
     before, after = found.before.step_time_s, found.answer.step_time_s
     lines = (
         f"pipeline_layout  {found.layout}",
-        f"step time        {show_time(after)}, {show_time(before)} as the plan deals the layers now",
-        f"slowest stage    no other layout of these stages is faster by more than {found.gap:.1%}",
+        f"step time        {show_time(after)}, {show_time(before)} with the plan's own layout",
+        f"slowest stage    another layout could be at most {found.gap:.1%} faster",
     )
     if as_json:
         print_json(found.to_dict())

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from functools import partial, wraps
+from typing import Annotated, Any
 
+from sim.commands.fills import with_records
+from sim.commands.finetune import TUNING, ask_tuning, tuning_data
+from sim.commands.output import finite
+from sim.commands.plan import PRETRAINING, ask_plan
 from sim.errors import FlopcastError, SpecError, nearest
-
-if TYPE_CHECKING:
-    from sim.specs import Scenario
+from sim.scaling.finetuning import FineTuning
+from sim.scaling.questions import Pretraining
+from sim.specs import Scenario
 
 INSTRUCTIONS = """flopcast predicts how fast a large language model trains on a GPU cluster, and why.
 A scenario is YAML with the sections model, cluster, plan and training (and stack and profile if need be), or the name
@@ -34,13 +39,10 @@ def server() -> Any:
         from mcp.server.mcpserver.exceptions import ToolError
     except ImportError:
         raise SpecError("flopcast mcp needs the MCP SDK: pip install 'flopcast[mcp]'") from None
-    from functools import wraps
-
     from sim import __version__
-    from sim.commands.output import finite
 
     made = MCPServer("flopcast", instructions=INSTRUCTIONS, version=__version__)
-    for tool in (estimate, search, plan, finetune, train, check, presets, fields):
+    for tool in (estimate, search, with_records(plan), with_records(finetune), train, check, presets, fields):
 
         @wraps(tool)
         def explained(*args: Any, tool: Any = tool, **given: Any) -> dict[str, Any]:
@@ -88,51 +90,32 @@ def search(scenario: str, overrides: list[str] | None = None, top: int = 3) -> d
 
 
 def plan(
+    *,
     model: str,
     gpus: int,
     gpu: str | None = None,
     cluster: str | None = None,
-    tokens: str | None = None,
-    batch: str | None = None,
-    seq: str | None = None,
-    framework: str | None = None,
-    precision: str | None = None,
+    question: Annotated[partial[Pretraining], PRETRAINING],
     price: str | None = None,
-    memory_limit: str | None = None,
 ) -> dict[str, Any]:
     """Without a scenario: the best plan to pre-train a model (a preset, a Hugging Face id, a config.json) on so many
     GPUs of a kind ("h100") or of a cluster preset, and what a run of so many tokens ("15T") takes; without gpu and
     cluster all kinds of GPUs with a list price side by side, the cheapest first."""
-    from sim.commands.plan import HowOptions, ask_plan
-
-    how = HowOptions(batch, seq, framework, precision, price, memory_limit)
-    return ask_plan(model, gpus, gpu, cluster, tokens, how).to_dict()
+    return ask_plan(model, gpus, gpu, cluster, question, price).to_dict()
 
 
 def finetune(
+    *,
     model: str,
-    samples: str,
+    question: Annotated[partial[FineTuning], TUNING],
     gpus: int | None = None,
     gpu: str | None = None,
-    epochs: float = 3.0,
-    lora: int | None = None,
-    offload: bool = False,
-    budget: str | None = None,
-    batch: str | None = None,
-    seq: str | None = None,
-    framework: str | None = None,
-    precision: str | None = None,
     price: str | None = None,
-    memory_limit: str | None = None,
 ) -> dict[str, Any]:
     """Without a scenario: does fine-tuning a model on so many samples ("50k") fit, or what would make it fit; hours and
     cost. Without gpu or gpus, machines side by side: the cheapest first, or within a budget the fastest. lora is the
     rank of adapters."""
-    from sim.commands.finetune import ask_tuning, tuning_data
-    from sim.commands.plan import HowOptions
-
-    how = HowOptions(batch, seq, framework, precision, price, memory_limit)
-    return tuning_data(*ask_tuning(model, samples, epochs, gpus, gpu, lora, offload, budget, how))
+    return tuning_data(*ask_tuning(model, gpus, gpu, question, price))
 
 
 def train(scenario: str, tokens: str, overrides: list[str] | None = None) -> dict[str, Any]:

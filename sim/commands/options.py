@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import MISSING, dataclass, fields, is_dataclass
-from functools import wraps
-from inspect import Parameter, Signature, signature
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 from typer.core import TyperCommand, TyperGroup
@@ -17,7 +16,7 @@ from sim.commands.output import figure_paths, print_answer
 from sim.errors import SpecError
 
 if TYPE_CHECKING:
-    from sim.scaling.run import Terms
+    from sim.reliability import Failures
 
 
 def with_value(args: list[str], option: str, value: str, is_value: Callable[[str], bool]) -> list[str]:
@@ -83,72 +82,17 @@ JsonFile = Annotated[
 ]
 AsJson = Annotated[bool, Option("--json", help="Machine-readable, with the keys that docs/answers.md lists.")]
 Json = Annotated[bool, Option("--json", help="Machine-readable.")]
+Verbose = Annotated[bool, Option("--verbose", "-v", help="Show all assumptions and details.")]
 Png = Annotated[Path | None, Option("--png", metavar="FILE", help="Write the figure as PNG.", show_default=False)]
 Svg = Annotated[Path | None, Option("--svg", metavar="FILE", help="Write the figure as SVG.", show_default=False)]
 Width = Annotated[float, Option(help="Width of the figure in inches.")]
-StalenessModel = Annotated[
-    str,
-    Option("--staleness-model", help="What late gradients cost on the way to a loss: none, delayed-sgd or measured."),
-]
 Restart = Annotated[
-    str | None, Option("--restart", help="From a failure to the next step, loading included, instead of both.")
-]
-Startup = Annotated[
-    str | None, Option("--startup", help="From a failure to a job that loads state; 10 min if not given.")
-]
-WriteBandwidth = Annotated[
-    str | None, Option("--write-bandwidth", help="Of the storage, all ranks; the cluster's if not given.")
+    str | None,
+    Option("--restart", help="Time from a failure to the next step, loading included, instead of --startup."),
 ]
 PriceOption = Annotated[
-    str | None, Option("--price", help="Of a GPU-hour: 2, '2.5 EUR', €2.5; the GPU's list price if not given.")
+    str | None, Option("--price", help="Price of a GPU-hour: 2, '2.5 EUR' or €2.5; default: the GPU's list price.")
 ]
-MemoryLimit = Annotated[
-    str | None, Option("--memory-limit", help="Of one GPU, such as 72 GB; all that its driver gives if not given.")
-]
-Pue = Annotated[float, Option("--pue", help="Building's power over the machines'.")]
-
-
-@dataclass(frozen=True, slots=True)
-class RunOptions:
-    """Options of a whole run: how the cluster fails, how state is saved, and what all of it costs."""
-
-    mtbf: Annotated[
-        str | None, Option("--mtbf", help="Between failures of one GPU; Llama 3's 50,677 h if not given.")
-    ] = None
-    startup: Startup = None
-    restart: Restart = None
-    spares: Annotated[int | None, Option("--spares", help="Spare nodes; as many as it takes if not given.")] = None
-    write_bandwidth: WriteBandwidth = None
-    asynchronous: Annotated[
-        bool, Option("--asynchronous/--blocking", help="Checkpoints go out in the background, or training waits.")
-    ] = False
-    load_by: Annotated[
-        str | None, Option("--load-by", help="Who reads a checkpoint: all, one or shares; the fastest if not given.")
-    ] = None
-    price: PriceOption = None
-    pue: Pue = 1.1
-
-    def terms(self, node_gpus: int) -> Terms:
-        """The record that they fill; how many GPUs a node has says what fails together."""
-        from sim.reliability import GPU_MTBF_S, Failures, Price, load_named
-        from sim.scaling.run import Terms
-        from sim.units import parse
-
-        failures = Failures(
-            GPU_MTBF_S if self.mtbf is None else parse(self.mtbf, "s"),
-            startup_of(self.restart, self.startup),
-            gpus_per_node=node_gpus,
-            spare_nodes=self.spares,
-        )
-        return Terms(
-            failures,
-            None if self.write_bandwidth is None else parse(self.write_bandwidth, "bytes_per_s"),
-            asynchronous=self.asynchronous,
-            load_by=None if self.load_by is None else load_named(self.load_by),
-            restart_is_whole=self.restart is not None,
-            price=None if self.price is None else Price.read(self.price),
-            pue=self.pue,
-        )
 
 
 @dataclass
@@ -177,56 +121,23 @@ class Output:
             save(figure(), self.paths)
 
 
-def with_records(command: Callable[..., None]) -> Callable[..., None]:
-    """A command whose parameters that are dataclasses of options take these options one by one.
+def startup_of(restart: str | None, failures: partial[Failures]) -> partial[Failures]:
+    """Failures from which a job comes back as --startup says, or --restart with loading in it.
 
-    `def train(scenario: ScenarioFile, run: RunOptions)` gets the options of `RunOptions` in the place of `run`, and a
-    filled `RunOptions` when it is called.
+    Raises
+    ------
+    SpecError
+        Both were given.
     """
-    hints = get_type_hints(command, include_extras=True)
-    records: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
-    parameters = []
-    for each in signature(command).parameters.values():
-        if each.name not in records:
-            parameters.append(each.replace(kind=Parameter.KEYWORD_ONLY, annotation=hints[each.name]))
-            continue
-        options = get_type_hints(records[each.name], include_extras=True)
-        parameters += [
-            Parameter(
-                field.name,
-                Parameter.KEYWORD_ONLY,
-                default=Parameter.empty if field.default is MISSING else field.default,
-                annotation=options[field.name],
-            )
-            for field in fields(records[each.name])
-        ]
+    from sim.units import parse, show_bare
 
-    @wraps(command)
-    def run(**given: Any) -> None:
-        filled = {
-            name: kind(**{field.name: given.pop(field.name) for field in fields(kind)})
-            for name, kind in records.items()
-        }
-        command(**given, **filled)
-
-    del run.__wrapped__  # whoever asks for the annotations is to see the options
-    run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {each.name: each.annotation for each in parameters}
-    return run
-
-
-def startup_of(restart: str | None, startup: str | None) -> float:
-    """Seconds from a failure to a job that loads its checkpoint, or to one that has where a restart is given whole."""
-    from sim.reliability import STARTUP_S
-    from sim.units import parse
-
+    startup = failures.keywords.get("startup_s")
     if restart is not None and startup is not None:
         raise SpecError(
-            f"--restart {restart!r} is the start-up and the loading after it, --startup {startup!r} the first of them; "
-            "give one of the two"
+            f"--restart {restart!r} is the start-up and the loading after it, --startup {show_bare(startup, 's')!r} "
+            "the first of them; give one of the two"
         )
-    given = restart or startup
-    return STARTUP_S if given is None else parse(given, "s")
+    return failures if restart is None else partial(failures, startup_s=parse(restart, "s"))
 
 
 def read_range(text: str) -> tuple[int, int]:

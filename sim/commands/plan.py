@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,16 +10,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sim.commands import completion as complete
-from sim.commands.options import Json, MemoryLimit, PriceOption, with_records
+from sim.commands.fills import Fills, Opt, count, with_records
+from sim.commands.options import Json, PriceOption
 from sim.commands.output import print_json, print_view
 from sim.commands.progress import progress_bar
+from sim.commands.search_options import check_files, check_numbers, read_limit
 from sim.errors import SpecError
+from sim.reliability import Price
+from sim.scaling.questions import TOKENS, Planned, Pretraining
+from sim.scaling.run import Terms
+from sim.specs import Scenario
+from sim.units import parse_whole
 
 if TYPE_CHECKING:
     from sim.scaling.offers import Ranking
-    from sim.scaling.questions import Planned
-    from sim.scaling.run import Terms
-    from sim.specs import Scenario
 
 Model = Annotated[
     str,
@@ -31,45 +35,18 @@ Model = Annotated[
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class HowOptions:
-    """How a model is trained, all of which has a default."""
+HOW: dict[str, Opt | str] = {
+    "length": Opt("--seq", read=lambda words, _: parse_whole(words, "sequence_length")),
+    "framework": Opt(autocompletion=complete.preset("frameworks")),
+    "memory_limit_bytes": Opt("--memory-limit", read=lambda words, _: read_limit(words)),
+}
+"""Options of every question that differ from its fields."""
+PRETRAINING = Fills(Pretraining, "model", "assumed", tokens=Opt(read=count), **HOW)
 
-    batch: Annotated[str | None, typer.Option(help="Sequences a step (512), or tokens (4M).")] = None
-    seq: Annotated[str | None, typer.Option(help="Tokens a sequence, such as 8k.")] = None
-    framework: Annotated[
-        str | None,
-        typer.Option(
-            help="megatron-lm, torchtitan, deepspeed, pytorch-fsdp, ...", autocompletion=complete.preset("frameworks")
-        ),
-    ] = None
-    precision: Annotated[
-        str | None, typer.Option(help="bf16, fp16, fp8, ...; bf16 where the GPU has it if not given.")
-    ] = None
-    price: PriceOption = None
-    memory_limit: MemoryLimit = None
 
-    @property
-    def said(self) -> dict[str, Any]:
-        """The fields of a question that the options fill."""
-        from sim.commands.search_options import read_limit
-        from sim.units import parse_whole
-
-        return {
-            "length": None if self.seq is None else parse_whole(self.seq, "sequence_length"),
-            "batch": self.batch,
-            "precision": self.precision,
-            "framework": self.framework,
-            "memory_limit_bytes": None if self.memory_limit is None else read_limit(self.memory_limit),
-        }
-
-    @property
-    def terms(self) -> Terms:
-        """The terms of a run at the price given, or at the GPU's list price."""
-        from sim.reliability import Price
-        from sim.scaling.run import Terms
-
-        return Terms(price=None if self.price is None else Price.read(self.price))
+def terms_of(price: str | None) -> Terms:
+    """The terms of a run at the price given, or at the GPU's list price."""
+    return Terms(price=None if price is None else Price.read(price))
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +74,6 @@ class PlanOptions:
     as_json: Json = False
 
     def __post_init__(self) -> None:
-        from sim.commands.search_options import check_files
-
         check_files({}, None, self.output)
         if self.export_to is not None:
             from sim.foreign.exporters import check_framework
@@ -118,7 +93,7 @@ class PlanOptions:
 
     def show(self, scenario: Scenario, data: dict[str, Any], view: Any) -> None:
         """Print the answer, as JSON or for eyes, then write the best plan's scenario where it was asked for."""
-        from sim.commands.search_files import write_scenario
+        from sim.commands.search import write_scenario
         from sim.foreign.exporters import export_scenario
 
         if self.as_json:
@@ -153,23 +128,22 @@ def plan(
         str | None,
         typer.Option(help="Or the kind of GPU: h100, a100-80gb, 4090.", autocompletion=complete.preset("gpus")),
     ] = None,
-    tokens: Annotated[str | None, typer.Option(help="Tokens of the whole run, such as 15T.")] = None,
-    how: HowOptions,
+    question: Annotated[partial[Pretraining], PRETRAINING],
+    price: PriceOption = None,
     then: PlanOptions,
 ) -> None:
     """Which plan is the best for a model on so many GPUs, how long its run takes and what it costs; on which GPUs."""
     from sim.report.questions import planned_view, ranking_view, sentence_of
-    from sim.scaling.questions import Planned
     from sim.units import show_count
 
-    found = ask_plan(model, gpus, gpu, cluster, tokens, how, then.export_to)
-    steps = then.next_steps(how.framework or "megatron-lm")
+    found = ask_plan(model, gpus, gpu, cluster, question, price, then.export_to)
+    steps = then.next_steps(question.keywords.get("framework") or "megatron-lm")
     if not isinstance(found, Planned):
         best = found.offers[0]
         heading = f"{show_count(best.training.run.tokens)} tokens of {model} on {gpus} GPUs, the cheapest first"
         then.show(best.planned.answer.scenario, found.to_dict(), ranking_view(heading, found))
         return
-    if tokens is None:
+    if "tokens" not in question.keywords:
         steps.insert(0, "Add --tokens 15T for the days and the cost of a run of so many tokens.")
     then.show(found.answer.scenario, found.to_dict(), planned_view(found, sentence_of(found), steps))
     if not found.result.finished:
@@ -181,8 +155,8 @@ def ask_plan(
     gpus: int | None,
     gpu: str | None,
     cluster: str | None,
-    tokens: str | None,
-    how: HowOptions,
+    question: partial[Pretraining],
+    price: str | None,
     export_to: str | None = None,
 ) -> Planned | Ranking:
     """The best plan and its run on the machine named; where none is named, on all GPUs that have a list price.
@@ -194,11 +168,8 @@ def ask_plan(
     InfeasiblePlan
         Nothing fits.
     """
-    from sim.commands.search_options import check_numbers
     from sim.scaling.offers import rank
-    from sim.scaling.questions import TOKENS, Pretraining
     from sim.specs.machines import choice_among, gpu_named
-    from sim.units import parse_count
 
     if gpus is None:
         raise SpecError("on how many GPUs? Give --gpus 512; flopcast shortest answers for every number of them")
@@ -206,18 +177,18 @@ def ask_plan(
         raise SpecError(f"--cluster {cluster!r} names the machine already; leave --gpu out")
     check_numbers(gpus=gpus)
     named = gpu is not None or cluster is not None
-    if how.price is not None and not named:
-        raise SpecError(f"--price {how.price} is of one kind of GPU; name it with --gpu, or leave --price out")
-    budget = None if tokens is None else parse_count(tokens, "tokens")
+    if price is not None and not named:
+        raise SpecError(f"--price {price} is of one kind of GPU; name it with --gpu, or leave --price out")
     chosen = () if gpu is None else tuple(filter(None, [choice_among(gpu)]))
-    said = {**how.said, "framework": how.framework or export_to}
+    asked = replace(question(model), assumed=chosen)
+    asked = replace(asked, framework=asked.framework or export_to)
+    terms = terms_of(price)
     if named:
-        asked = Pretraining(model, **said, tokens=budget, assumed=chosen)
         card = None if gpu is None else gpu_named(gpu)
         with progress_bar("plans priced") as progress:
-            return asked.answer(card, gpus, cluster or "", terms=how.terms, export_to=export_to, progress=progress)
-    if budget is None:
-        chosen = (f"a run of {TOKENS / 1e12:g} trillion tokens; --tokens says otherwise",)
-    asked = Pretraining(model, **said, tokens=budget or TOKENS, assumed=chosen)
+            return asked.answer(card, gpus, cluster or "", terms=terms, export_to=export_to, progress=progress)
+    if asked.tokens is None:
+        assumed = (f"a run of {TOKENS / 1e12:g} trillion tokens (--tokens)",)
+        asked = replace(asked, tokens=TOKENS, assumed=assumed)
     with progress_bar("machines searched") as progress:
-        return rank(partial(asked.planned, terms=how.terms, export_to=export_to), [gpus], progress=progress)
+        return rank(partial(asked.planned, terms=terms, export_to=export_to), [gpus], progress=progress)

@@ -10,10 +10,10 @@ import typer
 from typer import Argument, Option
 
 from sim.commands import completion as complete
-from sim.commands.options import Json, Overrides, ProfileOption, with_records
+from sim.commands.fills import with_records
+from sim.commands.options import Json, Overrides, ProfileOption
 from sim.commands.output import print_answer
 from sim.commands.progress import progress_bar
-from sim.commands.search_files import tell
 from sim.commands.search_options import (
     Questions,
     SpaceOptions,
@@ -23,6 +23,7 @@ from sim.commands.search_options import (
     refuse_gone,
 )
 from sim.errors import InfeasiblePlan, SpecError
+from sim.files import write_text
 
 if TYPE_CHECKING:
     from sim.report.search_answers import SearchAnswers
@@ -68,7 +69,7 @@ def search(
     if more_fields and not why:
         raise SpecError(f"{more_fields[0]!r} belongs to no option; write --why {' '.join(more_fields)}")
     questions.check(output, export_to)
-    check_numbers(top=questions.top, max_gpus=space.max_gpus, batch=space.batch)
+    check_numbers(top=questions.top, max_gpus=space.space.keywords.get("max_gpus"), batch=space.batch)
     if export_to is not None:
         check_framework(export_to)
     if schedules is not None:
@@ -89,8 +90,9 @@ def search(
             training=original.training.replace(global_batch_size=space.batch),
             plan=original.plan.replace(dp=1, ep=1, microbatch_size=1),
         )
-        space = replace(space, gpus=space.gpus or (None if original.is_open else str(original.plan.num_gpus)))
     options = {**space.arguments(given, bool(questions.sweep)), "fixed": fixed, "export_to": export_to}
+    if space.batch is not None and not original.is_open:
+        options.setdefault("gpus", (original.plan.num_gpus,) * 2)
     if questions.sweep:
         if space.batch is not None and any(word.startswith(BATCH) for word in questions.sweep):
             raise SpecError(f"{BATCH} is swept and given at once; leave --batch out")
@@ -169,3 +171,39 @@ def _print_fields(scenario: Scenario, as_json: bool) -> None:
     fields = sweepable(scenario)
     rows = [{"path": each.path, "unit": each.unit, "value": each.value} for each in fields]
     print_answer(as_json, lambda: {"fields": rows}, lambda: fields_view(fields))
+
+
+def tell(
+    answers: SearchAnswers, output: Path | None, figure: Path | None, export_to: str | None, as_json: bool
+) -> None:
+    """Print all answers, then write the files that were asked for: what was found is said before one can go wrong."""
+    from sim.commands.export import print_exported
+    from sim.foreign.exporters import export_scenario
+    from sim.report.figures import save
+
+    best, drawn = answers.result.best[0].scenario, None
+    exported = None if export_to is None else export_scenario(best, export_to)
+    data = {} if exported is None else {"export": exported.to_dict()}
+    print_answer(as_json, lambda: {**answers.to_dict(), **data}, lambda: answers.view)
+    if output is not None:
+        write_scenario(output, best)
+    if figure is not None and (drawn := answers.figure()) is not None:
+        save(drawn, [figure])
+    if not as_json and output is not None:
+        typer.echo(f"\nThe best plan is in {output}; flopcast export {output} --to FRAMEWORK says it to one")
+    if not as_json and drawn is not None:
+        typer.echo(f"\nDrawn: {figure}")
+    if exported is not None and not as_json:
+        typer.echo()
+        print_exported(exported)
+    if answers.unanswered:
+        open_question = f"Interrupted at {answers.unanswered}: it is not answered, nor what comes after it"
+        typer.secho(open_question, err=True, fg="red")
+
+
+def write_scenario(path: Path, scenario: Scenario) -> None:
+    """A scenario file: presets by their names, and what differs from them."""
+    from sim.specs.writing import scenario_yaml
+
+    described = scenario.replace(description=f"Best plan of a search. {scenario.description}".strip())
+    write_text(path, scenario_yaml(described), "; make room there, or name another file")

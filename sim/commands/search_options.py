@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from typer import Option
 
-from sim.commands.options import MemoryLimit, read_numbers, read_range
+from sim.commands.fills import Fills, Opt
+from sim.commands.options import read_numbers, read_range
 from sim.errors import FlopcastError, SpecError
-
-if TYPE_CHECKING:
-    from sim.specs import Scenario
+from sim.search import SearchResult, search
+from sim.specs import Scenario
+from sim.units import parse
 
 OWN = "own"
 """In --why: the scenario's own plan, so that the fields beside it are changes of that and nothing is left free."""
@@ -42,65 +44,55 @@ def refuse_gone(**given: str | None) -> None:
             raise SpecError(f"--{name} is gone: {GONE[name]}")
 
 
-@dataclass(frozen=True, slots=True)
+SPACE = Fills(
+    search,
+    *("scenario", "top", "confirm", "context", "experts", "fixed", "export_to", "progress", "require_fit"),
+    gpus=Opt(read=lambda words, _: read_range(words), help="Number of GPUs, such as 1024, or a range: 64..4096."),
+    max_gpus=Opt(help="Plans use no more GPUs than this."),
+    memory_limit_bytes=Opt(
+        "--memory-limit",
+        read=lambda words, _: read_limit(words),
+        help="Memory that a plan may use of a GPU, such as 72 GB; default: all the driver gives.",
+    ),
+    objective=Opt(help="What is best: step_time, days, cost or memory_headroom."),
+    overlaps=Opt("--overlaps", help="Also switch the stack's overlaps on and off."),
+    room=Opt(
+        read=lambda words, _: _ways(words),
+        default="modules,block",
+        metavar="WAYS",
+        help="How plans that do not fit may save memory: recompute some modules, recompute a block of layers, offload, "
+        "or none.",
+    ),
+    layouts=Opt(
+        "--layouts/--no-layouts",
+        help="Also balance layers over the stages; default: if the framework can.",
+    ),
+    windows=Opt("--windows", help="Also try larger groups of micro-batches per chunk (interleaved)."),
+    any_framework=Opt("--any-framework", help="Also search plans that the scenario's framework cannot run."),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SpaceOptions:
     """Which plans are searched, and what makes one of them the best."""
 
-    gpus: Annotated[str | None, Option(help="How many GPUs, such as 64..4096 or 1024.")] = None
-    objective: Annotated[str, Option(help="step_time, days, cost or memory_headroom.")] = "step_time"
-    max_gpus: Annotated[int | None, Option(help="No plan of more GPUs.")] = None
-    memory_limit: MemoryLimit = None
-    batch: Annotated[int | None, Option(help="Sequences a step, instead of the scenario's.")] = None
+    space: Annotated[partial[SearchResult], SPACE]
+    batch: Annotated[int | None, Option(help="Sequences per step, instead of the scenario's.")] = None
     cp: Annotated[
-        str | None, Option(help="Context-parallel degrees, such as 1,2,4; those with long pieces if not given.")
+        str | None, Option(help="Context-parallel degrees, such as 1,2,4; default: those that keep pieces long.")
     ] = None
-    ep: Annotated[str | None, Option(help="Expert-parallel degrees, such as 8,16,32; all that suit if not given.")] = (
-        None
-    )
-    overlaps: Annotated[bool, Option("--overlaps", help="Also switch the stack's overlaps on and off.")] = False
-    room: Annotated[
-        str | None,
-        Option(
-            metavar="WAYS",
-            help="What plans may do that do not fit else: modules, block (layers), offload, or none; modules,block "
-            "if not given.",
-        ),
-    ] = None
+    ep: Annotated[str | None, Option(help="Expert-parallel degrees, such as 8,16; default: all that suit.")] = None
     fix: Annotated[
         list[str] | None,
         Option(
             metavar="FIELD[=VALUE]",
-            help="Keep a field of the plan: tp=8, or tp for the scenario's own value; -s plan.tp=8 does the same.",
+            help="Keep a field of the plan: tp=8, or tp for the scenario's own value. Same as -s plan.tp=8.",
         ),
     ] = None
-    any_framework: Annotated[
-        bool, Option("--any-framework", help="Also plans that the scenario's framework cannot run.")
-    ] = False
-    layouts: Annotated[
-        bool | None,
-        Option(
-            "--layouts/--no-layouts",
-            help="Also deal layers so that no stage is slower than it must be; if the framework has it, unless said.",
-        ),
-    ] = None
-    windows: Annotated[
-        bool, Option("--windows", help="Also larger groups of micro-batches that visit a chunk (interleaved).")
-    ] = False
 
     def arguments(self, scenario: Scenario, swept: bool) -> dict[str, Any]:
         """What they are to a search of this scenario, some of whose numbers a sweep may change."""
-        found: dict[str, Any] = {
-            "gpus": None if self.gpus is None else read_range(self.gpus),
-            "max_gpus": self.max_gpus,
-            "memory_limit_bytes": None if self.memory_limit is None else read_limit(self.memory_limit),
-            "objective": self.objective,
-            "overlaps": self.overlaps,
-            "layouts": self.layouts,
-            "windows": self.windows,
-            "any_framework": self.any_framework,
-        }
-        if self.room is not None:
-            found["room"] = _ways(self.room)
+        found = dict(self.space.keywords)
         length, experts = (0, 0) if swept else (scenario.training.sequence_length, scenario.model.num_experts)
         if self.cp is not None:
             found["context"] = _degrees(self.cp, "--cp", length, f"sequence of {length:,} tokens")
@@ -115,32 +107,37 @@ class Questions:
 
     schedules: Annotated[
         str | None,
-        Option(metavar="NAMES", help="Also the best plan of each of these schedules, such as zb_v,zb_h1, or all."),
+        Option(metavar="NAMES", help="Also show the best plan of each of these schedules, such as zb_v,zb_h1, or all."),
     ] = None
     others: Annotated[bool, Option("--others", hidden=True, help="Short for --schedules all.")] = False
-    pareto: Annotated[
-        bool, Option("--pareto", help="Also the plans that none beats in time, memory, GPUs and cost at once.")
-    ] = False
+    pareto: Annotated[bool, Option("--pareto", help="Also show the Pareto front of time, memory, GPUs and cost.")] = (
+        False
+    )
     sensitivity: Annotated[
-        bool, Option("--sensitivity", help="Also what each tp, pp, micro-batch and so on costs, and why.")
+        bool, Option("--sensitivity", help="Also show what each value of tp, pp and so on would cost, and why.")
     ] = False
     rules: Annotated[
-        bool, Option("--rules", help="Also what Megatron's rules of thumb would choose, and what that costs.")
+        bool, Option("--rules", help="Also show what Megatron's rules of thumb choose, and what that costs.")
     ] = False
     sweep: Annotated[
         list[str] | None,
         Option(
             metavar="FIELD=VALUES",
-            help="Instead: the best plan as a number of the scenario changes (a..b, a..b:N or a,b,c with units); "
-            "twice for a map.",
+            help="Show instead how the best plan changes with a number of the scenario: a..b, a..b:N or a,b,c. Twice "
+            "for a map.",
         ),
     ] = None
-    fields: Annotated[bool, Option("--fields", help="Instead: the numbers that --sweep may go over.")] = False
-    figure: Annotated[Path | None, Option(help="Draw --sweep, --sensitivity or --pareto here (.png, .svg).")] = None
+    fields: Annotated[bool, Option("--fields", help="List the numbers that --sweep can change.")] = False
+    figure: Annotated[
+        Path | None, Option(help="File for the figure of --sweep, --sensitivity or --pareto (.png, .svg).")
+    ] = None
     top: Annotated[int, Option(help="How many plans to show.")] = TOP
     why: Annotated[
         list[str] | None,
-        Option(metavar="FIELD=VALUE", help="Why not a plan with these fields: plan.tp=4; own: the scenario's."),
+        Option(
+            metavar="FIELD=VALUE",
+            help="Explain why a plan with these fields is not the best: plan.tp=4, or own for the scenario's plan.",
+        ),
     ] = None
 
     @property
@@ -179,8 +176,6 @@ class Questions:
 
 def read_limit(text: str) -> float:
     """Memory that a plan may use of a GPU. [bytes]"""
-    from sim.units import parse
-
     limit = parse(text, "bytes")
     if limit <= 0:
         raise SpecError(f"--memory-limit {text!r} must be above zero, such as '72 GB'")

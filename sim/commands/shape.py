@@ -56,7 +56,7 @@ def _view(found: Shapes) -> Group:
         table.add_row(change, show_count(each.params), show_time(each.step_time_s), f"{each.gain:+.1%}")
     nothing = [] if found.faster else ["No nearby size is faster."]
     heading = title(
-        f"{model.name} on {tp} × {gpu}  ", "faster: rate of training a parameter, one size changed at a time"
+        f"{model.name} on {tp} × {gpu}", "\nOne size is changed at a time; faster: parameters trained per second."
     )
     return Group(heading, "", table, *nothing, *assumptions(found.scenario.assumed))
 

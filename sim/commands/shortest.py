@@ -3,45 +3,35 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from functools import partial
+from typing import Annotated, Any
 
 from typer import Argument, Option
 
-from sim.commands.options import Output, RunOptions, StalenessModel, read_numbers, read_range, with_records
+from sim.commands.fills import Fills, Opt, count, with_records
+from sim.commands.options import Output, read_numbers, read_range
+from sim.commands.train import RunOptions
 from sim.errors import SpecError, require_positive
+from sim.scaling.goal import Goal, goal_of
+from sim.specs import Scenario
+from sim.units import parse, parse_count
 
-if TYPE_CHECKING:
-    from sim.scaling.goal import Goal
-    from sim.specs import ModelSpec, Scenario
-
-
-@dataclass(frozen=True, slots=True)
-class GoalOptions:
-    """What a run is to reach."""
-
-    tokens: Annotated[str | None, Option(help="Tokens at a small batch; compute-optimal if not given.")] = None
-    loss: Annotated[str | None, Option(help="Loss to reach, instead of tokens.")] = None
-    batch_law: Annotated[str, Option(help="Critical batch: flopcast scaling laws.")] = "kaplan-2020"
-    critical_batch: Annotated[str | None, Option(help="Itself, in tokens, instead of a law.")] = None
-
-    def goal(self, model: ModelSpec) -> Goal:
-        """The record that they fill."""
-        from sim.scaling.goal import goal_of_model
-
-        tokens, loss = _count(self.tokens, "tokens"), _count(self.loss, "loss")
-        batch = _count(self.critical_batch, "critical_batch")
-        return goal_of_model(model, tokens=tokens, loss=loss, batch_law=self.batch_law, critical_batch=batch)
+GOAL = Fills(
+    goal_of, "params", "loss_law", tokens=Opt(read=count), loss=Opt(read=count), critical_batch=Opt(read=count)
+)
 
 
 @dataclass(frozen=True, slots=True)
 class RangeOptions:
     """Among which runs the shortest is looked for, and which others are asked for beside it."""
 
-    gpus: Annotated[str | None, Option(help="Range such as 64..65536; all the cluster has if not given.")] = None
+    gpus: Annotated[
+        str | None, Option(help="Range of GPUs, such as 64..65536; default: up to all that the cluster has.")
+    ] = None
     batches: Annotated[str | None, Option(help="Batches to try, in sequences: 512,1024.")] = None
-    within: Annotated[str | None, Option(help="Also the cheapest run that ends in time: '60 d'.")] = None
-    budget: Annotated[str | None, Option(help="Also the shortest run for so much money: 50M.")] = None
-    ramp: Annotated[str | None, Option(help="Batch ramp: '1/4, 1/2@2%, 1@20%' of batch @ data; or best.")] = None
+    within: Annotated[str | None, Option(help="Also show the cheapest run that ends in this time: '60 d'.")] = None
+    budget: Annotated[str | None, Option(help="Also show the shortest run for this much money: 50M.")] = None
+    ramp: Annotated[str | None, Option(help="Batch ramp: '1/4, 1/2@2%, 1@20%' means batch @ data; or best.")] = None
 
     def machine(self, asked: Scenario) -> tuple[Scenario, tuple[int, int]]:
         """The question on a cluster of the same kind that is large enough, and the fewest and most of its GPUs."""
@@ -56,14 +46,13 @@ class RangeOptions:
     def read(self, goal: Goal) -> tuple[Any, Any, float | None, float | None]:
         """(batches to try, ramp of the batch, time that another run must keep to [s], money that another may cost)."""
         from sim.scaling.ramp import BEST, best_ramp, parse_ramp
-        from sim.units import parse
 
         ramp = None if self.ramp is None else best_ramp(goal) if self.ramp == BEST else parse_ramp(self.ramp)
         limit, what = None if self.within is None else parse(self.within, "s"), "numbers of sequences"
         if limit is not None:
             require_positive(within=limit)
         batches = None if self.batches is None else read_numbers(self.batches, "--batches", what, "512,1024")
-        return batches, ramp, limit, _count(self.budget, "budget")
+        return batches, ramp, limit, None if self.budget is None else parse_count(self.budget, "budget")
 
 
 @with_records
@@ -71,15 +60,19 @@ def shortest(
     *,
     model: Annotated[str, Argument(help="A model preset, such as llama3-70b.", show_default=False)],
     cluster: Annotated[str, Option(help="A cluster preset; its nodes and network at any size.")],
-    aim: GoalOptions,
+    aim: Annotated[partial[Goal], GOAL],
     among: RangeOptions,
     overrides: Annotated[
-        list[str] | None, Option("--set", "-s", metavar="FIELD=VALUE", help="Of model, cluster, training, stack.")
+        list[str] | None,
+        Option("--set", "-s", metavar="FIELD=VALUE", help="Override a field of model, cluster, training or stack."),
     ] = None,
-    stack: Annotated[str, Option(help="A software stack's preset.")] = "megatron-core",
+    stack: Annotated[str, Option(help="Preset of a software stack.")] = "megatron-core",
     profile: Annotated[str | None, Option(help="A profile's name or YAML file.")] = None,
-    layered: Annotated[bool, Option(help="Also breadth-first orders and modular pipelines.")] = True,
-    staleness_model: StalenessModel = "none",
+    layered: Annotated[bool, Option(help="Also try breadth-first orders and modular pipelines.")] = True,
+    staleness_model: Annotated[
+        str,
+        Option(help="How late gradients slow the way to a loss: none, delayed-sgd or measured."),
+    ] = "none",
     run: RunOptions,
     output: Output,
 ) -> None:
@@ -87,6 +80,7 @@ def shortest(
     from sim.commands.progress import progress_bar
     from sim.report.training import frontier_view, without_flush_line
     from sim.report.training_figures import frontier_figure
+    from sim.scaling.goal import goal_of_model
     from sim.scaling.staleness import NONE, check_staleness_model
     from sim.scaling.training_time import shortest
     from sim.scaling.without_flush import frontier_without_flush
@@ -96,7 +90,7 @@ def shortest(
     if stale and among.ramp is not None:
         raise SpecError("runs without a flush are not taken through a ramp; leave --ramp or --staleness-model out")
     asked, gpus = among.machine(_question(model, cluster, stack, profile, overrides or []))
-    goal = aim.goal(asked.model)
+    goal = goal_of_model(asked.model, **aim.keywords)
     batches, ramp, limit, money = among.read(goal)
     terms = run.terms(asked.cluster.node.gpus_per_node)
     with progress_bar("batches priced and plans run") as progress:
@@ -116,12 +110,6 @@ def shortest(
         lambda: [frontier_view(asked, frontier, chosen), *([without_flush_line(late)] if stale else [])],
         lambda: frontier_figure(asked, frontier),
     )
-
-
-def _count(text: str | None, name: str) -> float | None:
-    from sim.units import parse_count
-
-    return None if text is None else parse_count(text, name)
 
 
 def _question(model: str, cluster: str, stack: str, profile: str | None, overrides: list[str]) -> Scenario:

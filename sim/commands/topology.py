@@ -125,26 +125,28 @@ def _views(facts: dict[str, Any]) -> list[Any]:
         f"Cards    {cards}, {facts['nics_per_node']} a node",
         columns_table({"level": [level["name"] for level in facts["levels"]], **columns}),
         f"Total    {facts['switches']:,} switches, {facts['cables']:,} cables",
-        f"Bisection bandwidth {show(facts['bisection_bytes_per_s'], 'B/s')} each way, "
+        f"Bisection bandwidth {show(facts['bisection_bytes_per_s'], 'B/s')} per direction, "
         f"{facts['share_of_full_bisection']:.1%} of what the cards could send",
     ]
     if facts["fullest_cable_by_hash"]:
         leaf = facts["levels"][0]["name"]
         views.append(
-            f"Hashed paths: of as many flows as cables up from a {leaf}, the fullest carries "
-            f"{facts['fullest_cable_by_hash']:.1f}"
+            f"Hashed paths: with one flow per cable up from a {leaf}, the fullest cable carries "
+            f"{facts['fullest_cable_by_hash']:.1f} flows"
         )
     if "collectives" in facts:
         asked = facts["collectives"]
         size = show(asked["bytes"], "B")
-        views.append(f"Collectives of {size} over {asked['gpus']:,} GPUs, if only links take time")
+        views.append(
+            f"\nCollectives of {size} over {asked['gpus']:,} GPUs, by the links alone (time, bytes of the buffer)"
+        )
         for row in asked["times"]:
             speed = show(row["algbw_bytes_per_s"], "B/s")
-            views.append(f"  {row['name']:<27}{show_time(row['time_s']):>9}  {speed:>9} of the buffer")
+            views.append(f"  {row['name']:<27}{show_time(row['time_s']):>9}  {speed:>9}")
         nccl, spans = asked["nccl"], asked["gpus"] > facts["nvlink_domain_gpus"]
-        unasked = "; it asks the network's switches only under NCCL_COLLNET_ENABLE=1" if spans else ""
+        unasked = " Reduction in the network's switches needs NCCL_COLLNET_ENABLE=1." if spans else ""
         views.append(
-            f"NCCL's choice for the all-reduce, which estimates take: {nccl['algorithm']}, {show_time(nccl['time_s'])} "
-            f"with latency at the rate that links reach{unasked}"
+            f"Estimates use NCCL's choice for the all-reduce: {nccl['algorithm']}, {show_time(nccl['time_s'])} with "
+            f"latency and the rates that links reach.{unasked}"
         )
     return views

@@ -2,19 +2,50 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import partial
 from typing import Annotated
 
-from typer import Option
+from sim.commands.fills import Fills, Opt, count, with_records
+from sim.commands.options import Output, Overrides, ProfileOption, Restart, ScenarioFile, startup_of
+from sim.reliability import Failures, Price, load_named
+from sim.scaling.run import Terms
+from sim.scaling.training import Training
+from sim.scaling.training import train as run_of
 
-from sim.commands.options import (
-    Output,
-    Overrides,
-    ProfileOption,
-    RunOptions,
-    ScenarioFile,
-    StalenessModel,
-    with_records,
+FAILURES = Fills(
+    Failures,
+    "hardware_share",
+    "repair_s",
+    "gpus_per_node",
+    "load_s",
+    gpu_mtbf_s=Opt("--mtbf", show_default="50,677 h"),
+    startup_s=Opt(show_default="10 min"),
+    spare_nodes="--spares",
 )
+TERMS = Fills(
+    Terms,
+    "failures",
+    "restart_is_whole",
+    write_bytes_per_s="--write-bandwidth",
+    asynchronous="--asynchronous/--blocking",
+    load_by=Opt(read=lambda words, _: load_named(words)),
+    price=Opt(read=lambda words, _: Price.read(words)),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """Options of a whole run: how the cluster fails, how state is saved, and what all of it costs."""
+
+    failures: Annotated[partial[Failures], FAILURES]
+    restart: Restart = None
+    others: Annotated[partial[Terms], TERMS]
+
+    def terms(self, node_gpus: int) -> Terms:
+        """The record that they fill; how many GPUs a node has says what fails together."""
+        failures = startup_of(self.restart, self.failures)(gpus_per_node=node_gpus)
+        return self.others(failures=failures, restart_is_whole=self.restart is not None)
 
 
 @with_records
@@ -22,11 +53,10 @@ def train(
     *,
     scenario: ScenarioFile,
     overrides: Overrides = None,
-    tokens: Annotated[str | None, Option(help="Token budget, instead of the scenario's.")] = None,
-    loss: Annotated[str | None, Option(help="Loss to reach, instead of a token budget.")] = None,
-    batch_law: Annotated[str, Option(help="Critical batch, for --loss.")] = "kaplan-2020",
-    ramp: Annotated[str | None, Option(help="Batch ramp: '1/4, 1/2@2%, 1@20%' of batch @ data; or best.")] = None,
-    staleness_model: StalenessModel = "none",
+    goal: Annotated[
+        partial[Training],
+        Fills(run_of, "scenario", "terms", tokens=Opt(read=count), loss=Opt(read=count), staleness="--staleness-model"),
+    ],
     run: RunOptions,
     profile: ProfileOption = None,
     output: Output,
@@ -35,18 +65,8 @@ def train(
     from sim import load_scenario
     from sim.report.training import training_view
     from sim.report.training_figures import training_figure
-    from sim.scaling.training import train
-    from sim.units import parse_count
 
     asked = load_scenario(scenario, overrides or (), profile)
-    training = train(
-        asked,
-        tokens=None if tokens is None else parse_count(tokens, "tokens"),
-        loss=None if loss is None else parse_count(loss, "loss"),
-        batch_law=batch_law,
-        ramp=ramp,
-        staleness=staleness_model,
-        terms=run.terms(asked.cluster.node.gpus_per_node),
-    )
+    training = goal(asked, terms=run.terms(asked.cluster.node.gpus_per_node))
     output.show(training.to_dict, lambda: [training_view(training)], lambda: training_figure(training))
     training.answer.require_fit()

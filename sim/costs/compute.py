@@ -156,7 +156,7 @@ class ComputeModel:
         if smallest < measured[0] or largest > measured[1]:
             where = "smaller" if smallest < measured[0] else "larger"
             self.notes.add(
-                f"extrapolated: matrix multiplies {where} than those profile {self.profile.name!r} was fitted on "
+                f"extrapolated: matrix multiplies {where} than profile {self.profile.name} was fitted on "
                 f"({operation.name})"
             )
 
@@ -167,10 +167,10 @@ def assumed(scenario: Scenario) -> Iterator[str]:
     if training.format is None:
         return
     known = training.peak_precision in scenario.profile.gemm.precisions
-    reach = "" if known else f"{training.precision} multiplies are taken to reach bf16's share of peak; "
+    reach = "" if known else f"{training.precision} multiplies reach the same share of peak as bf16; "
     fused = (stack.fused_casts or stack.compiled) and training.format.norms_cast
-    casts = "after a norm are a part of it, others" if fused else "are"
-    yield f"{reach}casts {casts} kernels of their own (stack {stack.name!r})"
+    casts = "after a norm are fused with it, others" if fused else "are"
+    yield f"{reach}casts {casts} separate kernels (stack {stack.name})"
     if training.precision == "mxfp8" and "fp4" not in gpu.peak_flop_per_s:
         yield (
             f"{gpu.name} has no multiplies with a scale a block of 32 numbers, which came with those in 4 bits: "

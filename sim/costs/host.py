@@ -82,11 +82,11 @@ def assumed(scenario: Scenario) -> Iterator[str]:
         rates += f" ({COPY_SHARE:.0%} of the host link)"
     if plan.offloaded_layers:
         yield (
-            f"activations of {plan.offloaded_layers} layers wait in host memory; copies run beside computation at "
-            f"{rates}, and slow neither kernels nor network"
+            f"activations of {plan.offloaded_layers} layers are kept in host memory; copies overlap compute at {rates} "
+            "and slow neither kernels nor network"
         )
     if plan.optimizer_offload:
         yield (
             f"the CPU updates {plan.optimizer_offload:.0%} of the parameters at {stack.cpu_update_share:.0%} of the "
-            f"host memory's bandwidth (stack {stack.name!r}); gradients and weights are copied at {rates}"
+            f"host memory's bandwidth (stack {stack.name}); gradients and weights are copied at {rates}"
         )

@@ -57,6 +57,6 @@ def assumed(scenario: Scenario) -> Iterator[str]:
     if more:
         those = "the one" if fitted == 1 else f"that of {fitted}"
         yield (
-            f"the slowest of {gpus:,} GPUs is expected {more:.1%} behind {those} on which profile "
-            f"{scenario.profile.name!r} was set (cluster.gpu_spread {spread:g}; 0 leaves it out)"
+            f"the slowest of {gpus:,} GPUs is {more:.1%} slower than {those} that profile {scenario.profile.name!r} "
+            f"rests on (cluster.gpu_spread {spread:g})"
         )

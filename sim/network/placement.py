@@ -250,11 +250,11 @@ def hops_of(plan: ParallelPlan | Degrees, cluster: ClusterSpec) -> Hops:
 def assumed(scenario: Scenario) -> Iterator[str]:
     """How groups share the network, and where ranks lie, if not in a row."""
     yield (
-        "a network card carries all that a pass of its GPU puts on it; no other link is slowed by traffic of another "
-        "kind; groups of one kind share the network as the profile says"
+        "all traffic of a GPU shares its network card; on other links, kinds of traffic do not slow each other "
+        "(simulate --contention lets them)"
     )
     order, share = scenario.plan.placement, scenario.cluster.fragmentation
     if order != MEGATRON_ORDER:
-        yield f"ranks lie on the GPUs as {order}, the first dimension's neighbours closest"
+        yield f"ranks are placed on the GPUs in the order {order}, closest first"
     if share:
-        yield f"{share:.0%} of the job's nodes lie anywhere in the machine: drawn once, the same for all answers"
+        yield f"{share:.0%} of the job's nodes are at random places of the machine, the same for all answers"

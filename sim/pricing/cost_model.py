@@ -152,25 +152,24 @@ def cut_by_training(training: TrainingSpec) -> dict[str, Any]:
 def assumed(scenario: Scenario) -> Iterator[str]:
     """What the profile did not measure, or measured elsewhere."""
     profile, source, cluster = scenario.profile, scenario.profile.provenance, scenario.cluster
-    name = f"profile {profile.name!r}"
+    name = f"profile {profile.name}"
     if source.not_measured:
-        yield f"{name}: not measured on this GPU: {'; '.join(source.not_measured)}"
+        yield f"{name} was not measured for: {'; '.join(source.not_measured)}"
     if source.network_measured_on and scenario.plan.num_gpus > cluster.nvlink_domain_gpus:
         rate, here = source.network_bandwidth_bytes_per_s, cluster.inter_node_bandwidth_bytes_per_s
         other = rate is not None and abs(rate / here - 1.0) > _OTHER_NETWORK
         if other or scenario.plan.num_gpus > (source.network_gpus or 0):
             upto = f", up to {source.network_gpus:,} GPUs" if source.network_gpus else ""
             there, ours = (show(8 * each, "bit/s") for each in (rate or here, here))
-            cards = f", {there} a GPU; here it is {ours}" if other else ""
-            yield f"network as measured on {source.network_measured_on}{upto}{cards} ({name})"
+            cards = f", with {there} per GPU; this cluster has {ours}" if other else ""
+            yield f"{name} measured its network on {source.network_measured_on}{upto}{cards}"
     if profile.poor_fits:
         errors = ", ".join(f"{part} {error:.0%}" for part, error in profile.poor_fits.items())
-        yield f"{name}: poor fits, by their median error on their own data: {errors}"
+        yield f"{name} fits its own data poorly: {errors} median error"
     length, reach = scenario.training.sequence_length, profile.attention.measured_length
     if scenario.stack.attention == "flash" and reach is not None and not reach[0] <= length <= reach[1]:
         yield (
-            f"extrapolated: sequences of {length:,} tokens; attention of {name} was fitted on {reach[0]:,.0f} to "
-            f"{reach[1]:,.0f}"
+            f"extrapolated: attention over {length:,} tokens; {name} was fitted on {reach[0]:,.0f} to {reach[1]:,.0f}"
         )
     if profile.gpu not in (cluster.gpu.name, cluster.gpu.name.split("-")[0]):
         yield f"{name} was made for {profile.gpu} and is used for {cluster.gpu.name}"

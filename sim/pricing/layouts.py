@@ -184,4 +184,4 @@ def assumed(layouts: Layouts) -> Iterator[str]:
         shares["replicas of experts"] = layouts.expert_data.card_share
     left = ", ".join(f"{name} {np.min(share):.0%}" for name, share in shares.items() if np.min(share) < 1)
     if left:
-        yield f"switches leave of a network card where all groups of a kind talk at once: {left}"
+        yield f"when all groups communicate at once, switches leave this share of each network card: {left}"

@@ -161,6 +161,6 @@ def assumed(scenario: Scenario) -> Iterator[str]:
     """Allowances that are no counts."""
     stack = scenario.stack
     yield (
-        f"memory includes an allowance of {show(stack.framework_memory_bytes, 'B')} for CUDA, libraries and NCCL and "
-        f"{stack.fragmentation:.0%} fragmentation of activations (stack {stack.name!r})"
+        f"memory includes {show(stack.framework_memory_bytes, 'B')} for CUDA, libraries and NCCL, and "
+        f"{stack.fragmentation:.0%} of the activations for fragmentation (stack {stack.name})"
     )

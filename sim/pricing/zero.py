@@ -307,6 +307,6 @@ def assumed(plans: Plans, num_forwards: int) -> Iterator[str]:
         often = {True: "step", False: "micro-batch"}
         once = bool(plans.at_visits | (plans.moving_stage < 2))
         gathers = once and not plans.gathers_in_turns
-        weights = f"gathers weights once a {often[gathers]} and " if plan.zero_stage == 3 else ""
-        hidden = "beside compute" if stack.overlap_grad_reduce else f"not beside compute in stack {stack.name!r}"
-        yield f"ZeRO stage {plan.zero_stage} {weights}reduces gradients once a {often[once]}, {hidden}"
+        weights = f"gathers weights once per {often[gathers]} and " if plan.zero_stage == 3 else ""
+        hidden = "overlapped with compute" if stack.overlap_grad_reduce else f"not overlapped (stack {stack.name})"
+        yield f"ZeRO stage {plan.zero_stage} {weights}reduces gradients once per {often[once]}, {hidden}"

@@ -31,13 +31,13 @@ HARDWARE_SHARE = 0.78
 class Failures:
     """What goes wrong, and how it is put right.
 
-    gpu_mtbf_s : mean time between failures of one GPU, everything around it included. [s]
-    startup_s : from a failure to a job that can load its checkpoint, with a spare node at hand. [s]
-    hardware_share : of failures that take a node out of service.
-    repair_s : how long such a node is away. Assumption: a day. [s]
+    gpu_mtbf_s : mean time between failures of one GPU, including everything around it. Default: Llama 3's. [s]
+    startup_s : time from a failure until the job can load its checkpoint, with a spare node at hand. [s]
+    hardware_share : share of failures that take a node out of service.
+    repair_s : how long a broken node is away. Assumption: a day. [s]
     gpus_per_node : a node fails as a whole.
-    spare_nodes : idle nodes that take over at once; None for as many as it takes.
-    load_s : loading the checkpoint. [s]
+    spare_nodes : idle nodes that take over at once; default: as many as it takes.
+    load_s : time to load the checkpoint. [s]
     """
 
     gpu_mtbf_s: float = GPU_MTBF_S

@@ -59,10 +59,8 @@ def listed_price(gpu: str) -> Price:
     """The list price of an hour of a GPU, by the name that its record has; `UNLISTED` where it is not known."""
     for preset, row in price_list().items():
         if load_preset("gpus", preset)["name"] == gpu:
-            return Price(
-                row["price"], source=f"{row['cloud']}'s list price of {row['date']}, {row['page']}; or --price"
-            )
-    return Price(UNLISTED, source=f"an assumption, as no list price of {gpu} is known; or --price")
+            return Price(row["price"], source=f"{row['cloud']}'s list price of {row['date']}, {row['page']}")
+    return Price(UNLISTED, source=f"an assumption, as no list price of {gpu} is known; give yours by --price")
 
 
 def gpu_hours(num_gpus: Number, wall_s: Number) -> Number:

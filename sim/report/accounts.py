@@ -12,7 +12,9 @@ from sim.foreign.exporters import Exported
 from sim.foreign.importers import KINDS, Imported, LedgerEntry
 from sim.foreign.importers.ledger import HEADINGS, entry_lines
 from sim.report.terminal import indented, title
+from sim.specs.base import unit_of
 from sim.table import columns_table
+from sim.units import show_bare
 
 
 def imported_view(imported: Imported, width: int) -> Group:
@@ -40,6 +42,7 @@ def _part(heading: str, entries: Sequence[LedgerEntry], width: int | None = None
     """Entries below their heading: as a table of names, values and notes, or, given a width, together by reason."""
     if not entries:
         return []
+    entries = [entry._replace(value=_as_written(entry.name, entry.value)) for entry in entries]
     body: Any
     if width is not None:
         body = Text("\n".join(entry_lines(entries, by_note=True, width=max(30, width - 4))), style="dim")
@@ -47,5 +50,18 @@ def _part(heading: str, entries: Sequence[LedgerEntry], width: int | None = None
         rows = [tuple(map(Text, (entry.name, entry.value, entry.note))) for entry in entries]
         body = columns_table(dict(zip(("name", "value", "note"), zip(*rows, strict=True), strict=True)))
         body.show_header = False
-        body.columns[2].style, body.columns[2].justify, body.columns[2].no_wrap = "dim", "left", False
+        note = body.columns[2]
+        note.style, note.justify, note.no_wrap, note.overflow = "dim", "left", False, "fold"
     return ["", title(heading), indented(body)]
+
+
+def _as_written(name: str, value: str) -> str:
+    """A number as people write it: 128,256, or 50 µs if its name says seconds; any other value as it is."""
+    try:
+        number = float(value)
+    except ValueError:
+        return value
+    unit = unit_of(name.rpartition(".")[2])
+    if unit:
+        return show_bare(number, unit)
+    return f"{int(value):,}" if value.isdecimal() and len(value) > 4 else value

@@ -42,12 +42,12 @@ def check_view(found: Check, logged: LoggedSteps, command: str, made: str, ancho
         indented(_facts(found, logged.source)),
     ]
     if made:
-        blocks += ["", title("The log's own arguments are its scenario; this line writes it to a file:")]
+        blocks += ["", title("The log has the arguments of the run. This line writes them as a scenario:")]
         blocks += [_shell_lines(made, 2, width)]
     if found.verdict != "normal":
         blocks += ["", *_causes(found, command, width)]
-    condition = "" if found.verdict == "normal" else " If the run is as it has to be:"
-    blocks += ["", title(f"Next: a profile drawn to your run, for every further estimate.{condition}")]
+    condition = "" if found.verdict == "normal" else " If nothing is wrong with the run:"
+    blocks += ["", title(f"Next: fit a profile to your run, for all further estimates.{condition}")]
     blocks += [_shell_lines(anchor, 2, width)]
     return Group(*blocks, *assumptions([found.answer.interval_basis, *logged.notes]))
 
@@ -61,7 +61,7 @@ def verdict_words(found: Check) -> str:
     factor = f"{significant(max(ratio, 1 / ratio), 2)} times as {'long' if ratio > 1 else 'fast'} as our estimate"
     word = "slow" if ratio > 1 else "faster than we expect"
     most = found.answer.step_time_interval_s[1]
-    others = "" if most <= found.normal_s[1] else f" Of others' runs few take more than {show_time(most)}."
+    others = "" if most <= found.normal_s[1] else f" Few runs of others take more than {show_time(most)}."
     return f"Your run is {word}: {taken} a step, {factor}; we expect {low} to {high}.{others}"
 
 
@@ -81,16 +81,16 @@ def _facts(found: Check, source: str) -> RenderableType:
             words = "even steps: four in five take as long as the median, to three digits"
         table.add_row("Spread", slow, words)
     if measured.every:
-        table.add_row("Slow steps", f"{measured.every}", f"every {measured.every} values one is slower than the others")
+        table.add_row(
+            "Slow steps", f"{measured.every}", f"one of every {measured.every} values is slower than the others"
+        )
     return table
 
 
 def _causes(found: Check, command: str, width: int) -> list[RenderableType]:
     if not found.causes:
-        return [
-            Text("No single change of the scenario explains it: look first at what it states (model, tokens, GPUs).")
-        ]
-    heading = title("What to look at first", "  (each is one change of the scenario, estimated anew)", "not bold dim")
+        return [Text("No single change of the scenario explains it. First check its model, tokens and GPUs.")]
+    heading = title("What to look at first", "  (each is one change of the scenario)", "not bold dim")
     blocks: list[RenderableType] = [heading]
     for number, each in enumerate(found.causes, start=1):
         head = Text(f"{number}. {each.name[0].upper()}{each.name[1:]}: ", style="bold").append(
@@ -101,7 +101,7 @@ def _causes(found: Check, command: str, width: int) -> list[RenderableType]:
             line = " ".join((command, *(f"-s {shlex.quote(change)}" for change in each.changes)))
             blocks.append(_shell_lines(line, 5, width))
     if found.causes[0].left > _UNEXPLAINED:
-        words = "None of them explains it alone: several may come together, or the scenario is not the run's."
+        words = "None of them explains it alone. Several may be at work, or the scenario is not that of the run."
         blocks.append(Padding(words, (0, 0, 0, 2)))
     return blocks
 
@@ -109,7 +109,7 @@ def _causes(found: Check, command: str, width: int) -> list[RenderableType]:
 def _explained(cause: Cause) -> str:
     share = "more than the difference" if cause.explained > 1.2 else f"{min(cause.explained, 1):.0%} of the difference"
     if not cause.changes:
-        return f"the log's fast steps take {show_time(cause.step_time_s)}, so that stalls explain {share}."
+        return f"fast steps of the log take {show_time(cause.step_time_s)}, so stalls explain {share}."
     return f"a step would take {show_time(cause.step_time_s)}, which explains {share}."
 
 

@@ -94,18 +94,31 @@ def plan_words(answer: Estimate) -> str:
         f"recompute {_recomputed(answer)}": plan.recompute != "none",
         "sequence parallel": plan.sequence_parallel,
         f"ZeRO {plan.zero_stage}": plan.zero_stage > 0,
+        f"{plan.sequence_slices} slices": plan.sequence_slices > 1,
+        f"groups of {plan.microbatch_group}": plan.microbatch_group is not None,
+        f"{plan.optimizer_offload:.0%} of the optimizer on the host": plan.optimizer_offload > 0,
+        f"{plan.offloaded_layers} layers on the host": plan.offloaded_layers > 0,
+        f"layout {plan.pipeline_layout}": bool(plan.pipeline_layout),
     }
     return " · ".join(part for part, told in parts.items() if told)
 
 
-def sure_words(answer: Estimate) -> str:
-    """How well the step time is known, and what would raise that."""
-    surer = _surer(answer)
-    return f"{answer.grade}; {surer}" if surer else answer.grade
+def surer_words(answer: Estimate) -> str:
+    """What would make the step time better known; nothing where it was measured."""
+    return f"{answer.would_raise} would help" if answer.would_raise else ""
 
 
-def _surer(answer: Estimate) -> str:
-    return f"surer with {answer.would_raise}" if answer.would_raise else ""
+def limit_words(answer: Estimate, most: int = 3) -> str:
+    """What takes most of a step beside arithmetic at peak rate."""
+    shares = answer.breakdown.shares()
+    causes = sorted((cause for cause in shares if cause != "flop_at_peak"), key=lambda cause: -shares[cause])[:most]
+    first, *others = (f"{cause.replace('_', ' ')} ({shares[cause]:.0%}" for cause in causes)
+    return ", ".join([f"{first} of the step)", *(f"{other})" for other in others)])
+
+
+def tokens_words(tokens_per_s: float) -> str:
+    """A rate in three digits: 60,200 tokens/s, 1.23 million tokens/s."""
+    return f"{show_count(float(f'{tokens_per_s:.3g}'))} tokens/s"
 
 
 def _recomputed(answer: Estimate) -> str:
@@ -133,10 +146,10 @@ def headline(answer: Estimate, per_gpu: Mapping[str, str] = PER_GPU, sure: bool 
     rates = {"model": (answer.model_flop_per_s_per_gpu, f"{answer.mfu:.1%} of peak (MFU, attention whole)")}
     if recompute:
         rates["hardware"] = (answer.hardware_flop_per_s_per_gpu, f"{answer.hfu:.1%} of peak (HFU)")
-    facts = [Fact("How sure", answer.grade, _surer(answer))] if sure else []
-    facts += [
+    facts = [
         Fact("Step time", show_time(answer.step_time_s), f"90 %: {show_time(low)} to {show_time(high)}"),
-        Fact("Tokens", show(answer.tokens_per_s, "tokens/s")),
+        *([Fact("How sure", answer.grade, surer_words(answer))] if sure else []),
+        Fact("Tokens", tokens_words(answer.tokens_per_s)),
         Fact("Whole job", show(answer.total_flop_per_s, "FLOP/s"), "recomputed FLOPs counted" if recompute else ""),
         *(Fact(name, show(rates[of][0], "FLOP/s"), rates[of][1]) for of, name in per_gpu.items() if of in rates),
     ]

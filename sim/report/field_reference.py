@@ -11,7 +11,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -19,7 +19,7 @@ from sim.errors import SpecError, nearest
 from sim.specs.base import Spec, file_name, unit_of
 from sim.specs.loading import PRESET_AT
 from sim.specs.scenario import Scenario
-from sim.units import EXAMPLES, NOUNS, show, show_time
+from sim.units import EXAMPLES, NOUNS, show_bare
 
 ANY_NAME = "NAME"
 """In paths, what stands for a name of the reader's own, such as that of a level of switches."""
@@ -27,8 +27,6 @@ NOT_IN_FILES = {"assumed"}
 """Fields of a scenario that reading a file fills in."""
 _DEFAULT = re.compile(r"\s*Default: (?P<words>.*?)\.(?=\s|$)", re.DOTALL)
 _UNIT = re.compile(r"\s*\[[^]]+\]$")
-_ZEROS = re.compile(r"\.0+(?= )")
-_UNIT_NAMES = {"bytes": "B", "bytes_per_s": "B/s", "flop_per_s": "FLOP/s", "flop": "FLOP", "w": "W", "s": "s"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +67,11 @@ class FieldReference:
     def long_name(self) -> str:
         """The last part of its long path."""
         return self.long_path.rpartition(".")[2]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data with stable keys, for JSON."""
+        kept = {name: value for name, value in asdict(self).items() if name not in ("section", "under_names")}
+        return {"derived_default" if name == "derived" else name: value for name, value in kept.items()}
 
     @property
     def default_words(self) -> str:
@@ -304,9 +307,7 @@ def _value_words(value: Any, unit: str | None) -> str:
     if isinstance(value, (str, tuple, Mapping)) and not value:
         return "empty"
     if isinstance(value, (int, float)):
-        if unit == "s" and value:
-            return _ZEROS.sub("", show_time(value))
-        return _ZEROS.sub("", show(value, _UNIT_NAMES[unit])) if unit else f"{value:g}"
+        return show_bare(value, unit) if unit else f"{value:g}"
     return _listed([value])
 
 

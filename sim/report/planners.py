@@ -30,7 +30,7 @@ def pipedream_view(answer: PipeDreamAnswer) -> Group:
     table = columns_table(columns, left=("layers",), wrap=("layers",))
     size = plan.profile.microbatch_size
     lines = [
-        title(f"{plan.config}  ", f"a micro-batch each {show_time(plan.period_s)}, limited by {plan.bottleneck}"),
+        title(f"{plan.config}  ", f"one micro-batch per {show_time(plan.period_s)}, limited by {plan.bottleneck}"),
         title(
             "Gain  ",
             f"{significant(plan.single_s / plan.period_s)} times one worker, "
@@ -39,11 +39,11 @@ def pipedream_view(answer: PipeDreamAnswer) -> Group:
         ),
     ]
     if played is None:
-        lines.append(title("Play  ", f"none: {answer.unplayed}"))
+        lines.append(title("Played  ", f"not at all: {answer.unplayed}"))
     else:
         samples = f", {significant(size / played.period_s)} samples/s" if size > 1 else ""
-        pace = f"a micro-batch each {show_time(played.period_s)}{samples}: {_more(played.over_plan)}"
-        lines.append(title("Play  ", f"{pace}; {_late(played)}"))
+        pace = f"one micro-batch per {show_time(played.period_s)}{samples}: {_more(played.over_plan)}"
+        lines.append(title("Played  ", f"{pace}; {_late(played)}"))
     if answer.covered is not None:
         first = [sum(plan.replicas[:stage]) for stage in range(len(plan.replicas))]
         most = "-".join(str(answer.covered.in_flight[place]) for place in first)
@@ -51,10 +51,10 @@ def pipedream_view(answer: PipeDreamAnswer) -> Group:
     if answer.estimate is not None:
         layout = f" with plan.pipeline_layout {answer.layout}" if answer.layout else ""
         fits = "" if answer.estimate.fits else ", which does not fit"
-        lines.append(title("Own   ", f"{show_time(answer.estimate.step_time_s)} a step{layout}{fits}"))
+        lines.append(title("Here  ", f"{show_time(answer.estimate.step_time_s)} a step{layout}{fits}"))
     notes = [
-        f"reductions by rule {plan.sync}, beside compute; sends take turns on a stage's link",
-        f"each worker of the first stage lets in {plan.active_minibatches} micro-batches (NOAM)",
+        f"reductions follow rule {plan.sync} and overlap compute; sends take turns on a stage's link",
+        f"each worker of the first stage has {plan.active_minibatches} micro-batches in flight (NOAM)",
         *([f"layers: {plan.profile.source}"] if plan.profile.source else []),
     ]
     return Group(asked, indented(table), "", *lines, *assumptions(notes))
@@ -93,16 +93,16 @@ def two_buffered_view(answer: TwoBufferedAnswer, top: int) -> Group:
         "memory": [show(plan.memory_bytes, "B") for plan in shown],
     }
     if estimates:
-        columns["own"] = [show_time(each.step_time_s) for each in estimates[: len(shown)]]
+        columns["here"] = [show_time(each.step_time_s) for each in estimates[: len(shown)]]
         columns["fits"] = ["yes" if each.fits else "no" for each in estimates[: len(shown)]]
     limit = "reduction" if best.reduce_s > best.compute_s else "compute and sends"
     speed = f"{significant(best.samples_per_s)} samples/s, limited by {limit}"
     lines = [title("Best  ", f"width {best.width}, depth {best.depth}: {speed}")]
     if answer.verdict:
-        lines.append(title("Own   ", answer.verdict))
+        lines.append(title("Here  ", answer.verdict))
     notes = [
-        "2BW's cost model (Narayanan et al. 2021): compute and sends of the slowest stage, or its all-reduce",
-        "mbs: samples of a micro-batch; m: of a batch and replica",
+        "step is 2BW's cost model (Narayanan et al. 2021); here is this simulator's step time",
+        "mbs: samples per micro-batch; m: micro-batches per batch and replica",
     ]
     table = columns_table(columns, left=("recompute",))
     return Group(title("PipeDream-2BW's planner", tried), indented(table), "", *lines, *assumptions(notes))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from sim.estimate import Estimate
+from sim.report.facts import plan_words
 from sim.report.terminal import grouped
 from sim.search import SearchResult
 from sim.search.comparison import loss_of, losses_by_cause
@@ -32,8 +33,8 @@ COLUMNS = {
 }
 """Fields of a plan that a search decides, and what they are called in tables."""
 HEADINGS = {"num_gpus": "GPUs", **COLUMNS}
-NARROW = {"microbatch_size": "mbs", "recompute": "re-\ncom-\npute", "sequence_parallel": "seq.\npar.",
-          "optimizer_offload": "opt.\non\nhost", "offloaded_layers": "layers\non\nhost"}  # fmt: skip
+NARROW = {"microbatch_size": "mbs", "sequence_parallel": "sp", "optimizer_offload": "opt.host",
+          "offloaded_layers": "host layers"}  # fmt: skip
 """Headings of columns whose names are wider than what stands in them."""
 SHORT = {"num_chunks": "v", "microbatch_size": "mbs", "sequence_slices": "slices", "sequence_parallel": "seq. par.",
          "schedule": ""}  # fmt: skip
@@ -103,11 +104,8 @@ def shared_gpus(plans: Sequence[ParallelPlan]) -> list[str]:
 
 
 def plan_line(answer: Estimate, other: Estimate | None = None) -> str:
-    """A plan in one line, with its GPUs where they are not as many as another's."""
-    plan = answer.scenario.plan
-    names = [name for name in fields_for(answer.scenario.model) if tells([plan], name)]
-    line = ", ".join(f"{COLUMNS[name]} {field(plan, name)}" for name in names)
-    line += f", layout {plan.pipeline_layout}" if plan.pipeline_layout else ""
+    """A plan in one line, with its GPUs if another has a different number."""
+    line = plan_words(answer)
     return line if other is None or other.num_gpus == answer.num_gpus else f"{gpus(answer.num_gpus)}: {line}"
 
 
@@ -115,7 +113,9 @@ def differences(one: Estimate, other: Estimate) -> str:
     """Fields of the plan in which two answers differ: `tp 8 → 4, pp 64 → 32`; and their GPUs, if they do."""
     old, new = one.scenario.plan.model_dump(mode="json"), other.scenario.plan.model_dump(mode="json")
     found = [f"GPUs {one.num_gpus:,} → {other.num_gpus:,}"] if one.num_gpus != other.num_gpus else []
-    found += [f"{label(name)} {cell(old[name])} → {cell(new[name])}" for name in old if old[name] != new[name]]
+    found += [
+        f"{label(name)} {cell(old[name]) or '–'} → {cell(new[name]) or '–'}" for name in old if old[name] != new[name]
+    ]
     return ", ".join(found) or "the same plan"
 
 
@@ -179,10 +179,10 @@ def layout_lines(result: SearchResult) -> list[str]:
 def answer_columns(objective: str, answers: Sequence[Estimate], losses: Sequence[str] = ()) -> dict[str, list[str]]:
     """Columns of every table of plans by heading: step time, what the objective counts, losses, MFU, memory."""
     counted = [amount(objective, answer) for answer in answers]
-    columns = {"step\ntime": [show_time(answer.step_time_s) for answer in answers]}
-    if counted:  # where the objective is time or memory, it has a column anyway
-        columns |= {} if counted[0].heading == "memory" else {counted[0].heading: [each.text for each in counted]}
-    columns |= {"to\nbest": [*losses]} if losses else {}
+    columns = {"step": [show_time(answer.step_time_s) for answer in answers]}
+    if counted and counted[0].heading not in ("step", "memory"):  # these have a column anyway
+        columns |= {counted[0].heading: [each.text for each in counted]}
+    columns |= {"loss": [*losses]} if losses else {}
     columns["MFU"] = [f"{answer.mfu:.1%}" for answer in answers]
     return columns | {"memory": [show(answer.largest.total, "B") for answer in answers]}
 
@@ -209,11 +209,11 @@ def amount(objective: str, answer: Estimate) -> Amount:
         return Amount("days", "time of the run [days]", days, significant(days))
     if objective == "cost" and days is not None:
         cost = days * answer.num_gpus
-        return Amount("GPU\ndays", "cost [GPU-days of the run]", cost, significant(cost))
+        return Amount("GPU-days", "cost [GPU-days of the run]", cost, significant(cost))
     if objective == "cost":
         cost = answer.step_time_s * answer.num_gpus
-        return Amount("GPU-s\na step", "cost [GPU-seconds a step]", cost, significant(cost))
-    return Amount("step\ntime", "best step time [s]", answer.step_time_s, show_time(answer.step_time_s))
+        return Amount("GPU-s/step", "cost [GPU-seconds a step]", cost, significant(cost))
+    return Amount("step", "best step time [s]", answer.step_time_s, show_time(answer.step_time_s))
 
 
 def run_cost(scenario: Scenario) -> tuple[float, str]:

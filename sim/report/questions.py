@@ -9,6 +9,7 @@ from rich.text import Text
 
 from sim.report.facts import headline, plan_words, question_words
 from sim.report.terminal import assumptions, indented, title
+from sim.report.text import sure_and_limit
 from sim.scaling.finetuning import FineTuning, Unfit
 from sim.scaling.offers import Offer, Ranking
 from sim.scaling.questions import Planned
@@ -22,8 +23,6 @@ _LEFT_OUT = ("Training", "Whole job")
 """Facts of a headline that the run's own say better, or that nobody asks first."""
 _WORDS = ("change", "GPUs", "plan")
 """Columns of words in the tables below."""
-_LOSSES = 3
-"""Causes of a step's time that are named."""
 
 
 def sentence_of(planned: Planned, what: str = "") -> str:
@@ -33,7 +32,7 @@ def sentence_of(planned: Planned, what: str = "") -> str:
     run = planned.training.run
     what = what or f"{show_count(run.tokens)} tokens"
     if not _price_known(planned):
-        return f"{what} take {show_time(run.wall_s)}; the GPU's price is not known (--price)."
+        return f"{what} take {show_time(run.wall_s)}. The GPU's price is not known; give it by --price."
     return f"{what} take {show_time(run.wall_s)} and cost {money(run.cost, run.currency)}."
 
 
@@ -55,17 +54,12 @@ def planned_view(planned: Planned, sentence: str, then: Sequence[str]) -> Group:
     answer, table = planned.answer, facts_table()
     for name, value, note in _run_facts(planned):
         table.add_row(name, Text(value, style="bold green"), note)
-    for fact in headline(answer, {"model": "Per GPU"}):
+    for fact in headline(answer, {"model": "Per GPU"}, sure=False):
         if fact.name not in _LEFT_OUT:
             table.add_row(fact.name, fact.value, fact.note)
-    shares = answer.breakdown.shares()
-    losses = sorted((cause for cause in shares if cause != "flop_at_peak"), key=lambda cause: -shares[cause])[:_LOSSES]
-    table.add_row(
-        "Lost", "", ", ".join(f"{cause.replace('_', ' ')} {shares[cause]:.0%}" for cause in losses) + " of a step"
-    )
     asked = Text(sentence, style="bold").append(f"\n{question_words(answer)}\n", style="not bold")
     return Group(
-        asked.append(plan_words(answer), style="not bold dim"), "", indented(table),
+        asked.append(plan_words(answer), style="not bold dim"), "", sure_and_limit(answer), "", indented(table),
         "", title("Next"), indented(Text("\n".join(then))), *assumptions((answer.interval_basis, *planned.assumptions)),
     )  # fmt: skip
 
@@ -76,7 +70,7 @@ def _run_facts(planned: Planned) -> list[tuple[str, str, str]]:
         return []
     run, low, high = planned.training.run, planned.training.low, planned.training.high
     hourly = significant(run.cost / run.gpu_hours)
-    said = "" if _price_known(planned) else ", an assumption: name yours by --price"
+    said = "" if _price_known(planned) else ", which is assumed: give yours by --price"
     cost = f"90 %: {money(low.cost, run.currency)} to {money(high.cost, run.currency)}, at {hourly} a GPU-hour{said}"
     return [
         ("Run", show_time(run.wall_s), f"90 %: {show_time(low.wall_s)} to {show_time(high.wall_s)}"),
@@ -114,9 +108,9 @@ def lacking_view(asked: FineTuning, unfit: Unfit) -> Group:
             table.add_row(words, show_time(offer.wall_s), _cost(offer), memory, _plan(offer))
         parts += ["", title("Any of these changes makes it fit"), table]
     if useless:
-        parts += ["", Text(f"By itself this does not: {', '.join(useless)}.")]
+        parts += ["", Text(f"Alone, none of these is enough: {', '.join(useless)}.")]
     if asked.offload or "--offload" in useless:
-        parts.append(Text("Weights that wait in host memory (DeepSpeed's offload_param) are not modelled."))
+        parts.append(Text("Weights in host memory (DeepSpeed's offload_param) are not modelled."))
     return Group(*parts)
 
 
@@ -127,9 +121,9 @@ def ranking_view(heading: str, ranking: Ranking) -> Group:
     for offer in shown[:ROWS]:
         most = show_time(offer.training.high.wall_s)
         table.add_row(_machine(offer), show_time(offer.wall_s), most, _cost(offer), _plan(offer))
-    legend = "at most: the end of the time's 90 % interval. plan: tp·pp·dp, micro-batch, schedule of pipelines"
-    more = f" {len(shown) - ROWS} more machines are in --json." if len(shown) > ROWS else ""
-    parts: list[RenderableType] = [title(heading), "", table, Text(f"{legend}.{more}", style="dim"), ""]
+    legend = "at most: end of the 90 % interval; plan: tp·pp·dp, micro-batch size, and what differs from defaults"
+    more = f"; {len(shown) - ROWS} more machines: --json" if len(shown) > ROWS else ""
+    parts: list[RenderableType] = [title(heading), "", table, Text(f"{legend}{more}", style="dim"), ""]
     fastest = min(shown, key=lambda each: each.wall_s)
     cheapest = min(shown, key=lambda each: each.cost)
     for name, offer in (("Fastest ", fastest), ("Cheapest", cheapest)):
@@ -139,11 +133,9 @@ def ranking_view(heading: str, ranking: Ranking) -> Group:
         counts.setdefault(each.gpu, []).append(str(each.gpus))
     if counts:
         words = "; ".join(f"{' or '.join(some)} × {gpu}" for gpu, some in counts.items())
-        parts.append(title("No fit   ", f"{words} (name one with --gpu and --gpus for what would help)"))
+        parts.append(title("No fit   ", f"{words} (give --gpu and --gpus of one to see what would help)"))
     days = sorted(row["date"] for row in price_list().values())
-    prices = (
-        f"list prices of {days[0]} to {days[-1]}, from sim/presets/prices.yaml; --price overrides that of one --gpu"
-    )
+    prices = f"list prices of {days[0]} to {days[-1]} (flopcast presets; --price with --gpu gives your own)"
     return Group(*parts, *assumptions((prices, *shown[0].planned.answer.scenario.assumed)))
 
 

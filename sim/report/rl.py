@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from sim.report.facts import plan_degrees
+from sim.report.facts import plan_degrees, tokens_words
 from sim.report.figures import label_panel, new_figure, open_panels, place_title, plain_axis, stacked_bars
 from sim.report.terminal import assumptions, bars_table, block, indented, title
 from sim.rl.step import MEASURED, RlStep
@@ -32,10 +32,10 @@ COLOURS = {
     "waits for training": "#DDDDDD",
 }
 LIMITS = {
-    "rollouts": "limited by rollouts: more GPUs that write shorten it",
-    "training": "limited by training: more GPUs that train shorten it",
-    "weights": "limited by weights on their way",
-    "tail": "limited by long responses: more depth shortens it",
+    "rollouts": "limited by rollouts: more rollout GPUs would shorten it",
+    "training": "limited by training: more training GPUs would shorten it",
+    "weights": "limited by the transfer of weights",
+    "tail": "limited by the longest responses: more --depth would shorten it",
 }
 
 
@@ -58,9 +58,9 @@ def rl_view(
     for name, seconds in _pools(step).items():
         parts += block(name, f"  ({show_time(step.step_time_s)})", _bars(seconds))
     if depths or colocated is not None:
-        parts += ["", title("What asynchrony buys"), indented(_depths(step, depths, colocated))]
+        parts += ["", title("What running ahead gives"), indented(_depths(step, depths, colocated))]
     if split:
-        parts += ["", title(f"{split[0].num_gpus:,} GPUs, dealt"), indented(_split(step, split))]
+        parts += ["", title(f"Splits of {split[0].num_gpus:,} GPUs"), indented(_split(step, split))]
     return Group(*parts, *assumptions(step.assumptions))
 
 
@@ -68,13 +68,12 @@ def _heading(step: RlStep) -> Text:
     samples, plan = step.samples, step.scenario.plan
     shape = f"{samples.prompts:,} prompts × {samples.group} responses of {samples.lengths.mean:,.0f} tokens"
     text = title(step.scenario.name, f"\n{shape}, at most {samples.lengths.longest:,.0f}\n")
-    trained = f"{plan.num_gpus:,} × {step.scenario.cluster.gpu.name} train: {plan_degrees(plan)}"
+    trained = f"training on {plan.num_gpus:,} × {step.scenario.cluster.gpu.name}: {plan_degrees(plan)}"
     tp, replicas = step.pool.engine.tp, step.pool.replicas
     running = step.pool.running(samples, step.colocated or step.loop.depth == 0)
     wrote = f"{replicas:,} replicas of tp {tp}, up to {running:,.0f} sequences each"
-    words = (
-        f"they also write: {wrote}" if step.colocated else f"{step.pool.num_gpus:,} × {step.pool.gpu} write: {wrote}"
-    )
+    where = "the same GPUs" if step.colocated else f"{step.pool.num_gpus:,} × {step.pool.gpu}"
+    words = f"rollouts on {where}: {wrote}"
     return text.append(f"{trained}\n{words}", style="dim")
 
 
@@ -85,16 +84,16 @@ def _facts(step: RlStep) -> RenderableType:
     low, high = (show_time(factor * step.step_time_s) for factor in MEASURED)
     table.add_row("RL step", Text(show_time(step.step_time_s), style="bold green"), f"90 %: {low} to {high}, {policy}")
     table.add_row("", "", LIMITS[step.limit])
-    per_gpu = show(step.tokens_per_s / step.num_gpus, "tokens/s")
-    table.add_row("Responses", f"{significant(step.responses_per_s)} a second", f"trained on, {per_gpu} per GPU")
-    written = show(step.written_tokens_per_s, "tokens/s")
-    table.add_row("Rollouts", show_time(step.period.rollout_s), f"to the last response; at most {written} per GPU")
+    per_gpu = tokens_words(step.tokens_per_s / step.num_gpus)
+    table.add_row("Responses", f"{significant(step.responses_per_s)} per s", f"are trained on: {per_gpu} per GPU")
+    written = tokens_words(step.written_tokens_per_s)
+    table.add_row("Rollouts", show_time(step.period.rollout_s), f"to the last response; up to {written} per GPU")
     recipe = step.work.recipe
     steps, each = recipe.updates * recipe.epochs, show_time(step.work.answer.step_time_s)
     packed = step.work.answer.scenario.training
     table.add_row(
         "Training", show_time(step.work.seconds),
-        f"{steps} gradient step{'s' * (steps > 1)} of {each}: {packed.global_batch_size:,} × "
+        f"{steps} gradient step{'s' * (steps > 1)} of {each}, {packed.global_batch_size:,} × "
         f"{packed.sequence_length:,} tokens",
     )  # fmt: skip
     how = "to the rollouts' shards" if step.colocated else "to the rollout pool"
@@ -174,7 +173,7 @@ def rl_figure(step: RlStep, depths: Sequence[RlStep] = (), split: Sequence[RlSte
         for place, other in enumerate(depths):
             right.annotate(f"{other.limit}\n", (place, other.step_time_s), ha="center", va="center", fontsize=8)
         depth, seconds = "depth: versions that samples may be behind", "seconds of an RL step"
-        label_panel(right, "what asynchrony buys", depth, seconds)
+        label_panel(right, "what running ahead gives", depth, seconds)
         right.margins(y=0.15)
     else:
         right.set_axis_off()

@@ -52,10 +52,14 @@ def optimum_view(title: str, best: Sequence[Optimum], remarks: Sequence[str], sh
     }
     columns |= {"FLOP": [f"{e.flop:.2e}" for e in best]} if show_flop else {"loss": [loss_text(e.loss) for e in best]}
     odd = [e.law for e in best if e.params_interval and not e.params_interval[0] <= e.params <= e.params_interval[1]]
-    star = "* beyond the compute of the runs that the law was fitted on" if any(e.extrapolated for e in best) else ""
+    star = (
+        "* extrapolated beyond the compute of the runs that the law was fitted on"
+        if any(e.extrapolated for e in best)
+        else ""
+    )
     unknown = dict.fromkeys(e.law for e in best if e.extrapolated is None)
-    star += f"; not known of {', '.join(unknown)}" if star and unknown else ""
-    leaves_out = (f"{name}: the published interval leaves out the published exponent" for name in odd)
+    star += f" (not known for {', '.join(unknown)})" if star and unknown else ""
+    leaves_out = (f"{name}: the published interval does not contain the published exponent" for name in odd)
     return Group(Text(title, style="bold"), columns_table(columns), notes(star, *leaves_out, *remarks))
 
 
@@ -91,7 +95,7 @@ def batch_view(title: str, rows: Mapping[str, Mapping[str, Any]], remarks: Seque
         if any(name in row for row in laws.values()):
             columns[name] = [show_short(row[name]) if name in row else "–" for row in laws.values()]
     batches = [row["batch_tokens"] for row in laws.values()]
-    spread = f"the laws disagree by a factor of {significant(batches[-1] / batches[0], 2)}; none is averaged away"
+    spread = f"the laws differ by a factor of {significant(batches[-1] / batches[0], 2)}"
     table = columns_table(columns, left=("law", "what it is"))
     return Group(Text(title, style="bold"), table, notes(spread, *remarks))
 
@@ -138,7 +142,7 @@ def fit_view(title: str, fit: LossFit, budgets: Sequence[float]) -> Group:
         table,
         "",
         columns_table(columns),
-        notes(f"root mean square of log L: {fit.residual:.3%}", "* beyond the runs' compute"),
+        notes(f"root mean square of log L: {fit.residual:.3%}", "* extrapolated beyond the runs' compute"),
     )
 
 

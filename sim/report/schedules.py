@@ -212,11 +212,9 @@ def comparison_view(comparison: Comparison) -> Group:
         for network in ("pipeline", "tensor", "data")
     }
     moved["exposed"] = [show_time(row.exposed_s) for row in rows]
-    key = "activ., memory: on the fullest rank"
-    key += "" if fits else f"; ! does not fit in {show(fastest.memory_available_bytes, 'B')}"
-    key += (
-        "\nweights: versions times copies of the weights that are kept; late: updates by which a gradient is, at most"
-    )
+    full = "" if fits else f"; ! does not fit in {show(fastest.memory_available_bytes, 'B')}"
+    late = "weights: versions and copies of the weights that a rank keeps; late: updates by which gradients come late"
+    key = f"activ., memory: on the fullest rank{full}\n{late}"
     plan = fastest.scenario.plan
     recompute = f" · recompute {plan.recompute}" if plan.recompute != "none" else ""
     asked = title(fastest.scenario.name, f"  {question_words(fastest)}")
@@ -227,12 +225,13 @@ def comparison_view(comparison: Comparison) -> Group:
         indented(columns_table(times)),
         indented(Text(key, style="dim")),
         "",
-        title("Sent by the average GPU in a step, by network"),
+        title("Sent by the average GPU per step"),
         indented(columns_table(moved)),
         indented(Text("exposed: communication that lengthens the step", style="dim")),
     ]
-    if changed := [_was_set(row) for row in comparison.rows if row.changes]:
-        parts += ["", title("Set for"), indented(Text("\n".join(changed)))]
+    if changed := grouped((_settings(row), row.name) for row in comparison.rows if row.changes):
+        lines = [f"{settings} for {', '.join(names)}" for settings, names in changed.items()]
+        parts += ["", title("Changed in the plan"), indented(Text("\n".join(lines)))]
     if comparison.left_out:
         parts += ["", title("Left out"), indented(Text("\n".join(_reasons(comparison))))]
     return Group(*parts)
@@ -249,6 +248,6 @@ def _reasons(comparison: Comparison) -> list[str]:
     return [f"{', '.join(names)}: {reason}" for reason, names in together.items()]
 
 
-def _was_set(row: Row) -> str:
-    settings = ", ".join(f"plan.{field}={'none' if value is None else value}" for field, value in row.changes.items())
-    return f"{row.name}: {settings}"
+def _settings(row: Row) -> str:
+    """What of the plan was changed for a schedule."""
+    return ", ".join(f"plan.{field}={'none' if value is None else value}" for field, value in row.changes.items())

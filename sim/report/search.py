@@ -10,6 +10,7 @@ from rich.text import Text
 
 from sim.estimate import Estimate
 from sim.report.plans import (
+    amount,
     differing,
     field,
     fields_for,
@@ -24,6 +25,7 @@ from sim.report.plans import (
 )
 from sim.report.terminal import assumptions, shared_line, title
 from sim.search import SearchResult
+from sim.search.assumptions import framework_assumed, proof_assumed
 from sim.search.comparison import seconds_apart
 from sim.search.plans.columns import SCHEDULES
 from sim.table import Table, columns_table
@@ -39,17 +41,20 @@ def search_view(result: SearchResult, own: Text | None = None, width: int = 80) 
     said: list[RenderableType] = [Text(line, style="dim") for line in layout_lines(result)]
     said += [Text(line) for line in _safest(result)]
     said += [] if own is None else ["", own]
-    return Group(_heading(result), "", *_best(result, width), *said, *assumptions(result.assumptions))
+    told = (  # in the heading
+        proof_assumed(result.confirmed, result.gap, result.stages),
+        framework_assumed(result.space.runs_on, result.space.scenario) if result.space.runs_on else "",
+    )
+    notes = [line for line in result.assumptions if line not in told]
+    return Group(_heading(result), "", *_best(result, width), *said, *assumptions(notes))
 
 
 def _heading(result: SearchResult) -> Text:
-    scenario = result.space.scenario
-    theirs = f" that {result.space.runs_on} can run" if result.space.runs_on else ""
-    fit = f"{result.plans_feasible:,} fit in {show(result.memory_limit_bytes, 'B')} a GPU"
-    ways = f", {result.plans_given_room:,} ways to make some smaller" if result.plans_given_room else ""
-    took = f"{show_time(result.elapsed_s)} ({result.plans_per_s:,.0f} a second{ways})"
-    said = title(scenario.name, f"  {scenario.model.name}, best plans by {result.objective.replace('_', ' ')}\n")
-    said.append(f"Of {result.plans_priced:,} plans{theirs}, priced in {took}, {fit}. {_proven(result)}", style="dim")
+    best = amount(result.objective, result.best[0].answer)
+    counted = best.heading
+    found = f"the best plan takes {best.text}" if counted == "step" else f"best plan: {best.text} {counted}"
+    said = title(f"{result.space.scenario.name}: {found}\n")
+    said.append(f"{_proven(result)} {result.plans_feasible:,} fit in {show(result.memory_limit_bytes, 'B')} per GPU.")
     if not result.finished:
         looked = f"only {result.plans_priced:,} of {result.space.num_plans:,} plans were looked at"
         if result.plans_priced == result.space.num_plans:
@@ -60,14 +65,17 @@ def _heading(result: SearchResult) -> Text:
 
 def _proven(result: SearchResult) -> str:
     """How sure it is that the first plan is the best, and of which plans."""
+    theirs = f" that {result.space.runs_on} can run" if result.space.runs_on else ""
+    plans = f"{result.plans_priced:,} plans{theirs}"
     if not result.confirmed:
-        return "None was run on the exact engine."
-    runs = f"{result.confirmed:,} run{'s' * (result.confirmed != 1)} on the exact engine"
+        return f"Of {plans}, none was run on the exact engine."
+    runs = f"{result.confirmed:,} exact run{'s' * (result.confirmed != 1)}"
     if result.gap == 0.0:
         dealt = "" if result.stages is None else result.stages.others
-        theirs = f" under {', '.join(SCHEDULES)}" if result.schedules else ""
-        return f"None of them{theirs}{dealt} is better than the first, as {runs} prove{'s' * (result.confirmed == 1)}."
-    return f"After {runs}{'' if result.gap is None else f', another may be better by {result.gap:.2%} at most'}."
+        under = f" under {', '.join(SCHEDULES)}" if result.schedules else ""
+        return f"None of the {plans}{under}{dealt} is better: {runs} prove{'s' * (result.confirmed == 1)} it."
+    most = "" if result.gap is None else f" another may be up to {result.gap:.2%} better:"
+    return f"Of {plans},{most} not all were ruled out after {runs}."
 
 
 def _best(result: SearchResult, width: int) -> tuple[Text, Table]:
@@ -80,7 +88,7 @@ def _best(result: SearchResult, width: int) -> tuple[Text, Table]:
         **{heading(name): [text.replace("+", "\n") for text in cells] for name, cells in plans.fields.items()},
         **plans.answers,
     }
-    causes = "time against the first, mostly"
+    causes = "slower than the first, mostly by"
     if width >= WIDE:
         least = 0.001 * answers[0].step_time_s
         shown[causes] = [largest(seconds_apart(answer, answers[0]), least, 2) for answer in answers]
@@ -116,17 +124,17 @@ def pareto_view(result: SearchResult, most: int = 30) -> Group:
     steps, cost = run_cost(result.space.scenario)
     columns = {
         "GPUs": [f"{plan.num_gpus:,}" for plan in plans],
-        "step\ntime": [show_time(seconds) for seconds in priced.step_time_s.tolist()],
+        "step": [show_time(seconds) for seconds in priced.step_time_s.tolist()],
         "memory": [show(nbytes, "B") for nbytes in priced.memory_bytes.tolist()],
-        cost.replace(" ", "\n", 1): [
+        "GPU-days" if "days" in cost else "GPU-s/step": [
             significant(seconds * steps * plan.num_gpus)
             for seconds, plan in zip(priced.step_time_s.tolist(), plans, strict=True)
         ],
         **{heading(name): [field(plan, name) for plan in plans] for name in differing(plans, names)},
     }
     note = (
-        "  (none is as good in step time, memory, GPUs and cost and better in one; by the closed form, "
-        f"{len(shown)} of {len(front)} plans)"
+        f"  ({len(shown)} of {len(front)} plans that no other beats in time, memory, GPUs and cost at once; times are "
+        "the formula's)"
     )
     shared = shared_line([*shared_words(plans, names), *shared_gpus(plans)])
     return Group(title("Pareto front", note, "not bold dim"), shared, columns_table(columns, left=(), gap=1))

@@ -48,10 +48,10 @@ def why_view(result: SearchResult, named: Mapping[str, object], why: Why) -> Gro
         return Group(asked_for, Text(f"Ruled out: {why.ruled_out}"))
     place = "" if why.rank is None else f", {ordinal(why.rank)} of {result.plans_feasible:,} plans that fit"
     if why.searched is not None:
-        sure = "" if why.searched.proven else f" (a plan not run may be {why.searched.gap:.1%} better at most)"
+        sure = "" if why.searched.proven else f" (another may be up to {why.searched.gap:.1%} better)"
         place = f"; best of {why.searched.plans:,} such plans{sure}"
     if why.tried:
-        place = f"; the search does not price such plans, this is the best of {why.tried} that were tried"
+        place = f"; the search has no formula for such plans: this is the best of {why.tried} that were tried"
     return Group(
         asked_for,
         f"The best such plan ({plan_line(why.answer, result.best[0].answer)}) takes "
@@ -72,9 +72,9 @@ def plan_rank_view(result: SearchResult, ranked: PlanRank, question: str) -> Gro
         best = each.best.answer
         change = (1 + loss_of(result, best)) / (1 + loss_of(result, answer)) - 1
         rank = "" if each.rank is None else f"{ordinal(each.rank)} of "
-        said = f"{show_time(best.step_time_s)} ({change:+.1%}: {differences(answer, best)})"
+        said = f"the best takes {show_time(best.step_time_s)} ({change:+.1%}: {differences(answer, best)})"
         own = best.scenario.plan == answer.scenario.plan
-        lines.append(f"  {rank}{each.of:,} {each.kind}; best of them {'itself' if own else said}")
+        lines.append(f"  {rank}{each.of:,} {each.kind}: {'it is the best of them' if own else said}")
     return Group(*lines, *_dealt(answer, ranked.layout), *_explained(result, answer, ranked.steps))
 
 
@@ -84,35 +84,32 @@ def _dealt(answer: Estimate, layout: LayoutShares | None) -> list[RenderableType
         return []
     held, more = " and ".join(layout.holds[:3]), len(layout.holds) - 3
     held += f" and {more} more" if more > 0 else ""
-    above = f"{show_time(layout.busiest_s)} of a micro-batch, {layout.busiest_s / layout.mean_s - 1:.1%} above the mean"
+    above = f"{show_time(layout.busiest_s)} a micro-batch, {layout.busiest_s / layout.mean_s - 1:.1%} above the mean"
     letters = "E embedding, t layer, m multi-token prediction, L head"
-    said = f"Its layers: rank {layout.busiest} has the most work ({held}; {letters}), {above}."
+    said = f"Balance: rank {layout.busiest} has the most work, {above}. It holds {held} ({letters})."
     found = layout.balanced
     change = found.answer.step_time_s / answer.step_time_s - 1
     if change > -1e-6:
-        return [f"{said} No layout balances them better."]
+        return [f"{said} No other layout is more even."]
     fits = "" if found.answer.fits else ", but does not fit as it is"
-    return [
-        f"{said} The balanced layout {found.layout} takes {show_time(found.answer.step_time_s)} ({change:+.1%}){fits}."
-    ]
+    return [f"{said} The layout {found.layout} would take {show_time(found.answer.step_time_s)} ({change:+.1%}){fits}."]
 
 
 def own_line(result: SearchResult, ranked: PlanRank) -> Text:
     """The scenario's own plan in a line or two."""
     answer = ranked.answer
-    words = "The scenario's own plan: "
+    words = "The scenario's own plan"
     if ranked.ruled_out:
-        return title(words, ranked.ruled_out)
+        return title(f"{words}: ", ranked.ruled_out)
     # Of other schedules only the best plans are known, so that no rank counts theirs.
-    everything = f"of {', '.join(SCHEDULES)}" if result.schedules else "in all"
-    kinds = [everything, *(each.kind for each in ranked.among[1:2])]
-    ranks = [
-        f"{ordinal(each.rank)} of {each.of:,} {kind}"
-        for each, kind in zip(ranked.among, kinds, strict=False)
-        if each.rank
-    ]
-    loss = f"{show_time(answer.step_time_s)}, {lost(result, answer)}"
-    return title(words, f"{loss}; {', '.join(ranks)} (--why own says why)")
+    kinds = [f" under {', '.join(SCHEDULES)}" if result.schedules else "", " with the same techniques"]
+    pairs = [(each, kind) for each, kind in zip(ranked.among, kinds, strict=False) if each.rank]
+    if pairs and pairs[0][0].rank == 1:
+        return title(words, f" takes {show_time(answer.step_time_s)}: it is the best{kinds[0]}.")
+    ranks = ", ".join(f"{ordinal(each.rank or 0)} of {each.of:,}{kind}" for each, kind in pairs)
+    return title(
+        words, f" takes {show_time(answer.step_time_s)} ({lost(result, answer)}): {ranks}. --why own explains."
+    )
 
 
 def _explained(result: SearchResult, answer: Estimate, steps: Sequence[Step]) -> list[RenderableType]:
@@ -127,15 +124,14 @@ def _explained(result: SearchResult, answer: Estimate, steps: Sequence[Step]) ->
         parts += [f"{there.what}, against the best:", indented(table)]
     if steps:
         parts += [
-            "From it to the best, a technique at a time, or those together that only then fit or save; each saves "
-            "what it does after those above it:",
+            "From this plan to the best, one technique at a time; each row builds on those above:",
             indented(_way(answer, best, steps)),
         ]
     return parts
 
 
 def _way(start: Estimate, best: Estimate, steps: Sequence[Step]) -> Table:
-    headings = ("changed", "saves", "then", "of that")
+    headings = ("change", "saves", "then", "mostly")
     rows = [("", "", show_time(start.step_time_s), "")]
     for step in steps:
         changes = (
@@ -144,7 +140,7 @@ def _way(start: Estimate, best: Estimate, steps: Sequence[Step]) -> Table:
         saved, then = signed(step.saved_s).removeprefix("+"), show_time(step.answer.step_time_s)
         rows.append((", ".join(changes), saved, then, largest(step.causes, SEEN * best.step_time_s)))
     columns = dict(zip(headings, zip(*rows, strict=True), strict=True))
-    return columns_table(columns, left=("changed", "of that"), wrap=headings)
+    return columns_table(columns, left=("change", "mostly"), wrap=headings)
 
 
 def sensitivity_view(result: SearchResult, costs: Sequence[ValueCost]) -> Group:
@@ -167,7 +163,7 @@ def sensitivity_view(result: SearchResult, costs: Sequence[ValueCost]) -> Group:
         if out:
             table.add_row("", "", "", "", Text(f"{_some(out)}: none fits", style="dim"))
         table.add_section()
-    note = "  (the best plan that has it, against the best of all; exact engine)"
+    note = "  (best plan with each value, against the best of all)"
     return Group(title("What each value costs", note, "not bold dim"), table)
 
 
@@ -185,13 +181,11 @@ def rules_view(result: SearchResult, rules: Rules) -> Group:
             lines.append(f"With techniques {each.techniques}: nothing that the rules allow fits.")
             continue
         answer = each.best.answer
-        loss = "they are the best" if each.rank == 1 else f"{lost(result, answer)} against the best"
+        place = f"{lost(result, answer)} against the best, {ordinal(each.rank or 0)} of {result.plans_feasible:,}"
         why = apart(result, answer).largest(NAMED, 4)
-        lines.append(
-            f"With techniques {each.techniques}, they lead to {plan_line(answer, best)}: "
-            f"{show_time(answer.step_time_s)}, {loss}, {ordinal(each.rank or 0)} of {result.plans_feasible:,}"
-            f"{f'; because {why}' if why else ''}."
-        )
+        words = [f"{show_time(answer.step_time_s)}, {'the best plan' if each.rank == 1 else place}"]
+        words = [plan_line(answer, best), *words, *([f"mostly {why}"] if why else [])]
+        lines += [Text(f"With techniques {each.techniques}:"), indented(Text("\n".join(words)))]
     headings = ("rule", "it says", "the best plan has", "")
     table = plain_table(*headings, left=headings, wrap=headings)
     for check in rules.checks:
@@ -205,7 +199,7 @@ def schedules_view(result: SearchResult) -> Group:
     plans = [answer.scenario.plan for _, answer in found]
     differ = differing(plans, FIELDS)
     runs, looked_at = sum(each.runs for each in result.schedules), sum(each.plans for each in result.schedules)
-    counts = f"  ({looked_at:,} plans bounded, {runs:,} run on the exact engine)"
+    counts = f"  ({looked_at:,} plans searched, {runs:,} run exactly)"
     parts: list[RenderableType] = [title("Best of each schedule", counts, "not bold dim")]
     notes = []
     if found:
@@ -215,11 +209,11 @@ def schedules_view(result: SearchResult) -> Group:
             differ = [name for name in differ if name != "dp"]
         parts.append(_schedules_table(result, found, differ))
         unproven = [each for each, _ in found if not each.proven]
-        proven = f"{len(found) - len(unproven)} of {len(found)}" if unproven else "all"
-        notes = [*abbreviated(differ), f"Proven best of its schedule: {proven}"]
-        notes += [f"{each.schedule}: a plan that was not run may be {each.gap:.1%} better at most" for each in unproven]
+        proven = f"{len(found) - len(unproven)} of {len(found)} are" if unproven else "Each is"
+        notes = [*abbreviated(differ), f"{proven} proven to be the best of the schedule."]
+        notes += [f"{each.schedule}: another plan may be up to {each.gap:.1%} better" for each in unproven]
         if any(each.asynchronous for each, _ in found):
-            notes.append("* trains another way: gradients come late; not among the best plans")
+            notes.append("* gradients come late, so that training differs: not among the best plans")
     reasons = grouped((str(each.reason), each.schedule) for each in result.schedules if each.best is None)
     parts += [Text(note, style="dim") for note in notes]
     return Group(*parts, *(Text(f"{', '.join(names)}: {reason}") for reason, names in reasons.items()))

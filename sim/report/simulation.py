@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 from rich.console import Group, RenderableType
-from rich.text import Text
 
 from sim.engines.link_history import CAUSES, LinkHistory
 from sim.errors import SpecError
 from sim.report.figures import new_figure, save, stacked_bars
-from sim.report.terminal import title
+from sim.report.terminal import assumptions, title
 from sim.simulate import Simulation
 from sim.table import Table, columns_table
 from sim.units import show
@@ -28,7 +27,7 @@ _ROW_IN = 0.19
 def simulation_view(answer: Simulation) -> Group:
     """Step times, the network's use by level, where messages' time goes, and what was assumed."""
     pipelines = f"{answer.pipelines} pipeline{'s' * (answer.pipelines != 1)}"
-    drawn = f"{len(answer.step_times_s)} steps of {pipelines} drawn" if answer.jitter else "one step, nothing drawn"
+    drawn = f"{len(answer.step_times_s)} steps of {pipelines} with noise" if answer.jitter else "one step without noise"
     share = answer.mean_s / answer.noiseless_s - 1
     added = f"{share:+.2%}" if abs(share) >= 5e-5 else "the same"
     several = len(answer.step_times_s) > 1
@@ -41,7 +40,7 @@ def simulation_view(answer: Simulation) -> Group:
         most = f"to {show(answer.quantile_s(0.95), 's', digits=4)}"
         parts += [_line("Median", answer.quantile_s(0.5)), _line("5 % to 95 %", answer.quantile_s(0.05), most)]
     if answer.levels:
-        met = f"{answer.meetings:,} messages met others on a link too narrow for all"
+        met = f"{answer.meetings:,} messages shared a link that was too narrow for them"
         parts += ["", f"Network  ({met})", _levels_table(answer), "Busiest links"]
         parts += [
             f"  {row['link']:<22}{show(row['bytes'], 'B'):>10}  {row['utilisation']:.2%}" for row in answer.busiest
@@ -49,7 +48,7 @@ def simulation_view(answer: Simulation) -> Group:
     if answer.history is not None:
         heading = "Where messages' time goes  (seconds of a step, on the average rank)"
         parts += ["", heading, _messages_table(answer.history)]
-    return Group(*parts, "", *(Text(f"  · {note}", style="dim") for note in answer.assumptions))
+    return Group(*parts, *assumptions(answer.assumptions))
 
 
 def _line(label: str, seconds: float, note: str = "") -> str:
@@ -156,7 +155,7 @@ def draw_links(answer: Simulation, path: Path) -> None:
     _draw_heat(bottom, history)
     figure.suptitle(
         f"{answer.scenario.name}: links over a step of {show(answer.step_times_s[0], 's', digits=4)}, "
-        f"{answer.meetings:,} messages met others on a link too narrow for all"
+        f"{answer.meetings:,} messages shared a link that was too narrow"
     )
     save(figure, [path])
 

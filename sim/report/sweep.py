@@ -92,7 +92,7 @@ def _grid(swept: Sweep) -> list[RenderableType]:
     legend = columns_table({"": list(letters.values()), **columns}, gap=1, wrap=("",))
     by = "" if swept.objective == "step_time" else f" by {swept.objective.replace('_', ' ')}"
     counted = next(amount(swept.objective, point.best.answer) for point in swept.points if point.best is not None)
-    name = counted.heading.replace("\n", " ")
+    name = "step time" if counted.heading == "step" else counted.heading
     heads = Text(f"{name[0].upper()}{name[1:]} of the best plan{by}; down {down.path}, across {across.path}")
     return [heads, table, "", _shared(swept, list(plans.values())), legend]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.padding import Padding
 from rich.segment import Segment
 from rich.table import Table
@@ -14,6 +14,8 @@ from rich.text import Text
 from sim.errors import visible
 from sim.units import show_time
 
+SHOWN = 5
+"""Assumptions that are shown unasked, of those in the order in which they could change the answer."""
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
@@ -49,9 +51,18 @@ def title(words: str, more: str = "", style: str = "not bold") -> Text:
     return Text(words, style="bold").append(more, style=style)
 
 
-def assumptions(lines: Iterable[str]) -> list[RenderableType]:
-    """The last block of a view: what the answer takes for granted."""
-    return ["", title("Assumptions"), indented(Text("\n".join(f"• {line}" for line in lines)))]
+def assumptions(
+    lines: Iterable[str], origin: str = "", most: int = SHOWN, rest: str = "--json"
+) -> list[RenderableType]:
+    """The last block of a view: what the answer takes for granted, the first few, and where the rest is."""
+    told = list(dict.fromkeys(lines))
+    shown = told if len(told) <= most + 1 else told[:most]
+    table = Table.grid(padding=(0, 1))
+    for line in shown:
+        table.add_row("•", Text(line))
+    more = len(told) - len(shown)
+    note = [Text(f"{more} more: {rest}", style="dim")] if more else []
+    return ["", title("Assumptions", origin, "not bold dim"), indented(Group(table, *note))]
 
 
 def shared_line(words: Sequence[str]) -> Text:

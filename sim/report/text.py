@@ -4,23 +4,33 @@ from __future__ import annotations
 
 import rich.table
 from rich.console import Group, RenderableType
+from rich.padding import Padding
 from rich.text import Text
 
 from sim.breakdown import CAUSES
 from sim.estimate import Estimate
-from sim.report.facts import MEMORY, SMALLEST, headline, memory_rows, plan_words, question_words, sure_words
-from sim.report.terminal import bars_table, block, indented, title
-from sim.specs.differing import differing_fields
+from sim.report.differing import differing_rows
+from sim.report.facts import (
+    MEMORY,
+    SMALLEST,
+    headline,
+    limit_words,
+    memory_rows,
+    plan_words,
+    question_words,
+    surer_words,
+)
+from sim.report.terminal import SHOWN, assumptions, bars_table, block, indented, title
 from sim.specs.frameworks import stack_words
 from sim.table import Table, facts_table, plain_table
-from sim.units import show, show_time, significant
+from sim.units import show, show_time
 
 _MEMORY_COLUMNS = ("weights", "grads", "optim.", "activ.", "logits", "other")
 """Headings of MEMORY, in few letters."""
 _MEMORY_WIDTH = 64
 """Columns of a terminal that the whole memory table needs."""
 _COLOURS = {"flop_at_peak": "green", "matmul_inefficiency": "yellow", "attention_overhead": "yellow"}
-_COMPARED = {
+COMPARED = {
     "GPUs": ("num_gpus", "count"),
     "step time": ("step_time_s", "time"),
     "tokens/s": ("tokens_per_s", "tokens/s"),
@@ -34,17 +44,48 @@ _COMPARED = {
 """Numbers of two answers that stand side by side: attribute of an estimate and what it is."""
 
 
-def heading(answer: Estimate) -> Text:
-    """What was asked, in two lines, and how well the answer is known."""
-    said = title(answer.scenario.name, f"  {question_words(answer)}\n").append(f"{plan_words(answer)}\n", style="dim")
-    return said.append(sure_words(answer), style="bold")
+def heading(answer: Estimate, words: str = "") -> Text:
+    """The answer in short, and what was asked in two lines."""
+    said = title(answer.scenario.name + (f": {words}" if words else ""), f"\n{question_words(answer)}\n")
+    return said.append(plan_words(answer), style="dim")
+
+
+def opening(answer: Estimate) -> Group:
+    """The answer, what was asked, how sure the answer is, and what limits it."""
+    low, high = map(show_time, answer.step_time_interval_s)
+    fits = "" if answer.fits else "; it does not fit in memory"
+    words = f"{show_time(answer.step_time_s)} per step (90 %: {low} to {high}){fits}"
+    return Group(heading(answer, words), "", sure_and_limit(answer))
+
+
+def sure_and_limit(answer: Estimate) -> Padding:
+    """How sure a step time is, and what limits it."""
+    surer = surer_words(answer)
+    grade = "little is known of such runs" if answer.grade == "unknown" else answer.grade
+    return remarks({"How sure": f"{grade}{f'; {surer}' if surer else ''}", "Limited by": limit_words(answer)})
+
+
+def remarks(lines: dict[str, str]) -> Padding:
+    """Lines of words behind their names."""
+    table = rich.table.Table.grid(padding=(0, 2))
+    table.add_column(style="bold", no_wrap=True, min_width=10)
+    table.add_column(overflow="fold")
+    for name, words in lines.items():
+        table.add_row(name, Text(words))
+    return indented(table)
+
+
+def faster_words(answer: Estimate, best: Estimate, lacking: str, command: str) -> str:
+    """What a faster plan saves, what it is, what it needs, and how to see it."""
+    saved = 1.0 - best.step_time_s / answer.step_time_s
+    return f"a plan of {show_time(best.step_time_s)}, {saved:.0%} less: {plan_words(best)}{lacking}\n{command}"
 
 
 def _headline(answer: Estimate) -> rich.table.Table:
     recompute = answer.scenario.plan.recompute != "none"
-    names = {"hardware": "Per GPU", "model": "  without recompute"} if recompute else {"model": "Per GPU"}
+    names = {"hardware": "Per GPU", "model": "  no recompute"} if recompute else {"model": "Per GPU"}
     table = facts_table()
-    for fact in headline(answer, names, sure=False):
+    for fact in headline(answer, names, sure=False)[1:]:
         value = Text(fact.value, style="bold green") if fact.name == "Whole job" else fact.value
         table.add_row(fact.name, value, Text(fact.note, style="bold red" if fact.wrong else ""))
     return table
@@ -73,61 +114,60 @@ def _memory(answer: Estimate, width: int) -> Table:
     return table
 
 
-def estimate_view(answer: Estimate, width: int) -> Group:
-    """The answer: headline, where the time goes, memory by pipeline rank, assumptions."""
-    origin = (
-        f"(profile {answer.scenario.profile.name}, stack {stack_words(answer.scenario.stack)}, engine {answer.engine})"
-    )
-    lines = Text("\n".join(f"• {line}" for line in (answer.interval_basis, *answer.assumptions)), style="dim")
+def estimate_view(answer: Estimate, width: int, verbose: bool = False) -> Group:
+    """The numbers, where the time goes, memory by pipeline rank, and the assumptions that count most."""
+    scenario = answer.scenario
+    origin = f"  (profile {scenario.profile.name}, stack {stack_words(scenario.stack)}, engine {answer.engine})"
+    lines = [answer.interval_basis, *answer.assumptions]
     return Group(
-        heading(answer),
         "",
         indented(_headline(answer)),
         *block("Where the time goes", "  (average GPU, one step)", _bars(answer, width)),
         *block("Memory by pipeline rank", "  (GB per GPU)", _memory(answer, width)),
-        *block("Assumptions", f"  {origin}", lines),
+        *assumptions(lines, origin, len(lines) if verbose else SHOWN, "--verbose"),
     )
 
 
 def _shown(value: float, unit: str) -> str:
     """A value by what it is: a time, a share, a count, or a quantity of `unit`."""
     if unit == "time":
-        return show_time(value)
+        return show_time(value) if value else "–"
     if unit == "share":
         return f"{value:.1%}"
     return f"{value:,.0f}" if unit == "count" else show(value, unit)
 
 
-def compare_view(first: Estimate, second: Estimate) -> Group:
+def compare_view(first: Estimate, second: Estimate, verbose: bool = False) -> Group:
     """Two answers side by side, and what differs between their descriptions."""
-    table = Table(box=None, padding=(0, 2), pad_edge=False)
-    table.add_column("")
-    for answer in (first, second):
-        table.add_column(answer.scenario.name, justify="right", overflow="fold")
-    table.add_column("change", justify="right")
+    table = plain_table("", "A", "B", "change", left=("",), gap=4)
 
     def row(label: str, left: float, right: float, unit: str) -> None:
         change = f"{right / left - 1:+.1%}" if left > 0 else ("" if right == left else "new")
         table.add_row(label, _shown(left, unit), _shown(right, unit), change)
 
-    for label, (name, unit) in _COMPARED.items():
+    for label, (name, unit) in COMPARED.items():
         if getattr(first, name) is not None and getattr(second, name) is not None:
             row(label, getattr(first, name), getattr(second, name), unit)
     row("memory, fullest rank", first.largest.total, second.largest.total, "B")
-    table.add_section()
+    table.add_row("")
     for cause in CAUSES:
         left, right = first.breakdown.seconds[cause], second.breakdown.seconds[cause]
         if max(left / first.step_time_s, right / second.step_time_s) >= SMALLEST:
             row(cause.replace("_", " "), left, right, "time")
-    differences = "\n".join(differing_lines(first, second)) or "nothing"
-    return Group(table, "", title("What differs"), indented(Text(differences)))
+    names = [title(f"{letter}  ", each.scenario.name) for letter, each in (("A", first), ("B", second))]
+    return Group(*names, "", table, "", title("What differs"), indented(_differing(first, second, verbose)))
 
 
-def differing_lines(first: Estimate, second: Estimate) -> list[str]:
-    """Lines `plan.tp: 8 → 4` for every field that differs between two scenarios."""
-
-    def said(value: object) -> str:
-        return significant(value, 6) if isinstance(value, float) else str(value)
-
-    fields = differing_fields([first.scenario, second.scenario])
-    return [f"{path}: {said(left)} → {said(right)}" for path, (left, right) in fields.items()]
+def _differing(first: Estimate, second: Estimate, verbose: bool) -> RenderableType:
+    """Fields that differ; of a section under another name mostly the name alone, unless all are asked for."""
+    shown, folded = differing_rows([first.scenario, second.scenario])
+    hidden = [f"{len(rows)} more fields of another {section}" for section, rows in folded.items()]
+    if verbose:
+        shown |= {path: values for rows in folded.values() for path, values in rows.items()}
+    if not shown:
+        return Text("nothing")
+    table = plain_table("field", "A", "B", left=("field", "A", "B"), wrap=("A", "B"))
+    for path, values in shown.items():
+        table.add_row(Text(path), *map(Text, values))
+    note = [Text(f"{', '.join(hidden)}: --verbose", style="dim")] if hidden and not verbose else []
+    return Group(table, *note)

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from sim.reliability import LoadBy
 from sim.report.terminal import assumptions, indented, title
-from sim.report.text import heading
+from sim.report.text import heading, remarks
 from sim.scaling.run import TrainingRun
 from sim.scaling.training import Training
 from sim.scaling.training_time import Frontier, FrontierPoint
@@ -33,7 +33,9 @@ def training_view(training: Training) -> Group:
     ]
     if training.late is not None and training.stale is not None:
         more = training.stale.tokens / run.tokens - 1
-        rows.append(("Staleness", f"+0 to {more:.1%}", f"data and steps; up to {show_time(training.stale.wall_s)}"))
+        rows.append(
+            ("Late gradients", f"+0 to {more:.1%}", f"more data and steps; up to {show_time(training.stale.wall_s)}")
+        )
     lost = {
         "checkpoints": run.goodput.checkpoints,
         "lost work": run.goodput.lost_work,
@@ -42,17 +44,18 @@ def training_view(training: Training) -> Group:
     }
     parts = ", ".join(f"{name} {share:.1%}" for name, share in lost.items() if share >= 5e-4)
     rows.append(("Goodput", f"{run.goodput.useful:.1%}", parts))
-    wall, ends = _with_ends(training, lambda run: show_time(run.wall_s))
-    rows.append(("Wall clock", Text(wall, style="bold green"), ends))
     rows.append(("GPU-hours", *_with_ends(training, lambda run: show_short(run.gpu_hours))))
+    wall, ends = _with_ends(training, lambda run: show_time(run.wall_s))
+    rows.insert(0, ("Wall clock", Text(wall, style="bold green"), ends))
     cost, ends = _with_ends(training, lambda run: show_short(run.cost))
-    rows.append(("Cost", f"{cost} {run.currency}", ends))
+    rows.insert(1, ("Cost", f"{cost} {run.currency}", ends))
     if run.energy_j is not None:
         rows.append(("Energy", *_with_ends(training, _energy)))
     table = facts_table()
     for row in (*rows, *_saving(training), *_loading(training)):
         table.add_row(*row)
-    return Group(heading(training.answer), "", indented(table), *assumptions(training.assumptions))
+    words = f"{show_time(run.wall_s)} and {show_count(run.cost)} {run.currency}"
+    return Group(heading(training.answer, words), "", indented(table), *assumptions(training.assumptions))
 
 
 def _with_ends(training: Training, words: Callable[[TrainingRun], str]) -> tuple[str, str]:
@@ -69,7 +72,7 @@ def _saving(training: Training) -> Iterator[tuple[str, str, str]]:
     run = training.run
     storing, saved = run.storing, run.checkpoints
     written = f"written in {show_time(storing.blocking_s)} ({storing.limit})"
-    yield "Checkpoint", show(storing.checkpoint_bytes, "B"), f"{show(storing.largest_bytes, 'B')} a GPU, {written}"
+    yield "Checkpoint", show(storing.checkpoint_bytes, "B"), f"{show(storing.largest_bytes, 'B')} per GPU, {written}"
     drain = f", {show_time(saved.drain_s)} in background" if saved.drain_s else ""
     yield "  one every", show_time(saved.interval_s), f"training stops for {show_time(saved.blocking_s)}{drain}"
     there = training.background
@@ -99,36 +102,33 @@ def _loading(training: Training) -> Iterator[tuple[str, str, str]]:
 def frontier_view(scenario: Scenario, frontier: Frontier, chosen: Mapping[str, FrontierPoint]) -> Group:
     """The frontier as a table, the fastest and the cheapest run, and what was assumed."""
     goal = frontier.goal
+    fastest, cheapest = frontier.fastest, frontier.cheapest
     asked = title(
-        scenario.name,
-        f"  {show_count(goal.params)} parameters, {show_count(goal.min_tokens)} tokens at a small batch\n"
-        f"critical batch {show_short(goal.critical_batch)} tokens: never fewer than {goal.least_steps:,.0f} steps\n",
+        f"{scenario.name}: {significant(fastest.run.days)} days at the shortest",
+        f"\n{show_count(goal.params)} parameters, {show_count(goal.min_tokens)} tokens at a small batch; "
+        f"critical batch {show_short(goal.critical_batch)} tokens",
     )
-    asked.append(
-        f"{frontier.plans:,} plans of {len(frontier.batches)} batches priced, {frontier.confirmed} run exactly, in "
-        f"{show_time(frontier.elapsed_s)}",
-        style="dim",
+    lines = {"Shortest": _sentence(fastest), "Cheapest": _sentence(cheapest)}
+    limits = {"within": "In time", "budget": "In budget"}
+    lines |= {limits[name]: _sentence(point) for name, point in chosen.items()}
+    words, money = ("limited by", "plan"), f"M{fastest.run.currency}"
+    table = plain_table(
+        "GPUs", "batch", "tokens", "days", money, "GWh", "MFU", *words, left=words, gap=1, wrap=("plan",)
     )
-    words, money = ("limit", "loses", "plan"), f"cost [{frontier.fastest.run.currency}]"
-    table = plain_table("GPUs", "batch", "tokens", "days", money, "GWh", "MFU", *words, left=words, gap=1)
     for point in frontier.points:
         table.add_row(*_row(point))
-    fastest, cheapest = frontier.fastest, frontier.cheapest
-    lines = [Text.assemble(("Shortest  ", "bold green"), _sentence(fastest)), title("Cheapest  ", _sentence(cheapest))]
-    limits = {"within": "In time   ", "budget": "In budget "}
-    lines += [title(limits[name], _sentence(point)) for name, point in chosen.items()]
-    legend = Text(
-        "loses: share of the time that would be saved if the largest cause were gone. plan: tp·pp·dp, micro-batch, "
-        "schedule and chunks",
-        style="dim",
+    legend = (
+        "limited by: the largest cause, and the share of the time that it costs; plan: tp·pp·dp, micro-batch, "
+        f"schedule × chunks. Any batch takes at least {goal.least_steps:,.0f} steps. Best of {frontier.plans:,} plans "
+        f"of {len(frontier.batches)} batches, {frontier.confirmed} run exactly."
     )
-    return Group(asked, "", table, legend, "", *lines, *assumptions(frontier.assumptions))
+    return Group(asked, "", remarks(lines), "", table, Text(legend, style="dim"), *assumptions(frontier.assumptions))
 
 
 def without_flush_line(found: WithoutFlush | None) -> Text:
     """What the shortest of the frontier's plans would take without a flush."""
     if found is None:
-        return title("\nNo flush  ", "no plan of these has a pipeline that fits with two versions of its weights")
+        return title("\nNo flush  ", "none of these plans has a pipeline that fits with two versions of its weights")
     least, most, own = found.least, found.most, found.instead_of.run
     return title(
         "\nNo flush  ",
@@ -145,10 +145,9 @@ def _row(point: FrontierPoint) -> tuple[str, ...]:
         show_short(point.batch_tokens),
         show_short(run.tokens),
         significant(run.days),
-        show_short(run.cost),
+        significant(run.cost / 1e6),
         "–" if run.energy_j is None else significant(run.energy_j / JOULES_PER_GWH),
         f"{point.answer.mfu:.0%}",
-        point.limit,
         f"{cause} {share:.0%}",
         plan_words(point.answer.scenario.plan),
     )
@@ -165,6 +164,6 @@ def _sentence(point: FrontierPoint) -> str:
     low, high = point.days_interval
     return (
         f"{significant(run.days)} days (90 %: {significant(low)} to {significant(high)}) on {run.num_gpus:,} GPUs, "
-        f"batch {show_short(point.batch_tokens)} tokens, {run.steps:,.0f} steps, {show_short(run.cost)} "
-        f"{run.currency}, limited by {point.limit}"
+        f"{show_count(run.cost)} {run.currency}; batch {show_short(point.batch_tokens)} tokens, {run.steps:,.0f} "
+        f"steps; limited by {point.limit}"
     )

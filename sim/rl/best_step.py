@@ -27,8 +27,8 @@ REWARD_S = 5.0
 class Asynchrony:
     """How far rollouts may run ahead.
 
-    depth : versions by which samples may be behind.
-    reward_s : from a batch's last token to its rewards and advantages. [s]
+    depth : weight versions by which samples may be behind.
+    reward_s : time from a batch's last token to its rewards and advantages. [s]
     """
 
     depth: float = 1.0

@@ -26,12 +26,13 @@ WORKSPACE_BYTES = 4e9
 class Inference:
     """How rollouts are run.
 
-    tp : GPUs of a replica; default: the fastest of 1, 2, 4, ... that has room.
-    weights, cache : format of weights and of keys and values: bf16 or fp8.
-    bandwidth_share : of the memory's peak that a step's kernels reach; default: the profile's, of large kernels.
-    memory_share : of a GPU's memory what the engine takes; default: 0.9, and 0.6 where training shares the GPUs.
-    most_running : sequences that a replica decodes at once at most.
-    step_overhead_s : what the GPUs wait for the host in every step of decoding. [s]
+    tp : GPUs of a rollout replica; default: the fastest of 1, 2, 4, ... that has room.
+    weights : format of the rollouts' weights: bf16 or fp8.
+    cache : format of the rollouts' keys and values: bf16 or fp8.
+    bandwidth_share : share of the memory's peak bandwidth that decoding reaches; default: the profile's.
+    memory_share : share of a GPU's memory that rollouts use; default: 0.9, or 0.6 when training shares the GPU.
+    most_running : most sequences that a replica decodes at once.
+    step_overhead_s : time that the GPUs wait for the host in every decoding step. [s]
     cluster : the machine of the rollouts; default: that of the training job.
     """
 

@@ -91,11 +91,11 @@ def lognormal_lengths(mean: float, longest: float | None = None, spread: float =
     Parameters
     ----------
     mean : float
-        Mean response. [tokens]
+        Mean length of a response. [tokens]
     longest : float, optional
-        Where generation stops; default: 4 times the mean. [tokens]
+        Length at which generation stops; default: 4 times the mean. [tokens]
     spread : float
-        Standard deviation over mean, before any is cut off. 0: all are alike.
+        Standard deviation of the lengths over their mean, before any is cut off. 0: all are alike.
 
     Raises
     ------
@@ -146,14 +146,14 @@ def measured_lengths(lengths: Sequence[float]) -> Lengths:
 class Samples:
     """What a step trains on, and what has to be written for it.
 
-    prompts : groups that a step trains on.
+    prompts : prompts a step trains on.
     group : responses to each prompt.
     prompt_tokens : length of a prompt. [tokens]
     lengths : of responses.
-    filtered : of the groups that are written, the share that is thrown away because all responses are as good
-        (dynamic sampling: DAPO, arXiv:2503.14476, section 3.2).
+    filtered : share of prompts whose responses are thrown away because all are equally good. Dynamic sampling (DAPO,
+        arXiv:2503.14476, section 3.2).
     turns : calls of tools or of an environment in a response, one after the other.
-    tool_s : what each of them takes. [s]
+    tool_s : time of each of these calls. [s]
     """
 
     prompts: int

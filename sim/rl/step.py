@@ -152,13 +152,13 @@ class RlStep:
         """What the answer takes for granted."""
         engine, samples = self.pool.engine, self.samples
         own = (
-            f"responses are log-normal or as given, {samples.lengths.mean:,.0f} tokens on average, cut off at "
-            f"{samples.lengths.longest:,.0f}; the policy's lengths do not change as it learns",
-            f"decoding reaches {engine.memory_share:.0%} of the memory's bandwidth in every kernel, the sums between "
-            f"GPUs NCCL's latency, prompts are read once a group, routing to experts is even",
-            f"{self.work.recipe.packing:.0%} of packed sequences is samples; a reference model or critic fits besides",
-            f"nothing fails; engines reach {ENGINES:.0%} of such rates (TensorRT-LLM on H100 and H200, in the median)",
-            f"what a framework takes between the phases is NeMo RL's in the median; nine tenths of its published steps "
-            f"took {MEASURED[0]:g} to {MEASURED[1]:g} of the time predicted",
+            f"nine in ten published steps of NeMo RL took {MEASURED[0]:g} to {MEASURED[1]:g} times the predicted time; "
+            "the time between the phases is the median of theirs",
+            f"engines reach {ENGINES:.0%} of the ideal rates (median of TensorRT-LLM on H100 and H200); nothing fails",
+            f"decoding uses {engine.memory_share:.0%} of the memory's bandwidth in every kernel; prompts are read once "
+            "per group; routing to experts is even",
+            f"responses have {samples.lengths.mean:,.0f} tokens on average and at most {samples.lengths.longest:,.0f}; "
+            "their lengths do not change as the policy learns",
+            f"{self.work.recipe.packing:.0%} of packed sequences is samples; a reference model or critic fits, too",
         )
         return (*self.notes, *own)

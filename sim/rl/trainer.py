@@ -32,12 +32,12 @@ samples are collected, padded, packed and sent. The median of fifteen steps that
 class Recipe:
     """What an algorithm computes on a batch besides writing it.
 
-    updates : gradient steps that a batch is dealt to (mini-batches).
-    epochs : times that it is gone through.
-    reference : the log-probabilities of a reference model, for a KL penalty.
-    old_log_probs : the policy's own before the first update, by the training engine; the rollout engine's are used
-        where this is off.
-    critic : a value model as large as the policy, with its forward pass and gradient steps (PPO).
+    updates : gradient steps per batch (mini-batches).
+    epochs : passes over each batch.
+    reference : compute a reference model's log-probabilities, for a KL penalty.
+    old_log_probs : the policy's log-probabilities before the first update come from the training engine, or from the
+        rollout engine.
+    critic : train a value model as large as the policy (PPO).
     packing : share of packed sequences that is samples.
     """
 

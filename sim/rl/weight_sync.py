@@ -30,11 +30,12 @@ Method = Literal["broadcast", "sharded", "storage"]
 class Exchange:
     """How weights are handed over.
 
-    method : sharded, every training GPU sends what it has to those that need it (slime, RDMA; NeMo RL takes as long);
-        broadcast, from one training rank to all rollout GPUs at once (verl, OpenRLHF over NCCL); storage, written and
-        read by each replica as a checkpoint (prime-rl, AReaL).
-    overlap : the training pool goes on meanwhile, from a copy.
-    storage_bytes_per_s : of the storage, all together; needed by that method. [bytes/s]
+    method : how weights reach the rollouts: sharded, broadcast or storage. Sharded: every training GPU sends what it
+        has to those that need it (slime, RDMA; NeMo RL takes as long). Broadcast: from one training rank to all rollout
+        GPUs at once (verl, OpenRLHF over NCCL). Storage: written and read by each replica as a checkpoint
+        (prime-rl, AReaL).
+    overlap : training goes on while weights are sent, from a copy.
+    storage_bytes_per_s : bandwidth of the storage, which the method storage needs. [bytes/s]
     """
 
     method: Method = "sharded"

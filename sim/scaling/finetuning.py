@@ -49,10 +49,11 @@ SHORTEST = 256
 class FineTuning(Question):
     """What is to be fine-tuned, and how far the caller said how.
 
-    samples, epochs : how many samples, and how often each is seen.
-    rank : of low-rank adapters; 0: all weights are trained.
-    offload : states and activations may wait in host memory.
-    budget : money for the run; None: nobody named a limit.
+    samples : number of samples, such as 50k.
+    epochs : how often each sample is seen.
+    rank : rank of low-rank adapters. 0: all weights are trained.
+    offload : states and activations may be kept in host memory.
+    budget : money for the run; machines that it pays for are ranked by speed. None: nobody named a limit.
     """
 
     samples: float
@@ -82,7 +83,7 @@ class FineTuning(Question):
         """
         assumed = [*self.assumed]
         if self.framework is None:
-            assumed.append(f"framework {FRAMEWORK} (Hugging Face's Trainer with ZeRO); --framework says otherwise")
+            assumed.append(f"framework {FRAMEWORK}: Hugging Face's Trainer with ZeRO (--framework)")
         return ask(
             self.model,
             machine_of(gpu, gpus),
@@ -94,11 +95,11 @@ class FineTuning(Question):
     def _training(self, model: ModelSpec, gpu: GpuSpec, gpus: int) -> tuple[dict[str, Any], tuple[str, ...]]:
         length, _ = length_of(model, self.length, LENGTH)
         precision, of_precision = precision_of(gpu, self.precision)
-        usual = f"a batch near {BATCH} samples, as Llama 2's (arXiv:2307.09288, section 3.1); --batch says otherwise"
+        usual = f"a batch near {BATCH} samples, as Llama 2's (arXiv:2307.09288, section 3.1; --batch)"
         own = None if self.batch is None else batch_of(self.batch, length, gpus)
         size, of_batch = own or (sequences_near(BATCH, gpus), (usual,))
-        whole = f"every sample is priced at {length:,} tokens, as if each were the longest; --seq says otherwise"
-        often = f"every sample is seen {self.epochs:g} time{'s' * (self.epochs != 1)}; --epochs says otherwise"
+        whole = f"every sample has {length:,} tokens, as if each were the longest (--seq)"
+        often = f"every sample is seen {self.epochs:g} time{'s' * (self.epochs != 1)} (--epochs)"
         notes = [often, whole, *of_batch]
         if self.rank:
             notes.append(f"adapters of rank {self.rank} on all linears of layers, beside frozen weights in {precision}")

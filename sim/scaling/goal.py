@@ -91,13 +91,14 @@ def goal_of(
     Parameters
     ----------
     tokens : float, optional
-        Data at a batch far below the critical one. Default: what `loss` takes; without a loss, what is compute-optimal.
+        Tokens that the run would take at a small batch; default: the compute-optimal number.
+        With a loss: what that takes.
     loss : float, optional
-        At the end. [nats/token]
+        Loss to reach, instead of tokens. [nats/token]
     batch_law : str
-        Of the critical batch, one that names a limit.
+        Law of the critical batch (flopcast scaling laws). One that names a limit.
     critical_batch : float, optional
-        Itself, by McCandlish's definition, instead of a law. [tokens]
+        Critical batch, instead of a law. McCandlish's definition. [tokens]
     loss_law : LossLaw, optional
         That turns loss into data and data into loss.
 

@@ -53,7 +53,7 @@ def length_of(model: ModelSpec, length: int | None, most: int = LONGEST) -> tupl
     if length is not None:
         return length, ()
     read = min(model.max_sequence_length, most)
-    return read, (f"sequences of {read:,} tokens: what {model.name} reads, at most {most:,}; --seq says otherwise",)
+    return read, (f"sequences of {read:,} tokens: as long as {model.name} takes, at most {most:,} (--seq)",)
 
 
 def precision_of(gpu: GpuSpec, precision: str | None = None) -> tuple[str, tuple[str, ...]]:
@@ -61,7 +61,7 @@ def precision_of(gpu: GpuSpec, precision: str | None = None) -> tuple[str, tuple
     if precision is not None:
         return precision, ()
     usual = "bf16" if "bf16" in gpu.peak_flop_per_s else "fp16"
-    return usual, (f"training in {usual}; --precision says otherwise",)
+    return usual, (f"training in {usual} (--precision)",)
 
 
 def sequences_near(wanted: float, gpus: int) -> int:
@@ -135,7 +135,7 @@ def pretraining(
     def fields(model: ModelSpec, gpu: GpuSpec) -> tuple[dict[str, Any], tuple[str, ...]]:
         (read, of_length), (kind, of_precision) = length_of(model, length), precision_of(gpu, precision)
         wanted, whose = next((some, whose) for most, some, whose in BATCHES if total_params(model) <= most)
-        usual = f"near the {wanted / 1e6:g} million of {whose}; --batch says otherwise"
+        usual = f"near the {wanted / 1e6:g} million of {whose} (--batch)"
         size, of_batch = batch_of(batch, read, gpus) if batch is not None else _batch_near(wanted, read, gpus, usual)
         said = {"global_batch_size": size, "sequence_length": read, "precision": kind}
         return said if tokens is None else {**said, "tokens": tokens}, (*of_batch, *of_length, *of_precision)
@@ -208,8 +208,11 @@ class Question:
     """What is to be trained, and how far the caller said how; the rest gets defaults.
 
     model : a preset, a model of the Hugging Face hub, or the path of a config.json.
-    length : tokens of a sequence. batch : as `batch_of` reads it.
-    memory_limit_bytes : that a plan may use of a GPU. Default: all that its driver gives. [bytes]
+    length : tokens per sequence, such as 8k.
+    batch : sequences per step (512), or tokens (4M). As `batch_of` reads it.
+    precision : bf16, fp16, fp8 or another; default: bf16 if the GPU has it.
+    framework : training framework: megatron-lm, torchtitan, deepspeed, pytorch-fsdp or another.
+    memory_limit_bytes : memory that a plan may use of a GPU, such as 72 GB; default: all that the driver gives. [bytes]
     assumed : what was filled in before.
     """
 
@@ -226,7 +229,7 @@ class Question:
 class Pretraining(Question):
     """A model that is to be pre-trained.
 
-    tokens : of the whole run; None: the question ends with the plan.
+    tokens : tokens of the whole run, such as 15T. None: the question ends with the plan.
     """
 
     tokens: float | None = None
@@ -241,7 +244,7 @@ class Pretraining(Question):
         """
         assumed = [*self.assumed]
         if self.framework is None:
-            assumed.append(f"Megatron-LM as it is today (stack {DEFAULT}); --framework says otherwise")
+            assumed.append(f"today's Megatron-LM (stack {DEFAULT}; --framework)")
         machine, notes = enlarged(cluster, gpus) if gpu is None else (machine_of(gpu, gpus), ())
         fields = pretraining(gpus, self.tokens, self.batch, self.length, self.precision)
         stack = self.framework or DEFAULT

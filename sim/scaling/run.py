@@ -34,12 +34,12 @@ class Terms:
     """How a cluster fails, how state is saved and loaded, and what it costs.
 
     failures : their rate, and how they are put right.
-    write_bytes_per_s : to storage, all ranks together, whatever the machine has; None: by its storage. [bytes/s]
-    asynchronous : checkpoints are written in the background; else training stops until they are.
-    load_by : who reads a checkpoint at a start; None: whoever makes it fastest.
+    write_bytes_per_s : bandwidth of all ranks together to storage; default: the cluster's. [bytes/s]
+    asynchronous : checkpoints are written in the background, or training waits for them.
+    load_by : who reads a checkpoint at a start: all, one or shares; default: the fastest.
     restart_is_whole : a restart is what `failures` say, loading included; else loading comes on top, by the storage.
-    price : of a GPU-hour; None: the list price of the machine's GPU.
-    pue : power usage effectiveness of the building; assumption: 1.1.
+    price : price of a GPU-hour: 2, '2.5 EUR' or €2.5; default: the GPU's list price.
+    pue : power usage effectiveness of the building.
     """
 
     failures: Failures = field(default_factory=Failures)
@@ -62,20 +62,20 @@ class Terms:
     def assumptions(self) -> tuple[str, ...]:
         """What these terms take for granted."""
         hours = self.failures.gpu_mtbf_s / 3600
-        spares = "as many spare nodes as it takes"
+        spares = "enough spare nodes"
         if self.failures.spare_nodes is not None:
-            spares = f"{self.failures.spare_nodes} spare nodes, paid for"
+            spares = f"{self.failures.spare_nodes} spare nodes, which are paid for"
         restart = f"restart {show_time(self.failures.restart_s)}"
         if not self.restart_is_whole:
-            restart = f"{show_time(self.failures.startup_s)} from a failure to a job that loads its checkpoint"
-        background = "written in the background" if self.asynchronous else "for which training stops"
+            restart = f"{show_time(self.failures.startup_s)} until the job loads its checkpoint"
+        background = "in the background" if self.asynchronous else "while training stops"
         rate = "" if self.write_bytes_per_s is None else f" at {show(self.write_bytes_per_s, 'B/s')}"
         price = "the list price" if self.price is None else f"{self.price} a GPU-hour"
         source = f" ({self.price.source})" if self.price is not None and self.price.source else ""
         return (
             f"a failure every {hours:,.0f} GPU-hours, {restart}, {spares}",
-            f"checkpoints{rate} as often as is best, {background}",
-            f"{price}{source}; energy of whole nodes at full power, PUE {self.pue:g}",
+            f"checkpoints are written{rate} at the best interval, {background}",
+            f"{price}{source}; energy is that of whole nodes at full power, PUE {self.pue:g}",
         )
 
     def stored(self, storing: Storing) -> Storing:

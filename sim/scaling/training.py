@@ -7,6 +7,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from sim.assumptions import NO_FAILURES
 from sim.errors import FlopcastError, SpecError
 from sim.estimate import Estimate, estimate
 from sim.reliability import LOAD_WORDS, DataLoading, data_loading, storing_of
@@ -121,18 +122,18 @@ def train(
     ----------
     scenario : Scenario or path
     tokens : float, optional
-        Of the whole run. Default: the scenario's.
+        Tokens of the whole run; default: the scenario's.
     loss : float, optional
-        To reach instead; data by a loss law, and more of it the nearer the batch is to the critical one.
+        Loss to reach, instead of tokens. A loss law gives the data: more, the nearer the batch is to the critical one.
     batch_law : str
-        Of the critical batch, for a loss.
+        Law of the critical batch, used with a loss (flopcast scaling laws).
     ramp : Ramp or str, optional
-        The batch grows on the way; the plan keeps its GPUs and runs fewer micro-batches. As `parse_ramp` reads it, or
-        "best". To a loss it saves data; a token budget stays what it is.
+        Batch ramp: '1/4, 1/2@2%, 1@20%' means batch @ data; or best. The plan keeps its GPUs and runs fewer
+        micro-batches. With a loss it saves data; a token budget stays what it is.
     terms : Terms, optional
         Failures, storage, prices.
     staleness : str
-        What late gradients cost on the way to a loss (`sim.scaling.staleness`); by default nothing is said of it.
+        How late gradients slow the way to a loss: none, delayed-sgd or measured. See `sim.scaling.staleness`.
 
     Raises
     ------
@@ -203,7 +204,7 @@ def train(
         loads = run.storing.loads
         others = ", ".join(f"{way} {show_time(load.seconds)}" for way, load in loads.items() if way != run.loaded_by)
         notes.append(f"checkpoints are loaded by {run.loaded_by}: {LOAD_WORDS[run.loaded_by]} (--load-by: {others})")
-    stated = [note for note in answer.assumptions if not note.startswith("training time counts no failures")]
+    stated = [note for note in answer.assumptions if note != NO_FAILURES]
     if run.energy_j is None:
         notes.append(unknown_energy(node))
     said = (*notes, *terms.assumptions, *run.storing.notes, *stated)

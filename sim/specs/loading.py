@@ -133,10 +133,10 @@ def build_scenario(data: Any, overrides: Sequence[str] | str = (), where: str = 
     gpu = sections["cluster"].gpu
     if profile is None:
         profile = _profile_for(gpu.name)
-        assumed.append(f"no profile was named; {profile.get('name', datasheet.NAME)!r} is taken for {gpu.name}")
+        assumed.append(f"no profile was named: {profile.get('name', datasheet.NAME)} is used for {gpu.name}")
     elif isinstance(profile, Mapping) and not {"preset", "name", "gpu"} & profile.keys():
         base = resolve(_profile_for(gpu.name), "profile")  # fields laid over the profile that none was named for
-        assumed.append(f"no profile was named; that of {gpu.name} is taken, with what is stated laid over it")
+        assumed.append(f"no profile was named: that of {gpu.name} is used, changed as stated")
         profile = {**base, **profile} if _is_datasheet(base) else laid_over(base, profile)
     if _is_datasheet(profile):
         stated = {key: value for key, value in profile.items() if key != "preset"}
@@ -246,7 +246,7 @@ def _settle_stack(resolved: dict[str, Any]) -> list[str]:
         section, _, field = path.partition(".")
         if section != "stack" and isinstance(resolved[section], Mapping):  # else its own check says what is wrong
             resolved[section] = {**resolved[section], field: value}
-            assumed.append(f"{path} {_shown(value)}: what {found.framework} does where nothing else is said ({source})")
+            assumed.append(f"{path} {_shown(value)}: the default of {found.framework} ({source})")
     rows = resolved["model"].get("vocab_size") if isinstance(resolved.get("model"), Mapping) else None
     return [*assumed, *_compiled_in_vain(stated, found, resolved), *_what_rules_set(found, rows)]
 
@@ -286,7 +286,7 @@ def _what_rules_set(found: ResolvedStack, rows: Any) -> list[str]:
     if not values:
         return []
     shown = ", ".join(f"{field} {_shown(value)}" for field, value in values.items())
-    return [f"{found.framework} {found.version} here: {shown}; flopcast presets show {found.framework} says why"]
+    return [f"{found.framework} {found.version} sets {shown} (flopcast presets show {found.framework})"]
 
 
 def _shown(value: Any) -> str:

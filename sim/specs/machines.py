@@ -65,7 +65,7 @@ def choice_among(text: str) -> str:
     """What to say of a name that fits several GPUs; empty where it fits one."""
     taken, *others = meant_by(text)
     others = [] if text == taken else others
-    return f"{text} taken for {taken}; --gpu {' or '.join(others)} says otherwise" if others else ""
+    return f"{text} means {taken} (--gpu {' or '.join(others)})" if others else ""
 
 
 def _fits(name: str, words: list[str]) -> bool:

@@ -284,8 +284,8 @@ def assumed(scenario: Scenario) -> Iterator[str]:
     partial = dict.fromkeys(kind.mixer for kind in kinds if kind.attends and kind.mixer != "full_attention")
     carried = dict.fromkeys(kind.mixer for kind in kinds if not kind.attends and kind.mixer != "none")
     if partial:
-        yield f"{' and '.join(partial)} reaches full attention's rate, on the tiles that it computes"
+        yield f"{' and '.join(partial)} runs at full attention's rate, on the tiles that it computes"
     if carried:
-        yield f"{' and '.join(carried)}: chunks as products of matrices and bytes; no kernel of it was measured"
+        yield f"{' and '.join(carried)} is priced by its multiplies and bytes; no kernel of it was measured"
     if model.position == "rotary" and length > model.max_sequence_length:
         yield f"sequences of {length:,} tokens exceed the model's {model.max_sequence_length:,}"

@@ -160,6 +160,6 @@ def assumed(scenario: Scenario) -> Iterator[str]:
     """What graphs keep; see `graph_bytes`."""
     if scenario.stack.cuda_graph_scope:
         yield (
-            f"CUDA graphs of {', '.join(scenario.stack.cuda_graph_scope)} keep their temporaries, and places for the "
-            "input and output of one layer and their gradients, to themselves"
+            f"CUDA graphs of {', '.join(scenario.stack.cuda_graph_scope)} keep memory of their own: temporaries, and "
+            "one layer's input, output and their gradients"
         )

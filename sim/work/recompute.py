@@ -200,6 +200,6 @@ def assumed(scenario: Scenario) -> Iterator[str]:
     if plan.recompute_modules == DEFAULT_RECOMPUTE_MODULES and scenario.stack.attention == "flash":
         yield "recompute: selective saves next to nothing here: flash attention keeps no scores; use none or full"
     if plan.recompute_method == "block" and model.num_layers % plan.num_stages:
-        yield "recompute_method: block is taken as the same share of every stage's layers; some stages hold one more"
+        yield "recompute_method block recomputes the same share of every stage's layers; some stages hold one more"
     if plan.recompute_modules == ("layernorm",) and not (model.key_value_rank or model.num_experts):
         yield "recompute_modules: layernorm changes nothing here: every norm runs inside the multiply that follows it"

@@ -178,17 +178,17 @@ def assumed(scenario: Scenario) -> Iterator[str]:
             if getattr(training, name):
                 yield f"training.{name} changes nothing: model {model.name!r} has no experts"
         return
-    routing, tokens = routing_of(training), "every expert gets as many tokens as any other"
+    routing, tokens = routing_of(training), "all experts get equally many tokens"
     if not routing.even:
         busiest, dropped = busiest_share(model, routing, ep), dropped_share(model, routing)
-        tokens = f"the busiest of {ep} GPUs' experts get {busiest:.2f} times an even share of tokens"
-        tokens += f"; {dropped:.1%} of the tokens find their expert full" if dropped else ""
-    travel = "while computation waits"
+        tokens = f"the busiest of {ep} GPUs gets {busiest:.2f} times the mean number of tokens"
+        tokens += f"; {dropped:.1%} of the tokens are dropped" if dropped else ""
+    travel = "is not overlapped"
     if stack.overlap_experts:
         alone = share_alone(scenario)
-        travel += ", for no other micro-batch is computed beside them"
+        travel += ", as no other micro-batch is computed meanwhile"
         if alone < 1:
-            travel = f"beside another micro-batch's computation in {1 - alone:.0%} of passes"
+            travel = f"overlaps another micro-batch's compute in {1 - alone:.0%} of passes"
     known = stack.cuda_graphs == "full_iteration" or training.pad_to_capacity
-    learns = "; the host learns from the GPU how many come before it launches their multiplies"
-    yield f"{tokens}; tokens travel {travel} (stack {stack.name!r}){'' if known else learns}"
+    learns = "; the host waits for their number before it launches the multiplies"
+    yield f"{tokens}; their dispatch {travel} (stack {stack.name}){'' if known else learns}"

@@ -156,7 +156,7 @@ def test_every_estimate_warns_of_a_poor_fit_and_of_sequences_nobody_measured():
     poor = scenario.profile.replace(residuals={"gemm": 0.05, "send": 0.4}, attention=attention)
     scenario = scenario.replace(profile=poor)
     said = "\n".join(estimate(scenario).assumptions)
-    assert "profile 'h100': poor fits, by their median error on their own data: send 40%" in said
+    assert "profile h100 fits its own data poorly: send 40% median error" in said
     assert "gemm 5%" not in said
-    assert "extrapolated: sequences of 8,192 tokens" in said
-    assert "poor fits" not in "\n".join(estimate(load_scenario(SCENARIO)).assumptions)
+    assert "extrapolated: attention over 8,192 tokens" in said
+    assert "fits its own data poorly" not in "\n".join(estimate(load_scenario(SCENARIO)).assumptions)

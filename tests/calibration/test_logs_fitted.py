@@ -69,12 +69,12 @@ def test_an_answer_says_where_its_network_was_measured():
     said = [
         line
         for line in estimate(load_scenario(GPT3).replace(profile=profile)).assumptions
-        if "network as measured" in line
+        if "measured its network" in line
     ]
-    assert said == ["network as measured on 16 nodes, up to 128 GPUs (profile 'logs')"]
+    assert said == ["profile logs measured its network on 16 nodes, up to 128 GPUs"]
     slower = load_scenario(GPT3, ["cluster.inter_node_bandwidth=100 Gbit/s"]).replace(profile=profile)
-    (line,) = (line for line in estimate(slower).assumptions if "network as measured" in line)
-    assert "200 Gbit/s a GPU; here it is 100 Gbit/s" in line
+    (line,) = (line for line in estimate(slower).assumptions if "measured its network" in line)
+    assert "with 200 Gbit/s per GPU; this cluster has 100 Gbit/s" in line
 
 
 TWO_HOSTS = """\

@@ -170,4 +170,4 @@ def test_shared_links_never_help(zero):
 
 def test_an_answer_says_what_it_takes_of_routing():
     said = " ".join(estimate(scenario(dp=8, ep=8)).assumptions)
-    assert "every expert gets as many tokens as any other; tokens travel while computation waits" in said
+    assert "all experts get equally many tokens; their dispatch is not overlapped" in said

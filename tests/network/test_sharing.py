@@ -112,7 +112,7 @@ def test_a_machine_that_cannot_be_built_is_refused():
 def test_the_answer_says_what_switches_leave():
     said = " ".join(estimate(built("plan.pp=8", "plan.dp=32", ratio=4.0)).assumptions)
     assert "pipeline sends 25%" in said
-    assert "switches leave" not in " ".join(estimate(built()).assumptions)
+    assert "switches leave this share" not in " ".join(estimate(built()).assumptions)
 
 
 def test_shares_are_remembered_by_machine():

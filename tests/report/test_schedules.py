@@ -48,7 +48,7 @@ def test_what_was_set_is_told(comparison, small):
     assert changes["modular"] == {"num_chunks": 4}
     assert changes["seq1f1b"] == {"sequence_slices": 4}
     shown = text_of(comparison_view(comparison))
-    assert "modular: plan.num_chunks=4" in shown
+    assert "plan.num_chunks=4 for modular" in shown
     # What the plan says stands where it can, and is taken back where it cannot.
     interleaved = small("interleaved").replace(plan=small("interleaved").plan.replace(num_chunks=4, microbatch_group=8))
     assert plan_changes(interleaved, "breadth_first") == {"microbatch_group": None}

@@ -61,7 +61,7 @@ def test_without_a_machine_a_plan_compares_those_that_have_a_price():
     assert (alone["training"]["cost"], alone["plan"]) == (here["cost"], here["plan"])
     assert alone["memory"]["available_bytes"] == 79.11 * 2**30  # as drivers report an H100
     said = run("plan llama3-8b --gpus 16").stdout
-    assert "a run of 1 trillion tokens; --tokens says otherwise" in " ".join(said.split())
+    assert "a run of 1 trillion tokens (--tokens)" in " ".join(said.split())
 
 
 DEFAULTS = {
@@ -77,8 +77,8 @@ def test_every_default_is_an_assumption_until_it_is_said():
     before = " ".join(answer(PLAN)["assumptions"])
     after = " ".join(answer(PLAN, *(word for pair in DEFAULTS.items() for word in pair))["assumptions"])
     for option in DEFAULTS:
-        assert f"{option} says otherwise" in before
-        assert f"{option} says otherwise" not in after
+        assert f"{option})" in before
+        assert f"{option})" not in after
     assert "list price of 2026-09-20" in before
     assert "list price" not in " ".join(answer(PLAN, "--price", "2 EUR")["assumptions"])
 

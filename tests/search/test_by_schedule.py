@@ -429,7 +429,7 @@ def test_a_schedule_answers_where_no_priced_plan_fits():
     ]
     outcome = CliRunner().invoke(app, words)
     assert outcome.exit_code == 0, outcome.output
-    assert "None was run on the exact engine" in " ".join(outcome.output.split())
+    assert "none was run on the exact engine" in " ".join(outcome.output.split())
     assert "No plan that is priced fits." in outcome.output
 
 

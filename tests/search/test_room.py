@@ -183,7 +183,6 @@ def test_the_command_names_what_runs_again(tmp_path):
     words = ["search", str(SCENARIOS / "papers" / "deepseek-v3-2048-h800.yaml"), "--top", "4", "--room", "modules"]
     run = CliRunner().invoke(app, words, env={"COLUMNS": "120"})
     assert run.exit_code == 0, run.output
-    assert "ways to make some smaller" in " ".join(run.output.split())
     assert "mla_up_proj" in run.output
     path = tmp_path / "best.yaml"
     words = ["search", str(QWEN), "--top", "1", "--json", "-o", str(path)]

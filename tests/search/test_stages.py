@@ -139,7 +139,7 @@ def test_why_own_explains_the_layout():
     )  # fmt: skip
     assert run.exit_code == 0, run.output
     assert f"rank {shares.busiest} has the most work" in run.output
-    assert f"The balanced layout {shares.balanced.layout} takes" in run.output
+    assert f"The layout {shares.balanced.layout} would take" in run.output
 
 
 @pytest.mark.parametrize(

@@ -231,7 +231,7 @@ def test_command(tmp_path):
         assert isinstance(CliRunner().invoke(app, [*one, *wrong]).exception, SpecError)
 
 
-@pytest.mark.parametrize(("objective", "heading"), [("cost", "GPU-s a step"), ("memory_headroom", "Memory")])
+@pytest.mark.parametrize(("objective", "heading"), [("cost", "GPU-s/step"), ("memory_headroom", "Memory")])
 def test_a_map_shows_what_the_objective_counts(scenario, objective, heading):
     """Step times do not say which size is the cheapest, nor which plan the leanest."""
     swept = sweep(scenario, ("gpus=8,16", "cluster.node.gpu.memory=80,120GB"), objective=objective)

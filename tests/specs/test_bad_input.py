@@ -199,7 +199,7 @@ def test_what_was_left_open_is_stated():
         }
     )
     assert any("no stack was named" in line for line in scenario.assumed)
-    assert any("no profile was named; 'a100'" in line for line in scenario.assumed)
+    assert any("no profile was named: a100" in line for line in scenario.assumed)
 
 
 def test_replace_derives_anew():

@@ -77,7 +77,7 @@ def test_so_many_gpus_are_whole_nodes_of_that_card(gpu):
 
 
 def test_of_a_name_that_fits_several_the_answer_says_which_was_taken():
-    assert choice_among("gh200") == "gh200 taken for gh200-96gb; --gpu gh200-144gb says otherwise"
+    assert choice_among("gh200") == "gh200 means gh200-96gb (--gpu gh200-144gb)"
     assert choice_among("h200-sxm-141gb") == choice_among("rtx-pro-6000-96gb") == choice_among("4090") == ""
 
 

@@ -14,6 +14,7 @@ from flopcast_validation.runs.report import WIDE, draw, group_table, markdown_ta
 from flopcast_validation.runs.score import groups_of, in_the_wild
 from flopcast_validation.runs.scored import Scored
 from sim.commands.progress import progress_bar
+from sim.table import columns_table
 
 SHIPPED = ("wild", "all", "fitted", "kind", "framework")
 OWN = ("all", "fitted", "kind", "gpu", "framework", "source")
@@ -126,11 +127,17 @@ def _update_intervals(out: Any, scored: Sequence[Scored]) -> None:
 def print_reasons(out: Any, skipped: Iterable[str | None], most: int = 15) -> None:
     """Why rows are not modelled, the commonest reasons first."""
     ranked = Counter(reason for reason in skipped if reason).most_common()
-    for reason, count in ranked[:most]:
-        out.print(f"not modelled: {count:5}  {reason}", soft_wrap=True)
+    rows = [(str(count), reason) for reason, count in ranked[:most]]
     if len(ranked) > most:
-        rest = sum(count for _, count in ranked[most:])
-        out.print(f"not modelled: {rest:5}  {len(ranked) - most} more reasons (see --json)")
+        rows.append((str(sum(count for _, count in ranked[most:])), f"{len(ranked) - most} more reasons (--json)"))
+    if rows:
+        runs, reasons = zip(*rows, strict=True)
+        out.print(columns_table({"runs": runs, "not modelled because": reasons}, **_words("not modelled because")))
+
+
+def _words(*names: str) -> dict[str, Any]:
+    """The look of a table whose columns of these names are words, the last of them in lines."""
+    return {"left": names, "wrap": names[-1:]}
 
 
 def _print_unknown(out: Any, scored: Sequence[Scored]) -> None:
@@ -142,7 +149,7 @@ def _print_unknown(out: Any, scored: Sequence[Scored]) -> None:
     )
     if names:
         listed = ", ".join(f"{name} ({count})" for name, count in names.most_common(8))
-        out.print(f"frameworks not known, taken for PyTorch's of their time: {listed}", soft_wrap=True)
+        out.print(f"frameworks not known, taken for PyTorch's of their time: {listed}")
 
 
 def _print_every(out: Any, scored: Sequence[Scored]) -> None:
@@ -156,9 +163,13 @@ def _print_every(out: Any, scored: Sequence[Scored]) -> None:
 def _print_worst(out: Any, scored: Sequence[Scored]) -> None:
     ranked = worst(scored)
     if ranked:
-        out.print("\nworst ten:" if len(ranked) == 10 else "\nworst first:")
-    for item, why in ranked:
-        out.print(f"  {item.error:+7.1%}  {item.run.id:22} {item.run.gpu} {item.run.framework}: {why}", soft_wrap=True)
+        columns = {
+            "worst": [f"{item.error:+.1%}" for item, _ in ranked],
+            "run": [item.run.id for item, _ in ranked],
+            "why": [f"{item.run.gpu}, {item.run.framework}: {why}" for item, why in ranked],
+        }
+        out.print()
+        out.print(columns_table(columns, **_words("run", "why")))
 
 
 def _write_files(out: Any, scored: Sequence[Scored], listing: Listing) -> None:

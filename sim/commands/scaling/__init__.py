@@ -8,7 +8,7 @@ from sim.commands.examples import examples
 from sim.commands.scaling.laws import batch, fit, laws, model, optimal
 from sim.commands.scaling.runs import goodput, limits
 
-app = typer.Typer(help="Scaling laws side by side: loss, data, batch, walls, failures and cost.", no_args_is_help=True)
+app = typer.Typer(help="Scaling laws side by side: loss, data, batch, limits, failures and cost.", no_args_is_help=True)
 EXAMPLES: dict[Callable[..., None], tuple[str, ...]] = {
     optimal: ("scaling optimal --budget 5.76e23", "scaling optimal --budget 1e24 --unique-tokens 100B"),
     model: ("scaling model gpt3-175b --tokens 300B --loss 2.0",),

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
-from sim.commands.options import AsJson, Output, with_records
+from sim.commands.fills import with_records
+from sim.commands.options import AsJson, Output
 from sim.commands.output import print_json, print_view
 from sim.commands.progress import spinner
 from sim.commands.scaling.shared import figures, model_params
@@ -41,7 +42,7 @@ def optimal(
     target = None if loss is None else parse_count(loss, "loss")
     laws = _laws(runs)
     refused: list[str] = []
-    remarks = ["intervals: the published ones of the exponent, turned about the middle of the runs' compute"]
+    remarks = ["intervals follow from the published ones of the exponent, around the middle of the runs' compute"]
     if flop is not None:
         best = [compute_optimal(flop, law) for law in laws]
         title = f"The best use of {flop:.3g} FLOP"
@@ -54,7 +55,7 @@ def optimal(
             except SpecError as error:
                 refused.append(f"{law.name}: {error}")
         title = f"The cheapest way to a loss of {target:g}"
-        remarks.append(f"say nothing of losses: {', '.join(law.name for law in laws if law.form is None)}")
+        remarks.append(f"laws without a loss: {', '.join(law.name for law in laws if law.form is None)}")
     if unique_tokens is not None:
         if flop is None:
             raise SpecError("--unique-tokens goes with --budget")
@@ -125,8 +126,10 @@ def model(
         rows.append(row)
     title = f"{name}: {show_short(params)} parameters" + (f" on {show_short(data)} tokens" if data else "")
     apart = (law.name for law in laws if law.frontier and law.form)
-    notes = ["best tokens: on which no other size does better for the compute", *remarks]
-    notes += [f"{law}: loss by its law of compute, your loss by its law of params and tokens" for law in apart]
+    notes = ["best tokens: where this size is the best use of the compute", *remarks]
+    notes += [
+        f"{law}: the loss follows its law of compute, your loss its law of parameters and tokens" for law in apart
+    ]
     output.show(
         lambda: {"params": params, "laws": rows, "notes": remarks},
         lambda: [model_view(title, rows, notes)],

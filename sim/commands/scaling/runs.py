@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
 from typing import Annotated
 
 from typer import Argument, Option
 
-from sim.commands.options import Output, PriceOption, Pue, Restart, Startup, WriteBandwidth, startup_of, with_records
+from sim import reliability as rel
+from sim.commands.fills import Fills, Opt, with_records
+from sim.commands.options import Output, PriceOption, Restart, startup_of
 from sim.commands.scaling.shared import figures, model_params
 from sim.errors import SpecError
-from sim.units import parse, parse_count, show, show_short, show_time
+from sim.units import parse, parse_count, show, show_count, show_short, show_time
+
+FAILURES = Fills(
+    rel.Failures,
+    "hardware_share",
+    "gpus_per_node",
+    "load_s",
+    gpu_mtbf_s=Opt("--mtbf", show_default="50,677 h"),
+    startup_s=Opt(show_default="10 min"),
+    spare_nodes="--spares",
+)
 
 
 @with_records
@@ -43,7 +56,7 @@ def limits(
         table.add_row(f"{row['flop']:.2e}", *cells, "allows it" if row["latency_allows"] else "forbids it")
     below = notes(
         f"latency wall: {wall:.2e} FLOP at {layer_latency} a layer",
-        "the share of peak is what communication leaves, were every kernel perfect; 8 H100 a node, 400 Gbit/s",
+        "share of peak: what communication leaves if every kernel is perfect; 8 H100 per node, 400 Gbit/s",
         "published, three months: " + ", ".join(f"{k} {v:.0e}" for k, v in PUBLISHED_WALLS.items()),
     )
     heading = f"Compute-optimal runs in {show_time(seconds)} at {show_short(size)} tokens a batch"
@@ -61,26 +74,28 @@ def goodput(
     *,
     name: Annotated[str, Argument(help="A model preset, or a number of parameters such as 405B.")],
     gpus: Annotated[int, Option(help="GPUs of the job.")],
-    cluster: Annotated[str, Option(help="A cluster preset: its storage, nodes and power.")] = "superpod-h100",
-    write_bandwidth: WriteBandwidth = None,
-    interval: Annotated[str | None, Option(help="Work between checkpoints; the best if not given.")] = None,
-    blocking: Annotated[str | None, Option(help="Pause of a checkpoint written in the background.")] = None,
-    asynchronous: Annotated[bool, Option(help="Written in the background: the pause by the cluster.")] = False,
-    mtbf: Annotated[str | None, Option(help="Between failures of one GPU; else Llama 3's 50,677 h.")] = None,
-    startup: Startup = None,
+    cluster: Annotated[str, Option(help="A cluster preset, for its storage, nodes and power.")] = "superpod-h100",
+    write_bandwidth: Annotated[
+        str | None, Option(help="Bandwidth of all ranks together to storage; default: the cluster's.")
+    ] = None,
+    interval: Annotated[str | None, Option(help="Work between checkpoints; default: the best.")] = None,
+    blocking: Annotated[
+        str | None, Option(help="How long training pauses for a checkpoint that is written in the background.")
+    ] = None,
+    asynchronous: Annotated[bool, Option(help="Write in the background, with the cluster's pause.")] = False,
+    failing: Annotated[partial[rel.Failures], FAILURES],
     restart: Restart = None,
-    spares: Annotated[int | None, Option(help="Spare nodes; as many as it takes if not given.")] = None,
-    repair: Annotated[str, Option(help="How long a broken node is away.")] = "1 d",
-    useful: Annotated[str, Option(help="Work to do, without failures.")] = "30 d",
+    useful: Annotated[str, Option(help="Length of the run without failures.")] = "30 d",
     price: PriceOption = None,
-    power: Annotated[str | None, Option(help="Of a GPU and its share of the node; by cluster if not given.")] = None,
-    pue: Pue = 1.1,
+    power: Annotated[
+        str | None, Option(help="Power of a GPU and its share of the node; default: the cluster's.")
+    ] = None,
+    pue: Annotated[float, Option(help="Power usage effectiveness of the building.")] = 1.1,
     output: Output,
 ) -> None:
     """What failures and checkpoints leave of a cluster, by formula and by simulation; days, energy and cost."""
     import numpy as np
 
-    from sim import reliability as rel
     from sim.report.scaling import goodput_view
     from sim.specs import ClusterSpec
     from sim.specs.loading import resolve
@@ -91,10 +106,8 @@ def goodput(
     if write_bandwidth is not None:
         storing = storing.written_at(parse(write_bandwidth, "bytes_per_s"))
     load = 0.0 if restart is not None else storing.load_s()
-    failures = rel.Failures(
-        rel.GPU_MTBF_S if mtbf is None else parse(mtbf, "s"), startup_of(restart, startup), repair_s=parse(repair, "s"),
-        gpus_per_node=machine.node.gpus_per_node, spare_nodes=spares, load_s=load,
-    )  # fmt: skip
+    failures = startup_of(restart, failing)(gpus_per_node=machine.node.gpus_per_node, load_s=load)
+    spares = failures.spare_nodes
     between = float(rel.job_mtbf(gpus, failures.gpu_mtbf_s))
     pause = storing.blocking_s if blocking is None else parse(blocking, "s")
     if asynchronous and blocking is None:
@@ -136,15 +149,15 @@ def goodput(
         "Goodput": f"{formula.useful:.1%}",
         "Wall clock": f"{show_time(wall)} for {show_time(work)} of work",
         "90 % of runs": f"{show_time(spread[0], 4)} to {show_time(spread[1], 4)}" if spread else "as expected",
-        "Cost": f"{hours:,.0f} GPU-hours, {hours * rate.amount:,.0f} {rate.currency} at {rate} an hour",
+        "Cost": f"{show_count(hours)} GPU-hours, {show_count(hours * rate.amount)} {rate.currency} at {rate} an hour",
         "Energy": "left out: the GPU's power is not known; give --power"
         if joules is None
         else f"{joules / 3.6e12:.3g} GWh of whole nodes at full power, PUE {pue:g}",
     }
-    ready = "as many spare nodes as it takes" if spares is None else f"{spares} spare nodes, paid for"
+    ready = "enough spare nodes" if spares is None else f"{spares} spare nodes, which are paid for"
     title = f"{show_short(model_params(name))} parameters on {gpus:,} GPUs of {cluster}"
     priced = [f"{rate} a GPU-hour: {rate.source}"] if rate.source else []
-    notes = [f"{ready}; simulated: 20,000 failures", *priced, *storing.notes]
+    notes = [f"{ready}; the simulation has 20,000 failures", *priced, *storing.notes]
     output.show(
         lambda: found,
         lambda: [goodput_view(title, facts, formula, played, notes)],

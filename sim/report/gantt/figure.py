@@ -291,7 +291,7 @@ def _subtitle(view: StepView, width_in: float) -> str:
     ]
     notes = []
     if view.streams:
-        notes.append("no flush: the first two batches, later ones follow in the same rhythm")
+        notes.append("no flush: the first two batches are shown, later ones repeat")
         exposed = view.answer.timeline.exposed_reduce_s.max() if view.program.hide_grad_reduce else 0.0
         if exposed > 0:
             notes.append(f"each batch's time includes {show_time(float(exposed))} of exposed reduction, not drawn")

@@ -60,9 +60,9 @@ def gantt_text(view: StepView, width: int, between: tuple[float | None, float | 
         text.append(f"{f'rank {rank}':<{label}}{_memory(*kept[rank], slots, max(peaks))} {show(peaks[rank], 'B')}\n")
     notes = [f"{len(rows)} of {ranks} ranks are shown; --png draws them all"] if len(rows) < ranks else []
     if len(spans) > 1:
-        notes.append(f"{BREAK} {show_time(spans[1][0] - spans[0][1])} left out, of the same")
+        notes.append(f"{BREAK} {show_time(spans[1][0] - spans[0][1])} left out, which repeats")
     if view.streams:
-        notes.append("no flush: the first two batches, later ones follow in the same rhythm")
+        notes.append("no flush: the first two batches are shown, later ones repeat")
     names = ", ".join(f"{look.letter} {look.name}" for look in LOOKS.values() if look.letter in seen)
     notes.append(fill(f"each column is what most of it is: {names}", width))
     return text.append("\n".join(notes), style="dim")

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import floor, log10
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sim.breakdown import CAUSES
 from sim.errors import FlopcastError, InfeasiblePlan
 from sim.estimate import Estimate
+from sim.report.differing import differing_rows
 from sim.report.facts import GROUPS, Fact, headline, memory_parts, plan_words, profile_origin, question_words
 from sim.report.html.bars import memory_bars, time_chart
 from sim.report.html.page import residual_rows
 from sim.report.html.render import render
 from sim.report.plans import letter
 from sim.report.terminal import grouped
-from sim.search.axes import Axis
 from sim.search.comparison import seconds_apart
-from sim.specs.base import file_name, unit_of
-from sim.specs.differing import ABSENT, differing_fields
 from sim.specs.writing import whole_yaml
 from sim.uncertainty import interval_factors, least_told_apart
 from sim.units import show, show_time
@@ -27,7 +25,7 @@ SECTIONS = {
     "answers": "Answers",
     "time": "Where the time goes",
     "memory": "Memory of the fullest rank",
-    "inputs": "What was asked differently",
+    "inputs": "What differs in the scenarios",
     "assumptions": "Assumptions",
     "trust": "How far to trust it",
     "reproduce": "How to reproduce it",
@@ -35,8 +33,6 @@ SECTIONS = {
 """Titles of the page's sections by the place in it that a link leads to."""
 MOST_UPRIGHT = 4
 """Columns that fit on upright paper."""
-MOST_UNFOLDED = 4
-"""Fields of a section of another name that are shown at once."""
 _AMOUNTS = {
     "Step time": "step_time_s",
     "Tokens": "tokens_per_s",
@@ -91,7 +87,7 @@ def comparison_page(asked: Sequence[Asked]) -> str:
     named = [(letter(number), each) for number, each in enumerate(asked)]
     answered = [(name, each.answer) for name, each in named if each.answer is not None]
     answers = [answer for _, answer in answered]
-    fields, folded = field_rows(differing_fields([answer.scenario for answer in answers]))
+    fields, folded = differing_rows([answer.scenario for answer in answers])
     shared, own = assumptions_of(answers)
     bases = grouped((answer.interval_basis, name) for name, answer in answered)
     profiles = {answer.scenario.profile.name: answer.scenario.profile for answer in answers}
@@ -127,7 +123,8 @@ def comparison_page(asked: Sequence[Asked]) -> str:
 def fact_rows(asked: Sequence[Asked]) -> list[tuple[str, list[Cell | None]]]:
     """Questions and the answer of each scenario, with how far it is from the first; None where there is no answer."""
     lines = [{fact.name: fact for fact in headline(each.answer)} if each.answer else {} for each in asked]
-    names = [name for name in ("How sure", *_AMOUNTS, "Memory") if any(name in each for each in lines)]
+    order = dict.fromkeys(("Step time", "How sure", *_AMOUNTS, "Memory"))
+    names = [name for name in order if any(name in each for each in lines)]
     answers = [each.answer for each in asked]
     base = next(answer for answer in answers if answer is not None)
     rows: list[tuple[str, list[Cell | None]]] = [
@@ -237,39 +234,3 @@ def assumptions_of(answers: Sequence[Estimate]) -> tuple[list[str], list[list[st
     """Assumptions that all answers share, and of each those that are its own or not of all."""
     shared = [line for line in answers[0].assumptions if all(line in answer.assumptions for answer in answers)]
     return shared, [[line for line in answer.assumptions if line not in shared] for answer in answers]
-
-
-def _short_path(path: str) -> str:
-    """A path as files write it, where values carry the unit."""
-    return ".".join(map(file_name, path.split(".")))
-
-
-def field_rows(fields: Mapping[str, Sequence[Any]]) -> tuple[dict[str, list[str]], dict[str, dict[str, list[str]]]]:
-    """Inputs that differ in words, section by section; and apart those of sections that have another name altogether.
-
-    Whose model or cluster is another one knows so by its name: a hundred fields follow, for those who ask.
-    """
-    shown: dict[str, list[str]] = {}
-    folded: dict[str, dict[str, list[str]]] = {}
-    sections = dict.fromkeys(path.partition(".")[0] for path in fields)
-    for section in sorted(sections, key=lambda name: name not in ("plan", "training")):
-        here = {path: values for path, values in fields.items() if path.partition(".")[0] == section}
-        rows = {_short_path(path): [field_words(path, value) for value in values] for path, values in here.items()}
-        name = f"{section}.name"
-        if name in rows and len(rows) > MOST_UNFOLDED:
-            shown[name] = rows.pop(name)
-            folded[section] = rows
-        else:
-            shown |= rows
-    return shown, folded
-
-
-def field_words(path: str, value: Any) -> str:
-    """A field's value as a file would have it."""
-    if value is ABSENT:
-        return "–"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, int | float):
-        return Axis(_short_path(path), path, unit_of(path.rpartition(".")[2]), (), "listed").show(value)
-    return ", ".join(map(str, value)) or "–" if isinstance(value, list) else str(value)

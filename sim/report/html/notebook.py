@@ -17,7 +17,7 @@ from sim.report.search_figures import search_figure
 from sim.report.sweep_figures import draw_sweep
 from sim.search import SearchResult, Sweep
 from sim.specs import Profile
-from sim.units import show, show_time
+from sim.units import show
 
 
 class View(NamedTuple):
@@ -57,8 +57,8 @@ def search_html(result: SearchResult) -> str:
     """The best plans."""
     limit = show(result.memory_limit_bytes, "B")
     note = (
-        f"{result.plans_priced:,} plans priced and memory-checked in {show_time(result.elapsed_s)}; "
-        f"{result.plans_feasible:,} fit in {limit} a GPU; best by {result.objective.replace('_', ' ')}"
+        f"best plans by {result.objective.replace('_', ' ')}; {result.plans_feasible:,} of {result.plans_priced:,} "
+        f"plans fit in {limit} per GPU"
     )
     if not result.finished:
         note += f". Interrupted: {result.space.num_plans - result.plans_priced:,} plans were not looked at"

@@ -110,22 +110,18 @@ def _timeline(answer: Estimate) -> tuple[str, str]:
         figure = gantt_figure(step_view(answer.scenario, answer.engine, answer))
     except FlopcastError as error:
         return "", str(error)
-    note = "What every pipeline rank of one replica does, and what it keeps in memory; what is left out repeats."
+    note = "What each pipeline rank of one replica does, and the activations that it keeps. The part left out repeats."
     return embedded(figure), note
 
 
 def _search_note(answer: Estimate, search: SearchResult) -> str:
     best = search.best[0].answer
     gain = answer.step_time_s / best.step_time_s - 1
-    verdict = (
-        f"The best takes {show_time(best.step_time_s)}, where this plan takes "
-        if gain > 0.005
-        else "None is faster than this plan's "
-    )
-    return (
-        f"{search.plans_priced:,} plans were priced and memory-checked by the closed form, {search.plans_feasible:,} "
-        f"fit; the best {search.confirmed} were run on the exact engine. {verdict}{show_time(answer.step_time_s)}."
-    )
+    own = show_time(answer.step_time_s)
+    verdict = "None is faster than this plan"
+    if gain > 0.005:
+        verdict = f"The best takes {show_time(best.step_time_s)}, this plan {own}"
+    return f"{verdict}. {search.plans_feasible:,} of {search.plans_priced:,} plans fit in memory."
 
 
 def _trust(answer: Estimate) -> str:

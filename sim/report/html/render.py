@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from base64 import b64encode
 from functools import cache
 from typing import Any
 
 from sim.canvas import as_png
 from sim.report.palette import DIM, GROUP_COLOURS, MEMORY_COLOURS, THEMES, ink
-from sim.report.plans import HEADINGS
+from sim.report.plans import heading
 from sim.units import show, show_time
 
 PAGE_DPI = 150
@@ -31,7 +32,8 @@ def _environment() -> Any:
         "quantity": show,
         "percent": lambda share, digits=1: f"{share:.{digits}%}",
         "words": lambda name: str(name).replace("_", " "),
-        "heading": HEADINGS.get,
+        "heading": heading,
+        "breakable": breakable,
         "ink_on": ink,
     }
     environment.globals |= {
@@ -41,6 +43,13 @@ def _environment() -> Any:
         "themes": THEMES,
     }
     return environment
+
+
+def breakable(path: str) -> Any:
+    """A field's path that lines may break after a dot or an underscore."""
+    from markupsafe import Markup, escape
+
+    return Markup(re.sub(r"([._])", r"\1<wbr>", str(escape(path))))
 
 
 def render(template: str, **data: Any) -> str:

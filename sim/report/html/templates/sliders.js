@@ -27,6 +27,10 @@
     }
     return significant(value) + " " + unit;
   }
+  function tokenRate(value) {
+    const short = Number(value.toPrecision(3));
+    return (short >= 1e6 ? significant(short / 1e6) + " million" : short.toLocaleString("en-US")) + " tokens/s";
+  }
   const sign = (text) => text.replace(/^-/, "−");
   const share = (value) => (100 * value).toFixed(1) + "%";
   const change = (value) => (value < 0 ? "−" : "+") + share(Math.abs(value));
@@ -101,7 +105,7 @@
     const moved = at.some((value, index) => value !== own[index]);
     const apart = moved && base ? " (" + change(tokens / base[4] - 1) + " to the scenario)" : "";
     const follows = after(point).map((each) => each.replace(/^plan\./, "").replace("=", " ").replace(/_/g, " "));
-    const speed = "Step " + time(step) + ", 90 %: " + time(low) + " to " + time(high) + "; " + amount(tokens, "tokens/s") +
+    const speed = "Step " + time(step) + ", 90 %: " + time(low) + " to " + time(high) + "; " + tokenRate(tokens) +
       apart + ", " + amount(rate, "FLOP/s") + ", MFU " + share(mfu) + "." +
       (follows.length ? " Follows: " + follows.join(", ") + "." : "");
     const room = "Memory " + amount(used, "B") + " of " + amount(grid.available, "B") + ": ";

@@ -1,0 +1,171 @@
+"""Options made from what they fill: a record's fields, or a function's parameters, with what their docstring says."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import is_dataclass
+from functools import partial, wraps
+from inspect import Parameter, Signature, cleandoc, signature
+from pathlib import Path
+from types import NoneType
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+from typer import Option
+
+from sim.specs.base import file_name, unit_of
+from sim.units import parse, parse_count, show_bare
+
+Read = Callable[[str, str], Any]
+"""(words, name of the option) -> the value."""
+_FIELD = re.compile(r"^(\w+(?:, \w+)*) : (.*(?:\n +.*)*)", re.MULTILINE)
+_END = re.compile(r"(?<!\.)\.(?=\s|$)")
+"""The end of a sentence, not the last of three dots."""
+
+
+class Opt:
+    """How an option differs from the parameter that it fills.
+
+    Parameters
+    ----------
+    flags : str
+        As typer has them, `--on/--off`. Default: the parameter's name, without its unit.
+    read : callable, optional
+        What makes the value of the words. Default: the parameter's unit says.
+    default : optional
+        Where the parameter has none, as it would be typed.
+    **look
+        Of typer's `Option`, such as `help` where the docstring's first sentence does not suit.
+    """
+
+    def __init__(self, flags: str = "", read: Read | None = None, default: Any = None, **look: Any) -> None:
+        self.flags, self.read, self.default, self.look = flags, read, default, look
+
+
+class Fills:
+    """The options of a record or a function: all its parameters but those in `leave`.
+
+    `run: Annotated[partial[Terms], Fills(Terms, "failures")]` gives a command an option for every other field of
+    `Terms`, and `run(failures=...)` is the record.
+    """
+
+    def __init__(self, whose: Callable[..., Any], *leave: str, **differing: Opt | str) -> None:
+        self.whose = whose
+        self.options: dict[str, tuple[Parameter, Read | None]] = {}
+        self.own: dict[str, Any] = {}  # words of defaults that the record has by itself
+        hints, says = get_type_hints(whose), said_of(whose)
+        for name, each in signature(whose).parameters.items():
+            if name not in leave:
+                given = differing.get(name, "")
+                option = Opt(given) if isinstance(given, str) else given
+                self.options[name] = made, _ = _option(each, hints[name], option, says.get(name, ""))
+                if each.default is not Parameter.empty:
+                    self.own[name] = made.default
+
+    @property
+    def parameters(self) -> list[Parameter]:
+        """The options as parameters of a command."""
+        return [parameter for parameter, _ in self.options.values()]
+
+    def filled(self, given: dict[str, Any]) -> partial[Any]:
+        """The record, or the function, with its options taken from what was given; what is not given is left out."""
+        found = {}
+        for name, (parameter, read) in self.options.items():
+            value = given.get(parameter.name)
+            if read is None and value is not None:
+                found[name] = value
+            elif read is not None and value not in (None, self.own.get(name)):
+                found[name] = read(value, parameter.name)
+        return partial(self.whose, **found)
+
+
+def _option(each: Parameter, hint: Any, option: Opt, says: str) -> tuple[Parameter, Read | None]:
+    """A parameter as an option of a command, and what makes its value of words."""
+    unit, own = unit_of(each.name), None if each.default is Parameter.empty else each.default
+    read = option.read or (partial(_quantity, unit) if unit else None)
+    kinds = [kind for kind in get_args(hint) if kind is not NoneType] if NoneType in get_args(hint) else [hint]
+    kind = kinds[0] if kinds[0] in (bool, int, float, Path) and read is None else str
+    if get_origin(hint) is Sequence and read is None:
+        kind, own = list[str], None
+    default = option.default if option.default is not None else own
+    if isinstance(option.look.get("show_default"), str):  # whether it was given is for the command to know
+        default = None
+    if read is not None and isinstance(default, float):
+        default = show_bare(default, unit) if unit else f"{default:g}"
+    flags = option.flags or f"--{file_name(each.name).replace('_', '-')}"
+    name = flags.partition("/")[0].lstrip("-").replace("-", "_")
+    look = {"help": says, "show_default": default is not None, **option.look}
+    typed: Any = kind | None if default is None else kind
+    annotation = Annotated[typed, Option(*flags.split(" "), **look)]
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation), read
+
+
+def _quantity(unit: str, words: str, name: str) -> float:
+    return parse(words, unit)
+
+
+def count(words: str, name: str) -> float:
+    """A large number, such as 15T."""
+    return parse_count(words, name)
+
+
+def said_of(whose: Callable[..., Any]) -> dict[str, str]:
+    """The first sentence of a docstring about each field or parameter."""
+    found: dict[str, str] = {}
+    for each in reversed(whose.__mro__) if isinstance(whose, type) else [whose]:
+        doc = cleandoc(each.__doc__ or "")
+        typed = "Parameters\n----" in doc
+        for names, words in _FIELD.findall(doc):
+            text = " ".join((words.partition("\n")[2] if typed else words).split())
+            unit = ", in tokens" if text.endswith("[tokens]") else ""
+            text = re.sub(r"\s*\[[^]]+\]$", "", _END.split(text)[0]) + unit
+            found |= {name: f"{text[:1].upper()}{text[1:]}." for name in names.split(", ") if text}
+    return found
+
+
+def with_records(command: Callable[..., Any]) -> Callable[..., Any]:
+    """A command whose parameters that stand for several options take these one by one.
+
+    They are dataclasses of options, whose fields are typer's, and what is annotated with `Fills`: in
+    `def train(scenario: ScenarioFile, run: Annotated[partial[Terms], Fills(Terms)])` the options take the place of
+    `run`, which is a function that makes the record when the command is called.
+    """
+    parameters, arguments = _options_of(command)
+
+    @wraps(command)
+    def run(**given: Any) -> Any:
+        return command(**arguments(given))
+
+    del run.__wrapped__  # whoever asks for the annotations is to see the options
+    run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {each.name: each.annotation for each in parameters}
+    return run
+
+
+def _options_of(target: Callable[..., Any]) -> tuple[list[Parameter], Callable[[dict[str, Any]], dict[str, Any]]]:
+    """The options of a command or of a dataclass of options, and what makes its arguments of what was given."""
+    hints = get_type_hints(target, include_extras=True)
+    parameters: list[Parameter] = []
+    made: dict[str, Callable[[dict[str, Any]], Any]] = {}
+    for each in signature(target).parameters.values():
+        hint = hints[each.name]
+        fills = next((extra for extra in getattr(hint, "__metadata__", ()) if isinstance(extra, Fills)), None)
+        if fills is not None:
+            parameters += fills.parameters
+            made[each.name] = fills.filled
+        elif is_dataclass(hint):
+            inner, arguments = _options_of(hint)  # type: ignore[arg-type]
+            parameters += inner
+            made[each.name] = partial(_record, hint, arguments)
+        else:
+            parameters.append(each.replace(kind=Parameter.KEYWORD_ONLY, annotation=hint))
+            made[each.name] = partial(_given, each.name)
+    return parameters, lambda given: {name: make(given) for name, make in made.items()}
+
+
+def _record(kind: Any, arguments: Callable[[dict[str, Any]], dict[str, Any]], given: dict[str, Any]) -> Any:
+    return kind(**arguments(given))
+
+
+def _given(name: str, given: dict[str, Any]) -> Any:
+    return given[name]
