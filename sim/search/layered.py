@@ -26,6 +26,7 @@ from sim.search.layered_bounds import least_step_s, memory_bytes
 from sim.search.layered_deals import Deals, deals_at, deals_of
 from sim.search.plans.layouts import (
     LAYOUT,
+    MOST_UNEVEN_CHUNKS,
     context_degrees,
     cuts_sequences,
     divisors,
@@ -36,7 +37,6 @@ from sim.search.plans.layouts import (
     tensor_degrees,
 )
 from sim.search.plans.space import base_plan, recompute_fields, recomputes_of, sharding_fields
-from sim.search.schedules.variants import MOST_UNEVEN_CHUNKS
 from sim.specs import ParallelPlan, Scenario
 from sim.specs.plan import LAYERED
 from sim.specs.stack import sends_overlap

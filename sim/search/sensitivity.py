@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sim.search.candidate import Candidate, ScheduleBest, facts_of
-from sim.search.comparison import best_of, confirmed_already, loss_of, losses_by_cause
+from sim.search.comparison import best_of, loss_of, losses_by_cause
 from sim.search.plans.columns import RECOMPUTES, SCHEDULES
 from sim.search.result import SearchResult
 from sim.search.schedules.by_schedule import WithFields
@@ -62,7 +62,7 @@ def sensitivity(result: SearchResult, progress: Callable[[int, int], None] | Non
     progress : callable, optional
         Called with (values done, values in all).
     """
-    known, best = confirmed_already(result), result.best[0]
+    best = result.best[0]
     plan = best.scenario.plan
     rows = [_of_schedule(result, each) for each in result.schedules if not each.asynchronous]
     searched = {each.value for each in rows}
@@ -76,7 +76,7 @@ def sensitivity(result: SearchResult, progress: Callable[[int, int], None] | Non
     under = None if plan.schedule in SCHEDULES else WithFields(result, plan.schedule)
     for number, (axis, value) in enumerate(wanted, start=1):
         own = getattr(plan, axis) == value
-        selection, found = (None, best) if own else best_of(result, {axis: value}, known)
+        selection, found = (None, best) if own else best_of(result, {axis: value})
         if not own and under is not None and axis != "schedule":
             others = (found, under.best({axis: value}, FEW_RUNS).best)
             there = [each for each in others if each is not None]

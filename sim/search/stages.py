@@ -30,7 +30,7 @@ from sim.search.plans.columns import SCHEDULES
 from sim.search.plans.layouts import several_chunks, unlike_chunks
 from sim.search.plans.space import Fields
 from sim.search.prices.formula import Priced
-from sim.search.prices.room import ChosenRows, Way
+from sim.search.prices.room import ChosenRows
 from sim.search.result import SearchResult
 from sim.specs import ParallelPlan, Scenario
 from sim.specs.framework_plans import broken_rules
@@ -181,9 +181,10 @@ def _balanced(result: SearchResult, some: Priced, dealt_s: Floats, chunked: Sequ
     it has done at most one forward for each rank behind it: sum + (m − 1) w − (p − 1) f. In several it may always have
     work, which is m w.
     """
-    columns = result.space.columns.take(some.row)
-    mean, busiest, share = ChosenRows(result.space, some.row, some.category, [Way()]).rank_work(np.arange(len(some)))
-    count = result.space.scenario.training.global_batch_size // (columns.dp * columns.microbatch_size)
+    space, columns, nothing = result.space, result.space.columns.take(some.row), result.categories[0].without_room()
+    rows = ChosenRows(space, some.row, some.category, [nothing])
+    mean, busiest, share = rows.rank_work(np.arange(len(some)))
+    count = space.scenario.training.global_batch_size // (columns.dp * columns.microbatch_size)
     alone = (columns.num_chunks == 1) & ~(np.isin(columns.pp, chunked) & (count % columns.pp == 0))
     ramp = np.where(alone, (columns.pp - 1) * (1.0 - share), 0.0)
     least = (count + np.where(count >= columns.pp, ramp, 0.0)) * mean

@@ -14,8 +14,7 @@ from sim.notebook import NotebookDisplay
 from sim.parallel import map_over
 from sim.search.axes import SIZE, Axis, parse_axis
 from sim.search.candidate import Candidate, facts_of, gap_of
-from sim.search.comparison import confirmed_already
-from sim.search.confirm import MOST_RUNS, run_named
+from sim.search.confirm import MOST_RUNS, run_best
 from sim.search.plans.layouts import context_degrees
 from sim.search.plans.space import base_plan
 from sim.search.result import SearchResult
@@ -249,7 +248,7 @@ class _Question:
         named = {axis.path.removeprefix("plan."): int(value) for axis, value in paths if axis.path.startswith("plan.")}
         if not named:
             return SweepPoint(values, result.best[0], None, result.plans_feasible, result.gap or 0.0)
-        chosen, found = run_named(result, named, self.confirm, confirmed_already(result))
+        _, chosen, found = run_best(result, named, 1, self.confirm)
         if found.ran:
             gap = gap_of(found.worst, found.bound)
             return SweepPoint(values, found.best[0], None, chosen.fit, gap)
