@@ -25,8 +25,7 @@ from sim.schedules.order import make_order
 from sim.schedules.passes import peak_in_flight
 from sim.search import build_space, megatron_rules, price_all, schedules_named, search_schedules, sensitivity, why_not
 from sim.search.plans.columns import OVERLAPS
-from sim.search.schedules.batches import spaces_under
-from sim.search.schedules.refined import Refined
+from sim.search.schedules.refined import Refined, spaces_under
 from sim.specs import ParallelPlan, load_scenario
 from sim.specs.loading import build_scenario
 

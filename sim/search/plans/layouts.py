@@ -225,14 +225,15 @@ def shapes(pp: int, per_replica: int, several: tuple[int, ...]) -> Array:
     return np.array(rows, dtype=np.int64)
 
 
-def shapes_under(scenario: Scenario, schedule: str, slices: int, pp: int, per_replica: int) -> Array:
-    """(micro-batch size, 0, chunks) of every way in which a schedule runs so many sequences through `pp` ranks."""
-    chosen = get_schedule(schedule)
-    chunks = _chunks_under(scenario, chosen, slices, pp)
+def shapes_under(scenario: Scenario, schedules: Sequence[str], slices: int, pp: int, per_replica: int) -> Array:
+    """(micro-batch size, place of the schedule, chunks) of every way to run so many sequences through `pp` ranks."""
+    able = [get_schedule(name) for name in schedules]
+    chunks = [_chunks_under(scenario, chosen, slices, pp) for chosen in able]
     rows = [
-        (size, 0, each)
+        (size, place, each)
         for size in divisors(per_replica)
-        for each in chunks
+        for place, chosen in enumerate(able)
+        for each in chunks[place]
         if per_replica // size % chosen.copies == 0 and chosen.requirement(pp, each, per_replica // size) is None
     ]
     return np.array(rows, dtype=np.int64).reshape(-1, 3)

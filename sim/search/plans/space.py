@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from sim.arrays import Array, Bools, Ints
+from sim.arrays import Array, Bools, Ints, Number
 from sim.errors import InfeasiblePlan, SpecError, nearest
 from sim.pricing.deal import dealt_layers
 from sim.schedules import get_schedule
@@ -45,50 +45,28 @@ class Space:
     """Plans as a table: rows of numbers (layout × micro-batch × schedule and chunks), each in every category.
 
     layouts : array of (tp, cp, pp, dp, ep).
+    columns : layout × micro-batch × schedule and chunks, row by row.
     categories : choices that do not broadcast.
     rules : what frameworks ask of every plan. runs_on : these frameworks, in words; empty: any plan is in the space.
     fixed : fields of plans that are set, and not searched.
-    schedule : the one schedule of all plans; empty: SCHEDULES, those with a closed form.
+    schedules : names to which the column `schedule` points; default: those with a closed form.
     slices : parts that every sequence is cut into.
     """
 
     scenario: Scenario
     layouts: Array
+    columns: Columns
     categories: tuple[Category, ...]
     rules: tuple[PlanRule, ...] = ()
     runs_on: str = ""
     fixed: Fields = field(default_factory=dict)
-    schedule: str = ""
+    schedules: tuple[str, ...] = SCHEDULES
     slices: int = 1
-
-    @property
-    def schedules(self) -> tuple[str, ...]:
-        """Names to which the column `schedule` points."""
-        return (self.schedule,) if self.schedule else SCHEDULES
 
     @property
     def dealt(self) -> int:
         """Layers that are dealt to stages."""
         return dealt_layers(self.scenario.model, self.scenario.plan)
-
-    @cached_property
-    def columns(self) -> Columns:
-        """Layout × micro-batch × schedule and chunks, row by row."""
-        batch = self.scenario.training.global_batch_size
-        several = {pp: several_chunks(self.scenario, pp) for pp in np.unique(self.layouts[:, 2]).tolist()}
-        found: dict[tuple[int, int], Array] = {}
-        for pp, dp in (degrees := [tuple(each) for each in self.layouts[:, 2:4].tolist()]):
-            if (pp, dp) not in found:
-                per_replica = batch // dp
-                found[pp, dp] = (
-                    shapes_under(self.scenario, self.schedule, self.slices, pp, per_replica)
-                    if self.schedule
-                    else shapes(pp, per_replica, several[pp])
-                )
-        which = np.repeat(np.arange(len(self.layouts)), [len(found[each]) for each in degrees])
-        microbatch_size, schedule, num_chunks = np.concatenate([found[each] for each in degrees]).T
-        tp, cp, pp, dp, ep = self.layouts[which].T
-        return Columns(tp, cp, pp, dp, ep, num_chunks, microbatch_size, schedule, which)
 
     @property
     def num_microbatches(self) -> Ints:
@@ -114,10 +92,10 @@ class Space:
 
         Of a schedule that the framework does not have the other rules count: what it would gain can be asked.
         """
-        if not self.schedule:
+        if self.schedules == SCHEDULES:
             return self.rules, self.fixed
         fixed = {name: value for name, value in self.fixed.items() if name != "schedule"}
-        if self.has_schedule(self.schedule):
+        if all(map(self.has_schedule, self.schedules)):
             return self.rules, fixed
         return tuple(rule for rule in self.rules if rule.field not in ("schedule", "num_chunks")), fixed
 
@@ -184,10 +162,10 @@ class Space:
         return {
             **self._base,
             **numbers,
-            "schedule": self.schedule or np.array(SCHEDULES)[columns.schedule],
+            "schedule": np.array(self.schedules)[columns.schedule],
             **chosen,
             "sequence_parallel": category.sequence_parallel,
-            "uneven_layers": self.dealt % (columns.pp * columns.num_chunks) != 0,
+            "uneven_layers": self._uneven(columns.pp * columns.num_chunks),
             "etp": columns.tp if own.etp > 1 else 1,
         }
 
@@ -235,7 +213,7 @@ class Space:
         numbers = {name: int(getattr(columns, name)[row]) for name in NUMBERS}
         plan = base_plan(self.scenario).replace(
             **numbers,
-            uneven_layers=self.dealt % (numbers["pp"] * numbers["num_chunks"]) != 0,
+            uneven_layers=bool(self._uneven(numbers["pp"] * numbers["num_chunks"])),
             schedule=self.schedules[columns.schedule[row]],
             sequence_slices=self.slices,
             **room_fields(category, own),
@@ -243,6 +221,10 @@ class Space:
             **sharding_fields(category.zero_stage, own),
         )
         return self.scenario.replace(plan=plan, stack=stack_of(self.scenario.stack, category.overlaps))
+
+    def _uneven(self, stages: Number) -> Any:
+        """Whether some of so many stages hold a layer more; modular pipelines may have more stages than layers."""
+        return (self.dealt % stages != 0) & (stages <= self.dealt)
 
     def cuts_experts_as(self, plan: ParallelPlan) -> bool:
         """Whether a plan's experts are whole or cut as those of all plans of the space."""
@@ -364,16 +346,34 @@ def build_space(
         recomputes = tuple(mode for mode in RECOMPUTES if mode != "per_op" or operations)
     choices = product((False, True), recomputes_of(scenario, recomputes), flags, range(4))
     categories = tuple(Category(recompute, sp, zero, flag) for sp, recompute, flag, zero in choices)
-    whole = Space(scenario, layouts, categories, tuple(rules), runs_on, fixed or {})
+    columns = columns_of(scenario, layouts)
+    whole = Space(scenario, layouts, columns, categories, tuple(rules), runs_on, fixed or {})
     if not rules and not fixed:
         return whole
     if not whole.num_plans:
         raise InfeasiblePlan(_nothing_kept(whole))
-    rows = np.any(list(whole.kept.values()), axis=0)
-    some = np.unique(whole.columns.layout[rows])
-    return replace(
-        whole, layouts=layouts[some], categories=tuple(each for each, kept in whole.kept.items() if kept.any())
-    )
+    # Layouts of which no plan is kept are not priced.
+    there = np.isin(columns.layout, columns.layout[np.any(list(whole.kept.values()), axis=0)])
+    some, layout = np.unique(columns.layout[there], return_inverse=True)
+    left = tuple(each for each, kept in whole.kept.items() if kept.any())
+    columns = columns.take(np.flatnonzero(there)).with_layout(layout.ravel())
+    return replace(whole, layouts=layouts[some], columns=columns, categories=left)
+
+
+def columns_of(scenario: Scenario, layouts: Array, schedules: Sequence[str] = SCHEDULES, slices: int = 1) -> Columns:
+    """Every micro-batch and number of chunks of some layouts under schedules, as columns."""
+    batch, found = scenario.training.global_batch_size, dict[tuple[int, int], Array]()
+    several = {pp: several_chunks(scenario, pp) for pp in np.unique(layouts[:, 2]).tolist()}
+    pairs = [(pp, dp) for pp, dp in layouts[:, 2:4].tolist()]
+    for pp, dp in dict.fromkeys(pairs):
+        if schedules == SCHEDULES:
+            found[pp, dp] = shapes(pp, batch // dp, several[pp])
+        else:
+            found[pp, dp] = shapes_under(scenario, schedules, slices, pp, batch // dp)
+    which = np.repeat(np.arange(len(layouts)), [len(found[pair]) for pair in pairs])
+    microbatch_size, schedule, num_chunks = np.concatenate([found[pair] for pair in pairs]).T
+    tp, cp, pp, dp, ep = layouts[which].T
+    return Columns(tp, cp, pp, dp, ep, num_chunks, microbatch_size, schedule, which)
 
 
 def _nothing_kept(whole: Space) -> str:

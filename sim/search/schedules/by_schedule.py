@@ -14,9 +14,8 @@ from sim.schedules.registry import schedules
 from sim.search.best_first import Found, best_first
 from sim.search.candidate import Candidate, ScheduleBest, gap_of
 from sim.search.result import SearchResult
-from sim.search.schedules.batches import spaces_under
 from sim.search.schedules.by_bound import by_bound
-from sim.search.schedules.refined import Refined
+from sim.search.schedules.refined import Refined, spaces_under
 from sim.units import show
 
 MOST_RUNS = 40

@@ -27,8 +27,8 @@ from sim.pricing.replicas import params_of
 from sim.pricing.stages import near_and_far, price_stages
 from sim.pricing.zero import VisitSeconds
 from sim.schedules import get_schedule
+from sim.schedules.actions import W
 from sim.schedules.registry import is_file
-from sim.search.schedules.batches import splits_backward
 from sim.work.stages import ModelPart
 
 FIRST, MIDDLE, LAST = range(3)
@@ -88,3 +88,12 @@ def least_memory(batch: Plans) -> PlanFloats:
     held = params_of(counts_of([mean], share.shape), batch.layouts)[..., batch.layout]
     of_stages = stage_bytes(batch, even_deal(batch).stage_kinds[:3])
     return np.asarray(peak_memory(batch, held, of_stages.min(axis=0)).total[0])
+
+
+def splits_backward(name: str, slices: int = 1) -> bool:
+    """Whether weight gradients are actions of their own under a schedule."""
+    chosen = get_schedule(name)
+    chunks = chosen.chunks if isinstance(chosen.chunks, int) else 1 if chosen.chunks == "one" else 2
+    options = {"slices": slices} if "slices" in chosen.options else {}
+    rows = [*chosen.rows(4, chunks, 8, **options), *(row for each in chosen.candidates for row in each(4, chunks, 8))]
+    return any(bool((row[:, 1] == W).any()) for row in rows)

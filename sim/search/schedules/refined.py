@@ -7,26 +7,55 @@ number of micro-batches share what is played of it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from sim.arrays import Array
 from sim.errors import ScheduleError
+from sim.pricing.cost_model import cost_model
 from sim.pricing.deal import deal_of
+from sim.pricing.layouts import place_layouts
 from sim.schedules import Order, build_order, get_schedule
-from sim.schedules.actions import W
+from sim.schedules.actions import U, W
 from sim.schedules.build import STEADY
+from sim.schedules.registry import is_file
 from sim.search.candidate import ROUNDING
 from sim.search.plans.layouts import LAYOUT
-from sim.search.plans.space import Space
-from sim.search.schedules.batches import plan_batch, splits_backward
-from sim.search.schedules.lower_bounds import least_memory, least_step_s
+from sim.search.plans.space import Space, columns_of
+from sim.search.prices.batch import plan_batch
+from sim.search.schedules.lower_bounds import least_memory, least_step_s, splits_backward
 from sim.search.schedules.order_times import SharedOrder
 from sim.specs import ParallelPlan, Scenario
 
 FIRST_LOOK, LATER_LOOK = 32, 512
 """Plans of an order that are priced at once: few at first, as the best of them rules most others out."""
+
+
+SLICES = (2, 4, 8)
+"""Parts of a sequence that are tried under a schedule that cuts sequences."""
+
+
+def spaces_under(space: Space, name: str) -> list[Space]:
+    """The space under a schedule, once for each number of sequence slices; those that have plans.
+
+    Raises
+    ------
+    ScheduleError
+        There is no such schedule, or it is a grid with updates in it, whose steps have no end.
+    """
+    chosen = get_schedule(name)
+    if is_file(name) and any((row[:, 1] == U).any() for row in chosen.rows(1, 1, 1)):
+        raise ScheduleError(
+            f"schedule {name!r} has weight updates in its grid; a search takes grids of one step: leave them out, or "
+            "estimate plans of it one by one"
+        )
+    length, names = space.scenario.training.sequence_length, (chosen.name,)
+    slices = [each for each in SLICES if length % each == 0] if "slices" in chosen.options else [1]
+    of_slices = [(each, columns_of(space.scenario, space.layouts, names, each)) for each in slices]
+    found = [replace(space, columns=columns, schedules=names, slices=each) for each, columns in of_slices]
+    return [each for each in found if len(each.plans[0])]
 
 
 class Refined:
@@ -38,9 +67,10 @@ class Refined:
     """
 
     def __init__(self, space: Space, objective: str, limit: float) -> None:
-        self.space, self.batch = space, plan_batch(space)
-        self.schedule = get_schedule(space.schedule)
+        self.space, self.schedule = space, get_schedule(space.schedules[0])
         self.row, self.category = space.plans
+        layouts = place_layouts(cost_model(space.scenario), space.layouts, space.scenario.plan)
+        self.batch = plan_batch(space, layouts, self.row, self.category)
         self.objective, self.limit = objective, limit
         self.seconds = least_step_s(self.batch, space.slices)
         self.nbytes = least_memory(self.batch)
