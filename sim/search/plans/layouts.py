@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from itertools import product
 
 import numpy as np
@@ -208,27 +207,14 @@ def unlike_chunks(scenario: Scenario, pp: int) -> tuple[int, ...]:
     return tuple(v for v in divisors(dealt // pp) if v > 1 and v not in alike) if dealt % pp == 0 else ()
 
 
-@cache
-def shapes(pp: int, per_replica: int, several: tuple[int, ...]) -> Array:
-    """(micro-batch size, schedule, chunks) of every way to run `per_replica` sequences through `pp` ranks.
+def shapes(scenario: Scenario, schedules: Sequence[str], slices: int, pp: int, per_replica: int) -> Array:
+    """(micro-batch size, place of the schedule, chunks) of every way to run so many sequences through `pp` ranks.
 
-    several : numbers of chunks above one that the layers can be dealt to.
-
-    Each GPipe shape stands before the 1F1B shape of the same numbers.
+    Of several schedules, those with a closed form, each GPipe shape stands before the 1F1B shape of the same numbers.
     """
-    rows = []
-    for size in divisors(per_replica):
-        # On one rank GPipe takes as long as 1F1B and only keeps more.
-        rows += [(size, 0, 1), (size, 1, 1)] if pp > 1 else [(size, 1, 1)]
-        if pp > 1 and (per_replica // size) % pp == 0:  # `sim.schedules.interleaved` wants whole rounds
-            rows += [(size, 2, chunks) for chunks in several]
-    return np.array(rows, dtype=np.int64)
-
-
-def shapes_under(scenario: Scenario, schedules: Sequence[str], slices: int, pp: int, per_replica: int) -> Array:
-    """(micro-batch size, place of the schedule, chunks) of every way to run so many sequences through `pp` ranks."""
     able = [get_schedule(name) for name in schedules]
-    chunks = [_chunks_under(scenario, chosen, slices, pp) for chosen in able]
+    uneven = range(1, MOST_UNEVEN_CHUNKS + 1) if len(able) == 1 else (1,)  # which the closed form prices in one chunk
+    chunks = [_chunks_under(scenario, chosen, slices, pp, uneven) for chosen in able]
     rows = [
         (size, place, each)
         for size in divisors(per_replica)
@@ -239,11 +225,13 @@ def shapes_under(scenario: Scenario, schedules: Sequence[str], slices: int, pp: 
     return np.array(rows, dtype=np.int64).reshape(-1, 3)
 
 
-def _chunks_under(scenario: Scenario, chosen: Schedule, slices: int, pp: int) -> list[int]:
-    """Numbers of chunks under a schedule that keep the rules of ParallelPlan and Scenario."""
+def _chunks_under(scenario: Scenario, chosen: Schedule, slices: int, pp: int, uneven: Sequence[int]) -> list[int]:
+    """Numbers of chunks under a schedule that keep the rules of ParallelPlan and Scenario.
+
+    uneven : those that are tried where the ranks do not divide the layers.
+    """
     model, dealt = scenario.model, dealt_layers(scenario.model, scenario.plan)
-    numbers = divisors(dealt // pp) if dealt % pp == 0 else list(range(1, MOST_UNEVEN_CHUNKS + 1))
-    numbers = [each for each in numbers if dealt // (pp * each) >= 1]
+    numbers = divisors(dealt // pp) if dealt % pp == 0 else [each for each in uneven if dealt // (pp * each) >= 1]
     numbers = [each for each in numbers if each == 1 or stages_alike(model, scenario.plan, pp, each)]
     if chosen.name == "modular":
         numbers = [each for each in numbers if pp * each == model.num_layers]

@@ -27,7 +27,7 @@ from sim.search.plans.columns import (
     stack_of,
     value_of,
 )
-from sim.search.plans.layouts import cuts_sequences, find_layouts, several_chunks, shapes, shapes_under
+from sim.search.plans.layouts import cuts_sequences, find_layouts, shapes
 from sim.specs import ParallelPlan, Scenario
 from sim.specs.framework_plans import PlanRule
 from sim.specs.modules import as_names
@@ -362,14 +362,8 @@ def build_space(
 
 def columns_of(scenario: Scenario, layouts: Array, schedules: Sequence[str] = SCHEDULES, slices: int = 1) -> Columns:
     """Every micro-batch and number of chunks of some layouts under schedules, as columns."""
-    batch, found = scenario.training.global_batch_size, dict[tuple[int, int], Array]()
-    several = {pp: several_chunks(scenario, pp) for pp in np.unique(layouts[:, 2]).tolist()}
-    pairs = [(pp, dp) for pp, dp in layouts[:, 2:4].tolist()]
-    for pp, dp in dict.fromkeys(pairs):
-        if schedules == SCHEDULES:
-            found[pp, dp] = shapes(pp, batch // dp, several[pp])
-        else:
-            found[pp, dp] = shapes_under(scenario, schedules, slices, pp, batch // dp)
+    batch, pairs = scenario.training.global_batch_size, [(pp, dp) for pp, dp in layouts[:, 2:4].tolist()]
+    found = {(pp, dp): shapes(scenario, schedules, slices, pp, batch // dp) for pp, dp in dict.fromkeys(pairs)}
     which = np.repeat(np.arange(len(layouts)), [len(found[pair]) for pair in pairs])
     microbatch_size, schedule, num_chunks = np.concatenate([found[pair] for pair in pairs]).T
     tp, cp, pp, dp, ep = layouts[which].T
