@@ -22,7 +22,7 @@ from sim.search.layout import LayoutShares, layout_shares
 from sim.search.plans.columns import SCHEDULES
 from sim.search.plans.space import Fields
 from sim.search.result import SearchResult
-from sim.search.schedules.by_schedule import WithFields
+from sim.search.schedules.by_schedule import best_under
 from sim.search.table import CHOICES, FIELDS
 from sim.search.unpriced import try_unpriced
 from sim.specs import ParallelPlan, Scenario
@@ -253,7 +253,7 @@ def _why_unpriced(result: SearchResult, named: Fields) -> Why:
     """Of fields that no priced plan has: the rule they break, or the best of all or of a few plans that have them."""
     if named.get("schedule", SCHEDULES[0]) not in SCHEDULES:
         rest = {name: value for name, value in named.items() if name != "schedule"}
-        searched = WithFields(result, named["schedule"]).best(rest)
+        searched = best_under(result, named["schedule"], rest)
         if searched.best is not None:
             return replace(_why(result, searched.best.answer, None), searched=searched)
         if searched.plans:

@@ -195,6 +195,15 @@ class Space:
             rows &= np.isin(getattr(self.columns, name), values)
         return rows, able
 
+    def having(self, fields: Fields) -> Space | None:
+        """The part of the space with some fields; None where it has no plan."""
+        rows, able = self.masks(fields)
+        if not (rows.any() and able.any()):
+            return None
+        categories = tuple(each for each, there in zip(self.categories, able.tolist(), strict=True) if there)
+        part = replace(self, columns=self.columns.take(np.flatnonzero(rows)), categories=categories)
+        return part if part.num_plans else None
+
     def value_of(self, category: Category, name: str) -> Any:
         """A field of the plans of a category."""
         return value_of(category, name, self.scenario.plan)

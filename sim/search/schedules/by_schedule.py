@@ -135,32 +135,28 @@ def search_schedules(
     return replace(result, schedules=ordered, best=_best(candidates, result.objective, result.top))
 
 
-class WithFields:
-    """Best plans of one schedule among those with given fields; what is found of the plans of one is known of the next.
+def best_under(
+    result: SearchResult, schedule: str, named: Mapping[str, Any], most_runs: int = MOST_RUNS
+) -> ScheduleBest:
+    """The best plan of a schedule among those with some fields.
 
     Raises
     ------
     ScheduleError
         No such schedule.
     """
-
-    def __init__(self, result: SearchResult, schedule: str) -> None:
-        self._result, self._schedule = result, schedule
-        self._parts = list(_parts(result, schedule))
-
-    def best(self, named: Mapping[str, Any], most_runs: int = MOST_RUNS) -> ScheduleBest:
-        """The best plan with these fields."""
-        found, likely = Found[Candidate](most=most_runs), [self._result.best[0].scenario.plan]
-        for part in self._parts:
-            part.restrict(named)
-        best_first(by_bound(self._parts, likely, found), found)
-        return _summed_up(self._result, self._schedule, self._parts, found)
+    found, likely = Found[Candidate](most=most_runs), [result.best[0].scenario.plan]
+    parts = list(_parts(result, schedule, named))
+    best_first(by_bound(parts, likely, found), found)
+    return _summed_up(result, schedule, parts, found)
 
 
-def _parts(result: SearchResult, schedule: str) -> Iterator[Refined]:
-    """All plans of a schedule, by number of slices: who drops one before the next needs memory for one."""
+def _parts(result: SearchResult, schedule: str, named: Mapping[str, Any] | None = None) -> Iterator[Refined]:
+    """All plans of a schedule with some fields, by slices: who drops one before the next needs memory for one."""
     for each in spaces_under(result.space, schedule):
-        yield Refined(each, result.objective, result.memory_limit_bytes)
+        space = each.having(named or {})
+        if space is not None:
+            yield Refined(space, result.objective, result.memory_limit_bytes)
 
 
 def _most_promising_first(result: SearchResult, names: Sequence[str]) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ number of micro-batches share what is played of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -74,7 +74,6 @@ class Refined:
         self.objective, self.limit = objective, limit
         self.seconds = least_step_s(self.batch, space.slices)
         self.nbytes = least_memory(self.batch)
-        self._named = np.ones(len(self.row), dtype=bool)
         self._looked_at = np.zeros(len(self.row), dtype=bool)
         self.rough = np.zeros(len(self.row), dtype=bool)
         self._num_gpus = space.gpus_of(self.row)
@@ -92,22 +91,17 @@ class Refined:
 
     @property
     def num_plans(self) -> int:
-        """With the fields that are named."""
-        return int(self._named.sum())
+        """How many plans there are."""
+        return len(self.row)
 
     @property
     def leanest(self) -> float:
-        """Of them, fewest bytes that any plan cannot do with. [bytes]"""
-        return float(self.nbytes[self._named].min(initial=np.inf))
+        """Memory that no plan of these needs less than. [bytes]"""
+        return float(self.nbytes.min(initial=np.inf))
 
     def scenario_of(self, plan: int) -> Scenario:
         """One plan as a scenario that can be estimated."""
         return self.space.scenario_of(int(self.row[plan]), self.space.categories[int(self.category[plan])])
-
-    def restrict(self, named: Mapping[str, Any]) -> None:
-        """Leave out all plans but those with these fields; what is known of them stays known."""
-        rows, categories = self.space.masks(named)
-        self._named = rows[self.row] & categories[self.category]
 
     def orders(self) -> Iterator[tuple[int, float]]:
         """Every order of a plan that fits, as a number, with the lowest score of the plans that have it."""
@@ -123,7 +117,7 @@ class Refined:
         """Score of plans that took so long and so much memory; infinite where they do not fit."""
         score = seconds * (self._num_gpus[plans] if self.objective == "cost" else 1)
         score = nbytes if self.objective == "memory_headroom" else score
-        return np.asarray(np.where((nbytes <= self.limit) & self._named[plans], score, np.inf))
+        return np.asarray(np.where(nbytes <= self.limit, score, np.inf))
 
     def order_like(self, plan: ParallelPlan) -> int | None:
         """The order of the plan that has this layout and micro-batch in the fewest chunks; of several the best's."""
