@@ -19,13 +19,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from sim.arrays import Number, PlanFloats
+from sim.arrays import PlanFloats
 from sim.pricing.deal import counts_of, even_deal
 from sim.pricing.memory import peak_memory, stage_bytes
 from sim.pricing.plans import Plans
 from sim.pricing.replicas import params_of
 from sim.pricing.stages import near_and_far, price_stages
-from sim.pricing.zero import VisitSeconds
 from sim.schedules import get_schedule
 from sim.schedules.actions import W
 from sim.schedules.registry import is_file
@@ -42,13 +41,12 @@ def least_step_s(batch: Plans, slices: int = 1) -> PlanFloats:
         return np.zeros(batch.shape)
     pp, chunks, copies = batch.pp, batch.num_chunks, chosen.copies
     deal = even_deal(batch)
-    alone = (batch.layouts.pp == 1) & (chosen.chunks == "one")  # a head on a rank of several stages has its own table
-    seconds = price_stages(batch, replace(deal, stage_kinds=deal.stage_kinds[:3], alone=alone))
+    seconds = price_stages(batch, replace(deal, stage_kinds=deal.stage_kinds[:3]))
     forward, backward, inputs = seconds.forward_s, seconds.backward_s, seconds.input_grad_s
     whole = forward + backward
     least = whole.min(axis=0)
     each, stages = batch.num_microbatches * slices / copies, chunks * copies
-    ends = each * (whole + (stages - 1) * least) + stages * _waits(seconds.visits)
+    ends = each * (whole + (stages - 1) * least)
     pipeline = np.where(pp * chunks == 1, ends[FIRST], np.maximum(ends[FIRST], ends[LAST]))
     if not (chosen.staggered or chosen.asynchronous):  # whose step is the time from batch to batch
         splits, before = splits_backward(batch.schedule, slices), (pp - 1) // copies
@@ -63,14 +61,6 @@ def least_step_s(batch: Plans, slices: int = 1) -> PlanFloats:
         later = each * stages * seconds.weight_grad_s.max(axis=0) if splits else 0.0
         pipeline = np.maximum(pipeline, np.where(before > 0, fill + np.maximum(work, work - later + drain), 0.0))
     return np.asarray(pipeline + batch.costs.stack.step_setup_s)
-
-
-def _waits(visits: VisitSeconds | None) -> Number:
-    """What a rank with several stages waits at each, whatever its order: it turns to it, there and back.  [s]"""
-    if visits is None:
-        return 0.0
-    gathers = np.where(visits.ahead, 0.0, visits.gather.sum(axis=0))
-    return (gathers + np.where(visits.beside, 0.0, visits.reduce)).min(axis=0)
 
 
 def least_memory(batch: Plans) -> PlanFloats:
