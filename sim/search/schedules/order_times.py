@@ -16,7 +16,7 @@ from sim.engines.longest_path import longer
 from sim.engines.max_plus import AT_ONCE, play_plans, steady_state
 from sim.engines.order_facts import OrderFacts
 from sim.engines.program import gather_window, sends_of
-from sim.engines.step_end import exposed_gather, exposed_reduction, step_end, without_flush
+from sim.engines.step_end import end_of_step, exposed_gather, without_flush
 from sim.engines.tasks import Seconds, amounts_of, classes_of, pass_seconds, step_of
 from sim.engines.visits import least_at_visits, of_ranks
 from sim.pricing.deal import Deal
@@ -181,11 +181,20 @@ class SharedOrder:
         parts = [first[begin : begin + size] for begin in range(0, len(first), size)]
         found = [self._begin_and_end(seconds.take(plans), times[plans]) for plans in parts]
         begin, end = (np.concatenate(each, axis=-1)[..., column] for each in zip(*found, strict=True))
-        hidden, gather = seconds.hidden_share, seconds.gather
-        done = end - begin if self.staggered else end
-        done = done + exposed_reduction(seconds.reduce, 0.0, hidden, batch.overlap_grad_reduce)
-        gather = exposed_gather(gather, gather, hidden, batch.overlap_param_gather)
-        return np.asarray(step_end(done, seconds.tied, seconds.update + gather, self.order.ends) + seconds.setup)
+        finished = end_of_step(
+            end - begin if self.staggered else end,
+            seconds.reduce,
+            seconds.gather,
+            seconds.update,
+            tied_embedding=seconds.tied,
+            hidden_share=seconds.hidden_share,
+            overlap_reduce=batch.overlap_grad_reduce,
+            overlap_gather=batch.overlap_param_gather,
+            reduced_after=lambda: 0.0,  # at the earliest, as nobody knows which gradients come last
+            gather_window=lambda: seconds.gather,
+            ends=self.order.ends,
+        )
+        return np.asarray(finished.step + seconds.setup)
 
     def _begin_and_end(self, seconds: Seconds, times: Ints) -> tuple[RankPlanFloats, RankPlanFloats]:
         """When each rank begins its first action and ends its last, with what it moves at visits, at the earliest.  [s]
