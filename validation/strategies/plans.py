@@ -213,7 +213,7 @@ def _baseline(
     kept &= (tp == degree) | (wide is None)
     if not kept.any():
         return None
-    space = replace(space, categories=tuple(wanted), layouts=space.layouts[kept])
+    space = replace(space.with_layouts(kept), categories=tuple(wanted))
     contiguous = space.columns.schedule != SCHEDULES.index("interleaved")
     best: list[tuple[float, int, int]] = []
     for category, here, seconds, needed in price_all(space):

@@ -195,6 +195,14 @@ class Space:
             rows &= np.isin(getattr(self.columns, name), values)
         return rows, able
 
+    def with_layouts(self, kept: Bools) -> Space:
+        """The part of the space with some of its layouts."""
+        rows = np.flatnonzero(kept[self.columns.layout])
+        columns = self.columns.take(rows)
+        return replace(
+            self, layouts=self.layouts[kept], columns=columns.with_layout((np.cumsum(kept) - 1)[columns.layout])
+        )
+
     def having(self, fields: Fields) -> Space | None:
         """The part of the space with some fields; None where it has no plan."""
         rows, able = self.masks(fields)
@@ -362,11 +370,9 @@ def build_space(
     if not whole.num_plans:
         raise InfeasiblePlan(_nothing_kept(whole))
     # Layouts of which no plan is kept are not priced.
-    there = np.isin(columns.layout, columns.layout[np.any(list(whole.kept.values()), axis=0)])
-    some, layout = np.unique(columns.layout[there], return_inverse=True)
-    left = tuple(each for each, kept in whole.kept.items() if kept.any())
-    columns = columns.take(np.flatnonzero(there)).with_layout(layout.ravel())
-    return replace(whole, layouts=layouts[some], columns=columns, categories=left)
+    kept = np.isin(np.arange(len(layouts)), columns.layout[np.any(list(whole.kept.values()), axis=0)])
+    categories = tuple(each for each, rows in whole.kept.items() if rows.any())
+    return replace(whole.with_layouts(kept), categories=categories)
 
 
 def columns_of(scenario: Scenario, layouts: Array, schedules: Sequence[str] = SCHEDULES, slices: int = 1) -> Columns:
