@@ -145,7 +145,7 @@ RULES = {
     "step_end": ("sim.engines.step_end",),
     "without_flush": ("sim.engines.timeline", "sim.search.schedules.order_times"),
     "once_a_step": ("sim.pricing.stages", "sim.search.layered_bounds", "sim.search.prices.formula",
-                    "sim.search.schedules.lower_bounds", "sim.search.schedules.order_times"),
+                    "sim.search.schedules.order_times"),
     "price_stages": ("sim.pricing.stages", "sim.search.layered_bounds", "sim.search.prices.formula",
                      "sim.search.schedules.lower_bounds", "sim.search.schedules.order_times"),
     "peak_memory": ("sim.estimate", "sim.search.layered_bounds", "sim.search.prices.formula",

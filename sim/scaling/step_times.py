@@ -131,7 +131,7 @@ def price_batches(
         if layered:
             table = layered_table(given, gpus=gpus, context=(1,), experts=(ep,))
             plans += table.plans
-            bounded = fastest_of_sizes(table.rows.num_gpus, table.bound_s, np.arange(len(table.rows)))
+            bounded = fastest_of_sizes(table.column("num_gpus"), table.bound_s, np.arange(len(table)))
         if len(fitting.num_gpus) or len(bounded.num_gpus):
             found[batch] = PricedBatch(result, table, fitting, whatever, bounded)
         progress(number + 1)
@@ -170,7 +170,7 @@ def confirm(prices: PricedBatches, num_gpus: int, batch: int) -> tuple[Estimate 
     if priced.table is not None:
         table = priced.table
         limit = np.inf if best is None else best.step_time_s
-        bound = np.where((table.rows.num_gpus == num_gpus) & (table.bound_s < limit), table.bound_s, np.inf)
+        bound = np.where((table.column("num_gpus") == num_gpus) & (table.bound_s < limit), table.bound_s, np.inf)
         found, more = best_of(table, bound, lambda _: 1.0)
         run += more
         if found and found[0].step_time_s < limit:

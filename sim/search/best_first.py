@@ -48,6 +48,11 @@ class Found(Generic[Answer]):
         return scores[self.top - 1] if len(scores) >= self.top else np.inf
 
     @property
+    def last(self) -> float:
+        """Score of the last of the best few, as many as there are; infinite where there is none."""
+        return max(sorted(score for score, _ in self.ran)[: self.top], default=np.inf)
+
+    @property
     def proven(self) -> bool:
         """Whether no plan that was not run can be among the best few."""
         return self.bound == np.inf or self.bound >= self.worst * (1 - ROUNDING)

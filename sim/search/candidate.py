@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sim.estimate import Estimate
+from sim.schedules import get_schedule
 from sim.specs import Scenario
 
 OBJECTIVES = ("step_time", "days", "cost", "memory_headroom")
@@ -91,19 +92,22 @@ class ScheduleBest:
     runs : how many of them the exact engine ran.
     proven : no other plan of the schedule is better.
     gap : by how much a plan that was not run could still be better at most, as a share; 0 where it is proven.
-    asynchronous : it trains another way: gradients come late.
     interrupted : its search was stopped, or not begun.
     """
 
     schedule: str
-    best: Candidate | None
-    plans: int
-    runs: int
-    proven: bool
-    gap: float
-    asynchronous: bool
+    best: Candidate | None = None
+    plans: int = 0
+    runs: int = 0
+    proven: bool = False
+    gap: float = 1.0
     reason: str | None = None
     interrupted: bool = False
+
+    @property
+    def asynchronous(self) -> bool:
+        """Whether it trains another way: gradients come late."""
+        return get_schedule(self.schedule).asynchronous
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data with stable keys, for JSON."""

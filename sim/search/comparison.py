@@ -10,7 +10,7 @@ from typing import Any
 from sim.errors import FlopcastError
 from sim.estimate import Estimate, estimate
 from sim.search.candidate import ROUNDING, Candidate
-from sim.search.confirm import run_named
+from sim.search.confirm import run_best
 from sim.search.plans.columns import OVERLAPS
 from sim.search.plans.space import Fields
 from sim.search.queries import Selection
@@ -36,21 +36,9 @@ MOST_RUNS = 40
 """Plans with given fields that the exact engine runs at most to find the best of them."""
 
 
-def confirmed_already(result: SearchResult) -> dict[int, Candidate]:
-    """The search's best plans, which the exact engine has run, by place."""
-    places = [(result.place_of(each.scenario), each) for each in result.best]
-    return {place: each for place, each in places if place is not None}
-
-
-def best_of(result: SearchResult, named: Fields, known: dict[int, Candidate]) -> tuple[Selection, Candidate | None]:
-    """The plans with some fields, and the best of them by the exact engine; None where none fits.
-
-    Parameters
-    ----------
-    known : dict
-        Plans that the exact engine has run, by place; those it runs here are added.
-    """
-    chosen, found = run_named(result, named, MOST_RUNS, known)
+def best_of(result: SearchResult, named: Fields) -> tuple[Selection, Candidate | None]:
+    """The plans with some fields, and the best of them by the exact engine; None where none fits."""
+    _, chosen, found = run_best(result, named, 1, MOST_RUNS)
     return chosen, found.best[0] if found.best else None
 
 

@@ -60,33 +60,48 @@ def by_price(
         yield float(score[-1]), None
 
 
-def run_named(
-    result: SearchResult,
-    named: Fields,
-    most: int,
-    known: dict[int, Candidate] | None = None,
-    progress: Progress | None = None,
-) -> tuple[Selection, Found[Candidate]]:
-    """The plans with some fields, and the best of them, for those that need it with room made for them.
+def run_best(
+    result: SearchResult, named: Fields, top: int, most: int, progress: Progress | None = None
+) -> tuple[SearchResult, Selection, Found[Candidate]]:
+    """Run the best plans with some fields, and make room for those that need it.
+
+    Room is made for plans up to the price of the last of the best few. As that may take longer than its price, more is
+    made where a plan might lie between. Interrupted (KeyboardInterrupt), plans that were run are an answer.
 
     Parameters
     ----------
+    top : int
+        How many of the best are to be proven.
     most : int
-        Plans to run.
-    known : dict, optional
-        Plans run before, by place; of those that are run here the ones that are in the search's space are added.
+        Plans to run at most.
+
+    Returns
+    -------
+    result, selection, found
+        The table with plans for which room was made, the plans with the fields, and what is known of the best.
     """
-    known = {} if known is None else known
-    own = {place: each for place, each in known.items() if place < result.plans_priced}
-    here, ceiling = result, None
+    known, here, ceiling = dict(result.known), result, None
+    found = Found[Candidate](top, most)
     while True:
-        here = here.with_room(1, named, ceiling, progress)
+        try:
+            here = here.with_room(top, named, ceiling, progress) if here.finished else here
+        except KeyboardInterrupt:
+            here = replace(here, finished=False)
+            if found.ran:
+                break
         chosen = here.select(named, COPIES * most + 1)  # so many runs, and a bound for the others, lie among them
-        found = best_first(by_price(here, chosen.best, most, own), Found(1, most))
-        known |= {place: each for place, each in own.items() if place < result.plans_priced}
-        if not found.ran or found.worst <= here.room_floor or found.runs >= most:
-            return chosen, found
-        ceiling = found.worst * (1 + ROUNDING)
+        found = Found(top, most)
+        try:
+            best_first(by_price(here, chosen.best, most, known), found)
+        except KeyboardInterrupt:
+            if not found.ran:
+                raise
+            here = replace(here, finished=False)
+        if not (here.finished and found.ran) or found.last <= here.room_floor:
+            break
+        ceiling = found.last * (1 + ROUNDING)
+    result.known.update((place, each) for place, each in known.items() if place < len(result.prices))
+    return here, chosen, found
 
 
 SAFE_RUNS = 20
@@ -103,6 +118,7 @@ def safest(result: SearchResult, progress: Progress | None = None) -> Candidate 
     if result.objective == "memory_headroom" or best.answer.grade in GRADES[:2]:
         return None
     shards = best.scenario.plan.zero_stage == 3
-    _, found = run_named(result, {"zero_stage": (0, 1, 2) if shards else 3}, SAFE_RUNS, progress=progress)
+    named = {"zero_stage": (0, 1, 2) if shards else 3}
+    _, _, found = run_best(result, named, 1, SAFE_RUNS, progress=progress)
     other = found.best[0] if found.best else None
     return other if other and published_like(other.scenario) > published_like(best.scenario) else None

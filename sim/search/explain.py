@@ -14,7 +14,6 @@ from sim.search.candidate import Candidate, ScheduleBest
 from sim.search.comparison import (
     Step,
     best_of,
-    confirmed_already,
     losses_by_cause,
     steps_between,
 )
@@ -23,7 +22,7 @@ from sim.search.layout import LayoutShares, layout_shares
 from sim.search.plans.columns import SCHEDULES
 from sim.search.plans.space import Fields
 from sim.search.result import SearchResult
-from sim.search.schedules.by_schedule import WithFields
+from sim.search.schedules.by_schedule import best_under
 from sim.search.table import CHOICES, FIELDS
 from sim.search.unpriced import try_unpriced
 from sim.specs import ParallelPlan, Scenario
@@ -144,7 +143,7 @@ def why_not(result: SearchResult, named: Mapping[str, Any]) -> Why:
         A field that a search does not vary, or a value that it cannot have.
     """
     check_fields(named)
-    there, found = best_of(result, named, confirmed_already(result))
+    there, found = best_of(result, named)
     if not there.priced:
         return _why_unpriced(result, named)
     if found is None:
@@ -177,8 +176,7 @@ def _ranks(result: SearchResult, scenario: Scenario) -> tuple[RankAmong, ...]:
     score = result.worth_of(scenario)
     named = [{name: getattr(scenario.plan, name) for name in fields} for fields in KINDS.values()]
     shares = [result.select(fields, 1, -np.inf if score is None else score) for fields in ({}, *named)]
-    known = confirmed_already(result)
-    bests = [result.best[0], *(best_of(result, fields, known)[1] for fields in named)]
+    bests = [result.best[0], *(best_of(result, fields)[1] for fields in named)]
     return tuple(
         RankAmong(kind, None if score is None else share.better + 1, share.fit, best)
         for kind, share, best in zip(("in all", *KINDS), shares, bests, strict=True)
@@ -255,7 +253,7 @@ def _why_unpriced(result: SearchResult, named: Fields) -> Why:
     """Of fields that no priced plan has: the rule they break, or the best of all or of a few plans that have them."""
     if named.get("schedule", SCHEDULES[0]) not in SCHEDULES:
         rest = {name: value for name, value in named.items() if name != "schedule"}
-        searched = WithFields(result, named["schedule"]).best(rest)
+        searched = best_under(result, named["schedule"], rest)
         if searched.best is not None:
             return replace(_why(result, searched.best.answer, None), searched=searched)
         if searched.plans:

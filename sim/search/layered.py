@@ -7,27 +7,26 @@ that it cannot go below, and the exact engine runs them in that order until no b
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from typing import Any
 
 import numpy as np
 
-from sim.arrays import Bools, Floats, Ints, PlanFloats
+from sim.arrays import Array, Ints, PlanFloats
 from sim.estimate import Estimate, estimate
-from sim.pricing.cells import Way, find_cells, price_cells
 from sim.pricing.cost_model import cost_model
 from sim.pricing.deal import dealt_layers
-from sim.pricing.layouts import Layouts, place_layouts
-from sim.pricing.plans import Plans
+from sim.pricing.layouts import place_layouts
 from sim.search.best_first import Found, best_first
 from sim.search.layered_bounds import least_step_s, memory_bytes
 from sim.search.layered_deals import Deals, deals_at, deals_of
+from sim.search.plans.columns import OVERLAPS, Category, Columns
 from sim.search.plans.layouts import (
     LAYOUT,
+    MOST_UNEVEN_CHUNKS,
     context_degrees,
-    cuts_sequences,
     divisors,
     expert_degrees,
     parts_of_experts,
@@ -35,88 +34,60 @@ from sim.search.plans.layouts import (
     shards_evenly,
     tensor_degrees,
 )
-from sim.search.plans.space import base_plan, recompute_fields, recomputes_of, sharding_fields
-from sim.search.schedules.variants import MOST_UNEVEN_CHUNKS
+from sim.search.plans.space import Space, recomputes_of
+from sim.search.prices.batch import plan_batch
 from sim.specs import ParallelPlan, Scenario
 from sim.specs.plan import LAYERED
-from sim.specs.stack import sends_overlap
-from sim.work.recompute import searched_word
-
-CHOICES = ("recompute", "sequence_parallel", "zero_stage")
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """Layered plans, one a row.
-
-    shape : place of its ranks, chunks and schedule among the table's `shapes`.
-    """
-
-    batch: Ints
-    tp: Ints
-    cp: Ints
-    pp: Ints
-    dp: Ints
-    ep: Ints
-    num_chunks: Ints
-    microbatch_size: Ints
-    shape: Ints
-
-    def __len__(self) -> int:
-        return len(self.tp)
-
-    def take(self, rows: Any) -> Rows:
-        """Some of the rows."""
-        return Rows(*(getattr(self, field.name)[rows] for field in fields(self)))
-
-    @property
-    def layout(self) -> Ints:
-        """(tp, cp, pp, dp, ep) of each."""
-        return np.stack([getattr(self, name) for name in LAYOUT], axis=1)
-
-    @property
-    def num_gpus(self) -> Ints:
-        """GPUs of each plan."""
-        return np.asarray(self.tp * self.cp * self.pp * self.dp)
-
-    @property
-    def num_microbatches(self) -> Ints:
-        """Of each pipeline and step."""
-        return np.asarray(self.batch // (self.dp * self.microbatch_size))
 
 
 @dataclass(frozen=True)
 class LayeredTable:
     """Every layered plan of some batches and numbers of GPUs, that fits in memory.
 
-    choice : place in `choices`, (recompute, sequence_parallel, zero_stage), of each row.
+    spaces : one of each batch.
+    space, row, category : of every plan, which of them, and its row and the place of its category there.
     bound_s : time that its step cannot go below. [s]
     memory_bytes : of the fullest rank. [bytes]
     plans : looked at, with those that do not fit.
     """
 
-    scenario: Scenario
-    shapes: tuple[ParallelPlan, ...]
-    choices: tuple[tuple[str, bool, int], ...]
-    rows: Rows
-    choice: Ints
+    spaces: tuple[Space, ...]
+    space: Ints
+    row: Ints
+    category: Ints
     bound_s: PlanFloats
     memory_bytes: PlanFloats
     plans: int
-    offloaded_layers: int
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    def column(self, name: str) -> Ints:
+        """A column of the plans' space: a degree, num_chunks, microbatch_size or num_gpus."""
+        return self._gathered([getattr(each.columns, name) for each in self.spaces])
+
+    @property
+    def batch(self) -> Ints:
+        """Sequences of each plan's step."""
+        sizes = [each.scenario.training.global_batch_size for each in self.spaces]
+        return np.array(sizes, dtype=np.int64)[self.space]
+
+    @property
+    def num_microbatches(self) -> Ints:
+        """Micro-batches of each plan's pipelines in a step."""
+        return self._gathered([each.num_microbatches for each in self.spaces])
+
+    def _gathered(self, of_spaces: Sequence[Ints]) -> Ints:
+        found = np.zeros(len(self), dtype=np.int64)
+        for number, values in enumerate(of_spaces):
+            here = self.space == number
+            found[here] = values[self.row[here]]
+        return found
 
     def scenario_at(self, place: int) -> Scenario:
         """One plan as a scenario that can be estimated."""
-        rows, given = self.rows, self.scenario
-        numbers: dict[str, Any] = {name: int(getattr(rows, name)[place]) for name in (*LAYOUT, "microbatch_size")}
-        numbers["offloaded_layers"] = self.offloaded_layers
-        numbers |= dict(zip(CHOICES, self.choices[int(self.choice[place])], strict=True))
-        numbers |= recompute_fields(numbers["recompute"], given.plan)
-        numbers |= sharding_fields(numbers["zero_stage"], given.plan)
-        shape = self.shapes[int(rows.shape[place])]
-        numbers |= {name: getattr(shape, name) for name in ("schedule", "num_chunks", "uneven_layers")}
-        training = given.training.replace(global_batch_size=int(rows.batch[place]))
-        return given.replace(plan=base_plan(given).replace(**numbers), training=training)
+        space = self.spaces[int(self.space[place])]
+        return space.scenario_of(int(self.row[place]), space.categories[int(self.category[place])])
 
 
 def best_of(
@@ -177,38 +148,60 @@ def layered_table(
     cuts = [*product((tp for tp in whole if tensor is None or tp in tensor), pieces)]
     degrees = [ep for ep in expert_degrees(scenario) if experts is None or ep in experts]
     shapes = _shapes(scenario, pipeline)
-    everything = _rows(scenario, shapes, cuts, degrees, batches or (scenario.training.global_batch_size,), gpus)
-    choices = tuple(product(recomputes_of(scenario, recomputes), sequence_parallel, zero_stages))
-    # Memory first: most plans of a large model do not fit, and need no price.
-    fitting: list[tuple[int, Ints, Floats, Floats]] = []
-    looked_at, found = 0, _Found(scenario, shapes, everything) if len(everything) else None
-    for number, (recompute, sp, zero) in enumerate(choices):
-        if found is None:
-            break
-        where = np.flatnonzero(found.cuts_sequence[sp] & (found.shares_state | (zero == 0)))
-        if not len(where):
+    overlaps = tuple(getattr(scenario.stack, name) for name in OVERLAPS)
+    categories = tuple(
+        Category(*each, overlaps, offloaded_layers=offloaded_layers)
+        for each in product(recomputes_of(scenario, recomputes), sequence_parallel, zero_stages)
+    )
+    parts, plans, spaces = list[tuple[Array, ...]](), 0, list[Space]()
+    for batch in batches or (scenario.training.global_batch_size,):
+        given = _with_batch(scenario, batch)
+        shape, columns = _rows(given, shapes, cuts, degrees, gpus)
+        if not len(columns):
             continue
-        batch = _batch(found, where, recompute, sp, zero, offloaded_layers)
-        needed = memory_bytes(batch, found.of_layouts)
-        looked_at += len(where)
+        deals = deals_of(scenario.model, shapes)
+        # Ranks of several shapes hold the same; layouts are those of their ranks.
+        numbers = np.stack([*(getattr(columns, name) for name in LAYOUT), deals.same_ranks[shape]])
+        code = np.ravel_multi_index(tuple(numbers), tuple(numbers.max(axis=1) + 1))
+        _, first, layout = np.unique(code, return_index=True, return_inverse=True)
+        columns = columns.with_layout(layout.ravel())
+        space = Space(given, numbers[:5, first].T, columns, categories, schedules=LAYERED)
+        found, looked_at = _fitting(space, deals, shape, deals_at(deals, shape[first]))
+        parts += [(np.full(len(rows), len(spaces)), rows, *of_rows) for rows, *of_rows in found]
+        plans, spaces = plans + looked_at, [*spaces, space]
+    none = (*np.empty((3, 0), dtype=np.int64), *np.empty((2, 0)))
+    number, row, category, bound, memory = (np.concatenate(each) for each in zip(none, *parts, strict=True))
+    return LayeredTable(tuple(spaces), number, row, category, bound, memory, plans)
+
+
+def _with_batch(scenario: Scenario, batch: int) -> Scenario:
+    """The scenario with another batch, and a plan that suits any."""
+    if batch == scenario.training.global_batch_size:
+        return scenario
+    plan = scenario.plan.replace(dp=scenario.plan.sharding_group or 1, ep=1, microbatch_size=1)
+    return scenario.replace(training=scenario.training.replace(global_batch_size=batch), plan=plan)
+
+
+def _fitting(space: Space, deals: Deals, shape: Ints, of_layouts: Deals) -> tuple[list[tuple[Array, ...]], int]:
+    """(rows, their category, bounds, memory) of the plans of a space that fit; and how many were looked at."""
+    scenario = space.scenario
+    layouts = place_layouts(cost_model(scenario), space.layouts, scenario.plan)
+    shared = (layouts.data.size > 1) | (layouts.expert_data.size > 1) & bool(scenario.model.num_experts)
+    shares_state = shared[space.columns.layout]
+    found, looked_at = list[tuple[Array, ...]](), 0
+    for number, each in enumerate(space.categories):
+        rows = np.flatnonzero(space.searched[each.sequence_parallel] & (shares_state | (each.zero_stage == 0)))
+        if not len(rows):
+            continue
+        batch = plan_batch(space, layouts, rows, np.full(len(rows), number))
+        # Memory first: most plans of a large model do not fit, and need no price.
+        needed = memory_bytes(batch, of_layouts)
+        looked_at += len(rows)
         fits = np.flatnonzero(needed <= scenario.cluster.gpu.usable_bytes * (1 + 1e-9))
         if len(fits):
-            deals = deals_at(found.deals, everything.shape[where[fits]])
-            bound = least_step_s(batch.take(fits), deals, found.of_layouts)
-            fitting.append((number, where[fits], bound, needed[fits]))
-    numbers, places, bounds, memory = zip(*fitting, strict=True) if fitting else ((), (), (), ())
-    none: list[Any] = [np.empty(0, dtype=np.int64)]
-    return LayeredTable(
-        scenario,
-        shapes,
-        choices,
-        everything.take(np.concatenate([*places, *none])),
-        np.repeat(np.array(numbers, dtype=np.int64), [len(each) for each in places]),
-        np.concatenate([*bounds, *none]).astype(float),
-        np.concatenate([*memory, *none]).astype(float),
-        looked_at,
-        offloaded_layers,
-    )
+            bound = least_step_s(batch.take(fits), deals_at(deals, shape[rows[fits]]), of_layouts)
+            found.append((rows[fits], np.full(len(fits), number), bound, needed[fits]))
+    return found, looked_at
 
 
 def _shapes(scenario: Scenario, pipeline: Sequence[int] | None) -> tuple[ParallelPlan, ...]:
@@ -231,74 +224,26 @@ def _shapes(scenario: Scenario, pipeline: Sequence[int] | None) -> tuple[Paralle
     return tuple(found)
 
 
-class _Found:
-    """What all choices share: layouts, what their ranks hold, and which rows may be run how."""
-
-    def __init__(self, scenario: Scenario, shapes: tuple[ParallelPlan, ...], rows: Rows) -> None:
-        self.scenario, self.rows = scenario, rows
-        self.deals: Deals = deals_of(scenario.model, shapes)
-        # Ranks of several shapes hold the same; layouts are those of their ranks.
-        alike = self.deals.same_ranks[rows.shape]
-        numbers = np.concatenate([rows.layout.T, alike[np.newaxis]])
-        code = np.ravel_multi_index(tuple(numbers), tuple(numbers.max(axis=1, initial=0) + 1))
-        _, first, which = np.unique(code, return_index=True, return_inverse=True)
-        self.layout, layouts = which.ravel(), rows.layout[first]
-        self.layouts: Layouts = place_layouts(cost_model(scenario), layouts, scenario.plan)
-        self.of_layouts = deals_at(self.deals, rows.shape[first])
-        without = (layouts[:, 0] == 1) | (not scenario.model.num_experts)  # experts' tokens are routed apart
-        cut = cuts_sequences(layouts, scenario.training.sequence_length)
-        self.cuts_sequence: tuple[Bools, Bools] = (without[self.layout], cut[self.layout])
-        shared = (self.layouts.data.size > 1) | (self.layouts.expert_data.size > 1) & bool(scenario.model.num_experts)
-        self.shares_state: Bools = shared[self.layout]
-
-
-def _batch(
-    found: _Found, where: Ints, recompute: str, sequence_parallel: bool, zero_stage: int, offloaded_layers: int
-) -> Plans:
-    """Rows of one choice as columns of what they cost."""
-    scenario, layouts, layout, rows = found.scenario, found.layouts, found.layout[where], found.rows.take(where)
-    stack = scenario.stack
-    word = searched_word(recompute, scenario.plan)
-    way = Way(stack.overlap_tp_backward, sequence_parallel, word, offloaded_layers)
-    cells, cell = find_cells(layouts, layout, rows.microbatch_size, (way,))
-    all_rows = np.zeros(len(rows), dtype=np.int64)
-    return Plans(
-        layouts,
-        price_cells(cells),  # cached: plans that differ in their ZeRO stage share cells
-        scenario.plan,
-        LAYERED[0],
-        layout=layout,
-        cell=cell,
-        way=all_rows,
-        zero_stage=all_rows + zero_stage,
-        num_chunks=rows.num_chunks,
-        num_microbatches=rows.num_microbatches,
-        overlap_p2p=(all_rows + sends_overlap(stack.overlap_p2p, rows.num_chunks)).astype(bool),
-        overlap_grad_reduce=(all_rows + stack.overlap_grad_reduce).astype(bool),
-        overlap_param_gather=(all_rows + stack.overlap_param_gather).astype(bool),
-    )
-
-
 def _rows(
     scenario: Scenario,
     shapes: Sequence[ParallelPlan],
     cuts: Sequence[tuple[int, int]],
     experts: Sequence[int],
-    batches: Sequence[int],
     gpus: tuple[int, int],
-) -> Rows:
-    """Every shape with every cut of layers and batch that keeps the rules."""
-    most = min(gpus[1], scenario.cluster.num_gpus)
-    shares = [
-        (batch, dp, size) for batch in batches for dp in divisors(batch) if dp <= most for size in divisors(batch // dp)
-    ]
-    ranks = np.array([(shape.pp, shape.num_chunks) for shape in shapes], dtype=np.int64).reshape(-1, 2)
-    cut, share = np.array(cuts, dtype=np.int64).reshape(-1, 2), np.array(shares, dtype=np.int64).reshape(-1, 3)
+) -> tuple[Ints, Columns]:
+    """Every shape with every cut of layers and batch that keeps the rules: its place among the shapes, and columns."""
+    batch, most = scenario.training.global_batch_size, min(gpus[1], scenario.cluster.num_gpus)
+    shares = [(dp, size) for dp in divisors(batch) if dp <= most for size in divisors(batch // dp)]
+    kinds = [(each.pp, each.num_chunks, LAYERED.index(each.schedule)) for each in shapes]
+    ranks = np.array(kinds, dtype=np.int64).reshape(-1, 3)
+    cut, share = np.array(cuts, dtype=np.int64).reshape(-1, 2), np.array(shares, dtype=np.int64)
     number, first, second = (each.ravel() for each in np.indices((len(ranks), len(cut), len(share))))
-    (pp, chunks), (tp, cp), (batch, dp, size) = ranks[number].T, cut[first].T, share[second].T
+    (pp, chunks, schedule), (tp, cp), (dp, size) = ranks[number].T, cut[first].T, share[second].T
     used = tp * cp * pp * dp
-    kept = np.flatnonzero((used >= gpus[0]) & (used <= most) & (batch // (dp * size) >= pp))
-    rows = Rows(batch, tp, cp, pp, dp, np.ones_like(tp), chunks, size, number).take(kept.repeat(len(experts)))
-    rows = replace(rows, ep=np.tile(np.array(experts, dtype=np.int64), len(kept)))
-    divides = rows.tp * rows.cp * rows.dp % parts_of_experts(rows.layout, scenario.plan) == 0
-    return rows.take(np.flatnonzero(divides & shards_evenly(rows.layout, scenario.plan)))
+    kept = np.flatnonzero((used >= gpus[0]) & (used <= most) & (batch // (dp * size) >= pp)).repeat(len(experts))
+    columns = Columns(tp, cp, pp, dp, np.ones_like(tp), chunks, size, schedule, number).take(kept)
+    columns = replace(columns, ep=np.tile(np.array(experts, dtype=np.int64), len(kept) // max(1, len(experts))))
+    layouts = np.stack([getattr(columns, name) for name in LAYOUT], axis=1)
+    divides = columns.tp * columns.cp * columns.dp % parts_of_experts(layouts, scenario.plan) == 0
+    columns = columns.take(np.flatnonzero(divides & shards_evenly(layouts, scenario.plan)))
+    return columns.layout, columns

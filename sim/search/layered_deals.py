@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -85,7 +86,8 @@ class _Deal:
     ranks: Counter[tuple[tuple[float, ...], bool]]
 
 
-def deals_of(model: ModelSpec, plans: Sequence[ParallelPlan]) -> Deals:
+@lru_cache(maxsize=4)
+def deals_of(model: ModelSpec, plans: tuple[ParallelPlan, ...]) -> Deals:
     """Return what plans deal, whose ranks, chunks and schedules are those of the shapes."""
     before = layers_before(model)
     held = [np.diff(before[:, np.cumsum((0, *layers_of_stages(model.num_layers, plan)))], axis=1).T for plan in plans]

@@ -14,13 +14,11 @@ from typing import Any
 import numpy as np
 
 from sim.arrays import Array, Bools, Floats, Ints
-from sim.errors import SpecError, nearest
 from sim.search.plans.columns import OVERLAPS, SCHEDULES, Category
 from sim.search.plans.space import Fields, Space, base_plan, sharding_fields
 from sim.search.prices.formula import Priced
-from sim.search.table import CHOICES, FIELDS, NUMBERS, ROOM, value_of
+from sim.search.table import CHOICES, FIELDS, NUMBERS, ROOM
 from sim.specs import ParallelPlan, Scenario
-from sim.specs.modules import as_names
 from sim.work.recompute import recompute_word
 
 PLANS_AT_ONCE = 1_000_000
@@ -162,7 +160,7 @@ class PricedPlans:
         found: dict[str, list[Any]] = {}
         for name in names:
             if name in (*CHOICES, *ROOM):
-                found[name] = sorted({self.value_of(each, name) for each in there})
+                found[name] = sorted({self.space.value_of(each, name) for each in there})
             else:
                 numbers = np.unique(getattr(self.space.columns, name)[rows]).tolist()
                 found[name] = [SCHEDULES[each] for each in numbers] if name == "schedule" else numbers
@@ -217,9 +215,9 @@ class PricedPlans:
         fits = self.fits
         order = np.lexsort((self.prices.memory_bytes, self.score(), ~fits))
         some, columns = self.prices.take(order), self.space.columns
-        varied = [name for name in ROOM if len({self.value_of(each, name) for each in self.categories}) > 1]
+        varied = [name for name in ROOM if len({self.space.value_of(each, name) for each in self.categories}) > 1]
         words = {
-            name: np.array([_word(self.value_of(each, name)) for each in self.categories])
+            name: np.array([_word(self.space.value_of(each, name)) for each in self.categories])
             for name in (*CHOICES, *varied)
         }
         return pd.DataFrame(
@@ -234,27 +232,9 @@ class PricedPlans:
         )
 
     def masks(self, fields: Fields) -> tuple[Bools, Bools]:
-        """Which rows and which categories of the space have these fields."""
-        rows, categories = np.ones(len(self.space.columns), bool), np.ones(len(self.categories), bool)
-        for name, value in (*self.ways_fixed.items(), *fields.items()):
-            if name not in (*FIELDS, "num_gpus"):
-                raise SpecError(f"a search does not vary {name!r} of a plan{nearest(name, FIELDS)}")
-            if name == "recompute_modules":
-                wanted = set(as_names(value))
-                categories &= [set(self.value_of(each, name)) == wanted for each in self.categories]
-                continue
-            values = list(value) if isinstance(value, tuple) else [value]
-            if name in (*CHOICES, *ROOM):
-                categories &= [self.value_of(each, name) in values for each in self.categories]
-                continue
-            if name == "schedule":
-                values = [SCHEDULES.index(each) for each in values if each in SCHEDULES]
-            rows &= np.isin(getattr(self.space.columns, name), values)
-        return rows, categories
-
-    def value_of(self, category: Category, name: str) -> Any:
-        """A field of the plans of a category."""
-        return value_of(category, name, self.space.scenario.plan)
+        """Which rows and which categories have these fields, and those that are set."""
+        (rows, here), (more, there) = (self.space.masks(each, self.categories) for each in (self.ways_fixed, fields))
+        return rows & more, here & there
 
     def _row_of(self, scenario: Scenario) -> tuple[int, int] | None:
         """Row and category of a plan in the space; None where it is not in it."""
@@ -272,7 +252,7 @@ class PricedPlans:
         named = (*CHOICES, "recompute_method", "recompute_num_layers", "optimizer_offload", "offloaded_layers")
         for number, each in enumerate(self.categories):
             same = each.overlaps == overlaps and all(getattr(each, name) == getattr(plan, name) for name in named)
-            if same and set(self.value_of(each, "recompute_modules")) == set(plan.recompute_modules):
+            if same and set(self.space.value_of(each, "recompute_modules")) == set(plan.recompute_modules):
                 return row, number
         return None
 

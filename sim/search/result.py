@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self
@@ -74,11 +75,13 @@ class SearchResult(PricedPlans, NotebookDisplay):
         ceiling : float, optional
             Score up to which room is made, whatever is among the best few by their prices.
         """
+        begun = time.perf_counter()
         looked = self.room_floor if fields == self.room_fields and ceiling is not None else -np.inf
         wanted = {**self.ways_fixed, **(fields or {})}
         plans, room = make_room(replace(self, ways_fixed={}), self.room, few, wanted, looked, ceiling, progress)
         given = self.plans_given_room + room.tried
-        plans = replace(plans, ways_fixed=self.ways_fixed)
+        took = self.elapsed_s + time.perf_counter() - begun
+        plans = replace(plans, ways_fixed=self.ways_fixed, elapsed_s=took)
         return replace(plans, plans_given_room=given, room_floor=room.floor, room_fields=fields)
 
     def __repr__(self) -> str:
@@ -86,6 +89,12 @@ class SearchResult(PricedPlans, NotebookDisplay):
         best = self.best[0].answer if self.best else None
         found = "no plan fits" if best is None else f"the best takes {show_time(best.step_time_s)} a step"
         return f"<SearchResult {self.space.scenario.name}: {self.plans_priced:,} plans, {found}>"
+
+    @cached_property
+    def known(self) -> dict[int, Candidate]:
+        """Plans that the exact engine has run, by place: the best, and those that questions add."""
+        places = [(self.place_of(each.scenario), each) for each in self.best]
+        return {place: each for place, each in places if place is not None}
 
     @cached_property
     def plans_feasible(self) -> int:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from sim.errors import SpecError, nearest
 from sim.search.plans.columns import Category
 from sim.search.plans.space import Fields, Progress
 from sim.search.prices.formula import Priced, join
-from sim.search.prices.room import ChosenRows, Way
+from sim.search.prices.room import ChosenRows
 from sim.search.queries import PricedPlans
 from sim.search.table import ROOM
 from sim.specs import Scenario
@@ -145,32 +145,28 @@ def _has(values: Fields, fields: Fields) -> bool:
     )
 
 
-def _ways(scenario: Scenario, ways: Sequence[str], fields: Fields) -> list[Way]:
-    """All ways but blocks, the first of which does nothing."""
-    kinds = [Way(), Way("selective", own_modules(scenario.plan))]
-    if "modules" in ways:
-        kinds += [Way("selective", each) for each in module_sets(scenario.model, scenario.stack)]
+def _ways(scenario: Scenario, ways: Sequence[str], fields: Fields) -> list[Category]:
+    """All ways but blocks, as categories whose other choices do not count; the first of them does nothing."""
+    nothing, own = Category("none", False, 0, ()), own_modules(scenario.plan)
+    sets = [own, *(module_sets(scenario.model, scenario.stack) if "modules" in ways else ())]
+    kinds = [nothing, *(replace(nothing, recompute="selective", modules=each) for each in sets)]
     if not scenario.stack.cuda_graph_scope:
-        kinds.append(Way("full"))
-    hosts: list[tuple[float, int]] = [(0.0, 0)]
-    if "offload" in ways:
-        hosts = list(product(*_hosts(scenario)))
+        kinds.append(replace(nothing, recompute="full"))
+    hosts = product(*_hosts(scenario)) if "offload" in ways else [(0.0, 0)]
     found = [
-        replace(kind, optimizer_offload=share, offloaded_layers=layers) for kind in kinds for share, layers in hosts
+        replace(kind, optimizer_offload=share, offloaded_layers=layers)
+        for kind, (share, layers) in product(kinds, list(hosts))
     ]
     named = {name: value for name, value in fields.items() if name in ("recompute", *ROOM)}
     chosen = [each for each in dict.fromkeys(found) if _named(each, named)]
-    return [Way(), *(each for each in chosen if each != Way())]
+    return [nothing, *(each for each in chosen if each != nothing)]
 
 
-def _named(way: Way, named: Fields) -> bool:
+def _named(way: Category, named: Fields) -> bool:
     modules = named.get("recompute_modules")
     if modules is not None and set(modules) != set(way.modules):
         return False
-    values: dict[str, Any] = {
-        name: getattr(way, name) for name in ("recompute", "optimizer_offload", "offloaded_layers")
-    }
-    return _has({**values, "recompute_method": "uniform", "recompute_num_layers": 1}, named)
+    return _has({name: getattr(way, name) for name in ("recompute", *ROOM[1:])}, named)
 
 
 def _hosts(scenario: Scenario) -> tuple[tuple[float, ...], tuple[int, ...]]:
@@ -225,8 +221,8 @@ def _fitting(
         nbytes = chosen.memory_bytes(here)
         fits = (nbytes <= limit) & _allowed(plans, chosen, here, base)
         fits[0] = False  # of what does nothing it is known
-        needless = chosen.needless.T.astype(np.float32) @ fits.astype(np.float32) > 0
-        way, place = np.nonzero(fits & ~needless)
+        pointless = chosen.dominates.T.astype(np.float32) @ fits.astype(np.float32) > 0
+        way, place = np.nonzero(fits & ~pointless)
         seconds, needed = chosen.step_times(here[place], way, alike), nbytes[way, place]
         layers = np.zeros(len(way), dtype=np.int64)
         if block:
@@ -265,15 +261,16 @@ def _block_allowed(plans: PricedPlans, chosen: ChosenRows, here: Ints, layers: I
     return plans.space.keeps_room(block, chosen.rows[here], recompute_num_layers=layers)
 
 
-def _category(scenario: Scenario, base: Category, way: Way, block_layers: int) -> Category:
+def _category(scenario: Scenario, base: Category, way: Category, block_layers: int) -> Category:
     if block_layers:
         return replace(base, recompute="full", block_layers=block_layers)
+    own = way.modules == own_modules(scenario.plan)
     return replace(
-        base,
-        recompute=way.recompute,
-        modules=() if way.modules == own_modules(scenario.plan) else way.modules,
-        optimizer_offload=way.optimizer_offload,
-        offloaded_layers=way.offloaded_layers,
+        way,
+        modules=() if own else way.modules,
+        sequence_parallel=base.sequence_parallel,
+        zero_stage=base.zero_stage,
+        overlaps=base.overlaps,
     )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from sim.programs import priced_order
 from sim.search.candidate import Candidate, facts_of
-from sim.search.comparison import best_of, confirmed_already, loss_of, losses_by_cause
+from sim.search.comparison import best_of, loss_of, losses_by_cause
 from sim.search.plans.space import Fields
 from sim.search.result import SearchResult
 from sim.search.table import CHOICES
@@ -97,13 +97,13 @@ def megatron_rules(result: SearchResult) -> Rules:
     What the rules leave open (schedule, chunks, and with all techniques recomputation, sequence parallelism and ZeRO)
     is chosen as the search does. They speak of a given machine, and of neither cp nor ep: those of the best are kept.
     """
-    known, best = confirmed_already(result), result.best[0].scenario.plan
+    best = result.best[0].scenario.plan
     plans = []
     for words, techniques in TECHNIQUES.items():
         fields = _obeying(result, {"cp": 1, "ep": best.ep, "num_gpus": best.num_gpus, **HOST, **techniques})
         found = None
         if fields is not None:
-            found = best_of(result, fields, known)[1]
+            found = best_of(result, fields)[1]
         plans.append(RulesPlan(words, None) if found is None else _against_best(result, words, found))
     return Rules(tuple(plans), _checks(result))
 

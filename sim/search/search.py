@@ -11,13 +11,12 @@ from typing import Any
 import numpy as np
 
 from sim.errors import InfeasiblePlan, SpecError, nearest
-from sim.search.best_first import Found, best_first
-from sim.search.candidate import OBJECTIVES, ROUNDING, Candidate
-from sim.search.confirm import MOST_RUNS, by_price, safest
+from sim.search.candidate import OBJECTIVES
+from sim.search.confirm import MOST_RUNS, run_best, safest
 from sim.search.fixed import has_layouts, split_fixed, values_of
 from sim.search.plans.layouts import context_degrees
-from sim.search.plans.space import Space, build_space
-from sim.search.prices.formula import Priced, empty_table, price_space
+from sim.search.plans.space import build_space
+from sim.search.prices.formula import price_space
 from sim.search.result import SearchResult
 from sim.search.room import DEFAULT, check_ways
 from sim.search.stages import MOST_RUNS as MOST_STAGES
@@ -142,7 +141,7 @@ def search(
         runs_on=runs_on,
         fixed={**in_space, **ONE_CHUNK} if only else in_space,
     )
-    prices, finished = _price(space, progress)
+    prices, finished = price_space(space, progress)
     result = SearchResult(
         space,
         objective,
@@ -152,50 +151,19 @@ def search(
         len(prices),
         (),
         finished,
-        0.0,
+        time.perf_counter() - begun,
         top,
         room=room,
         ways_fixed=ways_fixed,
     )
-    try:
-        result = result.with_room(few=top, progress=progress) if finished else result
-    except KeyboardInterrupt:
-        finished = False
-    result = replace(result, finished=finished, elapsed_s=time.perf_counter() - begun)
-    known: dict[int, Candidate] = {}
-    while True:
-        places = result.ranking(max(top, confirm) + 1)
-        if not len(places):
-            if require_fit or not finished:
-                raise InfeasiblePlan(result.nothing_fits())
-            return result
-        found = Found[Candidate](top, max(top, confirm))
-        try:
-            best_first(by_price(result, places, max(top, confirm), known), found)
-        except KeyboardInterrupt:  # those that were run are an answer
-            if not found.ran:
-                raise
-            finished = False
-        worst = found.best[:top][-1].worth(objective)
-        if not finished or worst <= result.room_floor:
-            break
-        # Room was made for plans up to the price of the last of the best; it may take longer than its price.
-        begun = time.perf_counter()
-        try:
-            result = result.with_room(few=top, ceiling=worst * (1 + ROUNDING), progress=progress)
-        except KeyboardInterrupt:
-            finished = False
-            break
-        result = replace(result, elapsed_s=result.elapsed_s + time.perf_counter() - begun)
+    result, _, found = run_best(result, {}, top, max(top, confirm), progress=progress)
+    if not found.ran:
+        if require_fit or not result.finished:
+            raise InfeasiblePlan(result.nothing_fits())
+        return result
     bound = min(result.room_floor, found.bound)
-    result = replace(
-        result,
-        best=found.best[:top],
-        confirmed=found.runs,
-        bound=None if bound == np.inf else bound,
-        finished=finished,
-    )
-    if finished:
+    result = replace(result, best=found.best[:top], confirmed=found.runs, bound=None if bound == np.inf else bound)
+    if result.finished:
         result = replace(result, safest=safest(result, progress))
     if only:
         result = replace(result, best=(), bound=None, confirmed=0, ways_fixed={**ways_fixed, "num_chunks": only})
@@ -206,25 +174,10 @@ def search(
         asked = replace(space, fixed=in_space)
         return replace(result, space=asked, ways_fixed=ways_fixed, confirmed=runs, bound=least)
     chunks = objective != "memory_headroom" and has_unlike_chunks(result)
-    if not finished or not (layouts or windows or chunks) or (unasked and not (space.columns.pp > 1).any()):
+    if not result.finished or not (layouts or windows or chunks) or (unasked and not (space.columns.pp > 1).any()):
         return result
     runs = UNASKED_RUNS if unasked and not windows else MOST_STAGES
     return search_stages(result, layouts=layouts, windows=windows, chunks=chunks, most_runs=runs, progress=progress)
-
-
-def _price(space: Space, progress: Callable[[int, int], None] | None) -> tuple[Priced, bool]:
-    """The table of all plans, and whether it has them all: interrupted (KeyboardInterrupt), it has those so far."""
-    prices, done = empty_table(space.num_plans), 0
-    try:
-        for part in price_space(space):
-            prices.put(done, part)
-            done += len(part)
-            if progress is not None:
-                progress(done, space.num_plans)
-    except KeyboardInterrupt:
-        if not done:
-            raise
-    return prices.take(slice(0, done)), done == space.num_plans
 
 
 def _rules(scenario: Scenario, any_framework: bool, export_to: str | None) -> tuple[tuple[PlanRule, ...], str]:

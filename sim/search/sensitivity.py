@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from sim.search.candidate import Candidate, ScheduleBest, facts_of
-from sim.search.comparison import best_of, confirmed_already, loss_of, losses_by_cause
+from sim.search.comparison import best_of, loss_of, losses_by_cause
 from sim.search.plans.columns import RECOMPUTES, SCHEDULES
 from sim.search.result import SearchResult
-from sim.search.schedules.by_schedule import WithFields
+from sim.search.schedules.by_schedule import best_under
 
 AXES = (
     "num_gpus", "tp", "cp", "pp", "ep", "microbatch_size", "num_chunks", "schedule", "recompute", "sequence_parallel",
@@ -62,7 +62,7 @@ def sensitivity(result: SearchResult, progress: Callable[[int, int], None] | Non
     progress : callable, optional
         Called with (values done, values in all).
     """
-    known, best = confirmed_already(result), result.best[0]
+    best = result.best[0]
     plan = best.scenario.plan
     rows = [_of_schedule(result, each) for each in result.schedules if not each.asynchronous]
     searched = {each.value for each in rows}
@@ -72,13 +72,12 @@ def sensitivity(result: SearchResult, progress: Callable[[int, int], None] | Non
         for value in (sorted(values, key=RECOMPUTES.index) if axis == "recompute" else values)
         if len(values) > 1 and not (axis == "schedule" and value in searched)
     ]
-    # The best plan's own schedule may be one that is not priced: then its other plans are looked for too.
-    under = None if plan.schedule in SCHEDULES else WithFields(result, plan.schedule)
     for number, (axis, value) in enumerate(wanted, start=1):
         own = getattr(plan, axis) == value
-        selection, found = (None, best) if own else best_of(result, {axis: value}, known)
-        if not own and under is not None and axis != "schedule":
-            others = (found, under.best({axis: value}, FEW_RUNS).best)
+        # The best plan's own schedule may be one that is not priced: then its other plans are looked for too.
+        selection, found = (None, best) if own else best_of(result, {axis: value})
+        if not own and plan.schedule not in SCHEDULES and axis != "schedule":
+            others = (found, best_under(result, plan.schedule, {axis: value}, FEW_RUNS).best)
             there = [each for each in others if each is not None]
             found = min(there, key=lambda each: each.worth(result.objective), default=None)
         ruled_out = "" if found or selection is None else result.none_fits(selection)

@@ -23,6 +23,7 @@ from sim.arrays import Array, Floats, Ints
 from sim.errors import FlopcastError
 from sim.estimate import estimate
 from sim.pricing.plans import plans_of
+from sim.search.best_first import Found
 from sim.search.candidate import Candidate, StagesSearched
 from sim.search.fixed import values_of
 from sim.search.layout import balanced_plan
@@ -30,7 +31,7 @@ from sim.search.plans.columns import SCHEDULES
 from sim.search.plans.layouts import several_chunks, unlike_chunks
 from sim.search.plans.space import Fields
 from sim.search.prices.formula import Priced
-from sim.search.prices.room import ChosenRows, Way
+from sim.search.prices.room import ChosenRows
 from sim.search.result import SearchResult
 from sim.specs import ParallelPlan, Scenario
 from sim.specs.framework_plans import broken_rules
@@ -71,16 +72,14 @@ def search_stages(
     unlike, only = _unlike(result) if chunks else {}, "num_chunks" in result.ways_fixed
     score, bound, place = _promising(result, unlike)
     seen = set[tuple[ParallelPlan, bool]]()
-    found = list(result.best)
-    runs = looked_at = 0
-    finished = True
-    modules = _modules(result)
+    found = Found[Candidate](result.top if only else 1)
+    found.ran += [(each.worth(result.objective), each) for each in result.best]
+    looked_at, modules, finished = 0, _modules(result), result.finished
     try:
         for number, where in enumerate(place.tolist()):
-            best_s = _best(found, result, result.top if only else 1)
-            if runs >= most_runs or (not only and score[number] >= best_s * (1 + FASTER * windows)):
+            if found.runs >= most_runs or (not only and score[number] >= found.worst * (1 + FASTER * windows)):
                 break
-            if only and bound[number] >= best_s:  # the scores are of one chunk, which says little of several
+            if only and bound[number] >= found.worst:  # the scores are of one chunk, which says little of several
                 continue
             looked_at += 1
             base = result.scenario_at(where)
@@ -88,23 +87,16 @@ def search_stages(
                 if (key := (changed[0].plan, changed[1])) in seen or not _allowed(result, changed[0]):
                     continue
                 seen.add(key)
-                candidate, tried = _fitting(result, *changed, modules, _best(found, result, result.top if only else 1))
-                runs += tried
-                found += [candidate] if candidate is not None else []
+                candidate, tried = _fitting(result, *changed, modules, found.worst)
+                found.runs += tried
+                found.ran += [] if candidate is None else [(candidate.worth(result.objective), candidate)]
                 if progress is not None:
-                    progress(min(runs, most_runs), most_runs)
+                    progress(min(found.runs, most_runs), most_runs)
     except KeyboardInterrupt:
         finished = False
-    least = float(bound.min()) if len(bound) and not (only and runs < most_runs) else None
-    searched = StagesSearched(layouts, windows, bool(unlike), looked_at, len(place), runs, least, only)
-    best = sorted(found, key=lambda each: each.worth(result.objective))[: result.top]
-    return replace(result, best=tuple(best), stages=searched, finished=result.finished and finished)
-
-
-def _best(found: Sequence[Candidate], result: SearchResult, top: int) -> float:
-    """What a plan must be better than to be among the best few."""
-    worth = sorted(each.worth(result.objective) for each in found)
-    return worth[top - 1] if len(worth) >= top else np.inf
+    least = float(bound.min()) if len(bound) and not (only and found.runs < most_runs) else None
+    searched = StagesSearched(layouts, windows, bool(unlike), looked_at, len(place), found.runs, least, only)
+    return replace(result, best=found.best[: result.top], stages=searched, finished=finished)
 
 
 ONE_CHUNK: Mapping[str, Any] = {"num_chunks": 1, "schedule": "1f1b"}
@@ -181,9 +173,10 @@ def _balanced(result: SearchResult, some: Priced, dealt_s: Floats, chunked: Sequ
     it has done at most one forward for each rank behind it: sum + (m − 1) w − (p − 1) f. In several it may always have
     work, which is m w.
     """
-    columns = result.space.columns.take(some.row)
-    mean, busiest, share = ChosenRows(result.space, some.row, some.category, [Way()]).rank_work(np.arange(len(some)))
-    count = result.space.scenario.training.global_batch_size // (columns.dp * columns.microbatch_size)
+    space, columns, nothing = result.space, result.space.columns.take(some.row), result.categories[0].without_room()
+    rows = ChosenRows(space, some.row, some.category, [nothing])
+    mean, busiest, share = rows.rank_work(np.arange(len(some)))
+    count = space.scenario.training.global_batch_size // (columns.dp * columns.microbatch_size)
     alone = (columns.num_chunks == 1) & ~(np.isin(columns.pp, chunked) & (count % columns.pp == 0))
     ramp = np.where(alone, (columns.pp - 1) * (1.0 - share), 0.0)
     least = (count + np.where(count >= columns.pp, ramp, 0.0)) * mean

@@ -12,13 +12,11 @@ from typing import Any
 from sim.errors import FlopcastError, SpecError
 from sim.notebook import NotebookDisplay
 from sim.parallel import map_over
-from sim.search.axes import SIZE, Axis, parse_axis
-from sim.search.candidate import Candidate, facts_of, gap_of
-from sim.search.comparison import confirmed_already
-from sim.search.confirm import MOST_RUNS, run_named
+from sim.search.axes import PLAN_NUMBERS, SIZE, Axis, parse_axis
+from sim.search.candidate import Candidate, facts_of
+from sim.search.confirm import MOST_RUNS
 from sim.search.plans.layouts import context_degrees
 from sim.search.plans.space import base_plan
-from sim.search.result import SearchResult
 from sim.search.search import search
 from sim.search.table import FIELDS, SHOWN_FIELDS, shown
 from sim.specs import Scenario
@@ -26,8 +24,10 @@ from sim.specs.fields import with_numbers
 
 MOST = 400
 """Points of a whole sweep: each is a search."""
-DEGREES = {"plan.cp": "context", "plan.ep": "experts"}
-"""Axes over degrees that a search is told, and its words for them."""
+DEGREES = {"cp": "context", "ep": "experts"}
+"""Degrees that a search is told, and its words for them."""
+PLAN_AXES = tuple(f"plan.{name}" for name in PLAN_NUMBERS)
+"""Axes over fields of the plan, which a point's search keeps."""
 INTERRUPTED = "interrupted before it was searched"
 """In the place of a reason where a point was not looked at."""
 _FACTS = ("step_time_s", "mfu", "num_gpus", "memory_bytes", "training_days", "plan")
@@ -162,24 +162,20 @@ def sweep(
     parsed = tuple(parse_axis(each, scenario) if isinstance(each, str) else each for each in given)
     question = _Question(scenario, parsed, gpus, objective, confirm, options)
     everywhere = list(product(*(axis.values for axis in parsed)))
-    groups: dict[tuple[float, ...], list[tuple[float, ...]]] = {}  # points that one search answers
-    for values in everywhere:
-        groups.setdefault(question.searched_values(values), []).append(values)
     points: dict[tuple[float, ...], SweepPoint] = {}
     mistakes: list[FlopcastError] = []
     finished = True
     try:
-        for found, mistake in map_over(question.points, groups.values(), executor):
+        for point, mistake in map_over(question.point, everywhere, executor):
             mistakes += [] if mistake is None else [mistake]
-            for point in found:
-                points[point.values] = point
-                if progress is not None:
-                    progress(len(points), len(everywhere))
+            points[point.values] = point
+            if progress is not None:
+                progress(len(points), len(everywhere))
     except KeyboardInterrupt:  # the points that were searched are an answer
         if all(point.best is None for point in points.values()):
             raise
         finished = False
-    if len(mistakes) == len(groups):
+    if len(mistakes) == len(everywhere):
         raise mistakes[0]
     ordered = tuple(points.get(values, SweepPoint(values, None, INTERRUPTED, 0)) for values in everywhere)
     return Sweep(scenario, parsed, ordered, objective, question.notes(ordered), finished)
@@ -208,62 +204,34 @@ class _Question:
         if size > MOST:
             raise SpecError(f"{size:,} points are {size:,} searches, more than {MOST}; write fewer, such as a..b:10")
 
-    def searched_values(self, values: tuple[float, ...]) -> tuple[float, ...]:
-        """Those of a point's values that a search of its own answers; fields of the plan are picked from its table."""
-        return tuple(value for axis, value in zip(self.axes, values, strict=True) if not axis.path.startswith("plan."))
-
-    def points(self, several: Sequence[tuple[float, ...]]) -> tuple[list[SweepPoint], FlopcastError | None]:
-        """The points that one search answers; and the mistake where their values make no scenario."""
-        numbers = {axis.full_path: value for axis, value in zip(self.axes, several[0], strict=True) if axis.full_path}
+    def point(self, values: tuple[float, ...]) -> tuple[SweepPoint, FlopcastError | None]:
+        """The best plan at a point; and the mistake where its values make no scenario."""
+        named = dict(zip(self.axes, values, strict=True))
+        numbers = {axis.full_path: value for axis, value in named.items() if axis.full_path}
         try:  # its plan is what is searched, and need not suit the values
             here = with_numbers(self.scenario.replace(plan=base_plan(self.scenario)), numbers)
         except FlopcastError as error:
-            return [SweepPoint(values, None, f"no such scenario: {error}", 0) for values in several], error
-        result = self.search_at(here, several[0])
-        return [self.point(values, result) for values in several], None
-
-    def search_at(self, here: Scenario, values: tuple[float, ...]) -> SearchResult | str:
-        """The search at a point, or why there is none."""
-        wanted = {
-            "layouts": False,
-            "context": context_degrees(here.training.sequence_length, self.scenario.plan.cp),
-            **self.options,
-        }
-        for axis in self.axes:
-            if axis.path in DEGREES:
-                wanted[DEGREES[axis.path]] = tuple(int(each) for each in axis.values)
+            return SweepPoint(values, None, f"no such scenario: {error}", 0), error
+        context = context_degrees(here.training.sequence_length, self.scenario.plan.cp)
+        wanted = {"layouts": False, "context": context, **self.options}
+        fixed = {axis.path.removeprefix("plan."): int(each) for axis, each in named.items() if axis.path in PLAN_AXES}
+        wanted |= {DEGREES[name]: (value,) for name, value in fixed.items() if name in DEGREES}
+        wanted["fixed"] = {**(wanted.get("fixed") or {}), **fixed}
         size = self._num_gpus(here, values)
         try:
             result = search(here, gpus=size, objective=self.objective, top=1, confirm=self.confirm, **wanted)
         except FlopcastError as error:
-            return str(error)
+            return SweepPoint(values, None, str(error), 0), None
         if not result.finished:
             raise KeyboardInterrupt  # half a space may lack the best plan, and no more points were asked for
-        return result
-
-    def point(self, values: tuple[float, ...], result: SearchResult | str) -> SweepPoint:
-        """The best plan of a search with the point's fields of the plan."""
-        if isinstance(result, str):
-            return SweepPoint(values, None, result, 0)
-        paths = zip(self.axes, values, strict=True)
-        named = {axis.path.removeprefix("plan."): int(value) for axis, value in paths if axis.path.startswith("plan.")}
-        if not named:
-            return SweepPoint(values, result.best[0], None, result.plans_feasible, result.gap or 0.0)
-        chosen, found = run_named(result, named, self.confirm, confirmed_already(result))
-        if found.ran:
-            gap = gap_of(found.worst, found.bound)
-            return SweepPoint(values, found.best[0], None, chosen.fit, gap)
-        return SweepPoint(values, None, result.none_fits(chosen) if chosen.priced else _no_plan(result, named), 0)
+        return SweepPoint(values, result.best[0], None, result.plans_feasible, result.gap or 0.0), None
 
     def notes(self, points: tuple[SweepPoint, ...]) -> tuple[str, ...]:
         """What the sweep took for granted, and what a reader may miss."""
         found = [each for each in points if each.best is not None]
         gap = max((each.gap for each in found), default=0.0)
         sure = "no other plan can be better" if gap == 0.0 else f"another plan may be better by {gap:.2%} at most"
-        searches = "each point is a search of its own"
-        if all(axis.path.startswith("plan.") for axis in self.axes):
-            searches = "all points are parts of one search"
-        notes = [f"{searches}, and the best plan of each is the exact engine's: {sure}"]
+        notes = [f"each point is a search of its own, and the best plan of each is the exact engine's: {sure}"]
         for axis in self.axes:
             if axis.spacing != "listed":
                 equal = "factors" if axis.spacing == "geometric" else "steps"
@@ -286,15 +254,3 @@ class _Question:
 
     def _whole_cluster(self) -> bool:
         return any(axis.path in _CLUSTER_SIZE for axis in self.axes)
-
-
-def _no_plan(result: SearchResult, named: Mapping[str, int]) -> str:
-    """Which of the values no plan has, and those there are."""
-    experts = result.space.scenario.model.num_experts
-    for name, value in named.items():
-        there = result.values([name])[name]
-        if name == "ep" and value not in there:  # of the others only the swept degrees were searched
-            return f"no plan has ep {value}: it must divide the {experts} experts and tp · cp · dp"
-        if value not in there:
-            return f"no plan has {name} {value}; the rules leave {', '.join(map(str, there))}"
-    return f"no plan has {' and '.join(f'{name} {value}' for name, value in named.items())} at once"

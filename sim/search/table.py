@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from sim.search.plans.columns import CHOICES as CHOICES
+from sim.search.plans.columns import FIELDS as FIELDS
 from sim.search.plans.columns import NUMBERS as NUMBERS
 from sim.search.plans.columns import ROOM as ROOM
 from sim.search.plans.columns import value_of as value_of
 from sim.specs import ParallelPlan
 
-FIELDS = (*NUMBERS, "schedule", *CHOICES, *ROOM)
-"""Fields of a plan that a search varies."""
 SHOWN_FIELDS = (*NUMBERS, "schedule", "microbatch_group", *CHOICES, "optimizer_offload", "offloaded_layers")
 """What of a plan stands in tables, as `shown` has it."""
 

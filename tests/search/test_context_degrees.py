@@ -85,4 +85,4 @@ def test_points_of_a_sweep_have_degrees_of_their_own(monkeypatch):
     assert all(point.best is not None for point in swept.points)
     asked.clear()
     sweep(small(), "plan.cp=1,8", confirm=1)
-    assert asked == [(1, 8)]
+    assert asked == [(1,), (8,)]

@@ -41,8 +41,8 @@ GROUPS = {"dp": 4, "sharding_group": 4, "zero_stage": 3, "reshard_after_forward"
 )
 def test_no_step_is_shorter_than_its_bound(cluster, stack, plan, typical):
     table = layered_table(small(cluster, stack, plan=plan), gpus=(2, 64))
-    assert (table.rows.dp % plan.get("sharding_group", 1) == 0).all()
-    some = np.random.default_rng(0).choice(len(table.rows), 25, replace=False)
+    assert (table.column("dp") % plan.get("sharding_group", 1) == 0).all()
+    some = np.random.default_rng(0).choice(len(table), 25, replace=False)
     answers = [estimate(table.scenario_at(int(place))) for place in some]
     ratios = np.array([table.bound_s[place] / answer.step_time_s for place, answer in zip(some, answers, strict=True)])
     assert ratios.max() <= 1.0 + 1e-9
@@ -69,10 +69,9 @@ UNLIKE = {"num_layers": 7, "layer_types": ["sliding_attention", "full_attention"
 def test_bounds_of_experts_and_context_parallelism(cluster, model, plan):
     scenario = small(cluster, "megatron-core", plan=plan, **model)
     table = layered_table(scenario, gpus=(2, 32), context=(1, 2))
-    rows = table.rows
-    assert set(rows.cp.tolist()) == {1, 2}
-    assert set(rows.ep.tolist()) == ({1, 2, 4, 8} if scenario.model.num_experts else {1})
-    some = np.random.default_rng(1).choice(len(rows), 20, replace=False)
+    assert set(table.column("cp").tolist()) == {1, 2}
+    assert set(table.column("ep").tolist()) == ({1, 2, 4, 8} if scenario.model.num_experts else {1})
+    some = np.random.default_rng(1).choice(len(table), 20, replace=False)
     for place in some.tolist():
         answer = estimate(table.scenario_at(place))
         assert answer.scenario.plan.etp == (answer.scenario.plan.tp if scenario.plan.etp > 1 else 1)
@@ -119,7 +118,7 @@ def test_the_best_is_the_best_of_all_plans_by_hand(cluster, model):
     assert table.plans == len(by_hand)
     answers = [estimate(each) for each in by_hand]
     fit = {answer.scenario.plan: answer.step_time_s for answer in answers if answer.fits}
-    rows = {table.scenario_at(place).plan: place for place in range(len(table.rows))}
+    rows = {table.scenario_at(place).plan: place for place in range(len(table))}
     assert rows.keys() == fit.keys()
     assert any(plan.schedule == "modular" and plan.num_stages > 5 for plan in fit)
     found, run = best_of(table, table.bound_s, lambda place: 1.0, top=3)
@@ -131,8 +130,8 @@ def test_pruning_finds_what_trying_all_finds():
     scenario = small("ethernet-25")
     space = {"recomputes": ("full",), "sequence_parallel": (False,), "tensor": (1, 2), "pipeline": (2, 4)}
     table = layered_table(scenario, gpus=(16, 16), batches=(16, 24), **space)
-    share = 1.0 / table.rows.batch
-    everything = [estimate(table.scenario_at(place)) for place in range(len(table.rows))]
+    share = 1.0 / table.batch
+    everything = [estimate(table.scenario_at(place)) for place in range(len(table))]
     worth = np.array([answer.step_time_s for answer in everything]) * share
     found, run = best_of(table, table.bound_s * share, lambda place: share[place], top=3)
     assert len(everything) > 80
@@ -143,12 +142,12 @@ def test_pruning_finds_what_trying_all_finds():
 
 def test_layered_schedules_only_and_a_layer_a_stage_is_modular():
     table = layered_table(small(), gpus=(4, 4))
-    plans = [table.scenario_at(place).plan for place in range(0, len(table.rows), 37)]
+    plans = [table.scenario_at(place).plan for place in range(0, len(table), 37)]
     assert {plan.schedule for plan in plans} == {"modular", "breadth_first"}
     assert all((plan.num_stages >= 8) == (plan.schedule == "modular") for plan in plans)
     assert all(plan.num_gpus == 4 for plan in plans)
-    counts = table.rows.num_microbatches
-    assert (counts >= table.rows.pp).all()
+    counts = table.num_microbatches
+    assert (counts >= table.column("pp")).all()
 
 
 def test_host_memory_makes_room():
@@ -161,5 +160,5 @@ def test_host_memory_makes_room():
 def test_a_space_without_plans_is_empty():
     for space in ({"pipeline": (8,)}, {"gpus": (4481, 5000)}):
         table = layered_table(small(), **{"gpus": (8, 8), **space})
-        assert (table.plans, len(table.rows)) == (0, 0)
+        assert (table.plans, len(table)) == (0, 0)
         assert best_of(table, table.bound_s, lambda place: 1.0) == ([], 0)

@@ -110,7 +110,7 @@ def test_why_not(result):
 
 
 def test_interrupted_it_says_how_far_it_came(monkeypatch):
-    monkeypatch.setattr(sys.modules["sim.search.prices.formula"], "PLANS_PER_PART", 200)
+    monkeypatch.setattr(sys.modules["sim.search.prices.formula"], "_AT_ONCE", 50)
 
     def stop(done, size):
         if done > size / 2:

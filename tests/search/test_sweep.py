@@ -120,7 +120,8 @@ def test_better_machines_are_not_slower(scenario):
 def test_fields_of_the_plan_and_the_size_are_axes_too(scenario):
     swept = sweep(scenario, "plan.tp=1,2,5,8", confirm=2)
     assert [point.best is None for point in swept.points] == [False, False, True, False]
-    assert swept.points[2].infeasible == "no plan has tp 5; the rules leave 1, 2, 4, 8"
+    assert swept.points[2].infeasible.startswith("no plan has plan.tp = 5; ")
+    assert swept.points[2].infeasible.endswith(" leave 1, 2, 4, 8")
     assert [point.best.scenario.plan.tp for point in swept.points if point.best] == [1, 2, 8]
     free = search(scenario, top=1).best[0].answer.step_time_s
     assert min(point.best.answer.step_time_s for point in swept.points if point.best) >= free * (1 - 1e-9)

@@ -213,7 +213,7 @@ def _baseline(
     kept &= (tp == degree) | (wide is None)
     if not kept.any():
         return None
-    space = replace(space, categories=tuple(wanted), layouts=space.layouts[kept])
+    space = replace(space.with_layouts(kept), categories=tuple(wanted))
     contiguous = space.columns.schedule != SCHEDULES.index("interleaved")
     best: list[tuple[float, int, int]] = []
     for category, here, seconds, needed in price_all(space):
@@ -245,8 +245,8 @@ def _layered(
     """
     for offloaded in (0, scenario.model.num_layers):
         table = _table(scenario, strategy, batches, partitioned, offloaded, wide)
-        share = 1.0 / table.rows.batch
-        bound = np.where((table.rows.num_microbatches == 1) | (not at_once), table.bound_s * share, np.inf)
+        share = 1.0 / table.batch
+        bound = np.where((table.num_microbatches == 1) | (not at_once), table.bound_s * share, np.inf)
         found, _ = best_of(table, bound, lambda place, share=share: float(share[place]))  # type: ignore[misc]
         if found:
             return found[0]

@@ -10,6 +10,7 @@ import numpy as np
 from sim.arrays import Ints
 from sim.pricing.layouts import LAYOUT
 from sim.specs import ParallelPlan, StackSpec
+from sim.specs.modules import RECOMPUTE_MODULES
 from sim.work.recompute import own_modules
 
 SCHEDULES = ("gpipe", "1f1b", "interleaved")
@@ -19,6 +20,8 @@ NUMBERS = (*LAYOUT, "num_chunks", "microbatch_size")
 CHOICES = ("recompute", "sequence_parallel", "zero_stage")
 ROOM = ("recompute_modules", "recompute_method", "recompute_num_layers", "optimizer_offload", "offloaded_layers")
 """Fields of a plan that a search varies where a plan would not fit else (`sim.search.room`)."""
+FIELDS = (*NUMBERS, "schedule", *CHOICES, *ROOM)
+"""Fields of a plan that a search varies."""
 OVERLAPS = ("overlap_p2p", "overlap_grad_reduce", "overlap_param_gather", "overlap_tp_backward")
 """What a stack may do beside compute, and a search may switch on and off."""
 
@@ -73,6 +76,13 @@ class Category:
     """Of every virtual stage, that full recomputation runs again, the others not; 0: all."""
     optimizer_offload: float = 0.0
     offloaded_layers: int = 0
+
+    @property
+    def runs_again(self) -> frozenset[str]:
+        """Modules of operations that run again; of whole layers one that nothing else has."""
+        if self.recompute in ("full", "per_op"):
+            return frozenset({self.recompute})
+        return frozenset(part for name in self.modules for part in RECOMPUTE_MODULES[name])
 
     def without_room(self) -> Category:
         """The same that recomputes nothing and keeps nothing in host memory."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from itertools import product
 
 import numpy as np
@@ -12,10 +11,14 @@ from sim.arrays import Array
 from sim.errors import InfeasiblePlan
 from sim.pricing.deal import dealt_layers, stages_alike
 from sim.pricing.layouts import LAYOUT as LAYOUT
+from sim.schedules import Schedule, get_schedule
 from sim.specs import ParallelPlan, Scenario
+from sim.specs.plan import LAYERED
 
 USUAL_DEPTHS = range(2, 17)
 """Pipeline ranks of which one ought to divide the layers: if none does, layers are dealt unevenly to all of them."""
+MOST_UNEVEN_CHUNKS = 4
+"""Chunks a rank that are tried where the ranks do not divide the layers, under schedules that take any number."""
 PIECE_TOKENS = 8192
 """The shortest pieces of a sequence for which context parallelism is searched unasked: those of Llama 3, which cuts
 131,072 tokens in 16 and leaves 8,192 whole (arXiv:2407.21783, table 4). Of shorter ones no measured run was at hand."""
@@ -63,12 +66,6 @@ def expert_degrees(scenario: Scenario) -> tuple[int, ...]:
     return tuple(divisors(max(1, scenario.model.num_experts)))
 
 
-def gpus_of_layouts(layouts: Array) -> Array:
-    """GPUs of each layout: expert parallelism takes none of its own."""
-    gpus: Array = layouts[:, :4].prod(axis=1)
-    return gpus
-
-
 def find_layouts(
     scenario: Scenario, gpus: tuple[int, int], context: tuple[int, ...], experts: tuple[int, ...] | None = None
 ) -> Array:
@@ -101,7 +98,7 @@ def find_layouts(
             f"no plan with context-parallel degree {' or '.join(map(str, degrees))}: stack.context_by_heads deals "
             f"{scenario.model.num_heads} heads to tp · cp ranks; choose a degree that divides them"
         )
-    sizes = gpus_of_layouts(layouts)
+    sizes = layouts.prod(axis=1)
     inside = (sizes >= gpus[0]) & (sizes <= min(gpus[1], scenario.cluster.num_gpus))
     if not inside.any():
         raise InfeasiblePlan(_no_layout(scenario, gpus, axes, sizes))
@@ -210,21 +207,40 @@ def unlike_chunks(scenario: Scenario, pp: int) -> tuple[int, ...]:
     return tuple(v for v in divisors(dealt // pp) if v > 1 and v not in alike) if dealt % pp == 0 else ()
 
 
-@cache
-def shapes(pp: int, per_replica: int, several: tuple[int, ...]) -> Array:
-    """(micro-batch size, schedule, chunks) of every way to run `per_replica` sequences through `pp` ranks.
+def shapes(scenario: Scenario, schedules: Sequence[str], slices: int, pp: int, per_replica: int) -> Array:
+    """(micro-batch size, place of the schedule, chunks) of every way to run so many sequences through `pp` ranks.
 
-    several : numbers of chunks above one that the layers can be dealt to.
-
-    Each GPipe shape stands before the 1F1B shape of the same numbers.
+    Of several schedules, those with a closed form, each GPipe shape stands before the 1F1B shape of the same numbers.
     """
-    rows = []
-    for size in divisors(per_replica):
-        # On one rank GPipe takes as long as 1F1B and only keeps more.
-        rows += [(size, 0, 1), (size, 1, 1)] if pp > 1 else [(size, 1, 1)]
-        if pp > 1 and (per_replica // size) % pp == 0:  # `sim.schedules.interleaved` wants whole rounds
-            rows += [(size, 2, chunks) for chunks in several]
-    return np.array(rows, dtype=np.int64)
+    able = [get_schedule(name) for name in schedules]
+    uneven = range(1, MOST_UNEVEN_CHUNKS + 1) if len(able) == 1 else (1,)  # which the closed form prices in one chunk
+    chunks = [_chunks_under(scenario, chosen, slices, pp, uneven) for chosen in able]
+    rows = [
+        (size, place, each)
+        for size in divisors(per_replica)
+        for place, chosen in enumerate(able)
+        for each in chunks[place]
+        if per_replica // size % chosen.copies == 0 and chosen.requirement(pp, each, per_replica // size) is None
+    ]
+    return np.array(rows, dtype=np.int64).reshape(-1, 3)
+
+
+def _chunks_under(scenario: Scenario, chosen: Schedule, slices: int, pp: int, uneven: Sequence[int]) -> list[int]:
+    """Numbers of chunks under a schedule that keep the rules of ParallelPlan and Scenario.
+
+    uneven : those that are tried where the ranks do not divide the layers.
+    """
+    model, dealt = scenario.model, dealt_layers(scenario.model, scenario.plan)
+    numbers = divisors(dealt // pp) if dealt % pp == 0 else [each for each in uneven if dealt // (pp * each) >= 1]
+    numbers = [each for each in numbers if each == 1 or stages_alike(model, scenario.plan, pp, each)]
+    if chosen.name == "modular":
+        numbers = [each for each in numbers if pp * each == model.num_layers]
+    if chosen.chunks != "many":
+        numbers = [each for each in numbers if each == (1 if chosen.chunks == "one" else chosen.chunks)]
+    # Without a pipeline slices keep less; all other orders but those in layers are that of 1F1B, or keep more.
+    if pp > 1 or slices > 1:
+        return numbers
+    return [each for each in numbers if (chosen.name in LAYERED if each > 1 else chosen.name == "1f1b")]
 
 
 def cuts_sequences(layouts: Array, length: int) -> Array:

@@ -1,21 +1,23 @@
-"""The space of plans: every combination of the axes that keeps the rules of the descriptions."""
+"""The space of plans, as a table: every combination of the axes that keeps the rules of the descriptions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
 from typing import Any
 
 import numpy as np
 
-from sim.arrays import Array, Bools, Ints
-from sim.errors import InfeasiblePlan, SpecError
+from sim.arrays import Array, Bools, Ints, Number
+from sim.errors import InfeasiblePlan, SpecError, nearest
 from sim.pricing.deal import dealt_layers
 from sim.schedules import get_schedule
 from sim.search.plans.columns import (
     CHOICES,
+    FIELDS,
+    NUMBERS,
     OVERLAPS,
     RECOMPUTES,
     ROOM,
@@ -25,16 +27,10 @@ from sim.search.plans.columns import (
     stack_of,
     value_of,
 )
-from sim.search.plans.layouts import (
-    LAYOUT,
-    cuts_sequences,
-    find_layouts,
-    gpus_of_layouts,
-    several_chunks,
-    shapes,
-)
+from sim.search.plans.layouts import cuts_sequences, find_layouts, shapes
 from sim.specs import ParallelPlan, Scenario
 from sim.specs.framework_plans import PlanRule
+from sim.specs.modules import as_names
 
 Fields = Mapping[str, Any]
 """Fields of a plan, each with its value or a tuple of values, such as {"tp": 4, "zero_stage": (0, 1)}; {} is any."""
@@ -46,82 +42,87 @@ OF_CATEGORIES = frozenset({*CHOICES, *ROOM, "sharding_group", "reshard_after_for
 
 @dataclass(frozen=True)
 class Space:
-    """All plans to be priced, or a part of them: rows of numbers, each in every category.
+    """Plans as a table: rows of numbers (layout × micro-batch × schedule and chunks), each in every category.
 
     layouts : array of (tp, cp, pp, dp, ep).
+    columns : layout × micro-batch × schedule and chunks, row by row.
     categories : choices that do not broadcast.
-    first_row : of this part in the whole.
     rules : what frameworks ask of every plan. runs_on : these frameworks, in words; empty: any plan is in the space.
     fixed : fields of plans that are set, and not searched.
+    schedules : names to which the column `schedule` points; default: those with a closed form.
+    slices : parts that every sequence is cut into.
     """
 
     scenario: Scenario
     layouts: Array
+    columns: Columns
     categories: tuple[Category, ...]
-    first_row: int = 0
     rules: tuple[PlanRule, ...] = ()
     runs_on: str = ""
     fixed: Fields = field(default_factory=dict)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """To travel light: what follows from these is computed anew where it is needed."""
-        return {each.name: getattr(self, each.name) for each in fields(self)}
-
-    @cached_property
-    def _shapes(self) -> list[Array]:
-        """Of every layout."""
-        batch = self.scenario.training.global_batch_size
-        several = {pp: several_chunks(self.scenario, pp) for pp in np.unique(self.layouts[:, 2]).tolist()}
-        return [shapes(pp, batch // dp, several[pp]) for pp, dp in self.layouts[:, 2:4].tolist()]
+    schedules: tuple[str, ...] = SCHEDULES
+    slices: int = 1
 
     @property
-    def _dealt(self) -> int:
+    def dealt(self) -> int:
         """Layers that are dealt to stages."""
         return dealt_layers(self.scenario.model, self.scenario.plan)
 
-    @cached_property
-    def starts(self) -> Array:
-        """Row at which each layout begins, counted in this part; and the number of rows."""
-        return np.concatenate([[0], np.cumsum([len(each) for each in self._shapes])])
+    @property
+    def num_microbatches(self) -> Ints:
+        """Micro-batches of each row's pipelines in a step."""
+        columns = self.columns
+        return np.asarray(self.scenario.training.global_batch_size // (columns.dp * columns.microbatch_size))
 
     @cached_property
-    def columns(self) -> Columns:
-        """Layout × micro-batch × schedule and chunks, row by row."""
-        which = np.repeat(np.arange(len(self.layouts)), np.diff(self.starts))
-        microbatch_size, schedule, num_chunks = np.concatenate(self._shapes).T
-        tp, cp, pp, dp, ep = self.layouts[which].T
-        return Columns(tp, cp, pp, dp, ep, num_chunks, microbatch_size, schedule, which)
-
-    @cached_property
-    def allowed(self) -> tuple[Array, Array]:
-        """Layouts that may run without sequence parallelism, and with."""
+    def searched(self) -> tuple[Bools, Bools]:
+        """Rows that may run without sequence parallelism, and with."""
         # Tensor-parallel ranks route tokens to experts each for itself.
         without = (self.layouts[:, 0] == 1) | (not self.scenario.model.num_experts)
-        return without, cuts_sequences(self.layouts, self.scenario.training.sequence_length)
+        cut = cuts_sequences(self.layouts, self.scenario.training.sequence_length)
+        return without[self.columns.layout], cut[self.columns.layout]
 
-    def rows_of(self, sequence_parallel: bool) -> Array:
-        """Rows of this part that may run with or without sequence parallelism."""
-        return np.flatnonzero(np.repeat(self.allowed[sequence_parallel], np.diff(self.starts)))
+    def rows_of(self, sequence_parallel: bool) -> Ints:
+        """Rows that may run with or without sequence parallelism."""
+        return np.flatnonzero(self.searched[sequence_parallel])
 
     @cached_property
-    def plans_per_layout(self) -> Array:
-        """Rows of each layout over all categories."""
-        cutting = sum(category.sequence_parallel for category in self.categories)
-        without, cut = self.allowed
-        each: Array = np.diff(self.starts) * ((len(self.categories) - cutting) * without + cutting * cut)
-        return each
+    def _asked(self) -> tuple[tuple[PlanRule, ...], Fields]:
+        """Rules that plans keep, and fields that they have.
 
-    def keeps_under(self, schedule: str, category: Category, columns: Columns) -> Bools:
-        """Which plans of a schedule, in a category, keep the rules and have the fields that are set.
-
-        Of a schedule that the framework does not have, those that keep its other rules: what it would gain can be
-        asked.
+        Of a schedule that the framework does not have the other rules count: what it would gain can be asked.
         """
-        rules = self.rules
-        if not self.has_schedule(schedule):
-            rules = tuple(rule for rule in rules if rule.field not in ("schedule", "num_chunks"))
+        if self.schedules == SCHEDULES:
+            return self.rules, self.fixed
         fixed = {name: value for name, value in self.fixed.items() if name != "schedule"}
-        return self._keep(rules, fixed, self.fields_of(category, columns, schedule), len(columns))
+        if all(map(self.has_schedule, self.schedules)):
+            return self.rules, fixed
+        return tuple(rule for rule in self.rules if rule.field not in ("schedule", "num_chunks")), fixed
+
+    @cached_property
+    def kept(self) -> dict[Category, Bools]:
+        """Of every category, which rows are searched: they keep the rules and have the fields that are set."""
+        columns, (rules, fixed) = self.columns, self._asked
+        alike = tuple(rule for rule in rules if not rule.names & OF_CATEGORIES)
+        others = tuple(rule for rule in rules if rule.names & OF_CATEGORIES)
+        same = self._keep(alike, {}, self.fields_of(self.categories[0], columns), len(columns)) if alike else True
+        found = {}
+        for each in self.categories:
+            found[each] = self.searched[each.sequence_parallel] & same
+            if others or fixed:
+                found[each] &= self._keep(others, fixed, self.fields_of(each, columns), len(columns))
+        return found
+
+    @cached_property
+    def plans(self) -> tuple[Ints, Ints]:
+        """(row, number of the category) of every plan, category by category."""
+        rows = [np.flatnonzero(self.kept[each]) for each in self.categories]
+        return np.concatenate(rows), np.repeat(np.arange(len(rows)), [len(each) for each in rows])
+
+    @cached_property
+    def num_plans(self) -> int:
+        """Plans over all categories."""
+        return sum(int(np.count_nonzero(rows)) for rows in self.kept.values())
 
     def has_schedule(self, schedule: str) -> bool:
         """Whether the framework has a schedule, with as many chunks as it takes."""
@@ -130,7 +131,7 @@ class Space:
         return all(rule.holds(self.scenario, plan) for rule in self.rules if rule.field in ("schedule", "num_chunks"))
 
     def keeps_room(self, category: Category, rows: Ints, **changed: Any) -> Bools:
-        """Which rows of this part keep those rules that speak of what is recomputed or kept in host memory."""
+        """Which rows keep those rules that speak of what is recomputed or kept in host memory."""
         if not self._rules_of_room:
             return np.ones(len(rows), dtype=bool)
         plan = {**self.fields_of(category, self.columns.take(rows)), **changed}
@@ -152,88 +153,108 @@ class Space:
     def _base(self) -> dict[str, Any]:
         return dict(base_plan(self.scenario))
 
-    def fields_of(self, category: Category, columns: Columns, schedule: str = "") -> dict[str, Any]:
-        """Fields of plans: columns, and what is the same for all of them; their schedule may be another one."""
+    def fields_of(self, category: Category, columns: Columns) -> dict[str, Any]:
+        """Fields of plans: columns, and what is the same for all of them."""
         own = self.scenario.plan
-        numbers = {name: getattr(columns, name) for name in (*LAYOUT, "num_chunks", "microbatch_size", "num_gpus")}
+        numbers = {name: getattr(columns, name) for name in (*NUMBERS, "num_gpus")}
         chosen = {**room_fields(category, own), **sharding_fields(category.zero_stage, own)}
         chosen["recompute_modules"] = value_of(category, "recompute_modules", own)
-        uneven = self._dealt % (columns.pp * columns.num_chunks) != 0
         return {
             **self._base,
             **numbers,
-            "schedule": schedule or np.array(SCHEDULES)[columns.schedule],
+            "schedule": np.array(self.schedules)[columns.schedule],
             **chosen,
             "sequence_parallel": category.sequence_parallel,
-            "uneven_layers": uneven,
+            "uneven_layers": self._uneven(columns.pp * columns.num_chunks),
             "etp": columns.tp if own.etp > 1 else 1,
         }
 
-    @cached_property
-    def kept(self) -> dict[Category, Bools]:
-        """Of every category, which rows of this part are searched: they keep the rules and have the fields set."""
-        columns, size = self.columns, len(self.columns)
-        searched = [np.repeat(flag, np.diff(self.starts)) for flag in self.allowed]
-        alike = tuple(rule for rule in self.rules if not rule.names & OF_CATEGORIES)
-        others = tuple(rule for rule in self.rules if rule.names & OF_CATEGORIES)
-        same = self._keep(alike, {}, self.fields_of(self.categories[0], columns), size) if alike else True
-        found = {}
-        for each in self.categories:
-            found[each] = searched[each.sequence_parallel] & same
-            if others or self.fixed:
-                found[each] &= self._keep(others, self.fixed, self.fields_of(each, columns), size)
-        return found
+    def masks(self, fields: Fields, categories: Sequence[Category] | None = None) -> tuple[Bools, Bools]:
+        """Which rows, and which of the categories (default: the space's), have these fields.
 
-    @cached_property
-    def num_plans(self) -> int:
-        """Plans over all categories."""
-        return sum(int(np.count_nonzero(rows)) for rows in self.kept.values())
+        Raises
+        ------
+        SpecError
+            A field that a search does not vary.
+        """
+        there = self.categories if categories is None else categories
+        rows, able = np.ones(len(self.columns), bool), np.ones(len(there), bool)
+        for name, value in fields.items():
+            if name not in (*FIELDS, "num_gpus"):
+                raise SpecError(f"a search does not vary {name!r} of a plan{nearest(name, FIELDS)}")
+            if name == "recompute_modules":
+                wanted = set(as_names(value))
+                able &= [set(self.value_of(each, name)) == wanted for each in there]
+                continue
+            values = list(value) if isinstance(value, tuple) else [value]
+            if name in (*CHOICES, *ROOM):
+                able &= [self.value_of(each, name) in values for each in there]
+                continue
+            if name == "schedule":
+                values = [self.schedules.index(each) for each in values if each in self.schedules]
+            rows &= np.isin(getattr(self.columns, name), values)
+        return rows, able
+
+    def with_layouts(self, kept: Bools) -> Space:
+        """The part of the space with some of its layouts."""
+        rows = np.flatnonzero(kept[self.columns.layout])
+        columns = self.columns.take(rows)
+        return replace(
+            self, layouts=self.layouts[kept], columns=columns.with_layout((np.cumsum(kept) - 1)[columns.layout])
+        )
+
+    def having(self, fields: Fields) -> Space | None:
+        """The part of the space with some fields; None where it has no plan."""
+        rows, able = self.masks(fields)
+        if not (rows.any() and able.any()):
+            return None
+        categories = tuple(each for each, there in zip(self.categories, able.tolist(), strict=True) if there)
+        part = replace(self, columns=self.columns.take(np.flatnonzero(rows)), categories=categories)
+        return part if part.num_plans else None
+
+    def value_of(self, category: Category, name: str) -> Any:
+        """A field of the plans of a category."""
+        return value_of(category, name, self.scenario.plan)
 
     def gpus_of(self, rows: Array) -> Array:
-        """GPUs of some rows, counted in this part."""
-        sizes = gpus_of_layouts(self.layouts)
-        gpus: Array = sizes[np.searchsorted(self.starts, rows, side="right") - 1]
-        return gpus
+        """GPUs of some rows."""
+        return np.asarray(self._num_gpus[rows])
 
-    def parts(self, most_plans: int) -> Iterator[Space]:
-        """The space in parts of neighbouring layouts, each of so many plans at most, or of one layout."""
-        before = np.concatenate([[0], np.cumsum(self.plans_per_layout)])
-        first = 0
-        while first < len(self.layouts):
-            last = max(first + 1, int(np.searchsorted(before, before[first] + most_plans, side="right")) - 1)
-            row = self.first_row + int(self.starts[first])
-            yield replace(self, layouts=self.layouts[first:last], first_row=row)
-            first = last
+    @cached_property
+    def _num_gpus(self) -> Array:
+        return self.columns.num_gpus
 
     def scenario_of(self, row: int, category: Category) -> Scenario:
-        """One plan as a scenario that can be estimated; rows are counted in this part."""
-        layout = int(np.searchsorted(self.starts, row, side="right")) - 1
-        size, schedule, chunks = self._shapes[layout][row - self.starts[layout]].tolist()
+        """One plan as a scenario that can be estimated."""
+        columns, own = self.columns, self.scenario.plan
+        numbers = {name: int(getattr(columns, name)[row]) for name in NUMBERS}
         plan = base_plan(self.scenario).replace(
-            **dict(zip(LAYOUT, self.layouts[layout].tolist(), strict=True)),
-            num_chunks=chunks,
-            uneven_layers=self._dealt % (int(self.layouts[layout, 2]) * chunks) != 0,
-            microbatch_size=size,
-            schedule=SCHEDULES[schedule],
-            **room_fields(category, self.scenario.plan),
+            **numbers,
+            uneven_layers=bool(self._uneven(numbers["pp"] * numbers["num_chunks"])),
+            schedule=self.schedules[columns.schedule[row]],
+            sequence_slices=self.slices,
+            **room_fields(category, own),
             sequence_parallel=category.sequence_parallel,
-            **sharding_fields(category.zero_stage, self.scenario.plan),
+            **sharding_fields(category.zero_stage, own),
         )
         return self.scenario.replace(plan=plan, stack=stack_of(self.scenario.stack, category.overlaps))
+
+    def _uneven(self, stages: Number) -> Any:
+        """Whether some of so many stages hold a layer more; modular pipelines may have more stages than layers."""
+        return (self.dealt % stages != 0) & (stages <= self.dealt)
 
     def cuts_experts_as(self, plan: ParallelPlan) -> bool:
         """Whether a plan's experts are whole or cut as those of all plans of the space."""
         return plan.etp == (plan.tp if self.scenario.plan.etp > 1 else 1)
 
     def row_of(self, plan: ParallelPlan) -> int | None:
-        """Row with the plan's numbers and schedule, counted in this part; None where there is none."""
-        layouts = np.flatnonzero((self.layouts == [getattr(plan, name) for name in LAYOUT]).all(axis=1))
-        if plan.schedule not in SCHEDULES or not len(layouts) or not self.cuts_experts_as(plan):
+        """Row with the plan's numbers and schedule; None where there is none."""
+        if plan.schedule not in self.schedules or not self.cuts_experts_as(plan):
             return None
-        layout = int(layouts[0])
-        shape = (plan.microbatch_size, SCHEDULES.index(plan.schedule), plan.num_chunks)
-        rows = np.flatnonzero((self._shapes[layout] == shape).all(axis=1))
-        return int(self.starts[layout] + rows[0]) if len(rows) else None
+        rows = self.columns.schedule == self.schedules.index(plan.schedule)
+        for name in NUMBERS:
+            rows &= getattr(self.columns, name) == getattr(plan, name)
+        return int(rows.argmax()) if rows.any() else None
 
 
 def recompute_fields(mode: str, plan: ParallelPlan) -> dict[str, Any]:
@@ -342,16 +363,26 @@ def build_space(
         recomputes = tuple(mode for mode in RECOMPUTES if mode != "per_op" or operations)
     choices = product((False, True), recomputes_of(scenario, recomputes), flags, range(4))
     categories = tuple(Category(recompute, sp, zero, flag) for sp, recompute, flag, zero in choices)
-    whole = Space(scenario, layouts, categories, 0, tuple(rules), runs_on, fixed or {})
+    columns = columns_of(scenario, layouts)
+    whole = Space(scenario, layouts, columns, categories, tuple(rules), runs_on, fixed or {})
     if not rules and not fixed:
         return whole
     if not whole.num_plans:
         raise InfeasiblePlan(_nothing_kept(whole))
-    rows = np.any(list(whole.kept.values()), axis=0)
-    some = np.unique(whole.columns.layout[rows])
-    return replace(
-        whole, layouts=layouts[some], categories=tuple(each for each, kept in whole.kept.items() if kept.any())
-    )
+    # Layouts of which no plan is kept are not priced.
+    kept = np.isin(np.arange(len(layouts)), columns.layout[np.any(list(whole.kept.values()), axis=0)])
+    categories = tuple(each for each, rows in whole.kept.items() if rows.any())
+    return replace(whole.with_layouts(kept), categories=categories)
+
+
+def columns_of(scenario: Scenario, layouts: Array, schedules: Sequence[str] = SCHEDULES, slices: int = 1) -> Columns:
+    """Every micro-batch and number of chunks of some layouts under schedules, as columns."""
+    batch, pairs = scenario.training.global_batch_size, [(pp, dp) for pp, dp in layouts[:, 2:4].tolist()]
+    found = {(pp, dp): shapes(scenario, schedules, slices, pp, batch // dp) for pp, dp in dict.fromkeys(pairs)}
+    which = np.repeat(np.arange(len(layouts)), [len(found[pair]) for pair in pairs])
+    microbatch_size, schedule, num_chunks = np.concatenate([found[pair] for pair in pairs]).T
+    tp, cp, pp, dp, ep = layouts[which].T
+    return Columns(tp, cp, pp, dp, ep, num_chunks, microbatch_size, schedule, which)
 
 
 def _nothing_kept(whole: Space) -> str:

@@ -1,11 +1,11 @@
-"""Plans of a space priced and memory-checked as columns, part by part, so that what a part needs stays in the caches.
+"""Plans of a space priced and memory-checked as columns, some rows at a time, so that what these need stays in caches.
 
 Prices are the closed form's: never above what the exact engine says, and nearly always within a percent of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
@@ -29,13 +29,10 @@ from sim.pricing.ranks import RankSeconds, once_a_step, tied_reduction
 from sim.pricing.replicas import params_of
 from sim.pricing.stages import near_and_far, price_stages
 from sim.search.plans.columns import OVERLAPS, SCHEDULES, Category, Columns
-from sim.search.plans.space import Space, base_plan
+from sim.search.plans.space import Progress, Space, base_plan
 from sim.specs import Scenario
 from sim.specs.stack import sends_overlap
 from sim.work.recompute import searched_word
-
-PLANS_PER_PART = 400_000
-"""So many that what the plans of a part share is computed seldom, so few that its arrays take tens of megabytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,87 +56,100 @@ class Priced:
         """Some of the plans."""
         return Priced(*(getattr(self, name)[places] for name in Priced.__slots__))
 
-    def put(self, begin: int, part: Priced) -> None:
-        """Write a part into the table from a place on."""
-        for name in Priced.__slots__:
-            getattr(self, name)[begin : begin + len(part)] = getattr(part, name)
-
-
-def empty_table(num_plans: int) -> Priced:
-    """A table of so many plans, 22 bytes each, to be filled."""
-    return Priced(*(np.empty(num_plans, dtype=each) for each in (np.int16, np.int32, float, float)))
-
 
 def join(parts: Sequence[Priced]) -> Priced:
     """Several tables as one."""
     return Priced(*(np.concatenate([getattr(each, name) for each in parts]) for name in Priced.__slots__))
 
 
-def price_space(space: Space) -> Iterator[Priced]:
-    """The plans of a space with their prices, a part at a time."""
-    return map(price_part, space.parts(PLANS_PER_PART))
-
-
 def price_all(space: Space) -> Iterator[tuple[int, Ints, Floats, Floats]]:
-    """(category, rows, step times, memory) of one category after the other, part by part. [-, -, s, bytes]"""
-    for priced in price_space(space):
-        for number in np.unique(priced.category).tolist():
-            here = priced.take(priced.category == number)
-            yield number, here.row, here.step_time_s, here.memory_bytes
+    """(category, rows, step times, memory) of one category after the other. [-, -, s, bytes]"""
+    priced, _ = price_space(space)
+    for number in np.unique(priced.category).tolist():
+        here = priced.take(priced.category == number)
+        yield number, here.row, here.step_time_s, here.memory_bytes
 
 
-def price_part(part: Space) -> Priced:
-    """Price the plans of a part: category after category, in each all its rows."""
+def price_space(space: Space, progress: Progress | None = None) -> tuple[Priced, bool]:
+    """The table of all plans, category after category; and whether it has them all.
+
+    Interrupted (KeyboardInterrupt), it has those that were priced so far.
+    """
     # Given back at once, untouched: from then on glibc's malloc keeps the memory of arrays as large as those below
     # instead of returning it to the system and faulting it in again, a third of the time.
     np.empty(4_000_000)
-    rows_of = [part.rows_of(flag) for flag in (False, True)]
-    sizes = np.array([len(rows_of[category.sequence_parallel]) for category in part.categories])
-    begins = dict(zip(part.categories, (np.cumsum(sizes) - sizes).tolist(), strict=True))
-    answers = np.empty((2, sizes.sum()))
-    zeros = sorted({category.zero_stage for category in part.categories})
-    for rows, of_flag in _pieces(part):
-        nbytes = rows.memory_bytes(_choices(zeros))
-        here = []
-        for category in part.categories:
-            for first, inside in of_flag[category.sequence_parallel]:
-                begin = begins[category] + first
-                here.append((category, slice(begin, begin + inside.stop - inside.start), inside))
+    categories = space.categories
+    rows_of = [space.rows_of(flag) for flag in (False, True)]
+    sizes = np.array([len(rows_of[category.sequence_parallel]) for category in categories])
+    begins = dict(zip(categories, (np.cumsum(sizes) - sizes).tolist(), strict=True))
+    seconds, nbytes = np.full((2, sizes.sum()), np.nan)
+    finished = True
+    try:
+        for priced, rows, of_flag in _pieces(space):
+            _price_piece(rows, of_flag, categories, begins, seconds, nbytes)
+            if progress is not None:
+                progress(round(priced * space.num_plans), space.num_plans)
+    except KeyboardInterrupt:
+        if np.isnan(seconds).all():
+            raise
+        finished = False
+    kept = np.concatenate([space.kept[each][rows_of[each.sequence_parallel]] for each in categories])
+    if not finished:
+        kept &= ~np.isnan(seconds)
+    row = np.concatenate([rows_of[each.sequence_parallel] for each in categories], dtype=np.int32, casting="same_kind")
+    table = Priced(np.repeat(np.arange(len(sizes), dtype=np.int16), sizes), row, seconds, nbytes)
+    return table if kept.all() else table.take(np.flatnonzero(kept)), finished
+
+
+_Where = Mapping[bool, tuple[int, slice]]
+"""Rows with and without sequence parallelism: the number of the first among all of its kind, and where they stand."""
+
+
+def _price_piece(
+    rows: Rows,
+    of_flag: _Where,
+    categories: Sequence[Category],
+    begins: Mapping[Category, int],
+    seconds: Floats,
+    nbytes: Floats,
+) -> None:
+    """Write prices of some rows in every category to where these begin."""
+    zeros = sorted({category.zero_stage for category in categories})
+    needed, here = rows.memory_bytes(_choices(zeros)), []
+    for category in categories:
+        if category.sequence_parallel in of_flag:
+            first, inside = of_flag[category.sequence_parallel]
+            begin = begins[category] + first
+            here.append((category, slice(begin, begin + inside.stop - inside.start), inside))
+    for category, place, inside in here:
+        nbytes[place] = needed[zeros.index(category.zero_stage), rows.recompute(category), inside]
+    for overlaps, took, ends in rows.step_times(categories):
         for category, place, inside in here:
-            answers[1, place] = nbytes[zeros.index(category.zero_stage), rows.recompute(category), inside]
-        for overlaps, seconds, ends in rows.step_times(part.categories):
-            for category, place, inside in here:
-                if (category.overlaps[0], category.overlaps[_OVERLAP_TP]) == overlaps:
-                    answers[0, place] = seconds[ends.index(_end_key(category)), rows.recompute(category), inside]
-    row = np.concatenate([rows_of[category.sequence_parallel] for category in part.categories]) + part.first_row
-    which = np.repeat(np.arange(len(sizes), dtype=np.int16), sizes)
-    priced = Priced(which, row.astype(np.int32), answers[0], answers[1])
-    kept = np.concatenate([part.kept[each][rows_of[each.sequence_parallel]] for each in part.categories])
-    return priced if kept.all() else priced.take(np.flatnonzero(kept))
+            if (category.overlaps[0], category.overlaps[_OVERLAP_TP]) == overlaps:
+                seconds[place] = took[ends.index(_end_key(category)), rows.recompute(category), inside]
 
 
-def _pieces(part: Space) -> Iterator[tuple[Rows, dict[bool, list[tuple[int, slice]]]]]:
-    """Some rows of a part at a time; and of which use of sequence parallelism they are.
-
-    That is, of each, the number of the first among all rows of its kind, and where in these rows they stand.
-    """
-    scenario, categories = part.scenario, part.categories
+def _pieces(space: Space) -> Iterator[tuple[float, Rows, _Where]]:
+    """Some rows of a space at a time: which share of all rows is behind them, and where they stand."""
+    scenario, categories = space.scenario, space.categories
     recomputes = tuple(dict.fromkeys(category.recompute for category in categories))
     flags = {category.sequence_parallel for category in categories}
-    cut = [part.rows_of(flag) if flag in flags else np.empty(0, dtype=np.int64) for flag in (False, True)]
-    without, columns = len(cut[0]), part.columns.take(np.concatenate(cut))
-    layouts, links = layouts_with_links(scenario, part.layouts)
+    cut = [space.rows_of(flag) if flag in flags else np.empty(0, dtype=np.int64) for flag in (False, True)]
+    without, columns = len(cut[0]), space.columns.take(np.concatenate(cut))
+    layouts, links = layouts_with_links(scenario, space.layouts)
     again = [(searched_word(mode, scenario.plan), 0) for mode in recomputes]
     cells, cell = find_cells(layouts, columns.layout, columns.microbatch_size, ways_of(categories, again))
     prices, flag = price_cells(cells), (np.arange(len(columns)) >= without).astype(np.int64)
     for begin in range(0, len(columns), _AT_ONCE):
         end = min(begin + _AT_ONCE, len(columns))
         some, border = slice(begin, end), min(max(without - begin, 0), end - begin)
-        found = {
-            False: [(begin, slice(0, border))] if border else [],
-            True: [(begin + border - without, slice(border, end - begin))] if border < end - begin else [],
-        }
-        yield Rows(scenario, layouts, links, prices, columns.take(some), cell[some], flag[some]), found
+        found = {False: (begin, slice(0, border))} if border else {}
+        found |= {True: (begin + border - without, slice(border, end - begin))} if border < end - begin else {}
+        yield (
+            end / len(columns),
+            Rows(scenario, layouts, links, prices, columns.take(some), cell[some], flag[some]),
+            found,
+        )
 
 
 def ways_of(categories: Sequence[Category], again: Sequence[tuple[str, int]]) -> tuple[Way, ...]:
@@ -157,7 +167,7 @@ def layouts_with_links(scenario: Scenario, degrees: Ints) -> tuple[Layouts, Link
 
 
 class Rows:
-    """Some rows of a part: choices of ZeRO × ways to recompute × rows.
+    """Some rows of a space: choices of ZeRO × ways to recompute × rows.
 
     prices : of cells whose ways are those of `ways_of`.
     again : of what runs again and is offloaded there, what each row has, on the last axis; all on the one before it

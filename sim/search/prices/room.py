@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -12,27 +11,10 @@ import numpy as np
 from sim.arrays import Bools, Ints, PlanFloats
 from sim.pricing.cells import CellPrices, find_cells, price_cells
 from sim.pricing.deal import put_together
+from sim.search.plans.columns import Category
 from sim.search.plans.space import Space
 from sim.search.prices.formula import Rows, layouts_with_links, ways_of
-from sim.specs.modules import RECOMPUTE_MODULES
 from sim.work.recompute import modules_word, searched_word
-
-
-@dataclass(frozen=True, slots=True)
-class Way:
-    """What of a plan is recomputed, and what of it is kept in host memory; fields as of Category."""
-
-    recompute: str = "none"
-    modules: tuple[str, ...] = ()
-    optimizer_offload: float = 0.0
-    offloaded_layers: int = 0
-
-    @property
-    def again(self) -> frozenset[str]:
-        """Modules of operations that run again; of whole layers one that nothing else has."""
-        if self.recompute in ("full", "per_op"):
-            return frozenset({self.recompute})
-        return frozenset(part for name in self.modules for part in RECOMPUTE_MODULES[name])
 
 
 class ChosenRows:
@@ -42,11 +24,11 @@ class ChosenRows:
     ----------
     rows, category : arrays
         Of the space.
-    ways : sequence of Way
-        The first does nothing.
+    ways : sequence of Category
+        What of them runs again or is kept in host memory. The first does nothing.
     """
 
-    def __init__(self, space: Space, rows: Ints, category: Ints, ways: Sequence[Way]) -> None:
+    def __init__(self, space: Space, rows: Ints, category: Ints, ways: Sequence[Category]) -> None:
         self.space, self.rows, self.ways = space, rows, tuple(ways)
         columns = space.columns.take(rows)
         there, layout = np.unique(columns.layout, return_inverse=True)
@@ -67,15 +49,15 @@ class ChosenRows:
         self._share_of = np.array([self._shares.tolist().index(way.optimizer_offload) for way in self.ways])
         self._again_of = np.array([again.index((self._word(way), way.offloaded_layers)) for way in self.ways])
 
-    def _word(self, way: Way) -> str:
+    def _word(self, way: Category) -> str:
         return modules_word(way.modules) if way.modules else searched_word(way.recompute, self.space.scenario.plan)
 
     @cached_property
-    def needless(self) -> Bools:
-        """(ways, ways): whether the first, where it fits, leaves the second without use."""
-        kinds = list(dict.fromkeys(way.again for way in self.ways))
+    def dominates(self) -> Bools:
+        """(ways, ways): whether the first, where it fits, makes the second pointless."""
+        kinds = list(dict.fromkeys(way.runs_again for way in self.ways))
         within = np.array([[one <= other for other in kinds] for one in kinds])
-        kind = np.array([kinds.index(way.again) for way in self.ways])
+        kind = np.array([kinds.index(way.runs_again) for way in self.ways])
         share, layers = self._shares[self._share_of], np.array([way.offloaded_layers for way in self.ways])
         less = (share[:, np.newaxis] <= share) & (layers[:, np.newaxis] <= layers)
         # What runs again is not copied, and hides copies: that may pay where there are some.

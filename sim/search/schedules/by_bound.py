@@ -34,9 +34,11 @@ def by_bound(
     found : Found
         What `best_first` fills.
     """
-    waiting = [Waiting(part) for part in parts]
+    orders = [(score, number, group) for number, part in enumerate(parts) for group, score in part.orders()]
+    heapq.heapify(orders)
     known: list[tuple[float, float, int, int]] = []  # score, bytes, part, plan
     come_up: set[tuple[int, int]] = set()
+    looked_at: set[tuple[int, int]] = set()
     ceiling = np.inf
 
     def add(number: int, plans: Array) -> None:
@@ -45,27 +47,32 @@ def by_bound(
             plan = int(plans[place])
             heapq.heappush(known, (float(score[place]), float(parts[number].nbytes[plan]), number, plan))
 
+    def look_at(number: int, group: int) -> None:
+        nonlocal ceiling
+        if (number, group) not in looked_at:
+            looked_at.add((number, group))
+            plans, ceiling = parts[number].refine(group, ceiling)
+            add(number, plans)
+
     for number, part in enumerate(parts):
-        add(number, np.flatnonzero(part.known))
-        for plan in (part.like(each) for each in likely):
-            if plan is not None:
-                plans, ceiling = part.refine(plan, ceiling)
-                add(number, plans)
+        for group in (part.order_like(each) for each in likely):
+            if group is not None:
+                look_at(number, group)
     while True:
         ceiling = min(ceiling, found.worst)
-        number = min(range(len(parts)), key=lambda each: waiting[each].score(), default=0)
-        unknown = waiting[number].score() if parts else np.inf
-        bound = min(unknown, known[0][0] if known else np.inf)
+        while orders and orders[0][1:] in looked_at:
+            heapq.heappop(orders)
+        unknown, nearest = (each[0][0] if each else np.inf for each in (orders, known))
+        bound = min(unknown, nearest)
         if found.reaches(bound):
             yield bound, None
             return
         # A plan that will be much better than all that is reached is run at once, as the first is: it rules others out.
         much = ceiling == np.inf
         if known and parts[known[0][2]].decided:
-            much |= known[0][0] < MUCH * ceiling
-        if not known or (unknown <= known[0][0] and not much):
-            plans, ceiling = parts[number].refine(waiting[number].plan(), ceiling)
-            add(number, plans)
+            much |= nearest < MUCH * ceiling
+        if not known or (unknown <= nearest and not much):
+            look_at(*orders[0][1:])
             continue
         score, _, number, plan = heapq.heappop(known)
         part = parts[number]
@@ -80,7 +87,7 @@ def by_bound(
 
 
 def _run(part: Refined, plan: int) -> tuple[float, Candidate] | None:
-    scenario = part.variant.scenario_of(int(part.row[plan]), int(part.category[plan]))
+    scenario = part.scenario_of(plan)
     try:
         answer = estimate(scenario)
     except ScheduleError:  # too many actions to be played
@@ -89,22 +96,3 @@ def _run(part: Refined, plan: int) -> tuple[float, Candidate] | None:
         return None
     candidate = Candidate(scenario, float(part.seconds[plan]), float(part.nbytes[plan]), answer)
     return candidate.worth(part.objective), candidate
-
-
-class Waiting:
-    """Plans whose order has not been looked at, the best first."""
-
-    def __init__(self, part: Refined) -> None:
-        self._part, self._place = part, 0
-        self._scores = part.score()
-        self._order = np.argsort(self._scores, kind="stable")
-
-    def score(self) -> float:
-        """Return the score of the best; infinite where there is none."""
-        while self._place < len(self._order) and self._part.known[self._order[self._place]]:
-            self._place += 1
-        return float(self._scores[self.plan()]) if self._place < len(self._order) else np.inf
-
-    def plan(self) -> int:
-        """The best."""
-        return int(self._order[self._place])

@@ -15,8 +15,7 @@ from sim.search.best_first import Found, best_first
 from sim.search.candidate import Candidate, ScheduleBest, gap_of
 from sim.search.result import SearchResult
 from sim.search.schedules.by_bound import by_bound
-from sim.search.schedules.refined import Refined
-from sim.search.schedules.variants import variants_of
+from sim.search.schedules.refined import Refined, spaces_under
 from sim.units import show
 
 MOST_RUNS = 40
@@ -136,32 +135,28 @@ def search_schedules(
     return replace(result, schedules=ordered, best=_best(candidates, result.objective, result.top))
 
 
-class WithFields:
-    """Best plans of one schedule among those with given fields; what is found of the plans of one is known of the next.
+def best_under(
+    result: SearchResult, schedule: str, named: Mapping[str, Any], most_runs: int = MOST_RUNS
+) -> ScheduleBest:
+    """The best plan of a schedule among those with some fields.
 
     Raises
     ------
     ScheduleError
         No such schedule.
     """
-
-    def __init__(self, result: SearchResult, schedule: str) -> None:
-        self._result, self._schedule = result, schedule
-        self._parts = list(_parts(result, schedule))
-
-    def best(self, named: Mapping[str, Any], most_runs: int = MOST_RUNS) -> ScheduleBest:
-        """The best plan with these fields."""
-        found, likely = Found[Candidate](most=most_runs), [self._result.best[0].scenario.plan]
-        for part in self._parts:
-            part.restrict(named)
-        best_first(by_bound(self._parts, likely, found), found)
-        return _summed_up(self._result, self._schedule, self._parts, found, False)
+    found, likely = Found[Candidate](most=most_runs), [result.best[0].scenario.plan]
+    parts = list(_parts(result, schedule, named))
+    best_first(by_bound(parts, likely, found), found)
+    return _summed_up(result, schedule, parts, found)
 
 
-def _parts(result: SearchResult, schedule: str) -> Iterator[Refined]:
-    """All plans of a schedule, variant by variant: who drops one before the next needs memory for one."""
-    for each in variants_of(result.space, schedule):
-        yield Refined(each, result.objective, result.memory_limit_bytes)
+def _parts(result: SearchResult, schedule: str, named: Mapping[str, Any] | None = None) -> Iterator[Refined]:
+    """All plans of a schedule with some fields, by slices: who drops one before the next needs memory for one."""
+    for each in spaces_under(result.space, schedule):
+        space = each.having(named or {})
+        if space is not None:
+            yield Refined(space, result.objective, result.memory_limit_bytes)
 
 
 def _most_promising_first(result: SearchResult, names: Sequence[str]) -> tuple[str, ...]:
@@ -189,42 +184,36 @@ def _best(candidates: Sequence[Candidate], objective: str, most: int) -> tuple[C
 
 
 def _summed_up(
-    result: SearchResult, name: str, parts: Sequence[Refined], found: Found[Candidate], interrupted: bool
+    result: SearchResult, name: str, parts: Sequence[Refined], found: Found[Candidate], interrupted: bool = False
 ) -> ScheduleBest:
     best, plans = next(iter(found.best), None), sum(part.num_plans for part in parts)
-    proven = found.proven and not interrupted
-    gap = 0.0 if proven else 1.0
-    reason = None
-    if best is not None and not proven:
-        gap = gap_of(best.worth(result.objective), found.bound)
-    elif best is None and interrupted:
+    proven, limit = found.proven and not interrupted, show(result.memory_limit_bytes, "B")
+    gap, reason = 0.0 if proven else 1.0, None
+    if best is not None:
+        gap = 0.0 if proven else gap_of(best.worth(result.objective), found.bound)
+    elif interrupted:
         reason = "interrupted before a plan was run"
     elif not plans:
         reason = "no plan of the space keeps its rules"
-    elif best is None and not proven:
-        reason = f"none of the {found.runs} plans that were run fits in {show(result.memory_limit_bytes, 'B')}"
-    elif best is None:
-        reason = (
-            f"none of its {plans:,} plans fits in {show(result.memory_limit_bytes, 'B')}; the leanest needs "
-            f"{show(min(float(part.leanest) for part in parts), 'B')} or more"
-        )
-    late = get_schedule(name).asynchronous
-    return ScheduleBest(name, best, plans, found.runs, proven, gap, late, reason, interrupted)
+    elif not proven:
+        reason = f"none of the {found.runs} plans that were run fits in {limit}"
+    else:
+        leanest = show(min(float(part.leanest) for part in parts), "B")
+        reason = f"none of its {plans:,} plans fits in {limit}; the leanest needs {leanest} or more"
+    return ScheduleBest(name, best, plans, found.runs, proven, gap, reason, interrupted)
 
 
 def _too_large(result: SearchResult, name: str) -> ScheduleBest | None:
     """A schedule with more plans than are bounded at once, and what to do; None where it is searched."""
-    plans = sum(len(each.plans[0]) for each in variants_of(result.space, name))
+    plans = sum(len(each.plans[0]) for each in spaces_under(result.space, name))
     if plans <= MOST_PLANS:
         return None
-    reason = (
-        f"not searched: its {plans:,} plans are more than {MOST_PLANS:,}, which are bounded at once; ask for fewer "
-        "(--gpus, --cp, --ep, no --overlaps)"
+    return ScheduleBest(
+        name,
+        reason=f"not searched: its {plans:,} plans are more than {MOST_PLANS:,}, which are bounded at once; ask for "
+        "fewer (--gpus, --cp, --ep, no --overlaps)",
     )
-    return ScheduleBest(name, None, 0, 0, False, 1.0, get_schedule(name).asynchronous, reason)
 
 
 def _not_begun(name: str) -> ScheduleBest:
-    return ScheduleBest(
-        name, None, 0, 0, False, 1.0, get_schedule(name).asynchronous, "interrupted before it was begun", True
-    )
+    return ScheduleBest(name, reason="interrupted before it was begun", interrupted=True)

@@ -9,8 +9,8 @@ With m micro-batches, v stages a rank of f, i and w seconds (forward, input grad
   weight gradients are no actions of their own that is after all its work: (m v + p − 1)(f + i + w). Of two pipelines
   half as many stages lie before.
 
-Where ranks do not wait for each other between steps (`Schedule.staggered`) only the first holds. The once-a-step
-reduction and weight gather count where nothing may hide them.
+Where ranks do not wait for each other between steps (`Schedule.staggered`) only the first holds. What is done once a
+step (reductions, updates, weight gathers) is counted when a plan's order is looked at, not here.
 """
 
 from __future__ import annotations
@@ -19,106 +19,71 @@ from dataclasses import replace
 
 import numpy as np
 
-from sim.arrays import Floats, Number, PlanFloats
-from sim.pricing.deal import even_deal
+from sim.arrays import PlanFloats
+from sim.pricing.deal import counts_of, even_deal
 from sim.pricing.memory import peak_memory, stage_bytes
-from sim.pricing.ranks import once_a_step
+from sim.pricing.plans import Plans
 from sim.pricing.replicas import params_of
 from sim.pricing.stages import near_and_far, price_stages
-from sim.pricing.zero import VisitSeconds
+from sim.schedules import get_schedule
+from sim.schedules.actions import W
 from sim.schedules.registry import is_file
-from sim.search.schedules.variants import Variant
+from sim.work.stages import ModelPart
 
 FIRST, MIDDLE, LAST = range(3)
 """Kinds of stages; the only stage of all is of the first kind."""
 
 
-def least_step_s(variant: Variant) -> PlanFloats:
-    """Step time that no order of any plan goes below.  [s]"""
-    batch, chosen = variant.batch, variant.schedule
+def least_step_s(batch: Plans, slices: int = 1) -> PlanFloats:
+    """Step time that no order of any plan goes below; sequences are cut into so many slices.  [s]"""
+    chosen = get_schedule(batch.schedule)
     if is_file(chosen.name) or not batch.shape[0]:  # its stages may be dealt unevenly
         return np.zeros(batch.shape)
     pp, chunks, copies = batch.pp, batch.num_chunks, chosen.copies
     deal = even_deal(batch)
-    seconds = price_stages(batch, replace(deal, stage_kinds=deal.stage_kinds[:3], alone=variant.alone))
+    seconds = price_stages(batch, replace(deal, stage_kinds=deal.stage_kinds[:3]))
     forward, backward, inputs = seconds.forward_s, seconds.backward_s, seconds.input_grad_s
-    waits = _waits(seconds.visits)
     whole = forward + backward
     least = whole.min(axis=0)
-    each = batch.num_microbatches * variant.slices / copies
-    stages = chunks * copies
-    alone = pp * chunks == 1
-
-    once = _LeastOnceAStep(variant)
-    reduce = np.where(batch.overlap_grad_reduce, 0.0, once.least("reduce_s"))
-    gather = np.where(batch.overlap_param_gather & (not chosen.asynchronous), 0.0, once.least("gather_s"))
-    update = once.least("optimizer_s") + gather
-    embedding, head = (
-        each * (whole[kind] + (stages - 1) * least) + stages * waits + part
-        for kind, part in ((FIRST, reduce[0]), (LAST, reduce[2]))
-    )
-    if chosen.asynchronous:  # a rank's update stands in its order, and nothing hides the gather
-        period = np.maximum(embedding + update[0], np.where(alone, 0.0, head + update[2]))
-        return np.asarray(period + batch.costs.stack.step_setup_s)
-    pipeline = np.where(alone, embedding, np.maximum(embedding, head))
-    if not chosen.staggered:
-        before = (pp - 1) // copies
+    each, stages = batch.num_microbatches * slices / copies, chunks * copies
+    ends = each * (whole + (stages - 1) * least)
+    pipeline = np.where(pp * chunks == 1, ends[FIRST], np.maximum(ends[FIRST], ends[LAST]))
+    if not (chosen.staggered or chosen.asynchronous):  # whose step is the time from batch to batch
+        splits, before = splits_backward(batch.schedule, slices), (pp - 1) // copies
         near, far = near_and_far(batch)
         send = np.where(batch.layouts.all_hops_leave[batch.layout], far, near) * before
         fill, drain = (
             part[FIRST] + (before - 1) * np.minimum(part[FIRST], part[MIDDLE]) + send
-            for part in (forward, inputs if variant.splits else backward)
+            for part in (forward, inputs if splits else backward)
         )
         work = each * stages * np.minimum(least, whole[LAST])
         # Weight gradients on their own may all come after the last input gradient.
-        later = each * stages * seconds.weight_grad_s.max(axis=0) if variant.splits else 0.0
-        inner = np.maximum(work + reduce[1], work - later + drain)
-        pipeline = np.maximum(pipeline, np.where(before > 0, fill + inner, 0.0))
-    updated = np.maximum(update[0], np.where(pp > 2, update[1], 0.0))
-    return np.asarray(pipeline + updated + batch.costs.stack.step_setup_s)
+        later = each * stages * seconds.weight_grad_s.max(axis=0) if splits else 0.0
+        pipeline = np.maximum(pipeline, np.where(before > 0, fill + np.maximum(work, work - later + drain), 0.0))
+    return np.asarray(pipeline + batch.costs.stack.step_setup_s)
 
 
-def _waits(visits: VisitSeconds | None) -> Number:
-    """What a rank with several stages waits at each, whatever its order: it turns to it, there and back.  [s]"""
-    if visits is None:
-        return 0.0
-    gathers = np.where(visits.ahead, 0.0, visits.gather.sum(axis=0))
-    return (gathers + np.where(visits.beside, 0.0, visits.reduce)).min(axis=0)
+def least_memory(batch: Plans) -> PlanFloats:
+    """Memory that the fullest GPU of every plan needs, whatever the order.  [bytes]
 
-
-def least_memory(variant: Variant) -> PlanFloats:
-    """What the fullest GPU of every plan cannot do with, whatever the order: one micro-batch on one stage.  [bytes]"""
-    batch, chosen = variant.batch, variant.schedule
+    It holds no fewer parameters than the mean rank, and one micro-batch on one of its stages.
+    """
+    chosen, model = get_schedule(batch.schedule), batch.costs.model
     if is_file(chosen.name) or not batch.shape[0]:
         return np.zeros(batch.shape)
-    copies, single = float(chosen.copies), batch.pp == 1
+    share = chosen.copies / batch.layouts.pp
+    layers = tuple(share * model.layers_of(kind) for kind in model.layer_kinds)
+    mtps, tied = model.num_mtp_layers * share, int(model.tied_embeddings) * share
+    mean = ModelPart(layers, share, share, mtps, mtps + tied)  # tables that two of them read count once
+    held = params_of(counts_of([mean], share.shape), batch.layouts)[..., batch.layout]
     of_stages = stage_bytes(batch, even_deal(batch).stage_kinds[:3])
-
-    def needed(embeddings: int, heads: int, stage: int) -> PlanFloats:
-        kind = variant.rank_kinds(copies, ((embeddings, heads),))
-        held = params_of(kind.counts, batch.layouts)[..., batch.layout]
-        return np.asarray(peak_memory(batch, held, of_stages[stage], int(stage == LAST)).total[0])
-
-    both = needed(1, 1, FIRST)
-    ends = [needed(1, 0, FIRST), needed(0, 1, LAST)]
-    return np.asarray(np.where(single, both, np.maximum(*(np.minimum(each, both) for each in ends))))
+    return np.asarray(peak_memory(batch, held, of_stages.min(axis=0)).total[0])
 
 
-class _LeastOnceAStep:
-    """Least that the rank with the embedding does once a step, one without, and the rank with the head.
-
-    Where a rank holds several stages that with the embedding may hold the head too, and so may one without.
-    """
-
-    def __init__(self, variant: Variant) -> None:
-        copies = variant.schedule.copies
-        kinds = variant.rank_kinds(float(copies), ((1, 0), (0, 0), (0, 1), (1, 1)))
-        self._once = once_a_step(variant.batch, replace(even_deal(variant.batch), rank_kinds=kinds, copies=copies))
-        self._single = variant.batch.pp == 1
-
-    def least(self, name: str) -> Floats:
-        """Seconds of one part for each of the three, (kinds, plans).  [s]"""
-        first, middle, last, both = getattr(self._once, name)
-        ends = (np.where(self._single, both, np.minimum(end, both)) for end in (first, last))
-        of_first, of_last = ends
-        return np.stack([of_first, np.minimum(middle, last), of_last])
+def splits_backward(name: str, slices: int = 1) -> bool:
+    """Whether weight gradients are actions of their own under a schedule."""
+    chosen = get_schedule(name)
+    chunks = chosen.chunks if isinstance(chosen.chunks, int) else 1 if chosen.chunks == "one" else 2
+    options = {"slices": slices} if "slices" in chosen.options else {}
+    rows = [*chosen.rows(4, chunks, 8, **options), *(row for each in chosen.candidates for row in each(4, chunks, 8))]
+    return any(bool((row[:, 1] == W).any()) for row in rows)

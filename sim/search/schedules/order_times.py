@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property, lru_cache
-from typing import NamedTuple
 
 import numpy as np
 
@@ -30,7 +29,6 @@ from sim.schedules import Order
 from sim.schedules.actions import W
 from sim.schedules.order import in_levels
 from sim.schedules.passes import updates_per_rank
-from sim.search.schedules.variants import Variant
 from sim.search.schedules.weight_gradient_bounds import Fixed, fixed_of, play
 
 MOST_PLAYED = 3_000_000
@@ -39,26 +37,15 @@ MOST_ACTIONS = 50_000
 """Up to which length more of an order is played to find its steady state."""
 
 
-class Moments(NamedTuple):
-    """When ranks do what counts for the end of a step, over ranks (and their stages) and plans. [s]
-
-    begin, end : of each rank's first and last action, with what it moves at visits.
-    start_last : of the last gradient action on each of its stages.
-    """
-
-    begin: RankPlanFloats
-    end: RankPlanFloats
-    start_last: Floats
-
-
 class SharedOrder:
-    """An order, or the beginning of one that repeats, that plans of a variant share.
+    """An order, or the beginning of one that repeats, that plans of a schedule share.
 
     floating : weight gradients stand elsewhere in every plan; forwards and input gradients do not.
+    staggered : ranks do not wait for each other between steps.
     """
 
-    def __init__(self, variant: Variant, order: Order, deal: Deal, floating: bool) -> None:
-        self.variant, self.deal = variant, deal
+    def __init__(self, order: Order, deal: Deal, floating: bool, staggered: bool) -> None:
+        self.deal, self.staggered = deal, staggered
         self.order = order = in_levels(order)
         self.facts = OrderFacts(order, deal.kind_of_stage, len(deal.stage_kinds), floating)
 
@@ -172,7 +159,7 @@ class SharedOrder:
         if not thorough or not len(here) or order.fold is None:
             return steps, exact
         if 4 * order.fold.kept * self.facts.actions_a_microbatch <= MOST_ACTIONS:
-            more = SharedOrder(self.variant, longer(order), self.deal, self.facts.floating)
+            more = SharedOrder(longer(order), self.deal, self.facts.floating, self.staggered)
             left = 0 if more.order.fold is None else more.order.fold.times
             some = seconds.take(here)
             steps[here], exact[here] = more._played(some, alike[:, here], np.full(len(here), left), thorough)
@@ -192,29 +179,43 @@ class SharedOrder:
         _, first, column = np.unique(of_plans, axis=1, return_index=True, return_inverse=True)
         size, column = max(1, MOST_PLAYED // max(1, len(self.order))), column.ravel()
         parts = [first[begin : begin + size] for begin in range(0, len(first), size)]
-        found = [self._moments(seconds.take(plans), times[plans]) for plans in parts]
-        moments = Moments(*(np.concatenate(each, axis=-1)[..., column] for each in zip(*found, strict=True)))
-        return self._finish(batch, seconds, moments)
+        found = [self._begin_and_end(seconds.take(plans), times[plans]) for plans in parts]
+        begin, end = (np.concatenate(each, axis=-1)[..., column] for each in zip(*found, strict=True))
+        finished = end_of_step(
+            end - begin if self.staggered else end,
+            seconds.reduce,
+            seconds.gather,
+            seconds.update,
+            tied_embedding=seconds.tied,
+            hidden_share=seconds.hidden_share,
+            overlap_reduce=batch.overlap_grad_reduce,
+            overlap_gather=batch.overlap_param_gather,
+            reduced_after=lambda: 0.0,  # at the earliest, as nobody knows which gradients come last
+            gather_window=lambda: seconds.gather,
+            ends=self.order.ends,
+        )
+        return np.asarray(finished.step + seconds.setup)
 
-    def _moments(self, seconds: Seconds, times: Ints) -> Moments:
-        """When ranks do what counts for the end of a step, at the earliest.
+    def _begin_and_end(self, seconds: Seconds, times: Ints) -> tuple[RankPlanFloats, RankPlanFloats]:
+        """When each rank begins its first action and ends its last, with what it moves at visits, at the earliest.  [s]
 
         Where ranks move things at visits, they lose to these what they lose whenever that is. Nothing comes before the
         first rank's first action; another's first is later by no more than the longest wait for the weights of a first
         visit, that a staggered step begins with.
         """
-        order, staggered, classes = self.order, self.variant.schedule.staggered, classes_of(self.order)
+        order, classes = self.order, classes_of(self.order)
         _, occupy, release = (each[classes.of] for each in pass_seconds(order, classes, seconds._replace(visits=None)))
         start, done = play(self.fixed, order, occupy, release, seconds.passes[W])
-        later = self._left_out(times, start, occupy)
-        begin, end = self._after(start, order.first[:-1], later), done + later
-        last = self._after(start, np.maximum(self.facts.last_gradients, 0), later)
+        later, firsts = self._left_out(times, start, occupy), order.first[:-1]
+        begin, end = start[firsts], done + later
+        if order.fold is not None:  # what was left out comes before actions after a fold's cut
+            begin = begin + (firsts >= order.fold.cuts)[:, np.newaxis] * later
         if seconds.visits is None:
-            return Moments(begin, end, last)
+            return begin, end
         least = least_at_visits(order, seconds.visits, times, floating=True)
-        first = begin + least.begin.max(axis=0) - least.begin[0] if staggered else np.maximum(begin, least.begin)
+        first = begin + least.begin.max(axis=0) - least.begin[0] if self.staggered else np.maximum(begin, least.begin)
         end = least.end(np.maximum(end, first + of_ranks(order, occupy, times) + least.lost))
-        return Moments(first - least.begin if staggered else begin, end, last)
+        return first - least.begin if self.staggered else begin, end
 
     def _left_out(self, times: Ints, start: ActionPlanFloats, occupy: ActionPlanFloats) -> PlanFloats:
         """By how much what is left out delays what comes after it, at least.  [s]
@@ -227,44 +228,6 @@ class SharedOrder:
         length, seconds = steady_state(start[_blocks(self.order)], fold.depth)
         rest = np.where(length > 0, times % np.maximum(length, 1), times)
         return np.asarray((times - rest) // np.maximum(length, 1) * seconds + rest * self._least_block(occupy))
-
-    def _after(self, values: ActionPlanFloats, places: Ints, later: PlanFloats) -> Floats:
-        """Times of some actions, with what was left out put in before those after a fold's cut.  [s]"""
-        fold, chosen = self.order.fold, values[places]
-        if fold is None:
-            return chosen
-        after = places >= fold.cuts[self.order.rank[places]]
-        return np.asarray(chosen + after[..., np.newaxis] * later)
-
-    def _finish(self, batch: Plans, seconds: Seconds, moments: Moments) -> PlanFloats:
-        """The step with all that follows the pipeline, of an order whose weight gradients float.  [s]"""
-        passes = seconds.passes[:, self._stage_of_kind]
-        end = end_of_step(
-            moments.end - moments.begin if self.variant.schedule.staggered else moments.end,
-            seconds.reduce,
-            seconds.gather,
-            seconds.update,
-            tied_embedding=seconds.tied,
-            hidden_share=seconds.hidden_share,
-            overlap_reduce=batch.overlap_grad_reduce,
-            overlap_gather=batch.overlap_param_gather,
-            reduced_after=lambda: self._reduced(seconds, moments) - moments.end,
-            gather_window=lambda: self.facts.before_last_gather @ passes.reshape(-1, passes.shape[-1]),
-            ends=self.order.ends,
-        )
-        return np.asarray(end.step + seconds.setup)
-
-    @property
-    def _stage_of_kind(self) -> Ints:
-        """One stage of each kind."""
-        return np.unique(self.deal.kind_of_stage, return_index=True)[1]
-
-    def _reduced(self, seconds: Seconds, moments: Moments) -> RankPlanFloats:
-        """When each rank's reductions that its backwards overlap are done, where nobody knows which comes last.  [s]"""
-        order, last = self.order, self.facts.last_gradients
-        durations = seconds.reduce[:, np.newaxis] * seconds.share[order.stage[last]]
-        least = np.minimum(seconds.tail[:, np.newaxis], durations).min(axis=1)
-        return np.asarray(np.maximum((moments.start_last + durations).max(axis=1), moments.end + least))
 
 
 @lru_cache(maxsize=64)

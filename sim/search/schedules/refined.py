@@ -6,88 +6,108 @@ number of micro-batches share what is played of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from sim.arrays import Array
 from sim.errors import ScheduleError
+from sim.pricing.cost_model import cost_model
 from sim.pricing.deal import deal_of
-from sim.schedules import Order, build_order
-from sim.schedules.actions import W
+from sim.pricing.layouts import place_layouts
+from sim.schedules import Order, build_order, get_schedule
+from sim.schedules.actions import U, W
 from sim.schedules.build import STEADY
+from sim.schedules.registry import is_file
 from sim.search.candidate import ROUNDING
 from sim.search.plans.layouts import LAYOUT
-from sim.search.schedules.lower_bounds import least_memory, least_step_s
+from sim.search.plans.space import Space, columns_of
+from sim.search.prices.batch import plan_batch
+from sim.search.schedules.lower_bounds import least_memory, least_step_s, splits_backward
 from sim.search.schedules.order_times import SharedOrder
-from sim.search.schedules.variants import Variant
-from sim.search.table import CHOICES, ROOM, value_of
-from sim.specs import ParallelPlan
-from sim.specs.modules import as_names
+from sim.specs import ParallelPlan, Scenario
 
 FIRST_LOOK, LATER_LOOK = 32, 512
 """Plans of an order that are priced at once: few at first, as the best of them rules most others out."""
 
 
+SLICES = (2, 4, 8)
+"""Parts of a sequence that are tried under a schedule that cuts sequences."""
+
+
+def spaces_under(space: Space, name: str) -> list[Space]:
+    """The space under a schedule, once for each number of sequence slices; those that have plans.
+
+    Raises
+    ------
+    ScheduleError
+        There is no such schedule, or it is a grid with updates in it, whose steps have no end.
+    """
+    chosen = get_schedule(name)
+    if is_file(name) and any((row[:, 1] == U).any() for row in chosen.rows(1, 1, 1)):
+        raise ScheduleError(
+            f"schedule {name!r} has weight updates in its grid; a search takes grids of one step: leave them out, or "
+            "estimate plans of it one by one"
+        )
+    length, names = space.scenario.training.sequence_length, (chosen.name,)
+    slices = [each for each in SLICES if length % each == 0] if "slices" in chosen.options else [1]
+    of_slices = [(each, columns_of(space.scenario, space.layouts, names, each)) for each in slices]
+    found = [replace(space, columns=columns, schedules=names, slices=each) for each, columns in of_slices]
+    return [each for each in found if len(each.plans[0])]
+
+
 class Refined:
-    """All plans of a variant; what is known of them is refined order by order.
+    """All plans of a space under one schedule; what is known of them is refined order by order.
 
     seconds : that the step cannot go below. [s]
     nbytes : that the fullest GPU cannot do with. [bytes]
-    known : of which plans the order has been looked at.
-    rough : of which of them more must be played to know what the step takes.
+    rough : of which plans more must be played to know what the step takes.
     """
 
-    def __init__(self, variant: Variant, objective: str, limit: float) -> None:
-        self.variant, self.batch = variant, variant.batch
-        self.row, self.category = variant.plans
+    def __init__(self, space: Space, objective: str, limit: float) -> None:
+        self.space, self.schedule = space, get_schedule(space.schedules[0])
+        self.row, self.category = space.plans
+        layouts = place_layouts(cost_model(space.scenario), space.layouts, space.scenario.plan)
+        self.batch = plan_batch(space, layouts, self.row, self.category)
         self.objective, self.limit = objective, limit
-        self.seconds = least_step_s(variant)
-        self.nbytes = least_memory(variant)
-        self._named = np.ones(len(self.row), dtype=bool)
+        self.seconds = least_step_s(self.batch, space.slices)
+        self.nbytes = least_memory(self.batch)
         self._looked_at = np.zeros(len(self.row), dtype=bool)
-        self.known = np.zeros(len(self.row), dtype=bool)
         self.rough = np.zeros(len(self.row), dtype=bool)
-        self._num_gpus = variant.columns.num_gpus[self.row]
+        self._num_gpus = space.gpus_of(self.row)
         _, order_of_row = np.unique(self._order_keys(), axis=1, return_inverse=True)
-        self._order_of = order_of_row.ravel()[self.row]
+        self.order_of = order_of_row.ravel()[self.row]
         self._made: dict[int, SharedOrder] = {}
-        self._grouped = np.argsort(self._order_of, kind="stable")
-        self._begins = np.searchsorted(self._order_of[self._grouped], np.arange(self._order_of.max(initial=-1) + 2))
+        self._grouped = np.argsort(self.order_of, kind="stable")
+        self._begins = np.searchsorted(self.order_of[self._grouped], np.arange(self.order_of.max(initial=-1) + 2))
 
     @property
     def decided(self) -> bool:
         """Whether a plan's order is one of its candidates, and so its step time one of theirs."""
-        chosen = self.variant.schedule
-        return not chosen.asynchronous and not (chosen.candidates and self.variant.splits)
+        chosen = self.schedule
+        return not chosen.asynchronous and not (chosen.candidates and splits_backward(chosen.name, self.space.slices))
 
     @property
     def num_plans(self) -> int:
-        """With the fields that are named."""
-        return int(self._named.sum())
+        """How many plans there are."""
+        return len(self.row)
 
     @property
     def leanest(self) -> float:
-        """Of them, fewest bytes that any plan cannot do with. [bytes]"""
-        return float(self.nbytes[self._named].min(initial=np.inf))
+        """Memory that no plan of these needs less than. [bytes]"""
+        return float(self.nbytes.min(initial=np.inf))
 
-    def restrict(self, named: Mapping[str, Any]) -> None:
-        """Leave out all plans but those with these fields; what is known of them stays known."""
-        self._named, self.known = self._with(named), self._looked_at.copy()
+    def scenario_of(self, plan: int) -> Scenario:
+        """One plan as a scenario that can be estimated."""
+        return self.space.scenario_of(int(self.row[plan]), self.space.categories[int(self.category[plan])])
 
-    def _with(self, named: Mapping[str, Any]) -> Array:
-        """Which plans have these fields."""
-        match = np.ones(len(self.row), dtype=bool)
-        for name, value in named.items():
-            if name in (*CHOICES, *ROOM):
-                space = self.variant.space
-                wanted = as_names(value) if name == "recompute_modules" else value
-                able = np.array([value_of(each, name, space.scenario.plan) == wanted for each in space.categories])
-                match &= able[self.category]
-            else:
-                match &= getattr(self.variant.columns, name)[self.row] == value
-        return match
+    def orders(self) -> Iterator[tuple[int, float]]:
+        """Every order of a plan that fits, as a number, with the lowest score of the plans that have it."""
+        least = np.full(len(self._begins) - 1, np.inf)
+        np.minimum.at(least, self.order_of, self.score())
+        return ((group, float(least[group])) for group in np.flatnonzero(np.isfinite(least)).tolist())
 
     def score(self, plans: Array | slice = slice(None)) -> Array:
         """What the objective makes smallest, or what it cannot go below; infinite where a plan does not fit."""
@@ -97,35 +117,32 @@ class Refined:
         """Score of plans that took so long and so much memory; infinite where they do not fit."""
         score = seconds * (self._num_gpus[plans] if self.objective == "cost" else 1)
         score = nbytes if self.objective == "memory_headroom" else score
-        return np.asarray(np.where((nbytes <= self.limit) & self._named[plans], score, np.inf))
+        return np.asarray(np.where(nbytes <= self.limit, score, np.inf))
 
-    def like(self, plan: ParallelPlan) -> int | None:
-        """Of the plans with this layout and micro-batch, in the fewest chunks, that with the lowest score; or None."""
-        columns = self.variant.columns
-        rows = np.ones(len(columns), dtype=bool)
-        for name in (*LAYOUT, "microbatch_size"):
-            rows &= getattr(columns, name) == getattr(plan, name)
+    def order_like(self, plan: ParallelPlan) -> int | None:
+        """The order of the plan that has this layout and micro-batch in the fewest chunks; of several the best's."""
+        rows, _ = self.space.masks({name: getattr(plan, name) for name in (*LAYOUT, "microbatch_size")})
         plans = np.flatnonzero(rows[self.row])
-        chunks, score = columns.num_chunks[self.row[plans]], self.score(plans)
+        chunks, score = self.space.columns.num_chunks[self.row[plans]], self.score(plans)
         order = np.lexsort((score, chunks))[: len(plans) * bool(np.isfinite(score).any())]
-        return int(plans[order[0]]) if len(order) else None
+        return int(self.order_of[plans[order[0]]]) if len(order) else None
 
-    def refine(self, plan: int, ceiling: float) -> tuple[Array, float]:
-        """Look at the order of a plan for all plans that have it and whose score is below the ceiling.
+    def refine(self, order: int, ceiling: float) -> tuple[Array, float]:
+        """Look at an order for all plans that have it and whose score is below the ceiling.
 
         Returns
         -------
         plans : array
-            That were looked at.
+            That were looked at, now or before.
         ceiling : float
             The lower score that one of them is known to reach.
         """
-        group = self._order_of[plan]
-        here = self._grouped[self._begins[group] : self._begins[group + 1]]
-        self.known[here] = True
+        here = self._grouped[self._begins[order] : self._begins[order + 1]]
+        before = here[self._looked_at[here]]
+        here = here[~self._looked_at[here]]
         self._made.clear()
         here = here[np.argsort(self.score(here), kind="stable")]
-        looked_at, begin, size = [], 0, FIRST_LOOK
+        looked_at, begin, size = [before], 0, FIRST_LOOK
         while begin < len(here):
             some = here[begin : begin + size]
             begin, size = begin + size, LATER_LOOK
@@ -134,11 +151,11 @@ class Refined:
                 break
             ceiling = min(ceiling, self._look_at(some))
             looked_at.append(some)
-        return np.concatenate([*looked_at, here[:0]]), ceiling
+        return np.concatenate(looked_at), ceiling
 
     def settle(self, plan: int, ceiling: float) -> Array:
         """Play as much of a plan's order as its estimate does, for all plans that have it; those that were played."""
-        same = np.flatnonzero((self._order_of == self._order_of[plan]) & self.rough)
+        same = np.flatnonzero((self.order_of == self.order_of[plan]) & self.rough)
         here = same[(self._count(same) == self._count(plan)) & (self.score(same) < ceiling)]
         orders = [self._order(plan, which) for which in self._candidates]
         left_out = (np.full(len(here), 0 if each.fold is None else each.fold.times) for each in orders)
@@ -151,16 +168,16 @@ class Refined:
 
     @property
     def _options(self) -> dict[str, Any]:
-        return {"slices": self.variant.slices} if "slices" in self.variant.schedule.options else {}
+        return {"slices": self.space.slices} if "slices" in self.schedule.options else {}
 
     @property
     def _candidates(self) -> Sequence[int | None]:
         """Orders from which the schedule chooses by what things take; None: it has one."""
-        return range(len(self.variant.schedule.candidates)) if self.variant.schedule.candidates else (None,)
+        return range(len(self.schedule.candidates)) if self.schedule.candidates else (None,)
 
     def _order_keys(self) -> Array:
         """What tells the orders of rows apart: ranks, chunks, and the micro-batches that are played."""
-        columns, count, chosen = self.variant.columns, self.variant.num_microbatches, self.variant.schedule
+        columns, count, chosen = self.space.columns, self.space.num_microbatches, self.schedule
         played = count.copy()
         for row in range(len(columns)):
             if chosen.period is None:
@@ -175,11 +192,11 @@ class Refined:
         return np.asarray(self.batch.num_microbatches[plans])
 
     def _order(self, plan: int, candidate: int | None) -> Order:
-        row, columns, options = int(self.row[plan]), self.variant.columns, dict(self._options)
+        row, columns, options = int(self.row[plan]), self.space.columns, dict(self._options)
         if candidate is not None:
             options["candidate"] = candidate
-        size = (int(columns.pp[row]), int(columns.num_chunks[row]), int(self.variant.num_microbatches[row]))
-        return build_order(self.variant.schedule.name, *size, fold=True, **options)
+        size = (int(columns.pp[row]), int(columns.num_chunks[row]), int(self.space.num_microbatches[row]))
+        return build_order(self.schedule.name, *size, fold=True, **options)
 
     def _look_at(self, plans: Array) -> float:
         """Refine what is known of some plans; a score that one of them reaches."""
@@ -229,14 +246,14 @@ class Refined:
     def _shared(self, order: Order, plan: int) -> SharedOrder:
         """An order with what it says of its plans, of which this is one, kept while these are looked at."""
         if id(order) not in self._made:
-            scenario = self.variant.scenario_of(int(self.row[plan]), int(self.category[plan]))
+            scenario = self.scenario_of(plan)
             deal = deal_of(scenario.model, scenario.plan, order.rank_of_stage, order.copies)
-            floating = bool(self.variant.schedule.candidates) and bool((order.kind == W).any())
-            self._made[id(order)] = SharedOrder(self.variant, order, deal, floating)
+            floating = bool(self.schedule.candidates) and bool((order.kind == W).any())
+            self._made[id(order)] = SharedOrder(order, deal, floating, self.schedule.staggered)
         return self._made[id(order)]
 
     def _step_times(self, plans: Array, order: Order, times: Array, thorough: bool = False) -> tuple[Array, Array]:
         shared, batch = self._shared(order, int(plans[0])), self.batch.take(plans)
-        if self.variant.schedule.asynchronous:
+        if self.schedule.asynchronous:
             return shared.period_s(batch), np.ones(len(plans), dtype=bool)
         return shared.step_times(batch, times, thorough)
