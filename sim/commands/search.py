@@ -190,7 +190,7 @@ def tell(
     if figure is not None and (drawn := answers.figure()) is not None:
         save(drawn, [figure])
     if not as_json and output is not None:
-        typer.echo(f"\nThe best plan is in {output}; flopcast export {output} --to FRAMEWORK says it to one")
+        typer.echo(f"\nThe best plan is in {output}; flopcast export {output} --to FRAMEWORK writes it for one")
     if not as_json and drawn is not None:
         typer.echo(f"\nDrawn: {figure}")
     if exported is not None and not as_json:

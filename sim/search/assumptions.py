@@ -25,27 +25,27 @@ def proof_assumed(confirmed: int, gap: float | None, stages: StagesSearched | No
     searched = f"schedules {', '.join(SCHEDULES)}"
     if not confirmed:
         return f"{searched}; no plan of theirs fits"
-    run = f"{searched}: {confirmed:,} plans ran on the exact engine, in the order of a formula that is never above it"
+    run = f"{searched}: {confirmed:,} plans ran on the exact engine, the shortest lower bounds first"
     if gap is None:
         return f"{run}; plans that were not priced may be better"
     if gap == 0.0:
         return f"{run}; no other{'' if stages is None else stages.others} can be better than the best"
-    return f"{run}; another may be better than the best, by {gap:.2%} at most"
+    return f"{run}; another may be up to {gap:.2%} better than the best"
 
 
 def schedules_assumed(searched: Sequence[ScheduleBest], space: Space) -> list[str]:
     """Return which schedules were searched besides those that are priced, and which were not."""
     names = [each.schedule for each in searched]
     left = [each.name for each in schedules() if each.name not in (*names, *SCHEDULES) and not each.asynchronous]
-    more = f"{len(left)} more schedules are there ({', '.join(left)}); --schedules all searches them"
+    more = f"--schedules all also searches {len(left)} other schedules ({', '.join(left)})"
     if not names:
         return [more]
     proven, rest = ([each.schedule for each in searched if each.proven is sure] for sure in (True, False))
-    stated = [f"of {', '.join(rest)} not all plans could be ruled out"] if rest else []
+    stated = [f"a plan with {', '.join(rest)} may still be better: not all could be ruled out"] if rest else []
     if proven:
         stated.append(
-            f"of {', '.join(proven)} all plans were searched, each for the best of its schedule only: from the second "
-            "place on plans of theirs may be missing; their formula is a time that the step cannot go below"
+            f"the best plan of {', '.join(proven)} each is proven; their second best and later plans may be missing. "
+            "Their prices are lower bounds"
         )
     foreign = [each.schedule for each in searched if not space.has_schedule(each.schedule)]
     if foreign:
@@ -61,18 +61,20 @@ def schedules_assumed(searched: Sequence[ScheduleBest], space: Space) -> list[st
 def room_assumed(room: Sequence[str], objective: str) -> list[str]:
     """Return what plans might do to fit, and what they might not."""
     if objective == "memory_headroom":
-        return ["recompute none, selective (the scenario's modules) and full only, and nothing in host memory"]
+        return [
+            "only recompute none, selective (the scenario's modules) and full were tried, with nothing in host memory"
+        ]
     words = {
-        "modules": "any set of modules",
-        "block": "so many layers of every stage",
+        "modules": "recomputing any set of modules",
+        "block": "recomputing some layers of every stage",
         "offload": "states or activations in host memory, in quarters",
     }
     tried = " or ".join(words[way] for way in room)
     left = [way for way in words if way not in room]
     more = f"; --room {','.join((*room, *left))} also tries {' and '.join(words[way] for way in left)}" if left else ""
     if not room:
-        return [f"recompute none, selective (the scenario's modules) and full{more}"]
-    return [f"plans that do not fit recompute or move {tried}, each the fastest that fits{more}"]
+        return [f"recompute none, selective (the scenario's modules) and full were tried{more}"]
+    return [f"for plans that do not fit, {tried} was tried, and the fastest that fits kept{more}"]
 
 
 def stages_assumed(stages: StagesSearched, worth: float) -> str:
@@ -84,10 +86,10 @@ def stages_assumed(stages: StagesSearched, worth: float) -> str:
     }
     words = " and ".join(name for name, on in varied.items() if on)
     gap = gap_of(worth, stages.bound)
-    others = f"another of these may be better by {gap:.1%} at most" if gap else "no other can be better"
+    others = f"another of them may be up to {gap:.1%} better" if gap else "none of the others can be better"
     return (
-        f"{words}: {stages.plans:,} of {stages.of:,} plans that fit evenly dealt were given them, the most promising "
-        f"first, in {stages.runs:,} runs; {others}"
+        f"{words} were tried on the {stages.plans:,} most promising of {stages.of:,} plans that fit, in "
+        f"{stages.runs:,} exact runs; {others}"
     )
 
 
@@ -107,11 +109,11 @@ def framework_assumed(runs_on: str, scenario: Scenario) -> str:
 def fixed_assumed(fixed: Mapping[str, Any]) -> str:
     """Return which fields of the plan were set, and which were searched."""
     free = [name for name in FIELDS if name not in fixed and name not in ROOM[1:]]
-    said = f"searched were {', '.join(free)}; the scenario's own plan sets none of these"
+    searched = f"the search chose {', '.join(free)}, whatever the scenario's own plan says"
     if not fixed:
-        return f"{said}: -s plan.FIELD=VALUE or --fix FIELD keeps one"
+        return f"{searched}; -s plan.FIELD=VALUE or --fix FIELD keeps one"
     words = ", ".join(f"plan.{name} = {_value(value)}" for name, value in fixed.items())
-    return f"every plan has {words}, as set; {said}"
+    return f"every plan has {words}, as set; {searched}"
 
 
 def _value(value: Any) -> str:
@@ -126,11 +128,11 @@ def plans_assumed(space: Space) -> list[str]:
     model, plan, length = space.scenario.model, space.scenario.plan, space.scenario.training.sequence_length
     contexts, experts = (sorted(set(space.layouts[:, LAYOUT.index(name)].tolist())) for name in ("cp", "ep"))
     stated = [
-        f"cp {_listed(contexts)}: pieces of a sequence have {length // contexts[-1]:,} tokens or more; "
-        "--cp searches other degrees"
+        f"context parallelism was tried with cp {_listed(contexts)}, which leaves pieces of {length // contexts[-1]:,} "
+        "tokens or more; --cp names others"
     ]
     if model.num_experts:
-        stated.append(f"ep {_listed(experts)}: so many GPUs share the experts; --ep searches other degrees")
+        stated.append(f"expert parallelism was tried with ep {_listed(experts)}; --ep names others")
         if plan.etp > 1:
             stated.append("each expert is cut over its tensor-parallel group (etp = tp), as by the scenario's plan")
     stated += _uneven(space)

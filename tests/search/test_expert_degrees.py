@@ -87,7 +87,7 @@ def test_a_batch_of_its_own_leaves_the_scenarios_degrees(tmp_path):
     assert run.exit_code == 0, run.output
     data = json.loads(run.output)
     assert data["best"][0]["plan"]["ep"] in (8, 64)
-    assert any(each.startswith("ep 8 or 64: ") for each in data["assumptions"])
+    assert any("tried with ep 8 or 64;" in each for each in data["assumptions"])
 
 
 def test_what_fits_nowhere_without_expert_parallelism_says_so():
@@ -137,7 +137,7 @@ def test_answers_name_experts():
     assert "dp 16 · ep 32 · " in run.output
     run = CliRunner().invoke(app, ["search", str(QWEN), "--top", "2"], env={"COLUMNS": "200"})
     assert re.search(r"\bep\b", run.output)
-    assert "ep 1, 2, 4, 8, 16, 32, 64 or 128: so many GPUs share the experts" in run.output
+    assert "expert parallelism was tried with ep 1, 2, 4, 8, 16, 32, 64 or 128" in run.output
     dense = CliRunner().invoke(app, ["estimate", str(QWEN.with_name("llama3-405b-16384-h100.yaml"))]).output
     assert " ep " not in dense
     assert "active" not in dense

@@ -189,7 +189,7 @@ def test_command(scenarios, tmp_path):
         (4, 1, 1024)
     }
     assert any(
-        "every plan has plan.tp = 4, plan.zero_stage = 1, as set; searched were cp, pp" in each
+        "every plan has plan.tp = 4, plan.zero_stage = 1, as set; the search chose cp, pp" in each
         for each in data["assumptions"]
     )
     assert load_scenario(best).plan.tp == 4
