@@ -132,7 +132,7 @@ def _all_to_all(link: dict[str, Any]) -> dict[str, Any]:
 
 
 def _means(sections: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Geometric mean of every value that all have, in the unit it is written in."""
+    """Geometric mean of every value that all have, in the unit it is written in; where one is zero the arithmetic one."""
     found: dict[str, Any] = {}
     for name in sections[0]:
         if name not in GENERATION and all(name in section for section in sections):
@@ -153,7 +153,7 @@ def _mean(values: Sequence[Any]) -> Any:
 
 
 def _geometric(values: Sequence[float]) -> float:
-    return float(np.exp(np.mean(np.log(values))))
+    return float(np.exp(np.mean(np.log(values))) if min(values) > 0 else np.mean(values))
 
 
 def main() -> None:
