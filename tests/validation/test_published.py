@@ -194,7 +194,7 @@ def test_series_that_differ_in_the_number_of_gpus_alone_show_the_spread_of_gpus(
         if len(set(gpus)) > 1:
             slowest = [expected_slowest(each) for each in gpus]
             left = [-log1p(item.error) for item in same]
-            more = [log1p(float(slowdown(np.array(each), 0.03))) for each in gpus]
+            more = [log1p(float(slowdown(np.array(each), 0.03, 64))) for each in gpus]
             for column, values in zip(found, (slowest, left, np.add(left, more)), strict=True):
                 column.extend(np.subtract(values, np.mean(values)))
     slowest, left, without = map(np.array, found)
