@@ -195,6 +195,7 @@ def _kernels(draft: _Draft, data: MeasurementSet, cluster: ClusterSpec, base: Pr
     gemm = draft.add("gemm", multiplies, partial(fit_one, alignment=bounds, fitted=met), 6)
     attended = points.attention_points(data)
     attention = draft.add("attention", attended, partial(fit_attention, gpu=gpu, precision=precision), 4)
+    alone = bool(gemm) and data.machine.get("device_kind") == "cuda"  # logs do not say
     carried = points.state_points(data)
     attention = attention | (draft.add("state", carried, partial(fit_state, gpu=gpu), 2) if carried else {})
     lengths = [point.length for point in attended]
@@ -221,7 +222,7 @@ def _kernels(draft: _Draft, data: MeasurementSet, cluster: ClusterSpec, base: Pr
         "memory": base.memory.replace(efficiency=efficiency, operations=sorts or base.memory.operations),
         "gemm": fitted.replace(precisions=fitted.precisions | shares),
         "attention": base.attention.replace(versions=speeds, **attention, **reach) if attention else base.attention,
-        "fitted_gpus": cluster.node.gpus_per_node if TOGETHER in draft.fits else 1 if gemm else base.fitted_gpus,
+        "fitted_gpus": cluster.node.gpus_per_node if TOGETHER in draft.fits else 1 if alone else base.fitted_gpus,
     }
 
 

@@ -132,7 +132,7 @@ def _all_to_all(link: dict[str, Any]) -> dict[str, Any]:
 
 
 def _means(sections: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Geometric mean of every value that all have, in the unit it is written in; where one is zero the arithmetic one."""
+    """Geometric mean of every value that all have, in its unit; where one is zero the arithmetic mean."""
     found: dict[str, Any] = {}
     for name in sections[0]:
         if name not in GENERATION and all(name in section for section in sections):

@@ -264,7 +264,7 @@ def test_multiplies_outside_the_measured_range_are_noted():
     kernel_s(inside, matmul("inside", 1, 1, (smallest + largest) / 4, 2))
     assert not inside.notes
     kernel_s(outside, matmul("logits", 1, 1, largest, 2))
-    assert ["larger" in note and "logits" in note and "'a100'" in note for note in outside.notes] == [True]
+    assert ["larger" in note and "logits" in note and "profile a100" in note for note in outside.notes] == [True]
 
 
 @pytest.mark.parametrize("name", ["b200", "b300"])

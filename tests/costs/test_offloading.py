@@ -153,7 +153,7 @@ def test_a_share_is_between_none_and_all(share):
 def test_the_answer_says_what_it_assumes_of_the_host():
     said = " ".join(estimate(qwen3(0.5, offloaded_layers=4)).assumptions)
     assert "the CPU updates 50% of the parameters at 24%" in said
-    assert "copies run beside computation at 54.4 GB/s (85% of the host link)" in said
+    assert "copies overlap compute at 54.4 GB/s (85% of the host link)" in said
 
 
 def test_all_of_the_optimizer_on_the_host_leaves_none_on_the_gpu():

@@ -195,7 +195,7 @@ def test_what_is_stated_wins_and_is_not_asked_twice():
         plan={"tp": 2, "pp": 2, "dp": 16, "zero_stage": 0, "sequence_parallel": False},
     )
     assert (own.stack.gradient_precision, own.plan.zero_stage, own.plan.sequence_parallel) == ("fp32", 0, False)
-    assert any(line.startswith("plan.zero_stage 1: what nemo does") for line in plain.assumed)
+    assert any(line.startswith("plan.zero_stage 1: the default of nemo") for line in plain.assumed)
     assert not any("zero_stage" in line for line in own.assumed)
 
 
@@ -471,7 +471,7 @@ def test_an_answer_says_what_rules_set():
     data |= {"plan": {"dp": 8, "ep": 8}, "training": {"global_batch_size": 64, "sequence_length": 4096}}
     data["training"]["precision"] = "mxfp8"
     said = build_scenario(data | {"stack": {"framework": "megatron-bridge"}}).assumed
-    line = next(text for text in said if text.startswith("megatron-bridge latest here: "))
+    line = next(text for text in said if text.startswith("megatron-bridge latest sets "))
     assert "cuda_graphs full_iteration" in line
     assert "expert_dispatcher hybridep" in line
     plain = build_scenario(data | {"stack": {"framework": "megatron-bridge", "cuda_graphs": "none"}}).assumed

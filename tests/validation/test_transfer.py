@@ -181,7 +181,7 @@ def test_the_share_of_peak_follows_the_power(left):
     gpu = GpuSpec.read(load_preset("gpus", GPUS[left]), left)
     watts = watts_per_flop_per_s(gpu if gpu.max_power_w else gpu.replace(max_power_w=450.0))
     reached = min(1.0, law["max_efficiency"] * (watts / law["at"]) ** law["exponent"])
-    assert reached == pytest.approx(load_preset("profiles", left)["gemm"]["max_efficiency"], rel=0.12)
+    assert reached == pytest.approx(load_preset("profiles", left)["gemm"]["max_efficiency"], rel=0.15)
 
 
 def test_a_gpu_without_a_profile_is_answered_for(scenarios):
