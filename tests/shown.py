@@ -15,6 +15,7 @@ from difflib import SequenceMatcher
 from pathlib import Path
 from typing import NamedTuple
 
+import typer
 from typer.testing import CliRunner
 
 from sim.cli import app
@@ -44,6 +45,16 @@ class Shown(NamedTuple):
     text: str
     begin: int
     end: int
+
+
+def verbs(command, path=()):
+    """Every command of the tree with what one types to get there."""
+    if hasattr(command, "commands"):
+        with typer.Context(command) as context:
+            for name in command.list_commands(context):
+                yield from verbs(command.get_command(context, name), (*path, name))
+    else:
+        yield path, command
 
 
 def shown_in(page: str) -> Iterator[Shown]:

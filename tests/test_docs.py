@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import typer
-from shown import FENCE, FILES_FIRST, files_of, printed_by, shown_in, window
+from shown import FENCE, FILES_FIRST, files_of, printed_by, shown_in, verbs, window
 from typer.testing import CliRunner
 
 import flopcast_calibration
@@ -199,16 +199,6 @@ def test_a_part_is_found_again_where_numbers_and_words_have_changed():
 
 def files(page):
     return files_of(page.read_text(encoding="utf-8"))
-
-
-def verbs(command, path=()):
-    """Every command of the tree with what one types to get there."""
-    if hasattr(command, "commands"):
-        with typer.Context(command) as context:
-            for name in command.list_commands(context):
-                yield from verbs(command.get_command(context, name), (*path, name))
-    else:
-        yield path, command
 
 
 def test_every_help_text_teaches_by_examples_that_work(workplace, monkeypatch):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import typer
+from shown import verbs
 
 import sim
 from sim.cli import app
@@ -74,15 +75,6 @@ def test_the_verbs_have_every_verb_and_option(site):
         assert not missing, f"{path}: {missing}"
         shown += 1
     assert shown > 30
-
-
-def verbs(command, path=()):
-    if hasattr(command, "commands"):
-        with typer.Context(command) as context:
-            for name in command.list_commands(context):
-                yield from verbs(command.get_command(context, name), (*path, name))
-    else:
-        yield path, command
 
 
 def test_pages_load_nothing_from_elsewhere_and_link_to_no_folder_above(site):

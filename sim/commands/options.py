@@ -16,6 +16,7 @@ from sim.commands.output import figure_paths, print_answer
 from sim.errors import SpecError
 
 if TYPE_CHECKING:
+    from sim.commands.fills import Fills
     from sim.reliability import Failures
 
 
@@ -165,3 +166,20 @@ def read_numbers(
     if numbers[0] < 1:
         raise SpecError(f"{option} {text!r} must be {what} with commas between, such as {example}")
     return numbers
+
+
+def failure_options(*left_out: str) -> Fills:
+    """Return the options of `Failures` but those that a verb fills itself."""
+    from sim.commands.fills import Fills, Opt
+    from sim.reliability import Failures
+
+    return Fills(
+        Failures,
+        "hardware_share",
+        "gpus_per_node",
+        "load_s",
+        *left_out,
+        gpu_mtbf_s=Opt("--mtbf", show_default="50,677 h"),
+        startup_s=Opt(show_default="10 min"),
+        spare_nodes="--spares",
+    )

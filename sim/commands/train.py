@@ -7,22 +7,13 @@ from functools import partial
 from typing import Annotated
 
 from sim.commands.fills import Fills, Opt, count, with_records
-from sim.commands.options import Output, Overrides, ProfileOption, Restart, ScenarioFile, startup_of
+from sim.commands.options import Output, Overrides, ProfileOption, Restart, ScenarioFile, failure_options, startup_of
 from sim.reliability import Failures, Price, load_named
 from sim.scaling.run import Terms
 from sim.scaling.training import Training
 from sim.scaling.training import train as run_of
 
-FAILURES = Fills(
-    Failures,
-    "hardware_share",
-    "repair_s",
-    "gpus_per_node",
-    "load_s",
-    gpu_mtbf_s=Opt("--mtbf", show_default="50,677 h"),
-    startup_s=Opt(show_default="10 min"),
-    spare_nodes="--spares",
-)
+FAILURES = failure_options("repair_s")
 TERMS = Fills(
     Terms,
     "failures",

@@ -148,7 +148,7 @@ class StagesSearched:
         """The plans that the formula's proof speaks of, where these are not all."""
         if self.only:
             return " in chunks of unlike stages"
-        return f" that deals layers evenly{' to stages that are alike' if self.chunks else ''}"
+        return f" with layers dealt evenly{' to stages that are alike' if self.chunks else ''}"
 
     def to_dict(self, worth: float) -> dict[str, Any]:
         """Plain data with stable keys, for JSON; of a search whose best is worth so much."""

@@ -61,7 +61,8 @@ one H100 (calibration/data/h100-steps.csv)."""
 DISPATCHER_SLOWDOWN = 0.4
 """Share of the time that deepep and hybridep run beside compute and over the network which compute loses besides its
 multiprocessors: those left work on fewer tiles at a time, and share the memory with what comes and is handed on. Set on
-a pair of MoE-ModelZoo: Qwen3 235B on 256 H100, 19.7 s without and 17.6 s with tokens beside computation (DeepEP)."""
+a pair of MoE-ModelZoo: Qwen3 235B on 256 H100, 19.7 s without and 17.6 s with tokens beside computation (DeepEP), 12 %
+apart. They come out 6.5 % apart at this value and at any smaller one, so the pair bounds it only from above."""
 DISPATCHER_SM_RATE_BYTES_PER_S = 21e9
 """Most that one of their multiprocessors moves over NVLink. Set on tokens that travel while computation waits on GB200
 and GB300, 16 multiprocessors of HybridEP, against those beside computation, whose pace hardly counts; 20 of DeepEP

@@ -15,9 +15,10 @@ from sim.arrays import Number
 from sim.specs import LayerKind, ModelSpec
 from sim.work.operations import Cause
 from sim.work.pieces import key_value_width
-from sim.work.recurrent import STATE_WIDTH
 from sim.work.sums import expert_params, forward_flop, model_layers, total_params
 
+STATE_WIDTH = 4
+"""Bytes of a number of a state that layers keep: fp32."""
 SAMPLING_PASSES = 6
 """Times that the logits of a step are read or written in fp32: cast, scaled, softmax and draw. Assumed."""
 _KERNELS = {"attends": 6, "recurs": 7, "none": 0}

@@ -26,8 +26,6 @@ MODULE = "mamba"
 
 CHUNK = {"mamba2": 128, "gated_delta_net": 64, "kimi_delta_attention": 64}
 """Tokens of a chunk (Megatron-Core's mamba_chunk_size; flash-linear-attention's chunk kernels)."""
-STATE_WIDTH = 4
-"""Bytes of a number of a state that is kept: fp32."""
 LAUNCHES = {"mamba2": (12, 55), "gated_delta_net": (36, 69), "kimi_delta_attention": (29, 55)}
 """Launches in whose time the host runs the kernels of a forward and of a backward.
 
@@ -36,7 +34,8 @@ flash-linear-attention 0.6 (calibration/data/h100.jsonl): at 40 us a launch as m
 delta nets is taken to be to its forward as Kimi's is, since that kernel is wrong under the Triton that ran."""
 NORM_PASSES = {"mamba2": 11}
 """Times that the backward of the gated norm takes to move its tensor: mamba-ssm's sums up its weight's gradient on few
-multiprocessors (551 us for 8,192 x 8,192 on an H100). Others move five tensors."""
+multiprocessors: 551 us for 8,192 x 8,192 on an H100, timed once and not among the data that ship. Others move five
+tensors."""
 
 
 def recurrent(write: Writer, y: Tensor, kind: LayerKind) -> Tensor:

@@ -9,21 +9,13 @@ from typing import Annotated
 from typer import Argument, Option
 
 from sim import reliability as rel
-from sim.commands.fills import Fills, Opt, with_records
-from sim.commands.options import Output, PriceOption, Restart, startup_of
+from sim.commands.fills import with_records
+from sim.commands.options import Output, PriceOption, Restart, failure_options, startup_of
 from sim.commands.scaling.shared import figures, model_params
 from sim.errors import SpecError
 from sim.units import parse, parse_count, show, show_count, show_short, show_time
 
-FAILURES = Fills(
-    rel.Failures,
-    "hardware_share",
-    "gpus_per_node",
-    "load_s",
-    gpu_mtbf_s=Opt("--mtbf", show_default="50,677 h"),
-    startup_s=Opt(show_default="10 min"),
-    spare_nodes="--spares",
-)
+FAILURES = failure_options()
 
 
 @with_records

@@ -14,7 +14,7 @@ from sim.foreign.importers.pipeline_layouts import layout_of
 
 KIND = "megatron"
 _PIECE = re.compile(r"\[([01](?:,[01]){0,999})\](?:\*(\d{1,4}))?")
-"""Of a list of layers with (1) and without (0) experts: `[0]*3`, `[0,1]`."""
+"""A piece of a list that marks layers with experts (1) and without (0): `[0]*3`, `[0,1]`."""
 _MOST_LAYERS = 100_000
 
 
