@@ -33,6 +33,12 @@ TUNING = Fills(
         show_default="all weights",
         help=f"Train low-rank adapters, of rank {RANK} if not given.",
     ),
+    qlora=Opt(
+        "--qlora",
+        metavar="[RANK]",
+        show_default="weights in 16 bits",
+        help=f"Train low-rank adapters beside weights in 4 bits (NF4), of rank {RANK} if not given.",
+    ),
     offload="--offload",
     budget=Opt(read=count),
     **HOW,
@@ -40,10 +46,12 @@ TUNING = Fills(
 
 
 class _LoraCommand(TyperCommand):
-    """A command whose `--lora` may stand without a rank."""
+    """A command whose `--lora` and `--qlora` may stand without a rank."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, with_value(args, "--lora", str(RANK), str.isdecimal))
+        for option in ("--lora", "--qlora"):
+            args = with_value(args, option, str(RANK), str.isdecimal)
+        return super().parse_args(ctx, args)
 
 
 COMMAND = _LoraCommand
@@ -120,7 +128,10 @@ def ask_tuning(
 
     if "samples" not in question.keywords:
         raise SpecError("on how many samples? Give --samples 50k")
-    check_numbers(gpus=gpus, lora=question.keywords.get("rank"))
+    lora, qlora = (question.keywords.get(each) for each in ("rank", "qlora"))
+    check_numbers(gpus=gpus, lora=lora, qlora=qlora)
+    if lora and qlora:
+        raise SpecError(f"--lora {lora} and --qlora {qlora} both say what is trained; leave one out")
     if question.keywords["epochs"] <= 0:
         raise SpecError(f"--epochs {question.keywords['epochs']:g} must be above zero")
     if price is not None and gpu is None:

@@ -21,11 +21,12 @@ from sim.pricing.layouts import Layouts
 from sim.work.adapters import adapters_of
 from sim.work.optimizer import MOMENTS as MOMENTS_OF
 from sim.work.optimizer import table_moments
-from sim.work.sums import adapter_params, expert_params, held_blocks, moments, params
+from sim.work.sums import adapter_params, held_blocks, moments, stored_params
 
 MOMENTS, HELD, TRAINED = 0, slice(1, 3), slice(-2, None)
 """Places on the first axis of parameters: numbers that the optimizer keeps, whatever their width; a pair of all
-parameters; and a pair of those with gradients and an optimizer: all, or behind them adapters where these alone are."""
+parameters, of frozen ones in fewer bits as many as take their memory; and a pair of those with gradients and an
+optimizer: all, or behind them adapters where these alone are."""
 
 Collective = Callable[[Number, Group, Fabric], Number]
 Groups = tuple[Group, Group]
@@ -52,7 +53,7 @@ def _block_params(costs: CostModel, *degrees: bytes) -> Floats:
     held = np.zeros((3 if adapters is None else 5, len(blocks) + 1, len(tp)))
     every, experts = held[HELD]
     for number, block in enumerate(blocks):
-        every[number], experts[number] = params(block.operations), expert_params(block.operations)
+        every[number], experts[number] = stored_params(block.operations)
         held[MOMENTS, number] = moments(block.operations, optimizer)
     every[-1], held[MOMENTS, -1] = -model.vocab_size * model.hidden_size / tp, -table_moments(model, optimizer, tp)
     every -= experts

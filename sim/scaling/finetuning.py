@@ -51,7 +51,8 @@ class FineTuning(Question):
 
     samples : number of samples, such as 50k.
     epochs : how often each sample is seen.
-    rank : rank of low-rank adapters. 0: all weights are trained.
+    rank : rank of low-rank adapters. 0: all weights are trained, or `qlora` says it.
+    qlora : rank of low-rank adapters beside weights in 4 bits. 0: weights are in 16 bits.
     offload : states and activations may be kept in host memory.
     budget : money for the run; machines that it pays for are ranked by speed. None: nobody named a limit.
     """
@@ -59,6 +60,7 @@ class FineTuning(Question):
     samples: float
     epochs: float = 3.0
     rank: int = 0
+    qlora: int = 0
     offload: bool = False
     budget: float | None = None
 
@@ -101,13 +103,16 @@ class FineTuning(Question):
         whole = f"every sample has {length:,} tokens, as if each were the longest (--seq)"
         often = f"every sample is seen {self.epochs:g} time{'s' * (self.epochs != 1)} (--epochs)"
         notes = [often, whole, *of_batch]
-        if self.rank:
-            notes.append(f"adapters of rank {self.rank} on all linears of layers, beside frozen weights in {precision}")
+        rank = self.rank or self.qlora
+        if rank:
+            beside = "4 bits (NF4)" if self.qlora else precision
+            notes.append(f"adapters of rank {rank} on all linears of layers, beside frozen weights in {beside}")
         fields: dict[str, Any] = {
             "global_batch_size": size,
             "sequence_length": length,
             "precision": precision,
-            "adapter_rank": self.rank,
+            "adapter_rank": rank,
+            "frozen_precision": "nf4" if self.qlora else None,
             "tokens": self.samples * self.epochs * length,
         }
         return fields, (*notes, *of_precision)
@@ -155,13 +160,14 @@ def remedies_of(
 ) -> tuple[tuple[tuple[str, Offer], ...], tuple[str, ...]]:
     """Changes that make a fine-tuning fit, as one types them, with what it then takes; and those that do not.
 
-    Each was searched; the cheapest comes first. Where none is enough, each is tried with adapters.
+    Each was searched; the cheapest comes first. Where none is enough, each is tried with adapters beside 4-bit weights.
     """
     here: Way = (asked, gpu, gpus)
     tried = [(words, _first(some, gpu, terms)) for words, some in _changes(*here)]
     useless = tuple(words for words, fitting in tried if fitting is None)
-    if len(useless) == len(tried) and not asked.rank:
-        tried += [(words, _first(some, gpu, terms)) for words, some in _changes(replace(asked, rank=RANK), gpu, gpus)]
+    if len(useless) == len(tried) and not asked.qlora:
+        narrow = replace(asked, rank=0, qlora=asked.rank or RANK)
+        tried += [(words, _first(some, gpu, terms)) for words, some in _changes(narrow, gpu, gpus)]
     found = [(_typed(here, way), fitting) for _, (way, fitting) in ((words, each) for words, each in tried if each)]
     return tuple(sorted(found, key=lambda remedy: remedy[1].cost)), useless
 
@@ -179,8 +185,10 @@ def _first(ways: Iterable[Way], gpu: str, terms: Terms | None) -> tuple[Way, Off
 
 def _changes(asked: FineTuning, gpu: str, gpus: int) -> Iterator[tuple[str, list[Way]]]:
     """What people change, each in the order in which it is tried."""
-    if not asked.rank:
+    if not asked.rank and not asked.qlora:
         yield "--lora", [(replace(asked, rank=RANK), gpu, gpus)]
+    if not asked.qlora:
+        yield "--qlora", [(replace(asked, rank=0, qlora=asked.rank or RANK), gpu, gpus)]
     if not asked.offload:
         yield "--offload", [(replace(asked, offload=True), gpu, gpus)]
     length, _ = length_of(ModelSpec.read(resolve(asked.model, "model"), "model"), asked.length, LENGTH)
@@ -205,7 +213,8 @@ def _typed(asked: Way, changed: Way) -> str:
     """What a way changes in a question, as one types it."""
     (before, *machine), (after, gpu, gpus) = asked, changed
     words = {
-        "--lora": after.rank != before.rank,
+        "--lora": after.rank > before.rank,
+        "--qlora": after.qlora != before.qlora,
         "--offload": after.offload != before.offload,
         f"--seq {after.length}": after.length != before.length,
         f"--gpus {gpus}": gpus != machine[1],

@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+STORED = {"nf4": 0.5 + 1 / 64 + 4 / (64 * 256), "fp8": 1.0}
+"""Bytes of a weight that only lies in memory in a format. nf4: 4 bits, an 8-bit scale for 64 weights, and an fp32 one
+for 256 of those scales (Dettmers et al. 2023, arXiv:2305.14314, section 3: double quantization). [bytes]"""
+
 
 class Format(NamedTuple):
     """Numbers of few bits with scales.

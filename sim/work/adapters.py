@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sim.specs import TrainingSpec
+from sim.specs.formats import STORED
 
 TARGETS = {
     "linear_qkv": (
@@ -29,20 +30,28 @@ TARGETS = {
 
 @dataclass(frozen=True, slots=True)
 class Adapters:
-    """Adapters of one rank beside linears of some names; of each linear so many, of which a token meets one."""
+    """Adapters of one rank beside linears of some names; of each linear so many, of which a token meets one.
+
+    frozen : format in which the matrices lie that they stand beside; None for that of the activations.
+    """
 
     rank: int
     targets: tuple[str, ...]
     count: int = 1
+    frozen: str | None = None
 
     @property
     def linears(self) -> frozenset[str]:
         """Names of the operations beside which they stand."""
         return frozenset(name for target in self.targets for name in TARGETS[target])
 
+    def stored(self, width: float) -> float:
+        """Size of a frozen number of a layer's matrices, over that of a number of so many bytes."""
+        return STORED[self.frozen] / width if self.frozen else 1.0
+
 
 def adapters_of(training: TrainingSpec) -> Adapters | None:
     """Return the adapters of a training job; None where all weights are trained."""
     if not training.adapter_rank:
         return None
-    return Adapters(training.adapter_rank, training.adapter_targets, training.num_adapters)
+    return Adapters(training.adapter_rank, training.adapter_targets, training.num_adapters, training.frozen_precision)

@@ -164,6 +164,7 @@ class Weight(NamedTuple):
     of_experts : they belong to experts that a router picks from.
     is_table : it is the vocabulary's, of the embedding or the head.
     of_adapters : they are low-rank adapters, which alone are trained where there are any.
+    stored : their size in memory, over that of numbers in compute precision.
     """
 
     rows: Number
@@ -172,6 +173,7 @@ class Weight(NamedTuple):
     of_experts: bool = False
     is_table: bool = False
     of_adapters: bool = False
+    stored: float = 1.0
 
     @property
     def params(self) -> Number:

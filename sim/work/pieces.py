@@ -271,18 +271,40 @@ class Writer:
         if exchanged and self.in_pieces:
             forward = in_pieces(forward, cut.tp if cut_by == "columns" else SCATTERED_PIECES, cut.width)
             input_grad = in_pieces(input_grad, cut.tp, cut.width) if cut_by == "rows" else input_grad
+        weights, first, scratch = self.frozen(name, module, weights, apart * batch) if module else (weights, (), 0.0)
         source = own if own is not None and stack.regather_sequence else x
         kept = source.in_bytes(cut.kept if width is None else width)
         trained = cut.adapters is None
         self.add(
             name, module, reads=(x,), writes=tuple(outs), weights=tuple(weights),
             kept=(kept,) if trained else (),
-            forward=(forward,), input_grad=(input_grad,), weight_grad=(weight_grad,) if trained else (),
+            forward=(*first, forward), input_grad=(*first, input_grad), weight_grad=(weight_grad,) if trained else (),
+            scratch=scratch,
         )  # fmt: skip
         if cut.adapters is not None and name in cut.adapters.linears:
             apart = max(len(outs), round(float(np.max(n / weights[0].rows)))) if stack.peft_adapters != "no" else 1
             out = outs[0].like(f"{name} narrow", n)
             self.adapter(f"{name} adapter", module, x, out, source, cut_by, weights, apart)
+
+    def frozen(
+        self, name: str, module: str, weights: Sequence[Weight], matrices: Number
+    ) -> tuple[Sequence[Weight], tuple[Kernel, ...], Number]:
+        """Weights as they lie beside adapters, what writes them out to be multiplied, and the bytes of one written out.
+
+        Parameters
+        ----------
+        matrices : that are written out one by one.
+        """
+        adapters, width = self.cut.adapters, self.cut.width
+        if adapters is None or adapters.frozen is None:
+            return weights, (), 0.0
+        stored, params = adapters.stored(width), sum(each.params for each in weights if each.columns is not None)
+        weights = [each if each.columns is None else each._replace(stored=stored) for each in weights]
+        if self.cut.format is not None and self.cut.format.peak == adapters.frozen:
+            return weights, (), 0.0
+        moved = params * width * (1 + stored) / DEQUANTISED_SHARE
+        written = memory(f"{name} dequantised", moved, matrices, sort="copy", module=module)
+        return weights, (written,), width * params / matrices
 
     def adapter(
         self,
@@ -448,6 +470,12 @@ def linear_kernels(
         multiply(f"{name} input gradient", tokens, k, n, layout="nn"),
         multiply(f"{name} weight gradient", k, n, tokens, output_width=output, layout="tn"),
     )
+
+
+DEQUANTISED_SHARE = 0.6
+"""What kernels that write 4-bit weights out reach of the bandwidth that other kernels reach. It is set on Unsloth's
+adapters of Qwen3 beside NF4 and bf16 on one H100 (invergent-ai/surogate:docs/reference/benchmarks.md). With 14 and 32
+billion weights the step grows by what 1.8 TB/s take, with 0.6 billion by 50 us of the host a matrix: one launch."""
 
 
 def in_pieces(kernel: Kernel, pieces: Number, width: int) -> Kernel:

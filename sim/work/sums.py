@@ -78,6 +78,14 @@ def params(operations: Iterable[Operation]) -> Number:
     return sum(weight.params for weight in _weights(operations))
 
 
+def stored_params(operations: Iterable[Operation]) -> tuple[Number, Number]:
+    """Return as many numbers in compute precision as `params` take in memory, and those of them that are experts'."""
+    weights = list(_weights(operations))
+    sizes = [each.params * each.stored for each in weights]
+    experts = (size for size, each in zip(sizes, weights, strict=True) if each.of_experts)
+    return sum(sizes), sum(experts)
+
+
 def num_tensors(operations: Iterable[Operation]) -> int:
     """Return how many tensors of parameters operations have: a matrix each and its biases, of a norm gain and bias."""
     found = 0

@@ -127,6 +127,30 @@ def deepspeed(**batch):
         ("recipe.yaml", f"{LLAMA_FACTORY}gradient_checkpointing: false", {"recompute": "full"}),
         ("recipe.yaml", SWIFT, {"recompute": "full", "microbatch_size": 1, "global_batch_size": 16}),
         ("recipe.yaml", f"{SWIFT}gradient_checkpointing: false", {"recompute": "none"}),
+        *(
+            (kind, keys, {"frozen_precision": "nf4", "adapter_rank": 8})
+            for kind, keys in (
+                ("axolotl", {"adapter": "qlora", "load_in_4bit": True, "lora_r": 8}),
+                ("axolotl", {"adapter": "lora", "load_in_4bit": True, "lora_r": 8}),
+                ("trl", {"use_peft": True, "load_in_4bit": True, "lora_r": 8}),
+                ("litgpt", {"quantize": "bnb.nf4-dq", "lora_r": 8}),
+                (
+                    "torchtune",
+                    {
+                        "model._component_": "torchtune.models.llama3_2.qlora_llama3_2_1b",
+                        "model.lora_rank": 8,
+                        "model.lora_attn_modules": ["q_proj"],
+                    },
+                ),
+            )
+        ),
+        ("axolotl", {"adapter": "lora", "load_in_8bit": True}, {"frozen_precision": None}),
+        (
+            "recipe.yaml",
+            f"{LLAMA_FACTORY.replace('type: full', 'type: lora')}quantization_bit: 4",
+            {"frozen_precision": "nf4"},
+        ),
+        ("recipe.yaml", f"{SWIFT.replace('type: full', 'type: lora')}quant_bits: 4", {"frozen_precision": "nf4"}),
     ],
 )
 def test_a_file_is_read_as_its_tool_reads_it(name, text, facts):
@@ -135,7 +159,7 @@ def test_a_file_is_read_as_its_tool_reads_it(name, text, facts):
     else:
         kind = None
     kind = {"accelerate.yaml": "accelerate", "ds.json": "deepspeed", "maxtext.yml": "maxtext"}.get(name, kind)
-    kind = "swift" if text.startswith(SWIFT) else "llama_factory" if text.startswith(LLAMA_FACTORY) else kind
+    kind = "swift" if text.startswith(SWIFT[:30]) else "llama_factory" if text.startswith(LLAMA_FACTORY[:50]) else kind
     model = "llama3-8b" if kind in ("accelerate", "deepspeed") else None
     given = Given(cluster="superpod-h100", gpus=8, model=model)
     if isinstance(facts, str):

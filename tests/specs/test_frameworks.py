@@ -64,6 +64,7 @@ def sections(when, version_of):
             "pp": 2 if when.get("pipeline_parallel") else 1,
             "cp": 2 if when.get("context_parallel", True) else 1,
             "schedule": first("schedule", "1f1b"),
+            **({} if first("zero_stage", "unsaid") == "unsaid" else {"zero_stage": first("zero_stage", 0)}),
         },
         "training": {
             "precision": first("precision", "bf16"),

@@ -78,6 +78,37 @@ def test_adapters_side_by_side_are_all_held_and_each_token_meets_one():
         scenario_of({"num_adapters": 4})
 
 
+NF4 = 0.5 + 1 / 64 + 4 / (64 * 256)
+
+
+def test_frozen_matrices_in_fewer_bits_take_less_memory_and_are_written_out_before_every_multiply():
+    """Of Llama 2 70B all but tables and norms: 80 · (2 · 8192² + 2 · 8192 · 1024 + 3 · 8192 · 28672)."""
+    matrices = 80 * (2 * 8192**2 + 2 * 8192 * 1024 + 3 * 8192 * 28672)
+    lora = {**LORA, "precision": "bf16"}
+    wide, four, eight = (estimate(scenario_of({**lora, "frozen_precision": each})) for each in (None, "nf4", "fp8"))
+    assert wide.largest.weights - four.largest.weights == pytest.approx((2 - NF4) * matrices)
+    assert wide.largest.weights - eight.largest.weights == pytest.approx(matrices)
+    assert wide.largest.optimizer == four.largest.optimizer
+    # Two micro-batches a step; each writes them out in its forward and in its backward.
+    memory = four.scenario.cluster.node.gpu.memory_bandwidth_bytes_per_s * four.scenario.profile.memory.share("copy")
+    written_s = 2 * 2 * matrices * (NF4 + 2) / 0.6 / memory
+    assert four.step_time_s - wide.step_time_s == pytest.approx(written_s, rel=0.05)
+    assert wide.step_time_s < eight.step_time_s < four.step_time_s + written_s
+    shards = [estimate(scenario_of({**lora, "frozen_precision": each}, {"zero_stage": 3})) for each in (None, "nf4")]
+    moved = [each.breakdown.seconds["data_parallel_comm"] for each in shards]
+    assert moved[1] < moved[0]
+
+
+def test_matrices_that_are_multiplied_as_they_lie_are_not_written_out():
+    wide, eight = (
+        estimate(scenario_of({**LORA, "precision": "fp8", "frozen_precision": each})) for each in (None, "fp8")
+    )
+    assert eight.step_time_s == pytest.approx(wide.step_time_s)
+    assert eight.largest.weights < 0.55 * wide.largest.weights
+    with pytest.raises(FlopcastError, match="frozen_precision nf4 has no effect without adapters"):
+        scenario_of({"frozen_precision": "nf4"})
+
+
 def test_experts_of_a_gpu_share_one_adapter():
     model = scenario_of(model="qwen3-30b-a3b").model
     (stage,) = deal_stages(model, scenario_of().plan)

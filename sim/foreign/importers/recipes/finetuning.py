@@ -92,7 +92,7 @@ def _adapters(recipe: Recipe, keys: Settings, roles: dict[str, Any]) -> None:
     else:
         ledger.took("training.adapter_targets", "all linears of layers", source)
     if kind == "qlora":
-        ledger.ignore(name, kind, known["four_bits"], matters=True)
+        stored(training, name, kind)
 
 
 def adapted(
@@ -168,12 +168,27 @@ def _names(keys: Settings, names: Iterable[str]) -> list[str]:
 
 
 def _quantised(recipe: Recipe, keys: Settings, names: Iterable[str]) -> None:
-    """A base whose weights are stored in fewer bits, which is not priced."""
+    """A base whose weights are stored in fewer bits."""
     for name in names:
         _, value = keys.take(name)
-        if value in (None, False, "false", "none", ""):
-            continue
-        keys.ledger.ignore(name, value, table(_TABLE)["four_bits"], matters=True)
+        if value not in (None, False, "false", "none", ""):
+            stored(recipe.sections["training"], name, value)
+
+
+def stored(training: Section, name: str, value: Any) -> None:
+    """Matrices that lie in 4 bits beside adapters; other formats of a base, and bases that are trained, are not priced.
+
+    Parameters
+    ----------
+    name, value : of a key; where the value is true, its name says the format.
+    """
+    word = str(name if value in (True, "true") else value).lower()
+    if word not in table(_TABLE)["four_bits"] or not training.get("adapter_rank"):
+        training.ledger.ignore(name, value, table(_TABLE)["fewer_bits"], matters=True)
+    elif "frozen_precision" in training:
+        training.ledger.took("training.frozen_precision", "nf4", f"{name}, and keys beside it")
+    else:
+        training.took("frozen_precision", "nf4", name)
 
 
 def take_packing(keys: Settings, names: Iterable[str]) -> None:

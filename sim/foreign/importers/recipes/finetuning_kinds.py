@@ -12,7 +12,7 @@ from sim.foreign.importers.huggingface.hub_models import known_model
 from sim.foreign.importers.keys import table
 from sim.foreign.importers.ledger import short
 from sim.foreign.importers.pipeline_layouts import take_repeated
-from sim.foreign.importers.recipes.finetuning import adapted, take_finetuning, take_packing, take_targets
+from sim.foreign.importers.recipes.finetuning import adapted, stored, take_finetuning, take_packing, take_targets
 from sim.foreign.importers.recipes.pretraining_kinds import closed, opened
 from sim.foreign.importers.recipes.recipe import whole_shape
 from sim.foreign.importers.recipes.settings import Recipe, Settings
@@ -101,7 +101,7 @@ def read_torchtune(file: Foreign) -> dict[str, Any]:
         raise SpecError(f"{where}: model._component_ {short(model)}: {why}; give --model PRESET or --model config.json")
     recipe.run["model"] = named
     if quantised:
-        file.ledger.ignore("model._component_", model, table("adapters")["four_bits"], matters=True)
+        stored(recipe.sections["training"], "model._component_", "quantize_base")
     _linears_of_torchtune(recipe, keys)
     take_packing(keys, ("dataset.packed", "packed"))
     return closed(keys, recipe, file)

@@ -14,7 +14,7 @@ from sim.foreign.importers.huggingface.hub_models import known_model
 from sim.foreign.importers.keys import table
 from sim.foreign.importers.ledger import short
 from sim.foreign.importers.pipeline_layouts import take_repeated
-from sim.foreign.importers.recipes.finetuning import take_targets
+from sim.foreign.importers.recipes.finetuning import stored, take_targets
 from sim.foreign.importers.recipes.interpolations import resolved
 from sim.foreign.importers.recipes.recipe import scenario_of, whole_shape
 from sim.foreign.importers.recipes.settings import Recipe, Settings, flat_keys, read_settings, take_settings
@@ -243,6 +243,9 @@ def read_litgpt(file: Foreign) -> dict[str, Any]:
         linears = list(dict.fromkeys(known["linears"][name] for name in chosen))
         linears += ["linear_fc2"] * ("linear_fc1" in linears)
         recipe.put("training.adapter_targets", linears, ", ".join(chosen))
+    name, format = keys.take("quantize")
+    if format is not None:
+        stored(training, name, format)
     said = recipe.run.get("gpus_per_node", 8) * recipe.run.get("nodes", 1)
     several = (file.given.gpus or said) > 1
     recipe.default("plan.zero_stage", 3 if several else 0, "FSDP where there are several GPUs")
