@@ -15,13 +15,13 @@ from typing import Any
 
 from flopcast_calibration import points
 from flopcast_calibration.fit import (
-    LINK_PRIOR,
     LOOPBACK_PRIOR,
     TIMES,
     Fit,
     GemmPoint,
     bootstrap,
     bounds_met,
+    drawn_to,
     faster_than_rings,
     fit_all_reduce,
     fit_attention,
@@ -229,7 +229,7 @@ def _kernels(draft: _Draft, data: MeasurementSet, cluster: ClusterSpec, base: Pr
 def _nvlink(draft: _Draft, data: MeasurementSet, cluster: ClusterSpec, base: LinkParams) -> LinkParams:
     """The profile's NVLink: collectives, sends, and what compute leaves of them."""
     link = base
-    prior = LOOPBACK_PRIOR if data.machine.get("device_kind") == "cpu" else LINK_PRIOR
+    prior = LOOPBACK_PRIOR if data.machine.get("device_kind") == "cpu" else drawn_to(base)
     fit_one = partial(fit_all_reduce, cluster=cluster, prior=prior)
     found = points.collective_points(data, "all_reduce", cluster)
     # Switches add where the base knows that they do, or where a ring cannot be as fast.

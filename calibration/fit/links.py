@@ -37,6 +37,20 @@ COPY_PRIOR: Prior = {
     "to_host_bytes_per_s": Draw(2.5e10, 2.5e10, 1e8, 1e12),
     "copy_latency_s": Draw(1e-5, 1e-5, 1e-7, 1e-3),
 }
+
+
+def drawn_to(base: LinkParams) -> Prior:
+    """Priors of a link whose values are those of another where measurements say nothing of them.
+
+    All-reduces that switches add up say nothing of a ring's bandwidth, for example, and gathers take rings.
+    """
+    priors = LINK_PRIOR | IN_SWITCH_SHARE
+    return {
+        name: draw if getattr(base, name) is None else draw._replace(value=getattr(base, name))
+        for name, draw in priors.items()
+    }
+
+
 #: What is fitted to which cost function.
 TIMES = {**COLLECTIVES, "all_to_all": all_to_all}
 
@@ -96,7 +110,8 @@ def fit_all_reduce(
         fabric = Fabric(link, link, cluster.node.nvlink_bandwidth_bytes_per_s, 1.0, shares)
         return np.asarray(TIMES[operation](nbytes, Group(ranks, ranks), fabric))
 
-    return fit_to(predict, time, prior | IN_SWITCH_SHARE if in_switch else prior)
+    drawn = IN_SWITCH_SHARE | prior if in_switch else {name: prior[name] for name in LINK_PRIOR}
+    return fit_to(predict, time, drawn)
 
 
 def faster_than_rings(points: Sequence[AllReducePoint], link_bytes_per_s: float) -> bool:

@@ -7,12 +7,15 @@ import pytest
 
 from flopcast_calibration.build import calibrate, left_out
 from flopcast_calibration.fit import (
+    AllReducePoint,
     CopyPoint,
     GemmPoint,
     LaunchPoint,
     PairPoint,
     SendPoint,
     bootstrap,
+    drawn_to,
+    fit_all_reduce,
     fit_copy,
     fit_gemm,
     fit_hidden_share,
@@ -22,8 +25,9 @@ from flopcast_calibration.fit import (
 from flopcast_calibration.measurement import Measurement, MeasurementSet
 from flopcast_calibration.write import write_profile
 from sim import estimate, load_scenario
-from sim.costs.collectives import Fabric, send
+from sim.costs.collectives import Fabric, all_reduce, send
 from sim.costs.efficiency import gemm_time
+from sim.network.placement import Group, nvlink_shares
 from sim.pricing.cost_model import cost_model
 from sim.specs import ClusterSpec, GpuSpec, Profile, load_preset
 from sim.specs.loading import resolve
@@ -160,3 +164,14 @@ def test_every_estimate_warns_of_a_poor_fit_and_of_sequences_nobody_measured():
     assert "gemm 5%" not in said
     assert "extrapolated: attention over 8,192 tokens" in said
     assert "fits its own data poorly" not in "\n".join(estimate(load_scenario(SCENARIO)).assumptions)
+
+
+def test_a_machine_that_is_the_profile_s_own_leaves_the_profile_as_it_is():
+    """All-reduces in NVLink's switches say nothing of the rings that gathers take."""
+    own = Profile.read(load_preset("profiles", "h100"), "h100").nvlink
+    cluster = ClusterSpec.read(resolve({"name": "node", "node": "dgx-h100", "num_nodes": 1}, "cluster"), "node")
+    peak, eight = cluster.node.nvlink_bandwidth_bytes_per_s, Group(8, 8)
+    fabric = Fabric(own, own, peak, 1.0, nvlink_shares("switch", 8))
+    points = [AllReducePoint(8, n, float(all_reduce(n, eight, fabric))) for n in 2.0 ** np.arange(13, 34)]
+    found = fit_all_reduce(points, cluster, prior=drawn_to(own), in_switch=True).params
+    assert found == pytest.approx({name: getattr(own, name) for name in found}, rel=0.01)
