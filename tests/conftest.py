@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
+from sim.costs.block import AT_PEAK, BACKWARD, INPUT_GRAD
 from sim.pricing.stages import StageSeconds
 from sim.pricing.zero import VisitSeconds
 from sim.work.operations import Cause
@@ -94,13 +95,14 @@ def make_costs(num_ranks, forward, backward, **given):
     forward, backward = np.asarray(forward, dtype=float), np.asarray(backward, dtype=float)
     num_stages = len(forward)
     none, nothing = np.zeros(num_stages), np.zeros(num_ranks)
+    passes = np.zeros((AT_PEAK + 1, len(Cause), num_stages))
+    at_peak = 0.5 * (forward + 0.75 * backward)
+    passes[:, Cause.MATMUL] = forward, 0.75 * backward, 0.45 * backward, 0.3 * backward, at_peak
+    passes[[BACKWARD, INPUT_GRAD], Cause.RECOMPUTE] = 0.25 * backward
     stages = tuple(Stage(i, (1,), i == 0, i == num_stages - 1) for i in range(num_stages))
     defaults = {
         "stages": stages,
-        "forward": {Cause.MATMUL: forward},
-        "backward": {Cause.MATMUL: 0.75 * backward, Cause.RECOMPUTE: 0.25 * backward},
-        "at_peak": {Cause.MATMUL: 0.5 * (forward + 0.75 * backward)},
-        "weight_grad_s": 0.3 * backward,
+        "passes": passes,
         "send_forward_s": none,
         "send_backward_s": none,
         "p2p_blocks": True,

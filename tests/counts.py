@@ -104,5 +104,5 @@ def layer_expert_params(model):
 def part_adapter_params(part, model, adapters, tp=1, etp=1):
     """Parameters of adapters in a part of a model on one GPU, and those of them beside experts."""
     blocks = [adapter_params(block.operations) for block in held_blocks(model, tp, 1, etp, adapters)]
-    pairs = zip(part.counts, blocks, strict=True)
+    pairs = zip(part, blocks, strict=False)
     return tuple(map(sum, zip(*((count * every, count * of) for count, (every, of) in pairs), strict=True)))

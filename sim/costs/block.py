@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,33 +22,21 @@ BEHIND_SYNC = ("moe_dispatch", EXPERTS, "moe_act", "moe_residual")
 """Modules that the host launches when it knows how many tokens come to its experts."""
 
 
-@dataclass(frozen=True, slots=True)
-class BlockCosts:
-    """Seconds of one block by cause, of one micro-batch; floats, or arrays over cuts. [s]
+FORWARD, BACKWARD, INPUT_GRAD, WEIGHT_GRAD, AT_PEAK = range(5)
+"""Places on the axis over passes. BACKWARD is recomputation, input and weight gradient. INPUT_GRAD and WEIGHT_GRAD are
+its halves, each by itself, for schedules that split the backward; what is recomputed belongs to the first. AT_PEAK is
+no pass, but what the executed FLOPs of forward and backward, recomputation aside, would take at the GPU's peak."""
 
-    forward, backward : `backward` is recomputation, input and weight gradient.
-    at_peak : what the executed FLOPs of forward and backward, recomputation aside, would take at the GPU's peak.
-    weight_grad : the weight gradient, for schedules that split the backward.
-    split : what the two halves of a backward take more than the whole, each by itself.
+
+class BlockCosts(NamedTuple):
+    """Seconds of one block and micro-batch; floats, or arrays over cuts. [s]
+
+    passes : of each place on the axis over passes, by cause.
     card : what collectives of forward and backward put on a network card, at its best rate, compute beside them or not.
     """
 
-    forward: dict[Cause, Number]
-    backward: dict[Cause, Number]
-    at_peak: dict[Cause, Number]
-    weight_grad: Number
-    split: dict[Cause, Number]
+    passes: tuple[dict[Cause, Number], ...]
     card: tuple[Number, Number]
-
-    @property
-    def forward_s(self) -> Number:
-        """Forward of one micro-batch. [s]"""
-        return sum(self.forward.values())
-
-    @property
-    def backward_s(self) -> Number:
-        """Backward of one micro-batch. [s]"""
-        return sum(self.backward.values())
 
 
 def block_costs(works: Sequence[BlockWork], compute: ComputeModel, groups: Groups, fabric: Fabric) -> list[BlockCosts]:
@@ -169,15 +157,13 @@ class _Passes:
             | {Cause.RECOMPUTE: recompute}
             for seconds, launched in (self.gradients, self.inputs)
         )
-        more = _sum(_sum(half, self.weights), whole, -1.0)
-        split: dict[Cause, Number] = {cause: more.get(cause, 0.0) for cause in (Cause.HOST, Cause.TENSOR_PARALLEL)}
         cards = self.card[0], self.card[1] + (self.card[0] if again is None else card)
-        return BlockCosts(first, whole, self.at_peak, sum(self.weights.values()), split, cards)
+        return BlockCosts((first, whole, half, self.weights, self.at_peak), cards)
 
 
-def _sum(one: dict[Cause, Number], other: dict[Cause, Number], sign: float = 1.0) -> dict[Cause, Number]:
+def _sum(one: dict[Cause, Number], other: dict[Cause, Number]) -> dict[Cause, Number]:
     """Seconds by cause."""
-    return one | {cause: one.get(cause, 0.0) + sign * seconds for cause, seconds in other.items()}
+    return one | {cause: one.get(cause, 0.0) + seconds for cause, seconds in other.items()}
 
 
 def _waiting(seconds: dict[Cause, Number], waits: Number) -> dict[Cause, Number]:

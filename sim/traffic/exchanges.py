@@ -18,7 +18,7 @@ from sim.costs.collectives import Fabric, all_to_all_bytes
 from sim.costs.compute import ComputeModel
 from sim.network.placement import Group, layer_groups
 from sim.pricing.cost_model import cost_model, cut_of
-from sim.pricing.deal import counts_of, put_together
+from sim.pricing.deal import put_together
 from sim.pricing.layouts import Layouts
 from sim.pricing.plans import plans_of
 from sim.pricing.replicas import HELD, TRAINED
@@ -89,9 +89,9 @@ def stage_exchanges(scenario: Scenario, stages: tuple[Stage, ...]) -> tuple[Exch
         _within(tables[-1], work, compute, groups, fabric)
         if moves:
             priced = block_costs([work], compute, groups, fabric)[0]
-            budgets = float(priced.forward_s), float(priced.backward_s)
+            budgets = [float(sum(each.values())) for each in priced.passes[:2]]
             _zero(tables[-1], visited, budgets, scenario, layouts, reduces=bool(plans.moving_stage >= 2))
-    parts = counts_of([stage.part for stage in stages])
+    parts = np.array([stage.part for stage in stages])
     found = []
     for key in dict.fromkeys(key for table in tables for key in table):
         of_blocks = np.array([table.get(key, _nothing()) for table in tables])
@@ -178,7 +178,7 @@ def _moved(items: Sequence[Collective], group: Group, fabric: Fabric) -> tuple[f
 def _zero(
     table: _Table,
     block: VisitedBlock,
-    budgets: tuple[float, float],
+    budgets: Sequence[float],
     scenario: Scenario,
     layouts: Layouts,
     *,
@@ -237,5 +237,5 @@ def visit_bytes(scenario: Scenario, stages: tuple[Stage, ...]) -> VisitBytes | N
     for block in visited_blocks(scenario, layouts):
         weights, gradients, between = _sent_at_visits(block, layouts)
         rows.append([weights * (moving == 3), weights * block.regathers * (moving == 3), gradients, between])
-    found = put_together(counts_of([stage.part for stage in stages]), np.array(rows)).T
+    found = put_together(np.array([stage.part for stage in stages]), np.array(rows)).T
     return VisitBytes(found[:2], found[2], found[3])

@@ -21,7 +21,6 @@ import numpy as np
 from sim.arrays import FloatArray, IntArray
 from sim.network.ranks import gpu_of_rank
 from sim.network.topology import Topology
-from sim.pricing.deal import counts_of
 from sim.pricing.plans import plans_of
 from sim.pricing.replicas import TRAINED, params_of
 from sim.pricing.stages import StageSeconds
@@ -30,7 +29,6 @@ from sim.traffic.exchanges import Exchange, VisitBytes, stage_exchanges, visit_b
 from sim.traffic.step_bytes import sent_to_shards
 from sim.traffic.wires import Stream, Wires
 from sim.work.optimizer import GRADIENT_WIDTH
-from sim.work.stages import ModelPart
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +158,8 @@ def _between_replicas(
         (gather, "weights", costs.gather_s, widths[1], 1, own),
     ):
         for rank in np.flatnonzero(seconds > 0).tolist():
-            held = [stage for stage, where in zip(costs.stages, rank_of_stage, strict=True) if where == rank]
-            holds = params_of(counts_of([sum((stage.part for stage in held), ModelPart())]), plans.layouts)[TRAINED]
+            part = sum(stage.part for stage, where in zip(costs.stages, rank_of_stage, strict=True) if where == rank)
+            holds = params_of(np.array([part]), plans.layouts)[TRAINED]
             inside, between = sent_to_shards(holds, layouts)
             inside *= passes * width * (plans.moving_stage.item() < 3)
             between *= width * (0.5 if plan.outer_zero_stage else float(name == "gradients"))
