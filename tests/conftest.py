@@ -90,14 +90,14 @@ def until_at_work():
     return wait
 
 
-def make_costs(num_ranks, forward, backward, **given):
+def make_costs(num_ranks, forward, backward, weight_grad_s=None, **given):
     """StageSeconds whose forward is all matrix multiplies and whose backward is matrix multiplies and recomputation."""
     forward, backward = np.asarray(forward, dtype=float), np.asarray(backward, dtype=float)
     num_stages = len(forward)
     none, nothing = np.zeros(num_stages), np.zeros(num_ranks)
     passes = np.zeros((AT_PEAK + 1, len(Cause), num_stages))
-    at_peak = 0.5 * (forward + 0.75 * backward)
-    passes[:, Cause.MATMUL] = forward, 0.75 * backward, 0.45 * backward, 0.3 * backward, at_peak
+    at_peak, weights = 0.5 * (forward + 0.75 * backward), 0.3 * backward if weight_grad_s is None else weight_grad_s
+    passes[:, Cause.MATMUL] = forward, 0.75 * backward, 0.75 * backward - weights, weights, at_peak
     passes[[BACKWARD, INPUT_GRAD], Cause.RECOMPUTE] = 0.25 * backward
     stages = tuple(Stage(i, (1,), i == 0, i == num_stages - 1) for i in range(num_stages))
     defaults = {
