@@ -212,9 +212,9 @@ class SharedOrder:
             begin = begin + (firsts >= order.fold.cuts)[:, np.newaxis] * later
         if seconds.visits is None:
             return begin, end
-        least = least_at_visits(order, seconds.visits, times, floating=True)
+        least = least_at_visits(order, seconds.visits, times)
         first = begin + least.begin.max(axis=0) - least.begin[0] if self.staggered else np.maximum(begin, least.begin)
-        end = least.end(np.maximum(end, first + of_ranks(order, occupy, times) + least.lost))
+        end = np.maximum(np.maximum(end, first + of_ranks(order, occupy, times) + least.lost), least.moved)
         return first - least.begin if self.staggered else begin, end
 
     def _left_out(self, times: Ints, start: ActionPlanFloats, occupy: ActionPlanFloats) -> PlanFloats:
