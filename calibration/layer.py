@@ -61,8 +61,8 @@ def read_layer_points(path: Path) -> list[LayerPoint]:
 
 def layer_times(scenario: Scenario) -> tuple[float, float]:
     """Forward and backward of one layer. [s]"""
-    costs = layer_costs(scenario)
-    return sum(costs.forward.values()), sum(costs.backward.values())
+    forward, backward = layer_costs(scenario).passes[:2]
+    return sum(forward.values()), sum(backward.values())
 
 
 def fit_layer(points: Sequence[LayerPoint]) -> Fit:

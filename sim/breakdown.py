@@ -96,25 +96,19 @@ def _busy_seconds(timeline: Timeline, exposed: float) -> dict[str, float]:
     """
     costs, order = timeline.program.costs, timeline.program.order
     ranks, updates = order.num_ranks, timeline.updates
-    both = (costs.forward, costs.backward)
     # Copies of the model share the micro-batches.
     microbatches = order.num_microbatches / order.copies
-    busy = {
-        part: microbatches * sum(float(table[part].sum()) for table in both if part in table) / ranks for part in Cause
-    }
+    forward, backward, inputs, weights, at_peak = costs.passes
     halved = np.bincount(order.stage, (order.kind == W) * order.weight, order.num_stages)
-    for part, more in costs.split.items():
-        busy[part] += float(halved @ more) / ranks
-    peak = {part: microbatches * float(seconds.sum()) / ranks for part, seconds in costs.at_peak.items()}
+    busy = microbatches * (forward + backward).sum(axis=1) + (inputs + weights - backward) @ halved
+    busy, peak = (busy / ranks).tolist(), (microbatches * at_peak.sum(axis=1) / ranks).tolist()
     sends = (
         microbatches * float((costs.send_forward_s + costs.send_backward_s).sum()) / ranks if costs.p2p_blocks else 0.0
     )
-    at_peak = sum(peak.values())
-    attention_peak = peak.get(Cause.ATTENTION, 0.0)
     return {
-        "flop_at_peak": at_peak,
-        "matmul_inefficiency": busy[Cause.MATMUL] + busy[Cause.LOGITS] - (at_peak - attention_peak),
-        "attention_overhead": busy[Cause.ATTENTION] - attention_peak,
+        "flop_at_peak": sum(peak),
+        "matmul_inefficiency": busy[Cause.MATMUL] + busy[Cause.LOGITS] - (sum(peak) - peak[Cause.ATTENTION]),
+        "attention_overhead": busy[Cause.ATTENTION] - peak[Cause.ATTENTION],
         "memory_bound": busy[Cause.MEMORY_BOUND],
         "host_wait": busy[Cause.HOST] + costs.step_setup_s,
         "recompute": busy[Cause.RECOMPUTE],

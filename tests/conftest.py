@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
+from sim.costs.block import AT_PEAK, BACKWARD, INPUT_GRAD
 from sim.pricing.stages import StageSeconds
 from sim.pricing.zero import VisitSeconds
 from sim.work.operations import Cause
@@ -89,18 +90,19 @@ def until_at_work():
     return wait
 
 
-def make_costs(num_ranks, forward, backward, **given):
+def make_costs(num_ranks, forward, backward, weight_grad_s=None, **given):
     """StageSeconds whose forward is all matrix multiplies and whose backward is matrix multiplies and recomputation."""
     forward, backward = np.asarray(forward, dtype=float), np.asarray(backward, dtype=float)
     num_stages = len(forward)
     none, nothing = np.zeros(num_stages), np.zeros(num_ranks)
+    passes = np.zeros((AT_PEAK + 1, len(Cause), num_stages))
+    at_peak, weights = 0.5 * (forward + 0.75 * backward), 0.3 * backward if weight_grad_s is None else weight_grad_s
+    passes[:, Cause.MATMUL] = forward, 0.75 * backward, 0.75 * backward - weights, weights, at_peak
+    passes[[BACKWARD, INPUT_GRAD], Cause.RECOMPUTE] = 0.25 * backward
     stages = tuple(Stage(i, (1,), i == 0, i == num_stages - 1) for i in range(num_stages))
     defaults = {
         "stages": stages,
-        "forward": {Cause.MATMUL: forward},
-        "backward": {Cause.MATMUL: 0.75 * backward, Cause.RECOMPUTE: 0.25 * backward},
-        "at_peak": {Cause.MATMUL: 0.5 * (forward + 0.75 * backward)},
-        "weight_grad_s": 0.3 * backward,
+        "passes": passes,
         "send_forward_s": none,
         "send_backward_s": none,
         "p2p_blocks": True,

@@ -1,5 +1,6 @@
 """Counts of parts of a model by themselves, as tests ask for them: all are sums over its operations."""
 
+from sim.schedules.passes import visits_of
 from sim.specs import StackSpec
 from sim.work.layers import embedding_operations, head_operations, layer_operations
 from sim.work.operations import Block, Cause
@@ -104,5 +105,11 @@ def layer_expert_params(model):
 def part_adapter_params(part, model, adapters, tp=1, etp=1):
     """Parameters of adapters in a part of a model on one GPU, and those of them beside experts."""
     blocks = [adapter_params(block.operations) for block in held_blocks(model, tp, 1, etp, adapters)]
-    pairs = zip(part.counts, blocks, strict=True)
+    pairs = zip(part, blocks, strict=False)
     return tuple(map(sum, zip(*((count * every, count * of) for count, (every, of) in pairs), strict=True)))
+
+
+def visits_per_stage(order):
+    """How often a rank turns to a stage it holds, averaged over stages and over forward and backward."""
+    visits = int(order.weight[visits_of(order).opens].sum())
+    return max(visits, 2 * order.num_stages) / (2 * order.num_stages)

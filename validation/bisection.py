@@ -12,16 +12,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from sim.costs.collectives import all_reduce, reduce_scatter, send
 from sim.network.placement import hops_of, place_group, send_share
 from sim.pricing.cells import send_seconds, sent_bytes
 from sim.pricing.cost_model import cost_model, cut_of
-from sim.pricing.deal import counts_of
 from sim.pricing.plans import plans_of
 from sim.pricing.replicas import HELD, params_of
 from sim.specs import Scenario
 from sim.work.optimizer import GRADIENT_WIDTH
-from sim.work.stages import ModelPart, deal_stages
+from sim.work.stages import deal_stages
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +80,9 @@ def data_parallel_cut(scenario: Scenario) -> CutTraffic:
     stages = deal_stages(model, plan)
     nbytes, rate = 0.0, 0.0
     for rank in range(plan.pp):
-        part = sum((each.part for each in stages if each.index % plan.pp == rank), ModelPart())
+        part = sum(each.part for each in stages if each.index % plan.pp == rank)
         grads = (
-            params_of(counts_of([part]), plans.layouts)[HELD][0].item()
+            params_of(np.array([part]), plans.layouts)[HELD][0].item()
             * GRADIENT_WIDTH[scenario.stack.gradient_precision]
         )
         crossing = 2 * plan.tp * passes * (n - 1) / n * grads

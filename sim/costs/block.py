@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,33 +22,21 @@ BEHIND_SYNC = ("moe_dispatch", EXPERTS, "moe_act", "moe_residual")
 """Modules that the host launches when it knows how many tokens come to its experts."""
 
 
-@dataclass(frozen=True, slots=True)
-class BlockCosts:
-    """Seconds of one block by cause, of one micro-batch; floats, or arrays over cuts. [s]
+FORWARD, BACKWARD, INPUT_GRAD, WEIGHT_GRAD, AT_PEAK = range(5)
+"""Places on the axis over passes. BACKWARD is recomputation, input and weight gradient. INPUT_GRAD and WEIGHT_GRAD are
+its halves, each by itself, for schedules that split the backward; what is recomputed belongs to the first. AT_PEAK is
+no pass, but what the executed FLOPs of forward and backward, recomputation aside, would take at the GPU's peak."""
 
-    forward, backward : `backward` is recomputation, input and weight gradient.
-    at_peak : what the executed FLOPs of forward and backward, recomputation aside, would take at the GPU's peak.
-    weight_grad : the weight gradient, for schedules that split the backward.
-    split : what the two halves of a backward take more than the whole, each by itself.
+
+class BlockCosts(NamedTuple):
+    """Seconds of one block and micro-batch; floats, or arrays over cuts. [s]
+
+    passes : of each place on the axis over passes, by cause.
     card : what collectives of forward and backward put on a network card, at its best rate, compute beside them or not.
     """
 
-    forward: dict[Cause, Number]
-    backward: dict[Cause, Number]
-    at_peak: dict[Cause, Number]
-    weight_grad: Number
-    split: dict[Cause, Number]
+    passes: tuple[dict[Cause, Number], ...]
     card: tuple[Number, Number]
-
-    @property
-    def forward_s(self) -> Number:
-        """Forward of one micro-batch. [s]"""
-        return sum(self.forward.values())
-
-    @property
-    def backward_s(self) -> Number:
-        """Backward of one micro-batch. [s]"""
-        return sum(self.backward.values())
 
 
 def block_costs(works: Sequence[BlockWork], compute: ComputeModel, groups: Groups, fabric: Fabric) -> list[BlockCosts]:
@@ -67,48 +55,37 @@ def block_costs(works: Sequence[BlockWork], compute: ComputeModel, groups: Group
     works : sequence of BlockWork
         As `sim.work.sums.block_works` gives them: they differ in what they run again only.
     """
-    work, talk = works[0], {name: np.asarray(each.size) > 1 for name, each in groups.items()}
-    compute = compute.at_its_clock((work.forward, work.input_grad, work.weight_grad))
-    forward, inputs = compute.phase_time(work.forward), compute.phase_time(work.input_grad)
-    weights = compute.phase_time(work.weight_grad)
-    for seconds, phase in ((forward, work.forward), (inputs, work.input_grad), (weights, work.weight_grad)):
-        _add_collectives(seconds, phase, compute, groups, fabric)
-    _add_exposed_tokens((forward, inputs), work, compute, groups, fabric)
+    work = works[0]
+    phases = work.forward, work.input_grad, work.weight_grad
+    on = _Rates(compute.at_its_clock(phases), groups, fabric)
+    forward, inputs, weights = (on.waited(phase) for phase in phases)
+    on.add_exposed_tokens(forward, inputs, work)
     gradients, of_weights, multiplies = _sum(inputs, weights), sum(weights.values()), inputs.get(Cause.MATMUL, 0.0)
     # An input gradient by itself has no weight gradient beside its collectives.
     for seconds, hides in ((inputs, multiplies), (gradients, of_weights + multiplies)):
-        exposed = _exposed_tensor_parallel(work.input_grad, compute, groups["tp"], fabric, hides)
+        exposed = _exposed_tensor_parallel(work.input_grad, on.compute, groups["tp"], fabric, hides)
         seconds[Cause.TENSOR_PARALLEL] = seconds.get(Cause.TENSOR_PARALLEL, 0.0) + exposed
-    launches = [compute.host_time((each,), talk, backward=True) for each in (work.input_grad, work.weight_grad)]
-    passes = _Passes(
-        forward,
-        (inputs, launches[0]),
-        (gradients, sum(launches)),
-        _waiting(weights, launches[1] - of_weights),
-        _peak_seconds(work, compute),
-        compute.host_time((work.forward,), talk),
-        _after_sync(work.forward, compute, groups, fabric, talk),
-        ~talk["tp"] & (not work.forward.waits),
-        tuple(_card_seconds(each, groups, fabric) for each in (work.forward, work.input_grad + work.weight_grad)),
-    )
-    keys = [_again(each) for each in works]  # a layer without experts runs the same again, whatever of experts is named
-    distinct = dict(zip(keys, works, strict=True))
-    priced = {}
-    for key, each in distinct.items():
-        again = None if each.recompute is work.forward else compute.phase_time(each.recompute)
-        if again is not None:
-            _add_collectives(again, each.recompute, compute, groups, fabric)
-            _add_waiting_tokens(again, each.recompute, groups, fabric)
-        card = 0.0 if again is None else _card_seconds(each.recompute, groups, fabric)
-        counted: Number = 0.0
-        if any(item.module == EXPERTS for item in each.recompute.operations):
-            waiting = replace(each.recompute, waits=work.forward.waits)
-            counted = passes.synced if again is None else _after_sync(waiting, compute, groups, fabric, talk)
-        priced[key] = passes.with_recomputation(each.recompute, again, compute, talk, card, counted)
+    launches, back = on.launches(work.forward), [on.launches(each, backward=True) for each in phases[1:]]
+    once = _Again(sum(forward.values()), launches, on.after_sync(work.forward), on.card_s(work.forward))
+    first = _waiting(forward, np.maximum(launches - once.took, once.synced))
+    weights, at_peak = _waiting(weights, back[1] - of_weights), _peak_seconds(work, on.compute)
+    card, ahead = on.card_s(work.input_grad + work.weight_grad), ~on.talk["tp"] & (not work.forward.waits)
+    priced: dict[tuple[Any, ...], BlockCosts] = {}
+    keys = [_ran_again(each) for each in works]  # without experts the same runs again, whatever of experts is named
+    for key, each in dict(zip(keys, works, strict=True)).items():
+        more = on.again(each, once)
+        short, setup = more.launches - more.took, on.compute.kernel_launch_s * each.recompute.setups
+        # Launches of the gradients run ahead while the GPU computes again, or it waits in what runs again already.
+        recompute = more.took + np.where(ahead, 0.0, np.maximum(np.maximum(short, more.synced), 0.0))
+        whole, half = (
+            _waiting(seconds, launched + setup - sum(seconds.values()) + ahead * short) | {Cause.RECOMPUTE: recompute}
+            for seconds, launched in ((gradients, sum(back)), (inputs, back[0]))
+        )
+        priced[key] = BlockCosts((first, whole, half, weights, at_peak), (once.card, card + more.card))
     return [priced[key] for key in keys]
 
 
-def _again(work: BlockWork) -> tuple[Any, ...]:
+def _ran_again(work: BlockWork) -> tuple[Any, ...]:
     """What tells apart works of a block that differ in what runs again: the operations and collectives that do."""
     again = work.recompute
     return again is work.forward, *map(id, (*again.operations, *again.collectives))
@@ -122,62 +99,9 @@ def _peak_seconds(work: BlockWork, compute: ComputeModel) -> dict[Cause, Number]
     return at_peak
 
 
-@dataclass(frozen=True, slots=True)
-class _Passes:
-    """What all ways to recompute a block share. [s]
-
-    forward : by cause, without what the GPU waits for its host.
-    inputs, gradients : the input gradient by itself, and both gradients; likewise, with the time of their launches.
-    weights : the weight gradient by itself, by cause, with its waits.
-    at_peak : FLOPs at the GPU's peak, by cause.
-    launches : of the forward's kernels and collectives.
-    synced : what the GPU waits at least for the number of tokens.
-    ahead : whether launches of the gradients run ahead while the GPU computes again.
-    card : what forward and gradients put on a network card.
-    """
-
-    forward: dict[Cause, Number]
-    inputs: tuple[dict[Cause, Number], Number]
-    gradients: tuple[dict[Cause, Number], Number]
-    weights: dict[Cause, Number]
-    at_peak: dict[Cause, Number]
-    launches: Number
-    synced: Number
-    ahead: Number
-    card: tuple[Number, ...]
-
-    def with_recomputation(
-        self,
-        phase: Phase,
-        again: dict[Cause, Number] | None,
-        compute: ComputeModel,
-        talk: dict[str, Any],
-        card: Number,
-        synced: Number,
-    ) -> BlockCosts:
-        """Return the block's costs where a phase runs again that takes so long, on a card too; None: the forward.
-
-        synced : what the GPU waits at least in that phase for the number of tokens. [s]
-        """
-        first = _waiting(self.forward, np.maximum(self.launches - sum(self.forward.values()), self.synced))
-        host = self.launches if again is None else compute.host_time((phase,), talk)
-        took = sum((self.forward if again is None else again).values())
-        short, setup = host - took, compute.kernel_launch_s * phase.setups
-        recompute = took + np.where(self.ahead, 0.0, np.maximum(np.maximum(short, synced), 0.0))
-        whole, half = (
-            _waiting(seconds, launched + setup - sum(seconds.values()) + self.ahead * short)
-            | {Cause.RECOMPUTE: recompute}
-            for seconds, launched in (self.gradients, self.inputs)
-        )
-        more = _sum(_sum(half, self.weights), whole, -1.0)
-        split: dict[Cause, Number] = {cause: more.get(cause, 0.0) for cause in (Cause.HOST, Cause.TENSOR_PARALLEL)}
-        cards = self.card[0], self.card[1] + (self.card[0] if again is None else card)
-        return BlockCosts(first, whole, self.at_peak, sum(self.weights.values()), split, cards)
-
-
-def _sum(one: dict[Cause, Number], other: dict[Cause, Number], sign: float = 1.0) -> dict[Cause, Number]:
+def _sum(one: dict[Cause, Number], other: dict[Cause, Number]) -> dict[Cause, Number]:
     """Seconds by cause."""
-    return one | {cause: one.get(cause, 0.0) + sign * seconds for cause, seconds in other.items()}
+    return one | {cause: one.get(cause, 0.0) + seconds for cause, seconds in other.items()}
 
 
 def _waiting(seconds: dict[Cause, Number], waits: Number) -> dict[Cause, Number]:
@@ -187,34 +111,142 @@ def _waiting(seconds: dict[Cause, Number], waits: Number) -> dict[Cause, Number]
     return seconds | {Cause.HOST: seconds.get(Cause.HOST, 0.0) + np.maximum(0.0, waits)}
 
 
-def _after_sync(forward: Phase, compute: ComputeModel, groups: Groups, fabric: Fabric, talk: dict[str, Any]) -> Number:
-    """What the GPU waits at least in a forward whose host waits for the numbers of tokens. [s]
+class _Again(NamedTuple):
+    """What a forward takes, or what of it runs again. [s]
 
-    The host has nothing launched when it learns them. What follows (dispatch, experts, combine) then starts when it is
-    launched and when what is before it is over, while the kernels of attention and router, which came before, are over
-    or wait behind them (NVIDIA/Megatron-LM:megatron/core/transformer/moe/token_dispatcher.py,
-    _maybe_dtoh_and_synchronize; deepseek-ai/DeepEP:csrc/hybrid_ep/executor/executor.cu, metadata_preprocess_core). A
-    grouped multiply starts after all its launches: the host cuts and casts every expert's tokens first
-    (NVIDIA/TransformerEngine:transformer_engine/pytorch/module/grouped_linear.py).
+    took : on the GPU. launches : on the host.
+    synced : what the GPU waits at least for the number of tokens.
+    card : on a network card.
     """
-    if not forward.waits or chosen(forward, "ep", overlapped=True):
-        return 0.0
-    behind = forward.of_modules(BEHIND_SYNC)
-    there = len(behind.collectives) // 2
-    launched: Number = 0.0
-    ran: Number = 0.0
-    waits: Number = 0.0
-    for part in (
-        Phase(collectives=behind.collectives[:there]),
-        *(Phase((operation,)) for operation in behind.operations),
-        Phase(collectives=behind.collectives[there:]),
-    ):
-        launched = launched + compute.host_time((part,), talk)
-        waits = np.maximum(waits, launched - ran)
-        seconds = compute.phase_time(part)
-        _add_collectives(seconds, part, compute, groups, fabric)
-        ran = ran + sum(seconds.values())
-    return np.maximum(waits, launched - ran)
+
+    took: Number
+    launches: Number
+    synced: Number
+    card: Number
+
+
+class _Rates:
+    """A GPU, its groups, and the links between them: what prices phases.
+
+    talk : of every kind of group, whether it has more than one member.
+    """
+
+    def __init__(self, compute: ComputeModel, groups: Groups, fabric: Fabric) -> None:
+        self.compute, self.groups, self.fabric = compute, groups, fabric
+        self.talk = {name: np.asarray(each.size) > 1 for name, each in groups.items()}
+
+    def launches(self, phase: Phase, backward: bool = False) -> Number:
+        """Time of the host for the launches of a phase.  [s]"""
+        return self.compute.host_time((phase,), self.talk, backward=backward)
+
+    def busy(self, phase: Phase) -> Number:
+        """Time of a phase's operations.  [s]"""
+        return sum(self.compute.phase_time(phase).values())
+
+    def waited(self, phase: Phase) -> dict[Cause, Number]:
+        """A phase's operations, and its collectives that compute waits for, by cause.  [s]"""
+        seconds = self.compute.phase_time(phase)
+        for cause, name in ((Cause.TENSOR_PARALLEL, "tp"), (Cause.EXPERT_PARALLEL, "ep")):
+            if items := chosen(phase, name, overlapped=False):
+                seconds[cause] = sum(self._piece_by_piece(item, phase) for item in items)
+        context, group = chosen(phase, "cp"), self.groups["cp"]
+        if context:
+            nbytes = sum(item.nbytes for item in context)
+            budget = attention_beside(context, group, seconds.get(Cause.ATTENTION, 0.0))
+            took = total_time(context, group, self.fabric)
+            seconds[Cause.CONTEXT_PARALLEL] = self.fabric.exposed(group, nbytes, took, budget)
+        return seconds
+
+    def _piece_by_piece(self, item: Collective, phase: Phase) -> Number:
+        kernels = tuple(each for each in phase.operations if item.multiply and each.name == item.multiply)
+        multiply_s = self.busy(Phase(kernels)) if kernels else 0.0
+        return piece_by_piece(item, multiply_s, self.compute, self.groups[item.group], self.fabric)
+
+    def again(self, work: BlockWork, once: _Again) -> _Again:
+        """Return what runs again takes; what the forward takes where all of it does."""
+        phase, counts = work.recompute, any(item.module == EXPERTS for item in work.recompute.operations)
+        if phase is work.forward:
+            return once if counts else once._replace(synced=0.0)
+        took = sum(self.waited(phase).values())
+        if tokens := chosen(phase, "ep", overlapped=True):  # they travel once more, and nothing is left to hide them
+            took = took + total_time(tokens, self.groups["ep"], self.fabric)
+        synced = self.after_sync(replace(phase, waits=work.forward.waits)) if counts else 0.0
+        return _Again(took, self.launches(phase), synced, self.card_s(phase))
+
+    def after_sync(self, forward: Phase) -> Number:
+        """What the GPU waits at least in a forward whose host waits for the numbers of tokens. [s]
+
+        The host has nothing launched when it learns them. What follows (dispatch, experts, combine) then starts when it
+        is launched and when what is before it is over, while the kernels of attention and router, which came before,
+        are over or wait behind them (NVIDIA/Megatron-LM:megatron/core/transformer/moe/token_dispatcher.py,
+        _maybe_dtoh_and_synchronize; deepseek-ai/DeepEP:csrc/hybrid_ep/executor/executor.cu, metadata_preprocess_core).
+        A grouped multiply starts after all its launches: the host cuts and casts every expert's tokens first
+        (NVIDIA/TransformerEngine:transformer_engine/pytorch/module/grouped_linear.py).
+        """
+        if not forward.waits or chosen(forward, "ep", overlapped=True):
+            return 0.0
+        behind = forward.of_modules(BEHIND_SYNC)
+        there = len(behind.collectives) // 2
+        parts = [Phase((operation,)) for operation in behind.operations]
+        parts = [Phase(collectives=behind.collectives[:there]), *parts, Phase(collectives=behind.collectives[there:])]
+        launched: Number = 0.0
+        ran: Number = 0.0
+        waits: Number = 0.0
+        for part in parts:
+            launched = launched + self.launches(part)
+            waits = np.maximum(waits, launched - ran)
+            ran = ran + sum(self.waited(part).values())
+        return np.maximum(waits, launched - ran)
+
+    def card_s(self, phase: Phase) -> Number:
+        """What collectives of a phase between NVLink domains put on a card, at the best rate that it reaches.  [s]"""
+        seconds: Number = 0.0
+        for name, group in self.groups.items():
+            if not np.any(np.asarray(group.num_domains) > 1):
+                continue
+            for item in chosen(phase, name):
+                if item.kind == "all_to_all":
+                    sent = all_to_all_bytes(item.nbytes, group, item.copies, item.limit)[1]
+                    seconds = seconds + sent / (self.fabric.best_share * self.fabric.network_bytes_per_s)
+                else:
+                    occupied = self.fabric.card_occupied(group)
+                    seconds = seconds + total_time((item,), group, self.fabric) * occupied
+        return seconds
+
+    def add_exposed_tokens(self, forward: dict[Cause, Number], backward: dict[Cause, Number], work: BlockWork) -> None:
+        """Add to passes what tokens add that travel beside another micro-batch's computation.
+
+        One micro-batch's forward and another one's backward take turns in pieces: while the one computes attention the
+        other's tokens come back from experts, while it computes experts the other's go there, and the reverse [1]_
+        [2]_. A piece hides no more than it lasts: what is left it waits for. Kernels that move tokens on streaming
+        multiprocessors of their own take these from it, and slow it as the stack says, which is a cause by itself.
+
+        .. [1] DeepSeek-V3, arXiv:2412.19437, section 3.2.1, figure 4.
+        .. [2] NVIDIA/Megatron-LM:megatron/core/models/common/model_chunk_schedule_plan.py.
+        """
+        there, back = work.forward, work.input_grad + work.weight_grad
+        if not chosen(there, "ep", overlapped=True):
+            return
+        group = self.groups["ep"]
+        # Tokens leave in the middle of a pass, while the other computes experts, and come back while it computes
+        # attention; in a backward the other way round.
+        pieces = (self._pieces_s(back)[::-1], self._pieces_s(there))
+        for seconds, phase, others in ((forward, there, pieces[0]), (backward, back, pieces[1])):
+            for item, budget in zip(chosen(phase, "ep", overlapped=True), others, strict=True):
+                took = total_time((item,), group, self.fabric)
+                exposed = self.fabric.exposed(group, item.nbytes, took, budget)
+                if item.sms is not None:
+                    slowdown = item.slowdown * (np.asarray(group.num_domains) > 1)
+                    hidden = np.maximum(0.0, 1.0 - item.sms / self.compute.gpu.num_sms - slowdown)
+                    exposed = took - hidden * np.minimum(took, budget)
+                waits = took - np.minimum(took, budget)
+                for cause, more in ((Cause.EXPERT_PARALLEL, waits), (Cause.BESIDE_TOKENS, exposed - waits)):
+                    seconds[cause] = seconds.get(cause, 0.0) + more
+
+    def _pieces_s(self, phase: Phase) -> tuple[Number, Number]:
+        """Attention with the router, and experts: seconds of a pass before its tokens leave, and of the rest.  [s]"""
+        experts = self.busy(phase.of_modules(BEHIND_SYNC))
+        return self.busy(phase) - experts, experts
 
 
 def chosen(phase: Phase, group: str, overlapped: bool | None = None) -> list[Collective]:
@@ -230,21 +262,6 @@ def total_time(items: Iterable[Collective], group: Group, fabric: Fabric) -> Num
             seconds = seconds + all_to_all(item.nbytes, group, fabric, item.copies, item.limit, item.pace)
         else:
             seconds = seconds + COLLECTIVES[item.kind](item.nbytes, group, fabric)
-    return seconds
-
-
-def _card_seconds(phase: Phase, groups: Groups, fabric: Fabric) -> Number:
-    """What collectives of a phase between NVLink domains put on a card, at the best rate that it reaches.  [s]"""
-    seconds: Number = 0.0
-    for name, group in groups.items():
-        if not np.any(np.asarray(group.num_domains) > 1):
-            continue
-        for item in chosen(phase, name):
-            if item.kind == "all_to_all":
-                sent = all_to_all_bytes(item.nbytes, group, item.copies, item.limit)[1]
-                seconds = seconds + sent / (fabric.best_share * fabric.network_bytes_per_s)
-            else:
-                seconds = seconds + total_time((item,), group, fabric) * fabric.card_occupied(group)
     return seconds
 
 
@@ -300,32 +317,6 @@ def piece_by_piece(item: Collective, multiply_s: Number, compute: ComputeModel, 
     return np.where(np.asarray(group.num_domains) > 1, whole, exposed)
 
 
-def _waited_for(phase: Phase, name: str, compute: ComputeModel, groups: Groups, fabric: Fabric) -> Number:
-    """What a pass waits for its collectives over a kind of group.  [s]"""
-    seconds: Number = 0.0
-    for item in chosen(phase, name, overlapped=False):
-        multiply: Number = 0.0
-        if item.multiply:
-            kernels = tuple(each for each in phase.operations if each.name == item.multiply)
-            multiply = sum(compute.phase_time(Phase(kernels)).values())
-        seconds = seconds + piece_by_piece(item, multiply, compute, groups[name], fabric)
-    return seconds
-
-
-def _add_collectives(
-    seconds: dict[Cause, Number], phase: Phase, compute: ComputeModel, groups: Groups, fabric: Fabric
-) -> None:
-    """Add to a pass what its collectives take that compute waits for."""
-    for cause, name in ((Cause.TENSOR_PARALLEL, "tp"), (Cause.EXPERT_PARALLEL, "ep")):
-        if chosen(phase, name, overlapped=False):
-            seconds[cause] = _waited_for(phase, name, compute, groups, fabric)
-    context, group = chosen(phase, "cp"), groups["cp"]
-    if context:
-        nbytes = sum(item.nbytes for item in context)
-        budget = attention_beside(context, group, seconds.get(Cause.ATTENTION, 0.0))
-        seconds[Cause.CONTEXT_PARALLEL] = fabric.exposed(group, nbytes, total_time(context, group, fabric), budget)
-
-
 def attention_beside(items: Iterable[Collective], group: Group, attention_s: Number) -> Number:
     """Attention of a pass that its exchange of keys and values runs beside.  [s]
 
@@ -337,58 +328,3 @@ def attention_beside(items: Iterable[Collective], group: Group, attention_s: Num
     """
     rings = sum(item.overlapped for item in items)
     return attention_s * (group.size - 2 + rings) / group.size if rings else 0.0
-
-
-def _add_exposed_tokens(
-    passes: tuple[dict[Cause, Number], dict[Cause, Number]],
-    work: BlockWork,
-    compute: ComputeModel,
-    groups: Groups,
-    fabric: Fabric,
-) -> None:
-    """What tokens that travel beside another micro-batch's computation add to the forward and to the backward.
-
-    One micro-batch's forward and another one's backward take turns in pieces: while the one computes attention the
-    other's tokens come back from experts, while it computes experts the other's go there, and the reverse [1]_ [2]_. A
-    piece hides no more than it lasts: what is left it waits for. Kernels that move tokens on streaming multiprocessors
-    of their own take these from it, and slow it as the stack says, which is a cause by itself.
-
-    .. [1] DeepSeek-V3, arXiv:2412.19437, section 3.2.1, figure 4.
-    .. [2] NVIDIA/Megatron-LM:megatron/core/models/common/model_chunk_schedule_plan.py.
-    """
-    there, back = work.forward, work.input_grad + work.weight_grad
-    if not chosen(there, "ep", overlapped=True):
-        return
-    own = [_seconds_of_pieces(phase, compute) for phase in (there, back)]
-    # Tokens leave in the middle of a pass, while the other computes experts, and come back while it computes attention.
-    for seconds, phase, others in ((passes[0], there, own[1]), (passes[1], back, own[0])):
-        for item, budget in zip(chosen(phase, "ep", overlapped=True), _beside(phase is there, others), strict=True):
-            took = total_time((item,), groups["ep"], fabric)
-            exposed = fabric.exposed(groups["ep"], item.nbytes, took, budget)
-            if item.sms is not None:
-                slowdown = item.slowdown * (np.asarray(groups["ep"].num_domains) > 1)
-                hidden = np.maximum(0.0, 1.0 - item.sms / compute.gpu.num_sms - slowdown)
-                exposed = took - hidden * np.minimum(took, budget)
-            waits = took - np.minimum(took, budget)
-            for cause, more in ((Cause.EXPERT_PARALLEL, waits), (Cause.BESIDE_TOKENS, exposed - waits)):
-                seconds[cause] = seconds.get(cause, 0.0) + more
-
-
-def _seconds_of_pieces(phase: Phase, compute: ComputeModel) -> tuple[Number, Number]:
-    """Attention with the router, and experts: seconds of a pass before its tokens leave, and of the rest.  [s]"""
-    experts = sum(compute.phase_time(phase.of_modules(BEHIND_SYNC)).values())
-    return sum(compute.phase_time(phase).values()) - experts, experts
-
-
-def _beside(forward: bool, others: tuple[Number, Number]) -> tuple[Number, Number]:
-    """What the other pass computes beside a pass's two exchanges, in the order in which the pass has them."""
-    attention, experts = others
-    return (experts, attention) if forward else (attention, experts)
-
-
-def _add_waiting_tokens(seconds: dict[Cause, Number], again: Phase, groups: Groups, fabric: Fabric) -> None:
-    """Tokens that travel once more where experts are computed again: nothing is left to hide them."""
-    items = chosen(again, "ep", overlapped=True)
-    if items:
-        more = total_time(items, groups["ep"], fabric)
-        seconds[Cause.EXPERT_PARALLEL] = seconds.get(Cause.EXPERT_PARALLEL, 0.0) + more

@@ -85,7 +85,6 @@ def _average_period(program: Program, begin: FloatArray) -> float:
     order, fold = program.order, program.order.fold
     assert fold is not None
     whole = longest_path.run(program.on(replace(order, fold=None))).start
-    assert whole is not None
     late, half = begin[: len(order)] - whole, fold.seen // 2
     more = float((late[fold.block(0)] - late[fold.block(half)]).mean()) / half
     alone = longest_path.play_program(program)[3]

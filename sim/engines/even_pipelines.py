@@ -22,6 +22,7 @@ import numpy as np
 
 from sim.arrays import KindPlanFloats, Number, PlanFloats, PlanInts
 from sim.engines.pipeline_links import Pipelines
+from sim.pricing.ranks import RankSeconds
 
 NEVER = -np.inf
 """End of a path that does not exist."""
@@ -75,6 +76,37 @@ class EvenPipelines(NamedTuple):
         found[-1] = np.maximum(found[-1], np.where(gpipe, NEVER, longest(each.beside_first for each in ranks)))
         found[-1] = np.where(pipes.pp == 1, pipes.num_microbatches * (down + back), found[-1])
         return np.stack(found[::-1])
+
+    def reductions_after_end(self, once: RankSeconds) -> KindPlanFloats:
+        """Return when reductions beside backwards are done at the earliest, after the rank is: first, rank 1, last. [s]
+
+        That of a rank's first chunk goes on beside its last backward. Those of its other chunks come before.
+        """
+        pipes, sends, one = self.pipelines, self.pipelines.sends, self.pipelines.num_chunks == 1
+        layer = once.params[1] / pipes.num_chunks  # of a chunk in the middle of the model
+        last = np.where(one, self.backward[2], self.backward[1]) + pipes.blocking * sends.last
+        occupied = self.backward[0], self.of_second(BACKWARD) + pipes.blocking * sends.first, last
+        after = []
+        for rank, backward in enumerate(occupied):
+            share = layer / np.maximum(once.params[rank], 1.0)
+            if rank == 0:  # its first chunk has the embedding
+                share = 1.0 - (pipes.num_chunks - 1) * share
+            own = once.reduce_s[rank] * np.where(one, 1.0, share)
+            after.append(np.maximum(own - backward, np.minimum(once.reduce_tail_s[rank], own)))
+        return np.stack(after)
+
+    def gather_windows(self) -> KindPlanFloats:
+        """Return forward seconds of first, middle and last rank before the last gathered weights are needed. [s]
+
+        `sim.engines.program.gather_window` for these schedules: pp micro-batches through every chunk but the last, one
+        through that.
+        """
+        pp, v, one = self.pipelines.pp, self.pipelines.num_chunks, self.pipelines.num_chunks == 1
+        first, middle, last = self.forward[:3]
+        of_first = np.where(one, first, pp * (first + (v - 2) * middle) + middle)
+        of_second = np.where(one, self.of_second(FORWARD), (pp * (v - 1) + 1) * middle)
+        of_last = np.where(one, last, pp * (v - 1) * middle + last)
+        return np.stack([of_first, of_second, of_last])
 
     def of_second(self, way: int) -> PlanFloats:
         """Return the forward or backward of rank 1's stages, where it is not the last. [s]"""

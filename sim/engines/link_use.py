@@ -39,11 +39,12 @@ def _message_counts(order: Order, traffic: Traffic) -> Array:
             often = np.bincount(order.stage, (order.kind == kind) * order.weight, minlength=order.num_stages)
             moved = inside.exchange.nbytes[rows].sum(axis=0) * often
             np.add.at(times, inside.stream[order.rank_of_stage], moved / sizes[order.rank_of_stage])
-    if traffic.visits is not None and traffic.visit_bytes is not None:
+    if traffic.visits is not None and traffic.visit_exchange is not None:
+        moved = traffic.visit_exchange.nbytes
         visits, nbytes = visits_of(order), np.zeros(len(order))
         opens, passes = visits.opens, (order.kind != F).astype(np.int64)
-        nbytes[opens] += traffic.visit_bytes.gather[passes[opens], order.stage[opens]]
-        nbytes[visits.closes] += traffic.visit_bytes.reduce[order.stage[visits.closes]]
+        nbytes[opens] += moved[passes[opens], order.stage[opens]]
+        nbytes[visits.closes] += moved[2, order.stage[visits.closes]]
         moves = np.flatnonzero(traffic.visits >= 0)
         sizes = np.array([traffic.streams[number].nbytes for number in traffic.visits[moves].tolist()])
         times[traffic.visits[moves]] += np.bincount(order.rank, nbytes * order.weight, order.num_ranks)[moves] / sizes

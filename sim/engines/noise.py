@@ -13,6 +13,7 @@ from math import log, sqrt
 import numpy as np
 
 from sim.arrays import Array
+from sim.costs.block import AT_PEAK
 from sim.engines.max_plus import play_plans
 from sim.engines.program import Program
 from sim.engines.tasks import amounts_of, step_of
@@ -26,16 +27,10 @@ from sim.work.operations import Cause
 
 AT_ONCE = 2**23
 """Actions times columns that are played at once: about half a gigabyte of arrays."""
-_NOT_KERNELS = (
-    Cause.TENSOR_PARALLEL,
-    Cause.CONTEXT_PARALLEL,
-    Cause.EXPERT_PARALLEL,
-    Cause.BESIDE_TOKENS,
-    Cause.DATA_PARALLEL,
-    Cause.STRAGGLERS,
-    Cause.HOST,
-    Cause.OFFLOAD,
-)
+_KERNELS = [
+    Cause.MATMUL, Cause.ATTENTION, Cause.MEMORY_BOUND, Cause.LOGITS, Cause.OPTIMIZER, Cause.RECOMPUTE, Cause.PIPELINE
+]  # fmt: skip
+"""Causes that are as slow as the GPU, unlike what networks and hosts take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,35 +49,17 @@ class Replica:
 
 def slowed(costs: StageSeconds, rank_of_stage: Array, factor: Array) -> StageSeconds:
     """Costs with kernels that take `factor` times as long, by rank; communication and host waits are as before."""
-    of_stage = factor[rank_of_stage]
-
-    def slow(parts: dict[Cause, Array]) -> dict[Cause, Array]:
-        return {part: seconds if part in _NOT_KERNELS else seconds * of_stage for part, seconds in parts.items()}
-
-    return replace(
-        costs,
-        forward=slow(costs.forward),
-        backward=slow(costs.backward),
-        split=slow(costs.split),
-        weight_grad_s=costs.weight_grad_s * of_stage,
-        optimizer_s=(costs.optimizer_s - costs.offload_s) * factor + costs.offload_s,
-    )
+    passes = costs.passes.copy()
+    passes[:AT_PEAK, _KERNELS] *= factor[rank_of_stage]
+    optimizer_s = (costs.optimizer_s - costs.offload_s) * factor + costs.offload_s
+    return replace(costs, passes=passes, optimizer_s=optimizer_s)
 
 
 def replica(program: Program, factors: Array) -> Replica:
     """A pipeline whose GPUs take `factors` (ranks, members) times as long for every kernel."""
     order, slowest = program.order, factors.max(axis=1)
     costs = slowed(program.costs, order.rank_of_stage, slowest)
-
-    def kernels_of(parts: dict[Cause, Array]) -> dict[Cause, Array]:
-        return {part: seconds for part, seconds in parts.items() if part not in _NOT_KERNELS}
-
-    alone = replace(
-        costs,
-        forward=kernels_of(costs.forward),
-        backward=kernels_of(costs.backward),
-        split=kernels_of(costs.split),
-    )
+    alone = replace(costs, passes=costs.passes[:, _KERNELS])
     kernels = np.where(order.kind == U, 0.0, replace(program, costs=alone).action_seconds()[0])
     return Replica(replace(program, costs=costs), kernels, factors / slowest[:, np.newaxis])
 

@@ -9,14 +9,8 @@ import numpy as np
 
 from sim.arrays import Array, Ints
 from sim.schedules import Order
-from sim.schedules.actions import F, I, W
-from sim.schedules.passes import (
-    IN_FLIGHT,
-    last_first_visits,
-    last_gradients,
-    peak_in_flight,
-    weight_versions,
-)
+from sim.schedules.actions import F
+from sim.schedules.passes import IN_FLIGHT, peak_in_flight, weight_versions
 
 FREED_EARLIEST = np.array([1, -1, -1, 0, 0])
 """As `IN_FLIGHT` where weight gradients float: each comes after its input gradient, and frees what is kept."""
@@ -46,11 +40,6 @@ class OrderFacts:
 
     def __init__(self, order: Order, kind_of_stage: Ints, num_kinds: int, floating: bool = False) -> None:
         self.order, self.kind_of_stage, self.num_kinds, self.floating = order, kind_of_stage, num_kinds, floating
-
-    @cached_property
-    def code(self) -> Ints:
-        """Of every action which of (kind of action, kind of stage), counted row by row."""
-        return np.asarray(self.num_kinds * self.order.kind + self.kind_of_stage[self.order.stage])
 
     @cached_property
     def in_flight(self) -> Ints:
@@ -102,25 +91,6 @@ class OrderFacts:
             FullestRanks(kind, undominated(counts), logits, versions)
             for (kind, logits, versions), counts in zip(alike.T.tolist(), moments, strict=True)
         ]
-
-    @property
-    def last_gradients(self) -> Ints:
-        """As of `sim.schedules.passes.last_gradients`."""
-        return last_gradients(self.order, self.floating)
-
-    @cached_property
-    def before_last_gather(self) -> Ints:
-        """How many actions of each code a rank does before it needs the last of its weights; (ranks, codes)."""
-        order = self.order
-        last, k = last_first_visits(order), self.num_kinds
-        counts = [
-            np.bincount(self.code[order.first[rank] : last[rank] + 1], minlength=5 * k)
-            for rank in range(order.num_ranks)
-        ]
-        found = np.stack(counts)
-        if self.floating:  # at most as many weight gradients as input gradients
-            found[:, k * W : k * W + k] = found[:, k * I : k * I + k]
-        return found
 
     @property
     def actions_a_microbatch(self) -> float:

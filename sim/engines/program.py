@@ -8,6 +8,7 @@ from functools import lru_cache
 import numpy as np
 
 from sim.arrays import ActionFloats, FloatArray, RankFloats, RankPlanFloats, StageFloats, StagePlanFloats
+from sim.costs.block import AT_PEAK
 from sim.engines.step_end import exposed_gather
 from sim.engines.tasks import Seconds, classes_of, pass_seconds, slowed_at_visits
 from sim.pricing.stages import StageSeconds
@@ -75,11 +76,9 @@ class Program:
 @lru_cache(maxsize=4)
 def _seconds_of(program: Program) -> Seconds:
     order, costs = program.order, program.costs
-    backward, weight = costs.backward_s, costs.weight_grad_s
     update = costs.optimizer_s + costs.gather_s + (0.0 if program.hide_grad_reduce else costs.reduce_s)
-    inputs = sum(costs.split.values(), backward) - weight
     seconds = Seconds(
-        passes=np.stack([costs.forward_s, backward, inputs, weight, update[order.rank_of_stage]]),
+        passes=np.stack([*costs.passes[:AT_PEAK].sum(axis=1), update[order.rank_of_stage]]),
         sends=sends_of(costs.send_forward_s, costs.send_backward_s),
         blocks=costs.p2p_blocks,
         reduce=costs.reduce_s,

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from sim.arrays import ActionFloats, Array, FloatArray, IntArray, RankFloats
+from sim.arrays import ActionFloats, FloatArray, IntArray, RankFloats
 from sim.engines.max_plus import TOGETHER
 from sim.engines.program import Program
 from sim.engines.step_end import without_flush
@@ -208,33 +207,6 @@ def _table(order: Order, step: Step, begin: FloatArray, end: FloatArray) -> Task
     return TaskTable(*rows)
 
 
-class _Holds(NamedTuple):
-    """Actions that wait for gathers, and what else they wait for: arrays over these waits, action by action."""
-
-    action: IntArray
-    first: IntArray
-    source: IntArray
-    lag: IntArray
-    from_end: Array
-
-
-@lru_cache(maxsize=128)
-def _holds_of(order: Order, step: Step) -> _Holds:
-    tasks = step.graph.tasks
-    gathers = tasks.what[tasks.source] == GATHER
-    held = np.zeros(len(tasks), dtype=bool)
-    held[tasks.waiter[gathers & (tasks.stream[tasks.waiter] == COMPUTE)]] = True
-    action = np.flatnonzero(held)
-    others = np.flatnonzero(held[tasks.waiter] & ~gathers)
-    waiter = np.concatenate([action, tasks.waiter[others]])
-    source = np.concatenate([order.previous[action], tasks.source[others]])
-    lag, from_end = (np.concatenate([np.full(len(action), none), each[others]]) for none, each in
-                     ((0, tasks.lag), (True, tasks.from_end)))  # fmt: skip
-    by_waiter = np.argsort(waiter, kind="stable")
-    first = np.searchsorted(waiter[by_waiter], action)
-    return _Holds(action, first, *(each[by_waiter] for each in (source, lag, from_end)))
-
-
 def waits_at_visits(
     order: Order,
     step: Step,
@@ -260,13 +232,20 @@ def waits_at_visits(
     repeated : array (actions)
         How many actions of the step each stands for.
     """
-    tasks, holds, count = step.graph.tasks, _holds_of(order, step), len(order)
-    waited = np.zeros(count)
-    if len(holds.action):
-        late = tasks.phase[np.repeat(holds.action, np.diff(holds.first, append=len(holds.source)))] > 0
-        source = np.where(late, moved[holds.source], begin[holds.source]) + holds.from_end * durations[holds.source]
-        could = np.where(holds.source >= 0, source + amounts[holds.lag], 0.0)
-        waited[holds.action] = begin[holds.action] - np.maximum.reduceat(could, holds.first)
+    tasks, count = step.graph.tasks, len(order)
+    gathers, passes = tasks.what[tasks.source] == GATHER, tasks.stream[tasks.waiter] == COMPUTE
+    others = np.flatnonzero(passes & ~gathers)
+    could = np.zeros(count)
+
+    def wait(waiter: IntArray, source: IntArray, from_end: Any, lag: Any) -> None:
+        happened = np.where(tasks.phase[waiter] > 0, moved[source], begin[source])
+        np.maximum.at(could, waiter, happened + from_end * durations[source] + lag)
+
+    wait(tasks.waiter[others], tasks.source[others], tasks.from_end[others], amounts[tasks.lag[others]])
+    follows = np.flatnonzero(order.previous >= 0)
+    wait(follows, order.previous[follows], True, 0.0)
+    held, waited = np.unique(tasks.waiter[passes & gathers]), np.zeros(count)
+    waited[held] = begin[held] - could[held]
     keeps = np.flatnonzero(np.isin(tasks.source, step.buckets) & (tasks.stream[tasks.waiter] == COMPUTE))
     closes, bucket = tasks.waiter[keeps] - 1, tasks.source[keeps]
     over = begin[bucket] + durations[bucket] + amounts[tasks.lag[keeps]]

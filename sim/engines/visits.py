@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,55 +12,41 @@ from sim.pricing.zero import VisitSeconds
 from sim.schedules import Order
 
 
-@dataclass(frozen=True, slots=True)
-class LeastAtVisits:
+class LeastAtVisits(NamedTuple):
     """What visits take of the ranks whatever they wait for besides, for bounds; arrays (ranks) or (ranks, plans). [s]
 
     begin : of each rank, from the step's begin until its first action may begin.
     lost : between its first action and its last, waiting for its stream and computing beside it.
-    tail : after its last action.
     moved : by its stream in a step.
     """
 
     begin: RankPlanFloats
     lost: RankPlanFloats
-    tail: RankPlanFloats
     moved: RankPlanFloats
 
-    def end(self, last: RankPlanFloats) -> RankPlanFloats:
-        """When ranks are done whose last actions end then.  [s]"""
-        return np.asarray(np.maximum(last + self.tail, self.moved))
 
+def least_at_visits(order: Order, visits: VisitSeconds, times: Number | None = None) -> LeastAtVisits:
+    """Least that visits take of all ranks, repetitions counted in, wherever weight gradients stand.
 
-def least_at_visits(
-    order: Order, visits: VisitSeconds, times: Number | None = None, floating: bool = False
-) -> LeastAtVisits:
-    """Least that visits take of all ranks, repetitions counted in.
+    Nobody knows then which stage's comes last.
 
     Parameters
     ----------
     times : array over plans, optional
         Repetitions that each leaves out of the order. Default: as many as the order does.
-    floating : bool
-        Weight gradients may stand elsewhere, so that nobody knows which stage's comes last.
     """
     each, first, last = classes_of(order, each=True), order.first[:-1], order.first[1:] - 1
     amounts = amounts_at_visits(order, each, visits)
-    gather, reduce, bucket = amounts["gather"], amounts["body"] + amounts["bucket"], amounts["bucket"]
-    lost = slowed_at_visits(order, each, visits)[0]
+    gather, reduce = amounts["gather"], amounts["body"] + amounts["bucket"]
     gathers, reduces = (np.where(beside, 0.0, each) for beside, each in
                         ((visits.ahead, gather), (visits.beside, reduce)))  # fmt: skip
-    waits = gathers + reduces + lost
+    waits = gathers + reduces + slowed_at_visits(order, each, visits)[0]
     waits[first] -= gathers[first]
+    waits[last] += visits.reduce_slows[order.stage[last]]
+    longest = np.zeros_like(waits[first])
+    np.maximum.at(longest, order.rank_of_stage, visits.reduce_slows)
     begin, moved = np.maximum(gather + amounts["early"], 0.0)[first], of_ranks(order, gather + reduce, times)
-    if floating:
-        waits[last] += visits.reduce_slows[order.stage[last]]
-        longest = np.zeros_like(waits[first])
-        np.maximum.at(longest, order.rank_of_stage, visits.reduce_slows)
-        lost = of_ranks(order, waits, times) - longest
-        return LeastAtVisits(begin, lost, np.zeros_like(lost), moved)
-    waits[last] -= reduces[last]
-    return LeastAtVisits(begin, of_ranks(order, waits, times), bucket[last], moved)
+    return LeastAtVisits(begin, of_ranks(order, waits, times) - longest, moved)
 
 
 def of_ranks(order: Order, seconds: ActionPlanFloats, times: Number | None = None) -> RankPlanFloats:

@@ -22,6 +22,7 @@ import numpy as np
 
 from sim.arrays import IntArray
 from sim.errors import SpecError
+from sim.network.fat_tree import Level
 from sim.network.topology import Topology
 
 Routing = Literal["deterministic", "ecmp", "adaptive"]
@@ -167,23 +168,13 @@ def _switched(
 
     child_up, child_down = ([places[nics] for places in topology.places_of_nics] for nics in (source, target))
 
-    def climb(child: list[IntArray], ports: list[IntArray]) -> tuple[list[IntArray], list[IntArray]]:
-        """Return cables (numbered within their group) and switches passed from the leaf to the top."""
-        cables, switches = [], [np.zeros_like(source)]
-        for i, (level, above) in enumerate(pairwise(levels)):
-            cables.append(switches[i] * level.uplinks + ports[i])
-            switches.append((child[i] * level.cables_per_group + cables[i]) % above.switches)
-        return cables, switches
-
-    by_destination = routing == "deterministic"
-    if by_destination:
+    ports, wanted = [hashed(level.uplinks, i) for i, level in enumerate(levels[:-1])], list[IntArray]()
+    if routing == "deterministic":
         keys = _destination_keys(topology, *np.divmod(target, topology.nics_per_node), child_down)
         ports = [key % level.uplinks for key, level in zip(keys, levels[:-1], strict=True)]
-    else:
-        ports = [hashed(level.uplinks, i) for i, level in enumerate(levels[:-1])]
-    cables, switches = climb(child_up, ports)
-    # A destination is best reached over the cables that its own key would take it up by: no other destination's does.
-    wanted = climb(child_down, ports)[0] if by_destination else []
+        # A destination is best reached over the cables that its own key would take it up by: no other one's does.
+        wanted = _climb(levels, child_down, ports)[0]
+    cables, switches = _climb(levels, child_up, ports)
 
     up, down, switch = [], [], switches[-1]
     for i in range(len(levels) - 2, -1, -1):
@@ -192,7 +183,7 @@ def _switched(
         # Of the cables to the target's group, `first` and every `above.switches`-th after it end at this switch.
         first = (switch - child_down[i] * level.cables_per_group) % above.switches
         options = (level.cables_per_group - first + above.switches - 1) // above.switches
-        if by_destination:
+        if wanted:
             choice = np.clip((wanted[i] - first + above.switches // 2) // above.switches, 0, options - 1)
         else:
             choice = hashed(options, len(levels) + i)
@@ -202,6 +193,20 @@ def _switched(
             number = topology.start(level.name, direction) + groups[i] * level.cables_per_group + within
             links.append(np.where(climbs[i], number, -1))
     return up[::-1] + down
+
+
+def _climb(
+    levels: tuple[Level, ...], child: list[IntArray], ports: list[IntArray]
+) -> tuple[list[IntArray], list[IntArray]]:
+    """Return cables (numbered within their group) and switches passed from the leaf to the top, by ports of switches.
+
+    child : places of the flows' groups among their parents' children, by level.
+    """
+    cables, switches = list[IntArray](), [np.zeros(1, dtype=np.int64)]
+    for i, (level, above) in enumerate(pairwise(levels)):
+        cables.append(switches[i] * level.uplinks + ports[i])
+        switches.append((child[i] * level.cables_per_group + cables[i]) % above.switches)
+    return cables, switches
 
 
 def _destination_keys(topology: Topology, node: IntArray, nic: IntArray, child: list[IntArray]) -> list[IntArray]:

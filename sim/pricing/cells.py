@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sim.arrays import Floats, Ints, Number
-from sim.costs.block import BlockCosts, block_costs
+from sim.costs.block import AT_PEAK, BACKWARD, FORWARD, INPUT_GRAD, BlockCosts, block_costs
 from sim.costs.collectives import all_gather, send
 from sim.costs.host import exposed_copy
 from sim.network.placement import Group, layer_groups
@@ -27,11 +27,8 @@ from sim.work.memory import cut_memory
 from sim.work.operations import Block, Cause
 from sim.work.pieces import Cut
 from sim.work.recompute import mixture
-from sim.work.stages import FIRST_KIND, blocks_of
+from sim.work.stages import FIRST_KIND, num_blocks
 from sim.work.sums import block_works, kept_bytes
-
-CAUSES = tuple(Cause)
-"""What seconds are spent on, in the order of the axis over causes."""
 
 
 class Way(NamedTuple):
@@ -121,45 +118,34 @@ def find_cells(
 class CellPrices:
     """Seconds and bytes of one micro-batch, in every way, of every cell.
 
-    forward_s, backward_s : (blocks, causes, ways, cells). [s]
-    split_s : what the halves of a backward, each by itself, take more than the whole; likewise. [s]
-    at_peak_s : what FLOPs take at the GPU's peak; likewise. [s]
-    weight_grad_s : a weight gradient by itself; (blocks, ways, cells). [s]
+    passes : (passes, blocks, causes, ways, cells), with the passes of `sim.costs.block`. [s]
     card_s : what collectives of forward and backward put on a network card, at the best rate that it reaches; (2,
         blocks, ways, cells). [s]
     activation_bytes : kept for the backward; (blocks, ways, cells). [bytes]
-    near_s, far_s : a send to a rank of the same NVLink domain, and of another; (ways, cells). [s]
-    waiting_s : what forward, backward and its split halves take more where tokens that could travel beside another
-        micro-batch's computation wait, as forward_s; None: none can. [s]
+    sends_s : a send to a rank of the same NVLink domain, and of another; (2, ways, cells). [s]
     working_bytes, logits_bytes, held_logits_bytes, boundary_bytes : those of `sim.work.memory.CutMemory`; (ways,
         cells). [bytes]
+    waiting_s : what passes take more where tokens that could travel beside another micro-batch's computation wait, as
+        `passes`; None: none can. [s]
     notes : what was extrapolated.
     """
 
     cells: Cells
-    forward_s: Floats
-    backward_s: Floats
-    split_s: Floats
-    at_peak_s: Floats
-    weight_grad_s: Floats
+    passes: Floats
     card_s: Floats
     activation_bytes: Floats
-    near_s: Floats
-    far_s: Floats
+    sends_s: Floats
     working_bytes: Floats
     logits_bytes: Floats
     held_logits_bytes: Floats
     boundary_bytes: Floats
-    waiting_s: tuple[Floats, Floats, Floats] | None = None
+    waiting_s: Floats | None = None
     notes: frozenset[str] = frozenset()
 
     @cached_property
-    def total_s(self) -> tuple[Floats, Floats, Floats]:
-        """Forward, backward and what the halves take more, whatever they are spent on; (blocks, 1, ways, cells). [s]"""
-        forward, backward, split = (
-            table.sum(axis=1, keepdims=True) for table in (self.forward_s, self.backward_s, self.split_s)
-        )
-        return forward, backward, split
+    def total_s(self) -> Floats:
+        """The passes, whatever they are spent on; (passes, blocks, 1, ways, cells). [s]"""
+        return np.asarray(self.passes[:AT_PEAK].sum(axis=2, keepdims=True))
 
     def mixed(self, cell: Ints, share: Floats) -> CellPrices:
         """Return prices of rows with these cells, each of which runs a share above zero of its layers again, whole, and
@@ -172,15 +158,12 @@ class CellPrices:
             [place for place, way in enumerate(ways) if way.recompute == word and not way.offloaded_layers]
             for word in ("full", "none")
         )
-
-        def mix(table: Floats) -> Floats:
-            return np.asarray(share * table[..., full, :][..., cell] + (1.0 - share) * table[..., none, :][..., cell])
-
-        names = [each.name for each in fields(self) if each.type == "Floats"]
-        tables: dict[str, Any] = {name: mix(getattr(self, name)) for name in names}
+        tables: dict[str, Any] = {
+            name: share * table[..., full, :][..., cell] + (1.0 - share) * table[..., none, :][..., cell]
+            for name, table in vars(self).items()
+            if isinstance(table, np.ndarray) and name != "total_s"
+        }
         tables["working_bytes"] = self.working_bytes[full][:, cell]
-        if self.waiting_s is not None:
-            tables["waiting_s"] = tuple(mix(each) for each in self.waiting_s)
         mixed = tuple(ways[place]._replace(recompute="full*") for place in full)
         return replace(self, cells=replace(self.cells, ways=mixed), **tables)
 
@@ -189,10 +172,9 @@ class CellPrices:
 def price_cells(cells: Cells) -> CellPrices:
     """Price cells in all of their ways; the last few tables are cached."""
     costs, shape = cells.layouts.costs, (len(cells.ways), len(cells))
-    model, compute, blocks = costs.model, costs.noting(), len(blocks_of(costs.model))
-    forward, backward, split, at_peak = np.zeros((4, blocks, len(CAUSES), *shape))
-    weights, kept, *card = np.zeros((4, blocks, *shape))
-    prices = CellPrices(cells, forward, backward, split, at_peak, weights, np.stack(card), kept, *np.zeros((6, *shape)))
+    model, compute, blocks = costs.model, costs.noting(), num_blocks(costs.model)
+    passes, card = np.zeros((AT_PEAK + 1, blocks, len(Cause), *shape)), np.zeros((2, blocks, *shape))
+    prices = CellPrices(cells, passes, card, np.zeros((blocks, *shape)), np.zeros((2, *shape)), *np.zeros((4, *shape)))
     for overlap_tp, sequence_parallel in dict.fromkeys(way[:2] for way in cells.ways):
         stack, cut = costs.stack_with(overlap_tp), cells.cut(sequence_parallel)
         ways = [place for place, way in enumerate(cells.ways) if way[:2] == (overlap_tp, sequence_parallel)]
@@ -209,28 +191,23 @@ def price_cells(cells: Cells) -> CellPrices:
             size = sizes[word]
             prices.working_bytes[way], prices.logits_bytes[way] = size.working, size.logits
             prices.held_logits_bytes[way], prices.boundary_bytes[way] = size.held_logits, size.boundary
-        near, far = send_seconds(costs, cut, groups["tp"], cells.number(cells.layouts.send_share))
-        prices.near_s[ways], prices.far_s[ways] = near, far
+        prices.sends_s[0, ways], prices.sends_s[1, ways] = send_seconds(
+            costs, cut, groups["tp"], cells.number(cells.layouts.send_share)
+        )
     for place, each in enumerate(cells.ways):
         if each.offloaded_layers:
             _offload(prices, place, each.offloaded_layers)
     return replace(prices, waiting_s=_waiting_seconds(prices), notes=frozenset(compute.notes))
 
 
-def _waiting_seconds(prices: CellPrices) -> tuple[Floats, Floats, Floats] | None:
+def _waiting_seconds(prices: CellPrices) -> Floats | None:
     """By how much passes are longer beside which no other micro-batch is computed.  [s]"""
     cells, costs = prices.cells, prices.cells.layouts.costs
     if not (costs.stack.overlap_experts and costs.model.num_experts):
         return None
     quiet = replace(costs, stack=costs.stack.replace(overlap_experts=False))
     waiting = price_cells.__wrapped__(replace(cells, layouts=replace(cells.layouts, costs=quiet)))
-    tables = zip(
-        (waiting.forward_s, waiting.backward_s, waiting.split_s),
-        (prices.forward_s, prices.backward_s, prices.split_s),
-        strict=True,
-    )
-    forward, backward, split = (more - less for more, less in tables)
-    return forward, backward, split
+    return np.asarray(waiting.passes - prices.passes)
 
 
 price_one_cell = lru_cache(maxsize=1024)(price_cells.__wrapped__)
@@ -245,24 +222,12 @@ def _fill_in(
     kept = {recompute: kept_bytes(of_block, recompute) for recompute in dict.fromkeys(recomputes)}
     for way, recompute in zip(ways, recomputes, strict=True):
         for word, share in mixture(recompute):
-            _add(prices, (block, way), of_words[word], share)
+            for place, seconds in enumerate(of_words[word].passes):
+                for cause, each in seconds.items():
+                    prices.passes[place, block, cause, way] += share * each
+            for place, occupied in enumerate(of_words[word].card):
+                prices.card_s[place, block, way] += share * occupied
         prices.activation_bytes[block, way] = kept[recompute]
-
-
-def _add(prices: CellPrices, place: tuple[int, int], costs: BlockCosts, share: float) -> None:
-    """Add a share of what a block takes in a way."""
-    block, way = place
-    for table, seconds in (
-        (prices.forward_s, costs.forward),
-        (prices.backward_s, costs.backward),
-        (prices.split_s, costs.split),
-        (prices.at_peak_s, costs.at_peak),
-    ):
-        for cause, each in seconds.items():
-            table[block, CAUSES.index(cause), way] += share * each
-    prices.weight_grad_s[place] += share * costs.weight_grad
-    for direction, occupied in enumerate(costs.card):
-        prices.card_s[(direction, *place)] += share * occupied
 
 
 def _offload(prices: CellPrices, way: int, layers: int) -> None:
@@ -271,10 +236,11 @@ def _offload(prices: CellPrices, way: int, layers: int) -> None:
     Every layer has its share of them. One layer's are on the GPU while they are on their way.
     """
     costs, kept = prices.cells.layouts.costs, prices.activation_bytes[:, way]
-    holds = np.array([bool(any(part.layers) or part.mtps) for part in blocks_of(costs.model)])
-    moved = kept * (layers / costs.model.num_layers * holds)[:, np.newaxis]
-    for table, copy in ((prices.forward_s, costs.host.out_s(moved)), (prices.backward_s, costs.host.back_s(moved))):
-        table[:, CAUSES.index(Cause.OFFLOAD), way] += exposed_copy(copy, table[:, :, way].sum(axis=1))
+    moved = kept * (layers / costs.model.num_layers * (np.arange(len(kept)) >= FIRST_KIND))[:, np.newaxis]
+    passes = prices.passes[:, :, :, way]
+    copies = [exposed_copy(costs.host.out_s(moved), passes[FORWARD].sum(axis=1))]
+    copies += 2 * [exposed_copy(costs.host.back_s(moved), passes[BACKWARD].sum(axis=1))]
+    passes[[FORWARD, BACKWARD, INPUT_GRAD], :, Cause.OFFLOAD] += copies
     prices.working_bytes[way] += kept[FIRST_KIND]
     kept -= moved
 

@@ -3,12 +3,11 @@
 A plan's layers are dealt to stages, and the stages to ranks. Of evenly dealt layers a pipeline has three kinds of
 stages and of ranks (with the embedding, with the head, and those in the middle), however deep it is; any other deal has
 few. What they hold are *counts* of the model's blocks, arrays (kinds, blocks + 1, …): how often each has each block
-(`sim.work.stages.blocks_of`), and behind the blocks how many of the vocabulary's tables it holds once for two of them.
+(`sim.work.stages.num_blocks`), and behind the blocks how many of the vocabulary's tables it holds once for two of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -19,19 +18,10 @@ from sim.pricing.layouts import Layouts
 from sim.pricing.plans import Plans
 from sim.specs import ModelSpec, ParallelPlan
 from sim.specs.dealing import num_stages_of
-from sim.work.stages import EMBEDDING, FIRST_KIND, HEAD, ModelPart, Stage, deal_stages
+from sim.work.stages import EMBEDDING, FIRST_KIND, HEAD, Stage, deal_stages
 from sim.work.sums import layer_params
 
 _NO_STAGES = np.zeros(0, dtype=np.int64)
-
-
-def counts_of(parts: Sequence[ModelPart], shape: tuple[int, ...] = ()) -> Floats:
-    """Return the counts of parts, whose numbers may be arrays that broadcast to a shape."""
-    counts = np.zeros((len(parts), len(parts[0].counts) + 1, *shape))
-    for number, part in enumerate(parts):
-        for block, count in enumerate((*part.counts, part.shared_tables)):
-            counts[number, block] = count
-    return counts
 
 
 def put_together(counts: Floats, blocks: Floats) -> Floats:
@@ -119,25 +109,28 @@ def deal_of(model: ModelSpec, plan: ParallelPlan, rank_of_stage: Ints | None = N
 @lru_cache(maxsize=512)
 def _deal(model: ModelSpec, dealing: _Dealing, ranks: bytes, copies: int) -> Deal:
     stages, rank_of_stage = deal_stages(model, dealing.plan) * copies, np.frombuffer(ranks, dtype=np.int64)
-    parts = [stage.part for stage in stages]
-    kinds = list(dict.fromkeys(parts))
-    held: list[tuple[ModelPart, int]] = []
-    for rank in range(int(rank_of_stage.max()) + 1):
-        here = np.flatnonzero(rank_of_stage == rank).tolist()
-        held.append((sum((parts[stage] for stage in here), ModelPart()), first_block(stages[here[0]])))
-    alike = list(dict.fromkeys(held))
-    first, number = np.array([[block, held.count((part, block))] for part, block in alike]).T[..., np.newaxis]
+    parts, first = np.array([stage.part for stage in stages]), np.array([first_block(stage) for stage in stages])
+    kinds, kind_of_stage = _different(parts)
+    on_rank = np.arange(rank_of_stage.max() + 1)[:, np.newaxis] == rank_of_stage
+    held, kind_of_rank = _different(np.column_stack([on_rank @ parts, first[on_rank.argmax(axis=1)]]))
+    number = np.bincount(kind_of_rank)[:, np.newaxis]
     return Deal(
-        counts_of(kinds),
-        RankKinds(counts_of([part for part, _ in alike]), first, number),
+        kinds,
+        RankKinds(held[:, :-1], held[:, -1:].astype(np.int64), number),
         stages[0].has_head,
         copies,
         1 + abs(int(rank_of_stage[0]) - int(rank_of_stage[len(stages) // copies - 1])),
         stages,
-        np.array([kinds.index(part) for part in parts]),
+        kind_of_stage,
         rank_of_stage,
-        np.array([alike.index(each) for each in held]),
+        kind_of_rank,
     )
+
+
+def _different(rows: Floats) -> tuple[Floats, Ints]:
+    """Return the different rows, in the order in which they come, and which of them each row is."""
+    found = {row: number for number, row in enumerate(dict.fromkeys(map(tuple, rows.tolist())))}
+    return np.array(list(found)), np.array([found[row] for row in map(tuple, rows.tolist())])
 
 
 def first_block(stage: Stage) -> int:
@@ -198,7 +191,7 @@ def _parts_of(model: ModelSpec, ends: tuple[int, int], number: int, fullest: boo
     embedding, head = map(bool, ends)
     plan = ParallelPlan(pp=number, uneven_layers=True, embedding_as_layer=embedding, head_as_layer=head)
     stages = deal_stages(model, plan)
-    counts, layers = counts_of([stage.part for stage in stages]), (model.num_layers + sum(ends)) // number
+    counts, layers = np.array([stage.part for stage in stages]), (model.num_layers + sum(ends)) // number
     kinds, between = slice(FIRST_KIND, FIRST_KIND + len(model.layer_kinds)), counts[1:-1]
     middle, longer = np.zeros((2, counts.shape[1]))
     if len(model.layer_kinds) == 1:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from sim.arrays import Floats, Ints, KindPlanFloats, PlanFloats, RankFloats, StageFloats, StagePlanFloats
-from sim.pricing.cells import CAUSES
+from sim.arrays import Floats, Ints, PlanFloats, RankFloats, StageFloats, StagePlanFloats
+from sim.costs.block import AT_PEAK, BACKWARD, FORWARD, INPUT_GRAD, WEIGHT_GRAD
 from sim.pricing.deal import Deal, deal_of, put_together
 from sim.pricing.plans import Plans, plans_of
 from sim.pricing.ranks import RankSeconds, once_a_step, tied_reduction
@@ -30,11 +29,8 @@ class StageSeconds:
     one plan whose order is known they are its virtual stages and its pipeline ranks, and there is no axis over plans.
     What was not asked for is empty.
 
-    forward, backward : of one micro-batch on every stage, by cause; `backward` is recomputation, input and weight
-        gradient. Matrix multiplies stand for everything where causes were not asked for.
-    split : what the halves of a backward, each by itself, take more than the whole; by cause.
-    at_peak : what the executed FLOPs of forward and backward, recomputation aside, would take at the GPU's peak.
-    weight_grad_s : a weight gradient by itself, for schedules that split the backward.
+    passes : of one micro-batch; (passes, causes, stages), with the passes of `sim.costs.block`. Where causes were not
+        asked for, there is one that stands for all.
     visits : what a visit to every stage moves, of ranks with several chunks; None: nothing.
     stages : what each holds.
     send_forward_s, send_backward_s : to the next and to the previous stage; zero where there is none.
@@ -49,11 +45,7 @@ class StageSeconds:
     notes : what was extrapolated.
     """
 
-    forward: dict[Cause, StageFloats]
-    backward: dict[Cause, StageFloats]
-    split: dict[Cause, StageFloats] = field(default_factory=dict)
-    at_peak: dict[Cause, StageFloats] = field(default_factory=dict)
-    weight_grad_s: StageFloats = field(default_factory=_NONE.copy)
+    passes: Floats
     visits: VisitSeconds | None = None
     stages: tuple[Stage, ...] = ()
     send_forward_s: StageFloats = field(default_factory=_NONE.copy)
@@ -87,22 +79,32 @@ class StageSeconds:
         given |= {name: np.zeros(num_ranks) for name in of_ranks}
         given |= {"reduce_share": np.full(len(stages), num_ranks / len(stages)), **more}
         weights = np.zeros(len(stages)) if weight_grad_s is None else weight_grad_s
-        return cls({Cause.MATMUL: forward}, {Cause.MATMUL: backward}, weight_grad_s=weights, stages=stages, **given)
+        passes = np.zeros((AT_PEAK + 1, len(Cause), len(stages)))
+        passes[:AT_PEAK, Cause.MATMUL] = forward, backward, backward - weights, weights
+        return cls(passes, stages=stages, **given)
 
     @property
     def forward_s(self) -> StageFloats:
         """Forward of one micro-batch, by stage. [s]"""
-        return _sum(self.forward)
+        return self._of_pass(FORWARD)
 
     @property
     def backward_s(self) -> StageFloats:
         """Backward of one micro-batch, by stage. [s]"""
-        return _sum(self.backward)
+        return self._of_pass(BACKWARD)
 
     @property
     def input_grad_s(self) -> StageFloats:
         """Input gradient of one micro-batch by itself, with what is recomputed, by stage. [s]"""
-        return sum(self.split.values(), self.backward_s) - self.weight_grad_s
+        return self._of_pass(INPUT_GRAD)
+
+    @property
+    def weight_grad_s(self) -> StageFloats:
+        """Weight gradient of one micro-batch by itself, by stage. [s]"""
+        return self._of_pass(WEIGHT_GRAD)
+
+    def _of_pass(self, place: int) -> StageFloats:
+        return np.asarray(self.passes[place].sum(axis=0))
 
     @property
     def typical_send(self) -> float:
@@ -111,24 +113,8 @@ class StageSeconds:
 
     def of_stages(self, kind_of_stage: Ints) -> StageSeconds:
         """Return the seconds of stages of these kinds, of the first plan."""
-        forward, backward, split, at_peak = (
-            {cause: seconds[kind_of_stage, 0] for cause, seconds in table.items()}
-            for table in (self.forward, self.backward, self.split, self.at_peak)
-        )
-        return replace(
-            self,
-            forward=forward,
-            backward=backward,
-            split=split,
-            at_peak=at_peak,
-            weight_grad_s=self.weight_grad_s[kind_of_stage, 0],
-            visits=None if self.visits is None else self.visits.of_stages(kind_of_stage).take(0),
-        )
-
-
-def _sum(table: dict[Cause, StageFloats]) -> StageFloats:
-    first, *others = table.values()
-    return sum(others, first)
+        visits = None if self.visits is None else self.visits.of_stages(kind_of_stage).take(0)
+        return replace(self, passes=self.passes[:, :, kind_of_stage, 0], visits=visits)
 
 
 def stage_costs(scenario: Scenario, rank_of_stage: Ints | None = None) -> StageSeconds:
@@ -168,65 +154,42 @@ def price_stages(plans: Plans, deal: Deal, *, by_cause: bool = False, split: boo
     split : bool
         Also the backward's halves.
     """
-    prices, tables = plans.prices, _tables_of_blocks(plans, by_cause, split)
-    forward, backward = (each.sum(axis=1) for each in tables[:2])
-    passes = [forward, backward]
-    if split:
-        weight_grad = prices.weight_grad_s[plans.of_blocks] * (1.0 + plans.layouts.slowdown[plans.layout])
-        passes += [backward + tables[2].sum(axis=1) - weight_grad, weight_grad]
-    card = prices.card_s[(slice(None), *plans.of_blocks)]
+    passes = _passes_of_blocks(plans, by_cause, split)
+    card = plans.prices.card_s[(slice(None), *plans.of_blocks)]
     moved = moved_at_visits(plans, deal.alone)
     if moved is not None and not plans.at_visits.all():
-        longer = lengthened_passes(plans, moved, passes, (card[0], card[1]))
+        passes = _plus(passes, Cause.DATA_PARALLEL, lengthened_passes(plans, moved, passes.sum(axis=2), card))
         card = card + moved.on_card * ~plans.at_visits
-        exposed = (longer[0], longer[1], longer[2] + longer[3] - longer[1])
-        cause = CAUSES.index(Cause.DATA_PARALLEL) if by_cause else 0
-        tables = [_plus(table, cause, seconds) for table, seconds in zip(tables, exposed, strict=False)]
-        if split:
-            weight_grad = weight_grad + longer[3]
-    tables = [put_together(deal.stage_kinds, each) for each in tables]
-    tables[0][:, CAUSES.index(Cause.HOST) if by_cause else 0] += plans.costs.forward_setup_s
-    sums = [each.sum(axis=1) if by_cause else each[:, 0] for each in tables]
+    passes = put_together(deal.stage_kinds, passes.swapaxes(0, 1)).swapaxes(0, 1)
+    passes[FORWARD, :, Cause.HOST if by_cause else 0] += plans.costs.forward_setup_s
     if np.any(plans.overlap_p2p & (plans.pp > 1)):
-        waits = _card_waits(plans, deal, card, sums)
-        cause = CAUSES.index(Cause.PIPELINE) if by_cause else 0
-        tables = [_plus(table, cause, more) for table, more in zip(tables, waits, strict=False)]
-        sums = [seconds + more for seconds, more in zip(sums, waits, strict=False)]
-    weights = put_together(deal.stage_kinds, weight_grad) if split else _NONE
-    inputs = sums[1] + sums[2] - weights if split else sums[1]
-    of_forward, of_backward, *halves = (_by_cause(each) for each in tables)
-    at_peak = prices.at_peak_s[:, :, plans.way, plans.cell] if by_cause else None
-    return StageSeconds(
-        of_forward,
-        of_backward,
-        split=halves[0] if split else {},
-        at_peak={} if at_peak is None else _by_cause(put_together(deal.stage_kinds, at_peak)),
-        weight_grad_s=weights,
-        visits=price_visits(plans, moved, deal.stage_kinds, (*sums[:2], inputs)),
-    )
+        passes = _plus(passes, Cause.PIPELINE, _card_waits(plans, deal, card, passes.sum(axis=2)))
+    passes = passes.swapaxes(1, 2)
+    return StageSeconds(passes, price_visits(plans, moved, deal.stage_kinds, passes))
 
 
-def _tables_of_blocks(plans: Plans, by_cause: bool, split: bool) -> list[Floats]:
-    """Forward, backward and what its halves take more of every block, as in `price_stages`; (blocks, causes, plans)."""
+def _passes_of_blocks(plans: Plans, by_cause: bool, split: bool) -> Floats:
+    """Passes of every block, as in `price_stages`; (passes, blocks, causes, plans)."""
     prices, here = plans.prices, (slice(None), slice(None), plans.way, plans.cell)
-    chosen = (prices.forward_s, prices.backward_s, prices.split_s) if by_cause else prices.total_s
-    tables = [each[here] for each in chosen[: 3 if split else 2]]
+    rows = slice(AT_PEAK + 1 if by_cause else AT_PEAK if split else INPUT_GRAD)
+    passes = (prices.passes if by_cause else prices.total_s)[rows][:, *here]
     if prices.waiting_s is not None:
-        more = [each if by_cause else each.sum(axis=1, keepdims=True) for each in prices.waiting_s]
-        tables = [table + plans.alone * each[here] for table, each in zip(tables, more, strict=False)]
+        more = prices.waiting_s[rows] if by_cause else prices.waiting_s[rows].sum(axis=2, keepdims=True)
+        passes = passes + plans.alone * more[:, *here]
     slower = plans.layouts.slowdown[plans.layout]
     if slower.any():  # all GPUs wait for the slowest
-        cause = CAUSES.index(Cause.STRAGGLERS) if by_cause else 0
-        tables = [_plus(table, cause, slower * table.sum(axis=1)) for table in tables]
-    return tables
+        passes = _plus(passes, Cause.STRAGGLERS, slower * passes[:AT_PEAK].sum(axis=2))
+    return passes
 
 
-def _card_waits(plans: Plans, deal: Deal, card: Floats, passes: Sequence[KindPlanFloats]) -> list[KindPlanFloats]:
+def _card_waits(plans: Plans, deal: Deal, card: Floats, passes: Floats) -> Floats:
     """What passes of kinds of stages wait for network cards that sends share with all else that moves.  [s]
 
     Sends beside compute still need the card for as long as they take: in the steady state of a pipeline no pass is
     shorter than all that its GPUs put on their cards. A stage sends forward unless it has the head, and backward unless
-    it has the embedding.
+    it has the embedding. An input gradient by itself sends as the whole backward does, and waits as long.
+
+    passes : (passes, kinds of stages, plans). [s]
     """
     there = plans.overlap_p2p & plans.layouts.all_hops_leave[plans.layout]
     occupied = plans.costs.fabric.card_occupied_by_sends(plans.layouts.send_share[plans.layout])
@@ -234,24 +197,16 @@ def _card_waits(plans: Plans, deal: Deal, card: Floats, passes: Sequence[KindPla
     sends = [np.stack([far * (parts[place] == 0) for parts in deal.stage_kinds]) for place in (HEAD, EMBEDDING)]
     busy = [put_together(deal.stage_kinds, each) + send for each, send in zip(card, sends, strict=True)]
     waits = [np.maximum(taken - each, 0.0) * (sent > 0) for taken, each, sent in zip(busy, passes, sends, strict=False)]
-    return [*waits, np.zeros_like(waits[0])][: len(passes)]
+    return np.stack([*waits, waits[BACKWARD]][: min(len(passes), WEIGHT_GRAD)])
 
 
-def _plus(seconds: Floats, cause: int, more: Floats) -> Floats:
-    """Seconds (blocks, causes, plans) with more for one cause."""
+def _plus(passes: Floats, cause: Cause, more: Floats) -> Floats:
+    """Passes (passes, blocks or kinds, causes, plans) of which the first take more for one cause."""
     whole = np.array(
-        np.broadcast_to(seconds, (*seconds.shape[:2], *np.broadcast_shapes(more.shape[1:], seconds.shape[2:])))
+        np.broadcast_to(passes, (*passes.shape[:3], *np.broadcast_shapes(more.shape[2:], passes.shape[3:])))
     )
-    whole[:, cause] += more
+    whole[: len(more), :, cause if passes.shape[2] > 1 else 0] += more
     return whole
-
-
-def _by_cause(seconds: Floats) -> dict[Cause, KindPlanFloats]:
-    """Seconds (kinds of stages, causes, plans) by cause, of causes that take any; or of one, that stands for all."""
-    if seconds.shape[1] == 1:
-        return {Cause.MATMUL: seconds[:, 0]}
-    taken = np.any(seconds, axis=(0, *range(2, seconds.ndim)))
-    return {cause: seconds[:, place] for place, cause in enumerate(CAUSES) if taken[place] or cause is Cause.HOST}
 
 
 def sends_by_stage(plans: Plans, deal: Deal) -> tuple[StagePlanFloats, StagePlanFloats]:
@@ -277,5 +232,5 @@ def sends_by_stage(plans: Plans, deal: Deal) -> tuple[StagePlanFloats, StagePlan
 def near_and_far(plans: Plans) -> tuple[PlanFloats, PlanFloats]:
     """Seconds of a send inside an NVLink domain, and to another; none without a pipeline.  [s]"""
     there = plans.pp > 1
-    near, far = (table[plans.way, plans.cell] * there for table in (plans.prices.near_s, plans.prices.far_s))
+    near, far = plans.prices.sends_s[:, plans.way, plans.cell] * there
     return near, far

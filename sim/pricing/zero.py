@@ -8,7 +8,7 @@ a rank turns to it, once a step, on a stream of their own beside compute (Lamy-P
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -16,15 +16,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sim.arrays import BlockPlanFloats, Bools, Floats, Ints, KindPlanFloats, Number
+from sim.costs.block import BACKWARD, FORWARD, INPUT_GRAD, WEIGHT_GRAD
 from sim.costs.collectives import all_gather
 from sim.pricing.cost_model import CostModel
-from sim.pricing.deal import counts_of, put_together
+from sim.pricing.deal import put_together
 from sim.pricing.layouts import Layouts
 from sim.pricing.plans import Plans, plans_of
 from sim.pricing.replicas import HELD, TRAINED, on_card, params_of, reduced_to_shards, summed_over
-from sim.specs import ModelSpec, Scenario, StackSpec
+from sim.specs import LayerKind, ModelSpec, Scenario, StackSpec
 from sim.work.optimizer import GRADIENT_WIDTH
-from sim.work.stages import ModelPart, blocks_of
+from sim.work.stages import FIRST_KIND, HEAD, num_blocks
 from sim.work.sums import layer_params
 
 
@@ -125,7 +126,7 @@ def _of_blocks(layouts: Layouts, alone: Number) -> Floats:
 @lru_cache(maxsize=32)
 def _of_blocks_sharing(layouts: Layouts, alone: bool) -> Floats:
     costs = layouts.costs
-    params = params_of(counts_of(blocks_sharing(costs.model, alone)), layouts)
+    params = params_of(blocks_sharing(costs.model, alone), layouts)
     width = np.array(gathered_widths(costs), dtype=float)[:, np.newaxis]
     weights = params[HELD].sum(axis=0) * width
     gradients = params[TRAINED].sum(axis=0) * GRADIENT_WIDTH[costs.stack.gradient_precision]
@@ -146,10 +147,14 @@ def gathered_widths(costs: CostModel) -> list[int]:
     return [width, width, *[layer] * len(costs.model.layer_kinds), layer]
 
 
-def blocks_sharing(model: ModelSpec, alone: bool) -> list[ModelPart]:
-    """The blocks of a model. Where all share one stage, head and multi-token prediction have no tables of their own."""
-    tied = int(model.tied_embeddings)
-    return [replace(part, shared_tables=(part.heads * tied + part.mtps) * int(alone)) for part in blocks_of(model)]
+def blocks_sharing(model: ModelSpec, alone: bool) -> Floats:
+    """Counts of each block by itself (`sim.pricing.deal`); (blocks, blocks + 1).
+
+    Where all share one stage, head and multi-token prediction have no tables of their own.
+    """
+    counts = np.eye(num_blocks(model), num_blocks(model) + 1)
+    counts[[HEAD, -1], -1] = alone and model.tied_embeddings, alone
+    return counts
 
 
 def regathers(plans: Plans) -> Floats:
@@ -159,23 +164,23 @@ def regathers(plans: Plans) -> Floats:
     output (torchtitan/models/llama3/infra/parallelize.py).
     """
     model, over_blocks = plans.costs.model, (-1, *[1] * len(plans.shape))
-    blocks = blocks_of(model)
-    again = np.array([not np.any(part.heads) for part in blocks]).reshape(over_blocks) * plans.reshards
-    after = np.array([gathered_after_recompute(part, model, plans.costs.stack) for part in blocks])
+    again, after = np.ones(num_blocks(model)), np.zeros(num_blocks(model))
+    again[HEAD] = 0.0
+    after[FIRST_KIND:-1] = [gathered_after_recompute(kind, model, plans.costs.stack) for kind in model.layer_kinds]
+    again = again.reshape(over_blocks) * plans.reshards
     if after.any():
         full = np.array([way.recompute == "full" for way in plans.prices.cells.ways])[plans.way]
         again = again + after.reshape(over_blocks) * full
     return np.asarray(again * ~plans.in_turns)
 
 
-def gathered_after_recompute(part: ModelPart, model: ModelSpec, stack: StackSpec) -> float:
-    """Share of a block's weights that a full recomputation drops again before their gradients.
+def gathered_after_recompute(kind: LayerKind, model: ModelSpec, stack: StackSpec) -> float:
+    """Share of a layer's weights that a full recomputation drops again before their gradients.
 
     The last matrix of a layer is used next; of those before it, twice what follows them lies between.
     """
-    if stack.max_reuse_params is None or part.num_layers == 0 or model.num_experts:
+    if stack.max_reuse_params is None or model.num_experts:
         return 0.0
-    kind = next(kind for kind, count in zip(model.layer_kinds, part.layers, strict=True) if count)
     last, whole = model.hidden_size * model.intermediate_size, layer_params(model, kind)
     return 1.0 - min(1.0, max(last, stack.max_reuse_params / 2) / whole)
 
@@ -196,7 +201,7 @@ class VisitedBlock(NamedTuple):
 def visited_blocks(scenario: Scenario, layouts: Layouts) -> list[VisitedBlock]:
     """Return what a scenario moves of every block at a visit, if it moves anything then."""
     blocks = blocks_sharing(scenario.model, scenario.plan.num_stages == 1)
-    held, widths = params_of(counts_of(blocks), layouts), gathered_widths(layouts.costs)
+    held, widths = params_of(blocks, layouts), gathered_widths(layouts.costs)
     again = regathers(plans_of(scenario))[:, 0].tolist()
     return [VisitedBlock(held[:, block], *each) for block, each in enumerate(zip(widths, again, strict=True))]
 
@@ -218,54 +223,47 @@ def visit_seconds(layouts: Layouts, params: Floats, gathered_width: Number) -> t
     return gather, reduce
 
 
-def lengthened_passes(
-    plans: Plans, moved: Moved, passes: Sequence[BlockPlanFloats], card: Sequence[BlockPlanFloats]
-) -> tuple[BlockPlanFloats, BlockPlanFloats, BlockPlanFloats, BlockPlanFloats]:
-    """What moves with a micro-batch adds to forward, backward, input and weight gradient of every block.  [s]
+def lengthened_passes(plans: Plans, moved: Moved, passes: Floats, card: Floats) -> Floats:
+    """What moves with a micro-batch adds to the passes of every block; (passes, blocks, plans).  [s]
 
     What compute does not hide of what overlaps it is exposed. Gathers are hidden by the layer before, which takes one
     to be gathered ahead. A card carries what the pass's own collectives and ZeRO's put on it together.
 
     Parameters
     ----------
-    passes : arrays over blocks and plans
-        The four passes; the last two only where they are asked for. [s]
-    card : arrays over blocks and plans
+    passes : array (passes, blocks, plans)
+        Forward and backward, and the halves of a backward where they are asked for. [s]
+    card : array (2, blocks, plans)
         What collectives of forward and backward put on a card. [s]
     """
-    here, ahead, passes = ~plans.at_visits, np.asarray(plans.overlap_param_gather), list(passes)
+    here, ahead = ~plans.at_visits, np.asarray(plans.overlap_param_gather)
     group, nothing = plans.layouts.data.take(plans.layout), np.zeros(1)
     gather, regather, reduce = (each * here for each in (moved.gather_s, moved.regather_s, moved.reduce_s))
-    # A pass hides as much as the card has room for; weight gradients have no collectives of their own.
-    for place, way in ((0, 0), (1, 1), (2, 1))[: len(passes)]:
-        moving, on_card = (gather, regather + reduce)[way], moved.on_card[way]
-        room = np.maximum(passes[place] - card[way], 0.0) * moving / np.maximum(on_card, 1e-30)
-        passes[place] = np.where(on_card > 0, np.minimum(passes[place], room), passes[place])
-
-    def exposed(gathering: Number, reducing: Number, compute: Number) -> BlockPlanFloats:
+    # An input gradient needs the weights; a weight gradient does not, and leaves gradients to be reduced.
+    moving = (gather, nothing), (regather, reduce), (regather, nothing), (nothing, reduce)
+    exposed = []
+    for place, (compute, (gathering, reducing)) in enumerate(zip(passes, moving, strict=False)):
+        if place < WEIGHT_GRAD:  # a pass hides as much as the card has room for; weight gradients have it to themselves
+            way = min(place, BACKWARD)
+            room = np.maximum(compute - card[way], 0.0) * (gather, regather + reduce)[way]
+            room = room / np.maximum(moved.on_card[way], 1e-30)
+            compute = np.where(moved.on_card[way] > 0, np.minimum(compute, room), compute)
         hidden = gathering * ahead + reducing * plans.overlap_grad_reduce
         nbytes = moved.weight_bytes * (gathering > 0) + moved.gradient_bytes * (reducing > 0)
-        seconds = gathering + reducing - hidden + plans.costs.fabric.exposed(group, nbytes, hidden, compute)
-        return np.asarray(seconds)
-
-    # An input gradient needs the weights; a weight gradient does not, and leaves gradients to be reduced.
-    forward, backward = exposed(gather, nothing, passes[0]), exposed(regather, reduce, passes[1])
-    if len(passes) == 2:
-        return forward, backward, nothing, nothing
-    return forward, backward, exposed(regather, nothing, passes[2]), exposed(nothing, reduce, passes[3])
+        beside = plans.costs.fabric.exposed(group, nbytes, hidden, compute)
+        exposed.append(gathering + reducing - hidden + beside)
+    return np.stack(np.broadcast_arrays(*exposed))
 
 
-def price_visits(
-    plans: Plans, moved: Moved | None, parts: Floats, passes: Sequence[KindPlanFloats]
-) -> VisitSeconds | None:
+def price_visits(plans: Plans, moved: Moved | None, parts: Floats, passes: Floats) -> VisitSeconds | None:
     """What visits to kinds of stages move; None where no plan moves anything so.
 
     Parameters
     ----------
     parts : array
         Counts of each kind of stage (`sim.pricing.deal`).
-    passes : arrays (kinds of stages, plans)
-        Forward, backward and input gradient of one micro-batch. [s]
+    passes : array (passes, causes, kinds of stages, plans)
+        Of one micro-batch; a backward's input gradient is of use where halves are asked for. [s]
 
     Notes
     -----
@@ -287,10 +285,10 @@ def price_visits(
     )
     of_reduce, of_slows = put_together(parts, reduce), put_together(parts, reduce_slows)
     first = 1.0 / np.maximum(put_together(parts, np.ones((num_blocks, *[1] * (gather.ndim - 1)))), 1.0)
-    hidden = [np.minimum(each, passed) for each, passed in zip(of_gather[[0, 1, 1]], passes, strict=True)]
+    took = passes[[FORWARD, BACKWARD, min(INPUT_GRAD, len(passes) - 1)]].sum(axis=1)
     return VisitSeconds(
         gather=of_gather,
-        early=np.stack(hidden) * (1.0 - first / plans.costs.stack.gathers_per_layer) * ahead,
+        early=np.minimum(of_gather[[0, 1, 1]], took) * (1.0 - first / plans.costs.stack.gathers_per_layer) * ahead,
         reduce=of_reduce,
         tail=np.minimum(of_reduce * first, of_reduce - of_slows),
         gather_slows=gather_slows,

@@ -14,14 +14,14 @@ from sim.arrays import Floats, Ints, Number
 from sim.errors import require_positive
 from sim.network.placement import Group
 from sim.network.ranks import places_of_ranks
-from sim.pricing.deal import Deal, counts_of
+from sim.pricing.deal import Deal
 from sim.pricing.plans import Plans, plans_of
 from sim.pricing.ranks import params_of_ranks
 from sim.pricing.replicas import HELD, MOMENTS, TRAINED, params_of
 from sim.programs import price_order
 from sim.specs import Scenario
 from sim.work.optimizer import state_bytes
-from sim.work.stages import ModelPart
+from sim.work.stages import EMBEDDING, HEAD
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,15 +159,16 @@ def _own_params(plans: Plans, deal: Deal, tied: bool) -> Floats:
     prediction share a table of which each rank that reads it has a copy, saved once
     (NVIDIA/Megatron-LM:megatron/core/models/common/language_module/language_module.py, tie_word_embeddings_state_dict).
     """
-    seen, table, parts = set[int](), False, list[ModelPart]()
+    seen, table, parts = set[int](), False, list[Floats]()
     for rank in range(len(deal.kind_of_rank)):
         here = [stage for stage in np.flatnonzero(deal.rank_of_stage == rank) if deal.stages[stage].index not in seen]
         seen |= {deal.stages[stage].index for stage in here}
-        part = sum((deal.stages[stage].part for stage in here), ModelPart())
-        readers = part.embeddings + part.mtps + tied * part.heads
-        parts.append(replace(part, shared_tables=readers - (readers > 0 and not table)))
+        part = sum((deal.stages[stage].part for stage in here), np.zeros(deal.stage_kinds.shape[1]))
+        readers = part[EMBEDDING] + part[-2] + tied * part[HEAD]
+        part[-1] = readers - (readers > 0 and not table)
+        parts.append(part)
         table = table or bool(readers)
-    return params_of(counts_of(parts), plans.layouts)[..., 0]
+    return params_of(np.array(parts), plans.layouts)[..., 0]
 
 
 def state_of(scenario: Scenario) -> State:

@@ -57,8 +57,6 @@ def format_aligned(order: Order, times: tuple[int, int, int | None]) -> str:
         )
     costs = _plain(order, float(forward), float(backward + (weight or 0)), float(weight or 0))
     played = run(Program(order, costs))
-    assert played.start is not None
-    assert played.end is not None
     start, end = np.rint(played.start).astype(int), np.rint(played.end).astype(int)
     length = int(end.max(initial=0))
     width = max((len(action) for row in _texts(order) for action in row), default=1)

@@ -74,23 +74,13 @@ def _build(
     given = {option: value for option, value in options.items() if value is not None}
     _check(chosen, num_ranks, num_chunks, num_microbatches, given)
 
-    unit = given.get("slices", 1)
-    num_stages = given.get("stages", num_ranks * num_chunks)
+    unit, num_stages = given.get("slices", 1), given.get("stages", num_ranks * num_chunks)
     if chosen.asynchronous:
         return _stream(chosen, num_ranks, num_microbatches, fold, keep, given)
 
-    most = MOST_ACTIONS // PLACING if given.get("times") else MOST_ACTIONS
-
     def build(microbatches: int) -> Order:
-        num_actions = 2 * num_stages * microbatches * unit
-        if num_actions > most:
-            are = "make" if microbatches == num_microbatches else "do not repeat before"
-            done = "played" if most == MOST_ACTIONS else "placed by what they take"
-            raise ScheduleError(
-                f"{num_ranks} ranks · {num_chunks} chunks · {num_microbatches:,} micro-batches {are} {num_actions:,} "
-                f"actions, more than the {most:,} that are {done} one by one; use a larger plan.microbatch_size or "
-                "plan.dp, or a smaller training.global_batch_size"
-            )
+        number, repeats = 2 * num_stages * microbatches * unit, microbatches < num_microbatches
+        _check_length((num_ranks, num_chunks, num_microbatches), number, repeats, bool(given.get("times")))
         rows = chosen.rows(num_ranks, num_chunks, microbatches, **given)
         units = microbatches * unit
         return make_order(name, rows, num_stages * chosen.copies, units, copies=chosen.copies)
@@ -120,6 +110,19 @@ def _build(
     if fold and period:
         return part(keep or STEADY * max(period, num_ranks))
     return build(num_microbatches)
+
+
+def _check_length(size: tuple[int, int, int], num_actions: int, repeats: bool, placed: bool) -> None:
+    """Raise where an order of this size, or what of it repeats, has more actions than are played one by one."""
+    most, done = (MOST_ACTIONS // PLACING, "placed by what they take") if placed else (MOST_ACTIONS, "played")
+    if num_actions <= most:
+        return
+    are = "do not repeat before" if repeats else "make"
+    raise ScheduleError(
+        f"{size[0]} ranks · {size[1]} chunks · {size[2]:,} micro-batches {are} {num_actions:,} actions, more than the "
+        f"{most:,} that are {done} one by one; use a larger plan.microbatch_size or plan.dp, or a smaller "
+        "training.global_batch_size"
+    )
 
 
 def _rebuilt(

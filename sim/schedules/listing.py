@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,8 +16,6 @@ from sim.schedules.passes import peak_in_flight
 Times = tuple[float, float, float, float]
 """Forward, input gradient, weight gradient, and a send to another rank; in any unit."""
 EQUAL: Times = (1.0, 1.0, 1.0, 0.0)
-WIDE = 12
-"""Ranks above which playing all at once beats a loop over single actions."""
 TRIES = 3
 """Times that weight gradients are placed anew, each knowing how long ranks waited before."""
 
@@ -32,6 +29,8 @@ def play(
     forward_first: bool = False,
 ) -> list[Row]:
     """Forwards and backwards of equal length, as early as they can: the earliest micro-batch first.
+
+    Since everything takes equally long, all ranks begin at the same moments, and each moment is one step of arrays.
 
     Parameters
     ----------
@@ -47,106 +46,57 @@ def play(
     list of Row
         Of each rank. Micro-batches are dealt to the copies in turn.
     """
-    if max(home) >= WIDE:
-        return _play_at_once(home, copies, num_microbatches, most_in_flight, forward_first)
-    per_copy = len(home) // copies
-    ranks = max(home) + 1
-    arrived: list[deque[tuple[float, int]]] = [deque() for _ in range(2 * len(home))]  # of stage s, kind k at 2 s + k
-    mine = [[stage for stage, where in enumerate(home) if where == rank] for rank in range(ranks)]
-    for number in range(num_microbatches):
-        arrived[2 * (number % copies) * per_copy].append((0.0, number))
-    free, rows = [0.0] * ranks, [[] for _ in range(ranks)]  # type: ignore[var-annotated]
-    in_flight = [0] * len(home)
-    events = [(0.0, rank) for rank in range(ranks)]
-    while events:
-        now, rank = heapq.heappop(events)
-        if now < free[rank]:
-            continue
-        able = [
-            ((kind == F) != forward_first, arrived[2 * stage + kind][0][1], -stage)
-            for stage in mine[rank]
-            for kind in (F, B)
-            if arrived[2 * stage + kind]
-            and arrived[2 * stage + kind][0][0] <= now
-            and (kind == B or in_flight[stage] < most_in_flight(stage))
-        ]
-        if not able:
-            continue
-        later, number, negative = min(able)
-        forward = later != forward_first
-        stage, kind = -negative, F if forward else B
-        arrived[2 * stage + kind].popleft()
-        in_flight[stage] += 1 if forward else -1
-        rows[rank].append((stage, kind, number))
-        free[rank] = now + 1.0
-        heapq.heappush(events, (free[rank], rank))
-        turns = forward and (stage + 1) % per_copy == 0
-        if turns or forward or stage % per_copy:
-            there = stage if turns else stage + 1 if forward else stage - 1
-            arrived[2 * there + (B if turns or not forward else F)].append((free[rank], number))
-            heapq.heappush(events, (max(free[rank], free[home[there]]), home[there]))
-    return [np.array(row, dtype=np.int64).reshape(-1, 3) for row in rows]
-
-
-def _play_at_once(
-    home: Sequence[int], copies: int, num_microbatches: int, most_in_flight: Callable[[int], int], forward_first: bool
-) -> list[Row]:
-    """Do as `play` does, for all ranks at once: everything takes equally long, so all begin at the same moments."""
     stages, ranks, count = len(home), max(home) + 1, num_microbatches
-    within = np.arange(stages) % (stages // copies)
-    nowhere = 2 * stages
-    # Of stage s, kind k (forward 0, backward 1) at 2 s + k: from where micro-batches come, in which order they came.
-    source = np.empty(nowhere + 1, dtype=np.int64)
-    source[0:nowhere:2] = np.where(within == 0, nowhere, 2 * np.arange(stages) - 2)
-    source[1:nowhere:2] = np.where(within == within.max(), 2 * np.arange(stages), 2 * np.arange(stages) + 3)
-    came = np.zeros((nowhere + 1, count + 1), dtype=np.int64)
-    begins = np.flatnonzero(source[:nowhere] == nowhere)  # first stages
-    dealt = np.zeros(nowhere, dtype=np.int64)
-    for copy, first in enumerate(begins.tolist()):
-        numbers = np.arange(copy, count, copies)
-        came[first, : len(numbers)], dealt[first] = numbers, len(numbers)
+    target, came, waiting = _arrivals(stages, copies, count)
+    nowhere = len(target) - 1
     # Of every rank what it may do, in the order of the better stage: (ranks, kinds and stages), padded with nothing.
     mine = [[2 * s + k for s in range(stages) if home[s] == rank for k in (0, 1)] for rank in range(ranks)]
     width = max(map(len, mine))
     able = np.array([[*row, *[nowhere] * (width - len(row))] for row in mine])
-    most = np.array([most_in_flight(stage) for stage in range(stages)] + [0])
     kind, stage = able % 2, able // 2
     later = (kind == 0) != forward_first
     worth = later * (count + 1) * (stages + 1) + (stages - stage)  # the earlier micro-batch, then the later stage
-    done = np.zeros(nowhere + 1, dtype=np.int64)
-    waiting = dealt.copy()
-    waiting = np.append(waiting, 0)
-    never = np.iinfo(np.int64).max
-    is_backward, limit = kind == 1, most[stage]
+    is_backward, limit = kind == 1, np.array([*map(most_in_flight, range(stages)), 0])[stage]
     of_forward, of_backward = 2 * np.minimum(stage, stages - 1), np.minimum(2 * stage + 1, nowhere)
-    every = np.arange(ranks)
-    total = 2 * stages // copies * count
-    everything, taken = np.empty((4, total), dtype=np.int64), 0
-    target = np.full(nowhere + 1, nowhere)
-    target[source[:nowhere]] = np.arange(nowhere)
-    target[nowhere] = nowhere
-    while taken < total:
+    never, every, done = np.iinfo(np.int64).max, np.arange(ranks), np.zeros(nowhere + 1, dtype=np.int64)
+    taken: list[Array] = []  # (rank, kind and stage, micro-batch) of what begins at each moment
+    left = 2 * stages // copies * count
+    while left:
         so_far = done[able]
         head = came[able, np.minimum(so_far, count)]
         free = (so_far < waiting[able]) & (is_backward | (done[of_forward] - done[of_backward] < limit))
         key = np.where(free, worth + head * (stages + 1), never)
         choice = key.argmin(axis=1)
         acting = np.flatnonzero(key[every, choice] != never)
+        if not len(acting):  # all wait: what is missing is said when the order is made
+            break
         what, number = able[acting, choice[acting]], head[acting, choice[acting]]
-        here = slice(taken, taken + len(what))
-        everything[0, here], everything[1, here], everything[3, here] = acting, what, number
+        taken.append(np.stack([acting, what, number]))
+        left -= len(what)
         done[what] += 1
         there = target[what]
         came[there, np.minimum(waiting[there], count)] = number
         waiting[there] += 1
         waiting[nowhere] = 0
-        taken += len(what)
-    everything[1], everything[2] = everything[1] // 2, everything[1] % 2
-    order = np.argsort(everything[0], kind="stable")
-    lengths = np.bincount(everything[0], minlength=ranks)
-    columns = everything[1:, order].T.copy()
-    columns[:, 1] = np.where(columns[:, 1] == 1, B, F)
-    return np.split(columns, np.cumsum(lengths)[:-1])
+    rank, what, number = np.concatenate(taken, axis=1)
+    columns = np.stack([what // 2, np.where(what % 2, B, F), number], axis=1)
+    return np.split(columns[np.argsort(rank, kind="stable")], np.cumsum(np.bincount(rank, minlength=ranks))[:-1])
+
+
+def _arrivals(stages: int, copies: int, count: int) -> tuple[Array, Array, Array]:
+    """Return where micro-batches go on to, and for each place which have come and how many, before anything is done.
+
+    The forward of stage s is at 2 s, its backward at 2 s + 1, and the last place is nowhere.
+    """
+    per_copy, nowhere, each = stages // copies, 2 * stages, np.arange(stages)
+    within, target = each % per_copy, np.full(nowhere + 1, nowhere)
+    target[0:nowhere:2] = np.where(within < per_copy - 1, 2 * each + 2, 2 * each + 1)
+    target[1:nowhere:2] = np.where(within > 0, 2 * each - 1, nowhere)
+    came, waiting = np.zeros((nowhere + 1, count + 1), dtype=np.int64), np.zeros(nowhere + 1, dtype=np.int64)
+    for copy in range(copies):
+        numbers = np.arange(copy, count, copies)
+        came[2 * copy * per_copy, : len(numbers)], waiting[2 * copy * per_copy] = numbers, len(numbers)
+    return target, came, waiting
 
 
 def place_weight_gradients(

@@ -215,10 +215,25 @@ def _index(
     both = (index[B] >= 0) & halves  # a whole backward and a half of one
     if both.any():
         raise ScheduleError(_at("{action} does not belong to the step", rows, int(index[:, both].max())))
-    expected = np.ones((num_stages, num_microbatches), dtype=bool)
-    if copies > 1:
-        of_stage = np.arange(num_stages)[:, np.newaxis] // (num_stages // copies)
-        expected = of_stage == np.arange(num_microbatches) % copies
+    _require_all(rows, index, halves, copies, split)
+    home = np.full(num_stages, -1)
+    home[stage[::-1]] = rank[::-1]  # the first to turn to a stage holds it
+    astray = home[stage] != rank
+    if astray.any():
+        place = int(astray.argmax())
+        other = int(home[stage[place]])
+        raise ScheduleError(_at(f"{{action}} is on rank {rank[place]}, but rank {other} holds that stage", rows, place))
+    return index, home
+
+
+def _require_all(rows: Sequence[Row], index: IntArray, halves: IntArray, copies: int, split: bool) -> None:
+    """Raise where an action is missing.
+
+    halves : of which stages and micro-batches a half of a backward is done. split : whether of any.
+    """
+    _, num_stages, num_microbatches = index.shape
+    of_stage = np.arange(num_stages)[:, np.newaxis] // (num_stages // copies)
+    expected = of_stage == np.arange(num_microbatches) % copies
     halved = halves | (split and not (index[B] >= 0).any())
     lacking = (index < 0) & expected
     lacking[B] &= ~halved
@@ -233,14 +248,6 @@ def _index(
         if near >= 0:
             raise ScheduleError(_at(f"{action} is never done, though {{action}} is{more}", rows, near))
         raise ScheduleError(f"{action} is never done{more}\n{_window(rows, None, 0)}")
-    home = np.full(num_stages, -1)
-    home[stage[::-1]] = rank[::-1]  # the first to turn to a stage holds it
-    astray = home[stage] != rank
-    if astray.any():
-        place = int(astray.argmax())
-        other = int(home[stage[place]])
-        raise ScheduleError(_at(f"{{action}} is on rank {rank[place]}, but rank {other} holds that stage", rows, place))
-    return index, home
 
 
 def _needs(index: IntArray, stage: IntArray, kind: IntArray, microbatch: IntArray, per_copy: int) -> IntArray:

@@ -86,24 +86,12 @@ def asks_of(order: Order, ahead: int = 1) -> Ints:
 
 
 @lru_cache(maxsize=256)
-def visits_per_stage(order: Order) -> float:
-    """How often a rank turns to a stage it holds, averaged over stages and over forward and backward."""
-    visits = int(order.weight[visits_of(order).opens].sum())
-    return max(visits, 2 * order.num_stages) / (2 * order.num_stages)
-
-
-@lru_cache(maxsize=256)
-def last_gradients(order: Order, floating: bool = False) -> Array:
+def last_gradients(order: Order) -> Array:
     """Index of the last gradient action on each stage: (ranks, stages of a rank in the order in which these end).
 
     A rank with fewer stages has −1 at the end.
-
-    Parameters
-    ----------
-    floating : bool
-        Weight gradients may stand elsewhere: the last input gradient.
     """
-    gradients = np.flatnonzero((order.kind == I) if floating else (order.kind != F) & (order.kind != U))
+    gradients = np.flatnonzero((order.kind != F) & (order.kind != U))
     _, from_end = np.unique(order.stage[gradients][::-1], return_index=True)
     last = np.sort(gradients[::-1][from_end])
     rank = order.rank[last]

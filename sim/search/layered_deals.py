@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from sim.arrays import Floats, Ints
-from sim.pricing.deal import RankKinds, counts_of, layers_before
+from sim.pricing.deal import RankKinds, layers_before
 from sim.specs import ModelSpec, ParallelPlan
 from sim.specs.dealing import layers_of_stages
-from sim.work.stages import EMBEDDING, FIRST_KIND, HEAD, ModelPart
+from sim.work.stages import EMBEDDING, FIRST_KIND, HEAD, num_blocks
 
 FIRST, LAST, MIDDLE = range(3)
 """Kinds of stages: that of the embedding, that of the head, and from the third on those between."""
@@ -97,12 +97,10 @@ def deals_of(model: ModelSpec, plans: tuple[ParallelPlan, ...]) -> Deals:
     middle = np.array(padded, dtype=np.int64).reshape(len(plans), most, len(before)).transpose(1, 2, 0)
     mtp, tied = model.num_mtp_layers, int(model.tied_embeddings)
     first, last = (np.array([each[place] for each in held], dtype=np.int64).T for place in (0, -1))
-    parts = [
-        ModelPart(tuple(first), embeddings=1),
-        ModelPart(tuple(last), heads=1, mtps=mtp, shared_tables=max(0, mtp - 1) + tied * (mtp > 0)),
-        *(ModelPart(tuple(each)) for each in middle),
-    ]
-    stages = counts_of(parts, (len(plans),))
+    stages = np.zeros((2 + most, num_blocks(model) + 1, len(plans)))
+    stages[FIRST, EMBEDDING], stages[LAST, HEAD] = 1.0, 1.0
+    stages[:, FIRST_KIND:-2] = np.stack([first, last, *middle])
+    stages[LAST, -2], stages[LAST, -1] = mtp, max(0, mtp - 1) + tied * (mtp > 0)
     found = [
         _deal(plan.pp, _kinds(each, kinds), stages[..., shape])
         for shape, (plan, each, kinds) in enumerate(zip(plans, held, middles, strict=True))
@@ -111,8 +109,8 @@ def deals_of(model: ModelSpec, plans: tuple[ParallelPlan, ...]) -> Deals:
     counts = {name: np.stack([each.counts[name] for each in found], axis=1) for name in found[0].counts}
     return Deals(
         stages=stages,
-        there=_rounds([each.there for each in found], len(parts)),
-        back=_rounds([each.back for each in found], len(parts)),
+        there=_rounds([each.there for each in found], len(stages)),
+        back=_rounds([each.back for each in found], len(stages)),
         end=np.array([each.end for each in found]),
         span=np.array([each.span for each in found]),
         ranks=ranks,

@@ -150,7 +150,7 @@ def layout_shares(scenario: Scenario) -> LayoutShares | None:
 def _blocks(scenario: Scenario) -> tuple[list[str], FloatArray]:
     """The model's blocks in their order, as letters, and what each takes of one micro-batch both ways.  [s]"""
     plans, model = plans_of(scenario), scenario.model
-    forward, backward, _ = plans.prices.total_s
+    forward, backward = plans.prices.total_s[:2]
     each = (forward + backward)[:, 0, 0, 0]
     kinds = [FIRST_KIND + model.layer_kinds.index(kind) for kind in model.kind_of_layer]
     mtp = [len(each) - 1] * model.num_mtp_layers

@@ -18,10 +18,11 @@ from sim.costs.collectives import Fabric, all_to_all_bytes
 from sim.costs.compute import ComputeModel
 from sim.network.placement import Group, layer_groups
 from sim.pricing.cost_model import cost_model, cut_of
-from sim.pricing.deal import counts_of, put_together
+from sim.pricing.deal import put_together
 from sim.pricing.layouts import Layouts
 from sim.pricing.plans import plans_of
 from sim.pricing.replicas import HELD, TRAINED
+from sim.pricing.stages import StageSeconds
 from sim.pricing.zero import VisitedBlock, visit_seconds, visited_blocks
 from sim.specs import Scenario
 from sim.traffic.step_bytes import ring_bytes, sent_to_shards
@@ -89,9 +90,9 @@ def stage_exchanges(scenario: Scenario, stages: tuple[Stage, ...]) -> tuple[Exch
         _within(tables[-1], work, compute, groups, fabric)
         if moves:
             priced = block_costs([work], compute, groups, fabric)[0]
-            budgets = float(priced.forward_s), float(priced.backward_s)
+            budgets = [float(sum(each.values())) for each in priced.passes[:2]]
             _zero(tables[-1], visited, budgets, scenario, layouts, reduces=bool(plans.moving_stage >= 2))
-    parts = counts_of([stage.part for stage in stages])
+    parts = np.array([stage.part for stage in stages])
     found = []
     for key in dict.fromkeys(key for table in tables for key in table):
         of_blocks = np.array([table.get(key, _nothing()) for table in tables])
@@ -178,7 +179,7 @@ def _moved(items: Sequence[Collective], group: Group, fabric: Fabric) -> tuple[f
 def _zero(
     table: _Table,
     block: VisitedBlock,
-    budgets: tuple[float, float],
+    budgets: Sequence[float],
     scenario: Scenario,
     layouts: Layouts,
     *,
@@ -210,32 +211,18 @@ def _sent_at_visits(block: VisitedBlock, layouts: Layouts) -> tuple[float, float
     return weights * block.width, inside * width + between * width, between * width
 
 
-@dataclass(frozen=True, slots=True)
-class VisitBytes:
-    """What each member of its group sends at a visit to every stage. [bytes]
-
-    gather : the weights, (forward and backward, stages). reduce : the gradients, (stages), with those that go
-    `between` sharding groups.
-    """
-
-    gather: Floats
-    reduce: Floats
-    between: Floats
-
-
-def visit_bytes(scenario: Scenario, stages: tuple[Stage, ...]) -> VisitBytes | None:
-    """Bytes of `sim.pricing.zero.price_visits`; None where ranks move nothing so.
-
-    Parameters as of `stage_exchanges`.
-    """
-    plan, plans = scenario.plan, plans_of(scenario)
-    moving = int(plans.moving_stage.item())
-    if not plans.at_visits or moving < 2 or max(plan.num_replicas, plan.num_expert_replicas) == 1:
+def visit_exchange(scenario: Scenario, costs: StageSeconds) -> Exchange | None:
+    """What ranks move at visits: weights gathered forward, then backward, and gradients reduced; None: nothing."""
+    visits, plans = costs.visits, plans_of(scenario)
+    if visits is None:
         return None
-    layouts = plans.layouts.without_sums_between if plan.outer_zero_stage else plans.layouts
-    rows = []
+    layouts = plans.layouts.without_sums_between if scenario.plan.outer_zero_stage else plans.layouts
+    gathers, rows = plans.moving_stage.item() == 3, []
     for block in visited_blocks(scenario, layouts):
         weights, gradients, between = _sent_at_visits(block, layouts)
-        rows.append([weights * (moving == 3), weights * block.regathers * (moving == 3), gradients, between])
-    found = put_together(counts_of([stage.part for stage in stages]), np.array(rows)).T
-    return VisitBytes(found[:2], found[2], found[3])
+        rows.append([gathers * weights, gathers * weights * block.regathers, gradients, between])
+    *nbytes, between = put_together(np.array([stage.part for stage in costs.stages]), np.array(rows)).T
+    none = np.zeros((3, len(between)))
+    over_groups = np.stack([none[0], none[0], between])
+    seconds = np.vstack([visits.gather, visits.reduce])
+    return Exchange("dp", False, seconds, np.array(nbytes), over_groups, none, none)

@@ -11,7 +11,6 @@ import numpy as np
 
 from sim.arrays import Floats
 from sim.pricing.cost_model import cut_of
-from sim.pricing.deal import counts_of
 from sim.pricing.layouts import Layouts
 from sim.pricing.plans import Plans, plans_of
 from sim.pricing.replicas import HELD, TRAINED, params_of
@@ -19,7 +18,7 @@ from sim.pricing.zero import visited_blocks
 from sim.specs import Scenario
 from sim.work.layers import block_operations
 from sim.work.optimizer import GRADIENT_WIDTH
-from sim.work.stages import ModelPart, deal_stages
+from sim.work.stages import deal_stages
 from sim.work.sums import block_works
 
 Kind = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_ring"]
@@ -126,7 +125,7 @@ def step_collectives(scenario: Scenario, *, copies: int = 1, updates: float = 1.
     """
     plans = plans_of(scenario)
     stages = deal_stages(scenario.model, scenario.plan)
-    whole = sum((stage.part for stage in stages), ModelPart())
+    whole = np.sum([stage.part for stage in stages], axis=0)
     found = list(_in_layers(scenario, whole))
     moving, gathers = int(plans.moving_stage.item()), bool(plans.gathers_in_turns)
     if moving == 3 or gathers:
@@ -138,13 +137,13 @@ def step_collectives(scenario: Scenario, *, copies: int = 1, updates: float = 1.
     return [each for each in found if each.size > 1 and each.count > 0 and each.nbytes > 0]
 
 
-def _in_layers(scenario: Scenario, whole: ModelPart) -> Iterator[StepCollective]:
+def _in_layers(scenario: Scenario, whole: Floats) -> Iterator[StepCollective]:
     """Collectives of tensor, context and expert parallelism."""
     plan, cut = scenario.plan, cut_of(scenario)
     sizes = {"tp": plan.tp, "cp": plan.cp, "ep": plan.ep}
     microbatches = scenario.num_microbatches * plan.sequence_slices / plan.pp
     blocks = block_operations(scenario.model, scenario.stack, cut)
-    for count, block in zip(whole.counts, blocks, strict=True):
+    for count, block in zip(whole, blocks, strict=False):
         (work,) = block_works(block, scenario.stack, (cut.recompute,))
         for phase in (work.forward, work.input_grad, work.weight_grad, work.recompute):
             for item in phase.collectives:
@@ -157,12 +156,12 @@ def _turns(scenario: Scenario, plans: Plans) -> float:
     return 1.0 if plans.at_visits else float(scenario.num_forwards)
 
 
-def _of_blocks(scenario: Scenario, plans: Plans, whole: ModelPart, copies: int) -> Iterator[StepCollective]:
+def _of_blocks(scenario: Scenario, plans: Plans, whole: Floats, copies: int) -> Iterator[StepCollective]:
     """Collectives of ZeRO stage 3, block by block; in pipelines gradients are summed once a step, by `_of_all`."""
     plan, stack, visits = scenario.plan, scenario.stack, _turns(scenario, plans)
     pieces, of_gradients = stack.gathers_per_layer, GRADIENT_WIDTH[stack.gradient_precision]
     at_once = pieces if stack.slice_s else 1
-    for count, (held, width, again) in zip(whole.counts, visited_blocks(scenario, plans.layouts), strict=True):
+    for count, (held, width, again) in zip(whole, visited_blocks(scenario, plans.layouts), strict=False):
         times, gradients = float(count) * visits * copies / plan.pp, held[TRAINED]
         yield from _over_shards("gather weights", "all_gather", held[HELD], width, plans, times * (1 + again), pieces)
         if not plans.gathers_in_turns:
@@ -172,11 +171,11 @@ def _of_blocks(scenario: Scenario, plans: Plans, whole: ModelPart, copies: int) 
 
 
 def _of_all(
-    scenario: Scenario, plans: Plans, stage: int, whole: ModelPart, updates: float, copies: int
+    scenario: Scenario, plans: Plans, stage: int, whole: Floats, updates: float, copies: int
 ) -> Iterator[StepCollective]:
     """Collectives of other ZeRO stages: of all that a GPU holds, once an update; stage 2 may reduce more often."""
     share, width = copies / scenario.plan.pp, GRADIENT_WIDTH[scenario.stack.gradient_precision]
-    held = params_of(counts_of([whole]), plans.layouts)[TRAINED] * share
+    held = params_of(whole[np.newaxis], plans.layouts)[TRAINED] * share
     if stage == 0:
         for name, params, group in zip(("data", "expert_data"), held, plans.layouts.replicas, strict=True):
             size, nbytes = int(np.asarray(group.size).item()) * copies, np.asarray(params * width).item()
@@ -213,12 +212,12 @@ def _over_shards(
 
 
 def _between_groups(
-    scenario: Scenario, plans: Plans, whole: ModelPart, updates: float, copies: int
+    scenario: Scenario, plans: Plans, whole: Floats, updates: float, copies: int
 ) -> Iterator[StepCollective]:
     """Collectives of groups that shard the optimizer's state among each other: of a GPU's shard, once an update."""
     layouts, stack = plans.layouts, scenario.stack
     assert layouts.between_shards is not None
-    shard = layouts.shard_of(params_of(counts_of([whole]), layouts)[TRAINED]).item() * copies / scenario.plan.pp
+    shard = layouts.shard_of(params_of(whole[np.newaxis], layouts)[TRAINED]).item() * copies / scenario.plan.pp
     size, width = int(layouts.between_shards.size.item()), GRADIENT_WIDTH[stack.gradient_precision]
     yield StepCollective("reduce shards", "between", "reduce_scatter", size * copies, shard * width, updates)
     width = scenario.training.activation_bytes

@@ -21,16 +21,14 @@ import numpy as np
 from sim.arrays import FloatArray, IntArray
 from sim.network.ranks import gpu_of_rank
 from sim.network.topology import Topology
-from sim.pricing.deal import counts_of
 from sim.pricing.plans import plans_of
 from sim.pricing.replicas import TRAINED, params_of
 from sim.pricing.stages import StageSeconds
 from sim.specs import Scenario
-from sim.traffic.exchanges import Exchange, VisitBytes, stage_exchanges, visit_bytes
+from sim.traffic.exchanges import Exchange, stage_exchanges, visit_exchange
 from sim.traffic.step_bytes import sent_to_shards
 from sim.traffic.wires import Stream, Wires
 from sim.work.optimizer import GRADIENT_WIDTH
-from sim.work.stages import ModelPart
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +47,7 @@ class Traffic:
     reduce, gather : of every rank, the stream of its gradients, and of the weights it gathers after the update, or −1.
     inside : collectives within actions.
     health : of every link.
-    visits : of every rank, the stream of what it moves at visits, or −1; and these bytes, None where there are none.
+    visits : of every rank, the stream of what it moves at visits, or −1; and what that is. None: nothing is.
     """
 
     topology: Topology
@@ -61,7 +59,7 @@ class Traffic:
     gather: IntArray
     inside: tuple[Inside, ...] = ()
     visits: IntArray | None = None
-    visit_bytes: VisitBytes | None = None
+    visit_exchange: Exchange | None = None
 
 
 def build_traffic(
@@ -114,28 +112,9 @@ def build_traffic(
         _inside(exchange, rank_of_stage, gpus, wires, streams, lanes)
         for exchange in stage_exchanges(scenario, costs.stages)
     )
-    moved = visit_bytes(scenario, costs.stages)
-    at_visits = None if moved is None else _at_visits(moved, costs, rank_of_stage, gpus, wires, streams)
+    moved = visit_exchange(scenario, costs)
+    at_visits = None if moved is None else _inside(moved, rank_of_stage, gpus, wires, streams, {}).stream
     return Traffic(topology, health, tuple(streams), forward, backward, reduce, gather, inside, at_visits, moved)
-
-
-def _at_visits(
-    moved: VisitBytes, costs: StageSeconds, rank_of_stage: IntArray, gpus: IntArray, wires: Wires, streams: list[Stream]
-) -> IntArray:
-    """A stream for every rank that moves something at visits; that of its longest collective stands for them all."""
-    assert costs.visits is not None
-    seconds = np.vstack([costs.visits.gather, costs.visits.reduce])
-    nbytes, between = np.vstack([moved.gather, moved.reduce]), np.vstack([0.0 * moved.gather, moved.between])
-    stream = np.full(len(gpus), -1)
-    for rank in range(len(gpus)):
-        stages = np.flatnonzero(rank_of_stage == rank)
-        row, place = np.unravel_index(np.argmax(seconds[:, stages]), (len(seconds), len(stages)))
-        at = (row, stages[place])
-        if seconds[at] > 0:
-            stream[rank] = len(streams)
-            sizes = (float(nbytes[at]), float(between[at]), float(seconds[at]))
-            streams.append(_of_group(wires, "dp", gpus[rank], *sizes))
-    return stream
 
 
 def _between_replicas(
@@ -160,8 +139,8 @@ def _between_replicas(
         (gather, "weights", costs.gather_s, widths[1], 1, own),
     ):
         for rank in np.flatnonzero(seconds > 0).tolist():
-            held = [stage for stage, where in zip(costs.stages, rank_of_stage, strict=True) if where == rank]
-            holds = params_of(counts_of([sum((stage.part for stage in held), ModelPart())]), plans.layouts)[TRAINED]
+            part = sum(stage.part for stage, where in zip(costs.stages, rank_of_stage, strict=True) if where == rank)
+            holds = params_of(np.array([part]), plans.layouts)[TRAINED]
             inside, between = sent_to_shards(holds, layouts)
             inside *= passes * width * (plans.moving_stage.item() < 3)
             between *= width * (0.5 if plan.outer_zero_stage else float(name == "gradients"))

@@ -139,7 +139,7 @@ hopper/static_switch.h), cuDNN's and PyTorch's memory-efficient ones as measured
 
 def padded_head(columns: int, version: str) -> int:
     """Columns of a head as the fused kernel of this version computes it."""
-    return next((size for size in HEAD_COLUMNS[version] if size >= columns), columns)
+    return min(filter(columns.__le__, HEAD_COLUMNS[version]), default=columns)
 
 
 TILE = 128

@@ -16,8 +16,8 @@ from sim.work.recurrent import recurrent
 
 
 def block_operations(model: ModelSpec, stack: StackSpec, cut: Cut) -> tuple[Block, ...]:
-    """Return the operations of every block of a model, in the order of `sim.work.stages.blocks_of`."""
-    layers = [layer_operations(model, stack, cut, kind) for kind in model.layer_kinds]
+    """Return the operations of every block of a model, in the order of `sim.work.stages.num_blocks`."""
+    layers = list(map(partial(layer_operations, model, stack, cut), model.layer_kinds))
     mtp = Block()
     if model.num_mtp_layers:
         mtp = Block(mtp_operations(model, stack, cut), layers[model.layer_kinds.index(model.mtp_kind)])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import IntEnum, auto
 from typing import Literal, NamedTuple
 
 from sim.arrays import Number as Number
@@ -19,24 +19,27 @@ Layout = Literal["nn", "nt", "tn"]
 its weight gradient dyᵀ·x."""
 
 
-class Cause(StrEnum):
-    """What a GPU spends its busy time on: first what operations are for, then what comes with cutting and repeating."""
+class Cause(IntEnum):
+    """What a GPU spends its busy time on: first what operations are for, then what comes with cutting and repeating.
 
-    MATMUL = "matmul"
-    ATTENTION = "attention"
-    MEMORY_BOUND = "memory_bound"
-    LOGITS = "logits"
-    OPTIMIZER = "optimizer"
-    RECOMPUTE = "recompute"
-    HOST = "host_wait"
-    TENSOR_PARALLEL = "tensor_parallel_comm"
-    CONTEXT_PARALLEL = "context_parallel_comm"
-    EXPERT_PARALLEL = "expert_parallel_comm"
-    BESIDE_TOKENS = "beside_expert_comm"
-    PIPELINE = "pipeline_comm"
-    DATA_PARALLEL = "data_parallel_comm"
-    STRAGGLERS = "stragglers"
-    OFFLOAD = "offload"
+    Arrays of seconds have an axis over causes, on which each cause is its own place.
+    """
+
+    MATMUL = 0
+    ATTENTION = auto()
+    MEMORY_BOUND = auto()
+    LOGITS = auto()
+    OPTIMIZER = auto()
+    RECOMPUTE = auto()
+    HOST = auto()
+    TENSOR_PARALLEL = auto()
+    CONTEXT_PARALLEL = auto()
+    EXPERT_PARALLEL = auto()
+    BESIDE_TOKENS = auto()
+    PIPELINE = auto()
+    DATA_PARALLEL = auto()
+    STRAGGLERS = auto()
+    OFFLOAD = auto()
 
 
 class Kernel(NamedTuple):
@@ -210,7 +213,7 @@ class Operation(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Operations of a block of a model (`sim.work.stages.blocks_of`), in the order of the forward.
+    """Operations of a block of a model (`sim.work.stages.num_blocks`), in the order of the forward.
 
     around : those that are never recomputed: an embedding, a head, what a module of multi-token prediction has
         before its layer.

@@ -3,42 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import zip_longest
 
-from sim.arrays import Number
+import numpy as np
+
+from sim.arrays import Floats
 from sim.specs import ModelSpec, ParallelPlan
 from sim.specs.dealing import layers_of_stages
 
+EMBEDDING, HEAD, FIRST_KIND = range(3)
+"""Places on the axis over blocks; the kinds of layers follow one another, and last comes multi-token prediction."""
 
-@dataclass(frozen=True, slots=True)
-class ModelPart:
-    """How much of the model a stage holds, or a rank; numbers, or arrays over plans.
 
-    layers : of each of the model's `layer_kinds`.
-    embeddings, heads, mtps : how often the embedding, the output head, a module of multi-token prediction.
-    shared_tables : how many of the vocabulary's tables that these need it holds once for two of them.
+def num_blocks(model: ModelSpec) -> int:
+    """Return how many blocks a model is made of: embedding, head, the kinds of layers, multi-token prediction.
+
+    Seconds and bytes of blocks stand in this order wherever blocks are an axis. The last is there of all models, and
+    held by none that has no such modules.
     """
-
-    layers: tuple[Number, ...] = ()
-    embeddings: Number = 0
-    heads: Number = 0
-    mtps: Number = 0
-    shared_tables: Number = 0
-
-    def __add__(self, other: ModelPart) -> ModelPart:
-        layers = tuple(mine + theirs for mine, theirs in zip_longest(self.layers, other.layers, fillvalue=0))
-        rest = (getattr(self, name) + getattr(other, name) for name in ModelPart.__slots__[1:])
-        return ModelPart(layers, *rest)
-
-    @property
-    def num_layers(self) -> Number:
-        """Layers of all kinds, modules of multi-token prediction apart."""
-        return sum(self.layers)
-
-    @property
-    def counts(self) -> tuple[Number, ...]:
-        """How often each block of the model, in the order of `blocks_of`."""
-        return (self.embeddings, self.heads, *self.layers, self.mtps)
+    return FIRST_KIND + len(model.layer_kinds) + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,30 +46,15 @@ class Stage:
         return sum(self.layers)
 
     @property
-    def part(self) -> ModelPart:
-        """What it holds.
+    def part(self) -> Floats:
+        """How often it has each block; and behind the blocks, how many of the vocabulary's tables that these need it
+        holds once for two of them.
 
         The embedding and every module of multi-token prediction look tokens up in one table, which a tied head shares.
         """
         readers = self.has_embedding + self.num_mtp
         shared = max(0, readers - 1) + (self.tied and self.has_head and readers > 0)
-        return ModelPart(self.layers, int(self.has_embedding), int(self.has_head), self.num_mtp, shared)
-
-
-EMBEDDING, HEAD, FIRST_KIND = range(3)
-"""Places on the axis over blocks; the kinds of layers follow one another, and last comes multi-token prediction."""
-
-
-def blocks_of(model: ModelSpec) -> tuple[ModelPart, ...]:
-    """The blocks that this model is made of: embedding, head, the kinds of layers, a module of multi-token prediction.
-
-    Seconds and bytes of blocks stand in this order wherever blocks are an axis. The last is there of all models, and
-    held by none that has no such modules.
-    """
-    kinds = range(len(model.layer_kinds))
-    layers = (ModelPart(tuple(int(each == kind) for each in kinds)) for kind in kinds)
-    none = (0,) * len(kinds)
-    return (ModelPart(none, embeddings=1), ModelPart(none, heads=1), *layers, ModelPart(none, mtps=1))
+        return np.array([self.has_embedding, self.has_head, *self.layers, self.num_mtp, shared], dtype=float)
 
 
 def deal_stages(model: ModelSpec, plan: ParallelPlan) -> tuple[Stage, ...]:

@@ -11,7 +11,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from sim.arrays import Number
+from sim.arrays import Floats, Number
 from sim.specs import LayerKind, ModelSpec, ParallelPlan, StackSpec, TrainingSpec
 from sim.specs.modules import GRAPH_MODULES, RECOMPUTE_MODULES
 from sim.work.adapters import Adapters, adapters_of
@@ -28,7 +28,7 @@ from sim.work.recompute import (
     recompute_word,
     run_again_share,
 )
-from sim.work.stages import FIRST_KIND, ModelPart
+from sim.work.stages import FIRST_KIND
 
 # Work -----------------------------------------------------------------------------------------------------------------
 
@@ -141,19 +141,15 @@ def held_blocks(
     return block_operations(model, _plain_stack(), Cut(tp, 1, 1, False, "none", ep=ep, etp=etp, adapters=adapters))
 
 
-def part_params(part: ModelPart, model: ModelSpec, tp: Number = 1, ep: Number = 1, etp: Number = 1) -> Number:
-    """Return the parameters of a part of a model on one GPU."""
-    shared = part.shared_tables * model.vocab_size * model.hidden_size / tp
-    return _of_part(part, [params(block.operations) for block in held_blocks(model, tp, ep, etp)]) - shared
+def part_params(part: Floats, model: ModelSpec, tp: Number = 1, ep: Number = 1, etp: Number = 1) -> Number:
+    """Return the parameters of a part of a model (`sim.work.stages.Stage.part`) on one GPU."""
+    table = model.vocab_size * model.hidden_size / tp
+    return part @ [*(params(block.operations) for block in held_blocks(model, tp, ep, etp)), -table]
 
 
-def part_expert_params(part: ModelPart, model: ModelSpec, ep: Number = 1, etp: Number = 1) -> Number:
+def part_expert_params(part: Floats, model: ModelSpec, ep: Number = 1, etp: Number = 1) -> Number:
     """Return those of `part_params` that belong to experts."""
-    return _of_part(part, [expert_params(block.operations) for block in held_blocks(model, 1, ep, etp)])
-
-
-def _of_part(part: ModelPart, of_blocks: Sequence[Number]) -> Number:
-    return sum(count * each for count, each in zip(part.counts, of_blocks, strict=True))
+    return part[:-1] @ [expert_params(block.operations) for block in held_blocks(model, 1, ep, etp)]
 
 
 @lru_cache(maxsize=1)

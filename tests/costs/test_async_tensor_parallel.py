@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sim.costs.block import NCCL_SMS, _exposed_tensor_parallel, piece_by_piece
+from sim.costs.block import FORWARD, NCCL_SMS, _exposed_tensor_parallel, piece_by_piece
 from sim.costs.collectives import all_gather
 from sim.network.placement import Group
 from sim.pricing.cells import layer_costs
@@ -31,23 +31,24 @@ def both(**given):
 @rows("model, gain", [("llama3-8b", 0.29), ("llama3-70b", 0.20)])
 def test_forwards_gain_what_pytorch_measured(model, gain):
     # discuss.pytorch.org/t/209487: up to about 29 and 20 % faster forwards on H100 with tp 8, and 8 % faster steps.
-    off, on = both(model=model)
-    assert float(off.forward_s / on.forward_s) - 1 == pytest.approx(gain, rel=0.2)
-    assert 1.057 < float((off.forward_s + off.backward_s) / (on.forward_s + on.backward_s)) < 1.16
+    off, on = ([float(sum(each.values())) for each in costs.passes[:2]] for costs in both(model=model))
+    assert off[FORWARD] / on[FORWARD] - 1 == pytest.approx(gain, rel=0.2)
+    assert 1.057 < sum(off) / sum(on) < 1.16
 
 
 def test_half_of_what_tensor_parallelism_exposes_goes():
     # What is left: the last piece of every scatter, the SMs that it takes, and the backward's own overlap.
     off, on = both(model="llama3-405b", stack="megatron-core")
-    exposed = [float(each.forward[Cause.TENSOR_PARALLEL] + each.backward[Cause.TENSOR_PARALLEL]) for each in (off, on)]
+    exposed = [float(sum(each[Cause.TENSOR_PARALLEL] for each in costs.passes[:2])) for costs in (off, on)]
     assert 0.3 < exposed[1] / exposed[0] < 0.6
-    assert float(on.forward[Cause.MATMUL]) > float(off.forward[Cause.MATMUL])  # pieces multiply less well
+    matmul = [float(costs.passes[FORWARD][Cause.MATMUL]) for costs in (off, on)]
+    assert matmul[1] > matmul[0]  # pieces multiply less well
 
 
 @rows("changes", [{"tp": 1}, {"sequence_parallel": False}])
 def test_nothing_arrives_in_pieces_of_whole_sequences(changes):
     off, on = both(**changes)
-    assert (off.forward, off.backward) == (on.forward, on.backward)
+    assert off.passes == on.passes
 
 
 def test_a_gather_hides_behind_all_pieces_but_one():
@@ -90,8 +91,8 @@ def test_beside_user_buffers_multiplies_keep_the_multiprocessors_that_nccl_would
 
 def test_nvidia_s_recipes_leave_about_what_they_are_said_to():
     def left(model, tp):  # of a step [%]
-        costs = layer_costs(scenario(model=model, stack="megatron-core", tp=tp, recompute="none"))
-        waits = costs.forward[Cause.TENSOR_PARALLEL] + costs.backward[Cause.TENSOR_PARALLEL]
-        return 100 * float(waits / (costs.forward_s + costs.backward_s))
+        passes = layer_costs(scenario(model=model, stack="megatron-core", tp=tp, recompute="none")).passes[:2]
+        waits = sum(each[Cause.TENSOR_PARALLEL] for each in passes)
+        return 100 * float(waits / sum(sum(each.values()) for each in passes))
 
     assert 3 < left("llama3-70b", 4) < left("llama3-405b", 8) < 8

@@ -85,6 +85,7 @@ def test_host_time_by_hand():
 
 def test_graphs_do_not_hide_the_launches_behind_the_wait_for_tokens(monkeypatch):
     """Nothing runs before the first multiply is launched; the second one's launches hide beside it while they are few."""
+    from sim.costs.block import FORWARD
     from sim.pricing.cells import layer_costs
     from sim.work.operations import Cause
 
@@ -92,7 +93,7 @@ def test_graphs_do_not_hide_the_launches_behind_the_wait_for_tokens(monkeypatch)
     for launches in (0.4, 0.5, 4.0, 8.0):  # of each of 128 experts, for which both multiplies run some 25 ms
         monkeypatch.setitem(experts.GROUPED_LAUNCHES, True, (0.0, launches))
         one = scenario_of(QWEN, scoped(*SCOPE) | {"name": f"{launches} launches"}, sequence=32768)
-        waits.append(float(layer_costs(one).forward.get(Cause.HOST, 0.0)))
+        waits.append(float(layer_costs(one).passes[FORWARD].get(Cause.HOST, 0.0)))
     few, more, many, most = waits
     one_multiply = 128 * one.stack.kernel_launch_s
     assert 0.2 * one_multiply < few < 0.42 * one_multiply  # tokens go to their experts meanwhile

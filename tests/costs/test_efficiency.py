@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.costs.block import block_costs
+from sim.costs.block import FORWARD, block_costs
 from sim.costs.collectives import Fabric
 from sim.costs.compute import ComputeModel
 from sim.costs.efficiency import attention_efficiency, clock_gain, gemm_time
@@ -233,7 +233,7 @@ def test_the_gpu_waits_for_a_host_slower_than_all_its_kernels():
 
     def forward(launch):
         work = BlockWork(forward=phase, input_grad=Phase(), weight_grad=Phase())
-        return block_costs([work], model(launch=launch), alone, fabric)[0].forward
+        return block_costs([work], model(launch=launch), alone, fabric)[0].passes[FORWARD]
 
     assert sum(forward(1e-3).values()) == pytest.approx(4e-3)  # four launches
     assert forward(1e-3)[Cause.HOST] == pytest.approx(4e-3 - busy)

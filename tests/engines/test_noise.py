@@ -8,6 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from strategies import orders
 
+from sim.costs.block import FORWARD
 from sim.engines import Program, run
 from sim.engines.noise import factors_of, noisy_program, noisy_steps, replica, slowed
 from sim.errors import ScheduleError
@@ -72,15 +73,10 @@ def test_a_slower_gpu_never_shortens_any_step(order, rng, factor, more, jitter, 
 def test_slow_everywhere_is_kernels_times_the_factor(order, rng, factor, random_costs):
     assume(has_a_step(order))
     costs = random_costs(rng, order)
-    costs = replace(costs, forward=costs.forward | {Cause.TENSOR_PARALLEL: rng.uniform(0, 1, order.num_stages)})
-    kernels = {part: seconds * factor for part, seconds in costs.forward.items() if part != Cause.TENSOR_PARALLEL}
-    scaled = replace(
-        costs,
-        forward=costs.forward | kernels,
-        backward={part: seconds * factor for part, seconds in costs.backward.items()},
-        weight_grad_s=costs.weight_grad_s * factor,
-        optimizer_s=costs.optimizer_s * factor,
-    )
+    passes, times = costs.passes.copy(), np.where(np.array(Cause) == Cause.TENSOR_PARALLEL, 1.0, factor)
+    passes[FORWARD, Cause.TENSOR_PARALLEL] = rng.uniform(0, 1, order.num_stages)
+    costs = replace(costs, passes=passes)
+    scaled = replace(costs, passes=passes * times[:, np.newaxis], optimizer_s=costs.optimizer_s * factor)
     steps = noisy_steps([alike(Program(order, costs), 2, factor)], 0.0, 1)
     assert steps[0] == pytest.approx(run(Program(order, scaled)).step_time_s, rel=1e-12)
     same = slowed(costs, order.rank_of_stage, np.full(order.num_ranks, factor))

@@ -7,7 +7,7 @@ from sim import build_scenario, estimate
 from sim.pricing.plans import plans_of
 from sim.pricing.zero import gathered_after_recompute, regathers
 from sim.traffic.step_bytes import step_collectives
-from sim.work.stages import FIRST_KIND, blocks_of
+from sim.work.stages import FIRST_KIND
 from sim.work.sums import layer_params
 
 DATA = {
@@ -25,14 +25,14 @@ def built(*changes):
 
 
 def of_layers(scenario):
-    return next(part for part in blocks_of(scenario.model) if part.num_layers)
+    return gathered_after_recompute(scenario.model.layer_kinds[0], scenario.model, scenario.stack)
 
 
 def test_what_a_recomputed_layer_gathers_a_third_time():
     """Of 12 h² the last matrix's 4 h² are used next, and stay; before those of the one before it come 8 h², 1.2 billion."""
     scenario = built()
     kept = 4 * 12288**2 / layer_params(scenario.model)
-    assert gathered_after_recompute(of_layers(scenario), scenario.model, scenario.stack) == pytest.approx(1 - kept)
+    assert of_layers(scenario) == pytest.approx(1 - kept)
     assert regathers(plans_of(scenario))[FIRST_KIND, 0] == pytest.approx(2 - kept)
     far = built("stack.max_reuse_params=1e12")
     assert regathers(plans_of(far))[FIRST_KIND, 0] == pytest.approx(1.0)
@@ -47,7 +47,7 @@ def test_the_third_gather_is_counted_where_it_is_priced():
 
     scenario, far = built(), built("stack.max_reuse_params=1e12")
     whole = 2 * 96 * layer_params(scenario.model)
-    third = gathered_after_recompute(of_layers(scenario), scenario.model, scenario.stack)
+    third = of_layers(scenario)
     assert gathered(scenario) - gathered(far) == pytest.approx(whole * third)
     assert estimate(scenario).step_time_s > estimate(far).step_time_s
 
@@ -56,7 +56,7 @@ def test_lists_cost_the_host_a_slice_a_rank_and_the_gpu_passes_through_its_memor
     """96 layers, 11 gathers and 4 reductions each (a third one gathers two in three of the weights again)."""
     scenario, quick = built(), built("stack.slice_s=1 ns")
     more = estimate(scenario).step_time_s - estimate(quick).step_time_s
-    gathers = 2 + gathered_after_recompute(of_layers(scenario), scenario.model, scenario.stack)
+    gathers = 2 + of_layers(scenario)
     collectives = 96 * 4 * (gathers + 1)
     assert more == pytest.approx(collectives * 384 * 20e-6, rel=0.02)
 

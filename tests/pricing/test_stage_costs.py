@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from sim import estimate
+from sim.costs.block import AT_PEAK, BACKWARD, FORWARD
 from sim.costs.collectives import Fabric, all_gather, send
 from sim.network.placement import Group
 from sim.pricing.stages import stage_costs
@@ -75,7 +76,7 @@ def test_layers_gathered_in_8_bits_move_half_the_bytes(scenarios):
     exposed = []
     for fp8 in (False, True):
         eager = over_ideal_network(scenario, fp8_gathers=fp8, overlap_param_gather=False)
-        exposed.append(float(stage_costs(eager).forward[Cause.DATA_PARALLEL][0]))
+        exposed.append(float(stage_costs(eager).passes[FORWARD, Cause.DATA_PARALLEL, 0]))
     # The embedding and the head, 0.4 % of the weights each, stay in 16 bits.
     assert exposed[1] / exposed[0] == pytest.approx(0.5, abs=0.01)
 
@@ -119,9 +120,7 @@ def test_data_parallel_volume(zero_stage, microbatches, passes, vocabulary, scen
     ]  # fmt: skip
     scenario = over_ideal_network(load_scenario(scenarios / "megatron-2021" / "1.7b.yaml", changes))
     costs = stage_costs(scenario)
-    every_microbatch = sum(
-        table[Cause.DATA_PARALLEL].sum() for table in (costs.forward, costs.backward) if Cause.DATA_PARALLEL in table
-    )
+    every_microbatch = costs.passes[:2, Cause.DATA_PARALLEL].sum()
     seconds = microbatches * every_microbatch + (costs.reduce_s + costs.gather_s).sum()
     whole = 2 * total_params(scenario.model) * 15 / 16
     assert seconds * 25e9 / whole == pytest.approx(passes, rel=1e-3)
@@ -134,15 +133,15 @@ def pipeline(scenarios):
 
 
 def test_every_stage_recomputes_the_last_one_too(pipeline):
-    recompute = pipeline.backward[Cause.RECOMPUTE]
+    recompute = pipeline.passes[BACKWARD, Cause.RECOMPUTE]
     assert recompute == pytest.approx(np.full(16, recompute[0]))
-    assert recompute[0] > 0.9 * pipeline.forward[Cause.MATMUL][0]
+    assert recompute[0] > 0.9 * pipeline.passes[FORWARD, Cause.MATMUL, 0]
 
 
 def test_only_the_last_stage_computes_logits(pipeline):
-    for table in (pipeline.forward, pipeline.backward):
-        assert not table[Cause.LOGITS][:-1].any()
-        assert table[Cause.LOGITS][-1] > 0
+    for logits in pipeline.passes[:2, Cause.LOGITS]:
+        assert not logits[:-1].any()
+        assert logits[-1] > 0
 
 
 def test_the_tied_embedding_is_reduced_between_first_and_last_stage_only_if_there_are_two(scenarios):
@@ -154,13 +153,13 @@ def test_the_tied_embedding_is_reduced_between_first_and_last_stage_only_if_ther
 
 def test_weight_gradient_is_part_of_the_backward(pipeline):
     assert (pipeline.weight_grad_s > 0).all()
-    assert (pipeline.weight_grad_s < pipeline.backward_s - pipeline.backward[Cause.RECOMPUTE]).all()
+    assert (pipeline.weight_grad_s < pipeline.backward_s - pipeline.passes[BACKWARD, Cause.RECOMPUTE]).all()
 
 
 def test_nothing_runs_above_peak(pipeline):
-    both = {part: pipeline.forward[part] + pipeline.backward[part] for part in pipeline.at_peak}
-    for part, seconds in pipeline.at_peak.items():
-        assert (seconds <= both[part] * (1 + 1e-12)).all(), part
+    both, at_peak = pipeline.passes[:2].sum(axis=0), pipeline.passes[AT_PEAK]
+    assert at_peak.any()
+    assert (at_peak <= both * (1 + 1e-12)).all()
 
 
 def test_a_sharded_optimizer_updates_a_share(scenarios):

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from counts import visits_per_stage
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from strategies import sizes
@@ -9,7 +10,7 @@ from strategies import sizes
 from sim.engines import Program, run
 from sim.errors import ScheduleError
 from sim.schedules import Action, Kind, build_order, get_schedule, make_order, schedule_names
-from sim.schedules.passes import peak_in_flight, visits_per_stage, weight_versions
+from sim.schedules.passes import peak_in_flight, weight_versions
 
 # Name -> the most chunks whose activations rank r keeps, of p ranks, v chunks, m micro-batches.
 PEAK = {

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from counts import layer_activation_bytes
+from counts import layer_activation_bytes, visits_per_stage
 
 from flopcast_validation.strategies.question import family
 from sim.reliability import Failures, checkpoint_bytes, job_mtbf
@@ -13,7 +13,7 @@ from sim.scaling.published import KAPLAN, PETAFLOP_DAY, get_law
 from sim.scaling.repeated_data import PARAM_DECAY, TOKEN_DECAY
 from sim.schedules import build_order
 from sim.schedules.actions import B
-from sim.schedules.passes import peak_in_flight, visits_per_stage
+from sim.schedules.passes import peak_in_flight
 from sim.specs import ModelSpec, StackSpec
 from sim.specs.hardware import GpuSpec
 from sim.specs.presets import load_preset

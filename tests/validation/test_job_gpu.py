@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from flopcast_validation.job.configs import QUICK_SUITE, SIZES, SUITE, Configuration, GptShape, gpu_suite
+from sim.costs.block import FORWARD
 from sim.pricing.stages import stage_costs
 from sim.work.operations import Cause
 
@@ -85,7 +86,7 @@ def test_a_visit_to_a_gpu_takes_its_kernels_or_its_launches_whichever_is_longer(
     np.testing.assert_allclose(waited.forward_s, 2e-3)  # two layers of a millisecond, kernels far shorter
     np.testing.assert_allclose(waited.backward_s, 2e-3)
     np.testing.assert_allclose(waited.optimizer_s, 2e-3)
-    assert (waited.forward[Cause.HOST] < 2e-3).all()
+    assert (waited.passes[FORWARD, Cause.HOST] < 2e-3).all()
     quick = {name: 1e-9 * seconds for name, seconds in HOST.items()}
     hidden = with_host_behind(priced, cut, replace(slow, host={(Configuration(), False): quick}), home)
     np.testing.assert_allclose(hidden.forward_s, priced.forward_s)

@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from counts import attention_core_bytes, core_operation, layer_activation_bytes, layer_work
 
-from sim.pricing.deal import counts_of
 from sim.pricing.memory import peak_memory
 from sim.pricing.plans import plans_of
 from sim.pricing.replicas import params_of
@@ -13,7 +13,7 @@ from sim.specs import ModelSpec, ParallelPlan, StackSpec, TrainingSpec, load_pre
 from sim.work.layers import layer_operations
 from sim.work.memory import by_rank, logits_bytes
 from sim.work.pieces import Cut
-from sim.work.stages import ModelPart, deal_stages
+from sim.work.stages import deal_stages
 from sim.work.sums import gradients_alive, hardware_flop, layer_params, model_flop, part_params, total_params
 
 GIB = 2.0**30
@@ -233,7 +233,7 @@ def memory_of(scenarios, changes, **stack):
 def memory_of_all(scenario):
     """Of a GPU that holds all stages, without activations."""
     batch, stages = plans_of(scenario), deal_stages(scenario.model, scenario.plan)
-    held = params_of(counts_of([sum((stage.part for stage in stages), ModelPart())]), batch.layouts)
+    held = params_of(np.array([sum(stage.part for stage in stages)]), batch.layouts)
     return by_rank(peak_memory(batch, held[..., 0], 0.0), 1)[0]
 
 

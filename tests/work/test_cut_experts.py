@@ -12,14 +12,13 @@ from sim.errors import InfeasiblePlan, SpecError
 from sim.network.placement import place_group
 from sim.network.ranks import gpu_of_rank, members_of
 from sim.pricing.cost_model import cut_of
-from sim.pricing.deal import counts_of
 from sim.pricing.plans import plans_of
 from sim.pricing.replicas import HELD, params_of
 from sim.search import rank_plan
 from sim.specs import ParallelPlan
 from sim.traffic.step_bytes import step_collectives, step_traffic
 from sim.work.experts import routed
-from sim.work.stages import ModelPart, deal_stages
+from sim.work.stages import deal_stages
 
 DATA = {
     "name": "cut",
@@ -55,7 +54,7 @@ def test_parameters_are_dealt_out_once(ep, etp, zero):
     """Of 16 experts every GPU holds one of ep · etp parts; the optimizer's 12 bytes a parameter are there once."""
     scenario = built(f"plan.ep={ep}", f"plan.etp={etp}", f"plan.zero_stage={zero}")
     batch, stages = plans_of(scenario), deal_stages(scenario.model, scenario.plan)
-    held = params_of(counts_of([sum((stage.part for stage in stages), ModelPart())]), batch.layouts)[HELD]
+    held = params_of(np.array([sum(stage.part for stage in stages)]), batch.layouts)[HELD]
     others, experts = held.ravel().tolist()
     assert experts * ep * etp == pytest.approx(3 * layer_expert_params(scenario.model), rel=1e-12)
     layouts, plan = batch.layouts, scenario.plan

@@ -10,6 +10,7 @@ import numpy as np
 from flopcast_validation.job.configs import Configuration, GptShape
 from flopcast_validation.job.model import expert_width
 from sim.arrays import Floats, Ints
+from sim.costs.block import BACKWARD, FORWARD, INPUT_GRAD
 from sim.engines import Program, Timeline, run
 from sim.pricing.cost_model import cost_model
 from sim.pricing.stages import StageSeconds, stage_costs
@@ -141,7 +142,7 @@ def predict(shape: GptShape, cut: Configuration, machine: CalibratedMachine) -> 
     idle = None
     if cores is not None:
         waiting = machine.host_for(cut.passes_block(), cut.num_ranks)["waiting"]
-        idle = (waiting * costs.forward[Cause.HOST], waiting * costs.backward[Cause.HOST])
+        idle = (waiting * costs.passes[FORWARD, Cause.HOST], waiting * costs.passes[BACKWARD, Cause.HOST])
     costs = with_flat_buffers(costs, scenario, home)
     program = Program(order, costs, cores=cores, twins=cut.num_replicas * cut.tp, idle_per_stage=idle)
     return run(program, "dag" if cores is None else "shared")
@@ -201,12 +202,15 @@ def host_work(costs: StageSeconds, cut: Configuration, machine: CalibratedMachin
 def with_host(costs: StageSeconds, cut: Configuration, machine: CalibratedMachine, home: Ints) -> StageSeconds:
     """Add the host's time, which kernels on a CPU do not hide."""
     host = host_work(costs, cut, machine, home)
-    return replace(
-        costs,
-        forward={**costs.forward, Cause.HOST: costs.forward[Cause.HOST] + host.forward},
-        backward={**costs.backward, Cause.HOST: costs.backward.get(Cause.HOST, 0.0) + host.backward},
-        optimizer_s=costs.optimizer_s + host.update,
-    )
+    longer = _lengthened(costs, Cause.HOST, host.forward, host.backward)
+    return replace(longer, optimizer_s=costs.optimizer_s + host.update)
+
+
+def _lengthened(costs: StageSeconds, cause: Cause, forward: Floats, backward: Floats) -> StageSeconds:
+    """Stages whose forwards and backwards take more for a cause, backwards before their weights' gradient.  [s]"""
+    passes = costs.passes.copy()
+    passes[[FORWARD, BACKWARD, INPUT_GRAD], cause] += (forward, backward, backward)
+    return replace(costs, passes=passes)
 
 
 def with_host_behind(
@@ -222,12 +226,7 @@ def with_host_behind(
         np.maximum(0.0, host.forward - costs.forward_s),
         np.maximum(0.0, host.backward - costs.backward_s),
     )
-    return replace(
-        costs,
-        forward={**costs.forward, Cause.HOST: costs.forward[Cause.HOST] + waits[0]},
-        backward={**costs.backward, Cause.HOST: costs.backward.get(Cause.HOST, 0.0) + waits[1]},
-        optimizer_s=np.maximum(costs.optimizer_s, host.update),
-    )
+    return replace(_lengthened(costs, Cause.HOST, *waits), optimizer_s=np.maximum(costs.optimizer_s, host.update))
 
 
 def with_flat_buffers(costs: StageSeconds, scenario: Scenario, home: Ints) -> StageSeconds:
@@ -247,9 +246,4 @@ def with_flat_buffers(costs: StageSeconds, scenario: Scenario, home: Ints) -> St
     reduce = (2 * moved + 5 * moved / plan.num_replicas) / rate
     if plan.zero_stage < 3:
         return replace(costs, gather_s=costs.gather_s + gather, reduce_s=costs.reduce_s + reduce)
-    causes = (costs.forward, costs.backward)
-    forward, backward = (
-        {**seconds, Cause.DATA_PARALLEL: seconds.get(Cause.DATA_PARALLEL, 0.0) + more}
-        for seconds, more in zip(causes, (gather, gather + reduce), strict=True)
-    )
-    return replace(costs, forward=forward, backward=backward)
+    return _lengthened(costs, Cause.DATA_PARALLEL, gather, gather + reduce)

@@ -15,7 +15,6 @@ import numpy as np
 
 from sim.arrays import Array, Bools, Floats, Ints, KindPlanFloats, Number, PlanFloats
 from sim.engines.even_pipelines import EvenPipelines
-from sim.engines.even_step_end import gather_windows, reductions_after_end
 from sim.engines.in_flight import in_flight_by_rank
 from sim.engines.pipeline_links import Links, Pipelines, find_links, sends_over
 from sim.engines.step_end import end_of_step
@@ -292,8 +291,8 @@ class Rows:
             hidden_share=once.hidden_share,
             overlap_reduce=reduce,
             overlap_gather=gather,
-            reduced_after=partial(reductions_after_end, passes, once),
-            gather_window=partial(gather_windows, passes),
+            reduced_after=partial(passes.reductions_after_end, once),
+            gather_window=passes.gather_windows,
         )
         return np.asarray(end.step + self.batch.costs.stack.step_setup_s)
 

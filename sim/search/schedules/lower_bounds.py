@@ -20,7 +20,7 @@ from dataclasses import replace
 import numpy as np
 
 from sim.arrays import PlanFloats
-from sim.pricing.deal import counts_of, even_deal
+from sim.pricing.deal import even_deal
 from sim.pricing.memory import peak_memory, stage_bytes
 from sim.pricing.plans import Plans
 from sim.pricing.replicas import params_of
@@ -28,7 +28,6 @@ from sim.pricing.stages import near_and_far, price_stages
 from sim.schedules import get_schedule
 from sim.schedules.actions import W
 from sim.schedules.registry import is_file
-from sim.work.stages import ModelPart
 
 FIRST, MIDDLE, LAST = range(3)
 """Kinds of stages; the only stage of all is of the first kind."""
@@ -72,10 +71,10 @@ def least_memory(batch: Plans) -> PlanFloats:
     if is_file(chosen.name) or not batch.shape[0]:
         return np.zeros(batch.shape)
     share = chosen.copies / batch.layouts.pp
-    layers = tuple(share * model.layers_of(kind) for kind in model.layer_kinds)
+    layers = (share * model.layers_of(kind) for kind in model.layer_kinds)
     mtps, tied = model.num_mtp_layers * share, int(model.tied_embeddings) * share
-    mean = ModelPart(layers, share, share, mtps, mtps + tied)  # tables that two of them read count once
-    held = params_of(counts_of([mean], share.shape), batch.layouts)[..., batch.layout]
+    mean = np.stack([share, share, *layers, mtps, mtps + tied])  # tables that two of them read count once
+    held = params_of(mean[np.newaxis], batch.layouts)[..., batch.layout]
     of_stages = stage_bytes(batch, even_deal(batch).stage_kinds[:3])
     return np.asarray(peak_memory(batch, held, of_stages.min(axis=0)).total[0])
 

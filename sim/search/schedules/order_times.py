@@ -107,9 +107,8 @@ class SharedOrder:
         """What the tasks of plans take, gathers in full; and rows in which plans agree whose pipelines are alike."""
         order, deal, of_stage, of_rank = self.order, self.deal, self.deal.kind_of_stage, self.deal.kind_of_rank
         priced, once = price_stages(batch, deal), once_a_step(batch, deal)
-        passes, moved = (priced.forward_s, priced.backward_s, priced.input_grad_s), priced.visits
-        # Updates are looked at elsewhere.
-        of_kinds = np.stack([*passes, priced.weight_grad_s, np.zeros_like(passes[0])])
+        passes, moved = priced.passes.sum(axis=1), priced.visits
+        of_kinds = np.stack([*passes, np.zeros_like(passes[0])])  # updates are looked at elsewhere
         params = params_of(deal.stage_kinds, batch.layouts, batch.layout)[HELD].sum(axis=0)
         seconds = Seconds(
             passes=of_kinds[:, of_stage],
@@ -212,9 +211,9 @@ class SharedOrder:
             begin = begin + (firsts >= order.fold.cuts)[:, np.newaxis] * later
         if seconds.visits is None:
             return begin, end
-        least = least_at_visits(order, seconds.visits, times, floating=True)
+        least = least_at_visits(order, seconds.visits, times)
         first = begin + least.begin.max(axis=0) - least.begin[0] if self.staggered else np.maximum(begin, least.begin)
-        end = least.end(np.maximum(end, first + of_ranks(order, occupy, times) + least.lost))
+        end = np.maximum(np.maximum(end, first + of_ranks(order, occupy, times) + least.lost), least.moved)
         return first - least.begin if self.staggered else begin, end
 
     def _left_out(self, times: Ints, start: ActionPlanFloats, occupy: ActionPlanFloats) -> PlanFloats:
