@@ -47,7 +47,7 @@ def anchor(
     from flopcast_calibration.from_runs import fit_runs
     from flopcast_calibration.priors import parameters_named
     from flopcast_calibration.write import write_runs_profile
-    from sim.check import explanations
+    from sim.check import check_possible, explanations
     from sim.specs import load_scenario
 
     if out.suffix not in (".yaml", ".yml") and not out.is_dir():
@@ -56,6 +56,8 @@ def anchor(
     names = parameters_named(parameter)
     times = _times(scenarios, measured)
     runs = [run_of(load_scenario(path, settings or ()), time) for path, time in zip(scenarios, times, strict=True)]
+    for run in runs:
+        check_possible(run.choices[0], run.measured)
     _check_alike(scenarios, runs)
     runs = _repeats_as_one(runs)
     found = fit_runs(runs, names, folds=0)
@@ -226,7 +228,7 @@ def _moved(found: RunsFit) -> Any:
 
 def _print_steps(print_: Any, found: RunsFit) -> None:
     """What was measured and predicted of every run, and what values alone cannot explain."""
-    from flopcast_calibration.priors import priors
+    from sim.uncertainty import shipped_spreads
     from sim.units import show_time
 
     for run, before, after in zip(found.runs, found.before, found.errors, strict=True):
@@ -238,7 +240,7 @@ def _print_steps(print_: Any, found: RunsFit) -> None:
         )
         if run not in found.explained:
             print_(
-                f"  The rest is larger than runs of one framework differ by ({priors().noise:.0%}). The scenario may "
+                f"  The rest is larger than runs of one framework differ by ({shipped_spreads().told:.0%}). The scenario may "
                 "miss something: precision, kernels, recomputation, a slow node. Estimates do not count this run as "
                 "measured."
             )

@@ -68,8 +68,8 @@ def test_cross_validation_leaves_out_whole_families(runs, monkeypatch):
     import flopcast_calibration.from_runs as module
 
     seen = []
-    inner = module._fit
-    monkeypatch.setattr(module, "_fit", lambda runs, *rest: seen.append({run.family for run in runs}) or inner(runs, *rest))  # fmt: skip
+    inner = module._Fit.values_of
+    monkeypatch.setattr(module._Fit, "values_of", lambda fit, prior, families: seen.append(families) or inner(fit, prior, families))  # fmt: skip
     fit = fit_runs(runs, ["gemm.max_efficiency"], folds=3)
     everything, *without = seen
     assert len(everything) == len(MODELS)
@@ -88,9 +88,9 @@ def test_without_folds_nothing_was_left_out(runs):
 def test_bounds_are_kept(runs):
     for factor in (0.05, 20.0):
         faster = [replace(run, measured=run.measured * factor) for run in runs[::4]]
-        fit = fit_runs(faster, list(priors().parameters)[:4], folds=0)
+        fit = fit_runs(faster, list(priors())[:4], folds=0)
         for parameter in fit.parameters:
-            known = priors().parameters[parameter.name]
+            known = priors()[parameter.name]
             assert known.lower <= parameter.value <= known.upper
 
 
