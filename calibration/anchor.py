@@ -46,6 +46,7 @@ def anchor(
 
     from flopcast_calibration.from_runs import fit_runs
     from flopcast_calibration.priors import parameters_named
+    from flopcast_calibration.readers.cases import run_of
     from flopcast_calibration.write import write_runs_profile
     from sim.check import check_possible, explanations
     from sim.specs import load_scenario
@@ -101,24 +102,6 @@ def _check_out(out: Path, scenarios: Sequence[Path]) -> None:
         known = load_yaml(out)
         if not (isinstance(known, dict) and "provenance" in known):
             raise SpecError(f"{out} is there and is no profile; name another file (-o), or move it away")
-
-
-def run_of(scenario: Scenario, step_time_s: float) -> Run:
-    """A scenario with its measured step time, as a row of a table of runs."""
-    from flopcast_calibration.readers.training_runs import Run
-
-    return Run(
-        id=scenario.name,
-        source="measured here",
-        gpu=scenario.cluster.gpu.name,
-        framework=scenario.stack.framework or scenario.stack.name,
-        measured=step_time_s,
-        unit="iteration_s",
-        choices=(scenario,),
-        family=f"measured here / {scenario.model.name}",
-        precision=scenario.training.precision,
-        dense=not scenario.model.num_experts,
-    )
 
 
 def _times(scenarios: Sequence[Path], measured: Sequence[str]) -> list[float]:

@@ -14,6 +14,7 @@ from functools import cache
 from hashlib import sha256
 from math import exp, hypot, log, sqrt
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -239,6 +240,31 @@ def interval_factors(scenario: Scenario, causes: Mapping[str, float]) -> tuple[f
     """
     down, up = reach_of(doubt_of(scenario, causes), measured_doubts(scenario))
     return exp(-down), exp(up)
+
+
+def quantile_factor(scenario: Scenario, causes: Mapping[str, float], probability: float) -> float:
+    """Factor on the step time of what it stays below with a probability; parameters as `interval_factors`.
+
+    Each side of the interval is taken for half of a normal, of which it leaves one in twenty beyond.
+    """
+    down, up = reach_of(doubt_of(scenario, causes), measured_doubts(scenario))
+    sds = NormalDist().inv_cdf(probability) / NormalDist().inv_cdf(0.95)
+    return exp(sds * (up if sds > 0.0 else down))
+
+
+def least_quantile_factor(scenario: Scenario, probability: float) -> float:
+    """What `quantile_factor` is at least, from a half on, for any plan of a scenario.
+
+    No step is known better than one whose parts have the shares in which their independent errors cancel most, of a
+    kind with many published runs; once runs were measured, what each run has of its own is left.
+    """
+    spreads, measured = shipped_spreads(), bool(measured_doubts(scenario))
+    facts = tuple(name for name in facts_of(scenario) if name != "few published")
+    nothing = Doubt({}, facts)
+    best = 0.0 if measured else nothing.scale(spreads) * sum(size**-2 for size in spreads.parts.values()) ** -0.5
+    spread = min(hypot(best, nothing.rest(spreads, told=measured)), MOST)
+    up = (spreads.measured if measured else spreads.alone)[1]
+    return exp(NormalDist().inv_cdf(probability) / NormalDist().inv_cdf(0.95) * up * spread)
 
 
 def least_told_apart(*factors: tuple[float, float]) -> float:

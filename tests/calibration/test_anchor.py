@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from flopcast_calibration.anchor import run_of
 from flopcast_calibration.from_runs import fit_runs
+from flopcast_calibration.readers.cases import run_of
 from sim import build_scenario, estimate, load_scenario
 from sim.check import explanations
 from sim.cli import app
