@@ -21,7 +21,7 @@ from flopcast_calibration.sensitivity import sensitivities
 from sim.errors import FlopcastError
 from sim.estimate import Estimate, estimate
 from sim.specs import Scenario
-from sim.uncertainty import condition, shipped_spreads
+from sim.uncertainty import Doubt, condition, facts_of, shipped_spreads
 
 IDENTIFIED = 0.6
 """A parameter whose posterior width is more than this share of its prior width is called not identified."""
@@ -81,8 +81,10 @@ class RunsFit:
     @property
     def explained(self) -> tuple[Run, ...]:
         """Runs that the fitted values account for, but for what runs of one framework differ by."""
-        most = SURPRISING * shipped_spreads().told
-        return tuple(run for run, error in zip(self.runs, self.errors, strict=True) if abs(np.log1p(error)) <= most)
+        spreads = shipped_spreads()
+        most = [SURPRISING * Doubt({}, facts_of(run.choices[0])).rest(spreads, told=True) for run in self.runs]
+        left = np.abs(np.log1p(self.errors)) <= most
+        return tuple(run for run, explained in zip(self.runs, left, strict=True) if explained)
 
     @property
     def values(self) -> dict[str, float]:
@@ -243,13 +245,30 @@ class _Fit:
         self.sizes = np.array([-np.log(_ratio(run, {})) for run in self.runs])
         # A family of many rows counts as the square root of their number: rows of a sweep share their errors.
         count = Counter(run.family for run in self.runs)
-        self.noise = shipped_spreads().told * np.array([count[run.family] ** 0.25 for run in self.runs])
+        spreads = shipped_spreads()
+        self.noise = spreads.told * np.array([count[run.family] ** 0.25 for run in self.runs])
+        scales = [Doubt({}, facts_of(run.choices[0])).scale(spreads) for run in self.runs]
+        self.scale = float(np.exp(np.mean(np.log(scales))))  # runs of less known kinds are further off
 
     def values_of(self, prior: dict[str, float], families: set[str]) -> tuple[dict[str, float], dict[str, float]]:
         """Values once the runs of some families are known, and their standard deviations."""
         here = [run.family in families for run in self.runs]
-        mean, covariance = condition(self.slopes[here], self.sizes[here], self.noise[here])
-        sds, known = np.sqrt(np.diag(covariance)), priors()
-        values = {name: known[name].moved(prior[name], at) for name, at in zip(self.parameters, mean, strict=True)}
-        widths = {name: values[name] * known[name].width * sd for name, sd in zip(self.parameters, sds, strict=True)}
-        return values, widths
+        known, slopes = [priors()[name] for name in self.parameters], self.scale * self.slopes[here]
+        sizes, noise = self.sizes[here], self.scale * self.noise[here]
+        open_ = np.ones(len(known), dtype=bool)
+        values, sds = dict(prior), np.ones(len(known))
+        while open_.any():
+            mean, covariance = condition(slopes * open_, sizes, noise)
+            sds[open_] = np.sqrt(np.diag(covariance))[open_]
+            reached = np.zeros(len(known))
+            for place in np.flatnonzero(open_):
+                name, each = self.parameters[place], known[place]
+                values[name] = each.moved(prior[name], self.scale * mean[place])
+                reached[place] = each.sds(prior[name], values[name]) / self.scale
+            beyond = open_ & (np.abs(mean - reached) > MOVED)
+            if not beyond.any():
+                break
+            # What a value cannot take beyond its bound is left to the others.
+            sizes, open_ = sizes - slopes @ (reached * beyond), open_ & ~beyond
+        widths = self.scale * sds * np.array([each.width for each in known])
+        return values, {name: values[name] * width for name, width in zip(self.parameters, widths, strict=True)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from math import exp, sqrt
+from math import exp, log, sqrt
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,6 +36,10 @@ class ParameterPrior(NamedTuple):
     def moved(self, start: float, sds: float) -> float:
         """The value that lies so many standard deviations from where it starts, within the bounds."""
         return min(max(start * exp(sds * self.width), min(self.lower, start)), max(self.upper, start))
+
+    def sds(self, start: float, value: float) -> float:
+        """Standard deviations between where the value starts and another."""
+        return log(value / start) / self.width if start > 0.0 else 0.0
 
 
 @cache

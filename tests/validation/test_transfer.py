@@ -92,7 +92,10 @@ ODD = {
 @pytest.mark.parametrize("name", ODD)
 def test_an_odd_run_makes_no_other_worse(name, run_row):
     """Alone it moves nothing; beside two sound runs these decide."""
-    large = {"num_gpus": 384, "layers": 24, "hidden": 4096, "heads": 32, "kv_heads": 32, "ffn_hidden": 16384}
+    large = {
+        "num_gpus": 384, "layers": 24, "hidden": 4096, "heads": 32, "kv_heads": 32, "ffn_hidden": 16384,
+        "global_batch_seqs": 1536, "micro_batch_seqs": 1,
+    }  # fmt: skip
     rows = [run_row(id=f"{tp}-{pp}", **large, tp=tp, pp=pp, dp=384 // tp // pp) for tp, pp in ((2, 1), (4, 2), (8, 3))]
     changes, factor = ODD[name]
     rows.append(run_row(**{"id": "odd", **large, "tp": 1, "pp": 1, "dp": 384, **changes}))

@@ -14,7 +14,7 @@ import numpy as np
 
 from flopcast_calibration.readers.families import lineage_of
 from flopcast_validation.runs.anchored import GIVEN, Anchored, after_runs
-from flopcast_validation.runs.intervals import FOLDS, Hit, known_only, left_out, lineage_left_out
+from flopcast_validation.runs.intervals import Hit, known_only, left_out, lineage_left_out
 from flopcast_validation.runs.report import WIDE
 from flopcast_validation.runs.score import ErrorSummary, summary_of
 from flopcast_validation.runs.scored import Scored
@@ -304,7 +304,7 @@ def coverages(found: Transfer) -> list[Coverage]:
     counts = list(found.after)
     after = [[item for each in found.after[count] for item in each.after] for count in counts]
     batches = batches_of(found)
-    if len({lineage_left_out(item) for item in batches[0]}) < FOLDS:
+    if len({lineage_left_out(item) for item in batches[0]}) < 2:
         return []
     _, hits = left_out(batches, after)
     names = ("known framework", "unknown framework", "GPU known by its datasheet")
@@ -313,7 +313,7 @@ def coverages(found: Transfer) -> list[Coverage]:
         for hit in of_batch:
             classes.setdefault(f"{name}, {recipe_of(_scenario(hit))}", []).append(hit)
     for count, of_batch in zip(counts, hits[len(names) :], strict=True):
-        classes[f"unknown framework, after {_given(count)}"] = of_batch
+        classes[f"{'unknown' if found.unknown else 'known'} framework, after {_given(count)}"] = of_batch
     return [_coverage(name, of) for name, of in sorted(classes.items()) if of]
 
 
