@@ -1,10 +1,10 @@
 """Fit a profile and a stack to measured training runs, drawn towards the bottom-up values they start from.
 
-A step time mixes everything, so runs identify few parameters at once. Before they are seen, a value's logarithm is normal
-around the bottom-up one, as wide as the part of a step that it sets was off in published runs (`sim.uncertainty`). To
-first order step times are linear in these logarithms, so measured runs condition a normal. What the runs say nothing
-about stays and is listed. Families (one lineage and model) weigh alike, however many rows they have, and are what
-cross-validation leaves out.
+A step time mixes everything, so runs identify few parameters at once. Before they are seen, a value's logarithm is
+normal around the bottom-up one, as wide as the part of a step that it sets was off in published runs
+(`sim.uncertainty`). To first order step times are linear in these logarithms, so measured runs condition a normal. What
+the runs say nothing about stays and is listed. Families (one lineage and model) weigh alike, however many rows they
+have, and are what cross-validation leaves out.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ def fit_runs(
             prior[name],
             everything[name],
             widths[name],
-            priors()[name].width * prior[name],
+            fit.scale * priors()[name].width * prior[name],
             tuple(values[name] for values in values_left_out),
         )
         for name in parameters

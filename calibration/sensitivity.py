@@ -1,7 +1,7 @@
 """How a step time depends on a profile's and stack's values, and what a measured run would tell of them.
 
-To first order the logarithm of a step time is linear in theirs. In standard deviations these are independent of variance
-one, so that runs whose times depend on the same values tell of each other.
+To first order the logarithm of a step time is linear in theirs. In standard deviations these are independent and of
+variance one, so that runs whose times depend on the same values tell of each other.
 """
 
 from __future__ import annotations

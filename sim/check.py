@@ -1,8 +1,8 @@
 """Whether a measured run is as fast as its scenario should be, and if not, where to look first.
 
-What may be behind a difference is tried, one change of the scenario at a time, each estimated anew; nothing is fitted. How
-likely each is follows from how far published runs were off (`sim.uncertainty`). Stalls show themselves in the run's own
-step times.
+What may be behind a difference is tried, one change of the scenario at a time, each estimated anew; nothing is fitted.
+How likely each is follows from how far published runs were off (`sim.uncertainty`). Stalls show themselves in the run's
+own step times.
 """
 
 from __future__ import annotations

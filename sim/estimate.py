@@ -82,8 +82,11 @@ class Estimate(NotebookDisplay):
     @property
     def interval_basis(self) -> str:
         """What the interval rests on, and what would narrow it."""
-        facts = [f" {str(fact)[0].upper()}{str(fact)[1:]}." for fact in self.open_facts[:1]]
-        return basis_of(self.scenario, self.breakdown.shares()) + "".join(facts)
+        return self._basis(self.open_facts)
+
+    def _basis(self, facts: tuple[OpenFact, ...]) -> str:
+        words = "".join(f" {str(fact)[0].upper()}{str(fact)[1:]}." for fact in facts[:1])
+        return basis_of(self.scenario, self.breakdown.shares()) + words
 
     @property
     def open_facts(self) -> tuple[OpenFact, ...]:
@@ -201,7 +204,7 @@ class Estimate(NotebookDisplay):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data with stable keys, for JSON; the keys are in docs/answers.md."""
-        scenario = self.scenario
+        scenario, facts = self.scenario, self.open_facts
         days = None if self.training_time_s is None else self.training_time_s / 86400
         return {
             "scenario": scenario.name,
@@ -235,9 +238,9 @@ class Estimate(NotebookDisplay):
             "plan": scenario.plan.model_dump(mode="json"),
             "grade": self.grade,
             "would_raise": self.would_raise or None,
-            "interval_basis": self.interval_basis,
+            "interval_basis": self._basis(facts),
             "interval_parts": self.interval_parts,
-            "open_facts": [fact._asdict() for fact in self.open_facts],
+            "open_facts": [fact._asdict() for fact in facts],
             "assumptions": list(self.assumptions),
         }
 

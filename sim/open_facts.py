@@ -44,9 +44,7 @@ def _table() -> dict[str, Any]:
     return found
 
 
-def open_facts(
-    scenario: Scenario, step_time_s: float, time_of: Callable[[Scenario], float]
-) -> tuple[OpenFact, ...]:
+def open_facts(scenario: Scenario, step_time_s: float, time_of: Callable[[Scenario], float]) -> tuple[OpenFact, ...]:
     """Facts that a scenario's description leaves open, those first that move its step time most.
 
     Parameters

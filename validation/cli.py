@@ -59,7 +59,10 @@ def validate(
     ] = None,
     transfer: Annotated[
         bool,
-        typer.Option("--transfer", help="Errors after one and three runs of a source are given; of the shipped record as if its frameworks were not known."),
+        typer.Option(
+            "--transfer",
+            help="Errors once one and three runs of a source are given; the record that ships is taken for unknown.",
+        ),
     ] = False,
     update_intervals: Annotated[
         bool, typer.Option("--update-intervals", hidden=True, help="Rewrite the table of 90 % intervals.")

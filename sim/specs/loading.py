@@ -163,12 +163,14 @@ def build_scenario(data: Any, overrides: Sequence[str] | str = (), where: str = 
 LEFT_OPEN = "the framework is not known, and what it does is not stated: "
 """Begins the line of what a description leaves open of an unknown framework, as fields that follow."""
 _UNKNOWN = "pytorch"
-_OPEN = ("stack.attention", "plan.recompute", "stack.compiled", "stack.overlap_grad_reduce", "stack.overlap_param_gather")
+_OPEN = (
+    "stack.attention", "plan.recompute", "stack.compiled", "stack.overlap_grad_reduce", "stack.overlap_param_gather",
+)  # fmt: skip
 
 
 def _left_open(resolved: Mapping[str, Any]) -> list[str]:
     """Which of the facts that an unknown framework leaves open are not stated; nothing where one is named."""
-    sections = {name: section if isinstance(section := resolved.get(name), Mapping) else {} for name in ("stack", "plan")}
+    sections = {name: of if isinstance(of := resolved.get(name), Mapping) else {} for name in ("stack", "plan")}
     stack = sections["stack"]
     if _UNKNOWN not in (stack.get("framework"), stack.get("preset")):
         return []
