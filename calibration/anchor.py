@@ -223,9 +223,9 @@ def _print_steps(print_: Any, found: RunsFit) -> None:
         )
         if run not in found.explained:
             print_(
-                f"  The rest is larger than runs of one framework differ by ({shipped_spreads().told:.0%}). The scenario "
-                "may miss something: precision, kernels, recomputation, a slow node. Estimates do not count this run as "
-                "measured."
+                f"  The rest is larger than runs of one framework differ by ({shipped_spreads().told:.0%}). The "
+                "scenario may miss something: precision, kernels, recomputation, a slow node. Estimates do not count "
+                "this run as measured."
             )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from math import exp, log, sqrt
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from sim.errors import SpecError, nearest
 from sim.specs import Profile, Scenario, StackSpec
+from sim.specs.profile import OperationParams
 from sim.specs.yaml12 import load_yaml
 from sim.uncertainty import shipped_spreads
 
@@ -74,12 +75,33 @@ def start_of(scenario: Scenario, name: str) -> float:
     return float(value)
 
 
+ALONG = {
+    "gemm.max_efficiency": ("precisions",),
+    "memory.efficiency": ("operations",),
+    "nvlink.efficiency": ("operations",),
+    "network.shared_efficiency": ("job_efficiency", "dispatch_efficiency", "operations"),
+}
+"""Values of single precisions, kernels and collectives, which keep their ratio to the value that is moved."""
+
+
+def _scaled(value: Any, factor: float) -> Any:
+    """A share, or every share in a mapping of them, times a factor; what is no more than all stays so."""
+    if isinstance(value, Mapping):
+        return {name: _scaled(each, factor) for name, each in value.items()}
+    if isinstance(value, OperationParams):
+        return value.model_copy(update={"efficiency": _scaled(value.efficiency, factor)})
+    return None if value is None else min(value * factor, max(value, 1.0))
+
+
 def with_values(scenario: Scenario, values: dict[str, float]) -> Scenario:
     """The scenario with fitted values laid over its profile and stack; not validated anew."""
-    changes: dict[str, dict[str, float]] = {}
+    changes: dict[str, dict[str, Any]] = {}
     for name, value in values.items():
         section, field = name.split(".")
-        changes.setdefault(section, {})[field] = value
+        moved = changes.setdefault(section, {})
+        moved[field] = value
+        for along in ALONG.get(name, ()):
+            moved[along] = _scaled(getattr(getattr(scenario.profile, section), along), value / start_of(scenario, name))
     own = changes.pop("stack", {})
     if "kernel_launch_s" in own and scenario.stack.kernel_launch_s:
         # The derived launches keep their ratio.

@@ -59,7 +59,7 @@ def open_facts(scenario: Scenario, step_time_s: float, time_of: Callable[[Scenar
     found = []
     for field in line.removeprefix(LEFT_OPEN).split(", ") if line else ():
         known = _table()[field]
-        times = {}
+        times: dict[str, float] = {}
         for value, changes in known["values"].items():
             seconds = _time_with(scenario, field.partition(".")[0], changes, step_time_s, time_of)
             times |= {} if seconds is None else {value: seconds}
