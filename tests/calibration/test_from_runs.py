@@ -112,6 +112,30 @@ def test_derived_launches_keep_their_ratio(runs):
     assert doubled.profile == scenario.profile
 
 
+def test_values_of_single_precisions_and_collectives_move_along():
+    """Multiplies in 8 bits have a share of peak of their own on H100, and all-to-alls a share of the link."""
+    scenario = load_scenario("scenarios/llama3-405b-16384-h100.yaml", ["training.precision=fp8"])
+    before = scenario.profile
+    slow = with_values(scenario, {"gemm.max_efficiency": 0.8 * before.gemm.max_efficiency, "nvlink.efficiency": 0.5})
+    assert slow.profile.gemm.precisions["fp8"] == pytest.approx(0.8 * before.gemm.precisions["fp8"])
+    ratios = [
+        each.nvlink.operations["all_to_all"].efficiency / each.nvlink.efficiency for each in (before, slow.profile)
+    ]
+    assert ratios[0] == pytest.approx(ratios[1])
+    assert estimate(slow).step_time_s > 1.1 * estimate(scenario).step_time_s
+    fast = with_values(scenario, {"gemm.max_efficiency": 2 * before.gemm.max_efficiency})
+    assert fast.profile.gemm.precisions["fp8"] == 1.0
+
+
+def test_what_a_value_cannot_take_is_left_to_the_others(runs):
+    """Steps half as long: multiplies go to their peak, and what is missing comes from memory and links."""
+    quick = [replace(run, measured=0.72 * run.measured) for run in runs[:6]]
+    one = fit_runs(quick, ["gemm.max_efficiency"], folds=0)
+    two = fit_runs(quick, ["gemm.max_efficiency", "memory.efficiency"], folds=0)
+    assert one.parameters[0].at_bound
+    assert abs(two.errors).mean() < abs(one.errors).mean()
+
+
 def test_the_written_profile_gives_the_fitted_step_times(fit, tmp_path):
     write_runs_profile(fit, tmp_path / "mine.yaml", "runs.csv")
     data, stack = split_profile(load_file_as_preset(tmp_path / "mine.yaml"))
