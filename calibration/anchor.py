@@ -57,9 +57,9 @@ def anchor(
     names = parameters_named(parameter)
     times = _times(scenarios, measured)
     runs = [run_of(load_scenario(path, settings or ()), time) for path, time in zip(scenarios, times, strict=True)]
+    _check_alike(scenarios, runs)
     for run in runs:
         check_possible(run.choices[0], run.measured)
-    _check_alike(scenarios, runs)
     runs = _repeats_as_one(runs)
     found = fit_runs(runs, names, folds=0)
     behind = explanations([partial(_changed, path, settings or ()) for path in scenarios], times)

@@ -184,6 +184,7 @@ def test_a_value_at_its_bound_is_pointed_out(tmp_path):
     [
         (["--measured", "12"], "has no unit"),
         (["--measured", "0 s"], "is no step time"),
+        (["--measured", "0.5 s"], "the peak of one A100"),
         (["--measured", "12 GB"], "12 GB"),
         (["--measured", "12 s", "-o", "nowhere/mine.yaml"], "does not exist; make it first"),
         ([str(KIN), "--measured", "12 s"], "2 scenarios and 1 step times; give --measured once for each"),
