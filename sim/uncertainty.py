@@ -14,7 +14,6 @@ from functools import cache
 from hashlib import sha256
 from math import exp, hypot, log, sqrt
 from pathlib import Path
-from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -248,8 +247,15 @@ def quantile_factor(scenario: Scenario, causes: Mapping[str, float], probability
     Each side of the interval is taken for half of a normal, of which it leaves one in twenty beyond.
     """
     down, up = reach_of(doubt_of(scenario, causes), measured_doubts(scenario))
-    sds = NormalDist().inv_cdf(probability) / NormalDist().inv_cdf(0.95)
-    return exp(sds * (up if sds > 0.0 else down))
+    side = _side_of(probability)
+    return exp(side * (up if side > 0.0 else down))
+
+
+def _side_of(probability: float) -> float:
+    """How far a quantile reaches, as a share of the interval's side; negative below a half."""
+    from statistics import NormalDist  # takes its time to import
+
+    return NormalDist().inv_cdf(probability) / NormalDist().inv_cdf(0.95)
 
 
 def least_quantile_factor(scenario: Scenario, probability: float) -> float:
@@ -264,7 +270,7 @@ def least_quantile_factor(scenario: Scenario, probability: float) -> float:
     best = 0.0 if measured else nothing.scale(spreads) * sum(size**-2 for size in spreads.parts.values()) ** -0.5
     spread = min(hypot(best, nothing.rest(spreads, told=measured)), MOST)
     up = (spreads.measured if measured else spreads.alone)[1]
-    return exp(NormalDist().inv_cdf(probability) / NormalDist().inv_cdf(0.95) * up * spread)
+    return exp(_side_of(probability) * up * spread)
 
 
 def least_told_apart(*factors: tuple[float, float]) -> float:
