@@ -125,6 +125,9 @@ def test_summaries_are_means_over_lineages(scored):
     assert after.factor < stated.factor
     assert after.score < stated.score
     assert 0 <= stated.inside <= after.inside <= 1
+    unknown = as_unknown(scored)  # tables of one's own have such runs too
+    of_own = coverages(Transfer(unknown, [], [], {1: after_runs(unknown, 1)}))
+    assert [each.name for each in of_own] == ["as stated, 16-bit", "as stated, after one run"]
 
 
 def test_a_folder_of_cases_is_a_table_of_runs(tmp_path, scenarios):

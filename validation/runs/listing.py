@@ -102,9 +102,12 @@ def _print_transfer(out: Any, scored: Sequence[Scored], *, shipped: bool, markdo
     out.print(report.summary_table(summed))
     out.print(
         "Means over lineages, in the intervals that ship. score: the interval's width as a logarithm, and 20 times how "
-        f"far a run lies beyond it. worse: lineages whose error grows by more than {report.WORSE:.0%}; most: the one "
-        "that grows most, in points. Lineages with too few runs leave the table, so compare error with before.\n"
+        f"far a run lies beyond it. worse: lineages whose error grows by more than {report.WORSE:.0%}. Lineages with "
+        "too few runs leave the table, so compare error with before.\n"
     )
+    for each in summed:
+        if each.worst:
+            out.print(f"Made worst {each.what}: {each.worst} points")
     if covered:
         out.print(report.coverage_table(covered))
         out.print(

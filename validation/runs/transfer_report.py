@@ -123,7 +123,7 @@ def _summary(what: str, pairs: Sequence[tuple[Scored, Scored]]) -> Summary:
     )
 
 
-_SUMMARY_HEADS = ("runs given", "lineages", "runs", "before", "error", "inside", "factor", "score", "worse", "most")
+_SUMMARY_HEADS = ("runs given", "lineages", "runs", "before", "error", "inside", "factor", "score", "worse")
 
 
 def summary_table(found: Sequence[Summary]) -> Any:
@@ -139,7 +139,7 @@ def summary_markdown(found: Sequence[Summary]) -> str:
 def _summary_lines(found: Sequence[Summary]) -> list[tuple[str, ...]]:
     return [
         (each.what, f"{each.lineages}", f"{each.runs}", f"{each.before:.1%}", f"{each.error:.1%}",
-         f"{each.inside:.0%}", f"{each.factor:.2f}", f"{each.score:.2f}", f"{each.worse}", each.worst)
+         f"{each.inside:.0%}", f"{each.factor:.2f}", f"{each.score:.2f}", f"{each.worse}")
         for each in found
     ]  # fmt: skip
 
@@ -303,17 +303,17 @@ def coverages(found: Transfer) -> list[Coverage]:
     """Leave-lineage-out coverage by what is known of a run."""
     counts = list(found.after)
     after = [[item for each in found.after[count] for item in each.after] for count in counts]
-    batches = batches_of(found)
+    batches = batches_of(found) if found.unknown else [found.known]
     if len({lineage_left_out(item) for item in batches[0]}) < 2:
         return []
     _, hits = left_out(batches, after)
-    names = ("known framework", "unknown framework", "GPU known by its datasheet")
+    names = ("known framework", "unknown framework", "GPU known by its datasheet") if found.unknown else ("as stated",)
     classes: dict[str, list[Hit]] = {}
     for name, of_batch in zip(names, hits, strict=False):
         for hit in of_batch:
             classes.setdefault(f"{name}, {recipe_of(_scenario(hit))}", []).append(hit)
-    for count, of_batch in zip(counts, hits[len(names) :], strict=True):
-        classes[f"{'unknown' if found.unknown else 'known'} framework, after {_given(count)}"] = of_batch
+    for count, of_batch in zip(counts, hits[len(batches) :], strict=True):
+        classes[f"{'unknown framework' if found.unknown else 'as stated'}, after {_given(count)}"] = of_batch
     return [_coverage(name, of) for name, of in sorted(classes.items()) if of]
 
 
