@@ -46,8 +46,9 @@ def anchor(
 
     from flopcast_calibration.from_runs import fit_runs
     from flopcast_calibration.priors import parameters_named
+    from flopcast_calibration.readers.cases import run_of
     from flopcast_calibration.write import write_runs_profile
-    from sim.check import explanations
+    from sim.check import check_possible, explanations
     from sim.specs import load_scenario
 
     if out.suffix not in (".yaml", ".yml") and not out.is_dir():
@@ -57,6 +58,8 @@ def anchor(
     times = _times(scenarios, measured)
     runs = [run_of(load_scenario(path, settings or ()), time) for path, time in zip(scenarios, times, strict=True)]
     _check_alike(scenarios, runs)
+    for run in runs:
+        check_possible(run.choices[0], run.measured)
     runs = _repeats_as_one(runs)
     found = fit_runs(runs, names, folds=0)
     behind = explanations([partial(_changed, path, settings or ()) for path in scenarios], times)
@@ -99,24 +102,6 @@ def _check_out(out: Path, scenarios: Sequence[Path]) -> None:
         known = load_yaml(out)
         if not (isinstance(known, dict) and "provenance" in known):
             raise SpecError(f"{out} is there and is no profile; name another file (-o), or move it away")
-
-
-def run_of(scenario: Scenario, step_time_s: float) -> Run:
-    """A scenario with its measured step time, as a row of a table of runs."""
-    from flopcast_calibration.readers.training_runs import Run
-
-    return Run(
-        id=scenario.name,
-        source="measured here",
-        gpu=scenario.cluster.gpu.name,
-        framework=scenario.stack.framework or scenario.stack.name,
-        measured=step_time_s,
-        unit="iteration_s",
-        choices=(scenario,),
-        family=f"measured here / {scenario.model.name}",
-        precision=scenario.training.precision,
-        dense=not scenario.model.num_experts,
-    )
 
 
 def _times(scenarios: Sequence[Path], measured: Sequence[str]) -> list[float]:
@@ -226,7 +211,7 @@ def _moved(found: RunsFit) -> Any:
 
 def _print_steps(print_: Any, found: RunsFit) -> None:
     """What was measured and predicted of every run, and what values alone cannot explain."""
-    from flopcast_calibration.priors import priors
+    from sim.uncertainty import shipped_spreads
     from sim.units import show_time
 
     for run, before, after in zip(found.runs, found.before, found.errors, strict=True):
@@ -238,9 +223,9 @@ def _print_steps(print_: Any, found: RunsFit) -> None:
         )
         if run not in found.explained:
             print_(
-                f"  The rest is larger than runs of one framework differ by ({priors().noise:.0%}). The scenario may "
-                "miss something: precision, kernels, recomputation, a slow node. Estimates do not count this run as "
-                "measured."
+                f"  The rest is larger than runs of one framework differ by ({shipped_spreads().told:.0%}). The "
+                "scenario may miss something: precision, kernels, recomputation, a slow node. Estimates do not count "
+                "this run as measured."
             )
 
 

@@ -1,29 +1,34 @@
 """Fit a profile and a stack to measured training runs, drawn towards the bottom-up values they start from.
 
-A step time mixes everything, so runs identify few parameters at once. Each is held within physical bounds and drawn to
-its bottom-up value in units of a prior width; what the runs say nothing about stays there and is listed. Families
-(one lineage and model) weigh alike, however many rows they have, and are what cross-validation leaves out.
+A step time mixes everything, so runs identify few parameters at once. Before they are seen, a value's logarithm is
+normal around the bottom-up one, as wide as the part of a step that it sets was off in published runs
+(`sim.uncertainty`). To first order step times are linear in these logarithms, so measured runs condition a normal. What
+the runs say nothing about stays and is listed. Families (one lineage and model) weigh alike, however many rows they
+have, and are what cross-validation leaves out.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.optimize import least_squares
 
 from flopcast_calibration.priors import priors, start_of, with_values
 from flopcast_calibration.readers.training_runs import Run
+from flopcast_calibration.sensitivity import sensitivities
 from sim.errors import FlopcastError
 from sim.estimate import Estimate, estimate
 from sim.specs import Scenario
+from sim.uncertainty import Doubt, condition, facts_of, shipped_spreads
 
 IDENTIFIED = 0.6
 """A parameter whose posterior width is more than this share of its prior width is called not identified."""
 
 SURPRISING = 3.0
-"""Errors, in noises of a run, beyond which the values do not account for it."""
+"""Errors, in standard deviations of what runs of one framework differ by, beyond which values do not account for a
+run."""
 MOVED = 0.01
 """A parameter that stays within this share of its prior width was not moved: the runs do not depend on it."""
 
@@ -49,7 +54,7 @@ class Parameter:
     @property
     def at_bound(self) -> bool:
         """Whether it went as far as physics lets it."""
-        known = priors().parameters[self.name]
+        known = priors()[self.name]
         ends = [end for end in (known.lower, known.upper) if end != self.prior]
         return self.moved and any(abs(self.value - end) < 0.01 * self.prior_width for end in ends)
 
@@ -76,8 +81,10 @@ class RunsFit:
     @property
     def explained(self) -> tuple[Run, ...]:
         """Runs that the fitted values account for, but for what runs of one framework differ by."""
-        most = SURPRISING * priors().noise
-        return tuple(run for run, error in zip(self.runs, self.errors, strict=True) if abs(np.log1p(error)) <= most)
+        spreads = shipped_spreads()
+        most = [SURPRISING * Doubt({}, facts_of(run.choices[0])).rest(spreads, told=True) for run in self.runs]
+        left = np.abs(np.log1p(self.errors)) <= most
+        return tuple(run for run, explained in zip(self.runs, left, strict=True) if explained)
 
     @property
     def values(self) -> dict[str, float]:
@@ -156,44 +163,43 @@ def fit_runs(
     if not pairs:
         raise FlopcastError("no run can be modelled; flopcast validate --runs says why, row by row")
     usable, settled = (tuple(column) for column in zip(*pairs, strict=True))
-    first = usable[0].choices[0]
-    prior = {name: start_of(first, name) for name in parameters}
-    families = sorted({run.family for run in usable})
-    everything, widths = _fit(settled, prior, most_per_family, slopes)
-    report(f"fitted on {len(usable)} runs of {len(families)} families")
+    fit = _Fit(settled, parameters, most_per_family, slopes or (lambda scenario: sensitivities(scenario, parameters)))
+    prior = {name: start_of(usable[0].choices[0], name) for name in parameters}
+    everything, widths = fit.values_of(prior, {run.family for run in usable})
+    folds_of = _folds(usable, folds)
+    report(f"fitted on {len(usable)} runs of {len({run.family for run in usable})} families")
     before, errors = (_errors(settled, values) for values in (prior, everything))
-    left_out, values_left_out = None, []
-    if folds >= 2 and len(families) >= 2:
-        left_out = errors.copy()
-        count = min(folds, len(families))
-        # The largest families first, each to the fold with fewest rows.
-        sizes = {family: sum(run.family == family for run in usable) for family in families}
-        loads = [0] * count
-        member: dict[str, int] = {}
-        for family in sorted(families, key=lambda name: (-sizes[name], name)):
-            fold = int(np.argmin(loads))
-            loads[fold] += sizes[family]
-            member[family] = fold
-        for fold in range(count):
-            inside = [run for run in settled if member[run.family] != fold]
-            values, _ = _fit(inside, prior, most_per_family, slopes)
-            values_left_out.append(values)
-            for index, run in enumerate(settled):
-                if member[run.family] == fold:
-                    left_out[index] = _errors([run], values)[0]
-            report(f"left out {fold + 1} of {count}")
+    left_out, values_left_out = (errors.copy() if folds_of else None), []
+    for number, fold in enumerate(folds_of, start=1):
+        values, _ = fit.values_of(prior, {run.family for run in usable} - fold)
+        values_left_out.append(values)
+        for index, run in enumerate(settled):
+            if left_out is not None and run.family in fold:
+                left_out[index] = _errors([run], values)[0]
+        report(f"left out {number} of {len(folds_of)}")
     found = tuple(
         Parameter(
             name,
             prior[name],
             everything[name],
             widths[name],
-            priors().parameters[name].width_at(prior[name]),
+            fit.scale * priors()[name].width * prior[name],
             tuple(values[name] for values in values_left_out),
         )
         for name in parameters
     )
     return RunsFit(usable, found, before, errors, left_out)
+
+
+def _folds(runs: Sequence[Run], folds: int) -> list[set[str]]:
+    """Groups of families to leave out in turn, the largest first, each to the group with fewest rows."""
+    sizes = Counter(run.family for run in runs)
+    if folds < 2 or len(sizes) < 2:
+        return []
+    found: list[set[str]] = [set() for _ in range(min(folds, len(sizes)))]
+    for family in sorted(sizes, key=lambda name: (-sizes[name], name)):
+        min(found, key=lambda fold: sum(sizes[each] for each in fold)).add(family)
+    return found
 
 
 def _settle(run: Run) -> Run | None:
@@ -216,68 +222,53 @@ def _ratio(run: Run, values: dict[str, float]) -> float:
     return answer.step_time_s / run.step_time_s(answer.scenario)
 
 
-def _fit(
-    runs: Sequence[Run],
-    prior: dict[str, float],
-    most_per_family: int,
-    slopes: Callable[[Scenario], np.ndarray] | None = None,
-) -> tuple[dict[str, float], dict[str, float]]:
-    """Values, and posterior widths from the curvature at the best fit."""
-    chosen: list[Run] = []
-    weights: list[float] = []
-    for family in sorted({run.family for run in runs}):
-        members = [run for run in runs if run.family == family]
-        sample = members[:: max(1, -(-len(members) // most_per_family))]
-        chosen += sample
+class _Fit:
+    """Errors of a sample of the runs, and how they depend on the parameters."""
+
+    def __init__(
+        self,
+        runs: Sequence[Run],
+        parameters: Sequence[str],
+        most_per_family: int,
+        slopes: Callable[[Scenario], np.ndarray],
+    ) -> None:
+        sizes = Counter(run.family for run in runs)
+        every = {family: max(1, -(-size // most_per_family)) for family, size in sizes.items()}
+        place: Counter[str] = Counter()
+        self.runs = []
+        for run in runs:
+            if place[run.family] % every[run.family] == 0:
+                self.runs.append(run)
+            place[run.family] += 1
+        self.parameters = parameters
+        self.slopes = np.array([slopes(run.choices[0]) for run in self.runs])
+        self.sizes = np.array([-np.log(_ratio(run, {})) for run in self.runs])
         # A family of many rows counts as the square root of their number: rows of a sweep share their errors.
-        weights += [len(sample) ** -0.25] * len(sample)
-    weight = np.array(weights)
-    names = list(prior)
-    known = priors()
-    freedom = known.freedom
-    centre = np.array([prior[name] for name in names])
-    width = np.array([known.parameters[name].width_at(prior[name]) for name in names])
-    low, high = (np.array([getattr(known.parameters[name], end) for name in names]) for end in ("lower", "upper"))
-    start = np.clip(centre, low + 1e-3 * width, high - 1e-3 * width)
-    surprises: dict[bytes, np.ndarray] = {}
+        count = Counter(run.family for run in self.runs)
+        spreads = shipped_spreads()
+        self.noise = spreads.told * np.array([count[run.family] ** 0.25 for run in self.runs])
+        scales = [Doubt({}, facts_of(run.choices[0])).scale(spreads) for run in self.runs]
+        self.scale = float(np.exp(np.mean(np.log(scales))))  # runs of less known kinds are further off
 
-    def surprise(x: np.ndarray) -> np.ndarray:
-        """Error of every run, over the noise."""
-        key = x.tobytes()
-        if key not in surprises:
-            values = dict(zip(names, x * width, strict=True))
-            surprises[key] = np.log([_ratio(run, values) for run in chosen]) / known.noise
-        return surprises[key]
-
-    def objective(x: np.ndarray) -> np.ndarray:
-        r = surprise(x)
-        # Half of its square is the negative logarithm of a Student t: a run far off bends the rest little.
-        far = np.sign(r) * np.sqrt((freedom + 1) * np.log1p(r**2 / freedom))
-        return np.concatenate([weight * far, x - centre / width])
-
-    jacobian: str | Callable[[np.ndarray], np.ndarray] = "2-point"
-    if slopes is not None:
-        table = np.array([slopes(run.choices[0]) for run in chosen]) / known.noise
-
-        def jacobian(x: np.ndarray) -> np.ndarray:
-            r = surprise(x)
-            far = np.sqrt((freedom + 1) * np.log1p(r**2 / freedom))
-            steep = (freedom + 1) * np.maximum(np.abs(r), 1e-6) / (freedom + r**2) / np.maximum(far, 1e-6)
-            return np.concatenate([(weight * steep)[:, None] * table, np.eye(len(names))])
-
-    result = least_squares(
-        objective,
-        start / width,
-        jac=jacobian,
-        bounds=(low / width, high / width),
-        diff_step=0.02,
-        xtol=1e-3,
-        ftol=1e-3,
-        max_nfev=12,
-    )
-    curvature = result.jac.T @ result.jac
-    spread = np.sqrt(np.diag(np.linalg.inv(curvature + 1e-9 * np.eye(len(names)))))
-    return (
-        dict(zip(names, (result.x * width).tolist(), strict=True)),
-        dict(zip(names, (spread * width).tolist(), strict=True)),
-    )
+    def values_of(self, prior: dict[str, float], families: set[str]) -> tuple[dict[str, float], dict[str, float]]:
+        """Values once the runs of some families are known, and their standard deviations."""
+        here = [run.family in families for run in self.runs]
+        known, slopes = [priors()[name] for name in self.parameters], self.scale * self.slopes[here]
+        sizes, noise = self.sizes[here], self.scale * self.noise[here]
+        open_ = np.ones(len(known), dtype=bool)
+        values, sds = dict(prior), np.ones(len(known))
+        while open_.any():
+            mean, covariance = condition(slopes * open_, sizes, noise)
+            sds[open_] = np.sqrt(np.diag(covariance))[open_]
+            reached = np.zeros(len(known))
+            for place in np.flatnonzero(open_):
+                name, each = self.parameters[place], known[place]
+                values[name] = each.moved(prior[name], self.scale * mean[place])
+                reached[place] = each.sds(prior[name], values[name]) / self.scale
+            beyond = open_ & (np.abs(mean - reached) > MOVED)
+            if not beyond.any():
+                break
+            # What a value cannot take beyond its bound is left to the others.
+            sizes, open_ = sizes - slopes @ (reached * beyond), open_ & ~beyond
+        widths = self.scale * sds * np.array([each.width for each in known])
+        return values, {name: values[name] * width for name, width in zip(self.parameters, widths, strict=True)}

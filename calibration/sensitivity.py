@@ -1,6 +1,6 @@
 """How a step time depends on a profile's and stack's values, and what a measured run would tell of them.
 
-To first order the logarithm of a step time is linear in them. With the priors' widths as units they are independent of
+To first order the logarithm of a step time is linear in theirs. In standard deviations these are independent and of
 variance one, so that runs whose times depend on the same values tell of each other.
 """
 
@@ -16,13 +16,14 @@ from flopcast_calibration.priors import priors, start_of, with_values
 from sim.errors import FlopcastError
 from sim.estimate import estimate
 from sim.specs import Scenario
+from sim.uncertainty import condition, shipped_spreads
 
 STEP = 0.3
-"""Shift of a value, in widths of its prior, by which its effect on the step time is found."""
+"""Shift of a value, in standard deviations, by which its effect on the step time is found."""
 
 
 def sensitivities(scenario: Scenario, names: Sequence[str]) -> np.ndarray:
-    """Change of the step time's logarithm with each value, by one width of its prior; zero where it has no say.
+    """Change of the step time's logarithm by one standard deviation of each value; zero where it has no say.
 
     Raises
     ------
@@ -32,15 +33,13 @@ def sensitivities(scenario: Scenario, names: Sequence[str]) -> np.ndarray:
     step_time_s = estimate(scenario).step_time_s
     found = []
     for name in names:
-        prior = priors().parameters[name]
-        start = start_of(scenario, name)
-        step = STEP * prior.width_at(start)
-        moved = start + step if start + step <= prior.upper else start - step
-        if step == 0.0 or not prior.lower <= moved <= prior.upper:
+        prior, start = priors()[name], start_of(scenario, name)
+        moved = max(prior.moved(start, STEP), prior.moved(start, -STEP), key=lambda value: abs(value - start))
+        if start <= 0.0 or moved == start:
             found.append(0.0)
             continue
         time_s = estimate(with_values(scenario, {name: moved})).step_time_s
-        found.append(log(time_s / step_time_s) * prior.width_at(start) / (moved - start))
+        found.append(log(time_s / step_time_s) * prior.width / log(moved / start))
     return np.array(found)
 
 
@@ -78,26 +77,19 @@ def next_run(measured: Sequence[Scenario], asked: Scenario, names: Sequence[str]
             continue
     if not variants:
         return None
-    noise = priors().noise ** 2
-    covariance = np.eye(len(names))
-    for scenario in measured:
-        covariance = _given(covariance, sensitivities(scenario, names), noise)
+    noise = shipped_spreads().told
     table = np.array([row for _, row in variants])
-    before = _spread(table, covariance, noise)
-    after = [_spread(table, _given(covariance, row, noise), noise) for row in table]
+    known = np.array([sensitivities(scenario, names) for scenario in measured]).reshape(-1, len(names))
+    before = _spread(table, known, noise)
+    after = [_spread(table, np.vstack([known, row]), noise) for row in table]
     best = int(np.argmin(after))
     return NextRun(variants[best][0], before, after[best])
 
 
-def _given(covariance: np.ndarray, row: np.ndarray, noise: float) -> np.ndarray:
-    """Covariance of the values once a run with these sensitivities was measured."""
-    seen = covariance @ row
-    return covariance - np.outer(seen, seen) / (row @ seen + noise)
-
-
-def _spread(table: np.ndarray, covariance: np.ndarray, noise: float) -> float:
-    """Root of the mean variance of the step times' logarithms, a run's own noise included."""
-    return float(np.sqrt(np.mean(np.einsum("ij,jk,ik->i", table, covariance, table)) + noise))
+def _spread(table: np.ndarray, known: np.ndarray, noise: float) -> float:
+    """Root of the mean variance of the step times' logarithms once runs are known, a run's own noise included."""
+    _, covariance = condition(known, np.zeros(len(known)), np.full(len(known), noise))
+    return float(np.sqrt(np.mean(np.einsum("ij,jk,ik->i", table, covariance, table)) + noise**2))
 
 
 def variants_of(scenario: Scenario) -> list[tuple[dict[str, object], Scenario]]:

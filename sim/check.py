@@ -1,12 +1,13 @@
 """Whether a measured run is as fast as its scenario should be, and if not, where to look first.
 
 What may be behind a difference is tried, one change of the scenario at a time, each estimated anew; nothing is fitted.
-Stalls show themselves in the run's own step times.
+How likely each is follows from how far published runs were off (`sim.uncertainty`). Stalls show themselves in the run's
+own step times.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, log
 from pathlib import Path
@@ -83,35 +84,32 @@ def measure(seconds: Sequence[float]) -> Measured:
     return Measured(middle, fast, slow, len(kept), warm_up, len(times) - len(kept), every if regular else 0)
 
 
-class Cause(NamedTuple):
-    """A possible reason for the difference.
+class Explanation(NamedTuple):
+    """What may be behind measured step times, and how likely it is once they are known.
 
-    name : what it is, in a few words.
+    name : what it is, in a few words; empty where everything is as stated.
     look : where to look for it.
-    changes : "field=value" of the scenario under which the step was estimated; none of stalls, which the log shows.
-    step_time_s : of that estimate; of stalls, of the log's fast steps. [s]
-    explained : share of the difference between the run and the estimate that it accounts for.
-    left : what it leaves of the difference, as a logarithm.
+    changes : "field=value" of the scenarios under which they were estimated; none of stalls, which the log shows.
+    step_times_s : of each scenario under the changes; of stalls, of the log's fast steps. [s]
     """
 
     name: str
     look: str
     changes: tuple[str, ...]
-    step_time_s: float
-    explained: float
-    left: float
+    step_times_s: tuple[float, ...]
+    probability: float
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Check:
     """A measured run beside its estimate.
 
-    causes : of a run outside the interval, what explains it best, the best first.
+    causes : of a run outside the interval, what may be behind it, the likeliest first.
     """
 
     measured: Measured
     answer: Estimate
-    causes: tuple[Cause, ...]
+    causes: tuple[Explanation, ...]
 
     def __repr__(self) -> str:
         return f"<Check {self.answer.scenario.name}: {self.verdict}, {show_time(self.measured.seconds)} a step>"
@@ -130,6 +128,13 @@ class Check:
         low, high = self.answer.step_time_interval_s
         return low, min(high, self.answer.step_time_s**2 / low)
 
+    def explained(self, cause: Explanation) -> float:
+        """Share of the difference between the run and the estimate that a cause accounts for."""
+        (step_time_s,), expected = cause.step_times_s, self.answer.step_time_s
+        if not cause.changes:  # stalls take away what the log's fast steps lack
+            return (self.measured.seconds - step_time_s) / (self.measured.seconds - expected)
+        return (step_time_s - expected) / (self.measured.seconds - expected)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data with stable keys, for JSON."""
         return {
@@ -145,8 +150,9 @@ class Check:
                     "cause": each.name,
                     "look": each.look,
                     "set": list(each.changes),
-                    "step_time_s": each.step_time_s,
-                    "explained": each.explained,
+                    "step_time_s": each.step_times_s[0],
+                    "explained": self.explained(each),
+                    "probability": each.probability,
                 }
                 for each in self.causes
             ],
@@ -169,11 +175,12 @@ def check(build: Callable[[Sequence[str]], Scenario], measured: Measured) -> Che
         The GPUs would have computed more than they can.
     """
     scenario = build(())
-    _check_possible(scenario, measured.seconds)
+    check_possible(scenario, measured.seconds)
     found = Check(measured, estimate(scenario), ())
     if found.verdict == "normal":
         return found
-    causes = sorted(_causes(build, found), key=lambda each: each.left)
+    behind = explanations([build], [measured.seconds], measured if found.verdict == "slow" else None)
+    causes = [each for each in behind if each.name and found.explained(each) >= LEAST]
     return Check(measured, found.answer, tuple(causes[:CAUSES_SHOWN]))
 
 
@@ -182,21 +189,9 @@ AS_STATED = 0.6
 rest. This is judged: no table of runs says it."""
 
 
-class Explanation(NamedTuple):
-    """What may be behind measured step times, and how likely it is once they are known.
-
-    name, look, changes : as of a Cause; all are empty where everything is as stated.
-    step_times_s : of each scenario under the changes. [s]
-    """
-
-    name: str
-    look: str
-    changes: tuple[str, ...]
-    step_times_s: tuple[float, ...]
-    probability: float
-
-
-def explanations(builds: Sequence[Callable[[Sequence[str]], Scenario]], seconds: Sequence[float]) -> list[Explanation]:
+def explanations(
+    builds: Sequence[Callable[[Sequence[str]], Scenario]], seconds: Sequence[float], logged: Measured | None = None
+) -> list[Explanation]:
     """What may be behind the measured step times of some scenarios together, the likeliest first.
 
     Each suspect is one change of all scenarios, estimated anew. Its likelihood is that of the errors which it leaves
@@ -208,10 +203,13 @@ def explanations(builds: Sequence[Callable[[Sequence[str]], Scenario]], seconds:
         Each scenario under changes, "field=value".
     seconds : sequence of float
         Their measured step times. [s]
+    logged : Measured, optional
+        Of the log of a single scenario that is slow: where its steps are uneven, stalls are as likely as nothing else.
     """
     stated = [estimate(build(())) for build in builds]
     slower = sum(log(time / answer.step_time_s) for time, answer in zip(seconds, stated, strict=True)) > 0.0
-    suspects = load_yaml(TABLE)["slower" if slower else "faster"]
+    table = load_yaml(TABLE)
+    suspects = table["slower" if slower else "faster"]
     found = [_weighed("", "", (), stated, seconds, AS_STATED)]
     for suspect in suspects:
         tried = []
@@ -220,11 +218,16 @@ def explanations(builds: Sequence[Callable[[Sequence[str]], Scenario]], seconds:
                 answers = [estimate(build(changes)) for build in builds]
             except FlopcastError:  # the framework, the GPU or the plan has no such thing
                 continue
+            if any(old.fits and not new.fits for new, old in zip(answers, stated, strict=True)):
+                continue  # the run did fit
             moved = [log(new.step_time_s / old.step_time_s) for new, old in zip(answers, stated, strict=True)]
             if (sum(moved) if slower else -sum(moved)) > TOLD:
                 prior = (1.0 - AS_STATED) / len(suspects)
                 tried.append(_weighed(suspect["name"], suspect["look"], changes, answers, seconds, prior))
         found += [max(tried, key=lambda each: each.probability)] if tried else []
+    if logged is not None and logged.stalls:
+        fast = _weighed("stalls", table["stalls"], (), stated, [logged.fast_s], AS_STATED)
+        found.append(fast._replace(step_times_s=(logged.fast_s,)))
     whole = sum(each.probability for each in found)
     return sorted((e._replace(probability=e.probability / whole) for e in found), key=lambda e: -e.probability)
 
@@ -243,7 +246,8 @@ def _weighed(
     return Explanation(name, look, changes, times, prior * exp(log_likelihood(sizes, doubts)))
 
 
-def _check_possible(scenario: Scenario, seconds: float) -> None:
+def check_possible(scenario: Scenario, seconds: float) -> None:
+    """Refuse a step time in which the GPUs would have computed more than they can."""
     gpus, training = scenario.plan.num_gpus, scenario.training
     rate = model_flop(scenario.model, training) / seconds / gpus
     peak = scenario.cluster.gpu.peak(training.peak_precision)
@@ -255,30 +259,6 @@ def _check_possible(scenario: Scenario, seconds: float) -> None:
             "tokens or GPUs are stated wrongly: look at training.global_batch_size, training.sequence_length, "
             "training.precision and the plan's degrees"
         )
-
-
-def _causes(build: Callable[[Sequence[str]], Scenario], found: Check) -> Iterator[Cause]:
-    """Return each suspect's change that best explains the difference, of those that go in its direction."""
-    measured, expected, scenario = found.measured.seconds, found.answer.step_time_s, found.answer.scenario
-    table = load_yaml(TABLE)
-    for suspect in table["slower" if found.verdict == "slow" else "faster"]:
-        tried = []
-        for changes in _alternatives(suspect, scenario):
-            try:
-                changed = build(changes)
-                answer = found.answer if changed == scenario else estimate(changed)
-            except FlopcastError:  # the framework, the GPU or the plan has no such thing
-                continue
-            explained = (answer.step_time_s - expected) / (measured - expected)
-            if explained >= LEAST and (answer.fits or not found.answer.fits):
-                left = abs(log(answer.step_time_s / measured))
-                tried.append(Cause(suspect["name"], suspect["look"], changes, answer.step_time_s, explained, left))
-        if tried:
-            yield min(tried, key=lambda each: each.left)
-    if found.verdict == "slow" and found.measured.stalls:
-        fast = found.measured.fast_s
-        explained = (measured - fast) / (measured - expected)
-        yield Cause("stalls", table["stalls"], (), fast, explained, abs(log(fast / expected)))
 
 
 def _alternatives(suspect: Mapping[str, Any], scenario: Scenario) -> list[tuple[str, ...]]:

@@ -14,6 +14,7 @@ from sim.engines import Timeline, run
 from sim.engines.order_facts import facts_of
 from sim.errors import InfeasiblePlan
 from sim.notebook import NotebookDisplay
+from sim.open_facts import OpenFact, open_facts
 from sim.pricing.deal import Deal
 from sim.pricing.memory import peak_memory, stage_bytes
 from sim.pricing.plans import Plans, plans_of
@@ -81,7 +82,16 @@ class Estimate(NotebookDisplay):
     @property
     def interval_basis(self) -> str:
         """What the interval rests on, and what would narrow it."""
-        return basis_of(self.scenario, self.breakdown.shares())
+        return self._basis(self.open_facts)
+
+    def _basis(self, facts: tuple[OpenFact, ...]) -> str:
+        words = "".join(f" {str(fact)[0].upper()}{str(fact)[1:]}." for fact in facts[:1])
+        return basis_of(self.scenario, self.breakdown.shares()) + words
+
+    @property
+    def open_facts(self) -> tuple[OpenFact, ...]:
+        """What the description leaves open of an unknown framework, those facts first that move the step most."""
+        return open_facts(self.scenario, self.step_time_s, partial(_step_time, engine=self.engine))
 
     @property
     def interval_parts(self) -> dict[str, float]:
@@ -194,7 +204,7 @@ class Estimate(NotebookDisplay):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data with stable keys, for JSON; the keys are in docs/answers.md."""
-        scenario = self.scenario
+        scenario, facts = self.scenario, self.open_facts
         days = None if self.training_time_s is None else self.training_time_s / 86400
         return {
             "scenario": scenario.name,
@@ -228,8 +238,9 @@ class Estimate(NotebookDisplay):
             "plan": scenario.plan.model_dump(mode="json"),
             "grade": self.grade,
             "would_raise": self.would_raise or None,
-            "interval_basis": self.interval_basis,
+            "interval_basis": self._basis(facts),
             "interval_parts": self.interval_parts,
+            "open_facts": [fact._asdict() for fact in facts],
             "assumptions": list(self.assumptions),
         }
 

@@ -181,6 +181,40 @@ def log_likelihood(sizes: Sequence[float], doubts: Sequence[Doubt]) -> float:
     return float(multivariate_t(shape=shape, df=FREEDOM).logpdf(np.array(sizes)))
 
 
+RUN_FREEDOM = 4.0
+"""Degrees of freedom of the Student t that a measured run's own rest follows: one far off says little of others."""
+ODD = 3.0
+"""Standard deviations of an error beyond which a run is odd: nothing that is open explains it, so it moves nothing."""
+
+
+def condition(loads: np.ndarray, sizes: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and covariance of what is open, once runs were measured.
+
+    Parameters
+    ----------
+    loads : array (runs, values)
+        Change of each step time's logarithm by one standard deviation of each value.
+    sizes : array (runs,)
+        Logarithms of the measured step times over the predicted ones.
+    noise : array (runs,)
+        Standard deviation of each run's own rest.
+
+    Notes
+    -----
+    Conditions a normal (Rasmussen and Williams 2006, eq. 2.25). The rests follow a Student t, as a mixture of normals
+    whose variances are found with the mean (Lange et al. 1989, J. Am. Stat. Assoc. 84:881).
+    """
+    common = loads @ loads.T
+    known = np.abs(sizes) < ODD * np.sqrt(np.diag(common) + noise**2)
+    loads, sizes, noise, common = loads[known], sizes[known], noise[known], common[np.ix_(known, known)]
+    mean, weight = np.zeros(loads.shape[1]), np.ones(len(sizes))
+    for _ in range(20 if len(sizes) else 0):
+        mean = loads.T @ np.linalg.solve(common + np.diag(noise**2 / weight), sizes)
+        weight = (RUN_FREEDOM + 1.0) / (RUN_FREEDOM + ((sizes - loads @ mean) / noise) ** 2)
+    seen = np.linalg.solve(common + np.diag(noise**2 / weight), loads)
+    return mean, np.eye(loads.shape[1]) - loads.T @ seen
+
+
 def reach_of(doubt: Doubt, measured: Sequence[Doubt] = (), spreads: Spreads | None = None) -> tuple[float, float]:
     """How far the 90 % interval reaches to shorter and to longer steps, as logarithms. Parameters as `spread_of`."""
     spreads = spreads or shipped_spreads()
@@ -205,6 +239,38 @@ def interval_factors(scenario: Scenario, causes: Mapping[str, float]) -> tuple[f
     """
     down, up = reach_of(doubt_of(scenario, causes), measured_doubts(scenario))
     return exp(-down), exp(up)
+
+
+def quantile_factor(scenario: Scenario, causes: Mapping[str, float], probability: float) -> float:
+    """Factor on the step time of what it stays below with a probability; parameters as `interval_factors`.
+
+    Each side of the interval is taken for half of a normal, of which it leaves one in twenty beyond.
+    """
+    down, up = reach_of(doubt_of(scenario, causes), measured_doubts(scenario))
+    side = _side_of(probability)
+    return exp(side * (up if side > 0.0 else down))
+
+
+def _side_of(probability: float) -> float:
+    """How far a quantile reaches, as a share of the interval's side; negative below a half."""
+    from statistics import NormalDist  # takes its time to import
+
+    return NormalDist().inv_cdf(probability) / NormalDist().inv_cdf(0.95)
+
+
+def least_quantile_factor(scenario: Scenario, probability: float) -> float:
+    """What `quantile_factor` is at least, from a half on, for any plan of a scenario.
+
+    No step is known better than one whose parts have the shares in which their independent errors cancel most, of a
+    kind with many published runs; once runs were measured, what each run has of its own is left.
+    """
+    spreads, measured = shipped_spreads(), bool(measured_doubts(scenario))
+    facts = tuple(name for name in facts_of(scenario) if name != "few published")
+    nothing = Doubt({}, facts)
+    best = 0.0 if measured else nothing.scale(spreads) * sum(size**-2 for size in spreads.parts.values()) ** -0.5
+    spread = min(hypot(best, nothing.rest(spreads, told=measured)), MOST)
+    up = (spreads.measured if measured else spreads.alone)[1]
+    return exp(_side_of(probability) * up * spread)
 
 
 def least_told_apart(*factors: tuple[float, float]) -> float:

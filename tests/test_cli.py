@@ -24,7 +24,7 @@ MAIN = "scenarios/gpt-1t-3072-a100.yaml"
 KEYS = {
     "scenario", "engine", "num_gpus", "params", "active_params", "num_microbatches", "step_time_s", "step_time_interval_s", "tokens_per_s",
     "model_flop_per_s_per_gpu", "hardware_flop_per_s_per_gpu", "total_flop_per_s", "peak_flop_per_s_per_gpu", "mfu", "hfu",
-    "bubble_fraction", "training_days", "fits", "memory", "breakdown", "profile", "stack", "framework", "framework_version", "grade", "would_raise", "interval_basis", "interval_parts", "plan", "assumptions",
+    "bubble_fraction", "training_days", "fits", "memory", "breakdown", "profile", "stack", "framework", "framework_version", "grade", "would_raise", "interval_basis", "interval_parts", "open_facts", "plan", "assumptions",
 }  # fmt: skip
 
 

@@ -33,7 +33,10 @@ app = typer.Typer(cls=JsonGroup, help="Compare predictions with what was measure
 def validate(
     context: typer.Context,
     runs: Annotated[
-        list[Path] | None, typer.Option(help="CSV of measured training runs; several are read as one table.")
+        list[Path] | None,
+        typer.Option(
+            help="CSV of measured training runs, or a folder of scenarios with cases.csv; several are read as one."
+        ),
     ] = None,
     memory: Annotated[Path | None, typer.Option(help="CSV of layouts that fitted or ran out of memory.")] = None,
     kernels: Annotated[
@@ -56,7 +59,10 @@ def validate(
     ] = None,
     transfer: Annotated[
         bool,
-        typer.Option("--transfer", help="Errors where a framework is not known, and after one and three of its runs."),
+        typer.Option(
+            "--transfer",
+            help="Errors once one and three runs of a source are given; the record that ships is taken for unknown.",
+        ),
     ] = False,
     update_intervals: Annotated[
         bool, typer.Option("--update-intervals", hidden=True, help="Rewrite the table of 90 % intervals.")
@@ -204,17 +210,18 @@ def _scored(tables: list[Path], profile: str | None, settings: list[str], *, qui
 
     quiet : print nothing.
     """
-    from flopcast_calibration.readers.training_runs import read_training_runs, unread_columns
+    from flopcast_calibration.readers.cases import read_measured
+    from flopcast_calibration.readers.training_runs import unread_columns
     from flopcast_validation.run import published_runs, report
     from flopcast_validation.runs.score import score_all
 
     # What is wrong with the options and the tables is said before any work.
-    runs = [run for path in tables for run in read_training_runs(path, profile, settings)]
+    runs = [run for path in tables for run in read_measured(path, profile, settings)]
     if not tables:
         runs = published_runs(profile, settings)
         if not quiet:
             _print_when_done(report)
-    unread = dict.fromkeys(name for path in tables for name in unread_columns(path))
+    unread = dict.fromkeys(name for path in tables if not path.is_dir() for name in unread_columns(path))
     if unread and not quiet:
         typer.echo(f"columns that nothing reads: {', '.join(unread)}\n")
     with progress_bar("runs predicted") as progress:

@@ -60,15 +60,18 @@ def search(
 ) -> None:
     """Every feasible plan, memory-checked and ranked; the best confirmed by the exact engine."""
     from sim.foreign.exporters import check_beside_plan, check_framework
-    from sim.search import schedules_named, search_schedules
+    from sim.search import at_risk, schedules_named, search_schedules
     from sim.search import search as run
     from sim.search.explain import check_fields
+    from sim.search.risk import RANKED, check_risk
 
     refuse_gone(save=save, jobs=jobs)
     why, schedules = questions.why or [], questions.named_schedules
     if more_fields and not why:
         raise SpecError(f"{more_fields[0]!r} belongs to no option; write --why {' '.join(more_fields)}")
     questions.check(output, export_to)
+    if questions.risk is not None:
+        check_risk(questions.risk, space.space.keywords.get("objective", "step_time"))
     check_numbers(top=questions.top, max_gpus=space.space.keywords.get("max_gpus"), batch=space.batch)
     if export_to is not None:
         check_framework(export_to)
@@ -99,10 +102,13 @@ def search(
         _sweep(given, questions.sweep, options, questions.figure, as_json)
         return
     with progress_bar("plans priced") as progress:
-        result = run(given, top=questions.top, progress=progress, require_fit=schedules is None, **options)
+        top = questions.top if questions.risk is None else max(questions.top, RANKED)
+        result = run(given, top=top, progress=progress, require_fit=schedules is None, **options)
     if schedules is not None and result.finished:  # who stops the one does not begin the other
         with progress_bar("schedules searched") as progress:
             result = search_schedules(result, schedules, progress=progress)
+    if questions.risk is not None and result.best:
+        result = at_risk(result, questions.risk, questions.top)
     if original.is_open and own:
         raise SpecError("--why own speaks of the scenario's own plan, and it has none; name fields of one instead")
     ranked = None if space.batch is not None or original.is_open else original

@@ -132,6 +132,13 @@ class Questions:
         Path | None, Option(help="File for the figure of --sweep, --sensitivity or --pareto (.png, .svg).")
     ] = None
     top: Annotated[int, Option(help="How many plans to show.")] = TOP
+    risk: Annotated[
+        float | None,
+        Option(
+            help="Rank by the step time that a plan stays below with this probability, such as 0.9, instead of by the "
+            "expected one.",
+        ),
+    ] = None
     why: Annotated[
         list[str] | None,
         Option(
@@ -164,6 +171,12 @@ class Questions:
         beside |= {"--export": export_to is not None, "--sweep": bool(self.sweep) and self.fields}
         others = [word for word, on in {**self.asked, **beside}.items() if on]
         idle = ["--top"] * (self.top != TOP) + ["--figure"] * (self.fields and self.figure is not None)
+        others += ["--risk"] * bool(instead and self.risk is not None)
+        if self.risk is not None and (asked := [word for word, on in self.asked.items() if on]):
+            raise SpecError(
+                f"--risk ranks plans by what they stay below, and {' and '.join(asked)} compares expected step times; "
+                "ask them one after the other"
+            )
         if instead and others:
             raise SpecError(
                 f"{instead} asks another question than {' and '.join(others)}; ask them one after the other"

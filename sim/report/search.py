@@ -39,7 +39,7 @@ WIDE = 112
 def search_view(result: SearchResult, own: Text | None = None, width: int = 80) -> Group:
     """What was searched, then the best plans; what they share stands above the table, what is said of the own below."""
     said: list[RenderableType] = [Text(line, style="dim") for line in layout_lines(result)]
-    said += [Text(line) for line in _safest(result)]
+    said += [Text(line) for line in (*_at_risk(result), *_safest(result))]
     said += [] if own is None else ["", own]
     told = (  # in the heading
         proof_assumed(result.confirmed, result.gap, result.stages),
@@ -88,6 +88,10 @@ def _best(result: SearchResult, width: int) -> tuple[Text, Table]:
         **{heading(name): [text.replace("+", "\n") for text in cells] for name, cells in plans.fields.items()},
         **plans.answers,
     }
+    if (risk := result.risk) is not None:
+        shown[f"{risk.probability:.3g} below"] = [
+            show_time(each.answer.step_time_s * risk.factor(each)) for each in result.best
+        ]
     causes = "slower than the first, mostly by"
     if width >= WIDE:
         least = 0.001 * answers[0].step_time_s
@@ -95,6 +99,27 @@ def _best(result: SearchResult, width: int) -> tuple[Text, Table]:
     table = columns_table(shown, left=[causes], gap=1, wrap=[causes])
     table.columns[0].style = "dim"
     return shared_line([*plans.shared, *plans.gpus]), table
+
+
+def _at_risk(result: SearchResult) -> list[str]:
+    """What the ranking by a quantile changes, and how sure its first plan is the first."""
+    if (risk := result.risk) is None:
+        return []
+    first, share = result.best[0], f"{100 * risk.probability:.3g} of 100 such steps"
+    takes = [show_time(each.answer.step_time_s * risk.factor(each)) for each in (first, risk.fastest)]
+    if risk.fastest is first:
+        said = f"The fastest plan is also the first at risk {risk.probability:g}: {share} take at most {takes[0]}."
+    else:
+        said = (
+            f"Ranked by what {share} take at most: {takes[0]} for the first plan. The fastest plan, "
+            f"{plan_line(risk.fastest.answer)}, is number {risk.place}: it takes "
+            f"{show_time(risk.fastest.answer.step_time_s)}, but {takes[1]} at that risk, since more of its step is "
+            f"open ({risk.part})."
+        )
+    sure = f"None outside of the {risk.ranked} fastest plans can be better."
+    if risk.gap:
+        sure = f"Only the {risk.ranked} fastest plans are ranked; another may be up to {risk.gap:.1%} better."
+    return ["", f"{said} {sure}"]
 
 
 def _safest(result: SearchResult) -> list[str]:

@@ -14,6 +14,7 @@ from sim.search.plans.columns import Category
 from sim.search.plans.space import Space, build_space
 from sim.search.prices.formula import price_all
 from sim.search.result import SearchResult
+from sim.search.risk import Risk, at_risk
 from sim.search.rules import Rules, megatron_rules
 from sim.search.schedules.by_schedule import schedules_named, search_schedules
 from sim.search.search import search
@@ -26,6 +27,7 @@ __all__ = [
     "Candidate",
     "Category",
     "PlanRank",
+    "Risk",
     "Rules",
     "ScheduleBest",
     "SearchResult",
@@ -34,6 +36,7 @@ __all__ = [
     "Sweep",
     "ValueCost",
     "Why",
+    "at_risk",
     "build_space",
     "megatron_rules",
     "parse_axis",

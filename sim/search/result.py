@@ -6,7 +6,7 @@ import math
 import time
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -28,6 +28,9 @@ from sim.search.queries import PricedPlans, Selection
 from sim.search.room import make_room
 from sim.units import show, show_time
 
+if TYPE_CHECKING:
+    from sim.search.risk import Risk
+
 
 @dataclass(frozen=True, repr=False)
 class SearchResult(PricedPlans, NotebookDisplay):
@@ -45,6 +48,7 @@ class SearchResult(PricedPlans, NotebookDisplay):
     schedules : the best plan of each schedule that was searched besides the priced ones, the best schedule first.
     safest : a plan of which more measured runs are known than of such as the best, where these are few; None: the best.
     stages : what was found of other layouts and groups of micro-batches; None where they were not looked for.
+    risk : the ranking by a quantile that `best` has the order of; None: it has that of the expected step.
     room : ways to make room for plans that do not fit else, of `sim.search.room.WAYS`.
     plans_given_room : how many plans were checked that make room so.
     room_floor : score that no plan with `room_fields` goes below for which room was not looked for.
@@ -60,6 +64,7 @@ class SearchResult(PricedPlans, NotebookDisplay):
     schedules: tuple[ScheduleBest, ...] = ()
     safest: Candidate | None = None
     stages: StagesSearched | None = None
+    risk: Risk | None = None
     room: tuple[str, ...] = ()
     plans_given_room: int = 0
     room_floor: float = np.inf
@@ -114,7 +119,8 @@ class SearchResult(PricedPlans, NotebookDisplay):
         """
         if self.plans_priced < self.space.num_plans or not self.best:
             return None
-        return gap_of(self.best[0].worth(self.objective), self.bound)
+        fastest = self.best[0] if self.risk is None else self.risk.fastest
+        return gap_of(fastest.worth(self.objective), self.bound)
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -245,5 +251,6 @@ class SearchResult(PricedPlans, NotebookDisplay):
             **({} if self.stages is None else {"stages": self.stages.to_dict(self.best[0].worth(self.objective))}),
             **({"schedules": [each.to_dict() for each in self.schedules]} if self.schedules else {}),
             "best": [each.to_dict() for each in self.best],
+            **({} if self.risk is None else {"risk": self.risk.to_dict()}),
             "safest": None if self.safest is None else self.safest.to_dict(),
         }

@@ -123,10 +123,11 @@ def build_scenario(data: Any, overrides: Sequence[str] | str = (), where: str = 
     missing = [name for name in ("model", "cluster", "training") if resolved.get(name) is None]
     if missing:
         raise SpecError(f"{where}: missing section {', '.join(missing)}; a scenario needs model, cluster and training")
+    left_open = _left_open(resolved)
     is_open = resolved.get("plan") in (None, {})
     resolved["plan"] = {} if is_open else resolved["plan"]
     assumed = [*([NO_PLAN] if is_open else []), *_take_stack_of_profile(resolved), *_settle_stack(resolved)]
-    assumed += _not_counted(data, overrides)
+    assumed += [*_not_counted(data, overrides), *left_open]
     sections: dict[str, Any] = {name: resolved[name] for name in SECTIONS if resolved.get(name) is not None}
     profile = sections.pop("profile", None)
     sections = {name: SECTIONS[name].read(value, name) for name, value in sections.items()}
@@ -157,6 +158,26 @@ def build_scenario(data: Any, overrides: Sequence[str] | str = (), where: str = 
         sections["profile"] = own
     facts = {"name": resolved.get("name") or where, "description": resolved.get("description") or ""}
     return Scenario.read({**facts, **sections, "assumed": tuple(assumed)}, where)
+
+
+LEFT_OPEN = "the framework is not known, and what it does is not stated: "
+"""Begins the line of what a description leaves open of an unknown framework, as fields that follow."""
+_UNKNOWN = "pytorch"
+_OPEN = (
+    "stack.attention", "plan.recompute", "stack.compiled", "stack.overlap_grad_reduce", "stack.overlap_param_gather",
+)  # fmt: skip
+
+
+def _left_open(resolved: Mapping[str, Any]) -> list[str]:
+    """Which of the facts that an unknown framework leaves open are not stated; nothing where one is named."""
+    sections = {name: of if isinstance(of := resolved.get(name), Mapping) else {} for name in ("stack", "plan")}
+    stack = sections["stack"]
+    if _UNKNOWN not in (stack.get("framework"), stack.get("preset")):
+        return []
+    stated = {f"{name}.{file_name(str(key))}" for name, section in sections.items() for key in section}
+    stated |= {"stack.attention"} if "stack.flash_version" in stated else set()
+    fields = [name for name in _OPEN if name not in stated and (name != "plan.recompute" or sections["plan"])]
+    return [LEFT_OPEN + ", ".join(fields)] if fields else []
 
 
 def _not_counted(data: Mapping[str, Any], overrides: Sequence[str]) -> tuple[str, ...]:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from flopcast_calibration.anchor import run_of
 from flopcast_calibration.from_runs import fit_runs
+from flopcast_calibration.readers.cases import run_of
 from sim import build_scenario, estimate, load_scenario
 from sim.check import explanations
 from sim.cli import app
@@ -184,6 +184,7 @@ def test_a_value_at_its_bound_is_pointed_out(tmp_path):
     [
         (["--measured", "12"], "has no unit"),
         (["--measured", "0 s"], "is no step time"),
+        (["--measured", "0.5 s"], "the peak of one A100"),
         (["--measured", "12 GB"], "12 GB"),
         (["--measured", "12 s", "-o", "nowhere/mine.yaml"], "does not exist; make it first"),
         ([str(KIN), "--measured", "12 s"], "2 scenarios and 1 step times; give --measured once for each"),

@@ -68,8 +68,8 @@ def test_cross_validation_leaves_out_whole_families(runs, monkeypatch):
     import flopcast_calibration.from_runs as module
 
     seen = []
-    inner = module._fit
-    monkeypatch.setattr(module, "_fit", lambda runs, *rest: seen.append({run.family for run in runs}) or inner(runs, *rest))  # fmt: skip
+    inner = module._Fit.values_of
+    monkeypatch.setattr(module._Fit, "values_of", lambda fit, prior, families: seen.append(families) or inner(fit, prior, families))  # fmt: skip
     fit = fit_runs(runs, ["gemm.max_efficiency"], folds=3)
     everything, *without = seen
     assert len(everything) == len(MODELS)
@@ -88,9 +88,9 @@ def test_without_folds_nothing_was_left_out(runs):
 def test_bounds_are_kept(runs):
     for factor in (0.05, 20.0):
         faster = [replace(run, measured=run.measured * factor) for run in runs[::4]]
-        fit = fit_runs(faster, list(priors().parameters)[:4], folds=0)
+        fit = fit_runs(faster, list(priors())[:4], folds=0)
         for parameter in fit.parameters:
-            known = priors().parameters[parameter.name]
+            known = priors()[parameter.name]
             assert known.lower <= parameter.value <= known.upper
 
 
@@ -110,6 +110,30 @@ def test_derived_launches_keep_their_ratio(runs):
     doubled = with_values(scenario, {"stack.kernel_launch_s": 2 * scenario.stack.kernel_launch_s})
     assert doubled.stack.backward_launch_s == pytest.approx(2 * scenario.stack.backward_launch_s)
     assert doubled.profile == scenario.profile
+
+
+def test_values_of_single_precisions_and_collectives_move_along():
+    """Multiplies in 8 bits have a share of peak of their own on H100, and all-to-alls a share of the link."""
+    scenario = load_scenario("scenarios/llama3-405b-16384-h100.yaml", ["training.precision=fp8"])
+    before = scenario.profile
+    slow = with_values(scenario, {"gemm.max_efficiency": 0.8 * before.gemm.max_efficiency, "nvlink.efficiency": 0.5})
+    assert slow.profile.gemm.precisions["fp8"] == pytest.approx(0.8 * before.gemm.precisions["fp8"])
+    ratios = [
+        each.nvlink.operations["all_to_all"].efficiency / each.nvlink.efficiency for each in (before, slow.profile)
+    ]
+    assert ratios[0] == pytest.approx(ratios[1])
+    assert estimate(slow).step_time_s > 1.1 * estimate(scenario).step_time_s
+    fast = with_values(scenario, {"gemm.max_efficiency": 2 * before.gemm.max_efficiency})
+    assert fast.profile.gemm.precisions["fp8"] == 1.0
+
+
+def test_what_a_value_cannot_take_is_left_to_the_others(runs):
+    """Steps half as long: multiplies go to their peak, and what is missing comes from memory and links."""
+    quick = [replace(run, measured=0.72 * run.measured) for run in runs[:6]]
+    one = fit_runs(quick, ["gemm.max_efficiency"], folds=0)
+    two = fit_runs(quick, ["gemm.max_efficiency", "memory.efficiency"], folds=0)
+    assert one.parameters[0].at_bound
+    assert abs(two.errors).mean() < abs(one.errors).mean()
 
 
 def test_the_written_profile_gives_the_fitted_step_times(fit, tmp_path):

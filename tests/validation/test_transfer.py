@@ -1,6 +1,7 @@
 """Runs of others' frameworks and GPUs: taken for unknown, known by a datasheet, and after some of them were measured."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,12 +9,14 @@ import pytest
 from flopcast_calibration.datasheet import GPUS, table
 from flopcast_calibration.from_runs import fit_runs
 from flopcast_calibration.priors import parameters_named, priors, start_of, with_values
+from flopcast_calibration.readers.cases import read_measured
 from flopcast_calibration.readers.training_runs import BEYOND_16_BITS, read_run, read_runs
 from flopcast_calibration.sensitivity import next_run, sensitivities, variants_of
 from flopcast_validation.runs.anchored import after_runs, choices, sources
+from flopcast_validation.runs.export import file_of
 from flopcast_validation.runs.score import score_all
 from flopcast_validation.runs.transfer import as_unknown, by_datasheet
-from flopcast_validation.runs.transfer_report import MEAN, Transfer, coverages, rows_of
+from flopcast_validation.runs.transfer_report import MEAN, Transfer, coverages, rows_of, summaries
 from sim import build_scenario, estimate, load_scenario, uncertainty
 from sim.errors import SpecError
 from sim.specs import load_preset
@@ -78,21 +81,94 @@ def test_a_run_far_off_bends_the_rest_little(scored):
     assert with_broken == pytest.approx(clean, abs=0.03)
 
 
+ODD = {
+    "eight GPUs of another model": ({"num_gpus": 8, "dp": 8, "hidden": 1024, "heads": 16, "kv_heads": 16}, 0.5),
+    "above the peak": ({}, 0.15),
+    "a stalled loader": ({}, 3.0),
+}
+"""Runs that nobody should learn of: changes of the row, and how many times as long as predicted they took."""
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_an_odd_run_makes_no_other_worse(name, run_row):
+    """Alone it moves nothing; beside two sound runs these decide."""
+    large = {
+        "num_gpus": 384, "layers": 24, "hidden": 4096, "heads": 32, "kv_heads": 32, "ffn_hidden": 16384,
+        "global_batch_seqs": 1536, "micro_batch_seqs": 1,
+    }  # fmt: skip
+    rows = [run_row(id=f"{tp}-{pp}", **large, tp=tp, pp=pp, dp=384 // tp // pp) for tp, pp in ((2, 1), (4, 2), (8, 3))]
+    changes, factor = ODD[name]
+    rows.append(run_row(**{"id": "odd", **large, "tp": 1, "pp": 1, "dp": 384, **changes}))
+    runs = [read_run(row, "row") for row in rows]
+    times = [estimate(run.choices[0]).step_time_s for run in runs]
+    measured = [1.1 * each for each in times[:3]] + [factor * times[3]]
+    timed = [replace(run, measured=each, unit="iteration_s") for run, each in zip(runs, measured, strict=True)]
+    names = parameters_named(None)
+    alone = fit_runs(timed[3:], names, folds=0)
+    assert alone.explained == ()
+    assert not any(item.moved for item in alone.parameters)
+    sound, beside = (fit_runs(given, names, folds=0) for given in (timed[:2], [*timed[:2], timed[3]]))
+    asked = timed[2].choices[0]
+    one, other = (estimate(with_values(asked, fit.values)).step_time_s / measured[2] - 1 for fit in (sound, beside))
+    assert abs(one) < 0.04 < abs(times[2] / measured[2] - 1)
+    assert abs(other) < abs(one) + 0.02
+
+
+def test_summaries_are_means_over_lineages(scored):
+    """Half of the runs as predicted, half a tenth longer, in one lineage each."""
+    found = Transfer(scored, [], [], {1: after_runs(scored, 1)})
+    stated, after = summaries(found)
+    assert (stated.what, stated.lineages, stated.runs) == ("as stated", 2, 2 * len(LAYOUTS))
+    assert stated.error == stated.before == pytest.approx(np.mean([abs(item.error) for item in scored]))
+    assert after.error < 0.5 * after.before
+    assert (after.worse, after.worst) == (0, "")
+    assert after.factor < stated.factor
+    assert after.score < stated.score
+    assert 0 <= stated.inside <= after.inside <= 1
+    unknown = as_unknown(scored)  # tables of one's own have such runs too
+    of_own = coverages(Transfer(unknown, [], [], {1: after_runs(unknown, 1)}))
+    assert [each.name for each in of_own] == ["as stated, 16-bit", "as stated, after one run"]
+
+
+def test_a_folder_of_cases_is_a_table_of_runs(tmp_path, scenarios):
+    (tmp_path / "cases").mkdir()
+    text = (scenarios / "megatron-2021" / "1.7b.yaml").read_text(encoding="utf-8")
+    (tmp_path / "cases" / "one.yaml").write_text(text, encoding="utf-8")
+    table = tmp_path / "cases.csv"
+    table.write_text("id,source,measured_step_s\none,somebody,3.5\nnone,somebody,\nlost,somebody,2\n", encoding="utf-8")
+    one, none, lost = read_measured(tmp_path)
+    assert (one.measured, one.family, one.skipped) == (3.5, "somebody / gpt1.7b", None)
+    assert none.skipped == "no step time was measured"
+    assert "lost.yaml" in lost.skipped
+    (item, *_) = score_all([one, none, lost])
+    assert file_of(item.run, item.scenario)["plan"]
+    with pytest.raises(SpecError, match=r"has no cases.csv; give a CSV of runs, or a folder"):
+        read_measured(tmp_path / "cases")
+
+
+@pytest.mark.parametrize("name", ["wild", "published/training_runs_3.csv"])
+def test_the_worlds_beside_the_record_can_be_read(name):
+    path = Path(__file__).parents[3] / "shared" / name
+    if not path.exists():
+        pytest.skip(f"{path} is not here")
+    runs = read_measured(path)
+    assert sum(run.skipped is None for run in runs) > 60
+    assert len({run.family.partition(" / ")[0] for run in runs}) > 8
+
+
 def test_sensitivities_are_slopes():
     scenario = load_scenario("scenarios/megatron-2021/1.7b.yaml")
     names = ["gemm.max_efficiency", "attention.forward_efficiency", "stack.elementwise_rate"]
     found = dict(zip(names, sensitivities(scenario, names), strict=True))
     assert found["attention.forward_efficiency"] == 0.0  # its attention is not fused
     assert found["gemm.max_efficiency"] < 0  # a faster GPU, a shorter step
-    width = priors().parameters["gemm.max_efficiency"].width_at(start_of(scenario, "gemm.max_efficiency"))
-    step = 0.01 * width
+    name = "gemm.max_efficiency"
+    start = start_of(scenario, name)
     up, down = (
-        estimate(
-            with_values(scenario, {"gemm.max_efficiency": start_of(scenario, "gemm.max_efficiency") + sign * step})
-        ).step_time_s
+        estimate(with_values(scenario, {name: priors()[name].moved(start, sign * 0.01)})).step_time_s
         for sign in (1, -1)
     )
-    assert found["gemm.max_efficiency"] == pytest.approx(np.log(up / down) / 0.02, rel=0.15)
+    assert found[name] == pytest.approx(np.log(up / down) / 0.02, rel=0.15)
 
 
 def test_the_next_run_tells_most_and_can_be_built():

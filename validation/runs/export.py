@@ -78,7 +78,8 @@ def file_of(run: Run, scenario: Scenario) -> dict[str, Any]:
         for choice, file in zip(run.choices, run.files, strict=True):
             if choice.training == scenario.training and choice.plan.replace(**changes) == scenario.plan:
                 whole = {**file, "plan": {**file["plan"], **changes}}
-                return {name: whole[name] for name in ("model", "cluster", "plan", "training", "stack", "profile")}
+                sections = ("model", "cluster", "plan", "training", "stack", "profile")
+                return {name: whole[name] for name in sections if whole.get(name) is not None}
     raise ValueError(f"{run.id}: the scenario is none of its choices")
 
 

@@ -48,7 +48,7 @@ def print_runs(
     if listing.update_intervals:
         _update_intervals(out, scored)
     if listing.transfer:
-        listed |= _print_transfer(out, scored, markdown=listing.markdown)
+        listed |= _print_transfer(out, scored, shipped=shipped, markdown=listing.markdown)
     groups = [*([in_the_wild(strangers)] if strangers else []), *groups_of(scored)]
     if listing.markdown:
         out.print(markdown_table(groups), soft_wrap=True)
@@ -80,36 +80,41 @@ def print_runs(
     return to_json(scored, groups) | listed
 
 
-def _print_transfer(out: Any, scored: Sequence[Scored], *, markdown: bool) -> dict[str, Any]:
+def _print_transfer(out: Any, scored: Sequence[Scored], *, shipped: bool, markdown: bool) -> dict[str, Any]:
     """What is lost where the framework is not known, and won by runs of one's own; plain data of it."""
-    from flopcast_validation.runs.transfer_report import (
-        coverage_markdown,
-        coverage_table,
-        coverages,
-        rows_of,
-        transfer,
-        transfer_markdown,
-        transfer_table,
-    )
+    from flopcast_validation.runs import transfer_report as report
 
-    found = transfer(scored, progress_bar)
-    rows, covered = rows_of(found), coverages(found)
+    found = report.transfer(scored, progress_bar, shipped)
+    rows, covered, summed = report.rows_of(found), report.coverages(found), report.summaries(found)
+    data = {"transfer": rows, "coverage": covered, "summary": summed}
+    plain = {name: [each.to_dict() for each in items] for name, items in data.items()}
     if markdown:
-        out.print(f"{transfer_markdown(rows)}\n\n{coverage_markdown(covered)}\n", soft_wrap=True)
-        return {"transfer": [row.to_dict() for row in rows], "coverage": [each.to_dict() for each in covered]}
-    out.print(transfer_table(rows, out.width))
+        tables = (report.summary_markdown(summed), report.transfer_markdown(rows), report.coverage_markdown(covered))
+        out.print("\n\n".join(tables), soft_wrap=True)
+        return plain
+    out.print(report.transfer_table(rows, out.width))
     out.print(
         "known, unknown: with the framework, and as an unknown one of its time. GPU by datasheet: its profile is what "
         "the other GPUs have in common. after one run, three runs: values drawn to as many runs of the same source and "
         "GPU (flopcast anchor), its others predicted; before: these without. ±: half-width of the interval at the "
         "median.\n"
     )
-    out.print(coverage_table(covered))
+    out.print(report.summary_table(summed))
     out.print(
-        "inside: share of runs in the interval, mean over lineages; pooled: over runs. factor: the interval's, at the "
-        "median.\n"
+        "Means over lineages, in the intervals that ship. score: the interval's width as a logarithm, and 20 times how "
+        f"far a run lies beyond it. worse: lineages whose error grows by more than {report.WORSE:.0%}. Lineages with "
+        "too few runs leave the table, so compare error with before.\n"
     )
-    return {"transfer": [row.to_dict() for row in rows], "coverage": [each.to_dict() for each in covered]}
+    for each in summed:
+        if each.worst:
+            out.print(f"Made worst {each.what}: {each.worst} points")
+    if covered:
+        out.print(report.coverage_table(covered))
+        out.print(
+            "inside: share of runs in the interval, mean over lineages; pooled: over runs. factor: the interval's, at "
+            "the median.\n"
+        )
+    return plain
 
 
 def _update_intervals(out: Any, scored: Sequence[Scored]) -> None:

@@ -1,10 +1,13 @@
-"""`flopcast validate --transfer`: errors of frameworks taken for unknown, and after one and three of their runs."""
+"""`flopcast validate --transfer`: errors once one and three runs of a source are given.
+
+The shipped record is taken for runs of unknown frameworks first; tables of one's own are taken as they are stated.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from math import exp, isnan, nan
+from math import exp, isnan, log, nan
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,17 +39,109 @@ class Transfer(NamedTuple):
     after: dict[int, list[Anchored]]
 
 
-def transfer(scored: Sequence[Scored], progress: Callable[[str], Any]) -> Transfer:
-    """Predict all of it; `progress` gives a context with what to report to."""
-    with progress("runs taken for those of unknown frameworks") as report:
-        unknown = as_unknown(scored, report or silent)
-    with progress("runs on GPUs known by their datasheets") as report:
-        datasheet = by_datasheet(scored, report or silent)
-    after = {}
+def transfer(scored: Sequence[Scored], progress: Callable[[str], Any], shipped: bool = True) -> Transfer:
+    """Predict all of it; `progress` gives a context with what to report to.
+
+    shipped : take frameworks for unknown ones, and GPUs as their datasheets have them.
+    """
+    known = [item for item in scored if item.error is not None]
+    unknown, datasheet, after = [], [], {}
+    if shipped:
+        with progress("runs taken for those of unknown frameworks") as report:
+            unknown = as_unknown(scored, report or silent)
+        with progress("runs on GPUs known by their datasheets") as report:
+            datasheet = by_datasheet(scored, report or silent)
     for count in GIVEN:
         with progress(f"sources after {_given(count)} of theirs") as report:
-            after[count] = after_runs(unknown, count, report or silent)
-    return Transfer([item for item in scored if item.error is not None], unknown, datasheet, after)
+            after[count] = after_runs(unknown or known, count, report or silent)
+    return Transfer(known, unknown, datasheet, after)
+
+
+WORSE = 0.02
+"""What a lineage's mean error may grow by once runs are given, before it counts as made worse."""
+
+
+class Summary(NamedTuple):
+    """Errors and intervals, mean over lineages, before and after some runs of each source are given.
+
+    before : of the same runs as they are predicted without; `error` where none is given.
+    inside : share in the 90 % interval. factor : of the interval, at the median over runs.
+    score : interval score: the interval's width as a logarithm, and 20 times how far a run lies beyond it.
+    worse : lineages whose error grows by more than WORSE; worst : the one that grows most, by that much.
+    """
+
+    what: str
+    lineages: int
+    runs: int
+    before: float
+    error: float
+    inside: float
+    factor: float
+    score: float
+    worse: int
+    worst: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return self._asdict()
+
+
+def summaries(found: Transfer) -> list[Summary]:
+    """Without and with given runs."""
+    stated = [("known" if found.unknown else "as stated", found.known), (NONE, found.unknown)]
+    pairs = [(what, [(item, item) for item in items]) for what, items in stated if items]
+    for count, every in found.after.items():
+        both = [pair for each in every for pair in zip(each.before, each.after, strict=True)]
+        pairs += [(f"after {_given(count)}", both)] if both else []
+    return [_summary(what, both) for what, both in pairs]
+
+
+def _summary(what: str, pairs: Sequence[tuple[Scored, Scored]]) -> Summary:
+    of: dict[str, list[tuple[float, ...]]] = {}
+    for before, after in pairs:
+        assert after.interval is not None
+        assert after.predicted is not None
+        low, high, size = (log(end / after.predicted) for end in (*after.interval, after.run.measured))
+        score = high - low + 20.0 * max(0.0, low - size, size - high)
+        row = (abs(before.error or 0.0), abs(after.error or 0.0), float(low <= size <= high), score, (high - low) / 2)
+        of.setdefault(lineage_of(after.run.family), []).append(row)
+    means = {lineage: np.mean(rows, axis=0) for lineage, rows in of.items()}
+    before, error, inside, score, _ = np.mean(list(means.values()), axis=0).tolist()
+    grown = {lineage: float(each[1] - each[0]) for lineage, each in means.items()}
+    worst = max(grown, key=lambda name: grown[name])
+    return Summary(
+        what,
+        len(of),
+        len({after.run.id for _, after in pairs}),
+        before,
+        error,
+        inside,
+        exp(float(np.median([row[4] for rows in of.values() for row in rows]))),
+        score,
+        sum(each > WORSE for each in grown.values()),
+        f"{worst[:_NAME_WIDTH]} {100 * grown[worst]:+.1f}" if grown[worst] > 0 else "",
+    )
+
+
+_SUMMARY_HEADS = ("runs given", "lineages", "runs", "before", "error", "inside", "factor", "score", "worse")
+
+
+def summary_table(found: Sequence[Summary]) -> Any:
+    """A rich table of them."""
+    return _rich(_SUMMARY_HEADS, _summary_lines(found), left=1)
+
+
+def summary_markdown(found: Sequence[Summary]) -> str:
+    """Table of them in Markdown."""
+    return _markdown(_SUMMARY_HEADS, _summary_lines(found))
+
+
+def _summary_lines(found: Sequence[Summary]) -> list[tuple[str, ...]]:
+    return [
+        (each.what, f"{each.lineages}", f"{each.runs}", f"{each.before:.1%}", f"{each.error:.1%}",
+         f"{each.inside:.0%}", f"{each.factor:.2f}", f"{each.score:.2f}", f"{each.worse}")
+        for each in found
+    ]  # fmt: skip
 
 
 def _given(count: int) -> str:
@@ -208,14 +303,17 @@ def coverages(found: Transfer) -> list[Coverage]:
     """Leave-lineage-out coverage by what is known of a run."""
     counts = list(found.after)
     after = [[item for each in found.after[count] for item in each.after] for count in counts]
-    _, hits = left_out(batches_of(found), after)
-    names = ("known framework", "unknown framework", "GPU known by its datasheet")
+    batches = batches_of(found) if found.unknown else [found.known]
+    if len({lineage_left_out(item) for item in batches[0]}) < 2:
+        return []
+    _, hits = left_out(batches, after)
+    names = ("known framework", "unknown framework", "GPU known by its datasheet") if found.unknown else ("as stated",)
     classes: dict[str, list[Hit]] = {}
     for name, of_batch in zip(names, hits, strict=False):
         for hit in of_batch:
             classes.setdefault(f"{name}, {recipe_of(_scenario(hit))}", []).append(hit)
-    for count, of_batch in zip(counts, hits[len(names) :], strict=True):
-        classes[f"unknown framework, after {_given(count)}"] = of_batch
+    for count, of_batch in zip(counts, hits[len(batches) :], strict=True):
+        classes[f"{'unknown framework' if found.unknown else 'as stated'}, after {_given(count)}"] = of_batch
     return [_coverage(name, of) for name, of in sorted(classes.items()) if of]
 
 

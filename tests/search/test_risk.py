@@ -1,0 +1,109 @@
+"""Plans ranked by a quantile of their step times."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from typer.testing import CliRunner
+
+from sim.cli import app
+from sim.errors import SpecError
+from sim.search import at_risk, search
+from sim.uncertainty import (
+    PARTS,
+    doubt_of,
+    interval_factors,
+    least_quantile_factor,
+    quantile_factor,
+    shipped_spreads,
+)
+
+SCENARIO = "scenarios/gpt3-175b-1024-a100.yaml"
+
+
+@pytest.fixture(scope="module")
+def result():
+    return search(SCENARIO, top=40)
+
+
+def causes(candidate):
+    return candidate.answer.breakdown.shares()
+
+
+def test_a_quantile_is_between_the_estimate_and_the_end_of_its_interval(result):
+    first = result.best[0]
+    low, high = interval_factors(first.scenario, causes(first))
+    factor = {p: quantile_factor(first.scenario, causes(first), p) for p in (0.05, 0.5, 0.8, 0.9, 0.95)}
+    assert list(factor.values()) == sorted(factor.values())
+    assert (factor[0.05], factor[0.5], factor[0.95]) == pytest.approx((low, 1.0, high))
+
+
+@pytest.mark.parametrize("probability", [0.5, 0.9, 0.99])
+def test_no_plan_is_known_better_than_the_bound_says(result, probability):
+    least = least_quantile_factor(result.best[0].scenario, probability)
+    assert all(quantile_factor(each.scenario, causes(each), probability) >= least for each in result.best)
+    assert (least == 1.0) == (probability == 0.5)
+
+
+def test_the_least_doubt_is_that_of_shares_by_their_precisions(result):
+    """Shares in proportion to one over the squared spreads: no other plan of a simplex has less."""
+    first = result.best[0]
+    weights = {name: shipped_spreads().parts[name] ** -2 for name in PARTS}
+    best = {name: weight / sum(weights.values()) for name, weight in weights.items()}
+    known = doubt_of(first.scenario, causes(first))._replace(shares=best, facts=())
+    least = (known.loads(shipped_spreads()) ** 2).sum()
+    assert least == pytest.approx(1 / sum(weights.values()))
+
+
+def test_the_order_is_that_of_the_quantile(result):
+    same, risky = at_risk(result, 0.5), at_risk(result, 0.9, top=40)
+    assert same.best == result.best[:10]
+    worth = [each.answer.step_time_s * risky.risk.factor(each) for each in risky.best]
+    assert worth == sorted(worth)
+    assert {id(each) for each in risky.best} == {id(each) for each in result.best}
+    assert [each.answer for each in risky.best] != [each.answer for each in result.best]  # some ranks change
+    assert risky.gap == result.gap == 0.0  # the fastest is still proven
+
+
+def test_a_fastest_plan_that_is_known_worse_is_named_with_what_is_open(result):
+    ranked = at_risk(result, 0.9, top=40).best
+    pairs = [(one, other) for one in ranked for other in ranked if one.answer.step_time_s < other.answer.step_time_s]
+    one, other = next(pair for pair in pairs if ranked.index(pair[0]) > ranked.index(pair[1]))
+    found = at_risk(replace(result, best=(one, other)), 0.9)
+    assert found.best == (other, one)
+    assert (found.risk.fastest, found.risk.place) == (one, 2)
+    shares = [doubt_of(each.scenario, causes(each)).shares[found.risk.part] for each in (one, other)]
+    assert shares[0] > shares[1]
+
+
+def test_what_was_not_ranked_is_bounded(result):
+    """With few plans ranked another may be better at that risk, at most by what the slowest of them leaves."""
+    few, many = at_risk(replace(result, best=result.best[:2]), 0.99), at_risk(result, 0.99)
+    assert few.risk.gap >= many.risk.gap
+    assert few.to_dict()["risk"]["plans_ranked"] == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--risk", "0.3"], "--risk 0.3 must be at least 0.5 and below 1"),
+        (["--risk", "1"], "must be at least 0.5 and below 1, such as 0.9"),
+        (["--risk", "0.9", "--objective", "memory_headroom"], "--risk speaks of step times"),
+        (["--risk", "0.9", "--why", "own"], "--risk ranks plans by what they stay below, and --why compares"),
+        (["--risk", "0.9", "--sweep", "plan.tp=1,2"], "--sweep asks another question than --risk"),
+    ],
+)
+def test_mistakes(words, says):
+    error = CliRunner().invoke(app, ["search", SCENARIO, *words]).exception
+    assert isinstance(error, SpecError)
+    assert says in str(error)
+
+
+def test_the_command_says_what_ranks_mean(result):
+    found = CliRunner().invoke(app, ["search", SCENARIO, "--risk", "0.9", "--top", "3"], env={"COLUMNS": "80"})
+    assert "0.9 below" in found.output
+    assert "90 of 100 such steps take at" in found.output
+    assert max(map(len, found.output.splitlines())) <= 80
+    data = json.loads(CliRunner().invoke(app, ["search", SCENARIO, "--risk", "0.9", "--json"]).stdout)
+    assert data["risk"]["probability"] == 0.9
+    assert data["risk"]["fastest"]["step_time_s"] <= data["best"][0]["step_time_s"]
