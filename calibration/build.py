@@ -1,4 +1,4 @@
-"""From measurements to a profile: every fit there is data for, the rest from a base profile, provenance for all.
+"""Measurements become a profile: every value with data is fitted, the rest comes from a base, and all have sources.
 
 Multiplies, memory-bound kernels and attention are one device's; NVLink's and the network's values come from collectives
 inside and between NVLink domains. Logs of one of them alone fit that, and the rest stays the base's.

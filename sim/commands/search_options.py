@@ -18,7 +18,7 @@ from sim.specs import Scenario
 from sim.units import parse
 
 OWN = "own"
-"""In --why: the scenario's own plan, so that the fields beside it are changes of that and nothing is left free."""
+"""The word in --why for the scenario's own plan. Fields beside it change that plan, and nothing is left free."""
 TOP = 10
 """Plans that are shown unless more or fewer are asked for."""
 

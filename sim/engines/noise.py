@@ -167,7 +167,7 @@ def _noisy(pipeline: Replica, compute: Array, jitter: float, key: tuple[int, int
 
 
 def factors_of(order: Order, relative: Array, jitter: float, key: tuple[int, int, int]) -> Array:
-    """Of every action, how much longer than on its slowest GPU without noise its kernels take.
+    """Factor by which each action's kernels take longer than on its slowest GPU without noise.
 
     Parameters
     ----------

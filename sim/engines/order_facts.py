@@ -19,7 +19,7 @@ from sim.schedules.passes import (
 )
 
 FREED_EARLIEST = np.array([1, -1, -1, 0, 0])
-"""As `IN_FLIGHT` where weight gradients float: each comes after its input gradient, and frees what is kept."""
+"""Changes of what is in flight where weight gradients float: each frees activations after its input gradient."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class OrderFacts:
 
     @cached_property
     def code(self) -> Ints:
-        """Of every action which of (kind of action, kind of stage), counted row by row."""
+        """Number of each action's pair (kind of action, kind of stage), counted row by row."""
         return np.asarray(self.num_kinds * self.order.kind + self.kind_of_stage[self.order.stage])
 
     @cached_property
@@ -105,7 +105,7 @@ class OrderFacts:
 
     @property
     def last_gradients(self) -> Ints:
-        """As of `sim.schedules.passes.last_gradients`."""
+        """The order's last gradients, as `sim.schedules.passes.last_gradients` finds them."""
         return last_gradients(self.order, self.floating)
 
     @cached_property

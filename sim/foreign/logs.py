@@ -28,9 +28,9 @@ LONGEST_LINE = 1 << 16
 """Characters of a line that are read at once; of longer ones, which only damaged logs have, the rest is another."""
 MOST_ARGUMENTS = 5000
 LARGEST = 1e12
-"""Of values in any unit, and of one over them."""
+"""Largest value that is believed, in any unit; its inverse is the smallest."""
 ROUNDED = 5e-4
-"""By which Transformers rounds rates."""
+"""Most that a rate of Transformers differs by rounding."""
 _TEXT: dict[str, Any] = {"encoding": "utf-8-sig", "errors": "replace"}
 _NUMBER = r"([-+]?[\d,]*\.?\d+(?:[eE][-+]?\d+)?|nan|-?inf)"
 _STEP = re.compile(r"(?<![a-z_])(?:global_step|iteration|steps?)['\"]?[ :=]+(\d+\.?\d*)")

@@ -31,7 +31,7 @@ GROUPS = {
     "optimizer": "optimizer",
     "offload": "offload",
 }
-"""Of causes: the group whose name and colour they have."""
+"""The group of each cause, which gives it a name and a colour."""
 LABELS = {
     "useful": "at peak rate",
     "kernels": "kernels below peak",
@@ -45,7 +45,7 @@ MEMORY = ("weights", "gradients", "optimizer", "activations", "logits", "other")
 PER_GPU = {"model": "Per GPU, model", "hardware": "Per GPU, hardware"}
 """Names of the rates of a GPU, without and with recomputation."""
 SMALLEST = 5e-4
-"""Of a step: causes below it are left out of lists."""
+"""Share of a step below which a cause is left out of lists."""
 
 
 class Fact(NamedTuple):

@@ -95,7 +95,7 @@ def tuned_sentence(asked: FineTuning, offer: Offer) -> str:
 
 
 def lacking_view(asked: FineTuning, unfit: Unfit) -> Group:
-    """That a fine-tuning does not fit, and what would make it fit: each was searched."""
+    """A fine-tuning that does not fit, and what would make it fit. Each remedy was searched."""
     lacking, remedies, useless = unfit.lacking, unfit.remedies, unfit.useless
     parts: list[RenderableType] = [
         title(f"{asked.model} on {lacking.gpus} × {lacking.gpu}", ": it does not fit", "bold red"),

@@ -194,7 +194,7 @@ def rules_view(result: SearchResult, rules: Rules) -> Group:
 
 
 def schedules_view(result: SearchResult) -> Group:
-    """Of every schedule that was searched its best plan against the best of all, and what is not known of it."""
+    """The best plan of each schedule beside the best of all, and whether it is proven."""
     found = [(each, each.best.answer) for each in result.schedules if each.best is not None]
     plans = [answer.scenario.plan for _, answer in found]
     differ = differing(plans, FIELDS)

@@ -142,7 +142,7 @@ def plans_assumed(space: Space) -> list[str]:
 
 
 def _uneven(space: Space) -> list[str]:
-    """That layers are dealt unevenly to pipelines that do not divide them, and what divides more evenly."""
+    """A sentence if some pipelines do not divide the layers evenly, and what would divide them."""
     plan, dealt = space.scenario.plan, dealt_layers(space.scenario.model, space.scenario.plan)
     depths = sorted(set(space.layouts[:, LAYOUT.index("pp")].tolist()))
     uneven = [pp for pp in depths if dealt % pp]

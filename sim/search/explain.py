@@ -165,7 +165,7 @@ def check_fields(named: Mapping[str, Any], any_of_plan: bool = False) -> None:
 
 
 def _steps_to_best(result: SearchResult, answer: Estimate) -> tuple[Step, ...]:
-    """From a plan to the best; none where it is not slower, or has another number of GPUs."""
+    """Steps from a plan to the best; none if it is not slower, or has another number of GPUs."""
     best = result.best[0].answer
     slower = answer.step_time_s > best.step_time_s and answer.num_gpus == best.num_gpus
     return steps_between(answer, best, result.memory_limit_bytes) if slower else ()
@@ -250,7 +250,7 @@ def _why(result: SearchResult, answer: Estimate, rank: int | None) -> Why:
 
 
 def _why_unpriced(result: SearchResult, named: Fields) -> Why:
-    """Of fields that no priced plan has: the rule they break, or the best of all or of a few plans that have them."""
+    """Why no priced plan has some fields: the rule that they break, or the best of the plans tried with them."""
     if named.get("schedule", SCHEDULES[0]) not in SCHEDULES:
         rest = {name: value for name, value in named.items() if name != "schedule"}
         searched = best_under(result, named["schedule"], rest)

@@ -68,7 +68,7 @@ class SearchResult(PricedPlans, NotebookDisplay):
     def with_room(
         self, few: int, fields: Fields | None = None, ceiling: float | None = None, progress: Progress | None = None
     ) -> Self:
-        """With those plans for which room is made that may be among the best few with some fields.
+        """The result with plans that fit only once room is made, if they may be among the best few with some fields.
 
         Parameters
         ----------
@@ -108,9 +108,9 @@ class SearchResult(PricedPlans, NotebookDisplay):
 
     @property
     def gap(self) -> float | None:
-        """By what share at most a plan that was priced but not run could be better than the best; 0: it is proven.
+        """Largest share by which a plan that was priced but not run could beat the best; 0 if the best is proven.
 
-        None where the search was interrupted: of plans that were not priced nothing is known; or where none fits.
+        None if no plan fits, or if the search was interrupted: nothing is known about plans that were not priced.
         """
         if self.plans_priced < self.space.num_plans or not self.best:
             return None
@@ -162,7 +162,7 @@ class SearchResult(PricedPlans, NotebookDisplay):
         return self.select({}, 1, score).better + 1
 
     def none_fits(self, selection: Selection) -> str:
-        """That memory rules some plans out, and what the leanest of them needs."""
+        """The sentence that none of some plans fits in memory, and what the leanest of them needs."""
         assert selection.leanest is not None
         needed = self.memory_bytes[selection.leanest]
         plan = self.scenario_at(selection.leanest).plan
@@ -174,7 +174,7 @@ class SearchResult(PricedPlans, NotebookDisplay):
         )
 
     def nothing_fits(self) -> str:
-        """That memory rules all plans out, by how much, and whether the limit or the GPU is too small."""
+        """The sentence that no plan fits, by how much, and whether the limit or the GPU is too small."""
         everything = self.select({}, 1)
         assert everything.leanest is not None
         lowest = self.memory_bytes[everything.leanest]
@@ -204,7 +204,7 @@ class SearchResult(PricedPlans, NotebookDisplay):
         )
 
     def _hosted(self) -> str:
-        """That some plan fits with states in host memory, where none does without."""
+        """The sentence that some plan fits only with states in host memory; empty if none does."""
         if "offload" in self.room:
             return ""
         able = replace(self, room=(*self.room, "offload")).with_room(few=1)

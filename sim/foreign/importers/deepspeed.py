@@ -238,7 +238,7 @@ def take_precision(training: Section, stack: Section, keys: Keys) -> None:
 
 
 def _gradients(training: Section, stack: Section, keys: Keys) -> None:
-    """In which gradients are summed over GPUs, and over micro-batches: one field of ours."""
+    """Read the precision in which gradients are summed over GPUs and over micro-batches: here one field."""
     said = {name: _width(keys, name) for name in ("communication_data_type", "data_types.grad_accum_dtype")}
     if keys.flag("fp32_allreduce") and said["communication_data_type"] is None:
         said["communication_data_type"] = "fp32"

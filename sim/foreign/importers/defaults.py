@@ -26,11 +26,11 @@ CLUSTERS = {
     "b200": "superpod-b200",
     "gb200": "superpod-gb200",
 }
-"""By the kind of GPU, where a file names that and no machine."""
+"""The machine taken for a kind of GPU, where a file names the GPU and no machine."""
 CLUSTER_OF_FOUR_BITS = "superpod-b200"
-"""Where multiplies in 4 bits, which the usual cluster has not, are asked for."""
+"""The machine taken where multiplies are in 4 bits, which the usual cluster lacks."""
 TOKENS_A_STEP = 4e6
-"""Of large pre-training runs (Llama 3's first stage, arXiv:2407.21783, section 3.4.1)."""
+"""Tokens of a step in large pre-training runs (Llama 3's first stage, arXiv:2407.21783, section 3.4.1)."""
 LONGEST = 4096
 """Tokens a sequence where nothing is said; models are pre-trained on shorter ones than they can read."""
 STATE_BYTES = 18

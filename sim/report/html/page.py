@@ -20,7 +20,7 @@ from sim.specs.writing import whole_yaml
 from sim.units import show, show_time
 
 MOST_ACTIONS = 2_000_000
-"""Of a step that is drawn; a longer one is said to be too long."""
+"""Most actions of a step that is drawn. For a longer step the page says so instead."""
 
 
 def report_page(

@@ -132,7 +132,7 @@ def parts_of_experts(layouts: Array, plan: ParallelPlan) -> Array:
 
 
 def _degrees_of_experts(scenario: Scenario, experts: tuple[int, ...] | None) -> tuple[int, ...]:
-    """Of the asked expert-parallel degrees those that deal the experts evenly; all there are where none was asked."""
+    """Expert-parallel degrees that deal the experts evenly: those asked for, or all if none was."""
     model, able = scenario.model, expert_degrees(scenario)
     wanted = able if experts is None else tuple(ep for ep in able if ep in experts)
     if wanted:
