@@ -251,6 +251,8 @@ def _changed(path: Path, settings: Sequence[str], changes: Sequence[str]) -> Sce
     return load_scenario(path, [*settings, *changes])
 
 
+WORTH_RUNNING = 0.9
+"""A further run is advised only if it would leave at most this share of the uncertainty."""
 LIKELY = 0.05
 """How likely what may be behind a measurement has to be, to be named."""
 
@@ -271,14 +273,14 @@ def _print_behind(print_: Any, behind: Sequence[Explanation]) -> None:
 
 
 def _print_next(print_: Any, scenarios: Sequence[Path], found: RunsFit, names: Sequence[str]) -> None:
-    """The run that would tell most, as the fields to set, and the line that takes it."""
+    """Print the run to measure next: the fields to set, and the command."""
     best = next_of(found, names)
-    if best is None:
+    if best is None or best["after"] > WORTH_RUNNING * best["before"]:
         return
     changes = " ".join(f"-s {path}={value}" for path, value in best["set"].items())
     path = shlex.quote(str(scenarios[-1]))
     print_(
-        "next:    measure the step time of the plan below; it would narrow the values most (their uncertainty falls "
+        "next:    measure the step time of the plan below; it would help most (the values' uncertainty falls "
         f"from {best['before']:.0%} to {best['after']:.0%})"
     )
     print_(f"         flopcast estimate {path} {changes}", soft_wrap=True)

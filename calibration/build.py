@@ -88,7 +88,7 @@ class _Draft:
     def add(self, name: str, found: Sequence[Any], fit: Callable[[Sequence[Any]], Fit], least: int) -> dict[str, float]:
         """Parameters fitted to the points found, bootstrapped; none if these are too few, or too far from it."""
         if len(found) < least:
-            self.missing.append(f"{name} ({len(found)} measurements, {least} needed)" if found else name)
+            self.missing.append(f"{name} ({len(found)} measurements; give at least {least} sizes)" if found else name)
             return {}
         result = fit(found)
         if result.median_error > self.most_error:
@@ -323,7 +323,9 @@ def _network_provenance(draft: _Draft, data: MeasurementSet, cluster: ClusterSpe
 def _why_unused(data: MeasurementSet, cluster: ClusterSpec) -> str:
     """What the measurements were that no fit takes."""
     unused = left_out(data, cluster)
-    return f" (not used: {'; '.join(unused)})" if unused else "; run flopcast calibrate run first"
+    if unused:
+        return f" (not used: {'; '.join(unused)})"
+    return "; measure it with flopcast calibrate run, or give logs that have it"
 
 
 def left_out(data: MeasurementSet, cluster: ClusterSpec) -> tuple[str, ...]:

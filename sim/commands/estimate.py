@@ -72,7 +72,9 @@ def _faster_plan(answer: Estimate, file: str) -> str:
         return ""
     broken = broken_rules(best.scenario, rules_of_scenario(scenario))
     words = framework_words(framework, scenario.stack.version)
-    lacking = f". {words} cannot run it: {', '.join(f'plan.{rule.field}' for rule in broken)}" if broken else ""
+    lacking = (
+        f". {words} cannot run it, because of {' and '.join(f'plan.{rule.field}' for rule in broken)}" if broken else ""
+    )
     return faster_words(answer, best, lacking, f"flopcast search {file}{' --any-framework' if broken else ''}")
 
 

@@ -13,6 +13,8 @@ from sim.commands.options import Json
 from sim.commands.output import print_json
 from sim.errors import SpecError, nearest
 
+MANY = 40
+"""Names that an error still lists."""
 DEFAULTS = ("bf16", "llama3-8b", "h100-sxm-80gb")
 """Precision, model and GPU that a framework's rules see where nothing else is said."""
 app = typer.Typer(
@@ -49,8 +51,22 @@ def list_presets(
         if kind is None:
             typer.secho(each, bold=True)
         for name in others[each]() if each in others else preset_names(each):
-            summary = f"  {get_schedule(name).summary}" if each == "schedules" else ""
+            summary = f"  {get_schedule(name).summary}" if each == "schedules" else _summary(each, name)
             typer.echo(f"  {name}{summary}" if kind is None else f"{name}{summary}")
+
+
+def _summary(kind: str, name: str) -> str:
+    """What a machine consists of, in a few words."""
+    from sim.specs.presets import load_preset
+
+    if kind not in ("clusters", "nodes"):
+        return ""
+    data = load_preset(kind, name)
+    if kind == "clusters":
+        node = data["node"]
+        name = node if isinstance(node, str) else node.get("preset") or node["name"]
+        return f"  {data['num_nodes']:,} × {name}"
+    return f"  {data['gpus_per_node']} × {data['gpu']}"
 
 
 @app.command(
@@ -68,7 +84,7 @@ def show_preset(
         Argument(help="A preset's name, or kind/name where two kinds share it.", autocompletion=complete.any_preset),
     ],
     version: Annotated[
-        str | None, Option(help="Of a framework: a date, a release by year and month, a tag, or latest.")
+        str | None, Option(help="Version of a framework: a date, a release by year and month, a tag, or latest.")
     ] = None,
     precision: Annotated[str, Option(help="What a framework's rules see as precision.")] = DEFAULTS[0],
     model: Annotated[
@@ -80,15 +96,15 @@ def show_preset(
     plan: Annotated[list[str] | None, Option("--set", "-s", help="A field of the plan or stack: plan.tp=4.")] = None,
     as_json: Json = False,
 ) -> None:
-    """A preset's values, and the source of each; of a framework what it comes to for a precision, model and GPU.
+    """A preset's values, and the source of each. A framework is shown as it is for a precision, model and GPU.
 
-    Of a scenario that ships its file, to be changed.
+    A scenario that ships is shown as its file, for you to change.
     """
     from sim.files import read_text
     from sim.report.presets import framework_view, preset_view
     from sim.report.terminal import console
     from sim.shipped import shipped_scenarios
-    from sim.specs import ParallelPlan, TrainingSpec
+    from sim.specs import ParallelPlan, TrainingSpec, datasheet
     from sim.specs.framework_files import find_framework
     from sim.specs.loading import described
     from sim.specs.presets import KINDS, load_preset, preset_names
@@ -107,10 +123,17 @@ def show_preset(
     framework = find_framework(wanted) if wanted_kind in ("", "frameworks") else None
     if not found and framework is None:
         known = {preset for kind in kinds for preset in preset_names(kind)}
-        raise SpecError(f"no preset {wanted!r}{nearest(wanted, known)}" if wanted else "give the name of a preset")
+        if wanted == datasheet.NAME:
+            raise SpecError(
+                "profile datasheet is made for each GPU, from its own peaks and what measured GPUs have in common; "
+                "flopcast estimate --verbose says what it takes"
+            )
+        hint = nearest(wanted, known)
+        many = "; flopcast presets list shows all names" if "choose from" in hint and len(known) > MANY else hint
+        raise SpecError(f"no preset {wanted!r}{many}" if wanted else "give the name of a preset")
     shows_framework = framework is not None and (not found or "frameworks" in found)
     if not shows_framework and (version or plan or (precision, model, gpu) != DEFAULTS):
-        raise SpecError(f"--version, --precision, --model, --gpu and --set are of frameworks; {wanted} is none")
+        raise SpecError(f"--version, --precision, --model, --gpu and --set are for frameworks; {wanted} is none")
     if as_json:
         if shows_framework:
             raise SpecError(f"{wanted} is a framework, resolved for a question: estimate --json says what it comes to")

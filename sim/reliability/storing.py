@@ -26,9 +26,9 @@ from sim.units import show
 
 LoadBy = Literal["all", "one", "shares"]
 LOAD_WORDS: dict[LoadBy, str] = {
-    "all": "every GPU reads all that it holds",
-    "one": "one replica reads, and broadcasts",
-    "shares": "replicas read a share each, and gather",
+    "all": "every GPU reads its own part",
+    "one": "one replica reads and broadcasts to the others",
+    "shares": "each replica reads a share, and they exchange the shares",
 }
 HOST_LINK = "host link"
 STAGING_S = 6.2

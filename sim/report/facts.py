@@ -48,6 +48,15 @@ SMALLEST = 5e-4
 """Share of a step below which a cause is left out of lists."""
 
 
+GRADE_WORDS = {
+    "measured here": "this run was measured",
+    "like measured runs": "many runs of this kind were measured",
+    "extrapolated": "extrapolated from measured runs",
+    "unknown": "little is known about such runs",
+}
+"""Grades of `sim.uncertainty.GRADES` as reasons."""
+
+
 class Fact(NamedTuple):
     """A line of the headline."""
 
@@ -66,7 +75,8 @@ def plan_degrees(plan: ParallelPlan, chunks: bool = False) -> str:
 
 def microbatch_words(answer: Estimate) -> str:
     """Micro-batches of a step, and sequences in each."""
-    return f"{answer.num_microbatches:,} micro-batches of {answer.scenario.plan.microbatch_size}"
+    count = answer.num_microbatches
+    return f"{count:,} micro-batch{'es' if count > 1 else ''} of {answer.scenario.plan.microbatch_size}"
 
 
 def question_words(answer: Estimate) -> str:
@@ -104,8 +114,18 @@ def plan_words(answer: Estimate) -> str:
 
 
 def surer_words(answer: Estimate) -> str:
-    """What would make the step time better known; nothing where it was measured."""
-    return f"{answer.would_raise} would help" if answer.would_raise else ""
+    """What would make the step time better known; nothing if it was measured, or if measuring would hardly help."""
+    advice, measure = answer.would_raise, "flopcast anchor"
+    helps = bool(advice) and (measure not in advice or measure in answer.interval_basis)
+    return f"{advice} would help" if helps else ""
+
+
+def sure_words(answer: Estimate) -> str:
+    """How far the step time may be off, why, and what would help."""
+    low, high = (end / answer.step_time_s for end in answer.step_time_interval_s)
+    return "; ".join(
+        filter(None, (f"{low:.2f} to {high:.2f} times this (90 %)", GRADE_WORDS[answer.grade], surer_words(answer)))
+    )
 
 
 def limit_words(answer: Estimate, most: int = 3) -> str:

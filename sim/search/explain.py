@@ -30,8 +30,8 @@ from sim.specs.framework_plans import broken_rules
 from sim.work.recompute import recompute_word, searched_word
 
 KINDS: dict[str, tuple[str, ...]] = {
-    "of the same techniques (recomputation, sequence parallelism, ZeRO)": CHOICES,
-    "of the same techniques and schedule": (*CHOICES, "schedule"),
+    "with the same techniques (recomputation, sequence parallelism, ZeRO)": CHOICES,
+    "with the same techniques and schedule": (*CHOICES, "schedule"),
 }
 """Plans that a plan is fairly compared with: they differ in layout, micro-batch and chunks, not in what was invented
 later."""
@@ -209,21 +209,24 @@ def _not_searched(result: SearchResult, scenario: Scenario) -> str:
     if plan.microbatch_group not in (None, plan.pp):
         return f"its groups of {plan.microbatch_group} micro-batches are not those of pp; --windows searches others"
     if plan.optimizer_offload or plan.offloaded_layers:
-        return "it keeps states in host memory; --room modules,block,offload searches that where plans do not fit else"
+        return "it keeps states in host memory; --room modules,block,offload tries that for plans that do not fit"
     if not result.space.cuts_experts_as(plan):
         searched = "whole" if plan.etp > 1 else "cut over the tensor-parallel group"
         return f"its plan.etp is {plan.etp}, and the search keeps experts {searched}, as the scenario's plan does"
     where = result.space.scenario.plan.placement
     if plan.placement != where:
-        return f"its ranks lie as {plan.placement}, the search's as {where}; -s plan.placement={plan.placement}"
+        return f"its ranks are placed as {plan.placement}, the search's as {where}; -s plan.placement={plan.placement}"
     if plan.uneven_layers:
         return "it deals layers unevenly, which is not searched"
     if plan.recompute == "per_op":
-        return "recompute per_op is searched where the framework has it, or the scenario's own plan does it"
+        return "recompute per_op is searched only if the framework has it or the scenario's own plan uses it"
     if recompute_word(plan, scenario.model) != searched_word(plan.recompute, result.space.scenario.plan):
         if not result.room:
-            return "it recomputes other modules than the scenario, or layers otherwise than each alone"
-        return "room was not made for it: it fits without, or a faster plan or way does"
+            return "it recomputes other modules than the scenario, or recomputes layers in groups"
+        return (
+            "no plan with exactly this recomputation was priced: plans that fit without it keep less, and for others "
+            "the search kept a faster way to fit"
+        )
     return "it is outside the searched space (context-parallel degrees and overlaps are searched where asked for)"
 
 

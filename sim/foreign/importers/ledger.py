@@ -135,7 +135,9 @@ HEADINGS = {
 """Parts of the account, by what the ledger calls them. Of what was left out, entries stand together by their reason."""
 
 
-def entry_lines(entries: Iterable[LedgerEntry], *, by_note: bool = False, width: int = 116) -> list[str]:
+def entry_lines(
+    entries: Iterable[LedgerEntry], *, by_note: bool = False, names_first: bool = False, width: int = 116
+) -> list[str]:
     """Lines of an account: one an entry, or with everything left out for the same reason together."""
     import textwrap
 
@@ -146,7 +148,8 @@ def entry_lines(entries: Iterable[LedgerEntry], *, by_note: bool = False, width:
         groups.setdefault(item.note, []).append(f"{short(item.name)} {item.value}".strip())
     lines = []
     for note, names in groups.items():
-        lines += textwrap.wrap(f"{note}: {', '.join(names)}", width, subsequent_indent="  ", break_on_hyphens=False)
+        first, second = (", ".join(names), note) if names_first else (note, ", ".join(names))
+        lines += textwrap.wrap(f"{first}: {second}", width, subsequent_indent="  ", break_on_hyphens=False)
     return lines
 
 
