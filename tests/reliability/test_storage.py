@@ -333,7 +333,7 @@ def test_what_is_not_known_is_said():
 @pytest.mark.parametrize(
     ("ask", "says"),
     [
-        (lambda: load_named("some"), "choose from all (every GPU reads all that it holds), one (one replica reads"),
+        (lambda: load_named("some"), "choose from all (every GPU reads its own part), one (one replica reads"),
         (lambda: even_storing(1e12, 0, load_scenario(TRILLION).cluster), "num_gpus = 0"),
         (
             lambda: Storage(1e9, 1e9, capacity_bytes=1e9).write_s(2e9, 1e9),

@@ -106,7 +106,7 @@ def test_plans_without_a_rank_say_why(small):
     for changes, says in (
         ({"schedule": "zb_h1"}, "--schedules zb_h1 finds its best plan"),
         ({"recompute": "none", "sequence_parallel": False, "microbatch_size": 4}, "does not fit"),
-        ({"recompute": "per_op", "microbatch_size": 1}, "per_op is searched where the framework has it"),
+        ({"recompute": "per_op", "microbatch_size": 1}, "per_op is searched only if the framework has it"),
         ({"pp": 2}, "16 GPUs, the search 8 to 8"),
     ):
         changed = scenario.replace(plan=scenario.plan.replace(**{"num_chunks": 1, "schedule": "1f1b", **changes}))
