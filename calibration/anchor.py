@@ -158,8 +158,7 @@ def _check_alike(scenarios: Sequence[Path], runs: Sequence[Run]) -> None:
         ):
             if one != other:
                 raise SpecError(
-                    f"{scenarios[0]} has {what} {one!r} and {path} {other!r}: values cannot be drawn to both; "
-                    f"make a file of each"
+                    f"{scenarios[0]} has {what} {one!r} and {path} {other!r}: no profile fits both; make a file of each"
                 )
 
 

@@ -83,8 +83,8 @@ NETWORKS = (
         {72: 72, 128: 64, 1440: 72},
         in_switch=True,
         always=True,
-        inferred="two racks give 64 GPUs each; NVLink's switches add at every size (half a gigabyte and more), in a "
-        "tree between racks: one and two racks reach more than rings do in a rack (680 GB/s)",
+        inferred="two racks give 64 GPUs each. NVLink's switches add at every size (half a gigabyte and more), in a "
+        "tree between racks. One and two racks reach more than rings do in a rack (680 GB/s)",
     ),
     Network("A100, InfiniBand HDR (Azure)", ("Azure A100-40GB nodes",), "dgx-a100-40gb", "a100", 1600.0),
     Network("MI300X, InfiniBand or RoCE", ("AMD AAC10",), "mi300x-8", "h100", 3200.0, inferred=_XGMI),

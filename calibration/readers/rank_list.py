@@ -90,8 +90,8 @@ def _refuse_shared_gpus(ranks: list[Rank], where: str) -> None:
         other = taken.setdefault((rank.host, rank.index, rank.bus), rank)
         if other is not rank:
             raise ProfileError(
-                f"{where}: ranks {other.number} and {rank.number} are both on GPU {rank.index} of host {rank.host!r}; "
-                "if machines share that name, say how many (--nodes 2); if ranks share a GPU, no link was timed"
+                f"{where}: ranks {other.number} and {rank.number} are both on GPU {rank.index} of host {rank.host!r}. "
+                "If machines share that name, say how many (--nodes 2); if ranks share a GPU, no link was timed"
             )
 
 

@@ -313,6 +313,6 @@ def _too_large(profile: LayerProfile, level: Level, memory_bytes: float) -> str:
     least = sum(sizes) / level.count
     return (
         f"no plan of {len(profile)} layers on {level.count} workers fits in {show(memory_bytes, 'B')} each: the "
-        f"average worker would keep {show(least, 'B')} with one micro-batch in flight; smaller micro-batches, more "
+        f"average worker would keep {show(least, 'B')} with one micro-batch in flight. Smaller micro-batches, more "
         "workers or recomputation (a profile with less kept) would help"
     )

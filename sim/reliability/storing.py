@@ -241,7 +241,7 @@ def require_pause(storing: Storing, node: str) -> float:
     if storing.pause_s is None:
         raise SpecError(
             f"a checkpoint of {show(storing.checkpoint_bytes, 'B')} in the background is first copied to the host, but "
-            f"node {node!r} has no host_link_bandwidth; add it to cluster.node, such as host_link_bandwidth: 64 GB/s "
+            f"node {node!r} has no host_link_bandwidth. Add it to cluster.node, such as host_link_bandwidth: 64 GB/s "
             "(PCIe Gen5 x16), or write checkpoints while training waits"
         )
     return storing.pause_s

@@ -101,8 +101,8 @@ def framework_assumed(runs_on: str, scenario: Scenario) -> str:
     if rules_of_scenario(scenario):
         return f"plans were searched whether {words} can run them or not"
     return (
-        f"which plans {words} can run is not known here: all were searched, and the best may be one that it cannot "
-        "run; -s plan.FIELD=VALUE keeps what it needs, such as plan.schedule=1f1b"
+        f"which plans {words} can run is not known here, so all were searched, and it may be unable to run the "
+        "best. -s plan.FIELD=VALUE keeps what it needs, such as plan.schedule=1f1b"
     )
 
 

@@ -196,11 +196,11 @@ class SearchResult(PricedPlans, NotebookDisplay):
                 )
         hosted = self._hosted() if self.finished else ""
         return (
-            f"none of {self.plans_priced:,} plans fits{partly}: memory rules them all out; the leanest needs "
+            f"none of {self.plans_priced:,} plans fits{partly}: memory rules them all out. The leanest needs "
             f"{show(lowest, 'B')}, {named} is {show(self.memory_limit_bytes, 'B')} (tp {plan.tp}, cp {plan.cp}, pp "
             f"{plan.pp}, dp {plan.dp}, micro-batch {plan.microbatch_size}, {plan.schedule}, recompute "
-            f"{plan.recompute}, ZeRO {plan.zero_stage}{experts}); {remedy}{dealt}{hosted}use more GPUs (--gpus, "
-            "--max-gpus) or GPUs with more memory"
+            f"{plan.recompute}, ZeRO {plan.zero_stage}{experts}). To go on, {remedy}{dealt}{hosted}use more GPUs "
+            "(--gpus, --max-gpus) or GPUs with more memory"
         )
 
     def _hosted(self) -> str:

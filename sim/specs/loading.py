@@ -159,7 +159,7 @@ def build_scenario(data: Any, overrides: Sequence[str] | str = (), where: str = 
     measured = sections["profile"].provenance
     if measured.measured_stack and "stack" in sections and measured.measured_stack != sections["stack"].name:
         assumed.append(
-            f"profile {sections['profile'].name!r} was drawn to runs of stack {measured.measured_stack!r} and is used "
+            f"profile {sections['profile'].name!r} was fitted to runs of stack {measured.measured_stack!r} and is used "
             f"with {sections['stack'].name!r}: they do not count as measured"
         )
         own = sections["profile"].model_copy(update={"provenance": measured.model_copy(update={"measured": ()})})
@@ -270,7 +270,7 @@ def _compiled_in_vain(stated: Any, found: ResolvedStack, sections: Mapping[str, 
         return []
     return [
         f"stack.compiled {_shown(stated['compiled'])} changes only casts to 8 bits after norms and clamped activations "
-        f"of experts in stack {found.release or found.fields.get('name', 'stack')!r}; say what else is fused by its "
+        f"of experts in stack {found.release or found.fields.get('name', 'stack')!r}. Say what else is fused by its "
         "fields, such as stack.fused_norm and stack.elementwise_rate (flopcast fields stack)"
     ]
 

@@ -226,7 +226,7 @@ def take_precision(training: Section, stack: Section, keys: Keys) -> None:
     if choice is None and False in enabled.values():
         off = " and ".join(f"{name}.enabled false" for name in halves if enabled[name] is False)
         choice, source = "fp32", f"{off}: DeepSpeed's own is then fp32"
-    why = "neither fp16 nor bf16 is told in the file; the trainer's usual"
+    why = "the file names neither fp16 nor bf16; the trainer's usual"
     training.settle("precision", choice, source, "bf16", why)
     for name in halves:  # masters and moments in 16 bits (deepspeed/runtime/precision_config.py)
         masters, here = f"{name}.{name}_master_weights_and_grads", training["precision"] == name
