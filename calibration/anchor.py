@@ -237,7 +237,7 @@ def _print_steps(print_: Any, found: RunsFit) -> None:
         )
         if run not in found.explained:
             print_(
-                f"  The rest is larger than runs of one framework differ by ({priors().noise:.0%}). The scenario may "
+                f"  What remains is more than runs of one framework differ by ({priors().noise:.0%}). The scenario may "
                 "miss something: precision, kernels, recomputation, a slow node. Estimates do not count this run as "
                 "measured."
             )

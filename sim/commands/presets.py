@@ -86,13 +86,13 @@ def show_preset(
     version: Annotated[
         str | None, Option(help="Version of a framework: a date, a release by year and month, a tag, or latest.")
     ] = None,
-    precision: Annotated[str, Option(help="What a framework's rules see as precision.")] = DEFAULTS[0],
+    precision: Annotated[str, Option(help="Precision that a framework's rules see.")] = DEFAULTS[0],
     model: Annotated[
-        str, Option(help="What they see as model: a preset.", autocompletion=complete.preset("models"))
+        str, Option(help="Model that they see: a preset.", autocompletion=complete.preset("models"))
     ] = DEFAULTS[1],
-    gpu: Annotated[
-        str, Option(help="What they see as GPU: a preset.", autocompletion=complete.preset("gpus"))
-    ] = DEFAULTS[2],
+    gpu: Annotated[str, Option(help="GPU that they see: a preset.", autocompletion=complete.preset("gpus"))] = DEFAULTS[
+        2
+    ],
     plan: Annotated[list[str] | None, Option("--set", "-s", help="A field of the plan or stack: plan.tp=4.")] = None,
     as_json: Json = False,
 ) -> None:

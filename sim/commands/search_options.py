@@ -55,7 +55,7 @@ SPACE = Fills(
         help="Memory that a plan may use of a GPU, such as 72 GB; default: all the driver gives.",
     ),
     objective=Opt(help="What is best: step_time, days, cost or memory_headroom."),
-    overlaps=Opt("--overlaps", help="Also switch the stack's overlaps on and off."),
+    overlaps=Opt("--overlaps", help="Also switch overlaps on and off: sends, reductions, gathers, tensor backwards."),
     room=Opt(
         read=lambda words, _: _ways(words),
         default="modules,block",

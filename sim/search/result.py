@@ -147,11 +147,11 @@ class SearchResult(PricedPlans, NotebookDisplay):
                 f"{show(gpu.usable_bytes, 'B')}: those that take more do not run there"
             ]
         if limit < gpu.usable_bytes:
-            return [f"plans take {show(limit, 'B')} of a GPU at most (--memory-limit)"]
+            return [f"plans use at most {show(limit, 'B')} of a GPU (--memory-limit)"]
         if limit < gpu.memory_bytes:
             return [
-                f"plans fit in {show(limit, 'B')}, which is what drivers give of a {gpu.name}'s "
-                f"{show(gpu.memory_bytes, 'B')}; --memory-limit sets another limit"
+                f"plans may use {show(limit, 'B')}, which the driver leaves of the {show(gpu.memory_bytes, 'B')} of a "
+                f"{gpu.name}; --memory-limit sets another limit"
             ]
         return []
 

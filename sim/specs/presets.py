@@ -53,7 +53,7 @@ def model_preset(name: str) -> str:
     found = presets.get(repository) or (repository if repository in known else None)
     if found is None:
         hint = nearest(repository, {*known, *presets})
-        other = "; of a model of another shape give the path of its config.json"
+        other = "; for a model of another shape give the path of its config.json"
         raise SpecError(
             f"unknown model preset {name!r}{hint if 'did you mean' in hint or '/' not in name else ''}{other}"
         )

@@ -155,7 +155,7 @@ def test_what_values_cannot_explain_is_said_and_does_not_count(tmp_path):
     far = 20 * estimate(load_scenario(SMALL)).step_time_s
     result = run(SMALL, "--measured", f"{far} s", "-o", out)
     said = " ".join(result.output.split())
-    assert "The rest is larger than runs of one framework differ by" in said
+    assert "What remains is more than runs of one framework differ by" in said
     assert "next:" not in said
     assert not load_scenario(SMALL, (), str(out)).profile.provenance.measured
 

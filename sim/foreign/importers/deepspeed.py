@@ -59,7 +59,7 @@ def read_deepspeed(file: Foreign) -> dict[str, Any]:
     cut = _cut(plan, keys)
     gpus = _batch(plan, training, keys, shape, cluster, given, cut)
     why = "GPUs over those that share a sequence" if cut > 1 else "every GPU is a replica"
-    plan.took("dp", replicas(gpus, cut, ledger, "autotp_size"), f"{why}; --set plan.tp=N and others cut it otherwise")
+    plan.took("dp", replicas(gpus, cut, ledger, "autotp_size"), f"{why}; --set plan.tp=N and the like change that")
     _groups(plan, zero)
     if cut == 1:
         deal_experts(plan, shape, cluster, gpus)

@@ -146,7 +146,7 @@ def fewest_gpus(
     whole, replica, at_once = batch
     while whole and gpus > unit and gpus % 2 == 0 and (gpus % replica or whole % (gpus // replica * at_once)):
         gpus //= 2
-    return int(ledger.assume("GPUs", gpus, "so many hold the model's states; --gpus N"))
+    return int(ledger.assume("GPUs", gpus, "as many as hold the model's states; --gpus N"))
 
 
 def deal_experts(plan: Section, model: dict[str, Any], cluster: ClusterSpec, gpus: int) -> None:

@@ -130,7 +130,7 @@ HEADINGS = {
     "read": "Read",
     "defaulted": "Filled in, because the file does not say",
     "unpriced": "Left out, though it may change the time of a step",
-    "immaterial": "Left out; does not change the time of a step, or is said elsewhere",
+    "immaterial": "Left out; does not change the time of a step, or follows from other settings",
 }
 """Parts of the account, by what the ledger calls them. Of what was left out, entries stand together by their reason."""
 

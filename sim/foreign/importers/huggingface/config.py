@@ -57,8 +57,8 @@ def read_huggingface(file: Foreign) -> dict[str, Any]:
 
 
 _NO_MODELS = {
-    "peft_type": "is of an adapter ({peft_type}) for {base_model_name_or_path}; import that model's config.json",
-    "_diffusers_version": "is of a part of a diffusion pipeline ({_class_name}); flopcast models decoders of text only",
+    "peft_type": "describes an adapter ({peft_type}) for {base_model_name_or_path}; import that model's config.json",
+    "_diffusers_version": "describes a part of a diffusion pipeline ({_class_name}); flopcast models text decoders only",
 }
 """Files of the hub that are no model's config, by a key that they have."""
 
@@ -179,7 +179,7 @@ def _further_tokens(model: Section, keys: ConfigKeys) -> None:
         return
     if "none" in (*model.get("layer_types", ()), *model.get("mlp_layer_types", ())):
         keys.ledger.ignore(
-            key, number, "its modules are not one layer like the model's last; not counted", matters=True
+            key, number, "its modules are not one layer like the model's last, so they are not counted", matters=True
         )
     else:
         model.took("num_mtp_layers", number, f"{key}; where they are not trained, --set model.num_mtp_layers=0")
