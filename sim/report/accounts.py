@@ -31,7 +31,7 @@ def exported_view(exported: Exported, width: int) -> Group:
     account = exported.account
     return Group(
         title(f"{account.scenario.name} for {account.title}"),
-        *_part("Written", account.written),
+        *_part("Written", account.written, gap=1),
         *_part(f"{account.title} decides itself", account.decided),
         *_part("Left out", account.unsaid, width),
         *_part("To be given", account.yours, width, names_first=True),
@@ -39,7 +39,7 @@ def exported_view(exported: Exported, width: int) -> Group:
 
 
 def _part(
-    heading: str, entries: Sequence[LedgerEntry], width: int | None = None, names_first: bool = False
+    heading: str, entries: Sequence[LedgerEntry], width: int | None = None, names_first: bool = False, gap: int = 2
 ) -> list[Any]:
     """Entries below their heading: as a table of names, values and notes, or, given a width, together by reason."""
     if not entries:
@@ -51,7 +51,7 @@ def _part(
         body = Text("\n".join(lines), style="dim")
     else:
         rows = [tuple(map(Text, (entry.name, entry.value, entry.note))) for entry in entries]
-        body = columns_table(dict(zip(("name", "value", "note"), zip(*rows, strict=True), strict=True)), gap=1)
+        body = columns_table(dict(zip(("name", "value", "note"), zip(*rows, strict=True), strict=True)), gap=gap)
         body.show_header = False
         note = body.columns[2]
         note.style, note.justify, note.no_wrap, note.overflow = "dim", "left", False, "fold"

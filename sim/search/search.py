@@ -75,8 +75,8 @@ def search(
     overlaps : bool
         Also switch overlaps on and off: sends, reductions, gathers, tensor-parallel backwards.
     room : sequence of str
-        What plans may do that do not fit otherwise, from `sim.search.room.WAYS`. Empty: none, selective (the modules of the
-        scenario's plan) and full recomputation only.
+        What plans may do that do not fit otherwise, from `sim.search.room.WAYS`. Empty: none, selective (the modules of
+        the scenario's plan) and full recomputation only.
     layouts : bool, optional
         Also deal layers by balanced layouts (`sim.search.stages`). Default: where the framework is known to have them,
         and the objective is not memory.
