@@ -168,7 +168,11 @@ def headline(answer: Estimate, per_gpu: Mapping[str, str] = PER_GPU, sure: bool 
         rates["hardware"] = (answer.hardware_flop_per_s_per_gpu, f"{answer.hfu:.1%} of peak (HFU)")
     facts = [
         Fact("Step time", show_time(answer.step_time_s), f"90 %: {show_time(low)} to {show_time(high)}"),
-        *([Fact("How sure", answer.grade, surer_words(answer))] if sure else []),
+        *(
+            [Fact("How sure", answer.grade, "; ".join(filter(None, (GRADE_WORDS[answer.grade], surer_words(answer)))))]
+            if sure
+            else []
+        ),
         Fact("Tokens", tokens_words(answer.tokens_per_s)),
         Fact("Whole job", show(answer.total_flop_per_s, "FLOP/s"), "recomputed FLOPs counted" if recompute else ""),
         *(Fact(name, show(rates[of][0], "FLOP/s"), rates[of][1]) for of, name in per_gpu.items() if of in rates),
