@@ -142,7 +142,8 @@ def entry_lines(
     import textwrap
 
     if not by_note:
-        return [f"{short(item.name)}: {item.value}  ({short(item.note, 100)})" for item in entries]
+        named = [(short(item.name) + (f": {item.value}" if item.value else ""), item.note) for item in entries]
+        return [f"{name}  ({short(note, 100)})" for name, note in named]
     groups: dict[str, list[str]] = {}
     for item in entries:
         groups.setdefault(item.note, []).append(f"{short(item.name)} {item.value}".strip())
