@@ -141,7 +141,7 @@ def _views(facts: dict[str, Any]) -> list[Any]:
         asked = facts["collectives"]
         size = show(asked["bytes"], "B")
         views.append(
-            f"\nCollectives of {size} over {asked['gpus']:,} GPUs, by the links alone (time, and bytes of the buffer a second)"
+            f"\nCollectives of {size} over {asked['gpus']:,} GPUs, by the links alone (time, buffer bytes a second)"
         )
         for row in asked["times"]:
             speed = show(row["algbw_bytes_per_s"], "B/s")
