@@ -159,6 +159,6 @@ class RlStep:
             "per group; routing to experts is even",
             f"responses have {samples.lengths.mean:,.0f} tokens on average and at most {samples.lengths.longest:,.0f}; "
             "their lengths do not change as the policy learns",
-            f"packed sequences are {self.work.recipe.packing:.0%} full; a reference model or critic also fits in memory",
+            f"packed sequences are {self.work.recipe.packing:.0%} full; a reference model or critic fits in memory too",
         )
         return (*self.notes, *own)
