@@ -189,7 +189,7 @@ def test_a_value_at_its_bound_is_pointed_out(tmp_path):
         ([str(KIN), "--measured", "12 s"], "2 scenarios and 1 step times; give --measured once for each"),
         (
             [str(ROOT / "scenarios" / "llama3-405b-16384-h100.yaml"), "--measured", "1 s", "--measured", "6 s"],
-            "values cannot be drawn to both",
+            "no profile fits both",
         ),
         (["--measured", "12 s", "--parameter", "gemm.max"], "did you mean 'gemm.max_efficiency'"),
     ],
