@@ -140,7 +140,8 @@ def compare_view(first: Estimate, second: Estimate, verbose: bool = False) -> Gr
     table = plain_table("", "A", "B", "change", left=("",), gap=4)
 
     def row(label: str, left: float, right: float, unit: str) -> None:
-        change = f"{right / left - 1:+.1%}" if left > 0 else ("" if right == left else "new")
+        times = right / left if left > 0 else 0.0
+        change = f"{times:.0f} times" if times >= 10 else f"{times - 1:+.1%}" if left > 0 else "new" if right else ""
         table.add_row(label, _shown(left, unit), _shown(right, unit), change)
 
     for label, (name, unit) in COMPARED.items():
