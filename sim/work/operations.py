@@ -220,7 +220,7 @@ class Block(NamedTuple):
 
     @property
     def operations(self) -> tuple[Operation, ...]:
-        """All of them."""
+        """All operations of the block."""
         return self.around + self.layer
 
 

@@ -127,7 +127,8 @@ def _search_note(answer: Estimate, search: SearchResult) -> str:
 def _trust(answer: Estimate) -> str:
     """The validation record behind the interval, in a sentence."""
     low, high = answer.step_time_interval_s
-    return f"The 90 % interval of the step time is {show_time(low)} to {show_time(high)}. {answer.interval_basis}"
+    basis = answer.interval_basis.replace("The interval is", "It is", 1)
+    return f"The 90 % interval of the step time is {show_time(low)} to {show_time(high)}. {basis}"
 
 
 def residual_rows(profile: Profile) -> list[tuple[str, str, str]]:

@@ -36,7 +36,7 @@ class Unknown(NamedTuple):
 
 @dataclass
 class Unknowns:
-    """All of them, in the order they were met."""
+    """All unknown values, in the order of their first use."""
 
     found: list[Unknown] = field(default_factory=list)
     used: dict[int, tuple[str, int]] = field(default_factory=dict)
