@@ -55,6 +55,21 @@ def list_presets(
             typer.echo(f"  {name}{summary}" if kind is None else f"{name}{summary}")
 
 
+def _unknown(name: str, known: set[str]) -> SpecError:
+    """The error that no preset has a name, with the nearest names."""
+    from sim.specs import datasheet
+
+    if name == datasheet.NAME:
+        return SpecError(
+            "profile datasheet is made for each GPU, from its own peaks and what measured GPUs have in common; "
+            "flopcast estimate --verbose says what it takes"
+        )
+    hint = nearest(name, known)
+    if "choose from" in hint and len(known) > MANY:
+        hint = "; flopcast presets list shows all names"
+    return SpecError(f"no preset {name!r}{hint}" if name else "give the name of a preset")
+
+
 def _summary(kind: str, name: str) -> str:
     """What a machine consists of, in a few words."""
     from sim.specs.presets import load_preset
@@ -104,7 +119,7 @@ def show_preset(
     from sim.report.presets import framework_view, preset_view
     from sim.report.terminal import console
     from sim.shipped import shipped_scenarios
-    from sim.specs import ParallelPlan, TrainingSpec, datasheet
+    from sim.specs import ParallelPlan, TrainingSpec
     from sim.specs.framework_files import find_framework
     from sim.specs.loading import described
     from sim.specs.presets import KINDS, load_preset, preset_names
@@ -122,15 +137,7 @@ def show_preset(
     found = [kind for kind in kinds if wanted in preset_names(kind)]
     framework = find_framework(wanted) if wanted_kind in ("", "frameworks") else None
     if not found and framework is None:
-        known = {preset for kind in kinds for preset in preset_names(kind)}
-        if wanted == datasheet.NAME:
-            raise SpecError(
-                "profile datasheet is made for each GPU, from its own peaks and what measured GPUs have in common; "
-                "flopcast estimate --verbose says what it takes"
-            )
-        hint = nearest(wanted, known)
-        many = "; flopcast presets list shows all names" if "choose from" in hint and len(known) > MANY else hint
-        raise SpecError(f"no preset {wanted!r}{many}" if wanted else "give the name of a preset")
+        raise _unknown(wanted, {preset for kind in kinds for preset in preset_names(kind)})
     shows_framework = framework is not None and (not found or "frameworks" in found)
     if not shows_framework and (version or plan or (precision, model, gpu) != DEFAULTS):
         raise SpecError(f"--version, --precision, --model, --gpu and --set are for frameworks; {wanted} is none")

@@ -223,10 +223,7 @@ def _not_searched(result: SearchResult, scenario: Scenario) -> str:
     if recompute_word(plan, scenario.model) != searched_word(plan.recompute, result.space.scenario.plan):
         if not result.room:
             return "it recomputes other modules than the scenario, or recomputes layers in groups"
-        return (
-            "no plan with exactly this recomputation was priced: plans that fit without it keep less, and for others "
-            "the search kept a faster way to fit"
-        )
+        return "this recomputation was not priced: the plan fits without it, or a faster way to fit was kept"
     return "it is outside the searched space (context-parallel degrees and overlaps are searched where asked for)"
 
 
