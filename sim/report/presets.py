@@ -117,8 +117,7 @@ def _shown(value: Any) -> str:
 def _table(rows: Iterable[Row], name: str, heads: tuple[str, ...] = HEADS) -> Table:
     table = Table(title=name, title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for head in heads:
-        whole = head == "source"  # where its words find no room, each field has lines of its own
-        table.add_column(head, style="dim" if whole else None, overflow="ellipsis" if whole else "fold")
+        table.add_column(head, style="dim" if head == "source" else None, overflow="fold")
     for field, value, source in rows:
         table.add_row(field, _shown(value), source)
     return table
