@@ -143,8 +143,7 @@ def _check_alike(scenarios: Sequence[Path], runs: Sequence[Run]) -> None:
         ):
             if one != other:
                 raise SpecError(
-                    f"{scenarios[0]} has {what} {one!r} and {path} {other!r}: values cannot be drawn to both; "
-                    f"make a file of each"
+                    f"{scenarios[0]} has {what} {one!r} and {path} {other!r}: no profile fits both; make a file of each"
                 )
 
 
@@ -223,7 +222,7 @@ def _print_steps(print_: Any, found: RunsFit) -> None:
         )
         if run not in found.explained:
             print_(
-                f"  The rest is larger than runs of one framework differ by ({shipped_spreads().told:.0%}). The "
+                f"  What remains is more than runs of one framework differ by ({shipped_spreads().told:.0%}). The "
                 "scenario may miss something: precision, kernels, recomputation, a slow node. Estimates do not count "
                 "this run as measured."
             )
@@ -236,6 +235,8 @@ def _changed(path: Path, settings: Sequence[str], changes: Sequence[str]) -> Sce
     return load_scenario(path, [*settings, *changes])
 
 
+WORTH_RUNNING = 0.9
+"""A further run is advised only if it would leave at most this share of the uncertainty."""
 LIKELY = 0.05
 """How likely what may be behind a measurement has to be, to be named."""
 
@@ -256,14 +257,14 @@ def _print_behind(print_: Any, behind: Sequence[Explanation]) -> None:
 
 
 def _print_next(print_: Any, scenarios: Sequence[Path], found: RunsFit, names: Sequence[str]) -> None:
-    """The run that would tell most, as the fields to set, and the line that takes it."""
+    """Print the run to measure next: the fields to set, and the command."""
     best = next_of(found, names)
-    if best is None:
+    if best is None or best["after"] > WORTH_RUNNING * best["before"]:
         return
     changes = " ".join(f"-s {path}={value}" for path, value in best["set"].items())
     path = shlex.quote(str(scenarios[-1]))
     print_(
-        "next:    measure the step time of the plan below; it would narrow the values most (their uncertainty falls "
+        "next:    measure the step time of the plan below; it would help most (the values' uncertainty falls "
         f"from {best['before']:.0%} to {best['after']:.0%})"
     )
     print_(f"         flopcast estimate {path} {changes}", soft_wrap=True)

@@ -1,4 +1,4 @@
-"""From measurements to a profile: every fit there is data for, the rest from a base profile, provenance for all.
+"""Measurements become a profile: every value with data is fitted, the rest comes from a base, and all have sources.
 
 Multiplies, memory-bound kernels and attention are one device's; NVLink's and the network's values come from collectives
 inside and between NVLink domains. Logs of one of them alone fit that, and the rest stays the base's.
@@ -88,7 +88,7 @@ class _Draft:
     def add(self, name: str, found: Sequence[Any], fit: Callable[[Sequence[Any]], Fit], least: int) -> dict[str, float]:
         """Parameters fitted to the points found, bootstrapped; none if these are too few, or too far from it."""
         if len(found) < least:
-            self.missing.append(f"{name} ({len(found)} measurements, {least} needed)" if found else name)
+            self.missing.append(f"{name} ({len(found)} measurements; give at least {least} sizes)" if found else name)
             return {}
         result = fit(found)
         if result.median_error > self.most_error:
@@ -323,7 +323,9 @@ def _network_provenance(draft: _Draft, data: MeasurementSet, cluster: ClusterSpe
 def _why_unused(data: MeasurementSet, cluster: ClusterSpec) -> str:
     """What the measurements were that no fit takes."""
     unused = left_out(data, cluster)
-    return f" (not used: {'; '.join(unused)})" if unused else "; run flopcast calibrate run first"
+    if unused:
+        return f" (not used: {'; '.join(unused)})"
+    return "; measure it with flopcast calibrate run, or give logs that have it"
 
 
 def left_out(data: MeasurementSet, cluster: ClusterSpec) -> tuple[str, ...]:

@@ -161,8 +161,8 @@ def main() -> None:
     head = (
         "# What GPUs that were measured have in common, for those of which only the datasheet is known.\n"
         "# Written by python -m flopcast_calibration.datasheet.\n"
-        'source: "geometric means of the shipped profiles (V100, A100, H100, B200); the share of peak of multiplies by '
-        'power over 16-bit peak [W s/FLOP], a power law through those and B300"\n'
+        'source: "geometric means of the shipped profiles (V100, A100, H100, B200). The share of peak of multiplies is '
+        'a power law of power over 16-bit peak [W s/FLOP], through those and B300"\n'
     )
     text = yaml.safe_dump(table(), sort_keys=False, width=120)
     write_text(TABLE, head + text)

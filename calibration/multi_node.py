@@ -83,8 +83,8 @@ NETWORKS = (
         {72: 72, 128: 64, 1440: 72},
         in_switch=True,
         always=True,
-        inferred="two racks give 64 GPUs each; NVLink's switches add at every size (half a gigabyte and more), in a "
-        "tree between racks: one and two racks reach more than rings do in a rack (680 GB/s)",
+        inferred="two racks give 64 GPUs each. NVLink's switches add at every size (half a gigabyte and more), in a "
+        "tree between racks. One and two racks reach more than rings do in a rack (680 GB/s)",
     ),
     Network("A100, InfiniBand HDR (Azure)", ("Azure A100-40GB nodes",), "dgx-a100-40gb", "a100", 1600.0),
     Network("MI300X, InfiniBand or RoCE", ("AMD AAC10",), "mi300x-8", "h100", 3200.0, inferred=_XGMI),
@@ -203,6 +203,16 @@ def _show(errors: np.ndarray) -> str:
     return f"{np.median(np.abs(errors)):.1%}, {np.quantile(np.abs(errors), 0.9):.1%}"
 
 
+def main() -> None:
+    """Print the fits to the tables in a folder."""
+    folder = Path(sys.argv[1]) if len(sys.argv) == 2 else None
+    if folder is None or not all((folder / name).is_file() for name in TABLES):
+        sys.exit(
+            f"give the folder with {', '.join(TABLES)}: tables of all-reduces across nodes that others published, "
+            "which do not ship"
+        )
+    print(*report(folder), sep="\n")
+
+
 if __name__ == "__main__":
-    for line in report(Path(sys.argv[1])):
-        print(line)
+    main()

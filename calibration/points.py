@@ -1,4 +1,4 @@
-"""From measurements to the points that fits take, and what of them no fit takes."""
+"""Measurements become the points that fits use; those that no fit uses are listed."""
 
 from __future__ import annotations
 

@@ -14,7 +14,9 @@ from sim.specs import Scenario
 from sim.work import layers, recompute, routing
 from sim.work import memory as kept
 
-NO_FAILURES = "the training time leaves out failures, checkpoints and evaluation (flopcast train has them)"
+NO_FAILURES = "the training time leaves out failures, checkpoints and evaluation (flopcast train includes them)"
+MOST_SEQUENCES, MOST_TOKENS = 1 << 17, 1 << 30
+"""Batches beyond either are asked about: their unit may have been mistaken."""
 MOST_NAMED = 3
 """Operations that one assumption names."""
 
@@ -28,6 +30,7 @@ def stated_assumptions(plans: Plans, scenario: Scenario, notes: Iterable[str], e
     plans : the scenario as one. notes : what pricing had to extrapolate.
     """
     return (
+        *_doubtful_batch(scenario),
         *cores_assumed(scenario, engine),
         *_together(notes),
         *scenario.assumed,
@@ -39,6 +42,16 @@ def stated_assumptions(plans: Plans, scenario: Scenario, notes: Iterable[str], e
         *(line for each in (memory, kept) for line in each.assumed(scenario)),
         *(() if scenario.training.tokens is None else (NO_FAILURES,)),
     )
+
+
+def _doubtful_batch(scenario: Scenario) -> Iterator[str]:
+    """Yield a question about a batch that is larger than any that is trained."""
+    count, length = scenario.training.global_batch_size, scenario.training.sequence_length
+    if count > MOST_SEQUENCES or count * length > MOST_TOKENS:
+        yield (
+            f"a step has {count:,} sequences of {length:,} tokens, which is more than any known run: "
+            "training.global_batch_size counts sequences, not tokens"
+        )
 
 
 def _together(notes: Iterable[str]) -> Iterator[str]:

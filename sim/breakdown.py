@@ -25,7 +25,7 @@ CAUSES = {
     "recompute": "activations computed again in the backward",
     "tensor_parallel_comm": "tensor-parallel collectives that nothing hides",
     "context_parallel_comm": "exchange of keys and values that attention does not hide",
-    "expert_parallel_comm": "tokens on their way to experts and back, as far as compute waits for them",
+    "expert_parallel_comm": "waiting for tokens on their way to experts and back",
     "beside_expert_comm": "what compute loses beside tokens on their way: multiprocessors and memory",
     "pipeline_comm": "sends between pipeline ranks that occupy them, and the tied embedding's reduction",
     "pipeline_bubble": "waiting while the pipeline fills and drains",

@@ -44,9 +44,10 @@ def nearest(word: str, choices: Iterable[str]) -> str:
     """A closing hint: '; did you mean X?' or the choices themselves where nothing is near."""
     options = sorted(choices)
     by_lower = {option.lower(): option for option in options}
-    matches = [by_lower[match] for match in difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.6)]
-    if not matches:  # a different case or a part of a name is a near miss too
-        matches = [option for option in options if word.lower() in option.lower()][:3]
+    close = [difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=cutoff) for cutoff in (0.8, 0.6)]
+    parts = [each for each in by_lower if word.lower() in each][:3] if len(word) > 2 else []
+    # A misspelt name is meant first, then names that contain the word, then any that is near.
+    matches = [by_lower[match] for match in close[0] or parts or close[1]]
     if matches:
         return f"; did you mean {' or '.join(repr(match) for match in matches)}?"
     return f"; choose from {', '.join(options)}" if options else ""

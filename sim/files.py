@@ -84,7 +84,7 @@ def checksum(*parts: bytes | memoryview) -> str:
 def sealed(text: str) -> str:
     """A text with a first line, a comment of YAML, by which `unsealed` finds any change of the others."""
     seal = checksum(text.encode())
-    return f"# sealed {seal}: take this line out if you change what follows, or it is taken for damaged\n{text}"
+    return f"# sealed {seal}: take this line out if you change what follows, or the file counts as damaged\n{text}"
 
 
 def unsealed(text: str, path: Path | str) -> str:

@@ -306,8 +306,15 @@ def basis_of(scenario: Scenario, causes: Mapping[str, float]) -> str:
     part = next(iter(largest_doubts(scenario, causes)))
     if part in doubt.shares and not measured:
         alone = exp(spreads.parts[part] * doubt.scale(spreads)) - 1
-        said.append(f"The largest doubt is {part}: {doubt.shares[part]:.0%} of the step, known to {alone:.0%}")
-    narrower = [f"{words} would narrow it to {_range(reach)}" for words, reach in _narrower(scenario, doubt, measured)]
+        said.append(
+            f"The largest doubt is {part}: {doubt.shares[part]:.0%} of the step, uncertain by a factor of "
+            f"{1 + alone:.2f}"
+        )
+    now = sum(reach_of(doubt, measured))
+    narrower = [
+        f"{words} would make the interval {1 - sum(reach) / now:.0%} narrower: {_range(reach)}"
+        for words, reach in _narrower(scenario, doubt, measured)
+    ]
     return ". ".join([*said, *(text[0].upper() + text[1:] for text in narrower)]) + "."
 
 
@@ -322,9 +329,11 @@ def _narrower(scenario: Scenario, doubt: Doubt, measured: tuple[Doubt, ...]) -> 
         known = doubt._replace(facts=tuple(name for name in doubt.facts if name != "unknown framework"))
         found.append(("naming the framework (stack.framework)", reach_of(known, measured)))
     found.append(("one measured step of a similar run (flopcast anchor)", reach_of(doubt, (*measured, doubt))))
-    return [(words, reach) for words, reach in found if sum(reach) < 0.95 * now]
+    return [(words, reach) for words, reach in found if sum(reach) < WORTH_NAMING * now]
 
 
+WORTH_NAMING = 0.8
+"""Advice is given only if the interval would have at most this share of its width."""
 GRADES = ("measured here", "like measured runs", "extrapolated", "unknown")
 """How well an answer is known, the best first."""
 

@@ -101,8 +101,7 @@ def test_what_is_less_known_has_a_wider_interval(scenarios):
 def test_an_unknown_framework_is_told_what_would_narrow_its_interval(scenarios):
     answer = estimate(load_scenario(scenarios / "megatron-2021" / "39.1b.yaml", ["stack.framework=pytorch"]))
     said, causes = answer.interval_basis, answer.breakdown.shares()
-    assert "aming the framework (stack.framework) would narrow it to " in said
-    assert "ne measured step of a similar run (flopcast anchor) would narrow it to " in said
+    assert "aming the framework (stack.framework) would make the interval " in said
     assert f"The largest doubt is {next(iter(largest_doubts(answer.scenario, causes)))}" in said
     told = as_measured(answer.scenario, causes)
     provenance = answer.scenario.profile.provenance.replace(measured=(told,))

@@ -73,7 +73,7 @@ class Claim:
         return self.unit == "times" and all((value - 1.0) * (self.predicted - 1.0) < 0.0 for value in self.published)
 
     def to_dict(self) -> dict[str, Any]:
-        """As data."""
+        """Plain data with stable keys, for JSON."""
         fields = {name: getattr(self, name) for name in self.__slots__ if name not in ("answers", "printed")}
         return {**fields, "off": self.off, "holds": self.holds, "turned": self.turned}
 
@@ -248,7 +248,7 @@ def _in_switches() -> float:
 
 
 def _lost_at_scale() -> float:
-    """By how much fewer tokens a GPU of 98,304 makes than one of 2,048 that has as many. [%]"""
+    """Tokens that a GPU of 98,304 makes less than one of 2,048 with the same share of the batch. [%]"""
     rates = []
     for replicas in (16, 768):
         changes = [f"plan.dp={replicas}", f"training.global_batch_size={16 * replicas}"]

@@ -52,7 +52,7 @@ def validate(
     ] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the record as a table of Markdown only.")] = False,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", "-s", help="Lay a field over every row: stack.attention=math.")
+        list[str] | None, typer.Option("--set", "-s", help="Set a field in every row: stack.attention=math.")
     ] = None,
     export: Annotated[
         Path | None, typer.Option(help="Write every modelled row as a scenario file into this folder.")

@@ -148,7 +148,7 @@ class Group:
 
 
 def groups(scored: Sequence[Scored]) -> list[Group]:
-    """By GPU and alignment over all operations, then by operation as well."""
+    """Groups by GPU and alignment over all operations, then by operation as well."""
 
     def key(item: Scored, by_operation: bool) -> tuple[str, str, int]:
         return item.gpu, item.operation if by_operation else "all", item.alignment

@@ -204,7 +204,7 @@ def _steps(runs: list[Published]) -> tuple[RenderableType, ...]:
     low, high = factors(runs)
     rollouts = [abs(run.rollout_error) for run in runs if run.rollout_error is not None and not run.drafted]
     words = (
-        f"steps are {mean_error(runs):.0%} off in the mean over sources, generation {mean(rollouts):.0%}; nine tenths "
-        f"of steps took {low:.2f} to {high:.2f} of the predicted time\n* with a draft of a token, which is not modelled"
+        f"steps are {mean_error(runs):.0%} off in the mean over sources, generation {mean(rollouts):.0%}. Nine tenths "
+        f"took {low:.2f} to {high:.2f} of the predicted time.\n* with a draft of a token, which is not modelled"
     )
     return Text("GRPO steps of NeMo RL", style="bold"), table, Text(words, style="dim")

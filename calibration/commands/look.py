@@ -10,6 +10,7 @@ import typer
 from flopcast_calibration.commands.measure import Node
 from flopcast_calibration.commands.shared import SHIPPED_DATA, console, profile_data, read_profile
 from sim.errors import ProfileError
+from sim.units import show_time
 
 #: Measurements of shipped profiles.
 
@@ -31,7 +32,11 @@ def show(
     record = read_profile(profile)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for name in ("field", "value", "90 % interval", "source"):
-        table.add_column(name, overflow="fold", style="dim" if name == "source" else "", no_wrap=name == "field")
+        # Where the words of a source find no room, each field has lines of its own.
+        whole = name == "source"
+        table.add_column(
+            name, overflow="ellipsis" if whole else "fold", style="dim" if whole else "", no_wrap=name == "field"
+        )
     section = ""
     for field, value, source, interval in source_rows(data):
         between = " to ".join(str(limit) for limit in interval) if interval else ""
@@ -39,7 +44,7 @@ def show(
         if dot and before != section:
             section = before
             table.add_row(f"[bold]{escape(section)}[/bold]", "", "", "")
-        table.add_row(*map(escape, (f"  {name}" if dot else field, str(value), between, str(source))))
+        table.add_row(*map(escape, (f"  {name}" if dot else field, _as_read(value), between, str(source))))
     out = console()
     out.print(table)
     if png is not None:
@@ -53,6 +58,12 @@ def show(
         measured = read_journal(raw)
         draw_profile(record, measured_cluster(measured.machine, node), measured, png)
         out.print(f"drawn: {png}")
+
+
+def _as_read(value: Any) -> str:
+    """A value as people read it: seconds in their usual unit, others as written."""
+    number, _, unit = str(value).partition(" ")
+    return show_time(float(number)) if unit == "s" else str(value)
 
 
 def compare(

@@ -28,7 +28,7 @@ Network = Annotated[
 ]
 Base = Annotated[
     str | None,
-    typer.Option(help="Profile whose values stand in for what was not measured; default: the GPU's own."),
+    typer.Option(help="Profile that gives the values which were not measured; default: the GPU's own."),
 ]
 Draws = Annotated[int, typer.Option(max=10_000, min=1, help="Bootstrap refits for the intervals.")]
 Force = Annotated[bool, typer.Option("--force", help="Take fits that miss their own data by more than a quarter, too.")]

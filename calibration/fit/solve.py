@@ -31,7 +31,7 @@ class Draw(NamedTuple):
 
 
 Prior = dict[str, Draw]
-"""By parameter."""
+"""The prior of each parameter, by its name."""
 LEAST_HALF = 4
 """Points a half needs for the error on unseen measurements to mean anything."""
 

@@ -106,7 +106,7 @@ def read(source: Source) -> Log:
         items += _table(source, run, operation, layout, notes)
     if alone and not items:
         remedy = (
-            f"; {alone} copies of the program ran, none knowing of the others: build it with MPI (make MPI=1)"
+            f"; {alone} copies of the program ran separately; build it with MPI (make MPI=1)"
             if alone > 1
             else "; run it on several GPUs (-g 8), or built with MPI (make MPI=1) under mpirun"
         )
@@ -260,7 +260,7 @@ def _table(source: Source, run: _Run, operation: str, layout: Layout, notes: lis
         lines = listed([number for number, _ in torn])
         notes.append(f"{lines}: rows that are not whole (cut off, or other lines between) are left out")
     if items and not run.ended:
-        notes.append(f"line {run.line}: the table ends without its summary; was the run stopped?")
+        notes.append(f"the table that begins in line {run.line} ends without its summary; was the run stopped?")
     return items
 
 

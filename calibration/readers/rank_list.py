@@ -60,8 +60,8 @@ def layout_of(ranks: Sequence[Rank], source: Source, where: str, per_process: in
     listed = {(rank.number, rank.host, rank.pid, rank.index): rank for rank in ranks}
     if len({rank.number for rank in listed.values()}) < len(listed):
         raise ProfileError(
-            f"{where}: rank {ranks[0].number} is listed more than once: copies of the program ran side by side, none "
-            "knowing of the others; build nccl-tests with MPI=1, or give the output of one copy"
+            f"{where}: rank {ranks[0].number} is listed more than once: copies of the program ran separately, side by "
+            "side; build nccl-tests with MPI=1, or give the output of one copy"
         )
     if per_process and len(listed) % per_process and source.ranks is None:
         raise ProfileError(
@@ -90,8 +90,8 @@ def _refuse_shared_gpus(ranks: list[Rank], where: str) -> None:
         other = taken.setdefault((rank.host, rank.index, rank.bus), rank)
         if other is not rank:
             raise ProfileError(
-                f"{where}: ranks {other.number} and {rank.number} are both on GPU {rank.index} of host {rank.host!r}; "
-                "if machines share that name, say how many (--nodes 2); if ranks share a GPU, no link was timed"
+                f"{where}: ranks {other.number} and {rank.number} are both on GPU {rank.index} of host {rank.host!r}. "
+                "If machines share that name, say how many (--nodes 2); if ranks share a GPU, no link was timed"
             )
 
 

@@ -51,7 +51,7 @@ def row_time(
             factor = BUS_FACTOR[str(shape["operation"])](float(shape["num_ranks"])) if quantity == "busbw" else 1.0
             found[name] = amount * factor / (positive(where, name, cell) * unit)
     if not found:
-        raise ProfileError(f"{where}: {empty or 'the row'} is not a number, and no rate stands in for a time")
+        raise ProfileError(f"{where}: {empty or 'the row'} is not a number, and no rate gives a time instead")
     first, time_s = next(iter(found.items()))
     for name, other in found.items():
         if abs(math.log(other / time_s)) > _SAME:

@@ -115,5 +115,5 @@ def _view(found: dict[str, Any]) -> Group:
         "",
         title("Profiles that ship"),
         indented(profiles),
-        "\nflopcast calibrate show NAME tells what of a profile was not measured.",
+        "\nflopcast calibrate show NAME lists what a profile leaves unmeasured.",
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
@@ -72,8 +73,16 @@ def _faster_plan(answer: Estimate, file: str) -> str:
         return ""
     broken = broken_rules(best.scenario, rules_of_scenario(scenario))
     words = framework_words(framework, scenario.stack.version)
-    lacking = f". {words} cannot run it: {', '.join(f'plan.{rule.field}' for rule in broken)}" if broken else ""
+    lacking = (
+        f". {words} cannot run it, because of {_listed(f'plan.{rule.field}' for rule in broken)}" if broken else ""
+    )
     return faster_words(answer, best, lacking, f"flopcast search {file}{' --any-framework' if broken else ''}")
+
+
+def _listed(names: Iterable[str]) -> str:
+    """`a, b and c`, each once."""
+    *most, last = dict.fromkeys(names)
+    return f"{', '.join(most)} and {last}" if most else last
 
 
 def _best_plan(scenario: Scenario) -> ParallelPlan:

@@ -92,12 +92,15 @@ def finetune(
         if found.budget is not None:
             limit = money(found.budget, found.offers[0].training.run.currency)
             paid = f"within {limit}, the fastest first"
-            what = paid if found.paid else f"{limit} pay for none of them; the cheapest first"
-        view = ranking_view(f"{asked.model} on these GPUs, {what}", found)
+            what = paid if found.paid else f"none of them costs as little as {limit}; the cheapest first"
+        view = ranking_view(f"{asked.model} on these GPUs, {what}", found, then.verbose)
         then.show(found.shown[0].planned.answer.scenario, data, view)
         return
-    steps = [*then.next_steps(asked.framework or FRAMEWORK), "Leave --gpu or --gpus out to see other machines."]
-    view = planned_view(found.planned, tuned_sentence(asked, found), steps)
+    steps = [
+        *then.next_steps(asked.framework or FRAMEWORK, asked.memory_limit_bytes),
+        "Leave --gpu or --gpus out to see other machines.",
+    ]
+    view = planned_view(found.planned, tuned_sentence(asked, found), steps, then.verbose)
     then.show(found.planned.answer.scenario, data, view)
 
 

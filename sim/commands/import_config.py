@@ -38,11 +38,12 @@ def import_config(
         str | None, Option(help="A model's name, or its config.json.", autocompletion=complete.preset("models"))
     ] = None,
     kind: Annotated[
-        str | None, Option(help="huggingface, megatron, torchtitan, deepspeed, axolotl, ..., if it cannot be told.")
+        str | None,
+        Option(help="Kind of file, if not recognised: huggingface, megatron, torchtitan, deepspeed, axolotl, ..."),
     ] = None,
     recipe: Annotated[
         str | None,
-        Option(metavar="NAME", help="Of a Python file with several, the recipe: NAME, or NAME(argument=value)."),
+        Option(metavar="NAME", help="The recipe, if a Python file has several: NAME, or NAME(argument=value)."),
     ] = None,
     overrides: Annotated[
         list[str] | None,
@@ -52,7 +53,7 @@ def import_config(
     ] = None,
     arg: Annotated[
         list[str] | None,
-        Option(metavar="VALUE", help="What a script is called with, the first for $1; repeated in their order."),
+        Option(metavar="VALUE", help="An argument of a script, the first for $1; may be repeated."),
     ] = None,
     env: Annotated[
         list[str] | None, Option(metavar="NAME=VALUE", help="A variable of a script's environment; may be repeated.")

@@ -20,8 +20,8 @@ def layout(
     before, after = found.before.step_time_s, found.answer.step_time_s
     lines = (
         f"pipeline_layout  {found.layout}",
-        f"step time        {show_time(after)}, {show_time(before)} with the plan's own layout",
-        f"slowest stage    another layout could be at most {found.gap:.1%} faster",
+        f"step time        {show_time(after)}; the plan's own layout takes {show_time(before)}",
+        f"bound            no layout can be more than {found.gap:.1%} faster; whether one is was not searched",
     )
     if as_json:
         print_json(found.to_dict())

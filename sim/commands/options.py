@@ -40,7 +40,7 @@ class JsonCommand(TyperCommand):
 
 
 class JsonGroup(TyperGroup):
-    """The same for a group that is a command itself."""
+    """A group that is also a command, whose own `--json` is a flag or takes a file."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         own = next((at for at, each in enumerate(args) if each in self.commands), len(args))

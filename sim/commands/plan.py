@@ -11,7 +11,7 @@ import typer
 
 from sim.commands import completion as complete
 from sim.commands.fills import Fills, Opt, count, with_records
-from sim.commands.options import Json, PriceOption
+from sim.commands.options import Json, PriceOption, Verbose
 from sim.commands.output import print_json, print_view
 from sim.commands.progress import progress_bar
 from sim.commands.search_options import check_files, check_numbers, read_limit
@@ -23,6 +23,7 @@ from sim.specs import Scenario
 from sim.units import parse_whole
 
 if TYPE_CHECKING:
+    from sim.estimate import Estimate
     from sim.scaling.offers import Ranking
 
 Model = Annotated[
@@ -35,6 +36,8 @@ Model = Annotated[
 ]
 
 
+FULL = 0.95
+"""Share of the memory above which a plan is advised to keep a reserve."""
 HOW: dict[str, Opt | str] = {
     "length": Opt("--seq", read=lambda words, _: parse_whole(words, "sequence_length")),
     "framework": Opt(autocompletion=complete.preset("frameworks")),
@@ -71,6 +74,7 @@ class PlanOptions:
             autocompletion=complete.frameworks_to_export_to,
         ),
     ] = None
+    verbose: Verbose = False
     as_json: Json = False
 
     def __post_init__(self) -> None:
@@ -80,15 +84,22 @@ class PlanOptions:
 
             check_framework(self.export_to)
 
-    def next_steps(self, framework: str) -> list[str]:
-        """What to do with a plan of a framework, as far as it was not done: a sentence each."""
+    def next_steps(self, framework: str, limit_bytes: float | None = None) -> list[str]:
+        """What to do with a plan of a framework, as far as it was not done: a sentence each.
+
+        limit_bytes : memory limit that was asked for, which a search needs too.
+        """
         from sim.foreign.exporters import FRAMEWORKS
+        from sim.units import show
 
         file = self.output or "best.yaml"
         words = framework if framework in FRAMEWORKS else "FRAMEWORK"
         exported = [f"Add --export {words} to print the plan as the options of a framework."]
         written = "" if self.output else f"Add -o {file} to write this plan as a scenario. "
-        further = f"flopcast estimate {file} says where a step's time goes, flopcast search {file} looks further."
+        limit = "" if limit_bytes is None else f" --memory-limit '{show(limit_bytes, 'B')}'"
+        further = (
+            f"flopcast estimate {file} shows where a step's time goes. flopcast search {file}{limit} shows other plans."
+        )
         return [*(exported if self.export_to is None else []), written + further]
 
     def show(self, scenario: Scenario, data: dict[str, Any], view: Any) -> None:
@@ -110,6 +121,20 @@ class PlanOptions:
 
             typer.echo()
             print_exported(export_scenario(scenario, self.export_to))
+
+
+def reserve_steps(answer: Estimate) -> list[str]:
+    """Advice for a plan that leaves little memory free."""
+    from sim.units import show
+
+    available = answer.memory_available_bytes
+    if answer.largest.total < FULL * available:
+        return []
+    reserve = show(FULL * available, "B")
+    return [
+        f"The plan fills {answer.largest.total / available:.0%} of the memory; peaks were predicted within 4% at the "
+        f"median. Add --memory-limit '{reserve}' to keep a reserve."
+    ]
 
 
 @with_records
@@ -137,15 +162,18 @@ def plan(
     from sim.units import show_count
 
     found = ask_plan(model, gpus, gpu, cluster, question, price, then.export_to)
-    steps = then.next_steps(question.keywords.get("framework") or "megatron-lm")
+    limit = question.keywords.get("memory_limit_bytes")
+    steps = then.next_steps(question.keywords.get("framework") or "megatron-lm", limit)
     if not isinstance(found, Planned):
         best = found.offers[0]
         heading = f"{show_count(best.training.run.tokens)} tokens of {model} on {gpus} GPUs, the cheapest first"
-        then.show(best.planned.answer.scenario, found.to_dict(), ranking_view(heading, found))
+        then.show(best.planned.answer.scenario, found.to_dict(), ranking_view(heading, found, then.verbose))
         return
     if "tokens" not in question.keywords:
         steps.insert(0, "Add --tokens 15T for the days and the cost of a run of so many tokens.")
-    then.show(found.answer.scenario, found.to_dict(), planned_view(found, sentence_of(found), steps))
+    if limit is None:
+        steps += reserve_steps(found.answer)
+    then.show(found.answer.scenario, found.to_dict(), planned_view(found, sentence_of(found), steps, then.verbose))
     if not found.result.finished:
         raise KeyboardInterrupt
 

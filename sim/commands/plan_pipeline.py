@@ -31,7 +31,7 @@ def plan_pipeline(
     workers: Annotated[
         str | None, Option(help="Workers, or servers × workers: 16, 4x4. A scenario has its own.")
     ] = None,
-    bandwidths: Annotated[str | None, Option(help="Of each, from the outermost in: '10 Gbit/s, 12 GB/s'.")] = None,
+    bandwidths: Annotated[str | None, Option(help="Bandwidths, the outermost first: '10 Gbit/s, 12 GB/s'.")] = None,
     straight: Annotated[bool, Option("--straight", help="One worker a stage (pipedream).")] = False,
     sync: Annotated[str, Option(help="Bytes of a reduction (pipedream): ring, sosp or arxiv.")] = "ring",
     memory: Annotated[str | None, Option(help="Of a worker, such as '16 GB'.")] = None,

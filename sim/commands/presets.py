@@ -13,6 +13,8 @@ from sim.commands.options import Json
 from sim.commands.output import print_json
 from sim.errors import SpecError, nearest
 
+MANY = 40
+"""Names that an error still lists."""
 DEFAULTS = ("bf16", "llama3-8b", "h100-sxm-80gb")
 """Precision, model and GPU that a framework's rules see where nothing else is said."""
 app = typer.Typer(
@@ -49,8 +51,37 @@ def list_presets(
         if kind is None:
             typer.secho(each, bold=True)
         for name in others[each]() if each in others else preset_names(each):
-            summary = f"  {get_schedule(name).summary}" if each == "schedules" else ""
+            summary = f"  {get_schedule(name).summary}" if each == "schedules" else _summary(each, name)
             typer.echo(f"  {name}{summary}" if kind is None else f"{name}{summary}")
+
+
+def _unknown(name: str, known: set[str]) -> SpecError:
+    """The error that no preset has a name, with the nearest names."""
+    from sim.specs import datasheet
+
+    if name == datasheet.NAME:
+        return SpecError(
+            "profile datasheet is made for each GPU, from its own peaks and what measured GPUs have in common; "
+            "flopcast estimate --verbose says what it takes"
+        )
+    hint = nearest(name, known)
+    if "choose from" in hint and len(known) > MANY:
+        hint = "; flopcast presets list shows all names"
+    return SpecError(f"no preset {name!r}{hint}" if name else "give the name of a preset")
+
+
+def _summary(kind: str, name: str) -> str:
+    """What a machine consists of, in a few words."""
+    from sim.specs.presets import load_preset
+
+    if kind not in ("clusters", "nodes"):
+        return ""
+    data = load_preset(kind, name)
+    if kind == "clusters":
+        node = data["node"]
+        name = node if isinstance(node, str) else node.get("preset") or node["name"]
+        return f"  {data['num_nodes']:,} × {name}"
+    return f"  {data['gpus_per_node']} × {data['gpu']}"
 
 
 @app.command(
@@ -68,21 +99,21 @@ def show_preset(
         Argument(help="A preset's name, or kind/name where two kinds share it.", autocompletion=complete.any_preset),
     ],
     version: Annotated[
-        str | None, Option(help="Of a framework: a date, a release by year and month, a tag, or latest.")
+        str | None, Option(help="Version of a framework: a date, a release by year and month, a tag, or latest.")
     ] = None,
-    precision: Annotated[str, Option(help="What a framework's rules see as precision.")] = DEFAULTS[0],
+    precision: Annotated[str, Option(help="Precision that a framework's rules see.")] = DEFAULTS[0],
     model: Annotated[
-        str, Option(help="What they see as model: a preset.", autocompletion=complete.preset("models"))
+        str, Option(help="Model that they see: a preset.", autocompletion=complete.preset("models"))
     ] = DEFAULTS[1],
-    gpu: Annotated[
-        str, Option(help="What they see as GPU: a preset.", autocompletion=complete.preset("gpus"))
-    ] = DEFAULTS[2],
+    gpu: Annotated[str, Option(help="GPU that they see: a preset.", autocompletion=complete.preset("gpus"))] = DEFAULTS[
+        2
+    ],
     plan: Annotated[list[str] | None, Option("--set", "-s", help="A field of the plan or stack: plan.tp=4.")] = None,
     as_json: Json = False,
 ) -> None:
-    """A preset's values, and the source of each; of a framework what it comes to for a precision, model and GPU.
+    """A preset's values, and the source of each. A framework is shown as it is for a precision, model and GPU.
 
-    Of a scenario that ships its file, to be changed.
+    A scenario that ships is shown as its file, for you to change.
     """
     from sim.files import read_text
     from sim.report.presets import framework_view, preset_view
@@ -106,11 +137,10 @@ def show_preset(
     found = [kind for kind in kinds if wanted in preset_names(kind)]
     framework = find_framework(wanted) if wanted_kind in ("", "frameworks") else None
     if not found and framework is None:
-        known = {preset for kind in kinds for preset in preset_names(kind)}
-        raise SpecError(f"no preset {wanted!r}{nearest(wanted, known)}" if wanted else "give the name of a preset")
+        raise _unknown(wanted, {preset for kind in kinds for preset in preset_names(kind)})
     shows_framework = framework is not None and (not found or "frameworks" in found)
     if not shows_framework and (version or plan or (precision, model, gpu) != DEFAULTS):
-        raise SpecError(f"--version, --precision, --model, --gpu and --set are of frameworks; {wanted} is none")
+        raise SpecError(f"--version, --precision, --model, --gpu and --set are for frameworks; {wanted} is none")
     if as_json:
         if shows_framework:
             raise SpecError(f"{wanted} is a framework, resolved for a question: estimate --json says what it comes to")

@@ -38,13 +38,13 @@ def report(
     output: Annotated[Path, Option("--output", "-o", metavar="HTML", help="Where to write it.")] = Path("report.html"),
     with_search: Annotated[
         bool | None,
-        Option("--search/--no-search", help="Also look for better plans; of one scenario only.", show_default=False),
+        Option("--search/--no-search", help="Also look for better plans; for one scenario only.", show_default=False),
     ] = None,
     with_sliders: Annotated[
         bool | None,
         Option(
             "--sliders/--no-sliders",
-            help="Estimate the plan with other numbers, too, for sliders; of one scenario only.",
+            help="Also estimate the plan with other numbers, for sliders; for one scenario only.",
             show_default=False,
         ),
     ] = None,
@@ -53,7 +53,7 @@ def report(
         Option(
             "--slider",
             metavar="FIELD=VALUES",
-            help="A slider instead of those chosen unasked, such as plan.tp=1,2,4,8; may be repeated.",
+            help="A slider instead of the usual ones, such as plan.tp=1,2,4,8; may be repeated.",
             show_default=False,
         ),
     ] = None,

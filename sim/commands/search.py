@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +12,7 @@ from typer import Argument, Option
 
 from sim.commands import completion as complete
 from sim.commands.fills import with_records
-from sim.commands.options import Json, Overrides, ProfileOption
+from sim.commands.options import Json, Overrides, ProfileOption, Verbose
 from sim.commands.output import print_answer
 from sim.commands.progress import progress_bar
 from sim.commands.search_options import (
@@ -56,6 +57,7 @@ def search(
             autocompletion=complete.frameworks_to_export_to,
         ),
     ] = None,
+    verbose: Verbose = False,
     as_json: Json = False,
 ) -> None:
     """Every feasible plan, memory-checked and ranked; the best confirmed by the exact engine."""
@@ -113,7 +115,7 @@ def search(
         raise SpecError("--why own speaks of the scenario's own plan, and it has none; name fields of one instead")
     ranked = None if space.batch is not None or original.is_open else original
     answers = _answer(result, ranked, own, named, questions.asked)
-    tell(answers, output, questions.figure, export_to, as_json)
+    tell(answers, output, questions.figure, export_to, as_json, verbose)
     if answers.unanswered or not result.finished or any(each.interrupted for each in result.schedules):
         raise KeyboardInterrupt
 
@@ -180,7 +182,12 @@ def _print_fields(scenario: Scenario, as_json: bool) -> None:
 
 
 def tell(
-    answers: SearchAnswers, output: Path | None, figure: Path | None, export_to: str | None, as_json: bool
+    answers: SearchAnswers,
+    output: Path | None,
+    figure: Path | None,
+    export_to: str | None,
+    as_json: bool,
+    verbose: bool = False,
 ) -> None:
     """Print all answers, then write the files that were asked for: what was found is said before one can go wrong."""
     from sim.commands.export import print_exported
@@ -190,7 +197,7 @@ def tell(
     best, drawn = answers.result.best[0].scenario, None
     exported = None if export_to is None else export_scenario(best, export_to)
     data = {} if exported is None else {"export": exported.to_dict()}
-    print_answer(as_json, lambda: {**answers.to_dict(), **data}, lambda: answers.view)
+    print_answer(as_json, lambda: {**answers.to_dict(), **data}, lambda: partial(answers.view, verbose=verbose))
     if output is not None:
         write_scenario(output, best)
     if figure is not None and (drawn := answers.figure()) is not None:

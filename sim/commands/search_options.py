@@ -18,7 +18,7 @@ from sim.specs import Scenario
 from sim.units import parse
 
 OWN = "own"
-"""In --why: the scenario's own plan, so that the fields beside it are changes of that and nothing is left free."""
+"""The word in --why for the scenario's own plan. Fields beside it change that plan, and nothing is left free."""
 TOP = 10
 """Plans that are shown unless more or fewer are asked for."""
 
@@ -55,7 +55,7 @@ SPACE = Fills(
         help="Memory that a plan may use of a GPU, such as 72 GB; default: all the driver gives.",
     ),
     objective=Opt(help="What is best: step_time, days, cost or memory_headroom."),
-    overlaps=Opt("--overlaps", help="Also switch the stack's overlaps on and off."),
+    overlaps=Opt("--overlaps", help="Also switch overlaps on and off: sends, reductions, gathers, tensor backwards."),
     room=Opt(
         read=lambda words, _: _ways(words),
         default="modules,block",

@@ -23,7 +23,7 @@ GOAL = Fills(
 
 @dataclass(frozen=True, slots=True)
 class RangeOptions:
-    """Among which runs the shortest is looked for, and which others are asked for beside it."""
+    """The range in which the shortest run is looked for, and other runs that are shown beside it."""
 
     gpus: Annotated[
         str | None, Option(help="Range of GPUs, such as 64..65536; default: up to all that the cluster has.")

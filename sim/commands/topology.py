@@ -17,7 +17,10 @@ def topology(
     ] = None,
     collectives: Annotated[
         str | None,
-        Option(metavar="SIZE", help='How long collectives of so many bytes take on the links alone: "1 GB".'),
+        Option(
+            metavar="SIZE",
+            help='How long collectives of so many bytes take, on the links alone and in estimates: "1 GB".',
+        ),
     ] = None,
     gpus: Annotated[int | None, Option(help="GPUs of the collectives; all of the machine if not given.")] = None,
     as_json: Json = False,
@@ -138,7 +141,7 @@ def _views(facts: dict[str, Any]) -> list[Any]:
         asked = facts["collectives"]
         size = show(asked["bytes"], "B")
         views.append(
-            f"\nCollectives of {size} over {asked['gpus']:,} GPUs, by the links alone (time, bytes of the buffer)"
+            f"\nCollectives of {size} over {asked['gpus']:,} GPUs, by the links alone (time, buffer bytes a second)"
         )
         for row in asked["times"]:
             speed = show(row["algbw_bytes_per_s"], "B/s")

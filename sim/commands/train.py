@@ -7,7 +7,16 @@ from functools import partial
 from typing import Annotated
 
 from sim.commands.fills import Fills, Opt, count, with_records
-from sim.commands.options import Output, Overrides, ProfileOption, Restart, ScenarioFile, failure_options, startup_of
+from sim.commands.options import (
+    Output,
+    Overrides,
+    ProfileOption,
+    Restart,
+    ScenarioFile,
+    Verbose,
+    failure_options,
+    startup_of,
+)
 from sim.reliability import Failures, Price, load_named
 from sim.scaling.run import Terms
 from sim.scaling.training import Training
@@ -50,6 +59,7 @@ def train(
     ],
     run: RunOptions,
     profile: ProfileOption = None,
+    verbose: Verbose = False,
     output: Output,
 ) -> None:
     """How many days a run takes, failures and checkpoints included; what it costs, and how sure that is."""
@@ -59,5 +69,5 @@ def train(
 
     asked = load_scenario(scenario, overrides or (), profile)
     training = goal(asked, terms=run.terms(asked.cluster.node.gpus_per_node))
-    output.show(training.to_dict, lambda: [training_view(training)], lambda: training_figure(training))
+    output.show(training.to_dict, lambda: [training_view(training, verbose)], lambda: training_figure(training))
     training.answer.require_fit()

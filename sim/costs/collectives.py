@@ -250,13 +250,14 @@ def hierarchical_all_reduce(nbytes: Number, group: Group, fabric: Fabric) -> Num
 def in_switch_all_reduce(nbytes: Number, group: Group, fabric: Fabric) -> Number:
     """Time of an all-reduce that NVLink's switches add up (NVLS), with a tree between domains.  [s]
 
-    Of g members each sends its buffer to be added and its part of the sum to be handed out, (g+1)/g of the buffer; of
-    fewer than three the library does not ask the switches [2]_. The ramp and the latency are the link's: on H100 they
-    give measured times within a fifth from 32 kB to 16 GiB, where NCCL's protocols for small messages are as fast.
-    Between domains every member's part climbs a tree of its own and comes back. The buffer passes both in pieces, one
-    behind the other, so that the slower of the two sets the pace. Two domains exchange what they have; of more, those
-    within the tree relay for two others, which halves the pace [1]_. Infinite where the profile knows of no such
-    switches.
+    Each of g members sends its buffer to be added, and its part of the sum to be handed out: (g+1)/g of the buffer.
+    The library does not use the switches for fewer than three members [2]_. Ramp and latency are those of the link's
+    rings. NCCL's protocols for small messages (LL, LL128) are not modelled. On H100 this curve is within 20 % of
+    measured times from 32 kB to 16 GiB (tests/costs/test_nvls.py).
+
+    Between domains every member's part climbs a tree of its own and comes back. The buffer passes both levels in
+    pieces, so the slower of the two sets the pace. Two domains exchange their parts. With more, a domain within the
+    tree relays for two others, which halves the pace [1]_. The time is infinite if the profile has no such switches.
 
     .. [1] NVIDIA/nccl:src/graph/tuning.cc: the bus bandwidth of NVLS trees, bwInter/2 beyond two nodes.
     .. [2] NVIDIA/nccl:src/transport/nvls.cc, ncclNvlsInit.

@@ -173,6 +173,6 @@ def assumed(scenario: Scenario) -> Iterator[str]:
     yield f"{reach}casts {casts} separate kernels (stack {stack.name})"
     if training.precision == "mxfp8" and "fp4" not in gpu.peak_flop_per_s:
         yield (
-            f"{gpu.name} has no multiplies with a scale a block of 32 numbers, which came with those in 4 bits: "
-            "mxfp8 is priced as if it had; fp8 is what it has"
+            f"{gpu.name} cannot multiply with one scale for each block of 32 numbers (mxfp8), but only in fp8. "
+            "mxfp8 is priced as if it could"
         )

@@ -55,8 +55,8 @@ def assumed(scenario: Scenario) -> Iterator[str]:
     gpus, spread, fitted = scenario.plan.num_gpus, scenario.cluster.gpu_spread, scenario.profile.fitted_gpus
     more = float(slowdown(np.array(gpus), spread, fitted))
     if more:
-        those = "the one" if fitted == 1 else f"the slowest of the {fitted}"
+        those = "the measured one" if fitted == 1 else f"the slowest of the {fitted} measured ones"
         yield (
-            f"the slowest of {gpus:,} GPUs is {more:.1%} slower than {those} that profile {scenario.profile.name!r} "
-            f"rests on (cluster.gpu_spread {spread:g})"
+            f"GPUs differ by {spread:.1%} (standard deviation, cluster.gpu_spread), so the slowest of {gpus:,} is "
+            f"{more:.1%} slower than {those}"
         )

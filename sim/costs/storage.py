@@ -46,8 +46,8 @@ class Storage:
         if cluster.storage is None:
             rates = f"writes {show(spec.write_bandwidth_bytes_per_s, 'B/s')}"
             notes.append(
-                f"cluster {cluster.name!r} says nothing of its storage: a file system that {rates} and reads twice as "
-                f"much for every {spec.nodes_per_unit} of the job's nodes is assumed, as NVIDIA's SuperPOD has it"
+                f"cluster {cluster.name!r} does not state its storage. A file system that {rates} and reads twice as "
+                f"much for every {spec.nodes_per_unit} of the job's nodes is assumed, as in NVIDIA's SuperPOD"
             )
         own, cards = node.storage_bandwidth_bytes_per_s, "cards for storage"
         if own is None:

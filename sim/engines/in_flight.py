@@ -75,7 +75,7 @@ def _interleaved(pp: Ints, chunks: Ints, rounds: Ints, last: bool) -> tuple[Ints
     outer = chunks - 1 if last else 0 * chunks
 
     def on(count: Ints, chunk: Ints) -> Ints:
-        """Of so many visits in turn, those to a chunk."""
+        """How many of the first `count` visits go to a chunk."""
         return np.asarray(count // period * pp + np.clip(count % period - chunk * pp, 0, pp))
 
     kept = on(before + 1, outer) - on(np.maximum(before - warmup, 0), chunks - 1 - outer)

@@ -18,8 +18,8 @@ from sim.traffic.streams import Traffic
 
 BINS = 400
 CAUSES = ("latency", "transfer", "own flows", "others", "queue", "behind")
-"""Of a message's time: before the links, on them at full speed, slower for flows of its own and of others that meet,
-waiting behind messages of its stream, and what receivers do with it."""
+"""Where a message's time goes: latency before the links; transfer at full speed; slowed by flows of its own that
+share a link, or by others; queueing behind messages of its stream; and work of the receivers behind it."""
 KINDS = {
     "forward": "sends forward",
     "backward": "sends backward",
@@ -92,10 +92,10 @@ def link_history(
 
 
 def all_messages(messages: Sequence[Message], timeline: Timeline, traffic: Traffic) -> list[Message]:
-    """Those that were played, those within actions that can meet nobody, and the weights gathered after the update.
+    """All messages of a step: the simulated ones, those that share no link, and the weights gathered after the update.
 
-    Where weights are gathered beside the next step's forward, they stand at the beginning of this one. Without a flush
-    they are those of one batch's time, the last in which all ranks are at work.
+    If weights are gathered beside the next step's forward, their messages stand at the beginning of this step. A
+    schedule without a flush has the messages of one batch's time, the last in which all ranks are at work.
     """
     program, order = timeline.program, timeline.program.order
     endless = (order.kind == U).any()
@@ -123,7 +123,7 @@ def all_messages(messages: Sequence[Message], timeline: Timeline, traffic: Traff
 
 
 def _of_a_batch(messages: Sequence[Message], timeline: Timeline) -> list[Message]:
-    """Those that begin in one batch's time, counted from its beginning; updates gather in it, too."""
+    """The messages that begin within one batch's time, with times from its beginning; updates gather within it too."""
     order = timeline.program.order
     last = order.first[1:] if order.fold is None else order.fold.cuts
     begin = float(timeline.end[last - 1].min()) - timeline.step_time_s
@@ -137,7 +137,7 @@ def _of_a_batch(messages: Sequence[Message], timeline: Timeline) -> list[Message
 
 
 def _activity(messages: Sequence[Message], traffic: Traffic, edges: Array) -> Array:
-    """Of every stream, how many of its messages are moved in each bin."""
+    """How many messages of each stream are moved in each bin; array (streams, bins)."""
     activity = np.zeros((len(traffic.streams), len(edges) - 1))
     pieces = [
         (each.stream, begin, end, share * each.full_s)

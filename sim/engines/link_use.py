@@ -25,7 +25,7 @@ def link_bytes(order: Order, traffic: Traffic) -> Array:
 
 
 def _message_counts(order: Order, traffic: Traffic) -> Array:
-    """Of every stream, how often in a step it moves what one of its messages does."""
+    """How many messages' worth of bytes each stream moves in a step; array over streams."""
     times = np.zeros(len(traffic.streams))
     for table, kinds in ((traffic.forward, (F,)), (traffic.backward, (B, I))):
         sends = np.isin(order.kind, kinds) & (table[order.stage] >= 0)
@@ -52,7 +52,7 @@ def _message_counts(order: Order, traffic: Traffic) -> Array:
 
 
 def use_by_level(carried: Array, traffic: Traffic, step_time_s: float) -> list[dict[str, Any]]:
-    """By class of links: bytes, and the share of what they could have carried in the step, on average and at most.
+    """Bytes that each class of links carries, and its use: the share that they could carry, on average and at most.
 
     Links that carry nothing do not count in the average; trunks stand for their cables.
     """

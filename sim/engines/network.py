@@ -23,7 +23,8 @@ from sim.schedules.actions import U
 from sim.traffic.streams import Traffic
 
 MOST_ACTIONS = 20_000
-"""Of an order without a flush whose batches have not settled into a rhythm by then, the later ones are averaged."""
+"""Actions after which an order without a flush is cut off. If its batches have found no rhythm by then, the later ones
+are averaged."""
 
 
 @dataclass(frozen=True, slots=True)

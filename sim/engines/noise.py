@@ -126,8 +126,8 @@ def require_own_step(order: Order) -> None:
     """
     if steps_overlap(order):
         raise ScheduleError(
-            f"schedule {order.schedule!r} lets steps overlap, so that none can be drawn on its own: noise is simulated "
-            "on one pipeline of it; leave out contention, --unfold and slow GPUs in different replicas, or choose a "
+            f"schedule {order.schedule!r} lets steps overlap, so noise is simulated on one pipeline of it. "
+            "Leave out contention, --unfold and slow GPUs in different replicas, or choose a "
             "schedule with a flush, such as 1f1b or zb_h1"
         )
 
@@ -144,7 +144,7 @@ def _noisy(pipeline: Replica, compute: Array, jitter: float, key: tuple[int, int
 
 
 def factors_of(order: Order, relative: Array, jitter: float, key: tuple[int, int, int]) -> Array:
-    """Of every action, how much longer than on its slowest GPU without noise its kernels take.
+    """Factor by which each action's kernels take longer than on its slowest GPU without noise.
 
     Parameters
     ----------

@@ -13,7 +13,7 @@ from sim.schedules.actions import F
 from sim.schedules.passes import IN_FLIGHT, peak_in_flight, weight_versions
 
 FREED_EARLIEST = np.array([1, -1, -1, 0, 0])
-"""As `IN_FLIGHT` where weight gradients float: each comes after its input gradient, and frees what is kept."""
+"""Changes of what is in flight where weight gradients float: each frees activations after its input gradient."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from sim.traffic.exchanges import FORWARD, INPUT_GRAD, WEIGHT_GRAD
 from sim.traffic.streams import Traffic
 
 ROWS = {F: [FORWARD], B: [INPUT_GRAD, WEIGHT_GRAD], I: [INPUT_GRAD], W: [WEIGHT_GRAD]}
-"""Of an Exchange, what belongs to each kind of action."""
+"""Rows of an `Exchange` that belong to each kind of action."""
 
 
 class RunningCollective(NamedTuple):
@@ -30,7 +30,7 @@ class RunningCollective(NamedTuple):
 
 
 def collectives(order: Order, traffic: Traffic, can_meet: Callable[[int], bool]) -> list[tuple[RunningCollective, ...]]:
-    """Of every action, the collectives within it that could meet other traffic."""
+    """Collectives within each action that could meet other traffic."""
     found: dict[tuple[int, int], tuple[RunningCollective, ...]] = {}
     for kind, which in ROWS.items():
         for stage, rank in enumerate(order.rank_of_stage.tolist()):

@@ -52,7 +52,7 @@ class Program:
         return compute, occupy, release
 
     def slowed_s(self) -> ActionFloats:
-        """By how much what is moved at visits holds up each action; (actions).  [s]"""
+        """Delay of each action by what is moved at visits; (actions).  [s]"""
         if self.costs.visits is None:
             return np.zeros(len(self.order))
         classes = classes_of(self.order, at_visits=True)

@@ -68,7 +68,7 @@ def end_of_step(
 
 
 def exposed_reduction(reduce: Number, after: Number, hidden_share: Number, overlapped: Number) -> RankPlanFloats:
-    """What of each rank's gradient reduction lengthens the step.  [s]
+    """Part of each rank's gradient reduction that lengthens the step.  [s]
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ def exposed_reduction(reduce: Number, after: Number, hidden_share: Number, overl
 def waited_reduction(
     reduce: RankPlanFloats, tail: RankPlanFloats, backward: RankPlanFloats, hidden_share: Number
 ) -> RankPlanFloats:
-    """What of each rank's reduction lengthens an update that waits for it, beside the one backward before it.  [s]
+    """Part of each rank's reduction that delays its update, where only the last backward can hide the rest.  [s]
 
     PyTorch's DistributedDataParallel reduces buckets of gradients while the backward makes the next ones, and its
     backward ends when all are summed (Li et al. 2020, arXiv:2006.15704, section 3.2.3).
@@ -102,7 +102,7 @@ def waited_reduction(
 
 
 def exposed_gather(gather: Number, window: Number, hidden_share: Number, overlapped: Number) -> RankPlanFloats:
-    """What of each rank's weight gather lengthens the step.  [s]
+    """Part of each rank's weight gather that lengthens the step.  [s]
 
     Parameters
     ----------

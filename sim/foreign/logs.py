@@ -28,9 +28,9 @@ LONGEST_LINE = 1 << 16
 """Characters of a line that are read at once; of longer ones, which only damaged logs have, the rest is another."""
 MOST_ARGUMENTS = 5000
 LARGEST = 1e12
-"""Of values in any unit, and of one over them."""
+"""Largest value that is believed, in any unit; its inverse is the smallest."""
 ROUNDED = 5e-4
-"""By which Transformers rounds rates."""
+"""Most that a rate of Transformers differs by rounding."""
 _TEXT: dict[str, Any] = {"encoding": "utf-8-sig", "errors": "replace"}
 _NUMBER = r"([-+]?[\d,]*\.?\d+(?:[eE][-+]?\d+)?|nan|-?inf)"
 _STEP = re.compile(r"(?<![a-z_])(?:global_step|iteration|steps?)['\"]?[ :=]+(\d+\.?\d*)")
@@ -112,7 +112,7 @@ def read_log(path: Path) -> LoggedSteps:
     best = next((each for each in found if each.rows), None)
     if best is None:
         raise SpecError(
-            f"{path} holds no step times in a form that is known: lines of Megatron-LM, Megatron-Bridge, NeMo, "
+            f"{path} holds no step times in a known form. Known are lines of Megatron-LM, Megatron-Bridge, NeMo, "
             "torchtitan or DeepSpeed, a trainer_state.json of a finished run, or W&B's CSV with _timestamp and _step. "
             "If you know the step time: flopcast anchor SCENARIO --measured '12.3 s'"
         )
@@ -296,7 +296,7 @@ def seconds_of(logged: LoggedSteps, scenario: Scenario, path: Path) -> list[floa
     if theirs is not None and not 0.9 < mine / theirs < 1.1:
         raise SpecError(
             f"{path}: its tps and its clock make {theirs:,.0f} tokens a step on each GPU, and the scenario says "
-            f"{mine:,.0f}: {batch:,} sequences of {training.sequence_length:,} on {gpus:,} GPUs; set "
+            f"{mine:,.0f} ({batch:,} sequences of {training.sequence_length:,} on {gpus:,} GPUs). Set "
             "training.global_batch_size, training.sequence_length or the plan's degrees as the run has them"
         )
     work = {"tokens/s": mine, "samples/s": float(batch)}.get(logged.unit)

@@ -170,7 +170,7 @@ def route_around(
             down = [link_name(topology, link) for link in paths[row] if link >= 0 and health[link] == 0.0]
             raise SpecError(
                 f"GPU {ends[0]} cannot reach GPU {ends[1]}: {' and '.join(down)} is down, and no other card of node "
-                f"{ends[0] // node_gpus} gets through to node {ends[1] // node_gpus}; bring a link back, or give it a "
+                f"{ends[0] // node_gpus} gets through to node {ends[1] // node_gpus}. Bring a link back, or give it a "
                 "share above 0 as a slow link"
             )
         found.append(reached)

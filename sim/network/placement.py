@@ -251,7 +251,7 @@ def assumed(scenario: Scenario) -> Iterator[str]:
     """How groups share the network, and where ranks lie, if not in a row."""
     yield (
         "all traffic of a GPU shares its network card; on other links, kinds of traffic do not slow each other "
-        "(simulate --contention lets them)"
+        "(simulate --contention models that)"
     )
     order, share = scenario.plan.placement, scenario.cluster.fragmentation
     if order != MEGATRON_ORDER:

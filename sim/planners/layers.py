@@ -124,7 +124,7 @@ def profile_from_text(text: str, where: str) -> LayerProfile:
     data = parse_yaml(text, where)
     if not isinstance(data, dict) or "layers" not in data:
         raise SpecError(
-            f"{where} holds no layers; a profile of layers is a CSV file with the columns {', '.join(_REQUIRED)}, YAML "
+            f"{where} holds no layers. A profile of layers is a CSV file with the columns {', '.join(_REQUIRED)}, YAML "
             "with a list `layers` of such fields, or a graph of PipeDream's profiler"
         )
     return LayerProfile.read({"name": name, **data}, where)

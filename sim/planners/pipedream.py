@@ -115,7 +115,7 @@ def price_plan(
 
 
 def data_parallel(profile: LayerProfile, levels: Sequence[Level], sync: str = DEFAULT_SYNC) -> float:
-    """Per micro-batch where every worker holds all layers.  [s]"""
+    """Time per micro-batch if every worker holds all layers.  [s]"""
     whole = _Segment(0, len(profile), tuple(level.count for level in levels))
     return _period(profile, tuple(levels), SYNC[sync], whole)
 
@@ -265,7 +265,7 @@ def _unfold(solved: Sequence[_Solved], number: int, first: int, last: int) -> li
 def _period(
     profile: LayerProfile, levels: tuple[Level, ...], volume: Callable[[int], float], segment: _Segment
 ) -> float:
-    """Per micro-batch of a stage: its compute, and on each level the reduction of what is replicated there.  [s]"""
+    """Time per micro-batch of a stage: its compute, and on each level the reduction of replicated weights.  [s]"""
     seconds = profile.before("forward_s") + profile.before("backward_s")
     gradients = profile.before("gradients_bytes")
     period = float(seconds[segment.last] - seconds[segment.first])
@@ -313,6 +313,6 @@ def _too_large(profile: LayerProfile, level: Level, memory_bytes: float) -> str:
     least = sum(sizes) / level.count
     return (
         f"no plan of {len(profile)} layers on {level.count} workers fits in {show(memory_bytes, 'B')} each: the "
-        f"average worker would keep {show(least, 'B')} with one micro-batch in flight; smaller micro-batches, more "
+        f"average worker would keep {show(least, 'B')} with one micro-batch in flight. Smaller micro-batches, more "
         "workers or recomputation (a profile with less kept) would help"
     )

@@ -141,7 +141,7 @@ def plan_two_buffered(
     if not found:
         raise SpecError(
             f"no width · depth = {workers} workers with micro-batches of {', '.join(map(str, sorted(profiles)))} makes "
-            f"batches of {batch:,} samples of at least as many micro-batches as stages; take a larger batch, or "
+            f"batches of {batch:,} samples of at least as many micro-batches as stages. Take a larger batch, or "
             f"one with more divisors of {workers}"
         )
     fitting = sorted((plan for plan in found if plan.memory_bytes <= memory_bytes), key=_slowness)

@@ -201,7 +201,7 @@ def price_cells(cells: Cells) -> CellPrices:
 
 
 def _waiting_seconds(prices: CellPrices) -> Floats | None:
-    """By how much passes are longer beside which no other micro-batch is computed.  [s]"""
+    """Seconds that a pass takes longer if no other micro-batch is computed beside it.  [s]"""
     cells, costs = prices.cells, prices.cells.layouts.costs
     if not (costs.stack.overlap_experts and costs.model.num_experts):
         return None

@@ -138,7 +138,7 @@ def cut_of(scenario: Scenario) -> Cut:
 
 
 def cut_by_training(training: TrainingSpec) -> dict[str, Any]:
-    """What of a cut the training decides."""
+    """The fields of a `Cut` that the section `training` decides."""
     return {
         "sequence_length": training.sequence_length,
         "width": training.activation_bytes,

@@ -79,7 +79,7 @@ class Deal:
 
 @dataclass(frozen=True, slots=True)
 class _Dealing:
-    """What of a plan says how it deals layers; plans that are equal in it are equal."""
+    """The fields of a plan that decide how its layers are dealt: the key under which `_deal` caches."""
 
     stages: int
     embedding_as_layer: bool
@@ -187,7 +187,7 @@ def _even_parts(model: ModelSpec, ends: tuple[int, int], parts: Ints, fullest: b
 
 @lru_cache(maxsize=1024)
 def _parts_of(model: ModelSpec, ends: tuple[int, int], number: int, fullest: bool) -> tuple[Floats, tuple[int, int]]:
-    """As `_even_parts`, of one number of parts."""
+    """The result of `_even_parts` for one number of parts."""
     embedding, head = map(bool, ends)
     plan = ParallelPlan(pp=number, uneven_layers=True, embedding_as_layer=embedding, head_as_layer=head)
     stages = deal_stages(model, plan)

@@ -19,7 +19,8 @@ from sim.work.operations import Number
 
 _LLAMA3_GPUS, _LLAMA3_DAYS, _LLAMA3_FAILURES = 16_384, 54, 419
 GPU_MTBF_S = _LLAMA3_GPUS * _LLAMA3_DAYS * 86400.0 / _LLAMA3_FAILURES
-"""Between unexpected interruptions, per GPU: 50,677 hours, of Llama 3 405B's 419 in 54 days on 16,384 H100 [1]_. [s]"""
+"""Mean time between unexpected interruptions of one GPU: 50,677 hours. Llama 3 405B had 419 in 54 days on 16,384 H100
+[1]_. [s]"""
 STARTUP_S = 600.0
 """Time from a failure until the job can load its checkpoint: the failure is noticed, the broken node found and
 replaced, processes and NCCL started. Assumption. [s]"""

@@ -26,9 +26,9 @@ from sim.units import show
 
 LoadBy = Literal["all", "one", "shares"]
 LOAD_WORDS: dict[LoadBy, str] = {
-    "all": "every GPU reads all that it holds",
-    "one": "one replica reads, and broadcasts",
-    "shares": "replicas read a share each, and gather",
+    "all": "every GPU reads its own part",
+    "one": "one replica reads and broadcasts to the others",
+    "shares": "each replica reads a share, and they exchange the shares",
 }
 HOST_LINK = "host link"
 STAGING_S = 6.2
@@ -241,7 +241,7 @@ def require_pause(storing: Storing, node: str) -> float:
     if storing.pause_s is None:
         raise SpecError(
             f"a checkpoint of {show(storing.checkpoint_bytes, 'B')} in the background is first copied to the host, but "
-            f"node {node!r} has no host_link_bandwidth; add it to cluster.node, such as host_link_bandwidth: 64 GB/s "
+            f"node {node!r} has no host_link_bandwidth. Add it to cluster.node, such as host_link_bandwidth: 64 GB/s "
             "(PCIe Gen5 x16), or write checkpoints while training waits"
         )
     return storing.pause_s

@@ -31,24 +31,27 @@ def exported_view(exported: Exported, width: int) -> Group:
     account = exported.account
     return Group(
         title(f"{account.scenario.name} for {account.title}"),
-        *_part("Written", account.written),
+        *_part("Written", account.written, gap=1),
         *_part(f"{account.title} decides itself", account.decided),
         *_part("Left out", account.unsaid, width),
-        *_part("To be given", account.yours, width),
+        *_part("To be given", account.yours, width, names_first=True),
     )
 
 
-def _part(heading: str, entries: Sequence[LedgerEntry], width: int | None = None) -> list[Any]:
+def _part(
+    heading: str, entries: Sequence[LedgerEntry], width: int | None = None, names_first: bool = False, gap: int = 2
+) -> list[Any]:
     """Entries below their heading: as a table of names, values and notes, or, given a width, together by reason."""
     if not entries:
         return []
     entries = [entry._replace(value=_as_written(entry.name, entry.value)) for entry in entries]
     body: Any
     if width is not None:
-        body = Text("\n".join(entry_lines(entries, by_note=True, width=max(30, width - 4))), style="dim")
+        lines = entry_lines(entries, by_note=True, names_first=names_first, width=max(30, width - 4))
+        body = Text("\n".join(lines), style="dim")
     else:
         rows = [tuple(map(Text, (entry.name, entry.value, entry.note))) for entry in entries]
-        body = columns_table(dict(zip(("name", "value", "note"), zip(*rows, strict=True), strict=True)))
+        body = columns_table(dict(zip(("name", "value", "note"), zip(*rows, strict=True), strict=True)), gap=gap)
         body.show_header = False
         note = body.columns[2]
         note.style, note.justify, note.no_wrap, note.overflow = "dim", "left", False, "fold"

@@ -1,4 +1,4 @@
-"""In which fields several scenarios differ, in words, for every report that puts them side by side."""
+"""The fields in which several scenarios differ, in words, for every report that puts them side by side."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ GROUPS = {
     "optimizer": "optimizer",
     "offload": "offload",
 }
-"""Of causes: the group whose name and colour they have."""
+"""The group of each cause, which gives it a name and a colour."""
 LABELS = {
     "useful": "at peak rate",
     "kernels": "kernels below peak",
@@ -45,7 +45,16 @@ MEMORY = ("weights", "gradients", "optimizer", "activations", "logits", "other")
 PER_GPU = {"model": "Per GPU, model", "hardware": "Per GPU, hardware"}
 """Names of the rates of a GPU, without and with recomputation."""
 SMALLEST = 5e-4
-"""Of a step: causes below it are left out of lists."""
+"""Share of a step below which a cause is left out of lists."""
+
+
+GRADE_WORDS = {
+    "measured here": "this run was measured",
+    "like measured runs": "many runs of this kind were measured",
+    "extrapolated": "extrapolated from measured runs",
+    "unknown": "little is known about such runs",
+}
+"""Grades of `sim.uncertainty.GRADES` as reasons."""
 
 
 class Fact(NamedTuple):
@@ -66,7 +75,8 @@ def plan_degrees(plan: ParallelPlan, chunks: bool = False) -> str:
 
 def microbatch_words(answer: Estimate) -> str:
     """Micro-batches of a step, and sequences in each."""
-    return f"{answer.num_microbatches:,} micro-batches of {answer.scenario.plan.microbatch_size}"
+    count = answer.num_microbatches
+    return f"{count:,} micro-batch{'es' if count > 1 else ''} of {answer.scenario.plan.microbatch_size}"
 
 
 def question_words(answer: Estimate) -> str:
@@ -104,8 +114,18 @@ def plan_words(answer: Estimate) -> str:
 
 
 def surer_words(answer: Estimate) -> str:
-    """What would make the step time better known; nothing where it was measured."""
-    return f"{answer.would_raise} would help" if answer.would_raise else ""
+    """What would make the step time better known; nothing if it was measured, or if measuring would hardly help."""
+    advice, measure = answer.would_raise, "flopcast anchor"
+    helps = bool(advice) and (measure not in advice or measure in answer.interval_basis)
+    return f"{advice} would help" if helps else ""
+
+
+def sure_words(answer: Estimate) -> str:
+    """How far the step time may be off, why, and what would help."""
+    low, high = (end / answer.step_time_s for end in answer.step_time_interval_s)
+    return "; ".join(
+        filter(None, (f"{low:.2f} to {high:.2f} times this (90 %)", GRADE_WORDS[answer.grade], surer_words(answer)))
+    )
 
 
 def limit_words(answer: Estimate, most: int = 3) -> str:
@@ -148,7 +168,11 @@ def headline(answer: Estimate, per_gpu: Mapping[str, str] = PER_GPU, sure: bool 
         rates["hardware"] = (answer.hardware_flop_per_s_per_gpu, f"{answer.hfu:.1%} of peak (HFU)")
     facts = [
         Fact("Step time", show_time(answer.step_time_s), f"90 %: {show_time(low)} to {show_time(high)}"),
-        *([Fact("How sure", answer.grade, surer_words(answer))] if sure else []),
+        *(
+            [Fact("How sure", answer.grade, "; ".join(filter(None, (GRADE_WORDS[answer.grade], surer_words(answer)))))]
+            if sure
+            else []
+        ),
         Fact("Tokens", tokens_words(answer.tokens_per_s)),
         Fact("Whole job", show(answer.total_flop_per_s, "FLOP/s"), "recomputed FLOPs counted" if recompute else ""),
         *(Fact(name, show(rates[of][0], "FLOP/s"), rates[of][1]) for of, name in per_gpu.items() if of in rates),

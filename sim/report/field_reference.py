@@ -22,7 +22,7 @@ from sim.specs.scenario import Scenario
 from sim.units import EXAMPLES, NOUNS, show_bare
 
 ANY_NAME = "NAME"
-"""In paths, what stands for a name of the reader's own, such as that of a level of switches."""
+"""The part of a path that stands for a name of the reader's own, such as that of a level of switches."""
 NOT_IN_FILES = {"assumed"}
 """Fields of a scenario that reading a file fills in."""
 _DEFAULT = re.compile(r"\s*Default: (?P<words>.*?)\.(?=\s|$)", re.DOTALL)
@@ -168,7 +168,7 @@ def docstrings(record: type[Spec]) -> dict[str, str]:
 
 @cache
 def _docstrings_in(module: str) -> dict[str, dict[str, str]]:
-    """Of each class in a module, its fields' docstrings."""
+    """Docstrings of the fields of each class in a module, by class and field."""
     tree = ast.parse(inspect.getsource(sys.modules[module]))
     found: dict[str, dict[str, str]] = {}
     for cls in (node for node in tree.body if isinstance(node, ast.ClassDef)):

@@ -42,7 +42,7 @@ GROUP_COLOURS = {
     "optimizer": "#D55E00",
     "offload": "#882255",
 }
-"""Of groups of causes (`sim.report.facts.GROUPS`)."""
+"""Colours of groups of causes (`sim.report.facts.GROUPS`)."""
 MEMORY_COLOURS = {
     "weights": "#0072B2",
     "gradients": "#56B4E9",
@@ -51,13 +51,13 @@ MEMORY_COLOURS = {
     "logits": "#CC79A7",
     "other": "#8C8C8C",
 }
-"""Of what memory holds (`sim.report.facts.MEMORY`)."""
+"""Colours of what memory holds (`sim.report.facts.MEMORY`)."""
 THEMES = {
     "light": {"paper": "#ffffff", "ink": "#1b1f24", "wrong": "#a83c00", "accent": "#005a9c"},
     "dark": {"paper": "#15181c", "ink": "#e4e7eb", "wrong": "#ff9a62", "accent": "#7cc4ff"},
     "print": {"paper": "#ffffff", "ink": "#000000", "wrong": "#000000", "accent": "#000000"},
 }
-"""Of a page: what it lies on, what is written, what is wrong, what can be moved and has the focus."""
+"""Colours of a page: background, text, warnings, and controls or what has the focus."""
 DIM = 0.68
 """How opaque text is that matters less."""
 PALEST = 0.62
@@ -65,7 +65,7 @@ PALEST = 0.62
 
 
 Colour = str | tuple[float, float, float]
-"""As `#rrggbb`, or red, green and blue from 0 to 1."""
+"""A colour as `#rrggbb`, or as red, green and blue from 0 to 1."""
 
 
 def _rgb(colour: Colour) -> np.ndarray:

@@ -58,7 +58,7 @@ def label(name: str) -> str:
 
 
 def heading(name: str) -> str:
-    """Over a column of a field, in few letters."""
+    """The heading of a field's column, in few letters."""
     return NARROW.get(name, HEADINGS[name])
 
 
@@ -92,7 +92,7 @@ def differing(plans: Iterable[ParallelPlan], names: Iterable[str]) -> list[str]:
 
 
 def shared_words(plans: Sequence[ParallelPlan], names: Iterable[str]) -> list[str]:
-    """Of these fields the ones that all plans have alike, with their value."""
+    """The fields among `names` in which all plans agree, with their values."""
     names = list(names)
     differ = differing(plans, names)
     return [f"{COLUMNS[name]} {field(plans[0], name)}" for name in names if name not in differ and tells(plans, name)]

@@ -32,7 +32,8 @@ def sentence_of(planned: Planned, what: str = "") -> str:
     run = planned.training.run
     what = what or f"{show_count(run.tokens)} tokens"
     if not _price_known(planned):
-        return f"{what} take {show_time(run.wall_s)}. The GPU's price is not known; give it by --price."
+        hourly = significant(run.cost / run.gpu_hours)
+        return f"{what} take {show_time(run.wall_s)}. A price of {hourly} a GPU-hour is assumed; give yours by --price."
     return f"{what} take {show_time(run.wall_s)} and cost {money(run.cost, run.currency)}."
 
 
@@ -41,7 +42,7 @@ def _price_known(planned: Planned) -> bool:
     return not any("an assumption, as no list price" in each for each in planned.assumptions)
 
 
-def planned_view(planned: Planned, sentence: str, then: Sequence[str]) -> Group:
+def planned_view(planned: Planned, sentence: str, then: Sequence[str], verbose: bool = False) -> Group:
     """A plan, what its run takes, where a step's time goes, what to do next, and what was assumed.
 
     Parameters
@@ -60,7 +61,8 @@ def planned_view(planned: Planned, sentence: str, then: Sequence[str]) -> Group:
     asked = Text(sentence, style="bold").append(f"\n{question_words(answer)}\n", style="not bold")
     return Group(
         asked.append(plan_words(answer), style="not bold dim"), "", sure_and_limit(answer), "", indented(table),
-        "", title("Next"), indented(Text("\n".join(then))), *assumptions((answer.interval_basis, *planned.assumptions)),
+        "", title("Next"), indented(Text("\n".join(then))),
+        *assumptions((answer.interval_basis, *planned.assumptions), verbose=verbose),
     )  # fmt: skip
 
 
@@ -70,7 +72,7 @@ def _run_facts(planned: Planned) -> list[tuple[str, str, str]]:
         return []
     run, low, high = planned.training.run, planned.training.low, planned.training.high
     hourly = significant(run.cost / run.gpu_hours)
-    said = "" if _price_known(planned) else ", which is assumed: give yours by --price"
+    said = "" if _price_known(planned) else " (assumed)"
     cost = f"90 %: {money(low.cost, run.currency)} to {money(high.cost, run.currency)}, at {hourly} a GPU-hour{said}"
     return [
         ("Run", show_time(run.wall_s), f"90 %: {show_time(low.wall_s)} to {show_time(high.wall_s)}"),
@@ -95,7 +97,7 @@ def tuned_sentence(asked: FineTuning, offer: Offer) -> str:
 
 
 def lacking_view(asked: FineTuning, unfit: Unfit) -> Group:
-    """That a fine-tuning does not fit, and what would make it fit: each was searched."""
+    """A fine-tuning that does not fit, and what would make it fit. Each remedy was searched."""
     lacking, remedies, useless = unfit.lacking, unfit.remedies, unfit.useless
     parts: list[RenderableType] = [
         title(f"{asked.model} on {lacking.gpus} × {lacking.gpu}", ": it does not fit", "bold red"),
@@ -114,7 +116,7 @@ def lacking_view(asked: FineTuning, unfit: Unfit) -> Group:
     return Group(*parts)
 
 
-def ranking_view(heading: str, ranking: Ranking) -> Group:
+def ranking_view(heading: str, ranking: Ranking, verbose: bool = False) -> Group:
     """Machines side by side, best first; those on which nothing fits in a line, and what the first one assumes."""
     shown = ranking.shown
     table = plain_table("GPUs", "time", "at most", "cost", "plan", left=_WORDS, gap=1, wrap=("plan",))
@@ -122,7 +124,8 @@ def ranking_view(heading: str, ranking: Ranking) -> Group:
         most = show_time(offer.training.high.wall_s)
         table.add_row(_machine(offer), show_time(offer.wall_s), most, _cost(offer), _plan(offer))
     legend = "at most: end of the 90 % interval; plan: tp·pp·dp, micro-batch size, and what differs from defaults"
-    more = f"; {len(shown) - ROWS} more machines: --json" if len(shown) > ROWS else ""
+    left = len(shown) - ROWS
+    more = f"; {left} more machine{'s' * (left > 1)}: --json" if left > 0 else ""
     parts: list[RenderableType] = [title(heading), "", table, Text(f"{legend}{more}", style="dim"), ""]
     fastest = min(shown, key=lambda each: each.wall_s)
     cheapest = min(shown, key=lambda each: each.cost)
@@ -133,10 +136,10 @@ def ranking_view(heading: str, ranking: Ranking) -> Group:
         counts.setdefault(each.gpu, []).append(str(each.gpus))
     if counts:
         words = "; ".join(f"{' or '.join(some)} × {gpu}" for gpu, some in counts.items())
-        parts.append(title("No fit   ", f"{words} (give --gpu and --gpus of one to see what would help)"))
+        parts.append(title("No fit   ", f"{words} (give one of them by --gpu and --gpus to see what would help)"))
     days = sorted(row["date"] for row in price_list().values())
-    prices = f"list prices of {days[0]} to {days[-1]} (flopcast presets; --price with --gpu gives your own)"
-    return Group(*parts, *assumptions((prices, *shown[0].planned.answer.scenario.assumed)))
+    prices = f"list prices of {days[0]} to {days[-1]} (--price with --gpu gives your own)"
+    return Group(*parts, *assumptions((prices, *shown[0].planned.answer.scenario.assumed), verbose=verbose))
 
 
 def _machine(offer: Offer) -> str:

@@ -64,7 +64,7 @@ class Row:
 
     @property
     def peak_activations_bytes(self) -> float:
-        """On the rank that keeps most. [bytes]"""
+        """Activations on the rank that keeps most. [bytes]"""
         return float(max(use.activations for use in self.answer.memory))
 
     def to_dict(self) -> dict[str, Any]:
@@ -154,7 +154,7 @@ def _check_played(rows: Sequence[Row]) -> None:
 
 
 def plan_changes(scenario: Scenario, name: str) -> dict[str, Any]:
-    """What of the plan to set so that a schedule has what it needs; only what differs."""
+    """Fields of the plan to change so that a schedule can run, with their new values."""
     plan, chosen = scenario.plan, get_schedule(name)
     if is_file(name):
         grid = read_grid(name)
@@ -249,5 +249,5 @@ def _reasons(comparison: Comparison) -> list[str]:
 
 
 def _settings(row: Row) -> str:
-    """What of the plan was changed for a schedule."""
+    """The fields of the plan that were changed for a schedule, as one types them."""
     return ", ".join(f"plan.{field}={'none' if value is None else value}" for field, value in row.changes.items())

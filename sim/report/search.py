@@ -36,7 +36,7 @@ WIDE = 112
 """Columns of a terminal that also has room for what each plan loses to the first."""
 
 
-def search_view(result: SearchResult, own: Text | None = None, width: int = 80) -> Group:
+def search_view(result: SearchResult, own: Text | None = None, width: int = 80, verbose: bool = False) -> Group:
     """What was searched, then the best plans; what they share stands above the table, what is said of the own below."""
     said: list[RenderableType] = [Text(line, style="dim") for line in layout_lines(result)]
     said += [Text(line) for line in (*_at_risk(result), *_safest(result))]
@@ -46,7 +46,7 @@ def search_view(result: SearchResult, own: Text | None = None, width: int = 80) 
         framework_assumed(result.space.runs_on, result.space.scenario) if result.space.runs_on else "",
     )
     notes = [line for line in result.assumptions if line not in told]
-    return Group(_heading(result), "", *_best(result, width), *said, *assumptions(notes))
+    return Group(_heading(result), "", *_best(result, width), *said, *assumptions(notes, verbose=verbose))
 
 
 def _heading(result: SearchResult) -> Text:

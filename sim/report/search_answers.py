@@ -36,11 +36,11 @@ class SearchAnswers:
     pareto: bool = False
     unanswered: str | None = None
 
-    def view(self, width: int) -> Group:
+    def view(self, width: int, verbose: bool = False) -> Group:
         """The best plans, then every answer below them."""
         result, own = self.result, self.own
         line = None if own is None or self.own_asked else own_line(result, own)
-        parts: list[RenderableType] = [search_view(result, line, width)]
+        parts: list[RenderableType] = [search_view(result, line, width, verbose)]
         if result.schedules:
             parts += ["", schedules_view(result)]
         if own is not None and self.own_asked:

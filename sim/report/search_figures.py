@@ -37,7 +37,7 @@ CAUSE_COLOURS = {
     "working": "#009E73",
     "logits": "#8C564B",
 }
-"""Of seconds by cause, and of memory by purpose; a figure has the one or the other."""
+"""Colours of causes of time and of purposes of memory; a figure shows one kind or the other."""
 OTHER_CAUSE, NOTHING = "#999999", "#D55E00"
 TALLEST = 1.0
 """Losses beyond this share are cut off, and say how large they are."""

@@ -124,7 +124,8 @@ def _explained(result: SearchResult, answer: Estimate, steps: Sequence[Step]) ->
         parts += [f"{there.what}, against the best:", indented(table)]
     if steps:
         parts += [
-            "From this plan to the best, one technique at a time; each row builds on those above:",
+            "From this plan to the best, step by step; each row builds on those above. Changes that only fit or pay "
+            "together share a row:",
             indented(_way(answer, best, steps)),
         ]
     return parts
@@ -161,7 +162,7 @@ def sensitivity_view(result: SearchResult, costs: Sequence[ValueCost]) -> Group:
             )
         out = [cell(each.value) for each in rows if each.best is None]
         if out:
-            table.add_row("", "", "", "", Text(f"{_some(out)}: none fits", style="dim"))
+            table.add_row("", "", "", "", Text(f"no plan fits with {_some(out)}", style="dim"))
         table.add_section()
     note = "  (best plan with each value, against the best of all)"
     return Group(title("What each value costs", note, "not bold dim"), table)
@@ -186,15 +187,15 @@ def rules_view(result: SearchResult, rules: Rules) -> Group:
         words = [f"{show_time(answer.step_time_s)}, {'the best plan' if each.rank == 1 else place}"]
         words = [plan_line(answer, best), *words, *([f"mostly {why}"] if why else [])]
         lines += [Text(f"With techniques {each.techniques}:"), indented(Text("\n".join(words)))]
-    headings = ("rule", "it says", "the best plan has", "")
+    headings = ("rule", "it says", "the best plan has", "agrees")
     table = plain_table(*headings, left=headings, wrap=headings)
     for check in rules.checks:
-        table.add_row(check.rule, check.chosen, check.found, "obeyed" if check.obeyed else "broken")
+        table.add_row(check.rule, check.chosen, check.found, "yes" if check.obeyed else "no")
     return Group(*lines, indented(table))
 
 
 def schedules_view(result: SearchResult) -> Group:
-    """Of every schedule that was searched its best plan against the best of all, and what is not known of it."""
+    """The best plan of each schedule beside the best of all, and whether it is proven."""
     found = [(each, each.best.answer) for each in result.schedules if each.best is not None]
     plans = [answer.scenario.plan for _, answer in found]
     differ = differing(plans, FIELDS)
@@ -210,10 +211,11 @@ def schedules_view(result: SearchResult) -> Group:
         parts.append(_schedules_table(result, found, differ))
         unproven = [each for each, _ in found if not each.proven]
         proven = f"{len(found) - len(unproven)} of {len(found)} are" if unproven else "Each is"
-        notes = [*abbreviated(differ), f"{proven} proven to be the best of the schedule."]
+        among = " among plans with recompute none, selective or full" if result.room else ""
+        notes = [*abbreviated(differ), f"{proven} proven to be the best of its schedule{among}."]
         notes += [f"{each.schedule}: another plan may be up to {each.gap:.1%} better" for each in unproven]
         if any(each.asynchronous for each, _ in found):
-            notes.append("* gradients come late, so that training differs: not among the best plans")
+            notes.append("* gradients come late, which changes training: not among the best plans")
     reasons = grouped((str(each.reason), each.schedule) for each in result.schedules if each.best is None)
     parts += [Text(note, style="dim") for note in notes]
     return Group(*parts, *(Text(f"{', '.join(names)}: {reason}") for reason, names in reasons.items()))

@@ -21,7 +21,7 @@ LINE, SECOND, NONE, CHANGED = "#0072B2", "#009E73", "#D55E00", "#F6D9A8"
 FAR_APART = 20.0
 """Times the least value: values that span more stand on a logarithmic axis."""
 NEAREST = 0.3
-"""Of the mean distance of values: where two are nearer, none stands to scale."""
+"""Share of the mean distance between values below which the axis is not to scale."""
 ABREAST = 90
 """Letters that stand side by side below a figure; more are slanted."""
 NAMED = 24
@@ -191,7 +191,7 @@ def _places(axis: Axis) -> np.ndarray:
 
 
 def _scaled(axis: Axis) -> np.ndarray:
-    """By their logarithm where they span much, so that what is spaced by factors is even."""
+    """The values of an axis, as logarithms if they span much, so that equal factors are equally far apart."""
     values = np.array(axis.values, dtype=float)
     far = values.min() > 0 and values.max() / values.min() > GEOMETRIC
     return np.log2(values) if far else values

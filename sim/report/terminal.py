@@ -51,23 +51,24 @@ def title(words: str, more: str = "", style: str = "not bold") -> Text:
     return Text(words, style="bold").append(more, style=style)
 
 
-def assumptions(
-    lines: Iterable[str], origin: str = "", most: int = SHOWN, rest: str = "--json"
-) -> list[RenderableType]:
-    """The last block of a view: what the answer takes for granted, the first few, and where the rest is."""
+def assumptions(lines: Iterable[str], origin: str = "", verbose: bool | None = None) -> list[RenderableType]:
+    """The last block of a view: what the answer takes for granted, the first few or all, and where the rest is.
+
+    verbose : None for verbs without the option, whose rest is in their JSON.
+    """
     told = list(dict.fromkeys(lines))
-    shown = told if len(told) <= most + 1 else told[:most]
+    shown = told if verbose or len(told) <= SHOWN + 1 else told[:SHOWN]
     table = Table.grid(padding=(0, 1))
     for line in shown:
         table.add_row("•", Text(line))
     more = len(told) - len(shown)
-    note = [Text(f"{more} more: {rest}", style="dim")] if more else []
+    note = [Text(f"{more} more: {'--json' if verbose is None else '--verbose'}", style="dim")] if more else []
     return ["", title("Assumptions", origin, "not bold dim"), indented(Group(table, *note))]
 
 
 def shared_line(words: Sequence[str]) -> Text:
     """What all plans of a table have in common."""
-    return title("All of them: ", " · ".join(words)) if words else Text("")
+    return title("All plans below: ", " · ".join(words)) if words else Text("")
 
 
 def bars_table(rows: Sequence[tuple[str, float, float, str]], room: int) -> Table:

@@ -18,9 +18,9 @@ from sim.report.facts import (
     memory_rows,
     plan_words,
     question_words,
-    surer_words,
+    sure_words,
 )
-from sim.report.terminal import SHOWN, assumptions, bars_table, block, indented, title
+from sim.report.terminal import assumptions, bars_table, block, indented, title
 from sim.specs.frameworks import stack_words
 from sim.table import Table, facts_table, plain_table
 from sim.units import show, show_time
@@ -60,9 +60,7 @@ def opening(answer: Estimate) -> Group:
 
 def sure_and_limit(answer: Estimate) -> Padding:
     """How sure a step time is, and what limits it."""
-    surer = surer_words(answer)
-    grade = "little is known of such runs" if answer.grade == "unknown" else answer.grade
-    return remarks({"How sure": f"{grade}{f'; {surer}' if surer else ''}", "Limited by": limit_words(answer)})
+    return remarks({"How sure": sure_words(answer), "Limited by": limit_words(answer)})
 
 
 def remarks(lines: dict[str, str]) -> Padding:
@@ -124,7 +122,7 @@ def estimate_view(answer: Estimate, width: int, verbose: bool = False) -> Group:
         indented(_headline(answer)),
         *block("Where the time goes", "  (average GPU, one step)", _bars(answer, width)),
         *block("Memory by pipeline rank", "  (GB per GPU)", _memory(answer, width)),
-        *assumptions(lines, origin, len(lines) if verbose else SHOWN, "--verbose"),
+        *assumptions(lines, origin, verbose),
     )
 
 
@@ -142,7 +140,8 @@ def compare_view(first: Estimate, second: Estimate, verbose: bool = False) -> Gr
     table = plain_table("", "A", "B", "change", left=("",), gap=4)
 
     def row(label: str, left: float, right: float, unit: str) -> None:
-        change = f"{right / left - 1:+.1%}" if left > 0 else ("" if right == left else "new")
+        times = right / left if left > 0 else 0.0
+        change = f"{times:.0f} times" if times >= 10 else f"{times - 1:+.1%}" if left > 0 else "new" if right else ""
         table.add_row(label, _shown(left, unit), _shown(right, unit), change)
 
     for label, (name, unit) in COMPARED.items():
@@ -154,8 +153,14 @@ def compare_view(first: Estimate, second: Estimate, verbose: bool = False) -> Gr
         left, right = first.breakdown.seconds[cause], second.breakdown.seconds[cause]
         if max(left / first.step_time_s, right / second.step_time_s) >= SMALLEST:
             row(cause.replace("_", " "), left, right, "time")
-    names = [title(f"{letter}  ", each.scenario.name) for letter, each in (("A", first), ("B", second))]
+    names = [title(f"{letter}  ", name) for letter, name in zip("AB", _names(first, second), strict=True)]
     return Group(*names, "", table, "", title("What differs"), indented(_differing(first, second, verbose)))
+
+
+def _names(first: Estimate, second: Estimate) -> tuple[str, str]:
+    """What two scenarios are called, with their plans if they have the same name."""
+    one, other = first.scenario.name, second.scenario.name
+    return (f"{one}  {plan_words(first)}", f"{other}  {plan_words(second)}") if one == other else (one, other)
 
 
 def _differing(first: Estimate, second: Estimate, verbose: bool) -> RenderableType:

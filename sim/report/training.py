@@ -24,7 +24,7 @@ _SPREAD: dict[LoadBy, str] = {"all": "", "one": "broadcast", "shares": "gather"}
 """What follows the reading of a checkpoint, by who read it."""
 
 
-def training_view(training: Training) -> Group:
+def training_view(training: Training, verbose: bool = False) -> Group:
     """Days, goodput, money and energy of a run, each with its 90 % interval."""
     run = training.run
     rows: list[tuple[Any, ...]] = [
@@ -55,7 +55,9 @@ def training_view(training: Training) -> Group:
     for row in (*rows, *_saving(training), *_loading(training)):
         table.add_row(*row)
     words = f"{show_time(run.wall_s)} and {show_count(run.cost)} {run.currency}"
-    return Group(heading(training.answer, words), "", indented(table), *assumptions(training.assumptions))
+    return Group(
+        heading(training.answer, words), "", indented(table), *assumptions(training.assumptions, verbose=verbose)
+    )
 
 
 def _with_ends(training: Training, words: Callable[[TrainingRun], str]) -> tuple[str, str]:

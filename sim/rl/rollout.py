@@ -57,8 +57,8 @@ class RolloutPool:
             left = show(self.cache_bytes, "B") if self.cache_bytes > 0 else "nothing"
             raise InfeasiblePlan(
                 f"a rollout replica of tp {engine.tp} does not fit: weights take {show(engine.weight_bytes, 'B')} of a "
-                f"GPU and leave {left} for its cache, of which one sequence of {samples.longest_tokens:,.0f} tokens "
-                f"needs {show(least, 'B')}; take a larger rollout tp, weights in fp8, or shorter responses"
+                f"GPU and leave {left} for its cache. One sequence of {samples.longest_tokens:,.0f} tokens needs "
+                f"{show(least, 'B')}; take a larger rollout tp, weights in fp8, or shorter responses"
             )
 
     def running(self, samples: Samples, together: bool) -> float:

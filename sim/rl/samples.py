@@ -108,7 +108,7 @@ def lognormal_lengths(mean: float, longest: float | None = None, spread: float =
     if mean > longest or (spread and mean > 0.995 * longest):
         raise SpecError(
             f"responses of {mean:,.0f} tokens on average, but none longer than {longest:,.0f}: the mean must be below "
-            f"the longest; raise the longest to {2 * mean:,.0f}, or give a spread of 0 and a longest of {mean:,.0f}"
+            f"the longest. Raise the longest to {2 * mean:,.0f}, or give a spread of 0 and a longest of {mean:,.0f}"
         )
     middles = (np.arange(CELLS) + 0.5) * longest / CELLS
     if not spread:

@@ -48,7 +48,7 @@ def best_split(
     largest = (num_gpus - 1) // replica
     if largest < 1:
         raise SpecError(
-            f"{num_gpus:,} GPUs leave none to rollouts beside one replica of the plan's tp · cp · pp = {replica}; take "
+            f"{num_gpus:,} GPUs leave none for rollouts beside one replica (the plan's tp · cp · pp = {replica}). Take "
             f"at least {replica + 1:,}, or a plan that cuts the model into fewer parts"
         )
     found: dict[int, RlStep] = {}

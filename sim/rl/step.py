@@ -154,11 +154,11 @@ class RlStep:
         own = (
             f"nine in ten published steps of NeMo RL took {MEASURED[0]:g} to {MEASURED[1]:g} times the predicted time; "
             "the time between the phases is the median of theirs",
-            f"engines reach {ENGINES:.0%} of the ideal rates (median of TensorRT-LLM on H100 and H200); nothing fails",
+            f"engines reach {ENGINES:.0%} of ideal rates (median of TensorRT-LLM on H100 and H200), and nothing fails",
             f"decoding uses {engine.memory_share:.0%} of the memory's bandwidth in every kernel; prompts are read once "
             "per group; routing to experts is even",
             f"responses have {samples.lengths.mean:,.0f} tokens on average and at most {samples.lengths.longest:,.0f}; "
             "their lengths do not change as the policy learns",
-            f"{self.work.recipe.packing:.0%} of packed sequences is samples; a reference model or critic fits, too",
+            f"packed sequences are {self.work.recipe.packing:.0%} full; a reference model or critic fits in memory too",
         )
         return (*self.notes, *own)

@@ -189,7 +189,7 @@ def _check_falls(theta: Array, logs: Array) -> None:
             raise SpecError(f"the loss of these runs does not fall with {name}, so there is no law to fit; check them")
         if exponent > _STEEPEST:
             raise SpecError(
-                f"the loss of these runs does not fall with {name} as a power law does: the exponent that fits best is "
+                f"the loss of these runs does not fall with {name} as a power law does. The exponent that fits best is "
                 f"{exponent:.3g}, published ones are below 1; check the runs"
             )
 

@@ -188,7 +188,7 @@ def best_ramp(goal: Goal) -> Ramp:
     if len(stages) == 1:
         raise SpecError(
             f"no ramp is better than none: by {goal.batch_law or 'the one given'} the critical batch is the same from "
-            "beginning to end; write the ramp out, such as '1/4, 1/2@2%, 1@20%', or choose another --batch-law"
+            "beginning to end. Write the ramp out, such as '1/4, 1/2@2%, 1@20%', or choose another --batch-law"
         )
     return Ramp(tuple(stages))
 

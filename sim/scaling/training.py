@@ -203,7 +203,7 @@ def train(
     if run.loaded_by is not None:
         loads = run.storing.loads
         others = ", ".join(f"{way} {show_time(load.seconds)}" for way, load in loads.items() if way != run.loaded_by)
-        notes.append(f"checkpoints are loaded by {run.loaded_by}: {LOAD_WORDS[run.loaded_by]} (--load-by: {others})")
+        notes.append(f"to load a checkpoint, {LOAD_WORDS[run.loaded_by]} (--load-by {run.loaded_by}; others: {others})")
     stated = [note for note in answer.assumptions if note != NO_FAILURES]
     if run.energy_j is None:
         notes.append(unknown_energy(node))

@@ -267,7 +267,7 @@ def _check(chosen: Schedule, num_ranks: int, num_chunks: int, num_microbatches: 
     if not least <= stages <= most:
         raise ScheduleError(
             f"{stages} stages, dealt in turn to {num_ranks} ranks, do not make {num_chunks} chunks on the first and "
-            f"one or more on all; let the stages be {least} to {most}, or change the ranks or the chunks"
+            f"one or more on all. Let the stages be {least} to {most}, or change the ranks or the chunks"
         )
     problem = chosen.requirement(num_ranks, num_chunks, num_microbatches)
     if problem:

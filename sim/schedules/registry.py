@@ -195,7 +195,7 @@ def grid_schedule(name: str, grid: list[list[Action]]) -> Schedule:
             return None
         return (
             f"its grid has {size[0]} ranks, {size[1]} stages and {size[2]} micro-batches, but plan.pp is {asked[0]}, "
-            f"plan.pp · plan.num_chunks {asked[1]} and a step has {asked[2]} micro-batches; write another grid, or "
+            f"plan.pp · plan.num_chunks {asked[1]} and a step has {asked[2]} micro-batches. Write another grid, or "
             "change plan.pp, plan.num_chunks, training.global_batch_size, plan.dp or plan.microbatch_size"
         )
 

@@ -67,14 +67,14 @@ def room_assumed(room: Sequence[str], objective: str) -> list[str]:
     words = {
         "modules": "recomputing any set of modules",
         "block": "recomputing some layers of every stage",
-        "offload": "states or activations in host memory, in quarters",
+        "offload": "states or activations in host memory",
     }
     tried = " or ".join(words[way] for way in room)
     left = [way for way in words if way not in room]
     more = f"; --room {','.join((*room, *left))} also tries {' and '.join(words[way] for way in left)}" if left else ""
     if not room:
-        return [f"recompute none, selective (the scenario's modules) and full were tried{more}"]
-    return [f"for plans that do not fit, {tried} was tried, and the fastest that fits kept{more}"]
+        return [f"only recompute none, selective (the scenario's modules) and full were tried{more}"]
+    return [f"a plan that does not fit was also tried with {tried}, and its fastest form that fits was kept{more}"]
 
 
 def stages_assumed(stages: StagesSearched, worth: float) -> str:
@@ -86,11 +86,11 @@ def stages_assumed(stages: StagesSearched, worth: float) -> str:
     }
     words = " and ".join(name for name, on in varied.items() if on)
     gap = gap_of(worth, stages.bound)
-    others = f"another of them may be up to {gap:.1%} better" if gap else "none of the others can be better"
-    return (
-        f"{words} were tried on the {stages.plans:,} most promising of {stages.of:,} plans that fit, in "
-        f"{stages.runs:,} exact runs; {others}"
-    )
+    tried = f"{stages.plans:,} of {stages.of:,} plans were given {words}, and "
+    tried += f"{stages.runs:,} of them ran exactly" if stages.runs else "none was better on paper, so none was run"
+    if not gap:
+        return f"{tried}; none of the rest can be better"
+    return f"{tried}; the rest is not proven, and a loose bound allows {gap:.0%} less at most"
 
 
 def framework_assumed(runs_on: str, scenario: Scenario) -> str:
@@ -101,8 +101,8 @@ def framework_assumed(runs_on: str, scenario: Scenario) -> str:
     if rules_of_scenario(scenario):
         return f"plans were searched whether {words} can run them or not"
     return (
-        f"which plans {words} can run is not known here: all were searched, and the best may be one that it cannot "
-        "run; -s plan.FIELD=VALUE keeps what it needs, such as plan.schedule=1f1b"
+        f"which plans {words} can run is not known here, so all were searched, and it may be unable to run the "
+        "best. -s plan.FIELD=VALUE keeps what it needs, such as plan.schedule=1f1b"
     )
 
 
@@ -142,7 +142,7 @@ def plans_assumed(space: Space) -> list[str]:
 
 
 def _uneven(space: Space) -> list[str]:
-    """That layers are dealt unevenly to pipelines that do not divide them, and what divides more evenly."""
+    """A sentence if some pipelines do not divide the layers evenly, and what would divide them."""
     plan, dealt = space.scenario.plan, dealt_layers(space.scenario.model, space.scenario.plan)
     depths = sorted(set(space.layouts[:, LAYOUT.index("pp")].tolist()))
     uneven = [pp for pp in depths if dealt % pp]

@@ -19,10 +19,10 @@ GEOMETRIC = 4.0
 POINTS = {"geometric": 9, "linear": 5}
 """Points of a range that does not say how many."""
 DOUBLINGS = 12
-"""Up to so many, a range from one number to its multiple by a power of two is cut into doublings; of whole numbers,
-which layouts and batches must divide, from two on."""
+"""A range is cut into doublings, up to so many, if its ends differ by a power of two. Whole numbers, which layouts and
+batches must divide, are cut so from two doublings on."""
 LARGEST = 1e15
-"""Of pure numbers; no count, rate or share of a scenario is larger."""
+"""Largest pure number of a range: no count, rate or share of a scenario is larger."""
 SIZE = "gpus"
 """The axis that is no field: how many GPUs the plan uses."""
 PLAN_NUMBERS = (*NUMBERS, "zero_stage")

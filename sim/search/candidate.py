@@ -18,7 +18,7 @@ ROUNDING = 1e-9
 
 
 def gap_of(worth: float, bound: float | None) -> float:
-    """By what share at most plans of at least some worth are better; 0: by none."""
+    """Largest share by which a plan could be better than `worth`, if none is below `bound`; 0 if none could."""
     gap = 0.0 if bound is None else 1.0 - bound / worth
     return gap if gap > ROUNDING else 0.0
 
@@ -62,7 +62,7 @@ class Candidate:
 
     @property
     def difference(self) -> float:
-        """By what share the exact step time is above the closed form's."""
+        """Share by which the exact step time is above the closed form's."""
         return self.answer.step_time_s / self.priced_step_time_s - 1.0
 
     def worth(self, objective: str) -> float:

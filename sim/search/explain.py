@@ -30,8 +30,8 @@ from sim.specs.framework_plans import broken_rules
 from sim.work.recompute import recompute_word, searched_word
 
 KINDS: dict[str, tuple[str, ...]] = {
-    "of the same techniques (recomputation, sequence parallelism, ZeRO)": CHOICES,
-    "of the same techniques and schedule": (*CHOICES, "schedule"),
+    "with the same techniques (recomputation, sequence parallelism, ZeRO)": CHOICES,
+    "with the same techniques and schedule": (*CHOICES, "schedule"),
 }
 """Plans that a plan is fairly compared with: they differ in layout, micro-batch and chunks, not in what was invented
 later."""
@@ -165,7 +165,7 @@ def check_fields(named: Mapping[str, Any], any_of_plan: bool = False) -> None:
 
 
 def _steps_to_best(result: SearchResult, answer: Estimate) -> tuple[Step, ...]:
-    """From a plan to the best; none where it is not slower, or has another number of GPUs."""
+    """Steps from a plan to the best; none if it is not slower, or has another number of GPUs."""
     best = result.best[0].answer
     slower = answer.step_time_s > best.step_time_s and answer.num_gpus == best.num_gpus
     return steps_between(answer, best, result.memory_limit_bytes) if slower else ()
@@ -209,21 +209,21 @@ def _not_searched(result: SearchResult, scenario: Scenario) -> str:
     if plan.microbatch_group not in (None, plan.pp):
         return f"its groups of {plan.microbatch_group} micro-batches are not those of pp; --windows searches others"
     if plan.optimizer_offload or plan.offloaded_layers:
-        return "it keeps states in host memory; --room modules,block,offload searches that where plans do not fit else"
+        return "it keeps states in host memory; --room modules,block,offload tries that for plans that do not fit"
     if not result.space.cuts_experts_as(plan):
         searched = "whole" if plan.etp > 1 else "cut over the tensor-parallel group"
         return f"its plan.etp is {plan.etp}, and the search keeps experts {searched}, as the scenario's plan does"
     where = result.space.scenario.plan.placement
     if plan.placement != where:
-        return f"its ranks lie as {plan.placement}, the search's as {where}; -s plan.placement={plan.placement}"
+        return f"its ranks are placed as {plan.placement}, the search's as {where}; -s plan.placement={plan.placement}"
     if plan.uneven_layers:
         return "it deals layers unevenly, which is not searched"
     if plan.recompute == "per_op":
-        return "recompute per_op is searched where the framework has it, or the scenario's own plan does it"
+        return "recompute per_op is searched only if the framework has it or the scenario's own plan uses it"
     if recompute_word(plan, scenario.model) != searched_word(plan.recompute, result.space.scenario.plan):
         if not result.room:
-            return "it recomputes other modules than the scenario, or layers otherwise than each alone"
-        return "room was not made for it: it fits without, or a faster plan or way does"
+            return "it recomputes other modules than the scenario, or recomputes layers in groups"
+        return "this recomputation was not priced: the plan fits without it, or a faster way to fit was kept"
     return "it is outside the searched space (context-parallel degrees and overlaps are searched where asked for)"
 
 
@@ -250,7 +250,7 @@ def _why(result: SearchResult, answer: Estimate, rank: int | None) -> Why:
 
 
 def _why_unpriced(result: SearchResult, named: Fields) -> Why:
-    """Of fields that no priced plan has: the rule they break, or the best of all or of a few plans that have them."""
+    """Why no priced plan has some fields: the rule that they break, or the best of the plans tried with them."""
     if named.get("schedule", SCHEDULES[0]) not in SCHEDULES:
         rest = {name: value for name, value in named.items() if name != "schedule"}
         searched = best_under(result, named["schedule"], rest)

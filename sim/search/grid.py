@@ -57,7 +57,7 @@ class GridAnswer:
 
     @classmethod
     def of(cls, answer: Estimate) -> GridAnswer:
-        """Without its timeline, which is large."""
+        """The answer without its timeline, which is large."""
         memory = answer.largest.to_dict()
         fits = memory["total"] <= answer.memory_available_bytes
         return cls(
@@ -269,7 +269,7 @@ class _Bases:
         self._made: dict[tuple[float | None, ...], Scenario | FlopcastError] = {own: scenario}
 
     def at(self, values: tuple[float, ...]) -> Scenario | FlopcastError:
-        """For a point; or why there is none."""
+        """The scenario of a point, or the error that says why there is none."""
         own = tuple(values[place] for place, _ in self._places)
         if own not in self._made:
             try:

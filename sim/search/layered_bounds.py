@@ -79,13 +79,13 @@ def least_step_s(batch: Plans, deals: Deals, of_layouts: Deals) -> PlanFloats:
 
 
 class _Lost(NamedTuple):
-    """Between a rank's visits to a stage and to its next, by the kinds of these; arrays (kinds, plans). [s]"""
+    """Time that a rank loses between visits to a stage and to its next, by their kinds; arrays (kinds, plans). [s]"""
 
     leaving: Number
     turning: Number
 
     def of(self, own: Ints, following: Ints, plans: Ints) -> PlanFloats:
-        """Of each plan, between two kinds of stages."""
+        """Time lost between two kinds of stages, for each plan.  [s]"""
         if not np.ndim(self.leaving):
             return np.zeros(len(plans))
         return np.asarray(self.leaving[own, plans] + self.turning[following, plans])
@@ -127,7 +127,7 @@ def _least_at_visits(visits: VisitSeconds | None, deals: Deals) -> _AtVisits:
 
 
 def _streamed(visits: VisitSeconds, deals: Deals) -> tuple[PlanFloats, PlanFloats]:
-    """As of `_AtVisits`."""
+    """The field `streamed` of `_AtVisits`."""
     (there, back), plans = visits.gather, np.arange(visits.reduce.shape[-1])
     fetched = (deals.before * there).sum(axis=0) + (there - visits.early[0])[deals.end, plans]
     returned = visits.tail[deals.end, plans] + (deals.before * visits.reduce + deals.returning * back).sum(axis=0)

@@ -40,7 +40,7 @@ class Rounds:
     through: Ints
 
     def take(self, shapes: Ints) -> Rounds:
-        """Of some shapes, the last axis."""
+        """The rounds of some shapes, which are the last axis."""
         return Rounds(*(getattr(self, field.name)[..., shapes] for field in fields(self)))
 
 
@@ -188,14 +188,14 @@ def _ranks(found: Sequence[_Deal]) -> RankKinds:
 
 
 def _first_alike(plans: Sequence[ParallelPlan], ranks: RankKinds) -> Ints:
-    """Of every shape the first with as many ranks, of which as many hold the same."""
+    """First shape like each: with as many ranks, of which as many hold the same blocks."""
     keys = [[plan.pp for plan in plans], *ranks.counts[:, :-1].reshape(-1, len(plans)), *ranks.number]
     first: dict[tuple[float, ...], int] = {}
     return np.array([first.setdefault(key, shape) for shape, key in enumerate(zip(*keys, strict=True))])
 
 
 def _fullest(ranks: RankKinds) -> tuple[int, ...]:
-    """Of the ranks in the middle those of which none holds at least as much, of any shape; and the two ends."""
+    """Kinds of ranks that may be the fullest: the two ends, and middle kinds that no other exceeds in every shape."""
 
     def covered(place: int, other: int) -> bool:
         mine, others = ranks.counts[place], ranks.counts[other]

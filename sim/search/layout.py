@@ -40,7 +40,7 @@ class LayoutFound:
 
     @property
     def gap(self) -> float:
-        """By what share at most another layout could be faster."""
+        """Largest share by which another layout could be faster."""
         return max(0.0, 1.0 - self.bound_s / self.answer.step_time_s)
 
     def to_dict(self) -> dict[str, Any]:

@@ -63,22 +63,22 @@ class PricedPlans:
 
     @property
     def category(self) -> Ints:
-        """Of every place, which of `categories`."""
+        """Number of each place's category in `categories`."""
         return self.prices.category
 
     @property
     def row(self) -> Ints:
-        """Of every place, which row of `space.columns`."""
+        """Number of each place's row in `space.columns`."""
         return self.prices.row
 
     @property
     def step_time_s(self) -> Floats:
-        """Of every place, by the closed form. [s]"""
+        """Step time of each place by the closed form. [s]"""
         return self.prices.step_time_s
 
     @property
     def memory_bytes(self) -> Floats:
-        """Of every place, of the fullest GPU. [bytes]"""
+        """Memory of the fullest GPU at each place. [bytes]"""
         return self.prices.memory_bytes
 
     @cached_property
@@ -200,7 +200,7 @@ class PricedPlans:
         return [self.scenario_at(place) for place in places.tolist()]
 
     def place_of(self, scenario: Scenario) -> int | None:
-        """At which place a plan is; None where it was not priced."""
+        """The place of a plan; None if it was not priced."""
         wanted = self._row_of(scenario)
         if wanted is None:
             return None

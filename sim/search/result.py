@@ -73,7 +73,7 @@ class SearchResult(PricedPlans, NotebookDisplay):
     def with_room(
         self, few: int, fields: Fields | None = None, ceiling: float | None = None, progress: Progress | None = None
     ) -> Self:
-        """With those plans for which room is made that may be among the best few with some fields.
+        """The result with plans that fit only once room is made, if they may be among the best few with some fields.
 
         Parameters
         ----------
@@ -113,9 +113,9 @@ class SearchResult(PricedPlans, NotebookDisplay):
 
     @property
     def gap(self) -> float | None:
-        """By what share at most a plan that was priced but not run could be better than the best; 0: it is proven.
+        """Largest share by which a plan that was priced but not run could beat the best; 0 if the best is proven.
 
-        None where the search was interrupted: of plans that were not priced nothing is known; or where none fits.
+        None if no plan fits, or if the search was interrupted: nothing is known about plans that were not priced.
         """
         if self.plans_priced < self.space.num_plans or not self.best:
             return None
@@ -153,11 +153,11 @@ class SearchResult(PricedPlans, NotebookDisplay):
                 f"{show(gpu.usable_bytes, 'B')}: those that take more do not run there"
             ]
         if limit < gpu.usable_bytes:
-            return [f"plans take {show(limit, 'B')} of a GPU at most (--memory-limit)"]
+            return [f"plans use at most {show(limit, 'B')} of a GPU (--memory-limit)"]
         if limit < gpu.memory_bytes:
             return [
-                f"plans fit in {show(limit, 'B')}, which is what drivers give of a {gpu.name}'s "
-                f"{show(gpu.memory_bytes, 'B')}; --memory-limit sets another limit"
+                f"plans may use {show(limit, 'B')}, which the driver leaves of the {show(gpu.memory_bytes, 'B')} of a "
+                f"{gpu.name}; --memory-limit sets another limit"
             ]
         return []
 
@@ -168,7 +168,7 @@ class SearchResult(PricedPlans, NotebookDisplay):
         return self.select({}, 1, score).better + 1
 
     def none_fits(self, selection: Selection) -> str:
-        """That memory rules some plans out, and what the leanest of them needs."""
+        """The sentence that none of some plans fits in memory, and what the leanest of them needs."""
         assert selection.leanest is not None
         needed = self.memory_bytes[selection.leanest]
         plan = self.scenario_at(selection.leanest).plan
@@ -180,7 +180,7 @@ class SearchResult(PricedPlans, NotebookDisplay):
         )
 
     def nothing_fits(self) -> str:
-        """That memory rules all plans out, by how much, and whether the limit or the GPU is too small."""
+        """The sentence that no plan fits, by how much, and whether the limit or the GPU is too small."""
         everything = self.select({}, 1)
         assert everything.leanest is not None
         lowest = self.memory_bytes[everything.leanest]
@@ -202,15 +202,15 @@ class SearchResult(PricedPlans, NotebookDisplay):
                 )
         hosted = self._hosted() if self.finished else ""
         return (
-            f"none of {self.plans_priced:,} plans fits{partly}: memory rules them all out; the leanest needs "
+            f"none of {self.plans_priced:,} plans fits{partly}: memory rules them all out. The leanest needs "
             f"{show(lowest, 'B')}, {named} is {show(self.memory_limit_bytes, 'B')} (tp {plan.tp}, cp {plan.cp}, pp "
             f"{plan.pp}, dp {plan.dp}, micro-batch {plan.microbatch_size}, {plan.schedule}, recompute "
-            f"{plan.recompute}, ZeRO {plan.zero_stage}{experts}); {remedy}{dealt}{hosted}use more GPUs (--gpus, "
-            "--max-gpus) or GPUs with more memory"
+            f"{plan.recompute}, ZeRO {plan.zero_stage}{experts}). To go on, {remedy}{dealt}{hosted}use more GPUs "
+            "(--gpus, --max-gpus) or GPUs with more memory"
         )
 
     def _hosted(self) -> str:
-        """That some plan fits with states in host memory, where none does without."""
+        """The sentence that some plan fits only with states in host memory; empty if none does."""
         if "offload" in self.room:
             return ""
         able = replace(self, room=(*self.room, "offload")).with_room(few=1)

@@ -33,9 +33,9 @@ WAYS = ("modules", "block", "offload")
 """Ways to make room: sets of modules that run again, layers of every stage that do, states in host memory."""
 DEFAULT = ("modules", "block")
 OPTIMIZER_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
-"""Of the optimizer's state, shares in host memory that are tried."""
+"""Shares of the optimizer's state in host memory that are tried."""
 LAYER_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
-"""Of the layers, shares whose activations wait in host memory."""
+"""Shares of the layers whose activations wait in host memory that are tried."""
 FIRST_LOOK, MOST_AT_ONCE = 256, 2048
 """Plans that are looked at together: few at first, as the best of them rule others out."""
 SLACK = 0.002
@@ -211,7 +211,7 @@ class _Found:
 def _fitting(
     plans: PricedPlans, chosen: ChosenRows, places: Ints, category: Ints, block: bool, fields: Fields
 ) -> _Found:
-    """Of some rows the fastest way in which each fits, where the space does not have it."""
+    """The fastest way in which each of some rows fits, if the space does not have it already."""
     found: list[tuple[int, Category, float, float]] = []
     categories, scenario, limit = plans.space.categories, plans.space.scenario, plans.memory_limit_bytes
     overlaps = [each.overlaps for each in categories]

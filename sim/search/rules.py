@@ -28,10 +28,10 @@ TECHNIQUES: dict[str, dict[str, tuple[Any, ...]]] = {
     },
     "of Megatron since (any recomputation, sequence parallelism, ZeRO 1)": {"zero_stage": (0, 1)},
 }
+"""Techniques beside the rules: those of the paper's runs, and those that Megatron brought later. The rules say nothing
+about sharded weights (ZeRO 3), with which nearly any model fits on one GPU."""
 HOST: dict[str, tuple[Any, ...]] = {"optimizer_offload": (0.0,), "offloaded_layers": (0,)}
-"""The rules know no host memory."""
-"""With what the rules are applied: what the paper's runs had, its schedules being those of a search; and what Megatron
-brought later. Sharded weights (ZeRO 3) the rules do not speak of: with them nearly any model fits on one GPU each."""
+"""Fields that keep states off the host: the rules know no host memory."""
 
 
 @dataclass(frozen=True, slots=True)

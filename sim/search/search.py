@@ -73,10 +73,10 @@ def search(
     experts : tuple of int, optional
         Expert-parallel degrees. Default: every one that deals the model's experts evenly.
     overlaps : bool
-        Also switch the stack's overlaps on and off.
+        Also switch overlaps on and off: sends, reductions, gathers, tensor-parallel backwards.
     room : sequence of str
-        Of `sim.search.room.WAYS`: what plans may do that do not fit else. Empty: none, selective (the modules of the
-        scenario's plan) and full recomputation only.
+        What plans may do that do not fit otherwise, from `sim.search.room.WAYS`. Empty: none, selective (the modules of
+        the scenario's plan) and full recomputation only.
     layouts : bool, optional
         Also deal layers by balanced layouts (`sim.search.stages`). Default: where the framework is known to have them,
         and the objective is not memory.

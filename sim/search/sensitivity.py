@@ -55,7 +55,7 @@ class ValueCost:
 
 
 def sensitivity(result: SearchResult, progress: Callable[[int, int], None] | None = None) -> tuple[ValueCost, ...]:
-    """For every value of every axis of more than one, the best plan that has it, against the best of all.
+    """The best plan with each value of each axis that has several, against the best of all.
 
     Parameters
     ----------

@@ -41,7 +41,7 @@ from sim.work.stages import FIRST_KIND, deal_stages
 MOST_RUNS, UNASKED_RUNS = 600, 40
 """Plans that the exact engine runs at most; and where layouts were not asked for."""
 FASTER = 0.03
-"""By what share larger groups of micro-batches may make plans faster; those that would be slower still are not run."""
+"""Share by which larger groups of micro-batches may speed a plan up; plans that would be slower even so are not run."""
 
 
 def search_stages(

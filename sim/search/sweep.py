@@ -29,7 +29,7 @@ DEGREES = {"cp": "context", "ep": "experts"}
 PLAN_AXES = tuple(f"plan.{name}" for name in PLAN_NUMBERS)
 """Axes over fields of the plan, which a point's search keeps."""
 INTERRUPTED = "interrupted before it was searched"
-"""In the place of a reason where a point was not looked at."""
+"""The reason that a point shows if it was not searched."""
 _FACTS = ("step_time_s", "mfu", "num_gpus", "memory_bytes", "training_days", "plan")
 _CLUSTER_SIZE = ("cluster.num_nodes", "cluster.node.gpus_per_node")
 
@@ -66,7 +66,7 @@ class Sweep(NotebookDisplay):
     finished: bool = True
 
     def winners(self) -> tuple[int | None, ...]:
-        """Of every point which plan wins, numbered as they first appear; None where none does."""
+        """Number of the plan that wins each point, counted as plans first appear; None where no plan fits."""
         seen: dict[Any, int] = {}
         return tuple(
             None if each.best is None else seen.setdefault(each.best.scenario.plan, len(seen)) for each in self.points

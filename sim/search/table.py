@@ -12,7 +12,7 @@ from sim.search.plans.columns import value_of as value_of
 from sim.specs import ParallelPlan
 
 SHOWN_FIELDS = (*NUMBERS, "schedule", "microbatch_group", *CHOICES, "optimizer_offload", "offloaded_layers")
-"""What of a plan stands in tables, as `shown` has it."""
+"""Fields of a plan that tables show, in the words of `shown`."""
 
 
 def shown(plan: ParallelPlan, name: str) -> Any:

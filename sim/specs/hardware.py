@@ -36,10 +36,11 @@ class GpuSpec(Spec):
     memory_bandwidth_bytes_per_s: PositiveFloat
     """Peak bandwidth of the device memory. [bytes/s]"""
     num_sms: PositiveInt
-    """Streaming multiprocessors: how many tiles of a matrix multiply run at once."""
+    """Units that each work on one tile of a matrix multiply: NVIDIA's streaming multiprocessors, AMD's compute units.
+    If the maker prints none, take that of the nearest GPU; without a profile, the step hardly depends on it."""
     max_power_w: PositiveFloat | None = None
-    """Power limit of the board, from which the energy of a run follows where the node's power is not given. Default:
-    unknown. [W]"""
+    """Power limit of the board. Without a profile, the share of peak that multiplies reach follows from it. The energy
+    of a run follows from it too, where the node's power is not given. Default: unknown. [W]"""
     sustained_clock: float = Field(default=1.0, gt=0, le=1)
     """Share of the boost clock, for which the peaks are given, that dense multiplies keep hour after hour at the power
     limit. Profiles fitted to training runs hold it already; those of single kernels do not."""

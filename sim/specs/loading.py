@@ -50,10 +50,10 @@ def resolve(data: Any, place: str) -> Any:
     if kind == "profiles" and data == datasheet.NAME:
         return {"preset": data}  # settled last, when the GPU is known
     if kind and isinstance(data, str):
-        data = load_preset(kind, data)
+        data = _base(kind, data, place)
     elif kind and isinstance(data, Mapping) and "preset" in data and not _is_datasheet(data):
         rest = {key: value for key, value in data.items() if key != "preset"}
-        base = load_preset(kind, str(data["preset"]))
+        base = _base(kind, str(data["preset"]), place)
         for key, value in rest.items():  # fields of a section that the preset itself has by a preset's name
             if isinstance(value, Mapping) and isinstance(base.get(key), str) and f"{place}.{key}" in PRESET_AT:
                 base[key] = {"preset": base[key]}
@@ -64,6 +64,12 @@ def resolve(data: Any, place: str) -> Any:
         key: resolve(value, f"{place}.{key}" if place else str(key)) if isinstance(value, (str, Mapping)) else value
         for key, value in data.items()
     }
+
+
+def _base(kind: str, name: str, place: str) -> dict[str, Any]:
+    """The data of a preset, or of a file that may itself begin with one."""
+    data = load_preset(kind, name)
+    return dict(resolve(data, place)) if "preset" in data else data
 
 
 def _is_datasheet(data: Any) -> bool:
@@ -144,14 +150,17 @@ def build_scenario(data: Any, overrides: Sequence[str] | str = (), where: str = 
         profile = laid_over(datasheet.datasheet_profile(gpu), stated)
         assumed.append(f"nothing was measured on {gpu.name}: its datasheet, and what other GPUs have in common")
         if gpu.max_power_w is None:
-            assumed.append(
-                f"max_power of {gpu.name} is not given, from which the share of peak of its multiplies follows"
+            share = profile["gemm"]["max_efficiency"]
+            assumed.insert(
+                0,
+                f"{gpu.name} states no max_power, so its multiplies are assumed to reach {share:.0%} of peak; give "
+                "cluster.node.gpu.max_power for a better value",
             )
     sections["profile"] = Profile.read(profile, "profile")
     measured = sections["profile"].provenance
     if measured.measured_stack and "stack" in sections and measured.measured_stack != sections["stack"].name:
         assumed.append(
-            f"profile {sections['profile'].name!r} was drawn to runs of stack {measured.measured_stack!r} and is used "
+            f"profile {sections['profile'].name!r} was fitted to runs of stack {measured.measured_stack!r} and is used "
             f"with {sections['stack'].name!r}: they do not count as measured"
         )
         own = sections["profile"].model_copy(update={"provenance": measured.model_copy(update={"measured": ()})})
@@ -282,7 +291,7 @@ def _compiled_in_vain(stated: Any, found: ResolvedStack, sections: Mapping[str, 
         return []
     return [
         f"stack.compiled {_shown(stated['compiled'])} changes only casts to 8 bits after norms and clamped activations "
-        f"of experts in stack {found.release or found.fields.get('name', 'stack')!r}; say what else is fused by its "
+        f"of experts in stack {found.release or found.fields.get('name', 'stack')!r}. Say what else is fused by its "
         "fields, such as stack.fused_norm and stack.elementwise_rate (flopcast fields stack)"
     ]
 
@@ -394,7 +403,7 @@ def _nearby(path: Path) -> str:
     if len(str(path)) > 250 or "\0" in str(path):
         return "; that is no name of a file"
     if path.is_dir():
-        return "; it is a folder, give the name of a file in it"
+        return "; it is a folder; give the name of a file in it"
     near = path.parent.glob("*.yaml") if path.parent.is_dir() else ()
     found = (*map(Path, shipped_scenarios()), *Path("scenarios").rglob("*.yaml"), *near)
     files = {file.stem: file for file in found if not file.name.startswith(".")}

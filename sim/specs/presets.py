@@ -53,7 +53,7 @@ def model_preset(name: str) -> str:
     found = presets.get(repository) or (repository if repository in known else None)
     if found is None:
         hint = nearest(repository, {*known, *presets})
-        other = "; of a model of another shape give the path of its config.json"
+        other = "; for a model of another shape give the path of its config.json"
         raise SpecError(
             f"unknown model preset {name!r}{hint if 'did you mean' in hint or '/' not in name else ''}{other}"
         )
@@ -115,7 +115,7 @@ def _values(item: Any) -> Any:
 def load_preset(kind: str, name: str) -> dict[str, Any]:
     """The data of a preset, sources stripped, ready for the record's validation.
 
-    A model may also be one of the hub, or a file of its own (`model_named`).
+    A model may also be one of the hub, or a file of its own (`model_named`). So may a cluster, a node and a GPU.
 
     Raises
     ------
@@ -124,6 +124,8 @@ def load_preset(kind: str, name: str) -> dict[str, Any]:
     """
     if kind == "models":
         return model_named(name)[0]
+    if kind in ("clusters", "nodes", "gpus") and name.endswith((".yaml", ".yml")):
+        return _machine_of_file(kind.removesuffix("s"), Path(name))
     return _preset(kind, name)
 
 
@@ -176,6 +178,20 @@ def _model_of_file(path: Path) -> dict[str, Any]:
     values: dict[str, Any] = _values(said)
     base = load_preset("models", str(values.pop("preset"))) if "preset" in values else {"name": path.stem}
     return base | values
+
+
+def _machine_of_file(section: str, path: Path) -> dict[str, Any]:
+    """The cluster, node or GPU that a YAML file describes, alone or as a scenario's section."""
+    data = load_yaml(path)
+    said = data.get(section, data) if isinstance(data, dict) else data
+    if isinstance(said, str):
+        return {"preset": said}
+    if not isinstance(said, dict):
+        raise SpecError(
+            f"{path} describes no {section}; give a {section}'s fields, or a scenario with a section {section}"
+        )
+    values: dict[str, Any] = _values(said)
+    return values if "preset" in values else {"name": path.stem} | values
 
 
 def load_file_as_preset(path: Path) -> dict[str, Any]:

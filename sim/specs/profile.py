@@ -134,9 +134,10 @@ class OperationParams(Spec):
     efficiency: float = Field(gt=0, le=1)
     """Largest bus bandwidth of this collective as a share of the link's."""
     base_latency_s: NonNegativeFloat
-    """Latency of a collective, however small. [s]"""
+    """Fixed part of a collective's latency. Hops come on top: 2 (n − 1) in a ring's all-reduce, 2 in NVLink's switches.
+    [s]"""
     hop_latency_s: NonNegativeFloat
-    """Latency of each step of a ring or level of a tree. [s]"""
+    """Latency of each step of a ring or level of a tree; an all-reduce in NVLink's switches takes two. [s]"""
     half_volume_bytes: NonNegativeFloat
     """Bytes moved per rank at which half of the bandwidth is reached. [bytes]"""
     exponent: float = Field(default=1.0, gt=0, le=1)
@@ -152,7 +153,8 @@ class LinkParams(Spec):
     efficiency: float = Field(gt=0, le=1)
     """Largest bus bandwidth as a share of the link's."""
     base_latency_s: NonNegativeFloat
-    """Latency of a collective, however small. [s]"""
+    """Fixed part of a collective's latency. Hops come on top: 2 (N − 1) crossings of N domains in a ring's
+    all-reduce, 2 log₂ N in a tree's. [s]"""
     hop_latency_s: NonNegativeFloat
     """Latency of each step of a ring or level of a tree. [s]"""
     half_volume_bytes: NonNegativeFloat

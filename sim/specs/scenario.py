@@ -60,7 +60,8 @@ class Scenario(Spec):
             raise ProfileError(
                 f"profile {self.profile.name!r} was made for {self.profile.gpu}, but the cluster has "
                 f"{self.cluster.gpu.name}; "
-                "choose a profile of that GPU (flopcast presets list profiles), or profile=datasheet"
+                "choose a profile of that GPU (flopcast presets list profiles), or profile=datasheet. To take "
+                f"its values all the same, write profile: {{preset: {self.profile.name}, gpu: {self.cluster.gpu.name}}}"
             )
         return self
 

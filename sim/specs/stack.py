@@ -13,7 +13,7 @@ from sim.specs.profile import FlashVersion
 KERNELS = {name if name in ("cudnn", "efficient") else f"flash-{name}": name for name in get_args(FlashVersion)}
 """Fused attention kernels as people name them -> flash_version."""
 INTERLEAVED = "interleaved"
-"""In the place of an overlap: only where ranks hold several chunks."""
+"""Value of an overlap that works only where ranks hold several chunks."""
 
 
 class StackSpec(Spec):

@@ -69,7 +69,7 @@ and GB300, 16 multiprocessors of HybridEP, against those beside computation, who
 reach what NVLink of H800 and H100 gives (deepseek-ai/DeepEP:README.md). [bytes/s]"""
 
 MAPS_OF_ROUTING = 1 / 3
-"""Of a router's launches, those that count tokens and map them to experts (Megatron-Core's preprocess). Assumed."""
+"""Share of a router's launches that count tokens and map them to experts (Megatron-Core's preprocess). Assumed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,8 +302,8 @@ def _exchange(
 def _between_parts(
     width: Number, to: Routed, stack: StackSpec, cut: Cut
 ) -> tuple[tuple[Collective, ...], tuple[Collective, ...]]:
-    """Among the GPUs that have parts of the same experts: the gather of tokens of `width` bytes that came to each, and
-    the sum of what the parts give.
+    """Collectives among the GPUs that have parts of the same experts: the gather of the tokens that came to each, of
+    `width` bytes a value, and the sum of the parts' outputs.
 
     Kernels of a dispatcher's own send a token to all these GPUs themselves, once (NVIDIA/Megatron-LM:megatron/core/
     transformer/moe/token_dispatcher.py, MoEFlexTokenDispatcher, over tensor- and expert-parallel ranks): of different

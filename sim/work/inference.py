@@ -60,7 +60,7 @@ def _experts(model: ModelSpec) -> Number:
 
 
 def touched_experts(model: ModelSpec, batch: Number) -> Number:
-    """Of a layer's experts those that at least one of `batch` tokens goes to, where routing is even.
+    """Experts of a layer that at least one of `batch` tokens goes to, where routing is even.
 
     Each of E experts is missed by a token with the chance 1 − k/E: E (1 − (1 − k/E)^n).
     """

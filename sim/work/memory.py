@@ -52,7 +52,7 @@ class MemoryUse:
         return self.total - self.framework
 
     def to_dict(self) -> dict[str, float]:
-        """By purpose, with the total."""
+        """Bytes by purpose, and their total."""
         return {
             **{field.name: float(getattr(self, field.name)) for field in fields(self)},
             "total": float(self.total),
@@ -89,7 +89,7 @@ def logits_bytes(model: ModelSpec, stack: StackSpec, cut: Cut) -> Number:
 
 
 def held_logits_bytes(model: ModelSpec, stack: StackSpec, cut: Cut) -> Number:
-    """Of the logits, what the training loop still holds while the layers' backward runs: the 16-bit ones. [bytes]"""
+    """Logits that the training loop still holds while the layers' backward runs: the 16-bit ones. [bytes]"""
     if stack.chunked_loss or (stack.loss_width is not None and stack.vocab_parallel_loss):
         return 0.0
     own = cut.width
@@ -99,9 +99,9 @@ def held_logits_bytes(model: ModelSpec, stack: StackSpec, cut: Cut) -> Number:
 
 @dataclass(frozen=True, slots=True)
 class CutMemory:
-    """What of a GPU's memory follows from the cut alone, of one micro-batch; floats or arrays. [bytes]
+    """Memory of one micro-batch on a GPU that follows from the cut alone; floats or arrays. [bytes]
 
-    working : the largest thing alive for a moment besides what is kept.
+    working : the largest short-lived buffer besides what is kept.
     logits, held_logits : all of them, and those still held while the layers' backward runs.
     boundary : activations that one rank sends to the next.
     """

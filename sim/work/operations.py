@@ -225,7 +225,7 @@ class Block(NamedTuple):
 
     @property
     def operations(self) -> tuple[Operation, ...]:
-        """All of them."""
+        """All operations of the block."""
         return self.around + self.layer
 
 
@@ -254,7 +254,7 @@ class Phase:
         )
 
     def in_graph(self, names: Collection[str], graphs: int) -> Phase:
-        """With operations and collectives of some modules in CUDA graphs, of which the host launches so many."""
+        """The phase with some modules' operations and collectives in CUDA graphs, of which there are `graphs`."""
         if not any(item.module in names for item in self.operations):
             return self
         return Phase(
@@ -273,7 +273,7 @@ class Phase:
         )
 
     def scaled(self, share: float) -> Phase:
-        """As much as a share of it: what it is on average where only some layers do it."""
+        """The phase with every amount multiplied by `share`: its average where only that share of layers runs it."""
         return Phase(
             tuple(
                 item._replace(

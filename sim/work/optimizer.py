@@ -32,7 +32,7 @@ NEWTON_SCHULZ_STEPS = 5
 
 
 def table_moments(model: ModelSpec, optimizer: str, tp: Number) -> Number:
-    """Of an embedding or head, those of its table."""
+    """Moments that an optimizer keeps of the table of an embedding or head."""
     rows, columns = model.vocab_size / tp, model.hidden_size
     return rows + columns if optimizer == "adafactor" else MOMENTS[optimizer] * rows * columns
 
@@ -84,7 +84,7 @@ def update_bytes(
 def coming_bytes(
     params: Number, moments: Number, training: TrainingSpec, stack: StackSpec, offloaded: float = 0.0
 ) -> Number:
-    """Of the optimizer's state, what comes to the GPU for an update and goes back to host memory. [bytes]"""
+    """Optimizer state that comes to the GPU for an update and goes back to host memory. [bytes]"""
     if stack.updates_on_host:
         return 0.0 * params
     there = state_bytes(params, moments, training, stack, offloaded)

@@ -83,8 +83,9 @@ class WrittenOut(NamedTuple):
 
 
 WRITTEN_OUT = WrittenOut(moved=(16, 25), kernels=(7, 10), kept=3)
-"""Of 0.5 x (1 + tanh(c (x + a x^3))): forward eight kernels, two of which read two tensors; backward eleven, three of
-them for the cube and two that add up the gradients of x. Kept are tanh, 0.5 x and 1 + tanh besides x."""
+"""GELU written out as 0.5 x (1 + tanh(c (x + a x^3))). Its forward has eight kernels, two of which read two tensors.
+Its backward has eleven: three for the cube, two that add up the gradients of x. Besides x it keeps tanh, 0.5 x and
+1 + tanh."""
 
 
 SCATTERED_PIECES = 4

@@ -1,8 +1,8 @@
-"""What of a layer runs again in the backward, as one word that plans, cuts and cells share.
+"""The part of a layer that runs again in the backward, as one word that plans, cuts and cells share.
 
-`none`, `selective` (the attention core), `selective:layernorm+moe_act` (modules), `per_op`, `full`; `full:4:0.25` of
-layers that are run again in groups of four, of whose inputs a quarter is kept; `full*0.4` of a stage that runs four
-tenths of its layers again, whole, and the others not.
+The words are `none`, `selective` (the attention core), `selective:layernorm+moe_act` (modules), `per_op` and `full`.
+With `full:4:0.25` layers run again in groups of four, and a quarter of the groups' inputs is kept. With `full*0.4` a
+stage runs four tenths of its layers again whole, and the others not.
 """
 
 from __future__ import annotations

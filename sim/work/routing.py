@@ -70,7 +70,7 @@ def busiest_share(model: ModelSpec, routing: Routing, ep: Number, layers: int = 
 
 
 def different(places: Number, copies: int, limit: tuple[int, int] = (1, 1)) -> Number:
-    """Of so many GPUs or domains, those to which a token with so many copies goes at least once, on average.
+    """Mean number of GPUs or domains that get at least one of a token's copies.
 
     limit : (groups of experts that its copies are of, all groups), dealt over the places in their order.
     """
@@ -108,7 +108,7 @@ def _reached(held: int, copies: int, some: int, groups: int) -> float:
 
 
 def dropped_share(model: ModelSpec, routing: Routing) -> float:
-    """Of tokens' copies, those that find their expert full."""
+    """Share of the tokens' copies that find their expert full."""
     return max(0.0, 1.0 - float(_taken(routing, model.num_experts).sum()))
 
 

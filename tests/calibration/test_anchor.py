@@ -155,7 +155,7 @@ def test_what_values_cannot_explain_is_said_and_does_not_count(tmp_path):
     far = 20 * estimate(load_scenario(SMALL)).step_time_s
     result = run(SMALL, "--measured", f"{far} s", "-o", out)
     said = " ".join(result.output.split())
-    assert "The rest is larger than runs of one framework differ by" in said
+    assert "What remains is more than runs of one framework differ by" in said
     assert "next:" not in said
     assert not load_scenario(SMALL, (), str(out)).profile.provenance.measured
 
@@ -190,7 +190,7 @@ def test_a_value_at_its_bound_is_pointed_out(tmp_path):
         ([str(KIN), "--measured", "12 s"], "2 scenarios and 1 step times; give --measured once for each"),
         (
             [str(ROOT / "scenarios" / "llama3-405b-16384-h100.yaml"), "--measured", "1 s", "--measured", "6 s"],
-            "values cannot be drawn to both",
+            "no profile fits both",
         ),
         (["--measured", "12 s", "--parameter", "gemm.max"], "did you mean 'gemm.max_efficiency'"),
     ],

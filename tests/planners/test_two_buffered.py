@@ -149,7 +149,7 @@ def test_what_the_planners_cannot_do_is_said():
         ask_two_buffered(profile, [Level(4, 1.0)])
     with pytest.raises(SpecError, match="micro-batches of 1; measure others"):
         ask_two_buffered(profile, [Level(4, 1.0)], batch=8, microbatches=(2,), memory_bytes=1e9)
-    with pytest.raises(SpecError, match="take a larger batch"):
+    with pytest.raises(SpecError, match="Take a larger batch"):
         plan_two_buffered({1: profile}, [Level(4, 1.0)], 2, 1e9)
     with pytest.raises(InfeasiblePlan, match=r"needs .*take more workers"):
         plan_two_buffered({1: profile}, [Level(4, 1.0)], 16, 10.0)

@@ -144,7 +144,7 @@ def test_bubble_of_a_modular_pipeline_whose_last_round_is_incomplete(p, n, m, fo
 
 
 def test_stages_that_do_not_go_round_the_ranks_are_refused():
-    with pytest.raises(ScheduleError, match="let the stages be 7 to 9"):
+    with pytest.raises(ScheduleError, match="Let the stages be 7 to 9"):
         build_order("modular", 3, 3, 4, stages=6)
     with pytest.raises(ScheduleError, match="takes no stages; modular would"):
         build_order("breadth_first", 3, 3, 4, stages=8)

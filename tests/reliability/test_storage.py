@@ -320,12 +320,12 @@ def test_what_is_not_known_is_said():
     storage = Storage.of(cluster, 33)
     said = " ".join(storage.notes)
     assert (
-        "ethernet-25' says nothing of its storage: a file system that writes 20.0 GB/s and reads twice as much" in said
+        "ethernet-25' does not state its storage. A file system that writes 20.0 GB/s and reads twice as much" in said
     )
     assert storage.write_bytes_per_s == 40e9  # of two units of 32 nodes
     assert "node 'dgx-1v' names no cards for storage: it is reached over those for compute" in said
     assert storage.node_write_bytes_per_s == cluster.inter_node_bandwidth_bytes_per_s * 8
-    with pytest.raises(SpecError, match=r"node 'dgx-1v' has no host_link_bandwidth; add it to cluster.node"):
+    with pytest.raises(SpecError, match=r"node 'dgx-1v' has no host_link_bandwidth. Add it to cluster.node"):
         require_pause(even_storing(1e12, 64, cluster), cluster.node.name)
     assert not Storage.of(ClusterSpec.read(resolve("selene", "cluster"), "cluster"), 1).notes
 
@@ -333,7 +333,7 @@ def test_what_is_not_known_is_said():
 @pytest.mark.parametrize(
     ("ask", "says"),
     [
-        (lambda: load_named("some"), "choose from all (every GPU reads all that it holds), one (one replica reads"),
+        (lambda: load_named("some"), "choose from all (every GPU reads its own part), one (one replica reads"),
         (lambda: even_storing(1e12, 0, load_scenario(TRILLION).cluster), "num_gpus = 0"),
         (
             lambda: Storage(1e9, 1e9, capacity_bytes=1e9).write_s(2e9, 1e9),

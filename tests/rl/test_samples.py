@@ -65,7 +65,7 @@ def test_a_batch_counts_what_is_written_and_what_is_trained_on():
 @pytest.mark.parametrize(
     ("ask", "says"),
     [
-        (lambda: lognormal_lengths(5000, 4000), "raise the longest to 10,000"),
+        (lambda: lognormal_lengths(5000, 4000), "Raise the longest to 10,000"),
         (lambda: lognormal_lengths(0), "mean_response = 0"),
         (lambda: lognormal_lengths(10, 20, -1), "spread = -1"),
         (lambda: measured_lengths([]), "no lengths are given"),

@@ -183,7 +183,7 @@ def test_gpus_without_8_bits_multiply_in_16(qwen):
             SpecError,
             "set that to 14,336, or lower the longest",
         ),
-        (lambda s, b: best_split(s, b, 2), SpecError, "take at least 3"),
+        (lambda s, b: best_split(s, b, 2), SpecError, "Take at least 3"),
         (lambda s, b: best_split(s, b, 500), SpecError, "500 GPUs are more than the 128"),
         (lambda s, b: Inference(weights="int3"), SpecError, "rollouts have no weights in 'int3'"),
         (lambda s, b: Inference(memory_share=1.5), SpecError, "memory_share = 1.5"),

@@ -141,7 +141,7 @@ def test_a_ramp_takes_more_steps_and_less_data():
 
 
 def test_what_cannot_be():
-    with pytest.raises(InfeasiblePlan, match=r"nearest sizes that work: 3,072"):  # more GPUs than the batch feeds
+    with pytest.raises(InfeasiblePlan, match=r"Nearest sizes that work: 3,072"):  # more GPUs than the batch feeds
         shortest(question(), GOAL, gpus=(4400, 4480), batches=(8,), layered=False)
     huge = question(model="gpt-1008b")
     with pytest.raises(InfeasiblePlan, match="memory rules them all out"):

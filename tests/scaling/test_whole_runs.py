@@ -266,7 +266,7 @@ def test_a_node_whose_host_link_is_not_known_writes_while_training_waits():
     answer = json.loads(ask(TRILLION, *unknown, "--json"))
     assert "asynchronous" not in answer["checkpoint"]
     with pytest.raises(
-        SpecError, match=r"'dgx-a100-80gb' has no host_link_bandwidth; add it to cluster\.node, such as"
+        SpecError, match=r"'dgx-a100-80gb' has no host_link_bandwidth. Add it to cluster\.node, such as"
     ):
         ask(TRILLION, *unknown, "--asynchronous")
     slow = ask(TRILLION, "-s", "cluster.node.host_link_bandwidth=100 MB/s")

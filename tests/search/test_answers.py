@@ -106,7 +106,7 @@ def test_plans_without_a_rank_say_why(small):
     for changes, says in (
         ({"schedule": "zb_h1"}, "--schedules zb_h1 finds its best plan"),
         ({"recompute": "none", "sequence_parallel": False, "microbatch_size": 4}, "does not fit"),
-        ({"recompute": "per_op", "microbatch_size": 1}, "per_op is searched where the framework has it"),
+        ({"recompute": "per_op", "microbatch_size": 1}, "per_op is searched only if the framework has it"),
         ({"pp": 2}, "16 GPUs, the search 8 to 8"),
     ):
         changed = scenario.replace(plan=scenario.plan.replace(**{"num_chunks": 1, "schedule": "1f1b", **changes}))
@@ -257,7 +257,7 @@ def run(*words):
 
 def test_command(tmp_path):
     shown = run("--why", "own", "--rules", "--sensitivity", "--figure", str(tmp_path / "costs.png"))
-    for words in ("Why not the scenario's own plan?", "same techniques", "one technique at a time",
+    for words in ("Why not the scenario's own plan?", "same techniques", "step by step",
                   "Megatron's rules of thumb", "What each value costs"):  # fmt: skip
         assert words in " ".join(shown.split())
     assert (tmp_path / "costs.png").stat().st_size > 5000
@@ -308,7 +308,7 @@ def test_a_mistake_in_why_is_told_before_the_search(monkeypatch):
 
 def test_what_was_found_is_said_though_a_file_cannot_be_written():
     outcome = CliRunner().invoke(app, ["search", str(SMALL), "--top", "1", "-o", "/dev/full"])
-    assert "All of them" in outcome.output
+    assert "All plans below" in outcome.output
     assert "cannot write /dev/full: No space left on device" in str(outcome.exception)
 
 
@@ -362,7 +362,7 @@ def test_what_was_answered_before_an_interrupt_is_said(monkeypatch):
     monkeypatch.setattr(sys.modules["sim.search"], "sensitivity", stop)
     outcome = CliRunner().invoke(app, ["search", str(SMALL), "--top", "1", "--rules", "--sensitivity", "--pareto"])
     assert outcome.exit_code == 130
-    for words in ("All of them", "Megatron's rules of thumb", "Interrupted at --sensitivity: it is not answered"):
+    for words in ("All plans below", "Megatron's rules of thumb", "Interrupted at --sensitivity: it is not answered"):
         assert words in outcome.output
 
 

@@ -447,7 +447,7 @@ def test_a_schedule_answers_where_no_priced_plan_fits():
     assert why_not(result, {"tp": 8}).answer is None
     assert {each.value for each in sensitivity(result) if each.is_best} >= {"seq1f1b"}
     assert [check.chosen for check in megatron_rules(result).checks[1:]] == ["nothing fits"] * 2
-    with pytest.raises(InfeasiblePlan, match=r"the leanest needs .*; nor was a plan found that fits under zb_h1$"):
+    with pytest.raises(InfeasiblePlan, match=r"The leanest needs .*; nor was a plan found that fits under zb_h1$"):
         search_schedules(nothing, "zb_h1")
     words = [
         "search",

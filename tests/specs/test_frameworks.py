@@ -324,8 +324,8 @@ def test_frameworks_that_shard_do(framework, plan, stage):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ("selene --precision fp8", "are of frameworks; selene is none"),
-        ("stacks/megatron-2021 --version 2024", "are of frameworks"),
+        ("selene --precision fp8", "are for frameworks; selene is none"),
+        ("stacks/megatron-2021 --version 2024", "are for frameworks"),
         ("nemo --precision int4", "precision = 'int4'"),
         ("nemo --set plan.tpp=4", "unknown field 'tpp'"),
     ],

@@ -197,7 +197,7 @@ def _crowded(suite: Iterable[Configuration]) -> bool:
 
 
 def _available(processes: int) -> int:
-    """As many of them as torchrun started, if it did."""
+    """The number of processes, at most as many as torchrun started, if it did."""
     others = joined_world()
     return processes if others is None else min(processes, others.size)
 

@@ -37,11 +37,11 @@ def job(
     size: Annotated[
         str,
         typer.Option(
-            help="Of the model: tiny, small (0.35 B parameters), medium (1.3 B), large (6.7 B); auto is tiny on a CPU, "
+            help="Model size: tiny, small (0.35 B parameters), medium (1.3 B), large (6.7 B); auto is tiny on a CPU, "
             "on GPUs the largest that one of them trains."
         ),
     ] = "auto",
-    repeats: Annotated[int, typer.Option(min=1, help="Run all configurations so often, one after the other.")] = 1,
+    repeats: Annotated[int, typer.Option(min=1, help="How many times to run all configurations.")] = 1,
     steps: Annotated[int, typer.Option(min=1, help="Timed optimizer steps of each run.")] = 5,
     device: Annotated[str, typer.Option(help="cuda, cpu, or auto.")] = "auto",
     patience: Annotated[

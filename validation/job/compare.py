@@ -46,7 +46,7 @@ class JobResult:
         return self.predicted_s / self.measured_s - 1.0
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Plain data with stable keys, for JSON."""
         return {
             **self.configuration.to_dict(),
             "predicted_s": self.predicted_s,

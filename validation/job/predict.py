@@ -1,4 +1,4 @@
-"""From building blocks to the step time of a configuration, before it runs."""
+"""Predict the step time of a configuration from its building blocks, before it runs."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ AXES: dict[str, Callable[[ParallelPlan], float]] = {
 
 
 def biases(items: Sequence[Scored], least: int = 10) -> dict[str, tuple[float, float, int]]:
-    """By axis: log of predicted over measured step time that a doubling (or switching on) adds, standard error, runs.
+    """Bias along each axis: what a doubling (or switching on) adds to log(predicted/measured); standard error; runs.
 
     A least-squares fit to all axes at once with a constant of its own for every sweep, so that only what differs
     within sweeps counts. Positive: we find more of it too slow.

@@ -95,8 +95,8 @@ def _print_transfer(out: Any, scored: Sequence[Scored], *, shipped: bool, markdo
     out.print(report.transfer_table(rows, out.width))
     out.print(
         "known, unknown: with the framework, and as an unknown one of its time. GPU by datasheet: its profile is what "
-        "the other GPUs have in common. after one run, three runs: values drawn to as many runs of the same source and "
-        "GPU (flopcast anchor), its others predicted; before: these without. ±: half-width of the interval at the "
+        "the other GPUs have in common. after one run, three runs: values fitted to as many runs of the same source "
+        "and GPU (flopcast anchor), its others predicted; before: these without. ±: half-width of the interval at the "
         "median.\n"
     )
     out.print(report.summary_table(summed))
@@ -154,7 +154,7 @@ def _print_unknown(out: Any, scored: Sequence[Scored]) -> None:
     )
     if names:
         listed = ", ".join(f"{name} ({count})" for name, count in names.most_common(8))
-        out.print(f"frameworks not known, taken for PyTorch's of their time: {listed}")
+        out.print(f"frameworks that are not known, priced as PyTorch of their time: {listed}")
 
 
 def _print_every(out: Any, scored: Sequence[Scored]) -> None:

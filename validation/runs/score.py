@@ -175,7 +175,7 @@ def groups_of(scored: Sequence[Scored]) -> list[ErrorSummary]:
     """Overall, by kind, GPU, framework and source, and by whether runs of the same family set a value."""
     groupings: dict[str, Callable[[Scored], str]] = {
         "all": lambda item: "all",
-        "fitted": lambda item: "of families that set a value" if item.fitted else "of families that set none",
+        "fitted": lambda item: "used for fitting" if item.fitted else "not used for fitting",
         "kind": _kind_of_model,
         "gpu": lambda item: item.run.gpu,
         "framework": lambda item: item.run.framework_name,

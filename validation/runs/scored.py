@@ -46,7 +46,7 @@ class Scored:
         return None if self.interval is None else self.interval[0] <= self.run.measured <= self.interval[1]
 
     def to_dict(self) -> dict[str, Any]:
-        """As in the JSON report; `error` is that of the predicted value in the run's own unit."""
+        """Plain data of the JSON report; `error` is that of the predicted value in the run's own unit."""
         run = self.run
         return {
             "id": run.id,

@@ -99,7 +99,7 @@ def _print_biases(out: Any, scored: Sequence[Scored], sweeps: Sequence[SweepScor
         return
     out.print(
         "What a doubling (recompute, sequence parallel: switching it on) adds to predicted over measured step time, "
-        "within sweeps, with its standard error; positive: we take more of it for slower than it is."
+        "within sweeps, with its standard error. Above zero, we predict more of it as slower than it is."
     )
     for source, slopes in found.items():
         if slopes:

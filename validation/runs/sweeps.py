@@ -180,7 +180,7 @@ def _stack_of(item: Scored) -> StackSpec:
 
 
 def _kernel_words(stack: StackSpec, alike: Sequence[StackSpec]) -> str:
-    """In which kernels a sweep differs from others of the same model, machine and batch."""
+    """The kernels in which a sweep differs from others of the same model, machine and batch."""
     differ = [name for name in _KERNELS if len({getattr(each, name) for each in alike}) > 1]
     words = []
     if {"attention", "flash_version", "fused_softmax"} & set(differ):

@@ -24,7 +24,7 @@ from sim.specs.framework_files import Date, date_of
 from sim.uncertainty import is_unknown, shares_of
 
 FLASH: Date = (2023, 1)
-"""From when on an unknown framework is taken to use flash attention, as in presets/frameworks/pytorch.yaml."""
+"""Month from which an unknown framework is assumed to use flash attention, as in presets/frameworks/pytorch.yaml."""
 Report = Callable[[int, int], None]
 Changes = Callable[[Scored, dict[str, Any]], dict[str, Any]]
 """Sections of a run's scenario that are replaced, from the run and its file."""

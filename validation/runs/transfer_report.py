@@ -168,7 +168,7 @@ class Row(NamedTuple):
 
 
 def rows_of(found: Transfer) -> list[Row]:
-    """By lineage and what is known, and the means over lineages."""
+    """Rows of the table: by lineage and by what is known, and the means over lineages."""
     rows = []
     for what, items in ((KNOWN, found.known), (DATASHEET, found.datasheet), (NONE, found.unknown)):
         for lineage, own in _by_lineage(items).items():

@@ -22,7 +22,7 @@ def register(app: typer.Typer) -> None:
 
 
 def strategies(
-    x: Annotated[int, typer.Argument(help="Of the model X_x; 160 is 1.26 trillion parameters.")] = 160,
+    x: Annotated[int, typer.Argument(help="The x of the model X_x; 160 is 1.26 trillion parameters.")] = 160,
     bandwidth: Annotated[str, typer.Option(help="Of the network, a GPU and direction.")] = "200 Gbit/s",
     ideal_network: Annotated[
         bool, typer.Option("--ideal-network", help="It reaches that, and costs compute nothing.")
@@ -31,7 +31,7 @@ def strategies(
         float | None,
         typer.Option(help="Share of it that all traffic reaches; an Ethernet preset's, or the A100 profile's."),
     ] = None,
-    vocabulary: Annotated[int, typer.Option(help="Words; 16 is as good as none, as the paper counts.")] = 51_200,
+    vocabulary: Annotated[int, typer.Option(help="Vocabulary size; the paper counts none, as 16 does.")] = 51_200,
     sizes: Annotated[str | None, typer.Option(help="Time against model size instead: 32,64,160,320.")] = None,
     as_json: Json = False,
     png: Png = None,

@@ -19,7 +19,7 @@ from sim.specs.scenario import Scenario
 from sim.specs.yaml12 import load_yaml
 
 SECTIONS = ("model", "plan", "training", "stack")
-"""Of a scenario, those that a framework's file speaks of."""
+"""Sections of a scenario that a framework's file can describe."""
 _TABLES = Path(__file__).parents[2] / "presets" / "exporters"
 _NAMES = ("name", "framework", "version", "fitted_families")
 """Fields that say what something is called, not what is done."""

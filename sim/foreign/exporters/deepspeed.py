@@ -59,7 +59,7 @@ def _elsewhere(account: Account) -> None:
     account.leave("model.name", "the training program builds the model")
     more = {"selective": ("recompute_modules",), "full": ("recompute_method", "recompute_num_layers")}
     for field in ("recompute", *more.get(scenario.plan.recompute, ())):
-        account.leave(f"plan.{field}", "the training program calls activation checkpointing, or does not")
+        account.leave(f"plan.{field}", "the training program decides whether to checkpoint activations")
     if scenario.model.num_experts:
         account.leave("plan.ep", "the training program gives ep_size to deepspeed.moe.layer.MoE")
     account.leave("training.sequence_length", "the training program's data")
@@ -90,7 +90,7 @@ def _optimizer(account: Account, data: dict[str, Any]) -> None:
     if name in known:
         data["optimizer"] = {"type": known[name]}
     else:
-        why = f"its JSON has {', '.join(known)}; others the training program hands over"
+        why = f"its JSON has {', '.join(known)}; the training program passes others"
         account.leave("training.optimizer", why)
 
 

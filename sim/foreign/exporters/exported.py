@@ -70,7 +70,8 @@ class Exported:
             ("To be given", account.yours),
         ):
             lines += [f"{title}:"] if entries else []
-            lines += [f"  {line}" for line in entry_lines(entries, by_note=entries is not account.decided)]
+            grouped, yours = entries is not account.decided, entries is account.yours
+            lines += [f"  {line}" for line in entry_lines(entries, by_note=grouped, names_first=yours)]
         return lines
 
 

@@ -28,9 +28,7 @@ def say_model(options: Options) -> None:
     positions = {ours: theirs for theirs, ours in reversed(known["positions"].items())}
     options.say("position-embedding-type", positions[model.position], field="model.position")
     if model.position == "rotary":
-        account.ask(
-            "--rotary-base", "of the model's rotary positions (500000 of Llama 3, 1000000 of Qwen 3); else 10000"
-        )
+        account.ask("--rotary-base", "the model's rope_theta (Llama 3: 500000, Qwen 3: 1000000); the default is 10000")
     if model.rotary_scaled:
         account.leave("model.rotary_scaled", "no argument stretches rotary positions as YaRN does")
     longest = max(model.max_sequence_length, scenario.training.sequence_length)
@@ -198,6 +196,7 @@ def _experts(options: Options, model: ModelSpec) -> None:
     if not model.num_experts:
         return
     options.group("Experts")
+    options.account.ask("--moe-router-load-balancing-type", "how the router balances its experts")
     options.say("num-experts", model.num_experts, field="model.num_experts")
     for field, names in table("megatron")["expert_fields"].items():
         value = getattr(model, field)

@@ -16,7 +16,7 @@ def say_plan(options: Options) -> None:
     for field, names in table("megatron")["degrees"].items():
         if field != "microbatch_size":
             options.say(names[0], getattr(plan, field), field=f"plan.{field}")
-    account.decide("plan.dp", f"what {plan.num_gpus:,} processes over tp · pp · cp leave")
+    account.decide("plan.dp", f"{plan.num_gpus:,} processes divided by tp · pp · cp")
     _placement(options, plan)
     options.tell("plan.sequence_parallel", "sequence-parallel")
     if account.scenario.model.num_experts:

@@ -71,7 +71,7 @@ def _recipe(options: Options, training: TrainingSpec) -> None:
 
 
 def _gradients(options: Options, training: TrainingSpec) -> None:
-    """In which gradients are summed: fp32 beside bf16, its own beside fp16, unless told otherwise."""
+    """Say the precision of summed gradients. Its default is fp32 beside bf16, and fp16 beside fp16."""
     account, kept = options.account, options.account.scenario.stack.gradient_precision
     usual = {"fp32": "fp32", "fp16": "fp16"}.get(training.precision, "fp32")
     if kept == "fp32" and usual == "fp16":

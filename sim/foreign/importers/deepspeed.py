@@ -59,7 +59,7 @@ def read_deepspeed(file: Foreign) -> dict[str, Any]:
     cut = _cut(plan, keys)
     gpus = _batch(plan, training, keys, shape, cluster, given, cut)
     why = "GPUs over those that share a sequence" if cut > 1 else "every GPU is a replica"
-    plan.took("dp", replicas(gpus, cut, ledger, "autotp_size"), f"{why}; --set plan.tp=N and others cut it otherwise")
+    plan.took("dp", replicas(gpus, cut, ledger, "autotp_size"), f"{why}; --set plan.tp=N and the like change that")
     _groups(plan, zero)
     if cut == 1:
         deal_experts(plan, shape, cluster, gpus)
@@ -226,7 +226,7 @@ def take_precision(training: Section, stack: Section, keys: Keys) -> None:
     if choice is None and False in enabled.values():
         off = " and ".join(f"{name}.enabled false" for name in halves if enabled[name] is False)
         choice, source = "fp32", f"{off}: DeepSpeed's own is then fp32"
-    why = "neither fp16 nor bf16 is told in the file; the trainer's usual"
+    why = "the file names neither fp16 nor bf16; the trainer's usual"
     training.settle("precision", choice, source, "bf16", why)
     for name in halves:  # masters and moments in 16 bits (deepspeed/runtime/precision_config.py)
         masters, here = f"{name}.{name}_master_weights_and_grads", training["precision"] == name
@@ -238,7 +238,7 @@ def take_precision(training: Section, stack: Section, keys: Keys) -> None:
 
 
 def _gradients(training: Section, stack: Section, keys: Keys) -> None:
-    """In which gradients are summed over GPUs, and over micro-batches: one field of ours."""
+    """Read the precision in which gradients are summed over GPUs and over micro-batches: here one field."""
     said = {name: _width(keys, name) for name in ("communication_data_type", "data_types.grad_accum_dtype")}
     if keys.flag("fp32_allreduce") and said["communication_data_type"] is None:
         said["communication_data_type"] = "fp32"

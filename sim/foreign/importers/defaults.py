@@ -26,11 +26,11 @@ CLUSTERS = {
     "b200": "superpod-b200",
     "gb200": "superpod-gb200",
 }
-"""By the kind of GPU, where a file names that and no machine."""
+"""The machine taken for a kind of GPU, where a file names the GPU and no machine."""
 CLUSTER_OF_FOUR_BITS = "superpod-b200"
-"""Where multiplies in 4 bits, which the usual cluster has not, are asked for."""
+"""The machine taken where multiplies are in 4 bits, which the usual cluster lacks."""
 TOKENS_A_STEP = 4e6
-"""Of large pre-training runs (Llama 3's first stage, arXiv:2407.21783, section 3.4.1)."""
+"""Tokens of a step in large pre-training runs (Llama 3's first stage, arXiv:2407.21783, section 3.4.1)."""
 LONGEST = 4096
 """Tokens a sequence where nothing is said; models are pre-trained on shorter ones than they can read."""
 STATE_BYTES = 18
@@ -146,7 +146,7 @@ def fewest_gpus(
     whole, replica, at_once = batch
     while whole and gpus > unit and gpus % 2 == 0 and (gpus % replica or whole % (gpus // replica * at_once)):
         gpus //= 2
-    return int(ledger.assume("GPUs", gpus, "so many hold the model's states; --gpus N"))
+    return int(ledger.assume("GPUs", gpus, "as many as hold the model's states; --gpus N"))
 
 
 def deal_experts(plan: Section, model: dict[str, Any], cluster: ClusterSpec, gpus: int) -> None:

@@ -130,23 +130,27 @@ HEADINGS = {
     "read": "Read",
     "defaulted": "Filled in, because the file does not say",
     "unpriced": "Left out, though it may change the time of a step",
-    "immaterial": "Left out; does not change the time of a step, or is said elsewhere",
+    "immaterial": "Left out; does not change the time of a step, or follows from other settings",
 }
 """Parts of the account, by what the ledger calls them. Of what was left out, entries stand together by their reason."""
 
 
-def entry_lines(entries: Iterable[LedgerEntry], *, by_note: bool = False, width: int = 116) -> list[str]:
+def entry_lines(
+    entries: Iterable[LedgerEntry], *, by_note: bool = False, names_first: bool = False, width: int = 116
+) -> list[str]:
     """Lines of an account: one an entry, or with everything left out for the same reason together."""
     import textwrap
 
     if not by_note:
-        return [f"{short(item.name)}: {item.value}  ({short(item.note, 100)})" for item in entries]
+        named = [(short(item.name) + (f": {item.value}" if item.value else ""), item.note) for item in entries]
+        return [f"{name}  ({short(note, 100)})" for name, note in named]
     groups: dict[str, list[str]] = {}
     for item in entries:
         groups.setdefault(item.note, []).append(f"{short(item.name)} {item.value}".strip())
     lines = []
     for note, names in groups.items():
-        lines += textwrap.wrap(f"{note}: {', '.join(names)}", width, subsequent_indent="  ", break_on_hyphens=False)
+        first, second = (", ".join(names), note) if names_first else (note, ", ".join(names))
+        lines += textwrap.wrap(f"{first}: {second}", width, subsequent_indent="  ", break_on_hyphens=False)
     return lines
 
 

@@ -69,7 +69,7 @@ def played_bars(timeline: Timeline) -> tuple[list[Bars], Spans]:
 def spans_of(
     views: Sequence[StepView], places: float, between: tuple[float | None, float | None] = (None, None)
 ) -> Spans:
-    """What of the time axis is drawn: the whole step where an action can be seen, else its beginning and end.
+    """Stretches of time that are drawn: the whole step if an action can be seen in it, else its beginning and end.
 
     Parameters
     ----------

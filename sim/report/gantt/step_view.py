@@ -93,7 +93,7 @@ class StepView:
 
     @property
     def chunk(self) -> Array:
-        """Of every action, which of its rank's stages in the same copy of the model it is for, from 0."""
+        """Chunk that each action is for, from 0: the place of its stage among those of its rank in the same copy."""
         order = self.program.order
         per_copy = order.num_stages // order.copies
         seen: dict[tuple[int, int], int] = {}
@@ -106,13 +106,13 @@ class StepView:
 
     @property
     def copy(self) -> Array:
-        """Of every action, the copy of the model it is for."""
+        """Copy of the model that each action is for."""
         order = self.program.order
         return np.asarray(order.stage // (order.num_stages // order.copies))
 
     @property
     def batch(self) -> Array:
-        """Of every action, the batch its micro-batch belongs to; 0 but for schedules without flush."""
+        """Batch that each action's micro-batch belongs to; 0 for schedules with a flush."""
         number = self.program.order.microbatch
         return np.asarray(number // self.answer.num_microbatches if self.streams else np.zeros_like(number))
 
@@ -126,7 +126,7 @@ class StepView:
         return self.chunk, int(self.chunk.max()) + 1
 
     def labels(self) -> list[str]:
-        """Of every action its micro-batch, with a letter for the slice of its sequence where there are slices."""
+        """Micro-batch of each action, with a letter for the slice of its sequence where there are slices."""
         numbers = self.program.order.microbatch.tolist()
         slices = self.scenario.plan.sequence_slices
         if slices == 1:
@@ -152,7 +152,7 @@ class StepView:
         return found
 
     def kept(self) -> list[tuple[Array, Array]]:
-        """Of every rank, (times, activation bytes from then on). [s], [bytes]"""
+        """Curve of each rank's activations: (times, bytes kept from then on). [s], [bytes]"""
         order = self.program.order
         curves = []
         for rank, held in enumerate(in_flight(order, self.kept_bytes)):

@@ -32,7 +32,7 @@ THREADS = {
     ONCE: "data-parallel communication, once a step",
 }
 APART = 1000
-"""Between the thread numbers of neighbouring ranks: viewers take them to be unique."""
+"""Distance between the thread numbers of neighbouring ranks. Viewers expect thread numbers to be unique."""
 _COLOUR = {"F": "thread_state_running", "B": "thread_state_iowait", "I": "terrible", "W": "good", "U": "black"}
 
 Event = dict[str, Any]

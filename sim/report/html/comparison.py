@@ -146,7 +146,7 @@ def _cell(name: str, facts: Mapping[str, Fact], answer: Estimate, base: Estimate
 
 
 def _change(name: str, answer: Estimate, base: Estimate) -> str:
-    """By how much a line of the headline differs from the first's, and whether the intervals allow to tell."""
+    """Difference of a line of the headline from the first's, and whether the intervals are apart."""
     if name == "Memory":
         return _signed(answer.largest.total / base.largest.total - 1)
     here, there = getattr(answer, _AMOUNTS[name]), getattr(base, _AMOUNTS[name])

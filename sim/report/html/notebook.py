@@ -100,4 +100,4 @@ VIEWS: Mapping[str, View] = {
     "Sweep": View(sweep_html, draw_sweep),
     "Profile": View(profile_html, profile_figure),
 }
-"""By name of the type."""
+"""The view of each type of answer, by the type's name."""

@@ -20,7 +20,7 @@ from sim.specs.writing import whole_yaml
 from sim.units import show, show_time
 
 MOST_ACTIONS = 2_000_000
-"""Of a step that is drawn; a longer one is said to be too long."""
+"""Most actions of a step that is drawn. For a longer step the page says so instead."""
 
 
 def report_page(
@@ -127,7 +127,8 @@ def _search_note(answer: Estimate, search: SearchResult) -> str:
 def _trust(answer: Estimate) -> str:
     """The validation record behind the interval, in a sentence."""
     low, high = answer.step_time_interval_s
-    return f"The 90 % interval of the step time is {show_time(low)} to {show_time(high)}. {answer.interval_basis}"
+    basis = answer.interval_basis.replace("The interval is", "It is", 1)
+    return f"The 90 % interval of the step time is {show_time(low)} to {show_time(high)}. {basis}"
 
 
 def residual_rows(profile: Profile) -> list[tuple[str, str, str]]:

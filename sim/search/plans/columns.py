@@ -14,7 +14,7 @@ from sim.specs.modules import RECOMPUTE_MODULES
 from sim.work.recompute import own_modules
 
 SCHEDULES = ("gpipe", "1f1b", "interleaved")
-"""Those the closed form describes; the column `schedule` holds places in this tuple."""
+"""Schedules that the closed form describes; the column `schedule` holds places in this tuple."""
 RECOMPUTES = ("none", "selective", "per_op", "full")
 NUMBERS = (*LAYOUT, "num_chunks", "microbatch_size")
 CHOICES = ("recompute", "sequence_parallel", "zero_stage")
@@ -52,7 +52,7 @@ class Columns:
         return Columns(*(getattr(self, field.name)[rows] for field in fields(self)))
 
     def with_layout(self, layout: Ints) -> Columns:
-        """The same rows, whose layouts are counted anew."""
+        """The rows with new numbers of layouts."""
         return replace(self, layout=layout)
 
     @property
@@ -69,33 +69,33 @@ class Category:
     sequence_parallel: bool
     zero_stage: int
     overlaps: tuple[Any, ...]
-    """In the order of OVERLAPS, as a stack has them."""
+    """Values of a stack's fields OVERLAPS, in their order."""
     modules: tuple[str, ...] = ()
-    """That selective recomputation runs again; none: those of the scenario's own plan."""
+    """Modules that selective recomputation runs again; empty for those of the scenario's own plan."""
     block_layers: int = 0
-    """Of every virtual stage, that full recomputation runs again, the others not; 0: all."""
+    """Layers of every virtual stage that full recomputation runs again; 0 for all."""
     optimizer_offload: float = 0.0
     offloaded_layers: int = 0
 
     @property
     def runs_again(self) -> frozenset[str]:
-        """Modules of operations that run again; of whole layers one that nothing else has."""
+        """Modules of operations that run again; for whole layers, a name that no module has."""
         if self.recompute in ("full", "per_op"):
             return frozenset({self.recompute})
         return frozenset(part for name in self.modules for part in RECOMPUTE_MODULES[name])
 
     def without_room(self) -> Category:
-        """The same that recomputes nothing and keeps nothing in host memory."""
+        """The category that recomputes nothing and keeps nothing in host memory."""
         return Category("none", self.sequence_parallel, self.zero_stage, self.overlaps)
 
     @property
     def recompute_method(self) -> str:
-        """As of a plan."""
+        """The field `recompute_method` of its plans."""
         return "block" if self.block_layers else "uniform"
 
     @property
     def recompute_num_layers(self) -> int:
-        """As of a plan."""
+        """The field `recompute_num_layers` of its plans."""
         return self.block_layers or 1
 
 

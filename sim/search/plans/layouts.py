@@ -132,7 +132,7 @@ def parts_of_experts(layouts: Array, plan: ParallelPlan) -> Array:
 
 
 def _degrees_of_experts(scenario: Scenario, experts: tuple[int, ...] | None) -> tuple[int, ...]:
-    """Of the asked expert-parallel degrees those that deal the experts evenly; all there are where none was asked."""
+    """Expert-parallel degrees that deal the experts evenly: those asked for, or all if none was."""
     model, able = scenario.model, expert_degrees(scenario)
     wanted = able if experts is None else tuple(ep for ep in able if ep in experts)
     if wanted:
@@ -270,7 +270,7 @@ def _no_layout(scenario: Scenario, gpus: tuple[int, int], axes: tuple[Sequence[i
     replicas = replicas[replicas * models <= min(gpus[1], owned)]
     other = f"; or a batch that is a multiple of {int(replicas.min()):,} (--batch)" if len(replicas) else ""
     return (
-        f"no plan on {wanted} GPUs: tp must divide the heads ({', '.join(map(str, tensor))}), {cut}pp the "
-        f"{dealt} layers, dp the batch of {batch:,}, and no product of such numbers lies there; "
-        f"nearest sizes that work: {' and '.join(near) or 'none'}{other}"
+        f"no plan on {wanted} GPUs: tp must divide the heads ({', '.join(map(str, tensor))}), {cut}pp "
+        f"the {dealt} layers and dp the batch of {batch:,}. No product of such numbers is in that range. "
+        f"Nearest sizes that work: {' and '.join(near) or 'none'}{other}"
     )

@@ -101,7 +101,7 @@ class Space:
 
     @cached_property
     def kept(self) -> dict[Category, Bools]:
-        """Of every category, which rows are searched: they keep the rules and have the fields that are set."""
+        """Which rows are searched in each category: those that keep the rules and have the fields that are set."""
         columns, (rules, fixed) = self.columns, self._asked
         alike = tuple(rule for rule in rules if not rule.names & OF_CATEGORIES)
         others = tuple(rule for rule in rules if rule.names & OF_CATEGORIES)
@@ -274,7 +274,7 @@ def room_fields(category: Category, plan: ParallelPlan) -> dict[str, Any]:
 
 
 def recomputes_of(scenario: Scenario, recomputes: Sequence[str]) -> tuple[str, ...]:
-    """Those ways to recompute that go with the scenario's CUDA graphs: a layer's own do not run whole layers again.
+    """Ways to recompute that go with the scenario's CUDA graphs: graphs of single layers rule out full recomputation.
 
     Raises
     ------
@@ -291,8 +291,8 @@ def recomputes_of(scenario: Scenario, recomputes: Sequence[str]) -> tuple[str, .
 
 
 def base_plan(scenario: Scenario) -> ParallelPlan:
-    """What of the scenario's plan a search keeps: where ranks lie, how embedding and head are counted, how ZeRO shards,
-    and whether experts are cut over the tensor-parallel group, which then there must be.
+    """Plan with what a search keeps of the scenario's own: the placement of ranks, how embedding and head are counted,
+    how ZeRO shards, and whether experts are cut over the tensor-parallel group, whose degree is then kept too.
     """
     plan = scenario.plan
     cut = {name: getattr(plan, name) for name in ("tp", "etp", "sequence_parallel")} if plan.etp > 1 else {}
@@ -310,7 +310,7 @@ def base_plan(scenario: Scenario) -> ParallelPlan:
 
 
 def sharding_fields(zero_stage: int, plan: ParallelPlan) -> dict[str, Any]:
-    """Fields of a plan that a search tries with a ZeRO stage: what of the scenario's own plan goes with it."""
+    """Fields of a plan that a search tries with a ZeRO stage: the stage, and how the scenario's own plan shards."""
     group = {"sharding_group": plan.sharding_group} if zero_stage else {}
     of_weights = ("reshard_after_forward", "outer_zero_stage") if zero_stage == 3 else ()
     return {"zero_stage": zero_stage, **group, **{name: getattr(plan, name) for name in of_weights}}

@@ -233,7 +233,7 @@ class Rows:
     def step_times(
         self, categories: Sequence[Category]
     ) -> Iterator[tuple[tuple[bool | str, bool], PlanFloats, list[tuple[int, bool, bool]]]]:
-        """Of every (overlapped sends, overlapped tensor parallelism) step times, and over which choices.  [s]
+        """Step times for every (overlapped sends, overlapped tensor parallelism), and the choices they range over.  [s]
 
         The choices are (ZeRO stage, overlapped reductions, overlapped gathers); ways to recompute and rows follow them.
         """
@@ -333,7 +333,7 @@ def _end_key(category: Category) -> tuple[int, bool, bool]:
 
 
 def _visit_key(zero_stage: int, reduce: bool, gather: bool) -> tuple[int, bool, bool]:
-    """What of these the seconds of stages depend on: ZeRO's where it moves something at visits."""
+    """The part of this key that the seconds of stages depend on: ZeRO's choices, if it moves something at visits."""
     if zero_stage < 2:
         return 0, False, False
     return zero_stage, reduce, gather and zero_stage == 3

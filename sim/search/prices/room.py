@@ -70,13 +70,13 @@ class ChosenRows:
         return Rows(self.space.scenario, self._layouts, self._links, prices, columns, cell, flag, again)
 
     def memory_bytes(self, places: Ints) -> PlanFloats:
-        """Of some rows in every way; (ways, rows).  [bytes]"""
+        """Peak memory of some rows in every way to make room; array (ways, rows).  [bytes]"""
         rows = self._rows(places, self._prices, self._cell[places])
         nbytes = rows.memory_bytes(self._zero[places], self._shares[:, np.newaxis, np.newaxis])
         return np.asarray(nbytes[self._share_of, self._again_of])
 
     def step_times(self, places: Ints, ways: Ints, overlaps: Sequence[Any]) -> PlanFloats:
-        """Of rows, each in a way of its own.  [s]"""
+        """Step times of rows, each with a way of its own to make room.  [s]"""
         found, share = np.empty(len(places)), self._share_of[ways]
         for number in np.unique(share).tolist():
             here = np.flatnonzero(share == number)

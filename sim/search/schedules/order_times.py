@@ -34,7 +34,7 @@ from sim.search.schedules.weight_gradient_bounds import Fixed, fixed_of, play
 MOST_PLAYED = 3_000_000
 """Actions times plans of orders whose weight gradients float that are played at once."""
 MOST_ACTIONS = 50_000
-"""Up to which length more of an order is played to find its steady state."""
+"""Most actions of an order that are played to find its steady state."""
 
 
 class SharedOrder:
@@ -51,7 +51,7 @@ class SharedOrder:
 
     @cached_property
     def fixed(self) -> Fixed:
-        """What of a floating order stands still."""
+        """The part of an order that is the same in every plan where weight gradients move."""
         return fixed_of(self.order)
 
     def nbytes(self, batch: Plans) -> PlanFloats:
@@ -173,7 +173,7 @@ class SharedOrder:
         return least
 
     def _least(self, batch: Plans, seconds: Seconds, alike: Floats, times: Ints) -> PlanFloats:
-        """Of an order whose weight gradients float, the earliest that everything can be; playing more says no more."""
+        """Earliest end of the step, in an order whose weight gradients float; playing more steps would not raise it."""
         of_plans = np.concatenate([alike, times[np.newaxis]])
         _, first, column = np.unique(of_plans, axis=1, return_index=True, return_inverse=True)
         size, column = max(1, MOST_PLAYED // max(1, len(self.order))), column.ravel()
@@ -217,7 +217,7 @@ class SharedOrder:
         return first - least.begin if self.staggered else begin, end
 
     def _left_out(self, times: Ints, start: ActionPlanFloats, occupy: ActionPlanFloats) -> PlanFloats:
-        """By how much what is left out delays what comes after it, at least.  [s]
+        """Least time by which what is left out delays what comes after it.  [s]
 
         Weight gradients follow from what is before them and are not looked at.
         """

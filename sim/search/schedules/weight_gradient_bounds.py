@@ -23,7 +23,7 @@ from sim.schedules.play import by_levels
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """Of an order whose weight gradients float, what every plan's order has in common.
+    """What all plans' orders have in common, where weight gradients float.
 
     Arrays over forwards and input gradients, level by level: those of a level, at most one a rank, need none of it.
 
@@ -43,7 +43,7 @@ class Fixed:
 
 
 def fixed_of(order: Order) -> Fixed:
-    """Of a validated order."""
+    """The fixed part of a validated order."""
     forward, moves = order.kind == F, order.kind != W
     place = np.flatnonzero(moves)
     number = np.full(len(order) + 1, len(place))
@@ -67,8 +67,8 @@ def fixed_of(order: Order) -> Fixed:
 
 
 def play(fixed: Fixed, order: Order, occupy: Array, release: Array, weights: Array) -> tuple[Array, Array]:
-    """At the earliest, the start of every forward and input gradient, and when every rank can be done with its weight
-    gradients too; starts of others are left at 0.  [s]
+    """Earliest start of every forward and input gradient, and earliest time at which every rank is done with its weight
+    gradients too. Starts of other actions stay 0.  [s]
 
     The recurrence of the exact engine with one more term: s_b ≥ max over a of s_a + work between + what is due between.
 

@@ -46,8 +46,8 @@ def read_huggingface(file: Foreign) -> dict[str, Any]:
     gpus = ledger.took("GPUs", given.gpus, "--gpus") if given.gpus else fewest_gpus(model, cluster, ledger)
     plan, training = Section("plan", ledger, dp=gpus), Section("training", ledger, global_batch_size=None)
     deal_experts(plan, model, cluster, gpus)
-    plan.assume("zero_stage", 3, "sharded over all GPUs; flopcast search finds better")
-    plan.assume("recompute", "full", "the same")
+    plan.assume("zero_stage", 3, "fits nearly everywhere; flopcast search finds faster")
+    plan.assume("recompute", "full", "fits nearly everywhere; flopcast search finds faster")
     assume_sequence(training, model)
     assume_batch(training, gpus)
     training.assume("precision", "bf16", "usual")
@@ -57,8 +57,8 @@ def read_huggingface(file: Foreign) -> dict[str, Any]:
 
 
 _NO_MODELS = {
-    "peft_type": "is of an adapter ({peft_type}) for {base_model_name_or_path}; import that model's config.json",
-    "_diffusers_version": "is of a part of a diffusion pipeline ({_class_name}); flopcast models decoders of text only",
+    "peft_type": "describes an adapter ({peft_type}) for {base_model_name_or_path}; import that model's config.json",
+    "_diffusers_version": "describes a part of a diffusion pipeline ({_class_name}); flopcast models text decoders",
 }
 """Files of the hub that are no model's config, by a key that they have."""
 
@@ -179,7 +179,7 @@ def _further_tokens(model: Section, keys: ConfigKeys) -> None:
         return
     if "none" in (*model.get("layer_types", ()), *model.get("mlp_layer_types", ())):
         keys.ledger.ignore(
-            key, number, "its modules are not one layer like the model's last; not counted", matters=True
+            key, number, "its modules are not one layer like the model's last, so they are not counted", matters=True
         )
     else:
         model.took("num_mtp_layers", number, f"{key}; where they are not trained, --set model.num_mtp_layers=0")

@@ -125,7 +125,7 @@ def _even_below(rule: Mapping[str, Any], keys: Keys) -> Words:
 
 
 def _with_positions(rule: Mapping[str, Any], keys: Keys) -> Words:
-    """By whether a layer turns queries and keys: `turned` where it does, `unturned` where not (Llama 4, SmolLM 3)."""
+    """Words that say whether each layer turns queries and keys: `turned` or `unturned` (Llama 4, SmolLM 3)."""
     _, turned = keys.take("no_rope_layers")
     interval, layers = keys.whole("no_rope_layer_interval") or 4, number_of_layers(keys)
     if not turned:

@@ -61,7 +61,7 @@ def take_config(arguments: Arguments, files: Files) -> Mapping[str, Any] | None:
 
 
 def _tell(data: Mapping[str, Any], arguments: Arguments, shown: str) -> None:
-    """What of the JSON is not read."""
+    """Note the keys of the JSON that are not read."""
     keys = Keys(dict(flat(data)), arguments.ledger, "deepspeed", f"{short(shown)}: ")
     for name in _READ:
         keys.take(name)

@@ -54,7 +54,7 @@ def read_model(arguments: Arguments, plan: Section, hybrid: bool = False) -> Sec
     take_experts(arguments, model, plan)
     modules = arguments.whole("mtp-num-layers", "num-mtp-predictor", least=0)
     if modules and "none" in (*model.get("layer_types", ()), *model.get("mlp_layer_types", ())):
-        why = "its modules are not one layer like the model's last; not counted"
+        why = "its modules are not one layer like the model's last, so they are not counted"
         model.ledger.ignore("--mtp-num-layers", modules, why, matters=True)
     elif modules:
         model.took("num_mtp_layers", modules, "--mtp-num-layers")

@@ -131,7 +131,7 @@ def _of_whole_run(arguments: Arguments, stack: Section, run: Mapping[str, Sectio
 
 
 def _gradients(arguments: Arguments, stack: Section, training: Section) -> None:
-    """In which gradients are summed: beside fp16 in fp16, unless told otherwise (megatron/training/arguments.py,
+    """Read the precision of summed gradients. Beside fp16 its default is fp16 (megatron/training/arguments.py,
     validate_args: bf16 turns --accumulate-allreduce-grads-in-fp32 on)."""
     asked = arguments.has("accumulate-allreduce-grads-in-fp32")
     if asked and "gradient_precision" not in stack:

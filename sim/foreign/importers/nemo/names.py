@@ -16,7 +16,7 @@ from sim.specs.presets import model_preset
 _CLASS = re.compile(r"(?<=[A-Za-z0-9])(?:Model)?(?:Provider|Config)")
 _TUNED = re.compile(r"(?:-(?:base|instruct|it|chat|hf|pt))+$", re.IGNORECASE)
 _LONG = re.compile(r"_(?:16|32|64|128)k$")
-"""Of recipes of the same model on longer sequences."""
+"""Ending of the names of recipes that train the same model on longer sequences."""
 
 
 def model_named(name: str, source: str, ledger: Ledger) -> Any:

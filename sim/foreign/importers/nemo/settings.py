@@ -191,7 +191,7 @@ def _own_fields(model: Any, keys: Keys, said: Section, known: Mapping[str, Any],
 
 
 def _precision(training: Section, keys: Keys, known: Mapping[str, Any]) -> None:
-    """Of the recipe by name ("bf16_with_fp8_mixed"), or of what its object says."""
+    """Set the precision from the recipe's name for it ("bf16_with_fp8_mixed"), or from the keys of its object."""
     rule = known["precision"]
     key, said = keys.take(*rule["names"])
     words = {word.lower(): fields for word, fields in rule["words"].items()}

@@ -60,8 +60,8 @@ _TEXTS = {
         "--config FILE) and import that"
     ),
     r"\bfrom (?:xtuner|mmengine)\b|\bxtuner train\b": (
-        "is of xtuner, whose recipes are Python objects that flopcast does not build; import the model's config.json, "
-        "and give the plan by --set"
+        "is a recipe of xtuner, whose recipes are Python objects that flopcast does not build; import the model's "
+        "config.json, and give the plan by --set"
     ),
     r"\b(?:llamafactory-cli|axolotl|tune|litgpt|composer|trl)\s+(?:train|run|sft|finetune|pretrain)\b": _NAMED,
     r"\baccelerate launch\b": "starts a program by accelerate; import the recipe that it names, or accelerate's YAML",

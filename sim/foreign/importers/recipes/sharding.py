@@ -99,7 +99,7 @@ def take_fsdp(recipe: Recipe, keys: Settings, recomputed: bool | None = None) ->
     words = words if isinstance(words, list) else str(words or "").split()
     for word in words:
         if str(word).lower() not in (*_STRATEGIES, "auto_wrap", "offload"):
-            keys.ledger.ignore("fsdp", word, "a word of FSDP's that is not known", matters=True)
+            keys.ledger.ignore("fsdp", word, "a setting of FSDP that is not known", matters=True)
     inner = keys.below(_FSDP)
     there = bool(words) or bool(inner.names()) or "fsdp_version" in keys
     keys.take("fsdp_version")
@@ -117,7 +117,7 @@ def take_fsdp(recipe: Recipe, keys: Settings, recomputed: bool | None = None) ->
         matters = key.removeprefix("fsdp_") in _PACED and value not in (False, None, "NO_PREFETCH")
         why = "when FSDP gathers, and in which precision, is the stack's; see stack.*"
         if not matters:
-            why = "of FSDP's wrapping, loading and saving; does not change the time of a step"
+            why = "about FSDP's wrapping, loading and saving; does not change the time of a step"
         keys.ledger.ignore(f"{_FSDP}.{key}", value, why, matters)
     return bool(stage)
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tree_sitter import Node
 
 MOST_LETTERS = 1_000_000
-"""Of all values together: a script that doubles a variable over and over ends here."""
+"""Most letters of all values together. A script that doubles a variable over and over stops here."""
 HERE = "."
 """The script's folder."""
 _BRACED = re.compile(

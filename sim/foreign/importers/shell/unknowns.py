@@ -1,4 +1,4 @@
-"""What of a script only its run would know, kept with where it comes from, so that a reader can be asked for it."""
+"""Values that only a run of the script would know, each with its origin, so that the caller can be asked for it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Unknown(NamedTuple):
 
 @dataclass
 class Unknowns:
-    """All of them, in the order they were met."""
+    """All unknown values, in the order of their first use."""
 
     found: list[Unknown] = field(default_factory=list)
     used: dict[int, tuple[str, int]] = field(default_factory=dict)

@@ -64,7 +64,7 @@ def take_update(stack: Section, optimizer: Keys) -> None:
 
 
 def take_precision(training: Section, stack: Section, model: Keys, keys: Keys, whole: Keys) -> None:
-    """In which linears multiply, and weights, states and gradients are kept."""
+    """Read the precisions of linears, and of weights, states and gradients."""
     less, source, gathers = _converted(model, whole)
     said = {name: keys.text(name) for name in ("mixed_precision_param", "dtype", "mixed_precision_reduce")}
     for name, value in said.items():
