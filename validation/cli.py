@@ -61,7 +61,7 @@ def validate(
         bool,
         typer.Option(
             "--transfer",
-            help="Errors once one and three runs of a source are given; the record that ships is taken for unknown.",
+            help="Errors once one and three runs of a source are given; the record that ships is treated as unknown.",
         ),
     ] = False,
     update_intervals: Annotated[
