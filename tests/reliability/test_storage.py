@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rows import rows
 
 from sim.costs.collectives import Fabric, all_gather, broadcast
 from sim.costs.storage import Storage
@@ -116,8 +117,8 @@ PLANS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("plan", PLANS, ids=str)
-@pytest.mark.parametrize("parallel", [True, False])
+@rows("plan", PLANS)
+@rows("parallel", [True, False])
 def test_however_it_is_cut_a_checkpoint_holds_everything_once(plan, parallel):
     scenario = question(plan=plan)
     state = state_of(scenario)
