@@ -31,8 +31,9 @@ def pytest_configure(config):
 
 
 def pytest_collection_modifyitems(items):
-    """What takes longest begins first, so that no worker waits for another at the end."""
-    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+    """What takes longest begins first, so that no worker waits for another at the end; and what asks for all published
+    runs stands together, so that one worker predicts them."""
+    items.sort(key=lambda item: ("scored_published" not in item.fixturenames, item.get_closest_marker("slow") is None))
 
 
 @pytest.fixture(scope="session")
@@ -61,7 +62,7 @@ def collected(measurements):
 
 @pytest.fixture(scope="session")
 def scored_published():
-    """Every run that ships, predicted: about ten seconds."""
+    """Every run that ships, predicted: half a minute."""
     from flopcast_validation.run import published_runs
     from flopcast_validation.runs.score import score_all
 

@@ -276,7 +276,6 @@ def test_a_terminal_without_unicode_gets_the_numbers():
     [
         (f"estimate {MAIN} --engine des", "sim.engines.des.Simulation"),
         (f"compare-schedules {MAIN}", "sim.report.schedules.estimate"),
-        (f"search {MAIN} --top 1", "sim.search.confirm.estimate"),
     ],
 )
 def test_interrupting_is_not_a_traceback(verb, inside, monkeypatch):

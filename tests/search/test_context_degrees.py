@@ -64,11 +64,12 @@ def test_a_search_tries_them_and_says_so():
 
 
 def test_the_command_names_others():
-    words = ["search", str(SCENARIOS / "megatron-2021" / "1.7b.yaml"), "--cp", "1,4", "--top", "1", "--json"]
+    words = ["search", str(SCENARIOS / "llama3-405b-16384-h100.yaml"), "--cp", "1,4", "--gpus", "1024"]
+    words += ["--room", "none", "--top", "1", "--json"]
     run = CliRunner().invoke(app, words)
     assert run.exit_code == 0, run.output
     stated = json.loads(run.output)["assumptions"]
-    assert any("cp 1 or 4, which leaves pieces of 512 tokens or more" in each for each in stated)
+    assert any("cp 1 or 4, which leaves pieces of 2,048 tokens or more" in each for each in stated)
 
 
 def test_points_of_a_sweep_have_degrees_of_their_own(monkeypatch):

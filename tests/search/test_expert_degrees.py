@@ -133,7 +133,7 @@ def test_why_not_another_degree(found):
 
 
 def test_what_each_degree_costs():
-    found = search(mixture(), top=1, confirm=8, fixed={"pp": 1, "microbatch_size": 1})
+    found = search(mixture(), top=1, confirm=8, fixed={"microbatch_size": 1})
     costs = {each.value: each for each in sensitivity(found) if each.axis == "ep"}
     assert sorted(costs) == [1, 2, 4, 8, 16]
     assert [each.value for each in costs.values() if each.is_best] == [found.best[0].scenario.plan.ep]

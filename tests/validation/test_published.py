@@ -215,14 +215,14 @@ def test_what_the_page_says_of_mixtures_of_experts(scored_published):
 
 
 SOME = ("zero-bubble", "torchtitan-2024")
-"""Tables of which half of the runs are predicted again as an unknown framework's, and after some of them."""
+"""Tables of which a fifth of the runs are predicted again as an unknown framework's, and after some of them."""
 
 
 @pytest.mark.slow
 def test_what_runs_of_ones_own_are_worth(scored_published):
     some = [item for item in scored_published if item.run.id.startswith(SOME) and item.error is not None]
-    found = transfer(some[::2], lambda what: nullcontext())
-    assert len(found.unknown) == len(found.known) == len(found.datasheet) == len(some[::2])
+    found = transfer(some[::5], lambda what: nullcontext())
+    assert len(found.unknown) == len(found.known) == len(found.datasheet) == len(some[::5])
     assert {item.scenario.stack.framework for item in found.unknown} == {"pytorch"}
     rows = rows_of(found)
     means = {row.what: row for row in rows if row.lineage == MEAN}
