@@ -76,6 +76,16 @@ def test_the_slowest_flow_of_fair_sharing_is_what_the_fullest_link_allows(ratio,
     assert share(cluster, size, stride) == pytest.approx(min(1.0, fair), rel=1e-9)
 
 
+@pytest.mark.parametrize("size", [16, 64, 256])
+def test_partners_that_stand_for_all_carry_the_bytes_of_all(size):
+    """Of 15 and more partners eight are looked at: a member's bytes leave its domain but for those that never do."""
+    cluster = built().cluster
+    sources, targets, weight = flows_of(groups_of(size, 1, Degrees(dp=256), cluster), "all_to_all", 8)
+    assert (sources // 8 != targets // 8).all()
+    assert len(sources) * weight == pytest.approx(256)
+    assert np.bincount(sources, minlength=256).min() > 0
+
+
 def test_rails_spare_the_cables_above_the_leaves():
     with_rails, without = (
         estimate(built("plan.pp=8", "plan.dp=32", ratio=8.0, rails=rails, below=4 if not rails else 32)).step_time_s

@@ -73,6 +73,24 @@ def test_flop_formulas(model, sequence):
     assert again == pytest.approx(4 * batch * s**2 * h * layers, rel=1e-9)
 
 
+def test_one_trillion_row_takes_5_139e19_flop_and_102_6_s():
+    flop = step_flop("hardware", GPT_1T, 3072)
+    assert flop == pytest.approx(5.139e19, rel=1e-4)
+    assert flop / (3072 * 163e12) == pytest.approx(102.6, rel=1e-3)
+
+
+# Equation 4: 8 T P / (n X) for T tokens on n GPUs of X hardware FLOP/s.
+@rows(
+    ("model", "tokens", "gpus", "rate", "days"),
+    [(GPT3, 300e9, 1024, 140e12, 33.9), (GPT_1T, 450e9, 3072, 163e12, 83.9)],
+)
+def test_days_of_training(model, tokens, gpus, rate, days):
+    assert 8 * tokens * total_params(model) / (gpus * rate) / 86400 == pytest.approx(days, abs=0.1)
+    # The rule of thumb leaves out attention and logits: a few percent.
+    exact = step_flop("hardware", model, 1) / 2048 * tokens
+    assert 1.0 < exact / (8 * tokens * total_params(model)) < 1.04
+
+
 # Korthikanti et al. 2022, table 5: model, batch, GPUs, seconds, printed MFU.
 @rows(
     ("model", "batch", "gpus", "seconds", "mfu"),
