@@ -234,7 +234,10 @@ def test_long_times_are_printed_with_few_digits(read):
         (lambda text: text.replace("   25.24", "   -25.2"), "time -25.2 is not positive"),
         (lambda text: text.replace("H100 80GB HBM3", "A100-SXM4-80GB", 1), "several kinds of GPU"),
         (lambda text: text.replace("nGpus 1", "nGpus 3"), "8 ranks are listed, but each process has 3"),
-        (lambda text: re.sub(r"(?m)^( .* float .*) +\S+ +\S+$", r"\1", text), r"has 1\d of 13 columns; was the log cut off\?"),
+        (
+            lambda text: re.sub(r"(?m)^( .* float .*) +\S+ +\S+$", r"\1", text),
+            r"has 1\d of 13 columns; was the log cut off\?",
+        ),
         (lambda text: text.replace("  72.69      0", "  72.69      7", 1), "found wrong results"),
         (lambda text: text.replace("#  Rank  7", "#  Rnk   7"), r"on 7 ranks, but .* is the number of ranks right\?"),
         (lambda text: re.sub(r"(?m)^( .* float +\w+ +\S+) +\S+", r"\1 eight", text), "line 1.*could not convert"),
