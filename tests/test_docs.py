@@ -46,6 +46,8 @@ LIGHTER = {
     "compare-schedules scenarios/gpt3-175b-1024-a100.yaml": f"compare-schedules {SMALL}",
     "bandwidth=25..800Gbit/s": "bandwidth=25..50Gbit/s",
     "--cp 1,2,4 --memory-limit": "--cp 1,2 --memory-limit",
+    "--ep 8,16,32 --why": "--ep 8,16 --why",
+    "--sweep plan.ep=8,16,32,64": "--sweep plan.ep=8,16",
     "simulate scenarios/gpt-1t-3072-a100.yaml --links": f"simulate {SMALL} --links",
     "simulate scenarios/gpt-1t-3072-a100.yaml --link-down": f"simulate {SMALL} --link-down",
     "search scenarios/gpt-1t-3072-a100.yaml --room": f"search {SMALL} --room",
