@@ -195,6 +195,7 @@ def cases():
     yield "adapters", on_h100("llama3-8b", {"adapter_rank": 16}), (96, 96), (1,)
 
 
+@pytest.mark.slow
 def test_prices_equal_estimates():
     """Of random plans of every case and category, memory and times without a pipeline to 1e-9; no time is above."""
     found = {}
