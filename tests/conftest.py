@@ -1,8 +1,6 @@
 """What several test files share: where scenarios and measurements lie, and costs of stages made from plain numbers."""
 
 import csv
-import os
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,8 +32,9 @@ def pytest_configure(config):
 
 
 def pytest_collection_modifyitems(items):
-    """What takes longest begins first, so that no worker waits for another at the end."""
-    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+    """What takes longest begins first, so that no worker waits for another at the end; and what asks for all published
+    runs stands together, so that one worker predicts them."""
+    items.sort(key=lambda item: ("scored_published" not in item.fixturenames, item.get_closest_marker("slow") is None))
 
 
 @pytest.fixture(scope="session")
@@ -64,30 +63,11 @@ def collected(measurements):
 
 @pytest.fixture(scope="session")
 def scored_published():
-    """Every run that ships, predicted: about ten seconds."""
+    """Every run that ships, predicted: half a minute."""
     from flopcast_validation.run import published_runs
     from flopcast_validation.runs.score import score_all
 
     return score_all(published_runs())
-
-
-@pytest.fixture(scope="session")
-def until_at_work():
-    """A function that waits until a process has computed for so long, however busy the machine is: then it is past
-    loading Python and its packages. [s]"""
-
-    def wait(process, cpu_s=1.3):
-        begun, times = time.monotonic(), Path(f"/proc/{process.pid}/stat")
-        while time.monotonic() < begun + 60 and process.poll() is None:
-            if not times.exists():  # not Linux
-                time.sleep(cpu_s)
-                return
-            user, system = times.read_text().rpartition(")")[2].split()[11:13]
-            if (int(user) + int(system)) / os.sysconf("SC_CLK_TCK") > cpu_s:
-                return
-            time.sleep(0.02)
-
-    return wait
 
 
 def make_costs(num_ranks, forward, backward, weight_grad_s=None, **given):

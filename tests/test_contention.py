@@ -9,7 +9,6 @@ from wiring import laid_out
 
 from sim import estimate, load_scenario, simulate
 from sim.engines.wire import shared_links
-from sim.errors import FlopcastError
 from sim.pricing.cost_model import cost_model
 from sim.programs import priced_order
 from sim.schedules import get_schedule, schedule_names
@@ -145,11 +144,6 @@ def test_a_group_does_not_meet_itself(scenarios, name):
 def test_answers_say_which_loss_they_count(small):
     assert any("kinds of traffic do not slow each other" in note for note in estimate(small).assumptions)
     assert any("The lower limit counts" in note for note in simulate(small, contention=True).assumptions)
-
-
-def test_what_cannot_be_laid_out_is_refused(small):
-    with pytest.raises(FlopcastError, match="does not describe its switches"):
-        simulate(small.replace(cluster=small.cluster.replace(network=None)), contention=True)
 
 
 def test_an_estimate_of_shared_links_is_refused_by_name(command):

@@ -19,7 +19,7 @@ def test_whatever_comes_in_is_answered_or_refused():
 
 
 def test_laws_hold_in_random_scenarios_but_for_anomalies_that_are_proved():
-    assert not [(seed, breach) for seed, breach in look(20, seed=100) if breach.anomaly is None]
+    assert not [(seed, breach) for seed, breach in look(30, seed=100) if breach.anomaly is None]
 
 
 def test_what_an_anomaly_looks_like():

@@ -5,6 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from open_space import search
+from rows import rows
 
 from sim import build_scenario, estimate, simulate
 from sim.engines import run
@@ -36,10 +37,11 @@ def step(*changes, **network):
     return estimate(asked(*changes, **network)).step_time_s
 
 
-@pytest.mark.parametrize("placement", PLACEMENTS)
-@pytest.mark.parametrize("routing", ["adaptive", "ecmp"])
-@pytest.mark.parametrize("rails", [False, True])
-@pytest.mark.parametrize("fragmentation", [0.0, 0.7])
+@rows("placement", PLACEMENTS)
+@rows(
+    ("routing", "rails", "fragmentation"),
+    [("adaptive", False, 0.0), ("adaptive", True, 0.7), ("ecmp", False, 0.7), ("ecmp", True, 0.0)],
+)
 def test_fewer_cables_up_never_make_the_default_answer_faster(placement, routing, rails, fragmentation):
     where = [f"plan.placement={placement}", f"cluster.fragmentation={fragmentation}"]
     steps = [step(*where, ratio=ratio, rails=rails, routing=routing, nodes=64) for ratio in (1.0, 2.0, 4.0, 8.0)]
@@ -76,8 +78,10 @@ def test_nothing_is_lost_where_order_and_nodes_are_the_usual():
     assert len(set(alone)) == 1
 
 
-@pytest.mark.parametrize("placement", PLACEMENTS)
-@pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "interleaved", "zb_v", "chimera"])
+@rows(
+    ("placement", "schedule"),
+    [*zip(PLACEMENTS * 2, ["1f1b", "gpipe", "interleaved", "zb_v", "chimera", "1f1b"], strict=False)],
+)
 def test_folded_unfolded_and_all_engines_agree(placement, schedule):
     chunks = {"interleaved": 2, "zb_v": 2}.get(schedule, 1)
     changes = [f"plan.placement={placement}", f"plan.schedule={schedule}", f"plan.num_chunks={chunks}"]
@@ -90,7 +94,7 @@ def test_folded_unfolded_and_all_engines_agree(placement, schedule):
     assert estimate(scenario, "des").step_time_s == pytest.approx(folded, rel=1e-12)
 
 
-@pytest.mark.parametrize("placement", PLACEMENTS)
+@rows("placement", PLACEMENTS[1::2])
 def test_simulate_lays_its_options_over_the_scenarios_fields(placement):
     changes = [f"plan.placement={placement}", "cluster.fragmentation=0.5"]
     field, plain = asked(*changes, ratio=4.0, nodes=64), asked(ratio=4.0, nodes=64)
@@ -101,8 +105,8 @@ def test_simulate_lays_its_options_over_the_scenarios_fields(placement):
     assert back.mean_s == back.noiseless_s == estimate(plain).step_time_s
 
 
-@pytest.mark.parametrize("placement", PLACEMENTS)
-@pytest.mark.parametrize("ratio", [1.0, 8.0])
+@rows("placement", PLACEMENTS)
+@rows("ratio", [1.0, 8.0])
 def test_contention_is_on_top_of_what_placement_costs(placement, ratio):
     """Nothing is counted twice: where nothing else meets, links shared give what the formula says."""
     scenario = asked(f"plan.placement={placement}", "plan.dp=4", ratio=ratio)

@@ -1,11 +1,10 @@
 """From measuring to a profile that estimates use: the suite on this machine, fits on synthetic data, the command line."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from typed import typed
 
 from flopcast_calibration.build import calibrate
 from flopcast_calibration.measurement import Measurement, MeasurementSet, write_journal
@@ -67,13 +66,6 @@ def test_without_measurements_there_is_no_profile():
         calibrate("mine", MeasurementSet({}, ()), CLUSTER, BASE)
 
 
-def flopcast(*arguments):
-    command = [sys.executable, "-m", "sim", *map(str, arguments)]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False)
-    assert "Traceback" not in result.stderr, result.stderr
-    return result
-
-
 def test_command_line_fits_shows_draws_and_compares(tmp_path):
     raw, profile, figure = tmp_path / "raw.jsonl", tmp_path / "mine.yaml", tmp_path / "fit.png"
     data = synthetic()
@@ -83,13 +75,13 @@ def test_command_line_fits_shows_draws_and_compares(tmp_path):
         for e in (16, 20, 24, 28)
     ]
     write_journal(raw, data.machine, [*data.measurements, *reduces])
-    result = flopcast("calibrate", "fit", raw, "-o", profile, "--draws", 2)
+    result = typed("calibrate", "fit", raw, "-o", profile, "--draws", 2)
     assert result.returncode == 0, result.stderr
     assert "gemm             18 measurements" in result.stdout
-    shown = flopcast("calibrate", "show", profile, "--png", figure)
+    shown = typed("calibrate", "show", profile, "--png", figure)
     assert shown.returncode == 0, shown.stderr
     assert figure.stat().st_size > 10_000
-    assert flopcast("calibrate", "compare", "a100", profile).returncode == 0
+    assert typed("calibrate", "compare", "a100", profile).returncode == 0
 
 
 @pytest.mark.parametrize(
@@ -103,7 +95,7 @@ def test_command_line_fits_shows_draws_and_compares(tmp_path):
     ],
 )
 def test_command_line_mistakes(arguments, says):
-    result = flopcast(*arguments)
+    result = typed(*arguments)
     assert result.returncode == 2
     assert says in result.stderr.replace("\n", " ")
 

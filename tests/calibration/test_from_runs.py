@@ -1,11 +1,10 @@
 """Fits to training runs: known values come back, what runs cannot tell stays where it was, whole families are left out."""
 
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from typed import typed
 from typer.testing import CliRunner
 
 from flopcast_calibration.cli import app
@@ -79,12 +78,6 @@ def test_cross_validation_leaves_out_whole_families(runs, monkeypatch):
     assert abs(fit.left_out_errors).mean() >= abs(fit.errors).mean()
 
 
-def test_without_folds_nothing_was_left_out(runs):
-    fit = fit_runs(runs[:6], ["gemm.max_efficiency"], folds=0)
-    assert fit.left_out_errors is None
-    assert fit.parameters[0].left_out == ()
-
-
 def test_bounds_are_kept(runs):
     for factor in (0.05, 20.0):
         faster = [replace(run, measured=run.measured * factor) for run in runs[::4]]
@@ -153,23 +146,16 @@ def test_the_written_profile_gives_the_fitted_step_times(fit, tmp_path):
 # The command line
 
 
-def flopcast(*arguments):
-    command = [sys.executable, "-m", "sim", *map(str, arguments)]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
-    assert "Traceback" not in result.stderr, result.stderr
-    return result
-
-
 def test_command_line_writes_a_profile_that_estimates_use(runs_file, rows, tmp_path):
     path, out = runs_file(rows), tmp_path / "mine.yaml"
-    result = flopcast("calibrate", "from-runs", path, "-o", out, "--folds", 2, "--parameter", "gemm.max_efficiency")
+    result = typed("calibrate", "from-runs", path, "-o", out, "--folds", 2, "--parameter", "gemm.max_efficiency")
     assert result.returncode == 0
     assert "gemm.max_efficiency" in result.stdout
     assert "left out" in result.stdout
     assert f"--profile {out}" in result.stdout
     scenario = ROOT / "scenarios" / "megatron-2021" / "39.1b.yaml"
     assert estimate(load_scenario(scenario, (), str(out))).step_time_s > 1.05 * estimate(load_scenario(scenario)).step_time_s  # fmt: skip
-    assert flopcast("estimate", scenario, "--profile", out).returncode == 0
+    assert typed("estimate", scenario, "--profile", out).returncode == 0
 
 
 @pytest.mark.parametrize(

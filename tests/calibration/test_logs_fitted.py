@@ -77,22 +77,7 @@ def test_an_answer_says_where_its_network_was_measured():
     assert "with 200 Gbit/s per GPU; this cluster has 100 Gbit/s" in line
 
 
-TWO_HOSTS = """\
-# Collective test starting: all_reduce_perf
-# Using devices
-#  Rank  0 Group  0 Pid 1111 on hostA device  0 [0x07] NVIDIA A100-SXM4-80GB
-#  Rank  1 Group  0 Pid 1112 on hostB device  0 [0x07] NVIDIA A100-SXM4-80GB
-#
-#       size         count      type   redop    root     time   algbw   busbw #wrong
-#        (B)    (elements)                               (us)  (GB/s)  (GB/s)
-     1048576        262144     float     sum      -1    100.0   10.49   10.49      0
-     4194304       1048576     float     sum      -1    280.0   14.98   14.98      0
-     8388608       2097152     float     sum      -1    480.0   17.48   17.48      0
-    16777216       4194304     float     sum      -1    880.0   19.07   19.07      0
-    33554432       8388608     float     sum      -1   1680.0   19.97   19.97      0
-    67108864      16777216     float     sum      -1   3280.0   20.46   20.46      0
-# Avg bus bandwidth    : 17.08
-"""
+TWO_HOSTS = (Path(__file__).parent / "logs" / "nccl-two-hosts.txt").read_text(encoding="utf-8")
 
 
 def test_two_hosts_with_a_gpu_each_are_a_network(tmp_path):

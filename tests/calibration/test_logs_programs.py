@@ -1,6 +1,7 @@
 """Logs of mamf-finder, nvbandwidth, perftest and PARAM comms, in the grammar these programs print."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -18,47 +19,11 @@ def read(tmp_path):
     return reader
 
 
-MAMF_HEAD = """
-Benchmark started on 2026-01-01 00:00:00
-
-** Command line:
-/usr/bin/python mamf-finder.py --m_range 0 8192 1024 --n 4096 --k 4096 --dtype float8_e4m3fn
-
-** Dtype: torch.float8_e4m3fn
-
-** Platform/Device info:
-- Linux node 6.1 x86_64
-- _CudaDeviceProperties(name='NVIDIA H200', major=9, minor=0, total_memory=143771MB, multi_processor_count=132)
-
---------------------------------------------------------------------------------
-Warming up the accelerator for 30 secs ... accelerator warmup finished
-"""
+LOGS = Path(__file__).parent / "logs"
+MAMF_HEAD = (LOGS / "mamf-finder-head.txt").read_text(encoding="utf-8")
 MAMF_ROWS = {
-    "one rate": """
-     1 |  500.0 TFLOPS @ 1024x4096x4096       | best:  500.0 TFLOPS @ 1024x4096x4096 (MxNxK)
-     2 |  800.0 TFLOPS @ 2048x4096x4096       | best:  800.0 TFLOPS @ 2048x4096x4096 (MxNxK)
-The best outcome was 800.0TFLOPS @ 2048x4096x4096 (MxNxK) (tried 2 shapes)
-""",
-    "three rates": """
-     1 |  490.1(mean)  500.0(median)  533.3(max) @ 1024x4096x4096       | best:  490.1(mean)  500.0(median)  533.3(max) TFLOPS
-     2 |  790.1(mean)  800.0(median)  833.3(max) @ 2048x4096x4096       | best:  790.1(mean)  800.0(median)  833.3(max) TFLOPS
-
-Tried 2 shapes => the best outcomes were:
-mean:   790.1 TFLOPS @ 2048x4096x4096 (MxNxK)
-median: 800.0 TFLOPS @ 2048x4096x4096 (MxNxK)
-max:    833.3 TFLOPS @ 2048x4096x4096 (MxNxK)
-""",
-    "columns": """
-Grid search: sweeping 2 shapes (scout 20 iters / 8 warmup), then confirm ...
-     #  MxNxK                mean median    max   best     W   MHz
-     1  1024x4096x4096      490.1  500.0  533.3  490.1   400  1980
-     2  2048x4096x4096      790.1  800.0  833.3  790.1   500  1980
-     2  2048x4096x4096      790.1  800.0  833.3  790.1   500  1980  <- best mean
-
-MAMF recall screen: 2 shapes ...
-     #  MxNxK                peak   MHz
-     1  4096x4096x4096      837.7  1965  <- best peak
-""",
+    each: (LOGS / f"mamf-finder-{each}.txt").read_text(encoding="utf-8")
+    for each in ("one-rate", "three-rates", "columns")
 }
 
 
@@ -73,7 +38,7 @@ def test_mamf_finder(read, rows):
 
 
 def test_mamf_finders_console_keeps_only_the_best(read):
-    console = MAMF_ROWS["three rates"].partition("\n\n")[2].replace("Tried 2", "Tried  3375")
+    console = MAMF_ROWS["three-rates"].partition("\n\n")[2].replace("Tried 2", "Tried  3375")
     log = read(console)
     (item,) = log.measurements
     assert item.time_s == pytest.approx(2 * 2048 * 4096**2 / 800e12)
@@ -93,54 +58,10 @@ def test_mamf_finders_console_keeps_only_the_best(read):
 )
 def test_hostile_mamf_finder(read, old, new, says):
     with pytest.raises(ProfileError, match=says):
-        read((MAMF_HEAD + MAMF_ROWS["one rate"]).replace(old, new).replace("--dtype float8_e4m3fn", ""))
+        read((MAMF_HEAD + MAMF_ROWS["one-rate"]).replace(old, new).replace("--dtype float8_e4m3fn", ""))
 
 
-NVBANDWIDTH = """nvbandwidth Version: v0.8
-Built from Git version: v0.8
-
-CUDA Runtime Version: 12080
-Driver Version: 570.86.10
-
-Device 0: NVIDIA B200 (00000000:1b:00)
-Device 1: NVIDIA B200 (00000000:43:00)
-
-Running host_to_device_memcpy_ce.
-memcpy CE CPU(row) -> GPU(column) bandwidth (GB/s)
-           0         1
- 0     55.00     57.00
-
-SUM host_to_device_memcpy_ce 112.00
-
-Running device_to_host_memcpy_ce.
-memcpy CE CPU(row) <- GPU(column) bandwidth (GB/s)
-           0         1
- 0     50.00     52.00
-
-SUM device_to_host_memcpy_ce 102.00
-
-Running host_to_device_bidirectional_memcpy_ce.
-memcpy CE CPU(row) <-> GPU(column) bandwidth (GB/s)
-           0         1
- 0     30.00     30.00
-
-SUM host_to_device_bidirectional_memcpy_ce 60.00
-
-Running device_to_device_memcpy_read_ce.
-memcpy CE GPU(row) -> GPU(column) bandwidth (GB/s)
-           0         1
- 0       N/A    700.00
- 1    720.00       N/A
-
-SUM device_to_device_memcpy_read_ce 1420.00
-
-Running host_device_latency_sm.
-memory latency SM CPU(row) <-> GPU(column) (ns)
-           0         1
- 0    700.00    800.00
-
-SUM host_device_latency_sm 1500.00
-"""
+NVBANDWIDTH = (LOGS / "nvbandwidth.txt").read_text(encoding="utf-8")
 
 
 def nvbandwidth_json():
@@ -194,22 +115,7 @@ def test_hostile_nvbandwidth(read, text, says):
         read(text)
 
 
-PERFTEST = """---------------------------------------------------------------------------------------
-                    RDMA_Write BW Test
- Dual-port       : OFF		Device         : mlx5_0
- Number of qps   : 1		Transport type : IB
- Link type       : IB
----------------------------------------------------------------------------------------
- local address: LID 0x0b QPN 0x0101 PSN 0x3a5e58 RKey 0x1 VAddr 0x2
- remote address: LID 0x0c QPN 0x0102 PSN 0xf975cb RKey 0x1 VAddr 0x2
----------------------------------------------------------------------------------------
- #bytes     #iterations    BW peak[MB/sec]    BW average[MB/sec]   MsgRate[Mpps]
-Conflicting CPU frequency values detected: 1500.000000 != 3300.016000. CPU Frequency is not max.
- 2          5000             8.10               8.00		   4.194304
- 65536      5000             0.00               40000.00		   0.640000
- 8388608    5000             46000.00           45000.00		   0.005625
----------------------------------------------------------------------------------------
-"""
+PERFTEST = (LOGS / "perftest.txt").read_text(encoding="utf-8")
 
 
 def test_perftest_in_mebibytes(read):

@@ -21,16 +21,6 @@ def test_what_is_added_is_on_disk_at_once_and_read_back(tmp_path):
     assert Journal(path, MACHINE).done.keys() == {item.key for item in ITEMS}
 
 
-def test_a_run_killed_while_writing_loses_only_the_line_it_was_writing(tmp_path):
-    path = tmp_path / "raw.jsonl"
-    write_journal(path, MACHINE, ITEMS)
-    path.write_text(path.read_text()[:-20])
-    journal = Journal(path, MACHINE)
-    assert journal.done.keys() == {item.key for item in ITEMS[:-1]}
-    journal.add(ITEMS[-1])
-    assert len(read_journal(path).measurements) == 3
-
-
 def test_another_machine_is_not_mixed_in(tmp_path):
     path = tmp_path / "raw.jsonl"
     write_journal(path, MACHINE, ITEMS)
@@ -53,13 +43,6 @@ def test_a_wrong_line_is_named(tmp_path, line, says):
     write_journal(path, MACHINE, ITEMS[:1])
     path.write_text(path.read_text() + line + "\n")
     with pytest.raises(ProfileError, match=says):
-        read_journal(path)
-
-
-def test_a_file_of_something_else_is_refused(tmp_path):
-    path = tmp_path / "raw.jsonl"
-    path.write_text("hello\n")
-    with pytest.raises(ProfileError, match="line 1"):
         read_journal(path)
 
 

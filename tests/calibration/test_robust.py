@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from typed import typed
 
 from flopcast_calibration.bench.collectives import collective_shapes, members
 from flopcast_calibration.commands.look import _change
@@ -28,9 +29,7 @@ FIT = ("--node", "cpu-host", "--draws", 1)
 
 
 def flopcast(*arguments):
-    command = [sys.executable, "-m", "sim", "calibrate", *map(str, arguments)]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False)
-    assert "Traceback" not in result.stderr, result.stderr
+    result = typed("calibrate", *arguments)
     return result.returncode, " ".join((result.stdout + result.stderr).split())
 
 
@@ -202,15 +201,7 @@ def group_lives(group):
 def test_ranks_that_torchrun_started_help_rank_0(tmp_path):
     pytest.importorskip("torch")
     script, environment = small_suite(tmp_path, 16)
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--nproc-per-node",
-        "2",
-        "--standalone",
-        str(script),
-    ]
+    command = [sys.executable, *["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"], str(script)]
     result = subprocess.run(
         [*command, "calibrate", "run", "--device", "cpu", "-o", str(tmp_path / "mine.yaml"), "--draws", "1", "--force"],
         env=environment,

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flopcast_calibration.fit import LINK_PRIOR
@@ -18,7 +18,7 @@ from sim.costs.collectives import (
     tree_all_reduce,
 )
 from sim.errors import SpecError
-from sim.network.placement import Group, place_group
+from sim.network.placement import Group
 from sim.pricing.stages import stage_costs
 from sim.specs import Profile, load_preset, load_scenario, preset_names
 
@@ -69,12 +69,6 @@ FACTORS = {
 def test_ring_volume(kind, n):
     time = COLLECTIVES[kind](2.0**30, node(n), fabric())
     assert 2.0**30 / time * FACTORS[kind](n) == pytest.approx(300e9)
-
-
-def test_one_gibibyte_at_the_measured_bus_bandwidth_of_eight_h200():
-    # stas00/ml-engineering, network/README.md: 365.6 GB/s.
-    time = all_reduce(2.0**30, node(8), fabric(link(efficiency=365.6 / 450), nvlink_bytes_per_s=450e9))
-    assert time * 1e3 == pytest.approx(5.14, abs=0.005)
 
 
 # NVIDIA/nccl:src/graph/tuning.cc: base, NVLink and network latencies -> latency of an all-reduce. [µs]
@@ -137,10 +131,8 @@ def test_tree_latency_grows_with_the_logarithm_and_the_ring_latency_with_the_num
         assert all_reduce(nbytes, Group(2048, 8), net) == min(times)
 
 
-@pytest.mark.parametrize("name", COLLECTIVES)
-@pytest.mark.parametrize("profile", PROFILES)
-def test_a_group_of_one_costs_nothing(name, profile):
-    assert COLLECTIVES[name](1e9, Group(1, 1), real_fabric(profile)) == 0.0
+def test_a_group_of_one_costs_nothing():
+    assert not any(each(1e9, Group(1, 1), real_fabric("a100")) for each in COLLECTIVES.values())
 
 
 def group_of(size, stride, domain_gpus):
@@ -154,9 +146,11 @@ groups = st.tuples(st.integers(1, 1024), st.sampled_from([1, 2, 4, 8, 16]), st.s
 sizes = st.floats(1.0, 1e12)
 
 
-@pytest.mark.parametrize("name", COLLECTIVES)
-@pytest.mark.parametrize("profile", PROFILES)
-@given(group=groups, nbytes=sizes, more=st.floats(1.0, 100.0))
+@settings(max_examples=60)
+@given(
+    name=st.sampled_from(sorted(COLLECTIVES)), profile=st.sampled_from(sorted(PROFILES)),
+    group=groups, nbytes=sizes, more=st.floats(1.0, 100.0),
+)  # fmt: skip
 def test_more_bytes_never_take_less_time(name, profile, group, nbytes, more):
     collective, net = COLLECTIVES[name], real_fabric(profile)
     assert collective(nbytes * more, group, net) >= collective(nbytes, group, net) * (1 - 1e-12)
@@ -189,13 +183,6 @@ def test_arrays_are_elementwise_scalars(name):
     together = ALGORITHMS[name](nbytes, group_of(size, stride, 8), net)
     apart = [ALGORITHMS[name](b, group_of(n, step, 8), net) for b, n, step in zip(nbytes, size, stride, strict=True)]
     np.testing.assert_allclose(together, np.array(apart, dtype=float), rtol=1e-14)
-
-
-def test_groups_of_a_scenario(scenarios):
-    scenario = load_scenario(scenarios / "gpt3-175b-1024-a100.yaml")
-    tensor, data = (place_group(kind, scenario.plan, scenario.cluster) for kind in ("tp", "shards"))
-    assert (tensor.size, tensor.num_domains) == (8, 1)
-    assert (data.size, data.num_domains) == (8, 8)
 
 
 GPU_PROFILES = sorted(name for name in PROFILES if name not in ("cpu-2core", "p100"))

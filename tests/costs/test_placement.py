@@ -3,6 +3,7 @@
 from itertools import permutations, product
 
 import pytest
+from rows import rows
 
 from sim.network.placement import CUBE_MESH_LINKS, hops_of, place_group
 from sim.specs import ClusterSpec, ParallelPlan
@@ -22,8 +23,8 @@ def by_hand(groups, domain):
     return min(min(c) for c in counts), max(len(c) for c in counts)
 
 
-@pytest.mark.parametrize("domain", [8, 72])
-@pytest.mark.parametrize("plan", [*product((1, 2, 3, 5, 6, 8, 16), (1, 3, 4, 6, 12), (1, 2, 4))])
+@rows("domain", [8, 72])
+@rows("plan", [*product((1, 2, 3, 5, 6, 8, 16), (1, 3, 4, 6, 12), (1, 2, 4))])
 def test_the_slowest_group_counts(plan, domain):
     tp, dp, pp = plan
     record, machine = ParallelPlan(tp=tp, dp=dp, pp=pp), cluster(domain)
@@ -39,8 +40,8 @@ def test_the_slowest_group_counts(plan, domain):
         assert hops_of(record, machine).cross(p, (p + 1) % pp) == crossing
 
 
-@pytest.mark.parametrize("domain", [8, 72])
-@pytest.mark.parametrize("plan", [*product((1, 2, 3, 8), (2, 4, 6), (1, 3, 4), (1, 2))])
+@rows("domain", [8, 72])
+@rows("plan", [*product((1, 2, 3, 8), (2, 4, 6), (1, 3, 4), (1, 2))])
 def test_context_parallel_ranks_sit_between_tensor_and_data(plan, domain):
     tp, cp, dp, pp = plan
     record, machine = ParallelPlan(tp=tp, cp=cp, dp=dp, pp=pp), cluster(domain)
@@ -73,7 +74,7 @@ def most_rings(rings, free):
     return best
 
 
-@pytest.mark.parametrize("n", range(3, 9))
+@rows("n", range(3, 9))
 def test_rings_that_fit_on_the_hybrid_cube_mesh(n):
     rings = []
     for middle in permutations(range(1, n)):

@@ -4,6 +4,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from rows import rows
 
 from sim.costs import collectives as formulas
 from sim.costs.collectives import Fabric
@@ -60,9 +61,9 @@ def reached(topology, nvlink, network):
 PLACEMENTS = [(1, 2), (1, 4), (1, 8), (2, 1), (2, 8), (3, 8), (5, 4), (6, 1), (16, 8), (17, 2)]
 
 
-@pytest.mark.parametrize("routing", ["adaptive", "deterministic"])
-@pytest.mark.parametrize("shape", PLACEMENTS, ids=str)
-@pytest.mark.parametrize(
+@rows("routing", ["adaptive", "deterministic"])
+@rows("shape", PLACEMENTS, ids=str)
+@rows(
     ("pattern", "formula"),
     [
         (ring_all_reduce, formulas.ring_all_reduce),
@@ -82,8 +83,8 @@ def test_alone_a_collective_takes_what_the_formula_says(machine, routing, shape,
         assert time == pytest.approx(float(formula(S, group, FABRIC)), rel=1e-6)
 
 
-@pytest.mark.parametrize("domains", [4, 5, 8, 9, 16, 17])
-@pytest.mark.parametrize("per_domain", [1, 4, 8])
+@rows("domains", [4, 5, 8, 9, 16, 17])
+@rows("per_domain", [1, 4, 8])
 def test_the_double_tree_moves_twice_the_buffer(machine, domains, per_domain):
     time = pattern_time(tree_all_reduce(placed(domains, per_domain), S), machine("superpod-a100"))
     assert time == pytest.approx(2 * S / (NIC * per_domain), rel=1e-6)
@@ -93,7 +94,7 @@ def test_the_double_tree_moves_twice_the_buffer(machine, domains, per_domain):
     assert time / formula == pytest.approx(0.92 * n / (n - 1))
 
 
-@pytest.mark.parametrize("per_domain", [1, 4])  # of eight cards NVLink's chains are the slower
+@rows("per_domain", [1, 4])  # of eight cards NVLink's chains are the slower
 def test_between_two_domains_the_double_tree_moves_the_buffer_once(machine, per_domain):
     time = pattern_time(tree_all_reduce(placed(2, per_domain), S), machine("superpod-a100"))
     formula = formulas.tree_all_reduce(S, Group(2 * per_domain, per_domain), FABRIC)
@@ -101,7 +102,7 @@ def test_between_two_domains_the_double_tree_moves_the_buffer_once(machine, per_
     assert formula == pytest.approx(time / 0.92, rel=1e-6)
 
 
-@pytest.mark.parametrize("domains", [2, 3, 4, 7, 12, 31])
+@rows("domains", [2, 3, 4, 7, 12, 31])
 def test_every_rank_reaches_the_root_of_both_trees_in_log_steps(domains):
     (phase,) = tree_all_reduce(placed(domains, 1), S)
     ranks = np.stack([phase.source, phase.target]) // 8
@@ -119,7 +120,7 @@ def test_every_rank_reaches_the_root_of_both_trees_in_log_steps(domains):
     assert len(inner[0] & inner[1]) <= 1
 
 
-@pytest.mark.parametrize("n", [2, 5, 8])
+@rows("n", [2, 5, 8])
 def test_nvls_and_all_to_all_inside_a_domain(machine, n):
     topology, members = machine("superpod-a100"), placed(1, n)
     assert pattern_time(switch_all_reduce(members, S), topology) == pytest.approx(S * (n + 1) / (n * NVLINK))
@@ -135,16 +136,16 @@ def test_nvls_gains_what_the_sheet_says(machine):
     assert ring / nvls == pytest.approx(1.556, abs=5e-4)
 
 
-@pytest.mark.parametrize("nodes", [2, 6, 20])
-@pytest.mark.parametrize("per_node", [1, 4])
+@rows("nodes", [2, 6, 20])
+@rows("per_node", [1, 4])
 def test_all_to_all_between_domains(machine, nodes, per_node):
     time = pattern_time(all_to_all(placed(nodes, per_node), S), machine("superpod-a100"))
     n, away = nodes * per_node, (nodes - 1) * per_node
     assert time == pytest.approx(S * away / (n * NIC), rel=1e-6)
 
 
-@pytest.mark.parametrize("routing", ["adaptive", "deterministic"])
-@pytest.mark.parametrize("nodes", [2, 19, 60])
+@rows("routing", ["adaptive", "deterministic"])
+@rows("nodes", [2, 19, 60])
 def test_sharp_sends_each_share_up_once(machine, routing, nodes):
     # Pieces pass NVLink and the network one behind the other, so that the slower of the two counts: here the cards, or,
     # where NVLink's switches do not add, the ring of a node.

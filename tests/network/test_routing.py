@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rows import rows
 from wiring import endpoints
 
 from sim.errors import SpecError
@@ -20,9 +21,9 @@ def pairs(topology, count, seed=0):
     return source[source != target], target[source != target]
 
 
-@pytest.mark.parametrize("name", MACHINES)
-@pytest.mark.parametrize("routing", ["deterministic", "ecmp"])
-@pytest.mark.parametrize("proxy", [False, True])
+@rows("name", MACHINES)
+@rows("routing", ["deterministic", "ecmp"])
+@rows("proxy", [False, True])
 def test_paths_lead_from_source_to_target(machine, name, routing, proxy):
     topology = machine(name)
     link_from, link_to, vertices = endpoints(topology)
@@ -39,7 +40,7 @@ def test_paths_lead_from_source_to_target(machine, name, routing, proxy):
     assert vertices["gpu"][0] == 0
 
 
-@pytest.mark.parametrize("name", MACHINES)
+@rows("name", MACHINES)
 def test_adaptive_sees_a_trunk_wherever_the_others_see_a_cable(machine, name):
     topology = machine(name)
     source, target = pairs(topology, 500)
@@ -52,8 +53,8 @@ def test_adaptive_sees_a_trunk_wherever_the_others_see_a_cable(machine, name):
     assert not trunks[topology.class_of_link[single[used]]].any()
 
 
-@pytest.mark.parametrize("name", ["superpod-a100", "selene", "superpod-h100", "generic-infiniband"])
-@pytest.mark.parametrize("nodes_apart", [1, 20, 33, 70, 137])
+@rows("name", ["superpod-a100", "selene", "superpod-h100", "generic-infiniband"])
+@rows("nodes_apart", [1, 20, 33, 70, 137])
 def test_destination_routing_of_a_shift_shares_no_cable_on_a_full_tree(machine, name, nodes_apart):
     topology = machine(name)
     gpus = np.arange(topology.num_gpus)
@@ -61,7 +62,7 @@ def test_destination_routing_of_a_shift_shares_no_cable_on_a_full_tree(machine, 
     assert np.bincount(paths[paths >= 0]).max() == 1
 
 
-@pytest.mark.parametrize("name", ["superpod-a100", "selene", "superpod-h100"])
+@rows("name", ["superpod-a100", "selene", "superpod-h100"])
 def test_destination_routing_is_a_tree_for_each_destination(machine, name):
     # A switch forwards a destination over one port only.
     topology = machine(name)
@@ -103,9 +104,7 @@ def collisions(small_machine, num_flows, subflows, trials):
 
 
 # Balls in bins: P(no collision) = n!/nⁿ, mean links used 1 − (1 − 1/n)ⁿ; expected maxima by the exact distribution.
-@pytest.mark.parametrize(
-    ("num_flows", "subflows", "busiest"), [(8, 1, 2.59), (16, 1, 3.07), (32, 1, 3.53), (8, 16, 1.37), (32, 16, 1.55)]
-)
+@rows(("num_flows", "subflows", "busiest"), [(8, 1, 2.59), (16, 1, 3.07), (32, 1, 3.53), (8, 16, 1.37), (32, 16, 1.55)])
 def test_ecmp_statistics(small_machine, num_flows, subflows, busiest):
     assert expected_max_load(num_flows * subflows, num_flows) / subflows == pytest.approx(busiest, abs=0.012)
     trials = 1500 if subflows == 1 else 200  # many subflows differ less

@@ -26,7 +26,7 @@ MODELS = {
     "llama-grouped": ModelSpec(**LLAMA, hidden_size=512, num_heads=32, num_kv_heads=8, intermediate_size=1376),
     "llama-one-kv-head": ModelSpec(**LLAMA, hidden_size=128, num_heads=8, num_kv_heads=1, intermediate_size=320),
 }
-SHAPES = [(1, 64), (2, 128), (3, 40)]
+SHAPES = [(1, 64), (3, 40)]
 each_model = pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
 each_shape = pytest.mark.parametrize(("batch", "sequence"), SHAPES)
 
@@ -172,7 +172,7 @@ def test_causal_flash_attention_runs_half_of_what_it_is_credited_for():
 
 @each_model
 @pytest.mark.parametrize("stack", [MATH, FLASH], ids=["math", "flash"])
-@pytest.mark.parametrize("tp", [1, 2, 4, 8])
+@pytest.mark.parametrize("tp", [2, 8])
 def test_tensor_parallel_ranks_share_the_work_exactly(model, stack, tp):
     whole, part = (layer_work(model, stack, cut_to(degree, 2, 64)) for degree in (1, tp))
     # Fewer key/value heads than ranks: each rank computes a copy of its head.

@@ -8,6 +8,7 @@ last rank with micro-batch 1 instead of 0. ScheduleInterleaved1F1B executes its 
 import types
 
 import pytest
+from rows import rows
 
 from sim.schedules import build_order
 
@@ -59,15 +60,15 @@ def ours(name, p, v, m):
     return [[str(action) for action in row] for row in build_order(name, p, v, m).actions]
 
 
-@pytest.mark.parametrize(("name", "schedule"), [("gpipe", "ScheduleGPipe"), ("1f1b", "Schedule1F1B")])
-@pytest.mark.parametrize(("p", "m"), SIZES)
+@rows(("name", "schedule"), [("gpipe", "ScheduleGPipe"), ("1f1b", "Schedule1F1B")])
+@rows(("p", "m"), SIZES)
 def test_one_stage_a_rank(name, schedule, p, m):
     theirs = [run_torch(getattr(pipelining, schedule), rank, p, m) for rank in range(p)]
     assert ours(name, p, 1, m) == theirs
 
 
 # torch refuses fewer micro-batches than ranks for 1F1B but not for GPipe.
-@pytest.mark.parametrize(("p", "m"), [(2, 1), (4, 3), (8, 2)])
+@rows(("p", "m"), [(2, 1), (4, 3), (8, 2)])
 def test_gpipe_with_fewer_microbatches_than_ranks(p, m):
     assert ours("gpipe", p, 1, m) == [run_torch(pipelining.ScheduleGPipe, rank, p, m) for rank in range(p)]
 
@@ -92,27 +93,27 @@ def torch_rows(schedule, p, v, m, **given):
 
 
 # Equal for every m that p divides, m = p included (Megatron-LM of 2021 ran all forwards first in that one case).
-@pytest.mark.parametrize(("p", "v", "m"), CHUNKED)
+@rows(("p", "v", "m"), CHUNKED)
 def test_interleaved(p, v, m):
     assert ours("interleaved", p, v, m) == torch_rows("ScheduleInterleaved1F1B", p, v, m)
 
 
-@pytest.mark.parametrize(("p", "v", "m"), CHUNKED)
+@rows(("p", "v", "m"), CHUNKED)
 def test_interleaved_zero_bubble(p, v, m):
     assert ours("zb_interleaved", p, v, m) == torch_rows("ScheduleInterleavedZeroBubble", p, v, m)
 
 
-@pytest.mark.parametrize(("p", "v", "m"), [*CHUNKED, (3, 2, 4), (4, 2, 7)])
+@rows(("p", "v", "m"), [*CHUNKED, (3, 2, 4), (4, 2, 7)])
 def test_looped_breadth_first(p, v, m):
     assert ours("breadth_first", p, v, m) == torch_rows("ScheduleLoopedBFS", p, v, m)
 
 
-@pytest.mark.parametrize(("p", "m"), [(p, m) for p in (2, 3, 4, 8) for m in (p, 2 * p - 1, 2 * p, 3 * p + 1, 5 * p)])
+@rows(("p", "m"), [(p, m) for p in (2, 3, 4, 8) for m in (p, 2 * p - 1, 2 * p, 3 * p + 1, 5 * p)])
 def test_zb_v(p, m):
     assert ours("zb_v", p, 2, m) == torch_rows("ScheduleZBVZeroBubble", p, 2, m)
 
 
-@pytest.mark.parametrize(("p", "m"), [(p, 2 * p + more) for p in (1, 2, 3, 4, 8) for more in (0, 1, 2, 9)])
+@rows(("p", "m"), [(p, 2 * p + more) for p in (1, 2, 3, 4, 8) for more in (0, 1, 2, 9)])
 def test_dual_pipe_v(p, m):
     assert ours("dualpipe_v", p, 2, m) == torch_rows("ScheduleDualPipeV", p, 2, m)
 

@@ -8,16 +8,17 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 
 import pytest
 from counts import embedding_params
-from published_configs import PUBLISHED
 
 from sim.foreign.importers import import_text
 from sim.foreign.importers.keys import by_name, table
 from sim.specs import ModelSpec, load_preset, preset_names
+from sim.specs.yaml12 import load_yaml
 from sim.work.sums import active_params, total_params
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+CONFIGURATIONS = load_yaml(Path(__file__).with_name("configurations.yaml"))
 DENSE, MIXTURES, HYBRIDS = (table("huggingface")[kind] for kind in ("dense", "mixtures", "hybrids"))
 
 
@@ -78,101 +79,7 @@ def test_llama_presets_are_compared():
     assert {name for name in preset_names("models") if name.startswith(("llama2", "llama3"))} <= MODELS.keys()
 
 
-# Model type, or one and what is unusual about it -> keys of the library's own configuration beside its defaults.
-FOREIGN = {
-    "llama": {"num_key_value_heads": 8},
-    "llama with biases": {"num_key_value_heads": 8, "attention_bias": True, "mlp_bias": True},
-    "mistral": {},
-    "mistral with narrow heads": {"hidden_size": 5120, "head_dim": 128},
-    "ministral": {"head_dim": 128},
-    "ministral3": {},
-    "qwen2": {},
-    "qwen2 with windows": {"num_hidden_layers": 4, "use_sliding_window": True, "max_window_layers": 2},
-    "qwen3": {"hidden_size": 2560, "num_key_value_heads": 8},
-    "gemma": {},
-    "gemma2": {},
-    "gemma3_text": {"num_hidden_layers": 7},
-    "phi3": {},
-    "granite": {},
-    "smollm3": {},
-    "olmo2": {},
-    "olmo3": {"num_hidden_layers": 5},
-    "exaone4": {"num_hidden_layers": 5},
-    "seed_oss": {},
-    "seed_oss with biases": {"attention_out_bias": True, "mlp_bias": True},
-    "glm": {"num_key_value_heads": 2, "attention_bias": True},
-    "glm4": {"num_key_value_heads": 2},
-    "ernie4_5": {},
-    "ernie4_5 with biases": {"use_bias": True, "tie_word_embeddings": False},
-    "cohere2": {"num_hidden_layers": 5},
-    "stablelm": {},
-    "stablelm of 12 billion": {"qk_layernorm": True, "use_parallel_residual": True, "use_qkv_bias": True, "num_key_value_heads": 8},
-    "cohere": {},
-    "cohere with norms of queries and keys": {"use_qk_norm": True, "num_key_value_heads": 8},
-    "starcoder2": {},
-    "nemotron": {"num_key_value_heads": 8},
-    "gpt2": {},
-    "gpt_neo": {"num_layers": 4, "attention_types": [[["global", "local"], 2]]},
-    "gpt_neox": {},
-    "gpt_neox without biases": {"attention_bias": False},
-    "gptj": {"vocab_size": 50400},
-    "gpt_bigcode": {},
-    "gpt_bigcode with all heads": {"multi_query": False},
-    "opt": {},
-    "opt without biases": {"enable_bias": False},
-    "phi": {},
-    "falcon": {},
-    "falcon of 40 billion": {"hidden_size": 8192, "num_attention_heads": 128, "num_kv_heads": 8, "new_decoder_architecture": True},
-    "falcon of 11 billion": {
-        "hidden_size": 4096, "num_attention_heads": 32, "num_kv_heads": 8, "new_decoder_architecture": True,
-        "num_ln_in_parallel_attn": 1, "ffn_hidden_size": 16384,
-    },
-    "falcon-rw": {"hidden_size": 2048, "num_attention_heads": 32, "multi_query": False, "parallel_attn": False, "bias": True, "alibi": True},
-    "bloom": {"hidden_size": 1024, "n_head": 16},
-    "mpt": {},
-    "mixtral": {},
-    "mixtral with tied embeddings": {"tie_word_embeddings": True},
-    "qwen2_moe": {},
-    "qwen2_moe with layers without experts": {"mlp_only_layers": [0], "qkv_bias": False},
-    "qwen2_moe with windows": {"num_hidden_layers": 4, "use_sliding_window": True, "max_window_layers": 3},
-    "qwen3_moe": {"num_key_value_heads": 4, "head_dim": 128},
-    "qwen3_moe with experts in every other layer": {"num_hidden_layers": 6, "decoder_sparse_step": 2, "mlp_only_layers": [3]},
-    "deepseek_v2": {"num_experts_per_tok": 6, "first_k_dense_replace": 1},
-    "deepseek_v2 without a query latent": {"num_experts_per_tok": 6, "q_lora_rank": None, "n_shared_experts": 2},
-    "deepseek_v3": {"first_k_dense_replace": 1},
-    "kimi_k2": {"num_hidden_layers": 3, "first_k_dense_replace": 1, "n_routed_experts": 384, "num_attention_heads": 64},
-    "glm4_moe_lite": {},
-    "gpt_oss": {},
-    "olmoe": {"num_key_value_heads": 8},
-    "olmoe with biases": {"attention_bias": True},
-    "granitemoe": {},
-    "granitemoeshared": {"shared_intermediate_size": 1024},
-    "phimoe": {"attention_bias": True, "lm_head_bias": True},
-    "glm4_moe": {"head_dim": 128, "use_qk_norm": True},
-    "glm4_moe with biases": {"head_dim": 128, "attention_bias": True},
-    "dots1": {"n_routed_experts": 8, "n_shared_experts": 2, "num_experts_per_tok": 2, "first_k_dense_replace": 1},
-    "minimax_m2": {},
-    "llama4_text": {"num_hidden_layers": 5},
-    "llama4_text with experts in every other layer": {"num_hidden_layers": 5, "interleave_moe_layer_step": 2, "attention_bias": True},
-    "ernie4_5_moe": {"num_hidden_layers": 3},
-    "qwen3_next": {"num_hidden_layers": 5},
-    "qwen3_next with layers without experts": {"num_hidden_layers": 6, "decoder_sparse_step": 2, "full_attention_interval": 3},
-    "qwen3_5_text": {"num_hidden_layers": 5},
-    "qwen3_5_moe_text": {"num_hidden_layers": 5},
-    "kimi_linear": {"num_hidden_layers": 6},
-    "kimi_linear of the hub": {
-        "num_hidden_layers": 4,
-        "linear_attn_config": {"full_attn_layers": [3], "kda_layers": [1, 2, 4], "num_heads": 16, "head_dim": 64, "short_conv_kernel_size": 3},
-    },
-    "olmo_hybrid": {"num_hidden_layers": 5},
-    "nemotron_h": {"hybrid_override_pattern": "M-M*M-ME"},
-    "nemotron_h without experts": {"hybrid_override_pattern": "M-*M-", "mlp_bias": True, "attention_bias": True},
-    "bamba": {"num_hidden_layers": 4, "attn_layer_indices": [2]},
-    "granitemoehybrid": {"num_hidden_layers": 3, "layer_types": ["mamba", "attention", "mamba"]},
-    "granitemoehybrid without experts": {
-        "num_hidden_layers": 3, "layer_types": ["mamba", "attention", "mamba"], "num_local_experts": 0, "position_embedding_type": "rope",
-    },
-}  # fmt: skip
+FOREIGN, PUBLISHED = CONFIGURATIONS["library"], CONFIGURATIONS["published"]
 SAME_AS = {"kimi_k2": "deepseek_v3"}
 """Model types of files on the hub that bring their own code, and the library's of the same shape."""
 LAYERS = 2
@@ -261,32 +168,7 @@ def counted(kind, shape):
     return config, sum(p.numel() for p in theirs.parameters() if p.requires_grad)
 
 
-# Model types of files on the hub that bring their own code -> keys of such a file beside SMALL, and the library's model
-# type of the same shape with the keys that make it so.
-HUB = {
-    "yi": ({}, "llama", {}),
-    "xverse": ({}, "llama", {}),
-    "aquila": ({}, "llama", {}),
-    "skywork": ({}, "llama", {}),
-    "internlm": ({}, "llama", {"attention_bias": True}),
-    "internlm2": ({"bias": False}, "llama", {}),
-    "baichuan": ({}, "llama", {}),
-    "minicpm": ({}, "llama", {"tie_word_embeddings": True}),
-    "exaone": ({}, "llama", {"tie_word_embeddings": True}),
-    "orion": ({}, "stablelm", {}),
-    "stablelm_epoch": ({}, "stablelm", {}),
-    "mimo": ({}, "qwen2", {}),
-    "qwen": ({"intermediate_size": 1024}, "qwen2", {}),
-    "chatglm": ({"multi_query_attention": True, "multi_query_group_num": 4, "add_qkv_bias": True}, "glm", {"attention_bias": True, "head_dim": 32}),
-    "phi3_v": ({}, "phi3", {}),
-    "phi4mm": ({}, "phi3", {}),
-    "refinedweb": ({"n_head_kv": 4}, "falcon", {"new_decoder_architecture": True, "num_kv_heads": 4, "ffn_hidden_size": 512}),
-    "refinedwebmodel": ({}, "falcon", {"ffn_hidden_size": 512}),
-    "deepseek": (EXPERTS := {"n_routed_experts": 8, "n_shared_experts": 2, "num_experts_per_tok": 2, "moe_intermediate_size": 64, "first_k_dense_replace": 1}, "glm4_moe", {**EXPERTS, "head_dim": 32}),
-    "bailing_moe": ({**EXPERTS, "use_qkv_bias": True}, "glm4_moe", {**EXPERTS, "head_dim": 32, "attention_bias": True}),
-    "bailing_moe_v2": (EXPERTS, "glm4_moe", {**EXPERTS, "head_dim": 32, "use_qk_norm": True}),
-    "grok-1": ({"num_experts": 8, "num_experts_per_tok": 2}, "mixtral", {"num_local_experts": 8, "tie_word_embeddings": True}),
-}  # fmt: skip
+HUB = CONFIGURATIONS["hub"]
 SMALL = {
     "num_hidden_layers": 3, "hidden_size": 256, "num_attention_heads": 8, "num_key_value_heads": 4,
     "intermediate_size": 512, "vocab_size": 1000, "max_position_embeddings": 512,

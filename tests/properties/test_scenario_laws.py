@@ -3,19 +3,16 @@
 from itertools import pairwise
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from strategies import sizes
 
 from sim.engines import ENGINES
 from sim.estimate import estimate
-from sim.schedules import get_schedule, schedule_names
 from sim.specs import build_scenario
 
 OVERLAPS = ("overlap_p2p", "overlap_grad_reduce", "overlap_param_gather", "overlap_tp_backward")
 DRAWN = (*OVERLAPS, "overlap_context")  # which is a ring of sends instead of a gather, and may take longer
 STACKS = ("megatron-2019", "megatron-2021", "megatron-2022", "megatron-core")
-FLUSHED = [name for name in schedule_names() if not get_schedule(name).asynchronous]
 
 
 @st.composite
@@ -91,15 +88,6 @@ def faster(scenario, what, factor):
     return scenario.replace(cluster=cluster.replace(node=node))
 
 
-@pytest.mark.parametrize("what", ["network", "nvlink", "memory", "peak"])
-@given(scenario=scenarios(), factor=st.floats(1.0, 20.0))
-def test_faster_hardware_never_slows_a_step(what, scenario, factor):
-    # Where launches take longer than kernels, faster multiplies shift the wait for the host between forward and
-    # backward, and so how long reductions may run beside it: 0.15 % in the worst of some ten thousand steps.
-    shifts = 3e-3 if what == "peak" else 1e-9
-    assert step_time(faster(scenario, what, factor)) <= step_time(scenario) * (1 + shifts)
-
-
 @given(scenario=scenarios())
 def test_recomputation_costs_time_and_saves_memory(scenario):
     answers = [
@@ -145,58 +133,3 @@ def test_breakdown_of_a_scenario(scenario, engine):
 def test_without_zero_nothing_is_gathered(scenario):
     timeline = estimate(scenario.replace(plan=scenario.plan.replace(zero_stage=0))).timeline
     assert not timeline.exposed_gather_s.any()
-
-
-BATCHES = (1, 2, 3, 4, 6, 8, 12, 20)
-
-
-@st.composite
-def growing(draw, names=None):
-    """A small model under any schedule with a flush, and the numbers of micro-batches it takes."""
-    name = draw(st.sampled_from(names or FLUSHED))
-    pp, chunks, _ = draw(sizes(name, most_ranks=4))
-    assume(pp > 1 or chunks == 1 or name in ("breadth_first", "modular"))
-    layers = pp * chunks * (1 if name == "modular" else draw(st.integers(1, 3)))
-    if name == "modular" and chunks > 1:  # the last round over the ranks may be incomplete
-        layers -= draw(st.integers(0, pp - 1))
-    dp, size = draw(st.sampled_from([1, 2, 4])), draw(st.sampled_from([1, 2]))
-    described = {
-        "model": {
-            "num_layers": layers,
-            "hidden_size": draw(st.sampled_from([512, 1024, 4096])),
-            "num_heads": 16,
-            "vocab_size": draw(st.sampled_from([1024, 51200])),
-        },
-        "cluster": "selene",
-        "plan": {
-            "tp": draw(st.sampled_from([1, 2])), "pp": pp, "dp": dp, "schedule": name, "num_chunks": chunks,
-            "microbatch_size": size, "zero_stage": draw(st.integers(0, 3)) if dp > 1 else 0,
-        },
-        "training": {"sequence_length": draw(st.sampled_from([256, 1024])), "precision": "fp16"},
-        "stack": {"preset": draw(st.sampled_from(STACKS)), **{flag: draw(st.booleans()) for flag in OVERLAPS}},
-        "profile": "a100",
-    }  # fmt: skip
-    rounds = name in ("interleaved", "zb_interleaved")
-    counts = [(pp if rounds else 1) * count for count in BATCHES]
-    counts = [count for count in counts if get_schedule(name).requirement(pp, chunks, count) is None]
-    assume(len(counts) > 1)
-
-    def of(count):
-        training = {**described["training"], "global_batch_size": dp * count * size}
-        return build_scenario({**described, "training": training})
-
-    return [of(count) for count in counts if not count % get_schedule(name).copies]
-
-
-def takes_longer(steps):
-    """Rising but for a thousandth: orders that are chosen by what things take may be a little worse for more work."""
-    return all(later >= earlier * (1 - 1e-3) for earlier, later in pairwise(steps))
-
-
-@pytest.mark.parametrize("name", FLUSHED)
-@settings(max_examples=3)
-@given(data=st.data())
-def test_more_micro_batches_never_take_less_time(name, data):
-    """Whatever a step moves besides: a share of it for every micro-batch once made few of them slower than many."""
-    steps = [step_time(scenario) for scenario in data.draw(growing([name]))]
-    assert takes_longer(steps) if get_schedule(name).candidates else rising(steps)

@@ -17,9 +17,7 @@ from sim.reliability import (
     daly_interval,
     energy,
     goodput,
-    gpu_hours,
     job_mtbf,
-    rent,
     simulate_goodput,
     simulate_wall_times,
     slowdown,
@@ -86,7 +84,7 @@ def test_daly_gives_up_where_writes_take_longer_than_failures():
     assert daly_interval(300.0, 100.0) == 100.0
 
 
-@settings(max_examples=12, derandomize=True)
+@settings(max_examples=6, derandomize=True)
 @given(
     mtbf=st.floats(3.3, 5.5).map(lambda power: 10**power),
     write=st.floats(0.001, 0.2),
@@ -118,13 +116,6 @@ def test_shares_sum_to_one(gpus, interval, write, spares):
     found = goodput(gpus, Checkpoints(interval, write), Failures(spare_nodes=spares))
     assert sum(getattr(found, share) for share in SHARES) == pytest.approx(1.0)
     assert all(getattr(found, share) >= 0 for share in SHARES)
-
-
-def test_the_same_seed_plays_the_same_failures():
-    checkpoints = Checkpoints(1000, 10)
-    assert simulate_goodput(8192, checkpoints, num_failures=500, seed=3) == simulate_goodput(
-        8192, checkpoints, num_failures=500, seed=3
-    )
 
 
 def test_wall_times_spread_about_the_expected_one():
@@ -171,12 +162,6 @@ def test_llama3s_energy():
     assert joules / 3.6e12 == pytest.approx(21.6, abs=0.05)  # GWh
     assert pytest.approx(4.44e25, rel=1e-3) == 30.84e6 * 3600 * 400e12
     assert energy(30.84e6, 700, pue=1.1) == pytest.approx(1.1 * joules)
-
-
-def test_money():
-    hours = gpu_hours(1024, 34 * 86400)
-    assert hours == 1024 * 34 * 24
-    assert rent(hours, 2.0) == 2 * hours
 
 
 @pytest.mark.parametrize(

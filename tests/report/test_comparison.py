@@ -21,7 +21,6 @@ from sim.report.html.comparison import (
     fact_rows,
     is_clear,
 )
-from sim.report.plans import letter
 from sim.specs.yaml12 import parse_yaml
 from sim.uncertainty import interval_factors, least_told_apart
 from tests.report.pages import can_be_heard, is_self_contained, shown_scenarios
@@ -175,10 +174,6 @@ def test_names_cannot_leave_their_place():
     assert "&lt;script&gt;" in text
 
 
-def test_letters_go_on():
-    assert [letter(number) for number in (0, 25, 26, 52)] == ["A", "Z", "AA", "BA"]
-
-
 def test_files_with_overrides_of_their_own(tmp_path, monkeypatch):
     assert split_scenario("a.yaml") == ("a.yaml", [])
     assert split_scenario("a.yaml@plan.tp=4@plan.dp=2") == ("a.yaml", ["plan.tp=4", "plan.dp=2"])
@@ -222,13 +217,13 @@ def test_what_several_do_not_have(tmp_path, options, says):
 
 def test_the_command_compares_the_same_file_twice(tmp_path):
     file = tmp_path / "report.html"
-    words = [
+    words = (
         SCENARIO,
         f"{SCENARIO}@plan.num_chunks=2@plan.schedule=interleaved",
         SCENARIO,
         "-s",
         "plan.microbatch_size=2",
-    ]
+    )
     done = typed("report", *words, "-o", file)
     assert (done.returncode, done.stderr) == (0, "")
     text = is_self_contained(file.read_text())

@@ -7,9 +7,8 @@ import pytest
 
 from sim import estimate, load_scenario
 from sim.errors import FlopcastError
-from sim.report.facts import MEMORY
 from sim.report.html.page import report_page
-from sim.report.html.sliders import grid_data, in_page, sliders_of
+from sim.report.html.sliders import in_page, sliders_of
 from sim.search.grid import price_grid, read_axes
 from sim.units import show, show_time
 from tests.report.pages import Tags, can_be_heard, is_self_contained
@@ -91,12 +90,6 @@ def test_without_a_script_one_change_at_a_time_is_there(page, grid):
                 assert show_time(point.answer.step_time_s) in text
                 assert show(point.answer.memory_bytes, "B") in text
     assert "cannot be: plan.pp · plan.num_chunks" in text
-
-
-def test_memory_of_a_point_has_all_its_parts(grid):
-    data = grid_data(grid, ["flop_at_peak"])
-    assert data["memory"] == list(MEMORY)
-    assert all(len(point[6]) == len(MEMORY) for point in data["points"] if isinstance(point, list))
 
 
 def test_texts_cannot_leave_the_json():

@@ -95,9 +95,3 @@ def test_chunks_copies_slices_and_batches_are_told_apart(view_of):
     assert set(view_of("pipedream").batch) == {0, 1, 2}
     labels = set(view_of("seq1f1b").labels())
     assert {"0a", "0b", "0c", "0d", "7d"} <= labels
-
-
-def test_engines_show_the_same(view_of):
-    dag, des = view_of("zb_h1"), view_of("zb_h1", engine="des")
-    np.testing.assert_allclose(dag.start, des.start, rtol=1e-9, atol=1e-12)
-    np.testing.assert_allclose(dag.compute_end, des.compute_end, rtol=1e-9)

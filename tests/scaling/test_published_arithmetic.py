@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from counts import layer_activation_bytes, visits_per_stage
+from rows import rows
 
 from flopcast_validation.strategies.question import family
 from sim.reliability import Failures, checkpoint_bytes, job_mtbf
@@ -29,15 +30,13 @@ def test_lamy_poiriers_two_constants_are_one():
     assert critical_batch("lamy-poirier-2021", params=1.0) == pytest.approx(573.07, rel=2e-4)
 
 
-@pytest.mark.parametrize(
-    ("bubble", "efficiency"), [(0.924, 0.49), (0.025, 0.89), (0.194, 0.77)], ids=["baseline", "improved", "25 GbE"]
-)
+@rows(("bubble", "efficiency"), [(0.924, 0.49), (0.025, 0.89), (0.194, 0.77)], ids=["baseline", "improved", "25 GbE"])
 def test_efficiencies_of_the_reconstructed_table(bubble, efficiency):
     tensor = needed_intensity(A100, 600e9) / tensor_intensity(X160.hidden_size, 16)
     assert 1 / (1 + bubble + tensor) == pytest.approx(efficiency, abs=5e-3)
 
 
-@pytest.mark.parametrize(
+@rows(
     ("dp", "pp", "tp", "gpus", "microbatches"),
     [
         (483, 1, 1, 483, 5),
@@ -69,7 +68,7 @@ def test_a_checkpoint_is_a_layers_input():
     assert layer_activation_bytes(model, stack, cut) == 2 * 2560 * 25600
 
 
-@pytest.mark.parametrize(("schedule", "p", "v", "m"), [("1f1b", 4, 1, 12), ("gpipe", 4, 1, 12), ("interleaved", 4, 3, 12),
+@rows(("schedule", "p", "v", "m"), [("1f1b", 4, 1, 12), ("gpipe", 4, 1, 12), ("interleaved", 4, 3, 12),
                                                        ("breadth_first", 4, 3, 12), ("breadth_first", 4, 2, 9)])  # fmt: skip
 def test_how_much_of_the_backward_hides_gradient_reductions_and_how_often_ranks_turn_to_a_chunk(schedule, p, v, m):
     """1/m, (p/m)(v − 1)/v, (v − 1)/v; visits of a chunk 1 a pass breadth-first, m/p interleaved."""
@@ -114,7 +113,7 @@ def test_kaplans_own_prefactor_of_data_is_not_that_of_his_model_size():
     assert 4e10 / twice == pytest.approx(1.8, abs=0.02)
 
 
-@pytest.mark.parametrize(("law", "data"), [("chinchilla-1", 0.50), ("chinchilla-2", 0.51), ("chinchilla-3", 0.54)])
+@rows(("law", "data"), [("chinchilla-1", 0.50), ("chinchilla-2", 0.51), ("chinchilla-3", 0.54)])
 def test_chinchillas_exponents_of_data(law, data):
     tokens = [compute_optimal(flop, get_law(law)).tokens for flop in (1e21, 1e22)]
     assert np.log10(tokens[1] / tokens[0]) == pytest.approx(data, abs=5e-3)
@@ -124,9 +123,7 @@ def test_muennighoffs_decays():
     assert (TOKEN_DECAY, PARAM_DECAY) == (15.387756, 5.309743)
 
 
-@pytest.mark.parametrize(
-    ("law", "exponent"), [("zhang-2024", 0.47), ("bergsma-2025", 0.462), ("bergsma-2025-best", 0.383)]
-)
+@rows(("law", "exponent"), [("zhang-2024", 0.47), ("bergsma-2025", 0.462), ("bergsma-2025-best", 0.383)])
 def test_batches_grow_with_data_as_published(law, exponent):
     batches = critical_batch(law, tokens=np.array([1e11, 1e12]))
     assert np.log10(batches[1] / batches[0]) == pytest.approx(exponent)
@@ -139,6 +136,6 @@ def test_llama3s_run_in_numbers():
     assert 1e6 < checkpoint_bytes(405e9) / 16_384 < 4e9
 
 
-@pytest.mark.parametrize(("gpu", "watts"), [("h100-sxm-80gb", 700), ("a100-sxm-80gb", 400)])
+@rows(("gpu", "watts"), [("h100-sxm-80gb", 700), ("a100-sxm-80gb", 400)])
 def test_powers(gpu, watts):
     assert GpuSpec.read(load_preset("gpus", gpu), gpu).max_power_w == watts

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import points
 import pytest
+from rows import rows
 from typer.testing import CliRunner
 
 from sim.commands.scaling import app
@@ -45,7 +46,7 @@ QUESTIONS = [
 IDS = [" ".join(question[:2]).partition(" /")[0] for question in QUESTIONS]
 
 
-@pytest.mark.parametrize("question", QUESTIONS, ids=IDS)
+@rows("question", QUESTIONS, ids=IDS)
 def test_every_question_fits_a_terminal_and_has_json(question):
     printed = ask(*question)
     assert all(len(line) <= 80 for line in printed.splitlines())
@@ -53,7 +54,7 @@ def test_every_question_fits_a_terminal_and_has_json(question):
     assert read(*question)
 
 
-@pytest.mark.parametrize("question", [QUESTIONS[i] for i in (0, 3, 5, 7, 8)], ids=[IDS[i] for i in (0, 3, 5, 7, 8)])
+@rows("question", [QUESTIONS[i] for i in (0, 3, 5, 7, 8)], ids=[IDS[i] for i in (0, 3, 5, 7, 8)])
 def test_every_question_has_a_figure(question, tmp_path):
     if question[0] == "model":
         ask(*question, "--svg", tmp_path / "a.svg")
@@ -72,11 +73,6 @@ def test_optimal():
     assert "72.2B" in ask("optimal", "--budget", "5.76e23")
     assert "the published interval does not contain the published exponent" in ask("optimal", "--budget", "5.76e23")
     assert "deepseek-2024" not in {row["law"] for row in read("optimal", "--loss", "2.1")}
-
-
-def test_your_runs_join_the_laws():
-    names = [row["law"] for row in read("optimal", "--budget", "1e22", "--runs", POINTS)]
-    assert names[-1] == "yours"
 
 
 def test_repeated_data_is_one_more_row():
@@ -157,7 +153,7 @@ def test_fit():
     assert answer["intervals"]["beta"][0] < 0.3658 < answer["intervals"]["beta"][1]
 
 
-@pytest.mark.parametrize(
+@rows(
     ("arguments", "says"),
     [
         (("optimal",), "give --budget"),

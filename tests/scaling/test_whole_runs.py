@@ -67,13 +67,6 @@ def test_llama3s_run():
     assert (own.cost, own.currency) == (pytest.approx(1.5 * own.gpu_hours), "EUR")
 
 
-def test_intervals_are_the_step_times():
-    training = train(load_scenario(TRILLION))
-    low, high = training.answer.step_time_interval_s
-    assert training.low.useful_s / training.run.useful_s == pytest.approx(low / training.answer.step_time_s)
-    assert training.high.cost / training.run.cost == pytest.approx(high / training.answer.step_time_s)
-
-
 def test_spare_nodes_are_paid_for_and_checkpoints_cost():
     cluster = load_scenario(TRILLION).cluster
     storing = even_storing(14e12, 4096, cluster)

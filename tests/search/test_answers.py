@@ -92,12 +92,12 @@ def test_a_rank_counts_what_is_faster(small):
 
 
 def test_costs_are_compared_on_as_many_gpus():
-    result = search(load_scenario(SMALL), gpus=(4, 64), objective="cost", top=1, confirm=20)
+    result = search(load_scenario(SMALL), gpus=(4, 16), objective="cost", top=1, confirm=8)
     best = result.best[0].answer
-    (largest,) = (each for each in sensitivity(result) if (each.axis, each.value) == ("num_gpus", 64))
+    (largest,) = (each for each in sensitivity(result) if (each.axis, each.value) == ("num_gpus", 16))
     answer = largest.best.answer
-    assert answer.num_gpus == 64 != best.num_gpus
-    assert largest.loss == pytest.approx(answer.step_time_s * 64 / best.step_time_s / best.num_gpus - 1)
+    assert answer.num_gpus == 16 != best.num_gpus
+    assert largest.loss == pytest.approx(answer.step_time_s * 16 / best.step_time_s / best.num_gpus - 1)
     assert sum(largest.causes.values()) == pytest.approx(largest.loss * best.step_time_s)
 
 
@@ -256,12 +256,15 @@ def run(*words):
 
 
 def test_command(tmp_path):
-    shown = run("--why", "own", "--rules", "--sensitivity", "--figure", str(tmp_path / "costs.png"))
+    shown = run("--why", "own", "--rules")
     for words in ("Why not the scenario's own plan?", "same techniques", "step by step",
-                  "Megatron's rules of thumb", "What each value costs"):  # fmt: skip
+                  "Megatron's rules of thumb"):  # fmt: skip
         assert words in " ".join(shown.split())
+    asked = ("--objective", "days", "--set", "training.tokens=300e9", "--figure", str(tmp_path / "costs.png"))
+    data = json.loads(run("--json", "--rules", "--sensitivity", "--why", "own", "plan.recompute=full", *asked))
     assert (tmp_path / "costs.png").stat().st_size > 5000
-    data = json.loads(run("--json", "--rules", "--sensitivity", "--why", "own", "plan.recompute=full"))
+    days = [row["training_days"] for row in data["best"]]
+    assert days == sorted(days)
     assert data["own"]["plan"]["recompute"] == "full"
     assert data["own"]["loss"] == pytest.approx(data["own"]["step_time_s"] / data["best"][0]["step_time_s"] - 1)
     assert sum(step["saved_s"] for step in data["own"]["steps"]) == pytest.approx(sum(data["own"]["losses_s"].values()))
@@ -319,7 +322,7 @@ def test_what_was_found_is_said_though_a_file_cannot_be_written():
     ("objective", "words"),
     [
         ("cost", ["GPU", "days", "Cost by cause, in seconds of the best plan's GPUs", "by cost against the best"]),
-        ("days", ["days", "Step time by cause", "by days against the best"]),
+        ("days", ["days", "What each value costs", "Step time by cause", "by days against the best"]),
         ("memory_headroom", ["Memory of the fullest GPU by purpose", "of memory against the best"]),
     ],
 )
@@ -328,15 +331,6 @@ def test_the_objective_is_what_is_shown(objective, words):
     shown = run("--gpus", "8..16", "--objective", objective, "--why", "own", "--sensitivity", *tokens)
     for word in words:
         assert word in " ".join(shown.split())
-    best = json.loads(run("--gpus", "8..16", "--objective", objective, "--json", *tokens))["best"]
-    counted = {
-        "cost": lambda row: row["gpu_seconds_per_step"],
-        "days": lambda row: row["training_days"],
-        "memory_headroom": lambda row: row["memory_bytes"],
-    }[objective]
-    values = [counted(row) for row in best]
-    assert values == sorted(values)
-    assert best[0]["gpu_seconds_per_step"] == best[0]["step_time_s"] * best[0]["num_gpus"]
 
 
 def test_a_front_shows_what_its_plans_cost():

@@ -65,7 +65,7 @@ def test_a_search_tries_them_and_says_so():
 
 def test_the_command_names_others():
     words = ["search", str(SCENARIOS / "llama3-405b-16384-h100.yaml"), "--cp", "1,4", "--gpus", "1024"]
-    words += ["--top", "1", "--json"]
+    words += ["--room", "none", "--top", "1", "--json"]
     run = CliRunner().invoke(app, words)
     assert run.exit_code == 0, run.output
     stated = json.loads(run.output)["assumptions"]

@@ -16,7 +16,7 @@ from sim.foreign.exporters import FRAMEWORKS, export_scenario
 from sim.search import rank_plan, search_schedules, why_not
 from sim.specs.framework_plans import broken_rules, rules_of_scenario
 
-SEEDS = range(9)
+SEEDS = range(4)
 
 
 @rows("framework", FRAMEWORKS, ids=FRAMEWORKS)
@@ -34,7 +34,7 @@ def test_every_plan_that_a_search_returns_exports(framework):
             reasons = refusals(each.scenario, framework)
             assert "cannot run plan." not in reasons, (seed, reasons)
             exported += not reasons
-    assert exported > 8
+    assert exported > 3
 
 
 def refusals(scenario, framework):
@@ -172,15 +172,7 @@ def test_command(scenarios, tmp_path):
     words = [
         "search",
         file,
-        "-s",
-        "stack=megatron-core",
-        "-s",
-        "plan.tp=4",
-        "--fix",
-        "zero_stage=1",
-        "--top",
-        "3",
-        "--json",
+        *["-s", "stack=megatron-core", "-s", "plan.tp=4", "--fix", "zero_stage=1", "--top", "3", "--json"],
     ]
     run = CliRunner().invoke(app, [*words, "-o", str(best)])
     assert run.exit_code == 0, run.output

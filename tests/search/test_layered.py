@@ -42,7 +42,7 @@ GROUPS = {"dp": 4, "sharding_group": 4, "zero_stage": 3, "reshard_after_forward"
 def test_no_step_is_shorter_than_its_bound(cluster, stack, plan, typical):
     table = layered_table(small(cluster, stack, plan=plan), gpus=(2, 64))
     assert (table.column("dp") % plan.get("sharding_group", 1) == 0).all()
-    some = np.random.default_rng(0).choice(len(table), 25, replace=False)
+    some = np.random.default_rng(0).choice(len(table), 12, replace=False)
     answers = [estimate(table.scenario_at(int(place))) for place in some]
     ratios = np.array([table.bound_s[place] / answer.step_time_s for place, answer in zip(some, answers, strict=True)])
     assert ratios.max() <= 1.0 + 1e-9
@@ -71,7 +71,7 @@ def test_bounds_of_experts_and_context_parallelism(cluster, model, plan):
     table = layered_table(scenario, gpus=(2, 32), context=(1, 2))
     assert set(table.column("cp").tolist()) == {1, 2}
     assert set(table.column("ep").tolist()) == ({1, 2, 4, 8} if scenario.model.num_experts else {1})
-    some = np.random.default_rng(1).choice(len(table), 20, replace=False)
+    some = np.random.default_rng(1).choice(len(table), 8, replace=False)
     for place in some.tolist():
         answer = estimate(table.scenario_at(place))
         assert answer.scenario.plan.etp == (answer.scenario.plan.tp if scenario.plan.etp > 1 else 1)
@@ -148,13 +148,6 @@ def test_layered_schedules_only_and_a_layer_a_stage_is_modular():
     assert all(plan.num_gpus == 4 for plan in plans)
     counts = table.num_microbatches
     assert (counts >= table.column("pp")).all()
-
-
-def test_host_memory_makes_room():
-    scenario = small()
-    here, there = (layered_table(scenario, gpus=(8, 8), offloaded_layers=layers) for layers in (0, 8))
-    assert there.memory_bytes.mean() < here.memory_bytes.mean()
-    assert estimate(there.scenario_at(0)).largest.total == pytest.approx(there.memory_bytes[0], rel=0.05)
 
 
 def test_a_space_without_plans_is_empty():

@@ -1,8 +1,6 @@
 """The balanced pipeline layout is the cut whose slowest stage is fastest, and what it gains is shown."""
 
 import json
-import subprocess
-import sys
 from itertools import combinations
 from pathlib import Path
 
@@ -10,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typed import typed
 
 from sim import estimate, load_scenario
 from sim.errors import SpecError
@@ -65,9 +64,8 @@ def test_a_layout_needs_stages_and_blocks_for_them():
 
 
 def test_the_verb_prints_a_layout_that_a_plan_takes():
-    command = [sys.executable, "-m", "sim", "layout", str(DEEPSEEK), "-s", "plan.schedule=1f1b"]
-    told = json.loads(subprocess.run([*command, "--json"], capture_output=True, text=True, check=True).stdout)
+    command = ("layout", DEEPSEEK, "-s", "plan.schedule=1f1b")
+    told = json.loads(typed(*command, "--json").stdout)
     assert told["step_time_s"] < told["step_time_before_s"]
     assert len(layout_stages(told["pipeline_layout"])) == 16
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert told["pipeline_layout"] in said
+    assert told["pipeline_layout"] in typed(*command).stdout

@@ -45,7 +45,7 @@ def test_modules_of_the_scenario_are_what_selective_recomputes():
     """Alone and among many, in the space's plans and in the rank of a plan."""
     base = load_scenario(SCENARIOS / "gpt3-175b-4096-a100.yaml")
     plan = base.plan.replace(recompute="selective", recompute_modules=("mlp", "core_attn"))
-    gaps, _ = differences(base.replace(plan=plan), (64, 128), 1)
+    gaps, _ = differences(base.replace(plan=plan), (64, 64), 1)
     assert gaps.max() < 1e-9
     space = build_space(base.replace(plan=plan), (64, 64))
     chosen = next(each for each in space.categories if each.recompute == "selective")
@@ -96,7 +96,7 @@ def small(**changes):
     )
 
 
-@pytest.mark.parametrize("overlaps", OVERLAPPING[::5])
+@pytest.mark.parametrize("overlaps", OVERLAPPING[::10])
 def test_prices_of_layers_that_no_pipeline_divides(overlaps):
     """29 layers on 2 to 16 ranks, some of which hold one more: never above the exact step, and the same memory."""
     scenario, random = (
@@ -195,6 +195,7 @@ def cases():
     yield "adapters", on_h100("llama3-8b", {"adapter_rank": 16}), (96, 96), (1,)
 
 
+@pytest.mark.slow
 def test_prices_equal_estimates():
     """Of random plans of every case and category, memory and times without a pipeline to 1e-9; no time is above."""
     found = {}
@@ -236,16 +237,6 @@ def test_space_of_a_mixture_holds_what_a_scenario_takes(dense):
         taken.add(numbers)
     assert found == taken
     assert {plan[4] for plan in taken} == {1, 2, 3, 4, 6, 12}
-
-
-def test_layered_models_keep_dense_layers_on_the_first_chunk():
-    model, plan = MIXTURES["deepseek"]
-    model = model | {"num_layers": 22, "num_dense_layers": 3}
-    columns = build_space(small(model=model, plan=plan), (1, 48)).columns
-    stages = columns.pp * columns.num_chunks
-    several = (columns.num_chunks > 1) & (stages > 3)
-    assert several.any()
-    assert (24 // stages[several] - 1 >= 3).all()
 
 
 def test_no_layout_for_experts_says_so():

@@ -16,6 +16,7 @@ from sim.search import why_not
 from sim.search.room import LAYER_SHARES, OPTIMIZER_SHARES, WAYS
 from sim.specs import load_scenario
 from sim.specs.loading import build_scenario
+from sim.specs.writing import scenario_yaml
 from sim.work.recompute import module_sets
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
@@ -48,14 +49,14 @@ def made(result):
 
 
 @pytest.mark.parametrize(
-    ("file", "ways"),
-    [("gpt-1t-3072-a100", ("modules", "block")), ("qwen3-235b-a22b-256-h100", WAYS),
-     ("papers/deepseek-v3-2048-h800", ("modules", "block"))],
-)  # fmt: skip
-def test_prices_are_estimates(file, ways):
+    ("file", "ways", "limit"),
+    [("gpt-1t-3072-a100", ("modules", "block"), None), ("qwen3-235b-a22b-256-h100", WAYS, None), ("", WAYS, 8e9)],
+)
+def test_prices_are_estimates(file, ways, limit):
     """Of random plans of every kind, ZeRO stage and use of the host: time and memory to 1e-9."""
-    scenario = load_scenario(SCENARIOS / f"{file}.yaml")
-    result = search(scenario, room=ways, top=20, confirm=1, overlaps=file.startswith("gpt"))
+    scenario = load_scenario(SCENARIOS / f"{file}.yaml") if file else small(LATENT, plan={"dp": 4})
+    options = {"memory_limit_bytes": limit, "overlaps": file.startswith("gpt")}
+    result = search(scenario, room=ways, top=20, confirm=1, **options)
     places = made(result)
     random = np.random.default_rng(3)
     some = random.choice(places, size=min(30, len(places)), replace=False)
@@ -180,7 +181,9 @@ def test_what_fits_with_the_host_only_is_said():
 
 
 def test_the_command_names_what_runs_again(tmp_path):
-    words = ["search", str(SCENARIOS / "papers" / "deepseek-v3-2048-h800.yaml"), "--top", "4", "--room", "modules"]
+    file = tmp_path / "latent.yaml"
+    file.write_text(scenario_yaml(small(LATENT, plan={"dp": 2})), encoding="utf-8")
+    words = ["search", str(file), "--top", "4", "--room", "modules", "--memory-limit", "13 GB"]
     run = CliRunner().invoke(app, words, env={"COLUMNS": "120"})
     assert run.exit_code == 0, run.output
     assert "mla_up_proj" in run.output

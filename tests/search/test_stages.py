@@ -16,6 +16,7 @@ from sim.search.layout import layout_shares
 from sim.search.stages import search_stages
 from sim.specs import load_scenario
 from sim.specs.loading import build_scenario
+from sim.specs.writing import scenario_yaml
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 DEEPSEEK = SCENARIOS / "papers" / "deepseek-v3-2048-h800.yaml"
@@ -87,7 +88,7 @@ def test_chunks_that_hold_different_kinds_of_layers_are_found():
     assert found.best[0].scenario.plan.num_chunks == 3
 
 
-def test_layouts_of_deepseek_are_found_and_told(tmp_path):
+def test_layouts_of_deepseek_are_found():
     """61 layers and a module of multi-token prediction: balanced stages save a sixth."""
     scenario = load_scenario(DEEPSEEK)
     even, found = search(scenario, top=2), search(scenario, top=2, layouts=True)
@@ -98,13 +99,19 @@ def test_layouts_of_deepseek_are_found_and_told(tmp_path):
     assert best.answer.step_time_s == estimate(best.scenario).step_time_s
     assert found.gap == 0.0
     assert found.stages.bound <= best.answer.step_time_s
-    path = tmp_path / "best.yaml"
-    words = ["search", str(DEEPSEEK), "--layouts", "--top", "2", "-o", str(path)]
+
+
+def test_layouts_are_told(tmp_path):
+    file, path = tmp_path / "small.yaml", tmp_path / "best.yaml"
+    file.write_text(scenario_yaml(small()), encoding="utf-8")
+    found = search(load_scenario(file), top=2, layouts=True, fixed={"pp": 2})
+    best = found.best[0]
+    words = ["search", str(file), "--any-framework", "--layouts", "--top", "2", "--fix", "pp=2", "-o", str(path)]
     run = CliRunner().invoke(app, words, env={"COLUMNS": "120"})
     assert run.exit_code == 0, run.output
     assert f"layout of 1: {best.scenario.plan.pipeline_layout}" in run.output
     assert load_scenario(path).plan == best.scenario.plan
-    data = json.loads(CliRunner().invoke(app, [*words[:5], "--json"]).output)
+    data = json.loads(CliRunner().invoke(app, [*words[:-2], "--json"]).output)
     assert data["stages"]["layouts"]
     assert any("balanced layouts were tried on" in line for line in data["assumptions"])
     assert data["stages"]["plans_run"] == found.stages.runs
@@ -119,10 +126,11 @@ def test_larger_groups_of_micro_batches_are_found():
     assert best.answer.fits
 
 
-def test_why_own_explains_the_layout():
-    base = load_scenario(DEEPSEEK)
-    plan = base.plan.replace(schedule="1f1b", num_chunks=1, uneven_layers=False, pipeline_layout="Et*3|(t*4|)*14t*2mL")
-    scenario = base.replace(plan=plan)
+def test_why_own_explains_the_layout(tmp_path):
+    base, file = small(num_layers=12), tmp_path / "small.yaml"
+    changes = {"pp": 4, "dp": 1, "schedule": "1f1b", "num_chunks": 1, "pipeline_layout": "Et|t|t*2|t*8L"}
+    scenario = base.replace(plan=base.plan.replace(**changes))
+    file.write_text(scenario_yaml(base), encoding="utf-8")
     shares = layout_shares(scenario)
     assert shares.busiest_s > 1.1 * shares.mean_s
     assert shares.balanced.answer.step_time_s < estimate(scenario).step_time_s
@@ -131,12 +139,9 @@ def test_why_own_explains_the_layout():
     assert ranked.layout.to_dict() == shares.to_dict()
     assert "a layout of its own" in ranked.ruled_out
     assert any("pipeline_layout" in step.changes for step in ranked.steps)
-    run = CliRunner().invoke(
-        app,
-        ["search", str(DEEPSEEK), "--layouts", "--top", "1", "--why", "own", "plan.schedule=1f1b",
-         "plan.num_chunks=1", "plan.uneven_layers=false", "plan.pipeline_layout=Et*3|(t*4|)*14t*2mL"],
-        env={"COLUMNS": "300"},
-    )  # fmt: skip
+    words = ["search", str(file), "--layouts", "--top", "1", "--why", "own"]
+    words += [f"plan.{name}={value}" for name, value in changes.items()]
+    run = CliRunner().invoke(app, words, env={"COLUMNS": "300"})
     assert run.exit_code == 0, run.output
     assert f"rank {shares.busiest} has the most work" in run.output
     assert f"The layout {shares.balanced.layout} would take" in run.output

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+from rows import rows
 
 from sim import build_scenario, load_scenario
 from sim.errors import FlopcastError, ProfileError, SpecError
@@ -12,7 +13,7 @@ from sim.specs.yaml12 import dump_yaml, parse_yaml
 MAIN = Path(__file__).parents[2] / "scenarios" / "gpt-1t-3072-a100.yaml"
 
 
-@pytest.mark.parametrize(
+@rows(
     ("override", "says"),
     [
         ("plan.tpp=4", r"unknown field 'tpp'; did you mean 'tp'\?"),
@@ -77,7 +78,7 @@ def test_override(override, says):
         load_scenario(MAIN, re.split(r" (?=plan\.)", override))
 
 
-@pytest.mark.parametrize(
+@rows(
     ("layers", "overrides", "remedies"),
     [
         (61, [], ["plan.pp=1", "plan.uneven_layers=true"]),
@@ -121,7 +122,7 @@ def test_all_mistakes_are_named_at_once():
     assert "global_batch_size" in str(error.value)
 
 
-@pytest.mark.parametrize(
+@rows(
     ("text", "says"),
     [
         ("model: [1,2", r"file: line 2"),
@@ -160,7 +161,7 @@ def test_yaml_reads_numbers_and_words_as_people_write_them():
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
+@rows(
     ("data", "says"),
     [
         (None, "must be a mapping"),
@@ -210,7 +211,7 @@ def test_replace_derives_anew():
     assert scenario.cluster.replace(node=half).inter_node_bandwidth_bytes_per_s == pytest.approx(12.5e9)
 
 
-@pytest.mark.parametrize("override", ["memory_bytes=8.0e10", "memory=80 GB", "memory_bytes=80 GB"])
+@rows("override", ["memory_bytes=8.0e10", "memory=80 GB", "memory_bytes=80 GB"])
 def test_a_bare_number_is_accepted_only_under_the_name_with_the_unit(override):
     scenario = load_scenario(MAIN, [f"cluster.node.gpu.{override}"])
     assert scenario.cluster.gpu.memory_bytes == 80e9
@@ -220,7 +221,7 @@ def test_errors_are_flopcast_errors():
     assert issubclass(SpecError, FlopcastError)
 
 
-@pytest.mark.parametrize(
+@rows(
     ("override", "says"),
     [
         ("plan.dp=true", "dp = True: true is not a value for it"),
@@ -245,7 +246,7 @@ def test_the_last_override_wins_whatever_its_depth():
     assert load_scenario(MAIN, [section, "plan.dp=3"]).plan.dp == 3
 
 
-@pytest.mark.parametrize("plan", [[{"tp": 2}, {"tp": 2}], "x", [], 3])
+@rows("plan", [[{"tp": 2}, {"tp": 2}], "x", [], 3])
 def test_a_section_that_is_no_mapping_is_named_whatever_the_framework_would_set_in_it(plan):
     data = {
         "model": "llama2-7b", "cluster": "selene", "plan": plan, "stack": {"framework": "torchtitan"},
@@ -255,7 +256,7 @@ def test_a_section_that_is_no_mapping_is_named_whatever_the_framework_would_set_
         build_scenario(data)
 
 
-@pytest.mark.parametrize("field", ["model.num_layers", "cluster.nvlink_domain_gpus"])
+@rows("field", ["model.num_layers", "cluster.nvlink_domain_gpus"])
 def test_sizes_that_no_machine_could_list_are_refused(field):
     with pytest.raises(SpecError, match=f"{field} = .* should be less than or equal"):
         load_scenario("scenarios/gpt-1t-3072-a100.yaml", [f"{field}=1e15"])

@@ -1,6 +1,7 @@
 """Which plans a framework can run: its file's rules, against published runs and columns of plans at once."""
 
 import numpy as np
+import pytest
 from random_scenarios import scenario_of
 from rows import rows
 
@@ -53,6 +54,7 @@ def test_rules_say_the_same_of_columns_and_of_one_plan(framework):
 LISTS = ("recompute_modules", "sharding_group", "reshard_after_forward")
 
 
+@pytest.mark.slow
 def test_published_runs_keep_the_rules_of_their_frameworks(measurements):
     broken, looked_at = {}, 0
     for path in sorted(measurements.glob("training_runs*.csv")):

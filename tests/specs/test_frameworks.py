@@ -4,6 +4,7 @@ from itertools import product
 
 import pytest
 from hypothesis import settings
+from rows import rows
 from typer.testing import CliRunner
 
 from sim import estimate
@@ -75,7 +76,7 @@ def sections(when, version_of):
     }
 
 
-@pytest.mark.parametrize("name", FRAMEWORKS)
+@rows("name", FRAMEWORKS)
 def test_a_framework_s_file_says_nothing_that_is_not_read(name):
     data = raw_preset("frameworks", name)
     assert data.keys() <= {
@@ -111,7 +112,7 @@ def test_a_framework_s_file_says_nothing_that_is_not_read(name):
     assert counted["source"].strip()
 
 
-@pytest.mark.parametrize(("name", "number", "rule"), RULES, ids=[f"{name} {number}" for name, number, _ in RULES])
+@rows(("name", "number", "rule"), RULES, ids=[f"{name} {number}" for name, number, _ in RULES])
 def test_every_rule_has_a_source_reads_what_there_is_and_can_apply(name, number, rule):
     assert rule.keys() <= {"when", "set", "source"}
     assert len(rule["source"].strip()) > 9 or rule["source"].startswith("as ")
@@ -166,7 +167,7 @@ def test_aliases_are_in_lower_case_and_each_framework_s_own():
         assert alias == alias.lower()
 
 
-@pytest.mark.parametrize("name", preset_names("stacks"))
+@rows("name", preset_names("stacks"))
 def test_every_stack_belongs_to_a_framework_or_to_none(name):
     framework = load_preset("stacks", name).get("framework")
     if framework is None:
@@ -176,7 +177,7 @@ def test_every_stack_belongs_to_a_framework_or_to_none(name):
         assert resolve_stack(name, {}).release == name
 
 
-@pytest.mark.parametrize(
+@rows(
     ("version", "stack"),
     [
         ("2019", "megatron-2019"), ("v1.1", "megatron-2021"), ("v2.4", "megatron-2021"), ("2021-06", "megatron-2021"),
@@ -249,7 +250,7 @@ def test_rules_see_the_precision_of_an_override():
     assert (pieces.kernel_launch_s, pieces.backward_launch_s) == pytest.approx((50e-6, 60e-6))
 
 
-@pytest.mark.parametrize(
+@rows(
     ("stack", "message"),
     [
         ({"framework": "nemmo"}, "unknown framework 'nemmo'; did you mean 'nemo'"),
@@ -295,7 +296,7 @@ def test_show_prints_what_a_framework_comes_to():
     )
 
 
-@pytest.mark.parametrize("version", ["2.0.0", "r2.1", "25.04"])
+@rows("version", ["2.0.0", "r2.1", "25.04"])
 def test_nemo_2_is_no_nemo_1(version):
     stack = resolve_stack({"framework": "nemo", "version": version}, {}).fields
     assert "packed_masters" not in stack
@@ -306,7 +307,7 @@ def test_a_framework_of_which_nothing_depends_on_versions_takes_any():
     assert resolve_stack({"framework": "xla", "version": "v0.2.0"}, {}).release == "xla"
 
 
-@pytest.mark.parametrize(
+@rows(
     ("framework", "plan", "stage"),
     [
         ("torchtitan", {"dp": 64}, 3), ("torchtitan", {"dp": 32, "pp": 2}, 3), ("fsdp", {"dp": 64}, 3), ("composer", {"dp": 64}, 3),
@@ -321,7 +322,7 @@ def test_frameworks_that_shard_do(framework, plan, stage):
     )
 
 
-@pytest.mark.parametrize(
+@rows(
     ("words", "says"),
     [
         ("selene --precision fp8", "are for frameworks; selene is none"),
@@ -351,7 +352,7 @@ def test_what_a_framework_s_printed_rate_counts():
     assert not halves_attention("", "latest")
 
 
-@pytest.mark.parametrize(
+@rows(
     ("node", "version", "attention"),
     [
         ("gb200-tray", "25.05", "math"),
@@ -372,7 +373,7 @@ def test_blackwell_had_no_fused_backward_of_latent_attention_at_first(node, vers
     assert made.stack.attention == attention
 
 
-@pytest.mark.parametrize(
+@rows(
     ("model", "gpu", "precision", "version", "dispatcher", "sms"),
     [
         ("gpt-oss-120b", "gb200-tray", "bf16", "26.04", "alltoall", None),
@@ -397,9 +398,7 @@ def test_tokens_are_dropped_with_the_plain_dispatcher_only():
     assert resolve_stack("megatron-bridge", data).fields["expert_dispatcher"] == "alltoall"
 
 
-@pytest.mark.parametrize(
-    ("model", "eight"), [("deepseek-v3", True), ("qwen3-235b-a22b", False), ("gpt-oss-120b", True)]
-)
+@rows(("model", "eight"), [("deepseek-v3", True), ("qwen3-235b-a22b", False), ("gpt-oss-120b", True)])
 def test_recipes_of_2026_fuse_experts_on_blackwell_and_some_take_attention_in_8_bits(model, eight):
     def fields(version):
         data = {"model": load_preset("models", model) | {"name": model}, "training": {"precision": "mxfp8"}}
@@ -412,7 +411,7 @@ def test_recipes_of_2026_fuse_experts_on_blackwell_and_some_take_attention_in_8_
     assert not old.get("fp8_attention")
 
 
-@pytest.mark.parametrize(
+@rows(
     ("gpu", "scope"),
     [("H100", ["mamba"]), ("GB200", ["attn", "mamba", "moe_router", "moe_preprocess"])],
 )
@@ -437,7 +436,7 @@ MODELS_OF_RULES = (
 )
 
 
-@pytest.mark.parametrize("name", preset_names("frameworks"))
+@rows("name", preset_names("frameworks"))
 def test_whatever_rules_set_is_a_stack_on_every_gpu(name):
     """A scenario that says nothing of its stack but the framework's name is never refused for what rules set."""
     gpus = {load_preset("gpus", gpu)["name"] for gpu in preset_names("gpus")}
@@ -495,7 +494,7 @@ def test_no_rule_sets_a_scope_of_graphs_that_a_scenario_may_contradict():
                 assert rule["when"].get("cuda_graphs") == "scoped", name
 
 
-@pytest.mark.parametrize(
+@rows(
     ("version", "waiting", "recompute"),
     [("2026-01-15", (0.0, 0), "none"), ("2026-06-24", (1.0, 36), "full"), ("latest", (1.0, 36), "full")],
 )
@@ -517,9 +516,7 @@ def test_prime_rl_keeps_moments_and_activations_on_the_host_since_2026_06(versio
     assert (stated.plan.optimizer_offload, stated.plan.offloaded_layers) == (0, 2)
 
 
-@pytest.mark.parametrize(
-    ("precision", "eight", "wide"), [("bf16", False, None), ("fp8", True, None), ("nvfp4", True, 2)]
-)
+@rows(("precision", "eight", "wide"), [("bf16", False, None), ("fp8", True, None), ("nvfp4", True, 2)])
 def test_adapters_of_mlperf_take_attention_in_8_bits_and_a_graph_a_layer(precision, eight, wide):
     """config_common.sh and train.py of its benchmark llama2_70b_lora; pretraining is not touched."""
     found = resolve_stack("mlperf-nvidia", {"training": {"precision": precision, "adapter_rank": 16}})
@@ -541,15 +538,13 @@ def test_prime_rl_scores_tokens_by_pieces_of_the_vocabulary_unless_it_has_the_lo
         StackSpec.read({"kernel_launch": "30 us", "policy_loss_columns": 2048}, "stack")
 
 
-@pytest.mark.parametrize(
-    ("gpu", "rank", "stalls"), [("H100-SXM5-80GB", 16, True), ("H100-SXM5-80GB", 0, False), ("B200", 16, False)]
-)
+@rows(("gpu", "rank", "stalls"), [("H100-SXM5-80GB", 16, True), ("H100-SXM5-80GB", 0, False), ("B200", 16, False)])
 def test_adapters_of_prime_rl_stall_where_it_was_measured(gpu, rank, stalls):
     data = {"training": {"adapter_rank": rank}, "cluster": {"node": {"gpu": {"name": gpu}}}}
     assert ("adapter_stall" in resolve_stack("prime-rl", data).fields) == stalls
 
 
-@pytest.mark.parametrize(
+@rows(
     ("stack", "gpu", "expected"),
     [
         ({"framework": "pytorch", "version": "2.11.0+cu130"}, "H200", {"flash_version": "cudnn"}),

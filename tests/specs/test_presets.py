@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from counts import embedding_params
+from rows import rows
 
 from sim.specs import (
     ClusterSpec,
@@ -39,7 +40,7 @@ def read(kind, name):
     return record.read(resolve(load_preset(kind, name), place), name)
 
 
-@pytest.mark.parametrize(("kind", "name"), PRESETS)
+@rows(("kind", "name"), PRESETS)
 def test_preset_is_valid_and_every_value_has_a_source(kind, name):
     read(kind, name)
     # A profile says where all its values come from in one section, its provenance.
@@ -133,7 +134,7 @@ def test_a_p100_has_no_matrix_units():
     assert gpu.peak("fp16") == pytest.approx(2 * gpu.peak("fp32"), rel=6e-3)
 
 
-@pytest.mark.parametrize(
+@rows(
     ("name", "gpus", "domain", "gbit_per_gpu"),
     [
         ("selene", 4480, 8, 200),
@@ -160,15 +161,13 @@ def gpt_billions(model):
     return (12 * layers * h**2 + 13 * layers * h + (model.vocab_size + model.max_sequence_length) * h) / 1e9
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in preset_names("models") if name.startswith("gpt") and "oss" not in name]
-)
+@rows("name", [name for name in preset_names("models") if name.startswith("gpt") and "oss" not in name])
 def test_gpt_has_the_parameters_in_its_name(name):
     billions = name.rpartition("-")[2].removesuffix("b")
     assert round(gpt_billions(read("models", name)), len(billions.partition(".")[2])) == float(billions)
 
 
-@pytest.mark.parametrize(
+@rows(
     ("name", "total", "active", "last_digit", "embedding_counts"),
     [
         ("mixtral-8x7b", 46.7, 12.9, 0.1, True),  # mistral.ai/news/mixtral-of-experts
@@ -200,7 +199,7 @@ TABLE_1 = {
 }
 
 
-@pytest.mark.parametrize("name", TABLE_1)
+@rows("name", TABLE_1)
 def test_megatron_2021_scenario_is_its_row_of_table_1(name):
     s = load_scenario(SCENARIOS / "megatron-2021" / f"{name}.yaml")
     row = (s.model.num_heads, s.model.hidden_size, s.model.num_layers, s.plan.tp, s.plan.pp, s.plan.num_gpus)
@@ -230,7 +229,7 @@ PUBLISHED = {
 }
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
+@rows("name", PUBLISHED)
 def test_scenario_has_the_papers_size(name):
     s = load_scenario(SCENARIOS / f"{name}.yaml")
     assert (s.plan.num_gpus, s.training.global_batch_size, s.num_microbatches) == PUBLISHED[name]

@@ -10,6 +10,7 @@ from pathlib import Path
 import jsonschema
 import pydantic
 import pytest
+from rows import rows
 from typer.testing import CliRunner
 
 from sim import build_scenario, load_scenario
@@ -76,7 +77,7 @@ def test_the_sections_are_those_that_are_read():
     assert FIELDS["stack"].default_words == frameworks.DEFAULT
 
 
-@pytest.mark.parametrize("path", [path for path, field in FIELDS.items() if "NAME" not in path])
+@rows("path", [path for path, field in FIELDS.items() if "NAME" not in path])
 def test_required_is_what_cannot_be_left_out(path):
     field, data = FIELDS[path], whole()
     holder = place(data, field.long_path)
@@ -102,7 +103,7 @@ def test_literal_defaults_are_those_of_the_records():
     assert FIELDS["plan.tp"].type == "whole number from 1"
 
 
-@pytest.mark.parametrize(
+@rows(
     ("word", "found"),
     [
         ("plan.zero_stage", {"plan.zero_stage"}),
@@ -129,7 +130,7 @@ def test_fields_are_found_by_path_section_part_and_meaning(word, found):
     assert {field.path for section in find_fields(word) for field in section.fields} == found
 
 
-@pytest.mark.parametrize(
+@rows(
     ("word", "says"),
     [
         ("zero_stag3", r"no field or section 'zero_stag3'; did you mean 'zero_stage'\?"),
@@ -143,7 +144,7 @@ def test_what_is_not_a_field_is_told_with_the_nearest(word, says):
         find_fields(word)
 
 
-@pytest.mark.parametrize("width", [50, 80, 120])
+@rows("width", [50, 80, 120])
 def test_the_list_keeps_to_the_width(width):
     lines = [line for part in fields_view(SECTIONS, width).renderables for line in part.plain.splitlines()]
     assert max(map(len, lines)) <= width
@@ -178,7 +179,7 @@ def test_the_page_is_what_the_records_say():
     assert page == made.stdout, "docs/fields.md is out of date; run: make fields"
 
 
-@pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
+@rows("path", SCENARIOS, ids=lambda path: path.stem)
 def test_scenarios_keep_to_the_schema(path, validator):
     validator.validate(load_yaml(path))
 
@@ -196,7 +197,7 @@ training: {global_batch_size: 1536, sequence_length: 2048, precision: fp16, toke
 """
 
 
-@pytest.mark.parametrize(
+@rows(
     ("path", "value"),
     [
         ("plan.tpp", 4),
@@ -243,7 +244,7 @@ def test_the_schema_knows_schedules_and_grids(validator):
         assert validator.is_valid(data) is valid
 
 
-@pytest.mark.parametrize(
+@rows(
     "change",
     [
         {"model": {"preset": "gpt3-175b", "dropout": 0.1}},
@@ -261,7 +262,7 @@ def test_what_is_read_keeps_to_the_schema(change, validator):
     validator.validate(data)
 
 
-@pytest.mark.parametrize("dimension", NOUNS)
+@rows("dimension", NOUNS)
 def test_the_patterns_take_what_is_read(dimension):
     for text in (*(each.strip("'") for each in EXAMPLES[dimension].split(" or ")), "1 GB", "2.5us", "1e3 W", "80", "x"):
         try:

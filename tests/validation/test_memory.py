@@ -1,17 +1,13 @@
 """`flopcast validate --memory`: layouts that ran or did not, each predicted or refused with its reason."""
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+from typed import typed
 
 from flopcast_calibration.readers.training_runs import read_rows
 from flopcast_validation.runs.memory import score_memory, summary
 from sim.errors import SpecError
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -71,23 +67,14 @@ def test_files_that_cannot_be_read(tmp_path):
 
 def test_command_line(runs_file, run_row, tmp_path):
     path, out = runs_file([run_row(outcome="ok"), run_row(outcome="?")]), tmp_path / "out.json"
-    command = [sys.executable, "-m", "sim", "validate", "--memory", str(path), "--json", str(out)]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    result = typed("validate", "--memory", path, "--json", out)
     assert result.returncode == 0
     assert "100.0% of 1 outcomes right" in result.stdout
     assert "outcome '?' is neither ok nor out of memory" in result.stdout
     data = json.loads(out.read_text())
     assert set(data) == {"rows", "summary"}
-    assert set(data["rows"][0]) == {
-        "row",
-        "outcome",
-        "predicted",
-        "needed_bytes",
-        "available_bytes",
-        "skipped",
-        "peak_bytes",
-        "comparable_bytes",
-    }
+    keys = "row outcome predicted needed_bytes available_bytes skipped peak_bytes comparable_bytes"
+    assert set(data["rows"][0]) == set(keys.split())
 
 
 def test_measured_peaks_are_compared(runs_file, run_row):

@@ -1,14 +1,10 @@
 """`flopcast validate --runs`: every row scored or refused, duplicates and brackets and pipes, and how good the numbers are."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from scored import score_runs
+from typed import typed
 from typer.testing import CliRunner
 
 from flopcast_validation.cli import app
@@ -16,15 +12,7 @@ from flopcast_validation.runs.report import to_json
 from flopcast_validation.runs.score import groups_of
 from sim.errors import FlopcastError
 
-ROOT = Path(__file__).parents[2]
 ROW_KEYS = {"id", "source", "gpu", "unit", "measured", "predicted", "error", "interval", "fitted", "skipped"}
-
-
-def flopcast(*arguments, **options):
-    command = [sys.executable, "-m", "sim", *map(str, arguments)]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False, **options)
-    assert "Traceback" not in result.stderr, result.stderr
-    return result
 
 
 # The table
@@ -112,7 +100,7 @@ def test_a_sweep_is_ranked(runs_file, run_row):
 def test_command_line(runs_file, run_row, tmp_path):
     rows = [run_row(id="[red]x[/b]", source="[/x]"), run_row(id="bad", gpu="[/y] GPU")]
     path, out = runs_file(rows), tmp_path / "out.json"
-    result = flopcast("validate", "--runs", path, "--json", out, "--figure", tmp_path / "out.png", "--every")
+    result = typed("validate", "--runs", path, "--json", out, "--figure", tmp_path / "out.png", "--every")
     assert result.returncode == 0
     assert "[red]x[/b]" in result.stdout
     assert "unknown GPU '[/y] GPU'; known: V100" in result.stdout
@@ -122,7 +110,7 @@ def test_command_line(runs_file, run_row, tmp_path):
 
 def test_runs_and_memory_together(runs_file, run_row, tmp_path):
     runs, layouts = runs_file([run_row()]), runs_file([run_row(outcome="ok"), run_row(outcome="OOM")], "memory.csv")
-    flopcast("validate", "--runs", runs, "--memory", layouts, "--json", tmp_path / "both.json")
+    typed("validate", "--runs", runs, "--memory", layouts, "--json", tmp_path / "both.json")
     both = json.loads((tmp_path / "both.json").read_text())
     assert set(both) == {"rows", "groups", "memory"}
     assert both["rows"][0]["id"] == "one"
@@ -150,45 +138,21 @@ def test_mistakes_are_refused_before_any_work(runs_file, run_row, tmp_path):
 
 def test_a_mistake_is_one_line_and_exit_code_2(tmp_path):
     (tmp_path / "some.csv").write_text("id,gpu\n1,2\n")
-    result = flopcast("validate", "--runs", tmp_path / "some.csv")
+    result = typed("validate", "--runs", tmp_path / "some.csv")
     assert result.returncode == 2
     assert len(result.stderr.strip().splitlines()) == 1
-
-
-def test_a_closed_pipe_and_an_interrupt_are_no_traceback(runs_file, run_row, until_at_work):
-    path = runs_file([run_row(id=str(i), global_batch_seqs=64 * (i + 1)) for i in range(400)])
-    command = [sys.executable, "-m", "sim", "validate", "--runs", str(path), "--every"]
-
-    def heed_interrupts():  # a shell's background job hands on that interrupts are ignored
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-    with subprocess.Popen(
-        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heed_interrupts
-    ) as running:
-        until_at_work(running)
-        running.send_signal(signal.SIGINT)
-        _, errors = running.communicate(timeout=60)
-        assert running.returncode in (130, -signal.SIGINT)  # the same to a shell: see test_cli
-        assert "Traceback" not in errors
-    reading, writing = os.pipe()
-    os.close(reading)
-    small = runs_file([run_row()], "small.csv")
-    command[-2] = str(small)
-    result = subprocess.run(command, cwd=ROOT, stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
-    os.close(writing)
-    assert result.stderr == ""
 
 
 # The numbers
 
 
 def test_json_may_go_to_standard_output(runs_file, run_row):
-    result = flopcast("validate", "--runs", runs_file([run_row(framework="HF Trainer")]), "--json", "-")
+    result = typed("validate", "--runs", runs_file([run_row(framework="HF Trainer")]), "--json", "-")
     assert len(json.loads(result.stdout)["rows"]) == 1
 
 
 def test_frameworks_that_are_not_known_are_named(runs_file, run_row):
     rows = [run_row(framework="HF Trainer"), run_row(id="two", framework="HF Trainer"), run_row(id="three")]
-    text = flopcast("validate", "--runs", runs_file(rows)).stdout
+    text = typed("validate", "--runs", runs_file(rows)).stdout
     assert "frameworks that are not known, priced as PyTorch of their time: HF Trainer (2)" in text
     assert "--markdown: always" in text

@@ -1,20 +1,17 @@
 """Context parallelism that deals heads: what its all-to-alls carry, what it leaves as it is, and who can have it."""
 
-import json
-
 import pytest
 from counts import attention_core
 from open_space import search
 
 from sim import estimate
 from sim.errors import InfeasiblePlan, SpecError
-from sim.foreign.importers import Given, import_text
+from sim.foreign.importers import import_text
 from sim.specs import ModelSpec, StackSpec, load_scenario
 from sim.work.attention import CONTEXT_SEQUENCE_S
 from sim.work.pieces import Cut
 
 MODEL = ModelSpec(num_layers=4, hidden_size=4096, num_heads=32, num_kv_heads=8, vocab_size=32000, position="rotary")
-LONG = ["plan.cp=4", "plan.dp=8", "training.sequence_length=32768", "training.global_batch_size=8"]
 
 
 def cut(cp, **changes):
@@ -99,14 +96,3 @@ SCRIPT = (
 def test_megatrons_word_for_it(words, by_heads, ring):
     stack = import_text(SCRIPT.format(words), "run.sh").scenario().stack
     assert (stack.context_by_heads, stack.overlap_context) == (by_heads, ring)
-
-
-def test_words_of_which_nothing_is_priced_are_told():
-    ledger = import_text(SCRIPT.format("--cp-comm-type a2a+p2p"), "run.sh").ledger
-    assert "--cp-comm-type" in {entry.name for entry in ledger.unpriced}
-
-
-def test_deepspeed_deals_heads():
-    config = {"train_micro_batch_size_per_gpu": 1, "sequence_parallel_size": 4, "bf16": {"enabled": True}}
-    given = Given(model="llama3-8b", cluster="superpod-h100", gpus=8)
-    assert import_text(json.dumps(config), "ds.json", given).scenario().stack.context_by_heads

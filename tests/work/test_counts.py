@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from counts import attention_core_bytes, core_operation, layer_activation_bytes, layer_work
+from rows import rows
 
 from sim.pricing.memory import peak_memory
 from sim.pricing.plans import plans_of
@@ -16,7 +17,6 @@ from sim.work.pieces import Cut
 from sim.work.stages import deal_stages
 from sim.work.sums import gradients_alive, hardware_flop, layer_params, model_flop, part_params, total_params
 
-GIB = 2.0**30
 MATH = StackSpec(attention="math", fused_cross_entropy=False, kernel_launch_s=0.0)
 FLASH = StackSpec(kernel_launch_s=0.0)
 
@@ -39,18 +39,13 @@ GPT_1T = gpt(160, 25600, 128, dropout=0.1)
 
 
 # Equation 2 of arXiv:2104.04473. Rounding to the printed digits is all that separates it from the table.
-@pytest.mark.parametrize("printed", TABLE_1)
+@rows("printed", TABLE_1)
 def test_parameters_of_table_1(printed):
     model = gpt(*TABLE_1[printed])
     layers, hidden = model.num_layers, model.hidden_size  # Narayanan et al. 2021, equation 2, V = 51200, s = 2048
     formula = 12 * layers * hidden**2 * (1 + 13 / (12 * hidden) + (51200 + 2048) / (12 * layers * hidden))
     assert f"{formula / 1e9:.{len(printed.partition('.')[2])}f}" == printed
     assert total_params(model) == pytest.approx(formula + 2 * model.hidden_size, rel=1e-12)  # and the final norm
-
-
-def test_gpt3_has_174_6_billion_parameters_and_12_l_h_squared_outside_its_embeddings():
-    assert total_params(GPT3) == pytest.approx(174.6e9, rel=2e-4)
-    assert GPT3.num_layers * layer_params(GPT3) == pytest.approx(12 * 96 * 12288**2, rel=1e-3)
 
 
 def step_flop(kind, model, batch, recompute="full", sequence=2048):
@@ -62,8 +57,8 @@ def step_flop(kind, model, batch, recompute="full", sequence=2048):
     )
 
 
-@pytest.mark.parametrize("model", [GPT3, GPT_530B, gpt(24, 2304, 24)])
-@pytest.mark.parametrize("sequence", [512, 2048])
+@rows("model", [GPT3, GPT_530B, gpt(24, 2304, 24)])
+@rows("sequence", [512, 2048])
 def test_flop_formulas(model, sequence):
     h, layers, s, vocabulary, batch = model.hidden_size, model.num_layers, sequence, 51200, 24
     # Equation 3, and the same without recomputation (Korthikanti et al. 2022, appendix A).
@@ -84,8 +79,20 @@ def test_one_trillion_row_takes_5_139e19_flop_and_102_6_s():
     assert flop / (3072 * 163e12) == pytest.approx(102.6, rel=1e-3)
 
 
+# Equation 4: 8 T P / (n X) for T tokens on n GPUs of X hardware FLOP/s.
+@rows(
+    ("model", "tokens", "gpus", "rate", "days"),
+    [(GPT3, 300e9, 1024, 140e12, 33.9), (GPT_1T, 450e9, 3072, 163e12, 83.9)],
+)
+def test_days_of_training(model, tokens, gpus, rate, days):
+    assert 8 * tokens * total_params(model) / (gpus * rate) / 86400 == pytest.approx(days, abs=0.1)
+    # The rule of thumb leaves out attention and logits: a few percent.
+    exact = step_flop("hardware", model, 1) / 2048 * tokens
+    assert 1.0 < exact / (8 * tokens * total_params(model)) < 1.04
+
+
 # Korthikanti et al. 2022, table 5: model, batch, GPUs, seconds, printed MFU.
-@pytest.mark.parametrize(
+@rows(
     ("model", "batch", "gpus", "seconds", "mfu"),
     [
         (GPT_22B, 4, 8, 1.10, 41.5),
@@ -102,18 +109,6 @@ def test_mfu_of_published_step_times(model, batch, gpus, seconds, mfu):
         assert ours == pytest.approx(56.05, abs=0.005)
 
 
-# Equation 4: 8 T P / (n X) for T tokens on n GPUs of X hardware FLOP/s.
-@pytest.mark.parametrize(
-    ("model", "tokens", "gpus", "rate", "days"),
-    [(GPT3, 300e9, 1024, 140e12, 33.9), (GPT_1T, 450e9, 3072, 163e12, 83.9)],
-)
-def test_days_of_training(model, tokens, gpus, rate, days):
-    assert 8 * tokens * total_params(model) / (gpus * rate) / 86400 == pytest.approx(days, abs=0.1)
-    # The rule of thumb leaves out attention and logits: a few percent.
-    exact = step_flop("hardware", model, 1) / 2048 * tokens
-    assert 1.0 < exact / (8 * tokens * total_params(model)) < 1.04
-
-
 def cut(tp=1, batch=1, sequence=2048, sequence_parallel=False, recompute="none"):
     return Cut(tp, batch, sequence, sequence_parallel, recompute)
 
@@ -128,9 +123,9 @@ KORTHIKANTI = {
 }
 
 
-@pytest.mark.parametrize("mode", KORTHIKANTI)
-@pytest.mark.parametrize("tp", [1, 2, 8])
-@pytest.mark.parametrize(("model", "batch", "sequence"), [(GPT3, 1, 2048), (GPT_22B, 4, 2048), (GPT_530B, 1, 1024)])
+@rows("mode", KORTHIKANTI)
+@rows("tp", [1, 2, 8])
+@rows(("model", "batch", "sequence"), [(GPT3, 1, 2048), (GPT_22B, 4, 2048), (GPT_530B, 1, 1024)])
 def test_activation_bytes_of_a_layer(mode, tp, model, batch, sequence):
     sequence_parallel, recompute, formula = KORTHIKANTI[mode]
     kept = layer_activation_bytes(model, MATH, cut(tp, batch, sequence, sequence_parallel, recompute))
@@ -138,21 +133,8 @@ def test_activation_bytes_of_a_layer(mode, tp, model, batch, sequence):
     assert kept == pytest.approx(sbh * formula(tp, model.num_heads * sequence / model.hidden_size), rel=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("where", "gib", "half_a_digit"),
-    [
-        (cut(), 2.672, 5e-4),
-        (cut(tp=8), 0.539, 5e-4),
-        (cut(tp=8, sequence_parallel=True, recompute="selective"), 0.0996, 5e-5),
-        (cut(tp=8, recompute="full"), 0.0469, 5e-5),
-    ],
-)
-def test_activation_gib_of_a_gpt3_layer(where, gib, half_a_digit):
-    assert layer_activation_bytes(GPT3, MATH, where) / GIB == pytest.approx(gib, abs=half_a_digit)
-
-
 # The paper's section 5: share of the bytes saved by selective recomputation, and the FLOPs it adds.
-@pytest.mark.parametrize(("model", "saved", "added"), [(GPT3, 70, 2.7), (GPT_530B, 65, 1.6)])
+@rows(("model", "saved", "added"), [(GPT3, 70, 2.7), (GPT_530B, 65, 1.6)])
 def test_what_selective_recomputation_saves_and_costs(model, saved, added):
     none, selective = (layer_activation_bytes(model, MATH, cut(recompute=mode)) for mode in ("none", "selective"))
     assert 100 * (1 - selective / none) == pytest.approx(saved, abs=0.6)
@@ -168,14 +150,14 @@ def test_logits_are_as_long_as_the_vocabulary():
 
 
 # Own 16-bit logits; gathered, those of all, the gather's two buffers, and four in fp32 of the loss's backward.
-@pytest.mark.parametrize(("tp", "per_logit"), [(1, 2 + 16), (4, 2 / 4 + 2 + 4 + 16)])
+@rows(("tp", "per_logit"), [(1, 2 + 16), (4, 2 / 4 + 2 + 4 + 16)])
 def test_a_loss_on_gathered_logits_holds_them_whole(tp, per_logit):
     stack = StackSpec(vocab_parallel_loss=False, kernel_launch_s=0.0)
     assert logits_bytes(GPT3, stack, cut(tp=tp)) == per_logit * 2048 * 51200
 
 
 # What autograd keeps of a score, and holds for a moment in its backward. [bytes]
-@pytest.mark.parametrize(
+@rows(
     ("stack", "kept", "moment"),
     [
         ({"attention": "math", "fused_softmax": True}, 2, 4),  # probabilities; the gradients of both
@@ -255,7 +237,7 @@ def test_fp32_shards_are_cast_even_where_one_gpu_has_all_of_them(scenarios):
 
 
 # The table in 16 bits, and where it is trained its gradient.
-@pytest.mark.parametrize(("changes", "per_number"), [([], 4), (["training.adapter_rank=8"], 2)])
+@rows(("changes", "per_number"), [([], 4), (["training.adapter_rank=8"], 2)])
 def test_a_tied_table_stays_gathered_with_fsdps_root(changes, per_number, scenarios):
     working = {}
     for tied in ("true", "false"):
@@ -266,7 +248,7 @@ def test_a_tied_table_stays_gathered_with_fsdps_root(changes, per_number, scenar
     assert working["true"] - working["false"] == pytest.approx(per_number * table)
 
 
-@pytest.mark.parametrize(("fp32_frozen", "nbytes"), [(False, 2), (True, 4)])
+@rows(("fp32_frozen", "nbytes"), [(False, 2), (True, 4)])
 def test_frozen_weights_are_in_the_bits_they_were_loaded_in(fp32_frozen, nbytes, scenarios):
     changes = ["plan.microbatch_size=1", "plan.zero_stage=3", "training.adapter_rank=8"]
     scenario, use = memory_of(scenarios, changes, fp32_shards=True, fp32_frozen=fp32_frozen)
@@ -324,7 +306,7 @@ def test_gathers_tensor_by_tensor_hold_two_matrices_instead_of_two_layers(scenar
 
 
 # DeepSpeed's BF16_Optimizer casts a 16-bit gradient to fp32 (2 + 4) and adds it (4 + 4 + 4); one kernel moves 2 + 4 + 4.
-@pytest.mark.parametrize(("fused", "nbytes"), [(True, 10), (False, 18)])
+@rows(("fused", "nbytes"), [(True, 10), (False, 18)])
 def test_bytes_to_add_a_gradient(fused, nbytes):
     stack = StackSpec(fused_gradient_accumulation=False, fused_gradient_cast=fused, kernel_launch_s=0.0)
     (added,) = (item for item in layer_work(GPT3, stack, cut()).weight_grad.operations if "accumulate" in item.name)
@@ -338,7 +320,7 @@ def volume(collectives, tp):
 
 
 # Narayanan et al. 2021, section 3.2: 8 b s h (t − 1)/t elements a layer.
-@pytest.mark.parametrize("sequence_parallel", [False, True])
+@rows("sequence_parallel", [False, True])
 def test_tensor_parallel_volume_of_a_layer(sequence_parallel):
     work = layer_work(GPT3, MATH, cut(tp=8, sequence_parallel=sequence_parallel))
     again = [item for item in work.input_grad.collectives if item.name.endswith("again")]
@@ -357,7 +339,7 @@ def test_full_recomputation_repeats_the_forwards_collectives():
 
 
 # Rajbhandari et al. 2020, arXiv:1910.02054, figure 1: 7.5B parameters, 64 replicas, 2 + 2 + 12 bytes each. [GB]
-@pytest.mark.parametrize(("zero_stage", "gigabytes"), [(0, 120), (1, 31.4), (2, 16.6), (3, 1.9)])
+@rows(("zero_stage", "gigabytes"), [(0, 120), (1, 31.4), (2, 16.6), (3, 1.9)])
 def test_zero_memory(zero_stage, gigabytes, scenarios):
     changes = ["plan.tp=1", "plan.dp=64", "plan.microbatch_size=1", f"plan.zero_stage={zero_stage}"]
     scenario = load_scenario(scenarios / "megatron-2021" / "7.5b.yaml", changes)
@@ -366,8 +348,8 @@ def test_zero_memory(zero_stage, gigabytes, scenarios):
     assert 7.5 * per_param == pytest.approx(gigabytes, abs=0.05)
 
 
-@pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize(("tp", "pp", "chunks"), [(1, 1, 1), (1, 8, 3), (4, 1, 1), (8, 8, 1), (2, 96, 1)])
+@rows("tied", [True, False])
+@rows(("tp", "pp", "chunks"), [(1, 1, 1), (1, 8, 3), (4, 1, 1), (8, 8, 1), (2, 96, 1)])
 def test_stages_hold_the_model_once_and_a_tied_head_twice(tied, tp, pp, chunks):
     model = GPT3.replace(tied_embeddings=tied)
     h, layers = model.hidden_size, model.num_layers
@@ -387,7 +369,7 @@ def test_llama_405b_ends_have_one_layer_less():
     assert sum(stage.num_layers * layer_params(model) for stage in stages) == 126 * layer_params(model)
 
 
-@pytest.mark.parametrize("attention", ["math", "flash"])
+@rows("attention", ["math", "flash"])
 def test_context_parallelism_cuts_a_layer_evenly_and_exchanges_keys(attention):
     model = gpt(32, 4096, 32, num_kv_heads=8)
     stack = StackSpec(attention=attention, kernel_launch_s=0.0)

@@ -4,8 +4,6 @@ from dataclasses import replace
 
 import pytest
 from counts import attention_core, experts_work, layer_activation_bytes, layer_work
-from hypothesis import given
-from hypothesis import strategies as st
 
 from sim import estimate
 from sim.costs.compute import ComputeModel
@@ -98,22 +96,6 @@ def test_biases_of_the_second_multiply_stay_kernels_of_their_own():
     assert "experts' activation" not in names(work.forward)
 
 
-@given(
-    st.sampled_from(["bf16", "fp8", "mxfp8", "nvfp4"]),
-    st.sampled_from(["qwen3-30b-a3b", "gpt-oss-20b", "deepseek-v3"]),
-    st.sampled_from([False, True]),
-)
-def test_fusing_is_never_slower_and_keeps_flops_and_activations(precision, model, overlaps):
-    scenario = scenario_of(model, precision=precision, overlap_experts=overlaps)
-    fused = scenario.replace(stack=scenario.stack.replace(fused_experts=True))
-    assert estimate(fused).step_time_s <= estimate(scenario).step_time_s * (1 + 1e-12)
-    assert layer_work(scenario.model, fused.stack, cut(precision)).forward.model_flop == pytest.approx(
-        layer_work(scenario.model, scenario.stack, cut(precision)).forward.model_flop
-    )
-    kept = (layer_activation_bytes(scenario.model, each.stack, cut(precision)) for each in (fused, scenario))
-    assert next(kept) == next(kept)
-
-
 def seconds_of_core(name, columns, eight, backward=False):
     """A core of 10^15 FLOP over 4,096 tokens, in 16 bits or 8."""
     gpu, profile = (
@@ -169,17 +151,6 @@ def test_attention_in_8_bits_casts_what_it_reads_and_keeps_it_so():
     assert casts == [4 * tokens * (queries + key_values), 4 * tokens * queries]
     saved = layer_activation_bytes(model, sixteen, here) - layer_activation_bytes(model, eight, here)
     assert saved == tokens * (queries + key_values)
-
-
-@pytest.mark.parametrize("changes", [{"format": None}, {}])
-def test_nothing_changes_in_16_bits_or_without_a_fused_kernel(changes):
-    scenario = scenario_of()
-    here = cut("bf16") if changes else cut()
-    stack = scenario.stack if changes else scenario.stack.replace(attention="math")
-    eight = stack.replace(fp8_attention=True)
-    assert attention_core(scenario.model, stack, here) == attention_core(scenario.model, eight, here)
-    kept = (layer_activation_bytes(scenario.model, each, here) for each in (stack, eight))
-    assert next(kept) == next(kept)
 
 
 def test_activations_in_32_bits_around_multiplies_in_8():

@@ -262,18 +262,6 @@ def test_a_window_of_half_the_sequence_runs_nine_tiles_of_ten():
     assert core("sliding_attention") == pytest.approx(0.9 * core("full_attention"))
 
 
-def test_pieces_of_a_quarter_run_a_quarter_of_the_scores():
-    model = ModelSpec(**SIZES, num_layers=1).replace(layer_types=("chunked_attention",), attention_chunk_size=128)
-
-    def core(kind):
-        operations = layer_work(
-            model, STACK, Cut(1, 1, 512, False, "none"), LayerKind(kind, "dense")
-        ).forward.operations
-        return sum(each.flop for each in operations if each.kind == "attention")
-
-    assert core("chunked_attention") == pytest.approx(0.25 * core("full_attention"))
-
-
 def test_a_states_work_grows_with_the_sequence_and_attentions_with_its_square():
     model = ModelSpec(**SIZES, num_layers=3, layer_types=("mamba2", "full_attention"))
     for kind, power in (("mamba2", 1), ("gated_delta_net", 1), ("kimi_delta_attention", 1), ("full_attention", 2)):
@@ -374,13 +362,6 @@ def test_layouts_are_written_as_they_are_read(layers, modules):
     assert plan.stages_of_layout[-1].endswith("m" * modules + "L")
 
 
-def test_the_even_deal_in_letters_is_the_even_deal():
-    even = {"pp": 4, "dp": 2, "schedule": "1f1b"}
-    said = {**even, "pipeline_layout": "Ett|(tt|)*2ttL"}
-    kinds = {"layer_types": ["mamba2", "full_attention"]}
-    assert answers(scenario(plan=even, **kinds)) == pytest.approx(answers(scenario(plan=said, **kinds)), rel=1e-12)
-
-
 HYBRID = {
     "layer_types": [
         "mamba2",
@@ -404,16 +385,6 @@ def test_engines_agree_on_a_hybrid_with_a_layout(layout, schedule):
     described = scenario(plan=plan, num_mtp_layers=layout.count("m"), **HYBRID)
     dag, des = (estimate(described, engine).step_time_s for engine in ("dag", "des"))
     assert des == pytest.approx(dag, rel=1e-9)
-
-
-def test_moving_a_layer_moves_its_parameters_and_nothing_else():
-    model = ModelSpec(**SIZES, num_layers=8, layer_types=("mamba2", "full_attention", "full_attention"))
-    before, after = (
-        [part_params(stage.part, model, 1) for stage in deal_stages(model, ParallelPlan(pp=2, pipeline_layout=layout))]
-        for layout in ("Et*4|t*4L", "Et*3|t*5L")
-    )
-    moved = layer_params(model, model.kind_of_layer[3])
-    assert [before[0] - after[0], after[1] - before[1]] == [moved, moved]
 
 
 # Exact numbers
