@@ -136,6 +136,7 @@ def fit_runs(
     most_per_family: int = 60,
     report: Callable[[str], None] = lambda text: None,
     slopes: Callable[[Scenario], np.ndarray] | None = None,
+    progress: Callable[[str], None] = lambda now: None,
 ) -> RunsFit:
     """Fit the named parameters to the runs.
 
@@ -151,6 +152,8 @@ def fit_runs(
         Of larger families an even sample is fitted; all are scored.
     slopes : function, optional
         `sensitivities` of a scenario, taken to hold wherever the values go: for many small fits to the same runs.
+    progress : function
+        Told at every set of values that is tried.
     """
     pairs = [(run, answer) for run in runs if (answer := _settle(run)) is not None]
     if not pairs:
@@ -159,7 +162,7 @@ def fit_runs(
     first = usable[0].choices[0]
     prior = {name: start_of(first, name) for name in parameters}
     families = sorted({run.family for run in usable})
-    everything, widths = _fit(settled, prior, most_per_family, slopes)
+    everything, widths = _fit(settled, prior, most_per_family, slopes, progress)
     report(f"fitted on {len(usable)} runs of {len(families)} families")
     before, errors = (_errors(settled, values) for values in (prior, everything))
     left_out, values_left_out = None, []
@@ -176,7 +179,7 @@ def fit_runs(
             member[family] = fold
         for fold in range(count):
             inside = [run for run in settled if member[run.family] != fold]
-            values, _ = _fit(inside, prior, most_per_family, slopes)
+            values, _ = _fit(inside, prior, most_per_family, slopes, progress)
             values_left_out.append(values)
             for index, run in enumerate(settled):
                 if member[run.family] == fold:
@@ -221,6 +224,7 @@ def _fit(
     prior: dict[str, float],
     most_per_family: int,
     slopes: Callable[[Scenario], np.ndarray] | None = None,
+    progress: Callable[[str], None] = lambda now: None,
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Values, and posterior widths from the curvature at the best fit."""
     chosen: list[Run] = []
@@ -245,6 +249,7 @@ def _fit(
         """Error of every run, over the noise."""
         key = x.tobytes()
         if key not in surprises:
+            progress(f"fitting {len(chosen)} runs: {len(surprises) + 1} sets of values tried")
             values = dict(zip(names, x * width, strict=True))
             surprises[key] = np.log([_ratio(run, values) for run in chosen]) / known.noise
         return surprises[key]
