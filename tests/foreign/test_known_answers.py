@@ -39,6 +39,15 @@ LLAMA_FACTORY = "model_name_or_path: Qwen/Qwen2.5-7B-Instruct\nstage: sft\nfinet
 SWIFT = "model: Qwen/Qwen2.5-7B-Instruct\ntrain_type: full\ntorch_dtype: bfloat16\ndataset: [x]\n"
 
 
+IN_16_BITS = {"precision": "bf16", "master_precision": "none", "moment_precision": "bf16", "gradient_precision": "bf16"}
+IN_32_BITS = {"master_precision": None}
+QWEN_EXPERTS = {"base_model": "Qwen/Qwen3-30B-A3B", "experts_implementation": "grouped_mm"}
+NEOX = (
+    '{"pipe_parallel_size": 1, "model_parallel_size": 1, "num_layers": 4, "hidden_size": 256, "num_attention_heads": 8,\n'
+    '"seq_length": 512, "train_micro_batch_size_per_gpu": 4, "zero_optimization": {"stage": 1, "overlap_comm": True,},}\n'
+)
+
+
 def deepspeed(**batch):
     """A DeepSpeed configuration with some of its three numbers."""
     return json.dumps({**batch, "bf16": {"enabled": True}, "zero_optimization": {"stage": 2}})
@@ -127,6 +136,67 @@ def deepspeed(**batch):
         ("recipe.yaml", f"{LLAMA_FACTORY}gradient_checkpointing: false", {"recompute": "full"}),
         ("recipe.yaml", SWIFT, {"recompute": "full", "microbatch_size": 1, "global_batch_size": 16}),
         ("recipe.yaml", f"{SWIFT}gradient_checkpointing: false", {"recompute": "none"}),
+        # Of files in the tools' own repositories, what was read wrong.
+        ("torchtune", {}, IN_16_BITS),
+        ("torchtune", {"dtype": "fp32"}, IN_32_BITS),
+        ("torchtune", {"dtype": "fp16"}, "must be bf16 or fp32"),
+        ("litgpt", {"precision": "bf16-true"}, IN_16_BITS),
+        ("litgpt", {"precision": "bf16-mixed"}, IN_32_BITS),
+        ("levanter", {"trainer.mp": "p=bfloat16,c=bfloat16"}, IN_16_BITS),
+        ("levanter", {"trainer.mp": None}, {"precision": "fp32"}),
+        ("nanotron", {"model.dtype": "bfloat16", "optimizer.accumulate_grad_in_fp32": False}, IN_16_BITS),
+        ("nanotron", {"model.dtype": "bfloat16", "optimizer.accumulate_grad_in_fp32": True}, IN_32_BITS),
+        ("axolotl", {"optimizer": "adamw_torch_fused"}, IN_16_BITS),
+        ("axolotl", {"fsdp_config.reshard_after_forward": True}, IN_32_BITS),
+        ("axolotl", {"fsdp_config.reshard_after_forward": True, "bf16": "full"}, IN_16_BITS),
+        ("axolotl", {"deepspeed": "deepspeed_configs/zero3_bf16.json"}, IN_32_BITS),
+        ("axolotl", {"optimizer": "adamw_bnb_8bit"}, {"master_precision": "none", "moment_precision": "int8"}),
+        ("axolotl", {"adapter": "lora", "lora_r": 8}, IN_32_BITS),
+        (
+            "axolotl",
+            {"fsdp_config.reshard_after_forward": True, "expert_parallel_size": 2, "dp_shard_size": 4, **QWEN_EXPERTS},
+            {"dp": 8, "ep": 2, "sharding_group": 4, "expert_multiplies": "grouped"},
+        ),
+        ("trl", {"torch_dtype": "bfloat16", "bf16": True}, IN_16_BITS),
+        ("trl", {"bf16": True}, IN_32_BITS),
+        ("recipe.yaml", f"{LLAMA_FACTORY}pure_bf16: true", IN_16_BITS),
+        ("recipe.yaml", LLAMA_FACTORY, IN_32_BITS),
+        ("recipe.yaml", SWIFT, IN_16_BITS),
+        ("recipe.yaml", f"{SWIFT}deepspeed: zero3", IN_32_BITS),
+        ("maxtext.yml", f"{MAXTEXT}1\nweight_dtype: bfloat16", IN_16_BITS),
+        ("automodel", {"model.torch_dtype": "bf16"}, {**IN_16_BITS, "gradient_precision": "fp32"}),
+        ("automodel", {"model.torch_dtype": "float32"}, IN_32_BITS),
+        (
+            "automodel",
+            {
+                "optimizer": {
+                    "_target_": "transformer_engine.pytorch.optimizers.fused_adam.FusedAdam",
+                    "master_weights": True,
+                    "store_param_remainders": True,
+                    "exp_avg_dtype": "torch.bfloat16",
+                    "exp_avg_sq_dtype": "torch.bfloat16",
+                }
+            },
+            {"master_precision": "fp16", "moment_precision": "bf16", "second_moment_precision": "bf16"},
+        ),
+        (
+            "automodel",
+            {"model.backend": {"experts": "gmm", "dispatcher": "torch", "attn": "te"}},
+            {"expert_multiplies": "grouped", "expert_dispatcher": "allgather", "attention": "flash"},
+        ),
+        (
+            "automodel",
+            {"loss_fn._target_": "nemo_automodel.components.loss.linear_ce.FusedLinearCrossEntropy"},
+            {"chunked_loss": True},
+        ),
+        ("olmo", {"model.max_sequence_length": 8192}, {"sequence_length": 8192, "max_sequence_length": 8192}),
+        ("olmo", {"model.max_sequence_length": None}, {"sequence_length": 1024, "dropout": 0.1}),
+        ("olmo", {"fsdp.precision": "mixed"}, {"gradient_precision": "fp32"}),
+        ("olmo", {}, {"gradient_precision": "bf16"}),
+        ("llm_foundry", {"fsdp_config.mixed_precision": "PURE"}, {"gradient_precision": "bf16"}),
+        ("llm_foundry", {}, {"gradient_precision": "fp32"}),
+        ("gpt_neox", {"gradient_accumulation_steps": None}, {"global_batch_size": 16}),
+        ("neox.yml", NEOX, {"num_layers": 4, "zero_stage": 1, "global_batch_size": 32}),
     ],
 )
 def test_a_file_is_read_as_its_tool_reads_it(name, text, facts):
