@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import gcd
 
 import numpy as np
@@ -140,7 +141,9 @@ def price_batches(
             plans += result.plans_priced
         progress(number + 0.5)
         if layered:
-            table = layered_table(given, gpus=gpus, context=(1,), experts=(ep,))
+            table = layered_table(
+                given, gpus=gpus, context=(1,), experts=(ep,), progress=partial(progress, number + 0.5)
+            )
             plans += table.plans
             bounded = fastest_of_sizes(table.column("num_gpus"), table.bound_s, np.arange(len(table)))
         if len(fitting.num_gpus) or len(bounded.num_gpus):
