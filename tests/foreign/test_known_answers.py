@@ -34,6 +34,19 @@ BRIDGE = (
     "torchrun --nproc-per-node 8 run_recipe.py --recipe llama3_8b_pretrain_config train.global_batch_size=128 "
     "train.micro_batch_size=1 model.context_parallel_size=1"
 )
+BRIDGE_RECIPE = """from megatron.bridge import AutoBridge
+from megatron.bridge.recipes.common import _pretrain_common
+
+
+def llama3_8b_pretrain_16gpu_h100_bf16_config():
+    cfg = _pretrain_common()
+    cfg.model = AutoBridge.from_hf_pretrained("meta-llama/Meta-Llama-3-8B").to_megatron_provider(load_weights=False)
+    cfg.model.tensor_model_parallel_size = 4
+    cfg.train.global_batch_size = 64
+    cfg.train.micro_batch_size = 1
+    cfg.dataset.seq_length = 8192
+    return cfg
+"""
 ACCELERATE = "compute_environment: LOCAL_MACHINE\ndistributed_type: MULTI_GPU\nnum_processes: 8\nmixed_precision: "
 LLAMA_FACTORY = "model_name_or_path: Qwen/Qwen2.5-7B-Instruct\nstage: sft\nfinetuning_type: full\ntemplate: qwen\nbf16: true\ndataset: x\n"
 SWIFT = "model: Qwen/Qwen2.5-7B-Instruct\ntrain_type: full\ntorch_dtype: bfloat16\ndataset: [x]\n"
@@ -88,6 +101,7 @@ def deepspeed(**batch):
         ("run.sh", f"{BRIDGE} --seq_length 4096", {"sequence_length": 4096}),
         ("run.sh", f"{BRIDGE} dataset.sequence_length=4096", {"sequence_length": 4096}),
         ("run.sh", f"{BRIDGE} model.seq_length=4096", "refuses; set both"),
+        ("recipe.py", BRIDGE_RECIPE, {"dp": 4}),
         ("run.sh", f"{BRIDGE} mixed_precision=bf16_with_fp8_current_scaling_mixed", {"precision": "fp8"}),
         ("run.sh", f"{MEGATRON} --bf16 --fp16", "exclude each other"),
         ("run.sh", f"{MEGATRON} --bf16 --train-iters 10 --train-samples 640", "exclude each other"),
@@ -207,7 +221,8 @@ def test_a_file_is_read_as_its_tool_reads_it(name, text, facts):
     kind = {"accelerate.yaml": "accelerate", "ds.json": "deepspeed", "maxtext.yml": "maxtext"}.get(name, kind)
     kind = "swift" if text.startswith(SWIFT) else "llama_factory" if text.startswith(LLAMA_FACTORY) else kind
     model = "llama3-8b" if kind in ("accelerate", "deepspeed") else None
-    given = Given(cluster="superpod-h100", gpus=8, model=model)
+    gpus = None if name == "recipe.py" else 8
+    given = Given(cluster="superpod-h100", gpus=gpus, model=model)
     if isinstance(facts, str):
         with pytest.raises(SpecError, match=facts):
             import_text(text, "c.json" if name in SMALL else name, given, kind=kind)
