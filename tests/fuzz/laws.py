@@ -76,25 +76,26 @@ def draw(rng: random.Random) -> Scenario:
     if rng.random() < 0.25:
         model |= {"num_experts": 16, "experts_per_token": 2, "expert_intermediate_size": rng.choice([512, 2048])}
         plan["ep"] = rng.choice([ep for ep in (1, 2, 4, 8) if dp * cp * tp % ep == 0])
-    if rng.random() < 0.15:  # hybrids
+    training = {
+        "global_batch_size": dp * size * number, "sequence_length": rng.choice([512, 2048, 8192]),
+        "precision": "fp16" if cluster == "dgx-2h-superpod" else rng.choice(["bf16", "fp16"]),
+    }  # fmt: skip
+    stack = rng.choice(STACKS)
+    # What came later is drawn last, so that a seed's other parts are what they were.
+    if rng.random() < 0.15:
         model |= {
-            "layer_types": ["gated_delta_net", "full_attention"],
-            "linear_num_heads": 16,
-            "linear_num_key_heads": 8,
+            "layer_types": ["gated_delta_net", "full_attention"], "linear_num_heads": 16, "linear_num_key_heads": 8,
             "linear_head_dim": 64,
-        }
+        }  # fmt: skip
     if rng.random() < 0.15 and layers > 2:
         model["num_layers"], plan["uneven_layers"] = layers - 1, True
     if rng.random() < 0.2:
         plan |= rng.choice([{"optimizer_offload": 0.5}, {"optimizer_offload": 1.0}, {"offloaded_layers": 2}])
-    training = {
-        "global_batch_size": dp * size * number, "sequence_length": rng.choice([512, 2048, 8192]),
-        "precision": "fp16" if cluster == "dgx-2h-superpod" else rng.choice(["bf16", "fp16"]),
-        "adapter_rank": rng.choice([0, 0, 0, 0, 16]),
-    }  # fmt: skip
+    if rng.random() < 0.2:
+        training["adapter_rank"] = 16
     return build_scenario(
         {
-            "model": model, "plan": plan, "training": training, "cluster": cluster, "stack": rng.choice(STACKS),
+            "model": model, "plan": plan, "training": training, "cluster": cluster, "stack": stack,
             "profile": MACHINES[cluster],
         }
     )  # fmt: skip
