@@ -31,6 +31,7 @@ def from_runs(
     from flopcast_calibration.priors import parameters_named
     from flopcast_calibration.readers.training_runs import read_training_runs, unread_columns
     from flopcast_calibration.write import write_runs_profile
+    from sim.commands.progress import spinner
     from sim.table import Table
 
     check_out(out)
@@ -52,7 +53,10 @@ def from_runs(
     if len(kinds) > 1:
         listed = "; ".join(f"profile {name}, stack {of}" for name, of in kinds)
         raise SpecError(f"runs of several kinds cannot share one fit: {listed}; choose with --stack and --gpu")
-    found = fit_runs(chosen, names, folds=folds, report=lambda text: print_(f"[dim]{text}[/dim]"))
+    told: list[str] = []
+    with spinner("fitting") as say:
+        found = fit_runs(chosen, names, folds=folds, report=told.append, progress=say)
+    print_("\n".join(f"[dim]{text}[/dim]" for text in told))
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for name in ("parameter", "bottom-up", "fitted", "±", "least", "most", ""):
         table.add_column(name, justify="left" if name in ("parameter", "") else "right", no_wrap=True)

@@ -35,6 +35,9 @@ def list_presets(
     as_json: Json = False,
 ) -> None:
     """Names of the shipped presets."""
+    import textwrap
+
+    from sim.report.terminal import console
     from sim.schedules import get_schedule, schedule_names
     from sim.shipped import shipped_scenarios
     from sim.specs.presets import KINDS, preset_names
@@ -47,12 +50,14 @@ def list_presets(
     if as_json:
         print_json({each: list(others[each]() if each in others else preset_names(each)) for each in chosen})
         return
+    width = console().width
     for each in chosen:
         if kind is None:
             typer.secho(each, bold=True)
         for name in others[each]() if each in others else preset_names(each):
             summary = f"  {get_schedule(name).summary}" if each == "schedules" else _summary(each, name)
-            typer.echo(f"  {name}{summary}" if kind is None else f"{name}{summary}")
+            line = f"  {name}{summary}" if kind is None else f"{name}{summary}"
+            typer.echo(textwrap.fill(line, width, subsequent_indent=" " * 6, break_on_hyphens=False))
 
 
 def _unknown(name: str, known: set[str]) -> SpecError:

@@ -187,7 +187,9 @@ def compare_schedules(
             for row in comparison.rows:
                 report(f"{row.name}, drawn")
                 views.append(step_view(row.answer.scenario, engine, row.answer))
-            save(comparison_figure(views, width_in=width), figures)
+            drawing = comparison_figure(views, width_in=width)
+            report("figure")
+            save(drawing, figures)
     print_answer(as_json, comparison.to_dict, lambda: comparison_view(comparison))
     for path in figures:
         typer.echo(f"figure: {path}", err=as_json)

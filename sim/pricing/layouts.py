@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
 from typing import Any
@@ -137,13 +137,20 @@ class Layouts:
         return np.array([each.all_leave for each in self.hops])
 
 
-def place_layouts(costs: CostModel, degrees: Sequence[Sequence[int]] | Ints, plan: ParallelPlan) -> Layouts:
+def place_layouts(
+    costs: CostModel,
+    degrees: Sequence[Sequence[int]] | Ints,
+    plan: ParallelPlan,
+    progress: Callable[[], object] | None = None,
+) -> Layouts:
     """Place layouts (tp, cp, pp, dp, ep) on the cluster.
 
     plan : all layouts have its `sharding_group` and placement, and their experts are whole or cut over the
         tensor-parallel group as its are.
+    progress : called before each group is placed, which takes long where switches are shared by very many GPUs.
     """
-    return _place(costs, np.asarray(degrees, dtype=np.int64), plan.etp > 1, plan.sharding_group, plan.placement)
+    numbers = np.asarray(degrees, dtype=np.int64)
+    return _place(costs, numbers, plan.etp > 1, plan.sharding_group, plan.placement, progress)
 
 
 @lru_cache(maxsize=1024)
@@ -152,13 +159,26 @@ def layout_of(costs: CostModel, degrees: tuple[int, ...], cut: bool, group_size:
     return _place(costs, np.array([degrees]), cut, group_size, placement)
 
 
-def _place(costs: CostModel, degrees: Ints, cut: bool, group_size: int | None, placement: str) -> Layouts:
+def _place(
+    costs: CostModel,
+    degrees: Ints,
+    cut: bool,
+    group_size: int | None,
+    placement: str,
+    progress: Callable[[], object] | None = None,
+) -> Layouts:
     tp, cp, pp, dp, ep = np.ascontiguousarray(degrees.T)
     etp, cluster = tp if cut else np.ones_like(tp), costs.cluster
     plans = [Degrees._make([*each, placement]) for each in np.column_stack([degrees, etp]).tolist()]
 
+    def told() -> Iterator[Degrees]:
+        for plan in plans:
+            if progress is not None:
+                progress()
+            yield plan
+
     def placed(kind: str, size: int | None = None) -> Group:
-        return stack_groups([place_group(kind, plan, cluster, size) for plan in plans])
+        return stack_groups([place_group(kind, plan, cluster, size) for plan in told()])
 
     layers = placed("tp"), placed("cp"), placed("ep")
     replicas = placed("shards"), placed("expert_shards")
@@ -166,7 +186,7 @@ def _place(costs: CostModel, degrees: Ints, cut: bool, group_size: int | None, p
     if group_size is not None:
         sharding = placed("shards", group_size), placed("expert_shards", group_size)
         between = placed("between", group_size)
-    share = np.array([send_share(plan, cluster) for plan in plans])
+    share = np.array([send_share(plan, cluster) for plan in told()])
     hops = tuple(hops_of(plan, cluster) for plan in plans)
     return Layouts(costs, tp * cp * pp * dp, tp, cp, pp, ep, etp, *layers, *replicas, *sharding, between, share, hops)
 

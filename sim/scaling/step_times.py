@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import gcd
 
 import numpy as np
@@ -92,9 +93,14 @@ def price_batches(
     batches: Sequence[int],
     gpus: tuple[int, int],
     layered: bool,
-    progress: Callable[[int], object],
+    progress: Callable[[float], object],
 ) -> PricedBatches:
     """Price every plan of every batch on a range of sizes.
+
+    Parameters
+    ----------
+    progress : callable
+        Called with the batches done, and the share of the one at work.
 
     Raises
     ------
@@ -104,6 +110,10 @@ def price_batches(
     found: dict[int, PricedBatch] = {}
     plans, refusal = 0, InfeasiblePlan("there is no batch to price")
     for number, batch in enumerate(batches):
+
+        def searched(done: int, size: int, number: int = number) -> None:
+            progress(number + done / max(1, size) / 2)
+
         training = scenario.training.replace(global_batch_size=batch)
         ep = expert_degree(scenario, batch)
         given = scenario.replace(training=training, plan=ParallelPlan(placement=scenario.plan.placement))
@@ -119,6 +129,7 @@ def price_batches(
                 experts=(ep,),
                 layouts=False,
                 any_framework=True,
+                progress=searched,
             )
         except InfeasiblePlan as error:
             refusal = error
@@ -128,8 +139,11 @@ def price_batches(
             fitting = fastest_of_sizes(sizes[fits], result.step_time_s[fits], fits)
             whatever = fastest_of_sizes(sizes, result.step_time_s, np.arange(len(sizes)))
             plans += result.plans_priced
+        progress(number + 0.5)
         if layered:
-            table = layered_table(given, gpus=gpus, context=(1,), experts=(ep,))
+            table = layered_table(
+                given, gpus=gpus, context=(1,), experts=(ep,), progress=partial(progress, number + 0.5)
+            )
             plans += table.plans
             bounded = fastest_of_sizes(table.column("num_gpus"), table.bound_s, np.arange(len(table)))
         if len(fitting.num_gpus) or len(bounded.num_gpus):

@@ -29,6 +29,8 @@ from sim.units import show_time
 Progress = Callable[[int, int], None]
 MOST_POINTS = 14
 """Sizes of a frontier that the exact engine runs."""
+PARTS = 10
+"""Parts of a batch's pricing, of which the progress tells: as much work as one size that the exact engine runs."""
 NEAR_FASTEST = 4
 """Points of the frontier that are the largest sizes, next to each other, where the time is shortest."""
 
@@ -199,8 +201,8 @@ def shortest(
     length = scenario.training.sequence_length
     wanted = tuple(batches) if batches is not None else default_batches(goal, length)
     every = sorted({*wanted, *(size for batch in wanted for size in (ramp.batches_of(batch) if ramp else ()))})
-    work = len(every) + MOST_POINTS
-    prices = price_batches(scenario, every, gpus, layered, lambda done: progress and progress(done, work))
+    work = PARTS * len(every) + MOST_POINTS
+    prices = price_batches(scenario, every, gpus, layered, lambda done: progress and progress(int(PARTS * done), work))
     steps = {batch: float(goal.steps(batch * length)) for batch in wanted}
     data = {batch: float(goal.tokens(batch * length)) for batch in wanted}
     if ramp is not None:
@@ -234,7 +236,7 @@ def shortest(
         limit = limit_of(losses, use_of_more(walls, num_gpus))
         points.append(FrontierPoint(answer, float(batch * length), run, losses, limit))
         if progress is not None:
-            progress(len(every) + number + 1, work)
+            progress(PARTS * len(every) + number + 1, work)
     front = _undominated(points)
     stated = (*_of_layered_order(front, prices, steps, length), *_assumptions(scenario, wanted, layered))
     if ramp is not None and front:

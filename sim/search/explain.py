@@ -10,6 +10,7 @@ import numpy as np
 
 from sim.errors import InfeasiblePlan, SpecError, nearest
 from sim.estimate import Estimate, estimate
+from sim.pricing.deal import stages_alike
 from sim.search.candidate import Candidate, ScheduleBest
 from sim.search.comparison import (
     Step,
@@ -224,6 +225,11 @@ def _not_searched(result: SearchResult, scenario: Scenario) -> str:
         if not result.room:
             return "it recomputes other modules than the scenario, or recomputes layers in groups"
         return "this recomputation was not priced: the plan fits without it, or a faster way to fit was kept"
+    if plan.num_chunks > 1 and not stages_alike(scenario.model, plan, plan.pp, plan.num_chunks):
+        return (
+            "its chunks hold different kinds of layers, which no formula prices. The most promising of such plans are run "
+            "one by one, and ranked if among the best; -s plan.num_chunks=N -s plan.pp=N asks for them alone"
+        )
     return "it is outside the searched space (context-parallel degrees and overlaps are searched where asked for)"
 
 

@@ -34,9 +34,31 @@ BRIDGE = (
     "torchrun --nproc-per-node 8 run_recipe.py --recipe llama3_8b_pretrain_config train.global_batch_size=128 "
     "train.micro_batch_size=1 model.context_parallel_size=1"
 )
+BRIDGE_RECIPE = """from megatron.bridge import AutoBridge
+from megatron.bridge.recipes.common import _pretrain_common
+
+
+def llama3_8b_pretrain_16gpu_h100_bf16_config():
+    cfg = _pretrain_common()
+    cfg.model = AutoBridge.from_hf_pretrained("meta-llama/Meta-Llama-3-8B").to_megatron_provider(load_weights=False)
+    cfg.model.tensor_model_parallel_size = 4
+    cfg.train.global_batch_size = 64
+    cfg.train.micro_batch_size = 1
+    cfg.dataset.seq_length = 8192
+    return cfg
+"""
 ACCELERATE = "compute_environment: LOCAL_MACHINE\ndistributed_type: MULTI_GPU\nnum_processes: 8\nmixed_precision: "
 LLAMA_FACTORY = "model_name_or_path: Qwen/Qwen2.5-7B-Instruct\nstage: sft\nfinetuning_type: full\ntemplate: qwen\nbf16: true\ndataset: x\n"
 SWIFT = "model: Qwen/Qwen2.5-7B-Instruct\ntrain_type: full\ntorch_dtype: bfloat16\ndataset: [x]\n"
+
+
+IN_16_BITS = {"precision": "bf16", "master_precision": "none", "moment_precision": "bf16", "gradient_precision": "bf16"}
+IN_32_BITS = {"master_precision": None}
+QWEN_EXPERTS = {"base_model": "Qwen/Qwen3-30B-A3B", "experts_implementation": "grouped_mm"}
+NEOX = (
+    '{"pipe_parallel_size": 1, "model_parallel_size": 1, "num_layers": 4, "hidden_size": 256, "num_attention_heads": 8,\n'
+    '"seq_length": 512, "train_micro_batch_size_per_gpu": 4, "zero_optimization": {"stage": 1, "overlap_comm": True,},}\n'
+)
 
 
 def deepspeed(**batch):
@@ -79,6 +101,7 @@ def deepspeed(**batch):
         ("run.sh", f"{BRIDGE} --seq_length 4096", {"sequence_length": 4096}),
         ("run.sh", f"{BRIDGE} dataset.sequence_length=4096", {"sequence_length": 4096}),
         ("run.sh", f"{BRIDGE} model.seq_length=4096", "refuses; set both"),
+        ("recipe.py", BRIDGE_RECIPE, {"dp": 4}),
         ("run.sh", f"{BRIDGE} mixed_precision=bf16_with_fp8_current_scaling_mixed", {"precision": "fp8"}),
         ("run.sh", f"{MEGATRON} --bf16 --fp16", "exclude each other"),
         ("run.sh", f"{MEGATRON} --bf16 --train-iters 10 --train-samples 640", "exclude each other"),
@@ -151,6 +174,67 @@ def deepspeed(**batch):
             {"frozen_precision": "nf4"},
         ),
         ("recipe.yaml", f"{SWIFT.replace('type: full', 'type: lora')}quant_bits: 4", {"frozen_precision": "nf4"}),
+        # Of files in the tools' own repositories, what was read wrong.
+        ("torchtune", {}, IN_16_BITS),
+        ("torchtune", {"dtype": "fp32"}, IN_32_BITS),
+        ("torchtune", {"dtype": "fp16"}, "must be bf16 or fp32"),
+        ("litgpt", {"precision": "bf16-true"}, IN_16_BITS),
+        ("litgpt", {"precision": "bf16-mixed"}, IN_32_BITS),
+        ("levanter", {"trainer.mp": "p=bfloat16,c=bfloat16"}, IN_16_BITS),
+        ("levanter", {"trainer.mp": None}, {"precision": "fp32"}),
+        ("nanotron", {"model.dtype": "bfloat16", "optimizer.accumulate_grad_in_fp32": False}, IN_16_BITS),
+        ("nanotron", {"model.dtype": "bfloat16", "optimizer.accumulate_grad_in_fp32": True}, IN_32_BITS),
+        ("axolotl", {"optimizer": "adamw_torch_fused"}, IN_16_BITS),
+        ("axolotl", {"fsdp_config.reshard_after_forward": True}, IN_32_BITS),
+        ("axolotl", {"fsdp_config.reshard_after_forward": True, "bf16": "full"}, IN_16_BITS),
+        ("axolotl", {"deepspeed": "deepspeed_configs/zero3_bf16.json"}, IN_32_BITS),
+        ("axolotl", {"optimizer": "adamw_bnb_8bit"}, {"master_precision": "none", "moment_precision": "int8"}),
+        ("axolotl", {"adapter": "lora", "lora_r": 8}, IN_32_BITS),
+        (
+            "axolotl",
+            {"fsdp_config.reshard_after_forward": True, "expert_parallel_size": 2, "dp_shard_size": 4, **QWEN_EXPERTS},
+            {"dp": 8, "ep": 2, "sharding_group": 4, "expert_multiplies": "grouped"},
+        ),
+        ("trl", {"torch_dtype": "bfloat16", "bf16": True}, IN_16_BITS),
+        ("trl", {"bf16": True}, IN_32_BITS),
+        ("recipe.yaml", f"{LLAMA_FACTORY}pure_bf16: true", IN_16_BITS),
+        ("recipe.yaml", LLAMA_FACTORY, IN_32_BITS),
+        ("recipe.yaml", SWIFT, IN_16_BITS),
+        ("recipe.yaml", f"{SWIFT}deepspeed: zero3", IN_32_BITS),
+        ("maxtext.yml", f"{MAXTEXT}1\nweight_dtype: bfloat16", IN_16_BITS),
+        ("automodel", {"model.torch_dtype": "bf16"}, {**IN_16_BITS, "gradient_precision": "fp32"}),
+        ("automodel", {"model.torch_dtype": "float32"}, IN_32_BITS),
+        (
+            "automodel",
+            {
+                "optimizer": {
+                    "_target_": "transformer_engine.pytorch.optimizers.fused_adam.FusedAdam",
+                    "master_weights": True,
+                    "store_param_remainders": True,
+                    "exp_avg_dtype": "torch.bfloat16",
+                    "exp_avg_sq_dtype": "torch.bfloat16",
+                }
+            },
+            {"master_precision": "fp16", "moment_precision": "bf16", "second_moment_precision": "bf16"},
+        ),
+        (
+            "automodel",
+            {"model.backend": {"experts": "gmm", "dispatcher": "torch", "attn": "te"}},
+            {"expert_multiplies": "grouped", "expert_dispatcher": "allgather", "attention": "flash"},
+        ),
+        (
+            "automodel",
+            {"loss_fn._target_": "nemo_automodel.components.loss.linear_ce.FusedLinearCrossEntropy"},
+            {"chunked_loss": True},
+        ),
+        ("olmo", {"model.max_sequence_length": 8192}, {"sequence_length": 8192, "max_sequence_length": 8192}),
+        ("olmo", {"model.max_sequence_length": None}, {"sequence_length": 1024, "dropout": 0.1}),
+        ("olmo", {"fsdp.precision": "mixed"}, {"gradient_precision": "fp32"}),
+        ("olmo", {}, {"gradient_precision": "bf16"}),
+        ("llm_foundry", {"fsdp_config.mixed_precision": "PURE"}, {"gradient_precision": "bf16"}),
+        ("llm_foundry", {}, {"gradient_precision": "fp32"}),
+        ("gpt_neox", {"gradient_accumulation_steps": None}, {"global_batch_size": 16}),
+        ("neox.yml", NEOX, {"num_layers": 4, "zero_stage": 1, "global_batch_size": 32}),
     ],
 )
 def test_a_file_is_read_as_its_tool_reads_it(name, text, facts):
@@ -161,7 +245,8 @@ def test_a_file_is_read_as_its_tool_reads_it(name, text, facts):
     kind = {"accelerate.yaml": "accelerate", "ds.json": "deepspeed", "maxtext.yml": "maxtext"}.get(name, kind)
     kind = "swift" if text.startswith(SWIFT[:30]) else "llama_factory" if text.startswith(LLAMA_FACTORY[:50]) else kind
     model = "llama3-8b" if kind in ("accelerate", "deepspeed") else None
-    given = Given(cluster="superpod-h100", gpus=8, model=model)
+    gpus = None if name == "recipe.py" else 8
+    given = Given(cluster="superpod-h100", gpus=gpus, model=model)
     if isinstance(facts, str):
         with pytest.raises(SpecError, match=facts):
             import_text(text, "c.json" if name in SMALL else name, given, kind=kind)

@@ -121,6 +121,12 @@ TORCHTITAN = [  # (keys, field, what it is)
     ({"parallelism.tensor_parallel_degree": 2, LOSS: True}, "stack.vocab_parallel_loss", False),
     ({"compile.enable": True, "compile.components": ["loss"]}, "stack.compiled", False),
     ({"compile.enable": True, "compile.components": ["model", "loss"]}, "stack.compiled", True),
+    ({}, "stack.compiled", False),
+    (
+        {"compile.enable": True, "compile.enable_async_tensor_parallel": True, "parallelism.tensor_parallel_degree": 2},
+        "stack.async_tensor_parallel",
+        True,
+    ),
     ({"optimizer.implementation": "for-loop"}, "stack.fused_optimizer", False),
     ({"optimizer.implementation": "fused"}, "stack.fused_optimizer", True),
 ]
@@ -135,6 +141,16 @@ def test_rounds_of_a_pipeline_are_said_to_be_priced_as_one():
     keys = {**PIPE, "training.global_batch_size": 128}
     ledger = import_text(json.dumps(with_keys(TITAN, keys)), "run.json").ledger
     assert any("drains after each of 2 rounds of local_batch_size 8" in entry.note for entry in ledger.unpriced)
+
+
+def test_rounds_of_automodel_are_said_too():
+    keys = {
+        "model.pretrained_model_name_or_path": "meta-llama/Llama-3.1-8B",
+        "distributed.pp_size": 2,
+        "distributed.dp_size": 1,
+    }
+    ledger = import_text(json.dumps(with_keys(SMALL["automodel"], keys)), "c.json", kind="automodel").ledger
+    assert any("drains after each of 32 rounds of local_batch_size 2" in entry.note for entry in ledger.unpriced)
 
 
 def test_four_bits_of_torchtitan():

@@ -16,7 +16,9 @@ from collections import Counter
 from multiprocessing import get_context
 from pathlib import Path
 
-from tests.fuzz.cases import Case, draw
+import yaml
+
+from tests.fuzz.cases import ROOT, SMALL, Case, draw
 from tests.fuzz.trial import MOST_BYTES, SECONDS, attempt
 
 A_WORKER = 150
@@ -55,8 +57,7 @@ def _campaign(options: argparse.Namespace) -> int:
         dict[tuple[str, str], tuple[int, str]](),
     )
     counted, log = Counter[tuple[str, str]](), Path(tempfile.mkdtemp())
-    import sim.cli  # noqa: F401  # once, before the workers are forked
-
+    _warm()
     while running or (time.monotonic() < until and seed - first < options.inputs):
         while len(running) < options.workers and time.monotonic() < until and seed - first < options.inputs:
             chunk = min(A_WORKER, options.inputs - (seed - first))
@@ -88,6 +89,15 @@ def _campaign(options: argparse.Namespace) -> int:
         print(f"  {number:5d}  {kind}: {where}  (--only {faults[kind, where][0]})")
     print("  " + ", ".join(f"{verb} {number} ({answered[verb]})" for verb, number in tried.most_common()))
     return int(bool(faults))
+
+
+def _warm() -> None:
+    """Import and load once, before the workers are forked, what the first inputs of each would."""
+    small = {"s.yaml": yaml.safe_dump(SMALL).encode()}
+    with tempfile.TemporaryDirectory() as folder:
+        for words in ("search s.yaml --png s.png", "report s.yaml -o s.html", "presets list", "calibrate show a100"):
+            _in_folder(Case(words.split()[0], words.split(), small), Path(folder))
+        os.chdir(ROOT)
 
 
 def _work(seed: int, number: int, log: Path, until: float) -> None:

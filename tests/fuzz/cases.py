@@ -36,8 +36,14 @@ SELDOM = {
     "timeline": 0.4,
     "train": 0.6,
     "simulate": 0.6,
+    "compare-schedules": 0.4,
+    "anchor": 0.5,
+    "calibrate from-runs": 0.1,
+    "scaling fit": 0.4,
+    "validate mechanisms": 0.05,
+    "validate steps": 0.05,
 }
-"""How often a verb is tried, where that is not once: those that take longer."""
+"""How often a verb is tried, where that is not once: those that take longer, or read no file."""
 SMALL = {
     "name": "small",
     "model": {
@@ -150,7 +156,7 @@ def _parameters(command: Any) -> Iterator[Parameter]:
 def draw(rng: random.Random) -> Case:
     """A command line."""
     names = sorted(verbs())
-    name = rng.choices(names, [SELDOM.get(each.split()[0], 1.0) for each in names])[0]
+    name = rng.choices(names, [SELDOM.get(each, SELDOM.get(each.split()[0], 1.0)) for each in names])[0]
     words, files = name.split(), dict[str, bytes]()
     seldom = min(0.12, 0.7 / len(verbs()[name])) if verbs()[name] else 0.0  # of many odd options one is refused first
     for each in verbs()[name]:

@@ -12,7 +12,9 @@ Three anomalies are let through, where they are proved for the scenario at hand:
   long;
 - weights that are gathered after the update hide beside what a rank computes before it needs the last of them
   (`sim.engines.program.gather_window`), which idle time is not counted in: less computing there leaves more of the
-  gather. Where nothing hides, the law must hold.
+  gather. So it is with sends beside a backward whose halves are apart (`sim.pricing.stages`): what a send takes beyond
+  both halves is put on the first, max(I, send - W), and a faster W leaves more of it there, on the way that others wait
+  for. Where nothing hides, the law must hold.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ STACKS = (
     "megatron-2019", "megatron-2021", "megatron-2022", "megatron-core", "torchtitan", "deepspeed-zero3", "llm-foundry", "pytorch",
 )  # fmt: skip
 ROUNDING = 1e-9
-HIDDEN = "less to hide a gather beside"
+HIDDEN = "less to hide a gather or a send beside"
 
 
 def draw(rng: random.Random) -> Scenario:
@@ -78,9 +80,22 @@ def draw(rng: random.Random) -> Scenario:
         "global_batch_size": dp * size * number, "sequence_length": rng.choice([512, 2048, 8192]),
         "precision": "fp16" if cluster == "dgx-2h-superpod" else rng.choice(["bf16", "fp16"]),
     }  # fmt: skip
+    stack = rng.choice(STACKS)
+    # What came later is drawn last, so that a seed's other parts are what they were.
+    if rng.random() < 0.15:
+        model |= {
+            "layer_types": ["gated_delta_net", "full_attention"], "linear_num_heads": 16, "linear_num_key_heads": 8,
+            "linear_head_dim": 64,
+        }  # fmt: skip
+    if rng.random() < 0.15 and layers > 2:
+        model["num_layers"], plan["uneven_layers"] = layers - 1, True
+    if rng.random() < 0.2:
+        plan |= rng.choice([{"optimizer_offload": 0.5}, {"optimizer_offload": 1.0}, {"offloaded_layers": 2}])
+    if rng.random() < 0.2:
+        training["adapter_rank"] = 16
     return build_scenario(
         {
-            "model": model, "plan": plan, "training": training, "cluster": cluster, "stack": rng.choice(STACKS),
+            "model": model, "plan": plan, "training": training, "cluster": cluster, "stack": stack,
             "profile": MACHINES[cluster],
         }
     )  # fmt: skip
@@ -132,8 +147,8 @@ def breaches(scenario: Scenario, factor: float) -> Iterator[Breach]:
 
 
 def _in_the_open(scenario: Scenario) -> Scenario:
-    """The scenario whose gather after the update hides beside nothing."""
-    return scenario.replace(stack=scenario.stack.replace(overlap_param_gather=False))
+    """The scenario whose gather after the update, and whose sends, hide beside nothing."""
+    return scenario.replace(stack=scenario.stack.replace(overlap_param_gather=False, overlap_p2p=False))
 
 
 def _slower(scenario: Scenario, other: Scenario) -> bool:

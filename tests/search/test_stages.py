@@ -86,6 +86,9 @@ def test_chunks_that_hold_different_kinds_of_layers_are_found():
     assert min(fastest.values()) >= found.stages.bound * (1 - 1e-9)
     assert found.best[0].answer.step_time_s <= min(fastest.values()) * (1 + 1e-9)
     assert found.best[0].scenario.plan.num_chunks == 3
+    own = next(iter(fastest))
+    explained = rank_plan(found, scenario.replace(plan=own))
+    assert "chunks hold different kinds of layers" in explained.ruled_out
 
 
 def test_layouts_of_deepseek_are_found():

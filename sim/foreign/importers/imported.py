@@ -196,7 +196,7 @@ def _data_in(text: str, where: str) -> tuple[str, Any]:
     told = ending in (".toml", ".yaml", ".yml", ".json", ".py", ".sh", ".slurm", ".sbatch", ".bash")
     if ending == ".toml" or (not told and begins == "[" and not first.startswith(("[[ ", "[ "))):
         return "data", parse_toml(text, where)
-    if ending == ".json" or begins == "{":
+    if ending == ".json" or (begins == "{" and ending not in (".yaml", ".yml")):
         return "data", parse_json(text, where)
     if ending in (".yaml", ".yml") or (not told and _YAML.match(first)):
         return "data", parse_yaml(text, where)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
-from sim.foreign.importers.ledger import Section
+from sim.foreign.importers.ledger import Ledger, Section
 
 
 def layout_of(layers: Sequence[int], mtps: int = 0) -> str:
@@ -33,3 +33,15 @@ def take_repeated(plan: Section, number: int, layers: int, source: str) -> None:
     plan.took("recompute", "full", source)
     plan.took("recompute_method", "block", source)
     plan.took("recompute_num_layers", number, f"{source}, of {layers} layers")
+
+
+def note_flushes(ledger: Ledger, key: str, local: int, dp: int, batch: int) -> None:
+    """Note that a pipeline drains after every `local` sequences of a replica, where a step has several such rounds."""
+    rounds = batch // (local * dp)
+    if rounds > 1:
+        name = key.rpartition(".")[2]
+        why = (
+            f"the pipeline drains after each of {rounds} rounds of {name} {local} and is priced as one: it takes at "
+            f"most {rounds} times the step of --set training.global_batch_size={local * dp}"
+        )
+        ledger.ignore(key, local, why, matters=True)

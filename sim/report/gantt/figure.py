@@ -236,7 +236,9 @@ def _draw_bars(
             rank, begin, end = joined(rank, begin, end)
         top, foot = rank + drop - height / 2, rank + drop + height / 2
         corners = np.stack([begin, top, begin, foot, end, foot, end, top], axis=1).reshape(-1, 4, 2)
-        panel.add_collection(PolyCollection(list(corners), **look), autolim=False)
+        bodies = PolyCollection(list(corners), **look)
+        bodies.set_in_layout(False)  # the panel clips them
+        panel.add_collection(bodies, autolim=False)
         drawn |= bool(len(here))
     return drawn
 

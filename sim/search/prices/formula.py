@@ -84,7 +84,8 @@ def price_space(space: Space, progress: Progress | None = None) -> tuple[Priced,
     seconds, nbytes = np.full((2, sizes.sum()), np.nan)
     finished = True
     try:
-        for priced, rows, of_flag in _pieces(space):
+        waiting = None if progress is None else partial(progress, 0, space.num_plans)
+        for priced, rows, of_flag in _pieces(space, waiting):
             _price_piece(rows, of_flag, categories, begins, seconds, nbytes)
             if progress is not None:
                 progress(round(priced * space.num_plans), space.num_plans)
@@ -128,14 +129,17 @@ def _price_piece(
                 seconds[place] = took[ends.index(_end_key(category)), rows.recompute(category), inside]
 
 
-def _pieces(space: Space) -> Iterator[tuple[float, Rows, _Where]]:
-    """Some rows of a space at a time: which share of all rows is behind them, and where they stand."""
+def _pieces(space: Space, waiting: Callable[[], object] | None = None) -> Iterator[tuple[float, Rows, _Where]]:
+    """Some rows of a space at a time: which share of all rows is behind them, and where they stand.
+
+    waiting : called while layouts are placed, before the first.
+    """
     scenario, categories = space.scenario, space.categories
     recomputes = tuple(dict.fromkeys(category.recompute for category in categories))
     flags = {category.sequence_parallel for category in categories}
     cut = [space.rows_of(flag) if flag in flags else np.empty(0, dtype=np.int64) for flag in (False, True)]
     without, columns = len(cut[0]), space.columns.take(np.concatenate(cut))
-    layouts, links = layouts_with_links(scenario, space.layouts)
+    layouts, links = layouts_with_links(scenario, space.layouts, waiting)
     again = [(searched_word(mode, scenario.plan), 0) for mode in recomputes]
     cells, cell = find_cells(layouts, columns.layout, columns.microbatch_size, ways_of(categories, again))
     prices, flag = price_cells(cells), (np.arange(len(columns)) >= without).astype(np.int64)
@@ -158,9 +162,11 @@ def ways_of(categories: Sequence[Category], again: Sequence[tuple[str, int]]) ->
     return tuple(Way(overlap, flag, *each) for overlap, flag, each in product(overlaps, (False, True), again))
 
 
-def layouts_with_links(scenario: Scenario, degrees: Ints) -> tuple[Layouts, Links]:
+def layouts_with_links(
+    scenario: Scenario, degrees: Ints, waiting: Callable[[], object] | None = None
+) -> tuple[Layouts, Links]:
     """Layouts (tp, cp, pp, dp, ep) on the scenario's cluster, and the links of their pipelines."""
-    layouts = place_layouts(cost_model(scenario), degrees, scenario.plan)
+    layouts = place_layouts(cost_model(scenario), degrees, scenario.plan, waiting)
     longer = longer_ranks(dealt_layers(scenario.model, scenario.plan), layouts.pp)
     return layouts, find_links(list(zip(layouts.hops, layouts.pp.tolist(), longer.tolist(), strict=True)))
 

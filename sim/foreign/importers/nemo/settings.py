@@ -22,7 +22,7 @@ from sim.foreign.importers.nemo.names import model_named
 from sim.foreign.importers.pipeline_layouts import layout_of
 from sim.foreign.importers.python.values import CALLED
 from sim.foreign.importers.recipes.finetuning import adapted
-from sim.foreign.importers.recipes.recipe import flat_keys, gpus_of, read_settings, whole_shape
+from sim.foreign.importers.recipes.recipe import Recipe, flat_keys, gpus_of, read_settings, whole_shape
 from sim.specs.plan import layout_stages
 
 _WIDTHS = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "half": "fp16"}
@@ -61,10 +61,12 @@ def scenario_of_megatron(settings: Mapping[str, Any], file: Foreign, kind: str) 
         raise SpecError(f"{ledger.where}: the recipe says no global batch; give --set training.global_batch_size=N")
     take_chunks(plan, arguments, Section("model", inner, **{"num_mtp_layers": 0, **shape}))
     take_fewer_layers(plan, int(shape["num_layers"]))
-    name, cluster = cluster_of(given, ledger)
+    called = next((entry.value for entry in ledger.read if entry.name == "recipe"), "")
+    name, cluster = cluster_of(given, ledger, [called])
     recipe.sections["plan"], recipe.sections["training"] = plan, training
-    gpus = gpus_of(recipe, file, shape, cluster)
     unit = plan["tp"] * plan["pp"] * plan.get("cp", 1)
+    _gpus_named(recipe, plan, unit, called)
+    gpus = gpus_of(recipe, file, shape, cluster)
     plan.took("dp", replicas(gpus, unit, inner, "tp · pp · cp"), "GPUs over tp · pp · cp")
     take_sharding_group(plan, arguments)
     take_budget(training, arguments)
@@ -188,6 +190,14 @@ def _own_fields(model: Any, keys: Keys, said: Section, known: Mapping[str, Any],
     section = Section("model", ledger, **({"preset": model} if isinstance(model, str) else model))
     section.update(changes)
     return section
+
+
+def _gpus_named(recipe: Recipe, plan: Section, unit: int, called: str) -> None:
+    """GPUs by the recipe's name, llama3_70b_pretrain_32gpu_h100_bf16_config, where its degrees divide them."""
+    experts = plan["pp"] * plan.get("ep", 1) * plan.get("etp", 1)
+    number = re.search(r"_(\d{1,6})gpus?_", called)
+    if number and int(number[1]) % unit == 0 == int(number[1]) % experts:
+        recipe.put("run.gpus", int(number[1]), "the recipe's name")
 
 
 def _precision(training: Section, keys: Keys, known: Mapping[str, Any]) -> None:

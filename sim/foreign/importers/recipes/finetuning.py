@@ -39,6 +39,8 @@ def take_finetuning(recipe: Recipe, keys: Settings, file: Foreign) -> None:
     take_packing(keys, roles.get("packing", ()))
     recomputed = _checkpointing(recipe, keys, roles)
     sharded = take_deepspeed(recipe, keys, roles.get("deepspeed", ()), file) or take_fsdp(recipe, keys, recomputed)
+    if sharded and (recipe.run.get("weights") != "16 bits" or recipe.sections["stack"].get("framework") == "deepspeed"):
+        recipe.run["weights"] = "32 bits"
     _kernels(recipe, keys, roles)
     if "precision" not in recipe.sections["training"] and {"bf16", "fp16"} & keys.ledger.settings.keys():
         recipe.put("training.precision", "fp32", "neither bf16 nor fp16 is on")

@@ -11,7 +11,7 @@ from sim.foreign.importers.defaults import Foreign
 from sim.foreign.importers.huggingface.hub_models import known_model
 from sim.foreign.importers.keys import table
 from sim.foreign.importers.ledger import short
-from sim.foreign.importers.pipeline_layouts import take_repeated
+from sim.foreign.importers.pipeline_layouts import note_flushes, take_repeated
 from sim.foreign.importers.recipes.finetuning import adapted, stored, take_finetuning, take_packing, take_targets
 from sim.foreign.importers.recipes.pretraining_kinds import closed, opened
 from sim.foreign.importers.recipes.recipe import whole_shape
@@ -30,6 +30,10 @@ def read_trainer(kind: str, file: Foreign) -> dict[str, Any]:
     """
     keys, recipe = opened(file, kind)
     take_finetuning(recipe, keys, file)
+    ep = recipe.sections["plan"].get("ep", 1)
+    if ep > 1 and kind == "axolotl" and recipe.says("sharded"):  # its GPUs stand beside those that shard
+        recipe.run["replicated"] = ep * recipe.run.get("replicated", 1)
+        recipe.sources["replicated"] = "expert_parallel_size"
     if recipe.sections["plan"].get("tp", 1) > 1:
         recipe.default("plan.sequence_parallel", False, "transformers' tensor parallelism keeps norms whole")
     return closed(keys, recipe, file)
@@ -198,7 +202,12 @@ def read_automodel(file: Foreign) -> dict[str, Any]:
         run["sharded"] = max(1, run["sharded"] // run["replicated"])
     if not keys.flag("peft.match_all_linear"):
         take_targets(recipe, keys, "peft.target_modules")
-    return closed(keys, recipe, file)
+    sections = closed(keys, recipe, file)
+    local, plan = file.ledger.settings.get("step_scheduler.local_batch_size"), sections["plan"]
+    if plan.get("pp", 1) > 1 and isinstance(local, int):  # recipes/llm/train_ft.py: schedule.step() once a local batch
+        batch = sections["training"]["global_batch_size"]
+        note_flushes(file.ledger, "step_scheduler.local_batch_size", local, plan["dp"], batch)
+    return sections
 
 
 def _pipeline(recipe: Recipe, file: Foreign) -> None:

@@ -108,7 +108,10 @@ def read_olmo(file: Foreign) -> dict[str, Any]:
         model.took("intermediate_size", round(width * each), "model.mlp_hidden_size")
     _width(recipe, keys, "model.mlp_ratio", each=each)
     take_settings(recipe, keys, table("olmo")["shape"])
+    model["max_sequence_length"] = recipe.sections["training"].get("sequence_length", 1024)
     take_strategy(recipe, keys, "fsdp_config.sharding_strategy" if old else "fsdp.sharding_strategy")
+    if recipe.sections["plan"].get("zero_stage") and not old:
+        recipe.default("stack.gradient_precision", "bf16", "OLMo's default: olmo/config.py, FSDPConfig.precision")
     compiled = any(name.startswith("compile") for name in keys.names())
     recipe.put("stack.compiled", compiled, "compile" if compiled else "no compile")
     _duration(recipe, keys)

@@ -20,6 +20,7 @@ from sim.foreign.importers.defaults import (
     deal_experts,
     fewest_gpus,
     replicas,
+    take_16_bits,
     take_optimizer,
 )
 from sim.foreign.importers.huggingface.hub_models import named_model
@@ -49,7 +50,7 @@ def scenario_of(recipe: Recipe, file: Foreign) -> dict[str, Any]:
         model = {"preset": model, "num_mtp_layers": none}
     name, cluster = cluster_of(given, ledger)
     for path, (value, source) in known.get("defaults", {}).items():
-        recipe.default(path, value, f"{known['called']}'s default: {source}")
+        recipe.default(path, value, f"{known['called']}'s default: {source} ({known['version']})")
     gpus = gpus_of(recipe, file, shape, cluster)
     _deal(recipe, gpus, shape, cluster)
     if "sequence_length" not in training:
@@ -59,6 +60,7 @@ def scenario_of(recipe: Recipe, file: Foreign) -> dict[str, Any]:
         training.assume("precision", "bf16", "usual")
     optimizer = recipe.run.get("optimizer", "").rpartition(".")[2]  # of torch.optim.AdamW
     take_optimizer(training, optimizer or None, recipe.sources.get("optimizer", ""))
+    _weights(recipe)
     _budget(recipe)
     if "framework" not in stack:
         stack.took("framework", known["framework"], "the file's kind")
@@ -178,6 +180,20 @@ def _batch(recipe: Recipe) -> None:
         training.took("global_batch_size", micro * steps * dp, "micro-batch × accumulation × replicas")
     else:
         assume_batch(training, micro * dp)
+
+
+def _weights(recipe: Recipe) -> None:
+    """Weights that are kept in 16 bits alone, and so are their gradients and moments. Adapters are priced in 32."""
+    training, stack = recipe.sections["training"], recipe.sections["stack"]
+    if recipe.run.get("weights", "32 bits") == "32 bits" or training.get("adapter_rank"):
+        return
+    if training["precision"] not in ("bf16", "fp16"):
+        return
+    default = str(table(recipe.kind).get("defaults", {}).get("run.weights", ["", ""])[1])
+    source = recipe.sources.get("weights", default)
+    take_16_bits(training, stack, training["precision"], source)
+    if "gradient_precision" not in stack:
+        stack.took("gradient_precision", training["precision"], f"{source}: gradients in what the weights are")
 
 
 def _fit(plan: Section, batch: int) -> None:

@@ -24,11 +24,12 @@ _RECORDS: dict[str, type[Spec]] = {
     "training": TrainingSpec,
     "stack": StackSpec,
 }
-_TEXTS = ("run.model", "run.optimizer")
+_TEXTS = ("run.model", "run.optimizer", "run.weights")
 _NUMBERS = ("run.tokens", "run.batch_tokens")
 """Facts of the run that are no whole numbers. The others: gpus, nodes, gpus_per_node; replicated and sharded, the
 degrees of data parallelism; accumulation, the micro-batches a step; batch_per_gpu, the sequences that a GPU takes a
-step; steps, those of the whole run."""
+step; steps, those of the whole run; weights, what they are kept in: "16 bits" alone, "32 bits", or "unless sharded",
+which is 16 but under accelerate's FSDP and DeepSpeed, which keep a copy in 32."""
 
 
 _ALL_LEFT = ("steps", "sharded", "gpus_per_node")

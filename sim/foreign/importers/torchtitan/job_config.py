@@ -18,7 +18,7 @@ from sim.foreign.importers.defaults import (
 )
 from sim.foreign.importers.keys import MOST, Keys
 from sim.foreign.importers.ledger import Ledger, Section
-from sim.foreign.importers.pipeline_layouts import take_repeated
+from sim.foreign.importers.pipeline_layouts import note_flushes, take_repeated
 from sim.foreign.importers.recipes.finetuning import adapted
 from sim.foreign.importers.recipes.recipe import whole_shape
 from sim.foreign.importers.torchtitan.model import KIND, read_flavor
@@ -186,13 +186,8 @@ def _training(training: Section, plan: Section, local: int, keys: Keys, cut: Key
     else:
         training.took("global_batch_size", whole, "global_batch_size")
     training.took("sequence_length", length, "seq_len")
-    rounds = whole // (local * plan["dp"])
-    if plan["pp"] > 1 and rounds > 1:  # torchtitan/train.py, train_step: pp_schedule.step() once a local batch
-        why = (
-            f"the pipeline drains after each of {rounds} rounds of local_batch_size {local} and is priced as one: "
-            f"it takes at most {rounds} times the step of --set training.global_batch_size={local * plan['dp']}"
-        )
-        training.ledger.ignore("training.local_batch_size", local, why, matters=True)
+    if plan["pp"] > 1:  # torchtitan/train.py, train_step: pp_schedule.step() once a local batch
+        note_flushes(training.ledger, "training.local_batch_size", local, plan["dp"], whole)
     steps = keys.whole("steps")
     if steps is not None:
         training.took("tokens", float(steps * whole * length), "steps × batch × seq_len")

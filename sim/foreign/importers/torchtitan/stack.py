@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sim.foreign.importers.defaults import take_16_bits
 from sim.foreign.importers.keys import Keys, table
 from sim.foreign.importers.ledger import Section
 from sim.foreign.importers.torchtitan.model import KIND
@@ -22,7 +23,8 @@ def read_stack(keys: Keys, training: Keys, model: Keys, cut: Keys, plan: Section
     if enabled and isinstance(parts, list) and "model" not in parts:
         stack.took("compiled", False, f"compile.components {', '.join(map(str, parts))}: not the model")
     else:
-        stack.settle("compiled", enabled, "compile.enable", True, "the file does not say; its own default is false")
+        why = "torchtitan's default: torchtitan/config/configs.py, CompileConfig.enable"
+        stack.settle("compiled", enabled, "compile.enable", False, why)
     backend = model.text("moe_comm_backend")
     if backend in ("deepep", "hybridep"):
         stack.took("expert_dispatcher", backend, "moe_comm_backend")
@@ -30,10 +32,11 @@ def read_stack(keys: Keys, training: Keys, model: Keys, cut: Keys, plan: Section
         stack.ledger.ignore("moe_comm_backend", backend, "priced as all-to-alls", matters=True)
     if compiler.flag("chunked_loss"):
         stack.took("chunked_loss", True, "loss ChunkedLossWrapper")
+    pieces = compiler.flag("enable_async_tensor_parallel") or cut.flag("enable_async_tensor_parallel")
     compiler.leave()
     if plan["tp"] > 1 and cut.flag("disable_loss_parallel"):
         stack.took("vocab_parallel_loss", False, "disable_loss_parallel")
-    if plan["tp"] > 1 and cut.flag("enable_async_tensor_parallel"):
+    if plan["tp"] > 1 and pieces:
         stack.took("async_tensor_parallel", True, "enable_async_tensor_parallel")
     if plan["cp"] > 1:
         _context(stack, cut)
@@ -72,7 +75,7 @@ def take_precision(training: Section, stack: Section, model: Keys, keys: Keys, w
             raise keys.wrong(name, value, f"must be {' or '.join(_WIDTHS)}")
     param, dtype, reduced = said.values()
     if dtype == "bfloat16":
-        _all_in_16_bits(training, stack)
+        take_16_bits(training, stack, "bf16", "dtype bfloat16")
     if less is not None:
         training.took("precision", less, source)
         if param == "float32":
@@ -92,15 +95,6 @@ def take_precision(training: Section, stack: Section, model: Keys, keys: Keys, w
         stack.ledger.ignore(_GATHERS, True, f"without effect with linears in {training['precision']}")
     if less is not None:
         stack.settle("fp8_gathers", (gathers and less == "fp8") or None, _GATHERS, False, f"no {_GATHERS}")
-
-
-def _all_in_16_bits(training: Section, stack: Section) -> None:
-    """dtype bfloat16: no weights, moments or shards in fp32."""
-    source = "dtype bfloat16: no copy in fp32"
-    training.took("master_precision", "none", source)
-    stack.took("fp32_shards", False, source)
-    if training.get("optimizer") != "adafactor" and "moment_precision" not in training:
-        training.took("moment_precision", "bf16", source)
 
 
 def _converted(model: Keys, whole: Keys) -> tuple[str | None, str, bool]:
