@@ -175,7 +175,7 @@ def test_what_a_worker_keeps_bounds_the_plan():
     tight = plan_pipeline(profile, machine, memory_bytes=16e9)
     assert most > 16e9 >= max(stage.memory_bytes for stage in tight.stages)
     assert tight.period_s >= free.period_s
-    with pytest.raises(InfeasiblePlan, match="smaller micro-batches"):
+    with pytest.raises(InfeasiblePlan, match="Smaller micro-batches"):
         plan_pipeline(profile, machine, memory_bytes=1e9)
 
 

@@ -145,7 +145,7 @@ def test_a_cache_with_no_room_says_what_would_help(make_pool, make_samples):
     pool = make_pool(memory_share=0.142)
     with pytest.raises(InfeasiblePlan) as error:
         batch_time(pool, make_samples())
-    assert "one sequence of 4,200 tokens needs" in str(error.value)
+    assert "One sequence of 4,200 tokens needs" in str(error.value)
     assert "take a larger rollout tp, weights in fp8, or shorter responses" in str(error.value)
 
 

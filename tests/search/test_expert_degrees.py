@@ -101,7 +101,9 @@ def test_a_batch_of_its_own_leaves_the_scenarios_degrees(tmp_path):
 
 def test_what_fits_nowhere_without_expert_parallelism_says_so():
     scenario = mixture(num_layers=4, num_experts=64)
-    with pytest.raises(InfeasiblePlan, match=r"ep 1\); deal the 64 experts over more GPUs \(--ep 2,4,8,16; without"):
+    with pytest.raises(
+        InfeasiblePlan, match=r"ep 1\). To go on, deal the 64 experts over more GPUs \(--ep 2,4,8,16; without"
+    ):
         search(scenario, experts=(1,))
     assert search(scenario, top=1, confirm=1).best[0].scenario.plan.ep > 1
     with pytest.raises(InfeasiblePlan, match=r"What would help: plan\.ep=16 \("):

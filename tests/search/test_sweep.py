@@ -127,7 +127,7 @@ def test_fields_of_the_plan_and_the_size_are_axes_too(scenario):
     assert min(point.best.answer.step_time_s for point in swept.points if point.best) >= free * (1 - 1e-9)
     sizes = sweep(scenario, "gpus=8,7", confirm=2)
     assert sizes.points[0].best.answer.num_gpus == 8
-    assert "nearest sizes that work" in sizes.points[1].infeasible
+    assert "Nearest sizes that work" in sizes.points[1].infeasible
     nodes = sweep(scenario, "cluster.num_nodes=1,2", confirm=2)
     assert [point.best.answer.num_gpus for point in nodes.points] == [8, 16]
     assert any("all GPUs of its cluster" in note for note in nodes.notes)
