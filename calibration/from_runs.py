@@ -143,6 +143,7 @@ def fit_runs(
     most_per_family: int = 60,
     report: Callable[[str], None] = lambda text: None,
     slopes: Callable[[Scenario], np.ndarray] | None = None,
+    progress: Callable[[str], None] = lambda now: None,
 ) -> RunsFit:
     """Fit the named parameters to the runs.
 
@@ -158,12 +159,15 @@ def fit_runs(
         Of larger families an even sample is fitted; all are scored.
     slopes : function, optional
         `sensitivities` of a scenario, taken to hold wherever the values go: for many small fits to the same runs.
+    progress : function
+        It is told of every run that is varied.
     """
     pairs = [(run, answer) for run in runs if (answer := _settle(run)) is not None]
     if not pairs:
         raise FlopcastError("no run can be modelled; flopcast validate --runs says why, row by row")
     usable, settled = (tuple(column) for column in zip(*pairs, strict=True))
-    fit = _Fit(settled, parameters, most_per_family, slopes or (lambda scenario: sensitivities(scenario, parameters)))
+    slope_of = slopes or (lambda scenario: sensitivities(scenario, parameters))
+    fit = _Fit(settled, parameters, most_per_family, slope_of, progress)
     prior = {name: start_of(usable[0].choices[0], name) for name in parameters}
     everything, widths = fit.values_of(prior, {run.family for run in usable})
     folds_of = _folds(usable, folds)
@@ -231,6 +235,7 @@ class _Fit:
         parameters: Sequence[str],
         most_per_family: int,
         slopes: Callable[[Scenario], np.ndarray],
+        progress: Callable[[str], None],
     ) -> None:
         sizes = Counter(run.family for run in runs)
         every = {family: max(1, -(-size // most_per_family)) for family, size in sizes.items()}
@@ -241,7 +246,11 @@ class _Fit:
                 self.runs.append(run)
             place[run.family] += 1
         self.parameters = parameters
-        self.slopes = np.array([slopes(run.choices[0]) for run in self.runs])
+        found = []
+        for number, run in enumerate(self.runs, start=1):
+            progress(f"fitting {len(self.runs)} runs: {number} varied")
+            found.append(slopes(run.choices[0]))
+        self.slopes = np.array(found)
         self.sizes = np.array([-np.log(_ratio(run, {})) for run in self.runs])
         # A family of many rows counts as the square root of their number: rows of a sweep share their errors.
         count = Counter(run.family for run in self.runs)

@@ -227,8 +227,8 @@ def _not_searched(result: SearchResult, scenario: Scenario) -> str:
         return "this recomputation was not priced: the plan fits without it, or a faster way to fit was kept"
     if plan.num_chunks > 1 and not stages_alike(scenario.model, plan, plan.pp, plan.num_chunks):
         return (
-            "its chunks hold different kinds of layers, which no formula prices. The most promising of such plans are run "
-            "one by one, and ranked if among the best; -s plan.num_chunks=N -s plan.pp=N asks for them alone"
+            "its chunks hold different kinds of layers, which no formula prices. The most promising of such plans are "
+            "run one by one, and ranked if among the best; -s plan.num_chunks=N -s plan.pp=N asks for them alone"
         )
     return "it is outside the searched space (context-parallel degrees and overlaps are searched where asked for)"
 

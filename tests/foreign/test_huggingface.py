@@ -140,7 +140,7 @@ def test_infinity_and_nan_stand_where_they_do_not_matter():
     [
         (
             {"peft_type": "LORA", "base_model_name_or_path": "org/base", "r": 8},
-            "of an adapter .LORA. for org/base; import",
+            "an adapter .LORA. for org/base; import",
         ),
         (
             {"_class_name": "UNet2DConditionModel", "_diffusers_version": "0.6.0"},
