@@ -23,5 +23,5 @@ def test_laws_hold_in_random_scenarios_but_for_anomalies_that_are_proved():
 
 
 def test_what_an_anomaly_looks_like():
-    assert {breach.anomaly for breach in breaches(draw(random.Random(7258)), 1.3)} == {"another order"}
+    assert {breach.anomaly for breach in breaches(draw(random.Random(1890)), 1.3)} == {"another order"}
     assert {breach.anomaly for breach in breaches(draw(random.Random(21170)), 1.3)} == {HIDDEN}

@@ -230,7 +230,8 @@ def large(batch, zero_stage=3, schedule="breadth_first", num_chunks=3):
     """39 billion parameters on 16 pipeline ranks of B200, three layers a rank: Lamy-Poirier's order with ZeRO."""
     plan = {"tp": 1, "pp": 16, "dp": 8, "schedule": schedule, "num_chunks": num_chunks, "zero_stage": zero_stage}
     training = {"global_batch_size": 8 * batch, "sequence_length": 2048, "precision": "bf16"}
-    stack = {"preset": "megatron-core", "overlap_param_gather": True, "overlap_grad_reduce": True, "overlap_p2p": True}
+    stack = {"preset": "megatron-core", "overlap_param_gather": True, "overlap_grad_reduce": True, "overlap_p2p": True,
+             "fused_gradient_accumulation": False}  # fmt: skip
     return build_scenario(
         {"model": "gpt-39.1b", "cluster": "superpod-b200", "plan": plan, "training": training, "stack": stack}
     )

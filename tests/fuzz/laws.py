@@ -46,7 +46,7 @@ STACKS = (
     "megatron-2019", "megatron-2021", "megatron-2022", "megatron-core", "torchtitan", "deepspeed-zero3", "llm-foundry", "pytorch",
 )  # fmt: skip
 ROUNDING = 1e-9
-HIDDEN = "less to hide a gather or a send beside"
+HIDDEN = "less to hide a gather, a send or a copy beside"
 
 
 def draw(rng: random.Random) -> Scenario:
@@ -147,8 +147,9 @@ def breaches(scenario: Scenario, factor: float) -> Iterator[Breach]:
 
 
 def _in_the_open(scenario: Scenario) -> Scenario:
-    """The scenario whose gather after the update, and whose sends, hide beside nothing."""
-    return scenario.replace(stack=scenario.stack.replace(overlap_param_gather=False, overlap_p2p=False))
+    """The scenario whose gather after the update, and whose sends, hide beside nothing, and whose host keeps nothing."""
+    stack = scenario.stack.replace(overlap_param_gather=False, overlap_p2p=False)
+    return scenario.replace(stack=stack, plan=scenario.plan.replace(offloaded_layers=0))
 
 
 def _slower(scenario: Scenario, other: Scenario) -> bool:
