@@ -63,6 +63,8 @@ def open_facts(scenario: Scenario, step_time_s: float, time_of: Callable[[Scenar
         for value, changes in known["values"].items():
             seconds = _time_with(scenario, field.partition(".")[0], changes, step_time_s, time_of)
             times |= {} if seconds is None else {value: seconds}
+        if not times:  # none of the values goes with what is stated
+            continue
         low, high = min(times, key=lambda value: times[value]), max(times, key=lambda value: times[value])
         if times[high] > TELLING * times[low]:
             found.append(OpenFact(known["ask"], field, low, high, times[low], times[high]))
