@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -19,6 +20,19 @@ launch, and the autograd call around both (NVIDIA/TransformerEngine:transformer_
 three are counted; that each takes as long as a kernel's launch is an assumption."""
 GRAPH_LAUNCH_S = 2e-6
 """Time between kernels of a CUDA graph, where no profile has measured it: assumed, the floor of kernel times. [s]"""
+BYTES_PER_CLOCK = {"step": 19.0, "rotary": 6.2, "narrow adam": 11.0}
+"""Bytes that a streaming multiprocessor moves a clock, at most, in kernels that are bound by their instructions before
+the memory: PyTorch's elementwise steps, with casts and broadcasts; those of rotary positions, whose operands lie apart;
+Adam on 16-bit states, which computes as much for each number as on wider ones. Set on the kernels of training steps on
+H100 and H200, which have the same multiprocessors and differ in their memory (calibration/data/h100-steps.csv,
+h200-steps.csv). [bytes]"""
+
+
+def issue_clock(gpu: GpuSpec) -> float:
+    """Clock of the multiprocessors by their 32-bit peak, of 128 lanes each, or of 64 if it came out below 1.2 GHz; zero
+    if the GPU does not say that peak.  [Hz]"""
+    clock = gpu.peak_flop_per_s.get("fp32", 0.0) / (2 * 128 * gpu.num_sms)
+    return clock if clock > 1.2e9 else 2 * clock
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +64,10 @@ class ComputeModel:
         """Bandwidth that memory-bound kernels of a sort reach; a library's copy of whole rows is as fast in any stack.
         [bytes/s]"""
         rate = 1.0 if sort == "joined" else self.elementwise_rate
-        return self.gpu.memory_bandwidth_bytes_per_s * self.profile.memory.share(sort) * rate
+        moved = self.gpu.memory_bandwidth_bytes_per_s * self.profile.memory.share(sort)
+        if issued := BYTES_PER_CLOCK.get(sort, 0.0) * self.gpu.num_sms * issue_clock(self.gpu):
+            moved /= math.hypot(1.0, moved / issued)
+        return moved * rate
 
     def precision_of(self, operation: Kernel) -> str:
         """Matrix-unit precision: in 8 and 4 bits the head stays in 16 (or 32), and so do attention cores but where the

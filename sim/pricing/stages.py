@@ -12,10 +12,12 @@ from sim.costs.block import AT_PEAK, BACKWARD, FORWARD, INPUT_GRAD, WEIGHT_GRAD
 from sim.pricing.deal import Deal, deal_of, put_together
 from sim.pricing.plans import Plans, plans_of
 from sim.pricing.ranks import RankSeconds, once_a_step, tied_reduction
-from sim.pricing.replicas import HELD, params_of
+from sim.pricing.replicas import HELD, TRAINED, block_params, params_of
 from sim.pricing.zero import VisitSeconds, lengthened_passes, moved_at_visits, price_visits
 from sim.specs import Scenario
+from sim.work.adapters import adapters_of
 from sim.work.operations import Cause
+from sim.work.pieces import accumulation
 from sim.work.stages import EMBEDDING, HEAD, Stage
 
 _NONE = np.empty(0)
@@ -176,10 +178,26 @@ def _passes_of_blocks(plans: Plans, by_cause: bool, split: bool) -> Floats:
     if prices.waiting_s is not None:
         more = prices.waiting_s[rows] if by_cause else prices.waiting_s[rows].sum(axis=2, keepdims=True)
         passes = passes + plans.alone * more[:, *here]
+    if plans.costs.stack.drops_gradients and adapters_of(plans.costs.training) is None:
+        passes = _plus(passes, Cause.MEMORY_BOUND, _not_added(plans, len(passes)))
     slower = plans.layouts.slowdown[plans.layout]
     if slower.any():  # all GPUs wait for the slowest
         passes = _plus(passes, Cause.STRAGGLERS, slower * passes[:AT_PEAK].sum(axis=2))
     return passes
+
+
+def _not_added(plans: Plans, rows: int) -> Floats:
+    """What passes take less, as a mean over micro-batches, where nothing is added to the gradients of the first.  [s]
+
+    So it is where they were dropped (pytorch/pytorch:torch/csrc/autograd/functions/accumulate_grad.h). Data-parallel
+    GPUs copy them into buffers then, which takes about as long.
+    """
+    stack, compute = plans.costs.stack, plans.costs.compute
+    params = block_params(plans.layouts)[TRAINED].sum(axis=0)[:-1, plans.layout]
+    nbytes = sum(each.nbytes for each in accumulation(params, stack, int(compute.width)))
+    alone = plans.layouts.data.size[plans.layout] == 1
+    added = nbytes / compute.memory_bandwidth("add") / plans.num_microbatches * alone
+    return np.stack([-added * (place in (BACKWARD, WEIGHT_GRAD)) for place in range(min(rows, AT_PEAK))])
 
 
 def _card_waits(plans: Plans, deal: Deal, card: Floats, passes: Floats) -> Floats:

@@ -251,8 +251,22 @@ def lengthened_passes(plans: Plans, moved: Moved, passes: Floats, card: Floats) 
         hidden = gathering * ahead + reducing * plans.overlap_grad_reduce
         nbytes = moved.weight_bytes * (gathering > 0) + moved.gradient_bytes * (reducing > 0)
         beside = plans.costs.fabric.exposed(group, nbytes, hidden, compute)
-        exposed.append(gathering + reducing - hidden + beside)
+        exposed.append(gathering + reducing - hidden + beside + copied_s(moved, gathering, reducing, plans.costs))
     return np.stack(np.broadcast_arrays(*exposed))
+
+
+def copied_s(moved: Moved, gathering: Number, reducing: Number, costs: CostModel) -> Number:
+    """Copies on the compute stream where weights are gathered tensor by tensor.  [s]
+
+    What arrived of a tensor is joined; gradients go into a bucket, are joined and divided (microsoft/DeepSpeed:runtime/
+    zero/partition_parameters.py, AllGatherCoalescedHandle.wait; stage3.py, __add_grad_to_ipg_bucket; runtime/comm/
+    coalesced_collectives.py). Each reads and writes all. What adds gradients up, thrice their bytes, falls away.
+    """
+    if costs.stack.gathers_per_layer == 1 or costs.stack.slice_s:
+        return 0.0
+    gathers = gathering / np.maximum(moved.gather_s, 1e-30)
+    nbytes = 2 * moved.weight_bytes * gathers + (6 - 3) * moved.gradient_bytes * (reducing > 0)
+    return nbytes / costs.compute.memory_bandwidth("copy")
 
 
 def price_visits(plans: Plans, moved: Moved | None, parts: Floats, passes: Floats) -> VisitSeconds | None:

@@ -116,9 +116,16 @@ def _rotary(write: Writer, module: str, tensors: tuple[Tensor, ...], elements: N
     if stack.fused_rotary and (stack.fused_scaled_rotary or not model.rotary_scaled or model.key_value_rank):
         there = back = memory("rotary positions", 2 * cut.width * elements, module=module)
     else:
-        back = memory("rotary positions", 10 * cut.width * elements, 10, module=module)
+        # Of two products, a negation of one half, a join and a sum autograd's backward also fills what it has of each
+        # half with zeros, and adds the halves and the products. In PyTorch's own modules heads and tokens of what is
+        # turned have changed places.
+        sort = "rotary" if write.step_by_step else "copy"
+        there, back = (
+            memory("rotary positions", times * cut.width * elements, kernels, sort=sort, module=module)
+            for times, kernels in ((10, 10), (15, 18))
+        )
         sequences = cut.microbatch_size * cut.sequence_length / cut.packed if cut.packed else 0.0
-        there = back._replace(host_s=stack.counted_launches * ROTARY_SEQUENCE_S * sequences)
+        there = there._replace(host_s=stack.counted_launches * ROTARY_SEQUENCE_S * sequences)
     write.add("rotary positions", module, reads=tensors, writes=turned, forward=(there,), input_grad=(back,))
     return turned
 

@@ -52,12 +52,12 @@ LOW_PRECISION_LAUNCHES = {False: (0.0, 1.5), True: (17.0, 0.75)}
 are, and for each expert on the GPU. The library launches one multiply after the other; in fewer bits tokens are cast,
 and their scales laid out, in kernels of their own. Where launches are counted they are set on the same runs, in fewer
 bits with 4 to 64 experts a GPU; else they are assumed."""
-LOOP_LAUNCHES = 39
-"""Launches of one expert, forward and backward, where Python visits one after the other.
+LOOP_LAUNCHES = 48
+"""Launches in whose time Python visits one expert after the other, forward and backward.
 
 They find its tokens, take their rows, multiply three times, activate, weight, and add the rows up. Qwen3-MoE and OLMoE
 in transformers 5.17 run 39 and 43 kernels more an expert in a loop than grouped, and take 1.56 and 1.63 ms for them on
-one H100 (calibration/data/h100-steps.csv)."""
+one H100 (calibration/data/h100-steps.csv): as long as 48 of stack pytorch, of which a third is the forward's."""
 DISPATCHER_SLOWDOWN = 0.4
 """Share of the time that deepep and hybridep run beside compute and over the network which compute loses besides its
 multiprocessors: those left work on fewer tiles at a time, and share the memory with what comes and is handed on. Set on

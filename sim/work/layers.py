@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Literal
 
+import numpy as np
+
 from sim.arrays import Number
 from sim.specs import LayerKind, ModelSpec, Scenario, StackSpec
 from sim.work.attention import attention
@@ -226,7 +228,11 @@ def head_operations(model: ModelSpec, stack: StackSpec, cut: Cut) -> tuple[Opera
         )
     else:
         read = normed.like("normed, whole", rows=tokens)
-        write.linear("logits", "", read, [logits], weights, cut_by="columns", own=normed, width=w, cause=Cause.LOGITS)
+        pieces = _pieces(tokens, vocabulary, h, stack)
+        write.linear(
+            "logits", "", read, [logits], weights, cut_by="columns", own=normed, width=w, cause=Cause.LOGITS,
+            batch=pieces, launches=pieces, moved=(0.0, 0.0, w * vocabulary * h * (pieces - 1)),
+        )  # fmt: skip
         _loss(write, tokens * (vocabulary * cut.tp if whole else vocabulary))
     statistics = tuple(Collective(f"loss {name}", "all_reduce", 4.0 * tokens) for name in ("maximum", "target", "sum"))
     if whole:
@@ -234,6 +240,17 @@ def head_operations(model: ModelSpec, stack: StackSpec, cut: Cut) -> tuple[Opera
     write.add("sums of the loss", sent=statistics)
     _accumulate(write, model.vocab_size * h / cut.tp)
     return tuple(write.operations)
+
+
+def _pieces(tokens: Number, vocabulary: Number, hidden: int, stack: StackSpec) -> Number:
+    """Pieces of the tokens that Liger's loss multiplies one by one, whose logits are about as large as hidden states.
+
+    Each reads the head's weights twice, and reads and writes their gradient (linkedin/Liger-Kernel:
+    ops/fused_linear_cross_entropy.py). Other chunked losses have few."""
+    if not (stack.chunked_loss and stack.fused_cross_entropy) or stack.fused_gradient_accumulation:
+        return 1.0
+    rows = 2.0 ** np.ceil(np.log2(np.ceil(tokens / np.ceil(vocabulary / hidden))))
+    return np.ceil(tokens / rows)
 
 
 def _loss(write: Writer, logits: Number) -> None:

@@ -135,10 +135,13 @@ def optimizer_work(
     more = grad * params if training.optimizer == "adafactor" else 0.0
     here = 1.0 - offloaded
     if stack.fused_optimizer:
+        sort = "narrow adam" if moment_bytes(training) <= 2 and training.master_precision == "none" else "adam"
+        # PyTorch multiplies gradients by what clips them, whether it is one or not, and may drop them then.
+        last, moved = ("clip gradients", 2) if stack.drops_gradients else ("clear gradients", 1)
         return (
             memory("gradient norm", grad * params, cause=Cause.OPTIMIZER),
-            memory("update", (state + more + (grad + width) * params) * here, cause=Cause.OPTIMIZER, sort="adam"),
-            memory("clear gradients", grad * params, cause=Cause.OPTIMIZER),
+            memory("update", (state + more + (grad + width) * params) * here, cause=Cause.OPTIMIZER, sort=sort),
+            memory(last, moved * grad * params, cause=Cause.OPTIMIZER),
         )
     return (
         memory("copy gradients to fp32", (grad + 4) * params, cause=Cause.OPTIMIZER),

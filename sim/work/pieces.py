@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 
@@ -69,23 +69,11 @@ class Cut:
         return self.tokens / self.tp if self.sequence_parallel else self.tokens
 
 
-class WrittenOut(NamedTuple):
-    """What an activation written out step by step takes beyond one in a kernel of its own.
-
-    moved : times that kernels read or write it, forward and backward.
-    kernels : as many more, forward and backward.
-    kept : factors of products that are kept until the backward.
-    """
-
-    moved: tuple[int, int]
-    kernels: tuple[int, int]
-    kept: int
-
-
-WRITTEN_OUT = WrittenOut(moved=(16, 25), kernels=(7, 10), kept=3)
-"""GELU written out as 0.5 x (1 + tanh(c (x + a x^3))). Its forward has eight kernels, two of which read two tensors.
-Its backward has eleven: three for the cube, two that add up the gradients of x. Besides x it keeps tanh, 0.5 x and
-1 + tanh."""
+WRITTEN_OUT = (16, 25), (7, 10), 3
+"""What GELU written out as 0.5 x (1 + tanh(c (x + a x^3))) takes beyond one kernel: times that kernels read or write
+it, forward and backward; kernels; factors of products that are kept. Its forward has eight kernels, two of which read
+two tensors. Its backward has eleven: three for the cube, two that add up the gradients of x. Besides x it keeps tanh,
+0.5 x and 1 + tanh."""
 
 
 SCATTERED_PIECES = 4
@@ -93,26 +81,11 @@ SCATTERED_PIECES = 4
 pytorch/module/base.py, initialize_ub: num_splits 4). A gather has one a GPU, which pass round a ring."""
 
 
-class UserBufferSms(NamedTuple):
-    """Streaming multiprocessors that user buffers take for what tensor-parallel GPUs exchange around linears.
-
-    gather, scatter : of the input beside its gradient's multiply, and of that gradient beside the weights'.
-    output : of the row-parallel linear's output, piece by piece.
-    """
-
-    gather: int
-    scatter: int
-    output: int
-
-
-MLP_SMS, MIXER_SMS = UserBufferSms(2, 4, 16), UserBufferSms(4, 24, 24)
-"""NVIDIA's presets for 8,192 columns on H100 (NVIDIA/NeMo:nemo/collections/llm/recipes/tp_overlap_configs/
-userbuffers.py: fc1_dgrad, fc1_wgrad, fc2_fprop; qkv_dgrad, qkv_wgrad, proj_fprop)."""
-
-
-def user_buffer_sms(module: str) -> UserBufferSms:
-    """Return those around an MLP, or around what mixes tokens."""
-    return MLP_SMS if module == "mlp" else MIXER_SMS
+MLP_SMS, MIXER_SMS = (2, 4, 16), (4, 24, 24)
+"""Streaming multiprocessors that user buffers take for what tensor-parallel GPUs exchange around linears: a gather of
+the input beside its gradient's multiply, a scatter of that gradient beside the weights', the row-parallel linear's
+output piece by piece. NVIDIA's presets for 8,192 columns on H100 (NVIDIA/NeMo:nemo/collections/llm/recipes/
+tp_overlap_configs/userbuffers.py: fc1_dgrad, fc1_wgrad, fc2_fprop; qkv_dgrad, qkv_wgrad, proj_fprop)."""
 
 
 class Writer:
@@ -152,6 +125,12 @@ class Writer:
         return y
 
     @property
+    def step_by_step(self) -> bool:
+        """Whether the model is written in PyTorch's own modules, as Hugging Face's are, not in Megatron's."""
+        fused = self.stack.fused_norm, self.stack.fused_bias_activation, self.stack.fused_gradient_accumulation
+        return not any(fused)
+
+    @property
     def in_pieces(self) -> bool:
         """Whether linears multiply the sequence piece by piece, as it arrives and leaves."""
         return self.stack.async_tensor_parallel and self.cut.sequence_parallel
@@ -172,7 +151,7 @@ class Writer:
         """
         cut, stack, tensors = self.cut, self.stack, (x, *others)
         columns = sum(each.columns for each in tensors) if columns is None else columns
-        pieced, sms = self.in_pieces and bool(linear), user_buffer_sms(module)
+        pieced, sms = self.in_pieces and bool(linear), MLP_SMS if module == "mlp" else MIXER_SMS
         nbytes, beside = cut.width * cut.tokens * columns, stack.overlap_tp_backward
         if not cut.sequence_parallel:
             reduce = Collective("reduce input gradient", "all_reduce", nbytes, overlapped=beside, module=module)
@@ -184,7 +163,7 @@ class Writer:
         if pieced:
             gather = gather._replace(multiply=linear, pieces=cut.tp)
         if pieced and beside:
-            again, scatter = (again[0]._replace(sms=sms.gather),), scatter._replace(sms=sms.scatter)
+            again, scatter = (again[0]._replace(sms=sms[0]),), scatter._replace(sms=sms[1])
         whole = tuple(each.like(f"{each.name} gathered", rows=cut.tokens) for each in tensors)
         forward, back = self._joined("gathered", nbytes, pieced), self._joined("to be scattered", nbytes, pieced)
         self.add(
@@ -209,7 +188,7 @@ class Writer:
         gather = Collective("gather output gradient", "all_gather", nbytes, module=module)
         pieced = self.in_pieces and bool(linear)
         if pieced:
-            sms = user_buffer_sms(module).output
+            sms = (MLP_SMS if module == "mlp" else MIXER_SMS)[-1]
             scatter = scatter._replace(multiply=linear, pieces=SCATTERED_PIECES, sms=sms)
             gather = gather._replace(multiply=f"{linear} input gradient", pieces=self.cut.tp)
         forward, back = self._joined("to be scattered", nbytes, pieced), self._joined("gathered", nbytes, pieced)
@@ -242,7 +221,7 @@ class Writer:
         width: float | None = None,
         batch: Number = 1.0,
         launches: Number = 1,
-        moved: tuple[Number, Number] = (0.0, 0.0),
+        moved: tuple[Number, ...] = (0.0, 0.0),
         cause: Cause = Cause.MATMUL,
         exchanged: bool = False,
     ) -> None:
@@ -256,7 +235,7 @@ class Writer:
         own : the GPU's part of a gathered input, which is kept where the backward gathers it again.
         width : in which the input is kept. Default: that of the numbers that are multiplied. [bytes]
         batch, launches : matrices that are multiplied one by one, each with its part of the rows; and launches of that.
-        moved : what the forward and the input gradient read and write besides. [bytes]
+        moved : what the forward, the input gradient and the weight gradient read and write besides. [bytes]
         exchanged : tensor-parallel GPUs gather its input, or scatter its output, and may do so in pieces.
         """
         cut, stack = self.cut, self.stack
@@ -268,10 +247,19 @@ class Writer:
         parts = tuple(out.columns for out in outs) if 1 < len(outs) <= len(weights) else (n / apart,) * apart
         forward = forward._replace(kernels=launches, nbytes=forward.nbytes + moved[0], parts=parts)
         input_grad = input_grad._replace(kernels=launches, nbytes=input_grad.nbytes + moved[1])
-        weight_grad = weight_grad._replace(kernels=launches)
+        weight_grad = weight_grad._replace(kernels=launches, nbytes=weight_grad.nbytes + sum(moved[2:]))
         if exchanged and self.in_pieces:
             forward = in_pieces(forward, cut.tp if cut_by == "columns" else SCATTERED_PIECES, cut.width)
             input_grad = in_pieces(input_grad, cut.tp, cut.width) if cut_by == "rows" else input_grad
+        matrices = sum(each.count for each in weights if each.columns is not None)
+        sums: tuple[Kernel, ...] = ()
+        if module and self.step_by_step and np.all(np.equal(batch, 1)) and matrices > 1:
+            # Each matrix is a linear of its own, and autograd adds what they give for their common input.
+            forward, input_grad, weight_grad = (
+                each._replace(kernels=matrices * launches) for each in (forward, input_grad, weight_grad)
+            )
+            added = 3 * cut.width * x.rows * k * (matrices - 1)
+            sums = (memory("input gradients added", added, matrices - 1, sort="step", module=module),)
         weights, first, scratch = self.frozen(name, module, weights, apart * batch) if module else (weights, (), 0.0)
         source = own if own is not None and stack.regather_sequence else x
         kept = source.in_bytes(cut.kept if width is None else width)
@@ -279,8 +267,8 @@ class Writer:
         self.add(
             name, module, reads=(x,), writes=tuple(outs), weights=tuple(weights),
             kept=(kept,) if trained else (),
-            forward=(*first, forward), input_grad=(*first, input_grad), weight_grad=(weight_grad,) if trained else (),
-            scratch=scratch,
+            forward=(*first, forward), input_grad=(*first, input_grad, *sums),
+            weight_grad=(weight_grad,) if trained else (), scratch=scratch,
         )  # fmt: skip
         if cut.adapters is not None and name in cut.adapters.linears:
             apart = max(len(outs), round(float(np.max(n / weights[0].rows)))) if stack.peft_adapters != "no" else 1
@@ -347,7 +335,10 @@ class Writer:
         }
         multiply = partial(matmul, name, width=wide, module=module)
         passes: dict[str, tuple[Kernel, ...]] = {
-            each: tuple(multiply(m, j, i, layout=layout)._replace(kernels=apart) for m, j, i in several)
+            each: tuple(
+                kernel._replace(kernels=apart, nbytes=kernel.nbytes / NARROW_SHARE)
+                for kernel in (multiply(m, j, i, layout=layout) for m, j, i in several)
+            )
             for each, (layout, several) in shapes.items()
         }
         moved = {"forward": 5 * cut.width * n, "input_grad": 5 * cut.width * k}
@@ -356,15 +347,15 @@ class Writer:
         if peft != "no":
             cast = cut.width + 4  # either way
             back = wide != cut.width
-            moved["forward"] = apart * cast * (1 if back else 2) * k + (3 * wide + 2 * cut.width + back * cast) * n
-            moved["input_grad"] = (2 * wide + back * 2 * cast) * n + apart * (
-                (1 if back else 2) * cast + 3 * cut.width
-            ) * k
+            casts = (1 if back else 2) * cast * apart * k
+            moved["forward"] = casts + (3 * wide + 2 * cut.width + back * (cast + 2)) * n
+            moved["input_grad"] = casts + 3 * cut.width * apart * k + (2 * wide + back * 2 * cast) * n
             launches = {"forward": 4 * apart, "input_grad": (5 if back else 4) * apart}
             inputs = source.like(f"{name} input", apart * k).in_bytes(wide)
             kept = inputs, source.like(f"{name} narrow", apart * rank).in_bytes(wide)
         for each, count in launches.items():
-            added = memory(f"{name} added", moved[each] * tokens, count, sort="add", module=module)
+            sort = "add" if peft == "no" else "step"
+            added = memory(f"{name} added", moved[each] * tokens, count, sort=sort, module=module)
             passes[each] += (added._replace(stall_s=self.stack.adapter_stall_s * (each == "forward")),)
         weight = Weight(adapters.count * rank, (apart * rows + columns) / degree, of_experts=experts, of_adapters=True)
         self.add(name, module, reads=(x,), kept=kept, weights=(weight,), **passes)
@@ -398,19 +389,20 @@ class Writer:
         more, times, products = (0, 0), (0, 0), int(by_hand)
         if not (stack.fused_activation or model.gated_mlp):
             more, times, products = WRITTEN_OUT
+        sort = "step" if products else "activation"
         self.add(
             "activation", module, reads=(up,), writes=(y,),
             kept=(self.activation_input(up), *(y.like(f"{y.name}: factor {place}") for place in range(products))),
             forward=(
                 memory(
-                    "activation", moved * ((inputs + 1) * unfused + more[0]), unfused + times[0],
-                    sort="activation", module=module,
+                    "activation", moved * ((inputs + 1) * unfused - by_hand + more[0]), unfused + times[0],
+                    sort=sort, module=module,
                 ),
             ),
             input_grad=(
                 memory(
-                    "activation backward", moved * (back + more[1]), unfused + model.mlp_bias + times[1],
-                    sort="activation", module=module,
+                    "activation backward", moved * (back + more[1]), unfused + by_hand + model.mlp_bias + times[1],
+                    sort=sort, module=module,
                 ),
             ),
         )  # fmt: skip
@@ -473,6 +465,10 @@ def linear_kernels(
     )
 
 
+NARROW_SHARE = 0.5
+"""What multiplies by matrices as narrow as adapters reach of other kernels' bandwidth: few tiles are at work, most of
+each empty. Those of Qwen2.5 7B and Llama 3 8B take 14 and 12 ms longer with adapters in 32 bits than in 16 on an H200,
+24 and 25 ms on an H100 (calibration/data): twice what their bytes take at that bandwidth."""
 DEQUANTISED_SHARE = 0.6
 """What kernels that write 4-bit weights out reach of the bandwidth that other kernels reach. It is set on Unsloth's
 adapters of Qwen3 beside NF4 and bf16 on one H100 (invergent-ai/surogate:docs/reference/benchmarks.md). With 14 and 32
@@ -504,12 +500,14 @@ def norm_kernels(
     (NVIDIA/apex:csrc/layer_norm_cuda_kernel.cu against contrib/csrc/layer_norm).
     """
     if not stack.fused_norm:
-        # RMSNorm step by step: cast to fp32 (w + 4), square (8), mean (4), scale (8), cast back (4 + w), weight (2 w);
-        # autograd's backward runs each step's gradient, about twice the bytes.
-        step = (4 * width + 28) * elements * count
+        # RMSNorm step by step (huggingface/transformers: models/llama/modeling_llama.py, LlamaRMSNorm): cast to fp32
+        # (w + 4), square (8), mean (4), scale (8), cast back (4 + w), weight (2 w). Backward: gradients of the weight's
+        # product (2 w, 4 w), cast (w + 4), of the scale's (8, 16), of the mean (4) and the square (28, a first power
+        # among them), their sum (12), cast back (4 + w), the residual's (3 w).
+        step, back = (4 * width + 28) * elements * count, (11 * width + 76) * elements * count
         return (
-            memory("norm", step, kernels=6 * count, sort="add", module=module),
-            memory("norm backward", 2 * step, kernels=12 * count, sort="add", module=module),
+            memory("norm", step, kernels=8 * count, sort="step", module=module),
+            memory("norm backward", back, kernels=19 * count, sort="step", module=module),
         )
     forward, again = (2, 0) if stack.persistent_norm else (3, 2)
     return (

@@ -43,3 +43,22 @@ def test_it_takes_what_its_authors_measured(columns, measured_ms):
     work = head(WHOLE.replace(policy_loss_columns=columns), width=4)
     seconds = sum(sum(compute.phase_time(each).values()) for each in (work.forward, work.input_grad))
     assert 1e3 * seconds == pytest.approx(measured_ms, rel=0.1)
+
+
+def test_pieces_of_ligers_loss():
+    """As many as its kernel makes of them; each reads the head's weights twice, and reads and writes their gradient."""
+    liger = StackSpec(chunked_loss=True, kernel_launch_s=0.0, fused_gradient_accumulation=False)
+    model = LLAMA.replace(hidden_size=2048, vocab_size=151936, num_heads=16)
+    moved, launched = [], []
+    for stack in (liger, liger.replace(fused_cross_entropy=False)):
+        work = head(stack, tokens=4096, model=model)
+        multiplies = [
+            each
+            for part in (work.forward, work.input_grad, work.weight_grad)
+            for each in part.operations
+            if each.kind == "matmul"
+        ]
+        moved.append(sum(each.nbytes for each in multiplies))
+        launched.append([float(each.kernels) for each in multiplies])
+    assert launched == [[64] * 3, [1] * 3]  # ceil(4096 / 75) = 55 tokens, and the next power of two
+    assert moved[0] - moved[1] == pytest.approx(4 * 63 * 2 * model.vocab_size * model.hidden_size)
