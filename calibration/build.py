@@ -52,6 +52,8 @@ OWN_VALUES = ("all_gather", "reduce_scatter", "all_to_all")
 TOGETHER = "gemm on all GPUs"
 #: Begins the names of the network's fits of single operations.
 NETWORK = "network "
+#: Begins the names of the fits of what groups reach that use the network at once.
+SHARED = "network shared"
 _LEAST_SENDS = 3
 
 
@@ -237,9 +239,8 @@ def _nvlink(draft: _Draft, data: MeasurementSet, cluster: ClusterSpec, base: Lin
         base.in_switch_efficiency is not None or faster_than_rings(found, cluster.node.nvlink_bandwidth_bytes_per_s)
     )
     reduces = draft.add("nvlink", found, partial(fit_one, in_switch=adds), 6)
-    if reduces:
-        own = _own_values(draft, lambda name: points.collective_points(data, name, cluster), fit_one, "")
-        link = link.replace(**reduces, operations=_all_to_all_of(base) | own)
+    own = _own_values(draft, lambda name: points.collective_points(data, name, cluster), fit_one, "", bool(reduces))
+    link = link.replace(**reduces, operations=_kept_operations(base, bool(reduces)) | own)
     sends = draft.add("send", points.send_points(data, cluster), partial(fit_p2p, cluster=cluster, nvlink=link), 3)
     hidden = draft.add("interference", points.pair_points(data, cluster), fit_hidden_share, 3)
     return link.replace(**sends, **hidden)
@@ -256,20 +257,18 @@ def _network(draft: _Draft, data: MeasurementSet, cluster: ClusterSpec, base: Pr
     alone = between("all_reduce")
     reduces = draft.add("network", alone, fit_one, 6)
     network = base.network
+    own = _own_values(draft, between, fit_one, NETWORK, bool(reduces))
+    own = {name: {"base_latency_s": network.base_latency_s, **found} for name, found in own.items()}
+    operations = _kept_operations(network, bool(reduces)) | own
+    values: dict[str, Any] = dict(reduces)
     if reduces:
-        own = _own_values(draft, between, fit_one, NETWORK)
-        own = {name: {"base_latency_s": network.base_latency_s, **found} for name, found in own.items()}
-        trees = bool(reduces.get("two_domain_trees", network.two_domain_trees))
-        values = reduces | {"two_domain_trees": trees}
+        values["two_domain_trees"] = bool(reduces.get("two_domain_trees", network.two_domain_trees))
         for name in ("shared_efficiency", "job_efficiency"):
             # A benchmark of one group bounds what training reaches, alone and beside others, until that is measured.
             if (known := getattr(network, name)) is not None:
                 values[name] = min(known, reduces["efficiency"])
-        network = network.replace(**values, operations=_all_to_all_of(network) | own)
-    with_it = base.replace(network=network)
-    many = between("all_reduce", together=True)
-    shared = draft.add("network shared", many, partial(fit_shared, node=node, profile=with_it), 3)
-    network = network.replace(**shared)
+    network = network.replace(**values, operations=operations)
+    network = _shared(draft, partial(between, together=True), partial(fit_shared, node=node), base, network)
     sends = _network_sends(draft, data, cluster, network)
     hidden = draft.add("network interference", points.pair_points(data, cluster, between=True), fit_hidden_share, 3)
     at = {"hidden_at_bytes_per_s": cluster.inter_node_bandwidth_bytes_per_s} if hidden else {}
@@ -289,21 +288,50 @@ def _network_sends(draft: _Draft, data: MeasurementSet, cluster: ClusterSpec, ne
     return found
 
 
+def _shared(
+    draft: _Draft,
+    between: Callable[[str], Sequence[Any]],
+    fit: Callable[..., Fit],
+    base: Profile,
+    network: LinkParams,
+) -> LinkParams:
+    """The network with what groups reach that use it at once: in all-reduces, and in collectives with own values."""
+    reduces = draft.add(SHARED, between("all_reduce"), partial(fit, profile=base.replace(network=network)), 3)
+    network = network.replace(**reduces)
+    own: dict[str, OperationParams] = {str(name): params for name, params in network.operations.items()}
+    for operation in OWN_VALUES:
+        found = between(operation)
+        if found and operation not in own:
+            draft.missing.append(f"{operation} of many groups at once (of one group it was not measured)")
+        elif found:
+            fit_one = partial(fit, profile=base.replace(network=network), operation=operation)
+            own[operation] = own[operation].replace(**draft.add(f"{SHARED} {operation}", found, fit_one, 3))
+    return network.replace(operations=own)
+
+
 def _own_values(
-    draft: _Draft, measured: Callable[[str], Sequence[Any]], fit: Callable[..., Fit], link: str
+    draft: _Draft, measured: Callable[[str], Sequence[Any]], fit: Callable[..., Fit], link: str, wanted: bool
 ) -> dict[str, dict[str, float]]:
-    """Values of the collectives that were measured beside all-reduces."""
+    """Values of the collectives that were measured, beside all-reduces or alone.
+
+    wanted : those that were not measured are listed as missing: all-reduces of this link were.
+    """
     own = {}
     for operation in OWN_VALUES:
-        found = draft.add(f"{link}{operation}", measured(operation), partial(fit, operation=operation), 6)
-        own |= {operation: found} if found else {}
+        points_of = measured(operation)
+        if wanted or points_of:
+            found = draft.add(f"{link}{operation}", points_of, partial(fit, operation=operation), 6)
+            own |= {operation: found} if found else {}
     return own
 
 
-def _all_to_all_of(link: LinkParams) -> dict[str, OperationParams]:
-    """What the base knows of all-to-alls, which have little in common with reductions; gathers are taken to be as
-    all-reduces on the machine that was measured."""
-    return {name: params for name, params in link.operations.items() if name == "all_to_all"}
+def _kept_operations(link: LinkParams, reduces: bool) -> dict[str, Any]:
+    """What the base knows of single collectives that stays where they are not measured.
+
+    reduces : all-reduces were measured on this machine; then gathers are taken to be as those. All-to-alls, which have
+    little in common with reductions, stay in any case.
+    """
+    return {name: params for name, params in link.operations.items() if not reduces or name == "all_to_all"}
 
 
 def _network_provenance(draft: _Draft, data: MeasurementSet, cluster: ClusterSpec) -> dict[str, Any]:

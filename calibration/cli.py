@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from flopcast_calibration.commands.look import compare, show
+from flopcast_calibration.commands.matters import matters
 from flopcast_calibration.commands.measure import fit, run
 from flopcast_calibration.commands.runs import from_runs
 from sim.commands.examples import examples
@@ -16,3 +17,4 @@ app.command(epilog=examples("calibrate fit all_reduce.log gemm.csv -o mine.yaml"
 app.command("from-runs", epilog=examples("calibrate from-runs runs.csv -o mine.yaml"))(from_runs)
 app.command(epilog=examples("calibrate show a100", "calibrate show mine.yaml --png mine.png"))(show)
 app.command(epilog=examples("calibrate compare a100 h100"))(compare)
+app.command(epilog=examples("calibrate matters scenarios/gpt3-175b-1024-a100.yaml"))(matters)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 from sim.errors import SpecError, nearest
 from sim.specs import ClusterSpec, load_preset, preset_names
 from sim.specs.loading import resolve
+from sim.specs.yaml12 import load_yaml
 
 #: GPUs of one NVLink domain where it is wider than a node: racks.
 RACKS = {"gb200-tray": 72, "gb300-tray": 72, "vr200-tray": 72}
@@ -30,31 +32,47 @@ def measured_cluster(
     machine : dict
         What a calibration wrote of it (`MeasurementSet.machine`); its device's name finds the node.
     node : str, optional
-        Node preset, or cluster preset where NVLink is wider than a node; where the data do not name the device, or
-        several nodes have it.
+        Node preset, or cluster preset where NVLink is wider than a node, or a YAML file that describes either; where
+        the data do not name the device, or several nodes have it.
     network_bytes_per_s : float, optional
         What all network cards of a node carry together, per direction, where they are not the preset's. [bytes/s]
 
     Raises
     ------
     SpecError
-        No preset has a GPU of that name, or several have.
+        No preset has a GPU of that name, or several have; or there is no such file.
     """
     if node is None:
-        node = str(machine["node"]) if machine.get("node") in _known() else node_of(machine)
-    if node in preset_names("clusters"):
-        data: dict[str, Any] = dict(load_preset("clusters", node)) | {"num_nodes": 1}
+        named = str(machine.get("node", ""))
+        node = named if named in _known() or (_is_file(named) and Path(named).is_file()) else node_of(machine)
+    if _is_file(node):
+        data: dict[str, Any] = _of_file(node) | {"num_nodes": 1}
+        data.pop("network", None)
+    elif node in preset_names("clusters"):
+        data = dict(load_preset("clusters", node)) | {"num_nodes": 1}
         data.pop("network", None)
     elif node in preset_names("nodes"):
         data = {"name": node, "node": node, "num_nodes": 1}
         if node in RACKS:
             data["nvlink_domain_gpus"] = RACKS[node]
     else:
-        raise SpecError(f"no node preset is called {node!r}{nearest(node, _known())}")
+        other = "; for a machine that does not ship give the path of a YAML file that describes it"
+        raise SpecError(f"no node preset is called {node!r}{nearest(node, _known())}{other}")
     cluster = ClusterSpec.read(resolve({**data, "name": node}, "cluster"), "node")
     if network_bytes_per_s is None:
         return cluster
     return cluster.replace(inter_node_bandwidth_bytes_per_s=network_bytes_per_s / cluster.node.gpus_per_node)
+
+
+def _is_file(node: str) -> bool:
+    return node.endswith((".yaml", ".yml"))
+
+
+def _of_file(path: str) -> dict[str, Any]:
+    """The cluster that a file describes, alone or as a scenario's section, or a cluster of the node that it does."""
+    said = load_yaml(path)
+    is_node = isinstance(said, dict) and "gpus_per_node" in said
+    return {"node": path} if is_node else dict(resolve(load_preset("clusters", path), "cluster"))
 
 
 def _known() -> list[str]:

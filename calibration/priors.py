@@ -89,7 +89,8 @@ def _scaled(value: Any, factor: float) -> Any:
     if isinstance(value, Mapping):
         return {name: _scaled(each, factor) for name, each in value.items()}
     if isinstance(value, OperationParams):
-        return value.model_copy(update={"efficiency": _scaled(value.efficiency, factor)})
+        shares = {name: getattr(value, name) for name in ("efficiency", "shared_efficiency")}
+        return value.model_copy(update=_scaled(shares, factor))
     return None if value is None else min(value * factor, max(value, 1.0))
 
 

@@ -6,9 +6,9 @@ variance one, so that runs whose times depend on the same values tell of each ot
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import log
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from flopcast_calibration.priors import priors, start_of, with_values
 from sim.errors import FlopcastError
 from sim.estimate import estimate
 from sim.specs import Scenario
+from sim.specs.base import Spec, file_name, unit_of
 from sim.uncertainty import condition, shipped_spreads
 
 STEP = 0.3
@@ -41,6 +42,70 @@ def sensitivities(scenario: Scenario, names: Sequence[str]) -> np.ndarray:
         time_s = estimate(with_values(scenario, {name: moved})).step_time_s
         found.append(log(time_s / step_time_s) * prior.width / log(moved / start))
     return np.array(found)
+
+
+class Effect(NamedTuple):
+    """What one number of the hardware or the profile does to a step.
+
+    path : as `--set` takes it.
+    value : in `unit`, if it has one.
+    change : of the step time, as a share, where the number is LESS of it.
+    """
+
+    path: str
+    value: float
+    unit: str
+    change: float
+
+
+LESS = 0.9
+"""What every number is multiplied by in turn: less is possible for shares too, of which more than all is not."""
+
+
+def effects(
+    scenario: Scenario, changed: Callable[[str], Scenario], say: Callable[[str], None] = lambda words: None
+) -> list[Effect]:
+    """Return how every number of the GPU, node, network and profile moves the step time, the largest effect first.
+
+    Parameters
+    ----------
+    scenario : Scenario
+    changed : callable
+        From an override ("cluster.gpu_spread=0.02") to the scenario with it.
+    say : callable
+        Told which number is tried.
+    """
+    step_time_s = estimate(scenario).step_time_s
+    sections = {"cluster": scenario.cluster, **{f"profile.{name}": getattr(scenario.profile, name) for name in _PARTS}}
+    found = []
+    for section, record in sections.items():
+        for path, value in _numbers(record, section):
+            names = path.split(".")
+            short = ".".join(map(file_name, names))
+            unit = next((_UNITS[unit] for name in reversed(names) if (unit := unit_of(name))), "")
+            say(f"trying {short}")
+            try:
+                time_s = estimate(changed(f"{short}={LESS * value!r} {unit}".strip())).step_time_s
+            except FlopcastError:
+                continue  # a number that may not be less, given the others
+            found.append(Effect(short, value, unit, time_s / step_time_s - 1.0))
+    return sorted(found, key=lambda each: -abs(each.change))
+
+
+_UNITS = {"bytes_per_s": "B/s", "flop_per_s": "FLOP/s", "bytes": "B", "flop": "FLOP", "w": "W", "s": "s"}
+_PARTS = ("gemm", "attention", "memory", "nvlink", "network", "host")
+
+
+def _numbers(record: Any, path: str) -> Iterator[tuple[str, float]]:
+    """Every positive number below a record that is no count and follows from no other, by its path."""
+    if isinstance(record, Spec):
+        derived = record._derived()
+        record = {name: getattr(record, name) for name in type(record).model_fields if name not in derived}
+    if isinstance(record, Mapping):
+        for name, value in record.items():
+            yield from _numbers(value, f"{path}.{name}")
+    elif isinstance(record, float) and record > 0.0:
+        yield path, record
 
 
 class NextRun(NamedTuple):

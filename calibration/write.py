@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from flopcast_calibration.build import NETWORK, OWN_VALUES, TOGETHER, Calibration
+from flopcast_calibration.build import NETWORK, OWN_VALUES, SHARED, TOGETHER, Calibration
 from flopcast_calibration.from_runs import RunsFit, predict
 from flopcast_calibration.priors import with_values
 from flopcast_calibration.readers.training_runs import Run
@@ -71,7 +71,8 @@ def _place(data: dict[str, Any], part: str, name: str) -> tuple[dict[str, Any], 
         return data["gemm"], name
     if part.startswith("gemm "):
         return data["gemm"]["precisions"], part.removeprefix("gemm ")
-    section, operation = ("network", part.removeprefix(NETWORK)) if part.startswith(NETWORK) else ("nvlink", part)
+    section = "network" if part.startswith(NETWORK) else "nvlink"
+    operation = part.removeprefix(SHARED).strip() if part.startswith(SHARED) else part.removeprefix(NETWORK)
     if operation in OWN_VALUES:
         return data[section]["operations"][operation], name
     return data[section if part.startswith(NETWORK) else _SECTIONS.get(part, part)], name

@@ -414,8 +414,28 @@ def test_topology_counts_switches_and_cables():
     assert facts["collectives"]["nccl"]["algorithm"] == "ring"  # the network's switches only when it is told to
     node = json.loads(flopcast("topology", "superpod-h100", "--collectives", "1 GB", "--gpus", "8", "--json").stdout)
     assert node["collectives"]["nccl"]["algorithm"] == "NVLS"
+    names = {row["name"] for row in node["collectives"]["times"] if row["estimated_s"]}
+    assert names == {"ring all-reduce", "all-reduce in the switches", "all-gather", "reduce-scatter", "all-to-all"}
     assert [level["switches"] for level in facts["levels"]] == [224, 320, 112]
     assert facts["bisection_bytes_per_s"] == pytest.approx(4480 * 25e9 / 2)
+
+
+def test_topology_shows_what_estimates_take_for_every_collective(tmp_path):
+    """One group with the network to itself, and many at once: an all-to-all by the shares 0.74 and 0.64 of H100's cards."""
+    asked = ("topology", "superpod-h100", "--collectives", "1 GB", "--gpus", "32", "--json")
+    rows = {row["name"]: row for row in json.loads(flopcast(*asked).stdout)["collectives"]["times"]}
+    away = 1e9 * 24 / 32
+    exchange = rows["all-to-all"]
+    assert exchange["time_s"] == pytest.approx(away / 50e9, rel=0.02)
+    assert exchange["estimated_s"] == pytest.approx(away / (0.74 * 50e9), rel=0.01)
+    assert exchange["estimated_beside_s"] == pytest.approx(away / (0.64 * 50e9), rel=0.01)
+    assert all(row["estimated_beside_s"] >= row["estimated_s"] for row in rows.values() if row["estimated_s"])
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("preset: h100\nnetwork: {operations: {all_to_all: {efficiency: 0.4}}}\n")
+    rows = {row["name"]: row for row in json.loads(flopcast(*asked, "--profile", mine).stdout)["collectives"]["times"]}
+    assert rows["all-to-all"]["estimated_beside_s"] == pytest.approx(away / (0.4 * 50e9), rel=0.01)
+    assert "all-to-all" in flopcast("topology", "selene", "--collectives", "1 GB").stdout  # by formula, of any number
+    assert "add --collectives" in flopcast("topology", "selene", "--profile", "a100").stderr
 
 
 def test_scenarios_that_ship_are_found_from_anywhere(tmp_path, monkeypatch, capsys):

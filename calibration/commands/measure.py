@@ -20,7 +20,10 @@ MOST_ERROR = 0.25
 
 Node = Annotated[
     str | None,
-    typer.Option(help="Node preset that was measured, or cluster preset; found by the device's name if not given."),
+    typer.Option(
+        help="What was measured: a node or cluster preset, or a YAML file that describes one; found by the device's "
+        "name if not given."
+    ),
 ]
 Network = Annotated[
     str | None,
@@ -38,7 +41,7 @@ def run(
     out: Annotated[Path, typer.Option("--out", "-o", help="Profile to write; the raw data go beside it.")] = Path(
         "profile.yaml"
     ),
-    device: Annotated[str, typer.Option(help="cuda, cpu, or auto.")] = "auto",
+    device: Annotated[str, typer.Option(help="cuda (also AMD's GPUs), cpu, or auto.")] = "auto",
     quick: Annotated[bool, typer.Option("--quick", help="Fewer shapes, under two minutes.")] = False,
     ranks: Annotated[int | None, typer.Option(min=1, help="Processes for collectives; 1 leaves them out.")] = None,
     scenario: Annotated[Path | None, typer.Option(help="Also measure this scenario's matrix multiplies.")] = None,
@@ -90,7 +93,13 @@ def fit(
         ),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Profile to write.")] = Path("profile.yaml"),
-    operation: Annotated[str | None, typer.Option(help="Collective of logs that do not say it.")] = None,
+    operation: Annotated[
+        str | None,
+        typer.Option(
+            help="Collective of logs that do not say it: all_reduce, all_gather, reduce_scatter, all_to_all, broadcast "
+            "or send."
+        ),
+    ] = None,
     ranks: Annotated[int | None, typer.Option(min=1, help="Ranks of logs that do not list them.")] = None,
     nodes: Annotated[int | None, typer.Option(min=1, help="Nodes of logs that do not name their hosts.")] = None,
     node: Node = None,
@@ -140,7 +149,8 @@ def _asked(machine: dict[str, Any], node: str | None, network: str | None, base:
         rate = None if network is None else parse(network, "bytes_per_s")
     except SpecError as error:
         raise SpecError(f"--network: {error}") from None
-    cluster = measured_cluster({} if machine.get("device") == "not stated" else machine, node, rate)
+    stated = {name: value for name, value in machine.items() if value != "not stated"}
+    cluster = measured_cluster(stated, node, rate)
     return cluster, profile_of_gpu(cluster.gpu) if base is None else read_profile(base)
 
 

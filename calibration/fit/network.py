@@ -140,19 +140,22 @@ def _latency(points: Sequence[NetworkPoint], operation: str, profile: Profile) -
 def fit_shared(points: Sequence[NetworkPoint], node: NodeSpec, profile: Profile, operation: str = "all_reduce") -> Fit:
     """`shared_efficiency`: what each card keeps when groups that are not the whole job use the network at once.
 
-    All else is the profile's network, measured with one group at a time.
+    All else is the profile's network, measured with one group at a time; what that reaches is the most.
     """
     ranks, per_domain, rate, nbytes, time = columns(
         points, "num_ranks", "per_domain", "network_bytes_per_s", "nbytes", "time_s"
     )
     group = Group(ranks, per_domain, np.ones_like(ranks, dtype=bool))
+    alone = profile.network.of(operation)
+    drawn = SHARED_PRIOR["shared_efficiency"]
+    prior = drawn._replace(value=min(drawn.value, alone.efficiency), high=alone.efficiency)
 
     def predict(params: dict[str, float]) -> np.ndarray:
-        network = profile.network.model_copy(update=params)
+        network = alone.model_copy(update={**params, "operations": {}})
         fabric = Fabric(profile.nvlink, network, node.nvlink_bandwidth_bytes_per_s, rate)
         return np.asarray(TIMES[operation](nbytes, group, fabric))
 
-    return fit_to(predict, time, SHARED_PRIOR)
+    return fit_to(predict, time, {"shared_efficiency": prior})
 
 
 def fit_network_p2p(points: Sequence[CardPoint], network: LinkParams) -> Fit:

@@ -199,7 +199,9 @@ def _operation(source: Source, run: _Run, notes: list[str]) -> str:
         found = {name for line in prose for name in names_in(line)}
         name = found.pop() if len(found) == 1 else None
     if name is None:
-        raise ProfileError(f"{source.path} does not say which collective it timed; name it (--operation all_reduce)")
+        raise ProfileError(
+            f"{source.path} does not say which collective it timed; name it (--operation): {', '.join(BUS_FACTOR)}"
+        )
     return known_name(name) or collective(name)
 
 

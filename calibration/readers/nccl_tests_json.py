@@ -80,7 +80,9 @@ def _operation(source: Source, data: dict[str, Any]) -> str:
     program = str(args[0]).rpartition("/")[2] if isinstance(args, list) and args else ""
     name = next((word for word in (known_name(program), source.operation, *names_in(source.path.name)) if word), None)
     if name is None:
-        raise ProfileError(f"{source.path} does not say which collective it timed; name it (--operation all_reduce)")
+        raise ProfileError(
+            f"{source.path} does not say which collective it timed; name it (--operation): {', '.join(BUS_FACTOR)}"
+        )
     return collective(name)
 
 

@@ -10,7 +10,7 @@ from typer import Argument, Option
 from sim.commands import completion as complete
 from sim.commands.examples import examples
 from sim.commands.options import Json
-from sim.commands.output import print_json
+from sim.commands.output import print_answer, print_json
 from sim.errors import SpecError, nearest
 
 MANY = 40
@@ -62,13 +62,6 @@ def list_presets(
 
 def _unknown(name: str, known: set[str]) -> SpecError:
     """The error that no preset has a name, with the nearest names."""
-    from sim.specs import datasheet
-
-    if name == datasheet.NAME:
-        return SpecError(
-            "profile datasheet is made for each GPU, from its own peaks and what measured GPUs have in common; "
-            "flopcast estimate --verbose says what it takes"
-        )
     hint = nearest(name, known)
     if "choose from" in hint and len(known) > MANY:
         hint = "; flopcast presets list shows all names"
@@ -110,23 +103,23 @@ def show_preset(
     model: Annotated[
         str, Option(help="Model that they see: a preset.", autocompletion=complete.preset("models"))
     ] = DEFAULTS[1],
-    gpu: Annotated[str, Option(help="GPU that they see: a preset.", autocompletion=complete.preset("gpus"))] = DEFAULTS[
-        2
-    ],
+    gpu: Annotated[
+        str, Option(help="GPU that they and profile datasheet see: a preset.", autocompletion=complete.preset("gpus"))
+    ] = DEFAULTS[2],
     plan: Annotated[list[str] | None, Option("--set", "-s", help="A field of the plan or stack: plan.tp=4.")] = None,
     as_json: Json = False,
 ) -> None:
     """A preset's values, and the source of each. A framework is shown as it is for a precision, model and GPU.
 
-    A scenario that ships is shown as its file, for you to change.
+    A scenario that ships is shown as its file, for you to change. Profile datasheet is made for the GPU of --gpu.
     """
     from sim.files import read_text
-    from sim.report.presets import framework_view, preset_view
+    from sim.report.presets import datasheet_view, framework_view, preset_view
     from sim.report.terminal import console
     from sim.shipped import shipped_scenarios
-    from sim.specs import ParallelPlan, TrainingSpec
+    from sim.specs import GpuSpec, ParallelPlan, TrainingSpec, datasheet
     from sim.specs.framework_files import find_framework
-    from sim.specs.loading import described
+    from sim.specs.loading import described, resolve
     from sim.specs.presets import KINDS, load_preset, preset_names
 
     scenarios = shipped_scenarios()
@@ -134,6 +127,10 @@ def show_preset(
         typer.echo(read_text(scenarios[name]), nl=False)
         return
     wanted_kind, _, wanted = name.rpartition("/")
+    if wanted == datasheet.NAME and wanted_kind in ("", "profiles"):
+        card = GpuSpec.read(resolve(gpu, "cluster.node.gpu"), f"GPU {gpu}")
+        print_answer(as_json, lambda: datasheet.datasheet_profile(card), lambda: [datasheet_view(card)])
+        return
     if name.startswith("scenarios/"):
         raise SpecError(f"no scenario of this name ships: {name!r}{nearest(name, scenarios)}")
     if wanted_kind and wanted_kind not in KINDS:

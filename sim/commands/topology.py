@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any
 
 from typer import Argument, Option
@@ -11,7 +12,7 @@ from sim.commands.output import print_answer
 
 
 def topology(
-    cluster: Annotated[str, Argument(help="A cluster preset (flopcast presets list clusters).")],
+    cluster: Annotated[str, Argument(help="A cluster preset (flopcast presets list clusters), or a YAML file.")],
     nodes: Annotated[
         int | None, Option(help="Nodes of a machine of the same design; the cluster's if not given.")
     ] = None,
@@ -19,10 +20,14 @@ def topology(
         str | None,
         Option(
             metavar="SIZE",
-            help='How long collectives of so many bytes take, on the links alone and in estimates: "1 GB".',
+            help="How long collectives take, on the links alone and in estimates. Every GPU has a buffer of this size, "
+            'such as "1 GB"; an all-gather ends with it.',
         ),
     ] = None,
     gpus: Annotated[int | None, Option(help="GPUs of the collectives; all of the machine if not given.")] = None,
+    profile: Annotated[
+        str | None, Option(help="Profile of the estimates' times, by name or YAML file; the GPU's own if not given.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Switches and cables of a cluster's network by level, and its bisection bandwidth."""
@@ -31,14 +36,17 @@ def topology(
     from sim.specs import ClusterSpec, load_preset
     from sim.specs.loading import resolve
 
-    if gpus is not None and collectives is None:
-        raise SpecError("--gpus says over how many GPUs collectives run; add --collectives with a size, such as '1 GB'")
+    for option, given in (("--gpus", gpus), ("--profile", profile)):
+        if given is not None and collectives is None:
+            raise SpecError(f"{option} is about collectives; add --collectives with a size, such as '1 GB'")
 
     spec = ClusterSpec.read(resolve(load_preset("clusters", cluster), "cluster"), cluster)
     machine = build_topology(spec, nodes)
     facts = _facts(machine, spec)
     if collectives is not None:
-        facts["collectives"] = _collectives(machine, spec, collectives, machine.num_gpus if gpus is None else gpus)
+        facts["collectives"] = _collectives(
+            machine, spec, collectives, machine.num_gpus if gpus is None else gpus, profile
+        )
     print_answer(as_json, lambda: facts, lambda: _views(facts))
 
 
@@ -88,9 +96,9 @@ def _facts(machine: Any, spec: Any) -> dict[str, Any]:
     }
 
 
-def _collectives(machine: Any, spec: Any, size: str, gpus: int) -> dict[str, Any]:
-    """Seconds of every collective, and the buffer over them."""
-    from sim.costs.collectives import Fabric, all_reduce_ways
+def _collectives(machine: Any, spec: Any, size: str, gpus: int, profile: str | None) -> dict[str, Any]:
+    """Seconds of every collective by the links and in estimates, and the buffer over the former."""
+    from sim.costs.collectives import Fabric, all_reduce_ways, estimated_times
     from sim.errors import SpecError
     from sim.network.collective_flows import collective_times
     from sim.network.placement import Group
@@ -100,20 +108,26 @@ def _collectives(machine: Any, spec: Any, size: str, gpus: int) -> dict[str, Any
     nbytes = parse(size, "bytes")
     if not nbytes > 0:
         raise SpecError(f"collectives of {size}: give a size above zero, such as '1 GB'")
-    fabric = Fabric.of(spec, profile_of_gpu(spec.gpu))
+    reached = profile_of_gpu(spec.gpu, profile)
+    fabric = Fabric.of(spec, reached)
     adds = fabric.nvlink.in_switch_efficiency is not None
     times = collective_times(machine, gpus, nbytes, spec.network, nvlink_adds=adds)
-    ways = all_reduce_ways(nbytes, Group(gpus, min(gpus, machine.domain_gpus)), fabric)
+    alone, beside = (Group(gpus, min(gpus, machine.domain_gpus), shared) for shared in (False, True))
+    estimated, in_training = (estimated_times(nbytes, group, fabric) for group in (alone, beside))
+    rates = {name: nbytes / time for name, time in times.items()}
+    columns = {"time_s": times, "algbw_bytes_per_s": rates, "estimated_s": estimated, "estimated_beside_s": in_training}
+    names = dict.fromkeys((*times, *estimated))
+    rows = [{"name": name, **{key: column.get(name) for key, column in columns.items()}} for name in names]
+    ways = all_reduce_ways(nbytes, alone, fabric)
     chosen = min(ways, key=lambda way: float(ways[way]))
-    rows = [{"name": name, "time_s": time, "algbw_bytes_per_s": nbytes / time} for name, time in times.items()]
     nccl = {"algorithm": chosen, "time_s": float(ways[chosen])}
-    return {"gpus": gpus, "bytes": nbytes, "times": rows, "nccl": nccl}
+    return {"gpus": gpus, "bytes": nbytes, "profile": reached.name, "times": rows, "nccl": nccl}
 
 
 def _views(facts: dict[str, Any]) -> list[Any]:
     """What a person reads of the facts, a line each but for the table of levels."""
     from sim.table import columns_table
-    from sim.units import show, show_time
+    from sim.units import show
 
     shape = "one leaf a node" if facts["rails"] == 1 else f"{facts['rails']} rails"
     size = f"{facts['num_nodes']:,} nodes, {facts['num_gpus']:,} GPUs, {shape}, {facts['routing']} routing"
@@ -138,18 +152,31 @@ def _views(facts: dict[str, Any]) -> list[Any]:
             f"{facts['fullest_cable_by_hash']:.1f} flows"
         )
     if "collectives" in facts:
-        asked = facts["collectives"]
-        size = show(asked["bytes"], "B")
-        views.append(
-            f"\nCollectives of {size} over {asked['gpus']:,} GPUs, by the links alone (time, buffer bytes a second)"
-        )
-        for row in asked["times"]:
-            speed = show(row["algbw_bytes_per_s"], "B/s")
-            views.append(f"  {row['name']:<27}{show_time(row['time_s']):>9}  {speed:>9}")
-        nccl, spans = asked["nccl"], asked["gpus"] > facts["nvlink_domain_gpus"]
-        unasked = " Reduction in the network's switches needs NCCL_COLLNET_ENABLE=1." if spans else ""
-        views.append(
-            f"Estimates use NCCL's choice for the all-reduce: {nccl['algorithm']}, {show_time(nccl['time_s'])} with "
-            f"latency and the rates that links reach.{unasked}"
-        )
+        views += _collective_views(facts["collectives"], facts["nvlink_domain_gpus"])
     return views
+
+
+def _collective_views(asked: dict[str, Any], domain_gpus: int) -> list[Any]:
+    """The times of collectives as a table, and what its columns are."""
+    from sim.table import columns_table
+    from sim.units import show, show_time
+
+    spans = asked["gpus"] > domain_gpus
+
+    def column(key: str, shown: Callable[[Any], str]) -> list[str]:
+        return ["–" if row[key] is None else shown(row[key]) for row in asked["times"]]
+
+    table = {"collective": column("name", str), "links alone": column("time_s", show_time)}
+    table["algbw"] = column("algbw_bytes_per_s", lambda rate: show(rate, "B/s"))
+    table["estimates"] = column("estimated_s", show_time)
+    if spans:
+        table["beside others"] = column("estimated_beside_s", show_time)
+    many = " that has the network to itself; beside others: of many groups at once" if spans else ""
+    unasked = " Reduction in the network's switches needs NCCL_COLLNET_ENABLE=1." if spans else ""
+    return [
+        f"\n{show(asked['bytes'], 'B')} on each of {asked['gpus']:,} GPUs",
+        columns_table(table),
+        "Links alone (and algbw, the buffer over that time): every link at its full rate, without latency. Estimates: "
+        f"with latency, and what links reach by profile {asked['profile']}, of one group{many}. All-reduces of "
+        f"estimates take NCCL's choice: {asked['nccl']['algorithm']}, {show_time(asked['nccl']['time_s'])}.{unasked}",
+    ]

@@ -209,7 +209,7 @@ class _Rates:
                     sent = all_to_all_bytes(item.nbytes, group, item.copies, item.limit)[1]
                     seconds = seconds + sent / (self.fabric.best_share * self.fabric.network_bytes_per_s)
                 else:
-                    occupied = self.fabric.card_occupied(group)
+                    occupied = self.fabric.card_occupied(group, item.kind)
                     seconds = seconds + total_time((item,), group, self.fabric) * occupied
         return seconds
 

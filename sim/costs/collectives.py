@@ -71,9 +71,9 @@ class Fabric:
         fitted = self._fitted(group) if own is None else own
         return self.of_card(fitted, group.card_share) * self.network_bytes_per_s
 
-    def card_occupied(self, group: Group) -> Number:
+    def card_occupied(self, group: Group, operation: str) -> Number:
         """Share of its card's best rate that a collective of a group between domains takes; 0 within a domain."""
-        fitted = self.of_card(self._fitted(group), group.card_share) / self.best_share
+        fitted = self.of_card(self.of_operation(operation)._fitted(group), group.card_share) / self.best_share
         return fitted * (np.asarray(group.num_domains) > 1)
 
     def card_occupied_by_sends(self, card_share: Number) -> Number:
@@ -362,9 +362,10 @@ def all_to_all(
     group : Group
     fabric : Fabric
     copies : int
-        Of every piece, of which several may go to one rank or one domain: a piece goes to a rank once, n (1 − (1 −
-        1/n)^k) instead of k of them, and crosses to a domain once, N (1 − (1 − 1/N)^k), where the card it comes in by
-        hands it on by NVLink [1]_, at the rate of kernels made for it. 1: pieces have nothing in common.
+        k, how many destinations each token has. 1: NCCL's all-to-all. Above 1 (DeepEP [1]_): a token is sent once to
+        each rank that needs it, on average n (1 − (1 − 1/n)^k) ranks, and crosses the network once for each domain, N
+        (1 − (1 − 1/N)^k). The GPU that receives it passes it on by NVLink. The network part runs at
+        `dispatch_efficiency`.
     limit, pace
         As of `sim.work.operations.Collective`.
 
@@ -394,6 +395,16 @@ def all_to_all_bytes(
     ranks = nbytes / copies / n * different(np.asarray(n, dtype=float), copies, limit)  # to every rank
     handed_on = ranks * (n - members) * (members - 1) / members
     return ranks * (members - 1) + handed_on, away / copies * different(domains, copies, limit)
+
+
+def estimated_times(nbytes: float, group: Group, fabric: Fabric) -> dict[str, float]:
+    """Time of every collective in estimates, by its name in `sim.network.collective_flows.collective_times`.  [s]"""
+    ways = {f"{name} all-reduce": time for name, time in all_reduce_ways(nbytes, group, fabric).items()}
+    if np.max(group.num_domains) <= 1:
+        ways["all-reduce in the switches"] = ways.pop("NVLS all-reduce", np.inf)
+    others = {"all-gather": all_gather, "reduce-scatter": reduce_scatter, "all-to-all": all_to_all}
+    times = ways | {name: collective(nbytes, group, fabric) for name, collective in others.items()}
+    return {name: float(time) for name, time in times.items() if np.isfinite(time)}
 
 
 COLLECTIVES = {

@@ -107,7 +107,7 @@ def reduced_to_shards(
 
 def on_card(collective: Collective) -> Collective:
     """Return what a collective puts on a network card, at the best rate that it reaches.  [s]"""
-    return lambda nbytes, group, fabric: collective(nbytes, group, fabric) * fabric.card_occupied(group)
+    return lambda nbytes, of, fabric: collective(nbytes, of, fabric) * fabric.card_occupied(of, collective.__name__)
 
 
 def between_groups(collective: Collective, params: Floats, width: Number, layouts: Layouts, fabric: Fabric) -> Number:

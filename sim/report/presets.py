@@ -9,11 +9,12 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from sim.report.terminal import indented, title
+from sim.specs import GpuSpec, datasheet
 from sim.specs.base import file_name, unit_of
 from sim.specs.framework_files import layouts_of, rules_of
 from sim.specs.framework_plans import plan_rules
 from sim.specs.frameworks import ResolvedStack, resolve_stack
-from sim.specs.presets import preset_source, raw_preset
+from sim.specs.presets import preset_source, raw_preset, source_rows
 from sim.specs.stack import StackSpec
 from sim.table import Table
 from sim.units import show, show_time
@@ -26,6 +27,12 @@ HEADS = ("field", "value", "source")
 def preset_view(kind: str, name: str) -> Table:
     """A preset's values as written, and the source of each."""
     return _table(preset_source(kind, name), f"{kind}/{name}")
+
+
+def datasheet_view(gpu: GpuSpec) -> Table:
+    """The profile that is made for a GPU from its datasheet."""
+    rows = source_rows({"source": datasheet.shipped_table()["source"], **datasheet.datasheet_profile(gpu)})
+    return _table([row[:3] for row in rows], f"profile datasheet for {gpu.name}")
 
 
 def framework_view(framework: str, described: Mapping[str, Any]) -> Group:

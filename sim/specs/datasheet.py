@@ -26,7 +26,8 @@ NAME = "datasheet"
 
 
 @cache
-def _table() -> dict[str, Any]:
+def shipped_table() -> dict[str, Any]:
+    """What measured GPUs have in common, `presets/datasheet.yaml`."""
     table: dict[str, Any] = load_yaml(TABLE)
     return table
 
@@ -40,7 +41,7 @@ def datasheet_profile(gpu: GpuSpec, table: dict[str, Any] | None = None) -> dict
     table : dict, optional
         As `presets/datasheet.yaml` has it, which is the default.
     """
-    table = table or _table()
+    table = table or shipped_table()
     data: dict[str, Any] = copy.deepcopy(table["profile"])
     data["name"], data["gpu"] = NAME, gpu.name
     law = table["power_law"]

@@ -333,10 +333,10 @@ def _profile_for(gpu: str) -> dict[str, Any]:
     return max(fitting, key=lambda profile: len(profile["gpu"]), default={"preset": datasheet.NAME})
 
 
-def profile_of_gpu(gpu: GpuSpec) -> Profile:
-    """The shipped profile of this GPU's family, or the one that its datasheet gives."""
-    data = _profile_for(gpu.name)
-    found = datasheet.datasheet_profile(gpu) if _is_datasheet(data) else data
+def profile_of_gpu(gpu: GpuSpec, named: str | None = None) -> Profile:
+    """The profile of this name or file; without one the GPU family's own, or what its datasheet gives."""
+    data = _profile_for(gpu.name) if named is None else resolve(named, "profile")
+    found = datasheet.datasheet_profile(gpu) if _is_datasheet(data) else split_profile(data)[0]
     return Profile.read(found, f"profile for {gpu.name}")
 
 

@@ -73,6 +73,9 @@ def raw_preset(kind: str, name: str) -> dict[str, Any]:
     if kind == "models" and not path.is_file() and name.strip():
         return raw_preset(kind, model_preset(name))
     if Path(name).name != name or not path.is_file():
+        if (kind, name) == ("profiles", "datasheet"):
+            shown = "flopcast presets show datasheet --gpu h100-sxm-80gb shows that of a GPU"
+            raise SpecError(f"profile datasheet is made for each GPU from its own peaks; {shown}")
         known = [*preset_names(kind), *(["datasheet"] if kind == "profiles" else [])]
         raise SpecError(f"unknown {kind.removesuffix('s')} preset {name!r}{nearest(name, known)}")
     data = load_yaml(path)

@@ -5,7 +5,7 @@ The functions that use these parameters are in `sim.costs`, those that fit them 
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
@@ -129,32 +129,16 @@ class MemoryParams(Spec):
 
 
 class OperationParams(Spec):
-    """What differs for one collective from the link's all-reduce."""
-
-    efficiency: float = Field(gt=0, le=1)
-    """Largest bus bandwidth of this collective as a share of the link's."""
-    base_latency_s: NonNegativeFloat
-    """Fixed part of a collective's latency. Hops come on top: 2 (n − 1) in a ring's all-reduce, 2 in NVLink's switches.
-    [s]"""
-    hop_latency_s: NonNegativeFloat
-    """Latency of each step of a ring or level of a tree; an all-reduce in NVLink's switches takes two. [s]"""
-    half_volume_bytes: NonNegativeFloat
-    """Bytes moved per rank at which half of the bandwidth is reached. [bytes]"""
-    exponent: float = Field(default=1.0, gt=0, le=1)
-    """How sharply bandwidth saturates."""
-
-
-class LinkParams(Spec):
-    """Collectives over one kind of link: latency, and bus bandwidth that saturates with message size.
+    """A collective over one kind of link: latency, and bus bandwidth that saturates with message size.
 
     time = latency + V / (efficiency · bandwidth) · (1 + (half_volume / V)^exponent), V the bytes each rank moves.
     """
 
     efficiency: float = Field(gt=0, le=1)
-    """Largest bus bandwidth as a share of the link's."""
+    """Largest bus bandwidth as a share of the link's, of one group with the link to itself."""
     base_latency_s: NonNegativeFloat
-    """Fixed part of a collective's latency. Hops come on top: 2 (N − 1) crossings of N domains in a ring's
-    all-reduce, 2 log₂ N in a tree's. [s]"""
+    """Fixed part of a collective's latency. Hops come on top: 2 (n − 1) in a ring's all-reduce over n, 2 log₂ N in a
+    tree's between N domains, 2 in NVLink's switches. [s]"""
     hop_latency_s: NonNegativeFloat
     """Latency of each step of a ring or level of a tree. [s]"""
     half_volume_bytes: NonNegativeFloat
@@ -163,7 +147,22 @@ class LinkParams(Spec):
     """How sharply bandwidth saturates; above 1 a smaller message would take longer than a larger one."""
     shared_efficiency: float | None = Field(default=None, gt=0, le=1)
     """Efficiency when many groups use the network at once, each with its own rings: their flows meet on links that a
-    single job-wide ring would share out evenly. Default: efficiency."""
+    single job-wide ring would share out evenly. More than `efficiency` counts as `efficiency`: a collective is never
+    faster beside others than alone. Default: efficiency, and for a single collective of `operations` the link's."""
+
+    def scaled(self, factor: float) -> Self:
+        """Return the values on a fabric where everything reaches `factor` times as much, at most all of it."""
+        names = ("efficiency", "shared_efficiency", "job_efficiency", "dispatch_efficiency", "p2p_efficiency")
+        shares = {name: share for name in names if (share := getattr(self, name, None)) is not None}
+        return self.model_copy(update={name: min(1.0, factor * share) for name, share in shares.items()})
+
+
+class LinkParams(OperationParams):
+    """All-reduces over one kind of link, what differs for other collectives, sends, and how much of both is hidden.
+
+    The time of a collective is latency + V / (efficiency · bandwidth) · (1 + (half_volume / V)^exponent).
+    """
+
     job_efficiency: float | None = Field(default=None, gt=0, le=1)
     """Efficiency in training of a group that is the whole job, which no other uses the network beside: some machines
     give it no more than groups that share, whatever benchmarks with the network to themselves reach. Not of collectives
@@ -195,27 +194,22 @@ class LinkParams(Spec):
     """Collectives that were measured on their own; the others take the all-reduce's values."""
 
     def in_training(self, shared: Number = True) -> Number:
-        """Efficiency of groups that share the link with others of their kind, and of those that do not."""
+        """Efficiency of groups that share the link, and of those that do not; at most that of a benchmark."""
         alone = self.efficiency if self.job_efficiency is None else self.job_efficiency
         beside = self.efficiency if self.shared_efficiency is None else self.shared_efficiency
-        return np.where(shared, beside, alone)
+        return np.minimum(np.where(shared, beside, alone), self.efficiency)
 
-    def scaled(self, factor: float) -> LinkParams:
-        """The link on a fabric where everything reaches `factor` times as much, at most all of it."""
-        names = ("efficiency", "shared_efficiency", "job_efficiency", "dispatch_efficiency", "p2p_efficiency")
-        shares = {name: getattr(self, name) for name in names}
-        less = {name: min(1.0, factor * share) for name, share in shares.items() if share is not None}
-        operations = {
-            name: each.model_copy(update={"efficiency": min(1.0, factor * each.efficiency)})
-            for name, each in self.operations.items()
-        }
-        return self.model_copy(update={**less, "operations": operations})
+    def scaled(self, factor: float) -> Self:
+        """Return the link, and its single collectives, on a fabric where everything reaches `factor` times as much."""
+        operations = {name: each.scaled(factor) for name, each in self.operations.items()}
+        return super().scaled(factor).model_copy(update={"operations": operations})
 
     def of(self, operation: str) -> LinkParams:
         """The link's values for one collective."""
         for name, params in self.operations.items():
             if name == operation:
                 own = {field: getattr(params, field) for field in OperationParams.model_fields}
+                own["shared_efficiency"] = params.shared_efficiency or self.shared_efficiency
                 return self.model_copy(update={**own, "job_efficiency": None})
         return self
 

@@ -6,12 +6,15 @@ import numpy as np
 import pytest
 
 from flopcast_calibration.build import calibrate
+from flopcast_calibration.commands.measure import fit
 from flopcast_calibration.measurement import Measurement, MeasurementSet, least_disturbed
 from flopcast_calibration.node import measured_cluster, node_of
 from flopcast_calibration.readers import read_measurements
+from flopcast_calibration.write import profile_data
 from sim import estimate, load_scenario
 from sim.errors import ProfileError, SpecError
 from sim.specs import Profile, load_preset
+from sim.specs.presets import load_file_as_preset
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT / "calibration" / "data"
@@ -215,3 +218,91 @@ def test_a_fit_that_misses_its_own_data_is_not_taken_unasked():
     assert set(result.fits) == {"gemm"}
     assert result.profile.nvlink == BASE.nvlink
     assert any(line.startswith("nvlink (measured, but ") for line in result.not_measured)
+
+
+H100 = Profile.read(load_preset("profiles", "h100"), "h100")
+DGX_H100 = measured_cluster({}, "dgx-h100")
+EXPERTS = ROOT / "scenarios" / "qwen3-235b-a22b-256-h100.yaml"
+
+
+def exchanges(share, groups=1, **given):
+    """All-to-alls whose every card reaches this share of its 50 GB/s, on 4 nodes, or a group for each GPU of a node."""
+    ranks = 4 if groups > 1 else 32
+    shape = {"operation": "all_to_all", "num_ranks": ranks, "num_nodes": 4} | ({"groups": groups} if groups > 1 else {})
+    sent = {2**e: 2**e * 3 / 4 for e in range(16, 34)}
+    times = {nbytes: 24e-6 + (away + 1e6) / (share * 50e9) for nbytes, away in sent.items()}
+    return [Measurement("collective", {**shape, "nbytes": n} | given, time, source="a2a") for n, time in times.items()]
+
+
+def of_exchanges(*items):
+    return calibrate("mine", MeasurementSet({}, tuple(items)), DGX_H100, H100, draws=1)
+
+
+def test_a_log_of_all_to_alls_alone_fits_them_and_changes_experts():
+    """Where a dispatcher is NCCL's all-to-all; the network's other values stay those of the base."""
+    results = {share: of_exchanges(*exchanges(share)) for share in (0.6, 0.4)}
+    times = []
+    for share, result in results.items():
+        assert set(result.fits) == {"network all_to_all"}
+        network = result.profile.network
+        assert network.operations["all_to_all"].efficiency == pytest.approx(share, rel=0.02)
+        assert network.replace(operations={}) == H100.network.replace(operations={})
+        assert "network" in result.not_measured
+        scenario = load_scenario(EXPERTS, ["stack.expert_dispatcher=alltoall"])
+        times.append(estimate(scenario.replace(profile=result.profile)).step_time_s)
+    assert times[1] > 1.2 * times[0]
+    inside = of_exchanges(*exchanges(0.6, num_ranks=8, num_nodes=1))
+    assert set(inside.fits) == {"all_to_all"}
+    assert inside.profile.network == H100.network
+    few = exchanges(0.6)[:4]
+    with pytest.raises(ProfileError, match=r"network all_to_all \(4 measurements; give at least 6 sizes\)"):
+        of_exchanges(*few)
+
+
+def test_all_to_alls_of_many_groups_at_once_are_what_sharing_leaves_them():
+    result = of_exchanges(*exchanges(0.7), *exchanges(0.5, groups=8))
+    assert set(result.fits) == {"network all_to_all", "network shared all_to_all"}
+    own = result.profile.network.operations["all_to_all"]
+    assert (own.efficiency, own.shared_efficiency) == pytest.approx((0.7, 0.5), rel=0.03)
+    written = profile_data(result)["network"]
+    assert written["operations"]["all_to_all"]["shared_efficiency"]["value"] == pytest.approx(0.5, rel=0.03)
+    assert written["shared_efficiency"] == 0.64  # of all-reduces, which were not measured
+    # Groups at once that seem faster than one alone are as fast as that.
+    fast = of_exchanges(*exchanges(0.5), *exchanges(0.7, groups=8)).profile.network.of("all_to_all")
+    assert float(fast.in_training(True)) == float(fast.in_training(False)) == pytest.approx(0.5, rel=0.02)
+    without = of_exchanges(*exchanges(0.5, groups=8, operation="all_gather"), *exchanges(0.7))
+    assert "all_gather of many groups at once (of one group it was not measured)" in without.not_measured
+
+
+ACME_NODE = """
+name: acme-8
+gpu: {name: Acme X1, memory: 96 GB, memory_bandwidth: 4 TB/s, peak: {bf16: 800 TFLOP/s}, num_sms: 128, max_power: 600 W}
+gpus_per_node: 8
+nvlink_bandwidth: 400 GB/s
+nics_per_node: 8
+nic_bandwidth: 400 Gbit/s
+"""
+
+
+def test_a_machine_that_does_not_ship_is_given_by_its_file(tmp_path, monkeypatch):
+    """A node, a cluster, or a scenario's cluster; the journal beside the profile names it for the next time."""
+    monkeypatch.chdir(tmp_path)
+    node, cluster, scenario = (tmp_path / f"{name}.yaml" for name in ("node", "cluster", "scenario"))
+    node.write_text(ACME_NODE)
+    cluster.write_text("node: node.yaml\nnum_nodes: 64\n")
+    scenario.write_text("model: gpt-1.7b\ncluster: {preset: cluster.yaml, inter_node_bandwidth: 100 Gbit/s}\n")
+    for path, rate in ((node, 50e9), (cluster, 50e9), (scenario, 12.5e9)):
+        found = measured_cluster({}, path.name)
+        assert (found.gpu.name, found.num_nodes, found.inter_node_bandwidth_bytes_per_s) == ("Acme X1", 1, rate)
+    log = tmp_path / "a2a.csv"
+    rows = [f"all_to_all,32,4,{item.shape['nbytes']},{1e6 * item.time_s:.6g}" for item in exchanges(0.6)]
+    log.write_text("\n".join(["operation,num_ranks,num_nodes,nbytes,time_us", *rows]))
+    fit([log], out=tmp_path / "mine.yaml", node="cluster.yaml", draws=1)
+    fit([tmp_path / "mine.jsonl"], out=tmp_path / "again.yaml", draws=1)
+    for name in ("mine", "again"):
+        profile = Profile.read(load_file_as_preset(tmp_path / f"{name}.yaml"), name)
+        assert profile.gpu == "Acme X1"
+        assert profile.network.operations["all_to_all"].efficiency == pytest.approx(0.6, rel=0.02)
+    for wrong, says in (("nothere.yaml", "cannot read nothere.yaml"), ("acme", "give the path of a YAML file that")):
+        with pytest.raises(SpecError, match=says):
+            measured_cluster({}, wrong)

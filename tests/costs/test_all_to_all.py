@@ -1,15 +1,17 @@
 """All-to-alls: published bus bandwidths, and what handing tokens on inside a domain saves."""
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rows import rows
 
-from sim.costs.collectives import Fabric, all_gather, all_to_all
+from sim.costs.collectives import Fabric, all_gather, all_reduce, all_to_all, reduce_scatter
 from sim.network.placement import Group
-from sim.specs import build_scenario
+from sim.specs import Profile, build_scenario, load_preset, preset_names
 from sim.work.routing import different
 
 
@@ -129,3 +131,48 @@ def test_a_rank_sends_as_much_as_in_a_gather(fabric):
     group = Group(8, 8)
     gather, exchange = (float(each(64e9, group, fabric)) for each in (all_gather, all_to_all))
     assert exchange / gather == pytest.approx(0.81 / 0.71, rel=0.02)
+
+
+PROFILES = {name: Profile.read(load_preset("profiles", name), name) for name in preset_names("profiles")}
+COLLECTIVES = {"all_reduce": all_reduce, "all_gather": all_gather, "reduce_scatter": reduce_scatter, "all_to_all": all_to_all}  # fmt: skip
+GROUPS = [Group(*size, shares_network=True) for size in ((16, 8), (64, 8), (4, 1), (72, 36))]
+
+
+@rows("name", sorted(PROFILES))
+@rows("operation", sorted(COLLECTIVES))
+def test_sharing_the_network_is_never_faster_than_having_it_alone(name, operation):
+    """Whatever one group of an operation was measured at bounds what many at once reach, as shipped and as measured."""
+    shipped = PROFILES[name].network
+    own = {"base_latency_s": 1e-5, "hop_latency_s": 1e-5, "half_volume_bytes": 1e6}
+    links = [shipped, *(shipped.replace(operations={operation: {**own, "efficiency": share}}) for share in (0.1, 0.4, 0.95)
+             if operation != "all_reduce")]  # fmt: skip
+    links += [link.replace(shared_efficiency=0.97) for link in links]
+    for link, group, nbytes in product(links, GROUPS, (1e4, 1e7, 1e10)):
+        benchmark = Fabric(PROFILES[name].nvlink, link.replace(job_efficiency=None), 450e9, 50e9)
+        alone, beside = (
+            COLLECTIVES[operation](nbytes, replace(group, shares_network=shares), benchmark) for shares in (False, True)
+        )
+        assert beside >= alone * (1 - 1e-12), (link.of(operation).efficiency, group, nbytes)
+
+
+def test_a_slower_all_to_all_of_one_group_is_a_slower_one_of_many():
+    """With 0.64 of a card where groups share it, 0.85 alone changes nothing there, and 0.4 alone is 0.4 there too."""
+    link, group = PROFILES["h100"].network, Group(32, 8, shares_network=True)
+    times = []
+    for share in (0.85, 0.74, 0.6, 0.4):
+        exchange = link.operations["all_to_all"].replace(efficiency=share)
+        fabric = Fabric(PROFILES["h100"].nvlink, link.replace(operations={"all_to_all": exchange}), 450e9, 50e9)
+        times.append(float(all_to_all(1e9, group, fabric)))
+    assert times[0] == times[1]
+    away = 1e9 * 24 / 32
+    for seconds, reached in zip(times[1:], (0.64, 0.6, 0.4), strict=True):
+        assert seconds == pytest.approx(away / (reached * 50e9), rel=0.01)
+
+
+def test_what_many_groups_of_an_operation_reach_counts_where_it_was_measured():
+    link = PROFILES["h100"].network
+    exchange = link.operations["all_to_all"].replace(shared_efficiency=0.5)
+    found = link.replace(operations={"all_to_all": exchange})
+    assert (float(found.of("all_to_all").in_training(True)), float(found.in_training(True))) == (0.5, 0.64)
+    half = found.scaled(0.5)  # another fabric: everything reaches half as much
+    assert float(half.of("all_to_all").in_training(True)) == 0.25
