@@ -41,6 +41,8 @@ RANK = 8
 """Rank of adapters: the default of Hugging Face's PEFT."""
 COUNTS = (1, 2, 4, 8)
 """GPUs that are tried where nobody says how many."""
+CHUNKED = "deepspeed-liger"
+"""Framework of fine-tuning whose loss never holds all logits, which long samples and large vocabularies need."""
 SHORTEST = 256
 """Tokens a sample below which a remedy does not go."""
 
@@ -106,7 +108,11 @@ class FineTuning(Question):
         rank = self.rank or self.qlora
         if rank:
             beside = "4 bits (NF4)" if self.qlora else precision
-            notes.append(f"adapters of rank {rank} on all linears of layers, beside frozen weights in {beside}")
+            notes = [
+                f"adapters of rank {rank} on all linears of layers, beside frozen weights in {beside}. They save "
+                "memory, but their kernels can take longer than the gradients that they save",
+                *notes,
+            ]
         fields: dict[str, Any] = {
             "global_batch_size": size,
             "sequence_length": length,
@@ -191,6 +197,8 @@ def _changes(asked: FineTuning, gpu: str, gpus: int) -> Iterator[tuple[str, list
         yield "--qlora", [(replace(asked, rank=0, qlora=asked.rank or RANK), gpu, gpus)]
     if not asked.offload:
         yield "--offload", [(replace(asked, offload=True), gpu, gpus)]
+    if not asked.scenario(gpu, gpus).stack.chunked_loss:
+        yield f"--framework {CHUNKED}", [(replace(asked, framework=CHUNKED), gpu, gpus)]
     length, _ = length_of(ModelSpec.read(resolve(asked.model, "model"), "model"), asked.length, LENGTH)
     shorter = [length >> halvings for halvings in range(1, 20) if length >> halvings >= SHORTEST]
     if shorter:
@@ -201,8 +209,12 @@ def _changes(asked: FineTuning, gpu: str, gpus: int) -> Iterator[tuple[str, list
     listed = price_list()
     larger = [each for each in listed if _memory(each) > _memory(gpu) and gpus <= listed[each].get("most", gpus)]
     larger.sort(key=lambda each: listed[each]["price"])
+    # A limit is of the GPU that was asked for; a larger one has its own.
+    free = replace(asked, memory_limit_bytes=None)
+    if asked.memory_limit_bytes is not None:
+        yield "a higher --memory-limit", [(free, gpu, gpus)]
     if larger:
-        yield "a GPU with more memory", [(asked, each, gpus) for each in larger]
+        yield "a GPU with more memory", [(free, each, gpus) for each in larger]
 
 
 def _memory(gpu: str) -> float:
@@ -216,8 +228,10 @@ def _typed(asked: Way, changed: Way) -> str:
         "--lora": after.rank > before.rank,
         "--qlora": after.qlora != before.qlora,
         "--offload": after.offload != before.offload,
+        f"--framework {after.framework}": after.framework != before.framework,
         f"--seq {after.length}": after.length != before.length,
         f"--gpus {gpus}": gpus != machine[1],
         f"--gpu {gpu}": gpu != machine[0],
+        "without --memory-limit": after.memory_limit_bytes != before.memory_limit_bytes,
     }
     return " ".join(word for word, differs in words.items() if differs)
