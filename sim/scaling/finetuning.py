@@ -42,7 +42,7 @@ RANK = 8
 COUNTS = (1, 2, 4, 8)
 """GPUs that are tried where nobody says how many."""
 CHUNKED = "deepspeed-liger"
-"""Framework of fine-tuning whose loss never holds all logits, which long samples and large vocabularies need."""
+"""Framework of fine-tuning whose loss never holds all logits."""
 SHORTEST = 256
 """Tokens a sample below which a remedy does not go."""
 

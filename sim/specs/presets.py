@@ -48,7 +48,7 @@ def model_preset(name: str) -> str:
     plain = "-".join(name.strip().lower().replace("_", " ").split())
     if plain in known:
         return plain
-    repository, presets = _repository_of(name), repositories()
+    repository, presets = _repository_of(plain), repositories()
     found = presets[repository]["preset"] if repository in presets else repository if repository in known else None
     if found is None:
         hint = nearest(repository, {*known, *presets})

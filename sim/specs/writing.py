@@ -34,15 +34,14 @@ def whole_yaml(scenario: Scenario) -> str:
     return dump_yaml(_with_units(scenario.model_dump(mode="json", exclude={"assumed"}, exclude_none=True)), width=100)
 
 
-def _with_units(data: Any) -> Any:
+def _with_units(data: Mapping[Any, Any]) -> dict[Any, Any]:
     """The data with quantities as people write them: `memory: 192 GB` for `memory_bytes: 192e9`."""
-    if not isinstance(data, Mapping):
-        return data
     written = {}
     for key, value in data.items():
         unit = unit_of(str(key))
         said = None if unit is None else _quantity(value, unit)
-        written[key if said is None else file_name(str(key))] = _with_units(value) if said is None else said
+        rest = _with_units(value) if isinstance(value, Mapping) else value
+        written |= {key: rest} if said is None else {file_name(key): said}
     return written
 
 
@@ -51,10 +50,8 @@ def _quantity(value: Any, unit: str) -> Any:
     if isinstance(value, Mapping):
         words = {key: _quantity(each, unit) for key, each in value.items()}
         return None if None in words.values() else words
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    text = show_bare(value, unit, digits=9)
-    return text if parse(text, unit) == value else None
+    text = show_bare(value, unit, digits=9) if isinstance(value, float) else ""
+    return text if text and parse(text, unit) == value else None
 
 
 def _brief(scenario: Scenario) -> dict[str, Any]:
