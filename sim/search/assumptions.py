@@ -94,7 +94,7 @@ def stages_assumed(stages: StagesSearched, worth: float) -> str:
     tried = f"{words} were tried for {stages.plans:,} of the {stages.of:,} plans with a pipeline ({runs})"
     if not gap:
         return f"{tried}; no other can be better than the best plan"
-    return f"{tried}; another could be at most {gap:.0%} better than the best plan, probably much less"
+    return f"{tried}; another could be at most {gap:.0%} better than the best plan, by a loose bound"
 
 
 def framework_assumed(runs_on: str, scenario: Scenario) -> str:

@@ -36,7 +36,7 @@ def whole_yaml(scenario: Scenario) -> str:
 
 def _with_units(data: Mapping[Any, Any]) -> dict[Any, Any]:
     """The data with quantities as people write them: `memory: 192 GB` for `memory_bytes: 192e9`."""
-    written = {}
+    written: dict[Any, Any] = {}
     for key, value in data.items():
         unit = unit_of(str(key))
         said = None if unit is None else _quantity(value, unit)
