@@ -17,6 +17,9 @@ from sim.work import memory as kept
 NO_FAILURES = "the training time leaves out failures, checkpoints and evaluation (flopcast train includes them)"
 MOST_SEQUENCES, MOST_TOKENS = 1 << 17, 1 << 30
 """Batches beyond either are asked about: their unit may have been mistaken."""
+STRANGERS = {"a100": ("A100", "3 to 15%"), "h100": ("H100", "8 to 25%"), "h200": ("H100", "8 to 25%")}
+"""How much slower than predicted others' Megatron-LM was, and on which GPU, by profile (docs/validation.md, "In the
+wild")."""
 MOST_NAMED = 3
 """Operations that one assumption names."""
 
@@ -34,6 +37,7 @@ def stated_assumptions(plans: Plans, scenario: Scenario, notes: Iterable[str], e
         *cores_assumed(scenario, engine),
         *_together(notes),
         *scenario.assumed,
+        *_strangers(scenario),
         *(line for each in (cost_model, layers, routing, recompute) for line in each.assumed(scenario)),
         *(line for each in (compute, host, spread) for line in each.assumed(scenario)),
         *zero.assumed(plans, scenario.num_forwards),
@@ -52,6 +56,14 @@ def _doubtful_batch(scenario: Scenario) -> Iterator[str]:
             f"a step has {count:,} sequences of {length:,} tokens, which is more than any known run: "
             "training.global_batch_size counts sequences, not tokens"
         )
+
+
+def _strangers(scenario: Scenario) -> Iterator[str]:
+    """Yield how much slower people outside the frameworks' teams were with such a stack, until a run was measured."""
+    profile = scenario.profile
+    if scenario.stack.framework == "megatron-lm" and profile.name in STRANGERS and not profile.provenance.measured:
+        gpu, slower = STRANGERS[profile.name]
+        yield f"outside the frameworks' own teams, Megatron-LM on {gpu} took {slower} longer than predicted"
 
 
 def _together(notes: Iterable[str]) -> Iterator[str]:

@@ -349,7 +349,7 @@ def grade_of(scenario: Scenario, off_range: bool = False) -> tuple[str, str]:
     if measured_run(scenario) in {run.name for run in provenance.measured}:
         return GRADES[0], ""
     if provenance.of_datasheet:
-        return GRADES[3], "measuring this GPU (flopcast calibrate run)"
+        return GRADES[3], "one measured step (flopcast anchor)"
     if is_unknown(scenario.stack) and not provenance.measured:
         return GRADES[3], "naming the framework (stack.framework)"
     if off_range or (published_like(scenario)[0] < MANY and not provenance.measured):

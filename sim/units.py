@@ -8,6 +8,7 @@ powers of 1024.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from math import isfinite
 
 from sim.errors import SpecError, require_positive
@@ -138,10 +139,11 @@ def show_time(seconds: float, digits: int = 3) -> str:
 _NAMES = {"bytes": "B", "bytes_per_s": "B/s", "flop_per_s": "FLOP/s", "flop": "FLOP", "w": "W", "s": "s"}
 
 
-def show_bare(value: float, dimension: str) -> str:
+def show_bare(value: float, dimension: str, digits: int = 3) -> str:
     """A quantity as a file has it, without decimals that say nothing: show_bare(5.0, "s") == "5 s"."""
-    text = show_time(value) if dimension == "s" and value else show(value, _NAMES[dimension])
-    return re.sub(r"\.0+(?= )", "", text).replace("hours", "h").replace("days", "d")
+    text = show_time(value, digits) if dimension == "s" and value else show(value, _NAMES[dimension], digits)
+    text = re.sub(r"(\.\d*?)0+(?= )", r"\1", text)
+    return re.sub(r"\.(?= )", "", text).replace("hours", "h").replace("days", "d")
 
 
 def significant(value: float, digits: int = 3) -> str:
@@ -153,6 +155,12 @@ def significant(value: float, digits: int = 3) -> str:
     whole = len(str(int(abs(value)))) if abs(value) >= 1 else 0
     separator = "," if whole > 3 else ""
     return f"{value:{separator}.{max(0, digits - whole)}f}"
+
+
+def listed(values: Iterable[object], last: str = "or") -> str:
+    """Words for several values: `1, 2 or 4`."""
+    *most, final = map(str, values)
+    return f"{', '.join(most)} {last} {final}" if most else final
 
 
 _COUNT_LETTERS = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}

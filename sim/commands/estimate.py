@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
@@ -60,6 +59,7 @@ def _faster_plan(answer: Estimate, file: str) -> str:
     from sim.report.text import faster_words
     from sim.search import search
     from sim.specs.framework_plans import broken_rules, framework_words, plan_rules, rules_of_scenario
+    from sim.units import listed
 
     scenario = answer.scenario
     framework = scenario.stack.framework
@@ -74,15 +74,11 @@ def _faster_plan(answer: Estimate, file: str) -> str:
     broken = broken_rules(best.scenario, rules_of_scenario(scenario))
     words = framework_words(framework, scenario.stack.version)
     lacking = (
-        f". {words} cannot run it, because of {_listed(f'plan.{rule.field}' for rule in broken)}" if broken else ""
+        f". {words} cannot run it, because of {listed(dict.fromkeys(f'plan.{rule.field}' for rule in broken), 'and')}"
+        if broken
+        else ""
     )
     return faster_words(answer, best, lacking, f"flopcast search {file}{' --any-framework' if broken else ''}")
-
-
-def _listed(names: Iterable[str]) -> str:
-    """`a, b and c`, each once."""
-    *most, last = dict.fromkeys(names)
-    return f"{', '.join(most)} and {last}" if most else last
 
 
 def _best_plan(scenario: Scenario) -> ParallelPlan:

@@ -12,7 +12,7 @@ from sim.commands import completion as complete
 from sim.commands.fills import Fills, Opt, count, with_records
 from sim.commands.options import PriceOption, with_value
 from sim.commands.output import print_json, print_view
-from sim.commands.plan import HOW, Model, PlanOptions, terms_of
+from sim.commands.plan import HOW, Model, PlanOptions, reserve_steps, terms_of
 from sim.commands.progress import progress_bar, spinner
 from sim.commands.search_options import check_numbers
 from sim.errors import InfeasiblePlan, SpecError
@@ -41,6 +41,7 @@ TUNING = Fills(
     ),
     offload="--offload",
     budget=Opt(read=count),
+    framework=Opt(show_default=FRAMEWORK, autocompletion=complete.preset("frameworks")),
     **HOW,
 )
 
@@ -49,6 +50,10 @@ class _LoraCommand(TyperCommand):
     """A command whose `--lora` and `--qlora` may stand without a rank."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if any(each.partition("=")[0] == "--tokens" for each in args):
+            raise SpecError(
+                "finetune counts samples instead of --tokens: give --samples, and --seq for the tokens of each"
+            )
         for option in ("--lora", "--qlora"):
             args = with_value(args, option, str(RANK), str.isdecimal)
         return super().parse_args(ctx, args)
@@ -98,6 +103,7 @@ def finetune(
         return
     steps = [
         *then.next_steps(asked.framework or FRAMEWORK, asked.memory_limit_bytes),
+        *(reserve_steps(found.planned.answer) if asked.memory_limit_bytes is None else ()),
         "Leave --gpu or --gpus out to see other machines.",
     ]
     view = planned_view(found.planned, tuned_sentence(asked, found), steps, then.verbose)

@@ -40,11 +40,17 @@ FULL = 0.95
 """Share of the memory above which a plan is advised to keep a reserve."""
 HOW: dict[str, Opt | str] = {
     "length": Opt("--seq", read=lambda words, _: parse_whole(words, "sequence_length")),
-    "framework": Opt(autocompletion=complete.preset("frameworks")),
     "memory_limit_bytes": Opt("--memory-limit", read=lambda words, _: read_limit(words)),
 }
 """Options of every question that differ from its fields."""
-PRETRAINING = Fills(Pretraining, "model", "assumed", tokens=Opt(read=count), **HOW)
+PRETRAINING = Fills(
+    Pretraining,
+    "model",
+    "assumed",
+    tokens=Opt(read=count),
+    framework=Opt(show_default="megatron-lm", autocompletion=complete.preset("frameworks")),
+    **HOW,
+)
 
 
 def terms_of(price: str | None) -> Terms:
@@ -132,8 +138,8 @@ def reserve_steps(answer: Estimate) -> list[str]:
         return []
     reserve = show(FULL * available, "B")
     return [
-        f"The plan fills {answer.largest.total / available:.0%} of the memory; peaks were predicted within 4% at the "
-        f"median. Add --memory-limit '{reserve}' to keep a reserve."
+        f"The plan fills {answer.largest.total / available:.0%} of the memory, and half of all predicted peaks are off "
+        f"by more than 4%. Add --memory-limit '{reserve}' to keep a reserve."
     ]
 
 

@@ -50,7 +50,7 @@ SMALLEST = 5e-4
 
 GRADE_WORDS = {
     "measured here": "this run was measured",
-    "like measured runs": "many runs of this kind were measured",
+    "like measured runs": "many published runs have this GPU, precision and sharding",
     "extrapolated": "extrapolated from measured runs",
     "unknown": "little is known about such runs",
 }
@@ -180,7 +180,8 @@ def headline(answer: Estimate, per_gpu: Mapping[str, str] = PER_GPU, sure: bool 
     if answer.training_time_s is not None and tokens is not None:
         facts.append(Fact("Training", show_time(answer.training_time_s), f"for {show_count(tokens)} tokens"))
     fits = "fits" if answer.fits else "does not fit"
-    note = f"of {show(answer.memory_available_bytes, 'B')} on the fullest rank: {fits}"
+    available = answer.memory_available_bytes
+    note = f"of {show(available, 'B')} ({available / 2**30:.0f} GiB), fullest rank: {fits}"
     return [*facts, Fact("Memory", show(answer.largest.total, "B"), note, wrong=not answer.fits)]
 
 

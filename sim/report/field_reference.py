@@ -19,7 +19,7 @@ from sim.errors import SpecError, nearest
 from sim.specs.base import Spec, file_name, unit_of
 from sim.specs.loading import PRESET_AT
 from sim.specs.scenario import Scenario
-from sim.units import EXAMPLES, NOUNS, show_bare
+from sim.units import EXAMPLES, NOUNS, listed, show_bare
 
 ANY_NAME = "NAME"
 """The part of a path that stands for a name of the reader's own, such as that of a level of switches."""
@@ -253,12 +253,12 @@ def _type_words(schema: Mapping[str, Any], unit: str | None, preset: str | None)
         kinds = [each for each in schema["anyOf"] if each.get("type") != "null"]
         return " or ".join(_type_words(each, unit, preset) for each in kinds)
     if values:
-        return _listed(values)
+        return listed(map(_quoted, values))
     if "$ref" in schema:
         return f"a name (flopcast presets list {preset}) or fields" if preset else "fields"
     if kind == "object":
         keys = schema.get("propertyNames", {}).get("enum")
-        names = f"each of {_listed(keys, 'and')}" if keys else "names of your own"
+        names = f"each of {listed(map(_quoted, keys), 'and')}" if keys else "names of your own"
         return f"under {names}: {_type_words(schema['additionalProperties'], unit, None)}"
     if kind == "array":
         length = f"list of {schema['maxItems']}" if "maxItems" in schema else "list"
@@ -294,9 +294,8 @@ def _choices(schema: Mapping[str, Any]) -> tuple[Any, ...]:
     )
 
 
-def _listed(values: Iterable[Any], last: str = "or") -> str:
-    *others, final = (repr(value) if str(value).isdigit() else str(value) for value in values)
-    return f"{', '.join(others)} {last} {final}" if others else final
+def _quoted(value: Any) -> str:
+    return repr(value) if str(value).isdigit() else str(value)
 
 
 def _value_words(value: Any, unit: str | None) -> str:
@@ -308,7 +307,7 @@ def _value_words(value: Any, unit: str | None) -> str:
         return "empty"
     if isinstance(value, (int, float)):
         return show_bare(value, unit) if unit else f"{value:g}"
-    return _listed([value])
+    return _quoted(value)
 
 
 def _paragraphs(docstring: str) -> str:

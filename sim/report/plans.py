@@ -32,7 +32,7 @@ COLUMNS = {
     "offloaded_layers": "layers on host",
 }
 """Fields of a plan that a search decides, and what they are called in tables."""
-HEADINGS = {"num_gpus": "GPUs", **COLUMNS}
+HEADINGS = {"num_gpus": "GPUs", **COLUMNS, "pipeline_layout": "layers"}
 NARROW = {"microbatch_size": "mbs", "sequence_parallel": "sp", "optimizer_offload": "opt.host",
           "offloaded_layers": "host layers"}  # fmt: skip
 """Headings of columns whose names are wider than what stands in them."""
@@ -161,10 +161,12 @@ def plan_table(result: SearchResult) -> PlanTable:
     names = fields_for(result.space.scenario.model)
     first = result.best[0].worth(result.objective)
     losses = ["", *(f"{each.worth(result.objective) / first - 1:+.1%}" for each in result.best[1:])]
+    dealt = ["uneven" if plan.pipeline_layout else "even" for plan in plans]
     return PlanTable(
         shared=shared_words(plans, names),
         gpus=shared_gpus(plans),
-        fields={name: [field(plan, name) for plan in plans] for name in differing(plans, ("num_gpus", *names))},
+        fields={name: [field(plan, name) for plan in plans] for name in differing(plans, ("num_gpus", *names))}
+        | ({"pipeline_layout": dealt} if len({*dealt}) > 1 else {}),
         answers=answer_columns(result.objective, [each.answer for each in result.best], losses),
     )
 
@@ -173,7 +175,7 @@ def layout_lines(result: SearchResult) -> list[str]:
     """Which of the best plans have layouts of their own."""
     plans = [each.scenario.plan for each in result.best]
     numbers = grouped((plan.pipeline_layout, str(n)) for n, plan in enumerate(plans, start=1) if plan.pipeline_layout)
-    return [f"layout of {', '.join(which)}: {layout}" for layout, which in numbers.items()]
+    return [f"Layers of row {', '.join(which)}: {layout}" for layout, which in numbers.items()]
 
 
 def answer_columns(objective: str, answers: Sequence[Estimate], losses: Sequence[str] = ()) -> dict[str, list[str]]:

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from sim.report.facts import headline, plan_words, question_words
-from sim.report.terminal import assumptions, indented, title
+from sim.report.facts import headline, plan_words, question_words, tokens_words
+from sim.report.terminal import assumptions, indented, sentence, title
 from sim.report.text import sure_and_limit
-from sim.scaling.finetuning import FineTuning, Unfit
+from sim.scaling.finetuning import CHUNKED, FineTuning, Unfit
 from sim.scaling.offers import Offer, Ranking
 from sim.scaling.questions import Planned
 from sim.specs.machines import price_list
 from sim.table import facts_table, plain_table
-from sim.units import show, show_count, show_short, show_time, significant
+from sim.units import show_count, show_short, show_time, significant
 
 ROWS = 10
 """Machines that a ranking shows."""
@@ -28,7 +28,7 @@ _WORDS = ("change", "GPUs", "plan")
 def sentence_of(planned: Planned, what: str = "") -> str:
     """The answer in one sentence: how long `what` takes, and what it costs; without a run, how fast training is."""
     if planned.training is None:
-        return f"Training runs at {show(planned.answer.tokens_per_s, 'tokens/s')}."
+        return f"Training runs at {tokens_words(planned.answer.tokens_per_s)}."
     run = planned.training.run
     what = what or f"{show_count(run.tokens)} tokens"
     if not _price_known(planned):
@@ -101,16 +101,18 @@ def lacking_view(asked: FineTuning, unfit: Unfit) -> Group:
     lacking, remedies, useless = unfit.lacking, unfit.remedies, unfit.useless
     parts: list[RenderableType] = [
         title(f"{asked.model} on {lacking.gpus} × {lacking.gpu}", ": it does not fit", "bold red"),
-        Text(f"{lacking.why[:1].upper()}{lacking.why[1:]}."),
+        Text(sentence(lacking.why)),
     ]
     if remedies:
-        table = plain_table("change", "time", "cost", "memory", "plan", left=_WORDS, gap=1, wrap=("plan",))
+        table = plain_table("change", "time", "cost", "memory", "plan", left=_WORDS, gap=1, wrap=("change", "plan"))
         for words, offer in remedies:
             memory = f"{offer.planned.answer.largest.total / 1e9:.1f} GB"
             table.add_row(words, show_time(offer.wall_s), _cost(offer), memory, _plan(offer))
         parts += ["", title("Any of these changes makes it fit"), table]
     if useless:
-        parts += ["", Text(f"Alone, none of these is enough: {', '.join(useless)}.")]
+        parts += ["", Text(f"None of these changes is enough alone: {', '.join(useless)}.")]
+    if any(CHUNKED in words for words, _ in remedies):
+        parts += ["", Text(f"{CHUNKED}: fused kernels of Liger, whose loss never holds all logits at once.")]
     if asked.offload or "--offload" in useless:
         parts.append(Text("Weights in host memory (DeepSpeed's offload_param) are not modelled."))
     return Group(*parts)

@@ -23,11 +23,10 @@ from sim.report.plans import (
     shared_gpus,
     shared_words,
 )
-from sim.report.terminal import assumptions, shared_line, title
+from sim.report.terminal import assumptions, sentence, shared_line, title
 from sim.search import SearchResult
-from sim.search.assumptions import framework_assumed, proof_assumed
+from sim.search.assumptions import framework_assumed
 from sim.search.comparison import seconds_apart
-from sim.search.plans.columns import SCHEDULES
 from sim.table import Table, columns_table
 from sim.uncertainty import published_like
 from sim.units import show, show_time, significant
@@ -42,7 +41,7 @@ def search_view(result: SearchResult, own: Text | None = None, width: int = 80, 
     said += [Text(line) for line in (*_at_risk(result), *_safest(result))]
     said += [] if own is None else ["", own]
     told = (  # in the heading
-        proof_assumed(result.confirmed, result.gap, result.stages),
+        result.proof_assumptions[0],
         framework_assumed(result.space.runs_on, result.space.scenario) if result.space.runs_on else "",
     )
     notes = [line for line in result.assumptions if line not in told]
@@ -54,28 +53,17 @@ def _heading(result: SearchResult) -> Text:
     counted = best.heading
     found = f"the best plan takes {best.text}" if counted == "step" else f"best plan: {best.text} {counted}"
     said = title(f"{result.space.scenario.name}: {found}\n")
-    said.append(f"{_proven(result)} {result.plans_feasible:,} fit in {show(result.memory_limit_bytes, 'B')} per GPU.")
+    theirs = f" that {result.space.runs_on} can run" if result.space.runs_on else ""
+    said.append(
+        f"Of {result.plans_priced:,} plans{theirs}, {result.plans_feasible:,} fit in "
+        f"{show(result.memory_limit_bytes, 'B')} per GPU. {sentence(result.proof_assumptions[0])}"
+    )
     if not result.finished:
         looked = f"only {result.plans_priced:,} of {result.space.num_plans:,} plans were looked at"
         if result.plans_priced == result.space.num_plans:
             looked = f"all plans were priced, but only the best {result.confirmed} run on the exact engine"
         said.append(f"\ninterrupted: {looked}; better ones may be among the rest", style="bold red")
     return said
-
-
-def _proven(result: SearchResult) -> str:
-    """How sure it is that the first plan is the best, and of which plans."""
-    theirs = f" that {result.space.runs_on} can run" if result.space.runs_on else ""
-    plans = f"{result.plans_priced:,} plans{theirs}"
-    if not result.confirmed:
-        return f"Of {plans}, none was run on the exact engine."
-    runs = f"{result.confirmed:,} exact run{'s' * (result.confirmed != 1)}"
-    if result.gap == 0.0:
-        dealt = "" if result.stages is None else result.stages.others
-        under = f" under {', '.join(SCHEDULES)}" if result.schedules else ""
-        return f"None of the {plans}{under}{dealt} is better: {runs} prove{'s' * (result.confirmed == 1)} it."
-    most = "" if result.gap is None else f" another may be up to {result.gap:.2%} better:"
-    return f"Of {plans},{most} not all were ruled out after {runs}."
 
 
 def _best(result: SearchResult, width: int) -> tuple[Text, Table]:
@@ -133,7 +121,7 @@ def _safest(result: SearchResult) -> list[str]:
 def _bounded(answer: Estimate) -> str:
     low, high = answer.step_time_interval_s
     runs = published_like(answer.scenario)[1]
-    known = f"{runs:,} measured run{'s' * (runs != 1)} of this kind"
+    known = f"published runs with its GPU, precision and sharding: {runs:,}"
     return f"{show_time(answer.step_time_s)} (90 %: {show_time(low)} to {show_time(high)}; {known})"
 
 

@@ -26,9 +26,9 @@ from sim.report.plans import (
 )
 from sim.report.terminal import grouped, indented, shared_line, title
 from sim.search import PlanRank, Rules, ScheduleBest, SearchResult, Step, ValueCost, Why
+from sim.search.assumptions import priced_schedules
 from sim.search.comparison import loss_of
 from sim.search.layout import LayoutShares
-from sim.search.plans.columns import SCHEDULES
 from sim.search.plans.layouts import LAYOUT
 from sim.table import Table, columns_table, plain_table
 from sim.units import show_time
@@ -97,16 +97,17 @@ def _dealt(answer: Estimate, layout: LayoutShares | None) -> list[RenderableType
 
 def own_line(result: SearchResult, ranked: PlanRank) -> Text:
     """The scenario's own plan in a line or two."""
-    answer = ranked.answer
-    words = "The scenario's own plan"
+    answer, words = ranked.answer, "The scenario's own plan"
     if ranked.ruled_out:
-        return title(f"{words}: ", ranked.ruled_out)
+        return title(words, f" is not ranked: {ranked.ruled_out}.")
+    rows = [row for row, each in enumerate(result.best, start=1) if each.scenario.plan == answer.scenario.plan]
+    if rows:
+        return title(words, f" is row {rows[0]}.")
     # Of other schedules only the best plans are known, so that no rank counts theirs.
-    kinds = [f" under {', '.join(SCHEDULES)}" if result.schedules else "", " with the same techniques"]
-    pairs = [(each, kind) for each, kind in zip(ranked.among, kinds, strict=False) if each.rank]
-    if pairs and pairs[0][0].rank == 1:
-        return title(words, f" takes {show_time(answer.step_time_s)}: it is the best{kinds[0]}.")
-    ranks = ", ".join(f"{ordinal(each.rank or 0)} of {each.of:,}{kind}" for each, kind in pairs)
+    under = f" under {priced_schedules(result.space)}" if result.schedules else ""
+    kinds = [f"plans that fit{under}", "that recompute, shard and use sequence parallelism as it does"]
+    pairs = zip(ranked.among, kinds, strict=False)
+    ranks = ", ".join(f"{ordinal(each.rank)} of the {each.of:,} {kind}" for each, kind in pairs if each.rank)
     return title(
         words, f" takes {show_time(answer.step_time_s)} ({lost(result, answer)}): {ranks}. --why own explains."
     )
@@ -211,8 +212,9 @@ def schedules_view(result: SearchResult) -> Group:
         parts.append(_schedules_table(result, found, differ))
         unproven = [each for each, _ in found if not each.proven]
         proven = f"{len(found) - len(unproven)} of {len(found)} are" if unproven else "Each is"
-        among = " among plans with recompute none, selective or full" if result.room else ""
-        notes = [*abbreviated(differ), f"{proven} proven to be the best of its schedule{among}."]
+        dealt = "" if result.stages is None else result.stages.others
+        among = f"{' and' if dealt else ' with'} recompute none, selective or full" if result.room else ""
+        notes = [*abbreviated(differ), f"{proven} proven to be the best of its schedule{dealt}{among}."]
         notes += [f"{each.schedule}: another plan may be up to {each.gap:.1%} better" for each in unproven]
         if any(each.asynchronous for each, _ in found):
             notes.append("* gradients come late, which changes training: not among the best plans")

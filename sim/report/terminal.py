@@ -46,6 +46,11 @@ def indented(block: RenderableType) -> Padding:
     return Padding(block, (0, 0, 0, 2), expand=False)
 
 
+def sentence(words: str) -> str:
+    """Words of an error or an assumption as a whole sentence."""
+    return f"{words[:1].upper()}{words[1:]}."
+
+
 def title(words: str, more: str = "", style: str = "not bold") -> Text:
     """What a block is about, and more of it that is not bold."""
     return Text(words, style="bold").append(more, style=style)

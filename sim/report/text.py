@@ -19,6 +19,7 @@ from sim.report.facts import (
     plan_words,
     question_words,
     sure_words,
+    tokens_words,
 )
 from sim.report.terminal import assumptions, bars_table, block, indented, title
 from sim.specs.frameworks import stack_words
@@ -132,6 +133,8 @@ def _shown(value: float, unit: str) -> str:
         return show_time(value) if value else "–"
     if unit == "share":
         return f"{value:.1%}"
+    if unit == "tokens/s":
+        return tokens_words(value)
     return f"{value:,.0f}" if unit == "count" else show(value, unit)
 
 

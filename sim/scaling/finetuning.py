@@ -41,6 +41,8 @@ RANK = 8
 """Rank of adapters: the default of Hugging Face's PEFT."""
 COUNTS = (1, 2, 4, 8)
 """GPUs that are tried where nobody says how many."""
+CHUNKED = "deepspeed-liger"
+"""Framework of fine-tuning whose loss never holds all logits."""
 SHORTEST = 256
 """Tokens a sample below which a remedy does not go."""
 
@@ -106,7 +108,11 @@ class FineTuning(Question):
         rank = self.rank or self.qlora
         if rank:
             beside = "4 bits (NF4)" if self.qlora else precision
-            notes.append(f"adapters of rank {rank} on all linears of layers, beside frozen weights in {beside}")
+            notes = [
+                f"adapters of rank {rank} on all linears of layers, beside frozen weights in {beside}. They save "
+                "memory, but their kernels can take longer than the gradients that they save",
+                *notes,
+            ]
         fields: dict[str, Any] = {
             "global_batch_size": size,
             "sequence_length": length,
@@ -162,62 +168,58 @@ def remedies_of(
 
     Each was searched; the cheapest comes first. Where none is enough, each is tried with adapters beside 4-bit weights.
     """
-    here: Way = (asked, gpu, gpus)
-    tried = [(words, _first(some, gpu, terms)) for words, some in _changes(*here)]
-    useless = tuple(words for words, fitting in tried if fitting is None)
-    if len(useless) == len(tried) and not asked.qlora:
+    tried = [(label, _first(ways, gpu, terms)) for label, ways in _changes(asked, gpu, gpus)]
+    useless = tuple(label for label, fitting in tried if fitting is None)
+    found = [fitting for _, fitting in tried if fitting]
+    if not found and not asked.qlora:
         narrow = replace(asked, rank=0, qlora=asked.rank or RANK)
-        tried += [(words, _first(some, gpu, terms)) for words, some in _changes(narrow, gpu, gpus)]
-    found = [(_typed(here, way), fitting) for _, (way, fitting) in ((words, each) for words, each in tried if each)]
+        more = (_first(ways, gpu, terms) for _, ways in _changes(narrow, gpu, gpus))
+        found = [(f"--qlora {words}", fitting) for words, fitting in filter(None, more)]
     return tuple(sorted(found, key=lambda remedy: remedy[1].cost)), useless
 
 
-Way = tuple[FineTuning, str, int]
+Way = tuple[str, FineTuning, str, int]
+"""A change as one types it, and the question, the GPU and how many of them after it."""
 
 
-def _first(ways: Iterable[Way], gpu: str, terms: Terms | None) -> tuple[Way, Offer] | None:
+def _first(ways: Iterable[Way], gpu: str, terms: Terms | None) -> tuple[str, Offer] | None:
     """The first of some ways that fits; a price that was given is that of the GPU that was asked for."""
-    for way in ways:
+    for words, asked, card, gpus in ways:
         with suppress(InfeasiblePlan):
-            return way, offer_of(*way, terms if way[1] == gpu else None)
+            return words, offer_of(asked, card, gpus, terms if card == gpu else None)
     return None
 
 
 def _changes(asked: FineTuning, gpu: str, gpus: int) -> Iterator[tuple[str, list[Way]]]:
     """What people change, each in the order in which it is tried."""
+    here: dict[str, FineTuning] = {}
     if not asked.rank and not asked.qlora:
-        yield "--lora", [(replace(asked, rank=RANK), gpu, gpus)]
+        here["--lora"] = replace(asked, rank=RANK)
     if not asked.qlora:
-        yield "--qlora", [(replace(asked, rank=0, qlora=asked.rank or RANK), gpu, gpus)]
+        here["--qlora"] = replace(asked, rank=0, qlora=asked.rank or RANK)
     if not asked.offload:
-        yield "--offload", [(replace(asked, offload=True), gpu, gpus)]
+        here["--offload"] = replace(asked, offload=True)
+    if not asked.scenario(gpu, gpus).stack.chunked_loss:
+        here[f"--framework {CHUNKED}"] = replace(asked, framework=CHUNKED)
+    # A limit is of the GPU that was asked for; a larger one has its own.
+    free, limit = replace(asked, memory_limit_bytes=None), ""
+    if asked.memory_limit_bytes is not None:
+        limit = "without --memory-limit"
+        here[limit] = free
+    yield from ((words, [(words, changed, gpu, gpus)]) for words, changed in here.items())
     length, _ = length_of(ModelSpec.read(resolve(asked.model, "model"), "model"), asked.length, LENGTH)
     shorter = [length >> halvings for halvings in range(1, 20) if length >> halvings >= SHORTEST]
     if shorter:
-        yield f"--seq {shorter[-1]}", [(replace(asked, length=each), gpu, gpus) for each in shorter]
+        yield f"--seq {shorter[-1]}", [(f"--seq {each}", replace(asked, length=each), gpu, gpus) for each in shorter]
     more = [gpus << doublings for doublings in range(1, 7) if gpus << doublings <= 64]
     if more:
-        yield f"--gpus {more[-1]}", [(asked, gpu, each) for each in more]
+        yield f"--gpus {more[-1]}", [(f"--gpus {each}", asked, gpu, each) for each in more]
     listed = price_list()
     larger = [each for each in listed if _memory(each) > _memory(gpu) and gpus <= listed[each].get("most", gpus)]
     larger.sort(key=lambda each: listed[each]["price"])
     if larger:
-        yield "a GPU with more memory", [(asked, each, gpus) for each in larger]
+        yield "a GPU with more memory", [(f"--gpu {each} {limit}".strip(), free, each, gpus) for each in larger]
 
 
 def _memory(gpu: str) -> float:
     return GpuSpec.read(load_preset("gpus", gpu), gpu).memory_bytes
-
-
-def _typed(asked: Way, changed: Way) -> str:
-    """What a way changes in a question, as one types it."""
-    (before, *machine), (after, gpu, gpus) = asked, changed
-    words = {
-        "--lora": after.rank > before.rank,
-        "--qlora": after.qlora != before.qlora,
-        "--offload": after.offload != before.offload,
-        f"--seq {after.length}": after.length != before.length,
-        f"--gpus {gpus}": gpus != machine[1],
-        f"--gpu {gpu}": gpu != machine[0],
-    }
-    return " ".join(word for word, differs in words.items() if differs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -9,7 +10,7 @@ from math import log
 from typing import Any
 
 from sim.errors import InfeasiblePlan, SpecError
-from sim.estimate import Estimate
+from sim.estimate import Estimate, estimate
 from sim.scaling.run import Terms
 from sim.scaling.training import Training, train
 from sim.search import SearchResult, search
@@ -36,10 +37,6 @@ BATCHES = (
 
 CLUSTER = "superpod-h100"
 """The machine where nobody names one."""
-DOUBLINGS = 6
-"""Doublings of the GPUs that are tried where a plan fits on fewer than it takes."""
-TOKENS = 1e12
-"""Tokens of a run where machines are compared and nobody says how many."""
 DOUBLINGS = 6
 """Doublings of the GPUs that are tried where no plan fits."""
 TOKENS = 1e12
@@ -114,7 +111,10 @@ def ask(
     }
     scenario = build_scenario(data, overrides)
     found = (note for note in scenario.assumed if not note.startswith("plan."))  # it is searched
-    return scenario.replace(assumed=(*assumed, *notes, *found))
+    asked, priced = (re.sub(r"[\W_]", "", each.rpartition("/")[2].lower()) for each in (model, shape.name))
+    same = asked == priced or model.endswith((".json", ".yaml", ".yml", "/"))
+    named = () if same else (f"{model} is priced as {shape.name}, which has the same layers",)
+    return scenario.replace(assumed=(*named, *assumed, *notes, *found))
 
 
 def pretraining(
@@ -188,7 +188,7 @@ class Planned:
     def assumptions(self) -> tuple[str, ...]:
         """What was filled in, then what the run takes for granted, and how sure the search is of its best plan."""
         of_run = self.answer.assumptions if self.training is None else self.training.assumptions
-        of_search = (*self.result.memory_assumptions, *self.result.assumptions[:1])
+        of_search = (*self.result.memory_assumptions, *self.result.proof_assumptions)
         return tuple(dict.fromkeys((*self.answer.scenario.assumed, *of_run, *of_search)))
 
     def to_dict(self) -> dict[str, Any]:
@@ -320,11 +320,15 @@ def plan_of(
     if not result.best:
         leanest = result.select({}, 1).leanest
         assert leanest is not None
-        plan, needed = result.scenario_at(leanest).plan, float(result.memory_bytes[leanest])
+        plan, parts = result.scenario_at(leanest).plan, estimate(result.scenario_at(leanest)).largest.to_dict()
+        needed = parts.pop("total")
+        most = max(parts, key=lambda name: parts[name])
+        words = "optimizer states" if most == "optimizer" else most
         raise NothingFits(
             f"no plan fits in {show(result.memory_limit_bytes, 'B')} of one {scenario.cluster.gpu.name}: with ZeRO "
             f"{plan.zero_stage}, recompute {plan.recompute} and a micro-batch of {plan.microbatch_size} it still needs "
-            f"{show(needed, 'B')}{', and states in host memory do not make room enough' if 'offload' in room else ''}"
+            f"{show(needed, 'B')} ({words} {show(parts[most], 'B')})"
+            f"{', and states in host memory do not make room enough' if 'offload' in room else ''}"
         )
     best = result.best[0]
     terms = terms or Terms()

@@ -14,23 +14,28 @@ from sim.search.plans.space import Space
 from sim.search.table import FIELDS, ROOM
 from sim.specs import Scenario
 from sim.specs.framework_plans import framework_words, rules_of_scenario
-from sim.units import show, show_time
+from sim.units import listed, show, show_time
 
 CLOSE = 0.03
 """Share of the memory below which the best plan is said to leave little of it free."""
 
 
-def proof_assumed(confirmed: int, gap: float | None, stages: StagesSearched | None) -> str:
+def priced_schedules(space: Space) -> str:
+    """Return the schedules that are priced and that the framework has: `1f1b or interleaved`."""
+    return listed([name for name in SCHEDULES if space.has_schedule(name)] or SCHEDULES)
+
+
+def proof_assumed(space: Space, confirmed: int, gap: float | None, stages: StagesSearched | None) -> str:
     """Return how sure it is that the best plan is the best; the exact engine ran `confirmed`, to a `gap`."""
-    searched = f"schedules {', '.join(SCHEDULES)}"
+    plan = f"plan under {priced_schedules(space)}{'' if stages is None else stages.others}"
     if not confirmed:
-        return f"{searched}; no plan of theirs fits"
-    run = f"{searched}: {confirmed:,} plans ran on the exact engine, the shortest lower bounds first"
+        return f"no {plan} fits"
+    runs = f"({confirmed:,} exact run{'s' * (confirmed != 1)})"
     if gap is None:
-        return f"{run}; plans that were not priced may be better"
+        return f"a {plan} that was not priced may be better than the best {runs}"
     if gap == 0.0:
-        return f"{run}; no other{'' if stages is None else stages.others} can be better than the best"
-    return f"{run}; another may be up to {gap:.2%} better than the best"
+        return f"no other {plan} can be better than the best {runs}"
+    return f"another {plan} may be up to {gap:.2%} better than the best {runs}"
 
 
 def schedules_assumed(searched: Sequence[ScheduleBest], space: Space) -> list[str]:
@@ -44,13 +49,12 @@ def schedules_assumed(searched: Sequence[ScheduleBest], space: Space) -> list[st
     stated = [f"a plan with {', '.join(rest)} may still be better: not all could be ruled out"] if rest else []
     if proven:
         stated.append(
-            f"the best plan of {', '.join(proven)} each is proven; their second best and later plans may be missing. "
-            "Their prices are lower bounds"
+            f"under {', '.join(proven)} the best plan of each schedule is proven, and later ones may be missing"
         )
     foreign = [each.schedule for each in searched if not space.has_schedule(each.schedule)]
     if foreign:
         words = framework_words(space.scenario.stack.framework)
-        stated.append(f"{words} does not have {', '.join(foreign)}: not among the best plans")
+        stated.append(f"{words} does not have {', '.join(foreign)}, so these are not among the best plans")
     if any(each.asynchronous for each in searched):
         stated.append("asynchronous schedules train another way (gradients come late): not among the best plans")
     if left:
@@ -78,7 +82,7 @@ def room_assumed(room: Sequence[str], objective: str) -> list[str]:
 
 
 def stages_assumed(stages: StagesSearched, worth: float) -> str:
-    """Return how many plans were given other stages, and what is not known of the others."""
+    """Return for how many plans other stages were tried, and how much better one that was not could be."""
     varied = {
         "balanced layouts": stages.layouts,
         "larger groups of micro-batches": stages.windows,
@@ -86,11 +90,11 @@ def stages_assumed(stages: StagesSearched, worth: float) -> str:
     }
     words = " and ".join(name for name, on in varied.items() if on)
     gap = gap_of(worth, stages.bound)
-    tried = f"{stages.plans:,} of {stages.of:,} plans were given {words}, and "
-    tried += f"{stages.runs:,} of them ran exactly" if stages.runs else "none was better on paper, so none was run"
+    runs = f"{stages.runs:,} exact run{'s' * (stages.runs != 1)}" if stages.runs else "none was worth an exact run"
+    tried = f"{words} were tried for {stages.plans:,} of the {stages.of:,} plans with a pipeline ({runs})"
     if not gap:
-        return f"{tried}; none of the rest can be better"
-    return f"{tried}; the rest is not proven, and a loose bound allows {gap:.0%} less at most"
+        return f"{tried}; no other can be better than the best plan"
+    return f"{tried}; another could be at most {gap:.0%} better than the best plan, by a loose bound"
 
 
 def framework_assumed(runs_on: str, scenario: Scenario) -> str:
@@ -112,14 +116,14 @@ def fixed_assumed(fixed: Mapping[str, Any]) -> str:
     searched = f"the search chose {', '.join(free)}, whatever the scenario's own plan says"
     if not fixed:
         return f"{searched}; -s plan.FIELD=VALUE or --fix FIELD keeps one"
-    words = ", ".join(f"plan.{name} = {_value(value)}" for name, value in fixed.items())
+    words = ", ".join(f"plan.{name} = {value_words(value)}" for name, value in fixed.items())
     return f"every plan has {words}, as set; {searched}"
 
 
-def _value(value: Any) -> str:
+def value_words(value: Any) -> str:
     """A value, or several of them, as a person writes it."""
     if isinstance(value, tuple):
-        return " or ".join(map(_value, value))
+        return " or ".join(map(value_words, value))
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -128,11 +132,11 @@ def plans_assumed(space: Space) -> list[str]:
     model, plan, length = space.scenario.model, space.scenario.plan, space.scenario.training.sequence_length
     contexts, experts = (sorted(set(space.layouts[:, LAYOUT.index(name)].tolist())) for name in ("cp", "ep"))
     stated = [
-        f"context parallelism was tried with cp {_listed(contexts)}, which leaves pieces of {length // contexts[-1]:,} "
+        f"context parallelism was tried with cp {listed(contexts)}, which leaves pieces of {length // contexts[-1]:,} "
         "tokens or more; --cp names others"
     ]
     if model.num_experts:
-        stated.append(f"expert parallelism was tried with ep {_listed(experts)}; --ep names others")
+        stated.append(f"expert parallelism was tried with ep {listed(experts)}; --ep names others")
         if plan.etp > 1:
             stated.append("each expert is cut over its tensor-parallel group (etp = tp), as by the scenario's plan")
     stated += _uneven(space)
@@ -154,9 +158,9 @@ def _uneven(space: Space) -> list[str]:
         divides = [pp for pp in USUAL_DEPTHS if added and (dealt + len(added)) % pp == 0]
         if divides:
             words = " ".join(f"--set plan.{name}=true" for name in added)
-            remedies.append(f"; {words} makes {dealt + len(added)}, which pp {_listed(divides)} divides")
+            remedies.append(f"; {words} makes {dealt + len(added)}, which pp {listed(divides)} divides")
     return [
-        f"pp {_listed(uneven)} does not divide the {dealt} layers: some ranks hold one more (uneven_layers), in one "
+        f"pp {listed(uneven)} does not divide the {dealt} layers: some ranks hold one more (uneven_layers), in one "
         f"chunk{''.join(remedies)}"
     ]
 
@@ -176,9 +180,3 @@ def best_assumed(best: Candidate, limit_bytes: float, objective: str) -> list[st
             f"the best plan leaves {show(free, 'B')} of the memory free; a lower --memory-limit keeps a reserve"
         )
     return stated
-
-
-def _listed(degrees: list[int]) -> str:
-    """`1, 2 or 4`."""
-    *most, last = map(str, degrees)
-    return f"{', '.join(most)} or {last}" if most else last

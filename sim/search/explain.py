@@ -11,6 +11,7 @@ import numpy as np
 from sim.errors import InfeasiblePlan, SpecError, nearest
 from sim.estimate import Estimate, estimate
 from sim.pricing.deal import stages_alike
+from sim.search.assumptions import value_words
 from sim.search.candidate import Candidate, ScheduleBest
 from sim.search.comparison import (
     Step,
@@ -115,14 +116,14 @@ def rank_plan(result: SearchResult, scenario: Scenario, *, steps: bool = True) -
     """
     answer = estimate(scenario)
     needed, limit = answer.largest.total, result.memory_limit_bytes
-    reason = None
+    best, reason = any(each.scenario.plan == scenario.plan for each in result.best), None
     if needed > limit:
         try:
             answer.require_fit()
-            reason = f"it needs {needed / 1e9:.1f} GB of the {limit / 1e9:.1f} GB that a GPU may use"
+            reason = f"it needs {needed / 1e9:.1f} GB, and a GPU may use {limit / 1e9:.1f} GB"
         except InfeasiblePlan as error:
             reason = str(error)
-    elif result.place_of(scenario) is None:
+    elif result.place_of(scenario) is None and not best:
         reason = _not_searched(result, scenario)
     walk = _steps_to_best(result, answer) if steps and needed <= limit else ()
     dealt = layout_shares(scenario) if steps else None
@@ -194,7 +195,7 @@ def _not_searched(result: SearchResult, scenario: Scenario) -> str:
     for name, value in (*result.space.fixed.items(), *result.ways_fixed.items()):
         wanted = value if isinstance(value, tuple) and name != "recompute_modules" else (value,)
         if getattr(plan, name) not in wanted:
-            return f"its plan.{name} is {getattr(plan, name)}, and every plan of the search has what was set"
+            return f"it has plan.{name} = {value_words(getattr(plan, name))}, and you set {value_words(value)}"
     if plan.schedule not in SCHEDULES:
         return (
             f"schedule {plan.schedule} is not among those that are priced one by one ({', '.join(SCHEDULES)}); "
@@ -206,7 +207,7 @@ def _not_searched(result: SearchResult, scenario: Scenario) -> str:
     if plan.ep not in experts:
         return f"it deals the experts over {plan.ep} GPUs, the search over {', '.join(map(str, experts))} (--ep)"
     if plan.pipeline_layout:
-        return "it deals layers by a layout of its own; --layouts searches balanced ones"
+        return "it has a pipeline_layout of its own; --layouts searches balanced layouts"
     if plan.microbatch_group not in (None, plan.pp):
         return f"its groups of {plan.microbatch_group} micro-batches are not those of pp; --windows searches others"
     if plan.optimizer_offload or plan.offloaded_layers:

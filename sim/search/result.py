@@ -127,21 +127,27 @@ class SearchResult(PricedPlans, NotebookDisplay):
         """What the search left out, and how sure its best plan is."""
         scenario, limit = self.space.scenario, self.memory_limit_bytes
         stated = [
-            proof_assumed(self.confirmed, self.gap, self.stages),
+            *self.proof_assumptions,
             *schedules_assumed(self.schedules, self.space),
             *room_assumed(self.room, self.objective),
             framework_assumed(self.space.runs_on, scenario),
             fixed_assumed({**self.space.fixed, **self.ways_fixed}),
             *plans_assumed(self.space),
         ]
-        if self.best and self.stages is not None:
-            stated.append(stages_assumed(self.stages, self.best[0].worth(self.objective)))
         stated += self.memory_assumptions
         if self.best:
             stated += best_assumed(self.best[0], limit, self.objective)
         if self.objective == "days" and scenario.training.tokens is None:
             stated.append("training.tokens is not given, so days are ranked by step time")
         return tuple(stated)
+
+    @property
+    def proof_assumptions(self) -> list[str]:
+        """How sure it is that the best plan is the best, with layers dealt evenly and otherwise."""
+        stated = [proof_assumed(self.space, self.confirmed, self.gap, self.stages)]
+        if self.best and self.stages is not None:
+            stated.append(stages_assumed(self.stages, self.best[0].worth(self.objective)))
+        return stated
 
     @property
     def memory_assumptions(self) -> list[str]:

@@ -272,11 +272,11 @@ def _settle_stack(resolved: dict[str, Any]) -> list[str]:
     found = resolve_stack(stated, resolved)
     assumed = [f"no stack was named; {DEFAULT!r} is assumed"] if found.assumed else []
     resolved["stack"] = found.fields
-    for path, value, source in found.consequences:
+    for path, value, _ in found.consequences:
         section, _, field = path.partition(".")
         if section != "stack" and isinstance(resolved[section], Mapping):  # else its own check says what is wrong
             resolved[section] = {**resolved[section], field: value}
-            assumed.append(f"{path} {_shown(value)}: the default of {found.framework} ({source})")
+            assumed.append(f"{path} {_shown(value)}: the default of {found.framework} (flopcast presets show has why)")
     rows = resolved["model"].get("vocab_size") if isinstance(resolved.get("model"), Mapping) else None
     return [*assumed, *_compiled_in_vain(stated, found, resolved), *_what_rules_set(found, rows)]
 

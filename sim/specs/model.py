@@ -385,11 +385,6 @@ class ModelSpec(Spec):
         """Numbers of a token that experts read and write."""
         return self.expert_latent_size or self.hidden_size
 
-    @property
-    def num_sparse_layers(self) -> int:
-        """Layers with experts."""
-        return sum(kind.sparse for kind in self.kind_of_layer)
-
     def has(self, part: str) -> bool:
         """Whether any layer is of this layer type or MLP type."""
         return any(part in kind for kind in self.layer_kinds)

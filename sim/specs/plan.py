@@ -132,13 +132,16 @@ class ParallelPlan(Spec):
     pipeline_layout: str = ""
     """What each of the pp · num_chunks stages holds, in the order that a micro-batch goes through them, in Megatron's
     letters: E the embedding, t a layer, m multi-token prediction, L the head and its loss, | between stages, *n and
-    (...)*n for repetitions: Et*4|(t*4|)*14tmL. Default: layers are dealt evenly."""
+    (...)*n for repetitions: Et*4|(t*4|)*14tmL. Empty, as -s plan.pipeline_layout= leaves it, is the default.
+    Default: layers are dealt evenly."""
 
     @model_validator(mode="before")
     @classmethod
     def _derive(cls, data: Any) -> Any:
         if not isinstance(data, dict):
             return data
+        if data.get("pipeline_layout", "") is None:  # -s plan.pipeline_layout=
+            data = {**data, "pipeline_layout": ""}
         if "recompute_modules" in data:
             data = {**data, "recompute_modules": as_names(data["recompute_modules"])}
         if data.get("recompute") == "selective" and not data.get("recompute_modules"):

@@ -48,9 +48,8 @@ def model_preset(name: str) -> str:
     plain = "-".join(name.strip().lower().replace("_", " ").split())
     if plain in known:
         return plain
-    repository = plain.rpartition("/")[2].removesuffix("-hf").removesuffix("-instruct").removesuffix("-base")
-    presets = _repositories()
-    found = presets.get(repository) or (repository if repository in known else None)
+    repository, presets = _repository_of(plain), repositories()
+    found = presets[repository]["preset"] if repository in presets else repository if repository in known else None
     if found is None:
         hint = nearest(repository, {*known, *presets})
         other = "; for a model of another shape give the path of its config.json"
@@ -60,10 +59,16 @@ def model_preset(name: str) -> str:
     return found
 
 
+def _repository_of(name: str) -> str:
+    plain = "-".join(name.strip().lower().replace("_", " ").split()).rpartition("/")[2]
+    return plain.removesuffix("-hf").removesuffix("-instruct").removesuffix("-base")
+
+
 @cache
-def _repositories() -> dict[str, str]:
-    found: dict[str, str] = load_yaml(_ROOT / "repositories.yaml")
-    return found
+def repositories() -> dict[str, dict[str, Any]]:
+    """Models of the hub by name: the preset of their layers, and fields that differ from it."""
+    found = load_yaml(_ROOT / "repositories.yaml")
+    return {name: fields if isinstance(fields, dict) else {"preset": fields} for name, fields in found.items()}
 
 
 @cache
@@ -159,7 +164,8 @@ def model_named(name: str) -> tuple[dict[str, Any], tuple[str, ...]]:
     known = None if name.endswith(".json") else _known_preset(name)
     found = None if known else sys.modules["sim"].further_model(name)
     if found is None:
-        return _preset("models", known or model_preset(name)), ()
+        own = {key: value for key, value in repositories().get(_repository_of(name), {}).items() if key != "preset"}
+        return _preset("models", known or model_preset(name)) | own, ()
     return {"name": name, **found[0]}, found[1]
 
 

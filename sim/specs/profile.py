@@ -165,12 +165,12 @@ class LinkParams(OperationParams):
 
     job_efficiency: float | None = Field(default=None, gt=0, le=1)
     """Efficiency in training of a group that is the whole job, which no other uses the network beside: some machines
-    give it no more than groups that share, whatever benchmarks with the network to themselves reach. Not of collectives
-    in `operations`. Default: efficiency."""
+    give it no more than groups that share, whatever benchmarks with the network to themselves reach. It does not apply
+    to a collective listed in `operations`; that one takes its own `efficiency`. Default: efficiency."""
     dispatch_efficiency: float | None = Field(default=None, gt=0, le=1)
-    """Share of the link's bandwidth that kernels reach which carry tokens to experts themselves (DeepEP, HybridEP),
-    whatever else uses the network: a GPU sends to the card of its own place in every node alone, so that their flows
-    stay on its rail. Default: as all-to-alls."""
+    """Share of the link's bandwidth that token dispatchers (DeepEP, HybridEP) reach, even while others use the network:
+    each GPU sends only to the GPU of the same index in other nodes, so traffic stays on one rail. Default: as
+    all-to-alls."""
     two_domain_trees: bool = True
     """Whether all-reduces between two NVLink domains may go through trees, which cross half as often as rings: NCCL's
     tuner takes them on some networks (AWS EFA) and not on others (Azure's InfiniBand)."""
@@ -191,7 +191,8 @@ class LinkParams(OperationParams):
     operations: dict[Literal["all_gather", "reduce_scatter", "all_to_all"], OperationParams] = Field(
         default_factory=dict
     )
-    """Collectives that were measured on their own; the others take the all-reduce's values."""
+    """Collectives that were measured on their own; the others take the all-reduce's values. One without a
+    `shared_efficiency` of its own takes the link's, wherever groups share the network."""
 
     def in_training(self, shared: Number = True) -> Number:
         """Efficiency of groups that share the link, and of those that do not; at most that of a benchmark."""

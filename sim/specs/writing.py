@@ -9,18 +9,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from sim.errors import FlopcastError
-from sim.specs.base import Spec
+from sim.specs.base import Spec, file_name, unit_of
 from sim.specs.frameworks import resolve_stack
 from sim.specs.loading import PRESET_AT, SECTIONS, build_scenario, profile_of_gpu, resolve
 from sim.specs.presets import preset_names
 from sim.specs.scenario import Scenario
 from sim.specs.yaml12 import dump_yaml, parse_yaml
+from sim.units import parse, show_bare
 
 
 def scenario_yaml(scenario: Scenario) -> str:
     """The scenario as YAML; reading it gives an equal scenario, but for what was assumed and now is said."""
     try:
-        text = dump_yaml(_brief(scenario), width=100)
+        text = dump_yaml(_with_units(_brief(scenario)), width=100)
         again = build_scenario(parse_yaml(text, "scenario"))
         same = again.model_copy(update={"assumed": scenario.assumed}) == scenario
     except FlopcastError:
@@ -30,7 +31,27 @@ def scenario_yaml(scenario: Scenario) -> str:
 
 def whole_yaml(scenario: Scenario) -> str:
     """The scenario as YAML with every preset written out, so that it says the same tomorrow."""
-    return dump_yaml(scenario.model_dump(mode="json", exclude={"assumed"}, exclude_none=True), width=100)
+    return dump_yaml(_with_units(scenario.model_dump(mode="json", exclude={"assumed"}, exclude_none=True)), width=100)
+
+
+def _with_units(data: Mapping[Any, Any]) -> dict[Any, Any]:
+    """The data with quantities as people write them: `memory: 192 GB` for `memory_bytes: 192e9`."""
+    written: dict[Any, Any] = {}
+    for key, value in data.items():
+        unit = unit_of(str(key))
+        said = None if unit is None else _quantity(value, unit)
+        rest = _with_units(value) if isinstance(value, Mapping) else value
+        written |= {key: rest} if said is None else {file_name(key): said}
+    return written
+
+
+def _quantity(value: Any, unit: str) -> Any:
+    """A number, or a mapping of numbers, with units; None where its words would not be read as the same number."""
+    if isinstance(value, Mapping):
+        words = {key: _quantity(each, unit) for key, each in value.items()}
+        return None if None in words.values() else words
+    text = show_bare(value, unit, digits=9) if isinstance(value, float) else ""
+    return text if text and parse(text, unit) == value else None
 
 
 def _brief(scenario: Scenario) -> dict[str, Any]:

@@ -102,10 +102,10 @@ class Collective(NamedTuple):
         all-to-all hands out, its own share included, all pieces of a ring of sends. [bytes]
     overlapped : it may run beside the operations that follow it in the same phase.
     copies : of every piece of an all-to-all, where a GPU or a domain that is to have several of them is sent it once.
-    limit : (groups that copies of one piece go to, all groups of ranks), where it is not any rank.
+    limit : (groups that a token may go to, number of groups), where routing is limited to groups; (1, 1) if it is not.
     sms : streaming multiprocessors that its kernels take; None for a library's whose share a profile knows.
     slowdown : share of its time, between domains, that compute beside it loses besides these.
-    pace : that these move over NVLink at most, if it is known. [bytes/s]
+    pace : the highest NVLink rate of the dispatcher's kernels, if known. [bytes/s]
     module, graphed : as in `Kernel`.
     multiply : name of the kernel of the same phase that takes what a gather brings, or gives what a scatter hands out,
         piece by piece. Empty: all of it waits for all of the collective.

@@ -19,9 +19,9 @@ from flopcast_calibration.readers.training_runs import read_rows, read_run, read
 from flopcast_validation.run import runs_tables
 from sim.errors import SpecError
 from sim.estimate import estimate
-from sim.specs import ClusterSpec, GpuSpec, StackSpec, build_scenario, load_preset, preset_names
+from sim.specs import ClusterSpec, GpuSpec, StackSpec, load_preset, preset_names
 from sim.specs.base import file_name
-from sim.specs.loading import SECTIONS
+from sim.specs.loading import SECTIONS, resolve
 from sim.work.sums import hardware_flop, model_flop
 
 GIB = 2**30
@@ -66,7 +66,7 @@ def test_names_of_machines(run_row):
     wrong = {}
     for (gpu, memory), (node, gigabytes, profile) in expected.items():
         cluster, found = machine_of(run_row(gpu=gpu, gpu_mem_gb=memory, gpus_per_node=""), [])
-        spec = build_scenario({**DATA, "cluster": {**cluster, "num_nodes": 1}}).cluster
+        spec = ClusterSpec.read(resolve({**cluster, "num_nodes": 1}, "cluster"), gpu)
         close = spec.gpu.memory_bytes == pytest.approx(gigabytes * 1e9, rel=0.09)  # GB or GiB, or a bit of either
         if (cluster["node"]["preset"], found, close) != (node, profile, True):
             wrong[gpu] = cluster["node"]["preset"], found, spec.gpu.memory_bytes

@@ -159,7 +159,7 @@ def test_every_change_that_is_named_makes_it_fit():
     said = json.loads(result.stdout)
     changes = [remedy["change"] for remedy in said["remedies"]]
     tried = {change.split()[0] for change in (*changes, *said["do_not_help"])}
-    assert tried == {"--lora", "--qlora", "--offload", "--seq", "--gpus", "--gpu"}
+    assert tried == {"--lora", "--qlora", "--offload", "--framework", "--seq", "--gpus", "--gpu"}
     assert changes[0] in str(result.exception)
     for remedy in said["remedies"]:
         words = f"{TUNE} --gpus 2"
@@ -183,7 +183,15 @@ def test_a_price_of_ones_own_is_not_that_of_another_card():
 
 def test_where_no_change_is_enough_adapters_go_with_another():
     remedies, useless = remedies_of(FineTuning("llama3-405b", samples=1e4), "h100-sxm-80gb", 2)
-    assert {word.split()[0] for word in useless} == {"--lora", "--qlora", "--offload", "--seq", "--gpus", "a"}
+    assert {word.split()[0] for word in useless} == {
+        "--lora",
+        "--qlora",
+        "--offload",
+        "--framework",
+        "--seq",
+        "--gpus",
+        "a",
+    }
     assert remedies
     assert all(words.startswith("--qlora --") for words, _ in remedies)
     assert all(estimate(offer.planned.answer.scenario).fits for _, offer in remedies)

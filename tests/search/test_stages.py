@@ -112,11 +112,11 @@ def test_layouts_are_told(tmp_path):
     words = ["search", str(file), "--any-framework", "--layouts", "--top", "2", "--fix", "pp=2", "-o", str(path)]
     run = CliRunner().invoke(app, words, env={"COLUMNS": "120"})
     assert run.exit_code == 0, run.output
-    assert f"layout of 1: {best.scenario.plan.pipeline_layout}" in run.output
+    assert f"Layers of row 1: {best.scenario.plan.pipeline_layout}" in run.output
     assert load_scenario(path).plan == best.scenario.plan
     data = json.loads(CliRunner().invoke(app, [*words[:-2], "--json"]).output)
     assert data["stages"]["layouts"]
-    assert any("were given balanced layouts" in line for line in data["assumptions"])
+    assert any("balanced layouts were tried" in line for line in data["assumptions"])
     assert data["stages"]["plans_run"] == found.stages.runs
 
 
@@ -140,7 +140,7 @@ def test_why_own_explains_the_layout(tmp_path):
     result = search(scenario, top=1, layouts=True)
     ranked = rank_plan(result, scenario)
     assert ranked.layout.to_dict() == shares.to_dict()
-    assert "a layout of its own" in ranked.ruled_out
+    assert "a pipeline_layout of its own" in ranked.ruled_out
     assert any("pipeline_layout" in step.changes for step in ranked.steps)
     words = ["search", str(file), "--layouts", "--top", "1", "--why", "own"]
     words += [f"plan.{name}={value}" for name, value in changes.items()]

@@ -123,7 +123,7 @@ class Account:
                     continue
                 reason = self._reason(path)
                 if section == "stack" and not reason.startswith("measured"):
-                    reason = f"{reason}; {self.title}'s own is {_shown(default)}"
+                    reason = f"{reason}, and {self.title} uses {_shown(default)}"
                 self._note(self.unsaid, path, reason)
         for name, why in exporter_table(self.kind).get("yours", {}).items():
             self.ask(name, why)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sim.errors import SpecError, nearest
-from sim.foreign.exporters.account import Account
+from sim.foreign.exporters.account import Account, exporter_table
 from sim.foreign.exporters.deepspeed import export_deepspeed
 from sim.foreign.exporters.megatron_bridge import export_megatron_bridge
 from sim.foreign.exporters.megatron_lm import export_megatron_lm
@@ -64,14 +64,15 @@ class Exported:
         account = self.account
         scenario = account.scenario
         lines = [f"{short(scenario.name)} for {account.title}, on {scenario.plan.num_gpus:,} GPUs. By flopcast."]
+        lines += exporter_table(self.kind).get("notes", ())
         for title, entries in (
             (f"{account.title} decides itself", account.decided),
             ("Left out", account.unsaid),
             ("To be given", account.yours),
         ):
             lines += [f"{title}:"] if entries else []
-            grouped, yours = entries is not account.decided, entries is account.yours
-            lines += [f"  {line}" for line in entry_lines(entries, by_note=grouped, names_first=yours)]
+            grouped = entries is not account.decided
+            lines += [f"  {line}" for line in entry_lines(entries, by_note=grouped, names_first=True)]
         return lines
 
 

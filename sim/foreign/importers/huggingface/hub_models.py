@@ -11,11 +11,10 @@ from typing import Any
 from sim.errors import SpecError
 from sim.foreign.importers.defaults import Foreign
 from sim.foreign.importers.huggingface.config import given_model, read_model
-from sim.foreign.importers.keys import TABLES, by_name, row, table
+from sim.foreign.importers.keys import by_name, row, table
 from sim.foreign.importers.ledger import Ledger, short
 from sim.foreign.importers.sources import beside, parse_json, text_of
-from sim.specs.presets import load_preset, model_preset, preset_names
-from sim.specs.yaml12 import load_yaml
+from sim.specs.presets import load_preset, model_preset, preset_names, repositories
 
 _TABLE = "hub_models"
 _QUANTISED = "weights that are stored in fewer bits are priced in the precision of the training"
@@ -83,11 +82,10 @@ def _letters_of(name: str) -> str:
 def _by_letters() -> dict[str, str]:
     """Models by the letters of their names, where those stand for one alone."""
     known, found = table(_TABLE), dict[str, set[str]]()
-    repositories = load_yaml(TABLES.parent / "repositories.yaml")
     names = {
         **{name: name for name in (*known["models"], *preset_names("models"))},
         **by_name(known["same"]),
-        **repositories,
+        **{name: fields["preset"] for name, fields in repositories().items()},
     }
     for name, stands_for in names.items():
         found.setdefault(_letters_of(name), set()).add(stands_for)
