@@ -10,8 +10,9 @@ have, and are what cross-validation leaves out.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -110,9 +111,14 @@ def predict(run: Run, values: dict[str, float] | None = None) -> Estimate:
     for changes, _ in run.memory_savings:
         if best.fits:
             break
-        smaller = [scenario.replace(plan=scenario.plan.replace(**changes)) for scenario in run.choices]
+        smaller = [with_changes(scenario, changes) for scenario in run.choices]
         best = _fastest(smaller, values, run.id)
     return best
+
+
+def with_changes(scenario: Scenario, changes: Mapping[str, Mapping[str, Any]]) -> Scenario:
+    """Return the scenario with fields of some of its parts changed: part → field → value."""
+    return scenario.replace(**{part: getattr(scenario, part).replace(**fields) for part, fields in changes.items()})
 
 
 def _fastest(scenarios: Sequence[Scenario], values: dict[str, float] | None, name: str) -> Estimate:

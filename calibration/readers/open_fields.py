@@ -22,8 +22,9 @@ from sim.specs.frameworks import resolve_stack
 
 Habits = Mapping[str, Any]
 """How a framework's recipes fill in a layout: `layouts` of its file."""
-MemorySaving = tuple[dict[str, Any], str]
-"""Changes of a plan that save memory, and the rule that allows them."""
+MemorySaving = tuple[dict[str, dict[str, Any]], str]
+"""Changes of the plan or of the training, by part, that save memory, and the rule that allows them."""
+UNSAID = "the row gives none, and does not fit without"
 MICROBATCHES = (1, 2, 4, 8, 16)
 """Micro-batch sizes to choose from where a row gives none."""
 
@@ -90,7 +91,10 @@ def read_scenarios(row: Row, profile: str | Mapping[str, Any] | None) -> Reading
             f"pp = {plan['pp']}"
         )
     choices, files = zip(*found.values(), strict=True)
-    savings = tuple(_memory_savings(row, stated, plan, habits, cluster, model))
+    savings = (
+        *(({"plan": changes}, rule) for changes, rule in _memory_savings(row, stated, plan, habits, cluster, model)),
+        *_state_savings(plan, stated, habits, training, cluster["num_nodes"]),
+    )
     return Reading(choices, files, savings, tuple(dict.fromkeys(inferred)))
 
 
@@ -291,29 +295,54 @@ def _dealt(data: Data, inferred: list[str]) -> tuple[Scenario, Data]:
     return scenario, file
 
 
+def _state_savings(plan: Data, stated: Data, habits: Habits, training: Data, num_nodes: int) -> Iterator[MemorySaving]:
+    """Ways to hold less of weights and optimizer, for runs whose state alone does not fit: a run that was measured did.
+
+    Replicas share their state, if the row does not say how far they do. On one node the weights are frozen and adapters
+    trained, on more nodes the optimizer waits on the host, each where the framework's users do so; on one GPU the
+    frozen weights are at last kept in four bits.
+    """
+    if "adapter_rank" in training or "optimizer_offload" in plan:
+        return
+    sharded = {"zero_stage": 3} if habits.get("shards") and "zero_stage" not in stated and plan["dp"] > 1 else {}
+    if sharded:
+        yield {"plan": sharded}, f"zero_stage 3: {UNSAID}"
+    rank = habits.get("adapters") if num_nodes == 1 else None
+    if rank:
+        adapters = {"adapter_rank": rank}
+        yield {"training": adapters}, f"adapter_rank {rank}: {UNSAID}"
+        if sharded:
+            yield {"plan": sharded, "training": adapters}, f"zero_stage 3, adapter_rank {rank}: {UNSAID}"
+        if plan["dp"] == 1 and training["precision"] == "bf16":
+            said = f"adapter_rank {rank}, frozen_precision nf4: {UNSAID}"
+            yield {"training": {**adapters, "frozen_precision": "nf4"}}, said
+    if plan["dp"] > 1 and habits.get("offload_optimizer"):
+        offload = {**sharded, "optimizer_offload": 1.0}
+        yield {"plan": offload}, f"{', '.join(f'{name} {offload[name]:g}' for name in offload)}: {UNSAID}"
+
+
 def _memory_savings(
     row: Row, stated: Data, plan: Data, habits: Habits, cluster: Data, model: Data
-) -> Iterator[MemorySaving]:
+) -> Iterator[tuple[dict[str, Any], str]]:
     """Changes of the plan that a row leaves open, the mildest first, each with the rule that lists it."""
-    unsaid = "the row gives none, and does not fit without"
     if "zero_stage" not in stated and plan["zero_stage"] == 0 and plan["dp"] > 1:
-        yield {"zero_stage": 1}, f"zero_stage 1: {unsaid}"
+        yield {"zero_stage": 1}, f"zero_stage 1: {UNSAID}"
     grace = str(cluster.get("name", "")).startswith("GB")  # hosts of Grace hand memory over at 450 GB/s
     shares = habits.get("offload", ()) if stated.get("recompute") == "full" else ()
     shares = shares or (habits.get("offload_to_grace", ()) if grace else ())
     for share in () if plan.get("offloaded_layers") else shares:
         some = int(share * model["num_layers"])
-        rule = f"offloaded_layers {some}: the framework's recipes ({habits['source']}); {unsaid}"
+        rule = f"offloaded_layers {some}: the framework's recipes ({habits['source']}); {UNSAID}"
         yield {"offloaded_layers": some}, rule
     if row.get("doubtful") == "recompute" and stated.get("recompute") == "none":
         for mode in ("selective", "full"):
             yield {"recompute": mode}, f"recompute {mode}: recompute none is a configuration's, and does not fit"
     if model.get("num_experts") and "recompute" not in stated:
         for names in habits.get("recompute_modules_of_experts", ()):
-            said = f"recompute_modules {', '.join(names)}: the framework's recipes ({habits['source']}); {unsaid}"
+            said = f"recompute_modules {', '.join(names)}: the framework's recipes ({habits['source']}); {UNSAID}"
             yield {"recompute": "selective", "recompute_modules": tuple(names)}, said
         for mode in ("selective", "full"):
-            yield {"recompute": mode}, f"recompute {mode}: {unsaid}"
+            yield {"recompute": mode}, f"recompute {mode}: {UNSAID}"
     if row.get("doubtful") == "micro_batch_seqs" and "microbatch_size" in stated:
         size = stated["microbatch_size"]
         while size % 2 == 0:

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from flopcast_calibration.from_runs import predict
 from flopcast_calibration.readers.cells import LARGEST
 from flopcast_calibration.readers.training_runs import REQUIRED, UNITS, read_rows, read_run, read_training_runs
+from flopcast_validation.runs.export import file_of
+from flopcast_validation.runs.score import score_all
 from sim.errors import SpecError
 from sim.estimate import estimate
 from sim.work.sums import hardware_flop, model_flop, total_params
@@ -104,6 +106,32 @@ def test_uneven_layers_are_listed(run_row):
     run = read_run(run_row(layers=25, pp=4, dp=2), "row 1")
     assert run.scenario.plan.uneven_layers
     assert any(line.startswith("some stages hold a layer more") for line in run.inferred)
+
+
+def test_a_run_whose_state_has_no_room_held_less_of_it(run_row):
+    # 16 bytes for each of 0.8 billion parameters a layer: one node shards or trains adapters, several offload the optimizer.
+    large = {
+        "hidden": 8192, "heads": 64, "kv_heads": 64, "ffn_hidden": 32768, "tp": 1, "pp": 1,
+        "micro_batch_seqs": 1, "recompute": "full", "vp_stages": 1, "schedule": "1f1b",
+    }  # fmt: skip
+    cases = {
+        ("Hugging Face Trainer", 1, 20, ""): ("adapter_rank 16: ", {"adapter_rank": 16}, {}),
+        ("Hugging Face Trainer", 8, 20, ""): ("zero_stage 3: ", {}, {"zero_stage": 3}),
+        ("DeepSpeed", 2, 20, 3): ("adapter_rank 16: ", {"adapter_rank": 16}, {}),
+        ("DeepSpeed", 16, 120, 3): ("optimizer_offload 1: ", {}, {"optimizer_offload": 1.0}),
+        ("Megatron-LM", 1, 20, 0): ("", {}, {}),
+    }  # fmt: skip
+    for (framework, gpus, layers, stage), (rule, training, plan) in cases.items():
+        shared = {"framework": framework, "layers": layers, "zero_stage": stage}
+        own = {**shared, "num_gpus": gpus, "dp": gpus, "global_batch_seqs": gpus}
+        (scored,) = score_all([read_run(run_row(**large, **own), "row 1")])
+        assert scored.fits == bool(rule), framework
+        assert not rule or scored.run.inferred[-1].startswith(rule), framework
+        file = file_of(scored.run, scored.scenario)
+        assert training.items() <= file["training"].items(), framework
+        assert plan.items() <= file["plan"].items(), framework
+        # What is stated stays.
+        assert stage in ("", scored.scenario.plan.zero_stage), framework
 
 
 def test_recipes_of_nvidia_are_interleaved_where_they_do_not_say(run_row):

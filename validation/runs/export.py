@@ -76,8 +76,9 @@ def file_of(run: Run, scenario: Scenario) -> dict[str, Any]:
     savings = [{}, *(changes for changes, _ in run.memory_savings)]
     for changes in savings:
         for choice, file in zip(run.choices, run.files, strict=True):
-            if choice.training == scenario.training and choice.plan.replace(**changes) == scenario.plan:
-                whole = {**file, "plan": {**file["plan"], **changes}}
+            changed = (getattr(choice, part).replace(**changes.get(part, {})) for part in ("training", "plan"))
+            if (*changed,) == (scenario.training, scenario.plan):
+                whole = file | {part: file[part] | fields for part, fields in changes.items()}
                 sections = ("model", "cluster", "plan", "training", "stack", "profile")
                 return {name: whole[name] for name in sections if whole.get(name) is not None}
     raise ValueError(f"{run.id}: the scenario is none of its choices")

@@ -116,8 +116,9 @@ def _score(run: Run, answer: Prediction | str) -> Scored:
 def _memory_saving(run: Run, scenario: Scenario) -> str:
     """The rule by which the chosen scenario saves memory beyond what its row says, where one does."""
     for changes, rule in run.memory_savings:
-        after = {name: getattr(scenario.plan, name) for name in changes}
-        if after == changes and any(getattr(run.choices[0].plan, name) != value for name, value in changes.items()):
+        now = {part: {name: getattr(getattr(scenario, part), name) for name in changes[part]} for part in changes}
+        first = {part: {name: getattr(getattr(run.choices[0], part), name) for name in now[part]} for part in now}
+        if now == changes != first:
             return rule
     return ""
 
