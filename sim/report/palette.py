@@ -1,7 +1,6 @@
 """Names, letters and colours of what ranks do, the same in every drawing.
 
-The colours are those of Okabe and Ito, which colour-blind readers tell apart, and brown for reductions: the light blue
-of these looks like a pale forward.
+The colours are Okabe and Ito's, which colour-blind readers tell apart; brown reductions are unlike a pale forward.
 """
 
 from __future__ import annotations
