@@ -36,11 +36,11 @@ def small(scenarios):
     [("pipedream_2bw", 1, False, 0), ("chimera", 1, True, 0), ("dualpipe", 1, False, 1), ("dualpipe_v", 2, True, 1)],
 )
 def test_updates_copies_and_pairs_are_played_too(small, schedule, chunks, beside, zero_stage):
-    """The same on a full tree, where nothing meets, and no shorter on one with an eighth of the cables."""
+    """The same on a full tree, where next to nothing meets, and no shorter on one with an eighth of the cables."""
     plan = small.plan.replace(schedule=schedule, num_chunks=chunks, zero_stage=zero_stage)
     asked = small.replace(plan=plan, stack=small.stack.replace(overlap_p2p=beside, overlap_grad_reduce=beside))
     alone, played = estimate(asked), simulate(asked, contention=True)
-    assert played.mean_s == pytest.approx(alone.step_time_s, rel=1e-9)
+    assert played.mean_s == pytest.approx(alone.step_time_s, rel=1e-4 if beside else 1e-9)
     narrow = on_tree(asked, 8.0, "ecmp")
     alone, played = estimate(narrow).step_time_s, simulate(narrow, contention=True).mean_s
     assert played >= alone * (1 - 1e-9)
@@ -96,15 +96,17 @@ def test_links_followed_without_a_flush_carry_one_batch(small):
         assert most.max() <= 1 + 1e-9
 
 
-@pytest.mark.parametrize(("streams", "times"), [(1, 1.0), (2, 1.0), (3, 3 * 0.43 / 0.96), (5, 5 * 0.43 / 0.96)])
+@pytest.mark.parametrize(
+    ("streams", "times"), [(1, 1.0), (2, 2 * 0.53 / 0.96), (3, 3 * 0.53 / 0.96), (5, 5 * 0.53 / 0.96)]
+)
 def test_of_the_fitted_and_the_simulated_loss_the_greater_counts(small, streams, times):
-    """Reductions of so many ranks on one link: each is fitted to 43 % of it, all of them get 96 %."""
+    """Reductions of so many ranks on one link: each is fitted to 53 % of it, all of them get 96 %."""
     order, costs = priced_order(small)
     traffic = laid_out(small, order, costs)
     rank = int(traffic.reduce[0])
     one = traffic.streams[rank]
     cards = one.link[one.link_bytes > 0]
-    assert one.occupies.max() == pytest.approx(0.43 / 0.96, rel=0.01)  # but for latency and the ramp
+    assert one.occupies.max() == pytest.approx(0.53 / 0.96, rel=0.01)  # but for latency and the ramp
     alike = [replace(one, link=cards) for _ in range(streams)]
     alone, loads = shared_links(alike, np.ones(len(traffic.health)))
     busiest = loads.sum(axis=1).max(initial=0.0)
@@ -135,10 +137,11 @@ def test_tensor_parallelism_over_nodes_meets_what_leaves_them(small):
     "name", ["gpt3-175b-4096-a100", "korthikanti-2022/22b-selective", "megatron-2019-1.2b-1-v100", "x160-38640-a100"]
 )
 def test_a_group_does_not_meet_itself(scenarios, name):
-    """Collectives that compute waits for and those beside it, on one GPU or on many, one after the other."""
+    """Collectives that compute waits for and those beside it, on one GPU or on many, one after the other; but for the
+    moments at which two kinds meet on a card."""
     scenario = load_scenario(scenarios / f"{name}.yaml")
     alone = estimate(scenario).step_time_s
-    assert simulate(scenario, contention=True).mean_s == pytest.approx(alone, rel=1e-6)
+    assert simulate(scenario, contention=True).mean_s == pytest.approx(alone, rel=1e-4)
 
 
 def test_answers_say_which_loss_they_count(small):

@@ -48,7 +48,7 @@ def test_committed_outputs_are_there_and_small(path):
     [
         (
             "02_layered_accumulation",
-            {"microbatches": 4, "layers": 16, "share": 0.3, "framework": "megatron-core"},
+            {"sequences": 4, "layers": 16, "share": 0.3, "framework": "megatron-core"},
         ),
         ("03_schedules", {"schedule": "zb_v", "ranks": 2, "microbatches": 4}),
     ],

@@ -203,7 +203,7 @@ def _bisection(name: str, unit: float) -> Callable[[], float]:
     def ask() -> float:
         from flopcast_validation.network_gains import bisection_rows
 
-        return float(bisection_rows()[name][0]) / unit
+        return bisection_rows()[name] / unit
 
     return ask
 

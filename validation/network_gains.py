@@ -117,25 +117,19 @@ PUBLISHED_BISECTION = {"pipeline sends": 892e9, "gradient all-reduce": 12.9e12}
 """Narayanan et al. 2021, section 5.9. [bytes/s]"""
 
 
-def bisection_rows() -> dict[str, tuple[float, ...]]:
-    """Rate at which the 1T run's traffic crosses the middle of every group: at the fitted share of a card, and at half.
-
-    [bytes/s]
-    """
+def bisection_rows() -> dict[str, float]:
+    """Rate at which the 1T run's traffic crosses the middle of every group.  [bytes/s]"""
     scenario = load_scenario(_SCENARIO)
-    half = scenario.replace(cluster=scenario.cluster.replace(network_shared_efficiency=0.5))
     cuts = {"pipeline sends": pipeline_cut, "gradient all-reduce": data_parallel_cut}
-    return {name: tuple(cut(each).bytes_per_s for each in (scenario, half)) for name, cut in cuts.items()}
+    return {name: cut(scenario).bytes_per_s for name, cut in cuts.items()}
 
 
 def report() -> Iterator[str]:
     """The tables as text."""
-    yield "Effective bisection bandwidth of the 1T run: published, then predicted with the"
-    yield "profile's share of a card, and with half of it"
-    for name, rates in bisection_rows().items():
+    yield "Effective bisection bandwidth of the 1T run: published and predicted"
+    for name, rate in bisection_rows().items():
         published = PUBLISHED_BISECTION[name]
-        errors = "".join(f"{show(rate, 'B/s', 3):>11} {rate / published - 1:+4.0%}" for rate in rates)
-        yield f"  {name:20} {show(published, 'B/s', 3):>9} {errors}"
+        yield f"  {name:20} {show(published, 'B/s', 3):>9} {show(rate, 'B/s', 3):>11} {rate / published - 1:+4.0%}"
     yield ""
     yield "1T parameters on 3,072 A100: step time with each mechanism switched off"
     yield f"  {'switches':15} {'case':36} {'formula':>8} {'shared links':>13}"

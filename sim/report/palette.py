@@ -1,6 +1,6 @@
 """Names, letters and colours of what ranks do, the same in every drawing.
 
-The colours are Okabe and Ito's, which colour-blind readers tell apart.
+The colours are Okabe and Ito's, which colour-blind readers tell apart; brown reductions are unlike a pale forward.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ LOOKS = {
     "W": Look("weight gradient", "W", "#009E73"),
     "U": Look("update", "U", "#3B3B3B"),
     "send": Look("send", "", "#8C8C8C"),
-    "reduce": Look("gradient reduction", "r", "#56B4E9"),
-    "tied": Look("tied embedding's reduction", "t", "#8FD0F5"),
+    "reduce": Look("gradient reduction", "r", "#8C564B"),
+    "tied": Look("tied embedding's reduction", "t", "#C49C94"),
     "update": Look("update", "u", "#3B3B3B"),
     "gather": Look("weight gather", "g", "#CC79A7"),
     "setup": Look("host, once a step", "h", "#999999"),

@@ -96,7 +96,7 @@ def frontier_figure(scenario: Scenario, frontier: Frontier) -> Any:
         side, gap = ("right", -8) if where == "shortest" else ("left", 8)
         look: dict[str, Any] = {"textcoords": "offset points", "fontsize": 8}
         left.annotate(text, (run.num_gpus, run.days), (gap, 10 if gap > 0 else -26), ha=side, **look)
-        beside, other = (-gap, -gap - 8 if gap > 0 else 6), "right" if side == "left" else "left"
+        beside, other = ((-8, -16), "right") if where == "cheapest" else ((24, 0), "left")  # right of the steep end
         right.annotate(f"{where}: {run.num_gpus:,} GPUs", (run.days, run.cost), beside, ha=other, **look)
     for cause, colour in LIMIT_COLOURS.items():
         lost = np.array([point.losses.get(cause, 0.0) for point in frontier.points])

@@ -15,7 +15,7 @@ THREE = "data + pipeline + tensor"
 NETWORKS = {
     "InfiniBand": {},
     "Ethernet": {"bandwidth": "25 Gbit/s"},
-    "Ethernet as InfiniBand": {"bandwidth": "25 Gbit/s", "efficiency": 0.43},
+    "Ethernet as InfiniBand": {"bandwidth": "25 Gbit/s", "efficiency": 0.53},
     "Ethernet at 0.9": {"bandwidth": "25 Gbit/s", "efficiency": 0.9},
     "ideal InfiniBand": {"ideal_network": True},
     "ideal Ethernet": {"bandwidth": "25 Gbit/s", "ideal_network": True},
@@ -62,21 +62,21 @@ def test_no_fast_network_is_needed(days):
 
 
 def test_what_25_gbit_costs(days):
-    """The goal is a fifth: met where Ethernet reaches 0.9 of its rate, missed elsewhere by what has nothing to hide behind.
+    """The goal is a fifth: nearly met where Ethernet reaches 0.9 of its rate, missed elsewhere by what has nothing to hide behind.
 
     That is the first layer's weights and the last one's gradients, on an ideal network as well. Embedding and head cost
-    a little more, the 43 % that the profile has from an InfiniBand machine half of the time again, and RoCE, of which a
+    a little more, the 53 % that the profile has from an InfiniBand machine two fifths of the time again, and RoCE, of which a
     collective alone reaches 78 % instead of 96, a little more than that.
     """
 
     def loss(slow, fast, method="improved"):
         return days[slow, method].days / days[fast, method].days - 1
 
-    assert loss("Ethernet at 0.9", "InfiniBand") == pytest.approx(0.20, abs=0.01)
+    assert loss("Ethernet at 0.9", "InfiniBand") == pytest.approx(0.217, abs=0.01)
     assert loss("ideal Ethernet", "ideal InfiniBand", "layers only") == pytest.approx(0.212, abs=0.015)
     assert loss("ideal Ethernet", "ideal InfiniBand") == pytest.approx(0.235, abs=0.02)
-    assert loss("Ethernet as InfiniBand", "InfiniBand") == pytest.approx(0.49, abs=0.03)
-    assert loss("Ethernet", "InfiniBand") == pytest.approx(0.61, abs=0.03)
+    assert loss("Ethernet as InfiniBand", "InfiniBand") == pytest.approx(0.415, abs=0.03)
+    assert loss("Ethernet", "InfiniBand") == pytest.approx(0.50, abs=0.03)
 
 
 def test_partitioned_state_needs_the_layered_order_on_a_slow_network(days):
