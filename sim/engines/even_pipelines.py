@@ -90,7 +90,7 @@ class EvenPipelines(NamedTuple):
         behind, after = (v - 1) * p, []
         waits = 0.0, self.forward[0] + sends.first, self._others(FORWARD, 0, p - 1) + sends.total
         for rank, (before, beyond) in enumerate(
-            ((sends.wrap, sends.first), (sends.first, 0.0), (sends.last, sends.wrap))
+            ((sends.wrap, sends.first), (sends.first, np.zeros(1)), (sends.last, sends.wrap))
         ):
             forward, backward = (
                 self._chunks(way, rank, 1, sent) for way, sent in ((FORWARD, beyond), (BACKWARD, before))

@@ -17,7 +17,7 @@ from sim.foreign.importers.ledger import HEADINGS, Ledger, Section, entry_lines,
 from sim.foreign.importers.megatron.script import is_megatron, read_megatron
 from sim.foreign.importers.nemo.overrides import is_overrides, read_overrides
 from sim.foreign.importers.nemo.recipes import is_megatron_bridge, is_nemo, read_megatron_bridge, read_nemo
-from sim.foreign.importers.recipes.kinds import RECIPES, has_signs, reason_of_text, telling
+from sim.foreign.importers.recipes.kinds import RECIPES, has_signs, reason_of_data, reason_of_text, telling
 from sim.foreign.importers.sources import parse_json, parse_toml, text_of
 from sim.foreign.importers.torchtitan.job_config import is_torchtitan, read_torchtitan
 from sim.foreign.importers.torchtitan.python_config import is_torchtitan_python
@@ -218,6 +218,9 @@ def _check_options(given: Given, found: str, form: str, where: str) -> None:
 
 def _kind_of(form: str, data: Any, text: str, where: str) -> str:
     content = data if form == "data" else text
+    why = reason_of_data(data)
+    if why is not None:
+        raise SpecError(f"{where} {why}")
     fitting = [reader.kind for reader in READERS if reader.form == form and reader.fits(content)]
     recipes = [kind for kind in fitting if kind in RECIPES]
     if len(recipes) > 1:

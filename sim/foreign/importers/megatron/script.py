@@ -36,7 +36,8 @@ _SHELL = re.compile(
 def is_megatron(text: Any) -> bool:
     """Whether a text looks like a launch script or printed arguments; or data are arguments in YAML."""
     if not isinstance(text, str):
-        return isinstance(text, Mapping) and ("MODEL_ARGS" in text or {"language_model", "model_parallel"} <= {*text})
+        of_sections = ({"language_model", "model_parallel"}, {"system", "model", "data"})  # --yaml-cfg, FlagScale
+        return isinstance(text, Mapping) and ("MODEL_ARGS" in text or any(each <= {*text} for each in of_sections))
     words = ("--num-layers", "--num_layers", "pretrain_gpt")
     return any(word in text for word in words) or bool(_SHELL.search(text)) or is_yaml(text) or is_printed(text)
 

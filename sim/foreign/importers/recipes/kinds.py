@@ -43,6 +43,7 @@ RECIPES: dict[str, tuple[str, Read]] = {
     "llama_factory": ("LLaMA-Factory recipe", partial(read_trainer, "llama_factory")),
     "trl": ("recipe of the Hugging Face Trainer or TRL", partial(read_trainer, "trl")),
     "swift": ("recipe of ms-swift", partial(read_trainer, "swift")),
+    "surogate": ("recipe of Surogate", partial(read_trainer, "surogate")),
     "accelerate": ("configuration of accelerate", read_accelerate),
     "prime_rl": ("prime-rl configuration", read_prime_rl),
     "levanter": ("Levanter recipe", read_levanter),
@@ -73,6 +74,25 @@ _TEXTS = {
 """Words of texts that are no recipes -> what they are, and what to import instead."""
 
 
+_RL = "trains by reinforcement; flopcast prices training steps of given batches, and `flopcast rl` those with rollouts"
+_DATA = {
+    ("tensor_parallel_degree", "sharding_parallel_degree", "unified_checkpoint", "use_fused_rms_norm"): (
+        "is a recipe of PaddleNLP, which is not read; import the model's config.json, and give the plan by --set"
+    ),
+    ("actor_rollout_ref",): f"is a configuration of verl, which {_RL}",
+    ("policy.megatron_cfg", "policy.dtensor_cfg"): f"is a configuration of NeMo RL, which {_RL}",
+    ("experiment.runner", "experiment.task"): (
+        "is the outer file of FlagScale, which says where a job runs; import the file that it names under train/"
+    ),
+}
+"""Keys of data that are no recipes, of which one is enough -> what they are, and what to import instead."""
+
+
+def reason_of_data(data: Any) -> str | None:
+    """Why data of another program are not imported, and what can be; None where it is not known."""
+    return next((why for keys, why in _DATA.items() if any(_has(data, key) for key in keys)), None)
+
+
 def reason_of_text(text: str) -> str | None:
     """Why a text of another program is not imported, and what can be; None where it is not known."""
     return next((why for words, why in _TEXTS.items() if re.search(words, text[:200_000])), None)
@@ -95,7 +115,7 @@ def telling(kind: str, data: Any) -> int:
     return sum(_has(data, name) for name in known)
 
 
-def _has(data: Mapping[str, Any], sign: str) -> bool:
+def _has(data: Any, sign: str) -> bool:
     found: Any = data
     for part in sign.removesuffix("=").split("."):
         if not isinstance(found, Mapping) or part not in found:
