@@ -13,6 +13,7 @@ from sim.errors import SpecError, nearest
 from sim.foreign.importers.deepspeed import is_deepspeed, read_deepspeed
 from sim.foreign.importers.defaults import Foreign, Given, with_units_of
 from sim.foreign.importers.huggingface.config import given_model, is_huggingface, read_huggingface
+from sim.foreign.importers.keys import table
 from sim.foreign.importers.ledger import HEADINGS, Ledger, Section, entry_lines, short
 from sim.foreign.importers.megatron.script import is_megatron, read_megatron
 from sim.foreign.importers.nemo.overrides import is_overrides, read_overrides
@@ -169,7 +170,8 @@ def import_text(
     if reader.form == "data" and found != "megatron" and not isinstance(data, Mapping):
         raise SpecError(f"{where} is no {KINDS[found]}: it holds no mapping of keys")
     _check_options(given, found, form, where)
-    ledger = Ledger(where)
+    known = {} if found == "huggingface" else table(found)  # which knows of no tool's release
+    ledger = Ledger(where, (known.get("called", ""), known.get("defaults_of", "")))
     model = None if given.model is None else given_model(given.model, ledger)
     sections = reader.read(Foreign(text, data, ledger, given, model, folder))
     ledger.tell_rest()
