@@ -85,26 +85,22 @@ class EvenPipelines(NamedTuple):
 
         ends_at : what `find_ends` returned.
         """
-        pipes, (p, v, m, *_) = self.pipelines, self.pipelines
-        sends, one, layer = pipes.sends, v == 1, once.params[1] / v  # of a chunk in the middle of the model
-        behind, after = (v - 1) * p, []
-        waits = 0.0, self.forward[0] + sends.first, self._others(FORWARD, 0, p - 1) + sends.total
-        for rank, (before, beyond) in enumerate(
-            ((sends.wrap, sends.first), (sends.first, np.zeros(1)), (sends.last, sends.wrap))
-        ):
-            forward, backward = (
-                self._chunks(way, rank, 1, sent) for way, sent in ((FORWARD, beyond), (BACKWARD, before))
-            )
+        sends, (p, v, m, *_) = self.pipelines.sends, self.pipelines
+        one, layer, after = v == 1, once.params[1] / v, []  # of a chunk in the middle of the model
+        entered = 0.0, self.forward[0] + sends.first, self._others(FORWARD, 0, p - 1) + sends.total
+        beside = (sends.wrap, sends.first), (sends.first, np.zeros(1)), (sends.last, sends.wrap)
+        for rank, (before, beyond) in enumerate(beside):
+            forward, backward = self._chunks(FORWARD, rank, 1, beyond), self._chunks(BACKWARD, rank, 1, before)
             share = layer / np.maximum(once.params[rank], 1.0)
             if rank == 0:  # its first chunk has the embedding
                 share = 1.0 - (v - 1) * share
-            own, last = once.reduce_s[rank] * np.where(one, 1.0, share), backward[0 if rank else 1]
-            last = np.where(one, backward[1], last)
+            own = once.reduce_s[rank] * np.where(one, 1.0, share)
+            last = np.where(one, backward[1], backward[0 if rank else 1])
             of_first = np.maximum(own - last, np.minimum(once.reduce_tail_s[rank], own))
-            done = sum((v - 1) * each + outer for each, outer in (forward, backward)) * m + waits[rank]
-            outermost = np.where(one, 1, p if rank == 0 else 1)
-            done = done - (behind + 1 - outermost) * backward[0] - outermost * backward[1] + once.reduce_s[rank]
-            after.append(np.maximum(of_first, done - ends_at[rank]))
+            busy = m * sum((v - 1) * each + outer for each, outer in (forward, backward))
+            outermost = np.where(one | (rank > 0), 1, p)
+            left = ((v - 1) * p + 1 - outermost) * backward[0] + outermost * backward[1]
+            after.append(np.maximum(of_first, entered[rank] + busy - left + once.reduce_s[rank] - ends_at[rank]))
         return np.stack(after)
 
     def gather_windows(self) -> KindPlanFloats:

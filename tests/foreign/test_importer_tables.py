@@ -115,6 +115,7 @@ def test_every_kind_of_file_has_a_table_and_no_other():
         "recipes",
         "tokenizers",
         "adapters",
+        "unread",
         "hub_models",
         "megatron_models",
         "nemo_recipes",

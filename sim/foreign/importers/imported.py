@@ -220,11 +220,11 @@ def _check_options(given: Given, found: str, form: str, where: str) -> None:
 
 def _kind_of(form: str, data: Any, text: str, where: str) -> str:
     content = data if form == "data" else text
-    why = reason_of_data(data)
-    if why is not None:
-        raise SpecError(f"{where} {why}")
     fitting = [reader.kind for reader in READERS if reader.form == form and reader.fits(content)]
     recipes = [kind for kind in fitting if kind in RECIPES]
+    why = reason_of_data(data) if recipes or not fitting else None
+    if why is not None:
+        raise SpecError(f"{where} {why}")
     if len(recipes) > 1:
         return max(recipes, key=lambda kind: telling(kind, content))
     kind = next(iter(fitting), None)

@@ -46,7 +46,7 @@ def note_flushes(ledger: Ledger, key: str, local: int, dp: int, batch: int) -> N
     if rounds > 1:
         name = key.rpartition(".")[2]
         why = (
-            f"the pipeline drains after each of {rounds} rounds of {name} {local}, and is priced as one: a step takes "
-            f"{rounds} times that of --set training.global_batch_size={local * dp} at most, less {rounds - 1} updates"
+            f"the pipeline drains after each of {rounds} rounds of {name} {local}, which are priced as one: at most "
+            f"{rounds} times the step of --set training.global_batch_size={local * dp}, less {rounds - 1} updates"
         )
         ledger.ignore(key, local, why, matters=True)

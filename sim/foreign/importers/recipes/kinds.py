@@ -54,48 +54,17 @@ RECIPES: dict[str, tuple[str, Read]] = {
 SIGNS = "recipes"
 """The table of what tells a recipe of each kind."""
 
-_NAMED = "starts a trainer whose settings stand in a recipe; import the recipe that it names"
-_TEXTS = {
-    r"\b(?:swift|megatron) (?:sft|pt|rlhf)\b": (
-        "starts ms-swift, whose arguments are not read from a shell; write them into a YAML or JSON file (swift sft "
-        "--config FILE) and import that"
-    ),
-    r"\bfrom (?:xtuner|mmengine)\b|\bxtuner train\b": (
-        "is a recipe of xtuner, whose recipes are Python objects that flopcast does not build; import the model's "
-        "config.json, and give the plan by --set"
-    ),
-    r"\b(?:llamafactory-cli|axolotl|tune|litgpt|composer|trl)\s+(?:train|run|sft|finetune|pretrain)\b": _NAMED,
-    r"\baccelerate launch\b": "starts a program by accelerate; import the recipe that it names, or accelerate's YAML",
-    r"\b[Mm]ax[Tt]ext[./]\S*train\b": (
-        "starts MaxText with settings on the command line, which are not read from a shell; lay them over its YAML and "
-        "import that"
-    ),
-}
-"""Words of texts that are no recipes -> what they are, and what to import instead."""
-
-
-_RL = "trains by reinforcement; flopcast prices training steps of given batches, and `flopcast rl` those with rollouts"
-_DATA = {
-    ("tensor_parallel_degree", "sharding_parallel_degree", "unified_checkpoint", "use_fused_rms_norm"): (
-        "is a recipe of PaddleNLP, which is not read; import the model's config.json, and give the plan by --set"
-    ),
-    ("actor_rollout_ref",): f"is a configuration of verl, which {_RL}",
-    ("policy.megatron_cfg", "policy.dtensor_cfg"): f"is a configuration of NeMo RL, which {_RL}",
-    ("experiment.runner", "experiment.task"): (
-        "is the outer file of FlagScale, which says where a job runs; import the file that it names under train/"
-    ),
-}
-"""Keys of data that are no recipes, of which one is enough -> what they are, and what to import instead."""
-
 
 def reason_of_data(data: Any) -> str | None:
     """Why data of another program are not imported, and what can be; None where it is not known."""
-    return next((why for keys, why in _DATA.items() if any(_has(data, key) for key in keys)), None)
+    unread = table("unread")["data"]
+    return next((why for why, keys in unread.items() if any(_has(data, key) for key in keys)), None)
 
 
 def reason_of_text(text: str) -> str | None:
     """Why a text of another program is not imported, and what can be; None where it is not known."""
-    return next((why for words, why in _TEXTS.items() if re.search(words, text[:200_000])), None)
+    unread = table("unread")["texts"]
+    return next((why for words, why in unread.items() if re.search(words, text[:200_000])), None)
 
 
 def has_signs(kind: str, data: Any) -> bool:

@@ -109,8 +109,8 @@ class Settings(Keys):
             if unknown and _DEGREE.search(name) and re.fullmatch(r"0*([2-9]|[1-9]\d+)", str(value)):
                 called = table(self.kind).get("called", self.kind)
                 raise SpecError(
-                    f"{self.ledger.where}: {name} = {short(value)} splits work over GPUs, and {called} has no such key; "
-                    "take it out and say the degree by --set plan.tp=N (or cp, pp, ep)"
+                    f"{self.ledger.where}: {name} = {short(value)} splits work over GPUs, and {called} has no such "
+                    "key; take it out and say the degree by --set plan.tp=N (or cp, pp, ep)"
                 )
             off = value is False and not unknown
             self.ledger.ignore(f"{self.label}{name}", value, why, matters and not off)
