@@ -77,22 +77,30 @@ class EvenPipelines(NamedTuple):
         found[-1] = np.where(pipes.pp == 1, pipes.num_microbatches * (down + back), found[-1])
         return np.stack(found[::-1])
 
-    def reductions_after_end(self, once: RankSeconds) -> KindPlanFloats:
+    def reductions_after_end(self, once: RankSeconds, ends_at: KindPlanFloats) -> KindPlanFloats:
         """Return when reductions beside backwards are done at the earliest, after the rank is: first, rank 1, last. [s]
 
-        That of a rank's first chunk goes on beside its last backward. Those of its other chunks come before.
+        That of a rank's first chunk goes on beside its last backward. Those of all its chunks begin with the last
+        backward of its last chunk, before which the rank has done all but the last (v − 1) p + 1 backwards.
+
+        ends_at : what `find_ends` returned.
         """
-        pipes, sends, one = self.pipelines, self.pipelines.sends, self.pipelines.num_chunks == 1
-        layer = once.params[1] / pipes.num_chunks  # of a chunk in the middle of the model
-        last = np.where(one, self.backward[2], self.backward[1]) + pipes.blocking * sends.last
-        occupied = self.backward[0], self.of_second(BACKWARD) + pipes.blocking * sends.first, last
-        after = []
-        for rank, backward in enumerate(occupied):
+        sends, (p, v, m, *_) = self.pipelines.sends, self.pipelines
+        one, layer, after = v == 1, once.params[1] / v, []  # of a chunk in the middle of the model
+        entered = 0.0, self.forward[0] + sends.first, self._others(FORWARD, 0, p - 1) + sends.total
+        beside = (sends.wrap, sends.first), (sends.first, np.zeros(1)), (sends.last, sends.wrap)
+        for rank, (before, beyond) in enumerate(beside):
+            forward, backward = self._chunks(FORWARD, rank, 1, beyond), self._chunks(BACKWARD, rank, 1, before)
             share = layer / np.maximum(once.params[rank], 1.0)
             if rank == 0:  # its first chunk has the embedding
-                share = 1.0 - (pipes.num_chunks - 1) * share
+                share = 1.0 - (v - 1) * share
             own = once.reduce_s[rank] * np.where(one, 1.0, share)
-            after.append(np.maximum(own - backward, np.minimum(once.reduce_tail_s[rank], own)))
+            last = np.where(one, backward[1], backward[0 if rank else 1])
+            of_first = np.maximum(own - last, np.minimum(once.reduce_tail_s[rank], own))
+            busy = m * sum((v - 1) * each + outer for each, outer in (forward, backward))
+            outermost = np.where(one | (rank > 0), 1, p)
+            left = ((v - 1) * p + 1 - outermost) * backward[0] + outermost * backward[1]
+            after.append(np.maximum(of_first, entered[rank] + busy - left + once.reduce_s[rank] - ends_at[rank]))
         return np.stack(after)
 
     def gather_windows(self) -> KindPlanFloats:

@@ -108,10 +108,11 @@ def switched_links(
     proxy: bool = False,
 ) -> list[IntArray]:
     """Return the links between switches alone of flows between NVLink domains, in the columns of `route`; −1: none."""
-    source, target = np.repeat(source, subflows), np.repeat(target, subflows)
+    source, target = source[:, np.newaxis], target[:, np.newaxis]  # flows × sub-flows, which differ in hashes alone
     leaving = _same_rail(topology, source, target) if proxy else source
-    hashed = _hashed(seed, leaving, target, np.arange(len(source)) % subflows)
-    return _switched(topology, topology.nic_of_gpu(leaving), topology.nic_of_gpu(target), routing, hashed)
+    hashed = _hashed(seed, leaving, target, np.arange(subflows))
+    columns = _switched(topology, topology.nic_of_gpu(leaving), topology.nic_of_gpu(target), routing, hashed)
+    return [np.broadcast_to(each, (len(source), subflows)).ravel() for each in columns]
 
 
 def _same_rail(topology: Topology, source: IntArray, target: IntArray) -> IntArray:
@@ -126,12 +127,15 @@ def _hashed(seed: int, *flow: IntArray) -> Callable[[IntArray | int, int], IntAr
 
     They depend on the seed, on what tells the flow from others (source, target, sub-flow), and on the place alone.
     """
-    key = np.full(len(flow[0]), np.uint64(seed))
+    key = np.full(1, np.uint64(seed))
     for part in flow:
         key = _mixed(key + part.astype(np.uint64))
 
     def below(bound: IntArray | int, place: int) -> IntArray:
-        return (_mixed(key + np.uint64(place)) % np.asarray(bound, dtype=np.uint64)).astype(np.int64)
+        number, most = _mixed(key + np.uint64(place)), np.max(bound, initial=1)
+        if most & (most - 1) == 0 and np.min(bound, initial=most) == most:  # a power of two: much faster than dividing
+            return (number & np.uint64(most - 1)).astype(np.int64)
+        return (number % np.asarray(bound, dtype=np.uint64)).astype(np.int64)
 
     return below
 

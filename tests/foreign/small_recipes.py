@@ -54,6 +54,9 @@ SMALL = {
         "learning_rate": 1e-5,
     },
     "swift": {"model": "Qwen/Qwen2.5-1.5B", "train_type": "full", "per_device_train_batch_size": 2, "dataset": "alpaca"},
+    "surogate": {
+        "model": "Qwen/Qwen3-0.6B", "sequence_len": 512, "per_device_train_batch_size": 2, "recipe": "bf16", "lora": False, "gpus": 8,
+    },
     "accelerate": {"distributed_type": "FSDP", "num_processes": 8, "mixed_precision": "bf16"},
     "prime_rl": {"model": {"name": "Qwen/Qwen3-0.6B"}, "data": {"seq_len": 512, "batch_size": 64}, "optim": {"lr": 1e-5}},
     "levanter": {

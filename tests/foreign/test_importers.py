@@ -323,7 +323,8 @@ def test_mixtral_as_megatron_starts_it():
     assert (scenario.model.experts_per_token, scenario.plan.ep, scenario.plan.num_chunks) == (2, 8, 2)
     assert scenario.plan.etp == scenario.plan.tp == 2
     (cut,) = (entry for entry in imported.ledger.defaulted if entry.name == "plan.etp")
-    assert cut.note == "Megatron-LM's default of --expert-tensor-parallel-size: as --tensor-model-parallel-size"
+    why = "Megatron-LM's default of --expert-tensor-parallel-size: as --tensor-model-parallel-size"
+    assert cut.note == f"{why} (Megatron-Core 0.16.1)"
     assert scenario.stack.expert_dispatcher == "alltoall"
     assert all(entry.note != "not known to flopcast" for entry in imported.ledger.ignored)
 

@@ -61,6 +61,14 @@ NEOX = (
 )
 
 
+FLAGSCALE = (
+    "model:\n  num_layers: 8\n  hidden_size: 1024\n  num_attention_heads: 16\n  seq_length: 1024\n  max_position_embeddings: 1024\n"
+    "  swiglu: true\n  multiple_of: 256\n  micro_batch_size: 1\n  global_batch_size: 64\n  seed: ${experiment.seed}\n"
+    "data:\n  data_path: ${data_path:??}\n  tokenizer: {vocab_size: 32000}\nsystem:\n  tensor_model_parallel_size: 2\n"
+    "  pipeline_model_parallel_size: 2\n  sequence_parallel: false\n  precision: {bf16: true}\n"
+)
+
+
 def deepspeed(**batch):
     """A DeepSpeed configuration with some of its three numbers."""
     return json.dumps({**batch, "bf16": {"enabled": True}, "zero_optimization": {"stage": 2}})
@@ -96,7 +104,37 @@ def deepspeed(**batch):
         ("nemo_yaml", EXPERTS_OF_NEMO, CAPACITY),
         ("bridge_yaml", EXPERTS_OF_NEMO, CAPACITY),
         ("gpt_neox", {"pipe_parallel_size": 0, "model_parallel_size": 2}, {"tp": 2, "dp": 4, "global_batch_size": 32}),
-        ("gpt_neox", {"activation": "swiglu"}, {"gated_mlp": True, "intermediate_size": 768}),
+        # Two thirds of 4 · 256 are the gate and the value; of configs/llama2/13B.yml, 41,472, both have 13,824.
+        ("gpt_neox", {"activation": "swiglu"}, {"gated_mlp": True, "intermediate_size": 341}),
+        ("gpt_neox", {"activation": "swiglu", "mlp_multiple_of": 256}, {"intermediate_size": 512}),
+        (
+            "gpt_neox",
+            {"activation": "swiglu", "hidden_size": 5120, "intermediate_size": 41472, "mlp_multiple_of": 256},
+            {"intermediate_size": 13824},
+        ),
+        ("gpt_neox", {"activation": "silu", "mlp_type": "llama"}, {"gated_mlp": True, "intermediate_size": 768}),
+        ("gpt_neox", {"intermediate_size": 1000}, {"gated_mlp": False, "intermediate_size": 1000}),
+        ("gpt_neox", {"num_experts": 4}, "num_experts = 4: experts of GPT-NeoX are not read"),
+        ("gpt_neox", {"moe_num_experts": 8}, "moe_num_experts = 8: experts of GPT-NeoX"),
+        ("olmo", {"fused_loss": True}, {"fused_cross_entropy": True}),
+        ("automodel", {"distributed.pp_size": 2}, {"reshard_after_forward": "default"}),
+        ("automodel", {"model.pretrained_model_name_or_path": "Qwen/Qwen3-30B-A3B"}, {"reshard_after_forward": False}),
+        ("automodel", {"distributed.reshard_after_forward": True}, {"reshard_after_forward": True}),
+        (
+            "flagscale.yaml",
+            FLAGSCALE,
+            {"tp": 2, "pp": 2, "intermediate_size": 2816, "num_layers": 8, "precision": "bf16"},
+        ),
+        ("flagscale.yaml", f"{FLAGSCALE}  schedules_method: dualpipev\n", {"schedule": "dualpipe_v", "num_chunks": 2}),
+        ("flagscale.yaml", f"{FLAGSCALE}  enable_zero_bubble: true\n", "--enable-zero-bubble cuts backwards in two"),
+        ("surogate", {"lora": None}, {"adapter_rank": 16, "zero_stage": 1, "framework": "surogate"}),
+        ("surogate", {"qlora_bnb": True, "lora": True}, {"frozen_precision": "nf4"}),
+        ("surogate", {"parallelism": "dispatch_pp"}, "parallelism = dispatch_pp streams layers through GPUs"),
+        ("surogate", {"cpu_training": True}, "cpu_training = true streams all weights from host memory"),
+        # A degree by a name that a kind has not, which would be another plan.
+        ("trl", {"tensor_parallel_size": 4}, "tensor_parallel_size = 4 splits work over GPUs"),
+        ("axolotl", {"pipeline_parallel_degree": "2"}, "pipeline_parallel_degree = 2 splits work over GPUs"),
+        ("trl", {"tensor_parallel_size": 1}, {"tp": None}),
         ("run.sh", f"{BRIDGE}", {"sequence_length": 8192}),
         ("run.sh", f"{BRIDGE} --seq_length 4096", {"sequence_length": 4096}),
         ("run.sh", f"{BRIDGE} dataset.sequence_length=4096", {"sequence_length": 4096}),

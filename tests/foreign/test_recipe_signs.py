@@ -89,6 +89,28 @@ def test_what_is_no_recipe_is_refused_with_the_list(text, name):
 @rows(
     ("text", "name", "why"),
     [
+        (
+            json.dumps(
+                {
+                    "model_name_or_path": "x",
+                    "per_device_train_batch_size": 1,
+                    "output_dir": "o",
+                    "tensor_parallel_degree": 1,
+                }
+            ),
+            "p.json",
+            "recipe of PaddleNLP",
+        ),
+        (
+            json.dumps({"actor_rollout_ref": {"model": {"path": "x"}}, "trainer": {"nnodes": 1}}),
+            "ppo.json",
+            "verl, which trains by reinforcement",
+        ),
+        (
+            "experiment:\n  exp_name: x\n  task: {type: train}\ndefaults: [{train: 7b}]\n",
+            "config.yaml",
+            "outer file of FlagScale",
+        ),
         ("swift sft --model Qwen/Qwen2.5-7B-Instruct --train_type lora\n", "run.sh", "starts ms-swift"),
         ("megatron sft --load x\n", "run.sh", "starts ms-swift"),
         ("from mmengine.config import read_base\nfrom xtuner.dataset import x\n", "config.py", "xtuner"),

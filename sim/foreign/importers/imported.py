@@ -13,11 +13,12 @@ from sim.errors import SpecError, nearest
 from sim.foreign.importers.deepspeed import is_deepspeed, read_deepspeed
 from sim.foreign.importers.defaults import Foreign, Given, with_units_of
 from sim.foreign.importers.huggingface.config import given_model, is_huggingface, read_huggingface
+from sim.foreign.importers.keys import table
 from sim.foreign.importers.ledger import HEADINGS, Ledger, Section, entry_lines, short
 from sim.foreign.importers.megatron.script import is_megatron, read_megatron
 from sim.foreign.importers.nemo.overrides import is_overrides, read_overrides
 from sim.foreign.importers.nemo.recipes import is_megatron_bridge, is_nemo, read_megatron_bridge, read_nemo
-from sim.foreign.importers.recipes.kinds import RECIPES, has_signs, reason_of_text, telling
+from sim.foreign.importers.recipes.kinds import RECIPES, has_signs, reason_of_data, reason_of_text, telling
 from sim.foreign.importers.sources import parse_json, parse_toml, text_of
 from sim.foreign.importers.torchtitan.job_config import is_torchtitan, read_torchtitan
 from sim.foreign.importers.torchtitan.python_config import is_torchtitan_python
@@ -169,7 +170,8 @@ def import_text(
     if reader.form == "data" and found != "megatron" and not isinstance(data, Mapping):
         raise SpecError(f"{where} is no {KINDS[found]}: it holds no mapping of keys")
     _check_options(given, found, form, where)
-    ledger = Ledger(where)
+    known = {} if found == "huggingface" else table(found)  # which knows of no tool's release
+    ledger = Ledger(where, (known.get("called", ""), known.get("defaults_of", "")))
     model = None if given.model is None else given_model(given.model, ledger)
     sections = reader.read(Foreign(text, data, ledger, given, model, folder))
     ledger.tell_rest()
@@ -220,6 +222,9 @@ def _kind_of(form: str, data: Any, text: str, where: str) -> str:
     content = data if form == "data" else text
     fitting = [reader.kind for reader in READERS if reader.form == form and reader.fits(content)]
     recipes = [kind for kind in fitting if kind in RECIPES]
+    why = reason_of_data(data) if recipes or not fitting else None
+    if why is not None:
+        raise SpecError(f"{where} {why}")
     if len(recipes) > 1:
         return max(recipes, key=lambda kind: telling(kind, content))
     kind = next(iter(fitting), None)

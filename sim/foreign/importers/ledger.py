@@ -35,9 +35,11 @@ class Ledger:
 
     where : the file, for messages.
     settings : keys of the file that were read, and what stood there.
+    defaults_of : the file's tool, and the release whose sources were read for its defaults.
     """
 
     where: str
+    defaults_of: tuple[str, str] = ("", "")
     read: list[LedgerEntry] = field(default_factory=list)
     defaulted: list[LedgerEntry] = field(default_factory=list)
     ignored: list[LedgerEntry] = field(default_factory=list)
@@ -52,6 +54,8 @@ class Ledger:
     def assume(self, name: str, value: Any, why: str) -> Any:
         """Note that a scenario's field was filled in; its value."""
         self.forget(name)
+        tool, release = self.defaults_of
+        why = f"{why} ({release})" if release and f"{tool}'s default" in why else why
         self.defaulted.append(LedgerEntry(name, short(value), why))
         return value
 

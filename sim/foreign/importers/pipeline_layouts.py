@@ -36,12 +36,17 @@ def take_repeated(plan: Section, number: int, layers: int, source: str) -> None:
 
 
 def note_flushes(ledger: Ledger, key: str, local: int, dp: int, batch: int) -> None:
-    """Note that a pipeline drains after every `local` sequences of a replica, where a step has several such rounds."""
+    """Note that a pipeline drains after every `local` sequences of a replica, where a step has several such rounds.
+
+    Every round is a step without its update: torch.distributed.pipelining sums gradients, and FSDP gathers weights
+    again, whenever a schedule ends (torch/distributed/pipelining/schedules.py, `last_backward`; NeMo AutoModel's
+    defer_fsdp_grad_sync puts the sums off to the last). No order of all micro-batches with one reduction is that.
+    """
     rounds = batch // (local * dp)
     if rounds > 1:
         name = key.rpartition(".")[2]
         why = (
-            f"the pipeline drains after each of {rounds} rounds of {name} {local} and is priced as one: it takes at "
-            f"most {rounds} times the step of --set training.global_batch_size={local * dp}"
+            f"the pipeline drains after each of {rounds} rounds of {name} {local}, which are priced as one: at most "
+            f"{rounds} times the step of --set training.global_batch_size={local * dp}, less {rounds - 1} updates"
         )
         ledger.ignore(key, local, why, matters=True)

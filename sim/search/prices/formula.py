@@ -297,7 +297,7 @@ class Rows:
             hidden_share=once.hidden_share,
             overlap_reduce=reduce,
             overlap_gather=gather,
-            reduced_after=partial(passes.reductions_after_end, once),
+            reduced_after=partial(passes.reductions_after_end, once, ends_at),
             gather_window=passes.gather_windows,
         )
         return np.asarray(end.step + self.batch.costs.stack.step_setup_s)

@@ -27,7 +27,7 @@ _OWN = (
 _READ = (
     "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps",  # Megatron's own say them
     "fp16.enabled", "bf16.enabled", "zero_optimization.stage", "zero_optimization.cpu_offload",
-    "zero_optimization.offload_optimizer.device",
+    "zero_optimization.offload_optimizer.device", "zero_optimization.overlap_comm",
 )  # fmt: skip
 _JSON = ("deepspeed-config", "ds-config")
 
@@ -87,6 +87,14 @@ def take_zero(plan: Section, arguments: Arguments, config: Mapping[str, Any] | N
     offload = zero.get("offload_optimizer")
     if (isinstance(offload, Mapping) and offload.get("device") == "cpu") or zero.get("cpu_offload") is True:
         plan.took("optimizer_offload", 1.0, "offload_optimizer of the DeepSpeed file")
+
+
+def take_overlap(stack: Section, plan: Section, config: Mapping[str, Any] | None) -> None:
+    """Whether ZeRO 2 and 3, which take no pipeline, sum gradients beside the backward."""
+    zero = config.get("zero_optimization") if config else None
+    said = zero.get("overlap_comm") if isinstance(zero, Mapping) else None
+    if isinstance(said, bool) and plan["zero_stage"] > 1:
+        stack.took("overlap_grad_reduce", said, "overlap_comm of the DeepSpeed file")
 
 
 def _half(arguments: Arguments, config: Mapping[str, Any] | None) -> str | None:

@@ -80,8 +80,12 @@ def _shape(arguments: Arguments, model: Section) -> None:
     if arguments.has("swiglu"):
         model.took("gated_mlp", True, "--swiglu")
         if "intermediate_size" not in model:  # megatron/training/arguments.py: two thirds, to a multiple of 64
-            width = int((4 * model["hidden_size"] * 2 / 3) / 64) * 64
-            model.assume("intermediate_size", width, "Megatron-LM's default with --swiglu")
+            wide, multiple = int(4 * model["hidden_size"] * 2 / 3), arguments.whole("multiple-of")
+            if multiple is None:
+                model.assume("intermediate_size", wide // 64 * 64, "Megatron-LM's default with --swiglu")
+            else:  # FlagScale's patch of the same file
+                wide = int(wide * (arguments.number("hidden-dim-multiplier") or 1))
+                model.took("intermediate_size", -(-wide // multiple) * multiple, "--multiple-of")
     rotary = "rope" if arguments.has("use-rotary-position-embeddings") else None
     kind, positions = arguments.text("position-embedding-type") or rotary, table(KIND)["positions"]
     if kind is None:

@@ -15,7 +15,7 @@ from sim.errors import SpecError
 from sim.foreign.importers.defaults import Foreign, cluster_of, cluster_section, replicas
 from sim.foreign.importers.keys import UNKNOWN, Arguments, table
 from sim.foreign.importers.ledger import short
-from sim.foreign.importers.megatron.deepspeed_file import is_deepspeed_mixture, take_config
+from sim.foreign.importers.megatron.deepspeed_file import is_deepspeed_mixture, take_config, take_overlap
 from sim.foreign.importers.megatron.launch import Training, gpus_of, training_command
 from sim.foreign.importers.megatron.model import read_model
 from sim.foreign.importers.megatron.plan import read_plan, take_chunks, take_fewer_layers, take_sharding_group
@@ -36,7 +36,8 @@ _SHELL = re.compile(
 def is_megatron(text: Any) -> bool:
     """Whether a text looks like a launch script or printed arguments; or data are arguments in YAML."""
     if not isinstance(text, str):
-        return isinstance(text, Mapping) and ("MODEL_ARGS" in text or {"language_model", "model_parallel"} <= {*text})
+        of_sections = ({"language_model", "model_parallel"}, {"system", "model", "data"})  # --yaml-cfg, FlagScale
+        return isinstance(text, Mapping) and ("MODEL_ARGS" in text or any(each <= {*text} for each in of_sections))
     words = ("--num-layers", "--num_layers", "pretrain_gpt")
     return any(word in text for word in words) or bool(_SHELL.search(text)) or is_yaml(text) or is_printed(text)
 
@@ -74,6 +75,7 @@ def read_megatron(file: Foreign) -> dict[str, Any]:
         training.assume("global_batch_size", plan["dp"] * plan["microbatch_size"], why)
     take_budget(training, arguments)
     stack = read_stack(arguments, old, run={"model": model, "plan": plan, "training": training})
+    take_overlap(stack, plan, config)
     if (switches := script.variable("NCCL_NVLS_ENABLE")) is not None:
         stack.took("nvls", switches != "0", f"NCCL_NVLS_ENABLE={switches}")
     for word in arguments.doubtful:

@@ -1,5 +1,6 @@
 """Megatron-LM's arguments elsewhere than on a command line: as it prints them into its log (megatron/training/
-arguments.py, `_print_args`), in the `model_config.yaml` of its functional tests, and in files for `--yaml-cfg`."""
+arguments.py, `_print_args`), in the `model_config.yaml` of its functional tests, in files for `--yaml-cfg`, and in the
+YAML of FlagScale's trainings, whose keys become arguments by their last names."""
 
 from __future__ import annotations
 
@@ -8,8 +9,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sim.errors import SpecError
-from sim.foreign.importers.keys import UNKNOWN, table
+from sim.foreign.importers.keys import UNKNOWN, flat, table
 from sim.foreign.importers.ledger import short
+from sim.foreign.importers.sources import DEEPEST
 from sim.specs.yaml12 import parse_yaml
 
 _LINE = re.compile(r"^ *(\w+) \.{2,} ?(.*?) *$", re.MULTILINE)
@@ -45,12 +47,14 @@ def _printed(name: str, values: dict[str, str]) -> Iterator[str]:
 
 _TEST = re.compile(r"^MODEL_ARGS:", re.MULTILINE)
 _SECTIONS = re.compile(r"^(?:language_model|model_parallel):", re.MULTILINE)
-_VARIABLE = re.compile(r"\$\{?[A-Za-z_]\w*\}?")
+_FLAGSCALE = re.compile(r"^system:", re.MULTILINE)
+_VARIABLE = re.compile(r"\$\{?[A-Za-z_][\w.:?]*\}?")
 
 
 def is_yaml(text: str) -> bool:
     """Whether a text is arguments in YAML."""
-    return bool(_TEST.search(text)) or (bool(_SECTIONS.search(text)) and "num_layers:" in text)
+    sections = _SECTIONS.search(text) or _FLAGSCALE.search(text)
+    return bool(_TEST.search(text)) or (bool(sections) and "num_layers:" in text)
 
 
 def yaml_words(text: str, where: str) -> list[str]:
@@ -70,6 +74,9 @@ def yaml_words(text: str, where: str) -> list[str]:
         if not isinstance(arguments, Mapping):
             raise SpecError(f"{where}: MODEL_ARGS must be a mapping of arguments")
         return [word for name, value in arguments.items() for word in _words(str(name), value)]
+    if "system" in data:
+        leaves = ((name.rpartition(".")[2].replace("_", "-"), value) for name, value in flat(data, DEEPEST))
+        return [word for name, value in leaves for word in _words(f"--{name}", value)]
     return [word for name, value in _renamed(data) for word in _words(f"--{name}", value)]
 
 

@@ -41,10 +41,12 @@ def take_finetuning(recipe: Recipe, keys: Settings, file: Foreign) -> None:
     sharded = take_deepspeed(recipe, keys, roles.get("deepspeed", ()), file) or take_fsdp(recipe, keys, recomputed)
     if sharded and (recipe.run.get("weights") != "16 bits" or recipe.sections["stack"].get("framework") == "deepspeed"):
         recipe.run["weights"] = "32 bits"
-    _kernels(recipe, keys, roles)
+    around_transformers = table(recipe.kind)["framework"] == "pytorch"
+    if around_transformers:
+        _kernels(recipe, keys, roles)
     if "precision" not in recipe.sections["training"] and {"bf16", "fp16"} & keys.ledger.settings.keys():
         recipe.put("training.precision", "fp32", "neither bf16 nor fp16 is on")
-    if not sharded:
+    if not sharded and around_transformers:
         recipe.default("plan.zero_stage", 0, "neither DeepSpeed nor FSDP: every GPU holds the whole model")
 
 
@@ -70,7 +72,8 @@ def _adapters(recipe: Recipe, keys: Settings, roles: dict[str, Any]) -> None:
     name, kind = keys.take(*roles["adapter"])
     kind = known["kinds"].get(str(kind).lower(), kind) if kind is not None else roles.get("without")
     if roles.get("switch"):
-        kind = (kind or "lora") if keys.flag(*roles["switch"]) else None
+        on = keys.flag(*roles["switch"])
+        kind = (kind or "lora") if (roles.get("switched", False) if on is None else on) else None
     rank_name = next((each for each in roles["rank"] if each in keys), roles["rank"][0])
     rank, targets = keys.whole(*roles["rank"]), _names(keys, roles["targets"])
     everything = bool(keys.flag(*roles["all_linear"])) if "all_linear" in roles else False

@@ -204,6 +204,11 @@ def read_automodel(file: Foreign) -> dict[str, Any]:
         take_targets(recipe, keys, "peft.target_modules")
     sections = closed(keys, recipe, file)
     local, plan = file.ledger.settings.get("step_scheduler.local_batch_size"), sections["plan"]
+    experts = whole_shape(sections["model"]).get("num_experts", 0)
+    if plan["zero_stage"] == 3 and (experts or plan.get("pp", 1) > 1) and "reshard_after_forward" not in plan:
+        name = "MoEParallelizerConfig" if experts else "FSDP2Config"
+        why = f"NeMo AutoModel's default: nemo_automodel/components/distributed/config.py, {name} ({known['version']})"
+        plan.assume("reshard_after_forward", False if experts else "default", why)
     if plan.get("pp", 1) > 1 and isinstance(local, int):  # recipes/llm/train_ft.py: schedule.step() once a local batch
         batch = sections["training"]["global_batch_size"]
         note_flushes(file.ledger, "step_scheduler.local_batch_size", local, plan["dp"], batch)

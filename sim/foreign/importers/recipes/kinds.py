@@ -43,6 +43,7 @@ RECIPES: dict[str, tuple[str, Read]] = {
     "llama_factory": ("LLaMA-Factory recipe", partial(read_trainer, "llama_factory")),
     "trl": ("recipe of the Hugging Face Trainer or TRL", partial(read_trainer, "trl")),
     "swift": ("recipe of ms-swift", partial(read_trainer, "swift")),
+    "surogate": ("recipe of Surogate", partial(read_trainer, "surogate")),
     "accelerate": ("configuration of accelerate", read_accelerate),
     "prime_rl": ("prime-rl configuration", read_prime_rl),
     "levanter": ("Levanter recipe", read_levanter),
@@ -53,29 +54,17 @@ RECIPES: dict[str, tuple[str, Read]] = {
 SIGNS = "recipes"
 """The table of what tells a recipe of each kind."""
 
-_NAMED = "starts a trainer whose settings stand in a recipe; import the recipe that it names"
-_TEXTS = {
-    r"\b(?:swift|megatron) (?:sft|pt|rlhf)\b": (
-        "starts ms-swift, whose arguments are not read from a shell; write them into a YAML or JSON file (swift sft "
-        "--config FILE) and import that"
-    ),
-    r"\bfrom (?:xtuner|mmengine)\b|\bxtuner train\b": (
-        "is a recipe of xtuner, whose recipes are Python objects that flopcast does not build; import the model's "
-        "config.json, and give the plan by --set"
-    ),
-    r"\b(?:llamafactory-cli|axolotl|tune|litgpt|composer|trl)\s+(?:train|run|sft|finetune|pretrain)\b": _NAMED,
-    r"\baccelerate launch\b": "starts a program by accelerate; import the recipe that it names, or accelerate's YAML",
-    r"\b[Mm]ax[Tt]ext[./]\S*train\b": (
-        "starts MaxText with settings on the command line, which are not read from a shell; lay them over its YAML and "
-        "import that"
-    ),
-}
-"""Words of texts that are no recipes -> what they are, and what to import instead."""
+
+def reason_of_data(data: Any) -> str | None:
+    """Why data of another program are not imported, and what can be; None where it is not known."""
+    unread = table("unread")["data"]
+    return next((why for why, keys in unread.items() if any(_has(data, key) for key in keys)), None)
 
 
 def reason_of_text(text: str) -> str | None:
     """Why a text of another program is not imported, and what can be; None where it is not known."""
-    return next((why for words, why in _TEXTS.items() if re.search(words, text[:200_000])), None)
+    unread = table("unread")["texts"]
+    return next((why for words, why in unread.items() if re.search(words, text[:200_000])), None)
 
 
 def has_signs(kind: str, data: Any) -> bool:
@@ -95,7 +84,7 @@ def telling(kind: str, data: Any) -> int:
     return sum(_has(data, name) for name in known)
 
 
-def _has(data: Mapping[str, Any], sign: str) -> bool:
+def _has(data: Any, sign: str) -> bool:
     found: Any = data
     for part in sign.removesuffix("=").split("."):
         if not isinstance(found, Mapping) or part not in found:

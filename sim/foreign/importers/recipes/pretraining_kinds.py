@@ -267,9 +267,9 @@ def read_gpt_neox(file: Foreign) -> dict[str, Any]:
     model["name"] = "gpt-neox"
     gated, llama = activation in known["gated"], keys.raw("mlp_type") == "llama"
     model.took("gated_mlp", gated or llama, f"activation {activation}" + ", mlp_type llama" * llama)
-    if model["gated_mlp"] and "intermediate_size" not in model and "hidden_size" in model:
-        width = -(-int(8 * model["hidden_size"] / 3) // 256) * 256  # megatron/model/transformer.py: a multiple of 256
-        model.assume("intermediate_size", width, "GPT-NeoX's default of gated MLPs")
+    if file.model is None:
+        _refuse_experts(keys)
+    _width_of_neox(recipe, keys, llama)
     if keys.raw("use_bias_in_mlp") is False or llama:
         model.took("bias", False, "use_bias_in_mlp" if not llama else "mlp_type llama")
     if keys.raw("gpt_j_residual") and not keys.raw("gpt_j_tied"):
@@ -278,6 +278,30 @@ def read_gpt_neox(file: Foreign) -> dict[str, Any]:
         recipe.put("stack.attention", "flash", keys.take("attention_config")[0])
     _rows(recipe, keys)
     return closed(keys, recipe, file)
+
+
+def _refuse_experts(keys: Settings) -> None:
+    name = next((each for each in ("moe_num_experts", "num_experts") if each in keys), "moe_num_experts")
+    number = keys.whole(name) or 1
+    if number > 1:
+        rule = "experts of GPT-NeoX are not read from its file; give --model config.json with the same shape"
+        raise SpecError(f"{keys.ledger.where}: {name} = {number}: {rule}")
+
+
+def _width_of_neox(recipe: Recipe, keys: Settings, llama: bool) -> None:
+    """The MLP's width; of gated ones a third of what is given, so that they have as many parameters as others."""
+    model, multiple = recipe.sections["model"], keys.whole("mlp_multiple_of") or 1
+    said, source = keys.whole("intermediate_size"), "intermediate_size"
+    if model["gated_mlp"] and "hidden_size" in model:
+        if llama:  # mlp_type of 2023
+            width, multiple = said or int(8 * model["hidden_size"] / 3), 1 if said else 256
+        else:  # megatron/model/transformer.py, ParallelMLP
+            width = int((said or 4 * model["hidden_size"]) * 2 / 3) // 2
+            source = f"a third of intermediate_size {said}, as gated MLPs have"
+        width = -(-width // multiple) * multiple
+        model.settle("intermediate_size", said and width, source, width, "GPT-NeoX's default of gated MLPs")
+    elif said:
+        model.took("intermediate_size", said, source)
 
 
 def _rows(recipe: Recipe, keys: Settings) -> None:

@@ -59,7 +59,7 @@ def scenario_of(recipe: Recipe, file: Foreign) -> dict[str, Any]:
     if "precision" not in training:
         training.assume("precision", "bf16", "usual")
     optimizer = recipe.run.get("optimizer", "").rpartition(".")[2]  # of torch.optim.AdamW
-    take_optimizer(training, optimizer or None, recipe.sources.get("optimizer", ""))
+    take_optimizer(training, optimizer or None, recipe.sources.get("optimizer", f"{optimizer}, the default"))
     _weights(recipe)
     _budget(recipe)
     if "framework" not in stack:

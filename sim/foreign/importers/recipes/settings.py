@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, get_args
 
+from sim.errors import SpecError
 from sim.foreign.importers.defaults import Foreign
 from sim.foreign.importers.keys import UNKNOWN_KEY, Keys, flat, reason_to_ignore, table
 from sim.foreign.importers.ledger import Section, short
@@ -95,10 +96,23 @@ class Settings(Keys):
         return left
 
     def leave(self) -> None:
-        """Note everything that nobody took; of settings that are not priced those that are off change nothing."""
+        """Note everything that nobody took; of settings that are not priced those that are off change nothing.
+
+        Raises
+        ------
+        SpecError
+            A degree of parallelism under a name that is not known: without it the plan would be another one.
+        """
         for name, value in self._data.items():
             why, matters = reason_to_ignore(self.kind, f"{self.label}{name}", self._asked)
-            off = value is False and not why.startswith(UNKNOWN_KEY)
+            unknown = why.startswith(UNKNOWN_KEY)
+            if unknown and _DEGREE.search(name) and re.fullmatch(r"0*([2-9]|[1-9]\d+)", str(value)):
+                called = table(self.kind).get("called", self.kind)
+                raise SpecError(
+                    f"{self.ledger.where}: {name} = {short(value)} splits work over GPUs, and {called} has no such "
+                    "key; take it out and say the degree by --set plan.tp=N (or cp, pp, ep)"
+                )
+            off = value is False and not unknown
             self.ledger.ignore(f"{self.label}{name}", value, why, matters and not off)
         self._data.clear()
 
@@ -116,6 +130,8 @@ class Settings(Keys):
         return value
 
 
+_DEGREE = re.compile(r"parallel.*(size|degree)$|(size|degree)$.*parallel|_parallelism$|^(tp|pp|cp|ep)_(size|degree)$")
+"""Names of degrees of parallelism, whatever tool they are of."""
 _FLAGS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 
 
