@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -162,36 +163,33 @@ def fit_runs(
     pairs = []
     for number, run in enumerate(runs, start=1):
         progress(f"estimating {len(runs)} runs: {number} done")
-        try:
+        with suppress(FlopcastError):
             pairs.append((run, predict(run)))
-        except FlopcastError:
-            continue
     if not pairs:
         raise FlopcastError("no run can be modelled; flopcast validate --runs says why, row by row")
     usable, answers = (tuple(column) for column in zip(*pairs, strict=True))
     # What a run's authors tuned is settled by the bottom-up profile, so that a fit compares like with like.
-    settled = [
-        replace(run, choices=(answer.scenario,), memory_savings=()) for run, answer in zip(usable, answers, strict=True)
-    ]
-    before = np.array([_error(run, answer) for run, answer in zip(settled, answers, strict=True)])
+    settled = [replace(run, choices=(answer.scenario,), memory_savings=()) for run, answer in pairs]
+    before = np.array([_error(*pair) for pair in zip(settled, answers, strict=True)])
     doubts = [as_driven(doubt_of(each.scenario, each.breakdown.shares()), each.scenario) for each in answers]
     prior = {name: start_of(usable[0].choices[0], name) for name in parameters}
-    found = values_of(prior, doubts, -np.log1p(before), [run.family for run in usable])
+
+    def without(families: set[str]) -> dict[str, Parameter]:
+        kept = [index for index, run in enumerate(usable) if run.family not in families]
+        own = [doubts[index] for index in kept], -np.log1p(before[kept]), [usable[index].family for index in kept]
+        return values_of(prior, *own)
+
+    found, folds_of = without(set()), _folds(usable, folds)
     report(f"fitted on {len(usable)} runs of {len({run.family for run in usable})} families")
     errors = _errors(settled, found)
-    folds_of = _folds(usable, folds)
-    left_out, values_left_out = (errors.copy() if folds_of else None), []
+    left_out, others = (errors.copy() if folds_of else None), []
     for number, fold in enumerate(folds_of, start=1):
-        inside = [index for index, run in enumerate(usable) if run.family not in fold]
-        own = [doubts[index] for index in inside], -np.log1p(before[inside]), [usable[index].family for index in inside]
-        values_left_out.append(values_of(prior, *own))
+        others.append(without(fold))
         outside = [index for index, run in enumerate(usable) if run.family in fold]
         if left_out is not None:
-            left_out[outside] = _errors([settled[index] for index in outside], values_left_out[-1])
+            left_out[outside] = _errors([settled[index] for index in outside], others[-1])
         report(f"left out {number} of {len(folds_of)}")
-    moved = tuple(
-        replace(found[name], left_out=tuple(values[name].value for values in values_left_out)) for name in parameters
-    )
+    moved = tuple(replace(each, left_out=tuple(of[name].value for of in others)) for name, each in found.items())
     return RunsFit(usable, moved, before, errors, left_out)
 
 
@@ -255,42 +253,57 @@ def values_of(
     ----------
     prior : mapping
         The values that may move, from where they start.
-    doubts, sizes, families : of every run; doubts `as_driven`, sizes the logarithms of measured step times over predicted
-        ones.
+    doubts, sizes, families : of every run, doubts `as_driven`; sizes are logarithms of measured over predicted times.
     spreads : default: those that ship.
     """
     known, spreads = {name: priors()[name] for name in prior}, spreads or shipped_spreads()
-    loads = np.array([each.loads(spreads) for each in doubts])
     # A family of many rows counts as the square root of their number: rows of a sweep share their errors.
     count = Counter(families)
-    noise = np.array([each.rest(spreads) for each in doubts])
-    noise *= np.array([count[family] ** 0.25 for family in families])
+    noise = [each.rest(spreads) * count[family] ** 0.25 for each, family in zip(doubts, families, strict=True)]
     scale = float(np.exp(np.mean(np.log([each.scale(spreads) for each in doubts]))))  # less known kinds are further off
-    by_part = {part: [name for name, each in known.items() if each.part == part] for part in PARTS}
-    open_ = np.array([bool(names) for names in by_part.values()])
-    wide = scale * np.array([spreads.parts[part] for part in PARTS])
-    values, sds = dict(prior), np.ones(len(PARTS))
+    wide = {part: scale * spreads.parts[part] for part in PARTS}
+
+    def value(name: str, moves: Mapping[str, float]) -> float:
+        return known[name].moved(prior[name], wide[known[name].part] * moves[known[name].part])
+
+    def within(mean: np.ndarray) -> np.ndarray:
+        """What the values of each part take of a move, in standard deviations."""
+        moves = dict(zip(PARTS, mean, strict=True))
+        taken: dict[str, list[float]] = {part: [] for part in PARTS}
+        for name, each in known.items():
+            taken[each.part].append(each.reached(prior[name], value(name, moves)) / wide[each.part])
+        return np.array([np.mean(each or [0.0]) for each in taken.values()])
+
+    open_ = np.array([any(each.part == part for each in known.values()) for part in PARTS])
+    loads = np.array([each.loads(spreads) for each in doubts])
+    moves, left = (dict(zip(PARTS, each, strict=True)) for each in _moves(loads, sizes, np.array(noise), open_, within))
+    return {
+        name: Parameter(
+            name,
+            prior[name],
+            now := value(name, moves),
+            now * each.width(wide[each.part] * left[each.part]),
+            prior[name] * each.width(wide[each.part]),
+        )
+        for name, each in known.items()
+    }
+
+
+def _moves(
+    loads: np.ndarray,
+    sizes: np.ndarray,
+    noise: np.ndarray,
+    open_: np.ndarray,
+    within: Callable[[np.ndarray], np.ndarray],
+) -> tuple[np.ndarray, np.ndarray]:
+    """Moves of the parts that are open, and their standard deviations; both in standard deviations before."""
+    moves, sds = np.zeros(len(open_)), np.ones(len(open_))
     while open_.any():
         mean, left = condition(loads * open_, sizes, noise)
-        sds[open_] = left[open_]
-        reached = np.zeros(len(PARTS))
-        for place in np.flatnonzero(open_):
-            names = by_part[list(PARTS)[place]]
-            values |= {name: known[name].moved(prior[name], wide[place] * mean[place]) for name in names}
-            reached[place] = np.mean([known[name].reached(prior[name], values[name]) for name in names]) / wide[place]
+        moves[open_], sds[open_], reached = mean[open_], left[open_], within(mean)
         beyond = open_ & (np.abs(mean - reached) > MOVED)
         if not beyond.any():
             break
         # What a value cannot take beyond its bound is left to the others.
         sizes, open_ = sizes - loads @ (reached * beyond), open_ & ~beyond
-    left_of = dict(zip(PARTS, sds, strict=True))
-    return {
-        name: Parameter(
-            name,
-            prior[name],
-            values[name],
-            values[name] * each.width(scale * spreads.parts[each.part] * left_of[each.part]),
-            prior[name] * each.width(scale * spreads.parts[each.part]),
-        )
-        for name, each in known.items()
-    }
+    return moves, sds
