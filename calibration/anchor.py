@@ -66,7 +66,7 @@ def anchor(
     if as_json:
         write_runs_profile(found, out, ", ".join(dict.fromkeys(run.id for run in runs)))
         behind_it = [each._asdict() for each in behind]
-        print_json({"profile": str(out), **facts_of(found), "behind": behind_it, "next": next_of(found, names)})
+        print_json({"profile": str(out), **facts_of(found), "behind": behind_it, "next": next_of(found)})
         return
     print_ = Console(highlight=False, markup=False).print
     print_(_moved(found))
@@ -79,7 +79,7 @@ def anchor(
     print_(f"profile: {out}", soft_wrap=True)
     first = shlex.quote(str(scenarios[0]))
     print_(f"use it:  flopcast estimate {first} --profile {shlex.quote(str(out))}", soft_wrap=True)
-    _print_next(print_, scenarios, found, names)
+    _print_next(print_, scenarios, found)
 
 
 anchor.examples = (  # type: ignore[attr-defined]
@@ -182,12 +182,12 @@ def facts_of(found: RunsFit) -> dict[str, Any]:
     }
 
 
-def next_of(found: RunsFit, names: Sequence[str]) -> dict[str, Any] | None:
+def next_of(found: RunsFit) -> dict[str, Any] | None:
     """The run that would tell most, if one tells much: what to set, and what the values leave open before and after."""
     from flopcast_calibration.sensitivity import next_run
 
     measured = [run.choices[0] for run in found.explained]
-    best = next_run(measured, measured[-1], names) if measured else None
+    best = next_run(measured, measured[-1]) if measured else None
     if best is None or best.after > 0.95 * best.before:
         return None
     return {"set": dict(best.changes), "before": float(best.before), "after": float(best.after)}
@@ -256,9 +256,9 @@ def _print_behind(print_: Any, behind: Sequence[Explanation]) -> None:
         print_(f"  Look at: {first.look}. If that is the cause, add the setting above and anchor again.")
 
 
-def _print_next(print_: Any, scenarios: Sequence[Path], found: RunsFit, names: Sequence[str]) -> None:
+def _print_next(print_: Any, scenarios: Sequence[Path], found: RunsFit) -> None:
     """Print the run to measure next: the fields to set, and the command."""
-    best = next_of(found, names)
+    best = next_of(found)
     if best is None or best["after"] > WORTH_RUNNING * best["before"]:
         return
     changes = " ".join(f"-s {path}={value}" for path, value in best["set"].items())

@@ -1,28 +1,29 @@
 """Fit a profile and a stack to measured training runs, drawn towards the bottom-up values they start from.
 
-A step time mixes everything, so runs identify few parameters at once. Before they are seen, a value's logarithm is
-normal around the bottom-up one, as wide as the part of a step that it sets was off in published runs
-(`sim.uncertainty`). To first order step times are linear in these logarithms, so measured runs condition a normal. What
-the runs say nothing about stays and is listed. Families (one lineage and model) weigh alike, however many rows they
-have, and are what cross-validation leaves out.
+A step time mixes everything, so runs identify few parameters at once. Before they are seen, the seconds of each part of
+a step are off as they were in published runs (`sim.uncertainty`). To first order a step time is longer by the sum of
+that over its parts, each times its share of the step, so measured runs condition a normal, and the values that set a
+part move with it. What the runs say nothing about stays and is listed. Families (one lineage and model) weigh alike,
+however many rows they have, and are what cross-validation leaves out.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from flopcast_calibration.priors import priors, start_of, with_values
+from flopcast_calibration.priors import priors
 from flopcast_calibration.readers.training_runs import Run
-from flopcast_calibration.sensitivity import sensitivities
 from sim.errors import FlopcastError
 from sim.estimate import Estimate, estimate
 from sim.specs import Scenario
-from sim.uncertainty import Doubt, condition, facts_of, shipped_spreads
+from sim.specs.values import start_of, with_values
+from sim.uncertainty import PARTS, Doubt, Spreads, condition, doubt_of, facts_of, shipped_spreads
 
 IDENTIFIED = 0.6
 """A parameter whose posterior width is more than this share of its prior width is called not identified."""
@@ -82,15 +83,18 @@ class RunsFit:
     @property
     def explained(self) -> tuple[Run, ...]:
         """Runs that the fitted values account for, but for what runs of one framework differ by."""
-        spreads = shipped_spreads()
-        most = [SURPRISING * Doubt({}, facts_of(run.choices[0])).rest(spreads, told=True) for run in self.runs]
-        left = np.abs(np.log1p(self.errors)) <= most
-        return tuple(run for run, explained in zip(self.runs, left, strict=True) if explained)
+        pairs = zip(self.runs, np.log1p(self.errors), strict=True)
+        return tuple(run for run, left in pairs if is_explained(Doubt({}, facts_of(run.choices[0])), left))
 
     @property
     def values(self) -> dict[str, float]:
         """Fitted value by name."""
         return {parameter.name: parameter.value for parameter in self.parameters}
+
+
+def is_explained(doubt: Doubt, left: float, spreads: Spreads | None = None) -> bool:
+    """Whether what values leave of a run's error, as a logarithm, is no more than runs of one framework differ by."""
+    return abs(left) <= SURPRISING * doubt.rest(spreads or shipped_spreads(), told=True)
 
 
 def predict(run: Run, values: dict[str, float] | None = None) -> Estimate:
@@ -146,9 +150,7 @@ def fit_runs(
     parameters: Sequence[str],
     *,
     folds: int = 5,
-    most_per_family: int = 60,
     report: Callable[[str], None] = lambda text: None,
-    slopes: Callable[[Scenario], np.ndarray] | None = None,
     progress: Callable[[str], None] = lambda now: None,
 ) -> RunsFit:
     """Fit the named parameters to the runs.
@@ -161,44 +163,40 @@ def fit_runs(
         Names in `flopcast_calibration.priors`.
     folds : int
         Cross-validation leaves out one of so many groups of families at a time; below 2 there is none.
-    most_per_family : int
-        Of larger families an even sample is fitted; all are scored.
-    slopes : function, optional
-        `sensitivities` of a scenario, taken to hold wherever the values go: for many small fits to the same runs.
     progress : function
-        It is told of every run that is varied.
+        It is told of every run that is estimated.
     """
-    pairs = [(run, answer) for run in runs if (answer := _settle(run)) is not None]
+    pairs = []
+    for number, run in enumerate(runs, start=1):
+        progress(f"estimating {len(runs)} runs: {number} done")
+        with suppress(FlopcastError):
+            pairs.append((run, predict(run)))
     if not pairs:
         raise FlopcastError("no run can be modelled; flopcast validate --runs says why, row by row")
-    usable, settled = (tuple(column) for column in zip(*pairs, strict=True))
-    slope_of = slopes or (lambda scenario: sensitivities(scenario, parameters))
-    fit = _Fit(settled, parameters, most_per_family, slope_of, progress)
+    usable, answers = (tuple(column) for column in zip(*pairs, strict=True))
+    # What a run's authors tuned is settled by the bottom-up profile, so that a fit compares like with like.
+    settled = [replace(run, choices=(answer.scenario,), memory_savings=()) for run, answer in pairs]
+    before = np.array([_error(*pair) for pair in zip(settled, answers, strict=True)])
+    doubts = [as_driven(doubt_of(each.scenario, each.breakdown.shares()), each.scenario) for each in answers]
     prior = {name: start_of(usable[0].choices[0], name) for name in parameters}
-    everything, widths = fit.values_of(prior, {run.family for run in usable})
-    folds_of = _folds(usable, folds)
+
+    def without(families: set[str]) -> dict[str, Parameter]:
+        kept = [index for index, run in enumerate(usable) if run.family not in families]
+        own = [doubts[index] for index in kept], -np.log1p(before[kept]), [usable[index].family for index in kept]
+        return values_of(prior, *own)
+
+    found, folds_of = without(set()), _folds(usable, folds)
     report(f"fitted on {len(usable)} runs of {len({run.family for run in usable})} families")
-    before, errors = (_errors(settled, values) for values in (prior, everything))
-    left_out, values_left_out = (errors.copy() if folds_of else None), []
+    errors = _errors(settled, found)
+    left_out, others = (errors.copy() if folds_of else None), []
     for number, fold in enumerate(folds_of, start=1):
-        values, _ = fit.values_of(prior, {run.family for run in usable} - fold)
-        values_left_out.append(values)
-        for index, run in enumerate(settled):
-            if left_out is not None and run.family in fold:
-                left_out[index] = _errors([run], values)[0]
+        others.append(without(fold))
+        outside = [index for index, run in enumerate(usable) if run.family in fold]
+        if left_out is not None:
+            left_out[outside] = _errors([settled[index] for index in outside], others[-1])
         report(f"left out {number} of {len(folds_of)}")
-    found = tuple(
-        Parameter(
-            name,
-            prior[name],
-            everything[name],
-            widths[name],
-            fit.scale * priors()[name].width * prior[name],
-            tuple(values[name] for values in values_left_out),
-        )
-        for name in parameters
-    )
-    return RunsFit(usable, found, before, errors, left_out)
+    moved = tuple(replace(each, left_out=tuple(of[name].value for of in others)) for name, each in found.items())
+    return RunsFit(usable, moved, before, errors, left_out)
 
 
 def _folds(runs: Sequence[Run], folds: int) -> list[set[str]]:
@@ -212,78 +210,106 @@ def _folds(runs: Sequence[Run], folds: int) -> list[set[str]]:
     return found
 
 
-def _settle(run: Run) -> Run | None:
-    """The run with what its authors tuned settled by the bottom-up profile, so that a fit compares like with like.
+def _errors(runs: Sequence[Run], found: Mapping[str, Parameter]) -> np.ndarray:
+    values = {name: item.value for name, item in found.items()}
+    return np.array([_error(run, predict(run, values)) for run in runs])
 
-    None where it cannot be simulated.
+
+def _error(run: Run, answer: Estimate) -> float:
+    return answer.step_time_s / run.step_time_s(answer.scenario) - 1.0
+
+
+COMPUTED = ("matrix multiplies", "attention", "memory-bound kernels")
+"""Parts that recomputation does again."""
+TRAFFIC = ("tensor-parallel traffic", "pipeline sends", "data-parallel traffic")
+"""Parts that NVLink carries where there is no other network."""
+
+
+def as_driven(doubt: Doubt, scenario: Scenario) -> Doubt:
+    """The step with its parts as values drive them: what waits and what is computed again goes with the work behind it,
+    attention that is not fused with the memory-bound kernels that it is, and traffic inside one NVLink domain with that
+    of tensor parallelism.
     """
-    try:
-        return replace(run, choices=(predict(run).scenario,), memory_savings=())
-    except FlopcastError:
-        return None
+    shares = dict(doubt.shares)
+    again, waits = shares.pop("recomputation", 0.0), shares.pop("waiting", 0.0)
+    computed = sum(shares.get(name, 0.0) for name in COMPUTED)
+    for name in COMPUTED if computed else ():
+        shares[name] = shares.get(name, 0.0) * (1.0 + again / computed)
+    if scenario.stack.attention == "math":
+        shares["memory-bound kernels"] = sum(shares.pop(name, 0.0) for name in COMPUTED[1:])
+    if scenario.plan.num_gpus <= scenario.cluster.nvlink_domain_gpus:
+        shares["tensor-parallel traffic"] = sum(shares.pop(name, 0.0) for name in TRAFFIC)
+    return doubt._replace(shares={name: share / max(1.0 - waits, LEAST_WORK) for name, share in shares.items()})
 
 
-def _errors(runs: Sequence[Run], values: dict[str, float]) -> np.ndarray:
-    return np.array([_ratio(run, values) - 1.0 for run in runs])
+LEAST_WORK = 0.05
+"""Share of a step that is work, at least."""
 
 
-def _ratio(run: Run, values: dict[str, float]) -> float:
-    answer = predict(run, values)
-    return answer.step_time_s / run.step_time_s(answer.scenario)
+def values_of(
+    prior: Mapping[str, float],
+    doubts: Sequence[Doubt],
+    sizes: np.ndarray,
+    families: Sequence[str],
+    spreads: Spreads | None = None,
+) -> dict[str, Parameter]:
+    """Values once runs are known.
+
+    Parameters
+    ----------
+    prior : mapping
+        The values that may move, from where they start.
+    doubts, sizes, families : of every run, doubts `as_driven`; sizes are logarithms of measured over predicted times.
+    spreads : default: those that ship.
+    """
+    known, spreads = {name: priors()[name] for name in prior}, spreads or shipped_spreads()
+    # A family of many rows counts as the square root of their number: rows of a sweep share their errors.
+    count = Counter(families)
+    noise = [each.rest(spreads) * count[family] ** 0.25 for each, family in zip(doubts, families, strict=True)]
+    scale = float(np.exp(np.mean(np.log([each.scale(spreads) for each in doubts]))))  # less known kinds are further off
+    wide = {part: scale * spreads.parts[part] for part in PARTS}
+
+    def value(name: str, moves: Mapping[str, float]) -> float:
+        return known[name].moved(prior[name], wide[known[name].part] * moves[known[name].part])
+
+    def within(mean: np.ndarray) -> np.ndarray:
+        """What the values of each part take of a move, in standard deviations."""
+        moves = dict(zip(PARTS, mean, strict=True))
+        taken: dict[str, list[float]] = {part: [] for part in PARTS}
+        for name, each in known.items():
+            taken[each.part].append(each.reached(prior[name], value(name, moves)) / wide[each.part])
+        return np.array([np.mean(each or [0.0]) for each in taken.values()])
+
+    open_ = np.array([any(each.part == part for each in known.values()) for part in PARTS])
+    loads = np.array([each.loads(spreads) for each in doubts])
+    moves, left = (dict(zip(PARTS, each, strict=True)) for each in _moves(loads, sizes, np.array(noise), open_, within))
+    return {
+        name: Parameter(
+            name,
+            prior[name],
+            now := value(name, moves),
+            now * each.width(wide[each.part] * left[each.part]),
+            prior[name] * each.width(wide[each.part]),
+        )
+        for name, each in known.items()
+    }
 
 
-class _Fit:
-    """Errors of a sample of the runs, and how they depend on the parameters."""
-
-    def __init__(
-        self,
-        runs: Sequence[Run],
-        parameters: Sequence[str],
-        most_per_family: int,
-        slopes: Callable[[Scenario], np.ndarray],
-        progress: Callable[[str], None],
-    ) -> None:
-        sizes = Counter(run.family for run in runs)
-        every = {family: max(1, -(-size // most_per_family)) for family, size in sizes.items()}
-        place: Counter[str] = Counter()
-        self.runs = []
-        for run in runs:
-            if place[run.family] % every[run.family] == 0:
-                self.runs.append(run)
-            place[run.family] += 1
-        self.parameters = parameters
-        found = []
-        for number, run in enumerate(self.runs, start=1):
-            progress(f"fitting {len(self.runs)} runs: {number} varied")
-            found.append(slopes(run.choices[0]))
-        self.slopes = np.array(found)
-        self.sizes = np.array([-np.log(_ratio(run, {})) for run in self.runs])
-        # A family of many rows counts as the square root of their number: rows of a sweep share their errors.
-        count = Counter(run.family for run in self.runs)
-        spreads = shipped_spreads()
-        self.noise = spreads.told * np.array([count[run.family] ** 0.25 for run in self.runs])
-        scales = [Doubt({}, facts_of(run.choices[0])).scale(spreads) for run in self.runs]
-        self.scale = float(np.exp(np.mean(np.log(scales))))  # runs of less known kinds are further off
-
-    def values_of(self, prior: dict[str, float], families: set[str]) -> tuple[dict[str, float], dict[str, float]]:
-        """Values once the runs of some families are known, and their standard deviations."""
-        here = [run.family in families for run in self.runs]
-        known, slopes = [priors()[name] for name in self.parameters], self.scale * self.slopes[here]
-        sizes, noise = self.sizes[here], self.scale * self.noise[here]
-        open_ = np.ones(len(known), dtype=bool)
-        values, sds = dict(prior), np.ones(len(known))
-        while open_.any():
-            mean, covariance = condition(slopes * open_, sizes, noise)
-            sds[open_] = np.sqrt(np.diag(covariance))[open_]
-            reached = np.zeros(len(known))
-            for place in np.flatnonzero(open_):
-                name, each = self.parameters[place], known[place]
-                values[name] = each.moved(prior[name], self.scale * mean[place])
-                reached[place] = each.sds(prior[name], values[name]) / self.scale
-            beyond = open_ & (np.abs(mean - reached) > MOVED)
-            if not beyond.any():
-                break
-            # What a value cannot take beyond its bound is left to the others.
-            sizes, open_ = sizes - slopes @ (reached * beyond), open_ & ~beyond
-        widths = self.scale * sds * np.array([each.width for each in known])
-        return values, {name: values[name] * width for name, width in zip(self.parameters, widths, strict=True)}
+def _moves(
+    loads: np.ndarray,
+    sizes: np.ndarray,
+    noise: np.ndarray,
+    open_: np.ndarray,
+    within: Callable[[np.ndarray], np.ndarray],
+) -> tuple[np.ndarray, np.ndarray]:
+    """Moves of the parts that are open, and their standard deviations; both in standard deviations before."""
+    moves, sds = np.zeros(len(open_)), np.ones(len(open_))
+    while open_.any():
+        mean, left = condition(loads * open_, sizes, noise)
+        moves[open_], sds[open_], reached = mean[open_], left[open_], within(mean)
+        beyond = open_ & (np.abs(mean - reached) > MOVED)
+        if not beyond.any():
+            break
+        # What a value cannot take beyond its bound is left to the others.
+        sizes, open_ = sizes - loads @ (reached * beyond), open_ & ~beyond
+    return moves, sds

@@ -1,47 +1,17 @@
-"""How a step time depends on a profile's and stack's values, and what a measured run would tell of them.
-
-To first order the logarithm of a step time is linear in theirs. In standard deviations these are independent and of
-variance one, so that runs whose times depend on the same values tell of each other.
-"""
+"""What single numbers of the hardware and the profile do to a step, and which run would tell most of what is open."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from math import log
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from flopcast_calibration.priors import priors, start_of, with_values
 from sim.errors import FlopcastError
 from sim.estimate import estimate
 from sim.specs import Scenario
 from sim.specs.base import Spec, file_name, unit_of
-from sim.uncertainty import condition, shipped_spreads
-
-STEP = 0.3
-"""Shift of a value, in standard deviations, by which its effect on the step time is found."""
-
-
-def sensitivities(scenario: Scenario, names: Sequence[str]) -> np.ndarray:
-    """Change of the step time's logarithm by one standard deviation of each value; zero where it has no say.
-
-    Raises
-    ------
-    FlopcastError
-        The scenario cannot be simulated.
-    """
-    step_time_s = estimate(scenario).step_time_s
-    found = []
-    for name in names:
-        prior, start = priors()[name], start_of(scenario, name)
-        moved = max(prior.moved(start, STEP), prior.moved(start, -STEP), key=lambda value: abs(value - start))
-        if start <= 0.0 or moved == start:
-            found.append(0.0)
-            continue
-        time_s = estimate(with_values(scenario, {name: moved})).step_time_s
-        found.append(log(time_s / step_time_s) * prior.width / log(moved / start))
-    return np.array(found)
+from sim.uncertainty import Doubt, doubt_of, spread_of
 
 
 class Effect(NamedTuple):
@@ -120,7 +90,7 @@ class NextRun(NamedTuple):
     after: float
 
 
-def next_run(measured: Sequence[Scenario], asked: Scenario, names: Sequence[str]) -> NextRun | None:
+def next_run(measured: Sequence[Scenario], asked: Scenario) -> NextRun | None:
     """Return the variant of a scenario that fits and whose measured step time would narrow the others' most.
 
     Parameters
@@ -130,31 +100,26 @@ def next_run(measured: Sequence[Scenario], asked: Scenario, names: Sequence[str]
     asked : Scenario
         Whose variants count: half and twice the micro-batch, tensor and pipeline parallelism, GPUs, sequence length,
         another recomputation, another precision.
-    names : sequence of str
-        Values that may be drawn to what is measured.
     """
-    variants: list[tuple[dict[str, object], np.ndarray]] = []
+    variants: list[tuple[dict[str, object], Doubt]] = []
     for changes, variant in variants_of(asked):
         try:
-            if estimate(variant).fits:
-                variants.append((changes, sensitivities(variant, names)))
+            answer = estimate(variant)
         except FlopcastError:
             continue
+        if answer.fits:
+            variants.append((changes, doubt_of(variant, answer.breakdown.shares())))
     if not variants:
         return None
-    noise = shipped_spreads().told
-    table = np.array([row for _, row in variants])
-    known = np.array([sensitivities(scenario, names) for scenario in measured]).reshape(-1, len(names))
-    before = _spread(table, known, noise)
-    after = [_spread(table, np.vstack([known, row]), noise) for row in table]
+    known = [doubt_of(scenario, estimate(scenario).breakdown.shares()) for scenario in measured]
+
+    def left(runs: Sequence[Doubt]) -> float:
+        """Root of the mean variance of the variants' step times, once runs are known."""
+        return float(np.sqrt(np.mean([spread_of(each, runs) ** 2 for _, each in variants])))
+
+    after = [left([*known, each]) for _, each in variants]
     best = int(np.argmin(after))
-    return NextRun(variants[best][0], before, after[best])
-
-
-def _spread(table: np.ndarray, known: np.ndarray, noise: float) -> float:
-    """Root of the mean variance of the step times' logarithms once runs are known, a run's own noise included."""
-    _, covariance = condition(known, np.zeros(len(known)), np.full(len(known), noise))
-    return float(np.sqrt(np.mean(np.einsum("ij,jk,ik->i", table, covariance, table)) + noise**2))
+    return NextRun(variants[best][0], left(known), after[best])
 
 
 def variants_of(scenario: Scenario) -> list[tuple[dict[str, object], Scenario]]:

@@ -7,11 +7,11 @@ from typing import Any
 
 from flopcast_calibration.build import NETWORK, OWN_VALUES, SHARED, TOGETHER, Calibration
 from flopcast_calibration.from_runs import RunsFit, predict
-from flopcast_calibration.priors import with_values
 from flopcast_calibration.readers.training_runs import Run
 from sim.files import sealed, write_text
 from sim.specs import Profile
 from sim.specs.base import Spec, file_name, unit_of
+from sim.specs.values import with_values
 from sim.specs.yaml12 import dump_yaml
 from sim.uncertainty import as_measured
 
@@ -154,6 +154,11 @@ def write_runs_profile(fit: RunsFit, path: Path, source: str) -> None:
         "fitted_on": [f"{_counted(len(fit.runs), len(families))}: {source}"],
         "fitted_families": families,
         "measured": [_told(run, fit.values) for run in fit.explained[:: 1 + len(fit.explained) // MOST_RUNS]],
+        "drawn": {
+            item.name: [float(f"{value:.5g}") for value in (item.prior, item.value)]
+            for item in fit.parameters
+            if item.moved
+        },
         "measured_stack": fit.runs[0].choices[0].stack.name,
     }
     text = dump_yaml({"source": f"as in profile {profile.name!r}", **data})

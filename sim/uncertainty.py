@@ -3,8 +3,8 @@
 A step time's logarithm is off by the sum, over its causes, of the cause's share of the step times how far the seconds
 of that cause are off, and by a rest of the run's own. Both spreads are learnt from published runs
 (`presets/intervals.yaml`; `flopcast validate --runs FILE --update-intervals`). A measured run tells of others as far as
-they are made of the same: conditioned on it, their interval narrows. The two sides differ, since what is not known of a
-stranger's network, host and build costs time more often than it saves some.
+they are made of the same and are alike: conditioned on it, their interval narrows. The two sides differ, since what is
+not known of a stranger's network, host and build costs time more often than it saves some.
 """
 
 from __future__ import annotations
@@ -13,16 +13,15 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from hashlib import sha256
 from math import exp, hypot, log, sqrt
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from sim.specs import Scenario, StackSpec
 from sim.specs.profile import MeasuredRun
+from sim.specs.values import TABLE, closeness, place_of
 from sim.specs.yaml12 import load_yaml
 
-TABLE = Path(__file__).parent / "presets" / "intervals.yaml"
 UNKNOWN, RELATIVE = "pytorch", "another framework"
 """The framework that stands for unknown ones, and the name of a stack that stands for a framework without runs."""
 
@@ -57,6 +56,7 @@ class Spreads(NamedTuple):
     rest : that of what a run has of its own.
     told : the same beside measured runs, which tell of others less than their parts say.
     facts : factor on both where a fact holds.
+    apart : by what share two runs tell less of each other for each doubling of what they differ in.
     alone, measured : (down, up): standard deviations that the interval reaches, without and with measured runs.
     published : by GPU, sharding and precision the lineages and runs that were published.
     runs, lineages : that all of it was learnt from.
@@ -66,6 +66,7 @@ class Spreads(NamedTuple):
     rest: float
     told: float
     facts: Mapping[str, float]
+    apart: Mapping[str, float]
     alone: tuple[float, float]
     measured: tuple[float, float]
     published: Mapping[str, tuple[int, int]] = {}
@@ -85,10 +86,12 @@ class Doubt(NamedTuple):
 
     shares : of the step, by part; they sum to one.
     facts : those of FACTS that hold.
+    place : what tells how much other steps resemble it (`sim.specs.values.place_of`).
     """
 
     shares: dict[str, float]
     facts: tuple[str, ...]
+    place: Mapping[str, float] = {}
 
     def scale(self, spreads: Spreads) -> float:
         """The product of the facts' factors."""
@@ -111,7 +114,7 @@ def shares_of(causes: Mapping[str, float]) -> dict[str, float]:
 
 def doubt_of(scenario: Scenario, causes: Mapping[str, float]) -> Doubt:
     """Facts and shares that an interval needs, from a scenario and the shares of its causes (`Breakdown.shares`)."""
-    return Doubt(shares_of(causes), facts_of(scenario))
+    return Doubt(shares_of(causes), facts_of(scenario), place_of(scenario))
 
 
 def facts_of(scenario: Scenario, lineages: int | None = None) -> tuple[str, ...]:
@@ -128,6 +131,14 @@ def facts_of(scenario: Scenario, lineages: int | None = None) -> tuple[str, ...]
 MOST = 0.3
 """Largest standard deviation of a step time's logarithm. 140 published runs would have a larger one, where much
 of a step waits for traffic; 99 in 100 of these lie in the interval that this gives."""
+
+
+def covariance(ones: Sequence[Doubt], others: Sequence[Doubt], spreads: Spreads) -> np.ndarray:
+    """Covariance of the errors of steps, without what each has of its own, (ones, others)."""
+    first, second = (np.array([each.loads(spreads) for each in steps]) for steps in (ones, others))
+    alike = closeness([each.place for each in ones], [each.place for each in others], spreads.apart)
+    shared: np.ndarray = first @ second.T * alike
+    return shared
 
 
 def spread_of(doubt: Doubt, measured: Sequence[Doubt] = (), spreads: Spreads | None = None) -> float:
@@ -149,14 +160,14 @@ def spread_of(doubt: Doubt, measured: Sequence[Doubt] = (), spreads: Spreads | N
     t of `Spreads.told`.
     """
     spreads = spreads or shipped_spreads()
-    own, rest = doubt.loads(spreads), doubt.rest(spreads, told=bool(measured))
-    variance = float(own @ own)
+    own = doubt.loads(spreads)
+    variance = float(own @ own) + doubt.rest(spreads) ** 2
     if measured:
-        table = np.array([each.loads(spreads) for each in measured])
+        common = covariance(measured, [doubt], spreads)[:, 0]
         noise = np.diag([each.rest(spreads, told=True) ** 2 for each in measured])
-        common = table @ own
-        variance -= float(common @ np.linalg.solve(table @ table.T + noise, common))
-    return min(sqrt(max(variance, 0.0) + rest**2), MOST)
+        known = float(common @ np.linalg.solve(covariance(measured, measured, spreads) + noise, common))
+        variance = min(variance, float(own @ own) - known + doubt.rest(spreads, told=True) ** 2)
+    return min(sqrt(variance), MOST)
 
 
 FREEDOM = 5.0
@@ -176,8 +187,7 @@ def log_likelihood(sizes: Sequence[float], doubts: Sequence[Doubt]) -> float:
     from scipy.stats import multivariate_t
 
     spreads = shipped_spreads()
-    table = np.array([each.loads(spreads) for each in doubts])
-    shape = table @ table.T + np.diag([each.rest(spreads) ** 2 for each in doubts])
+    shape = covariance(doubts, doubts, spreads) + np.diag([each.rest(spreads) ** 2 for each in doubts])
     return float(multivariate_t(shape=shape, df=FREEDOM).logpdf(np.array(sizes)))
 
 
@@ -188,7 +198,7 @@ ODD = 3.0
 
 
 def condition(loads: np.ndarray, sizes: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and covariance of what is open, once runs were measured.
+    """Mean and standard deviation of what is open, once runs were measured.
 
     Parameters
     ----------
@@ -212,7 +222,7 @@ def condition(loads: np.ndarray, sizes: np.ndarray, noise: np.ndarray) -> tuple[
         mean = loads.T @ np.linalg.solve(common + np.diag(noise**2 / weight), sizes)
         weight = (RUN_FREEDOM + 1.0) / (RUN_FREEDOM + ((sizes - loads @ mean) / noise) ** 2)
     seen = np.linalg.solve(common + np.diag(noise**2 / weight), loads)
-    return mean, np.eye(loads.shape[1]) - loads.T @ seen
+    return mean, np.sqrt(1.0 - np.einsum("ij,ij->j", loads, seen))
 
 
 def reach_of(doubt: Doubt, measured: Sequence[Doubt] = (), spreads: Spreads | None = None) -> tuple[float, float]:
@@ -225,7 +235,7 @@ def reach_of(doubt: Doubt, measured: Sequence[Doubt] = (), spreads: Spreads | No
 
 def measured_doubts(scenario: Scenario) -> tuple[Doubt, ...]:
     """Return the measured runs that a scenario's profile was drawn to."""
-    return tuple(Doubt(dict(run.shares), run.facts) for run in scenario.profile.provenance.measured)
+    return tuple(Doubt(dict(run.shares), run.facts, run.place) for run in scenario.profile.provenance.measured)
 
 
 def interval_factors(scenario: Scenario, causes: Mapping[str, float]) -> tuple[float, float]:
@@ -389,7 +399,7 @@ def measured_run(scenario: Scenario) -> str:
 def as_measured(scenario: Scenario, causes: Mapping[str, float]) -> MeasuredRun:
     """What a profile keeps of a measured run that it was drawn to."""
     shares = {name: round(share, 4) for name, share in shares_of(causes).items() if share > 5e-5}
-    return MeasuredRun(name=measured_run(scenario), shares=shares, facts=facts_of(scenario))
+    return MeasuredRun(name=measured_run(scenario), shares=shares, facts=facts_of(scenario), place=place_of(scenario))
 
 
 def fingerprint_of(scenario: Scenario) -> str:

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from scipy.optimize import check_grad
 
 from flopcast_calibration.readers.training_runs import Run
-from flopcast_validation.runs.intervals import Source, _surprise, learn, left_out, shortest, write_intervals
+from flopcast_validation.runs.intervals import APART, Source, _surprise, learn, left_out, shortest, write_intervals
 from flopcast_validation.runs.scored import Scored
 from sim import estimate, load_scenario, uncertainty
 from sim.breakdown import CAUSES
+from sim.specs.values import place_of
 from sim.specs.yaml12 import load_yaml
 from sim.uncertainty import (
     FACTS,
@@ -32,7 +33,7 @@ from sim.uncertainty import (
     spread_of,
 )
 
-PARTLY = Spreads(dict.fromkeys(PARTS, 0.2), 0.05, 0.05, dict.fromkeys(FACTS, 1.5), (1.0, 2.0), (1.5, 1.5))
+PARTLY = Spreads(dict.fromkeys(PARTS, 0.2), 0.05, 0.05, dict.fromkeys(FACTS, 1.5), {}, (1.0, 2.0), (1.5, 1.5))
 
 
 def shares(*sizes):
@@ -115,6 +116,8 @@ def test_the_table_that_ships_is_sensible():
     spreads = shipped_spreads()
     assert set(spreads.parts) == set(PARTS)
     assert set(spreads.facts) == set(FACTS)
+    assert set(spreads.apart) == set(APART) == set(place_of(load_scenario("scenarios/megatron-2021/1.7b.yaml")))
+    assert all(0.0 <= rate < 1.0 for rate in spreads.apart.values())
     assert all(0.02 < size <= 1.0 for size in spreads.parts.values())
     assert all(1.0 < factor < 2.0 for factor in spreads.facts.values())
     assert all(0.5 < side < 3.0 for side in (*spreads.alone, *spreads.measured))
@@ -125,10 +128,11 @@ def test_the_table_that_ships_is_sensible():
 def test_slopes_of_the_likelihood_are_its_differences():
     random = np.random.default_rng(1)
     source = Source(
-        random.dirichlet(np.ones(4), 5), random.integers(0, 2, (5, 3)).astype(float), random.normal(0, 0.2, 5), 1.0
-    )
-    at = np.concatenate([random.normal(-1.5, 0.3, 5), random.normal(0, 0.3, 3)])
-    off = check_grad(lambda x: _surprise(x, source, 4)[0], lambda x: _surprise(x, source, 4)[1], at)
+        random.dirichlet(np.ones(4), 5), random.integers(0, 2, (5, 3)).astype(float),
+        np.abs(np.subtract.outer(place := random.normal(0, 1, 5), place))[:, :, None], random.normal(0, 0.2, 5), 1.0,
+    )  # fmt: skip
+    at = np.concatenate([random.normal(-1.5, 0.3, 5), random.normal(0, 0.3, 4)])
+    off = check_grad(lambda x: _surprise(x, source)[0], lambda x: _surprise(x, source)[1], at)
     assert off < 1e-4
 
 

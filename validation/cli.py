@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -64,6 +65,9 @@ def validate(
             help="Errors once one and three runs of a source are given; the record that ships is treated as unknown.",
         ),
     ] = False,
+    without: Annotated[
+        list[str] | None, typer.Option(hidden=True, help="Leave out rows of --runs whose id fits this: ds-*.")
+    ] = None,
     update_intervals: Annotated[
         bool, typer.Option("--update-intervals", hidden=True, help="Rewrite the table of 90 % intervals.")
     ] = False,
@@ -79,7 +83,7 @@ def validate(
         from flopcast_validation.runs.listing import Listing, print_runs
 
         machine = str(json_file) == "-"
-        scored = _scored(runs or [], profile, settings or [], quiet=markdown or machine)
+        scored = _scored(runs or [], profile, settings or [], without or [], quiet=markdown or machine)
         listing = Listing(every, sweeps, markdown, figure, export, transfer, update_intervals)
         strangers = [] if runs else _strangers(profile, settings or [])
         found |= print_runs(_console(quiet=machine), scored, listing, shipped=not runs, strangers=strangers)
@@ -205,9 +209,12 @@ def _console(quiet: bool = False) -> Any:
     return Console(highlight=False, markup=False, quiet=quiet)  # a cell of a table may hold [brackets]
 
 
-def _scored(tables: list[Path], profile: str | None, settings: list[str], *, quiet: bool) -> list[Scored]:
+def _scored(
+    tables: list[Path], profile: str | None, settings: list[str], without: list[str], *, quiet: bool
+) -> list[Scored]:
     """Runs of tables, or the published ones that ship, predicted.
 
+    without : patterns of ids that are left out.
     quiet : print nothing.
     """
     from flopcast_calibration.readers.cases import read_measured
@@ -217,6 +224,7 @@ def _scored(tables: list[Path], profile: str | None, settings: list[str], *, qui
 
     # What is wrong with the options and the tables is said before any work.
     runs = [run for path in tables for run in read_measured(path, profile, settings)]
+    runs = [run for run in runs if not any(fnmatch(run.id, pattern) for pattern in without)]
     if not tables:
         runs = published_runs(profile, settings)
         if not quiet:

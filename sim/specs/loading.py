@@ -20,6 +20,7 @@ from sim.specs.profile import Profile
 from sim.specs.scenario import NO_PLAN, Scenario
 from sim.specs.stack import StackSpec
 from sim.specs.training import TrainingSpec
+from sim.specs.values import drawn_as_near
 from sim.specs.yaml12 import load_yaml, parse_yaml
 
 # Which kind of preset a name at this place refers to.
@@ -166,7 +167,8 @@ def build_scenario(data: Any, overrides: Sequence[str] | str = (), where: str = 
         own = sections["profile"].model_copy(update={"provenance": measured.model_copy(update={"measured": ()})})
         sections["profile"] = own
     facts = {"name": resolved.get("name") or where, "description": resolved.get("description") or ""}
-    return Scenario.read({**facts, **sections, "assumed": tuple(assumed)}, where)
+    scenario, said = drawn_as_near(Scenario.read({**facts, **sections, "assumed": tuple(assumed)}, where))
+    return scenario.model_copy(update={"assumed": (*scenario.assumed, said)}) if said else scenario
 
 
 LEFT_OPEN = "the framework is not known, and what it does is not stated: "

@@ -239,6 +239,8 @@ class MeasuredRun(Spec):
     """What its step was made of, as shares of the step by part (`sim.uncertainty.PARTS`)."""
     facts: tuple[str, ...] = ()
     """What made it better or worse known (`sim.uncertainty.FACTS`)."""
+    place: dict[str, float] = Field(default_factory=dict)
+    """What tells how much other scenarios resemble it (`sim.specs.values.place_of`)."""
 
 
 class Provenance(Spec):
@@ -258,6 +260,8 @@ class Provenance(Spec):
     """Nothing was measured on this GPU: what others have in common was taken with its peaks and bandwidths."""
     measured: tuple[MeasuredRun, ...] = ()
     """Training runs of one's own that the values were drawn to."""
+    drawn: dict[str, tuple[PositiveFloat, PositiveFloat]] = Field(default_factory=dict)
+    """Values that moved, by path: before and after. Scenarios unlike the measured runs take less of the move."""
     measured_stack: str = ""
     """The stack that they ran on: with another the values are another's."""
     network_measured_on: str = ""

@@ -9,13 +9,14 @@ from typer.testing import CliRunner
 
 from flopcast_calibration.cli import app
 from flopcast_calibration.from_runs import fit_runs, predict
-from flopcast_calibration.priors import priors, with_values
+from flopcast_calibration.priors import priors
 from flopcast_calibration.readers.training_runs import read_run
 from flopcast_calibration.write import write_runs_profile
 from sim import estimate, load_scenario
 from sim.errors import FlopcastError
 from sim.specs import Profile
 from sim.specs.presets import load_file_as_preset, split_profile
+from sim.specs.values import with_values
 
 ROOT = Path(__file__).parents[2]
 TRUE = {"stack.kernel_launch_s": 4e-5, "gemm.max_efficiency": 0.7}
@@ -67,8 +68,8 @@ def test_cross_validation_leaves_out_whole_families(runs, monkeypatch):
     import flopcast_calibration.from_runs as module
 
     seen = []
-    inner = module._Fit.values_of
-    monkeypatch.setattr(module._Fit, "values_of", lambda fit, prior, families: seen.append(families) or inner(fit, prior, families))  # fmt: skip
+    inner = module.values_of
+    monkeypatch.setattr(module, "values_of", lambda *known: seen.append(set(known[3])) or inner(*known))
     fit = fit_runs(runs, ["gemm.max_efficiency"], folds=3)
     everything, *without = seen
     assert len(everything) == len(MODELS)
@@ -121,8 +122,8 @@ def test_values_of_single_precisions_and_collectives_move_along():
 
 
 def test_what_a_value_cannot_take_is_left_to_the_others(runs):
-    """Steps half as long: multiplies go to their peak, and what is missing comes from memory and links."""
-    quick = [replace(run, measured=0.72 * run.measured) for run in runs[:6]]
+    """Steps a fifth shorter: multiplies go to their peak, and what is missing comes from memory and links."""
+    quick = [replace(run, measured=0.8 * run.measured) for run in runs[:6]]
     one = fit_runs(quick, ["gemm.max_efficiency"], folds=0)
     two = fit_runs(quick, ["gemm.max_efficiency", "memory.efficiency"], folds=0)
     assert one.parameters[0].at_bound

@@ -1,5 +1,6 @@
 """Runs of others' frameworks and GPUs: taken for unknown, known by a datasheet, and after some of them were measured."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,11 +8,11 @@ import numpy as np
 import pytest
 
 from flopcast_calibration.datasheet import GPUS, table
-from flopcast_calibration.from_runs import fit_runs
-from flopcast_calibration.priors import parameters_named, priors, start_of, with_values
+from flopcast_calibration.from_runs import as_driven, fit_runs
+from flopcast_calibration.priors import parameters_named, priors
 from flopcast_calibration.readers.cases import read_measured
 from flopcast_calibration.readers.training_runs import BEYOND_16_BITS, read_run, read_runs
-from flopcast_calibration.sensitivity import next_run, sensitivities, variants_of
+from flopcast_calibration.sensitivity import next_run, variants_of
 from flopcast_validation.runs.anchored import after_runs, choices, sources
 from flopcast_validation.runs.export import file_of
 from flopcast_validation.runs.score import score_all
@@ -22,7 +23,9 @@ from sim.errors import SpecError
 from sim.specs import load_preset
 from sim.specs.datasheet import TABLE, datasheet_profile, watts_per_flop_per_s
 from sim.specs.hardware import GpuSpec
+from sim.specs.values import drawn_as_near, nearness, place_of, start_of, with_values
 from sim.specs.yaml12 import load_yaml
+from sim.uncertainty import PARTS, Doubt, as_measured, doubt_of, shipped_spreads, spread_of
 
 LAYOUTS = ((1, 1, 1, 1), (2, 2, 1, 4), (8, 2, 2, 2), (8, 8, 1, 1), (4, 1, 4, 1), (8, 4, 2, 8))
 SLOWER = {"gemm.max_efficiency": 0.65}
@@ -60,15 +63,37 @@ def test_a_run_of_ones_own_brings_the_others_along(scored):
             assert all(len(item.scenario.profile.provenance.measured) == count for item in each.after)
 
 
-def test_fits_with_known_slopes_are_those_without(scored):
-    names = parameters_named(None)
-    run = scored[2].run
-    quick, slow = (
-        fit_runs([run], names, folds=0, slopes=slopes) for slopes in (lambda each: sensitivities(each, names), None)
+def test_to_first_order_the_others_follow_as_they_are_estimated(scored):
+    exact, quick = after_runs(scored, 1), after_runs(scored, 1, first_order=shipped_spreads())
+    for one, other in zip(exact, quick, strict=True):
+        for estimated, followed in zip(one.after, other.after, strict=True):
+            assert followed.step_time_s == pytest.approx(estimated.step_time_s, rel=0.03)
+
+
+def test_the_further_away_a_run_is_the_less_it_tells(scored):
+    """A sequence eight times as long takes the power of the move that two such runs have in common."""
+    scenario = scored[0].scenario
+    run = as_measured(scenario, estimate(scenario).breakdown.shares())
+    provenance = scenario.profile.provenance.replace(
+        measured=(run,), drawn={"gemm.max_efficiency": (0.9, scenario.profile.gemm.max_efficiency)}
     )
-    assert abs(quick.errors[0]) < 0.4 * abs(quick.before[0])
-    for one, other in zip(quick.parameters, slow.parameters, strict=True):
-        assert abs(one.value - other.value) < 0.35 * one.prior_width, one.name
+    drawn = scenario.replace(profile=scenario.profile.replace(provenance=provenance))
+    assert drawn_as_near(drawn) == (drawn, "")
+    longer = drawn.replace(
+        training=drawn.training.replace(sequence_length=8 * drawn.training.sequence_length),
+        model=drawn.model.replace(max_sequence_length=8 * drawn.training.sequence_length),
+    )
+    near = nearness(longer, [run.place])
+    assert near == pytest.approx(math.exp(-3.0 * shipped_spreads().apart["sequence length"]), rel=1e-3)
+    moved, said = drawn_as_near(longer)
+    want = 0.9 * (scenario.profile.gemm.max_efficiency / 0.9) ** near
+    assert moved.profile.gemm.max_efficiency == pytest.approx(want)
+    assert f"move {near:.0%} of the way" in said
+    own = longer.replace(profile=longer.profile.replace(gemm=longer.profile.gemm.replace(max_efficiency=0.5)))
+    assert drawn_as_near(own)[0].profile.gemm.max_efficiency == 0.5  # what a scenario states stays
+    told = Doubt(dict(run.shares), run.facts, run.place)
+    away = told._replace(place=place_of(longer))
+    assert spread_of(told, [told]) < spread_of(away, [told]) <= spread_of(away)
 
 
 def test_a_run_far_off_bends_the_rest_little(scored):
@@ -156,31 +181,30 @@ def test_the_worlds_beside_the_record_can_be_read(name):
     assert len({run.family.partition(" / ")[0] for run in runs}) > 8
 
 
-def test_sensitivities_are_slopes():
-    scenario = load_scenario("scenarios/megatron-2021/1.7b.yaml")
-    names = ["gemm.max_efficiency", "attention.forward_efficiency", "stack.elementwise_rate"]
-    found = dict(zip(names, sensitivities(scenario, names), strict=True))
-    assert found["attention.forward_efficiency"] == 0.0  # its attention is not fused
-    assert found["gemm.max_efficiency"] < 0  # a faster GPU, a shorter step
-    name = "gemm.max_efficiency"
-    start = start_of(scenario, name)
-    up, down = (
-        estimate(with_values(scenario, {name: priors()[name].moved(start, sign * 0.01)})).step_time_s
-        for sign in (1, -1)
-    )
-    assert found[name] == pytest.approx(np.log(up / down) / 0.02, rel=0.15)
+@pytest.mark.parametrize("changes", [(), ("stack.attention=flash", "stack.fused_norm=false")])
+def test_shares_are_slopes_of_the_values_that_drive_them(changes):
+    scenario = load_scenario("scenarios/megatron-2021/1.7b.yaml", changes)
+    answer = estimate(scenario)
+    shares = as_driven(doubt_of(scenario, answer.breakdown.shares()), scenario).shares
+    slopes = dict.fromkeys(PARTS, 0.0)
+    for name, known in priors().items():
+        start = start_of(scenario, name)
+        value = known.moved(start, 0.1)
+        longer = np.log(estimate(with_values(scenario, {name: value})).step_time_s / answer.step_time_s)
+        slopes[known.part] += longer / 0.1
+    for part in ("matrix multiplies", "attention", "memory-bound kernels"):
+        assert slopes[part] == pytest.approx(shares.get(part, 0.0), abs=0.06), part
 
 
 def test_the_next_run_tells_most_and_can_be_built():
     scenario = load_scenario("scenarios/megatron-2021/18.4b.yaml")
-    names = parameters_named(None)
-    best = next_run([scenario], scenario, names)
+    best = next_run([scenario], scenario)
     assert best.after < best.before
     assert best.changes in [changes for changes, _ in variants_of(scenario)]
     domain = scenario.cluster.nvlink_domain_gpus
     assert all(variant.plan.tp <= domain for _, variant in variants_of(scenario))
     # A run that was measured already tells less than the best.
-    assert next_run([scenario, scenario], scenario, names).before < next_run([], scenario, names).before
+    assert next_run([scenario, scenario], scenario).before < next_run([], scenario).before
 
 
 def test_choices_are_always_the_same_and_never_twice():

@@ -8,22 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from math import exp
+from math import exp, log
 from random import Random
 from typing import NamedTuple
 
 import numpy as np
 
-from flopcast_calibration.from_runs import fit_runs
-from flopcast_calibration.priors import parameters_named, with_values
+from flopcast_calibration.from_runs import Parameter, as_driven, is_explained, values_of
+from flopcast_calibration.priors import priors
 from flopcast_calibration.readers.families import lineage_of
-from flopcast_calibration.sensitivity import sensitivities
 from flopcast_validation.runs.scored import Scored
 from sim.errors import FlopcastError
 from sim.estimate import estimate
 from sim.specs import Scenario
 from sim.specs.profile import MeasuredRun
-from sim.uncertainty import Doubt, facts_of, measured_doubts, measured_run, reach_of
+from sim.specs.values import nearness, place_of, start_of, with_values
+from sim.uncertainty import Doubt, Spreads, facts_of, measured_doubts, measured_run, reach_of
 
 GIVEN = (1, 3)
 """Runs that are given."""
@@ -48,8 +48,20 @@ def sources(scored: Sequence[Scored]) -> dict[tuple[str, str, str], list[Scored]
     return found
 
 
+MOST = 24
+"""Runs of a source that intervals after measured runs are learnt from."""
+
+
+def thinned(scored: Sequence[Scored]) -> list[Scored]:
+    """At most MOST runs of each source, evenly sampled."""
+    return [item for items in sources(scored).values() for item in items[:: -(-len(items) // MOST)]]
+
+
 def after_runs(
-    scored: Sequence[Scored], count: int, report: Callable[[int, int], None] = lambda done, total: None
+    scored: Sequence[Scored],
+    count: int,
+    report: Callable[[int, int], None] = lambda done, total: None,
+    first_order: Spreads | None = None,
 ) -> list[Anchored]:
     """Every source's runs predicted after some of its runs were measured.
 
@@ -60,16 +72,18 @@ def after_runs(
         Runs that are given.
     report : function
         Called with (sources done, sources in all).
+    first_order : Spreads, optional
+        With which values move; step times then follow from what steps are made of, and nothing is estimated anew.
     """
     groups = [items for items in sources(scored).values() if len(items) > count]
-    known = _Known({}, {})
+    times: dict[int, float] = {}
     found = []
     for done, items in enumerate(groups, start=1):
         for chosen in choices(len(items), count, f"{items[0].run.source} {items[0].run.gpu}"):
             given = [items[index] for index in chosen]
             rest = [item for index, item in enumerate(items) if index not in chosen]
             try:
-                found.append(_anchored(given, rest, known))
+                found.append(_anchored(given, rest, times, first_order))
             except FlopcastError:
                 continue
         report(done, len(groups))
@@ -77,12 +91,15 @@ def after_runs(
 
 
 def choices(size: int, count: int, seed: str) -> Iterator[tuple[int, ...]]:
-    """Which of a source's runs are given: each in turn where there are few, else some choices, always the same."""
+    """Which of a source's runs are given: each in turn where there are few, else some choices, always the same.
+
+    One run is drawn from each stretch of the source: every tenth, say, could always be of the same layout.
+    """
+    random = Random(seed)
     if count == 1:
         number = min(size, CHOICES)
-        yield from ((index * size // number + size // (2 * number),) for index in range(number))
+        yield from ((random.randrange(k * size // number, (k + 1) * size // number),) for k in range(number))
         return
-    random = Random(seed)
     seen = set()
     for _ in range(CHOICES):
         chosen = tuple(sorted(random.sample(range(size), count)))
@@ -91,47 +108,85 @@ def choices(size: int, count: int, seed: str) -> Iterator[tuple[int, ...]]:
             yield chosen
 
 
-class _Known(NamedTuple):
-    """What was worked out of scenarios, by their identity: step times and how these depend on every value."""
-
-    times: dict[int, float]
-    slopes: dict[int, np.ndarray]
-
-    def time_s(self, scenario: Scenario) -> float:
-        if id(scenario) not in self.times:
-            self.times[id(scenario)] = _time_s(scenario)
-        return self.times[id(scenario)]
-
-    def slopes_of(self, scenario: Scenario) -> np.ndarray:
-        key = id(scenario)
-        if key not in self.slopes:
-            self.slopes[key] = sensitivities(scenario, parameters_named(None))
-        return self.slopes[key]
+def doubt_of_run(item: Scored) -> Doubt:
+    """What an interval needs of a predicted run."""
+    assert item.scenario is not None
+    return Doubt(dict(item.shares), facts_of(item.scenario), place_of(item.scenario))
 
 
-def _anchored(given: Sequence[Scored], rest: Sequence[Scored], known: _Known) -> Anchored:
-    runs = [replace(item.run, choices=(item.scenario,), memory_savings=()) for item in given if item.scenario]
-    found = fit_runs(runs, parameters_named(None), folds=0, slopes=known.slopes_of)
-    values, explained = found.values, {run.id for run in found.explained}
-    told = tuple(_told(item) for item in given if item.run.id in explained)
-    changed: dict[int, float] = {}
+def _driven(item: Scored) -> Doubt:
+    assert item.scenario is not None
+    return as_driven(doubt_of_run(item), item.scenario)
+
+
+def size_of(item: Scored) -> float:
+    """Logarithm of the measured step time over the predicted one."""
+    return -log(1.0 + (item.error or 0.0))
+
+
+def _anchored(
+    given: Sequence[Scored], rest: Sequence[Scored], times: dict[int, float], first_order: Spreads | None
+) -> Anchored:
+    """The rest as predicted with values drawn to the given runs.
+
+    times : step times of scenarios as they stand, by identity, where they are known. [s]
+    """
+    scenario = given[0].scenario
+    assert scenario is not None
+    prior = {name: start_of(scenario, name) for name in priors()}
+    doubts, sizes = [_driven(item) for item in given], np.array([size_of(item) for item in given])
+    families = [item.run.family for item in given]
+    moved = [item for item in values_of(prior, doubts, sizes, families, first_order).values() if item.moved]
+
+    def factor(item: Scored, near: float) -> float:
+        """Step time with a part of the move over that without."""
+        assert item.scenario is not None
+        if first_order is not None:
+            return exp(near * _slope(moved, _driven(item)))
+        key = id(item.scenario)
+        if key not in times:
+            times[key] = estimate(item.scenario).step_time_s
+        return estimate(with_values(item.scenario, _values(item.scenario, moved, near))).step_time_s / times[key]
+
+    left = [size - log(factor(item, 1.0)) for item, size in zip(given, sizes, strict=True)]
+    explained = [is_explained(*each, first_order) for each in zip(doubts, left, strict=True)]
+    told = tuple(_told(item) for item, known in zip(given, explained, strict=True) if known)
+    factors: dict[int, float] = {}
     after = []
     for item in rest:
-        scenario = item.scenario
-        assert scenario is not None
+        assert item.scenario is not None
         assert item.step_time_s is not None
-        key = id(scenario)
-        if key not in changed:
-            changed[key] = _time_s(with_values(scenario, values))
-        step_time_s = item.step_time_s * changed[key] / known.time_s(scenario)
-        after.append(predicted_as(item, _after(scenario, told), step_time_s))
+        key = id(item.scenario)
+        if key not in factors:
+            factors[key] = factor(item, nearness(item.scenario, [doubt.place for doubt in doubts]))
+        after.append(predicted_as(item, _after(item.scenario, told), item.step_time_s * factors[key]))
     return Anchored(tuple(rest), tuple(after))
+
+
+def _values(scenario: Scenario, moved: Sequence[Parameter], near: float) -> dict[str, float]:
+    """Values of a scenario once they moved a part of the way."""
+    known = priors()
+    return {
+        item.name: known[item.name].moved(
+            start_of(scenario, item.name), near * known[item.name].reached(item.prior, item.value)
+        )
+        for item in moved
+    }
+
+
+def _slope(moved: Sequence[Parameter], doubt: Doubt) -> float:
+    """Change of a step time's logarithm by values that moved, to first order."""
+    sizes: dict[str, list[float]] = {}
+    for item in moved:
+        known = priors()[item.name]
+        sizes.setdefault(known.part, []).append(known.reached(item.prior, item.value))
+    return sum(doubt.shares.get(part, 0.0) * float(np.mean(each)) for part, each in sizes.items())
 
 
 def _told(item: Scored) -> MeasuredRun:
     """What a measured run tells of others."""
     assert item.scenario is not None
-    return MeasuredRun(name=measured_run(item.scenario), shares=dict(item.shares), facts=facts_of(item.scenario))
+    return MeasuredRun(name=measured_run(item.scenario), **doubt_of_run(item)._asdict())
 
 
 def _after(scenario: Scenario, told: tuple[MeasuredRun, ...]) -> Scenario:
@@ -140,17 +195,13 @@ def _after(scenario: Scenario, told: tuple[MeasuredRun, ...]) -> Scenario:
     return scenario.model_copy(update={"profile": scenario.profile.model_copy(update={"provenance": provenance})})
 
 
-def _time_s(scenario: Scenario) -> float:
-    return estimate(scenario).step_time_s
-
-
 def predicted_as(item: Scored, scenario: Scenario, step_time_s: float) -> Scored:
     """The run with another prediction, and the interval that goes with its scenario."""
-    down, up = reach_of(Doubt(dict(item.shares), facts_of(scenario)), measured_doubts(scenario))
+    item = replace(item, scenario=scenario)
+    down, up = reach_of(doubt_of_run(item), measured_doubts(scenario))
     ends = sorted(item.run.in_unit(step_time_s * exp(side), scenario) for side in (-down, up))
     return replace(
         item,
-        scenario=scenario,
         predicted=item.run.in_unit(step_time_s, scenario),
         step_time_s=step_time_s,
         error=step_time_s / item.run.step_time_s(scenario) - 1.0,

@@ -2,8 +2,9 @@
 
 What differs between frameworks and organisations is what a run of one's own differs by, so sources count, not runs: the
 runs of one source on one GPU err together, as a multivariate Student t, and count as the square root of their number.
-Families that set a value of a profile or stack are predicted better than a run of one's own will be: how much better is
-learnt beside the rest, and no answer takes it.
+They err together the less, the less they resemble each other, which is learnt as well. Families that set a value of a
+profile or stack are predicted better than a run of one's own will be: how much better is learnt beside the rest, and no
+answer takes it.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ from scipy.optimize import minimize
 
 import sim.uncertainty
 from flopcast_calibration.readers.families import lineage_of
+from flopcast_validation.runs.anchored import doubt_of_run, size_of
 from flopcast_validation.runs.scored import Scored
 from sim.files import write_text
+from sim.specs.values import doublings
 from sim.uncertainty import (
     FACTS,
     FREEDOM,
@@ -37,24 +40,32 @@ from sim.uncertainty import (
 LEVEL = 0.9
 MOST = 12
 """Runs of a source that count, evenly sampled."""
-START, REST = 0.15, 0.06
-"""Where the spread of a part's seconds and that of a run start, as logarithms."""
+APART = ("sequence length", "GPUs", "bits", "experts", "adapters")
+"""What runs of a source may differ in (`sim.specs.values.place_of`)."""
+START, REST, RATE = 0.15, 0.04, 0.03
+"""Where the spread of a part's seconds, that of a run, and the rate by which runs differ start, as logarithms."""
 RIDGE = (0.1, 0.5)
-"""What it costs to move the logarithms of spreads and of facts' factors, squared: what few runs tell of stays."""
+"""What it costs to move the logarithms of spreads and rates and of facts' factors, squared: what few runs tell of
+stays."""
 FOLDS = 4
 """Parts of the lineages that are left out in turn."""
+TOLD = (0.05, 0.07, 0.1)
+"""What is tried of `Spreads.told`: that whose intervals score best (Gneiting and Raftery 2007, eq. 43)."""
+Batches = Sequence[Sequence[Scored]]
 
 
 class Source(NamedTuple):
     """Runs of one source on one GPU, as `learn` takes them.
 
     shares : of their steps, (runs, parts); facts : which hold, and whether their family set a value, (runs, facts + 1).
+    apart : doublings between them in what they differ in, (runs, runs, APART).
     sizes : logarithm of the measured step times over the predicted ones, (runs,).
     weight : how much each run counts.
     """
 
     shares: np.ndarray
     facts: np.ndarray
+    apart: np.ndarray
     sizes: np.ndarray
     weight: float
 
@@ -86,22 +97,17 @@ def doubt_left_out(item: Scored, published: Mapping[str, Mapping[str, set[str]]]
     """What the interval of a run needs, as if runs of its lineage were not published."""
     assert item.scenario is not None
     others = set(published.get(kind_of(item.scenario), ())) - {lineage_of(item.run.family)}
-    return Doubt(dict(item.shares), facts_of(item.scenario, len(others)))
+    return doubt_of_run(item)._replace(facts=facts_of(item.scenario, len(others)))
 
 
-def size_of(item: Scored) -> float:
-    """Logarithm of the measured step time over the predicted one."""
-    return -log(1.0 + (item.error or 0.0))
-
-
-def learn(batches: Sequence[Sequence[Scored]], keep: Callable[[str], bool] = lambda lineage: True) -> Spreads:
+def learn(batches: Batches, keep: Callable[[str], bool] = lambda lineage: True) -> Spreads:
     """The spreads under which the errors of these runs are likeliest.
 
     Parameters
     ----------
     batches : sequence of sequence of Scored
-        Runs of known frameworks, the same taken for unknown, and with their GPUs known by datasheets; the first batch
-        says what is published.
+        Runs as they are stated, the same taken for unknown frameworks, and with their GPUs known by datasheets; the
+        first batch says what is published.
     keep : function
         Whether the runs of a lineage count.
 
@@ -111,26 +117,26 @@ def learn(batches: Sequence[Sequence[Scored]], keep: Callable[[str], bool] = lam
     """
     published = published_by_kind(batches[0])
     sources = [source for batch in batches for source in _sources(batch, published, keep)]
-    parts, facts = len(PARTS), len(FACTS) + 1
-    start = np.concatenate([np.full(parts, log(START)), [log(REST)], np.zeros(facts)])
-
-    ridge = np.concatenate([np.full(parts, RIDGE[0]), [0.0], np.full(facts, RIDGE[1])])
+    sizes = (len(PARTS), 1, len(FACTS) + 1, len(APART))
+    start = np.repeat([log(START), log(REST), 0.0, log(RATE)], sizes)
+    ridge = np.repeat([RIDGE[0], 0.0, RIDGE[1], RIDGE[0]], sizes)
+    bounds = np.repeat([[log(0.01), 0.0], [log(0.01), 0.0], [-1.5, 1.5], [log(1e-4), 1.0]], sizes, axis=0)
 
     def cost(x: np.ndarray) -> tuple[float, np.ndarray]:
         value, slope = float(ridge @ (x - start) ** 2), 2.0 * ridge * (x - start)
         for source in sources:
-            own, along = _surprise(x, source, parts)
+            own, along = _surprise(x, source)
             value, slope = value + source.weight * own, slope + source.weight * along
         return value, slope
 
-    bounds = [(log(0.01), 0.0)] * (parts + 1) + [(-1.5, 1.5)] * facts
     found = minimize(cost, start, jac=True, method="L-BFGS-B", bounds=bounds).x
-    sizes = np.exp(found)
+    parts, (rest,), facts, apart = (each.tolist() for each in np.split(np.exp(found), np.cumsum(sizes)[:-1]))
     return Spreads(
-        parts=dict(zip(PARTS, sizes[:parts].tolist(), strict=True)),
-        rest=float(sizes[parts]),
-        told=float(sizes[parts]),
-        facts=dict(zip(FACTS, sizes[parts + 1 : -1].tolist(), strict=True)),
+        parts=dict(zip(PARTS, parts, strict=True)),
+        rest=rest,
+        told=rest,
+        facts=dict(zip(FACTS, facts[:-1], strict=True)),
+        apart=dict(zip(APART, apart, strict=True)),
         alone=(1.0, 1.0),
         measured=(1.0, 1.0),
         published={
@@ -152,30 +158,37 @@ def _sources(
     for items in groups.values():
         sample = items[:: -(-len(items) // MOST)]
         doubts = [doubt_left_out(item, published) for item in sample]
+        places = [doubt.place for doubt in doubts]
+        facts = [[*(name in each.facts for name in FACTS), i.fitted] for each, i in zip(doubts, sample, strict=True)]
         yield Source(
             np.array([[doubt.shares.get(part, 0.0) for part in PARTS] for doubt in doubts]),
-            np.array(
-                [[*(fact in d.facts for fact in FACTS), i.fitted] for d, i in zip(doubts, sample, strict=True)], float
-            ),
+            np.array(facts, float),
+            doublings(places, places, APART),
             np.array([size_of(item) for item in sample]),
             len(sample) ** -0.5,
         )
 
 
-def _surprise(x: np.ndarray, source: Source, parts: int) -> tuple[float, np.ndarray]:
+def _surprise(x: np.ndarray, source: Source) -> tuple[float, np.ndarray]:
     """Negative logarithm of a source's likelihood, and its slope along every value."""
-    scale, count = np.exp(source.facts @ x[parts + 1 :]), len(source.sizes)
-    loads = source.shares * np.exp(x[:parts]) * scale[:, None]
-    rest = np.exp(x[parts]) * scale
-    covariance = loads @ loads.T + np.diag(rest**2)
+    parts, facts, count = source.shares.shape[1], source.facts.shape[1], len(source.sizes)
+    of_parts, (of_rest,), of_facts, of_apart = np.split(x, np.cumsum([parts, 1, facts]))
+    scale, rates = np.exp(source.facts @ of_facts), np.exp(of_apart)
+    loads = source.shares * np.exp(of_parts) * scale[:, None]
+    rest = np.exp(of_rest) * scale
+    alike = np.exp(-source.apart @ rates)
+    common = loads @ loads.T * alike
+    covariance = common + np.diag(rest**2)
     inverse = np.linalg.inv(covariance)
     pulled = inverse @ source.sizes
     far = float(source.sizes @ pulled)
     bent = (FREEDOM + count) / (FREEDOM + far)  # how much a Student t minds, over a normal
+    by = inverse - bent * np.outer(pulled, pulled)  # twice the slope along the covariance
     along = np.concatenate([
-        ((inverse @ loads) * loads).sum(axis=0) - bent * (loads.T @ pulled) ** 2,
-        [float(np.diag(inverse) @ rest**2 - bent * (rest * pulled) @ (rest * pulled))],
+        ((by * alike) @ loads * loads).sum(axis=0),
+        [float(np.diag(by) @ rest**2)],
         source.facts.T @ (1.0 - bent * source.sizes * pulled),
+        -np.einsum("ij,ij,ijk->k", by, common, source.apart) * rates / 2,
     ])  # fmt: skip
     constant = lgamma((FREEDOM + count) / 2) - lgamma(FREEDOM / 2) - count / 2 * log(FREEDOM / 2)
     value = np.linalg.slogdet(covariance)[1] / 2 + (FREEDOM + count) / 2 * np.log1p(far / FREEDOM) - constant
@@ -183,109 +196,94 @@ def _surprise(x: np.ndarray, source: Source, parts: int) -> tuple[float, np.ndar
 
 
 class Hit(NamedTuple):
-    """A run, the reach that the others' errors alone give it, and whether its own lies within."""
+    """A run, one standard deviation of its error, and how many of them its interval reaches down and up.
+
+    All by the other lineages' errors alone.
+    """
 
     item: Scored
-    reach: tuple[float, float]
-    inside: bool
+    spread: float
+    sides: tuple[float, float] = (1.0, 1.0)
 
     @property
     def width(self) -> float:
         """Half of the interval, as a logarithm."""
-        return sum(self.reach) / 2
+        return sum(self.sides) / 2 * self.spread
+
+    @property
+    def beyond(self) -> float:
+        """How far the run lies outside the interval, as a logarithm."""
+        down, up = (side * self.spread for side in self.sides)
+        return max(0.0, -down - size_of(self.item), size_of(self.item) - up)
+
+    @property
+    def inside(self) -> bool:
+        """Whether the run lies in the interval."""
+        return self.beyond == 0.0
 
 
-Batches = Sequence[Sequence[Scored]]
-
-
-def left_out(batches: Batches, after: Batches = ()) -> tuple[Spreads, list[list[Hit]]]:
+def left_out(
+    batches: Batches, after: Callable[[Spreads], Batches] = lambda spreads: ()
+) -> tuple[Spreads, list[list[Hit]]]:
     """The table, and every run of every batch with the interval that the other lineages alone would have given.
 
     Parameters
     ----------
     batches : as `learn`
-    after : runs predicted once some of their source were measured.
+    after : function
+        Batches of runs predicted once some of their source were measured, with these spreads.
 
     Notes
     -----
     Spreads are learnt on three quarters of the lineages and tried on the rest, and so is how many of them an interval
-    reaches: the shortest that holds nine in ten.
+    reaches: the shortest that holds nine in ten of the runs, and of those after measured ones.
     """
     published = published_by_kind(batches[0])
     lineages = sorted({lineage_left_out(item) for batch in batches for item in batch if item.scenario is not None})
     fold = {lineage: place % FOLDS for place, lineage in enumerate(lineages)}
     tables = [learn(batches, lambda lineage, left=left: fold[lineage] != left) for left in range(FOLDS)]
 
-    before = _tried(batches, tables, fold, published)
-    later = [_tried(after, [table._replace(told=told) for table in tables], fold, published) for told in TOLD]
-    told = int(np.argmin([_score(every) for every in later])) if after else 0
-    alone, measured = (_reaches(every, fold) for every in (before, later[told] if after else before))
-    whole = learn(batches)
-    whole = whole._replace(alone=alone[WHOLE], measured=measured[WHOLE], told=TOLD[told] if after else whole.told)
-    hits = [[_hit(each, alone[fold[lineage_left_out(each.item)]]) for each in batch] for batch in before]
-    hits += [[_hit(each, measured[fold[lineage_left_out(each.item)]]) for each in batch] for batch in later[told]]
-    return whole, hits
+    def tried(of: Batches, told: float | None = None) -> list[list[Hit]]:
+        def one(item: Scored) -> Hit:
+            assert item.scenario is not None
+            table = tables[fold[lineage_left_out(item)]]
+            table = table if told is None else table._replace(told=told)
+            return Hit(item, spread_of(doubt_left_out(item, published), measured_doubts(item.scenario), table))
+
+        return [[one(item) for item in batch if item.error is not None] for batch in of]
+
+    def with_sides(hits: list[list[Hit]], by: Batches | list[list[Hit]]) -> tuple[list[list[Hit]], tuple[float, float]]:
+        every = [hit for batch in by for hit in batch]
+        sides = [_shortest([hit for hit in every if fold[lineage_left_out(hit.item)] != left]) for left in range(FOLDS)]
+        of = [[hit._replace(sides=sides[fold[lineage_left_out(hit.item)]]) for hit in batch] for batch in hits]
+        return of, _shortest(every)
+
+    whole, before = learn(batches), tried(batches)
+    hits, alone = with_sides(before, before)
+    later = after(whole)
+    if not later:
+        return whole._replace(alone=alone, measured=alone), hits
+    tries = [(told, *with_sides(found, found)) for told in TOLD for found in [tried(later, told)]]
+    told, measured_hits, measured = min(tries, key=lambda each: _score(each[1]))
+    return whole._replace(alone=alone, measured=measured, told=told), [*hits, *measured_hits]
 
 
-TOLD = (0.05, 0.07, 0.1, 0.15, 0.2, 0.3)
-"""What is tried of `Spreads.told`: that whose intervals score best (Gneiting and Raftery 2007, eq. 43)."""
-WHOLE = -1
-"""The fold that leaves nothing out."""
-
-
-def _reaches(tried: Sequence[Sequence[_Tried]], fold: Mapping[str, int]) -> dict[int, tuple[float, float]]:
-    """How many spreads an interval reaches down and up, by the fold that is left out."""
-    every = [each for batch in tried for each in batch]
-    return {
-        left: _shortest([each for each in every if fold[lineage_left_out(each.item)] != left])
-        for left in (WHOLE, *range(FOLDS))
-    }
-
-
-class _Tried(NamedTuple):
-    """A run, and one standard deviation of its error by the other lineages' table."""
-
-    item: Scored
-    spread: float
-
-
-def _tried(
-    batches: Batches,
-    tables: Sequence[Spreads],
-    fold: Mapping[str, int],
-    published: Mapping[str, Mapping[str, set[str]]],
-) -> list[list[_Tried]]:
-    def one(item: Scored) -> _Tried:
-        assert item.scenario is not None
-        table, measured = tables[fold[lineage_left_out(item)]], measured_doubts(item.scenario)
-        return _Tried(item, spread_of(doubt_left_out(item, published), measured, table))
-
-    return [[one(item) for item in batch if item.error is not None] for batch in batches]
-
-
-def _score(tried: Sequence[Sequence[_Tried]]) -> float:
+def _score(hits: Sequence[Sequence[Hit]]) -> float:
     """The interval score: the width, and 2/α times how far a run lies beyond it; lineages weigh as in `_shortest`."""
-    every = [each for batch in tried for each in batch]
-    (down, up), weights = _shortest(every), _weights(every)
-    sizes, spreads = (np.array(column) for column in zip(*((size_of(t.item), t.spread) for t in every), strict=True))
-    beyond = np.maximum(0.0, -down * spreads - sizes) + np.maximum(0.0, sizes - up * spreads)
-    return float(np.average((down + up) * spreads + 2.0 / (1.0 - LEVEL) * beyond, weights=weights))
+    every = [hit for batch in hits for hit in batch]
+    scores = [2.0 * hit.width + 2.0 / (1.0 - LEVEL) * hit.beyond for hit in every]
+    return float(np.average(scores, weights=_weights(every)))
 
 
-def _hit(tried: _Tried, sides: tuple[float, float]) -> Hit:
-    reach = sides[0] * tried.spread, sides[1] * tried.spread
-    return Hit(tried.item, reach, -reach[0] <= size_of(tried.item) <= reach[1])
-
-
-def _shortest(tried: Sequence[_Tried]) -> tuple[float, float]:
+def _shortest(hits: Sequence[Hit]) -> tuple[float, float]:
     """The shortest reach down and up, in spreads, that holds LEVEL of the runs."""
-    return shortest(sorted((size_of(t.item) / t.spread, w) for t, w in zip(tried, _weights(tried), strict=True)))
+    return shortest(sorted((size_of(h.item) / h.spread, w) for h, w in zip(hits, _weights(hits), strict=True)))
 
 
-def _weights(tried: Sequence[_Tried]) -> list[float]:
+def _weights(hits: Sequence[Hit]) -> list[float]:
     """A lineage of many runs counts as the square root of their number."""
-    counts = Counter(lineage_left_out(each.item) for each in tried)
-    return [counts[lineage_left_out(each.item)] ** -0.5 for each in tried]
+    counts = Counter(lineage_left_out(each.item) for each in hits)
+    return [counts[lineage_left_out(each.item)] ** -0.5 for each in hits]
 
 
 def shortest(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
@@ -296,17 +294,13 @@ def shortest(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
     pairs : sequence of (value, weight)
         Sorted.
     """
-    wanted = LEVEL * sum(weight for _, weight in pairs) * (1.0 - 1e-12)
-    best, last, held = (max(0.0, -pairs[0][0]), max(0.0, pairs[-1][0])), 0, 0.0
-    for value, weight in pairs:  # the stretch from each first value on
-        while last < len(pairs) and held < wanted:
-            held += pairs[last][1]
-            last += 1
-        if held < wanted:
-            break
-        best = min(best, (max(0.0, -value), max(0.0, pairs[last - 1][0])), key=sum)
-        held -= weight
-    return best
+    values, weights = (np.array(column) for column in zip(*pairs, strict=True))
+    held = np.concatenate([[0.0], np.cumsum(weights)])
+    last = np.searchsorted(held, held[:-1] + LEVEL * held[-1] * (1.0 - 1e-12))  # of the stretch from each value on
+    first = np.flatnonzero(last < len(held))
+    down, up = np.maximum(0.0, -values[first]), np.maximum(0.0, values[last[first] - 1])
+    best = int(np.argmin(down + up))
+    return float(down[best]), float(up[best])
 
 
 def write_intervals(spreads: Spreads, path: Path | None = None) -> None:
@@ -319,6 +313,8 @@ def write_intervals(spreads: Spreads, path: Path | None = None) -> None:
         f"told: {spreads.told:.4f}  # the same beside measured runs",
         "facts:  # factors on both",
         *(f"  {name}: {factor:.3f}" for name, factor in spreads.facts.items()),
+        "apart:  # by what share two runs tell less of each other for each doubling of what they differ in",
+        *(f"  {name}: {rate:.3f}" for name, rate in spreads.apart.items()),
         "# how many of them the interval reaches down and up, without and with measured runs of one's own",
         *(
             f"{name}: [{low:.3f}, {high:.3f}]"

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from flopcast_calibration.readers.described import UNKNOWN
-from flopcast_validation.runs.anchored import after_runs
+from flopcast_validation.runs.anchored import GIVEN, after_runs, thinned
 from flopcast_validation.runs.intervals import known_only, left_out, left_out_coverage, write_intervals
 from flopcast_validation.runs.report import WIDE, draw, group_table, markdown_table, to_json, worst
-from flopcast_validation.runs.score import groups_of, in_the_wild
+from flopcast_validation.runs.score import groups_of, in_the_wild, score_all
 from flopcast_validation.runs.scored import Scored
-from sim.commands.progress import progress_bar
+from sim.commands.progress import progress_bar, spinner
 from sim.table import columns_table
+from sim.uncertainty import Spreads
 
 SHIPPED = ("wild", "all", "fitted", "kind", "framework")
 OWN = ("all", "fitted", "kind", "gpu", "framework", "source")
@@ -46,7 +47,7 @@ def print_runs(
     """Print the scores; plain data of all of it."""
     listed: dict[str, Any] = {}
     if listing.update_intervals:
-        _update_intervals(out, scored)
+        _update_intervals(out, scored, shipped=shipped)
     if listing.transfer:
         listed |= _print_transfer(out, scored, shipped=shipped, markdown=listing.markdown)
     groups = [*([in_the_wild(strangers)] if strangers else []), *groups_of(scored)]
@@ -117,16 +118,28 @@ def _print_transfer(out: Any, scored: Sequence[Scored], *, shipped: bool, markdo
     return plain
 
 
-def _update_intervals(out: Any, scored: Sequence[Scored]) -> None:
-    """Rewrite the table of intervals that ships, of these runs."""
+def _update_intervals(out: Any, scored: Sequence[Scored], *, shipped: bool) -> None:
+    """Rewrite the table of intervals that ships, of the record and of these runs of other sources."""
+    from flopcast_validation.run import published_runs
     from flopcast_validation.runs.transfer_report import batches_of, transfer
 
-    found = transfer(scored, progress_bar)
-    anchored = [each for count in found.after for each in after_runs(known_only(scored), count)]
-    anchored += [each for every in found.after.values() for each in every]
-    spreads, _ = left_out(batches_of(found), [[item for each in anchored for item in each.after]])
+    with progress_bar("the record predicted") as report:
+        record = list(scored) if shipped else score_all(published_runs(), report or (lambda done, total: None))
+    batches = batches_of(transfer(record, progress_bar, given=()))
+    if not shipped:
+        ours = {item.run.source for item in record}
+        batches[0] += [item for item in scored if item.error is not None and item.run.source not in ours]
+
+    def after(spreads: Spreads) -> list[list[Scored]]:
+        """Runs once some of their source were measured, their frameworks unknown and known."""
+        known = [thinned(items) for items in (batches[1], known_only(batches[0]))]
+        every = [after_runs(items, count, first_order=spreads) for items in known for count in GIVEN]
+        return [[item for each in found for item in each.after] for found in every]
+
+    with spinner("learning"):
+        spreads, _ = left_out(batches, after)
     write_intervals(spreads)
-    out.print("intervals written")
+    out.print(f"intervals written, of {spreads.runs:,} runs of {spreads.lineages} lineages")
 
 
 def print_reasons(out: Any, skipped: Iterable[str | None], most: int = 15) -> None:

@@ -39,9 +39,12 @@ class Transfer(NamedTuple):
     after: dict[int, list[Anchored]]
 
 
-def transfer(scored: Sequence[Scored], progress: Callable[[str], Any], shipped: bool = True) -> Transfer:
+def transfer(
+    scored: Sequence[Scored], progress: Callable[[str], Any], shipped: bool = True, given: Sequence[int] = GIVEN
+) -> Transfer:
     """Predict all of it; `progress` gives a context with what to report to.
 
+    given : numbers of runs that are given.
     shipped : take frameworks for unknown ones, and GPUs as their datasheets have them.
     """
     known = [item for item in scored if item.error is not None]
@@ -51,7 +54,7 @@ def transfer(scored: Sequence[Scored], progress: Callable[[str], Any], shipped: 
             unknown = as_unknown(scored, report or silent)
         with progress("runs on GPUs known by their datasheets") as report:
             datasheet = by_datasheet(scored, report or silent)
-    for count in GIVEN:
+    for count in given:
         with progress(f"sources after {_given(count)} of theirs") as report:
             after[count] = after_runs(unknown or known, count, report or silent)
     return Transfer(known, unknown, datasheet, after)
@@ -306,7 +309,7 @@ def coverages(found: Transfer) -> list[Coverage]:
     batches = batches_of(found) if found.unknown else [found.known]
     if len({lineage_left_out(item) for item in batches[0]}) < 2:
         return []
-    _, hits = left_out(batches, after)
+    _, hits = left_out(batches, lambda spreads: after)
     names = ("known framework", "unknown framework", "GPU known by its datasheet") if found.unknown else ("as stated",)
     classes: dict[str, list[Hit]] = {}
     for name, of_batch in zip(names, hits, strict=False):
