@@ -8,7 +8,7 @@ from sim import build_order
 from sim.engines import Program, longest_path
 from sim.pricing.stages import StageSeconds
 from sim.schedules import build
-from sim.work.stages import Stage
+from sim.work.layers import Stage
 
 
 def costs_of(num_ranks, num_stages):

@@ -8,8 +8,9 @@ from open_space import search
 from timing import seconds
 
 from sim import estimate, load_scenario
-from sim.search import build_space, price_all
 from sim.search.layered import layered_table
+from sim.search.plans.space import build_space
+from sim.search.prices.formula import price_all
 from sim.search.room import WAYS
 
 SCENARIOS = Path(__file__).parent.parent / "scenarios"

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sim.commands import completion as complete
-from sim.commands.options import Json
-from sim.commands.output import print_json
+from sim.commands import options
+from sim.commands.options import Json, print_json
 
 if TYPE_CHECKING:
     from flopcast_calibration.from_runs import RunsFit
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 def anchor(
     scenarios: Annotated[
         list[Path],
-        typer.Argument(metavar="SCENARIO...", help="The runs' scenario files.", autocompletion=complete.scenario_files),
+        typer.Argument(metavar="SCENARIO...", help="The runs' scenario files.", autocompletion=options.scenario_files),
     ],
     measured: Annotated[
         list[str],
@@ -33,7 +32,7 @@ def anchor(
     out: Annotated[Path, typer.Option("-o", "--out", help="Write the profile here.")] = Path("anchored.yaml"),
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", "-s", help="Override a field of all: plan.tp=4.", autocompletion=complete.fields),
+        typer.Option("--set", "-s", help="Override a field of all: plan.tp=4.", autocompletion=options.fields),
     ] = None,
     parameter: Annotated[list[str] | None, typer.Option(help="Fit only these (gemm.max_efficiency, …).")] = None,
     as_json: Json = False,

@@ -8,7 +8,7 @@ from flopcast_calibration.commands.look import compare, show
 from flopcast_calibration.commands.matters import matters
 from flopcast_calibration.commands.measure import fit, run
 from flopcast_calibration.commands.runs import from_runs
-from sim.commands.examples import examples
+from sim.commands.options import examples
 
 app = typer.Typer(help="Measure a machine and fit the profile that every estimate then uses.", no_args_is_help=True)
 

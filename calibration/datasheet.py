@@ -12,9 +12,8 @@ import numpy as np
 import yaml
 
 from sim.files import write_text
-from sim.specs.datasheet import TABLE, watts_per_flop_per_s
 from sim.specs.hardware import GpuSpec
-from sim.specs.presets import load_preset
+from sim.specs.presets import TABLE, load_preset, watts_per_flop_per_s
 from sim.units import parse
 
 GPUS = {

@@ -22,7 +22,7 @@ from flopcast_calibration.fit import (
     SendPoint,
 )
 from flopcast_calibration.measurement import Measurement, MeasurementSet
-from sim.costs.efficiency import STATE_SHARE
+from sim.costs.compute import STATE_SHARE
 from sim.errors import ProfileError, nearest
 from sim.specs import ClusterSpec
 from sim.specs.profile import FlashVersion

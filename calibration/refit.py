@@ -20,7 +20,7 @@ from flopcast_calibration.fit import AllReducePoint, Fit, GemmPoint, fit_alignme
 from flopcast_calibration.layer import FACTS, fit_layer, read_layer_points
 from flopcast_calibration.points import gemm_point
 from flopcast_calibration.readers.table import read_each_device
-from sim.costs.efficiency import gemm_time
+from sim.costs.compute import gemm_time
 from sim.specs import ClusterSpec, Profile, load_preset
 from sim.specs.loading import resolve
 from sim.specs.profile import GemmParams

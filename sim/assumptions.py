@@ -1,18 +1,31 @@
-"""What an answer assumes, most important first; every sentence stands beside the mechanism that assumes it."""
+"""What an estimate says beside its numbers: what it assumes, what is open, what is aligned badly, and what would fit.
+
+Alignment follows Anthony et al. 2024, arXiv:2401.14489, section VII.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from sim.costs import compute, host, spread
+from sim.costs import block, compute, spread
+from sim.costs.compute import SECTOR
+from sim.errors import FlopcastError
 from sim.network import placement
-from sim.pricing import cost_model, memory, zero
-from sim.pricing import layouts as places
-from sim.pricing.plans import Plans
+from sim.pricing import layouts, memory, zero
+from sim.pricing.cells import Plans
+from sim.pricing.layouts import cut_of
 from sim.programs import cores_assumed
 from sim.specs import Scenario
+from sim.specs.loading import LEFT_OPEN
+from sim.specs.yaml12 import load_yaml
+from sim.units import show, show_time
 from sim.work import layers, recompute, routing
 from sim.work import memory as kept
+from sim.work.pieces import vocabulary_rows
 
 NO_FAILURES = "the training time leaves out failures, checkpoints and evaluation (flopcast train includes them)"
 MOST_SEQUENCES, MOST_TOKENS = 1 << 17, 1 << 30
@@ -38,10 +51,10 @@ def stated_assumptions(plans: Plans, scenario: Scenario, notes: Iterable[str], e
         *_together(notes),
         *scenario.assumed,
         *_strangers(scenario),
-        *(line for each in (cost_model, layers, routing, recompute) for line in each.assumed(scenario)),
-        *(line for each in (compute, host, spread) for line in each.assumed(scenario)),
+        *(line for each in (layouts, layers, routing, recompute) for line in each.assumed(scenario)),
+        *(line for each in (compute, block, spread) for line in each.assumed(scenario)),
         *zero.assumed(plans, scenario.num_forwards),
-        *places.assumed(plans.layouts),
+        *layouts.assumed_of_layouts(plans.layouts),
         *placement.assumed(scenario),
         *(line for each in (memory, kept) for line in each.assumed(scenario)),
         *(() if scenario.training.tokens is None else (NO_FAILURES,)),
@@ -75,3 +88,180 @@ def _together(notes: Iterable[str]) -> Iterator[str]:
     for words, names in operations.items():
         more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
         yield f"{words} ({', '.join(names[:MOST_NAMED])}{more})"
+
+
+TABLE = Path(__file__).parent / "presets" / "open_facts.yaml"
+TELLING = 1.02
+"""Factor between the step times of a fact's values from which on the fact is named."""
+
+
+class OpenFact(NamedTuple):
+    """A fact that is not stated, and the step times between which its values lie.
+
+    ask : what to say, in a few words. field : where to say it.
+    low, high : values with the shortest and the longest step; low_s, high_s : these steps. [s]
+    """
+
+    ask: str
+    field: str
+    low: str
+    high: str
+    low_s: float
+    high_s: float
+
+    def __str__(self) -> str:
+        """What to say, and what the answer would be then."""
+        ends = f"{show_time(self.low_s)} ({self.low}) to {show_time(self.high_s)} ({self.high})"
+        return f"say {self.ask} ({self.field}): {ends}"
+
+
+@cache
+def _table() -> dict[str, Any]:
+    found: dict[str, Any] = load_yaml(TABLE)
+    return found
+
+
+def open_facts(scenario: Scenario, step_time_s: float, time_of: Callable[[Scenario], float]) -> tuple[OpenFact, ...]:
+    """Facts that a scenario's description leaves open, those first that move its step time most.
+
+    Parameters
+    ----------
+    scenario : Scenario
+    step_time_s : float
+        As it is taken. [s]
+    time_of : callable
+        Step time of another scenario. [s]
+    """
+    line = next((each for each in scenario.assumed if each.startswith(LEFT_OPEN)), "")
+    found = []
+    for field in line.removeprefix(LEFT_OPEN).split(", ") if line else ():
+        known = _table()[field]
+        times: dict[str, float] = {}
+        for value, changes in known["values"].items():
+            seconds = _time_with(scenario, field.partition(".")[0], changes, step_time_s, time_of)
+            times |= {} if seconds is None else {value: seconds}
+        if not times:  # none of the values goes with what is stated
+            continue
+        low, high = min(times, key=lambda value: times[value]), max(times, key=lambda value: times[value])
+        if times[high] > TELLING * times[low]:
+            found.append(OpenFact(known["ask"], field, low, high, times[low], times[high]))
+    return tuple(sorted(found, key=lambda fact: fact.low_s / fact.high_s))
+
+
+def _time_with(
+    scenario: Scenario,
+    section: str,
+    changes: Mapping[str, Any],
+    step_time_s: float,
+    time_of: Callable[[Scenario], float],
+) -> float | None:
+    """Step time under some fields of a section; None where they cannot be. [s]"""
+    record: Any = getattr(scenario, section)
+    if all(getattr(record, name) == value for name, value in changes.items()):
+        return step_time_s
+    try:
+        return time_of(scenario.replace(**{section: record.replace(**changes)}))
+    except FlopcastError:
+        return None
+
+
+LEAST = 0.002
+"""Share of the step below which a saving is not worth a line."""
+
+
+class Padded(NamedTuple):
+    """A size of a model, the next one above it that is aligned on every GPU, and the scenario with that."""
+
+    field: str
+    size: int
+    to: int
+    scenario: Scenario
+
+
+def padded_sizes(scenario: Scenario) -> Iterator[Padded]:
+    """Sizes whose share on one GPU is no whole number of sectors, each padded by itself; none of aligned models.
+
+    Columns of a head count where their multiplies are kernels of their own, and with all the heads of a GPU.
+    """
+    model, plan, stack = scenario.model, scenario.plan, scenario.stack
+    if not scenario.profile.gemm.alignment:
+        return
+    whole = int(SECTOR // scenario.training.activation_bytes)
+    dense = any(kind.mlp == "dense" for kind in model.layer_kinds)
+    columns = model.num_heads * model.head_dim / plan.tp
+    sizes = {
+        "vocab_size": (vocabulary_rows(model, stack, cut_of(scenario)), plan.tp),
+        "hidden_size": (model.hidden_size, 1),
+        "intermediate_size": (model.intermediate_size / plan.tp if dense else 0, plan.tp),
+        "expert_intermediate_size": (model.expert_intermediate_size / plan.etp if model.num_experts else 0, plan.etp),
+        "head_dim": (model.head_dim if stack.attention == "math" else columns, 1),
+    }
+    for field, (share, degree) in sizes.items():
+        if share % whole:
+            size, multiple = getattr(model, field), whole * degree
+            to = -(-size // multiple) * multiple
+            more = {"value_head_dim": to} if field == "head_dim" and model.value_head_dim == size else {}
+            # What follows from the hidden size where nobody states it stays as it is.
+            own = {"head_dim": model.head_dim, "intermediate_size": model.intermediate_size}
+            changed = model.replace(**{**own, field: to}, **more)
+            yield Padded(field, size, to, scenario.replace(model=changed))
+
+
+def padding_advice(scenario: Scenario, step_time_s: float, step_time_of: Callable[[Scenario], float]) -> Iterator[str]:
+    """Yield a line for each size whose padding would shorten the step, with what it saves.
+
+    Parameters
+    ----------
+    step_time_of : callable
+        Prices a scenario. [s]
+    """
+    for padded in padded_sizes(scenario):
+        saved = step_time_s - step_time_of(padded.scenario)
+        if saved > LEAST * step_time_s:
+            yield (
+                f"{padded.field} {padded.size:,} is badly aligned: padded to {padded.to:,}, a step takes "
+                f"{show_time(saved)} ({saved / step_time_s:.1%}) less"
+            )
+
+
+def memory_remedies(scenario: Scenario, part: str, needed: float, estimate: Callable[[Scenario], Any]) -> list[str]:
+    """What to change when a plan does not fit: plans that keep every rule and need less, the leanest first.
+
+    Parameters
+    ----------
+    part : str
+        Of the fullest rank's memory, the largest, as in `sim.work.memory.MemoryUse`.
+    needed : float
+        By the fullest rank. [bytes]
+    estimate : callable
+        `sim.estimate.estimate`, by which the plans are tried.
+    """
+    plan = scenario.plan
+    wishes: list[dict[str, Any]] = [{"schedule": "1f1b"}] if plan.schedule == "gpipe" else []
+    if part in ("activations", "logits", "working"):
+        lighter = "selective" if plan.recompute == "none" and scenario.stack.attention == "math" else "full"
+        wishes += [{"recompute": lighter}] if plan.recompute != "full" else []
+        wishes += [{"sequence_parallel": True}] if plan.tp > 1 and not plan.sequence_parallel else []
+        wishes += [{"microbatch_size": plan.microbatch_size // 2}] if plan.microbatch_size > 1 else []
+    if part in ("optimizer", "gradients", "weights") and plan.num_replicas > 1:
+        level = {"optimizer": 1, "gradients": 2, "weights": 3}[part]
+        wishes += [{"zero_stage": level}] if plan.zero_stage < level else []
+    wider = math.gcd(scenario.model.num_experts, plan.tp * plan.cp * plan.dp // plan.etp)
+    wishes += [{"ep": wider}] if wider > plan.ep else []
+    if plan.dp % 2 == 0:
+        wishes.append({"pp": plan.pp * 2, "dp": plan.dp // 2})
+        if plan.tp < scenario.cluster.nvlink_domain_gpus:
+            wishes.append({"tp": plan.tp * 2, "dp": plan.dp // 2})
+    tried = []
+    for wish in wishes:
+        try:
+            answer = estimate(scenario.replace(plan=plan.replace(**wish)))
+        except FlopcastError:
+            continue
+        if answer.largest.total < 0.98 * needed:
+            tried.append((answer.largest.total, answer.fits, wish))
+    remedies = []
+    for total, fits, wish in sorted(tried, key=lambda item: item[0]):
+        change = " with ".join(f"plan.{name}={str(value).lower()}" for name, value in wish.items())
+        remedies.append(f"{change} ({show(total, 'B')}, {'fits' if fits else 'not yet enough'})")
+    return remedies or ["more GPUs (a larger plan.tp or plan.pp)"]

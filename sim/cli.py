@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from sim.commands.examples import examples
 from sim.commands.exit_codes import run_to_the_end
+from sim.commands.options import examples
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 
 from sim.engines import Program
-from sim.engines.step_end import waited_reduction
+from sim.engines.program import waited_reduction
 from sim.errors import ScheduleError
+from sim.pricing.cells import Plans, plans_of
 from sim.pricing.deal import Deal, deal_of
-from sim.pricing.plans import Plans, plans_of
 from sim.pricing.stages import StageSeconds, price_plan
 from sim.schedules import Order, build_order, get_schedule
 from sim.specs import Scenario
-from sim.specs.dealing import num_stages_of
+from sim.specs.plan import num_stages_of
 
 
 def priced_order(scenario: Scenario, *, fold: bool = True) -> tuple[Order, StageSeconds]:

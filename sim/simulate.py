@@ -10,17 +10,15 @@ from typing import Any
 import numpy as np
 
 from sim.engines import longest_path, network
-from sim.engines.link_history import LinkHistory, all_messages, link_history
-from sim.engines.link_use import busiest_links, link_bytes, use_by_level
-from sim.engines.noise import Replica, noisy_program, noisy_steps, replica, steps_overlap
+from sim.engines.link_history import LinkHistory, all_messages, busiest_links, link_bytes, link_history, use_by_level
+from sim.engines.noise import Replica, noisy_program, noisy_steps, overlapping_steps, replica, steps_overlap
 from sim.engines.program import Program
-from sim.engines.stream import overlapping_steps
 from sim.errors import SpecError
 from sim.estimate import estimate
 from sim.network.faults import link_health, node_of
 from sim.network.ranks import gpu_of_rank
 from sim.network.topology import build_topology
-from sim.pricing.cost_model import cost_model
+from sim.pricing.layouts import cost_model
 from sim.programs import priced_order, program_of
 from sim.schedules import get_schedule
 from sim.specs import Scenario

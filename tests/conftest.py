@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, settings
 from sim.costs.block import AT_PEAK, BACKWARD, INPUT_GRAD
 from sim.pricing.stages import StageSeconds
 from sim.pricing.zero import VisitSeconds
+from sim.work.layers import Stage
 from sim.work.operations import Cause
-from sim.work.stages import Stage
 
 ROOT = Path(__file__).parents[1]
 

@@ -3,7 +3,7 @@
 from functools import partial
 
 from sim import search as sim_search
-from sim.search import sweep as sim_sweep
+from sim.search.sweep import sweep as sim_sweep
 
 search = partial(sim_search, any_framework=True)
 sweep = partial(sim_sweep, any_framework=True)

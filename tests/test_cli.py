@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from sim import load_scenario
-from sim.commands.completion import any_preset
 from sim.commands.doctor import doctor
+from sim.commands.options import any_preset
 from sim.commands.presets import list_presets, show_preset
 from sim.errors import SpecError
-from sim.shipped import shipped_scenarios
+from sim.files import shipped_scenarios
 from sim.specs import preset_names
 from tests.typed import typed as flopcast
 

@@ -9,11 +9,11 @@ from wiring import laid_out
 
 from sim import estimate, load_scenario, simulate
 from sim.engines.wire import shared_links
-from sim.pricing.cost_model import cost_model
+from sim.pricing.layouts import cost_model
 from sim.programs import priced_order
 from sim.schedules import get_schedule, schedule_names
-from sim.specs.network import LevelSpec, NetworkSpec
-from sim.work.stages import deal_stages
+from sim.specs.hardware import LevelSpec, NetworkSpec
+from sim.work.layers import deal_stages
 from sim.work.sums import part_params
 
 SMALL = ["plan.pp=8", "plan.dp=3", "training.global_batch_size=96"]

@@ -138,17 +138,17 @@ def test_every_package_is_on_the_map() -> None:
 
 
 RULES = {
-    "end_of_step": ("sim.search.layered_bounds", "sim.search.prices.formula",
+    "end_of_step": ("sim.search.layered_deals", "sim.search.prices.formula",
                     "sim.search.schedules.order_times"),
-    "exposed_reduction": ("sim.engines.step_end",),
-    "exposed_gather": ("sim.engines.program", "sim.engines.step_end", "sim.search.schedules.order_times"),
-    "step_end": ("sim.engines.step_end",),
+    "exposed_reduction": ("sim.engines.program",),
+    "exposed_gather": ("sim.engines.program", "sim.engines.program", "sim.search.schedules.order_times"),
+    "step_end": ("sim.engines.program",),
     "without_flush": ("sim.engines.timeline", "sim.search.schedules.order_times"),
-    "once_a_step": ("sim.pricing.stages", "sim.search.layered_bounds", "sim.search.prices.formula",
+    "once_a_step": ("sim.pricing.stages", "sim.search.layered_deals", "sim.search.prices.formula",
                     "sim.search.schedules.order_times"),
-    "price_stages": ("sim.pricing.stages", "sim.search.layered_bounds", "sim.search.prices.formula",
+    "price_stages": ("sim.pricing.stages", "sim.search.layered_deals", "sim.search.prices.formula",
                      "sim.search.schedules.lower_bounds", "sim.search.schedules.order_times"),
-    "peak_memory": ("sim.estimate", "sim.search.layered_bounds", "sim.search.prices.formula",
+    "peak_memory": ("sim.estimate", "sim.search.layered_deals", "sim.search.prices.formula",
                     "sim.search.schedules.lower_bounds", "sim.search.schedules.order_times"),
 }  # fmt: skip
 """Rules of the cost model that stand once, and who calls them."""
@@ -173,4 +173,4 @@ def test_what_compute_hides_is_a_share_in_one_place() -> None:
         for path in (ROOT / "sim").rglob("*.py")
         if re.search(r"hidden_share \* np\.(clip|minimum)", path.read_text())
     }
-    assert places == {"sim/engines/step_end.py"}
+    assert places == {"sim/engines/program.py"}

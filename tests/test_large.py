@@ -9,7 +9,7 @@ from sim import estimate, load_scenario
 from sim.engines import des
 from sim.errors import ScheduleError
 from sim.report.schedules import compare_schedules
-from sim.schedules import build, build_order, listing
+from sim.schedules import build, build_order, passes
 from sim.schedules.v_shape import zb_v
 
 TIMES = (1.0, 1.3, 0.8, 0.1)
@@ -22,12 +22,12 @@ def test_tries_that_are_left_out_would_have_changed_nothing(monkeypatch):
         plays.append(eager)
         return place(todo, weight, allowed, eager)
 
-    place = listing._place
-    monkeypatch.setattr(listing, "_place", played)
+    place = passes._place
+    monkeypatch.setattr(passes, "_place", played)
     quick = zb_v(4, 2, 40, TIMES)
-    assert len(plays) <= listing.TRIES + 1
+    assert len(plays) <= passes.TRIES + 1
     # Every try, whatever the one before it came to.
-    monkeypatch.setattr(listing, "_place", lambda *given: (*place(*given)[:2], _Never(place(*given)[2])))
+    monkeypatch.setattr(passes, "_place", lambda *given: (*place(*given)[:2], _Never(place(*given)[2])))
     assert all(np.array_equal(one, other) for one, other in zip(quick, zb_v(4, 2, 40, TIMES), strict=True))
 
 

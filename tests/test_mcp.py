@@ -10,7 +10,7 @@ import pytest
 from sim import estimate, load_scenario
 from sim.commands import mcp as ours
 from sim.errors import SpecError
-from sim.shipped import shipped_scenarios
+from sim.files import shipped_scenarios
 
 NAME = "megatron-2021/1.7b"
 FILE = f"scenarios/{NAME}.yaml"

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from sim import estimate, load_scenario
-from sim.open_facts import TELLING, open_facts
+from sim.assumptions import TELLING, open_facts
 from sim.specs.loading import _OPEN
 from sim.specs.yaml12 import load_yaml
 
@@ -32,7 +32,7 @@ def test_a_framework_that_is_named_leaves_nothing_open(settings):
 
 
 def test_every_fact_that_may_be_open_has_values():
-    from sim.open_facts import TABLE
+    from sim.assumptions import TABLE
 
     table = load_yaml(TABLE)
     assert set(table) == set(_OPEN)

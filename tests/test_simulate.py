@@ -10,7 +10,7 @@ from sim import estimate, load_scenario
 from sim.errors import FlopcastError, SpecError
 from sim.report.simulation import draw_simulation
 from sim.simulate import simulate
-from sim.specs.network import LevelSpec, NetworkSpec
+from sim.specs.hardware import LevelSpec, NetworkSpec
 from sim.stragglers import failed_node
 
 SMALL = ["plan.pp=4", "plan.dp=3", "training.global_batch_size=48"]
@@ -43,7 +43,7 @@ def test_levels_count_every_byte_once(small):
 
 
 def _params(scenario):
-    from sim.work.stages import deal_stages
+    from sim.work.layers import deal_stages
     from sim.work.sums import part_params
 
     return [

@@ -12,7 +12,7 @@ from sim.engines import run
 from sim.errors import SpecError
 from sim.programs import priced_order, program_of
 from sim.reliability.state import state_of
-from sim.scaling.goal import goal_of
+from sim.scaling.run import goal_of
 from sim.scaling.training_time import shortest
 from sim.search.explain import rank_plan
 from sim.specs import ParallelPlan

@@ -16,13 +16,12 @@ import numpy as np
 
 from sim.costs.collectives import all_reduce, reduce_scatter, send
 from sim.network.placement import hops_of, place_group, send_share
-from sim.pricing.cells import send_seconds, sent_bytes
-from sim.pricing.cost_model import cost_model, cut_of
-from sim.pricing.plans import plans_of
-from sim.pricing.replicas import HELD, params_of
+from sim.pricing.cells import plans_of, send_seconds, sent_bytes
+from sim.pricing.deal import HELD, params_of
+from sim.pricing.layouts import cost_model, cut_of
 from sim.specs import Scenario
+from sim.work.layers import deal_stages
 from sim.work.optimizer import GRADIENT_WIDTH
-from sim.work.stages import deal_stages
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,9 @@ from flopcast_validation.run import published_runs
 from sim import Estimate, Scenario, build_scenario, estimate, load_scenario, simulate
 from sim.costs.collectives import all_reduce
 from sim.errors import FlopcastError
+from sim.files import SCENARIOS
 from sim.network.placement import Group
-from sim.pricing.cost_model import cost_model
-from sim.shipped import SCENARIOS
+from sim.pricing.layouts import cost_model
 from sim.specs.yaml12 import load_yaml
 from sim.traffic.step_bytes import step_collectives
 

@@ -12,8 +12,7 @@ import typer
 from flopcast_validation.job.cli import register as register_job
 from flopcast_validation.steps import steps
 from flopcast_validation.strategies.cli import register as register_strategies
-from sim.commands.examples import examples
-from sim.commands.options import Json, JsonCommand, JsonFile, JsonGroup
+from sim.commands.options import Json, JsonCommand, JsonFile, JsonGroup, examples
 from sim.commands.progress import progress_bar, spinner
 from sim.files import write_text
 
@@ -291,7 +290,7 @@ app.command("steps", epilog=examples("validate steps -o steps.csv"))(steps)
 def rl(as_json: Json = False) -> None:
     """Rates of TensorRT-LLM and step times of NeMo RL, as printed, beside what `flopcast rl` predicts."""
     from flopcast_validation.rl_runs import published_rates, published_steps, to_dict, view
-    from sim.commands.output import print_json, print_view
+    from sim.commands.options import print_json, print_view
 
     found = published_rates(), published_steps()
     if as_json:

@@ -20,7 +20,7 @@ from flopcast_calibration.node import fitting_nodes, measured_cluster
 from flopcast_calibration.points import gemm_point, precision_of
 from flopcast_calibration.readers import read_measurements
 from flopcast_calibration.readers.table import read_each_device
-from sim.costs.efficiency import SECTOR, leading_divisors
+from sim.costs.compute import SECTOR, leading_divisors
 from sim.errors import SpecError
 from sim.specs import GpuSpec, Profile
 from sim.specs.loading import profile_of_gpu

@@ -20,8 +20,8 @@ from typing import Any
 
 from flopcast_validation.bisection import data_parallel_cut, pipeline_cut
 from sim import Scenario, estimate, load_scenario, simulate
-from sim.shipped import SCENARIOS
-from sim.specs.network import LevelSpec, NetworkSpec
+from sim.files import SCENARIOS
+from sim.specs.hardware import LevelSpec, NetworkSpec
 from sim.units import show
 
 _SCENARIO = SCENARIOS / "gpt-1t-3072-a100.yaml"

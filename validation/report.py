@@ -43,7 +43,7 @@ class ValidationReport:
 
     def plot(self, width_in: float = 9.0) -> Any:
         """Errors of every row, the constant's paler beside them, as a matplotlib figure."""
-        from sim.report.figures import new_figure
+        from sim.canvas import new_figure
 
         rows = [(table, row) for table in self.tables for row in table.rows]
         figure = new_figure(width_in, 0.22 * len(rows) + 1.6)

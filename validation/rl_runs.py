@@ -14,8 +14,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from sim.rl.best_step import Asynchrony, colocated_step, split_step
-from sim.rl.fluid import batch_time
 from sim.rl.pools import Inference, pool_of
+from sim.rl.rollout import batch_time
 from sim.rl.samples import Samples, lognormal_lengths
 from sim.rl.step import RlStep
 from sim.rl.trainer import Recipe

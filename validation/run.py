@@ -11,7 +11,7 @@ from typing import Any
 
 from flopcast_calibration.readers.training_runs import Run, read_runs
 from sim import estimate, load_scenario
-from sim.shipped import SCENARIOS
+from sim.files import SCENARIOS
 from sim.specs.yaml12 import load_yaml
 
 _FACTS = Path(__file__).parent / "published"

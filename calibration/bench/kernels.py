@@ -362,7 +362,7 @@ def _quick_choice(hidden: int) -> set[tuple[str, int, int]]:
 
 def scenario_shapes(scenario: Scenario) -> Iterator[tuple[int, int, int, str]]:
     """The multiplies that one layer and the head of a scenario run."""
-    from sim.pricing.cost_model import cut_of
+    from sim.pricing.layouts import cut_of
     from sim.work.layers import head_operations, layer_operations
 
     of_scenario = scenario.model, scenario.stack, cut_of(scenario)

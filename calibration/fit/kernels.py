@@ -9,7 +9,7 @@ import numpy as np
 
 from flopcast_calibration.fit.solve import Draw, Fit, Prior, columns, fit_to
 from sim.arrays import Number
-from sim.costs.efficiency import alignment_rate, attention_efficiency, gemm_time
+from sim.costs.compute import alignment_rate, attention_efficiency, gemm_time
 from sim.specs import GpuSpec
 from sim.specs.profile import AlignmentRate, GemmParams
 from sim.work.operations import Layout
@@ -95,7 +95,7 @@ def fit_gemm(
     alignment: Mapping[str, AlignmentRate] | None = None,
     fitted: Collection[str] = (),
 ) -> Fit:
-    """Parameters of `sim.costs.efficiency.gemm_time` from measured multiplies of one GPU.
+    """Parameters of `sim.costs.compute.gemm_time` from measured multiplies of one GPU.
 
     Rates of bounds on unaligned multiplies are parameters too, by the bounds' names.
 
@@ -211,7 +211,7 @@ def fit_memory(points: Sequence[MemoryPoint], gpu: GpuSpec) -> Fit:
 
 
 def fit_attention(points: Sequence[AttentionPoint], gpu: GpuSpec, precision: str) -> Fit:
-    """Parameters of `sim.costs.efficiency.attention_efficiency`, forward and backward.
+    """Parameters of `sim.costs.compute.attention_efficiency`, forward and backward.
 
     Heads that are all as wide do not say what others reach: `half_columns` is fitted only where they differ.
     """

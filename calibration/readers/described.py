@@ -23,7 +23,7 @@ from flopcast_calibration.readers.cells import (
 )
 from sim.errors import SpecError
 from sim.specs import load_preset, preset_names
-from sim.specs.framework_files import framework_named, layouts_of
+from sim.specs.frameworks import framework_named, layouts_of
 from sim.specs.presets import model_preset
 
 UNKNOWN = "pytorch"

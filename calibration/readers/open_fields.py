@@ -17,8 +17,7 @@ from flopcast_calibration.readers.cells import Row, Unmodelled
 from flopcast_calibration.readers.described import Data, described
 from sim.errors import FlopcastError
 from sim.specs import Scenario, build_scenario, load_preset, preset_names
-from sim.specs.framework_files import layouts_of
-from sim.specs.frameworks import resolve_stack
+from sim.specs.frameworks import layouts_of, resolve_stack
 
 Habits = Mapping[str, Any]
 """How a framework's recipes fill in a layout: `layouts` of its file."""

@@ -21,8 +21,8 @@ from flopcast_calibration.readers.open_fields import MemorySaving, Reading, read
 from sim.errors import FlopcastError, SpecError
 from sim.files import MEASUREMENTS, read_text
 from sim.specs import Profile, Scenario, load_preset
-from sim.specs.datasheet import NAME as DATASHEET
-from sim.specs.framework_files import halves_attention
+from sim.specs.frameworks import halves_attention
+from sim.specs.presets import NAME as DATASHEET
 from sim.specs.presets import load_file_as_preset, split_profile
 from sim.work.sums import causal_flop, hardware_flop, model_flop, total_params
 

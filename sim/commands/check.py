@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sim.commands import completion as complete
-from sim.commands.options import AsJson, Overrides, ProfileOption
-from sim.commands.output import print_json, print_view
+from sim.commands import options
+from sim.commands.options import AsJson, Overrides, ProfileOption, print_json, print_view
 from sim.errors import SpecError
 
 if TYPE_CHECKING:
@@ -34,14 +33,14 @@ def check(
         typer.Argument(
             help="The run's scenario in YAML; not needed where Megatron-LM printed its arguments.",
             show_default=False,
-            autocompletion=complete.scenario_files,
+            autocompletion=options.scenario_files,
         ),
     ] = None,
     cluster: Annotated[
         str | None,
         typer.Option(
             help="The machine, where there is no scenario: flopcast presets list clusters.",
-            autocompletion=complete.preset("clusters"),
+            autocompletion=options.preset("clusters"),
         ),
     ] = None,
     overrides: Overrides = None,

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from sim.commands.options import AsJson
-from sim.commands.output import print_answer
+from sim.commands.options import AsJson, print_answer
 from sim.errors import SpecError
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ def diagnosis() -> dict[str, Any]:
     from pathlib import Path
 
     import sim
-    from sim.shipped import IS_CHECKOUT
+    from sim.files import IS_CHECKOUT
 
     return {
         "flopcast": sim.__version__,

@@ -8,8 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Option
 
-from sim.commands.options import AsJson, Engine, Overrides, ProfileOption, ScenarioFile, Verbose
-from sim.commands.output import print_answer, print_json, print_view
+from sim.commands.options import (
+    AsJson,
+    Engine,
+    Overrides,
+    ProfileOption,
+    ScenarioFile,
+    Verbose,
+    print_answer,
+    print_json,
+    print_view,
+)
 
 if TYPE_CHECKING:
     from sim.estimate import Estimate

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Option
 
-from sim.commands import completion as complete
-from sim.commands.options import Json, Overrides, ScenarioFile
-from sim.commands.output import print_json, print_view
+from sim.commands import options
+from sim.commands.options import Json, Overrides, ScenarioFile, print_json, print_view
 from sim.files import write_text
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ def export(
             "--to",
             metavar="FRAMEWORK",
             help="megatron-lm, megatron-bridge, torchtitan or deepspeed.",
-            autocompletion=complete.frameworks_to_export_to,
+            autocompletion=options.frameworks_to_export_to,
         ),
     ],
     output: Annotated[
@@ -51,7 +50,7 @@ def export(
     elif output is None:
         print_exported(exported)
     else:
-        from sim.report.accounts import exported_view
+        from sim.report.presets import exported_view
 
         print_view(partial(exported_view, exported))
         typer.echo(f"\n{exported.account.title}'s file is {output}")

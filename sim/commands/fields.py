@@ -9,9 +9,8 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
-from sim.commands import completion as complete
-from sim.commands.options import Json
-from sim.commands.output import print_answer
+from sim.commands import options
+from sim.commands.options import Json, print_answer
 from sim.files import write_text
 
 
@@ -21,7 +20,7 @@ def fields(
         Argument(
             metavar="SECTION|FIELD",
             help="A section, a field, or a part of a name; all of them if not given.",
-            autocompletion=complete.field_paths,
+            autocompletion=options.field_paths,
         ),
     ] = None,
     as_json: Json = False,
@@ -43,7 +42,7 @@ def schema(
     """The JSON Schema of a scenario file, by which editors check and complete it."""
     import json
 
-    from sim.report.field_schema import scenario_schema
+    from sim.report.fields import scenario_schema
     from sim.schedules import schedule_names
 
     text = json.dumps(scenario_schema(schedule_names()), indent=2, ensure_ascii=False) + "\n"

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from sim.commands import completion as complete
+from sim.commands import options
 from sim.commands.fills import Fills, Opt, count, with_records
-from sim.commands.options import PriceOption, with_value
-from sim.commands.output import print_json, print_view
+from sim.commands.options import PriceOption, print_json, print_view, with_value
 from sim.commands.plan import HOW, Model, PlanOptions, reserve_steps, terms_of
 from sim.commands.progress import progress_bar, spinner
 from sim.commands.search_options import check_numbers
@@ -41,7 +40,7 @@ TUNING = Fills(
     ),
     offload="--offload",
     budget=Opt(read=count),
-    framework=Opt(show_default=FRAMEWORK, autocompletion=complete.preset("frameworks")),
+    framework=Opt(show_default=FRAMEWORK, autocompletion=options.preset("frameworks")),
     **HOW,
 )
 
@@ -73,7 +72,7 @@ def finetune(
         str | None,
         typer.Option(
             help="The kind of GPU: rtx4090, a100-40gb or another; default: all with a list price.",
-            autocompletion=complete.preset("gpus"),
+            autocompletion=options.preset("gpus"),
         ),
     ] = None,
     then: PlanOptions,

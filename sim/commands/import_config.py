@@ -11,8 +11,8 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
-from sim.commands import completion as complete
-from sim.commands.output import print_view
+from sim.commands import options
+from sim.commands.options import print_view
 from sim.errors import SpecError
 from sim.files import write_text
 
@@ -32,10 +32,10 @@ def import_config(
     gpus: Annotated[int | None, Option(help="How many GPUs, where the file does not say.")] = None,
     cluster: Annotated[
         str | None,
-        Option(help="A cluster's name: flopcast presets list clusters.", autocompletion=complete.preset("clusters")),
+        Option(help="A cluster's name: flopcast presets list clusters.", autocompletion=options.preset("clusters")),
     ] = None,
     model: Annotated[
-        str | None, Option(help="A model's name, or its config.json.", autocompletion=complete.preset("models"))
+        str | None, Option(help="A model's name, or its config.json.", autocompletion=options.preset("models"))
     ] = None,
     kind: Annotated[
         str | None,
@@ -48,7 +48,7 @@ def import_config(
     overrides: Annotated[
         list[str] | None,
         Option(
-            "--set", "-s", metavar="FIELD=VALUE", help="Set a field; may be repeated.", autocompletion=complete.fields
+            "--set", "-s", metavar="FIELD=VALUE", help="Set a field; may be repeated.", autocompletion=options.fields
         ),
     ] = None,
     arg: Annotated[
@@ -87,7 +87,7 @@ def import_config(
     elif output is None:
         typer.echo(imported.to_yaml(), nl=False)
     else:
-        from sim.report.accounts import imported_view
+        from sim.report.presets import imported_view
 
         print_view(partial(imported_view, imported))
         typer.echo(f"\nThe scenario is in {output}; next: flopcast estimate {output}")

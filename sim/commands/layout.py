@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from sim.commands.options import AsJson, Overrides, ProfileOption, ScenarioFile
-from sim.commands.output import print_json
+from sim.commands.options import AsJson, Overrides, ProfileOption, ScenarioFile, print_json
 from sim.units import show_time
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from sim.commands.fills import with_records
 from sim.commands.finetune import TUNING, ask_tuning, tuning_data
-from sim.commands.output import finite
+from sim.commands.options import finite
 from sim.commands.plan import PRETRAINING, ask_plan
 from sim.errors import FlopcastError, SpecError, nearest
 from sim.scaling.finetuning import FineTuning
@@ -57,7 +57,7 @@ def server() -> Any:
 
 def _scenario(text: str, overrides: Sequence[str]) -> Scenario:
     """A scenario of YAML, or by the name of one that ships."""
-    from sim.shipped import shipped_scenarios
+    from sim.files import shipped_scenarios
     from sim.specs import build_scenario, load_scenario
     from sim.specs.yaml12 import parse_yaml
 
@@ -138,7 +138,7 @@ def check(scenario: str, step_times_s: list[float], overrides: list[str] | None 
 
 def presets(kind: str) -> dict[str, Any]:
     """Names that ship of one kind: gpus, nodes, clusters, models, frameworks, stacks, profiles or scenarios."""
-    from sim.shipped import shipped_scenarios
+    from sim.files import shipped_scenarios
     from sim.specs.presets import KINDS, preset_names
 
     if kind not in (*KINDS, "scenarios"):

@@ -2,22 +2,173 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
 from typer import Argument, Option
 from typer.core import TyperCommand, TyperGroup
 
-from sim.commands import completion as complete
-from sim.commands.output import figure_paths, print_answer
 from sim.errors import SpecError
 
 if TYPE_CHECKING:
     from sim.commands.fills import Fills
     from sim.reliability import Failures
+
+
+def examples(*lines: str) -> str:
+    """What follows the options in --help; each example is what one types after `flopcast`.
+
+    Blank lines between them keep a help text from running them into one paragraph.
+    """
+    return "\n\n".join([f"Example{'s' if len(lines) > 1 else ''}:", *(f"flopcast {line}" for line in lines)])
+
+
+def _offer(words: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
+    """Words that go on as what is typed; they are made, and their modules loaded, when Tab is pressed."""
+
+    def offered(incomplete: str) -> list[str]:
+        return [word for word in words() if word.startswith(incomplete)]
+
+    return offered
+
+
+def scenario_files(incomplete: str) -> list[str]:
+    """YAML files and folders that the path so far leads to."""
+    folder = Path(incomplete).expanduser() if incomplete.endswith("/") else Path(incomplete).expanduser().parent
+    shown = incomplete[: incomplete.rfind("/") + 1]
+    try:
+        paths = [path for path in sorted(folder.iterdir()) if not path.name.startswith(".")]
+        names = [f"{path.name}/" if path.is_dir() else path.name for path in paths]
+    except OSError:
+        return []
+    return [
+        shown + name
+        for name in names
+        if name.endswith(("/", ".yaml", ".yml")) and (shown + name).startswith(incomplete)
+    ]
+
+
+def scenarios_with_overrides(incomplete: str) -> list[str]:
+    """YAML files and folders; behind an @ the fields that a file's own overrides may set."""
+    file, at, begun = incomplete.rpartition("@")
+    return [f"{file}@{field}" for field in fields(begun)] if at else scenario_files(incomplete)
+
+
+def preset(kind: str) -> Callable[[str], list[str]]:
+    """Names of presets of one kind."""
+
+    def names() -> list[str]:
+        from sim.specs.presets import preset_names
+
+        return preset_names(kind)
+
+    return _offer(names)
+
+
+def _any_preset() -> list[str]:
+    from sim.files import shipped_scenarios
+    from sim.specs.presets import KINDS, preset_names
+
+    return sorted({name for kind in KINDS for name in preset_names(kind)}.union(shipped_scenarios()))
+
+
+def _kinds() -> list[str]:
+    from sim.specs.presets import KINDS
+
+    return [*KINDS, "schedules", "scenarios"]
+
+
+def _frameworks_to_export_to() -> Iterable[str]:
+    from sim.foreign.exporters import FRAMEWORKS
+
+    return FRAMEWORKS
+
+
+def _engines() -> Iterable[str]:
+    from sim.engines import ENGINES
+
+    return ENGINES
+
+
+def _schedules() -> list[str]:
+    from sim.schedules import schedule_names
+
+    return schedule_names()
+
+
+def _values() -> list[str]:
+    """Fields that hold a value rather than fields of their own."""
+    from sim.report.field_reference import scenario_sections
+
+    return [field.path for section in scenario_sections() for field in section.fields if not field.section]
+
+
+def _sections(with_presets: bool) -> list[str]:
+    from sim.report.field_reference import scenario_sections
+
+    return [each.path for each in scenario_sections() if (each.preset if with_presets else each.path)]
+
+
+any_preset, kinds, engines, schedules = map(_offer, (_any_preset, _kinds, _engines, _schedules))
+frameworks_to_export_to = _offer(_frameworks_to_export_to)
+fields = _offer(lambda: [f"{path}=" for path in (*_values(), *_sections(with_presets=True))])
+"""`section.field=` of every field of a scenario file; whole sections by preset."""
+field_paths = _offer(lambda: [*_sections(with_presets=False), *_values()])
+"""Sections and fields of a scenario file."""
+
+
+def print_json(data: Any) -> None:
+    """Print plain data; numbers that JSON lacks as null."""
+    import json
+
+    typer.echo(json.dumps(finite(data), indent=2, allow_nan=False))
+
+
+def finite(data: Any) -> Any:
+    """Plain data with null for numbers that JSON lacks."""
+    if isinstance(data, dict):
+        return {key: finite(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [finite(value) for value in data]
+    return None if isinstance(data, float) and not isfinite(data) else data
+
+
+def print_view(*parts: Any) -> None:
+    """Print what rich can show, one below the other; what depends on the terminal's width is a function of it."""
+    from sim.report.terminal import console
+
+    out = console()
+    out.print(*(part(out.width) if callable(part) else part for part in parts), sep="\n")
+
+
+def print_answer(as_json: bool, data: Callable[[], Any], view: Callable[[], Any]) -> None:
+    """Print an answer as JSON, or a view of it, or several, for eyes; what is not printed is not made."""
+    if as_json:
+        print_json(data())
+    else:
+        shown = view()
+        print_view(*(shown if isinstance(shown, list) else [shown]))
+
+
+def figure_paths(png: Path | None, svg: Path | None) -> list[Path]:
+    """Where a figure goes, if anywhere.
+
+    Raises
+    ------
+    SpecError
+        A file that could not be written, before any work is done.
+    """
+    from sim.report.figures import check_paths
+
+    given = {path: ending for path, ending in ((png, ".png"), (svg, ".svg")) if path is not None}
+    for path, ending in given.items():
+        check_paths([path], (ending,))
+    return list(given)
 
 
 def with_value(args: list[str], option: str, value: str, is_value: Callable[[str], bool]) -> list[str]:
@@ -49,9 +200,7 @@ class JsonGroup(TyperGroup):
 
 ScenarioFile = Annotated[
     Path,
-    Argument(
-        help="A scenario in YAML; - reads it from a pipe.", show_default=False, autocompletion=complete.scenario_files
-    ),
+    Argument(help="A scenario in YAML; - reads it from a pipe.", show_default=False, autocompletion=scenario_files),
 ]
 Overrides = Annotated[
     list[str] | None,
@@ -60,14 +209,14 @@ Overrides = Annotated[
         "-s",
         metavar="FIELD=VALUE",
         help="Override a field, such as plan.tp=4; may be repeated.",
-        autocompletion=complete.fields,
+        autocompletion=fields,
     ),
 ]
 Engine = Annotated[
     str,
     Option(
         help="dag (exact), des (discrete events) or shared (processes on shared cores).",
-        autocompletion=complete.engines,
+        autocompletion=engines,
     ),
 ]
 ProfileOption = Annotated[
@@ -75,7 +224,7 @@ ProfileOption = Annotated[
     Option(
         "--profile",
         help="A profile's name or YAML file, instead of the scenario's.",
-        autocompletion=complete.preset("profiles"),
+        autocompletion=preset("profiles"),
     ),
 ]
 JsonFile = Annotated[

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sim.commands import completion as complete
+from sim.commands import options
 from sim.commands.fills import Fills, Opt, count, with_records
-from sim.commands.options import Json, PriceOption, Verbose
-from sim.commands.output import print_json, print_view
+from sim.commands.options import Json, PriceOption, Verbose, print_json, print_view
 from sim.commands.progress import progress_bar
 from sim.commands.search_options import check_files, check_numbers, read_limit
 from sim.errors import SpecError
@@ -31,7 +30,7 @@ Model = Annotated[
     typer.Argument(
         help="A preset, a model of the Hugging Face hub, or a config.json.",
         show_default=False,
-        autocompletion=complete.preset("models"),
+        autocompletion=options.preset("models"),
     ),
 ]
 
@@ -48,7 +47,7 @@ PRETRAINING = Fills(
     "model",
     "assumed",
     tokens=Opt(read=count),
-    framework=Opt(show_default="megatron-lm", autocompletion=complete.preset("frameworks")),
+    framework=Opt(show_default="megatron-lm", autocompletion=options.preset("frameworks")),
     **HOW,
 )
 
@@ -77,7 +76,7 @@ class PlanOptions:
             "--export",
             metavar="FRAMEWORK",
             help="Also the plan as a framework's options: megatron-lm, megatron-bridge, torchtitan or deepspeed.",
-            autocompletion=complete.frameworks_to_export_to,
+            autocompletion=options.frameworks_to_export_to,
         ),
     ] = None
     verbose: Verbose = False
@@ -152,12 +151,12 @@ def plan(
         str | None,
         typer.Option(
             help="A cluster preset, of any size; all GPUs with a list price if not given.",
-            autocompletion=complete.preset("clusters"),
+            autocompletion=options.preset("clusters"),
         ),
     ] = None,
     gpu: Annotated[
         str | None,
-        typer.Option(help="Or the kind of GPU: h100, a100-80gb, 4090.", autocompletion=complete.preset("gpus")),
+        typer.Option(help="Or the kind of GPU: h100, a100-80gb, 4090.", autocompletion=options.preset("gpus")),
     ] = None,
     question: Annotated[partial[Pretraining], PRETRAINING],
     price: PriceOption = None,

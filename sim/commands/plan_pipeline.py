@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
-from sim.commands.options import AsJson, Overrides, ProfileOption, read_numbers
-from sim.commands.output import print_answer
+from sim.commands.options import AsJson, Overrides, ProfileOption, print_answer, read_numbers
 from sim.errors import SpecError, nearest
 
 if TYPE_CHECKING:
@@ -81,9 +80,8 @@ def plan_pipeline(
 
 def _source(path: str, overrides: list[str], profile: str | None) -> Source:
     """A scenario, or a profile of layers, told apart by what is in the file."""
-    from sim.files import read_text
+    from sim.files import here_or_shipped, read_text
     from sim.planners.layers import holds_layers, profile_from_text
-    from sim.shipped import here_or_shipped
     from sim.specs.loading import load_scenario
 
     path = str(here_or_shipped(path))

@@ -7,10 +7,8 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
-from sim.commands import completion as complete
-from sim.commands.examples import examples
-from sim.commands.options import Json
-from sim.commands.output import print_answer, print_json
+from sim.commands import options
+from sim.commands.options import Json, examples, print_answer, print_json
 from sim.errors import SpecError, nearest
 
 MANY = 40
@@ -29,7 +27,7 @@ def list_presets(
         str | None,
         Argument(
             help="gpus, nodes, clusters, models, frameworks, stacks, profiles, schedules or scenarios.",
-            autocompletion=complete.kinds,
+            autocompletion=options.kinds,
         ),
     ] = None,
     as_json: Json = False,
@@ -37,9 +35,9 @@ def list_presets(
     """Names of the shipped presets."""
     import textwrap
 
+    from sim.files import shipped_scenarios
     from sim.report.terminal import console
     from sim.schedules import get_schedule, schedule_names
-    from sim.shipped import shipped_scenarios
     from sim.specs.presets import KINDS, preset_names
 
     others = {"schedules": schedule_names, "scenarios": shipped_scenarios}
@@ -94,17 +92,17 @@ def _summary(kind: str, name: str) -> str:
 def show_preset(
     name: Annotated[
         str,
-        Argument(help="A preset's name, or kind/name where two kinds share it.", autocompletion=complete.any_preset),
+        Argument(help="A preset's name, or kind/name where two kinds share it.", autocompletion=options.any_preset),
     ],
     version: Annotated[
         str | None, Option(help="Version of a framework: a date, a release by year and month, a tag, or latest.")
     ] = None,
     precision: Annotated[str, Option(help="Precision that a framework's rules see.")] = DEFAULTS[0],
     model: Annotated[
-        str, Option(help="Model that they see: a preset.", autocompletion=complete.preset("models"))
+        str, Option(help="Model that they see: a preset.", autocompletion=options.preset("models"))
     ] = DEFAULTS[1],
     gpu: Annotated[
-        str, Option(help="GPU that they and profile datasheet see: a preset.", autocompletion=complete.preset("gpus"))
+        str, Option(help="GPU that they and profile datasheet see: a preset.", autocompletion=options.preset("gpus"))
     ] = DEFAULTS[2],
     plan: Annotated[list[str] | None, Option("--set", "-s", help="A field of the plan or stack: plan.tp=4.")] = None,
     as_json: Json = False,
@@ -113,12 +111,11 @@ def show_preset(
 
     A scenario that ships is shown as its file, for you to change. Profile datasheet is made for the GPU of --gpu.
     """
-    from sim.files import read_text
+    from sim.files import read_text, shipped_scenarios
     from sim.report.presets import datasheet_view, framework_view, preset_view
     from sim.report.terminal import console
-    from sim.shipped import shipped_scenarios
-    from sim.specs import GpuSpec, ParallelPlan, TrainingSpec, datasheet
-    from sim.specs.framework_files import find_framework
+    from sim.specs import GpuSpec, ParallelPlan, TrainingSpec, presets
+    from sim.specs.frameworks import find_framework
     from sim.specs.loading import described, resolve
     from sim.specs.presets import KINDS, load_preset, preset_names
 
@@ -127,9 +124,9 @@ def show_preset(
         typer.echo(read_text(scenarios[name]), nl=False)
         return
     wanted_kind, _, wanted = name.rpartition("/")
-    if wanted == datasheet.NAME and wanted_kind in ("", "profiles"):
+    if wanted == presets.NAME and wanted_kind in ("", "profiles"):
         card = GpuSpec.read(resolve(gpu, "cluster.node.gpu"), f"GPU {gpu}")
-        print_answer(as_json, lambda: datasheet.datasheet_profile(card), lambda: [datasheet_view(card)])
+        print_answer(as_json, lambda: presets.datasheet_profile(card), lambda: [datasheet_view(card)])
         return
     if name.startswith("scenarios/"):
         raise SpecError(f"no scenario of this name ships: {name!r}{nearest(name, scenarios)}")

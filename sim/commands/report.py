@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
-from sim.commands import completion as complete
+from sim.commands import options
 from sim.commands.options import Engine, Overrides, ProfileOption
 from sim.errors import FlopcastError, InfeasiblePlan, SpecError
 from sim.files import write_text
@@ -32,7 +32,7 @@ def report(
             metavar="SCENARIO",
             help="Scenarios in YAML; - reads one from a pipe. FILE@FIELD=VALUE overrides a field of that one alone.",
             show_default=False,
-            autocompletion=complete.scenarios_with_overrides,
+            autocompletion=options.scenarios_with_overrides,
         ),
     ],
     output: Annotated[Path, Option("--output", "-o", metavar="HTML", help="Where to write it.")] = Path("report.html"),

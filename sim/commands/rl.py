@@ -12,13 +12,11 @@ from sim.commands.fills import Fills, Opt, count, with_records
 from sim.commands.options import Output, Overrides, ProfileOption, ScenarioFile
 from sim.errors import SpecError
 from sim.files import MEASUREMENTS, read_text
-from sim.rl.best_step import DEPTHS, Asynchrony, colocated_step, same_gpus_colocated, split_step
+from sim.rl.best_step import DEPTHS, Asynchrony, best_split, colocated_step, same_gpus_colocated, split_step
 from sim.rl.pools import Inference
 from sim.rl.samples import Lengths, Samples, lognormal_lengths, measured_lengths
-from sim.rl.split import best_split
 from sim.rl.step import RlStep
-from sim.rl.trainer import Recipe
-from sim.rl.weight_sync import Exchange
+from sim.rl.trainer import Exchange, Recipe
 from sim.specs import ClusterSpec
 from sim.specs.loading import resolve
 from sim.units import parse_count, show_bare

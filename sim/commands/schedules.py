@@ -9,9 +9,20 @@ from typing import Annotated, Any
 import typer
 from typer import Argument, Option
 
-from sim.commands import completion as complete
-from sim.commands.options import AsJson, Engine, Overrides, Png, ProfileOption, ScenarioFile, Svg, Width
-from sim.commands.output import figure_paths, print_answer, print_json
+from sim.commands import options
+from sim.commands.options import (
+    AsJson,
+    Engine,
+    Overrides,
+    Png,
+    ProfileOption,
+    ScenarioFile,
+    Svg,
+    Width,
+    figure_paths,
+    print_answer,
+    print_json,
+)
 from sim.commands.progress import spinner
 from sim.errors import ScheduleError, SpecError
 
@@ -25,7 +36,7 @@ def schedule(
         Argument(
             help="A schedule such as 1f1b, or a text file with a grid.",
             show_default=False,
-            autocompletion=complete.schedules,
+            autocompletion=options.schedules,
         ),
     ],
     ranks: Annotated[int | None, Option(help="Pipeline ranks; 4 if not given.", show_default=False)] = None,
@@ -58,7 +69,7 @@ def schedule(
     """
     from sim.report.aligned import format_aligned, parse_times
     from sim.schedules import build_order, format_grid, get_schedule, make_order, schedule_names
-    from sim.schedules.grid import read_grid
+    from sim.schedules.actions import read_grid
     from sim.schedules.registry import is_file
 
     units = None if times is None else parse_times(times)

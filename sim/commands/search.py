@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from sim.commands import completion as complete
+from sim.commands import options
 from sim.commands.fills import with_records
-from sim.commands.options import Json, Overrides, ProfileOption, Verbose
-from sim.commands.output import print_answer
+from sim.commands.options import Json, Overrides, ProfileOption, Verbose, print_answer
 from sim.commands.progress import progress_bar
 from sim.commands.search_options import (
     Questions,
@@ -27,7 +26,7 @@ from sim.errors import InfeasiblePlan, SpecError
 from sim.files import write_text
 
 if TYPE_CHECKING:
-    from sim.report.search_answers import SearchAnswers
+    from sim.report.search import SearchAnswers
     from sim.search import SearchResult
     from sim.specs import Scenario
 
@@ -54,7 +53,7 @@ def search(
             "--export",
             metavar="FRAMEWORK",
             help="Also the best plan as a framework's options: megatron-lm, megatron-bridge, torchtitan or deepspeed.",
-            autocompletion=complete.frameworks_to_export_to,
+            autocompletion=options.frameworks_to_export_to,
         ),
     ] = None,
     verbose: Verbose = False,
@@ -62,10 +61,10 @@ def search(
 ) -> None:
     """Every feasible plan, memory-checked and ranked; the best confirmed by the exact engine."""
     from sim.foreign.exporters import check_beside_plan, check_framework
-    from sim.search import at_risk, schedules_named, search_schedules
     from sim.search import search as run
     from sim.search.explain import check_fields
-    from sim.search.risk import RANKED, check_risk
+    from sim.search.risk import RANKED, at_risk, check_risk
+    from sim.search.schedules.by_schedule import schedules_named, search_schedules
 
     refuse_gone(save=save, jobs=jobs)
     why, schedules = questions.why or [], questions.named_schedules
@@ -124,9 +123,10 @@ def _answer(
     result: SearchResult, original: Scenario | None, own: bool, named: dict[str, Any], asked: dict[str, bool]
 ) -> SearchAnswers:
     """Answer what was asked beside the best plans, up to the first question that an interrupt leaves open."""
-    from sim.report.search_answers import SearchAnswers
-    from sim.search import megatron_rules, rank_plan, why_not
-    from sim.search import sensitivity as cost_of_values
+    from sim.report.search import SearchAnswers
+    from sim.search.explain import rank_plan, why_not
+    from sim.search.rules import megatron_rules
+    from sim.search.sensitivity import sensitivity as cost_of_values
 
     found = SearchAnswers(result, named)
     open_questions = [word for word, on in asked.items() if on]
@@ -156,7 +156,7 @@ def _sweep(scenario: Scenario, words: list[str], options: dict[str, Any], figure
     """Answer --sweep."""
     from sim.report.figures import save
     from sim.report.sweep import sweep_view
-    from sim.search import sweep
+    from sim.search.sweep import sweep
 
     with progress_bar("points searched") as progress:
         swept = sweep(scenario, words, progress=progress, **options)

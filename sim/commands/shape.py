@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Option
 
-from sim.commands import completion as complete
-from sim.commands.options import Json
-from sim.commands.output import print_answer
+from sim.commands import options
+from sim.commands.options import Json, print_answer
 from sim.commands.plan import Model
 from sim.commands.progress import spinner
 
@@ -20,11 +19,11 @@ if TYPE_CHECKING:
 
 def shape(
     model: Model,
-    gpu: Annotated[str, Option(help="The kind of GPU: a100-40gb, h100, ...", autocompletion=complete.preset("gpus"))],
+    gpu: Annotated[str, Option(help="The kind of GPU: a100-40gb, h100, ...", autocompletion=options.preset("gpus"))],
     tp: Annotated[int, Option(min=1, help="GPUs that cut every matrix.")] = 1,
     seq: Annotated[str | None, Option(help="Tokens a sequence, such as 2k.")] = None,
     framework: Annotated[
-        str | None, Option(help="Whose kernels and padding count.", autocompletion=complete.preset("frameworks"))
+        str | None, Option(help="Whose kernels and padding count.", autocompletion=options.preset("frameworks"))
     ] = None,
     as_json: Json = False,
 ) -> None:

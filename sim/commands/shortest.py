@@ -12,7 +12,7 @@ from sim.commands.fills import Fills, Opt, count, with_records
 from sim.commands.options import Output, read_numbers, read_range
 from sim.commands.train import RunOptions
 from sim.errors import SpecError, require_positive
-from sim.scaling.goal import Goal, goal_of
+from sim.scaling.run import Goal, goal_of
 from sim.specs import Scenario
 from sim.units import parse, parse_count
 
@@ -78,12 +78,10 @@ def shortest(
 ) -> None:
     """The shortest training run over cluster size, batch and plan; what it costs, and what limits it."""
     from sim.commands.progress import progress_bar
-    from sim.report.training import frontier_view, without_flush_line
-    from sim.report.training_figures import frontier_figure
-    from sim.scaling.goal import goal_of_model
-    from sim.scaling.staleness import NONE, check_staleness_model
+    from sim.report.training import frontier_figure, frontier_view, without_flush_line
+    from sim.scaling.run import goal_of_model
+    from sim.scaling.staleness import NONE, check_staleness_model, frontier_without_flush
     from sim.scaling.training_time import shortest
-    from sim.scaling.without_flush import frontier_without_flush
 
     check_staleness_model(staleness_model)
     stale = staleness_model != NONE

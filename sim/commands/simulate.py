@@ -10,8 +10,7 @@ import typer
 from typer import Option
 
 from sim.commands.fills import Fills, Opt, with_records
-from sim.commands.options import Json, Overrides, ProfileOption, ScenarioFile
-from sim.commands.output import print_answer
+from sim.commands.options import Json, Overrides, ProfileOption, ScenarioFile, print_answer
 from sim.commands.progress import spinner
 from sim.simulate import Simulation
 from sim.simulate import simulate as run

@@ -7,8 +7,7 @@ from typing import Annotated, Any
 
 from typer import Argument, Option
 
-from sim.commands.options import Json
-from sim.commands.output import print_answer
+from sim.commands.options import Json, print_answer
 
 
 def topology(

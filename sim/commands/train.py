@@ -64,8 +64,7 @@ def train(
 ) -> None:
     """How many days a run takes, failures and checkpoints included; what it costs, and how sure that is."""
     from sim import load_scenario
-    from sim.report.training import training_view
-    from sim.report.training_figures import training_figure
+    from sim.report.training import training_figure, training_view
 
     asked = load_scenario(scenario, overrides or (), profile)
     training = goal(asked, terms=run.terms(asked.cluster.node.gpus_per_node))

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from sim.arrays import Number
-from sim.network.fat_tree import build_levels
 from sim.network.placement import Group, nvlink_shares
+from sim.network.topology import build_levels
 from sim.specs import ClusterSpec, Profile
 from sim.specs.profile import LinkParams
 from sim.work.routing import different

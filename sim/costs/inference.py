@@ -65,7 +65,7 @@ class Engine:
         """One step of decoding: a token for each of `batch` sequences of `context` tokens on average.  [s]
 
         Bytes (weights, caches, logits) at the memory's bandwidth and FLOPs at the matrix units' best, of which each
-        hides the other only in part (`sim.costs.efficiency.gemm_time`), no kernel shorter than the launch floor of a
+        hides the other only in part (`sim.costs.compute.gemm_time`), no kernel shorter than the launch floor of a
         CUDA graph's; behind every mixer and MLP a sum over the tensor-parallel group.
 
         Takes arrays. Cost grows more slowly than the batch: a larger batch is never less efficient.

@@ -9,8 +9,7 @@ import numpy as np
 
 from sim.arrays import ActionFloats, FloatArray, IntArray, RankFloats
 from sim.engines.max_plus import TOGETHER
-from sim.engines.program import Program
-from sim.engines.step_end import without_flush
+from sim.engines.program import Program, without_flush
 from sim.engines.tasks import BUCKET, COMPUTE, GATHER, JOIN, ONCE, REDUCE, Step
 from sim.notebook import NotebookDisplay
 from sim.schedules import Order

@@ -12,9 +12,8 @@ import simpy
 
 from sim.arrays import FloatArray, IntArray
 from sim.engines.order_facts import undominated
-from sim.network.flows import SLACK, Flows, fill
-from sim.traffic.streams import Traffic
-from sim.traffic.wires import Stream
+from sim.network.collective_flows import SLACK, Flows, fill
+from sim.traffic.streams import Stream, Traffic
 
 
 class Message(NamedTuple):

@@ -22,8 +22,7 @@ import numpy as np
 
 from sim.arrays import IntArray
 from sim.errors import SpecError
-from sim.network.fat_tree import Level
-from sim.network.topology import Topology
+from sim.network.topology import Level, Topology
 
 Routing = Literal["deterministic", "ecmp", "adaptive"]
 ROUTINGS = ("deterministic", "ecmp", "adaptive")

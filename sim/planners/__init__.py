@@ -8,11 +8,9 @@ stage.
 
 from sim.planners.answers import PipeDreamAnswer, TwoBufferedAnswer, ask_pipedream, ask_two_buffered
 from sim.planners.layers import LayerProfile, LayerTimes, read_profile
-from sim.planners.machine import Level, levels_of, read_levels
 from sim.planners.pipedream import data_parallel, plan_pipeline, price_plan
-from sim.planners.pipeline_plan import PipelinePlan, PlannedStage
-from sim.planners.played import PlayedPlan, play_plan
-from sim.planners.scenarios import profile_of
+from sim.planners.pipeline_plan import Level, PipelinePlan, PlannedStage, levels_of, read_levels
+from sim.planners.scenarios import PlayedPlan, play_plan, profile_of
 from sim.planners.two_buffered import TwoBufferedPlan, TwoBufferedPlans, plan_two_buffered
 
 __all__ = [

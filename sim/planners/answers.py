@@ -8,11 +8,17 @@ from dataclasses import dataclass
 from sim.errors import ScheduleError, SpecError
 from sim.estimate import Estimate, estimate
 from sim.planners.layers import LayerProfile
-from sim.planners.machine import Level, levels_of
 from sim.planners.pipedream import DEFAULT_SYNC, plan_pipeline
-from sim.planners.pipeline_plan import PipelinePlan
-from sim.planners.played import PlayedPlan, covering, play_plan
-from sim.planners.scenarios import confirm_two_buffered, one_worker, profile_of, straight_scenario
+from sim.planners.pipeline_plan import Level, PipelinePlan, levels_of
+from sim.planners.scenarios import (
+    PlayedPlan,
+    confirm_two_buffered,
+    covering,
+    one_worker,
+    play_plan,
+    profile_of,
+    straight_scenario,
+)
 from sim.planners.two_buffered import TwoBufferedPlans, plan_two_buffered
 from sim.specs import Scenario
 

@@ -27,8 +27,7 @@ import numpy as np
 from sim.arrays import FloatArray, IntArray
 from sim.errors import InfeasiblePlan, SpecError, nearest
 from sim.planners.layers import LayerProfile
-from sim.planners.machine import Level, num_workers
-from sim.planners.pipeline_plan import PipelinePlan, PlannedStage
+from sim.planners.pipeline_plan import Level, PipelinePlan, PlannedStage, num_workers
 from sim.schedules.asynchronous import noam
 from sim.units import show
 

@@ -25,7 +25,7 @@ import numpy as np
 
 from sim.errors import InfeasiblePlan, SpecError, require_positive
 from sim.planners.layers import LayerProfile
-from sim.planners.machine import Level, num_workers
+from sim.planners.pipeline_plan import Level, num_workers
 from sim.search.layout import cut_evenly
 from sim.units import show
 

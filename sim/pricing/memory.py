@@ -7,14 +7,13 @@ from collections.abc import Iterator
 import numpy as np
 
 from sim.arrays import Floats, Ints, KindPlanFloats, Number, StageFloats
-from sim.pricing.deal import deal_of, put_together
-from sim.pricing.plans import Plans, plans_of
-from sim.pricing.replicas import HELD, MOMENTS, TRAINED
+from sim.pricing.cells import Plans, plans_of
+from sim.pricing.deal import HELD, MOMENTS, TRAINED, deal_of, put_together
 from sim.specs import Scenario
 from sim.units import show
+from sim.work.layers import HEAD
 from sim.work.memory import MemoryUse
 from sim.work.optimizer import GRADIENT_WIDTH, state_bytes, update_bytes
-from sim.work.stages import HEAD
 from sim.work.sums import expert_params, model_layers, params
 
 
@@ -49,7 +48,7 @@ def peak_memory(
     Parameters
     ----------
     held : array
-        Parameters on one GPU of each rank (`sim.pricing.replicas`).
+        Parameters on one GPU of each rank (`sim.pricing.deal`).
     activations : array
         Most bytes of kept activations that are in flight at once. [bytes]
     logits : array

@@ -1,7 +1,7 @@
 """What ZeRO stages 2 and 3 move whenever a rank turns to a stage: gathered weights, and reduced gradients.
 
 Most schedules move them block by block with every micro-batch, which lengthens the block's passes; through a pipeline
-only weights are gathered so (`sim.pricing.plans.Plans.in_turns`). Schedules in layers move those of a whole chunk when
+only weights are gathered so (`sim.pricing.cells.Plans.in_turns`). Schedules in layers move those of a whole chunk when
 a rank turns to it, once a step, on a stream of their own beside compute (Lamy-Poirier 2021, arXiv:2106.02679, section
 4; 2022, arXiv:2211.05953, section 4.2); engines say when (`sim.engines.tasks`).
 """
@@ -18,14 +18,12 @@ import numpy as np
 from sim.arrays import BlockPlanFloats, Bools, Floats, Ints, KindPlanFloats, Number
 from sim.costs.block import BACKWARD, FORWARD, INPUT_GRAD, WEIGHT_GRAD
 from sim.costs.collectives import all_gather
-from sim.pricing.cost_model import CostModel
-from sim.pricing.deal import put_together
-from sim.pricing.layouts import Layouts
-from sim.pricing.plans import Plans, plans_of
-from sim.pricing.replicas import HELD, TRAINED, on_card, params_of, reduced_to_shards, summed_over
+from sim.pricing.cells import Plans, plans_of
+from sim.pricing.deal import HELD, TRAINED, on_card, params_of, put_together, reduced_to_shards, summed_over
+from sim.pricing.layouts import CostModel, Layouts
 from sim.specs import LayerKind, ModelSpec, Scenario, StackSpec
+from sim.work.layers import FIRST_KIND, HEAD, num_blocks
 from sim.work.optimizer import GRADIENT_WIDTH
-from sim.work.stages import FIRST_KIND, HEAD, num_blocks
 from sim.work.sums import layer_params
 
 
@@ -188,7 +186,7 @@ def gathered_after_recompute(kind: LayerKind, model: ModelSpec, stack: StackSpec
 class VisitedBlock(NamedTuple):
     """What one plan moves of a block whenever it turns to a stage.
 
-    held : parameters on a GPU, (…, 1 layout) (`sim.pricing.replicas`).
+    held : parameters on a GPU, (…, 1 layout) (`sim.pricing.deal`).
     width : of a gathered number. [bytes]
     regathers : how often weights are gathered after the forward.
     """

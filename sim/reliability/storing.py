@@ -15,8 +15,8 @@ from typing import Literal
 import numpy as np
 
 from sim.arrays import Number
+from sim.costs.block import Host
 from sim.costs.collectives import Fabric, all_gather, broadcast
-from sim.costs.host import Host
 from sim.costs.storage import Storage
 from sim.errors import SpecError
 from sim.network.placement import Group

@@ -12,7 +12,7 @@ from sim.errors import SpecError
 from sim.pricing.stages import StageSeconds
 from sim.schedules import Order
 from sim.schedules.actions import I, U, W
-from sim.work.stages import Stage
+from sim.work.layers import Stage
 
 MOST_UNITS = 50
 """The longest action, in units: a column each."""

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from sim.canvas import new_figure
 from sim.errors import SpecError, nearest
 from sim.estimate import Estimate
 from sim.report.facts import LABELS, falls_of
-from sim.report.figures import new_figure, open_panels
-from sim.report.palette import GROUP_COLOURS
+from sim.report.figures import GROUP_COLOURS, open_panels
 from sim.specs import Profile
 from sim.units import show, show_time
 

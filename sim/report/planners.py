@@ -6,7 +6,7 @@ from rich.console import Group
 
 from sim.planners.answers import NEGLIGIBLE, PipeDreamAnswer, TwoBufferedAnswer
 from sim.planners.layers import LayerProfile
-from sim.planners.played import PlayedPlan
+from sim.planners.scenarios import PlayedPlan
 from sim.report.terminal import assumptions, indented, title
 from sim.table import columns_table
 from sim.units import show, show_time, significant

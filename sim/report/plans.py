@@ -10,8 +10,8 @@ from sim.estimate import Estimate
 from sim.report.facts import plan_words
 from sim.report.terminal import grouped
 from sim.search import SearchResult
+from sim.search.candidate import shown
 from sim.search.comparison import loss_of, losses_by_cause
-from sim.search.table import shown
 from sim.specs import ModelSpec, ParallelPlan, Scenario
 from sim.units import show, show_time, significant
 

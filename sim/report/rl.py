@@ -8,8 +8,9 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from sim.canvas import new_figure
 from sim.report.facts import plan_degrees, tokens_words
-from sim.report.figures import label_panel, new_figure, open_panels, place_title, plain_axis, stacked_bars
+from sim.report.figures import label_panel, open_panels, place_title, plain_axis, stacked_bars
 from sim.report.terminal import assumptions, bars_table, block, indented, title
 from sim.rl.step import MEASURED, RlStep
 from sim.table import Table, columns_table, facts_table

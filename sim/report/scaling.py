@@ -3,19 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from math import isnan
 from typing import Any
 
+import numpy as np
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from sim.reliability import Goodput
-from sim.scaling.allocation import Optimum
-from sim.scaling.critical_batch import CriticalBatchLaw
+from sim.canvas import new_figure
+from sim.reliability import (
+    Checkpoints,
+    Failures,
+    Goodput,
+    best_interval,
+    daly_interval,
+    goodput,
+    job_mtbf,
+    simulate_goodput,
+    young_interval,
+)
+from sim.report.figures import label_panel, open_panels, place_title, plain_axis
+from sim.scaling.allocation import Optimum, best_loss, best_params, flop_for_params, params_interval
+from sim.scaling.critical_batch import (
+    CriticalBatchLaw,
+    critical_batch_laws,
+    critical_batches,
+    steps_needed,
+    tokens_needed,
+)
 from sim.scaling.fit import LossFit
-from sim.scaling.published import LossLaw
+from sim.scaling.loss_laws import (
+    FLOP_PER_PARAM_TOKEN,
+    PUBLISHED_WALLS,
+    Growth,
+    latency_bound_time,
+    optimal_shape,
+    power_sum_loss,
+    utilisation_in_time,
+)
+from sim.scaling.published import BESIROGLU, LossLaw
 from sim.table import Table, columns_table, plain_table
-from sim.units import show_short, significant
+from sim.units import show_short, show_time, significant
 
 _SHARES = {
     "useful": "moves training forward",
@@ -177,3 +206,211 @@ def _constants(law: LossLaw) -> list[str]:
         low, high = law.exponent_interval
         lines.append(f"exponent of N between {low:.3f} and {high:.3f}: {law.interval_is}")
     return lines
+
+
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C564B")
+_DASHES = ("-", "--", "-.", ":")
+COMPUTE, LOSS = "training compute [FLOP]", "loss [nats/token]"
+"""Names of axes."""
+
+
+def _panels(title: str, width: float = 12.0) -> tuple[Any, Any, Any]:
+    """A figure of two panels, and its legend's place to the right of each."""
+    figure = new_figure(width, 4.6)
+    left, right = figure.subplots(1, 2)
+    open_panels(left, right, grid="both")
+    place_title(figure, title, size=12)
+    return figure, left, right
+
+
+def _styles(number: int) -> list[dict[str, Any]]:
+    """Lines told apart by colour, and by dashes where two lie on each other."""
+    return [{"color": _COLOURS[i % len(_COLOURS)], "ls": _DASHES[i % len(_DASHES)], "lw": 1.6} for i in range(number)]
+
+
+def draw_optimal(laws: Sequence[LossLaw], best: Sequence[Optimum]) -> Any:
+    """Tokens a parameter and loss of the best model against compute, with what was asked."""
+    figure, left, right = _panels("Compute-optimal training by every law")
+    asked = np.array([each.flop for each in best])
+    flop = np.geomspace(min(1e18, asked.min() / 10), max(1e27, asked.max() * 10), 100)
+    styles = dict(zip((law.name for law in laws), _styles(len(laws)), strict=True))
+    for law in laws:
+        style = styles[law.name]
+        left.loglog(flop, _tokens_per_param(flop, best_params(flop, law)), label=law.name, **style)
+        interval = params_interval(flop, law)
+        if interval is not None:
+            left.fill_between(
+                flop, *(_tokens_per_param(flop, end) for end in interval), color=style["color"], alpha=0.12, lw=0
+            )
+        if law.form is not None:
+            right.semilogx(flop, best_loss(flop, law), label=law.name, **style)
+    for each in best:
+        colour = styles[each.law]["color"]
+        repeated = "s" if each is best[-1] and len(best) > len(laws) else "o"
+        left.plot(each.flop, each.tokens / each.params, repeated, color=colour, ms=6)
+        right.plot(each.flop, each.loss, repeated, color=colour, ms=6)
+    bands = "points: what was asked; bands: published intervals of the exponent"
+    label_panel(left, bands, COMPUTE, "tokens a parameter of the best model")
+    label_panel(right, "losses of different data and tokenizers: compare slopes, not levels", COMPUTE, LOSS)
+    return figure
+
+
+def _tokens_per_param(flop: Any, params: Any) -> Any:
+    return flop / FLOP_PER_PARAM_TOKEN / params**2
+
+
+def draw_model(laws: Sequence[LossLaw], params: float, tokens: float | None, loss: float | None) -> Any:
+    """A model's loss against its tokens, and where each law would stop."""
+    figure, left, right = _panels(f"A model of {show_short(params)} parameters by every law")
+    ideal = {law.name: float(flop_for_params(params, law)) / FLOP_PER_PARAM_TOKEN / params for law in laws}
+    grid = np.geomspace(min(ideal.values()) / 10, max(max(ideal.values()), tokens or 0) * 10, 200)
+    for law, style in zip(laws, _styles(len(laws)), strict=True):
+        if law.form is not None:
+            left.semilogx(grid, power_sum_loss(params, grid, law.form), label=law.name, **style)
+            left.plot(
+                ideal[law.name], power_sum_loss(params, ideal[law.name], law.form), "o", color=style["color"], ms=6
+            )
+    if tokens is not None:
+        left.axvline(tokens, color="0.4", lw=1)
+        left.annotate(" tokens asked", (tokens, 1.0), xycoords=("data", "axes fraction"), va="top", fontsize=8)
+    if loss is not None:
+        left.axhline(loss, color="0.4", lw=1, ls=":")
+        left.annotate(" loss asked", (0.0, loss), xycoords=("axes fraction", "data"), va="bottom", fontsize=8)
+    label_panel(left, "points: where more compute wants a larger model", "tokens, all different", LOSS)
+    names = sorted(ideal, key=lambda name: ideal[name])
+    right.barh(names, [ideal[name] / params for name in names], color="#0072B2")
+    for row, name in enumerate(names):
+        right.annotate(f" {ideal[name] / params:.3g}", (ideal[name] / params, row), va="center", fontsize=8)
+    right.set_xscale("log")
+    right.set_xlim(right=right.get_xlim()[1] * 2)
+    right.set(xlabel="compute-optimal tokens a parameter")
+    right.grid(axis="y", visible=False)
+    return figure
+
+
+def draw_batch(tokens: float, batches: Mapping[str, float], limits: Mapping[str, float], asked: float | None) -> Any:
+    """How the laws grow with a run, and what a batch costs under each."""
+    figure, left, right = _panels(f"The critical batch by several laws; right: a run of {show_short(tokens)} tokens")
+    flop = np.geomspace(1e19, 1e27, 60)
+    params, data = optimal_shape(flop)
+    facts = {"params": params, "tokens": data, "flop": flop, "loss": power_sum_loss(params, data, BESIROGLU)}
+    laws = critical_batch_laws()
+    styles = dict(zip(laws, _styles(len(laws)), strict=True))
+    for name, batch in critical_batches(**facts).items():
+        definition = "best" if laws[name].data_overhead is None else f"{laws[name].data_overhead:.0%} more data"
+        left.loglog(flop, batch, label=f"{name} ({definition})", **styles[name])
+    label_panel(left, "each law's own batch", "training compute, 20 tokens a parameter [FLOP]", "batch [tokens]")
+    middle = float(np.exp(np.mean(np.log(list(limits.values())))))
+    grid = np.geomspace(middle / 300, middle * 300, 200)
+    for name, critical in limits.items():
+        right.loglog(
+            tokens_needed(tokens, grid, critical) / tokens,
+            steps_needed(tokens, grid, critical),
+            label=name,
+            **styles[name],
+        )
+        if asked is not None:
+            at = (tokens_needed(tokens, asked, critical) / tokens, steps_needed(tokens, asked, critical))
+            right.plot(*at, "o", color=styles[name]["color"], ms=6)
+    right.set_xlim(0.95, 20)
+    right.set(xlabel="tokens, over those at a small batch", ylabel="optimizer steps")
+    points = "" if asked is None else f"; points: batches of {show_short(asked)} tokens"
+    right.set_title(f"steps bought with data{points}", fontsize=10)
+    plain_axis(right.xaxis)
+    right.legend(frameon=False, fontsize=8)
+    return figure
+
+
+def draw_limits(duration_s: float, batch: float, latency_s: float) -> Any:
+    """Least time by latency, and utilisation by data movement, against compute."""
+    days = duration_s / 86400
+    figure, left, right = _panels("Walls of compute-optimal training (own derivation after Erdil & Schneider-Joseph)")
+    flop = np.geomspace(1e24, 1e33, 120)
+    params, tokens = optimal_shape(flop)
+    layers = Growth().num_layers(params)
+    choices = [(batch, latency_s), (4e6, latency_s), (batch, latency_s / 10), (batch, latency_s * 4)]
+    for (size, latency), style in zip(choices, _styles(len(choices)), strict=True):
+        time = latency_bound_time(params, tokens, size, latency, layers) / 86400
+        left.loglog(flop, time, label=f"batch {show_short(size)}, {latency * 1e6:g} µs a layer", **style)
+    left.axhline(days, color="0.4", lw=1)
+    left.annotate(f"{days:.0f} days", (1.2e24, days), va="bottom", fontsize=8)
+    label_panel(left, "latency: however many GPUs", COMPUTE, "least training time [days]", ylim=(1e-2, 1e5))
+    sizes = sorted({4e6, 1.6e7, 6e7, batch})
+    grid = np.geomspace(1e24, 1e31, 57)
+    for size, style in zip(sizes, _styles(len(sizes)), strict=True):
+        share = np.array([utilisation_in_time(float(each), size, duration_s)[0] for each in grid])
+        right.semilogx(grid, share, label=f"batch {show_short(size)} tokens", **style)
+    for (what, wall), side in zip(PUBLISHED_WALLS.items(), ("left", "right"), strict=True):
+        right.axvline(wall, color="0.4", lw=1, ls=":")
+        right.annotate(f"  {what}  \n  (published)  ", (wall, 0.99), ha=side, va="top", fontsize=8)
+    moved = f"data movement: {days:.0f} days on H100, 400 Gbit/s; 0: no number of GPUs"
+    label_panel(right, moved, COMPUTE, "best share of peak", "lower left", ylim=(0, 1.02))
+    return figure
+
+
+def draw_goodput(num_gpus: int, checkpoints: Checkpoints, failures: Failures) -> Any:
+    """Goodput against the interval, by formula and simulation, and where time goes against the number of GPUs."""
+    mtbf = float(job_mtbf(num_gpus, failures.gpu_mtbf_s))
+    spares = "always" if failures.spare_nodes is None else f"{failures.spare_nodes}"
+    figure, left, right = _panels(f"{num_gpus:,} GPUs, {spares} spare nodes: a failure every {show_time(mtbf)}")
+    pause = max(checkpoints.blocking_s, 1e-5 * mtbf)  # a pause of nothing has no best interval
+    rules = {"Young": young_interval, "Daly": daly_interval, "exact": best_interval}
+    best = float(best_interval(pause, mtbf))
+    least_drain = checkpoints.drain_s - checkpoints.blocking_s
+    least = max(best / 20, least_drain)
+    intervals = np.geomspace(least, max(best * 20, least * 10), 120)
+    formula = [goodput(num_gpus, replace(checkpoints, interval_s=float(each)), failures).useful for each in intervals]
+    left.semilogx(intervals / 60, formula, color=_COLOURS[0], lw=1.6, label="formula")
+    some = intervals[::8]
+    played = [
+        simulate_goodput(num_gpus, replace(checkpoints, interval_s=float(each)), failures, 5000).useful for each in some
+    ]
+    left.plot(some / 60, played, "o", color=_COLOURS[6], mfc="none", ms=5, label="5,000 simulated failures")
+    for (rule, interval), marker, colour in zip(rules.items(), ("v", "^", "d"), _COLOURS[1:4], strict=True):
+        at = max(float(interval(pause, mtbf)), least)
+        there = goodput(num_gpus, replace(checkpoints, interval_s=at), failures).useful
+        left.plot(at / 60, there, marker, color=colour, ms=8, label=f"{rule}: {show_time(at)}")
+    label_panel(left, "how often to write a checkpoint", "work between checkpoints [min]", "goodput")
+    plain_axis(left.xaxis)
+    gpus = np.unique(np.geomspace(max(num_gpus / 64, 1), num_gpus * 64, 80).round())
+    shares = []
+    for each in gpus:
+        chosen = max(float(best_interval(pause, job_mtbf(each, failures.gpu_mtbf_s))), least_drain)
+        shares.append(goodput(float(each), replace(checkpoints, interval_s=chosen), failures))
+    names = ("useful", "checkpoints", "lost_work", "restarts", "waiting")
+    stack = [[getattr(share, name) for share in shares] for name in names]
+    right.stackplot(
+        gpus, stack, labels=[name.replace("_", " ") for name in names], alpha=0.85,
+        colors=[_COLOURS[i] for i in (2, 0, 1, 4, 3)],
+    )  # fmt: skip
+    right.axvline(num_gpus, color="0.2", lw=1)
+    right.set_xscale("log")
+    title = "where time goes, each at its best interval, same checkpoint"
+    label_panel(right, title, "GPUs", "share of time", "", ylim=(0, 1), xlim=(gpus[0], gpus[-1]))
+    right.legend(frameon=True, fontsize=8, loc="lower left")
+    return figure
+
+
+def draw_fit(fit: LossFit) -> Any:
+    """Predicted against measured loss, and the fit's curves through the runs."""
+    runs = fit.runs
+    predicted = power_sum_loss(runs.params, runs.tokens, fit.form)
+    figure, left, right = _panels(f"Fit to {len(runs)} runs, root mean square of log L {fit.residual:.2%}")
+    left.loglog(runs.loss, predicted, "o", ms=4, mfc="none", color=_COLOURS[0])
+    ends = np.array([min(runs.loss.min(), predicted.min()), max(runs.loss.max(), predicted.max())])
+    left.loglog(ends, ends, color="0.4", lw=1)
+    label_panel(left, "all runs", "measured loss [nats/token]", "fitted loss [nats/token]")
+    plain_axis(left.xaxis)
+    plain_axis(left.yaxis)
+    sizes = np.quantile(runs.params, [0.05, 0.35, 0.65, 0.95])
+    grid = np.geomspace(runs.tokens.min(), runs.tokens.max() * 3, 100)
+    for size, style in zip(sizes, _styles(len(sizes)), strict=True):
+        near = np.abs(np.log(runs.params / size)) < 0.25
+        right.semilogx(runs.tokens[near], runs.loss[near], "o", ms=4, mfc="none", color=style["color"])
+        right.semilogx(
+            grid, power_sum_loss(size, grid, fit.form), label=f"{show_short(float(size))} parameters", **style
+        )
+    right.axhline(fit.form.irreducible, color="0.4", lw=1)
+    right.annotate("irreducible", (grid[0], fit.form.irreducible), va="bottom", fontsize=8)
+    label_panel(right, "lines: the fit; points: runs within a quarter of the size", "tokens", LOSS)
+    return figure

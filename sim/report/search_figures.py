@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from sim.canvas import new_figure
 from sim.errors import InfeasiblePlan
-from sim.report.figures import new_figure, open_panels, place_labels, place_title, plain_axis
+from sim.report.figures import open_panels, place_labels, place_title, plain_axis
 from sim.report.gantt.chart import time_unit
 from sim.report.plans import HEADINGS, apart, cell, run_cost
-from sim.search import SearchResult, ValueCost
+from sim.search import SearchResult
+from sim.search.sensitivity import ValueCost
 
 WIDTH = 9.0
 """Width of a figure. [inches]"""

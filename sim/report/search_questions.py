@@ -8,6 +8,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from sim.estimate import Estimate
+from sim.pricing.layouts import LAYOUT
 from sim.report.plans import (
     HEADINGS,
     abbreviated,
@@ -25,11 +26,14 @@ from sim.report.plans import (
     signed,
 )
 from sim.report.terminal import grouped, indented, shared_line, title
-from sim.search import PlanRank, Rules, ScheduleBest, SearchResult, Step, ValueCost, Why
-from sim.search.assumptions import priced_schedules
-from sim.search.comparison import loss_of
+from sim.search import SearchResult
+from sim.search.candidate import ScheduleBest
+from sim.search.comparison import Step, loss_of
+from sim.search.explain import PlanRank, Why
 from sim.search.layout import LayoutShares
-from sim.search.plans.layouts import LAYOUT
+from sim.search.queries import priced_schedules
+from sim.search.rules import Rules
+from sim.search.sensitivity import ValueCost
 from sim.table import Table, columns_table, plain_table
 from sim.units import show_time
 

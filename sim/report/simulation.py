@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 from rich.console import Group, RenderableType
 
+from sim.canvas import new_figure
 from sim.engines.link_history import CAUSES, LinkHistory
 from sim.errors import SpecError
-from sim.report.figures import new_figure, save, stacked_bars
+from sim.report.figures import save, stacked_bars
 from sim.report.terminal import assumptions, title
 from sim.simulate import Simulation
 from sim.table import Table, columns_table

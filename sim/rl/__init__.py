@@ -1,12 +1,10 @@
 """Reinforcement learning around a training job: rollouts, training, weights on the way, and how old samples may be."""
 
-from sim.rl.best_step import Asynchrony, colocated_step, split_step
+from sim.rl.best_step import Asynchrony, best_split, colocated_step, split_step
 from sim.rl.pools import Inference
 from sim.rl.samples import Lengths, Samples, lognormal_lengths, measured_lengths
-from sim.rl.split import best_split
 from sim.rl.step import RlStep
-from sim.rl.trainer import Recipe
-from sim.rl.weight_sync import Exchange
+from sim.rl.trainer import Exchange, Recipe
 
 __all__ = [
     "Asynchrony",

@@ -1,15 +1,34 @@
 """The rollout pool: how long replicas of an inference engine take to write a batch of responses.
 
 What memory it has room for, how many sequences decode at once, and what it gives where it never runs empty. How long
-a batch takes that is waited for to its longest response is played by `sim.rl.fluid`.
+a batch takes that is waited for to its longest response is played by `sim.rl.rollout`.
+
+Responses that begin within the same cell of tokens are a cohort: of n that began together n S(age) still run. What runs
+on a replica and how long its sequences are sets the time of a step of decoding; what ends makes room for what waits.
+Numbers of responses are means and need not be whole, so that a few hundred cells tell what thousands of responses do.
+
+A step trains on one batch and makes one version of the weights. Of depth k, responses may begin before version v is
+made as long as at most (v + k + 1) batches have begun in all [1]_: with depth 0 a batch waits for the version that it
+is to train, and both pools alternate; every batch more in flight lets them overlap.
+
+.. [1] Fu et al. 2025, "AReaL: a large-scale asynchronous reinforcement learning system for language reasoning",
+   arXiv:2505.24298: N_r ≤ (i + η + 1) B, its max_head_offpolicyness (the paper's section was not looked up).
+.. [2] Baccelli, Cohen, Olsder, Quadrat 1992, "Synchronization and linearity", section 3.2.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Callable
 from dataclasses import dataclass
+from math import sqrt
+from statistics import NormalDist
 
+import numpy as np
+
+from sim.arrays import Floats
 from sim.costs.inference import Engine
-from sim.errors import InfeasiblePlan, require_positive
+from sim.errors import InfeasiblePlan, SpecError, require_not_negative, require_positive
 from sim.rl.samples import Samples
 from sim.units import show
 
@@ -92,3 +111,227 @@ def steady_time(pool: RolloutPool, samples: Samples) -> float:
     context = samples.prompt_tokens + samples.lengths.mean_age
     step = float(pool.engine.decode_s(max(slots, 1.0), context))
     return share * samples.lengths.mean * step / slots + pool.prefill_s(samples)
+
+
+EULER_GAMMA = 0.5772156649015329
+LAST = float(np.exp(-EULER_GAMMA))
+"""Groups that are not done on average when the last one will be: where lengths fall off exponentially, the largest of n
+is at ln n + γ on average, and n exp(−(ln n + γ)) are beyond it (Gumbel)."""
+WAVES = 4.0
+"""Times that a batch fills the slots beyond which cells grow with them."""
+LEAST_CELLS, COARSEST = 32, 8
+"""Cells at least; and where a batch fills the slots so often (MANY) that a cell is a small part of it all the same."""
+MANY = 64.0
+
+
+class Replica:
+    """One replica of the pool, in expectation.
+
+    now : seconds since it began. [s]
+    waiting : responses that may begin and have no slot yet.
+    ready : groups that are done, over those of a batch.
+    """
+
+    def __init__(self, pool: RolloutPool, samples: Samples) -> None:
+        lengths = samples.lengths
+        self.share = samples.written / pool.replicas
+        self.slots = pool.running(samples, together=True)
+        waves = self.share * lengths.mean / (min(self.slots, self.share) * lengths.longest)
+        least = int(max(COARSEST, LEAST_CELLS * min(1.0, MANY / waves)))
+        cells = max(least, int(len(lengths.survival) / max(1.0, waves * lengths.longest / lengths.mean / WAVES)))
+        self.cell = lengths.longest / cells
+        edges = lengths.beyond(np.arange(cells + 1, dtype=float) * self.cell)
+        middles = (np.arange(cells) + 0.5) * self.cell
+        self._cells = cells
+        surviving = 0.5 * (edges[:-1] + edges[1:])
+        # Newest last, as cohorts are kept.
+        self._left = np.ascontiguousarray(edges[1:][::-1])
+        self._going = np.ascontiguousarray(np.append(surviving[1:], 0.0)[::-1])
+        self._first = float(surviving[0])
+        self._surviving = np.ascontiguousarray(surviving[::-1])
+        self._tokens = np.ascontiguousarray((surviving * (samples.prompt_tokens + middles))[::-1])
+        self._done = np.ascontiguousarray(((1.0 - edges[1:]) ** samples.group)[::-1])
+        self._step_s = tabulated(pool, samples, self.slots)
+        self._prefill_s = pool.prefill_s(samples) / self.share
+        self._begun = np.zeros(16 * cells)
+        self._count = cells
+        self.now = 0.0
+        self.waiting = 0.0
+        self.running = 0.0
+        self.ready = 0.0
+        self._old = 0.0
+
+    @property
+    def idle(self) -> bool:
+        """Nothing runs, and nothing waits."""
+        return self.waiting < 1e-9 and self.running < 1e-9
+
+    def advance(self) -> None:
+        """Decode one cell of tokens: let begin what there is room for, and every running response grow."""
+        if self._count == len(self._begun):
+            kept = self._begun[-self._cells :]
+            self._begun[: self._cells], self._count = kept.copy(), self._cells
+            self._begun[self._cells :] = 0.0
+        last, cells = self._count, self._cells
+        # A slot that becomes free within the cell is taken within it: the mean number over the cell fills the slots.
+        going = float(self._begun[last - cells : last] @ self._going)
+        begin = min(self.waiting, max(self.slots - going, 0.0) / self._first)
+        self.waiting -= begin
+        self._begun[last] = begin
+        self._count += 1
+        window = self._begun[last + 1 - cells : last + 1]
+        self._old += float(self._begun[last - cells])
+        running = float(window @ self._surviving)
+        context = float(window @ self._tokens) / max(running, 1e-12)
+        seconds = self.cell * self._step_s(running, context) + begin * self._prefill_s
+        self.now += seconds
+        self.running = float(window @ self._left)
+        self.ready = (self._old + float(window @ self._done)) / self.share
+
+
+def tabulated(pool: RolloutPool, samples: Samples, slots: float) -> Callable[[float, float], float]:
+    """Seconds of a step of decoding by sequences and their tokens, between the points of a table."""
+    most = max(slots, 2.0)
+    numbers = np.unique(np.concatenate([[1.0], np.geomspace(1.0, most, 40)]))
+    longest = samples.longest_tokens
+    contexts = np.linspace(0.0, longest, 33)
+    table: Floats = np.asarray(pool.engine.decode_s(numbers[:, None], contexts[None, :]))
+    rows: list[list[float]] = table.tolist()
+    places: list[float] = numbers.tolist()
+    apart, last = longest / 32, len(places) - 2
+
+    def step_s(running: float, context: float) -> float:
+        running = min(max(running, 1.0), most)
+        row = min(max(bisect_right(places, running) - 1, 0), last)
+        up = (running - places[row]) / (places[row + 1] - places[row])
+        along = min(max(context / apart, 0.0), 31.999999)
+        column = int(along)
+        along -= column
+        low, high = rows[row], rows[row + 1]
+        first = low[column] + along * (low[column + 1] - low[column])
+        second = high[column] + along * (high[column + 1] - high[column])
+        return first + up * (second - first)
+
+    return step_s
+
+
+def batch_time(pool: RolloutPool, samples: Samples) -> float:
+    """How long the pool takes for one batch, from its first token to its last, all begun with the same weights.  [s]
+
+    The slowest replica sets the pace, with at least one response running: by luck it has more to write than the others,
+    as the largest of so many sums of random lengths (the mean of the largest of n normal numbers by Blom 1958).
+    """
+    pool.require_cache(samples)
+    replica = Replica(pool, samples)
+    lengths = samples.lengths
+    deviation = sqrt(max(lengths.mean_square / lengths.mean**2 - 1.0, 0.0) / replica.share)
+    most = NormalDist().inv_cdf((pool.replicas - 0.375) / (pool.replicas + 0.25))
+    replica.waiting = replica.share * (1.0 + most * deviation)
+    before, at = 0.0, 0.0
+    wanted = replica.waiting / replica.share * (1.0 - LAST / samples.written_groups)
+    while replica.ready < wanted and not replica.idle:
+        before, at = replica.ready, replica.now
+        replica.advance()
+    return _crossed(wanted, before, at, replica)
+
+
+def _crossed(wanted: float, before: float, at: float, replica: Replica) -> float:
+    """When so many groups were ready, within the last cell.  [s]"""
+    gained = replica.ready - before
+    part = min(max((wanted - before) / gained, 0.0), 1.0) if gained > 0 else 1.0
+    return at + part * (replica.now - at)
+
+
+DEEPEST = 64
+"""Versions by which samples may be behind at most; a larger number is taken for a mistake."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """What the pools do in a step, besides writing responses.
+
+    training_s : forward passes, gradients and updates on one batch. [s]
+    sync_s : while rollouts take the new weights, and write nothing. [s]
+    sync_held_s : of that, how long the training pool waits too. [s]
+    reward_s : from a response's last token to its reward. [s]
+    depth : versions by which samples may be behind; any number from 0.
+    """
+
+    training_s: float
+    sync_s: float = 0.0
+    sync_held_s: float = 0.0
+    reward_s: float = 0.0
+    depth: float = 0.0
+
+    def __post_init__(self) -> None:
+        require_positive(training_s=self.training_s)
+        require_not_negative(sync_s=self.sync_s, sync_held_s=self.sync_held_s, reward_s=self.reward_s, depth=self.depth)
+        if self.depth > DEEPEST:
+            raise SpecError(
+                f"depth = {self.depth:g}: samples that many versions behind are not simulated; give at most {DEEPEST}"
+            )
+
+    @property
+    def trainer_s(self) -> float:
+        """A step of the training pool when it waits for nothing. [s]"""
+        return self.training_s + self.sync_held_s
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """One step of the loop.
+
+    seconds : from version to version. [s]
+    rollout_s : what the rollout pool needs for a batch, to its last response. [s]
+    trainer_s : what the training pool needs for it, and for the weights that it sends. [s]
+    limit : rollouts, training, weights on their way, or the tail: waiting for long responses that more depth would
+        hide. Where nothing overlaps, the longest of them.
+    """
+
+    seconds: float
+    rollout_s: float
+    trainer_s: float
+    limit: str
+
+    @property
+    def trainer_waits_s(self) -> float:
+        """Time that the training pool waits for samples. [s]"""
+        return max(self.seconds - self.trainer_s, 0.0)
+
+
+def alternating(pool: RolloutPool, samples: Samples, loop: Loop) -> Period:
+    """Depth 0: a batch is written to its last response, trained on, and its weights are handed over."""
+    written = _written_s(pool, samples, loop)
+    seconds = written + loop.training_s + loop.sync_s
+    parts = {"rollouts": written, "training": loop.training_s, "weights": loop.sync_s}
+    return Period(seconds, written, loop.trainer_s, max(parts, key=lambda name: parts[name]))
+
+
+def period_of(pool: RolloutPool, samples: Samples, loop: Loop) -> Period:
+    """Depth k: the longest cycle of two stages with k + 1 batches between them.
+
+    Batch i begins when version i − k is there, and is trained on when it is written and batch i − 1 was trained on.
+    Such a system of maxima and sums goes round at its largest mean cycle [2]_. A batch takes G to its last response,
+    and k of them run at once: (G + W)/k. One version off policy, measured steps are as long as a batch to its last
+    response and the weights, also where these are exchanged under running responses (`flopcast_validation.rl_runs`).
+    """
+    if loop.depth == 0:
+        return alternating(pool, samples, loop)
+    written = _written_s(pool, samples, loop)
+    flow = steady_time(pool, samples) + loop.sync_s
+    bounds = {
+        "rollouts": flow,
+        "training": loop.trainer_s,
+        "tail": max(
+            (written + loop.sync_s) / max(loop.depth, 1.0),
+            (written + loop.training_s + loop.sync_s) / (loop.depth + 1.0),
+        ),
+    }
+    limit = max(bounds, key=lambda name: bounds[name])
+    named = "weights" if loop.sync_s > 0.5 * bounds[limit] else limit
+    return Period(bounds[limit], written, loop.trainer_s, named)
+
+
+def _written_s(pool: RolloutPool, samples: Samples, loop: Loop) -> float:
+    """Time from a batch's begin to the reward of its last response, with the wait for tools.  [s]"""
+    return batch_time(pool, samples) + samples.turns * samples.tool_s + loop.reward_s

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sim.rl.loop import Loop, Period, period_of
-from sim.rl.rollout import RolloutPool, steady_time
+from sim.rl.rollout import Loop, Period, RolloutPool, period_of, steady_time
 from sim.rl.samples import Samples
 from sim.rl.trainer import TrainerWork
 from sim.specs import Scenario

@@ -16,7 +16,7 @@ import numpy as np
 
 from sim.arrays import Array
 from sim.errors import SpecError, require_positive
-from sim.scaling.goal import Goal
+from sim.scaling.run import Goal
 
 BEST = "best"
 """A ramp that follows the goal's own critical batch (`best_ramp`)."""

@@ -11,9 +11,8 @@ from sim.assumptions import NO_FAILURES
 from sim.errors import FlopcastError, SpecError
 from sim.estimate import Estimate, estimate
 from sim.reliability import LOAD_WORDS, DataLoading, data_loading, storing_of
-from sim.scaling.goal import DEFAULT_BATCH_LAW, goal_of_model
 from sim.scaling.ramp import BEST, Ramp, against_none, best_ramp, parse_ramp, ramped, ramped_tokens
-from sim.scaling.run import Terms, TrainingRun, training_run, unknown_energy
+from sim.scaling.run import DEFAULT_BATCH_LAW, Terms, TrainingRun, goal_of_model, training_run, unknown_energy
 from sim.scaling.staleness import NONE, Staleness, staleness_of
 from sim.specs import Scenario
 from sim.specs.loading import as_scenario

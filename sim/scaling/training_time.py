@@ -17,11 +17,17 @@ import numpy as np
 from sim.errors import InfeasiblePlan, SpecError
 from sim.estimate import Estimate
 from sim.reliability import data_loading, even_storing, state_of, storing_of
-from sim.scaling.goal import Goal
 from sim.scaling.ramp import Ramp, against_none, ramped, ramped_tokens
-from sim.scaling.run import Terms, TrainingRun, training_run, unknown_energy
-from sim.scaling.step_times import PricedBatches, confirm, expert_degree, price_batches
-from sim.scaling.what_limits import limit_of, losses_of, use_of_more
+from sim.scaling.run import Goal, Terms, TrainingRun, training_run, unknown_energy
+from sim.scaling.step_times import (
+    PricedBatches,
+    confirm,
+    expert_degree,
+    limit_of,
+    losses_of,
+    price_batches,
+    use_of_more,
+)
 from sim.specs import ParallelPlan, Scenario
 from sim.specs.plan import LAYERED
 from sim.units import show_time

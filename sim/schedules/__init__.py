@@ -12,9 +12,8 @@ from sim.schedules import (  # noqa: F401  (they register themselves)
     waves,
     zero_bubble,
 )
-from sim.schedules.actions import Action, Kind, Row, as_actions, in_turns
+from sim.schedules.actions import Action, Kind, Row, as_actions, format_grid, in_turns
 from sim.schedules.build import build_order, build_replicated
-from sim.schedules.grid import format_grid
 from sim.schedules.order import Order, make_order
 from sim.schedules.registry import Schedule, get_schedule, schedule, schedule_names
 

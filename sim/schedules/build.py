@@ -12,8 +12,7 @@ import numpy as np
 from sim.errors import ScheduleError
 from sim.schedules.actions import Row
 from sim.schedules.asynchronous import noam, round_robin
-from sim.schedules.fold import Fold, align, find_fold
-from sim.schedules.order import Order, folded, make_order
+from sim.schedules.order import Fold, Order, align, find_fold, folded, make_order
 from sim.schedules.registry import (
     OPTIONS,
     Schedule,

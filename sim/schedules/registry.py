@@ -14,8 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from sim.errors import ScheduleError, nearest
-from sim.schedules.actions import Action, Row, as_row
-from sim.schedules.grid import read_grid
+from sim.schedules.actions import Action, Row, as_row, read_grid
 
 Generator = Callable[..., Row | Iterable[Action]]
 """(rank, num_ranks, num_chunks, num_microbatches, **options) -> the rank's actions."""

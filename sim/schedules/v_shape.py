@@ -8,8 +8,8 @@ from itertools import product
 import numpy as np
 
 from sim.schedules.actions import F, I, Row, W, in_turns, numbered, run
-from sim.schedules.listing import EQUAL, Times, at_work, place_weight_gradients
 from sim.schedules.order import make_order
+from sim.schedules.passes import EQUAL, Times, at_work, place_weight_gradients
 from sim.schedules.registry import schedule
 
 BLOCK = 6

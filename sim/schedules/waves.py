@@ -3,8 +3,8 @@
 from functools import lru_cache
 
 from sim.schedules.actions import Row
-from sim.schedules.listing import Times, at_work, play
 from sim.schedules.order import Order, make_order
+from sim.schedules.passes import Times, at_work, play
 from sim.schedules.registry import even_near, schedule
 
 

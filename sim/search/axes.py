@@ -9,7 +9,7 @@ from math import log2
 import numpy as np
 
 from sim.errors import SpecError, nearest
-from sim.search.table import CHOICES, NUMBERS
+from sim.search.plans.layouts import CHOICES, NUMBERS
 from sim.specs import Scenario
 from sim.specs.fields import NumericField, find_field, numeric_fields
 from sim.units import EXAMPLES, count_factor, parse, show, show_time, significant

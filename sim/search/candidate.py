@@ -8,7 +8,17 @@ from typing import Any
 
 from sim.estimate import Estimate
 from sim.schedules import get_schedule
-from sim.specs import Scenario
+from sim.search.plans.layouts import CHOICES, NUMBERS
+from sim.specs import ParallelPlan, Scenario
+
+SHOWN_FIELDS = (*NUMBERS, "schedule", "microbatch_group", *CHOICES, "optimizer_offload", "offloaded_layers")
+"""Fields of a plan that tables show, in the words of `shown`."""
+
+
+def shown(plan: ParallelPlan, name: str) -> Any:
+    """A field of a plan as tables have it: what is recomputed is one word."""
+    return plan.recompute_words if name == "recompute" else getattr(plan, name)
+
 
 OBJECTIVES = ("step_time", "days", "cost", "memory_headroom")
 """Step time and days rank alike, as the batch is given; cost is GPUs times time; headroom is memory left free."""

@@ -11,7 +11,7 @@ from sim.errors import FlopcastError
 from sim.estimate import Estimate, estimate
 from sim.search.candidate import ROUNDING, Candidate
 from sim.search.confirm import run_best
-from sim.search.plans.columns import OVERLAPS
+from sim.search.plans.layouts import OVERLAPS
 from sim.search.plans.space import Fields
 from sim.search.queries import Selection
 from sim.search.result import SearchResult

@@ -11,7 +11,6 @@ import numpy as np
 from sim.errors import InfeasiblePlan, SpecError, nearest
 from sim.estimate import Estimate, estimate
 from sim.pricing.deal import stages_alike
-from sim.search.assumptions import value_words
 from sim.search.candidate import Candidate, ScheduleBest
 from sim.search.comparison import (
     Step,
@@ -21,12 +20,12 @@ from sim.search.comparison import (
 )
 from sim.search.fixed import check_value
 from sim.search.layout import LayoutShares, layout_shares
-from sim.search.plans.columns import SCHEDULES
+from sim.search.plans.layouts import CHOICES, FIELDS, SCHEDULES
 from sim.search.plans.space import Fields
+from sim.search.queries import value_words
 from sim.search.result import SearchResult
+from sim.search.rules import try_unpriced
 from sim.search.schedules.by_schedule import best_under
-from sim.search.table import CHOICES, FIELDS
-from sim.search.unpriced import try_unpriced
 from sim.specs import ParallelPlan, Scenario
 from sim.specs.framework_plans import broken_rules
 from sim.work.recompute import recompute_word, searched_word

@@ -7,12 +7,10 @@ from typing import Any
 
 from sim.errors import SpecError, nearest
 from sim.schedules import get_schedule
-from sim.search.plans.columns import SCHEDULES
-from sim.search.plans.completed import completed_plan
-from sim.search.table import FIELDS, ROOM
+from sim.search.plans.layouts import FIELDS, ROOM, SCHEDULES, completed_plan
 from sim.specs import ParallelPlan, Scenario
 from sim.specs.framework_plans import PlanRule
-from sim.specs.modules import as_names
+from sim.specs.plan import as_names
 from sim.specs.yaml12 import parse_yaml
 
 _CANNOT = {

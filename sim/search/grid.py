@@ -17,7 +17,7 @@ from sim.errors import FlopcastError, SpecError
 from sim.estimate import Estimate, estimate
 from sim.schedules import get_schedule
 from sim.search.axes import Axis, parse_axis
-from sim.search.plans.completed import completed_plan
+from sim.search.plans.layouts import completed_plan
 from sim.search.plans.space import base_plan
 from sim.specs import ParallelPlan, Scenario
 from sim.specs.fields import find_field, with_numbers

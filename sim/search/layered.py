@@ -16,16 +16,15 @@ import numpy as np
 
 from sim.arrays import Array, Ints, PlanFloats
 from sim.estimate import Estimate, estimate
-from sim.pricing.cost_model import cost_model
 from sim.pricing.deal import dealt_layers
-from sim.pricing.layouts import place_layouts
-from sim.search.best_first import Found, best_first
-from sim.search.layered_bounds import least_step_s, memory_bytes
-from sim.search.layered_deals import Deals, deals_at, deals_of
-from sim.search.plans.columns import OVERLAPS, Category, Columns
+from sim.pricing.layouts import LAYOUT, cost_model, place_layouts
+from sim.search.confirm import Found, best_first
+from sim.search.layered_deals import Deals, deals_at, deals_of, least_step_s, memory_bytes
 from sim.search.plans.layouts import (
-    LAYOUT,
     MOST_UNEVEN_CHUNKS,
+    OVERLAPS,
+    Category,
+    Columns,
     context_degrees,
     divisors,
     expert_degrees,
@@ -35,7 +34,7 @@ from sim.search.plans.layouts import (
     tensor_degrees,
 )
 from sim.search.plans.space import Space, recomputes_of
-from sim.search.prices.batch import plan_batch
+from sim.search.prices.formula import plan_batch
 from sim.specs import ParallelPlan, Scenario
 from sim.specs.plan import LAYERED
 

@@ -17,11 +17,11 @@ import numpy as np
 from sim.arrays import FloatArray
 from sim.errors import SpecError
 from sim.estimate import Estimate, estimate
-from sim.pricing.plans import plans_of
+from sim.pricing.cells import plans_of
 from sim.programs import priced_order
 from sim.schedules import get_schedule
 from sim.specs import Scenario
-from sim.work.stages import EMBEDDING, FIRST_KIND, HEAD, deal_stages
+from sim.work.layers import EMBEDDING, FIRST_KIND, HEAD, deal_stages
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from sim.notebook import NotebookDisplay
-from sim.search.assumptions import (
+from sim.search.candidate import Candidate, ScheduleBest, StagesSearched, gap_of
+from sim.search.plans.layouts import expert_degrees
+from sim.search.plans.space import Fields, Progress
+from sim.search.queries import (
+    PricedPlans,
+    Selection,
     best_assumed,
     fixed_assumed,
     framework_assumed,
@@ -21,10 +26,6 @@ from sim.search.assumptions import (
     schedules_assumed,
     stages_assumed,
 )
-from sim.search.candidate import Candidate, ScheduleBest, StagesSearched, gap_of
-from sim.search.plans.layouts import expert_degrees
-from sim.search.plans.space import Fields, Progress
-from sim.search.queries import PricedPlans, Selection
 from sim.search.room import make_room
 from sim.units import show, show_time
 

@@ -22,8 +22,8 @@ from sim.search.room import DEFAULT, check_ways
 from sim.search.stages import MOST_RUNS as MOST_STAGES
 from sim.search.stages import ONE_CHUNK, UNASKED_RUNS, has_unlike_chunks, search_stages, unlike_alone
 from sim.specs import Scenario
-from sim.specs.framework_files import framework_named
 from sim.specs.framework_plans import PlanRule, framework_words, plan_rules, related
+from sim.specs.frameworks import framework_named
 from sim.specs.loading import as_scenario
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from sim.search.candidate import Candidate, ScheduleBest, facts_of
 from sim.search.comparison import best_of, loss_of, losses_by_cause
-from sim.search.plans.columns import RECOMPUTES, SCHEDULES
+from sim.search.plans.layouts import RECOMPUTES, SCHEDULES
 from sim.search.result import SearchResult
 from sim.search.schedules.by_schedule import best_under
 

@@ -22,21 +22,20 @@ import numpy as np
 from sim.arrays import Array, Floats, Ints
 from sim.errors import FlopcastError
 from sim.estimate import estimate
-from sim.pricing.plans import plans_of
-from sim.search.best_first import Found
+from sim.pricing.cells import plans_of
 from sim.search.candidate import Candidate, StagesSearched
+from sim.search.confirm import Found
 from sim.search.fixed import values_of
 from sim.search.layout import balanced_plan
-from sim.search.plans.columns import SCHEDULES
-from sim.search.plans.layouts import several_chunks, unlike_chunks
+from sim.search.plans.layouts import SCHEDULES, several_chunks, unlike_chunks
 from sim.search.plans.space import Fields
 from sim.search.prices.formula import Priced
-from sim.search.prices.room import ChosenRows
 from sim.search.result import SearchResult
+from sim.search.room import ChosenRows
 from sim.specs import ParallelPlan, Scenario
 from sim.specs.framework_plans import broken_rules
+from sim.work.layers import FIRST_KIND, deal_stages
 from sim.work.recompute import module_sets, own_modules
-from sim.work.stages import FIRST_KIND, deal_stages
 
 MOST_RUNS, UNASKED_RUNS = 600, 40
 """Plans that the exact engine runs at most; and where layouts were not asked for."""

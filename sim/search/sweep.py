@@ -13,12 +13,11 @@ from sim.errors import FlopcastError, SpecError
 from sim.notebook import NotebookDisplay
 from sim.parallel import map_over
 from sim.search.axes import PLAN_NUMBERS, SIZE, Axis, parse_axis
-from sim.search.candidate import Candidate, facts_of
+from sim.search.candidate import SHOWN_FIELDS, Candidate, facts_of, shown
 from sim.search.confirm import MOST_RUNS
-from sim.search.plans.layouts import context_degrees
+from sim.search.plans.layouts import FIELDS, context_degrees
 from sim.search.plans.space import base_plan
 from sim.search.search import search
-from sim.search.table import FIELDS, SHOWN_FIELDS, shown
 from sim.specs import Scenario
 from sim.specs.fields import with_numbers
 

@@ -1,15 +1,13 @@
 """Floor 0, describe: YAML in, frozen and validated records out."""
 
-from sim.specs.hardware import ClusterSpec, GpuSpec, NodeSpec
+from sim.specs.hardware import ClusterSpec, GpuSpec, LevelSpec, NetworkSpec, NodeSpec, StorageSpec
 from sim.specs.loading import build_scenario, load_scenario
 from sim.specs.model import LayerKind, ModelSpec
-from sim.specs.network import LevelSpec, NetworkSpec
 from sim.specs.plan import ParallelPlan
 from sim.specs.presets import load_preset, preset_names, preset_source
 from sim.specs.profile import Profile
 from sim.specs.scenario import Scenario
 from sim.specs.stack import StackSpec
-from sim.specs.storage import StorageSpec
 from sim.specs.training import TrainingSpec
 
 __all__ = [

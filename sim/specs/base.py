@@ -16,8 +16,69 @@ from typing import Annotated, Any, NamedTuple, Self, Union, get_args, get_origin
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from sim.errors import SpecError, nearest, visible
-from sim.specs.gone import GONE
 from sim.units import EXAMPLES, NOUNS, parse, parse_count, parse_whole
+
+_COUNTED = "what the host does there is counted where counted_launches: true; leave this out"
+
+GONE: dict[str, dict[str, str]] = {
+    "StackSpec": {
+        "causal_attention": "write attention: flash, which skips the masked half of the scores, or attention: math",
+        "prefetched_layers": "ZeRO stage 3 gathers one layer ahead; leave it out, or write overlap_param_gather: false",
+        "routing_launches": "a router takes 30 launches, and 30 more where it is not fused; write fused_router instead",
+        "dispatch_launches": _COUNTED,
+        "launches_per_expert": f"{_COUNTED}, or write fused_experts: true for kernels that are one launch",
+        "fp8_launches_of_experts": _COUNTED,
+        "fp8_launches_per_expert": _COUNTED,
+        "checkpoint_launches": _COUNTED,
+        "rotary_sequence": f"{_COUNTED}, or write fused_rotary: true where nothing is looked up",
+        "context_sequence": _COUNTED,
+        "dispatcher_slowdown": "it is the same for every stack; leave it out",
+        "dispatcher_sm_rate": "it is the same for every stack; leave it out, and write dispatcher_sms",
+        "unbound_slowdown": "it is 2; leave it out, and write cluster.node.launch_slowdown where a host is slower",
+        "graph_launch": "it is 2 us; leave it out, and write what was measured as profile.host.graph_launch",
+    },
+    "Provenance": dict.fromkeys(
+        ("measured_runs", "measured_on", "measured_scenarios"),
+        "profiles keep what measured runs tell of others now; make this one anew with flopcast anchor",
+    ),
+}
+"""Record -> a field's name in files -> what the message about it ends with."""
+
+
+STORED = {"nf4": 0.5 + 1 / 64 + 4 / (64 * 256), "fp8": 1.0}
+"""Bytes of a weight that only lies in memory in a format. nf4: 4 bits, an 8-bit scale for 64 weights, and an fp32 one
+for 256 of those scales (Dettmers et al. 2023, arXiv:2305.14314, section 3: double quantization). [bytes]"""
+
+
+class Format(NamedTuple):
+    """Numbers of few bits with scales.
+
+    peak : the precision of the matrix units that multiply them, in a GPU's peaks.
+    nbytes : of a number with its share of scales. [bytes]
+    cast : that a kernel of its own reads and writes a number, where no other kernel casts in passing. [bytes]
+    kernels : launches of one cast.
+    norms_cast : a norm writes what comes after it in this format.
+    """
+
+    peak: str
+    nbytes: float
+    cast: float
+    kernels: int
+    norms_cast: bool = False
+
+
+FORMATS: Mapping[str, Format] = {
+    # Read, and written by rows and by columns.
+    "fp8": Format("fp8", 1.0, 2 + 2 * 1.0, 1, norms_cast=True),
+    "mxfp8": Format("fp8", 1.0 + 1 / 32, 2 + 2 * (1.0 + 1 / 32), 1, norms_cast=True),
+    # Read for the largest magnitude, read again, written by rows and by columns.
+    "nvfp4": Format("fp4", 0.5 + 1 / 16, 2 * 2 + 2 * (0.5 + 1 / 16), 2),
+    "mxfp4": Format("fp4", 0.5 + 1 / 32, 2 + 2 * (0.5 + 1 / 32), 1),
+}
+"""fp8: one scale a tensor, or a block of 128. mxfp8 and mxfp4: one of 8 bits for 32 numbers (Rouhani et al. 2023,
+arXiv:2310.10537). nvfp4: one of 8 bits for 16, which need the tensor's largest magnitude first, and a Hadamard
+transform before the weights' gradient (NVIDIA 2025, arXiv:2509.25149, section 4)."""
+
 
 # Longest first: `_bytes_per_s` must win over `_s`.
 _SUFFIXES = ("bytes_per_s", "flop_per_s", "bytes", "flop", "w", "s")

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from sim.specs.framework_files import LATEST, date_of
+from sim.specs.frameworks import LATEST, date_of
 from sim.specs.presets import preset_names, raw_preset
 from sim.specs.scenario import Scenario
 

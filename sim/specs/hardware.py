@@ -1,18 +1,89 @@
-"""The machine: a GPU, the node that holds it, the cluster of nodes.
+"""Hardware: a GPU, a node of GPUs, a cluster of nodes, its network and its file system.
 
 Bandwidths are per GPU and per direction; peak FLOP/s is dense (no sparsity).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from sim.errors import SpecError
 from sim.specs.base import Spec
-from sim.specs.network import NetworkSpec
-from sim.specs.storage import StorageSpec
+
+
+class StorageSpec(Spec):
+    """A file system that all nodes of a cluster share. How they reach it says the node: storage_nics_per_node."""
+
+    read_bandwidth_bytes_per_s: PositiveFloat
+    """Peak of reads, all nodes together. [bytes/s]"""
+    write_bandwidth_bytes_per_s: PositiveFloat
+    """Peak of writes, all nodes together. [bytes/s]"""
+    read_share: float = Field(default=1.0, gt=0, le=1)
+    """Share of the peak of reads that loading a checkpoint or data reaches for seconds and minutes."""
+    write_share: float = Field(default=1.0, gt=0, le=1)
+    """Share of the peak of writes that saving a checkpoint reaches."""
+    node_read_bandwidth_bytes_per_s: PositiveFloat | None = None
+    """What the file system's client on one node reads at most. Default: what the node's cards carry. [bytes/s]"""
+    node_write_bandwidth_bytes_per_s: PositiveFloat | None = None
+    """What the client on one node writes at most. Default: what the node's cards carry. [bytes/s]"""
+    nodes_per_unit: PositiveInt | None = None
+    """Bandwidths and capacity are those of a unit for so many nodes, and a cluster has as many units as its nodes need.
+    Default: they are the whole cluster's, whatever its size."""
+    capacity_bytes: PositiveFloat | None = None
+    """What it holds; a checkpoint that is larger is refused. Default: unknown. [bytes]"""
+
+
+class LevelSpec(Spec):
+    """One level of switches, all alike."""
+
+    ports: PositiveInt
+    """Ports of a switch, each as fast as a network card."""
+    below: PositiveInt | None = None
+    """What one group of this level joins: nodes under a leaf, groups of the level below elsewhere; the top joins all.
+    Default: as many as the ports allow."""
+    switches: PositiveInt | None = None
+    """Switches in a group; a leaf stands alone. Default: the fewest whose ports suffice and that take an equal share of
+    the cables from each group below."""
+    oversubscription: float = Field(default=1.0, ge=1.0)
+    """Bandwidth down over bandwidth up of a switch."""
+
+
+class NetworkSpec(Spec):
+    """How the network cards of all nodes reach each other."""
+
+    levels: dict[str, LevelSpec] = Field(min_length=1)
+    """Levels of switches, leaf first. A machine that is small enough leaves the upper ones out."""
+    rail_optimised: bool
+    """The cards of one index in their nodes share a leaf (a rail); rails meet at the top level only."""
+    routing: Literal["deterministic", "ecmp", "adaptive"] = "adaptive"
+    """How a flow chooses among equal paths: by its destination, by a hash, or over all of them at once."""
+    subflows: PositiveInt = 1
+    """Under ecmp: how many flows of their own hash a pair of GPUs spreads its bytes over."""
+    in_network_reduction: bool = False
+    """The switches can add what all-reduces carry (SHARP)."""
+    pcie_bandwidth_bytes_per_s: PositiveFloat | None = None
+    """Bandwidth between a GPU and its network card, per direction, where that is less than the card's. [bytes/s]"""
+
+    def is_nonblocking(self, used: Iterable[str] | None = None) -> bool:
+        """Return whether no flow meets a full link, whoever talks: flows use all paths, and no level is oversubscribed.
+
+        used : levels that have cables up, where the machine does not need all of them.
+        """
+        levels = self.levels if used is None else used
+        return self.routing == "adaptive" and all(self.levels[name].oversubscription == 1.0 for name in levels)
+
+    @model_validator(mode="after")
+    def _check(self) -> NetworkSpec:
+        leaf = next(iter(self.levels.values()))
+        if leaf.switches not in (None, 1):
+            raise ValueError(f"switches = {leaf.switches} on the lowest level: a leaf stands alone; leave it out")
+        if self.subflows > 1 and self.routing != "ecmp":
+            raise ValueError(f"subflows {self.subflows} has no effect with {self.routing} routing; set routing to ecmp")
+        return self
+
 
 Precision = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "fp4"]
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from sim.errors import SpecError, nearest
-from sim.shipped import here_or_shipped, shipped_scenarios
-from sim.specs import datasheet
+from sim.files import here_or_shipped, shipped_scenarios
+from sim.specs import presets
 from sim.specs.base import file_name, laid_over
 from sim.specs.frameworks import DEFAULT, ResolvedStack, resolve_stack
 from sim.specs.hardware import ClusterSpec, GpuSpec
@@ -48,7 +48,7 @@ def resolve(data: Any, place: str) -> Any:
     kind = None if place == "stack" else PRESET_AT.get(place)
     if kind == "profiles" and isinstance(data, str) and data.endswith((".yaml", ".yml")):
         data = load_file_as_preset(Path(data))
-    if kind == "profiles" and data == datasheet.NAME:
+    if kind == "profiles" and data == presets.NAME:
         return {"preset": data}  # settled last, when the GPU is known
     if kind and isinstance(data, str):
         data = _base(kind, data, place)
@@ -74,7 +74,7 @@ def _base(kind: str, name: str, place: str) -> dict[str, Any]:
 
 
 def _is_datasheet(data: Any) -> bool:
-    return isinstance(data, Mapping) and data.get("preset") == datasheet.NAME
+    return isinstance(data, Mapping) and data.get("preset") == presets.NAME
 
 
 def _apply(data: dict[str, Any], override: str) -> None:
@@ -141,15 +141,15 @@ def build_scenario(data: Any, overrides: Sequence[str] | str = (), where: str = 
     gpu = sections["cluster"].gpu
     if profile is None:
         profile = _profile_for(gpu.name)
-        assumed.append(f"no profile was named: {profile.get('name', datasheet.NAME)} is used for {gpu.name}")
+        assumed.append(f"no profile was named: {profile.get('name', presets.NAME)} is used for {gpu.name}")
     elif isinstance(profile, Mapping) and not {"preset", "name", "gpu"} & profile.keys():
         base = resolve(_profile_for(gpu.name), "profile")  # fields laid over the profile that none was named for
         assumed.append(f"no profile was named: that of {gpu.name} is used, changed as stated")
         profile = {**base, **profile} if _is_datasheet(base) else laid_over(base, profile)
     if _is_datasheet(profile):
         stated = {key: value for key, value in profile.items() if key != "preset"}
-        profile = laid_over(datasheet.datasheet_profile(gpu), stated)
-        assumed.append(f"nothing was measured on {gpu.name}: its datasheet, and what other GPUs have in common")
+        profile = laid_over(presets.datasheet_profile(gpu), stated)
+        assumed.append(f"nothing was measured on {gpu.name}: its presets, and what other GPUs have in common")
         if gpu.max_power_w is None:
             share = profile["gemm"]["max_efficiency"]
             assumed.insert(
@@ -332,13 +332,13 @@ def _profile_for(gpu: str) -> dict[str, Any]:
     """The shipped profile of this GPU, or of its family; where there is none, what its datasheet tells."""
     profiles = [load_preset("profiles", name) for name in preset_names("profiles")]
     fitting = [profile for profile in profiles if profile["gpu"] in gpu]
-    return max(fitting, key=lambda profile: len(profile["gpu"]), default={"preset": datasheet.NAME})
+    return max(fitting, key=lambda profile: len(profile["gpu"]), default={"preset": presets.NAME})
 
 
 def profile_of_gpu(gpu: GpuSpec, named: str | None = None) -> Profile:
     """The profile of this name or file; without one the GPU family's own, or what its datasheet gives."""
     data = _profile_for(gpu.name) if named is None else resolve(named, "profile")
-    found = datasheet.datasheet_profile(gpu) if _is_datasheet(data) else split_profile(data)[0]
+    found = presets.datasheet_profile(gpu) if _is_datasheet(data) else split_profile(data)[0]
     return Profile.read(found, f"profile for {gpu.name}")
 
 

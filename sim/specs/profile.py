@@ -42,7 +42,7 @@ class AlignmentRate(Spec):
 
 
 class GemmParams(Spec):
-    """Matrix multiply: a roofline with tiles, waves and a launch floor (`sim.costs.efficiency.gemm_time`)."""
+    """Matrix multiply: a roofline with tiles, waves and a launch floor (`sim.costs.compute.gemm_time`)."""
 
     max_efficiency: float = Field(gt=0, le=1)
     """Share of peak that a full wave of the largest tile reaches when k is long."""
@@ -70,7 +70,7 @@ class GemmParams(Spec):
 
 
 class ClockParams(Spec):
-    """The clock that a board's power limit leaves for matrix multiplies (`sim.costs.efficiency.clock_gain`).
+    """The clock that a board's power limit leaves for matrix multiplies (`sim.costs.compute.clock_gain`).
 
     Powers are shares of the limit.
     """

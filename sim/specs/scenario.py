@@ -10,8 +10,7 @@ from sim.errors import ProfileError, SpecError
 from sim.specs.base import Spec, divisor_near
 from sim.specs.hardware import ClusterSpec
 from sim.specs.model import ModelSpec
-from sim.specs.modules import what_is_missing
-from sim.specs.plan import ParallelPlan
+from sim.specs.plan import ParallelPlan, what_is_missing
 from sim.specs.profile import Profile
 from sim.specs.stack import StackSpec
 from sim.specs.training import TrainingSpec

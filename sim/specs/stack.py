@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from sim.specs.base import Spec
-from sim.specs.modules import GRAPH_MODULES, as_names, check_names
+from sim.specs.plan import GRAPH_MODULES, as_names, check_names
 from sim.specs.profile import FlashVersion
 
 KERNELS = {name if name in ("cudnn", "efficient") else f"flash-{name}": name for name in get_args(FlashVersion)}

@@ -6,9 +6,8 @@ from typing import Any, Literal
 
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from sim.specs.base import Spec
-from sim.specs.formats import FORMATS, Format
-from sim.specs.modules import as_names
+from sim.specs.base import FORMATS, Format, Spec
+from sim.specs.plan import as_names
 
 AdapterTarget = Literal["linear_qkv", "linear_proj", "linear_fc1", "linear_fc2", "in_proj", "out_proj"]
 

@@ -87,7 +87,7 @@ def place_of(scenario: Scenario) -> dict[str, float]:
 
 @cache
 def shipped_rates() -> dict[str, float]:
-    """By what share runs tell less of each other for each doubling of what they differ in, as the table has it."""
+    """Return by what share runs tell less of each other for each doubling of what they differ in, from the table."""
     rates: dict[str, float] = load_yaml(TABLE)["apart"]
     return rates
 

@@ -17,19 +17,16 @@ from sim.costs.block import attention_beside, block_costs, chosen, total_time
 from sim.costs.collectives import Fabric, all_to_all_bytes
 from sim.costs.compute import ComputeModel
 from sim.network.placement import Group, layer_groups
-from sim.pricing.cost_model import cost_model, cut_of
-from sim.pricing.deal import put_together
-from sim.pricing.layouts import Layouts
-from sim.pricing.plans import plans_of
-from sim.pricing.replicas import HELD, TRAINED
+from sim.pricing.cells import plans_of
+from sim.pricing.deal import HELD, TRAINED, put_together
+from sim.pricing.layouts import Layouts, cost_model, cut_of
 from sim.pricing.stages import StageSeconds
 from sim.pricing.zero import VisitedBlock, visit_seconds, visited_blocks
 from sim.specs import Scenario
 from sim.traffic.step_bytes import ring_bytes, sent_to_shards
-from sim.work.layers import block_operations
+from sim.work.layers import Stage, block_operations
 from sim.work.operations import BlockWork, Cause, Collective, Phase
 from sim.work.optimizer import GRADIENT_WIDTH
-from sim.work.stages import Stage
 from sim.work.sums import block_works
 
 FORWARD, INPUT_GRAD, WEIGHT_GRAD = range(3)

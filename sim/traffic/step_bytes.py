@@ -10,15 +10,13 @@ from typing import Literal
 import numpy as np
 
 from sim.arrays import Floats
-from sim.pricing.cost_model import cut_of
-from sim.pricing.layouts import Layouts
-from sim.pricing.plans import Plans, plans_of
-from sim.pricing.replicas import HELD, TRAINED, params_of
+from sim.pricing.cells import Plans, plans_of
+from sim.pricing.deal import HELD, TRAINED, params_of
+from sim.pricing.layouts import Layouts, cut_of
 from sim.pricing.zero import visited_blocks
 from sim.specs import Scenario
-from sim.work.layers import block_operations
+from sim.work.layers import block_operations, deal_stages
 from sim.work.optimizer import GRADIENT_WIDTH
-from sim.work.stages import deal_stages
 from sim.work.sums import block_works
 
 Kind = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_ring"]

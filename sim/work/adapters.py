@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sim.specs import TrainingSpec
-from sim.specs.formats import STORED
+from sim.specs.base import STORED
 
 TARGETS = {
     "linear_qkv": (

@@ -9,7 +9,7 @@ import numpy as np
 
 from sim.arrays import Number
 from sim.specs import LayerKind, ModelSpec, StackSpec
-from sim.specs.formats import FORMATS
+from sim.specs.base import FORMATS
 from sim.work.operations import Cause, Collective, Kernel, Tensor, Weight, matmul, memory
 from sim.work.pieces import Cut, Writer, key_value_width
 

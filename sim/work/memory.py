@@ -9,10 +9,10 @@ import numpy as np
 
 from sim.arrays import Number
 from sim.specs import ModelSpec, Scenario, StackSpec
+from sim.work.layers import FIRST_KIND
 from sim.work.operations import Block, Operation
 from sim.work.pieces import Cut, key_value_width, vocabulary_rows
 from sim.work.recompute import read_recompute
-from sim.work.stages import FIRST_KIND
 from sim.work.sums import gradients_alive, layer_bytes
 
 

@@ -56,11 +56,11 @@ class Kernel(NamedTuple):
         strided; of one that carries a state, which mixer it is of.
     credited_flop : what a formula for model FLOPs counts of it; None where it equals `flop`. Fused attention that
         skips the masked half runs fewer than it is credited for. [FLOP]
-    module : of a layer, by Megatron-Core's names (`sim.specs.modules`): what recomputation and CUDA graphs are asked
+    module : of a layer, by Megatron-Core's names (`sim.specs.plan`): what recomputation and CUDA graphs are asked
         for by. Empty outside layers.
     graphed : in a CUDA graph, so that the host does not launch it.
     turns : times that a multiply of these sizes runs, one after the other, launched together.
-    layout : which operand of a multiply lies transposed in memory (`sim.costs.efficiency.alignment_rate`).
+    layout : which operand of a multiply lies transposed in memory (`sim.costs.compute.alignment_rate`).
     parts : columns of the matrices of a layer that the multiply is of, where a framework has each in a linear of its
         own: queries', keys' and values'.
     """
@@ -213,7 +213,7 @@ class Operation(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Operations of a block of a model (`sim.work.stages.num_blocks`), in the order of the forward.
+    """Operations of a block of a model (`sim.work.layers.num_blocks`), in the order of the forward.
 
     around : those that are never recomputed: an embedding, a head, what a module of multi-token prediction has
         before its layer.

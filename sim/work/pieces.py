@@ -18,7 +18,7 @@ import numpy as np
 
 from sim.arrays import Number
 from sim.specs import ModelSpec, StackSpec
-from sim.specs.formats import FORMATS, Format
+from sim.specs.base import FORMATS, Format
 from sim.work.adapters import Adapters
 from sim.work.operations import Cause, Collective, Kernel, Layout, Operation, Tensor, Weight, matmul, memory
 from sim.work.optimizer import GRADIENT_WIDTH

@@ -16,8 +16,7 @@ import numpy as np
 
 from sim.arrays import Number
 from sim.specs import ModelSpec, ParallelPlan, Scenario, StackSpec
-from sim.specs.modules import RECOMPUTE_MODULES, what_is_missing
-from sim.specs.plan import DEFAULT_RECOMPUTE_MODULES
+from sim.specs.plan import DEFAULT_RECOMPUTE_MODULES, RECOMPUTE_MODULES, what_is_missing
 from sim.work.operations import Cause, Kernel, Phase
 
 

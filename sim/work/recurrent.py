@@ -101,7 +101,7 @@ def recurrent_core(
     """Return the kernels that carry a state of `heads` times `columns` by `state` numbers: forward, backward.
 
     Both are bound by neither matrix units nor memory, but reach a measured share of peak
-    (`sim.costs.efficiency.STATE_SHARE`).
+    (`sim.costs.compute.STATE_SHARE`).
     """
     chunk = CHUNK[mixer]
     # Multiplies of a token: for scores in its chunk and what it adds to the state; for values and what it reads of it.

@@ -13,9 +13,9 @@ import numpy as np
 
 from sim.arrays import Floats, Number
 from sim.specs import LayerKind, ModelSpec, ParallelPlan, StackSpec, TrainingSpec
-from sim.specs.modules import GRAPH_MODULES, RECOMPUTE_MODULES
+from sim.specs.plan import GRAPH_MODULES, RECOMPUTE_MODULES
 from sim.work.adapters import Adapters, adapters_of
-from sim.work.layers import block_operations, layer_operations
+from sim.work.layers import FIRST_KIND, block_operations, layer_operations
 from sim.work.operations import Block, BlockWork, Cause, Kernel, Operation, Phase, Tensor, Weight
 from sim.work.optimizer import MOMENTS
 from sim.work.pieces import Cut
@@ -28,7 +28,6 @@ from sim.work.recompute import (
     recompute_word,
     run_again_share,
 )
-from sim.work.stages import FIRST_KIND
 
 # Work -----------------------------------------------------------------------------------------------------------------
 
@@ -142,7 +141,7 @@ def held_blocks(
 
 
 def part_params(part: Floats, model: ModelSpec, tp: Number = 1, ep: Number = 1, etp: Number = 1) -> Number:
-    """Return the parameters of a part of a model (`sim.work.stages.Stage.part`) on one GPU."""
+    """Return the parameters of a part of a model (`sim.work.layers.Stage.part`) on one GPU."""
     table = model.vocab_size * model.hidden_size / tp
     return part @ [*(params(block.operations) for block in held_blocks(model, tp, ep, etp)), -table]
 

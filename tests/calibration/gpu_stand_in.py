@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from flopcast_calibration.points import BACKENDS
 from sim.costs.collectives import COLLECTIVES, Fabric, all_to_all, send
-from sim.costs.efficiency import attention_efficiency, gemm_time
+from sim.costs.compute import attention_efficiency, gemm_time
 from sim.network.placement import Group
 from sim.specs import ClusterSpec, Profile
 

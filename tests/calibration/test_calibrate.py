@@ -10,7 +10,7 @@ from flopcast_calibration.build import calibrate
 from flopcast_calibration.measurement import Measurement, MeasurementSet, write_journal
 from flopcast_calibration.write import write_profile
 from sim import estimate, load_scenario
-from sim.costs.efficiency import gemm_time
+from sim.costs.compute import gemm_time
 from sim.errors import ProfileError
 from sim.specs import ClusterSpec, Profile, load_preset
 from sim.specs.loading import resolve

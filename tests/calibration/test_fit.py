@@ -20,7 +20,7 @@ from flopcast_calibration.fit import (
 from flopcast_calibration.layer import FACTS, LayerPoint, fit_layer, layer_times, read_layer_points, with_layer_values
 from flopcast_calibration.measurement import read_journal
 from sim.costs.collectives import Fabric, all_reduce
-from sim.costs.efficiency import gemm_time
+from sim.costs.compute import gemm_time
 from sim.network.placement import Group
 from sim.specs import ClusterSpec, GpuSpec, Profile, load_preset, preset_names
 from sim.specs.loading import resolve

@@ -26,9 +26,9 @@ from flopcast_calibration.measurement import Measurement, MeasurementSet
 from flopcast_calibration.write import write_profile
 from sim import estimate, load_scenario
 from sim.costs.collectives import Fabric, all_reduce, send
-from sim.costs.efficiency import gemm_time
+from sim.costs.compute import gemm_time
 from sim.network.placement import Group, nvlink_shares
-from sim.pricing.cost_model import cost_model
+from sim.pricing.layouts import cost_model
 from sim.specs import ClusterSpec, GpuSpec, Profile, load_preset
 from sim.specs.loading import resolve
 

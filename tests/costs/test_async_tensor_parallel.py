@@ -7,7 +7,7 @@ from sim.costs.block import FORWARD, NCCL_SMS, _exposed_tensor_parallel, piece_b
 from sim.costs.collectives import all_gather
 from sim.network.placement import Group
 from sim.pricing.cells import layer_costs
-from sim.pricing.cost_model import cost_model
+from sim.pricing.layouts import cost_model
 from sim.specs import build_scenario
 from sim.work.operations import Cause, Collective, Phase
 from tests.rows import rows

@@ -71,7 +71,7 @@ def test_long_kernels_hide_their_launches():
 
 def test_host_time_by_hand():
     """Launches of what is outside, three for each graph, and the time between the kernels inside."""
-    from sim.pricing.cost_model import cost_model
+    from sim.pricing.layouts import cost_model
 
     one, plain = scenario_of(GPT, scoped("attn", "mlp")), scenario_of(GPT)
     talk = {"tp": 0, "cp": 0, "ep": 0}
@@ -152,7 +152,7 @@ def test_mistakes(stack, plan, said):
 
 
 def test_a_search_leaves_out_what_graphs_do_not_allow():
-    from sim.search import build_space
+    from sim.search.plans.space import build_space
 
     assert {each.recompute for each in build_space(scenario_of(GPT, scoped("attn")), (8, 8)).categories} == {
         "none",

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from sim.costs.block import FORWARD, block_costs
 from sim.costs.collectives import Fabric
-from sim.costs.compute import ComputeModel, issue_clock
-from sim.costs.efficiency import attention_efficiency, clock_gain, gemm_time
+from sim.costs.compute import ComputeModel, attention_efficiency, clock_gain, gemm_time, issue_clock
 from sim.network.placement import Group
 from sim.specs import GpuSpec, Profile, load_preset, preset_names
 from sim.work.attention import padded_head

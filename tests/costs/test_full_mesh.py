@@ -6,8 +6,8 @@ import pytest
 from sim.costs.collectives import Fabric, all_gather, all_reduce, all_to_all, send
 from sim.network.placement import Group, nvlink_shares
 from sim.specs import ClusterSpec, Profile, load_preset
-from sim.specs.datasheet import datasheet_profile
 from sim.specs.loading import resolve
+from sim.specs.presets import datasheet_profile
 
 LARGE = 2.0**34
 

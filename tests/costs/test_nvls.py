@@ -7,7 +7,7 @@ from flopcast_calibration.fit.links import AllReducePoint, faster_than_rings, fi
 from sim import estimate, load_scenario, simulate
 from sim.costs.collectives import Fabric, all_gather, all_reduce, reduce_scatter, ring_all_reduce
 from sim.network.placement import Group
-from sim.pricing.cost_model import cost_model
+from sim.pricing.layouts import cost_model
 from sim.specs import ClusterSpec, Profile, load_preset
 from sim.specs.loading import resolve
 

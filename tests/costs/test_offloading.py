@@ -5,7 +5,7 @@ import pytest
 
 from sim import estimate
 from sim.breakdown import CAUSES
-from sim.costs.host import COPY_SHARE, Host, exposed_copy
+from sim.costs.block import COPY_SHARE, Host, exposed_copy
 from sim.errors import SpecError
 from sim.specs import build_scenario
 from sim.work.optimizer import host_update, state_bytes

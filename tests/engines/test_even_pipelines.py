@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from sim.engines import Program, run
-from sim.engines.even_pipelines import EvenPipelines
-from sim.engines.pipeline_links import Pipelines, find_links, sends_over
+from sim.engines.even_pipelines import EvenPipelines, Pipelines, find_links, sends_over
 from sim.network.placement import Hops
 from sim.schedules import build_order
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.engines.in_flight import in_flight_by_rank
+from sim.engines.order_facts import in_flight_by_rank
 from sim.schedules import build_order
 from sim.schedules.passes import in_flight
 

@@ -9,8 +9,7 @@ from sim.engines.link_history import CAUSES, link_history
 from sim.engines.wire import Message, Wire
 from sim.errors import SpecError
 from sim.report.simulation import draw_links
-from sim.traffic.streams import Traffic
-from sim.traffic.wires import Stream
+from sim.traffic.streams import Stream, Traffic
 
 SMALL = ["plan.pp=4", "plan.dp=3", "training.global_batch_size=48"]
 WIDE = [*SMALL, "plan.tp=16", "plan.zero_stage=1", "stack.overlap_p2p=true", "cluster.network.routing=ecmp"]

@@ -11,12 +11,11 @@ from strategies import orders
 
 from sim.engines import Program, network, run
 from sim.engines.wire import Wire, shared_links
-from sim.network.flows import Flows, finish_times
+from sim.network.collective_flows import Flows, finish_times
 from sim.schedules import build_order, get_schedule
 from sim.schedules.actions import U
 from sim.traffic.exchanges import Exchange
-from sim.traffic.streams import Inside, Traffic
-from sim.traffic.wires import Stream
+from sim.traffic.streams import Inside, Stream, Traffic
 
 seeds = st.integers(0, 2**32).map(np.random.default_rng)
 switch = st.booleans()

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from strategies import orders
 
 from sim.engines import Program, run
-from sim.engines.stream import ROW, overlapping_steps, steps_in_a_row
+from sim.engines.noise import ROW, overlapping_steps, steps_in_a_row
 from sim.schedules import build_order
 from sim.schedules.actions import U
 from sim.schedules.registry import schedules

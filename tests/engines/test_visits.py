@@ -14,13 +14,13 @@ from test_network_engine import traffic_of
 from sim.breakdown import break_down
 from sim.engines import Program, network, run
 from sim.engines.tasks import DATA
-from sim.engines.visits import least_at_visits
 from sim.estimate import estimate
 from sim.pricing.zero import VisitSeconds
 from sim.schedules import build_order, get_schedule, schedule_names
 from sim.schedules.passes import asks_of, visits_of
+from sim.search.schedules.order_times import least_at_visits
 from sim.specs import build_scenario
-from sim.traffic.wires import Stream
+from sim.traffic.streams import Stream
 
 CHUNKED = [name for name in schedule_names() if get_schedule(name).interleaves]
 seeds = st.integers(0, 2**32).map(np.random.default_rng)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from sim import build_scenario, estimate
-from sim.engines.step_end import waited_reduction
+from sim.engines.program import waited_reduction
 
 GPT_2 = {
     "model": {"preset": "gpt2-1.2b", "name": "gpt2"},

@@ -25,7 +25,7 @@ from sim.foreign.exporters.torchtitan import flavor_of
 from sim.foreign.importers import Given, import_text
 from sim.foreign.importers.keys import table
 from sim.specs import ModelSpec, ParallelPlan, StackSpec, TrainingSpec, load_preset
-from sim.specs.dealing import layers_of_stages
+from sim.specs.plan import layers_of_stages
 from sim.specs.writing import scenario_yaml
 from sim.specs.yaml12 import load_yaml, parse_yaml
 

@@ -15,7 +15,7 @@ from sim.foreign.importers.huggingface.own_keys import READERS
 from sim.foreign.importers.imported import KINDS
 from sim.foreign.importers.keys import UNKNOWN_KEY, by_name, table
 from sim.foreign.importers.ledger import Ledger
-from sim.foreign.importers.nemo.names import model_named
+from sim.foreign.importers.nemo.settings import model_named
 from sim.foreign.importers.recipes.recipe import whole_shape
 from sim.specs import ModelSpec, ParallelPlan, TrainingSpec
 from sim.specs.yaml12 import load_yaml

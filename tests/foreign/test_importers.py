@@ -15,7 +15,7 @@ from sim.errors import SpecError
 from sim.foreign.importers import Given, import_file, import_text
 from sim.specs import ModelSpec, load_preset
 from sim.specs.yaml12 import parse_yaml
-from sim.work.stages import deal_stages
+from sim.work.layers import deal_stages
 from sim.work.sums import active_params, total_params
 
 FOREIGN = Path(__file__).parent / "files"

@@ -30,8 +30,8 @@ from typing import Any
 from sim.engines import run
 from sim.errors import FlopcastError
 from sim.estimate import estimate
+from sim.pricing.cells import plans_of
 from sim.pricing.deal import deal_of
-from sim.pricing.plans import plans_of
 from sim.pricing.stages import price_plan
 from sim.programs import priced_order, program_of
 from sim.schedules import get_schedule, schedule_names

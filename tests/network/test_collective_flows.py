@@ -12,7 +12,10 @@ from sim.errors import SpecError
 from sim.network.collective_flows import (
     all_to_all,
     collective_times,
+    finish_times,
+    flows_on,
     hierarchical_all_reduce,
+    max_min_rates,
     members_by_domain,
     pattern_time,
     phase_flows,
@@ -20,7 +23,6 @@ from sim.network.collective_flows import (
     switch_all_reduce,
     tree_all_reduce,
 )
-from sim.network.flows import finish_times, flows_on, max_min_rates
 from sim.network.placement import Group
 from sim.network.routing import route
 from sim.specs import Profile, load_preset

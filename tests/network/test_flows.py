@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim.errors import FlopcastError, SpecError
-from sim.network.flows import Flows, finish_times, flows_on, max_min_rates
+from sim.network.collective_flows import Flows, finish_times, flows_on, max_min_rates
 from sim.network.routing import route
 
 

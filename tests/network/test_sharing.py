@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from sim import build_scenario, estimate
 from sim.errors import SpecError
 from sim.network import sharing
-from sim.network.flows import flows_on, max_min_rates
+from sim.network.collective_flows import flows_on, max_min_rates
 from sim.network.placement import Degrees
 from sim.network.ranks import groups_of
 from sim.network.routing import route

@@ -9,7 +9,7 @@ import dataclasses
 import re
 from pathlib import Path
 
-from sim.foreign.importers.huggingface import layer_kinds, own_experts, own_keys
+from sim.foreign.importers.huggingface import layer_kinds, own_keys
 from sim.foreign.importers.keys import table
 
 KNOWN = table("huggingface")
@@ -32,7 +32,7 @@ def keys_that_are_read():
     for entry in ARCHITECTURES.values():
         named |= {*entry.get("switches", {}), *entry.get("forbidden", {})}
         named |= {value for value in entry.get("layers", {}).values() if isinstance(value, str)}
-    for module in (layer_kinds, own_keys, own_experts):
+    for module in (layer_kinds, own_keys, own_keys):
         named |= set(re.findall(r'"(\w+)"', Path(module.__file__).read_text()))
     return named - {"model_type", "layer_types", "mlp_layer_types", "layers_block_type"}
 

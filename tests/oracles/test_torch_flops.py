@@ -4,7 +4,7 @@ import pytest
 from counts import head_work, layer_work
 
 from sim.specs import ModelSpec, ParallelPlan, StackSpec, TrainingSpec
-from sim.work.layers import Cut
+from sim.work.pieces import Cut
 from sim.work.sums import hardware_flop, model_flop
 
 torch = pytest.importorskip("torch")

@@ -22,7 +22,7 @@ from sim.planners import (
 )
 from sim.planners.layers import profile_from_text
 from sim.planners.pipedream import SYNC
-from sim.planners.played import covering
+from sim.planners.scenarios import covering
 from sim.schedules import build_order, build_replicated
 from sim.schedules.asynchronous import noam
 from sim.schedules.passes import peak_in_flight, weight_versions

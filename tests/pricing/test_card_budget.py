@@ -7,13 +7,13 @@ from random_scenarios import random_scenario
 from wiring import laid_out
 
 from sim import build_scenario, estimate
-from sim.engines.link_use import link_bytes
+from sim.engines.link_history import link_bytes
 from sim.engines.wire import alone_rates
-from sim.pricing.cost_model import cost_model
-from sim.pricing.plans import plans_of
+from sim.pricing.cells import plans_of
+from sim.pricing.layouts import cost_model
 from sim.pricing.zero import moved_at_visits
 from sim.programs import priced_order
-from sim.work.stages import FIRST_KIND
+from sim.work.layers import FIRST_KIND
 
 LAYERED = {
     "model": {"num_layers": 32, "hidden_size": 2048, "num_heads": 16, "vocab_size": 32000, "max_sequence_length": 2048},

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from sim import build_scenario, estimate
-from sim.pricing.plans import plans_of
+from sim.pricing.cells import plans_of
 from sim.pricing.zero import gathered_after_recompute, regathers
 from sim.traffic.step_bytes import step_collectives
-from sim.work.stages import FIRST_KIND
+from sim.work.layers import FIRST_KIND
 from sim.work.sums import layer_params
 
 DATA = {

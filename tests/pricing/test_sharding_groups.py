@@ -18,8 +18,8 @@ from sim.errors import InfeasiblePlan, SpecError
 from sim.foreign.importers import Given, import_text
 from sim.network.placement import place_group
 from sim.network.ranks import members_of
-from sim.pricing.plans import plans_of
-from sim.pricing.replicas import reduced_to_shards
+from sim.pricing.cells import plans_of
+from sim.pricing.deal import reduced_to_shards
 from sim.specs import ParallelPlan
 from sim.traffic.step_bytes import step_collectives, step_traffic
 from sim.work.sums import total_params

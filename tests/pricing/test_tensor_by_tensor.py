@@ -3,7 +3,7 @@
 import pytest
 
 from sim import estimate, load_scenario
-from sim.shipped import SCENARIOS
+from sim.files import SCENARIOS
 from sim.work.sums import held_blocks, num_tensors
 
 V100 = SCENARIOS / "megatron-2019-1.2b-1-v100.yaml"

@@ -14,10 +14,10 @@ from sim.engines import run
 from sim.errors import SpecError
 from sim.estimate import estimate
 from sim.network.placement import Degrees, place_group
-from sim.pricing.plans import plans_of
+from sim.pricing.cells import plans_of
 from sim.programs import priced_order, program_of
 from sim.specs import build_scenario
-from sim.work.stages import deal_stages
+from sim.work.layers import deal_stages
 from sim.work.sums import part_params, total_params
 
 switch = st.booleans()

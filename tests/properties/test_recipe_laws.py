@@ -6,11 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim.estimate import estimate
-from sim.pricing.plans import plans_of
-from sim.pricing.replicas import HELD
+from sim.pricing.cells import plans_of
+from sim.pricing.deal import HELD
 from sim.pricing.zero import visit_seconds
 from sim.specs import ModelSpec, ParallelPlan, build_scenario
-from sim.work.stages import deal_stages
+from sim.work.layers import deal_stages
 from sim.work.sums import hardware_flop, model_flop
 
 FEW = settings(max_examples=20)

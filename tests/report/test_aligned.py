@@ -5,7 +5,7 @@ import pytest
 from sim import build_order
 from sim.errors import SpecError
 from sim.report.aligned import format_aligned, parse_times
-from sim.schedules.grid import parse_grid
+from sim.schedules.actions import parse_grid
 from tests.rows import rows
 
 

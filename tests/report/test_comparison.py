@@ -8,10 +8,9 @@ import pytest
 
 from sim import estimate, load_scenario
 from sim.breakdown import CAUSES
-from sim.commands.completion import scenarios_with_overrides
+from sim.commands.options import scenarios_with_overrides
 from sim.commands.report import report, split_scenario
 from sim.errors import InfeasiblePlan, SpecError
-from sim.report.differing import field_rows, field_words
 from sim.report.facts import headline
 from sim.report.html.comparison import (
     Asked,
@@ -21,6 +20,7 @@ from sim.report.html.comparison import (
     fact_rows,
     is_clear,
 )
+from sim.report.text import field_rows, field_words
 from sim.specs.yaml12 import parse_yaml
 from sim.uncertainty import interval_factors, least_told_apart
 from tests.report.pages import can_be_heard, is_self_contained, shown_scenarios

@@ -5,11 +5,10 @@ import pytest
 
 from sim import estimate, load_scenario, schedule_names
 from sim.errors import SpecError
-from sim.report.figures import check_paths, save
+from sim.report.figures import LOOKS, check_paths, ink, save, shade
 from sim.report.gantt import comparison_figure, gantt_figure, step_view
 from sim.report.gantt.chart import played_bars, spans_of, transients
 from sim.report.gantt.figure import draw_lanes, joined, legend_handles
-from sim.report.palette import LOOKS, ink, shade
 from tests.rows import rows
 
 PLACES = 0.84 * 24 * 11.0

@@ -9,7 +9,7 @@ from open_space import search, sweep
 from sim.canvas import new_figure
 from sim.report.figures import place_labels
 from sim.report.search_figures import draw_sensitivity
-from sim.search import sensitivity
+from sim.search.sensitivity import sensitivity
 from sim.specs import load_scenario
 from tests.rows import rows
 

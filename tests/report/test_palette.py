@@ -2,7 +2,7 @@
 
 import pytest
 
-from sim.report.palette import DIM, GROUP_COLOURS, LOOKS, MEMORY_COLOURS, THEMES, contrast, ink, luminance
+from sim.report.figures import DIM, GROUP_COLOURS, LOOKS, MEMORY_COLOURS, THEMES, contrast, ink, luminance
 from tests.rows import rows
 
 

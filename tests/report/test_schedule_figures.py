@@ -4,8 +4,16 @@ import pytest
 
 from sim import build_scenario
 from sim.errors import SpecError
-from sim.report.schedule_figures import MOVE, WAIT, WORK, bubble_figure, causes_figure, parts, tradeoff_figure
-from sim.report.schedules import compare_schedules
+from sim.report.schedules import (
+    MOVE,
+    WAIT,
+    WORK,
+    bubble_figure,
+    causes_figure,
+    compare_schedules,
+    parts,
+    tradeoff_figure,
+)
 
 
 @pytest.fixture(scope="module")

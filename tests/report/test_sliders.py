@@ -7,8 +7,7 @@ import pytest
 
 from sim import estimate, load_scenario
 from sim.errors import FlopcastError
-from sim.report.html.page import report_page
-from sim.report.html.sliders import in_page, sliders_of
+from sim.report.html.page import in_page, report_page, sliders_of
 from sim.search.grid import price_grid, read_axes
 from sim.units import show, show_time
 from tests.report.pages import Tags, can_be_heard, is_self_contained

@@ -7,9 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sim.errors import InfeasiblePlan, SpecError
-from sim.rl.fluid import batch_time
-from sim.rl.loop import Loop, alternating, period_of
-from sim.rl.rollout import steady_time
+from sim.rl.rollout import Loop, alternating, batch_time, period_of, steady_time
 
 SLACK = 1.02
 """Cells of tokens and periods that do not quite repeat."""

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.errors import SpecError
-from sim.scaling.limits import (
+from sim.scaling.loss_laws import (
     Growth,
     IdealGpu,
     best_utilisation,

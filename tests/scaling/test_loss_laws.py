@@ -7,13 +7,18 @@ from hypothesis import strategies as st
 
 from sim.errors import SpecError
 from sim.scaling.allocation import (
+    TOKEN_DECAY,
     best_loss,
     best_params,
     compute_optimal,
     compute_optimal_for_loss,
+    compute_optimal_repeated,
+    effective,
     exponent_of,
     least_budget,
     params_interval,
+    repeated_data_loss,
+    useful_params,
 )
 from sim.scaling.loss_laws import (
     flop_for_loss,
@@ -31,13 +36,6 @@ from sim.scaling.published import (
     PETAFLOP_DAY,
     form_of,
     get_law,
-)
-from sim.scaling.repeated_data import (
-    TOKEN_DECAY,
-    compute_optimal_repeated,
-    effective,
-    repeated_data_loss,
-    useful_params,
 )
 
 GOPHER = 5.76e23

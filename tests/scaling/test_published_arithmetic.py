@@ -7,18 +7,17 @@ from rows import rows
 
 from flopcast_validation.strategies.question import family
 from sim.reliability import Failures, checkpoint_bytes, job_mtbf
-from sim.scaling.allocation import best_loss, best_params, compute_optimal
+from sim.scaling.allocation import PARAM_DECAY, TOKEN_DECAY, best_loss, best_params, compute_optimal
 from sim.scaling.critical_batch import critical_batch, kaplan_batch
-from sim.scaling.limits import needed_intensity, pipeline_bubble, pipeline_intensity, tensor_intensity
+from sim.scaling.loss_laws import needed_intensity, pipeline_bubble, pipeline_intensity, tensor_intensity
 from sim.scaling.published import KAPLAN, PETAFLOP_DAY, get_law
-from sim.scaling.repeated_data import PARAM_DECAY, TOKEN_DECAY
 from sim.schedules import build_order
 from sim.schedules.actions import B
 from sim.schedules.passes import peak_in_flight
 from sim.specs import ModelSpec, StackSpec
 from sim.specs.hardware import GpuSpec
 from sim.specs.presets import load_preset
-from sim.work.layers import Cut
+from sim.work.pieces import Cut
 
 A100 = 312e12
 X160 = family(160)

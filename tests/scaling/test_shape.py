@@ -3,7 +3,7 @@
 import pytest
 
 from sim import estimate, load_scenario
-from sim.alignment import padded_sizes
+from sim.assumptions import padded_sizes
 from sim.scaling.shape import NEAR, shapes_near
 
 SCENARIO = "scenarios/korthikanti-2022/22b-selective.yaml"

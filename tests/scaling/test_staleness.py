@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from sim import SpecError, estimate, load_scenario
 from sim.cli import app
-from sim.scaling.goal import goal_of
+from sim.scaling.run import goal_of
 from sim.scaling.staleness import _MODELS, Staleness, staleness_of
 from sim.scaling.training import train
 

@@ -10,11 +10,10 @@ from typer.testing import CliRunner
 from sim.cli import app
 from sim.errors import InfeasiblePlan, SpecError
 from sim.estimate import estimate
-from sim.scaling.goal import goal_of
 from sim.scaling.ramp import parse_ramp, ramped_tokens
-from sim.scaling.run import Terms
+from sim.scaling.run import Terms, goal_of
+from sim.scaling.step_times import limit_of, with_endless_links, without_latency
 from sim.scaling.training_time import default_batches, shortest
-from sim.scaling.what_limits import limit_of, with_endless_links, without_latency
 from sim.specs import ParallelPlan, build_scenario
 
 GPUS, BATCHES = (8, 128), (64, 256)

@@ -14,11 +14,10 @@ from sim.errors import SpecError
 from sim.estimate import estimate
 from sim.reliability import Failures, Price, even_storing
 from sim.scaling.critical_batch import kaplan_batch
-from sim.scaling.goal import goal_of, goal_of_model
 from sim.scaling.loss_laws import power_sum_loss
 from sim.scaling.published import BESIROGLU
 from sim.scaling.ramp import Ramp, best_ramp, parse_ramp, ramped, ramped_steps, ramped_tokens
-from sim.scaling.run import Terms, training_run
+from sim.scaling.run import Terms, goal_of, goal_of_model, training_run
 from sim.scaling.training import train
 from sim.specs import load_scenario
 from sim.specs.machines import price_list

@@ -12,9 +12,11 @@ from typer.testing import CliRunner
 from sim.cli import app
 from sim.errors import FlopcastError, SpecError
 from sim.estimate import estimate
-from sim.search import megatron_rules, rank_plan, sensitivity, steps_between, why_not
-from sim.search.rules import best_microbatch
-from sim.search.table import FIELDS
+from sim.search.comparison import steps_between
+from sim.search.explain import rank_plan, why_not
+from sim.search.plans.layouts import FIELDS
+from sim.search.rules import best_microbatch, megatron_rules
+from sim.search.sensitivity import sensitivity
 from sim.specs import load_scenario
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
@@ -353,7 +355,7 @@ def test_what_was_answered_before_an_interrupt_is_said(monkeypatch):
     def stop(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sys.modules["sim.search"], "sensitivity", stop)
+    monkeypatch.setattr(sys.modules["sim.search.sensitivity"], "sensitivity", stop)
     outcome = CliRunner().invoke(app, ["search", str(SMALL), "--top", "1", "--rules", "--sensitivity", "--pareto"])
     assert outcome.exit_code == 130
     for words in ("All plans below", "Megatron's rules of thumb", "Interrupted at --sensitivity: it is not answered"):

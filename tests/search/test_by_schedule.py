@@ -20,13 +20,18 @@ from sim.errors import FlopcastError, InfeasiblePlan, ScheduleError, SpecError
 from sim.estimate import estimate
 from sim.report.search_questions import schedules_view
 from sim.report.terminal import console
-from sim.schedules import get_schedule, listing, schedule_names
+from sim.schedules import get_schedule, passes, schedule_names
 from sim.schedules.actions import B, F, I
 from sim.schedules.build import build_order
 from sim.schedules.order import make_order
 from sim.schedules.passes import peak_in_flight
-from sim.search import build_space, megatron_rules, price_all, schedules_named, search_schedules, sensitivity, why_not
+from sim.search.explain import why_not
+from sim.search.plans.space import build_space
+from sim.search.prices.formula import price_all
+from sim.search.rules import megatron_rules
+from sim.search.schedules.by_schedule import schedules_named, search_schedules
 from sim.search.schedules.refined import Refined, spaces_under
+from sim.search.sensitivity import sensitivity
 from sim.specs import ParallelPlan, load_scenario
 from sim.specs.loading import build_scenario
 
@@ -155,7 +160,7 @@ def test_orders_chosen_by_times_keep_to_their_candidates(name, ranks, chunks, co
 
 
 def one_by_one(home, copies, count, most, forward_first):
-    """As `listing.play`, event by event: the earliest rank that is free takes the best that has arrived."""
+    """As `passes.play`, event by event: the earliest rank that is free takes the best that has arrived."""
     per_copy, ranks = len(home) // copies, max(home) + 1
     arrived = {(stage, kind): deque() for stage in range(len(home)) for kind in (F, B)}
     for number in range(count):
@@ -194,7 +199,7 @@ def one_by_one(home, copies, count, most, forward_first):
 def test_playing_all_ranks_at_once_gives_the_order_of_events(ranks, waves, copies, count, most, first):
     there = [*range(ranks), *reversed(range(ranks))]
     home = there if copies == 2 else there * waves
-    played = listing.play(home, copies, count * copies, lambda stage: most, forward_first=first)
+    played = passes.play(home, copies, count * copies, lambda stage: most, forward_first=first)
     plain = one_by_one(home, copies, count * copies, most, first)
     assert all(np.array_equal(*pair) for pair in zip(played, plain, strict=True))
 
@@ -469,7 +474,7 @@ def test_others_is_short_for_all_schedules(monkeypatch):
         asked.append(names)
         return result
 
-    monkeypatch.setattr(sys.modules["sim.search"], "search_schedules", stand_in)
+    monkeypatch.setattr(sys.modules["sim.search.schedules.by_schedule"], "search_schedules", stand_in)
     outcome = CliRunner().invoke(app, ["search", str(SMALL), "--others", "--top", "1"])
     assert outcome.exit_code == 0, outcome.output
     assert asked == ["all"]

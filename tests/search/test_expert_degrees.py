@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 from sim.cli import app
 from sim.errors import InfeasiblePlan, SpecError
 from sim.estimate import estimate
-from sim.search import rank_plan, sensitivity, why_not
+from sim.search.explain import rank_plan, why_not
+from sim.search.sensitivity import sensitivity
 from sim.specs import build_scenario, load_scenario
 
 QWEN = Path(__file__).parents[2] / "scenarios" / "qwen3-235b-a22b-256-h100.yaml"

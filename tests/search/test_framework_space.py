@@ -13,7 +13,8 @@ from sim import build_scenario, estimate, load_scenario, search
 from sim.cli import app
 from sim.errors import FlopcastError, InfeasiblePlan, SpecError
 from sim.foreign.exporters import FRAMEWORKS, export_scenario
-from sim.search import rank_plan, search_schedules, why_not
+from sim.search.explain import rank_plan, why_not
+from sim.search.schedules.by_schedule import search_schedules
 from sim.specs.framework_plans import broken_rules, rules_of_scenario
 
 SEEDS = range(4)

@@ -11,12 +11,13 @@ from sim.errors import FlopcastError
 from sim.estimate import estimate
 from sim.network.sharing import card_share
 from sim.pricing.deal import stages_alike
-from sim.search import build_space, price_all
-from sim.search.plans.columns import OVERLAPS, RECOMPUTES, SCHEDULES, Category
+from sim.search.plans.layouts import OVERLAPS, RECOMPUTES, SCHEDULES, Category
+from sim.search.plans.space import build_space
+from sim.search.prices.formula import price_all
 from sim.specs import ParallelPlan, load_scenario
+from sim.specs.hardware import NetworkSpec
 from sim.specs.loading import build_scenario
-from sim.specs.network import NetworkSpec
-from sim.work.stages import deal_stages
+from sim.work.layers import deal_stages
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 FILES = (

@@ -8,7 +8,8 @@ from typer.testing import CliRunner
 
 from sim.cli import app
 from sim.errors import SpecError
-from sim.search import at_risk, search
+from sim.search import search
+from sim.search.risk import at_risk
 from sim.uncertainty import (
     PARTS,
     doubt_of,

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from sim.cli import app
 from sim.errors import InfeasiblePlan, SpecError
 from sim.estimate import estimate
-from sim.search import why_not
+from sim.search.explain import why_not
 from sim.search.room import LAYER_SHARES, OPTIMIZER_SHARES, WAYS
 from sim.specs import load_scenario
 from sim.specs.loading import build_scenario

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from sim.cli import app
 from sim.errors import InfeasiblePlan, SpecError
 from sim.estimate import estimate
-from sim.search import why_not
+from sim.search.explain import why_not
 from sim.specs import ParallelPlan, load_scenario
 from sim.units import show, show_time
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from sim.cli import app
 from sim.errors import FlopcastError, InfeasiblePlan, SpecError
 from sim.estimate import estimate
-from sim.search import rank_plan
+from sim.search.explain import rank_plan
 from sim.search.layout import layout_shares
 from sim.search.stages import search_stages
 from sim.specs import load_scenario

@@ -11,10 +11,9 @@ from typer.testing import CliRunner
 
 from sim.cli import app
 from sim.errors import InfeasiblePlan, SpecError
-from sim.report.sweep import sweep_view
-from sim.report.sweep_figures import draw_sweep
+from sim.report.sweep import draw_sweep, sweep_view
 from sim.report.terminal import console
-from sim.search import parse_axis
+from sim.search.axes import parse_axis
 from sim.specs import load_scenario
 from sim.units import show, significant
 

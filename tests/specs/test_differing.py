@@ -1,7 +1,7 @@
 """Fields in which scenarios differ: those and no others, of as many scenarios as there are."""
 
 from sim import load_scenario
-from sim.specs.differing import differing_fields
+from sim.specs.writing import differing_fields
 
 SCENARIO = "gpt3-175b-1024-a100.yaml"
 

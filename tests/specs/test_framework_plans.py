@@ -10,8 +10,8 @@ from sim import estimate, load_scenario
 from sim.errors import FlopcastError
 from sim.foreign.exporters import FRAMEWORKS as EXPORTED
 from sim.specs import ParallelPlan, preset_names
-from sim.specs.framework_files import date_of
 from sim.specs.framework_plans import broken_rules, plan_rules, rules_of_scenario
+from sim.specs.frameworks import date_of
 from sim.specs.presets import raw_preset
 
 KNOWN = [name for name in preset_names("frameworks") if isinstance(raw_preset("frameworks", name).get("plans"), list)]

@@ -12,8 +12,16 @@ from sim.cli import app
 from sim.errors import SpecError
 from sim.specs import build_scenario, load_preset, preset_names
 from sim.specs.base import file_name
-from sim.specs.framework_files import date_of, framework_named, halves_attention, layouts_of, rules_of
-from sim.specs.frameworks import Consequence, _facts, resolve_stack
+from sim.specs.frameworks import (
+    Consequence,
+    _facts,
+    date_of,
+    framework_named,
+    halves_attention,
+    layouts_of,
+    resolve_stack,
+    rules_of,
+)
 from sim.specs.loading import SECTIONS
 from sim.specs.presets import raw_preset
 from sim.specs.stack import StackSpec
@@ -28,7 +36,7 @@ def own_rules(name):
 
 
 RULES = [(name, number, rule) for name in FRAMEWORKS for number, rule in enumerate(own_rules(name))]
-LAYOUTS = {"recompute", "recompute_of_experts", "recompute_modules_of_experts", "selective_is", "interleaved", "microbatches", "offload", "offload_to_grace", "source"}  # fmt: skip
+LAYOUTS = {"recompute", "recompute_of_experts", "recompute_modules_of_experts", "selective_is", "interleaved", "microbatches", "offload", "offload_to_grace", "offload_optimizer", "shards", "adapters", "source"}  # fmt: skip
 STACK_FIELDS = {file_name(name) for name in StackSpec.model_fields}
 
 

@@ -15,11 +15,10 @@ from typer.testing import CliRunner
 
 from sim import build_scenario, load_scenario
 from sim.cli import app
-from sim.commands.completion import field_paths, fields
+from sim.commands.options import field_paths, fields
 from sim.errors import SpecError
 from sim.report.field_reference import find_fields, scenario_sections
-from sim.report.field_schema import scenario_schema
-from sim.report.fields import fields_view
+from sim.report.fields import fields_view, scenario_schema
 from sim.schedules import schedule_names
 from sim.specs import frameworks, loading
 from sim.specs.yaml12 import load_yaml, parse_yaml

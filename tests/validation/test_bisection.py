@@ -5,7 +5,7 @@ import pytest
 
 from flopcast_validation.bisection import data_parallel_cut, pipeline_cut
 from sim import estimate
-from sim.network.flows import flows_on, max_min_rates
+from sim.network.collective_flows import flows_on, max_min_rates
 from sim.network.ranks import gpu_of_rank
 from sim.network.routing import ROUTINGS, route
 from sim.network.topology import build_topology

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from flopcast_validation.cli import app
 from flopcast_validation.kernels import groups, score_kernels
-from sim.pricing.cost_model import cost_model, cut_of
+from sim.pricing.layouts import cost_model, cut_of
 from sim.specs import build_scenario
 from sim.work.layers import layer_operations
 from sim.work.operations import Phase

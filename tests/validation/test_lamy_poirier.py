@@ -6,7 +6,7 @@ import pytest
 from flopcast_validation.strategies.question import family, gather_intensity, training_time
 from sim.engines import Program, run
 from sim.errors import SpecError
-from sim.scaling.limits import (
+from sim.scaling.loss_laws import (
     data_parallel_intensity,
     needed_intensity,
     pipeline_bubble,

@@ -11,7 +11,7 @@ from flopcast_validation import steps
 from flopcast_validation.cli import app
 from flopcast_validation.runs.memory import score_memory
 from sim.estimate import estimate
-from sim.pricing.cost_model import cost_model, cut_of
+from sim.pricing.layouts import cost_model, cut_of
 from sim.work.layers import head_operations, layer_operations
 from sim.work.operations import Phase
 

@@ -21,8 +21,8 @@ from flopcast_validation.runs.transfer_report import MEAN, Transfer, coverages, 
 from sim import build_scenario, estimate, load_scenario, uncertainty
 from sim.errors import SpecError
 from sim.specs import load_preset
-from sim.specs.datasheet import TABLE, datasheet_profile, watts_per_flop_per_s
 from sim.specs.hardware import GpuSpec
+from sim.specs.presets import TABLE, datasheet_profile, watts_per_flop_per_s
 from sim.specs.values import drawn_as_near, nearness, place_of, start_of, with_values
 from sim.specs.yaml12 import load_yaml
 from sim.uncertainty import PARTS, Doubt, as_measured, doubt_of, shipped_spreads, spread_of

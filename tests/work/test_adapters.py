@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from sim import estimate
 from sim.errors import FlopcastError
 from sim.specs import build_scenario
-from sim.specs.formats import FORMATS
+from sim.specs.base import FORMATS
 from sim.work.adapters import Adapters
+from sim.work.layers import deal_stages
 from sim.work.operations import Block, Tensor, Weight
 from sim.work.pieces import Cut, Writer
-from sim.work.stages import deal_stages
 from sim.work.sums import block_works
 
 ATTENTION = Adapters(16, ("linear_qkv", "linear_proj"))

@@ -7,14 +7,13 @@ import pytest
 from counts import attention_core_bytes, core_operation, layer_activation_bytes, layer_work
 from rows import rows
 
+from sim.pricing.cells import plans_of
+from sim.pricing.deal import params_of
 from sim.pricing.memory import peak_memory
-from sim.pricing.plans import plans_of
-from sim.pricing.replicas import params_of
 from sim.specs import ModelSpec, ParallelPlan, StackSpec, TrainingSpec, load_preset, load_scenario
-from sim.work.layers import layer_operations
+from sim.work.layers import deal_stages, layer_operations
 from sim.work.memory import by_rank, logits_bytes
 from sim.work.pieces import Cut
-from sim.work.stages import deal_stages
 from sim.work.sums import gradients_alive, hardware_flop, layer_params, model_flop, part_params, total_params
 
 MATH = StackSpec(attention="math", fused_cross_entropy=False, kernel_launch_s=0.0)

@@ -11,14 +11,14 @@ from sim import build_scenario, estimate, simulate
 from sim.errors import InfeasiblePlan, SpecError
 from sim.network.placement import place_group
 from sim.network.ranks import gpu_of_rank, members_of
-from sim.pricing.cost_model import cut_of
-from sim.pricing.plans import plans_of
-from sim.pricing.replicas import HELD, params_of
-from sim.search import rank_plan
+from sim.pricing.cells import plans_of
+from sim.pricing.deal import HELD, params_of
+from sim.pricing.layouts import cut_of
+from sim.search.explain import rank_plan
 from sim.specs import ParallelPlan
 from sim.traffic.step_bytes import step_collectives, step_traffic
 from sim.work.experts import routed
-from sim.work.stages import deal_stages
+from sim.work.layers import deal_stages
 
 DATA = {
     "name": "cut",

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from sim.errors import SpecError
 from sim.specs import ModelSpec, build_scenario
 from sim.work.experts import routed
+from sim.work.layers import FIRST_KIND, num_blocks
 from sim.work.pieces import Cut
-from sim.work.stages import FIRST_KIND, num_blocks
 from sim.work.sums import active_params, layer_params, model_flop, part_params, total_params
 
 TRAINING = {"global_batch_size": 64, "sequence_length": 1024, "precision": "bf16"}

@@ -9,7 +9,7 @@ from sim import estimate
 from sim.costs.compute import ComputeModel
 from sim.errors import SpecError
 from sim.specs import GpuSpec, Profile, build_scenario, load_preset
-from sim.specs.formats import FORMATS
+from sim.specs.base import FORMATS
 from sim.work.experts import routed
 from sim.work.layers import layer_operations
 from sim.work.operations import Cause, Kernel, Phase

@@ -19,13 +19,12 @@ from sim import build_scenario, estimate
 from sim.errors import SpecError
 from sim.foreign.importers.pipeline_layouts import layout_of
 from sim.specs import LayerKind, ModelSpec, ParallelPlan, StackSpec, TrainingSpec
-from sim.specs.formats import FORMATS
+from sim.specs.base import FORMATS
 from sim.specs.plan import layout_stages
-from sim.work.layers import block_operations, layer_operations
+from sim.work.layers import block_operations, deal_stages, layer_operations
 from sim.work.memory import cut_memory
 from sim.work.pieces import Cut
 from sim.work.recompute import module_sets, modules_word
-from sim.work.stages import deal_stages
 from sim.work.sums import active_params, block_works, layer_bytes, layer_params, model_flop, part_params, total_params
 
 STACK = StackSpec(kernel_launch_s=0.0)

@@ -7,7 +7,7 @@ from sim.costs.compute import ComputeModel
 from sim.specs import ModelSpec, Profile, StackSpec, load_preset
 from sim.specs.hardware import GpuSpec
 from sim.work.adapters import Adapters
-from sim.work.layers import Cut
+from sim.work.pieces import Cut
 
 WHOLE = StackSpec(chunked_loss=True, kernel_launch_s=0.0)
 POLICY = WHOLE.replace(policy_loss_columns=2048)

@@ -9,7 +9,7 @@ from counts import layer_activation_bytes, layer_work
 from sim import estimate
 from sim.errors import SpecError
 from sim.specs import build_scenario
-from sim.specs.modules import RECOMPUTE_MODULES
+from sim.specs.plan import RECOMPUTE_MODULES
 from sim.work.pieces import Cut
 from sim.work.recompute import read_recompute, recompute_word
 from sim.work.sums import forward_flop, hardware_flop, model_flop, model_layers

@@ -4,7 +4,7 @@ import pytest
 from counts import layer_works
 
 from sim import build_scenario, estimate
-from sim.pricing.cost_model import cut_of
+from sim.pricing.layouts import cut_of
 
 GPT_175B = {
     "model": "gpt3-175b",

@@ -9,7 +9,7 @@ from sim import build_scenario, estimate
 from sim.errors import SpecError
 from sim.specs import ModelSpec
 from sim.work.experts import routed
-from sim.work.layers import Cut
+from sim.work.pieces import Cut
 from sim.work.routing import Routing, busiest_share, dropped_share
 
 MODEL = ModelSpec(

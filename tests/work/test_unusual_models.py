@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.specs import ModelSpec, ParallelPlan, StackSpec
-from sim.work.layers import Cut
-from sim.work.stages import deal_stages
+from sim.work.layers import deal_stages
+from sim.work.pieces import Cut
 from sim.work.sums import active_params, part_expert_params, part_params, total_params
 
 STACK = StackSpec(kernel_launch_s=0.0)

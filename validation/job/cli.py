@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sim.commands.examples import examples
+from sim.commands.options import examples
 from sim.errors import SpecError, nearest
 from sim.files import write_text
 

@@ -12,7 +12,7 @@ from flopcast_validation.job.model import expert_width
 from sim.arrays import Floats, Ints
 from sim.costs.block import BACKWARD, FORWARD, INPUT_GRAD
 from sim.engines import Program, Timeline, run
-from sim.pricing.cost_model import cost_model
+from sim.pricing.layouts import cost_model
 from sim.pricing.stages import StageSeconds, stage_costs
 from sim.schedules import build_order
 from sim.specs import Profile, Scenario, build_scenario

@@ -19,8 +19,8 @@ from flopcast_validation.runs.scored import Scored
 from sim.errors import FlopcastError
 from sim.estimate import Estimate, estimate
 from sim.specs import build_scenario
-from sim.specs.datasheet import datasheet_profile
-from sim.specs.framework_files import Date, date_of
+from sim.specs.frameworks import Date, date_of
+from sim.specs.presets import datasheet_profile
 from sim.uncertainty import is_unknown, shares_of
 
 FLASH: Date = (2023, 1)

@@ -6,9 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sim.commands.examples import examples
-from sim.commands.options import Json, Png, Svg, read_numbers
-from sim.commands.output import figure_paths, print_json, print_view
+from sim.commands.options import Json, Png, Svg, examples, figure_paths, print_json, print_view, read_numbers
 
 THREE = "data + pipeline + tensor"
 

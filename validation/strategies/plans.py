@@ -22,10 +22,10 @@ import numpy as np
 from flopcast_validation.strategies.question import with_wide_tensor
 from sim.errors import InfeasiblePlan, SpecError
 from sim.estimate import Estimate, estimate
-from sim.search import build_space, price_all
 from sim.search.layered import LayeredTable, best_of, layered_table
-from sim.search.plans.columns import SCHEDULES
-from sim.search.plans.layouts import divisors, tensor_degrees
+from sim.search.plans.layouts import SCHEDULES, divisors, tensor_degrees
+from sim.search.plans.space import build_space
+from sim.search.prices.formula import price_all
 from sim.specs import ParallelPlan, Scenario
 from sim.units import show
 

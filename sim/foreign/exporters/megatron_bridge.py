@@ -7,9 +7,8 @@ import shlex
 from collections.abc import Iterator
 from typing import Any
 
-from sim.foreign.exporters.account import Account, exporter_table
+from sim.foreign.exporters.account import Account, Option, exporter_table, launcher_lines
 from sim.foreign.exporters.megatron_lm import megatron_options
-from sim.foreign.exporters.writing import Option, launcher_lines
 
 KIND = "megatron-bridge"
 

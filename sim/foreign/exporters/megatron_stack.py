@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from sim.foreign.exporters.account import exporter_table
+from sim.foreign.exporters.account import Options, exporter_table
 from sim.foreign.exporters.megatron_model import KIND
-from sim.foreign.exporters.writing import Options
 from sim.work.routing import share_alone
 
 

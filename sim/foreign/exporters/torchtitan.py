@@ -6,12 +6,10 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from sim.foreign.exporters.account import Account, exporter_table
-from sim.foreign.exporters.writing import launcher_lines, toml_text
+from sim.foreign.exporters.account import Account, exporter_table, launcher_lines, toml_text
 from sim.foreign.importers.keys import table
-from sim.specs.dealing import layers_of_stages
 from sim.specs.model import ModelSpec
-from sim.specs.plan import ParallelPlan
+from sim.specs.plan import ParallelPlan, layers_of_stages
 from sim.specs.presets import load_preset
 
 KIND = "torchtitan"

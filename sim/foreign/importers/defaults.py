@@ -12,7 +12,7 @@ from typing import Any
 from sim.errors import SpecError
 from sim.foreign.importers.keys import table
 from sim.foreign.importers.ledger import Ledger, Section, short
-from sim.specs.formats import FORMATS
+from sim.specs.base import FORMATS
 from sim.specs.hardware import ClusterSpec
 from sim.specs.loading import resolve
 from sim.specs.model import ModelSpec

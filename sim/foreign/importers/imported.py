@@ -16,12 +16,17 @@ from sim.foreign.importers.huggingface.config import given_model, is_huggingface
 from sim.foreign.importers.keys import table
 from sim.foreign.importers.ledger import HEADINGS, Ledger, Section, entry_lines, short
 from sim.foreign.importers.megatron.script import is_megatron, read_megatron
-from sim.foreign.importers.nemo.overrides import is_overrides, read_overrides
-from sim.foreign.importers.nemo.recipes import is_megatron_bridge, is_nemo, read_megatron_bridge, read_nemo
+from sim.foreign.importers.nemo.recipes import (
+    is_megatron_bridge,
+    is_nemo,
+    is_overrides,
+    read_megatron_bridge,
+    read_nemo,
+    read_overrides,
+)
 from sim.foreign.importers.recipes.kinds import RECIPES, has_signs, reason_of_data, reason_of_text, telling
 from sim.foreign.importers.sources import parse_json, parse_toml, text_of
-from sim.foreign.importers.torchtitan.job_config import is_torchtitan, read_torchtitan
-from sim.foreign.importers.torchtitan.python_config import is_torchtitan_python
+from sim.foreign.importers.torchtitan.job_config import is_torchtitan, is_torchtitan_python, read_torchtitan
 from sim.foreign.logs import printed_arguments
 from sim.specs.loading import build_scenario
 from sim.specs.scenario import Scenario

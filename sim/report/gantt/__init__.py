@@ -4,8 +4,8 @@
 with matplotlib, `text` in a terminal; `trace` writes all of it for Perfetto.
 """
 
+from sim.report.gantt.chart import StepView, step_view
 from sim.report.gantt.figure import comparison_figure, gantt_figure, timeline_figure
-from sim.report.gantt.step_view import StepView, step_view
 from sim.report.gantt.text import gantt_text
 from sim.report.gantt.trace import write_trace
 

@@ -3,14 +3,232 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from sim.engines import Timeline
+from sim.arrays import Array
+from sim.engines import Program, Timeline, run
 from sim.engines.tasks import DATA, GRADIENTS, ONCE
+from sim.engines.timeline import WHATS
 from sim.errors import SpecError
-from sim.report.gantt.step_view import Bars, StepView, actions_by_kind
-from sim.schedules.actions import F
+from sim.estimate import Estimate, estimate
+from sim.pricing.memory import activations_by_stage
+from sim.programs import priced_order, program_of
+from sim.schedules import Order
+from sim.schedules.actions import KINDS, B, F, I, U
+from sim.schedules.passes import in_flight, weight_versions
+from sim.specs import Scenario
+
+
+class Bars(NamedTuple):
+    """Rows of the table of a step that are of one kind: spans of time in which ranks do it.
+
+    what : of LOOKS.
+    rank, begin, end : of every bar; [s] the times.
+    action : of every bar the action that it shows; None for what is not an action.
+    overlapped : whether the ranks do something else at the same time.
+    """
+
+    what: str
+    rank: Array
+    begin: Array
+    end: Array
+    action: Array | None = None
+    overlapped: bool = False
+
+
+def actions_by_kind(order: Order, begin: Array, end: Array) -> list[Bars]:
+    """Every action of an order from its begin to its end, kind by kind."""
+    found = []
+    for code, name in enumerate(KINDS):
+        here = np.flatnonzero(order.kind == code)
+        if len(here):
+            found.append(Bars(str(name), order.rank[here], begin[here], end[here], here))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class StepView:
+    """One step, or of a schedule without flush the first two batches, with every action in it.
+
+    answer : the estimate of the same scenario: step time, bubble, memory. It may have left repetitions out.
+    timeline : the same order with everything in it.
+    compute_end : of every action, when its compute ends; a send that blocks the rank comes after it. [s]
+    begin : when each rank's step begins. [s]
+    horizon : where a drawing ends. [s]
+    share : of the step, what each rank works: compute, sends that block it, and what follows the pipeline.
+    kept_bytes : activations a micro-batch keeps on each virtual stage. [bytes]
+    """
+
+    answer: Estimate
+    timeline: Timeline
+    start: Array
+    compute_end: Array
+    end: Array
+    begin: Array
+    horizon: float
+    share: Array
+    kept_bytes: Array
+
+    @property
+    def scenario(self) -> Scenario:
+        """The question."""
+        return self.answer.scenario
+
+    @property
+    def program(self) -> Program:
+        """Order and seconds."""
+        return self.timeline.program
+
+    @property
+    def period(self) -> str:
+        """What the step time is the time of."""
+        return "a batch every" if self.streams else "step"
+
+    @property
+    def streams(self) -> bool:
+        """Whether batches follow each other without a flush."""
+        return bool((self.program.order.kind == U).any())
+
+    @property
+    def chunk(self) -> Array:
+        """Chunk that each action is for, from 0: the place of its stage among those of its rank in the same copy."""
+        order = self.program.order
+        per_copy = order.num_stages // order.copies
+        seen: dict[tuple[int, int], int] = {}
+        local = []
+        for stage, rank in enumerate(order.rank_of_stage.tolist()):
+            place = (rank, stage // per_copy)
+            local.append(seen.get(place, 0))
+            seen[place] = local[-1] + 1
+        return np.asarray(np.array(local)[order.stage])
+
+    @property
+    def copy(self) -> Array:
+        """Copy of the model that each action is for."""
+        order = self.program.order
+        return np.asarray(order.stage // (order.num_stages // order.copies))
+
+    @property
+    def batch(self) -> Array:
+        """Batch that each action's micro-batch belongs to; 0 for schedules with a flush."""
+        number = self.program.order.microbatch
+        return np.asarray(number // self.answer.num_microbatches if self.streams else np.zeros_like(number))
+
+    def tones(self) -> tuple[Array, int]:
+        """(shade of every action, shades): by chunk, by slice of the sequence, or every other batch."""
+        slices = self.scenario.plan.sequence_slices
+        if self.streams:
+            return self.batch % 2, 2
+        if slices > 1:
+            return self.program.order.microbatch % slices, slices
+        return self.chunk, int(self.chunk.max()) + 1
+
+    def labels(self) -> list[str]:
+        """Micro-batch of each action, with a letter for the slice of its sequence where there are slices."""
+        numbers = self.program.order.microbatch.tolist()
+        slices = self.scenario.plan.sequence_slices
+        if slices == 1:
+            return [str(number) for number in numbers]
+        return [f"{number // slices}{_letter(number % slices)}" for number in numbers]
+
+    def on(self, *streams: int) -> list[Bars]:
+        """Rows of the table of tasks that are on these streams, apart by stream and what they are.
+
+        `ONCE` is what follows the pipeline; nothing where updates are actions of their own. `DATA` is what is moved
+        at visits of chunks, and `GRADIENTS` what backwards overlap, both beside what ranks compute.
+        """
+        return [bars for stream in streams for bars in self._on(stream)]
+
+    def _on(self, stream: int) -> list[Bars]:
+        tasks, found = self.timeline.tasks, []
+        for what, name in enumerate(WHATS):
+            here = np.flatnonzero((tasks.stream == stream) & (tasks.what == what))
+            if len(here):
+                here = here[np.lexsort((tasks.begin_s[here], tasks.rank[here]))]
+                rows = (tasks.rank[here], tasks.begin_s[here], tasks.end_s[here])
+                found.append(Bars(name, *rows, overlapped=stream != ONCE))
+        return found
+
+    def kept(self) -> list[tuple[Array, Array]]:
+        """Curve of each rank's activations: (times, bytes kept from then on). [s], [bytes]"""
+        order = self.program.order
+        curves = []
+        for rank, held in enumerate(in_flight(order, self.kept_bytes)):
+            here = order.of_rank(rank)
+            kind = order.kind[here]
+            times = np.where(kind == F, self.start[here], self.end[here])
+            # What is freed and taken at the same moment was never free.
+            lasting = np.append(np.diff(times) > 1e-9 * max(1e-30, float(times[-1])), True)
+            curves.append((times[lasting], held[lasting]))
+        return curves
+
+    def versions(self) -> tuple[Array, Array]:
+        """(versions of its weights each rank keeps, updates its gradients are late)."""
+        return weight_versions(self.program.order)
+
+    def sends(self) -> tuple[Array, Array, Array, Array]:
+        """(receiving action, sending action, when the send begins, when it has arrived) of everything sent. [s]"""
+        order, costs = self.program.order, self.program.costs
+        _, occupy, release = self.program.action_seconds()
+        needs = order.abroad(order.needs)
+        receiver = np.flatnonzero(needs >= 0)
+        sender = needs[receiver]
+        forward = order.kind[sender] == F
+        seconds = np.where(
+            forward, costs.send_forward_s[order.stage[sender]], costs.send_backward_s[order.stage[sender]]
+        )
+        arrived = self.end[sender] + (release - occupy)[sender]
+        return receiver, sender, arrived - seconds, arrived
+
+
+def step_view(scenario: Scenario, engine: str = "dag", answer: Estimate | None = None) -> StepView:
+    """Play a scenario with everything in it that a picture needs.
+
+    Parameters
+    ----------
+    answer : Estimate, optional
+        Of the same scenario and engine, where there is one already.
+
+    Raises
+    ------
+    SpecError
+        The engine gives totals only.
+    ScheduleError
+        The schedule does not exist, cannot take these sizes, or has too many actions to draw one by one.
+    """
+    answer = estimate(scenario, engine) if answer is None else answer
+    timeline = answer.timeline
+    if timeline.start is None:
+        raise SpecError(f"engine {engine} gives totals, not a time for every action; use dag, des or shared")
+    if timeline.program.order.fold is not None:
+        order, costs = priced_order(scenario, fold=False)
+        timeline = run(program_of(scenario, order, costs), engine)
+    program, start, end = timeline.program, timeline.start, timeline.end
+    assert start is not None
+    assert end is not None
+    order, costs = program.order, program.costs
+    sends = np.where(order.kind == F, costs.send_forward_s[order.stage], costs.send_backward_s[order.stage])
+    blocks = costs.p2p_blocks * sends * np.isin(order.kind, (F, B, I))
+    kept = activations_by_stage(scenario, order.rank_of_stage, order.copies)
+    step_time = answer.step_time_s
+    streams = bool((order.kind == U).any())
+    horizon = float(timeline.begun_s.max()) + step_time
+    if streams:  # what comes after the last but one batch is a drain that the real stream does not have
+        last = answer.num_microbatches * max(1, int(order.microbatch.max()) // answer.num_microbatches) - 1
+        horizon = float(end[(order.kind == U) & (order.microbatch == last)].max())
+    tasks = timeline.tasks
+    once = (tasks.end_s - tasks.begin_s) * (tasks.stream == ONCE)
+    worked = answer.timeline.program.busy_per_rank() + np.bincount(tasks.rank, once, order.num_ranks)
+    return StepView(answer, timeline, start, end - blocks, end, timeline.begun_s, horizon, worked / step_time, kept)
+
+
+def _letter(number: int) -> str:
+    """a, b, … z, then numbers."""
+    return chr(ord("a") + number) if number < 26 else f".{number}"
+
 
 Spans = tuple[tuple[float, float], ...]
 """Stretches of time side by side, each from its begin to its end. [s]"""

@@ -13,13 +13,12 @@ from typing import Any
 import numpy as np
 
 from sim.arrays import Array
+from sim.canvas import check_width, new_figure
 from sim.engines import Timeline
 from sim.engines.tasks import DATA, GRADIENTS, ONCE
 from sim.report.facts import microbatch_words, plan_degrees
-from sim.report.figures import check_width, new_figure, place_title
-from sim.report.gantt.chart import Spans, played_bars, spans_of, step_bars, time_unit
-from sim.report.gantt.step_view import Bars, StepView
-from sim.report.palette import LOOKS, ink, shade
+from sim.report.figures import LOOKS, ink, place_title, shade
+from sim.report.gantt.chart import Bars, Spans, StepView, played_bars, spans_of, step_bars, time_unit
 from sim.schedules.actions import KINDS, U
 from sim.units import show, show_time
 

@@ -9,9 +9,8 @@ from rich.text import Text
 
 from sim.arrays import Array
 from sim.engines.tasks import ONCE
-from sim.report.gantt.chart import Spans, spans_of, time_unit
-from sim.report.gantt.step_view import Bars, StepView, actions_by_kind
-from sim.report.palette import LOOKS, ink
+from sim.report.figures import LOOKS, ink
+from sim.report.gantt.chart import Bars, Spans, StepView, actions_by_kind, spans_of, time_unit
 from sim.units import show, show_time
 
 MOST_ROWS = 24

@@ -20,8 +20,8 @@ import numpy as np
 from sim.arrays import Array
 from sim.engines import tasks
 from sim.files import write_file
-from sim.report.gantt.step_view import Bars, StepView
-from sim.report.palette import LOOKS
+from sim.report.figures import LOOKS
+from sim.report.gantt.chart import Bars, StepView
 from sim.schedules.actions import KINDS, F
 
 COMPUTE, VISITS, ONCE = 1, 2, 3

@@ -9,13 +9,12 @@ from typing import NamedTuple
 from sim.breakdown import CAUSES
 from sim.errors import FlopcastError, InfeasiblePlan
 from sim.estimate import Estimate
-from sim.report.differing import differing_rows
 from sim.report.facts import GROUPS, Fact, headline, memory_parts, plan_words, profile_origin, question_words
-from sim.report.html.bars import memory_bars, time_chart
 from sim.report.html.page import residual_rows
-from sim.report.html.render import render
+from sim.report.html.render import memory_bars, render, time_chart
 from sim.report.plans import letter
 from sim.report.terminal import grouped
+from sim.report.text import differing_rows
 from sim.search.comparison import seconds_apart
 from sim.specs.writing import whole_yaml
 from sim.uncertainty import interval_factors, least_told_apart

@@ -10,12 +10,12 @@ from sim.estimate import Estimate
 from sim.report.estimate_figures import estimate_figure, profile_figure
 from sim.report.facts import falls_of, headline, memory_rows, plan_words, profile_origin, question_words
 from sim.report.gantt.figure import timeline_figure, timeline_title
-from sim.report.html.bars import memory_chart
-from sim.report.html.render import embedded, render
+from sim.report.html.render import embedded, memory_chart, render
 from sim.report.plans import plan_table
 from sim.report.search_figures import search_figure
-from sim.report.sweep_figures import draw_sweep
-from sim.search import SearchResult, Sweep
+from sim.report.sweep import draw_sweep
+from sim.search import SearchResult
+from sim.search.sweep import Sweep
 from sim.specs import Profile
 from sim.units import show
 

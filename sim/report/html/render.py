@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from base64 import b64encode
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from sim.canvas import as_png
-from sim.report.palette import DIM, GROUP_COLOURS, MEMORY_COLOURS, THEMES, ink
+from sim.report.facts import LABELS, MEMORY, MemoryRow, seconds_by_group
+from sim.report.figures import DIM, GROUP_COLOURS, MEMORY_COLOURS, THEMES, ink
 from sim.report.plans import heading
 from sim.units import show, show_time
 
@@ -60,3 +62,74 @@ def render(template: str, **data: Any) -> str:
 def embedded(figure: Any) -> str:
     """A figure as the address of an image that stands in the page itself."""
     return f"data:image/png;base64,{b64encode(as_png(figure, PAGE_DPI)).decode()}"
+
+
+class Part(NamedTuple):
+    """What has a name, a colour (its class) and a number in the bars, which identifies it in grey, too."""
+
+    name: str
+    kind: str
+    key: int
+
+
+class Bar(NamedTuple):
+    """A row: pieces (class, number, begin, width) in percent of the axis, and its numbers for those who hear it.
+
+    mark : a limit; None without one. [% of the axis]
+    """
+
+    label: str
+    segments: list[tuple[str, int, float, float]]
+    value: str
+    words: str
+    mark: float | None
+    wrong: bool
+
+
+class BarChart(NamedTuple):
+    """Bars, and what their parts are."""
+
+    rows: list[Bar]
+    parts: list[Part]
+
+
+GROUP_PARTS = {group: Part(label, group, key) for key, (group, label) in enumerate(LABELS.items(), start=1)}
+"""Groups of causes."""
+MEMORY_PARTS = {name: Part(name, f"m-{name}", key) for key, name in enumerate(MEMORY, start=1)}
+"""What memory holds."""
+
+
+def _chart(
+    rows: Sequence[tuple[str, Mapping[str, float], float | None]],
+    parts: Mapping[str, Part],
+    words: Callable[[float], str],
+) -> BarChart:
+    """Bars, each a label, amounts by part and a limit, on the axis that the longest bar or the highest limit fills."""
+    most = max((max(sum(amounts.values()), limit or 0.0) for _, amounts, limit in rows), default=1.0) or 1.0
+    bars = []
+    for label, amounts, limit in rows:
+        at, segments, total = 0.0, [], sum(amounts.values())
+        for name, amount in amounts.items():
+            segments.append((parts[name].kind, parts[name].key, at, 100 * amount / most))
+            at += 100 * amount / most
+        heard = ", ".join(f"{parts[name].name} {words(amount)}" for name, amount in amounts.items() if amount)
+        heard += "" if limit is None else f", of the GPU's {words(limit)}"
+        mark = None if limit is None else 100 * limit / most
+        wrong = limit is not None and total > limit
+        bars.append(Bar(label, segments, words(total), f"{words(total)}: {heard}", mark, wrong))
+    return BarChart(bars, [part for name, part in parts.items() if any(name in amounts for _, amounts, _ in rows)])
+
+
+def time_chart(rows: Sequence[tuple[str, Mapping[str, float]]]) -> BarChart:
+    """Steps by groups of causes, of (label, seconds by cause)."""
+    return _chart([(label, seconds_by_group(seconds), None) for label, seconds in rows], GROUP_PARTS, show_time)
+
+
+def memory_bars(rows: Sequence[tuple[str, Mapping[str, float], float]]) -> BarChart:
+    """Memory by what it holds, beside what there is: (label, bytes by part, bytes of the GPU)."""
+    return _chart(rows, MEMORY_PARTS, lambda amount: show(amount, "B"))
+
+
+def memory_chart(rows: Sequence[MemoryRow], available: float) -> BarChart:
+    """Memory by pipeline rank."""
+    return memory_bars([(f"rank {row.rank}", row.parts, available) for row in rows])

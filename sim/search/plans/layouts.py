@@ -2,18 +2,171 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from itertools import product
+from math import gcd
+from typing import Any
 
 import numpy as np
 
-from sim.arrays import Array
-from sim.errors import InfeasiblePlan
+from sim.arrays import Array, Ints
+from sim.errors import InfeasiblePlan, SpecError
 from sim.pricing.deal import dealt_layers, stages_alike
-from sim.pricing.layouts import LAYOUT as LAYOUT
+from sim.pricing.layouts import LAYOUT
 from sim.schedules import Schedule, get_schedule
-from sim.specs import ParallelPlan, Scenario
-from sim.specs.plan import LAYERED
+from sim.specs import ParallelPlan, Scenario, StackSpec
+from sim.specs.plan import LAYERED, RECOMPUTE_MODULES
+from sim.work.recompute import own_modules
+
+SCHEDULES = ("gpipe", "1f1b", "interleaved")
+"""Schedules that the closed form describes; the column `schedule` holds places in this tuple."""
+RECOMPUTES = ("none", "selective", "per_op", "full")
+NUMBERS = (*LAYOUT, "num_chunks", "microbatch_size")
+CHOICES = ("recompute", "sequence_parallel", "zero_stage")
+ROOM = ("recompute_modules", "recompute_method", "recompute_num_layers", "optimizer_offload", "offloaded_layers")
+"""Fields of a plan that a search varies where a plan would not fit else (`sim.search.room`)."""
+FIELDS = (*NUMBERS, "schedule", *CHOICES, *ROOM)
+"""Fields of a plan that a search varies."""
+OVERLAPS = ("overlap_p2p", "overlap_grad_reduce", "overlap_param_gather", "overlap_tp_backward")
+"""What a stack may do beside compute, and a search may switch on and off."""
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The numbers of many plans, one row a plan.
+
+    layout : which of the space's layouts (tp, cp, pp, dp, ep) each row has.
+    schedule : place in SCHEDULES.
+    """
+
+    tp: Ints
+    cp: Ints
+    pp: Ints
+    dp: Ints
+    ep: Ints
+    num_chunks: Ints
+    microbatch_size: Ints
+    schedule: Ints
+    layout: Ints
+
+    def __len__(self) -> int:
+        return len(self.tp)
+
+    def take(self, rows: Ints | slice) -> Columns:
+        """Some of the rows."""
+        return Columns(*(getattr(self, field.name)[rows] for field in fields(self)))
+
+    def with_layout(self, layout: Ints) -> Columns:
+        """The rows with new numbers of layouts."""
+        return replace(self, layout=layout)
+
+    @property
+    def num_gpus(self) -> Ints:
+        """GPUs of each plan."""
+        return np.asarray(self.tp * self.cp * self.pp * self.dp)
+
+
+@dataclass(frozen=True, slots=True)
+class Category:
+    """What does not broadcast: the choices that many rows share."""
+
+    recompute: str
+    sequence_parallel: bool
+    zero_stage: int
+    overlaps: tuple[Any, ...]
+    """Values of a stack's fields OVERLAPS, in their order."""
+    modules: tuple[str, ...] = ()
+    """Modules that selective recomputation runs again; empty for those of the scenario's own plan."""
+    block_layers: int = 0
+    """Layers of every virtual stage that full recomputation runs again; 0 for all."""
+    optimizer_offload: float = 0.0
+    offloaded_layers: int = 0
+
+    @property
+    def runs_again(self) -> frozenset[str]:
+        """Modules of operations that run again; for whole layers, a name that no module has."""
+        if self.recompute in ("full", "per_op"):
+            return frozenset({self.recompute})
+        return frozenset(part for name in self.modules for part in RECOMPUTE_MODULES[name])
+
+    def without_room(self) -> Category:
+        """The category that recomputes nothing and keeps nothing in host memory."""
+        return Category("none", self.sequence_parallel, self.zero_stage, self.overlaps)
+
+    @property
+    def recompute_method(self) -> str:
+        """The field `recompute_method` of its plans."""
+        return "block" if self.block_layers else "uniform"
+
+    @property
+    def recompute_num_layers(self) -> int:
+        """The field `recompute_num_layers` of its plans."""
+        return self.block_layers or 1
+
+
+def stack_of(stack: StackSpec, overlaps: tuple[Any, ...]) -> StackSpec:
+    """The stack with these overlaps on and off, in the order of OVERLAPS."""
+    flags = dict(zip(OVERLAPS, overlaps, strict=True))
+    return stack if all(getattr(stack, name) == on for name, on in flags.items()) else stack.replace(**flags)
+
+
+def value_of(category: Category, name: str, own: ParallelPlan) -> Any:
+    """A field of the plans of a category, one of CHOICES or ROOM; `own` is the scenario's plan."""
+    if name != "recompute_modules":
+        return getattr(category, name)
+    return own_modules(own) if category.recompute == "selective" and not category.modules else category.modules
+
+
+def completed_plan(old: ParallelPlan, num_layers: int, named: Mapping[str, Any]) -> ParallelPlan:
+    """The plan on as many GPUs with these fields, and with what must follow: dp, chunks, sequence parallelism, ep.
+
+    Parameters
+    ----------
+    num_layers : int
+        Of the model.
+    named : mapping
+        Fields of the plan and their values.
+
+    Raises
+    ------
+    FlopcastError
+        The rule that they break.
+    """
+    wanted: dict[str, Any] = dict(named)
+    if "recompute_modules" in wanted:
+        wanted.setdefault("recompute", "selective")
+    elif {"recompute_method", "recompute_num_layers"} & {*wanted}:
+        wanted.setdefault("recompute", "full")
+    if wanted.get("recompute", old.recompute) != old.recompute:
+        old = old.replace(recompute=wanted["recompute"])
+    pp, tp = wanted.get("pp", old.pp), wanted.get("tp", old.tp)
+    if "schedule" in wanted:
+        wanted.setdefault("num_chunks", _chunks_for(wanted["schedule"], old.num_chunks, -(-num_layers // pp)))
+    elif "num_chunks" in wanted or pp == 1:
+        chunks = wanted.setdefault("num_chunks", 1)
+        if (chunks > 1) != (old.schedule == "interleaved"):
+            wanted["schedule"] = "interleaved" if chunks > 1 else "1f1b"
+    if tp == 1:
+        wanted.setdefault("sequence_parallel", False)
+    if "dp" not in wanted:
+        degree, size = tp * wanted.get("cp", old.cp) * pp, old.num_gpus
+        if size % degree:
+            raise SpecError(f"tp · cp · pp = {degree} does not divide {size:,} GPUs")
+        wanted["dp"] = size // degree
+    width = tp * wanted.get("cp", old.cp) * wanted["dp"]
+    etp = wanted.setdefault("etp", tp if old.etp > 1 else 1)
+    wanted.setdefault("ep", gcd(old.ep, width // etp))
+    return ParallelPlan.read({**old.model_dump(), **wanted}, "plan")
+
+
+def _chunks_for(schedule: str, given: int, most: int) -> int:
+    """Chunks a rank for a schedule that takes so many."""
+    taken = get_schedule(schedule).chunks
+    if isinstance(taken, int):
+        return taken
+    return most if schedule == "modular" else 1 if taken == "one" else max(2, given)
+
 
 USUAL_DEPTHS = range(2, 17)
 """Pipeline ranks of which one ought to divide the layers: if none does, layers are dealt unevenly to all of them."""

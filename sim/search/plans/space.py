@@ -14,7 +14,7 @@ from sim.arrays import Array, Bools, Ints, Number
 from sim.errors import InfeasiblePlan, SpecError, nearest
 from sim.pricing.deal import dealt_layers
 from sim.schedules import get_schedule
-from sim.search.plans.columns import (
+from sim.search.plans.layouts import (
     CHOICES,
     FIELDS,
     NUMBERS,
@@ -24,13 +24,15 @@ from sim.search.plans.columns import (
     SCHEDULES,
     Category,
     Columns,
+    cuts_sequences,
+    find_layouts,
+    shapes,
     stack_of,
     value_of,
 )
-from sim.search.plans.layouts import cuts_sequences, find_layouts, shapes
 from sim.specs import ParallelPlan, Scenario
 from sim.specs.framework_plans import PlanRule
-from sim.specs.modules import as_names
+from sim.specs.plan import as_names
 
 Fields = Mapping[str, Any]
 """Fields of a plan, each with its value or a tuple of values, such as {"tp": 4, "zero_stage": (0, 1)}; {} is any."""

@@ -14,24 +14,58 @@ from typing import Any
 import numpy as np
 
 from sim.arrays import Array, Bools, Floats, Ints, KindPlanFloats, Number, PlanFloats
-from sim.engines.even_pipelines import EvenPipelines
-from sim.engines.in_flight import in_flight_by_rank
-from sim.engines.pipeline_links import Links, Pipelines, find_links, sends_over
-from sim.engines.step_end import end_of_step
-from sim.pricing.cells import CellPrices, Way, find_cells, price_cells
-from sim.pricing.cost_model import cost_model
-from sim.pricing.deal import dealt_layers, even_deal, longer_ranks
-from sim.pricing.layouts import Layouts, place_layouts
+from sim.engines.even_pipelines import EvenPipelines, Links, Pipelines, find_links, sends_over
+from sim.engines.order_facts import in_flight_by_rank
+from sim.engines.program import end_of_step
+from sim.pricing.cells import CellPrices, Plans, Way, find_cells, price_cells
+from sim.pricing.deal import dealt_layers, even_deal, longer_ranks, params_of
+from sim.pricing.layouts import Layouts, cost_model, place_layouts
 from sim.pricing.memory import peak_memory, stage_bytes
-from sim.pricing.plans import Plans
-from sim.pricing.ranks import RankSeconds, once_a_step, tied_reduction
-from sim.pricing.replicas import params_of
-from sim.pricing.stages import near_and_far, price_stages
-from sim.search.plans.columns import OVERLAPS, SCHEDULES, Category, Columns
+from sim.pricing.stages import RankSeconds, near_and_far, once_a_step, price_stages, tied_reduction
+from sim.search.plans.layouts import OVERLAPS, SCHEDULES, Category, Columns
 from sim.search.plans.space import Progress, Space, base_plan
 from sim.specs import Scenario
 from sim.specs.stack import sends_overlap
 from sim.work.recompute import searched_word
+
+
+def plan_batch(space: Space, layouts: Layouts, row: Ints, category: Ints) -> Plans:
+    """Some plans of a space under one schedule, by row and category, as columns of what they cost.
+
+    layouts : the space's, on its cluster.
+    """
+    columns, num_chunks = space.columns, space.columns.num_chunks[row]
+
+    def of_category(values: list[Any]) -> Any:
+        return np.array(values)[category]
+
+    sends, reduce, gather, tensor = zip(*(each.overlaps for each in space.categories), strict=True)
+    beside: Bools = np.zeros(len(row), dtype=bool)
+    for stated in dict.fromkeys(sends):
+        beside |= of_category([each == stated for each in sends]) & sends_overlap(stated, num_chunks)
+    words = [searched_word(each.recompute, space.scenario.plan) for each in space.categories]
+    kinds = [
+        (overlap, each.sequence_parallel, word, each.offloaded_layers)
+        for overlap, each, word in zip(tensor, space.categories, words, strict=True)
+    ]
+    flags = sorted({kind[:2] for kind in kinds})
+    ways = tuple(Way(*flag, *again) for flag, again in product(flags, dict.fromkeys(kind[2:] for kind in kinds)))
+    cells, cell = find_cells(layouts, columns.layout[row], columns.microbatch_size[row], ways, space.slices)
+    return Plans(
+        layouts,
+        price_cells(cells),  # cached: plans that differ in their ZeRO stage share cells
+        base_plan(space.scenario),
+        space.schedules[0],
+        layout=columns.layout[row],
+        cell=cell,
+        way=of_category([ways.index(Way(*kind)) for kind in kinds]),
+        zero_stage=of_category([each.zero_stage for each in space.categories]),
+        num_chunks=num_chunks,
+        num_microbatches=space.num_microbatches[row],
+        overlap_p2p=beside,
+        overlap_grad_reduce=of_category(list(reduce)),
+        overlap_param_gather=of_category(list(gather)),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,28 +8,82 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property, lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
-from sim.arrays import ActionPlanFloats, Bools, Floats, Ints, PlanFloats, RankPlanFloats
+from sim.arrays import ActionPlanFloats, Bools, Floats, Ints, Number, PlanFloats, RankPlanFloats
 from sim.engines.longest_path import longer
 from sim.engines.max_plus import AT_ONCE, play_plans, steady_state
 from sim.engines.order_facts import OrderFacts
-from sim.engines.program import gather_window, sends_of
-from sim.engines.step_end import end_of_step, exposed_gather, without_flush
-from sim.engines.tasks import Seconds, amounts_of, classes_of, pass_seconds, step_of
-from sim.engines.visits import least_at_visits, of_ranks
-from sim.pricing.deal import Deal
+from sim.engines.program import end_of_step, exposed_gather, gather_window, sends_of, without_flush
+from sim.engines.tasks import (
+    Seconds,
+    amounts_at_visits,
+    amounts_of,
+    classes_of,
+    pass_seconds,
+    slowed_at_visits,
+    step_of,
+)
+from sim.pricing.cells import Plans
+from sim.pricing.deal import HELD, Deal, params_of
 from sim.pricing.memory import peak_memory, stage_bytes
-from sim.pricing.plans import Plans
-from sim.pricing.ranks import once_a_step, tied_reduction
-from sim.pricing.replicas import HELD, params_of
-from sim.pricing.stages import near_and_far, price_stages, sends_by_stage
+from sim.pricing.stages import near_and_far, once_a_step, price_stages, sends_by_stage, tied_reduction
+from sim.pricing.zero import VisitSeconds
 from sim.schedules import Order
 from sim.schedules.actions import W
 from sim.schedules.order import in_levels
 from sim.schedules.passes import updates_per_rank
-from sim.search.schedules.weight_gradient_bounds import Fixed, fixed_of, play
+from sim.search.schedules.lower_bounds import Fixed, fixed_of, play
+
+
+class LeastAtVisits(NamedTuple):
+    """What visits take of the ranks whatever they wait for besides, for bounds; arrays (ranks) or (ranks, plans). [s]
+
+    begin : of each rank, from the step's begin until its first action may begin.
+    lost : between its first action and its last, waiting for its stream and computing beside it.
+    moved : by its stream in a step.
+    """
+
+    begin: RankPlanFloats
+    lost: RankPlanFloats
+    moved: RankPlanFloats
+
+
+def least_at_visits(order: Order, visits: VisitSeconds, times: Number | None = None) -> LeastAtVisits:
+    """Least that visits take of all ranks, repetitions counted in, wherever weight gradients stand.
+
+    Nobody knows then which stage's comes last.
+
+    Parameters
+    ----------
+    times : array over plans, optional
+        Repetitions that each leaves out of the order. Default: as many as the order does.
+    """
+    each, first, last = classes_of(order, each=True), order.first[:-1], order.first[1:] - 1
+    amounts = amounts_at_visits(order, each, visits)
+    gather, reduce = amounts["gather"], amounts["body"] + amounts["bucket"]
+    gathers, reduces = (np.where(beside, 0.0, each) for beside, each in
+                        ((visits.ahead, gather), (visits.beside, reduce)))  # fmt: skip
+    waits = gathers + reduces + slowed_at_visits(order, each, visits)[0]
+    waits[first] -= gathers[first]
+    waits[last] += visits.reduce_slows[order.stage[last]]
+    longest = np.zeros_like(waits[first])
+    np.maximum.at(longest, order.rank_of_stage, visits.reduce_slows)
+    begin, moved = np.maximum(gather + amounts["early"], 0.0)[first], of_ranks(order, gather + reduce, times)
+    return LeastAtVisits(begin, of_ranks(order, waits, times) - longest, moved)
+
+
+def of_ranks(order: Order, seconds: ActionPlanFloats, times: Number | None = None) -> RankPlanFloats:
+    """Sums over the actions of each rank, with the repetitions that plans leave out; default: those of the order."""
+    axes = [1] * (seconds.ndim - 1)
+    weight = order.weight.reshape(-1, *axes)
+    if times is not None and order.fold is not None:
+        weight = np.ones((len(order), *axes))
+        weight = weight + np.isin(np.arange(len(order)), order.fold.block(0)).reshape(-1, *axes) * times
+    return np.asarray(np.add.reduceat(seconds * weight, order.first[:-1], axis=0))
+
 
 MOST_PLAYED = 3_000_000
 """Actions times plans of orders whose weight gradients float that are played at once."""

@@ -14,17 +14,15 @@ import numpy as np
 
 from sim.arrays import Array
 from sim.errors import ScheduleError
-from sim.pricing.cost_model import cost_model
 from sim.pricing.deal import deal_of
-from sim.pricing.layouts import place_layouts
+from sim.pricing.layouts import LAYOUT, cost_model, place_layouts
 from sim.schedules import Order, build_order, get_schedule
 from sim.schedules.actions import U, W
 from sim.schedules.build import STEADY
 from sim.schedules.registry import is_file
 from sim.search.candidate import ROUNDING
-from sim.search.plans.layouts import LAYOUT
 from sim.search.plans.space import Space, columns_of
-from sim.search.prices.batch import plan_batch
+from sim.search.prices.formula import plan_batch
 from sim.search.schedules.lower_bounds import least_memory, least_step_s, splits_backward
 from sim.search.schedules.order_times import SharedOrder
 from sim.specs import ParallelPlan, Scenario

@@ -16,10 +16,8 @@ from sim.foreign.importers.defaults import (
     deal_experts,
     fewest_gpus,
 )
-from sim.foreign.importers.huggingface.architectures import architecture_of, shape_of
-from sim.foreign.importers.huggingface.config_keys import KIND, ConfigKeys
-from sim.foreign.importers.huggingface.layer_kinds import MOST_LAYERS
-from sim.foreign.importers.huggingface.wrappers import language_model
+from sim.foreign.importers.huggingface.architectures import architecture_of, language_model, shape_of
+from sim.foreign.importers.huggingface.layer_kinds import KIND, MOST_LAYERS, ConfigKeys
 from sim.foreign.importers.keys import UNKNOWN_KEY, table
 from sim.foreign.importers.ledger import Ledger, Section, short
 from sim.foreign.importers.sources import parse_json, text_of

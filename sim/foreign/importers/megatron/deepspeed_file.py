@@ -13,7 +13,7 @@ from sim.foreign.importers.huggingface.layer_kinds import dealt_experts
 from sim.foreign.importers.keys import UNKNOWN, Arguments, Keys, flat
 from sim.foreign.importers.ledger import Section, short
 from sim.foreign.importers.shell.script import Files
-from sim.foreign.importers.shell.unknowns import MARK
+from sim.foreign.importers.shell.tree import MARK
 from sim.foreign.importers.sources import parse_json
 
 _OWN = (

@@ -12,9 +12,8 @@ from sim.foreign.importers.defaults import Given
 from sim.foreign.importers.keys import UNKNOWN, Arguments, table
 from sim.foreign.importers.ledger import Ledger, Section, short
 from sim.foreign.importers.shell.reading import words_of
-from sim.foreign.importers.shell.script import Script, Started
-from sim.foreign.importers.shell.slurm import count
-from sim.foreign.importers.shell.unknowns import MARK
+from sim.foreign.importers.shell.script import Script, Started, count
+from sim.foreign.importers.shell.tree import MARK
 
 _SHAPE = ("--num-layers", "--hidden-size")
 _PRINTS = ("echo", "printf", "cat", "mkdir", "rm", "cp", "mv", "ls", "log", "tee")

@@ -9,10 +9,9 @@ from sim.errors import SpecError
 from sim.foreign.importers.keys import Arguments, table
 from sim.foreign.importers.ledger import Section, short
 from sim.foreign.importers.megatron.deepspeed_file import take_zero
-from sim.foreign.importers.megatron.vocabulary import KIND
+from sim.foreign.importers.megatron.model import KIND
 from sim.foreign.importers.pipeline_layouts import layout_of
-from sim.specs.modules import RECOMPUTE_MODULES
-from sim.specs.plan import layout_stages
+from sim.specs.plan import RECOMPUTE_MODULES, layout_stages
 
 
 def read_plan(arguments: Arguments, config: Mapping[str, Any] | None = None) -> Section:

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from sim.errors import SpecError
 from sim.foreign.importers.keys import Arguments, table
 from sim.foreign.importers.ledger import Section, short
-from sim.foreign.importers.megatron.vocabulary import KIND
-from sim.specs.modules import GRAPH_MODULES
+from sim.foreign.importers.megatron.model import KIND
+from sim.specs.plan import GRAPH_MODULES
 
 
 def read_stack(

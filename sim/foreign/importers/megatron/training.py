@@ -10,7 +10,7 @@ from sim.foreign.importers.defaults import take_optimizer
 from sim.foreign.importers.keys import Arguments, table
 from sim.foreign.importers.ledger import Section, short
 from sim.foreign.importers.megatron.deepspeed_file import take_capacity, take_precision
-from sim.foreign.importers.megatron.vocabulary import KIND
+from sim.foreign.importers.megatron.model import KIND
 
 
 def read_training(

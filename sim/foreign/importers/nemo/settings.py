@@ -1,8 +1,10 @@
 """Recipes on Megatron-Core, of NeMo and Megatron-Bridge: their settings are Megatron-LM's arguments by other names, and
+
 are read as those.
 
 A kind's table says which setting is which argument (`arguments`, `switches`), which tell the model, the precision and
-the adapters, and what functions of the framework give that a recipe calls (`functions`)."""
+the adapters, and what functions of the framework give that a recipe calls (`functions`).
+"""
 
 from __future__ import annotations
 
@@ -12,18 +14,70 @@ from typing import Any
 
 from sim.errors import SpecError
 from sim.foreign.importers.defaults import Foreign, cluster_of, cluster_section, replicas
+from sim.foreign.importers.huggingface.hub_models import known_model
+from sim.foreign.importers.huggingface.layer_kinds import shortest
 from sim.foreign.importers.keys import Arguments, Keys, NotKnown, table
-from sim.foreign.importers.ledger import Ledger, LedgerEntry, Section
-from sim.foreign.importers.megatron.experts import deal_experts
+from sim.foreign.importers.ledger import Ledger, LedgerEntry, Section, short
+from sim.foreign.importers.megatron.layers import MIXERS, MLPS, deal_experts
 from sim.foreign.importers.megatron.plan import read_plan, take_chunks, take_fewer_layers, take_sharding_group
 from sim.foreign.importers.megatron.stack import read_stack
 from sim.foreign.importers.megatron.training import read_training, take_budget
-from sim.foreign.importers.nemo.names import model_named
 from sim.foreign.importers.pipeline_layouts import layout_of
-from sim.foreign.importers.python.values import CALLED
+from sim.foreign.importers.python.expressions import CALLED
 from sim.foreign.importers.recipes.finetuning import adapted
 from sim.foreign.importers.recipes.recipe import Recipe, flat_keys, gpus_of, read_settings, whole_shape
 from sim.specs.plan import layout_stages
+from sim.specs.presets import model_preset
+
+_CLASS = re.compile(r"(?<=[A-Za-z0-9])(?:Model)?(?:Provider|Config)")
+_TUNED = re.compile(r"(?:-(?:base|instruct|it|chat|hf|pt))+$", re.IGNORECASE)
+_LONG = re.compile(r"_(?:16|32|64|128)k$")
+"""Ending of the names of recipes that train the same model on longer sequences."""
+
+
+def model_named(name: str, source: str, ledger: Ledger) -> Any:
+    """The section `model` of a class's or a repository's name.
+
+    Raises
+    ------
+    SpecError
+        Not a model that is known by name.
+    """
+    families: dict[str, dict[str, Any]] = table("megatron_models")["families"]
+    known = {each: (family, what) for family in families.values() for each, what in family.items() if each != "all"}
+    try:
+        return ledger.took("model", model_preset(name), f"{source} {short(name)}")
+    except SpecError:
+        pass
+    plain = table("megatron_models")["aliases"].get(_plain(name), _plain(name))
+    if plain not in known:
+        found = known_model(plain, by_letters=True)
+        if found is not None:
+            ledger.took("model", short(name), source)
+            return found
+        raise SpecError(
+            f"{ledger.where}: {source} {short(name)!r} is none of the models that flopcast has; give --model "
+            "config.json, that model's own, or --model PRESET"
+        )
+    family, what = known[plain]
+    ledger.took("model", short(name), source)
+    return what if isinstance(what, str) else _whole(name, {**family["all"], **what})
+
+
+def _whole(name: str, shape: dict[str, Any]) -> dict[str, Any]:
+    """A shape by its fields; a hybrid's layers from Megatron's letters."""
+    letters = shape.pop("pattern", None)
+    if letters is not None:
+        shape["num_layers"] = len(letters)
+        shape["layer_types"] = shortest([MIXERS.get(letter, "none") for letter in letters])
+        shape["mlp_layer_types"] = shortest([MLPS.get(letter, "none") for letter in letters])
+    return {"name": _CLASS.sub("", name.rpartition("/")[2]).lower(), **shape}
+
+
+def _plain(name: str) -> str:
+    last = _LONG.sub("", _TUNED.sub("", name.rpartition("/")[2]))
+    return re.sub(r"[^a-z0-9]", "", _CLASS.sub("", last).lower())
+
 
 _WIDTHS = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "half": "fp16"}
 """torch's names of numbers, and Megatron-LM's."""

@@ -16,8 +16,7 @@ from sim.foreign.importers.megatron.model import read_model
 from sim.foreign.importers.megatron.plan import read_plan, take_chunks, take_fewer_layers, take_sharding_group
 from sim.foreign.importers.megatron.stack import read_stack
 from sim.foreign.importers.megatron.training import read_training, take_budget
-from sim.foreign.importers.nemo.names import model_named
-from sim.foreign.importers.nemo.settings import take_adapters
+from sim.foreign.importers.nemo.settings import model_named, take_adapters
 from sim.foreign.importers.recipes.interpolations import resolved
 from sim.foreign.importers.recipes.settings import Settings, flat_keys, read_settings
 from sim.specs.presets import load_preset

@@ -9,8 +9,20 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sim.foreign.importers.keys import NotKnown
-from sim.foreign.importers.python.expressions import FAILURES, LONGEST, Unknown, known, plain, value_of
-from sim.foreign.importers.python.values import Class, Function, Imported, Made, copied, nested
+from sim.foreign.importers.python.expressions import (
+    FAILURES,
+    LONGEST,
+    Class,
+    Function,
+    Imported,
+    Made,
+    Unknown,
+    copied,
+    known,
+    nested,
+    plain,
+    value_of,
+)
 
 WRAPPERS = {"functools.partial", "nemo_run.Config", "nemo_run.Partial", "fiddle.Config", "fiddle.Partial"}
 """What makes a call to be done later: its first argument is what is called."""

@@ -13,8 +13,18 @@ from typing import Any
 from sim.errors import SpecError
 from sim.foreign.importers.keys import NotKnown
 from sim.foreign.importers.python.calls import call
-from sim.foreign.importers.python.expressions import Unknown, plain, truth, value_of
-from sim.foreign.importers.python.values import Class, Function, Imported, Made, copied, holds_object
+from sim.foreign.importers.python.expressions import (
+    Class,
+    Function,
+    Imported,
+    Made,
+    Unknown,
+    copied,
+    holds_object,
+    plain,
+    truth,
+    value_of,
+)
 
 MOST_STEPS = 400_000
 DEEPEST_CALL = 25

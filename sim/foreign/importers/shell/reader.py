@@ -15,11 +15,9 @@ from sim.errors import SpecError
 from sim.foreign.importers.keys import UNKNOWN
 from sim.foreign.importers.ledger import Ledger, short
 from sim.foreign.importers.shell.expansion import Values, names_set
-from sim.foreign.importers.shell.script import Script, Started
-from sim.foreign.importers.shell.slurm import directives_of, environment_of
+from sim.foreign.importers.shell.script import Script, Started, directives_of, environment_of
 from sim.foreign.importers.shell.tests import Result, fits, holds, join
-from sim.foreign.importers.shell.tree import line_of, nodes_of, parse, text_of, words_of
-from sim.foreign.importers.shell.unknowns import Kind
+from sim.foreign.importers.shell.tree import Kind, line_of, nodes_of, parse, text_of, words_of
 
 if TYPE_CHECKING:
     from tree_sitter import Node

@@ -8,8 +8,7 @@ from sim.foreign.importers.defaults import Given
 from sim.foreign.importers.ledger import Ledger
 from sim.foreign.importers.shell.expansion import Values
 from sim.foreign.importers.shell.reader import Reader
-from sim.foreign.importers.shell.script import Files, Script
-from sim.foreign.importers.shell.slurm import directives_of, environment_of
+from sim.foreign.importers.shell.script import Files, Script, directives_of, environment_of
 from sim.foreign.importers.shell.tree import nodes_of, parse
 
 
