@@ -14,7 +14,7 @@ from sim.programs import priced_order
 from sim.schedules import get_schedule, schedule_names
 from sim.specs.hardware import LevelSpec, NetworkSpec
 from sim.work.layers import deal_stages
-from sim.work.sums import part_params
+from sim.work.sums import part_params, total_params
 
 SMALL = ["plan.pp=8", "plan.dp=3", "training.global_batch_size=96"]
 CORE = LevelSpec(ports=8000)
@@ -78,6 +78,23 @@ def test_copies_of_a_model_sum_over_the_links_between_their_ranks(small):
     ring = 2 * (2 * plan.dp - 1) / (2 * plan.dp) * 2 * params * 2  # two copies, two bytes
     assert carried["nic", "up"] == pytest.approx(sends + plan.dp * plan.tp * ring, rel=1e-9)
     assert carried["nic", "down"] == pytest.approx(carried["nic", "up"], rel=1e-12)
+
+
+def test_gradients_of_experts_cross_nodes_by_every_card(scenarios):
+    """A GPU's experts have their copies at the same place of other nodes, so their rings use its own card in full.
+
+    Everything else is in rings over all replicas, of which a node's eight cards carry one together.
+    """
+    settings = ["plan.pp=1", "plan.num_chunks=1", "plan.tp=1", "plan.ep=8", "plan.dp=32", "plan.schedule=1f1b"]
+    settings += ["training.global_batch_size=32", "plan.pipeline_layout=", "plan.sequence_parallel=false"]
+    asked = load_scenario(scenarios / "qwen3-235b-a22b-256-h100.yaml", settings)
+    carried = {(row["level"], row["direction"]): row["bytes"] for row in simulate(asked, links=True).levels}
+    model, width = asked.model, 4 + 2  # gradients reduced in fp32, weights gathered in bf16
+    experts = model.num_layers * 3 * model.hidden_size * model.expert_intermediate_size * model.num_experts
+    others = total_params(model) - experts
+    sent = width * (experts / 8 * 3 / 4 + others * 31 / 32 / 8)
+    assert asked.stack.gradient_precision == "fp32"
+    assert carried["nic", "up"] == pytest.approx(32 * sent, rel=1e-9)
 
 
 def test_links_followed_without_a_flush_carry_one_batch(small):

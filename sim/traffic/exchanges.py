@@ -204,8 +204,9 @@ def _zero(
 def _sent_at_visits(block: VisitedBlock, layouts: Layouts) -> tuple[float, float, float]:
     """Bytes that each member sends of a block's weights, of its gradients, and of these between sharding groups."""
     width = GRADIENT_WIDTH[layouts.costs.stack.gradient_precision]
-    (weights, _), (inside, between) = (sent_to_shards(block.held[each], layouts) for each in (HELD, TRAINED))
-    return weights * block.width, inside * width + between * width, between * width
+    weights, gradients = (sent_to_shards(block.held[each], layouts) for each in (HELD, TRAINED))
+    gathered = (sum(weights.values()) - weights["between"]) * block.width
+    return gathered, sum(gradients.values()) * width, gradients["between"] * width
 
 
 def visit_exchange(scenario: Scenario, costs: StageSeconds) -> Exchange | None:

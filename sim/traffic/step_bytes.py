@@ -69,14 +69,16 @@ def ring_bytes(kind: str, nbytes: float, size: int) -> float:
     return (2.0 if kind == "all_reduce" else 1.0) * nbytes * (size - 1) / size
 
 
-def sent_to_shards(params: Floats, layouts: Layouts) -> tuple[float, float]:
+def sent_to_shards(params: Floats, layouts: Layouts) -> dict[str, float]:
     """Parameters whose gradients a GPU sends at a reduction, of those it holds of one layout (everything but experts,
-    experts): in rings of its sharding groups, as a gather of weights does; and in all-reduces between these groups."""
-    rings = zip(params, layouts.sharding, strict=True)
-    inside = sum(ring_bytes("reduce_scatter", each.item(), group.size.item()) for each, group in rings)
+    experts), by kind of group: in rings of its sharding groups, as a gather of weights does, and of those of its
+    experts; and in all-reduces between these groups."""
+    rings = zip(("shards", "expert_shards"), params, layouts.sharding, strict=True)
+    sent = {name: ring_bytes("reduce_scatter", each.item(), group.size.item()) for name, each, group in rings}
     if layouts.between_shards is None:
-        return inside, 0.0
-    return inside, ring_bytes("all_reduce", layouts.shard_of(params).item(), layouts.between_shards.size.item())
+        return {**sent, "between": 0.0}
+    held = layouts.shard_of(params).item()
+    return {**sent, "between": ring_bytes("all_reduce", held, layouts.between_shards.size.item())}
 
 
 def step_traffic(scenario: Scenario, sends: float, *, copies: int = 1, updates: float = 1.0) -> StepBytes:

@@ -81,6 +81,7 @@ class Wires:
         self._is_end = ends[topology.class_of_link]
         self._is_nvlink = np.array([links.name == "nvlink" for links in topology.classes])[topology.class_of_link]
         self._hops = hops_of(scenario.plan, scenario.cluster)
+        self.shards = "shards" if (scenario.plan.sharding_group or scenario.plan.num_replicas) > 1 else "expert_shards"
         self._send_share = send_share(scenario.plan, scenario.cluster)
 
     def hop(
@@ -109,7 +110,7 @@ class Wires:
         Parameters
         ----------
         sent : mapping
-            What each member of a kind of group (`sim.network.ranks.members_of`) sends in all. [bytes]
+            What each member of a kind of group (`sim.network.ranks.members_of`) sends in all; zero: nothing. [bytes]
         gpus : array (dp, cp, tp)
         others : array (ranks, dp, cp, tp), optional
             Of ranks whose GPUs are in the same groups; what they send is not in this stream.
@@ -119,6 +120,8 @@ class Wires:
         every = gpus if others is None else np.concatenate([gpus, *others])
         phases = []
         for group, nbytes in sent.items():
+            if not nbytes:
+                continue
             members = members_of(group, self._scenario.plan, every)
             n = members.shape[1]
             lines = (each[:, np.newaxis] if of_sends else self._domains(each) for each in members)
@@ -130,20 +133,6 @@ class Wires:
             ours = np.isin(sources, gpus)
             sources, targets, sizes = sources[ours], targets[ours], sizes[ours]
         return self._stream(kind, (0.0, seconds, 0.0), sources, targets, sizes, sum(sent.values()))
-
-    def replicas(
-        self, kind: str, inside: float, between: float, gpus: IntArray, seconds: float, others: IntArray | None = None
-    ) -> Stream:
-        """Rings among one pipeline rank's replicas: bytes that each sends in its sharding group, and between these.
-
-        What experts send, in rings over every ep-th of the same GPUs, is counted into the others'. `others` hold copies
-        of what this rank does, as of `rings`.
-        """
-        plan = self._scenario.plan
-        alone = others is None or not len(others)
-        group = "shards" if (plan.sharding_group or plan.num_replicas) > 1 or not alone else "expert_shards"
-        sent = {group: inside, "between": between}
-        return self.rings(kind, {name: nbytes for name, nbytes in sent.items() if nbytes}, gpus, seconds, others)
 
     def all_to_all(
         self, kind: str, group: str, gpus: IntArray, inside: float, outside: float, seconds: float
@@ -314,14 +303,15 @@ def _between_replicas(
         for rank in np.flatnonzero(seconds > 0).tolist():
             part = sum(stage.part for stage, where in zip(costs.stages, rank_of_stage, strict=True) if where == rank)
             holds = params_of(np.array([part]), plans.layouts)[TRAINED]
-            inside, between = sent_to_shards(holds, layouts)
-            inside *= passes * width * (plans.moving_stage.item() < 3)
-            between *= width * (0.5 if plan.outer_zero_stage else float(name == "gradients"))
+            sent = sent_to_shards(holds, layouts)
+            often = dict.fromkeys(sent, passes * (plans.moving_stage.item() < 3))
+            often["between"] = 0.5 if plan.outer_zero_stage else float(name == "gradients")
+            sent = {group: nbytes * width * often[group] for group, nbytes in sent.items()}
             others = [] if name == "weights" else _holders(rank, rank_of_stage, copies)
             if not others and max(plan.num_replicas, plan.num_expert_replicas) == 1:
                 continue  # copies that a rank sums by itself
             table[rank] = len(streams)
-            streams.append(wires.replicas(name, inside, between, gpus[rank], float(seconds[rank]), gpus[others]))
+            streams.append(wires.rings(name, sent, gpus[rank], float(seconds[rank]), gpus[others]))
     return reduce, gather
 
 
@@ -375,5 +365,6 @@ def _of_group(
     if group == "ep":
         return wires.all_to_all(name, group, gpus, nbytes - between, between, seconds)
     if group == "dp":
-        return wires.replicas(name, nbytes - between, between, gpus, seconds)
+        # What experts send at visits, in rings over every ep-th of the same GPUs, is counted into the others'.
+        return wires.rings(name, {wires.shards: nbytes - between, "between": between}, gpus, seconds)
     return wires.rings(name, {group: nbytes}, gpus, seconds, of_sends=of_sends)
