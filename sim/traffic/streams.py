@@ -304,7 +304,7 @@ def _between_replicas(
             part = sum(stage.part for stage, where in zip(costs.stages, rank_of_stage, strict=True) if where == rank)
             holds = params_of(np.array([part]), plans.layouts)[TRAINED]
             sent = sent_to_shards(holds, layouts)
-            often = dict.fromkeys(sent, passes * (plans.moving_stage.item() < 3))
+            often: dict[str, float] = dict.fromkeys(sent, passes * (plans.moving_stage.item() < 3))
             often["between"] = 0.5 if plan.outer_zero_stage else float(name == "gradients")
             sent = {group: nbytes * width * often[group] for group, nbytes in sent.items()}
             others = [] if name == "weights" else _holders(rank, rank_of_stage, copies)
