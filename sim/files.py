@@ -1,4 +1,4 @@
-"""Files that people give and files that they are given.
+"""Files that people give and files that they are given, and those that ship.
 
 Read with a bound: a device without end, or a disk image named by mistake, is refused. Written so that a name never
 stands for half a file, whenever the writer is killed. Sealed, where a damaged file could still be believed.

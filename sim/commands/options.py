@@ -1,4 +1,4 @@
-"""Arguments and options that several commands take, and what their words say."""
+"""Arguments and options that several commands take, what completes them, and how commands print an answer."""
 
 from __future__ import annotations
 

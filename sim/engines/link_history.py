@@ -1,4 +1,4 @@
-"""How far links are used over a step, and where the time of messages goes, from messages that were played."""
+"""What a step puts on every link, how far links are used, and where messages' time goes, from messages played."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What an order alone says of every plan that runs in it: activations in flight, who holds what, how often it turns."""
+"""What an order alone says of every plan in it: activations in flight, who holds what, how often it turns.
+
+GPipe, 1F1B and interleaved 1F1B have their activations in flight as a formula too, for many plans at once.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fields of a scenario file, as a list on the terminal.
+"""The fields of a scenario file: as a list on the terminal, and as a JSON schema for editors.
 
 What a value may be, pydantic says of each record; here names lose their units, quantities become texts, and presets may
 stand for sections.

@@ -1,4 +1,4 @@
-"""A preset's values with their sources, and what a framework comes to: a table each."""
+"""A preset's values with their sources, what a framework comes to, and accounts of imports and exports."""
 
 from __future__ import annotations
 

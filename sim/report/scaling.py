@@ -1,4 +1,4 @@
-"""Scaling laws in a terminal: laws side by side for a budget, a loss, a model, a batch, and what failures cost."""
+"""Scaling laws in a terminal and as figures: side by side for a budget, a loss, a model or a batch, and failures."""
 
 from __future__ import annotations
 

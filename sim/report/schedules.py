@@ -1,4 +1,4 @@
-"""One scenario under every schedule that it can take: times, memory, bytes, and why the others cannot."""
+"""One scenario under every schedule that it can take: times, memory, bytes, why the others cannot; and its figures."""
 
 from __future__ import annotations
 

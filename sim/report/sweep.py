@@ -1,4 +1,4 @@
-"""A sweep in a terminal: the best plan at each value, what of it changes, and a grid where there are two axes."""
+"""A sweep in a terminal and as figures: the best plan at each value, what of it changes, a grid for two axes."""
 
 from __future__ import annotations
 

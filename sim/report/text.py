@@ -1,4 +1,4 @@
-"""An estimate, and two estimates side by side, in a terminal."""
+"""An estimate in a terminal, and two estimates side by side with the fields that differ."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole runs in a terminal: one scenario's, and the frontier of the shortest."""
+"""Whole runs in a terminal and as figures: one scenario's, and the frontier of the shortest."""
 
 from __future__ import annotations
 

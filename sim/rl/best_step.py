@@ -1,4 +1,4 @@
-"""The fastest step with two pools, and with one whose GPUs take turns in both."""
+"""The fastest step with two pools of GPUs, how they are split, and with one whose GPUs take turns in both."""
 
 from __future__ import annotations
 

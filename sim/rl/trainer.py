@@ -1,4 +1,4 @@
-"""What the training pool does with a batch: log-probabilities, values, and gradient steps.
+"""What the training pool does with a batch (log-probabilities, values, gradient steps), and its weights sent on.
 
 A gradient step is the scenario's step at the batch that its samples make when they are packed into its sequences;
 forward passes alone run its forwards in the same pipeline.

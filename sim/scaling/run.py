@@ -1,4 +1,4 @@
-"""A whole training run from its step time: days with failures and checkpoints, GPU-hours, money, energy."""
+"""A whole training run from its step time: goal, days with failures and checkpoints, GPU-hours, money, energy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Step times of every plan of several batches, by number of GPUs: what a shortest run is looked up in."""
+"""Step times of every plan of several batches, by number of GPUs, where a shortest run is looked up."""
 
 from __future__ import annotations
 

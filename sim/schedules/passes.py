@@ -1,4 +1,4 @@
-"""What follows from an order alone, without seconds: visits, activations in flight, weight versions, staleness."""
+"""What follows from an order alone, without seconds, and orders that are listed action by action."""
 
 from __future__ import annotations
 

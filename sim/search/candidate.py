@@ -1,4 +1,4 @@
-"""A plan that the exact engine has run for a search, and the best such plan of a schedule."""
+"""A plan that the exact engine has run for a search, the best of a schedule, and the fields that tables show."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Megatron's rules of thumb, compared with a search: what they would choose, and what that costs.
-
-Named fields that no priced plan has are put on the best plans that agree with the rest; what must follow (dp, chunks of
-a schedule, sequence parallelism without tensor parallelism) follows.
+"""Megatron's rules of thumb, compared with a search; and plans named by fields that no priced plan has.
 
 The three takeaways of Narayanan et al. 2021 (arXiv:2104.04473), sections 3.2 to 3.4: tensor parallelism up to the
 servers' size and pipelines beyond; no more model parallelism than the memory asks for, data parallelism for the rest;
 the micro-batch b that makes (b'/b + p − 1)(t_f(b) + t_b(b)) smallest, b' = B/d (equation 1).
+
+Named fields that no priced plan has are put on the best plans that agree with the rest; what must follow (dp, chunks of
+a schedule, sequence parallelism without tensor parallelism) follows.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The parallel plan: how the model and the batch are cut over the GPUs.
+"""The parallel plan: how the model and the batch are cut over the GPUs, and how layers are dealt to stages.
 
-Each of them stands for modules that operations and collectives of `sim.work` carry. Megatron-Core with Transformer
-Engine runs the norm before a multiply inside that multiply's module, so that it goes with `attn` and `mlp`; the norms
-before latent attention and before experts are modules of their own [1]_.
+What `recompute_modules` names stands for modules that operations and collectives of `sim.work` carry. Megatron-Core
+with Transformer Engine runs the norm before a multiply inside that multiply's module, so that it goes with `attn` and
+`mlp`; the norms before latent attention and before experts are modules of their own [1]_.
 
 .. [1] NVIDIA/Megatron-LM:megatron/core/models/gpt/gpt_layer_specs.py, get_gpt_layer_with_transformer_engine_submodules.
 """

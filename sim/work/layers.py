@@ -1,4 +1,4 @@
-"""The blocks of a model as operations: layers, the embedding, the head, modules of multi-token prediction."""
+"""The blocks of a model as operations (layers, embedding, head, multi-token prediction), and how stages hold them."""
 
 from __future__ import annotations
 

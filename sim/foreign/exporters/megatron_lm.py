@@ -1,4 +1,4 @@
-"""Megatron-LM: a script with its options in arrays, as its own examples have them, for `pretrain_gpt.py`."""
+"""Megatron-LM: plan and options in arrays of a script, as its own examples have them, for `pretrain_gpt.py`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The model in Megatron-LM's options: shape, latent attention, kinds of layers and experts."""
+"""The model and the training in Megatron-LM's options: shape, latent attention, kinds of layers, experts, batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report to hand on: one file that needs nothing else."""
+"""The report to hand on: one file that needs nothing else, with sliders that are worked out in the page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Templates to text. Everything that is put into one is escaped; nothing in one reaches out to a network."""
+"""Templates to text, bars to SVG. What is put into a template is escaped; nothing reaches out to a network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which layouts (tp, cp, pp, dp, ep) keep the rules of the descriptions, and how each can be run."""
+"""Which layouts (tp, cp, pp, dp, ep) keep the rules of the descriptions, how each runs, and fields as columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The best plan of every schedule, each over the whole space of layouts."""
+"""The best plan of every schedule, each over the whole space of layouts, in the order of what bounds them."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Architectures of Hugging Face's `config.json`: what a model_type fixes, and what its own keys mean. They are data, in
+"""Architectures of Hugging Face's `config.json`: what a model_type fixes, and what its own keys mean.
 
-presets/importers/huggingface.yaml and its neighbours; here stands how the data are followed.
-
-sound, of which the language model alone is read.
+They are data, in presets/importers/huggingface.yaml and its neighbours; here stands how the data are followed. A model
+of several towers wraps a language model, images or sound, of which the language model alone is read.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Kinds of layers in Hugging Face's `config.json`: which see a window or a piece of the sequence, which carry a state,
+"""Kinds of layers in Hugging Face's `config.json`: which see a window or a piece, carry a state, or have experts.
 
-stands in presets/importers/huggingface_defaults.yaml: the answer does not depend on what is installed.
-
-which have experts. A file says it in `layer_types` and `mlp_layer_types`, or by its architecture's older keys; what a
-scenario says is the shortest list that repeats.
+A file says it in `layer_types` and `mlp_layer_types`, or by its architecture's older keys; what a scenario says is the
+shortest list that repeats. What a key is by default stands in presets/importers/huggingface_defaults.yaml: the answer
+does not depend on what is installed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Keys that one architecture alone has in Hugging Face's `config.json`, and fields that follow from several at once.
-
-that an architecture alone has.
-"""
+"""Keys that one architecture alone has in Hugging Face's `config.json`, and fields that follow from several."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Layers in Megatron-LM's arguments: sizes as the table lists them, lists that mark layers, and hybrid models, whose
+"""Layers in Megatron-LM's arguments: sizes as the table lists them, lists that mark layers, experts, and hybrid models.
 
-layers are one block each, Mamba, attention, an MLP or experts, by letters or shares.
+A hybrid model's layers are one block each, Mamba, attention, an MLP or experts, by letters or shares.
 """
 
 from __future__ import annotations

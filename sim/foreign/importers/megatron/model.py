@@ -1,4 +1,4 @@
-"""The model in Megatron-LM's arguments: shape, latent attention, kinds of layers and experts.
+"""The model in Megatron-LM's arguments: vocabulary, shape, latent attention, kinds of layers and experts.
 
 Defaults are those of megatron/training/arguments.py and megatron/core/transformer/transformer_config.py.
 """

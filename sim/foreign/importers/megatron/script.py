@@ -1,7 +1,8 @@
 """Megatron-LM's launch scripts: model, plan and training from the arguments of `pretrain_gpt.py` and its kin.
 
-arguments.py, `_print_args`), in the `model_config.yaml` of its functional tests, in files for `--yaml-cfg`, and in the
-YAML of FlagScale's trainings, whose keys become arguments by their last names.
+The same arguments also stand in what a run has printed (arguments.py, `_print_args`), in the `model_config.yaml` of
+Megatron-LM's functional tests, in files for `--yaml-cfg`, and in the YAML of FlagScale's trainings, whose keys become
+arguments by their last names.
 
 Argument names and defaults are those of NVIDIA/Megatron-LM (megatron/training/arguments.py), with the older names of
 2021, those of Megatron-DeepSpeed and of Pai-Megatron-Patch.

@@ -1,8 +1,7 @@
-"""Recipes in Python: Megatron-Bridge's, the settings of its performance scripts (WorkloadBaseConfig), and NeMo 2's
+"""Recipes in Python: Megatron-Bridge's, the settings of its performance scripts (WorkloadBaseConfig), and NeMo 2's.
 
-run.Partial of a model, a trainer with MegatronStrategy, data and an optimizer.
-
-They are its YAML's keys; laid over a recipe that the command names, they are lines of a recipe in Python.
+NeMo 2's are a run.Partial of a model, a trainer with MegatronStrategy, data and an optimizer. Overrides of the command
+line are keys of the recipe; laid over a recipe that the command names, they are lines of a recipe in Python.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Recipes on Megatron-Core, of NeMo and Megatron-Bridge: their settings are Megatron-LM's arguments by other names, and
-
-are read as those.
+"""Settings of recipes on Megatron-Core (NeMo's, Megatron-Bridge's): Megatron-LM's arguments by other names.
 
 A kind's table says which setting is which argument (`arguments`, `switches`), which tell the model, the precision and
 the adapters, and what functions of the framework give that a recipe calls (`functions`).

@@ -1,8 +1,7 @@
-"""What words of a shell script stand for, as far as the script and the caller say. Nothing is run; of the environment
+"""What words of a shell script stand for, as far as the script and the caller say, and its arithmetic.
 
-a variable where it is used: `${NAME,,}`, `${NAME%.sh}`, `${NAME/a/b}`, `${NAME:0:2}`.
-
-only what the caller gives is known.
+Nothing is run; of the environment only what the caller gives is known. Bash may change a variable where it is used:
+`${NAME,,}`, `${NAME%.sh}`, `${NAME/a/b}`, `${NAME:0:2}`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""What a launch script says: its variables, the commands it would start, and the files that it names:
+"""What a launch script says: its variables, Slurm's lines, the commands it would start, and the files that it names.
 
-those beside it, and those that it would write itself. Nothing outside the folder is opened, and nothing is written.
+Files are those beside it, and those that it would write itself. Nothing outside the folder is opened, and nothing is
+written.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A shell script as a syntax tree, which tree-sitter-bash makes. Nothing is run."""
+"""A shell script as a syntax tree, which tree-sitter-bash makes, and what in it is not interpreted. Nothing is run."""
 
 from __future__ import annotations
 

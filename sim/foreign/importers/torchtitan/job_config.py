@@ -1,6 +1,6 @@
-"""torchtitan's configuration: TOML, the JSON that it dumps, or Python. Names are those of pytorch/torchtitan's job
+"""torchtitan's configuration: TOML, the JSON that it dumps, or Python.
 
-config, with the older places of the same keys.
+Names are those of pytorch/torchtitan's job config, with the older places of the same keys.
 """
 
 from __future__ import annotations

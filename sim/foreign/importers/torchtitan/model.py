@@ -1,4 +1,4 @@
-"""torchtitan's models: a name and a flavor stand for a preset, or for a shape of the table."""
+"""torchtitan's models, pipelines and stack: a name and a flavor stand for a preset, or for a shape of the table."""
 
 from __future__ import annotations
 
