@@ -56,7 +56,7 @@ class PlanRule:
         return _condition(self.must)(plan, scenario)
 
     def refusal(self, scenario: Scenario, plan: Mapping[str, Any]) -> str:
-        """What of a plan breaks it, and why: "plan.pp = 2: it has no pipelines"."""
+        """The value that breaks it, and why: "plan.pp = 2: it has no pipelines"."""
         value = plan[self.field] if self.field in plan else getattr(scenario.stack, self.field.partition(".")[2])
         return f"{self.path} = {str(value).lower() if isinstance(value, bool) else value}: {self.words(plan)[0]}"
 
@@ -115,7 +115,7 @@ def broken_rules(scenario: Scenario, rules: tuple[PlanRule, ...]) -> list[PlanRu
 
 
 def assumed(scenario: Scenario) -> list[str]:
-    """What of a scenario its framework is known to be unable to run, and why."""
+    """Each value of a scenario that its framework is known to be unable to run, and why."""
     stack, fields = scenario.stack, dict(scenario.plan)
     words = framework_words(stack.framework, stack.version)
     broken = broken_rules(scenario, rules_of_scenario(scenario))
