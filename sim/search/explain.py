@@ -206,9 +206,8 @@ def _not_searched(result: SearchResult, scenario: Scenario) -> str:
     if plan.ep not in experts:
         return f"it deals the experts over {plan.ep} GPUs, the search over {', '.join(map(str, experts))} (--ep)"
     if plan.pipeline_layout:
-        tried = result.stages is not None and result.stages.layouts
-        others = "the search deals layers by balanced layouts" if tried else "--layouts searches balanced layouts"
-        return f"it has a pipeline_layout of its own; {others}, and flopcast estimate prices yours"
+        others = "the search deals layers by" if result.stages and result.stages.layouts else "--layouts searches"
+        return f"it has a pipeline_layout of its own; {others} balanced layouts, and flopcast estimate prices yours"
     if plan.microbatch_group not in (None, plan.pp):
         return f"its groups of {plan.microbatch_group} micro-batches are not those of pp; --windows searches others"
     if plan.optimizer_offload or plan.offloaded_layers:

@@ -29,8 +29,7 @@ The name of another framework there stands for its rules."""
 class PlanRule:
     """What a framework asks of a plan.
 
-    field : of the plan, that breaks it; of the stack as the file has it: stack.overlap_experts.
-    must : the condition, as the file has it.
+    field : of the plan, or of the stack (stack.NAME), that breaks it. must : the condition, as the file has it.
     why, nearest : why the framework asks for it, and the nearest plan that it can run; `{tp}` stands for the plan's tp,
         `{copies}` for dp · cp.
     """

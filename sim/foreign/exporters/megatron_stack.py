@@ -116,18 +116,13 @@ def _graphs(options: Options) -> None:
         return
     options.group("CUDA graphs")
     whole = stack.cuda_graphs == "full_iteration"
-    if whole and options.has("overlap-moe-expert-parallel-comm"):  # versions that run both have a name for it
-        options.say("cuda-graph-impl", "full_iteration", fields=("stack.cuda_graphs", "stack.cuda_graph_scope"))
-    else:
-        options.say("cuda-graph-impl", "local" if whole else "transformer_engine", field="stack.cuda_graphs")
-        scope = ("full_iteration",) if whole else stack.cuda_graph_scope
-        options.say("cuda-graph-scope", *scope, field="stack.cuda_graph_scope")
+    both = whole and options.has("overlap-moe-expert-parallel-comm")  # versions that run both have a name for it
+    name = "full_iteration" if both else "local" if whole else "transformer_engine"
+    options.say("cuda-graph-impl", name, fields=("stack.cuda_graphs", "stack.cuda_graph_scope"))
+    if not both:
+        options.say("cuda-graph-scope", *(("full_iteration",) if whole else stack.cuda_graph_scope))
     options.say("te-rng-tracker")
     if whole:
         options.say("no-check-for-nan-in-loss-and-grad")  # a check would wait for the GPU inside the graph
     if whole and options.account.scenario.model.num_experts and not options.account.scenario.training.pad_to_capacity:
-        options.account.ask(
-            "moe_paged_stash",
-            "true, with moe_pad_experts_for_cuda_graph_inference and a moe_expert_rank_capacity_factor of 1.5, as "
-            "NVIDIA's recipes have it: a graph cannot wait to learn how many tokens each expert gets",
-        )
+        options.account.ask("moe_paged_stash", exporter_table(KIND)["experts_in_graphs"])
