@@ -39,7 +39,8 @@ def anchor(
 ) -> None:
     """Fit the profile and stack of a scenario to step times that you measured, and write both to one file.
 
-    Each value moves as far as it is uncertain and the steps depend on it. `--profile` of every verb takes the file.
+    Each value moves as far as it is uncertain and the steps depend on it. `--profile` of every verb takes the file. No
+    file is written, and the exit code is 2, where all steps are too far off to learn from.
     """
     from rich.console import Console
 
@@ -62,23 +63,25 @@ def anchor(
     runs = _repeats_as_one(runs)
     found = fit_runs(runs, names, folds=0)
     behind = explanations([partial(_changed, path, settings or ()) for path in scenarios], times)
-    if as_json:
+    learnt = len(found.too_far) < len(found.runs)
+    if learnt:
         write_runs_profile(found, out, ", ".join(dict.fromkeys(run.id for run in runs)))
+    if as_json:
         behind_it = [each._asdict() for each in behind]
-        print_json({"profile": str(out), **facts_of(found), "behind": behind_it, "next": next_of(found)})
-        return
-    print_ = Console(highlight=False, markup=False).print
-    print_(_moved(found))
-    still = [item.name for item in found.parameters if not item.moved]
-    if still:
-        print_(f"unchanged, as the measured steps do not depend on them: {', '.join(still)}")
-    _print_steps(print_, found)
-    _print_behind(print_, behind)
-    write_runs_profile(found, out, ", ".join(dict.fromkeys(run.id for run in runs)))
-    print_(f"profile: {out}", soft_wrap=True)
-    first = shlex.quote(str(scenarios[0]))
-    print_(f"use it:  flopcast estimate {first} --profile {shlex.quote(str(out))}", soft_wrap=True)
-    _print_next(print_, scenarios, found)
+        profile = str(out) if learnt else None
+        print_json({"profile": profile, **facts_of(found), "behind": behind_it, "next": next_of(found)})
+    else:
+        print_ = Console(highlight=False, markup=False).print
+        _print_moved(print_, found)
+        _print_steps(print_, found)
+        _print_behind(print_, behind)
+        if learnt:
+            print_(f"profile: {out}", soft_wrap=True)
+            first = shlex.quote(str(scenarios[0]))
+            print_(f"use it:  flopcast estimate {first} --profile {shlex.quote(str(out))}", soft_wrap=True)
+            _print_next(print_, scenarios, found)
+    if not learnt:
+        raise _nothing_learnt(out)
 
 
 anchor.examples = (  # type: ignore[attr-defined]
@@ -86,6 +89,17 @@ anchor.examples = (  # type: ignore[attr-defined]
     'anchor scenarios/megatron-2021/18.4b.yaml scenarios/megatron-2021/39.1b.yaml --measured "10.3 s" '
     '--measured "16.9 s" -o mine.yaml',
 )
+
+
+def _nothing_learnt(out: Path) -> Exception:
+    """What ends a run whose steps are all too far off, behind the answer that says why."""
+    from sim.errors import SpecError
+
+    kept = f"{out} is as it was" if out.exists() else f"{out} was not written"
+    return SpecError(
+        f"nothing was learnt, so {kept}: what was measured is further from the prediction than any value explains; "
+        "look at what the scenario states"
+    )
 
 
 def _check_out(out: Path, scenarios: Sequence[Path]) -> None:
@@ -169,6 +183,7 @@ def facts_of(found: RunsFit) -> dict[str, Any]:
                 "before_s": run.measured * (1 + float(before)),
                 "after_s": run.measured * (1 + float(after)),
                 "explained": run in found.explained,
+                "too_far": run in found.too_far,
             }
             for run, before, after in zip(found.runs, found.before, found.errors, strict=True)
         ],
@@ -190,6 +205,22 @@ def next_of(found: RunsFit) -> dict[str, Any] | None:
     if best is None or best.after > 0.95 * best.before:
         return None
     return {"set": dict(best.changes), "before": float(best.before), "after": float(best.after)}
+
+
+AGREES = 0.02
+"""Share by which a predicted step may be off and still be as it was measured: no value need move."""
+
+
+def _print_moved(print_: Any, found: RunsFit) -> None:
+    """The values that moved, and why the others did not."""
+    still = [item.name for item in found.parameters if not item.moved]
+    used = [abs(error) for run, error in zip(found.runs, found.before, strict=True) if run not in found.too_far]
+    if len(still) < len(found.parameters):
+        print_(_moved(found))
+    if not still or not used:
+        return
+    why = "the steps are nearly as predicted" if max(used) < AGREES else "the measured steps do not depend on them"
+    print_(f"unchanged, as {why}: {', '.join(still)}")
 
 
 def _moved(found: RunsFit) -> Any:
@@ -219,7 +250,14 @@ def _print_steps(print_: Any, found: RunsFit) -> None:
             f"{name}step time: measured {show_time(step_s)}, predicted {show_time(step_s * (1 + before))} before, "
             f"{show_time(step_s * (1 + after))} after"
         )
-        if run not in found.explained:
+        if run in found.too_far:
+            print_(
+                f"  It changes nothing, as it is {1 / (1 + before):.2f} times the prediction: further off than three "
+                "standard deviations of all that is uncertain. The scenario is probably not what ran: look at the "
+                "causes below, at training.precision, training.global_batch_size, training.sequence_length and the "
+                "plan's degrees, and whether the log counts micro-batches as steps."
+            )
+        elif run not in found.explained:
             print_(
                 f"  What remains is more than runs of one framework differ by ({shipped_spreads().told:.0%}). The "
                 "scenario may miss something: precision, kernels, recomputation, a slow node. Estimates do not count "

@@ -17,13 +17,13 @@ from typing import Any
 
 import numpy as np
 
-from flopcast_calibration.priors import priors
+from flopcast_calibration.priors import ParameterPrior, priors
 from flopcast_calibration.readers.training_runs import Run
 from sim.errors import FlopcastError
 from sim.estimate import Estimate, estimate
 from sim.specs import Scenario
 from sim.specs.values import start_of, with_values
-from sim.uncertainty import PARTS, Doubt, Spreads, condition, doubt_of, facts_of, shipped_spreads
+from sim.uncertainty import PARTS, Doubt, Spreads, condition, doubt_of, facts_of, shipped_spreads, too_far
 
 IDENTIFIED = 0.6
 """A parameter whose posterior width is more than this share of its prior width is called not identified."""
@@ -70,6 +70,7 @@ class Parameter:
 class RunsFit:
     """What came of a fit.
 
+    too_far : runs further off than ODD standard deviations of all that may move, which changed nothing.
     before, errors, left_out_errors : predicted over measured step time − 1 of every run: bottom-up, fitted on all, and
         fitted on other families; None without cross-validation.
     """
@@ -79,6 +80,7 @@ class RunsFit:
     before: np.ndarray
     errors: np.ndarray
     left_out_errors: np.ndarray | None
+    too_far: tuple[Run, ...] = ()
 
     @property
     def explained(self) -> tuple[Run, ...]:
@@ -196,7 +198,10 @@ def fit_runs(
             left_out[outside] = _errors([settled[index] for index in outside], others[-1])
         report(f"left out {number} of {len(folds_of)}")
     moved = tuple(replace(each, left_out=tuple(of[name].value for of in others)) for name, each in found.items())
-    return RunsFit(usable, moved, before, errors, left_out)
+    loads, noise = _known_of(doubts, [run.family for run in usable], shipped_spreads())
+    odd = too_far(loads * _open({name: priors()[name] for name in prior}), -np.log1p(before), noise)
+    far = tuple(run for run, beyond in zip(usable, odd, strict=True) if beyond)
+    return RunsFit(usable, moved, before, errors, left_out, far)
 
 
 def _folds(runs: Sequence[Run], folds: int) -> list[set[str]]:
@@ -263,9 +268,6 @@ def values_of(
     spreads : default: those that ship.
     """
     known, spreads = {name: priors()[name] for name in prior}, spreads or shipped_spreads()
-    # A family of many rows counts as the square root of their number: rows of a sweep share their errors.
-    count = Counter(families)
-    noise = [each.rest(spreads) * count[family] ** 0.25 for each, family in zip(doubts, families, strict=True)]
     scale = float(np.exp(np.mean(np.log([each.scale(spreads) for each in doubts]))))  # less known kinds are further off
     wide = {part: scale * spreads.parts[part] for part in PARTS}
 
@@ -280,9 +282,9 @@ def values_of(
             taken[each.part].append(each.reached(prior[name], value(name, moves)) / wide[each.part])
         return np.array([np.mean(each or [0.0]) for each in taken.values()])
 
-    open_ = np.array([any(each.part == part for each in known.values()) for part in PARTS])
-    loads = np.array([each.loads(spreads) for each in doubts])
-    moves, left = (dict(zip(PARTS, each, strict=True)) for each in _moves(loads, sizes, np.array(noise), open_, within))
+    loads, noise = _known_of(doubts, families, spreads)
+    found = _moves(loads, sizes, noise, _open(known), within)
+    moves, left = (dict(zip(PARTS, each, strict=True)) for each in found)
     return {
         name: Parameter(
             name,
@@ -293,6 +295,21 @@ def values_of(
         )
         for name, each in known.items()
     }
+
+
+def _known_of(doubts: Sequence[Doubt], families: Sequence[str], spreads: Spreads) -> tuple[np.ndarray, np.ndarray]:
+    """(loads, noise) of runs, as `sim.uncertainty.condition` takes them.
+
+    A family of many rows counts as the square root of their number: rows of a sweep share their errors.
+    """
+    count = Counter(families)
+    noise = [each.rest(spreads) * count[family] ** 0.25 for each, family in zip(doubts, families, strict=True)]
+    return np.array([each.loads(spreads) for each in doubts]), np.array(noise)
+
+
+def _open(known: Mapping[str, ParameterPrior]) -> np.ndarray:
+    """Parts of a step that some of the values set."""
+    return np.array([any(each.part == part for each in known.values()) for part in PARTS])
 
 
 def _moves(

@@ -197,6 +197,11 @@ ODD = 3.0
 """Standard deviations of an error beyond which a run is odd: nothing that is open explains it, so it moves nothing."""
 
 
+def too_far(loads: np.ndarray, sizes: np.ndarray, noise: np.ndarray) -> np.ndarray:
+    """Which runs are odd. Parameters as `condition`."""
+    return np.asarray(np.abs(sizes) >= ODD * np.sqrt(np.sum(loads**2, axis=1) + noise**2))
+
+
 def condition(loads: np.ndarray, sizes: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Mean and standard deviation of what is open, once runs were measured.
 
@@ -214,8 +219,7 @@ def condition(loads: np.ndarray, sizes: np.ndarray, noise: np.ndarray) -> tuple[
     Conditions a normal (Rasmussen and Williams 2006, eq. 2.25). The rests follow a Student t, as a mixture of normals
     whose variances are found with the mean (Lange et al. 1989, J. Am. Stat. Assoc. 84:881).
     """
-    common = loads @ loads.T
-    known = np.abs(sizes) < ODD * np.sqrt(np.diag(common) + noise**2)
+    common, known = loads @ loads.T, ~too_far(loads, sizes, noise)
     loads, sizes, noise, common = loads[known], sizes[known], noise[known], common[np.ix_(known, known)]
     mean, weight = np.zeros(loads.shape[1]), np.ones(len(sizes))
     for _ in range(20 if len(sizes) else 0):

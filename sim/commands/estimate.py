@@ -83,7 +83,7 @@ def _faster_plan(answer: Estimate, file: str) -> str:
     broken = broken_rules(best.scenario, rules_of_scenario(scenario))
     words = framework_words(framework, scenario.stack.version)
     lacking = (
-        f". {words} cannot run it, because of {listed(dict.fromkeys(f'plan.{rule.field}' for rule in broken), 'and')}"
+        f". {words} cannot run it, because of {listed(dict.fromkeys(rule.path for rule in broken), 'and')}"
         if broken
         else ""
     )

@@ -206,7 +206,8 @@ def _not_searched(result: SearchResult, scenario: Scenario) -> str:
     if plan.ep not in experts:
         return f"it deals the experts over {plan.ep} GPUs, the search over {', '.join(map(str, experts))} (--ep)"
     if plan.pipeline_layout:
-        return "it has a pipeline_layout of its own; --layouts searches balanced layouts"
+        others = "the search deals layers by" if result.stages and result.stages.layouts else "--layouts searches"
+        return f"it has a pipeline_layout of its own; {others} balanced layouts, and flopcast estimate prices yours"
     if plan.microbatch_group not in (None, plan.pp):
         return f"its groups of {plan.microbatch_group} micro-batches are not those of pp; --windows searches others"
     if plan.optimizer_offload or plan.offloaded_layers:
@@ -236,8 +237,7 @@ def _not_searched(result: SearchResult, scenario: Scenario) -> str:
 def _cannot_run(result: SearchResult, scenario: Scenario) -> str:
     """Why the frameworks of the search cannot run a plan; empty where they can."""
     broken = broken_rules(scenario, result.space.rules)
-    fields = dict(scenario.plan)
-    reasons = [f"plan.{rule.field} = {fields[rule.field]}: {rule.words(fields)[0]}" for rule in broken[:1]]
+    reasons = [rule.refusal(scenario, dict(scenario.plan)) for rule in broken[:1]]
     return f"{result.space.runs_on} cannot run {reasons[0]}; --any-framework searches such plans" if reasons else ""
 
 
@@ -246,8 +246,8 @@ def _blamed(result: SearchResult, named: Fields) -> str:
     plan = {**dict(result.best[0].scenario.plan), **named}
     for rule in result.space.rules:
         if rule.names & named.keys() and not rule.holds(result.space.scenario, plan):
-            words = f"{result.space.runs_on} cannot run plan.{rule.field} = {plan[rule.field]}: {rule.words(plan)[0]}"
-            return f"{words}; --any-framework searches such plans"
+            refusal = rule.refusal(result.space.scenario, plan)
+            return f"{result.space.runs_on} cannot run {refusal}; --any-framework searches such plans"
     return ""
 
 

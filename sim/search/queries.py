@@ -366,11 +366,12 @@ def stages_assumed(stages: StagesSearched, worth: float) -> str:
     }
     words = " and ".join(name for name, on in varied.items() if on)
     gap = gap_of(worth, stages.bound)
-    runs = f"{stages.runs:,} exact run{'s' * (stages.runs != 1)}" if stages.runs else "none was worth an exact run"
-    tried = f"{words} were tried for {stages.plans:,} of the {stages.of:,} plans with a pipeline ({runs})"
+    tried = f"none of the {stages.of:,} pipelines looked promising enough to run with {words}"
+    if stages.runs:
+        tried = f"{words} were tried for {stages.plans:,} of {stages.of:,} pipelines (exact runs: {stages.runs:,})"
     if not gap:
         return f"{tried}; no other can be better than the best plan"
-    return f"{tried}; another could be at most {gap:.0%} better than the best plan, by a loose bound"
+    return f"{tried}; that none is better is not proven: a loose bound only excludes gains above {gap:.0%}"
 
 
 def framework_assumed(runs_on: str, scenario: Scenario) -> str:
@@ -384,6 +385,18 @@ def framework_assumed(runs_on: str, scenario: Scenario) -> str:
         f"which plans {words} can run is not known here, so all were searched, and it may be unable to run the "
         "best. -s plan.FIELD=VALUE keeps what it needs, such as plan.schedule=1f1b"
     )
+
+
+def stack_assumed(space: Space) -> list[str]:
+    """Return which settings of the stack leave out plans that would use them."""
+    scenario = space.scenario
+    dealt = {**dict(scenario.plan), "ep": 1 + (scenario.model.num_experts > 0), "pp": 1, "recompute": "none"}
+    return [
+        f"{space.runs_on} cannot run {rule.refusal(scenario, dealt)}, so plans that would use it were left out; "
+        f"{rule.nearest} searches them"
+        for rule in space.rules
+        if "." in rule.field and not rule.holds(scenario, dealt)
+    ]
 
 
 def fixed_assumed(fixed: Mapping[str, Any]) -> str:

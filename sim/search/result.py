@@ -24,6 +24,7 @@ from sim.search.queries import (
     proof_assumed,
     room_assumed,
     schedules_assumed,
+    stack_assumed,
     stages_assumed,
 )
 from sim.search.room import make_room
@@ -132,6 +133,7 @@ class SearchResult(PricedPlans, NotebookDisplay):
             *schedules_assumed(self.schedules, self.space),
             *room_assumed(self.room, self.objective),
             framework_assumed(self.space.runs_on, scenario),
+            *stack_assumed(self.space),
             fixed_assumed({**self.space.fixed, **self.ways_fixed}),
             *plans_assumed(self.space),
         ]

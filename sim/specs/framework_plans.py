@@ -29,7 +29,7 @@ The name of another framework there stands for its rules."""
 class PlanRule:
     """What a framework asks of a plan.
 
-    field : of the plan, that breaks it. must : the condition, as the file has it.
+    field : of the plan, or of the stack (stack.NAME), that breaks it. must : the condition, as the file has it.
     why, nearest : why the framework asks for it, and the nearest plan that it can run; `{tp}` stands for the plan's tp,
         `{copies}` for dp · cp.
     """
@@ -45,9 +45,19 @@ class PlanRule:
         """Fields of the plan in the condition."""
         return frozenset(node.id for node in ast.walk(_parsed(self.must)) if isinstance(node, ast.Name)) - _SECTIONS
 
+    @property
+    def path(self) -> str:
+        """The field as scenario files write it: plan.tp."""
+        return self.field if "." in self.field else f"plan.{self.field}"
+
     def holds(self, scenario: Scenario, plan: Mapping[str, Any]) -> Any:
         """Whether plans keep it: a bool, or an array where a field of `plan` that the condition names is one."""
         return _condition(self.must)(plan, scenario)
+
+    def refusal(self, scenario: Scenario, plan: Mapping[str, Any]) -> str:
+        """The value that breaks it, and why: "plan.pp = 2: it has no pipelines"."""
+        value = plan[self.field] if self.field in plan else getattr(scenario.stack, self.field.partition(".")[2])
+        return f"{self.path} = {str(value).lower() if isinstance(value, bool) else value}: {self.words(plan)[0]}"
 
     def words(self, plan: Mapping[str, Any]) -> tuple[str, str]:
         """(why, nearest) of a plan that breaks it."""
@@ -104,13 +114,11 @@ def broken_rules(scenario: Scenario, rules: tuple[PlanRule, ...]) -> list[PlanRu
 
 
 def assumed(scenario: Scenario) -> list[str]:
-    """Raise where the framework of a scenario is known to be unable to run its plan."""
+    """Each value of a scenario that its framework is known to be unable to run, and why."""
     stack, fields = scenario.stack, dict(scenario.plan)
     words = framework_words(stack.framework, stack.version)
-    return [
-        f"{words} cannot run plan.{rule.field} = {fields[rule.field]}: {rule.words(fields)[0]}"
-        for rule in broken_rules(scenario, rules_of_scenario(scenario))
-    ]
+    broken = broken_rules(scenario, rules_of_scenario(scenario))
+    return [f"{words} cannot run {rule.refusal(scenario, fields)}" for rule in broken]
 
 
 def _listed(framework: str) -> list[dict[str, Any]]:

@@ -155,9 +155,27 @@ def test_what_values_cannot_explain_is_said_and_does_not_count(tmp_path):
     far = 20 * estimate(load_scenario(SMALL)).step_time_s
     result = run(SMALL, "--measured", f"{far} s", "-o", out)
     said = " ".join(result.output.split())
-    assert "What remains is more than runs of one framework differ by" in said
-    assert "next:" not in said
-    assert not load_scenario(SMALL, (), str(out)).profile.provenance.measured
+    assert "It changes nothing, as it is 20.00 times the prediction: further off than three standard deviations" in said
+    assert "look at the causes below, at training.precision, training.global_batch_size" in said
+    assert not [word for word in ("next:", "use it:", "profile:", "do not depend") if word in said]
+    assert isinstance(result.exception, SpecError)
+    assert f"nothing was learnt, so {out} was not written" in str(result.exception)
+    assert not out.exists()
+    told = json.loads(run(SMALL, "--measured", f"{far} s", "-o", out, "--json").stdout)
+    assert (told["profile"], told["runs"][0]["too_far"], told["moved"]) == (None, True, [])
+
+
+def test_one_run_too_far_off_leaves_the_others_their_say(tmp_path):
+    """The profile is that of the sound run alone; one that agrees is not said to depend on nothing."""
+    sound, far = (factor * estimate(load_scenario(path)).step_time_s for path, factor in ((SMALL, 1.15), (KIN, 20)))
+    both = run(SMALL, KIN, "--measured", f"{sound} s", "--measured", f"{far} s", "-o", tmp_path / "both.yaml")
+    assert both.exit_code == 0, both.output
+    assert both.output.count("It changes nothing") == 1
+    run(SMALL, "--measured", f"{sound} s", "-o", tmp_path / "one.yaml")
+    one, two = (estimate(load_scenario(SMALL, (), str(tmp_path / f"{name}.yaml"))) for name in ("one", "both"))
+    assert two.step_time_s == pytest.approx(one.step_time_s)
+    agreed = run(SMALL, "--measured", f"{estimate(load_scenario(SMALL)).step_time_s} s", "-o", tmp_path / "as.yaml")
+    assert "unchanged, as the steps are nearly as predicted" in agreed.output
 
 
 def test_nothing_else_is_written_over(tmp_path):

@@ -265,6 +265,21 @@ def test_a_script_reads_in_bash_and_starts_the_right_program():
         assert subprocess.run([bash, "-n"], input=text, text=True, check=False).returncode == 0
 
 
+def test_expert_traffic_overlaps_in_graphs_of_whole_iterations():
+    """As in Megatron-Bridge's recipes for DeepSeek-V3 in 8 bits: one name for such graphs, in versions that run both."""
+    words = ["model=qwen3-30b-a3b", "plan.ep=8", "cluster=superpod-b200", "training.precision=mxfp8"]
+    words += ["stack.framework=megatron-bridge"]
+    data = {name: value for name, value in LLAMA.items() if name != "stack"}
+    exported = export_scenario(build_scenario(data, words), "megatron-bridge")
+    said = {*exported.data["overrides"]}
+    assert {"model.overlap_moe_expert_parallel_comm=true", "model.cuda_graph_impl=full_iteration"} <= said
+    assert not [each for each in said if each.startswith("model.cuda_graph_scope")]
+    assert "moe_paged_stash" in {entry.name for entry in exported.account.yours}
+    scoped = [*words, "stack.cuda_graphs=scoped", "stack.cuda_graph_scope=attn mlp"]
+    with pytest.raises(SpecError, match=r"stack.overlap_experts = true: expert traffic does not overlap.*has mlp"):
+        export_scenario(build_scenario(data, scoped), "megatron-bridge")
+
+
 def test_torchtitan_flavours_and_what_has_none():
     data = export_scenario(llama("plan.zero_stage=3"), "torchtitan").data
     assert (data["model"]["name"], data["model"]["flavor"]) == ("llama3", "8B")

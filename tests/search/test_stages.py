@@ -141,6 +141,8 @@ def test_why_own_explains_the_layout(tmp_path):
     ranked = rank_plan(result, scenario)
     assert ranked.layout.to_dict() == shares.to_dict()
     assert "a pipeline_layout of its own" in ranked.ruled_out
+    assert "the search deals layers by balanced layouts" in ranked.ruled_out
+    assert "--layouts searches" in rank_plan(search(scenario, top=1, layouts=False), scenario).ruled_out
     assert any("pipeline_layout" in step.changes for step in ranked.steps)
     words = ["search", str(file), "--layouts", "--top", "1", "--why", "own"]
     words += [f"plan.{name}={value}" for name, value in changes.items()]

@@ -6,10 +6,11 @@ from random_scenarios import scenario_of
 from rows import rows
 
 from flopcast_calibration.readers.training_runs import read_training_runs
-from sim import estimate, load_scenario
-from sim.errors import FlopcastError
+from sim import build_scenario, estimate, load_scenario, search
+from sim.errors import FlopcastError, SpecError
 from sim.foreign.exporters import FRAMEWORKS as EXPORTED
-from sim.specs import ParallelPlan, preset_names
+from sim.foreign.exporters import export_scenario
+from sim.specs import ParallelPlan, StackSpec, preset_names
 from sim.specs.framework_plans import broken_rules, plan_rules, rules_of_scenario
 from sim.specs.frameworks import date_of
 from sim.specs.presets import raw_preset
@@ -28,7 +29,9 @@ BEYOND = {
 def test_rules_are_written_out(name):
     for rule in raw_preset("frameworks", name)["plans"]:
         assert rule.keys() <= {"field", "must", "why", "nearest", "source", "since", "until"}
-        assert rule["field"] in ParallelPlan.model_fields
+        assert (
+            rule["field"] in ParallelPlan.model_fields or rule["field"].removeprefix("stack.") in StackSpec.model_fields
+        )
         assert len(rule["source"]) > 9
         for key in {"since", "until"} & rule.keys():
             assert date_of(str(rule[key]), name) > (2018, 0)
@@ -84,3 +87,88 @@ def test_an_estimate_says_what_its_framework_cannot_run(scenarios):
     assert "version 3.0" in said[0]
     other = load_scenario(scenarios / "gpt3-175b-1024-a100.yaml", ["plan.zero_stage=1", "stack=megatron-core"])
     assert not [each for each in estimate(other).assumptions if "cannot run" in each]
+
+
+RULED = [name for name in preset_names("frameworks") if plan_rules(name)]
+MODELS = ("llama3-8b", "qwen3-30b-a3b", "deepseek-v3", "gpt-oss-120b")
+CLUSTERS = ("superpod-a100", "superpod-h100", "superpod-b200", "superpod-gb200")
+
+
+def described(framework, model, cluster, precision, **more):
+    """A scenario that says no more of its stack than the framework; None where the GPU has no such precision."""
+    training = {"global_batch_size": 64, "sequence_length": 4096, "precision": precision}
+    sections = {"model": model, "cluster": cluster, "plan": {"dp": 8}, "training": training, **more}
+    try:
+        return build_scenario({"stack": {"framework": framework}, **sections})
+    except FlopcastError:
+        return None
+
+
+def refused(scenario, framework):
+    """Fields for which the framework's exporter refuses a scenario."""
+    try:
+        export_scenario(scenario, framework)
+    except SpecError as error:
+        return {line.partition(" cannot run ")[2].split()[0] for line in str(error).splitlines()}
+    return set()
+
+
+@rows("framework", RULED, ids=RULED)
+def test_what_is_filled_in_breaks_no_rule_of_the_framework(framework):
+    """Defaults of the stack and the plan go together; only what was stated (model, precision, ep) may be refused."""
+    scenarios = [
+        described(framework, model, cluster, precision, plan={"dp": 8, "ep": ep})
+        for model in MODELS
+        for cluster in CLUSTERS
+        for precision in ("bf16", "fp8", "mxfp8", "nvfp4")
+        for ep in (1, 8)
+    ]
+    found = [each for each in scenarios if each is not None]
+    assert len(found) > 60
+    for each in found:
+        fields = {rule.path for rule in broken_rules(each, rules_of_scenario(each))}
+        fields |= refused(each, framework) if framework in EXPORTED else set()
+        of_defaults = [name for name in fields if name.startswith(("plan.", "stack.")) and name != "plan.ep"]
+        assert not of_defaults, (of_defaults, each.name, each.cluster.gpu.name, each.training.precision, each.plan.ep)
+
+
+@rows("framework", EXPORTED, ids=EXPORTED)
+def test_the_best_plan_of_a_search_exports(framework):
+    exported = 0
+    for model in ("qwen3-30b-a3b", "llama3-8b", "deepseek-v3"):
+        small = {"preset": model, "num_layers": 4} | ({"num_dense_layers": 1} if model == "deepseek-v3" else {})
+        for cluster in CLUSTERS:
+            for precision in ("bf16", "mxfp8"):
+                scenario = described(framework, small, cluster, precision)
+                if scenario is not None and not any(
+                    name.startswith(("model.", "training.")) for name in refused(scenario, framework)
+                ):
+                    best = (
+                        search(scenario, top=1, confirm=1, layouts=False, room=(), memory_limit_bytes=1e12)
+                        .best[0]
+                        .scenario
+                    )
+                    assert not refused(best, framework), (model, cluster, precision)
+                    exported += 1
+    assert exported > 4
+
+
+BROKEN = {
+    "stack": {"framework": "megatron-lm", "version": "2026-01", "overlap_experts": True, "cuda_graphs": "full_iteration"},
+    "plan": {"dp": 8, "ep": 8},
+}  # fmt: skip
+
+
+def test_what_is_set_against_a_rule_of_the_stack_is_said_by_estimate_and_search():
+    """Megatron-Core overlaps expert traffic in graphs of whole iterations since 2026-04 (its pull request 3820)."""
+    scenario = described(
+        "megatron-lm", {"preset": "qwen3-30b-a3b", "num_layers": 4}, "superpod-b200", "mxfp8", **BROKEN
+    )
+    words = "Megatron-LM of 2026-01 cannot run stack.overlap_experts = true: expert traffic does not overlap compute"
+    assert any(line.startswith(words) for line in estimate(scenario).assumptions)
+    result = search(scenario, top=1, confirm=1)
+    assert any(line.startswith(words) and "were left out" in line for line in result.assumptions)
+    assert not broken_rules(result.best[0].scenario, rules_of_scenario(scenario))
+    later = scenario.replace(stack=scenario.stack.replace(version="2026-06"))
+    assert not any("cannot run" in line for line in (*estimate(later).assumptions, *search(later, top=1).assumptions))
+    assert "overlap-moe-expert-parallel-comm" in export_scenario(later, "megatron-lm").text

@@ -94,7 +94,7 @@ class Account:
         """Note every reason that the framework's file has against the plan, and the exporter's table against values."""
         plan, table = dict(self.scenario.plan), exporter_table(self.kind)
         for rule in broken_rules(self.scenario, plan_rules(table["framework"])):
-            self.refuse(f"plan.{rule.field}", *rule.words(plan))
+            self.refuse(rule.path, *rule.words(plan))
         for path, (values, why) in table.get("only", {}).items():
             if self.value(path) not in values:
                 self.refuse(path, why, f"--set {path}={_shown(values[0])}")

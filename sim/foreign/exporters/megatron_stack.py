@@ -106,17 +106,6 @@ def _dispatch(options: Options) -> None:
         return
     if plan.ep == 1 or share_alone(scenario) == 1.0:
         account.leave("stack.overlap_experts", "this plan has no micro-batch beside which tokens could travel")
-        return
-    lacks = {
-        "in fp32": scenario.training.precision == "fp32",
-        "beside several modules of multi-token prediction": scenario.model.num_mtp_layers > 1,
-        "in CUDA graphs of more than attention and routers": stack.cuda_graphs == "full_iteration"
-        or "mlp" in stack.cuda_graph_scope,
-    }
-    missing = [name for name, asked in lacks.items() if asked]
-    if missing:
-        nearest = "--set stack.overlap_experts=false"
-        account.refuse("stack.overlap_experts", f"tokens do not travel beside computation {missing[0]}", nearest)
     else:
         options.say("overlap-moe-expert-parallel-comm", field="stack.overlap_experts")
 
@@ -127,9 +116,13 @@ def _graphs(options: Options) -> None:
         return
     options.group("CUDA graphs")
     whole = stack.cuda_graphs == "full_iteration"
-    options.say("cuda-graph-impl", "local" if whole else "transformer_engine", field="stack.cuda_graphs")
-    scope = ("full_iteration",) if whole else stack.cuda_graph_scope
-    options.say("cuda-graph-scope", *scope, field="stack.cuda_graph_scope")
+    both = whole and options.has("overlap-moe-expert-parallel-comm")  # versions that run both have a name for it
+    name = "full_iteration" if both else "local" if whole else "transformer_engine"
+    options.say("cuda-graph-impl", name, fields=("stack.cuda_graphs", "stack.cuda_graph_scope"))
+    if not both:
+        options.say("cuda-graph-scope", *(("full_iteration",) if whole else stack.cuda_graph_scope))
     options.say("te-rng-tracker")
     if whole:
         options.say("no-check-for-nan-in-loss-and-grad")  # a check would wait for the GPU inside the graph
+    if whole and options.account.scenario.model.num_experts and not options.account.scenario.training.pad_to_capacity:
+        options.account.ask("moe_paged_stash", exporter_table(KIND)["experts_in_graphs"])
