@@ -36,7 +36,7 @@ class ParameterPrior(NamedTuple):
         return min(max(start * exp(size * self.power), min(self.lower, start)), max(self.upper, start))
 
     def reached(self, start: float, value: float) -> float:
-        """By how much the value makes its part longer, as a logarithm."""
+        """Logarithm of the factor by which the value makes its part longer."""
         return log(value / start) / self.power if start > 0.0 else 0.0
 
 

@@ -247,7 +247,9 @@ def _weighed(
 
 
 def check_possible(scenario: Scenario, seconds: float) -> None:
-    """Refuse a step time in which the GPUs would have computed more than they can."""
+    """Refuse what is no step time, and one in which the GPUs would have computed more than they can."""
+    if not 1e-6 <= seconds <= 1e7:
+        raise SpecError(f"{seconds:g} s is no step time: give 1 us to 1e7 s, such as '12.3 s'")
     gpus, training = scenario.plan.num_gpus, scenario.training
     rate = model_flop(scenario.model, training) / seconds / gpus
     peak = scenario.cluster.gpu.peak(training.peak_precision)

@@ -51,10 +51,11 @@ VERBS = {
     ),
     "check": Verb(
         "sim.commands.check:check",
-        "Whether a run is normal: a log's step times beside the estimate, and what to look at.",
+        "Whether a run is normal: measured step times beside the estimate, and what to look at.",
         (
             "check train.log scenarios/korthikanti-2022/22b-selective.yaml",
             "check train.log --cluster selene",
+            "check scenarios/megatron-2021/39.1b.yaml --measured '16.9 s'",
         ),
     ),
     "plan": Verb(

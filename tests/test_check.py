@@ -100,6 +100,22 @@ def test_the_log_alone_says_what_runs_but_not_where():
     assert "says its cluster" in str(answer(other, SCENARIO, "--cluster", "selene").exception)
 
 
+def test_a_time_by_hand_is_checked_as_a_log_is(own, tmp_path):
+    """The step time alone has the verdict of a log of such steps; several count as a log's."""
+    log = tmp_path / "run.csv"
+    log.write_text("_step,step_time\n" + "".join(f"{step},{1.5 * own}\n" for step in range(9)), encoding="utf-8")
+    of_log = json.loads(answer(log, SCENARIO, "--json").stdout)
+    by_hand = json.loads(answer(SCENARIO, "--measured", f"{1.5 * own} s", "--json").stdout)
+    for key in ("verdict", "causes", "next", "interval_s"):
+        assert by_hand[key] == of_log[key]
+    repeats = [word for factor in (1.5, 1, 1.02) for word in ("--measured", f"{factor * own} s")]
+    found = json.loads(answer(SCENARIO, *repeats, "--json").stdout)
+    assert (found["verdict"], found["log"]["values"], found["log"]["warm_up"]) == ("normal", 2, 1)
+    assert found["measured_s"] == pytest.approx(1.01 * own)
+    assert "leave one of them out" in str(answer(log, SCENARIO, "--measured", "1 s").exception)
+    assert "no step time" in str(answer(SCENARIO, "--measured", "0 s").exception)
+
+
 def test_json_has_the_command_that_anchors(tmp_path, monkeypatch):
     """Its two halves run as they are printed: the log becomes a scenario, and a profile is drawn to it."""
     monkeypatch.chdir(tmp_path)

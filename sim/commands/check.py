@@ -1,4 +1,4 @@
-"""`flopcast check`: is my run normal? A log's step times beside the estimate of its scenario."""
+"""`flopcast check`: is my run normal? Measured step times beside the estimate of their scenario."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def check(
         typer.Argument(
             metavar="LOG",
             help="A log of Megatron-LM, Megatron-Bridge, NeMo, torchtitan or DeepSpeed, a trainer_state.json, or a CSV "
-            "of W&B; - reads it from a pipe.",
+            "of W&B; - reads it from a pipe. With --measured, no log but the scenario alone.",
             show_default=False,
         ),
     ],
@@ -43,24 +43,29 @@ def check(
             autocompletion=options.preset("clusters"),
         ),
     ] = None,
+    measured: Annotated[
+        list[str] | None, typer.Option(help='Measured step time, instead of a log: "9.1 s"; several as a log has them.')
+    ] = None,
     overrides: Overrides = None,
     profile: ProfileOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Is my run normal? Step times of a log beside the estimate, and what to look at first if they differ."""
+    """Is my run normal? Measured step times beside the estimate, and what to look at first if they differ."""
     from sim.check import check as run
     from sim.check import measure
-    from sim.foreign.logs import read_log, seconds_of
+    from sim.foreign.logs import LoggedSteps, Row, read_log, seconds_of
+    from sim.units import parse
 
-    logged = read_log(log)
+    if measured and scenario is not None:
+        raise SpecError(f"--measured says how long a step takes, and so does the log {log}; leave one of them out")
+    scenario = log if measured else scenario
+    given = [Row(parse(text, "s"), line) for line, text in enumerate(measured or ())]
+    logged = LoggedSteps("given by --measured", rows=given) if measured else read_log(log)
     build, name = _scenario(log, logged, scenario, cluster, overrides or (), profile)
     found = run(build, measure(seconds_of(logged, build(()), log)))
-    options = "".join(f" -s {shlex.quote(each)}" for each in overrides or ())
-    options += f" --profile {shlex.quote(profile)}" if profile else ""
-    command = f"flopcast estimate {name}{options}"
-    own = "".join(
-        f" -s {shlex.quote(each)}" for each in (*(overrides or ()), *([f"profile={profile}"] if profile else ()))
-    )
+    changes = (*(overrides or ()), *([f"profile={profile}"] if profile else ()))
+    own = "".join(f" -s {shlex.quote(each)}" for each in changes)
+    command = f"flopcast estimate {name}{own}"
     anchor = f"flopcast anchor {name} --measured '{found.measured.seconds:.4g} s'{own} -o mine.yaml"
     made = f"flopcast import {shlex.quote(str(log))} --cluster {cluster} -o {name}" if scenario is None else ""
     if as_json:

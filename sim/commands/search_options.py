@@ -136,14 +136,15 @@ class Questions:
         float | None,
         Option(
             help="Rank by the step time that a plan stays below with this probability, such as 0.9, instead of by the "
-            "expected one.",
+            "expected one. Not together with --why, --rules, --sensitivity or --pareto.",
         ),
     ] = None
     why: Annotated[
         list[str] | None,
         Option(
             metavar="FIELD=VALUE",
-            help="Explain why a plan with these fields is not the best: plan.tp=4, or own for the scenario's plan.",
+            help="Explain why a plan with these fields is not the best: plan.tp=4, or own for the scenario's plan. Not "
+            "together with --risk.",
         ),
     ] = None
 

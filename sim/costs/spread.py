@@ -55,8 +55,8 @@ def assumed(scenario: Scenario) -> Iterator[str]:
     gpus, spread, fitted = scenario.plan.num_gpus, scenario.cluster.gpu_spread, scenario.profile.fitted_gpus
     more = float(slowdown(np.array(gpus), spread, fitted))
     if more:
-        those = "the measured one" if fitted == 1 else f"the slowest of the {fitted} measured ones"
+        runs, those = ("one GPU", "that one") if fitted == 1 else (f"runs of {fitted} GPUs", "the slowest of those")
         yield (
-            f"GPUs differ by {spread:.1%} (standard deviation, cluster.gpu_spread), so the slowest of {gpus:,} is "
-            f"{more:.1%} slower than {those}"
+            f"profile {scenario.profile.name!r} was set on {runs}; GPUs differ by {spread:.1%} (cluster.gpu_spread), "
+            f"so the slowest of your {gpus:,} is expected to be {more:.1%} slower than {those}"
         )

@@ -114,7 +114,7 @@ def read_log(path: Path) -> LoggedSteps:
         raise SpecError(
             f"{path} holds no step times in a known form. Known are lines of Megatron-LM, Megatron-Bridge, NeMo, "
             "torchtitan or DeepSpeed, a trainer_state.json of a finished run, or W&B's CSV with _timestamp and _step. "
-            "If you know the step time: flopcast anchor SCENARIO --measured '12.3 s'"
+            "If you know the step time: flopcast check SCENARIO --measured '12.3 s'"
         )
     best.arguments = arguments
     _by_clock(best)

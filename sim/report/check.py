@@ -61,7 +61,8 @@ def verdict_words(found: Check) -> str:
     factor = f"{significant(max(ratio, 1 / ratio), 2)} times as {'long' if ratio > 1 else 'fast'} as our estimate"
     word = "slow" if ratio > 1 else "faster than we expect"
     most = found.answer.step_time_interval_s[1]
-    others = "" if most <= found.normal_s[1] else f" Few runs of others take more than {show_time(most)}."
+    inside = f" Slower than {high} counts as slow, even inside the 90% interval, which ends at {show_time(most)}."
+    others = inside if ratio > 1 and most > found.normal_s[1] else ""
     return f"Your run is {word}: {taken} a step, {factor}; we expect {low} to {high}.{others}"
 
 

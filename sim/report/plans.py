@@ -47,7 +47,9 @@ def fields_for(model: ModelSpec) -> list[str]:
 
 
 def tells(plans: Sequence[ParallelPlan], name: str) -> bool:
-    """Whether a field is worth a word: groups of micro-batches, and what is in host memory, only where it is said."""
+    """Whether a field is worth a word: a schedule if all have it, groups and host memory only where they are said."""
+    if name == "schedule":
+        return len({plan.schedule for plan in plans}) == 1
     silent = ("microbatch_group", "optimizer_offload", "offloaded_layers")
     return name not in silent or any(getattr(plan, name) for plan in plans)
 

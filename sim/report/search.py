@@ -108,7 +108,7 @@ def _at_risk(result: SearchResult) -> list[str]:
             f"Ranked by what {share} take at most: {takes[0]} for the first plan. The fastest plan, "
             f"{plan_line(risk.fastest.answer)}, is number {risk.place}: it takes "
             f"{show_time(risk.fastest.answer.step_time_s)}, but {takes[1]} at that risk, since more of its step is "
-            f"open ({risk.part})."
+            f"uncertain ({risk.part})."
         )
     sure = f"None outside of the {risk.ranked} fastest plans can be better."
     if risk.gap:

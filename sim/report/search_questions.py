@@ -24,6 +24,7 @@ from sim.report.plans import (
     plan_line,
     short_words,
     signed,
+    tells,
 )
 from sim.report.terminal import grouped, indented, shared_line, title
 from sim.search import SearchResult
@@ -209,7 +210,7 @@ def schedules_view(result: SearchResult) -> Group:
     parts: list[RenderableType] = [title("Best of each schedule", counts, "not bold dim")]
     notes = []
     if found:
-        if shared := short_words(plans[0], [name for name in FIELDS if name not in differ]):
+        if shared := short_words(plans[0], [name for name in FIELDS if name not in differ and tells(plans, name)]):
             parts.append(shared_line(shared))
         if len({plan.num_gpus for plan in plans}) == 1:  # then dp follows
             differ = [name for name in differ if name != "dp"]

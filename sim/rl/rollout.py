@@ -293,11 +293,6 @@ class Period:
     trainer_s: float
     limit: str
 
-    @property
-    def trainer_waits_s(self) -> float:
-        """Time that the training pool waits for samples. [s]"""
-        return max(self.seconds - self.trainer_s, 0.0)
-
 
 def alternating(pool: RolloutPool, samples: Samples, loop: Loop) -> Period:
     """Depth 0: a batch is written to its last response, trained on, and its weights are handed over."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sim.assumptions import NO_FAILURES
-from sim.errors import FlopcastError, SpecError
+from sim.errors import FlopcastError, SpecError, require_positive
 from sim.estimate import Estimate, estimate
 from sim.reliability import LOAD_WORDS, DataLoading, data_loading, storing_of
 from sim.scaling.ramp import BEST, Ramp, against_none, best_ramp, parse_ramp, ramped, ramped_tokens
@@ -110,6 +110,7 @@ def train(
     *,
     tokens: float | None = None,
     loss: float | None = None,
+    within_s: float | None = None,
     batch_law: str = DEFAULT_BATCH_LAW,
     ramp: Ramp | str | None = None,
     terms: Terms | None = None,
@@ -124,6 +125,8 @@ def train(
         Tokens of the whole run; default: the scenario's.
     loss : float, optional
         Loss to reach, instead of tokens. A loss law gives the data: more, the nearer the batch is to the critical one.
+    within_s : float, optional
+        Time of the whole run, failures and checkpoints included, instead of tokens: it takes in as many as it can. [s]
     batch_law : str
         Law of the critical batch, used with a loss (flopcast scaling laws).
     ramp : Ramp or str, optional
@@ -137,16 +140,22 @@ def train(
     Raises
     ------
     SpecError
-        Neither tokens nor a loss, a loss the model cannot reach, or a ramp that the plan cannot run.
+        Not one of tokens, time and loss alone; a loss the model cannot reach, or a ramp that the plan cannot run.
     """
     scenario = as_scenario(scenario)
+    if within_s is not None:
+        if tokens is not None or loss is not None or ramp is not None:
+            raise SpecError("--within says how long the run is; leave --tokens, --loss and --ramp out")
+        require_positive(within_s=within_s)
+        step = train(scenario, tokens=scenario.training.tokens_per_step, terms=terms)
+        tokens = step.run.tokens * within_s / step.run.wall_s  # both grow alike
     terms = (terms or Terms()).priced(scenario.cluster.gpu)
     answer = estimate(scenario)
     training = scenario.training
     notes: list[str] = []
     budget = training.tokens if tokens is None and loss is None else tokens
     if budget is None and loss is None:
-        raise SpecError("how long is the run? Give --tokens or --loss, or set training.tokens in the scenario")
+        raise SpecError("how long is the run? Give --tokens, --within or --loss, or set the scenario's training.tokens")
     goal = None
     if loss is not None or ramp == BEST:
         goal = goal_of_model(scenario.model, tokens=budget, loss=loss, batch_law=batch_law)

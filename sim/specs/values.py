@@ -119,7 +119,7 @@ ALL_OF_IT = 0.95
 
 
 def drawn_as_near(scenario: Scenario) -> tuple[Scenario, str]:
-    """The scenario whose profile's values move as far as it resembles the runs that they were drawn to; what is said.
+    """The scenario whose profile's values move as far as it resembles the runs that set them, and a sentence about it.
 
     Values that a scenario states itself stay as they are.
     """
@@ -133,8 +133,8 @@ def drawn_as_near(scenario: Scenario) -> tuple[Scenario, str]:
         if abs(start_of(scenario, name) / after - 1.0) < 1e-3
     }
     said = (
-        f"profile {scenario.profile.name!r} was drawn to runs of other sequences, precision, experts or adapters: its "
-        f"values move {near:.0%} of the way for this scenario"
+        f"profile {scenario.profile.name!r} was fitted to runs of other sequences, precision, experts or adapters, so "
+        f"its values move only {near:.0%} of the way for this scenario"
     )
     return with_values(scenario, values), said if near < ALL_OF_IT else ""
 

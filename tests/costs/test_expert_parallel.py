@@ -153,4 +153,4 @@ def test_shared_links_never_help(zero):
 
 def test_an_answer_says_what_it_takes_of_routing():
     said = " ".join(estimate(scenario(dp=8, ep=8)).assumptions)
-    assert "all experts get equally many tokens; their dispatch is not overlapped" in said
+    assert "all experts get equally many tokens; their dispatch by alltoall is not overlapped" in said

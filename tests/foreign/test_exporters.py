@@ -15,7 +15,7 @@ from random_scenarios import exported_of, scenario_of
 from rows import rows
 from typer.testing import CliRunner
 
-from sim import build_scenario, load_scenario, preset_names
+from sim import build_scenario, estimate, load_scenario, preset_names
 from sim.cli import app
 from sim.errors import SpecError
 from sim.foreign.exporters import FRAMEWORKS, export_scenario
@@ -566,3 +566,17 @@ def test_the_command_refuses_in_words(tmp_path):
     for words, said in ((["--to", "torchtitan"], "FSDP shards weights too"), (["--to", "megatron"], "megatron-lm")):
         result = flopcast("export", str(path), *words)
         assert said in str(result.exception)
+
+
+def test_what_changes_nothing_in_a_plan_is_not_left_out_aloud():
+    """The estimate is the same whatever an idle field says, and the account is silent of it."""
+    said = {"offload_masters": False, "overlap_tp_backward": False, "overlap_p2p": False, "fused_router": False}
+    alone = ["plan.tp=1", "plan.sequence_parallel=false"]
+    changed = load_scenario(ROOT / "scenarios/korthikanti-2022/22b-selective.yaml", alone)
+    other = changed.replace(stack=changed.stack.replace(**{name: not value for name, value in said.items()}))
+    one = changed.replace(stack=changed.stack.replace(**said))
+    assert estimate(one).step_time_s == estimate(other).step_time_s
+    for framework in ("megatron-lm", "megatron-bridge"):
+        for scenario in (one, other):
+            named = {entry.name for entry in export_scenario(scenario, framework).account.unsaid}
+            assert not named & {f"stack.{name}" for name in said}

@@ -171,8 +171,15 @@ def test_a_loss_takes_more_data_at_a_large_batch():
     goal = goal_of(float(training.answer.params), loss=2.0)
     assert training.run.tokens == pytest.approx(goal.tokens(1536 * 2048))
     assert training.run.steps == pytest.approx(goal.steps(1536 * 2048))
-    with pytest.raises(SpecError, match="Give --tokens or --loss"):
+    with pytest.raises(SpecError, match="Give --tokens, --within or --loss"):
         train(scenario.replace(training=scenario.training.replace(tokens=None)))
+
+
+def test_a_time_gives_the_tokens_that_it_takes_in():
+    tokens = train(GPT3, within_s=28 * 86400.0).run.tokens
+    assert train(GPT3, tokens=tokens).run.wall_s == pytest.approx(28 * 86400.0)
+    with pytest.raises(SpecError, match="leave --tokens, --loss and --ramp out"):
+        train(GPT3, within_s=1e6, tokens=1e12)
 
 
 def ask(*arguments):

@@ -112,7 +112,9 @@ class Account:
         """
         if self.refused:
             raise SpecError("\n".join(self.refused))
-        own, silent = self._own_stack() if base is None else base, exporter_table(self.kind).get("silent", ())
+        own, table = self._own_stack() if base is None else base, exporter_table(self.kind)
+        idle = (path for path, (other, value) in table.get("idle", {}).items() if self.value(other) == value)
+        silent = (*table.get("silent", ()), *idle)
         for section in SECTIONS:
             record = getattr(self.scenario, section)
             for name, info in type(record).model_fields.items():
@@ -124,9 +126,9 @@ class Account:
                     continue
                 reason = self._reason(path)
                 if section == "stack" and not reason.startswith("measured"):
-                    reason = f"{reason}, and {self.title} uses {_shown(default)}"
+                    reason = f"{reason}: this estimate assumes {_shown(value)}, {self.title} uses {_shown(default)}"
                 self._note(self.unsaid, path, reason)
-        for name, why in exporter_table(self.kind).get("yours", {}).items():
+        for name, why in table.get("yours", {}).items():
             self.ask(name, why)
 
     def _own_stack(self) -> dict[str, Any]:

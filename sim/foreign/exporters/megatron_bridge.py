@@ -97,9 +97,8 @@ def _mixed_precision(account: Account) -> str:
     elif layers:
         account.leave("training.high_precision_layers", f"{name} has none; a MixedPrecisionConfig of your own has")
     if kept != "fp32":
-        account.leave(
-            "stack.gradient_precision", f"{name} sums them in fp32; mixed_precision.grad_reduce_in_fp32 says it"
-        )
+        why = f"{name} sums gradients in fp32 (slower); mixed_precision.grad_reduce_in_fp32=false sums them in {kept}"
+        account.leave("stack.gradient_precision", why)
     gathers = training.format is not None and not name.startswith(("bf16_with_nvfp4", "bf16_with_fp8_sub"))
     if gathers != scenario.stack.fp8_gathers and training.format is not None:
         account.decide("stack.fp8_gathers", f"{name} gathers weights in {8 if gathers else 16} bits (fp8_param_gather)")
