@@ -221,7 +221,8 @@ def test_a_group_that_is_the_whole_job_reaches_what_training_reaches_not_benchma
     alone, beside = Group(64, 8, False), Group(64, 8, True)
     assert fabric.network.efficiency > 0.9  # of benchmarks; links carry that
     assert fabric.best_share == fabric.network.efficiency
-    assert all_gather(1e9, alone, fabric) == all_gather(1e9, beside, fabric)
+    # 43 % of a card by published steps of ZeRO 3, where groups that share reach 53 % by two bisection bandwidths.
+    assert all_gather(1e9, alone, fabric) == pytest.approx(0.53 / 0.43 * all_gather(1e9, beside, fabric), rel=0.01)
     quick = Fabric.of(
         scenario.cluster, scenario.profile.replace(network=scenario.profile.network.replace(job_efficiency=None))
     )

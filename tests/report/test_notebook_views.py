@@ -46,7 +46,7 @@ def test_numbers_are_those_of_the_answer(shown):
     frame = answer.to_frame()
     assert frame["seconds"].sum() == pytest.approx(answer.step_time_s)
     assert frame["share"].sum() == pytest.approx(1.0)
-    assert "31.0 s" in answer._repr_html_()
+    assert "30.9 s" in answer._repr_html_()
     plans = found.to_frame()
     assert 0 <= len(plans) - found.plans_priced <= found.plans_given_room  # those with room stand behind the others
     assert plans["fits"].sum() == found.plans_feasible

@@ -121,7 +121,8 @@ def test_layouts_are_told(tmp_path):
 
 
 def test_larger_groups_of_micro_batches_are_found():
-    scenario = load_scenario(SCENARIOS / "gpt3-175b-4096-a100.yaml")
+    # On a slower network, where reductions that begin earlier are worth what later sends cost.
+    scenario = load_scenario(SCENARIOS / "gpt3-175b-4096-a100.yaml", ["cluster.node.nic_bandwidth=100 Gbit/s"])
     even, found = search(scenario, top=1), search(scenario, top=1, windows=True)
     best = found.best[0]
     assert best.scenario.plan.microbatch_group == 2 * best.scenario.plan.pp
