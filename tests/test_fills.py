@@ -57,6 +57,6 @@ def test_values_are_read_by_their_units_and_defaults_are_the_records_own():
 def test_help_is_what_the_docstring_says():
     assert said_of(Run)["wait_s"] == "Time between two steps, of which nothing is known beforehand."
     shown = " ".join(ask("--help").split())
-    for words in ("--tokens", "Tokens of the whole run.", "--wait", "1.50 s", "--quiet", "Print nothing."):
+    for words in ("--tokens", "Tokens of the whole run.", "--wait", "1.5 s", "--quiet", "Print nothing."):
         assert words in shown
     assert "--gpus" not in shown

@@ -149,7 +149,8 @@ def test_slices_cost_their_host_time_for_every_rank_and_collective(plan, stack, 
     # Of the buffer zeros are written, and what arrived is read and written.
     copied = 3 * params[HELD].sum() * width / layouts[1].costs.compute.memory_bandwidth("copy")
     assert slow - quick == pytest.approx((pieces * ranks * slice_s + copied) * (ranks > 1), abs=1e-9)
-    quick, slow = times(scenario, slice_s=slice_s)
+    # Without slices tensors are joined instead, which is another cost: next to no time a slice is compared.
+    quick, slow = (times(scenario, slice_s=each)[1] for each in (1e-9, slice_s))
     assert slow >= quick * (1 - 1e-9)
 
 

@@ -155,7 +155,7 @@ def test_answers_name_experts():
 
 def test_the_best_plans_of_experts_stand_side_by_side():
     """On 80 columns, on fewer as records, and neither leaves the MFU out."""
-    words = ["search", str(QWEN), "--room", "none", "--top", "30"]
+    words = ["search", str(QWEN), "--room", "none", "--top", "30", "--verbose"]
     shown = {width: CliRunner().invoke(app, words, env={"COLUMNS": str(width)}).output for width in (80, 60)}
     heads = next(line for line in shown[80].splitlines() if line.split()[:4] == ["tp", "pp", "dp", "ep"])
     assert "ZeRO" in heads

@@ -207,7 +207,7 @@ def test_prices_equal_estimates():
 
 
 def test_prices_count_the_reductions_of_many_chunks_that_wait_for_each_other():
-    """Gradients of 2 to 48 chunks a rank, reduced beside backwards that take less: the price is within a twentieth."""
+    """Gradients of 2 to 48 chunks a rank, reduced beside backwards that take less: the price is within a fifteenth."""
     scenario, random = load_scenario(SCENARIOS / "gpt3-175b-4096-a100.yaml"), np.random.default_rng(0)
     category = Category("selective", True, 0, (False, True, False, False))
     space = replace(build_space(scenario, (4096, 4096)), categories=(category,))
@@ -215,7 +215,7 @@ def test_prices_count_the_reductions_of_many_chunks_that_wait_for_each_other():
     few_microbatches = np.flatnonzero((space.columns.dp[rows] >= 128) & (space.columns.num_chunks[rows] > 1))
     for place in random.choice(few_microbatches, size=12, replace=False).tolist():
         alone = estimate(space.scenario_of(int(rows[place]), category))
-        assert 0.95 < seconds[place] / alone.step_time_s <= 1 + 1e-9, alone.scenario.plan
+        assert 14 / 15 < seconds[place] / alone.step_time_s <= 1 + 1e-9, alone.scenario.plan
 
 
 def test_cards_are_shared_where_cables_are_few():

@@ -88,7 +88,7 @@ def test_the_further_away_a_run_is_the_less_it_tells(scored):
     moved, said = drawn_as_near(longer)
     want = 0.9 * (scenario.profile.gemm.max_efficiency / 0.9) ** near
     assert moved.profile.gemm.max_efficiency == pytest.approx(want)
-    assert f"move {near:.0%} of the way" in said
+    assert f"move only {near:.0%} of the way" in said
     own = longer.replace(profile=longer.profile.replace(gemm=longer.profile.gemm.replace(max_efficiency=0.5)))
     assert drawn_as_near(own)[0].profile.gemm.max_efficiency == 0.5  # what a scenario states stays
     told = Doubt(dict(run.shares), run.facts, run.place)
