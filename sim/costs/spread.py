@@ -55,8 +55,8 @@ def assumed(scenario: Scenario) -> Iterator[str]:
     gpus, spread, fitted = scenario.plan.num_gpus, scenario.cluster.gpu_spread, scenario.profile.fitted_gpus
     more = float(slowdown(np.array(gpus), spread, fitted))
     if more:
-        runs, those = ("one GPU", "that one") if fitted == 1 else (f"runs of {fitted} GPUs", "the slowest of those")
+        those = "one" if fitted == 1 else f"slowest of the {fitted}"
         yield (
-            f"profile {scenario.profile.name!r} was set on {runs}; GPUs differ by {spread:.1%} (cluster.gpu_spread), "
-            f"so the slowest of your {gpus:,} is expected to be {more:.1%} slower than {those}"
+            f"GPUs' speeds have a standard deviation of {spread:.1%} (cluster.gpu_spread). The slowest of your {gpus:,} "
+            f"is expected to be {more:.1%} slower than the {those} that profile {scenario.profile.name!r} was set on"
         )

@@ -366,12 +366,12 @@ def stages_assumed(stages: StagesSearched, worth: float) -> str:
     }
     words = " and ".join(name for name, on in varied.items() if on)
     gap = gap_of(worth, stages.bound)
-    tried = f"none of the {stages.of:,} pipelines looked promising enough to run with {words}"
+    tried = f"{words} were run for none of the {stages.of:,} pipelines, because none promised a gain"
     if stages.runs:
         tried = f"{words} were tried for {stages.plans:,} of {stages.of:,} pipelines (exact runs: {stages.runs:,})"
     if not gap:
         return f"{tried}; no other can be better than the best plan"
-    return f"{tried}; that none is better is not proven: a loose bound only excludes gains above {gap:.0%}"
+    return f"{tried}; only gains above {gap:.0%} are ruled out, by a loose bound"
 
 
 def framework_assumed(runs_on: str, scenario: Scenario) -> str:
@@ -465,7 +465,7 @@ def best_assumed(best: Candidate, limit_bytes: float, objective: str) -> list[st
     ]
     free = limit_bytes - best.answer.largest.total
     if free < CLOSE * limit_bytes:
-        stated.append(
-            f"the best plan leaves {show(free, 'B')} of the memory free; a lower --memory-limit keeps a reserve"
-        )
+        reserved = limit_bytes < best.answer.memory_available_bytes
+        where = "to the memory limit" if reserved else "of the memory free; a lower --memory-limit keeps a reserve"
+        stated.append(f"the best plan leaves {show(free, 'B')} {where}")
     return stated
