@@ -57,6 +57,6 @@ def assumed(scenario: Scenario) -> Iterator[str]:
     if more:
         those = "one" if fitted == 1 else f"slowest of the {fitted}"
         yield (
-            f"GPUs' speeds have a standard deviation of {spread:.1%} (cluster.gpu_spread). The slowest of your {gpus:,} "
-            f"is expected to be {more:.1%} slower than the {those} that profile {scenario.profile.name!r} was set on"
+            f"GPUs' speeds have a standard deviation of {spread:.1%} (cluster.gpu_spread). The slowest of your "
+            f"{gpus:,} is expected to be {more:.1%} slower than the {those} that profile {scenario.profile.name!r} was set on"
         )
