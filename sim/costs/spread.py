@@ -56,7 +56,8 @@ def assumed(scenario: Scenario) -> Iterator[str]:
     more = float(slowdown(np.array(gpus), spread, fitted))
     if more:
         those = "one" if fitted == 1 else f"slowest of the {fitted}"
+        name = scenario.profile.name
         yield (
             f"GPUs' speeds have a standard deviation of {spread:.1%} (cluster.gpu_spread). The slowest of your "
-            f"{gpus:,} is expected to be {more:.1%} slower than the {those} that profile {scenario.profile.name!r} was set on"
+            f"{gpus:,} is expected to be {more:.1%} slower than the {those} that profile {name!r} was set on"
         )
