@@ -465,7 +465,7 @@ def best_assumed(best: Candidate, limit_bytes: float, objective: str) -> list[st
     ]
     free = limit_bytes - best.answer.largest.total
     if free < CLOSE * limit_bytes:
-        reserved = limit_bytes < best.answer.memory_available_bytes
-        where = "to the memory limit" if reserved else "of the memory free; a lower --memory-limit keeps a reserve"
-        stated.append(f"the best plan leaves {show(free, 'B')} {where}")
+        stated.append(
+            f"the best plan leaves {show(free, 'B')} of the memory free; a lower --memory-limit keeps a reserve"
+        )
     return stated

@@ -178,7 +178,7 @@ def test_words_beside_the_best_plan_say_how_sure_it_is(result):
     assert f"{show_time(low)} to {show_time(high)}" in " ".join(result.assumptions)
     tight = search(load_scenario(MAIN), memory_limit_bytes=best.largest.total * 1.01, top=1)
     assert tight.best[0].answer.step_time_s == best.step_time_s
-    assert f"leaves {show(0.01 * best.largest.total, 'B')} to the memory limit" in " ".join(tight.assumptions)
+    assert f"leaves {show(0.01 * best.largest.total, 'B')} of the memory free" in " ".join(tight.assumptions)
     roomy = search(load_scenario(MAIN), memory_limit_bytes=result.memory_limit_bytes * 10, top=1)
     assert "of the memory free" not in " ".join(roomy.assumptions)
     lean = search(load_scenario(MAIN), objective="memory_headroom", top=1)
