@@ -218,5 +218,7 @@ def write_scenario(path: Path, scenario: Scenario) -> None:
     """A scenario file: presets by their names, and what differs from them."""
     from sim.specs.writing import scenario_yaml
 
-    described = scenario.replace(description=f"Best plan of a search. {scenario.description}".strip())
+    said = "Best plan of a search."
+    of_whom = scenario.description.removeprefix(said).strip()
+    described = scenario.replace(description=f"{said} {of_whom}".strip())
     write_text(path, scenario_yaml(described), "; make room there, or name another file")

@@ -455,7 +455,10 @@ def _uneven(space: Space) -> list[str]:
 
 
 def best_assumed(best: Candidate, limit_bytes: float, objective: str) -> list[str]:
-    """Return how near the best plan is to the end of the memory, and how sure its step time is."""
+    """Return how near the best plan is to the end of the memory, and how sure its step time is.
+
+    A limit below what the driver leaves of a GPU is a reserve that the user has already chosen.
+    """
     if objective == "memory_headroom":
         return []
     low, high = best.answer.step_time_interval_s
@@ -464,7 +467,7 @@ def best_assumed(best: Candidate, limit_bytes: float, objective: str) -> list[st
         "apart are worth a trial on the machine"
     ]
     free = limit_bytes - best.answer.largest.total
-    if free < CLOSE * limit_bytes:
+    if free < CLOSE * limit_bytes and limit_bytes >= best.answer.memory_available_bytes:
         stated.append(
             f"the best plan leaves {show(free, 'B')} of the memory free; a lower --memory-limit keeps a reserve"
         )
