@@ -48,9 +48,10 @@ def stated_assumptions(plans: Plans, scenario: Scenario, notes: Iterable[str], e
     return (
         *_doubtful_batch(scenario),
         *cores_assumed(scenario, engine),
+        *compute.doubtful(scenario),
         *_together(notes),
-        *scenario.assumed,
         *_strangers(scenario),
+        *scenario.assumed,
         *(line for each in (layouts, layers, routing, recompute) for line in each.assumed(scenario)),
         *(line for each in (compute, block, spread) for line in each.assumed(scenario)),
         *zero.assumed(plans, scenario.num_forwards),

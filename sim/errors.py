@@ -46,8 +46,9 @@ def nearest(word: str, choices: Iterable[str]) -> str:
     by_lower = {option.lower(): option for option in options}
     close = [difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=cutoff) for cutoff in (0.8, 0.6)]
     parts = [each for each in by_lower if word.lower() in each][:3] if len(word) > 2 else []
-    # A misspelt name is meant first, then names that contain the word, then any that is near.
-    matches = [by_lower[match] for match in close[0] or parts or close[1]]
+    begun = [each for each in by_lower if word and each.startswith(f"{word.lower()}-")][:3]
+    # Names that go on where the word ends are meant first, then a misspelt name, then names that contain the word.
+    matches = [by_lower[match] for match in begun or close[0] or parts or close[1]]
     if matches:
         return f"; did you mean {' or '.join(repr(match) for match in matches)}?"
     return f"; choose from {', '.join(options)}" if options else ""

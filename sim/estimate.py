@@ -24,7 +24,7 @@ from sim.specs.loading import as_scenario
 from sim.uncertainty import basis_of, grade_of, interval_factors, largest_doubts
 from sim.units import show, show_time
 from sim.work.memory import MemoryUse, by_rank
-from sim.work.sums import active_params, hardware_flop, model_flop, total_params
+from sim.work.sums import active_params, causal_flop, hardware_flop, model_flop, total_params
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -143,6 +143,12 @@ class Estimate(NotebookDisplay):
         return self.model_flop_per_s_per_gpu / self.peak_flop_per_s
 
     @property
+    def mfu_causal(self) -> float:
+        """MFU with half of the scores and values, which causal attention needs: what newer frameworks print."""
+        flop = causal_flop(self.scenario.model, self.scenario.training)
+        return flop / self.step_time_s / self.num_gpus / self.peak_flop_per_s
+
+    @property
     def hfu(self) -> float:
         """Hardware FLOP utilisation: with recomputed FLOPs."""
         return self.hardware_flop_per_s_per_gpu / self.peak_flop_per_s
@@ -218,6 +224,7 @@ class Estimate(NotebookDisplay):
             "total_flop_per_s": self.total_flop_per_s,
             "peak_flop_per_s_per_gpu": self.peak_flop_per_s,
             "mfu": self.mfu,
+            "mfu_causal": self.mfu_causal,
             "hfu": self.hfu,
             "bubble_fraction": self.bubble_fraction,
             "training_days": days,

@@ -127,7 +127,7 @@ def show_time(seconds: float, digits: int = 3) -> str:
     """A duration in the unit a person would choose: 2.1e-6 -> "2.1 µs", 7.25e6 -> "83.9 days"."""
     for limit, factor, unit in (
         (86400.0, 86400.0, "days"),
-        (7200.0, 3600.0, "hours"),
+        (3600.0, 3600.0, "hours"),
         (1.0, 1.0, "s"),
         (1e-3, 1e-3, "ms"),
     ):

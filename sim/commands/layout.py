@@ -20,7 +20,7 @@ def layout(
     lines = (
         f"pipeline_layout  {found.layout}",
         f"step time        {show_time(after)}; the plan's own layout takes {show_time(before)}",
-        f"bound            no layout can be more than {found.gap:.1%} faster; whether one is was not searched",
+        f"bound            another layout may be up to {found.gap:.1%} faster, and none more than that",
     )
     if as_json:
         print_json(found.to_dict())

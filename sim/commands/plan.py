@@ -35,8 +35,8 @@ Model = Annotated[
 ]
 
 
-FULL = 0.95
-"""Share of the memory above which a plan is advised to keep a reserve."""
+FULL, KEPT = 0.95, 0.9
+"""Share of the memory above which a plan is advised to keep a reserve, and the share that the reserve leaves."""
 HOW: dict[str, Opt | str] = {
     "length": Opt("--seq", read=lambda words, _: parse_whole(words, "sequence_length")),
     "memory_limit_bytes": Opt("--memory-limit", read=lambda words, _: read_limit(words)),
@@ -135,10 +135,10 @@ def reserve_steps(answer: Estimate) -> list[str]:
     available = answer.memory_available_bytes
     if answer.largest.total < FULL * available:
         return []
-    reserve = show(FULL * available, "B")
+    reserve = show(KEPT * available, "B")
     return [
         f"The plan fills {answer.largest.total / available:.0%} of the memory, and half of all predicted peaks are off "
-        f"by more than 4%. Add --memory-limit '{reserve}' to keep a reserve."
+        f"by more than 4%. Add --memory-limit '{reserve}' to keep a tenth."
     ]
 
 

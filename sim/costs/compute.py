@@ -355,7 +355,7 @@ class ComputeModel:
 
 def assumed(scenario: Scenario) -> Iterator[str]:
     """What multiplies in 8 or 4 bits are taken to reach, and who casts for them."""
-    training, stack, gpu = scenario.training, scenario.stack, scenario.cluster.gpu
+    training, stack = scenario.training, scenario.stack
     if training.format is None:
         return
     known = training.peak_precision in scenario.profile.gemm.precisions
@@ -363,6 +363,11 @@ def assumed(scenario: Scenario) -> Iterator[str]:
     fused = (stack.fused_casts or stack.compiled) and training.format.norms_cast
     casts = "after a norm are fused with it, others" if fused else "are"
     yield f"{reach}casts {casts} separate kernels (stack {stack.name})"
+
+
+def doubtful(scenario: Scenario) -> Iterator[str]:
+    """Yield that the GPU has no units for a precision that is priced nevertheless."""
+    training, gpu = scenario.training, scenario.cluster.gpu
     if training.precision == "mxfp8" and "fp4" not in gpu.peak_flop_per_s:
         yield (
             f"{gpu.name} cannot multiply with one scale for each block of 32 numbers (mxfp8), but only in fp8. "

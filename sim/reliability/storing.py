@@ -28,7 +28,7 @@ LoadBy = Literal["all", "one", "shares"]
 LOAD_WORDS: dict[LoadBy, str] = {
     "all": "every GPU reads its own part",
     "one": "one replica reads and broadcasts to the others",
-    "shares": "each replica reads a share, and they exchange the shares",
+    "shares": "each replica reads a part, and they exchange the parts",
 }
 HOST_LINK = "host link"
 STAGING_S = 6.2

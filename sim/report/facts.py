@@ -51,10 +51,12 @@ SMALLEST = 5e-4
 GRADE_WORDS = {
     "measured here": "this run was measured",
     "like measured runs": "many published runs have this GPU, precision and sharding",
-    "extrapolated": "extrapolated from measured runs",
+    "extrapolated": "few published runs are like this one",
     "unknown": "little is known about such runs",
 }
 """Grades of `sim.uncertainty.GRADES` as reasons."""
+TELLING = 0.97
+"""Share of the MFU below which the one that counts causal attention half is named, too."""
 
 
 class Fact(NamedTuple):
@@ -163,7 +165,7 @@ def headline(answer: Estimate, per_gpu: Mapping[str, str] = PER_GPU, sure: bool 
     recompute = answer.scenario.plan.recompute != "none"
     low, high = answer.step_time_interval_s
     tokens = answer.scenario.training.tokens
-    rates = {"model": (answer.model_flop_per_s_per_gpu, f"{answer.mfu:.1%} of peak (MFU, attention whole)")}
+    rates = {"model": (answer.model_flop_per_s_per_gpu, f"{answer.mfu:.1%} of peak ({_mfu_words(answer)})")}
     if recompute:
         rates["hardware"] = (answer.hardware_flop_per_s_per_gpu, f"{answer.hfu:.1%} of peak (HFU)")
     facts = [
@@ -183,6 +185,14 @@ def headline(answer: Estimate, per_gpu: Mapping[str, str] = PER_GPU, sure: bool 
     available = answer.memory_available_bytes
     note = f"of {show(available, 'B')} ({available / 2**30:.0f} GiB), fullest rank: {fits}"
     return [*facts, Fact("Memory", show(answer.largest.total, "B"), note, wrong=not answer.fits)]
+
+
+def _mfu_words(answer: Estimate) -> str:
+    """How MFU counts attention, and what it would be with the masked half left out, where that is much less."""
+    halved = answer.mfu_causal
+    return (
+        f"MFU; {halved:.1%} with causal attention halved" if halved < TELLING * answer.mfu else "MFU, attention whole"
+    )
 
 
 @dataclass(frozen=True, slots=True)

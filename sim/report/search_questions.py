@@ -105,9 +105,10 @@ def own_line(result: SearchResult, ranked: PlanRank) -> Text:
     answer, words = ranked.answer, "The scenario's own plan"
     if ranked.ruled_out:
         return title(words, f" is not ranked: {ranked.ruled_out}.")
-    rows = [row for row, each in enumerate(result.best, start=1) if each.scenario.plan == answer.scenario.plan]
-    if rows:
-        return title(words, f" is row {rows[0]}.")
+    ran = [(each.scenario.plan, each.scenario.stack) for each in result.best]
+    own = answer.scenario.plan, answer.scenario.stack
+    if own in ran:
+        return title(words, f" is row {ran.index(own) + 1}.")
     # Of other schedules only the best plans are known, so that no rank counts theirs.
     under = f" under {priced_schedules(result.space)}" if result.schedules else ""
     kinds = [f"plans that fit{under}", "that recompute, shard and use sequence parallelism as it does"]

@@ -186,10 +186,11 @@ class Planned:
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What was filled in, then what the run takes for granted, and how sure the search is of its best plan."""
+        """What the step takes for granted, then the run, and how sure the search is of its best plan."""
         of_run = self.answer.assumptions if self.training is None else self.training.assumptions
         of_search = (*self.result.memory_assumptions, *self.result.proof_assumptions)
-        return tuple(dict.fromkeys((*self.answer.scenario.assumed, *of_run, *of_search)))
+        of_step = [note for note in self.answer.assumptions if note in of_run]
+        return tuple(dict.fromkeys((*of_step, *of_run, *of_search)))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data with stable keys, for JSON: those of `estimate`, the run's under `training`."""

@@ -210,8 +210,13 @@ def train(
     stale = None if late is None or most is None else run_of(1.0, terms, most / tokens)
     if run.loaded_by is not None:
         loads = run.storing.loads
-        others = ", ".join(f"{way} {show_time(load.seconds)}" for way, load in loads.items() if way != run.loaded_by)
-        notes.append(f"to load a checkpoint, {LOAD_WORDS[run.loaded_by]} (--load-by {run.loaded_by}; others: {others})")
+        others = ", ".join(
+            f"{show_time(load.seconds)} with {way}" for way, load in loads.items() if way != run.loaded_by
+        )
+        notes.append(
+            f"to load a checkpoint, {LOAD_WORDS[run.loaded_by]}: {show_time(loads[run.loaded_by].seconds)}; "
+            f"flopcast train --load-by sets another way ({others})"
+        )
     stated = [note for note in answer.assumptions if note != NO_FAILURES]
     if run.energy_j is None:
         notes.append(unknown_energy(node))

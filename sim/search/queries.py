@@ -366,12 +366,12 @@ def stages_assumed(stages: StagesSearched, worth: float) -> str:
     }
     words = " and ".join(name for name, on in varied.items() if on)
     gap = gap_of(worth, stages.bound)
-    tried = f"{words} were run for none of the {stages.of:,} pipelines, because none promised a gain"
+    tried = f"{words} were run for none of the {stages.of:,} pipelines, because none looked faster"
     if stages.runs:
         tried = f"{words} were tried for {stages.plans:,} of {stages.of:,} pipelines (exact runs: {stages.runs:,})"
     if not gap:
         return f"{tried}; no other can be better than the best plan"
-    return f"{tried}; only gains above {gap:.0%} are ruled out, by a loose bound"
+    return f"{tried}; one that was not run could be up to {gap:.0%} faster, by a loose bound"
 
 
 def framework_assumed(runs_on: str, scenario: Scenario) -> str:

@@ -557,7 +557,7 @@ def test_a_search_says_its_best_plan_to_a_framework():
     assert "--global-batch-size 512" in result.stdout
     assert json.loads(flopcast(*words, "megatron-lm", "--json").stdout)["export"]["framework"] == "megatron-lm"
     assert "fp32, bf16, fp8, mxfp8" in str(flopcast(*words, "torchtitan", "--json").exception)
-    assert "did you mean 'megatron-lm'" in str(flopcast(*words, "megatron").exception)
+    assert "or 'megatron-lm'?" in str(flopcast(*words, "megatron").exception)
 
 
 def test_the_command_refuses_in_words(tmp_path):

@@ -39,6 +39,7 @@ def say_model(options: Options) -> None:
         )
     options.say("normalization", {"rmsnorm": "RMSNorm", "layernorm": "LayerNorm"}[model.norm], field="model.norm")
     options.tell("model.gated_mlp", "swiglu")
+    account.ask("--norm-epsilon", "the model's epsilon (Llama 3: 1e-5, Qwen: 1e-6); the default is 1e-5")
     for name in ("hidden-dropout", "attention-dropout"):
         options.say(name, model.dropout, field="model.dropout")
     _vocabulary(options, model)
