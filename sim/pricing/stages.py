@@ -316,9 +316,9 @@ def stage_costs(scenario: Scenario, rank_of_stage: Ints | None = None) -> StageS
 
 def price_plan(plans: Plans, deal: Deal) -> StageSeconds:
     """Price every stage and rank of one plan whose order is known."""
+    of_stages = params_of(deal.stage_kinds, plans.layouts)[HELD, deal.kind_of_stage, 0].sum(axis=0)
     once, stack = once_a_step(plans, deal), plans.costs.stack
     send_forward, send_backward = sends_by_stage(plans, deal)
-    of_stages = params_of(deal.stage_kinds, plans.layouts)[HELD, deal.kind_of_stage, 0].sum(axis=0)
     of_ranks: dict[str, Any] = {name: getattr(once, name)[deal.kind_of_rank, 0] for name in RankSeconds._fields[:6]}
     params = of_ranks.pop("params")
     return replace(
