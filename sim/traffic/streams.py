@@ -31,7 +31,7 @@ from sim.pricing.deal import TRAINED, params_of
 from sim.pricing.layouts import cost_model, cut_of
 from sim.pricing.replicas import moved_once, sent_by_group
 from sim.pricing.stages import StageSeconds
-from sim.specs import Profile, Scenario
+from sim.specs import Scenario
 from sim.traffic.exchanges import Exchange, stage_exchanges, visit_exchange
 
 
@@ -75,7 +75,7 @@ class Wires:
         self._scenario, self._topology, self._health, self._seed = scenario, topology, health, seed
         self._costs, self._fabric = cost_model(scenario), cost_model(scenario).fabric
         self._network = scenario.cluster.network
-        self._reached = reached_capacity(topology, scenario.profile, self._fabric)
+        self._reached = reached_capacity(topology, self._fabric)
         ends = np.array([links.name in ("nvlink", "pcie", "nic") for links in topology.classes])
         self._is_end = ends[topology.class_of_link]
         self._is_nvlink = np.array([links.name == "nvlink" for links in topology.classes])[topology.class_of_link]
@@ -184,7 +184,7 @@ class Wires:
         return Stream(*seconds, *carried, seconds[1] / nbytes, kind, nbytes, pace)
 
 
-def reached_capacity(topology: Topology, profile: Profile, fabric: Fabric) -> FloatArray:
+def reached_capacity(topology: Topology, fabric: Fabric) -> FloatArray:
     """The most that messages of any kind reach of every link.  [bytes/s]"""
     network = fabric.best_share
     shares = np.array([best_of(fabric.nvlink) if links.name == "nvlink" else network for links in topology.classes])
