@@ -51,7 +51,7 @@ def price_order(scenario: Scenario, plans: Plans, *, fold: bool = True) -> tuple
     # If it chooses its order by what things take, any of its candidates tells that first.
     given: dict[str, Any] = {"candidate": 0} if by_times and chosen.candidates else {}
     while True:
-        order = build_order(*size, fold=fold, **options, **given)
+        order = build_order(*size, fold=fold, **(options | given))
         deal = deal_of(scenario.model, plan, order.rank_of_stage, order.copies)
         costs = price_plan(plans, deal)
         if not by_times:

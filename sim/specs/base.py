@@ -207,8 +207,8 @@ class Spec(BaseModel):
                 read[name] = visible(value) if field.kind is str and isinstance(value, str) else _count(value, field)
             else:
                 read[name] = _quantity(value, field.unit, str(key), bare_allowed=key == name)
-        for name, rule in cls.FOLLOWS.items():
-            value = None if name in read else _followed(rule, read)
+        for name, follows in cls.FOLLOWS.items():
+            value = None if name in read else _followed(follows, read)
             if value is not None:
                 read[name] = value
         return read

@@ -39,7 +39,7 @@ class StepCollective:
     @property
     def sent_bytes(self) -> float:
         """Bytes that the GPU sends, over all kinds of traffic. [bytes]"""
-        return self.count * ring_bytes(self.kind, self.nbytes, self.size)
+        return float(self.count * ring_bytes(self.kind, self.nbytes, self.size))
 
 
 @dataclass(frozen=True, slots=True)
