@@ -186,12 +186,12 @@ class Spec(BaseModel):
     def _read_units(cls, data: Any) -> Any:
         if not isinstance(data, Mapping):
             return data
-        fields = _fields(cls)
+        fields, follows = _fields(cls), cls.FOLLOWS
         read: dict[str, Any] = {}
         for key, value in data.items():
             field = fields.get(str(key))
             name = field.name if field else str(key)
-            if name in cls.FOLLOWS and _is_left_out(value, cls.FOLLOWS[name]):
+            if name in follows and _is_left_out(value, follows[name]):
                 continue
             if name in read:
                 raise ValueError(f"{file_name(name)!r} is given twice (as {key!r} and {name!r}); keep one")
@@ -200,15 +200,15 @@ class Spec(BaseModel):
                 continue
             takes_both = bool in get_args(field.kind)  # and something else
             if not takes_both and (field.kind is bool) != isinstance(value, bool):
-                rule = "write true or false" if field.kind is bool else f"{str(value).lower()} is not a value for it"
-                raise ValueError(f"{field.short} = {value!r}: {rule}")
+                remedy = "write true or false" if field.kind is bool else f"{str(value).lower()} is not a value for it"
+                raise ValueError(f"{field.short} = {value!r}: {remedy}")
             if field.unit is None:
                 _check_size(field.short, value, field.kind is str)
                 read[name] = visible(value) if field.kind is str and isinstance(value, str) else _count(value, field)
             else:
                 read[name] = _quantity(value, field.unit, str(key), bare_allowed=key == name)
-        for name, follows in cls.FOLLOWS.items():
-            value = None if name in read else _followed(follows, read)
+        for name, rule in follows.items():
+            value = None if name in read else _followed(rule, read)
             if value is not None:
                 read[name] = value
         return read
