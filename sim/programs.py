@@ -47,16 +47,16 @@ def price_order(scenario: Scenario, plans: Plans, *, fold: bool = True) -> tuple
 
     size = (plan.schedule, plan.pp, plan.num_chunks, scenario.num_microbatches)
 
-    def priced(given: dict[str, Any]) -> tuple[Order, StageSeconds, Deal]:
-        order = build_order(*size, fold=fold, **given)
+    by_times = "times" in chosen.options
+    # If it chooses its order by what things take, any of its candidates tells that first.
+    given: dict[str, Any] = {"candidate": 0} if by_times and chosen.candidates else {}
+    while True:
+        order = build_order(*size, fold=fold, **(options | given))
         deal = deal_of(scenario.model, plan, order.rank_of_stage, order.copies)
-        return order, price_plan(plans, deal), deal
-
-    if "times" not in chosen.options:
-        return priced(options)
-    # It chooses its order by what things take, and any of its candidates tells that.
-    first = priced(options | ({"candidate": 0} if chosen.candidates else {}))
-    return priced(options | {"times": typical_times(first[1])})
+        costs = price_plan(plans, deal)
+        if not by_times:
+            return order, costs, deal
+        by_times, given = False, {"times": typical_times(costs)}
 
 
 def typical_times(costs: StageSeconds) -> tuple[float, float, float, float]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,11 +20,11 @@ from sim.network.ranks import gpu_of_rank
 from sim.network.topology import build_topology
 from sim.pricing.layouts import cost_model
 from sim.programs import priced_order, program_of
-from sim.schedules import get_schedule
+from sim.schedules import Order, get_schedule
 from sim.specs import Scenario
 from sim.specs.loading import as_scenario
 from sim.stragglers import read_slow_link, slow_gpus, slowest_replicas
-from sim.traffic.streams import build_traffic
+from sim.traffic.streams import Traffic, build_traffic
 from sim.units import show_time
 
 
@@ -169,11 +169,7 @@ def simulate(
     if (factors != factors[0]).any():
         replicas = [replica(program, each) for each in factors]
     number = seeds if jitter else 1
-    meetings: int | None = None
-    levels: list[dict[str, Any]] = []
-    busiest: list[dict[str, Any]] = []
-    history: LinkHistory | None = None
-    remarks: list[str] = []
+    shared, remarks = _SharedLinks(), list[str]()
     if contention:
         if len(replicas) > 1:
             raise SpecError(
@@ -181,28 +177,15 @@ def simulate(
                 "a pipeline rank instead (1.2@rank17), or leave contention out"
             )
         topology = build_topology(scenario.cluster)
-        traffic = build_traffic(
-            scenario,
-            costs,
-            order.rank_of_stage,
-            order.copies,
-            topology,
-            link_health(topology, faults),
-            seed=seed,
-        )
         used = np.unique(gpus // topology.gpus_per_node).tolist()
         remarks += [
             f"{name} belongs to a node that the plan does not use: it changes nothing"
             for _, name in faults
             if node_of(topology, name) not in (None, *used)
         ]
-        runs = [network.run(noisy, traffic) for noisy in _programs(replicas[0], jitter, number, seed)]
-        times = [each.timeline.step_time_s for each in runs]
-        meetings, carried = runs[0].meetings, link_bytes(order, traffic)
-        if links:
-            followed = all_messages(runs[0].messages, runs[0].timeline, traffic)
-            history = link_history(followed, traffic, times[0])
-        levels, busiest = use_by_level(carried, traffic, times[0]), busiest_links(carried, traffic, times[0])
+        health, size = link_health(topology, faults), (order.rank_of_stage, order.copies)
+        traffic = build_traffic(scenario, costs, *size, topology, health, seed=seed)
+        times, shared = _on_shared_links(_programs(replicas[0], jitter, number, seed), order, traffic, links)
     elif drawn and len(replicas) == 1 and steps_overlap(order):
         times = overlapping_steps(program, factors[0], jitter, number, seed).tolist()
     elif drawn:
@@ -218,15 +201,34 @@ def simulate(
         tuple(times),
         expected.step_time_s,
         len(replicas),
-        meetings,
-        tuple(levels),
-        tuple(busiest),
-        history,
+        *shared,
         (
             *_assumptions(scenario, jitter, bool(stragglers), contention, unfold, steps_overlap(order)),
             *remarks,
         ),
     )
+
+
+class _SharedLinks(NamedTuple):
+    """What a step on shared links is known by: the fields of `Simulation` of these names."""
+
+    meetings: int | None = None
+    levels: tuple[dict[str, Any], ...] = ()
+    busiest: tuple[dict[str, Any], ...] = ()
+    history: LinkHistory | None = None
+
+
+def _on_shared_links(
+    programs: Iterable[Program], order: Order, traffic: Traffic, links: bool
+) -> tuple[list[float], _SharedLinks]:
+    """Step times of programs whose messages share links, and what the first of them does to these.  [s]"""
+    runs = [network.run(each, traffic) for each in programs]
+    times, carried = [each.timeline.step_time_s for each in runs], link_bytes(order, traffic)
+    history = None
+    if links:
+        history = link_history(all_messages(runs[0].messages, runs[0].timeline, traffic), traffic, times[0])
+    levels, busiest = use_by_level(carried, traffic, times[0]), busiest_links(carried, traffic, times[0])
+    return times, _SharedLinks(runs[0].meetings, tuple(levels), tuple(busiest), history)
 
 
 def _programs(pipeline: Replica, jitter: float, number: int, seed: int) -> list[Program]:

@@ -364,8 +364,8 @@ def _prepared(run: Run) -> Callable[[], Any]:
     return step
 
 
-def _model(run: Run) -> Any:
-    import torch
+def _config(run: Run) -> Any:
+    """The shape of a run's model, as transformers has it."""
     import transformers
 
     shape = run.shape
@@ -389,6 +389,14 @@ def _model(run: Run) -> Any:
             num_key_value_heads=shape.kv_heads,
             max_position_embeddings=max(8192, run.seq_len),
         )
+    return config
+
+
+def _model(run: Run) -> Any:
+    import torch
+    import transformers
+
+    config = _config(run)
     config._attn_implementation = run.attention
     dtype = torch.float32 if run.mixed and not run.adapter_rank else torch.bfloat16
     before = torch.get_default_dtype()

@@ -23,6 +23,25 @@ def looks_like(data: Any) -> bool:
     return isinstance(data, dict) and "results" in data and ("config" in data or "args" in data)
 
 
+def _layout(source: Source, ranks: list[Rank]) -> tuple[Layout, list[str]]:
+    """How the ranks of a test lie on nodes, and what is assumed of them."""
+    notes: list[str] = []
+    if ranks:
+        layout = layout_of(ranks, source, str(source.path))
+        if source.nodes is None and any(not rank.host for rank in ranks):
+            notes.append("no hosts are listed; one node is assumed (--nodes)")
+    elif source.ranks is None:
+        raise ProfileError(f"{source.path} lists no devices; give the number of ranks (--ranks 8)")
+    else:
+        layout = Layout(source.ranks, source.nodes or 1)
+        notes += [] if source.nodes else ["no devices are listed; one node is assumed (--nodes)"]
+    if layout.num_ranks == 1:
+        raise ProfileError(
+            f"{source.path}: one rank communicates with nobody; run it on several GPUs (-g 8, or with MPI)"
+        )
+    return layout, notes
+
+
 def read_json(source: Source, data: Any = None) -> Log:
     """Read either."""
     if data is None:
@@ -41,20 +60,7 @@ def read_json(source: Source, data: Any = None) -> Log:
         ranks = _ranks(config)
     except (TypeError, ValueError, OverflowError) as error:
         raise ProfileError(f"{source.path}: its list of devices is not one of nccl-tests: {error}") from None
-    notes: list[str] = []
-    if ranks:
-        layout = layout_of(ranks, source, str(source.path))
-        if source.nodes is None and any(not rank.host for rank in ranks):
-            notes.append("no hosts are listed; one node is assumed (--nodes)")
-    elif source.ranks is None:
-        raise ProfileError(f"{source.path} lists no devices; give the number of ranks (--ranks 8)")
-    else:
-        layout = Layout(source.ranks, source.nodes or 1)
-        notes += [] if source.nodes else ["no devices are listed; one node is assumed (--nodes)"]
-    if layout.num_ranks == 1:
-        raise ProfileError(
-            f"{source.path}: one rank communicates with nobody; run it on several GPUs (-g 8, or with MPI)"
-        )
+    layout, notes = _layout(source, ranks)
     items: list[Measurement] = []
     for number, row in enumerate(results, start=1):
         where = f"{source.path}: result {number}"

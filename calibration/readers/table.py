@@ -66,6 +66,25 @@ def looks_like(text: str) -> bool:
     return len(names) > 1 and len(names & known) >= 2
 
 
+def _notes(source: Source, header: tuple[str, ...], columns: _Columns, items: list[Measurement]) -> list[str]:
+    """What of a table is not read, or taken for granted."""
+    notes = []
+    unread = [] if columns.kind is not None else [*columns.unread]
+    unread += [index for index, (_, unit) in columns.rates.items() if unit is None]
+    unread = [index for index in unread if header[index].strip().lower() not in REMARKS]
+    if unread:
+        notes.append(f"columns that nothing reads: {', '.join(header[index] for index in unread)}")
+    if columns.rates and not columns.times and any(item.shape.get("causal") for item in items):
+        notes.append("rates of causal attention are taken to count half the square, as flash-attention does")
+    says_nodes = any(SHAPES["collective"].get(plain(name)) == "num_nodes" for name in header) or source.nodes
+    if not says_nodes and any(item.kind == "collective" for item in items):
+        notes.append("no column says the number of nodes; one is assumed (a column nodes, or --nodes)")
+    again = sum(count > 1 for count in Counter(item.key for item in items).values())
+    if again:
+        notes.append(f"{again} shapes occur more than once; the shortest time of each counts")
+    return notes
+
+
 def read(source: Source) -> Log:
     """Every row of a table."""
     lines = _lines(source.text)
@@ -75,7 +94,6 @@ def read(source: Source) -> Log:
     header = tuple(_cells(lines[0][1], separator))
     kind = _kind(source, header)
     columns = _columns(source, header, kind)
-    notes: list[str] = []
     items = []
     devices = set()
     for number, line in lines[1:]:
@@ -97,20 +115,9 @@ def read(source: Source) -> Log:
             f"{source.path} was measured on several machines ({', '.join(sorted(devices))}); a profile is of one: "
             "split it"
         )
-    unread = [] if columns.kind is not None else [*columns.unread]
-    unread += [index for index, (_, unit) in columns.rates.items() if unit is None]
-    unread = [index for index in unread if header[index].strip().lower() not in REMARKS]
-    if unread:
-        notes.append(f"columns that nothing reads: {', '.join(header[index] for index in unread)}")
-    if columns.rates and not columns.times and any(item.shape.get("causal") for item in items):
-        notes.append("rates of causal attention are taken to count half the square, as flash-attention does")
-    says_nodes = any(SHAPES["collective"].get(plain(name)) == "num_nodes" for name in header) or source.nodes
-    if not says_nodes and any(item.kind == "collective" for item in items):
-        notes.append("no column says the number of nodes; one is assumed (a column nodes, or --nodes)")
-    again = sum(count > 1 for count in Counter(item.key for item in items).values())
-    if again:
-        notes.append(f"{again} shapes occur more than once; the shortest time of each counts")
-    return Log({"device": devices.pop()} if devices else {}, tuple(items), tuple(notes))
+    return Log(
+        {"device": devices.pop()} if devices else {}, tuple(items), tuple(_notes(source, header, columns, items))
+    )
 
 
 def read_each_device(path: Path) -> dict[str, Log]:
@@ -182,10 +189,14 @@ def _kind(source: Source, header: tuple[str, ...]) -> str | None:
     )
 
 
-def _columns(source: Source, header: tuple[str, ...], kind: str | None) -> _Columns:
+def _require_names_once(source: Source, header: tuple[str, ...]) -> None:
     twice = [name for name, count in Counter(map(plain, header)).items() if count > 1 and name]
     if twice:
         raise ProfileError(f"{source.path}: the column {twice[0]} occurs twice; keep one, or name them apart")
+
+
+def _columns(source: Source, header: tuple[str, ...], kind: str | None) -> _Columns:
+    _require_names_once(source, header)
     shapes = {}
     for name in ("gemm", "bmm") if kind == "gemm" else (kind,) if kind else ():
         shapes.update(SHAPES[name])
@@ -221,16 +232,8 @@ def _columns(source: Source, header: tuple[str, ...], kind: str | None) -> _Colu
             found["times"].pop(index, None)
             found["rates"].pop(index, None)
             unread += [index] if kind else []
-    columns = _Columns(
-        header,
-        single.get("kind"),
-        found["shape"],
-        single.get("dtype"),
-        single.get("device"),
-        found["times"],
-        found["rates"],
-        tuple(unread),
-    )
+    kinds, dtypes, devices = (single.get(name) for name in ("kind", "dtype", "device"))
+    columns = _Columns(header, kinds, found["shape"], dtypes, devices, found["times"], found["rates"], tuple(unread))
     _require_time(source, columns, kind)
     return columns
 

@@ -244,6 +244,25 @@ def _profile(name: str) -> dict[str, Any]:
     return data
 
 
+def _unmeasured(row: Row, where: str) -> Run:
+    """What a row says of its run, before what was measured is read."""
+    unit = str(row.get("measured_unit", ""))
+    return Run(
+        id=str(row.get("id") or where),
+        source=str(row.get("source", "")),
+        gpu=str(row.get("gpu", "")),
+        framework=str(row.get("framework", "")),
+        measured=float("nan"),
+        unit=unit,
+        framework_name=row.get("stack.framework") or framework_name(str(row.get("framework", ""))) or UNKNOWN,
+        family=family_of(row),
+        sweep=sweep_of(row),
+        precision=str(_cell(row, "precision")) or "bf16",
+        convention=str(row.get("flops_convention", "")) or _CONVENTIONS.get(unit, ""),
+        dense=str(_cell(row, "experts")) in ("", "0", "1"),
+    )
+
+
 def read_run(
     row: Row, where: str, profile: Mapping[str, Any] | None = None, known: dict[Any, Any] | None = None
 ) -> Run:
@@ -260,21 +279,7 @@ def read_run(
     known : dict, optional
         What came of earlier rows; rows that differ only in their measurement share their scenarios.
     """
-    precision, unit = str(_cell(row, "precision")), str(row.get("measured_unit", ""))
-    run = Run(
-        id=str(row.get("id") or where),
-        source=str(row.get("source", "")),
-        gpu=str(row.get("gpu", "")),
-        framework=str(row.get("framework", "")),
-        measured=float("nan"),
-        unit=unit,
-        framework_name=row.get("stack.framework") or framework_name(str(row.get("framework", ""))) or UNKNOWN,
-        family=family_of(row),
-        sweep=sweep_of(row),
-        precision=precision or "bf16",
-        convention=str(row.get("flops_convention", "")) or _CONVENTIONS.get(unit, ""),
-        dense=str(_cell(row, "experts")) in ("", "0", "1"),
-    )
+    precision, run = str(_cell(row, "precision")), _unmeasured(row, where)
     try:
         run = replace(run, measured=number(row, "measured_value"))
         if run.unit not in UNITS:

@@ -59,20 +59,7 @@ def _facts(machine: Any, spec: Any) -> dict[str, Any]:
     fullest = expected_max_load(leaf.uplinks * subflows, leaf.uplinks) / subflows if hashed else None
     bisection = bisection_bytes_per_s(machine)
     full = machine.num_gpus * spec.inter_node_bandwidth_bytes_per_s / 2
-    cables = cable_counts(machine)
-    switches = switch_counts(machine)
-    levels = [
-        {
-            "name": level.name,
-            "switches": switches[level.name],
-            "ports_per_switch": level.ports,
-            "ports_down_per_switch": level.down_ports,
-            "ports_up_per_switch": level.uplinks,
-            "cables_up": cables.get(level.name, 0),
-            "cable_bytes_per_s": level.cable_bytes_per_s,
-        }
-        for level in machine.levels
-    ]
+    cables, switches = cable_counts(machine), switch_counts(machine)
     return {
         "cluster": machine.name,
         "num_nodes": machine.num_nodes,
@@ -84,7 +71,7 @@ def _facts(machine: Any, spec: Any) -> dict[str, Any]:
         "nvlink_bytes_per_s_per_gpu": spec.node.nvlink_bandwidth_bytes_per_s,
         "rails": machine.rails,
         "routing": spec.network.routing,
-        "levels": levels,
+        "levels": [_level(each, switches[each.name], cables.get(each.name, 0)) for each in machine.levels],
         "switches": sum(switches.values()),
         "cables": sum(cables.values()),
         "cables_to_nodes": cables["node"],
@@ -92,6 +79,19 @@ def _facts(machine: Any, spec: Any) -> dict[str, Any]:
         "bisection_bytes_per_s": bisection,
         "share_of_full_bisection": bisection / full,
         "fullest_cable_by_hash": fullest,
+    }
+
+
+def _level(level: Any, switches: int, cables_up: int) -> dict[str, Any]:
+    """One level of switches."""
+    return {
+        "name": level.name,
+        "switches": switches,
+        "ports_per_switch": level.ports,
+        "ports_down_per_switch": level.down_ports,
+        "ports_up_per_switch": level.uplinks,
+        "cables_up": cables_up,
+        "cable_bytes_per_s": level.cable_bytes_per_s,
     }
 
 

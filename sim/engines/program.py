@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import NamedTuple
 
 import numpy as np
 
@@ -33,18 +32,6 @@ from sim.schedules import Order
 from sim.schedules.passes import last_first_visits
 
 
-class StepEnd(NamedTuple):
-    """What follows a pipeline.
-
-    step : when every rank has updated its weights. [s]
-    reduce, gather : what of each rank's gradient reduction and weight gather lengthens the step. [s]
-    """
-
-    step: PlanFloats
-    reduce: RankPlanFloats
-    gather: RankPlanFloats
-
-
 def end_of_step(
     pipeline_end: RankPlanFloats,
     reduce: RankPlanFloats,
@@ -58,8 +45,11 @@ def end_of_step(
     reduced_after: Callable[[], Number],
     gather_window: Callable[[], Number],
     ends: tuple[int, int] = (0, -1),
-) -> StepEnd:
-    """A step's end, of one plan or many.
+) -> PlanFloats:
+    """When every rank has updated its weights, of one plan or many.  [s]
+
+    The ranks of the first and the last stage reduce the tied embedding once both have their own gradients; all update
+    once the last is ready.
 
     Parameters
     ----------
@@ -74,13 +64,15 @@ def end_of_step(
     reduced_after, gather_window : callables
         `after` and `window` of these, asked for where something overlaps. [s]
     ends : (int, int)
-        As of `step_end`.
+        Ranks that hold the embedding and the head.
     """
     if np.any(overlap_reduce) and reduce.any():
         reduce = exposed_reduction(reduce, reduced_after(), hidden_share, overlap_reduce)
     if np.any(overlap_gather) and gather.any():
         gather = exposed_gather(gather, gather_window(), hidden_share, overlap_gather)
-    return StepEnd(step_end(pipeline_end + reduce, tied_embedding, update + gather, ends), reduce, gather)
+    ready, (first, last) = pipeline_end + reduce, ends
+    tied = (np.maximum(ready[first], ready[last]) + tied_embedding) * (np.asarray(tied_embedding) > 0)
+    return np.asarray(np.maximum(ready.max(axis=0), tied) + (update + gather).max(axis=0))
 
 
 def exposed_reduction(reduce: Number, after: Number, hidden_share: Number, overlapped: Number) -> RankPlanFloats:
@@ -127,30 +119,6 @@ def exposed_gather(gather: Number, window: Number, hidden_share: Number, overlap
         the first micro-batch's forward on each stage that it holds. [s]
     """
     return np.asarray(gather - overlapped * hidden_share * np.minimum(gather, window))
-
-
-def step_end(
-    ready_at: RankPlanFloats, tied_embedding: Number, update: RankPlanFloats, ends: tuple[int, int] = (0, -1)
-) -> PlanFloats:
-    """When every rank has updated its weights.  [s]
-
-    The ranks of the first and the last stage reduce the tied embedding once both have their own gradients; all update
-    once the last is ready.
-
-    Parameters
-    ----------
-    ready_at : array
-        When each rank's own gradients are summed. [s]
-    tied_embedding : array over plans
-        Its reduction; 0: there is none. [s]
-    update : array
-        Of each rank, with the gather that follows it. [s]
-    ends : (int, int)
-        Ranks that hold the embedding and the head.
-    """
-    first, last = ends
-    tied = (np.maximum(ready_at[first], ready_at[last]) + tied_embedding) * (np.asarray(tied_embedding) > 0)
-    return np.asarray(np.maximum(ready_at.max(axis=0), tied) + update.max(axis=0))
 
 
 def without_flush(

@@ -1,8 +1,8 @@
 """Collectives as flows over a machine's links: who sends how much to whom, phase by phase, and their time alone.
 
 A flow is a stream of bytes over a set of links. Its path is not a sequence here but an incidence: how many bytes each
-link carries for one byte of the flow. That is 1 along a path, k for a flow that stands for k alike on the same links,
-and whatever a collective puts on each link when the whole collective is one flow.
+link carries for one byte of the flow. That is 1 along a path, and whatever a collective puts on each link when the
+whole collective is one flow.
 
 A collective runs over a placement: an array of GPUs whose row d holds its members in NVLink domain d. Phases follow
 each other; the flows of one phase run together. The many steps of a ring are one phase, because in every step each
@@ -59,22 +59,11 @@ class Flows:
         )
 
 
-def flows_on(paths: IntArray, multiplicity: FloatArray | float = 1.0, share: FloatArray | float = 1.0) -> Flows:
-    """Return one flow for each row of `paths` (link numbers, padded with -1).
-
-    Parameters
-    ----------
-    paths : array of int, (flows, links)
-        As `sim.network.routing.route` gives them.
-    multiplicity : float or array
-        How many flows alike, on these very links, each row stands for; sizes and rates are those of one of them.
-    share : float or array
-        Fairness weight of one flow.
-    """
+def flows_on(paths: IntArray) -> Flows:
+    """Return one flow for each row of `paths` (link numbers, padded with -1), as `sim.network.routing.route` gives."""
     paths = np.atleast_2d(paths)
     flow, place = np.nonzero(paths >= 0)
-    many, entitled = (np.broadcast_to(np.asarray(x, dtype=float), len(paths)) for x in (multiplicity, share))
-    return Flows(len(paths), flow, paths[flow, place], many[flow], entitled.copy())
+    return Flows(len(paths), flow, paths[flow, place], np.ones(len(flow)), np.ones(len(paths)))
 
 
 def max_min_rates(flows: Flows, capacity: FloatArray) -> FloatArray:

@@ -23,7 +23,7 @@ from sim.specs import ParallelPlan, Scenario
 from sim.specs.plan import LAYERED, reshards
 from sim.specs.stack import sends_overlap
 from sim.work.layers import FIRST_KIND, block_operations, layer_operations, num_blocks
-from sim.work.memory import cut_memory
+from sim.work.memory import held_logits_bytes, logits_bytes, working_bytes
 from sim.work.operations import Block, Cause
 from sim.work.pieces import Cut
 from sim.work.recompute import mixture, recompute_word
@@ -123,8 +123,9 @@ class CellPrices:
         blocks, ways, cells). [s]
     activation_bytes : kept for the backward; (blocks, ways, cells). [bytes]
     sends_s : a send to a rank of the same NVLink domain, and of another; (2, ways, cells). [s]
-    working_bytes, logits_bytes, held_logits_bytes, boundary_bytes : those of `sim.work.memory.CutMemory`; (ways,
-        cells). [bytes]
+    working_bytes : the largest short-lived buffer besides what is kept; (ways, cells). [bytes]
+    logits_bytes, held_logits_bytes : all logits, and those still held while the layers' backward runs; as these.
+    boundary_bytes : activations that one rank sends to the next; as these.
     waiting_s : what passes take more where tokens that could travel beside another micro-batch's computation wait, as
         `passes`; None: none can. [s]
     notes : what was extrapolated.
@@ -186,11 +187,12 @@ def price_cells(cells: Cells) -> CellPrices:
             # Embedding and head never run again: their one work stands for all words.
             of_words = dict(zip(mixed, found if len(found) > 1 else found * len(mixed), strict=True))
             _fill_in(prices, ways, block, of_block, of_words)
-        sizes = {word: cut_memory(operations, model, stack, cut, word) for word in dict.fromkeys(words)}
+        working = {word: working_bytes(operations, model, stack, cut, word) for word in dict.fromkeys(words)}
         for way, word in zip(ways, words, strict=True):
-            size = sizes[word]
-            prices.working_bytes[way], prices.logits_bytes[way] = size.working, size.logits
-            prices.held_logits_bytes[way], prices.boundary_bytes[way] = size.held_logits, size.boundary
+            prices.working_bytes[way] = working[word]
+        prices.logits_bytes[ways] = logits_bytes(model, stack, cut)
+        prices.held_logits_bytes[ways] = held_logits_bytes(model, stack, cut)
+        prices.boundary_bytes[ways] = cut.width * cut.norm_tokens * model.hidden_size
         prices.sends_s[0, ways], prices.sends_s[1, ways] = send_seconds(
             costs, cut, groups["tp"], cells.number(cells.layouts.send_share)
         )

@@ -11,7 +11,6 @@ experts): of parameters as of the groups that move them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -19,8 +18,6 @@ from typing import Any
 import numpy as np
 
 from sim.arrays import Floats, Ints, Number
-from sim.costs.collectives import Fabric, all_reduce, reduce_scatter
-from sim.network.placement import Group
 from sim.pricing.cells import Plans
 from sim.pricing.layouts import CostModel, Layouts
 from sim.specs import ModelSpec, ParallelPlan
@@ -247,9 +244,6 @@ MOMENTS, HELD, TRAINED = 0, slice(1, 3), slice(-2, None)
 parameters, of frozen ones in fewer bits as many as take their memory; and a pair of those with gradients and an
 optimizer: all, or behind them adapters where these alone are."""
 
-Collective = Callable[[Number, Group, Fabric], Number]
-Groups = tuple[Group, Group]
-
 
 def params_of(counts: Floats, layouts: Layouts, layout: Any = slice(None)) -> Floats:
     """Return what one GPU holds of parts of the model: parameters (…, parts, layouts), or plans with these layouts."""
@@ -284,53 +278,3 @@ def _block_params(costs: CostModel, *degrees: bytes) -> Floats:
         trained -= experts
         held[HELD] += held[TRAINED]
     return held
-
-
-def summed_over(
-    collective: Collective, params: Floats, width: Number, groups: Groups, fabric: Fabric, pieces: int = 1
-) -> Number:
-    """Time of a collective over parameters of `width` bytes each: experts after everything else.  [s]
-
-    Parameters
-    ----------
-    params, groups : pairs
-    pieces : int
-        Everything else goes in so many collectives, one after the other.
-    """
-    (others, experts), (all_gpus, of_experts) = params, groups
-    seconds = pieces * collective(others * width / pieces, all_gpus, fabric)
-    if np.any(experts):
-        seconds = seconds + collective(experts * width, of_experts, fabric) * (np.asarray(experts) > 0)
-    return seconds
-
-
-def reduced_to_shards(
-    params: Floats,
-    width: Number,
-    layouts: Layouts,
-    fabric: Fabric,
-    pieces: int = 1,
-    of: Callable[[Collective], Collective] = lambda collective: collective,
-) -> Number:
-    """Time until every GPU has the sum of its shard's gradients: within sharding groups, then between them.  [s]
-
-    Parameters are those of `summed_over`; `of` makes another function of each collective, such as `on_card`.
-    """
-    seconds = summed_over(of(reduce_scatter), params, width, layouts.sharding, fabric, pieces)
-    between = layouts.between_shards
-    if between is not None:
-        shards = np.stack([each / group.size for each, group in zip(params, layouts.sharding, strict=True)])
-        seconds = seconds + summed_over(of(all_reduce), shards, width, (between, between), fabric, pieces)
-    return seconds
-
-
-def on_card(collective: Collective) -> Collective:
-    """Return what a collective puts on a network card, at the best rate that it reaches.  [s]"""
-    return lambda nbytes, of, fabric: collective(nbytes, of, fabric) * fabric.card_occupied(of, collective.__name__)
-
-
-def between_groups(collective: Collective, params: Floats, width: Number, layouts: Layouts, fabric: Fabric) -> Number:
-    """Time of a collective between sharding groups, over a GPU's shard, `width` bytes a parameter.  [s]"""
-    if layouts.between_shards is None:
-        return 0.0
-    return collective(layouts.shard_of(params) * width, layouts.between_shards, fabric)

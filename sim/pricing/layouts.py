@@ -18,6 +18,7 @@ from sim.network.placement import Degrees, Group, Hops, hops_of, place_group, se
 from sim.specs import ClusterSpec, GpuSpec, ModelSpec, ParallelPlan, Profile, Scenario, StackSpec, TrainingSpec
 from sim.units import show
 from sim.work.adapters import adapters_of
+from sim.work.optimizer import GRADIENT_WIDTH
 from sim.work.pieces import Cut
 from sim.work.recompute import recompute_word
 from sim.work.routing import routing_of
@@ -51,6 +52,11 @@ class CostModel:
     fabric: Fabric
     host: Host
     forward_setup_s: float
+
+    @property
+    def gradient_width(self) -> int:
+        """Bytes of a main gradient. [bytes]"""
+        return GRADIENT_WIDTH[self.stack.gradient_precision]
 
     def noting(self) -> ComputeModel:
         """Return the compute model with notes of its own."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from sim.arrays import Floats, Ints, KindPlanFloats, Number, PlanFloats, RankFloats, StageFloats, StagePlanFloats
 from sim.costs.block import AT_PEAK, BACKWARD, FORWARD, INPUT_GRAD, WEIGHT_GRAD
-from sim.costs.collectives import all_gather, all_reduce, reduce_scatter
+from sim.costs.collectives import all_reduce
 from sim.network.placement import Group
 from sim.pricing.cells import Plans, plans_of
 from sim.pricing.deal import (
@@ -19,21 +19,19 @@ from sim.pricing.deal import (
     TRAINED,
     Deal,
     RankKinds,
-    between_groups,
     block_params,
     deal_of,
     params_of,
     put_together,
-    reduced_to_shards,
-    summed_over,
 )
 from sim.pricing.layouts import CostModel, Layouts
+from sim.pricing.replicas import between_groups, gathered, move_seconds, moved_once
 from sim.pricing.zero import VisitSeconds, lengthened_passes, moved_at_visits, price_visits
 from sim.specs import Scenario
 from sim.work.adapters import adapters_of
 from sim.work.layers import EMBEDDING, HEAD, Stage
 from sim.work.operations import Cause, Phase
-from sim.work.optimizer import GRADIENT_WIDTH, host_update, optimizer_work, orthogonalisation
+from sim.work.optimizer import host_update, optimizer_work, orthogonalisation
 from sim.work.pieces import accumulation
 from sim.work.sums import held_blocks, num_tensors, orthogonalised
 
@@ -91,7 +89,11 @@ def _once_a_step(
     costs, shape = layouts.costs, (len(kinds.counts), len(layouts))
     held, of_blocks = params_of(kinds.counts, layouts), block_params(layouts)[TRAINED].sum(axis=0)
     trained, total = held[TRAINED], np.maximum(held[TRAINED].sum(axis=0), 1e-30)
-    reduction, gather, shard = _moved(layouts, trained, zero_stage, spread, copies)
+    moves = moved_once(layouts, trained, zero_stage, bool(spread), copies)
+    reduction, gather = (move_seconds(each, costs.fabric) for each in moves)
+    shard = layouts.shard_of(trained) if zero_stage else trained.sum(axis=0)
+    if spread and layouts.between_shards is not None:
+        shard = shard / layouts.between_shards.size
     first = of_blocks[kinds.first_block, np.arange(len(layouts))]
     tail = reduction * np.minimum(1.0, first / total)
     update, offload = _update_s(costs, shard, held[MOMENTS] * shard / total, offloaded)
@@ -107,33 +109,8 @@ def _once_a_step(
     found[5] = held[HELD].sum(axis=0)
     passed = _passed(layouts, trained, zero_stage, spread)
     sent, reduce = ((each * kinds.number).sum(axis=0) / kinds.number.sum(axis=0) for each in (passed, found[0]))
-    share = costs.fabric.hidden_share(layouts.data, sent * GRADIENT_WIDTH[costs.stack.gradient_precision], reduce)
+    share = costs.fabric.hidden_share(layouts.data, sent * costs.gradient_width, reduce)
     return found, np.broadcast_to(share, len(layouts))
-
-
-def _moved(
-    layouts: Layouts, trained: Floats, zero_stage: int, spread: int, copies: int
-) -> tuple[Number, Number, Number]:
-    """Gradient reduction and weight gather of ranks that train so much [s]; and what of it a GPU updates.
-
-    2 and 3 reduce gradients whenever a rank turns to a stage, 3 gathers weights then.
-    """
-    costs, summed, fabric = layouts.costs, layouts.of_copies(copies), layouts.costs.fabric
-    gradient, weight = GRADIENT_WIDTH[costs.stack.gradient_precision], costs.training.activation_bytes
-    reduction, gather = np.zeros(1), np.zeros(1)
-    if zero_stage == 0:
-        return summed_over(all_reduce, trained, gradient, summed.replicas, fabric), gather, trained.sum(axis=0)
-    if zero_stage == 1:
-        inside = summed.without_sums_between if spread else summed
-        reduction = reduced_to_shards(trained, gradient, inside, fabric)
-    if zero_stage in (1, 2):
-        gather = summed_over(all_gather, trained, weight, layouts.sharding, fabric)
-    shard = layouts.shard_of(trained)
-    if spread and layouts.between_shards is not None:
-        reduction = reduction + between_groups(reduce_scatter, trained, gradient, summed, fabric)
-        gather = gather + between_groups(all_gather, trained, weight, layouts, fabric)
-        shard = shard / layouts.between_shards.size
-    return reduction, gather, shard
 
 
 def _passed(layouts: Layouts, trained: Floats, zero_stage: int, spread: int) -> Number:
@@ -201,8 +178,8 @@ def _muon_s(counts: Floats, layouts: Layouts, sharded: bool) -> Number:
     share = layouts.shard_of(took)
     if layouts.between_shards is not None:
         share = share / layouts.between_shards.size
-    gathered = summed_over(all_gather, moved, 2, layouts.sharding, costs.fabric)
-    return share + gathered + between_groups(all_gather, moved, 2, layouts, costs.fabric)
+    moves = [*gathered(moved, 2, layouts), *between_groups("all_gather", moved, 2, layouts)]
+    return share + move_seconds(moves, costs.fabric)
 
 
 def params_of_ranks(plans: Plans, deal: Deal) -> Floats:
@@ -226,8 +203,7 @@ def tied_reduction(plans: Plans, deal: Deal) -> PlanFloats:
 def _sums_of_tables(layouts: Layouts) -> Floats:
     """All-reduce of a table's gradient between two ranks, inside an NVLink domain and across; (2, layouts).  [s]"""
     costs = layouts.costs
-    nbytes = costs.model.vocab_size * costs.model.hidden_size / layouts.tp
-    nbytes = nbytes * GRADIENT_WIDTH[costs.stack.gradient_precision]
+    nbytes = costs.model.vocab_size * costs.model.hidden_size / layouts.tp * costs.gradient_width
     shared = layouts.tp * layouts.data.size > 1
     near = min(2, costs.cluster.nvlink_domain_gpus)
     pairs = [Group(2, np.full(len(layouts), within), shared) for within in (near, 1)]
@@ -340,9 +316,9 @@ def stage_costs(scenario: Scenario, rank_of_stage: Ints | None = None) -> StageS
 
 def price_plan(plans: Plans, deal: Deal) -> StageSeconds:
     """Price every stage and rank of one plan whose order is known."""
+    of_stages = params_of(deal.stage_kinds, plans.layouts)[HELD, deal.kind_of_stage, 0].sum(axis=0)
     once, stack = once_a_step(plans, deal), plans.costs.stack
     send_forward, send_backward = sends_by_stage(plans, deal)
-    of_stages = params_of(deal.stage_kinds, plans.layouts)[HELD, deal.kind_of_stage, 0].sum(axis=0)
     of_ranks: dict[str, Any] = {name: getattr(once, name)[deal.kind_of_rank, 0] for name in RankSeconds._fields[:6]}
     params = of_ranks.pop("params")
     return replace(

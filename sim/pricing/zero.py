@@ -17,13 +17,12 @@ import numpy as np
 
 from sim.arrays import BlockPlanFloats, Bools, Floats, Ints, KindPlanFloats, Number
 from sim.costs.block import BACKWARD, FORWARD, INPUT_GRAD, WEIGHT_GRAD
-from sim.costs.collectives import all_gather
 from sim.pricing.cells import Plans, plans_of
-from sim.pricing.deal import HELD, TRAINED, on_card, params_of, put_together, reduced_to_shards, summed_over
+from sim.pricing.deal import HELD, TRAINED, params_of, put_together
 from sim.pricing.layouts import CostModel, Layouts
+from sim.pricing.replicas import DataMove, card_seconds, gathered, move_seconds, reduced_to_shards
 from sim.specs import LayerKind, ModelSpec, Scenario, StackSpec
 from sim.work.layers import FIRST_KIND, HEAD, num_blocks
-from sim.work.optimizer import GRADIENT_WIDTH
 from sim.work.sums import layer_params
 
 
@@ -127,15 +126,9 @@ def _of_blocks_sharing(layouts: Layouts, alone: bool) -> Floats:
     params = params_of(blocks_sharing(costs.model, alone), layouts)
     width = np.array(gathered_widths(costs), dtype=float)[:, np.newaxis]
     weights = params[HELD].sum(axis=0) * width
-    gradients = params[TRAINED].sum(axis=0) * GRADIENT_WIDTH[costs.stack.gradient_precision]
-    return np.stack([weights, gradients, *visit_seconds(layouts, params, width), *_on_cards(layouts, params, width)])
-
-
-def _on_cards(layouts: Layouts, params: Floats, gathered_width: Number) -> tuple[Number, Number]:
-    """What gathering blocks' weights and reducing their gradients puts on a card, at the best rate.  [s]"""
-    costs, width = layouts.costs, GRADIENT_WIDTH[layouts.costs.stack.gradient_precision]
-    gather = summed_over(on_card(all_gather), params[HELD], gathered_width, layouts.sharding, costs.fabric)
-    return gather, reduced_to_shards(params[TRAINED], width, layouts, costs.fabric, of=on_card)
+    gradients = params[TRAINED].sum(axis=0) * costs.gradient_width
+    cards = (card_seconds(each, costs.fabric) for each in visit_moves(layouts, params, width))
+    return np.stack([weights, gradients, *visit_seconds(layouts, params, width), *cards])
 
 
 def gathered_widths(costs: CostModel) -> list[int]:
@@ -186,38 +179,51 @@ def gathered_after_recompute(kind: LayerKind, model: ModelSpec, stack: StackSpec
 class VisitedBlock(NamedTuple):
     """What one plan moves of a block whenever it turns to a stage.
 
-    held : parameters on a GPU, (…, 1 layout) (`sim.pricing.deal`).
-    width : of a gathered number. [bytes]
+    gather, reduce : of its weights and of its gradients. gather_s, reduce_s : what these take. [s]
     regathers : how often weights are gathered after the forward.
     """
 
-    held: Floats
-    width: int
+    gather: list[DataMove]
+    reduce: list[DataMove]
+    gather_s: float
+    reduce_s: float
     regathers: float
 
 
-def visited_blocks(scenario: Scenario, layouts: Layouts) -> list[VisitedBlock]:
+def visited_blocks(scenario: Scenario) -> list[VisitedBlock]:
     """Return what a scenario moves of every block at a visit, if it moves anything then."""
-    blocks = blocks_sharing(scenario.model, scenario.plan.num_stages == 1)
-    held, widths = params_of(blocks, layouts), gathered_widths(layouts.costs)
-    again = regathers(plans_of(scenario))[:, 0].tolist()
-    return [VisitedBlock(held[:, block], *each) for block, each in enumerate(zip(widths, again, strict=True))]
+    plans, found = plans_of(scenario), []
+    layouts = plans.layouts.without_sums_between if scenario.plan.outer_zero_stage else plans.layouts
+    held = params_of(blocks_sharing(scenario.model, scenario.plan.num_stages == 1), layouts)
+    again = regathers(plans)[:, 0].tolist()
+    for block, width in enumerate(gathered_widths(layouts.costs)):
+        gather_s, reduce_s = visit_seconds(layouts, held[:, block], width)
+        moves = visit_moves(layouts, held[:, block], width)
+        found.append(VisitedBlock(*moves, gather_s.item(), reduce_s.item(), again[block]))
+    return found
+
+
+def visit_moves(layouts: Layouts, params: Floats, gathered_width: Number) -> tuple[list[DataMove], list[DataMove]]:
+    """Gathers of blocks' weights, in numbers of so many bytes, and reductions of their gradients."""
+    # Gradients are reduced at once, or slice by slice in as many collectives as the weights.
+    stack = layouts.costs.stack
+    pieces, at_once = stack.gathers_per_layer, stack.gathers_per_layer if stack.slice_s else 1
+    return (
+        gathered(params[HELD], gathered_width, layouts, pieces),
+        reduced_to_shards(params[TRAINED], layouts.costs.gradient_width, layouts, at_once),
+    )
 
 
 def visit_seconds(layouts: Layouts, params: Floats, gathered_width: Number) -> tuple[Number, Number]:
-    """Time to gather blocks' weights, in numbers of so many bytes, and to reduce their gradients.  [s]"""
+    """Time of `visit_moves`, and of cutting lists for them.  [s]"""
     costs, stack, size = layouts.costs, layouts.costs.stack, layouts.shards.size
+    moves = visit_moves(layouts, params, gathered_width)
     slicing = stack.slice_s * size * (np.asarray(size) > 1)  # cutting a buffer into a slice for each rank
-    # Gradients are reduced at once, or slice by slice in as many collectives as the weights.
-    pieces, at_once = stack.gathers_per_layer, stack.gathers_per_layer if stack.slice_s else 1
-    grad_width = GRADIENT_WIDTH[stack.gradient_precision]
-    gather = summed_over(all_gather, params[HELD], gathered_width, layouts.sharding, costs.fabric, pieces)
-    reduce = reduced_to_shards(params[TRAINED], grad_width, layouts, costs.fabric, at_once)
-    gather, reduce = gather + pieces * slicing, reduce + at_once * slicing
+    gather, reduce = (move_seconds(each, costs.fabric) + each[0].pieces * slicing for each in moves)
     if stack.slice_s:  # zeros are written, what arrived or is to be sent is read and written
         copied = (np.asarray(size) > 1) / costs.compute.memory_bandwidth("copy")
         gather = gather + 3 * params[HELD].sum(axis=0) * gathered_width * copied
-        reduce = reduce + 2 * params[TRAINED].sum(axis=0) * grad_width * copied
+        reduce = reduce + 2 * params[TRAINED].sum(axis=0) * costs.gradient_width * copied
     return gather, reduce
 
 

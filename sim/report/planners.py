@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rich.console import Group
+from rich.text import Text
 
 from sim.planners.answers import NEGLIGIBLE, PipeDreamAnswer, TwoBufferedAnswer
 from sim.planners.layers import LayerProfile
@@ -10,6 +11,20 @@ from sim.planners.scenarios import PlayedPlan
 from sim.report.terminal import assumptions, indented, title
 from sim.table import columns_table
 from sim.units import show, show_time, significant
+
+
+def _beyond_the_plan(answer: PipeDreamAnswer) -> list[Text]:
+    """What more micro-batches in flight would gain, and what a step takes here."""
+    lines, replicas = [], answer.plan.replicas
+    if answer.covered is not None:
+        first = [sum(replicas[:stage]) for stage in range(len(replicas))]
+        most = "-".join(str(answer.covered.in_flight[place]) for place in first)
+        lines.append(title("More  ", f"with {most} micro-batches in flight {_more(answer.covered.over_plan)}"))
+    if answer.estimate is not None:
+        layout = f" with plan.pipeline_layout {answer.layout}" if answer.layout else ""
+        fits = "" if answer.estimate.fits else ", which does not fit"
+        lines.append(title("Here  ", f"{show_time(answer.estimate.step_time_s)} a step{layout}{fits}"))
+    return lines
 
 
 def pipedream_view(answer: PipeDreamAnswer) -> Group:
@@ -28,7 +43,6 @@ def pipedream_view(answer: PipeDreamAnswer) -> Group:
         "memory": [show(stage.memory_bytes, "B") for stage in stages],
     }
     table = columns_table(columns, left=("layers",), wrap=("layers",))
-    size = plan.profile.microbatch_size
     lines = [
         title(f"{plan.config}  ", f"one micro-batch per {show_time(plan.period_s)}, limited by {plan.bottleneck}"),
         title(
@@ -41,17 +55,11 @@ def pipedream_view(answer: PipeDreamAnswer) -> Group:
     if played is None:
         lines.append(title("Played  ", f"not at all: {answer.unplayed}"))
     else:
+        size = plan.profile.microbatch_size
         samples = f", {significant(size / played.period_s)} samples/s" if size > 1 else ""
         pace = f"one micro-batch per {show_time(played.period_s)}{samples}: {_more(played.over_plan)}"
         lines.append(title("Played  ", f"{pace}; {_late(played)}"))
-    if answer.covered is not None:
-        first = [sum(plan.replicas[:stage]) for stage in range(len(plan.replicas))]
-        most = "-".join(str(answer.covered.in_flight[place]) for place in first)
-        lines.append(title("More  ", f"with {most} micro-batches in flight {_more(answer.covered.over_plan)}"))
-    if answer.estimate is not None:
-        layout = f" with plan.pipeline_layout {answer.layout}" if answer.layout else ""
-        fits = "" if answer.estimate.fits else ", which does not fit"
-        lines.append(title("Here  ", f"{show_time(answer.estimate.step_time_s)} a step{layout}{fits}"))
+    lines += _beyond_the_plan(answer)
     notes = [
         f"reductions follow rule {plan.sync} and overlap compute; sends take turns on a stage's link",
         f"each worker of the first stage has {plan.active_minibatches} micro-batches in flight (NOAM)",

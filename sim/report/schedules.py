@@ -195,6 +195,15 @@ def _row(scenario: Scenario, name: str, engine: str) -> Row:
     return Row(answer, changes, int(versions.max()), order.copies, int(late.max()), traffic, exposed)
 
 
+def _asked(answer: Estimate) -> Text:
+    """What is compared: the question and the plan, but for the schedule."""
+    plan = answer.scenario.plan
+    recompute = f" · recompute {plan.recompute}" if plan.recompute != "none" else ""
+    asked = title(answer.scenario.name, f"  {question_words(answer)}")
+    asked.append(f"\n{plan_degrees(plan)} · {microbatch_words(answer)}{recompute}", style="dim")
+    return asked
+
+
 def comparison_view(comparison: Comparison) -> Group:
     """The comparison as tables: time and memory, communication, what was left out and why."""
     rows, fastest = comparison.rows, comparison.rows[0].answer
@@ -218,10 +227,7 @@ def comparison_view(comparison: Comparison) -> Group:
     full = "" if fits else f"; ! does not fit in {show(fastest.memory_available_bytes, 'B')}"
     late = "weights: versions and copies of the weights that a rank keeps; late: updates by which gradients come late"
     key = f"activ., memory: on the fullest rank{full}\n{late}"
-    plan = fastest.scenario.plan
-    recompute = f" · recompute {plan.recompute}" if plan.recompute != "none" else ""
-    asked = title(fastest.scenario.name, f"  {question_words(fastest)}")
-    asked.append(f"\n{plan_degrees(plan)} · {microbatch_words(fastest)}{recompute}", style="dim")
+    asked = _asked(fastest)
     parts: list[RenderableType] = [
         asked,
         "",

@@ -109,7 +109,6 @@ def draw_pareto(result: SearchResult, width_in: float = WIDTH) -> Any:
     from matplotlib.patheffects import withStroke
 
     halo = withStroke(linewidth=2.5, foreground="white")
-
     shades = [colormaps["viridis"](share) for share in np.linspace(0, 0.8, len(sizes))]
     ends = []
     for size, shade in zip(sizes.tolist(), shades, strict=True):

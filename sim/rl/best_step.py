@@ -177,6 +177,26 @@ def same_gpus_colocated(step: RlStep, inference: Inference | None = None, reward
         return None
 
 
+def _most_replicas(scenario: Scenario, num_gpus: int) -> int:
+    """Replicas that leave at least one GPU for rollouts; refuse numbers of GPUs that leave none."""
+    require_positive(gpus=num_gpus)
+    plan, cluster = scenario.plan, scenario.cluster
+    replica = plan.num_gpus // plan.dp
+    if num_gpus > cluster.num_gpus:
+        nodes = -(-num_gpus // cluster.node.gpus_per_node)
+        raise SpecError(
+            f"{num_gpus:,} GPUs are more than the {cluster.num_gpus:,} of cluster {cluster.name!r}; take at most as "
+            f"many, or set cluster.num_nodes to {nodes:,}"
+        )
+    largest = (num_gpus - 1) // replica
+    if largest < 1:
+        raise SpecError(
+            f"{num_gpus:,} GPUs leave none for rollouts beside one replica (the plan's tp · cp · pp = {replica}). Take "
+            f"at least {replica + 1:,}, or a plan that cuts the model into fewer parts"
+        )
+    return largest
+
+
 def best_split(
     scenario: Scenario,
     samples: Samples,
@@ -201,21 +221,8 @@ def best_split(
     FlopcastError
         None of the ways is possible: why the last of them is not.
     """
-    require_positive(gpus=num_gpus)
-    plan, cluster = scenario.plan, scenario.cluster
-    replica = plan.num_gpus // plan.dp
-    if num_gpus > cluster.num_gpus:
-        nodes = -(-num_gpus // cluster.node.gpus_per_node)
-        raise SpecError(
-            f"{num_gpus:,} GPUs are more than the {cluster.num_gpus:,} of cluster {cluster.name!r}; take at most as "
-            f"many, or set cluster.num_nodes to {nodes:,}"
-        )
-    largest = (num_gpus - 1) // replica
-    if largest < 1:
-        raise SpecError(
-            f"{num_gpus:,} GPUs leave none for rollouts beside one replica (the plan's tp · cp · pp = {replica}). Take "
-            f"at least {replica + 1:,}, or a plan that cuts the model into fewer parts"
-        )
+    cluster, replica = scenario.cluster, scenario.plan.num_gpus // scenario.plan.dp
+    largest = _most_replicas(scenario, num_gpus)
     found: dict[int, RlStep] = {}
     why: list[FlopcastError] = []
 

@@ -123,16 +123,9 @@ def price_batches(
         try:
             # How fast it could be trained at all: whichever framework can run the plan.
             result = search(
-                given,
-                gpus=gpus,
-                top=1,
-                confirm=1,
-                context=(1,),
-                experts=(ep,),
-                layouts=False,
-                any_framework=True,
+                given, gpus=gpus, top=1, confirm=1, context=(1,), experts=(ep,), layouts=False, any_framework=True,
                 progress=searched,
-            )
+            )  # fmt: skip
         except InfeasiblePlan as error:
             refusal = error
         else:

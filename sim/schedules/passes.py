@@ -135,16 +135,11 @@ def _kept(order: Order, per_stage: Array) -> Array:
     return np.asarray(whole[1:] - whole[order.first[:-1]][order.rank])
 
 
-def weight_versions(order: Order, delay: int | None = None) -> tuple[Array, Array]:
+def weight_versions(order: Order) -> tuple[Array, Array]:
     """Return the most versions of its weights that each rank keeps, and the updates by which each gradient is late.
 
-    Both concern asynchronous orders.
-
-    Parameters
-    ----------
-    delay : int, optional
-        Updates by which the version that a batch is begun with is behind the newest, as in PipeDream-2BW. Default: the
-        schedule's own; where that has none, a forward takes the newest version there is and its backward the same.
+    Both concern asynchronous orders. A batch is begun with a version as much older than the newest as the schedule
+    says, as in PipeDream-2BW; where it says nothing, a forward takes the newest there is and its backward the same.
 
     Returns
     -------
@@ -160,8 +155,7 @@ def weight_versions(order: Order, delay: int | None = None) -> tuple[Array, Arra
     versions, staleness = np.ones(order.num_ranks, dtype=np.int64), np.zeros(order.num_ranks, dtype=np.int64)
     if not (order.kind == U).any():
         return versions, staleness
-    if delay is None and order.schedule in schedule_names():
-        delay = get_schedule(order.schedule).delay
+    delay = get_schedule(order.schedule).delay if order.schedule in schedule_names() else None
     for rank in range(order.num_ranks):
         here = order.of_rank(rank)
         kind, number = order.kind[here], order.microbatch[here]

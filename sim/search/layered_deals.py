@@ -277,7 +277,7 @@ def least_step_s(batch: Plans, deals: Deals, of_layouts: Deals) -> PlanFloats:
         reduced_after=lambda: np.maximum(there + back + once.reduce_tail_s, there + once.reduce_s) - ended,
         gather_window=lambda: window,
     )
-    return np.asarray(end.step + stack.step_setup_s)
+    return np.asarray(end + stack.step_setup_s)
 
 
 class _Lost(NamedTuple):

@@ -8,10 +8,10 @@ so a file can never be wrong about its units in silence.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from types import UnionType
-from typing import Annotated, Any, NamedTuple, Self, Union, get_args, get_origin
+from typing import Annotated, Any, ClassVar, NamedTuple, Self, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
@@ -177,17 +177,22 @@ class Spec(BaseModel):
     """A frozen, validated description. Build it from SI numbers in Python or from human text in YAML."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=())
+    FOLLOWS: ClassVar[Mapping[str, str | Callable[[Mapping[str, Any]], Any]]] = {}
+    """Fields that follow from others where they are left out: from the field of this name, or by a rule over fields by
+    name, which returns None where nothing follows. Zero stands for left out where a field is like another."""
 
     @model_validator(mode="before")
     @classmethod
     def _read_units(cls, data: Any) -> Any:
         if not isinstance(data, Mapping):
             return data
-        fields = _fields(cls)
+        fields, follows = _fields(cls), cls.FOLLOWS
         read: dict[str, Any] = {}
         for key, value in data.items():
             field = fields.get(str(key))
             name = field.name if field else str(key)
+            if name in follows and _is_left_out(value, follows[name]):
+                continue
             if name in read:
                 raise ValueError(f"{file_name(name)!r} is given twice (as {key!r} and {name!r}); keep one")
             if field is None:  # pydantic refuses it
@@ -195,13 +200,17 @@ class Spec(BaseModel):
                 continue
             takes_both = bool in get_args(field.kind)  # and something else
             if not takes_both and (field.kind is bool) != isinstance(value, bool):
-                rule = "write true or false" if field.kind is bool else f"{str(value).lower()} is not a value for it"
-                raise ValueError(f"{field.short} = {value!r}: {rule}")
+                remedy = "write true or false" if field.kind is bool else f"{str(value).lower()} is not a value for it"
+                raise ValueError(f"{field.short} = {value!r}: {remedy}")
             if field.unit is None:
                 _check_size(field.short, value, field.kind is str)
                 read[name] = visible(value) if field.kind is str and isinstance(value, str) else _count(value, field)
             else:
                 read[name] = _quantity(value, field.unit, str(key), bare_allowed=key == name)
+        for name, rule in follows.items():
+            value = None if name in read else _followed(rule, read)
+            if value is not None:
+                read[name] = value
         return read
 
     def __repr__(self) -> str:
@@ -246,7 +255,17 @@ class Spec(BaseModel):
 
     def _derived(self) -> set[str]:
         """Fields whose value follows from the others', so that it need not be kept."""
-        return set()
+        return {name for name, rule in self.FOLLOWS.items() if getattr(self, name) == _followed(rule, vars(self))}
+
+
+def _is_left_out(value: Any, rule: Any) -> bool:
+    """Whether a value of a field that follows by this rule stands for none."""
+    return value is None or value in ("", [], ()) or (isinstance(rule, str) and value == 0)
+
+
+def _followed(rule: str | Callable[[Mapping[str, Any]], Any], fields: Mapping[str, Any]) -> Any:
+    """What follows by a rule of `Spec.FOLLOWS`."""
+    return fields.get(rule) if isinstance(rule, str) else rule(fields)
 
 
 class _Field(NamedTuple):

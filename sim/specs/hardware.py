@@ -190,6 +190,11 @@ class NodeSpec(Spec):
         return self
 
     @property
+    def network_bytes_per_s(self) -> float:
+        """A GPU's share of the node's network cards, per direction. [bytes/s]"""
+        return self.nics_per_node * self.nic_bandwidth_bytes_per_s / self.gpus_per_node
+
+    @property
     def power_per_gpu_w(self) -> float | None:
         """Power of a GPU with its share of the server; None where neither's is known. [W]"""
         if self.max_power_w is not None:
@@ -238,20 +243,18 @@ class ClusterSpec(Spec):
     storage: StorageSpec | None = None
     """File system that checkpoints and data lie on. Default: a file system that reads and writes 2 TB/s."""
 
+    FOLLOWS = {  # noqa: RUF012
+        "nvlink_domain_gpus": lambda of: of["node"].gpus_per_node if "node" in of else None,
+        "inter_node_bandwidth_bytes_per_s": lambda of: of["node"].network_bytes_per_s if "node" in of else None,
+    }
+
     @model_validator(mode="before")
     @classmethod
-    def _derive(cls, data: object) -> object:
+    def _read_node(cls, data: object) -> object:
         if not isinstance(data, dict) or "node" not in data:
             return data
-        data = dict(data)
-        node = data["node"] = (
-            data["node"] if isinstance(data["node"], NodeSpec) else NodeSpec.read(data["node"], "cluster.node")
-        )
-        data.setdefault("nvlink_domain_gpus", node.gpus_per_node)
-        if "inter_node_bandwidth" not in data:
-            share = node.nics_per_node * node.nic_bandwidth_bytes_per_s / node.gpus_per_node
-            data.setdefault("inter_node_bandwidth_bytes_per_s", share)
-        return data
+        node = data["node"]
+        return {**data, "node": node if isinstance(node, NodeSpec) else NodeSpec.read(node, "cluster.node")}
 
     @model_validator(mode="after")
     def _check(self) -> ClusterSpec:
@@ -266,15 +269,6 @@ class ClusterSpec(Spec):
                 f"fragmentation {self.fragmentation:g} is a share of a job's nodes; give a number from 0 to 1"
             )
         return self
-
-    def _derived(self) -> set[str]:
-        node = self.node
-        rules = {
-            "nvlink_domain_gpus": self.nvlink_domain_gpus == node.gpus_per_node,
-            "inter_node_bandwidth_bytes_per_s": self.inter_node_bandwidth_bytes_per_s
-            == node.nics_per_node * node.nic_bandwidth_bytes_per_s / node.gpus_per_node,
-        }
-        return {name for name, derived in rules.items() if derived}
 
     @property
     def num_gpus(self) -> int:

@@ -138,7 +138,14 @@ def build_scenario(data: Any, overrides: Sequence[str] | str = (), where: str = 
     sections: dict[str, Any] = {name: resolved[name] for name in SECTIONS if resolved.get(name) is not None}
     profile = sections.pop("profile", None)
     sections = {name: SECTIONS[name].read(value, name) for name, value in sections.items()}
-    gpu = sections["cluster"].gpu
+    sections["profile"] = _settled_profile(profile, sections["cluster"].gpu, sections.get("stack"), assumed)
+    facts = {"name": resolved.get("name") or where, "description": resolved.get("description") or ""}
+    scenario, said = drawn_as_near(Scenario.read({**facts, **sections, "assumed": tuple(assumed)}, where))
+    return scenario.model_copy(update={"assumed": (*scenario.assumed, said)}) if said else scenario
+
+
+def _settled_profile(profile: Any, gpu: GpuSpec, stack: StackSpec | None, assumed: list[str]) -> Profile:
+    """The profile that a scenario's section comes to on its GPU; what is assumed for it goes into `assumed`."""
     if profile is None:
         profile = _profile_for(gpu.name)
         assumed.append(f"no profile was named: {profile.get('name', presets.NAME)} is used for {gpu.name}")
@@ -157,18 +164,15 @@ def build_scenario(data: Any, overrides: Sequence[str] | str = (), where: str = 
                 f"{gpu.name} states no max_power, so its multiplies are assumed to reach {share:.0%} of peak; give "
                 "cluster.node.gpu.max_power for a better value",
             )
-    sections["profile"] = Profile.read(profile, "profile")
-    measured = sections["profile"].provenance
-    if measured.measured_stack and "stack" in sections and measured.measured_stack != sections["stack"].name:
+    found = Profile.read(profile, "profile")
+    measured = found.provenance
+    if measured.measured_stack and stack is not None and measured.measured_stack != stack.name:
         assumed.append(
-            f"profile {sections['profile'].name!r} was fitted to runs of stack {measured.measured_stack!r} and is used "
-            f"with {sections['stack'].name!r}: they do not count as measured"
+            f"profile {found.name!r} was fitted to runs of stack {measured.measured_stack!r} and is used with "
+            f"{stack.name!r}: they do not count as measured"
         )
-        own = sections["profile"].model_copy(update={"provenance": measured.model_copy(update={"measured": ()})})
-        sections["profile"] = own
-    facts = {"name": resolved.get("name") or where, "description": resolved.get("description") or ""}
-    scenario, said = drawn_as_near(Scenario.read({**facts, **sections, "assumed": tuple(assumed)}, where))
-    return scenario.model_copy(update={"assumed": (*scenario.assumed, said)}) if said else scenario
+        found = found.model_copy(update={"provenance": measured.model_copy(update={"measured": ()})})
+    return found
 
 
 LEFT_OPEN = "the framework is not known, and what it does is not stated: "

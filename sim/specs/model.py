@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from functools import cached_property
 from itertools import cycle, islice
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from sim.specs.base import Spec, divisor_near
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 LayerType = Literal[
     "full_attention",
@@ -195,35 +198,18 @@ class ModelSpec(Spec):
     dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
     """Dropout on attention probabilities and on both residual branches: costs mask memory and bandwidth."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _derive(cls, data: Any) -> Any:
-        if not isinstance(data, dict):
-            return data
-        data = dict(data)
-        hidden, heads = data.get("hidden_size"), data.get("num_heads")
-        if data.get("num_kv_heads") is None and heads is not None:
-            data["num_kv_heads"] = heads
-        if data.get("intermediate_size") is None and isinstance(hidden, int):
-            data["intermediate_size"] = 4 * hidden
-        if data.get("head_dim") is None and isinstance(hidden, int) and isinstance(heads, int) and heads > 0:
-            if hidden % heads:
-                raise ValueError(
-                    f"hidden_size {hidden} is not divisible by num_heads {heads}; give head_dim, "
-                    f"or use {divisor_near(hidden, heads)} heads"
-                )
-            data["head_dim"] = hidden // heads
-        for name, like in _LIKE.items():
-            if not data.get(name) and data.get(like) is not None:
-                data[name] = data[like]
-        if not data.get("mlp_layer_types"):
-            data["mlp_layer_types"] = ("sparse" if data.get("num_experts") else "dense",)
-        for name in ("qkv_bias", "attention_output_bias", "mlp_bias"):
-            if data.get(name) is None:
-                data[name] = data.get("bias", True)
-        if data.get("norm_bias") is None:
-            data["norm_bias"] = data.get("norm", "layernorm") == "layernorm"
-        return data
+    FOLLOWS = {  # noqa: RUF012
+        "num_kv_heads": lambda of: of.get("num_heads"),
+        "intermediate_size": lambda of: 4 * of["hidden_size"] if isinstance(of.get("hidden_size"), int) else None,
+        "head_dim": lambda of: _head_dim(of),
+        "value_head_dim": "head_dim",
+        "expert_intermediate_size": "intermediate_size",
+        "linear_num_key_heads": "linear_num_heads",
+        "linear_key_head_dim": "linear_head_dim",
+        "mlp_layer_types": lambda of: ("sparse" if of.get("num_experts") else "dense",),
+        **dict.fromkeys(("qkv_bias", "attention_output_bias", "mlp_bias"), lambda of: of.get("bias", True)),
+        "norm_bias": lambda of: of.get("norm", "layernorm") == "layernorm",
+    }
 
     @model_validator(mode="after")
     def _check(self) -> ModelSpec:
@@ -389,28 +375,15 @@ class ModelSpec(Spec):
         """Whether any layer is of this layer type or MLP type."""
         return any(part in kind for kind in self.layer_kinds)
 
-    def _derived(self) -> set[str]:
-        rules = {
-            "num_kv_heads": self.num_kv_heads == self.num_heads,
-            "intermediate_size": self.intermediate_size == 4 * self.hidden_size,
-            "head_dim": self.head_dim * self.num_heads == self.hidden_size,
-            "value_head_dim": self.value_head_dim == self.head_dim,
-            "expert_intermediate_size": self.expert_intermediate_size == self.intermediate_size,
-            "qkv_bias": self.qkv_bias == self.bias,
-            "attention_output_bias": self.attention_output_bias == self.bias,
-            "mlp_bias": self.mlp_bias == self.bias,
-            "norm_bias": self.norm_bias == (self.norm == "layernorm"),
-            "mlp_layer_types": self.mlp_layer_types == ("sparse" if self.num_experts else "dense",),
-            "linear_num_key_heads": self.linear_num_key_heads == self.linear_num_heads,
-            "linear_key_head_dim": self.linear_key_head_dim == self.linear_head_dim,
-        }
-        return {name for name, derived in rules.items() if derived}
 
-
-_LIKE = {
-    "value_head_dim": "head_dim",
-    "expert_intermediate_size": "intermediate_size",
-    "linear_num_key_heads": "linear_num_heads",
-    "linear_key_head_dim": "linear_head_dim",
-}
-"""Fields that are what another is, where they are left out."""
+def _head_dim(of: Mapping[str, Any]) -> int | None:
+    """Columns of a head, where hidden size and heads are known."""
+    hidden, heads = of.get("hidden_size"), of.get("num_heads")
+    if not isinstance(hidden, int) or not isinstance(heads, int) or heads <= 0:
+        return None
+    if hidden % heads and "head_dim" not in of:
+        raise ValueError(
+            f"hidden_size {hidden} is not divisible by num_heads {heads}; give head_dim, "
+            f"or use {divisor_near(hidden, heads)} heads"
+        )
+    return hidden // heads if hidden % heads == 0 else None

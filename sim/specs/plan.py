@@ -215,6 +215,10 @@ class ParallelPlan(Spec):
     (...)*n for repetitions: Et*4|(t*4|)*14tmL. Empty, as -s plan.pipeline_layout= leaves it, is the default.
     Default: layers are dealt evenly."""
 
+    FOLLOWS = {  # noqa: RUF012
+        "recompute_modules": lambda of: DEFAULT_RECOMPUTE_MODULES if of.get("recompute") == "selective" else None
+    }
+
     @model_validator(mode="before")
     @classmethod
     def _derive(cls, data: Any) -> Any:
@@ -224,8 +228,6 @@ class ParallelPlan(Spec):
             data = {**data, "pipeline_layout": ""}
         if "recompute_modules" in data:
             data = {**data, "recompute_modules": as_names(data["recompute_modules"])}
-        if data.get("recompute") == "selective" and not data.get("recompute_modules"):
-            return {**data, "recompute_modules": DEFAULT_RECOMPUTE_MODULES}
         return data
 
     def replace(self, **changes: Any) -> Self:
@@ -245,10 +247,6 @@ class ParallelPlan(Spec):
             left += [] if mode == "full" else ["recompute_method", "recompute_num_layers"]
             changes = {**{name: type(self).model_fields[name].default for name in left}, **changes}
         return super().replace(**changes)
-
-    def _derived(self) -> set[str]:
-        fixed = self.recompute == "selective" and self.recompute_modules == DEFAULT_RECOMPUTE_MODULES
-        return {"recompute_modules"} if fixed else set()
 
     @model_validator(mode="after")
     def _check(self) -> ParallelPlan:

@@ -202,21 +202,27 @@ class Scenario(Spec):
             )
         problems += self._offloading()
         problems += self._adapters_and_dispatcher()
-        if plan.num_gpus > self.cluster.num_gpus:
-            replicas = self.cluster.num_gpus // (plan.tp * plan.cp * plan.pp)
-            nodes = -(-plan.num_gpus // self.cluster.node.gpus_per_node)
-            remedy = f"lower plan.dp to {replicas}" if replicas else "cut the model into fewer parts (tp, cp, pp)"
-            problems.append(
-                f"the plan needs tp · {'cp · ' if plan.cp > 1 else ''}pp · dp = {plan.tp} · "
-                f"{f'{plan.cp} · ' if plan.cp > 1 else ''}{plan.pp} · {plan.dp} = {plan.num_gpus} GPUs, but cluster "
-                f"{self.cluster.name!r} has {self.cluster.num_gpus}; {remedy} or raise cluster.num_nodes to {nodes}"
-            )
+        problems += self._gpus()
         if model.position == "learned" and training.sequence_length > model.max_sequence_length:
             problems.append(
                 f"training.sequence_length = {training.sequence_length} exceeds the model's "
                 f"{model.max_sequence_length} learned positions; raise model.max_sequence_length"
             )
         return problems
+
+    def _gpus(self) -> list[str]:
+        """More GPUs than the cluster has."""
+        plan, cluster = self.plan, self.cluster
+        if plan.num_gpus <= cluster.num_gpus:
+            return []
+        replicas = cluster.num_gpus // (plan.tp * plan.cp * plan.pp)
+        nodes = -(-plan.num_gpus // cluster.node.gpus_per_node)
+        remedy = f"lower plan.dp to {replicas}" if replicas else "cut the model into fewer parts (tp, cp, pp)"
+        return [
+            f"the plan needs tp · {'cp · ' if plan.cp > 1 else ''}pp · dp = {plan.tp} · "
+            f"{f'{plan.cp} · ' if plan.cp > 1 else ''}{plan.pp} · {plan.dp} = {plan.num_gpus} GPUs, but cluster "
+            f"{cluster.name!r} has {cluster.num_gpus}; {remedy} or raise cluster.num_nodes to {nodes}"
+        ]
 
     def _cut_experts(self) -> list[str]:
         """Experts that are cut, and cannot be."""

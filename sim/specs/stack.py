@@ -247,6 +247,8 @@ class StackSpec(Spec):
     fragmentation: float = Field(default=0.03, ge=0.0, lt=1.0)
     """Share of activation memory lost to the allocator; an allowance, not a measurement."""
 
+    FOLLOWS = {"backward_launch_s": "kernel_launch_s", "collective_launch_s": "kernel_launch_s"}  # noqa: RUF012
+
     @model_validator(mode="before")
     @classmethod
     def _derive(cls, data: Any) -> Any:
@@ -255,12 +257,7 @@ class StackSpec(Spec):
         data = named_kernel(data)
         if "cuda_graph_scope" in data:
             data = {**data, "cuda_graph_scope": as_names(data["cuda_graph_scope"])}
-        launch = next((data[name] for name in ("kernel_launch_s", "kernel_launch") if name in data), None)
-        derived = {}
-        for name in ("backward_launch", "collective_launch"):
-            if launch is not None and not {name, f"{name}_s"} & data.keys():
-                derived[f"{name}_s"] = launch
-        return {**derived, **data}
+        return data
 
     @model_validator(mode="after")
     def _check_loss(self) -> StackSpec:
@@ -294,13 +291,6 @@ class StackSpec(Spec):
         defaults = {"deepep": 20, "hybridep": 16}
         usual = defaults.get(self.expert_dispatcher)
         return None if usual is None else self.dispatcher_sms or usual
-
-    def _derived(self) -> set[str]:
-        rules = {
-            "backward_launch_s": self.backward_launch_s == self.kernel_launch_s,
-            "collective_launch_s": self.collective_launch_s == self.kernel_launch_s,
-        }
-        return {name for name, derived in rules.items() if derived}
 
 
 def named_kernel(data: dict[str, Any]) -> dict[str, Any]:

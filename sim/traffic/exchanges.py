@@ -18,15 +18,14 @@ from sim.costs.collectives import Fabric, all_to_all_bytes
 from sim.costs.compute import ComputeModel
 from sim.network.placement import Group, layer_groups
 from sim.pricing.cells import plans_of
-from sim.pricing.deal import HELD, TRAINED, put_together
-from sim.pricing.layouts import Layouts, cost_model, cut_of
+from sim.pricing.deal import put_together
+from sim.pricing.layouts import cost_model, cut_of
+from sim.pricing.replicas import DataMove, ring_bytes, sent_by_group
 from sim.pricing.stages import StageSeconds
-from sim.pricing.zero import VisitedBlock, visit_seconds, visited_blocks
+from sim.pricing.zero import VisitedBlock, visited_blocks
 from sim.specs import Scenario
-from sim.traffic.step_bytes import ring_bytes, sent_to_shards
 from sim.work.layers import Stage, block_operations
 from sim.work.operations import BlockWork, Cause, Collective, Phase
-from sim.work.optimizer import GRADIENT_WIDTH
 from sim.work.sums import block_works
 
 FORWARD, INPUT_GRAD, WEIGHT_GRAD = range(3)
@@ -71,9 +70,8 @@ def stage_exchanges(scenario: Scenario, stages: tuple[Stage, ...]) -> tuple[Exch
     """
     plan = scenario.plan
     costs, cut, plans = cost_model(scenario), cut_of(scenario), plans_of(scenario)
-    compute, fabric, layouts = costs.noting(), costs.fabric, plans.layouts
-    layouts = layouts.without_sums_between if plan.outer_zero_stage else layouts
-    groups = layer_groups(plan, scenario.cluster) | {"dp": layouts.data.take(0)}
+    compute, fabric = costs.noting(), costs.fabric
+    groups = layer_groups(plan, scenario.cluster) | {"dp": plans.layouts.data.take(0)}
     moving = plans.gathers_in_turns | ((plans.moving_stage >= 2) & ~plans.at_visits)
     moves = moving and max(plan.num_replicas, plan.num_expert_replicas) > 1
     tables = []
@@ -81,14 +79,14 @@ def stage_exchanges(scenario: Scenario, stages: tuple[Stage, ...]) -> tuple[Exch
     if plans.alone > 0.5:  # tokens of most passes wait
         stack = stack.replace(overlap_experts=False)
     operations = block_operations(scenario.model, stack, cut)
-    for of_block, visited in zip(operations, visited_blocks(scenario, layouts), strict=True):
+    for of_block, visited in zip(operations, visited_blocks(scenario), strict=True):
         (work,) = block_works(of_block, stack, (cut.recompute,))
         tables.append(_Table(_nothing))
         _within(tables[-1], work, compute, groups, fabric)
         if moves:
             priced = block_costs([work], compute, groups, fabric)[0]
             budgets = [float(sum(each.values())) for each in priced.passes[:2]]
-            _zero(tables[-1], visited, budgets, scenario, layouts, reduces=bool(plans.moving_stage >= 2))
+            _zero(tables[-1], visited, budgets, scenario, reduces=bool(plans.moving_stage >= 2))
     parts = np.array([stage.part for stage in stages])
     found = []
     for key in dict.fromkeys(key for table in tables for key in table):
@@ -108,7 +106,7 @@ def _add(
     table: _Table,
     key: tuple[str, bool],
     row: int,
-    moved: tuple[float, float, float, float],
+    moved: Sequence[float] | Floats,
     budget: float = 0.0,
 ) -> None:
     if moved[0] > 0:
@@ -173,40 +171,31 @@ def _moved(items: Sequence[Collective], group: Group, fabric: Fabric) -> tuple[f
     return float(total_time(items, group, fabric)), nbytes, far, buffers
 
 
-def _zero(
-    table: _Table,
-    block: VisitedBlock,
-    budgets: Sequence[float],
-    scenario: Scenario,
-    layouts: Layouts,
-    *,
-    reduces: bool,
-) -> None:
+def _zero(table: _Table, block: VisitedBlock, budgets: Sequence[float], scenario: Scenario, *, reduces: bool) -> None:
     """Gathers and reductions of ZeRO stages 2 and 3, as `sim.pricing.zero.lengthened_passes` prices them."""
     plan, stack = scenario.plan, scenario.stack
-    gather, reduce = visit_seconds(layouts, block.held, block.width)
-    weights, gradients, between = _sent_at_visits(block, layouts)
-    ahead = stack.overlap_param_gather
+    ahead, key = stack.overlap_param_gather, ("dp", stack.overlap_grad_reduce)
     if plan.zero_stage == 3:
-        buffers = block.held[HELD].sum().item() * block.width
+        weights = np.array([block.gather_s, *_sent(block.gather), _buffers(block.gather)])
         for row, times, budget in zip((FORWARD, INPUT_GRAD), (1.0, block.regathers), budgets, strict=True):
             if times:
-                _add(table, ("dp", ahead), row, (gather.item() * times, weights * times, 0.0, buffers * times), budget)
+                _add(table, ("dp", ahead), row, weights * times, budget)
     if reduces:
         # Where the gather runs beside the same backward its budget is the gather's, and is there already.
         beside_gather = plan.zero_stage == 3 and block.regathers and ahead == stack.overlap_grad_reduce
         budget = 0.0 if beside_gather else budgets[1]
-        buffers = block.held[TRAINED].sum().item() * GRADIENT_WIDTH[stack.gradient_precision]
-        key = ("dp", stack.overlap_grad_reduce)
-        _add(table, key, INPUT_GRAD, (reduce.item(), gradients, between, buffers), budget)
+        _add(table, key, INPUT_GRAD, (block.reduce_s, *_sent(block.reduce), _buffers(block.reduce)), budget)
 
 
-def _sent_at_visits(block: VisitedBlock, layouts: Layouts) -> tuple[float, float, float]:
-    """Bytes that each member sends of a block's weights, of its gradients, and of these between sharding groups."""
-    width = GRADIENT_WIDTH[layouts.costs.stack.gradient_precision]
-    weights, gradients = (sent_to_shards(block.held[each], layouts) for each in (HELD, TRAINED))
-    gathered = (sum(weights.values()) - weights["between"]) * block.width
-    return gathered, sum(gradients.values()) * width, gradients["between"] * width
+def _sent(moves: Sequence[DataMove]) -> tuple[float, float]:
+    """Bytes that each member sends, and those of them between sharding groups."""
+    sent = sent_by_group(moves)
+    return sum(sent.values()), sent.get("between", 0.0)
+
+
+def _buffers(moves: Sequence[DataMove]) -> float:
+    """Bytes of the buffers within sharding groups."""
+    return float(sum(np.asarray(each.nbytes).item() for each in moves if each.over != "between"))
 
 
 def visit_exchange(scenario: Scenario, costs: StageSeconds) -> Exchange | None:
@@ -214,11 +203,10 @@ def visit_exchange(scenario: Scenario, costs: StageSeconds) -> Exchange | None:
     visits, plans = costs.visits, plans_of(scenario)
     if visits is None:
         return None
-    layouts = plans.layouts.without_sums_between if scenario.plan.outer_zero_stage else plans.layouts
     gathers, rows = plans.moving_stage.item() == 3, []
-    for block in visited_blocks(scenario, layouts):
-        weights, gradients, between = _sent_at_visits(block, layouts)
-        rows.append([gathers * weights, gathers * weights * block.regathers, gradients, between])
+    for block in visited_blocks(scenario):
+        weights, reduced = gathers * _sent(block.gather)[0], _sent(block.reduce)
+        rows.append([weights, weights * block.regathers, *reduced])
     *nbytes, between = put_together(np.array([stage.part for stage in costs.stages]), np.array(rows)).T
     none = np.zeros((3, len(between)))
     over_groups = np.stack([none[0], none[0], between])

@@ -29,11 +29,10 @@ from sim.network.topology import Topology
 from sim.pricing.cells import plans_of, sent_bytes
 from sim.pricing.deal import TRAINED, params_of
 from sim.pricing.layouts import cost_model, cut_of
+from sim.pricing.replicas import moved_once, sent_by_group
 from sim.pricing.stages import StageSeconds
-from sim.specs import Profile, Scenario
+from sim.specs import Scenario
 from sim.traffic.exchanges import Exchange, stage_exchanges, visit_exchange
-from sim.traffic.step_bytes import sent_to_shards
-from sim.work.optimizer import GRADIENT_WIDTH
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +75,7 @@ class Wires:
         self._scenario, self._topology, self._health, self._seed = scenario, topology, health, seed
         self._costs, self._fabric = cost_model(scenario), cost_model(scenario).fabric
         self._network = scenario.cluster.network
-        self._reached = reached_capacity(topology, scenario.profile, self._fabric)
+        self._reached = reached_capacity(topology, self._fabric)
         ends = np.array([links.name in ("nvlink", "pcie", "nic") for links in topology.classes])
         self._is_end = ends[topology.class_of_link]
         self._is_nvlink = np.array([links.name == "nvlink" for links in topology.classes])[topology.class_of_link]
@@ -185,7 +184,7 @@ class Wires:
         return Stream(*seconds, *carried, seconds[1] / nbytes, kind, nbytes, pace)
 
 
-def reached_capacity(topology: Topology, profile: Profile, fabric: Fabric) -> FloatArray:
+def reached_capacity(topology: Topology, fabric: Fabric) -> FloatArray:
     """The most that messages of any kind reach of every link.  [bytes/s]"""
     network = fabric.best_share
     shares = np.array([best_of(fabric.nvlink) if links.name == "nvlink" else network for links in topology.classes])
@@ -294,25 +293,26 @@ def _between_replicas(
     what its own GPUs send.
     """
     plan, plans = scenario.plan, plans_of(scenario)
-    widths = GRADIENT_WIDTH[scenario.stack.gradient_precision], scenario.training.activation_bytes
-    reduce, gather, own = np.full(plan.pp, -1), np.full(plan.pp, -1), plans.layouts
-    for table, name, seconds, width, passes, layouts in (
-        (reduce, "gradients", costs.reduce_s, widths[0], 2 if plan.zero_stage == 0 else 1, own.of_copies(copies)),
-        (gather, "weights", costs.gather_s, widths[1], 1, own),
+    moving, spread = int(plans.moving_stage.item()), bool(plans.state_is_spread.item())
+    reduce, gather = np.full(plan.pp, -1), np.full(plan.pp, -1)
+    for place, (table, name, seconds) in enumerate(
+        ((reduce, "gradients", costs.reduce_s), (gather, "weights", costs.gather_s))
     ):
         for rank in np.flatnonzero(seconds > 0).tolist():
             part = sum(stage.part for stage, where in zip(costs.stages, rank_of_stage, strict=True) if where == rank)
             holds = params_of(np.array([part]), plans.layouts)[TRAINED]
-            sent = sent_to_shards(holds, layouts)
-            often: dict[str, float] = dict.fromkeys(sent, passes * (plans.moving_stage.item() < 3))
-            often["between"] = 0.5 if plan.outer_zero_stage else float(name == "gradients")
-            sent = {group: nbytes * width * often[group] for group, nbytes in sent.items()}
+            sent = sent_by_group(moved_once(plans.layouts, holds, moving, spread, copies)[place])
+            sent = {_RINGS.get(group, group): nbytes for group, nbytes in sent.items()}
             others = [] if name == "weights" else _holders(rank, rank_of_stage, copies)
             if not others and max(plan.num_replicas, plan.num_expert_replicas) == 1:
                 continue  # copies that a rank sums by itself
             table[rank] = len(streams)
             streams.append(wires.rings(name, sent, gpus[rank], float(seconds[rank]), gpus[others]))
     return reduce, gather
+
+
+_RINGS = {"data": "shards", "expert_data": "expert_shards"}
+"""Groups that sum all gradients, as sharding groups of all that hold the same."""
 
 
 def _holders(rank: int, rank_of_stage: IntArray, copies: int) -> list[int]:

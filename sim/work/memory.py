@@ -97,33 +97,11 @@ def held_logits_bytes(model: ModelSpec, stack: StackSpec, cut: Cut) -> Number:
     return cut.tokens * vocabulary_rows(model, stack, cut) * (own + gathered)
 
 
-@dataclass(frozen=True, slots=True)
-class CutMemory:
-    """Memory of one micro-batch on a GPU that follows from the cut alone; floats or arrays. [bytes]
+def working_bytes(blocks: Sequence[Block], model: ModelSpec, stack: StackSpec, cut: Cut, word: str) -> Number:
+    """The largest short-lived buffer besides what is kept, under a word of `sim.work.recompute`. [bytes]
 
-    working : the largest short-lived buffer besides what is kept.
-    logits, held_logits : all of them, and those still held while the layers' backward runs.
-    boundary : activations that one rank sends to the next.
+    blocks : those of the cut.
     """
-
-    working: Number
-    logits: Number
-    held_logits: Number
-    boundary: Number
-
-
-def cut_memory(blocks: Sequence[Block], model: ModelSpec, stack: StackSpec, cut: Cut, word: str) -> CutMemory:
-    """Sizes of a cut, whose blocks these are, under a word of `sim.work.recompute`. Takes arrays in its numbers."""
-    return CutMemory(
-        _working_bytes(blocks, model, stack, cut, word),
-        logits_bytes(model, stack, cut),
-        held_logits_bytes(model, stack, cut),
-        cut.width * cut.norm_tokens * model.hidden_size,
-    )
-
-
-def _working_bytes(blocks: Sequence[Block], model: ModelSpec, stack: StackSpec, cut: Cut, word: str) -> Number:
-    """The largest thing alive for a moment besides what is kept."""
     said = read_recompute(word)
     again: Number = 0.0
     backward: Number = 0.0

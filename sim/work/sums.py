@@ -169,14 +169,10 @@ def model_blocks(
 
 
 def model_layers(
-    model: ModelSpec,
-    batch: float = 1,
-    sequence: float = 1,
-    packed: int | None = None,
-    adapters: Adapters | None = None,
+    model: ModelSpec, batch: float = 1, sequence: float = 1, adapters: Adapters | None = None
 ) -> list[tuple[int, LayerKind, tuple[Operation, ...]]]:
     """Return the kinds of layers of a model: how many there are, the kind, its operations on a single GPU."""
-    blocks = model_blocks(model, batch, sequence, packed, adapters)[FIRST_KIND:]
+    blocks = model_blocks(model, batch, sequence, None, adapters)[FIRST_KIND:]
     return [(count, kind, block.layer) for (count, block), kind in zip(blocks, model.layer_kinds, strict=False)]
 
 

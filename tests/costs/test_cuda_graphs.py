@@ -9,7 +9,7 @@ from sim.errors import SpecError
 from sim.specs import build_scenario
 from sim.work import experts
 from sim.work.layers import block_operations
-from sim.work.memory import cut_memory, graph_bytes
+from sim.work.memory import graph_bytes, working_bytes
 from sim.work.pieces import Cut
 
 QWEN = {"num_layers": 48, "hidden_size": 2048, "num_heads": 32, "num_kv_heads": 4, "head_dim": 128,
@@ -127,7 +127,7 @@ def test_memory_of_graphs():
     """Places for a layer's input, output and their gradients, and temporaries that nothing else can use. [bytes]"""
     one, plain = scenario_of(QWEN, scoped(*SCOPE), ep=8), scenario_of(QWEN, ep=8)
     more, less = (
-        cut_memory(block_operations(each.model, each.stack, CUT), each.model, each.stack, CUT, "none").working
+        working_bytes(block_operations(each.model, each.stack, CUT), each.model, each.stack, CUT, "none")
         for each in (one, plain)
     )
     assert more - less == graph_bytes((), one.model, CUT) == 2 * 1024 * (2 * 32 * 128 + 2 * 4 * 128 + 4 * 2048)

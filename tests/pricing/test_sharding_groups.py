@@ -19,7 +19,7 @@ from sim.foreign.importers import Given, import_text
 from sim.network.placement import place_group
 from sim.network.ranks import members_of
 from sim.pricing.cells import plans_of
-from sim.pricing.deal import reduced_to_shards
+from sim.pricing.replicas import move_seconds, reduced_to_shards
 from sim.specs import ParallelPlan
 from sim.traffic.step_bytes import step_collectives, step_traffic
 from sim.work.sums import total_params
@@ -59,7 +59,7 @@ def test_groups_of_one_hold_what_nobody_shards(stage):
         assert alone.step_time_s == pytest.approx(none.step_time_s, rel=0.03)
     batch = plans_of(built(f"plan.zero_stage={stage}", "plan.sharding_group=1"))
     held, layouts = np.array([[1e9], [0.0]]), batch.layouts
-    summed = reduced_to_shards(held, 2, layouts, batch.costs.fabric)
+    summed = move_seconds(reduced_to_shards(held, 2, layouts), batch.costs.fabric)
     assert summed == pytest.approx(all_reduce(2e9, layouts.data, batch.costs.fabric))
 
 
@@ -77,7 +77,7 @@ def test_what_moves_is_counted_and_priced_alike():
     batch, params = plans_of(scenario), 1e9
     inside, between = batch.layouts.shards, batch.layouts.between_shards
     fabric = batch.costs.fabric
-    found = reduced_to_shards(np.array([[params], [0.0]]), 2, batch.layouts, fabric)
+    found = move_seconds(reduced_to_shards(np.array([[params], [0.0]]), 2, batch.layouts), fabric)
     wanted = reduce_scatter(2 * params, inside, fabric) + all_reduce(2 * params / 8, between, fabric)
     assert found == pytest.approx(wanted)
     whole, grouped = (step_collectives(built(f"plan.sharding_group={size}")) for size in ("", 8))

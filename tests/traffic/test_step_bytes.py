@@ -3,8 +3,9 @@
 import pytest
 
 from sim import load_scenario
+from sim.pricing.replicas import ring_bytes
 from sim.programs import priced_order
-from sim.traffic.step_bytes import ring_bytes, step_traffic
+from sim.traffic.step_bytes import step_traffic
 from sim.work.sums import total_params
 
 BASE = "gpt3-175b-1024-a100.yaml"

@@ -134,6 +134,42 @@ def usual_efficiency(bandwidth: str) -> float | None:
     return None
 
 
+def _described(x: int, bandwidth: str, vocabulary: int) -> Scenario:
+    """X_x on its cluster, with the network as its profile has it."""
+    shape = family(x)
+    domain = max(size for size in range(1, DOMAIN + 1) if x % size == 0)
+    batch = max(1, int(shape.critical_batch_sequences))
+    return build_scenario(
+        {
+            "name": f"X_{x}",
+            "model": {
+                "name": f"x{x}",
+                "num_layers": shape.num_layers,
+                "hidden_size": shape.hidden_size,
+                "num_heads": shape.num_heads,
+                "vocab_size": vocabulary,
+                "max_sequence_length": shape.sequence_length,
+            },
+            "cluster": {
+                "preset": "generic-a100-16",
+                "node": {"gpus_per_node": domain, "nics_per_node": domain},
+                "num_nodes": batch,
+                "inter_node_bandwidth": bandwidth,
+                "network": None,  # as the paper has it: every card reaches every other, however many there are
+            },
+            "plan": {},
+            "training": {
+                "global_batch_size": batch,
+                "sequence_length": shape.sequence_length,
+                "precision": "fp16",
+                "tokens": STEPS * shape.critical_batch_tokens,
+            },
+            "stack": "lamy-poirier",
+            "profile": "a100",
+        }
+    )
+
+
 def question(
     x: int,
     bandwidth: str = "200 Gbit/s",
@@ -164,38 +200,7 @@ def question(
     """
     if ideal_network and efficiency is not None:
         raise SpecError(f"an ideal network has no efficiency of {efficiency:g}; give one or the other")
-    shape = family(x)
-    domain = max(size for size in range(1, DOMAIN + 1) if x % size == 0)
-    batch = max(1, int(shape.critical_batch_sequences))
-    scenario = build_scenario(
-        {
-            "name": f"X_{x}",
-            "model": {
-                "name": f"x{x}",
-                "num_layers": shape.num_layers,
-                "hidden_size": shape.hidden_size,
-                "num_heads": shape.num_heads,
-                "vocab_size": vocabulary,
-                "max_sequence_length": shape.sequence_length,
-            },
-            "cluster": {
-                "preset": "generic-a100-16",
-                "node": {"gpus_per_node": domain, "nics_per_node": domain},
-                "num_nodes": batch,
-                "inter_node_bandwidth": bandwidth,
-                "network": None,  # as the paper has it: every card reaches every other, however many there are
-            },
-            "plan": {},
-            "training": {
-                "global_batch_size": batch,
-                "sequence_length": shape.sequence_length,
-                "precision": "fp16",
-                "tokens": STEPS * shape.critical_batch_tokens,
-            },
-            "stack": "lamy-poirier",
-            "profile": "a100",
-        }
-    )
+    scenario = _described(x, bandwidth, vocabulary)
     alone = usual_efficiency(bandwidth) if efficiency is None and not ideal_network else efficiency
     measured = {"network_efficiency": alone, "network_shared_efficiency": efficiency}
     scenario = scenario.replace(cluster=scenario.cluster.replace(**measured))

@@ -334,7 +334,7 @@ class Rows:
             reduced_after=partial(passes.reductions_after_end, once, ends_at),
             gather_window=passes.gather_windows,
         )
-        return np.asarray(end.step + self.batch.costs.stack.step_setup_s)
+        return np.asarray(end + self.batch.costs.stack.step_setup_s)
 
     def _pipelines(self, blocking: bool) -> Pipelines:
         columns, (near, far) = self.columns, (each[0, 0] for each in near_and_far(self.batch))

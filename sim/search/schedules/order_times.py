@@ -234,7 +234,7 @@ class SharedOrder:
         parts = [first[begin : begin + size] for begin in range(0, len(first), size)]
         found = [self._begin_and_end(seconds.take(plans), times[plans]) for plans in parts]
         begin, end = (np.concatenate(each, axis=-1)[..., column] for each in zip(*found, strict=True))
-        finished = end_of_step(
+        end_s = end_of_step(
             end - begin if self.staggered else end,
             seconds.reduce,
             seconds.gather,
@@ -247,7 +247,7 @@ class SharedOrder:
             gather_window=lambda: seconds.gather,
             ends=self.order.ends,
         )
-        return np.asarray(finished.step + seconds.setup)
+        return np.asarray(end_s + seconds.setup)
 
     def _begin_and_end(self, seconds: Seconds, times: Ints) -> tuple[RankPlanFloats, RankPlanFloats]:
         """When each rank begins its first action and ends its last, with what it moves at visits, at the earliest.  [s]
