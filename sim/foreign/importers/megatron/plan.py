@@ -50,6 +50,7 @@ def read_plan(arguments: Arguments, config: Mapping[str, Any] | None = None) -> 
     for switch, field in (
         ("account-for-embedding-in-pipeline-split", "embedding_as_layer"),
         ("account-for-loss-in-pipeline-split", "head_as_layer"),
+        ("enable-vocab-parallel", "vocabulary_over_stages"),  # sail-sg/VocabularyParallelism
     ):
         if arguments.has(switch):
             plan.took(field, True, f"--{switch}")
