@@ -30,7 +30,7 @@ class Draw(NamedTuple):
     log: bool = False
 
     def anywhere(self, rng: np.random.Generator) -> Draw:
-        """The same with another value, as likely as its width says."""
+        """A draw with another value, as likely as its width says."""
         off = float(rng.standard_normal())
         value = self.value * self.width**off if self.log else self.value + self.width * off
         return self._replace(value=min(max(value, self.low), self.high))
