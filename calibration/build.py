@@ -15,12 +15,19 @@ from typing import Any
 
 from flopcast_calibration import points
 from flopcast_calibration.fit import (
+    LARGE_BYTES,
+    LINK_PRIOR,
     LOOPBACK_PRIOR,
+    NETWORK_PRIOR,
+    P2P_PRIOR,
     TIMES,
+    TREES,
     Fit,
     GemmPoint,
+    Prior,
     bootstrap,
     bounds_met,
+    drawn_intervals,
     drawn_to,
     faster_than_rings,
     fit_all_reduce,
@@ -54,7 +61,13 @@ TOGETHER = "gemm on all GPUs"
 NETWORK = "network "
 #: Begins the names of the fits of what groups reach that use the network at once.
 SHARED = "network shared"
-_LEAST_SENDS = 3
+_LEAST_SIZES, _LEAST_SENDS = 6, 3
+BANDWIDTHS = {
+    "efficiency": "rings and exchanges reach",
+    "in_switch_efficiency": "switches that add (NVLS) reach",
+    "p2p_efficiency": "sends reach",
+}
+"""What large messages tell of a link, however few they are, in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +76,8 @@ class Calibration:
 
     intervals : 90 % bootstrap interval of every fitted parameter, by fit and parameter.
     left_out : measurements that no fit takes, and why.
+    short : fits to a few sizes, which tell a bandwidth; latencies and small messages are as in the base, and their
+        intervals as wide as is known of any such link.
     """
 
     profile: Profile
@@ -71,6 +86,7 @@ class Calibration:
     intervals: dict[str, dict[str, tuple[float, float]]]
     not_measured: tuple[str, ...]
     left_out: tuple[str, ...]
+    short: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -86,23 +102,37 @@ class _Draft:
     unseen: dict[str, float] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
     refused: dict[str, float] = field(default_factory=dict)
+    short: list[str] = field(default_factory=list)
 
-    def add(self, name: str, found: Sequence[Any], fit: Callable[[Sequence[Any]], Fit], least: int) -> dict[str, float]:
-        """Parameters fitted to the points found, bootstrapped; none if these are too few, or too far from it."""
-        if len(found) < least:
-            self.missing.append(f"{name} ({len(found)} measurements; give at least {least} sizes)" if found else name)
+    def add(
+        self, name: str, found: Sequence[Any], fit: Callable[..., Fit], least: int, prior: Prior | None = None
+    ) -> dict[str, float]:
+        """Parameters fitted to the points found, bootstrapped; none if these are too few, or too far from it.
+
+        prior : of a link; fewer points are fitted drawn to it, if one of them is large.
+        """
+        few = len(found) < least
+        if few and not (prior and any(point.nbytes >= LARGE_BYTES for point in found)):
+            large = f", or one of {LARGE_BYTES / 1e6:.0f} MB and more" if prior else ""
+            said = f"{name} ({len(found)} measurements; give at least {least} sizes{large})"
+            self.missing.append(said if found else name)
             return {}
-        result = fit(found)
+        result = fit(found, prior=prior) if few else fit(found)
         if result.median_error > self.most_error:
             self.refused[name] = result.median_error
             return {}
         self.fits[name] = result
         self.counts[name] = len(found)
 
-        def noted_fit(points: Sequence[Any]) -> Fit:
+        def noted_fit(points: Sequence[Any], **given: Prior) -> Fit:
             self.say(f"fitting {name}")
-            return fit(points)
+            return fit(points, **given)
 
+        if few and prior:
+            self.short.append(name)
+            self.missing.append(f"{name}: latency and small messages (give {least} sizes or more)")
+            self.intervals[name] = drawn_intervals(found, noted_fit, prior, self.draws)
+            return result.params
         self.intervals[name] = bootstrap(found, noted_fit, self.draws)
         unseen = unseen_error(found, fit)
         self.unseen |= {} if unseen is None else {name: unseen}
@@ -180,7 +210,9 @@ def calibrate(
         ),
     }
     profile = base.replace(**changes)
-    return Calibration(profile, draft.fits, draft.counts, draft.intervals, missing, left_out(data, cluster))
+    return Calibration(
+        profile, draft.fits, draft.counts, draft.intervals, missing, left_out(data, cluster), tuple(draft.short)
+    )
 
 
 def _kernels(draft: _Draft, data: MeasurementSet, cluster: ClusterSpec, base: Profile) -> dict[str, Any]:
@@ -238,10 +270,12 @@ def _nvlink(draft: _Draft, data: MeasurementSet, cluster: ClusterSpec, base: Lin
     adds = cluster.node.nvlink_topology == "switch" and (
         base.in_switch_efficiency is not None or faster_than_rings(found, cluster.node.nvlink_bandwidth_bytes_per_s)
     )
-    reduces = draft.add("nvlink", found, partial(fit_one, in_switch=adds), 6)
-    own = _own_values(draft, lambda name: points.collective_points(data, name, cluster), fit_one, "", bool(reduces))
+    reduces = draft.add("nvlink", found, partial(fit_one, in_switch=adds), _LEAST_SIZES, prior)
+    measured = partial(points.collective_points, data, cluster=cluster)
+    own = _own_values(draft, measured, fit_one, "", bool(reduces), lambda name: drawn_to(base.of(name), LINK_PRIOR))
     link = link.replace(**reduces, operations=_kept_operations(base, bool(reduces)) | own)
-    sends = draft.add("send", points.send_points(data, cluster), partial(fit_p2p, cluster=cluster, nvlink=link), 3)
+    fit_sends = partial(fit_p2p, cluster=cluster, nvlink=link)
+    sends = draft.add("send", points.send_points(data, cluster), fit_sends, _LEAST_SENDS, P2P_PRIOR)
     hidden = draft.add("interference", points.pair_points(data, cluster), fit_hidden_share, 3)
     return link.replace(**sends, **hidden)
 
@@ -255,9 +289,11 @@ def _network(draft: _Draft, data: MeasurementSet, cluster: ClusterSpec, base: Pr
     between = partial(points.network_points, data, cluster=cluster)
     fit_one = partial(fit_network, node=node, profile=base)
     alone = between("all_reduce")
-    reduces = draft.add("network", alone, fit_one, 6)
     network = base.network
-    own = _own_values(draft, between, fit_one, NETWORK, bool(reduces))
+    reduces = draft.add("network", alone, fit_one, _LEAST_SIZES, drawn_to(network, NETWORK_PRIOR | TREES))
+    own = _own_values(
+        draft, between, fit_one, NETWORK, bool(reduces), lambda name: drawn_to(network.of(name), NETWORK_PRIOR)
+    )
     own = {name: {"base_latency_s": network.base_latency_s, **found} for name, found in own.items()}
     operations = _kept_operations(network, bool(reduces)) | own
     values: dict[str, Any] = dict(reduces)
@@ -270,9 +306,18 @@ def _network(draft: _Draft, data: MeasurementSet, cluster: ClusterSpec, base: Pr
     network = network.replace(**values, operations=operations)
     network = _shared(draft, partial(between, together=True), partial(fit_shared, node=node), base, network)
     sends = _network_sends(draft, data, cluster, network)
+    if sends and not reduces:
+        network = _at_most(network, sends["p2p_efficiency"])
     hidden = draft.add("network interference", points.pair_points(data, cluster, between=True), fit_hidden_share, 3)
     at = {"hidden_at_bytes_per_s": cluster.inter_node_bandwidth_bytes_per_s} if hidden else {}
     return network.replace(**sends, **hidden, **at)
+
+
+def _at_most(network: LinkParams, share: float) -> LinkParams:
+    """The network where no collective that was not measured reaches more of a card than one message stream does."""
+    names = ("efficiency", "shared_efficiency", "job_efficiency", "dispatch_efficiency")
+    known = {name: value for name in names if (value := getattr(network, name)) is not None}
+    return network.replace(**{name: min(value, share) for name, value in known.items()})
 
 
 def _network_sends(draft: _Draft, data: MeasurementSet, cluster: ClusterSpec, network: LinkParams) -> dict[str, float]:
@@ -282,7 +327,7 @@ def _network_sends(draft: _Draft, data: MeasurementSet, cluster: ClusterSpec, ne
     if len(many) >= _LEAST_SENDS:
         return draft.add("network sends", many, fit, _LEAST_SENDS)
     one = points.card_points(data, cluster, together=False)
-    found = draft.add("network sends", one, fit, _LEAST_SENDS)
+    found = draft.add("network sends", one, fit, _LEAST_SENDS, P2P_PRIOR)
     if found:
         draft.missing.append("sends between nodes many at a time (one at a time was measured)")
     return found
@@ -310,17 +355,24 @@ def _shared(
 
 
 def _own_values(
-    draft: _Draft, measured: Callable[[str], Sequence[Any]], fit: Callable[..., Fit], link: str, wanted: bool
+    draft: _Draft,
+    measured: Callable[[str], Sequence[Any]],
+    fit: Callable[..., Fit],
+    link: str,
+    wanted: bool,
+    prior: Callable[[str], Prior],
 ) -> dict[str, dict[str, float]]:
     """Values of the collectives that were measured, beside all-reduces or alone.
 
     wanted : those that were not measured are listed as missing: all-reduces of this link were.
+    prior : of a collective on this link, to which few sizes are drawn.
     """
     own = {}
     for operation in OWN_VALUES:
         points_of = measured(operation)
         if wanted or points_of:
-            found = draft.add(f"{link}{operation}", points_of, partial(fit, operation=operation), 6)
+            fit_one = partial(fit, operation=operation)
+            found = draft.add(f"{link}{operation}", points_of, fit_one, _LEAST_SIZES, prior(operation))
             own |= {operation: found} if found else {}
     return own
 

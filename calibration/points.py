@@ -54,6 +54,10 @@ STATE_TOKENS = 8192
 """Shorter sequences wait for the host that launches the kernels which carry a state."""
 _ROUNDING = 1.03
 """Above a limit by this factor a measurement is refused: clocks above the nominal one, few printed digits."""
+_IN_NETWORK = (
+    "faster than the cards carry in rings: the network's switches add (SHARP), which no estimate has, or the cards "
+    "carry more (--network); a log of all_gather tells what they reach"
+)
 _WHOLE = ("all_reduce", "broadcast", "send")
 """Operations whose whole buffer passes every member; of the others its own part stays where it is."""
 
@@ -296,10 +300,28 @@ def why_not(item: Measurement, data: MeasurementSet, cluster: ClusterSpec) -> st
         return f"on more ranks than the {cluster.node.gpus_per_node} of node {cluster.node.name!r}"
     if nodes == 1 and _groups(item) > 1:
         return "of several groups in a node at once"
+    if _added_by_network(item, data, cluster):
+        return _IN_NETWORK
     cores = data.machine.get("cores") if data.machine.get("device_kind") == "cpu" else None
     if cores and ranks > nodes * cores:
         return f"on more ranks than the machine's {cores} cores (they time the scheduler)"
     return None
+
+
+def _added_by_network(item: Measurement, data: MeasurementSet, cluster: ClusterSpec) -> bool:
+    """Whether an all-reduce, or a larger one of the same ranks, is faster than rings over all of a domain's cards.
+
+    Between two domains trees are faster than rings too; between more only switches of the network that add are
+    (Graham et al. 2016, "Scalable Hierarchical Aggregation Protocol", COMHPC).
+    """
+    domains = domains_of(item, cluster)
+    if item.shape.get("operation") != "all_reduce" or domains <= 2:
+        return False
+    ranks = int(item.shape["num_ranks"])
+    cards = math.ceil(ranks / domains) * cluster.inter_node_bandwidth_bytes_per_s
+    alike = data.of("collective", operation="all_reduce", num_ranks=ranks)
+    moved = 2 * (ranks - 1) / ranks
+    return any(moved * each.number("nbytes") > _ROUNDING * cards * each.time_s for each in alike)
 
 
 def check_rates(data: MeasurementSet, cluster: ClusterSpec) -> None:
@@ -327,7 +349,7 @@ def check_rates(data: MeasurementSet, cluster: ClusterSpec) -> None:
                     f"{show(peak, 'FLOP/s')}; was it this device (--node), this precision (dtype), and the time in the "
                     "unit of its column?"
                 )
-        elif item.kind == "collective" and why_not(item, data, cluster) is None:
+        elif item.kind == "collective" and why_not(item, data, cluster) in (None, _IN_NETWORK):
             _check_link(where, item, domains_of(item, cluster), cluster)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from flopcast_calibration.build import NETWORK, OWN_VALUES, SHARED, TOGETHER, Calibration
+from flopcast_calibration.build import BANDWIDTHS, NETWORK, OWN_VALUES, SHARED, TOGETHER, Calibration
 from flopcast_calibration.from_runs import RunsFit, predict
 from flopcast_calibration.readers.training_runs import Run
 from sim.files import sealed, write_text
@@ -50,7 +50,10 @@ def profile_data(calibration: Calibration) -> dict[str, Any]:
                 continue
             low, high = calibration.intervals[part][name]
             interval = [_written(field, low), _written(field, high)]
-            target[file_name(field)] = _entry(calibration, part, _written(field, value), interval=interval)
+            entry = _entry(calibration, part, _written(field, value), interval=interval)
+            if part in calibration.short and name not in BANDWIDTHS:
+                entry["source"] = f"near the base's: {calibration.counts[part]} measurements tell a bandwidth alone"
+            target[file_name(field)] = entry
     return data
 
 

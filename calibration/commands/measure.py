@@ -169,7 +169,7 @@ def _fit(data: Any, out: Path, raw: Path, asked: tuple[Any, Any], draws: int, fo
 
 def _fitted(data: Any, out: Path, asked: tuple[Any, Any], draws: int, force: bool) -> Any:
     """The calibration, said aloud; fits that are so far from their own data that they would mislead are not taken."""
-    from flopcast_calibration.build import calibrate
+    from flopcast_calibration.build import BANDWIDTHS, calibrate
 
     cluster, base = asked
     with spinner("fitting") as say:
@@ -181,6 +181,11 @@ def _fitted(data: Any, out: Path, asked: tuple[Any, Any], draws: int, force: boo
         unseen = result.profile.unseen.get(part)
         beyond = "" if unseen is None else f", on unseen ones {unseen:.1%}"
         print_(f"{part:14} {result.counts[part]:4} measurements, median error {fit.median_error:.1%}{beyond}{verdict}")
+        if part in result.short:
+            for name in (each for each in BANDWIDTHS if each in fit.params):
+                low, high = result.intervals[part][name]
+                share = f"{fit.params[name]:.0%} of the link (90 %: {low:.0%} to {high:.0%})"
+                print_(f"  few sizes: {BANDWIDTHS[name]} {share}")
     print_(f"not measured: {', '.join(result.not_measured)}")
     for line in result.left_out:
         print_(f"not used: {line}")

@@ -20,6 +20,7 @@ from flopcast_calibration.fit.kernels import (
 from flopcast_calibration.fit.links import (
     LINK_PRIOR,
     LOOPBACK_PRIOR,
+    P2P_PRIOR,
     TIMES,
     AllReducePoint,
     CopyPoint,
@@ -32,13 +33,34 @@ from flopcast_calibration.fit.links import (
     fit_hidden_share,
     fit_p2p,
 )
-from flopcast_calibration.fit.network import CardPoint, NetworkPoint, fit_network, fit_network_p2p, fit_shared
-from flopcast_calibration.fit.solve import Draw, Fit, Prior, bootstrap, fit_to, unseen_error
+from flopcast_calibration.fit.network import (
+    NETWORK_PRIOR,
+    TREES,
+    CardPoint,
+    NetworkPoint,
+    fit_network,
+    fit_network_p2p,
+    fit_shared,
+)
+from flopcast_calibration.fit.solve import (
+    LARGE_BYTES,
+    Draw,
+    Fit,
+    Prior,
+    bootstrap,
+    drawn_intervals,
+    fit_to,
+    unseen_error,
+)
 
 __all__ = [
+    "LARGE_BYTES",
     "LINK_PRIOR",
     "LOOPBACK_PRIOR",
+    "NETWORK_PRIOR",
+    "P2P_PRIOR",
     "TIMES",
+    "TREES",
     "AllReducePoint",
     "AttentionPoint",
     "CardPoint",
@@ -54,6 +76,7 @@ __all__ = [
     "SendPoint",
     "bootstrap",
     "bounds_met",
+    "drawn_intervals",
     "drawn_to",
     "faster_than_rings",
     "fit_alignment",

@@ -11,7 +11,7 @@ from flopcast_calibration.fit.solve import Draw, Fit, Prior, columns, fit_to
 from sim.costs.collectives import COLLECTIVES, Fabric, all_to_all, send
 from sim.network.placement import Group, nvlink_shares
 from sim.specs import ClusterSpec
-from sim.specs.profile import LinkParams
+from sim.specs.profile import LinkParams, OperationParams
 
 LINK_PRIOR: Prior = {
     "efficiency": Draw(0.78, 0.15, 0.02, 1.0),
@@ -39,16 +39,13 @@ COPY_PRIOR: Prior = {
 }
 
 
-def drawn_to(base: LinkParams) -> Prior:
+def drawn_to(base: OperationParams, priors: Prior = LINK_PRIOR | IN_SWITCH_SHARE) -> Prior:
     """Priors of a link whose values are those of another where measurements say nothing of them.
 
     All-reduces that switches add up say nothing of a ring's bandwidth, for example, and gathers take rings.
     """
-    priors = LINK_PRIOR | IN_SWITCH_SHARE
-    return {
-        name: draw if getattr(base, name) is None else draw._replace(value=getattr(base, name))
-        for name, draw in priors.items()
-    }
+    known = {name: value for name in priors if (value := getattr(base, name, None)) is not None}
+    return {name: draw._replace(value=known.get(name, draw.value)) for name, draw in priors.items()}
 
 
 #: What is fitted to which cost function.
@@ -110,8 +107,10 @@ def fit_all_reduce(
         fabric = Fabric(link, link, cluster.node.nvlink_bandwidth_bytes_per_s, 1.0, shares)
         return np.asarray(TIMES[operation](nbytes, Group(ranks, ranks), fabric))
 
-    drawn = IN_SWITCH_SHARE | prior if in_switch else {name: prior[name] for name in LINK_PRIOR}
-    return fit_to(predict, time, drawn)
+    if not in_switch:
+        return fit_to(predict, time, {name: prior[name] for name in LINK_PRIOR})
+    # Where rings are faster, what the switches reach decides nothing: start also from where they are the faster.
+    return fit_to(predict, time, IN_SWITCH_SHARE | prior, starts=({}, {"in_switch_efficiency": 1.0}))
 
 
 def faster_than_rings(points: Sequence[AllReducePoint], link_bytes_per_s: float) -> bool:
@@ -120,7 +119,7 @@ def faster_than_rings(points: Sequence[AllReducePoint], link_bytes_per_s: float)
     return any(nbytes > link_bytes_per_s * seconds for nbytes, seconds in moved)
 
 
-def fit_p2p(points: Sequence[SendPoint], cluster: ClusterSpec, nvlink: LinkParams) -> Fit:
+def fit_p2p(points: Sequence[SendPoint], cluster: ClusterSpec, nvlink: LinkParams, prior: Prior = P2P_PRIOR) -> Fit:
     """`p2p_efficiency` from measured sends inside a node.
 
     A send's own latency is fitted with it, so that small messages do not spoil the bandwidth; the residuals are those
@@ -132,7 +131,7 @@ def fit_p2p(points: Sequence[SendPoint], cluster: ClusterSpec, nvlink: LinkParam
     def predict(params: dict[str, float]) -> np.ndarray:
         return np.asarray(params["latency_s"] + nbytes / (params["p2p_efficiency"] * peak))
 
-    found = {"p2p_efficiency": fit_to(predict, time, P2P_PRIOR).params["p2p_efficiency"]}
+    found = {"p2p_efficiency": fit_to(predict, time, prior).params["p2p_efficiency"]}
     link = nvlink.model_copy(update=found)
     return Fit(found, np.log(np.asarray(send(nbytes, False, Fabric(link, link, peak, 1.0))) / time))
 

@@ -22,6 +22,8 @@ NETWORK_PRIOR: Prior = {
     "half_volume_bytes": Draw(3e6, 50.0, 1e2, 1e9, log=True),
     "exponent": Draw(0.8, 0.3, 0.2, 1.0),
 }
+TREES: Prior = {"two_domain_trees": Draw(1.0, 1.0, 0.0, 1.0)}
+"""Whether all-reduces between two domains go through trees, where too few sizes tell it."""
 #: Reductions in NVLink's switches (NVLS), their ramp.
 IN_SWITCH_PRIOR: Prior = IN_SWITCH_SHARE | {"in_switch_half_volume_bytes": Draw(5e7, 2e8, 1e3, 5e9)}
 #: Residuals without a mechanism over those with it, below which it is taken to be absent.
@@ -70,6 +72,7 @@ def fit_network(
     node: NodeSpec,
     profile: Profile,
     operation: str = "all_reduce",
+    prior: Prior = NETWORK_PRIOR,
     *,
     in_switch: bool = False,
     always: bool = False,
@@ -78,7 +81,7 @@ def fit_network(
 
     Whether all-reduces between two domains go through trees, which cross half as often as rings, is the library's
     choice on that network (NVIDIA/nccl:src/graph/tuning.cc); it shows in the times, and what explains them better is
-    taken.
+    taken, unless the prior says it.
 
     in_switch : NVLink's switches add: how fast, and how their bandwidth grows with size, is fitted too.
     always : they do so at every point, instead of where that is the fastest.
@@ -104,13 +107,22 @@ def fit_network(
         {"efficiency": efficiency, "half_volume_bytes": half}
         for efficiency, half in ((0.15, 1e6), (0.5, 5e7), (0.9, 1e6))
     ]
-    prior = NETWORK_PRIOR | _latency(points, operation, profile) | (IN_SWITCH_PRIOR if in_switch else {})
+    trees_known = prior.get("two_domain_trees")
+    prior = (
+        {name: prior[name] for name in NETWORK_PRIOR}
+        | _latency(points, operation, profile)
+        | (IN_SWITCH_PRIOR if in_switch else {})
+    )
     if operation != "all_reduce" or always or not np.any(np.asarray(group.num_domains) == 2):
         return fit_to(predict, time, prior, starts=starts)
     found = []
-    for trees in ({"two_domain_trees": 1.0}, {"two_domain_trees": 0.0}):
+    for trees in ({"two_domain_trees": value} for value in (1.0, 0.0)):
+        if trees_known and trees["two_domain_trees"] != round(trees_known.value):
+            continue
         fit = fit_to(lambda params, trees=trees: predict(params | trees), time, prior, starts=starts)
         found.append(Fit(fit.params | trees, fit.residuals, lambda params: np.log(predict(params) / time)))
+    if len(found) == 1:
+        return found[0]
     with_trees, without = found
     two = np.asarray(group.num_domains) == 2
     missed = [np.abs(fit.residuals[two]).sum() for fit in (with_trees, without)]
@@ -158,7 +170,7 @@ def fit_shared(points: Sequence[NetworkPoint], node: NodeSpec, profile: Profile,
     return fit_to(predict, time, {"shared_efficiency": prior})
 
 
-def fit_network_p2p(points: Sequence[CardPoint], network: LinkParams) -> Fit:
+def fit_network_p2p(points: Sequence[CardPoint], network: LinkParams, prior: Prior = P2P_PRIOR) -> Fit:
     """The network's `p2p_efficiency` from measured sends between domains; the latency is fitted beside it and left."""
     nbytes, rate, time = columns(points, "nbytes", "network_bytes_per_s", "time_s")
 
@@ -166,7 +178,7 @@ def fit_network_p2p(points: Sequence[CardPoint], network: LinkParams) -> Fit:
         return np.asarray(params["latency_s"] + nbytes / (params["p2p_efficiency"] * rate))
 
     latency = {"latency_s": Draw(2e-5, 10.0, 1e-6, 1e-1, log=True)}
-    found = {"p2p_efficiency": fit_to(predict, time, P2P_PRIOR | latency).params["p2p_efficiency"]}
+    found = {"p2p_efficiency": fit_to(predict, time, prior | latency).params["p2p_efficiency"]}
     fabric = Fabric(network, network.model_copy(update=found), 1.0, rate)
     return Fit(found, np.log(np.asarray(send(nbytes, True, fabric)) / time))
 

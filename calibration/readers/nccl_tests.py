@@ -198,11 +198,30 @@ def _operation(source: Source, run: _Run, notes: list[str]) -> str:
         prose = [line for line in source.text.splitlines() if "NCCL" not in line and not _ROW.search(line)]
         found = {name for line in prose for name in names_in(line)}
         name = found.pop() if len(found) == 1 else None
+    name = name or _by_its_rows(run)
     if name is None:
         raise ProfileError(
             f"{source.path} does not say which collective it timed; name it (--operation): {', '.join(BUS_FACTOR)}"
         )
     return known_name(name) or collective(name)
+
+
+def _by_its_rows(run: _Run) -> str | None:
+    """The collective by what its rows print: they reduce (redop), and the bus bandwidth is that of its factor.
+
+    A gather and an all-to-all reduce nothing and have the same factor, so nothing tells them apart.
+    """
+    n = len({rank.number for rank in run.ranks})
+    for _, cells in run.rows if n > 2 else ():
+        sides = _sides(run, cells)
+        try:
+            ratio = float(sides["busbw"][0]) / float(sides["algbw"][0])
+        except (KeyError, IndexError, ValueError, ZeroDivisionError):
+            continue
+        if sides.get("redop", ["none"])[0] != "none" and float(sides["algbw"][0]) > 1:
+            reducing = ("all_reduce", "reduce_scatter")
+            return next((name for name in reducing if abs(BUS_FACTOR[name](n) / ratio - 1) < 0.02), None)
+    return None
 
 
 def _layout(source: Source, run: _Run, operation: str, notes: list[str]) -> Layout:

@@ -2,8 +2,8 @@
 
 Formats: linux-rdma/perftest:src/perftest_parameters.h (RESULT_FMT, RESULT_FMT_LAT). MB/sec are 2^20 bytes a second,
 Gb/sec 10^9 bits; the rate of messages, printed beside them, says the same and is compared. Bandwidth tests keep many
-messages in flight, so that small sizes show how fast messages are posted: only large ones are read. A latency is half
-a round trip.
+messages in flight, so that all iterations of a size count as one long message; small sizes show how fast messages are
+posted and are not read. A latency is half a round trip.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def read(source: Source) -> Log:
     if not items:
         raise ProfileError(f"{source.path}: {notes[0] if notes else 'no row of perftest; was the run cut off?'}")
     if in_flight:
-        notes.append("sends are timed as size over bandwidth, of many messages in flight (one send waits longer)")
+        notes.append("all iterations of a size, which are in flight together, count as one long send")
     return Log({}, tuple(items), tuple(notes))
 
 
@@ -125,4 +125,5 @@ def _row(where: str, test: _Test, cells: list[str], nodes: int) -> Measurement:
             f"{where}: {messages:.6g} messages of {nbytes} bytes a second are {messages * nbytes:.4g} bytes/s, but BW "
             f"average says {bandwidth:.4g}; is the unit {units['BW average']} right?"
         )
-    return Measurement("collective", shape, nbytes / bandwidth, source=where)
+    stream = nbytes * int(cells[1])
+    return Measurement("collective", {**shape, "nbytes": stream}, stream / bandwidth, source=where)

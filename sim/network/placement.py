@@ -253,6 +253,13 @@ def assumed(scenario: Scenario) -> Iterator[str]:
         "all traffic of a GPU shares its network card; on other links, kinds of traffic do not slow each other "
         "(simulate --contention models that)"
     )
+    ep, domain = scenario.plan.ep * scenario.plan.etp, scenario.cluster.nvlink_domain_gpus
+    group = place_group("ep", scenario.plan, scenario.cluster)
+    if 1 < ep <= domain and np.max(group.num_domains) > 1:
+        yield (
+            f"some groups of {ep} GPUs that share experts lie over {int(np.max(group.num_domains))} NVLink domains of "
+            f"{domain}, and all wait for these: an ep that divides the domain keeps tokens off the network"
+        )
     order, share = scenario.plan.placement, scenario.cluster.fragmentation
     if order != MEGATRON_ORDER:
         yield f"ranks are placed on the GPUs in the order {order}, closest first"

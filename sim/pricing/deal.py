@@ -92,6 +92,7 @@ class _Dealing:
     embedding_as_layer: bool
     head_as_layer: bool
     uneven_layers: bool
+    vocabulary_over_stages: bool
     pipeline_layout: str
     plan: ParallelPlan = field(compare=False)
 
@@ -109,7 +110,7 @@ def deal_of(model: ModelSpec, plan: ParallelPlan, rank_of_stage: Ints | None = N
     ends = plan.embedding_as_layer, plan.head_as_layer
     stages = num_stages_of(model.num_layers, plan)
     home = np.arange(stages * copies) % plan.pp if rank_of_stage is None else rank_of_stage
-    dealing = _Dealing(stages, *ends, plan.uneven_layers, plan.pipeline_layout, plan)
+    dealing = _Dealing(stages, *ends, plan.uneven_layers, plan.vocabulary_over_stages, plan.pipeline_layout, plan)
     return _deal(model, dealing, home.astype(np.int64).tobytes(), copies)
 
 

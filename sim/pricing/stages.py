@@ -191,7 +191,8 @@ def tied_reduction(plans: Plans, deal: Deal) -> PlanFloats:
     """All-reduce of a tied embedding's gradient between two pipeline ranks; none where they are one.  [s]"""
     layouts, model = plans.layouts, plans.costs.model
     # Multi-token prediction looks tokens up in a copy of the embedding.
-    if not model.tied_embeddings and not model.num_mtp_layers:
+    alone = not model.tied_embeddings and not model.num_mtp_layers
+    if alone or plans.like.vocabulary_over_stages:
         return np.zeros(np.shape(plans.layout))
     near_s, far_s = _sums_of_tables(layouts)[:, plans.layout]
     ranks = np.broadcast_to(plans.pp if deal.span is None else deal.span, np.shape(near_s))
@@ -402,7 +403,7 @@ def _card_waits(plans: Plans, deal: Deal, card: Floats, passes: Floats) -> Float
     there = plans.overlap_p2p & plans.layouts.all_hops_leave[plans.layout]
     occupied = plans.costs.fabric.card_occupied_by_sends(plans.layouts.send_share[plans.layout])
     far = near_and_far(plans)[1] * there * occupied
-    sends = [np.stack([far * (parts[place] == 0) for parts in deal.stage_kinds]) for place in (HEAD, EMBEDDING)]
+    sends = [np.stack([far * (parts[place] < 1) for parts in deal.stage_kinds]) for place in (HEAD, EMBEDDING)]
     busy = [put_together(deal.stage_kinds, each) + send for each, send in zip(card, sends, strict=True)]
     waits = [np.maximum(taken - each, 0.0) * (sent > 0) for taken, each, sent in zip(busy, passes, sends, strict=False)]
     return np.stack([*waits, waits[BACKWARD]][: min(len(passes), WEIGHT_GRAD)])

@@ -26,7 +26,7 @@ TECHNIQUES: dict[str, tuple[str, ...]] = {
     "sequence parallelism": ("sequence_parallel",),
     "ZeRO": ("zero_stage",),
     "host memory": ("optimizer_offload", "offloaded_layers"),
-    "stages": ("pipeline_layout", "uneven_layers", "embedding_as_layer", "head_as_layer"),
+    "stages": ("pipeline_layout", "uneven_layers", "embedding_as_layer", "head_as_layer", "vocabulary_over_stages"),
     "overlaps": OVERLAPS,
 }
 """What changes together: fields of the plan, and of the stack."""

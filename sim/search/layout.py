@@ -89,6 +89,7 @@ def balanced_plan(scenario: Scenario) -> tuple[Scenario, float]:
     ends = cut_evenly(seconds, plan.num_stages)
     stages = ["".join(letters[begin:end]) for begin, end in zip((0, *ends[:-1]), ends, strict=True)]
     changed = {"uneven_layers": False, "embedding_as_layer": False, "head_as_layer": False}
+    changed["vocabulary_over_stages"] = False
     balanced = scenario.replace(plan=plan.replace(**changed, pipeline_layout=layout_text(stages)))
     return balanced, _bound(scenario, seconds, ends)
 
@@ -127,7 +128,7 @@ def layout_shares(scenario: Scenario) -> LayoutShares | None:
     plan = scenario.plan
     chosen = get_schedule(plan.schedule)
     home = np.arange(plan.num_stages) % plan.pp
-    if plan.num_stages == 1 or chosen.copies > 1:
+    if plan.num_stages == 1 or chosen.copies > 1 or plan.vocabulary_over_stages:
         return None
     order, _ = priced_order(scenario)
     if not np.array_equal(order.rank_of_stage, home):

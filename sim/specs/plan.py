@@ -206,7 +206,10 @@ class ParallelPlan(Spec):
     """Count the embedding as one layer when layers are dealt to stages (Llama 3, Megatron-LM)."""
     head_as_layer: bool = False
     """Count the output head as one layer when layers are dealt to stages."""
-
+    vocabulary_over_stages: bool = False
+    """Cut the embedding and the head by vocabulary over all stages, instead of giving them to the first and the last
+    one (Yeung et al. 2024, "Balancing Pipeline Parallelism with Vocabulary Parallelism", arXiv:2411.05288). What the
+    stages exchange for it counts as hidden beside their layers, as the paper runs it."""
     uneven_layers: bool = False
     """Let some stages hold a layer more than others where the stages do not divide the layers."""
     pipeline_layout: str = ""
@@ -317,7 +320,8 @@ class ParallelPlan(Spec):
         empty = next((place for place, stage in enumerate(stages) if not stage), None)
         if empty is not None:
             raise ValueError(f"{said}: stage {empty} holds nothing; give it a layer, or leave its | out")
-        given = [name for name in ("uneven_layers", "embedding_as_layer", "head_as_layer") if getattr(self, name)]
+        names = ("uneven_layers", "embedding_as_layer", "head_as_layer", "vocabulary_over_stages")
+        given = [name for name in names if getattr(self, name)]
         if given:
             raise ValueError(f"{given[0]} deals layers evenly, but {said} says where they are; leave one of them out")
 

@@ -161,6 +161,18 @@ class Scenario(Spec):
             f"{chunks} chunks, not plan.num_chunks = {plan.num_chunks}; set plan.num_chunks to {chunks}"
         ]
 
+    def _cut_vocabulary(self) -> list[str]:
+        """A vocabulary that is cut over stages, beside what says otherwise where it is."""
+        plan = self.plan
+        wrong = [f"plan.{name}" for name in ("embedding_as_layer", "head_as_layer") if getattr(plan, name)]
+        wrong += ["model.num_mtp_layers"] * bool(self.model.num_mtp_layers)
+        if not plan.vocabulary_over_stages or not wrong:
+            return []
+        return [
+            "plan.vocabulary_over_stages gives every stage a share of the embedding and of the head, which "
+            f"{wrong[0]} puts on one stage; leave one out"
+        ]
+
     def _counted_otherwise(self) -> list[str]:
         """Whether counting embedding and head as layers or not makes the stages divide them, by the fewest changes."""
         plan, names = self.plan, ("head_as_layer", "embedding_as_layer")
@@ -177,7 +189,7 @@ class Scenario(Spec):
         problems = []
         if plan.ep > 1 and not model.num_experts:
             problems.append(f"plan.ep = {plan.ep}, but model {model.name!r} has no experts; set plan.ep to 1")
-        problems += self._cut_experts()
+        problems += [*self._cut_experts(), *self._cut_vocabulary()]
         load = self.training.expert_load
         if load and len(load) != model.num_experts:
             problems.append(

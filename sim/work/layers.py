@@ -299,6 +299,8 @@ def _policy_loss(
 def assumed(scenario: Scenario) -> Iterator[str]:
     """What is taken of layers that do not attend to the whole sequence, and of sequences longer than the model's."""
     model, length = scenario.model, scenario.training.sequence_length
+    if scenario.plan.vocabulary_over_stages and scenario.plan.pp > 1:
+        yield "what stages exchange for a vocabulary that is cut over them counts as hidden beside their layers"
     kinds = sorted(model.layer_kinds, key=lambda kind: kind.mixer)
     partial = dict.fromkeys(kind.mixer for kind in kinds if kind.attends and kind.mixer != "full_attention")
     carried = dict.fromkeys(kind.mixer for kind in kinds if not kind.attends and kind.mixer != "none")
@@ -330,6 +332,7 @@ class Stage:
     layers : of each of the model's `layer_kinds`. num_mtp : modules of multi-token prediction.
     first_kind : of the first of its layers, as a place in `layer_kinds`.
     tied : the head has the embedding's table.
+    share : of the embedding and of the head that it has: not all where the vocabulary is cut over the stages.
     """
 
     index: int
@@ -339,6 +342,7 @@ class Stage:
     num_mtp: int = 0
     first_kind: int = 0
     tied: bool = False
+    share: float = 1.0
 
     @property
     def num_layers(self) -> int:
@@ -354,7 +358,8 @@ class Stage:
         """
         readers = self.has_embedding + self.num_mtp
         shared = max(0, readers - 1) + (self.tied and self.has_head and readers > 0)
-        return np.array([self.has_embedding, self.has_head, *self.layers, self.num_mtp, shared], dtype=float)
+        ends = self.share * self.has_embedding, self.share * self.has_head
+        return np.array([*ends, *self.layers, self.num_mtp, self.share * shared], dtype=float)
 
 
 def deal_stages(model: ModelSpec, plan: ParallelPlan) -> tuple[Stage, ...]:
@@ -362,11 +367,14 @@ def deal_stages(model: ModelSpec, plan: ParallelPlan) -> tuple[Stage, ...]:
 
     Evenly, the first stage holds the embedding, the last the head and multi-token prediction; `embedding_as_layer` and
     `head_as_layer` let them take the place of a layer (Llama 3, arXiv:2407.21783, section 3.3.2). Under
-    `uneven_layers` some get one more.
+    `uneven_layers` some get one more. Under `vocabulary_over_stages` every stage has as much of both.
     """
     numbers = layers_of_stages(model.num_layers, plan)
     last = len(numbers) - 1
     others = [(index == 0, index == last, model.num_mtp_layers * (index == last)) for index in range(last + 1)]
+    share = 1.0 / len(numbers) if plan.vocabulary_over_stages else 1.0
+    if plan.vocabulary_over_stages:
+        others = [(True, True, 0)] * len(numbers)
     if plan.pipeline_layout:
         others = [("E" in each, "L" in each, each.count("m")) for each in plan.stages_of_layout]
     stages, first = [], 0
@@ -374,6 +382,6 @@ def deal_stages(model: ModelSpec, plan: ParallelPlan) -> tuple[Stage, ...]:
         held = model.kind_of_layer[first : first + number]
         layers = tuple(held.count(kind) for kind in model.layer_kinds)
         kind = model.layer_kinds.index(held[0]) if held else 0
-        stages.append(Stage(index, layers, *other, kind, model.tied_embeddings))
+        stages.append(Stage(index, layers, *other, kind, model.tied_embeddings, share))
         first += number
     return tuple(stages)

@@ -255,7 +255,9 @@ def test_a_log_of_all_to_alls_alone_fits_them_and_changes_experts():
     assert set(inside.fits) == {"all_to_all"}
     assert inside.profile.network == H100.network
     few = exchanges(0.6)[:4]
-    with pytest.raises(ProfileError, match=r"network all_to_all \(4 measurements; give at least 6 sizes\)"):
+    with pytest.raises(
+        ProfileError, match=r"network all_to_all \(4 measurements; give at least 6 sizes, or one of 64 MB"
+    ):
         of_exchanges(*few)
 
 
@@ -272,6 +274,73 @@ def test_all_to_alls_of_many_groups_at_once_are_what_sharing_leaves_them():
     assert float(fast.in_training(True)) == float(fast.in_training(False)) == pytest.approx(0.5, rel=0.02)
     without = of_exchanges(*exchanges(0.5, groups=8, operation="all_gather"), *exchanges(0.7))
     assert "all_gather of many groups at once (of one group it was not measured)" in without.not_measured
+
+
+def reduces(busbw, ranks=8, nodes=1, sizes=(29, 30, 31, 32), **given):
+    """All-reduces of these exponents of two that reach this bus bandwidth. [bytes/s]"""
+    moved = 2 * (ranks - 1) / ranks
+    shape = {"num_ranks": ranks, "num_nodes": nodes} | given
+    return [collective(2**e * moved / busbw, nbytes=2**e, **shape) for e in sizes]
+
+
+def short(*items, draws=20):
+    return calibrate("mine", MeasurementSet({}, tuple(items)), DGX_H100, H100, draws=draws)
+
+
+def test_a_few_large_sizes_say_a_bandwidth_and_little_else():
+    """Even one: the rest stays the base's, and its intervals are as wide as is known of any such link."""
+    for sizes in ((29, 30, 31, 32), (33,)):
+        result = short(*reduces(200e9, ranks=32, nodes=4, sizes=sizes))
+        assert result.short == ("network",)
+        network, (low, high) = result.profile.network, result.intervals["network"]["efficiency"]
+        assert network.efficiency == pytest.approx(200 / 400, rel=0.04)
+        assert low < network.efficiency < high < 1.5 * low
+        assert network.hop_latency_s == pytest.approx(H100.network.hop_latency_s, rel=0.3)
+        low, high = result.intervals["network"]["hop_latency_s"]
+        assert high > 10 * low
+        assert "network: latency and small messages (give 6 sizes or more)" in result.not_measured
+        said = profile_data(result)["network"]["hop_latency"]["source"]
+        assert said == f"near the base's: {len(sizes)} measurements tell a bandwidth alone"
+    with pytest.raises(
+        ProfileError, match=r"nvlink \(5 measurements; give at least 6 sizes, or one of 64 MB and more\)"
+    ):
+        short(*reduces(1e9, sizes=range(15, 20)))
+
+
+def test_a_bus_bandwidth_above_the_link_is_that_of_switches_that_add():
+    """481 GB/s over links of 450 is NVLS (NVIDIA/nccl-tests issue 212); rings stay as they are."""
+    result = short(*reduces(481e9))
+    nvlink, (low, high) = result.profile.nvlink, result.intervals["nvlink"]["in_switch_efficiency"]
+    assert nvlink.in_switch_efficiency == pytest.approx(481 / 1.75 * 9 / 8 / 450, rel=0.03)
+    assert nvlink.efficiency == pytest.approx(H100.nvlink.efficiency, rel=0.01)
+    assert 0.6 < low < nvlink.in_switch_efficiency < high < 0.9
+    # A profile that knows of no such switches learns of them.
+    plain = H100.replace(nvlink=H100.nvlink.replace(in_switch_efficiency=None))
+    data = MeasurementSet({}, tuple(reduces(481e9)))
+    assert calibrate("mine", data, DGX_H100, plain, draws=1).profile.nvlink.in_switch_efficiency > 0.65
+    # Over three nodes and more only the network's switches could be that fast: no share of a ring is made of it.
+    with pytest.raises(ProfileError, match=r"4 all_reduce faster than the cards carry in rings: .* \(SHARP\)"):
+        short(*reduces(460e9, ranks=32, nodes=4))
+    beside = short(*reduces(460e9, ranks=32, nodes=4), *reduces(360e9, ranks=32, nodes=4, operation="all_gather"))
+    assert set(beside.fits) == {"network all_gather"}
+
+
+def test_one_line_of_ib_write_bw_says_what_sends_reach_and_bounds_collectives(tmp_path):
+    """Of cards of 400 Gbit/s. What one message stream does not reach no ring reaches."""
+    log = (Path(__file__).parent / "logs" / "perftest.txt").read_text(encoding="utf-8")
+    head = log.partition("Conflicting")[0]
+    for gigabits in (392.0, 200.0):
+        line = (
+            f" 65536      5000             {gigabits + 1:.2f}             {gigabits:.2f}   {gigabits / 524.288:.6f}\n"
+        )
+        path = tmp_path / "ib.txt"
+        path.write_text(head.replace("MB/sec", "Gb/sec") + line)
+        result = short(*read_measurements(path).measurements)
+        assert result.short == ("network sends",)
+        network = result.profile.network
+        assert network.p2p_efficiency == pytest.approx(gigabits / 400, rel=0.03)
+        assert network.efficiency == min(H100.network.efficiency, network.p2p_efficiency)
+        assert network.shared_efficiency == min(H100.network.shared_efficiency, network.p2p_efficiency)
 
 
 ACME_NODE = """

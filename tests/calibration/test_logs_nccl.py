@@ -206,6 +206,16 @@ def test_a_log_that_says_its_collective_is_not_overruled(read):
     assert "--operation all_gather is not used" in log.notes[0]
 
 
+def test_a_reduction_that_is_not_named_is_told_by_its_bus_bandwidth(read):
+    """Releases before 2.17 print no name; algorithm and bus bandwidth differ by a factor of the collective's own."""
+    for program in ("all_reduce", "reduce_scatter"):
+        log = read(run(program, announced=False))
+        assert {item.shape["operation"] for item in log.measurements} == {program}
+    for program, redop in (("all_gather", "none"), ("reduce", "sum"), ("all_reduce", "none")):
+        with pytest.raises(ProfileError, match="does not say which collective it timed"):
+            read(run(program, announced=False).replace("float sum", f"float {redop}"))
+
+
 def test_rows_torn_by_other_processes_are_left_out(read):
     torn = "    2097152     524288 float sum -1node-1:77:77 [0] NCCL INFO 2097152 Bytes -> Algo 5 proto 2 time 26.7\n"
     whole = run()

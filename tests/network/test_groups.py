@@ -5,10 +5,11 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from sim.costs.collectives import Fabric, all_to_all
 from sim.network import placement, sharing
 from sim.network.placement import Degrees, hops_of, place_group, send_share
 from sim.network.ranks import RANKS, gpu_of_rank, members_of
-from sim.specs import ClusterSpec, ParallelPlan
+from sim.specs import ClusterSpec, ParallelPlan, load_scenario
 from sim.specs.loading import resolve
 
 orders = st.permutations(RANKS).map("-".join)
@@ -104,3 +105,17 @@ def test_groups_that_lie_alike_are_routed_once(monkeypatch):
             place_group("shards", Degrees(tp, cp, 4, 16, placement="tp-cp-pp-dp"), cluster)
             send_share(Degrees(tp, cp, 4, 16, placement="tp-cp-pp-dp"), cluster)
     assert len(routed) == 4  # three groups of replicas that differ, and one kind of pipelines
+
+
+def test_groups_of_experts_that_straddle_racks_are_said_and_priced(scenarios):
+    """Two groups of 32 fit into a rack of 72 GPUs; the third lies over two racks, eight of its members in the first."""
+    file, cluster = scenarios / "qwen3-235b-a22b-256-h100.yaml", ["cluster.node=gb200-tray", "profile=b200"]
+    times = {}
+    for domain in (72, 64):
+        scenario = load_scenario(file, [*cluster, f"cluster.nvlink_domain_gpus={domain}", "cluster.num_nodes=144"])
+        group = place_group("ep", scenario.plan, scenario.cluster)
+        said = [line for line in placement.assumed(scenario) if "share experts" in line]
+        times[domain] = float(all_to_all(1e9, group, Fabric.of(scenario.cluster, scenario.profile)))
+        assert (group.num_domains, len(said)) == ((2, 1) if domain == 72 else (1, 0))
+        assert all("groups of 32 GPUs that share experts lie over 2 NVLink domains of 72" in line for line in said)
+    assert times[72] > 2 * times[64]

@@ -104,6 +104,16 @@ def test_layers_that_stages_do_not_divide_come_with_all_that_would_help(layers, 
         load_scenario(file, [*given, *remedy.split()])
 
 
+def test_a_vocabulary_is_cut_over_stages_or_counted_as_layers_of_some():
+    for beside, said in (
+        ("plan.head_as_layer=true", "which plan.head_as_layer puts on one stage; leave one out"),
+        ("model.num_mtp_layers=1", "which model.num_mtp_layers puts on one stage"),
+        ("plan.pipeline_layout=Et|tL", "vocabulary_over_stages deals layers evenly"),
+    ):
+        with pytest.raises(SpecError, match=said):
+            load_scenario(MAIN, ["plan.vocabulary_over_stages=true", *["plan.pp=2"] * ("layout" in beside), beside])
+
+
 def test_what_would_not_help_is_not_told():
     with pytest.raises(SpecError) as error:
         load_scenario(MAIN, ["plan.schedule=modular", "plan.num_chunks=2", "plan.head_as_layer=true"])

@@ -361,6 +361,14 @@ def test_stages_hold_the_model_once_and_a_tied_head_twice(tied, tp, pp, chunks):
     assert tp * held == pytest.approx(total_params(model) + copy + (tp - 1) * replicated, rel=1e-12)
 
 
+@rows("tied", [True, False])
+def test_a_vocabulary_over_all_stages_is_held_once_and_evenly(tied):
+    model = GPT3.replace(tied_embeddings=tied)
+    stages = deal_stages(model, ParallelPlan(pp=8, num_chunks=3, schedule="interleaved", vocabulary_over_stages=True))
+    held = [part_params(stage.part, model, 1) for stage in stages]
+    assert held == pytest.approx([total_params(model) / 24] * 24)
+
+
 def test_llama_405b_ends_have_one_layer_less():
     model = ModelSpec.read(load_preset("models", "llama3-405b"), "llama3-405b")
     stages = deal_stages(model, ParallelPlan(pp=16, num_chunks=4, embedding_as_layer=True, head_as_layer=True))

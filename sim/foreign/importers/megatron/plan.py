@@ -13,6 +13,13 @@ from sim.foreign.importers.megatron.model import KIND
 from sim.foreign.importers.pipeline_layouts import layout_of
 from sim.specs.plan import RECOMPUTE_MODULES, layout_stages
 
+_ENDS = {
+    "account-for-embedding-in-pipeline-split": "embedding_as_layer",
+    "account-for-loss-in-pipeline-split": "head_as_layer",
+    "enable-vocab-parallel": "vocabulary_over_stages",  # sail-sg/VocabularyParallelism
+}
+"""Switches that say which stages hold the embedding and the head, and the fields of the plan that they set."""
+
 
 def read_plan(arguments: Arguments, config: Mapping[str, Any] | None = None) -> Section:
     """Degrees, sharding and recomputation.
@@ -47,10 +54,7 @@ def read_plan(arguments: Arguments, config: Mapping[str, Any] | None = None) -> 
         plan.took("head_as_layer", True, "--pp-partition-method")
     elif partition is not None:
         ledger.ignore("--pp-partition-method", partition, "layers are dealt evenly", matters=True)
-    for switch, field in (
-        ("account-for-embedding-in-pipeline-split", "embedding_as_layer"),
-        ("account-for-loss-in-pipeline-split", "head_as_layer"),
-    ):
+    for switch, field in _ENDS.items():
         if arguments.has(switch):
             plan.took(field, True, f"--{switch}")
     return plan
