@@ -12,7 +12,7 @@ experts): of parameters as of the groups that move them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from typing import Any
 
@@ -23,6 +23,7 @@ from sim.costs.collectives import Fabric, all_reduce, reduce_scatter
 from sim.network.placement import Group
 from sim.pricing.cells import Plans
 from sim.pricing.layouts import CostModel, Layouts
+from sim.records import dataclass
 from sim.specs import ModelSpec, ParallelPlan
 from sim.specs.plan import num_stages_of
 from sim.work.adapters import adapters_of

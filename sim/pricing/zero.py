@@ -9,7 +9,7 @@ a rank turns to it, once a step, on a stream of their own beside compute (Lamy-P
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -21,6 +21,7 @@ from sim.costs.collectives import all_gather
 from sim.pricing.cells import Plans, plans_of
 from sim.pricing.deal import HELD, TRAINED, on_card, params_of, put_together, reduced_to_shards, summed_over
 from sim.pricing.layouts import CostModel, Layouts
+from sim.records import dataclass
 from sim.specs import LayerKind, ModelSpec, Scenario, StackSpec
 from sim.work.layers import FIRST_KIND, HEAD, num_blocks
 from sim.work.optimizer import GRADIENT_WIDTH
