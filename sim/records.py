@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 else:
 
     def dataclass(cls=None, /, *, frozen=False, **options):
-        """As `dataclasses.dataclass`, which classes that are not frozen are handed to."""
+        """Make a record of a frozen class; any other goes to `dataclasses.dataclass`."""
         decorate = _record if frozen else dataclasses.dataclass
         return decorate(cls, **options) if cls else lambda later: decorate(later, **options)
 
