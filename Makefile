@@ -8,7 +8,7 @@ QUICK = tests/test_units.py tests/test_estimate.py tests/test_uncertainty.py tes
 	tests/traffic tests/specs tests/foreign tests/engines tests/properties tests/search/test_prices.py tests/search/test_search.py \
 	tests/report/test_trace.py tests/report/test_search_table.py
 
-.PHONY: help install test quick lint format docs fields bench shown goldens validate clean
+.PHONY: help install test thorough quick lint format docs fields bench shown goldens validate clean
 
 help:  ## this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -18,6 +18,9 @@ install:  ## everything that is needed to work on flopcast, into .venv
 
 test:  ## all tests, on all cores
 	$(PYTHON) -m pytest -n $(WORKERS)
+
+thorough:  ## only what takes long beside its short form: ranks that are started and timed, whole records, mypy
+	$(PYTHON) -m pytest --thorough -m thorough -n $(WORKERS)
 
 quick:  ## what breaks first, in less than a minute: a third of the random cases, no torch, no notebooks
 	$(PYTHON) -m pytest -n $(WORKERS) --hypothesis-profile=quick -m "not slow" $(QUICK)

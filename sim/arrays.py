@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
@@ -51,3 +51,9 @@ ActionFloats: TypeAlias = Floats
 """(actions of an order, rank by rank)"""
 ActionPlanFloats: TypeAlias = Floats
 """(actions of an order, plans)"""
+
+
+def distinct(values: ArrayLike, axis: int | None = None) -> Array:
+    """Return values once each, in order, as `np.unique` does, which asked for no more loads numpy.ma."""
+    found: Array = np.unique(values, return_index=True, axis=axis)[0]
+    return found

@@ -1,6 +1,8 @@
 """What several test files share: where scenarios and measurements lie, and costs of stages made from plain numbers."""
 
 import csv
+import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +18,11 @@ from sim.work.operations import Cause
 
 ROOT = Path(__file__).parents[1]
 
+# Workers, and the programs that tests start, share compiled code also where Python is told to keep none: every process
+# would compile all files anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 # A machine that others use too may be slow to make an example; that says nothing about what is tested.
 CALM = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 # The suite tries the same examples every time: it fails for a change, never by chance. A thorough run draws new ones.
@@ -25,15 +32,23 @@ settings.register_profile("thorough", settings.default, max_examples=200, **CALM
 settings.load_profile("flopcast")
 
 
+def pytest_addoption(parser):
+    parser.addoption("--thorough", action="store_true", help="also what takes long beside the short form of it")
+
+
 def pytest_configure(config):
     """Workers take from each other what is left, where the command says no more than how many they are."""
     if getattr(config.option, "dist", "no") == "load":
         config.option.dist = "worksteal"
 
 
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
     """What takes longest begins first, so that no worker waits for another at the end; and what asks for all published
-    runs stands together, so that one worker predicts them."""
+    runs stands together, so that one worker predicts them. Thorough tests are left out unless they are asked for."""
+    left_out = [each for each in items if each.get_closest_marker("thorough") and not config.option.thorough]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [each for each in items if each not in {*left_out}]
     items.sort(key=lambda item: ("scored_published" not in item.fixturenames, item.get_closest_marker("slow") is None))
 
 

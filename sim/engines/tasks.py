@@ -12,13 +12,12 @@ many; so the seconds of hundreds of plans stay in the processor's cache.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from sim.arrays import FloatArray, IntArray, Number
+from sim.arrays import FloatArray, IntArray, Number, distinct
 from sim.engines.max_plus import (
     AFTER,
     BEFORE,
@@ -35,6 +34,7 @@ from sim.engines.max_plus import (
     different,
 )
 from sim.pricing.zero import VisitSeconds
+from sim.records import dataclass
 from sim.schedules import Order
 from sim.schedules.actions import KINDS, F, U
 from sim.schedules.passes import asks_of, last_gradients, visits_of
@@ -375,7 +375,7 @@ class _Lanes:
         barrier = tasks.add(JOIN, [0], NO_STREAM, place=2, phase=TOGETHER)
         tasks.wait(barrier, ready)
         if self.on.tied:
-            ends = np.unique(self.order.ends)
+            ends = distinct(self.order.ends)
             both = tasks.add(JOIN, [0], NO_STREAM, place=0, phase=TOGETHER)
             tasks.wait(both, ready[ends])
             tied = tasks.add(TIED, ends, ONCE, at["tied"].start, place=1, phase=TOGETHER)

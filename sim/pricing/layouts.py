@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -15,6 +15,7 @@ from sim.costs.collectives import Fabric
 from sim.costs.compute import GRAPH_LAUNCH_S, ComputeModel
 from sim.costs.spread import slowdown
 from sim.network.placement import Degrees, Group, Hops, hops_of, place_group, send_share, stack_groups
+from sim.records import dataclass
 from sim.specs import ClusterSpec, GpuSpec, ModelSpec, ParallelPlan, Profile, Scenario, StackSpec, TrainingSpec
 from sim.units import show
 from sim.work.adapters import adapters_of

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from sim.arrays import Array, Floats, Ints
+from sim.arrays import Array, Floats, Ints, distinct
 from sim.errors import FlopcastError
 from sim.estimate import estimate
 from sim.pricing.cells import plans_of
@@ -119,7 +119,7 @@ def _unlike(result: SearchResult) -> dict[int, tuple[int, ...]]:
     if not only and "interleaved" not in (values_of(space.fixed, "schedule") or SCHEDULES):
         return {}
     kept, found = only or values_of(space.fixed, "num_chunks"), dict[int, tuple[int, ...]]()
-    for pp in np.unique(space.columns.pp[space.columns.pp > 1]).tolist():
+    for pp in distinct(space.columns.pp[space.columns.pp > 1]).tolist():
         numbers = tuple(each for each in unlike_chunks(space.scenario, pp) if not kept or each in kept)
         found |= {pp: numbers} if numbers else {}
     return found

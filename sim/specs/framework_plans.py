@@ -10,12 +10,12 @@ from __future__ import annotations
 import ast
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import numpy as np
 
+from sim.records import dataclass
 from sim.specs.frameworks import LATEST, date_of
 from sim.specs.presets import preset_names, raw_preset
 from sim.specs.scenario import Scenario
@@ -43,7 +43,7 @@ class PlanRule:
     @property
     def names(self) -> frozenset[str]:
         """Fields of the plan in the condition."""
-        return frozenset(node.id for node in ast.walk(_parsed(self.must)) if isinstance(node, ast.Name)) - _SECTIONS
+        return _names(self.must)
 
     @property
     def path(self) -> str:
@@ -156,6 +156,11 @@ _COMPUTED: dict[type, Callable[[Any, Any], Any]] = {
 @cache
 def _parsed(text: str) -> ast.expr:
     return ast.parse(text, mode="eval").body
+
+
+@cache
+def _names(text: str) -> frozenset[str]:
+    return frozenset(node.id for node in ast.walk(_parsed(text)) if isinstance(node, ast.Name)) - _SECTIONS
 
 
 _Condition = Callable[[Mapping[str, Any], Scenario], Any]

@@ -10,8 +10,7 @@ lora.py, which wraps the grouped linear as one).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from sim.records import dataclass
 from sim.specs import TrainingSpec
 from sim.specs.base import STORED
 

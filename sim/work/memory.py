@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 import numpy as np
 
 from sim.arrays import Number
+from sim.records import dataclass
 from sim.specs import ModelSpec, Scenario, StackSpec
 from sim.work.layers import FIRST_KIND
 from sim.work.operations import Block, Operation

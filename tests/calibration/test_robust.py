@@ -163,6 +163,7 @@ def wait_for(condition, seconds=60):
         time.sleep(0.05)
 
 
+@pytest.mark.thorough
 def test_an_interrupt_during_collectives_is_quiet_and_loses_nothing(tmp_path):
     pytest.importorskip("torch")
     script, environment = small_suite(tmp_path, 28)
@@ -198,6 +199,7 @@ def group_lives(group):
     return True
 
 
+@pytest.mark.thorough
 def test_ranks_that_torchrun_started_help_rank_0(tmp_path):
     pytest.importorskip("torch")
     script, environment = small_suite(tmp_path, 16)

@@ -37,9 +37,19 @@ NODE = measured_cluster({}, "dgx-h100")
 def _fewer_repeats(monkeypatch):
     """The stand-in's clock does not scatter: a few repeats tell as much as many."""
     monkeypatch.setattr(run, "time_call", functools.partial(run.time_call, budget_s=1e-4, least=2))
-    monkeypatch.setattr(timing, "_IN_GRAPH", 16)
+    monkeypatch.setattr(timing, "captured", functools.partial(captured_twice, timing.captured))
+    monkeypatch.setattr(run, "warm_up", lambda device: 0)
     for module, name in ((collectives, "_SAMPLE_S"), (collectives, "_BUDGET_S"), (interference, "_LONG_S")):
         monkeypatch.setattr(module, name, 1e-6)
+
+
+def captured_twice(captured, call, times):
+    """As if captured so many times: after the second, one capture of fake kernels is as another."""
+    replay = captured(call, 2)
+    kernels = replay.__self__.kernels
+    assert kernels[: len(kernels) // 2] == kernels[len(kernels) // 2 :]
+    kernels[:] = kernels[: len(kernels) // 2] * times
+    return replay
 
 
 def few_kernels(monkeypatch, *kinds):
@@ -85,7 +95,6 @@ def test_one_gpu_gives_back_what_timed_it(tmp_path, monkeypatch):
 
 def test_short_kernels_are_timed_without_their_launches(tmp_path, monkeypatch):
     """Launched one by one they would seem to take as long as the host's launch."""
-    monkeypatch.setattr(timing, "_IN_GRAPH", 100)
     few_kernels(monkeypatch, "memory", "gemm", "launch")
     slow_host = StandIn(NODE, TRUTH, launch_s=2e-5)
     data = measured(tmp_path, monkeypatch, slow_host)
@@ -134,6 +143,7 @@ def test_a_node_that_is_busy_everywhere_is_slower_than_one_gpu_of_it(tmp_path, m
 def test_v100_is_measured_in_the_precision_it_has(tmp_path, monkeypatch):
     node = measured_cluster({}, "dgx-1v")
     truth = Profile.read(load_preset("profiles", "v100"), "v100")
+    few_kernels(monkeypatch, "gemm", "attention", "grouped")
     data = measured(tmp_path, monkeypatch, StandIn(node, truth), "Tesla V100-SXM2-32GB", (7, 0))
     assert {item.shape["dtype"] for item in data.of("gemm")} == {"float16"}
     assert {item.shape["backend"] for item in data.of("attention")} == {"EFFICIENT_ATTENTION"}
@@ -156,6 +166,7 @@ def test_blackwell_multiplies_in_blocks_of_8_and_4_bits():
 
 
 def test_what_the_gpu_cannot_do_is_noted_skipped_and_not_met_again(tmp_path, monkeypatch):
+    few_kernels(monkeypatch, "gemm", "attention")
     clock = StandIn(NODE, TRUTH)
     clock.fails["_scaled_mm"] = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB\nand more")
     first = measured(tmp_path, monkeypatch, clock)

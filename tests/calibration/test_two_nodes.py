@@ -51,7 +51,7 @@ def run_on_two_nodes(folder, latency_s, bytes_per_s):
     return Profile.read(load_file_as_preset(out), "mine")
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_latency_and_bandwidth_of_a_slowed_network_are_found(tmp_path):
     latency_s, bytes_per_s = 8e-3, 60e6
     network = run_on_two_nodes(tmp_path, latency_s, bytes_per_s).network

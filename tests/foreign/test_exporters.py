@@ -11,6 +11,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from random_scenarios import exported_of, scenario_of
 from rows import rows
 from typer.testing import CliRunner
@@ -31,7 +32,8 @@ from sim.specs.yaml12 import load_yaml, parse_yaml
 
 ROOT = Path(__file__).parents[2]
 SCHEMAS = Path(__file__).parent / "schemas"
-SEEDS = range(60)
+SEEDS = range(60 if settings().max_examples > 100 else 30)
+"""Random scenarios: more of them where laws draw more examples too (--hypothesis-profile=thorough)."""
 NAMES = {
     "megatron-lm": "run.sh",
     "torchtitan": "run.toml",
@@ -101,7 +103,7 @@ def _model_beside(exported):
 def test_random_scenarios_are_exported_and_refused():
     for framework in FRAMEWORKS:
         exports = [exported_of(framework, seed) is not None for seed in SEEDS]
-        assert 5 < sum(exports) < len(exports), framework
+        assert 2 < sum(exports) < len(exports), framework
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
@@ -121,15 +123,15 @@ def test_the_nearest_that_a_refusal_names_is_nearer(framework):
     tried = 0
     for seed in SEEDS[:24]:
         scenario = scenario_of(framework, seed)
-        for path, settings in refusals(scenario, framework):
-            if not settings:
+        for path, mends in refusals(scenario, framework):
+            if not mends:
                 continue
             try:
-                changed = build_scenario(parse_yaml(scenario_yaml(scenario), "again"), settings)
+                changed = build_scenario(parse_yaml(scenario_yaml(scenario), "again"), mends)
             except SpecError:  # the scenario's other fields do not go with it
                 continue
             tried += 1
-            assert path not in {each for each, _ in refusals(changed, framework)}, (path, settings)
+            assert path not in {each for each, _ in refusals(changed, framework)}, (path, mends)
     assert tried > 5
 
 

@@ -450,7 +450,7 @@ def test_whatever_rules_set_is_a_stack_on_every_gpu(name):
     gpus = {load_preset("gpus", gpu)["name"] for gpu in preset_names("gpus")}
     plans = ({}, {"recompute": "full"}, {"recompute": "selective", "recompute_modules": ["moe"]})
     everything = [*product(MODELS_OF_RULES, sorted(gpus), ("bf16", "fp8", "mxfp8", "nvfp4"), (0, 16), plans)]
-    for model, gpu, precision, tuned, plan in everything[:: 1 if settings().max_examples > 100 else 7]:
+    for model, gpu, precision, tuned, plan in everything[:: 1 if settings().max_examples > 100 else 31]:
         data = {"model": load_preset("models", model) | {"name": model}, "cluster": {"node": {"gpu": {"name": gpu}}}}
         data |= {"training": {"precision": precision, "adapter_rank": tuned}, "plan": plan}
         found = StackSpec.read(resolve_stack(name, data).fields, "stack")

@@ -32,7 +32,7 @@ HOST = dict.fromkeys(("layer_forward_s", "layer_backward_s", "layer_update_s"), 
 )
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_two_nodes_of_gpus_under_torchrun_run_every_kind_of_parallelism(tmp_path):
     """Four ranks run the verb; the first leads. Each configuration's losses are held against one process's."""
     out, figure = tmp_path / "job.json", tmp_path / "job.png"

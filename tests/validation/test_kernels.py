@@ -35,6 +35,7 @@ def test_a_table_of_ones_own_is_scored_row_by_row(tmp_path):
     assert odd["predicted_s"] > 3 * aligned["predicted_s"]
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not SHAPES.exists(), reason="there is no ../shared/published/gemm_shapes.csv")
 def test_published_multiplies_by_alignment():
     """Median errors of profiles refitted without the shapes: aims are 5 % on A100, 8 % on the others.

@@ -55,7 +55,8 @@ def test_the_page_shows_what_is_printed():
     assert "\n".join(lines).rstrip() in shown
 
 
-def test_as_json():
+def test_as_json(runs, monkeypatch):
+    monkeypatch.setattr("flopcast_validation.rl_runs.published_steps", lambda: runs)
     found = json.loads(CliRunner().invoke(app, ["validate", "rl", "--json"]).output)
     assert [row["measured_s"] for row in found["steps"]][:2] == [97.7, 74.6]
     assert found["rates"][0]["measured"] == 28312
