@@ -217,6 +217,7 @@ def _of_run(run: Run) -> dict[str, Any]:
         "training.adapter_rank": run.adapter_rank or "",
         "stack.gradient_precision": "fp32" if run.mixed and trained else "bf16",
         "stack.fp32_shards": run.mixed and trained,
+        "stack.autocast": run.mixed and trained,
         "zero_stage": 3 if run.mixed and trained else 0,
         "recompute": "full" if run.recompute else "none",
         "stack.peft_adapters": ("autocast" if run.mixed else "fp32") if run.adapter_rank else "",

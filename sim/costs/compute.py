@@ -196,9 +196,9 @@ launch, and the autograd call around both (NVIDIA/TransformerEngine:transformer_
 three are counted; that each takes as long as a kernel's launch is an assumption."""
 GRAPH_LAUNCH_S = 2e-6
 """Time between kernels of a CUDA graph, where no profile has measured it: assumed, the floor of kernel times. [s]"""
-BYTES_PER_CLOCK = {"step": 19.0, "rotary": 6.2, "narrow adam": 11.0}
+BYTES_PER_CLOCK = {"step": 19.0, "apart": 6.2, "narrow adam": 11.0}
 """Bytes that a streaming multiprocessor moves a clock, at most, in kernels that are bound by their instructions before
-the memory: PyTorch's elementwise steps, with casts and broadcasts; those of rotary positions, whose operands lie apart;
+the memory: PyTorch's elementwise steps, with casts; those whose operands lie apart (rotary positions, masks);
 Adam on 16-bit states, which computes as much for each number as on wider ones. Set on the kernels of training steps on
 H100 and H200, which have the same multiprocessors and differ in their memory (calibration/data/h100-steps.csv,
 h200-steps.csv). [bytes]"""

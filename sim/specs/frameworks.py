@@ -363,6 +363,8 @@ def _facts(sections: Mapping[str, Any]) -> dict[str, Any]:
         "precision": training.get("precision", "bf16"),
         "experts": isinstance(experts, int) and experts > 0,
         "gated": bool(model.get("gated_mlp", False)),
+        "adapters": bool(training.get("adapter_rank")),
+        "masters": training.get("master_precision", "unsaid"),
         "fine_tuning": bool(training.get("adapter_rank") or training.get("packed_length")),
         "norm": model.get("norm", "layernorm"),
         "position": model.get("position", "learned"),

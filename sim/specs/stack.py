@@ -38,6 +38,9 @@ class StackSpec(Spec):
     """Fused attention kernel: a generation of FlashAttention, cudnn, or efficient, PyTorch's memory-efficient kernel
     (xFormers'). A profile that measured it apart prices it apart. Each pads heads to the columns that it has kernels
     for."""
+    masked_attention: bool = False
+    """The fused attention kernel reads a mask of all scores: it computes the hidden half too, of keys and values that
+    are repeated for every head of queries."""
     fp8_attention: bool = False
     """The fused attention kernel multiplies in 8 bits where linears multiply in 8 or 4 (Transformer Engine's
     fp8_dot_product_attention). Its multiplies go at twice the rate, its exponentials do not."""
@@ -58,6 +61,9 @@ class StackSpec(Spec):
     fused_activation: bool = True
     """The activation in one kernel per direction, instead of a GELU written out step by step, whose products keep both
     their factors (Hugging Face's gelu_new of 2020)."""
+    fused_linears: bool = True
+    """Queries, keys and values are one matrix, and so are gate and up, as Megatron's are. Otherwise each is a linear of
+    its own, autograd adds their gradients of the common input, and modules are PyTorch's own (transformers)."""
     fused_rotary: bool = True
     """Rotary positions in one kernel per direction, instead of one per arithmetic step."""
     fused_scaled_rotary: bool = True
@@ -86,6 +92,9 @@ class StackSpec(Spec):
     regather_sequence: bool = True
     """Under sequence parallelism inputs of linears are kept cut and gathered again in the backward (Korthikanti et al.
     2022, section 4.2.2), instead of kept whole."""
+    autocast: bool = False
+    """Weights lie in fp32, and torch.autocast casts them and the inputs of linears to 16 bits at every use. What
+    comes from weights that no linear multiplies, the residual stream and the norms, is in fp32."""
     fused_casts: bool = True
     """Casts to fp8 happen inside the kernels before, as in Transformer Engine, instead of in passes of their own."""
     fused_gradient_accumulation: bool = True

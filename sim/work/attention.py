@@ -118,11 +118,11 @@ def _rotary(write: Writer, module: str, tensors: tuple[Tensor, ...], elements: N
     else:
         # Of two products, a negation of one half, a join and a sum autograd's backward also fills what it has of each
         # half with zeros, and adds the halves and the products. In PyTorch's own modules heads and tokens of what is
-        # turned have changed places.
-        sort = "rotary" if write.step_by_step else "copy"
+        # turned have changed places. Beside angles in fp32 products, sum and their gradients are too, and are cast.
+        sort = "copy" if stack.fused_linears else "apart"
         there, back = (
             memory("rotary positions", times * cut.width * elements, kernels, sort=sort, module=module)
-            for times, kernels in ((10, 10), (15, 18))
+            for times, kernels in (((18, 12), (28, 22)) if stack.autocast else ((10, 10), (15, 18)))
         )
         sequences = cut.microbatch_size * cut.sequence_length / cut.packed if cut.packed else 0.0
         there = there._replace(host_s=stack.counted_launches * ROTARY_SEQUENCE_S * sequences)
@@ -215,6 +215,9 @@ def _fused_core(
     # two of them by the values' columns.
     multiplies = (3 * d + 2 * of_values) / (d + of_values)
     casts, casts_back = _casts_of_core(model, stack, cut)
+    if stack.masked_attention:
+        skipped, length = 1.0, s
+        casts, casts_back = (*casts, masked := _mask(model, cut, heads * rows * s)), (*casts_back, masked)
     padded = 0.5 * (padded_head(d, stack.flash_version) + padded_head(of_values, stack.flash_version))
     there, back = (
         Kernel(
@@ -227,6 +230,24 @@ def _fused_core(
         )
     )  # fmt: skip
     return (*casts, there), (*casts_back, back)
+
+
+MASK_RATE = 2.0
+"""Times the memory's bandwidth at which a kernel reads a mask that all heads share, since the cache holds it. Set on
+attention of compiled steps of Llama 3.2 1B and GPT-2 medium on H100 and H200 (calibration/data/h100-steps.csv)."""
+
+
+def _mask(model: ModelSpec, cut: Cut, scores: Number) -> Kernel:
+    """The mask as a fused kernel reads it beside its scores, and keys and values repeated for every head of queries.
+
+    Under a compiler transformers cannot look whether sequences are packed, and gives a mask of all scores instead of
+    saying that they are causal (huggingface/transformers:src/transformers/masking_utils.py,
+    find_packed_sequence_indices; integrations/sdpa_attention.py, use_gqa_in_sdpa: no groups of queries with it).
+    """
+    groups = model.num_heads > model.num_kv_heads
+    repeated = cut.tokens * (2 * model.num_heads * model.head_dim / cut.tp + key_value_width(model, cut.tp)) * groups
+    nbytes = cut.width * (scores / MASK_RATE + repeated)
+    return memory("attention mask", nbytes, 2 * groups, cause=Cause.ATTENTION, sort="add", module="core_attn")
 
 
 def _core_by_hand(

@@ -120,7 +120,9 @@ def experts(write: Writer, y: Tensor) -> Tensor:
     out = source.like("experts' sum")
     travelled = to.copies * (cut.ep * cut.etp > 1)
     arrived, home = (copies.like(f"copies {where}", rows=travelled) for where in ("arrived", "home"))
-    there, back = _layouts(cut.width * outer, to, stack, cut)
+    there, home_again = there_back, home_back = _layouts(cut.width * outer, to, stack, cut)
+    if stack.expert_multiplies == "grouped" and not stack.fused_linears:
+        there, there_back, home_again, home_back = _by_index(copies.nbytes, to.own / to.copies)
     exchange = partial(_exchange, width=cut.width * outer, to=to, model=model, stack=stack, cut=cut)
     gather, scatter = _between_parts(cut.width * outer, to, stack, cut)
     write.add(
@@ -129,18 +131,20 @@ def experts(write: Writer, y: Tensor) -> Tensor:
         reads=(source,),
         writes=(arrived,),
         forward=there[:1],
-        input_grad=there[:1],
+        input_grad=there_back[:1],
         sent=(exchange("dispatch", True), *gather),
         sent_back=(*scatter, exchange("dispatch", False)),
         waits=not cut.routing.padded,  # experts that multiply as many tokens as they have room for need no count
     )
-    write.add("sort by expert", MODULE, reads=(arrived,), writes=(copies,), forward=there[1:], input_grad=there[1:])
+    write.add(
+        "sort by expert", MODULE, reads=(arrived,), writes=(copies,), forward=there[1:], input_grad=there_back[1:]
+    )
     down = _multiplied(write, copies, to)
     write.add(
-        "combine", MODULE, reads=(down,), writes=(home,), forward=back[:-1], input_grad=back[:-1],
+        "combine", MODULE, reads=(down,), writes=(home,), forward=home_again[:-1], input_grad=home_back[:-1],
         sent=(*scatter, exchange("combine", False)), sent_back=(exchange("combine", True), *gather),
     )  # fmt: skip
-    write.add("sum by token", MODULE, reads=(home,), writes=(out,), forward=back[-1:], input_grad=back[-1:])
+    write.add("sum by token", MODULE, reads=(home,), writes=(out,), forward=home_again[-1:], input_grad=home_back[-1:])
     if model.expert_latent_size:
         narrow, out = out, y.like("experts' output")
         write.linear("from experts' latent", "experts", narrow, [out], [Weight(h, outer)])
@@ -234,6 +238,8 @@ def activation_kernels(
     times, kernels, sort = (inputs + 1, 2 * inputs + 1), (1, 1), "activation"
     if _clamped(model) and not stack.compiled:
         times, kernels, sort = (11, 20), (4, 10), "strided"
+    elif model.gated_mlp and not stack.fused_bias_activation:  # of halves of a matrix, whose gradients are joined
+        times, kernels, sort = (5, 13), (2, 4), "apart"
     return (
         (memory("experts' activation", times[0] * nbytes, kernels[0], sort=sort, module="moe_act"),),
         (memory("experts' activation backward", times[1] * nbytes, kernels[1], sort=sort, module="moe_act"),),
@@ -277,6 +283,38 @@ def _layouts(width: Number, to: Routed, stack: StackSpec, cut: Cut) -> tuple[tup
     nbytes = width * (read * cut.etp + to.copies)
     out, home = (_permute(f"tokens {way} local experts", nbytes, launches) for way in ("to", "from"))
     return (out,), (home,)
+
+
+def _by_index(nbytes: Number, share: Number) -> tuple[tuple[Kernel, ...], ...]:
+    """Taking rows by index and putting them back, as transformers' grouped experts do it in PyTorch's own kernels.
+
+    Rows are taken, and those of experts elsewhere set to zero; what experts give is weighted, set to zero likewise,
+    taken in the tokens' order and summed (huggingface/transformers:src/transformers/integrations/moe.py,
+    grouped_mm_experts_forward). Backward the sum's gradient is spread, both indices put back what they took, into
+    zeros, and a setting to zero copies first. Bytes as torch dispatches them.
+
+    Parameters
+    ----------
+    nbytes : of all copies.
+    share : of tokens, over copies.
+
+    Returns
+    -------
+    Kernels to the experts forward and backward, and from them forward and backward.
+    """
+    moved = {  # times that rows taken by index, masks and weights, and whole tensors move all copies
+        "to experts": (2, 2, 0),
+        "to experts, backward": (1 + 3 * share, 2, 2),
+        "from experts": (2, 4, 1 + share),
+        "from experts, backward": (3, 7, 5 + share),
+    }
+    return tuple(
+        tuple(
+            memory(f"tokens {way}", times * nbytes, sort=sort, module=MODULE)
+            for times, sort in zip(each, ("permute", "apart", "step"), strict=True)
+        )
+        for way, each in moved.items()
+    )
 
 
 def _permute(name: str, nbytes: Number, launches: Number) -> Kernel:

@@ -44,7 +44,7 @@ def layer_operations(
     """
     kind = kind or model.layer_kinds[0]
     write = Writer(model, stack, cut)
-    x = write.tensor("layer input", model.hidden_size, whole=False)
+    x = write.stream("layer input")
     y, norms = x, model.norms_of(kind)
     halves = [half for half in (kind.mixer, kind.mlp) if half != "none"]
     for place, half in enumerate(halves):
@@ -168,13 +168,13 @@ def mtp_operations(model: ModelSpec, stack: StackSpec, cut: Cut) -> tuple[Operat
 def embedding_operations(model: ModelSpec, stack: StackSpec, cut: Cut) -> tuple[Operation, ...]:
     """Return the token (and position) embedding, cut by vocabulary; the reduction after it; its dropout and norm."""
     write = Writer(model, stack, cut)
-    _look_up(write, write.tensor("hidden state", model.hidden_size, whole=False))
+    _look_up(write, write.stream("hidden state"))
     return tuple(write.operations)
 
 
 def _look_up(write: Writer, x: Tensor, of_model: bool = True) -> None:
     """Look tokens up; in the embedding `of_model` there may be a table of positions, a dropout and a norm besides."""
-    model, stack, cut, h, w = write.model, write.stack, write.cut, write.model.hidden_size, write.cut.width
+    model, stack, cut, h, w = write.model, write.stack, write.cut, write.model.hidden_size, x.width
     elements, learned, trained = cut.tokens * h, model.position == "learned", cut.adapters is None
     lookups = 2 if learned else 1
     mask = (2 * w + 1) * cut.norm_tokens * h if model.dropout else 0.0
@@ -213,15 +213,15 @@ def head_operations(model: ModelSpec, stack: StackSpec, cut: Cut) -> tuple[Opera
     h, w, predictions, write = model.hidden_size, cut.width, 1 + model.num_mtp_layers, Writer(model, stack, cut)
     tokens, vocabulary = cut.tokens * predictions, vocabulary_rows(model, stack, cut)
     whole = not stack.vocab_parallel_loss
-    x, normed = (write.tensor(name, h, whole=False) for name in ("hidden state", "normed"))
+    x, normed = map(write.stream, ("hidden state", "normed"))
     normed = normed.like("normed", rows=cut.norm_tokens * predictions)
-    norm, norm_back = norm_kernels(cut.norm_tokens * h, stack, w)
+    norm, norm_back = norm_kernels(cut.norm_tokens * h, stack, x.width)
     gain = Weight(h * (1 + model.norm_bias))
     write.add(
         "norm", reads=(x,), writes=(normed,), kept=(x,), weights=(gain,), forward=(norm,), input_grad=(norm_back,)
     )
     write.gather("", normed, columns=h * predictions)
-    logits = normed.like("logits", vocabulary, rows=tokens)
+    logits = normed.like("logits", vocabulary, rows=tokens, width=w)
     weights = (_table(model, cut), *[Weight(vocabulary)] * model.head_bias)
     if stack.policy_loss_columns:
         forward, backward = _policy_loss(tokens, vocabulary, h, stack.policy_loss_columns, w)

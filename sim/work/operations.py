@@ -52,8 +52,8 @@ class Kernel(NamedTuple):
     kernels : launches.
     host_s : host time besides that of its launches, on a node whose launch_slowdown is 1. [s]
     stall_s : such time before it in which the GPU has nothing to do, since the host waited for it. [s]
-    sort : of a memory-bound kernel: copy, add, norm, softmax, activation, dropout, adam, permute,
-        strided; of one that carries a state, which mixer it is of.
+    sort : of a memory-bound kernel: copy, add, norm, softmax, activation, dropout, adam, permute, strided, step, apart;
+        of one that carries a state, which mixer it is of.
     credited_flop : what a formula for model FLOPs counts of it; None where it equals `flop`. Fused attention that
         skips the masked half runs fewer than it is credited for. [FLOP]
     module : of a layer, by Megatron-Core's names (`sim.specs.plan`): what recomputation and CUDA graphs are asked

@@ -107,28 +107,27 @@ class Writer:
         cut = self.cut
         return Tensor(name, cut.tokens if whole else cut.norm_tokens, columns, cut.width)
 
+    def stream(self, name: str) -> Tensor:
+        """The residual stream at some place, as wide as the embedding's weights."""
+        width = 4 if self.stack.autocast else self.cut.width
+        return Tensor(name, self.cut.norm_tokens, self.model.hidden_size, width)
+
     def norm(self, module: str, x: Tensor, columns: Number | None = None, weights: Number | None = None) -> Tensor:
         """Norm a tensor, or so many columns of it, by so many weights (default: one a column, and the biases)."""
         y = x.like(f"{x.name} normed", columns)
         if weights is None:
             weights = y.columns * (1 + self.model.norm_bias)
-        forward, backward = norm_kernels(y.rows * y.columns, self.stack, self.cut.width, module=module)
+        forward, backward = norm_kernels(y.rows * y.columns, self.stack, x.width, module=module)
         # Step by step a norm keeps its input and its normalised input in fp32 (and would let go of the former in 16
         # bits, but which layouts ran says that it stays).
         # If its weight is frozen, nothing needs the latter.
-        copies = 0 if self.stack.fused_norm else 2 if self.cut.adapters is None else 1
+        copies = 0 if self.stack.fused_norm else (2 if self.cut.adapters is None else 1) - (x.width == 4)
         wide = [y.like(f"{y.name} in fp32: {i}", width=4) for i in range(copies)]
         self.add(
             "norm", module, reads=(x,), writes=(y,), kept=(x, *wide), weights=(Weight(weights),), forward=(forward,),
             input_grad=(backward,),
         )  # fmt: skip
         return y
-
-    @property
-    def step_by_step(self) -> bool:
-        """Whether the model is written in PyTorch's own modules, as Hugging Face's are, not in Megatron's."""
-        fused = self.stack.fused_norm, self.stack.fused_bias_activation, self.stack.fused_gradient_accumulation
-        return not any(fused)
 
     @property
     def in_pieces(self) -> bool:
@@ -253,27 +252,50 @@ class Writer:
             input_grad = in_pieces(input_grad, cut.tp, cut.width) if cut_by == "rows" else input_grad
         matrices = sum(each.count for each in weights if each.columns is not None)
         sums: tuple[Kernel, ...] = ()
-        if module and self.step_by_step and np.all(np.equal(batch, 1)) and matrices > 1:
-            # Each matrix is a linear of its own, and autograd adds what they give for their common input.
+        if module and not stack.fused_linears and np.all(np.equal(batch, 1)) and matrices > 1:
+            # Autograd adds what the matrices give for their common input; a compiler does so in the kernel after.
             forward, input_grad, weight_grad = (
                 each._replace(kernels=matrices * launches) for each in (forward, input_grad, weight_grad)
             )
-            added = 3 * cut.width * x.rows * k * (matrices - 1)
+            added = 3 * x.width * x.rows * k * (matrices - 1) * (not stack.compiled)
             sums = (memory("input gradients added", added, matrices - 1, sort="step", module=module),)
         weights, first, scratch = self.frozen(name, module, weights, apart * batch) if module else (weights, (), 0.0)
         source = own if own is not None and stack.regather_sequence else x
-        kept = source.in_bytes(cut.kept if width is None else width)
+        kept: tuple[Tensor, ...] = (source.in_bytes(cut.kept if width is None else width),)
         trained = cut.adapters is None
+        casts, gradients = self.autocast(name, module, x, weights)
+        if casts and x.width > cut.width:
+            kept = tuple(kept[0]._replace(name=f"{kept[0].name}: {place}") for place in range(matrices))
         self.add(
             name, module, reads=(x,), writes=tuple(outs), weights=tuple(weights),
-            kept=(kept,) if trained else (),
-            forward=(*first, forward), input_grad=(*first, input_grad, *sums),
-            weight_grad=(weight_grad,) if trained else (), scratch=scratch,
+            kept=kept if trained else (),
+            forward=(*first, *casts, forward), input_grad=(*first, input_grad, *casts[1:], *sums),
+            weight_grad=(weight_grad, *gradients) if trained else (), scratch=scratch,
         )  # fmt: skip
         if cut.adapters is not None and name in cut.adapters.linears:
             apart = max(len(outs), round(float(np.max(n / weights[0].rows)))) if stack.peft_adapters != "no" else 1
             out = outs[0].like(f"{name} narrow", n)
             self.adapter(f"{name} adapter", module, x, out, source, cut_by, weights, apart)
+
+    def autocast(
+        self, name: str, module: str, x: Tensor, weights: Sequence[Weight]
+    ) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...]]:
+        """Casts of weights, and of an input by every matrix that multiplies it; and of weights' gradients, to fp32.
+
+        Autocast keeps casts of weights until it is left, at the end of a forward: each micro-batch casts them again,
+        and so does a layer that runs again, which enters it anew (pytorch/pytorch:aten/src/ATen/autocast_mode.cpp,
+        cached_cast; torch/utils/checkpoint.py, _get_autocast_kwargs). It launches casts without Python, two in the time
+        of one kernel (assumed). A compiler casts inputs in the kernels before.
+        """
+        if not self.stack.autocast:
+            return (), ()
+        each, matrices = self.cut.width + 4, sum(weight.count for weight in weights if weight.columns is not None)
+        params = each * sum(weight.params for weight in weights)
+        cast = partial(memory, sort="step", module=module)
+        casts: tuple[Kernel, ...] = (cast(f"{name} weights cast", params, matrices / 2),)
+        if x.width > self.cut.width and not self.stack.compiled:
+            casts += (cast(f"{name} inputs cast", each * x.rows * x.columns * matrices, matrices / 2),)
+        return casts, (cast(f"{name} gradients cast", params, matrices),)
 
     def frozen(
         self, name: str, module: str, weights: Sequence[Weight], matrices: Number
@@ -381,6 +403,7 @@ class Writer:
         model, stack, inputs = self.model, self.stack, self.inputs
         y = up.like(f"{up.name} activated", up.columns / inputs)
         unfused = 1 if stack.fused_bias_activation else 2  # bias first, then the activation
+        wide = 1.0
         moved = self.cut.width * y.rows * y.columns
         # Backward reads the input and the gradient, writes the input's gradient; the bias gradient reads that once
         # more. Step by step a gate's product costs two products backward, and the activation's own gradient after them.
@@ -389,20 +412,22 @@ class Writer:
         more, times, products = (0, 0), (0, 0), int(by_hand)
         if not (stack.fused_activation or model.gated_mlp):
             more, times, products = WRITTEN_OUT
+            if stack.autocast:  # which computes powers, and what follows from them, in fp32
+                wide, y = 4 / self.cut.width, y.like(y.name, width=4)
         sort = "step" if products else "activation"
         self.add(
             "activation", module, reads=(up,), writes=(y,),
             kept=(self.activation_input(up), *(y.like(f"{y.name}: factor {place}") for place in range(products))),
             forward=(
                 memory(
-                    "activation", moved * ((inputs + 1) * unfused - by_hand + more[0]), unfused + times[0],
+                    "activation", moved * ((inputs + 1) * unfused - by_hand + wide * more[0]), unfused + times[0],
                     sort=sort, module=module,
                 ),
             ),
             input_grad=(
                 memory(
-                    "activation backward", moved * (back + more[1]), unfused + by_hand + model.mlp_bias + times[1],
-                    sort=sort, module=module,
+                    "activation backward", moved * (back + wide * more[1]),
+                    unfused + by_hand + model.mlp_bias + times[1], sort=sort, module=module,
                 ),
             ),
         )  # fmt: skip
@@ -417,14 +442,16 @@ class Writer:
         """Bias, dropout and the addition of what a block gives."""
         model, stack, w = self.model, self.stack, self.cut.width
         after, elements = x.like(name), x.rows * x.columns
+        wider = x.width - w  # autocast adds 16 bits to 32, and casts the gradient back
+        cast = (w + x.width) * bool(wider)
         if not model.dropout:
             kernels = 2 if bias and not stack.fused_bias_activation else 1
-            forward = memory("residual", 3 * w * elements * kernels, kernels, sort="add", module=module)
-            backward = memory("bias gradient", w * elements * bias, module=module)
+            forward = memory("residual", (3 * w * kernels + 2 * wider) * elements, kernels, sort="add", module=module)
+            backward = memory("bias gradient", (w * bias + cast) * elements, module=module)
         else:
             # Unfused: bias (2 tensors), dropout (2 and the mask), addition (3); backward dropout, bias gradient.
             fused = stack.fused_bias_activation
-            moved, back = (3 * w + 1, 3 * w + 1) if fused else (7 * w + 1, 3 * w + 1)
+            moved, back = ((3 if fused else 7) * w + 1 + 2 * wider, 3 * w + 1 + cast)
             forward, backward = (
                 memory(what, nbytes * elements, kernels, sort="dropout", module=module)
                 for what, nbytes, kernels in (
@@ -490,7 +517,7 @@ def in_pieces(kernel: Kernel, pieces: Number, width: int) -> Kernel:
 
 
 def norm_kernels(
-    elements: Number, stack: StackSpec, width: int, count: Number = 1, module: str = ""
+    elements: Number, stack: StackSpec, width: float, count: Number = 1, module: str = ""
 ) -> tuple[Kernel, Kernel]:
     """Return `count` norms of so many elements each: forward, backward.
 
@@ -503,11 +530,13 @@ def norm_kernels(
         # RMSNorm step by step (huggingface/transformers: models/llama/modeling_llama.py, LlamaRMSNorm): cast to fp32
         # (w + 4), square (8), mean (4), scale (8), cast back (4 + w), weight (2 w). Backward: gradients of the weight's
         # product (2 w, 4 w), cast (w + 4), of the scale's (8, 16), of the mean (4) and the square (28, a first power
-        # among them), their sum (12), cast back (4 + w), the residual's (3 w).
-        step, back = (4 * width + 28) * elements * count, (11 * width + 76) * elements * count
+        # among them), their sum (12), cast back (4 + w), the residual's (3 w). What is in fp32 is not cast.
+        casts = 2 * (width < 4)
+        step = (2 * width + 20 + casts * (width + 4)) * elements * count
+        back = (9 * width + 68 + casts * (width + 4)) * elements * count
         return (
-            memory("norm", step, kernels=8 * count, sort="step", module=module),
-            memory("norm backward", back, kernels=19 * count, sort="step", module=module),
+            memory("norm", step, kernels=(6 + casts) * count, sort="step", module=module),
+            memory("norm backward", back, kernels=(17 + casts) * count, sort="step", module=module),
         )
     forward, again = (2, 0) if stack.persistent_norm else (3, 2)
     return (

@@ -77,7 +77,8 @@ def sections(when, version_of):
         },
         "training": {
             "precision": first("precision", "bf16"),
-            **({"adapter_rank": 8} if when.get("fine_tuning") else {}),
+            **({"adapter_rank": 8} if when.get("fine_tuning") or when.get("adapters") else {}),
+            **({"master_precision": when["masters"]} if "masters" in when else {}),
             "expert_capacity_factor": 1.0 if when.get("capacity") else None,
         },
         "cluster": {"node": {"gpu": {"name": first("gpu", "H100")}}},
@@ -557,8 +558,9 @@ def test_adapters_of_prime_rl_stall_where_it_was_measured(gpu, rank, stalls):
     [
         ({"framework": "pytorch", "version": "2.11.0+cu130"}, "H200", {"flash_version": "cudnn"}),
         ({"framework": "pytorch", "version": "2.10.0"}, "H200", {"flash_version": "2"}),
-        ({"framework": "pytorch", "version": "2.13"}, "A100", {"flash_version": "2", "fused_norm": True}),
-        ({"framework": "pytorch", "version": "2.11.0", "compiled": True}, "H200", {"fused_rotary": True, "vocab_multiple": 8}),
+        ({"framework": "pytorch", "version": "2.13"}, "A100", {"flash_version": "2", "fused_norm": False, "fused_linears": False}),
+        ({"framework": "pytorch", "version": "2.11.0", "compiled": True}, "H200", {"fused_rotary": True, "fused_norm": True, "vocab_multiple": 8, "masked_attention": True}),
+        ({"framework": "deepspeed-liger"}, "H100", {"fused_norm": True, "fused_linears": False}),
         ({"framework": "pytorch", "version": "2.11.0", "attention": "flash-2"}, "H200", {"attention": "flash", "flash_version": "2"}),
         ({"framework": "megatron-lm", "attention": "cudnn"}, "H100", {"attention": "flash", "flash_version": "cudnn"}),
         ({"framework": "megatron-lm", "attention": "efficient"}, "A100", {"flash_version": "efficient"}),

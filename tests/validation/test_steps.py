@@ -34,7 +34,7 @@ def test_steps_on_an_h200(scored):
     errors = {name: item.error for name, item in scored.items()}
     assert len(errors) == 27
     assert not any(item.skipped for item in scored.values())
-    assert mean(errors.values()) < 0.08
+    assert mean(errors.values()) < 0.055
     assert mean(error for name, error in errors.items() if "lora" in name) < 0.02
     assert mean(item.covered for item in scored.values()) > 0.9
 
@@ -45,7 +45,7 @@ def test_steps_on_an_h100():
     assert len(scored) == len(list(steps.suite())) - 1  # compiled under autocast was cut off
     errors = {name: item.error for name, item in scored.items() if not item.skipped}
     assert len(errors) == 33  # scores in memory do not fit
-    assert mean(errors.values()) < 0.1
+    assert mean(errors.values()) < 0.055
     assert mean(error for name, error in errors.items() if "experts in a loop" in name) < 0.05
     outcomes = [each for each in score_memory(DATA / "h100-steps.csv") if each.peak_bytes]
     assert len(outcomes) == 33
@@ -80,7 +80,7 @@ def test_multiplies_of_steps_run_at_the_clock_that_is_left(scored):
                 seconds = kernels_s(item.scenario, lambda kernel: kernel.kind == "matmul", clocked)
                 found.append(seconds / float(rows[name]["gemm_s"]) - 1)
     assert len(errors[True]) > 8
-    assert mean(errors[True]) < 0.05
+    assert mean(errors[True]) < 0.055
     assert mean(errors[False]) > 0.12
 
 
@@ -92,12 +92,11 @@ def test_classes_of_kernels(table):
     errors = {"rest": [], "gemm": [], "optimizer": []}
     for item in score_runs(DATA / table):
         name, lora = item.run.id, "lora" in item.run.id
-        if any(word in name for word in ("eager", "compiled", "liger", "Qwen3", "OLMoE", "1024x1", "2048x1x")):
+        if any(word in name for word in ("eager", "compiled", "liger", "loop", "1024x1", "2048x1x")):
             continue  # kernels that are not counted, and those so small that caches hold what they read
         found, row = item.scenario, rows[name]
-        if "mixed" not in name or lora:  # autocast's casts of weights in fp32 are not counted
-            rest = kernels_s(found, lambda each: each.kind == "memory" and each.name != "accumulate gradients")
-            errors["rest"].append(rest / float(row["rest_s"]) - 1)
+        rest = kernels_s(found, lambda each: each.kind == "memory" and each.name != "accumulate gradients")
+        errors["rest"].append(rest / float(row["rest_s"]) - 1)
         if lora:
             errors["gemm"].append(kernels_s(found, lambda each: each.kind == "matmul") / float(row["gemm_s"]) - 1)
         else:
@@ -107,6 +106,25 @@ def test_classes_of_kernels(table):
     assert mean(errors["rest"]) < 0.09
     assert mean(errors["gemm"]) < 0.05
     assert mean(errors["optimizer"]) < 0.03
+
+
+@pytest.mark.parametrize(
+    ("run", "field", "worth"),
+    [
+        ("GPT-2 medium 1024x8x1 mixed", {"stack.autocast": False}, 0.15),
+        ("Llama-3.2-1B 2048x4x1 mixed", {"stack.autocast": False}, 0.08),
+        ("Llama-3.2-1B 2048x4x1 bf16 compiled", {"stack.masked_attention": False}, 0.08),
+        ("Llama-3.2-1B 2048x4x1 bf16", {"stack.fused_norm": True}, 0.1),
+        ("Llama-3.2-1B 2048x4x1 bf16", {"stack.fused_linears": True}, 0.01),
+    ],
+)
+def test_what_transformers_runs_by_itself_takes(scored, run, field, worth):
+    """Without a mechanism the step is this much faster, and further from what was measured."""
+    scenario, measured = scored[run].scenario, scored[run].run.measured
+    stack = scenario.stack.replace(**{name.partition(".")[2]: value for name, value in field.items()})
+    without, whole = (estimate(each).step_time_s for each in (scenario.replace(stack=stack), scenario))
+    assert without / whole - 1 < -worth
+    assert abs(whole / measured - 1) < abs(without / measured - 1)
 
 
 def test_memory_of_steps_on_an_h200():
