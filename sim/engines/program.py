@@ -175,6 +175,7 @@ class Program:
     cores : how many processes compute at full speed at once (`NodeSpec.cores`); None: each has its own.
     twins : processes that a pipeline rank stands for, its tensor- and data-parallel group.
     idle_per_stage : of forward and of backward of each stage, what waits for messages and needs no core. [s]
+    between_flushes_s : array (ranks). What is summed and gathered between two flushes of a step. [s]
     drawn_s : array (actions). Compute of every action where it is drawn at random; None: that of its stage. [s]
     """
 
@@ -186,6 +187,7 @@ class Program:
     twins: int = 1
     idle_per_stage: tuple[StageFloats, StageFloats] | None = None
     drawn_s: ActionFloats | None = None
+    between_flushes_s: RankFloats | float = 0.0
 
     def on(self, order: Order) -> Program:
         """The program with another order of the same stages."""
@@ -242,6 +244,7 @@ def _seconds_of(program: Program) -> Seconds:
         hidden_share=costs.hidden_share,
         visits=costs.visits,
         compute=program.drawn_s,
+        between=program.between_flushes_s,
     )
     if program.hide_gather and costs.gather_s.any():
         exposed = exposed_gather(costs.gather_s, gather_window(order, seconds), costs.hidden_share, True)

@@ -175,6 +175,7 @@ def _of_all(
 ) -> Iterator[StepCollective]:
     """Collectives of other ZeRO stages: of all that a GPU holds, once an update; stage 2 may reduce more often."""
     share, width = copies / scenario.plan.pp, GRADIENT_WIDTH[scenario.stack.gradient_precision]
+    updates *= 1 if scenario.stack.sums_at_last_flush else scenario.flushes
     held = params_of(whole[np.newaxis], plans.layouts)[TRAINED] * share
     if stage == 0:
         for name, params, group in zip(("data", "expert_data"), held, plans.layouts.replicas, strict=True):
@@ -185,8 +186,8 @@ def _of_all(
     reductions, together = (_turns(scenario, plans), 1) if stage == 2 else (updates, copies)
     yield from _over_shards("reduce gradients", "reduce_scatter", held, width, plans, reductions, 1, together)
     if not plans.gathers_in_turns:
-        width = scenario.training.activation_bytes
-        yield from _over_shards("gather weights", "all_gather", held, width, plans, updates)
+        width, often = scenario.training.activation_bytes, 1 if scenario.plan.zero_stage == 3 else scenario.flushes
+        yield from _over_shards("gather weights", "all_gather", held, width, plans, updates / often)
 
 
 def _over_shards(

@@ -137,20 +137,24 @@ def test_torchtitan(keys, path, value):
     assert field(import_text(json.dumps(with_keys(TITAN, keys)), "run.json").scenario(), path) == value
 
 
-def test_rounds_of_a_pipeline_are_said_to_be_priced_as_one():
+def test_rounds_of_a_pipeline_are_its_flushes():
     keys = {**PIPE, "training.global_batch_size": 128}
-    ledger = import_text(json.dumps(with_keys(TITAN, keys)), "run.json").ledger
-    assert any("drains after each of 2 rounds of local_batch_size 8" in entry.note for entry in ledger.unpriced)
+    imported = import_text(json.dumps(with_keys(TITAN, keys)), "run.json")
+    assert imported.scenario().flushes == 2
+    assert not any("drains" in entry.note for entry in imported.ledger.unpriced)
 
 
-def test_rounds_of_automodel_are_said_too():
+def test_rounds_of_automodel_are_flushes_whose_last_sums():
     keys = {
         "model.pretrained_model_name_or_path": "meta-llama/Llama-3.1-8B",
         "distributed.pp_size": 2,
         "distributed.dp_size": 1,
     }
-    ledger = import_text(json.dumps(with_keys(SMALL["automodel"], keys)), "c.json", kind="automodel").ledger
-    assert any("drains after each of 32 rounds of local_batch_size 2" in entry.note for entry in ledger.unpriced)
+    for defers in (None, False):
+        more = {} if defers is None else {"distributed.defer_fsdp_grad_sync": defers}
+        text = json.dumps(with_keys(SMALL["automodel"], {**keys, **more}))
+        scenario = import_text(text, "c.json", kind="automodel").scenario()
+        assert (scenario.flushes, scenario.stack.sums_at_last_flush) == (32, defers is None)
 
 
 def test_four_bits_of_torchtitan():

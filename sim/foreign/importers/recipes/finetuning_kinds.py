@@ -11,7 +11,7 @@ from sim.foreign.importers.defaults import Foreign
 from sim.foreign.importers.huggingface.hub_models import known_model
 from sim.foreign.importers.keys import table
 from sim.foreign.importers.ledger import short
-from sim.foreign.importers.pipeline_layouts import note_flushes, take_repeated
+from sim.foreign.importers.pipeline_layouts import take_flushes, take_repeated
 from sim.foreign.importers.recipes.finetuning import adapted, stored, take_finetuning, take_packing, take_targets
 from sim.foreign.importers.recipes.pretraining_kinds import closed, opened
 from sim.foreign.importers.recipes.recipe import whole_shape
@@ -210,8 +210,7 @@ def read_automodel(file: Foreign) -> dict[str, Any]:
         why = f"NeMo AutoModel's default: nemo_automodel/components/distributed/config.py, {name} ({known['version']})"
         plan.assume("reshard_after_forward", False if experts else "default", why)
     if plan.get("pp", 1) > 1 and isinstance(local, int):  # recipes/llm/train_ft.py: schedule.step() once a local batch
-        batch = sections["training"]["global_batch_size"]
-        note_flushes(file.ledger, "step_scheduler.local_batch_size", local, plan["dp"], batch)
+        take_flushes(plan, "local_batch_size", local, sections["training"]["global_batch_size"])
     return sections
 
 

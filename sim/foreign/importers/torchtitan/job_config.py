@@ -21,7 +21,7 @@ from sim.foreign.importers.defaults import (
 )
 from sim.foreign.importers.keys import MOST, Keys, NotKnown, table
 from sim.foreign.importers.ledger import Ledger, Section, short
-from sim.foreign.importers.pipeline_layouts import note_flushes, take_repeated
+from sim.foreign.importers.pipeline_layouts import take_flushes, take_repeated
 from sim.foreign.importers.python.expressions import CALLED
 from sim.foreign.importers.python.recipes import leave_makers, read_recipe
 from sim.foreign.importers.recipes.finetuning import adapted
@@ -315,8 +315,7 @@ def _training(training: Section, plan: Section, local: int, keys: Keys, cut: Key
     else:
         training.took("global_batch_size", whole, "global_batch_size")
     training.took("sequence_length", length, "seq_len")
-    if plan["pp"] > 1:  # torchtitan/train.py, train_step: pp_schedule.step() once a local batch
-        note_flushes(training.ledger, "training.local_batch_size", local, plan["dp"], whole)
+    take_flushes(plan, "local_batch_size", local, whole)  # torchtitan/train.py, train_step: a schedule each local batch
     steps = keys.whole("steps")
     if steps is not None:
         training.took("tokens", float(steps * whole * length), "steps × batch × seq_len")
