@@ -102,6 +102,8 @@ def gpus_of(recipe: Recipe, file: Foreign, shape: dict[str, Any], cluster: Clust
     unit = plan.get("tp", 1) * plan.get("pp", 1) * plan.get("cp", 1) * run.get("replicated", 1)
     if file.given.gpus is not None:
         return int(ledger.took("GPUs", file.given.gpus, "--gpus"))
+    if file.started is not None:
+        return int(ledger.took("GPUs", *file.started))
     if recipe.says("gpus"):
         return int(ledger.took("GPUs", run["gpus"], recipe.sources["gpus"]))
     if recipe.says("nodes", "gpus_per_node") and run["gpus_per_node"] > 0:

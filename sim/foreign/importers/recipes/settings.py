@@ -132,7 +132,7 @@ class Settings(Keys):
 
 _DEGREE = re.compile(r"parallel.*(size|degree)$|(size|degree)$.*parallel|_parallelism$|^(tp|pp|cp|ep)_(size|degree)$")
 """Names of degrees of parallelism, whatever tool they are of."""
-_FLAGS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+_FLAGS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False, "1": True, "0": False}
 
 
 def flat_keys(data: Mapping[str, Any], file: Foreign, kind: str) -> Settings:

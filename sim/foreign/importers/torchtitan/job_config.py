@@ -12,7 +12,6 @@ from typing import Any
 from sim.errors import SpecError
 from sim.foreign.importers.defaults import (
     Foreign,
-    Given,
     cluster_of,
     cluster_section,
     fewest_gpus,
@@ -184,7 +183,7 @@ def read_torchtitan(file: Foreign) -> dict[str, Any]:
     plan, training = Section("plan", ledger), Section("training", ledger, sequence_length=None)
     replicated, sharded = _degrees(plan, (cut, training_keys, experimental))
     _experts(plan, cut, shape)
-    gpus = _gpus(plan, replicated, sharded, shape, cluster, given)
+    gpus = _gpus(plan, replicated, sharded, shape, cluster, file)
     _replicas(plan, gpus, replicated, sharded, cut)
     local = training_keys.whole("local_batch_size", "batch_size")
     local = local if local is not None else ledger.assume("training.local_batch_size", 8, DEFAULT)
@@ -271,9 +270,9 @@ def _experts(plan: Section, cut: Keys, shape: dict[str, Any]) -> None:
 
 
 def _gpus(
-    plan: Section, replicated: int, sharded: int, shape: dict[str, Any], cluster: ClusterSpec, given: Given
+    plan: Section, replicated: int, sharded: int, shape: dict[str, Any], cluster: ClusterSpec, file: Foreign
 ) -> int:
-    ledger = plan.ledger
+    ledger, given = plan.ledger, file.given
     unit = plan["tp"] * plan["cp"] * plan["pp"] * replicated
     if sharded > 0:
         if given.gpus not in (None, unit * sharded):
@@ -283,6 +282,8 @@ def _gpus(
         return int(ledger.took("GPUs", unit * sharded, "the product of all degrees"))
     if given.gpus is not None:
         return int(ledger.took("GPUs", given.gpus, "--gpus"))
+    if file.started is not None:
+        return int(ledger.took("GPUs", *file.started))
     return fewest_gpus(shape, cluster, ledger, unit)
 
 
