@@ -366,3 +366,49 @@ def test_megatron_bridge_fine_tunes_on_packed_samples_of_squad(line, packed):
     scenario = imported.scenario()
     assert scenario.training.packed_length == packed
     assert scenario.stack.fused_rotary == scenario.stack.fused_router == (packed is None)
+
+
+SETTINGS = [  # kind, keys at dotted places, field, value
+    ("axolotl", {"torch_compile": "auto"}, "stack.compiled", True),
+    ("torchtune", {"fsdp_reshard_after_forward": False}, "plan.reshard_after_forward", False),
+    ("torchtune", {"enable_fp8_training": True, "dtype": "bf16"}, "training.precision", "fp8"),
+    ("torchtune", {"enable_fp8_training": True, "dtype": "bf16"}, "training.master_precision", "none"),
+    ("trl", {"parallelism_config.tp_size": 2}, "plan.tp", 2),
+    ("trl", {"parallelism_config.cp_size": 2}, "plan.cp", 2),
+    ("automodel", {"distributed.mp_policy.reduce_dtype": "bfloat16"}, "stack.gradient_precision", "bf16"),
+    ("automodel", {}, "stack.sums_at_last_flush", True),
+    ("maxtext", {"quantization": "fp8", "weight_dtype": "bfloat16"}, "training.master_precision", "none"),
+    ("paddlenlp", {"lora": True, "weight_quantize_algo": "nf4"}, "training.frozen_precision", "nf4"),
+    ("paddlenlp", {"sequence_parallel": 1}, "plan.sequence_parallel", False),
+    ("paddlenlp", {"recompute": 1, "recompute_granularity": "core_attn"}, "plan.recompute", "selective"),
+]
+
+
+@rows(("kind", "keys", "path", "value"), SETTINGS, ids=[f"{kind} {keys}" for kind, keys, _, _ in SETTINGS])
+def test_settings_of_recipes(kind, keys, path, value):
+    text = json.dumps(with_keys(SMALL[kind], keys))
+    assert field(import_text(text, "c.json", Given(gpus=8), kind=kind).scenario(), path) == value
+
+
+@rows(
+    ("kind", "keys"),
+    [
+        ("maxtext", {"remat_policy": "save_qkv_proj"}),  # stands for what only comes near
+        ("maxtext", {"scan_layers": False}),  # usually on
+        ("automodel", {"model.use_liger_kernel": False}),
+    ],
+)
+def test_what_a_step_may_take_longer_for_is_said(kind, keys):
+    ledger = import_text(json.dumps(with_keys(SMALL[kind], keys)), "c.json", Given(gpus=8), kind=kind).ledger
+    assert next(iter(keys)) in {entry.name for entry in ledger.unpriced}
+
+
+def test_stages_of_verl_that_hold_other_numbers_of_layers():
+    actor = "actor_rollout_ref.actor.megatron"
+    ends = {
+        f"{actor}.override_transformer_config.num_layers_in_{end}_pipeline_stage": n
+        for end, n in (("first", 4), ("last", 1))
+    }
+    keys = {"actor_rollout_ref.model.path": "deepseek-ai/DeepSeek-V3", f"{actor}.pipeline_model_parallel_size": 16}
+    text = json.dumps(with_keys({"trainer": {"nnodes": 2}, "data": {}}, {**keys, **ends}))
+    assert import_text(text, "v.json", kind="verl").scenario().plan.pipeline_layout == "Et*4|(t*4|)*14tL"

@@ -269,6 +269,6 @@ def _on(keys: Settings, name: str) -> bool:
     """Whether a switch is on; a list of plugins is where it names what the key does behind `=`."""
     key, equals, part = name.partition("=")
     if not equals:
-        return bool(keys.flag(key))
+        return keys.take(key)[1] == "auto" if keys.raw(key) == "auto" else bool(keys.flag(key))
     value = keys.raw(key)
     return any(part in str(each) for each in value) if isinstance(value, list) else part in str(value)

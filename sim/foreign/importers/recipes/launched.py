@@ -54,7 +54,7 @@ def read_launched(kind: str, read: Callable[[Foreign], dict[str, Any]], file: Fo
     launcher = [*started.directives, *started.environment, *started.words[:at]]
     ledger.took("command", short(MARK.sub("?", " ".join(started.words[:at]))), f"line {started.line}")
     data = _settings(kind, started, at, script.files, ledger)
-    if kind in ("trl", "llama_factory"):
+    if kind in ("trl", "llama_factory", "swift"):
         data = {**_sharded_by(launcher, script.files), **data}
     gpus, source = started_by(script, launcher, ledger)
     return read(replace(file, data=data, started=None if gpus is None else (gpus, source)))
@@ -91,7 +91,7 @@ def _sharded_by(launcher: Sequence[str], files: Files) -> dict[str, Any]:
     if text is None:
         deepspeed = (said.get("use_deepspeed") and f"zero{said.get('zero_stage', 2)}") or path
         if said.get("use_fsdp") or "fsdp" in path.lower():
-            return {"fsdp": "full_shard"}
+            return {"fsdp": f"full_shard{' offload' if 'offload' in path else ''}"}
         return {"deepspeed": deepspeed} if re.search(r"z(?:ero)?[_-]?(?:stage)?[_-]?\d", deepspeed) else {}
     data = _parsed(text, path)
     known, inner = str(data.get("distributed_type", "")).lower(), data.get("deepspeed_config")

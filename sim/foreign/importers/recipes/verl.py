@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from sim.errors import SpecError
 from sim.foreign.importers.defaults import Foreign
+from sim.foreign.importers.huggingface.hub_models import known_model
 from sim.foreign.importers.keys import table
-from sim.foreign.importers.recipes.finetuning import take_adapters, take_targets
+from sim.foreign.importers.pipeline_layouts import layout_of
+from sim.foreign.importers.recipes.finetuning import stored, take_adapters, take_targets
 from sim.foreign.importers.recipes.pretraining_kinds import closed, opened
+from sim.foreign.importers.recipes.recipe import whole_shape
 from sim.foreign.importers.recipes.settings import Recipe, Settings
 
 _ACTOR = "actor_rollout_ref.actor."
@@ -16,9 +20,12 @@ _ACTOR = "actor_rollout_ref.actor."
 def read_verl(file: Foreign) -> dict[str, Any]:
     """Supervised training, or the update of the policy on one mini-batch; on FSDP or on Megatron-Core."""
     keys, recipe = opened(file, "verl")
-    words = [keys.text(name) for name in (f"{_ACTOR}strategy", "model_engine", "engine")]
-    on_core = "megatron" in words or any(".megatron." in name for name in keys.ledger.settings)
+    words = [keys.text(name) for name in (f"{_ACTOR}strategy", "model_engine", "engine", "config_name")]
+    on_core = any("megatron" in str(word) for word in words) or any(
+        ".megatron." in name for name in keys.ledger.settings
+    )
     _batch(recipe, keys, learning="actor_rollout_ref" in file.data)
+    _ends(recipe, keys, file)
     take_targets(recipe, keys, *table("verl")["targets"], usual=["all-linear"])
     if on_core:
         recipe.put("stack.framework", "megatron-lm", "its engine is Megatron-Core's")
@@ -37,6 +44,26 @@ def read_verl(file: Foreign) -> dict[str, Any]:
         if recipe.sections["plan"].get("cp", 1) > 1:
             recipe.put("stack.context_by_heads", True, "ulysses_sequence_parallel_size")
     return closed(keys, recipe, file)
+
+
+def _ends(recipe: Recipe, keys: Settings, file: Foreign) -> None:
+    """Layers of the first and the last pipeline stage, where they differ from those between."""
+    name, plan = f"{_ACTOR}megatron.override_transformer_config.num_layers_in_", recipe.sections["plan"]
+    ends = [keys.whole(f"{name}{end}_pipeline_stage") for end in ("first", "last")]
+    found = file.model if file.model is not None else known_model(recipe.run.get("model", ""))
+    stages = plan.get("pp", 1) * plan.get("num_chunks", 1)
+    if ends == [None, None] or found is None or stages < 3:
+        return
+    inner, left = (
+        stages - len(ends) + ends.count(None),
+        whole_shape(found)["num_layers"] - sum(each or 0 for each in ends),
+    )
+    if left % inner:
+        raise SpecError(
+            f"{file.ledger.where}: {left} layers cannot be dealt to {inner} stages; see {name}first_pipeline_stage"
+        )
+    layers = [left // inner if end is None else end for end in (ends[0], *[None] * (stages - 2), ends[1])]
+    plan.took("pipeline_layout", layout_of(layers), f"{name}first_pipeline_stage and last")
 
 
 def _batch(recipe: Recipe, keys: Settings, learning: bool) -> None:
@@ -72,6 +99,13 @@ def read_paddlenlp(file: Foreign) -> dict[str, Any]:
         plan.took("recompute", "selective", f"recompute_granularity {granularity}")
         if granularity == "full_attn":
             keys.ledger.ignore("recompute_granularity", granularity, "priced as core_attn, which is less", matters=True)
+    name, bits = keys.take("weight_quantize_algo")
+    if bits is not None:
+        stored(recipe.sections["training"], name, bits)
+    if recipe.says("replicated") and not recipe.says("sharded") and "zero_stage" not in plan:
+        recipe.run["sharded"], recipe.sources["sharded"] = recipe.run.pop("replicated"), "data_parallel_degree"
+    if plan.get("tp", 1) == 1 and plan.pop("sequence_parallel", False):
+        file.ledger.ignore("sequence_parallel", True, "without effect at a tensor-parallel degree of 1")
     if plan.get("cp", 1) > 1 and "sep_parallel_degree" in keys.ledger.settings:
         recipe.put("stack.context_by_heads", True, "sep_parallel_degree")
     return closed(keys, recipe, file)
