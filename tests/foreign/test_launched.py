@@ -29,6 +29,7 @@ SCRIPTS = [  # text, kind, facts
         "maxtext",
         {"plan.microbatch_size": 4, "training.sequence_length": 8192, "plan.recompute": "full"},
     ),
+    (f"deepspeed --num_gpus 4 train.py {FLAGS} --deepspeed ds_zero3.json\n", "trl", {"gpus": 4, "plan.zero_stage": 3}),
     (f"torchrun --nproc_per_node 8 train.py {FLAGS}\n", "trl", {"gpus": 8, "plan.zero_stage": 0}),
     (
         f"accelerate launch --config_file cfg/zero2.yaml --num_processes 6 sft.py {FLAGS}\n",

@@ -378,6 +378,14 @@ SETTINGS = [  # kind, keys at dotted places, field, value
     ("automodel", {"distributed.mp_policy.reduce_dtype": "bfloat16"}, "stack.gradient_precision", "bf16"),
     ("automodel", {}, "stack.sums_at_last_flush", True),
     ("maxtext", {"quantization": "fp8", "weight_dtype": "bfloat16"}, "training.master_precision", "none"),
+    ("levanter", {"model.gradient_checkpointing": "save_all"}, "plan.recompute", "none"),
+    (
+        "prime_rl",
+        {"model.ac.mode": "selective", "model.ac.targets": ["norm"]},
+        "plan.recompute_modules",
+        ("layernorm",),
+    ),
+    ("prime_rl", {"model.ac.mode": "selective"}, "plan.recompute", "per_op"),
     ("paddlenlp", {"lora": True, "weight_quantize_algo": "nf4"}, "training.frozen_precision", "nf4"),
     ("paddlenlp", {"sequence_parallel": 1}, "plan.sequence_parallel", False),
     ("paddlenlp", {"recompute": 1, "recompute_granularity": "core_attn"}, "plan.recompute", "selective"),
@@ -394,6 +402,7 @@ def test_settings_of_recipes(kind, keys, path, value):
     ("kind", "keys"),
     [
         ("maxtext", {"remat_policy": "save_qkv_proj"}),  # stands for what only comes near
+        ("levanter", {"model.gradient_checkpointing": "offload"}),
         ("maxtext", {"scan_layers": False}),  # usually on
         ("automodel", {"model.use_liger_kernel": False}),
     ],

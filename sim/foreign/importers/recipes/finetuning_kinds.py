@@ -130,7 +130,7 @@ def read_prime_rl(file: Foreign) -> dict[str, Any]:
     learning = any(name in file.data for name in ("orchestrator", "trainer"))
     ac = model.get("ac")
     if "ac" in model or "ac_offloading" in model:
-        _recomputed(recipe, ac if isinstance(ac, Mapping) else {}, file)
+        _recomputed(recipe, keys, ac if isinstance(ac, Mapping) else {}, file)
     recipe.default("plan.recompute", "none", "no [model.ac]")
     compiled = model.get("compile")
     recipe.put("stack.compiled", compiled is not None and compiled is not False, "[model.compile]")
@@ -165,8 +165,15 @@ def read_prime_rl(file: Foreign) -> dict[str, Any]:
     return sections
 
 
-def _recomputed(recipe: Recipe, ac: Mapping[str, Any], file: Foreign) -> None:
-    mode, every = ac.get("mode", "full"), ac.get("freq", 1)
+def _recomputed(recipe: Recipe, keys: Settings, ac: Mapping[str, Any], file: Foreign) -> None:
+    mode, every, targets = ac.get("mode", "full"), ac.get("freq", 1), ac.get("targets")
+    for name in ("mode", "freq", "targets"):
+        keys.take(f"model.ac.{name}", f"trainer.model.ac.{name}")
+    if mode == "selective" and targets == ["norm"]:
+        recipe.put("plan.recompute_modules", ["layernorm"], "[model.ac] targets norm")
+        recipe.put("plan.recompute", "selective", "[model.ac] targets norm")
+    elif mode == "selective" and targets:
+        file.ledger.ignore("model.ac.targets", targets, "priced as every other multiply again", matters=True)
     recipe.put("plan.recompute", "per_op" if mode == "selective" else "full", f"[model.ac] mode {mode}")
     if every != 1 and mode == "selective":
         file.ledger.ignore("model.ac.freq", every, "every layer is priced as computed again", matters=True)
