@@ -6,17 +6,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
-from sim.arrays import RankFloats
 from sim.engines import Program
-from sim.engines.program import exposed_gather, waited_reduction
+from sim.engines.program import between_flushes, last_backward, waited_reduction
 from sim.errors import ScheduleError
 from sim.pricing.cells import Plans, plans_of
 from sim.pricing.deal import Deal, deal_of
 from sim.pricing.stages import StageSeconds, price_plan
 from sim.schedules import Order, build_order, get_schedule
-from sim.specs import ParallelPlan, Scenario, StackSpec
+from sim.specs import Scenario
 from sim.specs.plan import num_stages_of
 
 
@@ -73,43 +70,17 @@ def program_of(scenario: Scenario, order: Order, costs: StageSeconds) -> Program
     plan, stack = scenario.plan, scenario.stack
     beside = stack.overlap_grad_reduce
     if beside and stack.reduce_waited_for and get_schedule(order.schedule).asynchronous:
-        backward = _last_backward(costs, order)
-        waited = waited_reduction(costs.reduce_s, costs.reduce_tail_s, backward, costs.hidden_share)
+        waited = waited_reduction(costs.reduce_s, costs.reduce_tail_s, last_backward(order, costs), costs.hidden_share)
         costs, beside = replace(costs, reduce_s=waited), False  # what is left of it is a part of the update
     return Program(
         order,
         costs,
-        between_flushes_s=_between_flushes(plan, stack, costs, order),
+        between_flushes_s=between_flushes(order, costs, stack, sharded=plan.zero_stage == 3),
         hide_grad_reduce=beside,
         hide_gather=stack.overlap_param_gather,
         cores=scenario.cluster.node.cores,
         twins=plan.num_gpus // plan.pp,
     )
-
-
-def _between_flushes(plan: ParallelPlan, stack: StackSpec, costs: StageSeconds, order: Order) -> RankFloats:
-    """What each rank sums and gathers between two flushes of a step.  [s]
-
-    torch.distributed.pipelining sums gradients, and lets FSDP drop its weights, with the last backward of a schedule
-    (torch/distributed/pipelining/stage.py, backward_maybe_with_nosync).
-    """
-    if order.per_flush is None or stack.sums_at_last_flush:
-        return np.zeros(order.num_ranks)
-    reduce, gather = costs.reduce_s, costs.gather_s * (plan.zero_stage == 3)
-    if stack.overlap_grad_reduce:
-        reduce = waited_reduction(reduce, costs.reduce_tail_s, _last_backward(costs, order), costs.hidden_share)
-    if stack.overlap_param_gather:
-        forward = np.full(order.num_ranks, np.inf)
-        np.minimum.at(forward, order.rank_of_stage, costs.forward_s)
-        gather = exposed_gather(gather, forward, costs.hidden_share, True)
-    return np.asarray(reduce + gather)
-
-
-def _last_backward(costs: StageSeconds, order: Order) -> RankFloats:
-    """Seconds of the longest backward of each rank.  [s]"""
-    found = np.zeros(order.num_ranks)
-    np.maximum.at(found, order.rank_of_stage, costs.backward_s)
-    return found
 
 
 def cores_assumed(scenario: Scenario, engine: str) -> Iterator[str]:

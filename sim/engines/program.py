@@ -31,6 +31,7 @@ from sim.engines.tasks import Seconds, classes_of, pass_seconds, slowed_at_visit
 from sim.pricing.stages import StageSeconds
 from sim.schedules import Order
 from sim.schedules.passes import last_first_visits
+from sim.specs import StackSpec
 
 
 class StepEnd(NamedTuple):
@@ -164,6 +165,36 @@ def without_flush(
     """
     exposed = overlapped * (reduce * updates - hidden_share * np.minimum(reduce * updates, period))
     return np.asarray(period + exposed.max(axis=0)), np.asarray(exposed)
+
+
+def between_flushes(order: Order, costs: StageSeconds, stack: StackSpec, *, sharded: bool) -> RankFloats:
+    """What each rank sums and gathers between two flushes of a step.  [s]
+
+    torch.distributed.pipelining sums gradients, and lets FSDP drop its weights, with the last backward of a schedule
+    (torch/distributed/pipelining/stage.py, backward_maybe_with_nosync).
+
+    Parameters
+    ----------
+    sharded : bool
+        Weights are gathered again.
+    """
+    if order.per_flush is None or stack.sums_at_last_flush:
+        return np.zeros(order.num_ranks)
+    reduce, gather = costs.reduce_s, costs.gather_s * sharded
+    if stack.overlap_grad_reduce:
+        reduce = waited_reduction(reduce, costs.reduce_tail_s, last_backward(order, costs), costs.hidden_share)
+    if stack.overlap_param_gather:
+        forward = np.full(order.num_ranks, np.inf)
+        np.minimum.at(forward, order.rank_of_stage, costs.forward_s)
+        gather = exposed_gather(gather, forward, costs.hidden_share, True)
+    return np.asarray(reduce + gather)
+
+
+def last_backward(order: Order, costs: StageSeconds) -> RankFloats:
+    """Seconds of the longest backward of each rank.  [s]"""
+    found = np.zeros(order.num_ranks)
+    np.maximum.at(found, order.rank_of_stage, costs.backward_s)
+    return found
 
 
 @dataclass(frozen=True, slots=True, eq=False)
