@@ -95,6 +95,7 @@ def _busy_seconds(timeline: Timeline, exposed: float) -> dict[str, float]:
     """
     costs, order = timeline.program.costs, timeline.program.order
     ranks, updates = order.num_ranks, timeline.updates
+    between = (order.flushes - 1) * float(np.mean(timeline.program.between_flushes_s))
     # Copies of the model share the micro-batches.
     microbatches = order.num_microbatches / order.copies
     forward, backward, inputs, weights, at_peak = costs.passes
@@ -118,7 +119,7 @@ def _busy_seconds(timeline: Timeline, exposed: float) -> dict[str, float]:
         "pipeline_comm": sends + busy[Cause.PIPELINE],
         "pipeline_bubble": 0.0,
         "stage_imbalance": 0.0,
-        "data_parallel_comm": busy[Cause.DATA_PARALLEL] + exposed + _at_visits(timeline),
+        "data_parallel_comm": busy[Cause.DATA_PARALLEL] + exposed + between + _at_visits(timeline),
         "stragglers": busy[Cause.STRAGGLERS],
         "optimizer": updates * float((costs.optimizer_s - costs.offload_s).mean()),
         "offload": busy[Cause.OFFLOAD] + updates * float(costs.offload_s.mean()),

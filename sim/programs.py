@@ -6,10 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from sim.engines import Program
-from sim.engines.program import waited_reduction
+from sim.engines.program import between_flushes, last_backward, waited_reduction
 from sim.errors import ScheduleError
 from sim.pricing.cells import Plans, plans_of
 from sim.pricing.deal import Deal, deal_of
@@ -38,7 +36,7 @@ def price_order(scenario: Scenario, plans: Plans, *, fold: bool = True) -> tuple
             f"schedule {plan.schedule!r} does not cut sequences; set plan.schedule to seq1f1b or plan.sequence_slices "
             "to 1"
         )
-    options: dict[str, Any] = {"group": plan.microbatch_group}
+    options: dict[str, Any] = {"group": plan.microbatch_group, "per_flush": plan.microbatches_per_flush}
     if "slices" in chosen.options:
         options["slices"] = plan.sequence_slices
     stages = num_stages_of(scenario.model.num_layers, plan)
@@ -72,13 +70,12 @@ def program_of(scenario: Scenario, order: Order, costs: StageSeconds) -> Program
     plan, stack = scenario.plan, scenario.stack
     beside = stack.overlap_grad_reduce
     if beside and stack.reduce_waited_for and get_schedule(order.schedule).asynchronous:
-        backward = np.zeros(order.num_ranks)
-        np.maximum.at(backward, order.rank_of_stage, costs.backward_s)
-        waited = waited_reduction(costs.reduce_s, costs.reduce_tail_s, backward, costs.hidden_share)
+        waited = waited_reduction(costs.reduce_s, costs.reduce_tail_s, last_backward(order, costs), costs.hidden_share)
         costs, beside = replace(costs, reduce_s=waited), False  # what is left of it is a part of the update
     return Program(
         order,
         costs,
+        between_flushes_s=between_flushes(order, costs, stack, sharded=plan.zero_stage == 3),
         hide_grad_reduce=beside,
         hide_gather=stack.overlap_param_gather,
         cores=scenario.cluster.node.cores,

@@ -258,7 +258,8 @@ def steps_in_a_row(step: Order, number: int) -> Order:
         row = np.tile(step.row(rank), (number, 1))
         row[:, 2] += np.repeat(np.arange(number), len(row) // number) * step.num_microbatches
         rows.append(row)
-    return make_order(step.schedule, rows, step.num_stages, number * step.num_microbatches, copies=step.copies)
+    size = (step.num_stages, number * step.num_microbatches)
+    return make_order(step.schedule, rows, *size, copies=step.copies, per_flush=step.per_flush)
 
 
 def _one_step(order: Order) -> Order:
@@ -275,6 +276,7 @@ def _after_each_step(alone: Timeline, row: Order, number: int) -> Array:
     Asynchronous schedules have updates of their own.
     """
     costs, after = alone.program.costs, np.zeros(len(row))
+    between = np.zeros(row.num_ranks) + alone.program.between_flushes_s  # stands behind each flush of the row already
     if get_schedule(row.schedule).asynchronous:
         return after
     for rank in range(row.num_ranks):
@@ -283,7 +285,7 @@ def _after_each_step(alone: Timeline, row: Order, number: int) -> Array:
         tied = costs.tied_embedding_s if rank in row.ends else 0.0
         update = float((costs.optimizer_s + alone.exposed_gather_s).max())  # the longest, as in `finish_step`
         after[here.start + length - 1 : here.stop : length] = (
-            alone.exposed_reduce_s[rank] + tied + update + costs.step_setup_s
+            alone.exposed_reduce_s[rank] + tied + update + costs.step_setup_s - between[rank]
         )
     return after
 

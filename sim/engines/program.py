@@ -31,6 +31,7 @@ from sim.pricing.stages import StageSeconds
 from sim.records import dataclass
 from sim.schedules import Order
 from sim.schedules.passes import last_first_visits
+from sim.specs import StackSpec
 
 
 def end_of_step(
@@ -135,6 +136,36 @@ def without_flush(
     return np.asarray(period + exposed.max(axis=0)), np.asarray(exposed)
 
 
+def between_flushes(order: Order, costs: StageSeconds, stack: StackSpec, *, sharded: bool) -> RankFloats:
+    """What each rank sums and gathers between two flushes of a step.  [s]
+
+    torch.distributed.pipelining sums gradients, and lets FSDP drop its weights, with the last backward of a schedule
+    (torch/distributed/pipelining/stage.py, backward_maybe_with_nosync).
+
+    Parameters
+    ----------
+    sharded : bool
+        Weights are gathered again.
+    """
+    if order.per_flush is None or stack.sums_at_last_flush:
+        return np.zeros(order.num_ranks)
+    reduce, gather = costs.reduce_s, costs.gather_s * sharded
+    if stack.overlap_grad_reduce:
+        reduce = waited_reduction(reduce, costs.reduce_tail_s, last_backward(order, costs), costs.hidden_share)
+    if stack.overlap_param_gather:
+        forward = np.full(order.num_ranks, np.inf)
+        np.minimum.at(forward, order.rank_of_stage, costs.forward_s)
+        gather = exposed_gather(gather, forward, costs.hidden_share, True)
+    return np.asarray(reduce + gather)
+
+
+def last_backward(order: Order, costs: StageSeconds) -> RankFloats:
+    """Seconds of the longest backward of each rank.  [s]"""
+    found = np.zeros(order.num_ranks)
+    np.maximum.at(found, order.rank_of_stage, costs.backward_s)
+    return found
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Program:
     """What the engines run. It hashes by identity.
@@ -144,6 +175,7 @@ class Program:
     cores : how many processes compute at full speed at once (`NodeSpec.cores`); None: each has its own.
     twins : processes that a pipeline rank stands for, its tensor- and data-parallel group.
     idle_per_stage : of forward and of backward of each stage, what waits for messages and needs no core. [s]
+    between_flushes_s : array (ranks). What is summed and gathered between two flushes of a step. [s]
     drawn_s : array (actions). Compute of every action where it is drawn at random; None: that of its stage. [s]
     """
 
@@ -155,6 +187,7 @@ class Program:
     twins: int = 1
     idle_per_stage: tuple[StageFloats, StageFloats] | None = None
     drawn_s: ActionFloats | None = None
+    between_flushes_s: RankFloats | float = 0.0
 
     def on(self, order: Order) -> Program:
         """The program with another order of the same stages."""
@@ -211,6 +244,7 @@ def _seconds_of(program: Program) -> Seconds:
         hidden_share=costs.hidden_share,
         visits=costs.visits,
         compute=program.drawn_s,
+        between=program.between_flushes_s,
     )
     if program.hide_gather and costs.gather_s.any():
         exposed = exposed_gather(costs.gather_s, gather_window(order, seconds), costs.hidden_share, True)

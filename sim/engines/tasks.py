@@ -61,6 +61,7 @@ class Switches(NamedTuple):
     beside : gradients of visits are reduced while the rank goes on.
     gathers : whether forward visits gather weights, and backward visits.
     reduces : whether visits reduce gradients.
+    between : ranks sum gradients, or gather weights, between two flushes of a step.
     """
 
     each: bool = False
@@ -71,6 +72,7 @@ class Switches(NamedTuple):
     beside: bool = False
     gathers: tuple[bool, bool] = (False, False)
     reduces: bool = False
+    between: bool = False
 
 
 class Seconds(NamedTuple):
@@ -81,6 +83,7 @@ class Seconds(NamedTuple):
     update, gather : the optimizer and the weight gather of ranks that nothing hides. tied, setup : once a step.
     overlap_reduce, hidden_share : whether backwards overlap reductions, and the share of it that is really hidden.
     visits : what visits to stages move.
+    between : what ranks sum and gather between two flushes.
     compute : (actions), where every action takes seconds of its own.
     """
 
@@ -98,6 +101,7 @@ class Seconds(NamedTuple):
     hidden_share: Number
     visits: VisitSeconds | None = None
     compute: Number | None = None
+    between: Number = 0.0
 
     def take(self, plans: IntArray) -> Seconds:
         """The seconds of some plans."""
@@ -108,7 +112,8 @@ class Seconds(NamedTuple):
     def switches(self) -> Switches:
         """The facts that decide the structure; of many plans, those of all together."""
         overlap, tied = bool(self.overlap_reduce and np.any(self.reduce)), bool(np.any(self.tied))
-        once, visits = Switches(self.compute is not None, overlap, tied), self.visits
+        once = Switches(self.compute is not None, overlap, tied, between=bool(np.any(self.between)))
+        visits = self.visits
         if visits is None:
             return once
         return once._replace(
@@ -181,7 +186,7 @@ def places_of(order: Order, on: Switches) -> dict[str, slice]:
     """Where each kind of amount stands in the array of seconds."""
     n, p, s = len(classes_of(order, on.prefetched > 0, on.each).action), order.num_ranks, order.num_stages
     sizes = {"none": 1, "pass": n, "message": n, "last body": s, "last bucket": s, "reduce": p, "first wait": p,
-             "tied": 1, "update": p, "regather": p, "setup": 1}  # fmt: skip
+             "tied": 1, "between": p, "update": p, "regather": p, "setup": 1}  # fmt: skip
     if on.prefetched:
         sizes |= dict.fromkeys(("gather", "early", "late", "body", "bucket", "closes"), n)
     ends = np.cumsum(list(sizes.values())).tolist()
@@ -225,6 +230,10 @@ def step_of(order: Order, on: Switches) -> Step:
         lanes.gathers()
         if on.reduces:
             lanes.reductions(bodies, buckets)
+    if on.between:
+        both = lanes.between_flushes()
+        bodies.append(both)
+        buckets.append(both)
 
     def join(rank: Any, place: int, **given: Any) -> IntArray:
         return list_.add(JOIN, rank, NO_STREAM, place=place, **given)
@@ -291,6 +300,16 @@ class _Lanes:
             if needs is not None:
                 there = order.abroad(needs)
                 self.tasks.wait(action, there, self.at["message"].start + self.of[there])
+
+    def between_flushes(self) -> IntArray:
+        """Add what a rank moves between two flushes, when the one is done and before the other begins."""
+        first, order = self.order.begins_flush, self.order
+        stands = {"place": self.place[first], "phase": self.phase[first], "block": self.block[first]}
+        amounts = self.at["between"].start + order.rank[first]
+        moved = self.tasks.add(REDUCE, order.rank[first], GRADIENTS, amounts, action=order.previous[first], **stands)
+        self.tasks.wait(moved, order.previous[first])
+        self.tasks.wait(first, moved)
+        return moved
 
     def gathers(self) -> None:
         """Add weight gathers, one after the other on the rank's data stream.
@@ -449,6 +468,7 @@ def amounts_of(order: Order, on: Switches, seconds: Seconds) -> FloatArray:
     put("message", release - occupy)
     put("reduce", seconds.reduce)
     put("tied", seconds.tied)
+    put("between", seconds.between)
     put("update", seconds.update)
     put("regather", seconds.gather)
     put("setup", seconds.setup)

@@ -176,7 +176,8 @@ def _card_share(size: int, stride: int, plan: ParallelPlan | Degrees, cluster: C
     from sim.network.ranks import groups_of
     from sim.network.sharing import card_share
 
-    return card_share(cluster, groups_of(size, stride, plan, cluster), pattern)
+    shape = (size, stride, plan.num_gpus) if _in_order(plan, cluster) else None
+    return card_share(cluster, lambda: groups_of(size, stride, plan, cluster), pattern, shape)
 
 
 @cache

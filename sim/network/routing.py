@@ -174,7 +174,7 @@ def _switched(
     ports, wanted = [hashed(level.uplinks, i) for i, level in enumerate(levels[:-1])], list[IntArray]()
     if routing == "deterministic":
         keys = _destination_keys(topology, *np.divmod(target, topology.nics_per_node), child_down)
-        ports = [key % level.uplinks for key, level in zip(keys, levels[:-1], strict=True)]
+        ports = [_modulo(key, level.uplinks) for key, level in zip(keys, levels[:-1], strict=True)]
         # A destination is best reached over the cables that its own key would take it up by: no other one's does.
         wanted = _climb(levels, child_down, ports)[0]
     cables, switches = _climb(levels, child_up, ports)
@@ -184,8 +184,10 @@ def _switched(
         level, above = levels[i], levels[i + 1]
         switch = np.where(climbs[i + 1], switch, switches[i + 1])  # a flow that came no higher turns here
         # Of the cables to the target's group, `first` and every `above.switches`-th after it end at this switch.
-        first = (switch - child_down[i] * level.cables_per_group) % above.switches
-        options = (level.cables_per_group - first + above.switches - 1) // above.switches
+        first = _modulo(switch - child_down[i] * level.cables_per_group, above.switches)
+        options: IntArray | int = level.cables_per_group // above.switches
+        if level.cables_per_group % above.switches:
+            options = (level.cables_per_group - first + above.switches - 1) // above.switches
         if wanted:
             choice = np.clip((wanted[i] - first + above.switches // 2) // above.switches, 0, options - 1)
         else:
@@ -198,6 +200,11 @@ def _switched(
     return up[::-1] + down
 
 
+def _modulo(numbers: IntArray, bound: int) -> IntArray:
+    """Return numbers % bound, a power of two by its bits, which is many times as fast."""
+    return numbers & (bound - 1) if bound & (bound - 1) == 0 else numbers % bound
+
+
 def _climb(
     levels: tuple[Level, ...], child: list[IntArray], ports: list[IntArray]
 ) -> tuple[list[IntArray], list[IntArray]]:
@@ -208,7 +215,7 @@ def _climb(
     cables, switches = list[IntArray](), [np.zeros(1, dtype=np.int64)]
     for i, (level, above) in enumerate(pairwise(levels)):
         cables.append(switches[i] * level.uplinks + ports[i])
-        switches.append((child[i] * level.cables_per_group + cables[i]) % above.switches)
+        switches.append(_modulo(child[i] * level.cables_per_group + cables[i], above.switches))
     return cables, switches
 
 

@@ -286,6 +286,7 @@ class Plans:
         the backward, whether groups that shard weights shard the optimizer's state among each other, and how many
         micro-batches follow each other on a chunk of interleaved pipelines.
     schedule : of all plans; where it is interleaved, those with one chunk a rank have 1F1B or GPipe.
+    num_microbatches : between two drains of a pipeline.
     optimizer_offload : of all plans; where only memory is asked for, also an array over them.
     """
 
@@ -409,7 +410,7 @@ def plans_of(scenario: Scenario) -> Plans:
         way=_FIRST,
         zero_stage=np.array([plan.zero_stage]),
         num_chunks=np.array([plan.num_chunks]),
-        num_microbatches=np.array([scenario.num_microbatches]),
+        num_microbatches=np.array([scenario.num_microbatches // scenario.flushes]),
         overlap_p2p=np.array([sends_overlap(stack.overlap_p2p, plan.num_chunks)]),
         overlap_grad_reduce=np.array([stack.overlap_grad_reduce]),
         overlap_param_gather=np.array([stack.overlap_param_gather]),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,16 @@ from sim.costs.block import Host
 from sim.costs.collectives import Fabric
 from sim.costs.compute import GRAPH_LAUNCH_S, ComputeModel
 from sim.costs.spread import slowdown
-from sim.network.placement import Degrees, Group, Hops, hops_of, place_group, send_share, stack_groups
+from sim.network.placement import (
+    Degrees,
+    Group,
+    Hops,
+    group_shape,
+    hops_of,
+    place_group,
+    send_share,
+    stack_groups,
+)
 from sim.records import dataclass
 from sim.specs import ClusterSpec, GpuSpec, ModelSpec, ParallelPlan, Profile, Scenario, StackSpec, TrainingSpec
 from sim.units import show
@@ -343,14 +352,18 @@ def _place(
     etp, cluster = tp if cut else np.ones_like(tp), costs.cluster
     plans = [Degrees._make([*each, placement]) for each in np.column_stack([degrees, etp]).tolist()]
 
-    def told() -> Iterator[Degrees]:
-        for plan in plans:
+    def told(shape: Callable[[Degrees], tuple[int, int]], place: Callable[[Degrees], Any]) -> list[Any]:
+        """What is found for every plan; groups of a shape follow each other, the fewest GPUs first."""
+        found: list[Any] = [None] * len(plans)
+        for number in sorted(range(len(plans)), key=lambda each: (shape(plans[each]), plans[each].num_gpus)):
             if progress is not None:
                 progress()
-            yield plan
+            found[number] = place(plans[number])
+        return found
 
     def placed(kind: str, size: int | None = None) -> Group:
-        return stack_groups([place_group(kind, plan, cluster, size) for plan in told()])
+        shape = partial(group_shape, kind, sharding_group=size)
+        return stack_groups(told(shape, partial(place_group, kind, cluster=cluster, sharding_group=size)))
 
     layers = placed("tp"), placed("cp"), placed("ep")
     replicas = placed("shards"), placed("expert_shards")
@@ -358,7 +371,7 @@ def _place(
     if group_size is not None:
         sharding = placed("shards", group_size), placed("expert_shards", group_size)
         between = placed("between", group_size)
-    share = np.array([send_share(plan, cluster) for plan in told()])
+    share = np.array(told(lambda plan: (plan.num_gpus // plan.pp, plan.pp), partial(send_share, cluster=cluster)))
     hops = tuple(hops_of(plan, cluster) for plan in plans)
     return Layouts(costs, tp * cp * pp * dp, tp, cp, pp, ep, etp, *layers, *replicas, *sharding, between, share, hops)
 

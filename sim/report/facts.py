@@ -103,6 +103,7 @@ def plan_words(answer: Estimate) -> str:
         f"etp {plan.etp}": plan.etp > 1,
         microbatch_words(answer): True,
         plan.schedule: True,
+        f"{answer.scenario.flushes} flushes": answer.scenario.flushes > 1,
         f"recompute {_recomputed(answer)}": plan.recompute != "none",
         "sequence parallel": plan.sequence_parallel,
         f"ZeRO {plan.zero_stage}": plan.zero_stage > 0,

@@ -233,7 +233,7 @@ def forward_time(scenario: Scenario) -> float:
     slowest = int(busy.argmax())
     first = costs.forward_s[: order.num_ranks] + costs.send_forward_s[: order.num_ranks]
     fill = float(np.delete(first, slowest).sum()) if order.num_ranks > 1 else 0.0
-    return float(scenario.num_microbatches * busy[slowest] + fill + costs.step_setup_s)
+    return float(scenario.num_microbatches * busy[slowest] + scenario.flushes * fill + costs.step_setup_s)
 
 
 def with_replicas(scenario: Scenario, dp: int) -> Scenario:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import lru_cache, partial
 from math import lcm
 from typing import Any
@@ -71,7 +72,13 @@ def _build(
     """`build_order`, remembered; with `keep` micro-batches, about, in the arrays of a folded order."""
     chosen = get_schedule(name)
     given = {option: value for option, value in options.items() if value is not None}
-    _check(chosen, num_ranks, num_chunks, num_microbatches, given)
+    again = tuple(given.items())
+    per_flush = given.pop("per_flush", None)
+    _check(chosen, num_ranks, num_chunks, per_flush or num_microbatches, given)
+    if per_flush == num_microbatches:
+        per_flush = None
+    if per_flush is not None:
+        chosen = _with_flushes(chosen, num_microbatches, per_flush)
 
     unit, num_stages = given.get("slices", 1), given.get("stages", num_ranks * num_chunks)
     if chosen.asynchronous:
@@ -82,7 +89,8 @@ def _build(
         _check_length((num_ranks, num_chunks, num_microbatches), number, repeats, bool(given.get("times")))
         rows = chosen.rows(num_ranks, num_chunks, microbatches, **given)
         units = microbatches * unit
-        return make_order(name, rows, num_stages * chosen.copies, units, copies=chosen.copies)
+        flush = None if per_flush is None else per_flush * unit
+        return make_order(name, rows, num_stages * chosen.copies, units, copies=chosen.copies, per_flush=flush)
 
     sizes = {option: value for option, value in given.items() if option != "candidate"}
     period = 0 if chosen.period is None else chosen.period(num_ranks, num_chunks, **sizes)
@@ -102,13 +110,36 @@ def _build(
             return part(2 * keep)
         cuts, seen, depth = aligned
         times = (num_microbatches - keep) // period
-        again = partial(_rebuilt, name, num_ranks, num_chunks, num_microbatches, tuple(given.items()))
-        fold = Fold(period, times, cuts, found[1], seen, depth, keep, again)
+        rebuild = partial(_rebuilt, name, num_ranks, num_chunks, num_microbatches, again)
+        fold = Fold(period, times, cuts, found[1], seen, depth, keep, rebuild)
         return folded(order, fold, num_microbatches * unit)
 
     if fold and period:
         return part(keep or STEADY * max(period, num_ranks))
     return build(num_microbatches)
+
+
+def _with_flushes(chosen: Schedule, num_microbatches: int, per_flush: int) -> Schedule:
+    """The schedule again and again, `per_flush` micro-batches each time, until a step's are done.
+
+    Raises
+    ------
+    ScheduleError
+        It has no flush, or one does not end with the step.
+    """
+    if chosen.asynchronous or num_microbatches % per_flush:
+        why = "never drains" if chosen.asynchronous else f"has {num_microbatches} micro-batches, no multiple of it"
+        raise ScheduleError(f"plan.microbatches_per_flush = {per_flush}: schedule {chosen.name!r} {why}; leave it out")
+
+    def rows(num_ranks: int, num_chunks: int, microbatches: int, **given: Any) -> list[Row]:
+        units = per_flush * given.get("slices", 1)
+        once = chosen.rows(num_ranks, num_chunks, per_flush, **given)
+        return [
+            np.concatenate([row + np.array([0, 0, units * i]) for i in range(microbatches // per_flush)])
+            for row in once
+        ]
+
+    return replace(chosen, rows=rows, period=lambda *_, **__: per_flush)
 
 
 def _check_length(size: tuple[int, int, int], num_actions: int, repeats: bool, placed: bool) -> None:

@@ -46,6 +46,7 @@ class Order:
     topological : an order in which all can run.
     levels : where in it the actions end that could run at the same moment; None where there are too few of them.
     fold : a repeating part of which only the beginning is in the arrays; None: everything is.
+    per_flush : micro-batches after which the pipeline drains; None: it does once a step.
     """
 
     schedule: str
@@ -65,6 +66,20 @@ class Order:
     topological: IntArray
     levels: IntArray | None
     fold: Fold | None = None
+    per_flush: int | None = None
+
+    @property
+    def flushes(self) -> int:
+        """How often the pipeline drains in a step."""
+        return 1 if self.per_flush is None else self.num_microbatches // self.per_flush
+
+    @property
+    def begins_flush(self) -> IntArray:
+        """The actions with which a rank begins a flush after another."""
+        if self.per_flush is None:
+            return np.zeros(0, dtype=np.int64)
+        flush = self.microbatch // self.per_flush
+        return np.flatnonzero((self.previous >= 0) & (flush != flush[self.previous]))
 
     @property
     def actions(self) -> tuple[tuple[Action, ...], ...]:
@@ -135,6 +150,7 @@ def make_order(
     num_microbatches: int,
     *,
     copies: int = 1,
+    per_flush: int | None = None,
 ) -> Order:
     """Turn the ranks' actions into a validated Order.
 
@@ -184,6 +200,7 @@ def make_order(
         pair_needs,
         topological,
         levels,
+        per_flush=per_flush,
     )
 
 

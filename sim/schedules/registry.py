@@ -22,6 +22,7 @@ Grid = Callable[..., list[Row]]
 """(num_ranks, num_chunks, num_microbatches, **options) -> the actions of all ranks."""
 
 OPTIONS = {
+    "per_flush": "plan.microbatches_per_flush",
     "group": "plan.microbatch_group",
     "slices": "plan.sequence_slices",
     "stages": "stages",

@@ -210,6 +210,8 @@ def _not_searched(result: SearchResult, scenario: Scenario) -> str:
         return f"it has a pipeline_layout of its own; {others} balanced layouts, and flopcast estimate prices yours"
     if plan.microbatch_group not in (None, plan.pp):
         return f"its groups of {plan.microbatch_group} micro-batches are not those of pp; --windows searches others"
+    if scenario.flushes > 1:
+        return "it drains its pipeline several times a step, which takes longer than once; flopcast estimate prices it"
     if plan.optimizer_offload or plan.offloaded_layers:
         return "it keeps states in host memory; --room modules,block,offload tries that for plans that do not fit"
     if not result.space.cuts_experts_as(plan):

@@ -162,6 +162,10 @@ class ParallelPlan(Spec):
     """Model chunks a rank holds (virtual stages); more than 1 needs an interleaved schedule."""
     microbatch_group: PositiveInt | None = None
     """Micro-batches that visit a chunk one after the other in schedule interleaved, from pp to all. Default: pp."""
+    microbatches_per_flush: PositiveInt | None = None
+    """Micro-batches after which the pipeline drains and begins anew, without an update, until the step's are done; each
+    drain sums gradients (torchtitan's training.local_batch_size in micro-batches, where a step accumulates several).
+    Default: the pipeline drains once a step."""
     sequence_slices: PositiveInt = 1
     """Parts of each sequence that go through the pipeline one after the other (schedule seq1f1b)."""
     recompute: Literal["none", "selective", "per_op", "full"] = "none"
@@ -263,6 +267,11 @@ class ParallelPlan(Spec):
             raise ValueError(
                 f"num_chunks {self.num_chunks} needs a pipeline; set pp above 1, or num_chunks to 1 with schedule "
                 f"1f1b: on one rank only {' and '.join(LAYERED)} hold several"
+            )
+        if self.microbatches_per_flush is not None and self.pp == 1:
+            raise ValueError(
+                f"microbatches_per_flush {self.microbatches_per_flush} needs a pipeline, which pp 1 has not; set pp "
+                "above 1, or leave it out"
             )
         if self.sequence_parallel and self.tp == 1:
             raise ValueError("sequence_parallel has no effect with tp 1; set tp above 1 or sequence_parallel to false")

@@ -113,6 +113,12 @@ class Scenario(Spec):
                 f"training.global_batch_size = {batch} must be a multiple of plan.dp · plan.microbatch_size = "
                 f"{plan.dp} · {plan.microbatch_size} = {replica}; nearest: {nearest_batch}"
             )
+        per_flush, count = plan.microbatches_per_flush, self.num_microbatches
+        if not problems and per_flush is not None and count % per_flush:
+            problems.append(
+                f"plan.microbatches_per_flush = {per_flush} must divide the {count} micro-batches of a step; nearest "
+                f"that does: {divisor_near(count, per_flush)}"
+            )
         return [*problems, *self._stages()]
 
     def _stages(self) -> list[str]:
@@ -353,6 +359,11 @@ class Scenario(Spec):
     def num_microbatches(self) -> int:
         """Micro-batches that go through each pipeline in a step."""
         return self.training.global_batch_size // (self.plan.dp * self.plan.microbatch_size)
+
+    @property
+    def flushes(self) -> int:
+        """How often each pipeline drains in a step."""
+        return self.num_microbatches // (self.plan.microbatches_per_flush or self.num_microbatches)
 
     @property
     def num_forwards(self) -> int:

@@ -145,6 +145,10 @@ class StackSpec(Spec):
     """An update waits for its own gradients' sum in schedules without flush. Only the backward before it runs beside
     that sum (PyTorch's DistributedDataParallel, whose backward ends with it). Otherwise the update is made with the sum
     of the update before."""
+    sums_at_last_flush: bool = False
+    """Where a pipeline drains several times a step (plan.microbatches_per_flush), only the last drain sums gradients,
+    and weights stay gathered (NeMo AutoModel's defer_fsdp_grad_sync). Otherwise every drain sums them, and FSDP gathers
+    weights again, as in torch.distributed.pipelining."""
     overlap_param_gather: bool = False
     """ZeRO's weight gathers overlap with compute."""
     overlap_tp_backward: bool = False

@@ -139,6 +139,8 @@ def _of_blocks(scenario: Scenario, plans: Plans, whole: Floats, copies: int) -> 
 def _of_all(scenario: Scenario, plans: Plans, whole: Floats, updates: float, copies: int) -> Iterator[StepCollective]:
     """Collectives of all that a GPU holds, once an update; those of ZeRO stage 2 may reduce more often."""
     layouts, stage = plans.layouts, int(plans.moving_stage.item())
+    updates *= 1 if scenario.stack.sums_at_last_flush else scenario.flushes
+    often = 1 if scenario.plan.zero_stage == 3 else scenario.flushes
     held = params_of(whole[np.newaxis], layouts)[TRAINED] * (copies / scenario.plan.pp)
     reduction, gather = moved_once(layouts, held, stage, bool(plans.state_is_spread.item()), copies)
     if stage == 2:
@@ -148,7 +150,7 @@ def _of_all(scenario: Scenario, plans: Plans, whole: Floats, updates: float, cop
     yield from _listed("reduce gradients", reduction, updates)
     if plans.gathers_in_turns:
         gather = [each for each in gather if each.over == "between"]
-    yield from _listed("gather weights", gather, updates)
+    yield from _listed("gather weights", gather, updates / often)
 
 
 _OF_SHARDS = {"all_reduce": "sum shards", "reduce_scatter": "reduce shards", "all_gather": "gather shards"}

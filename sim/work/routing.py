@@ -166,7 +166,7 @@ def share_alone(scenario: Scenario) -> float:
     NVIDIA/Megatron-LM:megatron/core/transformer/transformer_config.py, overlap_moe_expert_parallel_comm.
     """
     plan = scenario.plan
-    sizes = plan.pp, plan.num_chunks, scenario.num_microbatches, plan.microbatch_group
+    sizes = plan.pp, plan.num_chunks, scenario.num_microbatches // scenario.flushes, plan.microbatch_group
     return 1.0 if plan.recompute == "full" else float(passes_alone(plan.schedule, *sizes))
 
 

@@ -63,6 +63,14 @@ SMALL = {
         "model": {"type": "gpt2", "num_layers": 4, "hidden_dim": 256, "num_heads": 8, "seq_len": 512},
         "trainer": {"train_batch_size": 64, "mp": "p=f32,c=bfloat16"},
     },
+    "verl": {
+        "data": {"train_batch_size": 64, "max_length": 512}, "trainer": {"n_gpus_per_node": 8},
+        "model": {"partial_pretrain": "Qwen/Qwen2.5-1.5B"},
+    },
+    "paddlenlp": {
+        "model_name_or_path": "meta-llama/Llama-3.2-1B", "sharding_parallel_degree": 8, "per_device_train_batch_size": 2,
+        "output_dir": "o",
+    },
     "gpt_neox": {
         "num_layers": 4, "hidden_size": 256, "num_attention_heads": 8, "seq_length": 512, "pipe_parallel_size": 1,
         "model_parallel_size": 1, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4,

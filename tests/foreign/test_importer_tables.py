@@ -111,6 +111,7 @@ def test_every_kind_of_file_has_a_table_and_no_other():
     assert {path.stem for path in FOLDER.glob("*.yaml")} == {
         *KINDS,
         *more,
+        "launchers",
         "optimizers",
         "recipes",
         "tokenizers",
@@ -500,7 +501,7 @@ def test_tables_are_read_once_and_only_when_asked(monkeypatch):
 def test_a_default_stands_beside_its_source(kind):
     """A file and a name in it, or why there is none."""
     for path, (_, source) in table(kind).get("defaults", {}).items():
-        assert re.match(r"[\w/.]+(\.py|\.yml|\.md|configs), \w", source) or source in (
+        assert re.match(r"[\w/.]+(\.py|\.ya?ml|\.md|configs), \w", source) or source in (
             "no expert parallelism in its keys",
             "a node of H100",
         ), path

@@ -137,20 +137,24 @@ def test_torchtitan(keys, path, value):
     assert field(import_text(json.dumps(with_keys(TITAN, keys)), "run.json").scenario(), path) == value
 
 
-def test_rounds_of_a_pipeline_are_said_to_be_priced_as_one():
+def test_rounds_of_a_pipeline_are_its_flushes():
     keys = {**PIPE, "training.global_batch_size": 128}
-    ledger = import_text(json.dumps(with_keys(TITAN, keys)), "run.json").ledger
-    assert any("drains after each of 2 rounds of local_batch_size 8" in entry.note for entry in ledger.unpriced)
+    imported = import_text(json.dumps(with_keys(TITAN, keys)), "run.json")
+    assert imported.scenario().flushes == 2
+    assert not any("drains" in entry.note for entry in imported.ledger.unpriced)
 
 
-def test_rounds_of_automodel_are_said_too():
+def test_rounds_of_automodel_are_flushes_whose_last_sums():
     keys = {
         "model.pretrained_model_name_or_path": "meta-llama/Llama-3.1-8B",
         "distributed.pp_size": 2,
         "distributed.dp_size": 1,
     }
-    ledger = import_text(json.dumps(with_keys(SMALL["automodel"], keys)), "c.json", kind="automodel").ledger
-    assert any("drains after each of 32 rounds of local_batch_size 2" in entry.note for entry in ledger.unpriced)
+    for defers in (None, False):
+        more = {} if defers is None else {"distributed.defer_fsdp_grad_sync": defers}
+        text = json.dumps(with_keys(SMALL["automodel"], {**keys, **more}))
+        scenario = import_text(text, "c.json", kind="automodel").scenario()
+        assert (scenario.flushes, scenario.stack.sums_at_last_flush) == (32, defers is None)
 
 
 def test_four_bits_of_torchtitan():
@@ -362,3 +366,58 @@ def test_megatron_bridge_fine_tunes_on_packed_samples_of_squad(line, packed):
     scenario = imported.scenario()
     assert scenario.training.packed_length == packed
     assert scenario.stack.fused_rotary == scenario.stack.fused_router == (packed is None)
+
+
+SETTINGS = [  # kind, keys at dotted places, field, value
+    ("axolotl", {"torch_compile": "auto"}, "stack.compiled", True),
+    ("torchtune", {"fsdp_reshard_after_forward": False}, "plan.reshard_after_forward", False),
+    ("torchtune", {"enable_fp8_training": True, "dtype": "bf16"}, "training.precision", "fp8"),
+    ("torchtune", {"enable_fp8_training": True, "dtype": "bf16"}, "training.master_precision", "none"),
+    ("trl", {"parallelism_config.tp_size": 2}, "plan.tp", 2),
+    ("trl", {"parallelism_config.cp_size": 2}, "plan.cp", 2),
+    ("automodel", {"distributed.mp_policy.reduce_dtype": "bfloat16"}, "stack.gradient_precision", "bf16"),
+    ("automodel", {}, "stack.sums_at_last_flush", True),
+    ("maxtext", {"quantization": "fp8", "weight_dtype": "bfloat16"}, "training.master_precision", "none"),
+    ("levanter", {"model.gradient_checkpointing": "save_all"}, "plan.recompute", "none"),
+    (
+        "prime_rl",
+        {"model.ac.mode": "selective", "model.ac.targets": ["norm"]},
+        "plan.recompute_modules",
+        ("layernorm",),
+    ),
+    ("prime_rl", {"model.ac.mode": "selective"}, "plan.recompute", "per_op"),
+    ("paddlenlp", {"lora": True, "weight_quantize_algo": "nf4"}, "training.frozen_precision", "nf4"),
+    ("paddlenlp", {"sequence_parallel": 1}, "plan.sequence_parallel", False),
+    ("paddlenlp", {"recompute": 1, "recompute_granularity": "core_attn"}, "plan.recompute", "selective"),
+]
+
+
+@rows(("kind", "keys", "path", "value"), SETTINGS, ids=[f"{kind} {keys}" for kind, keys, _, _ in SETTINGS])
+def test_settings_of_recipes(kind, keys, path, value):
+    text = json.dumps(with_keys(SMALL[kind], keys))
+    assert field(import_text(text, "c.json", Given(gpus=8), kind=kind).scenario(), path) == value
+
+
+@rows(
+    ("kind", "keys"),
+    [
+        ("maxtext", {"remat_policy": "save_qkv_proj"}),  # stands for what only comes near
+        ("levanter", {"model.gradient_checkpointing": "offload"}),
+        ("maxtext", {"scan_layers": False}),  # usually on
+        ("automodel", {"model.use_liger_kernel": False}),
+    ],
+)
+def test_what_a_step_may_take_longer_for_is_said(kind, keys):
+    ledger = import_text(json.dumps(with_keys(SMALL[kind], keys)), "c.json", Given(gpus=8), kind=kind).ledger
+    assert next(iter(keys)) in {entry.name for entry in ledger.unpriced}
+
+
+def test_stages_of_verl_that_hold_other_numbers_of_layers():
+    actor = "actor_rollout_ref.actor.megatron"
+    ends = {
+        f"{actor}.override_transformer_config.num_layers_in_{end}_pipeline_stage": n
+        for end, n in (("first", 4), ("last", 1))
+    }
+    keys = {"actor_rollout_ref.model.path": "deepseek-ai/DeepSeek-V3", f"{actor}.pipeline_model_parallel_size": 16}
+    text = json.dumps(with_keys({"trainer": {"nnodes": 2}, "data": {}}, {**keys, **ends}))
+    assert import_text(text, "v.json", kind="verl").scenario().plan.pipeline_layout == "Et*4|(t*4|)*14tL"

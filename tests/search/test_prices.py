@@ -225,7 +225,7 @@ def test_prices_count_the_reductions_of_many_chunks_that_wait_for_each_other():
 
 def test_cards_are_shared_where_cables_are_few():
     ranks_of_pipelines = np.arange(64).reshape(4, 16).T  # four ranks each, with all others of a stage between them
-    assert card_share(behind_few_cables(small(), 8).cluster, ranks_of_pipelines, "chain") < 0.5
+    assert card_share(behind_few_cables(small(), 8).cluster, lambda: ranks_of_pipelines, "chain") < 0.5
     layouts = build_space(small(plan=SHARDED), (1, 48), context=(1, 2)).layouts
     assert ((layouts[:, 3] * layouts[:, 1]) % 4 == 0).all()
 

@@ -171,8 +171,9 @@ def _training(account: Account, data: Sections) -> None:
     scenario = account.scenario
     training, plan = scenario.training, scenario.plan
     # In a pipeline the local batch is cut into micro-batches; without one it is what goes through at once.
-    local = training.global_batch_size // plan.dp if plan.pp > 1 else plan.microbatch_size
-    data.put("training.local_batch_size", local, "plan.microbatch_size")
+    local = training.global_batch_size // plan.dp // scenario.flushes if plan.pp > 1 else plan.microbatch_size
+    flushes = ["plan.microbatches_per_flush"] * (scenario.flushes > 1)
+    data.put("training.local_batch_size", local, "plan.microbatch_size", *flushes)
     if plan.pp > 1:
         data.put("parallelism.pipeline_parallel_microbatch_size", plan.microbatch_size, "plan.microbatch_size")
     data.put("training.global_batch_size", training.global_batch_size, "training.global_batch_size")

@@ -64,6 +64,7 @@ class Foreign:
     text, data : what stands in it; data of JSON or TOML, None for a script or Python.
     model : the section `model` that the caller gave, if any.
     folder : where a DeepSpeed file's `config.json` may lie.
+    started : of a script, GPUs that its launcher starts, and where it says so.
     """
 
     text: str
@@ -72,6 +73,7 @@ class Foreign:
     given: Given
     model: Any = None
     folder: Path | None = None
+    started: tuple[int, str] | None = None
 
 
 def cluster_of(given: Given, ledger: Ledger, asked: Sequence[str] = ()) -> tuple[str, ClusterSpec]:

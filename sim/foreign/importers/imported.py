@@ -25,6 +25,7 @@ from sim.foreign.importers.nemo.recipes import (
     read_overrides,
 )
 from sim.foreign.importers.recipes.kinds import RECIPES, has_signs, reason_of_data, reason_of_text, telling
+from sim.foreign.importers.recipes.launched import PROGRAMS, read_launched, starts
 from sim.foreign.importers.sources import parse_json, parse_toml, text_of
 from sim.foreign.importers.torchtitan.job_config import is_torchtitan, is_torchtitan_python, read_torchtitan
 from sim.foreign.logs import printed_arguments
@@ -68,6 +69,11 @@ READERS = (
     Reader("torchtitan", "data", is_torchtitan, read_torchtitan),
     Reader("deepspeed", "data", is_deepspeed, read_deepspeed),
     Reader("megatron", "data", is_megatron, read_megatron),
+    *(
+        Reader(kind, "script", partial(starts, kind), partial(read_launched, kind, read))
+        for kind in PROGRAMS
+        for _, read in [RECIPES.get(kind, ("", read_torchtitan))]
+    ),
     Reader("bridge_yaml", "script", is_overrides, read_overrides),
     Reader("megatron", "script", is_megatron, read_megatron),
     Reader("torchtitan", "python", is_torchtitan_python, read_torchtitan),

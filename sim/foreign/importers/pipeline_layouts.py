@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
-from sim.foreign.importers.ledger import Ledger, Section
+from sim.foreign.importers.ledger import Section
 
 
 def layout_of(layers: Sequence[int], mtps: int = 0) -> str:
@@ -35,18 +35,8 @@ def take_repeated(plan: Section, number: int, layers: int, source: str) -> None:
     plan.took("recompute_num_layers", number, f"{source}, of {layers} layers")
 
 
-def note_flushes(ledger: Ledger, key: str, local: int, dp: int, batch: int) -> None:
-    """Note that a pipeline drains after every `local` sequences of a replica, where a step has several such rounds.
-
-    Every round is a step without its update: torch.distributed.pipelining sums gradients, and FSDP gathers weights
-    again, whenever a schedule ends (torch/distributed/pipelining/schedules.py, `last_backward`; NeMo AutoModel's
-    defer_fsdp_grad_sync puts the sums off to the last). No order of all micro-batches with one reduction is that.
-    """
-    rounds = batch // (local * dp)
-    if rounds > 1:
-        name = key.rpartition(".")[2]
-        why = (
-            f"the pipeline drains after each of {rounds} rounds of {name} {local}, which are priced as one: at most "
-            f"{rounds} times the step of --set training.global_batch_size={local * dp}, less {rounds - 1} updates"
-        )
-        ledger.ignore(key, local, why, matters=True)
+def take_flushes(plan: Section, key: str, local: int, batch: int) -> None:
+    """Let a pipeline drain after every `local` sequences of a replica, where a step has several such rounds."""
+    if plan["pp"] > 1 and batch > local * plan["dp"] and local % plan["microbatch_size"] == 0:
+        each = local // plan["microbatch_size"]
+        plan.took("microbatches_per_flush", each, f"{key} {local}: the pipeline drains after each of them")

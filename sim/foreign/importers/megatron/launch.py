@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -186,15 +187,20 @@ def started_by(script: Script, launcher: list[str], ledger: Ledger) -> tuple[int
     options, known = Arguments(launcher, Ledger(ledger.where)), table("megatron")
     mpi = any(word.rpartition("/")[2] in ("mpirun", "mpiexec", "orterun") for word in launcher)
     torch = any("torch.distributed" in word or word.endswith("torchrun") for word in launcher)
+    alone = any(word.rpartition("/")[2] == "deepspeed" for word in launcher) and "hostfile" not in options
     waits = next((word for word in launcher if UNKNOWN in word and not word.endswith(".py")), "")
     said = any(name in options for name in known["node_options"])
     nodes = count(options.text(*known["node_options"])) or (None if mpi else count(options.text("N")))
     each = count(options.text("nproc-per-node", "nproc-per-rank"))
     tasks = count(options.text("ntasks-per-node", "tasks-per-node", *(("N", "npernode", "ppn") if mpi else ())))
     gpus = count(options.text("gpus-per-node", "num-gpus", "gres", "gpus-per-task"))
+    environment = dict(word.split("=", 1) for word in launcher if re.match(r"[A-Za-z_]+=", word))
+    visible = environment.get("CUDA_VISIBLE_DEVICES", "")
+    each = each or count(next((environment[name] for name in known["gpus_per_node"] if name in environment), None))
+    each = each or (count(visible) if "," in visible else None)
     each = each or (tasks if tasks and tasks > 1 else None) or gpus or tasks
     if each is not None and nodes is None:
-        nodes = count(script.variable(*known["nodes"])) or (1 if torch and not said else None)
+        nodes = count(script.variable(*known["nodes"])) or (1 if (torch or environment or alone) and not said else None)
     if nodes is not None and each is None:
         each = count(script.variable(*known["gpus_per_node"]))
     if nodes is not None and each is not None:

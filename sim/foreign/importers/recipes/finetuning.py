@@ -34,7 +34,7 @@ def take_finetuning(recipe: Recipe, keys: Settings, file: Foreign) -> None:
     """
     roles = table(recipe.kind)["finetuning"]
     _stage(keys, roles.get("stage", ()))
-    _adapters(recipe, keys, roles)
+    take_adapters(recipe, keys, roles)
     _quantised(recipe, keys, roles.get("quantised", ()))
     take_packing(keys, roles.get("packing", ()))
     recomputed = _checkpointing(recipe, keys, roles)
@@ -67,7 +67,14 @@ def _stage(keys: Settings, names: Iterable[str]) -> None:
     raise SpecError(f"{keys.ledger.where}: {name} {short(stage)!r} {why}")
 
 
-def _adapters(recipe: Recipe, keys: Settings, roles: dict[str, Any]) -> None:
+def take_adapters(recipe: Recipe, keys: Settings, roles: dict[str, Any]) -> None:
+    """Read the rank of adapters, and the linears beside which they stand, by the keys of a table's `finetuning`.
+
+    Raises
+    ------
+    SpecError
+        Adapters of another kind than LoRA's.
+    """
     training, ledger, known = recipe.sections["training"], keys.ledger, table(_TABLE)
     name, kind = keys.take(*roles["adapter"])
     kind = known["kinds"].get(str(kind).lower(), kind) if kind is not None else roles.get("without")
@@ -262,6 +269,6 @@ def _on(keys: Settings, name: str) -> bool:
     """Whether a switch is on; a list of plugins is where it names what the key does behind `=`."""
     key, equals, part = name.partition("=")
     if not equals:
-        return bool(keys.flag(key))
+        return keys.take(key)[1] == "auto" if keys.raw(key) == "auto" else bool(keys.flag(key))
     value = keys.raw(key)
     return any(part in str(each) for each in value) if isinstance(value, list) else part in str(value)

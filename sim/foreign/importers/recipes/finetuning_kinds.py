@@ -11,7 +11,7 @@ from sim.foreign.importers.defaults import Foreign
 from sim.foreign.importers.huggingface.hub_models import known_model
 from sim.foreign.importers.keys import table
 from sim.foreign.importers.ledger import short
-from sim.foreign.importers.pipeline_layouts import note_flushes, take_repeated
+from sim.foreign.importers.pipeline_layouts import take_flushes, take_repeated
 from sim.foreign.importers.recipes.finetuning import adapted, stored, take_finetuning, take_packing, take_targets
 from sim.foreign.importers.recipes.pretraining_kinds import closed, opened
 from sim.foreign.importers.recipes.recipe import whole_shape
@@ -130,7 +130,7 @@ def read_prime_rl(file: Foreign) -> dict[str, Any]:
     learning = any(name in file.data for name in ("orchestrator", "trainer"))
     ac = model.get("ac")
     if "ac" in model or "ac_offloading" in model:
-        _recomputed(recipe, ac if isinstance(ac, Mapping) else {}, file)
+        _recomputed(recipe, keys, ac if isinstance(ac, Mapping) else {}, file)
     recipe.default("plan.recompute", "none", "no [model.ac]")
     compiled = model.get("compile")
     recipe.put("stack.compiled", compiled is not None and compiled is not False, "[model.compile]")
@@ -165,8 +165,15 @@ def read_prime_rl(file: Foreign) -> dict[str, Any]:
     return sections
 
 
-def _recomputed(recipe: Recipe, ac: Mapping[str, Any], file: Foreign) -> None:
-    mode, every = ac.get("mode", "full"), ac.get("freq", 1)
+def _recomputed(recipe: Recipe, keys: Settings, ac: Mapping[str, Any], file: Foreign) -> None:
+    mode, every, targets = ac.get("mode", "full"), ac.get("freq", 1), ac.get("targets")
+    for name in ("mode", "freq", "targets"):
+        keys.take(f"model.ac.{name}", f"trainer.model.ac.{name}")
+    if mode == "selective" and targets == ["norm"]:
+        recipe.put("plan.recompute_modules", ["layernorm"], "[model.ac] targets norm")
+        recipe.put("plan.recompute", "selective", "[model.ac] targets norm")
+    elif mode == "selective" and targets:
+        file.ledger.ignore("model.ac.targets", targets, "priced as every other multiply again", matters=True)
     recipe.put("plan.recompute", "per_op" if mode == "selective" else "full", f"[model.ac] mode {mode}")
     if every != 1 and mode == "selective":
         file.ledger.ignore("model.ac.freq", every, "every layer is priced as computed again", matters=True)
@@ -210,8 +217,7 @@ def read_automodel(file: Foreign) -> dict[str, Any]:
         why = f"NeMo AutoModel's default: nemo_automodel/components/distributed/config.py, {name} ({known['version']})"
         plan.assume("reshard_after_forward", False if experts else "default", why)
     if plan.get("pp", 1) > 1 and isinstance(local, int):  # recipes/llm/train_ft.py: schedule.step() once a local batch
-        batch = sections["training"]["global_batch_size"]
-        note_flushes(file.ledger, "step_scheduler.local_batch_size", local, plan["dp"], batch)
+        take_flushes(plan, "local_batch_size", local, sections["training"]["global_batch_size"])
     return sections
 
 

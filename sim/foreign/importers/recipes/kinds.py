@@ -27,6 +27,7 @@ from sim.foreign.importers.recipes.pretraining_kinds import (
     read_olmo,
 )
 from sim.foreign.importers.recipes.settings import rules_of
+from sim.foreign.importers.recipes.verl import read_paddlenlp, read_verl
 
 Read = Callable[[Foreign], dict[str, Any]]
 
@@ -46,6 +47,8 @@ RECIPES: dict[str, tuple[str, Read]] = {
     "surogate": ("recipe of Surogate", partial(read_trainer, "surogate")),
     "accelerate": ("configuration of accelerate", read_accelerate),
     "prime_rl": ("prime-rl configuration", read_prime_rl),
+    "verl": ("configuration of verl", read_verl),
+    "paddlenlp": ("recipe of PaddleNLP", read_paddlenlp),
     "levanter": ("Levanter recipe", read_levanter),
     "litgpt": ("LitGPT recipe", read_litgpt),
     "gpt_neox": ("GPT-NeoX configuration", read_gpt_neox),

@@ -176,4 +176,6 @@ def _batch(recipe: Recipe, keys: Settings) -> None:
     recipe.put("plan.microbatch_size", int(of_replica) // parts, "per_device_batch_size × tp · cp · pp")
     steps = recipe.run.get("accumulation", 1)
     recipe.run["accumulation"] = steps * parts
+    if pp > 1 and steps > 1:  # each of them is a pipeline of its own
+        recipe.put("plan.microbatches_per_flush", parts, "gradient_accumulation_steps of whole pipelines")
     recipe.sources.setdefault("accumulation", "gradient_accumulation_steps")

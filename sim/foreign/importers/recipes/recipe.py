@@ -102,6 +102,8 @@ def gpus_of(recipe: Recipe, file: Foreign, shape: dict[str, Any], cluster: Clust
     unit = plan.get("tp", 1) * plan.get("pp", 1) * plan.get("cp", 1) * run.get("replicated", 1)
     if file.given.gpus is not None:
         return int(ledger.took("GPUs", file.given.gpus, "--gpus"))
+    if file.started is not None:
+        return int(ledger.took("GPUs", *file.started))
     if recipe.says("gpus"):
         return int(ledger.took("GPUs", run["gpus"], recipe.sources["gpus"]))
     if recipe.says("nodes", "gpus_per_node") and run["gpus_per_node"] > 0:
@@ -187,13 +189,14 @@ def _weights(recipe: Recipe) -> None:
     training, stack = recipe.sections["training"], recipe.sections["stack"]
     if recipe.run.get("weights", "32 bits") == "32 bits" or training.get("adapter_rank"):
         return
-    if training["precision"] not in ("bf16", "fp16"):
+    if training["precision"] == "fp32":
         return
+    width = training["precision"] if training["precision"] == "fp16" else "bf16"
     default = str(table(recipe.kind).get("defaults", {}).get("run.weights", ["", ""])[1])
     source = recipe.sources.get("weights", default)
-    take_16_bits(training, stack, training["precision"], source)
+    take_16_bits(training, stack, width, source)
     if "gradient_precision" not in stack:
-        stack.took("gradient_precision", training["precision"], f"{source}: gradients in what the weights are")
+        stack.took("gradient_precision", width, f"{source}: gradients in what the weights are")
 
 
 def _fit(plan: Section, batch: int) -> None:

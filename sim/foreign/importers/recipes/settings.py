@@ -112,7 +112,7 @@ class Settings(Keys):
                     f"{self.ledger.where}: {name} = {short(value)} splits work over GPUs, and {called} has no such "
                     "key; take it out and say the degree by --set plan.tp=N (or cp, pp, ep)"
                 )
-            off = value is False and not unknown
+            off = value is False and not unknown and name not in table(self.kind).get("usually_on", ())
             self.ledger.ignore(f"{self.label}{name}", value, why, matters and not off)
         self._data.clear()
 
@@ -132,7 +132,7 @@ class Settings(Keys):
 
 _DEGREE = re.compile(r"parallel.*(size|degree)$|(size|degree)$.*parallel|_parallelism$|^(tp|pp|cp|ep)_(size|degree)$")
 """Names of degrees of parallelism, whatever tool they are of."""
-_FLAGS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+_FLAGS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False, "1": True, "0": False}
 
 
 def flat_keys(data: Mapping[str, Any], file: Foreign, kind: str) -> Settings:
@@ -159,7 +159,8 @@ def take_settings(recipe: Recipe, keys: Keys, rules: Mapping[str, Any]) -> None:
 
     A rule is of a field, or a fact of the run, and names the keys that hold it; or is a mapping: `keys`; `words` from
     the file's values to ours (to null for what the framework decides, or to several fields at once; `*` fits any
-    letters), and `else`, what messages say of other words; `times` a field, for a ratio; `left`, values that only the
+    letters), `near`, words that stand for what only comes near, with the reason, and `else`, what messages say of
+    others; `times` a field, for a ratio; `left`, values that only the
     run settles, each with its reason; `default` and `because`, what it is where the file does not say. Or it is a list
     of such mappings, of which the first that says anything counts.
 
@@ -234,6 +235,8 @@ def _worded(keys: Keys, rule: Mapping[str, Any], *names: str) -> Any:
     known, said = {str(word).lower(): ours for word, ours in rule["words"].items()}, str(value).lower()
     said = said if said in known or said not in _FLAGS else str(_FLAGS[said]).lower()
     word = next((word for word in known if word == said or ("*" in word and fnmatchcase(said, word))), None)
+    if word in rule.get("near", {}):
+        keys.ledger.ignore(key, value, rule["near"][word], matters=True)
     if word is None:
         usual = f"must be one of {', '.join(known)}, or flopcast does not know it"
         raise keys.wrong(key, value, rule.get("else", usual))

@@ -388,7 +388,8 @@ class Reader:
         elif name in self.functions and self.depth < DEEPEST:
             self._call(self.functions[name], rest)
         elif name not in (":", "true", "false") and not self._other_script(fields, environment):
-            started = Started([*self.prefix, *fields], values.line, self.doubt, self.directives)
+            told = tuple(values.value(each).replace("\n", " ") for each in environment)
+            started = Started([*self.prefix, *fields], values.line, self.doubt, self.directives, told)
             self.script.commands.append(started)
 
     def _call(self, body: Node, arguments: list[str]) -> None:

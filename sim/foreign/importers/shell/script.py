@@ -55,7 +55,9 @@ def environment_of(directives: Sequence[str]) -> dict[str, str]:
 
 
 def count(text: str | None) -> int | None:
-    """The number of a launcher's option, such as 8, 2:2, gpu:8 or gpu:h100:8."""
+    """The number of a launcher's option, such as 8, 2:2, gpu:8 or gpu:h100:8, or of what a list such as 0,1,2 names."""
+    if re.fullmatch(r"\d{1,4}(?:,\d{1,4})+", listed := (text or "").strip("\"'")):
+        return listed.count(",") + 1
     match = re.search(r"(?:^|:)(\d{1,6})$", (text or "").strip("\"'"))
     return int(match[1]) or None if match else None
 
@@ -155,12 +157,14 @@ class Started:
     line : where it stands in the file that holds it.
     doubt : line of a condition that it stands under and that is not decided, or 0.
     directives : of the scheduler, for the script that holds it.
+    environment : `NAME=value` before it.
     """
 
     words: list[str]
     line: int
     doubt: int = 0
     directives: tuple[str, ...] = ()
+    environment: tuple[str, ...] = ()
 
 
 @dataclass

@@ -12,7 +12,6 @@ from typing import Any
 from sim.errors import SpecError
 from sim.foreign.importers.defaults import (
     Foreign,
-    Given,
     cluster_of,
     cluster_section,
     fewest_gpus,
@@ -21,7 +20,7 @@ from sim.foreign.importers.defaults import (
 )
 from sim.foreign.importers.keys import MOST, Keys, NotKnown, table
 from sim.foreign.importers.ledger import Ledger, Section, short
-from sim.foreign.importers.pipeline_layouts import note_flushes, take_repeated
+from sim.foreign.importers.pipeline_layouts import take_flushes, take_repeated
 from sim.foreign.importers.python.expressions import CALLED
 from sim.foreign.importers.python.recipes import leave_makers, read_recipe
 from sim.foreign.importers.recipes.finetuning import adapted
@@ -184,7 +183,7 @@ def read_torchtitan(file: Foreign) -> dict[str, Any]:
     plan, training = Section("plan", ledger), Section("training", ledger, sequence_length=None)
     replicated, sharded = _degrees(plan, (cut, training_keys, experimental))
     _experts(plan, cut, shape)
-    gpus = _gpus(plan, replicated, sharded, shape, cluster, given)
+    gpus = _gpus(plan, replicated, sharded, shape, cluster, file)
     _replicas(plan, gpus, replicated, sharded, cut)
     local = training_keys.whole("local_batch_size", "batch_size")
     local = local if local is not None else ledger.assume("training.local_batch_size", 8, DEFAULT)
@@ -271,9 +270,9 @@ def _experts(plan: Section, cut: Keys, shape: dict[str, Any]) -> None:
 
 
 def _gpus(
-    plan: Section, replicated: int, sharded: int, shape: dict[str, Any], cluster: ClusterSpec, given: Given
+    plan: Section, replicated: int, sharded: int, shape: dict[str, Any], cluster: ClusterSpec, file: Foreign
 ) -> int:
-    ledger = plan.ledger
+    ledger, given = plan.ledger, file.given
     unit = plan["tp"] * plan["cp"] * plan["pp"] * replicated
     if sharded > 0:
         if given.gpus not in (None, unit * sharded):
@@ -283,6 +282,8 @@ def _gpus(
         return int(ledger.took("GPUs", unit * sharded, "the product of all degrees"))
     if given.gpus is not None:
         return int(ledger.took("GPUs", given.gpus, "--gpus"))
+    if file.started is not None:
+        return int(ledger.took("GPUs", *file.started))
     return fewest_gpus(shape, cluster, ledger, unit)
 
 
@@ -315,8 +316,7 @@ def _training(training: Section, plan: Section, local: int, keys: Keys, cut: Key
     else:
         training.took("global_batch_size", whole, "global_batch_size")
     training.took("sequence_length", length, "seq_len")
-    if plan["pp"] > 1:  # torchtitan/train.py, train_step: pp_schedule.step() once a local batch
-        note_flushes(training.ledger, "training.local_batch_size", local, plan["dp"], whole)
+    take_flushes(plan, "local_batch_size", local, whole)  # torchtitan/train.py, train_step: a schedule each local batch
     steps = keys.whole("steps")
     if steps is not None:
         training.took("tokens", float(steps * whole * length), "steps × batch × seq_len")
