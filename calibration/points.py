@@ -55,8 +55,8 @@ STATE_TOKENS = 8192
 _ROUNDING = 1.03
 """Above a limit by this factor a measurement is refused: clocks above the nominal one, few printed digits."""
 _IN_NETWORK = (
-    "faster than the cards carry in rings: the network's switches add (SHARP), which no estimate has, or the cards "
-    "carry more (--network); a log of all_gather tells what they reach"
+    "faster than the cards carry in rings: the network's switches add (SHARP), or the cards carry more (--network). No "
+    "estimate has SHARP; a log of all_gather tells what the cards reach"
 )
 _WHOLE = ("all_reduce", "broadcast", "send")
 """Operations whose whole buffer passes every member; of the others its own part stays where it is."""

@@ -67,7 +67,7 @@ def looks_like(text: str) -> bool:
 
 
 def _notes(source: Source, header: tuple[str, ...], columns: _Columns, items: list[Measurement]) -> list[str]:
-    """What of a table is not read, or taken for granted."""
+    """Say what of a table is not read, or taken for granted."""
     notes = []
     unread = [] if columns.kind is not None else [*columns.unread]
     unread += [index for index, (_, unit) in columns.rates.items() if unit is None]

@@ -260,7 +260,7 @@ def assumed(scenario: Scenario) -> Iterator[str]:
     if 1 < ep <= domain and np.max(group.num_domains) > 1:
         yield (
             f"some groups of {ep} GPUs that share experts lie over {int(np.max(group.num_domains))} NVLink domains of "
-            f"{domain}, and all wait for these: an ep that divides the domain keeps tokens off the network"
+            f"{domain}, and all wait for these. An ep that divides the domain keeps tokens off the network"
         )
     order, share = scenario.plan.placement, scenario.cluster.fragmentation
     if order != MEGATRON_ORDER:
