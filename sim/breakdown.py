@@ -5,11 +5,12 @@ Times are averages over the pipeline ranks, so every second of every GPU is coun
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from sim.engines import Timeline
 from sim.engines.tasks import classes_of, slowed_at_visits
-from sim.records import dataclass
 from sim.schedules.actions import W
 from sim.units import show_time
 from sim.work.operations import Cause

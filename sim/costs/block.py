@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +13,6 @@ from sim.costs.collectives import COLLECTIVES, Fabric, all_to_all, all_to_all_by
 from sim.costs.compute import ComputeModel
 from sim.errors import SpecError
 from sim.network.placement import Group
-from sim.records import dataclass
 from sim.specs import NodeSpec, Profile, Scenario
 from sim.units import show
 from sim.work.operations import BlockWork, Cause, Collective, Phase

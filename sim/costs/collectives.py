@@ -6,14 +6,13 @@ a group of one costs nothing.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from sim.arrays import Number
 from sim.network.placement import Group, nvlink_shares
 from sim.network.topology import build_levels
-from sim.records import dataclass
 from sim.specs import ClusterSpec, Profile
 from sim.specs.profile import LinkParams
 from sim.work.routing import different

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from sim.arrays import Number
-from sim.records import dataclass
 from sim.specs import GpuSpec, Profile, Scenario
 from sim.specs.base import FORMATS
 from sim.specs.profile import AlignmentRate, ClockParams, GemmParams

@@ -11,14 +11,13 @@ knows passes, ZeRO, chunks or how a step ends.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from sim.arrays import Array, FloatArray, IntArray
-from sim.records import dataclass
 
 NO_STREAM = -1
 """Stream of joins: they take no time and wait for nobody's turn."""

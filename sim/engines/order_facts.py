@@ -5,13 +5,13 @@ GPipe, 1F1B and interleaved 1F1B have their activations in flight as a formula t
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
 from sim.arrays import Array, Ints, PlanBools, PlanFloats, PlanInts, distinct
-from sim.records import dataclass
 from sim.schedules import Order
 from sim.schedules.actions import F
 from sim.schedules.passes import IN_FLIGHT, peak_in_flight, weight_versions

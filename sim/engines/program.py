@@ -10,7 +10,7 @@ Ranks, or kinds of ranks, are on the first axis; plans on the others. All in sec
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -28,7 +28,6 @@ from sim.arrays import (
 from sim.costs.block import AT_PEAK
 from sim.engines.tasks import Seconds, classes_of, pass_seconds, slowed_at_visits
 from sim.pricing.stages import StageSeconds
-from sim.records import dataclass
 from sim.schedules import Order
 from sim.schedules.passes import last_first_visits
 from sim.specs import StackSpec

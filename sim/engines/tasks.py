@@ -12,6 +12,7 @@ many; so the seconds of hundreds of plans stay in the processor's cache.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -34,7 +35,6 @@ from sim.engines.max_plus import (
     different,
 )
 from sim.pricing.zero import VisitSeconds
-from sim.records import dataclass
 from sim.schedules import Order
 from sim.schedules.actions import KINDS, F, U
 from sim.schedules.passes import asks_of, last_gradients, visits_of

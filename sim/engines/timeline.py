@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,7 +12,6 @@ from sim.engines.max_plus import TOGETHER
 from sim.engines.program import Program, without_flush
 from sim.engines.tasks import BUCKET, COMPUTE, GATHER, JOIN, ONCE, REDUCE, Step
 from sim.notebook import NotebookDisplay
-from sim.records import dataclass
 from sim.schedules import Order
 from sim.schedules.actions import KINDS
 from sim.schedules.passes import updates_per_rank

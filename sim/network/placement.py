@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any, Literal, NamedTuple, Self
 
@@ -18,7 +18,6 @@ import numpy as np
 
 from sim.arrays import Bools, Floats, Ints, Number
 from sim.errors import SpecError
-from sim.records import dataclass
 from sim.specs import ClusterSpec, ParallelPlan, Scenario
 from sim.specs.plan import MEGATRON_ORDER
 

@@ -14,6 +14,7 @@ is spread evenly over them (ideal adaptive routing). A simulation uses trunks or
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
@@ -21,7 +22,6 @@ import numpy as np
 
 from sim.arrays import IntArray
 from sim.errors import SpecError
-from sim.records import dataclass
 from sim.specs import ClusterSpec
 from sim.specs.hardware import LevelSpec
 

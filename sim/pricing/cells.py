@@ -8,7 +8,7 @@ are an axis of their own, that of *ways*.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
@@ -19,7 +19,6 @@ from sim.costs.block import AT_PEAK, BACKWARD, FORWARD, INPUT_GRAD, BlockCosts, 
 from sim.costs.collectives import all_gather, send
 from sim.network.placement import Group, layer_groups
 from sim.pricing.layouts import CostModel, Layouts, cost_model, cut_by_training, cut_of, layout_of
-from sim.records import dataclass
 from sim.specs import ParallelPlan, Scenario
 from sim.specs.plan import LAYERED, reshards
 from sim.specs.stack import sends_overlap

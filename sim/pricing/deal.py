@@ -11,7 +11,7 @@ experts): of parameters as of the groups that move them.
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -20,7 +20,6 @@ import numpy as np
 from sim.arrays import Floats, Ints, Number
 from sim.pricing.cells import Plans
 from sim.pricing.layouts import CostModel, Layouts
-from sim.records import dataclass
 from sim.specs import ModelSpec, ParallelPlan
 from sim.specs.plan import num_stages_of
 from sim.work.adapters import adapters_of

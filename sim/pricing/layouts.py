@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache, partial
 from typing import Any
 
@@ -24,7 +24,6 @@ from sim.network.placement import (
     send_share,
     stack_groups,
 )
-from sim.records import dataclass
 from sim.specs import ClusterSpec, GpuSpec, ModelSpec, ParallelPlan, Profile, Scenario, StackSpec, TrainingSpec
 from sim.units import show
 from sim.work.adapters import adapters_of

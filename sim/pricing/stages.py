@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -27,7 +27,6 @@ from sim.pricing.deal import (
 from sim.pricing.layouts import CostModel, Layouts
 from sim.pricing.replicas import between_groups, gathered, move_seconds, moved_once
 from sim.pricing.zero import VisitSeconds, lengthened_passes, moved_at_visits, price_visits
-from sim.records import dataclass
 from sim.specs import Scenario
 from sim.work.adapters import adapters_of
 from sim.work.layers import EMBEDDING, HEAD, Stage

@@ -9,7 +9,7 @@ a rank turns to it, once a step, on a stream of their own beside compute (Lamy-P
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -21,7 +21,6 @@ from sim.pricing.cells import Plans, plans_of
 from sim.pricing.deal import HELD, TRAINED, params_of, put_together
 from sim.pricing.layouts import CostModel, Layouts
 from sim.pricing.replicas import DataMove, card_seconds, gathered, move_seconds, reduced_to_shards
-from sim.records import dataclass
 from sim.specs import LayerKind, ModelSpec, Scenario, StackSpec
 from sim.work.layers import FIRST_KIND, HEAD, num_blocks
 from sim.work.sums import layer_params

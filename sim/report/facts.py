@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from sim.breakdown import CAUSES
 from sim.estimate import Estimate
-from sim.records import dataclass
 from sim.specs import ParallelPlan, Profile
 from sim.units import show, show_count, show_time
 from sim.work.memory import MemoryUse

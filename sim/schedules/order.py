@@ -15,7 +15,7 @@ exactly.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -23,7 +23,6 @@ import numpy as np
 
 from sim.arrays import Array, IntArray
 from sim.errors import ScheduleError
-from sim.records import dataclass
 from sim.schedules.actions import KINDS, PAIRED, Action, B, F, I, Row, U, W, as_actions, as_row, format_grid
 from sim.schedules.play import by_levels, play
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
 from sim.arrays import Array, Bools, Ints
-from sim.records import dataclass
 from sim.schedules.actions import KINDS, B, F, I, Row, U, W
 from sim.schedules.order import Order, make_order
 from sim.schedules.registry import get_schedule, schedule_names

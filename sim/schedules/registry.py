@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from sim.errors import ScheduleError, nearest
-from sim.records import dataclass
 from sim.schedules.actions import Action, Row, as_row, read_grid
 
 Generator = Callable[..., Row | Iterable[Action]]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from sim.estimate import Estimate
-from sim.records import dataclass
 from sim.schedules import get_schedule
 from sim.search.plans.layouts import CHOICES, NUMBERS
 from sim.specs import ParallelPlan, Scenario

@@ -8,6 +8,7 @@ What no cut goes below says how far it may be from the best.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
@@ -18,7 +19,6 @@ from sim.errors import SpecError
 from sim.estimate import Estimate, estimate
 from sim.pricing.cells import plans_of
 from sim.programs import priced_order
-from sim.records import dataclass
 from sim.schedules import get_schedule
 from sim.specs import Scenario
 from sim.work.layers import EMBEDDING, FIRST_KIND, HEAD, deal_stages

@@ -7,7 +7,7 @@ row of it. Fields of plans are looked up in the space, as whole columns where a 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -16,7 +16,6 @@ import numpy as np
 from sim.arrays import Array, Bools, Floats, Ints
 from sim.pricing.deal import dealt_layers
 from sim.pricing.layouts import LAYOUT
-from sim.records import dataclass
 from sim.schedules.registry import schedules
 from sim.search.candidate import Candidate, ScheduleBest, StagesSearched, gap_of
 from sim.search.plans.layouts import CHOICES, FIELDS, NUMBERS, OVERLAPS, ROOM, SCHEDULES, USUAL_DEPTHS, Category

@@ -10,7 +10,7 @@ the fastest.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import product
 from typing import Any, TypeVar
@@ -21,7 +21,6 @@ from sim.arrays import Array, Bools, Ints, PlanFloats
 from sim.errors import SpecError, nearest
 from sim.pricing.cells import CellPrices, find_cells, price_cells
 from sim.pricing.deal import put_together
-from sim.records import dataclass
 from sim.search.plans.layouts import ROOM, Category
 from sim.search.plans.space import Fields, Progress, Space
 from sim.search.prices.formula import Priced, Rows, join, layouts_with_links, ways_of

@@ -10,12 +10,12 @@ from __future__ import annotations
 import ast
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import numpy as np
 
-from sim.records import dataclass
 from sim.specs.frameworks import LATEST, date_of
 from sim.specs.presets import preset_names, raw_preset
 from sim.specs.scenario import Scenario

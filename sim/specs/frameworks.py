@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from sim.errors import SpecError, nearest
-from sim.records import dataclass
 from sim.specs.base import file_name, laid_over
 from sim.specs.plan import as_names
 from sim.specs.presets import load_preset, preset_names, raw_preset

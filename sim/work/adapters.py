@@ -10,7 +10,8 @@ lora.py, which wraps the grouped linear as one).
 
 from __future__ import annotations
 
-from sim.records import dataclass
+from dataclasses import dataclass
+
 from sim.specs import TrainingSpec
 from sim.specs.base import STORED
 

@@ -22,13 +22,13 @@ reduce-scatter sums what they gave [4]_.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
 import numpy as np
 
 from sim.arrays import Number
-from sim.records import dataclass
 from sim.specs import ModelSpec, StackSpec
 from sim.work.operations import Collective, Kernel, Tensor, Weight, memory
 from sim.work.pieces import Cut, Writer

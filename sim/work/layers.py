@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
 import numpy as np
 
 from sim.arrays import Floats, Number
-from sim.records import dataclass
 from sim.specs import LayerKind, ModelSpec, ParallelPlan, Scenario, StackSpec
 from sim.specs.plan import layers_of_stages
 from sim.work.attention import attention

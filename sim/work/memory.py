@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 
 import numpy as np
 
 from sim.arrays import Number
-from sim.records import dataclass
 from sim.specs import ModelSpec, Scenario, StackSpec
 from sim.work.layers import FIRST_KIND
 from sim.work.operations import Block, Operation

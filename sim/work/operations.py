@@ -8,11 +8,11 @@ only, no seconds. Numbers may be NumPy arrays: everything broadcasts over tp, mi
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass
 from enum import IntEnum, auto
 from typing import Literal, NamedTuple
 
 from sim.arrays import Number as Number
-from sim.records import dataclass
 
 Layout = Literal["nn", "nt", "tn"]
 """Which operand of a multiply lies transposed in memory. nt: a linear's forward x·Wᵀ; nn: its input gradient dy·W; tn:

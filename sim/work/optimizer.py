@@ -10,10 +10,11 @@ layers and Adam's two of the rest [2]_.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from sim.arrays import Number
-from sim.records import dataclass
 from sim.specs import ModelSpec, StackSpec, TrainingSpec
 from sim.work.operations import Cause, Kernel, Weight, matmul, memory
 

@@ -10,13 +10,13 @@ dropout mask.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 
 from sim.arrays import Number
-from sim.records import dataclass
 from sim.specs import ModelSpec, StackSpec
 from sim.specs.base import FORMATS, Format
 from sim.work.adapters import Adapters

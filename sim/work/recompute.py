@@ -8,14 +8,13 @@ stage runs four tenths of its layers again whole, and the others not.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import combinations
 
 import numpy as np
 
 from sim.arrays import Number
-from sim.records import dataclass
 from sim.specs import ModelSpec, ParallelPlan, Scenario, StackSpec
 from sim.specs.plan import DEFAULT_RECOMPUTE_MODULES, RECOMPUTE_MODULES, what_is_missing
 from sim.work.operations import Cause, Kernel, Phase

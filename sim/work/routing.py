@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
 from sim.arrays import Floats, Number
-from sim.records import dataclass
 from sim.specs import ModelSpec, Scenario, TrainingSpec
 
 SHUFFLES = 64

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from itertools import product
 from math import gcd
 from typing import Any
@@ -14,7 +14,6 @@ from sim.arrays import Array, Ints
 from sim.errors import InfeasiblePlan, SpecError
 from sim.pricing.deal import dealt_layers, stages_alike
 from sim.pricing.layouts import LAYOUT
-from sim.records import dataclass
 from sim.schedules import Schedule, get_schedule
 from sim.specs import ParallelPlan, Scenario, StackSpec
 from sim.specs.plan import LAYERED, RECOMPUTE_MODULES

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
 from typing import Any
@@ -13,7 +13,6 @@ import numpy as np
 from sim.arrays import Array, Bools, Ints, Number
 from sim.errors import InfeasiblePlan, SpecError, nearest
 from sim.pricing.deal import dealt_layers
-from sim.records import dataclass
 from sim.schedules import get_schedule
 from sim.search.plans.layouts import (
     CHOICES,

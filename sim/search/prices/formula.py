@@ -6,7 +6,7 @@ Prices are the closed form's: never above what the exact engine says, and nearly
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from typing import Any
@@ -22,7 +22,6 @@ from sim.pricing.deal import dealt_layers, even_deal, longer_ranks, params_of
 from sim.pricing.layouts import Layouts, cost_model, place_layouts
 from sim.pricing.memory import peak_memory, stage_bytes
 from sim.pricing.stages import RankSeconds, near_and_far, once_a_step, price_stages, tied_reduction
-from sim.records import dataclass
 from sim.search.plans.layouts import OVERLAPS, SCHEDULES, Category, Columns
 from sim.search.plans.space import Progress, Space, base_plan
 from sim.specs import Scenario
