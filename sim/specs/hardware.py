@@ -231,7 +231,8 @@ class ClusterSpec(Spec):
     """Share of inter_node_bandwidth which groups that meet, and sends, reach on this fabric, where that was measured:
     as on a machine in use. Default: the profile's values, scaled as network_efficiency says."""
     network: NetworkSpec | None = None
-    """The switches, for simulating traffic link by link. Without it links are priced by formula alone."""
+    """The switches. Estimates take from them the share of a network card that they leave, and simulate --contention
+    plays traffic on them. Without this section switches limit nothing."""
     fragmentation: float = 0.0
     """Share of a job's nodes that a busy scheduler hands out anywhere in the machine, and not where an empty machine
     would give them. The nodes are the same in every answer."""

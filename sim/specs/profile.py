@@ -137,8 +137,9 @@ class OperationParams(Spec):
     efficiency: float = Field(gt=0, le=1)
     """Largest bus bandwidth as a share of the link's, of one group with the link to itself."""
     base_latency_s: NonNegativeFloat
-    """Fixed part of a collective's latency. Hops come on top: 2 (n − 1) in a ring's all-reduce over n, 2 log₂ N in a
-    tree's between N domains, 2 in NVLink's switches. [s]"""
+    """Fixed part of a collective's latency. Hops come on top. A ring's all-reduce over n GPUs in N domains makes
+    2 (N − 1) hops of the network and 2 (n − N) of NVLink, a tree's 2 log₂ N between domains, and NVLink's switches
+    take 2. [s]"""
     hop_latency_s: NonNegativeFloat
     """Latency of each step of a ring or level of a tree. [s]"""
     half_volume_bytes: NonNegativeFloat

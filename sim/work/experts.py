@@ -120,7 +120,8 @@ def experts(write: Writer, y: Tensor) -> Tensor:
     out = source.like("experts' sum")
     travelled = to.copies * (cut.ep * cut.etp > 1)
     arrived, home = (copies.like(f"copies {where}", rows=travelled) for where in ("arrived", "home"))
-    there, home_again = there_back, home_back = _layouts(cut.width * outer, to, stack, cut)
+    there, home_again = _layouts(cut.width * outer, to, stack, cut)
+    there_back, home_back = there, home_again
     if stack.expert_multiplies == "grouped" and not stack.fused_linears:
         there, there_back, home_again, home_back = _by_index(copies.nbytes, to.own / to.copies)
     exchange = partial(_exchange, width=cut.width * outer, to=to, model=model, stack=stack, cut=cut)

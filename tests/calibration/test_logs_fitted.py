@@ -326,7 +326,7 @@ def test_a_bus_bandwidth_above_the_link_is_that_of_switches_that_add():
 
 
 def test_one_line_of_ib_write_bw_says_what_sends_reach_and_bounds_collectives(tmp_path):
-    """Of cards of 400 Gbit/s. What one message stream does not reach no ring reaches."""
+    """On cards of 400 Gbit/s no ring reaches what one message stream does not reach."""
     log = (Path(__file__).parent / "logs" / "perftest.txt").read_text(encoding="utf-8")
     head = log.partition("Conflicting")[0]
     for gigabits in (392.0, 200.0):

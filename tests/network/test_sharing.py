@@ -47,7 +47,7 @@ def share(cluster, size, stride, pattern="ring"):
 
 @pytest.mark.parametrize("routing", ["ecmp", "deterministic", "adaptive"])
 def test_groups_that_are_counted_as_they_grow_are_those_that_are_listed(routing):
-    """Of a shape on more and more GPUs, and again on fewer."""
+    """The flows are those of a shape on more and more GPUs, and again on fewer."""
     cluster = built("plan.dp=256", ratio=4.0, routing=routing).cluster
     for size, stride, pattern in ((16, 2, "ring"), (8, 8, "ring"), (3, 8, "ring"), (4, 8, "chain"), (2, 8, "chain")):
         for gpus in (size * stride, 4 * size * stride, 7 * size * stride, 2 * size * stride):
