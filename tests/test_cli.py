@@ -22,7 +22,7 @@ ROOT = Path(__file__).parent.parent
 MAIN = "scenarios/gpt-1t-3072-a100.yaml"
 KEYS = {
     "scenario", "engine", "num_gpus", "params", "active_params", "num_microbatches", "step_time_s", "step_time_interval_s", "tokens_per_s",
-    "model_flop_per_s_per_gpu", "hardware_flop_per_s_per_gpu", "total_flop_per_s", "peak_flop_per_s_per_gpu", "mfu", "hfu",
+    "model_flop_per_s_per_gpu", "hardware_flop_per_s_per_gpu", "total_flop_per_s", "peak_flop_per_s_per_gpu", "mfu", "mfu_causal", "hfu",
     "bubble_fraction", "training_days", "fits", "memory", "breakdown", "profile", "stack", "framework", "framework_version", "grade", "would_raise", "interval_basis", "interval_parts", "open_facts", "plan", "assumptions",
 }  # fmt: skip
 
@@ -157,7 +157,7 @@ def test_the_readme_shows_an_import(tmp_path):
     ("typed", "offered"),
     [
         ("flopcast estimate scenarios/kor", ["scenarios/korthikanti-2022/"]),
-        ("flopcast estimate x -s plan.mi", ["plan.microbatch_size=", "plan.microbatch_group="]),
+        ("flopcast estimate x -s plan.mi", ["plan.microbatch_size=", "plan.microbatch_group=", "plan.microbatches_per_flush="]),
         ("flopcast import x --cluster superpod-h", ["superpod-h100", "superpod-h200"]),
     ],
 )

@@ -260,7 +260,9 @@ class StackSpec(Spec):
     fragmentation: float = Field(default=0.03, ge=0.0, lt=1.0)
     """Share of activation memory lost to the allocator; an allowance, not a measurement."""
 
-    FOLLOWS = {"backward_launch_s": "kernel_launch_s", "collective_launch_s": "kernel_launch_s"}  # noqa: RUF012
+    FOLLOWS = dict.fromkeys(  # launches may also take no time
+        ("backward_launch_s", "collective_launch_s"), lambda of: of.get("kernel_launch_s")
+    )
 
     @model_validator(mode="before")
     @classmethod

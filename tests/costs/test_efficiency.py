@@ -307,10 +307,10 @@ def test_kernels_that_their_instructions_bound():
     clocks = [issue_clock(gpu) / 1e9 for gpu in gpus.values()]
     assert clocks == pytest.approx([1.41, 1.53, 1.98, 1.98, 2.52], rel=0.01)
     models = {name: ComputeModel(gpu, PROFILE, "bf16", 2) for name, gpu in gpus.items()}
-    step, rotary = (
+    step, apart = (
         {name: model.memory_bandwidth(sort) / model.memory_bandwidth("copy") for name, model in models.items()}
-        for sort in ("step", "rotary")
+        for sort in ("step", "apart")
     )
     assert step["h200"] < step["a100"] < step["h100"] < step["rtx"] <= 1
-    assert rotary["h100"] < step["h100"]
-    assert rotary["rtx"] > 0.85
+    assert apart["h100"] < step["h100"]
+    assert apart["rtx"] > 0.85
