@@ -157,7 +157,10 @@ def test_the_readme_shows_an_import(tmp_path):
     ("typed", "offered"),
     [
         ("flopcast estimate scenarios/kor", ["scenarios/korthikanti-2022/"]),
-        ("flopcast estimate x -s plan.mi", ["plan.microbatch_size=", "plan.microbatch_group=", "plan.microbatches_per_flush="]),
+        (
+            "flopcast estimate x -s plan.mi",
+            ["plan.microbatch_size=", "plan.microbatch_group=", "plan.microbatches_per_flush="],
+        ),
         ("flopcast import x --cluster superpod-h", ["superpod-h100", "superpod-h200"]),
     ],
 )
