@@ -113,10 +113,6 @@ def write_profile(calibration: Calibration, path: Path, raw: Path | None = None)
     return calibration.profile
 
 
-MOST_RUNS = 50
-"""Measured runs that a profile keeps one by one, evenly sampled."""
-
-
 def write_runs_profile(fit: RunsFit, path: Path, source: str) -> None:
     """Write the profile that came of a fit to training runs, with the stack's values in a section of their own.
 
@@ -153,9 +149,9 @@ def write_runs_profile(fit: RunsFit, path: Path, source: str) -> None:
         "method": f"from training runs, drawn to profile {profile.name!r}",
         "fitted_on": [f"{_counted(len(fit.runs), len(families))}: {source}"],
         "fitted_families": families,
-        "measured": [_told(run, fit.values) for run in fit.explained[:: 1 + len(fit.explained) // MOST_RUNS]],
+        "measured": _told(fit),
         "drawn": {
-            item.name: [float(f"{value:.5g}") for value in (item.prior, item.value)]
+            item.name: [float(f"{value:.5g}") for value in (item.prior, item.value, *item.ends)]
             for item in fit.parameters
             if item.moved
         },
@@ -165,10 +161,16 @@ def write_runs_profile(fit: RunsFit, path: Path, source: str) -> None:
     write_text(path, sealed(text))
 
 
-def _told(run: Run, values: dict[str, float]) -> dict[str, Any]:
-    """What a measured run tells of others, as the fitted values have it."""
-    answer = predict(run, values)
-    return as_measured(answer.scenario, answer.breakdown.shares()).model_dump(mode="json")
+def _told(fit: RunsFit) -> list[dict[str, Any]]:
+    """What measured runs tell of others, as the fitted values have it."""
+    moved, explained, told = {item.name for item in fit.parameters if item.moved}, set(fit.explained), []
+    for run, place, pulls in zip(fit.runs, fit.drawn.places, fit.drawn.pulls, strict=True):
+        by = {name: float(f"{pull:.4g}") for name, pull in zip(fit.drawn.start, pulls, strict=True) if name in moved}
+        if run in explained or any(by.values()):
+            answer = predict(run, fit.drawn.values_at(place))
+            run_told = as_measured(answer.scenario, answer.breakdown.shares())
+            told.append(run_told.replace(pulls=by, explained=run in explained).model_dump(mode="json"))
+    return told
 
 
 def _counted(runs: int, families: int) -> str:
