@@ -4,8 +4,8 @@ A step time mixes everything, so runs identify few parameters at once. Before th
 a step are off as they were in published runs (`sim.uncertainty`). To first order a step time is longer by the sum of
 that over its parts, each times its share of the step, so measured runs condition a normal, and the values that set a
 part move with it. Every run pulls a scenario's values by what the two have in common, so that runs which disagree each
-speak for what is like them. What the runs say nothing about stays and is listed. Families (one lineage and model) weigh alike,
-however many rows they have, and are what cross-validation leaves out.
+speak for what is like them. What the runs say nothing about stays and is listed. Families (one lineage and model) weigh
+alike, however many rows they have, and are what cross-validation leaves out.
 """
 
 from __future__ import annotations
@@ -321,7 +321,7 @@ def drawn_to(
     odd = too_far(loads * open_, sizes, noise)
     noise[odd] = np.inf
     scale = float(np.exp(np.mean(np.log([each.scale(spreads) for each in doubts]))))  # less known kinds are further off
-    moves = np.array([[each.power * (each.part == part) for each in known] for part in PARTS])  # of values by parts
+    moves = np.array([[each.power * (each.part == part) for each in known] for part in PARTS], float)  # of values
     moves *= scale * np.array(list(spreads.parts.values()))[:, None]
 
     def reached(sizes_of_parts: np.ndarray) -> np.ndarray:

@@ -7,7 +7,6 @@ from typing import Any
 
 from flopcast_calibration.build import NETWORK, OWN_VALUES, SHARED, TOGETHER, Calibration
 from flopcast_calibration.from_runs import RunsFit, predict
-from flopcast_calibration.readers.training_runs import Run
 from sim.files import sealed, write_text
 from sim.specs import Profile
 from sim.specs.base import Spec, file_name, unit_of
@@ -150,7 +149,7 @@ def write_runs_profile(fit: RunsFit, path: Path, source: str) -> None:
         "fitted_on": [f"{_counted(len(fit.runs), len(families))}: {source}"],
         "fitted_families": families,
         "measured": _told(fit),
-        "drawn": {
+        "moved": {
             item.name: [float(f"{value:.5g}") for value in (item.prior, item.value, *item.ends)]
             for item in fit.parameters
             if item.moved
@@ -161,15 +160,26 @@ def write_runs_profile(fit: RunsFit, path: Path, source: str) -> None:
     write_text(path, sealed(text))
 
 
+MOST_RUNS = 50
+"""Measured runs that a profile keeps one by one. Of more, those at one place pull as one."""
+
+
 def _told(fit: RunsFit) -> list[dict[str, Any]]:
     """What measured runs tell of others, as the fitted values have it."""
-    moved, explained, told = {item.name for item in fit.parameters if item.moved}, set(fit.explained), []
-    for run, place, pulls in zip(fit.runs, fit.drawn.places, fit.drawn.pulls, strict=True):
-        by = {name: float(f"{pull:.4g}") for name, pull in zip(fit.drawn.start, pulls, strict=True) if name in moved}
-        if run in explained or any(by.values()):
-            answer = predict(run, fit.drawn.values_at(place))
-            run_told = as_measured(answer.scenario, answer.breakdown.shares())
-            told.append(run_told.replace(pulls=by, explained=run in explained).model_dump(mode="json"))
+    explained = {id(run) for run in fit.explained}
+    groups: dict[Any, list[int]] = {}
+    for row, place in enumerate(fit.drawn.places):
+        groups.setdefault(tuple(place.items()) if len(fit.runs) > MOST_RUNS else row, []).append(row)
+    told = []
+    for rows in groups.values():
+        row = next((each for each in rows if id(fit.runs[each]) in explained), rows[0])
+        pulls = dict(zip(fit.drawn.start, fit.drawn.pulls[rows].sum(axis=0), strict=True))
+        by = {item.name: float(f"{pulls[item.name]:.4g}") for item in fit.parameters if item.moved}
+        known = id(fit.runs[row]) in explained
+        if known or any(by.values()):
+            answer = predict(fit.runs[row], fit.drawn.values_at(fit.drawn.places[row]))
+            run = as_measured(answer.scenario, answer.breakdown.shares()).replace(pulls=by, explained=known)
+            told.append(run.model_dump(mode="json"))
     return told
 
 

@@ -264,7 +264,7 @@ class Provenance(Spec):
     """Nothing was measured on this GPU: what others have in common was taken with its peaks and bandwidths."""
     measured: tuple[MeasuredRun, ...] = ()
     """Training runs of one's own that the values were drawn to."""
-    drawn: dict[str, tuple[PositiveFloat, PositiveFloat, PositiveFloat, PositiveFloat]] = Field(default_factory=dict)
+    moved: dict[str, tuple[PositiveFloat, PositiveFloat, PositiveFloat, PositiveFloat]] = Field(default_factory=dict)
     """Values that moved, by path: before and after, and the least and the most that they may be. A scenario takes of
     each run's pull what it has in common with the run."""
     measured_stack: str = ""

@@ -127,11 +127,11 @@ def drawn_as_near(scenario: Scenario) -> tuple[Scenario, str]:
     itself stay as they are.
     """
     provenance = scenario.profile.provenance
-    if not (provenance.drawn and provenance.measured):
+    if not (provenance.moved and provenance.measured):
         return scenario, ""
     alike = closeness([place_of(scenario)], [run.place for run in provenance.measured], shipped_rates())[0]
     values = {}
-    for name, (before, after, least, most) in provenance.drawn.items():
+    for name, (before, after, least, most) in provenance.moved.items():
         if abs(start_of(scenario, name) / after - 1.0) < 1e-3:
             pull = sum(each * run.pulls.get(name, 0.0) for each, run in zip(alike, provenance.measured, strict=True))
             values[name] = min(max(before * exp(pull), least), most)
