@@ -3,8 +3,9 @@
 A step time mixes everything, so runs identify few parameters at once. Before they are seen, the seconds of each part of
 a step are off as they were in published runs (`sim.uncertainty`). To first order a step time is longer by the sum of
 that over its parts, each times its share of the step, so measured runs condition a normal, and the values that set a
-part move with it. What the runs say nothing about stays and is listed. Families (one lineage and model) weigh alike,
-however many rows they have, and are what cross-validation leaves out.
+part move with it. Every run pulls a scenario's values by what the two have in common, so that runs which disagree each
+speak for what is like them. What the runs say nothing about stays and is listed. Families (one lineage and model) weigh
+alike, however many rows they have, and are what cross-validation leaves out.
 """
 
 from __future__ import annotations
@@ -13,16 +14,16 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from flopcast_calibration.priors import ParameterPrior, priors
+from flopcast_calibration.priors import priors
 from flopcast_calibration.readers.training_runs import Run
 from sim.errors import FlopcastError
 from sim.estimate import Estimate, estimate
 from sim.specs import Scenario
-from sim.specs.values import start_of, with_values
+from sim.specs.values import closeness, place_of, start_of, with_values
 from sim.uncertainty import PARTS, Doubt, Spreads, condition, doubt_of, facts_of, shipped_spreads, too_far
 
 IDENTIFIED = 0.6
@@ -56,9 +57,14 @@ class Parameter:
     @property
     def at_bound(self) -> bool:
         """Whether it went as far as physics lets it."""
-        known = priors()[self.name]
-        ends = [end for end in (known.lower, known.upper) if end != self.prior]
+        ends = [end for end in self.ends if end != self.prior]
         return self.moved and any(abs(self.value - end) < 0.01 * self.prior_width for end in ends)
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The least and the most that it may be."""
+        known = priors()[self.name]
+        return known.pulled(self.prior, -np.inf), known.pulled(self.prior, np.inf)
 
     @property
     def moved(self) -> bool:
@@ -80,7 +86,8 @@ class RunsFit:
     before: np.ndarray
     errors: np.ndarray
     left_out_errors: np.ndarray | None
-    too_far: tuple[Run, ...] = ()
+    too_far: tuple[Run, ...]
+    drawn: Drawn
 
     @property
     def explained(self) -> tuple[Run, ...]:
@@ -180,12 +187,12 @@ def fit_runs(
     settled = [replace(run, choices=(answer.scenario,), memory_savings=()) for run, answer in pairs]
     before = np.array([_error(*pair) for pair in zip(settled, answers, strict=True)])
     doubts = [as_driven(doubt_of(each.scenario, each.breakdown.shares()), each.scenario) for each in answers]
-    prior = {name: start_of(usable[0].choices[0], name) for name in parameters}
+    start = {name: start_of(usable[0].choices[0], name) for name in parameters}
 
-    def without(families: set[str]) -> dict[str, Parameter]:
+    def without(families: set[str]) -> Drawn:
         kept = [index for index, run in enumerate(usable) if run.family not in families]
         own = [doubts[index] for index in kept], -np.log1p(before[kept]), [usable[index].family for index in kept]
-        return values_of(prior, *own)
+        return drawn_to(start, *own)
 
     found, folds_of = without(set()), _folds(usable, folds)
     report(f"fitted on {len(usable)} runs of {len({run.family for run in usable})} families")
@@ -197,11 +204,10 @@ def fit_runs(
         if left_out is not None:
             left_out[outside] = _errors([settled[index] for index in outside], others[-1])
         report(f"left out {number} of {len(folds_of)}")
-    moved = tuple(replace(each, left_out=tuple(of[name].value for of in others)) for name, each in found.items())
-    loads, noise = _known_of(doubts, [run.family for run in usable], shipped_spreads())
-    odd = too_far(loads * _open({name: priors()[name] for name in prior}), -np.log1p(before), noise)
-    far = tuple(run for run, beyond in zip(usable, odd, strict=True) if beyond)
-    return RunsFit(usable, moved, before, errors, left_out, far)
+    places = [each.values_at(found.place) for each in others]
+    moved = tuple(replace(each, left_out=tuple(of[each.name] for of in places)) for each in found.parameters())
+    far = tuple(run for run, odd in zip(usable, found.odd, strict=True) if odd)
+    return RunsFit(usable, moved, before, errors, left_out, far, found)
 
 
 def _folds(runs: Sequence[Run], folds: int) -> list[set[str]]:
@@ -215,9 +221,9 @@ def _folds(runs: Sequence[Run], folds: int) -> list[set[str]]:
     return found
 
 
-def _errors(runs: Sequence[Run], found: Mapping[str, Parameter]) -> np.ndarray:
-    values = {name: item.value for name, item in found.items()}
-    return np.array([_error(run, predict(run, values)) for run in runs])
+def _errors(runs: Sequence[Run], found: Drawn) -> np.ndarray:
+    """Errors of runs, each with the values of its own place."""
+    return np.array([_error(run, predict(run, found.values_at(place_of(run.choices[0])))) for run in runs])
 
 
 def _error(run: Run, answer: Estimate) -> float:
@@ -251,82 +257,108 @@ LEAST_WORK = 0.05
 """Share of a step that is work, at least."""
 
 
-def values_of(
-    prior: Mapping[str, float],
+class Drawn(NamedTuple):
+    """Values drawn to measured runs: each run pulls a scenario's values by what the two have in common.
+
+    start : where the values start, by name.
+    places : of the runs (`sim.specs.values.place_of`).
+    pulls : logarithms of the factors on the values by which each run pulls, (runs, values).
+    widths : standard deviations of the values' logarithms before and after, at `place`, (2, values).
+    odd : the runs that are too far off to pull anything, (runs,).
+    rates : by what share runs tell less of each other for each doubling of what they differ in.
+    """
+
+    start: Mapping[str, float]
+    places: Sequence[Mapping[str, float]]
+    pulls: np.ndarray
+    widths: np.ndarray
+    odd: np.ndarray
+    rates: Mapping[str, float]
+
+    @property
+    def place(self) -> Mapping[str, float]:
+        """The place of the run that the others are most like."""
+        return self.places[int(closeness(self.places, self.places, self.rates).sum(axis=0).argmax())]
+
+    def values_at(self, place: Mapping[str, float], start: Mapping[str, float] | None = None) -> dict[str, float]:
+        """Values of a scenario at a place, from where it starts (default: where the first run did)."""
+        pulls = closeness([place], self.places, self.rates)[0] @ self.pulls
+        pairs = zip((start or self.start).items(), pulls, strict=True)
+        return {name: priors()[name].pulled(value, pull) for (name, value), pull in pairs}
+
+    def parameters(self) -> tuple[Parameter, ...]:
+        """The values at `place`, as a person reads them."""
+        rows = zip(self.values_at(self.place).items(), self.start.values(), *self.widths, strict=True)
+        return tuple(
+            Parameter(name, start, value, value * after, start * before) for (name, value), start, before, after in rows
+        )
+
+
+def drawn_to(
+    start: Mapping[str, float],
     doubts: Sequence[Doubt],
     sizes: np.ndarray,
     families: Sequence[str],
     spreads: Spreads | None = None,
-) -> dict[str, Parameter]:
-    """Values once runs are known.
+) -> Drawn:
+    """Values drawn to runs.
 
     Parameters
     ----------
-    prior : mapping
+    start : mapping
         The values that may move, from where they start.
     doubts, sizes, families : of every run, doubts `as_driven`; sizes are logarithms of measured over predicted times.
     spreads : default: those that ship.
     """
-    known, spreads = {name: priors()[name] for name in prior}, spreads or shipped_spreads()
-    scale = float(np.exp(np.mean(np.log([each.scale(spreads) for each in doubts]))))  # less known kinds are further off
-    wide = {part: scale * spreads.parts[part] for part in PARTS}
-
-    def value(name: str, moves: Mapping[str, float]) -> float:
-        return known[name].moved(prior[name], wide[known[name].part] * moves[known[name].part])
-
-    def within(mean: np.ndarray) -> np.ndarray:
-        """What the values of each part take of a move, in standard deviations."""
-        moves = dict(zip(PARTS, mean, strict=True))
-        taken: dict[str, list[float]] = {part: [] for part in PARTS}
-        for name, each in known.items():
-            taken[each.part].append(each.reached(prior[name], value(name, moves)) / wide[each.part])
-        return np.array([np.mean(each or [0.0]) for each in taken.values()])
-
-    loads, noise = _known_of(doubts, families, spreads)
-    found = _moves(loads, sizes, noise, _open(known), within)
-    moves, left = (dict(zip(PARTS, each, strict=True)) for each in found)
-    return {
-        name: Parameter(
-            name,
-            prior[name],
-            now := value(name, moves),
-            now * each.width(wide[each.part] * left[each.part]),
-            prior[name] * each.width(wide[each.part]),
-        )
-        for name, each in known.items()
-    }
-
-
-def _known_of(doubts: Sequence[Doubt], families: Sequence[str], spreads: Spreads) -> tuple[np.ndarray, np.ndarray]:
-    """(loads, noise) of runs, as `sim.uncertainty.condition` takes them.
-
-    A family of many rows counts as the square root of their number: rows of a sweep share their errors.
-    """
+    known, spreads = [priors()[name] for name in start], spreads or shipped_spreads()
+    places = [each.place for each in doubts]
+    alike = closeness(places, places, spreads.apart)
+    open_ = np.array([any(each.part == part for each in known) for part in PARTS])
+    # A family of many rows counts as the square root of their number: rows of a sweep share their errors.
     count = Counter(families)
-    noise = [each.rest(spreads) * count[family] ** 0.25 for each, family in zip(doubts, families, strict=True)]
-    return np.array([each.loads(spreads) for each in doubts]), np.array(noise)
+    noise = np.array([each.rest(spreads) * count[of] ** 0.25 for each, of in zip(doubts, families, strict=True)])
+    loads = np.array([each.loads(spreads) for each in doubts])
+    odd = too_far(loads * open_, sizes, noise)
+    noise[odd] = np.inf
+    scale = float(np.exp(np.mean(np.log([each.scale(spreads) for each in doubts]))))  # less known kinds are further off
+    moves = np.array([[each.power * (each.part == part) for each in known] for part in PARTS], float)  # of values
+    moves *= scale * np.array(list(spreads.parts.values()))[:, None]
+
+    def reached(sizes_of_parts: np.ndarray) -> np.ndarray:
+        """What values within their bounds take of the parts' moves, (runs, parts)."""
+        ends = np.log([[each.pulled(value, way) / value for value, each in zip(start.values(), known, strict=True)]
+                       for way in (-np.inf, np.inf)])  # fmt: skip
+        by_value = np.clip(sizes_of_parts @ moves, *ends)
+        share = np.divide(1.0, moves, out=np.zeros_like(moves), where=moves != 0.0)
+        return np.asarray(by_value @ share.T / np.maximum((moves != 0.0).sum(axis=1), 1))
+
+    pulls, inverse = _pulls(loads, alike, sizes, noise, open_, reached)
+    seen = loads * alike[alike.sum(axis=0).argmax()][:, None] * open_
+    left = np.sqrt(1.0 - np.einsum("ip,ij,jp->p", seen, inverse, seen))
+    widths = np.array([np.abs(moves).sum(axis=0), (np.abs(moves) * left[:, None]).sum(axis=0)])
+    return Drawn(start, places, pulls @ moves, widths, odd, spreads.apart)
 
 
-def _open(known: Mapping[str, ParameterPrior]) -> np.ndarray:
-    """Parts of a step that some of the values set."""
-    return np.array([any(each.part == part for each in known.values()) for part in PARTS])
-
-
-def _moves(
+def _pulls(
     loads: np.ndarray,
+    alike: np.ndarray,
     sizes: np.ndarray,
     noise: np.ndarray,
     open_: np.ndarray,
-    within: Callable[[np.ndarray], np.ndarray],
+    reached: Callable[[np.ndarray], np.ndarray],
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Moves of the parts that are open, and their standard deviations; both in standard deviations before."""
-    moves, sds = np.zeros(len(open_)), np.ones(len(open_))
+    """By how much each run pulls the parts that are open, in their standard deviations, and the inverse covariance.
+
+    What the values of a part cannot take beyond their bounds is left to the other parts.
+    """
+    pulls, first = np.zeros_like(loads), np.zeros_like(alike)
     while open_.any():
-        mean, left = condition(loads * open_, sizes, noise)
-        moves[open_], sds[open_], reached = mean[open_], left[open_], within(mean)
-        beyond = open_ & (np.abs(mean - reached) > MOVED)
+        weights, inverse = condition(loads * open_, alike, sizes, noise)
+        first = first if first.any() else inverse
+        pulls[:, open_] = (loads * weights[:, None])[:, open_]
+        moved = alike @ pulls
+        beyond = open_ & (np.abs(moved - reached(moved)).max(axis=0) > MOVED)
         if not beyond.any():
             break
-        # What a value cannot take beyond its bound is left to the others.
-        sizes, open_ = sizes - loads @ (reached * beyond), open_ & ~beyond
-    return moves, sds
+        sizes, open_ = sizes - (loads * reached(moved))[:, beyond].sum(axis=1), open_ & ~beyond
+    return pulls, first

@@ -27,13 +27,13 @@ class ParameterPrior(NamedTuple):
     lower: float
     upper: float
 
-    def width(self, spread: float) -> float:
-        """Standard deviation of the value's logarithm, from that of its part's seconds."""
-        return abs(self.power) * spread
+    def pulled(self, start: float, size: float) -> float:
+        """The value, from where it starts, times a factor given as a logarithm, within the bounds."""
+        return min(max(start * exp(min(size, 700.0)), min(self.lower, start)), max(self.upper, start))
 
     def moved(self, start: float, size: float) -> float:
         """The value that makes its part longer by so much, as a logarithm, from where it starts, within the bounds."""
-        return min(max(start * exp(size * self.power), min(self.lower, start)), max(self.upper, start))
+        return self.pulled(start, size * self.power)
 
     def reached(self, start: float, value: float) -> float:
         """Logarithm of the factor by which the value makes its part longer."""

@@ -7,7 +7,6 @@ from typing import Any
 
 from flopcast_calibration.build import BANDWIDTHS, NETWORK, OWN_VALUES, SHARED, TOGETHER, Calibration
 from flopcast_calibration.from_runs import RunsFit, predict
-from flopcast_calibration.readers.training_runs import Run
 from sim.files import sealed, write_text
 from sim.specs import Profile
 from sim.specs.base import Spec, file_name, unit_of
@@ -116,10 +115,6 @@ def write_profile(calibration: Calibration, path: Path, raw: Path | None = None)
     return calibration.profile
 
 
-MOST_RUNS = 50
-"""Measured runs that a profile keeps one by one, evenly sampled."""
-
-
 def write_runs_profile(fit: RunsFit, path: Path, source: str) -> None:
     """Write the profile that came of a fit to training runs, with the stack's values in a section of their own.
 
@@ -156,9 +151,9 @@ def write_runs_profile(fit: RunsFit, path: Path, source: str) -> None:
         "method": f"from training runs, drawn to profile {profile.name!r}",
         "fitted_on": [f"{_counted(len(fit.runs), len(families))}: {source}"],
         "fitted_families": families,
-        "measured": [_told(run, fit.values) for run in fit.explained[:: 1 + len(fit.explained) // MOST_RUNS]],
-        "drawn": {
-            item.name: [float(f"{value:.5g}") for value in (item.prior, item.value)]
+        "measured": _told(fit),
+        "moved": {
+            item.name: [float(f"{value:.5g}") for value in (item.prior, item.value, *item.ends)]
             for item in fit.parameters
             if item.moved
         },
@@ -168,10 +163,27 @@ def write_runs_profile(fit: RunsFit, path: Path, source: str) -> None:
     write_text(path, sealed(text))
 
 
-def _told(run: Run, values: dict[str, float]) -> dict[str, Any]:
-    """What a measured run tells of others, as the fitted values have it."""
-    answer = predict(run, values)
-    return as_measured(answer.scenario, answer.breakdown.shares()).model_dump(mode="json")
+MOST_RUNS = 50
+"""Measured runs that a profile keeps one by one. Of more, those at one place pull as one."""
+
+
+def _told(fit: RunsFit) -> list[dict[str, Any]]:
+    """What measured runs tell of others, as the fitted values have it."""
+    explained = {id(run) for run in fit.explained}
+    groups: dict[Any, list[int]] = {}
+    for row, place in enumerate(fit.drawn.places):
+        groups.setdefault(tuple(place.items()) if len(fit.runs) > MOST_RUNS else row, []).append(row)
+    told = []
+    for rows in groups.values():
+        row = next((each for each in rows if id(fit.runs[each]) in explained), rows[0])
+        pulls = dict(zip(fit.drawn.start, fit.drawn.pulls[rows].sum(axis=0), strict=True))
+        by = {item.name: float(f"{pulls[item.name]:.4g}") for item in fit.parameters if item.moved}
+        known = id(fit.runs[row]) in explained
+        if known or any(by.values()):
+            answer = predict(fit.runs[row], fit.drawn.values_at(fit.drawn.places[row]))
+            run = as_measured(answer.scenario, answer.breakdown.shares()).replace(pulls=by, explained=known)
+            told.append(run.model_dump(mode="json"))
+    return told
 
 
 def _counted(runs: int, families: int) -> str:

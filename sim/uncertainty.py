@@ -202,31 +202,39 @@ def too_far(loads: np.ndarray, sizes: np.ndarray, noise: np.ndarray) -> np.ndarr
     return np.asarray(np.abs(sizes) >= ODD * np.sqrt(np.sum(loads**2, axis=1) + noise**2))
 
 
-def condition(loads: np.ndarray, sizes: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation of what is open, once runs were measured.
+def condition(
+    loads: np.ndarray, alike: np.ndarray, sizes: np.ndarray, noise: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Weight of each measured run in what is expected of others, and the inverse of the runs' covariance.
+
+    A run with loads l and likenesses a to the measured ones is expected to be off by the sum of a (l · loads) weight.
 
     Parameters
     ----------
     loads : array (runs, values)
         Change of each step time's logarithm by one standard deviation of each value.
+    alike : array (runs, runs)
+        Share of their errors that two runs have in common (`sim.specs.values.closeness`).
     sizes : array (runs,)
         Logarithms of the measured step times over the predicted ones.
     noise : array (runs,)
-        Standard deviation of each run's own rest.
+        Standard deviation of each run's own rest; infinite of a run that says nothing.
 
     Notes
     -----
     Conditions a normal (Rasmussen and Williams 2006, eq. 2.25). The rests follow a Student t, as a mixture of normals
     whose variances are found with the mean (Lange et al. 1989, J. Am. Stat. Assoc. 84:881).
     """
-    common, known = loads @ loads.T, ~too_far(loads, sizes, noise)
-    loads, sizes, noise, common = loads[known], sizes[known], noise[known], common[np.ix_(known, known)]
-    mean, weight = np.zeros(loads.shape[1]), np.ones(len(sizes))
-    for _ in range(20 if len(sizes) else 0):
-        mean = loads.T @ np.linalg.solve(common + np.diag(noise**2 / weight), sizes)
-        weight = (RUN_FREEDOM + 1.0) / (RUN_FREEDOM + ((sizes - loads @ mean) / noise) ** 2)
-    seen = np.linalg.solve(common + np.diag(noise**2 / weight), loads)
-    return mean, np.sqrt(1.0 - np.einsum("ij,ij->j", loads, seen))
+    weights, inverse, known = np.zeros(len(sizes)), np.zeros_like(alike), np.isfinite(noise)
+    if not known.any():
+        return weights, inverse
+    both, sizes, noise = np.ix_(known, known), sizes[known], noise[known]
+    common, certain = (loads @ loads.T * alike)[both], np.ones(len(sizes))
+    for _ in range(20):
+        inverse[both] = np.linalg.inv(common + np.diag(noise**2 / certain))
+        weights[known] = inverse[both] @ sizes
+        certain = (RUN_FREEDOM + 1.0) / (RUN_FREEDOM + ((sizes - common @ weights[known]) / noise) ** 2)
+    return weights, inverse
 
 
 def reach_of(doubt: Doubt, measured: Sequence[Doubt] = (), spreads: Spreads | None = None) -> tuple[float, float]:
@@ -239,7 +247,8 @@ def reach_of(doubt: Doubt, measured: Sequence[Doubt] = (), spreads: Spreads | No
 
 def measured_doubts(scenario: Scenario) -> tuple[Doubt, ...]:
     """Return the measured runs that a scenario's profile was drawn to."""
-    return tuple(Doubt(dict(run.shares), run.facts, run.place) for run in scenario.profile.provenance.measured)
+    told = scenario.profile.provenance.measured
+    return tuple(Doubt(dict(run.shares), run.facts, run.place) for run in told if run.explained)
 
 
 def interval_factors(scenario: Scenario, causes: Mapping[str, float]) -> tuple[float, float]:

@@ -38,7 +38,7 @@ GONE: dict[str, dict[str, str]] = {
         "graph_launch": "it is 2 us; leave it out, and write what was measured as profile.host.graph_launch",
     },
     "Provenance": dict.fromkeys(
-        ("measured_runs", "measured_on", "measured_scenarios"),
+        ("measured_runs", "measured_on", "measured_scenarios", "drawn"),
         "profiles keep what measured runs tell of others now; make this one anew with flopcast anchor",
     ),
 }

@@ -242,6 +242,10 @@ class MeasuredRun(Spec):
     """What made it better or worse known (`sim.uncertainty.FACTS`)."""
     place: dict[str, float] = Field(default_factory=dict)
     """What tells how much other scenarios resemble it (`sim.specs.values.place_of`)."""
+    pulls: dict[str, float] = Field(default_factory=dict)
+    """By how much it moves values of scenarios that are like it, as logarithms, by path."""
+    explained: bool = True
+    """Whether the values account for it, so that it makes answers surer."""
 
 
 class Provenance(Spec):
@@ -261,8 +265,9 @@ class Provenance(Spec):
     """Nothing was measured on this GPU: what others have in common was taken with its peaks and bandwidths."""
     measured: tuple[MeasuredRun, ...] = ()
     """Training runs of one's own that the values were drawn to."""
-    drawn: dict[str, tuple[PositiveFloat, PositiveFloat]] = Field(default_factory=dict)
-    """Values that moved, by path: before and after. Scenarios unlike the measured runs take less of the move."""
+    moved: dict[str, tuple[PositiveFloat, PositiveFloat, PositiveFloat, PositiveFloat]] = Field(default_factory=dict)
+    """Values that moved, by path: before and after, and the least and the most that they may be. A scenario takes of
+    each run's pull what it has in common with the run."""
     measured_stack: str = ""
     """The stack that they ran on: with another the values are another's."""
     network_measured_on: str = ""

@@ -1,14 +1,15 @@
 """Values of a profile and a stack by path, and how much of their move to measured runs counts for a scenario.
 
 Runs of one source err alike, the less so the less they resemble each other: another sequence length, another
-precision, experts, adapters, more GPUs. By how much was learnt with the intervals (`apart` in presets/intervals.yaml).
+precision, experts, adapters, a larger model, more GPUs. By how much was learnt with the intervals (`apart` in
+presets/intervals.yaml).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from math import log2
+from math import exp, log2
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -75,12 +76,13 @@ def _scaled(value: Any, factor: float) -> Any:
 
 def place_of(scenario: Scenario) -> dict[str, float]:
     """What tells how much a scenario resembles others; `closeness` counts doublings of one more than each number."""
-    training = scenario.training
+    training, model = scenario.training, scenario.model
     return {
+        "model size": model.hidden_size**2 * model.num_layers,
         "sequence length": training.sequence_length,
         "GPUs": scenario.plan.num_gpus,
         "bits": BITS.get(training.peak_precision, 16),
-        "experts": int(bool(scenario.model.num_experts)),
+        "experts": int(bool(model.num_experts)),
         "adapters": int(training.adapter_rank > 0),
     }
 
@@ -119,26 +121,22 @@ ALL_OF_IT = 0.95
 
 
 def drawn_as_near(scenario: Scenario) -> tuple[Scenario, str]:
-    """The scenario whose profile's values move as far as it resembles the runs that set them, and a sentence about it.
+    """The scenario with values as the measured runs of its profile draw them, and a sentence if it resembles none.
 
-    Values that a scenario states itself stay as they are.
+    Every run pulls the values by its share of what the scenario has in common with it. Values that a scenario states
+    itself stay as they are.
     """
     provenance = scenario.profile.provenance
-    near = nearness(scenario, [run.place for run in provenance.measured])
-    if not provenance.drawn or near == 1.0:
+    if not (provenance.moved and provenance.measured):
         return scenario, ""
-    values = {
-        name: before * (after / before) ** near
-        for name, (before, after) in provenance.drawn.items()
-        if abs(start_of(scenario, name) / after - 1.0) < 1e-3
-    }
+    alike = closeness([place_of(scenario)], [run.place for run in provenance.measured], shipped_rates())[0]
+    values = {}
+    for name, (before, after, least, most) in provenance.moved.items():
+        if abs(start_of(scenario, name) / after - 1.0) < 1e-3:
+            pull = sum(each * run.pulls.get(name, 0.0) for each, run in zip(alike, provenance.measured, strict=True))
+            values[name] = min(max(before * exp(pull), least), most)
     said = (
-        f"profile {scenario.profile.name!r} was fitted to runs of other sequences, precision, experts or adapters, so "
-        f"its values move only {near:.0%} of the way for this scenario"
+        f"profile {scenario.profile.name!r} was fitted to runs of other models, sequences, precision, experts or "
+        f"adapters, so its values move only {alike.max():.0%} of the way for this scenario"
     )
-    return with_values(scenario, values), said if near < ALL_OF_IT else ""
-
-
-def nearness(scenario: Scenario, places: Places) -> float:
-    """How much a scenario resembles the most similar of some measured runs; 1 where there are none."""
-    return float(closeness([place_of(scenario)], places, shipped_rates()).max()) if places else 1.0
+    return with_values(scenario, values), said if alike.max() < ALL_OF_IT else ""

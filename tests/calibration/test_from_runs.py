@@ -68,8 +68,8 @@ def test_cross_validation_leaves_out_whole_families(runs, monkeypatch):
     import flopcast_calibration.from_runs as module
 
     seen = []
-    inner = module.values_of
-    monkeypatch.setattr(module, "values_of", lambda *known: seen.append(set(known[3])) or inner(*known))
+    inner = module.drawn_to
+    monkeypatch.setattr(module, "drawn_to", lambda *known: seen.append(set(known[3])) or inner(*known))
     fit = fit_runs(runs, ["gemm.max_efficiency"], folds=3)
     everything, *without = seen
     assert len(everything) == len(MODELS)
@@ -142,6 +142,20 @@ def test_the_written_profile_gives_the_fitted_step_times(fit, tmp_path):
     assert stack == {"kernel_launch": f"{fit.values['stack.kernel_launch_s']:.5g} s"}
     text = (tmp_path / "mine.yaml").read_text()
     assert text.count("hardly identified") == sum(not each.identified for each in fit.parameters)
+
+
+def test_runs_at_one_place_pull_as_one_where_there_are_many(fit, tmp_path, monkeypatch):
+    """The file has a run a place then, and the same values for every scenario."""
+    places = {tuple(place.items()) for place in fit.drawn.places}
+    told = []
+    for most in (50, 4):
+        monkeypatch.setattr("flopcast_calibration.write.MOST_RUNS", most)
+        write_runs_profile(fit, tmp_path / "mine.yaml", "runs.csv")
+        told.append(split_profile(load_file_as_preset(tmp_path / "mine.yaml"))[0]["provenance"]["measured"])
+    assert [len(each) for each in told] == [len(fit.runs), len(places)]
+    for name in ("gemm.max_efficiency", "stack.kernel_launch_s"):
+        one, other = (sum(run["pulls"][name] for run in each) for each in told)
+        assert one == pytest.approx(other, rel=1e-3)
 
 
 # The command line

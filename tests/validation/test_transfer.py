@@ -23,7 +23,7 @@ from sim.errors import SpecError
 from sim.specs import load_preset
 from sim.specs.hardware import GpuSpec
 from sim.specs.presets import TABLE, datasheet_profile, watts_per_flop_per_s
-from sim.specs.values import drawn_as_near, nearness, place_of, start_of, with_values
+from sim.specs.values import drawn_as_near, place_of, start_of, with_values
 from sim.specs.yaml12 import load_yaml
 from sim.uncertainty import PARTS, Doubt, as_measured, doubt_of, shipped_spreads, spread_of
 
@@ -71,23 +71,26 @@ def test_to_first_order_the_others_follow_as_they_are_estimated(scored):
 
 
 def test_the_further_away_a_run_is_the_less_it_tells(scored):
-    """A sequence eight times as long takes the power of the move that two such runs have in common."""
+    """A sequence eight times as long takes of each run's pull what it has in common with that run."""
     scenario = scored[0].scenario
+    value = scenario.profile.gemm.max_efficiency
     run = as_measured(scenario, estimate(scenario).breakdown.shares())
+    run = run.replace(pulls={"gemm.max_efficiency": math.log(value / 0.9)})
     provenance = scenario.profile.provenance.replace(
-        measured=(run,), drawn={"gemm.max_efficiency": (0.9, scenario.profile.gemm.max_efficiency)}
+        measured=(run,), moved={"gemm.max_efficiency": (0.9, value, 0.3, 1.0)}
     )
     drawn = scenario.replace(profile=scenario.profile.replace(provenance=provenance))
-    assert drawn_as_near(drawn) == (drawn, "")
+    same, said = drawn_as_near(drawn)
+    assert same.profile.gemm.max_efficiency == pytest.approx(value)
+    assert said == ""
     longer = drawn.replace(
         training=drawn.training.replace(sequence_length=8 * drawn.training.sequence_length),
         model=drawn.model.replace(max_sequence_length=8 * drawn.training.sequence_length),
     )
-    near = nearness(longer, [run.place])
-    assert near == pytest.approx(math.exp(-3.0 * shipped_spreads().apart["sequence length"]), rel=1e-3)
+    near = math.exp(-3.0 * shipped_spreads().apart["sequence length"])
     moved, said = drawn_as_near(longer)
-    want = 0.9 * (scenario.profile.gemm.max_efficiency / 0.9) ** near
-    assert moved.profile.gemm.max_efficiency == pytest.approx(want)
+    want = 0.9 * (value / 0.9) ** near
+    assert moved.profile.gemm.max_efficiency == pytest.approx(want, rel=1e-3)
     assert f"move only {near:.0%} of the way" in said
     own = longer.replace(profile=longer.profile.replace(gemm=longer.profile.gemm.replace(max_efficiency=0.5)))
     assert drawn_as_near(own)[0].profile.gemm.max_efficiency == 0.5  # what a scenario states stays

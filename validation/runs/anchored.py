@@ -6,7 +6,7 @@ same way as `flopcast anchor` and `calibrate from-runs` take them, and the other
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import exp, log
 from random import Random
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flopcast_calibration.from_runs import Parameter, as_driven, is_explained, values_of
+from flopcast_calibration.from_runs import as_driven, drawn_to, is_explained
 from flopcast_calibration.priors import priors
 from flopcast_calibration.readers.families import lineage_of
 from flopcast_validation.runs.scored import Scored
@@ -22,7 +22,7 @@ from sim.errors import FlopcastError
 from sim.estimate import estimate
 from sim.specs import Scenario
 from sim.specs.profile import MeasuredRun
-from sim.specs.values import nearness, place_of, start_of, with_values
+from sim.specs.values import place_of, start_of, with_values
 from sim.uncertainty import Doubt, Spreads, facts_of, measured_doubts, measured_run, reach_of
 
 GIVEN = (1, 3)
@@ -133,53 +133,43 @@ def _anchored(
     """
     scenario = given[0].scenario
     assert scenario is not None
-    prior = {name: start_of(scenario, name) for name in priors()}
     doubts, sizes = [_driven(item) for item in given], np.array([size_of(item) for item in given])
-    families = [item.run.family for item in given]
-    moved = [item for item in values_of(prior, doubts, sizes, families, first_order).values() if item.moved]
+    start = {name: start_of(scenario, name) for name in priors()}
+    drawn = drawn_to(start, doubts, sizes, [item.run.family for item in given], first_order)
+    factors: dict[int, float] = {}
 
-    def factor(item: Scored, near: float) -> float:
-        """Step time with a part of the move over that without."""
+    def factor(item: Scored) -> float:
+        """Step time with drawn values over that without."""
         assert item.scenario is not None
-        if first_order is not None:
-            return exp(near * _slope(moved, _driven(item)))
         key = id(item.scenario)
-        if key not in times:
-            times[key] = estimate(item.scenario).step_time_s
-        return estimate(with_values(item.scenario, _values(item.scenario, moved, near))).step_time_s / times[key]
+        if key not in factors:
+            own = {name: start_of(item.scenario, name) for name in start}
+            values = drawn.values_at(place_of(item.scenario), own)
+            if first_order is not None:
+                factors[key] = exp(_slope(own, values, _driven(item)))
+            else:
+                times.setdefault(key, 0.0)
+                times[key] = times[key] or estimate(item.scenario).step_time_s
+                factors[key] = estimate(with_values(item.scenario, values)).step_time_s / times[key]
+        return factors[key]
 
-    left = [size - log(factor(item, 1.0)) for item, size in zip(given, sizes, strict=True)]
+    left = [size - log(factor(item)) for item, size in zip(given, sizes, strict=True)]
     explained = [is_explained(*each, first_order) for each in zip(doubts, left, strict=True)]
     told = tuple(_told(item) for item, known in zip(given, explained, strict=True) if known)
-    factors: dict[int, float] = {}
     after = []
     for item in rest:
         assert item.scenario is not None
         assert item.step_time_s is not None
-        key = id(item.scenario)
-        if key not in factors:
-            factors[key] = factor(item, nearness(item.scenario, [doubt.place for doubt in doubts]))
-        after.append(predicted_as(item, _after(item.scenario, told), item.step_time_s * factors[key]))
+        after.append(predicted_as(item, _after(item.scenario, told), item.step_time_s * factor(item)))
     return Anchored(tuple(rest), tuple(after))
 
 
-def _values(scenario: Scenario, moved: Sequence[Parameter], near: float) -> dict[str, float]:
-    """Values of a scenario once they moved a part of the way."""
-    known = priors()
-    return {
-        item.name: known[item.name].moved(
-            start_of(scenario, item.name), near * known[item.name].reached(item.prior, item.value)
-        )
-        for item in moved
-    }
-
-
-def _slope(moved: Sequence[Parameter], doubt: Doubt) -> float:
+def _slope(before: Mapping[str, float], after: Mapping[str, float], doubt: Doubt) -> float:
     """Change of a step time's logarithm by values that moved, to first order."""
     sizes: dict[str, list[float]] = {}
-    for item in moved:
-        known = priors()[item.name]
-        sizes.setdefault(known.part, []).append(known.reached(item.prior, item.value))
+    for name, value in after.items():
+        known = priors()[name]
+        sizes.setdefault(known.part, []).append(known.reached(before[name], value))
     return sum(doubt.shares.get(part, 0.0) * float(np.mean(each)) for part, each in sizes.items())
 
 

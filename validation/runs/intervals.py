@@ -40,7 +40,7 @@ from sim.uncertainty import (
 LEVEL = 0.9
 MOST = 12
 """Runs of a source that count, evenly sampled."""
-APART = ("sequence length", "GPUs", "bits", "experts", "adapters")
+APART = ("model size", "sequence length", "GPUs", "bits", "experts", "adapters")
 """What runs of a source may differ in (`sim.specs.values.place_of`)."""
 START, REST, RATE = 0.15, 0.04, 0.03
 """Where the spread of a part's seconds, that of a run, and the rate by which runs differ start, as logarithms."""
