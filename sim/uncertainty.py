@@ -18,12 +18,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sim.specs import Scenario, StackSpec
+from sim.specs.frameworks import UNKNOWN
 from sim.specs.profile import MeasuredRun
 from sim.specs.values import TABLE, closeness, place_of
 from sim.specs.yaml12 import load_yaml
 
-UNKNOWN, RELATIVE = "pytorch", "another framework"
-"""The framework that stands for unknown ones, and the name of a stack that stands for a framework without runs."""
+RELATIVE = "another framework"
+"""Name of a stack that stands for a framework without runs."""
 
 PARTS = {
     "matrix multiplies": ("flop_at_peak", "matmul_inefficiency"),
@@ -348,7 +349,7 @@ def _range(reach: tuple[float, float]) -> str:
 def _narrower(scenario: Scenario, doubt: Doubt, measured: tuple[Doubt, ...]) -> list[tuple[str, tuple[float, float]]]:
     """What a user can do about the interval's width: the words, and how far it reaches then."""
     now, found = sum(reach_of(doubt, measured)), []
-    if "unknown framework" in doubt.facts and scenario.stack.framework == UNKNOWN:
+    if "unknown framework" in doubt.facts and scenario.stack.framework in UNKNOWN:
         known = doubt._replace(facts=tuple(name for name in doubt.facts if name != "unknown framework"))
         found.append(("naming the framework (stack.framework)", reach_of(known, measured)))
     found.append(("one measured step of a similar run (flopcast anchor)", reach_of(doubt, (*measured, doubt))))
@@ -394,7 +395,7 @@ def kind_of(scenario: Scenario) -> str:
 
 def is_unknown(stack: StackSpec) -> bool:
     """Whether nothing but its time is known of the framework, or no run of it: another one's stack stands for it."""
-    return stack.framework == UNKNOWN or stack.name == RELATIVE
+    return stack.framework in UNKNOWN or stack.name == RELATIVE
 
 
 def recipe_of(scenario: Scenario) -> str:

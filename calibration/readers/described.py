@@ -26,7 +26,7 @@ from sim.specs import load_preset, preset_names
 from sim.specs.frameworks import framework_named, layouts_of
 from sim.specs.presets import model_preset
 
-UNKNOWN = "pytorch"
+UNKNOWN = "unknown"
 BEFORE_FLASH = "2022"
 """Version of an unknown framework from before flash attention."""
 SINCE_FLASH = "2025"
@@ -106,11 +106,11 @@ def stack_of(row: Row, stated: Mapping[str, Any], inferred: list[str]) -> dict[s
     if name is not None:
         inferred.append(f"framework {name} {version or 'latest'}: {said}{dated}")
         return {"framework": name, "version": str(version or "latest")}
-    why = f"taken for eager PyTorch of its time{dated}"
+    why = f"taken for what others of its time have in common{dated}"
     if version is None:
         precision = str(stated.get("training", {}).get("precision") or row.get("precision", ""))
         version, signs = version_of_unknown(str(row.get("gpu", "")), precision)
-        why = f"before flash attention, by {signs}" if signs else "taken for eager PyTorch with flash attention"
+        why = f"before flash attention, by {signs}" if signs else "taken for one with flash attention"
     inferred.append(f"framework {UNKNOWN} {version}: an unknown framework, {why}")
     return {"framework": UNKNOWN, "version": str(version)}
 

@@ -61,8 +61,8 @@ def framework_named(name: str) -> str:
     hint = nearest(wanted, framework_names())
     raise SpecError(
         f"unknown framework {name!r}{hint if len(hint) < 200 else ''}; known are {', '.join(known)}; for another one "
-        "take framework: unknown, which is PyTorch's of its time with wide intervals, and set what differs (flopcast "
-        "fields stack)"
+        "take framework: unknown, which is what others of its time have in common, with wide intervals, and set what "
+        "differs (flopcast fields stack)"
     )
 
 
@@ -158,6 +158,8 @@ def _asked(framework: str) -> Iterator[dict[str, Any]]:
         yield from _asked(data["like"])
 
 
+UNKNOWN = ("unknown", "pytorch")
+"""Frameworks of which nothing but their time is known: one without a name, and PyTorch with any trainer around it."""
 DEFAULT = "megatron-core"
 """The stack of a scenario that names none."""
 _NEEDED = "kernel_launch"
@@ -358,7 +360,8 @@ def _facts(sections: Mapping[str, Any]) -> dict[str, Any]:
     """What rules ask of a scenario beside its stack."""
     model, plan, training = (_mapping(sections, name) for name in ("model", "plan", "training"))
     gpu = _mapping(_mapping(_mapping(sections, "cluster"), "node"), "gpu")
-    tp, pp, cp, experts = plan.get("tp", 1), plan.get("pp", 1), plan.get("cp", 1), model.get("num_experts", 0)
+    tp, pp, cp, ep = (plan.get(name, 1) for name in ("tp", "pp", "cp", "ep"))
+    experts = model.get("num_experts", 0)
     return {
         "precision": training.get("precision", "bf16"),
         "experts": isinstance(experts, int) and experts > 0,
@@ -372,6 +375,7 @@ def _facts(sections: Mapping[str, Any]) -> dict[str, Any]:
         "tensor_parallel": isinstance(tp, int) and tp > 1,
         "pipeline_parallel": isinstance(pp, int) and pp > 1,
         "context_parallel": isinstance(cp, int) and cp > 1,
+        "model_parallel": any(isinstance(degree, int) and degree > 1 for degree in (tp, pp, ep)),
         "schedule": plan.get("schedule", "1f1b"),
         "zero_stage": plan.get("zero_stage", "unsaid"),
         "recompute": plan.get("recompute", "unsaid"),

@@ -11,7 +11,7 @@ from sim.errors import SpecError, nearest
 from sim.files import here_or_shipped, shipped_scenarios
 from sim.specs import presets
 from sim.specs.base import file_name, laid_over
-from sim.specs.frameworks import DEFAULT, ResolvedStack, resolve_stack
+from sim.specs.frameworks import DEFAULT, UNKNOWN, ResolvedStack, resolve_stack
 from sim.specs.hardware import ClusterSpec, GpuSpec
 from sim.specs.model import ModelSpec
 from sim.specs.plan import ParallelPlan
@@ -177,7 +177,6 @@ def _settled_profile(profile: Any, gpu: GpuSpec, stack: StackSpec | None, assume
 
 LEFT_OPEN = "the framework is not known, and what it does is not stated: "
 """Begins the line of what a description leaves open of an unknown framework, as fields that follow."""
-_UNKNOWN = "pytorch"
 _OPEN = (
     "stack.attention", "plan.recompute", "stack.compiled", "stack.overlap_grad_reduce", "stack.overlap_param_gather",
 )  # fmt: skip
@@ -187,7 +186,7 @@ def _left_open(resolved: Mapping[str, Any]) -> list[str]:
     """Which of the facts that an unknown framework leaves open are not stated; nothing where one is named."""
     sections = {name: of if isinstance(of := resolved.get(name), Mapping) else {} for name in ("stack", "plan")}
     stack = sections["stack"]
-    if _UNKNOWN not in (stack.get("framework"), stack.get("preset")):
+    if not {stack.get("framework"), stack.get("preset")} & set(UNKNOWN):
         return []
     stated = {f"{name}.{file_name(str(key))}" for name, section in sections.items() for key in section}
     stated |= {"stack.attention"} if "stack.flash_version" in stated else set()

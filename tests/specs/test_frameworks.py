@@ -69,7 +69,7 @@ def sections(when, version_of):
             "key_value_rank": 512 if when.get("latent_attention") else None,
         },
         "plan": {
-            "tp": 2 if when.get("tensor_parallel") else 1,
+            "tp": 2 if when.get("tensor_parallel") or when.get("model_parallel") else 1,
             "pp": 2 if when.get("pipeline_parallel") else 1,
             "cp": 2 if when.get("context_parallel", True) else 1,
             "schedule": first("schedule", "1f1b"),

@@ -154,5 +154,5 @@ def test_json_may_go_to_standard_output(runs_file, run_row):
 def test_frameworks_that_are_not_known_are_named(runs_file, run_row):
     rows = [run_row(framework="HF Trainer"), run_row(id="two", framework="HF Trainer"), run_row(id="three")]
     text = typed("validate", "--runs", runs_file(rows)).stdout
-    assert "frameworks that are not known, priced as PyTorch of their time: HF Trainer (2)" in text
+    assert "frameworks that are not known, priced as others of their time: HF Trainer (2)" in text
     assert "--markdown: always" in text

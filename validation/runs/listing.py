@@ -167,7 +167,7 @@ def _print_unknown(out: Any, scored: Sequence[Scored]) -> None:
     )
     if names:
         listed = ", ".join(f"{name} ({count})" for name, count in names.most_common(8))
-        out.print(f"frameworks that are not known, priced as PyTorch of their time: {listed}")
+        out.print(f"frameworks that are not known, priced as others of their time: {listed}")
 
 
 def _print_every(out: Any, scored: Sequence[Scored]) -> None:
