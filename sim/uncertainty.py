@@ -129,9 +129,9 @@ def facts_of(scenario: Scenario, lineages: int | None = None) -> tuple[str, ...]
     return tuple(name for name, holds in zip(FACTS, held, strict=True) if holds)
 
 
-MOST = 0.3
-"""Largest standard deviation of a step time's logarithm. 140 published runs would have a larger one, where much
-of a step waits for traffic; 99 in 100 of these lie in the interval that this gives."""
+MOST = 0.265
+"""Largest standard deviation of a step time's logarithm: some published runs would have a larger one, where much of a
+step waits for traffic, and an interval above a factor of 2.2 tells nobody anything."""
 
 
 def covariance(ones: Sequence[Doubt], others: Sequence[Doubt], spreads: Spreads) -> np.ndarray:

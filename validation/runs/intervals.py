@@ -120,7 +120,11 @@ def learn(batches: Batches, keep: Callable[[str], bool] = lambda lineage: True) 
     sizes = (len(PARTS), 1, len(FACTS) + 1, len(APART))
     start = np.repeat([log(START), log(REST), 0.0, log(RATE)], sizes)
     ridge = np.repeat([RIDGE[0], 0.0, RIDGE[1], RIDGE[0]], sizes)
-    bounds = np.repeat([[log(0.01), 0.0], [log(0.01), 0.0], [-1.5, 1.5], [log(1e-4), 1.0]], sizes, axis=0)
+    bounds = np.repeat([[log(0.01), 0.0], [log(0.01), 0.0], [0.0, 1.5], [log(1e-4), 1.0]], sizes, axis=0)
+    bounds[len(PARTS) + 1 + len(FACTS)] = [
+        -1.5,
+        0.0,
+    ]  # less known is never better known, and a family that set a value is
 
     def cost(x: np.ndarray) -> tuple[float, np.ndarray]:
         value, slope = float(ridge @ (x - start) ** 2), 2.0 * ridge * (x - start)
@@ -276,8 +280,12 @@ def _score(hits: Sequence[Sequence[Hit]]) -> float:
 
 
 def _shortest(hits: Sequence[Hit]) -> tuple[float, float]:
-    """The shortest reach down and up, in spreads, that holds LEVEL of the runs."""
-    return shortest(sorted((size_of(h.item) / h.spread, w) for h, w in zip(hits, _weights(hits), strict=True)))
+    """The shortest reach down and up, in spreads, that holds LEVEL of the runs of families that set no value.
+
+    A user's run is none of those that did, which are predicted better. They count where there are no others.
+    """
+    own = [hit for hit in hits if not hit.item.fitted] or hits
+    return shortest(sorted((size_of(h.item) / h.spread, w) for h, w in zip(own, _weights(own), strict=True)))
 
 
 def _weights(hits: Sequence[Hit]) -> list[float]:

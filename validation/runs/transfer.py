@@ -87,7 +87,8 @@ def _predicted_anew(scored: Sequence[Scored], changes: Changes, report: Report) 
         answer = answers[key]
         if answer is not None:
             shares = shares_of(answer.breakdown.shares())
-            changed = replace(item, fits=answer.fits, extrapolated=answer.extrapolated, shares=shares)
+            told = {"fits": answer.fits, "extrapolated": answer.extrapolated, "shares": shares}
+            changed = replace(item, **told, fitted=item.fitted and answer.scenario == item.scenario)
             found.append(predicted_as(changed, answer.scenario, answer.step_time_s))
         if done % 50 == 0 or done == len(used):
             report(done, len(used))
