@@ -36,13 +36,7 @@ ENGINES: dict[str, Callable[[Program], Timeline]] = {
 
 
 def run(program: Program, engine: str = "dag") -> Timeline:
-    """Run a program on an engine.
-
-    Raises
-    ------
-    SpecError
-        No engine of that name.
-    """
+    """Run a program on an engine."""
     if engine == "closed_form":
         raise SpecError("engine closed_form is gone: use dag, which is exact and as fast")
     if engine not in ENGINES:

@@ -53,11 +53,8 @@ def run(program: Program) -> Timeline:
 def play_folded(program: Program, engine: str, play: Play, most_actions: int | None = None) -> Timeline:
     """Play a step with as many micro-batches as it takes to reach the steady state of a fold.
 
-    Parameters
-    ----------
-    most_actions : int, optional
-        For plays that need not reach a steady state: where an order without end has not in so many actions, a batch
-        takes longer than in the longest path by what it does on average over the later half of them.
+    most_actions : for plays that need not reach a steady state: where an order without end has not in so many actions,
+        a batch takes longer than in the longest path by what it does on average over the later half of them.
     """
     while True:
         order, seconds = program.order, program.seconds()
@@ -114,14 +111,10 @@ class Simulation:
     def __init__(self, tasks: Tasks, amounts: FloatArray, share: float, unsure: Array | None = None) -> None:
         """Prepare a play.
 
-        Parameters
-        ----------
-        amounts : array
-            Seconds. [s]
-        share : float
-            Weight of what a BLEND waits for first.
-        unsure : array (tasks), optional
-            Whether it turns out only when a task ends how long it takes; `work` then calls `finish`.
+        amounts : seconds. [s]
+        share : weight of what a BLEND waits for first.
+        unsure : array (tasks). Whether it turns out only when a task ends how long it takes; `work` then calls
+            `finish`.
         """
         self.tasks, self.share, self.environment = tasks, share, simpy.Environment()
         self.begin, self.end = [0.0] * len(tasks), [0.0] * len(tasks)

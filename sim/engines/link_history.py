@@ -142,14 +142,9 @@ def link_history(
 ) -> LinkHistory:
     """Follow the links through a step.
 
-    Parameters
-    ----------
-    messages : sequence of Message
-        Of the whole step; what leads beyond its end is left out.
-    bins : int
-        Of time.
-    most : int
-        Busiest links of each level to name.
+    messages : of the whole step; what leads beyond its end is left out.
+    bins : of time.
+    most : busiest links of each level to name.
     """
     edges = np.linspace(0.0, step_time_s, bins + 1)
     activity = _activity(messages, traffic, edges)

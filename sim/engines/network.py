@@ -227,12 +227,8 @@ class LinkedPlay(Simulation):
     def _send(self, task: int, done: float, before: simpy.Event | None) -> Process:
         """Deliver what a pass gives: latency, the way over the wire, and what the receivers do with it.
 
-        Parameters
-        ----------
-        done : float
-            What of the pass is over. [s]
-        before : Event, optional
-            A send that the rank has to wait for before this one.
+        done : what of the pass is over. [s]
+        before : a send that the rank has to wait for before this one.
         """
         environment, number = self.environment, self._sends[task]
         leaves = max(self._leaves[task] - done, 0.0)
@@ -325,12 +321,8 @@ def _with_what_updates_took(program: Program, messages: Sequence[Message], traff
 def _average(messages: Sequence[Message], streams: IntArray, alone: RankFloats) -> RankFloats:
     """What each rank's messages took on average once the pipeline was full: in the second half of all its own.  [s]
 
-    Parameters
-    ----------
-    streams : array (ranks)
-        −1: the rank has none.
-    alone : array (ranks)
-        What it takes then. [s]
+    streams : array (ranks). −1: the rank has none.
+    alone : array (ranks). What it takes then. [s]
     """
     took = alone.astype(float)
     for rank in np.flatnonzero(streams >= 0).tolist():

@@ -77,21 +77,10 @@ def noisy_steps(replicas: Sequence[Replica], jitter: float, seeds: int, seed: in
     function is the n-th power of one GPU's, so it is drawn exactly, as one number. Every step and replica has a
     generator of its own, whatever else is drawn.
 
-    Parameters
-    ----------
-    replicas : sequence of Replica
-        Of one order, unfolded. A step waits for all of them: a rank's gradients are reduced when all have them.
-    jitter : float
-        Relative standard deviation of one GPU's kernels in one action.
-    seeds : int
-        Steps to draw.
-    seed : int
-        Of the first.
-
-    Raises
-    ------
-    ScheduleError
-        The schedule has no step of its own: its ranks do not wait for each other between steps.
+    replicas : of one order, unfolded. A step waits for all of them: a rank's gradients are reduced when all have them.
+    jitter : relative standard deviation of one GPU's kernels in one action.
+    seeds : steps to draw.
+    seed : of the first.
     """
     program = replicas[0].program
     order, width = in_levels(program.order), len(replicas)
@@ -122,13 +111,7 @@ def noisy_program(pipeline: Replica, jitter: float, number: int, seed: int = 0) 
 
 
 def require_own_step(order: Order) -> None:
-    """Refuse schedules whose steps overlap.
-
-    Raises
-    ------
-    ScheduleError
-        Naming the schedule.
-    """
+    """Refuse schedules whose steps overlap."""
     if steps_overlap(order):
         raise ScheduleError(
             f"schedule {order.schedule!r} lets steps overlap, so noise is simulated on one pipeline of it. "
@@ -151,16 +134,8 @@ def _noisy(pipeline: Replica, compute: Array, jitter: float, key: tuple[int, int
 def factors_of(order: Order, relative: Array, jitter: float, key: tuple[int, int, int]) -> Array:
     """Factor by which each action's kernels take longer than on its slowest GPU without noise.
 
-    Parameters
-    ----------
-    order : Order
-    relative : array (ranks, members)
-        Pace of the GPUs of each rank relative to the slowest of it.
-    jitter : float
-    key : (seed, step, replica)
+    relative : array (ranks, members). Pace of the GPUs of each rank relative to the slowest of it.
 
-    Notes
-    -----
     The largest of the members' draws is drawn first, and which member drew it; the others, where they are slower than
     that one by nature, are then known to have drawn less. A slower GPU never makes a group faster this way.
     """
@@ -205,15 +180,9 @@ def overlapping_steps(program: Program, factors: Array, jitter: float, seeds: in
     Kernels vary as in `sim.engines.noise.noisy_steps`. Reductions, gathers and updates take what they take without
     noise.
 
-    Parameters
-    ----------
-    program : Program
-        Of one step, folded or not.
-    factors : array (ranks, members)
-        How many times as long each GPU takes for every kernel.
-    jitter : float
-    seeds, seed : int
-        Steps to draw, and the seed of them all.
+    program : of one step, folded or not.
+    factors : array (ranks, members). How many times as long each GPU takes for every kernel.
+    seeds, seed : steps to draw, and the seed of them all.
     """
     alone = longest_path.run(replica(program, factors).program)
     step = _one_step(program.order)
@@ -246,10 +215,7 @@ def overlapping_steps(program: Program, factors: Array, jitter: float, seeds: in
 def steps_in_a_row(step: Order, number: int) -> Order:
     """So many steps as one order.
 
-    Parameters
-    ----------
-    step : Order
-        Unfolded; of an asynchronous schedule, one batch.
+    step : unfolded; of an asynchronous schedule, one batch.
     """
     if get_schedule(step.schedule).asynchronous:
         return build_order(step.schedule, step.num_ranks, 1, step.num_microbatches, batches=number)

@@ -52,20 +52,12 @@ def end_of_step(
     The ranks of the first and the last stage reduce the tied embedding once both have their own gradients; all update
     once the last is ready.
 
-    Parameters
-    ----------
-    pipeline_end : array
-        When each rank's last action is done. [s]
-    reduce, gather, update : arrays
-        Of each rank. [s]
-    tied_embedding : array over plans
-        Its reduction; 0: there is none. [s]
-    hidden_share, overlap_reduce, overlap_gather : arrays over plans
-        As of `exposed_reduction` and `exposed_gather`.
-    reduced_after, gather_window : callables
-        `after` and `window` of these, asked for where something overlaps. [s]
-    ends : (int, int)
-        Ranks that hold the embedding and the head.
+    pipeline_end : when each rank's last action is done. [s]
+    reduce, gather, update : of each rank. [s]
+    tied_embedding : array over plans. Its reduction; 0: there is none. [s]
+    hidden_share, overlap_reduce, overlap_gather : arrays over plans. As of `exposed_reduction` and `exposed_gather`.
+    reduced_after, gather_window : `after` and `window` of these, asked for where something overlaps. [s]
+    ends : ranks that hold the embedding and the head.
     """
     if np.any(overlap_reduce) and reduce.any():
         reduce = exposed_reduction(reduce, reduced_after(), hidden_share, overlap_reduce)
@@ -79,14 +71,9 @@ def end_of_step(
 def exposed_reduction(reduce: Number, after: Number, hidden_share: Number, overlapped: Number) -> RankPlanFloats:
     """Part of each rank's gradient reduction that lengthens the step.  [s]
 
-    Parameters
-    ----------
-    after : array
-        From the end of a rank's last action until its reductions are done, where backwards overlap them. [s]
-    hidden_share : array over plans
-        Of reductions that compute overlaps, the share of the time that is really hidden.
-    overlapped : bool or array over plans
-        Whether they may run beside the backward at all.
+    after : from the end of a rank's last action until its reductions are done, where backwards overlap them. [s]
+    hidden_share : array over plans. Of reductions that compute overlaps, the share of the time that is really hidden.
+    overlapped : whether they may run beside the backward at all.
     """
     return np.asarray(reduce - overlapped * hidden_share * np.clip(reduce - after, 0.0, reduce))
 
@@ -99,12 +86,8 @@ def waited_reduction(
     PyTorch's DistributedDataParallel reduces buckets of gradients while the backward makes the next ones, and its
     backward ends when all are summed (Li et al. 2020, arXiv:2006.15704, section 3.2.3).
 
-    Parameters
-    ----------
-    tail : array
-        The last bucket, which nothing hides. [s]
-    backward : array
-        Of the micro-batch whose backward completes the gradients. [s]
+    tail : the last bucket, which nothing hides. [s]
+    backward : of the micro-batch whose backward completes the gradients. [s]
     """
     after = np.maximum(reduce - backward, np.minimum(tail, reduce))
     return exposed_reduction(reduce, after, hidden_share, True)
@@ -113,11 +96,8 @@ def waited_reduction(
 def exposed_gather(gather: Number, window: Number, hidden_share: Number, overlapped: Number) -> RankPlanFloats:
     """Part of each rank's weight gather that lengthens the step.  [s]
 
-    Parameters
-    ----------
-    window : array
-        Forward seconds of a rank before it needs the last of its gathered weights: they arrive layer by layer during
-        the first micro-batch's forward on each stage that it holds. [s]
+    window : forward seconds of a rank before it needs the last of its gathered weights: they arrive layer by layer
+        during the first micro-batch's forward on each stage that it holds. [s]
     """
     return np.asarray(gather - overlapped * hidden_share * np.minimum(gather, window))
 
@@ -141,10 +121,7 @@ def between_flushes(order: Order, costs: StageSeconds, stack: StackSpec, *, shar
     torch.distributed.pipelining sums gradients, and lets FSDP drop its weights, with the last backward of a schedule
     (torch/distributed/pipelining/stage.py, backward_maybe_with_nosync).
 
-    Parameters
-    ----------
-    sharded : bool
-        Weights are gathered again.
+    sharded : weights are gathered again.
     """
     if order.per_flush is None or stack.sums_at_last_flush:
         return np.zeros(order.num_ranks)

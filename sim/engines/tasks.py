@@ -436,12 +436,9 @@ def pass_seconds(order: Order, classes: Classes, seconds: Seconds) -> tuple[Floa
 def slowed_at_visits(order: Order, classes: Classes, visits: VisitSeconds) -> tuple[FloatArray, FloatArray]:
     """What a rank's compute loses beside the traffic of visits, by class of actions; (classes[, plans]).  [s]
 
-    Returns
-    -------
-    lost : array
-        Counted at the action that opens or closes a visit, so that repetitions are alike.
-    stretch : array
-        Put behind the action that it holds up: what is gathered for a visit slows what is done before it.
+    Returns:
+    lost : counted at the action that opens or closes a visit, so that repetitions are alike.
+    stretch : put behind the action that it holds up: what is gathered for a visit slows what is done before it.
     """
     axes = [1] * (visits.reduce_slows.ndim - 1)
 

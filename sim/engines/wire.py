@@ -179,12 +179,10 @@ def shared_links(streams: Sequence[Stream], health: FloatArray) -> tuple[FloatAr
     A stream has at most one message under way. A link that carries all its streams at the rate each has alone holds
     nobody back; nor does one of which another asks as much of every stream, so that many links alike are one.
 
-    Returns
-    -------
-    alone : array over streams
-        Rate with the machine to itself, in units of full speed; below 1 where its own flows meet or a card is sick.
-    loads : array (links, streams)
-        Share of each link that remains which each stream takes at that rate.
+    Returns:
+    alone : array over streams. Rate with the machine to itself, in units of full speed; below 1 where its own flows
+        meet or a card is sick.
+    loads : array (links, streams). Share of each link that remains which each stream takes at that rate.
     """
     stream = np.repeat(np.arange(len(streams)), [len(each.link) for each in streams])
     link = np.concatenate([np.zeros(0, dtype=int), *(each.link for each in streams)])

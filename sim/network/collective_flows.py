@@ -74,16 +74,9 @@ def max_min_rates(flows: Flows, capacity: FloatArray) -> FloatArray:
     every flow on it does so at that very level, because the level at which a link saturates never falls while flows
     are frozen below it.
 
-    Parameters
-    ----------
-    flows : Flows
-    capacity : array
-        Of every link. [bytes/s]
+    capacity : of every link. [bytes/s]
 
-    Returns
-    -------
-    array
-        Infinite for flows that use no link of finite capacity.
+    Rates are infinite for flows that use no link of finite capacity.
 
     .. [1] Bertsekas, Gallager 1992, "Data Networks", section 6.5.2.
     """
@@ -129,23 +122,10 @@ def finish_times(
     Rates are computed anew whenever a flow comes or goes. (Messages of a training step go over `sim.engines.wire`,
     which remembers the rates of sets that come back.)
 
-    Parameters
-    ----------
-    capacity : array
-        Of every link. [bytes/s]
-    flows : Flows
-    starts_s, nbytes : float or array
-        When each flow starts and what it moves. [s, bytes]
-    done_share : float
-        Share of a flow's bytes that may be left when it counts as done, so that flows alike end together. A larger one
-        (0.01) is quick where thousands of unlike flows would end one by one.
-
-    Raises
-    ------
-    SpecError
-        Negative bytes.
-    FlopcastError
-        A flow never ends, because a link on its path carries nothing.
+    capacity : of every link. [bytes/s]
+    starts_s, nbytes : when each flow starts and what it moves. [s, bytes]
+    done_share : share of a flow's bytes that may be left when it counts as done, so that flows alike end together. A
+        larger one (0.01) is quick where thousands of unlike flows would end one by one.
     """
     starts, sizes = (np.broadcast_to(np.asarray(x, dtype=float), flows.num_flows) for x in (starts_s, nbytes))
     if not sizes.min(initial=0.0) >= 0:
@@ -214,13 +194,7 @@ Pattern = tuple[Phase, ...]
 
 
 def members_by_domain(gpus: IntArray, domain_gpus: int) -> IntArray:
-    """Return the GPUs of a group as an array (domains, members a domain).
-
-    Raises
-    ------
-    SpecError
-        The domains hold different numbers of members.
-    """
+    """Return the GPUs of a group as an array (domains, members a domain)."""
     gpus = np.asarray(gpus)
     domains, counts = np.unique(gpus // domain_gpus, return_counts=True)
     if len(set(counts.tolist())) > 1:
@@ -346,15 +320,10 @@ def _together(patterns: Sequence[Pattern]) -> Pattern:
 def network_tree(topology: Topology, gpus: IntArray, number: int = 0, trunks: bool = True) -> IntArray:
     """Return the links of a reduction by the network's switches over GPUs of different nodes.
 
-    Parameters
-    ----------
-    topology : Topology
     gpus : array of int
-    number : int
-        Which of the equal trees; reductions that run together should have different numbers.
-    trunks : bool
-        Name trunks instead of cables between switches, for flows routed adaptively. A tree is one stream and takes one
-        cable's share of a trunk.
+    number : which of the equal trees; reductions that run together should have different numbers.
+    trunks : name trunks instead of cables between switches, for flows routed adaptively. A tree is one stream and takes
+        one cable's share of a trunk.
     """
     nics = np.unique(topology.nic_of_gpu(gpus))
     links = [
@@ -440,11 +409,6 @@ def collective_times(
     Routed as the network says, added up in its switches if they can, and in NVLink's if `nvlink_adds`. Flows that share
     links unevenly count as done with a hundredth left. Of more than MOST_TO_ALL GPUs without the all-to-all; by rails,
     what goes to a GPU of another rail goes over NVLink to the neighbour on that rail first (NCCL's PXN).
-
-    Raises
-    ------
-    SpecError
-        Fewer than two GPUs, more than the machine has, or not equally many in every NVLink domain.
     """
     if not 2 <= num_gpus <= topology.num_gpus:
         raise SpecError(f"a collective over {num_gpus} GPUs: give 2 to {topology.num_gpus:,}, those of the machine")

@@ -60,16 +60,11 @@ def card_share(
 ) -> float:
     """Return the share of a card's rate that every flow reaches where all groups of a kind talk at once.
 
-    Parameters
-    ----------
-    cluster : ClusterSpec
-        With switches, and cards that its GPUs share evenly.
-    groups : callable
-        Lists the GPUs of every group, (groups, members).
-    pattern : str
-        Whom each member sends to.
-    shape : (int, int, int), optional
-        Size, stride and GPUs of groups of ranks that fill the machine in turn, which are counted without being listed.
+    cluster : with switches, and cards that its GPUs share evenly.
+    groups : lists the GPUs of every group, (groups, members).
+    pattern : whom each member sends to.
+    shape : size, stride and GPUs of groups of ranks that fill the machine in turn, which are counted without being
+        listed.
     """
     machine = _machines.get(id(cluster))
     if machine is None or machine.cluster is not cluster:

@@ -72,19 +72,8 @@ def ask_pipedream(
 ) -> PipeDreamAnswer:
     """PipeDream's plan of measured layers, or of a scenario's, and its play.
 
-    Parameters
-    ----------
-    levels : sequence of Level, optional
-        From the innermost out. Default: of a scenario its own.
-    memory_bytes : float, optional
-        Of a worker. Default: of a scenario its GPU's, where the machine has one level. [bytes]
-
-    Raises
-    ------
-    SpecError
-        Layers without levels, or as `plan_pipeline`.
-    InfeasiblePlan
-        No plan fits.
+    levels : from the innermost out. Default: of a scenario its own.
+    memory_bytes : of a worker. Default: of a scenario its GPU's, where the machine has one level. [bytes]
     """
     if isinstance(source, LayerProfile):
         profile = source
@@ -181,25 +170,11 @@ def ask_two_buffered(
 ) -> TwoBufferedAnswer:
     """2BW's plans of measured layers, or of a scenario's with what the house's own model says of each.
 
-    Parameters
-    ----------
-    levels : sequence of Level, optional
-        From the innermost out. Default: of a scenario its own.
-    batch : int, optional
-        Samples between two updates. Default: of a scenario its own.
-    microbatches : sequence of int, optional
-        To try, of a scenario; a profile has one. Default: MICROBATCHES that divide the batch.
-    memory_bytes : float, optional
-        Of a worker. Default: of a scenario its GPU's. [bytes]
-    progress : callable, optional
-        Called with (estimates done, estimates in all).
-
-    Raises
-    ------
-    SpecError
-        Something that a profile does not say and that was not given, or as `plan_two_buffered`.
-    InfeasiblePlan
-        Nothing fits.
+    levels : from the innermost out. Default: of a scenario its own.
+    batch : samples between two updates. Default: of a scenario its own.
+    microbatches : to try, of a scenario; a profile has one. Default: MICROBATCHES that divide the batch.
+    memory_bytes : of a worker. Default: of a scenario its GPU's. [bytes]
+    progress : called with (estimates done, estimates in all).
     """
     if isinstance(source, LayerProfile):
         if batch is None or memory_bytes is None:

@@ -45,14 +45,7 @@ def is_graph(text: str) -> bool:
 
 
 def read_graph(text: str, where: str) -> dict[str, Any]:
-    """Fields of a layer profile.
-
-    Raises
-    ------
-    SpecError
-        A line that is neither node nor edge, a value that is no number, an edge to a node that there is not, or a
-        cycle.
-    """
+    """Fields of a layer profile."""
     nodes: dict[str, dict[str, Any]] = {}
     after: dict[str, list[str]] = {}
     for number, line in enumerate(text.splitlines(), start=1):
@@ -196,13 +189,7 @@ def _value(layer: LayerTimes, field: str) -> float:
 
 
 def read_profile(path: Path | str) -> LayerProfile:
-    """The profile in a file: YAML, JSON, CSV, or a graph of PipeDream's profiler, told apart by what is in it.
-
-    Raises
-    ------
-    SpecError
-        It is none of these, or breaks a rule; names the place.
-    """
+    """The profile in a file: YAML, JSON, CSV, or a graph of PipeDream's profiler, told apart by what is in it."""
     return profile_from_text(read_text(path), str(path))
 
 
@@ -215,13 +202,7 @@ def holds_layers(text: str, where: str) -> bool:
 
 
 def profile_from_text(text: str, where: str) -> LayerProfile:
-    """The profile in a text; mistakes are reported as in `where`.
-
-    Raises
-    ------
-    SpecError
-        As `read_profile`.
-    """
+    """The profile in a text; mistakes are reported as in `where`."""
     name = Path(where).stem
     if is_graph(text):
         return LayerProfile.read({"name": name, **read_graph(text, where)}, where)

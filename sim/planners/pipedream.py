@@ -57,23 +57,10 @@ def plan_pipeline(
 ) -> PipelinePlan:
     """PipeDream's plan.
 
-    Parameters
-    ----------
-    levels : sequence of Level
-        From the innermost out.
-    sync : str
-        Of SYNC.
-    replicated : bool
-        False: a straight pipeline, of one worker a stage.
-    memory_bytes : float, optional
-        Of a worker; on machines of one level. [bytes]
-
-    Raises
-    ------
-    SpecError
-        An unknown `sync`, a straight pipeline of more workers than layers, or more to try than can be.
-    InfeasiblePlan
-        No plan fits in memory.
+    levels : from the innermost out.
+    sync : of SYNC.
+    replicated : else a straight pipeline, of one worker a stage.
+    memory_bytes : of a worker; on machines of one level. [bytes]
     """
     levels = tuple(levels)
     _check(profile, levels, sync, replicated, memory_bytes)
@@ -94,13 +81,7 @@ def plan_pipeline(
 def price_plan(
     profile: LayerProfile, level: Level, ends: Sequence[int], replicas: Sequence[int], sync: str = DEFAULT_SYNC
 ) -> PipelinePlan:
-    """A plan that is written down, on a machine of one level: where each stage's layers end, and its workers.
-
-    Raises
-    ------
-    SpecError
-        Ends that do not go forward to the last layer, or numbers of workers that are not the level's.
-    """
+    """A plan that is written down, on a machine of one level: where each stage's layers end, and its workers."""
     firsts = (0, *ends[:-1])
     if len(ends) != len(replicas) or ends[-1] != len(profile) or any(a >= b for a, b in zip(firsts, ends, strict=True)):
         raise SpecError(

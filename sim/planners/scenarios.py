@@ -37,15 +37,7 @@ from sim.work.optimizer import GRADIENT_WIDTH, state_bytes
 def one_worker(scenario: Scenario, **changes: Any) -> Scenario:
     """The scenario on one worker, which holds all layers: a GPU, or a tensor- and context-parallel group of them.
 
-    Parameters
-    ----------
-    **changes
-        Other fields of its plan.
-
-    Raises
-    ------
-    SpecError
-        Experts dealt over replicas, state sharded over them, or a micro-batch that does not divide the plans.
+    **changes : other fields of its plan.
     """
     plan = scenario.plan
     if plan.ep > 1:
@@ -66,15 +58,7 @@ def profile_of(scenario: Scenario, **changes: Any) -> LayerProfile:
 
     Seconds and bytes are those that an estimate puts together, of one GPU of a worker.
 
-    Parameters
-    ----------
-    **changes
-        Of its plan: the micro-batch, recomputation.
-
-    Raises
-    ------
-    SpecError
-        As `one_worker`.
+    **changes : of its plan: the micro-batch, recomputation.
     """
     scenario = one_worker(scenario, **changes)
     plans, model, training = plans_of(scenario), scenario.model, scenario.training
@@ -130,12 +114,8 @@ def straight_scenario(
 ) -> Scenario:
     """A scenario with stages of these layers, each on `width` workers, as the house's own estimate prices it.
 
-    Parameters
-    ----------
-    ends : sequence of int
-        Where each stage's blocks end.
-    **plan
-        Of the plan's fields: schedule, micro-batch, recomputation.
+    ends : where each stage's blocks end.
+    **plan : of the plan's fields: schedule, micro-batch, recomputation.
     """
     letters = letters_of(profile)
     stages = [letters[begin:end] for begin, end in zip((0, *ends[:-1]), ends, strict=True)]
@@ -217,15 +197,7 @@ def play_plan(plan: PipelinePlan, engine: str = "dag", in_flight: Sequence[int] 
     turns on its link, the planner's own period says, which the play's is never below. What a stage's reduction takes
     longer than the compute it runs beside, its workers wait for at each update.
 
-    Parameters
-    ----------
-    in_flight : sequence of int, optional
-        Micro-batches in flight on a worker of each stage, at most. Default: PipeDream's.
-
-    Raises
-    ------
-    SpecError, ScheduleError
-        An unknown engine, or turns too long to be played.
+    in_flight : micro-batches in flight on a worker of each stage, at most. Default: PipeDream's.
     """
     order = build_replicated(plan.replicas, in_flight, fold=True)
     program = _program(plan, order)

@@ -107,23 +107,10 @@ def plan_two_buffered(
     Replicas of a stage stand next to each other, as in Megatron's order of ranks, so that sends between stages leave a
     part of the machine where the replicas fill it.
 
-    Parameters
-    ----------
-    profiles : mapping
-        Of each micro-batch to try, what the layers take without recomputation.
-    levels : sequence of Level
-        From the innermost out, of one or two.
-    batch : int
-        Samples between two updates, over all replicas.
-    memory_bytes : float
-        Of a worker. [bytes]
-
-    Raises
-    ------
-    SpecError
-        No profile, more than two levels, or a batch that no width and micro-batch divide.
-    InfeasiblePlan
-        Nothing fits; names the plan that lacks least.
+    profiles : of each micro-batch to try, what the layers take without recomputation.
+    levels : from the innermost out, of one or two.
+    batch : samples between two updates, over all replicas.
+    memory_bytes : of a worker. [bytes]
     """
     require_positive(batch=batch, memory_bytes=memory_bytes)
     levels = tuple(levels)

@@ -107,13 +107,7 @@ def waiting_share(failures: Failures, num_gpus: float) -> float:
 
 
 def goodput(num_gpus: float, checkpoints: Checkpoints, failures: Failures | None = None) -> Goodput:
-    """Where the wall-clock time of a long job goes, in expectation.
-
-    Raises
-    ------
-    SpecError
-        num_gpus is not a positive number.
-    """
+    """Where the wall-clock time of a long job goes, in expectation."""
     failures = failures or Failures()
     mtbf = float(job_mtbf(num_gpus, failures.gpu_mtbf_s))
     waiting = waiting_share(failures, num_gpus)

@@ -46,22 +46,9 @@ def simulate_goodput(
 ) -> Goodput:
     """Shares of wall-clock time over a run that sees `num_failures` failures.
 
-    Parameters
-    ----------
-    num_gpus : float
-    checkpoints : Checkpoints
-    failures : Failures, optional
-    num_failures : int
-        How long to play; the error falls as one over its root.
-    seed : int
-        The same seed plays the same failures.
-    repair : {"fixed", "exponential"}
-        Whether every repair takes `failures.repair_s`, or that on average.
-
-    Raises
-    ------
-    SpecError
-        Too many failures to play.
+    num_failures : how long to play; the error falls as one over its root.
+    seed : the same seed plays the same failures.
+    repair : whether every repair takes `failures.repair_s`, or that on average.
     """
     require_positive(num_failures=num_failures)
     _require_playable(num_failures)
@@ -88,13 +75,7 @@ def simulate_wall_times(
     seed: int = 0,
     repair: Repair = "fixed",
 ) -> NDArray[np.float64]:
-    """Wall-clock times of `num_runs` runs of so much work each: how much luck decides. Sorted.  [s]
-
-    Raises
-    ------
-    SpecError
-        More failures than can be played, as when next to no work gets done.
-    """
+    """Wall-clock times of `num_runs` runs of so much work each: how much luck decides. Sorted.  [s]"""
     require_positive(useful_s=useful_s, num_runs=num_runs)
     failures = failures or Failures()
     expected = goodput(num_gpus, checkpoints, failures).wall_time(useful_s)

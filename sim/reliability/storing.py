@@ -101,13 +101,7 @@ class Storing:
 
 
 def load_named(word: str) -> LoadBy:
-    """A way to load by its name.
-
-    Raises
-    ------
-    SpecError
-        There is none of it.
-    """
+    """A way to load by its name."""
     found: LoadBy | None = next((way for way in LOAD_WORDS if way == word), None)
     if found is None:
         ways = ", ".join(f"{way} ({words})" for way, words in LOAD_WORDS.items())
@@ -231,13 +225,7 @@ def data_loading(scenario: Scenario, tokens_per_s: float, storing: Storing) -> D
 
 
 def require_pause(storing: Storing, node: str) -> float:
-    """Pause of a checkpoint written in the background.  [s]
-
-    Raises
-    ------
-    SpecError
-        The node does not say how fast GPUs copy to their host.
-    """
+    """Pause of a checkpoint written in the background.  [s]"""
     if storing.pause_s is None:
         raise SpecError(
             f"a checkpoint of {show(storing.checkpoint_bytes, 'B')} in the background is first copied to the host, but "

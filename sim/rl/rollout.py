@@ -64,12 +64,7 @@ class RolloutPool:
         return self.replicas * self.engine.tp
 
     def require_cache(self, samples: Samples) -> None:
-        """Refuse a replica that cannot hold its weights and the longest sequence.
-
-        Raises
-        ------
-        InfeasiblePlan
-        """
+        """Refuse a replica that cannot hold its weights and the longest sequence."""
         engine = self.engine
         least = float(engine.cache_bytes(samples.longest_tokens))
         if self.cache_bytes < least:

@@ -126,13 +126,7 @@ def lognormal_lengths(mean: float, longest: float | None = None, spread: float =
 
 
 def measured_lengths(lengths: Sequence[float]) -> Lengths:
-    """The distribution of lengths that were measured, such as those of a run's log. [tokens]
-
-    Raises
-    ------
-    SpecError
-        None, or one that is not above zero.
-    """
+    """The distribution of lengths that were measured, such as those of a run's log. [tokens]"""
     if not len(lengths):
         raise SpecError("no lengths are given; give at least one number of tokens, such as 512")
     require_positive(length=lengths)

@@ -70,26 +70,14 @@ def critical_batch_laws() -> dict[str, CriticalBatchLaw]:
 
 
 def get_critical_batch_law(name: str) -> CriticalBatchLaw:
-    """The law called `name`.
-
-    Raises
-    ------
-    SpecError
-        There is none; the message names the nearest.
-    """
+    """The law called `name`."""
     if name not in _REGISTRY:
         raise SpecError(f"unknown critical batch law {name!r}{nearest(name, _REGISTRY)}")
     return _REGISTRY[name]
 
 
 def critical_batch(name: str, **facts: Number) -> Number:
-    """The batch that law `name` gives for a run: its own batch, whatever its definition.  [tokens]
-
-    Raises
-    ------
-    SpecError
-        An unknown law, a fact it needs and was not given, or one that is not a positive number.
-    """
+    """The batch that law `name` gives for a run: its own batch, whatever its definition.  [tokens]"""
     law = get_critical_batch_law(name)
     missing = [need for need in law.needs if need not in facts]
     if missing:
@@ -104,11 +92,6 @@ def mccandlish_batch(name: str, **facts: Number) -> Number:
 
     Extra data at batch B is B/B_crit of the least, so a law that names the batch of 20 % extra names B_crit / 5 (own
     derivation; Zhang et al. fit their curves freely).
-
-    Raises
-    ------
-    SpecError
-        Besides those of `critical_batch`: a law that names the best batch, not a limit.
     """
     overhead = get_critical_batch_law(name).data_overhead
     if overhead is None:

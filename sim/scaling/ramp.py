@@ -39,11 +39,6 @@ class Ramp:
     """A batch that grows: shares of the data, and the share of the final batch from each on.
 
     ((0, 1/4), (0.02, 1/2), (0.2, 1)) begins with a quarter of the batch and has all of it after a fifth of the data.
-
-    Raises
-    ------
-    SpecError
-        It does not start at 0, go forward, or end with the whole batch.
     """
 
     stages: tuple[tuple[float, float], ...]
@@ -71,13 +66,7 @@ class Ramp:
 
 
 def parse_ramp(text: str) -> Ramp:
-    """A ramp written as "1/4, 1/2@2%, 1@20%": shares of the batch, each with the share of the data it holds from.
-
-    Raises
-    ------
-    SpecError
-        Not so.
-    """
+    """A ramp written as "1/4, 1/2@2%, 1@20%": shares of the batch, each with the share of the data it holds from."""
     stages = []
     for part in text.split(","):
         share, _, start = part.strip().partition("@")
@@ -92,18 +81,9 @@ def parse_ramp(text: str) -> Ramp:
 def ramped_steps(tokens: float, ramp: Sequence[tuple[float, float]]) -> float:
     """Steps of a run whose batch grows on the way.
 
-    Parameters
-    ----------
-    tokens : float
-        Of the whole run. [tokens]
-    ramp : sequence of (float, float)
-        From how many tokens on which batch holds, the first from 0: Llama 3 405B's is [(0, 4e6), (252e6, 8e6),
+    tokens : of the whole run. [tokens]
+    ramp : from how many tokens on which batch holds, the first from 0: Llama 3 405B's is [(0, 4e6), (252e6, 8e6),
         (2.87e12, 16e6)] [1]_. [tokens]
-
-    Raises
-    ------
-    SpecError
-        A ramp that does not start at 0 or does not go forward.
 
     .. [1] Grattafiori et al. 2024, arXiv:2407.21783, section 3.4.1.
     """
@@ -121,11 +101,6 @@ def ramped(
     """(steps, average step time) of a run over so many sequences on so many GPUs, that ends at `batch`.
 
     Stages before the last take the fastest plan of their batch, which may leave GPUs idle.
-
-    Raises
-    ------
-    SpecError
-        No plan for a stage's batch.
     """
     sizes = ramp.batches_of(batch)
     stages = [(start * sequences, float(size)) for (start, _), size in zip(ramp.stages, sizes, strict=True)]
@@ -169,13 +144,7 @@ def _way(goal: Goal) -> tuple[Array, Array]:
 
 
 def best_ramp(goal: Goal) -> Ramp:
-    """Eighths, quarters and halves of the batch, while the root of the critical one is nearest to them.
-
-    Raises
-    ------
-    SpecError
-        The critical batch is the same all the way.
-    """
+    """Eighths, quarters and halves of the batch, while the root of the critical one is nearest to them."""
     least, steps = _way(goal)
     critical = np.gradient(least[1:], steps[1:] + 1e-12 * steps[-1] * np.arange(SAMPLES))
     share = np.sqrt(critical / critical[-1])

@@ -297,21 +297,10 @@ def training_run(
 ) -> TrainingRun:
     """The run of so many steps of so long.
 
-    Parameters
-    ----------
-    storing : Storing
-        What checkpoints take on the machine.
-    node : NodeSpec
-        For its power, without which energy is left out.
-    step_time_s : float
-        Of the average step. [s]
-    steps, tokens : float
-        Of the whole run.
-
-    Raises
-    ------
-    SpecError
-        Failures come faster than checkpoints.
+    storing : what checkpoints take on the machine.
+    node : for its power, without which energy is left out.
+    step_time_s : of the average step. [s]
+    steps, tokens : of the whole run.
     """
     require_positive(step_time_s=step_time_s, steps=steps)
     price = terms.price or listed_price(node.gpu.name)

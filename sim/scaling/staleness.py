@@ -107,25 +107,13 @@ class Staleness:
 
 
 def check_staleness_model(name: str) -> None:
-    """Refuse a name that is no model's.
-
-    Raises
-    ------
-    SpecError
-        Names the nearest.
-    """
+    """Refuse a name that is no model's."""
     if name not in staleness_models():
         raise SpecError(f"unknown staleness model {name!r}{nearest(name, staleness_models())}")
 
 
 def staleness_of(name: str, timeline: Timeline) -> Staleness | None:
-    """The staleness of a step by a model of this name; None by "none", and where no gradient is late.
-
-    Raises
-    ------
-    SpecError
-        There is no such model.
-    """
+    """The staleness of a step by a model of this name; None by "none", and where no gradient is late."""
     check_staleness_model(name)
     if name == NONE:
         return None
@@ -168,11 +156,6 @@ def frontier_without_flush(frontier: Frontier, model: str) -> WithoutFlush | Non
     """The shortest of a frontier's plans without flush, by a staleness model; None where none has a pipeline and fits.
 
     Layouts and batches are the frontier's: no other is searched for this schedule.
-
-    Raises
-    ------
-    SpecError
-        There is no such model.
     """
     found: list[WithoutFlush] = []
     for point in frontier.points:

@@ -99,15 +99,7 @@ def price_batches(
 ) -> PricedBatches:
     """Price every plan of every batch on a range of sizes.
 
-    Parameters
-    ----------
-    progress : callable
-        Called with the batches done, and the share of the one at work.
-
-    Raises
-    ------
-    InfeasiblePlan
-        There is none for any batch; the message is that of the largest.
+    progress : called with the batches done, and the share of the one at work.
     """
     found: dict[int, PricedBatch] = {}
     plans, refusal = 0, InfeasiblePlan("there is no batch to price")

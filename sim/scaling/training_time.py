@@ -108,13 +108,7 @@ class Frontier:
         return min(self.points, key=lambda point: point.run.gpu_hours)
 
     def cheapest_within(self, wall_s: float) -> FrontierPoint:
-        """The cheapest run that ends in time.
-
-        Raises
-        ------
-        SpecError
-            None does; says how long the shortest takes.
-        """
+        """The cheapest run that ends in time."""
         able = [point for point in self.points if point.run.wall_s <= wall_s]
         if not able:
             best = self.fastest.run
@@ -125,13 +119,7 @@ class Frontier:
         return min(able, key=lambda point: point.run.gpu_hours)
 
     def fastest_for(self, cost: float) -> FrontierPoint:
-        """The shortest run that costs no more.
-
-        Raises
-        ------
-        SpecError
-            None does; says what the cheapest costs.
-        """
+        """The shortest run that costs no more."""
         able = [point for point in self.points if point.run.cost <= cost]
         if not able:
             best = self.cheapest.run
@@ -178,29 +166,14 @@ def shortest(
 ) -> Frontier:
     """The frontier of shortest runs over numbers of GPUs.
 
-    Parameters
-    ----------
-    scenario : Scenario
-        Model, cluster, training and stack are kept; plan and batch are searched.
-    goal : Goal
-        What the run has to reach.
-    gpus : (int, int)
-        Fewest and most.
-    batches : sequence of int, optional
-        In sequences. Default: `default_batches`.
-    terms : Terms, optional
-        Failures, storage, prices.
-    ramp : Ramp, optional
-        The batch grows on the way.
-    layered : bool
-        Also breadth-first orders and modular pipelines.
-    progress : callable, optional
-        Called with (work done, work in all).
-
-    Raises
-    ------
-    InfeasiblePlan
-        No plan of any batch keeps the rules and fits.
+    scenario : model, cluster, training and stack are kept; plan and batch are searched.
+    goal : what the run has to reach.
+    gpus : fewest and most.
+    batches : in sequences. Default: `default_batches`.
+    terms : failures, storage, prices.
+    ramp : the batch grows on the way.
+    layered : also breadth-first orders and modular pipelines.
+    progress : called with (work done, work in all).
     """
     terms = (terms or Terms()).priced(scenario.cluster.gpu)
     begun = time.perf_counter()

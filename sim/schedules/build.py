@@ -120,13 +120,7 @@ def _build(
 
 
 def _with_flushes(chosen: Schedule, num_microbatches: int, per_flush: int) -> Schedule:
-    """The schedule again and again, `per_flush` micro-batches each time, until a step's are done.
-
-    Raises
-    ------
-    ScheduleError
-        It has no flush, or one does not end with the step.
-    """
+    """The schedule again and again, `per_flush` micro-batches each time, until a step's are done."""
     if chosen.asynchronous or num_microbatches % per_flush:
         why = "never drains" if chosen.asynchronous else f"has {num_microbatches} micro-batches, no multiple of it"
         raise ScheduleError(f"plan.microbatches_per_flush = {per_flush}: schedule {chosen.name!r} {why}; leave it out")
@@ -178,21 +172,11 @@ def build_replicated(
 ) -> Order:
     """PipeDream's order where stages are replicated, 1F1B round robin (`round_robin`): a step is one round of them all.
 
-    Parameters
-    ----------
-    replicas : sequence of int
-        Workers of each stage.
-    in_flight : sequence of int, optional
-        Micro-batches that a worker of each stage has begun and not finished, at most. Default: PipeDream's (`noam`).
-    fold : bool
-        As of `build_order`; then a step is one round of the steady state.
-    rounds : int
-        That are in the order otherwise.
-
-    Raises
-    ------
-    ScheduleError
-        A stage without workers, or rounds too large to be played.
+    replicas : workers of each stage.
+    in_flight : micro-batches that a worker of each stage has begun and not finished, at most. Default: PipeDream's
+        (`noam`).
+    fold : as of `build_order`; then a step is one round of the steady state.
+    rounds : that are in the order otherwise.
     """
     if not replicas or min(replicas) < 1:
         raise ScheduleError(f"every stage has one worker or more, not {list(replicas)}")
@@ -243,10 +227,7 @@ def _endless(
 ) -> Order:
     """An order of batches without flush, from the rows of so many batches; folded, a step is the last of them.
 
-    Parameters
-    ----------
-    again : callable, optional
-        Makes it with another number of micro-batches in its arrays. None: it is not folded.
+    again : makes it with another number of micro-batches in its arrays. None: it is not folded.
     """
 
     def part(keep: int) -> Order:

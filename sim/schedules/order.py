@@ -153,17 +153,8 @@ def make_order(
 ) -> Order:
     """Turn the ranks' actions into a validated Order.
 
-    Parameters
-    ----------
-    actions : sequence
-        Of each rank its actions, or its row.
-    num_stages : int
-        Of all copies of the model together.
-
-    Raises
-    ------
-    ScheduleError
-        An action missing, repeated or out of range, a stage on two ranks, or a deadlock; with the place in the grid.
+    actions : of each rank its actions, or its row.
+    num_stages : of all copies of the model together.
     """
     rows = [as_row(row) for row in actions]
     lengths = [len(row) for row in rows]
@@ -362,12 +353,7 @@ class Fold:
 
 
 def find_fold(fewer: Sequence[Row], more: Sequence[Row], period: int) -> tuple[Array, Array, int] | None:
-    """(cut in each row of `more`, length of a block, blocks seen before the cuts), or None where nothing repeats.
-
-    Parameters
-    ----------
-    fewer, more : rows of the same schedule, the latter with `period` more micro-batches
-    """
+    """(cut in each row of `more`, length of a block, blocks seen before the cuts), or None where nothing repeats."""
     cuts, lengths = np.zeros(len(more), dtype=np.int64), np.zeros(len(more), dtype=np.int64)
     seen = []
     for rank, (short, long) in enumerate(zip(fewer, more, strict=True)):
@@ -387,15 +373,9 @@ def find_fold(fewer: Sequence[Row], more: Sequence[Row], period: int) -> tuple[A
 def align(needs: Sequence[Array], rank: Array, cuts: Array, lengths: Array, seen: int) -> tuple[Array, int, int] | None:
     """Move cuts back by whole blocks until no block needs what comes after it.
 
-    Parameters
-    ----------
     needs : arrays over actions; more than one where actions have several needs
-    cuts : flat indices
 
-    Returns
-    -------
-    (cuts, blocks seen, depth) or None
-        The depth is how many blocks before its own an action of the last block needs, or one after the cut.
+    The depth is how many blocks before its own an action of the last block needs, or one after the cut.
     """
     cuts = cuts.copy()
     places = [np.flatnonzero(need >= 0) for need in needs]

@@ -141,14 +141,11 @@ def weight_versions(order: Order) -> tuple[Array, Array]:
     Both concern asynchronous orders. A batch is begun with a version as much older than the newest as the schedule
     says, as in PipeDream-2BW; where it says nothing, a forward takes the newest there is and its backward the same.
 
-    Returns
-    -------
+    Returns:
     versions : array over ranks
-    staleness : array over ranks
-        The most updates between the version a gradient was computed with and the one it is applied to.
+    staleness : array over ranks. The most updates between the version a gradient was computed with and the one it is
+        applied to.
 
-    Notes
-    -----
     A version is kept from its update until the last backward that uses it. Orders without updates in them have one
     version and no staleness.
     """
@@ -206,19 +203,11 @@ def play(
 
     Since everything takes equally long, all ranks begin at the same moments, and each moment is one step of arrays.
 
-    Parameters
-    ----------
-    home : sequence
-        Which rank holds each stage; stages of every copy of the model.
-    most_in_flight : stage -> micro-batches
-        How many a stage may have begun and not come back to.
-    forward_first : bool
-        Where both could be done, take a forward rather than a backward.
+    home : which rank holds each stage; stages of every copy of the model.
+    most_in_flight : how many a stage may have begun and not come back to.
+    forward_first : where both could be done, take a forward rather than a backward.
 
-    Returns
-    -------
-    list of Row
-        Of each rank. Micro-batches are dealt to the copies in turn.
+    Returns the actions of each rank. Micro-batches are dealt to the copies in turn.
     """
     stages, ranks, count = len(home), max(home) + 1, num_microbatches
     target, came, waiting = _arrivals(stages, copies, count)
@@ -282,10 +271,7 @@ def place_weight_gradients(
     wait would make this rank the one that has waited most, and where a forward would keep more activations than the
     rows given ever do: the rules of Qi et al.'s heuristic (2023, arXiv:2401.10241, section 3.1).
 
-    Returns
-    -------
-    list of Row
-        The best of the rows given and of a few tries, by the longest time from a rank's first action to its last.
+    Returns the best of the rows given and of a few tries, by the longest time from a rank's first action to its last.
     """
     order = make_order("", rows, num_stages, num_microbatches)
     start, best = at_work(order, times)

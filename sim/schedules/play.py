@@ -13,17 +13,12 @@ WIDE = 12
 def play(needs: IntArray, pair_needs: IntArray | None, first: IntArray) -> tuple[IntArray, IntArray | None]:
     """Run each rank's actions in order, each when what it needs is done.
 
-    Parameters
-    ----------
-    needs, pair_needs, first : arrays
-        As in `Order`.
+    needs, pair_needs, first : as in `Order`.
 
-    Returns
-    -------
-    sequence : array
-        The actions that can run, in an order in which they can; all of them unless the order deadlocks.
-    levels : array or None
-        Where in it the actions end that could run at the same moment; None where there are too few of them.
+    Returns:
+    sequence : the actions that can run, in an order in which they can; all of them unless the order deadlocks.
+    levels : array or None. Where in it the actions end that could run at the same moment; None where there are too few
+        of them.
     """
     also = np.full(len(needs), -1) if pair_needs is None else pair_needs
     if len(first) > WIDE:

@@ -169,13 +169,7 @@ def is_file(name: str) -> bool:
 
 
 def get_schedule(name: str) -> Schedule:
-    """The schedule registered as `name`, or the one that a text file of that name holds.
-
-    Raises
-    ------
-    ScheduleError
-        There is none; the message names the nearest.
-    """
+    """The schedule registered as `name`, or the one that a text file of that name holds."""
     if is_file(name):
         return grid_schedule(name, read_grid(name))
     if name not in _REGISTRY:
