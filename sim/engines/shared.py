@@ -36,7 +36,7 @@ def run(program: Program) -> Timeline:
         raise SpecError(f"engine shared plays steps that end; schedule {order.schedule!r} does not: use dag or des")
 
     def play(program: Program, seconds: Seconds, step: Step, amounts: FloatArray) -> Moments:
-        return (*_OnCores(program, step, amounts).play(), None, program)
+        return (*_OnCores(program, step, amounts).play(), None)
 
     return play_folded(program if order.fold is None else program.on(order.fold.unfold()), "shared", play)
 
