@@ -11,7 +11,7 @@ from rich.text import Text
 
 from sim.breakdown import CAUSES
 from sim.canvas import new_figure
-from sim.reliability import LoadBy
+from sim.reliability.storing import LoadBy
 from sim.report.figures import label_panel, open_panels, place_title, plain_axis
 from sim.report.terminal import assumptions, indented, title
 from sim.report.text import heading, remarks

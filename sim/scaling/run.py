@@ -9,22 +9,9 @@ import numpy as np
 
 from sim.arrays import Array
 from sim.errors import SpecError, require_positive
-from sim.reliability import (
-    Checkpoints,
-    Failures,
-    Goodput,
-    LoadBy,
-    Price,
-    Storing,
-    best_interval,
-    energy,
-    goodput,
-    gpu_hours,
-    job_mtbf,
-    listed_price,
-    rent,
-    require_pause,
-)
+from sim.reliability.cost import Price, energy, gpu_hours, listed_price, rent
+from sim.reliability.goodput import Checkpoints, Failures, Goodput, best_interval, goodput, job_mtbf
+from sim.reliability.storing import LoadBy, Storing, require_pause
 from sim.scaling.allocation import flop_for_params
 from sim.scaling.critical_batch import (
     critical_batch_laws,

@@ -32,7 +32,7 @@ from typing import Any
 from sim.engines import Timeline
 from sim.errors import FlopcastError, SpecError, nearest, require_not_negative
 from sim.estimate import Estimate, estimate
-from sim.reliability import data_loading, storing_of
+from sim.reliability.storing import data_loading, storing_of
 from sim.scaling.run import TrainingRun, training_run
 from sim.scaling.training_time import Frontier, FrontierPoint
 from sim.schedules.passes import weight_versions

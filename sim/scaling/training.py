@@ -10,7 +10,7 @@ from typing import Any
 from sim.assumptions import NO_FAILURES
 from sim.errors import FlopcastError, SpecError, require_positive
 from sim.estimate import Estimate, estimate
-from sim.reliability import LOAD_WORDS, DataLoading, data_loading, storing_of
+from sim.reliability.storing import LOAD_WORDS, DataLoading, data_loading, storing_of
 from sim.scaling.ramp import BEST, Ramp, against_none, best_ramp, parse_ramp, ramped, ramped_tokens
 from sim.scaling.run import DEFAULT_BATCH_LAW, Terms, TrainingRun, goal_of_model, training_run, unknown_energy
 from sim.scaling.staleness import NONE, Staleness, staleness_of

@@ -16,7 +16,8 @@ import numpy as np
 
 from sim.errors import InfeasiblePlan, SpecError
 from sim.estimate import Estimate
-from sim.reliability import data_loading, even_storing, state_of, storing_of
+from sim.reliability.state import state_of
+from sim.reliability.storing import data_loading, even_storing, storing_of
 from sim.scaling.ramp import Ramp, against_none, ramped, ramped_tokens
 from sim.scaling.run import Goal, Terms, TrainingRun, training_run, unknown_energy
 from sim.scaling.step_times import (

@@ -12,7 +12,9 @@ from typer.testing import CliRunner
 from sim.cli import app
 from sim.errors import SpecError
 from sim.estimate import estimate
-from sim.reliability import Failures, Price, even_storing
+from sim.reliability.cost import Price
+from sim.reliability.goodput import Failures
+from sim.reliability.storing import even_storing
 from sim.scaling.critical_batch import kaplan_batch
 from sim.scaling.loss_laws import power_sum_loss
 from sim.scaling.published import BESIROGLU
