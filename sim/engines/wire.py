@@ -12,7 +12,7 @@ import simpy
 
 from sim.arrays import FloatArray, IntArray
 from sim.engines.order_facts import undominated
-from sim.network.collective_flows import SLACK, Flows, fill
+from sim.network.collective_flows import SLACK, Flows, max_min_rates
 from sim.traffic.streams import Stream, Traffic
 
 
@@ -169,7 +169,8 @@ class Wire:
         loads = self._loads[:, streams]
         loads = np.concatenate([loads[loads.sum(axis=1) > 1.0], np.eye(len(streams))])
         flow, link = np.nonzero(loads.T)
-        rates = fill(Flows(len(streams), flow, link, loads[link, flow], self._share[streams]), np.ones(len(loads)))
+        flows = Flows(len(streams), flow, link, loads[link, flow], self._share[streams])
+        rates = max_min_rates(flows, np.ones(len(loads)))
         return tuple(streams.tolist()), np.where(rates > 1.0 - SLACK, 1.0, rates).tolist()
 
 

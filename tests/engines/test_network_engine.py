@@ -5,13 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import simpy
+from flows import finish_times
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import orders
 
 from sim.engines import Program, network, run
 from sim.engines.wire import Wire, shared_links
-from sim.network.collective_flows import Flows, finish_times
+from sim.network.collective_flows import Flows
 from sim.schedules import build_order, get_schedule
 from sim.schedules.actions import U
 from sim.traffic.exchanges import Exchange
