@@ -57,7 +57,7 @@ def train(
     overrides: Overrides = None,
     goal: Annotated[
         partial[Training],
-        Fills(run_of, "scenario", "terms", tokens=Opt(read=count), loss=Opt(read=count), staleness="--staleness-model"),
+        Fills(run_of, "scenario", "terms", tokens=Opt(read=count), loss=Opt(read=count)),
     ],
     run: RunOptions,
     profile: ProfileOption = None,

@@ -8,9 +8,8 @@ root of the critical one, dE/dS (own derivation: B = sqrt(r dE/dS) minimises ste
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
@@ -25,13 +24,8 @@ FIRST = 1e-6
 """Share of the least data at which its samples begin; what is before counts as even."""
 HALVINGS = 3
 """Halvings of the whole batch that a best ramp may begin with: at least an eighth of it."""
-
-
-class StepTimeLookup(Protocol):
-    """What says how long a step of a batch takes on so many GPUs."""
-
-    def at_most(self, batch: int, num_gpus: int) -> float:
-        """Step time of the fastest plan of a batch on so many GPUs or fewer; infinite where there is none.  [s]"""
+StepTime = Callable[[int, int], float]
+"""Step time of a batch on so many GPUs or fewer. [s]"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +90,11 @@ def ramped_steps(tokens: float, ramp: Sequence[tuple[float, float]]) -> float:
 
 
 def ramped(
-    ramp: Ramp, batch: int, num_gpus: int, final_step_s: float, sequences: float, times: StepTimeLookup
+    ramp: Ramp, batch: int, num_gpus: int, final_step_s: float, sequences: float, step_time: StepTime
 ) -> tuple[float, float]:
     """(steps, average step time) of a run over so many sequences on so many GPUs, that ends at `batch`.
 
-    Stages before the last take the fastest plan of their batch, which may leave GPUs idle.
+    Stages before the last take what `step_time` says of their batch on so many GPUs or fewer; infinite: no plan.
     """
     sizes = ramp.batches_of(batch)
     stages = [(start * sequences, float(size)) for (start, _), size in zip(ramp.stages, sizes, strict=True)]
@@ -108,7 +102,7 @@ def ramped(
     ends = [*(start for start, _ in stages[1:]), sequences]
     seconds = 0.0
     for (start, size), end in zip(stages, ends, strict=True):
-        step = final_step_s if size == batch else times.at_most(int(size), num_gpus)
+        step = final_step_s if size == batch else step_time(int(size), num_gpus)
         if step == float("inf"):
             raise SpecError(f"no plan for the ramp's batch of {size:,.0f} sequences on {num_gpus:,} GPUs or fewer")
         seconds += (end - start) / size * step

@@ -194,7 +194,7 @@ def shortest(
         """The whole run at a batch, with its ramp where there is one; without a plan every GPU saves as much."""
         total, average, tokens = steps[batch], seconds, data[batch]
         if ramp is not None:
-            total, average = ramped(ramp, batch, num_gpus, seconds, tokens / length, prices)
+            total, average = ramped(ramp, batch, num_gpus, seconds, tokens / length, prices.at_most)
         if answer is None:
             storing = even_storing(saved, num_gpus, scenario.cluster, scenario.profile)
         else:

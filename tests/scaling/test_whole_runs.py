@@ -137,17 +137,10 @@ def test_goals_that_cannot_be(asked, says):
         goal_of(1e9, **asked)
 
 
-class Linear:
-    """Steps of a millisecond a sequence."""
-
-    def at_most(self, batch, num_gpus):
-        return batch * 1e-3
-
-
 def test_a_ramp():
     ramp = parse_ramp("1/4, 1/2@2%, 1@20%")
     assert ramp == Ramp(((0.0, 0.25), (0.02, 0.5), (0.2, 1.0)))
-    steps, average = ramped(ramp, 1024, 64, 1.024, 1e6, Linear())
+    steps, average = ramped(ramp, 1024, 64, 1.024, 1e6, lambda batch, num_gpus: batch * 1e-3)
     assert steps == pytest.approx(2e4 / 256 + 1.8e5 / 512 + 8e5 / 1024)
     assert steps == pytest.approx(ramped_steps(1e6, [(0, 256), (2e4, 512), (2e5, 1024)]))
     assert steps * average == pytest.approx(1e6 * 1e-3)  # a millisecond a sequence at every batch
