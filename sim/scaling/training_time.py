@@ -242,7 +242,9 @@ def _of_layered_order(
         return ()
     layered = steps[round(front[-1].batch_tokens / length)] * answer.step_time_s
     priced = (
-        steps[batch] * each.fitting.at(answer.num_gpus) for batch, each in prices.of_batch.items() if batch in steps
+        steps[batch] * each.fitting.get(answer.num_gpus, np.inf)
+        for batch, each in prices.of_batch.items()
+        if batch in steps
     )
     usual = min(priced)
     if not np.isfinite(usual):
