@@ -78,22 +78,6 @@ def plan_pipeline(
     return _priced(profile, levels, sync, segments)
 
 
-def price_plan(
-    profile: LayerProfile, level: Level, ends: Sequence[int], replicas: Sequence[int], sync: str = DEFAULT_SYNC
-) -> PipelinePlan:
-    """A plan that is written down, on a machine of one level: where each stage's layers end, and its workers."""
-    firsts = (0, *ends[:-1])
-    if len(ends) != len(replicas) or ends[-1] != len(profile) or any(a >= b for a, b in zip(firsts, ends, strict=True)):
-        raise SpecError(
-            f"stages that end at layers {list(ends)} with {list(replicas)} workers: give one end a stage, going "
-            f"forward to {len(profile)}, the last layer's"
-        )
-    if min(replicas) < 1 or sum(replicas) != level.count:
-        raise SpecError(f"{list(replicas)} workers are {sum(replicas)}, and there are {level.count}; use all of them")
-    segments = [_Segment(first, last, (own,)) for first, last, own in zip(firsts, ends, replicas, strict=True)]
-    return _priced(profile, (level,), sync, segments)
-
-
 def data_parallel(profile: LayerProfile, levels: Sequence[Level], sync: str = DEFAULT_SYNC) -> float:
     """Time per micro-batch if every worker holds all layers.  [s]"""
     whole = _Segment(0, len(profile), tuple(level.count for level in levels))

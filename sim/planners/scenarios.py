@@ -17,10 +17,8 @@ import numpy as np
 from sim.arrays import RankFloats
 from sim.engines import Program, Timeline, run
 from sim.errors import SpecError
-from sim.estimate import Estimate, estimate
 from sim.planners.layers import LayerProfile
 from sim.planners.pipeline_plan import PipelinePlan
-from sim.planners.two_buffered import TwoBufferedPlan
 from sim.pricing.cells import plans_of, sent_bytes
 from sim.pricing.deal import HELD, MOMENTS, TRAINED, block_params
 from sim.pricing.layouts import cut_of
@@ -123,21 +121,6 @@ def straight_scenario(
     changed = {"embedding_as_layer": False, "head_as_layer": False, "pp": len(stages), "dp": width}
     alone = one_worker(scenario)
     return alone.replace(plan=alone.plan.replace(**changed, pipeline_layout=layout, **plan))
-
-
-def confirm_two_buffered(scenario: Scenario, profile: LayerProfile, plan: TwoBufferedPlan) -> Estimate:
-    """What the house's own model says of a plan of 2BW's planner, run on the exact engine."""
-    return estimate(
-        straight_scenario(
-            scenario,
-            profile,
-            plan.ends,
-            plan.width,
-            schedule="pipedream_2bw" if plan.depth > 1 else "1f1b",
-            microbatch_size=plan.microbatch_size,
-            recompute="full" if plan.recompute else "none",
-        )
-    )
 
 
 @dataclass(frozen=True, slots=True)
