@@ -194,11 +194,6 @@ def make_order(
     )
 
 
-def folded(order: Order, fold: Fold, num_microbatches: int) -> Order:
-    """The order with a fold: it stands for `num_microbatches`, more than its arrays hold."""
-    return replace(order, fold=fold, num_microbatches=num_microbatches)
-
-
 def _index(
     rows: Sequence[Row],
     stage: IntArray,
@@ -352,11 +347,15 @@ class Fold:
         return np.asarray(np.arange(self.lengths.sum()) + np.repeat(begins - before, self.lengths))
 
 
-def find_fold(fewer: Sequence[Row], more: Sequence[Row], period: int) -> tuple[Array, Array, int] | None:
-    """(cut in each row of `more`, length of a block, blocks seen before the cuts), or None where nothing repeats."""
-    cuts, lengths = np.zeros(len(more), dtype=np.int64), np.zeros(len(more), dtype=np.int64)
-    seen = []
-    for rank, (short, long) in enumerate(zip(fewer, more, strict=True)):
+def find_fold(order: Order, fewer: Sequence[Row], period: int) -> tuple[Array, Array, int, int] | None:
+    """(cuts, lengths, blocks seen, depth) of a fold of this order, as in `Fold`; None where nothing repeats yet.
+
+    fewer : rows of the same schedule with `period` micro-batches less.
+    """
+    cuts, lengths = np.zeros(order.num_ranks, dtype=np.int64), np.zeros(order.num_ranks, dtype=np.int64)
+    seen, ends = [], False
+    for rank, short in enumerate(fewer):
+        long = order.row(rank)
         block = len(long) - len(short)
         differs = (short != long[: len(short)]).any(axis=1)
         at = int(differs.argmax()) if differs.any() else len(short)
@@ -365,19 +364,13 @@ def find_fold(fewer: Sequence[Row], more: Sequence[Row], period: int) -> tuple[A
             return None
         cuts[rank], lengths[rank] = at + block, block
         seen.append(_repeats(long[: at + block], block, period))
-    if any(_ends_before(int(cut), row) for cut, row in zip(cuts, more, strict=True)):
-        return cuts - lengths, lengths, min(seen) - 1
-    return cuts, lengths, min(seen)
+        ends = ends or _ends_before(at + block, long)
+    return _aligned(order, order.first[:-1] + cuts - lengths * ends, lengths, min(seen) - ends)
 
 
-def align(needs: Sequence[Array], rank: Array, cuts: Array, lengths: Array, seen: int) -> tuple[Array, int, int] | None:
-    """Move cuts back by whole blocks until no block needs what comes after it.
-
-    needs : arrays over actions; more than one where actions have several needs
-
-    The depth is how many blocks before its own an action of the last block needs, or one after the cut.
-    """
-    cuts = cuts.copy()
+def _aligned(order: Order, cuts: Array, lengths: Array, seen: int) -> tuple[Array, Array, int, int] | None:
+    """The fold with cuts moved back by whole blocks until no block needs what comes after it."""
+    rank, needs = order.rank, [order.needs] if order.pair_needs is None else [order.needs, order.pair_needs]
     places = [np.flatnonzero(need >= 0) for need in needs]
     place = np.concatenate(places)
     needed = np.concatenate([need[here] for need, here in zip(needs, places, strict=True)])
@@ -389,7 +382,7 @@ def align(needs: Sequence[Array], rank: Array, cuts: Array, lengths: Array, seen
         if not early.any():
             back = np.maximum(behind, 0) // lengths[there]
             after = (ahead >= 0) & (behind >= 0)
-            return cuts, left, int(max(back[in_block].max(initial=0), back[after].max(initial=-1) + 1, 1))
+            return cuts, lengths, left, int(max(back[in_block].max(initial=0), back[after].max(initial=-1) + 1, 1))
         cuts[np.unique(home[early])] -= lengths[np.unique(home[early])]
     return None
 
