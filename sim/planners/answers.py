@@ -10,13 +10,7 @@ from sim.estimate import Estimate, estimate
 from sim.planners.layers import LayerProfile
 from sim.planners.pipedream import DEFAULT_SYNC, plan_pipeline
 from sim.planners.pipeline_plan import Level, PipelinePlan, levels_of
-from sim.planners.scenarios import (
-    PlayedPlan,
-    covering,
-    play_plan,
-    profile_of,
-    straight_scenario,
-)
+from sim.planners.scenarios import PlayedPlan, covering, play_plan, profile_of, straight_scenario
 from sim.specs import Scenario
 
 Source = LayerProfile | Scenario

@@ -14,16 +14,7 @@ from typing import Any
 
 from sim.errors import InfeasiblePlan
 from sim.scaling.offers import Lacking, Offer, offer
-from sim.scaling.questions import (
-    Planned,
-    Question,
-    ask,
-    batch_of,
-    length_of,
-    plan_of,
-    precision_of,
-    sequences_near,
-)
+from sim.scaling.questions import Planned, Question, ask, batch_of, length_of, plan_of, precision_of, sequences_near
 from sim.scaling.run import Terms
 from sim.search.room import DEFAULT as ROOM
 from sim.specs import GpuSpec, ModelSpec, Scenario, load_preset

@@ -108,11 +108,7 @@ def ask(
 
 
 def pretraining(
-    gpus: int,
-    tokens: float | None,
-    batch: str | None = None,
-    length: int | None = None,
-    precision: str | None = None,
+    gpus: int, tokens: float | None, batch: str | None = None, length: int | None = None, precision: str | None = None
 ) -> Fields:
     """How the training section of a pre-training follows from the model, for `ask`.
 

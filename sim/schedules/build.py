@@ -14,15 +14,7 @@ from sim.errors import ScheduleError
 from sim.schedules.actions import Row
 from sim.schedules.asynchronous import noam, round_robin
 from sim.schedules.order import Fold, Order, find_fold, make_order
-from sim.schedules.registry import (
-    OPTIONS,
-    Schedule,
-    get_schedule,
-    is_file,
-    microbatch_remedy,
-    on_register,
-    schedules,
-)
+from sim.schedules.registry import OPTIONS, Schedule, get_schedule, is_file, microbatch_remedy, on_register, schedules
 
 MOST_ACTIONS = 4_000_000
 """A step of more that does not repeat is refused rather than run for minutes in gigabytes."""
@@ -161,12 +153,7 @@ def _check_length(size: tuple[int, int, int], num_actions: int, repeats: bool, p
 
 
 def _rebuilt(
-    name: str,
-    num_ranks: int,
-    num_chunks: int,
-    num_microbatches: int,
-    options: tuple[tuple[str, Any], ...],
-    keep: int,
+    name: str, num_ranks: int, num_chunks: int, num_microbatches: int, options: tuple[tuple[str, Any], ...], keep: int
 ) -> Order:
     """A folded order with about `keep` micro-batches in its arrays: what an order takes along to other processes."""
     return _build.__wrapped__(name, num_ranks, num_chunks, num_microbatches, fold=True, keep=keep, **dict(options))
