@@ -31,7 +31,7 @@ class RangeOptions:
     batches: Annotated[str | None, Option(help="Batches to try, in sequences: 512,1024.")] = None
     within: Annotated[str | None, Option(help="Also show the cheapest run that ends in this time: '60 d'.")] = None
     budget: Annotated[str | None, Option(help="Also show the shortest run for this much money: 50M.")] = None
-    ramp: Annotated[str | None, Option(help="Batch ramp: '1/4, 1/2@2%, 1@20%' means batch @ data; or best.")] = None
+    ramp: Annotated[str | None, Option(help="Batch ramp: '1/4, 1/2@2%, 1@20%' means batch @ data.")] = None
 
     def machine(self, asked: Scenario) -> tuple[Scenario, tuple[int, int]]:
         """The question on a cluster of the same kind that is large enough, and the fewest and most of its GPUs."""
@@ -43,11 +43,11 @@ class RangeOptions:
             asked = asked.replace(cluster=asked.cluster.replace(num_nodes=nodes))
         return asked, sizes
 
-    def read(self, goal: Goal) -> tuple[Any, Any, float | None, float | None]:
+    def read(self) -> tuple[Any, Any, float | None, float | None]:
         """(batches to try, ramp of the batch, time that another run must keep to [s], money that another may cost)."""
-        from sim.scaling.ramp import BEST, best_ramp, parse_ramp
+        from sim.scaling.ramp import parse_ramp
 
-        ramp = None if self.ramp is None else best_ramp(goal) if self.ramp == BEST else parse_ramp(self.ramp)
+        ramp = None if self.ramp is None else parse_ramp(self.ramp)
         limit, what = None if self.within is None else parse(self.within, "s"), "numbers of sequences"
         if limit is not None:
             require_positive(within=limit)
@@ -80,7 +80,7 @@ def shortest(
 
     asked, gpus = among.machine(_question(model, cluster, stack, profile, overrides or []))
     goal = goal_of_model(asked.model, **aim.keywords)
-    batches, ramp, limit, money = among.read(goal)
+    batches, ramp, limit, money = among.read()
     terms = run.terms(asked.cluster.node.gpus_per_node)
     with progress_bar("batches priced and plans run") as progress:
         frontier = shortest(

@@ -17,13 +17,9 @@ from sim.arrays import Array
 from sim.errors import SpecError, require_positive
 from sim.scaling.run import Goal
 
-BEST = "best"
-"""A ramp that follows the goal's own critical batch (`best_ramp`)."""
 SAMPLES = 2000
 FIRST = 1e-6
 """Share of the least data at which its samples begin; what is before counts as even."""
-HALVINGS = 3
-"""Halvings of the whole batch that a best ramp may begin with: at least an eighth of it."""
 StepTime = Callable[[int, int], float]
 """Step time of a batch on so many GPUs or fewer. [s]"""
 
@@ -135,25 +131,6 @@ def _way(goal: Goal) -> tuple[Array, Array]:
     """Least data and least steps, from the beginning to the goal."""
     least = goal.min_tokens * np.geomspace(FIRST, 1.0, SAMPLES)
     return np.concatenate([[0.0], least]), np.concatenate([[0.0], goal.least_steps_by(least)])
-
-
-def best_ramp(goal: Goal) -> Ramp:
-    """Eighths, quarters and halves of the batch, while the root of the critical one is nearest to them."""
-    least, steps = _way(goal)
-    critical = np.gradient(least[1:], steps[1:] + 1e-12 * steps[-1] * np.arange(SAMPLES))
-    share = np.sqrt(critical / critical[-1])
-    spent = least[1:] + goal.critical_batch * steps[1:]
-    stages = [(0.0, 0.5**HALVINGS)]
-    for power in range(HALVINGS - 1, -1, -1):
-        above = np.flatnonzero(share < 0.5 ** (power + 0.5))
-        start = round(float(spent[above[-1]] / spent[-1]), 4) if len(above) else 0.0
-        stages = [*(stage for stage in stages if stage[0] < start), (start, 0.5**power)]
-    if len(stages) == 1:
-        raise SpecError(
-            f"no ramp is better than none: by {goal.batch_law or 'the one given'} the critical batch is the same from "
-            "beginning to end. Write the ramp out, such as '1/4, 1/2@2%, 1@20%', or choose another --batch-law"
-        )
-    return Ramp(tuple(stages))
 
 
 def against_none(ramp: Ramp, goal: Goal, batch_tokens: float) -> str:

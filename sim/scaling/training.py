@@ -10,7 +10,7 @@ from sim.assumptions import NO_FAILURES
 from sim.errors import FlopcastError, SpecError, require_positive
 from sim.estimate import Estimate, estimate
 from sim.reliability.storing import LOAD_WORDS, DataLoading, Storing, data_loading, storing_of
-from sim.scaling.ramp import BEST, Ramp, against_none, best_ramp, parse_ramp, ramped, ramped_tokens
+from sim.scaling.ramp import Ramp, against_none, parse_ramp, ramped, ramped_tokens
 from sim.scaling.run import DEFAULT_BATCH_LAW, Terms, TrainingRun, goal_of_model, training_run, unknown_energy
 from sim.specs import Scenario
 from sim.specs.loading import as_scenario
@@ -101,7 +101,7 @@ def train(
     batch_law : str
         Law of the critical batch, used with a loss (flopcast scaling laws).
     ramp : Ramp or str, optional
-        Batch ramp: '1/4, 1/2@2%, 1@20%' means batch @ data; or best. The plan keeps its GPUs and runs fewer
+        Batch ramp: '1/4, 1/2@2%, 1@20%' means batch @ data. The plan keeps its GPUs and runs fewer
         micro-batches. With a loss it saves data; a token budget stays what it is.
     terms : Terms, optional
         Failures, storage, prices.
@@ -165,14 +165,11 @@ def _data_of(
     budget = scenario.training.tokens if tokens is None and loss is None else tokens
     if budget is None and loss is None:
         raise SpecError("how long is the run? Give --tokens, --within or --loss, or set the scenario's training.tokens")
-    goal = None
-    if loss is not None or ramp == BEST:
-        goal = goal_of_model(scenario.model, tokens=budget, loss=loss, batch_law=batch_law)
-    if isinstance(ramp, str):
-        ramp = best_ramp(goal) if goal is not None and ramp == BEST else parse_ramp(ramp)
-    if loss is None or goal is None:
+    ramp = parse_ramp(ramp) if isinstance(ramp, str) else ramp
+    if loss is None:
         assert budget is not None
         return budget, ramp, [] if ramp is None else [f"batch ramp {ramp}; as many tokens as without it"]
+    goal = goal_of_model(scenario.model, tokens=budget, loss=loss, batch_law=batch_law)
     batch = float(scenario.training.tokens_per_step)
     if ramp is None:
         return float(goal.tokens(batch)), None, [*goal.notes]
