@@ -215,7 +215,7 @@ Overrides = Annotated[
 Engine = Annotated[
     str,
     Option(
-        help="dag (exact), des (discrete events) or shared (processes on shared cores).",
+        help="dag (exact) or des (discrete events).",
         autocompletion=engines,
     ),
 ]

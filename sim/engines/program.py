@@ -22,7 +22,6 @@ from sim.arrays import (
     PlanFloats,
     RankFloats,
     RankPlanFloats,
-    StageFloats,
     StagePlanFloats,
 )
 from sim.costs.block import AT_PEAK
@@ -148,9 +147,6 @@ class Program:
 
     hide_grad_reduce : the gradient reduction may run beside the last backward of each stage.
     hide_gather : ZeRO's weight gather may run beside the next step's forward.
-    cores : how many processes compute at full speed at once (`NodeSpec.cores`); None: each has its own.
-    twins : processes that a pipeline rank stands for, its tensor- and data-parallel group.
-    idle_per_stage : of forward and of backward of each stage, what waits for messages and needs no core. [s]
     between_flushes_s : array (ranks). What is summed and gathered between two flushes of a step. [s]
     drawn_s : array (actions). Compute of every action where it is drawn at random; None: that of its stage. [s]
     """
@@ -159,9 +155,6 @@ class Program:
     costs: StageSeconds
     hide_grad_reduce: bool = False
     hide_gather: bool = False
-    cores: float | None = None
-    twins: int = 1
-    idle_per_stage: tuple[StageFloats, StageFloats] | None = None
     drawn_s: ActionFloats | None = None
     between_flushes_s: RankFloats | float = 0.0
 
