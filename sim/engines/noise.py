@@ -24,7 +24,6 @@ from sim.errors import ScheduleError
 from sim.pricing.stages import StageSeconds
 from sim.schedules import Order
 from sim.schedules.actions import U
-from sim.schedules.order import in_levels
 from sim.schedules.registry import is_staggered
 from sim.work.operations import Cause
 
@@ -81,10 +80,10 @@ def noisy_steps(replicas: Sequence[Replica], jitter: float, seeds: int, seed: in
     seed : of the first.
     """
     program = replicas[0].program
-    order, width = in_levels(program.order), len(replicas)
+    order, width = program.order, len(replicas)
     require_own_step(order)
     costs = replace(program.costs, optimizer_s=np.max([each.program.costs.optimizer_s for each in replicas], axis=0))
-    program = replace(program, order=order, costs=costs)
+    program = replace(program, costs=costs)
     computes = [each.program.action_seconds()[0] for each in replicas]
     batch = max(1, AT_ONCE // (len(order) * width))
     times: list[float] = []

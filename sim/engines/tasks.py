@@ -222,7 +222,7 @@ def step_of(order: Order, on: Switches) -> Step:
     list_, at, of = TaskList(), places_of(order, on), classes_of(order, on.prefetched > 0, on.each).of
     ranks, action = np.arange(order.num_ranks), np.arange(len(order))
     place, block = np.empty(len(order), dtype=np.int64), _blocks(order)
-    place[order.topological] = action if order.levels is None else np.searchsorted(order.levels, action, side="right")
+    place[order.topological] = np.searchsorted(order.levels, action, side="right")
     lanes = _Lanes(list_, order, on, at, of, place, block, np.where(block == AFTER, WHOLE, FOLDED))
     lanes.passes()
     bodies, buckets = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]

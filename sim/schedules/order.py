@@ -15,7 +15,7 @@ exactly.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -24,7 +24,7 @@ import numpy as np
 from sim.arrays import Array, IntArray
 from sim.errors import ScheduleError
 from sim.schedules.actions import KINDS, PAIRED, Action, B, F, I, Row, U, W, as_actions, as_row, format_grid
-from sim.schedules.play import by_levels, play
+from sim.schedules.play import by_levels
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -43,7 +43,7 @@ class Order:
     pair_needs : where an action begins together with the next, what that one waits for; −1 for all others, None: no
         action does.
     topological : an order in which all can run.
-    levels : where in it the actions end that could run at the same moment; None where there are too few of them.
+    levels : where in it the actions end that could run at the same moment.
     fold : a repeating part of which only the beginning is in the arrays; None: everything is.
     per_flush : micro-batches after which the pipeline drains; None: it does once a step.
     """
@@ -63,7 +63,7 @@ class Order:
     needs: IntArray
     pair_needs: IntArray | None
     topological: IntArray
-    levels: IntArray | None
+    levels: IntArray
     fold: Fold | None = None
     per_flush: int | None = None
 
@@ -130,16 +130,6 @@ def _weight(order: Order) -> IntArray:
         weight[fold.block(0)] += 1 if endless else fold.times
     weight.flags.writeable = False
     return weight
-
-
-@lru_cache(maxsize=256)
-def in_levels(order: Order) -> Order:
-    """The order with its levels, which it has by itself from a few ranks on: for many plans at once they always pay."""
-    if order.levels is not None:
-        return order
-    pairs = np.full(len(order), -1) if order.pair_needs is None else order.pair_needs
-    sequence, levels = by_levels(order.needs, pairs, order.first)
-    return replace(order, topological=sequence, levels=levels)
 
 
 def make_order(
@@ -277,9 +267,10 @@ def _needs(index: IntArray, stage: IntArray, kind: IntArray, microbatch: IntArra
 
 def _topological(
     rows: Sequence[Row], needs: IntArray, pair_needs: IntArray | None, first: IntArray
-) -> tuple[IntArray, IntArray | None]:
+) -> tuple[IntArray, IntArray]:
     """An order in which all actions can run, and its levels; raise where all ranks wait."""
-    sequence, levels = play(needs, pair_needs, first)
+    also = np.full(len(needs), -1) if pair_needs is None else pair_needs
+    sequence, levels = by_levels(needs, also, first)
     if len(sequence) < len(needs):
         done = np.zeros(len(needs) + 1, dtype=bool)
         done[sequence], done[-1] = True, True  # what needs nothing needs number −1
