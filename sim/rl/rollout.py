@@ -157,7 +157,8 @@ def batch_time(pool: RolloutPool, samples: Samples) -> float:
     luck = 1.0 + deviation * NormalDist().inv_cdf((pool.replicas - 0.375) / (pool.replicas + 0.25))
     wanted, waiting = luck * (1.0 - LAST / samples.written_groups), share * luck
     cells = _cells(samples, share, slots)
-    cell, edges = lengths.longest / cells, lengths.beyond(np.linspace(0.0, lengths.longest, cells + 1))
+    cell = lengths.longest / cells
+    edges = lengths.beyond(np.arange(cells + 1, dtype=float) * cell)
     surviving, middles = 0.5 * (edges[:-1] + edges[1:]), (np.arange(cells) + 0.5) * cell
     # Of a cohort of each age, the oldest first: the mean that still runs in a cell, its tokens, what is left behind
     # the cell, and the groups that are done; and what goes on running in the next cell.

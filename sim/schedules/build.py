@@ -14,7 +14,7 @@ from sim.errors import ScheduleError
 from sim.schedules.actions import Row
 from sim.schedules.asynchronous import noam, round_robin
 from sim.schedules.order import Fold, Order, find_fold, make_order
-from sim.schedules.registry import OPTIONS, Schedule, get_schedule, is_file, microbatch_remedy, on_register, schedules
+from sim.schedules.registry import OPTIONS, Schedule, get_schedule, microbatch_remedy, schedules
 
 MOST_ACTIONS = 4_000_000
 """A step of more that does not repeat is refused rather than run for minutes in gigabytes."""
@@ -45,14 +45,12 @@ def build_order(
     ScheduleError
         An unknown name, sizes the schedule cannot take, or an order that breaks a rule.
     """
-    # A file may have changed since it was last read.
-    build = _build.__wrapped__ if is_file(name) else _build
-    return build(name, num_ranks, num_chunks, num_microbatches, fold=fold, **options)
+    return _build(get_schedule(name), num_ranks, num_chunks, num_microbatches, fold=fold, **options)
 
 
 @lru_cache(maxsize=128)
 def _build(
-    name: str,
+    chosen: Schedule,
     num_ranks: int,
     num_chunks: int,
     num_microbatches: int,
@@ -62,7 +60,7 @@ def _build(
     **options: Any,
 ) -> Order:
     """`build_order`, remembered; with `keep` micro-batches, about, in the arrays of a folded order."""
-    chosen = get_schedule(name)
+    name = chosen.name
     given = {option: value for option, value in options.items() if value is not None}
     again = tuple(given.items())
     per_flush = given.pop("per_flush", None)
@@ -156,7 +154,9 @@ def _rebuilt(
     name: str, num_ranks: int, num_chunks: int, num_microbatches: int, options: tuple[tuple[str, Any], ...], keep: int
 ) -> Order:
     """A folded order with about `keep` micro-batches in its arrays: what an order takes along to other processes."""
-    return _build.__wrapped__(name, num_ranks, num_chunks, num_microbatches, fold=True, keep=keep, **dict(options))
+    return _build.__wrapped__(
+        get_schedule(name), num_ranks, num_chunks, num_microbatches, fold=True, keep=keep, **dict(options)
+    )
 
 
 def build_replicated(
@@ -259,6 +259,3 @@ def _check(chosen: Schedule, num_ranks: int, num_chunks: int, num_microbatches: 
             f"schedule {name!r} deals micro-batches to {chosen.copies} pipelines, so {num_microbatches} must be a "
             f"multiple of {chosen.copies}; nearest: {wanted}; {microbatch_remedy(wanted)}"
         )
-
-
-on_register(_build.cache_clear)
