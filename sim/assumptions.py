@@ -37,7 +37,7 @@ MOST_NAMED = 3
 """Operations that one assumption names."""
 
 
-def stated_assumptions(plans: Plans, scenario: Scenario, notes: Iterable[str], engine: str) -> tuple[str, ...]:
+def stated_assumptions(plans: Plans, scenario: Scenario, notes: Iterable[str]) -> tuple[str, ...]:
     """Return what was not given, not measured or not modelled, in the order in which it could change the answer.
 
     First what makes it another question (cores that are not there, sizes that no fit covers, what was filled in), then
@@ -47,7 +47,7 @@ def stated_assumptions(plans: Plans, scenario: Scenario, notes: Iterable[str], e
     """
     return (
         *_doubtful_batch(scenario),
-        *cores_assumed(scenario, engine),
+        *cores_assumed(scenario),
         *compute.doubtful(scenario),
         *_together(notes),
         *_strangers(scenario),

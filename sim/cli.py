@@ -158,10 +158,10 @@ VERBS = {
     ),
     "plan-pipeline": Verb(
         "sim.commands.plan_pipeline:plan_pipeline",
-        "Stages and workers of a pipeline without flush, by PipeDream's planner or 2BW's.",
+        "Stages and workers of a pipeline without flush, by PipeDream's planner.",
         (
             "plan-pipeline scenarios/layers/vgg16-v100.csv --workers 16 --bandwidths '10 Gbit/s'",
-            "plan-pipeline scenarios/megatron-2021/1.7b.yaml --planner 2bw -s plan.zero_stage=0",
+            "plan-pipeline scenarios/megatron-2021/1.7b.yaml -s plan.zero_stage=0",
         ),
     ),
     "simulate": Verb(

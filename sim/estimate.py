@@ -266,7 +266,7 @@ def estimate(scenario: Scenario | Path | str, engine: str = "dag") -> Estimate:
     scenario : Scenario, or a path
         Model, cluster, plan, training, stack and profile; or the file that has them.
     engine : str
-        "dag" (exact longest path), "des" (discrete events) or "shared" (processes that share a machine's cores).
+        "dag" (exact longest path) or "des" (discrete events).
 
     Returns
     -------
@@ -297,7 +297,7 @@ def estimate(scenario: Scenario | Path | str, engine: str = "dag") -> Estimate:
         memory=_memory(plans, order, deal),
         memory_available_bytes=scenario.cluster.gpu.usable_bytes,
         timeline=timeline,
-        stated=(*unaligned, *stated_assumptions(plans, scenario, costs.notes, engine)),
+        stated=(*unaligned, *stated_assumptions(plans, scenario, costs.notes)),
     )
 
 

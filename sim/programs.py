@@ -78,16 +78,14 @@ def program_of(scenario: Scenario, order: Order, costs: StageSeconds) -> Program
         between_flushes_s=between_flushes(order, costs, stack, sharded=plan.zero_stage == 3),
         hide_grad_reduce=beside,
         hide_gather=stack.overlap_param_gather,
-        cores=scenario.cluster.node.cores,
-        twins=plan.num_gpus // plan.pp,
     )
 
 
-def cores_assumed(scenario: Scenario, engine: str) -> Iterator[str]:
+def cores_assumed(scenario: Scenario) -> Iterator[str]:
     """Note that ranks which really share cores are given one each, where they are."""
     node, ranks = scenario.cluster.node, scenario.plan.num_gpus
-    if node.cores is not None and engine != "shared" and ranks > node.cores:
+    if node.cores is not None and ranks > node.cores:
         yield (
-            f"engine {engine} gives each of {ranks} ranks a core of its own, but node {node.name!r} has "
-            f"{node.cores:g}; engine shared shares them"
+            f"each of {ranks} ranks is given a core of its own, but node {node.name!r} has {node.cores:g}: ranks that "
+            "take turns on them are slower"
         )

@@ -11,7 +11,7 @@ import numpy as np
 
 from sim.engines import longest_path, network
 from sim.engines.link_history import LinkHistory, all_messages, busiest_links, link_bytes, link_history, use_by_level
-from sim.engines.noise import Replica, noisy_program, noisy_steps, overlapping_steps, replica, steps_overlap
+from sim.engines.noise import Replica, noisy_program, noisy_steps, replica
 from sim.engines.program import Program
 from sim.errors import SpecError
 from sim.estimate import estimate
@@ -140,7 +140,7 @@ def simulate(
     SpecError
         A number, GPU, rank or link out of range, or questions that exclude each other.
     ScheduleError
-        A schedule whose steps overlap, with noise on shared links or on several replicas.
+        Noise under a schedule whose steps overlap, or shared links under one without a flush.
     """
     scenario = as_scenario(scenario)
     if jitter is not None:
@@ -186,8 +186,6 @@ def simulate(
         health, size = link_health(topology, faults), (order.rank_of_stage, order.copies)
         traffic = build_traffic(scenario, costs, *size, topology, health, seed=seed)
         times, shared = _on_shared_links(_programs(replicas[0], jitter, number, seed), order, traffic, links)
-    elif drawn and len(replicas) == 1 and steps_overlap(order):
-        times = overlapping_steps(program, factors[0], jitter, number, seed).tolist()
     elif drawn:
         times = noisy_steps(replicas, jitter, number, seed).tolist()
     else:
@@ -203,7 +201,7 @@ def simulate(
         len(replicas),
         *shared,
         (
-            *_assumptions(scenario, jitter, bool(stragglers), contention, unfold, steps_overlap(order)),
+            *_assumptions(scenario, jitter, bool(stragglers), contention, unfold),
             *remarks,
         ),
     )
@@ -246,9 +244,7 @@ def _check(jitter: float, seeds: int, seed: int) -> None:
         raise SpecError(f"seed {seed}: give a whole number that is not negative")
 
 
-def _assumptions(
-    scenario: Scenario, jitter: float, slow: bool, contention: bool, unfold: bool, overlap: bool
-) -> list[str]:
+def _assumptions(scenario: Scenario, jitter: float, slow: bool, contention: bool, unfold: bool) -> list[str]:
     """Notes for the reader of the answer."""
     plan, notes = scenario.plan, []
     if jitter:
@@ -258,8 +254,6 @@ def _assumptions(
             "drawn anew for each action and GPU"
             + (f"; the {group} GPUs of a rank wait for their slowest once per action" if group > 1 else "")
         )
-        if overlap:
-            notes.append("steps overlap: they are played in a row, and each counts from the end of the one before")
         notes.append("collectives, host waits, sends and the update have no jitter")
         if not unfold and plan.dp > 1:
             notes.append(

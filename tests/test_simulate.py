@@ -103,27 +103,23 @@ def test_every_replica_unfolded_takes_longer(small):
 
 
 @pytest.mark.parametrize(("name", "chunks"), [("zb_h2", 1), ("zb_v", 2), ("pipedream_2bw", 1)])
-def test_jitter_on_schedules_whose_steps_overlap(small, name, chunks):
+def test_schedules_whose_steps_overlap_take_no_jitter(small, name, chunks):
     overlapping = small.replace(plan=small.plan.replace(schedule=name, num_chunks=chunks))
-    answer = simulate(overlapping, jitter=0.05, seeds=6, stragglers=["1.01@gpu3"])
-    assert len(set(answer.step_times_s)) == 6
-    assert 1.0 < answer.mean_s / answer.noiseless_s < 1.3
-    assert any("in a row" in note for note in answer.assumptions)
-    with pytest.raises(FlopcastError, match=f"{name}.*lets steps overlap.*--unfold"):
-        simulate(overlapping, jitter=0.05, unfold=True)
+    for unfold in (False, True):
+        with pytest.raises(FlopcastError, match=f"{name}.*lets steps overlap.*--unfold"):
+            simulate(overlapping, jitter=0.05, unfold=unfold)
 
 
-def test_staggered_schedules_take_slow_gpus_and_links_but_no_jitter_on_them(small):
+def test_staggered_schedules_take_slow_gpus_and_shared_links(small):
     staggered = small.replace(plan=small.plan.replace(schedule="zb_h2"))
     assert simulate(staggered, stragglers=["1.2@rank1"]).mean_s > estimate(staggered).step_time_s
     alone, shared = estimate(staggered).step_time_s, simulate(staggered, contention=True).mean_s
     assert alone <= shared * (1 + 1e-9)
     assert shared == pytest.approx(alone, rel=1e-4)  # a send forward and one back meet now and then
-    with pytest.raises(FlopcastError, match="lets steps overlap"):
-        simulate(staggered, jitter=0.1, contention=True)
     endless = small.replace(plan=small.plan.replace(schedule="pipedream_2bw"))
     assert simulate(endless, stragglers=["1.2@rank1"]).mean_s > estimate(endless).step_time_s
-    assert simulate(endless, contention=True).mean_s == pytest.approx(estimate(endless).step_time_s, rel=1e-9)
+    with pytest.raises(FlopcastError, match="'pipedream_2bw' has no flush"):
+        simulate(endless, contention=True)
 
 
 @pytest.mark.parametrize(

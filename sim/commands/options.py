@@ -17,7 +17,7 @@ from sim.errors import SpecError
 
 if TYPE_CHECKING:
     from sim.commands.fills import Fills
-    from sim.reliability import Failures
+    from sim.reliability.goodput import Failures
 
 
 def examples(*lines: str) -> str:
@@ -215,7 +215,7 @@ Overrides = Annotated[
 Engine = Annotated[
     str,
     Option(
-        help="dag (exact), des (discrete events) or shared (processes on shared cores).",
+        help="dag (exact) or des (discrete events).",
         autocompletion=engines,
     ),
 ]
@@ -320,7 +320,7 @@ def read_numbers(
 def failure_options(*left_out: str) -> Fills:
     """Return the options of `Failures` but those that a verb fills itself."""
     from sim.commands.fills import Fills, Opt
-    from sim.reliability import Failures
+    from sim.reliability.goodput import Failures
 
     return Fills(
         Failures,

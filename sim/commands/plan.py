@@ -15,7 +15,7 @@ from sim.commands.options import Json, PriceOption, Verbose, print_json, print_v
 from sim.commands.progress import progress_bar
 from sim.commands.search_options import check_files, check_numbers, read_limit
 from sim.errors import SpecError
-from sim.reliability import Price
+from sim.reliability.cost import Price
 from sim.scaling.questions import TOKENS, Planned, Pretraining
 from sim.scaling.run import Terms
 from sim.specs import Scenario

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from sim import reliability as rel
 from sim.commands.fills import with_records
 from sim.commands.options import (
     AsJson,
@@ -26,6 +25,9 @@ from sim.commands.options import (
 )
 from sim.commands.progress import spinner
 from sim.errors import SpecError
+from sim.reliability import goodput as rel
+from sim.reliability.cost import Price, energy, gpu_hours, listed_price, rent
+from sim.reliability.storing import even_storing, require_pause
 from sim.units import parse, parse_count, show, show_count, show_short, show_time, significant
 
 if TYPE_CHECKING:
@@ -358,7 +360,7 @@ def goodput(
 
     machine = ClusterSpec.read(resolve(cluster, "cluster"), f"cluster preset {cluster!r}")
     size = float(rel.checkpoint_bytes(model_params(name)))
-    storing = rel.even_storing(size, gpus, machine)
+    storing = even_storing(size, gpus, machine)
     if write_bandwidth is not None:
         storing = storing.written_at(parse(write_bandwidth, "bytes_per_s"))
     load = 0.0 if restart is not None else storing.load_s()
@@ -367,7 +369,7 @@ def goodput(
     between = float(rel.job_mtbf(gpus, failures.gpu_mtbf_s))
     pause = storing.blocking_s if blocking is None else parse(blocking, "s")
     if asynchronous and blocking is None:
-        pause = rel.require_pause(storing, machine.node.name)
+        pause = require_pause(storing, machine.node.name)
     drain = storing.write_s if asynchronous or blocking is not None else 0.0
     rules = {"Young": rel.young_interval, "Daly": rel.daly_interval, "exact": rel.best_interval}
     best = {rule: float(interval_of(pause, between)) for rule, interval_of in rules.items()} if pause else {}
@@ -384,16 +386,16 @@ def goodput(
     times = rel.simulate_wall_times(work, gpus, checkpoints, failures, runs) if runs >= 20 else None
     spread = None if times is None else [float(end) for end in np.quantile(times, [0.05, 0.95])]
     paid = gpus + (spares or 0) * failures.gpus_per_node
-    hours = float(rel.gpu_hours(paid, wall))
-    rate = rel.listed_price(machine.gpu.name) if price is None else rel.Price.read(price)
+    hours = float(gpu_hours(paid, wall))
+    rate = listed_price(machine.gpu.name) if price is None else Price.read(price)
     watts = machine.node.power_per_gpu_w if power is None else parse(power, "w")
-    joules = None if watts is None else float(rel.energy(hours, watts, pue))
+    joules = None if watts is None else float(energy(hours, watts, pue))
     found = {
         "gpus": gpus, "checkpoint_bytes": size, "write_s": storing.write_s, "blocking_s": pause, "drain_s": drain,
         "restart_s": failures.restart_s, "load_s": load, "job_mtbf_s": between, "interval_s": chosen,
         "best_interval_s": best, "goodput": asdict(formula), "simulated": asdict(played),
         "wall_s": wall, "wall_interval_s": spread,
-        "gpu_hours": hours, "cost": float(rel.rent(hours, rate.amount)), "currency": rate.currency, "energy_j": joules,
+        "gpu_hours": hours, "cost": float(rent(hours, rate.amount)), "currency": rate.currency, "energy_j": joules,
     }  # fmt: skip
     by_rule = ", ".join(f"{rule} {show_time(value)}" for rule, value in best.items())
     facts = {

@@ -11,7 +11,7 @@ from typer import Argument, Option
 from sim.commands.fills import Fills, Opt, count, with_records
 from sim.commands.options import Output, read_numbers, read_range
 from sim.commands.train import RunOptions
-from sim.errors import SpecError, require_positive
+from sim.errors import require_positive
 from sim.scaling.run import Goal, goal_of
 from sim.specs import Scenario
 from sim.units import parse, parse_count
@@ -31,7 +31,7 @@ class RangeOptions:
     batches: Annotated[str | None, Option(help="Batches to try, in sequences: 512,1024.")] = None
     within: Annotated[str | None, Option(help="Also show the cheapest run that ends in this time: '60 d'.")] = None
     budget: Annotated[str | None, Option(help="Also show the shortest run for this much money: 50M.")] = None
-    ramp: Annotated[str | None, Option(help="Batch ramp: '1/4, 1/2@2%, 1@20%' means batch @ data; or best.")] = None
+    ramp: Annotated[str | None, Option(help="Batch ramp: '1/4, 1/2@2%, 1@20%' means batch @ data.")] = None
 
     def machine(self, asked: Scenario) -> tuple[Scenario, tuple[int, int]]:
         """The question on a cluster of the same kind that is large enough, and the fewest and most of its GPUs."""
@@ -43,11 +43,11 @@ class RangeOptions:
             asked = asked.replace(cluster=asked.cluster.replace(num_nodes=nodes))
         return asked, sizes
 
-    def read(self, goal: Goal) -> tuple[Any, Any, float | None, float | None]:
+    def read(self) -> tuple[Any, Any, float | None, float | None]:
         """(batches to try, ramp of the batch, time that another run must keep to [s], money that another may cost)."""
-        from sim.scaling.ramp import BEST, best_ramp, parse_ramp
+        from sim.scaling.ramp import parse_ramp
 
-        ramp = None if self.ramp is None else best_ramp(goal) if self.ramp == BEST else parse_ramp(self.ramp)
+        ramp = None if self.ramp is None else parse_ramp(self.ramp)
         limit, what = None if self.within is None else parse(self.within, "s"), "numbers of sequences"
         if limit is not None:
             require_positive(within=limit)
@@ -69,33 +69,23 @@ def shortest(
     stack: Annotated[str, Option(help="Preset of a software stack.")] = "megatron-core",
     profile: Annotated[str | None, Option(help="A profile's name or YAML file.")] = None,
     layered: Annotated[bool, Option(help="Also try breadth-first orders and modular pipelines.")] = True,
-    staleness_model: Annotated[
-        str,
-        Option(help="How late gradients slow the way to a loss: none, delayed-sgd or measured."),
-    ] = "none",
     run: RunOptions,
     output: Output,
 ) -> None:
     """The shortest training run over cluster size, batch and plan; what it costs, and what limits it."""
     from sim.commands.progress import progress_bar
-    from sim.report.training import frontier_figure, frontier_view, without_flush_line
+    from sim.report.training import frontier_figure, frontier_view
     from sim.scaling.run import goal_of_model
-    from sim.scaling.staleness import NONE, check_staleness_model, frontier_without_flush
     from sim.scaling.training_time import shortest
 
-    check_staleness_model(staleness_model)
-    stale = staleness_model != NONE
-    if stale and among.ramp is not None:
-        raise SpecError("runs without a flush are not taken through a ramp; leave --ramp or --staleness-model out")
     asked, gpus = among.machine(_question(model, cluster, stack, profile, overrides or []))
     goal = goal_of_model(asked.model, **aim.keywords)
-    batches, ramp, limit, money = among.read(goal)
+    batches, ramp, limit, money = among.read()
     terms = run.terms(asked.cluster.node.gpus_per_node)
     with progress_bar("batches priced and plans run") as progress:
         frontier = shortest(
             asked, goal, gpus=gpus, batches=batches, terms=terms, ramp=ramp, layered=layered, progress=progress
         )
-    late = frontier_without_flush(frontier, staleness_model) if stale else None
     chosen = {} if limit is None else {"within": frontier.cheapest_within(limit)}
     chosen |= {} if money is None else {"budget": frontier.fastest_for(money)}
     output.show(
@@ -103,9 +93,8 @@ def shortest(
             "scenario": asked.name,
             **frontier.to_dict(),
             **{name: point.to_dict() for name, point in chosen.items()},
-            **({"without_flush": late and late.to_dict()} if stale else {}),
         },
-        lambda: [frontier_view(asked, frontier, chosen), *([without_flush_line(late)] if stale else [])],
+        lambda: [frontier_view(asked, frontier, chosen)],
         lambda: frontier_figure(asked, frontier),
     )
 

@@ -17,7 +17,9 @@ from sim.commands.options import (
     failure_options,
     startup_of,
 )
-from sim.reliability import Failures, Price, load_named
+from sim.reliability.cost import Price
+from sim.reliability.goodput import Failures
+from sim.reliability.storing import load_named
 from sim.scaling.run import Terms
 from sim.scaling.training import Training
 from sim.scaling.training import train as run_of
@@ -55,7 +57,7 @@ def train(
     overrides: Overrides = None,
     goal: Annotated[
         partial[Training],
-        Fills(run_of, "scenario", "terms", tokens=Opt(read=count), loss=Opt(read=count), staleness="--staleness-model"),
+        Fills(run_of, "scenario", "terms", tokens=Opt(read=count), loss=Opt(read=count)),
     ],
     run: RunOptions,
     profile: ProfileOption = None,

@@ -31,20 +31,13 @@ def _loaded(name: str) -> Callable[[Program], Timeline]:
 ENGINES: dict[str, Callable[[Program], Timeline]] = {
     "dag": longest_path.run,
     "des": _loaded("des"),
-    "shared": _loaded("shared"),
 }
 
 
 def run(program: Program, engine: str = "dag") -> Timeline:
-    """Run a program on an engine.
-
-    Raises
-    ------
-    SpecError
-        No engine of that name.
-    """
-    if engine == "closed_form":
-        raise SpecError("engine closed_form is gone: use dag, which is exact and as fast")
+    """Run a program on an engine."""
+    if engine in ("closed_form", "shared"):
+        raise SpecError(f"engine {engine} is gone: use dag, which is exact and gives each rank a core of its own")
     if engine not in ENGINES:
         raise SpecError(f"unknown engine {engine!r}{nearest(engine, ENGINES)}")
     return ENGINES[engine](program)

@@ -7,14 +7,12 @@ see: shared links, shared cores, jitter, stragglers, failures.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import simpy
 
 from sim.arrays import Array, FloatArray, RankFloats
-from sim.engines import longest_path
 from sim.engines.longest_path import repetitions
 from sim.engines.max_plus import BLEND, FOLDED, NO_STREAM, TOGETHER, Graph, Tasks, steady_state
 from sim.engines.program import Program
@@ -28,9 +26,8 @@ MOST_ACTIONS = 1_000_000
 Process = Generator[Any, Any, None]
 
 
-Moments = tuple[FloatArray, FloatArray, RankFloats | None, Program]
-"""Begin and end of every task [s], how long each rank waited for what it moves at visits where a play knows that itself
-[s], and the program with what turned out to take another time."""
+Moments = tuple[FloatArray, FloatArray, RankFloats | None]
+"""Begin and end of every task, and how long each rank waited at visits, where a play knows that itself. [s]"""
 Play = Callable[[Program, Seconds, Step, FloatArray], Moments]
 """(program, its seconds, its tasks, amounts) -> what was played."""
 
@@ -45,50 +42,30 @@ def run(program: Program) -> Timeline:
                 f"{len(order):,} actions are more than the {MOST_ACTIONS:,} that engine des plays event by event; "
                 "engine dag gives the same times, or use a larger plan.microbatch_size"
             )
-        return (*Simulation(step.graph.tasks, amounts, seconds.hidden_share).play(), None, program)
+        return (*Simulation(step.graph.tasks, amounts, seconds.hidden_share).play(), None)
 
     return play_folded(program, "des", play)
 
 
-def play_folded(program: Program, engine: str, play: Play, most_actions: int | None = None) -> Timeline:
-    """Play a step with as many micro-batches as it takes to reach the steady state of a fold.
-
-    Parameters
-    ----------
-    most_actions : int, optional
-        For plays that need not reach a steady state: where an order without end has not in so many actions, a batch
-        takes longer than in the longest path by what it does on average over the later half of them.
-    """
+def play_folded(program: Program, engine: str, play: Play) -> Timeline:
+    """Play a step with as many micro-batches as it takes to reach the steady state of a fold."""
     while True:
         order, seconds = program.order, program.seconds()
         on, fold = seconds.switches(), order.fold
         step, amounts = step_of(order, on), amounts_of(order, on, seconds)
-        begin, end, waited, played = play(program, seconds, step, amounts)
+        begin, end, waited = play(program, seconds, step, amounts)
         blocks, period = (0, 0.0) if fold is None else _steady(step.graph, begin)
         if fold is None or (blocks and (fold.endless or fold.times % blocks == 0)):
             break
-        if fold.endless and most_actions is not None and len(order) > most_actions:
-            return timeline_of(played, engine, step, begin, end, waited, _average_period(program, begin))
         more = fold.times % blocks * fold.period if blocks else fold.kept
         program = program.on(fold.rebuild(fold.kept + more))
     if seconds.visits is not None and waited is None:
         repeated = repetitions(order, blocks)
         waited = waits_at_visits(order, step, amounts, begin, begin, end - begin, repeated)
     if fold is None:
-        return timeline_of(played, engine, step, begin, end, waited)
+        return timeline_of(program, engine, step, begin, end, waited)
     later = (step.graph.tasks.phase > FOLDED) * (fold.times // blocks * period)
-    return timeline_of(played, engine, step, begin + later, end + later, waited, period / blocks)
-
-
-def _average_period(program: Program, begin: FloatArray) -> float:
-    """How long a batch takes that is late by more and more, against the longest path of the same batches.  [s]"""
-    order, fold = program.order, program.order.fold
-    assert fold is not None
-    whole = longest_path.run(program.on(replace(order, fold=None))).start
-    late, half = begin[: len(order)] - whole, fold.seen // 2
-    more = float((late[fold.block(0)] - late[fold.block(half)]).mean()) / half
-    alone = longest_path.play_program(program)[3]
-    return float(alone.seconds / alone.blocks) + more
+    return timeline_of(program, engine, step, begin + later, end + later, waited, period / blocks)
 
 
 def _steady(graph: Graph, begin: FloatArray) -> tuple[int, float]:
@@ -114,14 +91,10 @@ class Simulation:
     def __init__(self, tasks: Tasks, amounts: FloatArray, share: float, unsure: Array | None = None) -> None:
         """Prepare a play.
 
-        Parameters
-        ----------
-        amounts : array
-            Seconds. [s]
-        share : float
-            Weight of what a BLEND waits for first.
-        unsure : array (tasks), optional
-            Whether it turns out only when a task ends how long it takes; `work` then calls `finish`.
+        amounts : seconds. [s]
+        share : weight of what a BLEND waits for first.
+        unsure : array (tasks). Whether it turns out only when a task ends how long it takes; `work` then calls
+            `finish`.
         """
         self.tasks, self.share, self.environment = tasks, share, simpy.Environment()
         self.begin, self.end = [0.0] * len(tasks), [0.0] * len(tasks)

@@ -237,12 +237,9 @@ class EvenPipelines(NamedTuple):
 
         It is where sends beside compute take longer than passes.
 
-        Parameters
-        ----------
-        others : array over plans
-            What a round trip takes on the other ranks and between them. [s]
-        visits, replaced : arrays over plans
-            Of the rank's chunks, there and back, those between; and how many of them a round trip takes the place of.
+        others : array over plans. What a round trip takes on the other ranks and between them. [s]
+        visits, replaced : arrays over plans. Of the rank's chunks, there and back, those between; and how many of them
+            a round trip takes the place of.
         """
         shortest = sum(np.minimum(each, outer) for each, outer in chunks)
         for seconds in (self.forward, self.backward):  # on a chunk of the last rank without the head

@@ -14,7 +14,7 @@ from sim.engines.timeline import Timeline
 from sim.engines.wire import Message, alone_rates, runs, shared_links
 from sim.network.faults import link_name
 from sim.schedules import Order
-from sim.schedules.actions import B, F, I, U
+from sim.schedules.actions import B, F, I
 from sim.schedules.passes import visits_of
 from sim.traffic.streams import Traffic
 
@@ -34,9 +34,8 @@ def _message_counts(order: Order, traffic: Traffic) -> Array:
     for table, kinds in ((traffic.forward, (F,)), (traffic.backward, (B, I))):
         sends = np.isin(order.kind, kinds) & (table[order.stage] >= 0)
         np.add.at(times, table[order.stage[sends]], order.weight[sends])
-    updates = np.bincount(order.rank, (order.kind == U) * order.weight, order.num_ranks)
     for table in (traffic.reduce, traffic.gather):
-        times[table[table >= 0]] = np.maximum(updates, 1.0)[table >= 0]
+        times[table[table >= 0]] = 1.0
     for inside in traffic.inside:
         sizes = np.array([each.nbytes for each in traffic.streams])[inside.stream]
         for kind, rows in ROWS.items():
@@ -142,14 +141,9 @@ def link_history(
 ) -> LinkHistory:
     """Follow the links through a step.
 
-    Parameters
-    ----------
-    messages : sequence of Message
-        Of the whole step; what leads beyond its end is left out.
-    bins : int
-        Of time.
-    most : int
-        Busiest links of each level to name.
+    messages : of the whole step; what leads beyond its end is left out.
+    bins : of time.
+    most : busiest links of each level to name.
     """
     edges = np.linspace(0.0, step_time_s, bins + 1)
     activity = _activity(messages, traffic, edges)
@@ -173,11 +167,9 @@ def link_history(
 def all_messages(messages: Sequence[Message], timeline: Timeline, traffic: Traffic) -> list[Message]:
     """All messages of a step: the simulated ones, those that share no link, and the weights gathered after the update.
 
-    If weights are gathered beside the next step's forward, their messages stand at the beginning of this step. A
-    schedule without a flush has the messages of one batch's time, the last in which all ranks are at work.
+    If weights are gathered beside the next step's forward, their messages stand at the beginning of this step.
     """
     program, order = timeline.program, timeline.program.order
-    endless = (order.kind == U).any()
     _, loads = shared_links(traffic.streams, traffic.health)
     free = ~(loads > 0).any(axis=0) & (alone_rates(traffic.streams, traffic.health) == 1.0)
     found = list(messages)
@@ -188,8 +180,6 @@ def all_messages(messages: Sequence[Message], timeline: Timeline, traffic: Traff
         for each in within:
             found.append(Message(each.stream, now, now, now + each.seconds, each.seconds))
             now += 0.0 if each.beside else each.seconds
-    if endless:
-        return _of_a_batch(found, timeline)
     took = program.costs.gather_s
     begin = (
         0.0 if program.hide_gather else timeline.step_time_s - program.costs.step_setup_s - float(took.max(initial=0.0))
@@ -199,20 +189,6 @@ def all_messages(messages: Sequence[Message], timeline: Timeline, traffic: Traff
         end, full = begin + float(took[rank]), traffic.streams[stream].transfer_s
         found.append(Message(stream, begin, begin, end, full))
     return found
-
-
-def _of_a_batch(messages: Sequence[Message], timeline: Timeline) -> list[Message]:
-    """The messages that begin within one batch's time, with times from its beginning; updates gather within it too."""
-    order = timeline.program.order
-    last = order.first[1:] if order.fold is None else order.fold.cuts
-    begin = float(timeline.end[last - 1].min()) - timeline.step_time_s
-
-    def moved(each: Message) -> Message:
-        times = (each.queued_s - begin, each.begin_s - begin, each.end_s - begin)
-        pieces = tuple((first - begin, end - begin, share) for first, end, share in each.pieces)
-        return Message(each.stream, *times, each.full_s, pieces)
-
-    return [moved(each) for each in messages if 0.0 <= each.begin_s - begin < timeline.step_time_s]
 
 
 def _activity(messages: Sequence[Message], traffic: Traffic, edges: Array) -> Array:

@@ -32,13 +32,10 @@ def run(program: Program) -> Timeline:
 def play_program(program: Program) -> tuple[Program, Step, FloatArray, Played]:
     """Play the tasks of a program.
 
-    Returns
-    -------
-    program : Program
-        With as many micro-batches in its arrays as it took to reach the steady state.
+    Returns:
+    program : with as many micro-batches in its arrays as it took to reach the steady state.
     step : Step
-    amounts : array (amounts)
-        [s]
+    amounts : array (amounts). [s]
     played : Played
     """
     while True:

@@ -210,12 +210,8 @@ class Graph:
 def build_graph(tasks: Tasks, seen: int = 0, least_depth: int = 1) -> Graph:
     """Make events of tasks: add the waits of each stream's own order, and split many waits into pairs.
 
-    Parameters
-    ----------
-    seen : int
-        Blocks of a fold that repeat before its cut; 0: nothing is folded.
-    least_depth : int
-        Blocks on which what comes later depends at least.
+    seen : blocks of a fold that repeat before its cut; 0: nothing is folded.
+    least_depth : blocks on which what comes later depends at least.
     """
     sequence = tasks.sequence
     by_lane, lane = tasks.by_lane(sequence)
@@ -333,19 +329,11 @@ class Played(NamedTuple):
 def play(graph: Graph, amounts: FloatArray, share: float = 0.0, left_out: int = 0) -> Played | None:
     """Time the events of one plan.
 
-    Parameters
-    ----------
-    amounts : array
-        Seconds. [s]
-    share : float
-        Weight of what a BLEND waits for first.
-    left_out : int
-        Blocks that a fold leaves out.
+    amounts : seconds. [s]
+    share : weight of what a BLEND waits for first.
+    left_out : blocks that a fold leaves out.
 
-    Returns
-    -------
-    Played or None
-        None where a folded graph has not reached its steady state.
+    Returns None where a folded graph has not reached its steady state.
     """
     times, seen = np.zeros(len(graph.rule)), None
     blocks, seconds = np.zeros(1, dtype=np.int64), np.zeros(1)
@@ -406,28 +394,17 @@ def play_plans(
 ) -> Played:
     """Time the events of many plans at once.
 
-    Parameters
-    ----------
-    amounts : array (amounts, plans)
-        Seconds. [s]
-    share : array (plans)
-        Weight of what a BLEND waits for first.
-    left_out : array (plans)
-        Blocks that each plan leaves out of a fold.
-    least : array (plans), optional
-        What a block takes at least, for plans that have not reached their steady state: then the times after the cut
-        are lower bounds. [s]
-    width : int
-        Replicas that go through phase TOGETHER as one: so many plans side by side, with the amounts of the first.
-    pipelines : (array (pipelines), array (plans)), optional
-        One plan of each different pipeline, and the pipeline of each plan: what comes before phase END is played once
-        for plans that are alike in it. `left_out` and `least` are then arrays over pipelines.
+    amounts : array (amounts, plans). Seconds. [s]
+    share : array (plans). Weight of what a BLEND waits for first.
+    left_out : array (plans). Blocks that each plan leaves out of a fold.
+    least : array (plans). What a block takes at least, for plans that have not reached their steady state: then the
+        times after the cut are lower bounds. [s]
+    width : replicas that go through phase TOGETHER as one: so many plans side by side, with the amounts of the first.
+    pipelines : one plan of each different pipeline, and the pipeline of each plan: what comes before phase END is
+        played once for plans that are alike in it. `left_out` and `least` are then arrays over pipelines.
 
-    Returns
-    -------
-    Played
-        Times are NaN after the cut where the steady state has not come and `least` is not given. With replicas they are
-        (events, plans / width), and of use in phase TOGETHER; blocks and seconds are those of pipelines.
+    Times are NaN after the cut where the steady state has not come and `least` is not given. With replicas they
+    are (events, plans / width), and of use in phase TOGETHER; blocks and seconds are those of pipelines.
     """
     (one, other), which = graph.pairs
     all_lags = amounts[one] + amounts[other]
@@ -483,12 +460,8 @@ def steady_state(starts: FloatArray, depth: int) -> tuple[IntArray, FloatArray]:
     All that comes later depends on the last `depth` blocks alone. If these happen as those `blocks` before them did,
     only later, so will all others.
 
-    Parameters
-    ----------
-    starts : array (blocks back, events, plans)
-        When events happen. [s]
-    depth : int
-        Blocks on which the next ones depend.
+    starts : array (blocks back, events, plans). When events happen. [s]
+    depth : blocks on which the next ones depend.
     """
     seen, plans = len(starts), starts.shape[2]
     length, seconds = np.zeros(plans, dtype=np.int64), np.zeros(plans)

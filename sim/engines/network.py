@@ -10,19 +10,20 @@ is under way moves, and wakes those who wait for what has arrived. Kinds that ca
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import simpy
 
-from sim.arrays import FloatArray, IntArray, RankFloats
+from sim.arrays import FloatArray, RankFloats
 from sim.engines.des import Moments, Process, Simulation, play_folded
 from sim.engines.program import Program
 from sim.engines.tasks import COMPUTE, DATA, GATHER, GRADIENTS, Seconds, Step
 from sim.engines.timeline import Timeline
 from sim.engines.wire import Message, Wire
+from sim.errors import ScheduleError
 from sim.schedules import Order
 from sim.schedules.actions import B, F, I, U, W
 from sim.traffic.exchanges import FORWARD, INPUT_GRAD, WEIGHT_GRAD
@@ -148,7 +149,7 @@ class LinkedPlay(Simulation):
             if task in self._weighed:
                 before = self.end[task - 1] if self.order.previous[task] >= 0 else 0.0
                 self._waited[task] = self.begin[task] - max(self._could[task], before)
-            yield from self._update(task) if self.order.kind[task] == U else self._pass(task)
+            yield from self._pass(task)
         self.finish(task, self.environment.now)
 
     def _arrive(self, task: int) -> None:
@@ -227,12 +228,8 @@ class LinkedPlay(Simulation):
     def _send(self, task: int, done: float, before: simpy.Event | None) -> Process:
         """Deliver what a pass gives: latency, the way over the wire, and what the receivers do with it.
 
-        Parameters
-        ----------
-        done : float
-            What of the pass is over. [s]
-        before : Event, optional
-            A send that the rank has to wait for before this one.
+        done : what of the pass is over. [s]
+        before : a send that the rank has to wait for before this one.
         """
         environment, number = self.environment, self._sends[task]
         leaves = max(self._leaves[task] - done, 0.0)
@@ -251,25 +248,6 @@ class LinkedPlay(Simulation):
         self.events += 2
         for receiver in self._receivers.get(task, ()):
             self._arrive(receiver)
-
-    def _update(self, task: int) -> Process:
-        """One update of an order without a flush: reduction, optimizer and gather, one after the other.
-
-        A reduction that may run beside what follows does not keep its rank waiting.
-        """
-        seconds, rank = self.seconds, int(self.order.rank[task])
-        reduce, gather = float(seconds.reduce[rank]), float(seconds.gather[rank])
-        reduction = self.move(int(self.traffic.reduce[rank]), reduce)
-        if not seconds.overlap_reduce:
-            yield reduction
-        optimizer = self._compute[task] - gather - reduce * (not seconds.overlap_reduce)
-        yield self.environment.timeout(max(optimizer, 0.0))
-        yield self.move(int(self.traffic.gather[rank]), gather)
-
-
-MOST_ACTIONS = 20_000
-"""Actions after which an order without a flush is cut off. If its batches have found no rhythm by then, the later ones
-are averaged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,51 +270,24 @@ def run(program: Program, traffic: Traffic) -> Shared:
     """Simulate a step on a machine whose links are shared.
 
     One message of a stream is under way at a time, as on one queue of a communicator; the others wait. Weights that
-    ranks gather after the update meet each other, but not what else is under way then; of an order without a flush
-    updates stand between the other actions, and what they reduce and gather meets all that is under way.
+    ranks gather after the update meet each other, but not what else is under way then.
     """
+    if (program.order.kind == U).any():
+        raise ScheduleError(
+            f"schedule {program.order.schedule!r} has no flush, and links are shared only within steps that end; leave "
+            "contention and slow links out, or choose a schedule with a flush, such as 1f1b"
+        )
     last: list[LinkedPlay] = []
-    in_order = bool((program.order.kind == U).any())
-    if not in_order:
-        costs = replace(program.costs, gather_s=_gathered(program.costs.gather_s, traffic))
-        program = replace(program, costs=costs)
+    costs = replace(program.costs, gather_s=_gathered(program.costs.gather_s, traffic))
 
     def play(program: Program, seconds: Seconds, step: Step, amounts: FloatArray) -> Moments:
         last[:] = [LinkedPlay(program, seconds, step, amounts, traffic)]
         begin, end = last[0].play()
-        waited = None if seconds.visits is None else last[0].waited()
-        if in_order:
-            program = _with_what_updates_took(program, last[0].wire.messages, traffic)
-        return begin, end, waited, program
+        return begin, end, None if seconds.visits is None else last[0].waited()
 
-    timeline = play_folded(program, "network", play, MOST_ACTIONS)
+    timeline = play_folded(replace(program, costs=costs), "network", play)
     wire = last[0].wire
     return Shared(timeline, tuple(wire.messages), wire.meetings, last[0].events)
-
-
-def _with_what_updates_took(program: Program, messages: Sequence[Message], traffic: Traffic) -> Program:
-    """The program with reductions and gathers of updates as long as they took on average."""
-    costs = program.costs
-    reduce = _average(messages, traffic.reduce, costs.reduce_s)
-    gather = _average(messages, traffic.gather, costs.gather_s)
-    return replace(program, costs=replace(costs, reduce_s=reduce, gather_s=gather))
-
-
-def _average(messages: Sequence[Message], streams: IntArray, alone: RankFloats) -> RankFloats:
-    """What each rank's messages took on average once the pipeline was full: in the second half of all its own.  [s]
-
-    Parameters
-    ----------
-    streams : array (ranks)
-        −1: the rank has none.
-    alone : array (ranks)
-        What it takes then. [s]
-    """
-    took = alone.astype(float)
-    for rank in np.flatnonzero(streams >= 0).tolist():
-        each = [message.end_s - message.begin_s for message in messages if message.stream == streams[rank]]
-        took[rank] = np.mean(each[len(each) // 2 :])
-    return took
 
 
 def _gathered(alone: RankFloats, traffic: Traffic) -> RankFloats:

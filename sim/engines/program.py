@@ -22,7 +22,6 @@ from sim.arrays import (
     PlanFloats,
     RankFloats,
     RankPlanFloats,
-    StageFloats,
     StagePlanFloats,
 )
 from sim.costs.block import AT_PEAK
@@ -52,20 +51,12 @@ def end_of_step(
     The ranks of the first and the last stage reduce the tied embedding once both have their own gradients; all update
     once the last is ready.
 
-    Parameters
-    ----------
-    pipeline_end : array
-        When each rank's last action is done. [s]
-    reduce, gather, update : arrays
-        Of each rank. [s]
-    tied_embedding : array over plans
-        Its reduction; 0: there is none. [s]
-    hidden_share, overlap_reduce, overlap_gather : arrays over plans
-        As of `exposed_reduction` and `exposed_gather`.
-    reduced_after, gather_window : callables
-        `after` and `window` of these, asked for where something overlaps. [s]
-    ends : (int, int)
-        Ranks that hold the embedding and the head.
+    pipeline_end : when each rank's last action is done. [s]
+    reduce, gather, update : of each rank. [s]
+    tied_embedding : array over plans. Its reduction; 0: there is none. [s]
+    hidden_share, overlap_reduce, overlap_gather : arrays over plans. As of `exposed_reduction` and `exposed_gather`.
+    reduced_after, gather_window : `after` and `window` of these, asked for where something overlaps. [s]
+    ends : ranks that hold the embedding and the head.
     """
     if np.any(overlap_reduce) and reduce.any():
         reduce = exposed_reduction(reduce, reduced_after(), hidden_share, overlap_reduce)
@@ -79,14 +70,9 @@ def end_of_step(
 def exposed_reduction(reduce: Number, after: Number, hidden_share: Number, overlapped: Number) -> RankPlanFloats:
     """Part of each rank's gradient reduction that lengthens the step.  [s]
 
-    Parameters
-    ----------
-    after : array
-        From the end of a rank's last action until its reductions are done, where backwards overlap them. [s]
-    hidden_share : array over plans
-        Of reductions that compute overlaps, the share of the time that is really hidden.
-    overlapped : bool or array over plans
-        Whether they may run beside the backward at all.
+    after : from the end of a rank's last action until its reductions are done, where backwards overlap them. [s]
+    hidden_share : array over plans. Of reductions that compute overlaps, the share of the time that is really hidden.
+    overlapped : whether they may run beside the backward at all.
     """
     return np.asarray(reduce - overlapped * hidden_share * np.clip(reduce - after, 0.0, reduce))
 
@@ -99,12 +85,8 @@ def waited_reduction(
     PyTorch's DistributedDataParallel reduces buckets of gradients while the backward makes the next ones, and its
     backward ends when all are summed (Li et al. 2020, arXiv:2006.15704, section 3.2.3).
 
-    Parameters
-    ----------
-    tail : array
-        The last bucket, which nothing hides. [s]
-    backward : array
-        Of the micro-batch whose backward completes the gradients. [s]
+    tail : the last bucket, which nothing hides. [s]
+    backward : of the micro-batch whose backward completes the gradients. [s]
     """
     after = np.maximum(reduce - backward, np.minimum(tail, reduce))
     return exposed_reduction(reduce, after, hidden_share, True)
@@ -113,11 +95,8 @@ def waited_reduction(
 def exposed_gather(gather: Number, window: Number, hidden_share: Number, overlapped: Number) -> RankPlanFloats:
     """Part of each rank's weight gather that lengthens the step.  [s]
 
-    Parameters
-    ----------
-    window : array
-        Forward seconds of a rank before it needs the last of its gathered weights: they arrive layer by layer during
-        the first micro-batch's forward on each stage that it holds. [s]
+    window : forward seconds of a rank before it needs the last of its gathered weights: they arrive layer by layer
+        during the first micro-batch's forward on each stage that it holds. [s]
     """
     return np.asarray(gather - overlapped * hidden_share * np.minimum(gather, window))
 
@@ -141,10 +120,7 @@ def between_flushes(order: Order, costs: StageSeconds, stack: StackSpec, *, shar
     torch.distributed.pipelining sums gradients, and lets FSDP drop its weights, with the last backward of a schedule
     (torch/distributed/pipelining/stage.py, backward_maybe_with_nosync).
 
-    Parameters
-    ----------
-    sharded : bool
-        Weights are gathered again.
+    sharded : weights are gathered again.
     """
     if order.per_flush is None or stack.sums_at_last_flush:
         return np.zeros(order.num_ranks)
@@ -171,9 +147,6 @@ class Program:
 
     hide_grad_reduce : the gradient reduction may run beside the last backward of each stage.
     hide_gather : ZeRO's weight gather may run beside the next step's forward.
-    cores : how many processes compute at full speed at once (`NodeSpec.cores`); None: each has its own.
-    twins : processes that a pipeline rank stands for, its tensor- and data-parallel group.
-    idle_per_stage : of forward and of backward of each stage, what waits for messages and needs no core. [s]
     between_flushes_s : array (ranks). What is summed and gathered between two flushes of a step. [s]
     drawn_s : array (actions). Compute of every action where it is drawn at random; None: that of its stage. [s]
     """
@@ -182,9 +155,6 @@ class Program:
     costs: StageSeconds
     hide_grad_reduce: bool = False
     hide_gather: bool = False
-    cores: float | None = None
-    twins: int = 1
-    idle_per_stage: tuple[StageFloats, StageFloats] | None = None
     drawn_s: ActionFloats | None = None
     between_flushes_s: RankFloats | float = 0.0
 

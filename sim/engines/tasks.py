@@ -222,7 +222,7 @@ def step_of(order: Order, on: Switches) -> Step:
     list_, at, of = TaskList(), places_of(order, on), classes_of(order, on.prefetched > 0, on.each).of
     ranks, action = np.arange(order.num_ranks), np.arange(len(order))
     place, block = np.empty(len(order), dtype=np.int64), _blocks(order)
-    place[order.topological] = action if order.levels is None else np.searchsorted(order.levels, action, side="right")
+    place[order.topological] = np.searchsorted(order.levels, action, side="right")
     lanes = _Lanes(list_, order, on, at, of, place, block, np.where(block == AFTER, WHOLE, FOLDED))
     lanes.passes()
     bodies, buckets = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
@@ -436,12 +436,9 @@ def pass_seconds(order: Order, classes: Classes, seconds: Seconds) -> tuple[Floa
 def slowed_at_visits(order: Order, classes: Classes, visits: VisitSeconds) -> tuple[FloatArray, FloatArray]:
     """What a rank's compute loses beside the traffic of visits, by class of actions; (classes[, plans]).  [s]
 
-    Returns
-    -------
-    lost : array
-        Counted at the action that opens or closes a visit, so that repetitions are alike.
-    stretch : array
-        Put behind the action that it holds up: what is gathered for a visit slows what is done before it.
+    Returns:
+    lost : counted at the action that opens or closes a visit, so that repetitions are alike.
+    stretch : put behind the action that it holds up: what is gathered for a visit slows what is done before it.
     """
     axes = [1] * (visits.reduce_slows.ndim - 1)
 

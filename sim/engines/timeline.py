@@ -134,14 +134,9 @@ def timeline_of(
 ) -> Timeline:
     """What was played of a step, for every rank.
 
-    Parameters
-    ----------
-    begin, end : arrays (tasks)
-        [s]
-    waited : array (ranks) or None
-        As of Timeline. [s]
-    period_s : float, optional
-        Of a folded order, how long the repetition of a block takes: without a flush, a step. [s]
+    begin, end : arrays (tasks) [s]
+    waited : array (ranks) or None. As of Timeline. [s]
+    period_s : of a folded order, how long the repetition of a block takes: without a flush, a step. [s]
     """
     times, costs, fold = StepTimes(step, begin, end), program.costs, program.order.fold
     if step.update is None or step.regather is None:
@@ -220,16 +215,11 @@ def waits_at_visits(
     An action waits for the gather of its visit from when it could begin without; a rank that reduces gradients itself,
     from the end of the pass that gives them; and at the end of the pipeline for all that is still moved.
 
-    Parameters
-    ----------
-    amounts : array (amounts)
-        [s]
-    begin, moved : arrays (tasks)
-        When tasks begin as they were played; and those before a fold's cut after all repetitions. [s]
-    durations : array (tasks)
-        [s]
-    repeated : array (actions)
-        How many actions of the step each stands for.
+    amounts : array (amounts) [s]
+    begin, moved : arrays (tasks). When tasks begin as they were played; and those before a fold's cut after all
+        repetitions. [s]
+    durations : array (tasks) [s]
+    repeated : array (actions). How many actions of the step each stands for.
     """
     tasks, count = step.graph.tasks, len(order)
     gathers, passes = tasks.what[tasks.source] == GATHER, tasks.stream[tasks.waiter] == COMPUTE

@@ -12,7 +12,7 @@ import simpy
 
 from sim.arrays import FloatArray, IntArray
 from sim.engines.order_facts import undominated
-from sim.network.collective_flows import SLACK, Flows, fill
+from sim.network.collective_flows import SLACK, Flows, max_min_rates
 from sim.traffic.streams import Stream, Traffic
 
 
@@ -169,7 +169,8 @@ class Wire:
         loads = self._loads[:, streams]
         loads = np.concatenate([loads[loads.sum(axis=1) > 1.0], np.eye(len(streams))])
         flow, link = np.nonzero(loads.T)
-        rates = fill(Flows(len(streams), flow, link, loads[link, flow], self._share[streams]), np.ones(len(loads)))
+        flows = Flows(len(streams), flow, link, loads[link, flow], self._share[streams])
+        rates = max_min_rates(flows, np.ones(len(loads)))
         return tuple(streams.tolist()), np.where(rates > 1.0 - SLACK, 1.0, rates).tolist()
 
 
@@ -179,12 +180,10 @@ def shared_links(streams: Sequence[Stream], health: FloatArray) -> tuple[FloatAr
     A stream has at most one message under way. A link that carries all its streams at the rate each has alone holds
     nobody back; nor does one of which another asks as much of every stream, so that many links alike are one.
 
-    Returns
-    -------
-    alone : array over streams
-        Rate with the machine to itself, in units of full speed; below 1 where its own flows meet or a card is sick.
-    loads : array (links, streams)
-        Share of each link that remains which each stream takes at that rate.
+    Returns:
+    alone : array over streams. Rate with the machine to itself, in units of full speed; below 1 where its own flows
+        meet or a card is sick.
+    loads : array (links, streams). Share of each link that remains which each stream takes at that rate.
     """
     stream = np.repeat(np.arange(len(streams)), [len(each.link) for each in streams])
     link = np.concatenate([np.zeros(0, dtype=int), *(each.link for each in streams)])

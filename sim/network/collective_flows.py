@@ -23,9 +23,9 @@ from typing import NamedTuple
 import numpy as np
 
 from sim.arrays import FloatArray, IntArray
-from sim.errors import FlopcastError, SpecError
+from sim.errors import SpecError
 from sim.network.routing import Routing, route
-from sim.network.topology import Topology, parent_of_group
+from sim.network.topology import Direction, Topology
 from sim.specs.hardware import NetworkSpec
 
 SLACK = 1e-9
@@ -49,15 +49,6 @@ class Flows:
     load: FloatArray
     share: FloatArray
 
-    def __add__(self, other: Flows) -> Flows:
-        return Flows(
-            self.num_flows + other.num_flows,
-            np.concatenate([self.flow, other.flow + self.num_flows]),
-            np.concatenate([self.link, other.link]),
-            np.concatenate([self.load, other.load]),
-            np.concatenate([self.share, other.share]),
-        )
-
 
 def flows_on(paths: IntArray) -> Flows:
     """Return one flow for each row of `paths` (link numbers, padded with -1), as `sim.network.routing.route` gives."""
@@ -72,31 +63,14 @@ def max_min_rates(flows: Flows, capacity: FloatArray) -> FloatArray:
     Progressive filling: all rates rise together, in proportion to the flows' shares, until a link is full; its flows
     are frozen, the others rise on [1]_. Many links are filled at once: one that would be the first to saturate for
     every flow on it does so at that very level, because the level at which a link saturates never falls while flows
-    are frozen below it.
-
-    Parameters
-    ----------
-    flows : Flows
-    capacity : array
-        Of every link. [bytes/s]
-
-    Returns
-    -------
-    array
-        Infinite for flows that use no link of finite capacity.
+    are frozen below it. Rates are infinite for flows that use no link of finite capacity.
 
     .. [1] Bertsekas, Gallager 1992, "Data Networks", section 6.5.2.
     """
     links, link = np.unique(flows.link, return_inverse=True)
-    return fill(Flows(flows.num_flows, flows.flow, link, flows.load, flows.share), capacity[links])
-
-
-def fill(flows: Flows, free: FloatArray) -> FloatArray:
-    """`max_min_rates` where `free` is what is left of every link, and few links are without flows.  [bytes/s]"""
-    rates = np.full(flows.num_flows, np.inf)
-    finite = np.isfinite(free[flows.link])
-    flow, link, load = flows.flow[finite], flows.link[finite], flows.load[finite]
-    free = free.astype(float)
+    free, rates = capacity[links].astype(float), np.full(flows.num_flows, np.inf)
+    finite = np.isfinite(free[link])
+    flow, link, load = flows.flow[finite], link[finite], flows.load[finite]
     while flow.size:
         demand = np.bincount(link, load * flows.share[flow], minlength=len(free))
         saturates = np.full(len(free), np.inf)
@@ -114,70 +88,6 @@ def fill(flows: Flows, free: FloatArray) -> FloatArray:
         free = np.maximum(free - used, 0.0)
         flow, link, load = flow[~gone], link[~gone], load[~gone]
     return rates
-
-
-def finish_times(
-    capacity: FloatArray,
-    flows: Flows,
-    starts_s: FloatArray | float,
-    nbytes: FloatArray | float,
-    *,
-    done_share: float = 1e-9,
-) -> FloatArray:
-    """When flows are done that start at known times and share links max-min fairly.  [s]
-
-    Rates are computed anew whenever a flow comes or goes. (Messages of a training step go over `sim.engines.wire`,
-    which remembers the rates of sets that come back.)
-
-    Parameters
-    ----------
-    capacity : array
-        Of every link. [bytes/s]
-    flows : Flows
-    starts_s, nbytes : float or array
-        When each flow starts and what it moves. [s, bytes]
-    done_share : float
-        Share of a flow's bytes that may be left when it counts as done, so that flows alike end together. A larger one
-        (0.01) is quick where thousands of unlike flows would end one by one.
-
-    Raises
-    ------
-    SpecError
-        Negative bytes.
-    FlopcastError
-        A flow never ends, because a link on its path carries nothing.
-    """
-    starts, sizes = (np.broadcast_to(np.asarray(x, dtype=float), flows.num_flows) for x in (starts_s, nbytes))
-    if not sizes.min(initial=0.0) >= 0:
-        raise SpecError(f"a flow of {sizes.min()} bytes: the bytes of a flow cannot be negative")
-    left, finish = sizes.copy(), np.full(flows.num_flows, np.nan)
-    now = 0.0
-    while np.isnan(finish).any():
-        running = np.flatnonzero(np.isnan(finish) & (starts <= now))
-        rates = max_min_rates(_some(flows, running), capacity)
-        wait = np.full(len(running), np.inf)
-        np.divide(left[running], rates, out=wait, where=rates > 0)
-        wait[left[running] == 0] = 0.0
-        arrival = float(starts[starts > now].min(initial=np.inf))
-        step = min(float(wait.min(initial=np.inf)), arrival - now)
-        if not np.isfinite(step):
-            raise FlopcastError(
-                f"flow {running[0]} never ends: a link on its path has no capacity; route around it or bring it back"
-            )
-        now = arrival if step == arrival - now else now + step
-        moved = left[running]
-        np.multiply(rates, step, out=moved, where=wait > step)
-        left[running] = np.maximum(left[running] - moved, 0.0)
-        finish[running[left[running] <= done_share * sizes[running]]] = now
-    return finish
-
-
-def _some(flows: Flows, ids: IntArray) -> Flows:
-    """Return some of the flows, numbered anew."""
-    number = np.full(flows.num_flows, -1)
-    number[ids] = np.arange(len(ids))
-    kept = number[flows.flow] >= 0
-    return Flows(len(ids), number[flows.flow[kept]], flows.link[kept], flows.load[kept], flows.share[ids])
 
 
 _NOBODY = np.empty(0, dtype=int)
@@ -214,13 +124,7 @@ Pattern = tuple[Phase, ...]
 
 
 def members_by_domain(gpus: IntArray, domain_gpus: int) -> IntArray:
-    """Return the GPUs of a group as an array (domains, members a domain).
-
-    Raises
-    ------
-    SpecError
-        The domains hold different numbers of members.
-    """
+    """Return the GPUs of a group as an array (domains, members a domain)."""
     gpus = np.asarray(gpus)
     domains, counts = np.unique(gpus // domain_gpus, return_counts=True)
     if len(set(counts.tolist())) > 1:
@@ -343,80 +247,38 @@ def _together(patterns: Sequence[Pattern]) -> Pattern:
     )
 
 
-def network_tree(topology: Topology, gpus: IntArray, number: int = 0, trunks: bool = True) -> IntArray:
-    """Return the links of a reduction by the network's switches over GPUs of different nodes.
-
-    Parameters
-    ----------
-    topology : Topology
-    gpus : array of int
-    number : int
-        Which of the equal trees; reductions that run together should have different numbers.
-    trunks : bool
-        Name trunks instead of cables between switches, for flows routed adaptively. A tree is one stream and takes one
-        cable's share of a trunk.
-    """
-    nics = np.unique(topology.nic_of_gpu(gpus))
-    links = [
-        topology.start(name, direction) + ends
-        for name, ends in (("pcie", gpus), ("nic", nics))
-        for direction in ("up", "down")
-    ]
+def tree_links(topology: Topology, tree: Tree) -> IntArray:
+    """Return the links that a reduction by switches takes, up and down; of the network's, the trunks of its groups."""
+    both: tuple[Direction, ...] = ("up", "down")
+    if tree.over_nvlink:
+        return np.concatenate([topology.start("nvlink", direction) + tree.gpus for direction in both])
+    nics = np.unique(topology.nic_of_gpu(tree.gpus))
+    ends = [("pcie", tree.gpus), ("nic", nics)]
     groups = [np.unique(groups[nics]) for groups in topology.groups_of_nics]
-    top = next(i for i, group in enumerate(groups) if len(group) == 1)
-    switch = {int(groups[top][0]): number % topology.levels[top].switches}
-    for i in range(top - 1, -1, -1):
-        level, above = topology.levels[i], topology.levels[i + 1]
-        if trunks:
-            links += [topology.start(f"{level.name} trunk", direction) + groups[i] for direction in ("up", "down")]
-            continue
-        parents, child = parent_of_group(topology, i + 1, groups[i])
-        at = np.array([switch[parent] for parent in parents.tolist()])
-        # The first cable of each group that ends at the parent's switch, as in sim.network.routing.
-        cable = (at - child * level.cables_per_group) % above.switches
-        switch = dict(zip(groups[i].tolist(), (cable // level.uplinks).tolist(), strict=True))
-        for direction in ("up", "down"):
-            links.append(topology.start(level.name, direction) + groups[i] * level.cables_per_group + cable)
-    return np.concatenate(links)
+    top = next(place for place, group in enumerate(groups) if len(group) == 1)
+    ends += [(f"{level.name} trunk", group) for level, group in zip(topology.levels[:top], groups, strict=False)]
+    return np.concatenate([topology.start(name, direction) + end for name, end in ends for direction in both])
 
 
-def phase_flows(
+def bytes_on_links(
     phase: Phase, topology: Topology, routing: Routing = "adaptive", *, subflows: int = 1, proxy: bool = False
-) -> tuple[Flows, FloatArray]:
-    """Return the flows of one phase over a machine's links, and the bytes of each; options as of `routing.route`."""
+) -> FloatArray:
+    """Return what one phase puts on every link; options as of `routing.route`.  [bytes]"""
     paths = route(topology, phase.source, phase.target, routing, subflows=subflows, proxy=proxy)
-    flows, sizes = flows_on(paths), np.repeat(phase.nbytes / subflows, subflows)
-    if phase.trees:
-        ends = [topology.start("nvlink", direction) for direction in ("up", "down")]
-        in_order = sorted(phase.trees, key=lambda tree: tree.over_nvlink)  # the network's are told apart by number
-        trees = [
-            np.concatenate([end + tree.gpus for end in ends])
-            if tree.over_nvlink
-            else network_tree(topology, tree.gpus, number, trunks=routing == "adaptive")
-            for number, tree in enumerate(in_order)
-        ]
-        longest = max(map(len, trees))
-        padded = np.stack([np.pad(tree, (0, longest - len(tree)), constant_values=-1) for tree in trees])
-        flows, sizes = flows + flows_on(padded), np.concatenate([sizes, [tree.nbytes for tree in in_order]])
-    return flows, sizes
+    flow, place = np.nonzero(paths >= 0)
+    sizes = np.repeat(phase.nbytes / subflows, subflows)
+    carried = np.bincount(paths[flow, place], sizes[flow], minlength=topology.num_links)
+    for tree in phase.trees:
+        np.add.at(carried, tree_links(topology, tree), tree.nbytes)
+    return carried
 
 
 def pattern_time(
-    pattern: Pattern,
-    topology: Topology,
-    routing: Routing = "adaptive",
-    *,
-    subflows: int = 1,
-    proxy: bool = False,
-    done_share: float = 1e-9,
+    pattern: Pattern, topology: Topology, routing: Routing = "adaptive", *, subflows: int = 1, proxy: bool = False
 ) -> float:
-    """Time of a collective that has the machine to itself, without latency.  [s]
-
-    done_share : as in `sim.network.collective_flows.finish_times`; the rest as in `sim.network.routing.route`.
-    """
-    phases = (phase_flows(phase, topology, routing, subflows=subflows, proxy=proxy) for phase in pattern)
-    ends = [finish_times(topology.capacity, flows, 0.0, sizes, done_share=done_share) for flows, sizes in phases]
-    return sum(float(end.max(initial=0.0)) for end in ends)
+    """Time of a collective that has the machine to itself, without latency; options as of `routing.route`.  [s]"""
+    phases = (bytes_on_links(phase, topology, routing, subflows=subflows, proxy=proxy) for phase in pattern)
+    return sum(float((carried / topology.capacity).max()) for carried in phases)
 
 
 COLLECTIVES: dict[str, Callable[[IntArray, float], Pattern]] = {
@@ -437,14 +299,9 @@ def collective_times(
 ) -> dict[str, float]:
     """What the links alone allow: collectives over the machine's first GPUs, with all to themselves, no latency.  [s]
 
-    Routed as the network says, added up in its switches if they can, and in NVLink's if `nvlink_adds`. Flows that share
-    links unevenly count as done with a hundredth left. Of more than MOST_TO_ALL GPUs without the all-to-all; by rails,
-    what goes to a GPU of another rail goes over NVLink to the neighbour on that rail first (NCCL's PXN).
-
-    Raises
-    ------
-    SpecError
-        Fewer than two GPUs, more than the machine has, or not equally many in every NVLink domain.
+    Routed as the network says, added up in its switches if they can, and in NVLink's if `nvlink_adds`. Of more than
+    MOST_TO_ALL GPUs without the all-to-all; by rails, what goes to a GPU of another rail goes over NVLink to the
+    neighbour on that rail first (NCCL's PXN).
     """
     if not 2 <= num_gpus <= topology.num_gpus:
         raise SpecError(f"a collective over {num_gpus} GPUs: give 2 to {topology.num_gpus:,}, those of the machine")
@@ -456,7 +313,7 @@ def collective_times(
         "all-reduce in the switches": not (network.in_network_reduction if several else nvlink_adds),
         "all-to-all": num_gpus > MOST_TO_ALL,
     }
-    time = partial(pattern_time, topology=topology, routing=network.routing, subflows=network.subflows, done_share=0.01)
+    time = partial(pattern_time, topology=topology, routing=network.routing, subflows=network.subflows)
     ways = COLLECTIVES | {"all-reduce in the switches": partial(switch_all_reduce, nvlink_adds=nvlink_adds)}
     found = {name: make(members, nbytes) for name, make in ways.items() if not left_out.get(name)}
     times = {name: time(pattern) for name, pattern in found.items()}

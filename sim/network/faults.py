@@ -22,16 +22,7 @@ _NAME = re.compile(r"([a-zA-Z_][\w ]*?)(\d+)(?:\.(cable|nic)(\d*))?")
 def link_health(topology: Topology, faults: Iterable[tuple[float, str]]) -> FloatArray:
     """What is left of every link, as a share of its capacity.
 
-    Parameters
-    ----------
-    topology : Topology
-    faults : (share, name) pairs
-        The link of that name carries that share of what it should; 0: it is down. Several on one link multiply.
-
-    Raises
-    ------
-    SpecError
-        A share outside 0 … 1, or a link the machine does not have.
+    faults : the link of that name carries that share of what it should; 0: it is down. Several on one link multiply.
     """
     health = np.ones(topology.num_links)
     for share, name in faults:
@@ -123,28 +114,14 @@ def route_around(
     A pair whose own way is cut goes, in equal parts, over every other card that gets through: over NVLink to the GPU
     beside it, along that one's rail, and over NVLink again.
 
-    Parameters
-    ----------
-    topology : Topology
-    source, target : array of int
-        GPUs.
-    health : array
-        Of every link; 0: down.
-    routing, subflows, seed
-        As of `sim.network.routing.route`.
+    source, target : GPUs.
+    health : of every link; 0: down.
+    routing, subflows, seed : as of `sim.network.routing.route`.
 
-    Returns
-    -------
+    Returns:
     paths : array of int, (paths, longest path)
-    share : array
-        Of its pair's traffic on each path.
-    pair : array of int
-        Which pair each path belongs to.
-
-    Raises
-    ------
-    SpecError
-        Naming a pair that is cut off, and what cuts it.
+    share : of its pair's traffic on each path.
+    pair : array of int. Which pair each path belongs to.
     """
     source, target = np.asarray(source).ravel(), np.asarray(target).ravel()
     paths = route(topology, source, target, routing, subflows=subflows, seed=seed)

@@ -146,11 +146,6 @@ def nvlink_shares(topology: str, domain_gpus: int) -> Floats:
     along direct links, and a group whose links form no ring falls back to a chain. In a full mesh n members have n − 1
     of a GPU's N − 1 links: whether rings run along them, n − 1 at once, or every member sends each of the others its
     piece, all of them are in use.
-
-    Raises
-    ------
-    SpecError
-        A mesh of another size than the one that was built.
     """
     if topology in ("switch", "pcie"):
         return np.ones(domain_gpus + 1)

@@ -21,12 +21,8 @@ RANKS = ("tp", "cp", "dp", "pp")
 def places_of_ranks(order: str, degrees: tuple[int, ...]) -> IntArray:
     """Return the place of every rank, (pp, dp, cp, tp).
 
-    Parameters
-    ----------
-    order : str
-        The dimensions from the one whose neighbours sit closest, such as "tp-pp-cp-dp".
-    degrees : tuple of int
-        How many of each there are, in the order of RANKS.
+    order : the dimensions from the one whose neighbours sit closest, such as "tp-pp-cp-dp".
+    degrees : how many of each there are, in the order of RANKS.
     """
     names = order.split("-")
     count = dict(zip(RANKS, degrees, strict=True))
@@ -38,19 +34,9 @@ def places_of_ranks(order: str, degrees: tuple[int, ...]) -> IntArray:
 def gpu_of_rank(plan: ParallelPlan | Degrees, cluster: ClusterSpec, seed: int = 0) -> IntArray:
     """Return the GPU of every rank, (pp, dp, cp, tp); `.ravel()` is indexed by Megatron-LM's rank number.
 
-    Parameters
-    ----------
-    plan : ParallelPlan
-        With the order of its dimensions.
-    cluster : ClusterSpec
-        The machine; its GPUs are numbered node by node. Some of a job's nodes may lie anywhere in it.
-    seed : int
-        Of the scheduler that hands these out.
-
-    Raises
-    ------
-    SpecError
-        More ranks than GPUs.
+    plan : with the order of its dimensions.
+    cluster : the machine; its GPUs are numbered node by node. Some of a job's nodes may lie anywhere in it.
+    seed : of the scheduler that hands these out.
     """
     if plan.num_gpus > cluster.num_gpus:
         raise SpecError(

@@ -41,29 +41,15 @@ def route(
 ) -> IntArray:
     """Return the paths of flows between pairs of GPUs.
 
-    Parameters
-    ----------
-    topology : Topology
-    source, target : array of int
-        GPUs. A flow from a GPU to itself uses no link.
-    routing : str
-        "deterministic", "ecmp" or "adaptive".
-    subflows : int
-        Under ecmp, into how many flows each pair's traffic is cut: rows p · subflows … of the result belong to pair p.
-    seed : int
-        Of the hash.
-    proxy : bool
-        Where rails differ, pass through the GPU of the target's rail in the source's node first, over NVLink, so that
-        the network carries only traffic within a rail (NCCL's PXN).
+    source, target : GPUs. A flow from a GPU to itself uses no link.
+    routing : "deterministic", "ecmp" or "adaptive".
+    subflows : under ecmp, into how many flows each pair's traffic is cut: rows p · subflows … of the result belong to
+        pair p.
+    seed : of the hash.
+    proxy : where rails differ, pass through the GPU of the target's rail in the source's node first, over NVLink, so
+        that the network carries only traffic within a rail (NCCL's PXN).
 
-    Returns
-    -------
-    array of int, (pairs · subflows, longest path)
-
-    Raises
-    ------
-    SpecError
-        An unknown routing, or a GPU the machine does not have.
+    Returns link numbers, (pairs · subflows, longest path)
     """
     if routing not in ROUTINGS:
         raise SpecError(f"unknown routing {routing!r}; choose from {', '.join(ROUTINGS)}")

@@ -9,9 +9,7 @@ than down, or flows are hashed: in other trees nothing is lost (`NetworkSpec.is_
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Any
 
 import numpy as np
 
@@ -26,33 +24,8 @@ _AT_ONCE = 32_768
 """Flows routed at once: what they need in between stays in a processor's cache."""
 _MOST_SHIFTS = 8
 """Partners of an all-to-all that stand for all of them, evenly spread over the group."""
-
-
-@dataclass
-class _Load:
-    """Flows on the links of a machine: of all groups of a shape that lie on its first GPUs.
-
-    by_class : (first link, links) -> flows on each, by class of links, so that counts stay in a cache; the first place
-        is that of flows that take none of them.
-    """
-
-    shape: tuple[Any, ...] = ()
-    num_gpus: int = 0
-    by_class: dict[tuple[int, int], IntArray] = field(default_factory=dict)
-
-
-@dataclass
-class _Machine:
-    """A cluster that is built, with what was asked of it, and the flows that were counted last."""
-
-    cluster: ClusterSpec
-    topology: Topology
-    known: dict[tuple[Any, ...], float] = field(default_factory=dict)
-    load: _Load = field(default_factory=_Load)
-
-
-_machines: dict[int, _Machine] = {}
-"""The last few clusters by identity."""
+_machines: dict[int, tuple[ClusterSpec, Topology, dict[object, float]]] = {}
+"""The last few clusters by identity: each with its machine, and the shares that are known there."""
 
 
 def card_share(
@@ -60,66 +33,45 @@ def card_share(
 ) -> float:
     """Return the share of a card's rate that every flow reaches where all groups of a kind talk at once.
 
-    Parameters
-    ----------
-    cluster : ClusterSpec
-        With switches, and cards that its GPUs share evenly.
-    groups : callable
-        Lists the GPUs of every group, (groups, members).
-    pattern : str
-        Whom each member sends to.
-    shape : (int, int, int), optional
-        Size, stride and GPUs of groups of ranks that fill the machine in turn, which are counted without being listed.
+    cluster : with switches, and cards that its GPUs share evenly.
+    groups : lists the GPUs of every group, (groups, members).
+    pattern : whom each member sends to.
+    shape : size, stride and GPUs of groups of ranks that fill the machine in turn, by which they are known again.
     """
-    machine = _machines.get(id(cluster))
-    if machine is None or machine.cluster is not cluster:
+    if id(cluster) not in _machines or _machines[id(cluster)][0] is not cluster:
         while len(_machines) >= _KEPT:
             del _machines[next(iter(_machines))]
-        machine = _machines[id(cluster)] = _Machine(cluster, build_topology(cluster))
-    known, topology = machine.known, machine.topology
+        _machines[id(cluster)] = (cluster, build_topology(cluster), {})
+    _, topology, known = _machines[id(cluster)]
     assert cluster.network is not None
     if cluster.network.is_nonblocking(level.name for level in topology.levels[:-1]):
         return 1.0
-    if shape is not None and (shape, pattern) in known:
-        return known[shape, pattern]
-    if shape is not None and _alike(shape, pattern, topology.domain_gpus):
-        return known.setdefault((shape, pattern), _grown(machine, shape, pattern))
-    # Plans that cut differently often have the same groups.
-    listed = groups()
-    key = blake2b(listed[listed[:, 0].argsort()].tobytes()).digest(), listed.shape[1], pattern
-    if key not in known:
-        load = _Load()
-        sources, targets, weight = flows_of(listed, pattern, topology.domain_gpus)
-        _count(load, machine, sources, targets)
-        known[key] = _fullest(load, machine, weight)
-    return known[key]
+    if shape is None or (shape, pattern) not in known:
+        # Plans that cut differently often have the same groups.
+        listed = groups()
+        key = blake2b(listed[listed[:, 0].argsort()].tobytes()).digest(), listed.shape[1], pattern
+        if key not in known:
+            known[key] = _share_of(listed, pattern, cluster, topology)
+        known[shape, pattern] = known[key]
+    return known[shape, pattern]
 
 
-def _alike(shape: tuple[int, int, int], pattern: Pattern, domain_gpus: int) -> bool:
-    """Whether groups on more GPUs are those on fewer and some more of the same."""
-    size, stride, _ = shape
-    return pattern == "chain" or (pattern == "ring" and size * stride % domain_gpus == 0)
-
-
-def _grown(machine: _Machine, shape: tuple[int, int, int], pattern: Pattern) -> float:
-    """Return the share of groups of a shape: the flows of those on fewer GPUs, if they were counted last, and others.
-
-    Searches ask for the same groups on hundreds of numbers of GPUs, the fewest first.
-    """
-    (size, stride, num_gpus), load = shape, machine.load
-    like = (stride, pattern) if pattern == "chain" else (size, stride, pattern)
-    if load.shape != like or load.num_gpus > num_gpus:
-        load = machine.load = _Load(like)
-    if pattern == "chain":
-        first = np.arange(max(load.num_gpus - stride, 0), num_gpus - stride)
-        groups = np.stack([first, first + stride], axis=1)
-    else:
-        blocks = np.arange(load.num_gpus, num_gpus).reshape(-1, size, stride)
-        groups = blocks.transpose(0, 2, 1).reshape(-1, size)
-    load.num_gpus = num_gpus
-    if len(groups):
-        _count(load, machine, *flows_of(groups, pattern, machine.topology.domain_gpus)[:2])
-    return _fullest(load, machine, 1.0)
+def _share_of(groups: IntArray, pattern: Pattern, cluster: ClusterSpec, topology: Topology) -> float:
+    """Return the share of full speed at which the fullest of all links is just full."""
+    network, rate = cluster.network, cluster.inter_node_bandwidth_bytes_per_s
+    assert network is not None
+    sources, targets, weight = flows_of(groups, pattern, topology.domain_gpus)
+    flows, few = np.zeros(topology.num_links + 1, dtype=np.int64), max(1, _AT_ONCE // network.subflows)
+    for begin in range(0, len(sources), few):
+        ends = sources[begin : begin + few], targets[begin : begin + few]
+        for links in switched_links(
+            topology, *ends, network.routing, subflows=network.subflows, proxy=network.rail_optimised
+        ):
+            most = int(links.max(initial=-1))
+            flows[: most + 2] += np.bincount(links + 1, minlength=most + 2)
+    busy = np.flatnonzero(flows[1:])  # flows that take no link of a level count first
+    shares = topology.capacity[busy] / (flows[1:][busy] * rate * weight / network.subflows)
+    return float(min(1.0, shares.min(initial=1.0)))
 
 
 def flows_of(groups: IntArray, pattern: Pattern, domain_gpus: int) -> tuple[IntArray, IntArray, float]:
@@ -141,29 +93,3 @@ def flows_of(groups: IntArray, pattern: Pattern, domain_gpus: int) -> tuple[IntA
         # Those that stand for all carry what all others of a member's partners outside its domain get.
         weight = groups.size / max(1, int(away.sum())) * (size > members)
     return sources[away], targets[away], weight
-
-
-def _count(load: _Load, machine: _Machine, sources: IntArray, targets: IntArray) -> None:
-    """Add flows to a load."""
-    network, topology = machine.cluster.network, machine.topology
-    assert network is not None
-    few = max(1, _AT_ONCE // network.subflows)
-    for begin in range(0, len(sources), few):
-        ends = sources[begin : begin + few], targets[begin : begin + few]
-        for links in switched_links(
-            topology, *ends, network.routing, subflows=network.subflows, proxy=network.rail_optimised
-        ):
-            most = int(links.max(initial=-1))
-            for start, count in ((c.start, c.count) for c in topology.classes if c.start <= most < c.start + c.count):
-                flows = np.bincount(np.maximum(links - (start - 1), 0), minlength=count + 1)
-                load.by_class[start, count] = load.by_class.get((start, count), 0) + flows
-
-
-def _fullest(load: _Load, machine: _Machine, weight: float) -> float:
-    """Return the share of full speed at which the fullest of all links, alike within a class, is just full."""
-    network, rate = machine.cluster.network, machine.cluster.inter_node_bandwidth_bytes_per_s
-    assert network is not None
-    most = {start: int(flows[1:].max()) for (start, _), flows in load.by_class.items()}
-    capacity = {each.start: each.capacity_bytes_per_s for each in machine.topology.classes}
-    shares = [capacity[start] / (flows * rate * weight / network.subflows) for start, flows in most.items() if flows]
-    return float(min([1.0, *shares]))

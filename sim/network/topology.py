@@ -59,13 +59,7 @@ class Level:
 
 
 def build_levels(cluster: ClusterSpec, num_nodes: int) -> tuple[Level, ...]:
-    """Return the fewest levels of a cluster's switches that join all cards of `num_nodes` nodes, leaf first.
-
-    Raises
-    ------
-    SpecError
-        Too few ports, or more nodes than all levels together reach.
-    """
+    """Return the fewest levels of a cluster's switches that join all cards of `num_nodes` nodes, leaf first."""
     assert cluster.network is not None
     specs, nics = cluster.network.levels, cluster.node.nics_per_node
     # inter_node_bandwidth may be given instead of following from the cards: then they are as fast as it says.
@@ -251,12 +245,6 @@ def build_topology(cluster: ClusterSpec, num_nodes: int | None = None) -> Topolo
     """The links of a cluster, or of a machine of the same design with another number of nodes.
 
     Where a node has fewer cards than GPUs, neighbouring GPUs share one. NVLink is taken to go through switches.
-
-    Raises
-    ------
-    SpecError
-        The cluster does not say how its nodes are networked, its cards cannot be dealt to its GPUs, or its switches
-        cannot join so many nodes.
     """
     node, network = cluster.node, cluster.network
     nodes = cluster.num_nodes if num_nodes is None else num_nodes

@@ -1,8 +1,8 @@
-"""What is asked of the planners: PipeDream's plan with its play, 2BW's plans beside the house's own times."""
+"""What is asked of the planner: its plan, a play of that, and what the house itself estimates."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sim.errors import ScheduleError, SpecError
@@ -10,24 +10,13 @@ from sim.estimate import Estimate, estimate
 from sim.planners.layers import LayerProfile
 from sim.planners.pipedream import DEFAULT_SYNC, plan_pipeline
 from sim.planners.pipeline_plan import Level, PipelinePlan, levels_of
-from sim.planners.scenarios import (
-    PlayedPlan,
-    confirm_two_buffered,
-    covering,
-    one_worker,
-    play_plan,
-    profile_of,
-    straight_scenario,
-)
-from sim.planners.two_buffered import TwoBufferedPlans, plan_two_buffered
+from sim.planners.scenarios import PlayedPlan, covering, play_plan, profile_of, straight_scenario
 from sim.specs import Scenario
 
 Source = LayerProfile | Scenario
 """What is planned: measured layers, or a scenario's own."""
 NEGLIGIBLE = 5e-4
 """Share of a period by which a play may be longer and is still called as planned."""
-MICROBATCHES = (1, 2, 4, 8, 16)
-"""Micro-batches that 2BW's planner tries of a scenario."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,19 +61,8 @@ def ask_pipedream(
 ) -> PipeDreamAnswer:
     """PipeDream's plan of measured layers, or of a scenario's, and its play.
 
-    Parameters
-    ----------
-    levels : sequence of Level, optional
-        From the innermost out. Default: of a scenario its own.
-    memory_bytes : float, optional
-        Of a worker. Default: of a scenario its GPU's, where the machine has one level. [bytes]
-
-    Raises
-    ------
-    SpecError
-        Layers without levels, or as `plan_pipeline`.
-    InfeasiblePlan
-        No plan fits.
+    levels : from the innermost out. Default: of a scenario its own.
+    memory_bytes : of a worker. Default: of a scenario its GPU's, where the machine has one level. [bytes]
     """
     if isinstance(source, LayerProfile):
         profile = source
@@ -93,7 +71,12 @@ def ask_pipedream(
         levels = levels or levels_of(source)
         if memory_bytes is None and len(levels) == 1:
             memory_bytes = source.cluster.gpu.memory_bytes
-    plan = plan_pipeline(profile, _given(levels), sync=sync, replicated=replicated, memory_bytes=memory_bytes)
+    if levels is None:
+        raise SpecError(
+            "a profile of layers says nothing of the machine; give --workers and --bandwidths, such as --workers 4x4 "
+            "--bandwidths '10 Gbit/s, 12 GB/s'"
+        )
+    plan = plan_pipeline(profile, levels, sync=sync, replicated=replicated, memory_bytes=memory_bytes)
     answer = None
     if isinstance(source, Scenario) and len({*plan.replicas}) == 1:
         answer = _estimate(source, plan)
@@ -105,15 +88,6 @@ def ask_pipedream(
     return PipeDreamAnswer(plan, played, covered, answer)
 
 
-def _given(levels: Sequence[Level] | None) -> Sequence[Level]:
-    if levels is None:
-        raise SpecError(
-            "a profile of layers says nothing of the machine; give --workers and --bandwidths, such as --workers 4x4 "
-            "--bandwidths '10 Gbit/s, 12 GB/s'"
-        )
-    return levels
-
-
 def _estimate(scenario: Scenario, plan: PipelinePlan) -> Estimate | None:
     """The house's own, where the batch can be dealt to so many replicas."""
     ends = [stage.last for stage in plan.stages]
@@ -122,108 +96,3 @@ def _estimate(scenario: Scenario, plan: PipelinePlan) -> Estimate | None:
         return estimate(straight_scenario(scenario, plan.profile, ends, plan.replicas[0], schedule=schedule))
     except SpecError:
         return None
-
-
-@dataclass(frozen=True, slots=True)
-class TwoBufferedAnswer:
-    """2BW's plans; and of a scenario, what the house's own model says of each.
-
-    estimates : as `plans.plans`; None without a scenario.
-    """
-
-    plans: TwoBufferedPlans
-    estimates: tuple[Estimate, ...] | None
-
-    @property
-    def own_best(self) -> int | None:
-        """Place of the plan that is fastest by the house's own model, of those that fit by its memory."""
-        if self.estimates is None:
-            return None
-        able = [(answer.step_time_s, place) for place, answer in enumerate(self.estimates) if answer.fits]
-        return min(able)[1] if able else None
-
-    @property
-    def verdict(self) -> str:
-        """Whether both models name the same plan, and why not."""
-        place = self.own_best
-        if self.estimates is None:
-            return ""
-        if place is None:
-            return "by flopcast's own memory none of them fits"
-        if place == 0:
-            return "flopcast's own model has the same plan first"
-        fitting = [answer.step_time_s for answer in self.estimates[:place] if answer.fits]
-        if not fitting:
-            return f"flopcast's own model has plan {place + 1} first: by its memory none before it fits"
-        gain = min(fitting) / self.estimates[place].step_time_s - 1
-        return f"flopcast's own model has plan {place + 1} first, {gain:.1%} faster than any before it that fits"
-
-    def to_dict(self) -> dict[str, object]:
-        """Plain data with stable keys, for JSON."""
-        plans = [plan.to_dict() for plan in self.plans.plans]
-        for plan, answer in zip(plans, self.estimates or (), strict=False):
-            plan["estimate"] = {
-                "step_time_s": answer.step_time_s,
-                "fits": answer.fits,
-                "memory_bytes": float(answer.largest.total),
-            }
-        return {"planner": "2bw", "tried": self.plans.tried, "plans": plans, "verdict": self.verdict}
-
-
-def ask_two_buffered(
-    source: Source,
-    levels: Sequence[Level] | None = None,
-    *,
-    batch: int | None = None,
-    microbatches: Sequence[int] | None = None,
-    memory_bytes: float | None = None,
-    progress: Callable[[int, int], object] | None = None,
-) -> TwoBufferedAnswer:
-    """2BW's plans of measured layers, or of a scenario's with what the house's own model says of each.
-
-    Parameters
-    ----------
-    levels : sequence of Level, optional
-        From the innermost out. Default: of a scenario its own.
-    batch : int, optional
-        Samples between two updates. Default: of a scenario its own.
-    microbatches : sequence of int, optional
-        To try, of a scenario; a profile has one. Default: MICROBATCHES that divide the batch.
-    memory_bytes : float, optional
-        Of a worker. Default: of a scenario its GPU's. [bytes]
-    progress : callable, optional
-        Called with (estimates done, estimates in all).
-
-    Raises
-    ------
-    SpecError
-        Something that a profile does not say and that was not given, or as `plan_two_buffered`.
-    InfeasiblePlan
-        Nothing fits.
-    """
-    if isinstance(source, LayerProfile):
-        if batch is None or memory_bytes is None:
-            raise SpecError(
-                "2BW's planner needs the batch and a worker's memory, which a profile of layers does not say; give "
-                "--batch and --memory"
-            )
-        if microbatches is not None and tuple(microbatches) != (source.microbatch_size,):
-            raise SpecError(
-                f"the profile was measured with micro-batches of {source.microbatch_size}; measure others to try them"
-            )
-        profiles = {source.microbatch_size: source}
-        return TwoBufferedAnswer(plan_two_buffered(profiles, _given(levels), batch, memory_bytes), None)
-    levels = levels or levels_of(source)
-    batch = source.training.global_batch_size if batch is None else batch
-    source = one_worker(source, microbatch_size=1)
-    source = source.replace(training=source.training.replace(global_batch_size=batch))
-    sizes = [size for size in (microbatches or MICROBATCHES) if batch % size == 0]
-    profiles = {size: profile_of(source, microbatch_size=size, recompute="none") for size in sizes}
-    memory = source.cluster.gpu.memory_bytes if memory_bytes is None else memory_bytes
-    plans = plan_two_buffered(profiles, levels, batch, memory)
-    estimates = []
-    for number, plan in enumerate(plans.plans):
-        estimates.append(confirm_two_buffered(source, profiles[plan.microbatch_size], plan))
-        if progress is not None:
-            progress(number + 1, len(plans.plans))
-    return TwoBufferedAnswer(plans, tuple(estimates))

@@ -57,23 +57,10 @@ def plan_pipeline(
 ) -> PipelinePlan:
     """PipeDream's plan.
 
-    Parameters
-    ----------
-    levels : sequence of Level
-        From the innermost out.
-    sync : str
-        Of SYNC.
-    replicated : bool
-        False: a straight pipeline, of one worker a stage.
-    memory_bytes : float, optional
-        Of a worker; on machines of one level. [bytes]
-
-    Raises
-    ------
-    SpecError
-        An unknown `sync`, a straight pipeline of more workers than layers, or more to try than can be.
-    InfeasiblePlan
-        No plan fits in memory.
+    levels : from the innermost out.
+    sync : of SYNC.
+    replicated : else a straight pipeline, of one worker a stage.
+    memory_bytes : of a worker; on machines of one level. [bytes]
     """
     levels = tuple(levels)
     _check(profile, levels, sync, replicated, memory_bytes)
@@ -89,28 +76,6 @@ def plan_pipeline(
         raise InfeasiblePlan(_too_large(profile, levels[0], memory_bytes))
     segments = _unfold(solved, len(levels) - 1, 0, len(profile))
     return _priced(profile, levels, sync, segments)
-
-
-def price_plan(
-    profile: LayerProfile, level: Level, ends: Sequence[int], replicas: Sequence[int], sync: str = DEFAULT_SYNC
-) -> PipelinePlan:
-    """A plan that is written down, on a machine of one level: where each stage's layers end, and its workers.
-
-    Raises
-    ------
-    SpecError
-        Ends that do not go forward to the last layer, or numbers of workers that are not the level's.
-    """
-    firsts = (0, *ends[:-1])
-    if len(ends) != len(replicas) or ends[-1] != len(profile) or any(a >= b for a, b in zip(firsts, ends, strict=True)):
-        raise SpecError(
-            f"stages that end at layers {list(ends)} with {list(replicas)} workers: give one end a stage, going "
-            f"forward to {len(profile)}, the last layer's"
-        )
-    if min(replicas) < 1 or sum(replicas) != level.count:
-        raise SpecError(f"{list(replicas)} workers are {sum(replicas)}, and there are {level.count}; use all of them")
-    segments = [_Segment(first, last, (own,)) for first, last, own in zip(firsts, ends, replicas, strict=True)]
-    return _priced(profile, (level,), sync, segments)
 
 
 def data_parallel(profile: LayerProfile, levels: Sequence[Level], sync: str = DEFAULT_SYNC) -> float:

@@ -33,13 +33,7 @@ def num_workers(levels: tuple[Level, ...]) -> int:
 
 
 def read_levels(workers: str, bandwidths: str) -> tuple[Level, ...]:
-    """Levels from the innermost out, of words from the outermost in: "4x4" and "10 Gbit/s, 12 GB/s".
-
-    Raises
-    ------
-    SpecError
-        No such numbers, or not a bandwidth for each.
-    """
+    """Levels from the innermost out, of words from the outermost in: "4x4" and "10 Gbit/s, 12 GB/s"."""
     words = workers.lower().replace("×", "x").split("x")
     try:
         counts = [int(word) for word in words]
@@ -64,11 +58,6 @@ def levels_of(scenario: Scenario) -> tuple[Level, ...]:
 
     Bytes are those of one GPU, so bandwidths are too: of NVLink a GPU's, of the network that of all of a domain's
     workers, as the profile says that they are reached.
-
-    Raises
-    ------
-    SpecError
-        The workers do not fill whole domains.
     """
     plan, fabric = scenario.plan, cost_model(scenario).fabric
     width = plan.tp * plan.cp

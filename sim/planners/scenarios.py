@@ -17,10 +17,8 @@ import numpy as np
 from sim.arrays import RankFloats
 from sim.engines import Program, Timeline, run
 from sim.errors import SpecError
-from sim.estimate import Estimate, estimate
 from sim.planners.layers import LayerProfile
 from sim.planners.pipeline_plan import PipelinePlan
-from sim.planners.two_buffered import TwoBufferedPlan
 from sim.pricing.cells import plans_of, sent_bytes
 from sim.pricing.deal import HELD, MOMENTS, TRAINED, block_params
 from sim.pricing.layouts import cut_of
@@ -37,15 +35,7 @@ from sim.work.optimizer import GRADIENT_WIDTH, state_bytes
 def one_worker(scenario: Scenario, **changes: Any) -> Scenario:
     """The scenario on one worker, which holds all layers: a GPU, or a tensor- and context-parallel group of them.
 
-    Parameters
-    ----------
-    **changes
-        Other fields of its plan.
-
-    Raises
-    ------
-    SpecError
-        Experts dealt over replicas, state sharded over them, or a micro-batch that does not divide the plans.
+    **changes : other fields of its plan.
     """
     plan = scenario.plan
     if plan.ep > 1:
@@ -66,15 +56,7 @@ def profile_of(scenario: Scenario, **changes: Any) -> LayerProfile:
 
     Seconds and bytes are those that an estimate puts together, of one GPU of a worker.
 
-    Parameters
-    ----------
-    **changes
-        Of its plan: the micro-batch, recomputation.
-
-    Raises
-    ------
-    SpecError
-        As `one_worker`.
+    **changes : of its plan: the micro-batch, recomputation.
     """
     scenario = one_worker(scenario, **changes)
     plans, model, training = plans_of(scenario), scenario.model, scenario.training
@@ -130,12 +112,8 @@ def straight_scenario(
 ) -> Scenario:
     """A scenario with stages of these layers, each on `width` workers, as the house's own estimate prices it.
 
-    Parameters
-    ----------
-    ends : sequence of int
-        Where each stage's blocks end.
-    **plan
-        Of the plan's fields: schedule, micro-batch, recomputation.
+    ends : where each stage's blocks end.
+    **plan : of the plan's fields: schedule, micro-batch, recomputation.
     """
     letters = letters_of(profile)
     stages = [letters[begin:end] for begin, end in zip((0, *ends[:-1]), ends, strict=True)]
@@ -143,21 +121,6 @@ def straight_scenario(
     changed = {"embedding_as_layer": False, "head_as_layer": False, "pp": len(stages), "dp": width}
     alone = one_worker(scenario)
     return alone.replace(plan=alone.plan.replace(**changed, pipeline_layout=layout, **plan))
-
-
-def confirm_two_buffered(scenario: Scenario, profile: LayerProfile, plan: TwoBufferedPlan) -> Estimate:
-    """What the house's own model says of a plan of 2BW's planner, run on the exact engine."""
-    return estimate(
-        straight_scenario(
-            scenario,
-            profile,
-            plan.ends,
-            plan.width,
-            schedule="pipedream_2bw" if plan.depth > 1 else "1f1b",
-            microbatch_size=plan.microbatch_size,
-            recompute="full" if plan.recompute else "none",
-        )
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,15 +180,7 @@ def play_plan(plan: PipelinePlan, engine: str = "dag", in_flight: Sequence[int] 
     turns on its link, the planner's own period says, which the play's is never below. What a stage's reduction takes
     longer than the compute it runs beside, its workers wait for at each update.
 
-    Parameters
-    ----------
-    in_flight : sequence of int, optional
-        Micro-batches in flight on a worker of each stage, at most. Default: PipeDream's.
-
-    Raises
-    ------
-    SpecError, ScheduleError
-        An unknown engine, or turns too long to be played.
+    in_flight : micro-batches in flight on a worker of each stage, at most. Default: PipeDream's.
     """
     order = build_replicated(plan.replicas, in_flight, fold=True)
     program = _program(plan, order)

@@ -33,13 +33,7 @@ class Price:
 
     @classmethod
     def read(cls, text: str) -> Price:
-        """Read a price such as "2", "2.5 EUR" or "€2.5"; US dollars where no currency is named.
-
-        Raises
-        ------
-        SpecError
-            No price.
-        """
+        """Read a price such as "2", "2.5 EUR" or "€2.5"; US dollars where no currency is named."""
         found = _PRICE.fullmatch(text.strip())
         symbol, code = (found["before"], found["after"]) if found else (None, None)
         if found is None or (symbol and code) or not math.isfinite(float(found["amount"])):
@@ -72,19 +66,9 @@ def gpu_hours(num_gpus: Number, wall_s: Number) -> Number:
 def energy(hours: Number, gpu_power_w: Number, pue: Number = 1.0) -> Number:
     """Energy of so many GPU-hours.  [J]
 
-    Parameters
-    ----------
-    hours : float or array
-        GPU-hours. [h]
-    gpu_power_w : float or array
-        Of one GPU with its share of the node (`NodeSpec.power_per_gpu_w`). [W]
-    pue : float or array
-        Power usage effectiveness: the building's power over the machines'.
-
-    Raises
-    ------
-    SpecError
-        A `pue` below one, or a number that is not above zero.
+    hours : GPU-hours. [h]
+    gpu_power_w : of one GPU with its share of the node (`NodeSpec.power_per_gpu_w`). [W]
+    pue : power usage effectiveness: the building's power over the machines'.
     """
     require_positive(hours=hours, gpu_power_w=gpu_power_w)
     if not (np.asarray(pue) >= 1).all():

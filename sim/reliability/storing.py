@@ -101,13 +101,7 @@ class Storing:
 
 
 def load_named(word: str) -> LoadBy:
-    """A way to load by its name.
-
-    Raises
-    ------
-    SpecError
-        There is none of it.
-    """
+    """A way to load by its name."""
     found: LoadBy | None = next((way for way in LOAD_WORDS if way == word), None)
     if found is None:
         ways = ", ".join(f"{way} ({words})" for way, words in LOAD_WORDS.items())
@@ -118,64 +112,57 @@ def load_named(word: str) -> LoadBy:
 def storing_of(scenario: Scenario) -> Storing:
     """Return how a scenario's run saves and loads its state; storage that grows with nodes is that of the job's."""
     cluster, state, parallel = scenario.cluster, state_of(scenario), scenario.stack.parallel_save
-    storage, host = Storage.of(cluster, state.num_nodes), Host.of(cluster.node, scenario.profile)
     fabric = Fabric.of(cluster, scenario.profile)
     handed_on = {"all": 0.0, "one": _spread_s(state, broadcast, fabric), "shares": _spread_s(state, all_gather, fabric)}
-    found = _storing(
-        state.saved(parallel),
-        state.copied(parallel),
-        {by: Load(_read_s(state.read(by), storage, host), handed_on[by]) for by in LOAD_WORDS},
-        storage,
-        host,
-        min(storage.read_bytes_per_s, state.num_nodes * storage.node_read_bytes_per_s),
-    )
-    unstaged = _unstaged_s(found, state.saved(parallel).node, state.offloaded().node, cluster.node)
-    return found if found.pause_s is None else replace(found, pause_s=found.pause_s + unstaged)
+    reads = {by: (state.read(by), handed_on[by]) for by in LOAD_WORDS}
+    saved, copied = state.saved(parallel), state.copied(parallel)
+    return _storing(saved, copied, reads, state.num_nodes, cluster, scenario.profile, state.offloaded().node)
 
 
 def even_storing(nbytes: float, num_gpus: int, cluster: ClusterSpec, profile: Profile | None = None) -> Storing:
     """Return how a checkpoint is saved and loaded that lies evenly over so many GPUs of a cluster."""
     spread = evenly(nbytes, num_gpus, cluster.node.gpus_per_node)
     nodes = -(-num_gpus // cluster.node.gpus_per_node)
-    storage, host = Storage.of(cluster, nodes), Host.of(cluster.node, profile)
-    loads = dict.fromkeys(LOAD_WORDS, Load(_read_s(spread, storage, host), 0.0))
-    read = min(storage.read_bytes_per_s, nodes * storage.node_read_bytes_per_s)
-    found = _storing(spread, spread, loads, storage, host, read)
-    unstaged = _unstaged_s(found, spread.node, 0.0, cluster.node)
-    return found if found.pause_s is None else replace(found, pause_s=found.pause_s + unstaged)
+    return _storing(spread, spread, dict.fromkeys(LOAD_WORDS, (spread, 0.0)), nodes, cluster, profile)
 
 
 def _storing(
     saved: Spread,
     copied: Spread,
-    loads: Mapping[LoadBy, Load],
-    storage: Storage,
-    host: Host,
-    read_bytes_per_s: float,
+    reads: Mapping[LoadBy, tuple[Spread, float]],
+    nodes: int,
+    cluster: ClusterSpec,
+    profile: Profile | None,
+    offloaded: float = 0.0,
 ) -> Storing:
-    """Checkpoint whose pause assumes that host memory is large enough."""
+    """What checkpoints take of which this is saved and copied from GPUs, and this read, then handed on in seconds.
+
+    offloaded : state that the memory of the busiest host holds anyway. [bytes]
+    """
+    storage, host = Storage.of(cluster, nodes), Host.of(cluster.node, profile)
     write = float(storage.write_s(saved.total, saved.node))
     limit = "file system" if saved.total / storage.write_bytes_per_s >= write * (1 - 1e-9) else storage.way
-    copy = None if host.to_host_bytes_per_s is None else float(host.out_s(copied.gpu))
-    if copy is not None and copy > write:
-        limit = HOST_LINK
-    pause = None if copy is None else copy + STAGING_S
-    return Storing(saved.total, saved.gpu, write, limit, copy, pause, loads, read_bytes_per_s, storage.notes)
+    copy = pause = None
+    if host.to_host_bytes_per_s is not None:
+        copy = float(host.out_s(copied.gpu))
+        pause = copy + STAGING_S + _unstaged_s(saved.node, write, offloaded, cluster.node)
+        limit = HOST_LINK if copy > write else limit
+    loads = {by: Load(_read_s(read, storage, host), handed_on) for by, (read, handed_on) in reads.items()}
+    rate = min(storage.read_bytes_per_s, nodes * storage.node_read_bytes_per_s)
+    return Storing(saved.total, saved.gpu, write, limit, copy, pause, loads, rate, storage.notes)
 
 
-def _unstaged_s(storing: Storing, saved: float, offloaded: float, node: NodeSpec) -> float:
+def _unstaged_s(saved: float, write_s: float, offloaded: float, node: NodeSpec) -> float:
     """What training waits for bytes of a node that the host's memory cannot hold until they are written.  [s]
 
     They go to drives in the node where there are any with room, else to storage, at the node's share of its rate.
-
-    saved, offloaded : of the busiest node: bytes of the checkpoint, and of state that its memory holds anyway.
     """
     if node.host_memory_bytes is None:
         return 0.0
     over = saved - max(STAGING_SHARE * node.host_memory_bytes - offloaded, 0.0)
     if over <= 0:
         return 0.0
-    rate = saved / storing.write_s
+    rate = saved / write_s
     if node.local_storage_bytes is not None and over <= node.local_storage_bytes:
         rate = max(rate, node.local_write_bandwidth_bytes_per_s or 0.0)
     return over / rate
@@ -231,13 +218,7 @@ def data_loading(scenario: Scenario, tokens_per_s: float, storing: Storing) -> D
 
 
 def require_pause(storing: Storing, node: str) -> float:
-    """Pause of a checkpoint written in the background.  [s]
-
-    Raises
-    ------
-    SpecError
-        The node does not say how fast GPUs copy to their host.
-    """
+    """Pause of a checkpoint written in the background.  [s]"""
     if storing.pause_s is None:
         raise SpecError(
             f"a checkpoint of {show(storing.checkpoint_bytes, 'B')} in the background is first copied to the host, but "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Group
 from rich.text import Text
 
-from sim.planners.answers import NEGLIGIBLE, PipeDreamAnswer, TwoBufferedAnswer
+from sim.planners.answers import NEGLIGIBLE, PipeDreamAnswer
 from sim.planners.layers import LayerProfile
 from sim.planners.scenarios import PlayedPlan
 from sim.report.terminal import assumptions, indented, title
@@ -83,34 +83,3 @@ def _late(played: PlayedPlan) -> str:
     if not late:
         return "no gradient is late"
     return f"gradients up to {late} update{'s' * (late > 1)} late, {versions} versions of the weights"
-
-
-def two_buffered_view(answer: TwoBufferedAnswer, top: int) -> Group:
-    """2BW's fastest plans beside the house's own times of them."""
-    plans, estimates, best = answer.plans, answer.estimates, answer.plans.best
-    tried = f"  {plans.tried} widths, depths and micro-batches tried, {len(plans.plans)} fit\n"
-    shown = plans.plans[:top]
-    columns = {
-        "": [str(number) for number in range(1, len(shown) + 1)],
-        "width": [str(plan.width) for plan in shown],
-        "depth": [str(plan.depth) for plan in shown],
-        "mbs": [str(plan.microbatch_size) for plan in shown],
-        "m": [str(plan.num_microbatches) for plan in shown],
-        "recompute": ["full" if plan.recompute else "none" for plan in shown],
-        "step": [show_time(plan.step_time_s) for plan in shown],
-        "memory": [show(plan.memory_bytes, "B") for plan in shown],
-    }
-    if estimates:
-        columns["here"] = [show_time(each.step_time_s) for each in estimates[: len(shown)]]
-        columns["fits"] = ["yes" if each.fits else "no" for each in estimates[: len(shown)]]
-    limit = "reduction" if best.reduce_s > best.compute_s else "compute and sends"
-    speed = f"{significant(best.samples_per_s)} samples/s, limited by {limit}"
-    lines = [title("Best  ", f"width {best.width}, depth {best.depth}: {speed}")]
-    if answer.verdict:
-        lines.append(title("Here  ", answer.verdict))
-    notes = [
-        "step is 2BW's cost model (Narayanan et al. 2021); here is this simulator's step time",
-        "mbs: samples per micro-batch; m: micro-batches per batch and replica",
-    ]
-    table = columns_table(columns, left=("recompute",))
-    return Group(title("PipeDream-2BW's planner", tried), indented(table), "", *lines, *assumptions(notes))

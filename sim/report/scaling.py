@@ -12,7 +12,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from sim.canvas import new_figure
-from sim.reliability import (
+from sim.reliability.goodput import (
     Checkpoints,
     Failures,
     Goodput,

@@ -11,14 +11,13 @@ from rich.text import Text
 
 from sim.breakdown import CAUSES
 from sim.canvas import new_figure
-from sim.reliability import LoadBy
+from sim.reliability.storing import LoadBy
 from sim.report.figures import label_panel, open_panels, place_title, plain_axis
 from sim.report.terminal import assumptions, indented, title
 from sim.report.text import heading, remarks
 from sim.scaling.loss_laws import power_sum_loss
 from sim.scaling.published import BESIROGLU
 from sim.scaling.run import TrainingRun
-from sim.scaling.staleness import WithoutFlush
 from sim.scaling.training import Training
 from sim.scaling.training_time import Frontier, FrontierPoint
 from sim.specs import ParallelPlan, Scenario
@@ -37,11 +36,6 @@ def training_view(training: Training, verbose: bool = False) -> Group:
         ("Steps", f"{run.steps:,.0f}", f"of {show_time(run.step_time_s)}, {show_count(run.tokens)} tokens"),
         ("Work", *_with_ends(training, lambda run: show_time(run.useful_s))),
     ]
-    if training.late is not None and training.stale is not None:
-        more = training.stale.tokens / run.tokens - 1
-        rows.append(
-            ("Late gradients", f"+0 to {more:.1%}", f"more data and steps; up to {show_time(training.stale.wall_s)}")
-        )
     lost = {
         "checkpoints": run.goodput.checkpoints,
         "lost work": run.goodput.lost_work,
@@ -131,18 +125,6 @@ def frontier_view(scenario: Scenario, frontier: Frontier, chosen: Mapping[str, F
         f"of {len(frontier.batches)} batches, {frontier.confirmed} run exactly."
     )
     return Group(asked, "", remarks(lines), "", table, Text(legend, style="dim"), *assumptions(frontier.assumptions))
-
-
-def without_flush_line(found: WithoutFlush | None) -> Text:
-    """What the shortest of the frontier's plans would take without a flush."""
-    if found is None:
-        return title("\nNo flush  ", "none of these plans has a pipeline that fits with two versions of its weights")
-    least, most, own = found.least, found.most, found.instead_of.run
-    return title(
-        "\nNo flush  ",
-        f"{significant(least.days)} to {significant(most.days)} days on {own.num_gpus:,} GPUs under "
-        f"{plan_words(found.answer.scenario.plan)}, {significant(own.days)} with its flush; {found.late.note}",
-    )
 
 
 def _row(point: FrontierPoint) -> tuple[str, ...]:

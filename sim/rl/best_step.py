@@ -61,28 +61,9 @@ def split_step(
 ) -> RlStep:
     """A step with two pools: the scenario's plan trains, `rollout_gpus` more of its cluster write.
 
-    Parameters
-    ----------
-    scenario : Scenario
-        Its batch is set to what the samples make.
-    samples : Samples
-    rollout_gpus : int
-    recipe : Recipe, optional
-    inference : Inference, optional
-    exchange : Exchange, optional
-    asynchrony : Asynchrony, optional
+    scenario : its batch is set to what the samples make.
 
-    Returns
-    -------
-    RlStep
-        With the fastest tensor-parallel degree of rollouts, if `inference` names none.
-
-    Raises
-    ------
-    SpecError
-        More GPUs than the cluster has, or samples that do not fit into the scenario's sequences.
-    InfeasiblePlan
-        A rollout replica whose weights and longest sequence do not fit.
+    It has the fastest tensor-parallel degree of rollouts, if `inference` names none.
     """
     _require_room(scenario, rollout_gpus, None if inference is None else inference.cluster)
     return split_of(
@@ -141,11 +122,6 @@ def colocated_step(
     """A step in which the scenario's GPUs write, then train: on policy, with a switch between.
 
     The training job's weights and optimizer wait in the host's memory while the GPUs write.
-
-    Raises
-    ------
-    SpecError, InfeasiblePlan
-        As of `split_step`; or a node that does not say how fast its host is.
     """
     inference = inference or Inference()
     work = trainer_work(scenario, samples, recipe)
@@ -213,13 +189,6 @@ def best_split(
     Training takes the scenario's plan with more or fewer data-parallel replicas, rollouts take whole nodes of the rest
     (or all of it where it is less than a node). Of more than `most` numbers of replicas evenly spaced ones are tried,
     and then those around the best.
-
-    Raises
-    ------
-    SpecError
-        Fewer GPUs than one replica and one rollout need, or more than the cluster has.
-    FlopcastError
-        None of the ways is possible: why the last of them is not.
     """
     cluster, replica = scenario.cluster, scenario.plan.num_gpus // scenario.plan.dp
     largest = _most_replicas(scenario, num_gpus)

@@ -121,13 +121,7 @@ def _degrees(scenario: Scenario, inference: Inference, num_gpus: int) -> Iterato
 def pools_with_room(
     scenario: Scenario, samples: Samples, inference: Inference, num_gpus: int, colocated: bool
 ) -> list[RolloutPool]:
-    """Pools of every degree that has room; over more than a domain only where none inside one has.
-
-    Raises
-    ------
-    InfeasiblePlan
-        None has.
-    """
+    """Pools of every degree that has room; over more than a domain only where none inside one has."""
     found: list[RolloutPool] = []
     why: InfeasiblePlan | None = None
     for tp in _degrees(scenario, inference, num_gpus):

@@ -64,12 +64,7 @@ class RolloutPool:
         return self.replicas * self.engine.tp
 
     def require_cache(self, samples: Samples) -> None:
-        """Refuse a replica that cannot hold its weights and the longest sequence.
-
-        Raises
-        ------
-        InfeasiblePlan
-        """
+        """Refuse a replica that cannot hold its weights and the longest sequence."""
         engine = self.engine
         least = float(engine.cache_bytes(samples.longest_tokens))
         if self.cache_bytes < least:
@@ -124,71 +119,6 @@ LEAST_CELLS, COARSEST = 32, 8
 MANY = 64.0
 
 
-class Replica:
-    """One replica of the pool, in expectation.
-
-    now : seconds since it began. [s]
-    waiting : responses that may begin and have no slot yet.
-    ready : groups that are done, over those of a batch.
-    """
-
-    def __init__(self, pool: RolloutPool, samples: Samples) -> None:
-        lengths = samples.lengths
-        self.share = samples.written / pool.replicas
-        self.slots = pool.running(samples, together=True)
-        waves = self.share * lengths.mean / (min(self.slots, self.share) * lengths.longest)
-        least = int(max(COARSEST, LEAST_CELLS * min(1.0, MANY / waves)))
-        cells = max(least, int(len(lengths.survival) / max(1.0, waves * lengths.longest / lengths.mean / WAVES)))
-        self.cell = lengths.longest / cells
-        edges = lengths.beyond(np.arange(cells + 1, dtype=float) * self.cell)
-        middles = (np.arange(cells) + 0.5) * self.cell
-        self._cells = cells
-        surviving = 0.5 * (edges[:-1] + edges[1:])
-        # Newest last, as cohorts are kept.
-        self._left = np.ascontiguousarray(edges[1:][::-1])
-        self._going = np.ascontiguousarray(np.append(surviving[1:], 0.0)[::-1])
-        self._first = float(surviving[0])
-        self._surviving = np.ascontiguousarray(surviving[::-1])
-        self._tokens = np.ascontiguousarray((surviving * (samples.prompt_tokens + middles))[::-1])
-        self._done = np.ascontiguousarray(((1.0 - edges[1:]) ** samples.group)[::-1])
-        self._step_s = tabulated(pool, samples, self.slots)
-        self._prefill_s = pool.prefill_s(samples) / self.share
-        self._begun = np.zeros(16 * cells)
-        self._count = cells
-        self.now = 0.0
-        self.waiting = 0.0
-        self.running = 0.0
-        self.ready = 0.0
-        self._old = 0.0
-
-    @property
-    def idle(self) -> bool:
-        """Nothing runs, and nothing waits."""
-        return self.waiting < 1e-9 and self.running < 1e-9
-
-    def advance(self) -> None:
-        """Decode one cell of tokens: let begin what there is room for, and every running response grow."""
-        if self._count == len(self._begun):
-            kept = self._begun[-self._cells :]
-            self._begun[: self._cells], self._count = kept.copy(), self._cells
-            self._begun[self._cells :] = 0.0
-        last, cells = self._count, self._cells
-        # A slot that becomes free within the cell is taken within it: the mean number over the cell fills the slots.
-        going = float(self._begun[last - cells : last] @ self._going)
-        begin = min(self.waiting, max(self.slots - going, 0.0) / self._first)
-        self.waiting -= begin
-        self._begun[last] = begin
-        self._count += 1
-        window = self._begun[last + 1 - cells : last + 1]
-        self._old += float(self._begun[last - cells])
-        running = float(window @ self._surviving)
-        context = float(window @ self._tokens) / max(running, 1e-12)
-        seconds = self.cell * self._step_s(running, context) + begin * self._prefill_s
-        self.now += seconds
-        self.running = float(window @ self._left)
-        self.ready = (self._old + float(window @ self._done)) / self.share
-
-
 def tabulated(pool: RolloutPool, samples: Samples, slots: float) -> Callable[[float, float], float]:
     """Seconds of a step of decoding by sequences and their tokens, between the points of a table."""
     most = max(slots, 2.0)
@@ -222,24 +152,40 @@ def batch_time(pool: RolloutPool, samples: Samples) -> float:
     as the largest of so many sums of random lengths (the mean of the largest of n normal numbers by Blom 1958).
     """
     pool.require_cache(samples)
-    replica = Replica(pool, samples)
+    lengths, share, slots = samples.lengths, samples.written / pool.replicas, pool.running(samples, together=True)
+    deviation = sqrt(max(lengths.mean_square / lengths.mean**2 - 1.0, 0.0) / share)
+    luck = 1.0 + deviation * NormalDist().inv_cdf((pool.replicas - 0.375) / (pool.replicas + 0.25))
+    wanted, waiting = luck * (1.0 - LAST / samples.written_groups), share * luck
+    cells = _cells(samples, share, slots)
+    cell = lengths.longest / cells
+    edges = lengths.beyond(np.arange(cells + 1, dtype=float) * cell)
+    surviving, middles = 0.5 * (edges[:-1] + edges[1:]), (np.arange(cells) + 0.5) * cell
+    # Of a cohort of each age, the oldest first: the mean that still runs in a cell, its tokens, what is left behind
+    # the cell, and the groups that are done; and what goes on running in the next cell.
+    by_age = [surviving, surviving * (samples.prompt_tokens + middles), edges[1:], (1.0 - edges[1:]) ** samples.group]
+    after, going_on = np.stack(by_age)[:, ::-1].copy(), np.append(surviving[1:], 0.0)[::-1].copy()
+    step_s, prefill_s = tabulated(pool, samples, slots), pool.prefill_s(samples) / share
+    begun, old, now, ready = np.zeros(cells), 0.0, 0.0, 0.0
+    while True:
+        # A slot that becomes free within the cell is taken within it: the mean number over the cell fills the slots.
+        begin = min(waiting, max(slots - float(begun @ going_on), 0.0) / float(surviving[0]))
+        waiting, old = waiting - begin, old + float(begun[0])
+        begun = np.append(begun[1:], begin)
+        running, tokens, left, done = (after @ begun).tolist()
+        seconds = cell * step_s(running, tokens / max(running, 1e-12)) + begin * prefill_s
+        before, ready, now = ready, (old + done) / share, now + seconds
+        if ready >= wanted or (waiting < 1e-9 and left < 1e-9):
+            break
+    part = min(max((wanted - before) / (ready - before), 0.0), 1.0) if ready > before else 1.0
+    return now - (1.0 - part) * seconds
+
+
+def _cells(samples: Samples, share: float, slots: float) -> int:
+    """Pieces into which the longest response is cut: fewer where a batch fills the slots many times."""
     lengths = samples.lengths
-    deviation = sqrt(max(lengths.mean_square / lengths.mean**2 - 1.0, 0.0) / replica.share)
-    most = NormalDist().inv_cdf((pool.replicas - 0.375) / (pool.replicas + 0.25))
-    replica.waiting = replica.share * (1.0 + most * deviation)
-    before, at = 0.0, 0.0
-    wanted = replica.waiting / replica.share * (1.0 - LAST / samples.written_groups)
-    while replica.ready < wanted and not replica.idle:
-        before, at = replica.ready, replica.now
-        replica.advance()
-    return _crossed(wanted, before, at, replica)
-
-
-def _crossed(wanted: float, before: float, at: float, replica: Replica) -> float:
-    """When so many groups were ready, within the last cell.  [s]"""
-    gained = replica.ready - before
-    part = min(max((wanted - before) / gained, 0.0), 1.0) if gained > 0 else 1.0
-    return at + part * (replica.now - at)
+    waves = share * lengths.mean / (min(slots, share) * lengths.longest)
+    least = int(max(COARSEST, LEAST_CELLS * min(1.0, MANY / waves)))
+    return max(least, int(len(lengths.survival) / max(1.0, waves * lengths.longest / lengths.mean / WAVES)))
 
 
 DEEPEST = 64

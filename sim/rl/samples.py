@@ -70,20 +70,6 @@ class Lengths:
         found: Floats = np.interp(tokens, places, values)
         return np.where(tokens >= self.longest, 0.0, found)
 
-    def expected_longest(self, count: float) -> float:
-        """Mean of the longest of so many responses. [tokens]"""
-        return float((1.0 - (1.0 - self.survival) ** count).sum() * self.cell)
-
-    def drawn(self, count: int, seed: int = 0) -> Floats:
-        """Random lengths, by inversion. [tokens]"""
-        chances = np.random.default_rng(seed).random(count)
-        # Falling survival, turned round so that it rises; who outlives the last cell is cut off at the longest.
-        rising, places = self.survival[::-1], self.middles[::-1]
-        lengths = np.interp(chances, rising, places)
-        lengths = np.where(chances < self.survival[-1], self.longest, lengths)
-        found: Floats = np.maximum(lengths, 1.0)
-        return found
-
 
 def lognormal_lengths(mean: float, longest: float | None = None, spread: float = SPREAD) -> Lengths:
     """Log-normal lengths that are cut off at the longest; their mean, as logs print it, is that of what is left.
@@ -126,13 +112,7 @@ def lognormal_lengths(mean: float, longest: float | None = None, spread: float =
 
 
 def measured_lengths(lengths: Sequence[float]) -> Lengths:
-    """The distribution of lengths that were measured, such as those of a run's log. [tokens]
-
-    Raises
-    ------
-    SpecError
-        None, or one that is not above zero.
-    """
+    """The distribution of lengths that were measured, such as those of a run's log. [tokens]"""
     if not len(lengths):
         raise SpecError("no lengths are given; give at least one number of tokens, such as 512")
     require_positive(length=lengths)

@@ -174,13 +174,7 @@ class TrainerWork:
 
 
 def trainer_work(scenario: Scenario, samples: Samples, recipe: Recipe | None = None) -> TrainerWork:
-    """What a batch takes of the scenario's plan.
-
-    Raises
-    ------
-    SpecError
-        Samples longer than the scenario's sequences, which they are packed into.
-    """
+    """What a batch takes of the scenario's plan."""
     recipe = recipe or Recipe()
     training, plan = scenario.training, scenario.plan
     longest = ceil(samples.longest_tokens)

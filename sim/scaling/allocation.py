@@ -77,13 +77,7 @@ def params_interval(flop: Number, law: LossLaw) -> tuple[Number, Number] | None:
 
 
 def compute_optimal(flop: float, law: LossLaw) -> Optimum:
-    """The model and data that lose least for a budget of `flop`.
-
-    Raises
-    ------
-    SpecError
-        The budget is not a positive number, or too small for one parameter and one token.
-    """
+    """The model and data that lose least for a budget of `flop`."""
     require_positive(flop=flop)
     params = float(best_params(flop, law))
     tokens = flop / (FLOP_PER_PARAM_TOKEN * params)
@@ -120,13 +114,7 @@ def least_budget(law: LossLaw) -> float:
 
 
 def compute_optimal_for_loss(loss: float, law: LossLaw) -> Optimum:
-    """The cheapest model and data that reach `loss`.
-
-    Raises
-    ------
-    SpecError
-        `loss` is not above the irreducible loss, or the law says nothing of losses.
-    """
+    """The cheapest model and data that reach `loss`."""
     require_positive(loss=loss)
     if law.frontier is not None:
         flop = _inverse(loss, law.frontier)

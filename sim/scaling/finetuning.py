@@ -14,16 +14,7 @@ from typing import Any
 
 from sim.errors import InfeasiblePlan
 from sim.scaling.offers import Lacking, Offer, offer
-from sim.scaling.questions import (
-    Planned,
-    Question,
-    ask,
-    batch_of,
-    length_of,
-    plan_of,
-    precision_of,
-    sequences_near,
-)
+from sim.scaling.questions import Planned, Question, ask, batch_of, length_of, plan_of, precision_of, sequences_near
 from sim.scaling.run import Terms
 from sim.search.room import DEFAULT as ROOM
 from sim.specs import GpuSpec, ModelSpec, Scenario, load_preset
@@ -67,24 +58,12 @@ class FineTuning(Question):
     budget: float | None = None
 
     def planned(self, gpu: str, gpus: int, terms: Terms | None = None) -> Planned:
-        """The best plan on so many GPUs of a preset, and its run.
-
-        Raises
-        ------
-        InfeasiblePlan
-            None fits.
-        """
+        """The best plan on so many GPUs of a preset, and its run."""
         room = (*ROOM, "offload") if self.offload else ROOM
         return plan_of(self.scenario(gpu, gpus), gpus, terms, room=room, memory_limit_bytes=self.memory_limit_bytes)
 
     def scenario(self, gpu: str, gpus: int) -> Scenario:
-        """The question on so many GPUs of a preset.
-
-        Raises
-        ------
-        SpecError
-            No such model or framework, or a batch that says nothing.
-        """
+        """The question on so many GPUs of a preset."""
         assumed = [*self.assumed]
         if self.framework is None:
             assumed.append(f"framework {FRAMEWORK}: Hugging Face's Trainer with ZeRO (--framework)")
@@ -143,13 +122,7 @@ class Unfit:
 
 
 def offer_of(asked: FineTuning, gpu: str, gpus: int, terms: Terms | None = None) -> Offer:
-    """The best plan for a fine-tuning on so many GPUs of a preset, and its run.
-
-    Raises
-    ------
-    InfeasiblePlan
-        None fits.
-    """
+    """The best plan for a fine-tuning on so many GPUs of a preset, and its run."""
     return offer(partial(asked.planned, terms=terms), gpu, gpus)
 
 

@@ -104,13 +104,7 @@ class LossFit:
 
 
 def read_runs(path: Path) -> Runs:
-    """Read a CSV with the columns params, tokens and loss; others are ignored.
-
-    Raises
-    ------
-    SpecError
-        A file that cannot be read, a column that is missing, or the line whose value is no positive number.
-    """
+    """Read a CSV with the columns params, tokens and loss; others are ignored."""
     try:
         reader = csv.DictReader(io.StringIO(read_text(path, MEASUREMENTS, "table of runs"), newline=""))
         names = [name.strip() for name in reader.fieldnames or ()]
@@ -138,18 +132,8 @@ def _number(path: Path, line: int, name: str, text: str | None) -> float:
 def fit_loss(runs: Runs, bootstraps: int = 200, seed: int = 0) -> LossFit:
     """Fit a law to runs.
 
-    Parameters
-    ----------
-    runs : Runs
-    bootstraps : int
-        Resamples of the runs, each fitted again from the best fit.
-    seed : int
-        Of the resampling: the same runs and seed give the same intervals.
-
-    Raises
-    ------
-    SpecError
-        Too few runs, runs that cannot tell the constants apart, or a loss that does not fall.
+    bootstraps : resamples of the runs, each fitted again from the best fit.
+    seed : of the resampling: the same runs and seed give the same intervals.
     """
     _check(runs)
     logs = np.log(np.stack([runs.params, runs.tokens, runs.loss]))

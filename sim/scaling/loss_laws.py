@@ -71,11 +71,6 @@ def flop_for_loss(loss: Number, form: PowerSum) -> Number:
     """Least compute that reaches `loss`.  [FLOP]
 
     At the optimum a N^-alpha + b D^-beta = (a G^-alpha + b G^beta) (C/6)^-(alpha beta/(alpha+beta)), solved for C.
-
-    Raises
-    ------
-    SpecError
-        `loss` is not above the irreducible loss: no compute reaches it.
     """
     require_positive(loss=loss)
     loss = np.asarray(loss, dtype=float)
@@ -91,13 +86,7 @@ def flop_for_loss(loss: Number, form: PowerSum) -> Number:
 
 
 def tokens_for_loss(loss: float, params: float, form: PowerSum) -> float:
-    """Tokens on which a model of `params` parameters reaches `loss`.
-
-    Raises
-    ------
-    SpecError
-        The model is too small for that loss on any amount of data; names the loss it tends to, and the least model.
-    """
+    """Tokens on which a model of `params` parameters reaches `loss`."""
     require_positive(loss=loss, params=params)
     reducible = max(loss - form.irreducible, 0.0) ** (1 / form.gamma)
     left = reducible - form.a * params**-form.alpha
@@ -291,13 +280,7 @@ def utilisation_in_time(
 
 
 def require_possible(flop: float, duration_s: float, batch_tokens: float, layer_latency_s: float) -> None:
-    """Refuse a compute-optimal run that latency alone makes longer than `duration_s`.
-
-    Raises
-    ------
-    SpecError
-        With the largest run that can finish, the time this one needs, and the batch that would do.
-    """
+    """Refuse a compute-optimal run that latency alone makes longer than `duration_s`."""
     wall = float(latency_wall(duration_s, batch_tokens, layer_latency_s))
     if flop > wall:
         params, tokens = optimal_shape(flop)

@@ -89,13 +89,7 @@ class Ranking:
 
 
 def offer(ask: Ask, gpu: str, gpus: int) -> Offer:
-    """The offer of so many GPUs of a preset.
-
-    Raises
-    ------
-    InfeasiblePlan
-        Nothing fits.
-    """
+    """The offer of so many GPUs of a preset."""
     planned = ask(gpu, gpus)
     if not planned.result.finished:
         raise KeyboardInterrupt  # who stops one search stops them all
@@ -111,19 +105,8 @@ def rank(
 ) -> Ranking:
     """The offers of several kinds and numbers of GPUs.
 
-    Parameters
-    ----------
-    counts : sequence of int
-        How many GPUs.
-    gpus : sequence of str
-        Presets. Default: all that the price list has.
-
-    Raises
-    ------
-    InfeasiblePlan
-        Nothing fits on any of them.
-    SpecError
-        The question can be asked on none of them.
+    counts : how many GPUs.
+    gpus : presets. Default: all that the price list has.
     """
     listed = price_list()
     some = [

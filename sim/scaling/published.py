@@ -139,26 +139,14 @@ DEFAULT_LAW = "besiroglu-2024"
 
 
 def get_law(name: str) -> LossLaw:
-    """The law called `name`.
-
-    Raises
-    ------
-    SpecError
-        There is none; the message names the nearest.
-    """
+    """The law called `name`."""
     if name not in LAWS:
         raise SpecError(f"unknown loss law {name!r}{nearest(name, LAWS)}")
     return LAWS[name]
 
 
 def form_of(law: LossLaw) -> PowerSum:
-    """The law's loss of any N and D.
-
-    Raises
-    ------
-    SpecError
-        The paper gives an allocation only.
-    """
+    """The law's loss of any N and D."""
     if law.form is None:
         able = ", ".join(name for name, other in LAWS.items() if other.form)
         raise SpecError(f"{law.name} gives no loss of a model on some tokens; laws that do: {able}")

@@ -83,19 +83,9 @@ def ask(
 ) -> Scenario:
     """The scenario of a question, whose plan is still to be found.
 
-    Parameters
-    ----------
-    model, cluster, stack, profile : str or mapping
-        As sections of a scenario file.
-    training : callable
-        From the model and the GPU to the fields of training, and what they take for granted.
-    assumed : sequence of str
-        What else was filled in.
-
-    Raises
-    ------
-    SpecError
-        No such model, machine or framework, or fields that do not go together.
+    model, cluster, stack, profile : as sections of a scenario file.
+    training : from the model and the GPU to the fields of training, and what they take for granted.
+    assumed : what else was filled in.
     """
     shape = ModelSpec.read(resolve(model, "model"), f"model {model!r}")
     machine = ClusterSpec.read(resolve(cluster, "cluster"), f"cluster {cluster!r}")
@@ -118,18 +108,11 @@ def ask(
 
 
 def pretraining(
-    gpus: int,
-    tokens: float | None,
-    batch: str | None = None,
-    length: int | None = None,
-    precision: str | None = None,
+    gpus: int, tokens: float | None, batch: str | None = None, length: int | None = None, precision: str | None = None
 ) -> Fields:
     """How the training section of a pre-training follows from the model, for `ask`.
 
-    Parameters
-    ----------
-    batch : str, optional
-        Sequences a step (512), or tokens in millions (4M). Default: what was published, `BATCHES`.
+    batch : sequences a step (512), or tokens in millions (4M). Default: what was published, `BATCHES`.
     """
 
     def fields(model: ModelSpec, gpu: GpuSpec) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -144,13 +127,7 @@ def pretraining(
 
 
 def batch_of(text: str, length: int, gpus: int) -> tuple[int, tuple[str, ...]]:
-    """Sequences of a batch as people write it, 512 of them or 4M tokens, and what was assumed of the latter.
-
-    Raises
-    ------
-    SpecError
-        A number that may be either.
-    """
+    """Sequences of a batch as people write it, 512 of them or 4M tokens, and what was assumed of the latter."""
     if text.strip()[-1:].isdigit():
         return parse_whole(text, "batch"), ()
     if text.strip()[-1:] in ("k", "K"):
@@ -236,13 +213,7 @@ class Pretraining(Question):
     tokens: float | None = None
 
     def scenario(self, gpu: str | None, gpus: int, cluster: str = "") -> Scenario:
-        """The question on so many GPUs of a preset, or of a cluster preset's kind.
-
-        Raises
-        ------
-        SpecError
-            No such model, machine or framework, or a batch that says nothing.
-        """
+        """The question on so many GPUs of a preset, or of a cluster preset's kind."""
         assumed = [*self.assumed]
         if self.framework is None:
             assumed.append(f"today's Megatron-LM (stack {DEFAULT}; --framework)")
@@ -252,13 +223,7 @@ class Pretraining(Question):
         return ask(self.model, machine, stack=stack, training=fields, assumed=[*assumed, *notes])
 
     def planned(self, gpu: str | None, gpus: int, cluster: str = "", **options: Any) -> Planned:
-        """The best plan there, and its run; options are those of `plan_of`.
-
-        Raises
-        ------
-        InfeasiblePlan
-            None fits.
-        """
+        """The best plan there, and its run; options are those of `plan_of`."""
         scenario = self.scenario(gpu, gpus, cluster)
         return plan_of(scenario, gpus, memory_limit_bytes=self.memory_limit_bytes, **options)
 
@@ -293,21 +258,10 @@ def plan_of(
 ) -> Planned:
     """The best plan on so many GPUs, and its run where the scenario has a budget of tokens.
 
-    Parameters
-    ----------
-    terms : Terms, optional
-        Price, failures, storage.
-    room : sequence of str
-        Ways to make room for plans that do not fit else, as `search` takes them.
-    memory_limit_bytes : float, optional
-        Of one GPU. Default: all that its driver gives. [bytes]
-    export_to : str, optional
-        A framework that must be able to run the plan.
-
-    Raises
-    ------
-    InfeasiblePlan
-        No plan keeps the rules; or none fits (NothingFits), and what the leanest still needs.
+    terms : price, failures, storage.
+    room : ways to make room for plans that do not fit else, as `search` takes them.
+    memory_limit_bytes : of one GPU. Default: all that its driver gives. [bytes]
+    export_to : a framework that must be able to run the plan.
     """
     result = search(
         scenario,

@@ -8,9 +8,8 @@ root of the critical one, dE/dS (own derivation: B = sqrt(r dE/dS) minimises ste
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
@@ -18,20 +17,11 @@ from sim.arrays import Array
 from sim.errors import SpecError, require_positive
 from sim.scaling.run import Goal
 
-BEST = "best"
-"""A ramp that follows the goal's own critical batch (`best_ramp`)."""
 SAMPLES = 2000
 FIRST = 1e-6
 """Share of the least data at which its samples begin; what is before counts as even."""
-HALVINGS = 3
-"""Halvings of the whole batch that a best ramp may begin with: at least an eighth of it."""
-
-
-class StepTimeLookup(Protocol):
-    """What says how long a step of a batch takes on so many GPUs."""
-
-    def at_most(self, batch: int, num_gpus: int) -> float:
-        """Step time of the fastest plan of a batch on so many GPUs or fewer; infinite where there is none.  [s]"""
+StepTime = Callable[[int, int], float]
+"""Step time of a batch on so many GPUs or fewer. [s]"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +29,6 @@ class Ramp:
     """A batch that grows: shares of the data, and the share of the final batch from each on.
 
     ((0, 1/4), (0.02, 1/2), (0.2, 1)) begins with a quarter of the batch and has all of it after a fifth of the data.
-
-    Raises
-    ------
-    SpecError
-        It does not start at 0, go forward, or end with the whole batch.
     """
 
     stages: tuple[tuple[float, float], ...]
@@ -71,13 +56,7 @@ class Ramp:
 
 
 def parse_ramp(text: str) -> Ramp:
-    """A ramp written as "1/4, 1/2@2%, 1@20%": shares of the batch, each with the share of the data it holds from.
-
-    Raises
-    ------
-    SpecError
-        Not so.
-    """
+    """A ramp written as "1/4, 1/2@2%, 1@20%": shares of the batch, each with the share of the data it holds from."""
     stages = []
     for part in text.split(","):
         share, _, start = part.strip().partition("@")
@@ -92,18 +71,9 @@ def parse_ramp(text: str) -> Ramp:
 def ramped_steps(tokens: float, ramp: Sequence[tuple[float, float]]) -> float:
     """Steps of a run whose batch grows on the way.
 
-    Parameters
-    ----------
-    tokens : float
-        Of the whole run. [tokens]
-    ramp : sequence of (float, float)
-        From how many tokens on which batch holds, the first from 0: Llama 3 405B's is [(0, 4e6), (252e6, 8e6),
+    tokens : of the whole run. [tokens]
+    ramp : from how many tokens on which batch holds, the first from 0: Llama 3 405B's is [(0, 4e6), (252e6, 8e6),
         (2.87e12, 16e6)] [1]_. [tokens]
-
-    Raises
-    ------
-    SpecError
-        A ramp that does not start at 0 or does not go forward.
 
     .. [1] Grattafiori et al. 2024, arXiv:2407.21783, section 3.4.1.
     """
@@ -116,16 +86,11 @@ def ramped_steps(tokens: float, ramp: Sequence[tuple[float, float]]) -> float:
 
 
 def ramped(
-    ramp: Ramp, batch: int, num_gpus: int, final_step_s: float, sequences: float, times: StepTimeLookup
+    ramp: Ramp, batch: int, num_gpus: int, final_step_s: float, sequences: float, step_time: StepTime
 ) -> tuple[float, float]:
     """(steps, average step time) of a run over so many sequences on so many GPUs, that ends at `batch`.
 
-    Stages before the last take the fastest plan of their batch, which may leave GPUs idle.
-
-    Raises
-    ------
-    SpecError
-        No plan for a stage's batch.
+    Stages before the last take what `step_time` says of their batch on so many GPUs or fewer; infinite: no plan.
     """
     sizes = ramp.batches_of(batch)
     stages = [(start * sequences, float(size)) for (start, _), size in zip(ramp.stages, sizes, strict=True)]
@@ -133,7 +98,7 @@ def ramped(
     ends = [*(start for start, _ in stages[1:]), sequences]
     seconds = 0.0
     for (start, size), end in zip(stages, ends, strict=True):
-        step = final_step_s if size == batch else times.at_most(int(size), num_gpus)
+        step = final_step_s if size == batch else step_time(int(size), num_gpus)
         if step == float("inf"):
             raise SpecError(f"no plan for the ramp's batch of {size:,.0f} sequences on {num_gpus:,} GPUs or fewer")
         seconds += (end - start) / size * step
@@ -166,31 +131,6 @@ def _way(goal: Goal) -> tuple[Array, Array]:
     """Least data and least steps, from the beginning to the goal."""
     least = goal.min_tokens * np.geomspace(FIRST, 1.0, SAMPLES)
     return np.concatenate([[0.0], least]), np.concatenate([[0.0], goal.least_steps_by(least)])
-
-
-def best_ramp(goal: Goal) -> Ramp:
-    """Eighths, quarters and halves of the batch, while the root of the critical one is nearest to them.
-
-    Raises
-    ------
-    SpecError
-        The critical batch is the same all the way.
-    """
-    least, steps = _way(goal)
-    critical = np.gradient(least[1:], steps[1:] + 1e-12 * steps[-1] * np.arange(SAMPLES))
-    share = np.sqrt(critical / critical[-1])
-    spent = least[1:] + goal.critical_batch * steps[1:]
-    stages = [(0.0, 0.5**HALVINGS)]
-    for power in range(HALVINGS - 1, -1, -1):
-        above = np.flatnonzero(share < 0.5 ** (power + 0.5))
-        start = round(float(spent[above[-1]] / spent[-1]), 4) if len(above) else 0.0
-        stages = [*(stage for stage in stages if stage[0] < start), (start, 0.5**power)]
-    if len(stages) == 1:
-        raise SpecError(
-            f"no ramp is better than none: by {goal.batch_law or 'the one given'} the critical batch is the same from "
-            "beginning to end. Write the ramp out, such as '1/4, 1/2@2%, 1@20%', or choose another --batch-law"
-        )
-    return Ramp(tuple(stages))
 
 
 def against_none(ramp: Ramp, goal: Goal, batch_tokens: float) -> str:

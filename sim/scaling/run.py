@@ -9,22 +9,9 @@ import numpy as np
 
 from sim.arrays import Array
 from sim.errors import SpecError, require_positive
-from sim.reliability import (
-    Checkpoints,
-    Failures,
-    Goodput,
-    LoadBy,
-    Price,
-    Storing,
-    best_interval,
-    energy,
-    goodput,
-    gpu_hours,
-    job_mtbf,
-    listed_price,
-    rent,
-    require_pause,
-)
+from sim.reliability.cost import Price, energy, gpu_hours, listed_price, rent
+from sim.reliability.goodput import Checkpoints, Failures, Goodput, best_interval, goodput, job_mtbf
+from sim.reliability.storing import LoadBy, Storing, require_pause
 from sim.scaling.allocation import flop_for_params
 from sim.scaling.critical_batch import (
     critical_batch_laws,
@@ -297,21 +284,10 @@ def training_run(
 ) -> TrainingRun:
     """The run of so many steps of so long.
 
-    Parameters
-    ----------
-    storing : Storing
-        What checkpoints take on the machine.
-    node : NodeSpec
-        For its power, without which energy is left out.
-    step_time_s : float
-        Of the average step. [s]
-    steps, tokens : float
-        Of the whole run.
-
-    Raises
-    ------
-    SpecError
-        Failures come faster than checkpoints.
+    storing : what checkpoints take on the machine.
+    node : for its power, without which energy is left out.
+    step_time_s : of the average step. [s]
+    steps, tokens : of the whole run.
     """
     require_positive(step_time_s=step_time_s, steps=steps)
     price = terms.price or listed_price(node.gpu.name)

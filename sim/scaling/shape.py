@@ -72,17 +72,8 @@ def shapes_near(
 ) -> Shapes:
     """Price a model, and every nearby change of one of its sizes, on `tp` GPUs; memory does not matter.
 
-    Parameters
-    ----------
-    model, gpu : str
-        As in scenarios; a GPU preset.
-    length : int, optional
-        Tokens of a sequence.
-
-    Raises
-    ------
-    SpecError
-        No such model or GPU, or one that `tp` does not divide.
+    model, gpu : as in scenarios; a GPU preset.
+    length : tokens of a sequence.
     """
 
     def training(shape: ModelSpec, card: GpuSpec) -> tuple[dict[str, Any], tuple[str, ...]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from math import gcd
+from math import gcd, inf
 
 import numpy as np
 
@@ -22,31 +22,15 @@ CONFIRMED = 40
 """Most plans of one size that the exact engine runs, the closed form's best first, until no later one can be faster."""
 
 
-@dataclass(frozen=True, slots=True)
-class FastestPlans:
-    """The fastest plan on every number of GPUs.
-
-    num_gpus : increasing.
-    place : of the plan in its table.
-    """
-
-    num_gpus: Array
-    seconds: Array
-    place: Array
-
-    def at(self, num_gpus: int) -> float:
-        """Step time on exactly so many; infinite where there is no plan.  [s]"""
-        index = int(np.searchsorted(self.num_gpus, num_gpus))
-        found = index < len(self.num_gpus) and self.num_gpus[index] == num_gpus
-        return float(self.seconds[index]) if found else float("inf")
+Fastest = dict[int, float]
+"""Number of GPUs -> step time of the fastest plan on exactly so many. [s]"""
 
 
-def fastest_of_sizes(num_gpus: Array, seconds: Array, places: Array) -> FastestPlans:
-    """Return the fastest plan of every number of GPUs."""
+def fastest_of_sizes(num_gpus: Array, seconds: Array) -> Fastest:
+    """Return the step time of the fastest plan of every number of GPUs, in their order."""
     order = np.lexsort((seconds, num_gpus))
     sizes, first = np.unique(num_gpus[order], return_index=True)
-    chosen = order[first]
-    return FastestPlans(sizes, seconds[chosen], places[chosen])
+    return dict(zip(sizes.tolist(), seconds[order][first].tolist(), strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +43,13 @@ class PricedBatch:
 
     result: SearchResult | None
     table: LayeredTable | None
-    fitting: FastestPlans
-    any_memory: FastestPlans
-    layered: FastestPlans
+    fitting: Fastest
+    any_memory: Fastest
+    layered: Fastest
 
     def at(self, num_gpus: int) -> float:
-        """Step time of the fastest plan on so many GPUs.  [s]"""
-        return min(self.fitting.at(num_gpus), self.layered.at(num_gpus))
+        """Step time of the fastest plan on so many GPUs; infinite where there is none.  [s]"""
+        return min(self.fitting.get(num_gpus, inf), self.layered.get(num_gpus, inf))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,15 +63,12 @@ class PricedBatches:
         """(number of GPUs, step time of its fastest plan) of a batch."""
         if batch in self.of_batch:
             prices = self.of_batch[batch]
-            for size in np.union1d(prices.fitting.num_gpus, prices.layered.num_gpus).tolist():
+            for size in sorted({*prices.fitting, *prices.layered}):
                 yield size, prices.at(size)
 
     def at_most(self, batch: int, num_gpus: int) -> float:
         """Step time of the fastest plan on so many GPUs or fewer; infinite where there is none.  [s]"""
-        return min((seconds for size, seconds in self.fastest(batch) if size <= num_gpus), default=float("inf"))
-
-
-_NONE = FastestPlans(np.empty(0, dtype=np.int64), np.empty(0), np.empty(0, dtype=np.int64))
+        return min((seconds for size, seconds in self.fastest(batch) if size <= num_gpus), default=inf)
 
 
 def price_batches(
@@ -99,15 +80,7 @@ def price_batches(
 ) -> PricedBatches:
     """Price every plan of every batch on a range of sizes.
 
-    Parameters
-    ----------
-    progress : callable
-        Called with the batches done, and the share of the one at work.
-
-    Raises
-    ------
-    InfeasiblePlan
-        There is none for any batch; the message is that of the largest.
+    progress : called with the batches done, and the share of the one at work.
     """
     found: dict[int, PricedBatch] = {}
     plans, refusal = 0, InfeasiblePlan("there is no batch to price")
@@ -119,7 +92,8 @@ def price_batches(
         training = scenario.training.replace(global_batch_size=batch)
         ep = expert_degree(scenario, batch)
         given = scenario.replace(training=training, plan=ParallelPlan(placement=scenario.plan.placement))
-        result, table, fitting, whatever, bounded = None, None, _NONE, _NONE, _NONE
+        result, table = None, None
+        fitting, whatever, bounded = Fastest(), Fastest(), Fastest()
         try:
             # How fast it could be trained at all: whichever framework can run the plan.
             result = search(
@@ -131,8 +105,8 @@ def price_batches(
         else:
             sizes = result.space.columns.num_gpus[result.row]
             fits = np.flatnonzero(result.memory_bytes <= result.memory_limit_bytes)
-            fitting = fastest_of_sizes(sizes[fits], result.step_time_s[fits], fits)
-            whatever = fastest_of_sizes(sizes, result.step_time_s, np.arange(len(sizes)))
+            fitting = fastest_of_sizes(sizes[fits], result.step_time_s[fits])
+            whatever = fastest_of_sizes(sizes, result.step_time_s)
             plans += result.plans_priced
         progress(number + 0.5)
         if layered:
@@ -140,8 +114,8 @@ def price_batches(
                 given, gpus=gpus, context=(1,), experts=(ep,), progress=partial(progress, number + 0.5)
             )
             plans += table.plans
-            bounded = fastest_of_sizes(table.column("num_gpus"), table.bound_s, np.arange(len(table)))
-        if len(fitting.num_gpus) or len(bounded.num_gpus):
+            bounded = fastest_of_sizes(table.column("num_gpus"), table.bound_s)
+        if fitting or bounded:
             found[batch] = PricedBatch(result, table, fitting, whatever, bounded)
         progress(number + 1)
     if not found:
@@ -165,7 +139,7 @@ def confirm(prices: PricedBatches, num_gpus: int, batch: int) -> tuple[Estimate 
     priced = prices.of_batch[batch]
     best: Estimate | None = None
     run = 0
-    if priced.result is not None and np.isfinite(priced.fitting.at(num_gpus)):
+    if priced.result is not None and num_gpus in priced.fitting:
         result = priced.result
         here = result.space.columns.num_gpus[result.row] == num_gpus
         here = np.flatnonzero(here & (result.memory_bytes <= result.memory_limit_bytes))
@@ -212,7 +186,7 @@ def losses_of(
     priced = {size: prices.of_batch[size] for size in steps if size in prices.of_batch}
     now = min(steps[size] * each.at(run.num_gpus) for size, each in priced.items())
     patient = min(goal.min_tokens / (size * length) * each.at(run.num_gpus) for size, each in priced.items())
-    roomy = min(steps[size] * each.any_memory.at(run.num_gpus) for size, each in priced.items())
+    roomy = min(steps[size] * each.any_memory.get(run.num_gpus, inf) for size, each in priced.items())
     step = answer.step_time_s
     saved = {
         "batch": 1.0 - patient / now,

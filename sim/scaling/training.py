@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from sim.assumptions import NO_FAILURES
 from sim.errors import FlopcastError, SpecError, require_positive
 from sim.estimate import Estimate, estimate
-from sim.reliability import LOAD_WORDS, DataLoading, data_loading, storing_of
-from sim.scaling.ramp import BEST, Ramp, against_none, best_ramp, parse_ramp, ramped, ramped_tokens
+from sim.reliability.storing import LOAD_WORDS, DataLoading, Storing, data_loading, storing_of
+from sim.scaling.ramp import Ramp, against_none, parse_ramp, ramped, ramped_tokens
 from sim.scaling.run import DEFAULT_BATCH_LAW, Terms, TrainingRun, goal_of_model, training_run, unknown_energy
-from sim.scaling.staleness import NONE, Staleness, staleness_of
 from sim.specs import Scenario
 from sim.specs.loading import as_scenario
 from sim.units import show, show_time
@@ -26,8 +24,6 @@ class Training:
     background : the run with checkpoints written in the background; None where the node does not say how fast GPUs copy
         to their host.
     data : how fast it reads its data.
-    late : how late gradients are, where a model of it was asked for and some are; and `stale`, the run where that costs
-        as much as it may. The others take what it costs at the least.
     """
 
     answer: Estimate
@@ -37,8 +33,6 @@ class Training:
     background: TrainingRun | None
     data: DataLoading
     assumptions: tuple[str, ...]
-    late: Staleness | None = None
-    stale: TrainingRun | None = None
 
     def __repr__(self) -> str:
         """One line."""
@@ -46,31 +40,30 @@ class Training:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data with stable keys, for JSON."""
-        ends = (self.low.to_dict(), self.high.to_dict())
+        run, ends = self.run.to_dict(), (self.low.to_dict(), self.high.to_dict())
+        intervals = ("step_time_s", "useful_days", "days", "gpu_hours", "cost", "energy_j")
+        shares = ("useful", "checkpoints", "lost_work", "restarts", "waiting")
+        failures, storing = self.run.failures, self.run.storing
         return {
             "scenario": self.answer.scenario.name,
-            **self.run.to_dict(),
-            "intervals": {
-                name: [end[name] for end in ends]
-                for name in ("step_time_s", "useful_days", "days", "gpu_hours", "cost", "energy_j")
-                if self.run.to_dict()[name] is not None
-            },
-            "goodput_parts": {
-                name: getattr(self.run.goodput, name)
-                for name in ("useful", "checkpoints", "lost_work", "restarts", "waiting")
-            },
+            **run,
+            "intervals": {name: [end[name] for end in ends] for name in intervals if run[name] is not None},
+            "goodput_parts": {name: getattr(self.run.goodput, name) for name in shares},
             "checkpoint_interval_s": self.run.checkpoints.interval_s,
             "checkpoint_blocking_s": self.run.checkpoints.blocking_s,
-            "checkpoint": self._checkpoint(),
-            "restart": self._restart(),
+            "checkpoint": self._checkpoint(storing),
+            "restart": {
+                "seconds": failures.restart_s,
+                "startup_s": failures.startup_s,
+                "load_s": failures.load_s,
+                "loads": {by: {"read_s": each.read_s, "spread_s": each.spread_s} for by, each in storing.loads.items()},
+            },
             "data": {"bytes_per_s": self.data.bytes_per_s, "storage_bytes_per_s": self.data.limit_bytes_per_s},
             "fits": self.answer.fits,
-            **self._staleness(),
             "assumptions": list(self.assumptions),
         }
 
-    def _checkpoint(self) -> dict[str, Any]:
-        storing, there = self.run.storing, self.background
+    def _checkpoint(self, storing: Storing) -> dict[str, Any]:
         found = {
             "bytes": storing.checkpoint_bytes,
             "largest_gpu_bytes": storing.largest_bytes,
@@ -78,31 +71,10 @@ class Training:
             "limit": storing.limit,
             "drain_s": self.run.checkpoints.drain_s,
         }
-        if there is not None:
-            found["asynchronous"] = {
-                "interval_s": there.checkpoints.interval_s,
-                "blocking_s": there.checkpoints.blocking_s,
-                "drain_s": there.checkpoints.drain_s,
-                "goodput": there.goodput.useful,
-                "days": there.days,
-            }
+        if (there := self.background) is not None:
+            saved = {name: getattr(there.checkpoints, name) for name in ("interval_s", "blocking_s", "drain_s")}
+            found["asynchronous"] = {**saved, "goodput": there.goodput.useful, "days": there.days}
         return found
-
-    def _restart(self) -> dict[str, Any]:
-        failures, loads = self.run.failures, self.run.storing.loads
-        return {
-            "seconds": failures.restart_s,
-            "startup_s": failures.startup_s,
-            "load_s": failures.load_s,
-            "loads": {way: {"read_s": load.read_s, "spread_s": load.spread_s} for way, load in loads.items()},
-        }
-
-    def _staleness(self) -> dict[str, Any]:
-        if self.late is None or self.stale is None:
-            return {}
-        ends = (self.run, self.stale)
-        of_ends = {name: [getattr(end, name) for end in ends] for name in ("tokens", "steps", "days", "cost")}
-        return {"staleness": {"model": self.late.model.name, "delay": self.late.delay, **of_ends}}
 
 
 def train(
@@ -114,7 +86,6 @@ def train(
     batch_law: str = DEFAULT_BATCH_LAW,
     ramp: Ramp | str | None = None,
     terms: Terms | None = None,
-    staleness: str = NONE,
 ) -> Training:
     """What the scenario's run takes.
 
@@ -130,12 +101,10 @@ def train(
     batch_law : str
         Law of the critical batch, used with a loss (flopcast scaling laws).
     ramp : Ramp or str, optional
-        Batch ramp: '1/4, 1/2@2%, 1@20%' means batch @ data; or best. The plan keeps its GPUs and runs fewer
+        Batch ramp: '1/4, 1/2@2%, 1@20%' means batch @ data. The plan keeps its GPUs and runs fewer
         micro-batches. With a loss it saves data; a token budget stays what it is.
     terms : Terms, optional
         Failures, storage, prices.
-    staleness : str
-        How late gradients slow the way to a loss: none, delayed-sgd or measured. See `sim.scaling.staleness`.
 
     Raises
     ------
@@ -150,92 +119,67 @@ def train(
         step = train(scenario, tokens=scenario.training.tokens_per_step, terms=terms)
         tokens = step.run.tokens * within_s / step.run.wall_s  # both grow alike
     terms = (terms or Terms()).priced(scenario.cluster.gpu)
-    answer = estimate(scenario)
-    training = scenario.training
-    notes: list[str] = []
-    budget = training.tokens if tokens is None and loss is None else tokens
-    if budget is None and loss is None:
-        raise SpecError("how long is the run? Give --tokens, --within or --loss, or set the scenario's training.tokens")
-    goal = None
-    if loss is not None or ramp == BEST:
-        goal = goal_of_model(scenario.model, tokens=budget, loss=loss, batch_law=batch_law)
-    if isinstance(ramp, str):
-        ramp = best_ramp(goal) if goal is not None and ramp == BEST else parse_ramp(ramp)
-    late = staleness_of(staleness, answer.timeline)
-    if staleness != NONE and loss is None:
-        raise SpecError(
-            f"staleness model {staleness!r} says what a loss takes, and there is none; give --loss, or leave it"
-        )
-    most = None
-    if goal is not None and loss is not None:
-        batch = float(training.tokens_per_step)
-        ends = (batch, batch) if late is None else late.batches(batch)
-        tokens, most = (
-            float(goal.tokens(end)) if ramp is None else ramped_tokens(ramp, goal, float(end)) for end in ends
-        )
-        notes += goal.notes
-        if staleness != NONE:
-            notes.append(f"no gradient of schedule {scenario.plan.schedule} is late" if late is None else late.note)
-        if ramp is not None:
-            notes.append(f"batch ramp {ramp}; {against_none(ramp, goal, batch)}")
-    else:
-        tokens = budget
-        if ramp is not None:
-            notes.append(f"batch ramp {ramp}; as many tokens as without it")
-    assert tokens is not None
-    sequences = tokens / training.sequence_length
-    steps, average = tokens / training.tokens_per_step, answer.step_time_s
+    answer, training = estimate(scenario), scenario.training
+    data, ramp, notes = _data_of(scenario, tokens, loss, batch_law, ramp)
+    steps, average = data / training.tokens_per_step, answer.step_time_s
     if ramp is not None:
+        sequences = data / training.sequence_length
         steps, average = ramped(
-            ramp, training.global_batch_size, answer.num_gpus, answer.step_time_s, sequences, _Smaller(scenario)
+            ramp, training.global_batch_size, answer.num_gpus, average, sequences, lambda *at: _smaller(scenario, *at)
         )
     storing, node = storing_of(scenario), scenario.cluster.node
-    data = data_loading(scenario, tokens / (steps * average), terms.stored(storing))
-    if data.slowdown > 1.0:
+    loading = data_loading(scenario, data / (steps * average), terms.stored(storing))
+    if loading.slowdown > 1.0:
         notes.append(
-            f"limited by data: {show(data.bytes_per_s, 'B/s')} are asked of storage that gives "
-            f"{show(data.limit_bytes_per_s, 'B/s')}, and steps take {data.slowdown:.3g} times as long"
+            f"limited by data: {show(loading.bytes_per_s, 'B/s')} are asked of storage that gives "
+            f"{show(loading.limit_bytes_per_s, 'B/s')}, and steps take {loading.slowdown:.3g} times as long"
         )
-        average *= data.slowdown
+        average *= loading.slowdown
 
-    def run_of(factor: float, terms: Terms, more: float = 1.0) -> TrainingRun:
-        """Return the run with steps so many times as long, and so many times as much data."""
-        assert tokens is not None
-        return training_run(storing, answer.num_gpus, node, average * factor, steps * more, tokens * more, terms)
+    def run_of(factor: float, terms: Terms) -> TrainingRun:
+        """Return the run with steps so many times as long."""
+        return training_run(storing, answer.num_gpus, node, average * factor, steps, data, terms)
 
-    run, low, high = (
-        run_of(factor, terms) for factor in (1.0, *(end / answer.step_time_s for end in answer.step_time_interval_s))
-    )
-    background = None if storing.pause_s is None else run_of(1.0, replace(terms, asynchronous=True))
-    stale = None if late is None or most is None else run_of(1.0, terms, most / tokens)
+    low, high = (run_of(end / answer.step_time_s, terms) for end in answer.step_time_interval_s)
+    run, background = run_of(1.0, terms), None
+    if storing.pause_s is not None:
+        background = run_of(1.0, replace(terms, asynchronous=True))
     if run.loaded_by is not None:
         loads = run.storing.loads
-        others = ", ".join(
-            f"{show_time(load.seconds)} with {way}" for way, load in loads.items() if way != run.loaded_by
-        )
+        others = (f"{show_time(load.seconds)} with {by}" for by, load in loads.items() if by != run.loaded_by)
         notes.append(
             f"to load a checkpoint, {LOAD_WORDS[run.loaded_by]}: {show_time(loads[run.loaded_by].seconds)}; "
-            f"flopcast train --load-by sets another way ({others})"
+            f"flopcast train --load-by sets another way ({', '.join(others)})"
         )
-    stated = [note for note in answer.assumptions if note != NO_FAILURES]
     if run.energy_j is None:
         notes.append(unknown_energy(node))
+    stated = [note for note in answer.assumptions if note != NO_FAILURES]
     said = (*notes, *terms.assumptions, *run.storing.notes, *stated)
-    return Training(answer, run, low, high, background, data, said, late, stale)
+    return Training(answer, run, low, high, background, loading, said)
 
 
-@dataclass(frozen=True, slots=True)
-class _Smaller:
-    """Step times of a scenario's own plan at smaller batches."""
+def _data_of(
+    scenario: Scenario, tokens: float | None, loss: float | None, batch_law: str, ramp: Ramp | str | None
+) -> tuple[float, Ramp | None, list[str]]:
+    """Tokens of the whole run, its ramp, and what was assumed of both."""
+    budget = scenario.training.tokens if tokens is None and loss is None else tokens
+    if budget is None and loss is None:
+        raise SpecError("how long is the run? Give --tokens, --within or --loss, or set the scenario's training.tokens")
+    ramp = parse_ramp(ramp) if isinstance(ramp, str) else ramp
+    if loss is None:
+        assert budget is not None
+        return budget, ramp, [] if ramp is None else [f"batch ramp {ramp}; as many tokens as without it"]
+    goal = goal_of_model(scenario.model, tokens=budget, loss=loss, batch_law=batch_law)
+    batch = float(scenario.training.tokens_per_step)
+    if ramp is None:
+        return float(goal.tokens(batch)), None, [*goal.notes]
+    notes = [*goal.notes, f"batch ramp {ramp}; {against_none(ramp, goal, batch)}"]
+    return ramped_tokens(ramp, goal, batch), ramp, notes
 
-    scenario: Scenario
 
-    def at_most(self, batch: int, num_gpus: int) -> float:
-        """Step time of the plan with as many micro-batches as the batch gives.  [s]"""
-        training = self.scenario.training.replace(global_batch_size=batch)
-        try:
-            seconds = estimate(self.scenario.replace(training=training)).step_time_s
-        except FlopcastError as error:
-            raise SpecError(f"the plan cannot run the ramp's batch of {batch:,} sequences: {error}") from None
-        assert isfinite(seconds)
-        return seconds
+def _smaller(scenario: Scenario, batch: int, num_gpus: int) -> float:
+    """Step time of a scenario's own plan with as many micro-batches as a smaller batch gives.  [s]"""
+    try:
+        return estimate(scenario.replace(training=scenario.training.replace(global_batch_size=batch))).step_time_s
+    except FlopcastError as error:
+        raise SpecError(f"the plan cannot run the ramp's batch of {batch:,} sequences: {error}") from None

@@ -16,7 +16,8 @@ import numpy as np
 
 from sim.errors import InfeasiblePlan, SpecError
 from sim.estimate import Estimate
-from sim.reliability import data_loading, even_storing, state_of, storing_of
+from sim.reliability.state import state_of
+from sim.reliability.storing import data_loading, even_storing, storing_of
 from sim.scaling.ramp import Ramp, against_none, ramped, ramped_tokens
 from sim.scaling.run import Goal, Terms, TrainingRun, training_run, unknown_energy
 from sim.scaling.step_times import (
@@ -108,13 +109,7 @@ class Frontier:
         return min(self.points, key=lambda point: point.run.gpu_hours)
 
     def cheapest_within(self, wall_s: float) -> FrontierPoint:
-        """The cheapest run that ends in time.
-
-        Raises
-        ------
-        SpecError
-            None does; says how long the shortest takes.
-        """
+        """The cheapest run that ends in time."""
         able = [point for point in self.points if point.run.wall_s <= wall_s]
         if not able:
             best = self.fastest.run
@@ -125,13 +120,7 @@ class Frontier:
         return min(able, key=lambda point: point.run.gpu_hours)
 
     def fastest_for(self, cost: float) -> FrontierPoint:
-        """The shortest run that costs no more.
-
-        Raises
-        ------
-        SpecError
-            None does; says what the cheapest costs.
-        """
+        """The shortest run that costs no more."""
         able = [point for point in self.points if point.run.cost <= cost]
         if not able:
             best = self.cheapest.run
@@ -178,29 +167,14 @@ def shortest(
 ) -> Frontier:
     """The frontier of shortest runs over numbers of GPUs.
 
-    Parameters
-    ----------
-    scenario : Scenario
-        Model, cluster, training and stack are kept; plan and batch are searched.
-    goal : Goal
-        What the run has to reach.
-    gpus : (int, int)
-        Fewest and most.
-    batches : sequence of int, optional
-        In sequences. Default: `default_batches`.
-    terms : Terms, optional
-        Failures, storage, prices.
-    ramp : Ramp, optional
-        The batch grows on the way.
-    layered : bool
-        Also breadth-first orders and modular pipelines.
-    progress : callable, optional
-        Called with (work done, work in all).
-
-    Raises
-    ------
-    InfeasiblePlan
-        No plan of any batch keeps the rules and fits.
+    scenario : model, cluster, training and stack are kept; plan and batch are searched.
+    goal : what the run has to reach.
+    gpus : fewest and most.
+    batches : in sequences. Default: `default_batches`.
+    terms : failures, storage, prices.
+    ramp : the batch grows on the way.
+    layered : also breadth-first orders and modular pipelines.
+    progress : called with (work done, work in all).
     """
     terms = (terms or Terms()).priced(scenario.cluster.gpu)
     begun = time.perf_counter()
@@ -220,7 +194,7 @@ def shortest(
         """The whole run at a batch, with its ramp where there is one; without a plan every GPU saves as much."""
         total, average, tokens = steps[batch], seconds, data[batch]
         if ramp is not None:
-            total, average = ramped(ramp, batch, num_gpus, seconds, tokens / length, prices)
+            total, average = ramped(ramp, batch, num_gpus, seconds, tokens / length, prices.at_most)
         if answer is None:
             storing = even_storing(saved, num_gpus, scenario.cluster, scenario.profile)
         else:
@@ -268,7 +242,9 @@ def _of_layered_order(
         return ()
     layered = steps[round(front[-1].batch_tokens / length)] * answer.step_time_s
     priced = (
-        steps[batch] * each.fitting.at(answer.num_gpus) for batch, each in prices.of_batch.items() if batch in steps
+        steps[batch] * each.fitting.get(answer.num_gpus, np.inf)
+        for batch, each in prices.of_batch.items()
+        if batch in steps
     )
     usual = min(priced)
     if not np.isfinite(usual):

@@ -6,11 +6,9 @@ from sim.schedules import (  # noqa: F401  (they register themselves)
     dual_pipe,
     gpipe,
     interleaved,
-    one_f_one_b,
-    sequence,
+    one_chunk,
     v_shape,
     waves,
-    zero_bubble,
 )
 from sim.schedules.actions import Action, Kind, Row, as_actions, format_grid, in_turns
 from sim.schedules.build import build_order, build_replicated

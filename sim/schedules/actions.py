@@ -134,13 +134,8 @@ MOST_TEXT = 50_000_000
 def format_grid(actions: Sequence[Sequence[Action]], mark: tuple[int, int] | None = None, first: int = 0) -> str:
     """Rows of actions such as `2F0` (stage, kind, micro-batch), aligned in columns.
 
-    Parameters
-    ----------
-    actions : one sequence a rank
-    mark : (rank, position), optional
-        Put an arrow before this action.
-    first : int
-        Position of the first column, for a window into a longer order.
+    mark : put an arrow before this action.
+    first : position of the first column, for a window into a longer order.
     """
     cells = [[str(action) for action in row] for row in actions]
     if mark is not None:
@@ -157,11 +152,6 @@ def parse_grid(text: str) -> list[list[Action]]:
     """The rows of a grid: a line a rank, actions apart by blanks or commas, `rank 0 |` before them if you like.
 
     Blank lines, lines that begin with # and idle slots (`.`) are skipped.
-
-    Raises
-    ------
-    ScheduleError
-        Something that is not an action, with its line; or no action at all.
     """
     rows = []
     for number, line in enumerate(text.splitlines(), start=1):
@@ -178,13 +168,7 @@ def parse_grid(text: str) -> list[list[Action]]:
 
 
 def read_grid(path: str | Path) -> list[list[Action]]:
-    """The rows of a grid in a text file.
-
-    Raises
-    ------
-    ScheduleError
-        The file cannot be read, or does not hold a grid.
-    """
+    """The rows of a grid in a text file."""
     try:
         with Path(path).open(encoding="utf-8") as file:
             text = file.read(MOST_TEXT + 1)

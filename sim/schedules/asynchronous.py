@@ -67,14 +67,9 @@ def round_robin(replicas: Sequence[int], in_flight: Sequence[int], total: int) -
     (`Order.copies`). A worker begins so many micro-batches, and then does one forward and one backward in turn. It
     updates after every backward; what its reduction with the stage's others takes is a matter of costs.
 
-    Parameters
-    ----------
-    replicas : sequence of int
-        Workers of each stage; those of a stage stand together.
-    in_flight : sequence of int
-        Micro-batches that a worker of each stage has begun and not finished, at most (`noam`).
-    total : int
-        Micro-batches.
+    replicas : workers of each stage; those of a stage stand together.
+    in_flight : micro-batches that a worker of each stage has begun and not finished, at most (`noam`).
+    total : micro-batches.
     """
     stages, ways = len(replicas), lcm(*replicas)
     rows = []

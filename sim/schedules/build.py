@@ -13,16 +13,8 @@ import numpy as np
 from sim.errors import ScheduleError
 from sim.schedules.actions import Row
 from sim.schedules.asynchronous import noam, round_robin
-from sim.schedules.order import Fold, Order, align, find_fold, folded, make_order
-from sim.schedules.registry import (
-    OPTIONS,
-    Schedule,
-    get_schedule,
-    is_file,
-    microbatch_remedy,
-    on_register,
-    schedules,
-)
+from sim.schedules.order import Fold, Order, find_fold, make_order
+from sim.schedules.registry import OPTIONS, Schedule, get_schedule, microbatch_remedy, schedules
 
 MOST_ACTIONS = 4_000_000
 """A step of more that does not repeat is refused rather than run for minutes in gigabytes."""
@@ -53,14 +45,12 @@ def build_order(
     ScheduleError
         An unknown name, sizes the schedule cannot take, or an order that breaks a rule.
     """
-    # A file may have changed since it was last read.
-    build = _build.__wrapped__ if is_file(name) else _build
-    return build(name, num_ranks, num_chunks, num_microbatches, fold=fold, **options)
+    return _build(get_schedule(name), num_ranks, num_chunks, num_microbatches, fold=fold, **options)
 
 
 @lru_cache(maxsize=128)
 def _build(
-    name: str,
+    chosen: Schedule,
     num_ranks: int,
     num_chunks: int,
     num_microbatches: int,
@@ -70,7 +60,7 @@ def _build(
     **options: Any,
 ) -> Order:
     """`build_order`, remembered; with `keep` micro-batches, about, in the arrays of a folded order."""
-    chosen = get_schedule(name)
+    name = chosen.name
     given = {option: value for option, value in options.items() if value is not None}
     again = tuple(given.items())
     per_flush = given.pop("per_flush", None)
@@ -84,49 +74,54 @@ def _build(
     if chosen.asynchronous:
         return _stream(chosen, num_ranks, num_microbatches, fold, keep, given)
 
-    def build(microbatches: int) -> Order:
+    def rows(microbatches: int) -> list[Row]:
+        return chosen.rows(num_ranks, num_chunks, microbatches, **given)
+
+    def make(microbatches: int) -> Order:
         number, repeats = 2 * num_stages * microbatches * unit, microbatches < num_microbatches
         _check_length((num_ranks, num_chunks, num_microbatches), number, repeats, bool(given.get("times")))
-        rows = chosen.rows(num_ranks, num_chunks, microbatches, **given)
-        units = microbatches * unit
         flush = None if per_flush is None else per_flush * unit
-        return make_order(name, rows, num_stages * chosen.copies, units, copies=chosen.copies, per_flush=flush)
+        stages, copies = num_stages * chosen.copies, chosen.copies
+        return make_order(name, rows(microbatches), stages, microbatches * unit, copies=copies, per_flush=flush)
 
     sizes = {option: value for option, value in given.items() if option != "candidate"}
     period = 0 if chosen.period is None else chosen.period(num_ranks, num_chunks, **sizes)
+    if not (fold and period):
+        return make(num_microbatches)
+    rebuild = partial(_rebuilt, name, num_ranks, num_chunks, num_microbatches, again)
+    return _folded(make, rows, period, num_microbatches, keep or STEADY * max(period, num_ranks), rebuild, unit)
 
-    def part(keep: int) -> Order:
-        """The order with about `keep` micro-batches in its arrays, and the rest folded."""
+
+def _folded(
+    make: Callable[[int], Order],
+    rows: Callable[[int], list[Row]],
+    period: int,
+    num_microbatches: int,
+    keep: int,
+    rebuild: Callable[[int], Order],
+    unit: int = 1,
+    endless: bool = False,
+) -> Order:
+    """The order with about `keep` micro-batches in its arrays or more, and the rest folded.
+
+    make, rows : the order, and the rows, of so many micro-batches.
+    period : micro-batches after which it repeats; without end, those of a batch.
+    """
+    while True:
         keep += (num_microbatches - keep) % period
-        if keep >= num_microbatches:
-            return build(num_microbatches)
-        order = build(keep)
-        rows = [order.row(rank) for rank in range(num_ranks)]
-        found = find_fold(chosen.rows(num_ranks, num_chunks, keep - period, **given), rows, period * unit)
-        if found is None:  # not yet, or not with these times
-            return part(2 * keep)
-        aligned = _align(order, *found)
-        if aligned is None:
-            return part(2 * keep)
-        cuts, seen, depth = aligned
-        times = (num_microbatches - keep) // period
-        rebuild = partial(_rebuilt, name, num_ranks, num_chunks, num_microbatches, again)
-        fold = Fold(period, times, cuts, found[1], seen, depth, keep, rebuild)
-        return folded(order, fold, num_microbatches * unit)
-
-    if fold and period:
-        return part(keep or STEADY * max(period, num_ranks))
-    return build(num_microbatches)
+        if keep >= num_microbatches and not endless:
+            return make(num_microbatches)
+        order = make(keep)
+        found = find_fold(order, rows(keep - period), period * unit)
+        if found is not None:  # else not yet, or not with these times
+            times = 0 if endless else (num_microbatches - keep) // period
+            fold = Fold(period, times, *found, keep, rebuild, endless)
+            return replace(order, fold=fold, num_microbatches=num_microbatches * unit)
+        keep *= 2
 
 
 def _with_flushes(chosen: Schedule, num_microbatches: int, per_flush: int) -> Schedule:
-    """The schedule again and again, `per_flush` micro-batches each time, until a step's are done.
-
-    Raises
-    ------
-    ScheduleError
-        It has no flush, or one does not end with the step.
-    """
+    """The schedule again and again, `per_flush` micro-batches each time, until a step's are done."""
     if chosen.asynchronous or num_microbatches % per_flush:
         why = "never drains" if chosen.asynchronous else f"has {num_microbatches} micro-batches, no multiple of it"
         raise ScheduleError(f"plan.microbatches_per_flush = {per_flush}: schedule {chosen.name!r} {why}; leave it out")
@@ -156,21 +151,12 @@ def _check_length(size: tuple[int, int, int], num_actions: int, repeats: bool, p
 
 
 def _rebuilt(
-    name: str,
-    num_ranks: int,
-    num_chunks: int,
-    num_microbatches: int,
-    options: tuple[tuple[str, Any], ...],
-    keep: int,
+    name: str, num_ranks: int, num_chunks: int, num_microbatches: int, options: tuple[tuple[str, Any], ...], keep: int
 ) -> Order:
     """A folded order with about `keep` micro-batches in its arrays: what an order takes along to other processes."""
-    return _build.__wrapped__(name, num_ranks, num_chunks, num_microbatches, fold=True, keep=keep, **dict(options))
-
-
-def _align(order: Order, cuts: np.ndarray, lengths: np.ndarray, seen: int) -> tuple[np.ndarray, int, int] | None:
-    """(flat cuts, blocks seen, depth) of a fold of this order."""
-    needs = [order.needs] if order.pair_needs is None else [order.needs, order.pair_needs]
-    return align(needs, order.rank, order.first[:-1] + cuts, lengths, seen)
+    return _build.__wrapped__(
+        get_schedule(name), num_ranks, num_chunks, num_microbatches, fold=True, keep=keep, **dict(options)
+    )
 
 
 def build_replicated(
@@ -178,21 +164,11 @@ def build_replicated(
 ) -> Order:
     """PipeDream's order where stages are replicated, 1F1B round robin (`round_robin`): a step is one round of them all.
 
-    Parameters
-    ----------
-    replicas : sequence of int
-        Workers of each stage.
-    in_flight : sequence of int, optional
-        Micro-batches that a worker of each stage has begun and not finished, at most. Default: PipeDream's (`noam`).
-    fold : bool
-        As of `build_order`; then a step is one round of the steady state.
-    rounds : int
-        That are in the order otherwise.
-
-    Raises
-    ------
-    ScheduleError
-        A stage without workers, or rounds too large to be played.
+    replicas : workers of each stage.
+    in_flight : micro-batches that a worker of each stage has begun and not finished, at most. Default: PipeDream's
+        (`noam`).
+    fold : as of `build_order`; then a step is one round of the steady state.
+    rounds : that are in the order otherwise.
     """
     if not replicas or min(replicas) < 1:
         raise ScheduleError(f"every stage has one worker or more, not {list(replicas)}")
@@ -211,60 +187,35 @@ def _replicated(
             "stages' numbers of workers: too many to be played; give stages numbers with common divisors"
         )
 
-    def rows(rounds: int) -> list[Row]:
-        return round_robin(replicas, most, copies * rounds)
+    def rows(microbatches: int) -> list[Row]:
+        return round_robin(replicas, most, microbatches)
 
-    again = partial(_replicated, replicas, in_flight, rounds) if fold else None
-    return _endless("pipedream", rows, len(replicas) * copies, copies, copies, again, keep, rounds)
+    def make(microbatches: int) -> Order:
+        return make_order("pipedream", rows(microbatches), len(replicas) * copies, microbatches, copies=copies)
+
+    if not fold:
+        return make(copies * rounds)
+    again = partial(_replicated, replicas, in_flight, rounds)
+    return _folded(make, rows, copies, copies, keep or copies * (rounds + 1), again, endless=True)
 
 
 def _stream(
     chosen: Schedule, num_ranks: int, num_microbatches: int, fold: bool, keep: int | None, given: dict[str, Any]
 ) -> Order:
     """Some batches of an asynchronous order; folded, a step is the last of them."""
-    again = partial(_rebuilt, chosen.name, num_ranks, 1, num_microbatches, tuple(given.items())) if fold else None
+    again = partial(_rebuilt, chosen.name, num_ranks, 1, num_microbatches, tuple(given.items()))
     batches = given.pop("batches", STREAM)
 
-    def rows(batches: int) -> list[Row]:
-        return chosen.rows(num_ranks, 1, num_microbatches, **{**given, "batches": batches})
+    def rows(microbatches: int) -> list[Row]:
+        return chosen.rows(num_ranks, 1, num_microbatches, **given, batches=microbatches // num_microbatches)
 
-    return _endless(chosen.name, rows, num_ranks, 1, num_microbatches, again, keep, batches)
+    def make(microbatches: int) -> Order:
+        return make_order(chosen.name, rows(microbatches), num_ranks, microbatches)
 
-
-def _endless(
-    name: str,
-    rows: Callable[[int], list[Row]],
-    num_stages: int,
-    copies: int,
-    num_microbatches: int,
-    again: Callable[[int], Order] | None,
-    keep: int | None,
-    batches: int,
-) -> Order:
-    """An order of batches without flush, from the rows of so many batches; folded, a step is the last of them.
-
-    Parameters
-    ----------
-    again : callable, optional
-        Makes it with another number of micro-batches in its arrays. None: it is not folded.
-    """
-
-    def part(keep: int) -> Order:
-        batches = -(-keep // num_microbatches)
-        more = rows(batches)
-        order = make_order(name, more, num_stages, num_microbatches * batches, copies=copies)
-        found = find_fold(rows(batches - 1), [order.row(rank) for rank in range(len(more))], num_microbatches)
-        aligned = None if found is None else _align(order, *found)
-        if found is None or aligned is None:
-            return part(2 * keep)
-        cuts, seen, depth = aligned
-        assert again is not None
-        fold = Fold(num_microbatches, 0, cuts, found[1], seen, depth, keep, again, endless=True)
-        return folded(order, fold, num_microbatches)
-
-    if again is not None:
-        return part(keep or num_microbatches * (batches + 1))
-    return make_order(name, rows(batches), num_stages, num_microbatches * batches, copies=copies)
+    if not fold:
+        return make(num_microbatches * batches)
+    keep = keep or num_microbatches * (batches + 1)
+    return _folded(make, rows, num_microbatches, num_microbatches, keep, again, endless=True)
 
 
 def _check(chosen: Schedule, num_ranks: int, num_chunks: int, num_microbatches: int, given: dict[str, Any]) -> None:
@@ -308,6 +259,3 @@ def _check(chosen: Schedule, num_ranks: int, num_chunks: int, num_microbatches: 
             f"schedule {name!r} deals micro-batches to {chosen.copies} pipelines, so {num_microbatches} must be a "
             f"multiple of {chosen.copies}; nearest: {wanted}; {microbatch_remedy(wanted)}"
         )
-
-
-on_register(_build.cache_clear)

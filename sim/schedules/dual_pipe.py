@@ -74,12 +74,7 @@ def dualpipe(rank: int, num_ranks: int, num_chunks: int, num_microbatches: int) 
     return row
 
 
-@schedule(
-    "dualpipe_v",
-    chunks=2,
-    requirement=lambda p, v, m: _enough(p, m, 2 * p),
-    period=lambda p, v: 1,
-)
+@schedule("dualpipe_v", chunks=2, requirement=lambda p, v, m: _enough(p, m, 2 * p), period=lambda p, v: 1)
 def dualpipe_v(rank: int, num_ranks: int, num_chunks: int, num_microbatches: int) -> Row:
     """DualPipe cut in half: one pipeline that goes down the ranks and comes back, one copy of the weights.
 

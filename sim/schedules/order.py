@@ -15,7 +15,7 @@ exactly.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -24,7 +24,7 @@ import numpy as np
 from sim.arrays import Array, IntArray
 from sim.errors import ScheduleError
 from sim.schedules.actions import KINDS, PAIRED, Action, B, F, I, Row, U, W, as_actions, as_row, format_grid
-from sim.schedules.play import by_levels, play
+from sim.schedules.play import by_levels
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -43,7 +43,7 @@ class Order:
     pair_needs : where an action begins together with the next, what that one waits for; −1 for all others, None: no
         action does.
     topological : an order in which all can run.
-    levels : where in it the actions end that could run at the same moment; None where there are too few of them.
+    levels : where in it the actions end that could run at the same moment.
     fold : a repeating part of which only the beginning is in the arrays; None: everything is.
     per_flush : micro-batches after which the pipeline drains; None: it does once a step.
     """
@@ -63,7 +63,7 @@ class Order:
     needs: IntArray
     pair_needs: IntArray | None
     topological: IntArray
-    levels: IntArray | None
+    levels: IntArray
     fold: Fold | None = None
     per_flush: int | None = None
 
@@ -132,16 +132,6 @@ def _weight(order: Order) -> IntArray:
     return weight
 
 
-@lru_cache(maxsize=256)
-def in_levels(order: Order) -> Order:
-    """The order with its levels, which it has by itself from a few ranks on: for many plans at once they always pay."""
-    if order.levels is not None:
-        return order
-    pairs = np.full(len(order), -1) if order.pair_needs is None else order.pair_needs
-    sequence, levels = by_levels(order.needs, pairs, order.first)
-    return replace(order, topological=sequence, levels=levels)
-
-
 def make_order(
     schedule: str,
     actions: Sequence[Row | Iterable[Action]],
@@ -153,17 +143,8 @@ def make_order(
 ) -> Order:
     """Turn the ranks' actions into a validated Order.
 
-    Parameters
-    ----------
-    actions : sequence
-        Of each rank its actions, or its row.
-    num_stages : int
-        Of all copies of the model together.
-
-    Raises
-    ------
-    ScheduleError
-        An action missing, repeated or out of range, a stage on two ranks, or a deadlock; with the place in the grid.
+    actions : of each rank its actions, or its row.
+    num_stages : of all copies of the model together.
     """
     rows = [as_row(row) for row in actions]
     lengths = [len(row) for row in rows]
@@ -201,11 +182,6 @@ def make_order(
         levels,
         per_flush=per_flush,
     )
-
-
-def folded(order: Order, fold: Fold, num_microbatches: int) -> Order:
-    """The order with a fold: it stands for `num_microbatches`, more than its arrays hold."""
-    return replace(order, fold=fold, num_microbatches=num_microbatches)
 
 
 def _index(
@@ -291,9 +267,10 @@ def _needs(index: IntArray, stage: IntArray, kind: IntArray, microbatch: IntArra
 
 def _topological(
     rows: Sequence[Row], needs: IntArray, pair_needs: IntArray | None, first: IntArray
-) -> tuple[IntArray, IntArray | None]:
+) -> tuple[IntArray, IntArray]:
     """An order in which all actions can run, and its levels; raise where all ranks wait."""
-    sequence, levels = play(needs, pair_needs, first)
+    also = np.full(len(needs), -1) if pair_needs is None else pair_needs
+    sequence, levels = by_levels(needs, also, first)
     if len(sequence) < len(needs):
         done = np.zeros(len(needs) + 1, dtype=bool)
         done[sequence], done[-1] = True, True  # what needs nothing needs number −1
@@ -361,16 +338,15 @@ class Fold:
         return np.asarray(np.arange(self.lengths.sum()) + np.repeat(begins - before, self.lengths))
 
 
-def find_fold(fewer: Sequence[Row], more: Sequence[Row], period: int) -> tuple[Array, Array, int] | None:
-    """(cut in each row of `more`, length of a block, blocks seen before the cuts), or None where nothing repeats.
+def find_fold(order: Order, fewer: Sequence[Row], period: int) -> tuple[Array, Array, int, int] | None:
+    """(cuts, lengths, blocks seen, depth) of a fold of this order, as in `Fold`; None where nothing repeats yet.
 
-    Parameters
-    ----------
-    fewer, more : rows of the same schedule, the latter with `period` more micro-batches
+    fewer : rows of the same schedule with `period` micro-batches less.
     """
-    cuts, lengths = np.zeros(len(more), dtype=np.int64), np.zeros(len(more), dtype=np.int64)
-    seen = []
-    for rank, (short, long) in enumerate(zip(fewer, more, strict=True)):
+    cuts, lengths = np.zeros(order.num_ranks, dtype=np.int64), np.zeros(order.num_ranks, dtype=np.int64)
+    seen, ends = [], False
+    for rank, short in enumerate(fewer):
+        long = order.row(rank)
         block = len(long) - len(short)
         differs = (short != long[: len(short)]).any(axis=1)
         at = int(differs.argmax()) if differs.any() else len(short)
@@ -379,25 +355,13 @@ def find_fold(fewer: Sequence[Row], more: Sequence[Row], period: int) -> tuple[A
             return None
         cuts[rank], lengths[rank] = at + block, block
         seen.append(_repeats(long[: at + block], block, period))
-    if any(_ends_before(int(cut), row) for cut, row in zip(cuts, more, strict=True)):
-        return cuts - lengths, lengths, min(seen) - 1
-    return cuts, lengths, min(seen)
+        ends = ends or _ends_before(at + block, long)
+    return _aligned(order, order.first[:-1] + cuts - lengths * ends, lengths, min(seen) - ends)
 
 
-def align(needs: Sequence[Array], rank: Array, cuts: Array, lengths: Array, seen: int) -> tuple[Array, int, int] | None:
-    """Move cuts back by whole blocks until no block needs what comes after it.
-
-    Parameters
-    ----------
-    needs : arrays over actions; more than one where actions have several needs
-    cuts : flat indices
-
-    Returns
-    -------
-    (cuts, blocks seen, depth) or None
-        The depth is how many blocks before its own an action of the last block needs, or one after the cut.
-    """
-    cuts = cuts.copy()
+def _aligned(order: Order, cuts: Array, lengths: Array, seen: int) -> tuple[Array, Array, int, int] | None:
+    """The fold with cuts moved back by whole blocks until no block needs what comes after it."""
+    rank, needs = order.rank, [order.needs] if order.pair_needs is None else [order.needs, order.pair_needs]
     places = [np.flatnonzero(need >= 0) for need in needs]
     place = np.concatenate(places)
     needed = np.concatenate([need[here] for need, here in zip(needs, places, strict=True)])
@@ -409,7 +373,7 @@ def align(needs: Sequence[Array], rank: Array, cuts: Array, lengths: Array, seen
         if not early.any():
             back = np.maximum(behind, 0) // lengths[there]
             after = (ahead >= 0) & (behind >= 0)
-            return cuts, left, int(max(back[in_block].max(initial=0), back[after].max(initial=-1) + 1, 1))
+            return cuts, lengths, left, int(max(back[in_block].max(initial=0), back[after].max(initial=-1) + 1, 1))
         cuts[np.unique(home[early])] -= lengths[np.unique(home[early])]
     return None
 

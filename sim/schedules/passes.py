@@ -141,14 +141,11 @@ def weight_versions(order: Order) -> tuple[Array, Array]:
     Both concern asynchronous orders. A batch is begun with a version as much older than the newest as the schedule
     says, as in PipeDream-2BW; where it says nothing, a forward takes the newest there is and its backward the same.
 
-    Returns
-    -------
+    Returns:
     versions : array over ranks
-    staleness : array over ranks
-        The most updates between the version a gradient was computed with and the one it is applied to.
+    staleness : array over ranks. The most updates between the version a gradient was computed with and the one it is
+        applied to.
 
-    Notes
-    -----
     A version is kept from its update until the last backward that uses it. Orders without updates in them have one
     version and no staleness.
     """
@@ -206,19 +203,11 @@ def play(
 
     Since everything takes equally long, all ranks begin at the same moments, and each moment is one step of arrays.
 
-    Parameters
-    ----------
-    home : sequence
-        Which rank holds each stage; stages of every copy of the model.
-    most_in_flight : stage -> micro-batches
-        How many a stage may have begun and not come back to.
-    forward_first : bool
-        Where both could be done, take a forward rather than a backward.
+    home : which rank holds each stage; stages of every copy of the model.
+    most_in_flight : how many a stage may have begun and not come back to.
+    forward_first : where both could be done, take a forward rather than a backward.
 
-    Returns
-    -------
-    list of Row
-        Of each rank. Micro-batches are dealt to the copies in turn.
+    Returns the actions of each rank. Micro-batches are dealt to the copies in turn.
     """
     stages, ranks, count = len(home), max(home) + 1, num_microbatches
     target, came, waiting = _arrivals(stages, copies, count)
@@ -282,21 +271,23 @@ def place_weight_gradients(
     wait would make this rank the one that has waited most, and where a forward would keep more activations than the
     rows given ever do: the rules of Qi et al.'s heuristic (2023, arXiv:2401.10241, section 3.1).
 
-    Returns
-    -------
-    list of Row
-        The best of the rows given and of a few tries, by the longest time from a rank's first action to its last.
+    Returns the best of the rows given and of a few tries, by the longest time from a rank's first action to its last.
     """
     order = make_order("", rows, num_stages, num_microbatches)
     start, best = at_work(order, times)
     # Forwards and input gradients in the order in which they begin.
     played = order.topological[np.argsort(start[order.topological], kind="stable")]
-    todo = _Todo.of(order, played[order.kind[played] != W], times)
+    todo = played[order.kind[played] != W]
+    weights = np.full(len(order), -1)  # of an input gradient its weight gradient; −1 for a forward
+    weights[order.needs[order.kind == W]] = np.flatnonzero(order.kind == W)
+    facts = order.rank, order.needs, np.array(_seconds(order, times)), np.array(_sends(order, times)), weights
+    entries = list(zip(todo.tolist(), *(each[todo].tolist() for each in facts), strict=True))
+    limit = [int(most) for most in peak_in_flight(order)]
     found = list(rows)
     for eager in (True, False):
         allowed = [0.0] * order.num_ranks
         for _ in range(TRIES):
-            done_by, span, waited = _place(todo, times[2], allowed, eager)
+            done_by, span, waited = _place(entries, limit, times[2], allowed, eager)
             if span < best:
                 best = span
                 columns = np.stack([order.stage, order.kind, order.microbatch], axis=1)
@@ -333,52 +324,28 @@ def _sends(order: Order, times: Times) -> list[float]:
     return list(np.where(order.abroad(order.needs) >= 0, times[3], 0.0).tolist())
 
 
-@dataclass(frozen=True, slots=True)
-class _Todo:
-    """Forwards and input gradients, one entry each in the order in which they begin.
-
-    action, need : its index in the order, and that of what it waits for.
-    weight : of an input gradient its weight gradient's index; −1 for a forward.
-    limit : of every rank, the most it ever keeps.
-    """
-
-    action: list[int]
-    rank: list[int]
-    need: list[int]
-    seconds: list[float]
-    send: list[float]
-    weight: list[int]
-    limit: list[int]
-    num_actions: int
-
-    @classmethod
-    def of(cls, order: Order, todo: Array, times: Times) -> _Todo:
-        """Build the list of what is to do from an order and the times of its actions."""
-        weights = np.full(len(order), -1)
-        weights[order.needs[order.kind == W]] = np.flatnonzero(order.kind == W)
-        seconds, sends = np.array(_seconds(order, times)), np.array(_sends(order, times))
-        rank, need = order.rank[todo].tolist(), order.needs[todo].tolist()
-        limit = [int(most) for most in peak_in_flight(order)]
-        return cls(
-            todo.tolist(), rank, need, seconds[todo].tolist(), sends[todo].tolist(), weights[todo].tolist(), limit,
-            len(order),
-        )  # fmt: skip
-
-
-def _place(todo: _Todo, weight: float, allowed: list[float], eager: bool) -> tuple[list[list[int]], float, list[float]]:
+def _place(
+    entries: Sequence[tuple[int, int, int, float, float, int]],
+    limit: list[int],
+    weight: float,
+    allowed: list[float],
+    eager: bool,
+) -> tuple[list[list[int]], float, list[float]]:
     """(actions of every rank in order, longest time at work, how long each rank waited).
 
+    entries : forwards and input gradients in the order in which they begin: action, rank, what it waits for, seconds,
+        seconds of the send before it, and the weight gradient that follows.
+    limit : the most that each rank ever keeps.
     allowed : how long each rank waited in an earlier try: it may wait as long again as the worst one did.
     eager : do a weight gradient rather than become the rank that has waited most.
     """
-    ranks, limit = len(todo.limit), todo.limit
+    ranks = len(limit)
     free, first, waited = [0.0] * ranks, [-1.0] * ranks, [0.0] * ranks
     in_flight, most_waited, most_allowed = [0] * ranks, 0.0, max(allowed)
     due: list[deque[int]] = [deque() for _ in range(ranks)]
     done_by: list[list[int]] = [[] for _ in range(ranks)]
-    end = [0.0] * (todo.num_actions + 1)  # what needs nothing needs number −1
-    each = zip(todo.action, todo.rank, todo.need, todo.seconds, todo.send, todo.weight, strict=True)
-    for action, rank, need, seconds, send, own in each:
+    end = [0.0] * (max(max(entry[0], entry[5]) for entry in entries) + 2)  # what needs nothing needs number −1
+    for action, rank, need, seconds, send, own in entries:
         at, now = end[need] + send, free[rank]
         pending, done = due[rank], done_by[rank]
         while pending and (at - now >= weight or (own < 0 and in_flight[rank] >= limit[rank])):

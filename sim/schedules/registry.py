@@ -70,8 +70,6 @@ class Schedule:
 
 
 _REGISTRY: dict[str, Schedule] = {}
-_ON_REGISTER: list[Callable[[], None]] = []
-"""What forgets the orders made so far when a name may mean another schedule."""
 
 
 def schedule(
@@ -126,8 +124,6 @@ def schedule(
             period,
             candidates,
         )
-        for forget in _ON_REGISTER:
-            forget()
         return generator
 
     return register
@@ -141,11 +137,6 @@ def microbatch_remedy(wanted: int) -> str:
 def even_near(number: int) -> str:
     """The even numbers beside an odd one, for messages."""
     return f"{number + 1} or {number - 1}" if number > 1 else str(number + 1)
-
-
-def on_register(forget: Callable[[], None]) -> None:
-    """Call this whenever a schedule is registered."""
-    _ON_REGISTER.append(forget)
 
 
 def schedules() -> list[Schedule]:
@@ -169,13 +160,7 @@ def is_file(name: str) -> bool:
 
 
 def get_schedule(name: str) -> Schedule:
-    """The schedule registered as `name`, or the one that a text file of that name holds.
-
-    Raises
-    ------
-    ScheduleError
-        There is none; the message names the nearest.
-    """
+    """The schedule registered as `name`, or the one that a text file of that name holds."""
     if is_file(name):
         return grid_schedule(name, read_grid(name))
     if name not in _REGISTRY:

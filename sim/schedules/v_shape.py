@@ -37,12 +37,7 @@ def _all_down_and_up(num_ranks: int, num_chunks: int, num_microbatches: int) -> 
 
 
 @schedule(
-    "zb_v",
-    chunks=2,
-    whole=True,
-    staggered=True,
-    period=lambda p, v, times=None: 1,
-    candidates=(_all_down_and_up,),
+    "zb_v", chunks=2, whole=True, staggered=True, period=lambda p, v, times=None: 1, candidates=(_all_down_and_up,)
 )
 def zb_v(num_ranks: int, num_chunks: int, num_microbatches: int, times: Times | None = None) -> list[Row]:
     """Zero bubble at 1F1B's memory, where forward, input gradient and weight gradient take equally long.

@@ -179,8 +179,8 @@ class NodeSpec(Spec):
     """Bandwidth of writes to these drives, all together; with local_storage. [bytes/s]"""
     cores: PositiveFloat | None = None
     """Processes that run at full speed at once, where ranks are processes that share the node's processors (gloo on
-    CPUs). Hyperthreads and a shared memory bus are allowed for. Engine `shared` shares them out. Default: one for each
-    rank."""
+    CPUs). Hyperthreads and a shared memory bus are allowed for. Answers say where ranks would share them. Default:
+    one for each rank."""
 
     @model_validator(mode="after")
     def _check(self) -> NodeSpec:

@@ -5,13 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import simpy
+from flows import finish_times
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import orders
 
 from sim.engines import Program, network, run
 from sim.engines.wire import Wire, shared_links
-from sim.network.collective_flows import Flows, finish_times
+from sim.network.collective_flows import Flows
 from sim.schedules import build_order, get_schedule
 from sim.schedules.actions import U
 from sim.traffic.exchanges import Exchange
@@ -171,15 +172,14 @@ def test_a_stream_whose_own_flows_meet_is_slow_alone_and_asks_no_more_than_that(
     np.testing.assert_allclose(ends_of([stream(2.0, [0], 0.5)] * 4, [1.0], [0.0] * 4), [4.0] * 4)
 
 
-@pytest.mark.parametrize("name", ["pipedream", "pipedream_2bw", "chimera", "dualpipe", "dualpipe_v"])
+@pytest.mark.parametrize("name", ["chimera", "dualpipe", "dualpipe_v"])
 @pytest.mark.parametrize(("blocks", "beside"), [(True, False), (False, True)])
-def test_a_fold_hides_nothing_of_updates_copies_and_pairs(name, blocks, beside, random_costs):
+def test_a_fold_hides_nothing_of_copies_and_pairs(name, blocks, beside, random_costs):
     """In step times; where no message meets another they are those of the longest path."""
     size = (name, 4, 2 if name == "dualpipe_v" else 1)
     folded = build_order(*size, 24, fold=True)
     assert folded.fold is not None
-    endless = folded.fold.endless
-    whole = build_order(*size, 24, **({"batches": 12} if endless else {}))
+    whole = build_order(*size, 24)
     costs = random_costs(np.random.default_rng(5), whole, blocks=blocks)
     programs = [Program(order, costs, hide_grad_reduce=beside) for order in (whole, folded)]
     for links, health in ((lambda number: [number], 1.0), (lambda _: [0], 0.3)):
@@ -190,59 +190,7 @@ def test_a_fold_hides_nothing_of_updates_copies_and_pairs(name, blocks, beside, 
             assert short.step_time_s == pytest.approx(alone, rel=1e-9)
         else:
             assert short.step_time_s > alone * 1.01
-        if not endless:
-            assert short.step_time_s == pytest.approx(long.step_time_s, rel=1e-9)
-
-
-def test_a_stream_of_batches_without_a_rhythm_is_averaged(random_costs, monkeypatch):
-    """Of so few actions that it is not found: what is late on average comes on top of the longest path."""
-    order = build_order("pipedream", 4, 1, 8, fold=True)
-    costs = random_costs(np.random.default_rng(7), order)
-    program = Program(order, costs)
-    results = {}
-    for most in (network.MOST_ACTIONS, 0):
-        monkeypatch.setattr(network, "MOST_ACTIONS", most)
-        for health in (1.0, 0.3):
-            traffic = traffic_of(order, costs, lambda _: [0], health=health)
-            results[most, health] = network.run(program, traffic).timeline.step_time_s
-    assert results[0, 0.3] > 1.05 * run(program).step_time_s
-    for health in (1.0, 0.3):
-        assert results[0, health] == pytest.approx(results[20_000, health], rel=0.1)
-    own = traffic_of(order, costs, lambda number: [number])
-    assert network.run(program, own).timeline.step_time_s == pytest.approx(run(program).step_time_s, rel=1e-9)
-
-
-def updating(costs_of, beside):
-    """Two ranks and two batches of one micro-batch: an update is 1 s of reduction, 0.25 s of optimizer, 0.5 s gather."""
-    order = build_order("pipedream", 2, 1, 2, batches=1)
-    once = {"reduce_s": [1.0, 1.0], "optimizer_s": [0.25, 0.25], "gather_s": [0.5, 0.5]}
-    costs = costs_of(2, [1.0, 1.0], [1.0, 1.0], **once)
-    place = {str(action): number for number, action in enumerate(sum(order.actions, ()))}
-    return Program(order, costs, hide_grad_reduce=beside), place
-
-
-def test_an_update_reduces_steps_and_gathers_by_hand(costs_of):
-    program, place = updating(costs_of, False)
-    none, streams = np.full(2, -1), tuple(stream(1.0, [0]) for _ in range(4))
-    traffic = Traffic(None, np.ones(1), streams, none, none, np.array([0, 1]), np.array([2, 3]))
-    shared = network.run(program, traffic)
-    timeline, first, second = shared.timeline, place["1U0"], place["0U0"]
-    # Rank 1 does 1F0 from 1 to 2 and 1B0 to 3, reduces alone to 4, has updated at 4.25. Rank 0 does 0B0 from 3 to 4,
-    # and reduces from 4 to 5 beside nobody until rank 1 gathers from 4.25: both have half of the link to 5.25.
-    assert timeline.start[[first, second]].tolist() == [3.0, 4.0]
-    assert timeline.end[first] == pytest.approx(5.25)
-    assert timeline.end[second] == pytest.approx(5.25 + 0.25 + 0.25 + 0.5)
-    assert shared.meetings >= 2
-
-
-def test_a_reduction_beside_the_update_meets_its_own_gather(costs_of):
-    program, place = updating(costs_of, True)
-    none, streams = np.full(2, -1), tuple(stream(1.0, [rank]) for rank in (0, 1, 0, 1))
-    traffic = Traffic(None, np.ones(2), streams, none, none, np.array([0, 1]), np.array([2, 3]))
-    timeline = network.run(program, traffic).timeline
-    # From 3.25 both have half of the link: the gather's half second takes one.
-    assert timeline.end[place["1U0"]] == pytest.approx(3.0 + 0.25 + 1.0)
-    assert timeline.program.costs.reduce_s.max() == pytest.approx(1.5)
+        assert short.step_time_s == pytest.approx(long.step_time_s, rel=1e-9)
 
 
 def within(order, seconds, budget, beside, streams):

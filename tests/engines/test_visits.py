@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from strategies import orders
 from test_network_engine import traffic_of
 
+from flopcast_validation.job.cores import Processes
 from sim.breakdown import break_down
 from sim.engines import Program, network, run
 from sim.engines.tasks import DATA
@@ -123,7 +124,7 @@ def test_engines_agree(order, rng, sends, blocks, hide, random_costs):
     np.testing.assert_allclose(des.pipeline_end_s, dag.pipeline_end_s, rtol=1e-9, atol=1e-9)
     np.testing.assert_allclose(des.waited_s, dag.waited_s, rtol=1e-9, atol=1e-9)
     if not hide:
-        assert run(program, "shared").step_time_s == pytest.approx(dag.step_time_s, rel=1e-9)
+        assert Processes(program, None).run().step_time_s == pytest.approx(dag.step_time_s, rel=1e-9)
     breakdown = break_down(dag)
     assert breakdown.total == pytest.approx(dag.step_time_s, rel=1e-9)
     assert min(breakdown.seconds.values()) >= 0

@@ -98,8 +98,8 @@ def test_shares_of_other_orders_by_hand():
 
 def test_groups_that_lie_alike_are_routed_once(monkeypatch):
     cluster, routed = machine(ratio=2.0), []
-    whole = sharing._fullest
-    monkeypatch.setattr(sharing, "_fullest", lambda *asked: routed.append(1) or whole(*asked))
+    whole = sharing._share_of
+    monkeypatch.setattr(sharing, "_share_of", lambda *asked: routed.append(1) or whole(*asked))
     for tp, cp in ((8, 1), (4, 2), (2, 4)):
         for _ in range(3):
             place_group("shards", Degrees(tp, cp, 4, 16, placement="tp-cp-pp-dp"), cluster)

@@ -45,25 +45,6 @@ def share(cluster, size, stride, pattern="ring"):
     return sharing.card_share(cluster, lambda: groups_of(size, stride, Degrees(dp=256), cluster), pattern)
 
 
-@pytest.mark.parametrize("routing", ["ecmp", "deterministic", "adaptive"])
-def test_groups_that_are_counted_as_they_grow_are_those_that_are_listed(routing):
-    """The flows are those of a shape on more and more GPUs, and again on fewer."""
-    cluster = built("plan.dp=256", ratio=4.0, routing=routing).cluster
-    for size, stride, pattern in ((16, 2, "ring"), (8, 8, "ring"), (3, 8, "ring"), (4, 8, "chain"), (2, 8, "chain")):
-        for gpus in (size * stride, 4 * size * stride, 7 * size * stride, 2 * size * stride):
-            ranks = gpus // stride if pattern == "chain" else size
-            if gpus > 256:
-                continue
-            degrees = Degrees(dp=gpus // ranks, pp=ranks) if pattern == "chain" else Degrees(dp=gpus)
-            step = gpus // ranks if pattern == "chain" else stride
-
-            def listed(ranks=ranks, step=step, degrees=degrees):
-                return groups_of(ranks, step, degrees, cluster)
-
-            found = sharing.card_share(cluster, listed, pattern, (ranks, step, gpus))
-            assert found == sharing.card_share(cluster, listed, pattern), (size, stride, gpus)
-
-
 @pytest.mark.parametrize("ratio", [1.0, 2.0, 4.0, 8.0])
 def test_sends_of_pipelines_that_cross_leaves_by_hand(ratio):
     """Eight ranks of four nodes, a leaf each: every card sends up, and the leaf has a ratio-th of the cables."""

@@ -49,8 +49,6 @@ def assert_same(timeline, plain):
     ahead=st.sampled_from([1, 2, 4]),
 )
 def test_a_step_is_what_a_plain_loop_makes_of_it(engine, order, rng, sends, blocks, hide, ahead, random_costs):
-    if engine == "shared" and get_schedule(order.schedule).asynchronous:
-        return
     if get_schedule(order.schedule).asynchronous:
         hide = (False, False)  # what a reduction then has until the next update but one is a formula
     program = random_program(order, rng, random_costs, sends=sends, blocks=blocks, hide=hide, ahead=ahead)

@@ -3,7 +3,7 @@
 from functools import cache
 from itertools import combinations
 
-from sim.planners.pipedream import SYNC
+from sim.planners.pipedream import SYNC, _priced, _Segment
 
 
 def compositions(total, parts):
@@ -41,3 +41,9 @@ def best_period(profile, levels, sync="ring"):
         return worst
 
     return best(len(levels) - 1, 0, len(layers))
+
+
+def price_plan(profile, level, ends, replicas, sync="ring"):
+    """A plan that is written down, on a machine of one level: where each stage's layers end, and its workers."""
+    stages = zip((0, *ends[:-1]), ends, replicas, strict=True)
+    return _priced(profile, (level,), sync, [_Segment(first, last, (own,)) for first, last, own in stages])

@@ -4,34 +4,29 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from brute_force import best_period
+from brute_force import best_period, price_plan
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim import InfeasiblePlan, ScheduleError, SpecError, estimate, load_scenario
-from sim.planners import (
-    LayerProfile,
-    Level,
-    ask_pipedream,
-    data_parallel,
-    plan_pipeline,
-    play_plan,
-    price_plan,
-    read_levels,
-    read_profile,
-)
-from sim.planners.layers import profile_from_text
-from sim.planners.pipedream import SYNC
-from sim.planners.scenarios import covering
+from sim.planners.answers import ask_pipedream
+from sim.planners.layers import LayerProfile, profile_from_text
+from sim.planners.pipedream import SYNC, data_parallel, plan_pipeline
+from sim.planners.pipeline_plan import Level, levels_of, read_levels
+from sim.planners.scenarios import covering, play_plan, profile_of
 from sim.schedules import build_order, build_replicated
 from sim.schedules.asynchronous import noam
 from sim.schedules.passes import peak_in_flight, weight_versions
 
 ROOT = Path(__file__).parents[2]
 LAYERS = ROOT / "scenarios" / "layers"
-FACTS = "forward_compute_time={}, backward_compute_time={}, activation_size=0, parameter_size=0"
+SMALL = ROOT / "scenarios" / "megatron-2021" / "1.7b.yaml"
 numbers = st.floats(0.1, 10.0)
 tenths = st.integers(0, 100).map(lambda n: n / 10)
+
+
+def read_profile(path):
+    return profile_from_text(path.read_text(), path.name)
 
 
 @st.composite
@@ -232,34 +227,11 @@ def updates(answer):
         ("name, forward, backward, output, weights\na, 1, 2 ms, 3 MB, 4 MB\n", "x.csv", "layer 1: .*forward.* has no unit"),
         ("name, forward, backward, output, weights\na, -1 ms, 2 ms, 3 MB, 4 MB\n", "x.csv", "greater than or equal to 0"),
         ("layers: []\n", "x.yaml", "at least 1 item"),
-        ("model: gpt3-175b\n", "x.yaml", "holds no layers"),
-        ("n1 -- A -- forward_compute_time=1\n", "x.txt", "line 1: backward_compute_time is missing"),
-        (f"n1 -- A -- {FACTS.format(1, 'x')}\n", "x.txt", "'x' is not a number"),
-        (f"n1 -- A -- {FACTS.format(1, 2)}\n\tn1 -- n2\n", "x.txt", "line 2: an edge of 'n2'"),
-        (f"n1 -- A -- {FACTS.format(1, 2)}\nwhat\n", "x.txt", "line 2: 'what' is neither"),
-        (f"n1 -- A -- {FACTS.format(1, 2)}\nn2 -- B -- {FACTS.format(1, 2)}\n\tn1 -- n2\n\tn2 -- n1\n", "x.txt", "cycle"),
-        (f"n1 -- Input -- {FACTS.format(1, 2)}\n", "x.txt", "no node besides its inputs"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_with_a_profile_is_said_with_its_place(text, name, says):
     with pytest.raises(SpecError, match=says):
         profile_from_text(text, name)
-
-
-def test_a_graph_with_a_branch_sends_all_that_crosses_a_cut():
-    node = "n{} -- {} -- forward_compute_time={}, backward_compute_time={}, activation_size={}, parameter_size={}\n"
-    text = (
-        node.format(0, "Input", 9, 0, 50, 0)
-        + node.format(1, "Conv", 1, 2, 100, 7)
-        + node.format(2, "Conv", 3, 4, "[30; 10]", 8)
-        + node.format(3, "Add", 0, 1, 60, 0)
-        + "\tn0 -- n1\n\tn1 -- n2\n\tn2 -- n3\n\tn1 -- n3\n"
-    )
-    profile = profile_from_text(text, "graph.txt")
-    assert [layer.name for layer in profile.layers] == ["Conv", "Conv", "Add"]
-    assert profile.sent_bytes.tolist() == [50, 100, 140, 0]  # the residual goes over the second cut too
-    assert [layer.kept_bytes for layer in profile.layers] == [100, 40, 60]
-    assert profile.seconds == pytest.approx(11e-3)
 
 
 def test_the_same_profile_in_every_format():
@@ -271,14 +243,8 @@ def test_the_same_profile_in_every_format():
         f"- {{name: {n}, forward: {f * 1e3} ms, backward: {b * 1e3} ms, output: {a / 1e6} MB, weights: {w / 1e6} MB}}\n"
         for n, f, b, a, w in rows
     )
-    nodes = "".join(
-        f"{n} -- {n} -- {FACTS.format(f * 1e3, b * 1e3).replace('=0,', f'={a},', 1)}\n" for n, f, b, a, _ in rows
-    )
-    first, second, third = (
-        profile_from_text(text, name) for text, name in ((bare, "p.csv"), (units, "p.yaml"), (nodes, "p.txt"))
-    )
-    assert first == second
-    assert first.seconds == pytest.approx(third.seconds)
+    assert profile_from_text(bare, "p.csv") == profile_from_text(units, "p.yaml")
+    assert profile_from_text("model: gpt3-175b\n", "x.yaml") is None
 
 
 def test_turns_that_never_repeat_are_not_played():
@@ -302,3 +268,49 @@ def test_the_way_there_and_back_by_hand():
     assert play_plan(plan).period_s == pytest.approx((1 + 1 + 2 + 1 + 1) / 2)
     assert covering(plan) == (3, 1)
     assert play_plan(plan, in_flight=(3, 1)).period_s == pytest.approx(2.0)
+
+
+def test_a_scenario_as_a_profile_adds_up_to_its_estimate():
+    scenario = load_scenario(SMALL, ["plan.zero_stage=0"])
+    profile = profile_of(scenario)
+    assert [profile.layers[0].name, profile.layers[-1].name] == ["embedding", "head"]
+    assert len(profile) == scenario.model.num_layers + 2
+    costs = estimate(scenario).timeline.program.costs
+    assert profile.seconds == pytest.approx(float(costs.forward_s.sum() + costs.backward_s.sum()), rel=0.01)
+    levels = levels_of(scenario)
+    assert levels[0].count * levels[-1].count == scenario.plan.num_gpus
+    answer = ask_pipedream(scenario)
+    assert answer.estimate is not None
+    assert answer.plan.period_s <= answer.plan.data_parallel_s * (1 + 1e-9)
+
+
+def test_a_straight_pipeline_of_a_scenario_is_an_explicit_layout():
+    scenario = load_scenario(SMALL, ["plan.zero_stage=0"])
+    answer = ask_pipedream(scenario, [Level(8, 1e12)], replicated=False)
+    assert answer.plan.config == "-".join("1" * 8)
+    assert answer.estimate is not None
+    assert answer.layout.count("|") + answer.layout.count("*") >= 1
+    # One replica takes the whole batch: its micro-batches, each as long as the slowest stage, and their updates.
+    own = answer.estimate
+    costs = own.timeline.program.costs
+    update = float(max(costs.optimizer_s + costs.reduce_s + costs.gather_s))
+    bare = answer.plan.period_s * own.num_microbatches
+    assert bare < own.step_time_s < 1.1 * (bare + update * own.num_microbatches)
+
+
+def test_what_the_planner_cannot_do_is_said():
+    with pytest.raises(SpecError, match="give --workers and --bandwidths"):
+        ask_pipedream(read_profile(LAYERS / "vgg16-v100.csv"))
+    with pytest.raises(SpecError, match=r"plan\.zero_stage = 1 shards"):
+        profile_of(load_scenario(SMALL, ["plan.zero_stage=1"]))
+    with pytest.raises(SpecError, match=r"plan\.ep = "):
+        profile_of(load_scenario(ROOT / "scenarios" / "qwen3-235b-a22b-256-h100.yaml"))
+
+
+def test_the_keys_of_the_answers_are_documented():
+    page = (ROOT / "docs" / "schedules.md").read_text().partition("Keys of `plan-pipeline --json`")[2]
+    profile = read_profile(LAYERS / "vgg16-v100.csv")
+    first = ask_pipedream(profile, read_levels("4x4", "10 Gbit/s, 12 GB/s")).to_dict()
+    both = {**first, **ask_pipedream(load_scenario(SMALL, ["plan.zero_stage=0"])).to_dict()}
+    keys = {*both, *(key for each in (both["stages"][0], both["played"]) for key in each)}
+    assert not [key for key in sorted(keys) if f"`{key}`" not in page]

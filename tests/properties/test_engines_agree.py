@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import orders
 
@@ -21,11 +21,6 @@ def program_of(order, costs, hide_grad_reduce=False, hide_gather=False):
 
 def step(order, costs, engine="dag"):
     return run(Program(order, costs), engine).step_time_s
-
-
-def plays(engine, order):
-    """Whether an engine takes the schedule."""
-    return engine != "shared" or not get_schedule(order.schedule).asynchronous
 
 
 @given(order=orders(), rng=seeds, sends=switch, blocks=switch, hide_reduce=switch, hide_gather=switch)
@@ -82,7 +77,6 @@ def test_sends_beside_compute_never_lengthen_a_step(order, rng, sends, random_co
 def test_breakdown_sums_to_the_step_and_has_no_negative_part(
     order, rng, blocks, hide_reduce, hide_gather, engine, random_costs
 ):
-    assume(plays(engine, order))
     timeline = run(program_of(order, random_costs(rng, order, blocks=blocks), hide_reduce, hide_gather), engine)
     breakdown = break_down(timeline)
     assert breakdown.seconds.keys() == CAUSES.keys()
@@ -96,7 +90,6 @@ FLUSHED = [name for name in schedule_names() if not get_schedule(name).asynchron
 
 @given(order=orders(FLUSHED), rng=seeds, engine=st.sampled_from(sorted(ENGINES)))
 def test_hiding_reductions_and_gathers_never_lengthens_a_step(order, rng, engine, random_costs):
-    assume(plays(engine, order))
     costs = random_costs(rng, order)
     plain = run(program_of(order, costs), engine)
     for hide in ((True, False), (False, True), (True, True)):
@@ -157,7 +150,6 @@ def test_a_gather_hides_behind_no_more_than_the_forward_there_is(costs_of):
 @settings(max_examples=30)
 @given(order=orders(), rng=seeds, engine=st.sampled_from(sorted(ENGINES)))
 def test_twice_the_seconds_are_twice_the_step(order, rng, engine, random_costs):
-    assume(plays(engine, order))
 
     def scaled(factor):
         rng.bit_generator.state = state
@@ -184,5 +176,5 @@ def test_twice_the_seconds_are_twice_the_step(order, rng, engine, random_costs):
 
 def test_unknown_engine_names_the_nearest(costs_of):
     order = build_order("gpipe", 1, 1, 1)
-    with pytest.raises(SpecError, match="did you mean 'shared'"):
-        step(order, costs_of(1, [1.0], [2.0]), "shard")
+    with pytest.raises(SpecError, match="did you mean 'des'"):
+        step(order, costs_of(1, [1.0], [2.0]), "dse")

@@ -5,7 +5,7 @@ from datetime import date
 import pytest
 
 from sim.errors import SpecError
-from sim.reliability import Price, listed_price
+from sim.reliability.cost import Price, listed_price
 from sim.specs.machines import price_list
 from sim.specs.presets import load_preset
 

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from sim.costs.storage import Storage
 from sim.errors import SpecError
-from sim.reliability import (
+from sim.reliability.cost import energy
+from sim.reliability.goodput import (
     GPU_MTBF_S,
     Checkpoints,
     Failures,
@@ -15,7 +16,6 @@ from sim.reliability import (
     best_interval,
     checkpoint_bytes,
     daly_interval,
-    energy,
     goodput,
     job_mtbf,
     simulate_goodput,

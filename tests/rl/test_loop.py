@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from draws import expected_longest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -63,7 +64,7 @@ def test_depth_1_waits_for_nothing_where_the_longest_response_takes_no_longer_th
 
 def test_a_batch_takes_at_least_its_longest_response_and_its_throughput(make_pool, make_samples):
     samples = make_samples(prompts=64)
-    alone = float(make_pool().engine.decode_s(1, 200)) * samples.lengths.expected_longest(samples.written)
+    alone = float(make_pool().engine.decode_s(1, 200)) * expected_longest(samples.lengths, samples.written)
     for running in (1024, 16):
         pool = make_pool(4, running)
         assert batch_time(pool, samples) > max(alone, steady_time(pool, samples))

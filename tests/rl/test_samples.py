@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from draws import drawn, expected_longest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,12 +21,12 @@ def test_the_mean_is_that_of_what_is_left_after_the_cut(mean, factor, spread):
 
 def test_moments_are_those_of_drawn_lengths():
     lengths = lognormal_lengths(2000, 8000, 1.2)
-    drawn = lengths.drawn(200_000, seed=1)
-    assert drawn.mean() == pytest.approx(lengths.mean, rel=0.01)
-    assert (drawn**2).mean() == pytest.approx(lengths.mean_square, rel=0.01)
-    assert drawn.max() == 8000
-    groups = lengths.drawn(64_000, seed=2).reshape(-1, 16).max(axis=1)
-    assert groups.mean() == pytest.approx(lengths.expected_longest(16), rel=0.01)
+    found = drawn(lengths, 200_000, seed=1)
+    assert found.mean() == pytest.approx(lengths.mean, rel=0.01)
+    assert (found**2).mean() == pytest.approx(lengths.mean_square, rel=0.01)
+    assert found.max() == 8000
+    groups = drawn(lengths, 64_000, seed=2).reshape(-1, 16).max(axis=1)
+    assert groups.mean() == pytest.approx(expected_longest(lengths, 16), rel=0.01)
 
 
 def test_uncut_log_normal_has_its_spread():

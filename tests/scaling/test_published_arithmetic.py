@@ -6,7 +6,7 @@ from counts import layer_activation_bytes, visits_per_stage
 from rows import rows
 
 from flopcast_validation.strategies.question import family
-from sim.reliability import Failures, checkpoint_bytes, job_mtbf
+from sim.reliability.goodput import Failures, checkpoint_bytes, job_mtbf
 from sim.scaling.allocation import PARAM_DECAY, TOKEN_DECAY, best_loss, best_params, compute_optimal
 from sim.scaling.critical_batch import critical_batch, kaplan_batch
 from sim.scaling.loss_laws import needed_intensity, pipeline_bubble, pipeline_intensity, tensor_intensity

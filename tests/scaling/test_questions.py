@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from sim.cli import app
 from sim.errors import InfeasiblePlan, SpecError
 from sim.estimate import estimate
-from sim.reliability import Price
+from sim.reliability.cost import Price
 from sim.scaling.finetuning import FineTuning, offer_of, remedies_of
 from sim.scaling.offers import Ranking, rank
 from sim.scaling.questions import batch_of, sequences_near

@@ -12,11 +12,13 @@ from typer.testing import CliRunner
 from sim.cli import app
 from sim.errors import SpecError
 from sim.estimate import estimate
-from sim.reliability import Failures, Price, even_storing
+from sim.reliability.cost import Price
+from sim.reliability.goodput import Failures
+from sim.reliability.storing import even_storing
 from sim.scaling.critical_batch import kaplan_batch
 from sim.scaling.loss_laws import power_sum_loss
 from sim.scaling.published import BESIROGLU
-from sim.scaling.ramp import Ramp, best_ramp, parse_ramp, ramped, ramped_steps, ramped_tokens
+from sim.scaling.ramp import Ramp, parse_ramp, ramped, ramped_steps, ramped_tokens
 from sim.scaling.run import Terms, goal_of, goal_of_model, training_run
 from sim.scaling.training import train
 from sim.specs import load_scenario
@@ -135,17 +137,10 @@ def test_goals_that_cannot_be(asked, says):
         goal_of(1e9, **asked)
 
 
-class Linear:
-    """Steps of a millisecond a sequence."""
-
-    def at_most(self, batch, num_gpus):
-        return batch * 1e-3
-
-
 def test_a_ramp():
     ramp = parse_ramp("1/4, 1/2@2%, 1@20%")
     assert ramp == Ramp(((0.0, 0.25), (0.02, 0.5), (0.2, 1.0)))
-    steps, average = ramped(ramp, 1024, 64, 1.024, 1e6, Linear())
+    steps, average = ramped(ramp, 1024, 64, 1.024, 1e6, lambda batch, num_gpus: batch * 1e-3)
     assert steps == pytest.approx(2e4 / 256 + 1.8e5 / 512 + 8e5 / 1024)
     assert steps == pytest.approx(ramped_steps(1e6, [(0, 256), (2e4, 512), (2e5, 1024)]))
     assert steps * average == pytest.approx(1e6 * 1e-3)  # a millisecond a sequence at every batch
@@ -315,23 +310,21 @@ def test_a_batch_that_follows_the_root_of_the_critical_one_saves_most(law, growt
 
     bound = (1 - growth) / (1 - growth / 2) ** 2
     assert product(smooth) == pytest.approx(bound, rel=0.02)
-    assert bound < product(best_ramp(goal)) < product(parse_ramp("1"))
     for other in ("1/2, 1@50%", "1/8, 1@1%", "1/4, 1/2@2%, 1@20%"):
         assert product(parse_ramp(other)) > bound
     assert product(parse_ramp("1")) == pytest.approx(1, rel=1e-6)
 
 
-def test_the_best_ramp_is_written_as_it_is_read():
-    ramp = best_ramp(goal_of(70e9, tokens=1.4e12, batch_law="zhang-2024"))
+def test_a_ramp_is_written_as_it_is_read():
+    ramp = parse_ramp("1/8, 1/4@1%, 1/2@5.25%, 1@20%")
     assert parse_ramp(str(ramp)) == ramp
-    assert [share for _, share in ramp.stages] == [1 / 8, 1 / 4, 1 / 2, 1]
-    with pytest.raises(SpecError, match="by lamy-poirier-2021 the critical batch is the same from beginning to end"):
-        best_ramp(goal_of(70e9, tokens=1.4e12, batch_law="lamy-poirier-2021"))
 
 
 def test_a_ramp_to_a_loss_takes_less_data_and_says_so():
     scenario = load_scenario(GPT3)
-    whole, ramp = (train(scenario, loss=2.0, batch_law="zhang-2024", ramp=each) for each in (None, "best"))
+    whole, ramp = (
+        train(scenario, loss=2.0, batch_law="zhang-2024", ramp=each) for each in (None, "1/8, 1/4@1%, 1/2@5%, 1@20%")
+    )
     assert 0.95 < ramp.run.tokens / whole.run.tokens < 0.99
     assert ramp.run.steps > whole.run.steps
     assert any("less data and" in note and "more steps" in note for note in ramp.assumptions)

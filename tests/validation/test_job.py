@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from strategies import orders
 
 from flopcast_validation.job.configs import QUICK_SHAPE, QUICK_SUITE, SUITE, Configuration, GptShape
+from flopcast_validation.job.cores import Processes
 from sim import estimate, load_scenario
 from sim.breakdown import break_down
 from sim.engines import Program, run
@@ -33,7 +34,7 @@ def test_with_a_core_for_each_process_nothing_is_shared(order, rng, twins, block
     costs = random_costs(rng, order, blocks=blocks)
     exact = run(Program(order, costs), "dag")
     for cores in (None, order.num_ranks * twins, 1000.0):
-        shared = run(Program(order, costs, cores=cores, twins=twins), "shared")
+        shared = Processes(Program(order, costs), cores, twins).run()
         assert shared.step_time_s == pytest.approx(exact.step_time_s, rel=1e-9)
         np.testing.assert_allclose(shared.start, exact.start, rtol=1e-9, atol=1e-9)
         np.testing.assert_allclose(shared.end, exact.end, rtol=1e-9, atol=1e-9)
@@ -42,8 +43,8 @@ def test_with_a_core_for_each_process_nothing_is_shared(order, rng, twins, block
 @given(order=orders(FLUSHED), rng=seeds, twins=st.integers(1, 4), cores=st.floats(1.0, 8.0))
 def test_the_work_is_done_and_fewer_cores_never_finish_it_sooner(order, rng, twins, cores, random_costs):
     assume(not get_schedule(order.schedule).staggered)  # a rank's own clock does not see the others' work
-    program = Program(order, random_costs(rng, order), cores=cores, twins=twins)
-    timeline = run(program, "shared")
+    program = Program(order, random_costs(rng, order))
+    timeline = Processes(program, cores, twins).run()
     work = twins * (
         program.action_seconds()[1].sum()
         + program.costs.reduce_s.sum()
@@ -51,20 +52,19 @@ def test_the_work_is_done_and_fewer_cores_never_finish_it_sooner(order, rng, twi
     )
     assert timeline.step_time_s >= work / cores * (1 - 1e-9)
     assert timeline.step_time_s >= run(Program(order, program.costs), "dag").step_time_s * (1 - 1e-9)
-    alone = Program(order, program.costs, cores=1.0, twins=twins)
-    assert run(alone, "shared").step_time_s >= max(work, timeline.step_time_s) * (1 - 1e-9)
+    assert Processes(program, 1.0, twins).run().step_time_s >= max(work, timeline.step_time_s) * (1 - 1e-9)
 
 
 def test_one_core_that_never_waits_takes_exactly_the_sum_of_all_work(costs_of):
     order = build_order("gpipe", 3, 1, 4)
-    timeline = run(Program(order, costs_of(3, [1.0] * 3, [2.0] * 3), cores=1.0, twins=2), "shared")
+    timeline = Processes(Program(order, costs_of(3, [1.0] * 3, [2.0] * 3)), 1.0, 2).run()
     assert timeline.step_time_s == pytest.approx(2 * 3 * 4 * 3.0)
 
 
 def test_a_bubble_lends_its_core(costs_of):
     """Two ranks on one core: in fill and drain one runs alone at full speed, so the pipeline costs no bubble."""
     order = build_order("gpipe", 2, 1, 2)
-    shared = run(Program(order, costs_of(2, [1.0] * 2, [1.0] * 2), cores=1.0), "shared")
+    shared = Processes(Program(order, costs_of(2, [1.0] * 2, [1.0] * 2)), 1.0).run()
     assert shared.step_time_s == pytest.approx(8.0)
     # F0 alone ends at 1, then rank 0's F1 and rank 1's F0 at half speed.
     np.testing.assert_allclose(shared.end[[0, 1]], [1.0, 3.0])
@@ -73,14 +73,14 @@ def test_a_bubble_lends_its_core(costs_of):
 def test_shares_of_unequal_work(costs_of):
     """Three updates at a third of the speed until 1 is done, two at a half, one alone."""
     order, costs = build_order("gpipe", 3, 1, 1), costs_of(3, [1.0] * 3, [1.0] * 3, optimizer_s=[3.0, 1.0, 2.0])
-    tasks = run(Program(order, costs, cores=1.0), "shared").tasks
+    tasks = Processes(Program(order, costs), 1.0).run().tasks
     updates = tasks.what == WHATS.index("update")
     np.testing.assert_allclose((tasks.end_s - tasks.begin_s)[updates], [6.0, 3.0, 5.0])
 
 
 @given(order=orders(FLUSHED), rng=seeds, twins=st.integers(1, 3), cores=st.floats(1.0, 4.0))
 def test_a_breakdown_of_shared_cores_sums_to_the_step(order, rng, twins, cores, random_costs):
-    timeline = run(Program(order, random_costs(rng, order), cores=cores, twins=twins), "shared")
+    timeline = Processes(Program(order, random_costs(rng, order)), cores, twins).run()
     breakdown = break_down(timeline)
     assert breakdown.total == pytest.approx(timeline.step_time_s, rel=1e-9)
     assert min(breakdown.seconds.values()) >= -1e-9 * timeline.step_time_s
@@ -232,12 +232,6 @@ def test_quick_mode_predicts_measures_writes_and_draws(tmp_path):
     assert figure.stat().st_size > 10_000
 
 
-def test_a_scenario_may_share_cores(scenarios):
-    scenario = load_scenario(scenarios / "megatron-2021" / "1.7b.yaml")
-    exact = estimate(scenario).step_time_s
-    assert estimate(scenario, "shared").step_time_s == pytest.approx(exact)
+def test_a_scenario_whose_ranks_would_share_cores_says_so(scenarios):
     few = load_scenario(scenarios / "megatron-2021" / "1.7b.yaml", ["cluster.node.cores=4"])
-    assert any("engine shared shares them" in line for line in estimate(few).assumptions)
-    answer = estimate(few, "shared")
-    assert answer.step_time_s > 1.5 * exact
-    assert not any("engine shared" in line for line in answer.assumptions)
+    assert any("is given a core of its own" in line for line in estimate(few).assumptions)

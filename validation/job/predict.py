@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from flopcast_validation.job.configs import Configuration, GptShape
+from flopcast_validation.job.cores import Processes
 from flopcast_validation.job.model import expert_width
 from sim.arrays import Floats, Ints
 from sim.costs.block import BACKWARD, FORWARD, INPUT_GRAD
@@ -144,8 +145,9 @@ def predict(shape: GptShape, cut: Configuration, machine: CalibratedMachine) -> 
         waiting = machine.host_for(cut.passes_block(), cut.num_ranks)["waiting"]
         idle = (waiting * costs.passes[FORWARD, Cause.HOST], waiting * costs.passes[BACKWARD, Cause.HOST])
     costs = with_flat_buffers(costs, scenario, home)
-    program = Program(order, costs, cores=cores, twins=cut.num_replicas * cut.tp, idle_per_stage=idle)
-    return run(program, "dag" if cores is None else "shared")
+    if cores is None:
+        return run(Program(order, costs))
+    return Processes(Program(order, costs), cores, cut.num_replicas * cut.tp, idle).run()
 
 
 def with_update(costs: StageSeconds, scenario: Scenario, home: Ints) -> StageSeconds:

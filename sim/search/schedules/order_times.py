@@ -33,7 +33,6 @@ from sim.pricing.stages import near_and_far, once_a_step, price_stages, sends_by
 from sim.pricing.zero import VisitSeconds
 from sim.schedules import Order
 from sim.schedules.actions import W
-from sim.schedules.order import in_levels
 from sim.schedules.passes import updates_per_rank
 from sim.search.schedules.lower_bounds import Fixed, fixed_of, play
 
@@ -100,7 +99,7 @@ class SharedOrder:
 
     def __init__(self, order: Order, deal: Deal, floating: bool, staggered: bool) -> None:
         self.deal, self.staggered = deal, staggered
-        self.order = order = in_levels(order)
+        self.order = order
         self.facts = OrderFacts(order, deal.kind_of_stage, len(deal.stage_kinds), floating)
 
     @cached_property

@@ -1,0 +1,323 @@
+"""Failures, checkpoints, spare nodes: the share of wall-clock time that moves training forward.
+
+Failures strike as a Poisson process. Work since the last checkpoint is lost; the job restarts, and if hardware failed
+and no spare node is left it waits for a repair first. `goodput` is exact for this process. `simulate_goodput` and
+`simulate_wall_times` play it event by event and know nothing of the formula: a job computes, writes checkpoints, is
+struck, loses what was not safely written, restarts (and may be struck again meanwhile), and waits for a repaired node.
+
+.. [1] Grattafiori et al. 2024, "The Llama 3 herd of models", arXiv:2407.21783, section 3.3.4 and table 5.
+.. [2] Young 1974, "A first order approximation to the optimum checkpoint interval", doi:10.1145/361147.361115.
+.. [3] Daly 2006, "A higher order estimate of the optimum checkpoint interval for restart dumps",
+   doi:10.1016/j.future.2004.11.016.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from itertools import islice
+from typing import Literal
+
+import numpy as np
+
+from sim.arrays import FloatArray
+from sim.errors import SpecError, require_not_negative, require_positive
+from sim.work.operations import Number
+
+CHECKPOINT_BYTES_PER_PARAM = 14.0
+"""16-bit weights, 32-bit master weights and two moments: 2 + 4 + 4 + 4. Megatron-LM's trillion took 13.7."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoints:
+    """How state is saved.
+
+    interval_s : useful work between two checkpoints. [s]
+    blocking_s : for which training stops; the whole write unless it goes on in the background. [s]
+    drain_s : for which the write goes on in the background; a failure before it ends loses the checkpoint too. [s]
+    """
+
+    interval_s: float
+    blocking_s: float
+    drain_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        require_positive(interval_s=self.interval_s)
+        require_not_negative(blocking_s=self.blocking_s, drain_s=self.drain_s)
+        if self.drain_s > (self.interval_s + self.blocking_s) * (1 + 1e-9):
+            raise SpecError(
+                f"a checkpoint every {self.interval_s:g} s is not written yet when the next one is due: drain_s = "
+                f"{self.drain_s:g}; take an interval of at least {self.drain_s - self.blocking_s:g} s"
+            )
+
+
+def checkpoint_bytes(params: Number, bytes_per_param: Number = CHECKPOINT_BYTES_PER_PARAM) -> Number:
+    """Size of a checkpoint: weights and optimizer state.  [bytes]"""
+    require_positive(params=params, bytes_per_param=bytes_per_param)
+    return np.asarray(params, dtype=float) * bytes_per_param
+
+
+def young_interval(write_s: Number, mtbf_s: Number) -> Number:
+    """Interval of least waste to first order: sqrt(2 write mtbf) [2]_.  [s]"""
+    require_positive(write_s=write_s, mtbf_s=mtbf_s)
+    return np.sqrt(2.0 * np.asarray(write_s, dtype=float) * mtbf_s)
+
+
+def daly_interval(write_s: Number, mtbf_s: Number) -> Number:
+    """Interval of least waste to higher order; the time between failures where a write takes twice that [3]_.  [s]"""
+    first = young_interval(write_s, mtbf_s)
+    write_s, mtbf_s = np.asarray(write_s, dtype=float), np.asarray(mtbf_s, dtype=float)
+    share = write_s / (2.0 * mtbf_s)
+    higher = first * (1.0 + np.sqrt(share) / 3.0 + share / 9.0) - write_s
+    return np.where(write_s < 2.0 * mtbf_s, higher, mtbf_s)
+
+
+def best_interval(write_s: Number, mtbf_s: Number) -> Number:
+    """Interval of least waste, exactly: mtbf (1 + W(−exp(−1 − write/mtbf))), W Lambert's function.  [s]
+
+    The zero of the derivative of `slowdown` in the interval; restarts and draining do not move it.
+    """
+    from scipy.special import lambertw
+
+    require_positive(write_s=write_s, mtbf_s=mtbf_s)
+    mtbf_s = np.asarray(mtbf_s, dtype=float)
+    share = np.asarray(write_s, dtype=float) / mtbf_s
+    exact = mtbf_s * (1.0 + lambertw(-np.exp(-1.0 - share)).real)
+    # So near its branch point W keeps few digits, and Daly's series all of them.
+    return np.where(share < 1e-6, daly_interval(write_s, mtbf_s), exact)
+
+
+def slowdown(interval_s: Number, write_s: Number, mtbf_s: Number, restart_s: Number = 0.0) -> Number:
+    """Wall-clock over useful time, exactly: M e^(R/M) (e^((tau + delta)/M) − 1)/tau [3]_.
+
+    Failures may strike during checkpoints and restarts too. Writing in the background for `drain_s` works like as much
+    more restart: a failure before the write has ended, of chance 1 − e^(−drain/M), loses one interval more (own
+    derivation, checked by the simulation).
+    """
+    require_positive(interval_s=interval_s, mtbf_s=mtbf_s)
+    require_not_negative(write_s=write_s, restart_s=restart_s)
+    mtbf_s, interval_s = np.asarray(mtbf_s, dtype=float), np.asarray(interval_s, dtype=float)
+    with np.errstate(over="ignore"):
+        return mtbf_s * np.exp(restart_s / mtbf_s) * np.expm1((interval_s + write_s) / mtbf_s) / interval_s
+
+
+_LLAMA3_GPUS, _LLAMA3_DAYS, _LLAMA3_FAILURES = 16_384, 54, 419
+GPU_MTBF_S = _LLAMA3_GPUS * _LLAMA3_DAYS * 86400.0 / _LLAMA3_FAILURES
+"""Mean time between unexpected interruptions of one GPU: 50,677 hours. Llama 3 405B had 419 in 54 days on 16,384 H100
+[1]_. [s]"""
+STARTUP_S = 600.0
+"""Time from a failure until the job can load its checkpoint: the failure is noticed, the broken node found and
+replaced, processes and NCCL started. Assumption. [s]"""
+HARDWARE_SHARE = 0.78
+"""Share of the interruptions that confirmed or suspected hardware causes [1]_."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failures:
+    """What goes wrong, and how it is put right.
+
+    gpu_mtbf_s : mean time between failures of one GPU, including everything around it. Default: Llama 3's. [s]
+    startup_s : time from a failure until the job can load its checkpoint, with a spare node at hand. [s]
+    hardware_share : share of failures that take a node out of service.
+    repair_s : how long a broken node is away. Assumption: a day. [s]
+    gpus_per_node : a node fails as a whole.
+    spare_nodes : idle nodes that take over at once; default: as many as it takes.
+    load_s : time to load the checkpoint. [s]
+    """
+
+    gpu_mtbf_s: float = GPU_MTBF_S
+    startup_s: float = STARTUP_S
+    hardware_share: float = HARDWARE_SHARE
+    repair_s: float = 86400.0
+    gpus_per_node: int = 8
+    spare_nodes: int | None = None
+    load_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        require_positive(gpu_mtbf_s=self.gpu_mtbf_s, gpus_per_node=self.gpus_per_node)
+        require_not_negative(
+            startup_s=self.startup_s, load_s=self.load_s, repair_s=self.repair_s, spare_nodes=self.spare_nodes or 0
+        )
+        if not 0 <= self.hardware_share <= 1:
+            raise SpecError(f"hardware_share = {self.hardware_share:g} must lie between 0 and 1")
+
+    @property
+    def restart_s(self) -> float:
+        """Time from a failure to the first new step, with a spare node at hand. [s]"""
+        return self.startup_s + self.load_s
+
+
+@dataclass(frozen=True, slots=True)
+class Goodput:
+    """Shares of wall-clock time; they sum to one."""
+
+    useful: float
+    checkpoints: float
+    lost_work: float
+    restarts: float
+    waiting: float
+
+    def wall_time(self, useful_s: float) -> float:
+        """Expected wall-clock time of so much useful work.  [s]"""
+        if self.useful <= 0:
+            raise SpecError(
+                "no work gets done: failures come faster than checkpoints and restarts; take fewer GPUs, faster "
+                "storage or shorter restarts"
+            )
+        return useful_s / self.useful
+
+
+def job_mtbf(num_gpus: Number, gpu_mtbf_s: Number = GPU_MTBF_S) -> Number:
+    """Mean time between failures of a job on `num_gpus`.  [s]"""
+    require_positive(num_gpus=num_gpus, gpu_mtbf_s=gpu_mtbf_s)
+    return np.asarray(gpu_mtbf_s, dtype=float) / num_gpus
+
+
+def waiting_share(failures: Failures, num_gpus: float) -> float:
+    """Share of time that the job waits for a repair because no spare node is left.
+
+    Hardware failures per repair time are the load of spare_nodes + 1 servers, and a stopped job has no failures, so
+    the share is Erlang's loss formula, whatever the distribution of the repair time (Erlang B is insensitive).
+    """
+    if failures.spare_nodes is None:
+        return 0.0
+    load = failures.hardware_share * failures.repair_s / float(job_mtbf(num_gpus, failures.gpu_mtbf_s))
+    blocked = 1.0
+    for servers in range(1, failures.spare_nodes + 2):
+        blocked = load * blocked / (servers + load * blocked)
+        if blocked == 0.0:  # more spares change nothing
+            break
+    return blocked
+
+
+def goodput(num_gpus: float, checkpoints: Checkpoints, failures: Failures | None = None) -> Goodput:
+    """Where the wall-clock time of a long job goes, in expectation."""
+    failures = failures or Failures()
+    mtbf = float(job_mtbf(num_gpus, failures.gpu_mtbf_s))
+    waiting = waiting_share(failures, num_gpus)
+    stretch = float(
+        slowdown(checkpoints.interval_s, checkpoints.blocking_s, mtbf, failures.restart_s + checkpoints.drain_s)
+    )
+    running = 1.0 - waiting
+    useful = running / stretch
+    saving = useful * checkpoints.blocking_s / checkpoints.interval_s
+    restarting = running * -float(np.expm1(-failures.restart_s / mtbf))
+    return Goodput(useful, saving, max(running - useful - saving - restarting, 0.0), restarting, waiting)
+
+
+Repair = Literal["fixed", "exponential"]
+MOST_FAILURES = 5_000_000
+"""A run of more is refused rather than played for minutes."""
+_BLOCK = 1024
+"""Random numbers drawn at once."""
+
+
+def simulate_goodput(
+    num_gpus: float,
+    checkpoints: Checkpoints,
+    failures: Failures | None = None,
+    num_failures: int = 20_000,
+    seed: int = 0,
+    repair: Repair = "fixed",
+) -> Goodput:
+    """Shares of wall-clock time over a run that sees `num_failures` failures.
+
+    The error falls as one over the root of that number. `repair` says whether every repair takes `failures.repair_s`,
+    or that on average.
+    """
+    require_positive(num_failures=num_failures)
+    _require_playable(num_failures)
+    failures = failures or Failures()
+    played = int(num_failures)
+    blocks = islice(_blocks(num_gpus, failures, seed, repair), -(-played // _BLOCK))
+    uptimes, waits = (np.concatenate(each)[:played] for each in zip(*blocks, strict=True))
+    restarts = np.full(played, failures.restart_s)
+    restarts[0] = 0.0
+    intervals = float(_saved_intervals(uptimes - restarts, checkpoints).sum())
+    kept, saving = intervals * checkpoints.interval_s, intervals * checkpoints.blocking_s
+    restarting, waiting = float(np.minimum(uptimes, restarts).sum()), float(waits.sum())
+    end = float(uptimes.sum()) + waiting
+    lost = end - kept - saving - restarting - waiting
+    return Goodput(*(part / end for part in (kept, saving, lost, restarting, waiting)))
+
+
+def simulate_wall_times(
+    useful_s: float,
+    num_gpus: float,
+    checkpoints: Checkpoints,
+    failures: Failures | None = None,
+    num_runs: int = 200,
+    seed: int = 0,
+    repair: Repair = "fixed",
+) -> FloatArray:
+    """Wall-clock times of `num_runs` runs of so much work each: how much luck decides. Sorted.  [s]"""
+    require_positive(useful_s=useful_s, num_runs=num_runs)
+    failures = failures or Failures()
+    expected = goodput(num_gpus, checkpoints, failures).wall_time(useful_s)
+    _require_playable(num_runs * expected / float(job_mtbf(num_gpus, failures.gpu_mtbf_s)))
+    lives = (_blocks(num_gpus, failures, seed + run, repair) for run in range(num_runs))
+    return np.sort([_wall_time(useful_s, checkpoints, life, failures.restart_s) for life in lives])
+
+
+def _wall_time(
+    useful_s: float, checkpoints: Checkpoints, life: Iterator[tuple[FloatArray, FloatArray]], restart_s: float
+) -> float:
+    """When a job that lives so has done its work.  [s]"""
+    now, kept, first = 0.0, 0.0, True
+    for uptimes, waits in life:
+        restarts = np.full(len(uptimes), restart_s)
+        restarts[0] *= not first
+        saved = np.cumsum(_saved_intervals(uptimes - restarts, checkpoints)) * checkpoints.interval_s
+        left = useful_s - kept - np.append(0.0, saved[:-1])
+        needed = restarts + left + np.floor(left / checkpoints.interval_s) * checkpoints.blocking_s
+        if (uptimes >= needed).any():
+            place = int((uptimes >= needed).argmax())
+            return float(now + (uptimes + waits)[:place].sum() + needed[place])
+        now, kept, first = now + float((uptimes + waits).sum()), kept + float(saved[-1]), False
+    raise AssertionError("failures never end")
+
+
+def _require_playable(num_failures: float) -> None:
+    if num_failures > MOST_FAILURES:
+        raise SpecError(f"{num_failures:,.0f} failures are more than the {MOST_FAILURES:,} that are played one by one")
+
+
+def _blocks(num_gpus: float, failures: Failures, seed: int, repair: Repair) -> Iterator[tuple[FloatArray, FloatArray]]:
+    """Yield the time until each failure strikes, and the wait for a repair after it.  [s]
+
+    The job lives without end, and its failures come in blocks. What it computes meanwhile does not change them.
+    """
+    rng = np.random.default_rng(seed)
+    mtbf = float(job_mtbf(num_gpus, failures.gpu_mtbf_s))
+    now = 0.0
+    away: list[float] = []  # when each node in repair comes back
+    while True:
+        uptimes = rng.exponential(mtbf, _BLOCK)
+        broken = np.flatnonzero(rng.random(_BLOCK) < failures.hardware_share)
+        repairs = rng.exponential(failures.repair_s, _BLOCK) if repair == "exponential" else None
+        waits = np.zeros(_BLOCK)
+        if failures.spare_nodes is not None:
+            strikes, waited = now + np.cumsum(uptimes), 0.0
+            for place, strike in zip(broken.tolist(), strikes[broken].tolist(), strict=True):
+                struck = strike + waited
+                while away and away[0] <= struck:
+                    heappop(away)
+                heappush(away, struck + (failures.repair_s if repairs is None else float(repairs[place])))
+                if len(away) > failures.spare_nodes:
+                    wait = heappop(away) - struck
+                    waits[place], waited = wait, waited + wait
+        yield uptimes, waits
+        now += float(uptimes.sum() + waits.sum())
+
+
+def _saved_intervals(running_s: Number, checkpoints: Checkpoints) -> FloatArray:
+    """Intervals safely written of those computed between a restart and the next failure. Takes arrays.
+
+    The checkpoint whose write was still going on in the background is lost.
+    """
+    period = checkpoints.interval_s + checkpoints.blocking_s
+    begun = np.floor(np.maximum(running_s, 0.0) / period)
+    since = running_s - begun * period
+    saved: FloatArray = np.where(since >= checkpoints.drain_s, begun, np.maximum(begun - 1.0, 0.0))
+    return saved

@@ -1,0 +1,57 @@
+"""Schedules with one chunk a rank: 1F1B, 1F1B of sequence slices, and zero bubbles.
+
+With zero bubbles the weight gradient is a task of its own and fills what would be the bubble.
+"""
+
+import numpy as np
+
+from sim.schedules.actions import B, F, I, Row, W, in_turns, run
+from sim.schedules.registry import schedule
+
+
+@schedule("1f1b", period=lambda p, v: 1)
+def one_f_one_b(rank: int, num_ranks: int, num_chunks: int, num_microbatches: int) -> Row:
+    """PipeDream-Flush: after a warm-up one forward, one backward in turn; at most p − rank micro-batches in flight.
+
+    Narayanan et al. 2021, arXiv:2104.04473, figure 3; DAPPLE (Fan et al. 2021). Bubble (p − 1)(t_F + t_B), as GPipe.
+    """
+    everything = range(num_microbatches)
+    warmup = num_ranks - 1 - rank
+    return in_turns((run(F, rank, everything), -warmup), (run(B, rank, everything), 0))
+
+
+@schedule("seq1f1b", period=lambda p, v, slices=1: 1)
+def seq1f1b(rank: int, num_ranks: int, num_chunks: int, num_microbatches: int, slices: int = 1) -> Row:
+    """1F1B of sequence slices, k to a micro-batch: backwards take a micro-batch's slices from the last to the first.
+
+    Sun et al. 2024, arXiv:2406.03488, section 3. Slices are cut so that they cost the same under a causal mask. Bubble
+    (p − 1)(t_F + t_B)/k; (p + k − 1)/k micro-batches in flight. Slice c of micro-batch j is number j k + c.
+    """
+    forwards = np.arange(num_microbatches * slices)
+    backwards = forwards.reshape(num_microbatches, slices)[:, ::-1].ravel()
+    warmup = num_ranks - 1 - rank + slices - 1
+    return in_turns((run(F, rank, forwards), -warmup), (run(B, rank, backwards), 0))
+
+
+@schedule("zb_h1", period=lambda p, v: 1)
+def zb_h1(rank: int, num_ranks: int, num_chunks: int, num_microbatches: int) -> Row:
+    """1F1B with the weight gradients of later ranks put off: a third of its bubble, no more memory than its first rank.
+
+    Qi et al. 2023, arXiv:2401.10241, section 2.1. Bubble (p − 1)(t_F + t_I − t_W); p micro-batches in flight on each
+    rank.
+    """
+    every = range(num_microbatches)
+    warmup = num_ranks - 1 - rank
+    return in_turns((run(F, rank, every), -warmup), (run(I, rank, every), 0), (run(W, rank, every), rank))
+
+
+@schedule("zb_h2", staggered=True, period=lambda p, v: 1)
+def zb_h2(rank: int, num_ranks: int, num_chunks: int, num_microbatches: int) -> Row:
+    """Warm-up filled with forwards and the rest with weight gradients: no bubble, about twice the memory of 1F1B.
+
+    Qi et al. 2023, arXiv:2401.10241, sections 2.2 and 4: the update is validated afterwards instead of waited for, so a
+    rank begins the next step as soon as it is done. Bubble (p − 1)(t_F + t_I − 2 t_W); 2p − 1 micro-batches in flight.
+    """
+    every = range(num_microbatches)
+    warmup = 2 * (num_ranks - 1 - rank)
+    return in_turns((run(F, rank, every), -warmup), (run(I, rank, every), 0), (run(W, rank, every), 2 * rank))
