@@ -115,12 +115,8 @@ def moved_once(
 
     2 and 3 reduce gradients whenever a rank turns to a stage, 3 gathers weights then.
 
-    Parameters
-    ----------
-    spread : bool
-        Sharding groups shard the optimizer's state among each other.
-    copies : int
-        Of the model, which sum gradients together.
+    spread : sharding groups shard the optimizer's state among each other.
+    copies : of the model, which sum gradients together.
     """
     costs, whole = layouts.costs, layouts.of_copies(copies)
     gradient, weight = costs.gradient_width, costs.training.activation_bytes

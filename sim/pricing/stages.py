@@ -129,10 +129,7 @@ def _update_s(costs: CostModel, params: Number, moments: Number, offloaded: floa
     when the longest of the three counts. State that only waits on the host comes before the GPU's update and goes back
     after it.
 
-    Parameters
-    ----------
-    offloaded : float
-        Share of the optimizer's state in host memory.
+    offloaded : share of the optimizer's state in host memory.
     """
     stack, training, host = costs.stack, costs.training, costs.host
     work = optimizer_work(params, moments, stack, training, offloaded if stack.updates_on_host else 0.0)
@@ -340,12 +337,8 @@ def price_plan(plans: Plans, deal: Deal) -> StageSeconds:
 def price_stages(plans: Plans, deal: Deal, *, by_cause: bool = False, split: bool = True) -> StageSeconds:
     """Price passes of one micro-batch through kinds of stages, and visits to them.
 
-    Parameters
-    ----------
-    by_cause : bool
-        Also by what they are spent on, and what they would take at the GPU's peak.
-    split : bool
-        Also the backward's halves.
+    by_cause : also by what they are spent on, and what they would take at the GPU's peak.
+    split : also the backward's halves.
     """
     passes = _passes_of_blocks(plans, by_cause, split)
     card = plans.prices.card_s[(slice(None), *plans.of_blocks)]

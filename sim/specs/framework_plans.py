@@ -69,10 +69,7 @@ class PlanRule:
 def plan_rules(framework: str, version: str = "") -> tuple[PlanRule, ...]:
     """What a framework of a version asks of every plan; nothing where its plans are not described here.
 
-    Raises
-    ------
-    SpecError
-        The version cannot be read.
+    Raises SpecError: the version cannot be read.
     """
     if framework not in preset_names("frameworks"):
         return ()

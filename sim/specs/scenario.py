@@ -337,10 +337,7 @@ class Scenario(Spec):
     def require_plan(self) -> Self:
         """Self, if it has a plan.
 
-        Raises
-        ------
-        SpecError
-            It is open.
+        Raises SpecError: it is open.
         """
         if self.is_open:
             raise SpecError(

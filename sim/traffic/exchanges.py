@@ -63,10 +63,7 @@ that each member sends, those between sharding groups, buffers that ZeRO's colle
 def stage_exchanges(scenario: Scenario, stages: tuple[Stage, ...]) -> tuple[Exchange, ...]:
     """Everything that the stages' actions move within layers.
 
-    Parameters
-    ----------
-    stages : tuple of Stage
-        Of all copies of the model.
+    stages : of all copies of the model.
     """
     plan = scenario.plan
     costs, cut, plans = cost_model(scenario), cut_of(scenario), plans_of(scenario)

@@ -106,15 +106,9 @@ class Wires:
     ) -> Stream:
         """Rings of one pipeline rank's groups, all groups of a kind at once, one kind after the other.
 
-        Parameters
-        ----------
-        sent : mapping
-            What each member of a kind of group (`sim.network.ranks.members_of`) sends in all; zero: nothing. [bytes]
-        gpus : array (dp, cp, tp)
-        others : array (ranks, dp, cp, tp), optional
-            Of ranks whose GPUs are in the same groups; what they send is not in this stream.
-        of_sends : bool
-            Each group is one ring in the order of its members, instead of a library's, which use every card.
+        sent : what each member of a kind of group (`sim.network.ranks.members_of`) sends in all; zero: nothing. [bytes]
+        others : of ranks whose GPUs are in the same groups; what they send is not in this stream.
+        of_sends : each group is one ring in the order of its members, instead of a library's, which use every card.
         """
         every = gpus if others is None else np.concatenate([gpus, *others])
         phases = []
@@ -235,19 +229,11 @@ def build_traffic(
 ) -> Traffic:
     """The streams of a scenario.
 
-    Parameters
-    ----------
-    costs, rank_of_stage, copies
-        Of the scenario and its order.
-    health : array
-        What is left of every link, as of `sim.network.faults.link_health`.
-    seed
-        Of the hash of ecmp routing.
+    costs, rank_of_stage, copies : of the scenario and its order.
+    health : what is left of every link, as of `sim.network.faults.link_health`.
+    seed : of the hash of ecmp routing.
 
-    Raises
-    ------
-    SpecError
-        GPUs that cannot reach each other.
+    Raises SpecError: GPUs that cannot reach each other.
     """
     gpus = gpu_of_rank(scenario.plan, scenario.cluster)
     wires = Wires(scenario, topology, health, seed)

@@ -294,14 +294,7 @@ def _by_index(nbytes: Number, share: Number) -> tuple[tuple[Kernel, ...], ...]:
     grouped_mm_experts_forward). Backward the sum's gradient is spread, both indices put back what they took, into
     zeros, and a setting to zero copies first. Bytes as torch dispatches them.
 
-    Parameters
-    ----------
-    nbytes : of all copies.
-    share : of tokens, over copies.
-
-    Returns
-    -------
-    Kernels to the experts forward and backward, and from them forward and backward.
+    Returns kernels to the experts forward and backward, and from them forward and backward.
     """
     moved = {  # times that rows taken by index, masks and weights, and whole tensors move all copies
         "to experts": (2, 2, 0),

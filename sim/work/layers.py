@@ -34,13 +34,8 @@ def layer_operations(
 ) -> tuple[Operation, ...]:
     """Return the operations of one transformer layer and micro-batch on one GPU, in the order of the forward.
 
-    Parameters
-    ----------
-    model, stack : records
-    cut : Cut
-        Degrees and sizes; arrays broadcast.
-    kind : LayerKind, optional
-        One of the model's `layer_kinds`. Default: the last layer's.
+    cut : degrees and sizes; arrays broadcast.
+    kind : one of the model's `layer_kinds`. Default: the last layer's.
     """
     kind = kind or model.layer_kinds[0]
     write = Writer(model, stack, cut)
