@@ -22,12 +22,12 @@ def attention(write: Writer, y: Tensor, kind: LayerKind) -> Tensor:
     attention_core(write, q, k, v, context, kind)
     # The heads are laid out anew around the core: one read and one write of the context.
     moved = cut.width * cut.tokens * context.columns
-    layout = memory("head layout", 2 * moved, module="attn")
+    layout = memory("head layout", 2 * moved)
     write.add("head layout", "attn", forward=(layout,), input_grad=(layout,))
     if model.attention_gate:  # a sigmoid and a product; backward the gradients of both
         before, gate = context, context.like("gate")
         context = context.like("context gated")
-        kernel = memory("attention gate", 3 * moved, 2, sort="activation", module="attn")
+        kernel = memory("attention gate", 3 * moved, 2, sort="activation")
         write.add(
             "attention gate", "attn", reads=(before, gate), writes=(context,), kept=(before, gate), forward=(kernel,),
             input_grad=(kernel, kernel),
@@ -90,7 +90,7 @@ def _latent_projections(write: Writer, y: Tensor) -> tuple[Tensor, Tensor, Tenso
     write.linear("keys and values from latent", up, of_keys, [parts, v], [weight], cut_by="columns", own=normed)
     (turned,) = _rotary(write, up, (q,), cut.tokens * (heads + 1) * turning)
     # Each head's key is its own part and the part that all heads share, joined.
-    join = memory("keys joined", 2 * cut.width * cut.tokens * k.columns, module=up)
+    join = memory("keys joined", 2 * cut.width * cut.tokens * k.columns)
     write.add("keys joined", up, reads=(parts, both), writes=(k,), forward=(join,), input_grad=(join,))
     return turned, k, v
 
@@ -114,14 +114,14 @@ def _rotary(write: Writer, module: str, tensors: tuple[Tensor, ...], elements: N
         return tensors
     turned = tuple(each.like(f"{each.name} turned") for each in tensors)
     if stack.fused_rotary and (stack.fused_scaled_rotary or not model.rotary_scaled or model.key_value_rank):
-        there = back = memory("rotary positions", 2 * cut.width * elements, module=module)
+        there = back = memory("rotary positions", 2 * cut.width * elements)
     else:
         # Of two products, a negation of one half, a join and a sum autograd's backward also fills what it has of each
         # half with zeros, and adds the halves and the products. In PyTorch's own modules heads and tokens of what is
         # turned have changed places. Beside angles in fp32 products, sum and their gradients are too, and are cast.
         sort = "copy" if stack.fused_linears else "apart"
         there, back = (
-            memory("rotary positions", times * cut.width * elements, kernels, sort=sort, module=module)
+            memory("rotary positions", times * cut.width * elements, kernels, sort=sort)
             for times, kernels in (((18, 12), (28, 22)) if stack.autocast else ((10, 10), (15, 18)))
         )
         sequences = cut.microbatch_size * cut.sequence_length / cut.packed if cut.packed else 0.0
@@ -223,7 +223,7 @@ def _fused_core(
         Kernel(
             name, Cause.ATTENTION, "attention", flop=times * full * skipped, nbytes=nbytes * (2 if backward else 1),
             n=0.5 * (d + of_values), k=padded, batch=heads, length=length, backward=backward,
-            credited_flop=credited * full * seen / s, module="core_attn", host_s=_ordering(stack, cut),
+            credited_flop=credited * full * seen / s, host_s=_ordering(stack, cut),
         )
         for name, times, credited, backward in (
             ("flash attention", 1.0, 1.0, False), ("flash attention backward", multiplies, 2.0, True)
@@ -247,7 +247,7 @@ def _mask(model: ModelSpec, cut: Cut, scores: Number) -> Kernel:
     groups = model.num_heads > model.num_kv_heads
     repeated = cut.tokens * (2 * model.num_heads * model.head_dim / cut.tp + key_value_width(model, cut.tp)) * groups
     nbytes = cut.width * (scores / MASK_RATE + repeated)
-    return memory("attention mask", nbytes, 2 * groups, cause=Cause.ATTENTION, sort="add", module="core_attn")
+    return memory("attention mask", nbytes, 2 * groups, cause=Cause.ATTENTION, sort="add")
 
 
 def _core_by_hand(
@@ -258,8 +258,8 @@ def _core_by_hand(
     heads, rows = _heads_and_rows(model, stack, cut)
     scores, host_s = heads * rows * s, _ordering(stack, cut)
     softmax, softmax_back, kernels = _softmax_by_hand(w, heads, stack)
-    multiply = partial(matmul, width=w, batch=heads, cause=Cause.ATTENTION, module="core_attn")
-    move = partial(memory, cause=Cause.ATTENTION, module="core_attn")
+    multiply = partial(matmul, width=w, batch=heads, cause=Cause.ATTENTION)
+    move = partial(memory, cause=Cause.ATTENTION)
     dropout = [move("attention dropout", (2 * w + 1) * scores, sort="dropout")] * bool(model.dropout)
     return (
         (
@@ -306,12 +306,12 @@ def _casts_of_core(model: ModelSpec, stack: StackSpec, cut: Cut) -> tuple[tuple[
     """Queries, keys and values to 8 bits before a core that multiplies these; the output's gradient in its backward."""
     if not _in_eight_bits(stack, cut):
         return (), ()
-    moved, module = EIGHT_BITS.cast * cut.tokens, "core_attn"
+    moved = EIGHT_BITS.cast * cut.tokens
     queries, outputs = (model.num_heads * columns / cut.tp for columns in (model.head_dim, model.value_head_dim))
     inputs = queries + key_value_width(model, cut.tp)
     return (
-        (memory("casts of queries, keys, values", moved * inputs, 3, module=module),),
-        (memory("cast of the output's gradient", moved * outputs, module=module),),
+        (memory("casts of queries, keys, values", moved * inputs, 3),),
+        (memory("cast of the output's gradient", moved * outputs),),
     )
 
 
@@ -354,7 +354,7 @@ def _exchange_keys(
     beside = stack.overlap_context
 
     def exchange(name: str, kind: Literal["all_gather", "reduce_scatter"]) -> Collective:
-        return Collective(name, "send_ring" if beside else kind, nbytes, beside, group="cp", module="core_attn")
+        return Collective(name, "send_ring" if beside else kind, nbytes, beside, group="cp")
 
     keys = exchange("exchange keys and values", "all_gather")
     return (keys,), (keys, exchange("exchange their gradients", "reduce_scatter"))
@@ -373,7 +373,7 @@ def _exchange_heads(model: ModelSpec, cut: Cut) -> tuple[tuple[Collective, ...],
 
     def each(what: str) -> tuple[Collective, ...]:
         return tuple(
-            Collective(f"{name} {what}", "all_to_all", cut.width * cut.tokens * width, group="cp", module="core_attn")
+            Collective(f"{name} {what}", "all_to_all", cut.width * cut.tokens * width, group="cp")
             for name, width in columns.items()
         )
 

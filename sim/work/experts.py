@@ -187,7 +187,7 @@ def _router(write: Writer, y: Tensor) -> None:
     launches = ROUTING_LAUNCHES + (0.0 if stack.fused_router else UNFUSED_ROUTING)
     for part, module, share in (("", "moe_router", 1 - MAPS_OF_ROUTING), (": maps", "moe_preprocess", MAPS_OF_ROUTING)):
         forward, backward = (
-            memory(f"{name}{part}", share * 6 * scores.nbytes, share * times, sort="softmax", module=module)
+            memory(f"{name}{part}", share * 6 * scores.nbytes, share * times, sort="softmax")
             for name, times in (("routing", launches), ("routing backward", launches * BACKWARD_ROUTING))
         )
         tensors = () if part else (scores, chances)
@@ -242,8 +242,8 @@ def activation_kernels(
     elif model.gated_mlp and not stack.fused_bias_activation:  # of halves of a matrix, whose gradients are joined
         times, kernels, sort = (5, 13), (2, 4), "apart"
     return (
-        (memory("experts' activation", times[0] * nbytes, kernels[0], sort=sort, module="moe_act"),),
-        (memory("experts' activation backward", times[1] * nbytes, kernels[1], sort=sort, module="moe_act"),),
+        (memory("experts' activation", times[0] * nbytes, kernels[0], sort=sort),),
+        (memory("experts' activation backward", times[1] * nbytes, kernels[1], sort=sort),),
     )
 
 
@@ -262,8 +262,8 @@ def _biases(nbytes: Number, experts: Number, model: ModelSpec) -> tuple[tuple[Ke
     if not _clamped(model):
         return (), ()
     return (
-        (memory("experts' biases", 14 * nbytes, 2 + 2 * experts, sort="strided", module="experts"),),
-        (memory("experts' biases backward", 20 * nbytes, 3 + 8 * experts, sort="strided", module="experts"),),
+        (memory("experts' biases", 14 * nbytes, 2 + 2 * experts, sort="strided"),),
+        (memory("experts' biases backward", 20 * nbytes, 3 + 8 * experts, sort="strided"),),
     )
 
 
@@ -304,7 +304,7 @@ def _by_index(nbytes: Number, share: Number) -> tuple[tuple[Kernel, ...], ...]:
     }
     return tuple(
         tuple(
-            memory(f"tokens {way}", times * nbytes, sort=sort, module=MODULE)
+            memory(f"tokens {way}", times * nbytes, sort=sort)
             for times, sort in zip(each, ("permute", "apart", "step"), strict=True)
         )
         for way, each in moved.items()
@@ -312,7 +312,7 @@ def _by_index(nbytes: Number, share: Number) -> tuple[tuple[Kernel, ...], ...]:
 
 
 def _permute(name: str, nbytes: Number, launches: Number) -> Kernel:
-    return memory(name, nbytes, launches, sort="permute", module=MODULE)
+    return memory(name, nbytes, launches, sort="permute")
 
 
 def _exchange(
@@ -321,13 +321,13 @@ def _exchange(
     """Tokens of `width` bytes to the GPUs of their experts, or what these gave back to theirs."""
     if stack.expert_dispatcher == "allgather":
         kind: Literal["all_gather", "reduce_scatter"] = "all_gather" if to_experts else "reduce_scatter"
-        return Collective(f"{name} tokens", kind, width * to.gathered, group="ep", module=MODULE)
+        return Collective(f"{name} tokens", kind, width * to.gathered, group="ep")
     copies = 1 if stack.expert_dispatcher == "alltoall" else model.experts_per_token
     limit = model.expert_groups_per_token, model.num_expert_groups
     sms = stack.sms_of_dispatcher
     return Collective(
         f"{name} tokens", "all_to_all", width * to.arrived, stack.overlap_experts, "ep", copies, limit, sms,
-        DISPATCHER_SLOWDOWN, sms * DISPATCHER_SM_RATE_BYTES_PER_S if sms else None, MODULE,
+        DISPATCHER_SLOWDOWN, sms * DISPATCHER_SM_RATE_BYTES_PER_S if sms else None,
     )  # fmt: skip
 
 
@@ -347,8 +347,8 @@ def _between_parts(
     nbytes = width * cut.etp * came
     nbytes = nbytes * (np.asarray(cut.etp) > 1)
     return (
-        (Collective("gather tokens of cut experts", "all_gather", nbytes, module=MODULE),),
-        (Collective("sum outputs of cut experts", "reduce_scatter", nbytes, module=MODULE),),
+        (Collective("gather tokens of cut experts", "all_gather", nbytes),),
+        (Collective("sum outputs of cut experts", "reduce_scatter", nbytes),),
     )
 
 
@@ -367,7 +367,7 @@ def _with_shared(write: Writer, y: Tensor, out: Tensor) -> Tensor:
         plain, given = given, given.like("shared expert gated")
         flop = 2.0 * cut.norm_tokens * h
         forward, backward = (
-            memory(name, times * nbytes, times, sort="add", module=module)._replace(credited_flop=credited * flop)
+            memory(name, times * nbytes, times, sort="add")._replace(credited_flop=credited * flop)
             for name, times, credited in (
                 ("shared expert's gate", 3, 1), ("shared expert's gate backward", 6, 2 - bool(cut.adapters)),
             )
@@ -376,7 +376,7 @@ def _with_shared(write: Writer, y: Tensor, out: Tensor) -> Tensor:
             "shared expert's gate", module, reads=(y, plain), writes=(given,), kept=(y, plain), weights=(Weight(h),),
             forward=(forward,), input_grad=(backward,),
         )  # fmt: skip
-    add = memory("add shared expert", 3 * nbytes, sort="add", module="moe_residual")
+    add = memory("add shared expert", 3 * nbytes, sort="add")
     both = y.like("experts and shared expert")
     write.add("sum of experts", "moe_residual", reads=(given, out), writes=(both,), forward=(add,), input_grad=(add,))
     return both
