@@ -133,10 +133,7 @@ def block_costs(works: Sequence[BlockWork], compute: ComputeModel, groups: Group
     expert. Halves of a backward are passes of their own, so that neither grows when the other becomes faster.
     Broadcasts over the numbers of the cut and over groups.
 
-    Parameters
-    ----------
-    works : sequence of BlockWork
-        As `sim.work.sums.block_works` gives them: they differ in what they run again only.
+    works : as `sim.work.sums.block_works` gives them: they differ in what they run again only.
     """
     work = works[0]
     phases = work.forward, work.input_grad, work.weight_grad

@@ -118,10 +118,7 @@ class Fabric:
 
         nvls : the library has NVLink's switches add what all-reduces send, if there are switches that can.
 
-        Raises
-        ------
-        SpecError
-            The cluster's switches cannot be built: too few ports, or more nodes than they join.
+        Raises SpecError: the cluster's switches cannot be built: too few ports, or more nodes than they join.
         """
         if cluster.network is not None and cluster.node.gpus_per_node % cluster.node.nics_per_node == 0:
             build_levels(cluster, cluster.num_nodes)
@@ -198,12 +195,7 @@ def ring_all_reduce(nbytes: Number, group: Group, fabric: Fabric) -> Number:
 
     Each rank sends 2 (n−1)/n of the buffer in 2 (n−1) messages [1]_.
 
-    Parameters
-    ----------
-    nbytes : float or array
-        Size of the full buffer on each rank. [bytes]
-    group : Group
-    fabric : Fabric
+    nbytes : size of the full buffer on each rank. [bytes]
 
     .. [1] Thakur, Rabenseifner, Gropp 2005, "Optimization of Collective Communication Operations in MPICH", section 4.
     """
@@ -355,19 +347,12 @@ def all_to_all(
 
     Every rank sends (g−1)/n over NVLink and, over its own card, the (n−g)/n for other domains, both at once.
 
-    Parameters
-    ----------
-    nbytes : float or array
-        What each rank has for all. [bytes]
-    group : Group
-    fabric : Fabric
-    copies : int
-        k, how many destinations each token has. 1: NCCL's all-to-all. Above 1 (DeepEP [1]_): a token is sent once to
-        each rank that needs it, on average n (1 − (1 − 1/n)^k) ranks, and crosses the network once for each domain, N
-        (1 − (1 − 1/N)^k). The GPU that receives it passes it on by NVLink. The network part runs at
+    nbytes : what each rank has for all. [bytes]
+    copies : k, how many destinations each token has. 1: NCCL's all-to-all. Above 1 (DeepEP [1]_): a token is sent once
+        to each rank that needs it, on average n (1 − (1 − 1/n)^k) ranks, and crosses the network once for each domain,
+        N (1 − (1 − 1/N)^k). The GPU that receives it passes it on by NVLink. The network part runs at
         `dispatch_efficiency`.
-    limit, pace
-        As of `sim.work.operations.Collective`.
+    limit, pace : as of `sim.work.operations.Collective`.
 
     .. [1] DeepSeek-V3, arXiv:2412.19437, section 3.2.2, for routing that is even.
     """

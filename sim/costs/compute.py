@@ -58,22 +58,12 @@ def gemm_time(
     and the roofline's corner is round: `flopcast_calibration.refit` misses shapes left out of its fits by 9.0 % (A100)
     and 5.2 % (V100) in the median, and by 10.4 % and 5.7 % with a sharp corner.
 
-    Parameters
-    ----------
-    m, n, k, batch : float or array
-        Shape.
-    precision : str
-        Which matrix-unit peak applies.
-    width : float
-        Bytes of an operand's number. [bytes]
-    gpu : GpuSpec
-    gemm : GemmParams
-    memory_efficiency : float
-        Share of the peak memory bandwidth that a kernel reaches.
-    nbytes : float or array, optional
-        What the kernel reads and writes, where that is not its operands and its result once. [bytes]
-    layout : str
-        How the operands lie in memory, which decides the leading dimensions (`alignment_rate`).
+    m, n, k, batch : shape.
+    precision : which matrix-unit peak applies.
+    width : bytes of an operand's number. [bytes]
+    memory_efficiency : share of the peak memory bandwidth that a kernel reaches.
+    nbytes : what the kernel reads and writes, where that is not its operands and its result once. [bytes]
+    layout : how the operands lie in memory, which decides the leading dimensions (`alignment_rate`).
 
     .. [1] NVIDIA, Matrix Multiplication Background User's Guide, "Tile Quantization", "Wave Quantization".
     """
@@ -105,10 +95,7 @@ def clock_gain(others: Number, clock: ClockParams) -> Number:
     On an H200 this gives what multiplies of whole training steps gained over the same multiplies alone, 12 to 24 %,
     within 3 % (calibration/data/h200-steps.csv).
 
-    Parameters
-    ----------
-    others : float or array
-        Seconds of other kernels over the multiplies' own, as they were measured.
+    others : seconds of other kernels over the multiplies' own, as they were measured.
     """
     usual = (1.0 - clock.multiplying) / clock.multiplying
     gains = []
@@ -128,10 +115,6 @@ def alignment_rate(
     A kernel moves operands in vectors of up to 16 bytes a thread, which the rows of a matrix allow if their length (the
     leading dimension) is divisible by it; DRAM and cache move sectors of 32 [1]_ [2]_. The libraries' kernels for
     narrower vectors are slower, the narrower the vector. A padded size meets no bound that it did not meet before.
-
-    Parameters
-    ----------
-    bounds : collection of AlignmentRate
 
     .. [1] NVIDIA, Matrix Multiplication Background User's Guide, "Requirements to Use Tensor Cores".
     .. [2] NVIDIA/cutlass:media/docs/efficient_gemm.md; its kernels' names end in the alignment that they need.

@@ -31,15 +31,10 @@ def slowdown(gpus: Ints, spread: float, fitted_gpus: int) -> Floats:
     Every layer waits for the slowest of a tensor-parallel group, every pipeline for its slowest rank, every step for
     the slowest replica: whatever the plan, the slowest GPU of the job sets its pace.
 
-    Parameters
-    ----------
-    gpus : array
-        GPUs of a job.
-    spread : float
-        Standard deviation of GPUs' speeds over that of the slowest of 64.
-    fitted_gpus : int
-        GPUs of the jobs that the profile was set on: what these lose to slow GPUs is in its rates. Jobs of fewer are
-        taken to be as fast: on A100 those of 8 are no faster than those of 64.
+    gpus : GPUs of a job.
+    spread : standard deviation of GPUs' speeds over that of the slowest of 64.
+    fitted_gpus : GPUs of the jobs that the profile was set on: what these lose to slow GPUs is in its rates. Jobs of
+        fewer are taken to be as fast: on A100 those of 8 are no faster than those of 64.
     """
 
     def pace(size: int) -> float:

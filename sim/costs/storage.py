@@ -77,10 +77,7 @@ class Storage:
     def write_s(self, total_bytes: Number, busiest_node_bytes: Number) -> Number:
         """Time to write so much in all, of which the busiest node writes so much.  [s]
 
-        Raises
-        ------
-        SpecError
-            It is more than the file system holds.
+        Raises SpecError: it is more than the file system holds.
         """
         if np.any(np.asarray(total_bytes) > self.capacity_bytes):
             raise SpecError(

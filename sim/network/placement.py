@@ -77,9 +77,14 @@ class Group:
         """NVLink domains the group spans."""
         return np.ceil(self.size / self.per_domain) if self.spans is None else self.spans
 
+    @property
+    def numbers(self) -> list[Any]:
+        """All numbers, in the order of the fields."""
+        return [getattr(self, field.name) for field in fields(self)]
+
     def take(self, places: Any) -> Self:
         """Return the groups at some places of arrays."""
-        return type(self)(*(np.asarray(getattr(self, field.name))[places] for field in fields(self)))
+        return type(self)(*(np.asarray(number)[places] for number in self.numbers))
 
 
 def group_shape(kind: str, plan: ParallelPlan | Degrees, sharding_group: int | None = None) -> tuple[int, int]:
@@ -131,7 +136,7 @@ def layer_groups(plan: ParallelPlan | Degrees, cluster: ClusterSpec) -> dict[str
 
 def stack_groups(groups: list[Group]) -> Group:
     """Return groups as one whose numbers are arrays over them."""
-    return Group(*(np.array([getattr(group, field.name) for group in groups]) for field in fields(Group)))
+    return Group(*map(np.array, zip(*(group.numbers for group in groups), strict=True)))
 
 
 def send_share(plan: ParallelPlan | Degrees, cluster: ClusterSpec) -> float:

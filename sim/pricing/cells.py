@@ -80,26 +80,19 @@ class Cells:
     @property
     def groups(self) -> dict[str, Group]:
         """The groups over which a layer is cut, by kind."""
-        kinds = {"tp": self.layouts.tensor, "cp": self.layouts.context, "ep": self.layouts.experts}
-        names = [field.name for field in fields(Group)]
-        return {kind: Group(*(self.number(getattr(group, name)) for name in names)) for kind, group in kinds.items()}
+        groups = {"tp": self.layouts.tensor, "cp": self.layouts.context, "ep": self.layouts.experts}
+        return {kind: Group(*map(self.number, group.numbers)) for kind, group in groups.items()}
 
     def cut(self, sequence_parallel: bool) -> Cut:
         """Return how the layers of all cells are cut, with nothing recomputed."""
-        layouts = self.layouts
-        tp, cp, ep, etp, size = map(
-            self.number, (layouts.tp, layouts.cp, layouts.ep, layouts.etp, self.microbatch_size)
-        )
+        degrees = {name: self.number(getattr(self.layouts, name)) for name in ("tp", "cp", "ep", "etp")}
         return Cut(
-            tp=tp,
-            microbatch_size=size,
+            **degrees,
+            microbatch_size=self.number(self.microbatch_size),
             sequence_parallel=sequence_parallel,
             recompute="none",
-            cp=cp,
             slices=self.slices,
-            ep=ep,
-            etp=etp,
-            **cut_by_training(layouts.costs.training),
+            **cut_by_training(self.layouts.costs.training),
         )
 
 
@@ -253,12 +246,11 @@ def send_seconds(costs: CostModel, cut: Cut, group: Group, card_share: Number = 
     With scatter/gather each tensor-parallel rank sends 1/t of the activations and the receivers gather over NVLink
     (Narayanan et al. 2021, section 4.1); under sequence parallelism the activations are cut already. Takes arrays.
     """
-    nbytes = cut.width * cut.tokens * costs.model.hidden_size
-    scatter = costs.stack.p2p_scatter_gather and not cut.sequence_parallel
-    share = sent_bytes(costs, cut)
-    regather = all_gather(nbytes, group, costs.fabric) if scatter else 0.0
-    across = send(share, True, costs.fabric, card_share)
-    return send(share, False, costs.fabric) + regather, across + regather
+    share, regather = sent_bytes(costs, cut), 0.0
+    if costs.stack.p2p_scatter_gather and not cut.sequence_parallel:
+        regather = all_gather(cut.width * cut.tokens * costs.model.hidden_size, group, costs.fabric)
+    near, far = send(share, False, costs.fabric), send(share, True, costs.fabric, card_share)
+    return near + regather, far + regather
 
 
 def sent_bytes(costs: CostModel, cut: Cut) -> Any:
@@ -389,7 +381,6 @@ class Plans:
 
 COLUMNS = tuple(column.name for column in fields(Plans) if column.type in ("Ints", "Bools"))
 """Fields that are columns: a new one is among them by its type."""
-_FIRST = np.zeros(1, dtype=np.int64)
 
 
 def plans_of(scenario: Scenario) -> Plans:
@@ -399,19 +390,15 @@ def plans_of(scenario: Scenario) -> Plans:
     layouts = layout_of(cost_model(scenario), degrees, plan.etp > 1, plan.sharding_group, plan.placement)
     word = recompute_word(plan, scenario.model)
     way = Way(stack.overlap_tp_backward, plan.sequence_parallel, word, plan.offloaded_layers)
-    return Plans(
-        layouts,
-        price_one_cell(Cells(layouts, np.array([float(plan.microbatch_size)]), (way,), plan.sequence_slices)),
-        plan,
-        plan.schedule,
-        layout=_FIRST,
-        cell=_FIRST,
-        way=_FIRST,
-        zero_stage=np.array([plan.zero_stage]),
-        num_chunks=np.array([plan.num_chunks]),
-        num_microbatches=np.array([scenario.num_microbatches // scenario.flushes]),
-        overlap_p2p=np.array([sends_overlap(stack.overlap_p2p, plan.num_chunks)]),
-        overlap_grad_reduce=np.array([stack.overlap_grad_reduce]),
-        overlap_param_gather=np.array([stack.overlap_param_gather]),
-        optimizer_offload=plan.optimizer_offload,
-    )
+    cells = Cells(layouts, np.array([float(plan.microbatch_size)]), (way,), plan.sequence_slices)
+    columns = {
+        **dict.fromkeys(("layout", "cell", "way"), 0),
+        "zero_stage": plan.zero_stage,
+        "num_chunks": plan.num_chunks,
+        "num_microbatches": scenario.num_microbatches // scenario.flushes,
+        "overlap_p2p": sends_overlap(stack.overlap_p2p, plan.num_chunks),
+        "overlap_grad_reduce": stack.overlap_grad_reduce,
+        "overlap_param_gather": stack.overlap_param_gather,
+    }
+    only: dict[str, Any] = {name: np.array([value]) for name, value in columns.items()}
+    return Plans(layouts, price_one_cell(cells), plan, plan.schedule, **only, optimizer_offload=plan.optimizer_offload)

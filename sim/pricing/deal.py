@@ -100,12 +100,8 @@ class _Dealing:
 def deal_of(model: ModelSpec, plan: ParallelPlan, rank_of_stage: Ints | None = None, copies: int = 1) -> Deal:
     """Deal the layers of a plan to stages, and the stages to ranks.
 
-    Parameters
-    ----------
-    rank_of_stage : array over stages, optional
-        Pipeline rank that holds each (`Order.rank_of_stage`). Default: stages dealt in turn.
-    copies : int
-        Pipelines, each with a model of its own, that run through the ranks (`Order.copies`).
+    rank_of_stage : pipeline rank that holds each (`Order.rank_of_stage`). Default: stages dealt in turn.
+    copies : pipelines, each with a model of its own, that run through the ranks (`Order.copies`).
     """
     ends = plan.embedding_as_layer, plan.head_as_layer
     stages = num_stages_of(model.num_layers, plan)

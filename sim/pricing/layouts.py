@@ -92,9 +92,8 @@ class _Records(tuple[Any, ...]):
 
 def cost_model(scenario: Scenario) -> CostModel:
     """Return the cost model of a scenario: the same one for scenarios that share all records but the plan."""
-    return _cost_model(
-        _Records((scenario.model, scenario.cluster, scenario.training, scenario.stack, scenario.profile))
-    )
+    records = scenario.model, scenario.cluster, scenario.training, scenario.stack, scenario.profile
+    return _cost_model(_Records(records))
 
 
 @lru_cache(maxsize=16)
@@ -130,31 +129,18 @@ def _sustained(profile: Profile, gpu: GpuSpec) -> Profile:
     """The profile with multiplies at the clock that the GPU keeps."""
     if gpu.sustained_clock == 1.0:
         return profile
-    gemm = profile.gemm
-    slower = gemm.model_copy(
-        update={
-            "max_efficiency": gemm.max_efficiency * gpu.sustained_clock,
-            "precisions": {name: share * gpu.sustained_clock for name, share in gemm.precisions.items()},
-        }
-    )
-    return profile.model_copy(update={"gemm": slower})
+    gemm, clock = profile.gemm, gpu.sustained_clock
+    slower = {name: share * clock for name, share in gemm.precisions.items()}
+    update = {"max_efficiency": gemm.max_efficiency * clock, "precisions": slower}
+    return profile.model_copy(update={"gemm": gemm.model_copy(update=update)})
 
 
 def cut_of(scenario: Scenario) -> Cut:
     """How the scenario's plan cuts a layer."""
-    plan: ParallelPlan = scenario.plan
-    training = scenario.training
-    return Cut(
-        tp=plan.tp,
-        microbatch_size=plan.microbatch_size,
-        sequence_parallel=plan.sequence_parallel,
-        recompute=recompute_word(plan, scenario.model),
-        cp=plan.cp,
-        slices=plan.sequence_slices,
-        ep=plan.ep,
-        etp=plan.etp,
-        **cut_by_training(training),
-    )
+    plan = scenario.plan
+    names = ("tp", "cp", "ep", "etp", "microbatch_size", "sequence_parallel")
+    cut: dict[str, Any] = {name: getattr(plan, name) for name in names} | cut_by_training(scenario.training)
+    return Cut(**cut, recompute=recompute_word(plan, scenario.model), slices=plan.sequence_slices)
 
 
 def cut_by_training(training: TrainingSpec) -> dict[str, Any]:
@@ -239,43 +225,28 @@ class Layouts:
     @cached_property
     def cuts(self) -> Floats:
         """All numbers that say how a layer is cut, and how fast its groups and sends are; (numbers, layouts)."""
-        groups = (self.tensor, self.context, self.experts)
-        lies = [getattr(group, field.name) for group in groups for field in fields(Group)]
+        lies = [*self.tensor.numbers, *self.context.numbers, *self.experts.numbers]
         return np.array([self.tp, self.cp, self.ep, self.etp, self.send_share, *lies], dtype=float)
 
     def take(self, places: Ints) -> Layouts:
         """Return some of the layouts."""
-        taken: dict[str, Any] = {"hops": tuple(self.hops[place] for place in places.tolist())}
-        for each in fields(self):
-            value = getattr(self, each.name)
-            if isinstance(value, Group):
-                taken[each.name] = value.take(places)
-            elif isinstance(value, np.ndarray):
-                taken[each.name] = value[places]
-        return replace(self, **taken)
+        own = {each.name: getattr(self, each.name) for each in fields(self)}
+        taken: dict[str, Any] = {name: each.take(places) for name, each in own.items() if isinstance(each, Group)}
+        taken |= {name: each[places] for name, each in own.items() if isinstance(each, np.ndarray)}
+        return replace(self, **taken, hops=tuple(self.hops[place] for place in places.tolist()))
 
     @cached_property
     def slowdown(self) -> Floats:
         """Share by which passes take longer since all GPUs wait for the slowest."""
         return slowdown(self.gpus, self.costs.cluster.gpu_spread, self.costs.profile.fitted_gpus)
 
-    @property
-    def replicas(self) -> tuple[Group, Group]:
-        """Groups that hold the same and sum its gradients: of everything but experts, and of experts."""
-        return self.data, self.expert_data
-
-    @property
-    def sharding(self) -> tuple[Group, Group]:
-        """Groups within which ZeRO shards: everything but experts, and experts."""
-        return self.shards, self.expert_shards
-
     def shard_of(self, params: Floats, layout: Any = slice(None)) -> Number:
         """Return what a GPU's shard has of the parameters (everything but experts, experts) that a GPU holds.
 
         layout : the layouts of the parameters, where these are not over all layouts.
         """
-        sizes = (np.asarray(group.size)[layout] for group in self.sharding)
-        return sum(each / size for each, size in zip(params, sizes, strict=True))
+        others, experts = params
+        return others / np.asarray(self.shards.size)[layout] + experts / np.asarray(self.expert_shards.size)[layout]
 
     def of_copies(self, copies: int) -> Layouts:
         """Return layouts whose groups sum gradients over several copies of the model, without sharding over these."""

@@ -45,16 +45,10 @@ def peak_memory(
 ) -> MemoryUse:
     """Peak memory of one GPU of ranks; numbers broadcast over kinds of ranks and plans.
 
-    Parameters
-    ----------
-    held : array
-        Parameters on one GPU of each rank (`sim.pricing.deal`).
-    activations : array
-        Most bytes of kept activations that are in flight at once. [bytes]
-    logits : array
-        Most micro-batches whose logits are alive at once.
-    weight_versions : array
-        Versions of the weights that an asynchronous schedule keeps.
+    held : parameters on one GPU of each rank (`sim.pricing.deal`).
+    activations : most bytes of kept activations that are in flight at once. [bytes]
+    logits : most micro-batches whose logits are alive at once.
+    weight_versions : versions of the weights that an asynchronous schedule keeps.
     """
     prices, zero, layouts, of_cut = plans.prices, plans.zero_stage, plans.layouts, (plans.way, plans.cell)
     stack, training = plans.costs.stack, plans.costs.training

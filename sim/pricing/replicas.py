@@ -6,6 +6,7 @@ but experts, experts), as do the groups that move them.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -75,28 +76,32 @@ def _is_sent(move: DataMove) -> Any:
 
 def sent_by_group(moves: Iterable[DataMove]) -> dict[str, float]:
     """Bytes that a GPU sends of one layout's collectives, by kind of group. [bytes]"""
-    found: dict[str, float] = {}
+    found: Counter[str] = Counter()
     for move in moves:
-        found[move.over] = found.get(move.over, 0.0) + np.asarray(move.sent_bytes).item()
-    return found
+        found[move.over] += np.asarray(move.sent_bytes).item()
+    return dict(found)
 
 
 def summed(params: Floats, width: Number, layouts: Layouts) -> list[DataMove]:
     """Gradients summed over all that hold the same, `width` bytes a parameter."""
-    return _pair("all_reduce", ("data", "expert_data"), layouts.replicas, params, width)
+    return _pair("all_reduce", ("data", "expert_data"), (layouts.data, layouts.expert_data), params, width)
 
 
 def gathered(params: Floats, width: Number, layouts: Layouts, pieces: int = 1) -> list[DataMove]:
     """Weights gathered within sharding groups; all but experts in so many pieces."""
-    return _pair("all_gather", ("shards", "expert_shards"), layouts.sharding, params, width, pieces)
+    return _pair(
+        "all_gather", ("shards", "expert_shards"), (layouts.shards, layouts.expert_shards), params, width, pieces
+    )
 
 
 def reduced_to_shards(params: Floats, width: Number, layouts: Layouts, pieces: int = 1) -> list[DataMove]:
     """Gradients until every GPU has the sum of its shard's: within sharding groups, then between them."""
-    moves = _pair("reduce_scatter", ("shards", "expert_shards"), layouts.sharding, params, width, pieces)
+    moves = _pair(
+        "reduce_scatter", ("shards", "expert_shards"), (layouts.shards, layouts.expert_shards), params, width, pieces
+    )
     between = layouts.between_shards
     if between is not None:
-        shards = np.stack([each / group.size for each, group in zip(params, layouts.sharding, strict=True)])
+        shards = np.stack([params[0] / layouts.shards.size, params[1] / layouts.expert_shards.size])
         moves += _pair("all_reduce", ("between", "between"), (between, between), shards, width, pieces)
     return moves
 
@@ -115,12 +120,8 @@ def moved_once(
 
     2 and 3 reduce gradients whenever a rank turns to a stage, 3 gathers weights then.
 
-    Parameters
-    ----------
-    spread : bool
-        Sharding groups shard the optimizer's state among each other.
-    copies : int
-        Of the model, which sum gradients together.
+    spread : sharding groups shard the optimizer's state among each other.
+    copies : of the model, which sum gradients together.
     """
     costs, whole = layouts.costs, layouts.of_copies(copies)
     gradient, weight = costs.gradient_width, costs.training.activation_bytes

@@ -68,10 +68,8 @@ def once_a_step(plans: Plans, deal: Deal) -> RankSeconds:
     layouts, kinds = plans.layouts, deal.rank_kinds
     code = 4 * plans.moving_stage + 2 * plans.gathers_in_turns + plans.state_is_spread
     ways = np.flatnonzero(np.bincount(code.ravel())).tolist()
-    found = [
-        _once_a_step(layouts, kinds, way // 4, way // 2 % 2, way % 2, deal.copies, plans.optimizer_offload)
-        for way in ways
-    ]
+    of_all = deal.copies, plans.optimizer_offload
+    found = [_once_a_step(layouts, kinds, way // 4, way // 2 % 2, way % 2, *of_all) for way in ways]
     place = np.searchsorted(ways, code)
     table, shares = (np.stack(each, axis=-2) for each in zip(*found, strict=True))
     return RankSeconds._make([*table[:, :, place, plans.layout], shares[place, plans.layout]])
@@ -103,10 +101,9 @@ def _once_a_step(
         update = update + _muon_s(kinds.counts, layouts if spread else layouts.without_sums_between, zero_stage > 0)
     there = kinds.number > 0  # nothing waits for a rank that is not there
     found = np.empty((6, *shape))
-    gather = gather * (there & (not in_turns))
-    for place, seconds in enumerate((reduction, tail, gather, update * there, offload * there)):
+    once = (reduction, tail, gather * (there & (not in_turns)), update * there, offload * there, held[HELD].sum(axis=0))
+    for place, seconds in enumerate(once):
         found[place] = seconds
-    found[5] = held[HELD].sum(axis=0)
     passed = _passed(layouts, trained, zero_stage, spread)
     sent, reduce = ((each * kinds.number).sum(axis=0) / kinds.number.sum(axis=0) for each in (passed, found[0]))
     share = costs.fabric.hidden_share(layouts.data, sent * costs.gradient_width, reduce)
@@ -116,10 +113,9 @@ def _once_a_step(
 def _passed(layouts: Layouts, trained: Floats, zero_stage: int, spread: int) -> Number:
     """Parameters whose gradients a GPU sends: an all-reduce sends them twice, one between groups what a shard has."""
     passed = (2.0 if zero_stage == 0 else 1.0) * trained.sum(axis=0) * (zero_stage < 3 or not spread)
-    if zero_stage and layouts.between_shards is not None:
-        twice = 1.0 if spread else 2.0
-        passed = passed + twice * layouts.shard_of(trained) * (layouts.between_shards.size > 1)
-    return passed
+    if not zero_stage or layouts.between_shards is None:
+        return passed
+    return passed + (1.0 if spread else 2.0) * layouts.shard_of(trained) * (layouts.between_shards.size > 1)
 
 
 def _update_s(costs: CostModel, params: Number, moments: Number, offloaded: float) -> tuple[Number, Number]:
@@ -129,10 +125,7 @@ def _update_s(costs: CostModel, params: Number, moments: Number, offloaded: floa
     when the longest of the three counts. State that only waits on the host comes before the GPU's update and goes back
     after it.
 
-    Parameters
-    ----------
-    offloaded : float
-        Share of the optimizer's state in host memory.
+    offloaded : share of the optimizer's state in host memory.
     """
     stack, training, host = costs.stack, costs.training, costs.host
     work = optimizer_work(params, moments, stack, training, offloaded if stack.updates_on_host else 0.0)
@@ -266,10 +259,8 @@ class StageSeconds:
         **more: Floats,
     ) -> StageSeconds:
         """Return stages of given seconds, with nothing sent, reduced or done once a step but what is named. [s]"""
-        of_stages = ("send_forward_s", "send_backward_s")
-        of_ranks = ("reduce_s", "reduce_tail_s", "gather_s", "optimizer_s", "offload_s")
-        given: dict[str, Any] = {name: np.zeros(len(stages)) for name in of_stages}
-        given |= {name: np.zeros(num_ranks) for name in of_ranks}
+        given: dict[str, Any] = {name: np.zeros(len(stages)) for name in ("send_forward_s", "send_backward_s")}
+        given |= {name: np.zeros(num_ranks) for name in RankSeconds._fields[:5]}
         given |= {"reduce_share": np.full(len(stages), num_ranks / len(stages)), **more}
         weights = np.zeros(len(stages)) if weight_grad_s is None else weight_grad_s
         passes = np.zeros((AT_PEAK + 1, len(Cause), len(stages)))
@@ -340,12 +331,8 @@ def price_plan(plans: Plans, deal: Deal) -> StageSeconds:
 def price_stages(plans: Plans, deal: Deal, *, by_cause: bool = False, split: bool = True) -> StageSeconds:
     """Price passes of one micro-batch through kinds of stages, and visits to them.
 
-    Parameters
-    ----------
-    by_cause : bool
-        Also by what they are spent on, and what they would take at the GPU's peak.
-    split : bool
-        Also the backward's halves.
+    by_cause : also by what they are spent on, and what they would take at the GPU's peak.
+    split : also the backward's halves.
     """
     passes = _passes_of_blocks(plans, by_cause, split)
     card = plans.prices.card_s[(slice(None), *plans.of_blocks)]
@@ -411,9 +398,8 @@ def _card_waits(plans: Plans, deal: Deal, card: Floats, passes: Floats) -> Float
 
 def _plus(passes: Floats, cause: Cause, more: Floats) -> Floats:
     """Passes (passes, blocks or kinds, causes, plans) of which the first take more for one cause."""
-    whole = np.array(
-        np.broadcast_to(passes, (*passes.shape[:3], *np.broadcast_shapes(more.shape[2:], passes.shape[3:])))
-    )
+    shape = (*passes.shape[:3], *np.broadcast_shapes(more.shape[2:], passes.shape[3:]))
+    whole = np.array(np.broadcast_to(passes, shape))
     whole[: len(more), :, cause if passes.shape[2] > 1 else 0] += more
     return whole
 

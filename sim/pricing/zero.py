@@ -93,10 +93,7 @@ _OVER_PLANS = tuple(each.name for each in fields(VisitSeconds) if each.name != "
 def moved_at_visits(plans: Plans, alone: Number) -> Moved | None:
     """Price what plans move every time that they turn to a stage; None where no plan does.
 
-    Parameters
-    ----------
-    alone : bool, or array over layouts
-        Embedding and head share a stage, and one table serves all that need it.
+    alone : embedding and head share a stage, and one table serves all that need it.
     """
     zero, in_turns, layouts, layout = plans.moving_stage, plans.gathers_in_turns, plans.layouts, plans.layout
     replicas = layouts.data.size * layouts.expert_data.size
@@ -233,12 +230,8 @@ def lengthened_passes(plans: Plans, moved: Moved, passes: Floats, card: Floats) 
     What compute does not hide of what overlaps it is exposed. Gathers are hidden by the layer before, which takes one
     to be gathered ahead. A card carries what the pass's own collectives and ZeRO's put on it together.
 
-    Parameters
-    ----------
-    passes : array (passes, blocks, plans)
-        Forward and backward, and the halves of a backward where they are asked for. [s]
-    card : array (2, blocks, plans)
-        What collectives of forward and backward put on a card. [s]
+    passes : forward and backward, and the halves of a backward where they are asked for. [s]
+    card : what collectives of forward and backward put on a card. [s]
     """
     here, ahead = ~plans.at_visits, np.asarray(plans.overlap_param_gather)
     group, nothing = plans.layouts.data.take(plans.layout), np.zeros(1)
@@ -276,15 +269,9 @@ def copied_s(moved: Moved, gathering: Number, reducing: Number, costs: CostModel
 def price_visits(plans: Plans, moved: Moved | None, parts: Floats, passes: Floats) -> VisitSeconds | None:
     """What visits to kinds of stages move; None where no plan moves anything so.
 
-    Parameters
-    ----------
-    parts : array
-        Counts of each kind of stage (`sim.pricing.deal`).
-    passes : array (passes, causes, kinds of stages, plans)
-        Of one micro-batch; a backward's input gradient is of use where halves are asked for. [s]
+    parts : counts of each kind of stage (`sim.pricing.deal`).
+    passes : of one micro-batch; a backward's input gradient is of use where halves are asked for. [s]
 
-    Notes
-    -----
     The blocks of a stage are taken for alike: b of them, each gathered in G/b and passed in C/b, let the first
     micro-batch begin when all but min(G, C) (b − 1)/b of the gather is done. Where a stack gathers a layer in several
     pieces, these are the blocks.

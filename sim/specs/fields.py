@@ -43,10 +43,7 @@ def numeric_fields(scenario: Scenario) -> dict[str, NumericField]:
 def find_field(scenario: Scenario, path: str) -> NumericField:
     """The number at a path, whichever of its names the path is made of.
 
-    Raises
-    ------
-    SpecError
-        No such number; the message has the nearest.
+    Raises SpecError: no such number; the message has the nearest.
     """
     fields = numeric_fields(scenario)
     plain = ".".join(file_name(part) for part in path.split("."))
@@ -67,10 +64,7 @@ def find_field(scenario: Scenario, path: str) -> NumericField:
 def with_numbers(scenario: Scenario, numbers: Mapping[str, float]) -> Scenario:
     """The scenario with other numbers, by full path; what followed from the old ones follows from the new.
 
-    Raises
-    ------
-    SpecError
-        The numbers break a rule of the scenario.
+    Raises SpecError: the numbers break a rule of the scenario.
     """
     data = plain_data(scenario)
     data.pop("assumed", None)

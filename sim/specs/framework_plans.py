@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -43,7 +43,8 @@ class PlanRule:
     @property
     def names(self) -> frozenset[str]:
         """Fields of the plan in the condition."""
-        return _names(self.must)
+        nodes = ast.walk(_parsed(self.must))
+        return frozenset(node.id for node in nodes if isinstance(node, ast.Name)) - _SECTIONS
 
     @property
     def path(self) -> str:
@@ -52,7 +53,7 @@ class PlanRule:
 
     def holds(self, scenario: Scenario, plan: Mapping[str, Any]) -> Any:
         """Whether plans keep it: a bool, or an array where a field of `plan` that the condition names is one."""
-        return _condition(self.must)(plan, scenario)
+        return _value(_parsed(self.must), plan, scenario)
 
     def refusal(self, scenario: Scenario, plan: Mapping[str, Any]) -> str:
         """The value that breaks it, and why: "plan.pp = 2: it has no pipelines"."""
@@ -69,10 +70,7 @@ class PlanRule:
 def plan_rules(framework: str, version: str = "") -> tuple[PlanRule, ...]:
     """What a framework of a version asks of every plan; nothing where its plans are not described here.
 
-    Raises
-    ------
-    SpecError
-        The version cannot be read.
+    Raises SpecError: the version cannot be read.
     """
     if framework not in preset_names("frameworks"):
         return ()
@@ -134,7 +132,7 @@ def _listed(framework: str) -> list[dict[str, Any]]:
 
 
 _SECTIONS = frozenset({"model", "training", "stack", "cluster"})
-_COMPARED: dict[type, Callable[[Any, Any], Any]] = {
+_OPERATIONS: dict[type, Callable[[Any, Any], Any]] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
     ast.Lt: operator.lt,
@@ -143,8 +141,6 @@ _COMPARED: dict[type, Callable[[Any, Any], Any]] = {
     ast.GtE: operator.ge,
     ast.In: lambda one, several: np.isin(one, several) if isinstance(one, np.ndarray) else one in several,
     ast.NotIn: lambda one, several: ~np.isin(one, several) if isinstance(one, np.ndarray) else one not in several,
-}
-_COMPUTED: dict[type, Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
@@ -158,69 +154,40 @@ def _parsed(text: str) -> ast.expr:
     return ast.parse(text, mode="eval").body
 
 
-@cache
-def _names(text: str) -> frozenset[str]:
-    return frozenset(node.id for node in ast.walk(_parsed(text)) if isinstance(node, ast.Name)) - _SECTIONS
+def _value(node: ast.expr, plan: Mapping[str, Any], scenario: Scenario) -> Any:
+    """What a condition comes to, of names, numbers, comparisons, and, or, not and whole arithmetic only."""
 
+    def of(part: ast.expr) -> Any:
+        return _value(part, plan, scenario)
 
-_Condition = Callable[[Mapping[str, Any], Scenario], Any]
-
-
-@cache
-def _condition(text: str) -> _Condition:
-    return _function(_parsed(text))
-
-
-def _function(node: ast.expr) -> _Condition:
-    """A condition as a function of a plan's fields and a scenario.
-
-    It has names, numbers, comparisons, and, or, not and whole arithmetic only.
-    """
     match node:
         case ast.Constant(value):
-            return lambda plan, scenario: value
+            return value
         case ast.Tuple(elements):
-            parts = [_function(each) for each in elements]
-            return lambda plan, scenario: tuple(each(plan, scenario) for each in parts)
+            return tuple(map(of, elements))
         case ast.Attribute(ast.Name(section), field):
-            return lambda plan, scenario: getattr(getattr(scenario, section), field)
+            return getattr(getattr(scenario, section), field)
         case ast.Name(field):
-            return lambda plan, scenario: plan[field]
+            return plan[field]
         case ast.UnaryOp(ast.Not(), operand):
-            inner = _function(operand)
-            return lambda plan, scenario: _not(inner(plan, scenario))
-        case ast.BinOp(left, op, right):
-            return _of_two(_COMPUTED[type(op)], left, right)
-        case ast.Compare(left, [op], [right]):
-            return _of_two(_COMPARED[type(op)], left, right)
-        case ast.BoolOp(op, values):
-            return _joined(isinstance(op, ast.Or), [_function(each) for each in values])
+            value = of(operand)
+            return ~value if isinstance(value, np.ndarray) else not value
+        case ast.BinOp(left, op, right) | ast.Compare(left, [op], [right]):
+            return _OPERATIONS[type(op)](of(left), of(right))
+        case ast.BoolOp(op, parts):
+            return _joined(isinstance(op, ast.Or), map(of, parts))
     raise TypeError(f"a rule of plans has no {type(node).__name__}: {ast.unparse(node)}")
 
 
-def _of_two(operation: Callable[[Any, Any], Any], left: ast.expr, right: ast.expr) -> _Condition:
-    first, second = _function(left), _function(right)
-    return lambda plan, scenario: operation(first(plan, scenario), second(plan, scenario))
-
-
-def _not(value: Any) -> Any:
-    return ~value if isinstance(value, np.ndarray) else not value
-
-
-def _joined(any_of: bool, parts: Sequence[_Condition]) -> _Condition:
+def _joined(any_of: bool, values: Iterable[Any]) -> Any:
     """`or`, or else `and`, of conditions; no further than they decide it for all plans."""
-
-    def found(plan: Mapping[str, Any], scenario: Scenario) -> Any:
-        so_far: Any = not any_of
-        for part in parts:
-            value = part(plan, scenario)
-            if not isinstance(value, np.ndarray):
-                if bool(value) is any_of:
-                    return any_of
-                continue
-            so_far = value | so_far if any_of else value & so_far
-            if so_far.all() if any_of else not so_far.any():
-                break
-        return so_far
-
-    return found
+    so_far: Any = not any_of
+    for value in values:
+        if not isinstance(value, np.ndarray):
+            if bool(value) is any_of:
+                return any_of
+            continue
+        so_far = value | so_far if any_of else value & so_far
+        if so_far.all() if any_of else not so_far.any():
+            break
+    return so_far

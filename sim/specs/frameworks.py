@@ -47,10 +47,7 @@ def find_framework(name: str) -> str | None:
 def framework_named(name: str) -> str:
     """The framework of this name, alias, or stack preset.
 
-    Raises
-    ------
-    SpecError
-        There is none; the message has the nearest.
+    Raises SpecError: there is none; the message has the nearest.
     """
     found, wanted = find_framework(name), name.strip().lower()
     if found is not None:
@@ -89,10 +86,7 @@ def halves_attention(framework: str, version: str) -> bool:
 def date_of(version: str, framework: str) -> Date:
     """Year and month of a version: a date, a release named by year and month, or a tag that the framework's file knows.
 
-    Raises
-    ------
-    SpecError
-        It is none of them.
+    Raises SpecError: it is none of them.
     """
     if version in ("", LATEST):
         return _NEVER
@@ -203,17 +197,11 @@ class ResolvedStack:
 def resolve_stack(stated: Any, sections: Mapping[str, Any]) -> ResolvedStack:
     """Fields of the stack, and what the framework does in other sections where they are silent.
 
-    Parameters
-    ----------
-    stated : None, str or mapping
-        The scenario's section: a preset's or framework's name; or fields, with `preset`, or `framework` and `version`.
-    sections : mapping
-        The scenario's other sections, presets resolved, as far as they are given.
+    stated : the scenario's section: a preset's or framework's name; or fields, with `preset`, or `framework` and
+        `version`.
+    sections : the scenario's other sections, presets resolved, as far as they are given.
 
-    Raises
-    ------
-    SpecError
-        An unknown framework or preset, or a version that cannot be read.
+    Raises SpecError: an unknown framework or preset, or a version that cannot be read.
     """
     choice = {} if stated is None else {"preset": stated} if isinstance(stated, str) else dict(stated)
     own = named_kernel(_with_graphs({key: value for key, value in choice.items() if key not in _ABOUT_THE_CHOICE}))
@@ -262,10 +250,7 @@ def stack_words(stack: StackSpec) -> str:
 def _version(value: Any) -> str:
     """A version as text.
 
-    Raises
-    ------
-    SpecError
-        A number with a point, which may have lost its last digit.
+    Raises SpecError: a number with a point, which may have lost its last digit.
     """
     if value is None:
         return ""

@@ -217,10 +217,7 @@ def _check_names(data: Any, place: str) -> None:
 def described(data: Mapping[str, Any], overrides: Sequence[str] = ()) -> dict[str, Any]:
     """What sections say once presets stand in their places and overrides are laid over them; the stack stays open.
 
-    Raises
-    ------
-    SpecError
-        An unknown preset, or an override that fits nowhere.
+    Raises SpecError: an unknown preset, or an override that fits nowhere.
     """
     # A whole section chosen on the command line wins over the file before anything in it is looked up.
     raw = copy.deepcopy(dict(data))

@@ -28,10 +28,7 @@ def price_list() -> dict[str, dict[str, Any]]:
 def gpu_named(text: str) -> str:
     """The GPU preset that people mean by `h100`, `4090`, `RTX 4090` or `a100-80gb`; of several the first of `meant_by`.
 
-    Raises
-    ------
-    SpecError
-        No such GPU, or cards of different kinds.
+    Raises SpecError: no such GPU, or cards of different kinds.
     """
     return meant_by(text)[0]
 
@@ -41,10 +38,7 @@ def meant_by(text: str) -> list[str]:
 
     Modules (SXM) come before cards, what is rented by the hour before what is not, and more memory before less.
 
-    Raises
-    ------
-    SpecError
-        No such GPU, or cards of different kinds.
+    Raises SpecError: no such GPU, or cards of different kinds.
     """
     words = re.findall(r"[a-z0-9]+", _MAKERS.sub(" ", text.lower()))
     known = preset_names("gpus")
@@ -94,10 +88,7 @@ def _kind(name: str) -> str:
 def node_of(gpu: str) -> str:
     """The node preset in which a GPU preset comes: where it is rented, else the first that has it.
 
-    Raises
-    ------
-    SpecError
-        No node has it.
+    Raises SpecError: no node has it.
     """
     if gpu in price_list():
         return str(price_list()[gpu]["node"])

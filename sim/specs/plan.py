@@ -77,10 +77,7 @@ def as_names(value: Any) -> Any:
 def check_names(field: str, names: Collection[str], known: Collection[str]) -> None:
     """Refuse names that are not known, or that stand twice.
 
-    Raises
-    ------
-    ValueError
-        With the name that is meant, where one is near.
+    Raises ValueError: with the name that is meant, where one is near.
     """
     for name in names:
         if name not in known:
@@ -99,10 +96,7 @@ _MOST_LETTERS = 100_000
 def layout_stages(layout: str) -> tuple[str, ...]:
     """The letters of each stage of a pipeline layout, repetitions written out.
 
-    Raises
-    ------
-    ValueError
-        Another letter, or a repetition that is no repetition.
+    Raises ValueError: another letter, or a repetition that is no repetition.
     """
     text = re.sub(r"[\s,]", "", layout)
     while (found := _REPEATED.search(text)) is not None:

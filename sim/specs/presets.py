@@ -44,11 +44,7 @@ def shipped_table() -> dict[str, Any]:
 def datasheet_profile(gpu: GpuSpec, table: dict[str, Any] | None = None) -> dict[str, Any]:
     """The data of a profile for this GPU.
 
-    Parameters
-    ----------
-    gpu : GpuSpec
-    table : dict, optional
-        As `presets/datasheet.yaml` has it, which is the default.
+    table : as `presets/datasheet.yaml` has it, which is the default.
     """
     table = table or shipped_table()
     data: dict[str, Any] = copy.deepcopy(table["profile"])
@@ -110,10 +106,7 @@ def _names(kind: str) -> tuple[str, ...]:
 def model_preset(name: str) -> str:
     """The model preset of this name, however it is written: "Llama 3 70B", "meta-llama/Llama-3.1-70B-Instruct".
 
-    Raises
-    ------
-    SpecError
-        No such model; the message has the nearest.
+    Raises SpecError: no such model; the message has the nearest.
     """
     known = preset_names("models")
     plain = "-".join(name.strip().lower().replace("_", " ").split())
@@ -217,16 +210,10 @@ def _preset(kind: str, name: str) -> dict[str, Any]:
 def model_named(name: str) -> tuple[dict[str, Any], tuple[str, ...]]:
     """The fields of a model, and what of it is not counted.
 
-    Parameters
-    ----------
-    name : str
-        A preset's; that of a model on the hub whose shape is known here; the path of a `config.json`, of a folder with
-        one, or of a YAML file with a model's fields or a section `model`. Nothing is downloaded.
+    name : a preset's; that of a model on the hub whose shape is known here; the path of a `config.json`, of a folder
+        with one, or of a YAML file with a model's fields or a section `model`. Nothing is downloaded.
 
-    Raises
-    ------
-    SpecError
-        There is no such model, or the file cannot be read.
+    Raises SpecError: there is no such model, or the file cannot be read.
     """
     if name in _names("models"):
         return _preset("models", name), ()
@@ -277,10 +264,7 @@ def _machine_of_file(section: str, path: Path) -> dict[str, Any]:
 def load_file_as_preset(path: Path) -> dict[str, Any]:
     """The data of a user's own file in the format of presets, such as a profile written by a calibration.
 
-    Raises
-    ------
-    SpecError
-        The file cannot be read or does not hold a mapping.
+    Raises SpecError: the file cannot be read or does not hold a mapping.
     """
     data = load_yaml(path)
     if not isinstance(data, dict):

@@ -51,7 +51,12 @@ class Scenario(Spec):
 
     @model_validator(mode="after")
     def _check(self) -> Scenario:
-        problems = [*self._divisibility(), *self._limits()]
+        divided = [
+            f"{inner} = {value} must divide {outer} = {total}; nearest that does: {divisor_near(total, value)}"
+            for applies, value, inner, total, outer in self._divisors()
+            if applies and total % value
+        ]
+        problems = [*divided, *self._multiples(), *self._limits()]
         if problems:
             raise ValueError("\n".join(problems))
         self.cluster.gpu.peak(self.training.peak_precision)
@@ -63,15 +68,6 @@ class Scenario(Spec):
                 f"its values all the same, write profile: {{preset: {self.profile.name}, gpu: {self.cluster.gpu.name}}}"
             )
         return self
-
-    def _divisibility(self) -> list[str]:
-        """Numbers that must divide others and do not, each with the nearest that does."""
-        problems = [
-            f"{inner} = {value} must divide {outer} = {total}; nearest that does: {divisor_near(total, value)}"
-            for applies, value, inner, total, outer in self._divisors()
-            if applies and total % value
-        ]
-        return [*problems, *self._multiples()]
 
     def _divisors(self) -> tuple[tuple[bool, int, str, int, str], ...]:
         """(whether the rule applies, divisor, its name, dividend, its name)."""
@@ -191,12 +187,11 @@ class Scenario(Spec):
         return []
 
     def _limits(self) -> list[str]:
-        model, plan, training = self.model, self.plan, self.training
+        model, plan, training, load = self.model, self.plan, self.training, self.training.expert_load
         problems = []
         if plan.ep > 1 and not model.num_experts:
             problems.append(f"plan.ep = {plan.ep}, but model {model.name!r} has no experts; set plan.ep to 1")
         problems += [*self._cut_experts(), *self._cut_vocabulary()]
-        load = self.training.expert_load
         if load and len(load) != model.num_experts:
             problems.append(
                 f"training.expert_load has {len(load)} numbers, but model {model.name!r} {model.num_experts} experts; "
@@ -207,20 +202,20 @@ class Scenario(Spec):
                 f"plan.tp = {plan.tp} with a mixture of experts needs plan.sequence_parallel: each GPU routes its own "
                 "share of the tokens (Megatron-LM's rule); set it to true, or plan.tp to 1"
             )
-        problems += self._recomputed()
-        if training.high_precision_layers > model.num_layers:
-            problems.append(
-                f"training.high_precision_layers = {training.high_precision_layers} exceeds the {model.num_layers} "
-                "layers; lower it to that"
+        problems += [*self._recomputed(), *self._offloading(), *self._adapters()]
+        in_stage, gpu = -(-model.num_layers // plan.num_stages), self.cluster.gpu
+        problems += [
+            f"{name} = {value} exceeds the {most} {of}; lower it to {most}"
+            for name, value, most, of in (
+                ("training.high_precision_layers", training.high_precision_layers, model.num_layers, "layers"),
+                ("plan.offloaded_layers", plan.offloaded_layers, model.num_layers, "layers"),
+                ("plan.recompute_num_layers", plan.recompute_num_layers, in_stage, "layers of a stage"),
+                ("stack.dispatcher_sms", self.stack.dispatcher_sms, gpu.num_sms, f"multiprocessors of {gpu.name}"),
             )
-        if plan.offloaded_layers > model.num_layers:
-            problems.append(
-                f"plan.offloaded_layers = {plan.offloaded_layers} exceeds the {model.num_layers} layers; "
-                "lower it to that"
-            )
-        problems += self._offloading()
-        problems += self._adapters_and_dispatcher()
-        problems += self._gpus()
+            if value is not None and value > most
+        ]
+        if plan.num_gpus > self.cluster.num_gpus:
+            problems.append(self._too_many_gpus())
         if model.position == "learned" and training.sequence_length > model.max_sequence_length:
             problems.append(
                 f"training.sequence_length = {training.sequence_length} exceeds the model's "
@@ -228,19 +223,17 @@ class Scenario(Spec):
             )
         return problems
 
-    def _gpus(self) -> list[str]:
-        """More GPUs than the cluster has."""
+    def _too_many_gpus(self) -> str:
+        """What to do about more GPUs than the cluster has."""
         plan, cluster = self.plan, self.cluster
-        if plan.num_gpus <= cluster.num_gpus:
-            return []
         replicas = cluster.num_gpus // (plan.tp * plan.cp * plan.pp)
-        nodes = -(-plan.num_gpus // cluster.node.gpus_per_node)
         remedy = f"lower plan.dp to {replicas}" if replicas else "cut the model into fewer parts (tp, cp, pp)"
-        return [
-            f"the plan needs tp · {'cp · ' if plan.cp > 1 else ''}pp · dp = {plan.tp} · "
-            f"{f'{plan.cp} · ' if plan.cp > 1 else ''}{plan.pp} · {plan.dp} = {plan.num_gpus} GPUs, but cluster "
-            f"{cluster.name!r} has {cluster.num_gpus}; {remedy} or raise cluster.num_nodes to {nodes}"
-        ]
+        degrees = {name: getattr(plan, name) for name in ("tp", "cp", "pp", "dp") if name != "cp" or plan.cp > 1}
+        return (
+            f"the plan needs {' · '.join(degrees)} = {' · '.join(map(str, degrees.values()))} = {plan.num_gpus} GPUs, "
+            f"but cluster {cluster.name!r} has {cluster.num_gpus}; {remedy} or raise cluster.num_nodes to "
+            f"{-(-plan.num_gpus // cluster.node.gpus_per_node)}"
+        )
 
     def _cut_experts(self) -> list[str]:
         """Experts that are cut, and cannot be."""
@@ -255,25 +248,19 @@ class Scenario(Spec):
             ]
         return []
 
-    def _adapters_and_dispatcher(self) -> list[str]:
-        """Adapters of no linear of the model, and a dispatcher larger than the GPU."""
+    def _adapters(self) -> list[str]:
+        """Adapters of no linear of the model."""
         model, training, kinds = self.model, self.training, self.model.layer_kinds
         attends, recurs = (any(getattr(kind, name) for kind in kinds) for name in ("attends", "recurs"))
         has_mlp = model.has("dense") or model.has("sparse")
         there = dict.fromkeys(("linear_qkv", "linear_proj"), attends) | dict.fromkeys(("in_proj", "out_proj"), recurs)
         there |= dict.fromkeys(("linear_fc1", "linear_fc2"), has_mlp)
-        problems = []
-        if training.adapter_rank and not any(there[name] for name in training.adapter_targets):
-            problems.append(
-                f"training.adapter_targets: model {model.name!r} has no {' and no '.join(training.adapter_targets)}; "
-                f"it has {', '.join(name for name, found in there.items() if found)}"
-            )
-        sms, most = self.stack.dispatcher_sms, self.cluster.gpu.num_sms
-        if sms and sms > most:
-            problems.append(
-                f"stack.dispatcher_sms = {sms} exceeds the {most} multiprocessors of {self.cluster.gpu.name}; lower it"
-            )
-        return problems
+        if not training.adapter_rank or any(there[name] for name in training.adapter_targets):
+            return []
+        return [
+            f"training.adapter_targets: model {model.name!r} has no {' and no '.join(training.adapter_targets)}; "
+            f"it has {', '.join(name for name, found in there.items() if found)}"
+        ]
 
     def _offloading(self) -> list[str]:
         """What offloading needs to know of the host and the node does not say."""
@@ -321,12 +308,6 @@ class Scenario(Spec):
                 f"plan.recompute: full does not go with CUDA graphs of {', '.join(scope)}; recompute modules "
                 "(recompute: selective), or set stack.cuda_graphs to none or full_iteration"
             )
-        most = -(-model.num_layers // plan.num_stages)
-        if plan.recompute_num_layers > most:
-            problems.append(
-                f"plan.recompute_num_layers = {plan.recompute_num_layers} exceeds the {most} layers of a stage; "
-                f"lower it to {most}"
-            )
         return problems
 
     @property
@@ -337,10 +318,7 @@ class Scenario(Spec):
     def require_plan(self) -> Self:
         """Self, if it has a plan.
 
-        Raises
-        ------
-        SpecError
-            It is open.
+        Raises SpecError: it is open.
         """
         if self.is_open:
             raise SpecError(

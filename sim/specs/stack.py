@@ -275,16 +275,12 @@ class StackSpec(Spec):
         return data
 
     @model_validator(mode="after")
-    def _check_loss(self) -> StackSpec:
+    def _check(self) -> StackSpec:
         if self.policy_loss_columns and not self.chunked_loss:
             raise ValueError(
                 f"policy_loss_columns {self.policy_loss_columns} are pieces of a chunked loss; set chunked_loss: true, "
                 "or leave them out"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _check_graphs(self) -> StackSpec:
         names, graphs = self.cuda_graph_scope, self.cuda_graphs
         check_names("cuda_graph_scope", names, GRAPH_MODULES)
         if names and graphs != "scoped":
@@ -303,8 +299,7 @@ class StackSpec(Spec):
     @property
     def sms_of_dispatcher(self) -> int | None:
         """Streaming multiprocessors that carry tokens to experts; None where NCCL does."""
-        defaults = {"deepep": 20, "hybridep": 16}
-        usual = defaults.get(self.expert_dispatcher)
+        usual = {"deepep": 20, "hybridep": 16}.get(self.expert_dispatcher)
         return None if usual is None else self.dispatcher_sms or usual
 
 

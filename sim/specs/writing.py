@@ -28,11 +28,8 @@ ABSENT = None
 def differing_fields(scenarios: Sequence[Scenario]) -> dict[str, tuple[Any, ...]]:
     """Fields that are not the same in all scenarios, by path, with the value of each scenario.
 
-    Returns
-    -------
-    dict
-        Plain values in SI, under full names (`cluster.inter_node_bandwidth_bytes_per_s`); ABSENT where a scenario has
-        none. Of profiles the names, or the values where the names are the same.
+    Returns plain values in SI, under full names (`cluster.inter_node_bandwidth_bytes_per_s`); ABSENT where a scenario
+    has none. Of profiles the names, or the values where the names are the same.
     """
     flat = [_flat(each.model_dump(mode="json", exclude=_NOT_ASKED)) for each in scenarios]
     names = [each.profile.name for each in scenarios]

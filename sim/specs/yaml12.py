@@ -58,10 +58,7 @@ _Loader.yaml_implicit_resolvers.setdefault("", []).append(("tag:yaml.org,2002:nu
 def parse_yaml(text: str, where: str) -> Any:
     """The data in `text`; mistakes are reported as in `where`.
 
-    Raises
-    ------
-    SpecError
-        With the line and what is wrong there.
+    Raises SpecError: with the line and what is wrong there.
     """
     try:
         _check_size(text)
@@ -102,10 +99,7 @@ def load_yaml(path: Path | str) -> Any:
 def _check_size(text: str) -> None:
     """Refuse what would overflow the parser's stack, or grow without end as its aliases are followed.
 
-    Raises
-    ------
-    SpecError
-        Nested more than DEEPEST levels, or more than MOST_VALUES values with every alias written out.
+    Raises SpecError: nested more than DEEPEST levels, or more than MOST_VALUES values with every alias written out.
     """
     open_at: list[tuple[str | None, int]] = []
     size_of: dict[str, int] = {}

@@ -7,7 +7,7 @@ other traffic: how long they take in full, how many bytes they move, and how muc
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -55,103 +55,63 @@ class Exchange:
     hidden_share: Floats
 
 
-_Table = defaultdict[tuple[str, bool], Floats]
-"""What a block moves, by kind of group and whether compute goes on meanwhile; arrays (rows, numbers) of seconds, bytes
-that each member sends, those between sharding groups, buffers that ZeRO's collectives move whole, and the budget."""
+_Moved = tuple[tuple[str, bool], int, Sequence[float]]
+"""Kind of group and whether compute goes on meanwhile; row of an Exchange; seconds, bytes that each member sends, those
+between sharding groups, buffers that ZeRO's collectives move whole, and the budget."""
 
 
 def stage_exchanges(scenario: Scenario, stages: tuple[Stage, ...]) -> tuple[Exchange, ...]:
-    """Everything that the stages' actions move within layers.
-
-    Parameters
-    ----------
-    stages : tuple of Stage
-        Of all copies of the model.
-    """
-    plan = scenario.plan
+    """Everything that the actions of stages, of all copies of the model, move within layers."""
+    plan, stack = scenario.plan, scenario.stack
     costs, cut, plans = cost_model(scenario), cut_of(scenario), plans_of(scenario)
     compute, fabric = costs.noting(), costs.fabric
     groups = layer_groups(plan, scenario.cluster) | {"dp": plans.layouts.data.take(0)}
     moving = plans.gathers_in_turns | ((plans.moving_stage >= 2) & ~plans.at_visits)
     moves = moving and max(plan.num_replicas, plan.num_expert_replicas) > 1
-    tables = []
-    stack = scenario.stack
     if plans.alone > 0.5:  # tokens of most passes wait
         stack = stack.replace(overlap_experts=False)
     operations = block_operations(scenario.model, stack, cut)
-    for of_block, visited in zip(operations, visited_blocks(scenario), strict=True):
+    tables: defaultdict[tuple[str, bool], Floats] = defaultdict(lambda: np.zeros((len(operations), 3, 5)))
+    for place, (of_block, visited) in enumerate(zip(operations, visited_blocks(scenario), strict=True)):
         (work,) = block_works(of_block, stack, (cut.recompute,))
-        tables.append(_Table(_nothing))
-        _within(tables[-1], work, compute, groups, fabric)
+        moved = list(_within(work, compute, groups, fabric))
         if moves:
-            priced = block_costs([work], compute, groups, fabric)[0]
-            budgets = [float(sum(each.values())) for each in priced.passes[:2]]
-            _zero(tables[-1], visited, budgets, scenario, reduces=bool(plans.moving_stage >= 2))
+            passes = block_costs([work], compute, groups, fabric)[0].passes
+            budgets = [float(sum(each.values())) for each in passes[:2]]
+            moved += _zero(visited, budgets, scenario, reduces=bool(plans.moving_stage >= 2))
+        for key, row, numbers in moved:
+            if numbers[0] > 0:
+                tables[key][place, row] += numbers
     parts = np.array([stage.part for stage in stages])
     found = []
-    for key in dict.fromkeys(key for table in tables for key in table):
-        of_blocks = np.array([table.get(key, _nothing()) for table in tables])
-        hidden = np.array([[_hidden_s(groups[key[0]], fabric, *row) for row in rows] for rows in of_blocks])
+    for key, of_blocks in tables.items():
+        group, (seconds, nbytes, _, buffers, _) = groups[key[0]], np.moveaxis(of_blocks, -1, 0)
+        whole = np.where(buffers > 0, buffers, nbytes * group.size / np.maximum(group.size - 1, 1))
+        hidden = put_together(parts, seconds * fabric.hidden_share(group, whole, seconds)).T
         seconds, nbytes, between, _, budget = put_together(parts, of_blocks).T
-        share = put_together(parts, hidden).T / np.maximum(seconds, 1e-30)
-        found.append(Exchange(*key, seconds, nbytes, between, budget, share))
+        found.append(Exchange(*key, seconds, nbytes, between, budget, hidden / np.maximum(seconds, 1e-30)))
     return tuple(found)
 
 
-def _nothing() -> Floats:
-    return np.zeros((3, 5))
-
-
-def _add(
-    table: _Table,
-    key: tuple[str, bool],
-    row: int,
-    moved: Sequence[float] | Floats,
-    budget: float = 0.0,
-) -> None:
-    if moved[0] > 0:
-        table[key][row] += *moved, budget
-
-
-def _hidden_s(
-    group: Group, fabric: Fabric, seconds: float, nbytes: float, between: float, buffers: float, budget: float
-) -> float:
-    """What compute hides of a row's collectives where all of them run beside it.  [s]"""
-    if seconds == 0:
-        return 0.0
-    moved = buffers or nbytes * group.size / np.maximum(group.size - 1, 1)
-    return float(seconds * fabric.hidden_share(group, moved, seconds))
-
-
-def _within(table: _Table, work: BlockWork, compute: ComputeModel, groups: dict[str, Group], fabric: Fabric) -> None:
+def _within(work: BlockWork, compute: ComputeModel, groups: dict[str, Group], fabric: Fabric) -> Iterator[_Moved]:
     """Tensor- and context-parallel collectives of a block, as `sim.costs.block.block_costs` exposes them."""
-    phases = (
-        (FORWARD, work.forward),
-        (INPUT_GRAD, work.recompute),
-        (INPUT_GRAD, work.input_grad),
-        (WEIGHT_GRAD, work.weight_grad),
-    )
-    for row, phase in phases:
+
+    def moved(name: str, beside: bool, row: int, items: Sequence[Collective], budget: float = 0.0) -> _Moved:
+        return (name, beside), row, (*_moved(items, groups[name], fabric), budget)
+
+    recomputed = (INPUT_GRAD, work.recompute)
+    passes = (FORWARD, work.forward), recomputed, (INPUT_GRAD, work.input_grad), (WEIGHT_GRAD, work.weight_grad)
+    for row, phase in passes:
         context = chosen(phase, "cp")
-        for group in ("tp", "ep"):
-            _add(table, (group, False), row, _moved(chosen(phase, group, overlapped=False), groups[group], fabric))
-        beside = any(item.overlapped for item in context)
+        for name in ("tp", "ep"):
+            yield moved(name, False, row, chosen(phase, name, overlapped=False))
         budget = float(attention_beside(context, groups["cp"], _compute_s(phase, compute, Cause.ATTENTION)))
-        _add(table, ("cp", beside), row, _moved(context, groups["cp"], fabric), budget)
-    hidden = chosen(work.input_grad, "tp", overlapped=True)
-    if hidden:
-        beside_it = _compute_s(work.weight_grad, compute) + _compute_s(work.input_grad, compute, Cause.MATMUL)
-        _add(table, ("tp", True), INPUT_GRAD, _moved(hidden, groups["tp"], fabric), beside_it)
+        yield moved("cp", any(item.overlapped for item in context), row, context, budget)
+    beside_it = _compute_s(work.weight_grad, compute) + _compute_s(work.input_grad, compute, Cause.MATMUL)
+    yield moved("tp", True, INPUT_GRAD, chosen(work.input_grad, "tp", overlapped=True), beside_it)
     # Tokens on their way beside computation share a pass's, forward, recomputed, or both gradients'.
-    passes = (
-        (FORWARD, (work.forward,)),
-        (INPUT_GRAD, (work.recompute,)),
-        (INPUT_GRAD, (work.input_grad, work.weight_grad)),
-    )
-    for row, together in passes:
-        tokens = [item for phase in together for item in chosen(phase, "ep", overlapped=True)]
-        budget = sum(_compute_s(phase, compute) for phase in together)
-        _add(table, ("ep", True), row, _moved(tokens, groups["ep"], fabric), budget)
+    for row, phase in (passes[0], recomputed, (INPUT_GRAD, work.input_grad + work.weight_grad)):
+        yield moved("ep", True, row, chosen(phase, "ep", overlapped=True), _compute_s(phase, compute))
 
 
 def _compute_s(phase: Phase, compute: ComputeModel, only: Cause | None = None) -> float:
@@ -171,20 +131,18 @@ def _moved(items: Sequence[Collective], group: Group, fabric: Fabric) -> tuple[f
     return float(total_time(items, group, fabric)), nbytes, far, buffers
 
 
-def _zero(table: _Table, block: VisitedBlock, budgets: Sequence[float], scenario: Scenario, *, reduces: bool) -> None:
+def _zero(block: VisitedBlock, budgets: Sequence[float], scenario: Scenario, *, reduces: bool) -> Iterator[_Moved]:
     """Gathers and reductions of ZeRO stages 2 and 3, as `sim.pricing.zero.lengthened_passes` prices them."""
-    plan, stack = scenario.plan, scenario.stack
-    ahead, key = stack.overlap_param_gather, ("dp", stack.overlap_grad_reduce)
+    plan, ahead, beside = scenario.plan, scenario.stack.overlap_param_gather, scenario.stack.overlap_grad_reduce
     if plan.zero_stage == 3:
         weights = np.array([block.gather_s, *_sent(block.gather), _buffers(block.gather)])
         for row, times, budget in zip((FORWARD, INPUT_GRAD), (1.0, block.regathers), budgets, strict=True):
-            if times:
-                _add(table, ("dp", ahead), row, weights * times, budget)
+            yield ("dp", ahead), row, (*(weights * times), budget)
     if reduces:
         # Where the gather runs beside the same backward its budget is the gather's, and is there already.
-        beside_gather = plan.zero_stage == 3 and block.regathers and ahead == stack.overlap_grad_reduce
-        budget = 0.0 if beside_gather else budgets[1]
-        _add(table, key, INPUT_GRAD, (block.reduce_s, *_sent(block.reduce), _buffers(block.reduce)), budget)
+        beside_gather = plan.zero_stage == 3 and block.regathers and ahead == beside
+        numbers = (block.reduce_s, *_sent(block.reduce), _buffers(block.reduce), 0.0 if beside_gather else budgets[1])
+        yield ("dp", beside), INPUT_GRAD, numbers
 
 
 def _sent(moves: Sequence[DataMove]) -> tuple[float, float]:

@@ -59,17 +59,10 @@ class StepBytes:
 def step_traffic(scenario: Scenario, sends: float, *, copies: int = 1, updates: float = 1.0) -> StepBytes:
     """Count a step's bytes.
 
-    Parameters
-    ----------
-    sends : float
-        From one pipeline rank to another in a step, forward and backward, of all ranks together.
-    copies : int
-        Pipelines, each with a model of its own, that run through the ranks.
-    updates : float
-        Weight updates in a step.
+    sends : from one pipeline rank to another in a step, forward and backward, of all ranks together.
+    copies : pipelines, each with a model of its own, that run through the ranks.
+    updates : weight updates in a step.
 
-    Notes
-    -----
     In a layer of a GPT without sequence parallelism each GPU sends 8 b s h (t − 1)/t numbers a micro-batch, and half as
     many more under full recomputation; a boundary between ranks moves b s h numbers each way (Narayanan et al. 2021,
     arXiv:2104.04473, section 3.2).
@@ -93,8 +86,6 @@ def step_collectives(scenario: Scenario, *, copies: int = 1, updates: float = 1.
 
     Parameters as of `step_traffic`.
 
-    Notes
-    -----
     Left out, as they are not priced: sums over the tensor-parallel group of the gradients of what its GPUs hold whole
     (norms and routers, some numbers a layer), of the gradient's norm, of the loss that is logged.
     """

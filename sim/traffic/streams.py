@@ -14,8 +14,10 @@ together and wait for each other.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -68,109 +70,86 @@ class Stream:
 
 
 class Wires:
-    """Streams between GPUs of one machine."""
+    """Streams between GPUs of one machine; each method adds one to `streams` and returns its place there."""
 
     def __init__(self, scenario: Scenario, topology: Topology, health: FloatArray, seed: int) -> None:
         assert scenario.cluster.network is not None
-        self._scenario, self._topology, self._health, self._seed = scenario, topology, health, seed
-        self._costs, self._fabric = cost_model(scenario), cost_model(scenario).fabric
-        self._network = scenario.cluster.network
-        self._reached = reached_capacity(topology, self._fabric)
-        ends = np.array([links.name in ("nvlink", "pcie", "nic") for links in topology.classes])
-        self._is_end = ends[topology.class_of_link]
-        self._is_nvlink = np.array([links.name == "nvlink" for links in topology.classes])[topology.class_of_link]
-        self._hops = hops_of(scenario.plan, scenario.cluster)
-        self.shards = "shards" if (scenario.plan.sharding_group or scenario.plan.num_replicas) > 1 else "expert_shards"
-        self._send_share = send_share(scenario.plan, scenario.cluster)
+        self.scenario, self.plan, self.topology, self._health = scenario, scenario.plan, topology, health
+        self._costs, self._network, self._seed = cost_model(scenario), scenario.cluster.network, seed
+        self._reached = reached_capacity(topology, self._costs.fabric)
+        names = np.array([links.name for links in topology.classes])[topology.class_of_link]
+        self._is_end, self._is_nvlink = np.isin(names, ("nvlink", "pcie", "nic")), names == "nvlink"
+        self._hops = hops_of(self.plan, scenario.cluster)
+        self._send_share = send_share(self.plan, scenario.cluster)
+        self.gpus = gpu_of_rank(self.plan, scenario.cluster)
+        self.streams: list[Stream] = []
 
-    def hop(
-        self, kind: str, sources: IntArray, targets: IntArray, seconds: float, sender: int, receiver: int
-    ) -> Stream:
-        """Everything that one pipeline rank sends to another at once; GPUs as (dp, cp, tp)."""
-        fabric, far = self._fabric, bool(self._hops.cross(sender, receiver))
-        nbytes = float(sent_bytes(self._costs, cut_of(self._scenario)))
+    def hop(self, kind: str, sender: int, receiver: int, seconds: float) -> int:
+        """Everything that one pipeline rank sends to another at once."""
+        fabric, far = self._costs.fabric, bool(self._hops.cross(sender, receiver))
+        nbytes = float(sent_bytes(self._costs, cut_of(self.scenario)))
         before = float(send(0.0, far, fabric))
         transfer = float(send(nbytes, far, fabric, self._send_share)) - before
+        sources, targets = self.gpus[sender].ravel(), self.gpus[receiver].ravel()
         parts = (before, transfer, seconds - before - transfer)
-        return self._stream(kind, parts, sources.ravel(), targets.ravel(), np.full(sources.size, nbytes), nbytes)
+        return self._stream(kind, parts, (sources, targets, np.full(sources.size, nbytes)), nbytes)
 
     def rings(
         self,
         kind: str,
         sent: Mapping[str, float],
-        gpus: IntArray,
+        rank: int,
         seconds: float,
-        others: IntArray | None = None,
+        others: Sequence[int] = (),
         *,
         of_sends: bool = False,
-    ) -> Stream:
+    ) -> int:
         """Rings of one pipeline rank's groups, all groups of a kind at once, one kind after the other.
 
-        Parameters
-        ----------
-        sent : mapping
-            What each member of a kind of group (`sim.network.ranks.members_of`) sends in all; zero: nothing. [bytes]
-        gpus : array (dp, cp, tp)
-        others : array (ranks, dp, cp, tp), optional
-            Of ranks whose GPUs are in the same groups; what they send is not in this stream.
-        of_sends : bool
-            Each group is one ring in the order of its members, instead of a library's, which use every card.
+        sent : what each member of a kind of group (`sim.network.ranks.members_of`) sends in all; zero: nothing. [bytes]
+        others : ranks whose GPUs are in the same groups; what they send is not in this stream.
+        of_sends : each group is one ring in the order of its members, instead of a library's, which use every card.
         """
-        every = gpus if others is None else np.concatenate([gpus, *others])
+        every = np.concatenate([self.gpus[rank], *self.gpus[list(others)]])
         phases = []
         for group, nbytes in sent.items():
             if not nbytes:
                 continue
-            members = members_of(group, self._scenario.plan, every)
+            members = members_of(group, self.plan, every)
             n = members.shape[1]
             lines = (each[:, np.newaxis] if of_sends else self._domains(each) for each in members)
             phases += [ring(line, nbytes * n / (n - 1), 1)[0] for line in lines]
-        sources, targets, sizes = (
-            np.concatenate([getattr(phase, name) for phase in phases]) for name in ("source", "target", "nbytes")
-        )
-        if every is not gpus:
-            ours = np.isin(sources, gpus)
-            sources, targets, sizes = sources[ours], targets[ours], sizes[ours]
-        return self._stream(kind, (0.0, seconds, 0.0), sources, targets, sizes, sum(sent.values()))
+        names = ("source", "target", "nbytes")
+        flows = [np.concatenate([getattr(phase, name) for phase in phases]) for name in names]
+        if others:
+            ours = np.isin(flows[0], self.gpus[rank])
+            flows = [each[ours] for each in flows]
+        return self._stream(kind, (0.0, seconds, 0.0), flows, sum(sent.values()))
 
-    def all_to_all(
-        self, kind: str, group: str, gpus: IntArray, inside: float, outside: float, seconds: float
-    ) -> Stream:
+    def all_to_all(self, kind: str, group: str, rank: int, inside: float, outside: float, seconds: float) -> int:
         """All-to-alls of one pipeline rank's groups, all at once: bytes that each member sends within its NVLink domain
         and to other ones, as of `rings`."""
-        members, domain = members_of(group, self._scenario.plan, gpus), self._topology.domain_gpus
+        members, domain = members_of(group, self.plan, self.gpus[rank]), self.topology.domain_gpus
         sender, receiver = np.nonzero(~np.eye(members.shape[1], dtype=bool))
         sources, targets = members[:, sender], members[:, receiver]
         leaves = sources // domain != targets // domain
         of_member = [np.maximum(each.sum(axis=1, keepdims=True) / members.shape[1], 1) for each in (~leaves, leaves)]
         sizes = np.where(leaves, outside / of_member[1], inside / of_member[0])
-        return self._stream(
-            kind, (0.0, seconds, 0.0), sources.ravel(), targets.ravel(), sizes.ravel(), inside + outside
-        )
+        flows = [each.ravel() for each in (sources, targets, sizes)]
+        return self._stream(kind, (0.0, seconds, 0.0), flows, inside + outside)
 
     def _domains(self, members: IntArray) -> IntArray:
         """Members of a ring by NVLink domain; where the domains hold unequal numbers, as one chain of neighbours."""
-        domain = self._topology.domain_gpus
+        domain = self.topology.domain_gpus
         counts = np.unique(members // domain, return_counts=True)[1]
         return members_by_domain(members, domain) if (counts == counts[0]).all() else np.sort(members)[:, np.newaxis]
 
-    def _stream(
-        self,
-        kind: str,
-        seconds: tuple[float, float, float],
-        sources: IntArray,
-        targets: IntArray,
-        sizes: FloatArray,
-        nbytes: float,
-    ) -> Stream:
+    def _stream(self, kind: str, seconds: tuple[float, float, float], flows: Sequence[Any], nbytes: float) -> int:
+        """Add the stream of flows (sources, targets, sizes) of which each member sends so much."""
+        sources, targets, sizes = flows
+        how, subflows = self._network.routing, self._network.subflows
         paths, share, pair = route_around(
-            self._topology,
-            sources,
-            targets,
-            self._health,
-            self._network.routing,
-            subflows=self._network.subflows,
-            seed=self._seed,
+            self.topology, sources, targets, self._health, how, subflows=subflows, seed=self._seed
         )
         row, column = np.nonzero(paths >= 0)
         link, place = np.unique(paths[row, column], return_inverse=True)
@@ -181,7 +160,8 @@ class Wires:
         limited = occupies > 0  # links without a limit hold nobody back
         pace = float(self._health[link[self._is_end[link]]].min(initial=1.0))
         carried = link[limited], occupies[limited], crossing[limited]
-        return Stream(*seconds, *carried, seconds[1] / nbytes, kind, nbytes, pace)
+        self.streams.append(Stream(*seconds, *carried, seconds[1] / nbytes, kind, nbytes, pace))
+        return len(self.streams) - 1
 
 
 def reached_capacity(topology: Topology, fabric: Fabric) -> FloatArray:
@@ -235,27 +215,17 @@ def build_traffic(
 ) -> Traffic:
     """The streams of a scenario.
 
-    Parameters
-    ----------
-    costs, rank_of_stage, copies
-        Of the scenario and its order.
-    health : array
-        What is left of every link, as of `sim.network.faults.link_health`.
-    seed
-        Of the hash of ecmp routing.
+    costs, rank_of_stage, copies : of the scenario and its order.
+    health : what is left of every link, as of `sim.network.faults.link_health`.
+    seed : of the hash of ecmp routing.
 
-    Raises
-    ------
-    SpecError
-        GPUs that cannot reach each other.
+    Raises SpecError: GPUs that cannot reach each other.
     """
-    gpus = gpu_of_rank(scenario.plan, scenario.cluster)
     wires = Wires(scenario, topology, health, seed)
-    streams: list[Stream] = []
     known: dict[tuple[int, int, str], int] = {}
     per_copy = len(rank_of_stage) // copies
-    forward, backward = np.full(len(rank_of_stage), -1), np.full(len(rank_of_stage), -1)
-    for stage, (here, there) in enumerate(zip(rank_of_stage[:-1].tolist(), rank_of_stage[1:].tolist(), strict=True)):
+    forward, backward = np.full((2, len(rank_of_stage)), -1)
+    for stage, (here, there) in enumerate(itertools.pairwise(rank_of_stage.tolist())):
         if here == there or (stage + 1) % per_copy == 0:
             continue
         for name, ends, table, place, seconds in (
@@ -264,50 +234,38 @@ def build_traffic(
         ):
             key = (*ends, name)
             if key not in known:
-                known[key] = len(streams)
-                streams.append(wires.hop(name, gpus[ends[0]], gpus[ends[1]], float(seconds), *ends))
+                known[key] = wires.hop(name, *ends, float(seconds))
             table[place] = known[key]
-    reduce, gather = _between_replicas(scenario, costs, rank_of_stage, copies, gpus, wires, streams)
+    reduce, gather = _between_replicas(costs, rank_of_stage, copies, wires)
     lanes: dict[str, IntArray] = {}
-    inside = tuple(
-        _inside(exchange, rank_of_stage, gpus, wires, streams, lanes)
-        for exchange in stage_exchanges(scenario, costs.stages)
-    )
+    exchanges = stage_exchanges(scenario, costs.stages)
+    inside = tuple(Inside(each, _inside(each, rank_of_stage, wires, lanes)) for each in exchanges)
     moved = visit_exchange(scenario, costs)
-    at_visits = None if moved is None else _inside(moved, rank_of_stage, gpus, wires, streams, {}).stream
-    return Traffic(topology, health, tuple(streams), forward, backward, reduce, gather, inside, at_visits, moved)
+    visits = None if moved is None else _inside(moved, rank_of_stage, wires, {})
+    return Traffic(topology, health, tuple(wires.streams), forward, backward, reduce, gather, inside, visits, moved)
 
 
 def _between_replicas(
-    scenario: Scenario,
-    costs: StageSeconds,
-    rank_of_stage: IntArray,
-    copies: int,
-    gpus: IntArray,
-    wires: Wires,
-    streams: list[Stream],
+    costs: StageSeconds, rank_of_stage: IntArray, copies: int, wires: Wires
 ) -> tuple[IntArray, IntArray]:
     """Streams of the gradient reduction and of the weight gather of every rank.
 
     Ranks that hold copies of the same stages sum gradients together: of the rings over all of them, a rank's stream has
     what its own GPUs send.
     """
-    plan, plans = scenario.plan, plans_of(scenario)
+    plan, plans = wires.plan, plans_of(wires.scenario)
     moving, spread = int(plans.moving_stage.item()), bool(plans.state_is_spread.item())
-    reduce, gather = np.full(plan.pp, -1), np.full(plan.pp, -1)
-    for place, (table, name, seconds) in enumerate(
-        ((reduce, "gradients", costs.reduce_s), (gather, "weights", costs.gather_s))
-    ):
+    reduce, gather = np.full((2, plan.pp), -1)
+    of_weights = (gather, "weights", costs.gather_s)
+    for place, (table, name, seconds) in enumerate(((reduce, "gradients", costs.reduce_s), of_weights)):
         for rank in np.flatnonzero(seconds > 0).tolist():
             part = sum(stage.part for stage, where in zip(costs.stages, rank_of_stage, strict=True) if where == rank)
             holds = params_of(np.array([part]), plans.layouts)[TRAINED]
             sent = sent_by_group(moved_once(plans.layouts, holds, moving, spread, copies)[place])
             sent = {_RINGS.get(group, group): nbytes for group, nbytes in sent.items()}
             others = [] if name == "weights" else _holders(rank, rank_of_stage, copies)
-            if not others and max(plan.num_replicas, plan.num_expert_replicas) == 1:
-                continue  # copies that a rank sums by itself
-            table[rank] = len(streams)
-            streams.append(wires.rings(name, sent, gpus[rank], float(seconds[rank]), gpus[others]))
+            if others or max(plan.num_replicas, plan.num_expert_replicas) > 1:  # else a rank sums copies by itself
+                table[rank] = wires.rings(name, sent, rank, float(seconds[rank]), others)
     return reduce, gather
 
 
@@ -322,49 +280,32 @@ def _holders(rank: int, rank_of_stage: IntArray, copies: int) -> list[int]:
     return sorted({*holders.ravel().tolist()} - {rank})
 
 
-def _inside(
-    exchange: Exchange,
-    rank_of_stage: IntArray,
-    gpus: IntArray,
-    wires: Wires,
-    streams: list[Stream],
-    lanes: dict[str, IntArray],
-) -> Inside:
+def _inside(exchange: Exchange, rank_of_stage: IntArray, wires: Wires, lanes: dict[str, IntArray]) -> IntArray:
     """A stream for every rank whose actions hold this exchange; that of its longest stands for them all.
 
     A group's collectives run one after the other, those that compute waits for and those beside it: `lanes` has the
     streams that each kind of group has already.
     """
-    stream = lanes.setdefault(exchange.group, np.full(len(gpus), -1))
+    stream = lanes.setdefault(exchange.group, np.full(wires.plan.pp, -1))
     longest = exchange.seconds.max(axis=0)
     for rank in np.flatnonzero(stream < 0).tolist():
         stages = np.flatnonzero(rank_of_stage == rank)
         stage = stages[np.argmax(longest[stages])]
-        row = int(np.argmax(exchange.seconds[:, stage]))
         if longest[stage] > 0:
-            sizes = (exchange.nbytes, exchange.between_bytes, exchange.seconds)
-            nbytes, between, seconds = (float(each[row, stage]) for each in sizes)
-            stream[rank] = len(streams)
-            ring = exchange.group == "cp" and exchange.beside
-            streams.append(_of_group(wires, exchange.group, gpus[rank], nbytes, between, seconds, of_sends=ring))
-    return Inside(exchange, stream)
+            stream[rank] = _of_group(wires, exchange, rank, (int(np.argmax(exchange.seconds[:, stage])), stage))
+    return stream
 
 
-def _of_group(
-    wires: Wires,
-    group: str,
-    gpus: IntArray,
-    nbytes: float,
-    between: float,
-    seconds: float,
-    *,
-    of_sends: bool = False,
-) -> Stream:
-    """The stream of one rank's collectives within layers, over a kind of group; or of its sends round a ring."""
+def _of_group(wires: Wires, exchange: Exchange, rank: int, longest: tuple[int, int]) -> int:
+    """The stream of one rank's collectives within layers, or of its sends round a ring."""
+    group, plan = exchange.group, wires.plan
+    sizes = exchange.nbytes, exchange.between_bytes, exchange.seconds
+    nbytes, between, seconds = (float(each[longest]) for each in sizes)
     name = {"tp": "tensor", "cp": "context", "ep": "tokens", "dp": "sharded"}[group]
     if group == "ep":
-        return wires.all_to_all(name, group, gpus, nbytes - between, between, seconds)
+        return wires.all_to_all(name, group, rank, nbytes - between, between, seconds)
     if group == "dp":
         # What experts send at visits, in rings over every ep-th of the same GPUs, is counted into the others'.
-        return wires.rings(name, {wires.shards: nbytes - between, "between": between}, gpus, seconds)
-    return wires.rings(name, {group: nbytes}, gpus, seconds, of_sends=of_sends)
+        shards = "shards" if (plan.sharding_group or plan.num_replicas) > 1 else "expert_shards"
+        return wires.rings(name, {shards: nbytes - between, "between": between}, rank, seconds)
+    return wires.rings(name, {group: nbytes}, rank, seconds, of_sends=group == "cp" and exchange.beside)

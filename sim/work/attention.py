@@ -22,12 +22,12 @@ def attention(write: Writer, y: Tensor, kind: LayerKind) -> Tensor:
     attention_core(write, q, k, v, context, kind)
     # The heads are laid out anew around the core: one read and one write of the context.
     moved = cut.width * cut.tokens * context.columns
-    layout = memory("head layout", 2 * moved, module="attn")
+    layout = memory("head layout", 2 * moved)
     write.add("head layout", "attn", forward=(layout,), input_grad=(layout,))
     if model.attention_gate:  # a sigmoid and a product; backward the gradients of both
         before, gate = context, context.like("gate")
         context = context.like("context gated")
-        kernel = memory("attention gate", 3 * moved, 2, sort="activation", module="attn")
+        kernel = memory("attention gate", 3 * moved, 2, sort="activation")
         write.add(
             "attention gate", "attn", reads=(before, gate), writes=(context,), kept=(before, gate), forward=(kernel,),
             input_grad=(kernel, kernel),
@@ -40,14 +40,10 @@ def attention(write: Writer, y: Tensor, kind: LayerKind) -> Tensor:
     return write.reduce("attn", out, linear=out.name)
 
 
-def _heads(model: ModelSpec, cut: Cut) -> tuple[Number, Number]:
-    """Heads of queries on one GPU, and of keys and values: it holds one of these at least."""
-    return model.num_heads / cut.tp, np.maximum(model.num_kv_heads / cut.tp, 1)
-
-
 def _projections(write: Writer, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Queries, keys and values by one matrix multiply, their norms and rotary positions."""
-    model, cut, h, (heads, shared) = write.model, write.cut, write.model.hidden_size, _heads(write.model, write.cut)
+    model, cut, h, heads = write.model, write.cut, write.model.hidden_size, write.model.num_heads / write.cut.tp
+    shared = np.maximum(model.num_kv_heads / cut.tp, 1)  # a GPU holds one head of keys and values at least
     q, k = write.tensor("queries", heads * model.head_dim), write.tensor("keys", shared * model.head_dim)
     v = write.tensor("values", shared * model.value_head_dim)
     outs = [q, k, v, *[write.tensor("gate", heads * model.value_head_dim)] * model.attention_gate]
@@ -72,7 +68,7 @@ def _latent_projections(write: Writer, y: Tensor) -> tuple[Tensor, Tensor, Tenso
     are gathered, not the hidden state (DeepSeek-V2, arXiv:2405.04434, section 2.1; NVIDIA/Megatron-LM:megatron/core/
     transformer/multi_latent_attention.py).
     """
-    model, cut, h, (heads, _) = write.model, write.cut, write.model.hidden_size, _heads(write.model, write.cut)
+    model, cut, h, heads = write.model, write.cut, write.model.hidden_size, write.model.num_heads / write.cut.tp
     turning, source = model.rotary_head_dim, y
     up = "mla_up_proj"  # projections up and positions, from the normed latent vectors on
     if model.query_rank:
@@ -90,7 +86,7 @@ def _latent_projections(write: Writer, y: Tensor) -> tuple[Tensor, Tensor, Tenso
     write.linear("keys and values from latent", up, of_keys, [parts, v], [weight], cut_by="columns", own=normed)
     (turned,) = _rotary(write, up, (q,), cut.tokens * (heads + 1) * turning)
     # Each head's key is its own part and the part that all heads share, joined.
-    join = memory("keys joined", 2 * cut.width * cut.tokens * k.columns, module=up)
+    join = memory("keys joined", 2 * cut.width * cut.tokens * k.columns)
     write.add("keys joined", up, reads=(parts, both), writes=(k,), forward=(join,), input_grad=(join,))
     return turned, k, v
 
@@ -114,14 +110,14 @@ def _rotary(write: Writer, module: str, tensors: tuple[Tensor, ...], elements: N
         return tensors
     turned = tuple(each.like(f"{each.name} turned") for each in tensors)
     if stack.fused_rotary and (stack.fused_scaled_rotary or not model.rotary_scaled or model.key_value_rank):
-        there = back = memory("rotary positions", 2 * cut.width * elements, module=module)
+        there = back = memory("rotary positions", 2 * cut.width * elements)
     else:
         # Of two products, a negation of one half, a join and a sum autograd's backward also fills what it has of each
         # half with zeros, and adds the halves and the products. In PyTorch's own modules heads and tokens of what is
         # turned have changed places. Beside angles in fp32 products, sum and their gradients are too, and are cast.
         sort = "copy" if stack.fused_linears else "apart"
         there, back = (
-            memory("rotary positions", times * cut.width * elements, kernels, sort=sort, module=module)
+            memory("rotary positions", times * cut.width * elements, kernels, sort=sort)
             for times, kernels in (((18, 12), (28, 22)) if stack.autocast else ((10, 10), (15, 18)))
         )
         sequences = cut.microbatch_size * cut.sequence_length / cut.packed if cut.packed else 0.0
@@ -160,15 +156,13 @@ def attention_core(write: Writer, q: Tensor, k: Tensor, v: Tensor, context: Tens
     Its backward finds them again, from what it read and wrote and from each row's statistics; step by step the
     probabilities are kept.
     """
-    model, stack, cut = write.model, write.stack, write.cut
-    read = core_width(stack, cut)
-    kept = [each.in_bytes(read) for each in (q, k, v)]
-    forward, backward = (_fused_core if stack.attention == "flash" else _core_by_hand)(model, stack, cut, kind)
-    exchange, exchange_back = _exchanges(model, stack, cut)
+    model, stack, cut, fused = write.model, write.stack, write.cut, write.stack.attention == "flash"
+    kept = [each.in_bytes(_core_width(write)) for each in (q, k, v)]
+    forward, backward = _fused_core(write, kind) if fused else _core_by_hand(write)
+    exchange, exchange_back = ((), ()) if np.max(cut.cp) == 1 else _exchanges(write)
     scratch: Number = 0.0
-    if stack.attention == "flash":
-        kept.append(context)
-        kept.append(context.like("row statistics", model.num_heads / cut.tp, width=4))
+    if fused:
+        kept += [context, context.like("row statistics", model.num_heads / cut.tp, width=4)]
     else:
         # Step by step the softmax is taken in fp32: its output is kept, and the cast to 16 bits that multiplies the
         # values (NVIDIA/Megatron-LM:megatron/model/fused_softmax.py, forward_torch_softmax); in fp32 there is none.
@@ -177,8 +171,7 @@ def attention_core(write: Writer, q: Tensor, k: Tensor, v: Tensor, context: Tens
         # second.
         w, cast = cut.width, not (stack.fused_softmax or cut.width == 4)
         columns = model.num_heads / cut.tp * cut.sequence_length
-        width = w + 4 * cast + (1 + w) * bool(model.dropout)
-        kept.append(context.like("probabilities", columns, width=width))
+        kept.append(context.like("probabilities", columns, width=w + 4 * cast + (1 + w) * bool(model.dropout)))
         scratch = (w + 8 if cast else 2 * w) * cut.tokens * columns
     sinks = (Weight(model.num_heads / cut.tp),) if model.attention_sinks else ()
     write.add(
@@ -187,43 +180,41 @@ def attention_core(write: Writer, q: Tensor, k: Tensor, v: Tensor, context: Tens
     )  # fmt: skip
 
 
-def _fused_core(
-    model: ModelSpec, stack: StackSpec, cut: Cut, kind: LayerKind
-) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...]]:
+_Both = tuple[tuple[Kernel, ...], tuple[Kernel, ...]]
+"""Kernels of the forward, and of the backward."""
+
+
+def _fused_core(write: Writer, kind: LayerKind) -> _Both:
     """The core in one kernel each way."""
+    model, stack, cut = write.model, write.stack, write.cut
     s, d, of_values = cut.sequence_length, model.head_dim, model.value_head_dim
-    heads, rows = _heads_and_rows(model, stack, cut)
+    heads, rows = _heads_and_rows(write)
     # Two multiplies of rows × s × d a head forward (the second by the values' columns), four backward.
     full = 2.0 * rows * s * (d + of_values) * heads
-    # Of the scores, what a kernel that skips the masked half computes; the slowest rank counts.
-    skipped: Number = 0.5 if stack.balanced_context or stack.context_by_heads else 1.0 - 0.5 / cut.cp
-    length: Number = s
     seen = model.reach(kind, s, cut.packed)
-    if seen < s:
-        # Of a window also the corner before its first row; pieces and packed sequences are attended to one by one.
-        window = kind.mixer == "sliding_attention" and seen == model.sliding_window
-        whole = cut.packed or s
-        corner = 0.5 * seen / whole if window else 0.5
-        # Tiles at either end of a window are computed whole, as those on the diagonal are without one.
-        more = TILE * window
-        some = (seen + more) / (s + more) * (1.0 - corner)
-        skipped, length = np.minimum(skipped, some), whole if window else seen
-    queries, outputs = model.num_heads * d / cut.tp, model.num_heads * of_values / cut.tp
-    read = core_width(stack, cut) * (queries + key_value_width(model, cut.tp))
-    nbytes = cut.tokens * (read + cut.width * outputs)
+    skipped, length = _seen_share(write, kind, seen)
     # The backward recomputes the scores: five multiplies instead of four (Dao 2023, arXiv:2307.08691, section 3.1),
     # two of them by the values' columns.
     multiplies = (3 * d + 2 * of_values) / (d + of_values)
-    casts, casts_back = _casts_of_core(model, stack, cut)
+    queries, outputs = model.num_heads * d / cut.tp, model.num_heads * of_values / cut.tp
+    inputs = queries + key_value_width(model, cut.tp)
+    nbytes = cut.tokens * (_core_width(write) * inputs + cut.width * outputs)
+    casts: tuple[Kernel, ...] = ()
+    casts_back: tuple[Kernel, ...] = ()
+    if _core_width(write) < cut.width:
+        # Queries, keys and values are cast to 8 bits before the core, the output's gradient in its backward.
+        moved = FORMATS["fp8"].cast * cut.tokens
+        casts = (memory("casts of queries, keys, values", moved * inputs, 3),)
+        casts_back = (memory("cast of the output's gradient", moved * outputs),)
     if stack.masked_attention:
-        skipped, length = 1.0, s
-        casts, casts_back = (*casts, masked := _mask(model, cut, heads * rows * s)), (*casts_back, masked)
+        skipped, length, masked = 1.0, s, _mask(write, heads * rows * s)
+        casts, casts_back = (*casts, masked), (*casts_back, masked)
     padded = 0.5 * (padded_head(d, stack.flash_version) + padded_head(of_values, stack.flash_version))
     there, back = (
         Kernel(
             name, Cause.ATTENTION, "attention", flop=times * full * skipped, nbytes=nbytes * (2 if backward else 1),
             n=0.5 * (d + of_values), k=padded, batch=heads, length=length, backward=backward,
-            credited_flop=credited * full * seen / s, module="core_attn", host_s=_ordering(stack, cut),
+            credited_flop=credited * full * seen / s, host_s=_ordering(write),
         )
         for name, times, credited, backward in (
             ("flash attention", 1.0, 1.0, False), ("flash attention backward", multiplies, 2.0, True)
@@ -232,87 +223,83 @@ def _fused_core(
     return (*casts, there), (*casts_back, back)
 
 
+def _seen_share(write: Writer, kind: LayerKind, seen: Number) -> tuple[Number, Number]:
+    """Share of the scores that a kernel computes which skips the masked half, on the slowest rank; and the length of
+    the sequence as its rate has it."""
+    stack, cut, s = write.stack, write.cut, write.cut.sequence_length
+    share: Number = 0.5 if stack.balanced_context or stack.context_by_heads else 1.0 - 0.5 / cut.cp
+    if not seen < s:
+        return share, s
+    # Of a window also the corner before its first row; pieces and packed sequences are attended to one by one.
+    window = kind.mixer == "sliding_attention" and seen == write.model.sliding_window
+    whole = cut.packed or s
+    corner = 0.5 * seen / whole if window else 0.5
+    # Tiles at either end of a window are computed whole, as those on the diagonal are without one.
+    more = TILE * window
+    return np.minimum(share, (seen + more) / (s + more) * (1.0 - corner)), whole if window else seen
+
+
 MASK_RATE = 2.0
 """Times the memory's bandwidth at which a kernel reads a mask that all heads share, since the cache holds it. Set on
 attention of compiled steps of Llama 3.2 1B and GPT-2 medium on H100 and H200 (calibration/data/h100-steps.csv)."""
 
 
-def _mask(model: ModelSpec, cut: Cut, scores: Number) -> Kernel:
+def _mask(write: Writer, scores: Number) -> Kernel:
     """The mask as a fused kernel reads it beside its scores, and keys and values repeated for every head of queries.
 
     Under a compiler transformers cannot look whether sequences are packed, and gives a mask of all scores instead of
     saying that they are causal (huggingface/transformers:src/transformers/masking_utils.py,
     find_packed_sequence_indices; integrations/sdpa_attention.py, use_gqa_in_sdpa: no groups of queries with it).
     """
+    model, cut = write.model, write.cut
     groups = model.num_heads > model.num_kv_heads
     repeated = cut.tokens * (2 * model.num_heads * model.head_dim / cut.tp + key_value_width(model, cut.tp)) * groups
     nbytes = cut.width * (scores / MASK_RATE + repeated)
-    return memory("attention mask", nbytes, 2 * groups, cause=Cause.ATTENTION, sort="add", module="core_attn")
+    return memory("attention mask", nbytes, 2 * groups, cause=Cause.ATTENTION, sort="add")
 
 
-def _core_by_hand(
-    model: ModelSpec, stack: StackSpec, cut: Cut, kind: LayerKind
-) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...]]:
+def _core_by_hand(write: Writer) -> _Both:
     """The core step by step."""
-    s, w, d, of_values = cut.sequence_length, cut.width, model.head_dim, model.value_head_dim
-    heads, rows = _heads_and_rows(model, stack, cut)
-    scores, host_s = heads * rows * s, _ordering(stack, cut)
-    softmax, softmax_back, kernels = _softmax_by_hand(w, heads, stack)
-    multiply = partial(matmul, width=w, batch=heads, cause=Cause.ATTENTION, module="core_attn")
-    move = partial(memory, cause=Cause.ATTENTION, module="core_attn")
+    model, cut, w = write.model, write.cut, write.cut.width
+    s, d, of_values = cut.sequence_length, model.head_dim, model.value_head_dim
+    heads, rows = _heads_and_rows(write)
+    scores = heads * rows * s
+    softmax, softmax_back, kernels = _softmax_by_hand(w, heads, write.stack)
+    multiply = partial(matmul, width=w, batch=heads, cause=Cause.ATTENTION)
+    move = partial(memory, cause=Cause.ATTENTION)
     dropout = [move("attention dropout", (2 * w + 1) * scores, sort="dropout")] * bool(model.dropout)
+    there, back = (
+        move(name, times * scores, kernels, sort="softmax")._replace(host_s=_ordering(write))
+        for name, times in (("softmax", softmax), ("softmax backward", softmax_back))
+    )
     return (
-        (
-            multiply("scores", rows, s, d, layout="nt"),
-            move("softmax", softmax * scores, kernels, sort="softmax")._replace(host_s=host_s),
-            *dropout,
-            multiply("values", rows, of_values, s),
-        ),
+        (multiply("scores", rows, s, d, layout="nt"), there, *dropout, multiply("values", rows, of_values, s)),
         (
             multiply("values' gradient", s, of_values, rows, layout="tn"),
             multiply("probabilities' gradient", rows, s, of_values, layout="nt"),
             *dropout,
-            move("softmax backward", softmax_back * scores, kernels, sort="softmax")._replace(host_s=host_s),
+            back,
             multiply("queries' gradient", rows, d, s),
             multiply("keys' gradient", s, d, rows, layout="tn"),
         ),
     )
 
 
-def _heads_and_rows(model: ModelSpec, stack: StackSpec, cut: Cut) -> tuple[Number, Number]:
+def _heads_and_rows(write: Writer) -> tuple[Number, Number]:
     """Heads of all sequences of a micro-batch on this GPU, and rows of queries of each.
 
     On this GPU are some queries of every head, by which the whole sequence's keys and values come, or all of some.
     """
-    by_heads = cut.cp if stack.context_by_heads else 1
-    heads = model.num_heads / (cut.tp * by_heads) * cut.microbatch_size
+    cut = write.cut
+    by_heads = cut.cp if write.stack.context_by_heads else 1
+    heads = write.model.num_heads / (cut.tp * by_heads) * cut.microbatch_size
     return heads, cut.sequence_length * by_heads / (cut.cp * cut.slices)
 
 
-EIGHT_BITS = FORMATS["fp8"]
-
-
-def core_width(stack: StackSpec, cut: Cut) -> float:
+def _core_width(write: Writer) -> float:
     """Bytes of a number of queries, keys and values as the attention core reads and keeps it."""
-    return EIGHT_BITS.nbytes if _in_eight_bits(stack, cut) else cut.width
-
-
-def _in_eight_bits(stack: StackSpec, cut: Cut) -> bool:
-    """Whether the attention core multiplies in 8 bits."""
-    return stack.fp8_attention and stack.attention == "flash" and cut.format is not None
-
-
-def _casts_of_core(model: ModelSpec, stack: StackSpec, cut: Cut) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...]]:
-    """Queries, keys and values to 8 bits before a core that multiplies these; the output's gradient in its backward."""
-    if not _in_eight_bits(stack, cut):
-        return (), ()
-    moved, module = EIGHT_BITS.cast * cut.tokens, "core_attn"
-    queries, outputs = (model.num_heads * columns / cut.tp for columns in (model.head_dim, model.value_head_dim))
-    inputs = queries + key_value_width(model, cut.tp)
-    return (
-        (memory("casts of queries, keys, values", moved * inputs, 3, module=module),),
-        (memory("cast of the output's gradient", moved * outputs, module=module),),
-    )
+    eight_bits = write.stack.fp8_attention and write.stack.attention == "flash" and write.cut.format is not None
+    return FORMATS["fp8"].nbytes if eight_bits else write.cut.width
 
 
 def _softmax_by_hand(width: int, heads: Number, stack: StackSpec) -> tuple[Number, Number, Number]:
@@ -332,16 +319,7 @@ def _softmax_by_hand(width: int, heads: Number, stack: StackSpec) -> tuple[Numbe
     return np.where(whole, 2 * w, single), np.where(whole, 3 * w, single_back), np.where(whole, 1, kernels)
 
 
-def _exchanges(model: ModelSpec, stack: StackSpec, cut: Cut) -> tuple[tuple[Collective, ...], tuple[Collective, ...]]:
-    """What context-parallel ranks exchange for the attention, forward and backward."""
-    if np.max(cut.cp) == 1:
-        return (), ()
-    return _exchange_heads(model, cut) if stack.context_by_heads else _exchange_keys(model, stack, cut)
-
-
-def _exchange_keys(
-    model: ModelSpec, stack: StackSpec, cut: Cut
-) -> tuple[tuple[Collective, ...], tuple[Collective, ...]]:
+def _exchanges(write: Writer) -> tuple[tuple[Collective, ...], tuple[Collective, ...]]:
     """Keys and values of the other context-parallel ranks, forward; they and their gradients, backward.
 
     Sent round a ring beside the attention over what has arrived (Liu et al. 2023, arXiv:2310.01889), or gathered before
@@ -350,34 +328,32 @@ def _exchange_keys(
     flash_attn_p2p_communicate; a permute, pytorch/pytorch:torch/distributed/tensor/experimental/_context_parallel/
     _attention.py, _AllToAllRotater), no collective of a library, which would use every card of a node.
     """
+    model, cut, beside = write.model, write.cut, write.stack.overlap_context
+    if write.stack.context_by_heads:
+        return _exchanges_of_heads(model, cut)
     nbytes = cut.width * cut.microbatch_size * cut.sequence_length * key_value_width(model, cut.tp)
-    beside = stack.overlap_context
 
     def exchange(name: str, kind: Literal["all_gather", "reduce_scatter"]) -> Collective:
-        return Collective(name, "send_ring" if beside else kind, nbytes, beside, group="cp", module="core_attn")
+        return Collective(name, "send_ring" if beside else kind, nbytes, beside, group="cp")
 
     keys = exchange("exchange keys and values", "all_gather")
     return (keys,), (keys, exchange("exchange their gradients", "reduce_scatter"))
 
 
-def _exchange_heads(model: ModelSpec, cut: Cut) -> tuple[tuple[Collective, ...], tuple[Collective, ...]]:
+def _exchanges_of_heads(model: ModelSpec, cut: Cut) -> tuple[tuple[Collective, ...], tuple[Collective, ...]]:
     """All-to-alls of queries, keys and values before the attention, and of what it gives after it; of their gradients
     the other way round (Jacobs et al. 2023, arXiv:2309.14509, section 3.1)."""
     shared = key_value_width(model, cut.tp * cut.cp) * cut.cp / 2  # every rank has at least one head's of them
-    columns = {
-        "queries": model.num_heads * model.head_dim / cut.tp,
-        "keys": shared,
-        "values": shared,
-        "outputs": model.num_heads * model.value_head_dim / cut.tp,
-    }
-
-    def each(what: str) -> tuple[Collective, ...]:
-        return tuple(
-            Collective(f"{name} {what}", "all_to_all", cut.width * cut.tokens * width, group="cp", module="core_attn")
+    queries, outputs = (model.num_heads * each / cut.tp for each in (model.head_dim, model.value_head_dim))
+    columns = {"queries": queries, "keys": shared, "values": shared, "outputs": outputs}
+    there, back = (
+        tuple(
+            Collective(f"{name} {what}", "all_to_all", cut.width * cut.tokens * width, group="cp")
             for name, width in columns.items()
         )
-
-    return each("by heads"), each("by heads, gradients")
+        for what in ("by heads", "by heads, gradients")
+    )
+    return there, back
 
 
 CONTEXT_SEQUENCE_S = 0.6e-3
@@ -388,9 +364,9 @@ reorder_seq_chunks_after_a2a_before_attn_thd and its reverse). Set on Megatron-B
 fine-tuned at 32,768 tokens on GB200. [s]"""
 
 
-def _ordering(stack: StackSpec, cut: Cut) -> Number:
+def _ordering(write: Writer) -> Number:
     """Host time in which packed sequences' pieces are put in order around all-to-alls of heads. [s]"""
+    stack, cut = write.stack, write.cut
     if not (stack.context_by_heads and stack.counted_launches and cut.packed):
         return 0.0
-    sequences = cut.microbatch_size * cut.sequence_length / cut.packed
-    return CONTEXT_SEQUENCE_S * sequences * (cut.cp > 1)
+    return CONTEXT_SEQUENCE_S * (cut.microbatch_size * cut.sequence_length / cut.packed) * (cut.cp > 1)

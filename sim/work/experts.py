@@ -107,9 +107,8 @@ def routed(model: ModelSpec, cut: Cut, layers: int = 1) -> Routed:
 
 def experts(write: Writer, y: Tensor) -> Tensor:
     """Router, dispatch, experts, combine; experts that every token goes through beside them."""
-    model, stack, cut, h = write.model, write.stack, write.cut, write.model.hidden_size
-    to, outer = routed(model, cut), model.expert_width
-    layers = sum(model.layers_of(kind) for kind in model.layer_kinds if kind.sparse)
+    model, cut, h, outer = write.model, write.cut, write.model.hidden_size, write.model.expert_width
+    to, layers = routed(model, cut), sum(model.layers_of(kind) for kind in model.layer_kinds if kind.sparse)
     _router(write, y)
     source = y
     if model.expert_latent_size:
@@ -120,32 +119,22 @@ def experts(write: Writer, y: Tensor) -> Tensor:
     out = source.like("experts' sum")
     travelled = to.copies * (cut.ep * cut.etp > 1)
     arrived, home = (copies.like(f"copies {where}", rows=travelled) for where in ("arrived", "home"))
-    there, home_again = _layouts(cut.width * outer, to, stack, cut)
-    there_back, home_back = there, home_again
-    if stack.expert_multiplies == "grouped" and not stack.fused_linears:
-        there, there_back, home_again, home_back = _by_index(copies.nbytes, to.own / to.copies)
-    exchange = partial(_exchange, width=cut.width * outer, to=to, model=model, stack=stack, cut=cut)
-    gather, scatter = _between_parts(cut.width * outer, to, stack, cut)
+    there, there_back, back, back_again = _layouts(write, copies, to)
+    sent = _exchanges(write, outer, to)
+    # Experts that multiply as many tokens as they have room for need no count.
     write.add(
-        "dispatch",
-        MODULE,
-        reads=(source,),
-        writes=(arrived,),
-        forward=there[:1],
-        input_grad=there_back[:1],
-        sent=(exchange("dispatch", True), *gather),
-        sent_back=(*scatter, exchange("dispatch", False)),
-        waits=not cut.routing.padded,  # experts that multiply as many tokens as they have room for need no count
-    )
+        "dispatch", MODULE, reads=(source,), writes=(arrived,), forward=there[:1], input_grad=there_back[:1],
+        sent=sent[0], sent_back=sent[1], waits=not cut.routing.padded,
+    )  # fmt: skip
     write.add(
         "sort by expert", MODULE, reads=(arrived,), writes=(copies,), forward=there[1:], input_grad=there_back[1:]
     )
     down = _multiplied(write, copies, to)
     write.add(
-        "combine", MODULE, reads=(down,), writes=(home,), forward=home_again[:-1], input_grad=home_back[:-1],
-        sent=(*scatter, exchange("combine", False)), sent_back=(exchange("combine", True), *gather),
+        "combine", MODULE, reads=(down,), writes=(home,), forward=back[:-1], input_grad=back_again[:-1], sent=sent[2],
+        sent_back=sent[3],
     )  # fmt: skip
-    write.add("sum by token", MODULE, reads=(home,), writes=(out,), forward=home_again[-1:], input_grad=home_back[-1:])
+    write.add("sum by token", MODULE, reads=(home,), writes=(out,), forward=back[-1:], input_grad=back_again[-1:])
     if model.expert_latent_size:
         narrow, out = out, y.like("experts' output")
         write.linear("from experts' latent", "experts", narrow, [out], [Weight(h, outer)])
@@ -155,7 +144,7 @@ def experts(write: Writer, y: Tensor) -> Tensor:
 def _multiplied(write: Writer, copies: Tensor, to: Routed) -> Tensor:
     """What the experts on a GPU make of the copies: grouped multiplies around the activation, and biases."""
     model, stack, cut, inputs, outer = write.model, write.stack, write.cut, write.inputs, copies.columns
-    inner, bias = model.expert_intermediate_size / cut.etp, bool(model.mlp_bias)
+    inner, biased = model.expert_intermediate_size / cut.etp, bool(model.mlp_bias)
     up, down = copies.like("experts up", inputs * inner), copies.like("experts down")
     fixed, each_expert = (LOW_PRECISION_LAUNCHES if cut.format else GROUPED_LAUNCHES)[stack.counted_launches]
     if stack.expert_multiplies == "loop":
@@ -165,11 +154,11 @@ def _multiplied(write: Writer, copies: Tensor, to: Routed) -> Tensor:
     moved = _between_inside(to.copies * inner, inputs, cut) if stack.fused_experts else (0.0, 0.0)
     each = partial(write.linear, module="experts", batch=to.experts, launches=launches)
     weights = [Weight(inner, outer, to.experts * inputs, of_experts=True)]
-    weights += [Weight(to.experts * up.columns, of_experts=True)] * bias
+    weights += [Weight(to.experts * up.columns, of_experts=True)] * biased
     each(up.name, x=copies, outs=[up], weights=weights, cut_by="columns", moved=(moved[0], 0.0))
     activated = _activation(write, up)
     weights = [Weight(outer, inner, to.experts, of_experts=True)]
-    weights += [Weight(to.experts * outer, of_experts=True)] * bias
+    weights += [Weight(to.experts * outer, of_experts=True)] * biased
     each(down.name, x=activated, outs=[down], weights=weights, cut_by="rows", moved=(0.0, moved[1]))
     forward, backward = _biases(cut.width * to.copies * outer, to.experts, model)
     write.add("experts' biases", "experts", forward=forward, input_grad=backward)
@@ -187,7 +176,7 @@ def _router(write: Writer, y: Tensor) -> None:
     launches = ROUTING_LAUNCHES + (0.0 if stack.fused_router else UNFUSED_ROUTING)
     for part, module, share in (("", "moe_router", 1 - MAPS_OF_ROUTING), (": maps", "moe_preprocess", MAPS_OF_ROUTING)):
         forward, backward = (
-            memory(f"{name}{part}", share * 6 * scores.nbytes, share * times, sort="softmax", module=module)
+            memory(f"{name}{part}", share * 6 * scores.nbytes, share * times, sort="softmax")
             for name, times in (("routing", launches), ("routing backward", launches * BACKWARD_ROUTING))
         )
         tensors = () if part else (scores, chances)
@@ -223,10 +212,8 @@ def _activation(write: Writer, up: Tensor) -> Tensor:
         write.activation_input(up),
         *(y.like(f"{y.name}: factor {place}") for place in range(0 if fused else inputs)),
     )
-    module: str = "moe_act"
-    forward, backward = activation_kernels(write.cut.width * y.rows * y.columns, model, stack)
-    if stack.fused_experts:
-        module, forward, backward = "experts", (), ()
+    kernels = activation_kernels(write.cut.width * y.rows * y.columns, model, stack)
+    module, (forward, backward) = ("experts", ((), ())) if stack.fused_experts else ("moe_act", kernels)
     write.add("experts' activation", module, reads=(up,), writes=(y,), kept=kept, forward=forward, input_grad=backward)
     return y
 
@@ -242,8 +229,8 @@ def activation_kernels(
     elif model.gated_mlp and not stack.fused_bias_activation:  # of halves of a matrix, whose gradients are joined
         times, kernels, sort = (5, 13), (2, 4), "apart"
     return (
-        (memory("experts' activation", times[0] * nbytes, kernels[0], sort=sort, module="moe_act"),),
-        (memory("experts' activation backward", times[1] * nbytes, kernels[1], sort=sort, module="moe_act"),),
+        (memory("experts' activation", times[0] * nbytes, kernels[0], sort=sort),),
+        (memory("experts' activation backward", times[1] * nbytes, kernels[1], sort=sort),),
     )
 
 
@@ -261,29 +248,32 @@ def _biases(nbytes: Number, experts: Number, model: ModelSpec) -> tuple[tuple[Ke
     """
     if not _clamped(model):
         return (), ()
-    return (
-        (memory("experts' biases", 14 * nbytes, 2 + 2 * experts, sort="strided", module="experts"),),
-        (memory("experts' biases backward", 20 * nbytes, 3 + 8 * experts, sort="strided", module="experts"),),
-    )
+    bias = partial(memory, sort="strided")
+    forward = bias("experts' biases", 14 * nbytes, 2 + 2 * experts)
+    return (forward,), (bias("experts' biases backward", 20 * nbytes, 3 + 8 * experts),)
 
 
-def _layouts(width: Number, to: Routed, stack: StackSpec, cut: Cut) -> tuple[tuple[Kernel, ...], ...]:
-    """Laying tokens of `width` bytes out by expert; and the same on the way back.
+def _layouts(write: Writer, copies: Tensor, to: Routed) -> tuple[tuple[Kernel, ...], ...]:
+    """Laying tokens out by expert, forward and backward, and the same on the way back.
 
     An all-to-all needs copies in order before they leave, and sorts them by local expert where they arrive. Kernels of
     its own read tokens where they are, and copy those that arrived, once for every expert that they go to.
     """
-    far = 1 * (cut.ep * cut.etp > 1)  # with one GPU there is nothing to lay out anew on arrival
-    launches = 1 + stack.counted_launches * DISPATCH_LAUNCHES / 2
+    stack, cut, width = write.stack, write.cut, write.cut.width * copies.columns
+    if stack.expert_multiplies == "grouped" and not stack.fused_linears:
+        return _by_index(copies.nbytes, to.own / to.copies)
+    permute, launches = partial(memory, sort="permute"), 1 + stack.counted_launches * DISPATCH_LAUNCHES / 2
     if stack.expert_dispatcher == "alltoall":
-        nbytes = width * (to.own + to.arrived)
-        out, home = (_permute(f"tokens {way} experts", nbytes, launches) for way in ("to", "from"))
-        sort = _permute("tokens by local expert", 2 * width * to.copies * far, far)
-        return (out, sort), (sort, home)
+        far = 1 * (cut.ep * cut.etp > 1)  # with one GPU there is nothing to lay out anew on arrival
+        out, home = (
+            permute(f"tokens {way} experts", width * (to.own + to.arrived), launches) for way in ("to", "from")
+        )
+        sort = permute("tokens by local expert", 2 * width * to.copies * far, far)
+        return (out, sort), (out, sort), (sort, home), (sort, home)
     read = to.gathered if stack.expert_dispatcher == "allgather" else to.received
     nbytes = width * (read * cut.etp + to.copies)
-    out, home = (_permute(f"tokens {way} local experts", nbytes, launches) for way in ("to", "from"))
-    return (out,), (home,)
+    out, home = (permute(f"tokens {way} local experts", nbytes, launches) for way in ("to", "from"))
+    return (out,), (out,), (home,), (home,)
 
 
 def _by_index(nbytes: Number, share: Number) -> tuple[tuple[Kernel, ...], ...]:
@@ -294,14 +284,7 @@ def _by_index(nbytes: Number, share: Number) -> tuple[tuple[Kernel, ...], ...]:
     grouped_mm_experts_forward). Backward the sum's gradient is spread, both indices put back what they took, into
     zeros, and a setting to zero copies first. Bytes as torch dispatches them.
 
-    Parameters
-    ----------
-    nbytes : of all copies.
-    share : of tokens, over copies.
-
-    Returns
-    -------
-    Kernels to the experts forward and backward, and from them forward and backward.
+    Returns kernels to the experts forward and backward, and from them forward and backward.
     """
     moved = {  # times that rows taken by index, masks and weights, and whole tensors move all copies
         "to experts": (2, 2, 0),
@@ -311,51 +294,46 @@ def _by_index(nbytes: Number, share: Number) -> tuple[tuple[Kernel, ...], ...]:
     }
     return tuple(
         tuple(
-            memory(f"tokens {way}", times * nbytes, sort=sort, module=MODULE)
+            memory(f"tokens {way}", times * nbytes, sort=sort)
             for times, sort in zip(each, ("permute", "apart", "step"), strict=True)
         )
         for way, each in moved.items()
     )
 
 
-def _permute(name: str, nbytes: Number, launches: Number) -> Kernel:
-    return memory(name, nbytes, launches, sort="permute", module=MODULE)
+def _exchanges(write: Writer, columns: Number, to: Routed) -> tuple[tuple[Collective, ...], ...]:
+    """Collectives of the dispatch, forward and backward, and of the combine.
 
-
-def _exchange(
-    name: str, to_experts: bool, *, width: Number, to: Routed, model: ModelSpec, stack: StackSpec, cut: Cut
-) -> Collective:
-    """Tokens of `width` bytes to the GPUs of their experts, or what these gave back to theirs."""
-    if stack.expert_dispatcher == "allgather":
-        kind: Literal["all_gather", "reduce_scatter"] = "all_gather" if to_experts else "reduce_scatter"
-        return Collective(f"{name} tokens", kind, width * to.gathered, group="ep", module=MODULE)
-    copies = 1 if stack.expert_dispatcher == "alltoall" else model.experts_per_token
-    limit = model.expert_groups_per_token, model.num_expert_groups
-    sms = stack.sms_of_dispatcher
-    return Collective(
-        f"{name} tokens", "all_to_all", width * to.arrived, stack.overlap_experts, "ep", copies, limit, sms,
-        DISPATCHER_SLOWDOWN, sms * DISPATCHER_SM_RATE_BYTES_PER_S if sms else None, MODULE,
-    )  # fmt: skip
-
-
-def _between_parts(
-    width: Number, to: Routed, stack: StackSpec, cut: Cut
-) -> tuple[tuple[Collective, ...], tuple[Collective, ...]]:
-    """Collectives among the GPUs that have parts of the same experts: the gather of the tokens that came to each, of
-    `width` bytes a value, and the sum of the parts' outputs.
-
-    Kernels of a dispatcher's own send a token to all these GPUs themselves, once (NVIDIA/Megatron-LM:megatron/core/
-    transformer/moe/token_dispatcher.py, MoEFlexTokenDispatcher, over tensor- and expert-parallel ranks): of different
-    tokens as many bytes come to each as by a gather.
+    Where experts are cut, the GPUs that have parts of the same ones gather the tokens that came to each, and sum the
+    parts' outputs. Kernels of a dispatcher's own send a token to all these GPUs themselves, once (NVIDIA/Megatron-LM:
+    megatron/core/transformer/moe/token_dispatcher.py, MoEFlexTokenDispatcher, over tensor- and expert-parallel ranks):
+    of different tokens as many bytes come to each as by a gather.
     """
-    if np.all(np.asarray(cut.etp) == 1):
-        return (), ()
-    came = {"alltoall": to.arrived, "allgather": to.gathered}.get(stack.expert_dispatcher, to.received)
-    nbytes = width * cut.etp * came
-    nbytes = nbytes * (np.asarray(cut.etp) > 1)
+    model, stack, cut, width = write.model, write.stack, write.cut, write.cut.width * columns
+    kind, sms, limit = stack.expert_dispatcher, stack.sms_of_dispatcher, model.expert_groups_per_token
+    pace = sms * DISPATCHER_SM_RATE_BYTES_PER_S if sms else None
+    copies = 1 if kind == "alltoall" else model.experts_per_token
+    routed_by = copies, (limit, model.num_expert_groups), sms, DISPATCHER_SLOWDOWN, pace
+
+    def tokens(name: str, to_experts: bool) -> Collective:
+        if kind != "allgather":
+            nbytes = width * to.arrived
+            return Collective(f"{name} tokens", "all_to_all", nbytes, stack.overlap_experts, "ep", *routed_by)
+        by: Literal["all_gather", "reduce_scatter"] = "all_gather" if to_experts else "reduce_scatter"
+        return Collective(f"{name} tokens", by, width * to.gathered, group="ep")
+
+    gather: tuple[Collective, ...] = ()
+    scatter: tuple[Collective, ...] = ()
+    if np.any(np.asarray(cut.etp) > 1):
+        came = {"alltoall": to.arrived, "allgather": to.gathered}.get(kind, to.received)
+        nbytes = width * cut.etp * came * (np.asarray(cut.etp) > 1)
+        gather = (Collective("gather tokens of cut experts", "all_gather", nbytes),)
+        scatter = (Collective("sum outputs of cut experts", "reduce_scatter", nbytes),)
     return (
-        (Collective("gather tokens of cut experts", "all_gather", nbytes, module=MODULE),),
-        (Collective("sum outputs of cut experts", "reduce_scatter", nbytes, module=MODULE),),
+        (tokens("dispatch", True), *gather),
+        (*scatter, tokens("dispatch", False)),
+        (*scatter, tokens("combine", False)),
+        (tokens("combine", True), *gather),
     )
 
 
@@ -374,7 +352,7 @@ def _with_shared(write: Writer, y: Tensor, out: Tensor) -> Tensor:
         plain, given = given, given.like("shared expert gated")
         flop = 2.0 * cut.norm_tokens * h
         forward, backward = (
-            memory(name, times * nbytes, times, sort="add", module=module)._replace(credited_flop=credited * flop)
+            memory(name, times * nbytes, times, sort="add")._replace(credited_flop=credited * flop)
             for name, times, credited in (
                 ("shared expert's gate", 3, 1), ("shared expert's gate backward", 6, 2 - bool(cut.adapters)),
             )
@@ -383,7 +361,7 @@ def _with_shared(write: Writer, y: Tensor, out: Tensor) -> Tensor:
             "shared expert's gate", module, reads=(y, plain), writes=(given,), kept=(y, plain), weights=(Weight(h),),
             forward=(forward,), input_grad=(backward,),
         )  # fmt: skip
-    add = memory("add shared expert", 3 * nbytes, sort="add", module="moe_residual")
+    add = memory("add shared expert", 3 * nbytes, sort="add")
     both = y.like("experts and shared expert")
     write.add("sum of experts", "moe_residual", reads=(given, out), writes=(both,), forward=(add,), input_grad=(add,))
     return both

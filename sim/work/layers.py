@@ -34,13 +34,8 @@ def layer_operations(
 ) -> tuple[Operation, ...]:
     """Return the operations of one transformer layer and micro-batch on one GPU, in the order of the forward.
 
-    Parameters
-    ----------
-    model, stack : records
-    cut : Cut
-        Degrees and sizes; arrays broadcast.
-    kind : LayerKind, optional
-        One of the model's `layer_kinds`. Default: the last layer's.
+    cut : degrees and sizes; arrays broadcast.
+    kind : one of the model's `layer_kinds`. Default: the last layer's.
     """
     kind = kind or model.layer_kinds[0]
     write = Writer(model, stack, cut)
@@ -53,7 +48,7 @@ def layer_operations(
         x, y = _half(write, kind, half == kind.mixer, here, x, y)
     layer = tuple(write.operations)
     params = sum(weight.params for each in layer for weight in each.weights if not weight.of_adapters)
-    casts, casts_back = _casts(params, model, stack, cut, kind)
+    casts, casts_back = _casts(write, params, kind)
     write.operations = [Operation("casts", forward=casts, input_grad=casts_back), *layer]
     _accumulate(write, params)
     return tuple(write.operations)
@@ -90,9 +85,7 @@ def _accumulate(write: Writer, params: Number) -> None:
         write.add("gradient accumulation", weight_grad=kernels)
 
 
-def _casts(
-    params: Number, model: ModelSpec, stack: StackSpec, cut: Cut, kind: LayerKind
-) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...]]:
+def _casts(write: Writer, params: Number, kind: LayerKind) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...]]:
     """Scaling linears' inputs, weights and output gradients to 8 or 4 bits, where no other kernel does it in passing.
 
     Where casts are fused, or a compiler fuses them, a norm writes 8 bits itself; what attention, activations and
@@ -101,21 +94,19 @@ def _casts(
     finds the largest magnitude (2 bytes a number), another scales and writes (2 + 1); a gradient is written twice, once
     transposed for the weight gradient.
     """
+    model, stack, cut = write.model, write.stack, write.cut
     if cut.format is None:
         return (), ()
-    h, tokens = model.hidden_size, cut.tokens
-    products = 2 if model.gated_mlp else 1
-    copies: Number = 0.0
-    inner: Number = 0.0
+    h, tokens, copies, inner = model.hidden_size, cut.tokens, cut.tokens, model.intermediate_size / cut.tp
     if kind.sparse:
         copies, inner = routed(model, cut).copies, model.expert_intermediate_size / cut.etp
-    elif kind.mlp == "dense":
-        copies, inner = tokens, model.intermediate_size / cut.tp
+    elif kind.mlp == "none":
+        copies = inner = 0.0
     columns, context = _mixer_columns(model, cut, kind)
     mixes = tokens * (kind.mixer != "none")
     between = 0 if kind.sparse and stack.fused_experts else inner  # else experts' kernels write it as it is read
     inputs = mixes * (h + context) + copies * (h + between)
-    gradients = mixes * (columns + h) + copies * (h + products * between)
+    gradients = mixes * (columns + h) + copies * (h + write.inputs * between)
     fused = cut.format.norms_cast and (stack.fused_casts or stack.compiled)
     if fused or not cut.format.norms_cast:  # weights are cast once a step
         by_norms = mixes * h + (copies * h if kind.mlp == "dense" else 0.0)

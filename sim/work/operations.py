@@ -245,50 +245,31 @@ class Phase:
     setups: Number = 0.0
 
     def __add__(self, other: Phase) -> Phase:
-        return Phase(
-            self.operations + other.operations,
-            self.collectives + other.collectives,
-            self.graphs + other.graphs,
-            self.waits or other.waits,
-            self.setups + other.setups,
-        )
+        joined = self.operations + other.operations, self.collectives + other.collectives
+        waits = self.waits or other.waits
+        return Phase(*joined, self.graphs + other.graphs, waits, self.setups + other.setups)
 
     def in_graph(self, names: Collection[str], graphs: int) -> Phase:
         """The phase with some modules' operations and collectives in CUDA graphs, of which there are `graphs`."""
         if not any(item.module in names for item in self.operations):
             return self
-        return Phase(
-            tuple(item._replace(graphed=True) if item.module in names else item for item in self.operations),
-            tuple(item._replace(graphed=True) if item.module in names else item for item in self.collectives),
-            graphs,
-            self.waits,
-            self.setups,
-        )
+        inside = [
+            tuple(item._replace(graphed=True) if item.module in names else item for item in items)
+            for items in (self.operations, self.collectives)
+        ]
+        return Phase(*inside, graphs, self.waits, self.setups)
 
     def of_modules(self, names: Collection[str]) -> Phase:
         """Operations and collectives of some modules, in their order."""
-        return Phase(
-            tuple(operation for operation in self.operations if operation.module in names),
-            tuple(collective for collective in self.collectives if collective.module in names),
-        )
+        items = self.operations, self.collectives
+        return Phase(*(tuple(item for item in each if item.module in names) for each in items))
 
     def scaled(self, share: float) -> Phase:
         """The phase with every amount multiplied by `share`: its average where only that share of layers runs it."""
-        return Phase(
-            tuple(
-                item._replace(
-                    flop=share * item.flop,
-                    nbytes=share * item.nbytes,
-                    kernels=share * item.kernels,
-                    host_s=share * item.host_s,
-                    stall_s=share * item.stall_s,
-                )
-                for item in self.operations
-            ),
-            tuple(item._replace(nbytes=share * item.nbytes) for item in self.collectives),
-            waits=self.waits,
-            setups=share * self.setups,
-        )
+        amounts = ("flop", "nbytes", "kernels", "host_s", "stall_s")
+        kernels = (each._replace(**{name: share * getattr(each, name) for name in amounts}) for each in self.operations)
+        collectives = (each._replace(nbytes=share * each.nbytes) for each in self.collectives)
+        return Phase(tuple(kernels), tuple(collectives), waits=self.waits, setups=share * self.setups)
 
     @property
     def flop(self) -> Number:
@@ -321,33 +302,16 @@ def matmul(
     batch: Number = 1.0,
     cause: Cause = Cause.MATMUL,
     output_width: int | None = None,
-    module: str = "",
     layout: Layout = "nn",
 ) -> Kernel:
     """(m × k) · (k × n), `batch` times, in numbers of `width` bytes; the result moves `output_width` bytes a number."""
     output = width if output_width is None else output_width
-    return Kernel(
-        name,
-        cause,
-        "matmul",
-        flop=2.0 * m * n * k * batch,
-        nbytes=batch * (width * (m * k + k * n) + output * m * n),
-        m=m,
-        n=n,
-        k=k,
-        batch=batch,
-        module=module,
-        layout=layout,
-    )
+    flop, nbytes = 2.0 * m * n * k * batch, batch * (width * (m * k + k * n) + output * m * n)
+    return Kernel(name, cause, "matmul", flop=flop, nbytes=nbytes, m=m, n=n, k=k, batch=batch, layout=layout)
 
 
 def memory(
-    name: str,
-    nbytes: Number,
-    kernels: Number = 1,
-    cause: Cause = Cause.MEMORY_BOUND,
-    sort: str = "copy",
-    module: str = "",
+    name: str, nbytes: Number, kernels: Number = 1, cause: Cause = Cause.MEMORY_BOUND, sort: str = "copy"
 ) -> Kernel:
     """A kernel that only moves bytes."""
-    return Kernel(name, cause, "memory", nbytes=nbytes, kernels=kernels, sort=sort, module=module)
+    return Kernel(name, cause, "memory", nbytes=nbytes, kernels=kernels, sort=sort)

@@ -59,10 +59,7 @@ def state_bytes(
 ) -> Number:
     """Optimizer state on a GPU: moments, and master weights where weights are 16-bit. [bytes]
 
-    Parameters
-    ----------
-    offloaded : float
-        Share of the parameters whose state is in host memory.
+    offloaded : share of the parameters whose state is in host memory.
     """
     elsewhere = offloaded if stack.offload_masters else 0.0
     masters = master_bytes(training, stack) * params * (1.0 - elsewhere)

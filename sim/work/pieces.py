@@ -99,7 +99,10 @@ class Writer:
         """Matrices by which an MLP multiplies its input."""
 
     def add(self, name: str, module: str = "", **said: Any) -> None:
-        """Write down an operation."""
+        """Write down an operation; what it runs and sends is of its module."""
+        for part in ("forward", "input_grad", "weight_grad", "sent", "sent_back"):
+            if module and part in said:
+                said[part] = tuple([item._replace(module=module) for item in said[part]])
         self.operations.append(Operation(name, module, **said))
 
     def tensor(self, name: str, columns: Number, whole: bool = True) -> Tensor:
@@ -117,7 +120,7 @@ class Writer:
         y = x.like(f"{x.name} normed", columns)
         if weights is None:
             weights = y.columns * (1 + self.model.norm_bias)
-        forward, backward = norm_kernels(y.rows * y.columns, self.stack, x.width, module=module)
+        forward, backward = norm_kernels(y.rows * y.columns, self.stack, x.width)
         # Step by step a norm keeps its input and its normalised input in fp32 (and would let go of the former in 16
         # bits, but which layouts ran says that it stays).
         # If its weight is frozen, nothing needs the latter.
@@ -143,54 +146,42 @@ class Writer:
         reduce-scatters the result (Korthikanti et al. 2022, section 4.2.2), by user buffers too where linears run in
         pieces (NVIDIA/TransformerEngine:transformer_engine/pytorch/module/base.py, initialize_ub: bulk). PyTorch's
         backward gains nothing: forwards 29 % faster make steps 8 % faster (discuss.pytorch.org/t/209487).
-
-        Parameters
-        ----------
-        linear : the one that may begin with a piece of the sequence (`linear`, exchanged).
         """
         cut, stack, tensors = self.cut, self.stack, (x, *others)
         columns = sum(each.columns for each in tensors) if columns is None else columns
-        pieced, sms = self.in_pieces and bool(linear), MLP_SMS if module == "mlp" else MIXER_SMS
-        nbytes, beside = cut.width * cut.tokens * columns, stack.overlap_tp_backward
+        nbytes, beside, pieced = cut.width * cut.tokens * columns, stack.overlap_tp_backward, self.in_pieces and linear
         if not cut.sequence_parallel:
-            reduce = Collective("reduce input gradient", "all_reduce", nbytes, overlapped=beside, module=module)
+            reduce = Collective("reduce input gradient", "all_reduce", nbytes, overlapped=beside)
             self.add("sum of input gradients", module, sent_back=(reduce,))
             return tensors
-        again = (Collective("gather activations again", "all_gather", nbytes, overlapped=True, module=module),)
-        scatter = Collective("scatter input gradient", "reduce_scatter", nbytes, overlapped=beside, module=module)
-        gather = Collective("gather activations", "all_gather", nbytes, module=module)
+        sms = (MLP_SMS if module == "mlp" else MIXER_SMS) if pieced and beside else (None, None)
+        again = Collective("gather activations again", "all_gather", nbytes, overlapped=True, sms=sms[0])
+        scatter = Collective("scatter input gradient", "reduce_scatter", nbytes, overlapped=beside, sms=sms[1])
+        gather = Collective("gather activations", "all_gather", nbytes)
         if pieced:
             gather = gather._replace(multiply=linear, pieces=cut.tp)
-        if pieced and beside:
-            again, scatter = (again[0]._replace(sms=sms[0]),), scatter._replace(sms=sms[1])
         whole = tuple(each.like(f"{each.name} gathered", rows=cut.tokens) for each in tensors)
-        forward, back = self._joined("gathered", nbytes, pieced), self._joined("to be scattered", nbytes, pieced)
+        forward, back = (self._joined(what, nbytes, bool(pieced)) for what in ("gathered", "to be scattered"))
         self.add(
             "gather", module, reads=tensors, writes=whole, sent=(gather,), forward=forward, input_grad=back,
-            sent_back=(*(again if stack.regather_sequence else ()), scatter),
+            sent_back=(again, scatter) if stack.regather_sequence else (scatter,),
         )  # fmt: skip
         return whole
 
     def reduce(self, module: str, parts: Tensor, linear: str = "") -> Tensor:
-        """The sum of what the GPUs' parts of a row-parallel linear give, whole in place, or the GPU's tokens of it.
-
-        Parameters
-        ----------
-        linear : the one whose pieces may leave before its last (`linear`, exchanged).
-        """
-        nbytes = parts.nbytes
+        """The sum of what the GPUs' parts of a row-parallel linear give, whole in place, or the GPU's tokens of it."""
+        nbytes, pieced = parts.nbytes, self.in_pieces and bool(linear)
         if not self.cut.sequence_parallel:
-            self.add("sum of output", module, sent=(Collective("reduce output", "all_reduce", nbytes, module=module),))
+            self.add("sum of output", module, sent=(Collective("reduce output", "all_reduce", nbytes),))
             return parts
         out = parts.like(f"{parts.name} summed", rows=self.cut.norm_tokens)
-        scatter = Collective("scatter output", "reduce_scatter", nbytes, module=module)
-        gather = Collective("gather output gradient", "all_gather", nbytes, module=module)
-        pieced = self.in_pieces and bool(linear)
+        scatter = Collective("scatter output", "reduce_scatter", nbytes)
+        gather = Collective("gather output gradient", "all_gather", nbytes)
         if pieced:
             sms = (MLP_SMS if module == "mlp" else MIXER_SMS)[-1]
             scatter = scatter._replace(multiply=linear, pieces=SCATTERED_PIECES, sms=sms)
             gather = gather._replace(multiply=f"{linear} input gradient", pieces=self.cut.tp)
-        forward, back = self._joined("to be scattered", nbytes, pieced), self._joined("gathered", nbytes, pieced)
+        forward, back = (self._joined(what, nbytes, pieced) for what in ("to be scattered", "gathered"))
         self.add(
             "scatter of output", module, reads=(parts,), writes=(out,), sent=(scatter,), sent_back=(gather,),
             forward=forward, input_grad=back,
@@ -227,58 +218,49 @@ class Writer:
         """Multiply `x`, whose input it keeps for the weights' gradient.
 
         Frozen it keeps nothing; an adapter beside it does.
-
-        Parameters
-        ----------
-        cut_by : of the matrix, whose share tensor-parallel GPUs have.
-        own : the GPU's part of a gathered input, which is kept where the backward gathers it again.
-        width : in which the input is kept. Default: that of the numbers that are multiplied. [bytes]
-        batch, launches : matrices that are multiplied one by one, each with its part of the rows; and launches of that.
-        moved : what the forward, the input gradient and the weight gradient read and write besides. [bytes]
-        exchanged : tensor-parallel GPUs gather its input, or scatter its output, and may do so in pieces.
         """
         cut, stack = self.cut, self.stack
-        n, k = sum(out.columns for out in outs), x.columns
-        forward, input_grad, weight_grad = linear_kernels(
-            name, x.rows / batch, n, k, stack, cut.width, batch=batch, module=module, cause=cause
-        )
+        n, k, trained = sum(out.columns for out in outs), x.columns, cut.adapters is None
         apart = round(float(np.max(n / weights[0].rows)))
+        matrices = sum(each.count for each in weights if each.columns is not None)
+        by_itself = bool(module) and not stack.fused_linears and np.all(np.equal(batch, 1)) and matrices > 1
+        each_launch = launches * matrices if by_itself else launches
         parts = tuple(out.columns for out in outs) if 1 < len(outs) <= len(weights) else (n / apart,) * apart
-        forward = forward._replace(kernels=launches, nbytes=forward.nbytes + moved[0], parts=parts)
-        input_grad = input_grad._replace(kernels=launches, nbytes=input_grad.nbytes + moved[1])
-        weight_grad = weight_grad._replace(kernels=launches, nbytes=weight_grad.nbytes + sum(moved[2:]))
+        forward, input_grad, weight_grad = (
+            kernel._replace(kernels=each_launch, nbytes=kernel.nbytes + besides)
+            for kernel, besides in zip(
+                linear_kernels(name, x.rows / batch, n, k, stack, cut.width, batch=batch, cause=cause),
+                (*moved, 0.0)[:3],
+                strict=True,
+            )
+        )
+        forward = forward._replace(parts=parts)
         if exchanged and self.in_pieces:
             forward = in_pieces(forward, cut.tp if cut_by == "columns" else SCATTERED_PIECES, cut.width)
             input_grad = in_pieces(input_grad, cut.tp, cut.width) if cut_by == "rows" else input_grad
-        matrices = sum(each.count for each in weights if each.columns is not None)
         sums: tuple[Kernel, ...] = ()
-        if module and not stack.fused_linears and np.all(np.equal(batch, 1)) and matrices > 1:
+        if by_itself:
             # Autograd adds what the matrices give for their common input; a compiler does so in the kernel after.
-            forward, input_grad, weight_grad = (
-                each._replace(kernels=matrices * launches) for each in (forward, input_grad, weight_grad)
-            )
             added = 3 * x.width * x.rows * k * (matrices - 1) * (not stack.compiled)
-            sums = (memory("input gradients added", added, matrices - 1, sort="step", module=module),)
-        weights, first, scratch = self.frozen(name, module, weights, apart * batch) if module else (weights, (), 0.0)
+            sums = (memory("input gradients added", added, matrices - 1, sort="step"),)
+        weights, first, scratch = self.frozen(name, weights, apart * batch) if module else (weights, (), 0.0)
         source = own if own is not None and stack.regather_sequence else x
         kept: tuple[Tensor, ...] = (source.in_bytes(cut.kept if width is None else width),)
-        trained = cut.adapters is None
-        casts, gradients = self.autocast(name, module, x, weights)
+        casts, gradients = self.autocast(name, x, weights)
         if casts and x.width > cut.width:
             kept = tuple(kept[0]._replace(name=f"{kept[0].name}: {place}") for place in range(matrices))
         self.add(
-            name, module, reads=(x,), writes=tuple(outs), weights=tuple(weights),
-            kept=kept if trained else (),
+            name, module, reads=(x,), writes=tuple(outs), weights=tuple(weights), kept=kept if trained else (),
             forward=(*first, *casts, forward), input_grad=(*first, input_grad, *casts[1:], *sums),
             weight_grad=(weight_grad, *gradients) if trained else (), scratch=scratch,
         )  # fmt: skip
         if cut.adapters is not None and name in cut.adapters.linears:
-            apart = max(len(outs), round(float(np.max(n / weights[0].rows)))) if stack.peft_adapters != "no" else 1
+            apart = max(len(outs), apart) if stack.peft_adapters != "no" else 1
             out = outs[0].like(f"{name} narrow", n)
             self.adapter(f"{name} adapter", module, x, out, source, cut_by, weights, apart)
 
     def autocast(
-        self, name: str, module: str, x: Tensor, weights: Sequence[Weight]
+        self, name: str, x: Tensor, weights: Sequence[Weight]
     ) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...]]:
         """Casts of weights, and of an input by every matrix that multiplies it; and of weights' gradients, to fp32.
 
@@ -291,21 +273,16 @@ class Writer:
             return (), ()
         each, matrices = self.cut.width + 4, sum(weight.count for weight in weights if weight.columns is not None)
         params = each * sum(weight.params for weight in weights)
-        cast = partial(memory, sort="step", module=module)
-        casts: tuple[Kernel, ...] = (cast(f"{name} weights cast", params, matrices / 2),)
+        cast = partial(memory, sort="step")
+        casts = (cast(f"{name} weights cast", params, matrices / 2),)
         if x.width > self.cut.width and not self.stack.compiled:
             casts += (cast(f"{name} inputs cast", each * x.rows * x.columns * matrices, matrices / 2),)
         return casts, (cast(f"{name} gradients cast", params, matrices),)
 
     def frozen(
-        self, name: str, module: str, weights: Sequence[Weight], matrices: Number
+        self, name: str, weights: Sequence[Weight], matrices: Number
     ) -> tuple[Sequence[Weight], tuple[Kernel, ...], Number]:
-        """Weights as they lie beside adapters, what writes them out to be multiplied, and the bytes of one written out.
-
-        Parameters
-        ----------
-        matrices : that are written out one by one.
-        """
+        """Weights as they lie beside adapters, what writes them out to be multiplied, and bytes of one written out."""
         adapters, width = self.cut.adapters, self.cut.width
         if adapters is None or adapters.frozen is None:
             return weights, (), 0.0
@@ -314,7 +291,7 @@ class Writer:
         if self.cut.format is not None and self.cut.format.peak == adapters.frozen:
             return weights, (), 0.0
         moved = params * width * (1 + stored) / DEQUANTISED_SHARE
-        written = memory(f"{name} dequantised", moved, matrices, sort="copy", module=module)
+        written = memory(f"{name} dequantised", moved, matrices, sort="copy")
         return weights, (written,), width * params / matrices
 
     def adapter(
@@ -335,50 +312,41 @@ class Writer:
 
         Those of PEFT are in fp32. Their input is cast to that, and what they give is cast back; autocast casts their
         input back instead, before they multiply. Gradients go the same ways.
-
-        Parameters
-        ----------
-        apart : matrices that the linear multiplies with at once, each with an adapter, which keeps its own input.
         """
-        cut, adapters = self.cut, self.cut.adapters
+        cut, adapters, peft = self.cut, self.cut.adapters, self.stack.peft_adapters
         if adapters is None:
             return
         rank, experts = adapters.rank, beside[0].of_experts
         tokens, n, k, degree = x.rows, out.columns, x.columns, cut.etp if experts else cut.tp
-        rows, columns = (
-            side * (degree if cut_by == cut_side else 1) for side, cut_side in ((k, "rows"), (n, "columns"))
-        )
-        peft = self.stack.peft_adapters
+        rows, columns = k * (degree if cut_by == "rows" else 1), n * (degree if cut_by == "columns" else 1)
         wide = 4 if peft == "fp32" else cut.width
         shapes: dict[str, tuple[Layout, tuple[tuple[Number, Number, Number], ...]]] = {
             "forward": ("nt", ((tokens, apart * rank, k), (tokens, n, rank))),
             "input_grad": ("nn", ((tokens, rank, n), (tokens, k, apart * rank))),
             "weight_grad": ("tn", ((k, apart * rank, tokens), (rank, n, tokens))),
         }
-        multiply = partial(matmul, name, width=wide, module=module)
-        passes: dict[str, tuple[Kernel, ...]] = {
-            each: tuple(
-                kernel._replace(kernels=apart, nbytes=kernel.nbytes / NARROW_SHARE)
-                for kernel in (multiply(m, j, i, layout=layout) for m, j, i in several)
+        passes: dict[str, tuple[Kernel, ...]] = {}
+        for each, (layout, several) in shapes.items():
+            multiplies = [matmul(name, *shape, wide, layout=layout) for shape in several]
+            passes[each] = tuple(
+                kernel._replace(kernels=apart, nbytes=kernel.nbytes / NARROW_SHARE) for kernel in multiplies
             )
-            for each, (layout, several) in shapes.items()
-        }
-        moved = {"forward": 5 * cut.width * n, "input_grad": 5 * cut.width * k}
-        launches = {"forward": 2, "input_grad": 2}
+        moved, launches, sort = (5 * cut.width * n, 5 * cut.width * k), (2, 2), "add"
         kept: tuple[Tensor, ...] = source, source.like(f"{name} narrow", rank)
         if peft != "no":
-            cast = cut.width + 4  # either way
-            back = wide != cut.width
+            cast, back = cut.width + 4, wide != cut.width  # either way
             casts = (1 if back else 2) * cast * apart * k
-            moved["forward"] = casts + (3 * wide + 2 * cut.width + back * (cast + 2)) * n
-            moved["input_grad"] = casts + 3 * cut.width * apart * k + (2 * wide + back * 2 * cast) * n
-            launches = {"forward": 4 * apart, "input_grad": (5 if back else 4) * apart}
+            moved = (
+                casts + (3 * wide + 2 * cut.width + back * (cast + 2)) * n,
+                casts + 3 * cut.width * apart * k + (2 * wide + back * 2 * cast) * n,
+            )
+            launches, sort = (4 * apart, (5 if back else 4) * apart), "step"
             inputs = source.like(f"{name} input", apart * k).in_bytes(wide)
             kept = inputs, source.like(f"{name} narrow", apart * rank).in_bytes(wide)
-        for each, count in launches.items():
-            sort = "add" if peft == "no" else "step"
-            added = memory(f"{name} added", moved[each] * tokens, count, sort=sort, module=module)
-            passes[each] += (added._replace(stall_s=self.stack.adapter_stall_s * (each == "forward")),)
+        stalls = self.stack.adapter_stall_s, 0.0
+        for each, nbytes, count, stall_s in zip(("forward", "input_grad"), moved, launches, stalls, strict=True):
+            added = memory(f"{name} added", nbytes * tokens, count, sort=sort)
+            passes[each] += (added._replace(stall_s=stall_s),)
         weight = Weight(adapters.count * rank, (apart * rows + columns) / degree, of_experts=experts, of_adapters=True)
         self.add(name, module, reads=(x,), kept=kept, weights=(weight,), **passes)
 
@@ -403,33 +371,23 @@ class Writer:
         model, stack, inputs = self.model, self.stack, self.inputs
         y = up.like(f"{up.name} activated", up.columns / inputs)
         unfused = 1 if stack.fused_bias_activation else 2  # bias first, then the activation
-        wide = 1.0
-        moved = self.cut.width * y.rows * y.columns
+        wide, moved = 1.0, self.cut.width * y.rows * y.columns
         # Backward reads the input and the gradient, writes the input's gradient; the bias gradient reads that once
         # more. Step by step a gate's product costs two products backward, and the activation's own gradient after them.
         by_hand = unfused > 1 and model.gated_mlp
-        back = 2 * inputs + 1 + model.mlp_bias + (4 if by_hand else 0)
         more, times, products = (0, 0), (0, 0), int(by_hand)
         if not (stack.fused_activation or model.gated_mlp):
             more, times, products = WRITTEN_OUT
             if stack.autocast:  # which computes powers, and what follows from them, in fp32
                 wide, y = 4 / self.cut.width, y.like(y.name, width=4)
-        sort = "step" if products else "activation"
+        there = (inputs + 1) * unfused - by_hand + wide * more[0]
+        back = 2 * inputs + 1 + model.mlp_bias + (4 if by_hand else 0) + wide * more[1]
+        launches, sort = unfused + by_hand + model.mlp_bias + times[1], "step" if products else "activation"
         self.add(
             "activation", module, reads=(up,), writes=(y,),
             kept=(self.activation_input(up), *(y.like(f"{y.name}: factor {place}") for place in range(products))),
-            forward=(
-                memory(
-                    "activation", moved * ((inputs + 1) * unfused - by_hand + wide * more[0]), unfused + times[0],
-                    sort=sort, module=module,
-                ),
-            ),
-            input_grad=(
-                memory(
-                    "activation backward", moved * (back + wide * more[1]),
-                    unfused + by_hand + model.mlp_bias + times[1], sort=sort, module=module,
-                ),
-            ),
+            forward=(memory("activation", moved * there, unfused + times[0], sort=sort),),
+            input_grad=(memory("activation backward", moved * back, launches, sort=sort),),
         )  # fmt: skip
         return y
 
@@ -440,29 +398,23 @@ class Writer:
 
     def residual(self, name: str, module: str, x: Tensor, out: Tensor, bias: bool) -> Tensor:
         """Bias, dropout and the addition of what a block gives."""
-        model, stack, w = self.model, self.stack, self.cut.width
-        after, elements = x.like(name), x.rows * x.columns
+        dropout, fused, w = self.model.dropout, self.stack.fused_bias_activation, self.cut.width
+        after, elements, mask = x.like(name), x.rows * x.columns, (x.like(f"{name}: mask", width=1),)
         wider = x.width - w  # autocast adds 16 bits to 32, and casts the gradient back
         cast = (w + x.width) * bool(wider)
-        if not model.dropout:
-            kernels = 2 if bias and not stack.fused_bias_activation else 1
-            forward = memory("residual", (3 * w * kernels + 2 * wider) * elements, kernels, sort="add", module=module)
-            backward = memory("bias gradient", (w * bias + cast) * elements, module=module)
+        if not dropout:
+            kernels = 2 if bias and not fused else 1
+            forward = memory("residual", (3 * w * kernels + 2 * wider) * elements, kernels, sort="add")
+            backward = memory("bias gradient", (w * bias + cast) * elements)
         else:
             # Unfused: bias (2 tensors), dropout (2 and the mask), addition (3); backward dropout, bias gradient.
-            fused = stack.fused_bias_activation
-            moved, back = ((3 if fused else 7) * w + 1 + 2 * wider, 3 * w + 1 + cast)
-            forward, backward = (
-                memory(what, nbytes * elements, kernels, sort="dropout", module=module)
-                for what, nbytes, kernels in (
-                    ("dropout and residual", moved, 1 if fused else 3),
-                    ("dropout backward", back, 1 if fused else 2),
-                )
-            )
-        mask = (x.like(f"{name}: mask", width=1),) if model.dropout else ()
+            moved, back = (3 if fused else 7) * w + 1 + 2 * wider, 3 * w + 1 + cast
+            forward = memory("dropout and residual", moved * elements, 1 if fused else 3, sort="dropout")
+            backward = memory("dropout backward", back * elements, 1 if fused else 2, sort="dropout")
         self.add(
-            "residual", module, reads=(out, x), writes=(after,), kept=mask, forward=(forward,), input_grad=(backward,)
-        )
+            "residual", module, reads=(out, x), writes=(after,), kept=mask if dropout else (), forward=(forward,),
+            input_grad=(backward,),
+        )  # fmt: skip
         return after
 
 
@@ -474,7 +426,6 @@ def linear_kernels(
     stack: StackSpec,
     width: int,
     batch: Number = 1.0,
-    module: str = "",
     cause: Cause = Cause.MATMUL,
 ) -> tuple[Kernel, Kernel, Kernel]:
     """Return a linear layer's forward, input-gradient and weight-gradient multiplies.
@@ -482,9 +433,8 @@ def linear_kernels(
     With fused accumulation the weight gradient's epilogue reads and writes the main gradient instead of writing a
     fresh 16-bit one.
     """
-    fused = stack.fused_gradient_accumulation
-    output = 2 * GRADIENT_WIDTH[stack.gradient_precision] if fused else width
-    multiply = partial(matmul, width=width, batch=batch, cause=cause, module=module)
+    output = 2 * GRADIENT_WIDTH[stack.gradient_precision] if stack.fused_gradient_accumulation else width
+    multiply = partial(matmul, width=width, batch=batch, cause=cause)
     return (
         multiply(name, tokens, n, k, layout="nt"),
         multiply(f"{name} input gradient", tokens, k, n, layout="nn"),
@@ -516,9 +466,7 @@ def in_pieces(kernel: Kernel, pieces: Number, width: int) -> Kernel:
     )
 
 
-def norm_kernels(
-    elements: Number, stack: StackSpec, width: float, count: Number = 1, module: str = ""
-) -> tuple[Kernel, Kernel]:
+def norm_kernels(elements: Number, stack: StackSpec, width: float, count: Number = 1) -> tuple[Kernel, Kernel]:
     """Return `count` norms of so many elements each: forward, backward.
 
     Forward reads x, writes y; backward reads x and the gradient, adds the residual's gradient, writes.
@@ -535,14 +483,14 @@ def norm_kernels(
         step = (2 * width + 20 + casts * (width + 4)) * elements * count
         back = (9 * width + 68 + casts * (width + 4)) * elements * count
         return (
-            memory("norm", step, kernels=(6 + casts) * count, sort="step", module=module),
-            memory("norm backward", back, kernels=(17 + casts) * count, sort="step", module=module),
+            memory("norm", step, kernels=(6 + casts) * count, sort="step"),
+            memory("norm backward", back, kernels=(17 + casts) * count, sort="step"),
         )
     forward, again = (2, 0) if stack.persistent_norm else (3, 2)
     return (
-        memory("norm", forward * width * elements * count, count, sort="norm", module=module),
+        memory("norm", forward * width * elements * count, count, sort="norm"),
         # dx (3 tensors), the addition of the residual branch's gradient (3), the weights' gradient (2)
-        memory("norm backward", (8 + again) * width * elements * count, 3 * count, sort="norm", module=module),
+        memory("norm backward", (8 + again) * width * elements * count, 3 * count, sort="norm"),
     )
 
 

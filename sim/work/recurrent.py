@@ -12,8 +12,6 @@ Context parallelism exchanges the sequence's cut for one of heads before the con
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 
 from sim.arrays import Number
@@ -40,7 +38,7 @@ tensors."""
 
 def recurrent(write: Writer, y: Tensor, kind: LayerKind) -> Tensor:
     """Projection in, convolution, the state, gated norm, projection out."""
-    model, cut, h, move = write.model, write.cut, write.model.hidden_size, partial(memory, module=MODULE)
+    model, cut, h = write.model, write.cut, write.model.hidden_size
     wide, heads = model.recurrent_widths(kind), model.linear_num_heads / cut.tp
     w, mamba = cut.width, kind.mixer == "mamba2"
     mixed, gates = write.tensor("mixed", wide.mixed / cut.tp), write.tensor("gates", wide.gates / cut.tp)
@@ -52,8 +50,8 @@ def recurrent(write: Writer, y: Tensor, kind: LayerKind) -> Tensor:
     write.add(
         "convolution", MODULE, reads=(mixed,), writes=(convolved,), kept=(mixed,),
         weights=(Weight(mixed.columns * (model.linear_conv_kernel + mamba)),),
-        forward=(move("convolution", 2 * w * cut.tokens * mixed.columns),),
-        input_grad=(move("convolution backward", 4 * w * cut.tokens * mixed.columns, 2),),
+        forward=(memory("convolution", 2 * w * cut.tokens * mixed.columns),),
+        input_grad=(memory("convolution backward", 4 * w * cut.tokens * mixed.columns, 2),),
     )  # fmt: skip
     # Context parallelism exchanges what comes out of the projections.
     there, back = _cut_by_heads(w * cut.tokens * (mixed.columns + gates.columns), w * cut.tokens * state.columns, cut)
@@ -72,8 +70,8 @@ def recurrent(write: Writer, y: Tensor, kind: LayerKind) -> Tensor:
     write.add(
         "gated norm", MODULE, reads=(state,), writes=(normed,), kept=(state,),
         weights=(Weight(state.columns if mamba else model.linear_head_dim),),
-        forward=(move("gated norm", 3 * moved, 1, sort="norm"),),
-        input_grad=(move("gated norm backward", NORM_PASSES.get(kind.mixer, 5) * moved, 2, sort="norm"),),
+        forward=(memory("gated norm", 3 * moved, 1, sort="norm"),),
+        input_grad=(memory("gated norm backward", NORM_PASSES.get(kind.mixer, 5) * moved, 2, sort="norm"),),
     )  # fmt: skip
     out = write.tensor("recurrent output", h)
     name = f"{kind.mixer} out"
@@ -115,7 +113,7 @@ def recurrent_core(
     credited = (7.0 if mixer == "mamba2" else 6.0) * tokens * heads * columns * state
     moved = width * tokens * 2 * (heads * columns + key_heads * state)
     forward = Kernel(
-        "state carried", Cause.ATTENTION, "state", flop=2.0 * tokens * once, nbytes=moved, module=MODULE,
+        "state carried", Cause.ATTENTION, "state", flop=2.0 * tokens * once, nbytes=moved,
         sort=mixer, kernels=LAUNCHES[mixer][0], credited_flop=credited,
     )  # fmt: skip
     # States and scores are computed again, then two gradients of every product.

@@ -53,11 +53,8 @@ def routing_of(training: TrainingSpec) -> Routing:
 def busiest_share(model: ModelSpec, routing: Routing, ep: Number, layers: int = 1) -> Number:
     """Tokens of the busiest of ep GPUs over an even share.
 
-    Parameters
-    ----------
-    layers : int
-        Layers whose tokens are added up, popular experts being others in each: one, for the time of a layer; all, for
-        what a GPU keeps of them.
+    layers : layers whose tokens are added up, popular experts being others in each: one, for the time of a layer; all,
+        for what a GPU keeps of them.
     """
     if routing.even:
         return 1.0
@@ -142,10 +139,7 @@ def passes_alone(
     without a pipeline one of each is; 1F1B with one chunk a rank pairs nothing. DualPipe's ranks have 5/4 p of m
     micro-batches alone, on average [2]_.
 
-    Parameters
-    ----------
-    group : int, optional
-        Micro-batches that follow each other on a chunk. Default: pp.
+    group : micro-batches that follow each other on a chunk. Default: pp.
 
     .. [1] NVIDIA/Megatron-LM:megatron/core/pipeline_parallel/schedules.py, get_pp_rank_microbatches; combined_1f1b.py.
     .. [2] deepseek-ai/DualPipe:dualpipe/dualpipe.py, steps 1 to 8.
