@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-from typer import Argument, Option
+from typing import TYPE_CHECKING
 
 from sim.commands.options import AsJson, Overrides, ProfileOption, print_answer, read_numbers
 from sim.errors import SpecError, nearest
@@ -17,32 +15,35 @@ PLANNERS = ("pipedream", "2bw")
 
 
 def plan_pipeline(
-    source: Annotated[
-        str,
-        Argument(
-            help="A profile of layers (CSV, YAML, a graph of PipeDream's profiler), or a scenario.", show_default=False
-        ),
-    ],
+    source: str,
+    *,
     overrides: Overrides = None,
-    planner: Annotated[
-        str, Option(help="pipedream (stages replicated unequally) or 2bw (equal stages, two versions).")
-    ] = "pipedream",
-    workers: Annotated[
-        str | None, Option(help="Workers, or servers × workers: 16, 4x4. A scenario has its own.")
-    ] = None,
-    bandwidths: Annotated[str | None, Option(help="Bandwidths, the outermost first: '10 Gbit/s, 12 GB/s'.")] = None,
-    straight: Annotated[bool, Option("--straight", help="One worker a stage (pipedream).")] = False,
-    sync: Annotated[str, Option(help="Bytes of a reduction (pipedream): ring, sosp or arxiv.")] = "ring",
-    memory: Annotated[str | None, Option(help="Of a worker, such as '16 GB'.")] = None,
-    batch: Annotated[int | None, Option(help="Samples between two updates (2bw).")] = None,
-    microbatches: Annotated[str | None, Option(help="Micro-batches to try (2bw): 1,2,4.")] = None,
-    top: Annotated[int, Option(help="How many plans to show (2bw).")] = 8,
+    planner: str = "pipedream",
+    workers: str | None = None,
+    bandwidths: str | None = None,
+    straight: bool = False,
+    sync: str = "ring",
+    memory: str | None = None,
+    batch: int | None = None,
+    microbatches: str | None = None,
+    top: int = 8,
     profile: ProfileOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Deal layers to the stages of a pipeline without flush as PipeDream's planner does, or PipeDream-2BW's.
 
     The plan is played in its own order, 1F1B round robin, and what it takes more than the planner promises is said.
+
+    source : A profile of layers (CSV, YAML, a graph of PipeDream's profiler), or a scenario.
+    planner : pipedream (stages replicated unequally) or 2bw (equal stages, two versions).
+    workers : Workers, or servers × workers: 16, 4x4. A scenario has its own.
+    bandwidths : Bandwidths, the outermost first: '10 Gbit/s, 12 GB/s'.
+    straight : One worker a stage (pipedream).
+    sync : Bytes of a reduction (pipedream): ring, sosp or arxiv.
+    memory : Of a worker, such as '16 GB'.
+    batch : Samples between two updates (2bw).
+    microbatches : Micro-batches to try (2bw): 1,2,4.
+    top : How many plans to show (2bw).
     """
     from sim.commands.progress import progress_bar
     from sim.planners import ask_pipedream, ask_two_buffered, read_levels

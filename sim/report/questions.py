@@ -118,6 +118,15 @@ def lacking_view(asked: FineTuning, unfit: Unfit) -> Group:
     return Group(*parts)
 
 
+def ranking_words(found: Ranking) -> str:
+    """By what machines are ranked."""
+    if found.budget is None:
+        return "the cheapest first"
+    limit = money(found.budget, found.offers[0].training.run.currency)
+    paid = f"within {limit}, the fastest first"
+    return paid if found.paid else f"none of them costs as little as {limit}; the cheapest first"
+
+
 def ranking_view(heading: str, ranking: Ranking, verbose: bool = False) -> Group:
     """Machines side by side, best first; those on which nothing fits in a line, and what the first one assumes."""
     shown = ranking.shown

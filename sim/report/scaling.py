@@ -11,20 +11,10 @@ import numpy as np
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from sim.canvas import new_figure
-from sim.reliability import (
-    Checkpoints,
-    Failures,
-    Goodput,
-    best_interval,
-    daly_interval,
-    goodput,
-    job_mtbf,
-    simulate_goodput,
-    young_interval,
-)
-from sim.report.figures import label_panel, open_panels, place_title, plain_axis
-from sim.scaling.allocation import Optimum, best_loss, best_params, flop_for_params, params_interval
+from sim import reliability as rel
+from sim.report.figures import label_panel, new_figure, open_panels, place_title, plain_axis
+from sim.scaling import loss_laws
+from sim.scaling.allocation import Optimum, best_loss, best_params, compute_optimal, flop_for_params, params_interval
 from sim.scaling.critical_batch import (
     CriticalBatchLaw,
     critical_batch_laws,
@@ -33,15 +23,7 @@ from sim.scaling.critical_batch import (
     tokens_needed,
 )
 from sim.scaling.fit import LossFit
-from sim.scaling.loss_laws import (
-    FLOP_PER_PARAM_TOKEN,
-    PUBLISHED_WALLS,
-    Growth,
-    latency_bound_time,
-    optimal_shape,
-    power_sum_loss,
-    utilisation_in_time,
-)
+from sim.scaling.loss_laws import FLOP_PER_PARAM_TOKEN, PUBLISHED_WALLS, optimal_shape, power_sum_loss
 from sim.scaling.published import BESIROGLU, LossLaw
 from sim.table import Table, columns_table, plain_table
 from sim.units import show_short, show_time, significant
@@ -129,8 +111,19 @@ def batch_view(title: str, rows: Mapping[str, Mapping[str, Any]], remarks: Seque
     return Group(Text(title, style="bold"), table, notes(spread, *remarks))
 
 
+def limits_view(title: str, rows: Sequence[Mapping[str, Any]], wall: str) -> list[RenderableType]:
+    """What each amount of compute could use, and whether latency allows it."""
+    table = plain_table("FLOP", "H100s", "best share of peak", "latency")
+    for row in rows:
+        cells = [show_short(row["h100s"]), f"{row['utilisation']:.0%}"] if row["h100s"] else ["no number", "–"]
+        table.add_row(f"{row['flop']:.2e}", *cells, "allows it" if row["latency_allows"] else "forbids it")
+    share = "share of peak: what communication leaves if every kernel is perfect; 8 H100 per node, 400 Gbit/s"
+    published = "published, three months: " + ", ".join(f"{k} {v:.0e}" for k, v in PUBLISHED_WALLS.items())
+    return [title, table, notes(wall, share, published)]
+
+
 def goodput_view(
-    title: str, facts: Mapping[str, str], formula: Goodput, played: Goodput, remarks: Sequence[str]
+    title: str, facts: Mapping[str, str], formula: rel.Goodput, played: rel.Goodput, remarks: Sequence[str]
 ) -> Group:
     """Checkpoints, where the time goes by formula and by simulation, and what the run costs."""
     head = Table.grid(padding=(0, 2))
@@ -149,8 +142,6 @@ def goodput_view(
 
 def fit_view(title: str, fit: LossFit, budgets: Sequence[float]) -> Group:
     """The fitted constants and what they make of some budgets, with intervals."""
-    from sim.scaling.allocation import compute_optimal
-
     table = plain_table("constant", "value", "90 % interval")
     constants = {letter: getattr(fit.form, name) for letter, name in _LETTERS.items()}
     constants["N ~ C^"] = fit.form.beta / (fit.form.alpha + fit.form.beta)
@@ -327,10 +318,10 @@ def draw_limits(duration_s: float, batch: float, latency_s: float) -> Any:
     figure, left, right = _panels("Walls of compute-optimal training (own derivation after Erdil & Schneider-Joseph)")
     flop = np.geomspace(1e24, 1e33, 120)
     params, tokens = optimal_shape(flop)
-    layers = Growth().num_layers(params)
+    layers = loss_laws.Growth().num_layers(params)
     choices = [(batch, latency_s), (4e6, latency_s), (batch, latency_s / 10), (batch, latency_s * 4)]
     for (size, latency), style in zip(choices, _styles(len(choices)), strict=True):
-        time = latency_bound_time(params, tokens, size, latency, layers) / 86400
+        time = loss_laws.latency_bound_time(params, tokens, size, latency, layers) / 86400
         left.loglog(flop, time, label=f"batch {show_short(size)}, {latency * 1e6:g} µs a layer", **style)
     left.axhline(days, color="0.4", lw=1)
     left.annotate(f"{days:.0f} days", (1.2e24, days), va="bottom", fontsize=8)
@@ -338,7 +329,7 @@ def draw_limits(duration_s: float, batch: float, latency_s: float) -> Any:
     sizes = sorted({4e6, 1.6e7, 6e7, batch})
     grid = np.geomspace(1e24, 1e31, 57)
     for size, style in zip(sizes, _styles(len(sizes)), strict=True):
-        share = np.array([utilisation_in_time(float(each), size, duration_s)[0] for each in grid])
+        share = np.array([loss_laws.utilisation_in_time(float(each), size, duration_s)[0] for each in grid])
         right.semilogx(grid, share, label=f"batch {show_short(size)} tokens", **style)
     for (what, wall), side in zip(PUBLISHED_WALLS.items(), ("left", "right"), strict=True):
         right.axvline(wall, color="0.4", lw=1, ls=":")
@@ -348,35 +339,34 @@ def draw_limits(duration_s: float, batch: float, latency_s: float) -> Any:
     return figure
 
 
-def draw_goodput(num_gpus: int, checkpoints: Checkpoints, failures: Failures) -> Any:
+def draw_goodput(num_gpus: int, checkpoints: rel.Checkpoints, failures: rel.Failures) -> Any:
     """Goodput against the interval, by formula and simulation, and where time goes against the number of GPUs."""
-    mtbf = float(job_mtbf(num_gpus, failures.gpu_mtbf_s))
+    mtbf = float(rel.job_mtbf(num_gpus, failures.gpu_mtbf_s))
     spares = "always" if failures.spare_nodes is None else f"{failures.spare_nodes}"
     figure, left, right = _panels(f"{num_gpus:,} GPUs, {spares} spare nodes: a failure every {show_time(mtbf)}")
     pause = max(checkpoints.blocking_s, 1e-5 * mtbf)  # a pause of nothing has no best interval
-    rules = {"Young": young_interval, "Daly": daly_interval, "exact": best_interval}
-    best = float(best_interval(pause, mtbf))
+    rules = {"Young": rel.young_interval, "Daly": rel.daly_interval, "exact": rel.best_interval}
+    best = float(rel.best_interval(pause, mtbf))
     least_drain = checkpoints.drain_s - checkpoints.blocking_s
     least = max(best / 20, least_drain)
     intervals = np.geomspace(least, max(best * 20, least * 10), 120)
-    formula = [goodput(num_gpus, replace(checkpoints, interval_s=float(each)), failures).useful for each in intervals]
+    every = [replace(checkpoints, interval_s=float(each)) for each in intervals]
+    formula = [rel.goodput(num_gpus, each, failures).useful for each in every]
     left.semilogx(intervals / 60, formula, color=_COLOURS[0], lw=1.6, label="formula")
     some = intervals[::8]
-    played = [
-        simulate_goodput(num_gpus, replace(checkpoints, interval_s=float(each)), failures, 5000).useful for each in some
-    ]
+    played = [rel.simulate_goodput(num_gpus, each, failures, 5000).useful for each in every[::8]]
     left.plot(some / 60, played, "o", color=_COLOURS[6], mfc="none", ms=5, label="5,000 simulated failures")
     for (rule, interval), marker, colour in zip(rules.items(), ("v", "^", "d"), _COLOURS[1:4], strict=True):
         at = max(float(interval(pause, mtbf)), least)
-        there = goodput(num_gpus, replace(checkpoints, interval_s=at), failures).useful
+        there = rel.goodput(num_gpus, replace(checkpoints, interval_s=at), failures).useful
         left.plot(at / 60, there, marker, color=colour, ms=8, label=f"{rule}: {show_time(at)}")
     label_panel(left, "how often to write a checkpoint", "work between checkpoints [min]", "goodput")
     plain_axis(left.xaxis)
     gpus = np.unique(np.geomspace(max(num_gpus / 64, 1), num_gpus * 64, 80).round())
     shares = []
     for each in gpus:
-        chosen = max(float(best_interval(pause, job_mtbf(each, failures.gpu_mtbf_s))), least_drain)
-        shares.append(goodput(float(each), replace(checkpoints, interval_s=chosen), failures))
+        chosen = max(float(rel.best_interval(pause, rel.job_mtbf(each, failures.gpu_mtbf_s))), least_drain)
+        shares.append(rel.goodput(float(each), replace(checkpoints, interval_s=chosen), failures))
     names = ("useful", "checkpoints", "lost_work", "restarts", "waiting")
     stack = [[getattr(share, name) for share in shares] for name in names]
     right.stackplot(

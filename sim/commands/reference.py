@@ -1,15 +1,51 @@
-"""`flopcast doctor`: what is installed where, what is missing and how to get it, what the shipped profiles rest on."""
+"""`flopcast fields`, `schema` and `doctor`: what a scenario file may hold, and what is installed where."""
 
 from __future__ import annotations
 
+import json
 import re
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sim.commands.options import AsJson, print_answer
+import typer
+
+from sim.commands.options import AsJson, Json, print_answer
 from sim.errors import SpecError
 
 if TYPE_CHECKING:
     from rich.console import Group
+
+
+def fields(which: str | None = None, *, as_json: Json = False) -> None:
+    """What a scenario file may hold: each field's type, default and meaning.
+
+    which SECTION|FIELD : A section, a field, or a part of a name; all of them if not given.
+    """
+    from sim.report.field_reference import find_fields, scenario_sections
+    from sim.report.fields import fields_view
+
+    sections = scenario_sections() if which is None else find_fields(which)
+    facts = [field.to_dict() for section in sections for field in section.fields]
+    print_answer(as_json, lambda: facts, lambda: partial(fields_view, sections))
+
+
+def schema(*, output: Path | None = None) -> None:
+    """The JSON Schema of a scenario file, by which editors check and complete it.
+
+    output --output -o FILE : Write it there.
+    """
+    from sim.files import write_text
+    from sim.report.fields import scenario_schema
+    from sim.schedules import schedule_names
+
+    text = json.dumps(scenario_schema(schedule_names()), indent=2, ensure_ascii=False) + "\n"
+    if output is None:
+        typer.echo(text, nl=False)
+    else:
+        write_text(output, text)
+        typer.echo(f"{output}: begin a scenario with '# yaml-language-server: $schema={output}'")
+
 
 EXTRAS = {
     "torch": "measure this machine, and train a small model for real",
@@ -24,55 +60,44 @@ def doctor(as_json: AsJson = False) -> None:
 
     Exit code 2 where something that flopcast needs is missing.
     """
-    found = diagnosis()
-    print_answer(as_json, lambda: found, lambda: _view(found))
-    missing = [each["name"] for each in found["packages"] if each["extra"] is None and each["version"] is None]
-    if missing:
-        raise SpecError(f"flopcast needs {', '.join(missing)}; pip install {' '.join(missing)}")
-
-
-def diagnosis() -> dict[str, Any]:
-    """flopcast's and Python's versions, where it is installed, packages, profiles: plain data."""
     import platform
-    from pathlib import Path
 
     import sim
     from sim.files import IS_CHECKOUT
+    from sim.specs.presets import preset_names
 
-    return {
+    found: dict[str, Any] = {
         "flopcast": sim.__version__,
         "installed": {"from": "a checkout" if IS_CHECKOUT else "a wheel", "at": str(Path(sim.__file__).parents[1])},
         "python": platform.python_version(),
         "packages": _packages(),
-        "profiles": [_profile(name) for name in _names()],
+        "profiles": [_profile(name) for name in preset_names("profiles")],
     }
+    print_answer(as_json, lambda: found, lambda: _diagnosis(found))
+    missing = [each["name"] for each in found["packages"] if each["extra"] is None and each["version"] is None]
+    if missing:
+        raise SpecError(f"flopcast needs {', '.join(missing)}; pip install {' '.join(missing)}")
 
 
 def _packages() -> list[dict[str, Any]]:
     """Packages that flopcast and its extras ask for: name, what is asked, the version that is there, the extra."""
     from importlib.metadata import PackageNotFoundError, requires, version
 
+    def there(name: str) -> str | None:
+        try:
+            return version(name)
+        except PackageNotFoundError:
+            return None
+
     try:
-        asked = requires("flopcast") or []
+        asked = [match for text in requires("flopcast") or [] if (match := _REQUIREMENT.match(text))]
     except PackageNotFoundError:  # a checkout that was not installed
         return []
-    rows = []
-    for text in asked:
-        match = _REQUIREMENT.match(text)
-        if match is None or (match[3] is not None and match[3] not in EXTRAS):
-            continue
-        try:
-            there = version(match[1])
-        except PackageNotFoundError:
-            there = None
-        rows.append({"name": match[1], "asked": match[2].strip(), "version": there, "extra": match[3]})
-    return rows
-
-
-def _names() -> list[str]:
-    from sim.specs.presets import preset_names
-
-    return preset_names("profiles")
+    return [
+        {"name": name, "asked": words.strip(), "version": there(name), "extra": extra}
+        for name, words, extra in (match.groups() for match in asked)
+        if extra is None or extra in EXTRAS
+    ]
 
 
 def _profile(name: str) -> dict[str, Any]:
@@ -81,16 +106,12 @@ def _profile(name: str) -> dict[str, Any]:
     from sim.specs.presets import load_preset, split_profile
 
     profile = Profile.read(split_profile(load_preset("profiles", name))[0], f"profile {name!r}")
-    return {
-        "name": name,
-        "gpu": profile.gpu,
-        "date": profile.provenance.date,
-        "method": profile.provenance.method,
-        "not_measured": list(profile.provenance.not_measured),
-    }
+    origin = profile.provenance
+    facts = {"name": name, "gpu": profile.gpu, "date": origin.date, "method": origin.method}
+    return {**facts, "not_measured": list(origin.not_measured)}
 
 
-def _view(found: dict[str, Any]) -> Group:
+def _diagnosis(found: dict[str, Any]) -> Group:
     from rich.console import Group
     from rich.markup import escape
 
