@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from test_cli import MAIN
 from wiring import laid_out
 
 from sim import estimate, load_scenario, simulate

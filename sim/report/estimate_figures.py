@@ -20,15 +20,7 @@ WIDTH_IN = 9.0
 def estimate_figure(answer: Estimate, what: str = "breakdown", width_in: float = WIDTH_IN) -> Any:
     """An estimate as a picture.
 
-    Parameters
-    ----------
-    what : str
-        breakdown: the way from peak to what is achieved. timeline: a Gantt chart of the step.
-
-    Raises
-    ------
-    SpecError
-        Another picture, or a width out of range.
+    what : breakdown: the way from peak to what is achieved. timeline: a Gantt chart of the step.
     """
     if what == "timeline":
         from sim.report.gantt import gantt_figure, step_view

@@ -124,16 +124,8 @@ def scenario_sections() -> tuple[SectionReference, ...]:
 def find_fields(word: str) -> tuple[SectionReference, ...]:
     """The sections and fields that a word asks for; of a section where some fields are meant, only those.
 
-    Parameters
-    ----------
-    word : str
-        A section, which stands for those within it too, or `scenario` for what no section holds; a field's path by
+    word : A section, which stands for those within it too, or `scenario` for what no section holds; a field's path by
         either of its names, or the last part of it; a part of a name; or else a word of what fields mean.
-
-    Raises
-    ------
-    SpecError
-        There is none; the message has the nearest.
     """
     sections = scenario_sections()
     plain = ".".join(file_name(part) for part in word.strip().strip(".").split(".")).lower()

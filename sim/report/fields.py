@@ -28,10 +28,7 @@ Schema = dict[str, Any]
 def scenario_schema(schedules: Iterable[str] = ()) -> Schema:
     """The schema of scenario files.
 
-    Parameters
-    ----------
-    schedules : names
-        That plan.schedule may have, beside the path of a grid; any if not given.
+    schedules : That plan.schedule may have, beside the path of a grid; any if not given.
     """
     sections = {section.path: section for section in scenario_sections()}
     values = json_schemas()

@@ -45,12 +45,8 @@ def _price_known(planned: Planned) -> bool:
 def planned_view(planned: Planned, sentence: str, then: Sequence[str], verbose: bool = False) -> Group:
     """A plan, what its run takes, where a step's time goes, what to do next, and what was assumed.
 
-    Parameters
-    ----------
-    sentence : str
-        The answer in short.
-    then : sequence of str
-        What to do next, a sentence each.
+    sentence : The answer in short.
+    then : What to do next, a sentence each.
     """
     answer, table = planned.answer, facts_table()
     for name, value, note in _run_facts(planned):

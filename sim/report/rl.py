@@ -45,15 +45,9 @@ def rl_view(
 ) -> Group:
     """The step, where each pool's time goes, and what other depths and other splits would give.
 
-    Parameters
-    ----------
-    step : RlStep
-    depths : sequence of RlStep
-        The same pools with other depths.
-    colocated : RlStep, optional
-        The GPUs of both pools, taking turns.
-    split : sequence of RlStep
-        The same GPUs dealt otherwise.
+    depths : The same pools with other depths.
+    colocated : The GPUs of both pools, taking turns.
+    split : The same GPUs dealt otherwise.
     """
     parts: list[RenderableType] = [_heading(step), "", indented(_facts(step))]
     for name, seconds in _pools(step).items():

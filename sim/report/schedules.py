@@ -115,17 +115,8 @@ def compare_schedules(
 ) -> Comparison:
     """Estimate a scenario under each schedule.
 
-    Parameters
-    ----------
-    names : sequence of str, optional
-        Registered schedules or text files with a grid; all registered ones if not given.
-    report : callable
-        Told each schedule's name before it is tried.
-
-    Raises
-    ------
-    ScheduleError
-        An unknown name, or no schedule that the scenario can take.
+    names : Registered schedules or text files with a grid; all registered ones if not given.
+    report : Told each schedule's name before it is tried.
     """
     chosen = schedule_names() if names is None else list(dict.fromkeys(names))
     for name in chosen:
@@ -273,17 +264,8 @@ PART_COLOURS = {WORK: "#009E73", WAIT: "#D55E00", MOVE: "#0072B2"}
 def bubble_figure(comparisons: Mapping[int, Comparison], *, width_in: float = 9.0) -> Any:
     """Share of the step that the average GPU waits for other ranks, over the micro-batches of a step.
 
-    Parameters
-    ----------
-    comparisons : mapping
-        Micro-batches -> the same schedules compared at so many.
-    width_in : float
-        [inches]
-
-    Raises
-    ------
-    SpecError
-        Nothing to draw, or a width out of range.
+    comparisons : Micro-batches -> the same schedules compared at so many.
+    width_in : [inches]
     """
     if not comparisons:
         raise SpecError("no comparison to draw; give at least one number of micro-batches")
@@ -311,13 +293,7 @@ def bubble_figure(comparisons: Mapping[int, Comparison], *, width_in: float = 9.
 
 
 def tradeoff_figure(comparison: Comparison, *, width_in: float = 9.0) -> Any:
-    """Activations against bubble, a point a schedule; ringed where weights are kept in several versions or copies.
-
-    Raises
-    ------
-    SpecError
-        A width out of range.
-    """
+    """Activations against bubble, a point a schedule; ringed where weights are kept in several versions or copies."""
     figure = new_figure(width_in, 4.8)
     axes = figure.subplots()
     groups: dict[tuple[float, float], list[str]] = {}
@@ -346,15 +322,7 @@ def tradeoff_figure(comparison: Comparison, *, width_in: float = 9.0) -> Any:
 def causes_figure(comparison: Comparison, *, width_in: float = 9.0, longest: float = 1.6) -> Any:
     """Where each schedule's step goes: work, waiting, communication in the way; the fastest on top.
 
-    Parameters
-    ----------
-    longest : float
-        Bars of more than so many times the fastest step are cut off, and say so.
-
-    Raises
-    ------
-    SpecError
-        A width out of range.
+    longest : Bars of more than so many times the fastest step are cut off, and say so.
     """
     rows = comparison.rows
     figure = new_figure(width_in, 1.2 + 0.27 * len(rows))

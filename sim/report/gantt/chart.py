@@ -187,17 +187,7 @@ class StepView:
 def step_view(scenario: Scenario, engine: str = "dag", answer: Estimate | None = None) -> StepView:
     """Play a scenario with everything in it that a picture needs.
 
-    Parameters
-    ----------
-    answer : Estimate, optional
-        Of the same scenario and engine, where there is one already.
-
-    Raises
-    ------
-    SpecError
-        The engine gives totals only.
-    ScheduleError
-        The schedule does not exist, cannot take these sizes, or has too many actions to draw one by one.
+    answer : Of the same scenario and engine, where there is one already.
     """
     answer = estimate(scenario, engine) if answer is None else answer
     timeline = answer.timeline
@@ -241,10 +231,7 @@ WORTH = 0.8
 def step_bars(view: StepView, shift: float = 0.0) -> list[Bars]:
     """Everything that ranks do in a step, in the order in which it is drawn: idle time lies under all else.
 
-    Parameters
-    ----------
-    shift : float
-        Time at which the drawing begins. [s]
+    shift : Time at which the drawing begins. [s]
     """
     order, stop = view.program.order, view.horizon - shift
     bars = actions_by_kind(order, view.start, view.compute_end)
@@ -263,13 +250,7 @@ def step_bars(view: StepView, shift: float = 0.0) -> list[Bars]:
 
 
 def played_bars(timeline: Timeline) -> tuple[list[Bars], Spans]:
-    """Actions that an engine played, and the stretches in which it did: what it left out repeats what is beside it.
-
-    Raises
-    ------
-    SpecError
-        The engine gives totals only.
-    """
+    """Actions that an engine played, and the stretches in which it did: what it left out repeats what is beside it."""
     start, end, order = timeline.start, timeline.end, timeline.program.order
     if start is None or end is None:
         raise SpecError(f"engine {timeline.engine} gives totals, not a time for every action; use dag, des or shared")
@@ -289,17 +270,8 @@ def spans_of(
 ) -> Spans:
     """Stretches of time that are drawn: the whole step if an action can be seen in it, else its beginning and end.
 
-    Parameters
-    ----------
-    places : float
-        How many forwards side by side can still be told apart.
-    between : (from, to)
-        A stretch that was asked for. [s]
-
-    Raises
-    ------
-    SpecError
-        An empty stretch, or one that lies outside.
+    places : How many forwards side by side can still be told apart.
+    between : A stretch that was asked for. [s]
     """
     several = len(views) > 1
     ends = [view.answer.step_time_s if several and view.streams else view.horizon for view in views]

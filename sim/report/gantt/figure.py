@@ -42,17 +42,8 @@ def gantt_figure(
 ) -> Any:
     """A Gantt chart of a step with its memory below, as a matplotlib figure.
 
-    Parameters
-    ----------
-    between : (from, to)
-        A stretch of the step; without, all of it, or its beginning and end where it is too long to be read. [s]
-    width_in : float
-        [inches]
-
-    Raises
-    ------
-    SpecError
-        A stretch that is none, or a width out of range.
+    between : A stretch of the step; without, all of it, or its beginning and end where it is too long to be read. [s]
+    width_in : [inches]
     """
     check_width(width_in)
     spans = spans_of([view], LANES * width_in * PLACES_PER_INCH, between)
@@ -106,13 +97,7 @@ def comparison_figure(views: Sequence[StepView], *, width_in: float = 11.0) -> A
 
 
 def timeline_figure(timeline: Timeline, width_in: float = 9.0) -> Any:
-    """What the engine played: every rank's actions. Repetitions that it left out are left out here too.
-
-    Raises
-    ------
-    SpecError
-        The engine gives totals only, or a width out of range.
-    """
+    """What the engine played: every rank's actions. Repetitions that it left out are left out here too."""
     bars, spans = played_bars(timeline)
     ranks = timeline.program.order.num_ranks
     figure, (row,) = _panels(width_in, float(np.clip(0.28 * ranks, 0.8, 6.0)) + 1.3, spans, (1.0,))
@@ -156,14 +141,9 @@ def draw_lanes(
 ) -> set[str]:
     """Draw every rank's bars; return what was drawn wide enough to be seen, of LOOKS, and whether `hatched`.
 
-    Parameters
-    ----------
-    row : panels
-        One for each stretch of time, together `width_in` wide and each `height_in` high. [inches]
-    shift : float
-        Time at which the drawing begins. [s]
-    versions : bool
-        Name the versions of the weights where updates are actions.
+    row : One for each stretch of time, together `width_in` wide and each `height_in` high. [inches]
+    shift : Time at which the drawing begins. [s]
+    versions : Name the versions of the weights where updates are actions.
     """
     order, labels = view.program.order, np.array(view.labels())
     per_s = 72 * width_in / sum(end - begin for begin, end in spans)

@@ -76,10 +76,7 @@ class Cause(NamedTuple):
 def comparison_page(asked: Sequence[Asked]) -> str:
     """A page of HTML with the answers to several questions, and what sets them apart.
 
-    Parameters
-    ----------
-    asked : sequence of Asked
-        Some of them answered. Those that are not, and those that do not fit, have their reason on the page.
+    asked : Some of them answered. Those that are not, and those that do not fit, have their reason on the page.
     """
     from sim import __version__
 

@@ -196,14 +196,9 @@ def report_page(
 ) -> str:
     """A page of HTML with the answer and all that it rests on.
 
-    Parameters
-    ----------
-    search : SearchResult, optional
-        Of the same scenario, for the plans that would do better.
-    why_no_plans : str
-        What the page says instead of them.
-    grid : Grid, optional
-        Around the scenario, for sliders.
+    search : Of the same scenario, for the plans that would do better.
+    why_no_plans : What the page says instead of them.
+    grid : Around the scenario, for sliders.
     """
     from sim import __version__
 
