@@ -11,20 +11,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from sim.estimate import Estimate
-from sim.report.plans import (
-    amount,
-    differing,
-    field,
-    fields_for,
-    heading,
-    largest,
-    layout_lines,
-    plan_line,
-    plan_table,
-    run_cost,
-    shared_gpus,
-    shared_words,
-)
+from sim.report import plans as say
 from sim.report.search_questions import own_line, plan_rank_view, rules_view, schedules_view, sensitivity_view, why_view
 from sim.report.terminal import assumptions, sentence, shared_line, title
 from sim.search import SearchResult
@@ -43,7 +30,7 @@ WIDE = 112
 
 def search_view(result: SearchResult, own: Text | None = None, width: int = 80, verbose: bool = False) -> Group:
     """What was searched, then the best plans; what they share stands above the table, what is said of the own below."""
-    said: list[RenderableType] = [Text(line, style="dim") for line in layout_lines(result)]
+    said: list[RenderableType] = [Text(line, style="dim") for line in say.layout_lines(result)]
     said += [Text(line) for line in (*_at_risk(result), *_safest(result))]
     said += [] if own is None else ["", own]
     told = (  # in the heading
@@ -55,7 +42,7 @@ def search_view(result: SearchResult, own: Text | None = None, width: int = 80, 
 
 
 def _heading(result: SearchResult) -> Text:
-    best = amount(result.objective, result.best[0].answer)
+    best = say.amount(result.objective, result.best[0].answer)
     counted = best.heading
     found = f"the best plan takes {best.text}" if counted == "step" else f"best plan: {best.text} {counted}"
     said = title(f"{result.space.scenario.name}: {found}\n")
@@ -74,12 +61,12 @@ def _heading(result: SearchResult) -> Text:
 
 def _best(result: SearchResult, width: int) -> tuple[Text, Table]:
     """What the best plans share, and the table of what they do not, as wide as there is room."""
-    plans = plan_table(result)
+    plans = say.plan_table(result)
     answers = [each.answer for each in result.best]
     shown: dict[str, Sequence[str]] = {
         "": [str(number) for number in range(1, len(answers) + 1)],
         # Modules that run again stand below each other.
-        **{heading(name): [text.replace("+", "\n") for text in cells] for name, cells in plans.fields.items()},
+        **{say.heading(name): [text.replace("+", "\n") for text in cells] for name, cells in plans.fields.items()},
         **plans.answers,
     }
     if (risk := result.risk) is not None:
@@ -89,7 +76,7 @@ def _best(result: SearchResult, width: int) -> tuple[Text, Table]:
     causes = "slower than the first, mostly by"
     if width >= WIDE:
         least = 0.001 * answers[0].step_time_s
-        shown[causes] = [largest(seconds_apart(answer, answers[0]), least, 2) for answer in answers]
+        shown[causes] = [say.largest(seconds_apart(answer, answers[0]), least, 2) for answer in answers]
     table = columns_table(shown, left=[causes], gap=1, wrap=[causes])
     table.columns[0].style = "dim"
     return shared_line([*plans.shared, *plans.gpus]), table
@@ -106,7 +93,7 @@ def _at_risk(result: SearchResult) -> list[str]:
     else:
         said = (
             f"Ranked by what {share} take at most: {takes[0]} for the first plan. The fastest plan, "
-            f"{plan_line(risk.fastest.answer)}, is number {risk.place}: it takes "
+            f"{say.plan_line(risk.fastest.answer)}, is number {risk.place}: it takes "
             f"{show_time(risk.fastest.answer.step_time_s)}, but {takes[1]} at that risk, since more of its step is "
             f"uncertain ({risk.part})."
         )
@@ -121,7 +108,7 @@ def _safest(result: SearchResult) -> list[str]:
     if result.safest is None:
         return []
     first, other = result.best[0].answer, result.safest.answer
-    return ["", f"Fastest: the first plan, {_bounded(first)}.", f"Safest: {plan_line(other)}; {_bounded(other)}."]
+    return ["", f"Fastest: the first plan, {_bounded(first)}.", f"Safest: {say.plan_line(other)}; {_bounded(other)}."]
 
 
 def _bounded(answer: Estimate) -> str:
@@ -139,8 +126,8 @@ def pareto_view(result: SearchResult, most: int = 30) -> Group:
     # Evenly over the front where it is longer than a screen.
     shown = front[np.unique(np.linspace(0, len(front) - 1, min(most, len(front))).round().astype(int))]
     plans, priced = [each.plan for each in result.scenarios_at(shown)], result.prices.take(shown)
-    names = fields_for(result.space.scenario.model)
-    steps, cost = run_cost(result.space.scenario)
+    names = say.fields_for(result.space.scenario.model)
+    steps, cost = say.run_cost(result.space.scenario)
     columns = {
         "GPUs": [f"{plan.num_gpus:,}" for plan in plans],
         "step": [show_time(seconds) for seconds in priced.step_time_s.tolist()],
@@ -149,13 +136,13 @@ def pareto_view(result: SearchResult, most: int = 30) -> Group:
             significant(seconds * steps * plan.num_gpus)
             for seconds, plan in zip(priced.step_time_s.tolist(), plans, strict=True)
         ],
-        **{heading(name): [field(plan, name) for plan in plans] for name in differing(plans, names)},
+        **{say.heading(name): [say.field(plan, name) for plan in plans] for name in say.differing(plans, names)},
     }
     note = (
         f"  ({len(shown)} of {len(front)} plans that no other beats in time, memory, GPUs and cost at once; times are "
         "the formula's)"
     )
-    shared = shared_line([*shared_words(plans, names), *shared_gpus(plans)])
+    shared = shared_line([*say.shared_words(plans, names), *say.shared_gpus(plans)])
     return Group(title("Pareto front", note, "not bold dim"), shared, columns_table(columns, left=(), gap=1))
 
 

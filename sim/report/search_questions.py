@@ -9,23 +9,7 @@ from rich.text import Text
 
 from sim.estimate import Estimate
 from sim.pricing.layouts import LAYOUT
-from sim.report.plans import (
-    HEADINGS,
-    abbreviated,
-    answer_columns,
-    apart,
-    cell,
-    differences,
-    differing,
-    label,
-    largest,
-    lost,
-    ordinal,
-    plan_line,
-    short_words,
-    signed,
-    tells,
-)
+from sim.report import plans as say
 from sim.report.terminal import grouped, indented, shared_line, title
 from sim.search import SearchResult
 from sim.search.candidate import ScheduleBest
@@ -47,11 +31,11 @@ NAMED = 0.003
 
 def why_view(result: SearchResult, named: Mapping[str, object], why: Why) -> Group:
     """What rules a plan out, or what it loses where against the best."""
-    asked = " ".join(f"plan.{name}={cell(value)}" for name, value in named.items())
+    asked = " ".join(f"plan.{name}={say.cell(value)}" for name, value in named.items())
     asked_for = title(f"Why not {asked}?")
     if why.answer is None:
         return Group(asked_for, Text(f"Ruled out: {why.ruled_out}"))
-    place = "" if why.rank is None else f", {ordinal(why.rank)} of {result.plans_feasible:,} plans that fit"
+    place = "" if why.rank is None else f", {say.ordinal(why.rank)} of {result.plans_feasible:,} plans that fit"
     if why.searched is not None:
         sure = "" if why.searched.proven else f" (another may be up to {why.searched.gap:.1%} better)"
         place = f"; best of {why.searched.plans:,} such plans{sure}"
@@ -59,8 +43,8 @@ def why_view(result: SearchResult, named: Mapping[str, object], why: Why) -> Gro
         place = f"; the search has no formula for such plans: this is the best of {why.tried} that were tried"
     return Group(
         asked_for,
-        f"The best such plan ({plan_line(why.answer, result.best[0].answer)}) takes "
-        f"{show_time(why.answer.step_time_s)}, {lost(result, why.answer)} against the best{place}.",
+        f"The best such plan ({say.plan_line(why.answer, result.best[0].answer)}) takes "
+        f"{show_time(why.answer.step_time_s)}, {say.lost(result, why.answer)} against the best{place}.",
         *_explained(result, why.answer, why.steps),
     )
 
@@ -70,14 +54,14 @@ def plan_rank_view(result: SearchResult, ranked: PlanRank, question: str) -> Gro
     lines: list[RenderableType] = [title(question)]
     answer = ranked.answer
     lines.append(
-        f"{plan_line(answer, result.best[0].answer)}: {show_time(answer.step_time_s)}, {lost(result, answer)} against "
+        f"{say.plan_line(answer, result.best[0].answer)}: {show_time(answer.step_time_s)}, {say.lost(result, answer)} against "
         "the best" + (f"; not ranked: {ranked.ruled_out}" if ranked.ruled_out else "")
     )
     for each in ranked.among:
         best = each.best.answer
         change = (1 + loss_of(result, best)) / (1 + loss_of(result, answer)) - 1
-        rank = "" if each.rank is None else f"{ordinal(each.rank)} of "
-        said = f"the best takes {show_time(best.step_time_s)} ({change:+.1%}: {differences(answer, best)})"
+        rank = "" if each.rank is None else f"{say.ordinal(each.rank)} of "
+        said = f"the best takes {show_time(best.step_time_s)} ({change:+.1%}: {say.differences(answer, best)})"
         own = best.scenario.plan == answer.scenario.plan
         lines.append(f"  {rank}{each.of:,} {each.kind}: {'it is the best of them' if own else said}")
     return Group(*lines, *_dealt(answer, ranked.layout), *_explained(result, answer, ranked.steps))
@@ -113,19 +97,19 @@ def own_line(result: SearchResult, ranked: PlanRank) -> Text:
     under = f" under {priced_schedules(result.space)}" if result.schedules else ""
     kinds = [f"plans that fit{under}", "that recompute, shard and use sequence parallelism as it does"]
     pairs = zip(ranked.among, kinds, strict=False)
-    ranks = ", ".join(f"{ordinal(each.rank)} of the {each.of:,} {kind}" for each, kind in pairs if each.rank)
+    ranks = ", ".join(f"{say.ordinal(each.rank)} of the {each.of:,} {kind}" for each, kind in pairs if each.rank)
     return title(
-        words, f" takes {show_time(answer.step_time_s)} ({lost(result, answer)}): {ranks}. --why own explains."
+        words, f" takes {show_time(answer.step_time_s)} ({say.lost(result, answer)}): {ranks}. --why own explains."
     )
 
 
 def _explained(result: SearchResult, answer: Estimate, steps: Sequence[Step]) -> list[RenderableType]:
     """What the objective counts, by cause against the best, and the way there."""
-    best, there = result.best[0].answer, apart(result, answer)
+    best, there = result.best[0].answer, say.apart(result, answer)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
     for cause, amount in there.causes.items():
         if abs(amount) >= SEEN * there.whole:
-            table.add_row(cause.replace("_", " "), signed(amount, there.unit), f"{amount / there.whole:+.1%}")
+            table.add_row(cause.replace("_", " "), say.signed(amount, there.unit), f"{amount / there.whole:+.1%}")
     parts: list[RenderableType] = []
     if table.row_count:
         parts += [f"{there.what}, against the best:", indented(table)]
@@ -143,10 +127,11 @@ def _way(start: Estimate, best: Estimate, steps: Sequence[Step]) -> Table:
     rows = [("", "", show_time(start.step_time_s), "")]
     for step in steps:
         changes = (
-            f"{label(name)} {cell(old) or '–'} → {cell(new) or '–'}" for name, (old, new) in step.changes.items()
+            f"{say.label(name)} {say.cell(old) or '–'} → {say.cell(new) or '–'}"
+            for name, (old, new) in step.changes.items()
         )
-        saved, then = signed(step.saved_s).removeprefix("+"), show_time(step.answer.step_time_s)
-        rows.append((", ".join(changes), saved, then, largest(step.causes, SEEN * best.step_time_s)))
+        saved, then = say.signed(step.saved_s).removeprefix("+"), show_time(step.answer.step_time_s)
+        rows.append((", ".join(changes), saved, then, say.largest(step.causes, SEEN * best.step_time_s)))
     columns = dict(zip(headings, zip(*rows, strict=True), strict=True))
     return columns_table(columns, left=("change", "mostly"), wrap=headings)
 
@@ -160,14 +145,14 @@ def sensitivity_view(result: SearchResult, costs: Sequence[ValueCost]) -> Group:
             assert each.best is not None
             assert each.loss is not None
             table.add_row(
-                HEADINGS[axis] if number == 0 else "",
-                cell(each.value),
+                say.HEADINGS[axis] if number == 0 else "",
+                say.cell(each.value),
                 "best" if each.is_best else f"{each.loss:+.1%}",
                 show_time(each.best.answer.step_time_s),
-                "" if each.is_best else apart(result, each.best.answer).largest(NAMED, 2),
+                "" if each.is_best else say.apart(result, each.best.answer).largest(NAMED, 2),
                 style="bold" if each.is_best else None,
             )
-        out = [cell(each.value) for each in rows if each.best is None]
+        out = [say.cell(each.value) for each in rows if each.best is None]
         if out:
             table.add_row("", "", "", "", Text(f"no plan fits with {_some(out)}", style="dim"))
         table.add_section()
@@ -189,10 +174,12 @@ def rules_view(result: SearchResult, rules: Rules) -> Group:
             lines.append(f"With techniques {each.techniques}: nothing that the rules allow fits.")
             continue
         answer = each.best.answer
-        place = f"{lost(result, answer)} against the best, {ordinal(each.rank or 0)} of {result.plans_feasible:,}"
-        why = apart(result, answer).largest(NAMED, 4)
+        place = (
+            f"{say.lost(result, answer)} against the best, {say.ordinal(each.rank or 0)} of {result.plans_feasible:,}"
+        )
+        why = say.apart(result, answer).largest(NAMED, 4)
         words = [f"{show_time(answer.step_time_s)}, {'the best plan' if each.rank == 1 else place}"]
-        words = [plan_line(answer, best), *words, *([f"mostly {why}"] if why else [])]
+        words = [say.plan_line(answer, best), *words, *([f"mostly {why}"] if why else [])]
         lines += [Text(f"With techniques {each.techniques}:"), indented(Text("\n".join(words)))]
     headings = ("rule", "it says", "the best plan has", "agrees")
     table = plain_table(*headings, left=headings, wrap=headings)
@@ -205,13 +192,14 @@ def schedules_view(result: SearchResult) -> Group:
     """The best plan of each schedule beside the best of all, and whether it is proven."""
     found = [(each, each.best.answer) for each in result.schedules if each.best is not None]
     plans = [answer.scenario.plan for _, answer in found]
-    differ = differing(plans, FIELDS)
+    differ = say.differing(plans, FIELDS)
     runs, looked_at = sum(each.runs for each in result.schedules), sum(each.plans for each in result.schedules)
     counts = f"  ({looked_at:,} plans searched, {runs:,} run exactly)"
     parts: list[RenderableType] = [title("Best of each schedule", counts, "not bold dim")]
     notes = []
     if found:
-        if shared := short_words(plans[0], [name for name in FIELDS if name not in differ and tells(plans, name)]):
+        alike = [name for name in FIELDS if name not in differ and say.tells(plans, name)]
+        if shared := say.short_words(plans[0], alike):
             parts.append(shared_line(shared))
         if len({plan.num_gpus for plan in plans}) == 1:  # then dp follows
             differ = [name for name in differ if name != "dp"]
@@ -220,7 +208,7 @@ def schedules_view(result: SearchResult) -> Group:
         proven = f"{len(found) - len(unproven)} of {len(found)} are" if unproven else "Each is"
         dealt = "" if result.stages is None else result.stages.others
         among = f"{' and' if dealt else ' with'} recompute none, selective or full" if result.room else ""
-        notes = [*abbreviated(differ), f"{proven} proven to be the best of its schedule{dealt}{among}."]
+        notes = [*say.abbreviated(differ), f"{proven} proven to be the best of its schedule{dealt}{among}."]
         notes += [f"{each.schedule}: another plan may be up to {each.gap:.1%} better" for each in unproven]
         if any(each.asynchronous for each, _ in found):
             notes.append("* gradients come late, which changes training: not among the best plans")
@@ -235,8 +223,8 @@ def _schedules_table(result: SearchResult, found: list[tuple[ScheduleBest, Estim
     columns = {
         "schedule": [f"{each.schedule}{'*' if each.asynchronous else ''}" for each, _ in found],
         **({"GPUs": sizes} if len(set(sizes)) > 1 else {}),
-        **answer_columns(result.objective, answers, [f"{loss_of(result, answer):+.1%}" for answer in answers]),
-        "plan": [", ".join(short_words(answer.scenario.plan, differ)) for answer in answers],
+        **say.answer_columns(result.objective, answers, [f"{loss_of(result, answer):+.1%}" for answer in answers]),
+        "plan": [", ".join(say.short_words(answer.scenario.plan, differ)) for answer in answers],
     }
     del columns["MFU"]  # plans stand in a column of words, which needs the room
     table = columns_table(columns, left=("schedule", "plan"), gap=1, wrap=("plan",))

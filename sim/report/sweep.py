@@ -10,22 +10,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from sim.canvas import new_figure
+from sim.report import plans as say
 from sim.report.figures import open_panels, place_title, plain_axis
-from sim.report.plans import (
-    COLUMNS,
-    Amount,
-    abbreviated,
-    amount,
-    answer_columns,
-    differing,
-    field,
-    fields_for,
-    heading,
-    letter,
-    shared_gpus,
-    shared_words,
-    short_words,
-)
 from sim.report.terminal import assumptions, grouped, shared_line, title
 from sim.search.axes import GEOMETRIC, SIZE, Axis
 from sim.search.candidate import SHOWN_FIELDS
@@ -57,15 +43,15 @@ def _lines(swept: Sweep) -> list[RenderableType]:
     found = {number: point.best for number, point in enumerate(swept.points) if point.best is not None}
     plans = [each.scenario.plan for each in found.values()]
     answers = [each.answer for each in found.values()]
-    several = bool(differing(plans, ["num_gpus"]))
+    several = bool(say.differing(plans, ["num_gpus"]))
     # dp follows from the others where the number of GPUs is given.
     names = [name for name in SHOWN_FIELDS if f"plan.{name}" != axis.path and (name != "dp" or several)]
-    differ = differing(plans, names)
+    differ = say.differing(plans, names)
     numbers = {
-        **answer_columns(swept.objective, answers),
+        **say.answer_columns(swept.objective, answers),
         **({"GPUs": [f"{answer.num_gpus:,}" for answer in answers]} if several and axis.path != SIZE else {}),
     }
-    table = plain_table(_folded(axis.path), *numbers, *map(heading, differ), left=(), gap=1)
+    table = plain_table(_folded(axis.path), *numbers, *map(say.heading, differ), left=(), gap=1)
     rows = dict(zip(found, zip(*numbers.values(), strict=True), strict=True))
     first = next(iter(found), None)
     for number, point in enumerate(swept.points):
@@ -73,7 +59,7 @@ def _lines(swept: Sweep) -> list[RenderableType]:
             table.add_row(axis.show(point.values[0]), Text("none", style="red"))
             continue
         plan, changed = point.best.scenario.plan, differ if number == first else swept.changes(number)
-        fields = (field(plan, name) if name in changed else Text("·", "dim") for name in differ)
+        fields = (say.field(plan, name) if name in changed else Text("·", "dim") for name in differ)
         table.add_row(axis.show(point.values[0]), *rows[number], *fields)
     parts: list[RenderableType] = [_shared(swept, plans)] if plans else []
     return [*parts, table, *([Text("· as in the row above", style="dim")] if differ else [])]
@@ -81,7 +67,7 @@ def _lines(swept: Sweep) -> list[RenderableType]:
 
 def _shared(swept: Sweep, plans: Sequence[ParallelPlan]) -> Text:
     """What all winners have in common."""
-    return shared_line([*shared_words(plans, fields_for(swept.scenario.model)), *shared_gpus(plans)])
+    return shared_line([*say.shared_words(plans, say.fields_for(swept.scenario.model)), *say.shared_gpus(plans)])
 
 
 def _grid(swept: Sweep) -> list[RenderableType]:
@@ -95,11 +81,11 @@ def _grid(swept: Sweep) -> list[RenderableType]:
     plans = {n: p.best.scenario.plan for n, p in zip(winners, swept.points, strict=True) if p.best is not None}
     if not plans:
         return [table]
-    differ = differing(plans.values(), SHOWN_FIELDS)
-    columns = {heading(name): [field(plans[number], name) for number in letters] for name in differ}
+    differ = say.differing(plans.values(), SHOWN_FIELDS)
+    columns = {say.heading(name): [say.field(plans[number], name) for number in letters] for name in differ}
     legend = columns_table({"": list(letters.values()), **columns}, gap=1, wrap=("",))
     by = "" if swept.objective == "step_time" else f" by {swept.objective.replace('_', ' ')}"
-    counted = next(amount(swept.objective, point.best.answer) for point in swept.points if point.best is not None)
+    counted = next(say.amount(swept.objective, point.best.answer) for point in swept.points if point.best is not None)
     name = "step time" if counted.heading == "step" else counted.heading
     heads = Text(f"{name[0].upper()}{name[1:]} of the best plan{by}; down {down.path}, across {across.path}")
     return [heads, table, "", _shared(swept, list(plans.values())), legend]
@@ -108,13 +94,13 @@ def _grid(swept: Sweep) -> list[RenderableType]:
 def plan_letters(swept: Sweep) -> dict[int | None, str]:
     """A letter for each plan that wins somewhere: A to Z, then AA and on."""
     numbers = sorted({winner for winner in swept.winners() if winner is not None})
-    return {number: letter(number) for number in numbers}
+    return {number: say.letter(number) for number in numbers}
 
 
 def _cell_of(swept: Sweep, point: SweepPoint, letter: str) -> Text:
     if point.best is None:
         return Text("none", style="red")
-    return Text(f"{amount(swept.objective, point.best.answer).text} {letter}")
+    return Text(f"{say.amount(swept.objective, point.best.answer).text} {letter}")
 
 
 def _reasons(swept: Sweep) -> list[RenderableType]:
@@ -182,7 +168,7 @@ def draw_sweep(swept: Sweep, width_in: float = WIDTH) -> Any:
 def _line_chart(swept: Sweep, width_in: float) -> Any:
     (axis,) = swept.axes
     plans = [point.best.scenario.plan for point in swept.points if point.best is not None]
-    differ = differing(plans, (name for name in SHOWN_FIELDS if axis.path != f"plan.{name}"))
+    differ = say.differing(plans, (name for name in SHOWN_FIELDS if axis.path != f"plan.{name}"))
     fields_in = 0.26 * max(1, len(differ))
     figure = new_figure(width_in, 4.6 + fields_in)
     time, mfu, fields = figure.subplots(3, 1, sharex=True, height_ratios=[2.6, 1.3, fields_in])
@@ -224,9 +210,9 @@ def _title(swept: Sweep) -> str:
     return f"{swept.scenario.name}: the best plan by {swept.objective.replace('_', ' ')}"
 
 
-def _counted(swept: Sweep) -> tuple[str, list[Amount | None]]:
+def _counted(swept: Sweep) -> tuple[str, list[say.Amount | None]]:
     """The axis of what the objective counts, and how much of it every point takes."""
-    counted = [None if point.best is None else amount(swept.objective, point.best.answer) for point in swept.points]
+    counted = [None if point.best is None else say.amount(swept.objective, point.best.answer) for point in swept.points]
     unknown = "cost [GPU-seconds a step]" if swept.objective == "cost" else "best step time [s]"
     return next((each.axis for each in counted if each is not None), unknown), counted
 
@@ -250,9 +236,9 @@ def _plan_fields(panel: Any, swept: Sweep, differ: list[str], where: np.ndarray)
             if small and begun and name not in swept.changes(number):
                 continue  # as before it
             begun = True
-            text = field(point.best.scenario.plan, name)
+            text = say.field(point.best.scenario.plan, name)
             panel.text(where[number], row, text, ha="center", va="center", fontsize=6 if small else 8)
-    panel.set_yticks(range(len(differ)), [COLUMNS[name] for name in differ], fontsize=8)
+    panel.set_yticks(range(len(differ)), [say.COLUMNS[name] for name in differ], fontsize=8)
     panel.set_ylim(max(len(differ), 1) - 0.5, -0.5)
     edge = max(half, 0.04 * float(np.ptp(where)))
     panel.set_xlim(where[0] - edge, where[-1] + edge)
@@ -322,11 +308,11 @@ def _cells(panel: Any, swept: Sweep, winners: np.ndarray, letters: Mapping[int |
 def _plan_lines(swept: Sweep, letters: Mapping[int | None, str]) -> list[str]:
     """What the letters stand for."""
     plans = {winner: p.best.scenario.plan for p, winner in zip(swept.points, swept.winners(), strict=True) if p.best}
-    differ = differing(plans.values(), SHOWN_FIELDS) or SHOWN_FIELDS
-    lines = [f"{letter}: {', '.join(short_words(plans[number], differ))}" for number, letter in letters.items()]
+    differ = say.differing(plans.values(), SHOWN_FIELDS) or SHOWN_FIELDS
+    lines = [f"{letter}: {', '.join(say.short_words(plans[number], differ))}" for number, letter in letters.items()]
     lines = lines if len(lines) <= NAMED else [*lines[:NAMED], f"and {len(lines) - NAMED} more plans"]
     lines += ["×: no plan can be run"] if any(point.best is None for point in swept.points) else []
-    return [*lines, *abbreviated(differ)]
+    return [*lines, *say.abbreviated(differ)]
 
 
 def _places(axis: Axis) -> np.ndarray:

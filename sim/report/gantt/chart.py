@@ -249,22 +249,6 @@ def step_bars(view: StepView, shift: float = 0.0) -> list[Bars]:
     return [Bars("idle", np.arange(order.num_ranks), idle_from, idle_to), *bars, *view.on(ONCE, DATA, GRADIENTS)]
 
 
-def played_bars(timeline: Timeline) -> tuple[list[Bars], Spans]:
-    """Actions that an engine played, and the stretches in which it did: what it left out repeats what is beside it."""
-    start, end, order = timeline.start, timeline.end, timeline.program.order
-    if start is None or end is None:
-        raise SpecError(f"engine {timeline.engine} gives totals, not a time for every action; use dag, des or shared")
-    last = float(end.max())
-    spans: Spans = ((0.0, last),)
-    if order.fold is not None:
-        by_start = np.argsort(start, kind="stable")
-        begins, done = start[by_start][1:], np.maximum.accumulate(end[by_start])[:-1]
-        widest = int(np.argmax(begins - done))
-        if begins[widest] - done[widest] > 0.02 * last:
-            spans = ((0.0, float(done[widest])), (float(begins[widest]), last))
-    return actions_by_kind(order, start, end), spans
-
-
 def spans_of(
     views: Sequence[StepView], places: float, between: tuple[float | None, float | None] = (None, None)
 ) -> Spans:

@@ -14,11 +14,10 @@ import numpy as np
 
 from sim.arrays import Array
 from sim.canvas import check_width, new_figure
-from sim.engines import Timeline
 from sim.engines.tasks import DATA, GRADIENTS, ONCE
 from sim.report.facts import microbatch_words, plan_degrees
 from sim.report.figures import LOOKS, ink, place_title, shade
-from sim.report.gantt.chart import Bars, Spans, StepView, played_bars, spans_of, step_bars, time_unit
+from sim.report.gantt.chart import Bars, Spans, StepView, spans_of, step_bars, time_unit
 from sim.schedules.actions import KINDS, U
 from sim.units import show, show_time
 
@@ -94,29 +93,6 @@ def comparison_figure(views: Sequence[StepView], *, width_in: float = 11.0) -> A
     _place_legend(figure, list(handles.values()), width_in)
     place_title(figure, _shared_title(views), size=12 if width_in >= 8 else 9, bold=True)
     return figure
-
-
-def timeline_figure(timeline: Timeline, width_in: float = 9.0) -> Any:
-    """What the engine played: every rank's actions. Repetitions that it left out are left out here too."""
-    bars, spans = played_bars(timeline)
-    ranks = timeline.program.order.num_ranks
-    figure, (row,) = _panels(width_in, float(np.clip(0.28 * ranks, 0.8, 6.0)) + 1.3, spans, (1.0,))
-    for each in bars:
-        _draw_bars(row, spans, each, LOOKS[each.what].colour)
-    row[0].set_ylabel("pipeline rank", fontsize=9)
-    row[0].yaxis.get_major_locator().set_params(integer=True)
-    _open_lanes(row, spans, ranks)
-    _draw_time_axis(row, spans, spans[-1][1], about=int(width_in))
-    row[0].set_title(timeline_title(timeline), loc="left", fontsize=10, fontweight="bold")
-    _place_legend(figure, [_patch(each.what) for each in bars], width_in)
-    return figure
-
-
-def timeline_title(timeline: Timeline) -> str:
-    """What was played, in a line."""
-    order = timeline.program.order
-    folded = "; repetitions left out" if order.fold is not None else ""
-    return f"{order.schedule}: step {show_time(timeline.step_time_s)}, engine {timeline.engine}{folded}"
 
 
 def _panels(width_in: float, height_in: float, spans: Spans, heights: Sequence[float]) -> tuple[Any, Any]:

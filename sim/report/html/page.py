@@ -11,18 +11,7 @@ from typing import Any, NamedTuple
 from sim.breakdown import CAUSES
 from sim.errors import FlopcastError, InfeasiblePlan
 from sim.estimate import Estimate
-from sim.report.facts import (
-    GROUPS,
-    LABELS,
-    MEMORY,
-    falls_of,
-    headline,
-    memory_parts,
-    memory_rows,
-    plan_words,
-    profile_origin,
-    question_words,
-)
+from sim.report import facts as say
 from sim.report.gantt import gantt_figure, step_view
 from sim.report.html.render import GROUP_PARTS, MEMORY_PARTS, Part, embedded, memory_chart, render
 from sim.report.plans import plan_table
@@ -92,7 +81,7 @@ class Sliders(NamedTuple):
 def sliders_of(grid: Grid) -> Sliders:
     """A grid as a page shows it."""
     causes = [cause for cause in CAUSES if any(point.answer and point.answer.seconds[cause] for point in grid.points)]
-    groups = {GROUPS[cause] for cause in causes}
+    groups = {say.GROUPS[cause] for cause in causes}
     script = (files("sim.report.html") / "templates" / "sliders.js").read_text(encoding="utf-8")
     return Sliders(
         axes=[_slider(grid, number) for number in range(len(grid.axes))],
@@ -151,7 +140,7 @@ def grid_data(grid: Grid, causes: list[str]) -> dict[str, Any]:
         rates = (answer.total_flop_per_s, answer.tokens_per_s, answer.mfu)
         return [
             *map(_short, (answer.step_time_s, *answer.step_time_interval_s, *rates)),
-            [*map(_short, memory_parts(answer.memory).values())],
+            [*map(_short, say.memory_parts(answer.memory).values())],
             place(_verdict(answer)) if answer.overfull else -1,
             place("\n".join(point.follows)),
             [_short(answer.seconds[cause]) for cause in causes],
@@ -159,8 +148,10 @@ def grid_data(grid: Grid, causes: list[str]) -> dict[str, Any]:
 
     return {
         "available": grid.scenario.cluster.gpu.usable_bytes,
-        "causes": [[cause.replace("_", " "), GROUPS[cause], GROUP_PARTS[GROUPS[cause]].key] for cause in causes],
-        "memory": list(MEMORY),
+        "causes": [
+            [cause.replace("_", " "), say.GROUPS[cause], GROUP_PARTS[say.GROUPS[cause]].key] for cause in causes
+        ],
+        "memory": list(say.MEMORY),
         "axes": [
             {
                 "values": [axis.show(value) for value in axis.values],
@@ -209,7 +200,7 @@ def report_page(
         answer.require_fit()
     except InfeasiblePlan as error:
         remedy = str(error)
-    rows = falls_of(answer)
+    rows = say.falls_of(answer)
     used = {row.group for row in rows}
     waited = answer.breakdown.seconds["pipeline_bubble"] + answer.breakdown.seconds["stage_imbalance"]
     return render(
@@ -218,15 +209,15 @@ def report_page(
         sliders=None if grid is None else sliders_of(grid),
         name=scenario.name,
         description=scenario.description,
-        question=question_words(answer),
-        plan=plan_words(answer),
-        facts=headline(answer),
+        question=say.question_words(answer),
+        plan=say.plan_words(answer),
+        facts=say.headline(answer),
         remedy=remedy,
         peak=show(answer.peak_flop_per_s, "FLOP/s"),
         masked=answer.mfu > 1.005 * answer.breakdown.shares()["flop_at_peak"],
         falls=rows,
-        groups=[(kind, LABELS[kind]) for kind in dict.fromkeys(GROUPS.values()) if kind in used],
-        memory=memory_chart(memory_rows(answer), answer.memory_available_bytes),
+        groups=[(kind, say.LABELS[kind]) for kind in dict.fromkeys(say.GROUPS.values()) if kind in used],
+        memory=memory_chart(say.memory_rows(answer), answer.memory_available_bytes),
         available=answer.memory_available_bytes,
         timeline=timeline,
         timeline_note=note,
@@ -238,7 +229,7 @@ def report_page(
         plans_note=why_no_plans if search is None else _search_note(answer, search),
         assumptions=answer.assumptions,
         trust=_trust(answer),
-        provenance=profile_origin(scenario.profile),
+        provenance=say.profile_origin(scenario.profile),
         residuals=residual_rows(scenario.profile),
         version=__version__,
         engine_name=answer.engine,
