@@ -117,7 +117,7 @@ def _require_loss(flop: float, target: float, laws: list[LossLaw]) -> None:
 
 
 def model(
-    name: str, *, tokens: str | None = None, loss: str | None = None, runs: Path | None = None, output: Output
+    name: str, *, tokens: str | None = None, loss: str | None = None, runs: Path | None = None, as_json: AsJson = False
 ) -> None:
     """A model under every law: its compute-optimal data, its loss on some tokens, the tokens that reach a loss.
 
@@ -126,7 +126,7 @@ def model(
     loss : Loss it should reach.
     runs : CSV of your runs; its fit joins the laws.
     """
-    from sim.report.scaling import draw_model, model_view
+    from sim.report.scaling import model_view
     from sim.scaling.allocation import best_loss, flop_for_params
     from sim.scaling.loss_laws import FLOP_PER_PARAM_TOKEN, power_sum_loss, tokens_for_loss
 
@@ -150,11 +150,8 @@ def model(
     follows = "the loss follows its law of compute, your loss its law of parameters and tokens"
     apart = [f"{law.name}: {follows}" for law in laws if law.frontier and law.form]
     notes = ["best tokens: where this size is the best use of the compute", *remarks, *apart]
-    output.show(
-        lambda: {"params": params, "laws": rows, "notes": remarks},
-        lambda: [model_view(title, rows, notes)],
-        lambda: draw_model(laws, params, data, target),
-    )
+    found = {"params": params, "laws": rows, "notes": remarks}
+    print_answer(as_json, lambda: found, lambda: model_view(title, rows, notes))
 
 
 def batch(
@@ -251,7 +248,7 @@ def limits(
     duration: str = "91 d",
     batch_tokens: str = "60M",
     layer_latency: str = "110 us",
-    output: Output,
+    as_json: AsJson = False,
 ) -> None:
     """The latency and data-movement walls of compute-optimal runs: our derivation, the published figures beside.
 
@@ -260,7 +257,7 @@ def limits(
     batch_tokens --batch : Tokens a batch.
     layer_latency : Least time of a layer, forward and backward.
     """
-    from sim.report.scaling import draw_limits, limits_view
+    from sim.report.scaling import limits_view
     from sim.scaling.loss_laws import PUBLISHED_WALLS, latency_wall, require_possible, utilisation_in_time
 
     seconds, latency = parse(duration, "s"), parse(layer_latency, "s")
@@ -272,11 +269,9 @@ def limits(
             {"flop": flop, "h100s": gpus if share else None, "utilisation": share, "latency_allows": flop <= wall}
         )
     heading = f"Compute-optimal runs in {show_time(seconds)} at {show_short(size)} tokens a batch"
-    output.show(
-        lambda: {"latency_wall_flop": wall, "runs": rows, "published_flop": PUBLISHED_WALLS},
-        lambda: limits_view(heading, rows, f"latency wall: {wall:.2e} FLOP at {layer_latency} a layer"),
-        lambda: draw_limits(seconds, size, latency),
-    )
+    found = {"latency_wall_flop": wall, "runs": rows, "published_flop": PUBLISHED_WALLS}
+    said = f"latency wall: {wall:.2e} FLOP at {layer_latency} a layer"
+    print_answer(as_json, lambda: found, lambda: limits_view(heading, rows, said))
     if asked is not None:
         require_possible(asked, seconds, size, latency)
 

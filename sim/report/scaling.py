@@ -13,8 +13,7 @@ from rich.text import Text
 
 from sim import reliability as rel
 from sim.report.figures import label_panel, new_figure, open_panels, place_title, plain_axis
-from sim.scaling import loss_laws
-from sim.scaling.allocation import Optimum, best_loss, best_params, compute_optimal, flop_for_params, params_interval
+from sim.scaling.allocation import Optimum, best_loss, best_params, compute_optimal, params_interval
 from sim.scaling.critical_batch import (
     CriticalBatchLaw,
     critical_batch_laws,
@@ -228,18 +227,18 @@ def draw_optimal(laws: Sequence[LossLaw], best: Sequence[Optimum]) -> Any:
     for law in laws:
         style = styles[law.name]
         left.loglog(flop, _tokens_per_param(flop, best_params(flop, law)), label=law.name, **style)
-        interval = params_interval(flop, law)
-        if interval is not None:
-            left.fill_between(
-                flop, *(_tokens_per_param(flop, end) for end in interval), color=style["color"], alpha=0.12, lw=0
-            )
+        if (interval := params_interval(flop, law)) is not None:
+            ends = (_tokens_per_param(flop, end) for end in interval)
+            left.fill_between(flop, *ends, color=style["color"], alpha=0.12, lw=0)
         if law.form is not None:
             right.semilogx(flop, best_loss(flop, law), label=law.name, **style)
     for each in best:
-        colour = styles[each.law]["color"]
-        repeated = "s" if each is best[-1] and len(best) > len(laws) else "o"
-        left.plot(each.flop, each.tokens / each.params, repeated, color=colour, ms=6)
-        right.plot(each.flop, each.loss, repeated, color=colour, ms=6)
+        look = {
+            "marker": "s" if each is best[-1] and len(best) > len(laws) else "o",
+            "color": styles[each.law]["color"],
+        }
+        left.plot(each.flop, each.tokens / each.params, ms=6, ls="", **look)
+        right.plot(each.flop, each.loss, ms=6, ls="", **look)
     bands = "points: what was asked; bands: published intervals of the exponent"
     label_panel(left, bands, COMPUTE, "tokens a parameter of the best model")
     label_panel(right, "losses of different data and tokenizers: compare slopes, not levels", COMPUTE, LOSS)
@@ -248,35 +247,6 @@ def draw_optimal(laws: Sequence[LossLaw], best: Sequence[Optimum]) -> Any:
 
 def _tokens_per_param(flop: Any, params: Any) -> Any:
     return flop / FLOP_PER_PARAM_TOKEN / params**2
-
-
-def draw_model(laws: Sequence[LossLaw], params: float, tokens: float | None, loss: float | None) -> Any:
-    """A model's loss against its tokens, and where each law would stop."""
-    figure, left, right = _panels(f"A model of {show_short(params)} parameters by every law")
-    ideal = {law.name: float(flop_for_params(params, law)) / FLOP_PER_PARAM_TOKEN / params for law in laws}
-    grid = np.geomspace(min(ideal.values()) / 10, max(max(ideal.values()), tokens or 0) * 10, 200)
-    for law, style in zip(laws, _styles(len(laws)), strict=True):
-        if law.form is not None:
-            left.semilogx(grid, power_sum_loss(params, grid, law.form), label=law.name, **style)
-            left.plot(
-                ideal[law.name], power_sum_loss(params, ideal[law.name], law.form), "o", color=style["color"], ms=6
-            )
-    if tokens is not None:
-        left.axvline(tokens, color="0.4", lw=1)
-        left.annotate(" tokens asked", (tokens, 1.0), xycoords=("data", "axes fraction"), va="top", fontsize=8)
-    if loss is not None:
-        left.axhline(loss, color="0.4", lw=1, ls=":")
-        left.annotate(" loss asked", (0.0, loss), xycoords=("axes fraction", "data"), va="bottom", fontsize=8)
-    label_panel(left, "points: where more compute wants a larger model", "tokens, all different", LOSS)
-    names = sorted(ideal, key=lambda name: ideal[name])
-    right.barh(names, [ideal[name] / params for name in names], color="#0072B2")
-    for row, name in enumerate(names):
-        right.annotate(f" {ideal[name] / params:.3g}", (ideal[name] / params, row), va="center", fontsize=8)
-    right.set_xscale("log")
-    right.set_xlim(right=right.get_xlim()[1] * 2)
-    right.set(xlabel="compute-optimal tokens a parameter")
-    right.grid(axis="y", visible=False)
-    return figure
 
 
 def draw_batch(tokens: float, batches: Mapping[str, float], limits: Mapping[str, float], asked: float | None) -> Any:
@@ -293,49 +263,18 @@ def draw_batch(tokens: float, batches: Mapping[str, float], limits: Mapping[str,
     label_panel(left, "each law's own batch", "training compute, 20 tokens a parameter [FLOP]", "batch [tokens]")
     middle = float(np.exp(np.mean(np.log(list(limits.values())))))
     grid = np.geomspace(middle / 300, middle * 300, 200)
+
+    def cost(batch: Any, critical: float) -> tuple[Any, Any]:
+        return tokens_needed(tokens, batch, critical) / tokens, steps_needed(tokens, batch, critical)
+
     for name, critical in limits.items():
-        right.loglog(
-            tokens_needed(tokens, grid, critical) / tokens,
-            steps_needed(tokens, grid, critical),
-            label=name,
-            **styles[name],
-        )
+        right.loglog(*cost(grid, critical), label=name, **styles[name])
         if asked is not None:
-            at = (tokens_needed(tokens, asked, critical) / tokens, steps_needed(tokens, asked, critical))
-            right.plot(*at, "o", color=styles[name]["color"], ms=6)
-    right.set_xlim(0.95, 20)
-    right.set(xlabel="tokens, over those at a small batch", ylabel="optimizer steps")
+            right.plot(*cost(asked, critical), "o", color=styles[name]["color"], ms=6)
     points = "" if asked is None else f"; points: batches of {show_short(asked)} tokens"
-    right.set_title(f"steps bought with data{points}", fontsize=10)
+    over = "tokens, over those at a small batch"
+    label_panel(right, f"steps bought with data{points}", over, "optimizer steps", xlim=(0.95, 20))
     plain_axis(right.xaxis)
-    right.legend(frameon=False, fontsize=8)
-    return figure
-
-
-def draw_limits(duration_s: float, batch: float, latency_s: float) -> Any:
-    """Least time by latency, and utilisation by data movement, against compute."""
-    days = duration_s / 86400
-    figure, left, right = _panels("Walls of compute-optimal training (own derivation after Erdil & Schneider-Joseph)")
-    flop = np.geomspace(1e24, 1e33, 120)
-    params, tokens = optimal_shape(flop)
-    layers = loss_laws.Growth().num_layers(params)
-    choices = [(batch, latency_s), (4e6, latency_s), (batch, latency_s / 10), (batch, latency_s * 4)]
-    for (size, latency), style in zip(choices, _styles(len(choices)), strict=True):
-        time = loss_laws.latency_bound_time(params, tokens, size, latency, layers) / 86400
-        left.loglog(flop, time, label=f"batch {show_short(size)}, {latency * 1e6:g} µs a layer", **style)
-    left.axhline(days, color="0.4", lw=1)
-    left.annotate(f"{days:.0f} days", (1.2e24, days), va="bottom", fontsize=8)
-    label_panel(left, "latency: however many GPUs", COMPUTE, "least training time [days]", ylim=(1e-2, 1e5))
-    sizes = sorted({4e6, 1.6e7, 6e7, batch})
-    grid = np.geomspace(1e24, 1e31, 57)
-    for size, style in zip(sizes, _styles(len(sizes)), strict=True):
-        share = np.array([loss_laws.utilisation_in_time(float(each), size, duration_s)[0] for each in grid])
-        right.semilogx(grid, share, label=f"batch {show_short(size)} tokens", **style)
-    for (what, wall), side in zip(PUBLISHED_WALLS.items(), ("left", "right"), strict=True):
-        right.axvline(wall, color="0.4", lw=1, ls=":")
-        right.annotate(f"  {what}  \n  (published)  ", (wall, 0.99), ha=side, va="top", fontsize=8)
-    moved = f"data movement: {days:.0f} days on H100, 400 Gbit/s; 0: no number of GPUs"
-    label_panel(right, moved, COMPUTE, "best share of peak", "lower left", ylim=(0, 1.02))
     return figure
 
 

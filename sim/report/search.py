@@ -31,7 +31,11 @@ WIDE = 112
 def search_view(result: SearchResult, own: Text | None = None, width: int = 80, verbose: bool = False) -> Group:
     """What was searched, then the best plans; what they share stands above the table, what is said of the own below."""
     said: list[RenderableType] = [Text(line, style="dim") for line in say.layout_lines(result)]
-    said += [Text(line) for line in (*_at_risk(result), *_safest(result))]
+    said += map(Text, _at_risk(result))
+    if result.safest is not None:  # it is known better than the best
+        first, other = result.best[0].answer, result.safest.answer
+        said += ["", Text(f"Fastest: the first plan, {_bounded(first)}.")]
+        said += [Text(f"Safest: {say.plan_line(other)}; {_bounded(other)}.")]
     said += [] if own is None else ["", own]
     told = (  # in the heading
         result.proof_assumptions[0],
@@ -103,19 +107,11 @@ def _at_risk(result: SearchResult) -> list[str]:
     return ["", f"{said} {sure}"]
 
 
-def _safest(result: SearchResult) -> list[str]:
-    """A plan that is known better than the best, beside it."""
-    if result.safest is None:
-        return []
-    first, other = result.best[0].answer, result.safest.answer
-    return ["", f"Fastest: the first plan, {_bounded(first)}.", f"Safest: {say.plan_line(other)}; {_bounded(other)}."]
-
-
 def _bounded(answer: Estimate) -> str:
-    low, high = answer.step_time_interval_s
+    low, high = map(show_time, answer.step_time_interval_s)
     runs = published_like(answer.scenario)[1]
     known = f"published runs with its GPU, precision and sharding: {runs:,}"
-    return f"{show_time(answer.step_time_s)} (90 %: {show_time(low)} to {show_time(high)}; {known})"
+    return f"{show_time(answer.step_time_s)} (90 %: {low} to {high}; {known})"
 
 
 def pareto_view(result: SearchResult, most: int = 30) -> Group:
@@ -173,20 +169,20 @@ class SearchAnswers:
         line = None if own is None or self.own_asked else own_line(result, own)
         parts: list[RenderableType] = [search_view(result, line, width, verbose)]
         if result.schedules:
-            parts += ["", schedules_view(result)]
+            parts.append(schedules_view(result))
         if own is not None and self.own_asked:
             changes = " ".join(f"plan.{name}={value}" for name, value in self.fields.items())
             question = f"Why not the scenario's own plan{f' with {changes}' if changes else ''}?"
-            parts += ["", plan_rank_view(result, own, question)]
+            parts.append(plan_rank_view(result, own, question))
         if self.why is not None:
-            parts += ["", why_view(result, self.fields, self.why)]
+            parts.append(why_view(result, self.fields, self.why))
         if self.rules is not None:
-            parts += ["", rules_view(result, self.rules)]
+            parts.append(rules_view(result, self.rules))
         if self.sensitivity is not None:
-            parts += ["", sensitivity_view(result, self.sensitivity)]
+            parts.append(sensitivity_view(result, self.sensitivity))
         if self.pareto:
-            parts += ["", pareto_view(result)]
-        return Group(*parts)
+            parts.append(pareto_view(result))
+        return Group(parts[0], *(each for part in parts[1:] for each in ("", part)))
 
     def figure(self) -> Any:
         """What the values of each axis cost, or the Pareto front; None where neither was asked for."""
@@ -202,17 +198,35 @@ class SearchAnswers:
         data = result.to_dict()
         for row, each in zip(data["best"], result.best, strict=True):
             row["losses_s"] = seconds_apart(each.answer, result.best[0].answer)
-        if self.own is not None:
-            data["own"] = _rank_data(result, self.own)
-        if self.why is not None:
+        if (own := self.own) is not None:
+            data["own"] = {
+                "ruled_out": own.ruled_out,
+                "step_time_s": own.answer.step_time_s,
+                "loss": loss_of(result, own.answer),
+                "plan": _plan_data(own.answer),
+                "among": [
+                    {
+                        "plans": each.kind,
+                        "rank": each.rank,
+                        "of": each.of,
+                        "best_step_time_s": each.best.answer.step_time_s,
+                        "best_plan": _plan_data(each.best.answer),
+                    }
+                    for each in own.among
+                ],
+                "losses_s": own.losses,
+                "steps": _steps_data(own.steps),
+                "layout": None if own.layout is None else own.layout.to_dict(),
+            }
+        if (why := self.why) is not None:
             data["why"] = {
                 "fields": dict(self.fields),
-                "ruled_out": self.why.ruled_out,
-                "rank": self.why.rank,
-                "step_time_s": None if self.why.answer is None else self.why.answer.step_time_s,
-                "plan": None if self.why.answer is None else _plan_data(self.why.answer),
-                "losses_s": self.why.losses,
-                "steps": _steps_data(self.why.steps),
+                "ruled_out": why.ruled_out,
+                "rank": why.rank,
+                "step_time_s": None if why.answer is None else why.answer.step_time_s,
+                "plan": None if why.answer is None else _plan_data(why.answer),
+                "losses_s": why.losses,
+                "steps": _steps_data(why.steps),
             }
         if self.pareto:
             data["pareto"] = [_priced_data(result, place) for place in result.pareto().tolist()]
@@ -221,29 +235,6 @@ class SearchAnswers:
         if self.rules is not None:
             data["rules"] = self.rules.to_dict()
         return data
-
-
-def _rank_data(result: SearchResult, ranked: PlanRank) -> dict[str, Any]:
-    answer = ranked.answer
-    return {
-        "ruled_out": ranked.ruled_out,
-        "step_time_s": answer.step_time_s,
-        "loss": loss_of(result, answer),
-        "plan": _plan_data(answer),
-        "among": [
-            {
-                "plans": each.kind,
-                "rank": each.rank,
-                "of": each.of,
-                "best_step_time_s": each.best.answer.step_time_s,
-                "best_plan": _plan_data(each.best.answer),
-            }
-            for each in ranked.among
-        ],
-        "losses_s": ranked.losses,
-        "steps": _steps_data(ranked.steps),
-        "layout": None if ranked.layout is None else ranked.layout.to_dict(),
-    }
 
 
 def _steps_data(steps: Sequence[Step]) -> list[dict[str, Any]]:

@@ -200,6 +200,13 @@ def report_page(
         answer.require_fit()
     except InfeasiblePlan as error:
         remedy = str(error)
+    low, high = map(show_time, answer.step_time_interval_s)
+    basis = answer.interval_basis.replace("The interval is", "It is", 1)
+    verdict, searched = "None is faster than this plan", ""
+    if search is not None:
+        best, searched = search.best[0].answer.step_time_s, f"{search.plans_feasible:,} of {search.plans_priced:,}"
+        if answer.step_time_s / best - 1 > 0.005:
+            verdict = f"The best takes {show_time(best)}, this plan {show_time(answer.step_time_s)}"
     rows = say.falls_of(answer)
     used = {row.group for row in rows}
     waited = answer.breakdown.seconds["pipeline_bubble"] + answer.breakdown.seconds["stage_imbalance"]
@@ -226,9 +233,9 @@ def report_page(
             f"{show_time(waited)} for other pipeline ranks. The numbers are in the first table."
         ),
         plans=None if search is None else plan_table(search),
-        plans_note=why_no_plans if search is None else _search_note(answer, search),
+        plans_note=why_no_plans if search is None else f"{verdict}. {searched} plans fit in memory.",
         assumptions=answer.assumptions,
-        trust=_trust(answer),
+        trust=f"The 90 % interval of the step time is {low} to {high}. {basis}",
         provenance=say.profile_origin(scenario.profile),
         residuals=residual_rows(scenario.profile),
         version=__version__,
@@ -266,23 +273,6 @@ def _timeline(answer: Estimate) -> tuple[str, str]:
         return "", str(error)
     note = "What each pipeline rank of one replica does, and the activations that it keeps. The part left out repeats."
     return embedded(figure), note
-
-
-def _search_note(answer: Estimate, search: SearchResult) -> str:
-    best = search.best[0].answer
-    gain = answer.step_time_s / best.step_time_s - 1
-    own = show_time(answer.step_time_s)
-    verdict = "None is faster than this plan"
-    if gain > 0.005:
-        verdict = f"The best takes {show_time(best.step_time_s)}, this plan {own}"
-    return f"{verdict}. {search.plans_feasible:,} of {search.plans_priced:,} plans fit in memory."
-
-
-def _trust(answer: Estimate) -> str:
-    """The validation record behind the interval, in a sentence."""
-    low, high = answer.step_time_interval_s
-    basis = answer.interval_basis.replace("The interval is", "It is", 1)
-    return f"The 90 % interval of the step time is {show_time(low)} to {show_time(high)}. {basis}"
 
 
 def residual_rows(profile: Profile) -> list[tuple[str, str, str]]:
