@@ -12,11 +12,13 @@ import typer
 
 from sim.commands import options as opt
 from sim.errors import FlopcastError, SpecError
+from sim.specs import ParallelPlan, Scenario, build_scenario, load_scenario
+from sim.specs.framework_plans import broken_rules, framework_words, plan_rules, rules_of_scenario
+from sim.units import listed, parse, show_time
 
 if TYPE_CHECKING:
     from sim.estimate import Estimate
     from sim.foreign.logs import LoggedSteps
-    from sim.specs import ParallelPlan, Scenario
 
 QUICK = 4096
 """GPUs up to which an estimate also looks for a faster plan, unasked: the search takes a second at most."""
@@ -34,7 +36,6 @@ def estimate(
 ) -> None:
     """How long a step takes, how many FLOP/s that is, where the time goes, and whether it fits."""
     from sim import estimate as run
-    from sim import load_scenario
 
     given = load_scenario(scenario, overrides or (), profile)
     answer = run(given.replace(plan=_best_plan(given)) if given.is_open else given, engine)
@@ -55,8 +56,6 @@ def _faster_plan(answer: Estimate, file: str) -> str:
     """A plan that is faster by a tenth or more, which a search finds; nothing where there is none."""
     from sim.report.text import faster_words
     from sim.search import search
-    from sim.specs.framework_plans import broken_rules, framework_words, plan_rules, rules_of_scenario
-    from sim.units import listed
 
     scenario, stack = answer.scenario, answer.scenario.stack
     try:
@@ -100,7 +99,6 @@ def compare(
 ) -> None:
     """Two scenarios side by side: what differs, and what it does. Overrides apply to both."""
     from sim import estimate as run
-    from sim import load_scenario
     from sim.report.text import compare_view
 
     one, other = (run(load_scenario(path, overrides or (), profile), engine) for path in (first, second))
@@ -116,9 +114,7 @@ def layout(
     as_json: opt.AsJson = False,
 ) -> None:
     """The pipeline layout whose slowest stage is fastest, in Megatron's letters, and what it gains."""
-    from sim import load_scenario
     from sim.search.layout import balance_layout
-    from sim.units import show_time
 
     found = balance_layout(load_scenario(scenario, overrides or (), profile))
     before, after = show_time(found.before.step_time_s), show_time(found.answer.step_time_s)
@@ -156,7 +152,6 @@ def check(
     from sim.check import check as run
     from sim.check import measure
     from sim.foreign.logs import LoggedSteps, Row, read_log, seconds_of
-    from sim.units import parse
 
     if measured and scenario is not None:
         raise SpecError(f"--measured says how long a step takes, and so does the log {log}; leave one of them out")
@@ -187,8 +182,6 @@ def _scenario(
     profile: str | None,
 ) -> tuple[Callable[[Sequence[str]], Scenario], str]:
     """(the scenario under further overrides, the name of its file)."""
-    from sim.specs import build_scenario, load_scenario
-
     if scenario is not None:
         if cluster is not None:
             raise SpecError(f"{scenario} says its cluster; to try another one say -s cluster={cluster}")

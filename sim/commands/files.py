@@ -6,16 +6,15 @@ import json
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
 from sim.commands.options import Json, Overrides, ScenarioFile, print_json, print_view
 from sim.errors import SpecError
 from sim.files import write_text
-
-if TYPE_CHECKING:
-    from sim.foreign.exporters import Exported
+from sim.foreign.exporters import Exported, export_scenario
+from sim.foreign.importers import Given, import_file
+from sim.specs import load_scenario
 
 
 def import_config(
@@ -49,8 +48,6 @@ def import_config(
     env NAME=VALUE : A variable of a script's environment; may be repeated.
     as_json --json : Machine-readable: kind, scenario, read, ...
     """
-    from sim.foreign.importers import Given, import_file
-
     if output is not None and not output.absolute().parent.is_dir():
         raise SpecError(f"cannot write {output}: there is no folder {output.parent}")
     given = Given(gpus, cluster, model, recipe, args=tuple(arg or ()), env=_environment(env or ()))
@@ -104,9 +101,6 @@ def export(
     to FRAMEWORK : megatron-lm, megatron-bridge, torchtitan or deepspeed.
     output --output -o FILE : Write it here; else it is printed.
     """
-    from sim.foreign.exporters import export_scenario
-    from sim.specs import load_scenario
-
     exported = export_scenario(load_scenario(scenario, overrides or ()), to)
     if output is not None:
         write_text(output, exported.with_account())

@@ -13,14 +13,25 @@ from sim.commands.fills import Fills, Opt
 from sim.commands.options import Json, Overrides, ProfileOption, ScenarioFile, print_answer
 from sim.commands.plan import Model
 from sim.commands.progress import spinner
+from sim.costs.collectives import Fabric, all_reduce_ways, estimated_times
 from sim.errors import SpecError
+from sim.network.collective_flows import collective_times
+from sim.network import placement
+from sim.network.routing import expected_max_load
+from sim.network.topology import bisection_bytes_per_s, build_topology, cable_counts, switch_counts
+from sim.scaling.shape import Shapes, shapes_near
 from sim.simulate import Simulation
 from sim.simulate import simulate as run
+from sim.specs import ClusterSpec, load_preset, load_scenario
+from sim.specs.loading import profile_of_gpu, resolve
+from sim.specs.machines import gpu_named
+from sim.stragglers import failed_node
+from sim.table import columns_table, plain_table
+from sim.units import parse, parse_whole, show, show_count, show_time
 
 if TYPE_CHECKING:
     from rich.console import Group
 
-    from sim.scaling.shape import Shapes
 
 STEPS = Fills(
     run,
@@ -51,10 +62,8 @@ def simulate(
     fail_node : Say what becomes of the step if this node fails.
     figure --png : Draw step times and the network's use here (.png, .svg, .pdf).
     """
-    from sim import load_scenario
     from sim.report.figures import check_paths
     from sim.report.simulation import draw_links, draw_simulation, simulation_view
-    from sim.stragglers import failed_node
 
     asked = load_scenario(scenario, overrides or (), profile)
     if fail_node is not None:
@@ -88,10 +97,6 @@ def shape(
     seq : Tokens a sequence, such as 2k.
     framework : Whose kernels and padding count.
     """
-    from sim.scaling.shape import shapes_near
-    from sim.specs.machines import gpu_named
-    from sim.units import parse_whole
-
     length = None if seq is None else parse_whole(seq, "sequence_length")
     with spinner("pricing nearby sizes"):
         found = shapes_near(model, gpu_named(gpu), tp, length, framework)
@@ -106,8 +111,6 @@ def _shapes(found: Shapes) -> Group:
     from rich.console import Group
 
     from sim.report.terminal import assumptions, title
-    from sim.table import plain_table
-    from sim.units import show_count, show_time
 
     model, gpu, tp = found.scenario.model, found.scenario.cluster.gpu.name, found.scenario.plan.tp
     table = plain_table("change", "parameters", "step", "faster", left=("change",))
@@ -140,10 +143,6 @@ def topology(
     gpus : GPUs of the collectives; all of the machine if not given.
     profile : Profile of the estimates' times, by name or YAML file; the GPU's own if not given.
     """
-    from sim.network.topology import build_topology
-    from sim.specs import ClusterSpec, load_preset
-    from sim.specs.loading import resolve
-
     for option, given in (("--gpus", gpus), ("--profile", profile)):
         if given is not None and collectives is None:
             raise SpecError(f"{option} is about collectives; add --collectives with a size, such as '1 GB'")
@@ -158,9 +157,6 @@ def topology(
 
 def _network(machine: Any, spec: Any) -> dict[str, Any]:
     """Everything the command prints; bandwidths per direction."""
-    from sim.network.routing import expected_max_load
-    from sim.network.topology import bisection_bytes_per_s, cable_counts, switch_counts
-
     leaf, subflows = machine.levels[0], spec.network.subflows
     hashed = spec.network.routing == "ecmp" and leaf.uplinks > 0
     bisection = bisection_bytes_per_s(machine)
@@ -203,12 +199,6 @@ def _network(machine: Any, spec: Any) -> dict[str, Any]:
 
 def _collectives(machine: Any, spec: Any, size: str, gpus: int, profile: str | None) -> dict[str, Any]:
     """Seconds of every collective by the links and in estimates, and the buffer over the former."""
-    from sim.costs.collectives import Fabric, all_reduce_ways, estimated_times
-    from sim.network.collective_flows import collective_times
-    from sim.network.placement import Group
-    from sim.specs.loading import profile_of_gpu
-    from sim.units import parse
-
     nbytes = parse(size, "bytes")
     if not nbytes > 0:
         raise SpecError(f"collectives of {size}: give a size above zero, such as '1 GB'")
@@ -216,7 +206,7 @@ def _collectives(machine: Any, spec: Any, size: str, gpus: int, profile: str | N
     fabric = Fabric.of(spec, reached)
     adds = fabric.nvlink.in_switch_efficiency is not None
     times = collective_times(machine, gpus, nbytes, spec.network, nvlink_adds=adds)
-    alone, beside = (Group(gpus, min(gpus, machine.domain_gpus), shared) for shared in (False, True))
+    alone, beside = (placement.Group(gpus, min(gpus, machine.domain_gpus), shared) for shared in (False, True))
     estimated, in_training = (estimated_times(nbytes, group, fabric) for group in (alone, beside))
     rates = {name: nbytes / time for name, time in times.items()}
     columns = {"time_s": times, "algbw_bytes_per_s": rates, "estimated_s": estimated, "estimated_beside_s": in_training}
@@ -230,9 +220,6 @@ def _collectives(machine: Any, spec: Any, size: str, gpus: int, profile: str | N
 
 def _network_views(facts: dict[str, Any]) -> list[Any]:
     """What a person reads of the facts, a line each but for the table of levels."""
-    from sim.table import columns_table
-    from sim.units import show
-
     shape = "one leaf a node" if facts["rails"] == 1 else f"{facts['rails']} rails"
     size = f"{facts['num_nodes']:,} nodes, {facts['num_gpus']:,} GPUs, {shape}, {facts['routing']} routing"
     domains = f"{facts['nvlink_domains']:,} domains of {facts['nvlink_domain_gpus']} GPUs"
@@ -261,9 +248,6 @@ def _network_views(facts: dict[str, Any]) -> list[Any]:
 
 def _collective_views(asked: dict[str, Any], domain_gpus: int) -> list[Any]:
     """The times of collectives as a table, and what its columns are."""
-    from sim.table import columns_table
-    from sim.units import show, show_time
-
     spans, columns = asked["gpus"] > domain_gpus, {"links alone": "time_s", "algbw": "algbw_bytes_per_s"}
     columns |= {"estimates": "estimated_s"} | ({"beside others": "estimated_beside_s"} if spans else {})
     table = {"collective": [row["name"] for row in asked["times"]]}

@@ -5,25 +5,27 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand
 
 from sim.commands import options as opt
+from sim.commands.files import print_exported
 from sim.commands.fills import Fills, Opt, count
 from sim.commands.progress import progress_bar, spinner
+from sim.commands.search import write_scenario
 from sim.errors import InfeasiblePlan, SpecError
+from sim.estimate import Estimate
+from sim.foreign.exporters import FRAMEWORKS, check_framework, export_scenario
 from sim.reliability import Price
 from sim.scaling.finetuning import COUNTS, FRAMEWORK, RANK, FineTuning, Unfit, tune
+from sim.scaling.offers import Offer, Ranking, rank
 from sim.scaling.questions import TOKENS, Planned, Pretraining
 from sim.scaling.run import Terms
 from sim.specs import Scenario
-from sim.units import parse_whole, show
-
-if TYPE_CHECKING:
-    from sim.estimate import Estimate
-    from sim.scaling.offers import Offer, Ranking
+from sim.specs.machines import choice_among, gpu_named
+from sim.units import parse_whole, show, show_count
 
 Model = Annotated[
     str,
@@ -95,13 +97,10 @@ class PlanOptions:
     def __post_init__(self) -> None:
         opt.check_output(self.output)
         if self.export_to is not None:
-            from sim.foreign.exporters import check_framework
-
             check_framework(self.export_to)
 
     def next_steps(self, framework: str, limit_bytes: float | None, answer: Estimate | None = None) -> list[str]:
         """What to do with a plan of a framework, a sentence each; of an answer also how to keep memory in reserve."""
-        from sim.foreign.exporters import FRAMEWORKS
 
         file = self.output or "best.yaml"
         words = framework if framework in FRAMEWORKS else "FRAMEWORK"
@@ -121,9 +120,6 @@ class PlanOptions:
 
     def show(self, scenario: Scenario, data: dict[str, Any], view: Any) -> None:
         """Print the answer, as JSON or for eyes, then write the best plan's scenario where it was asked for."""
-        from sim.commands.files import print_exported
-        from sim.commands.search import write_scenario
-        from sim.foreign.exporters import export_scenario
 
         exported = None if self.export_to is None else export_scenario(scenario, self.export_to)
         if self.as_json:
@@ -156,7 +152,6 @@ def plan(
     gpu : Or the kind of GPU: h100, a100-80gb, 4090.
     """
     from sim.report.questions import planned_view, ranking_view, sentence_of
-    from sim.units import show_count
 
     found = ask_plan(model, gpus, gpu, cluster, question, price, then.export_to)
     if not isinstance(found, Planned):
@@ -183,9 +178,6 @@ def ask_plan(
     export_to: str | None = None,
 ) -> Planned | Ranking:
     """The best plan and its run on the machine named; where none is named, on all GPUs that have a list price."""
-    from sim.scaling.offers import rank
-    from sim.specs.machines import choice_among, gpu_named
-
     if gpus is None:
         raise SpecError("on how many GPUs? Give --gpus 512; flopcast shortest answers for every number of them")
     if cluster is not None and gpu is not None:
@@ -243,7 +235,6 @@ def finetune(
     gpu : The kind of GPU: rtx4090, a100-40gb or another; default: all with a list price.
     """
     from sim.report.questions import lacking_view, planned_view, ranking_view, ranking_words, tuned_sentence
-    from sim.scaling.offers import Ranking
 
     asked, found = ask_tuning(model, gpus, gpu, question, price)
     data = tuning_data(asked, found)
@@ -264,8 +255,6 @@ def finetune(
 
 def tuning_data(asked: FineTuning, found: Offer | Unfit | Ranking) -> dict[str, Any]:
     """The answer as plain data with stable keys, for JSON."""
-    from sim.scaling.offers import Offer
-
     if not isinstance(found, Offer):
         return found.to_dict()
     within = {} if asked.budget is None else {"within_budget": found.cost <= asked.budget}
@@ -276,9 +265,6 @@ def ask_tuning(
     model: str, gpus: int | None, gpu: str | None, question: partial[FineTuning], price: str | None
 ) -> tuple[FineTuning, Offer | Unfit | Ranking]:
     """A fine-tuning and its answer on the machine named, or on several."""
-    from sim.scaling.offers import rank
-    from sim.specs.machines import choice_among, gpu_named
-
     if "samples" not in question.keywords:
         raise SpecError("on how many samples? Give --samples 50k")
     lora, qlora = (question.keywords.get(each) for each in ("rank", "qlora"))

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from sim.commands.options import AsJson, Overrides, ProfileOption, print_answer, read_numbers
+from sim.commands.progress import progress_bar
 from sim.errors import SpecError, nearest
-
-if TYPE_CHECKING:
-    from sim.planners.answers import Source
+from sim.files import here_or_shipped, read_text
+from sim.planners import ask_pipedream, ask_two_buffered, read_levels
+from sim.planners.answers import Source
+from sim.planners.layers import holds_layers, profile_from_text
+from sim.specs.loading import load_scenario
+from sim.units import parse
 
 PLANNERS = ("pipedream", "2bw")
 
@@ -45,10 +48,7 @@ def plan_pipeline(
     microbatches : Micro-batches to try (2bw): 1,2,4.
     top : How many plans to show (2bw).
     """
-    from sim.commands.progress import progress_bar
-    from sim.planners import ask_pipedream, ask_two_buffered, read_levels
     from sim.report.planners import pipedream_view, two_buffered_view
-    from sim.units import parse
 
     if planner not in PLANNERS:
         raise SpecError(f"unknown planner {planner!r}{nearest(planner, PLANNERS)}")
@@ -81,10 +81,6 @@ def plan_pipeline(
 
 def _source(path: str, overrides: list[str], profile: str | None) -> Source:
     """A scenario, or a profile of layers, told apart by what is in the file."""
-    from sim.files import here_or_shipped, read_text
-    from sim.planners.layers import holds_layers, profile_from_text
-    from sim.specs.loading import load_scenario
-
     path = str(here_or_shipped(path))
     if Path(path).is_file():
         text = read_text(path)

@@ -9,6 +9,12 @@ from typer import Argument
 
 from sim.commands.options import COMPLETED, Json, group_of, print_answer, print_json
 from sim.errors import SpecError, nearest
+from sim.files import read_text, shipped_scenarios
+from sim.schedules import get_schedule, schedule_names
+from sim.specs import GpuSpec, ParallelPlan, TrainingSpec, presets
+from sim.specs.frameworks import find_framework
+from sim.specs.loading import described, resolve
+from sim.specs.presets import KINDS, load_preset, preset_names
 
 MANY = 40
 """Names that an error still lists."""
@@ -25,10 +31,7 @@ def list_presets(
     """Names of the shipped presets."""
     import textwrap
 
-    from sim.files import shipped_scenarios
     from sim.report.terminal import console
-    from sim.schedules import get_schedule, schedule_names
-    from sim.specs.presets import KINDS, preset_names
 
     others = {"schedules": schedule_names, "scenarios": shipped_scenarios}
     kinds = (*KINDS, *others)
@@ -58,8 +61,6 @@ def _unknown(name: str, known: set[str]) -> SpecError:
 
 def _summary(kind: str, name: str) -> str:
     """What a machine consists of, in a few words."""
-    from sim.specs.presets import load_preset
-
     if kind not in ("clusters", "nodes"):
         return ""
     data = load_preset(kind, name)
@@ -90,13 +91,8 @@ def show_preset(
     gpu : GPU that they and profile datasheet see: a preset.
     plan --set -s : A field of the plan or stack: plan.tp=4.
     """
-    from sim.files import read_text, shipped_scenarios
     from sim.report.presets import datasheet_view, framework_view, preset_view
     from sim.report.terminal import console
-    from sim.specs import GpuSpec, ParallelPlan, TrainingSpec, presets
-    from sim.specs.frameworks import find_framework
-    from sim.specs.loading import described, resolve
-    from sim.specs.presets import KINDS, load_preset, preset_names
 
     scenarios = shipped_scenarios()
     if name in scenarios:

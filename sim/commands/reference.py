@@ -12,6 +12,11 @@ import typer
 
 from sim.commands.options import AsJson, Json, print_answer
 from sim.errors import SpecError
+from sim.files import IS_CHECKOUT, write_text
+from sim.schedules import schedule_names
+from sim.specs import Profile
+from sim.specs.presets import load_preset, preset_names, split_profile
+from sim.table import Table
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -35,9 +40,7 @@ def schema(*, output: Path | None = None) -> None:
 
     output --output -o FILE : Write it there.
     """
-    from sim.files import write_text
     from sim.report.fields import scenario_schema
-    from sim.schedules import schedule_names
 
     text = json.dumps(scenario_schema(schedule_names()), indent=2, ensure_ascii=False) + "\n"
     if output is None:
@@ -63,8 +66,6 @@ def doctor(as_json: AsJson = False) -> None:
     import platform
 
     import sim
-    from sim.files import IS_CHECKOUT
-    from sim.specs.presets import preset_names
 
     found: dict[str, Any] = {
         "flopcast": sim.__version__,
@@ -102,9 +103,6 @@ def _packages() -> list[dict[str, Any]]:
 
 def _profile(name: str) -> dict[str, Any]:
     """What a shipped profile rests on."""
-    from sim.specs import Profile
-    from sim.specs.presets import load_preset, split_profile
-
     profile = Profile.read(split_profile(load_preset("profiles", name))[0], f"profile {name!r}")
     origin = profile.provenance
     facts = {"name": name, "gpu": profile.gpu, "date": origin.date, "method": origin.method}
@@ -116,7 +114,6 @@ def _diagnosis(found: dict[str, Any]) -> Group:
     from rich.markup import escape
 
     from sim.report.terminal import indented, title
-    from sim.table import Table
 
     installed = found["installed"]
     packages, profiles = (Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False) for _ in range(2))

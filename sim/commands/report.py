@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING
 import typer
 
 from sim.commands.options import Engine, Overrides, ProfileOption
+from sim.commands.progress import progress_bar
 from sim.errors import FlopcastError, InfeasiblePlan, SpecError
 from sim.files import write_text
+from sim.search import SearchResult, search
+from sim.search.grid import Grid, own_axes, price_grid, read_axes
+from sim.specs import Scenario
 
 if TYPE_CHECKING:
     from sim.report.html.comparison import Asked
-    from sim.search import SearchResult
-    from sim.search.grid import Grid
-    from sim.specs import Scenario
 
 _OWN = re.compile(r"@(?=[A-Za-z_][\w.]*=)")
 """Where a file's name ends and an override of its own begins."""
@@ -138,9 +139,6 @@ def _asked(scenarios: Sequence[str], overrides: Sequence[str], engine: str, prof
 
 def _grid(question: Scenario, slider: Sequence[str] | None, engine: str) -> Grid | None:
     """What sliders go over; None where nothing can be changed."""
-    from sim.commands.progress import progress_bar
-    from sim.search.grid import own_axes, price_grid, read_axes
-
     axes = read_axes(question, slider) if slider else own_axes(question)
     if not axes:
         return None
@@ -150,9 +148,6 @@ def _grid(question: Scenario, slider: Sequence[str] | None, engine: str) -> Grid
 
 def _search(question: Scenario) -> tuple[SearchResult | None, str]:
     """The best plans on the same GPUs, or why there are none."""
-    from sim.commands.progress import progress_bar
-    from sim.search import search
-
     try:
         with progress_bar("plans priced") as progress:
             return search(question, progress=progress), ""

@@ -15,7 +15,7 @@ from sim.rl.pools import Inference
 from sim.rl.samples import Lengths, Samples, lognormal_lengths, measured_lengths
 from sim.rl.step import RlStep
 from sim.rl.trainer import Exchange, Recipe
-from sim.specs import ClusterSpec
+from sim.specs import ClusterSpec, load_scenario
 from sim.specs.loading import resolve
 from sim.units import parse_count, show_bare
 
@@ -68,7 +68,6 @@ def rl(
     colocated : Rollouts and training take turns on the plan's GPUs.
     lengths : File of measured response lengths, one number a line, instead of a law.
     """
-    from sim import load_scenario
     from sim.report.rl import rl_figure, rl_view
 
     depth = ahead.keywords.get("depth")

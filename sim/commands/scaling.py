@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from typer import Option
 
@@ -14,10 +14,31 @@ from sim.commands.options import AsJson, Output, PriceOption, group_of, print_an
 from sim.commands.progress import spinner
 from sim.commands.train import failure_options, startup_of
 from sim.errors import SpecError
+from sim.scaling import critical_batch as critical
+from sim.scaling.allocation import (
+    best_loss,
+    compute_optimal,
+    compute_optimal_for_loss,
+    compute_optimal_repeated,
+    flop_for_params,
+)
+from sim.scaling.critical_batch import critical_batch_laws
+from sim.scaling.fit import fit_loss, read_runs
+from sim.scaling.loss_laws import (
+    FLOP_PER_PARAM_TOKEN,
+    PUBLISHED_WALLS,
+    latency_wall,
+    power_sum_loss,
+    require_possible,
+    tokens_for_loss,
+    utilisation_in_time,
+)
+from sim.scaling.published import BESIROGLU, DEFAULT_LAW, LAWS, LossLaw, get_law
+from sim.specs import ClusterSpec, ModelSpec
+from sim.specs.loading import resolve
+from sim.specs.presets import load_preset
 from sim.units import parse, parse_count, show, show_count, show_short, show_time, significant
-
-if TYPE_CHECKING:
-    from sim.scaling.published import LossLaw
+from sim.work.sums import total_params
 
 NAN = float("nan")
 FAILURES = failure_options()
@@ -25,10 +46,6 @@ FAILURES = failure_options()
 
 def model_params(text: str) -> float:
     """A model's parameters, or the number that `text` is."""
-    from sim.specs import ModelSpec
-    from sim.specs.presets import load_preset
-    from sim.work.sums import total_params
-
     if text.lstrip("+-. ")[:1].isdigit():
         return parse_count(text, "parameters")
     return float(total_params(ModelSpec.read(load_preset("models", text), "model")))
@@ -39,12 +56,8 @@ def _count(text: str | None, name: str) -> float | None:
 
 
 def _laws(runs: Path | None) -> list[LossLaw]:
-    from sim.scaling.published import LAWS
-
     laws = list(LAWS.values())
     if runs is not None:
-        from sim.scaling.fit import fit_loss, read_runs
-
         laws.append(fit_loss(read_runs(runs)).law())
     return laws
 
@@ -65,7 +78,6 @@ def optimal(
     runs : CSV of your runs; its fit joins the laws.
     """
     from sim.report.scaling import draw_optimal, optimum_view
-    from sim.scaling.allocation import compute_optimal, compute_optimal_for_loss, compute_optimal_repeated
 
     if budget is None and loss is None:
         raise SpecError("give --budget, such as 5.76e23, or --loss, such as 2.0")
@@ -104,8 +116,6 @@ def optimal(
 
 
 def _require_loss(flop: float, target: float, laws: list[LossLaw]) -> None:
-    from sim.scaling.allocation import best_loss, compute_optimal_for_loss
-
     short = [law for law in laws if law.form is not None and float(best_loss(flop, law)) > target]
     if short:
         law = short[-1]
@@ -127,8 +137,6 @@ def model(
     runs : CSV of your runs; its fit joins the laws.
     """
     from sim.report.scaling import model_view
-    from sim.scaling.allocation import best_loss, flop_for_params
-    from sim.scaling.loss_laws import FLOP_PER_PARAM_TOKEN, power_sum_loss, tokens_for_loss
 
     params, data, target = model_params(name), _count(tokens, "tokens"), _count(loss, "loss")
     laws, rows, remarks = _laws(runs), [], []
@@ -165,10 +173,6 @@ def batch(
     at --batch : A batch, in tokens, to price.
     """
     from sim.report.scaling import batch_view, draw_batch
-    from sim.scaling import critical_batch as critical
-    from sim.scaling.allocation import flop_for_params
-    from sim.scaling.loss_laws import FLOP_PER_PARAM_TOKEN, power_sum_loss
-    from sim.scaling.published import BESIROGLU, DEFAULT_LAW, get_law
 
     params, remarks = model_params(name), []
     if (data := _count(tokens, "tokens")) is None:
@@ -212,7 +216,6 @@ def fit(
     least_tokens_per_param : Leave out runs with fewer.
     """
     from sim.report.scaling import draw_fit, fit_view
-    from sim.scaling.fit import fit_loss, read_runs
 
     table = read_runs(runs)
     kept = table.take(table.tokens >= least_tokens_per_param * table.params)
@@ -232,8 +235,6 @@ def fit(
 def laws(as_json: AsJson = False) -> None:
     """The laws there are: their constants with published errors, where they stand, and how far that was checked."""
     from sim.report.scaling import laws_view
-    from sim.scaling.critical_batch import critical_batch_laws
-    from sim.scaling.published import LAWS
 
     batch_laws = critical_batch_laws()
     told = ("needs", "data_overhead", "summary", "source", "checked")
@@ -258,7 +259,6 @@ def limits(
     layer_latency : Least time of a layer, forward and backward.
     """
     from sim.report.scaling import limits_view
-    from sim.scaling.loss_laws import PUBLISHED_WALLS, latency_wall, require_possible, utilisation_in_time
 
     seconds, latency = parse(duration, "s"), parse(layer_latency, "s")
     size, asked = parse_count(batch_tokens, "batch"), _count(budget, "budget")
@@ -308,8 +308,6 @@ def goodput(
     pue : Power usage effectiveness of the building.
     """
     from sim.report.scaling import draw_goodput, goodput_view
-    from sim.specs import ClusterSpec
-    from sim.specs.loading import resolve
 
     machine = ClusterSpec.read(resolve(cluster, "cluster"), f"cluster preset {cluster!r}")
     size, work = float(rel.checkpoint_bytes(model_params(name))), parse(useful, "s")

@@ -12,6 +12,10 @@ from typer import Argument
 from sim.commands import options as opt
 from sim.commands.progress import spinner
 from sim.errors import ScheduleError, SpecError
+from sim.schedules import build_order, format_grid, get_schedule, make_order, schedule_names
+from sim.schedules.actions import read_grid
+from sim.schedules.registry import is_file
+from sim.specs import load_scenario
 
 NEIGHBOURS, LINE = 3, 72
 """Lines around a mistake in a file that are shown, and how much of them."""
@@ -45,9 +49,6 @@ def schedule(
     times F,B or F,I,W : Put it on a time axis, a column a unit: units of a forward and of a backward, or of its halves.
     """
     from sim.report.aligned import format_aligned, parse_times
-    from sim.schedules import build_order, format_grid, get_schedule, make_order, schedule_names
-    from sim.schedules.actions import read_grid
-    from sim.schedules.registry import is_file
 
     units = None if times is None else parse_times(times)
     options: dict[str, Any] = {"group": group, "slices": slices, "stages": stages, "batches": batches}
@@ -113,7 +114,6 @@ def timeline(
     begin --from SECONDS : Show the step from here.
     end --to SECONDS : Show the step up to here.
     """
-    from sim import load_scenario
     from sim.report.figures import check_paths, save
     from sim.report.gantt import gantt_figure, gantt_text, step_view, write_trace
 
@@ -156,7 +156,6 @@ def compare_schedules(
 
     schedules NAME,NAME… : Which schedules; all if not given.
     """
-    from sim import load_scenario
     from sim.report.figures import save
     from sim.report.gantt import comparison_figure, step_view
     from sim.report.schedules import compare_schedules as compare

@@ -12,13 +12,26 @@ import typer
 from typer import Option
 
 from sim.commands import options as opt
+from sim.commands.files import print_exported
 from sim.commands.fills import Fills, Opt
 from sim.commands.progress import progress_bar
 from sim.errors import FlopcastError, InfeasiblePlan, SpecError
 from sim.files import write_text
+from sim.foreign.exporters import check_beside_plan, check_framework, export_scenario
 from sim.search import SearchResult
 from sim.search import search as run
-from sim.specs import Scenario
+from sim.search.axes import sweepable
+from sim.search.explain import check_fields, rank_plan, why_not
+from sim.search.fixed import as_fixed
+from sim.search.risk import RANKED, at_risk, check_risk
+from sim.search.room import check_ways
+from sim.search.rules import megatron_rules
+from sim.search.schedules.by_schedule import schedules_named, search_schedules
+from sim.search.sensitivity import sensitivity as cost_of_values
+from sim.search.sweep import sweep
+from sim.specs import Scenario, load_scenario
+from sim.specs.writing import scenario_yaml
+from sim.specs.yaml12 import parse_yaml
 
 if TYPE_CHECKING:
     from sim.report.search import SearchAnswers
@@ -58,8 +71,6 @@ SPACE = Fills(
 
 def _ways(text: str) -> tuple[str, ...]:
     """Ways to make room for plans of `modules,block`; none of `none`."""
-    from sim.search.room import check_ways
-
     names = [each.strip() for each in text.split(",") if each.strip()]
     if names == ["none"]:
         return ()
@@ -207,11 +218,6 @@ def search(
     export_to --export FRAMEWORK : Also the best plan as a framework's options: megatron-lm, megatron-bridge, torchtitan
         or deepspeed.
     """
-    from sim.foreign.exporters import check_beside_plan, check_framework
-    from sim.search.explain import check_fields
-    from sim.search.risk import check_risk
-    from sim.search.schedules.by_schedule import schedules_named
-
     why = questions.why or []
     if more_fields and not why:
         raise SpecError(f"{more_fields[0]!r} belongs to no option; write --why {' '.join(more_fields)}")
@@ -252,8 +258,6 @@ def search(
 
 def _read_fields(words: Sequence[str]) -> tuple[bool, dict[str, Any]]:
     """(whether the scenario's own plan is meant, the plan's fields) that --why names."""
-    from sim.specs.yaml12 import parse_yaml
-
     own, named = False, {}
     for field in (each for text in words for each in text.split()):
         if field == OWN:
@@ -275,9 +279,6 @@ def _load_with_fixed(
     path: Path, overrides: Sequence[str], fix: Sequence[str], profile: str | None
 ) -> tuple[Scenario, dict[str, Any]]:
     """The scenario with its file's own plan, and the fields of plans that --set and --fix keep."""
-    from sim.search.fixed import as_fixed
-    from sim.specs import load_scenario
-
     of_plan = [each for each in overrides if each.startswith("plan.")]
     try:
         found = load_scenario(path, [each for each in overrides if each not in of_plan], profile)
@@ -288,9 +289,6 @@ def _load_with_fixed(
 
 def _result(given: Scenario, questions: Questions, options: dict[str, Any]) -> SearchResult:
     """The best plans, those of other schedules beside them, and their ranking at risk where one is asked for."""
-    from sim.search.risk import RANKED, at_risk
-    from sim.search.schedules.by_schedule import search_schedules
-
     top = questions.top if questions.risk is None else max(questions.top, RANKED)
     with progress_bar("plans priced") as progress:
         result = run(given, top=top, progress=progress, require_fit=questions.schedules is None, **options)
@@ -307,9 +305,6 @@ def _answer(
 ) -> SearchAnswers:
     """Answer what was asked beside the best plans, up to the first question that an interrupt leaves open."""
     from sim.report.search import SearchAnswers
-    from sim.search.explain import rank_plan, why_not
-    from sim.search.rules import megatron_rules
-    from sim.search.sensitivity import sensitivity as cost_of_values
 
     found = SearchAnswers(result, named)
     open_questions = [word for word, on in asked.items() if on]
@@ -339,7 +334,6 @@ def _sweep(scenario: Scenario, words: list[str], options: dict[str, Any], figure
     """Answer --sweep."""
     from sim.report.figures import save
     from sim.report.sweep import sweep_view
-    from sim.search.sweep import sweep
 
     with progress_bar("points searched") as progress:
         swept = sweep(scenario, words, progress=progress, **options)
@@ -357,7 +351,6 @@ def _sweep(scenario: Scenario, words: list[str], options: dict[str, Any], figure
 def _print_fields(scenario: Scenario, as_json: bool) -> None:
     """Answer --fields."""
     from sim.report.sweep import fields_view
-    from sim.search.axes import sweepable
 
     fields = sweepable(scenario)
     rows = [{"path": each.path, "unit": each.unit, "value": each.value} for each in fields]
@@ -366,8 +359,6 @@ def _print_fields(scenario: Scenario, as_json: bool) -> None:
 
 def _tell(answers: SearchAnswers, output: Path | None, figure: Path | None, export_to: str | None, *how: bool) -> None:
     """Print all answers, then write the files that were asked for: what was found is said before one can go wrong."""
-    from sim.commands.files import print_exported
-    from sim.foreign.exporters import export_scenario
     from sim.report.figures import save
 
     as_json, verbose = how
@@ -393,8 +384,6 @@ def _tell(answers: SearchAnswers, output: Path | None, figure: Path | None, expo
 
 def write_scenario(path: Path, scenario: Scenario) -> None:
     """A scenario file: presets by their names, and what differs from them."""
-    from sim.specs.writing import scenario_yaml
-
     said = "Best plan of a search."
     of_whom = scenario.description.removeprefix(said).strip()
     described = scenario.replace(description=f"{said} {of_whom}".strip())

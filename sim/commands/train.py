@@ -9,12 +9,17 @@ from typing import Annotated, Any
 
 from sim.commands import options as opt
 from sim.commands.fills import Fills, Opt, count
+from sim.commands.progress import progress_bar
 from sim.errors import SpecError, require_positive
 from sim.reliability import Failures, Price, load_named
-from sim.scaling.run import Goal, Terms, goal_of
+from sim.scaling.questions import ask, length_of, precision_of
+from sim.scaling.ramp import BEST, best_ramp, parse_ramp
+from sim.scaling.run import Goal, Terms, goal_of, goal_of_model
+from sim.scaling.staleness import NONE, check_staleness_model, frontier_without_flush
 from sim.scaling.training import Training
 from sim.scaling.training import train as run_of
-from sim.specs import Scenario
+from sim.specs import Scenario, load_scenario
+from sim.specs.presets import load_file_as_preset
 from sim.units import parse, parse_count, show_bare
 
 
@@ -86,7 +91,6 @@ def train(
     output: opt.Output,
 ) -> None:
     """How many days a run takes, failures and checkpoints included; what it costs, and how sure that is."""
-    from sim import load_scenario
     from sim.report.training import training_figure, training_view
 
     asked = load_scenario(scenario, overrides or (), profile)
@@ -124,7 +128,6 @@ class RangeOptions:
 
     def read(self, goal: Goal) -> tuple[Any, Any, float | None, float | None]:
         """(batches to try, ramp of the batch, time that another run must keep to [s], money that another may cost)."""
-        from sim.scaling.ramp import BEST, best_ramp, parse_ramp
 
         ramp = None if self.ramp is None else best_ramp(goal) if self.ramp == BEST else parse_ramp(self.ramp)
         limit, what = None if self.within is None else parse(self.within, "s"), "numbers of sequences"
@@ -158,10 +161,7 @@ def shortest(
     layered --layered/--no-layered : Also try breadth-first orders and modular pipelines.
     staleness_model : How late gradients slow the way to a loss: none, delayed-sgd or measured.
     """
-    from sim.commands.progress import progress_bar
     from sim.report.training import frontier_figure, frontier_view, without_flush_line
-    from sim.scaling.run import goal_of_model
-    from sim.scaling.staleness import NONE, check_staleness_model, frontier_without_flush
     from sim.scaling.training_time import shortest
 
     check_staleness_model(staleness_model)
@@ -193,8 +193,6 @@ def shortest(
 
 def _question(model: str, cluster: str, stack: str, profile: str | None, overrides: list[str]) -> Scenario:
     """Model and cluster as a scenario; sequences as long as the model takes, but no longer than 8,192."""
-    from sim.scaling.questions import ask, length_of, precision_of
-    from sim.specs.presets import load_file_as_preset
 
     def training(shape: Any, gpu: Any) -> Any:
         length, precision = length_of(shape, None)[0], precision_of(gpu)[0]

@@ -122,23 +122,6 @@ def faster_words(answer: Estimate, best: Estimate, lacking: str, command: str) -
     return f"a plan of {show_time(best.step_time_s)}, {saved:.0%} less: {say.plan_words(best)}{lacking}\n{command}"
 
 
-def _headline(answer: Estimate) -> rich.table.Table:
-    recompute = answer.scenario.plan.recompute != "none"
-    names = {"hardware": "Per GPU", "model": "  no recompute"} if recompute else {"model": "Per GPU"}
-    table = facts_table()
-    for fact in say.headline(answer, names, sure=False)[1:]:
-        value = Text(fact.value, style="bold green") if fact.name == "Whole job" else fact.value
-        table.add_row(fact.name, value, Text(fact.note, style="bold red" if fact.wrong else ""))
-    return table
-
-
-def _bars(answer: Estimate, width: int) -> RenderableType:
-    """Seconds and shares of the causes that count, with a bar each where there is room."""
-    shares, seconds = answer.breakdown.shares(), answer.breakdown.seconds
-    causes = [cause for cause in CAUSES if shares[cause] >= say.SMALLEST]
-    return bars_table([(name, seconds[name], shares[name], _COLOURS.get(name, "cyan")) for name in causes], width - 42)
-
-
 def _memory(answer: Estimate, width: int) -> Table:
     """Gigabytes by purpose; in a narrow terminal the largest purpose only."""
     narrow = width < _MEMORY_WIDTH
@@ -157,15 +140,21 @@ def _memory(answer: Estimate, width: int) -> Table:
 
 def estimate_view(answer: Estimate, width: int, verbose: bool = False) -> Group:
     """The numbers, where the time goes, memory by pipeline rank, and the assumptions that count most."""
-    scenario = answer.scenario
+    scenario, shares, seconds = answer.scenario, answer.breakdown.shares(), answer.breakdown.seconds
+    recompute, table = scenario.plan.recompute != "none", facts_table()
+    names = {"hardware": "Per GPU", "model": "  no recompute"} if recompute else {"model": "Per GPU"}
+    for fact in say.headline(answer, names, sure=False)[1:]:
+        value = Text(fact.value, style="bold green") if fact.name == "Whole job" else fact.value
+        table.add_row(fact.name, value, Text(fact.note, style="bold red" if fact.wrong else ""))
+    causes = [cause for cause in CAUSES if shares[cause] >= say.SMALLEST]
+    rows = [(name, seconds[name], shares[name], _COLOURS.get(name, "cyan")) for name in causes]
     origin = f"  (profile {scenario.profile.name}, stack {stack_words(scenario.stack)}, engine {answer.engine})"
-    lines = [answer.interval_basis, *answer.assumptions]
     return Group(
         "",
-        indented(_headline(answer)),
-        *block("Where the time goes", "  (average GPU, one step)", _bars(answer, width)),
+        indented(table),
+        *block("Where the time goes", "  (average GPU, one step)", bars_table(rows, width - 42)),
         *block("Memory by pipeline rank", "  (GB per GPU)", _memory(answer, width)),
-        *assumptions(lines, origin, verbose),
+        *assumptions([answer.interval_basis, *answer.assumptions], origin, verbose),
     )
 
 
@@ -198,14 +187,11 @@ def compare_view(first: Estimate, second: Estimate, verbose: bool = False) -> Gr
         left, right = first.breakdown.seconds[cause], second.breakdown.seconds[cause]
         if max(left / first.step_time_s, right / second.step_time_s) >= say.SMALLEST:
             row(cause.replace("_", " "), left, right, "time")
-    names = [title(f"{letter}  ", name) for letter, name in zip("AB", _names(first, second), strict=True)]
-    return Group(*names, "", table, "", title("What differs"), indented(_differing(first, second, verbose)))
-
-
-def _names(first: Estimate, second: Estimate) -> tuple[str, str]:
-    """What two scenarios are called, with their plans if they have the same name."""
-    one, other = first.scenario.name, second.scenario.name
-    return (f"{one}  {say.plan_words(first)}", f"{other}  {say.plan_words(second)}") if one == other else (one, other)
+    names = [first.scenario.name, second.scenario.name]
+    if names[0] == names[1]:
+        names = [f"{name}  {say.plan_words(each)}" for name, each in zip(names, (first, second), strict=True)]
+    heads = [title(f"{letter}  ", name) for letter, name in zip("AB", names, strict=True)]
+    return Group(*heads, "", table, "", title("What differs"), indented(_differing(first, second, verbose)))
 
 
 def _differing(first: Estimate, second: Estimate, verbose: bool) -> RenderableType:
