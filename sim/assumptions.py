@@ -125,13 +125,8 @@ def _table() -> dict[str, Any]:
 def open_facts(scenario: Scenario, step_time_s: float, time_of: Callable[[Scenario], float]) -> tuple[OpenFact, ...]:
     """Facts that a scenario's description leaves open, those first that move its step time most.
 
-    Parameters
-    ----------
-    scenario : Scenario
-    step_time_s : float
-        As it is taken. [s]
-    time_of : callable
-        Step time of another scenario. [s]
+    step_time_s : As it is taken. [s]
+    time_of : Step time of another scenario. [s]
     """
     line = next((each for each in scenario.assumed if each.startswith(LEFT_OPEN)), "")
     found = []
@@ -211,10 +206,7 @@ def padded_sizes(scenario: Scenario) -> Iterator[Padded]:
 def padding_advice(scenario: Scenario, step_time_s: float, step_time_of: Callable[[Scenario], float]) -> Iterator[str]:
     """Yield a line for each size whose padding would shorten the step, with what it saves.
 
-    Parameters
-    ----------
-    step_time_of : callable
-        Prices a scenario. [s]
+    step_time_of : Prices a scenario. [s]
     """
     for padded in padded_sizes(scenario):
         saved = step_time_s - step_time_of(padded.scenario)
@@ -228,14 +220,9 @@ def padding_advice(scenario: Scenario, step_time_s: float, step_time_of: Callabl
 def memory_remedies(scenario: Scenario, part: str, needed: float, estimate: Callable[[Scenario], Any]) -> list[str]:
     """What to change when a plan does not fit: plans that keep every rule and need less, the leanest first.
 
-    Parameters
-    ----------
-    part : str
-        Of the fullest rank's memory, the largest, as in `sim.work.memory.MemoryUse`.
-    needed : float
-        By the fullest rank. [bytes]
-    estimate : callable
-        `sim.estimate.estimate`, by which the plans are tried.
+    part : Of the fullest rank's memory, the largest, as in `sim.work.memory.MemoryUse`.
+    needed : By the fullest rank. [bytes]
+    estimate : `sim.estimate.estimate`, by which the plans are tried.
     """
     plan = scenario.plan
     wishes: list[dict[str, Any]] = [{"schedule": "1f1b"}] if plan.schedule == "gpipe" else []

@@ -89,10 +89,7 @@ def break_down(timeline: Timeline) -> Breakdown:
 def _busy_seconds(timeline: Timeline, exposed: float) -> dict[str, float]:
     """What the average GPU does in a step, by cause; nothing for the causes of waiting. [s]
 
-    Parameters
-    ----------
-    exposed : float
-        Reductions and gathers that nothing hides. [s]
+    exposed : Reductions and gathers that nothing hides. [s]
     """
     costs, order = timeline.program.costs, timeline.program.order
     ranks, updates = order.num_ranks, timeline.updates

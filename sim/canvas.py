@@ -17,13 +17,7 @@ SCREEN_DPI = 90
 
 
 def new_figure(width_in: float, height_in: float) -> Any:
-    """An empty figure that belongs to nobody: a notebook shows it, `save` writes it, no window is opened.
-
-    Raises
-    ------
-    SpecError
-        A width out of range.
-    """
+    """An empty figure that belongs to nobody: a notebook shows it, `save` writes it, no window is opened."""
     check_width(width_in)
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -46,13 +40,7 @@ def as_png(figure: Any, dpi: float = SCREEN_DPI) -> bytes:
 
 
 def write_figure(figure: Any, path: Path, dpi: float) -> None:
-    """Write a figure into a file, whole or not at all; its ending says as what. The same figure is the same bytes.
-
-    Raises
-    ------
-    SpecError
-        It cannot be written.
-    """
+    """Write a figure into a file, whole or not at all; its ending says as what. The same figure is the same bytes."""
     import matplotlib
 
     kind = path.suffix[1:].lower()

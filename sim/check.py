@@ -64,10 +64,7 @@ class Measured(NamedTuple):
 def measure(seconds: Sequence[float]) -> Measured:
     """The typical step of a run.
 
-    Parameters
-    ----------
-    seconds : sequence of float
-        Step times in the order of the log. [s]
+    seconds : Step times in the order of the log. [s]
     """
     times = np.asarray(seconds, dtype=float)
     warm_up, half = int(len(times) > 2), len(times) // 2
@@ -197,14 +194,10 @@ def explanations(
     Each suspect is one change of all scenarios, estimated anew. Its likelihood is that of the errors which it leaves
     (`sim.uncertainty.log_likelihood`), so that a change which explains all runs alike wins over one that explains one.
 
-    Parameters
-    ----------
-    builds : sequence of callable
-        Each scenario under changes, "field=value".
-    seconds : sequence of float
-        Their measured step times. [s]
-    logged : Measured, optional
-        Of the log of a single scenario that is slow: where its steps are uneven, stalls are as likely as nothing else.
+    builds : Each scenario under changes, "field=value".
+    seconds : Their measured step times. [s]
+    logged : Of the log of a single scenario that is slow: where its steps are uneven, stalls are as likely as nothing
+        else.
     """
     stated = [estimate(build(())) for build in builds]
     slower = sum(log(time / answer.step_time_s) for time, answer in zip(seconds, stated, strict=True)) > 0.0

@@ -188,13 +188,7 @@ class Estimate(NotebookDisplay):
         return None if tokens is None else tokens / self.tokens_per_s
 
     def require_fit(self) -> Estimate:
-        """Return the estimate itself if it fits in memory.
-
-        Raises
-        ------
-        InfeasiblePlan
-            Naming the fullest rank, its largest part and what would help.
-        """
+        """Return the estimate itself if it fits in memory."""
         if self.fits:
             return self
         use = self.largest.to_dict()

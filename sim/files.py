@@ -29,17 +29,8 @@ _SEAL = re.compile(r"# sealed ([0-9a-f]{8}): [^\n]*\n")
 def read_bytes(path: Path | str, most: int = DESCRIPTION, what: str = "description of a training job") -> bytes:
     """The content of a file, a pipe, or with `-` of the standard input.
 
-    Parameters
-    ----------
-    most : int
-        Bytes that it may have.
-    what : str
-        What it is said to be where it has more.
-
-    Raises
-    ------
-    SpecError
-        There is no such file, it is a folder, or it is larger than any such thing.
+    most : Bytes that it may have.
+    what : What it is said to be where it has more.
     """
     try:
         if str(path) == "-":
@@ -59,13 +50,7 @@ def read_bytes(path: Path | str, most: int = DESCRIPTION, what: str = "descripti
 
 
 def read_text(path: Path | str, most: int = DESCRIPTION, what: str = "description of a training job") -> str:
-    """The text of a file; as `read_bytes` otherwise.
-
-    Raises
-    ------
-    SpecError
-        As there, it is not text in UTF-8, or not what was sealed.
-    """
+    """The text of a file; as `read_bytes` otherwise."""
     try:
         text = read_bytes(path, most, what).decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError:
@@ -88,13 +73,7 @@ def sealed(text: str) -> str:
 
 
 def unsealed(text: str, path: Path | str) -> str:
-    """The text as it is, unless it bears a seal that is not its own; one without a seal is somebody's own writing.
-
-    Raises
-    ------
-    SpecError
-        It was changed, or cut off, since it was written.
-    """
+    """The text as it is, unless it bears a seal that is not its own; one without a seal is somebody's own writing."""
     seal = _SEAL.match(text)
     if seal and checksum(text[seal.end() :].encode()) != seal[1]:
         raise SpecError(
@@ -112,15 +91,7 @@ def write_text(path: Path, text: str, remedy: str = "") -> None:
 def write_file(path: Path, write: Callable[[Path], object], remedy: str = "") -> None:
     """Write a file; as `put` otherwise.
 
-    Parameters
-    ----------
-    remedy : str
-        Said where it cannot be written.
-
-    Raises
-    ------
-    SpecError
-        It cannot be written.
+    remedy : Said where it cannot be written.
     """
     try:
         put(path, write)
@@ -136,15 +107,7 @@ def put(path: Path, write: Callable[[Path], object]) -> None:
     What is written to is beside it meanwhile, `_unfinished-PROCESS-NAME`; the next to write that name clears up what
     was left so. What is no file (a device, a pipe) is written to as it is, and a link is followed.
 
-    Parameters
-    ----------
-    write : function
-        Given the name to write to.
-
-    Raises
-    ------
-    OSError
-        It cannot be written; nothing is left of it.
+    write : Given the name to write to.
     """
     real = Path(os.path.realpath(path))
     there = real.stat() if real.exists() else None
@@ -207,12 +170,8 @@ SCENARIOS = Path(__file__).parents[1] / "scenarios" if IS_CHECKOUT else _INSTALL
 def here_or_shipped(path: Path | str, name: str = "scenarios", folder: Path = SCENARIOS) -> Path:
     """The path itself, or where no such file is, the one that ships under it.
 
-    Parameters
-    ----------
-    name : str
-        What the folder of shipped files is called in the repository: paths that begin so are looked for there.
-    folder : Path
-        Where it is.
+    name : What the folder of shipped files is called in the repository: paths that begin so are looked for there.
+    folder : Where it is.
     """
     path = Path(path)
     if ".." in path.parts or not path.is_relative_to(name) or os.path.exists(path):

@@ -20,10 +20,7 @@ from sim.specs.plan import num_stages_of
 def priced_order(scenario: Scenario, *, fold: bool = True) -> tuple[Order, StageSeconds]:
     """What each rank does, and what it costs.
 
-    Parameters
-    ----------
-    fold : bool
-        Leave out what repeats; the engines time it nevertheless.
+    fold : Leave out what repeats; the engines time it nevertheless.
     """
     return price_order(scenario, plans_of(scenario), fold=fold)[:2]
 

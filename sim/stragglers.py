@@ -89,13 +89,7 @@ def slowest_replicas(factors: Array) -> Array:
 
 
 def failed_node(scenario: Scenario, node: int) -> str:
-    """What a node's failure does to the step, in words.
-
-    Raises
-    ------
-    SpecError
-        The plan uses no such node.
-    """
+    """What a node's failure does to the step, in words."""
     per_node = scenario.cluster.node.gpus_per_node
     gpus = gpu_of_rank(scenario.plan, scenario.cluster)
     used = np.unique(gpus // per_node)

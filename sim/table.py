@@ -59,14 +59,9 @@ class Table(rich.table.Table):
 def plain_table(*headings: str, left: Collection[str] | None = None, gap: int = 2, wrap: Collection[str] = ()) -> Table:
     """A table without lines.
 
-    Parameters
-    ----------
-    left : headings
-        Of columns of words; the others are of numbers and stand to the right. The first one, if not given.
-    gap : int
-        Places between columns.
-    wrap : headings
-        Of columns whose words may be broken into lines.
+    left : Of columns of words; the others are of numbers and stand to the right. The first one, if not given.
+    gap : Places between columns.
+    wrap : Of columns whose words may be broken into lines.
     """
     table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0))
     for heading in headings:

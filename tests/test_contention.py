@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from test_cli import MAIN
 from wiring import laid_out
 
 from sim import estimate, load_scenario, simulate
@@ -139,7 +138,3 @@ def test_a_group_does_not_meet_itself(scenarios, name):
 def test_answers_say_which_loss_they_count(small):
     assert any("kinds of traffic do not slow each other" in note for note in estimate(small).assumptions)
     assert any("The lower limit counts" in note for note in simulate(small, contention=True).assumptions)
-
-
-def test_an_estimate_of_shared_links_is_refused_by_name(command):
-    assert "flopcast simulate --contention" in command("estimate", MAIN, "--contention")[1]

@@ -1,60 +1,24 @@
-"""`flopcast estimate` and `flopcast compare`: how long a step takes and why, of one scenario or of two side by side."""
+"""`flopcast estimate`, `compare`, `check` and `layout`: how long a step takes and why, and whether a run is normal."""
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from typer import Option
 
-from sim.commands.options import (
-    AsJson,
-    Engine,
-    Overrides,
-    ProfileOption,
-    ScenarioFile,
-    Verbose,
-    print_answer,
-    print_json,
-    print_view,
-)
+from sim.commands import options as opt
+from sim.errors import FlopcastError, SpecError
+from sim.specs import ParallelPlan, Scenario, build_scenario, load_scenario
+from sim.specs.framework_plans import broken_rules, framework_words, plan_rules, rules_of_scenario
+from sim.units import listed, parse, show_time
 
 if TYPE_CHECKING:
     from sim.estimate import Estimate
-    from sim.specs import ParallelPlan, Scenario
-
-
-def estimate(
-    scenario: ScenarioFile,
-    overrides: Overrides = None,
-    engine: Engine = "dag",
-    profile: ProfileOption = None,
-    contention: Annotated[bool, Option("--contention", hidden=True)] = False,
-    verbose: Verbose = False,
-    as_json: AsJson = False,
-) -> None:
-    """How long a step takes, how many FLOP/s that is, where the time goes, and whether it fits."""
-    from sim import estimate as run
-    from sim import load_scenario
-    from sim.errors import SpecError
-
-    if contention:
-        raise SpecError("estimate --contention is gone: flopcast simulate --contention plays the messages one by one")
-    given = load_scenario(scenario, overrides or (), profile)
-    answer = run(given.replace(plan=_best_plan(given)) if given.is_open else given, engine)
-    if as_json:
-        print_json(answer.to_dict())
-    else:
-        from sim.report.text import estimate_view, opening, remarks
-
-        print_view(opening(answer))
-        searched = not given.is_open and engine == "dag" and answer.num_gpus <= QUICK
-        if searched and given.cluster.node.cores is None and (words := _faster_plan(answer, str(scenario))):
-            print_view(remarks({"Would help": words}))
-        print_view(partial(estimate_view, answer, verbose=verbose))
-    answer.require_fit()
-
+    from sim.foreign.logs import LoggedSteps
 
 QUICK = 4096
 """GPUs up to which an estimate also looks for a faster plan, unasked: the search takes a second at most."""
@@ -62,32 +26,52 @@ WORTH = 0.1
 """Share of the step time that a faster plan must save to be told of."""
 
 
+def estimate(
+    scenario: opt.ScenarioFile,
+    overrides: opt.Overrides = None,
+    engine: opt.Engine = "dag",
+    profile: opt.ProfileOption = None,
+    verbose: opt.Verbose = False,
+    as_json: opt.AsJson = False,
+) -> None:
+    """How long a step takes, how many FLOP/s that is, where the time goes, and whether it fits."""
+    from sim import estimate as run
+
+    given = load_scenario(scenario, overrides or (), profile)
+    answer = run(given.replace(plan=_best_plan(given)) if given.is_open else given, engine)
+    if as_json:
+        opt.print_json(answer.to_dict())
+    else:
+        from sim.report.text import estimate_view, opening, remarks
+
+        opt.print_view(opening(answer))
+        searched = not given.is_open and engine == "dag" and answer.num_gpus <= QUICK
+        if searched and given.cluster.node.cores is None and (words := _faster_plan(answer, str(scenario))):
+            opt.print_view(remarks({"Would help": words}))
+        opt.print_view(partial(estimate_view, answer, verbose=verbose))
+    answer.require_fit()
+
+
 def _faster_plan(answer: Estimate, file: str) -> str:
     """A plan that is faster by a tenth or more, which a search finds; nothing where there is none."""
-    from sim.errors import FlopcastError
     from sim.report.text import faster_words
     from sim.search import search
-    from sim.specs.framework_plans import broken_rules, framework_words, plan_rules, rules_of_scenario
-    from sim.units import listed
 
-    scenario = answer.scenario
-    framework = scenario.stack.framework
+    scenario, stack = answer.scenario, answer.scenario.stack
     try:
-        known = framework if plan_rules(framework) else None
+        known = stack.framework if plan_rules(stack.framework) else None
         result = search(scenario, top=1, confirm=1, layouts=False, room=(), any_framework=True, export_to=known)
     except FlopcastError:
         return ""
     best = result.best[0].answer
     if 1.0 - best.step_time_s / answer.step_time_s < WORTH:
         return ""
-    broken = broken_rules(best.scenario, rules_of_scenario(scenario))
-    words = framework_words(framework, scenario.stack.version)
-    lacking = (
-        f". {words} cannot run it, because of {listed(dict.fromkeys(rule.path for rule in broken), 'and')}"
-        if broken
-        else ""
-    )
-    return faster_words(answer, best, lacking, f"flopcast search {file}{' --any-framework' if broken else ''}")
+    lacking, command = "", f"flopcast search {file}"
+    if broken := broken_rules(best.scenario, rules_of_scenario(scenario)):
+        why = listed(dict.fromkeys(rule.path for rule in broken), "and")
+        lacking = f". {framework_words(stack.framework, stack.version)} cannot run it, because of {why}"
+        command += " --any-framework"
+    return faster_words(answer, best, lacking, command)
 
 
 def _best_plan(scenario: Scenario) -> ParallelPlan:
@@ -105,22 +89,118 @@ def _best_plan(scenario: Scenario) -> ParallelPlan:
 
 
 def compare(
-    first: ScenarioFile,
-    second: ScenarioFile,
-    overrides: Overrides = None,
-    engine: Engine = "dag",
-    profile: ProfileOption = None,
-    verbose: Verbose = False,
-    as_json: AsJson = False,
+    first: opt.ScenarioFile,
+    second: opt.ScenarioFile,
+    overrides: opt.Overrides = None,
+    engine: opt.Engine = "dag",
+    profile: opt.ProfileOption = None,
+    verbose: opt.Verbose = False,
+    as_json: opt.AsJson = False,
 ) -> None:
     """Two scenarios side by side: what differs, and what it does. Overrides apply to both."""
     from sim import estimate as run
-    from sim import load_scenario
     from sim.report.text import compare_view
 
-    answers = [run(load_scenario(path, overrides or (), profile), engine) for path in (first, second)]
-    print_answer(
-        as_json, lambda: [answer.to_dict() for answer in answers], lambda: compare_view(answers[0], answers[1], verbose)
-    )
-    for answer in answers:
+    one, other = (run(load_scenario(path, overrides or (), profile), engine) for path in (first, second))
+    opt.print_answer(as_json, lambda: [one.to_dict(), other.to_dict()], lambda: compare_view(one, other, verbose))
+    for answer in (one, other):
         answer.require_fit()
+
+
+def layout(
+    scenario: opt.ScenarioFile,
+    overrides: opt.Overrides = None,
+    profile: opt.ProfileOption = None,
+    as_json: opt.AsJson = False,
+) -> None:
+    """The pipeline layout whose slowest stage is fastest, in Megatron's letters, and what it gains."""
+    from sim.search.layout import balance_layout
+
+    found = balance_layout(load_scenario(scenario, overrides or (), profile))
+    before, after = show_time(found.before.step_time_s), show_time(found.answer.step_time_s)
+    if as_json:
+        opt.print_json(found.to_dict())
+    else:
+        typer.echo(
+            f"pipeline_layout  {found.layout}\n"
+            f"step time        {after}; the plan's own layout takes {before}\n"
+            f"bound            another layout may be up to {found.gap:.1%} faster, and none more than that"
+        )
+    found.answer.require_fit()
+
+
+def check(
+    log: Path,
+    scenario: Path | None = None,
+    *,
+    cluster: str | None = None,
+    measured: Annotated[
+        list[str] | None,
+        typer.Option(help='Measured step time, instead of a log: "9.1 s"; several as a log has them.'),
+    ] = None,
+    overrides: opt.Overrides = None,
+    profile: opt.ProfileOption = None,
+    as_json: opt.AsJson = False,
+) -> None:
+    """Is my run normal? Measured step times beside the estimate, and what to look at first if they differ.
+
+    log LOG : A log of Megatron-LM, Megatron-Bridge, NeMo, torchtitan or DeepSpeed, a trainer_state.json, or a CSV of
+        W&B; - reads it from a pipe. With --measured, no log but the scenario alone.
+    scenario : The run's scenario in YAML; not needed where Megatron-LM printed its arguments.
+    cluster : The machine, where there is no scenario: flopcast presets list clusters.
+    """
+    from sim.check import check as run
+    from sim.check import measure
+    from sim.foreign.logs import LoggedSteps, Row, read_log, seconds_of
+
+    if measured and scenario is not None:
+        raise SpecError(f"--measured says how long a step takes, and so does the log {log}; leave one of them out")
+    scenario = log if measured else scenario
+    given = [Row(parse(text, "s"), line) for line, text in enumerate(measured or ())]
+    logged = LoggedSteps("given by --measured", rows=given) if measured else read_log(log)
+    build, name = _scenario(log, logged, scenario, cluster, overrides or (), profile)
+    found = run(build, measure(seconds_of(logged, build(()), log)))
+    changes = (*(overrides or ()), *([f"profile={profile}"] if profile else ()))
+    own = "".join(f" -s {shlex.quote(each)}" for each in changes)
+    anchor = f"flopcast anchor {name} --measured '{found.measured.seconds:.4g} s'{own} -o mine.yaml"
+    made = f"flopcast import {shlex.quote(str(log))} --cluster {cluster} -o {name}" if scenario is None else ""
+    if as_json:
+        commands = [each for each in (made, anchor) if each]
+        opt.print_json({**found.to_dict(), "source": logged.source, "notes": logged.notes, "next": commands})
+        return
+    from sim.report.check import check_view
+
+    opt.print_view(partial(check_view, found, logged, f"flopcast estimate {name}{own}", made, anchor))
+
+
+def _scenario(
+    log: Path,
+    logged: LoggedSteps,
+    scenario: Path | None,
+    cluster: str | None,
+    overrides: Sequence[str],
+    profile: str | None,
+) -> tuple[Callable[[Sequence[str]], Scenario], str]:
+    """(the scenario under further overrides, the name of its file)."""
+    if scenario is not None:
+        if cluster is not None:
+            raise SpecError(f"{scenario} says its cluster; to try another one say -s cluster={cluster}")
+        if str(scenario) == "-":
+            raise SpecError("the scenario is read more than once, with one change at a time; give a file instead of -")
+        path = scenario
+        return lambda more: load_scenario(path, [*overrides, *more], profile), shlex.quote(str(path))
+    if not logged.arguments or str(log) == "-":
+        raise SpecError(
+            f"{log} does not say what runs; give its scenario too: flopcast check {log} SCENARIO. Of the run's "
+            "config.json, launch script, TOML or recipe one is made by flopcast import FILE -o run.yaml"
+        )
+    if cluster is None:
+        raise SpecError(
+            f"{log} has Megatron-LM's arguments, but not which machine they ran on; add --cluster NAME, one of "
+            "flopcast presets list clusters"
+        )
+    from sim.foreign.importers import Given, import_text
+
+    imported = import_text(logged.arguments, str(log), Given(cluster=cluster), kind="megatron")
+    data = imported.data | ({"profile": profile} if profile else {})
+    return lambda more: build_scenario(data, [*overrides, *more], str(log)), shlex.quote(f"{log.stem}-scenario.yaml")

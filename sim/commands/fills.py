@@ -1,4 +1,4 @@
-"""Options made from what they fill: a record's fields, or a function's parameters, with what their docstring says."""
+"""Options made from the parameters of a command, a record or a function, with what its docstring says of each."""
 
 from __future__ import annotations
 
@@ -11,14 +11,18 @@ from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
-from typer import Option
+from typer import Argument, Option
 
+from sim.commands.options import COMPLETED
 from sim.specs.base import file_name, unit_of
 from sim.units import parse, parse_count, show_bare
 
 Read = Callable[[str, str], Any]
 """(words, name of the option) -> the value."""
+Make = Callable[[dict[str, Any]], Any]
+"""What was given by name -> the value of one parameter."""
 _FIELD = re.compile(r"^(\w+(?:, \w+)*) : (.*(?:\n +.*)*)", re.MULTILINE)
+_OPTION = re.compile(r"^(\w+)((?: [^\s:]+)*) : (.*(?:\n +.*)*)", re.MULTILINE)
 _END = re.compile(r"(?<!\.)\.(?=\s|$)")
 """The end of a sentence, not the last of three dots."""
 
@@ -82,7 +86,7 @@ class Fills:
 def _option(each: Parameter, hint: Any, option: Opt, says: str) -> tuple[Parameter, Read | None]:
     """A parameter as an option of a command, and what makes its value of words."""
     unit, own = unit_of(each.name), None if each.default is Parameter.empty else each.default
-    read = option.read or (partial(_quantity, unit) if unit else None)
+    read = option.read or ((lambda words, _: parse(words, unit)) if unit else None)
     kinds = [kind for kind in get_args(hint) if kind is not NoneType] if NoneType in get_args(hint) else [hint]
     kind = kinds[0] if kinds[0] in (bool, int, float, Path) and read is None else str
     if get_origin(hint) is Sequence and read is None:
@@ -98,10 +102,6 @@ def _option(each: Parameter, hint: Any, option: Opt, says: str) -> tuple[Paramet
     typed: Any = kind | None if default is None else kind
     annotation = Annotated[typed, Option(*flags.split(" "), **look)]
     return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation), read
-
-
-def _quantity(unit: str, words: str, name: str) -> float:
-    return parse(words, unit)
 
 
 def count(words: str, name: str) -> float:
@@ -124,11 +124,12 @@ def said_of(whose: Callable[..., Any]) -> dict[str, str]:
 
 
 def with_records(command: Callable[..., Any]) -> Callable[..., Any]:
-    """A command whose parameters that stand for several options take these one by one.
+    """A command as typer reads it, whose parameters are explained by its docstring, or stand for several options.
 
-    They are dataclasses of options, whose fields are typer's, and what is annotated with `Fills`: in
-    `def train(scenario: ScenarioFile, run: Annotated[partial[Terms], Fills(Terms)])` the options take the place of
-    `run`, which is a function that makes the record when the command is called.
+    `nodes --nodes N : How many nodes.` in the docstring makes an option of `nodes`, or an argument where it stands
+    before the star; flags and the word for its value may be left out. Several options come from a dataclass of
+    options, or from what is annotated with `Fills`: they take the place of `run` in
+    `def train(*, run: Annotated[partial[Terms], Fills(Terms)])`, which is a function that makes the record.
     """
     parameters, arguments = _options_of(command)
 
@@ -137,16 +138,18 @@ def with_records(command: Callable[..., Any]) -> Callable[..., Any]:
         return command(**arguments(given))
 
     del run.__wrapped__  # whoever asks for the annotations is to see the options
+    run.__doc__ = _OPTION.sub("", cleandoc(command.__doc__ or "")).strip()
     run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {each.name: each.annotation for each in parameters}
     return run
 
 
-def _options_of(target: Callable[..., Any]) -> tuple[list[Parameter], Callable[[dict[str, Any]], dict[str, Any]]]:
+def _options_of(target: Callable[..., Any]) -> tuple[list[Parameter], Make]:
     """The options of a command or of a dataclass of options, and what makes its arguments of what was given."""
-    hints = get_type_hints(target, include_extras=True)
+    hints, told = get_type_hints(target, include_extras=True), cleandoc(target.__doc__ or "")
+    says = {name: (marks.split(), " ".join(words.split())) for name, marks, words in _OPTION.findall(told)}
     parameters: list[Parameter] = []
-    made: dict[str, Callable[[dict[str, Any]], Any]] = {}
+    made: dict[str, Make] = {}
     for each in signature(target).parameters.values():
         hint = hints[each.name]
         fills = next((extra for extra in getattr(hint, "__metadata__", ()) if isinstance(extra, Fills)), None)
@@ -156,16 +159,19 @@ def _options_of(target: Callable[..., Any]) -> tuple[list[Parameter], Callable[[
         elif is_dataclass(hint):
             inner, arguments = _options_of(hint)  # type: ignore[arg-type]
             parameters += inner
-            made[each.name] = partial(_record, hint, arguments)
+            made[each.name] = partial(lambda kind, make, given: kind(**make(given)), hint, arguments)
         else:
+            if each.name in says and get_origin(hint) is not Annotated:
+                first = each.kind is Parameter.POSITIONAL_OR_KEYWORD and not is_dataclass(target)
+                hint = Annotated[hint, _explained(each.name, *says[each.name], first)]
             parameters.append(each.replace(kind=Parameter.KEYWORD_ONLY, annotation=hint))
-            made[each.name] = partial(_given, each.name)
+            made[each.name] = partial(lambda name, given: given[name], each.name)
     return parameters, lambda given: {name: make(given) for name, make in made.items()}
 
 
-def _record(kind: Any, arguments: Callable[[dict[str, Any]], dict[str, Any]], given: dict[str, Any]) -> Any:
-    return kind(**arguments(given))
-
-
-def _given(name: str, given: dict[str, Any]) -> Any:
-    return given[name]
+def _explained(name: str, marks: list[str], words: str, first: bool) -> Any:
+    """An argument, if it stands first, or an option, as a docstring has it: flags, the word for its value, its help."""
+    flags = [each for each in marks if each.startswith("-")] or [f"--{name.replace('_', '-')}"]
+    metavar = " ".join(each for each in marks if not each.startswith("-")) or None
+    look: dict[str, Any] = {"help": words, "metavar": metavar, "autocompletion": COMPLETED.get(name)}
+    return Argument(show_default=False, **look) if first else Option(*flags, **look)

@@ -7,9 +7,8 @@ from functools import partial, wraps
 from typing import Annotated, Any
 
 from sim.commands.fills import with_records
-from sim.commands.finetune import TUNING, ask_tuning, tuning_data
 from sim.commands.options import finite
-from sim.commands.plan import PRETRAINING, ask_plan
+from sim.commands.plan import PRETRAINING, TUNING, ask_plan, ask_tuning, tuning_data
 from sim.errors import FlopcastError, SpecError, nearest
 from sim.scaling.finetuning import FineTuning
 from sim.scaling.questions import Pretraining
@@ -27,13 +26,7 @@ def mcp() -> None:
 
 
 def server() -> Any:
-    """The server with its tools.
-
-    Raises
-    ------
-    SpecError
-        The SDK is not installed.
-    """
+    """The server with its tools, if the SDK is installed."""
     try:
         from mcp.server import MCPServer
         from mcp.server.mcpserver.exceptions import ToolError

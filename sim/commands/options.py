@@ -4,20 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import partial
+from importlib import import_module
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
-import typer
-from typer import Argument, Option
+from typer import Argument, Option, Typer, echo
 from typer.core import TyperCommand, TyperGroup
 
 from sim.errors import SpecError
-
-if TYPE_CHECKING:
-    from sim.commands.fills import Fills
-    from sim.reliability.goodput import Failures
 
 
 def examples(*lines: str) -> str:
@@ -28,13 +23,25 @@ def examples(*lines: str) -> str:
     return "\n\n".join([f"Example{'s' if len(lines) > 1 else ''}:", *(f"flopcast {line}" for line in lines)])
 
 
+def group_of(words: str, commands: dict[str, tuple[Callable[..., Any], tuple[str, ...]]]) -> Typer:
+    """A verb with verbs of its own: the function and the examples of each."""
+    from sim.commands.fills import with_records
+
+    app = Typer(help=words, no_args_is_help=True)
+    for name, (command, lines) in commands.items():
+        app.command(name, epilog=examples(*lines))(with_records(command))
+    return app
+
+
 def _offer(words: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
     """Words that go on as what is typed; they are made, and their modules loaded, when Tab is pressed."""
+    return lambda incomplete: [word for word in words() if word.startswith(incomplete)]
 
-    def offered(incomplete: str) -> list[str]:
-        return [word for word in words() if word.startswith(incomplete)]
 
-    return offered
+def _load(home: str) -> Any:
+    """What a module has under a name, `module:name`."""
+    module, _, name = home.partition(":")
+    return getattr(import_module(module), name)
 
 
 def scenario_files(incomplete: str) -> list[str]:
@@ -43,14 +50,10 @@ def scenario_files(incomplete: str) -> list[str]:
     shown = incomplete[: incomplete.rfind("/") + 1]
     try:
         paths = [path for path in sorted(folder.iterdir()) if not path.name.startswith(".")]
-        names = [f"{path.name}/" if path.is_dir() else path.name for path in paths]
+        names = [shown + (f"{path.name}/" if path.is_dir() else path.name) for path in paths]
     except OSError:
         return []
-    return [
-        shown + name
-        for name in names
-        if name.endswith(("/", ".yaml", ".yml")) and (shown + name).startswith(incomplete)
-    ]
+    return [name for name in names if name.endswith(("/", ".yaml", ".yml")) and name.startswith(incomplete)]
 
 
 def scenarios_with_overrides(incomplete: str) -> list[str]:
@@ -61,72 +64,56 @@ def scenarios_with_overrides(incomplete: str) -> list[str]:
 
 def preset(kind: str) -> Callable[[str], list[str]]:
     """Names of presets of one kind."""
-
-    def names() -> list[str]:
-        from sim.specs.presets import preset_names
-
-        return preset_names(kind)
-
-    return _offer(names)
+    return _offer(lambda: _load("sim.specs.presets:preset_names")(kind))
 
 
 def _any_preset() -> list[str]:
-    from sim.files import shipped_scenarios
-    from sim.specs.presets import KINDS, preset_names
-
-    return sorted({name for kind in KINDS for name in preset_names(kind)}.union(shipped_scenarios()))
-
-
-def _kinds() -> list[str]:
-    from sim.specs.presets import KINDS
-
-    return [*KINDS, "schedules", "scenarios"]
-
-
-def _frameworks_to_export_to() -> Iterable[str]:
-    from sim.foreign.exporters import FRAMEWORKS
-
-    return FRAMEWORKS
-
-
-def _engines() -> Iterable[str]:
-    from sim.engines import ENGINES
-
-    return ENGINES
-
-
-def _schedules() -> list[str]:
-    from sim.schedules import schedule_names
-
-    return schedule_names()
+    names = _load("sim.specs.presets:preset_names")
+    shipped = _load("sim.files:shipped_scenarios")()
+    return sorted({name for kind in _load("sim.specs.presets:KINDS") for name in names(kind)}.union(shipped))
 
 
 def _values() -> list[str]:
     """Fields that hold a value rather than fields of their own."""
-    from sim.report.field_reference import scenario_sections
-
-    return [field.path for section in scenario_sections() for field in section.fields if not field.section]
+    sections = _load("sim.report.field_reference:scenario_sections")()
+    return [field.path for section in sections for field in section.fields if not field.section]
 
 
 def _sections(with_presets: bool) -> list[str]:
-    from sim.report.field_reference import scenario_sections
+    sections = _load("sim.report.field_reference:scenario_sections")()
+    return [each.path for each in sections if (each.preset if with_presets else each.path)]
 
-    return [each.path for each in scenario_sections() if (each.preset if with_presets else each.path)]
 
-
-any_preset, kinds, engines, schedules = map(_offer, (_any_preset, _kinds, _engines, _schedules))
-frameworks_to_export_to = _offer(_frameworks_to_export_to)
+any_preset = _offer(_any_preset)
+frameworks_to_export_to = _offer(lambda: _load("sim.foreign.exporters:FRAMEWORKS"))
 fields = _offer(lambda: [f"{path}=" for path in (*_values(), *_sections(with_presets=True))])
 """`section.field=` of every field of a scenario file; whole sections by preset."""
 field_paths = _offer(lambda: [*_sections(with_presets=False), *_values()])
 """Sections and fields of a scenario file."""
+COMPLETED: dict[str, Callable[[str], list[str]]] = {
+    "scenario": scenario_files,
+    "scenarios": scenarios_with_overrides,
+    "overrides": fields,
+    "which": field_paths,
+    "preset": any_preset,
+    "kind_of_preset": _offer(lambda: [*_load("sim.specs.presets:KINDS"), "schedules", "scenarios"]),
+    "schedule": _offer(lambda: _load("sim.schedules:schedule_names")()),
+    "to": frameworks_to_export_to,
+    "export_to": frameworks_to_export_to,
+    "cluster": preset("clusters"),
+    "framework": preset("frameworks"),
+    "gpu": preset("gpus"),
+    "model": preset("models"),
+    "profile": preset("profiles"),
+}
+"""What completes a command's parameter, by its name."""
 
 
 def print_json(data: Any) -> None:
     """Print plain data; numbers that JSON lacks as null."""
     import json
 
-    typer.echo(json.dumps(finite(data), indent=2, allow_nan=False))
+    echo(json.dumps(finite(data), indent=2, allow_nan=False))
 
 
 def finite(data: Any) -> Any:
@@ -156,13 +143,7 @@ def print_answer(as_json: bool, data: Callable[[], Any], view: Callable[[], Any]
 
 
 def figure_paths(png: Path | None, svg: Path | None) -> list[Path]:
-    """Where a figure goes, if anywhere.
-
-    Raises
-    ------
-    SpecError
-        A file that could not be written, before any work is done.
-    """
+    """Where a figure goes, if anywhere; a file that could not be written is refused before any work is done."""
     from sim.report.figures import check_paths
 
     given = {path: ending for path, ending in ((png, ".png"), (svg, ".svg")) if path is not None}
@@ -178,7 +159,7 @@ def with_value(args: list[str], option: str, value: str, is_value: Callable[[str
     return [part for each, alone in zip(args, bare, strict=True) for part in ([each, value] if alone else [each])]
 
 
-def json_alone(args: list[str]) -> list[str]:
+def _json_alone(args: list[str]) -> list[str]:
     """Arguments in which `--json` without a file, as most verbs take it, names the screen."""
     return with_value(args, "--json", "-", lambda after: after == "-" or not after.startswith("-"))
 
@@ -187,7 +168,7 @@ class JsonCommand(TyperCommand):
     """A command whose `--json` is a flag, or takes a file."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, json_alone(args))
+        return super().parse_args(ctx, _json_alone(args))
 
 
 class JsonGroup(TyperGroup):
@@ -195,28 +176,22 @@ class JsonGroup(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         own = next((at for at, each in enumerate(args) if each in self.commands), len(args))
-        return super().parse_args(ctx, json_alone(args[:own]) + args[own:])
+        return super().parse_args(ctx, _json_alone(args[:own]) + args[own:])
 
 
 ScenarioFile = Annotated[
     Path,
     Argument(help="A scenario in YAML; - reads it from a pipe.", show_default=False, autocompletion=scenario_files),
 ]
+_SET: dict[str, Any] = {"metavar": "FIELD=VALUE", "autocompletion": fields}
 Overrides = Annotated[
-    list[str] | None,
-    Option(
-        "--set",
-        "-s",
-        metavar="FIELD=VALUE",
-        help="Override a field, such as plan.tp=4; may be repeated.",
-        autocompletion=fields,
-    ),
+    list[str] | None, Option("--set", "-s", help="Override a field, such as plan.tp=4; may be repeated.", **_SET)
 ]
 Engine = Annotated[
     str,
     Option(
         help="dag (exact) or des (discrete events).",
-        autocompletion=engines,
+        autocompletion=_offer(lambda: _load("sim.engines:ENGINES")),
     ),
 ]
 ProfileOption = Annotated[
@@ -236,10 +211,6 @@ Verbose = Annotated[bool, Option("--verbose", "-v", help="Show all assumptions a
 Png = Annotated[Path | None, Option("--png", metavar="FILE", help="Write the figure as PNG.", show_default=False)]
 Svg = Annotated[Path | None, Option("--svg", metavar="FILE", help="Write the figure as SVG.", show_default=False)]
 Width = Annotated[float, Option(help="Width of the figure in inches.")]
-Restart = Annotated[
-    str | None,
-    Option("--restart", help="Time from a failure to the next step, loading included, instead of --startup."),
-]
 PriceOption = Annotated[
     str | None, Option("--price", help="Price of a GPU-hour: 2, '2.5 EUR' or €2.5; default: the GPU's list price.")
 ]
@@ -247,13 +218,7 @@ PriceOption = Annotated[
 
 @dataclass
 class Output:
-    """Options that say in which form an answer comes.
-
-    Raises
-    ------
-    SpecError
-        A figure's file could not be written: this is said before anything is computed.
-    """
+    """Options that say in which form an answer comes; a figure's file that could not be written is refused at once."""
 
     as_json: AsJson = False
     png: Png = None
@@ -269,25 +234,6 @@ class Output:
             from sim.report.figures import save
 
             save(figure(), self.paths)
-
-
-def startup_of(restart: str | None, failures: partial[Failures]) -> partial[Failures]:
-    """Failures from which a job comes back as --startup says, or --restart with loading in it.
-
-    Raises
-    ------
-    SpecError
-        Both were given.
-    """
-    from sim.units import parse, show_bare
-
-    startup = failures.keywords.get("startup_s")
-    if restart is not None and startup is not None:
-        raise SpecError(
-            f"--restart {restart!r} is the start-up and the loading after it, --startup {show_bare(startup, 's')!r} "
-            "the first of them; give one of the two"
-        )
-    return failures if restart is None else partial(failures, startup_s=parse(restart, "s"))
 
 
 def read_range(text: str) -> tuple[int, int]:
@@ -317,18 +263,26 @@ def read_numbers(
     return numbers
 
 
-def failure_options(*left_out: str) -> Fills:
-    """Return the options of `Failures` but those that a verb fills itself."""
-    from sim.commands.fills import Fills, Opt
-    from sim.reliability.goodput import Failures
+def check_numbers(**given: int | None) -> None:
+    """Refuse counts below one, by the option's name as it is typed."""
+    for name, number in given.items():
+        if number is not None and number < 1:
+            raise SpecError(f"--{name.replace('_', '-')} {number} must be one or more")
 
-    return Fills(
-        Failures,
-        "hardware_share",
-        "gpus_per_node",
-        "load_s",
-        *left_out,
-        gpu_mtbf_s=Opt("--mtbf", show_default="50,677 h"),
-        startup_s=Opt(show_default="10 min"),
-        spare_nodes="--spares",
-    )
+
+def read_limit(text: str) -> float:
+    """Memory that a plan may use of a GPU. [bytes]"""
+    from sim.units import parse
+
+    limit = parse(text, "bytes")
+    if limit <= 0:
+        raise SpecError(f"--memory-limit {text!r} must be above zero, such as '72 GB'")
+    return limit
+
+
+def check_output(output: Path | None) -> None:
+    """Refuse the file of a scenario that could not be written."""
+    if output is not None and not output.parent.is_dir():
+        raise SpecError(f"cannot write {output}: there is no folder {output.parent}")
+    if output is not None and output.is_dir():
+        raise SpecError(f"cannot write {output}: it is a folder; give the name of a file in it, such as best.yaml")

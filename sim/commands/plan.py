@@ -1,101 +1,106 @@
-"""`flopcast plan`: which plan trains a model on a machine, how long the run takes and what it costs, without a file."""
+"""`flopcast plan` and `flopcast finetune`: on which GPUs and by which plan, how long and how dear, without a file."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
-from sim.commands import options
-from sim.commands.fills import Fills, Opt, count, with_records
-from sim.commands.options import Json, PriceOption, Verbose, print_json, print_view
-from sim.commands.progress import progress_bar
-from sim.commands.search_options import check_files, check_numbers, read_limit
-from sim.errors import SpecError
+from sim.commands import options as opt
+from sim.commands.files import print_exported
+from sim.commands.fills import Fills, Opt, count
+from sim.commands.progress import progress_bar, spinner
+from sim.commands.search import write_scenario
+from sim.errors import InfeasiblePlan, SpecError
+from sim.estimate import Estimate
+from sim.foreign.exporters import FRAMEWORKS, check_framework, export_scenario
 from sim.reliability.cost import Price
+from sim.scaling.finetuning import COUNTS, FRAMEWORK, RANK, FineTuning, Unfit, tune
+from sim.scaling.offers import Offer, Ranking, rank
 from sim.scaling.questions import TOKENS, Planned, Pretraining
 from sim.scaling.run import Terms
 from sim.specs import Scenario
-from sim.units import parse_whole
-
-if TYPE_CHECKING:
-    from sim.estimate import Estimate
-    from sim.scaling.offers import Ranking
+from sim.specs.machines import choice_among, gpu_named
+from sim.units import parse_whole, show, show_count
 
 Model = Annotated[
     str,
     typer.Argument(
         help="A preset, a model of the Hugging Face hub, or a config.json.",
         show_default=False,
-        autocompletion=options.preset("models"),
+        autocompletion=opt.preset("models"),
     ),
 ]
-
-
 FULL, KEPT = 0.95, 0.9
 """Share of the memory above which a plan is advised to keep a reserve, and the share that the reserve leaves."""
 HOW: dict[str, Opt | str] = {
     "length": Opt("--seq", read=lambda words, _: parse_whole(words, "sequence_length")),
-    "memory_limit_bytes": Opt("--memory-limit", read=lambda words, _: read_limit(words)),
+    "memory_limit_bytes": Opt("--memory-limit", read=lambda words, _: opt.read_limit(words)),
 }
-"""Options of every question that differ from its fields."""
+"""Options of both questions that differ from their fields."""
 PRETRAINING = Fills(
     Pretraining,
     "model",
     "assumed",
     tokens=Opt(read=count),
-    framework=Opt(show_default="megatron-lm", autocompletion=options.preset("frameworks")),
+    framework=Opt(show_default="megatron-lm", autocompletion=opt.preset("frameworks")),
+    **HOW,
+)
+
+TUNING = Fills(
+    FineTuning,
+    "model",
+    "assumed",
+    samples=Opt(read=lambda words, _: parse_whole(words, "samples")),
+    rank=Opt(
+        "--lora",
+        show_default="all weights",
+        help=f"Train low-rank adapters, of rank {RANK} if not given.",
+        metavar="[RANK]",
+    ),
+    qlora=Opt(
+        "--qlora",
+        show_default="weights in 16 bits",
+        help=f"Train low-rank adapters beside weights in 4 bits (NF4), of rank {RANK} if not given.",
+        metavar="[RANK]",
+    ),
+    offload="--offload",
+    budget=Opt(read=count),
+    framework=Opt(show_default=FRAMEWORK, autocompletion=opt.preset("frameworks")),
     **HOW,
 )
 
 
-def terms_of(price: str | None) -> Terms:
+def _terms(price: str | None) -> Terms:
     """The terms of a run at the price given, or at the GPU's list price."""
     return Terms(price=None if price is None else Price.read(price))
 
 
 @dataclass(frozen=True, slots=True)
 class PlanOptions:
-    """What becomes of the best plan.
+    """What becomes of the best plan; what could not be written is refused before anything is computed.
 
-    Raises
-    ------
-    SpecError
-        A file or a framework to which it could not be written: this is said before anything is computed.
+    output --output -o YAML : Write the best plan as a scenario.
+    export_to --export FRAMEWORK : Also the plan as a framework's options: megatron-lm, megatron-bridge, torchtitan or
+        deepspeed.
     """
 
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="YAML", help="Write the best plan as a scenario.")
-    ] = None
-    export_to: Annotated[
-        str | None,
-        typer.Option(
-            "--export",
-            metavar="FRAMEWORK",
-            help="Also the plan as a framework's options: megatron-lm, megatron-bridge, torchtitan or deepspeed.",
-            autocompletion=options.frameworks_to_export_to,
-        ),
-    ] = None
-    verbose: Verbose = False
-    as_json: Json = False
+    output: Path | None = None
+    export_to: str | None = None
+    verbose: opt.Verbose = False
+    as_json: opt.Json = False
 
     def __post_init__(self) -> None:
-        check_files({}, None, self.output)
+        opt.check_output(self.output)
         if self.export_to is not None:
-            from sim.foreign.exporters import check_framework
-
             check_framework(self.export_to)
 
-    def next_steps(self, framework: str, limit_bytes: float | None = None) -> list[str]:
-        """What to do with a plan of a framework, as far as it was not done: a sentence each.
-
-        limit_bytes : memory limit that was asked for, which a search needs too.
-        """
-        from sim.foreign.exporters import FRAMEWORKS
-        from sim.units import show
+    def next_steps(self, framework: str, limit_bytes: float | None, answer: Estimate | None = None) -> list[str]:
+        """What to do with a plan of a framework, a sentence each; of an answer also how to keep memory in reserve."""
 
         file = self.output or "best.yaml"
         words = framework if framework in FRAMEWORKS else "FRAMEWORK"
@@ -105,79 +110,59 @@ class PlanOptions:
         further = (
             f"flopcast estimate {file} shows where a step's time goes. flopcast search {file}{limit} shows other plans."
         )
-        return [*(exported if self.export_to is None else []), written + further]
+        steps = [*(exported if self.export_to is None else []), written + further]
+        if limit_bytes is None and answer is not None:
+            full = answer.largest.total / answer.memory_available_bytes
+            reserve = show(KEPT * answer.memory_available_bytes, "B")
+            advice = f"and half of all predicted peaks are off by more than 4%. Add --memory-limit '{reserve}'"
+            steps += [f"The plan fills {full:.0%} of the memory, {advice} to keep a tenth."] if full >= FULL else []
+        return steps
 
     def show(self, scenario: Scenario, data: dict[str, Any], view: Any) -> None:
         """Print the answer, as JSON or for eyes, then write the best plan's scenario where it was asked for."""
-        from sim.commands.search import write_scenario
-        from sim.foreign.exporters import export_scenario
 
+        exported = None if self.export_to is None else export_scenario(scenario, self.export_to)
         if self.as_json:
-            said = {} if self.export_to is None else {"export": export_scenario(scenario, self.export_to).to_dict()}
-            print_json({**data, **said})
+            opt.print_json(data if exported is None else {**data, "export": exported.to_dict()})
         else:
-            print_view(view)
+            opt.print_view(view)
         if self.output is not None:
             write_scenario(self.output, scenario)
         if self.output is not None and not self.as_json:
             typer.echo(f"\nThe best plan is in {self.output}")
-        if self.export_to is not None and not self.as_json:
-            from sim.commands.export import print_exported
-
+        if exported is not None and not self.as_json:
             typer.echo()
-            print_exported(export_scenario(scenario, self.export_to))
+            print_exported(exported)
 
 
-def reserve_steps(answer: Estimate) -> list[str]:
-    """Advice for a plan that leaves little memory free."""
-    from sim.units import show
-
-    available = answer.memory_available_bytes
-    if answer.largest.total < FULL * available:
-        return []
-    reserve = show(KEPT * available, "B")
-    return [
-        f"The plan fills {answer.largest.total / available:.0%} of the memory, and half of all predicted peaks are off "
-        f"by more than 4%. Add --memory-limit '{reserve}' to keep a tenth."
-    ]
-
-
-@with_records
 def plan(
     *,
     model: Model,
-    gpus: Annotated[int | None, typer.Option(help="How many GPUs.")] = None,
-    cluster: Annotated[
-        str | None,
-        typer.Option(
-            help="A cluster preset, of any size; all GPUs with a list price if not given.",
-            autocompletion=options.preset("clusters"),
-        ),
-    ] = None,
-    gpu: Annotated[
-        str | None,
-        typer.Option(help="Or the kind of GPU: h100, a100-80gb, 4090.", autocompletion=options.preset("gpus")),
-    ] = None,
+    gpus: int | None = None,
+    cluster: str | None = None,
+    gpu: str | None = None,
     question: Annotated[partial[Pretraining], PRETRAINING],
-    price: PriceOption = None,
+    price: opt.PriceOption = None,
     then: PlanOptions,
 ) -> None:
-    """Which plan is the best for a model on so many GPUs, how long its run takes and what it costs; on which GPUs."""
+    """Which plan is the best for a model on so many GPUs, how long its run takes and what it costs; on which GPUs.
+
+    gpus : How many GPUs.
+    cluster : A cluster preset, of any size; all GPUs with a list price if not given.
+    gpu : Or the kind of GPU: h100, a100-80gb, 4090.
+    """
     from sim.report.questions import planned_view, ranking_view, sentence_of
-    from sim.units import show_count
 
     found = ask_plan(model, gpus, gpu, cluster, question, price, then.export_to)
-    limit = question.keywords.get("memory_limit_bytes")
-    steps = then.next_steps(question.keywords.get("framework") or "megatron-lm", limit)
     if not isinstance(found, Planned):
         best = found.offers[0]
         heading = f"{show_count(best.training.run.tokens)} tokens of {model} on {gpus} GPUs, the cheapest first"
         then.show(best.planned.answer.scenario, found.to_dict(), ranking_view(heading, found, then.verbose))
         return
+    limit = question.keywords.get("memory_limit_bytes")
+    steps = then.next_steps(question.keywords.get("framework") or "megatron-lm", limit, found.answer)
     if "tokens" not in question.keywords:
         steps.insert(0, "Add --tokens 15T for the days and the cost of a run of so many tokens.")
-    if limit is None:
-        steps += reserve_steps(found.answer)
     then.show(found.answer.scenario, found.to_dict(), planned_view(found, sentence_of(found), steps, then.verbose))
     if not found.result.finished:
         raise KeyboardInterrupt
@@ -192,30 +177,17 @@ def ask_plan(
     price: str | None,
     export_to: str | None = None,
 ) -> Planned | Ranking:
-    """The best plan and its run on the machine named; where none is named, on all GPUs that have a list price.
-
-    Raises
-    ------
-    SpecError
-        A question that says too little, or too much.
-    InfeasiblePlan
-        Nothing fits.
-    """
-    from sim.scaling.offers import rank
-    from sim.specs.machines import choice_among, gpu_named
-
+    """The best plan and its run on the machine named; where none is named, on all GPUs that have a list price."""
     if gpus is None:
         raise SpecError("on how many GPUs? Give --gpus 512; flopcast shortest answers for every number of them")
     if cluster is not None and gpu is not None:
         raise SpecError(f"--cluster {cluster!r} names the machine already; leave --gpu out")
-    check_numbers(gpus=gpus)
+    opt.check_numbers(gpus=gpus)
     named = gpu is not None or cluster is not None
-    if price is not None and not named:
-        raise SpecError(f"--price {price} is of one kind of GPU; name it with --gpu, or leave --price out")
-    chosen = () if gpu is None else tuple(filter(None, [choice_among(gpu)]))
-    asked = replace(question(model), assumed=chosen)
+    _refuse_price(price, named)
+    asked = question(model, assumed=() if gpu is None else tuple(filter(None, [choice_among(gpu)])))
     asked = replace(asked, framework=asked.framework or export_to)
-    terms = terms_of(price)
+    terms = _terms(price)
     if named:
         card = None if gpu is None else gpu_named(gpu)
         with progress_bar("plans priced") as progress:
@@ -225,3 +197,89 @@ def ask_plan(
         asked = replace(asked, tokens=TOKENS, assumed=assumed)
     with progress_bar("machines searched") as progress:
         return rank(partial(asked.planned, terms=terms, export_to=export_to), [gpus], progress=progress)
+
+
+def _refuse_price(price: str | None, named: bool) -> None:
+    if price is not None and not named:
+        raise SpecError(f"--price {price} is of one kind of GPU; name it with --gpu, or leave --price out")
+
+
+class _LoraCommand(TyperCommand):
+    """A command whose `--lora` and `--qlora` may stand without a rank."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if any(each.partition("=")[0] == "--tokens" for each in args):
+            raise SpecError(
+                "finetune counts samples instead of --tokens: give --samples, and --seq for the tokens of each"
+            )
+        for option in ("--lora", "--qlora"):
+            args = opt.with_value(args, option, str(RANK), str.isdecimal)
+        return super().parse_args(ctx, args)
+
+
+FINETUNE_COMMAND = _LoraCommand
+
+
+def finetune(
+    *,
+    model: Model,
+    question: Annotated[partial[FineTuning], TUNING],
+    price: opt.PriceOption = None,
+    gpus: int | None = None,
+    gpu: str | None = None,
+    then: PlanOptions,
+) -> None:
+    """Does a fine-tuning fit, or what would make it fit; hours and cost, on the GPUs named or those that suit best.
+
+    gpus : How many GPUs; default: 1, 2, 4 and 8 are compared.
+    gpu : The kind of GPU: rtx4090, a100-40gb or another; default: all with a list price.
+    """
+    from sim.report.questions import lacking_view, planned_view, ranking_view, ranking_words, tuned_sentence
+
+    asked, found = ask_tuning(model, gpus, gpu, question, price)
+    data = tuning_data(asked, found)
+    if isinstance(found, Unfit):
+        lacking, remedies = found.lacking, found.remedies
+        opt.print_answer(then.as_json, lambda: data, lambda: lacking_view(asked, found))
+        best = f"; the cheapest change that makes it fit: {remedies[0][0]}" if remedies else ""
+        raise InfeasiblePlan(f"the fine-tuning does not fit on {lacking.gpus} × {lacking.gpu}{best}")
+    if isinstance(found, Ranking):
+        view = ranking_view(f"{asked.model} on these GPUs, {ranking_words(found)}", found, then.verbose)
+        then.show(found.shown[0].planned.answer.scenario, data, view)
+        return
+    steps = then.next_steps(asked.framework or FRAMEWORK, asked.memory_limit_bytes, found.planned.answer)
+    steps.append("Leave --gpu or --gpus out to see other machines.")
+    view = planned_view(found.planned, tuned_sentence(asked, found), steps, then.verbose)
+    then.show(found.planned.answer.scenario, data, view)
+
+
+def tuning_data(asked: FineTuning, found: Offer | Unfit | Ranking) -> dict[str, Any]:
+    """The answer as plain data with stable keys, for JSON."""
+    if not isinstance(found, Offer):
+        return found.to_dict()
+    within = {} if asked.budget is None else {"within_budget": found.cost <= asked.budget}
+    return {**found.to_dict(), **within, "answer": found.planned.to_dict()}
+
+
+def ask_tuning(
+    model: str, gpus: int | None, gpu: str | None, question: partial[FineTuning], price: str | None
+) -> tuple[FineTuning, Offer | Unfit | Ranking]:
+    """A fine-tuning and its answer on the machine named, or on several."""
+    if "samples" not in question.keywords:
+        raise SpecError("on how many samples? Give --samples 50k")
+    lora, qlora = (question.keywords.get(each) for each in ("rank", "qlora"))
+    opt.check_numbers(gpus=gpus, lora=lora, qlora=qlora)
+    if lora and qlora:
+        raise SpecError(f"--lora {lora} and --qlora {qlora} both say what is trained; leave one out")
+    if question.keywords["epochs"] <= 0:
+        raise SpecError(f"--epochs {question.keywords['epochs']:g} must be above zero")
+    _refuse_price(price, gpu is not None)
+    asked = question(model, assumed=() if gpu is None else tuple(filter(None, [choice_among(gpu)])))
+    card, terms = None if gpu is None else gpu_named(gpu), _terms(price)
+    if card is not None and gpus is not None:
+        with spinner("looking for what fits"):
+            return asked, tune(asked, card, gpus, terms)
+    counts = COUNTS if gpus is None else (gpus,)
+    with progress_bar("machines searched") as progress:
+        ask = partial(asked.planned, terms=terms)
+        return asked, rank(ask, counts, () if card is None else (card,), asked.budget, progress)

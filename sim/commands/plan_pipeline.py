@@ -3,38 +3,41 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-from typer import Argument, Option
 
 from sim.commands.options import AsJson, Overrides, ProfileOption, print_answer
 from sim.errors import SpecError
-
-if TYPE_CHECKING:
-    from sim.planners.answers import Source
+from sim.files import here_or_shipped, read_text
+from sim.planners.answers import Source, ask_pipedream
+from sim.planners.layers import profile_from_text
+from sim.planners.pipeline_plan import read_levels
+from sim.specs.loading import load_scenario
+from sim.units import parse
 
 
 def plan_pipeline(
-    source: Annotated[str, Argument(help="A profile of layers (CSV, YAML), or a scenario.", show_default=False)],
+    source: str,
+    *,
     overrides: Overrides = None,
-    workers: Annotated[
-        str | None, Option(help="Workers, or servers × workers: 16, 4x4. A scenario has its own.")
-    ] = None,
-    bandwidths: Annotated[str | None, Option(help="Bandwidths, the outermost first: '10 Gbit/s, 12 GB/s'.")] = None,
-    straight: Annotated[bool, Option("--straight", help="One worker a stage.")] = False,
-    sync: Annotated[str, Option(help="Bytes of a reduction: ring, sosp or arxiv.")] = "ring",
-    memory: Annotated[str | None, Option(help="Of a worker, such as '16 GB'.")] = None,
+    workers: str | None = None,
+    bandwidths: str | None = None,
+    straight: bool = False,
+    sync: str = "ring",
+    memory: str | None = None,
     profile: ProfileOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Deal layers to the stages of a pipeline without flush as PipeDream's planner does.
 
     The plan is played in its own order, 1F1B round robin, and what it takes more than the planner promises is said.
+
+    source : A profile of layers (CSV, YAML), or a scenario.
+    workers : Workers, or servers × workers: 16, 4x4. A scenario has its own.
+    bandwidths : Bandwidths, the outermost first: '10 Gbit/s, 12 GB/s'.
+    straight : One worker a stage.
+    sync : Bytes of a reduction: ring, sosp or arxiv.
+    memory : Of a worker, such as '16 GB'.
     """
-    from sim.planners.answers import ask_pipedream
-    from sim.planners.pipeline_plan import read_levels
     from sim.report.planners import pipedream_view
-    from sim.units import parse
 
     if (workers is None) != (bandwidths is None):
         raise SpecError("give --workers and --bandwidths together, such as --workers 16 --bandwidths '10 Gbit/s'")
@@ -47,10 +50,6 @@ def plan_pipeline(
 
 def _source(path: str, overrides: list[str], profile: str | None) -> Source:
     """A scenario, or a profile of layers, told apart by what is in the file."""
-    from sim.files import here_or_shipped, read_text
-    from sim.planners.layers import profile_from_text
-    from sim.specs.loading import load_scenario
-
     path = str(here_or_shipped(path))
     if Path(path).is_file():
         found = profile_from_text(read_text(path), path)

@@ -5,40 +5,33 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from typer import Argument, Option
+from typer import Argument
 
-from sim.commands import options
-from sim.commands.options import Json, examples, print_answer, print_json
+from sim.commands.options import COMPLETED, Json, group_of, print_answer, print_json
 from sim.errors import SpecError, nearest
+from sim.files import read_text, shipped_scenarios
+from sim.schedules import get_schedule, schedule_names
+from sim.specs import GpuSpec, ParallelPlan, TrainingSpec, presets
+from sim.specs.frameworks import find_framework
+from sim.specs.loading import described, resolve
+from sim.specs.presets import KINDS, load_preset, preset_names
 
 MANY = 40
 """Names that an error still lists."""
 DEFAULTS = ("bf16", "llama3-8b", "h100-sxm-80gb")
 """Precision, model and GPU that a framework's rules see where nothing else is said."""
-app = typer.Typer(
-    help="Shipped GPUs, nodes, clusters, models, frameworks, stacks and profiles, with their sources; and scenarios.",
-    no_args_is_help=True,
-)
+_KIND = "gpus, nodes, clusters, models, frameworks, stacks, profiles, schedules or scenarios."
+_NAME = "A preset's name, or kind/name where two kinds share it."
 
 
-@app.command("list", epilog=examples("presets list", "presets list clusters"))
 def list_presets(
-    kind: Annotated[
-        str | None,
-        Argument(
-            help="gpus, nodes, clusters, models, frameworks, stacks, profiles, schedules or scenarios.",
-            autocompletion=options.kinds,
-        ),
-    ] = None,
+    kind: Annotated[str | None, Argument(help=_KIND, autocompletion=COMPLETED["kind_of_preset"])] = None,
     as_json: Json = False,
 ) -> None:
     """Names of the shipped presets."""
     import textwrap
 
-    from sim.files import shipped_scenarios
     from sim.report.terminal import console
-    from sim.schedules import get_schedule, schedule_names
-    from sim.specs.presets import KINDS, preset_names
 
     others = {"schedules": schedule_names, "scenarios": shipped_scenarios}
     kinds = (*KINDS, *others)
@@ -68,8 +61,6 @@ def _unknown(name: str, known: set[str]) -> SpecError:
 
 def _summary(kind: str, name: str) -> str:
     """What a machine consists of, in a few words."""
-    from sim.specs.presets import load_preset
-
     if kind not in ("clusters", "nodes"):
         return ""
     data = load_preset(kind, name)
@@ -80,44 +71,28 @@ def _summary(kind: str, name: str) -> str:
     return f"  {data['gpus_per_node']} × {data['gpu']}"
 
 
-@app.command(
-    "show",
-    epilog=examples(
-        "presets show selene",
-        "presets show gpus/a100-sxm-80gb",
-        "presets show scenarios/gpt3-175b-1024-a100.yaml",
-        "presets show megatron-bridge --version 26.08 --precision fp8 --model qwen3-30b-a3b --gpu b200-sxm-180gb",
-    ),
-)
 def show_preset(
-    name: Annotated[
-        str,
-        Argument(help="A preset's name, or kind/name where two kinds share it.", autocompletion=options.any_preset),
-    ],
-    version: Annotated[
-        str | None, Option(help="Version of a framework: a date, a release by year and month, a tag, or latest.")
-    ] = None,
-    precision: Annotated[str, Option(help="Precision that a framework's rules see.")] = DEFAULTS[0],
-    model: Annotated[
-        str, Option(help="Model that they see: a preset.", autocompletion=options.preset("models"))
-    ] = DEFAULTS[1],
-    gpu: Annotated[
-        str, Option(help="GPU that they and profile datasheet see: a preset.", autocompletion=options.preset("gpus"))
-    ] = DEFAULTS[2],
-    plan: Annotated[list[str] | None, Option("--set", "-s", help="A field of the plan or stack: plan.tp=4.")] = None,
+    name: Annotated[str, Argument(help=_NAME, autocompletion=COMPLETED["preset"])],
+    *,
+    version: str | None = None,
+    precision: str = DEFAULTS[0],
+    model: str = DEFAULTS[1],
+    gpu: str = DEFAULTS[2],
+    plan: list[str] | None = None,
     as_json: Json = False,
 ) -> None:
     """A preset's values, and the source of each. A framework is shown as it is for a precision, model and GPU.
 
     A scenario that ships is shown as its file, for you to change. Profile datasheet is made for the GPU of --gpu.
+
+    version : Version of a framework: a date, a release by year and month, a tag, or latest.
+    precision : Precision that a framework's rules see.
+    model : Model that they see: a preset.
+    gpu : GPU that they and profile datasheet see: a preset.
+    plan --set -s : A field of the plan or stack: plan.tp=4.
     """
-    from sim.files import read_text, shipped_scenarios
     from sim.report.presets import datasheet_view, framework_view, preset_view
     from sim.report.terminal import console
-    from sim.specs import GpuSpec, ParallelPlan, TrainingSpec, presets
-    from sim.specs.frameworks import find_framework
-    from sim.specs.loading import described, resolve
-    from sim.specs.presets import KINDS, load_preset, preset_names
 
     scenarios = shipped_scenarios()
     if name in scenarios:
@@ -155,3 +130,21 @@ def show_preset(
         TrainingSpec.read({"global_batch_size": 1, "sequence_length": 1, **data["training"]}, "training")
         ParallelPlan.read(data["plan"], "plan")
         out.print(framework_view(framework, data), soft_wrap=False)
+
+
+app = group_of(
+    "Shipped GPUs, nodes, clusters, models, frameworks, stacks and profiles, with their sources; and scenarios.",
+    {
+        "list": (list_presets, ("presets list", "presets list clusters")),
+        "show": (
+            show_preset,
+            (
+                "presets show selene",
+                "presets show gpus/a100-sxm-80gb",
+                "presets show scenarios/gpt3-175b-1024-a100.yaml",
+                "presets show megatron-bridge --version 26.08 --precision fp8 --model qwen3-30b-a3b "
+                "--gpu b200-sxm-180gb",
+            ),
+        ),
+    },
+)

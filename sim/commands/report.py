@@ -5,58 +5,32 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
-from typer import Argument, Option
 
-from sim.commands import options
 from sim.commands.options import Engine, Overrides, ProfileOption
+from sim.commands.progress import progress_bar
 from sim.errors import FlopcastError, InfeasiblePlan, SpecError
 from sim.files import write_text
+from sim.search import SearchResult, search
+from sim.search.grid import Grid, own_axes, price_grid, read_axes
+from sim.specs import Scenario
 
 if TYPE_CHECKING:
     from sim.report.html.comparison import Asked
-    from sim.search import SearchResult
-    from sim.search.grid import Grid
-    from sim.specs import Scenario
 
 _OWN = re.compile(r"@(?=[A-Za-z_][\w.]*=)")
 """Where a file's name ends and an override of its own begins."""
 
 
 def report(
-    scenarios: Annotated[
-        list[str],
-        Argument(
-            metavar="SCENARIO",
-            help="Scenarios in YAML; - reads one from a pipe. FILE@FIELD=VALUE overrides a field of that one alone.",
-            show_default=False,
-            autocompletion=options.scenarios_with_overrides,
-        ),
-    ],
-    output: Annotated[Path, Option("--output", "-o", metavar="HTML", help="Where to write it.")] = Path("report.html"),
-    with_search: Annotated[
-        bool | None,
-        Option("--search/--no-search", help="Also look for better plans; for one scenario only.", show_default=False),
-    ] = None,
-    with_sliders: Annotated[
-        bool | None,
-        Option(
-            "--sliders/--no-sliders",
-            help="Also estimate the plan with other numbers, for sliders; for one scenario only.",
-            show_default=False,
-        ),
-    ] = None,
-    slider: Annotated[
-        list[str] | None,
-        Option(
-            "--slider",
-            metavar="FIELD=VALUES",
-            help="A slider instead of the usual ones, such as plan.tp=1,2,4,8; may be repeated.",
-            show_default=False,
-        ),
-    ] = None,
+    scenarios: list[str],
+    *,
+    output: Path = Path("report.html"),
+    with_search: bool | None = None,
+    with_sliders: bool | None = None,
+    slider: list[str] | None = None,
     overrides: Overrides = None,
     engine: Engine = "dag",
     profile: ProfileOption = None,
@@ -66,6 +40,13 @@ def report(
     Headline, the way from peak to what is achieved, memory, sliders over what else the plan could be, timeline, better
     plans, assumptions, how far to trust it, and the scenario to reproduce it. Several scenarios stand side by side,
     with what sets them apart by cause, and what was asked differently; --set applies to all of them.
+
+    scenarios SCENARIO : Scenarios in YAML; - reads one from a pipe. FILE@FIELD=VALUE overrides a field of that one
+        alone.
+    output --output -o HTML : Where to write it.
+    with_search --search/--no-search : Also look for better plans; for one scenario only.
+    with_sliders --sliders/--no-sliders : Also estimate the plan with other numbers, for sliders; for one scenario only.
+    slider FIELD=VALUES : A slider instead of the usual ones, such as plan.tp=1,2,4,8; may be repeated.
     """
     if output.suffix.lower() not in (".html", ".htm"):
         raise SpecError(f"{output} must end in .html")
@@ -158,9 +139,6 @@ def _asked(scenarios: Sequence[str], overrides: Sequence[str], engine: str, prof
 
 def _grid(question: Scenario, slider: Sequence[str] | None, engine: str) -> Grid | None:
     """What sliders go over; None where nothing can be changed."""
-    from sim.commands.progress import progress_bar
-    from sim.search.grid import own_axes, price_grid, read_axes
-
     axes = read_axes(question, slider) if slider else own_axes(question)
     if not axes:
         return None
@@ -170,9 +148,6 @@ def _grid(question: Scenario, slider: Sequence[str] | None, engine: str) -> Grid
 
 def _search(question: Scenario) -> tuple[SearchResult | None, str]:
     """The best plans on the same GPUs, or why there are none."""
-    from sim.commands.progress import progress_bar
-    from sim.search import search
-
     try:
         with progress_bar("plans priced") as progress:
             return search(question, progress=progress), ""

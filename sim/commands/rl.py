@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-from typer import Option
-
-from sim.commands.fills import Fills, Opt, count, with_records
+from sim.commands.fills import Fills, Opt, count
 from sim.commands.options import Output, Overrides, ProfileOption, ScenarioFile
 from sim.errors import SpecError
 from sim.files import MEASUREMENTS, read_text
@@ -17,7 +15,7 @@ from sim.rl.pools import Inference
 from sim.rl.samples import Lengths, Samples, lognormal_lengths, measured_lengths
 from sim.rl.step import RlStep
 from sim.rl.trainer import Exchange, Recipe
-from sim.specs import ClusterSpec
+from sim.specs import ClusterSpec, load_scenario
 from sim.specs.loading import resolve
 from sim.units import parse_count, show_bare
 
@@ -46,23 +44,16 @@ INFERENCE = Fills(
 EXCHANGE = Fills(Exchange, method="--sync", overlap="--overlap-sync", storage_bytes_per_s="--storage")
 
 
-@with_records
 def rl(
     *,
     scenario: ScenarioFile,
     overrides: Overrides = None,
-    rollout_gpus: Annotated[
-        int | None, Option(help="GPUs for rollouts, beside those of the plan, which train.")
-    ] = None,
-    gpus: Annotated[int | None, Option(help="GPUs in all; the best split is searched.")] = None,
-    colocated: Annotated[
-        bool, Option("--colocated", help="Rollouts and training take turns on the plan's GPUs.")
-    ] = False,
+    rollout_gpus: int | None = None,
+    gpus: int | None = None,
+    colocated: bool = False,
     batch: Annotated[partial[Samples], PROMPTS],
     law: Annotated[partial[Lengths], RESPONSES],
-    lengths: Annotated[
-        Path | None, Option(help="File of measured response lengths, one number a line, instead of a law.")
-    ] = None,
+    lengths: Path | None = None,
     ahead: Annotated[partial[Asynchrony], Fills(Asynchrony, depth=Opt(show_default="1"))],
     algorithm: Annotated[partial[Recipe], RECIPE],
     rollouts: Annotated[partial[Inference], INFERENCE],
@@ -70,8 +61,13 @@ def rl(
     profile: ProfileOption = None,
     output: Output,
 ) -> None:
-    """How long a step of reinforcement learning takes: rollouts, training, weights on the way; what limits it."""
-    from sim import load_scenario
+    """How long a step of reinforcement learning takes: rollouts, training, weights on the way; what limits it.
+
+    rollout_gpus : GPUs for rollouts, beside those of the plan, which train.
+    gpus : GPUs in all; the best split is searched.
+    colocated : Rollouts and training take turns on the plan's GPUs.
+    lengths : File of measured response lengths, one number a line, instead of a law.
+    """
     from sim.report.rl import rl_figure, rl_view
 
     depth = ahead.keywords.get("depth")
@@ -85,18 +81,16 @@ def rl(
     split: tuple[RlStep, ...] = ()
     depths: tuple[RlStep, ...] = ()
     shared: RlStep | None = None
+    how: dict[str, Any] = {"recipe": recipe, "inference": inference}
+    apart = {**how, "exchange": exchange, "asynchrony": asynchrony}
     if colocated:
-        step = colocated_step(asked, samples, recipe=recipe, inference=inference, reward_s=asynchrony.reward_s)
+        step = colocated_step(asked, samples, **how, reward_s=asynchrony.reward_s)
     elif gpus is not None:
-        split = best_split(
-            asked, samples, gpus, recipe=recipe, inference=inference, exchange=exchange, asynchrony=asynchrony
-        )
+        split = best_split(asked, samples, gpus, **apart)
         step = min(split, key=lambda other: other.step_time_s)
     else:
         assert rollout_gpus is not None
-        step = split_step(
-            asked, samples, rollout_gpus, recipe=recipe, inference=inference, exchange=exchange, asynchrony=asynchrony
-        )
+        step = split_step(asked, samples, rollout_gpus, **apart)
     if not colocated:
         depths = tuple(step.at_depth(each) for each in sorted({*DEPTHS, asynchrony.depth}))
         if inference.cluster is None:
@@ -118,13 +112,7 @@ def _measured(file: Path) -> Lengths:
 
 
 def _exchange(handover: partial[Exchange]) -> Exchange:
-    """How weights reach the rollouts.
-
-    Raises
-    ------
-    SpecError
-        A storage's bandwidth that nothing uses.
-    """
+    """How weights reach the rollouts."""
     method, bandwidth = handover.keywords["method"], handover.keywords.get("storage_bytes_per_s")
     if bandwidth is not None and method != "storage":
         raise SpecError(

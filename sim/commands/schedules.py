@@ -7,70 +7,48 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer import Argument, Option
+from typer import Argument
 
-from sim.commands import options
-from sim.commands.options import (
-    AsJson,
-    Engine,
-    Overrides,
-    Png,
-    ProfileOption,
-    ScenarioFile,
-    Svg,
-    Width,
-    figure_paths,
-    print_answer,
-    print_json,
-)
+from sim.commands import options as opt
 from sim.commands.progress import spinner
 from sim.errors import ScheduleError, SpecError
+from sim.schedules import build_order, format_grid, get_schedule, make_order, schedule_names
+from sim.schedules.actions import read_grid
+from sim.schedules.registry import is_file
+from sim.specs import load_scenario
 
 NEIGHBOURS, LINE = 3, 72
 """Lines around a mistake in a file that are shown, and how much of them."""
+_NAME = "A schedule such as 1f1b, or a text file with a grid."
 
 
 def schedule(
-    name: Annotated[
-        str,
-        Argument(
-            help="A schedule such as 1f1b, or a text file with a grid.",
-            show_default=False,
-            autocompletion=options.schedules,
-        ),
-    ],
-    ranks: Annotated[int | None, Option(help="Pipeline ranks; 4 if not given.", show_default=False)] = None,
-    microbatches: Annotated[int | None, Option(help="Micro-batches; 8 if not given.", show_default=False)] = None,
-    chunks: Annotated[
-        int | None,
-        Option(help="Model chunks a rank; 2 for schedules that need several if not given.", show_default=False),
-    ] = None,
-    group: Annotated[
-        int | None, Option(help="Micro-batches that visit a chunk in turn (interleaved).", show_default=False)
-    ] = None,
-    slices: Annotated[int | None, Option(help="Slices of each sequence (seq1f1b).", show_default=False)] = None,
-    stages: Annotated[
-        int | None, Option(help="Stages of an incomplete last round (modular).", show_default=False)
-    ] = None,
-    batches: Annotated[int | None, Option(help="Batches of a schedule without flush.", show_default=False)] = None,
-    times: Annotated[
-        str | None,
-        Option(
-            metavar="F,B or F,I,W",
-            help="Put it on a time axis, a column a unit: units of a forward and of a backward, or of its halves.",
-            show_default=False,
-        ),
-    ] = None,
-    as_json: AsJson = False,
+    name: Annotated[str, Argument(help=_NAME, show_default=False, autocompletion=opt.COMPLETED["schedule"])],
+    *,
+    ranks: int | None = None,
+    microbatches: int | None = None,
+    chunks: int | None = None,
+    group: int | None = None,
+    slices: int | None = None,
+    stages: int | None = None,
+    batches: int | None = None,
+    times: str | None = None,
+    as_json: opt.AsJson = False,
 ) -> None:
     """What each pipeline rank does, in order, as a text grid: 2F0 is the forward of micro-batch 0 on stage 2.
 
     F forward, B backward, I and W its input- and weight-gradient halves, U a weight update.
+
+    ranks : Pipeline ranks; 4 if not given.
+    microbatches : Micro-batches; 8 if not given.
+    chunks : Model chunks a rank; 2 for schedules that need several if not given.
+    group : Micro-batches that visit a chunk in turn (interleaved).
+    slices : Slices of each sequence (seq1f1b).
+    stages : Stages of an incomplete last round (modular).
+    batches : Batches of a schedule without flush.
+    times F,B or F,I,W : Put it on a time axis, a column a unit: units of a forward and of a backward, or of its halves.
     """
     from sim.report.aligned import format_aligned, parse_times
-    from sim.schedules import build_order, format_grid, get_schedule, make_order, schedule_names
-    from sim.schedules.actions import read_grid
-    from sim.schedules.registry import is_file
 
     units = None if times is None else parse_times(times)
     options: dict[str, Any] = {"group": group, "slices": slices, "stages": stages, "batches": batches}
@@ -92,7 +70,7 @@ def schedule(
         sizes = (4 if ranks is None else ranks, needed if chunks is None else chunks)
         order = build_order(name, *sizes, 8 if microbatches is None else microbatches, **options)
     if as_json:
-        print_json({"schedule": name, "ranks": [[str(action) for action in row] for row in order.actions]})
+        opt.print_json({"schedule": name, "ranks": [[str(action) for action in row] for row in order.actions]})
     elif units is not None:
         typer.echo(format_aligned(order, units))
     else:
@@ -115,34 +93,31 @@ def _place_in_file(path: Path, message: str) -> str:
 
 
 def timeline(
-    scenario: ScenarioFile,
-    png: Png = None,
-    svg: Svg = None,
-    trace: Annotated[
-        Path | None,
-        Option("--trace", metavar="FILE", help="Write a Chrome trace for ui.perfetto.dev.", show_default=False),
-    ] = None,
-    begin: Annotated[
-        float | None, Option("--from", metavar="SECONDS", help="Show the step from here.", show_default=False)
-    ] = None,
-    end: Annotated[
-        float | None, Option("--to", metavar="SECONDS", help="Show the step up to here.", show_default=False)
-    ] = None,
-    width: Width = 11.0,
-    overrides: Overrides = None,
-    engine: Engine = "dag",
-    profile: ProfileOption = None,
+    scenario: opt.ScenarioFile,
+    *,
+    png: opt.Png = None,
+    svg: opt.Svg = None,
+    trace: Path | None = None,
+    begin: float | None = None,
+    end: float | None = None,
+    width: opt.Width = 11.0,
+    overrides: opt.Overrides = None,
+    engine: opt.Engine = "dag",
+    profile: opt.ProfileOption = None,
 ) -> None:
     """When each pipeline rank does what in a step: a Gantt chart in the terminal, as a figure, or as a trace.
 
     A step too long to be read is shown at its beginning and its end, with the break marked; --from and --to show
     another part.
+
+    trace FILE : Write a Chrome trace for ui.perfetto.dev.
+    begin --from SECONDS : Show the step from here.
+    end --to SECONDS : Show the step up to here.
     """
-    from sim import load_scenario
     from sim.report.figures import check_paths, save
     from sim.report.gantt import gantt_figure, gantt_text, step_view, write_trace
 
-    figures = figure_paths(png, svg)
+    figures = opt.figure_paths(png, svg)
     if trace is not None:
         check_paths([trace], (".json",))
         if begin is not None or end is not None:
@@ -163,30 +138,30 @@ def timeline(
 
 
 def compare_schedules(
-    scenario: ScenarioFile,
-    schedules: Annotated[
-        str | None, Option(metavar="NAME,NAME…", help="Which schedules; all if not given.", show_default=False)
-    ] = None,
-    png: Png = None,
-    svg: Svg = None,
-    width: Width = 11.0,
-    overrides: Overrides = None,
-    engine: Engine = "dag",
-    profile: ProfileOption = None,
-    as_json: AsJson = False,
+    scenario: opt.ScenarioFile,
+    *,
+    schedules: str | None = None,
+    png: opt.Png = None,
+    svg: opt.Svg = None,
+    width: opt.Width = 11.0,
+    overrides: opt.Overrides = None,
+    engine: opt.Engine = "dag",
+    profile: opt.ProfileOption = None,
+    as_json: opt.AsJson = False,
 ) -> None:
     """One scenario under every schedule: step time, bubble, memory, weight versions, bytes on each network, staleness.
 
     A schedule that needs several chunks a rank gets two (modular a layer a chunk), one that cuts sequences four slices,
     where the plan sets nothing else; the table says so. What the scenario cannot take is listed with the reason.
+
+    schedules NAME,NAME… : Which schedules; all if not given.
     """
-    from sim import load_scenario
     from sim.report.figures import save
     from sim.report.gantt import comparison_figure, step_view
     from sim.report.schedules import compare_schedules as compare
     from sim.report.schedules import comparison_view
 
-    figures = figure_paths(png, svg)
+    figures = opt.figure_paths(png, svg)
     names = None if schedules is None else [name.strip() for name in schedules.split(",") if name.strip()]
     if names == []:
         raise SpecError("--schedules is empty; name some, such as 1f1b,zb_v, or leave it out for all")
@@ -201,6 +176,6 @@ def compare_schedules(
             drawing = comparison_figure(views, width_in=width)
             report("figure")
             save(drawing, figures)
-    print_answer(as_json, comparison.to_dict, lambda: comparison_view(comparison))
+    opt.print_answer(as_json, comparison.to_dict, lambda: comparison_view(comparison))
     for path in figures:
         typer.echo(f"figure: {path}", err=as_json)

@@ -2,98 +2,242 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer import Argument, Option
+from typer import Option
 
-from sim.commands import options
-from sim.commands.fills import with_records
-from sim.commands.options import Json, Overrides, ProfileOption, Verbose, print_answer
+from sim.commands import options as opt
+from sim.commands.files import print_exported
+from sim.commands.fills import Fills, Opt
 from sim.commands.progress import progress_bar
-from sim.commands.search_options import (
-    Questions,
-    SpaceOptions,
-    check_numbers,
-    load_with_fixed,
-    read_fields,
-    refuse_gone,
-)
-from sim.errors import InfeasiblePlan, SpecError
+from sim.errors import FlopcastError, InfeasiblePlan, SpecError
 from sim.files import write_text
+from sim.foreign.exporters import check_beside_plan, check_framework, export_scenario
+from sim.search import SearchResult
+from sim.search import search as run
+from sim.search.axes import sweepable
+from sim.search.explain import check_fields, rank_plan, why_not
+from sim.search.fixed import as_fixed
+from sim.search.risk import RANKED, at_risk, check_risk
+from sim.search.room import check_ways
+from sim.search.rules import megatron_rules
+from sim.search.schedules.by_schedule import schedules_named, search_schedules
+from sim.search.sensitivity import sensitivity as cost_of_values
+from sim.search.sweep import sweep
+from sim.specs import Scenario, load_scenario
+from sim.specs.writing import scenario_yaml
+from sim.specs.yaml12 import parse_yaml
 
 if TYPE_CHECKING:
     from sim.report.search import SearchAnswers
-    from sim.search import SearchResult
-    from sim.specs import Scenario
 
 BATCH = "training.global_batch_size"
+OWN = "own"
+"""The word in --why for the scenario's own plan. Fields beside it change that plan, and nothing is left free."""
+TOP = 10
+"""Plans that are shown unless more or fewer are asked for."""
+SPACE = Fills(
+    run,
+    *("scenario", "top", "confirm", "context", "experts", "fixed", "export_to", "progress", "require_fit"),
+    gpus=Opt(read=lambda words, _: opt.read_range(words), help="Number of GPUs, such as 1024, or a range: 64..4096."),
+    max_gpus=Opt(help="Plans use no more GPUs than this."),
+    memory_limit_bytes=Opt(
+        "--memory-limit",
+        read=lambda words, _: opt.read_limit(words),
+        help="Memory that a plan may use of a GPU, such as 72 GB; default: all the driver gives.",
+    ),
+    objective=Opt(help="What is best: step_time, days, cost or memory_headroom."),
+    overlaps=Opt("--overlaps", help="Also switch overlaps on and off: sends, reductions, gathers, tensor backwards."),
+    room=Opt(
+        read=lambda words, _: _ways(words),
+        default="modules,block",
+        metavar="WAYS",
+        help="How plans that do not fit may save memory: recompute some modules, recompute a block of layers, offload, "
+        "or none.",
+    ),
+    layouts=Opt(
+        "--layouts/--no-layouts",
+        help="Also balance layers over the stages; default: if the framework can.",
+    ),
+    windows=Opt("--windows", help="Also try larger groups of micro-batches per chunk (interleaved)."),
+    any_framework=Opt("--any-framework", help="Also search plans that the scenario's framework cannot run."),
+)
 
 
-@with_records
+def _ways(text: str) -> tuple[str, ...]:
+    """Ways to make room for plans of `modules,block`; none of `none`."""
+    names = [each.strip() for each in text.split(",") if each.strip()]
+    if names == ["none"]:
+        return ()
+    if not names:
+        raise SpecError("--room names no way; write --room modules,block,offload, or none")
+    return check_ways(names)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpaceOptions:
+    """Which plans are searched, and what makes one of them the best.
+
+    batch : Sequences per step, instead of the scenario's.
+    cp : Context-parallel degrees, such as 1,2,4; default: those that keep pieces long.
+    ep : Expert-parallel degrees, such as 8,16; default: all that suit.
+    fix FIELD[=VALUE] : Keep a field of the plan: tp=8, or tp for the scenario's own value. Same as -s plan.tp=8.
+    """
+
+    space: Annotated[partial[SearchResult], SPACE]
+    batch: int | None = None
+    cp: str | None = None
+    ep: str | None = None
+    fix: list[str] | None = None
+
+    def arguments(self, scenario: Scenario, swept: bool) -> dict[str, Any]:
+        """What they are to a search of this scenario, some of whose numbers a sweep may change."""
+        found = dict(self.space.keywords)
+        length, experts = (0, 0) if swept else (scenario.training.sequence_length, scenario.model.num_experts)
+        if self.cp is not None:
+            found["context"] = _degrees(self.cp, "--cp", length, f"sequence of {length:,} tokens")
+        if self.ep is not None:
+            found["experts"] = _degrees(self.ep, "--ep", experts, f"{experts:,} experts")
+        return found
+
+    def scenario(self, original: Scenario, own: bool) -> Scenario:
+        """The scenario with another batch, if one is given; nothing is left of its own plan but its GPUs then."""
+        if self.batch is None:
+            return original
+        if own:
+            raise SpecError("--why own speaks of the scenario's own batch; leave --batch out")
+        return original.replace(
+            training=original.training.replace(global_batch_size=self.batch),
+            plan=original.plan.replace(dp=1, ep=1, microbatch_size=1),
+        )
+
+
+def _degrees(text: str, option: str, of: int, what: str) -> tuple[int, ...]:
+    """Degrees of `1,2,4`, each of which must divide a number of something."""
+    degrees = opt.read_numbers(text, option)
+    wrong = [each for each in degrees if of % each]
+    if wrong:
+        able = [each for each in range(1, min(of, 64) + 1) if of % each == 0]
+        more = " …" if of > able[-1] or len(able) > 8 else ""
+        raise SpecError(
+            f"{option} {wrong[0]} must divide the {what}; degrees that do: {', '.join(map(str, able[:8]))}{more}"
+        )
+    return degrees
+
+
+@dataclass(frozen=True, slots=True)
+class Questions:
+    """What else is asked about the plans, or instead of the best of them.
+
+    schedules NAMES : Also show the best plan of each of these schedules, such as zb_v,zb_h1, or all.
+    pareto : Also show the Pareto front of time, memory, GPUs and cost.
+    sensitivity : Also show what each value of tp, pp and so on would cost, and why.
+    rules : Also show what Megatron's rules of thumb choose, and what that costs.
+    sweep FIELD=VALUES : Show instead how the best plan changes with a number of the scenario: a..b, a..b:N or a,b,c.
+        Twice for a map.
+    fields : List the numbers that --sweep can change.
+    figure : File for the figure of --sweep, --sensitivity or --pareto (.png, .svg).
+    top : How many plans to show.
+    risk : Rank by the step time that a plan stays below with this probability, such as 0.9, instead of by the expected
+        one. Not together with --why, --rules, --sensitivity or --pareto.
+    why FIELD=VALUE : Explain why a plan with these fields is not the best: plan.tp=4, or own for the scenario's plan.
+        Not together with --risk.
+    """
+
+    schedules: str | None = None
+    pareto: bool = False
+    sensitivity: bool = False
+    rules: bool = False
+    sweep: list[str] | None = None
+    fields: bool = False
+    figure: Path | None = None
+    top: int = TOP
+    risk: float | None = None
+    why: list[str] | None = None
+
+    @property
+    def asked(self) -> dict[str, bool]:
+        """Questions about the plans, by their options, and whether they are asked."""
+        answers = (bool(self.why), self.rules, self.sensitivity, self.pareto)
+        return dict(zip(("--why", "--rules", "--sensitivity", "--pareto"), answers, strict=True))
+
+    def check(self, output: Path | None, export_to: str | None) -> None:
+        """Refuse what has nothing to say beside --sweep or --fields, and files that cannot be written."""
+        instead = "--fields" if self.fields else "--sweep" if self.sweep else None
+        beside = {"--schedules": self.schedules is not None, "-o": output is not None}
+        beside |= {"--export": export_to is not None, "--sweep": bool(self.sweep) and self.fields}
+        others = [word for word, on in {**self.asked, **beside}.items() if on]
+        others += ["--risk"] * bool(instead and self.risk is not None)
+        idle = ["--top"] * (self.top != TOP) + ["--figure"] * (self.fields and self.figure is not None)
+        if self.risk is not None and (asked := [word for word, on in self.asked.items() if on]):
+            raise SpecError(
+                f"--risk ranks plans by what they stay below, and {' and '.join(asked)} compares expected step times; "
+                "ask them one after the other"
+            )
+        if instead and others:
+            raise SpecError(
+                f"{instead} asks another question than {' and '.join(others)}; ask them one after the other"
+            )
+        if instead and idle:
+            raise SpecError(f"{' and '.join(idle)} would change nothing beside {instead}; leave out what does nothing")
+        opt.check_output(output)
+        if self.figure is not None:
+            from sim.report.figures import check_paths
+
+            drawn = {"--sweep": bool(self.sweep), "--sensitivity": self.sensitivity, "--pareto": self.pareto}
+            found = [word for word, on in drawn.items() if on]
+            if len(found) != 1:
+                there = " and ".join(found) if found else "none of them"
+                raise SpecError(f"--figure draws one of --sweep, --sensitivity and --pareto, but there is {there}")
+            check_paths([self.figure])
+
+
 def search(
-    *,
-    scenario: Annotated[Path, Argument(help="A scenario in YAML; its plan, if any, says how many GPUs.")],
+    scenario: Path,
     more_fields: Annotated[
-        list[str] | None, Argument(metavar="[FIELD=VALUE]...", help="Further fields of --why.")
+        list[str] | None, typer.Argument(metavar="[FIELD=VALUE]...", help="Further fields of --why.")
     ] = None,
-    overrides: Overrides = None,
+    *,
+    overrides: opt.Overrides = None,
     space: SpaceOptions,
     questions: Questions,
-    profile: ProfileOption = None,
-    jobs: Annotated[str | None, Option(hidden=True)] = None,
-    save: Annotated[str | None, Option(hidden=True)] = None,
+    profile: opt.ProfileOption = None,
     output: Annotated[Path | None, Option("--output", "-o", help="Write the best plan as a scenario.")] = None,
-    export_to: Annotated[
-        str | None,
-        Option(
-            "--export",
-            metavar="FRAMEWORK",
-            help="Also the best plan as a framework's options: megatron-lm, megatron-bridge, torchtitan or deepspeed.",
-            autocompletion=options.frameworks_to_export_to,
-        ),
-    ] = None,
-    verbose: Verbose = False,
-    as_json: Json = False,
+    export_to: str | None = None,
+    verbose: opt.Verbose = False,
+    as_json: opt.Json = False,
 ) -> None:
-    """Every feasible plan, memory-checked and ranked; the best confirmed by the exact engine."""
-    from sim.foreign.exporters import check_beside_plan, check_framework
-    from sim.search import search as run
-    from sim.search.explain import check_fields
-    from sim.search.risk import RANKED, at_risk, check_risk
-    from sim.search.schedules.by_schedule import schedules_named, search_schedules
+    """Every feasible plan, memory-checked and ranked; the best confirmed by the exact engine.
 
-    refuse_gone(save=save, jobs=jobs)
-    why, schedules = questions.why or [], questions.named_schedules
+    scenario : A scenario in YAML; its plan, if any, says how many GPUs.
+    export_to --export FRAMEWORK : Also the best plan as a framework's options: megatron-lm, megatron-bridge, torchtitan
+        or deepspeed.
+    """
+    why = questions.why or []
     if more_fields and not why:
         raise SpecError(f"{more_fields[0]!r} belongs to no option; write --why {' '.join(more_fields)}")
     questions.check(output, export_to)
     if questions.risk is not None:
         check_risk(questions.risk, space.space.keywords.get("objective", "step_time"))
-    check_numbers(top=questions.top, max_gpus=space.space.keywords.get("max_gpus"), batch=space.batch)
+    opt.check_numbers(top=questions.top, max_gpus=space.space.keywords.get("max_gpus"), batch=space.batch)
     if export_to is not None:
         check_framework(export_to)
-    if schedules is not None:
-        schedules_named(schedules)  # a name that there is not is said at once
-    own, named = read_fields((*why, *(more_fields or ())))
+    if questions.schedules is not None:
+        schedules_named(questions.schedules)  # a name that there is not is said at once
+    own, named = _read_fields((*why, *(more_fields or ())))
     check_fields(named, any_of_plan=own)
-    original, fixed = load_with_fixed(scenario, overrides or (), space.fix or (), profile)
+    original, fixed = _load_with_fixed(scenario, overrides or (), space.fix or (), profile)
     if export_to is not None:
         check_beside_plan(original, export_to)
     if questions.fields:
         _print_fields(original, as_json)
         return
-    given = original
-    if space.batch is not None:
-        if own:
-            raise SpecError("--why own speaks of the scenario's own batch; leave --batch out")
-        given = original.replace(
-            training=original.training.replace(global_batch_size=space.batch),
-            plan=original.plan.replace(dp=1, ep=1, microbatch_size=1),
-        )
+    given = space.scenario(original, own)
     options = {**space.arguments(given, bool(questions.sweep)), "fixed": fixed, "export_to": export_to}
     if space.batch is not None and not original.is_open:
         options.setdefault("gpus", (original.plan.num_gpus,) * 2)
@@ -102,21 +246,58 @@ def search(
             raise SpecError(f"{BATCH} is swept and given at once; leave --batch out")
         _sweep(given, questions.sweep, options, questions.figure, as_json)
         return
-    with progress_bar("plans priced") as progress:
-        top = questions.top if questions.risk is None else max(questions.top, RANKED)
-        result = run(given, top=top, progress=progress, require_fit=schedules is None, **options)
-    if schedules is not None and result.finished:  # who stops the one does not begin the other
-        with progress_bar("schedules searched") as progress:
-            result = search_schedules(result, schedules, progress=progress)
-    if questions.risk is not None and result.best:
-        result = at_risk(result, questions.risk, questions.top)
+    result = _result(given, questions, options)
     if original.is_open and own:
         raise SpecError("--why own speaks of the scenario's own plan, and it has none; name fields of one instead")
     ranked = None if space.batch is not None or original.is_open else original
     answers = _answer(result, ranked, own, named, questions.asked)
-    tell(answers, output, questions.figure, export_to, as_json, verbose)
+    _tell(answers, output, questions.figure, export_to, as_json, verbose)
     if answers.unanswered or not result.finished or any(each.interrupted for each in result.schedules):
         raise KeyboardInterrupt
+
+
+def _read_fields(words: Sequence[str]) -> tuple[bool, dict[str, Any]]:
+    """(whether the scenario's own plan is meant, the plan's fields) that --why names."""
+    own, named = False, {}
+    for field in (each for text in words for each in text.split()):
+        if field == OWN:
+            own = True
+            continue
+        path, equals, value = field.partition("=")
+        if not equals or not value:
+            raise SpecError(f"--why {field!r} must look like plan.tp=4, or be {OWN} for the scenario's own plan")
+        name = path.removeprefix("plan.")
+        if name in named:
+            raise SpecError(f"--why names {path!r} twice; keep one")
+        named[name] = parse_yaml(value, f"--why {field!r}")
+    if words and not named and not own:
+        raise SpecError(f"--why names no field; write --why plan.tp=4, or --why {OWN} for the scenario's own plan")
+    return own, named
+
+
+def _load_with_fixed(
+    path: Path, overrides: Sequence[str], fix: Sequence[str], profile: str | None
+) -> tuple[Scenario, dict[str, Any]]:
+    """The scenario with its file's own plan, and the fields of plans that --set and --fix keep."""
+    of_plan = [each for each in overrides if each.startswith("plan.")]
+    try:
+        found = load_scenario(path, [each for each in overrides if each not in of_plan], profile)
+    except FlopcastError:  # the file's own plan does not suit what else is set
+        found = load_scenario(path, overrides, profile)
+    return as_fixed(found, [*of_plan, *fix])
+
+
+def _result(given: Scenario, questions: Questions, options: dict[str, Any]) -> SearchResult:
+    """The best plans, those of other schedules beside them, and their ranking at risk where one is asked for."""
+    top = questions.top if questions.risk is None else max(questions.top, RANKED)
+    with progress_bar("plans priced") as progress:
+        result = run(given, top=top, progress=progress, require_fit=questions.schedules is None, **options)
+    if questions.schedules is not None and result.finished:  # who stops the one does not begin the other
+        with progress_bar("schedules searched") as progress:
+            result = search_schedules(result, questions.schedules, progress=progress)
+    if questions.risk is not None and result.best:
+        result = at_risk(result, questions.risk, questions.top)
+    return result
 
 
 def _answer(
@@ -124,9 +305,6 @@ def _answer(
 ) -> SearchAnswers:
     """Answer what was asked beside the best plans, up to the first question that an interrupt leaves open."""
     from sim.report.search import SearchAnswers
-    from sim.search.explain import rank_plan, why_not
-    from sim.search.rules import megatron_rules
-    from sim.search.sensitivity import sensitivity as cost_of_values
 
     found = SearchAnswers(result, named)
     open_questions = [word for word, on in asked.items() if on]
@@ -156,11 +334,10 @@ def _sweep(scenario: Scenario, words: list[str], options: dict[str, Any], figure
     """Answer --sweep."""
     from sim.report.figures import save
     from sim.report.sweep import sweep_view
-    from sim.search.sweep import sweep
 
     with progress_bar("points searched") as progress:
         swept = sweep(scenario, words, progress=progress, **options)
-    print_answer(as_json, lambda: {"sweep": swept.to_dict()}, lambda: sweep_view(swept))
+    opt.print_answer(as_json, lambda: {"sweep": swept.to_dict()}, lambda: sweep_view(swept))
     if figure is not None:
         save(swept.plot(), [figure])
         if not as_json:
@@ -174,30 +351,21 @@ def _sweep(scenario: Scenario, words: list[str], options: dict[str, Any], figure
 def _print_fields(scenario: Scenario, as_json: bool) -> None:
     """Answer --fields."""
     from sim.report.sweep import fields_view
-    from sim.search.axes import sweepable
 
     fields = sweepable(scenario)
     rows = [{"path": each.path, "unit": each.unit, "value": each.value} for each in fields]
-    print_answer(as_json, lambda: {"fields": rows}, lambda: fields_view(fields))
+    opt.print_answer(as_json, lambda: {"fields": rows}, lambda: fields_view(fields))
 
 
-def tell(
-    answers: SearchAnswers,
-    output: Path | None,
-    figure: Path | None,
-    export_to: str | None,
-    as_json: bool,
-    verbose: bool = False,
-) -> None:
+def _tell(answers: SearchAnswers, output: Path | None, figure: Path | None, export_to: str | None, *how: bool) -> None:
     """Print all answers, then write the files that were asked for: what was found is said before one can go wrong."""
-    from sim.commands.export import print_exported
-    from sim.foreign.exporters import export_scenario
     from sim.report.figures import save
 
+    as_json, verbose = how
     best, drawn = answers.result.best[0].scenario, None
     exported = None if export_to is None else export_scenario(best, export_to)
     data = {} if exported is None else {"export": exported.to_dict()}
-    print_answer(as_json, lambda: {**answers.to_dict(), **data}, lambda: partial(answers.view, verbose=verbose))
+    opt.print_answer(as_json, lambda: {**answers.to_dict(), **data}, lambda: partial(answers.view, verbose=verbose))
     if output is not None:
         write_scenario(output, best)
     if figure is not None and (drawn := answers.figure()) is not None:
@@ -216,8 +384,6 @@ def tell(
 
 def write_scenario(path: Path, scenario: Scenario) -> None:
     """A scenario file: presets by their names, and what differs from them."""
-    from sim.specs.writing import scenario_yaml
-
     said = "Best plan of a search."
     of_whom = scenario.description.removeprefix(said).strip()
     described = scenario.replace(description=f"{said} {of_whom}".strip())

@@ -1,28 +1,39 @@
-"""`flopcast train`: a whole run of a scenario, with failures, checkpoints, money and energy."""
+"""`flopcast train` and `flopcast shortest`: a whole run with failures and money, and the shortest there can be."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
-from sim.commands.fills import Fills, Opt, count, with_records
-from sim.commands.options import (
-    Output,
-    Overrides,
-    ProfileOption,
-    Restart,
-    ScenarioFile,
-    Verbose,
-    failure_options,
-    startup_of,
-)
+from sim.commands import options as opt
+from sim.commands.fills import Fills, Opt, count
+from sim.commands.progress import progress_bar
+from sim.errors import SpecError, require_positive
 from sim.reliability.cost import Price
 from sim.reliability.goodput import Failures
 from sim.reliability.storing import load_named
-from sim.scaling.run import Terms
+from sim.scaling.questions import ask, length_of, precision_of
+from sim.scaling.ramp import parse_ramp
+from sim.scaling.run import Goal, Terms, goal_of, goal_of_model
 from sim.scaling.training import Training
 from sim.scaling.training import train as run_of
+from sim.specs import Scenario, load_scenario
+from sim.specs.presets import load_file_as_preset
+from sim.units import parse, parse_count, show_bare
+
+
+def failure_options(*left_out: str) -> Fills:
+    """The options of `Failures` but those that a verb fills itself."""
+    return Fills(
+        Failures,
+        *("hardware_share", "gpus_per_node", "load_s", *left_out),
+        gpu_mtbf_s=Opt("--mtbf", show_default="50,677 h"),
+        startup_s=Opt(show_default="10 min"),
+        spare_nodes="--spares",
+    )
+
 
 FAILURES = failure_options("repair_s")
 TERMS = Fills(
@@ -34,14 +45,31 @@ TERMS = Fills(
     load_by=Opt(read=lambda words, _: load_named(words)),
     price=Opt(read=lambda words, _: Price.read(words)),
 )
+GOAL = Fills(
+    goal_of, "params", "loss_law", tokens=Opt(read=count), loss=Opt(read=count), critical_batch=Opt(read=count)
+)
+
+
+def startup_of(restart: str | None, failures: partial[Failures]) -> partial[Failures]:
+    """Failures from which a job comes back as --startup says, or --restart with loading in it."""
+    startup = failures.keywords.get("startup_s")
+    if restart is not None and startup is not None:
+        raise SpecError(
+            f"--restart {restart!r} is the start-up and the loading after it, --startup {show_bare(startup, 's')!r} "
+            "the first of them; give one of the two"
+        )
+    return failures if restart is None else partial(failures, startup_s=parse(restart, "s"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """Options of a whole run: how the cluster fails, how state is saved, and what all of it costs."""
+    """Options of a whole run: how the cluster fails, how state is saved, and what all of it costs.
+
+    restart : Time from a failure to the next step, loading included, instead of --startup.
+    """
 
     failures: Annotated[partial[Failures], FAILURES]
-    restart: Restart = None
+    restart: str | None = None
     others: Annotated[partial[Terms], TERMS]
 
     def terms(self, node_gpus: int) -> Terms:
@@ -50,25 +78,119 @@ class RunOptions:
         return self.others(failures=failures, restart_is_whole=self.restart is not None)
 
 
-@with_records
 def train(
     *,
-    scenario: ScenarioFile,
-    overrides: Overrides = None,
+    scenario: opt.ScenarioFile,
+    overrides: opt.Overrides = None,
     goal: Annotated[
         partial[Training],
         Fills(run_of, "scenario", "terms", tokens=Opt(read=count), loss=Opt(read=count)),
     ],
     run: RunOptions,
-    profile: ProfileOption = None,
-    verbose: Verbose = False,
-    output: Output,
+    profile: opt.ProfileOption = None,
+    verbose: opt.Verbose = False,
+    output: opt.Output,
 ) -> None:
     """How many days a run takes, failures and checkpoints included; what it costs, and how sure that is."""
-    from sim import load_scenario
     from sim.report.training import training_figure, training_view
 
     asked = load_scenario(scenario, overrides or (), profile)
     training = goal(asked, terms=run.terms(asked.cluster.node.gpus_per_node))
     output.show(training.to_dict, lambda: [training_view(training, verbose)], lambda: training_figure(training))
     training.answer.require_fit()
+
+
+@dataclass(frozen=True, slots=True)
+class RangeOptions:
+    """The range in which the shortest run is looked for, and other runs that are shown beside it.
+
+    gpus : Range of GPUs, such as 64..65536; default: up to all that the cluster has.
+    batches : Batches to try, in sequences: 512,1024.
+    within : Also show the cheapest run that ends in this time: '60 d'.
+    budget : Also show the shortest run for this much money: 50M.
+    ramp : Batch ramp: '1/4, 1/2@2%, 1@20%' means batch @ data.
+    """
+
+    gpus: str | None = None
+    batches: str | None = None
+    within: str | None = None
+    budget: str | None = None
+    ramp: str | None = None
+
+    def machine(self, asked: Scenario) -> tuple[Scenario, tuple[int, int]]:
+        """The question on a cluster of the same kind that is large enough, and the fewest and most of its GPUs."""
+        if self.gpus is None:
+            return asked, (1, asked.cluster.num_gpus)
+        sizes = opt.read_range(self.gpus)
+        if sizes[1] > asked.cluster.num_gpus:
+            nodes = -(-sizes[1] // asked.cluster.node.gpus_per_node)
+            asked = asked.replace(cluster=asked.cluster.replace(num_nodes=nodes))
+        return asked, sizes
+
+    def read(self) -> tuple[Any, Any, float | None, float | None]:
+        """(batches to try, ramp of the batch, time that another run must keep to [s], money that another may cost)."""
+
+        ramp = None if self.ramp is None else parse_ramp(self.ramp)
+        limit, what = None if self.within is None else parse(self.within, "s"), "numbers of sequences"
+        if limit is not None:
+            require_positive(within=limit)
+        batches = None if self.batches is None else opt.read_numbers(self.batches, "--batches", what, "512,1024")
+        return batches, ramp, limit, None if self.budget is None else parse_count(self.budget, "budget")
+
+
+def shortest(
+    model: str,
+    *,
+    cluster: str,
+    aim: Annotated[partial[Goal], GOAL],
+    among: RangeOptions,
+    overrides: list[str] | None = None,
+    stack: str = "megatron-core",
+    profile: str | None = None,
+    layered: bool = True,
+    run: RunOptions,
+    output: opt.Output,
+) -> None:
+    """The shortest training run over cluster size, batch and plan; what it costs, and what limits it.
+
+    model : A model preset, such as llama3-70b.
+    cluster : A cluster preset; its nodes and network at any size.
+    overrides --set -s FIELD=VALUE : Override a field of model, cluster, training or stack.
+    stack : Preset of a software stack.
+    profile : A profile's name or YAML file.
+    layered --layered/--no-layered : Also try breadth-first orders and modular pipelines.
+    """
+    from sim.report.training import frontier_figure, frontier_view
+    from sim.scaling.training_time import shortest
+
+    asked, gpus = among.machine(_question(model, cluster, stack, profile, overrides or []))
+    goal = goal_of_model(asked.model, **aim.keywords)
+    batches, ramp, limit, money = among.read()
+    terms = run.terms(asked.cluster.node.gpus_per_node)
+    with progress_bar("batches priced and plans run") as progress:
+        frontier = shortest(
+            asked, goal, gpus=gpus, batches=batches, terms=terms, ramp=ramp, layered=layered, progress=progress
+        )
+    chosen = {} if limit is None else {"within": frontier.cheapest_within(limit)}
+    chosen |= {} if money is None else {"budget": frontier.fastest_for(money)}
+    output.show(
+        lambda: {
+            "scenario": asked.name,
+            **frontier.to_dict(),
+            **{name: point.to_dict() for name, point in chosen.items()},
+        },
+        lambda: [frontier_view(asked, frontier, chosen)],
+        lambda: frontier_figure(asked, frontier),
+    )
+
+
+def _question(model: str, cluster: str, stack: str, profile: str | None, overrides: list[str]) -> Scenario:
+    """Model and cluster as a scenario; sequences as long as the model takes, but no longer than 8,192."""
+
+    def training(shape: Any, gpu: Any) -> Any:
+        length, precision = length_of(shape, None)[0], precision_of(gpu)[0]
+        return {"global_batch_size": 1, "sequence_length": length, "precision": precision}, ()
+
+    own = load_file_as_preset(Path(profile)) if profile is not None and profile.endswith((".yaml", ".yml")) else profile
+    name = f"{model} on {cluster}"
+    return ask(model, cluster, stack=stack, training=training, profile=own, name=name, overrides=overrides)

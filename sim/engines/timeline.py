@@ -11,7 +11,6 @@ from sim.arrays import ActionFloats, FloatArray, IntArray, RankFloats
 from sim.engines.max_plus import TOGETHER
 from sim.engines.program import Program, without_flush
 from sim.engines.tasks import BUCKET, COMPUTE, GATHER, JOIN, ONCE, REDUCE, Step
-from sim.notebook import NotebookDisplay
 from sim.schedules import Order
 from sim.schedules.actions import KINDS
 from sim.schedules.passes import updates_per_rank
@@ -49,7 +48,7 @@ class StepTimes(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Timeline(NotebookDisplay):
+class Timeline:
     """One training step.
 
     step_time_s : when the slowest rank has updated; without a flush, from batch to batch. [s]

@@ -19,13 +19,7 @@ MOST_UNITS = 50
 
 
 def parse_times(text: str) -> tuple[int, int, int | None]:
-    """(forward, backward or input gradient, weight gradient or None) of `1,2` or `1,1,1`. [units]
-
-    Raises
-    ------
-    SpecError
-        Not two or three whole numbers from 1 to MOST_UNITS.
-    """
+    """(forward, backward or input gradient, weight gradient or None) of `1,2` or `1,1,1`. [units]"""
     parts = text.split(",")
     if len(parts) not in (2, 3) or not all(part.strip().isdecimal() for part in parts):
         raise SpecError(
@@ -42,11 +36,6 @@ def format_aligned(order: Order, times: tuple[int, int, int | None]) -> str:
     """The order with a column a unit of time: `.` where a rank is idle, blanks where an action goes on.
 
     Sends take no time, nor do updates, which stand as `|` before the column in which they happen.
-
-    Raises
-    ------
-    SpecError
-        Two times for a schedule that halves its backward.
     """
     forward, backward, weight = times
     halves = bool(np.isin(order.kind, (I, W)).any())

@@ -23,18 +23,8 @@ _UNEXPLAINED = log(1.1)
 def check_view(found: Check, logged: LoggedSteps, command: str, made: str, anchor: str, width: int) -> Group:
     """The verdict, what was measured, what to look at first, and where the measurement can go.
 
-    Parameters
-    ----------
-    logged : LoggedSteps
-        What the log says.
-    command : str
-        What estimates the scenario, to which changes are added.
-    made : str
-        The command that makes the scenario's file of the log, where there is none.
-    anchor : str
-        The command that draws a profile to the run.
-    width : int
-        Columns of the terminal.
+    command estimates the scenario, to which changes are added; `made` makes its file of the log, where there is none;
+    `anchor` draws a profile to the run.
     """
     blocks: list[RenderableType] = [
         Text(verdict_words(found), style="bold"),

@@ -156,12 +156,9 @@ def _recomputed(answer: Estimate) -> str:
 def headline(answer: Estimate, per_gpu: Mapping[str, str] = PER_GPU, sure: bool = True) -> list[Fact]:
     """The numbers people ask for first.
 
-    Parameters
-    ----------
-    per_gpu : mapping
-        Names of the rates of a GPU, in the order in which they stand; that of the hardware only where it recomputes.
-    sure : bool
-        Also how well the step time is known.
+    per_gpu : Names of the rates of a GPU, in the order in which they stand; that of the hardware only where it
+        recomputes.
+    sure : Also how well the step time is known.
     """
     recompute = answer.scenario.plan.recompute != "none"
     low, high = answer.step_time_interval_s

@@ -112,7 +112,7 @@ def scenario_sections() -> tuple[SectionReference, ...]:
                 path,
                 record,
                 PRESET_AT.get(path),
-                _paragraphs(record.__doc__ or ""),
+                "\n".join(" ".join(each.split()) for each in inspect.cleandoc(record.__doc__ or "").split("\n\n")),
                 tuple(_field(record, name, path) for name in record.model_fields if name not in NOT_IN_FILES),
                 first.get(record),
             )
@@ -124,16 +124,8 @@ def scenario_sections() -> tuple[SectionReference, ...]:
 def find_fields(word: str) -> tuple[SectionReference, ...]:
     """The sections and fields that a word asks for; of a section where some fields are meant, only those.
 
-    Parameters
-    ----------
-    word : str
-        A section, which stands for those within it too, or `scenario` for what no section holds; a field's path by
+    word : A section, which stands for those within it too, or `scenario` for what no section holds; a field's path by
         either of its names, or the last part of it; a part of a name; or else a word of what fields mean.
-
-    Raises
-    ------
-    SpecError
-        There is none; the message has the nearest.
     """
     sections = scenario_sections()
     plain = ".".join(file_name(part) for part in word.strip().strip(".").split(".")).lower()
@@ -154,7 +146,9 @@ def find_fields(word: str) -> tuple[SectionReference, ...]:
         named = {field.path for field in fields if is_meant(field)}
         if whole or named:
             return _chosen(sections, whole, named.difference(whole))
-    raise SpecError(f"no field or section {word!r}{_nearest(word, fields)}")
+    hint = nearest(word, {field.path if "." in word else field.name for field in fields})
+    hint = hint if len(hint) < 200 else "; `flopcast fields` lists them all"  # all of them would be too many
+    raise SpecError(f"no field or section {word!r}{hint}")
 
 
 def docstrings(record: type[Spec]) -> dict[str, str]:
@@ -310,12 +304,6 @@ def _value_words(value: Any, unit: str | None) -> str:
     return _quoted(value)
 
 
-def _paragraphs(docstring: str) -> str:
-    """A docstring with a line for each paragraph."""
-    blocks = inspect.cleandoc(docstring).split("\n\n")
-    return "\n".join(" ".join(block.split()) for block in blocks)
-
-
 def _is_at(word: str, path: str) -> bool:
     """Whether the word is this path, with any name where any may stand."""
     return bool(path) and re.fullmatch(re.escape(path).replace(ANY_NAME, r"[^.]+").lower(), word) is not None
@@ -332,9 +320,3 @@ def _chosen(
         elif fields := tuple(field for field in section.fields if field.path in named):
             found.append(replace(section, fields=fields, preset=None, same_as=None))
     return tuple(found)
-
-
-def _nearest(word: str, fields: Iterable[FieldReference]) -> str:
-    """A hint with the nearest name, or path where one was given; all of them would be too many."""
-    hint = nearest(word, {field.path if "." in word else field.name for field in fields})
-    return hint if len(hint) < 200 else "; `flopcast fields` lists them all"

@@ -13,7 +13,7 @@ from typing import Any
 from rich.console import Group
 from rich.text import Text
 
-from sim.report.field_reference import ANY_NAME, FieldReference, SectionReference, json_schemas, scenario_sections
+from sim.report.field_reference import ANY_NAME, SectionReference, json_schemas, scenario_sections
 from sim.specs.frameworks import framework_names
 from sim.specs.presets import preset_names
 from sim.units import COUNT, pattern
@@ -28,10 +28,7 @@ Schema = dict[str, Any]
 def scenario_schema(schedules: Iterable[str] = ()) -> Schema:
     """The schema of scenario files.
 
-    Parameters
-    ----------
-    schedules : names
-        That plan.schedule may have, beside the path of a grid; any if not given.
+    schedules : That plan.schedule may have, beside the path of a grid; any if not given.
     """
     sections = {section.path: section for section in scenario_sections()}
     values = json_schemas()
@@ -59,22 +56,19 @@ def _shape(section: SectionReference, sections: Mapping[str, SectionReference], 
         }
     for field in section.fields:
         value = _clean(values[_title(section)][field.long_name])
-        about = {"description": _description(field)}
+        taken = "Required" if field.required else f"Default: {field.default_words}"
+        about = {"description": f"{field.meaning} {taken}."}
         if field.path == "stack.framework":
             value = {"enum": framework_names(titles=True)}
-        if field.section:
-            value = _with_preset(value, sections.get(field.path))
+        if field.section and (within := sections.get(field.path)) and within.preset:
+            value = {"anyOf": [_preset(within.preset), value]}
         if not field.unit:
             value = _counted(value)
-        if field.unit:
+        else:
             properties[field.name] = {**about, **_quantity(value, field.unit, bare=False)}
             value = _quantity(value, field.unit, bare=True)
         properties[field.long_name] = {**about, **value}
     return {"description": section.meaning, "type": "object", "properties": properties, "additionalProperties": False}
-
-
-def _description(field: FieldReference) -> str:
-    return f"{field.meaning} {'Required' if field.required else f'Default: {field.default_words}'}."
 
 
 def _preset(kind: str) -> Schema:
@@ -82,13 +76,6 @@ def _preset(kind: str) -> Schema:
     if kind == "models":  # or as Hugging Face has it, or a file
         return {"anyOf": [{"enum": names}, {"type": "string", "pattern": "[/.]"}]}
     return {"enum": sorted({*names, *framework_names(titles=True)}) if kind == "stacks" else names}
-
-
-def _with_preset(value: Schema, section: SectionReference | None) -> Schema:
-    """Fields, or the name of a preset where there are any."""
-    if section is None or not section.preset:
-        return value
-    return {"anyOf": [_preset(section.preset), value]}
 
 
 def _clean(value: Any) -> Any:

@@ -115,13 +115,7 @@ ENDINGS = (".png", ".svg")
 
 
 def check_paths(paths: Sequence[Path], endings: Sequence[str] = ENDINGS) -> None:
-    """Raise where a file could not be written, before the work is done.
-
-    Raises
-    ------
-    SpecError
-        Another ending, or a folder that does not exist.
-    """
+    """Raise where a file could not be written, before the work is done."""
     for path in paths:
         if path.suffix.lower() not in endings:
             raise SpecError(f"{str(path)!r} must end in {' or '.join(endings)}")
@@ -132,13 +126,7 @@ def check_paths(paths: Sequence[Path], endings: Sequence[str] = ENDINGS) -> None
 
 
 def save(figure: Any, paths: Sequence[Path]) -> None:
-    """Write a figure.
-
-    Raises
-    ------
-    SpecError
-        A path that cannot be written.
-    """
+    """Write a figure."""
     for path in paths:
         write_figure(figure, path, 150)
 
@@ -202,20 +190,12 @@ def place_labels(
 ) -> None:
     """Write each label beside its point; one for which there is no room is left out.
 
-    Parameters
-    ----------
-    panel : matplotlib Axes
-        With its limits and scales set.
-    labels : sequence of (x, y, words)
-        The first have the first choice.
-    colours : sequence, optional
-        Of each label; black without.
-    size : float
-        Of the letters. [points]
-    reach : int
-        How many times as far away a label may stand, with a line to its point, where it has no room beside it.
-    **options
-        Of `annotate`.
+    panel : With its limits and scales set.
+    labels : The first have the first choice.
+    colours : Of each label; black without.
+    size : Of the letters. [points]
+    reach : How many times as far away a label may stand, with a line to its point, where it has no room beside it.
+    **options : Of `annotate`.
     """
     panel.figure.draw_without_rendering()  # only then is known where anything stands
     own = np.array([label[:2] for label in labels], dtype=float).reshape(-1, 2)

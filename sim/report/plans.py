@@ -12,7 +12,7 @@ from sim.report.terminal import grouped
 from sim.search import SearchResult
 from sim.search.candidate import shown
 from sim.search.comparison import loss_of, losses_by_cause
-from sim.specs import ModelSpec, ParallelPlan, Scenario, StackSpec
+from sim.specs import ModelSpec, ParallelPlan, Scenario
 from sim.units import show, show_time, significant
 
 COLUMNS = {
@@ -167,7 +167,9 @@ def plan_table(result: SearchResult) -> PlanTable:
     first = result.best[0].worth(result.objective)
     losses = ["", *(f"{each.worth(result.objective) / first - 1:+.1%}" for each in result.best[1:])]
     dealt = ["uneven" if plan.pipeline_layout else "even" for plan in plans]
-    beside = [_overlapped(each.scenario.stack) for each in result.best]
+    stacks = [each.scenario.stack for each in result.best]  # what they overlap with computation, of what is switched
+    words = [[word for name, word in OVERLAPPED.items() if getattr(stack, name)] for stack in stacks]
+    beside = [", ".join(some) or "none" for some in words]
     return PlanTable(
         shared=shared_words(plans, names),
         gpus=shared_gpus(plans),
@@ -176,11 +178,6 @@ def plan_table(result: SearchResult) -> PlanTable:
         | ({"overlaps": beside} if len({*beside}) > 1 else {}),
         answers=answer_columns(result.objective, [each.answer for each in result.best], losses),
     )
-
-
-def _overlapped(stack: StackSpec) -> str:
-    """What a stack overlaps with computation, of what a search switches."""
-    return ", ".join(word for name, word in OVERLAPPED.items() if getattr(stack, name)) or "none"
 
 
 def layout_lines(result: SearchResult) -> list[str]:

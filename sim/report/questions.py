@@ -45,12 +45,8 @@ def _price_known(planned: Planned) -> bool:
 def planned_view(planned: Planned, sentence: str, then: Sequence[str], verbose: bool = False) -> Group:
     """A plan, what its run takes, where a step's time goes, what to do next, and what was assumed.
 
-    Parameters
-    ----------
-    sentence : str
-        The answer in short.
-    then : sequence of str
-        What to do next, a sentence each.
+    sentence : The answer in short.
+    then : What to do next, a sentence each.
     """
     answer, table = planned.answer, facts_table()
     for name, value, note in _run_facts(planned):
@@ -116,6 +112,15 @@ def lacking_view(asked: FineTuning, unfit: Unfit) -> Group:
     if asked.offload or "--offload" in useless:
         parts.append(Text("Weights in host memory (DeepSpeed's offload_param) are not modelled."))
     return Group(*parts)
+
+
+def ranking_words(found: Ranking) -> str:
+    """By what machines are ranked."""
+    if found.budget is None:
+        return "the cheapest first"
+    limit = money(found.budget, found.offers[0].training.run.currency)
+    paid = f"within {limit}, the fastest first"
+    return paid if found.paid else f"none of them costs as little as {limit}; the cheapest first"
 
 
 def ranking_view(heading: str, ranking: Ranking, verbose: bool = False) -> Group:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -16,6 +16,7 @@ from sim.rl.step import MEASURED, RlStep
 from sim.table import Table, columns_table, facts_table
 from sim.units import show, show_time, significant
 
+WAITS = ("tail", "waits for rollouts", "waits for training")
 BAR = 30
 """Places of the longest bar."""
 COLOURS = {
@@ -45,19 +46,20 @@ def rl_view(
 ) -> Group:
     """The step, where each pool's time goes, and what other depths and other splits would give.
 
-    Parameters
-    ----------
-    step : RlStep
-    depths : sequence of RlStep
-        The same pools with other depths.
-    colocated : RlStep, optional
-        The GPUs of both pools, taking turns.
-    split : sequence of RlStep
-        The same GPUs dealt otherwise.
+    depths : The same pools with other depths.
+    colocated : The GPUs of both pools, taking turns.
+    split : The same GPUs dealt otherwise.
     """
     parts: list[RenderableType] = [_heading(step), "", indented(_facts(step))]
-    for name, seconds in _pools(step).items():
-        parts += block(name, f"  ({show_time(step.step_time_s)})", _bars(seconds))
+    pools = {"A GPU's step": step.trainer_parts}
+    if not step.colocated:
+        pools = {"A training GPU's step": step.trainer_parts, "A rollout GPU's step": step.rollout_parts}
+    for name, seconds in pools.items():
+        rows = [
+            (part, s, s / sum(seconds.values()), "yellow" if part in WAITS else "cyan") for part, s in seconds.items()
+        ]
+        bars = bars_table([row for row in rows if row[2] >= 5e-4], BAR)
+        parts += block(name, f"  ({show_time(step.step_time_s)})", bars)
     if depths or colocated is not None:
         parts += ["", title("What running ahead gives"), indented(_depths(step, depths, colocated))]
     if split:
@@ -105,18 +107,6 @@ def _facts(step: RlStep) -> RenderableType:
         largest = show(float(step.work.answer.largest.total), "B")
         table.add_row("Memory", largest, Text("training does not fit", style="bold red"))
     return table
-
-
-def _pools(step: RlStep) -> dict[str, Mapping[str, float]]:
-    if step.colocated:
-        return {"A GPU's step": step.trainer_parts}
-    return {"A training GPU's step": step.trainer_parts, "A rollout GPU's step": step.rollout_parts}
-
-
-def _bars(seconds: Mapping[str, float]) -> RenderableType:
-    total, waits = sum(seconds.values()), ("tail", "waits for rollouts", "waits for training")
-    rows = [(name, value, value / total, "yellow" if name in waits else "cyan") for name, value in seconds.items()]
-    return bars_table([row for row in rows if row[2] >= 5e-4], BAR)
 
 
 def _depths(step: RlStep, depths: Sequence[RlStep], colocated: RlStep | None) -> Table:

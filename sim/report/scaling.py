@@ -11,20 +11,9 @@ import numpy as np
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from sim.canvas import new_figure
-from sim.reliability.goodput import (
-    Checkpoints,
-    Failures,
-    Goodput,
-    best_interval,
-    daly_interval,
-    goodput,
-    job_mtbf,
-    simulate_goodput,
-    young_interval,
-)
-from sim.report.figures import label_panel, open_panels, place_title, plain_axis
-from sim.scaling.allocation import Optimum, best_loss, best_params, flop_for_params, params_interval
+from sim.reliability import goodput as rel
+from sim.report.figures import label_panel, new_figure, open_panels, place_title, plain_axis
+from sim.scaling.allocation import Optimum, best_loss, best_params, compute_optimal, params_interval
 from sim.scaling.critical_batch import (
     CriticalBatchLaw,
     critical_batch_laws,
@@ -33,15 +22,7 @@ from sim.scaling.critical_batch import (
     tokens_needed,
 )
 from sim.scaling.fit import LossFit
-from sim.scaling.loss_laws import (
-    FLOP_PER_PARAM_TOKEN,
-    PUBLISHED_WALLS,
-    Growth,
-    latency_bound_time,
-    optimal_shape,
-    power_sum_loss,
-    utilisation_in_time,
-)
+from sim.scaling.loss_laws import FLOP_PER_PARAM_TOKEN, PUBLISHED_WALLS, optimal_shape, power_sum_loss
 from sim.scaling.published import BESIROGLU, LossLaw
 from sim.table import Table, columns_table, plain_table
 from sim.units import show_short, show_time, significant
@@ -129,8 +110,19 @@ def batch_view(title: str, rows: Mapping[str, Mapping[str, Any]], remarks: Seque
     return Group(Text(title, style="bold"), table, notes(spread, *remarks))
 
 
+def limits_view(title: str, rows: Sequence[Mapping[str, Any]], wall: str) -> list[RenderableType]:
+    """What each amount of compute could use, and whether latency allows it."""
+    table = plain_table("FLOP", "H100s", "best share of peak", "latency")
+    for row in rows:
+        cells = [show_short(row["h100s"]), f"{row['utilisation']:.0%}"] if row["h100s"] else ["no number", "–"]
+        table.add_row(f"{row['flop']:.2e}", *cells, "allows it" if row["latency_allows"] else "forbids it")
+    share = "share of peak: what communication leaves if every kernel is perfect; 8 H100 per node, 400 Gbit/s"
+    published = "published, three months: " + ", ".join(f"{k} {v:.0e}" for k, v in PUBLISHED_WALLS.items())
+    return [title, table, notes(wall, share, published)]
+
+
 def goodput_view(
-    title: str, facts: Mapping[str, str], formula: Goodput, played: Goodput, remarks: Sequence[str]
+    title: str, facts: Mapping[str, str], formula: rel.Goodput, played: rel.Goodput, remarks: Sequence[str]
 ) -> Group:
     """Checkpoints, where the time goes by formula and by simulation, and what the run costs."""
     head = Table.grid(padding=(0, 2))
@@ -149,8 +141,6 @@ def goodput_view(
 
 def fit_view(title: str, fit: LossFit, budgets: Sequence[float]) -> Group:
     """The fitted constants and what they make of some budgets, with intervals."""
-    from sim.scaling.allocation import compute_optimal
-
     table = plain_table("constant", "value", "90 % interval")
     constants = {letter: getattr(fit.form, name) for letter, name in _LETTERS.items()}
     constants["N ~ C^"] = fit.form.beta / (fit.form.alpha + fit.form.beta)
@@ -237,18 +227,18 @@ def draw_optimal(laws: Sequence[LossLaw], best: Sequence[Optimum]) -> Any:
     for law in laws:
         style = styles[law.name]
         left.loglog(flop, _tokens_per_param(flop, best_params(flop, law)), label=law.name, **style)
-        interval = params_interval(flop, law)
-        if interval is not None:
-            left.fill_between(
-                flop, *(_tokens_per_param(flop, end) for end in interval), color=style["color"], alpha=0.12, lw=0
-            )
+        if (interval := params_interval(flop, law)) is not None:
+            ends = (_tokens_per_param(flop, end) for end in interval)
+            left.fill_between(flop, *ends, color=style["color"], alpha=0.12, lw=0)
         if law.form is not None:
             right.semilogx(flop, best_loss(flop, law), label=law.name, **style)
     for each in best:
-        colour = styles[each.law]["color"]
-        repeated = "s" if each is best[-1] and len(best) > len(laws) else "o"
-        left.plot(each.flop, each.tokens / each.params, repeated, color=colour, ms=6)
-        right.plot(each.flop, each.loss, repeated, color=colour, ms=6)
+        look = {
+            "marker": "s" if each is best[-1] and len(best) > len(laws) else "o",
+            "color": styles[each.law]["color"],
+        }
+        left.plot(each.flop, each.tokens / each.params, ms=6, ls="", **look)
+        right.plot(each.flop, each.loss, ms=6, ls="", **look)
     bands = "points: what was asked; bands: published intervals of the exponent"
     label_panel(left, bands, COMPUTE, "tokens a parameter of the best model")
     label_panel(right, "losses of different data and tokenizers: compare slopes, not levels", COMPUTE, LOSS)
@@ -257,35 +247,6 @@ def draw_optimal(laws: Sequence[LossLaw], best: Sequence[Optimum]) -> Any:
 
 def _tokens_per_param(flop: Any, params: Any) -> Any:
     return flop / FLOP_PER_PARAM_TOKEN / params**2
-
-
-def draw_model(laws: Sequence[LossLaw], params: float, tokens: float | None, loss: float | None) -> Any:
-    """A model's loss against its tokens, and where each law would stop."""
-    figure, left, right = _panels(f"A model of {show_short(params)} parameters by every law")
-    ideal = {law.name: float(flop_for_params(params, law)) / FLOP_PER_PARAM_TOKEN / params for law in laws}
-    grid = np.geomspace(min(ideal.values()) / 10, max(max(ideal.values()), tokens or 0) * 10, 200)
-    for law, style in zip(laws, _styles(len(laws)), strict=True):
-        if law.form is not None:
-            left.semilogx(grid, power_sum_loss(params, grid, law.form), label=law.name, **style)
-            left.plot(
-                ideal[law.name], power_sum_loss(params, ideal[law.name], law.form), "o", color=style["color"], ms=6
-            )
-    if tokens is not None:
-        left.axvline(tokens, color="0.4", lw=1)
-        left.annotate(" tokens asked", (tokens, 1.0), xycoords=("data", "axes fraction"), va="top", fontsize=8)
-    if loss is not None:
-        left.axhline(loss, color="0.4", lw=1, ls=":")
-        left.annotate(" loss asked", (0.0, loss), xycoords=("axes fraction", "data"), va="bottom", fontsize=8)
-    label_panel(left, "points: where more compute wants a larger model", "tokens, all different", LOSS)
-    names = sorted(ideal, key=lambda name: ideal[name])
-    right.barh(names, [ideal[name] / params for name in names], color="#0072B2")
-    for row, name in enumerate(names):
-        right.annotate(f" {ideal[name] / params:.3g}", (ideal[name] / params, row), va="center", fontsize=8)
-    right.set_xscale("log")
-    right.set_xlim(right=right.get_xlim()[1] * 2)
-    right.set(xlabel="compute-optimal tokens a parameter")
-    right.grid(axis="y", visible=False)
-    return figure
 
 
 def draw_batch(tokens: float, batches: Mapping[str, float], limits: Mapping[str, float], asked: float | None) -> Any:
@@ -302,81 +263,49 @@ def draw_batch(tokens: float, batches: Mapping[str, float], limits: Mapping[str,
     label_panel(left, "each law's own batch", "training compute, 20 tokens a parameter [FLOP]", "batch [tokens]")
     middle = float(np.exp(np.mean(np.log(list(limits.values())))))
     grid = np.geomspace(middle / 300, middle * 300, 200)
+
+    def cost(batch: Any, critical: float) -> tuple[Any, Any]:
+        return tokens_needed(tokens, batch, critical) / tokens, steps_needed(tokens, batch, critical)
+
     for name, critical in limits.items():
-        right.loglog(
-            tokens_needed(tokens, grid, critical) / tokens,
-            steps_needed(tokens, grid, critical),
-            label=name,
-            **styles[name],
-        )
+        right.loglog(*cost(grid, critical), label=name, **styles[name])
         if asked is not None:
-            at = (tokens_needed(tokens, asked, critical) / tokens, steps_needed(tokens, asked, critical))
-            right.plot(*at, "o", color=styles[name]["color"], ms=6)
-    right.set_xlim(0.95, 20)
-    right.set(xlabel="tokens, over those at a small batch", ylabel="optimizer steps")
+            right.plot(*cost(asked, critical), "o", color=styles[name]["color"], ms=6)
     points = "" if asked is None else f"; points: batches of {show_short(asked)} tokens"
-    right.set_title(f"steps bought with data{points}", fontsize=10)
+    over = "tokens, over those at a small batch"
+    label_panel(right, f"steps bought with data{points}", over, "optimizer steps", xlim=(0.95, 20))
     plain_axis(right.xaxis)
-    right.legend(frameon=False, fontsize=8)
     return figure
 
 
-def draw_limits(duration_s: float, batch: float, latency_s: float) -> Any:
-    """Least time by latency, and utilisation by data movement, against compute."""
-    days = duration_s / 86400
-    figure, left, right = _panels("Walls of compute-optimal training (own derivation after Erdil & Schneider-Joseph)")
-    flop = np.geomspace(1e24, 1e33, 120)
-    params, tokens = optimal_shape(flop)
-    layers = Growth().num_layers(params)
-    choices = [(batch, latency_s), (4e6, latency_s), (batch, latency_s / 10), (batch, latency_s * 4)]
-    for (size, latency), style in zip(choices, _styles(len(choices)), strict=True):
-        time = latency_bound_time(params, tokens, size, latency, layers) / 86400
-        left.loglog(flop, time, label=f"batch {show_short(size)}, {latency * 1e6:g} µs a layer", **style)
-    left.axhline(days, color="0.4", lw=1)
-    left.annotate(f"{days:.0f} days", (1.2e24, days), va="bottom", fontsize=8)
-    label_panel(left, "latency: however many GPUs", COMPUTE, "least training time [days]", ylim=(1e-2, 1e5))
-    sizes = sorted({4e6, 1.6e7, 6e7, batch})
-    grid = np.geomspace(1e24, 1e31, 57)
-    for size, style in zip(sizes, _styles(len(sizes)), strict=True):
-        share = np.array([utilisation_in_time(float(each), size, duration_s)[0] for each in grid])
-        right.semilogx(grid, share, label=f"batch {show_short(size)} tokens", **style)
-    for (what, wall), side in zip(PUBLISHED_WALLS.items(), ("left", "right"), strict=True):
-        right.axvline(wall, color="0.4", lw=1, ls=":")
-        right.annotate(f"  {what}  \n  (published)  ", (wall, 0.99), ha=side, va="top", fontsize=8)
-    moved = f"data movement: {days:.0f} days on H100, 400 Gbit/s; 0: no number of GPUs"
-    label_panel(right, moved, COMPUTE, "best share of peak", "lower left", ylim=(0, 1.02))
-    return figure
-
-
-def draw_goodput(num_gpus: int, checkpoints: Checkpoints, failures: Failures) -> Any:
+def draw_goodput(num_gpus: int, checkpoints: rel.Checkpoints, failures: rel.Failures) -> Any:
     """Goodput against the interval, by formula and simulation, and where time goes against the number of GPUs."""
-    mtbf = float(job_mtbf(num_gpus, failures.gpu_mtbf_s))
+    mtbf = float(rel.job_mtbf(num_gpus, failures.gpu_mtbf_s))
     spares = "always" if failures.spare_nodes is None else f"{failures.spare_nodes}"
     figure, left, right = _panels(f"{num_gpus:,} GPUs, {spares} spare nodes: a failure every {show_time(mtbf)}")
     pause = max(checkpoints.blocking_s, 1e-5 * mtbf)  # a pause of nothing has no best interval
-    rules = {"Young": young_interval, "Daly": daly_interval, "exact": best_interval}
-    best = float(best_interval(pause, mtbf))
+    rules = {"Young": rel.young_interval, "Daly": rel.daly_interval, "exact": rel.best_interval}
+    best = float(rel.best_interval(pause, mtbf))
     least_drain = checkpoints.drain_s - checkpoints.blocking_s
     least = max(best / 20, least_drain)
     intervals = np.geomspace(least, max(best * 20, least * 10), 120)
-    formula = [goodput(num_gpus, replace(checkpoints, interval_s=float(each)), failures).useful for each in intervals]
+    every = [replace(checkpoints, interval_s=float(each)) for each in intervals]
+    formula = [rel.goodput(num_gpus, each, failures).useful for each in every]
     left.semilogx(intervals / 60, formula, color=_COLOURS[0], lw=1.6, label="formula")
     some = intervals[::8]
-    played = [
-        simulate_goodput(num_gpus, replace(checkpoints, interval_s=float(each)), failures, 5000).useful for each in some
-    ]
+    played = [rel.simulate_goodput(num_gpus, each, failures, 5000).useful for each in every[::8]]
     left.plot(some / 60, played, "o", color=_COLOURS[6], mfc="none", ms=5, label="5,000 simulated failures")
     for (rule, interval), marker, colour in zip(rules.items(), ("v", "^", "d"), _COLOURS[1:4], strict=True):
         at = max(float(interval(pause, mtbf)), least)
-        there = goodput(num_gpus, replace(checkpoints, interval_s=at), failures).useful
+        there = rel.goodput(num_gpus, replace(checkpoints, interval_s=at), failures).useful
         left.plot(at / 60, there, marker, color=colour, ms=8, label=f"{rule}: {show_time(at)}")
     label_panel(left, "how often to write a checkpoint", "work between checkpoints [min]", "goodput")
     plain_axis(left.xaxis)
     gpus = np.unique(np.geomspace(max(num_gpus / 64, 1), num_gpus * 64, 80).round())
     shares = []
     for each in gpus:
-        chosen = max(float(best_interval(pause, job_mtbf(each, failures.gpu_mtbf_s))), least_drain)
-        shares.append(goodput(float(each), replace(checkpoints, interval_s=chosen), failures))
+        chosen = max(float(rel.best_interval(pause, rel.job_mtbf(each, failures.gpu_mtbf_s))), least_drain)
+        shares.append(rel.goodput(float(each), replace(checkpoints, interval_s=chosen), failures))
     names = ("useful", "checkpoints", "lost_work", "restarts", "waiting")
     stack = [[getattr(share, name) for share in shares] for name in names]
     right.stackplot(

@@ -15,7 +15,7 @@ from sim.errors import FlopcastError, ScheduleError, SpecError
 from sim.estimate import Estimate, estimate
 from sim.report.facts import microbatch_words, plan_degrees, question_words
 from sim.report.figures import open_panels, place_labels, place_title, stacked_bars
-from sim.report.terminal import grouped, indented, title
+from sim.report.terminal import block, grouped, indented, title
 from sim.schedules import get_schedule, schedule_names
 from sim.schedules.actions import read_grid
 from sim.schedules.passes import weight_versions
@@ -25,17 +25,10 @@ from sim.table import columns_table
 from sim.traffic.step_bytes import StepBytes, step_traffic
 from sim.units import show, show_time
 
-COMMUNICATION = (
-    "tensor_parallel_comm",
-    "context_parallel_comm",
-    "expert_parallel_comm",
-    "pipeline_comm",
-    "data_parallel_comm",
-)
-SLICES = 4
-"""Slices of a sequence for a schedule that cuts them, where the plan says nothing."""
-CHUNKS = 2
-"""Chunks a rank for a schedule that needs several, where the plan says nothing."""
+COMMUNICATION = [f"{kind}_comm" for kind in ("tensor_parallel", "context_parallel", "expert_parallel", "pipeline",
+                                             "data_parallel")]  # fmt: skip
+SLICES, CHUNKS = 4, 2
+"""Slices of a sequence, and chunks a rank, for a schedule that needs several, where the plan says nothing."""
 MOST_PLAYED = 500_000
 """Actions that a comparison plays event by event: some five seconds' worth."""
 
@@ -84,11 +77,13 @@ class Row:
             "weight_versions": self.weight_versions,
             "weight_copies": self.weight_copies,
             "staleness": self.staleness,
-            "pipeline_bytes": self.traffic.pipeline,
-            "tensor_bytes": self.traffic.tensor,
-            "data_bytes": self.traffic.data,
+            **{f"{name}_bytes": getattr(self.traffic, name) for name in NETWORKS},
             "exposed_communication_s": self.exposed_s,
         }
+
+
+NETWORKS = ("pipeline", "tensor", "data")
+"""Kinds of traffic that are told apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,19 +108,9 @@ def compare_schedules(
     engine: str = "dag",
     report: Callable[[str], None] = lambda name: None,
 ) -> Comparison:
-    """Estimate a scenario under each schedule.
+    """Estimate a scenario under each schedule, registered or a text file with a grid; under all if none is named.
 
-    Parameters
-    ----------
-    names : sequence of str, optional
-        Registered schedules or text files with a grid; all registered ones if not given.
-    report : callable
-        Told each schedule's name before it is tried.
-
-    Raises
-    ------
-    ScheduleError
-        An unknown name, or no schedule that the scenario can take.
+    report : Told each schedule's name before it is tried.
     """
     chosen = schedule_names() if names is None else list(dict.fromkeys(names))
     for name in chosen:
@@ -135,8 +120,12 @@ def compare_schedules(
     for name in chosen:
         report(name)
         try:
-            if engine == "des":
-                _check_played(rows)
+            played = sum(len(row.answer.timeline.program.order) for row in rows)
+            if engine == "des" and played > MOST_PLAYED:
+                raise ScheduleError(
+                    f"engine des has played {played:,} actions for the others, event by event; name few schedules, or "
+                    "take engine dag, which gives the same times"
+                )
             rows.append(_row(scenario, name, engine))
         except FlopcastError as error:
             left_out.append((name, str(error).removeprefix("Scenario: ").removeprefix("ParallelPlan: ")))
@@ -144,16 +133,6 @@ def compare_schedules(
         reasons = "\n".join(f"{name}: {reason}" for name, reason in left_out)
         raise ScheduleError(f"the scenario can take none of these schedules\n{reasons}")
     return Comparison(tuple(sorted(rows, key=lambda row: row.answer.step_time_s)), tuple(left_out))
-
-
-def _check_played(rows: Sequence[Row]) -> None:
-    """Refuse another schedule where the event-driven engine has played its fill for the others."""
-    played = sum(len(row.answer.timeline.program.order) for row in rows)
-    if played > MOST_PLAYED:
-        raise ScheduleError(
-            f"engine des has played {played:,} actions for the others, event by event; name few schedules, or take "
-            "engine dag, which gives the same times"
-        )
 
 
 def plan_changes(scenario: Scenario, name: str) -> dict[str, Any]:
@@ -173,12 +152,10 @@ def plan_changes(scenario: Scenario, name: str) -> dict[str, Any]:
         asked = chosen.requirement(plan.pp, plan.num_chunks, scenario.num_microbatches)
         better = chosen.requirement(plan.pp, CHUNKS, scenario.num_microbatches) is None
         chunks = CHUNKS if plan.num_chunks == 1 or (asked and better) else plan.num_chunks
-    slices = 1
-    if "slices" in chosen.options:
-        slices = plan.sequence_slices if plan.sequence_slices > 1 else SLICES
+    slices = plan.sequence_slices if plan.sequence_slices > 1 else SLICES
     wanted = {
         "num_chunks": max(1, chunks),
-        "sequence_slices": slices,
+        "sequence_slices": slices if "slices" in chosen.options else 1,
         "microbatch_group": plan.microbatch_group if "group" in chosen.options else None,
     }
     return {field: value for field, value in wanted.items() if value != getattr(plan, field)}
@@ -195,71 +172,46 @@ def _row(scenario: Scenario, name: str, engine: str) -> Row:
     return Row(answer, changes, int(versions.max()), order.copies, int(late.max()), traffic, exposed)
 
 
-def _asked(answer: Estimate) -> Text:
-    """What is compared: the question and the plan, but for the schedule."""
-    plan = answer.scenario.plan
-    recompute = f" · recompute {plan.recompute}" if plan.recompute != "none" else ""
-    asked = title(answer.scenario.name, f"  {question_words(answer)}")
-    asked.append(f"\n{plan_degrees(plan)} · {microbatch_words(answer)}{recompute}", style="dim")
-    return asked
-
-
 def comparison_view(comparison: Comparison) -> Group:
     """The comparison as tables: time and memory, communication, what was left out and why."""
     rows, fastest = comparison.rows, comparison.rows[0].answer
-    fits = all(row.answer.fits for row in rows)
-    names = {"schedule": [row.name for row in rows]}
+    names, plan = {"schedule": [row.name for row in rows]}, fastest.scenario.plan
+    recompute = f" · recompute {plan.recompute}" if plan.recompute != "none" else ""
+    asked = title(fastest.scenario.name, f"  {question_words(fastest)}")
+    asked.append(f"\n{plan_degrees(plan)} · {microbatch_words(fastest)}{recompute}", style="dim")
+    memory = [(show(row.answer.largest.total, "B"), row.answer.fits) for row in rows]
     times: dict[str, Sequence[str | Text]] = {
         **names,
         "step": [show_time(row.answer.step_time_s) for row in rows],
         "slower": ["", *(f"{row.answer.step_time_s / fastest.step_time_s - 1:+.1%}" for row in rows[1:])],
         "bubble": [f"{row.answer.bubble_fraction:.1%}" for row in rows],
         "activ.": [show(row.peak_activations_bytes, "B") for row in rows],
-        "memory": [_memory(row.answer) for row in rows],
+        "memory": [Text(amount) if fits else Text(f"{amount} !", style="bold red") for amount, fits in memory],
         "weights": [f"{row.weight_copies * row.weight_versions}×" for row in rows],
         "late": [str(row.staleness) for row in rows],
     }
-    moved = names | {
-        network: [show(getattr(row.traffic, network), "B") for row in rows]
-        for network in ("pipeline", "tensor", "data")
-    }
+    moved = names | {network: [show(getattr(row.traffic, network), "B") for row in rows] for network in NETWORKS}
     moved["exposed"] = [show_time(row.exposed_s) for row in rows]
+    fits = all(row.answer.fits for row in rows)
     full = "" if fits else f"; ! does not fit in {show(fastest.memory_available_bytes, 'B')}"
     late = "weights: versions and copies of the weights that a rank keeps; late: updates by which gradients come late"
-    key = f"activ., memory: on the fullest rank{full}\n{late}"
-    asked = _asked(fastest)
-    parts: list[RenderableType] = [
-        asked,
-        "",
-        indented(columns_table(times)),
-        indented(Text(key, style="dim")),
-        "",
-        title("Sent by the average GPU per step"),
-        indented(columns_table(moved)),
-        indented(Text("exposed: communication that lengthens the step", style="dim")),
-    ]
-    if changed := grouped((_settings(row), row.name) for row in comparison.rows if row.changes):
+    parts: list[RenderableType] = [asked, "", indented(columns_table(times))]
+    parts.append(indented(Text(f"activ., memory: on the fullest rank{full}\n{late}", style="dim")))
+    parts += block("Sent by the average GPU per step", "", columns_table(moved))
+    parts.append(indented(Text("exposed: communication that lengthens the step", style="dim")))
+    if changed := grouped((_settings(row.changes), row.name) for row in rows if row.changes):
         lines = [f"{settings} for {', '.join(names)}" for settings, names in changed.items()]
-        parts += ["", title("Changed in the plan"), indented(Text("\n".join(lines)))]
-    if comparison.left_out:
-        parts += ["", title("Left out"), indented(Text("\n".join(_reasons(comparison))))]
+        parts += block("Changed in the plan", "", Text("\n".join(lines)))
+    together = grouped((reason.removeprefix(f"schedule {name!r}: "), name) for name, reason in comparison.left_out)
+    if together:
+        reasons = [f"{', '.join(names)}: {reason}" for reason, names in together.items()]
+        parts += block("Left out", "", Text("\n".join(reasons)))
     return Group(*parts)
 
 
-def _memory(answer: Estimate) -> Text:
-    amount = show(answer.largest.total, "B")
-    return Text(amount) if answer.fits else Text(f"{amount} !", style="bold red")
-
-
-def _reasons(comparison: Comparison) -> list[str]:
-    """Why schedules were left out, those with the same reason together."""
-    together = grouped((reason.removeprefix(f"schedule {name!r}: "), name) for name, reason in comparison.left_out)
-    return [f"{', '.join(names)}: {reason}" for reason, names in together.items()]
-
-
-def _settings(row: Row) -> str:
-    """The fields of the plan that were changed for a schedule, as one types them."""
-    return ", ".join(f"plan.{field}={'none' if value is None else value}" for field, value in row.changes.items())
+def _settings(changes: Mapping[str, Any]) -> str:
+    """Fields of the plan that were changed, as one types them."""
+    return ", ".join(f"plan.{field}={'none' if value is None else value}" for field, value in changes.items())
 
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#3B3B3B", "#999999")
@@ -268,58 +220,48 @@ WORK, WAIT, MOVE = "work", "waiting for other ranks", "communication in the way"
 FAR_APART = 8.0
 """Times the least activations: beyond that the axis is logarithmic."""
 PART_COLOURS = {WORK: "#009E73", WAIT: "#D55E00", MOVE: "#0072B2"}
+_WAITING = "waiting for other ranks [% of the step]"
+
+
+def _drawing(comparison: Comparison, what: str, width_in: float, height_in: float) -> tuple[Any, Any]:
+    """A figure with its title, and its panel."""
+    figure = new_figure(width_in, height_in)
+    scenario = comparison.rows[0].answer.scenario
+    place_title(figure, f"{scenario.model.name} on {scenario.plan.pp} pipeline ranks: {what}", bold=True)
+    panel = figure.subplots()
+    open_panels(panel)
+    return figure, panel
 
 
 def bubble_figure(comparisons: Mapping[int, Comparison], *, width_in: float = 9.0) -> Any:
     """Share of the step that the average GPU waits for other ranks, over the micro-batches of a step.
 
-    Parameters
-    ----------
-    comparisons : mapping
-        Micro-batches -> the same schedules compared at so many.
-    width_in : float
-        [inches]
-
-    Raises
-    ------
-    SpecError
-        Nothing to draw, or a width out of range.
+    comparisons : Micro-batches -> the same schedules compared at so many.
+    width_in : [inches]
     """
     if not comparisons:
         raise SpecError("no comparison to draw; give at least one number of micro-batches")
-    figure = new_figure(width_in, 4.0)
-    axes = figure.subplots()
-    lines: dict[str, list[tuple[int, float]]] = {}
-    for count, comparison in sorted(comparisons.items()):
-        for row in comparison.rows:
-            lines.setdefault(row.name, []).append((count, 100 * row.answer.bubble_fraction))
-    by_height = sorted(lines, key=lambda name: -lines[name][0][1])
-    for index, name in enumerate(by_height):
-        counts, shares = np.array(lines[name]).T
+    what = "waiting falls with the micro-batches of a step"
+    figure, axes = _drawing(next(iter(comparisons.values())), what, width_in, 4.0)
+    lines = grouped(
+        (row.name, (count, 100 * row.answer.bubble_fraction))
+        for count, comparison in sorted(comparisons.items())
+        for row in comparison.rows
+    )
+    for index, name in enumerate(sorted(lines, key=lambda name: -lines[name][0][1])):
         style = {"color": COLOURS[index % len(COLOURS)], "marker": MARKERS[index % len(MARKERS)]}
-        axes.plot(counts, shares, label=name, linewidth=1.4, markersize=5, **style)
+        axes.plot(*np.array(lines[name]).T, label=name, linewidth=1.4, markersize=5, **style)
     axes.set_xscale("log")
     axes.set_xticks(sorted(comparisons), sorted(comparisons))
     axes.minorticks_off()
-    axes.set_ylim(0, None)
-    axes.set_xlabel("micro-batches a step")
-    axes.set_ylabel("waiting for other ranks [% of the step]")
+    axes.set(ylim=(0, None), xlabel="micro-batches a step", ylabel=_WAITING)
     axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    _entitle(figure, next(iter(comparisons.values())), "waiting falls with the micro-batches of a step")
-    open_panels(axes)
     return figure
 
 
 def tradeoff_figure(comparison: Comparison, *, width_in: float = 9.0) -> Any:
-    """Activations against bubble, a point a schedule; ringed where weights are kept in several versions or copies.
-
-    Raises
-    ------
-    SpecError
-        A width out of range.
-    """
-    figure = new_figure(width_in, 4.8)
-    axes = figure.subplots()
+    """Activations against bubble, a point a schedule; ringed where weights are kept in several versions or copies."""
+    figure, axes = _drawing(comparison, "memory against waiting", width_in, 4.8)
     groups: dict[tuple[float, float], list[str]] = {}
     for row in comparison.rows:
         at = (round(row.peak_activations_bytes / 1e9, 2), round(100 * row.answer.bubble_fraction, 1))
@@ -330,15 +272,10 @@ def tradeoff_figure(comparison: Comparison, *, width_in: float = 9.0) -> Any:
             axes.plot(*at, "o", color=COLOURS[3], mfc="none", markersize=11)
     highest = max(y for _, y in groups)
     least, most = min(x for x, _ in groups), max(x for x, _ in groups)
-    axes.set_xlim(0, 1.18 * most)
-    if least > 0 and most > FAR_APART * least:
-        axes.set_xscale("log")
-        axes.set_xlim(0.8 * least, 1.7 * most)
-    axes.set_ylim(0, 1.1 * highest if highest else 1.0)
+    far = least > 0 and most > FAR_APART * least
+    axes.set(xscale="log" if far else "linear", xlim=(0.8 * least, 1.7 * most) if far else (0, 1.18 * most))
+    axes.set(ylim=(0, 1.1 * highest if highest else 1.0), ylabel=_WAITING)
     axes.set_xlabel("activations kept on the fullest rank [GB]")
-    axes.set_ylabel("waiting for other ranks [% of the step]")
-    _entitle(figure, comparison, "memory against waiting")
-    open_panels(axes)
     place_labels(axes, [(*at, ", ".join(names)) for at, names in groups.items()], size=8.5, reach=8)
     return figure
 
@@ -346,38 +283,24 @@ def tradeoff_figure(comparison: Comparison, *, width_in: float = 9.0) -> Any:
 def causes_figure(comparison: Comparison, *, width_in: float = 9.0, longest: float = 1.6) -> Any:
     """Where each schedule's step goes: work, waiting, communication in the way; the fastest on top.
 
-    Parameters
-    ----------
-    longest : float
-        Bars of more than so many times the fastest step are cut off, and say so.
-
-    Raises
-    ------
-    SpecError
-        A width out of range.
+    longest : Bars of more than so many times the fastest step are cut off, and say so.
     """
-    rows = comparison.rows
-    figure = new_figure(width_in, 1.2 + 0.27 * len(rows))
-    axes = figure.subplots()
-    end = longest * rows[0].answer.step_time_s
-    seconds = {row.name: parts(row.answer) for row in rows}
+    rows, fastest = comparison.rows, comparison.rows[0].answer.step_time_s
+    figure, axes = _drawing(comparison, "where the step goes", width_in, 1.2 + 0.27 * len(rows))
+    end, seconds = longest * fastest, {row.name: parts(row.answer) for row in rows}
     for place, row in enumerate(rows):
-        step = row.answer.step_time_s
-        if step > end:  # cut off at the end of the axis
-            seconds[row.name] = _first(seconds[row.name], end)
-        axes.text(min(step, end) + 0.01 * end, place, _verdict(row, rows[0], end), va="center", fontsize=8.5)
+        step, left = row.answer.step_time_s, end
+        for part, amount in seconds[row.name].items():  # cut off at the end of the axis
+            seconds[row.name][part] = min(amount, left)
+            left -= seconds[row.name][part]
+        slower = "" if not place else f" (+{step / fastest - 1:.0%})"
+        full = "" if row.answer.fits else ", does not fit"
+        words = f"{'→ ' if step > end else ''}{step:.1f} s{slower}{full}"
+        axes.text(min(step, end) + 0.01 * end, place, words, va="center", fontsize=8.5)
     stacked_bars(axes, seconds, PART_COLOURS, 0.8)
-    axes.set_xlim(0, 1.22 * end)
-    axes.set_xlabel("step time of the average GPU [s]")
+    axes.set(xlim=(0, 1.22 * end), xlabel="step time of the average GPU [s]")
     axes.legend(frameon=False, loc="lower center", bbox_to_anchor=(0.45, 1.0), ncols=3)
-    _entitle(figure, comparison, "where the step goes")
-    open_panels(axes)
     return figure
-
-
-def _entitle(figure: Any, comparison: Comparison, what: str) -> None:
-    scenario = comparison.rows[0].answer.scenario
-    place_title(figure, f"{scenario.model.name} on {scenario.plan.pp} pipeline ranks: {what}", bold=True)
 
 
 def parts(answer: Estimate) -> dict[str, float]:
@@ -386,19 +309,3 @@ def parts(answer: Estimate) -> dict[str, float]:
     wait = seconds["pipeline_bubble"] + seconds["stage_imbalance"]
     move = sum(seconds[cause] for cause in COMMUNICATION)
     return {WORK: answer.step_time_s - wait - move, MOVE: move, WAIT: wait}
-
-
-def _first(seconds: Mapping[str, float], end: float) -> dict[str, float]:
-    """Parts of a step up to a moment. [s]"""
-    found, left = {}, end
-    for part, amount in seconds.items():
-        found[part] = min(amount, left)
-        left -= found[part]
-    return found
-
-
-def _verdict(row: Row, first: Row, end: float) -> str:
-    step = row.answer.step_time_s
-    slower = "" if row is first else f" (+{step / first.answer.step_time_s - 1:.0%})"
-    full = "" if row.answer.fits else ", does not fit"
-    return f"{'→ ' if step > end else ''}{step:.1f} s{slower}{full}"

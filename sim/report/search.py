@@ -11,20 +11,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from sim.estimate import Estimate
-from sim.report.plans import (
-    amount,
-    differing,
-    field,
-    fields_for,
-    heading,
-    largest,
-    layout_lines,
-    plan_line,
-    plan_table,
-    run_cost,
-    shared_gpus,
-    shared_words,
-)
+from sim.report import plans as say
 from sim.report.search_questions import own_line, plan_rank_view, rules_view, schedules_view, sensitivity_view, why_view
 from sim.report.terminal import assumptions, sentence, shared_line, title
 from sim.search import SearchResult
@@ -43,8 +30,12 @@ WIDE = 112
 
 def search_view(result: SearchResult, own: Text | None = None, width: int = 80, verbose: bool = False) -> Group:
     """What was searched, then the best plans; what they share stands above the table, what is said of the own below."""
-    said: list[RenderableType] = [Text(line, style="dim") for line in layout_lines(result)]
-    said += [Text(line) for line in (*_at_risk(result), *_safest(result))]
+    said: list[RenderableType] = [Text(line, style="dim") for line in say.layout_lines(result)]
+    said += map(Text, _at_risk(result))
+    if result.safest is not None:  # it is known better than the best
+        first, other = result.best[0].answer, result.safest.answer
+        said += ["", Text(f"Fastest: the first plan, {_bounded(first)}.")]
+        said += [Text(f"Safest: {say.plan_line(other)}; {_bounded(other)}.")]
     said += [] if own is None else ["", own]
     told = (  # in the heading
         result.proof_assumptions[0],
@@ -55,7 +46,7 @@ def search_view(result: SearchResult, own: Text | None = None, width: int = 80, 
 
 
 def _heading(result: SearchResult) -> Text:
-    best = amount(result.objective, result.best[0].answer)
+    best = say.amount(result.objective, result.best[0].answer)
     counted = best.heading
     found = f"the best plan takes {best.text}" if counted == "step" else f"best plan: {best.text} {counted}"
     said = title(f"{result.space.scenario.name}: {found}\n")
@@ -74,12 +65,12 @@ def _heading(result: SearchResult) -> Text:
 
 def _best(result: SearchResult, width: int) -> tuple[Text, Table]:
     """What the best plans share, and the table of what they do not, as wide as there is room."""
-    plans = plan_table(result)
+    plans = say.plan_table(result)
     answers = [each.answer for each in result.best]
     shown: dict[str, Sequence[str]] = {
         "": [str(number) for number in range(1, len(answers) + 1)],
         # Modules that run again stand below each other.
-        **{heading(name): [text.replace("+", "\n") for text in cells] for name, cells in plans.fields.items()},
+        **{say.heading(name): [text.replace("+", "\n") for text in cells] for name, cells in plans.fields.items()},
         **plans.answers,
     }
     if (risk := result.risk) is not None:
@@ -89,7 +80,7 @@ def _best(result: SearchResult, width: int) -> tuple[Text, Table]:
     causes = "slower than the first, mostly by"
     if width >= WIDE:
         least = 0.001 * answers[0].step_time_s
-        shown[causes] = [largest(seconds_apart(answer, answers[0]), least, 2) for answer in answers]
+        shown[causes] = [say.largest(seconds_apart(answer, answers[0]), least, 2) for answer in answers]
     table = columns_table(shown, left=[causes], gap=1, wrap=[causes])
     table.columns[0].style = "dim"
     return shared_line([*plans.shared, *plans.gpus]), table
@@ -106,7 +97,7 @@ def _at_risk(result: SearchResult) -> list[str]:
     else:
         said = (
             f"Ranked by what {share} take at most: {takes[0]} for the first plan. The fastest plan, "
-            f"{plan_line(risk.fastest.answer)}, is number {risk.place}: it takes "
+            f"{say.plan_line(risk.fastest.answer)}, is number {risk.place}: it takes "
             f"{show_time(risk.fastest.answer.step_time_s)}, but {takes[1]} at that risk, since more of its step is "
             f"uncertain ({risk.part})."
         )
@@ -116,19 +107,11 @@ def _at_risk(result: SearchResult) -> list[str]:
     return ["", f"{said} {sure}"]
 
 
-def _safest(result: SearchResult) -> list[str]:
-    """A plan that is known better than the best, beside it."""
-    if result.safest is None:
-        return []
-    first, other = result.best[0].answer, result.safest.answer
-    return ["", f"Fastest: the first plan, {_bounded(first)}.", f"Safest: {plan_line(other)}; {_bounded(other)}."]
-
-
 def _bounded(answer: Estimate) -> str:
-    low, high = answer.step_time_interval_s
+    low, high = map(show_time, answer.step_time_interval_s)
     runs = published_like(answer.scenario)[1]
     known = f"published runs with its GPU, precision and sharding: {runs:,}"
-    return f"{show_time(answer.step_time_s)} (90 %: {show_time(low)} to {show_time(high)}; {known})"
+    return f"{show_time(answer.step_time_s)} (90 %: {low} to {high}; {known})"
 
 
 def pareto_view(result: SearchResult, most: int = 30) -> Group:
@@ -139,8 +122,8 @@ def pareto_view(result: SearchResult, most: int = 30) -> Group:
     # Evenly over the front where it is longer than a screen.
     shown = front[np.unique(np.linspace(0, len(front) - 1, min(most, len(front))).round().astype(int))]
     plans, priced = [each.plan for each in result.scenarios_at(shown)], result.prices.take(shown)
-    names = fields_for(result.space.scenario.model)
-    steps, cost = run_cost(result.space.scenario)
+    names = say.fields_for(result.space.scenario.model)
+    steps, cost = say.run_cost(result.space.scenario)
     columns = {
         "GPUs": [f"{plan.num_gpus:,}" for plan in plans],
         "step": [show_time(seconds) for seconds in priced.step_time_s.tolist()],
@@ -149,13 +132,13 @@ def pareto_view(result: SearchResult, most: int = 30) -> Group:
             significant(seconds * steps * plan.num_gpus)
             for seconds, plan in zip(priced.step_time_s.tolist(), plans, strict=True)
         ],
-        **{heading(name): [field(plan, name) for plan in plans] for name in differing(plans, names)},
+        **{say.heading(name): [say.field(plan, name) for plan in plans] for name in say.differing(plans, names)},
     }
     note = (
         f"  ({len(shown)} of {len(front)} plans that no other beats in time, memory, GPUs and cost at once; times are "
         "the formula's)"
     )
-    shared = shared_line([*shared_words(plans, names), *shared_gpus(plans)])
+    shared = shared_line([*say.shared_words(plans, names), *say.shared_gpus(plans)])
     return Group(title("Pareto front", note, "not bold dim"), shared, columns_table(columns, left=(), gap=1))
 
 
@@ -186,20 +169,20 @@ class SearchAnswers:
         line = None if own is None or self.own_asked else own_line(result, own)
         parts: list[RenderableType] = [search_view(result, line, width, verbose)]
         if result.schedules:
-            parts += ["", schedules_view(result)]
+            parts.append(schedules_view(result))
         if own is not None and self.own_asked:
             changes = " ".join(f"plan.{name}={value}" for name, value in self.fields.items())
             question = f"Why not the scenario's own plan{f' with {changes}' if changes else ''}?"
-            parts += ["", plan_rank_view(result, own, question)]
+            parts.append(plan_rank_view(result, own, question))
         if self.why is not None:
-            parts += ["", why_view(result, self.fields, self.why)]
+            parts.append(why_view(result, self.fields, self.why))
         if self.rules is not None:
-            parts += ["", rules_view(result, self.rules)]
+            parts.append(rules_view(result, self.rules))
         if self.sensitivity is not None:
-            parts += ["", sensitivity_view(result, self.sensitivity)]
+            parts.append(sensitivity_view(result, self.sensitivity))
         if self.pareto:
-            parts += ["", pareto_view(result)]
-        return Group(*parts)
+            parts.append(pareto_view(result))
+        return Group(parts[0], *(each for part in parts[1:] for each in ("", part)))
 
     def figure(self) -> Any:
         """What the values of each axis cost, or the Pareto front; None where neither was asked for."""
@@ -215,17 +198,35 @@ class SearchAnswers:
         data = result.to_dict()
         for row, each in zip(data["best"], result.best, strict=True):
             row["losses_s"] = seconds_apart(each.answer, result.best[0].answer)
-        if self.own is not None:
-            data["own"] = _rank_data(result, self.own)
-        if self.why is not None:
+        if (own := self.own) is not None:
+            data["own"] = {
+                "ruled_out": own.ruled_out,
+                "step_time_s": own.answer.step_time_s,
+                "loss": loss_of(result, own.answer),
+                "plan": _plan_data(own.answer),
+                "among": [
+                    {
+                        "plans": each.kind,
+                        "rank": each.rank,
+                        "of": each.of,
+                        "best_step_time_s": each.best.answer.step_time_s,
+                        "best_plan": _plan_data(each.best.answer),
+                    }
+                    for each in own.among
+                ],
+                "losses_s": own.losses,
+                "steps": _steps_data(own.steps),
+                "layout": None if own.layout is None else own.layout.to_dict(),
+            }
+        if (why := self.why) is not None:
             data["why"] = {
                 "fields": dict(self.fields),
-                "ruled_out": self.why.ruled_out,
-                "rank": self.why.rank,
-                "step_time_s": None if self.why.answer is None else self.why.answer.step_time_s,
-                "plan": None if self.why.answer is None else _plan_data(self.why.answer),
-                "losses_s": self.why.losses,
-                "steps": _steps_data(self.why.steps),
+                "ruled_out": why.ruled_out,
+                "rank": why.rank,
+                "step_time_s": None if why.answer is None else why.answer.step_time_s,
+                "plan": None if why.answer is None else _plan_data(why.answer),
+                "losses_s": why.losses,
+                "steps": _steps_data(why.steps),
             }
         if self.pareto:
             data["pareto"] = [_priced_data(result, place) for place in result.pareto().tolist()]
@@ -234,29 +235,6 @@ class SearchAnswers:
         if self.rules is not None:
             data["rules"] = self.rules.to_dict()
         return data
-
-
-def _rank_data(result: SearchResult, ranked: PlanRank) -> dict[str, Any]:
-    answer = ranked.answer
-    return {
-        "ruled_out": ranked.ruled_out,
-        "step_time_s": answer.step_time_s,
-        "loss": loss_of(result, answer),
-        "plan": _plan_data(answer),
-        "among": [
-            {
-                "plans": each.kind,
-                "rank": each.rank,
-                "of": each.of,
-                "best_step_time_s": each.best.answer.step_time_s,
-                "best_plan": _plan_data(each.best.answer),
-            }
-            for each in ranked.among
-        ],
-        "losses_s": ranked.losses,
-        "steps": _steps_data(ranked.steps),
-        "layout": None if ranked.layout is None else ranked.layout.to_dict(),
-    }
 
 
 def _steps_data(steps: Sequence[Step]) -> list[dict[str, Any]]:

@@ -85,13 +85,7 @@ def search_figure(result: SearchResult, width_in: float = WIDTH) -> Any:
 
 
 def draw_pareto(result: SearchResult, width_in: float = WIDTH) -> Any:
-    """Plans that none beats in step time, memory, GPUs and cost; with several numbers of GPUs also what they cost.
-
-    Raises
-    ------
-    InfeasiblePlan
-        No plan that is priced fits.
-    """
+    """Plans that none beats in step time, memory, GPUs and cost; with several numbers of GPUs also what they cost."""
     front = result.pareto()
     if not len(front):
         raise InfeasiblePlan("no plan that is priced fits, so there is no front to draw; leave --figure out")

@@ -9,23 +9,7 @@ from rich.text import Text
 
 from sim.estimate import Estimate
 from sim.pricing.layouts import LAYOUT
-from sim.report.plans import (
-    HEADINGS,
-    abbreviated,
-    answer_columns,
-    apart,
-    cell,
-    differences,
-    differing,
-    label,
-    largest,
-    lost,
-    ordinal,
-    plan_line,
-    short_words,
-    signed,
-    tells,
-)
+from sim.report import plans as say
 from sim.report.terminal import grouped, indented, shared_line, title
 from sim.search import SearchResult
 from sim.search.candidate import ScheduleBest
@@ -47,46 +31,39 @@ NAMED = 0.003
 
 def why_view(result: SearchResult, named: Mapping[str, object], why: Why) -> Group:
     """What rules a plan out, or what it loses where against the best."""
-    asked = " ".join(f"plan.{name}={cell(value)}" for name, value in named.items())
-    asked_for = title(f"Why not {asked}?")
+    asked = " ".join(f"plan.{name}={say.cell(value)}" for name, value in named.items())
     if why.answer is None:
-        return Group(asked_for, Text(f"Ruled out: {why.ruled_out}"))
-    place = "" if why.rank is None else f", {ordinal(why.rank)} of {result.plans_feasible:,} plans that fit"
+        return Group(title(f"Why not {asked}?"), Text(f"Ruled out: {why.ruled_out}"))
+    place = "" if why.rank is None else f", {say.ordinal(why.rank)} of {result.plans_feasible:,} plans that fit"
     if why.searched is not None:
         sure = "" if why.searched.proven else f" (another may be up to {why.searched.gap:.1%} better)"
         place = f"; best of {why.searched.plans:,} such plans{sure}"
     if why.tried:
         place = f"; the search has no formula for such plans: this is the best of {why.tried} that were tried"
-    return Group(
-        asked_for,
-        f"The best such plan ({plan_line(why.answer, result.best[0].answer)}) takes "
-        f"{show_time(why.answer.step_time_s)}, {lost(result, why.answer)} against the best{place}.",
-        *_explained(result, why.answer, why.steps),
-    )
+    line, takes = say.plan_line(why.answer, result.best[0].answer), show_time(why.answer.step_time_s)
+    said = f"The best such plan ({line}) takes {takes}, {say.lost(result, why.answer)} against the best{place}."
+    return Group(title(f"Why not {asked}?"), said, *_explained(result, why.answer, why.steps))
 
 
 def plan_rank_view(result: SearchResult, ranked: PlanRank, question: str) -> Group:
     """The rank of one plan among all and among those of its techniques, and what better ones save."""
-    lines: list[RenderableType] = [title(question)]
-    answer = ranked.answer
-    lines.append(
-        f"{plan_line(answer, result.best[0].answer)}: {show_time(answer.step_time_s)}, {lost(result, answer)} against "
-        "the best" + (f"; not ranked: {ranked.ruled_out}" if ranked.ruled_out else "")
-    )
+    answer, lost = ranked.answer, say.lost(result, ranked.answer)
+    out = f"; not ranked: {ranked.ruled_out}" if ranked.ruled_out else ""
+    plan = f"{say.plan_line(answer, result.best[0].answer)}: {show_time(answer.step_time_s)}"
+    lines: list[RenderableType] = [title(question), f"{plan}, {lost} against the best{out}"]
     for each in ranked.among:
         best = each.best.answer
         change = (1 + loss_of(result, best)) / (1 + loss_of(result, answer)) - 1
-        rank = "" if each.rank is None else f"{ordinal(each.rank)} of "
-        said = f"the best takes {show_time(best.step_time_s)} ({change:+.1%}: {differences(answer, best)})"
+        rank = "" if each.rank is None else f"{say.ordinal(each.rank)} of "
+        said = f"the best takes {show_time(best.step_time_s)} ({change:+.1%}: {say.differences(answer, best)})"
         own = best.scenario.plan == answer.scenario.plan
         lines.append(f"  {rank}{each.of:,} {each.kind}: {'it is the best of them' if own else said}")
-    return Group(*lines, *_dealt(answer, ranked.layout), *_explained(result, answer, ranked.steps))
+    dealt = [] if ranked.layout is None else [_dealt(answer, ranked.layout)]
+    return Group(*lines, *dealt, *_explained(result, answer, ranked.steps))
 
 
-def _dealt(answer: Estimate, layout: LayoutShares | None) -> list[RenderableType]:
+def _dealt(answer: Estimate, layout: LayoutShares) -> str:
     """How even the work of the ranks is, and what a balanced layout saves."""
-    if layout is None:
-        return []
     held, more = " and ".join(layout.holds[:3]), len(layout.holds) - 3
     held += f" and {more} more" if more > 0 else ""
     above = f"{show_time(layout.busiest_s)} a micro-batch, {layout.busiest_s / layout.mean_s - 1:.1%} above the mean"
@@ -95,9 +72,9 @@ def _dealt(answer: Estimate, layout: LayoutShares | None) -> list[RenderableType
     found = layout.balanced
     change = found.answer.step_time_s / answer.step_time_s - 1
     if change > -1e-6:
-        return [f"{said} No other layout is more even."]
+        return f"{said} No other layout is more even."
     fits = "" if found.answer.fits else ", but does not fit as it is"
-    return [f"{said} The layout {found.layout} would take {show_time(found.answer.step_time_s)} ({change:+.1%}){fits}."]
+    return f"{said} The layout {found.layout} would take {show_time(found.answer.step_time_s)} ({change:+.1%}){fits}."
 
 
 def own_line(result: SearchResult, ranked: PlanRank) -> Text:
@@ -113,70 +90,58 @@ def own_line(result: SearchResult, ranked: PlanRank) -> Text:
     under = f" under {priced_schedules(result.space)}" if result.schedules else ""
     kinds = [f"plans that fit{under}", "that recompute, shard and use sequence parallelism as it does"]
     pairs = zip(ranked.among, kinds, strict=False)
-    ranks = ", ".join(f"{ordinal(each.rank)} of the {each.of:,} {kind}" for each, kind in pairs if each.rank)
-    return title(
-        words, f" takes {show_time(answer.step_time_s)} ({lost(result, answer)}): {ranks}. --why own explains."
-    )
+    ranks = ", ".join(f"{say.ordinal(each.rank)} of the {each.of:,} {kind}" for each, kind in pairs if each.rank)
+    takes = f"{show_time(answer.step_time_s)} ({say.lost(result, answer)})"
+    return title(words, f" takes {takes}: {ranks}. --why own explains.")
 
 
 def _explained(result: SearchResult, answer: Estimate, steps: Sequence[Step]) -> list[RenderableType]:
     """What the objective counts, by cause against the best, and the way there."""
-    best, there = result.best[0].answer, apart(result, answer)
+    best, there, parts = result.best[0].answer, say.apart(result, answer), list[RenderableType]()
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
     for cause, amount in there.causes.items():
         if abs(amount) >= SEEN * there.whole:
-            table.add_row(cause.replace("_", " "), signed(amount, there.unit), f"{amount / there.whole:+.1%}")
-    parts: list[RenderableType] = []
+            table.add_row(cause.replace("_", " "), say.signed(amount, there.unit), f"{amount / there.whole:+.1%}")
     if table.row_count:
         parts += [f"{there.what}, against the best:", indented(table)]
     if steps:
+        headings = ("change", "saves", "then", "mostly")
+        way = plain_table(*headings, left=("change", "mostly"), wrap=headings)
+        way.add_row("", "", show_time(answer.step_time_s), "")
+        for step in steps:
+            changes = [
+                f"{say.label(name)} {say.cell(old) or '–'} → {say.cell(new) or '–'}"
+                for name, (old, new) in step.changes.items()
+            ]
+            saved, then = say.signed(step.saved_s).removeprefix("+"), show_time(step.answer.step_time_s)
+            way.add_row(", ".join(changes), saved, then, say.largest(step.causes, SEEN * best.step_time_s))
         parts += [
             "From this plan to the best, step by step; each row builds on those above. Changes that only fit or pay "
             "together share a row:",
-            indented(_way(answer, best, steps)),
+            indented(way),
         ]
     return parts
-
-
-def _way(start: Estimate, best: Estimate, steps: Sequence[Step]) -> Table:
-    headings = ("change", "saves", "then", "mostly")
-    rows = [("", "", show_time(start.step_time_s), "")]
-    for step in steps:
-        changes = (
-            f"{label(name)} {cell(old) or '–'} → {cell(new) or '–'}" for name, (old, new) in step.changes.items()
-        )
-        saved, then = signed(step.saved_s).removeprefix("+"), show_time(step.answer.step_time_s)
-        rows.append((", ".join(changes), saved, then, largest(step.causes, SEEN * best.step_time_s)))
-    columns = dict(zip(headings, zip(*rows, strict=True), strict=True))
-    return columns_table(columns, left=("change", "mostly"), wrap=headings)
 
 
 def sensitivity_view(result: SearchResult, costs: Sequence[ValueCost]) -> Group:
     """A row a value: the best plan that has it, what it loses and why; what none fits with stands in one line."""
     table = plain_table("axis", "value", "loss", "step time", "mostly", left=("axis", "mostly"), wrap=("mostly",))
-    for axis in dict.fromkeys(each.axis for each in costs):
-        rows = [each for each in costs if each.axis == axis]
-        for number, each in enumerate(row for row in rows if row.best is not None):
-            assert each.best is not None
-            assert each.loss is not None
-            table.add_row(
-                HEADINGS[axis] if number == 0 else "",
-                cell(each.value),
-                "best" if each.is_best else f"{each.loss:+.1%}",
-                show_time(each.best.answer.step_time_s),
-                "" if each.is_best else apart(result, each.best.answer).largest(NAMED, 2),
-                style="bold" if each.is_best else None,
-            )
-        out = [cell(each.value) for each in rows if each.best is None]
-        if out:
-            table.add_row("", "", "", "", Text(f"no plan fits with {_some(out)}", style="dim"))
+    for axis, rows in grouped((each.axis, each) for each in costs).items():
+        heading = say.HEADINGS[axis]
+        for each in rows:
+            if each.best is None or each.loss is None:
+                continue
+            loss, why = f"{each.loss:+.1%}", say.apart(result, each.best.answer).largest(NAMED, 2)
+            loss, why, style = ("best", "", "bold") if each.is_best else (loss, why, None)
+            takes = show_time(each.best.answer.step_time_s)
+            table.add_row(heading, say.cell(each.value), loss, takes, why, style=style)
+            heading = ""
+        if out := [say.cell(each.value) for each in rows if each.best is None]:
+            some = ", ".join(out) if len(out) <= 8 else f"{', '.join(out[:7])} … {out[-1]}"
+            table.add_row("", "", "", "", Text(f"no plan fits with {some}", style="dim"))
         table.add_section()
     note = "  (best plan with each value, against the best of all)"
     return Group(title("What each value costs", note, "not bold dim"), table)
-
-
-def _some(values: Sequence[str], most: int = 8) -> str:
-    return ", ".join(values) if len(values) <= most else f"{', '.join(values[: most - 1])} … {values[-1]}"
 
 
 def rules_view(result: SearchResult, rules: Rules) -> Group:
@@ -188,11 +153,11 @@ def rules_view(result: SearchResult, rules: Rules) -> Group:
         if each.best is None:
             lines.append(f"With techniques {each.techniques}: nothing that the rules allow fits.")
             continue
-        answer = each.best.answer
-        place = f"{lost(result, answer)} against the best, {ordinal(each.rank or 0)} of {result.plans_feasible:,}"
-        why = apart(result, answer).largest(NAMED, 4)
-        words = [f"{show_time(answer.step_time_s)}, {'the best plan' if each.rank == 1 else place}"]
-        words = [plan_line(answer, best), *words, *([f"mostly {why}"] if why else [])]
+        answer, lost = each.best.answer, say.lost(result, each.best.answer)
+        place = f"{lost} against the best, {say.ordinal(each.rank or 0)} of {result.plans_feasible:,}"
+        why = say.apart(result, answer).largest(NAMED, 4)
+        takes = f"{show_time(answer.step_time_s)}, {'the best plan' if each.rank == 1 else place}"
+        words = [say.plan_line(answer, best), takes, *([f"mostly {why}"] if why else [])]
         lines += [Text(f"With techniques {each.techniques}:"), indented(Text("\n".join(words)))]
     headings = ("rule", "it says", "the best plan has", "agrees")
     table = plain_table(*headings, left=headings, wrap=headings)
@@ -204,14 +169,15 @@ def rules_view(result: SearchResult, rules: Rules) -> Group:
 def schedules_view(result: SearchResult) -> Group:
     """The best plan of each schedule beside the best of all, and whether it is proven."""
     found = [(each, each.best.answer) for each in result.schedules if each.best is not None]
-    plans = [answer.scenario.plan for _, answer in found]
-    differ = differing(plans, FIELDS)
     runs, looked_at = sum(each.runs for each in result.schedules), sum(each.plans for each in result.schedules)
     counts = f"  ({looked_at:,} plans searched, {runs:,} run exactly)"
     parts: list[RenderableType] = [title("Best of each schedule", counts, "not bold dim")]
     notes = []
     if found:
-        if shared := short_words(plans[0], [name for name in FIELDS if name not in differ and tells(plans, name)]):
+        plans = [answer.scenario.plan for _, answer in found]
+        differ = say.differing(plans, FIELDS)
+        alike = [name for name in FIELDS if name not in differ and say.tells(plans, name)]
+        if shared := say.short_words(plans[0], alike):
             parts.append(shared_line(shared))
         if len({plan.num_gpus for plan in plans}) == 1:  # then dp follows
             differ = [name for name in differ if name != "dp"]
@@ -220,7 +186,7 @@ def schedules_view(result: SearchResult) -> Group:
         proven = f"{len(found) - len(unproven)} of {len(found)} are" if unproven else "Each is"
         dealt = "" if result.stages is None else result.stages.others
         among = f"{' and' if dealt else ' with'} recompute none, selective or full" if result.room else ""
-        notes = [*abbreviated(differ), f"{proven} proven to be the best of its schedule{dealt}{among}."]
+        notes = [*say.abbreviated(differ), f"{proven} proven to be the best of its schedule{dealt}{among}."]
         notes += [f"{each.schedule}: another plan may be up to {each.gap:.1%} better" for each in unproven]
         if any(each.asynchronous for each, _ in found):
             notes.append("* gradients come late, which changes training: not among the best plans")
@@ -235,8 +201,8 @@ def _schedules_table(result: SearchResult, found: list[tuple[ScheduleBest, Estim
     columns = {
         "schedule": [f"{each.schedule}{'*' if each.asynchronous else ''}" for each, _ in found],
         **({"GPUs": sizes} if len(set(sizes)) > 1 else {}),
-        **answer_columns(result.objective, answers, [f"{loss_of(result, answer):+.1%}" for answer in answers]),
-        "plan": [", ".join(short_words(answer.scenario.plan, differ)) for answer in answers],
+        **say.answer_columns(result.objective, answers, [f"{loss_of(result, answer):+.1%}" for answer in answers]),
+        "plan": [", ".join(say.short_words(answer.scenario.plan, differ)) for answer in answers],
     }
     del columns["MFU"]  # plans stand in a column of words, which needs the room
     table = columns_table(columns, left=("schedule", "plan"), gap=1, wrap=("plan",))

@@ -84,13 +84,7 @@ def _messages_table(history: LinkHistory) -> Table:
 
 
 def draw_simulation(answer: Simulation, path: Path) -> None:
-    """Draw step times where several were drawn, and the use of the network where links were shared.
-
-    Raises
-    ------
-    SpecError
-        There is neither, or the file cannot be written.
-    """
+    """Draw step times where several were drawn, and the use of the network where links were shared."""
     panels = [_steps] * (len(answer.step_times_s) > 1) + [_network] * bool(answer.levels)
     if not panels:
         raise SpecError("one step on links of its own gives nothing to draw; add --jitter 0.02 or --contention")
@@ -137,13 +131,7 @@ def _network(answer: Simulation, axes: Any) -> None:
 
 
 def draw_links(answer: Simulation, path: Path) -> None:
-    """Draw what `simulate(..., links=True)` followed.
-
-    Raises
-    ------
-    SpecError
-        It followed nothing, or the file cannot be written.
-    """
+    """Draw what `simulate(..., links=True)` followed."""
     history = answer.history
     if history is None:
         raise SpecError("links were not followed; add --links")

@@ -10,12 +10,8 @@ from typing import Any
 def sliders(show: Callable[..., Any], **choices: Sequence[Any]) -> None:
     """Draw with `show` again whenever a slider moves.
 
-    Parameters
-    ----------
-    show : callable
-        Returns a figure. Its arguments have defaults: there the sliders begin.
-    choices : sequence
-        Values of its arguments; numbers get a slider, others a menu.
+    show : Returns a figure. Its arguments have defaults: there the sliders begin.
+    choices : Values of its arguments; numbers get a slider, others a menu.
     """
     defaults = {name: each.default for name, each in inspect.signature(show).parameters.items()}
     try:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -10,26 +11,12 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from sim.canvas import new_figure
+from sim.report import plans as say
 from sim.report.figures import open_panels, place_title, plain_axis
-from sim.report.plans import (
-    COLUMNS,
-    Amount,
-    abbreviated,
-    amount,
-    answer_columns,
-    differing,
-    field,
-    fields_for,
-    heading,
-    letter,
-    shared_gpus,
-    shared_words,
-    short_words,
-)
 from sim.report.terminal import assumptions, grouped, shared_line, title
 from sim.search.axes import GEOMETRIC, SIZE, Axis
 from sim.search.candidate import SHOWN_FIELDS
-from sim.search.sweep import INTERRUPTED, Sweep, SweepPoint
+from sim.search.sweep import INTERRUPTED, Sweep
 from sim.specs import ParallelPlan
 from sim.specs.fields import NumericField
 from sim.table import Table, columns_table, plain_table
@@ -57,23 +44,21 @@ def _lines(swept: Sweep) -> list[RenderableType]:
     found = {number: point.best for number, point in enumerate(swept.points) if point.best is not None}
     plans = [each.scenario.plan for each in found.values()]
     answers = [each.answer for each in found.values()]
-    several = bool(differing(plans, ["num_gpus"]))
+    several = bool(say.differing(plans, ["num_gpus"]))
     # dp follows from the others where the number of GPUs is given.
     names = [name for name in SHOWN_FIELDS if f"plan.{name}" != axis.path and (name != "dp" or several)]
-    differ = differing(plans, names)
-    numbers = {
-        **answer_columns(swept.objective, answers),
-        **({"GPUs": [f"{answer.num_gpus:,}" for answer in answers]} if several and axis.path != SIZE else {}),
-    }
-    table = plain_table(_folded(axis.path), *numbers, *map(heading, differ), left=(), gap=1)
+    differ, numbers = say.differing(plans, names), say.answer_columns(swept.objective, answers)
+    if several and axis.path != SIZE:
+        numbers["GPUs"] = [f"{answer.num_gpus:,}" for answer in answers]
+    name = fill(axis.path.rpartition(".")[2].replace("_", " "), 12, break_long_words=False)
+    table = plain_table(name, *numbers, *map(say.heading, differ), left=(), gap=1)
     rows = dict(zip(found, zip(*numbers.values(), strict=True), strict=True))
-    first = next(iter(found), None)
     for number, point in enumerate(swept.points):
         if point.best is None:
             table.add_row(axis.show(point.values[0]), Text("none", style="red"))
             continue
-        plan, changed = point.best.scenario.plan, differ if number == first else swept.changes(number)
-        fields = (field(plan, name) if name in changed else Text("·", "dim") for name in differ)
+        plan, changed = point.best.scenario.plan, differ if number == next(iter(found)) else swept.changes(number)
+        fields = (say.field(plan, name) if name in changed else Text("·", "dim") for name in differ)
         table.add_row(axis.show(point.values[0]), *rows[number], *fields)
     parts: list[RenderableType] = [_shared(swept, plans)] if plans else []
     return [*parts, table, *([Text("· as in the row above", style="dim")] if differ else [])]
@@ -81,26 +66,29 @@ def _lines(swept: Sweep) -> list[RenderableType]:
 
 def _shared(swept: Sweep, plans: Sequence[ParallelPlan]) -> Text:
     """What all winners have in common."""
-    return shared_line([*shared_words(plans, fields_for(swept.scenario.model)), *shared_gpus(plans)])
+    return shared_line([*say.shared_words(plans, say.fields_for(swept.scenario.model)), *say.shared_gpus(plans)])
 
 
 def _grid(swept: Sweep) -> list[RenderableType]:
     """Step times, the first axis down and the second across, each with the letter of its plan."""
     down, across = swept.axes
-    winners, letters = swept.winners(), plan_letters(swept)
-    table = plain_table("", *map(across.show, across.values), left=())
+    winners, letters, counted = swept.winners(), plan_letters(swept), _counted(swept)[1]
+    cells = [
+        Text("none", style="red") if each is None else Text(f"{each.text} {letters[winner]}")
+        for each, winner in zip(counted, winners, strict=True)
+    ]
+    table, wide = plain_table("", *map(across.show, across.values), left=()), len(across.values)
     for row, value in enumerate(down.values):
-        here = range(row * len(across.values), (row + 1) * len(across.values))
-        table.add_row(down.show(value), *(_cell_of(swept, swept.points[n], letters.get(winners[n], "")) for n in here))
+        table.add_row(down.show(value), *cells[row * wide : (row + 1) * wide])
     plans = {n: p.best.scenario.plan for n, p in zip(winners, swept.points, strict=True) if p.best is not None}
     if not plans:
         return [table]
-    differ = differing(plans.values(), SHOWN_FIELDS)
-    columns = {heading(name): [field(plans[number], name) for number in letters] for name in differ}
+    differ = say.differing(plans.values(), SHOWN_FIELDS)
+    columns = {say.heading(name): [say.field(plans[number], name) for number in letters] for name in differ}
     legend = columns_table({"": list(letters.values()), **columns}, gap=1, wrap=("",))
     by = "" if swept.objective == "step_time" else f" by {swept.objective.replace('_', ' ')}"
-    counted = next(amount(swept.objective, point.best.answer) for point in swept.points if point.best is not None)
-    name = "step time" if counted.heading == "step" else counted.heading
+    name = next(each.heading for each in counted if each is not None)
+    name = "step time" if name == "step" else name
     heads = Text(f"{name[0].upper()}{name[1:]} of the best plan{by}; down {down.path}, across {across.path}")
     return [heads, table, "", _shared(swept, list(plans.values())), legend]
 
@@ -108,50 +96,29 @@ def _grid(swept: Sweep) -> list[RenderableType]:
 def plan_letters(swept: Sweep) -> dict[int | None, str]:
     """A letter for each plan that wins somewhere: A to Z, then AA and on."""
     numbers = sorted({winner for winner in swept.winners() if winner is not None})
-    return {number: letter(number) for number in numbers}
-
-
-def _cell_of(swept: Sweep, point: SweepPoint, letter: str) -> Text:
-    if point.best is None:
-        return Text("none", style="red")
-    return Text(f"{amount(swept.objective, point.best.answer).text} {letter}")
+    return {number: say.letter(number) for number in numbers}
 
 
 def _reasons(swept: Sweep) -> list[RenderableType]:
-    """Why points have no plan, points of one reason together."""
+    """Why points have no plan, points of one reason together, the first and the last of them where they are many."""
     by_reason = grouped(
         (point.infeasible, ", ".join(map(Axis.show, swept.axes, point.values)))
         for point in swept.points
         if point.infeasible is not None
     )
-    if not by_reason:
-        return []
-    said = [f"none at {_some(where)}: {reason}" for reason, where in by_reason.items()]
-    left = len(said) - REASONS
-    return ["", *said[:REASONS], *([f"and {left:,} more reasons at other points (--json has all)"] if left > 0 else [])]
-
-
-def _some(where: Sequence[str]) -> str:
-    """Points where something holds, the first and the last where they are many."""
-    shown = where if len(where) <= SHOWN else [*where[: SHOWN - 1], f"… {where[-1]}"]
-    return " and at ".join(shown)
-
-
-def _folded(path: str) -> str:
-    """The last name of a path, on lines of at most some twelve letters."""
-    lines = [""]
-    for word in path.rpartition(".")[2].split("_"):
-        lines += [""] if len(lines[-1]) + len(word) > 11 and lines[-1] else []
-        lines[-1] = f"{lines[-1]} {word}".strip()
-    return "\n".join(lines)
+    said: list[RenderableType] = [""] if by_reason else []
+    for reason, where in list(by_reason.items())[:REASONS]:
+        shown = where if len(where) <= SHOWN else [*where[: SHOWN - 1], f"… {where[-1]}"]
+        said.append(f"none at {' and at '.join(shown)}: {reason}")
+    left = len(by_reason) - REASONS
+    return [*said, *([f"and {left:,} more reasons at other points (--json has all)"] if left > 0 else [])]
 
 
 def fields_view(fields: Sequence[NumericField]) -> Table:
     """The numbers that a sweep may go over, with the scenario's own values."""
     axes = [Axis(each.path, each.full_path, each.unit, (), "listed") for each in fields]
-    values = [
-        "not set" if each.value is None else axis.show(each.value) for each, axis in zip(fields, axes, strict=True)
-    ]
+    pairs = zip(fields, axes, strict=True)
+    values = ["not set" if each.value is None else axis.show(each.value) for each, axis in pairs]
     table = columns_table({"field": [each.path for each in fields], "value": values}, left=("field", "value"))
     for column in table.columns:
         column.overflow, column.no_wrap = "fold", False
@@ -182,16 +149,17 @@ def draw_sweep(swept: Sweep, width_in: float = WIDTH) -> Any:
 def _line_chart(swept: Sweep, width_in: float) -> Any:
     (axis,) = swept.axes
     plans = [point.best.scenario.plan for point in swept.points if point.best is not None]
-    differ = differing(plans, (name for name in SHOWN_FIELDS if axis.path != f"plan.{name}"))
+    differ = say.differing(plans, (name for name in SHOWN_FIELDS if axis.path != f"plan.{name}"))
     fields_in = 0.26 * max(1, len(differ))
     figure = new_figure(width_in, 4.6 + fields_in)
     time, mfu, fields = figure.subplots(3, 1, sharex=True, height_ratios=[2.6, 1.3, fields_in])
-    where = _places(axis)
-    # A point without a plan breaks the lines.
-    name, counted = _counted(swept)
-    values = _numbers(None if each is None else each.value for each in counted)
+    # Values stand to scale where each then has room, else one after the other.
+    even = _evenly(axis)
+    where = _scaled(axis) if even else np.arange(len(axis.values), dtype=float)
+    name, counted = _counted(swept)  # a point without a plan breaks the lines
+    values = np.array([np.nan if each is None else each.value for each in counted])
+    shares = np.array([np.nan if point.best is None else 100 * point.best.answer.mfu for point in swept.points])
     time.plot(where, values, "o-", color=LINE, lw=1.8, ms=5, clip_on=False, zorder=3)
-    shares = _numbers(None if point.best is None else 100 * point.best.answer.mfu for point in swept.points)
     mfu.plot(where, shares, "s-", color=SECOND, lw=1.6, ms=4, clip_on=False, zorder=3)
     time.set_ylabel(name)
     mfu.set_ylabel("MFU [%]")
@@ -202,11 +170,10 @@ def _line_chart(swept: Sweep, width_in: float) -> Any:
         if not len(found):
             panel.set_yticks([])
     if len(found) and found.max() > FAR_APART * found.min():
-        time.set_yscale("log")
-        time.set_ylim(0.7 * found.min(), 1.4 * found.max())
+        time.set(yscale="log", ylim=(0.7 * found.min(), 1.4 * found.max()))
         plain_axis(time.yaxis)
-    none = [where[number] for number, point in enumerate(swept.points) if point.best is None]
-    if none:
+    none = where[np.isnan(values)]
+    if len(none):
         time.plot(none, np.zeros(len(none)), "x", color=NONE, ms=9, mew=2, clip_on=False, label="no plan can be run",
                   transform=time.get_xaxis_transform())  # fmt: skip
         time.legend(frameon=False)
@@ -215,7 +182,7 @@ def _line_chart(swept: Sweep, width_in: float) -> Any:
     words = [axis.show(axis.values[n]) for n in ticks]
     slanted = {"rotation": 25, "ha": "right"} if sum(map(len, words)) > ABREAST else {}
     fields.set_xticks([where[n] for n in ticks], words, **slanted)
-    fields.set_xlabel(axis.path + ("" if _evenly(axis) or len(where) < 3 else " (not to scale)"))
+    fields.set_xlabel(axis.path + ("" if even or len(where) < 3 else " (not to scale)"))
     place_title(figure, f"{_title(swept)}, and what of it changes")
     return figure
 
@@ -224,35 +191,27 @@ def _title(swept: Sweep) -> str:
     return f"{swept.scenario.name}: the best plan by {swept.objective.replace('_', ' ')}"
 
 
-def _counted(swept: Sweep) -> tuple[str, list[Amount | None]]:
+def _counted(swept: Sweep) -> tuple[str, list[say.Amount | None]]:
     """The axis of what the objective counts, and how much of it every point takes."""
-    counted = [None if point.best is None else amount(swept.objective, point.best.answer) for point in swept.points]
+    counted = [None if point.best is None else say.amount(swept.objective, point.best.answer) for point in swept.points]
     unknown = "cost [GPU-seconds a step]" if swept.objective == "cost" else "best step time [s]"
     return next((each.axis for each in counted if each is not None), unknown), counted
 
 
-def _numbers(values: Iterable[float | None]) -> np.ndarray:
-    return np.array([np.nan if each is None else each for each in values], dtype=float)
-
-
 def _plan_fields(panel: Any, swept: Sweep, differ: list[str], where: np.ndarray) -> None:
     """A row a field of the winning plan that is not the same everywhere, shaded where it changes."""
-    gaps = np.diff(where)
-    half = 0.5 * float(gaps.min()) if len(gaps) else 0.5
+    half = 0.5 * float(np.diff(where).min()) if len(where) > 1 else 0.5
     small = len(where) > LABELLED or half < 0.5 * float(np.ptp(where)) / LABELLED
+    found = {number: point.best.scenario.plan for number, point in enumerate(swept.points) if point.best is not None}
     for row, name in enumerate(differ):
-        begun = False
-        for number, point in enumerate(swept.points):
-            if point.best is None:
-                continue
-            if name in swept.changes(number):
+        for number, plan in found.items():
+            changed = name in swept.changes(number)
+            if changed:
                 panel.barh(row, 2 * half, left=where[number] - half, height=1.0, color=CHANGED, lw=0)
-            if small and begun and name not in swept.changes(number):
-                continue  # as before it
-            begun = True
-            text = field(point.best.scenario.plan, name)
-            panel.text(where[number], row, text, ha="center", va="center", fontsize=6 if small else 8)
-    panel.set_yticks(range(len(differ)), [COLUMNS[name] for name in differ], fontsize=8)
+            if changed or not small or number == next(iter(found)):  # else it is as before it
+                look: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 6 if small else 8}
+                panel.text(where[number], row, say.field(plan, name), **look)
+    panel.set_yticks(range(len(differ)), [say.COLUMNS[name] for name in differ], fontsize=8)
     panel.set_ylim(max(len(differ), 1) - 0.5, -0.5)
     edge = max(half, 0.04 * float(np.ptp(where)))
     panel.set_xlim(where[0] - edge, where[-1] + edge)
@@ -260,7 +219,6 @@ def _plan_fields(panel: Any, swept: Sweep, differ: list[str], where: np.ndarray)
     panel.spines[["top", "right", "left"]].set_visible(False)
     if not differ:
         panel.set_yticks([])
-        found = any(point.best is not None for point in swept.points)
         words = "one plan wins everywhere" if found else "no plan can be run anywhere"
         panel.text(0.5, 0.5, words, transform=panel.transAxes, ha="center", va="center")
 
@@ -275,8 +233,7 @@ def _map(swept: Sweep, width_in: float) -> Any:
     figure = new_figure(width_in, 0.8 + sum(heights))
     panel, below = figure.subplots(2, 1, height_ratios=heights)
     _cells(panel, swept, winners, letters)
-    for turned, draw in ((False, panel.vlines), (True, panel.hlines)):  # between regions of plans
-        grid = winners.T if turned else winners
+    for grid, draw in ((winners, panel.vlines), (winners.T, panel.hlines)):  # between regions of plans
         line, place = np.nonzero(grid[:, 1:] != grid[:, :-1])
         draw(place + 0.5, line - 0.5, line + 0.5, color="white", lw=2.5)
     rows, columns = _spread_evenly(len(down.values), LABELLED), _spread_evenly(len(across.values), LABELLED)
@@ -296,7 +253,7 @@ def _cells(panel: Any, swept: Sweep, winners: np.ndarray, letters: Mapping[int |
     from matplotlib.colors import LogNorm
 
     name, counted = _counted(swept)
-    values = _numbers(None if each is None else each.value for each in counted).reshape(winners.shape)
+    values = np.array([np.nan if each is None else each.value for each in counted]).reshape(winners.shape)
     low, high = (np.nanmin(values), np.nanmax(values)) if np.isfinite(values).any() else (1.0, 1.0)
     norm = LogNorm(low, high) if high > 1.001 * low else None
     image = panel.imshow(np.ma.masked_invalid(values), cmap="viridis_r", norm=norm, aspect="auto", origin="lower")
@@ -322,16 +279,11 @@ def _cells(panel: Any, swept: Sweep, winners: np.ndarray, letters: Mapping[int |
 def _plan_lines(swept: Sweep, letters: Mapping[int | None, str]) -> list[str]:
     """What the letters stand for."""
     plans = {winner: p.best.scenario.plan for p, winner in zip(swept.points, swept.winners(), strict=True) if p.best}
-    differ = differing(plans.values(), SHOWN_FIELDS) or SHOWN_FIELDS
-    lines = [f"{letter}: {', '.join(short_words(plans[number], differ))}" for number, letter in letters.items()]
+    differ = say.differing(plans.values(), SHOWN_FIELDS) or SHOWN_FIELDS
+    lines = [f"{letter}: {', '.join(say.short_words(plans[number], differ))}" for number, letter in letters.items()]
     lines = lines if len(lines) <= NAMED else [*lines[:NAMED], f"and {len(lines) - NAMED} more plans"]
     lines += ["×: no plan can be run"] if any(point.best is None for point in swept.points) else []
-    return [*lines, *abbreviated(differ)]
-
-
-def _places(axis: Axis) -> np.ndarray:
-    """Where values stand: to scale where each then has room, else one after the other."""
-    return _scaled(axis) if _evenly(axis) else np.arange(len(axis.values), dtype=float)
+    return [*lines, *say.abbreviated(differ)]
 
 
 def _scaled(axis: Axis) -> np.ndarray:

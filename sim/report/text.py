@@ -12,17 +12,7 @@ from rich.text import Text
 
 from sim.breakdown import CAUSES
 from sim.estimate import Estimate
-from sim.report.facts import (
-    MEMORY,
-    SMALLEST,
-    headline,
-    limit_words,
-    memory_rows,
-    plan_words,
-    question_words,
-    sure_words,
-    tokens_words,
-)
+from sim.report import facts as say
 from sim.report.terminal import assumptions, bars_table, block, indented, title
 from sim.specs import Scenario
 from sim.specs.base import file_name, unit_of
@@ -99,8 +89,8 @@ COMPARED = {
 
 def heading(answer: Estimate, words: str = "") -> Text:
     """The answer in short, and what was asked in two lines."""
-    said = title(answer.scenario.name + (f": {words}" if words else ""), f"\n{question_words(answer)}\n")
-    return said.append(plan_words(answer), style="dim")
+    said = title(answer.scenario.name + (f": {words}" if words else ""), f"\n{say.question_words(answer)}\n")
+    return said.append(say.plan_words(answer), style="dim")
 
 
 def opening(answer: Estimate) -> Group:
@@ -113,7 +103,7 @@ def opening(answer: Estimate) -> Group:
 
 def sure_and_limit(answer: Estimate) -> Padding:
     """How sure a step time is, and what limits it."""
-    return remarks({"How sure": sure_words(answer), "Limited by": limit_words(answer)})
+    return remarks({"How sure": say.sure_words(answer), "Limited by": say.limit_words(answer)})
 
 
 def remarks(lines: dict[str, str]) -> Padding:
@@ -129,24 +119,7 @@ def remarks(lines: dict[str, str]) -> Padding:
 def faster_words(answer: Estimate, best: Estimate, lacking: str, command: str) -> str:
     """What a faster plan saves, what it is, what it needs, and how to see it."""
     saved = 1.0 - best.step_time_s / answer.step_time_s
-    return f"a plan of {show_time(best.step_time_s)}, {saved:.0%} less: {plan_words(best)}{lacking}\n{command}"
-
-
-def _headline(answer: Estimate) -> rich.table.Table:
-    recompute = answer.scenario.plan.recompute != "none"
-    names = {"hardware": "Per GPU", "model": "  no recompute"} if recompute else {"model": "Per GPU"}
-    table = facts_table()
-    for fact in headline(answer, names, sure=False)[1:]:
-        value = Text(fact.value, style="bold green") if fact.name == "Whole job" else fact.value
-        table.add_row(fact.name, value, Text(fact.note, style="bold red" if fact.wrong else ""))
-    return table
-
-
-def _bars(answer: Estimate, width: int) -> RenderableType:
-    """Seconds and shares of the causes that count, with a bar each where there is room."""
-    shares, seconds = answer.breakdown.shares(), answer.breakdown.seconds
-    causes = [cause for cause in CAUSES if shares[cause] >= SMALLEST]
-    return bars_table([(name, seconds[name], shares[name], _COLOURS.get(name, "cyan")) for name in causes], width - 42)
+    return f"a plan of {show_time(best.step_time_s)}, {saved:.0%} less: {say.plan_words(best)}{lacking}\n{command}"
 
 
 def _memory(answer: Estimate, width: int) -> Table:
@@ -155,8 +128,8 @@ def _memory(answer: Estimate, width: int) -> Table:
     names = ("largest part",) if narrow else _MEMORY_COLUMNS
     table = plain_table("rank", *names, "total", left=names if narrow else (), gap=2)
     table.columns[-1].style = "bold"
-    for row in memory_rows(answer):
-        cells = [f"{row.parts[name] / 1e9:.1f}" for name in MEMORY]
+    for row in say.memory_rows(answer):
+        cells = [f"{row.parts[name] / 1e9:.1f}" for name in say.MEMORY]
         if narrow:
             use = answer.memory[row.rank].to_dict()
             part = max((name for name in use if name != "total"), key=lambda name: use[name])
@@ -167,15 +140,21 @@ def _memory(answer: Estimate, width: int) -> Table:
 
 def estimate_view(answer: Estimate, width: int, verbose: bool = False) -> Group:
     """The numbers, where the time goes, memory by pipeline rank, and the assumptions that count most."""
-    scenario = answer.scenario
+    scenario, shares, seconds = answer.scenario, answer.breakdown.shares(), answer.breakdown.seconds
+    recompute, table = scenario.plan.recompute != "none", facts_table()
+    names = {"hardware": "Per GPU", "model": "  no recompute"} if recompute else {"model": "Per GPU"}
+    for fact in say.headline(answer, names, sure=False)[1:]:
+        value = Text(fact.value, style="bold green") if fact.name == "Whole job" else fact.value
+        table.add_row(fact.name, value, Text(fact.note, style="bold red" if fact.wrong else ""))
+    causes = [cause for cause in CAUSES if shares[cause] >= say.SMALLEST]
+    rows = [(name, seconds[name], shares[name], _COLOURS.get(name, "cyan")) for name in causes]
     origin = f"  (profile {scenario.profile.name}, stack {stack_words(scenario.stack)}, engine {answer.engine})"
-    lines = [answer.interval_basis, *answer.assumptions]
     return Group(
         "",
-        indented(_headline(answer)),
-        *block("Where the time goes", "  (average GPU, one step)", _bars(answer, width)),
+        indented(table),
+        *block("Where the time goes", "  (average GPU, one step)", bars_table(rows, width - 42)),
         *block("Memory by pipeline rank", "  (GB per GPU)", _memory(answer, width)),
-        *assumptions(lines, origin, verbose),
+        *assumptions([answer.interval_basis, *answer.assumptions], origin, verbose),
     )
 
 
@@ -186,7 +165,7 @@ def _shown(value: float, unit: str) -> str:
     if unit == "share":
         return f"{value:.1%}"
     if unit == "tokens/s":
-        return tokens_words(value)
+        return say.tokens_words(value)
     return f"{value:,.0f}" if unit == "count" else show(value, unit)
 
 
@@ -206,16 +185,13 @@ def compare_view(first: Estimate, second: Estimate, verbose: bool = False) -> Gr
     table.add_row("")
     for cause in CAUSES:
         left, right = first.breakdown.seconds[cause], second.breakdown.seconds[cause]
-        if max(left / first.step_time_s, right / second.step_time_s) >= SMALLEST:
+        if max(left / first.step_time_s, right / second.step_time_s) >= say.SMALLEST:
             row(cause.replace("_", " "), left, right, "time")
-    names = [title(f"{letter}  ", name) for letter, name in zip("AB", _names(first, second), strict=True)]
-    return Group(*names, "", table, "", title("What differs"), indented(_differing(first, second, verbose)))
-
-
-def _names(first: Estimate, second: Estimate) -> tuple[str, str]:
-    """What two scenarios are called, with their plans if they have the same name."""
-    one, other = first.scenario.name, second.scenario.name
-    return (f"{one}  {plan_words(first)}", f"{other}  {plan_words(second)}") if one == other else (one, other)
+    names = [first.scenario.name, second.scenario.name]
+    if names[0] == names[1]:
+        names = [f"{name}  {say.plan_words(each)}" for name, each in zip(names, (first, second), strict=True)]
+    heads = [title(f"{letter}  ", name) for letter, name in zip("AB", names, strict=True)]
+    return Group(*heads, "", table, "", title("What differs"), indented(_differing(first, second, verbose)))
 
 
 def _differing(first: Estimate, second: Estimate, verbose: bool) -> RenderableType:

@@ -31,71 +31,56 @@ _SPREAD: dict[LoadBy, str] = {"all": "", "one": "broadcast", "shares": "gather"}
 
 def training_view(training: Training, verbose: bool = False) -> Group:
     """Days, goodput, money and energy of a run, each with its 90 % interval."""
-    run = training.run
+    run, goodput = training.run, training.run.goodput
+
+    def ends(words: Callable[[TrainingRun], str]) -> tuple[str, str]:
+        return words(run), f"90 %: {words(training.low)} to {words(training.high)}"
+
+    wall, around = ends(lambda run: show_time(run.wall_s))
+    cost, of_cost = ends(lambda run: show_short(run.cost))
     rows: list[tuple[Any, ...]] = [
+        ("Wall clock", Text(wall, style="bold green"), around),
+        ("Cost", f"{cost} {run.currency}", of_cost),
         ("Steps", f"{run.steps:,.0f}", f"of {show_time(run.step_time_s)}, {show_count(run.tokens)} tokens"),
-        ("Work", *_with_ends(training, lambda run: show_time(run.useful_s))),
+        ("Work", *ends(lambda run: show_time(run.useful_s))),
     ]
-    lost = {
-        "checkpoints": run.goodput.checkpoints,
-        "lost work": run.goodput.lost_work,
-        "restarts": run.goodput.restarts,
-        "waiting for nodes": run.goodput.waiting,
-    }
+    lost = {"checkpoints": goodput.checkpoints, "lost work": goodput.lost_work}
+    lost |= {"restarts": goodput.restarts, "waiting for nodes": goodput.waiting}
     parts = ", ".join(f"{name} {share:.1%}" for name, share in lost.items() if share >= 5e-4)
-    rows.append(("Goodput", f"{run.goodput.useful:.1%}", parts))
-    rows.append(("GPU-hours", *_with_ends(training, lambda run: show_short(run.gpu_hours))))
-    wall, ends = _with_ends(training, lambda run: show_time(run.wall_s))
-    rows.insert(0, ("Wall clock", Text(wall, style="bold green"), ends))
-    cost, ends = _with_ends(training, lambda run: show_short(run.cost))
-    rows.insert(1, ("Cost", f"{cost} {run.currency}", ends))
+    rows.append(("Goodput", f"{goodput.useful:.1%}", parts))
+    rows.append(("GPU-hours", *ends(lambda run: show_short(run.gpu_hours))))
     if run.energy_j is not None:
-        rows.append(("Energy", *_with_ends(training, _energy)))
+        rows.append(("Energy", *ends(lambda run: "–" if run.energy_j is None else show(run.energy_j / 3.6e3, "Wh"))))
     table = facts_table()
     for row in (*rows, *_saving(training), *_loading(training)):
         table.add_row(*row)
     words = f"{show_time(run.wall_s)} and {show_count(run.cost)} {run.currency}"
-    return Group(
-        heading(training.answer, words), "", indented(table), *assumptions(training.assumptions, verbose=verbose)
-    )
-
-
-def _with_ends(training: Training, words: Callable[[TrainingRun], str]) -> tuple[str, str]:
-    """A number of the run, and the ends of its 90 % interval."""
-    return words(training.run), f"90 %: {words(training.low)} to {words(training.high)}"
-
-
-def _energy(run: TrainingRun) -> str:
-    return "–" if run.energy_j is None else show(run.energy_j / 3.6e3, "Wh")
+    notes = assumptions(training.assumptions, verbose=verbose)
+    return Group(heading(training.answer, words), "", indented(table), *notes)
 
 
 def _saving(training: Training) -> Iterator[tuple[str, str, str]]:
     """A checkpoint, how often one is saved, and what saving it in the background would bring."""
-    run = training.run
-    storing, saved = run.storing, run.checkpoints
+    storing, saved, there = training.run.storing, training.run.checkpoints, training.background
     written = f"written in {show_time(storing.blocking_s)} ({storing.limit})"
     yield "Checkpoint", show(storing.checkpoint_bytes, "B"), f"{show(storing.largest_bytes, 'B')} per GPU, {written}"
     drain = f", {show_time(saved.drain_s)} in background" if saved.drain_s else ""
     yield "  one every", show_time(saved.interval_s), f"training stops for {show_time(saved.blocking_s)}{drain}"
-    there = training.background
     if there is not None and not saved.drain_s:
+        pause = f"stops for {show_time(there.checkpoints.blocking_s)}"
         every = f"one every {show_time(there.checkpoints.interval_s)}"
-        pause = f"{every}, stops for {show_time(there.checkpoints.blocking_s)}"
-        yield "  asynchronous", f"{there.goodput.useful:.1%}", f"goodput, {pause}"
+        yield "  asynchronous", f"{there.goodput.useful:.1%}", f"goodput, {every}, {pause}"
 
 
 def _loading(training: Training) -> Iterator[tuple[str, str, str]]:
     """A restart and its parts, and how near data come to what storage gives."""
-    run = training.run
-    failures, way = run.failures, run.loaded_by
-    if way is None:
-        yield "Restart", show_time(failures.restart_s), "as given, loading included"
-    else:
-        load = run.storing.loads[way]
-        read = f"start-up {show_time(failures.startup_s)}, read {show_time(load.read_s)}"
-        spread = f", {_SPREAD[way]} {show_time(load.spread_s)}" if load.spread_s else ""
-        yield "Restart", show_time(failures.restart_s), read + spread
-    data = training.data
+    failures, way, data = training.run.failures, training.run.loaded_by, training.data
+    parts = "as given, loading included"
+    if way is not None:
+        load = training.run.storing.loads[way]
+        parts = f"start-up {show_time(failures.startup_s)}, read {show_time(load.read_s)}"
+        parts += f", {_SPREAD[way]} {show_time(load.spread_s)}" if load.spread_s else ""
+    yield "Restart", show_time(failures.restart_s), parts
     share = "less than 1 %" if data.share < 0.01 else f"{data.share:.0%}"
     limits = ", which limits the run" if data.slowdown > 1 else ""
     yield "Data", show(data.bytes_per_s, "B/s"), f"{share} of storage's {show(data.limit_bytes_per_s, 'B/s')}{limits}"
@@ -103,44 +88,38 @@ def _loading(training: Training) -> Iterator[tuple[str, str, str]]:
 
 def frontier_view(scenario: Scenario, frontier: Frontier, chosen: Mapping[str, FrontierPoint]) -> Group:
     """The frontier as a table, the fastest and the cheapest run, and what was assumed."""
-    goal = frontier.goal
-    fastest, cheapest = frontier.fastest, frontier.cheapest
+    goal, fastest = frontier.goal, frontier.fastest
     asked = title(
         f"{scenario.name}: {significant(fastest.run.days)} days at the shortest",
         f"\n{show_count(goal.params)} parameters, {show_count(goal.min_tokens)} tokens at a small batch; "
         f"critical batch {show_short(goal.critical_batch)} tokens",
     )
-    lines = {"Shortest": _sentence(fastest), "Cheapest": _sentence(cheapest)}
     limits = {"within": "In time", "budget": "In budget"}
-    lines |= {limits[name]: _sentence(point) for name, point in chosen.items()}
+    lines = {"Shortest": fastest, "Cheapest": frontier.cheapest} | {limits[name]: chosen[name] for name in chosen}
+    sentences = {name: _sentence(point) for name, point in lines.items()}
     words, money = ("limited by", "plan"), f"M{fastest.run.currency}"
-    table = plain_table(
-        "GPUs", "batch", "tokens", "days", money, "GWh", "MFU", *words, left=words, gap=1, wrap=("plan",)
-    )
+    headings = ("GPUs", "batch", "tokens", "days", money, "GWh", "MFU", *words)
+    table = plain_table(*headings, left=words, gap=1, wrap=("plan",))
     for point in frontier.points:
-        table.add_row(*_row(point))
+        run, (cause, share) = point.run, next(iter(point.losses.items()))
+        table.add_row(
+            f"{run.num_gpus:,}",
+            show_short(point.batch_tokens),
+            show_short(run.tokens),
+            significant(run.days),
+            significant(run.cost / 1e6),
+            "–" if run.energy_j is None else significant(run.energy_j / JOULES_PER_GWH),
+            f"{point.answer.mfu:.0%}",
+            f"{cause} {share:.0%}",
+            plan_words(point.answer.scenario.plan),
+        )
     legend = (
         "limited by: the largest cause, and the share of the time that it costs; plan: tp·pp·dp, micro-batch, "
         f"schedule × chunks. Any batch takes at least {goal.least_steps:,.0f} steps. Best of {frontier.plans:,} plans "
         f"of {len(frontier.batches)} batches, {frontier.confirmed} run exactly."
     )
-    return Group(asked, "", remarks(lines), "", table, Text(legend, style="dim"), *assumptions(frontier.assumptions))
-
-
-def _row(point: FrontierPoint) -> tuple[str, ...]:
-    run = point.run
-    cause, share = next(iter(point.losses.items()))
-    return (
-        f"{run.num_gpus:,}",
-        show_short(point.batch_tokens),
-        show_short(run.tokens),
-        significant(run.days),
-        significant(run.cost / 1e6),
-        "–" if run.energy_j is None else significant(run.energy_j / JOULES_PER_GWH),
-        f"{point.answer.mfu:.0%}",
-        f"{cause} {share:.0%}",
-        plan_words(point.answer.scenario.plan),
-    )
+    below = (Text(legend, style="dim"), *assumptions(frontier.assumptions))
+    return Group(asked, "", remarks(sentences), "", table, *below)
 
 
 def plan_words(plan: ParallelPlan) -> str:
@@ -150,12 +129,11 @@ def plan_words(plan: ParallelPlan) -> str:
 
 
 def _sentence(point: FrontierPoint) -> str:
-    run = point.run
-    low, high = point.days_interval
+    run, (low, high) = point.run, map(significant, point.days_interval)
+    batch = f"batch {show_short(point.batch_tokens)} tokens, {run.steps:,.0f} steps"
     return (
-        f"{significant(run.days)} days (90 %: {significant(low)} to {significant(high)}) on {run.num_gpus:,} GPUs, "
-        f"{show_count(run.cost)} {run.currency}; batch {show_short(point.batch_tokens)} tokens, {run.steps:,.0f} "
-        f"steps; limited by {point.limit}"
+        f"{significant(run.days)} days (90 %: {low} to {high}) on {run.num_gpus:,} GPUs, {show_count(run.cost)} "
+        f"{run.currency}; {batch}; limited by {point.limit}"
     )
 
 

@@ -11,7 +11,6 @@ import numpy as np
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from sim.arrays import Number
-from sim.notebook import NotebookDisplay
 from sim.specs.base import Spec
 from sim.specs.hardware import Precision
 
@@ -280,7 +279,7 @@ class Provenance(Spec):
     """File with the measurements, beside the profile's own."""
 
 
-class Profile(Spec, NotebookDisplay):
+class Profile(Spec):
     """Everything calibrated about one GPU and its links."""
 
     name: str

@@ -196,13 +196,13 @@ def test_all_is_written_before_what_is_wrong_is_said(tmp_path):
     file = tmp_path / "<b>.html"
     name = str(ROOT / SCENARIO)
     with pytest.raises(SpecError, match="must divide"):
-        report([name, f"{name}@plan.tp=7", f"{name}@plan.pp=4@plan.dp=32"], file)
+        report([name, f"{name}@plan.tp=7", f"{name}@plan.pp=4@plan.dp=32"], output=file)
     text = is_self_contained(file.read_text())
     assert "3 scenarios side by side" in text
     with pytest.raises(InfeasiblePlan, match="with pp=4, dp=32: the plan does not fit"):
-        report([name, f"{name}@plan.pp=4@plan.dp=32"], file)
+        report([name, f"{name}@plan.pp=4@plan.dp=32"], output=file)
     with pytest.raises(SpecError, match="no scenario file"):
-        report(["nowhere.yaml", "neither.yaml"], tmp_path / "none.html")
+        report(["nowhere.yaml", "neither.yaml"], output=tmp_path / "none.html")
     assert not (tmp_path / "none.html").exists()
 
 
@@ -212,7 +212,7 @@ def test_all_is_written_before_what_is_wrong_is_said(tmp_path):
 )  # fmt: skip
 def test_what_several_do_not_have(tmp_path, options, says):
     with pytest.raises(SpecError, match=says):
-        report([str(ROOT / SCENARIO)] * 2, tmp_path / "r.html", **options)
+        report([str(ROOT / SCENARIO)] * 2, output=tmp_path / "r.html", **options)
 
 
 def test_the_command_compares_the_same_file_twice(tmp_path):

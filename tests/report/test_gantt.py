@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from sim import estimate, load_scenario, schedule_names
+from sim import load_scenario, schedule_names
 from sim.errors import SpecError
 from sim.report.figures import LOOKS, check_paths, ink, save, shade
 from sim.report.gantt import comparison_figure, gantt_figure, step_view
-from sim.report.gantt.chart import played_bars, spans_of, transients
+from sim.report.gantt.chart import spans_of, transients
 from sim.report.gantt.figure import draw_lanes, joined, legend_handles
 from tests.rows import rows
 
@@ -127,13 +127,3 @@ def test_paths_are_checked_before_the_work(tmp_path):
 def test_a_width_that_cannot_be_drawn(view_of, width):
     with pytest.raises(SpecError, match="inches wide"):
         gantt_figure(view_of(), width_in=width)
-
-
-def test_what_an_engine_left_out_is_marked_not_idle(scenarios):
-    for batch, stretches in ((1536, 2), (128, 1)):
-        setting = [f"training.global_batch_size={batch}"]
-        timeline = estimate(load_scenario(scenarios / "gpt3-175b-1024-a100.yaml", setting)).timeline
-        bars, spans = played_bars(timeline)
-        assert len(spans) == stretches
-        assert all(((each.begin < high) & (each.end > low)).any() for each in bars for low, high in spans)
-        assert sum(len(each.rank) for each in bars) == len(timeline.program.order)

@@ -6,7 +6,6 @@ from open_space import search
 from flopcast_validation.report import validation_report
 from sim import estimate, load_scenario
 from sim.errors import SpecError
-from sim.notebook import NotebookDisplay
 from tests.rows import rows
 
 SCENARIO = "gpt3-175b-1024-a100.yaml"
@@ -22,14 +21,12 @@ def shown(answer):
     report = validation_report()
     return {
         "estimate": answer,
-        "timeline": answer.timeline,
         "search": search(answer.scenario, confirm=3, top=3),
-        "profile": answer.scenario.profile,
         "validation": report,
     }
 
 
-@rows("name", ["estimate", "timeline", "search", "profile", "validation"])
+@rows("name", ["estimate", "search", "validation"])
 def test_each_has_a_page_a_picture_and_a_table(shown, name):
     one = shown[name]
     page = one._repr_html_()
@@ -75,12 +72,3 @@ def test_pictures_are_chosen_by_name(answer):
     assert answer.plot(what="timeline")._repr_png_()
     with pytest.raises(SpecError, match="no picture 'bars'"):
         answer.plot(what="bars")
-
-
-def test_a_record_of_yours_is_shown_as_what_it_is(answer):
-    class Mine(type(answer.scenario.profile)):
-        pass
-
-    mine = Mine.model_validate(answer.scenario.profile.model_dump())
-    assert isinstance(mine, NotebookDisplay)
-    assert "Profile a100" in mine._repr_html_()

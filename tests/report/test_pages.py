@@ -90,7 +90,6 @@ def test_names_cannot_leave_their_place(answer):
     for text in (
         report_page(evil),
         evil._repr_html_(),
-        named.profile._repr_html_(),
         search(named, confirm=1, top=1)._repr_html_(),
     ):
         is_self_contained(text)
@@ -112,7 +111,7 @@ def test_the_command_writes_a_report(tmp_path):
     assert "Other plans" not in is_self_contained(file.read_text())
     for wrong, says in (("report.txt", "must end in .html"), ("nowhere/report.html", "there is no folder")):
         with pytest.raises(SpecError, match=says):
-            report([str(SCENARIO)], tmp_path / wrong)
+            report([str(SCENARIO)], output=tmp_path / wrong)
 
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

@@ -294,8 +294,6 @@ def test_commands_that_make_no_sense(tmp_path):
         (["--memory-limit", "1e400 GB"], "larger than any number"),
         (["--cp", "1,3"], "--cp 3 must divide the sequence of 2,048 tokens; degrees that do: 1, 2, 4"),
         (["--sweep", "gpus=8", "--top", "3"], "--top would change nothing"),
-        (["--save", "plans"], r"--save is gone: .*to_frame\(\) is the table"),
-        (["--jobs", "2"], "--jobs is gone: .*map_over"),
         (["--sweep", "gpus=8", "--why", "own"], "another question"),
         (["--fields", "--pareto"], "another question"),
         (["--sweep", "training.global_batch_size=4,8", "--batch", "4"], "swept and given"),

@@ -475,7 +475,7 @@ def test_others_is_short_for_all_schedules(monkeypatch):
         return result
 
     monkeypatch.setattr(sys.modules["sim.search.schedules.by_schedule"], "search_schedules", stand_in)
-    outcome = CliRunner().invoke(app, ["search", str(SMALL), "--others", "--top", "1"])
+    outcome = CliRunner().invoke(app, ["search", str(SMALL), "--schedules", "all", "--top", "1"])
     assert outcome.exit_code == 0, outcome.output
     assert asked == ["all"]
 

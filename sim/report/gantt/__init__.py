@@ -5,8 +5,8 @@ with matplotlib, `text` in a terminal; `trace` writes all of it for Perfetto.
 """
 
 from sim.report.gantt.chart import StepView, step_view
-from sim.report.gantt.figure import comparison_figure, gantt_figure, timeline_figure
+from sim.report.gantt.figure import comparison_figure, gantt_figure
 from sim.report.gantt.text import gantt_text
 from sim.report.gantt.trace import write_trace
 
-__all__ = ["StepView", "comparison_figure", "gantt_figure", "gantt_text", "step_view", "timeline_figure", "write_trace"]
+__all__ = ["StepView", "comparison_figure", "gantt_figure", "gantt_text", "step_view", "write_trace"]

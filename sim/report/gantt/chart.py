@@ -187,17 +187,7 @@ class StepView:
 def step_view(scenario: Scenario, engine: str = "dag", answer: Estimate | None = None) -> StepView:
     """Play a scenario with everything in it that a picture needs.
 
-    Parameters
-    ----------
-    answer : Estimate, optional
-        Of the same scenario and engine, where there is one already.
-
-    Raises
-    ------
-    SpecError
-        The engine gives totals only.
-    ScheduleError
-        The schedule does not exist, cannot take these sizes, or has too many actions to draw one by one.
+    answer : Of the same scenario and engine, where there is one already.
     """
     answer = estimate(scenario, engine) if answer is None else answer
     timeline = answer.timeline
@@ -241,10 +231,7 @@ WORTH = 0.8
 def step_bars(view: StepView, shift: float = 0.0) -> list[Bars]:
     """Everything that ranks do in a step, in the order in which it is drawn: idle time lies under all else.
 
-    Parameters
-    ----------
-    shift : float
-        Time at which the drawing begins. [s]
+    shift : Time at which the drawing begins. [s]
     """
     order, stop = view.program.order, view.horizon - shift
     bars = actions_by_kind(order, view.start, view.compute_end)
@@ -262,44 +249,13 @@ def step_bars(view: StepView, shift: float = 0.0) -> list[Bars]:
     return [Bars("idle", np.arange(order.num_ranks), idle_from, idle_to), *bars, *view.on(ONCE, DATA, GRADIENTS)]
 
 
-def played_bars(timeline: Timeline) -> tuple[list[Bars], Spans]:
-    """Actions that an engine played, and the stretches in which it did: what it left out repeats what is beside it.
-
-    Raises
-    ------
-    SpecError
-        The engine gives totals only.
-    """
-    start, end, order = timeline.start, timeline.end, timeline.program.order
-    if start is None or end is None:
-        raise SpecError(f"engine {timeline.engine} gives totals, not a time for every action; use dag, des or shared")
-    last = float(end.max())
-    spans: Spans = ((0.0, last),)
-    if order.fold is not None:
-        by_start = np.argsort(start, kind="stable")
-        begins, done = start[by_start][1:], np.maximum.accumulate(end[by_start])[:-1]
-        widest = int(np.argmax(begins - done))
-        if begins[widest] - done[widest] > 0.02 * last:
-            spans = ((0.0, float(done[widest])), (float(begins[widest]), last))
-    return actions_by_kind(order, start, end), spans
-
-
 def spans_of(
     views: Sequence[StepView], places: float, between: tuple[float | None, float | None] = (None, None)
 ) -> Spans:
     """Stretches of time that are drawn: the whole step if an action can be seen in it, else its beginning and end.
 
-    Parameters
-    ----------
-    places : float
-        How many forwards side by side can still be told apart.
-    between : (from, to)
-        A stretch that was asked for. [s]
-
-    Raises
-    ------
-    SpecError
-        An empty stretch, or one that lies outside.
+    places : How many forwards side by side can still be told apart.
+    between : A stretch that was asked for. [s]
     """
     several = len(views) > 1
     ends = [view.answer.step_time_s if several and view.streams else view.horizon for view in views]

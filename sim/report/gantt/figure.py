@@ -14,11 +14,10 @@ import numpy as np
 
 from sim.arrays import Array
 from sim.canvas import check_width, new_figure
-from sim.engines import Timeline
 from sim.engines.tasks import DATA, GRADIENTS, ONCE
 from sim.report.facts import microbatch_words, plan_degrees
 from sim.report.figures import LOOKS, ink, place_title, shade
-from sim.report.gantt.chart import Bars, Spans, StepView, played_bars, spans_of, step_bars, time_unit
+from sim.report.gantt.chart import Bars, Spans, StepView, spans_of, step_bars, time_unit
 from sim.schedules.actions import KINDS, U
 from sim.units import show, show_time
 
@@ -42,17 +41,8 @@ def gantt_figure(
 ) -> Any:
     """A Gantt chart of a step with its memory below, as a matplotlib figure.
 
-    Parameters
-    ----------
-    between : (from, to)
-        A stretch of the step; without, all of it, or its beginning and end where it is too long to be read. [s]
-    width_in : float
-        [inches]
-
-    Raises
-    ------
-    SpecError
-        A stretch that is none, or a width out of range.
+    between : A stretch of the step; without, all of it, or its beginning and end where it is too long to be read. [s]
+    width_in : [inches]
     """
     check_width(width_in)
     spans = spans_of([view], LANES * width_in * PLACES_PER_INCH, between)
@@ -105,35 +95,6 @@ def comparison_figure(views: Sequence[StepView], *, width_in: float = 11.0) -> A
     return figure
 
 
-def timeline_figure(timeline: Timeline, width_in: float = 9.0) -> Any:
-    """What the engine played: every rank's actions. Repetitions that it left out are left out here too.
-
-    Raises
-    ------
-    SpecError
-        The engine gives totals only, or a width out of range.
-    """
-    bars, spans = played_bars(timeline)
-    ranks = timeline.program.order.num_ranks
-    figure, (row,) = _panels(width_in, float(np.clip(0.28 * ranks, 0.8, 6.0)) + 1.3, spans, (1.0,))
-    for each in bars:
-        _draw_bars(row, spans, each, LOOKS[each.what].colour)
-    row[0].set_ylabel("pipeline rank", fontsize=9)
-    row[0].yaxis.get_major_locator().set_params(integer=True)
-    _open_lanes(row, spans, ranks)
-    _draw_time_axis(row, spans, spans[-1][1], about=int(width_in))
-    row[0].set_title(timeline_title(timeline), loc="left", fontsize=10, fontweight="bold")
-    _place_legend(figure, [_patch(each.what) for each in bars], width_in)
-    return figure
-
-
-def timeline_title(timeline: Timeline) -> str:
-    """What was played, in a line."""
-    order = timeline.program.order
-    folded = "; repetitions left out" if order.fold is not None else ""
-    return f"{order.schedule}: step {show_time(timeline.step_time_s)}, engine {timeline.engine}{folded}"
-
-
 def _panels(width_in: float, height_in: float, spans: Spans, heights: Sequence[float]) -> tuple[Any, Any]:
     """A figure, and its panels: a row for each height, a column for each stretch of time."""
     figure = new_figure(width_in, height_in)
@@ -156,14 +117,9 @@ def draw_lanes(
 ) -> set[str]:
     """Draw every rank's bars; return what was drawn wide enough to be seen, of LOOKS, and whether `hatched`.
 
-    Parameters
-    ----------
-    row : panels
-        One for each stretch of time, together `width_in` wide and each `height_in` high. [inches]
-    shift : float
-        Time at which the drawing begins. [s]
-    versions : bool
-        Name the versions of the weights where updates are actions.
+    row : One for each stretch of time, together `width_in` wide and each `height_in` high. [inches]
+    shift : Time at which the drawing begins. [s]
+    versions : Name the versions of the weights where updates are actions.
     """
     order, labels = view.program.order, np.array(view.labels())
     per_s = 72 * width_in / sum(end - begin for begin, end in spans)

@@ -24,12 +24,8 @@ BLOCKS = "▁▂▃▄▅▆▇█"
 def gantt_text(view: StepView, width: int, between: tuple[float | None, float | None] = (None, None)) -> Text:
     """Title, lanes with the idle share at the right, time axis, memory in flight, legend.
 
-    Parameters
-    ----------
-    width : int
-        Columns of the terminal.
-    between : (from, to)
-        A stretch of the step. [s]
+    width : Columns of the terminal.
+    between : A stretch of the step. [s]
     """
     answer, ranks = view.answer, view.program.order.num_ranks
     label = len(f"rank {ranks - 1} ")

@@ -39,13 +39,7 @@ Event = dict[str, Any]
 
 
 def write_trace(view: StepView, path: Path) -> int:
-    """Write the trace; return how many events it has.
-
-    Raises
-    ------
-    SpecError
-        The file cannot be written.
-    """
+    """Write the trace; return how many events it has."""
     answer, found = view.answer, [*_names(view), *_tasks(view), *_sends(view), *_kept(view)]
     about = {
         "scenario": view.scenario.name,

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import floor, log10
 from typing import NamedTuple
 
 from sim.breakdown import CAUSES
 from sim.errors import FlopcastError, InfeasiblePlan
 from sim.estimate import Estimate
-from sim.report.facts import GROUPS, Fact, headline, memory_parts, plan_words, profile_origin, question_words
+from sim.report.facts import GROUPS, headline, memory_parts, plan_words, profile_origin, question_words
 from sim.report.html.page import residual_rows
 from sim.report.html.render import memory_bars, render, time_chart
 from sim.report.plans import letter
@@ -50,6 +50,17 @@ class Asked(NamedTuple):
     answer: Estimate | None
     mistake: FlopcastError | None = None
 
+    @property
+    def problem(self) -> tuple[str, ...]:
+        """What is wrong with it, and why with what would help; empty where nothing is."""
+        if self.answer is None:
+            return "has no answer", str(self.mistake)
+        try:
+            self.answer.require_fit()
+        except InfeasiblePlan as error:
+            return "does not fit", str(error).removeprefix("the plan does not fit: ")
+        return ()
+
 
 class Cell(NamedTuple):
     """A value of a table, what is written beside it, and how far it is from the first scenario's."""
@@ -76,10 +87,7 @@ class Cause(NamedTuple):
 def comparison_page(asked: Sequence[Asked]) -> str:
     """A page of HTML with the answers to several questions, and what sets them apart.
 
-    Parameters
-    ----------
-    asked : sequence of Asked
-        Some of them answered. Those that are not, and those that do not fit, have their reason on the page.
+    asked : Some of them answered. Those that are not, and those that do not fit, have their reason on the page.
     """
     from sim import __version__
 
@@ -87,6 +95,7 @@ def comparison_page(asked: Sequence[Asked]) -> str:
     answered = [(name, each.answer) for name, each in named if each.answer is not None]
     answers = [answer for _, answer in answered]
     fields, folded = differing_rows([answer.scenario for answer in answers])
+    fullest = [_fullest(answer) for answer in answers]
     shared, own = assumptions_of(answers)
     bases = grouped((answer.interval_basis, name) for name, answer in answered)
     profiles = {answer.scenario.profile.name: answer.scenario.profile for answer in answers}
@@ -98,13 +107,13 @@ def comparison_page(asked: Sequence[Asked]) -> str:
         labels={name: each.label for name, each in named if each.answer is not None},
         sections=SECTIONS,
         facts=fact_rows(asked),
-        problems=[(name, *why) for name, each in named if (why := _problem(each))],
+        problems=[(name, *each.problem) for name, each in named if each.problem],
         unlike=len({answer.scenario.training.tokens_per_step for answer in answers}) > 1,
         steps=time_chart([(name, answer.breakdown.seconds) for name, answer in answered]),
         unit=_scale(answers)[0],
         causes=cause_rows(answers),
-        memory=memory_bars([(name, *_fullest(answer)) for name, answer in answered]),
-        memory_rows=_memory_rows(answers),
+        memory=memory_bars([(name, *use) for (name, _), use in zip(answered, fullest, strict=True)]),
+        memory_rows=_memory_rows(fullest),
         fields=fields,
         folded=folded,
         shared=shared,
@@ -121,37 +130,35 @@ def comparison_page(asked: Sequence[Asked]) -> str:
 
 def fact_rows(asked: Sequence[Asked]) -> list[tuple[str, list[Cell | None]]]:
     """Questions and the answer of each scenario, with how far it is from the first; None where there is no answer."""
-    lines = [{fact.name: fact for fact in headline(each.answer)} if each.answer else {} for each in asked]
-    order = dict.fromkeys(("Step time", "How sure", *_AMOUNTS, "Memory"))
-    names = [name for name in order if any(name in each for each in lines)]
     answers = [each.answer for each in asked]
     base = next(answer for answer in answers if answer is not None)
+    told = {fact.name for answer in answers if answer is not None for fact in headline(answer)}
     rows: list[tuple[str, list[Cell | None]]] = [
         ("GPUs", [None if answer is None else Cell(f"{answer.num_gpus:,}") for answer in answers])
     ]
-    for name in names:
-        pairs = zip(answers, lines, strict=True)
-        rows.append((name, [None if answer is None else _cell(name, facts, answer, base) for answer, facts in pairs]))
+    for name in dict.fromkeys(("Step time", "How sure", *_AMOUNTS, "Memory")):
+        if name in told:
+            rows.append((name, [None if answer is None else _cell(name, answer, base) for answer in answers]))
     return rows
 
 
-def _cell(name: str, facts: Mapping[str, Fact], answer: Estimate, base: Estimate) -> Cell:
+def _cell(name: str, answer: Estimate, base: Estimate) -> Cell:
     """A line of an answer's headline; one that it leaves out and another has is said all the same."""
-    fact = facts.get(name) or Fact(name, "–")
-    if name == "Per GPU, hardware" and name not in facts:
-        fact = Fact(name, show(answer.hardware_flop_per_s_per_gpu, "FLOP/s"), "nothing computed again")
-    change = "" if answer is base or name == "How sure" else _change(name, answer, base)
-    return Cell(fact.value, f"does not fit: {answer.need}" if fact.wrong else fact.note, change, fact.wrong)
-
-
-def _change(name: str, answer: Estimate, base: Estimate) -> str:
-    """Difference of a line of the headline from the first's, and whether the intervals are apart."""
+    change = ""
     if name == "Memory":
-        return _signed(answer.largest.total / base.largest.total - 1)
-    here, there = getattr(answer, _AMOUNTS[name]), getattr(base, _AMOUNTS[name])
-    if here is None or there is None:
-        return ""
-    return f"{_signed(here / there - 1)}, {'clear' if is_clear(here / there, answer, base) else 'not clear'}"
+        change = _signed(answer.largest.total / base.largest.total - 1)
+    elif name in _AMOUNTS:
+        here, there = getattr(answer, _AMOUNTS[name]), getattr(base, _AMOUNTS[name])
+        if here is not None and there is not None:
+            clear = "clear" if is_clear(here / there, answer, base) else "not clear"
+            change = f"{_signed(here / there - 1)}, {clear}"
+    change = "" if answer is base else change
+    fact = next((fact for fact in headline(answer) if fact.name == name), None)
+    if fact is not None:
+        return Cell(fact.value, f"does not fit: {answer.need}" if fact.wrong else fact.note, change, fact.wrong)
+    if name == "Per GPU, hardware":
+        return Cell(show(answer.hardware_flop_per_s_per_gpu, "FLOP/s"), "nothing computed again", change)
+    return Cell("–", change=change)
 
 
 def is_clear(ratio: float, one: Estimate, other: Estimate) -> bool:
@@ -162,17 +169,6 @@ def is_clear(ratio: float, one: Estimate, other: Estimate) -> bool:
 
 def _signed(share: float) -> str:
     return f"{share:+.1%}".replace("-", "−")
-
-
-def _problem(asked: Asked) -> tuple[str, str] | None:
-    """What is wrong with a scenario, and why with what would help; None where nothing is."""
-    if asked.answer is None:
-        return "has no answer", str(asked.mistake)
-    try:
-        asked.answer.require_fit()
-    except InfeasiblePlan as error:
-        return "does not fit", str(error).removeprefix("the plan does not fit: ")
-    return None
 
 
 def _scale(answers: Sequence[Estimate]) -> tuple[str, float, int]:
@@ -189,28 +185,22 @@ def cause_rows(answers: Sequence[Estimate]) -> list[Cause]:
     changes = [seconds_apart(answer, answers[0]) for answer in answers[1:]]
     most = max((abs(value) for each in changes for value in each.values()), default=0.0) or 1.0
 
-    def row(name: str, meaning: str, seconds: Sequence[float], apart: Sequence[float], group: str = "") -> Cause:
-        widths = [50 * value / most if group else 0.0 for value in apart]
-        return Cause(
-            name,
-            meaning,
-            [f"{value * factor:,.{decimals}f}" for value in seconds],
-            [_apart(f"{value * factor:+,.{decimals}f}") for value in apart],
-            [(group, 50 + min(width, 0.0), abs(width)) for width in widths],
-        )
+    def apart(value: float) -> str:
+        text = f"{value * factor:+,.{decimals}f}"  # nothing has no sign
+        return text.replace("-", "−") if any(digit in "123456789" for digit in text) else text[1:]
+
+    def row(name: str, meaning: str, seconds: Sequence[float], more: Sequence[float], group: str = "") -> Cause:
+        widths = [50 * value / most if group else 0.0 for value in more]
+        bars = [(group, 50 + min(width, 0.0), abs(width)) for width in widths]
+        return Cause(name, meaning, [f"{value * factor:,.{decimals}f}" for value in seconds], [*map(apart, more)], bars)
 
     rows = [
-        row(name.replace("_", " "), meaning, [each[name] for each in tables], [each[name] for each in changes], group)
-        for (name, meaning), group in ((item, GROUPS[item[0]]) for item in CAUSES.items())
+        row(name.replace("_", " "), meaning, [t[name] for t in tables], [c[name] for c in changes], GROUPS[name])
+        for name, meaning in CAUSES.items()
         if any(each[name] for each in tables)
     ]
     steps = [answer.step_time_s for answer in answers]
     return [*rows, row("step", "", steps, [step - steps[0] for step in steps[1:]])]
-
-
-def _apart(text: str) -> str:
-    """A signed number as it is written; nothing has no sign."""
-    return text.replace("-", "−") if any(digit in "123456789" for digit in text) else text[1:]
 
 
 def _fullest(answer: Estimate) -> tuple[dict[str, float], float]:
@@ -220,9 +210,8 @@ def _fullest(answer: Estimate) -> tuple[dict[str, float], float]:
     return memory_parts(use), answer.memory_available_bytes
 
 
-def _memory_rows(answers: Sequence[Estimate]) -> list[tuple[str, list[str]]]:
+def _memory_rows(tables: Sequence[tuple[dict[str, float], float]]) -> list[tuple[str, list[str]]]:
     """Gigabytes by part, their sum, and what there is."""
-    tables = [_fullest(answer) for answer in answers]
     parts = {name: [table[name] for table, _ in tables] for name in tables[0][0]}
     parts["sum"] = [sum(table.values()) for table, _ in tables]
     parts["of the GPU"] = [available for _, available in tables]

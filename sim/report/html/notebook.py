@@ -1,23 +1,24 @@
-"""How answers show themselves in Jupyter: a small page each, readable on light and dark."""
+"""How answers show themselves in Jupyter: a small page each, readable on light and dark, and a figure."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from sim.engines import Timeline
+import numpy as np
+
+from sim.canvas import new_figure
+from sim.errors import SpecError, nearest
 from sim.estimate import Estimate
-from sim.report.estimate_figures import estimate_figure, profile_figure
-from sim.report.facts import falls_of, headline, memory_rows, plan_words, profile_origin, question_words
-from sim.report.gantt.figure import timeline_figure, timeline_title
-from sim.report.html.render import embedded, memory_chart, render
+from sim.report.facts import LABELS, falls_of, headline, memory_rows, plan_words, question_words
+from sim.report.figures import GROUP_COLOURS
+from sim.report.html.render import memory_chart, render
 from sim.report.plans import plan_table
 from sim.report.search_figures import search_figure
 from sim.report.sweep import draw_sweep
 from sim.search import SearchResult
 from sim.search.sweep import Sweep
-from sim.specs import Profile
-from sim.units import show
+from sim.units import show, show_time
 
 
 class View(NamedTuple):
@@ -47,10 +48,44 @@ def estimate_html(answer: Estimate) -> str:
     )
 
 
-def timeline_html(timeline: Timeline) -> str:
-    """The lanes of the ranks, as far as the engine played them."""
-    image = "" if timeline.start is None else embedded(timeline_figure(timeline))
-    return render("timeline.html", title=timeline_title(timeline), image=image, engine=timeline.engine)
+def estimate_figure(answer: Estimate, what: str = "breakdown", width_in: float = 9.0) -> Any:
+    """An estimate as a picture.
+
+    what : breakdown: the way from peak to what is achieved. timeline: a Gantt chart of the step.
+    """
+    if what == "timeline":
+        from sim.report.gantt import gantt_figure, step_view
+
+        return gantt_figure(step_view(answer.scenario, answer.engine, answer), width_in=width_in)
+    if what != "breakdown":
+        raise SpecError(f"no picture {what!r} of an estimate{nearest(what, ('breakdown', 'timeline'))}")
+    from matplotlib.patches import Patch
+
+    rows = falls_of(answer)
+    figure = new_figure(width_in, 0.3 * len(rows) + 1.5)
+    axes = figure.subplots()
+    names = ["peak", *(row.cause.replace("_", " ") for row in rows[:-1]), "at peak rate"]
+    places = np.arange(len(names))
+    axes.barh(0, 100.0, color="#777777", height=0.72)
+    for place, row in zip(places[1:], rows, strict=True):
+        axes.barh(place, 100 * row.width, left=100 * row.begin, color=GROUP_COLOURS[row.group], height=0.72)
+        end = 100 * (row.begin + row.width)
+        text = f"{show_time(row.seconds)}, {row.width:.1%}"
+        inside = end > 78
+        beside, side = (100 * row.begin - 1, "right") if inside else (end + 1, "left")
+        axes.text(beside, place, text, va="center", ha=side, fontsize=8)
+    axes.set_yticks(places, names, fontsize=9)
+    axes.invert_yaxis()
+    axes.set_xlim(0, 100)
+    axes.set_xlabel(f"share of the step, and of the {show(answer.peak_flop_per_s, 'FLOP/s')} at peak [%]", fontsize=9)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.tick_params(axis="y", length=0)
+    used = dict.fromkeys(row.group for row in rows)
+    handles = [Patch(color=GROUP_COLOURS[group], label=LABELS[group]) for group in used]
+    figure.legend(handles=handles, loc="outside lower left", ncols=6, frameon=False, fontsize=8, handlelength=1.2)
+    title = f"{answer.scenario.name}: step {show_time(answer.step_time_s)}, MFU {answer.mfu:.1%}"
+    axes.set_title(title, loc="left", fontsize=11, fontweight="bold", parse_math=False)
+    return figure
 
 
 def search_html(result: SearchResult) -> str:
@@ -77,27 +112,9 @@ def sweep_html(swept: Sweep) -> str:
     return str(swept.to_frame().to_html(index=False))
 
 
-def profile_html(profile: Profile) -> str:
-    """Values by part, and where they come from."""
-    groups: dict[str, list[tuple[str, str]]] = {}
-    for name, part, value in profile.values():
-        shown = f"{value:g}" if isinstance(value, float) else str(value)
-        groups.setdefault(part, []).append((name, shown))
-    return render(
-        "profile.html",
-        name=profile.name,
-        gpu=profile.gpu,
-        groups=groups,
-        facts=profile_origin(profile)[1:],  # the title has the name
-        residuals=[(part, f"{error:.1%}", part in profile.poor_fits) for part, error in profile.residuals.items()],
-    )
-
-
 VIEWS: Mapping[str, View] = {
     "Estimate": View(estimate_html, estimate_figure),
-    "Timeline": View(timeline_html, timeline_figure),
     "SearchResult": View(search_html, search_figure),
     "Sweep": View(sweep_html, draw_sweep),
-    "Profile": View(profile_html, profile_figure),
 }
 """The view of each type of answer, by the type's name."""

@@ -11,18 +11,7 @@ from typing import Any, NamedTuple
 from sim.breakdown import CAUSES
 from sim.errors import FlopcastError, InfeasiblePlan
 from sim.estimate import Estimate
-from sim.report.facts import (
-    GROUPS,
-    LABELS,
-    MEMORY,
-    falls_of,
-    headline,
-    memory_parts,
-    memory_rows,
-    plan_words,
-    profile_origin,
-    question_words,
-)
+from sim.report import facts as say
 from sim.report.gantt import gantt_figure, step_view
 from sim.report.html.render import GROUP_PARTS, MEMORY_PARTS, Part, embedded, memory_chart, render
 from sim.report.plans import plan_table
@@ -92,7 +81,7 @@ class Sliders(NamedTuple):
 def sliders_of(grid: Grid) -> Sliders:
     """A grid as a page shows it."""
     causes = [cause for cause in CAUSES if any(point.answer and point.answer.seconds[cause] for point in grid.points)]
-    groups = {GROUPS[cause] for cause in causes}
+    groups = {say.GROUPS[cause] for cause in causes}
     script = (files("sim.report.html") / "templates" / "sliders.js").read_text(encoding="utf-8")
     return Sliders(
         axes=[_slider(grid, number) for number in range(len(grid.axes))],
@@ -151,7 +140,7 @@ def grid_data(grid: Grid, causes: list[str]) -> dict[str, Any]:
         rates = (answer.total_flop_per_s, answer.tokens_per_s, answer.mfu)
         return [
             *map(_short, (answer.step_time_s, *answer.step_time_interval_s, *rates)),
-            [*map(_short, memory_parts(answer.memory).values())],
+            [*map(_short, say.memory_parts(answer.memory).values())],
             place(_verdict(answer)) if answer.overfull else -1,
             place("\n".join(point.follows)),
             [_short(answer.seconds[cause]) for cause in causes],
@@ -159,8 +148,10 @@ def grid_data(grid: Grid, causes: list[str]) -> dict[str, Any]:
 
     return {
         "available": grid.scenario.cluster.gpu.usable_bytes,
-        "causes": [[cause.replace("_", " "), GROUPS[cause], GROUP_PARTS[GROUPS[cause]].key] for cause in causes],
-        "memory": list(MEMORY),
+        "causes": [
+            [cause.replace("_", " "), say.GROUPS[cause], GROUP_PARTS[say.GROUPS[cause]].key] for cause in causes
+        ],
+        "memory": list(say.MEMORY),
         "axes": [
             {
                 "values": [axis.show(value) for value in axis.values],
@@ -196,14 +187,9 @@ def report_page(
 ) -> str:
     """A page of HTML with the answer and all that it rests on.
 
-    Parameters
-    ----------
-    search : SearchResult, optional
-        Of the same scenario, for the plans that would do better.
-    why_no_plans : str
-        What the page says instead of them.
-    grid : Grid, optional
-        Around the scenario, for sliders.
+    search : Of the same scenario, for the plans that would do better.
+    why_no_plans : What the page says instead of them.
+    grid : Around the scenario, for sliders.
     """
     from sim import __version__
 
@@ -214,7 +200,14 @@ def report_page(
         answer.require_fit()
     except InfeasiblePlan as error:
         remedy = str(error)
-    rows = falls_of(answer)
+    low, high = map(show_time, answer.step_time_interval_s)
+    basis = answer.interval_basis.replace("The interval is", "It is", 1)
+    verdict, searched = "None is faster than this plan", ""
+    if search is not None:
+        best, searched = search.best[0].answer.step_time_s, f"{search.plans_feasible:,} of {search.plans_priced:,}"
+        if answer.step_time_s / best - 1 > 0.005:
+            verdict = f"The best takes {show_time(best)}, this plan {show_time(answer.step_time_s)}"
+    rows = say.falls_of(answer)
     used = {row.group for row in rows}
     waited = answer.breakdown.seconds["pipeline_bubble"] + answer.breakdown.seconds["stage_imbalance"]
     return render(
@@ -223,15 +216,15 @@ def report_page(
         sliders=None if grid is None else sliders_of(grid),
         name=scenario.name,
         description=scenario.description,
-        question=question_words(answer),
-        plan=plan_words(answer),
-        facts=headline(answer),
+        question=say.question_words(answer),
+        plan=say.plan_words(answer),
+        facts=say.headline(answer),
         remedy=remedy,
         peak=show(answer.peak_flop_per_s, "FLOP/s"),
         masked=answer.mfu > 1.005 * answer.breakdown.shares()["flop_at_peak"],
         falls=rows,
-        groups=[(kind, LABELS[kind]) for kind in dict.fromkeys(GROUPS.values()) if kind in used],
-        memory=memory_chart(memory_rows(answer), answer.memory_available_bytes),
+        groups=[(kind, say.LABELS[kind]) for kind in dict.fromkeys(say.GROUPS.values()) if kind in used],
+        memory=memory_chart(say.memory_rows(answer), answer.memory_available_bytes),
         available=answer.memory_available_bytes,
         timeline=timeline,
         timeline_note=note,
@@ -240,10 +233,10 @@ def report_page(
             f"{show_time(waited)} for other pipeline ranks. The numbers are in the first table."
         ),
         plans=None if search is None else plan_table(search),
-        plans_note=why_no_plans if search is None else _search_note(answer, search),
+        plans_note=why_no_plans if search is None else f"{verdict}. {searched} plans fit in memory.",
         assumptions=answer.assumptions,
-        trust=_trust(answer),
-        provenance=profile_origin(scenario.profile),
+        trust=f"The 90 % interval of the step time is {low} to {high}. {basis}",
+        provenance=say.profile_origin(scenario.profile),
         residuals=residual_rows(scenario.profile),
         version=__version__,
         engine_name=answer.engine,
@@ -280,23 +273,6 @@ def _timeline(answer: Estimate) -> tuple[str, str]:
         return "", str(error)
     note = "What each pipeline rank of one replica does, and the activations that it keeps. The part left out repeats."
     return embedded(figure), note
-
-
-def _search_note(answer: Estimate, search: SearchResult) -> str:
-    best = search.best[0].answer
-    gain = answer.step_time_s / best.step_time_s - 1
-    own = show_time(answer.step_time_s)
-    verdict = "None is faster than this plan"
-    if gain > 0.005:
-        verdict = f"The best takes {show_time(best.step_time_s)}, this plan {own}"
-    return f"{verdict}. {search.plans_feasible:,} of {search.plans_priced:,} plans fit in memory."
-
-
-def _trust(answer: Estimate) -> str:
-    """The validation record behind the interval, in a sentence."""
-    low, high = answer.step_time_interval_s
-    basis = answer.interval_basis.replace("The interval is", "It is", 1)
-    return f"The 90 % interval of the step time is {show_time(low)} to {show_time(high)}. {basis}"
 
 
 def residual_rows(profile: Profile) -> list[tuple[str, str, str]]:

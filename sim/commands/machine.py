@@ -1,0 +1,266 @@
+"""`flopcast topology`, `simulate` and `shape`: a network, steps with noise and faults, sizes that suit a GPU."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer import Option
+
+from sim.commands.fills import Fills, Opt
+from sim.commands.options import Json, Overrides, ProfileOption, ScenarioFile, print_answer
+from sim.commands.plan import Model
+from sim.commands.progress import spinner
+from sim.costs.collectives import Fabric, all_reduce_ways, estimated_times
+from sim.errors import SpecError
+from sim.network import placement
+from sim.network.collective_flows import collective_times
+from sim.network.routing import expected_max_load
+from sim.network.topology import bisection_bytes_per_s, build_topology, cable_counts, switch_counts
+from sim.scaling.shape import Shapes, shapes_near
+from sim.simulate import Simulation
+from sim.simulate import simulate as run
+from sim.specs import ClusterSpec, load_preset, load_scenario
+from sim.specs.loading import profile_of_gpu, resolve
+from sim.specs.machines import gpu_named
+from sim.stragglers import failed_node
+from sim.table import columns_table, plain_table
+from sim.units import parse, parse_whole, show, show_count, show_time
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+
+STEPS = Fills(
+    run,
+    "scenario",
+    seed=Opt(min=0),
+    seeds=Opt(show_default="20"),
+    stragglers=Opt("--straggler", metavar="FACTOR@WHERE"),
+    slow_links=Opt("--slow-link", metavar="SHARE@LINK"),
+    links_down=Opt("--link-down", metavar="LINK"),
+    contention="--contention",
+    links="--links",
+    unfold="--unfold",
+)
+
+
+def simulate(
+    *,
+    scenario: ScenarioFile,
+    overrides: Overrides = None,
+    profile: ProfileOption = None,
+    steps: Annotated[partial[Simulation], STEPS],
+    fail_node: int | None = None,
+    as_json: Json = False,
+    figure: Path | None = None,
+) -> None:
+    """How long steps take when GPUs jitter or are slow, and links are shared, slow or lost.
+
+    fail_node : Say what becomes of the step if this node fails.
+    figure --png : Draw step times and the network's use here (.png, .svg, .pdf).
+    """
+    from sim.report.figures import check_paths
+    from sim.report.simulation import draw_links, draw_simulation, simulation_view
+
+    asked = load_scenario(scenario, overrides or (), profile)
+    if fail_node is not None:
+        fate = failed_node(asked, fail_node)
+        print_answer(as_json, lambda: {"scenario": asked.name, "step_time_s": None, "why": fate}, lambda: fate)
+        return
+    if figure is not None:
+        check_paths([figure], (".png", ".svg", ".pdf"))
+    with spinner("simulating"):
+        answer = steps(asked)
+    for option in ("seeds", "unfold"):
+        if steps.keywords.get(option) and not steps.keywords.get("jitter"):
+            typer.secho(f"flopcast: --{option} changes nothing without --jitter", err=True, fg="yellow")
+    if figure is not None:
+        (draw_links if steps.keywords["links"] else draw_simulation)(answer, figure)
+    print_answer(as_json, answer.to_dict, lambda: simulation_view(answer))
+
+
+def shape(
+    model: Model,
+    *,
+    gpu: str,
+    tp: Annotated[int, Option(min=1, help="GPUs that cut every matrix.")] = 1,
+    seq: str | None = None,
+    framework: str | None = None,
+    as_json: Json = False,
+) -> None:
+    """Which nearby vocabulary, heads and widths train faster at nearly the same parameters.
+
+    gpu : The kind of GPU: a100-40gb, h100, ...
+    seq : Tokens a sequence, such as 2k.
+    framework : Whose kernels and padding count.
+    """
+    length = None if seq is None else parse_whole(seq, "sequence_length")
+    with spinner("pricing nearby sizes"):
+        found = shapes_near(model, gpu_named(gpu), tp, length, framework)
+    print_answer(as_json, found.to_dict, lambda: _shapes(found))
+
+
+_FOLLOW = ("num_kv_heads", "value_head_dim")
+"""Sizes that follow from the heads and their columns."""
+
+
+def _shapes(found: Shapes) -> Group:
+    from rich.console import Group
+
+    from sim.report.terminal import assumptions, title
+
+    model, gpu, tp = found.scenario.model, found.scenario.cluster.gpu.name, found.scenario.plan.tp
+    table = plain_table("change", "parameters", "step", "faster", left=("change",))
+    table.add_row("as it is", show_count(found.own.params), show_time(found.own.step_time_s), "")
+    for each in found.faster:
+        sizes = ((name, size) for name, size in each.sizes.items() if name not in _FOLLOW)
+        change = ", ".join(f"{name} {getattr(model, name):,} → {size:,}" for name, size in sizes)
+        table.add_row(change, show_count(each.params), show_time(each.step_time_s), f"{each.gain:+.1%}")
+    nothing = [] if found.faster else ["No nearby size is faster."]
+    legend = "\nOne size is changed at a time; faster: parameters trained per second."
+    heading = title(f"{model.name} on {tp} × {gpu}", legend)
+    return Group(heading, "", table, *nothing, *assumptions(found.scenario.assumed))
+
+
+def topology(
+    cluster: str,
+    *,
+    nodes: int | None = None,
+    collectives: str | None = None,
+    gpus: int | None = None,
+    profile: str | None = None,
+    as_json: Json = False,
+) -> None:
+    """Switches and cables of a cluster's network by level, and its bisection bandwidth.
+
+    cluster : A cluster preset (flopcast presets list clusters), or a YAML file.
+    nodes : Nodes of a machine of the same design; the cluster's if not given.
+    collectives SIZE : How long collectives take, on the links alone and in estimates. Every GPU has a buffer of this
+        size, such as "1 GB"; an all-gather ends with it.
+    gpus : GPUs of the collectives; all of the machine if not given.
+    profile : Profile of the estimates' times, by name or YAML file; the GPU's own if not given.
+    """
+    for option, given in (("--gpus", gpus), ("--profile", profile)):
+        if given is not None and collectives is None:
+            raise SpecError(f"{option} is about collectives; add --collectives with a size, such as '1 GB'")
+    spec = ClusterSpec.read(resolve(load_preset("clusters", cluster), "cluster"), cluster)
+    machine = build_topology(spec, nodes)
+    facts = _network(machine, spec)
+    if collectives is not None:
+        many = machine.num_gpus if gpus is None else gpus
+        facts["collectives"] = _collectives(machine, spec, collectives, many, profile)
+    print_answer(as_json, lambda: facts, lambda: _network_views(facts))
+
+
+def _network(machine: Any, spec: Any) -> dict[str, Any]:
+    """Everything the command prints; bandwidths per direction."""
+    leaf, subflows = machine.levels[0], spec.network.subflows
+    hashed = spec.network.routing == "ecmp" and leaf.uplinks > 0
+    bisection = bisection_bytes_per_s(machine)
+    fullest = expected_max_load(leaf.uplinks * subflows, leaf.uplinks) / subflows if hashed else None
+    cables, switches = cable_counts(machine), switch_counts(machine)
+    rate = spec.inter_node_bandwidth_bytes_per_s
+    levels = [
+        {
+            "name": each.name,
+            "switches": switches[each.name],
+            "ports_per_switch": each.ports,
+            "ports_down_per_switch": each.down_ports,
+            "ports_up_per_switch": each.uplinks,
+            "cables_up": cables.get(each.name, 0),
+            "cable_bytes_per_s": each.cable_bytes_per_s,
+        }
+        for each in machine.levels
+    ]
+    return {
+        "cluster": machine.name,
+        "num_nodes": machine.num_nodes,
+        "num_gpus": machine.num_gpus,
+        "gpus_per_node": machine.gpus_per_node,
+        "nics_per_node": machine.nics_per_node,
+        "nvlink_domains": machine.num_domains,
+        "nvlink_domain_gpus": machine.domain_gpus,
+        "nvlink_bytes_per_s_per_gpu": spec.node.nvlink_bandwidth_bytes_per_s,
+        "rails": machine.rails,
+        "routing": spec.network.routing,
+        "levels": levels,
+        "switches": sum(switches.values()),
+        "cables": sum(cables.values()),
+        "cables_to_nodes": cables["node"],
+        "nic_bytes_per_s": rate * machine.gpus_per_node / machine.nics_per_node,
+        "bisection_bytes_per_s": bisection,
+        "share_of_full_bisection": bisection / (machine.num_gpus * rate / 2),
+        "fullest_cable_by_hash": fullest,
+    }
+
+
+def _collectives(machine: Any, spec: Any, size: str, gpus: int, profile: str | None) -> dict[str, Any]:
+    """Seconds of every collective by the links and in estimates, and the buffer over the former."""
+    nbytes = parse(size, "bytes")
+    if not nbytes > 0:
+        raise SpecError(f"collectives of {size}: give a size above zero, such as '1 GB'")
+    reached = profile_of_gpu(spec.gpu, profile)
+    fabric = Fabric.of(spec, reached)
+    adds = fabric.nvlink.in_switch_efficiency is not None
+    times = collective_times(machine, gpus, nbytes, spec.network, nvlink_adds=adds)
+    alone, beside = (placement.Group(gpus, min(gpus, machine.domain_gpus), shared) for shared in (False, True))
+    estimated, in_training = (estimated_times(nbytes, group, fabric) for group in (alone, beside))
+    rates = {name: nbytes / time for name, time in times.items()}
+    columns = {"time_s": times, "algbw_bytes_per_s": rates, "estimated_s": estimated, "estimated_beside_s": in_training}
+    names = dict.fromkeys((*times, *estimated))
+    rows = [{"name": name, **{key: column.get(name) for key, column in columns.items()}} for name in names]
+    ways = all_reduce_ways(nbytes, alone, fabric)
+    chosen = min(ways, key=lambda way: float(ways[way]))
+    nccl = {"algorithm": chosen, "time_s": float(ways[chosen])}
+    return {"gpus": gpus, "bytes": nbytes, "profile": reached.name, "times": rows, "nccl": nccl}
+
+
+def _network_views(facts: dict[str, Any]) -> list[Any]:
+    """What a person reads of the facts, a line each but for the table of levels."""
+    shape = "one leaf a node" if facts["rails"] == 1 else f"{facts['rails']} rails"
+    size = f"{facts['num_nodes']:,} nodes, {facts['num_gpus']:,} GPUs, {shape}, {facts['routing']} routing"
+    domains = f"{facts['nvlink_domains']:,} domains of {facts['nvlink_domain_gpus']} GPUs"
+    cards = f"{facts['cables_to_nodes']:,} of {show(facts['nic_bytes_per_s'] * 8, 'bit/s')}"
+    headings = ("switches", "ports", "down", "up", "cables up")
+    keys = ("switches", "ports_per_switch", "ports_down_per_switch", "ports_up_per_switch", "cables_up")
+    columns = {name: [f"{level[key]:,}" for level in facts["levels"]] for name, key in zip(headings, keys, strict=True)}
+    views = [
+        f"[bold]{facts['cluster']}[/bold]  {size}",
+        f"NVLink   {domains}, {show(facts['nvlink_bytes_per_s_per_gpu'], 'B/s')} a GPU",
+        f"Cards    {cards}, {facts['nics_per_node']} a node",
+        columns_table({"level": [level["name"] for level in facts["levels"]], **columns}),
+        f"Total    {facts['switches']:,} switches, {facts['cables']:,} cables",
+        f"Bisection bandwidth {show(facts['bisection_bytes_per_s'], 'B/s')} per direction, "
+        f"{facts['share_of_full_bisection']:.1%} of what the cards could send",
+    ]
+    if facts["fullest_cable_by_hash"]:
+        views.append(
+            f"Hashed paths: with one flow per cable up from a {facts['levels'][0]['name']}, the fullest cable carries "
+            f"{facts['fullest_cable_by_hash']:.1f} flows"
+        )
+    if "collectives" in facts:
+        views += _collective_views(facts["collectives"], facts["nvlink_domain_gpus"])
+    return views
+
+
+def _collective_views(asked: dict[str, Any], domain_gpus: int) -> list[Any]:
+    """The times of collectives as a table, and what its columns are."""
+    spans, columns = asked["gpus"] > domain_gpus, {"links alone": "time_s", "algbw": "algbw_bytes_per_s"}
+    columns |= {"estimates": "estimated_s"} | ({"beside others": "estimated_beside_s"} if spans else {})
+    table = {"collective": [row["name"] for row in asked["times"]]}
+    for name, key in columns.items():
+        values = [row[key] for row in asked["times"]]
+        rate = name == "algbw"
+        table[name] = ["–" if v is None else show(v, "B/s") if rate else show_time(v) for v in values]
+    many = " that has the network to itself; beside others: of many groups at once" if spans else ""
+    unasked = " Reduction in the network's switches needs NCCL_COLLNET_ENABLE=1." if spans else ""
+    return [
+        f"\n{show(asked['bytes'], 'B')} on each of {asked['gpus']:,} GPUs",
+        columns_table(table),
+        "Links alone (and algbw, the buffer over that time): every link at its full rate, without latency. Estimates: "
+        f"with latency, and what links reach by profile {asked['profile']}, of one group{many}. All-reduces of "
+        f"estimates take NCCL's choice: {asked['nccl']['algorithm']}, {show_time(asked['nccl']['time_s'])}.{unasked}",
+    ]
