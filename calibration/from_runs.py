@@ -107,18 +107,10 @@ def is_explained(doubt: Doubt, left: float, spreads: Spreads | None = None) -> b
 
 
 def predict(run: Run, values: dict[str, float] | None = None) -> Estimate:
-    """The estimate of a run: of its choices the fastest that fits; where none does, with the first change that saves
-    memory and so makes one fit, or with the last.
+    """The estimate of a run, with values laid over its profile and stack: of its choices the fastest that fits.
 
-    Parameters
-    ----------
-    values : dict, optional
-        Of a profile and a stack, laid over the run's.
-
-    Raises
-    ------
-    FlopcastError
-        No choice can be simulated.
+    Where none fits, the first change that saves memory and so makes one fit is taken, or the last. FlopcastError is
+    raised where no choice can be simulated.
     """
     best = _fastest(run.choices, values, run.id)
     for changes, _ in run.memory_savings:
@@ -162,18 +154,12 @@ def fit_runs(
     report: Callable[[str], None] = lambda text: None,
     progress: Callable[[str], None] = lambda now: None,
 ) -> RunsFit:
-    """Fit the named parameters to the runs.
+    """Fit the named parameters (`flopcast_calibration.priors`) to runs of one profile and stack.
 
-    Parameters
-    ----------
-    runs : sequence of Run
-        Those without a scenario that can be simulated are left out. All of one profile and stack.
-    parameters : sequence of str
-        Names in `flopcast_calibration.priors`.
-    folds : int
-        Cross-validation leaves out one of so many groups of families at a time; below 2 there is none.
-    progress : function
-        It is told of every run that is estimated.
+    Runs without a scenario that can be simulated are left out.
+
+    folds : cross-validation leaves out one of so many groups of families at a time; below 2 there is none.
+    progress : told of every run that is estimated.
     """
     pairs = []
     for number, run in enumerate(runs, start=1):
@@ -301,14 +287,9 @@ def drawn_to(
     families: Sequence[str],
     spreads: Spreads | None = None,
 ) -> Drawn:
-    """Values drawn to runs.
+    """Values drawn to runs, from where those that may move start.
 
-    Parameters
-    ----------
-    start : mapping
-        The values that may move, from where they start.
     doubts, sizes, families : of every run, doubts `as_driven`; sizes are logarithms of measured over predicted times.
-    spreads : default: those that ship.
     """
     known, spreads = [priors()[name] for name in start], spreads or shipped_spreads()
     places = [each.place for each in doubts]

@@ -48,13 +48,7 @@ def priors() -> dict[str, ParameterPrior]:
 
 
 def parameters_named(names: Sequence[str] | None) -> list[str]:
-    """These parameters, or all.
-
-    Raises
-    ------
-    SpecError
-        There is no such parameter; the message names the nearest.
-    """
+    """These parameters, or all; one that there is not is refused, and the nearest named."""
     known = priors()
     for name in names or ():
         if name not in known:

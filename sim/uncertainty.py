@@ -143,19 +143,8 @@ def covariance(ones: Sequence[Doubt], others: Sequence[Doubt], spreads: Spreads)
 
 
 def spread_of(doubt: Doubt, measured: Sequence[Doubt] = (), spreads: Spreads | None = None) -> float:
-    """Standard deviation of the logarithm of a step time, once some runs were measured.
+    """Standard deviation of the logarithm of a step time, once some runs were measured to which its profile was drawn.
 
-    Parameters
-    ----------
-    doubt : Doubt
-        Of the step that is asked for.
-    measured : sequence of Doubt
-        Of runs whose step times the profile was drawn to.
-    spreads : Spreads, optional
-        Default: those that ship.
-
-    Notes
-    -----
     The parts' errors are independent normals and a step's logarithm is linear in them, so that measured runs condition
     a normal: variance k(x, x) − k(x, M) [k(M, M) + t²]⁻¹ k(M, x) + t² (Rasmussen and Williams 2006, eq. 2.26),
     t of `Spreads.told`.
@@ -176,15 +165,7 @@ FREEDOM = 5.0
 
 
 def log_likelihood(sizes: Sequence[float], doubts: Sequence[Doubt]) -> float:
-    """Log density of the errors of one source's runs, all together.
-
-    Parameters
-    ----------
-    sizes : sequence of float
-        Logarithms of the measured step times over the predicted ones.
-    doubts : sequence of Doubt
-        Of the predicted steps.
-    """
+    """Log density of the errors of one source's runs, all together: logarithms of measured over predicted times."""
     from scipy.stats import multivariate_t
 
     spreads = shipped_spreads()
@@ -209,22 +190,13 @@ def condition(
     """Weight of each measured run in what is expected of others, and the inverse of the runs' covariance.
 
     A run with loads l and likenesses a to the measured ones is expected to be off by the sum of a (l · loads) weight.
+    This conditions a normal (Rasmussen and Williams 2006, eq. 2.25). The rests follow a Student t, as a mixture of
+    normals whose variances are found with the mean (Lange et al. 1989, J. Am. Stat. Assoc. 84:881).
 
-    Parameters
-    ----------
-    loads : array (runs, values)
-        Change of each step time's logarithm by one standard deviation of each value.
-    alike : array (runs, runs)
-        Share of their errors that two runs have in common (`sim.specs.values.closeness`).
-    sizes : array (runs,)
-        Logarithms of the measured step times over the predicted ones.
-    noise : array (runs,)
-        Standard deviation of each run's own rest; infinite of a run that says nothing.
-
-    Notes
-    -----
-    Conditions a normal (Rasmussen and Williams 2006, eq. 2.25). The rests follow a Student t, as a mixture of normals
-    whose variances are found with the mean (Lange et al. 1989, J. Am. Stat. Assoc. 84:881).
+    loads : change of each step time's logarithm by one standard deviation of each value, (runs, values).
+    alike : share of their errors that two runs have in common (`sim.specs.values.closeness`), (runs, runs).
+    sizes : logarithms of the measured step times over the predicted ones, (runs,).
+    noise : standard deviation of each run's own rest; infinite of a run that says nothing, (runs,).
     """
     weights, inverse, known = np.zeros(len(sizes)), np.zeros_like(alike), np.isfinite(noise)
     if not known.any():
@@ -253,14 +225,7 @@ def measured_doubts(scenario: Scenario) -> tuple[Doubt, ...]:
 
 
 def interval_factors(scenario: Scenario, causes: Mapping[str, float]) -> tuple[float, float]:
-    """Factors on the step time that bound its 90 % interval.
-
-    Parameters
-    ----------
-    scenario : Scenario
-    causes : mapping
-        Share of the step by cause (`Breakdown.shares`).
-    """
+    """Factors on the step time that bound its 90 % interval, from the step's shares by cause (`Breakdown.shares`)."""
     down, up = reach_of(doubt_of(scenario, causes), measured_doubts(scenario))
     return exp(-down), exp(up)
 
@@ -302,11 +267,6 @@ def least_told_apart(*factors: tuple[float, float]) -> float:
 
     Errors of the two are taken as independent, so that the half-widths add as squares. What scenarios share errs alike
     in both: of plans on one machine smaller differences can be told than this says.
-
-    Parameters
-    ----------
-    *factors : (float, float)
-        As of `interval_factors`, of each.
     """
     return exp(hypot(*(log(high / low) / 2 for low, high in factors)))
 

@@ -103,17 +103,12 @@ def doubt_left_out(item: Scored, published: Mapping[str, Mapping[str, set[str]]]
 def learn(batches: Batches, keep: Callable[[str], bool] = lambda lineage: True) -> Spreads:
     """The spreads under which the errors of these runs are likeliest.
 
-    Parameters
-    ----------
-    batches : sequence of sequence of Scored
-        Runs as they are stated, the same taken for unknown frameworks, and with their GPUs known by datasheets; the
-        first batch says what is published.
-    keep : function
-        Whether the runs of a lineage count.
+    It is the maximum posterior of a multivariate Student t by source, its covariance that of
+    `sim.uncertainty.spread_of`.
 
-    Notes
-    -----
-    Maximum posterior of a multivariate Student t by source, its covariance that of `sim.uncertainty.spread_of`.
+    batches : runs as they are stated, the same taken for unknown frameworks, and with their GPUs known by datasheets;
+        the first batch says what is published.
+    keep : whether the runs of a lineage count.
     """
     published = published_by_kind(batches[0])
     sources = [source for batch in batches for source in _sources(batch, published, keep)]
@@ -231,15 +226,8 @@ def left_out(
 ) -> tuple[Spreads, list[list[Hit]]]:
     """The table, and every run of every batch with the interval that the other lineages alone would have given.
 
-    Parameters
-    ----------
-    batches : as `learn`
-    after : function
-        Batches of runs predicted once some of their source were measured, with these spreads.
-
-    Notes
-    -----
-    Spreads are learnt on three quarters of the lineages and tried on the rest, and so is how many of them an interval
+    `after` gives batches of runs predicted once some of their source were measured, with these spreads. Spreads are
+    learnt on three quarters of the lineages and tried on the rest, and so is how many of them an interval
     reaches: the shortest that holds nine in ten of the runs, and of those after measured ones.
     """
     published = published_by_kind(batches[0])
@@ -295,13 +283,7 @@ def _weights(hits: Sequence[Hit]) -> list[float]:
 
 
 def shortest(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """How far down and up from zero the shortest stretch reaches that holds LEVEL of the weight.
-
-    Parameters
-    ----------
-    pairs : sequence of (value, weight)
-        Sorted.
-    """
+    """How far down and up from zero the shortest stretch of sorted (value, weight) reaches that holds LEVEL of all."""
     values, weights = (np.array(column) for column in zip(*pairs, strict=True))
     held = np.concatenate([[0.0], np.cumsum(weights)])
     last = np.searchsorted(held, held[:-1] + LEVEL * held[-1] * (1.0 - 1e-12))  # of the stretch from each value on
