@@ -126,16 +126,6 @@ class LinkHistory:
     kinds: tuple[dict[str, Any], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Alike:
-    """Links that carry the same bytes of the same streams: the first of them, how many, and those bytes."""
-
-    link: int
-    count: int
-    streams: Array
-    nbytes: Array
-
-
 def link_history(
     messages: Sequence[Message], traffic: Traffic, step_time_s: float, *, bins: int = BINS, most: int = 6
 ) -> LinkHistory:
@@ -149,9 +139,9 @@ def link_history(
     activity = _activity(messages, traffic, edges)
     groups = _alike_links(traffic)
     left = traffic.topology.capacity * traffic.health
-    use = np.array([g.nbytes @ activity[g.streams] / (left[g.link] * np.diff(edges)) for g in groups])
-    counts = np.array([g.count for g in groups])
-    names = [traffic.topology.classes[int(traffic.topology.class_of_link[g.link])] for g in groups]
+    use = np.array([nbytes @ activity[who] / (left[link] * np.diff(edges)) for link, _, who, nbytes in groups])
+    counts = np.array([count for _, count, *_ in groups])
+    names = [traffic.topology.classes[int(traffic.topology.class_of_link[link])] for link, *_ in groups]
     levels = {}
     for name in dict.fromkeys(links.name.removesuffix(" trunk") for links in traffic.topology.classes):
         here = np.array([links.name.removesuffix(" trunk") == name for links in names], dtype=bool)
@@ -160,7 +150,11 @@ def link_history(
     labels = np.array([links.name.removesuffix(" trunk") for links in names])
     ranked = np.argsort(-np.round(use.mean(axis=1), 12), kind="stable") if groups else np.zeros(0, dtype=int)
     busiest = [place for name in levels for place in ranked[labels[ranked] == name][:most].tolist()]
-    links = {_label(traffic, groups[place]): use[place] for place in busiest}
+    links = {}
+    for place in busiest:
+        link, count, *_ = groups[place]
+        alike = f" (+{count - 1:,} alike)" if count > 1 else ""
+        links[link_name(traffic.topology, link) + alike] = use[place]
     return LinkHistory(edges, levels, links, _kinds(messages, traffic))
 
 
@@ -210,7 +204,8 @@ def _activity(messages: Sequence[Message], traffic: Traffic, edges: Array) -> Ar
     return activity
 
 
-def _alike_links(traffic: Traffic) -> list[_Alike]:
+def _alike_links(traffic: Traffic) -> list[tuple[int, int, Array, Array]]:
+    """Links that carry the same bytes of the same streams: the first of them, how many, the streams and the bytes."""
     stream = np.repeat(np.arange(len(traffic.streams)), [len(each.link) for each in traffic.streams])
     link = np.concatenate([np.zeros(0, dtype=int), *(each.link for each in traffic.streams)])
     nbytes = np.concatenate([np.zeros(0), *(each.link_bytes for each in traffic.streams)])
@@ -222,14 +217,8 @@ def _alike_links(traffic: Traffic) -> list[_Alike]:
         key = int(kind[link[here.start]]), stream[here].tobytes(), np.round(nbytes[here], 3).tobytes()
         found.setdefault(key, []).append(here)
     return [
-        _Alike(int(link[first.start]), 1 + len(others), stream[first], nbytes[first])
-        for first, *others in found.values()
+        (int(link[first.start]), 1 + len(others), stream[first], nbytes[first]) for first, *others in found.values()
     ]
-
-
-def _label(traffic: Traffic, group: _Alike) -> str:
-    name = link_name(traffic.topology, group.link)
-    return f"{name} (+{group.count - 1:,} alike)" if group.count > 1 else name
 
 
 def _kinds(messages: Sequence[Message], traffic: Traffic) -> tuple[dict[str, Any], ...]:

@@ -104,11 +104,6 @@ def profile_of(scenario: Scenario, **changes: Any) -> LayerProfile:
 LETTERS = {"embedding": "E", "layer": "t", "prediction": "m", "head": "L"}
 
 
-def letters_of(profile: LayerProfile) -> str:
-    """The blocks of such a profile as a pipeline layout's letters."""
-    return "".join(LETTERS[layer.name.partition(" ")[0]] for layer in profile.layers)
-
-
 def straight_scenario(
     scenario: Scenario, profile: LayerProfile, ends: Sequence[int], width: int, **plan: Any
 ) -> Scenario:
@@ -117,7 +112,7 @@ def straight_scenario(
     ends : where each stage's blocks end.
     **plan : of the plan's fields: schedule, micro-batch, recomputation.
     """
-    letters = letters_of(profile)
+    letters = "".join(LETTERS[layer.name.partition(" ")[0]] for layer in profile.layers)
     stages = [letters[begin:end] for begin, end in zip((0, *ends[:-1]), ends, strict=True)]
     layout = layout_text(stages) if len(stages) > 1 else ""
     changed = {"embedding_as_layer": False, "head_as_layer": False, "pp": len(stages), "dp": width}

@@ -91,14 +91,13 @@ class RlStep:
         """The step of a training GPU; the parts sum to it. [s]"""
         parts = dict(self.work.parts)
         if self.colocated:
-            return {"rollouts": self.period.rollout_s, **parts, **self._handing_over()}
+            handing_over = {"weight sync": self.sync_s, "switch": self.switch_s}
+            given = {name: seconds for name, seconds in handing_over.items() if seconds}
+            return {"rollouts": self.period.rollout_s, **parts, **given}
         held = self.loop.sync_held_s
         parts["weight sync"] = held
         parts["waits for rollouts"] = max(self.step_time_s - self.work.seconds - held, 0.0)
         return {name: seconds for name, seconds in parts.items() if seconds}
-
-    def _handing_over(self) -> dict[str, float]:
-        return {name: value for name, value in (("weight sync", self.sync_s), ("switch", self.switch_s)) if value}
 
     @property
     def rollout_parts(self) -> dict[str, float]:
