@@ -78,11 +78,11 @@ def use_by_level(carried: Array, traffic: Traffic, step_time_s: float) -> list[d
     return rows
 
 
-def busiest_links(carried: Array, traffic: Traffic, step_time_s: float, count: int = 8) -> list[dict[str, Any]]:
+def busiest_links(carried: Array, traffic: Traffic, step_time_s: float) -> list[dict[str, Any]]:
     """The links that use most of what is left of them, the busiest first; of links alike the first."""
     left = traffic.topology.capacity * traffic.health * step_time_s
     share = np.divide(carried, left, out=np.zeros_like(carried), where=left > 0)
-    order = np.argsort(-np.round(share, 12), kind="stable")[:count]
+    order = np.argsort(-np.round(share, 12), kind="stable")[:BUSIEST]
     return [
         {
             "link": link_name(traffic.topology, int(link)),
@@ -95,6 +95,8 @@ def busiest_links(carried: Array, traffic: Traffic, step_time_s: float, count: i
 
 
 BINS = 400
+BUSIEST, BUSIEST_OF_LEVEL = 8, 6
+"""Links that are named: of all, and of each level in a step's history."""
 CAUSES = ("latency", "transfer", "own flows", "others", "queue", "behind")
 """Where a message's time goes: latency before the links; transfer at full speed; slowed by flows of its own that
 share a link, or by others; queueing behind messages of its stream; and work of the receivers behind it."""
@@ -126,14 +128,11 @@ class LinkHistory:
     kinds: tuple[dict[str, Any], ...]
 
 
-def link_history(
-    messages: Sequence[Message], traffic: Traffic, step_time_s: float, *, bins: int = BINS, most: int = 6
-) -> LinkHistory:
+def link_history(messages: Sequence[Message], traffic: Traffic, step_time_s: float, *, bins: int = BINS) -> LinkHistory:
     """Follow the links through a step.
 
     messages : of the whole step; what leads beyond its end is left out.
     bins : of time.
-    most : busiest links of each level to name.
     """
     edges = np.linspace(0.0, step_time_s, bins + 1)
     activity = _activity(messages, traffic, edges)
@@ -149,7 +148,7 @@ def link_history(
             levels[name] = (np.average(use[here], axis=0, weights=counts[here]), use[here].max(axis=0))
     labels = np.array([links.name.removesuffix(" trunk") for links in names])
     ranked = np.argsort(-np.round(use.mean(axis=1), 12), kind="stable") if groups else np.zeros(0, dtype=int)
-    busiest = [place for name in levels for place in ranked[labels[ranked] == name][:most].tolist()]
+    busiest = [place for name in levels for place in ranked[labels[ranked] == name][:BUSIEST_OF_LEVEL].tolist()]
     links = {}
     for place in busiest:
         link, count, *_ = groups[place]
