@@ -213,11 +213,7 @@ class IdealGpu:
 
 
 def best_utilisation(
-    num_gpus: Number,
-    params: float,
-    batch_tokens: float,
-    machine: IdealGpu | None = None,
-    growth: Growth | None = None,
+    num_gpus: Number, params: float, batch_tokens: float, machine: IdealGpu | None = None, growth: Growth | None = None
 ) -> Number:
     """Share of peak that the best cut of a dense model over `num_gpus` can reach, were kernels perfect; 0 if none fits.
 
