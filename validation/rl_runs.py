@@ -13,11 +13,10 @@ import numpy as np
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from sim.rl.best_step import Asynchrony, colocated_step, split_step
 from sim.rl.pools import Inference, pool_of
 from sim.rl.rollout import batch_time
 from sim.rl.samples import Samples, lognormal_lengths
-from sim.rl.step import RlStep
+from sim.rl.step import Asynchrony, RlStep, colocated_step, split_step
 from sim.rl.trainer import Recipe
 from sim.specs import build_scenario
 from sim.specs.yaml12 import load_yaml

@@ -28,10 +28,7 @@ def _loaded(name: str) -> Callable[[Program], Timeline]:
     return run
 
 
-ENGINES: dict[str, Callable[[Program], Timeline]] = {
-    "dag": longest_path.run,
-    "des": _loaded("des"),
-}
+ENGINES: dict[str, Callable[[Program], Timeline]] = {"dag": longest_path.run, "des": _loaded("des")}
 
 
 def run(program: Program, engine: str = "dag") -> Timeline:

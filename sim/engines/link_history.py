@@ -78,11 +78,11 @@ def use_by_level(carried: Array, traffic: Traffic, step_time_s: float) -> list[d
     return rows
 
 
-def busiest_links(carried: Array, traffic: Traffic, step_time_s: float, count: int = 8) -> list[dict[str, Any]]:
+def busiest_links(carried: Array, traffic: Traffic, step_time_s: float) -> list[dict[str, Any]]:
     """The links that use most of what is left of them, the busiest first; of links alike the first."""
     left = traffic.topology.capacity * traffic.health * step_time_s
     share = np.divide(carried, left, out=np.zeros_like(carried), where=left > 0)
-    order = np.argsort(-np.round(share, 12), kind="stable")[:count]
+    order = np.argsort(-np.round(share, 12), kind="stable")[:BUSIEST]
     return [
         {
             "link": link_name(traffic.topology, int(link)),
@@ -95,6 +95,8 @@ def busiest_links(carried: Array, traffic: Traffic, step_time_s: float, count: i
 
 
 BINS = 400
+BUSIEST, BUSIEST_OF_LEVEL = 8, 6
+"""Links that are named: of all, and of each level in a step's history."""
 CAUSES = ("latency", "transfer", "own flows", "others", "queue", "behind")
 """Where a message's time goes: latency before the links; transfer at full speed; slowed by flows of its own that
 share a link, or by others; queueing behind messages of its stream; and work of the receivers behind it."""
@@ -126,32 +128,19 @@ class LinkHistory:
     kinds: tuple[dict[str, Any], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Alike:
-    """Links that carry the same bytes of the same streams: the first of them, how many, and those bytes."""
-
-    link: int
-    count: int
-    streams: Array
-    nbytes: Array
-
-
-def link_history(
-    messages: Sequence[Message], traffic: Traffic, step_time_s: float, *, bins: int = BINS, most: int = 6
-) -> LinkHistory:
+def link_history(messages: Sequence[Message], traffic: Traffic, step_time_s: float, *, bins: int = BINS) -> LinkHistory:
     """Follow the links through a step.
 
     messages : of the whole step; what leads beyond its end is left out.
     bins : of time.
-    most : busiest links of each level to name.
     """
     edges = np.linspace(0.0, step_time_s, bins + 1)
     activity = _activity(messages, traffic, edges)
     groups = _alike_links(traffic)
     left = traffic.topology.capacity * traffic.health
-    use = np.array([g.nbytes @ activity[g.streams] / (left[g.link] * np.diff(edges)) for g in groups])
-    counts = np.array([g.count for g in groups])
-    names = [traffic.topology.classes[int(traffic.topology.class_of_link[g.link])] for g in groups]
+    use = np.array([nbytes @ activity[who] / (left[link] * np.diff(edges)) for link, _, who, nbytes in groups])
+    counts = np.array([count for _, count, *_ in groups])
+    names = [traffic.topology.classes[int(traffic.topology.class_of_link[link])] for link, *_ in groups]
     levels = {}
     for name in dict.fromkeys(links.name.removesuffix(" trunk") for links in traffic.topology.classes):
         here = np.array([links.name.removesuffix(" trunk") == name for links in names], dtype=bool)
@@ -159,8 +148,12 @@ def link_history(
             levels[name] = (np.average(use[here], axis=0, weights=counts[here]), use[here].max(axis=0))
     labels = np.array([links.name.removesuffix(" trunk") for links in names])
     ranked = np.argsort(-np.round(use.mean(axis=1), 12), kind="stable") if groups else np.zeros(0, dtype=int)
-    busiest = [place for name in levels for place in ranked[labels[ranked] == name][:most].tolist()]
-    links = {_label(traffic, groups[place]): use[place] for place in busiest}
+    busiest = [place for name in levels for place in ranked[labels[ranked] == name][:BUSIEST_OF_LEVEL].tolist()]
+    links = {}
+    for place in busiest:
+        link, count, *_ = groups[place]
+        alike = f" (+{count - 1:,} alike)" if count > 1 else ""
+        links[link_name(traffic.topology, link) + alike] = use[place]
     return LinkHistory(edges, levels, links, _kinds(messages, traffic))
 
 
@@ -210,7 +203,8 @@ def _activity(messages: Sequence[Message], traffic: Traffic, edges: Array) -> Ar
     return activity
 
 
-def _alike_links(traffic: Traffic) -> list[_Alike]:
+def _alike_links(traffic: Traffic) -> list[tuple[int, int, Array, Array]]:
+    """Links that carry the same bytes of the same streams: the first of them, how many, the streams and the bytes."""
     stream = np.repeat(np.arange(len(traffic.streams)), [len(each.link) for each in traffic.streams])
     link = np.concatenate([np.zeros(0, dtype=int), *(each.link for each in traffic.streams)])
     nbytes = np.concatenate([np.zeros(0), *(each.link_bytes for each in traffic.streams)])
@@ -222,14 +216,8 @@ def _alike_links(traffic: Traffic) -> list[_Alike]:
         key = int(kind[link[here.start]]), stream[here].tobytes(), np.round(nbytes[here], 3).tobytes()
         found.setdefault(key, []).append(here)
     return [
-        _Alike(int(link[first.start]), 1 + len(others), stream[first], nbytes[first])
-        for first, *others in found.values()
+        (int(link[first.start]), 1 + len(others), stream[first], nbytes[first]) for first, *others in found.values()
     ]
-
-
-def _label(traffic: Traffic, group: _Alike) -> str:
-    name = link_name(traffic.topology, group.link)
-    return f"{name} (+{group.count - 1:,} alike)" if group.count > 1 else name
 
 
 def _kinds(messages: Sequence[Message], traffic: Traffic) -> tuple[dict[str, Any], ...]:

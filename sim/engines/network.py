@@ -121,15 +121,13 @@ class LinkedPlay(Simulation):
         """How long each rank waited for what it moves at visits, in the pipeline and behind it.  [s]"""
         order, end, last = self.order, np.array(self.end), self.order.first[1:] - 1
         closes = self.tasks.action[self.step.buckets]
-        kept = (self.tasks.stream[self.step.buckets] == DATA) & ~np.isin(closes, last) & (not self._reduces_beside)
+        visits = self.seconds.visits
+        beside = visits is not None and bool(np.all(visits.beside))
+        kept = (self.tasks.stream[self.step.buckets] == DATA) & ~np.isin(closes, last) & (not beside)
         waited = self._waited.copy()
         waited[closes[kept]] += np.maximum(end[self.step.buckets][kept] - end[closes[kept]], 0.0)
         behind = np.array(self.begin)[self.step.done] - end[last]
         return np.asarray(np.bincount(order.rank, waited * order.weight, order.num_ranks) + behind)
-
-    @property
-    def _reduces_beside(self) -> bool:
-        return self.seconds.visits is not None and bool(np.all(self.seconds.visits.beside))
 
     def blend_of(self, task: int, first: float, second: float) -> float:
         """When a rank's gradients are summed: the share that nothing hides follows its last pass."""

@@ -67,7 +67,7 @@ def in_flight_by_rank(
 
 
 def _interleaved(pp: Ints, chunks: Ints, rounds: Ints, last: bool) -> tuple[Ints, Ints, Ints]:
-    """The fields of InFlight for the first or the last rank of `sim.schedules.interleaved`.
+    """The fields of InFlight for the first or the last rank of `sim.schedules.many_chunks.interleaved`.
 
     After its warm-up a rank does a forward and a backward in turn, and after each forward keeps one chunk more than in
     the warm-up. Before, both all chunks kept and those besides the outermost only grow: so its memory does, and peaks

@@ -15,15 +15,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from sim.arrays import (
-    ActionFloats,
-    FloatArray,
-    Number,
-    PlanFloats,
-    RankFloats,
-    RankPlanFloats,
-    StagePlanFloats,
-)
+from sim.arrays import ActionFloats, FloatArray, Number, PlanFloats, RankFloats, RankPlanFloats, StagePlanFloats
 from sim.costs.block import AT_PEAK
 from sim.engines.tasks import Seconds, classes_of, pass_seconds, slowed_at_visits
 from sim.pricing.stages import StageSeconds

@@ -141,7 +141,13 @@ def timeline_of(
     if step.update is None or step.regather is None:
         if period_s is None or fold is None or not fold.endless:
             period_s = float(begin[step.step])  # so many batches as the order holds
-        return without_flush_of(program, engine, times, period_s)
+        lasts, exposed = period_s, costs.reduce_s
+        if program.hide_grad_reduce:  # otherwise each update's reduction is part of it, and so of the period
+            updates = max(1.0, updates_per_rank(program.order))
+            step_s, exposes = without_flush(period_s, costs.reduce_s, updates, costs.hidden_share, True)
+            lasts, exposed = float(step_s), exposes / updates
+        busy = np.full(program.order.num_ranks, period_s)
+        return Timeline(program, engine, lasts + costs.step_setup_s, busy, exposed, costs.gather_s, None, times)
     done, ready = begin[step.done], begin[step.ready]
     begun = 0.0 if step.since is None else ready - begin[step.since]
     return Timeline(
@@ -154,18 +160,6 @@ def timeline_of(
         waited,
         times,
     )
-
-
-def without_flush_of(program: Program, engine: str, times: StepTimes, period_s: float) -> Timeline:
-    """Batch follows batch; updates are in the order."""
-    costs, ranks = program.costs, program.order.num_ranks
-    step, exposed = period_s, costs.reduce_s
-    if program.hide_grad_reduce:  # otherwise each update's reduction is part of it, and so of the period
-        updates = max(1.0, updates_per_rank(program.order))
-        lasts, exposes = without_flush(period_s, costs.reduce_s, updates, costs.hidden_share, True)
-        step, exposed = float(lasts), exposes / updates
-    busy = np.full(ranks, period_s)
-    return Timeline(program, engine, step + costs.step_setup_s, busy, exposed, costs.gather_s, None, times)
 
 
 def _table(order: Order, step: Step, begin: FloatArray, end: FloatArray) -> TaskTable:

@@ -1,17 +1,223 @@
-"""What is asked of the planner: its plan, a play of that, and what the house itself estimates."""
+"""What is asked of PipeDream's planner: its plan of measured layers or of a scenario's own, and a play of that.
+
+The planner says what the slowest stage or send allows. The play adds the order: how far each worker may run ahead, and
+how long activations and gradients are on their way. It has no rule of its own; every way of a micro-batch through the
+workers is a straight pipeline, and they take turns (`sim.schedules.asynchronous.round_robin`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil
+from typing import Any
 
+import numpy as np
+
+from sim.arrays import RankFloats
+from sim.engines import Program, Timeline, run
 from sim.errors import ScheduleError, SpecError
 from sim.estimate import Estimate, estimate
 from sim.planners.layers import LayerProfile
 from sim.planners.pipedream import DEFAULT_SYNC, plan_pipeline
 from sim.planners.pipeline_plan import Level, PipelinePlan, levels_of
-from sim.planners.scenarios import PlayedPlan, covering, play_plan, profile_of, straight_scenario
+from sim.pricing.cells import plans_of, sent_bytes
+from sim.pricing.deal import HELD, MOMENTS, TRAINED, block_params
+from sim.pricing.layouts import cut_of
+from sim.pricing.stages import StageSeconds
+from sim.schedules import Order, build_replicated
+from sim.schedules.asynchronous import noam
+from sim.schedules.passes import peak_in_flight, weight_versions
+from sim.search.layout import layout_text
 from sim.specs import Scenario
+from sim.work.layers import EMBEDDING, FIRST_KIND, HEAD, Stage
+from sim.work.optimizer import GRADIENT_WIDTH, state_bytes
+
+
+def one_worker(scenario: Scenario, **changes: Any) -> Scenario:
+    """The scenario on one worker, which holds all layers: a GPU, or a tensor- and context-parallel group of them.
+
+    **changes : other fields of its plan.
+    """
+    plan = scenario.plan
+    if plan.ep > 1:
+        raise SpecError(
+            f"plan.ep = {plan.ep} deals experts over replicas, of which each stage may have another number; set "
+            "plan.ep to 1, or give a profile of the layers"
+        )
+    if plan.zero_stage:
+        raise SpecError(
+            f"plan.zero_stage = {plan.zero_stage} shards state over replicas, and PipeDream's are whole; set it to 0"
+        )
+    alone = {"pp": 1, "dp": 1, "num_chunks": 1, "schedule": "1f1b", "pipeline_layout": "", "uneven_layers": False}
+    return scenario.replace(plan=plan.replace(**alone, **changes))
+
+
+def profile_of(scenario: Scenario, **changes: Any) -> LayerProfile:
+    """What a scenario's blocks (embedding, layers, multi-token prediction, head) take and keep of one micro-plans.
+
+    Seconds and bytes are those that an estimate puts together, of one GPU of a worker.
+
+    **changes : of its plan: the micro-batch, recomputation.
+    """
+    scenario = one_worker(scenario, **changes)
+    plans, model, training = plans_of(scenario), scenario.model, scenario.training
+    forward, backward = (table[:, 0, 0, 0] for table in plans.prices.total_s[:2])
+    kept = plans.prices.activation_bytes[:, 0, 0]
+    held = block_params(plans.layouts)[..., 0]
+    of_blocks = np.stack([held[HELD].sum(axis=0), held[TRAINED].sum(axis=0), held[MOMENTS]], axis=1).tolist()
+    width = GRADIENT_WIDTH[scenario.stack.gradient_precision]
+    output = float(np.asarray(sent_bytes(plans.costs, cut_of(scenario))))
+    logits = float(plans.prices.logits_bytes[0, 0])
+    kinds = [FIRST_KIND + model.layer_kinds.index(kind) for kind in model.kind_of_layer]
+    blocks = [("embedding", EMBEDDING)]
+    blocks += [(f"layer {number}", kind) for number, kind in enumerate(kinds)]
+    blocks += [(f"prediction {number}", len(forward) - 1) for number in range(model.num_mtp_layers)]
+    blocks.append(("head", HEAD))
+    layers = []
+    for name, block in blocks:
+        total, trained, moments = of_blocks[block]
+        state = float(state_bytes(trained, moments, training, scenario.stack, scenario.plan.optimizer_offload))
+        layers.append(
+            {
+                "name": name,
+                "forward_s": float(forward[block]),
+                "backward_s": float(backward[block]),
+                "output_bytes": output,
+                "weights_bytes": total * training.activation_bytes,
+                "gradients_bytes": trained * width,
+                "state_bytes": state + trained * width,
+                "kept_bytes": float(kept[block]) + (logits if block == HEAD else 0.0),
+            }
+        )
+    return LayerProfile.read(
+        {
+            "name": scenario.name,
+            "source": f"priced with profile {scenario.profile.name}",
+            "microbatch_size": scenario.plan.microbatch_size,
+            "layers": layers,
+        },
+        "profile",
+    )
+
+
+LETTERS = {"embedding": "E", "layer": "t", "prediction": "m", "head": "L"}
+
+
+def straight_scenario(
+    scenario: Scenario, profile: LayerProfile, ends: Sequence[int], width: int, **plan: Any
+) -> Scenario:
+    """A scenario with stages of these layers, each on `width` workers, as the house's own estimate prices it.
+
+    ends : where each stage's blocks end.
+    **plan : of the plan's fields: schedule, micro-batch, recomputation.
+    """
+    letters = "".join(LETTERS[layer.name.partition(" ")[0]] for layer in profile.layers)
+    stages = [letters[begin:end] for begin, end in zip((0, *ends[:-1]), ends, strict=True)]
+    layout = layout_text(stages) if len(stages) > 1 else ""
+    changed = {"embedding_as_layer": False, "head_as_layer": False, "pp": len(stages), "dp": width}
+    alone = one_worker(scenario)
+    return alone.replace(plan=alone.plan.replace(**changed, pipeline_layout=layout, **plan))
+
+
+@dataclass(frozen=True, slots=True)
+class PlayedPlan:
+    """A plan's steady state.
+
+    period_s : from micro-batch to micro-batch. [s]
+    busy : share of its time that each worker computes.
+    versions, staleness, in_flight : of each worker: versions of its weights that it keeps, updates by which its
+        gradients are late, micro-batches begun and not finished.
+    """
+
+    plan: PipelinePlan
+    order: Order
+    timeline: Timeline
+    period_s: float
+    busy: RankFloats
+    versions: tuple[int, ...]
+    staleness: tuple[int, ...]
+    in_flight: tuple[int, ...]
+
+    @property
+    def over_plan(self) -> float:
+        """Its period over the one that the planner promised."""
+        return self.period_s / self.plan.period_s
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain data with stable keys, for JSON."""
+        return {
+            "period_s": self.period_s,
+            "over_plan": self.over_plan,
+            "samples_per_s": self.plan.profile.microbatch_size / self.period_s,
+            "busy": [float(share) for share in self.busy],
+            "weight_versions": list(self.versions),
+            "staleness": list(self.staleness),
+            "in_flight": list(self.in_flight),
+        }
+
+
+def covering(plan: PipelinePlan) -> tuple[int, ...]:
+    """Micro-batches in flight on a worker of each stage with which the slowest stage never waits.
+
+    One more than cover all that is in flight on the next stage, and on the way there and back, at the plan's pace (own
+    derivation): NOAM where numbers of workers divide each other and nothing is on the way, else more.
+    """
+    in_flight = [1]
+    for stage, after in zip(plan.stages[-2::-1], plan.stages[:0:-1], strict=True):
+        behind = in_flight[0] * after.replicas + 2.0 * stage.send_s / plan.period_s
+        in_flight.insert(0, 1 + ceil(behind / stage.replicas - 1e-9))
+    return tuple(in_flight)
+
+
+def play_plan(plan: PipelinePlan, engine: str = "dag", in_flight: Sequence[int] | None = None) -> PlayedPlan:
+    """Play a plan until it repeats.
+
+    A send takes as long as its bytes at the level's bandwidth and keeps no worker busy; that sends over a cut also take
+    turns on its link, the planner's own period says, which the play's is never below. What a stage's reduction takes
+    longer than the compute it runs beside, its workers wait for at each update.
+
+    in_flight : micro-batches in flight on a worker of each stage, at most. Default: PipeDream's.
+    """
+    order = build_replicated(plan.replicas, in_flight, fold=True)
+    program = _program(plan, order)
+    timeline = run(program, engine)
+    period = max(timeline.step_time_s / order.copies, max(stage.send_period_s for stage in plan.stages))
+    computed = [(stage.forward_s + stage.backward_s) / stage.replicas for stage in plan.stages]
+    shown = build_replicated(plan.replicas, in_flight, rounds=2 * max(in_flight or noam(plan.replicas)))
+    versions, staleness = weight_versions(shown)
+    return PlayedPlan(
+        plan,
+        order,
+        timeline,
+        period,
+        np.repeat(computed, plan.replicas) / period,
+        tuple(versions.tolist()),
+        tuple(staleness.tolist()),
+        tuple(int(most) for most in peak_in_flight(shown)),
+    )
+
+
+def _program(plan: PipelinePlan, order: Order) -> Program:
+    """The order with the plan's seconds: those of its stages on every way through the workers."""
+    ways, stages = order.copies, plan.stages
+    forward, backward = (
+        np.tile([getattr(stage, name) for stage in stages], ways) for name in ("forward_s", "backward_s")
+    )
+    ahead = np.array([stage.send_s for stage in stages])
+    back = np.concatenate([[0.0], ahead[:-1]])
+    waits = [max(0.0, stage.replicas * stage.period_s - stage.forward_s - stage.backward_s) for stage in stages]
+    costs = StageSeconds.of_compute(
+        tuple(Stage(number, (), False, False) for number in range(len(forward))),
+        order.num_ranks,
+        forward,
+        backward,
+        send_forward_s=np.tile(ahead, ways),
+        send_backward_s=np.tile(back, ways),
+        reduce_s=np.repeat(waits, plan.replicas),
+    )
+    return Program(order, costs)
+
 
 Source = LayerProfile | Scenario
 """What is planned: measured layers, or a scenario's own."""

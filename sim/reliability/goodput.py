@@ -249,14 +249,13 @@ def simulate_wall_times(
     failures: Failures | None = None,
     num_runs: int = 200,
     seed: int = 0,
-    repair: Repair = "fixed",
 ) -> FloatArray:
     """Wall-clock times of `num_runs` runs of so much work each: how much luck decides. Sorted.  [s]"""
     require_positive(useful_s=useful_s, num_runs=num_runs)
     failures = failures or Failures()
     expected = goodput(num_gpus, checkpoints, failures).wall_time(useful_s)
     _require_playable(num_runs * expected / float(job_mtbf(num_gpus, failures.gpu_mtbf_s)))
-    lives = (_blocks(num_gpus, failures, seed + run, repair) for run in range(num_runs))
+    lives = (_blocks(num_gpus, failures, seed + run, "fixed") for run in range(num_runs))
     return np.sort([_wall_time(useful_s, checkpoints, life, failures.restart_s) for life in lives])
 
 

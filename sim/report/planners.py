@@ -5,9 +5,8 @@ from __future__ import annotations
 from rich.console import Group
 from rich.text import Text
 
-from sim.planners.answers import NEGLIGIBLE, PipeDreamAnswer
+from sim.planners.answers import NEGLIGIBLE, PipeDreamAnswer, PlayedPlan
 from sim.planners.layers import LayerProfile
-from sim.planners.scenarios import PlayedPlan
 from sim.report.terminal import assumptions, indented, title
 from sim.table import columns_table
 from sim.units import show, show_time, significant

@@ -11,7 +11,7 @@ from sim.errors import InfeasiblePlan, SpecError, nearest, require_positive
 from sim.network.placement import Group
 from sim.rl.rollout import MEMORY_SHARE, RUNNING, SHARED_MEMORY_SHARE, RolloutPool
 from sim.rl.samples import Samples
-from sim.specs import ClusterSpec, GpuSpec, Profile, Scenario
+from sim.specs import ClusterSpec, Profile, Scenario
 from sim.specs.loading import profile_of_gpu
 
 HOST_STEP_S = 4e-3
@@ -72,12 +72,14 @@ def engine_of(scenario: Scenario, inference: Inference, tp: int) -> Engine:
     cluster, profile = inference.machine(scenario)
     gpu = cluster.gpu
     share = profile.memory.efficiency if inference.bandwidth_share is None else inference.bandwidth_share
+    # Where matrix units know no 8 bits they multiply in 16.
+    units = next((name for name in (inference.weights, "bf16", "fp16") if name in gpu.peak_flop_per_s), "fp32")
     return Engine(
         model=scenario.model,
         tp=tp,
         weight_format=inference.weights,
         cache_format=inference.cache,
-        peak_flop_per_s=gpu.peak(_matrix_units(gpu, inference.weights)),
+        peak_flop_per_s=gpu.peak(units),
         bandwidth_bytes_per_s=gpu.memory_bandwidth_bytes_per_s,
         memory_share=share,
         gemm=profile.gemm,
@@ -85,11 +87,6 @@ def engine_of(scenario: Scenario, inference: Inference, tp: int) -> Engine:
         group=Group(tp, min(tp, cluster.nvlink_domain_gpus), tp > cluster.nvlink_domain_gpus),
         step_overhead_s=inference.step_overhead_s,
     )
-
-
-def _matrix_units(gpu: GpuSpec, weights: str) -> str:
-    """Units that multiply weights of a format: where they know no 8 bits they multiply in 16."""
-    return next((name for name in (weights, "bf16", "fp16") if name in gpu.peak_flop_per_s), "fp32")
 
 
 def pool_of(scenario: Scenario, inference: Inference, num_gpus: int, tp: int, colocated: bool) -> RolloutPool:

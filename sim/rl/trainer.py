@@ -182,7 +182,7 @@ def trainer_work(scenario: Scenario, samples: Samples, recipe: Recipe | None = N
         raise SpecError(
             f"the longest sample, {samples.prompt_tokens:,.0f} tokens of prompt and {samples.lengths.longest:,.0f} of "
             f"response, does not fit into training.sequence_length = {training.sequence_length:,}; set that to "
-            f"{_rounded(longest):,}, or lower the longest response"
+            f"{-(-longest // 1024) * 1024:,}, or lower the longest response"
         )
     sequences = samples.tokens / (recipe.packing * training.sequence_length)
     at_once = plan.dp * plan.microbatch_size  # every replica runs as many micro-batches
@@ -201,10 +201,6 @@ def _runnable(plan: ParallelPlan, count: int) -> int:
         if schedule.requirement(plan.pp, plan.num_chunks, more) is None:
             return more
     return count  # which the schedule refuses with its reason
-
-
-def _rounded(tokens: int, to: int = 1024) -> int:
-    return -(-tokens // to) * to
 
 
 def replace_batch(scenario: Scenario, sequences: int, samples: Samples) -> Scenario:

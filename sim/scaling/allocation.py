@@ -12,7 +12,7 @@ import numpy as np
 
 from sim.errors import SpecError, require_positive
 from sim.scaling.loss_laws import FLOP_PER_PARAM_TOKEN, flop_for_loss, optimal_params, power_sum_loss
-from sim.scaling.published import MUENNIGHOFF, LossLaw, PowerLaw
+from sim.scaling.published import MUENNIGHOFF, LossLaw
 from sim.work.operations import Number
 
 
@@ -117,7 +117,8 @@ def compute_optimal_for_loss(loss: float, law: LossLaw) -> Optimum:
     """The cheapest model and data that reach `loss`."""
     require_positive(loss=loss)
     if law.frontier is not None:
-        flop = _inverse(loss, law.frontier)
+        with np.errstate(over="ignore"):
+            flop = float(np.float64(loss / law.frontier.scale) ** (1 / law.frontier.exponent))
     elif law.form is not None:
         flop = float(flop_for_loss(loss, law.form))
     else:
@@ -125,11 +126,6 @@ def compute_optimal_for_loss(loss: float, law: LossLaw) -> Optimum:
     if not np.isfinite(flop):
         raise SpecError(f"{law.name} needs more than {np.finfo(float).max:.1g} FLOP for a loss of {loss:g}")
     return compute_optimal(flop, law)
-
-
-def _inverse(value: float, law: PowerLaw) -> float:
-    with np.errstate(over="ignore"):
-        return float(np.float64(value / law.scale) ** (1 / law.exponent))
 
 
 TOKEN_DECAY = 15.387756

@@ -184,17 +184,15 @@ def _terms(theta: Array, logs: Array) -> Array:
     return np.stack(np.broadcast_arrays(a - alpha * logs[0], b - beta * logs[1], e + 0 * logs[0]))
 
 
-def _huber(residual: Array) -> Array:
-    size = np.abs(residual)
-    return np.where(size <= HUBER_DELTA, residual**2 / 2, HUBER_DELTA * (size - HUBER_DELTA / 2))
-
-
 def _best_starts(logs: Array) -> list[Array]:
     """The grid's starts of least objective, priced all at once, on some of the runs where there are very many."""
     grid = np.array(list(product(*_GRID)), dtype=float)
     some = logs[:, :: max(1, logs.shape[1] // _PRICED)]
     terms = _terms(grid.T[..., np.newaxis], some)
-    price = _huber(some[2] - np.logaddexp.reduce(terms, axis=0)).sum(axis=1)
+    residual = some[2] - np.logaddexp.reduce(terms, axis=0)
+    size = np.abs(residual)
+    huber = np.where(size <= HUBER_DELTA, residual**2 / 2, HUBER_DELTA * (size - HUBER_DELTA / 2))
+    price = huber.sum(axis=1)
     return [grid[i] for i in np.argsort(price, kind="stable")[:_STARTS]]
 
 

@@ -213,26 +213,21 @@ class IdealGpu:
 
 
 def best_utilisation(
-    num_gpus: Number,
-    params: float,
-    batch_tokens: float,
-    machine: IdealGpu | None = None,
-    growth: Growth | None = None,
-    least_microbatch: float = LEAST_MICROBATCH,
+    num_gpus: Number, params: float, batch_tokens: float, machine: IdealGpu | None = None, growth: Growth | None = None
 ) -> Number:
     """Share of peak that the best cut of a dense model over `num_gpus` can reach, were kernels perfect; 0 if none fits.
 
     Every split into data, modular pipeline and tensor parallelism by powers of two is priced: compute stretched by the
     bubble, by tensor-parallel traffic (exposed; beyond the NVLink domain at the network's rate), by whatever of the
     data-parallel and pipeline traffic exceeds the compute that hides it, and by reading the weights from memory for
-    each micro-batch. Micro-batches may be shorter than a sequence, down to `least_microbatch` tokens; heads, of 128,
+    each micro-batch. Micro-batches may be shorter than a sequence, down to LEAST_MICROBATCH tokens; heads, of 128,
     are not cut.
     """
-    require_positive(num_gpus=num_gpus, params=params, batch_tokens=batch_tokens, least_microbatch=least_microbatch)
+    require_positive(num_gpus=num_gpus, params=params, batch_tokens=batch_tokens)
     machine, growth = machine or IdealGpu(), growth or Growth()
     hidden, layers = float(growth.hidden_size(params)), float(growth.num_layers(params))
     tp, pp, microbatch = np.meshgrid(
-        _powers_of_two(hidden / HEAD), _powers_of_two(layers), least_microbatch * _powers_of_two(128)
+        _powers_of_two(hidden / HEAD), _powers_of_two(layers), LEAST_MICROBATCH * _powers_of_two(128)
     )
     dp = np.asarray(num_gpus, dtype=float)[..., np.newaxis, np.newaxis, np.newaxis] / (tp * pp)
     microbatches = batch_tokens / (dp * microbatch)
@@ -254,18 +249,12 @@ def _powers_of_two(most: float) -> Number:
     return 2.0 ** np.arange(int(np.log2(max(most, 1.0))) + 1)
 
 
-def utilisation_in_time(
-    flop: float,
-    batch_tokens: float,
-    duration_s: float = THREE_MONTHS_S,
-    machine: IdealGpu | None = None,
-    growth: Growth | None = None,
-) -> tuple[float, float]:
+def utilisation_in_time(flop: float, batch_tokens: float, duration_s: float = THREE_MONTHS_S) -> tuple[float, float]:
     """Utilisation and number of GPUs of the smallest cluster that does a compute-optimal run in `duration_s`.
 
     (0, inf) where no cluster does: more GPUs only wait more.
     """
-    machine, growth = machine or IdealGpu(), growth or Growth()
+    machine, growth = IdealGpu(), Growth()
     params, _ = optimal_shape(flop)
     least = flop / (machine.peak_flop_per_s * duration_s)
     gpus = np.maximum(least * np.geomspace(1, 1e4, 400), 1.0)

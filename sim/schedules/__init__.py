@@ -2,10 +2,9 @@
 
 from sim.schedules import (  # noqa: F401  (they register themselves)
     asynchronous,
-    breadth_first,
     dual_pipe,
     gpipe,
-    interleaved,
+    many_chunks,
     one_chunk,
     v_shape,
     waves,

@@ -54,7 +54,7 @@ def noam(replicas: Sequence[int]) -> tuple[int, ...]:
 
     Of the first stage that is PipeDream's NOAM, ceil(workers / replicas of the input stage) (Narayanan et al. 2019,
     section 3.2); of a straight pipeline p − s, as of 1F1B. Where a stage's workers do not divide those behind it, it
-    may be one too few for the slowest stage never to wait (`sim.planners.scenarios.covering`).
+    may be one too few for the slowest stage never to wait (`sim.planners.answers.covering`).
     """
     return tuple(ceil(sum(replicas[at:]) / own) for at, own in enumerate(replicas))
 

@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from sim.arrays import Array
 from sim.errors import ScheduleError
-from sim.schedules.actions import Row
+from sim.schedules.actions import PAIRED, F, Row
 from sim.schedules.asynchronous import noam, round_robin
-from sim.schedules.order import Fold, Order, find_fold, make_order
+from sim.schedules.order import Fold, Order, make_order
 from sim.schedules.registry import OPTIONS, Schedule, get_schedule, microbatch_remedy, schedules
 
 MOST_ACTIONS = 4_000_000
@@ -118,6 +119,64 @@ def _folded(
             fold = Fold(period, times, *found, keep, rebuild, endless)
             return replace(order, fold=fold, num_microbatches=num_microbatches * unit)
         keep *= 2
+
+
+def find_fold(order: Order, fewer: Sequence[Row], period: int) -> tuple[Array, Array, int, int] | None:
+    """(cuts, lengths, blocks seen, depth) of a fold of this order, as in `Fold`; None where nothing repeats yet.
+
+    fewer : rows of the same schedule with `period` micro-batches less.
+    """
+    cuts, lengths = np.zeros(order.num_ranks, dtype=np.int64), np.zeros(order.num_ranks, dtype=np.int64)
+    seen, ends = [], False
+    for rank, short in enumerate(fewer):
+        long = order.row(rank)
+        block = len(long) - len(short)
+        differs = (short != long[: len(short)]).any(axis=1)
+        at = int(differs.argmax()) if differs.any() else len(short)
+        later = long[at + block :] - short[at:]
+        if block <= 0 or (later[:, :2] != 0).any() or (later[:, 2] != period).any():
+            return None
+        cuts[rank], lengths[rank] = at + block, block
+        seen.append(_repeats(long[: at + block], block, period))
+        ends = ends or _ends_before(at + block, long)
+    return _aligned(order, order.first[:-1] + cuts - lengths * ends, lengths, min(seen) - ends)
+
+
+def _aligned(order: Order, cuts: Array, lengths: Array, seen: int) -> tuple[Array, Array, int, int] | None:
+    """The fold with cuts moved back by whole blocks until no block needs what comes after it."""
+    rank, needs = order.rank, [order.needs] if order.pair_needs is None else [order.needs, order.pair_needs]
+    places = [np.flatnonzero(need >= 0) for need in needs]
+    place = np.concatenate(places)
+    needed = np.concatenate([need[here] for need, here in zip(needs, places, strict=True)])
+    home, there = rank[place], rank[needed]
+    for left in range(seen, 0, -1):
+        ahead, behind = place - cuts[home], cuts[there] - 1 - needed  # not negative: after the cut; before it
+        in_block = (ahead < 0) & (ahead >= -lengths[home])
+        early = in_block & (behind < 0)
+        if not early.any():
+            back = np.maximum(behind, 0) // lengths[there]
+            after = (ahead >= 0) & (behind >= 0)
+            return cuts, lengths, left, int(max(back[in_block].max(initial=0), back[after].max(initial=-1) + 1, 1))
+        cuts[np.unique(home[early])] -= lengths[np.unique(home[early])]
+    return None
+
+
+def _ends_before(cut: int, row: Row) -> bool:
+    """Whether something of a row is over before the cut: all of it, or the gradients of one of its stages.
+
+    The step ends with what follows the cut, reductions of gradients beside it.
+    """
+    code, gradients = row[:, 0] * 2 * PAIRED + row[:, 1], row[:, 1] != F
+    whole, left = (set(code[begin:][gradients[begin:]].tolist()) for begin in (0, cut))
+    return cut == len(row) or not whole <= left
+
+
+def _repeats(row: Row, block: int, period: int) -> int:
+    """How many blocks at the end of a row are each the one before, `period` micro-batches on."""
+    step = row[block:] - row[:-block]
+    same = (step[:, 0] == 0) & (step[:, 1] == 0) & (step[:, 2] == period)
+    tail = len(same) if same.all() else int(same[::-1].argmin())
+    return tail // block + 1
 
 
 def _with_flushes(chosen: Schedule, num_microbatches: int, per_flush: int) -> Schedule:

@@ -24,7 +24,6 @@ import numpy as np
 from sim.arrays import Array, IntArray
 from sim.errors import ScheduleError
 from sim.schedules.actions import KINDS, PAIRED, Action, B, F, I, Row, U, W, as_actions, as_row, format_grid
-from sim.schedules.play import by_levels
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -285,6 +284,35 @@ def _topological(
     return sequence, levels
 
 
+def by_levels(needs: IntArray, also: IntArray, first: IntArray) -> tuple[IntArray, IntArray]:
+    """Run each rank's actions in order, each when what it needs is done: for all ranks at once, one action each.
+
+    needs, also, first : as needs, pair_needs and first in `Order`.
+
+    Returns the actions that can run, in an order in which they can (all of them unless the order deadlocks), and where
+    in it those end that could run at the same moment.
+    """
+    position, end = first[:-1].copy(), first[1:]
+    done = np.zeros(len(needs) + 2, dtype=bool)
+    done[-1] = True  # what needs nothing needs number −1
+    needs = np.append(needs, len(needs))  # beyond the last rank's end: never done
+    pairs = bool((also >= 0).any())
+    also = np.append(also, -1)
+    found: list[IntArray] = []
+    while True:
+        ready = done[needs[position]] & (position < end)
+        if pairs:
+            ready &= done[also[position]]
+        go = position[ready]
+        if not len(go):
+            break
+        done[go] = True
+        found.append(go)
+        position += ready
+    levels = np.cumsum([len(level) for level in found])
+    return (np.concatenate(found) if found else np.empty(0, dtype=np.int64)), levels
+
+
 def _at(message: str, rows: Sequence[Row], place: int) -> str:
     """The message, with the action at flat index `place` filled in, and the grid around it, marked."""
     rank = 0
@@ -298,10 +326,6 @@ def _at(message: str, rows: Sequence[Row], place: int) -> str:
 def _window(rows: Sequence[Row], mark: tuple[int, int] | None, start: int) -> str:
     shown = [as_actions(row[start : start + 10]) for row in rows]
     return format_grid(shown, mark=None if mark is None else (mark[0], mark[1] - start), first=start)
-
-
-ROUNDING = 1e-11
-"""Share of the time since the step began below which differences are rounding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,61 +360,3 @@ class Fold:
         """Flat indices of the block `back` blocks before the last one seen, rank by rank."""
         begins, before = self.cuts - (back + 1) * self.lengths, np.cumsum(self.lengths) - self.lengths
         return np.asarray(np.arange(self.lengths.sum()) + np.repeat(begins - before, self.lengths))
-
-
-def find_fold(order: Order, fewer: Sequence[Row], period: int) -> tuple[Array, Array, int, int] | None:
-    """(cuts, lengths, blocks seen, depth) of a fold of this order, as in `Fold`; None where nothing repeats yet.
-
-    fewer : rows of the same schedule with `period` micro-batches less.
-    """
-    cuts, lengths = np.zeros(order.num_ranks, dtype=np.int64), np.zeros(order.num_ranks, dtype=np.int64)
-    seen, ends = [], False
-    for rank, short in enumerate(fewer):
-        long = order.row(rank)
-        block = len(long) - len(short)
-        differs = (short != long[: len(short)]).any(axis=1)
-        at = int(differs.argmax()) if differs.any() else len(short)
-        later = long[at + block :] - short[at:]
-        if block <= 0 or (later[:, :2] != 0).any() or (later[:, 2] != period).any():
-            return None
-        cuts[rank], lengths[rank] = at + block, block
-        seen.append(_repeats(long[: at + block], block, period))
-        ends = ends or _ends_before(at + block, long)
-    return _aligned(order, order.first[:-1] + cuts - lengths * ends, lengths, min(seen) - ends)
-
-
-def _aligned(order: Order, cuts: Array, lengths: Array, seen: int) -> tuple[Array, Array, int, int] | None:
-    """The fold with cuts moved back by whole blocks until no block needs what comes after it."""
-    rank, needs = order.rank, [order.needs] if order.pair_needs is None else [order.needs, order.pair_needs]
-    places = [np.flatnonzero(need >= 0) for need in needs]
-    place = np.concatenate(places)
-    needed = np.concatenate([need[here] for need, here in zip(needs, places, strict=True)])
-    home, there = rank[place], rank[needed]
-    for left in range(seen, 0, -1):
-        ahead, behind = place - cuts[home], cuts[there] - 1 - needed  # not negative: after the cut; before it
-        in_block = (ahead < 0) & (ahead >= -lengths[home])
-        early = in_block & (behind < 0)
-        if not early.any():
-            back = np.maximum(behind, 0) // lengths[there]
-            after = (ahead >= 0) & (behind >= 0)
-            return cuts, lengths, left, int(max(back[in_block].max(initial=0), back[after].max(initial=-1) + 1, 1))
-        cuts[np.unique(home[early])] -= lengths[np.unique(home[early])]
-    return None
-
-
-def _ends_before(cut: int, row: Row) -> bool:
-    """Whether something of a row is over before the cut: all of it, or the gradients of one of its stages.
-
-    The step ends with what follows the cut, reductions of gradients beside it.
-    """
-    code, gradients = row[:, 0] * 2 * PAIRED + row[:, 1], row[:, 1] != F
-    whole, left = (set(code[begin:][gradients[begin:]].tolist()) for begin in (0, cut))
-    return cut == len(row) or not whole <= left
-
-
-def _repeats(row: Row, block: int, period: int) -> int:
-    """How many blocks at the end of a row are each the one before, `period` micro-batches on."""
-    step = row[block:] - row[:-block]
-    same = (step[:, 0] == 0) & (step[:, 1] == 0) & (step[:, 2] == period)
-    tail = len(same) if same.all() else int(same[::-1].argmin())
-    return tail // block + 1

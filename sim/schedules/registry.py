@@ -76,7 +76,6 @@ def schedule(
     name: str,
     *,
     chunks: Literal["one", "many"] | int = "one",
-    interleaves: bool = False,
     copies: int = 1,
     whole: bool = False,
     staggered: bool = False,
@@ -90,8 +89,6 @@ def schedule(
 
     Parameters
     ----------
-    interleaves : bool
-        Short for chunks="many".
     whole : bool
         The function gives the actions of all ranks at once.
     chunks, copies, staggered, asynchronous, delay, requirement, period, candidates
@@ -114,7 +111,7 @@ def schedule(
             name,
             rows,
             summary,
-            "many" if interleaves else chunks,
+            chunks,
             copies,
             staggered,
             asynchronous,

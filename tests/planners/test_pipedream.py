@@ -9,11 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim import InfeasiblePlan, ScheduleError, SpecError, estimate, load_scenario
-from sim.planners.answers import ask_pipedream
+from sim.planners.answers import ask_pipedream, covering, play_plan, profile_of
 from sim.planners.layers import LayerProfile, profile_from_text
 from sim.planners.pipedream import SYNC, data_parallel, plan_pipeline
 from sim.planners.pipeline_plan import Level, levels_of, read_levels
-from sim.planners.scenarios import covering, play_plan, profile_of
 from sim.schedules import build_order, build_replicated
 from sim.schedules.asynchronous import noam
 from sim.schedules.passes import peak_in_flight, weight_versions

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from sim import InfeasiblePlan, SpecError, estimate, load_scenario
-from sim.rl.best_step import DEPTHS, Asynchrony, best_split, colocated_step, same_gpus_colocated, split_step
 from sim.rl.pools import Inference, engine_of, pool_of
 from sim.rl.samples import Samples, lognormal_lengths
+from sim.rl.step import DEPTHS, Asynchrony, best_split, colocated_step, same_gpus_colocated, split_step
 from sim.rl.trainer import REFIT_S, Exchange, Recipe, forward_time, sync_time, synced_bytes, trainer_work, with_replicas
 
 SCENARIO = Path(__file__).parents[2] / "scenarios" / "qwen3-30b-a3b-rl-32-h100.yaml"

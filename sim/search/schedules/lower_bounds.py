@@ -33,8 +33,8 @@ from sim.pricing.memory import peak_memory, stage_bytes
 from sim.pricing.stages import near_and_far, price_stages
 from sim.schedules import Order, get_schedule
 from sim.schedules.actions import F, I, W
+from sim.schedules.order import by_levels
 from sim.schedules.passes import peak_in_flight
-from sim.schedules.play import by_levels
 from sim.schedules.registry import is_file
 
 
