@@ -44,8 +44,10 @@ SECTIONS: dict[str, Any] = {
 
 def resolve(data: Any, place: str) -> Any:
     """Replace preset names at and below `place` by what they stand for."""
-    # A stack is settled last, when precision, model and machine are known.
+    # A stack is settled last, when precision, model and machine are known; overrides find a section.
     kind = None if place == "stack" else PRESET_AT.get(place)
+    if place == "stack" and isinstance(data, str):
+        return {"preset": data}
     if kind == "profiles" and isinstance(data, str) and data.endswith((".yaml", ".yml")):
         data = load_file_as_preset(Path(data))
     if kind == "profiles" and data == presets.NAME:
@@ -221,28 +223,20 @@ def described(data: Mapping[str, Any], overrides: Sequence[str] = ()) -> dict[st
     Raises SpecError: an unknown preset, or an override that fits nowhere.
     """
     # A whole section chosen on the command line wins over the file before anything in it is looked up.
-    raw = copy.deepcopy(dict(data))
-    whole = [item for item in overrides if "." not in item.partition("=")[0]]
-    for item in whole:
-        raw.pop(item.partition("=")[0].strip(), None)
-    resolved: dict[str, Any] = _with_open_stack(resolve(raw, ""))
-    launch = any(item.partition("=")[0].strip() in _LAUNCH for item in overrides)
-    if launch and resolve_stack(resolved.get("stack"), {}).assumed:
+    raw, paths = copy.deepcopy(dict(data)), [item.partition("=")[0].strip() for item in overrides]
+    whole = {path for path in paths if "." not in path}
+    for path in whole:
+        raw.pop(path, None)
+    resolved: dict[str, Any] = resolve(raw, "")
+    if {*_LAUNCH} & {*paths} and resolve_stack(resolved.get("stack"), {}).assumed:
         # Of a stack that nobody named an override changes this one field; in a file it would begin one written out.
         resolved["stack"] = {"preset": DEFAULT, **(resolved.get("stack") or {})}
-    for item in overrides:  # in order: the last one wins
-        if item in whole:
-            resolved.pop(item.partition("=")[0].strip(), None)
+    for path, item in zip(paths, overrides, strict=True):  # in order: the last one wins
+        if path in whole:
+            resolved.pop(path, None)
         _apply(resolved, item)
-        resolved = _with_open_stack(resolve(resolved, ""))
+        resolved = resolve(resolved, "")
     return resolved
-
-
-def _with_open_stack(data: dict[str, Any]) -> dict[str, Any]:
-    """The data with a stack's name as a field of it, so that overrides find a section."""
-    if isinstance(data.get("stack"), str):
-        data["stack"] = {"preset": data["stack"]}
-    return data
 
 
 def _take_stack_of_profile(resolved: dict[str, Any]) -> list[str]:
@@ -258,10 +252,8 @@ def _take_stack_of_profile(resolved: dict[str, Any]) -> list[str]:
     added = {key: value for key, value in fitted.items() if file_name(str(key)) not in said}
     assumed = [] if resolved.get("stack") else [f"no stack was named; {DEFAULT!r} is assumed"]
     resolved["stack"] = {**stated, **added}
-    return [
-        *assumed,
-        *(f"stack.{key} {value}: fitted, in profile {profile.get('name')!r}" for key, value in added.items()),
-    ]
+    named = profile.get("name")
+    return assumed + [f"stack.{key} {value}: fitted, in profile {named!r}" for key, value in added.items()]
 
 
 def _settle_stack(resolved: dict[str, Any]) -> list[str]:

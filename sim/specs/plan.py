@@ -238,16 +238,13 @@ class ParallelPlan(Spec):
         """
         if self.etp > 1:
             changes = {"etp": changes.get("tp", self.tp), **changes}
-        stage = changes.get("zero_stage", self.zero_stage)
+        left, stage, mode = [], changes.get("zero_stage", self.zero_stage), changes.get("recompute", self.recompute)
         if stage != self.zero_stage:
-            left = ["sharding_group"] * (stage == 0) + ["reshard_after_forward", "outer_zero_stage"] * (stage < 3)
-            changes = {**{name: type(self).model_fields[name].default for name in left}, **changes}
-        mode = changes.get("recompute", self.recompute)
+            left += ["sharding_group"] * (stage == 0) + ["reshard_after_forward", "outer_zero_stage"] * (stage < 3)
         if mode != self.recompute:
-            left = [] if mode == "selective" else ["recompute_modules"]
+            left += [] if mode == "selective" else ["recompute_modules"]
             left += [] if mode == "full" else ["recompute_method", "recompute_num_layers"]
-            changes = {**{name: type(self).model_fields[name].default for name in left}, **changes}
-        return super().replace(**changes)
+        return super().replace(**{name: type(self).model_fields[name].default for name in left} | changes)
 
     @model_validator(mode="after")
     def _check(self) -> ParallelPlan:
