@@ -230,12 +230,8 @@ def model_flop(model: ModelSpec, training: TrainingSpec) -> float:
     Three times the forward, with attention that is not halved for the mask, as Megatron-LM counts it. Frozen weights
     have no gradients: twice the forward, but for what mixes the tokens, and adapters' three times.
     """
-    return float(
-        sum(
-            count * sum(phase.model_flop for phase in _passes(block.operations))
-            for count, block in _step(model, training)
-        )
-    )
+    passes = ((count, _passes(block.operations)) for count, block in _step(model, training))
+    return float(sum(count * sum(phase.model_flop for phase in phases) for count, phases in passes))
 
 
 def causal_flop(model: ModelSpec, training: TrainingSpec) -> float:
