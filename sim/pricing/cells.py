@@ -170,7 +170,9 @@ def price_cells(cells: Cells) -> CellPrices:
     passes, card = np.zeros((AT_PEAK + 1, blocks, len(Cause), *shape)), np.zeros((2, blocks, *shape))
     prices = CellPrices(cells, passes, card, np.zeros((blocks, *shape)), np.zeros((2, *shape)), *np.zeros((4, *shape)))
     for overlap_tp, sequence_parallel in dict.fromkeys(way[:2] for way in cells.ways):
-        stack, cut = costs.stack_with(overlap_tp), cells.cut(sequence_parallel)
+        stack, cut = costs.stack, cells.cut(sequence_parallel)
+        if stack.overlap_tp_backward != overlap_tp:
+            stack = stack.replace(overlap_tp_backward=overlap_tp)
         ways = [place for place, way in enumerate(cells.ways) if way[:2] == (overlap_tp, sequence_parallel)]
         operations, groups = block_operations(model, stack, cut), cells.groups
         words = [cells.ways[way].recompute for way in ways]

@@ -71,12 +71,6 @@ class CostModel:
         """Return the compute model with notes of its own."""
         return replace(self.compute, notes=set())
 
-    def stack_with(self, overlap_tp_backward: bool) -> StackSpec:
-        """Return the stack with tensor-parallel collectives overlapped or not."""
-        if self.stack.overlap_tp_backward == overlap_tp_backward:
-            return self.stack
-        return self.stack.replace(overlap_tp_backward=overlap_tp_backward)
-
 
 class _Records(tuple[Any, ...]):
     """Records that equal others only if they are the very same objects, since some of them do not hash."""

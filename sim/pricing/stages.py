@@ -96,7 +96,9 @@ def _once_a_step(
     tail = reduction * np.minimum(1.0, first / total)
     update, offload = _update_s(costs, shard, held[MOMENTS] * shard / total, offloaded)
     if costs.stack.tensor_launches and not zero_stage:
-        update = np.maximum(update, _tensor_by_tensor_s(kinds.counts, layouts))
+        tensors = np.array([[float(num_tensors(block.operations))] for block in held_blocks(costs.model)])
+        launches = costs.stack.tensor_launches * put_together(kinds.counts, tensors.repeat(len(layouts), axis=1))
+        update = np.maximum(update, costs.compute.kernel_launch_s * launches)
     if costs.training.optimizer == "muon" and adapters_of(costs.training) is None:
         update = update + _muon_s(kinds.counts, layouts if spread else layouts.without_sums_between, zero_stage > 0)
     there = kinds.number > 0  # nothing waits for a rank that is not there
@@ -139,14 +141,6 @@ def _update_s(costs: CostModel, params: Number, moments: Number, offloaded: floa
     beside = stack.updates_on_host and stack.overlap_optimizer_offload
     away = np.maximum.reduce(parts) if beside else sum(parts)
     return update + away, away
-
-
-def _tensor_by_tensor_s(counts: Floats, layouts: Layouts) -> Number:
-    """What the host takes for an update that it launches for every tensor by itself; (kinds, layouts).  [s]"""
-    costs = layouts.costs
-    tensors = [float(num_tensors(block.operations)) for block in held_blocks(costs.model)]
-    each = np.repeat(np.array(tensors)[:, np.newaxis], len(layouts), axis=1)
-    return costs.stack.tensor_launches * costs.compute.kernel_launch_s * put_together(counts, each)
 
 
 def _muon_s(counts: Floats, layouts: Layouts, sharded: bool) -> Number:

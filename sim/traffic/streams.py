@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from sim.arrays import FloatArray, IntArray
-from sim.costs.collectives import Fabric, best_of, send
+from sim.costs.collectives import best_of, send
 from sim.network.collective_flows import members_by_domain, ring
 from sim.network.faults import route_around
 from sim.network.placement import hops_of, send_share
@@ -76,9 +76,11 @@ class Wires:
         assert scenario.cluster.network is not None
         self.scenario, self.plan, self.topology, self._health = scenario, scenario.plan, topology, health
         self._costs, self._network, self._seed = cost_model(scenario), scenario.cluster.network, seed
-        self._reached = reached_capacity(topology, self._costs.fabric)
         names = np.array([links.name for links in topology.classes])[topology.class_of_link]
         self._is_end, self._is_nvlink = np.isin(names, ("nvlink", "pcie", "nic")), names == "nvlink"
+        # The most that messages of any kind reach of every link.
+        best = np.where(self._is_nvlink, best_of(self._costs.fabric.nvlink), self._costs.fabric.best_share)
+        self._reached = topology.capacity * best
         self._hops = hops_of(self.plan, scenario.cluster)
         self._send_share = send_share(self.plan, scenario.cluster)
         self.gpus = gpu_of_rank(self.plan, scenario.cluster)
@@ -162,14 +164,6 @@ class Wires:
         carried = link[limited], occupies[limited], crossing[limited]
         self.streams.append(Stream(*seconds, *carried, seconds[1] / nbytes, kind, nbytes, pace))
         return len(self.streams) - 1
-
-
-def reached_capacity(topology: Topology, fabric: Fabric) -> FloatArray:
-    """The most that messages of any kind reach of every link.  [bytes/s]"""
-    network = fabric.best_share
-    shares = np.array([best_of(fabric.nvlink) if links.name == "nvlink" else network for links in topology.classes])
-    reached: FloatArray = topology.capacity * shares[topology.class_of_link]
-    return reached
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +257,9 @@ def _between_replicas(
             holds = params_of(np.array([part]), plans.layouts)[TRAINED]
             sent = sent_by_group(moved_once(plans.layouts, holds, moving, spread, copies)[place])
             sent = {_RINGS.get(group, group): nbytes for group, nbytes in sent.items()}
-            others = [] if name == "weights" else _holders(rank, rank_of_stage, copies)
+            of_copies = rank_of_stage.reshape(copies, -1)
+            holders = of_copies[:, (of_copies == rank).any(axis=0)].ravel().tolist() if name == "gradients" else []
+            others = sorted({*holders} - {rank})
             if others or max(plan.num_replicas, plan.num_expert_replicas) > 1:  # else a rank sums copies by itself
                 table[rank] = wires.rings(name, sent, rank, float(seconds[rank]), others)
     return reduce, gather
@@ -271,13 +267,6 @@ def _between_replicas(
 
 _RINGS = {"data": "shards", "expert_data": "expert_shards"}
 """Groups that sum all gradients, as sharding groups of all that hold the same."""
-
-
-def _holders(rank: int, rank_of_stage: IntArray, copies: int) -> list[int]:
-    """Other ranks that hold copies of the stages of one."""
-    of_copies = rank_of_stage.reshape(copies, -1)
-    holders = of_copies[:, (of_copies == rank).any(axis=0)]
-    return sorted({*holders.ravel().tolist()} - {rank})
 
 
 def _inside(exchange: Exchange, rank_of_stage: IntArray, wires: Wires, lanes: dict[str, IntArray]) -> IntArray:

@@ -272,6 +272,11 @@ class Phase:
         return Phase(tuple(kernels), tuple(collectives), waits=self.waits, setups=share * self.setups)
 
     @property
+    def items(self) -> tuple[Kernel | Collective, ...]:
+        """All operations and collectives."""
+        return (*self.operations, *self.collectives)
+
+    @property
     def flop(self) -> Number:
         """Executed. [FLOP]"""
         return sum(operation.flop for operation in self.operations)

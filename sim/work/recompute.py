@@ -66,15 +66,10 @@ def recompute_word(plan: ParallelPlan, model: ModelSpec) -> str:
         return plan.recompute
     number, stages = plan.recompute_num_layers, plan.num_stages
     if plan.recompute_method == "block":
-        return block_word(number, stages, model)
+        share = number * stages / model.num_layers
+        return "full" if share >= 1.0 else f"full*{share!r}"
     groups = -(-model.num_layers // (stages * number))
     return f"full:{number}:{min(1.0, groups * stages / model.num_layers)!r}"
-
-
-def block_word(number: int, stages: int, model: ModelSpec) -> str:
-    """What full recomputation of so many layers of every one of so many stages is."""
-    share = number * stages / model.num_layers
-    return "full" if share >= 1.0 else f"full*{share!r}"
 
 
 def selective_word(plan: ParallelPlan) -> str:

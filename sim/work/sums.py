@@ -16,7 +16,7 @@ from sim.specs import LayerKind, ModelSpec, ParallelPlan, StackSpec, TrainingSpe
 from sim.specs.plan import GRAPH_MODULES, RECOMPUTE_MODULES
 from sim.work.adapters import Adapters, adapters_of
 from sim.work.layers import FIRST_KIND, block_operations, layer_operations
-from sim.work.operations import Block, BlockWork, Cause, Kernel, Operation, Phase, Tensor, Weight
+from sim.work.operations import Block, BlockWork, Cause, Operation, Phase, Tensor, Weight
 from sim.work.optimizer import MOMENTS
 from sim.work.pieces import Cut
 from sim.work.recompute import (
@@ -322,23 +322,18 @@ def _kept_per_op(operations: Sequence[Operation], first: Tensor) -> list[Tensor]
     multiplies = per_op_multiplies(kernel for each in operations for kernel in each.forward)
     saved = {id(kernel): places for kernel, places in multiplies[:-1]}
     cores = [each for each in operations if any(kernel.cause is Cause.ATTENTION for kernel in each.forward)]
-    results = [
-        tensor
-        for each in operations
-        for kernel in each.forward
-        for tensor in _at_places(each.writes, kernel, saved.get(id(kernel), ()))
-    ]
+    results = []
+    for each, kernel in ((of, kernel) for of in operations for kernel in of.forward):
+        places, written = saved.get(id(kernel), ()), each.writes
+        if len(written) == (len(kernel.parts) or 1):  # what the matrices give are tensors of their own
+            results += [written[place] for place in places]
+        elif places:  # or parts of one
+            share = 1.0 - run_again_share(kernel, places)
+            results += [tensor.like(tensor.name, tensor.columns * share) for tensor in written]
     sent = [each for each in operations if any(item.kind in PER_OP_SENT for item in each.sent)]
     read = {tensor.name for each in cores for tensor in each.reads}
     own = [tensor for each in cores for tensor in each.kept if not {tensor.name, tensor.copy_of} & read]
     return [first, *results, *(tensor for each in (*sent, *cores) for tensor in each.writes), *own]
-
-
-def _at_places(written: Sequence[Tensor], kernel: Kernel, places: tuple[int, ...]) -> list[Tensor]:
-    """Return what the matrices at some places of a multiply give, as tensors of their own or parts of one."""
-    if len(written) == (len(kernel.parts) or 1):
-        return [written[place] for place in places]
-    return [each.like(each.name, each.columns * (1.0 - run_again_share(kernel, places))) for each in written if places]
 
 
 def gradients_alive(operations: Sequence[Operation]) -> Number:
@@ -359,15 +354,11 @@ def gradients_alive(operations: Sequence[Operation]) -> Number:
             most = np.maximum(most, sum(alive.values()) + each.scratch)
             for tensor in each.reads:
                 alive.setdefault(tensor.name, tensor.nbytes)
-            most = np.maximum(most, sum(alive.values()) + _gathered_again(each))
+            kept = {name for tensor in each.kept for name in (tensor.name, tensor.copy_of)}
+            if kept and not any(tensor.name in kept for tensor in each.reads):  # it kept a part of what it reads
+                again = sum(tensor.in_bytes(each.kept[0].width).nbytes for tensor in each.reads)
+                most = np.maximum(most, sum(alive.values()) + again)
+            most = np.maximum(most, sum(alive.values()))
         for tensor in each.writes:
             alive.pop(tensor.name, None)
     return most
-
-
-def _gathered_again(operation: Operation) -> Number:
-    """Bytes of what an operation reads, where it kept a part of that."""
-    kept = {name for tensor in operation.kept for name in (tensor.name, tensor.copy_of)}
-    if not kept or any(tensor.name in kept for tensor in operation.reads):
-        return 0.0
-    return sum(tensor.in_bytes(operation.kept[0].width).nbytes for tensor in operation.reads)
