@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from rows import rows
 
 from sim.costs.collectives import Fabric, all_gather, broadcast
-from sim.costs.storage import Storage
 from sim.errors import SpecError
 from sim.network.placement import Group
 from sim.reliability import (
@@ -26,7 +25,7 @@ from sim.reliability import (
     state_of,
     storing_of,
 )
-from sim.reliability.storing import STAGING_S
+from sim.reliability.storing import STAGING_S, Storage
 from sim.specs import ClusterSpec, StorageSpec, build_scenario, load_scenario
 from sim.specs.loading import resolve
 from sim.work.sums import total_params
