@@ -134,10 +134,10 @@ def _update_s(costs: CostModel, params: Number, moments: Number, offloaded: floa
     update = sum(costs.compute.phase_time(Phase(work)).values())
     if not offloaded:
         return update, np.zeros(1)
-    moved = host_update(params * offloaded, moments * offloaded, stack, training)
-    parts = [host.out_s(moved.out), host.back_s(moved.back)]
+    out, back, memory = host_update(params * offloaded, moments * offloaded, stack, training)
+    parts = [host.out_s(out), host.back_s(back)]
     if stack.updates_on_host:
-        parts.append(host.update_s(moved.memory, stack.cpu_update_share))
+        parts.append(host.update_s(memory, stack.cpu_update_share))
     beside = stack.updates_on_host and stack.overlap_optimizer_offload
     away = np.maximum.reduce(parts) if beside else sum(parts)
     return update + away, away
