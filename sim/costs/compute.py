@@ -250,7 +250,9 @@ class ComputeModel:
             if item.kind == "matmul":
                 self._note_range(item)
                 m, n, k, batch, turns, seconds = item.m, item.n, item.k, item.batch, item.turns, 0.0
-                for precision, share in self._precisions(item):
+                wide = self.wide_share if item.cause is Cause.MATMUL else 0.0
+                shares = [(self.precision_of(item), 1.0 - wide), *[("bf16", wide)] * bool(wide)]
+                for precision, share in shares:  # of the layers
                     reach, gpu = gemm.of(precision), self.gpu
                     took = gemm_time(
                         m, n, k, batch, precision, self.width, gpu, reach, memory, item.nbytes / turns, item.layout
@@ -276,12 +278,6 @@ class ComputeModel:
                 others = others + seconds * (item.kind != "matmul")
         ratio = others / np.maximum(multiplying, 1e-30)
         return replace(self, clock=clock_gain(ratio, self.profile.clock))
-
-    def _precisions(self, item: Kernel) -> tuple[tuple[str, float], ...]:
-        """Precisions of a matrix multiply, each with its share of the layers."""
-        if self.wide_share and item.cause is Cause.MATMUL:
-            return (self.precision_of(item), 1.0 - self.wide_share), ("bf16", self.wide_share)
-        return ((self.precision_of(item), 1.0),)
 
     def _moving_s(self, item: Kernel) -> Number:
         """Time of a kernel that is bound by memory, or of fused attention.  [s]"""

@@ -99,21 +99,11 @@ def _cost_model(records: _Records) -> CostModel:
     slow = cluster.node.launch_slowdown * (1.0 if stack.bound_to_cpus else UNBOUND_SLOWDOWN)
     stated = stack.kernel_launch_s, stack.backward_launch_s, stack.collective_launch_s
     kernel, backward, collective = (slow * each if same is None else same for each in stated)
-    compute = ComputeModel(
-        cluster.gpu,
-        _sustained(profile, cluster.gpu),
-        training.precision,
-        training.activation_bytes,
-        kernel,
-        backward,
-        collective,
-        in_graph,
-        0.0 if graphs else slow,
-        stack.elementwise_rate,
-        stack.flash_version,
-        stack.fp8_attention,
-        training.high_precision_layers / model.num_layers,
-    )
+    launches = kernel, backward, collective, in_graph, 0.0 if graphs else slow
+    kernels = stack.elementwise_rate, stack.flash_version, stack.fp8_attention
+    wide, numbers = training.high_precision_layers / model.num_layers, (training.precision, training.activation_bytes)
+    reached = _sustained(profile, cluster.gpu)
+    compute = ComputeModel(cluster.gpu, reached, *numbers, *launches, *kernels, wide)
     fabric, host = Fabric.of(cluster, profile, nvls=stack.nvls), Host.of(cluster.node, profile)
     setup_s = 0.0 if graphs else stack.forward_setup_s
     return CostModel(model, cluster, training, stack, profile, compute, fabric, host, setup_s)

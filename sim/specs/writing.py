@@ -129,7 +129,7 @@ def _from_preset(record: Spec, place: str) -> Any:
 def _written(record: Spec, place: str, base: Spec | None = None) -> dict[str, Any]:
     """A record's fields as a file says them, of which parts go by their presets' names where they have one; beside
     another record only those in which they differ."""
-    left = {} if base is not None else {"exclude_none": True, "exclude_defaults": True}
+    left: dict[str, Any] = {} if base is not None else {"exclude_none": True, "exclude_defaults": True}
     return {
         field: _from_preset(getattr(record, field), f"{place}.{field}") if f"{place}.{field}" in PRESET_AT else value
         for field, value in record.model_dump(mode="json", **left).items()

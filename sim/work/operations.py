@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 from enum import IntEnum, auto
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from sim.arrays import Number as Number
 
@@ -253,7 +253,7 @@ class Phase:
         """The phase with some modules' operations and collectives in CUDA graphs, of which there are `graphs`."""
         if not any(item.module in names for item in self.operations):
             return self
-        inside = [
+        inside: list[Any] = [
             tuple(item._replace(graphed=True) if item.module in names else item for item in items)
             for items in (self.operations, self.collectives)
         ]
@@ -262,7 +262,8 @@ class Phase:
     def of_modules(self, names: Collection[str]) -> Phase:
         """Operations and collectives of some modules, in their order."""
         items = self.operations, self.collectives
-        return Phase(*(tuple(item for item in each if item.module in names) for each in items))
+        inside: list[Any] = [tuple(item for item in each if item.module in names) for each in items]
+        return Phase(*inside)
 
     def scaled(self, share: float) -> Phase:
         """The phase with every amount multiplied by `share`: its average where only that share of layers runs it."""

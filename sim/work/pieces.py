@@ -274,7 +274,7 @@ class Writer:
         each, matrices = self.cut.width + 4, sum(weight.count for weight in weights if weight.columns is not None)
         params = each * sum(weight.params for weight in weights)
         cast = partial(memory, sort="step")
-        casts = (cast(f"{name} weights cast", params, matrices / 2),)
+        casts: tuple[Kernel, ...] = (cast(f"{name} weights cast", params, matrices / 2),)
         if x.width > self.cut.width and not self.stack.compiled:
             casts += (cast(f"{name} inputs cast", each * x.rows * x.columns * matrices, matrices / 2),)
         return casts, (cast(f"{name} gradients cast", params, matrices),)

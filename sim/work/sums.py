@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Sequence
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -51,17 +52,14 @@ def block_works(block: Block, stack: StackSpec, recomputes: Sequence[str]) -> li
 def _passes(operations: Sequence[Operation]) -> list[Phase]:
     """Forward, input gradient and weight gradient of operations; backward they run in the reverse order."""
     back = operations[::-1]
+
+    def of(several: Sequence[Operation], part: str) -> tuple[Any, ...]:
+        return tuple(item for each in several for item in getattr(each, part))
+
     return [
-        Phase(
-            tuple(kernel for each in operations for kernel in each.forward),
-            tuple(collective for each in operations for collective in each.sent),
-            waits=any(each.waits for each in operations),
-        ),
-        Phase(
-            tuple(kernel for each in back for kernel in each.input_grad),
-            tuple(collective for each in back for collective in each.sent_back),
-        ),
-        Phase(tuple(kernel for each in back for kernel in each.weight_grad)),
+        Phase(of(operations, "forward"), of(operations, "sent"), waits=any(each.waits for each in operations)),
+        Phase(of(back, "input_grad"), of(back, "sent_back")),
+        Phase(of(back, "weight_grad")),
     ]
 
 
