@@ -65,12 +65,6 @@ class Fabric:
         """
         return np.minimum(fitted, self.best_share * np.asarray(card_share))
 
-    def of_dispatcher(self, group: Group) -> Number:
-        """Bandwidth that a card gives to kernels that carry tokens to experts themselves.  [bytes/s]"""
-        own = self.network.dispatch_efficiency
-        fitted = self._fitted(group) if own is None else own
-        return self.of_card(fitted, group.card_share) * self.network_bytes_per_s
-
     def card_occupied(self, group: Group, operation: str) -> Number:
         """Share of its card's best rate that a collective of a group between domains takes; 0 within a domain."""
         fitted = self.of_card(self.of_operation(operation)._fitted(group), group.card_share) / self.best_share
@@ -362,7 +356,9 @@ def all_to_all(
     inside = _transfer(near, fabric.inside_domain(group), fabric.nvlink)
     if pace is not None:
         inside = np.maximum(inside, near / pace)
-    card = fabric.between_domains(group) / members if copies == 1 else fabric.of_dispatcher(group)
+    card, own = fabric.between_domains(group) / members, fabric.network.dispatch_efficiency
+    if copies > 1 and own is not None:  # kernels that carry tokens to experts themselves
+        card = fabric.of_card(own, group.card_share) * fabric.network_bytes_per_s
     outside = _transfer(sent, card, fabric.network)
     base = np.where(domains > 1, fabric.network.base_latency_s, fabric.nvlink.base_latency_s)
     latency = base + fabric.nvlink.hop_latency_s + (domains > 1) * fabric.network.hop_latency_s

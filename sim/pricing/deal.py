@@ -22,8 +22,8 @@ from sim.pricing.cells import Plans
 from sim.pricing.layouts import CostModel, Layouts
 from sim.specs import ModelSpec, ParallelPlan
 from sim.specs.plan import num_stages_of
-from sim.work.adapters import adapters_of
 from sim.work.layers import EMBEDDING, FIRST_KIND, HEAD, Stage, deal_stages
+from sim.work.operations import adapters_of
 from sim.work.optimizer import MOMENTS as MOMENTS_OF
 from sim.work.optimizer import table_moments
 from sim.work.sums import adapter_params, held_blocks, layer_params, moments, stored_params

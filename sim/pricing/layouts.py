@@ -24,9 +24,9 @@ from sim.network.placement import (
     send_share,
     stack_groups,
 )
-from sim.specs import ClusterSpec, GpuSpec, ModelSpec, ParallelPlan, Profile, Scenario, StackSpec, TrainingSpec
+from sim.specs import ClusterSpec, ModelSpec, ParallelPlan, Profile, Scenario, StackSpec, TrainingSpec
 from sim.units import show
-from sim.work.adapters import adapters_of
+from sim.work.operations import adapters_of
 from sim.work.optimizer import GRADIENT_WIDTH
 from sim.work.pieces import Cut
 from sim.work.recompute import recompute_word
@@ -102,21 +102,15 @@ def _cost_model(records: _Records) -> CostModel:
     launches = kernel, backward, collective, in_graph, 0.0 if graphs else slow
     kernels = stack.elementwise_rate, stack.flash_version, stack.fp8_attention
     wide, numbers = training.high_precision_layers / model.num_layers, (training.precision, training.activation_bytes)
-    reached = _sustained(profile, cluster.gpu)
+    reached, gemm, clock = profile, profile.gemm, cluster.gpu.sustained_clock
+    if clock != 1.0:  # multiplies go at the clock that the GPU keeps
+        slower = {name: share * clock for name, share in gemm.precisions.items()}
+        update = {"max_efficiency": gemm.max_efficiency * clock, "precisions": slower}
+        reached = profile.model_copy(update={"gemm": gemm.model_copy(update=update)})
     compute = ComputeModel(cluster.gpu, reached, *numbers, *launches, *kernels, wide)
     fabric, host = Fabric.of(cluster, profile, nvls=stack.nvls), Host.of(cluster.node, profile)
     setup_s = 0.0 if graphs else stack.forward_setup_s
     return CostModel(model, cluster, training, stack, profile, compute, fabric, host, setup_s)
-
-
-def _sustained(profile: Profile, gpu: GpuSpec) -> Profile:
-    """The profile with multiplies at the clock that the GPU keeps."""
-    if gpu.sustained_clock == 1.0:
-        return profile
-    gemm, clock = profile.gemm, gpu.sustained_clock
-    slower = {name: share * clock for name, share in gemm.precisions.items()}
-    update = {"max_efficiency": gemm.max_efficiency * clock, "precisions": slower}
-    return profile.model_copy(update={"gemm": gemm.model_copy(update=update)})
 
 
 def cut_of(scenario: Scenario) -> Cut:

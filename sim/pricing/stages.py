@@ -28,9 +28,8 @@ from sim.pricing.layouts import CostModel, Layouts
 from sim.pricing.replicas import between_groups, gathered, move_seconds, moved_once
 from sim.pricing.zero import VisitSeconds, lengthened_passes, moved_at_visits, price_visits
 from sim.specs import Scenario
-from sim.work.adapters import adapters_of
 from sim.work.layers import EMBEDDING, HEAD, Stage
-from sim.work.operations import Cause, Phase
+from sim.work.operations import Cause, Phase, adapters_of
 from sim.work.optimizer import host_update, optimizer_work, orthogonalisation
 from sim.work.pieces import accumulation
 from sim.work.sums import held_blocks, num_tensors, orthogonalised
@@ -106,18 +105,14 @@ def _once_a_step(
     once = (reduction, tail, gather * (there & (not in_turns)), update * there, offload * there, held[HELD].sum(axis=0))
     for place, seconds in enumerate(once):
         found[place] = seconds
-    passed = _passed(layouts, trained, zero_stage, spread)
+    # Parameters whose gradients a GPU sends: an all-reduce sends them twice, one between groups what a shard has.
+    passed = (2.0 if zero_stage == 0 else 1.0) * trained.sum(axis=0) * (zero_stage < 3 or not spread)
+    if zero_stage and layouts.between_shards is not None:
+        times = (1.0 if spread else 2.0) * (layouts.between_shards.size > 1)
+        passed = passed + times * layouts.shard_of(trained)
     sent, reduce = ((each * kinds.number).sum(axis=0) / kinds.number.sum(axis=0) for each in (passed, found[0]))
     share = costs.fabric.hidden_share(layouts.data, sent * costs.gradient_width, reduce)
     return found, np.broadcast_to(share, len(layouts))
-
-
-def _passed(layouts: Layouts, trained: Floats, zero_stage: int, spread: int) -> Number:
-    """Parameters whose gradients a GPU sends: an all-reduce sends them twice, one between groups what a shard has."""
-    passed = (2.0 if zero_stage == 0 else 1.0) * trained.sum(axis=0) * (zero_stage < 3 or not spread)
-    if not zero_stage or layouts.between_shards is None:
-        return passed
-    return passed + (1.0 if spread else 2.0) * layouts.shard_of(trained) * (layouts.between_shards.size > 1)
 
 
 def _update_s(costs: CostModel, params: Number, moments: Number, offloaded: float) -> tuple[Number, Number]:

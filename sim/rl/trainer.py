@@ -23,7 +23,7 @@ from sim.rl.rollout import RolloutPool
 from sim.rl.samples import Samples
 from sim.schedules import get_schedule
 from sim.specs import ParallelPlan, Scenario
-from sim.work.adapters import adapters_of
+from sim.work.operations import adapters_of
 from sim.work.sums import adapter_params, model_layers
 
 REFIT_S = 5.0

@@ -62,21 +62,16 @@ def datasheet_profile(gpu: GpuSpec, table: dict[str, Any] | None = None) -> dict
         data["gemm"]["max_efficiency"] = alone
     for each in table.get("kin", ()):
         if gpu.name.startswith(tuple(each["gpus"])):
-            data["attention"] = _attention_of_kin(gpu, each)
+            # Of a GPU that runs a measured one's kernels, at its own ratio of matrix units to all others.
+            data["attention"] = found = dict(each["attention"])
+            ratio = gpu.peak("bf16") / gpu.peak("fp32") / each["matrix_over_fp32"]
+            for part in ("forward_efficiency", "backward_efficiency"):
+                found[part] = round(1.0 / (1.0 + (1.0 / found[part] - 1.0) * ratio), 3)
     data["provenance"] = {
         "method": "peaks and bandwidths of the datasheet, shares of them as on GPUs that were measured",
         "of_datasheet": True,
     }
     return data
-
-
-def _attention_of_kin(gpu: GpuSpec, kin: dict[str, Any]) -> dict[str, float]:
-    """Attention of a GPU that runs a measured one's kernels, at its own ratio of matrix units to all others."""
-    found = dict(kin["attention"])
-    ratio = gpu.peak("bf16") / gpu.peak("fp32") / kin["matrix_over_fp32"]
-    for name in ("forward_efficiency", "backward_efficiency"):
-        found[name] = round(1.0 / (1.0 + (1.0 / found[name] - 1.0) * ratio), 3)
-    return found
 
 
 def watts_per_flop_per_s(gpu: GpuSpec) -> float | None:

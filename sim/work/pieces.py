@@ -19,8 +19,7 @@ import numpy as np
 from sim.arrays import Number
 from sim.specs import ModelSpec, StackSpec
 from sim.specs.base import FORMATS, Format
-from sim.work.adapters import Adapters
-from sim.work.operations import Cause, Collective, Kernel, Layout, Operation, Tensor, Weight, matmul, memory
+from sim.work.operations import Adapters, Cause, Collective, Kernel, Layout, Operation, Tensor, Weight, matmul, memory
 from sim.work.optimizer import GRADIENT_WIDTH
 from sim.work.routing import EVEN, Routing
 

@@ -15,9 +15,8 @@ import numpy as np
 from sim.arrays import Floats, Number
 from sim.specs import LayerKind, ModelSpec, ParallelPlan, StackSpec, TrainingSpec
 from sim.specs.plan import GRAPH_MODULES, RECOMPUTE_MODULES
-from sim.work.adapters import Adapters, adapters_of
 from sim.work.layers import FIRST_KIND, block_operations, layer_operations
-from sim.work.operations import Block, BlockWork, Cause, Operation, Phase, Tensor, Weight
+from sim.work.operations import Adapters, Block, BlockWork, Cause, Operation, Phase, Tensor, Weight, adapters_of
 from sim.work.optimizer import MOMENTS
 from sim.work.pieces import Cut
 from sim.work.recompute import (
