@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from sim.errors import SpecError, nearest
-from sim.specs.base import file_name, laid_over
-from sim.specs.plan import as_names
+from sim.specs.base import as_names, file_name, laid_over
 from sim.specs.presets import load_preset, preset_names, raw_preset
 from sim.specs.stack import StackSpec, named_kernel
 

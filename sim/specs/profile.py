@@ -243,7 +243,7 @@ class MeasuredRun(Spec):
     place: dict[str, float] = Field(default_factory=dict)
     """What tells how much other scenarios resemble it (`sim.specs.values.place_of`)."""
     pulls: dict[str, float] = Field(default_factory=dict)
-    """By how much it moves values of scenarios that are like it, as logarithms, by path."""
+    """Logarithms by which it moves values of scenarios that are like it, by path."""
     explained: bool = True
     """Whether the values account for it, so that it makes answers surer."""
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from sim.specs.base import FORMATS, Format, Spec
-from sim.specs.plan import as_names
 
 AdapterTarget = Literal["linear_qkv", "linear_proj", "linear_fc1", "linear_fc2", "in_proj", "out_proj"]
 
@@ -74,13 +73,7 @@ class TrainingSpec(Spec):
     tokens: PositiveFloat | None = None
     """Token budget of the whole run, for the days it takes: 300e9, 15T."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _names(cls, data: Any) -> Any:
-        """Linears in one text, as a command line has them."""
-        if isinstance(data, dict) and "adapter_targets" in data:
-            return {**data, "adapter_targets": as_names(data["adapter_targets"])}
-        return data
+    NAMES = ("adapter_targets",)
 
     @model_validator(mode="after")
     def _check(self) -> TrainingSpec:
