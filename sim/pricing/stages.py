@@ -377,7 +377,8 @@ def _card_waits(plans: Plans, deal: Deal, card: Floats, passes: Floats) -> Float
     passes : (passes, kinds of stages, plans). [s]
     """
     there = plans.overlap_p2p & plans.layouts.all_hops_leave[plans.layout]
-    occupied = plans.costs.fabric.card_occupied_by_sends(plans.layouts.send_share[plans.layout])
+    fabric = plans.costs.fabric
+    occupied = fabric.of_card(fabric.network.p2p_efficiency, plans.layouts.send_share[plans.layout]) / fabric.best_share
     far = near_and_far(plans)[1] * there * occupied
     sends = [np.stack([far * (parts[place] < 1) for parts in deal.stage_kinds]) for place in (HEAD, EMBEDDING)]
     busy = [put_together(deal.stage_kinds, each) + send for each, send in zip(card, sends, strict=True)]

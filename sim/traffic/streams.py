@@ -118,9 +118,14 @@ class Wires:
             if not nbytes:
                 continue
             members = members_of(group, self.plan, every)
-            n = members.shape[1]
-            lines = (each[:, np.newaxis] if of_sends else self._domains(each) for each in members)
-            phases += [ring(line, nbytes * n / (n - 1), 1)[0] for line in lines]
+            n, domain = members.shape[1], self.topology.domain_gpus
+            for each in members:
+                line = each[:, np.newaxis]
+                if not of_sends:  # where domains hold unequal numbers, one chain of neighbours
+                    counts = np.unique(each // domain, return_counts=True)[1]
+                    equal = (counts == counts[0]).all()
+                    line = members_by_domain(each, domain) if equal else np.sort(each)[:, np.newaxis]
+                phases.append(ring(line, nbytes * n / (n - 1), 1)[0])
         names = ("source", "target", "nbytes")
         flows = [np.concatenate([getattr(phase, name) for phase in phases]) for name in names]
         if others:
@@ -139,12 +144,6 @@ class Wires:
         sizes = np.where(leaves, outside / of_member[1], inside / of_member[0])
         flows = [each.ravel() for each in (sources, targets, sizes)]
         return self._stream(kind, (0.0, seconds, 0.0), flows, inside + outside)
-
-    def _domains(self, members: IntArray) -> IntArray:
-        """Members of a ring by NVLink domain; where the domains hold unequal numbers, as one chain of neighbours."""
-        domain = self.topology.domain_gpus
-        counts = np.unique(members // domain, return_counts=True)[1]
-        return members_by_domain(members, domain) if (counts == counts[0]).all() else np.sort(members)[:, np.newaxis]
 
     def _stream(self, kind: str, seconds: tuple[float, float, float], flows: Sequence[Any], nbytes: float) -> int:
         """Add the stream of flows (sources, targets, sizes) of which each member sends so much."""
