@@ -116,6 +116,15 @@ def laid_over(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any
     return merged
 
 
+def flat(data: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+    """Values below mappings by dotted path."""
+    found: dict[str, Any] = {}
+    for key, value in data.items():
+        here = f"{path}.{key}" if path else str(key)
+        found |= flat(value, here) if isinstance(value, Mapping) else {here: value}
+    return found
+
+
 def _quantity(value: Any, unit: str, key: str, bare_allowed: bool) -> Any:
     if isinstance(value, Mapping):
         return {inner: _quantity(item, unit, f"{key}.{inner}", bare_allowed) for inner, item in value.items()}

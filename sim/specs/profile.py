@@ -12,7 +12,7 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from sim.arrays import Number
 from sim.notebook import NotebookDisplay
-from sim.specs.base import Spec
+from sim.specs.base import Spec, flat
 from sim.specs.hardware import Precision
 
 MemoryKernel = Literal["copy", "add", "norm", "softmax", "activation", "dropout", "adam", "permute", "strided"]
@@ -319,10 +319,9 @@ class Profile(Spec, NotebookDisplay):
 
     def values(self) -> list[tuple[str, str, Any]]:
         """(name, part, value) of everything calibrated; values of single collectives or kernels have dotted names."""
-        rows: list[tuple[str, str, Any]] = []
-        for part in ("gemm", "attention", "memory", "nvlink", "network", "host"):
-            rows += _leaves(part, getattr(self, part).model_dump(mode="json", exclude_none=True))
-        return rows
+        parts = ("gemm", "attention", "memory", "nvlink", "network", "host")
+        data = {part: flat(getattr(self, part).model_dump(mode="json", exclude_none=True)) for part in parts}
+        return [(name, part, value) for part, values in data.items() for name, value in values.items()]
 
     def to_frame(self) -> Any:
         """Everything calibrated as a pandas table: part, name, value in SI units."""
@@ -330,13 +329,3 @@ class Profile(Spec, NotebookDisplay):
 
         rows = [(part, name, value) for name, part, value in self.values()]
         return pd.DataFrame(rows, columns=["part", "name", "value"])
-
-
-def _leaves(part: str, data: dict[str, Any], prefix: str = "") -> list[tuple[str, str, Any]]:
-    rows: list[tuple[str, str, Any]] = []
-    for name, value in data.items():
-        if isinstance(value, dict):
-            rows += _leaves(part, value, f"{prefix}{name}.")
-        else:
-            rows.append((f"{prefix}{name}", part, value))
-    return rows

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sim.errors import FlopcastError
-from sim.specs.base import Spec, file_name, unit_of
+from sim.specs.base import Spec, file_name, flat, unit_of
 from sim.specs.frameworks import resolve_stack
 from sim.specs.loading import PRESET_AT, SECTIONS, build_scenario, profile_of_gpu, resolve
 from sim.specs.presets import preset_names
@@ -31,24 +31,15 @@ def differing_fields(scenarios: Sequence[Scenario]) -> dict[str, tuple[Any, ...]
     Returns plain values in SI, under full names (`cluster.inter_node_bandwidth_bytes_per_s`); ABSENT where a scenario
     has none. Of profiles the names, or the values where the names are the same.
     """
-    flat = [_flat(each.model_dump(mode="json", exclude=_NOT_ASKED)) for each in scenarios]
+    told = [flat(each.model_dump(mode="json", exclude=_NOT_ASKED)) for each in scenarios]
     names = [each.profile.name for each in scenarios]
-    for one, scenario in zip(flat, scenarios, strict=True):
+    for one, scenario in zip(told, scenarios, strict=True):
         if len(set(names)) > 1:
             one["profile"] = scenario.profile.name
         else:
-            one |= _flat({"profile": scenario.profile.model_dump(mode="json", exclude=_VALUES_OF_PROFILE)})
-    found = {path: tuple(each.get(path, ABSENT) for each in flat) for path in dict.fromkeys(p for f in flat for p in f)}
+            one |= flat({"profile": scenario.profile.model_dump(mode="json", exclude=_VALUES_OF_PROFILE)})
+    found = {path: tuple(each.get(path, ABSENT) for each in told) for path in dict.fromkeys(p for f in told for p in f)}
     return {path: values for path, values in found.items() if any(value != values[0] for value in values)}
-
-
-def _flat(data: Mapping[str, Any], path: str = "") -> dict[str, Any]:
-    """Values below mappings by dotted path."""
-    found: dict[str, Any] = {}
-    for key, value in data.items():
-        here = f"{path}.{key}" if path else str(key)
-        found |= _flat(value, here) if isinstance(value, Mapping) else {here: value}
-    return found
 
 
 def scenario_yaml(scenario: Scenario) -> str:
