@@ -62,7 +62,7 @@ def datasheet_profile(gpu: GpuSpec, table: dict[str, Any] | None = None) -> dict
         data["gemm"]["max_efficiency"] = alone
     for each in table.get("kin", ()):
         if gpu.name.startswith(tuple(each["gpus"])):
-            # Of a GPU that runs a measured one's kernels, at its own ratio of matrix units to all others.
+            # It runs a measured GPU's kernels, at its own ratio of matrix units to all others.
             data["attention"] = found = dict(each["attention"])
             ratio = gpu.peak("bf16") / gpu.peak("fp32") / each["matrix_over_fp32"]
             for part in ("forward_efficiency", "backward_efficiency"):
