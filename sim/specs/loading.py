@@ -136,7 +136,12 @@ def build_scenario(data: Any, overrides: Sequence[str] | str = (), where: str = 
     is_open = resolved.get("plan") in (None, {})
     resolved["plan"] = {} if is_open else resolved["plan"]
     assumed = [*([NO_PLAN] if is_open else []), *_take_stack_of_profile(resolved), *_settle_stack(resolved)]
-    assumed += [*_not_counted(data, overrides), *left_open]
+    name = data.get("model")
+    for path, _, text in (item.partition("=") for item in overrides):
+        name = text.strip() if path.strip() in ("model", "model.preset") else name
+    name = name.get("preset") if isinstance(name, Mapping) else name
+    # Parts of the model that are not counted, where it is a model of the hub or a file of its own.
+    assumed += [*(model_named(name)[1] if isinstance(name, str) else ()), *left_open]
     sections: dict[str, Any] = {name: resolved[name] for name in SECTIONS if resolved.get(name) is not None}
     profile = sections.pop("profile", None)
     sections = {name: SECTIONS[name].read(value, name) for name, value in sections.items()}
@@ -195,15 +200,6 @@ def _left_open(resolved: Mapping[str, Any]) -> list[str]:
     stated |= {"stack.attention"} if "stack.flash_version" in stated else set()
     fields = [name for name in _OPEN if name not in stated and (name != "plan.recompute" or sections["plan"])]
     return [LEFT_OPEN + ", ".join(fields)] if fields else []
-
-
-def _not_counted(data: Mapping[str, Any], overrides: Sequence[str]) -> tuple[str, ...]:
-    """Parts of the scenario's model that are not counted, where it is a model of the hub or a file of its own."""
-    name = data.get("model")
-    for path, _, text in (item.partition("=") for item in overrides):
-        name = text.strip() if path.strip() in ("model", "model.preset") else name
-    name = name.get("preset") if isinstance(name, Mapping) else name
-    return model_named(name)[1] if isinstance(name, str) else ()
 
 
 _LAUNCH = ("stack.kernel_launch", "stack.kernel_launch_s")
