@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sim.costs import block, compute, spread
+from sim.costs import block, compute
 from sim.costs.compute import SECTOR
 from sim.errors import FlopcastError
 from sim.network import placement
@@ -53,7 +53,8 @@ def stated_assumptions(plans: Plans, scenario: Scenario, notes: Iterable[str]) -
         *_strangers(scenario),
         *scenario.assumed,
         *(line for each in (layouts, layers, routing, recompute) for line in each.assumed(scenario)),
-        *(line for each in (compute, block, spread) for line in each.assumed(scenario)),
+        *(line for each in (compute, block) for line in each.assumed(scenario)),
+        *layouts.assumed_of_speeds(scenario),
         *zero.assumed(plans, scenario.num_forwards),
         *layouts.assumed_of_layouts(plans.layouts),
         *placement.assumed(scenario),

@@ -140,7 +140,8 @@ def block_costs(works: Sequence[BlockWork], compute: ComputeModel, groups: Group
     on = _Rates(compute.at_its_clock(phases), groups, fabric)
     forward, inputs, weights = (on.waited(phase) for phase in phases)
     on.add_exposed_tokens(forward, inputs, work)
-    gradients, of_weights, multiplies = _sum(inputs, weights), sum(weights.values()), inputs.get(Cause.MATMUL, 0.0)
+    gradients = inputs | {cause: inputs.get(cause, 0.0) + seconds for cause, seconds in weights.items()}
+    of_weights, multiplies = sum(weights.values()), inputs.get(Cause.MATMUL, 0.0)
     # An input gradient by itself has no weight gradient beside its collectives.
     for seconds, hides in ((inputs, multiplies), (gradients, of_weights + multiplies)):
         exposed = _exposed_tensor_parallel(work.input_grad, on.compute, groups["tp"], fabric, hides)
@@ -148,10 +149,11 @@ def block_costs(works: Sequence[BlockWork], compute: ComputeModel, groups: Group
     launches, back = on.launches(work.forward), [on.launches(each, backward=True) for each in phases[1:]]
     once = _Again(sum(forward.values()), launches, on.after_sync(work.forward), on.card_s(work.forward))
     first = _waiting(forward, np.maximum(launches - once.took, once.synced))
-    weights, at_peak = _waiting(weights, back[1] - of_weights), _peak_seconds(work, on.compute)
+    weights, at_peak = _waiting(weights, back[1] - of_weights), on.peak_seconds(phases)
     card, ahead = on.card_s(work.input_grad + work.weight_grad), ~on.talk["tp"] & (not work.forward.waits)
     priced: dict[tuple[Any, ...], BlockCosts] = {}
-    keys = [_ran_again(each) for each in works]  # without experts the same runs again, whatever of experts is named
+    # Without experts the same runs again, whatever of experts is named.
+    keys = [(each.recompute is work.forward, *map(id, each.recompute.items)) for each in works]
     for key, each in dict(zip(keys, works, strict=True)).items():
         more = on.again(each, once)
         short, setup = more.launches - more.took, on.compute.kernel_launch_s * each.recompute.setups
@@ -163,25 +165,6 @@ def block_costs(works: Sequence[BlockWork], compute: ComputeModel, groups: Group
         )
         priced[key] = BlockCosts((first, whole, half, weights, at_peak), (once.card, card + more.card))
     return [priced[key] for key in keys]
-
-
-def _ran_again(work: BlockWork) -> tuple[Any, ...]:
-    """What tells apart works of a block that differ in what runs again: the operations and collectives that do."""
-    again = work.recompute
-    return again is work.forward, *map(id, (*again.operations, *again.collectives))
-
-
-def _peak_seconds(work: BlockWork, compute: ComputeModel) -> dict[Cause, Number]:
-    """What the FLOPs of a block, recomputation aside, take at the GPU's peak, by cause.  [s]"""
-    at_peak: dict[Cause, Number] = {}
-    for item in (*work.forward.operations, *work.input_grad.operations, *work.weight_grad.operations):
-        at_peak[item.cause] = at_peak.get(item.cause, 0.0) + item.flop / compute.peak(item)
-    return at_peak
-
-
-def _sum(one: dict[Cause, Number], other: dict[Cause, Number]) -> dict[Cause, Number]:
-    """Seconds by cause."""
-    return one | {cause: one.get(cause, 0.0) + seconds for cause, seconds in other.items()}
 
 
 def _waiting(seconds: dict[Cause, Number], waits: Number) -> dict[Cause, Number]:
@@ -219,6 +202,13 @@ class _Rates:
         """Time of the host for the launches of a phase.  [s]"""
         return self.compute.host_time((phase,), self.talk, backward=backward)
 
+    def peak_seconds(self, phases: Iterable[Phase]) -> dict[Cause, Number]:
+        """What the FLOPs of phases take at the GPU's peak, by cause.  [s]"""
+        at_peak: dict[Cause, Number] = {}
+        for item in (each for phase in phases for each in phase.operations):
+            at_peak[item.cause] = at_peak.get(item.cause, 0.0) + item.flop / self.compute.peak(item)
+        return at_peak
+
     def busy(self, phase: Phase) -> Number:
         """Time of a phase's operations.  [s]"""
         return sum(self.compute.phase_time(phase).values())
@@ -228,7 +218,12 @@ class _Rates:
         seconds = self.compute.phase_time(phase)
         for cause, name in ((Cause.TENSOR_PARALLEL, "tp"), (Cause.EXPERT_PARALLEL, "ep")):
             if items := chosen(phase, name, overlapped=False):
-                seconds[cause] = sum(self._piece_by_piece(item, phase) for item in items)
+                seconds[cause] = 0.0
+                for item in items:
+                    kernels = tuple(each for each in phase.operations if item.multiply and each.name == item.multiply)
+                    multiply_s = self.busy(Phase(kernels)) if kernels else 0.0
+                    taken = piece_by_piece(item, multiply_s, self.compute, self.groups[name], self.fabric)
+                    seconds[cause] = seconds[cause] + taken
         context, group = chosen(phase, "cp"), self.groups["cp"]
         if context:
             nbytes = sum(item.nbytes for item in context)
@@ -236,11 +231,6 @@ class _Rates:
             took = total_time(context, group, self.fabric)
             seconds[Cause.CONTEXT_PARALLEL] = self.fabric.exposed(group, nbytes, took, budget)
         return seconds
-
-    def _piece_by_piece(self, item: Collective, phase: Phase) -> Number:
-        kernels = tuple(each for each in phase.operations if item.multiply and each.name == item.multiply)
-        multiply_s = self.busy(Phase(kernels)) if kernels else 0.0
-        return piece_by_piece(item, multiply_s, self.compute, self.groups[item.group], self.fabric)
 
     def again(self, work: BlockWork, once: _Again) -> _Again:
         """Return what runs again takes; what the forward takes where all of it does."""

@@ -48,12 +48,6 @@ class Fabric:
             return reached
         return reached * self.nvlink_shares[np.asarray(group.per_domain, dtype=int)]
 
-    @property
-    def pair_bytes_per_s(self) -> Number:
-        """NVLink bandwidth between two GPUs of a domain: in a mesh that of their own link.  [bytes/s]"""
-        pair = 1.0 if self.nvlink_shares is None or len(self.nvlink_shares) < 3 else float(self.nvlink_shares[2])
-        return self.nvlink_bytes_per_s * pair
-
     def between_domains(self, group: Group) -> Number:
         """Network bandwidth that a group of `per_domain` cards a node reaches.  [bytes/s]"""
         return self.of_card(self._fitted(group), group.card_share) * self.network_bytes_per_s * group.per_domain
@@ -65,20 +59,10 @@ class Fabric:
         """
         return np.minimum(fitted, self.best_share * np.asarray(card_share))
 
-    def of_dispatcher(self, group: Group) -> Number:
-        """Bandwidth that a card gives to kernels that carry tokens to experts themselves.  [bytes/s]"""
-        own = self.network.dispatch_efficiency
-        fitted = self._fitted(group) if own is None else own
-        return self.of_card(fitted, group.card_share) * self.network_bytes_per_s
-
     def card_occupied(self, group: Group, operation: str) -> Number:
         """Share of its card's best rate that a collective of a group between domains takes; 0 within a domain."""
         fitted = self.of_card(self.of_operation(operation)._fitted(group), group.card_share) / self.best_share
         return fitted * (np.asarray(group.num_domains) > 1)
-
-    def card_occupied_by_sends(self, card_share: Number) -> Number:
-        """Share of its card's best rate that a send to another domain takes."""
-        return self.of_card(self.network.p2p_efficiency, card_share) / self.best_share
 
     def _fitted(self, group: Group) -> Number:
         return self.network.in_training(group.shares_network)
@@ -317,7 +301,9 @@ def send(nbytes: Number, crosses_domains: bool, fabric: Fabric, card_share: Numb
     if crosses_domains:
         rate = fabric.of_card(link.p2p_efficiency, card_share) * fabric.network_bytes_per_s
     else:
-        rate = link.p2p_efficiency * fabric.pair_bytes_per_s
+        shares = fabric.nvlink_shares  # in a mesh two GPUs have their own link
+        pair = 1.0 if shares is None or len(shares) < 3 else float(shares[2])
+        rate = link.p2p_efficiency * (fabric.nvlink_bytes_per_s * pair)
     return link.base_latency_s + link.hop_latency_s + nbytes / rate
 
 
@@ -362,7 +348,9 @@ def all_to_all(
     inside = _transfer(near, fabric.inside_domain(group), fabric.nvlink)
     if pace is not None:
         inside = np.maximum(inside, near / pace)
-    card = fabric.between_domains(group) / members if copies == 1 else fabric.of_dispatcher(group)
+    card, own = fabric.between_domains(group) / members, fabric.network.dispatch_efficiency
+    if copies > 1 and own is not None:  # kernels that carry tokens to experts themselves
+        card = fabric.of_card(own, group.card_share) * fabric.network_bytes_per_s
     outside = _transfer(sent, card, fabric.network)
     base = np.where(domains > 1, fabric.network.base_latency_s, fabric.nvlink.base_latency_s)
     latency = base + fabric.nvlink.hop_latency_s + (domains > 1) * fabric.network.hop_latency_s

@@ -248,9 +248,16 @@ class ComputeModel:
         gemm, memory = self.profile.gemm, self.profile.memory.efficiency
         for item in phase.operations:
             if item.kind == "matmul":
-                self._note_range(item)
+                least, most = gemm.measured_flop or (0.0, np.inf)
+                if np.min(item.flop) < least or np.max(item.flop) > most:
+                    where, name = "smaller" if np.min(item.flop) < least else "larger", self.profile.name
+                    self.notes.add(
+                        f"extrapolated: matrix multiplies {where} than profile {name} was fitted on ({item.name})"
+                    )
                 m, n, k, batch, turns, seconds = item.m, item.n, item.k, item.batch, item.turns, 0.0
-                for precision, share in self._precisions(item):
+                wide = self.wide_share if item.cause is Cause.MATMUL else 0.0
+                shares = [(self.precision_of(item), 1.0 - wide), *[("bf16", wide)] * bool(wide)]
+                for precision, share in shares:  # of the layers
                     reach, gpu = gemm.of(precision), self.gpu
                     took = gemm_time(
                         m, n, k, batch, precision, self.width, gpu, reach, memory, item.nbytes / turns, item.layout
@@ -276,12 +283,6 @@ class ComputeModel:
                 others = others + seconds * (item.kind != "matmul")
         ratio = others / np.maximum(multiplying, 1e-30)
         return replace(self, clock=clock_gain(ratio, self.profile.clock))
-
-    def _precisions(self, item: Kernel) -> tuple[tuple[str, float], ...]:
-        """Precisions of a matrix multiply, each with its share of the layers."""
-        if self.wide_share and item.cause is Cause.MATMUL:
-            return (self.precision_of(item), 1.0 - self.wide_share), ("bf16", self.wide_share)
-        return ((self.precision_of(item), 1.0),)
 
     def _moving_s(self, item: Kernel) -> Number:
         """Time of a kernel that is bound by memory, or of fused attention.  [s]"""
@@ -322,18 +323,6 @@ class ComputeModel:
         of_graphs = launch * LAUNCHES_OF_GRAPH * graphs + self.graph_launch_s * inside
         of_launches = launch * kernels + self.collective_launch_s * collectives + of_graphs
         return of_launches + self.host_slowdown * besides
-
-    def _note_range(self, operation: Kernel) -> None:
-        measured = self.profile.gemm.measured_flop
-        if measured is None:
-            return
-        smallest, largest = np.min(operation.flop), np.max(operation.flop)
-        if smallest < measured[0] or largest > measured[1]:
-            where = "smaller" if smallest < measured[0] else "larger"
-            self.notes.add(
-                f"extrapolated: matrix multiplies {where} than profile {self.profile.name} was fitted on "
-                f"({operation.name})"
-            )
 
 
 def assumed(scenario: Scenario) -> Iterator[str]:

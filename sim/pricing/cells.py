@@ -170,7 +170,9 @@ def price_cells(cells: Cells) -> CellPrices:
     passes, card = np.zeros((AT_PEAK + 1, blocks, len(Cause), *shape)), np.zeros((2, blocks, *shape))
     prices = CellPrices(cells, passes, card, np.zeros((blocks, *shape)), np.zeros((2, *shape)), *np.zeros((4, *shape)))
     for overlap_tp, sequence_parallel in dict.fromkeys(way[:2] for way in cells.ways):
-        stack, cut = costs.stack_with(overlap_tp), cells.cut(sequence_parallel)
+        stack, cut = costs.stack, cells.cut(sequence_parallel)
+        if stack.overlap_tp_backward != overlap_tp:
+            stack = stack.replace(overlap_tp_backward=overlap_tp)
         ways = [place for place, way in enumerate(cells.ways) if way[:2] == (overlap_tp, sequence_parallel)]
         operations, groups = block_operations(model, stack, cut), cells.groups
         words = [cells.ways[way].recompute for way in ways]
@@ -192,17 +194,12 @@ def price_cells(cells: Cells) -> CellPrices:
     for place, each in enumerate(cells.ways):
         if each.offloaded_layers:
             _offload(prices, place, each.offloaded_layers)
-    return replace(prices, waiting_s=_waiting_seconds(prices), notes=frozenset(compute.notes))
-
-
-def _waiting_seconds(prices: CellPrices) -> Floats | None:
-    """Seconds that a pass takes longer if no other micro-batch is computed beside it.  [s]"""
-    cells, costs = prices.cells, prices.cells.layouts.costs
-    if not (costs.stack.overlap_experts and costs.model.num_experts):
-        return None
-    quiet = replace(costs, stack=costs.stack.replace(overlap_experts=False))
-    waiting = price_cells.__wrapped__(replace(cells, layouts=replace(cells.layouts, costs=quiet)))
-    return np.asarray(waiting.passes - prices.passes)
+    waiting_s = None
+    if costs.stack.overlap_experts and model.num_experts:  # a pass without another micro-batch beside it takes longer
+        quiet = replace(costs, stack=costs.stack.replace(overlap_experts=False))
+        alone = price_cells.__wrapped__(replace(cells, layouts=replace(cells.layouts, costs=quiet)))
+        waiting_s = np.asarray(alone.passes - passes)
+    return replace(prices, waiting_s=waiting_s, notes=frozenset(compute.notes))
 
 
 price_one_cell = lru_cache(maxsize=1024)(price_cells.__wrapped__)

@@ -22,8 +22,8 @@ from sim.pricing.cells import Plans
 from sim.pricing.layouts import CostModel, Layouts
 from sim.specs import ModelSpec, ParallelPlan
 from sim.specs.plan import num_stages_of
-from sim.work.adapters import adapters_of
 from sim.work.layers import EMBEDDING, FIRST_KIND, HEAD, Stage, deal_stages
+from sim.work.operations import adapters_of
 from sim.work.optimizer import MOMENTS as MOMENTS_OF
 from sim.work.optimizer import table_moments
 from sim.work.sums import adapter_params, held_blocks, layer_params, moments, stored_params
@@ -84,17 +84,14 @@ class Deal:
     kind_of_rank: Ints = field(default_factory=_NO_STAGES.copy)
 
 
-@dataclass(frozen=True, slots=True)
-class _Dealing:
-    """The fields of a plan that decide how its layers are dealt: the key under which `_deal` caches."""
+_DEALING = ("embedding_as_layer", "head_as_layer", "uneven_layers", "vocabulary_over_stages", "pipeline_layout")
+"""Fields of a plan that decide, with the number of stages, how its layers are dealt."""
 
-    stages: int
-    embedding_as_layer: bool
-    head_as_layer: bool
-    uneven_layers: bool
-    vocabulary_over_stages: bool
-    pipeline_layout: str
-    plan: ParallelPlan = field(compare=False)
+
+class _Dealt(tuple[Any, ...]):
+    """A plan's `_DEALING` and number of stages, by which deals are cached, with the plan itself."""
+
+    plan: ParallelPlan
 
 
 def deal_of(model: ModelSpec, plan: ParallelPlan, rank_of_stage: Ints | None = None, copies: int = 1) -> Deal:
@@ -103,32 +100,24 @@ def deal_of(model: ModelSpec, plan: ParallelPlan, rank_of_stage: Ints | None = N
     rank_of_stage : pipeline rank that holds each (`Order.rank_of_stage`). Default: stages dealt in turn.
     copies : pipelines, each with a model of its own, that run through the ranks (`Order.copies`).
     """
-    ends = plan.embedding_as_layer, plan.head_as_layer
     stages = num_stages_of(model.num_layers, plan)
     home = np.arange(stages * copies) % plan.pp if rank_of_stage is None else rank_of_stage
-    dealing = _Dealing(stages, *ends, plan.uneven_layers, plan.vocabulary_over_stages, plan.pipeline_layout, plan)
-    return _deal(model, dealing, home.astype(np.int64).tobytes(), copies)
+    dealt = _Dealt((stages, *(getattr(plan, name) for name in _DEALING)))
+    dealt.plan = plan
+    return _deal(model, dealt, home.astype(np.int64).tobytes(), copies)
 
 
 @lru_cache(maxsize=512)
-def _deal(model: ModelSpec, dealing: _Dealing, ranks: bytes, copies: int) -> Deal:
-    stages, rank_of_stage = deal_stages(model, dealing.plan) * copies, np.frombuffer(ranks, dtype=np.int64)
+def _deal(model: ModelSpec, dealt: _Dealt, ranks: bytes, copies: int) -> Deal:
+    stages, rank_of_stage = deal_stages(model, dealt.plan) * copies, np.frombuffer(ranks, dtype=np.int64)
     parts, first = np.array([stage.part for stage in stages]), np.array([first_block(stage) for stage in stages])
     kinds, kind_of_stage = _different(parts)
     on_rank = np.arange(rank_of_stage.max() + 1)[:, np.newaxis] == rank_of_stage
     held, kind_of_rank = _different(np.column_stack([on_rank @ parts, first[on_rank.argmax(axis=1)]]))
-    number = np.bincount(kind_of_rank)[:, np.newaxis]
-    return Deal(
-        kinds,
-        RankKinds(held[:, :-1], held[:, -1:].astype(np.int64), number),
-        stages[0].has_head,
-        copies,
-        1 + abs(int(rank_of_stage[0]) - int(rank_of_stage[len(stages) // copies - 1])),
-        stages,
-        kind_of_stage,
-        rank_of_stage,
-        kind_of_rank,
-    )
+    rank_kinds = RankKinds(held[:, :-1], held[:, -1:].astype(np.int64), np.bincount(kind_of_rank)[:, np.newaxis])
+    span = 1 + abs(int(rank_of_stage[0]) - int(rank_of_stage[len(stages) // copies - 1]))
+    whole = stages, kind_of_stage, rank_of_stage, kind_of_rank
+    return Deal(kinds, rank_kinds, stages[0].has_head, copies, span, *whole)
 
 
 def _different(rows: Floats) -> tuple[Floats, Ints]:

@@ -1,10 +1,11 @@
-"""How plans are cut over GPUs, and where their groups lie: a table that columns of plans look up."""
+"""How plans are cut over GPUs, where their groups lie, and what they wait for the slowest GPU: columns look it up."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache, partial
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,6 @@ from sim.arrays import Bools, Floats, Ints, Number
 from sim.costs.block import Host
 from sim.costs.collectives import Fabric
 from sim.costs.compute import GRAPH_LAUNCH_S, ComputeModel
-from sim.costs.spread import slowdown
 from sim.network.placement import (
     Degrees,
     Group,
@@ -24,9 +24,9 @@ from sim.network.placement import (
     send_share,
     stack_groups,
 )
-from sim.specs import ClusterSpec, GpuSpec, ModelSpec, ParallelPlan, Profile, Scenario, StackSpec, TrainingSpec
+from sim.specs import ClusterSpec, ModelSpec, ParallelPlan, Profile, Scenario, StackSpec, TrainingSpec
 from sim.units import show
-from sim.work.adapters import adapters_of
+from sim.work.operations import adapters_of
 from sim.work.optimizer import GRADIENT_WIDTH
 from sim.work.pieces import Cut
 from sim.work.recompute import recompute_word
@@ -71,12 +71,6 @@ class CostModel:
         """Return the compute model with notes of its own."""
         return replace(self.compute, notes=set())
 
-    def stack_with(self, overlap_tp_backward: bool) -> StackSpec:
-        """Return the stack with tensor-parallel collectives overlapped or not."""
-        if self.stack.overlap_tp_backward == overlap_tp_backward:
-            return self.stack
-        return self.stack.replace(overlap_tp_backward=overlap_tp_backward)
-
 
 class _Records(tuple[Any, ...]):
     """Records that equal others only if they are the very same objects, since some of them do not hash."""
@@ -105,34 +99,18 @@ def _cost_model(records: _Records) -> CostModel:
     slow = cluster.node.launch_slowdown * (1.0 if stack.bound_to_cpus else UNBOUND_SLOWDOWN)
     stated = stack.kernel_launch_s, stack.backward_launch_s, stack.collective_launch_s
     kernel, backward, collective = (slow * each if same is None else same for each in stated)
-    compute = ComputeModel(
-        cluster.gpu,
-        _sustained(profile, cluster.gpu),
-        training.precision,
-        training.activation_bytes,
-        kernel,
-        backward,
-        collective,
-        in_graph,
-        0.0 if graphs else slow,
-        stack.elementwise_rate,
-        stack.flash_version,
-        stack.fp8_attention,
-        training.high_precision_layers / model.num_layers,
-    )
+    launches = kernel, backward, collective, in_graph, 0.0 if graphs else slow
+    kernels = stack.elementwise_rate, stack.flash_version, stack.fp8_attention
+    wide, numbers = training.high_precision_layers / model.num_layers, (training.precision, training.activation_bytes)
+    reached, gemm, clock = profile, profile.gemm, cluster.gpu.sustained_clock
+    if clock != 1.0:  # multiplies go at the clock that the GPU keeps
+        slower = {name: share * clock for name, share in gemm.precisions.items()}
+        update = {"max_efficiency": gemm.max_efficiency * clock, "precisions": slower}
+        reached = profile.model_copy(update={"gemm": gemm.model_copy(update=update)})
+    compute = ComputeModel(cluster.gpu, reached, *numbers, *launches, *kernels, wide)
     fabric, host = Fabric.of(cluster, profile, nvls=stack.nvls), Host.of(cluster.node, profile)
     setup_s = 0.0 if graphs else stack.forward_setup_s
     return CostModel(model, cluster, training, stack, profile, compute, fabric, host, setup_s)
-
-
-def _sustained(profile: Profile, gpu: GpuSpec) -> Profile:
-    """The profile with multiplies at the clock that the GPU keeps."""
-    if gpu.sustained_clock == 1.0:
-        return profile
-    gemm, clock = profile.gemm, gpu.sustained_clock
-    slower = {name: share * clock for name, share in gemm.precisions.items()}
-    update = {"max_efficiency": gemm.max_efficiency * clock, "precisions": slower}
-    return profile.model_copy(update={"gemm": gemm.model_copy(update=update)})
 
 
 def cut_of(scenario: Scenario) -> Cut:
@@ -179,6 +157,41 @@ def assumed(scenario: Scenario) -> Iterator[str]:
         )
     if profile.gpu not in (cluster.gpu.name, cluster.gpu.name.split("-")[0]):
         yield f"{name} was made for {profile.gpu} and is used for {cluster.gpu.name}"
+
+
+SPREAD_OVER = 64
+"""GPUs of the median job of the series on which cluster.gpu_spread was fitted: it is over the speed of the slowest of
+these."""
+
+
+def expected_slowest(gpus: int) -> float:
+    """Return how many standard deviations the slowest of so many GPUs is behind the mean.
+
+    GPUs' speeds are taken to be normal; the expected maximum is Blom's approximation [1]_.
+
+    .. [1] Blom 1958, "Statistical Estimates and Transformed Beta-Variables": Φ⁻¹((n − 3/8) / (n + 1/4)).
+    """
+    return NormalDist().inv_cdf((gpus - 0.375) / (gpus + 0.25))
+
+
+def slowdown(gpus: Ints, spread: float, fitted_gpus: int) -> Floats:
+    """Return the share by which passes take longer than a profile has it, since all wait for the slowest.
+
+    Every layer waits for the slowest of a tensor-parallel group, every pipeline for its slowest rank, every step for
+    the slowest replica: whatever the plan, the slowest GPU of the job sets its pace.
+
+    gpus : GPUs of a job.
+    spread : standard deviation of GPUs' speeds over that of the slowest of 64.
+    fitted_gpus : GPUs of the jobs that the profile was set on: what these lose to slow GPUs is in its rates. Jobs of
+        fewer are taken to be as fast: on A100 those of 8 are no faster than those of 64.
+    """
+
+    def pace(size: int) -> float:
+        return 1.0 + spread * (expected_slowest(size) - expected_slowest(SPREAD_OVER))
+
+    sizes, which = np.unique(np.asarray(gpus), return_inverse=True)
+    each = np.array([pace(max(int(size), fitted_gpus)) for size in sizes])
+    return np.asarray(each / pace(fitted_gpus) - 1.0)[which].reshape(np.shape(gpus))
 
 
 LAYOUT = ("tp", "cp", "pp", "dp", "ep")
@@ -360,3 +373,16 @@ def assumed_of_layouts(layouts: Layouts) -> Iterator[str]:
     left = ", ".join(f"{name} {np.min(share):.0%}" for name, share in shares.items() if np.min(share) < 1)
     if left:
         yield f"when all groups communicate at once, switches leave this share of each network card: {left}"
+
+
+def assumed_of_speeds(scenario: Scenario) -> Iterator[str]:
+    """What a job of more GPUs than those of the fits waits for."""
+    gpus, spread, fitted = scenario.plan.num_gpus, scenario.cluster.gpu_spread, scenario.profile.fitted_gpus
+    more = float(slowdown(np.array(gpus), spread, fitted))
+    if more:
+        those = "one" if fitted == 1 else f"slowest of the {fitted}"
+        name = scenario.profile.name
+        yield (
+            f"GPUs' speeds have a standard deviation of {spread:.1%} (cluster.gpu_spread). The slowest of your "
+            f"{gpus:,} is expected to be {more:.1%} slower than the {those} that profile {name!r} was set on"
+        )

@@ -37,11 +37,7 @@ def activations_by_stage(scenario: Scenario, rank_of_stage: Ints, copies: int) -
 
 
 def peak_memory(
-    plans: Plans,
-    held: Floats,
-    activations: Number,
-    logits: Number = 0,
-    weight_versions: Number = 1,
+    plans: Plans, held: Floats, activations: Number, logits: Number = 0, weight_versions: Number = 1
 ) -> MemoryUse:
     """Peak memory of one GPU of ranks; numbers broadcast over kinds of ranks and plans.
 

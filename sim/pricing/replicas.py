@@ -138,12 +138,7 @@ def moved_once(
 
 
 def _pair(
-    kind: str,
-    over: tuple[str, str],
-    groups: tuple[Group, Group],
-    params: Floats,
-    width: Number,
-    pieces: int = 1,
+    kind: str, over: tuple[str, str], groups: tuple[Group, Group], params: Floats, width: Number, pieces: int = 1
 ) -> list[DataMove]:
     """A collective over everything but experts, and one over experts where there are any."""
     (others, experts), (all_gpus, of_experts) = params, groups

@@ -28,9 +28,8 @@ from sim.pricing.layouts import CostModel, Layouts
 from sim.pricing.replicas import between_groups, gathered, move_seconds, moved_once
 from sim.pricing.zero import VisitSeconds, lengthened_passes, moved_at_visits, price_visits
 from sim.specs import Scenario
-from sim.work.adapters import adapters_of
 from sim.work.layers import EMBEDDING, HEAD, Stage
-from sim.work.operations import Cause, Phase
+from sim.work.operations import Cause, Phase, adapters_of
 from sim.work.optimizer import host_update, optimizer_work, orthogonalisation
 from sim.work.pieces import accumulation
 from sim.work.sums import held_blocks, num_tensors, orthogonalised
@@ -96,7 +95,9 @@ def _once_a_step(
     tail = reduction * np.minimum(1.0, first / total)
     update, offload = _update_s(costs, shard, held[MOMENTS] * shard / total, offloaded)
     if costs.stack.tensor_launches and not zero_stage:
-        update = np.maximum(update, _tensor_by_tensor_s(kinds.counts, layouts))
+        tensors = np.array([[float(num_tensors(block.operations))] for block in held_blocks(costs.model)])
+        launches = costs.stack.tensor_launches * put_together(kinds.counts, tensors.repeat(len(layouts), axis=1))
+        update = np.maximum(update, costs.compute.kernel_launch_s * launches)
     if costs.training.optimizer == "muon" and adapters_of(costs.training) is None:
         update = update + _muon_s(kinds.counts, layouts if spread else layouts.without_sums_between, zero_stage > 0)
     there = kinds.number > 0  # nothing waits for a rank that is not there
@@ -104,18 +105,14 @@ def _once_a_step(
     once = (reduction, tail, gather * (there & (not in_turns)), update * there, offload * there, held[HELD].sum(axis=0))
     for place, seconds in enumerate(once):
         found[place] = seconds
-    passed = _passed(layouts, trained, zero_stage, spread)
+    # Parameters whose gradients a GPU sends: an all-reduce sends them twice, one between groups what a shard has.
+    passed = (2.0 if zero_stage == 0 else 1.0) * trained.sum(axis=0) * (zero_stage < 3 or not spread)
+    if zero_stage and layouts.between_shards is not None:
+        times = (1.0 if spread else 2.0) * (layouts.between_shards.size > 1)
+        passed = passed + times * layouts.shard_of(trained)
     sent, reduce = ((each * kinds.number).sum(axis=0) / kinds.number.sum(axis=0) for each in (passed, found[0]))
     share = costs.fabric.hidden_share(layouts.data, sent * costs.gradient_width, reduce)
     return found, np.broadcast_to(share, len(layouts))
-
-
-def _passed(layouts: Layouts, trained: Floats, zero_stage: int, spread: int) -> Number:
-    """Parameters whose gradients a GPU sends: an all-reduce sends them twice, one between groups what a shard has."""
-    passed = (2.0 if zero_stage == 0 else 1.0) * trained.sum(axis=0) * (zero_stage < 3 or not spread)
-    if not zero_stage or layouts.between_shards is None:
-        return passed
-    return passed + (1.0 if spread else 2.0) * layouts.shard_of(trained) * (layouts.between_shards.size > 1)
 
 
 def _update_s(costs: CostModel, params: Number, moments: Number, offloaded: float) -> tuple[Number, Number]:
@@ -132,21 +129,13 @@ def _update_s(costs: CostModel, params: Number, moments: Number, offloaded: floa
     update = sum(costs.compute.phase_time(Phase(work)).values())
     if not offloaded:
         return update, np.zeros(1)
-    moved = host_update(params * offloaded, moments * offloaded, stack, training)
-    parts = [host.out_s(moved.out), host.back_s(moved.back)]
+    out, back, memory = host_update(params * offloaded, moments * offloaded, stack, training)
+    parts = [host.out_s(out), host.back_s(back)]
     if stack.updates_on_host:
-        parts.append(host.update_s(moved.memory, stack.cpu_update_share))
+        parts.append(host.update_s(memory, stack.cpu_update_share))
     beside = stack.updates_on_host and stack.overlap_optimizer_offload
     away = np.maximum.reduce(parts) if beside else sum(parts)
     return update + away, away
-
-
-def _tensor_by_tensor_s(counts: Floats, layouts: Layouts) -> Number:
-    """What the host takes for an update that it launches for every tensor by itself; (kinds, layouts).  [s]"""
-    costs = layouts.costs
-    tensors = [float(num_tensors(block.operations)) for block in held_blocks(costs.model)]
-    each = np.repeat(np.array(tensors)[:, np.newaxis], len(layouts), axis=1)
-    return costs.stack.tensor_launches * costs.compute.kernel_launch_s * put_together(counts, each)
 
 
 def _muon_s(counts: Floats, layouts: Layouts, sharded: bool) -> Number:
@@ -388,7 +377,8 @@ def _card_waits(plans: Plans, deal: Deal, card: Floats, passes: Floats) -> Float
     passes : (passes, kinds of stages, plans). [s]
     """
     there = plans.overlap_p2p & plans.layouts.all_hops_leave[plans.layout]
-    occupied = plans.costs.fabric.card_occupied_by_sends(plans.layouts.send_share[plans.layout])
+    fabric = plans.costs.fabric
+    occupied = fabric.of_card(fabric.network.p2p_efficiency, plans.layouts.send_share[plans.layout]) / fabric.best_share
     far = near_and_far(plans)[1] * there * occupied
     sends = [np.stack([far * (parts[place] < 1) for parts in deal.stage_kinds]) for place in (HEAD, EMBEDDING)]
     busy = [put_together(deal.stage_kinds, each) + send for each, send in zip(card, sends, strict=True)]

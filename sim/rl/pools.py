@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sim.costs.collectives import Fabric
-from sim.costs.inference import WIDTHS, Engine
 from sim.errors import InfeasiblePlan, SpecError, nearest, require_positive
 from sim.network.placement import Group
+from sim.rl.inference import WIDTHS, Engine
 from sim.rl.rollout import MEMORY_SHARE, RUNNING, SHARED_MEMORY_SHARE, RolloutPool
 from sim.rl.samples import Samples
 from sim.specs import ClusterSpec, Profile, Scenario

@@ -27,8 +27,8 @@ from statistics import NormalDist
 import numpy as np
 
 from sim.arrays import Floats
-from sim.costs.inference import Engine
 from sim.errors import InfeasiblePlan, SpecError, require_not_negative, require_positive
+from sim.rl.inference import Engine
 from sim.rl.samples import Samples
 from sim.units import show
 

@@ -14,17 +14,16 @@ import numpy as np
 
 from sim.costs.block import Host
 from sim.costs.collectives import Fabric
-from sim.costs.inference import ACTIVATION_WIDTH, WIDTHS
 from sim.errors import SpecError, nearest, require_positive
 from sim.estimate import Estimate, estimate
 from sim.pricing.cells import plans_of
 from sim.programs import price_order
+from sim.rl.inference import ACTIVATION_WIDTH, WIDTHS, inference_params
 from sim.rl.rollout import RolloutPool
 from sim.rl.samples import Samples
 from sim.schedules import get_schedule
 from sim.specs import ParallelPlan, Scenario
-from sim.work.adapters import adapters_of
-from sim.work.inference import inference_params
+from sim.work.operations import adapters_of
 from sim.work.sums import adapter_params, model_layers
 
 REFIT_S = 5.0

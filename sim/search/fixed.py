@@ -9,8 +9,8 @@ from sim.errors import SpecError, nearest
 from sim.schedules import get_schedule
 from sim.search.plans.layouts import FIELDS, ROOM, SCHEDULES, completed_plan
 from sim.specs import ParallelPlan, Scenario
+from sim.specs.base import as_names
 from sim.specs.framework_plans import PlanRule
-from sim.specs.plan import as_names
 from sim.specs.yaml12 import parse_yaml
 
 _CANNOT = {

@@ -26,7 +26,7 @@ from sim.search.plans.space import Fields, Progress, Space
 from sim.search.prices.formula import Priced, Rows, join, layouts_with_links, ways_of
 from sim.search.queries import PricedPlans
 from sim.specs import Scenario
-from sim.specs.plan import as_names
+from sim.specs.base import as_names
 from sim.work.recompute import module_sets, modules_word, own_modules, searched_word
 
 

@@ -8,6 +8,7 @@ so a file can never be wrong about its units in silence.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from functools import cache
 from types import UnionType
@@ -115,6 +116,15 @@ def laid_over(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any
     return merged
 
 
+def flat(data: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+    """Values below mappings by dotted path."""
+    found: dict[str, Any] = {}
+    for key, value in data.items():
+        here = f"{path}.{key}" if path else str(key)
+        found |= flat(value, here) if isinstance(value, Mapping) else {here: value}
+    return found
+
+
 def _quantity(value: Any, unit: str, key: str, bare_allowed: bool) -> Any:
     if isinstance(value, Mapping):
         return {inner: _quantity(item, unit, f"{key}.{inner}", bare_allowed) for inner, item in value.items()}
@@ -181,6 +191,9 @@ class Spec(BaseModel):
     """Fields that follow from others where they are left out: from the field of this name, or by a rule over fields by
     name, which returns None where nothing follows. Zero stands for left out where a field is like another."""
 
+    NAMES: ClassVar[tuple[str, ...]] = ()
+    """Fields of several names, which one text may hold, as a command line does."""
+
     @model_validator(mode="before")
     @classmethod
     def _read_units(cls, data: Any) -> Any:
@@ -191,6 +204,7 @@ class Spec(BaseModel):
         for key, value in data.items():
             field = fields.get(str(key))
             name = field.name if field else str(key)
+            value = as_names(value) if name in cls.NAMES else value
             if name in follows and _is_left_out(value, follows[name]):
                 continue
             if name in read:
@@ -256,6 +270,11 @@ class Spec(BaseModel):
     def _derived(self) -> set[str]:
         """Fields whose value follows from the others', so that it need not be kept."""
         return {name for name, rule in self.FOLLOWS.items() if getattr(self, name) == _followed(rule, vars(self))}
+
+
+def as_names(value: Any) -> Any:
+    """Names of a file or a command line as a list: one text may hold several, between commas, pluses or blanks."""
+    return tuple(each for each in re.split(r"[\s,+]+", value) if each) if isinstance(value, str) else value
 
 
 def _is_left_out(value: Any, rule: Any) -> bool:

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from sim.errors import SpecError, nearest
-from sim.specs.base import file_name, laid_over
-from sim.specs.plan import as_names
+from sim.specs.base import as_names, file_name, laid_over
 from sim.specs.presets import load_preset, preset_names, raw_preset
 from sim.specs.stack import StackSpec, named_kernel
 
@@ -98,7 +97,8 @@ def date_of(version: str, framework: str) -> Date:
     for tag, since in tags.items():
         if version.removeprefix("v").startswith(tag.removeprefix("v")):
             return date_of(since, framework)
-    if not date and not _ages(framework):
+    conditions = {key for rule in _asked(framework) for key in rule.get("when", {})}
+    if not date and len(releases_of(framework)) == 1 and not conditions & {"since", "until"}:
         return _NEVER  # whichever it is, it is the same here
     known = f", a tag that begins with {', '.join(tags)}" if tags else ""
     raise SpecError(
@@ -114,12 +114,6 @@ def _tags(framework: str) -> dict[str, str]:
     if isinstance(own, str):
         return _tags(own)
     return own if own or "like" not in data else _tags(data["like"])
-
-
-def _ages(framework: str) -> bool:
-    """Whether anything of a framework depends on its version."""
-    conditions = {key for rule in _asked(framework) for key in rule.get("when", {})}
-    return len(releases_of(framework)) > 1 or bool(conditions & {"since", "until"})
 
 
 def releases_of(framework: str) -> list[dict[str, Any]]:
@@ -204,7 +198,9 @@ def resolve_stack(stated: Any, sections: Mapping[str, Any]) -> ResolvedStack:
     Raises SpecError: an unknown framework or preset, or a version that cannot be read.
     """
     choice = {} if stated is None else {"preset": stated} if isinstance(stated, str) else dict(stated)
-    own = named_kernel(_with_graphs({key: value for key, value in choice.items() if key not in _ABOUT_THE_CHOICE}))
+    own = named_kernel({key: value for key, value in choice.items() if key not in _ABOUT_THE_CHOICE})
+    if own.get("cuda_graph_scope") and "cuda_graphs" not in {file_name(str(key)) for key in own}:
+        own["cuda_graphs"] = "scoped"  # what modules stated alone mean
     preset, framework = choice.get("preset"), choice.get("framework") or None
     assumed = preset is None and framework is None and not any(file_name(str(key)) == _NEEDED for key in own)
     if assumed:
@@ -322,13 +318,6 @@ def _names(stated: Any) -> tuple[str, ...]:
     """Names as they are stated; what cannot be some is refused where the section is read."""
     found = as_names(stated)
     return tuple(map(str, found)) if isinstance(found, (list, tuple)) else ()
-
-
-def _with_graphs(own: dict[str, Any]) -> dict[str, Any]:
-    """What is stated, with the kind of CUDA graphs that modules stated alone mean."""
-    names = {file_name(str(key)) for key in own}
-    alone = "cuda_graphs" not in names and own.get("cuda_graph_scope")
-    return own | {"cuda_graphs": "scoped"} if alone else own
 
 
 def _bare(name: str) -> str:

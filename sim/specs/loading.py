@@ -44,8 +44,10 @@ SECTIONS: dict[str, Any] = {
 
 def resolve(data: Any, place: str) -> Any:
     """Replace preset names at and below `place` by what they stand for."""
-    # A stack is settled last, when precision, model and machine are known.
+    # A stack is settled last, when precision, model and machine are known; overrides find a section.
     kind = None if place == "stack" else PRESET_AT.get(place)
+    if place == "stack" and isinstance(data, str):
+        return {"preset": data}
     if kind == "profiles" and isinstance(data, str) and data.endswith((".yaml", ".yml")):
         data = load_file_as_preset(Path(data))
     if kind == "profiles" and data == presets.NAME:
@@ -134,7 +136,12 @@ def build_scenario(data: Any, overrides: Sequence[str] | str = (), where: str = 
     is_open = resolved.get("plan") in (None, {})
     resolved["plan"] = {} if is_open else resolved["plan"]
     assumed = [*([NO_PLAN] if is_open else []), *_take_stack_of_profile(resolved), *_settle_stack(resolved)]
-    assumed += [*_not_counted(data, overrides), *left_open]
+    name = data.get("model")
+    for path, _, text in (item.partition("=") for item in overrides):
+        name = text.strip() if path.strip() in ("model", "model.preset") else name
+    name = name.get("preset") if isinstance(name, Mapping) else name
+    # Parts of the model that are not counted, where it is a model of the hub or a file of its own.
+    assumed += [*(model_named(name)[1] if isinstance(name, str) else ()), *left_open]
     sections: dict[str, Any] = {name: resolved[name] for name in SECTIONS if resolved.get(name) is not None}
     profile = sections.pop("profile", None)
     sections = {name: SECTIONS[name].read(value, name) for name, value in sections.items()}
@@ -194,15 +201,6 @@ def _left_open(resolved: Mapping[str, Any]) -> list[str]:
     return [LEFT_OPEN + ", ".join(fields)] if fields else []
 
 
-def _not_counted(data: Mapping[str, Any], overrides: Sequence[str]) -> tuple[str, ...]:
-    """Parts of the scenario's model that are not counted, where it is a model of the hub or a file of its own."""
-    name = data.get("model")
-    for path, _, text in (item.partition("=") for item in overrides):
-        name = text.strip() if path.strip() in ("model", "model.preset") else name
-    name = name.get("preset") if isinstance(name, Mapping) else name
-    return model_named(name)[1] if isinstance(name, str) else ()
-
-
 _LAUNCH = ("stack.kernel_launch", "stack.kernel_launch_s")
 
 
@@ -220,28 +218,20 @@ def described(data: Mapping[str, Any], overrides: Sequence[str] = ()) -> dict[st
     Raises SpecError: an unknown preset, or an override that fits nowhere.
     """
     # A whole section chosen on the command line wins over the file before anything in it is looked up.
-    raw = copy.deepcopy(dict(data))
-    whole = [item for item in overrides if "." not in item.partition("=")[0]]
-    for item in whole:
-        raw.pop(item.partition("=")[0].strip(), None)
-    resolved: dict[str, Any] = _with_open_stack(resolve(raw, ""))
-    launch = any(item.partition("=")[0].strip() in _LAUNCH for item in overrides)
-    if launch and resolve_stack(resolved.get("stack"), {}).assumed:
+    raw, paths = copy.deepcopy(dict(data)), [item.partition("=")[0].strip() for item in overrides]
+    whole = {path for path in paths if "." not in path}
+    for path in whole:
+        raw.pop(path, None)
+    resolved: dict[str, Any] = resolve(raw, "")
+    if {*_LAUNCH} & {*paths} and resolve_stack(resolved.get("stack"), {}).assumed:
         # Of a stack that nobody named an override changes this one field; in a file it would begin one written out.
         resolved["stack"] = {"preset": DEFAULT, **(resolved.get("stack") or {})}
-    for item in overrides:  # in order: the last one wins
-        if item in whole:
-            resolved.pop(item.partition("=")[0].strip(), None)
+    for path, item in zip(paths, overrides, strict=True):  # in order: the last one wins
+        if path in whole:
+            resolved.pop(path, None)
         _apply(resolved, item)
-        resolved = _with_open_stack(resolve(resolved, ""))
+        resolved = resolve(resolved, "")
     return resolved
-
-
-def _with_open_stack(data: dict[str, Any]) -> dict[str, Any]:
-    """The data with a stack's name as a field of it, so that overrides find a section."""
-    if isinstance(data.get("stack"), str):
-        data["stack"] = {"preset": data["stack"]}
-    return data
 
 
 def _take_stack_of_profile(resolved: dict[str, Any]) -> list[str]:
@@ -257,10 +247,8 @@ def _take_stack_of_profile(resolved: dict[str, Any]) -> list[str]:
     added = {key: value for key, value in fitted.items() if file_name(str(key)) not in said}
     assumed = [] if resolved.get("stack") else [f"no stack was named; {DEFAULT!r} is assumed"]
     resolved["stack"] = {**stated, **added}
-    return [
-        *assumed,
-        *(f"stack.{key} {value}: fitted, in profile {profile.get('name')!r}" for key, value in added.items()),
-    ]
+    named = profile.get("name")
+    return assumed + [f"stack.{key} {value}: fitted, in profile {named!r}" for key, value in added.items()]
 
 
 def _settle_stack(resolved: dict[str, Any]) -> list[str]:

@@ -42,7 +42,9 @@ def meant_by(text: str) -> list[str]:
     """
     words = re.findall(r"[a-z0-9]+", _MAKERS.sub(" ", text.lower()))
     known = preset_names("gpus")
-    found = [name for name in known if words and _fits(name, words)]
+    said = "".join(words)
+    cards = [name for name in known if all(part in said for part in _ANOTHER_CARD & {*name.split("-")})]
+    found = [name for name in cards if words and all(_begins_within(name, word) for word in words)]
     kinds = {_kind(name) for name in found}
     if len(kinds) != 1:
         what = "names GPUs of several kinds" if kinds else "is no GPU that flopcast has"
@@ -60,13 +62,6 @@ def choice_among(text: str) -> str:
     taken, *others = meant_by(text)
     others = [] if text == taken else others
     return f"{text} means {taken} (--gpu {' or '.join(others)})" if others else ""
-
-
-def _fits(name: str, words: list[str]) -> bool:
-    """Whether all words begin parts of a preset's name, and say those parts that make it another card."""
-    said = "".join(words)
-    another = all(part in said for part in name.split("-") if part in _ANOTHER_CARD)
-    return another and all(_begins_within(name, word) for word in words)
 
 
 def _begins_within(name: str, word: str) -> bool:

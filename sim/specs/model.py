@@ -237,17 +237,11 @@ class ModelSpec(Spec):
             )
 
     def _check_experts(self) -> None:
-        if not self.num_experts:
-            fields = (
-                "experts_per_token",
-                "shared_expert_intermediate_size",
-                "num_dense_layers",
-                "expert_latent_size",
-            )
-            given = [name for name in fields if getattr(self, name)]
-            if given:
-                raise ValueError(f"{given[0]} {getattr(self, given[0])} needs num_experts; set it, or leave it out")
-        elif not 1 <= self.experts_per_token <= self.num_experts:
+        needed = "experts_per_token", "shared_expert_intermediate_size", "num_dense_layers", "expert_latent_size"
+        given = [name for name in needed if getattr(self, name)]
+        if given and not self.num_experts:
+            raise ValueError(f"{given[0]} {getattr(self, given[0])} needs num_experts; set it, or leave it out")
+        if self.num_experts and not 1 <= self.experts_per_token <= self.num_experts:
             raise ValueError(
                 f"experts_per_token {self.experts_per_token} must be 1 to num_experts {self.num_experts}; "
                 "models in use have 1 to 8"

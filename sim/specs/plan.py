@@ -69,11 +69,6 @@ def what_is_missing(model: ModelSpec, module: str) -> str:
     return "" if there else what
 
 
-def as_names(value: Any) -> Any:
-    """Names of a file or a command line as a list: one text may hold several, between commas, pluses or blanks."""
-    return tuple(each for each in re.split(r"[\s,+]+", value) if each) if isinstance(value, str) else value
-
-
 def check_names(field: str, names: Collection[str], known: Collection[str]) -> None:
     """Refuse names that are not known, or that stand twice.
 
@@ -216,6 +211,7 @@ class ParallelPlan(Spec):
     (...)*n for repetitions: Et*4|(t*4|)*14tmL. Empty, as -s plan.pipeline_layout= leaves it, is the default.
     Default: layers are dealt evenly."""
 
+    NAMES = ("recompute_modules",)
     FOLLOWS = {  # noqa: RUF012
         "recompute_modules": lambda of: DEFAULT_RECOMPUTE_MODULES if of.get("recompute") == "selective" else None
     }
@@ -225,11 +221,8 @@ class ParallelPlan(Spec):
     def _derive(cls, data: Any) -> Any:
         if not isinstance(data, dict):
             return data
-        if data.get("pipeline_layout", "") is None:  # -s plan.pipeline_layout=
-            data = {**data, "pipeline_layout": ""}
-        if "recompute_modules" in data:
-            data = {**data, "recompute_modules": as_names(data["recompute_modules"])}
-        return data
+        is_none = data.get("pipeline_layout", "") is None  # -s plan.pipeline_layout=
+        return {**data, "pipeline_layout": ""} if is_none else data
 
     def replace(self, **changes: Any) -> Self:
         """Return the plan with fields changed, without options that its new recomputation or sharding does not have.
@@ -238,16 +231,13 @@ class ParallelPlan(Spec):
         """
         if self.etp > 1:
             changes = {"etp": changes.get("tp", self.tp), **changes}
-        stage = changes.get("zero_stage", self.zero_stage)
+        left, stage, mode = [], changes.get("zero_stage", self.zero_stage), changes.get("recompute", self.recompute)
         if stage != self.zero_stage:
-            left = ["sharding_group"] * (stage == 0) + ["reshard_after_forward", "outer_zero_stage"] * (stage < 3)
-            changes = {**{name: type(self).model_fields[name].default for name in left}, **changes}
-        mode = changes.get("recompute", self.recompute)
+            left += ["sharding_group"] * (stage == 0) + ["reshard_after_forward", "outer_zero_stage"] * (stage < 3)
         if mode != self.recompute:
-            left = [] if mode == "selective" else ["recompute_modules"]
+            left += [] if mode == "selective" else ["recompute_modules"]
             left += [] if mode == "full" else ["recompute_method", "recompute_num_layers"]
-            changes = {**{name: type(self).model_fields[name].default for name in left}, **changes}
-        return super().replace(**changes)
+        return super().replace(**{name: type(self).model_fields[name].default for name in left} | changes)
 
     @model_validator(mode="after")
     def _check(self) -> ParallelPlan:

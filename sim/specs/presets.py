@@ -17,6 +17,7 @@ from __future__ import annotations
 import copy
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,21 +62,16 @@ def datasheet_profile(gpu: GpuSpec, table: dict[str, Any] | None = None) -> dict
         data["gemm"]["max_efficiency"] = alone
     for each in table.get("kin", ()):
         if gpu.name.startswith(tuple(each["gpus"])):
-            data["attention"] = _attention_of_kin(gpu, each)
+            # It runs a measured GPU's kernels, at its own ratio of matrix units to all others.
+            data["attention"] = found = dict(each["attention"])
+            ratio = gpu.peak("bf16") / gpu.peak("fp32") / each["matrix_over_fp32"]
+            for part in ("forward_efficiency", "backward_efficiency"):
+                found[part] = round(1.0 / (1.0 + (1.0 / found[part] - 1.0) * ratio), 3)
     data["provenance"] = {
         "method": "peaks and bandwidths of the datasheet, shares of them as on GPUs that were measured",
         "of_datasheet": True,
     }
     return data
-
-
-def _attention_of_kin(gpu: GpuSpec, kin: dict[str, Any]) -> dict[str, float]:
-    """Attention of a GPU that runs a measured one's kernels, at its own ratio of matrix units to all others."""
-    found = dict(kin["attention"])
-    ratio = gpu.peak("bf16") / gpu.peak("fp32") / kin["matrix_over_fp32"]
-    for name in ("forward_efficiency", "backward_efficiency"):
-        found[name] = round(1.0 / (1.0 + (1.0 / found[name] - 1.0) * ratio), 3)
-    return found
 
 
 def watts_per_flop_per_s(gpu: GpuSpec) -> float | None:
@@ -197,7 +193,7 @@ def load_preset(kind: str, name: str) -> dict[str, Any]:
     if kind == "models":
         return model_named(name)[0]
     if kind in ("clusters", "nodes", "gpus") and name.endswith((".yaml", ".yml")):
-        return _machine_of_file(kind.removesuffix("s"), Path(name))
+        return _of_file(kind.removesuffix("s"), Path(name))
     return _preset(kind, name)
 
 
@@ -218,8 +214,12 @@ def model_named(name: str) -> tuple[dict[str, Any], tuple[str, ...]]:
     if name in _names("models"):
         return _preset("models", name), ()
     if name.endswith((".yaml", ".yml")):
-        return _model_of_file(Path(name)), ()
-    known = None if name.endswith(".json") else _known_preset(name)
+        said = _of_file("model", Path(name))
+        return (load_preset("models", str(said.pop("preset"))) if "preset" in said else {}) | said, ()
+    known = None
+    if not name.endswith(".json"):
+        with suppress(SpecError):
+            known = model_preset(name)
     found = None if known else sys.modules["sim"].further_model(name)
     if found is None:
         own = {key: value for key, value in repositories().get(_repository_of(name), {}).items() if key != "preset"}
@@ -227,28 +227,8 @@ def model_named(name: str) -> tuple[dict[str, Any], tuple[str, ...]]:
     return {"name": name, **found[0]}, found[1]
 
 
-def _known_preset(name: str) -> str | None:
-    try:
-        return model_preset(name)
-    except SpecError:
-        return None
-
-
-def _model_of_file(path: Path) -> dict[str, Any]:
-    """The model that a YAML file describes, alone or as a scenario's section."""
-    data = load_yaml(path)
-    said = data.get("model", data) if isinstance(data, dict) else data
-    if isinstance(said, str):
-        return load_preset("models", said)
-    if not isinstance(said, dict):
-        raise SpecError(f"{path} describes no model; give a model's fields, or a scenario with a section model")
-    values: dict[str, Any] = _values(said)
-    base = load_preset("models", str(values.pop("preset"))) if "preset" in values else {"name": path.stem}
-    return base | values
-
-
-def _machine_of_file(section: str, path: Path) -> dict[str, Any]:
-    """The cluster, node or GPU that a YAML file describes, alone or as a scenario's section."""
+def _of_file(section: str, path: Path) -> dict[str, Any]:
+    """The model, cluster, node or GPU that a YAML file describes, alone or as a scenario's section."""
     data = load_yaml(path)
     said = data.get(section, data) if isinstance(data, dict) else data
     if isinstance(said, str):

@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from sim.arrays import Number
-from sim.specs.base import Spec
+from sim.specs.base import Spec, flat
 from sim.specs.hardware import Precision
 
 MemoryKernel = Literal["copy", "add", "norm", "softmax", "activation", "dropout", "adam", "permute", "strided"]
@@ -242,7 +242,7 @@ class MeasuredRun(Spec):
     place: dict[str, float] = Field(default_factory=dict)
     """What tells how much other scenarios resemble it (`sim.specs.values.place_of`)."""
     pulls: dict[str, float] = Field(default_factory=dict)
-    """By how much it moves values of scenarios that are like it, as logarithms, by path."""
+    """Logarithms by which it moves values of scenarios that are like it, by path."""
     explained: bool = True
     """Whether the values account for it, so that it makes answers surer."""
 
@@ -318,10 +318,9 @@ class Profile(Spec):
 
     def values(self) -> list[tuple[str, str, Any]]:
         """(name, part, value) of everything calibrated; values of single collectives or kernels have dotted names."""
-        rows: list[tuple[str, str, Any]] = []
-        for part in ("gemm", "attention", "memory", "nvlink", "network", "host"):
-            rows += _leaves(part, getattr(self, part).model_dump(mode="json", exclude_none=True))
-        return rows
+        parts = ("gemm", "attention", "memory", "nvlink", "network", "host")
+        data = {part: flat(getattr(self, part).model_dump(mode="json", exclude_none=True)) for part in parts}
+        return [(name, part, value) for part, values in data.items() for name, value in values.items()]
 
     def to_frame(self) -> Any:
         """Everything calibrated as a pandas table: part, name, value in SI units."""
@@ -329,13 +328,3 @@ class Profile(Spec):
 
         rows = [(part, name, value) for name, part, value in self.values()]
         return pd.DataFrame(rows, columns=["part", "name", "value"])
-
-
-def _leaves(part: str, data: dict[str, Any], prefix: str = "") -> list[tuple[str, str, Any]]:
-    rows: list[tuple[str, str, Any]] = []
-    for name, value in data.items():
-        if isinstance(value, dict):
-            rows += _leaves(part, value, f"{prefix}{name}.")
-        else:
-            rows.append((f"{prefix}{name}", part, value))
-    return rows

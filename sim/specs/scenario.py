@@ -163,18 +163,6 @@ class Scenario(Spec):
             f"{chunks} chunks, not plan.num_chunks = {plan.num_chunks}; set plan.num_chunks to {chunks}"
         ]
 
-    def _cut_vocabulary(self) -> list[str]:
-        """A vocabulary that is cut over stages, beside what says otherwise where it is."""
-        plan = self.plan
-        wrong = [f"plan.{name}" for name in ("embedding_as_layer", "head_as_layer") if getattr(plan, name)]
-        wrong += ["model.num_mtp_layers"] * bool(self.model.num_mtp_layers)
-        if not plan.vocabulary_over_stages or not wrong:
-            return []
-        return [
-            "plan.vocabulary_over_stages gives every stage a share of the embedding and of the head, which "
-            f"{wrong[0]} puts on one stage; leave one out"
-        ]
-
     def _counted_otherwise(self) -> list[str]:
         """Whether counting embedding and head as layers or not makes the stages divide them, by the fewest changes."""
         plan, names = self.plan, ("head_as_layer", "embedding_as_layer")
@@ -187,16 +175,7 @@ class Scenario(Spec):
         return []
 
     def _limits(self) -> list[str]:
-        model, plan, training, load = self.model, self.plan, self.training, self.training.expert_load
-        problems = []
-        if plan.ep > 1 and not model.num_experts:
-            problems.append(f"plan.ep = {plan.ep}, but model {model.name!r} has no experts; set plan.ep to 1")
-        problems += [*self._cut_experts(), *self._cut_vocabulary()]
-        if load and len(load) != model.num_experts:
-            problems.append(
-                f"training.expert_load has {len(load)} numbers, but model {model.name!r} {model.num_experts} experts; "
-                "give one for each"
-            )
+        model, plan, training, problems = self.model, self.plan, self.training, self._parts()
         if model.num_experts and plan.tp > 1 and not plan.sequence_parallel:
             problems.append(
                 f"plan.tp = {plan.tp} with a mixture of experts needs plan.sequence_parallel: each GPU routes its own "
@@ -223,6 +202,34 @@ class Scenario(Spec):
             )
         return problems
 
+    def _parts(self) -> list[str]:
+        """Experts and vocabularies that are dealt or cut, and cannot be."""
+        model, plan, load = self.model, self.plan, self.training.expert_load
+        problems = [
+            f"plan.{name} = {degree}, but model {model.name!r} has no experts; set plan.{name} to 1"
+            for name, degree in (("ep", plan.ep), ("etp", plan.etp))
+            if degree > 1 and not model.num_experts
+        ]
+        if plan.etp > 1 and model.num_experts and model.mlp_bias:
+            # NVIDIA/Megatron-LM:megatron/core/transformer/transformer_config.py, __post_init__.
+            problems.append(
+                f"plan.etp = {plan.etp}, but the experts of model {model.name!r} have biases, with which they are not "
+                "cut (Megatron-Core's rule); set plan.etp to 1, or model.mlp_bias to false"
+            )
+        wrong = [f"plan.{name}" for name in ("embedding_as_layer", "head_as_layer") if getattr(plan, name)]
+        wrong += ["model.num_mtp_layers"] * bool(model.num_mtp_layers)
+        if plan.vocabulary_over_stages and wrong:
+            problems.append(
+                "plan.vocabulary_over_stages gives every stage a share of the embedding and of the head, which "
+                f"{wrong[0]} puts on one stage; leave one out"
+            )
+        if load and len(load) != model.num_experts:
+            problems.append(
+                f"training.expert_load has {len(load)} numbers, but model {model.name!r} {model.num_experts} experts; "
+                "give one for each"
+            )
+        return problems
+
     def _too_many_gpus(self) -> str:
         """What to do about more GPUs than the cluster has."""
         plan, cluster = self.plan, self.cluster
@@ -234,19 +241,6 @@ class Scenario(Spec):
             f"but cluster {cluster.name!r} has {cluster.num_gpus}; {remedy} or raise cluster.num_nodes to "
             f"{-(-plan.num_gpus // cluster.node.gpus_per_node)}"
         )
-
-    def _cut_experts(self) -> list[str]:
-        """Experts that are cut, and cannot be."""
-        model, etp = self.model, self.plan.etp
-        if etp > 1 and not model.num_experts:
-            return [f"plan.etp = {etp}, but model {model.name!r} has no experts; set plan.etp to 1"]
-        if etp > 1 and model.mlp_bias:
-            # NVIDIA/Megatron-LM:megatron/core/transformer/transformer_config.py, __post_init__.
-            return [
-                f"plan.etp = {etp}, but the experts of model {model.name!r} have biases, with which they are not cut "
-                "(Megatron-Core's rule); set plan.etp to 1, or model.mlp_bias to false"
-            ]
-        return []
 
     def _adapters(self) -> list[str]:
         """Adapters of no linear of the model."""

@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from sim.specs.base import Spec
-from sim.specs.plan import GRAPH_MODULES, as_names, check_names
+from sim.specs.plan import GRAPH_MODULES, check_names
 from sim.specs.profile import FlashVersion
 
 KERNELS = {name if name in ("cudnn", "efficient") else f"flash-{name}": name for name in get_args(FlashVersion)}
@@ -260,6 +260,7 @@ class StackSpec(Spec):
     fragmentation: float = Field(default=0.03, ge=0.0, lt=1.0)
     """Share of activation memory lost to the allocator; an allowance, not a measurement."""
 
+    NAMES = ("cuda_graph_scope",)
     FOLLOWS = dict.fromkeys(  # launches may also take no time
         ("backward_launch_s", "collective_launch_s"), lambda of: of.get("kernel_launch_s")
     )
@@ -267,12 +268,7 @@ class StackSpec(Spec):
     @model_validator(mode="before")
     @classmethod
     def _derive(cls, data: Any) -> Any:
-        if not isinstance(data, dict):
-            return data
-        data = named_kernel(data)
-        if "cuda_graph_scope" in data:
-            data = {**data, "cuda_graph_scope": as_names(data["cuda_graph_scope"])}
-        return data
+        return named_kernel(data) if isinstance(data, dict) else data
 
     @model_validator(mode="after")
     def _check(self) -> StackSpec:

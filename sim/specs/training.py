@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from sim.specs.base import FORMATS, Format, Spec
-from sim.specs.plan import as_names
 
 AdapterTarget = Literal["linear_qkv", "linear_proj", "linear_fc1", "linear_fc2", "in_proj", "out_proj"]
 
@@ -74,13 +73,7 @@ class TrainingSpec(Spec):
     tokens: PositiveFloat | None = None
     """Token budget of the whole run, for the days it takes: 300e9, 15T."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _names(cls, data: Any) -> Any:
-        """Linears in one text, as a command line has them."""
-        if isinstance(data, dict) and "adapter_targets" in data:
-            return {**data, "adapter_targets": as_names(data["adapter_targets"])}
-        return data
+    NAMES = ("adapter_targets",)
 
     @model_validator(mode="after")
     def _check(self) -> TrainingSpec:
@@ -91,45 +84,30 @@ class TrainingSpec(Spec):
                 f"packed_length {self.packed_length} exceeds sequence_length {self.sequence_length}, into which the "
                 "sequences are packed; lower it, or leave it out"
             )
-        if self.high_precision_layers and self.format is None:
-            raise ValueError(
-                f"high_precision_layers {self.high_precision_layers} has no effect with precision {self.precision}; "
-                "leave it out, or set precision to fp8, mxfp8, nvfp4 or mxfp4"
-            )
-        self._check_unused()
         self._check_routing()
-        if self.optimizer == "adafactor" and self.moment_precision != "fp32":
-            raise ValueError(
-                f"moment_precision {self.moment_precision} has no effect with adafactor, whose rows and columns are "
-                "kept in fp32; leave it out"
-            )
-        if self.second_moment_precision is not None and self.optimizer != "adam":
-            raise ValueError(
-                f"second_moment_precision {self.second_moment_precision} has no effect with {self.optimizer}; leave it "
-                "out, or set optimizer to adam"
-            )
-        if self.precision == "fp32" and self.master_precision != "fp32":
-            raise ValueError(
-                f"master_precision {self.master_precision} has no effect with weights in fp32, which have no copies; "
-                "leave it out, or set precision to bf16"
-            )
+        for without, name, why in self._without_effect():
+            value = getattr(self, name)
+            if without and value != type(self).model_fields[name].default:
+                raise ValueError(f"{name}{'' if value is True else f' {value}'} has no effect {why}")
         return self
 
-    def _check_unused(self) -> None:
-        if self.fp32_activations and self.format is None:
-            raise ValueError(
-                f"fp32_activations has no effect with precision {self.precision}; leave it out, or set precision to "
-                "fp32, fp8, mxfp8, nvfp4 or mxfp4"
-            )
-        if self.frozen_precision is not None and not self.adapter_rank:
-            raise ValueError(
-                f"frozen_precision {self.frozen_precision} has no effect without adapters, beside which weights are "
-                "frozen; leave it out, or set adapter_rank"
-            )
-        if self.num_adapters > 1 and not self.adapter_rank:
-            raise ValueError(
-                f"num_adapters {self.num_adapters} has no effect without adapters; leave it out, or set adapter_rank"
-            )
+    def _without_effect(self) -> tuple[tuple[bool, str, str], ...]:
+        """(whether a field has no effect, its name, with what it has none and what to do)."""
+        narrow, apart = "fp8, mxfp8, nvfp4 or mxfp4", not self.adapter_rank
+        wide, precision = self.format is None, f"with precision {self.precision}; leave it out, or set precision to"
+        adapters = "leave it out, or set adapter_rank"
+        kept = "with adafactor, whose rows and columns are kept in fp32; leave it out"
+        other = f"with {self.optimizer}; leave it out, or set optimizer to adam"
+        copies = "with weights in fp32, which have no copies; leave it out, or set precision to bf16"
+        return (
+            (wide, "high_precision_layers", f"{precision} {narrow}"),
+            (wide, "fp32_activations", f"{precision} fp32, {narrow}"),
+            (apart, "frozen_precision", f"without adapters, beside which weights are frozen; {adapters}"),
+            (apart, "num_adapters", f"without adapters; {adapters}"),
+            (self.optimizer == "adafactor", "moment_precision", kept),
+            (self.optimizer != "adam", "second_moment_precision", other),
+            (self.precision == "fp32", "master_precision", copies),
+        )
 
     def _check_routing(self) -> None:
         if self.expert_load and self.expert_skew:

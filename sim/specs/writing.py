@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sim.errors import FlopcastError
-from sim.specs.base import Spec, file_name, unit_of
+from sim.specs.base import Spec, file_name, flat, unit_of
 from sim.specs.frameworks import resolve_stack
 from sim.specs.loading import PRESET_AT, SECTIONS, build_scenario, profile_of_gpu, resolve
 from sim.specs.presets import preset_names
@@ -31,24 +31,15 @@ def differing_fields(scenarios: Sequence[Scenario]) -> dict[str, tuple[Any, ...]
     Returns plain values in SI, under full names (`cluster.inter_node_bandwidth_bytes_per_s`); ABSENT where a scenario
     has none. Of profiles the names, or the values where the names are the same.
     """
-    flat = [_flat(each.model_dump(mode="json", exclude=_NOT_ASKED)) for each in scenarios]
+    told = [flat(each.model_dump(mode="json", exclude=_NOT_ASKED)) for each in scenarios]
     names = [each.profile.name for each in scenarios]
-    for one, scenario in zip(flat, scenarios, strict=True):
+    for one, scenario in zip(told, scenarios, strict=True):
         if len(set(names)) > 1:
             one["profile"] = scenario.profile.name
         else:
-            one |= _flat({"profile": scenario.profile.model_dump(mode="json", exclude=_VALUES_OF_PROFILE)})
-    found = {path: tuple(each.get(path, ABSENT) for each in flat) for path in dict.fromkeys(p for f in flat for p in f)}
+            one |= flat({"profile": scenario.profile.model_dump(mode="json", exclude=_VALUES_OF_PROFILE)})
+    found = {path: tuple(each.get(path, ABSENT) for each in told) for path in dict.fromkeys(p for f in told for p in f)}
     return {path: values for path, values in found.items() if any(value != values[0] for value in values)}
-
-
-def _flat(data: Mapping[str, Any], path: str = "") -> dict[str, Any]:
-    """Values below mappings by dotted path."""
-    found: dict[str, Any] = {}
-    for key, value in data.items():
-        here = f"{path}.{key}" if path else str(key)
-        found |= _flat(value, here) if isinstance(value, Mapping) else {here: value}
-    return found
 
 
 def scenario_yaml(scenario: Scenario) -> str:
@@ -90,60 +81,48 @@ def _quantity(value: Any, unit: str) -> Any:
 def _brief(scenario: Scenario) -> dict[str, Any]:
     """Sections by their presets' names, with what differs."""
     sections = {name: getattr(scenario, name) for name in SECTIONS}
-    found = resolve_stack(_stack_words(scenario), {name: dict(each) for name, each in _plain(scenario).items()})
+    plain = {name: sections[name].model_dump() for name in ("model", "cluster", "plan", "training")}
+    found = resolve_stack(_stack_words(scenario), plain)
     ruled = [item.path.split(".", 1) for item in found.consequences]
     data: dict[str, Any] = {"name": scenario.name, "description": scenario.description}
     data |= {name: _from_preset(sections[name], name) for name in ("model", "cluster")}
     for name in ("plan", "training"):
-        named = {field for section, field in ruled if section == name}
-        kept = sections[name].model_dump(mode="json")
-        defaults = type(sections[name]).model_fields
+        record, named = sections[name], {field for section, field in ruled if section == name}
+        usual = {field: info.default for field, info in type(record).model_fields.items() if field not in named}
         data[name] = {
             field: value
-            for field, value in kept.items()
-            if getattr(sections[name], field) != defaults[field].default or field in named
+            for field, value in record.model_dump(mode="json").items()
+            if field in named or getattr(record, field) != usual[field]
         }
     base = type(scenario.stack).read(found.fields, "stack")
-    data["stack"] = {**_stack_words(scenario), **_differing(scenario.stack, base)}
+    data["stack"] = {**_stack_words(scenario), **_written(scenario.stack, "", base)}
     if scenario.profile != profile_of_gpu(scenario.cluster.gpu):
         data["profile"] = _from_preset(scenario.profile, "profile")
     return data
 
 
-def _plain(scenario: Scenario) -> dict[str, Mapping[str, Any]]:
-    return {name: getattr(scenario, name).model_dump() for name in ("model", "cluster", "plan", "training")}
-
-
 def _stack_words(scenario: Scenario) -> dict[str, Any]:
     """How a file names the stack."""
     stack = scenario.stack
-    if stack.framework:
-        return {"framework": stack.framework, "version": stack.version}
-    return {"preset": stack.name}
+    return {"framework": stack.framework, "version": stack.version} if stack.framework else {"preset": stack.name}
 
 
 def _from_preset(record: Spec, place: str) -> Any:
     """A section as the preset of its name and what differs from that; whole, where there is none."""
     name, kind = getattr(record, "name", ""), PRESET_AT[place]
     if name not in preset_names(kind):
-        return _whole(record, place)
+        return _written(record, place)
     base = type(record).read(resolve(name, place), place)
-    differing = _differing(record, base, place)
+    differing = _written(record, place, base)
     return {"preset": name, **differing} if differing else name
 
 
-def _differing(record: Spec, base: Spec, place: str = "") -> dict[str, Any]:
-    """Fields in which a record differs from another, as a file says them."""
-    values = record.model_dump(mode="json")
+def _written(record: Spec, place: str, base: Spec | None = None) -> dict[str, Any]:
+    """A record's fields as a file says them, of which parts go by their presets' names where they have one; beside
+    another record only those in which they differ."""
+    left: dict[str, Any] = {} if base is not None else {"exclude_none": True, "exclude_defaults": True}
     return {
         field: _from_preset(getattr(record, field), f"{place}.{field}") if f"{place}.{field}" in PRESET_AT else value
-        for field, value in values.items()
-        if getattr(record, field) != getattr(base, field)
+        for field, value in record.model_dump(mode="json", **left).items()
+        if base is None or getattr(record, field) != getattr(base, field)
     }
-
-
-def _whole(record: Spec, place: str) -> dict[str, Any]:
-    """A record written out, parts of it by their presets' names where they have one."""
-    values = record.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
-    parts = {field: f"{place}.{field}" for field in values if f"{place}.{field}" in PRESET_AT}
-    return {**values, **{field: _from_preset(getattr(record, field), where) for field, where in parts.items()}}

@@ -113,14 +113,9 @@ def _in_layers(scenario: Scenario, whole: Floats) -> Iterator[StepCollective]:
                 yield StepCollective(item.name, item.group, item.kind, size, float(item.nbytes), times)
 
 
-def _turns(scenario: Scenario, plans: Plans) -> float:
-    """How often in a step ZeRO moves what it shards block by block."""
-    return 1.0 if plans.at_visits else float(scenario.num_forwards)
-
-
 def _of_blocks(scenario: Scenario, plans: Plans, whole: Floats, copies: int) -> Iterator[StepCollective]:
     """Collectives of ZeRO stage 3, block by block; in pipelines gradients are summed once a step, by `_of_all`."""
-    visits = _turns(scenario, plans) * copies / scenario.plan.pp
+    visits = (1.0 if plans.at_visits else scenario.num_forwards) * copies / scenario.plan.pp
     for count, block in zip(whole, visited_blocks(scenario), strict=False):
         yield from _listed("gather weights", block.gather, float(count) * visits * (1 + block.regathers))
         if not plans.gathers_in_turns:
@@ -137,7 +132,8 @@ def _of_all(scenario: Scenario, plans: Plans, whole: Floats, updates: float, cop
     if stage == 2:
         inside = layouts.without_sums_between if scenario.plan.outer_zero_stage else layouts
         at_turns = reduced_to_shards(held, layouts.costs.gradient_width, inside)
-        yield from _listed("reduce gradients", at_turns, _turns(scenario, plans))
+        turns = 1.0 if plans.at_visits else float(scenario.num_forwards)
+        yield from _listed("reduce gradients", at_turns, turns)
     yield from _listed("reduce gradients", reduction, updates)
     if plans.gathers_in_turns:
         gather = [each for each in gather if each.over == "between"]

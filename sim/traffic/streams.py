@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from sim.arrays import FloatArray, IntArray
-from sim.costs.collectives import Fabric, best_of, send
+from sim.costs.collectives import best_of, send
 from sim.network.collective_flows import members_by_domain, ring
 from sim.network.faults import route_around
 from sim.network.placement import hops_of, send_share
@@ -76,9 +76,11 @@ class Wires:
         assert scenario.cluster.network is not None
         self.scenario, self.plan, self.topology, self._health = scenario, scenario.plan, topology, health
         self._costs, self._network, self._seed = cost_model(scenario), scenario.cluster.network, seed
-        self._reached = reached_capacity(topology, self._costs.fabric)
         names = np.array([links.name for links in topology.classes])[topology.class_of_link]
         self._is_end, self._is_nvlink = np.isin(names, ("nvlink", "pcie", "nic")), names == "nvlink"
+        # The most that messages of any kind reach of every link.
+        best = np.where(self._is_nvlink, best_of(self._costs.fabric.nvlink), self._costs.fabric.best_share)
+        self._reached = topology.capacity * best
         self._hops = hops_of(self.plan, scenario.cluster)
         self._send_share = send_share(self.plan, scenario.cluster)
         self.gpus = gpu_of_rank(self.plan, scenario.cluster)
@@ -116,9 +118,14 @@ class Wires:
             if not nbytes:
                 continue
             members = members_of(group, self.plan, every)
-            n = members.shape[1]
-            lines = (each[:, np.newaxis] if of_sends else self._domains(each) for each in members)
-            phases += [ring(line, nbytes * n / (n - 1), 1)[0] for line in lines]
+            n, domain = members.shape[1], self.topology.domain_gpus
+            for each in members:
+                line = each[:, np.newaxis]
+                if not of_sends:  # where domains hold unequal numbers, one chain of neighbours
+                    counts = np.unique(each // domain, return_counts=True)[1]
+                    equal = (counts == counts[0]).all()
+                    line = members_by_domain(each, domain) if equal else np.sort(each)[:, np.newaxis]
+                phases.append(ring(line, nbytes * n / (n - 1), 1)[0])
         names = ("source", "target", "nbytes")
         flows = [np.concatenate([getattr(phase, name) for phase in phases]) for name in names]
         if others:
@@ -138,12 +145,6 @@ class Wires:
         flows = [each.ravel() for each in (sources, targets, sizes)]
         return self._stream(kind, (0.0, seconds, 0.0), flows, inside + outside)
 
-    def _domains(self, members: IntArray) -> IntArray:
-        """Members of a ring by NVLink domain; where the domains hold unequal numbers, as one chain of neighbours."""
-        domain = self.topology.domain_gpus
-        counts = np.unique(members // domain, return_counts=True)[1]
-        return members_by_domain(members, domain) if (counts == counts[0]).all() else np.sort(members)[:, np.newaxis]
-
     def _stream(self, kind: str, seconds: tuple[float, float, float], flows: Sequence[Any], nbytes: float) -> int:
         """Add the stream of flows (sources, targets, sizes) of which each member sends so much."""
         sources, targets, sizes = flows
@@ -162,14 +163,6 @@ class Wires:
         carried = link[limited], occupies[limited], crossing[limited]
         self.streams.append(Stream(*seconds, *carried, seconds[1] / nbytes, kind, nbytes, pace))
         return len(self.streams) - 1
-
-
-def reached_capacity(topology: Topology, fabric: Fabric) -> FloatArray:
-    """The most that messages of any kind reach of every link.  [bytes/s]"""
-    network = fabric.best_share
-    shares = np.array([best_of(fabric.nvlink) if links.name == "nvlink" else network for links in topology.classes])
-    reached: FloatArray = topology.capacity * shares[topology.class_of_link]
-    return reached
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +256,9 @@ def _between_replicas(
             holds = params_of(np.array([part]), plans.layouts)[TRAINED]
             sent = sent_by_group(moved_once(plans.layouts, holds, moving, spread, copies)[place])
             sent = {_RINGS.get(group, group): nbytes for group, nbytes in sent.items()}
-            others = [] if name == "weights" else _holders(rank, rank_of_stage, copies)
+            of_copies = rank_of_stage.reshape(copies, -1)
+            holders = of_copies[:, (of_copies == rank).any(axis=0)].ravel().tolist() if name == "gradients" else []
+            others = sorted({*holders} - {rank})
             if others or max(plan.num_replicas, plan.num_expert_replicas) > 1:  # else a rank sums copies by itself
                 table[rank] = wires.rings(name, sent, rank, float(seconds[rank]), others)
     return reduce, gather
@@ -271,13 +266,6 @@ def _between_replicas(
 
 _RINGS = {"data": "shards", "expert_data": "expert_shards"}
 """Groups that sum all gradients, as sharding groups of all that hold the same."""
-
-
-def _holders(rank: int, rank_of_stage: IntArray, copies: int) -> list[int]:
-    """Other ranks that hold copies of the stages of one."""
-    of_copies = rank_of_stage.reshape(copies, -1)
-    holders = of_copies[:, (of_copies == rank).any(axis=0)]
-    return sorted({*holders.ravel().tolist()} - {rank})
 
 
 def _inside(exchange: Exchange, rank_of_stage: IntArray, wires: Wires, lanes: dict[str, IntArray]) -> IntArray:

@@ -151,7 +151,14 @@ def _multiplied(write: Writer, copies: Tensor, to: Routed) -> Tensor:
         fixed, each_expert = 0.0, LOOP_LAUNCHES / 6  # two multiplies, three passes
     one = stack.fused_experts or stack.expert_multiplies == "grouped"
     launches = 1 if one else 1 + fixed + to.experts * each_expert
-    moved = _between_inside(to.copies * inner, inputs, cut) if stack.fused_experts else (0.0, 0.0)
+    moved: tuple[Number, Number] = 0.0, 0.0
+    if stack.fused_experts:
+        # The first multiply writes its result, which the backward reads, and what the activation makes of it as the
+        # second multiply reads it; the second one's gradient reads that result, and writes its gradient instead of the
+        # activation's. In few bits both are written by rows and by columns (NVIDIA/TransformerEngine:
+        # transformer_engine/pytorch/ops/fused/forward_grouped_mlp.py, backward_grouped_mlp.py).
+        written, elements = 2 * cut.format.nbytes if cut.format else cut.width, to.copies * inner
+        moved = written * elements, (inputs * (cut.width + written) - cut.width) * elements
     each = partial(write.linear, module="experts", batch=to.experts, launches=launches)
     weights = [Weight(inner, outer, to.experts * inputs, of_experts=True)]
     weights += [Weight(to.experts * up.columns, of_experts=True)] * biased
@@ -184,18 +191,6 @@ def _router(write: Writer, y: Tensor) -> None:
             f"routing{part}", module, reads=tensors[:1], writes=tensors[1:], kept=tensors, forward=(forward,),
             input_grad=(backward,),
         )  # fmt: skip
-
-
-def _between_inside(elements: Number, inputs: int, cut: Cut) -> tuple[Number, Number]:
-    """Bytes that the first multiply and the second one's gradient move for an activation of so many elements inside.
-
-    The first writes its result, which the backward reads, and what the activation makes of it as the second multiply
-    reads it; the second one's gradient reads that result, and writes its gradient instead of the activation's. In few
-    bits both are written by rows and by columns (NVIDIA/TransformerEngine:transformer_engine/pytorch/ops/fused/
-    forward_grouped_mlp.py, backward_grouped_mlp.py).
-    """
-    written = 2 * cut.format.nbytes if cut.format else cut.width
-    return written * elements, (inputs * (cut.width + written) - cut.width) * elements
 
 
 def _activation(write: Writer, up: Tensor) -> Tensor:

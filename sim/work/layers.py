@@ -248,16 +248,15 @@ def _pieces(tokens: Number, vocabulary: Number, hidden: int, stack: StackSpec) -
 
 def _loss(write: Writer, logits: Number) -> None:
     """Cross-entropy of so many logits."""
-    w = write.cut.width
-    if write.stack.fused_cross_entropy:
-        # One pass reads the logits for maximum and sum, one more in the backward writes their gradient in place.
-        forward = memory("cross-entropy", 2 * w * logits, 2, sort="softmax")
-        backward = memory("cross-entropy backward", 2 * w * logits, 1, sort="softmax")
-    else:
+    w, sort = write.cut.width, "softmax"
+    # One pass reads the logits for maximum and sum, one more in the backward writes their gradient in place.
+    there, back = (2 * w, 2), (2 * w, 1)
+    if not write.stack.fused_cross_entropy:
         # Cast to fp32 (w + 4), maximum (4), subtract in place (8), exponential (8), sum (4), divide in place (8);
         # backward: scale in place (8), cast back (4 + w).
-        forward = memory("cross-entropy", (w + 36) * logits, 6)
-        backward = memory("cross-entropy backward", (w + 12) * logits, 3)
+        there, back, sort = (w + 36, 6), (w + 12, 3), "copy"
+    forward = memory("cross-entropy", there[0] * logits, there[1], sort=sort)
+    backward = memory("cross-entropy backward", back[0] * logits, back[1], sort=sort)
     write.add("cross-entropy", forward=(forward,), input_grad=(backward,))
 
 

@@ -53,10 +53,7 @@ class MemoryUse:
 
     def to_dict(self) -> dict[str, float]:
         """Bytes by purpose, and their total."""
-        return {
-            **{field.name: float(getattr(self, field.name)) for field in fields(self)},
-            "total": float(self.total),
-        }
+        return {name: float(getattr(self, name)) for name in (*(field.name for field in fields(self)), "total")}
 
 
 def by_rank(use: MemoryUse, num_ranks: int) -> tuple[MemoryUse, ...]:

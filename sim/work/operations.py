@@ -8,11 +8,13 @@ only, no seconds. Numbers may be NumPy arrays: everything broadcasts over tp, mi
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum, auto
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from sim.arrays import Number as Number
+from sim.specs import TrainingSpec
+from sim.specs.base import STORED
 
 Layout = Literal["nn", "nt", "tn"]
 """Which operand of a multiply lies transposed in memory. nt: a linear's forward x·Wᵀ; nn: its input gradient dy·W; tn:
@@ -184,6 +186,54 @@ class Weight(NamedTuple):
         return self.count * self.rows * (1 if self.columns is None else self.columns)
 
 
+TARGETS = {
+    "linear_qkv": (
+        "query, key, value", "queries", "queries' latent", "keys' and values' latent", "keys and values from latent",
+    ),
+    "linear_proj": ("attention output",),
+    "linear_fc1": ("MLP up", "experts up", "shared expert up"),
+    "linear_fc2": ("MLP down", "experts down", "shared expert down"),
+    "in_proj": ("mamba2 in", "gated_delta_net in", "kimi_delta_attention in"),
+    "out_proj": ("mamba2 out", "gated_delta_net out", "kimi_delta_attention out"),
+}  # fmt: skip
+"""Linears that can have low-rank adapters, by Megatron-Core's names, and the names of the operations."""
+
+
+@dataclass(frozen=True, slots=True)
+class Adapters:
+    """Adapters of one rank beside linears of some names (LoRA); of each linear so many, of which a token meets one.
+
+    The model's weights are frozen, and only narrow matrices beside some linears are trained: y = x W becomes y = x W +
+    x A B, with A of k × r and B of r × n (Hu et al. 2021, arXiv:2106.09685, section 4.1). Frozen weights have no
+    gradients, nothing to sum over replicas and no optimizer state; gradients of the inputs go through them as before,
+    and inputs are kept only for linears with adapters. Experts on a GPU share one adapter (NVIDIA-NeMo/Megatron-Bridge:
+    src/megatron/bridge/peft/lora.py, which wraps the grouped linear as one).
+
+    frozen : format in which the matrices lie that they stand beside; None for that of the activations.
+    """
+
+    rank: int
+    targets: tuple[str, ...]
+    count: int = 1
+    frozen: str | None = None
+
+    @property
+    def linears(self) -> frozenset[str]:
+        """Names of the operations beside which they stand."""
+        return frozenset(name for target in self.targets for name in TARGETS[target])
+
+    def stored(self, width: float) -> float:
+        """Size of a frozen number of a layer's matrices, over that of a number of so many bytes."""
+        return STORED[self.frozen] / width if self.frozen else 1.0
+
+
+def adapters_of(training: TrainingSpec) -> Adapters | None:
+    """Return the adapters of a training job; None where all weights are trained."""
+    if not training.adapter_rank:
+        return None
+    return Adapters(training.adapter_rank, training.adapter_targets, training.num_adapters, training.frozen_precision)
+
+
 class Operation(NamedTuple):
     """An operation of a model on one GPU and micro-batch, with all that counting needs of it.
 
@@ -253,16 +303,17 @@ class Phase:
         """The phase with some modules' operations and collectives in CUDA graphs, of which there are `graphs`."""
         if not any(item.module in names for item in self.operations):
             return self
-        inside = [
-            tuple(item._replace(graphed=True) if item.module in names else item for item in items)
-            for items in (self.operations, self.collectives)
-        ]
-        return Phase(*inside, graphs, self.waits, self.setups)
+
+        def graphed(items: Any) -> Any:
+            return tuple([item._replace(graphed=True) if item.module in names else item for item in items])
+
+        return replace(self, operations=graphed(self.operations), collectives=graphed(self.collectives), graphs=graphs)
 
     def of_modules(self, names: Collection[str]) -> Phase:
         """Operations and collectives of some modules, in their order."""
         items = self.operations, self.collectives
-        return Phase(*(tuple(item for item in each if item.module in names) for each in items))
+        inside: list[Any] = [tuple(item for item in each if item.module in names) for each in items]
+        return Phase(*inside)
 
     def scaled(self, share: float) -> Phase:
         """The phase with every amount multiplied by `share`: its average where only that share of layers runs it."""
@@ -270,6 +321,11 @@ class Phase:
         kernels = (each._replace(**{name: share * getattr(each, name) for name in amounts}) for each in self.operations)
         collectives = (each._replace(nbytes=share * each.nbytes) for each in self.collectives)
         return Phase(tuple(kernels), tuple(collectives), waits=self.waits, setups=share * self.setups)
+
+    @property
+    def items(self) -> tuple[Kernel | Collective, ...]:
+        """All operations and collectives."""
+        return (*self.operations, *self.collectives)
 
     @property
     def flop(self) -> Number:

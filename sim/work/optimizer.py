@@ -10,8 +10,6 @@ layers and Adam's two of the rest [2]_.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from sim.arrays import Number
@@ -88,31 +86,22 @@ def coming_bytes(
     return state_bytes(params, moments, training, stack) - there
 
 
-@dataclass(frozen=True, slots=True)
-class HostUpdate:
-    """What an update of state in host memory moves. [bytes]
+def host_update(
+    params: Number, moments: Number, stack: StackSpec, training: TrainingSpec
+) -> tuple[Number, Number, Number]:
+    """What an update of state in host memory sends out and back, and reads and writes of the host's memory. [bytes]
 
-    out : gradients to the host, which are cast to 32 bits first. back : weights to the GPU, in 32 bits where their
-    masters are there. Where the state comes to the GPU instead, that: back, and out again.
-    memory : what the update reads and writes of the host's memory.
-    """
-
-    out: Number
-    back: Number
-    memory: Number
-
-
-def host_update(params: Number, moments: Number, stack: StackSpec, training: TrainingSpec) -> HostUpdate:
-    """An update on the host: gradient read, 32-bit master and moments read and written; or of state that waits there.
+    Out go gradients, cast to 32 bits first; back come weights, in 32 bits where their masters are on the GPU. The
+    update reads the gradient, and reads and writes the 32-bit master and moments. Where the state comes to the GPU
+    instead, it goes back and out.
 
     params, moments : of the share of the state that is there.
     """
     if not stack.updates_on_host:
         state = coming_bytes(params, moments, training, stack, 1.0)
-        return HostUpdate(state, state, 0.0 * params)
+        return state, state, 0.0 * params
     width = training.activation_bytes if stack.offload_masters else 4
-    state = 4 * params + moment_bytes(training) * moments
-    return HostUpdate(4 * params, width * params, 4 * params + 2 * state)
+    return 4 * params, width * params, 12 * params + 2 * moment_bytes(training) * moments
 
 
 def optimizer_work(

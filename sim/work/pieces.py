@@ -19,8 +19,7 @@ import numpy as np
 from sim.arrays import Number
 from sim.specs import ModelSpec, StackSpec
 from sim.specs.base import FORMATS, Format
-from sim.work.adapters import Adapters
-from sim.work.operations import Cause, Collective, Kernel, Layout, Operation, Tensor, Weight, matmul, memory
+from sim.work.operations import Adapters, Cause, Collective, Kernel, Layout, Operation, Tensor, Weight, matmul, memory
 from sim.work.optimizer import GRADIENT_WIDTH
 from sim.work.routing import EVEN, Routing
 
@@ -274,7 +273,7 @@ class Writer:
         each, matrices = self.cut.width + 4, sum(weight.count for weight in weights if weight.columns is not None)
         params = each * sum(weight.params for weight in weights)
         cast = partial(memory, sort="step")
-        casts = (cast(f"{name} weights cast", params, matrices / 2),)
+        casts: tuple[Kernel, ...] = (cast(f"{name} weights cast", params, matrices / 2),)
         if x.width > self.cut.width and not self.stack.compiled:
             casts += (cast(f"{name} inputs cast", each * x.rows * x.columns * matrices, matrices / 2),)
         return casts, (cast(f"{name} gradients cast", params, matrices),)

@@ -7,7 +7,7 @@ stage runs four tenths of its layers again whole, and the others not.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import combinations
@@ -66,15 +66,10 @@ def recompute_word(plan: ParallelPlan, model: ModelSpec) -> str:
         return plan.recompute
     number, stages = plan.recompute_num_layers, plan.num_stages
     if plan.recompute_method == "block":
-        return block_word(number, stages, model)
+        share = number * stages / model.num_layers
+        return "full" if share >= 1.0 else f"full*{share!r}"
     groups = -(-model.num_layers // (stages * number))
     return f"full:{number}:{min(1.0, groups * stages / model.num_layers)!r}"
-
-
-def block_word(number: int, stages: int, model: ModelSpec) -> str:
-    """What full recomputation of so many layers of every one of so many stages is."""
-    share = number * stages / model.num_layers
-    return "full" if share >= 1.0 else f"full*{share!r}"
 
 
 def selective_word(plan: ParallelPlan) -> str:
@@ -134,22 +129,16 @@ def again(forward: Phase, word: str, stack: StackSpec) -> Phase:
     """Return what of a layer's forward runs again in the backward; of layers treated differently, the mean."""
     said, setups = read_recompute(word), stack.counted_launches * CHECKPOINT_LAUNCHES
     if said.mode == "selective":
-        phase = forward.of_modules(said.modules)
-        return replace(phase, setups=setups * _checkpoints(forward, said.names))
+        # Modules run again one by one, and every norm by itself; CUDA graphs launch their own.
+        launched, count = {item.module for item in forward.operations if not item.graphed}, 0
+        for name in said.names:
+            here = [part in launched for part in RECOMPUTE_MODULES[name]]
+            count += sum(here) if name == "layernorm" else any(here)
+        return replace(forward.of_modules(said.modules), setups=setups * count)
     if said.mode == "full":
         whole = replace(forward, setups=setups / said.group)
         return whole.scaled(said.share) if said.share < 1.0 else whole
     return {"none": Phase(), "per_op": _per_op(forward)}[said.mode]
-
-
-def _checkpoints(forward: Phase, names: Collection[str]) -> int:
-    """Modules that run again one by one: every norm is by itself. CUDA graphs launch their own."""
-    launched = {item.module for item in forward.operations if not item.graphed}
-    count = 0
-    for name in names:
-        here = [part in launched for part in RECOMPUTE_MODULES[name]]
-        count += sum(here) if name == "layernorm" else any(here)
-    return count
 
 
 PER_OP_SENT = ("reduce_scatter", "all_to_all")

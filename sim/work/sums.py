@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Sequence
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
 from sim.arrays import Floats, Number
 from sim.specs import LayerKind, ModelSpec, ParallelPlan, StackSpec, TrainingSpec
 from sim.specs.plan import GRAPH_MODULES, RECOMPUTE_MODULES
-from sim.work.adapters import Adapters, adapters_of
 from sim.work.layers import FIRST_KIND, block_operations, layer_operations
-from sim.work.operations import Block, BlockWork, Cause, Kernel, Operation, Phase, Tensor, Weight
+from sim.work.operations import Adapters, Block, BlockWork, Cause, Operation, Phase, Tensor, Weight, adapters_of
 from sim.work.optimizer import MOMENTS
 from sim.work.pieces import Cut
 from sim.work.recompute import (
@@ -51,17 +51,14 @@ def block_works(block: Block, stack: StackSpec, recomputes: Sequence[str]) -> li
 def _passes(operations: Sequence[Operation]) -> list[Phase]:
     """Forward, input gradient and weight gradient of operations; backward they run in the reverse order."""
     back = operations[::-1]
+
+    def of(several: Sequence[Operation], part: str) -> tuple[Any, ...]:
+        return tuple(item for each in several for item in getattr(each, part))
+
     return [
-        Phase(
-            tuple(kernel for each in operations for kernel in each.forward),
-            tuple(collective for each in operations for collective in each.sent),
-            waits=any(each.waits for each in operations),
-        ),
-        Phase(
-            tuple(kernel for each in back for kernel in each.input_grad),
-            tuple(collective for each in back for collective in each.sent_back),
-        ),
-        Phase(tuple(kernel for each in back for kernel in each.weight_grad)),
+        Phase(of(operations, "forward"), of(operations, "sent"), waits=any(each.waits for each in operations)),
+        Phase(of(back, "input_grad"), of(back, "sent_back")),
+        Phase(of(back, "weight_grad")),
     ]
 
 
@@ -230,12 +227,8 @@ def model_flop(model: ModelSpec, training: TrainingSpec) -> float:
     Three times the forward, with attention that is not halved for the mask, as Megatron-LM counts it. Frozen weights
     have no gradients: twice the forward, but for what mixes the tokens, and adapters' three times.
     """
-    return float(
-        sum(
-            count * sum(phase.model_flop for phase in _passes(block.operations))
-            for count, block in _step(model, training)
-        )
-    )
+    passes = ((count, _passes(block.operations)) for count, block in _step(model, training))
+    return float(sum(count * sum(phase.model_flop for phase in phases) for count, phases in passes))
 
 
 def causal_flop(model: ModelSpec, training: TrainingSpec) -> float:
@@ -326,23 +319,18 @@ def _kept_per_op(operations: Sequence[Operation], first: Tensor) -> list[Tensor]
     multiplies = per_op_multiplies(kernel for each in operations for kernel in each.forward)
     saved = {id(kernel): places for kernel, places in multiplies[:-1]}
     cores = [each for each in operations if any(kernel.cause is Cause.ATTENTION for kernel in each.forward)]
-    results = [
-        tensor
-        for each in operations
-        for kernel in each.forward
-        for tensor in _at_places(each.writes, kernel, saved.get(id(kernel), ()))
-    ]
+    results = []
+    for each, kernel in ((of, kernel) for of in operations for kernel in of.forward):
+        places, written = saved.get(id(kernel), ()), each.writes
+        if len(written) == (len(kernel.parts) or 1):  # what the matrices give are tensors of their own
+            results += [written[place] for place in places]
+        elif places:  # or parts of one
+            share = 1.0 - run_again_share(kernel, places)
+            results += [tensor.like(tensor.name, tensor.columns * share) for tensor in written]
     sent = [each for each in operations if any(item.kind in PER_OP_SENT for item in each.sent)]
     read = {tensor.name for each in cores for tensor in each.reads}
     own = [tensor for each in cores for tensor in each.kept if not {tensor.name, tensor.copy_of} & read]
     return [first, *results, *(tensor for each in (*sent, *cores) for tensor in each.writes), *own]
-
-
-def _at_places(written: Sequence[Tensor], kernel: Kernel, places: tuple[int, ...]) -> list[Tensor]:
-    """Return what the matrices at some places of a multiply give, as tensors of their own or parts of one."""
-    if len(written) == (len(kernel.parts) or 1):
-        return [written[place] for place in places]
-    return [each.like(each.name, each.columns * (1.0 - run_again_share(kernel, places))) for each in written if places]
 
 
 def gradients_alive(operations: Sequence[Operation]) -> Number:
@@ -363,15 +351,11 @@ def gradients_alive(operations: Sequence[Operation]) -> Number:
             most = np.maximum(most, sum(alive.values()) + each.scratch)
             for tensor in each.reads:
                 alive.setdefault(tensor.name, tensor.nbytes)
-            most = np.maximum(most, sum(alive.values()) + _gathered_again(each))
+            kept = {name for tensor in each.kept for name in (tensor.name, tensor.copy_of)}
+            if kept and not any(tensor.name in kept for tensor in each.reads):  # it kept a part of what it reads
+                again = sum(tensor.in_bytes(each.kept[0].width).nbytes for tensor in each.reads)
+                most = np.maximum(most, sum(alive.values()) + again)
+            most = np.maximum(most, sum(alive.values()))
         for tensor in each.writes:
             alive.pop(tensor.name, None)
     return most
-
-
-def _gathered_again(operation: Operation) -> Number:
-    """Bytes of what an operation reads, where it kept a part of that."""
-    kept = {name for tensor in operation.kept for name in (tensor.name, tensor.copy_of)}
-    if not kept or any(tensor.name in kept for tensor in operation.reads):
-        return 0.0
-    return sum(tensor.in_bytes(operation.kept[0].width).nbytes for tensor in operation.reads)

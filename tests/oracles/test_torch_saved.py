@@ -4,8 +4,8 @@ import pytest
 from counts import attention_core_bytes, layer_activation_bytes
 
 from sim.specs import ModelSpec, StackSpec
-from sim.work.adapters import Adapters
 from sim.work.memory import logits_bytes
+from sim.work.operations import Adapters
 from sim.work.pieces import Cut
 
 torch = pytest.importorskip("torch")

@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.costs.storage import Storage
 from sim.errors import SpecError
 from sim.reliability.cost import energy
 from sim.reliability.goodput import (
@@ -24,6 +23,7 @@ from sim.reliability.goodput import (
     waiting_share,
     young_interval,
 )
+from sim.reliability.storing import Storage
 
 SHARES = ("useful", "checkpoints", "lost_work", "restarts", "waiting")
 LLAMA3_COUNTS = {

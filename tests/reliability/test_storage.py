@@ -9,12 +9,19 @@ from hypothesis import strategies as st
 from rows import rows
 
 from sim.costs.collectives import Fabric, all_gather, broadcast
-from sim.costs.storage import Storage
 from sim.errors import SpecError
 from sim.network.placement import Group
 from sim.reliability.goodput import Checkpoints, Failures, best_interval, goodput, simulate_goodput
 from sim.reliability.state import evenly, state_of
-from sim.reliability.storing import STAGING_S, data_loading, even_storing, load_named, require_pause, storing_of
+from sim.reliability.storing import (
+    STAGING_S,
+    Storage,
+    data_loading,
+    even_storing,
+    load_named,
+    require_pause,
+    storing_of,
+)
 from sim.specs import ClusterSpec, StorageSpec, build_scenario, load_scenario
 from sim.specs.loading import resolve
 from sim.work.sums import total_params

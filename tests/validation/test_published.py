@@ -28,7 +28,7 @@ from flopcast_validation.runs.transfer_report import (
     transfer_markdown,
 )
 from sim import estimate, load_scenario
-from sim.costs.spread import expected_slowest, slowdown
+from sim.pricing.layouts import expected_slowest, slowdown
 from sim.specs.yaml12 import load_yaml
 
 ROOT = Path(__file__).parents[2]

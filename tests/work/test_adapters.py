@@ -9,9 +9,8 @@ from sim import estimate
 from sim.errors import FlopcastError
 from sim.specs import build_scenario
 from sim.specs.base import FORMATS
-from sim.work.adapters import Adapters
 from sim.work.layers import deal_stages
-from sim.work.operations import Block, Tensor, Weight
+from sim.work.operations import Adapters, Block, Tensor, Weight
 from sim.work.pieces import Cut, Writer
 from sim.work.sums import block_works
 

@@ -6,7 +6,7 @@ from counts import head_work
 from sim.costs.compute import ComputeModel
 from sim.specs import ModelSpec, Profile, StackSpec, load_preset
 from sim.specs.hardware import GpuSpec
-from sim.work.adapters import Adapters
+from sim.work.operations import Adapters
 from sim.work.pieces import Cut
 
 WHOLE = StackSpec(chunked_loss=True, kernel_launch_s=0.0)

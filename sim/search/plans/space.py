@@ -31,8 +31,8 @@ from sim.search.plans.layouts import (
     value_of,
 )
 from sim.specs import ParallelPlan, Scenario
+from sim.specs.base import as_names
 from sim.specs.framework_plans import PlanRule
-from sim.specs.plan import as_names
 
 Fields = Mapping[str, Any]
 """Fields of a plan, each with its value or a tuple of values, such as {"tp": 4, "zero_stage": (0, 1)}; {} is any."""

@@ -5,9 +5,7 @@ from counts import layers_forward_flop
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.specs import ModelSpec
-from sim.specs.presets import load_preset, preset_names
-from sim.work.inference import (
+from sim.rl.inference import (
     cache_bytes,
     decode_flop,
     inference_params,
@@ -16,6 +14,8 @@ from sim.work.inference import (
     weights_held,
     weights_read,
 )
+from sim.specs import ModelSpec
+from sim.specs.presets import load_preset, preset_names
 from sim.work.sums import active_params, total_params
 
 

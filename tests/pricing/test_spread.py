@@ -7,8 +7,8 @@ import pytest
 from open_space import search
 
 from sim import load_scenario
-from sim.costs.spread import expected_slowest, slowdown
 from sim.estimate import estimate
+from sim.pricing.layouts import expected_slowest, slowdown
 from sim.simulate import simulate
 from tests.rows import rows
 
