@@ -15,8 +15,8 @@ from sim.commands.plan import Model
 from sim.commands.progress import spinner
 from sim.costs.collectives import Fabric, all_reduce_ways, estimated_times
 from sim.errors import SpecError
-from sim.network.collective_flows import collective_times
 from sim.network import placement
+from sim.network.collective_flows import collective_times
 from sim.network.routing import expected_max_load
 from sim.network.topology import bisection_bytes_per_s, build_topology, cable_counts, switch_counts
 from sim.scaling.shape import Shapes, shapes_near
