@@ -60,10 +60,10 @@ def simulate(
     """How long steps take when GPUs jitter or are slow, and links are shared, slow or lost.
 
     fail_node : Say what becomes of the step if this node fails.
-    figure --png : Draw step times and the network's use here (.png, .svg, .pdf).
+    figure --png : Draw the network's use over the step here (.png, .svg, .pdf); needs --links.
     """
     from sim.report.figures import check_paths
-    from sim.report.simulation import draw_links, draw_simulation, simulation_view
+    from sim.report.simulation import draw_links, simulation_view
 
     asked = load_scenario(scenario, overrides or (), profile)
     if fail_node is not None:
@@ -72,13 +72,15 @@ def simulate(
         return
     if figure is not None:
         check_paths([figure], (".png", ".svg", ".pdf"))
+        if not steps.keywords["links"]:
+            raise SpecError("--png draws the use of every link over the step; add --links")
     with spinner("simulating"):
         answer = steps(asked)
     for option in ("seeds", "unfold"):
         if steps.keywords.get(option) and not steps.keywords.get("jitter"):
             typer.secho(f"flopcast: --{option} changes nothing without --jitter", err=True, fg="yellow")
     if figure is not None:
-        (draw_links if steps.keywords["links"] else draw_simulation)(answer, figure)
+        draw_links(answer, figure)
     print_answer(as_json, answer.to_dict, lambda: simulation_view(answer))
 
 
