@@ -126,12 +126,12 @@ HOMES = {
     "topology": "machine:topology",
     "simulate": "machine:simulate",
     "shape": "machine:shape",
-    "plan-pipeline": "plan_pipeline:plan_pipeline",
+    "plan-pipeline": "machine:plan_pipeline",
     "shortest": "train:shortest",
     "fields": "reference:fields",
     "schema": "reference:schema",
     "doctor": "reference:doctor",
-    "presets": "presets:app",
+    "presets": "reference:app",
     "scaling": "scaling:app",
 }
 """Where the code of a verb is, below `sim.commands`, if not in a function and a module of its own name."""
