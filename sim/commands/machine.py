@@ -183,10 +183,7 @@ def _network(machine: Any, spec: Any) -> dict[str, Any]:
     ]
     return {
         "cluster": machine.name,
-        "num_nodes": machine.num_nodes,
-        "num_gpus": machine.num_gpus,
-        "gpus_per_node": machine.gpus_per_node,
-        "nics_per_node": machine.nics_per_node,
+        **{name: getattr(machine, name) for name in ("num_nodes", "num_gpus", "gpus_per_node", "nics_per_node")},
         "nvlink_domains": machine.num_domains,
         "nvlink_domain_gpus": machine.domain_gpus,
         "nvlink_bytes_per_s_per_gpu": spec.node.nvlink_bandwidth_bytes_per_s,
