@@ -261,12 +261,14 @@ def _alternatives(suspect: Mapping[str, Any], scenario: Scenario) -> list[tuple[
     whole = scenario.cluster.inter_node_bandwidth_bytes_per_s * 8e-9
     found = [tuple(changes) for changes in suspect.get("changes", ())]
     found += [(f"cluster.inter_node_bandwidth={whole * share:g}Gbit/s",) for share in suspect.get("network", ())]
-    for names, kind in ((_overlaps(scenario), "overlaps"), (_fused(scenario), "fused")):
+    fused = ["fused_norm", "fused_bias_activation", "fused_cross_entropy", "fused_optimizer"]
+    fused += ["fused_softmax"] if scenario.stack.attention == "math" else []
+    fused += ["fused_rotary"] if scenario.model.position == "rotary" else []
+    for names, kind in ((_overlaps(scenario), "overlaps"), (fused, "fused")):
         if kind in suspect:
             value = suspect[kind]
-            found.append(
-                tuple(f"stack.{name}={str(value).lower()}" for name in names if getattr(scenario.stack, name) != value)
-            )
+            changed = [name for name in names if getattr(scenario.stack, name) != value]
+            found.append(tuple(f"stack.{name}={str(value).lower()}" for name in changed))
     return found
 
 
@@ -282,10 +284,3 @@ def _overlaps(scenario: Scenario) -> list[str]:
         "overlap_experts": plan.ep > 1,
     }
     return [name for name, used in there.items() if used]
-
-
-def _fused(scenario: Scenario) -> list[str]:
-    """Switches of the stack for fused kernels that the model uses."""
-    names = ["fused_norm", "fused_bias_activation", "fused_cross_entropy", "fused_optimizer"]
-    names += ["fused_softmax"] if scenario.stack.attention == "math" else []
-    return names + (["fused_rotary"] if scenario.model.position == "rotary" else [])

@@ -24,94 +24,94 @@ if TYPE_CHECKING:
 
 NARROW = 60
 """Columns below which help comes without frames, which would cut words off."""
-_TABLE = """
-estimate: How long a training step takes, where the time goes, and whether it fits.
-    estimate scenarios/gpt-1t-3072-a100.yaml
-    estimate scenarios/gpt3-175b-1024-a100.yaml --set plan.num_chunks=2 --set plan.schedule=interleaved
-    estimate scenarios/llama3-405b-16384-h100.yaml --json
-check: Whether a run is normal: measured step times beside the estimate, and what to look at.
-    check train.log scenarios/korthikanti-2022/22b-selective.yaml
-    check train.log --cluster selene
-    check scenarios/megatron-2021/39.1b.yaml --measured '16.9 s'
-plan: The best plan to pre-train a model on so many GPUs; days and cost of the run.
-    plan llama3-70b --cluster superpod-h100 --gpus 512 --tokens 15T
-    plan meta-llama/Llama-3.1-8B --gpu h100 --gpus 8 --seq 8k --export megatron-lm
-    plan qwen3-4b --gpu a100-80gb --gpus 64 --tokens 300B --batch 2M -o best.yaml
-finetune: Whether a fine-tuning fits, what would make it fit, how long it takes, and its cost.
-    finetune qwen2.5-7b --gpus 8 --gpu rtx4090 --samples 50k --epochs 3
-    finetune qwen2.5-7b --samples 50k --lora --budget 20
-    finetune meta-llama/Llama-3.1-8B --gpu h100 --samples 10k --seq 4k --lora 16 --json
-shape: Which nearby vocabulary, heads and widths of a model train faster.
-    shape gpt3-175b --gpu a100-80gb --tp 8
-    shape config.json --gpu h100 --json
-compare: Two scenarios side by side: what differs, and what that does.
-    compare scenarios/megatron-2021/145.6b.yaml scenarios/gpt3-175b-1024-a100.yaml
-schedule: What each pipeline rank does, in order, as a text grid.
-    schedule interleaved --ranks 4 --microbatches 8
-    schedule zb_v --ranks 2 --microbatches 3 --times 1,1,1
-timeline: When each pipeline rank does what in a step: a Gantt chart, or a trace.
-    timeline scenarios/gpt3-175b-1024-a100.yaml
-    timeline scenarios/gpt3-175b-1024-a100.yaml -s plan.schedule=zb_h1 --png step.png --from 0 --to 5
-    timeline scenarios/gpt3-175b-1024-a100.yaml --trace step.json
-compare-schedules: One scenario under every pipeline schedule: time, memory, communication.
-    compare-schedules scenarios/gpt3-175b-1024-a100.yaml
-    compare-schedules scenarios/gpt3-175b-1024-a100.yaml --schedules 1f1b,interleaved,dualpipe --json
-import: Turn a configuration of another tool into a scenario.
-    import config.json --gpus 64 -o mine.yaml
-    import train_gpt3_175b.sh --cluster selene -o gpt3.yaml
-    import llama3_8b.toml | flopcast estimate -
-export: Write a scenario's plan as a framework's own options.
-    export scenarios/gpt3-175b-1024-a100.yaml --to megatron-lm -o run.sh
-    export scenarios/qwen3-235b-a22b-256-h100.yaml --to megatron-bridge
-    export scenarios/gpt3-175b-1024-a100.yaml --to megatron-lm -s plan.tp=4 -s plan.pp=32 --json
-topology: Switches, cables and bisection bandwidth of a cluster's network.
-    topology selene
-    topology selene --nodes 384 --collectives 1GB --gpus 48 --json
-search: The best plan of all that fit, proven by the exact engine, and why not another.
-    search scenarios/gpt-1t-3072-a100.yaml -o best.yaml
-    search scenarios/gpt-1t-3072-a100.yaml --why own
-    search scenarios/gpt-1t-3072-a100.yaml --schedules zb_v,v_half
-    search scenarios/gpt-1t-3072-a100.yaml --why plan.tp=8 plan.pp=64
-    search scenarios/gpt3-175b-1024-a100.yaml --sweep gpus=64..1024 --figure sweep.png
-layout: Which layers each pipeline stage should hold, and what that gains.
-    layout scenarios/papers/deepseek-v3-2048-h800.yaml -s plan.schedule=1f1b
-    layout scenarios/llama3-405b-16384-h100.yaml --json
-plan-pipeline: Stages and workers of a pipeline without flush, by PipeDream's planner.
-    plan-pipeline scenarios/layers/vgg16-v100.csv --workers 16 --bandwidths '10 Gbit/s'
-    plan-pipeline scenarios/megatron-2021/1.7b.yaml -s plan.zero_stage=0
-simulate: How long steps take if GPUs jitter or are slow, or links are shared, slow or lost.
-    simulate scenarios/gpt-1t-3072-a100.yaml --jitter 0.02 --seeds 20 --straggler 1.2@rank17
-    simulate scenarios/gpt-1t-3072-a100.yaml --links --png links.png
-    simulate scenarios/gpt-1t-3072-a100.yaml --link-down leaf4.cable7
-report: Write the answer, or several side by side, as one HTML file.
-    report scenarios/gpt-1t-3072-a100.yaml -o report.html
-    report scenarios/gpt3-175b-1024-a100.yaml -s plan.num_chunks=2 -s plan.schedule=interleaved --no-search
-    report scenarios/gpt3-175b-1024-a100.yaml --slider plan.tp=2,4,8 --slider plan.pp=8,16,32
-    report scenarios/gpt-1t-3072-a100.yaml scenarios/gpt-1t-3072-a100.yaml@plan.tp=4@plan.dp=12
-train: How many days a whole run takes, with failures and checkpoints, and what it costs.
-    train scenarios/gpt-1t-3072-a100.yaml
-    train scenarios/gpt-1t-3072-a100.yaml --price 3 --png run.png
-shortest: The shortest possible training run on a kind of cluster, and what limits it.
-    shortest llama3-70b --cluster superpod-h100 --tokens 15T --gpus 256..32768 --png frontier.png
-    shortest gpt3-175b --cluster ethernet-25 --loss 2.0 --within '60 d'
-rl: How long a step of reinforcement learning takes, and what limits it.
-    rl scenarios/qwen3-30b-a3b-rl-32-h100.yaml --rollout-gpus 32 --response 4k --longest 10k
-    rl scenarios/qwen3-30b-a3b-rl-32-h100.yaml --gpus 64 --longest 10k --reference --updates 4
-    rl scenarios/qwen3-30b-a3b-rl-32-h100.yaml --colocated --response 2k --longest 10k --json
-fields: What a scenario file may hold: each field's type, default and meaning.
-    fields plan
-    fields plan.zero_stage
-    fields recompute
-schema: The JSON Schema of a scenario file, for editors.
-    schema -o scenario.schema.json
-doctor: What is installed, what is missing, and what the profiles were measured on.
-    doctor
-    doctor --json
-mcp: Serve the answers as tools for language models (Model Context Protocol).
-    mcp
-presets: GPUs, nodes, clusters, models, frameworks, stacks and profiles, with their sources.
-scaling: Scaling laws side by side: loss, data, batch, limits, failures and cost.
-"""
+_TABLE = (
+    "estimate: How long a training step takes, where the time goes, and whether it fits.",
+    " estimate scenarios/gpt-1t-3072-a100.yaml",
+    " estimate scenarios/gpt3-175b-1024-a100.yaml --set plan.num_chunks=2 --set plan.schedule=interleaved",
+    " estimate scenarios/llama3-405b-16384-h100.yaml --json",
+    "check: Whether a run is normal: measured step times beside the estimate, and what to look at.",
+    " check train.log scenarios/korthikanti-2022/22b-selective.yaml",
+    " check train.log --cluster selene",
+    " check scenarios/megatron-2021/39.1b.yaml --measured '16.9 s'",
+    "plan: The best plan to pre-train a model on so many GPUs; days and cost of the run.",
+    " plan llama3-70b --cluster superpod-h100 --gpus 512 --tokens 15T",
+    " plan meta-llama/Llama-3.1-8B --gpu h100 --gpus 8 --seq 8k --export megatron-lm",
+    " plan qwen3-4b --gpu a100-80gb --gpus 64 --tokens 300B --batch 2M -o best.yaml",
+    "finetune: Whether a fine-tuning fits, what would make it fit, how long it takes, and its cost.",
+    " finetune qwen2.5-7b --gpus 8 --gpu rtx4090 --samples 50k --epochs 3",
+    " finetune qwen2.5-7b --samples 50k --lora --budget 20",
+    " finetune meta-llama/Llama-3.1-8B --gpu h100 --samples 10k --seq 4k --lora 16 --json",
+    "shape: Which nearby vocabulary, heads and widths of a model train faster.",
+    " shape gpt3-175b --gpu a100-80gb --tp 8",
+    " shape config.json --gpu h100 --json",
+    "compare: Two scenarios side by side: what differs, and what that does.",
+    " compare scenarios/megatron-2021/145.6b.yaml scenarios/gpt3-175b-1024-a100.yaml",
+    "schedule: What each pipeline rank does, in order, as a text grid.",
+    " schedule interleaved --ranks 4 --microbatches 8",
+    " schedule zb_v --ranks 2 --microbatches 3 --times 1,1,1",
+    "timeline: When each pipeline rank does what in a step: a Gantt chart, or a trace.",
+    " timeline scenarios/gpt3-175b-1024-a100.yaml",
+    " timeline scenarios/gpt3-175b-1024-a100.yaml -s plan.schedule=zb_h1 --png step.png --from 0 --to 5",
+    " timeline scenarios/gpt3-175b-1024-a100.yaml --trace step.json",
+    "compare-schedules: One scenario under every pipeline schedule: time, memory, communication.",
+    " compare-schedules scenarios/gpt3-175b-1024-a100.yaml",
+    " compare-schedules scenarios/gpt3-175b-1024-a100.yaml --schedules 1f1b,interleaved,dualpipe --json",
+    "import: Turn a configuration of another tool into a scenario.",
+    " import config.json --gpus 64 -o mine.yaml",
+    " import train_gpt3_175b.sh --cluster selene -o gpt3.yaml",
+    " import llama3_8b.toml | flopcast estimate -",
+    "export: Write a scenario's plan as a framework's own options.",
+    " export scenarios/gpt3-175b-1024-a100.yaml --to megatron-lm -o run.sh",
+    " export scenarios/qwen3-235b-a22b-256-h100.yaml --to megatron-bridge",
+    " export scenarios/gpt3-175b-1024-a100.yaml --to megatron-lm -s plan.tp=4 -s plan.pp=32 --json",
+    "topology: Switches, cables and bisection bandwidth of a cluster's network.",
+    " topology selene",
+    " topology selene --nodes 384 --collectives 1GB --gpus 48 --json",
+    "search: The best plan of all that fit, proven by the exact engine, and why not another.",
+    " search scenarios/gpt-1t-3072-a100.yaml -o best.yaml",
+    " search scenarios/gpt-1t-3072-a100.yaml --why own",
+    " search scenarios/gpt-1t-3072-a100.yaml --schedules zb_v,v_half",
+    " search scenarios/gpt-1t-3072-a100.yaml --why plan.tp=8 plan.pp=64",
+    " search scenarios/gpt3-175b-1024-a100.yaml --sweep gpus=64..1024 --figure sweep.png",
+    "layout: Which layers each pipeline stage should hold, and what that gains.",
+    " layout scenarios/papers/deepseek-v3-2048-h800.yaml -s plan.schedule=1f1b",
+    " layout scenarios/llama3-405b-16384-h100.yaml --json",
+    "plan-pipeline: Stages and workers of a pipeline without flush, by PipeDream's planner.",
+    " plan-pipeline scenarios/layers/vgg16-v100.csv --workers 16 --bandwidths '10 Gbit/s'",
+    " plan-pipeline scenarios/megatron-2021/1.7b.yaml -s plan.zero_stage=0",
+    "simulate: How long steps take if GPUs jitter or are slow, or links are shared, slow or lost.",
+    " simulate scenarios/gpt-1t-3072-a100.yaml --jitter 0.02 --seeds 20 --straggler 1.2@rank17",
+    " simulate scenarios/gpt-1t-3072-a100.yaml --links --png links.png",
+    " simulate scenarios/gpt-1t-3072-a100.yaml --link-down leaf4.cable7",
+    "report: Write the answer, or several side by side, as one HTML file.",
+    " report scenarios/gpt-1t-3072-a100.yaml -o report.html",
+    " report scenarios/gpt3-175b-1024-a100.yaml -s plan.num_chunks=2 -s plan.schedule=interleaved --no-search",
+    " report scenarios/gpt3-175b-1024-a100.yaml --slider plan.tp=2,4,8 --slider plan.pp=8,16,32",
+    " report scenarios/gpt-1t-3072-a100.yaml scenarios/gpt-1t-3072-a100.yaml@plan.tp=4@plan.dp=12",
+    "train: How many days a whole run takes, with failures and checkpoints, and what it costs.",
+    " train scenarios/gpt-1t-3072-a100.yaml",
+    " train scenarios/gpt-1t-3072-a100.yaml --price 3 --png run.png",
+    "shortest: The shortest possible training run on a kind of cluster, and what limits it.",
+    " shortest llama3-70b --cluster superpod-h100 --tokens 15T --gpus 256..32768 --png frontier.png",
+    " shortest gpt3-175b --cluster ethernet-25 --loss 2.0 --within '60 d'",
+    "rl: How long a step of reinforcement learning takes, and what limits it.",
+    " rl scenarios/qwen3-30b-a3b-rl-32-h100.yaml --rollout-gpus 32 --response 4k --longest 10k",
+    " rl scenarios/qwen3-30b-a3b-rl-32-h100.yaml --gpus 64 --longest 10k --reference --updates 4",
+    " rl scenarios/qwen3-30b-a3b-rl-32-h100.yaml --colocated --response 2k --longest 10k --json",
+    "fields: What a scenario file may hold: each field's type, default and meaning.",
+    " fields plan",
+    " fields plan.zero_stage",
+    " fields recompute",
+    "schema: The JSON Schema of a scenario file, for editors.",
+    " schema -o scenario.schema.json",
+    "doctor: What is installed, what is missing, and what the profiles were measured on.",
+    " doctor",
+    " doctor --json",
+    "mcp: Serve the answers as tools for language models (Model Context Protocol).",
+    " mcp",
+    "presets: GPUs, nodes, clusters, models, frameworks, stacks and profiles, with their sources.",
+    "scaling: Scaling laws side by side: loss, data, batch, limits, failures and cost.",
+)
 """The verbs in the order of the help: what each answers in a line, and below it what one types after `flopcast`."""
 HOMES = {
     "check": "estimate:check",
@@ -126,20 +126,20 @@ HOMES = {
     "topology": "machine:topology",
     "simulate": "machine:simulate",
     "shape": "machine:shape",
-    "plan-pipeline": "plan_pipeline:plan_pipeline",
+    "plan-pipeline": "machine:plan_pipeline",
     "shortest": "train:shortest",
     "fields": "reference:fields",
     "schema": "reference:schema",
     "doctor": "reference:doctor",
-    "presets": "presets:app",
+    "presets": "reference:app",
     "scaling": "scaling:app",
 }
 """Where the code of a verb is, below `sim.commands`, if not in a function and a module of its own name."""
 
 
-def _read(table: str) -> dict[str, tuple[str, list[str]]]:
+def _read(table: tuple[str, ...]) -> dict[str, tuple[str, list[str]]]:
     verbs: dict[str, tuple[str, list[str]]] = {}
-    for line in table.strip().splitlines():
+    for line in table:
         if line.startswith(" "):
             verbs[next(reversed(verbs))][1].append(line.strip())
         else:

@@ -7,7 +7,7 @@ Every message names the value, the rule it breaks and the nearest remedy. The co
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 
@@ -54,39 +54,25 @@ def nearest(word: str, choices: Iterable[str]) -> str:
     return f"; choose from {', '.join(options)}" if options else ""
 
 
-def _numbers(name: str, value: Any) -> Any:
-    """A number or several as an array."""
+def _require(rule: Callable[[Any], Any], words: str, values: dict[str, Any]) -> None:
+    """Refuse numbers, and arrays with any number, that are not finite or break a rule; name the first and its value."""
     import numpy as np
 
-    try:
-        return np.atleast_1d(np.asarray(value, dtype=float))
-    except OverflowError:
-        raise SpecError(f"{name} is beyond any number that can be reckoned with; write one below 1e300") from None
+    for name, value in values.items():
+        try:
+            numbers = np.atleast_1d(np.asarray(value, dtype=float))
+        except OverflowError:
+            raise SpecError(f"{name} is beyond any number that can be reckoned with; write one below 1e300") from None
+        wrong = numbers[~(rule(numbers) & np.isfinite(numbers))]
+        if wrong.size:
+            raise SpecError(f"{name} = {wrong[0]:g} is not a finite number{words}")
 
 
 def require_positive(**values: Any) -> None:
-    """Refuse numbers, and arrays with any number, that are not finite and above zero.
-
-    Raises
-    ------
-    SpecError
-        Names the first of them and its value.
-    """
-    import numpy as np
-
-    for name, value in values.items():
-        numbers = _numbers(name, value)
-        wrong = numbers[~((numbers > 0) & np.isfinite(numbers))]
-        if wrong.size:
-            raise SpecError(f"{name} = {wrong[0]:g} is not a finite number above zero")
+    """Refuse numbers, and arrays with any number, that are not finite and above zero."""
+    _require(lambda numbers: numbers > 0, " above zero", values)
 
 
 def require_not_negative(**values: Any) -> None:
-    """Raise unless every number is finite and at least zero."""
-    import numpy as np
-
-    for name, value in values.items():
-        numbers = _numbers(name, value)
-        wrong = numbers[~((numbers >= 0) & np.isfinite(numbers))]
-        if wrong.size:
-            raise SpecError(f"{name} = {wrong[0]:g} is not a finite number, zero or more")
+    """Refuse numbers, and arrays with any number, that are not finite and at least zero."""
+    _require(lambda numbers: numbers >= 0, ", zero or more", values)

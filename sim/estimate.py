@@ -26,6 +26,11 @@ from sim.units import show, show_time
 from sim.work.memory import MemoryUse, by_rank
 from sim.work.sums import active_params, causal_flop, hardware_flop, model_flop, total_params
 
+_SIZES = ("engine", "num_gpus", "params", "active_params", "num_microbatches", "step_time_s")
+_RATES = ("tokens_per_s", "model_flop_per_s_per_gpu", "hardware_flop_per_s_per_gpu", "total_flop_per_s")
+_SHARES = ("mfu", "mfu_causal", "hfu", "bubble_fraction")
+"""Numbers of an estimate that its plain data have under their own names."""
+
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Estimate(NotebookDisplay):
@@ -170,15 +175,20 @@ class Estimate(NotebookDisplay):
         return max(self.memory, key=lambda use: use.total)
 
     @property
+    def largest_part(self) -> tuple[str, float]:
+        """What the fullest rank's memory holds most of, and how much. [bytes]"""
+        use = self.largest.to_dict()
+        del use["total"]
+        return max(use.items(), key=lambda item: item[1])
+
+    @property
     def need(self) -> str:
         """Memory that the fullest rank needs, of how much there is, and its largest part, in words."""
-        rank = max(range(len(self.memory)), key=lambda index: self.memory[index].total)
-        use = self.memory[rank].to_dict()
-        needed = use.pop("total")
-        part = max(use, key=lambda name: use[name])
+        rank, (part, amount) = self.memory.index(self.largest), self.largest_part
         return (
-            f"pipeline rank {rank} needs {show(needed, 'B')} of the {show(self.memory_available_bytes, 'B')} of one "
-            f"{self.scenario.cluster.gpu.name}; the largest part is {part.replace('_', ' ')} ({show(use[part], 'B')})"
+            f"pipeline rank {rank} needs {show(self.largest.total, 'B')} of the "
+            f"{show(self.memory_available_bytes, 'B')} of one {self.scenario.cluster.gpu.name}; the largest part is "
+            f"{part.replace('_', ' ')} ({show(amount, 'B')})"
         )
 
     @property
@@ -191,13 +201,8 @@ class Estimate(NotebookDisplay):
         """Return the estimate itself if it fits in memory."""
         if self.fits:
             return self
-        use = self.largest.to_dict()
-        needed = use.pop("total")
-        part = max(use, key=lambda name: use[name])
-        raise InfeasiblePlan(
-            f"the plan does not fit: {self.need}. "
-            f"What would help: {', or '.join(memory_remedies(self.scenario, part, needed, estimate))}"
-        )
+        remedies = memory_remedies(self.scenario, self.largest_part[0], self.largest.total, estimate)
+        raise InfeasiblePlan(f"the plan does not fit: {self.need}. What would help: {', or '.join(remedies)}")
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data with stable keys, for JSON; the keys are in docs/answers.md."""
@@ -205,22 +210,11 @@ class Estimate(NotebookDisplay):
         days = None if self.training_time_s is None else self.training_time_s / 86400
         return {
             "scenario": scenario.name,
-            "engine": self.engine,
-            "num_gpus": self.num_gpus,
-            "params": self.params,
-            "active_params": self.active_params,
-            "num_microbatches": self.num_microbatches,
-            "step_time_s": self.step_time_s,
+            **{name: getattr(self, name) for name in _SIZES},
             "step_time_interval_s": list(self.step_time_interval_s),
-            "tokens_per_s": self.tokens_per_s,
-            "model_flop_per_s_per_gpu": self.model_flop_per_s_per_gpu,
-            "hardware_flop_per_s_per_gpu": self.hardware_flop_per_s_per_gpu,
-            "total_flop_per_s": self.total_flop_per_s,
+            **{name: getattr(self, name) for name in _RATES},
             "peak_flop_per_s_per_gpu": self.peak_flop_per_s,
-            "mfu": self.mfu,
-            "mfu_causal": self.mfu_causal,
-            "hfu": self.hfu,
-            "bubble_fraction": self.bubble_fraction,
+            **{name: getattr(self, name) for name in _SHARES},
             "training_days": days,
             "fits": self.fits,
             "memory": {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ import numpy as np
 
 from sim.engines import longest_path, network
 from sim.engines.link_history import LinkHistory, all_messages, busiest_links, link_bytes, link_history, use_by_level
-from sim.engines.noise import Replica, noisy_program, noisy_steps, replica
+from sim.engines.noise import noisy_program, noisy_steps, replica
 from sim.engines.program import Program
 from sim.errors import SpecError
 from sim.estimate import estimate
@@ -185,7 +185,9 @@ def simulate(
         ]
         health, size = link_health(topology, faults), (order.rank_of_stage, order.copies)
         traffic = build_traffic(scenario, costs, *size, topology, health, seed=seed)
-        times, shared = _on_shared_links(_programs(replicas[0], jitter, number, seed), order, traffic, links)
+        pipeline = replicas[0]
+        programs = [noisy_program(pipeline, jitter, each, seed) for each in range(number)] if jitter else []
+        times, shared = _on_shared_links(programs or [pipeline.program], order, traffic, links)
     elif drawn:
         times = noisy_steps(replicas, jitter, number, seed).tolist()
     else:
@@ -217,22 +219,15 @@ class _SharedLinks(NamedTuple):
 
 
 def _on_shared_links(
-    programs: Iterable[Program], order: Order, traffic: Traffic, links: bool
+    programs: list[Program], order: Order, traffic: Traffic, links: bool
 ) -> tuple[list[float], _SharedLinks]:
     """Step times of programs whose messages share links, and what the first of them does to these.  [s]"""
     runs = [network.run(each, traffic) for each in programs]
     times, carried = [each.timeline.step_time_s for each in runs], link_bytes(order, traffic)
-    history = None
-    if links:
-        history = link_history(all_messages(runs[0].messages, runs[0].timeline, traffic), traffic, times[0])
+    sent = all_messages(runs[0].messages, runs[0].timeline, traffic) if links else None
+    history = None if sent is None else link_history(sent, traffic, times[0])
     levels, busiest = use_by_level(carried, traffic, times[0]), busiest_links(carried, traffic, times[0])
     return times, _SharedLinks(runs[0].meetings, tuple(levels), tuple(busiest), history)
-
-
-def _programs(pipeline: Replica, jitter: float, number: int, seed: int) -> list[Program]:
-    if not jitter:
-        return [pipeline.program]
-    return [noisy_program(pipeline, jitter, each, seed) for each in range(number)]
 
 
 def _check(jitter: float, seeds: int, seed: int) -> None:

@@ -25,17 +25,7 @@ _UNITS: dict[str, list[tuple[str, float]]] = {
     "flop": [(r"FLOP|FLOPs|flop", 1.0)],
     "w": [(r"W|watt|watts", 1.0)],
 }
-_TIMES = {
-    "s": 1.0,
-    "sec": 1.0,
-    "ms": 1e-3,
-    "us": 1e-6,
-    "µs": 1e-6,
-    "ns": 1e-9,
-    "min": 60.0,
-    "h": 3600.0,
-    "d": 86400.0,
-}
+_TIMES = {"s": 1.0, "sec": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9, "min": 60.0, "h": 3600.0, "d": 86400.0}
 EXAMPLES = {
     "bytes": "'80 GB' or '80 GiB'",
     "bytes_per_s": "'400 Gbit/s' or '2 TB/s'",

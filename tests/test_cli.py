@@ -11,8 +11,7 @@ import pytest
 
 from sim import load_scenario
 from sim.commands.options import any_preset
-from sim.commands.presets import list_presets, show_preset
-from sim.commands.reference import doctor
+from sim.commands.reference import doctor, list_presets, show_preset
 from sim.errors import SpecError
 from sim.files import shipped_scenarios
 from sim.specs import preset_names

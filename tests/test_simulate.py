@@ -8,7 +8,6 @@ from test_cli import MAIN
 
 from sim import estimate, load_scenario
 from sim.errors import FlopcastError, SpecError
-from sim.report.simulation import draw_simulation
 from sim.simulate import simulate
 from sim.specs.hardware import LevelSpec, NetworkSpec
 from sim.stragglers import failed_node
@@ -155,13 +154,6 @@ def test_a_link_of_a_node_that_the_plan_leaves_idle_is_said_to_change_nothing(sm
     idle = [note.split()[0] for note in answer.assumptions if "does not use" in note]
     assert idle == ["gpu99.nic", "node12"]
     assert any("does not fit in memory" in note for note in answer.assumptions)
-
-
-def test_the_figure_says_how_far_steps_are_from_those_without_noise(small, tmp_path):
-    draw_simulation(simulate(small, jitter=0.02, seeds=4), tmp_path / "steps.svg")
-    assert (tmp_path / "steps.svg").stat().st_size > 5_000
-    with pytest.raises(SpecError, match="nothing to draw; add --jitter"):
-        draw_simulation(simulate(small), tmp_path / "none.png")
 
 
 def test_a_cluster_without_switches_says_what_to_add(small):

@@ -1,4 +1,4 @@
-"""`flopcast topology`, `simulate` and `shape`: a network, steps with noise and faults, sizes that suit a GPU."""
+"""`flopcast topology`, `simulate`, `shape` and `plan-pipeline`: networks, noisy steps, sizes that suit a machine."""
 
 from __future__ import annotations
 
@@ -10,20 +10,24 @@ import typer
 from typer import Option
 
 from sim.commands.fills import Fills, Opt
-from sim.commands.options import Json, Overrides, ProfileOption, ScenarioFile, print_answer
+from sim.commands.options import AsJson, Json, Overrides, ProfileOption, ScenarioFile, print_answer
 from sim.commands.plan import Model
 from sim.commands.progress import spinner
 from sim.costs.collectives import Fabric, all_reduce_ways, estimated_times
 from sim.errors import SpecError
+from sim.files import here_or_shipped, read_text
 from sim.network import placement
 from sim.network.collective_flows import collective_times
 from sim.network.routing import expected_max_load
 from sim.network.topology import bisection_bytes_per_s, build_topology, cable_counts, switch_counts
+from sim.planners.answers import Source, ask_pipedream
+from sim.planners.layers import profile_from_text
+from sim.planners.pipeline_plan import read_levels
 from sim.scaling.shape import Shapes, shapes_near
 from sim.simulate import Simulation
 from sim.simulate import simulate as run
-from sim.specs import ClusterSpec, load_preset, load_scenario
-from sim.specs.loading import profile_of_gpu, resolve
+from sim.specs import ClusterSpec, load_preset
+from sim.specs.loading import load_scenario, profile_of_gpu, resolve
 from sim.specs.machines import gpu_named
 from sim.stragglers import failed_node
 from sim.table import columns_table, plain_table
@@ -60,10 +64,10 @@ def simulate(
     """How long steps take when GPUs jitter or are slow, and links are shared, slow or lost.
 
     fail_node : Say what becomes of the step if this node fails.
-    figure --png : Draw step times and the network's use here (.png, .svg, .pdf).
+    figure --png : Draw the network's use over the step here (.png, .svg, .pdf); needs --links.
     """
     from sim.report.figures import check_paths
-    from sim.report.simulation import draw_links, draw_simulation, simulation_view
+    from sim.report.simulation import draw_links, simulation_view
 
     asked = load_scenario(scenario, overrides or (), profile)
     if fail_node is not None:
@@ -72,13 +76,15 @@ def simulate(
         return
     if figure is not None:
         check_paths([figure], (".png", ".svg", ".pdf"))
+        if not steps.keywords["links"]:
+            raise SpecError("--png draws the use of every link over the step; add --links")
     with spinner("simulating"):
         answer = steps(asked)
     for option in ("seeds", "unfold"):
         if steps.keywords.get(option) and not steps.keywords.get("jitter"):
             typer.secho(f"flopcast: --{option} changes nothing without --jitter", err=True, fg="yellow")
     if figure is not None:
-        (draw_links if steps.keywords["links"] else draw_simulation)(answer, figure)
+        draw_links(answer, figure)
     print_answer(as_json, answer.to_dict, lambda: simulation_view(answer))
 
 
@@ -177,10 +183,7 @@ def _network(machine: Any, spec: Any) -> dict[str, Any]:
     ]
     return {
         "cluster": machine.name,
-        "num_nodes": machine.num_nodes,
-        "num_gpus": machine.num_gpus,
-        "gpus_per_node": machine.gpus_per_node,
-        "nics_per_node": machine.nics_per_node,
+        **{name: getattr(machine, name) for name in ("num_nodes", "num_gpus", "gpus_per_node", "nics_per_node")},
         "nvlink_domains": machine.num_domains,
         "nvlink_domain_gpus": machine.domain_gpus,
         "nvlink_bytes_per_s_per_gpu": spec.node.nvlink_bandwidth_bytes_per_s,
@@ -264,3 +267,49 @@ def _collective_views(asked: dict[str, Any], domain_gpus: int) -> list[Any]:
         f"with latency, and what links reach by profile {asked['profile']}, of one group{many}. All-reduces of "
         f"estimates take NCCL's choice: {asked['nccl']['algorithm']}, {show_time(asked['nccl']['time_s'])}.{unasked}",
     ]
+
+
+def plan_pipeline(
+    source: str,
+    *,
+    overrides: Overrides = None,
+    workers: str | None = None,
+    bandwidths: str | None = None,
+    straight: bool = False,
+    sync: str = "ring",
+    memory: str | None = None,
+    profile: ProfileOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Deal layers to the stages of a pipeline without flush as PipeDream's planner does.
+
+    The plan is played in its own order, 1F1B round robin, and what it takes more than the planner promises is said.
+
+    source : A profile of layers (CSV, YAML), or a scenario.
+    workers : Workers, or servers × workers: 16, 4x4. A scenario has its own.
+    bandwidths : Bandwidths, the outermost first: '10 Gbit/s, 12 GB/s'.
+    straight : One worker a stage.
+    sync : Bytes of a reduction: ring, sosp or arxiv.
+    memory : Of a worker, such as '16 GB'.
+    """
+    from sim.report.planners import pipedream_view
+
+    if (workers is None) != (bandwidths is None):
+        raise SpecError("give --workers and --bandwidths together, such as --workers 16 --bandwidths '10 Gbit/s'")
+    levels = None if workers is None or bandwidths is None else read_levels(workers, bandwidths)
+    limit = None if memory is None else parse(memory, "bytes")
+    asked = _source(source, overrides or [], profile)
+    plan = ask_pipedream(asked, levels, sync=sync, replicated=not straight, memory_bytes=limit)
+    print_answer(as_json, plan.to_dict, lambda: pipedream_view(plan))
+
+
+def _source(path: str, overrides: list[str], profile: str | None) -> Source:
+    """A scenario, or a profile of layers, told apart by what is in the file."""
+    path = str(here_or_shipped(path))
+    if Path(path).is_file():
+        found = profile_from_text(read_text(path), path)
+        if found is not None:
+            if overrides or profile is not None:
+                raise SpecError(f"{path} is a profile of layers; leave --set and --profile out, they change a scenario")
+            return found
+    return load_scenario(path, overrides, profile)

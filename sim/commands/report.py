@@ -13,9 +13,8 @@ from sim.commands.options import Engine, Overrides, ProfileOption
 from sim.commands.progress import progress_bar
 from sim.errors import FlopcastError, InfeasiblePlan, SpecError
 from sim.files import write_text
-from sim.search import SearchResult, search
-from sim.search.grid import Grid, own_axes, price_grid, read_axes
-from sim.specs import Scenario
+from sim.search import search
+from sim.search.grid import own_axes, price_grid, read_axes
 
 if TYPE_CHECKING:
     from sim.report.html.comparison import Asked
@@ -69,8 +68,17 @@ def report(
     answer = estimate(question, engine)
     # Events are played one by one: as many estimates as sliders take are asked for, or not made.
     wanted = with_sliders if with_sliders is not None else bool(slider) or engine == "dag"
-    grid = _grid(question, slider, engine) if wanted else None
-    found, why = (None, "") if with_search is False else _search(question)
+    axes = (read_axes(question, slider) if slider else own_axes(question)) if wanted else ()
+    grid, found, why = None, None, ""
+    if axes:  # else nothing can be changed
+        with progress_bar("combinations estimated") as progress:
+            grid = price_grid(question, axes, engine, progress)
+    try:
+        if with_search is not False:
+            with progress_bar("plans priced") as progress:
+                found = search(question, progress=progress)
+    except FlopcastError as error:
+        why = str(error)
     _write(output, report_page(answer, found, why, grid))
     answer.require_fit()
 
@@ -135,21 +143,3 @@ def _asked(scenarios: Sequence[str], overrides: Sequence[str], engine: str, prof
         same = sum(each.label == label or each.label.startswith(f"{label} (") for each in asked)
         asked.append(Asked(f"{label} ({same + 1})" if same else label, answer, mistake))
     return asked
-
-
-def _grid(question: Scenario, slider: Sequence[str] | None, engine: str) -> Grid | None:
-    """What sliders go over; None where nothing can be changed."""
-    axes = read_axes(question, slider) if slider else own_axes(question)
-    if not axes:
-        return None
-    with progress_bar("combinations estimated") as progress:
-        return price_grid(question, axes, engine, progress)
-
-
-def _search(question: Scenario) -> tuple[SearchResult | None, str]:
-    """The best plans on the same GPUs, or why there are none."""
-    try:
-        with progress_bar("plans priced") as progress:
-            return search(question, progress=progress), ""
-    except FlopcastError as error:
-        return None, str(error)

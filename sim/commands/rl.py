@@ -18,11 +18,6 @@ from sim.specs import ClusterSpec, load_scenario
 from sim.specs.loading import resolve
 from sim.units import parse_count, show_bare
 
-
-def _cluster(name: str, option: str) -> ClusterSpec:
-    return ClusterSpec.read(resolve(name, "cluster"), f"cluster preset {name!r}")
-
-
 PROMPTS = Fills(
     Samples, "lengths", prompts=Opt(default=512), group=Opt(default=16), prompt_tokens=Opt("--prompt", count, "512")
 )
@@ -38,7 +33,11 @@ INFERENCE = Fills(
     Inference,
     tp="--rollout-tp",
     most_running="--running",
-    cluster=Opt("--rollout-cluster", _cluster, help="Cluster preset of the rollouts; default: the scenario's cluster."),
+    cluster=Opt(
+        "--rollout-cluster",
+        lambda name, _: ClusterSpec.read(resolve(name, "cluster"), f"cluster preset {name!r}"),
+        help="Cluster preset of the rollouts; default: the scenario's cluster.",
+    ),
 )
 EXCHANGE = Fills(Exchange, method="--sync", overlap="--overlap-sync", storage_bytes_per_s="--storage")
 
@@ -75,7 +74,9 @@ def rl(
     if inference.cluster is not None and rollout_gpus is None:
         raise SpecError(f"--rollout-cluster {inference.cluster.name}: give --rollout-gpus, how many of it write")
     asked = load_scenario(scenario, overrides or (), profile)
-    samples = batch(lengths=law() if lengths is None else _measured(lengths))
+    words = [] if lengths is None else read_text(lengths, MEASUREMENTS, "list of lengths").replace(",", " ").split()
+    measured = [parse_count(word, f"length in {lengths}") for word in words]
+    samples = batch(lengths=law() if lengths is None else measured_lengths(measured))
     exchange = _exchange(handover)
     split: tuple[RlStep, ...] = ()
     depths: tuple[RlStep, ...] = ()
@@ -102,12 +103,6 @@ def rl(
     }
     output.show(lambda: found, lambda: [rl_view(step, depths, shared, split)], lambda: rl_figure(step, depths, split))
     step.work.answer.require_fit()
-
-
-def _measured(file: Path) -> Lengths:
-    """The lengths of a file of measured ones."""
-    words = read_text(file, MEASUREMENTS, "list of lengths").replace(",", " ").split()
-    return measured_lengths([parse_count(word, f"length in {file}") for word in words])
 
 
 def _exchange(handover: partial[Exchange]) -> Exchange:

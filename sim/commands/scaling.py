@@ -293,7 +293,7 @@ def goodput(
     price: PriceOption = None,
     power: str | None = None,
     pue: float = 1.1,
-    output: Output,
+    as_json: AsJson = False,
 ) -> None:
     """What failures and checkpoints leave of a cluster, by formula and by simulation; days, energy and cost.
 
@@ -309,7 +309,7 @@ def goodput(
     power : Power of a GPU and its share of the node; default: the cluster's.
     pue : Power usage effectiveness of the building.
     """
-    from sim.report.scaling import draw_goodput, goodput_view
+    from sim.report.scaling import goodput_view
 
     machine = ClusterSpec.read(resolve(cluster, "cluster"), f"cluster preset {cluster!r}")
     size, work = float(rel.checkpoint_bytes(model_params(name))), parse(useful, "s")
@@ -348,11 +348,8 @@ def goodput(
     title = f"{show_short(model_params(name))} parameters on {gpus:,} GPUs of {cluster}"
     priced = [f"{rate} a GPU-hour: {rate.source}"] if rate.source else []
     notes = [f"{ready}; the simulation has 20,000 failures", *priced, *storing.notes]
-    output.show(
-        lambda: found,
-        lambda: [goodput_view(title, _goodput_facts(found, work, rate, pue), formula, played, notes)],
-        lambda: draw_goodput(gpus, checkpoints, failures),
-    )
+    facts = _goodput_facts(found, work, rate, pue)
+    print_answer(as_json, lambda: found, lambda: goodput_view(title, facts, formula, played, notes))
 
 
 def _spread(

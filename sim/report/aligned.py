@@ -44,14 +44,18 @@ def format_aligned(order: Order, times: tuple[int, int, int | None]) -> str:
             f"schedule {order.schedule!r} splits the backward in input and weight gradient; give the times of all "
             f"three, such as --times {forward},{max(1, backward // 2)},{max(1, backward - backward // 2)}"
         )
-    costs = _plain(order, float(forward), float(backward + (weight or 0)), float(weight or 0))
+    # Stages all take as long, with nothing sent and nothing to do after the pipeline.
+    each, stages = np.ones(order.num_stages), tuple(Stage(n, (1,), False, False) for n in range(order.num_stages))
+    units = (forward * each, (backward + (weight or 0)) * each, (weight or 0) * each)
+    costs = StageSeconds.of_compute(stages, order.num_ranks, *units)
     played = run(Program(order, costs))
     start, end = np.rint(played.start).astype(int), np.rint(played.end).astype(int)
     length = int(end.max(initial=0))
-    width = max((len(action) for row in _texts(order) for action in row), default=1)
+    words = [[str(action) for action in row] for row in order.actions]
+    width = max((len(action) for row in words for action in row), default=1)
     label = len(str(order.num_ranks - 1))
     lines = []
-    for rank, texts in enumerate(_texts(order)):
+    for rank, texts in enumerate(words):
         here = order.of_rank(rank)
         cells = ["."] * length
         before = [" "] * (length + 1)
@@ -69,14 +73,3 @@ def format_aligned(order: Order, times: tuple[int, int, int | None]) -> str:
     if (order.kind == U).any():
         lines.append("# | is an update of the weights; batches follow each other without a flush")
     return "\n".join(lines)
-
-
-def _texts(order: Order) -> list[list[str]]:
-    return [[str(action) for action in row] for row in order.actions]
-
-
-def _plain(order: Order, forward: float, backward: float, weight: float) -> StageSeconds:
-    """Costs of stages that all take as long, with nothing sent and nothing to do after the pipeline. [units]"""
-    each = np.ones(order.num_stages)
-    stages = tuple(Stage(index, (1,), False, False) for index in range(order.num_stages))
-    return StageSeconds.of_compute(stages, order.num_ranks, forward * each, backward * each, weight * each)

@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from sim.check import Check, Explanation
+from sim.check import Check
 from sim.foreign.logs import LoggedSteps
 from sim.report.terminal import assumptions, indented, title
 from sim.table import facts_table
@@ -85,9 +85,13 @@ def _causes(found: Check, command: str, width: int) -> list[RenderableType]:
     heading = title("What to look at first", "  (each is one change of the scenario)", "not bold dim")
     blocks: list[RenderableType] = [heading]
     for number, each in enumerate(found.causes, start=1):
-        head = Text(f"{number}. {each.name[0].upper()}{each.name[1:]}: ", style="bold").append(
-            f"{_explained(found, each)} Look at: {each.look}.", style="not bold"
-        )
+        explained, step_s = found.explained(each), show_time(each.step_times_s[0])
+        share = "more than the difference" if explained > 1.2 else f"{min(explained, 1):.0%} of the difference"
+        said = f"a step would take {step_s}, which explains {share}"
+        if not each.changes:
+            said = f"fast steps of the log take {step_s}, so stalls explain {share}"
+        words = f"{said} ({each.probability:.0%} likely). Look at: {each.look}."
+        head = title(f"{number}. {each.name[0].upper()}{each.name[1:]}: ", words)
         blocks.append(Padding(head, (0, 0, 0, 2)))
         if each.changes:
             line = " ".join((command, *(f"-s {shlex.quote(change)}" for change in each.changes)))
@@ -96,14 +100,6 @@ def _causes(found: Check, command: str, width: int) -> list[RenderableType]:
         words = "None of them explains it alone. Several may be at work, or the scenario is not that of the run."
         blocks.append(Padding(words, (0, 0, 0, 2)))
     return blocks
-
-
-def _explained(found: Check, cause: Explanation) -> str:
-    explained, step_s = found.explained(cause), show_time(cause.step_times_s[0])
-    share = "more than the difference" if explained > 1.2 else f"{min(explained, 1):.0%} of the difference"
-    if not cause.changes:
-        return f"fast steps of the log take {step_s}, so stalls explain {share} ({cause.probability:.0%} likely)."
-    return f"a step would take {step_s}, which explains {share} ({cause.probability:.0%} likely)."
 
 
 def _shell_lines(command: str, indent: int, width: int) -> Text:

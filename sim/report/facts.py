@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -10,7 +10,6 @@ from sim.breakdown import CAUSES
 from sim.estimate import Estimate
 from sim.specs import ParallelPlan, Profile
 from sim.units import show, show_count, show_time
-from sim.work.memory import MemoryUse
 
 GROUPS = {
     "flop_at_peak": "useful",
@@ -93,7 +92,9 @@ def question_words(answer: Estimate) -> str:
 
 def plan_words(answer: Estimate) -> str:
     """The plan with everything in it that is not a default."""
-    plan = answer.scenario.plan
+    plan, recomputed = answer.scenario.plan, answer.scenario.plan.recompute_words
+    if plan.recompute == "full" and plan.recompute_method != "uniform":  # so many layers of every stage of so many
+        recomputed += f" of {-(-answer.scenario.model.num_layers // plan.num_stages)}"
     parts = {
         f"tp {plan.tp}": True,
         f"cp {plan.cp}": plan.cp > 1,
@@ -104,7 +105,7 @@ def plan_words(answer: Estimate) -> str:
         microbatch_words(answer): True,
         plan.schedule: True,
         f"{answer.scenario.flushes} flushes": answer.scenario.flushes > 1,
-        f"recompute {_recomputed(answer)}": plan.recompute != "none",
+        f"recompute {recomputed}": plan.recompute != "none",
         "sequence parallel": plan.sequence_parallel,
         f"ZeRO {plan.zero_stage}": plan.zero_stage > 0,
         f"{plan.sequence_slices} slices": plan.sequence_slices > 1,
@@ -144,15 +145,6 @@ def tokens_words(tokens_per_s: float) -> str:
     return f"{show_count(float(f'{tokens_per_s:.3g}'))} tokens/s"
 
 
-def _recomputed(answer: Estimate) -> str:
-    """What a plan recomputes: `selective`, `moe_act+layernorm`, or so many layers of every stage of so many."""
-    plan = answer.scenario.plan
-    words = plan.recompute_words
-    if plan.recompute != "full" or plan.recompute_method == "uniform":
-        return words
-    return f"{words} of {-(-answer.scenario.model.num_layers // plan.num_stages)}"
-
-
 def headline(answer: Estimate, per_gpu: Mapping[str, str] = PER_GPU, sure: bool = True) -> list[Fact]:
     """The numbers people ask for first.
 
@@ -163,7 +155,10 @@ def headline(answer: Estimate, per_gpu: Mapping[str, str] = PER_GPU, sure: bool 
     recompute = answer.scenario.plan.recompute != "none"
     low, high = answer.step_time_interval_s
     tokens = answer.scenario.training.tokens
-    rates = {"model": (answer.model_flop_per_s_per_gpu, f"{answer.mfu:.1%} of peak ({_mfu_words(answer)})")}
+    halved = answer.mfu_causal  # said where the masked half of attention counts for much
+    causal = f"{halved:.1%} with causal attention halved" if halved < TELLING * answer.mfu else "attention whole"
+    mark = ";" if halved < TELLING * answer.mfu else ","
+    rates = {"model": (answer.model_flop_per_s_per_gpu, f"{answer.mfu:.1%} of peak (MFU{mark} {causal})")}
     if recompute:
         rates["hardware"] = (answer.hardware_flop_per_s_per_gpu, f"{answer.hfu:.1%} of peak (HFU)")
     facts = [
@@ -183,14 +178,6 @@ def headline(answer: Estimate, per_gpu: Mapping[str, str] = PER_GPU, sure: bool 
     available = answer.memory_available_bytes
     note = f"of {show(available, 'B')} ({available / 2**30:.0f} GiB), fullest rank: {fits}"
     return [*facts, Fact("Memory", show(answer.largest.total, "B"), note, wrong=not answer.fits)]
-
-
-def _mfu_words(answer: Estimate) -> str:
-    """How MFU counts attention, and what it would be with the masked half left out, where that is much less."""
-    halved = answer.mfu_causal
-    return (
-        f"MFU; {halved:.1%} with causal attention halved" if halved < TELLING * answer.mfu else "MFU, attention whole"
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,9 +221,12 @@ class MemoryRow:
 
 
 def memory_rows(answer: Estimate) -> list[MemoryRow]:
-    """Ranks worth a row; of a long pipeline the ends, the fullest and their neighbours."""
-    rows = []
-    for rank in _ranks_shown(answer.memory):
+    """All ranks of a short pipeline; of a long one the ends, the fullest and their neighbours."""
+    last, rows = len(answer.memory) - 1, []
+    shown = list(range(last + 1))
+    if last >= 8:
+        shown = sorted({0, 1, answer.memory.index(answer.largest), last // 2, last - 1, last})
+    for rank in shown:
         use = answer.memory[rank].to_dict()
         total = use.pop("total")
         rows.append(MemoryRow(rank, memory_parts(use), total, total <= answer.memory_available_bytes))
@@ -255,15 +245,6 @@ def seconds_by_group(seconds: Mapping[str, float]) -> dict[str, float]:
     for cause, value in seconds.items():
         found[GROUPS[cause]] += value
     return {group: value for group, value in found.items() if value > 0}
-
-
-def _ranks_shown(uses: Sequence[MemoryUse]) -> list[int]:
-    """All ranks of a short pipeline; of a long one the ends, the fullest and their neighbours."""
-    last = len(uses) - 1
-    if last < 8:
-        return list(range(last + 1))
-    fullest = max(range(last + 1), key=lambda rank: uses[rank].total)
-    return sorted({0, 1, fullest, last // 2, last - 1, last})
 
 
 def profile_origin(profile: Profile) -> list[tuple[str, str]]:

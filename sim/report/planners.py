@@ -5,8 +5,7 @@ from __future__ import annotations
 from rich.console import Group
 from rich.text import Text
 
-from sim.planners.answers import NEGLIGIBLE, PipeDreamAnswer, PlayedPlan
-from sim.planners.layers import LayerProfile
+from sim.planners.answers import NEGLIGIBLE, PipeDreamAnswer
 from sim.report.terminal import assumptions, indented, title
 from sim.table import columns_table
 from sim.units import show, show_time, significant
@@ -31,10 +30,12 @@ def pipedream_view(answer: PipeDreamAnswer) -> Group:
     plan, played = answer.plan, answer.played
     machine = " × ".join(str(level) for level in reversed(plan.levels))
     asked = title(plan.profile.name, f"  {len(plan.profile)} layers on {plan.num_workers} workers ({machine})\n")
-    stages = plan.stages
+    stages, names = plan.stages, [layer.name for layer in plan.profile.layers]
     columns = {
         "stage": [str(number) for number in range(len(stages))],
-        "layers": [_layers(plan.profile, stage.first, stage.last) for stage in stages],
+        "layers": [
+            f"{names[s.first]} … {names[s.last - 1]}" if s.last - s.first > 1 else names[s.first] for s in stages
+        ],
         "workers": [str(stage.replicas) for stage in stages],
         "F + B": [show_time(stage.forward_s + stage.backward_s) for stage in stages],
         "period": [show_time(stage.period_s) for stage in stages],
@@ -57,7 +58,9 @@ def pipedream_view(answer: PipeDreamAnswer) -> Group:
         size = plan.profile.microbatch_size
         samples = f", {significant(size / played.period_s)} samples/s" if size > 1 else ""
         pace = f"one micro-batch per {show_time(played.period_s)}{samples}: {_more(played.over_plan)}"
-        lines.append(title("Played  ", f"{pace}; {_late(played)}"))
+        late, versions = max(played.staleness), max(played.versions)
+        kept = f"gradients up to {late} update{'s' * (late > 1)} late, {versions} versions of the weights"
+        lines.append(title("Played  ", f"{pace}; {kept if late else 'no gradient is late'}"))
     lines += _beyond_the_plan(answer)
     notes = [
         f"reductions follow rule {plan.sync} and overlap compute; sends take turns on a stage's link",
@@ -67,18 +70,5 @@ def pipedream_view(answer: PipeDreamAnswer) -> Group:
     return Group(asked, indented(table), "", *lines, *assumptions(notes))
 
 
-def _layers(profile: LayerProfile, first: int, last: int) -> str:
-    names = [profile.layers[place].name for place in (first, last - 1)]
-    return names[0] if last - first == 1 else f"{names[0]} … {names[1]}"
-
-
 def _more(over: float) -> str:
     return "as planned" if over <= 1 + NEGLIGIBLE else f"{over - 1:.1%} more than planned"
-
-
-def _late(played: PlayedPlan) -> str:
-    """How late gradients are, and what that keeps."""
-    late, versions = max(played.staleness), max(played.versions)
-    if not late:
-        return "no gradient is late"
-    return f"gradients up to {late} update{'s' * (late > 1)} late, {versions} versions of the weights"

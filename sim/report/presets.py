@@ -51,6 +51,11 @@ def framework_view(framework: str, described: Mapping[str, Any]) -> Group:
         if rule["source"] not in applied
     ]
     asked = [(f"{rule.field}: {rule.must}", rule.why, rule.source) for rule in plan_rules(framework, found.version)]
+    about = {
+        "other names": ", ".join(data.get("aliases", ())) or "none",
+        "stacks": ", ".join(f"{release['stack']} since {release['since']}" for release in data["releases"]),
+        f"stack {found.release}": raw_preset("stacks", found.release).get("source", ""),
+    }
     tables = (
         (rows, "stack", HEADS),
         (elsewhere, "where a scenario says nothing else", HEADS),
@@ -64,7 +69,7 @@ def framework_view(framework: str, described: Mapping[str, Any]) -> Group:
     )
     blocks: list[RenderableType] = [
         title(f"{data['title']} {found.version}", f"  {data['source']}"),
-        indented(Text(_about(data, found.release), style="dim")),
+        indented(Text("\n".join(f"{name}: {words}" for name, words in about.items()), style="dim")),
     ]
     for body, name, heads in tables:
         blocks += ["", _table(body, name, heads)] if body else []
@@ -94,14 +99,6 @@ def _resolved(found: ResolvedStack, stated: Mapping[str, Any]) -> tuple[list[Row
         said.get(short, (short, _quantity(name, getattr(record, name)), "default")) for name, short in names.items()
     ]
     return rows, elsewhere
-
-
-def _about(data: Mapping[str, Any], release: str) -> str:
-    """Other names, and releases."""
-    aliases = ", ".join(data.get("aliases", ())) or "none"
-    releases = ", ".join(f"{release['stack']} since {release['since']}" for release in data["releases"])
-    source = raw_preset("stacks", release).get("source", "")
-    return f"other names: {aliases}\nstacks: {releases}\nstack {release}: {source}"
 
 
 def _words(fields: Mapping[str, Any]) -> str:

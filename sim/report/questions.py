@@ -115,7 +115,7 @@ def lacking_view(asked: FineTuning, unfit: Unfit) -> Group:
 
 
 def ranking_words(found: Ranking) -> str:
-    """By what machines are ranked."""
+    """The order in which machines stand, in words."""
     if found.budget is None:
         return "the cheapest first"
     limit = money(found.budget, found.offers[0].training.run.currency)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from math import isnan
 from typing import Any
 
@@ -25,7 +24,7 @@ from sim.scaling.fit import LossFit
 from sim.scaling.loss_laws import FLOP_PER_PARAM_TOKEN, PUBLISHED_WALLS, optimal_shape, power_sum_loss
 from sim.scaling.published import BESIROGLU, LossLaw
 from sim.table import Table, columns_table, plain_table
-from sim.units import show_short, show_time, significant
+from sim.units import show_short, significant
 
 _SHARES = {
     "useful": "moves training forward",
@@ -275,48 +274,6 @@ def draw_batch(tokens: float, batches: Mapping[str, float], limits: Mapping[str,
     over = "tokens, over those at a small batch"
     label_panel(right, f"steps bought with data{points}", over, "optimizer steps", xlim=(0.95, 20))
     plain_axis(right.xaxis)
-    return figure
-
-
-def draw_goodput(num_gpus: int, checkpoints: rel.Checkpoints, failures: rel.Failures) -> Any:
-    """Goodput against the interval, by formula and simulation, and where time goes against the number of GPUs."""
-    mtbf = float(rel.job_mtbf(num_gpus, failures.gpu_mtbf_s))
-    spares = "always" if failures.spare_nodes is None else f"{failures.spare_nodes}"
-    figure, left, right = _panels(f"{num_gpus:,} GPUs, {spares} spare nodes: a failure every {show_time(mtbf)}")
-    pause = max(checkpoints.blocking_s, 1e-5 * mtbf)  # a pause of nothing has no best interval
-    rules = {"Young": rel.young_interval, "Daly": rel.daly_interval, "exact": rel.best_interval}
-    best = float(rel.best_interval(pause, mtbf))
-    least_drain = checkpoints.drain_s - checkpoints.blocking_s
-    least = max(best / 20, least_drain)
-    intervals = np.geomspace(least, max(best * 20, least * 10), 120)
-    every = [replace(checkpoints, interval_s=float(each)) for each in intervals]
-    formula = [rel.goodput(num_gpus, each, failures).useful for each in every]
-    left.semilogx(intervals / 60, formula, color=_COLOURS[0], lw=1.6, label="formula")
-    some = intervals[::8]
-    played = [rel.simulate_goodput(num_gpus, each, failures, 5000).useful for each in every[::8]]
-    left.plot(some / 60, played, "o", color=_COLOURS[6], mfc="none", ms=5, label="5,000 simulated failures")
-    for (rule, interval), marker, colour in zip(rules.items(), ("v", "^", "d"), _COLOURS[1:4], strict=True):
-        at = max(float(interval(pause, mtbf)), least)
-        there = rel.goodput(num_gpus, replace(checkpoints, interval_s=at), failures).useful
-        left.plot(at / 60, there, marker, color=colour, ms=8, label=f"{rule}: {show_time(at)}")
-    label_panel(left, "how often to write a checkpoint", "work between checkpoints [min]", "goodput")
-    plain_axis(left.xaxis)
-    gpus = np.unique(np.geomspace(max(num_gpus / 64, 1), num_gpus * 64, 80).round())
-    shares = []
-    for each in gpus:
-        chosen = max(float(rel.best_interval(pause, rel.job_mtbf(each, failures.gpu_mtbf_s))), least_drain)
-        shares.append(rel.goodput(float(each), replace(checkpoints, interval_s=chosen), failures))
-    names = ("useful", "checkpoints", "lost_work", "restarts", "waiting")
-    stack = [[getattr(share, name) for share in shares] for name in names]
-    right.stackplot(
-        gpus, stack, labels=[name.replace("_", " ") for name in names], alpha=0.85,
-        colors=[_COLOURS[i] for i in (2, 0, 1, 4, 3)],
-    )  # fmt: skip
-    right.axvline(num_gpus, color="0.2", lw=1)
-    right.set_xscale("log")
-    title = "where time goes, each at its best interval, same checkpoint"
-    label_panel(right, title, "GPUs", "share of time", "", ylim=(0, 1), xlim=(gpus[0], gpus[-1]))
-    right.legend(frameon=True, fontsize=8, loc="lower left")
     return figure
 
 

@@ -58,20 +58,19 @@ def search_figure(result: SearchResult, width_in: float = WIDTH) -> Any:
     figure = new_figure(width_in, 0.52 * width_in)
     axes = figure.subplots()
     factor, unit = time_unit(float(np.median(result.step_time_s)))
-    seconds, gigabytes = result.step_time_s * factor, result.memory_bytes / 1e9
+    seconds, gigabytes, limit = result.step_time_s * factor, result.memory_bytes / 1e9, result.memory_limit_bytes / 1e9
     fits = result.memory_bytes <= result.memory_limit_bytes
-    axes.plot(gigabytes[~fits], seconds[~fits], ".", ms=2, color="#CCCCCC", label="does not fit", rasterized=True)
-    axes.plot(gigabytes[fits], seconds[fits], ".", ms=2, color="#56B4E9", label="fits", rasterized=True)
+    for there, colour, label in ((~fits, "#CCCCCC", "does not fit"), (fits, "#56B4E9", "fits")):
+        axes.plot(gigabytes[there], seconds[there], ".", ms=2, color=colour, label=label, rasterized=True)
     front = result.pareto()
     front = front[np.argsort(gigabytes[front])]
     unbeaten = "no plan beats it in time, memory and GPUs"
     axes.plot(gigabytes[front], seconds[front], "o", ms=3.5, color="#0072B2", label=unbeaten)
     exact = [(each.answer.largest.total / 1e9, each.answer.step_time_s * factor) for each in result.best]
     axes.plot(*zip(*exact, strict=True), "D", ms=5, color="#D55E00", label=f"best {len(exact)}, by the exact engine")
-    axes.axvline(result.memory_limit_bytes / 1e9, color="#333333", lw=1, ls="--")
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.set_xlim(None, min(12 * result.memory_limit_bytes / 1e9, 1.2 * gigabytes.max()))  # far beyond nothing is told
+    axes.axvline(limit, color="#333333", lw=1, ls="--")
+    axes.set(xscale="log", yscale="log")
+    axes.set_xlim(None, min(12 * limit, 1.2 * gigabytes.max()))  # far beyond nothing is told
     axes.set_ylim(0.8 * seconds.min(), 2 * seconds[gigabytes < axes.get_xlim()[1]].max())
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter("{x:,g}")
@@ -119,7 +118,11 @@ def draw_pareto(result: SearchResult, width_in: float = WIDTH) -> Any:
     plain_axis(left.yaxis)
     if len(sizes) == 1:
         _name_plans(left, result, front, nbytes, seconds)
-        _cost_axis(left, result, int(sizes[0]))
+        steps, cost_unit = run_cost(result.space.scenario)
+        factor = steps * int(sizes[0])  # cost follows time where the number of GPUs is given
+        right = left.secondary_yaxis("right", functions=(lambda s: s * factor, lambda cost: cost / factor))
+        right.set_ylabel(f"cost [{cost_unit}]")
+        plain_axis(right.yaxis)
         left.legend(frameon=False, fontsize=8)
     place_title(figure, f"{result.space.scenario.name}: plans that none beats in time, memory, GPUs and cost")
     if len(sizes) > 1:
@@ -159,15 +162,6 @@ def _costs(panel: Any, result: SearchResult, front: np.ndarray, sizes: np.ndarra
     for axis in (panel.xaxis, panel.yaxis):
         plain_axis(axis)
     place_labels(panel, [(time, cost, words) for _, time, cost, words in sorted(labels)])  # those that none beats first
-
-
-def _cost_axis(panel: Any, result: SearchResult, gpus: int) -> None:
-    """A second axis: cost, which follows time where the number of GPUs is given."""
-    steps, cost_unit = run_cost(result.space.scenario)
-    factor = steps * gpus
-    right = panel.secondary_yaxis("right", functions=(lambda s: s * factor, lambda cost: cost / factor))
-    right.set_ylabel(f"cost [{cost_unit}]")
-    plain_axis(right.yaxis)
 
 
 def _name_plans(panel: Any, result: SearchResult, front: np.ndarray, nbytes: np.ndarray, seconds: np.ndarray) -> None:

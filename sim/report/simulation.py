@@ -1,4 +1,4 @@
-"""A simulation in a terminal, and its figures: how step times spread, how far the network is used, link by link."""
+"""A simulation in a terminal, and how far the network is used, link by link, as a figure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sim.simulate import Simulation
 from sim.table import Table, columns_table
 from sim.units import show
 
-_MEAN, _MOST, _LINE = "#0072B2", "#E69F00", "#D55E00"
+_MEAN, _MOST = "#0072B2", "#E69F00"
 """Okabe and Ito's, as everywhere."""
 _CAUSE_COLOURS = ("#999999", "#0072B2", "#CC79A7", "#D55E00", "#E69F00", "#56B4E9")
 """Colours of CAUSES."""
@@ -42,7 +42,14 @@ def simulation_view(answer: Simulation) -> Group:
         parts += [_line("Median", answer.quantile_s(0.5)), _line("5 % to 95 %", answer.quantile_s(0.05), most)]
     if answer.levels:
         met = f"{answer.meetings:,} messages shared a link that was too narrow for them"
-        parts += ["", f"Network  ({met})", _levels_table(answer), "Busiest links"]
+        columns = {
+            "level": [f"{row['level']} {row['direction']}" for row in answer.levels],
+            "links": [f"{row['links']:,}" for row in answer.levels],
+            "bytes a step": [show(row["bytes"], "B") for row in answer.levels],
+            "mean use": [f"{row['mean_utilisation']:.2%}" for row in answer.levels],
+            "most": [f"{row['max_utilisation']:.2%}" for row in answer.levels],
+        }
+        parts += ["", f"Network  ({met})", columns_table(columns, gap=4), "Busiest links"]
         parts += [
             f"  {row['link']:<22}{show(row['bytes'], 'B'):>10}  {row['utilisation']:.2%}" for row in answer.busiest
         ]
@@ -54,18 +61,6 @@ def simulation_view(answer: Simulation) -> Group:
 
 def _line(label: str, seconds: float, note: str = "") -> str:
     return f"  {label:<22}{show(seconds, 's', digits=4):>10}  {note}"
-
-
-def _levels_table(answer: Simulation) -> Table:
-    """Links, bytes and use by level and direction."""
-    columns = {
-        "level": [f"{row['level']} {row['direction']}" for row in answer.levels],
-        "links": [f"{row['links']:,}" for row in answer.levels],
-        "bytes a step": [show(row["bytes"], "B") for row in answer.levels],
-        "mean use": [f"{row['mean_utilisation']:.2%}" for row in answer.levels],
-        "most": [f"{row['max_utilisation']:.2%}" for row in answer.levels],
-    }
-    return columns_table(columns, gap=4)
 
 
 def _messages_table(history: LinkHistory) -> Table:
@@ -83,58 +78,11 @@ def _messages_table(history: LinkHistory) -> Table:
     return columns_table(columns, gap=1)  # nine columns in eighty places
 
 
-def draw_simulation(answer: Simulation, path: Path) -> None:
-    """Draw step times where several were drawn, and the use of the network where links were shared."""
-    panels = [_steps] * (len(answer.step_times_s) > 1) + [_network] * bool(answer.levels)
-    if not panels:
-        raise SpecError("one step on links of its own gives nothing to draw; add --jitter 0.02 or --contention")
-    figure = new_figure(5.4 * len(panels), 3.6)
-    for place, panel in enumerate(panels, start=1):
-        panel(answer, figure.add_subplot(1, len(panels), place))
-    figure.suptitle(answer.scenario.name)
-    save(figure, [path])
-
-
-def _steps(answer: Simulation, axes: Any) -> None:
-    """Step times in their own range; how far they are from the step without noise stands in the title."""
-    from matplotlib.ticker import MaxNLocator
-
-    axes.hist(answer.step_times_s, bins="auto", color=_MEAN, alpha=0.75)
-    axes.axvline(answer.mean_s, color=_LINE, linestyle="--", label=f"mean: {show(answer.mean_s, 's', digits=5)}")
-    low, high = axes.get_xlim()
-    if low <= answer.noiseless_s <= high:
-        axes.axvline(answer.noiseless_s, color="black", label="without noise")
-    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.margins(y=0.25)
-    axes.set(
-        xlabel="step time [s]",
-        ylabel="steps",
-        title=f"{len(answer.step_times_s)} steps: {answer.mean_s / answer.noiseless_s - 1:+.2%} on average "
-        f"to {show(answer.noiseless_s, 's', digits=4)} without noise",
-    )
-    axes.title.set_fontsize("medium")
-    axes.legend(fontsize="small", loc="upper right")
-
-
-def _network(answer: Simulation, axes: Any) -> None:
-    """Use of every level over the step, the busiest link behind the average one."""
-    rows = answer.levels[::-1]
-    names = [f"{row['level']} {row['direction']}" for row in rows]
-    most, mean = ([100 * row[f"{which}_utilisation"] for row in rows] for which in ("max", "mean"))
-    bars = axes.barh(names, most, color=_MOST, label="busiest link")
-    axes.barh(names, mean, color=_MEAN, height=0.4, label="average link")
-    axes.bar_label(bars, [f"{share:.3g} %" for share in most], padding=3, fontsize="small")
-    axes.margins(x=0.18)
-    axes.set(xlabel="of what the links could carry in the step [%]", title="Network, by level")
-    axes.title.set_fontsize("medium")
-    axes.legend(fontsize="small", loc="lower right")
-
-
 def draw_links(answer: Simulation, path: Path) -> None:
     """Draw what `simulate(..., links=True)` followed."""
     history = answer.history
     if history is None:
-        raise SpecError("links were not followed; add --links")
+        raise SpecError("links were not followed, so there is nothing to draw; add --links")
     heat_in = max(1.6, _ROW_IN * len(history.links))
     figure = new_figure(11.0, 1.0 + 2.9 + heat_in)
     top, bottom = figure.subfigures(2, 1, height_ratios=(2.9, heat_in + 0.6))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -132,7 +133,8 @@ class StepView:
         slices = self.scenario.plan.sequence_slices
         if slices == 1:
             return [str(number) for number in numbers]
-        return [f"{number // slices}{_letter(number % slices)}" for number in numbers]
+        letters = [chr(ord("a") + number) if number < 26 else f".{number}" for number in range(slices)]
+        return [f"{number // slices}{letters[number % slices]}" for number in numbers]
 
     def on(self, *streams: int) -> list[Bars]:
         """Rows of the table of tasks that are on these streams, apart by stream and what they are.
@@ -140,11 +142,8 @@ class StepView:
         `ONCE` is what follows the pipeline; nothing where updates are actions of their own. `DATA` is what is moved
         at visits of chunks, and `GRADIENTS` what backwards overlap, both beside what ranks compute.
         """
-        return [bars for stream in streams for bars in self._on(stream)]
-
-    def _on(self, stream: int) -> list[Bars]:
         tasks, found = self.timeline.tasks, []
-        for what, name in enumerate(WHATS):
+        for stream, (what, name) in product(streams, enumerate(WHATS)):
             here = np.flatnonzero((tasks.stream == stream) & (tasks.what == what))
             if len(here):
                 here = here[np.lexsort((tasks.begin_s[here], tasks.rank[here]))]
@@ -213,11 +212,6 @@ def step_view(scenario: Scenario, engine: str = "dag", answer: Estimate | None =
     once = (tasks.end_s - tasks.begin_s) * (tasks.stream == ONCE)
     worked = answer.timeline.program.busy_per_rank() + np.bincount(tasks.rank, once, order.num_ranks)
     return StepView(answer, timeline, start, end - blocks, end, timeline.begun_s, horizon, worked / step_time, kept)
-
-
-def _letter(number: int) -> str:
-    """a, b, … z, then numbers."""
-    return chr(ord("a") + number) if number < 26 else f".{number}"
 
 
 Spans = tuple[tuple[float, float], ...]

@@ -51,16 +51,17 @@ def gantt_figure(
     seen = draw_lanes(lanes, view, spans, LANES * width_in, lanes_in)
     _name_ranks(lanes, view, lanes_in)
     _draw_memory(memory, view, spans, width_in)
-    _draw_time_axis(memory, spans, view.horizon, about=max(4, int(width_in)))
+    _draw_time_axis(memory, spans, view.horizon, width_in)
     _place_legend(figure, legend_handles(view, seen), width_in)
-    answer = view.answer
-    title = (
-        f"{view.scenario.model.name}, {view.scenario.plan.schedule}: {view.period} {show_time(answer.step_time_s)}, "
-        f"bubble {answer.bubble_fraction:.1%}"
-    )
-    place_title(figure, title, size=12 if width_in >= 8 else 10, bold=True)
+    what = f"{view.scenario.model.name}, {view.scenario.plan.schedule}: {_step_words(view, ',')}"
+    place_title(figure, what, size=12 if width_in >= 8 else 10, bold=True)
     lanes[0].set_title(_subtitle(view, width_in), loc="left", fontsize=8.5, color="#444444")
     return figure
+
+
+def _step_words(view: StepView, mark: str, slower: str = "") -> str:
+    answer = view.answer
+    return f"{view.period} {show_time(answer.step_time_s)}{slower}{mark} bubble {answer.bubble_fraction:.1%}"
 
 
 def comparison_figure(views: Sequence[StepView], *, width_in: float = 11.0) -> Any:
@@ -73,10 +74,9 @@ def comparison_figure(views: Sequence[StepView], *, width_in: float = 11.0) -> A
     heights = [float(np.clip(0.085 * view.program.order.num_ranks, 0.42, 0.95)) for view in views]
     figure, rows = _panels(width_in, sum(heights) + 0.31 * len(views) + 1.5, spans, heights)
     handles: dict[str, Any] = {}
-    fastest, end = min(view.answer.step_time_s for view in views), spans[-1][1]
-    for row, view, height in zip(rows, views, heights, strict=True):
+    steps, end = [view.answer.step_time_s for view in views], spans[-1][1]
+    for row, view, step, height in zip(rows, views, steps, heights, strict=True):
         # Of a stream without flush a stretch of its steady state is drawn.
-        step = view.answer.step_time_s
         shift = max(0.0, view.horizon - step) if view.streams else 0.0
         seen = draw_lanes(row, view, spans, 0.92 * width_in, height, shift, versions=False)
         for handle in legend_handles(view, seen, durations=False):
@@ -86,12 +86,17 @@ def comparison_figure(views: Sequence[StepView], *, width_in: float = 11.0) -> A
         for panel in row:
             panel.axvline(step, color="black", linewidth=1.2)
             panel.set_yticks([])
-        slower = "" if step <= fastest * (1 + 1e-9) else f" (+{step / fastest - 1:.1%})"
+        slower = "" if step <= min(steps) * (1 + 1e-9) else f" (+{step / min(steps) - 1:.1%})"
         row[0].set_title(_headline(view, slower, width_in), loc="left", fontsize=8.5 if width_in >= 8 else 7, pad=2)
-    _draw_time_axis(rows[-1], spans, end, about=max(4, int(width_in)))
+    _draw_time_axis(rows[-1], spans, end, width_in)
     figure.supylabel("pipeline ranks, the first on top", fontsize=8)
     _place_legend(figure, list(handles.values()), width_in)
-    place_title(figure, _shared_title(views), size=12 if width_in >= 8 else 9, bold=True)
+    scenario, answer, several = views[0].scenario, views[0].answer, len(views) > 1
+    name = f"{scenario.model.name} on {answer.num_gpus:,} × {scenario.cluster.gpu.name}"
+    what = f"{name}: one step under {len(views)} schedule{'s' if several else ''}"
+    ordered = "; fastest first" if several and steps == sorted(steps) else ""
+    words = f"{what}\n{plan_degrees(scenario.plan)} · {microbatch_words(answer)}{ordered}"
+    place_title(figure, words, size=12 if width_in >= 8 else 9, bold=True)
     return figure
 
 
@@ -239,14 +244,9 @@ def _mark_updates(row: Sequence[Any], spans: Spans, view: StepView, bars: Bars, 
 
 def _subtitle(view: StepView, width_in: float) -> str:
     """The machine, the plan, and how the drawing is to be read."""
-    plan, answer = view.scenario.plan, view.answer
+    plan, answer, notes = view.scenario.plan, view.answer, list[str]()
     slices = f" in {plan.sequence_slices} slices" if plan.sequence_slices > 1 else ""
-    parts = [
-        f"{answer.num_gpus:,} × {view.scenario.cluster.gpu.name}",
-        plan_degrees(plan, chunks=True),
-        f"{microbatch_words(answer)}{slices} a step",
-    ]
-    notes = []
+    asked = f"{answer.num_gpus:,} × {view.scenario.cluster.gpu.name} · {plan_degrees(plan, chunks=True)}"
     if view.streams:
         notes.append("no flush: the first two batches are shown, later ones repeat")
         exposed = view.answer.timeline.exposed_reduce_s.max() if view.program.hide_grad_reduce else 0.0
@@ -254,8 +254,8 @@ def _subtitle(view: StepView, width_in: float) -> str:
             notes.append(f"each batch's time includes {show_time(float(exposed))} of exposed reduction, not drawn")
     if view.begin.max() > 0:
         notes.append("a rank begins its next step without waiting for the others, so grey shows each rank's own step")
-    lines = [" · ".join(parts)] if width_in >= 9 else [" · ".join(parts[:2]), parts[2]]
-    return "\n".join([*lines, *notes]) + "\n"
+    between = " · " if width_in >= 9 else "\n"
+    return "\n".join([f"{asked}{between}{microbatch_words(answer)}{slices} a step", *notes]) + "\n"
 
 
 def _name_ranks(row: Sequence[Any], view: StepView, lanes_in: float) -> None:
@@ -300,7 +300,8 @@ def _draw_memory(row: Sequence[Any], view: StepView, spans: Spans, width_in: flo
         panel.set(xlim=(begin, end), ylim=(0, 1.42 * top))
         panel.spines[["top", "right"] if panel is row[0] else ["top", "right", "left"]].set_visible(False)
         panel.tick_params(axis="y", labelsize=8, length=3.5 * (panel is row[0]))
-    scale, unit = next((each for each in _BYTES if top >= each[0]), _BYTES[-1])
+    unit = show(top, "B").split()[1]
+    scale = {"TB": 1e12, "GB": 1e9, "MB": 1e6, "kB": 1e3}.get(unit, 1.0)
     row[0].yaxis.set_major_formatter(lambda value, _: f"{value / scale:g}")
     row[0].yaxis.get_major_locator().set_params(nbins=4)
     row[0].set_ylabel(f"activations\nkept [{unit}]", fontsize=9)
@@ -310,49 +311,33 @@ def _draw_memory(row: Sequence[Any], view: StepView, spans: Spans, width_in: flo
     row[0].set_zorder(1)
 
 
-_BYTES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
-
-
 def _headline(view: StepView, slower: str, width_in: float) -> str:
     """One schedule of several, in a line."""
-    plan, answer = view.scenario.plan, view.answer
-    peak = max(use.activations for use in answer.memory)
-    sizes = [f"{plan.num_chunks} chunks"] if plan.num_chunks > 1 else []
-    sizes += [f"{plan.sequence_slices} slices"] if plan.sequence_slices > 1 else []
-    order = view.program.order
-    sizes += [f"{order.copies} copies of the weights"] if order.copies > 1 else []
-    versions, late = view.versions()
-    sizes += [f"up to {versions.max()} weight versions, gradients up to {late.max()} late"] if view.streams else []
+    plan, order, (versions, late) = view.scenario.plan, view.program.order, view.versions()
+    peak = max(use.activations for use in view.answer.memory)
+    told = {
+        f"{plan.num_chunks} chunks": plan.num_chunks > 1,
+        f"{plan.sequence_slices} slices": plan.sequence_slices > 1,
+        f"{order.copies} copies of the weights": order.copies > 1,
+        f"up to {versions.max()} weight versions, gradients up to {late.max()} late": view.streams,
+    }
     name = plan.schedule.replace("$", r"\$")
     if re.fullmatch(r"\w+", name):
         name = rf"$\bf{{{name.replace('_', chr(92) + '_')}}}$"
-    detail = f"  ({', '.join(sizes)})" if sizes else ""
+    sizes = ", ".join(words for words, there in told.items() if there)
+    detail = f"  ({sizes})" if sizes else ""
     space = "\n" if detail and width_in < 8 else ""
-    return (
-        f"{name}  {view.period} {show_time(answer.step_time_s)}{slower} · bubble {answer.bubble_fraction:.1%} · "
-        f"activations up to {show(peak, 'B')}{space}{detail}"
-    )
+    return f"{name}  {_step_words(view, ' ·', slower)} · activations up to {show(peak, 'B')}{space}{detail}"
 
 
-def _shared_title(views: Sequence[StepView]) -> str:
-    scenario, answer = views[0].scenario, views[0].answer
-    steps = [view.answer.step_time_s for view in views]
-    order = "; fastest first" if len(steps) > 1 and steps == sorted(steps) else ""
-    return (
-        f"{scenario.model.name} on {answer.num_gpus:,} × {scenario.cluster.gpu.name}: one step under "
-        f"{len(views)} schedule{'s' if len(views) > 1 else ''}\n"
-        f"{plan_degrees(scenario.plan)} · {microbatch_words(answer)}{order}"
-    )
-
-
-def _draw_time_axis(row: Sequence[Any], spans: Spans, end: float, *, about: int) -> None:
+def _draw_time_axis(row: Sequence[Any], spans: Spans, end: float, width_in: float) -> None:
     """Ticks at round moments of what is shown, in a unit of few digits."""
     from matplotlib.ticker import MaxNLocator
 
     factor, unit = time_unit(end)
     shown = sum(end - begin for begin, end in spans)
     for panel, (begin, stop) in zip(row, spans, strict=True):
-        nbins = max(1, round(1.3 * about * (stop - begin) / shown))
+        nbins = max(1, round(1.3 * max(4, int(width_in)) * (stop - begin) / shown))
         panel.xaxis.set_major_locator(MaxNLocator(nbins, steps=[1, 2, 5, 10]))
         panel.xaxis.set_major_formatter(lambda moment, _: f"{moment * factor + 0.0:.6g}")
         panel.tick_params(axis="x", labelsize=8, length=3)

@@ -9,9 +9,17 @@ from typing import NamedTuple
 from sim.breakdown import CAUSES
 from sim.errors import FlopcastError, InfeasiblePlan
 from sim.estimate import Estimate
-from sim.report.facts import GROUPS, headline, memory_parts, plan_words, profile_origin, question_words
+from sim.report.facts import (
+    GROUPS,
+    headline,
+    memory_parts,
+    plan_words,
+    profile_origin,
+    question_words,
+    seconds_by_group,
+)
 from sim.report.html.page import residual_rows
-from sim.report.html.render import memory_bars, render, time_chart
+from sim.report.html.render import GROUP_PARTS, bar_chart, memory_bars, render
 from sim.report.plans import letter
 from sim.report.terminal import grouped
 from sim.report.text import differing_rows
@@ -96,6 +104,7 @@ def comparison_page(asked: Sequence[Asked]) -> str:
     answers = [answer for _, answer in answered]
     fields, folded = differing_rows([answer.scenario for answer in answers])
     fullest = [_fullest(answer) for answer in answers]
+    fullest = [_fullest(answer) for answer in answers]
     shared, own = assumptions_of(answers)
     bases = grouped((answer.interval_basis, name) for name, answer in answered)
     profiles = {answer.scenario.profile.name: answer.scenario.profile for answer in answers}
@@ -109,7 +118,11 @@ def comparison_page(asked: Sequence[Asked]) -> str:
         facts=fact_rows(asked),
         problems=[(name, *each.problem) for name, each in named if each.problem],
         unlike=len({answer.scenario.training.tokens_per_step for answer in answers}) > 1,
-        steps=time_chart([(name, answer.breakdown.seconds) for name, answer in answered]),
+        steps=bar_chart(
+            [(name, seconds_by_group(answer.breakdown.seconds), None) for name, answer in answered],
+            GROUP_PARTS,
+            show_time,
+        ),
         unit=_scale(answers)[0],
         causes=cause_rows(answers),
         memory=memory_bars([(name, *use) for (name, _), use in zip(answered, fullest, strict=True)]),

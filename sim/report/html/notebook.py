@@ -12,7 +12,7 @@ from sim.errors import SpecError, nearest
 from sim.estimate import Estimate
 from sim.report.facts import LABELS, falls_of, headline, memory_rows, plan_words, question_words
 from sim.report.figures import GROUP_COLOURS
-from sim.report.html.render import memory_chart, render
+from sim.report.html.render import memory_bars, render
 from sim.report.plans import plan_table
 from sim.report.search_figures import search_figure
 from sim.report.sweep import draw_sweep
@@ -34,6 +34,7 @@ class View(NamedTuple):
 
 def estimate_html(answer: Estimate) -> str:
     """Headline, the way from peak to what is achieved; memory and assumptions folded away."""
+    available = answer.memory_available_bytes
     return render(
         "estimate.html",
         name=answer.scenario.name,
@@ -42,8 +43,8 @@ def estimate_html(answer: Estimate) -> str:
         facts=headline(answer),
         peak=show(answer.peak_flop_per_s, "FLOP/s"),
         falls=falls_of(answer),
-        memory=memory_chart(memory_rows(answer), answer.memory_available_bytes),
-        available=answer.memory_available_bytes,
+        memory=memory_bars([(f"rank {row.rank}", row.parts, available) for row in memory_rows(answer)]),
+        available=available,
         assumptions=answer.assumptions,
     )
 

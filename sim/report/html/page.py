@@ -13,7 +13,7 @@ from sim.errors import FlopcastError, InfeasiblePlan
 from sim.estimate import Estimate
 from sim.report import facts as say
 from sim.report.gantt import gantt_figure, step_view
-from sim.report.html.render import GROUP_PARTS, MEMORY_PARTS, Part, embedded, memory_chart, render
+from sim.report.html.render import GROUP_PARTS, MEMORY_PARTS, Part, embedded, memory_bars, render
 from sim.report.plans import plan_table
 from sim.search import SearchResult
 from sim.search.grid import Grid, GridAnswer, GridPoint, own_value, setting
@@ -207,7 +207,7 @@ def report_page(
         best, searched = search.best[0].answer.step_time_s, f"{search.plans_feasible:,} of {search.plans_priced:,}"
         if answer.step_time_s / best - 1 > 0.005:
             verdict = f"The best takes {show_time(best)}, this plan {show_time(answer.step_time_s)}"
-    rows = say.falls_of(answer)
+    rows, available = say.falls_of(answer), answer.memory_available_bytes
     used = {row.group for row in rows}
     waited = answer.breakdown.seconds["pipeline_bubble"] + answer.breakdown.seconds["stage_imbalance"]
     return render(
@@ -224,8 +224,8 @@ def report_page(
         masked=answer.mfu > 1.005 * answer.breakdown.shares()["flop_at_peak"],
         falls=rows,
         groups=[(kind, say.LABELS[kind]) for kind in dict.fromkeys(say.GROUPS.values()) if kind in used],
-        memory=memory_chart(say.memory_rows(answer), answer.memory_available_bytes),
-        available=answer.memory_available_bytes,
+        memory=memory_bars([(f"rank {row.rank}", row.parts, available) for row in say.memory_rows(answer)]),
+        available=available,
         timeline=timeline,
         timeline_note=note,
         timeline_words=(

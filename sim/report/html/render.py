@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from sim.canvas import as_png
-from sim.report.facts import LABELS, MEMORY, MemoryRow, seconds_by_group
+from sim.report.facts import LABELS, MEMORY
 from sim.report.figures import DIM, GROUP_COLOURS, MEMORY_COLOURS, THEMES, ink
 from sim.report.plans import heading
 from sim.units import show, show_time
@@ -99,7 +99,7 @@ MEMORY_PARTS = {name: Part(name, f"m-{name}", key) for key, name in enumerate(ME
 """What memory holds."""
 
 
-def _chart(
+def bar_chart(
     rows: Sequence[tuple[str, Mapping[str, float], float | None]],
     parts: Mapping[str, Part],
     words: Callable[[float], str],
@@ -120,16 +120,6 @@ def _chart(
     return BarChart(bars, [part for name, part in parts.items() if any(name in amounts for _, amounts, _ in rows)])
 
 
-def time_chart(rows: Sequence[tuple[str, Mapping[str, float]]]) -> BarChart:
-    """Steps by groups of causes, of (label, seconds by cause)."""
-    return _chart([(label, seconds_by_group(seconds), None) for label, seconds in rows], GROUP_PARTS, show_time)
-
-
 def memory_bars(rows: Sequence[tuple[str, Mapping[str, float], float]]) -> BarChart:
     """Memory by what it holds, beside what there is: (label, bytes by part, bytes of the GPU)."""
-    return _chart(rows, MEMORY_PARTS, lambda amount: show(amount, "B"))
-
-
-def memory_chart(rows: Sequence[MemoryRow], available: float) -> BarChart:
-    """Memory by pipeline rank."""
-    return memory_bars([(f"rank {row.rank}", row.parts, available) for row in rows])
+    return bar_chart(rows, MEMORY_PARTS, lambda amount: show(amount, "B"))
