@@ -467,19 +467,6 @@ def test_command(tmp_path):
     assert isinstance(CliRunner().invoke(app, ["search", str(SMALL), "--schedules", "zbv"]).exception, ScheduleError)
 
 
-def test_others_is_short_for_all_schedules(monkeypatch):
-    asked = []
-
-    def stand_in(result, names, **options):
-        asked.append(names)
-        return result
-
-    monkeypatch.setattr(sys.modules["sim.search.schedules.by_schedule"], "search_schedules", stand_in)
-    outcome = CliRunner().invoke(app, ["search", str(SMALL), "--schedules", "all", "--top", "1"])
-    assert outcome.exit_code == 0, outcome.output
-    assert asked == ["all"]
-
-
 def test_the_table_is_as_wide_as_the_terminal(tiny, capsys):
     result = search_schedules(tiny, "v_min,zb_interleaved,seq1f1b,hanayo,pipedream,dualpipe", most_runs=1)
     for width in (60, 80, 120):
