@@ -328,7 +328,7 @@ def _pulls(
     open_: np.ndarray,
     reached: Callable[[np.ndarray], np.ndarray],
 ) -> tuple[np.ndarray, np.ndarray]:
-    """By how much each run pulls the parts that are open, in their standard deviations, and the inverse covariance.
+    """Return how each run pulls the parts that are open, in their standard deviations, and the inverse covariance.
 
     What the values of a part cannot take beyond their bounds is left to the other parts.
     """

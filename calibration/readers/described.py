@@ -106,11 +106,11 @@ def stack_of(row: Row, stated: Mapping[str, Any], inferred: list[str]) -> dict[s
     if name is not None:
         inferred.append(f"framework {name} {version or 'latest'}: {said}{dated}")
         return {"framework": name, "version": str(version or "latest")}
-    why = f"taken for what others of its time have in common{dated}"
+    why = f"priced as others of its time{dated}"
     if version is None:
         precision = str(stated.get("training", {}).get("precision") or row.get("precision", ""))
         version, signs = version_of_unknown(str(row.get("gpu", "")), precision)
-        why = f"before flash attention, by {signs}" if signs else "taken for one with flash attention"
+        why = f"before flash attention, by {signs}" if signs else "priced as one with flash attention"
     inferred.append(f"framework {UNKNOWN} {version}: an unknown framework, {why}")
     return {"framework": UNKNOWN, "version": str(version)}
 

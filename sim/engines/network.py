@@ -272,7 +272,7 @@ def run(program: Program, traffic: Traffic) -> Shared:
     """
     if (program.order.kind == U).any():
         raise ScheduleError(
-            f"schedule {program.order.schedule!r} has no flush, and links are shared only within steps that end; leave "
+            f"schedule {program.order.schedule!r} has no flush, and links are shared only within steps that end. Leave "
             "contention and slow links out, or choose a schedule with a flush, such as 1f1b"
         )
     last: list[LinkedPlay] = []

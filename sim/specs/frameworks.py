@@ -56,8 +56,8 @@ def framework_named(name: str) -> str:
     known = preset_names("frameworks")
     hint = nearest(wanted, framework_names())
     raise SpecError(
-        f"unknown framework {name!r}{hint if len(hint) < 200 else ''}; known are {', '.join(known)}; for another one "
-        "take framework: unknown, which is what others of its time have in common, with wide intervals, and set what "
+        f"unknown framework {name!r}{hint if len(hint) < 200 else ''}; known are {', '.join(known)}. For another one "
+        "take framework: unknown, which is what others of its time have in common, with wide intervals. Set what "
         "differs (flopcast fields stack)"
     )
 

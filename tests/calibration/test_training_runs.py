@@ -166,7 +166,7 @@ def test_in_which_precision_a_framework_sums_gradients(run_row):
 def test_an_unknown_framework_is_taken_for_what_was_usual_in_its_time(run_row):
     wrong = {}
     for changes, stack, says in (
-        ({"precision": "bf16"}, "pytorch", "one with flash attention"),
+        ({"precision": "bf16"}, "pytorch", "priced as one with flash attention"),
         ({"precision": "bf16", "stack.version": "2022"}, "megatron-2021", "framework unknown 2022"),
         ({"precision": "fp16"}, "megatron-2021", "by fp16"),
         ({"precision": "", "gpu": "V100-SXM2-32GB"}, "megatron-2021", "by V100"),
