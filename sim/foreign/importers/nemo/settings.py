@@ -34,13 +34,7 @@ _LONG = re.compile(r"_(?:16|32|64|128)k$")
 
 
 def model_named(name: str, source: str, ledger: Ledger) -> Any:
-    """The section `model` of a class's or a repository's name.
-
-    Raises
-    ------
-    SpecError
-        Not a model that is known by name.
-    """
+    """The section `model` of a class's or a repository's name. Raises SpecError: not a model that is known by name."""
     families: dict[str, dict[str, Any]] = table("megatron_models")["families"]
     known = {each: (family, what) for family in families.values() for each, what in family.items() if each != "all"}
     try:
@@ -82,13 +76,8 @@ _WIDTHS = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "half": "fp
 
 
 def scenario_of_megatron(settings: Mapping[str, Any], file: Foreign, kind: str) -> dict[str, Any]:
-    """A scenario's sections from a recipe's settings.
-
-    Raises
-    ------
-    SpecError
-        A model that is not known, a value that breaks a rule, or one that only running code knows.
-    """
+    """A scenario's sections from a recipe's settings. Raises SpecError: a model that is not known, a value that breaks
+    a rule, or one that only running code knows."""
     given, ledger, known = file.given, file.ledger, table(kind)
     keys = flat_keys(_set_only(settings, known["off"]), file, kind)
     _dispatcher(keys)

@@ -23,13 +23,7 @@ from sim.specs.presets import load_preset
 
 
 def read_nemo_yaml(kind: str, file: Foreign) -> dict[str, Any]:
-    """A scenario's sections.
-
-    Raises
-    ------
-    SpecError
-        No model, or a value that breaks a rule.
-    """
+    """A scenario's sections. Raises SpecError: no model, or a value that breaks a rule."""
     given, ledger, known = file.given, file.ledger, table(kind)
     keys = flat_keys(resolved(file.data), file, kind)
     off = [name for name in keys.names() if keys.raw(name) is False]

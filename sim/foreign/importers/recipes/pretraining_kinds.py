@@ -57,13 +57,8 @@ def _width(recipe: Recipe, keys: Settings, *names: str, each: float = 1) -> None
 
 
 def read_llm_foundry(file: Foreign) -> dict[str, Any]:
-    """llm-foundry's YAML: MPT by its shape, or a model of the hub by its name.
-
-    Raises
-    ------
-    SpecError
-        A model that is no decoder, has experts of MegaBlocks, or is not known.
-    """
+    """llm-foundry's YAML: MPT by its shape, or a model of the hub by its name. Raises SpecError: a model that is no
+    decoder, has experts of MegaBlocks, or is not known."""
     keys, recipe = opened(file, "llm_foundry")
     kind, model = keys.text("model.name"), recipe.sections["model"]
     if kind in ("mpt_causal_lm", "mosaic_gpt"):
@@ -137,13 +132,8 @@ def _share_of_layers(sections: Mapping[str, Any], word: str, keys: Settings) -> 
 
 
 def read_nanotron(file: Foreign) -> dict[str, Any]:
-    """nanotron's YAML: its model_config is that of a model of the hub.
-
-    Raises
-    ------
-    SpecError
-        A config of no architecture that is known, or experts.
-    """
+    """nanotron's YAML: its model_config is that of a model of the hub. Raises SpecError: a config of no architecture
+    that is known, or experts."""
     keys, recipe = opened(file, "nanotron")
     model = file.data.get("model")
     config = model.get("model_config") if isinstance(model, Mapping) else None

@@ -35,12 +35,7 @@ __all__ = ["Recipe", "flat_keys", "read_settings", "scenario_of"]
 
 def scenario_of(recipe: Recipe, file: Foreign) -> dict[str, Any]:
     """A scenario's sections from a recipe: the model, the GPUs, replicas, batch; the framework's defaults for the rest.
-
-    Raises
-    ------
-    SpecError
-        No model, or numbers that do not go together.
-    """
+    Raises SpecError: no model, or numbers that do not go together."""
     given, ledger, known = file.given, file.ledger, table(recipe.kind)
     plan, training, stack = (recipe.sections[name] for name in ("plan", "training", "stack"))
     model = _model(recipe, file)
