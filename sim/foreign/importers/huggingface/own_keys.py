@@ -2,81 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from sim.foreign.importers.huggingface.layer_kinds import (
-    ConfigKeys,
-    after_the_first,
-    between,
-    blocks,
-    by_step,
-    experts_in,
-    interleaved,
-    number_of_layers,
-)
+from sim.foreign.importers.huggingface.layer_kinds import LAYERS_WITH_EXPERTS, ConfigKeys, blocks
 from sim.foreign.importers.keys import MOST
 
 Fields = dict[str, Any]
 
 
-def _experts(keys: ConfigKeys) -> Fields:
-    """How many experts and how many a token goes to; intermediate_size is an expert's, as ModelSpec takes it to be."""
+_COUNT = ["num_local_experts", "num_experts", "n_routed_experts"]
+_CHOSEN = ["num_experts_per_tok", "num_experts_per_token", "experts_per_token"]
+
+
+def experts(rule: Mapping[str, Any], keys: ConfigKeys) -> Fields:
+    """Experts by a row of the table's `experts`; intermediate_size is an expert's where the row names no width."""
     groups, some = (keys.whole(name, least=0) or 1 for name in ("n_group", "topk_group"))
-    return {
-        "num_experts": keys.needed("num_local_experts", "num_experts", "n_routed_experts"),
-        "experts_per_token": keys.needed("num_experts_per_tok", "num_experts_per_token", "experts_per_token"),
+    found: Fields = {
+        "num_experts": keys.needed(*rule.get("experts", _COUNT)),
+        "experts_per_token": keys.needed(*rule.get("chosen", _CHOSEN)),
         "num_expert_groups": groups if some < groups else None,
         "expert_groups_per_token": some if some < groups else None,
     }
-
-
-def _wide_experts(keys: ConfigKeys) -> Fields:
-    """Experts with a width of their own."""
-    return {**_experts(keys), "expert_intermediate_size": keys.needed("moe_intermediate_size")}
-
-
-def _first_dense(keys: ConfigKeys) -> Fields:
-    """Experts behind the first layers, and `n_shared_experts` that every token goes to."""
-    found = _wide_experts(keys)
-    shared = keys.whole("n_shared_experts", "num_shared_experts", least=0) or 0
-    width = keys.whole("moe_shared_expert_intermediate_size")
-    if width not in (None, found["expert_intermediate_size"]):
-        raise keys.wrong(
-            "moe_shared_expert_intermediate_size", width, "is not an expert's, which flopcast cannot count"
-        )
-    return {
-        **found,
-        **after_the_first(keys),
-        "shared_expert_intermediate_size": shared * found["expert_intermediate_size"],
-    }
-
-
-def _sparse_step(keys: ConfigKeys) -> Fields:
-    return {**_wide_experts(keys), **by_step(keys)}
-
-
-def _llama4(keys: ConfigKeys) -> Fields:
-    """`intermediate_size` is an expert's and the shared one's, `intermediate_size_mlp` that of layers without."""
-    width = keys.needed("intermediate_size")
-    return {
-        **_experts(keys),
-        **interleaved(keys),
-        "intermediate_size": keys.needed("intermediate_size_mlp"),
-        "expert_intermediate_size": width,
-        "shared_expert_intermediate_size": width,
-    }
-
-
-def _ernie(keys: ConfigKeys) -> Fields:
-    width = keys.needed("moe_intermediate_size")
-    return {
-        "num_experts": keys.needed("moe_num_experts", "num_experts"),
-        "experts_per_token": keys.needed("moe_k", "num_experts_per_tok"),
-        "expert_intermediate_size": width,
-        "shared_expert_intermediate_size": width * (keys.whole("moe_num_shared_experts", least=0) or 0),
-        **between(keys),
-    }
+    if "width" in rule:
+        found["expert_intermediate_size"] = keys.needed(rule["width"])
+    if "dense" in rule:
+        found["intermediate_size"] = keys.needed(rule["dense"])
+    width = found.get("expert_intermediate_size") or found.get("intermediate_size", 0)
+    if "own_dense" in rule:
+        found["intermediate_size"] = keys.whole(rule["own_dense"]) or width
+    if "shared" in rule:
+        number = 1 if rule["shared"] == "one" else keys.whole(*rule["shared"], least=0) or 0
+        found["shared_expert_intermediate_size"] = number * width
+    other = keys.whole(rule["same_width"]) if "same_width" in rule else None
+    if other not in (None, width):
+        raise keys.wrong(rule["same_width"], other, "is not an expert's, which flopcast cannot count")
+    return {**found, **(LAYERS_WITH_EXPERTS[rule["layers"]](keys) if "layers" in rule else {})}
 
 
 _BLOCK_EXPERTS = (
@@ -115,7 +76,7 @@ def _granite_hybrid(keys: ConfigKeys) -> Fields:
     shared = keys.whole("shared_intermediate_size", least=0) or 0
     position = {"position": "rotary" if keys.text("position_embedding_type") == "rope" else "none"}
     if keys.raw("num_local_experts"):
-        return {**_experts(keys), **position, "shared_expert_intermediate_size": shared}
+        return {**experts({}, keys), **position, "shared_expert_intermediate_size": shared}
     keys.whole("num_local_experts", least=0)
     keys.whole("num_experts_per_tok", least=0)
     return {**position, "intermediate_size": shared}
@@ -127,45 +88,6 @@ def _shared_expert(keys: ConfigKeys) -> Fields:
 
 def _shared_width(keys: ConfigKeys) -> Fields:
     return {"shared_expert_intermediate_size": keys.whole("shared_intermediate_size", least=0) or 0}
-
-
-def _wide_everywhere(keys: ConfigKeys) -> Fields:
-    """Experts of a width of their own in every layer that `mlp_layer_types` does not call dense."""
-    return {**_wide_experts(keys), **experts_in([True] * number_of_layers(keys), keys)}
-
-
-def _leading_dense(keys: ConfigKeys) -> Fields:
-    """Experts behind `num_dense_layers`, and `num_shared_experts` that every token goes to (AFMoE)."""
-    found, dense = _wide_experts(keys), keys.whole("num_dense_layers", least=0) or 0
-    shared = keys.whole("num_shared_experts", least=0) or 0
-    return {
-        **found,
-        **experts_in([layer >= dense for layer in range(number_of_layers(keys))], keys),
-        "shared_expert_intermediate_size": shared * found["expert_intermediate_size"],
-    }
-
-
-def _aria(keys: ConfigKeys) -> Fields:
-    """`intermediate_size` is an expert's, and that of each of `moe_num_shared_experts`."""
-    width, shared = keys.needed("intermediate_size"), keys.whole("moe_num_shared_experts", least=0) or 0
-    return {
-        "num_experts": keys.needed("moe_num_experts"),
-        "experts_per_token": keys.needed("moe_topk"),
-        "intermediate_size": width,
-        "shared_expert_intermediate_size": shared * width,
-    }
-
-
-def _cohere2_moe(keys: ConfigKeys) -> Fields:
-    """`intermediate_size` is an expert's and a shared one's, and that of layers without unless they have their own."""
-    width, shared = keys.needed("intermediate_size"), keys.whole("num_shared_experts", least=0) or 0
-    return {
-        **_experts(keys),
-        **after_the_first(keys),
-        "intermediate_size": keys.whole("prefix_dense_intermediate_size") or width,
-        "expert_intermediate_size": width,
-        "shared_expert_intermediate_size": shared * width,
-    }
 
 
 def _hunyuan(keys: ConfigKeys) -> Fields:
@@ -207,26 +129,6 @@ def _dbrx(keys: ConfigKeys) -> Fields:
     attention.leave()
     experts.leave()
     return found
-
-
-EXPERTS: dict[str, Callable[[ConfigKeys], Fields]] = {
-    "experts": _experts,
-    "first_dense": _first_dense,
-    "leading_dense": _leading_dense,
-    "wide_experts": _wide_everywhere,
-    "sparse_step": _sparse_step,
-    "shared_expert": _shared_expert,
-    "shared_width": _shared_width,
-    "llama4": _llama4,
-    "ernie": _ernie,
-    "aria": _aria,
-    "cohere2_moe": _cohere2_moe,
-    "hunyuan_experts": _hunyuan,
-    "dbrx": _dbrx,
-    "blocks": _blocks,
-    "granite_hybrid": _granite_hybrid,
-}
-"""What the table calls readers, of architectures with experts."""
 
 
 def _falcon(keys: ConfigKeys) -> Fields:
@@ -400,7 +302,12 @@ def _baichuan(keys: ConfigKeys) -> Fields:
 
 
 READERS: dict[str, Callable[[ConfigKeys], Fields]] = {
-    **EXPERTS,
+    "shared_expert": _shared_expert,
+    "shared_width": _shared_width,
+    "hunyuan_experts": _hunyuan,
+    "dbrx": _dbrx,
+    "blocks": _blocks,
+    "granite_hybrid": _granite_hybrid,
     "falcon": _falcon,
     "embedding_projection": _embedding_projection,
     "pruned_head": _pruned_head,
@@ -414,4 +321,4 @@ READERS: dict[str, Callable[[ConfigKeys], Fields]] = {
     "kimi_delta": _kimi_delta,
     "mamba": _mamba,
 }
-"""What the table calls readers: fields that follow from keys of one architecture, beyond switches."""
+"""What the table calls readers beside its rows of `experts`: fields that follow from keys of one architecture."""

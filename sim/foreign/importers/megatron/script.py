@@ -231,7 +231,7 @@ def _is_hybrid(command: Training, arguments: Arguments) -> bool:
 
 
 def _ask(arguments: Arguments, script: Script, depends: str) -> None:
-    """Ask for what decides and only a run would know. Raises SpecError: an argument that decides waits for something."""
+    """Raise SpecError where an argument that decides is known only to a run, and say what it waits for."""
     unknowns = script.values.unknowns
     waiting = [
         name for name in table(KIND)["deciding"] if any(UNKNOWN in each for each in (arguments.raw(name) or [])[:1])
