@@ -11,7 +11,7 @@ from typing import Any
 
 from sim.errors import SpecError, nearest
 from sim.foreign.importers.huggingface.layer_kinds import KIND, ConfigKeys, mixers
-from sim.foreign.importers.huggingface.own_keys import READERS, experts
+from sim.foreign.importers.huggingface.own_keys import fields_of
 from sim.foreign.importers.keys import UNKNOWN_KEY, by_name, reason_to_ignore, row, table
 from sim.foreign.importers.ledger import Ledger, short
 
@@ -104,9 +104,12 @@ def shape_of(architecture: dict[str, Any], keys: ConfigKeys) -> Fields:
                 found |= _switched(key, rule, keys)
         elif part == "readers":
             for name in rules:
-                row_of = table(KIND)["experts"]
-                fields = experts(row_of[name], keys) if name in row_of else READERS[name](keys)
-                found |= {field: value for field, value in fields.items() if value is not None}
+                found |= {field: value for field, value in fields_of(name, keys).items() if value is not None}
+        elif part == "equal":
+            for key, (other, because) in rules.items():
+                value = keys.whole(key)
+                if value is not None and value != keys.raw(other):
+                    raise keys.wrong(key, value, because.format(keys.raw(other)))
         elif part == "forbidden":
             for key, because in rules.items():
                 value = keys.take(key)[1]

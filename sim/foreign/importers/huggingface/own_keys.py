@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from sim.foreign.importers.huggingface.layer_kinds import LAYERS_WITH_EXPERTS, ConfigKeys, blocks
-from sim.foreign.importers.keys import MOST
+from sim.foreign.importers.huggingface.layer_kinds import KIND, LAYERS_WITH_EXPERTS, ConfigKeys, blocks
+from sim.foreign.importers.keys import MOST, table
 
 Fields = dict[str, Any]
 
@@ -26,18 +26,21 @@ def experts(rule: Mapping[str, Any], keys: ConfigKeys) -> Fields:
     }
     if "width" in rule:
         found["expert_intermediate_size"] = keys.needed(rule["width"])
+    shared = rule.get("shared")
+    number = 1 if shared == "one" else (keys.whole(*shared, least=0) or 0) if shared else None
+    if "layers" in rule:
+        found |= LAYERS_WITH_EXPERTS[rule["layers"]](keys)
     if "dense" in rule:
         found["intermediate_size"] = keys.needed(rule["dense"])
     width = found.get("expert_intermediate_size") or found.get("intermediate_size", 0)
     if "own_dense" in rule:
         found["intermediate_size"] = keys.whole(rule["own_dense"]) or width
-    if "shared" in rule:
-        number = 1 if rule["shared"] == "one" else keys.whole(*rule["shared"], least=0) or 0
+    if number is not None:
         found["shared_expert_intermediate_size"] = number * width
     other = keys.whole(rule["same_width"]) if "same_width" in rule else None
     if other not in (None, width):
         raise keys.wrong(rule["same_width"], other, "is not an expert's, which flopcast cannot count")
-    return {**found, **(LAYERS_WITH_EXPERTS[rule["layers"]](keys) if "layers" in rule else {})}
+    return found
 
 
 _BLOCK_EXPERTS = (
@@ -80,14 +83,6 @@ def _granite_hybrid(keys: ConfigKeys) -> Fields:
     keys.whole("num_local_experts", least=0)
     keys.whole("num_experts_per_tok", least=0)
     return {**position, "intermediate_size": shared}
-
-
-def _shared_expert(keys: ConfigKeys) -> Fields:
-    return {"shared_expert_intermediate_size": keys.needed("shared_expert_intermediate_size")}
-
-
-def _shared_width(keys: ConfigKeys) -> Fields:
-    return {"shared_expert_intermediate_size": keys.whole("shared_intermediate_size", least=0) or 0}
 
 
 def _hunyuan(keys: ConfigKeys) -> Fields:
@@ -143,42 +138,6 @@ def _falcon(keys: ConfigKeys) -> Fields:
         "num_kv_heads": (kv_heads or heads) if new else heads if multi_query is False else 1,
         "position": "none" if keys.flag("alibi") else "rotary",
     }
-
-
-def _embedding_projection(keys: ConfigKeys) -> Fields:
-    """OPT's embeddings that are narrower than its layers are refused."""
-    narrow, hidden = keys.whole("word_embed_proj_dim"), keys.raw("hidden_size")
-    if narrow is not None and narrow != hidden:
-        raise keys.wrong("word_embed_proj_dim", narrow, f"projects embeddings to {hidden}, which flopcast cannot count")
-    return {}
-
-
-def _pruned_head(keys: ConfigKeys) -> Fields:
-    """Apertus 1.5's head without the rows of pictures and sound, which its embedding has, is refused."""
-    rows, vocabulary = keys.whole("output_vocab_size"), keys.raw("vocab_size")
-    if rows is not None and rows != vocabulary:
-        raise keys.wrong(
-            "output_vocab_size",
-            rows,
-            f"gives the head other rows than the embedding's {vocabulary}, which flopcast cannot count",
-        )
-    return {}
-
-
-def _delta(keys: ConfigKeys) -> Fields:
-    """Gated delta net: heads of values and of keys."""
-    return {
-        "linear_num_heads": keys.needed("linear_num_value_heads"),
-        "linear_head_dim": keys.needed("linear_value_head_dim"),
-        "linear_num_key_heads": keys.needed("linear_num_key_heads"),
-        "linear_key_head_dim": keys.needed("linear_key_head_dim"),
-        "linear_conv_kernel": keys.whole("linear_conv_kernel_dim") or 4,
-    }
-
-
-def _turned(keys: ConfigKeys) -> Fields:
-    """Rotary positions where the file has any parameters of theirs."""
-    return {"position": "rotary" if keys.raw("rope_parameters") or keys.raw("rope_theta") else "none"}
 
 
 def _kimi_delta(keys: ConfigKeys) -> Fields:
@@ -295,30 +254,37 @@ def _chatglm(keys: ConfigKeys) -> Fields:
     }
 
 
-def _baichuan(keys: ConfigKeys) -> Fields:
-    """Baichuan of 7 billion turns queries and keys; that of 13 billion, which says model_max_length only, is biased by
-    distance (ALiBi)."""
-    return {"position": "rotary" if "max_position_embeddings" in keys else "none"}
-
-
 READERS: dict[str, Callable[[ConfigKeys], Fields]] = {
-    "shared_expert": _shared_expert,
-    "shared_width": _shared_width,
     "hunyuan_experts": _hunyuan,
     "dbrx": _dbrx,
     "blocks": _blocks,
     "granite_hybrid": _granite_hybrid,
     "falcon": _falcon,
-    "embedding_projection": _embedding_projection,
-    "pruned_head": _pruned_head,
     "mpt": _mpt,
     "first_qwen": _first_qwen,
     "chatglm": _chatglm,
-    "baichuan": _baichuan,
     "latent": _latent,
-    "delta": _delta,
-    "turned": _turned,
     "kimi_delta": _kimi_delta,
     "mamba": _mamba,
 }
-"""What the table calls readers beside its rows of `experts`: fields that follow from keys of one architecture."""
+"""What the table calls readers beside its rows: fields that follow from keys of one architecture."""
+
+
+def fields_of(reader: str, keys: ConfigKeys) -> Fields:
+    """What a reader of an architecture finds: by a row of the table, or by a function."""
+    known = table(KIND)
+    if reader in known["experts"]:
+        return experts(known["experts"][reader], keys)
+    if reader in known["positions"]:
+        return {"position": "rotary" if any(keys.raw(name) for name in known["positions"][reader]) else "none"}
+    if reader in known["sizes"]:
+        return {field: _size(names, keys) for field, names in known["sizes"][reader].items()}
+    return READERS[reader](keys)
+
+
+def _size(names: Sequence[str | int], keys: ConfigKeys) -> int:
+    """A number by the keys that may hold it; it must be there unless a number behind them says what it is else."""
+    *said, last = names
+    if isinstance(last, str):
+        return keys.needed(*map(str, names))
+    return keys.whole(*map(str, said), least=min(1, last)) or last

@@ -23,7 +23,8 @@ from sim.foreign.importers.megatron.training import read_training, take_budget
 from sim.foreign.importers.pipeline_layouts import layout_of
 from sim.foreign.importers.python.expressions import CALLED
 from sim.foreign.importers.recipes.finetuning import adapted
-from sim.foreign.importers.recipes.recipe import Recipe, flat_keys, gpus_of, read_settings, whole_shape
+from sim.foreign.importers.recipes.recipe import gpus_of, whole_shape
+from sim.foreign.importers.recipes.settings import Recipe, flat_keys, read_settings
 from sim.specs.plan import layout_stages
 from sim.specs.presets import model_preset
 

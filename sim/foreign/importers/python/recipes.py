@@ -51,7 +51,7 @@ def read_recipe(text: str, asked: str | None, ledger: Ledger, kind: str, fits: F
             try:
                 reading.follow(function, args, fields, function.node.lineno)
             except Raised as raised:
-                raise SpecError(f"{where}, line {raised.line}: {name} raises an error for these arguments") from None
+                raise SpecError(f"{where}, line {raised.args[0]}: {name} raises an error for these arguments") from None
         value = _configuration(reading, name, fits)
     settings = settings_of(value)
     if isinstance(settings, NotKnown):

@@ -17,7 +17,6 @@ from sim.foreign.importers.recipes.pretraining_kinds import closed, opened
 from sim.foreign.importers.recipes.recipe import whole_shape
 from sim.foreign.importers.recipes.settings import Recipe, Settings
 from sim.foreign.importers.recipes.sharding import take_deepspeed, take_fsdp
-from sim.specs.presets import load_preset
 
 
 def read_trainer(kind: str, file: Foreign) -> dict[str, Any]:
@@ -217,7 +216,7 @@ def _pipeline(recipe: Recipe, file: Foreign) -> None:
         recipe.put("plan.microbatch_size", run["pp_microbatch"], recipe.sources["pp_microbatch"])
     name = recipe.run.get("model", "")
     found = file.model if file.model is not None else known_model(name)
-    shape = load_preset("models", found) if isinstance(found, str) else found
+    shape = None if found is None else whole_shape(found)
     if shape is not None and "layers_per_stage" in run and plan.get("schedule") not in (None, "1f1b", "gpipe"):
         chunks = max(1, -(-shape["num_layers"] // (run["layers_per_stage"] * plan["pp"])))
         recipe.put("plan.num_chunks", chunks, recipe.sources["layers_per_stage"])

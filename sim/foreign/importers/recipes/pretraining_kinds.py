@@ -19,7 +19,6 @@ from sim.foreign.importers.recipes.interpolations import resolved
 from sim.foreign.importers.recipes.recipe import scenario_of, whole_shape
 from sim.foreign.importers.recipes.settings import Recipe, Settings, flat_keys, read_settings, take_settings
 from sim.foreign.importers.recipes.sharding import take_strategy
-from sim.specs.presets import load_preset
 
 
 def opened(file: Foreign, kind: str) -> tuple[Settings, Recipe]:
@@ -209,9 +208,8 @@ def read_levanter(file: Foreign) -> dict[str, Any]:
 
 def _vocabulary(model: Any, tokenizer: str | None, kind: str, file: Foreign) -> None:
     found = known_model(tokenizer) if tokenizer is not None else None
-    shape = load_preset("models", found) if isinstance(found, str) else found
-    if shape is not None:
-        model.took("vocab_size", shape["vocab_size"], f"data.tokenizer {short(tokenizer)}")
+    if found is not None:
+        model.took("vocab_size", whole_shape(found)["vocab_size"], f"data.tokenizer {short(tokenizer)}")
     elif kind == "gpt2" and tokenizer in (None, "gpt2"):
         model.assume("vocab_size", table("levanter")["vocabularies"]["usual"], "GPT-2's tokenizer")
     else:

@@ -26,11 +26,9 @@ from sim.foreign.importers.defaults import (
 from sim.foreign.importers.huggingface.hub_models import named_model
 from sim.foreign.importers.keys import table
 from sim.foreign.importers.ledger import Section
-from sim.foreign.importers.recipes.settings import Recipe, flat_keys, read_settings
+from sim.foreign.importers.recipes.settings import Recipe
 from sim.specs.hardware import ClusterSpec
 from sim.specs.presets import load_preset
-
-__all__ = ["Recipe", "flat_keys", "read_settings", "scenario_of"]
 
 
 def scenario_of(recipe: Recipe, file: Foreign) -> dict[str, Any]:
