@@ -13,9 +13,8 @@ from small_recipes import SMALL
 
 from sim.errors import SpecError
 from sim.foreign.importers import KINDS, Given, import_file, import_text
-from sim.foreign.importers.imported import READERS, _data_in, _kind_of
+from sim.foreign.importers.imported import READERS, RECIPES, SIGNS, _data_in, _kind_of, has_signs
 from sim.foreign.importers.keys import table
-from sim.foreign.importers.recipes.kinds import RECIPES, SIGNS, has_signs
 from sim.specs.yaml12 import load_yaml
 
 FILES = os.environ.get("FLOPCAST_CORPUS")

@@ -32,7 +32,11 @@ def keys_that_are_read():
     for entry in ARCHITECTURES.values():
         named |= {*entry.get("switches", {}), *entry.get("forbidden", {})}
         named |= {value for value in entry.get("layers", {}).values() if isinstance(value, str)}
-    for module in (layer_kinds, own_keys, own_keys):
+        named |= entry.get("equal", {}).keys()
+    named |= {key for keys in KNOWN["positions"].values() for key in keys}
+    for row in (*KNOWN["experts"].values(), *KNOWN["sizes"].values()):
+        named |= {key for value in row.values() for key in ([value] if isinstance(value, str) else value)}
+    for module in (layer_kinds, own_keys):
         named |= set(re.findall(r'"(\w+)"', Path(module.__file__).read_text()))
     return named - {"model_type", "layer_types", "mlp_layer_types", "layers_block_type"}
 

@@ -105,10 +105,7 @@ class Account:
 
         base : fields of the stack that the framework has by itself; a stack's field is silent where it has that value.
 
-        Raises
-        ------
-        SpecError
-            With every reason for which the framework cannot run the plan.
+        Raises SpecError: with every reason for which the framework cannot run the plan.
         """
         if self.refused:
             raise SpecError("\n".join(self.refused))

@@ -11,13 +11,7 @@ KIND = "deepspeed"
 
 
 def export_deepspeed(account: Account) -> tuple[str, dict[str, Any]]:
-    """The JSON, and what stands in it.
-
-    Raises
-    ------
-    SpecError
-        DeepSpeed's JSON cannot say the plan.
-    """
+    """The JSON, and what stands in it. Raises SpecError: DeepSpeed's JSON cannot say the plan."""
     scenario = account.scenario
     data: dict[str, Any] = {
         "train_batch_size": scenario.training.global_batch_size,

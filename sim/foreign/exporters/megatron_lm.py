@@ -139,13 +139,7 @@ def _offload(options: Options, plan: ParallelPlan) -> None:
 
 
 def megatron_options(account: Account) -> Options:
-    """The scenario in Megatron-Core's options, whatever spells them.
-
-    Raises
-    ------
-    SpecError
-        It cannot run the plan.
-    """
+    """The scenario in Megatron-Core's options, whatever spells them. Raises SpecError: it cannot run the plan."""
     options = Options(account)
     for say in (say_model, say_plan, say_training, say_stack):
         say(options)

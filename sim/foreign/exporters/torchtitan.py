@@ -31,13 +31,7 @@ class Sections(dict[str, dict[str, Any]]):
 
 
 def export_torchtitan(account: Account) -> tuple[str, dict[str, Any]]:
-    """The TOML, and what stands in it.
-
-    Raises
-    ------
-    SpecError
-        torchtitan cannot run the plan.
-    """
+    """The TOML, and what stands in it. Raises SpecError: torchtitan cannot run the plan."""
     data = Sections(account)
     _model(account, data)
     _plan(account, data)

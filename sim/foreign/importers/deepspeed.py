@@ -33,13 +33,8 @@ def is_deepspeed(data: Any) -> bool:
 
 
 def read_deepspeed(file: Foreign) -> dict[str, Any]:
-    """A scenario's sections.
-
-    Raises
-    ------
-    SpecError
-        No model, batch sizes that contradict each other, or a value that breaks a rule.
-    """
+    """A scenario's sections. Raises SpecError: no model, batch sizes that contradict each other, or a value that breaks
+    a rule."""
     given, ledger, model = file.given, file.ledger, file.model
     neighbour = None if file.folder is None else file.folder / "config.json"
     if model is None and neighbour is not None and neighbour.is_file():

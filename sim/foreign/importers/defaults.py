@@ -81,10 +81,7 @@ def cluster_of(given: Given, ledger: Ledger, asked: Sequence[str] = ()) -> tuple
 
     asked : options of a scheduler that may name a kind of GPU: "--constraint=a100", "--gres=gpu:h100:8".
 
-    Raises
-    ------
-    SpecError
-        No such preset.
+    Raises SpecError: no such preset.
     """
     named = ((word, gpu) for word in asked for gpu in CLUSTERS if gpu in re.split(r"[^a-z0-9]+", word.lower()))
     if given.cluster is None:
@@ -172,13 +169,7 @@ def assume_sequence(training: Section, model: dict[str, Any]) -> None:
 
 
 def replicas(gpus: int, unit: int, ledger: Ledger, what: str) -> int:
-    """How many model replicas so many GPUs hold.
-
-    Raises
-    ------
-    SpecError
-        A number of GPUs that they do not divide.
-    """
+    """How many model replicas so many GPUs hold. Raises SpecError: a number of GPUs that they do not divide."""
     if gpus % unit:
         near = max(1, round(gpus / unit)) * unit
         raise SpecError(f"{ledger.where}: {gpus:,} GPUs are no multiple of {what} = {unit:,}; nearest: --gpus {near:,}")

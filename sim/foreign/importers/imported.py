@@ -24,8 +24,26 @@ from sim.foreign.importers.nemo.recipes import (
     read_nemo,
     read_overrides,
 )
-from sim.foreign.importers.recipes.kinds import RECIPES, has_signs, reason_of_data, reason_of_text, telling
+from sim.foreign.importers.nemo.yaml_settings import read_nemo_yaml
+from sim.foreign.importers.recipes.finetuning_kinds import (
+    read_accelerate,
+    read_automodel,
+    read_prime_rl,
+    read_torchtune,
+    read_trainer,
+)
 from sim.foreign.importers.recipes.launched import PROGRAMS, read_launched, starts
+from sim.foreign.importers.recipes.maxtext import read_maxtext
+from sim.foreign.importers.recipes.pretraining_kinds import (
+    read_gpt_neox,
+    read_levanter,
+    read_litgpt,
+    read_llm_foundry,
+    read_nanotron,
+    read_olmo,
+)
+from sim.foreign.importers.recipes.settings import rules_of
+from sim.foreign.importers.recipes.verl import read_paddlenlp, read_verl
 from sim.foreign.importers.sources import parse_json, parse_toml, text_of
 from sim.foreign.importers.torchtitan.job_config import is_torchtitan, is_torchtitan_python, read_torchtitan
 from sim.foreign.logs import printed_arguments
@@ -33,6 +51,31 @@ from sim.specs.loading import build_scenario
 from sim.specs.scenario import Scenario
 from sim.specs.yaml12 import dump_yaml, parse_yaml
 
+RECIPES: dict[str, tuple[str, Callable[[Foreign], dict[str, Any]]]] = {
+    "llm_foundry": ("recipe of llm-foundry", read_llm_foundry),
+    "olmo": ("recipe of OLMo", read_olmo),
+    "maxtext": ("MaxText configuration", read_maxtext),
+    "nanotron": ("nanotron recipe", read_nanotron),
+    "nemo_yaml": ("NeMo configuration", partial(read_nemo_yaml, "nemo_yaml")),
+    "bridge_yaml": ("Megatron-Bridge configuration", partial(read_nemo_yaml, "bridge_yaml")),
+    "automodel": ("NeMo AutoModel recipe", read_automodel),
+    "torchtune": ("torchtune recipe", read_torchtune),
+    "axolotl": ("recipe of Axolotl", partial(read_trainer, "axolotl")),
+    "llama_factory": ("LLaMA-Factory recipe", partial(read_trainer, "llama_factory")),
+    "trl": ("recipe of the Hugging Face Trainer or TRL", partial(read_trainer, "trl")),
+    "swift": ("recipe of ms-swift", partial(read_trainer, "swift")),
+    "surogate": ("recipe of Surogate", partial(read_trainer, "surogate")),
+    "accelerate": ("configuration of accelerate", read_accelerate),
+    "prime_rl": ("prime-rl configuration", read_prime_rl),
+    "verl": ("configuration of verl", read_verl),
+    "paddlenlp": ("recipe of PaddleNLP", read_paddlenlp),
+    "levanter": ("Levanter recipe", read_levanter),
+    "litgpt": ("LitGPT recipe", read_litgpt),
+    "gpt_neox": ("GPT-NeoX configuration", read_gpt_neox),
+}
+"""Recipes in YAML, TOML and JSON: kind -> (what messages call it, its reader)."""
+SIGNS = "recipes"
+"""The table of what tells a recipe of each kind."""
 KINDS = {
     "huggingface": "Hugging Face config.json",
     "megatron": "Megatron-LM launch script",
@@ -43,10 +86,34 @@ KINDS = {
     "nemo": "NeMo recipe",
 }
 """Kinds of files, and what messages call them."""
-
-
 LOGS = (".log", ".out", ".err", ".txt", ".gz")
 """How names of logs end, of any length, into which Megatron-LM may have printed its arguments."""
+
+
+def has_signs(kind: str, data: Any) -> bool:
+    """Whether data are a recipe of a kind."""
+    signs = table(SIGNS)[kind]
+    return (
+        isinstance(data, Mapping)
+        and all(any(_has(data, sign) for sign in group) for group in signs["needs"])
+        and not any(_has(data, sign) for sign in signs.get("never", ()))
+    )
+
+
+def _telling(kind: str, data: Any) -> int:
+    """How many of the file's keys are settings that the kind's table knows: of two kinds the more telling counts."""
+    settings = table(kind).get("settings", {}).values()
+    known = {name for setting in settings for rule in rules_of(setting) for name in rule["keys"]}
+    return sum(_has(data, name) for name in known)
+
+
+def _has(data: Any, sign: str) -> bool:
+    found: Any = data
+    for part in sign.removesuffix("=").split("."):
+        if not isinstance(found, Mapping) or part not in found:
+            return False
+        found = found[part]
+    return isinstance(found, str) if sign.endswith("=") else True
 
 
 class Reader(NamedTuple):
@@ -233,14 +300,16 @@ def _kind_of(form: str, data: Any, text: str, where: str) -> str:
     content = data if form == "data" else text
     fitting = [reader.kind for reader in READERS if reader.form == form and reader.fits(content)]
     recipes = [kind for kind in fitting if kind in RECIPES]
-    why = reason_of_data(data) if recipes or not fitting else None
+    unread = table("unread")["data"] if recipes or not fitting else {}
+    why = next((why for why, keys in unread.items() if any(_has(data, key) for key in keys)), None)
     if why is not None:
         raise SpecError(f"{where} {why}")
     if len(recipes) > 1:
-        return max(recipes, key=lambda kind: telling(kind, content))
+        return max(recipes, key=lambda kind: _telling(kind, content))
     kind = next(iter(fitting), None)
     if kind is None:
-        why = reason_of_text(text) if form != "data" else None
+        texts = table("unread")["texts"] if form != "data" else {}
+        why = next((why for words, why in texts.items() if re.search(words, text[:200_000])), None)
         if why is not None:
             raise SpecError(f"{where} {why}")
         if not text.strip():

@@ -133,13 +133,8 @@ class Keys:
         return found
 
     def whole(self, *names: str, least: int = 1) -> int | None:
-        """A whole number, or None where none of the keys is there.
-
-        Raises
-        ------
-        SpecError
-            Something else, or out of any reasonable range.
-        """
+        """A whole number, or None where none of the keys is there. Raises SpecError: something else, or out of any
+        reasonable range."""
         key, value = self.take(*names)
         if value is None:
             return None
@@ -149,13 +144,7 @@ class Keys:
         return number
 
     def needed(self, *names: str, least: int = 1) -> int:
-        """A whole number that the file must say.
-
-        Raises
-        ------
-        SpecError
-            It is not there, or not such a number.
-        """
+        """A whole number that the file must say. Raises SpecError: it is not there, or not such a number."""
         value = self.whole(*names, least=least)
         if value is None:
             raise SpecError(f"{self.ledger.where}: {self.label}{names[0]} {self._missing}")

@@ -15,13 +15,7 @@ DEEPEST = 40
 
 
 def text_of(path: Path) -> str:
-    """The text of a file.
-
-    Raises
-    ------
-    SpecError
-        There is none, it is a folder, too large, or not text.
-    """
+    """The text of a file. Raises SpecError: there is none, it is a folder, too large, or not text."""
     text = read_text(path)
     if "\0" in text:
         raise SpecError(f"{path} is not a text file: it holds NUL bytes")
@@ -44,12 +38,7 @@ def _pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def parse_json(text: str, where: str) -> Any:
     """Data in JSON; also with Infinity and NaN as Python writes them, which no key that is read takes for a number.
-
-    Raises
-    ------
-    SpecError
-        Broken, too deeply nested, or with a number of thousands of digits.
-    """
+    Raises SpecError: broken, too deeply nested, or with a number of thousands of digits."""
     try:
         data = json.loads(text, object_pairs_hook=_pairs)
     except RecursionError:

@@ -11,7 +11,7 @@ from typing import Any
 
 from sim.errors import SpecError, nearest
 from sim.foreign.importers.huggingface.layer_kinds import KIND, ConfigKeys, mixers
-from sim.foreign.importers.huggingface.own_keys import READERS
+from sim.foreign.importers.huggingface.own_keys import fields_of
 from sim.foreign.importers.keys import UNKNOWN_KEY, by_name, reason_to_ignore, row, table
 from sim.foreign.importers.ledger import Ledger, short
 
@@ -20,13 +20,8 @@ Fields = dict[str, Any]
 
 def architecture_of(kind: str | None, keys: ConfigKeys) -> dict[str, Any]:
     """What the table says of a model_type; from here on, keys that the file leaves out are as its class has them.
-
-    Raises
-    ------
-    SpecError
-        Nothing, with the reason: it is not a decoder, has experts that nothing says the layers of or layers that are
-        not modelled, or is not known.
-    """
+    Raises SpecError: nothing, with the reason: it is not a decoder, has experts that nothing says the layers of or
+    layers that are not modelled, or is not known."""
     where, known = keys.ledger.where, table(KIND)
     if kind is None:
         raise SpecError(f"{where}: no model_type; it is no config.json of a model that flopcast knows")
@@ -76,17 +71,9 @@ def class_values(name: str) -> dict[str, Any]:
 
 
 def refuse(kind: str, where: str, *, parts: bool = True) -> None:
-    """Nothing, where nothing is known against a model_type.
+    """Refuse a model_type that is known for something that flopcast does not model, with what that is.
 
-    Parameters
-    ----------
-    parts : bool
-        Whether parts of its name count too.
-
-    Raises
-    ------
-    SpecError
-        It is known for something that flopcast does not model, with what that is.
+    parts : whether parts of its name count too.
     """
     name, refused = kind.lower(), table(f"{KIND}_refused")
     if name in known_architectures():
@@ -117,7 +104,12 @@ def shape_of(architecture: dict[str, Any], keys: ConfigKeys) -> Fields:
                 found |= _switched(key, rule, keys)
         elif part == "readers":
             for name in rules:
-                found |= {field: value for field, value in READERS[name](keys).items() if value is not None}
+                found |= {field: value for field, value in fields_of(name, keys).items() if value is not None}
+        elif part == "equal":
+            for key, (other, because) in rules.items():
+                value = keys.whole(key)
+                if value is not None and value != keys.raw(other):
+                    raise keys.wrong(key, value, because.format(keys.raw(other)))
         elif part == "forbidden":
             for key, because in rules.items():
                 value = keys.take(key)[1]
@@ -141,13 +133,8 @@ TIE = "tie_word_embeddings"
 
 
 def language_model(data: Mapping[str, Any], ledger: Ledger) -> tuple[str | None, ConfigKeys]:
-    """(model_type, keys) of the language model: the file's, or those of the section that holds it.
-
-    Raises
-    ------
-    SpecError
-        A model around it that is none, or a section that does not say enough.
-    """
+    """(model_type, keys) of the language model: the file's, or those of the section that holds it. Raises SpecError: a
+    model around it that is none, or a section that does not say enough."""
     keys = ConfigKeys(data, ledger)
     kind, known = keys.text("model_type") or _class_of(keys), table(f"{KIND}_wrappers")
     wrapped = by_name(known["wrappers"])

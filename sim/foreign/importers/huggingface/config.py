@@ -31,13 +31,8 @@ def is_huggingface(data: Any) -> bool:
 
 
 def read_huggingface(file: Foreign) -> dict[str, Any]:
-    """A scenario's sections: the model is the file's, the rest is filled in.
-
-    Raises
-    ------
-    SpecError
-        An architecture that flopcast cannot price, or a value that breaks a rule.
-    """
+    """A scenario's sections: the model is the file's, the rest is filled in. Raises SpecError: an architecture that
+    flopcast cannot price, or a value that breaks a rule."""
     given, ledger = file.given, file.ledger
     model = read_model(file.data, ledger)
     name, cluster = cluster_of(given, ledger)
@@ -69,13 +64,8 @@ def _check_is_a_model(data: Mapping[str, Any], ledger: Ledger) -> None:
 
 
 def given_model(name: str, ledger: Ledger) -> Any:
-    """The section `model` that a caller names: a preset, or what a config.json describes.
-
-    Raises
-    ------
-    SpecError
-        There is none of that name, or it cannot be read.
-    """
+    """The section `model` that a caller names: a preset, or what a config.json describes. Raises SpecError: there is
+    none of that name, or it cannot be read."""
     if not name.endswith(".json"):
         load_preset("models", name)  # raises where there is none
         return ledger.took("model", name, "--model")
@@ -88,13 +78,8 @@ def given_model(name: str, ledger: Ledger) -> Any:
 
 
 def read_model(data: Any, ledger: Ledger) -> dict[str, Any]:
-    """The section `model` of a scenario from a config's data.
-
-    Raises
-    ------
-    SpecError
-        An architecture that flopcast cannot price, with the reason, or a value that breaks a rule.
-    """
+    """The section `model` of a scenario from a config's data. Raises SpecError: an architecture that flopcast cannot
+    price, with the reason, or a value that breaks a rule."""
     if not isinstance(data, Mapping):
         raise SpecError(f"{ledger.where} must hold a mapping of keys, not {type(data).__name__}")
     _check_is_a_model(data, ledger)

@@ -26,10 +26,7 @@ def named_model(name: str, source: str, file: Foreign, *, by_letters: bool = Fal
     source : the key that names it, for messages.
     by_letters : as of `known_model`.
 
-    Raises
-    ------
-    SpecError
-        None of them.
+    Raises SpecError: none of them.
     """
     config = beside(f"{name}/config.json", file.folder)
     if config is not None and config.is_file():

@@ -312,7 +312,7 @@ def dealt_experts(sparse: Sequence[bool]) -> Fields:
     return {"mlp_layer_types": shortest(["sparse" if each else "dense" for each in sparse])}
 
 
-def after_the_first(keys: Keys) -> Fields:
+def _after_the_first(keys: Keys) -> Fields:
     """Experts after `first_k_dense_replace` layers, in every layer whose number `moe_layer_freq` divides."""
     first = keys.whole("first_k_dense_replace", least=0) or 0
     layers, (_, frequency) = number_of_layers(keys), keys.take("moe_layer_freq")
@@ -326,21 +326,27 @@ def after_the_first(keys: Keys) -> Fields:
     return experts_in([layer >= first and layer % every == 0 for layer in range(layers)], keys)
 
 
-def by_step(keys: Keys) -> Fields:
+def _behind_dense(keys: Keys) -> Fields:
+    """Experts behind `num_dense_layers` (AFMoE)."""
+    dense = keys.whole("num_dense_layers", least=0) or 0
+    return experts_in([layer >= dense for layer in range(number_of_layers(keys))], keys)
+
+
+def _by_step(keys: Keys) -> Fields:
     """Experts in every `decoder_sparse_step`-th layer but those of `mlp_only_layers` (Qwen)."""
     step, without = keys.whole("decoder_sparse_step") or 1, _numbers("mlp_only_layers", keys) or []
     layers = number_of_layers(keys)
     return experts_in([layer not in without and (layer + 1) % step == 0 for layer in range(layers)], keys)
 
 
-def interleaved(keys: Keys) -> Fields:
+def _interleaved(keys: Keys) -> Fields:
     """Experts in the layers of `moe_layers`, or in every `interleave_moe_layer_step`-th (Llama 4)."""
     step, named = keys.whole("interleave_moe_layer_step") or 1, _numbers("moe_layers", keys)
     layers = range(number_of_layers(keys))
     return experts_in([layer in named if named is not None else (layer + 1) % step == 0 for layer in layers], keys)
 
 
-def between(keys: Keys) -> Fields:
+def _between(keys: Keys) -> Fields:
     """Experts from `moe_layer_start_index` to `moe_layer_end_index`, in every `moe_layer_interval`-th layer (ERNIE)."""
     first = keys.whole("moe_layer_start_index", least=0)
     last, step = keys.whole("moe_layer_end_index", least=-1), keys.whole("moe_layer_interval") or 1
@@ -348,3 +354,14 @@ def between(keys: Keys) -> Fields:
     first = 1 if first is None else first
     last = layers - 1 if last in (None, -1) else last
     return experts_in([(layer + 1) % step == 0 and first <= layer <= int(last or 0) for layer in range(layers)], keys)
+
+
+LAYERS_WITH_EXPERTS: dict[str, Callable[[Keys], Fields]] = {
+    "after_the_first": _after_the_first,
+    "behind_dense": _behind_dense,
+    "by_step": _by_step,
+    "interleaved": _interleaved,
+    "between": _between,
+    "everywhere": lambda keys: experts_in([True] * number_of_layers(keys), keys),
+}
+"""Which layers have experts, by the name that the table gives the rule; `mlp_layer_types` overrules all of them."""

@@ -2,81 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from sim.foreign.importers.huggingface.layer_kinds import (
-    ConfigKeys,
-    after_the_first,
-    between,
-    blocks,
-    by_step,
-    experts_in,
-    interleaved,
-    number_of_layers,
-)
-from sim.foreign.importers.keys import MOST
+from sim.foreign.importers.huggingface.layer_kinds import KIND, LAYERS_WITH_EXPERTS, ConfigKeys, blocks
+from sim.foreign.importers.keys import MOST, table
 
 Fields = dict[str, Any]
 
 
-def _experts(keys: ConfigKeys) -> Fields:
-    """How many experts and how many a token goes to; intermediate_size is an expert's, as ModelSpec takes it to be."""
+_COUNT = ["num_local_experts", "num_experts", "n_routed_experts"]
+_CHOSEN = ["num_experts_per_tok", "num_experts_per_token", "experts_per_token"]
+
+
+def experts(rule: Mapping[str, Any], keys: ConfigKeys) -> Fields:
+    """Experts by a row of the table's `experts`; intermediate_size is an expert's where the row names no width."""
     groups, some = (keys.whole(name, least=0) or 1 for name in ("n_group", "topk_group"))
-    return {
-        "num_experts": keys.needed("num_local_experts", "num_experts", "n_routed_experts"),
-        "experts_per_token": keys.needed("num_experts_per_tok", "num_experts_per_token", "experts_per_token"),
+    found: Fields = {
+        "num_experts": keys.needed(*rule.get("experts", _COUNT)),
+        "experts_per_token": keys.needed(*rule.get("chosen", _CHOSEN)),
         "num_expert_groups": groups if some < groups else None,
         "expert_groups_per_token": some if some < groups else None,
     }
-
-
-def _wide_experts(keys: ConfigKeys) -> Fields:
-    """Experts with a width of their own."""
-    return {**_experts(keys), "expert_intermediate_size": keys.needed("moe_intermediate_size")}
-
-
-def _first_dense(keys: ConfigKeys) -> Fields:
-    """Experts behind the first layers, and `n_shared_experts` that every token goes to."""
-    found = _wide_experts(keys)
-    shared = keys.whole("n_shared_experts", "num_shared_experts", least=0) or 0
-    width = keys.whole("moe_shared_expert_intermediate_size")
-    if width not in (None, found["expert_intermediate_size"]):
-        raise keys.wrong(
-            "moe_shared_expert_intermediate_size", width, "is not an expert's, which flopcast cannot count"
-        )
-    return {
-        **found,
-        **after_the_first(keys),
-        "shared_expert_intermediate_size": shared * found["expert_intermediate_size"],
-    }
-
-
-def _sparse_step(keys: ConfigKeys) -> Fields:
-    return {**_wide_experts(keys), **by_step(keys)}
-
-
-def _llama4(keys: ConfigKeys) -> Fields:
-    """`intermediate_size` is an expert's and the shared one's, `intermediate_size_mlp` that of layers without."""
-    width = keys.needed("intermediate_size")
-    return {
-        **_experts(keys),
-        **interleaved(keys),
-        "intermediate_size": keys.needed("intermediate_size_mlp"),
-        "expert_intermediate_size": width,
-        "shared_expert_intermediate_size": width,
-    }
-
-
-def _ernie(keys: ConfigKeys) -> Fields:
-    width = keys.needed("moe_intermediate_size")
-    return {
-        "num_experts": keys.needed("moe_num_experts", "num_experts"),
-        "experts_per_token": keys.needed("moe_k", "num_experts_per_tok"),
-        "expert_intermediate_size": width,
-        "shared_expert_intermediate_size": width * (keys.whole("moe_num_shared_experts", least=0) or 0),
-        **between(keys),
-    }
+    if "width" in rule:
+        found["expert_intermediate_size"] = keys.needed(rule["width"])
+    shared = rule.get("shared")
+    number = 1 if shared == "one" else (keys.whole(*shared, least=0) or 0) if shared else None
+    if "layers" in rule:
+        found |= LAYERS_WITH_EXPERTS[rule["layers"]](keys)
+    if "dense" in rule:
+        found["intermediate_size"] = keys.needed(rule["dense"])
+    width = found.get("expert_intermediate_size") or found.get("intermediate_size", 0)
+    if "own_dense" in rule:
+        found["intermediate_size"] = keys.whole(rule["own_dense"]) or width
+    if number is not None:
+        found["shared_expert_intermediate_size"] = number * width
+    other = keys.whole(rule["same_width"]) if "same_width" in rule else None
+    if other not in (None, width):
+        raise keys.wrong(rule["same_width"], other, "is not an expert's, which flopcast cannot count")
+    return found
 
 
 _BLOCK_EXPERTS = (
@@ -115,57 +79,10 @@ def _granite_hybrid(keys: ConfigKeys) -> Fields:
     shared = keys.whole("shared_intermediate_size", least=0) or 0
     position = {"position": "rotary" if keys.text("position_embedding_type") == "rope" else "none"}
     if keys.raw("num_local_experts"):
-        return {**_experts(keys), **position, "shared_expert_intermediate_size": shared}
+        return {**experts({}, keys), **position, "shared_expert_intermediate_size": shared}
     keys.whole("num_local_experts", least=0)
     keys.whole("num_experts_per_tok", least=0)
     return {**position, "intermediate_size": shared}
-
-
-def _shared_expert(keys: ConfigKeys) -> Fields:
-    return {"shared_expert_intermediate_size": keys.needed("shared_expert_intermediate_size")}
-
-
-def _shared_width(keys: ConfigKeys) -> Fields:
-    return {"shared_expert_intermediate_size": keys.whole("shared_intermediate_size", least=0) or 0}
-
-
-def _wide_everywhere(keys: ConfigKeys) -> Fields:
-    """Experts of a width of their own in every layer that `mlp_layer_types` does not call dense."""
-    return {**_wide_experts(keys), **experts_in([True] * number_of_layers(keys), keys)}
-
-
-def _leading_dense(keys: ConfigKeys) -> Fields:
-    """Experts behind `num_dense_layers`, and `num_shared_experts` that every token goes to (AFMoE)."""
-    found, dense = _wide_experts(keys), keys.whole("num_dense_layers", least=0) or 0
-    shared = keys.whole("num_shared_experts", least=0) or 0
-    return {
-        **found,
-        **experts_in([layer >= dense for layer in range(number_of_layers(keys))], keys),
-        "shared_expert_intermediate_size": shared * found["expert_intermediate_size"],
-    }
-
-
-def _aria(keys: ConfigKeys) -> Fields:
-    """`intermediate_size` is an expert's, and that of each of `moe_num_shared_experts`."""
-    width, shared = keys.needed("intermediate_size"), keys.whole("moe_num_shared_experts", least=0) or 0
-    return {
-        "num_experts": keys.needed("moe_num_experts"),
-        "experts_per_token": keys.needed("moe_topk"),
-        "intermediate_size": width,
-        "shared_expert_intermediate_size": shared * width,
-    }
-
-
-def _cohere2_moe(keys: ConfigKeys) -> Fields:
-    """`intermediate_size` is an expert's and a shared one's, and that of layers without unless they have their own."""
-    width, shared = keys.needed("intermediate_size"), keys.whole("num_shared_experts", least=0) or 0
-    return {
-        **_experts(keys),
-        **after_the_first(keys),
-        "intermediate_size": keys.whole("prefix_dense_intermediate_size") or width,
-        "expert_intermediate_size": width,
-        "shared_expert_intermediate_size": shared * width,
-    }
 
 
 def _hunyuan(keys: ConfigKeys) -> Fields:
@@ -209,26 +126,6 @@ def _dbrx(keys: ConfigKeys) -> Fields:
     return found
 
 
-EXPERTS: dict[str, Callable[[ConfigKeys], Fields]] = {
-    "experts": _experts,
-    "first_dense": _first_dense,
-    "leading_dense": _leading_dense,
-    "wide_experts": _wide_everywhere,
-    "sparse_step": _sparse_step,
-    "shared_expert": _shared_expert,
-    "shared_width": _shared_width,
-    "llama4": _llama4,
-    "ernie": _ernie,
-    "aria": _aria,
-    "cohere2_moe": _cohere2_moe,
-    "hunyuan_experts": _hunyuan,
-    "dbrx": _dbrx,
-    "blocks": _blocks,
-    "granite_hybrid": _granite_hybrid,
-}
-"""What the table calls readers, of architectures with experts."""
-
-
 def _falcon(keys: ConfigKeys) -> Fields:
     new, parallel = bool(keys.flag("new_decoder_architecture")), keys.flag("parallel_attn")
     heads, kv_heads = keys.raw("num_attention_heads") or keys.raw("n_head"), keys.whole("num_kv_heads", "n_head_kv")
@@ -241,42 +138,6 @@ def _falcon(keys: ConfigKeys) -> Fields:
         "num_kv_heads": (kv_heads or heads) if new else heads if multi_query is False else 1,
         "position": "none" if keys.flag("alibi") else "rotary",
     }
-
-
-def _embedding_projection(keys: ConfigKeys) -> Fields:
-    """OPT's embeddings that are narrower than its layers are refused."""
-    narrow, hidden = keys.whole("word_embed_proj_dim"), keys.raw("hidden_size")
-    if narrow is not None and narrow != hidden:
-        raise keys.wrong("word_embed_proj_dim", narrow, f"projects embeddings to {hidden}, which flopcast cannot count")
-    return {}
-
-
-def _pruned_head(keys: ConfigKeys) -> Fields:
-    """Apertus 1.5's head without the rows of pictures and sound, which its embedding has, is refused."""
-    rows, vocabulary = keys.whole("output_vocab_size"), keys.raw("vocab_size")
-    if rows is not None and rows != vocabulary:
-        raise keys.wrong(
-            "output_vocab_size",
-            rows,
-            f"gives the head other rows than the embedding's {vocabulary}, which flopcast cannot count",
-        )
-    return {}
-
-
-def _delta(keys: ConfigKeys) -> Fields:
-    """Gated delta net: heads of values and of keys."""
-    return {
-        "linear_num_heads": keys.needed("linear_num_value_heads"),
-        "linear_head_dim": keys.needed("linear_value_head_dim"),
-        "linear_num_key_heads": keys.needed("linear_num_key_heads"),
-        "linear_key_head_dim": keys.needed("linear_key_head_dim"),
-        "linear_conv_kernel": keys.whole("linear_conv_kernel_dim") or 4,
-    }
-
-
-def _turned(keys: ConfigKeys) -> Fields:
-    """Rotary positions where the file has any parameters of theirs."""
-    return {"position": "rotary" if keys.raw("rope_parameters") or keys.raw("rope_theta") else "none"}
 
 
 def _kimi_delta(keys: ConfigKeys) -> Fields:
@@ -393,25 +254,37 @@ def _chatglm(keys: ConfigKeys) -> Fields:
     }
 
 
-def _baichuan(keys: ConfigKeys) -> Fields:
-    """Baichuan of 7 billion turns queries and keys; that of 13 billion, which says model_max_length only, is biased by
-    distance (ALiBi)."""
-    return {"position": "rotary" if "max_position_embeddings" in keys else "none"}
-
-
 READERS: dict[str, Callable[[ConfigKeys], Fields]] = {
-    **EXPERTS,
+    "hunyuan_experts": _hunyuan,
+    "dbrx": _dbrx,
+    "blocks": _blocks,
+    "granite_hybrid": _granite_hybrid,
     "falcon": _falcon,
-    "embedding_projection": _embedding_projection,
-    "pruned_head": _pruned_head,
     "mpt": _mpt,
     "first_qwen": _first_qwen,
     "chatglm": _chatglm,
-    "baichuan": _baichuan,
     "latent": _latent,
-    "delta": _delta,
-    "turned": _turned,
     "kimi_delta": _kimi_delta,
     "mamba": _mamba,
 }
-"""What the table calls readers: fields that follow from keys of one architecture, beyond switches."""
+"""What the table calls readers beside its rows: fields that follow from keys of one architecture."""
+
+
+def fields_of(reader: str, keys: ConfigKeys) -> Fields:
+    """What a reader of an architecture finds: by a row of the table, or by a function."""
+    known = table(KIND)
+    if reader in known["experts"]:
+        return experts(known["experts"][reader], keys)
+    if reader in known["positions"]:
+        return {"position": "rotary" if any(keys.raw(name) for name in known["positions"][reader]) else "none"}
+    if reader in known["sizes"]:
+        return {field: _size(names, keys) for field, names in known["sizes"][reader].items()}
+    return READERS[reader](keys)
+
+
+def _size(names: Sequence[str | int], keys: ConfigKeys) -> int:
+    """A number by the keys that may hold it; it must be there unless a number behind them says what it is else."""
+    *said, last = names
+    if isinstance(last, str):
+        return keys.needed(*map(str, names))
+    return keys.whole(*map(str, said), least=min(1, last)) or last

@@ -120,13 +120,8 @@ def is_deepspeed_mixture(arguments: Arguments) -> bool:
 
 
 def read_mixture(arguments: Arguments, model: Section, plan: Section) -> None:
-    """Experts in every so many layers, top-k, and experts beside the layer's own MLP.
-
-    Raises
-    ------
-    SpecError
-        Layers with different numbers of experts (a pyramid), which flopcast does not model.
-    """
+    """Experts in every so many layers, top-k, and experts beside the layer's own MLP. Raises SpecError: layers with
+    different numbers of experts (a pyramid), which flopcast does not model."""
     where = model.ledger.where
     numbers = _numbers(arguments, where)
     default = 2 if "deepspeed" in arguments or "ds-num-experts" not in arguments else 1

@@ -37,13 +37,7 @@ class Training:
 
 
 def training_command(script: Script, ledger: Ledger) -> Training:
-    """The command that trains.
-
-    Raises
-    ------
-    SpecError
-        There is none, or it starts what is no decoder's training.
-    """
+    """The command that trains. Raises SpecError: there is none, or it starts what is no decoder's training."""
     read: list[tuple[Started, Training]] = []
     refused: list[tuple[Started, str, str]] = []
     shapeless: list[tuple[Started, Training]] = []

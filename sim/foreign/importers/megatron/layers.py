@@ -22,13 +22,8 @@ _MOST_LAYERS = 100_000
 
 
 def take_fields(arguments: Arguments, model: Section, which: str) -> None:
-    """Take whole numbers of the model, as the table lists them.
-
-    Raises
-    ------
-    SpecError
-        One is missing, is no such number, or contradicts what is known.
-    """
+    """Take whole numbers of the model, as the table lists them. Raises SpecError: one is missing, is no such number, or
+    contradicts what is known."""
     known = table(KIND)
     for field, names in known[which].items():
         needed = field in known["required"] and field not in model
@@ -40,13 +35,8 @@ def take_fields(arguments: Arguments, model: Section, which: str) -> None:
 
 
 def layer_marks(arguments: Arguments, name: str, layers: int, every: Callable[[int, int], bool]) -> list[bool] | None:
-    """Marks of layers: of a number, what `every` makes of it; or a list such as `([0]*3+[1]*58)`, not executed.
-
-    Raises
-    ------
-    SpecError
-        Neither, or of another number of layers.
-    """
+    """Marks of layers: of a number, what `every` makes of it; or a list such as `([0]*3+[1]*58)`, not executed. Raises
+    SpecError: neither, or of another number of layers."""
     text = arguments.joined(name)
     if text is None:
         return None
@@ -83,10 +73,7 @@ def take_blocks(arguments: Arguments, model: Section, plan: Section, hybrid: boo
 
     hybrid : whether the program builds such models where neither is given.
 
-    Raises
-    ------
-    SpecError
-        A pattern that cannot be read, or that the pipeline's ranks cannot share.
+    Raises SpecError: a pattern that cannot be read, or that the pipeline's ranks cannot share.
     """
     name, pattern = arguments.take("hybrid-layer-pattern", "hybrid-override-pattern")
     attention, mlps = arguments.number("hybrid-attention-ratio"), arguments.number("hybrid-mlp-ratio")
@@ -148,13 +135,8 @@ def _dealt(layers: int, attention: float, mlps: float) -> str:
 
 
 def take_experts(arguments: Arguments, model: Section, plan: Section) -> None:
-    """Take experts into the model, and how GPUs share them into the plan.
-
-    Raises
-    ------
-    SpecError
-        A value that breaks a rule, or experts whose width is not known.
-    """
+    """Take experts into the model, and how GPUs share them into the plan. Raises SpecError: a value that breaks a rule,
+    or experts whose width is not known."""
     if is_deepspeed_mixture(arguments):
         read_mixture(arguments, model, plan)
         return

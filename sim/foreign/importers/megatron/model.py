@@ -97,10 +97,7 @@ def read_model(arguments: Arguments, plan: Section, hybrid: bool = False) -> Sec
 
     hybrid : whether the program builds hybrid models, whose layers are Mamba's where nothing else is said.
 
-    Raises
-    ------
-    SpecError
-        A value that breaks a rule.
+    Raises SpecError: a value that breaks a rule.
     """
     model = Section("model", arguments.ledger, name="megatron")
     take_blocks(arguments, model, plan, hybrid)

@@ -75,13 +75,8 @@ def is_yaml(text: str) -> bool:
 
 
 def yaml_words(text: str, where: str) -> list[str]:
-    """The arguments as words of a command line.
-
-    Raises
-    ------
-    SpecError
-        Not YAML, or a test of something else than a decoder's training.
-    """
+    """The arguments as words of a command line. Raises SpecError: not YAML, or a test of something else than a
+    decoder's training."""
     data = parse_yaml(text, where)
     if not isinstance(data, Mapping):
         raise SpecError(f"{where} is no file of Megatron-LM's arguments: it holds no mapping of keys")
@@ -152,13 +147,8 @@ def is_megatron(text: Any) -> bool:
 
 
 def read_megatron(file: Foreign) -> dict[str, Any]:
-    """A scenario's sections from a script.
-
-    Raises
-    ------
-    SpecError
-        No training command, a value that breaks a rule, or one that only a run would know and that decides.
-    """
+    """A scenario's sections from a script. Raises SpecError: no training command, a value that breaks a rule, or one
+    that only a run would know and that decides."""
     given, ledger = file.given, file.ledger
     script, command = _command(file)
     arguments = Arguments(command.words, ledger, KIND)
@@ -241,13 +231,7 @@ def _is_hybrid(command: Training, arguments: Arguments) -> bool:
 
 
 def _ask(arguments: Arguments, script: Script, depends: str) -> None:
-    """Ask for what decides and only a run would know.
-
-    Raises
-    ------
-    SpecError
-        An argument that decides waits for something.
-    """
+    """Raise SpecError where an argument that decides is known only to a run, and say what it waits for."""
     unknowns = script.values.unknowns
     waiting = [
         name for name in table(KIND)["deciding"] if any(UNKNOWN in each for each in (arguments.raw(name) or [])[:1])
@@ -279,13 +263,7 @@ def _ask(arguments: Arguments, script: Script, depends: str) -> None:
 
 
 def _refuse(arguments: Arguments) -> None:
-    """Refuse arguments of models that flopcast does not price.
-
-    Raises
-    ------
-    SpecError
-        One of them is there.
-    """
+    """Refuse arguments of models that flopcast does not price. Raises SpecError: one of them is there."""
     spec = (arguments.raw("spec") or [""])[0]
     if spec and not any(part in spec for part in table(KIND)["specs"]) and UNKNOWN not in spec:
         known = ", ".join(table(KIND)["specs"])

@@ -174,13 +174,7 @@ def is_overrides(text: Any) -> bool:
 
 
 def read_overrides(file: Foreign) -> dict[str, Any]:
-    """A scenario's sections.
-
-    Raises
-    ------
-    SpecError
-        No command has overrides, or what they say cannot be read.
-    """
+    """A scenario's sections. Raises SpecError: no command has overrides, or what they say cannot be read."""
     script = read_script(file.text, file.ledger, file.given, file.folder)
     command = max(script.commands, key=lambda each: len(_overrides(each.words)), default=None)
     found = _overrides(command.words) if command is not None else []

@@ -23,7 +23,8 @@ from sim.foreign.importers.megatron.training import read_training, take_budget
 from sim.foreign.importers.pipeline_layouts import layout_of
 from sim.foreign.importers.python.expressions import CALLED
 from sim.foreign.importers.recipes.finetuning import adapted
-from sim.foreign.importers.recipes.recipe import Recipe, flat_keys, gpus_of, read_settings, whole_shape
+from sim.foreign.importers.recipes.recipe import gpus_of, whole_shape
+from sim.foreign.importers.recipes.settings import Recipe, flat_keys, read_settings
 from sim.specs.plan import layout_stages
 from sim.specs.presets import model_preset
 
@@ -34,13 +35,7 @@ _LONG = re.compile(r"_(?:16|32|64|128)k$")
 
 
 def model_named(name: str, source: str, ledger: Ledger) -> Any:
-    """The section `model` of a class's or a repository's name.
-
-    Raises
-    ------
-    SpecError
-        Not a model that is known by name.
-    """
+    """The section `model` of a class's or a repository's name. Raises SpecError: not a model that is known by name."""
     families: dict[str, dict[str, Any]] = table("megatron_models")["families"]
     known = {each: (family, what) for family in families.values() for each, what in family.items() if each != "all"}
     try:
@@ -82,13 +77,8 @@ _WIDTHS = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "half": "fp
 
 
 def scenario_of_megatron(settings: Mapping[str, Any], file: Foreign, kind: str) -> dict[str, Any]:
-    """A scenario's sections from a recipe's settings.
-
-    Raises
-    ------
-    SpecError
-        A model that is not known, a value that breaks a rule, or one that only running code knows.
-    """
+    """A scenario's sections from a recipe's settings. Raises SpecError: a model that is not known, a value that breaks
+    a rule, or one that only running code knows."""
     given, ledger, known = file.given, file.ledger, table(kind)
     keys = flat_keys(_set_only(settings, known["off"]), file, kind)
     _dispatcher(keys)

@@ -18,18 +18,12 @@ from sim.foreign.importers.megatron.stack import read_stack
 from sim.foreign.importers.megatron.training import read_training, take_budget
 from sim.foreign.importers.nemo.settings import model_named, take_adapters
 from sim.foreign.importers.recipes.interpolations import resolved
+from sim.foreign.importers.recipes.recipe import whole_shape
 from sim.foreign.importers.recipes.settings import Settings, flat_keys, read_settings
-from sim.specs.presets import load_preset
 
 
 def read_nemo_yaml(kind: str, file: Foreign) -> dict[str, Any]:
-    """A scenario's sections.
-
-    Raises
-    ------
-    SpecError
-        No model, or a value that breaks a rule.
-    """
+    """A scenario's sections. Raises SpecError: no model, or a value that breaks a rule."""
     given, ledger, known = file.given, file.ledger, table(kind)
     keys = flat_keys(resolved(file.data), file, kind)
     off = [name for name in keys.names() if keys.raw(name) is False]
@@ -37,7 +31,7 @@ def read_nemo_yaml(kind: str, file: Foreign) -> dict[str, Any]:
     whole = "num-layers" in arguments
     plan = read_plan(arguments)
     model = _model(arguments, plan, keys, file, kind)
-    shape = load_preset("models", model) if isinstance(model, str) else model
+    shape = whole_shape(model)
     training = _training(arguments, shape, keys)
     _named_precision(training, keys, known)
     take_adapters(training, keys, known)
@@ -183,7 +177,7 @@ def _model(arguments: _Translated, plan: Section, keys: Settings, file: Foreign,
         model = read_model(arguments, plan)
         found = known_model(repository) if repository is not None else None
         if vocabulary is None and found is not None:
-            vocabulary = (load_preset("models", found) if isinstance(found, str) else found)["vocab_size"]
+            vocabulary = whole_shape(found)["vocab_size"]
         if vocabulary is not None:
             model.took("vocab_size", vocabulary, "the tokenizer's words")
         model["name"] = short(repository.rpartition("/")[2]) if repository else known["called"]
@@ -212,8 +206,7 @@ def _tokenizer(arguments: _Translated, keys: Settings) -> int | None:
     named = kind or str(keys.raw("model.tokenizer.model") or "")
     found = known_model(named) if named else None
     if found is not None:
-        shape = load_preset("models", found) if isinstance(found, str) else found
-        return int(keys.ledger.took("vocabulary", shape["vocab_size"], f"model.tokenizer {short(named)}"))
+        return int(keys.ledger.took("vocabulary", whole_shape(found)["vocab_size"], f"model.tokenizer {short(named)}"))
     if "llama" in named.lower() and "3" not in named:
         return int(keys.ledger.assume("vocabulary", 32000, f"of Llama's tokenizer, by its name {short(named)}"))
     if kind or "model.tokenizer.library" in keys:

@@ -209,13 +209,7 @@ def plain(value: Any) -> Any:
 
 
 def known(*values: Any) -> list[Any]:
-    """Values for arithmetic and comparison.
-
-    Raises
-    ------
-    Unknown
-        One of them is not known.
-    """
+    """Values for arithmetic and comparison. Raises Unknown: one of them is not known."""
     found = [plain(value) for value in values]
     missing = next((value for value in found if isinstance(value, NotKnown)), None)
     if missing is not None:
@@ -224,13 +218,7 @@ def known(*values: Any) -> list[Any]:
 
 
 def truth(value: Any, line: int) -> bool:
-    """Whether a value counts as true.
-
-    Raises
-    ------
-    Unknown
-        Only running code knows.
-    """
+    """Whether a value counts as true. Raises Unknown: only running code knows."""
     (value,) = known(value)
     if isinstance(value, Imported):
         raise Unknown(f"{value.last} stands in another file", line)

@@ -33,17 +33,10 @@ class PythonRecipe(NamedTuple):
 def read_recipe(text: str, asked: str | None, ledger: Ledger, kind: str, fits: Fits) -> PythonRecipe:
     """The recipe that was asked for, or the only one of the file. What was not followed is noted.
 
-    Parameters
-    ----------
-    asked : str
-        `name`, or `name(argument=value)` with arguments of the function.
-    fits : callable
-        Whether nested settings are a configuration of the kind.
+    asked : `name`, or `name(argument=value)` with arguments of the function.
+    fits : whether nested settings are a configuration of the kind.
 
-    Raises
-    ------
-    SpecError
-        The text is no Python, has no recipe, or several.
+    Raises SpecError: the text is no Python, has no recipe, or several.
     """
     where = ledger.where
     module = _parsed(text, where)
@@ -58,7 +51,7 @@ def read_recipe(text: str, asked: str | None, ledger: Ledger, kind: str, fits: F
             try:
                 reading.follow(function, args, fields, function.node.lineno)
             except Raised as raised:
-                raise SpecError(f"{where}, line {raised.line}: {name} raises an error for these arguments") from None
+                raise SpecError(f"{where}, line {raised.args[0]}: {name} raises an error for these arguments") from None
         value = _configuration(reading, name, fits)
     settings = settings_of(value)
     if isinstance(settings, NotKnown):

@@ -31,19 +31,11 @@ DEEPEST_CALL = 25
 
 
 class Returned(Exception):
-    """A function gives something back."""
-
-    def __init__(self, value: Any) -> None:
-        super().__init__()
-        self.value = value
+    """A function gives something back, the exception's only argument."""
 
 
 class Raised(Exception):
-    """The code would stop here with an error."""
-
-    def __init__(self, line: int) -> None:
-        super().__init__()
-        self.line = line
+    """The code would stop with an error in the line that is the exception's only argument."""
 
 
 class Scope:
@@ -122,7 +114,7 @@ class Reading:
         try:
             run_statements(function.node.body, scope)
         except Returned as returned:
-            result = returned.value
+            result = returned.args[0]
         finally:
             self.depth -= 1
             self.stack.pop()
@@ -155,11 +147,45 @@ def run_statements(statements: Iterable[ast.stmt], scope: Scope) -> None:
     """Read statements in their order."""
     for each in statements:
         scope.step(each.lineno)
-        work = _STATEMENTS.get(type(each))
-        if work is not None:
-            work(each, scope)
-        elif not isinstance(each, _WITHOUT_EFFECT):
-            _forget([each], scope, NotKnown("set in a loop or a match", each.lineno))
+        _run(each, scope)
+
+
+def _run(node: ast.stmt, scope: Scope) -> None:
+    """Read a statement."""
+    match node:
+        case ast.Assign(value=value) | ast.AnnAssign(value=value) if value is not None:
+            result = value_of(value, scope)
+            for each in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                assign(each, result, scope)
+        case ast.AugAssign():
+            _add(node, scope)
+        case ast.Delete(targets):  # whether a default comes in its place is not known
+            for each in targets:
+                if isinstance(each, (ast.Attribute, ast.Subscript)):
+                    assign(each, NotKnown("deleted", node.lineno), scope)
+        case ast.Global(names) | ast.Nonlocal(names):
+            _share(names, node.lineno, scope)
+        case ast.Expr():
+            _expression(node, scope)
+        case ast.If():
+            _condition(node, scope)
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+            scope.names[name] = Function(node, scope)
+        case ast.ClassDef(name=name):
+            scope.names[name] = Class(name)
+        case ast.Import() | ast.ImportFrom():
+            _imports(node, scope)
+        case ast.Return(value):
+            raise Returned(None if value is None else value_of(value, scope))
+        case ast.Raise():
+            raise Raised(node.lineno)
+        case ast.Try() | ast.With():
+            more = [*node.orelse, *node.finalbody] if isinstance(node, ast.Try) else []
+            run_statements([*node.body, *more], scope)
+        case ast.Pass() | ast.Assert() | ast.Break() | ast.Continue() | ast.AnnAssign():
+            pass
+        case _:
+            _forget([node], scope, NotKnown("set in a loop or a match", node.lineno))
 
 
 def assign(target: ast.expr, value: Any, scope: Scope) -> None:
@@ -190,18 +216,7 @@ def assign(target: ast.expr, value: Any, scope: Scope) -> None:
             scope.reading.note(target.lineno, ast.unparse(target)[:60], "set in what is not known here")
 
 
-def _assignment(node: ast.Assign, scope: Scope) -> None:
-    value = value_of(node.value, scope)
-    for target in node.targets:
-        assign(target, value, scope)
-
-
-def _annotated(node: ast.AnnAssign, scope: Scope) -> None:
-    if node.value is not None:
-        assign(node.target, value_of(node.value, scope), scope)
-
-
-def _added(node: ast.AugAssign, scope: Scope) -> None:
+def _add(node: ast.AugAssign, scope: Scope) -> None:
     """`a += 8`, which reads its target first."""
     read = ast.parse(ast.unparse(node.target), mode="eval").body
     whole = ast.BinOp(read, node.op, node.value)
@@ -210,21 +225,14 @@ def _added(node: ast.AugAssign, scope: Scope) -> None:
     assign(node.target, value_of(whole, scope), scope)
 
 
-def _deleted(node: ast.Delete, scope: Scope) -> None:
-    """`del a.b`: whether a default comes in its place is not known."""
-    for each in node.targets:
-        if isinstance(each, (ast.Attribute, ast.Subscript)):
-            assign(each, NotKnown("deleted", node.lineno), scope)
-
-
-def _shared(node: ast.Global | ast.Nonlocal, scope: Scope) -> None:
+def _share(names: Iterable[str], line: int, scope: Scope) -> None:
     """`global a`: what the function sets holds outside it too, from when on is not known."""
-    for name in node.names:
-        above = scope.above
-        while above is not None:
+    above = scope.above
+    while above is not None:
+        for name in names:
             if name in above.names or above.above is None:
-                above.names[name] = NotKnown(f"{name} is set by a function", node.lineno)
-            above = above.above
+                above.names[name] = NotKnown(f"{name} is set by a function", line)
+        above = above.above
 
 
 def _expression(node: ast.Expr, scope: Scope) -> None:
@@ -274,14 +282,6 @@ def _forget(statements: Iterable[ast.stmt], scope: Scope, why: NotKnown) -> None
                 scope.reading.note(node.lineno, f"{called}()", f"may or may not be called: {why.why}")
 
 
-def _define(node: ast.FunctionDef | ast.AsyncFunctionDef, scope: Scope) -> None:
-    scope.names[node.name] = Function(node, scope)
-
-
-def _class(node: ast.ClassDef, scope: Scope) -> None:
-    scope.names[node.name] = Class(node.name)
-
-
 def _imports(node: ast.Import | ast.ImportFrom, scope: Scope) -> None:
     module = f"{'.' * node.level}{node.module or ''}." if isinstance(node, ast.ImportFrom) else ""
     for each in node.names:
@@ -291,37 +291,3 @@ def _imports(node: ast.Import | ast.ImportFrom, scope: Scope) -> None:
         else:
             known = scope.reading.constants.get(each.name) if module else None
             scope.names[each.asname or each.name] = Imported(f"{module}{each.name}") if known is None else known
-
-
-def _return(node: ast.Return, scope: Scope) -> None:
-    raise Returned(None if node.value is None else value_of(node.value, scope))
-
-
-def _raise(node: ast.Raise, scope: Scope) -> None:
-    raise Raised(node.lineno)
-
-
-def _try(node: ast.Try, scope: Scope) -> None:
-    run_statements([*node.body, *node.orelse, *node.finalbody], scope)
-
-
-_WITHOUT_EFFECT = (ast.Pass, ast.Assert, ast.Break, ast.Continue)
-_STATEMENTS: dict[type[ast.stmt], Any] = {
-    ast.Assign: _assignment,
-    ast.AnnAssign: _annotated,
-    ast.AugAssign: _added,
-    ast.Delete: _deleted,
-    ast.Global: _shared,
-    ast.Nonlocal: _shared,
-    ast.Expr: _expression,
-    ast.If: _condition,
-    ast.FunctionDef: _define,
-    ast.AsyncFunctionDef: _define,
-    ast.ClassDef: _class,
-    ast.Import: _imports,
-    ast.ImportFrom: _imports,
-    ast.Return: _return,
-    ast.Raise: _raise,
-    ast.Try: _try,
-    ast.With: lambda node, scope: run_statements(node.body, scope),
-}

@@ -25,13 +25,8 @@ _CHUNKED = ("linear_cross_entropy", "CutCrossEntropy", "liger_kernel", "use_lige
 
 
 def take_finetuning(recipe: Recipe, keys: Settings, file: Foreign) -> None:
-    """Fields that follow from the keys of a table's `finetuning`.
-
-    Raises
-    ------
-    SpecError
-        A stage that is no plain training of the model, adapters of another kind, or a value that breaks a rule.
-    """
+    """Fields that follow from the keys of a table's `finetuning`. Raises SpecError: a stage that is no plain training
+    of the model, adapters of another kind, or a value that breaks a rule."""
     roles = table(recipe.kind)["finetuning"]
     _stage(keys, roles.get("stage", ()))
     take_adapters(recipe, keys, roles)
@@ -68,13 +63,8 @@ def _stage(keys: Settings, names: Iterable[str]) -> None:
 
 
 def take_adapters(recipe: Recipe, keys: Settings, roles: dict[str, Any]) -> None:
-    """Read the rank of adapters, and the linears beside which they stand, by the keys of a table's `finetuning`.
-
-    Raises
-    ------
-    SpecError
-        Adapters of another kind than LoRA's.
-    """
+    """Read the rank of adapters, and the linears beside which they stand, by the keys of a table's `finetuning`. Raises
+    SpecError: adapters of another kind than LoRA's."""
     training, ledger, known = recipe.sections["training"], keys.ledger, table(_TABLE)
     name, kind = keys.take(*roles["adapter"])
     kind = known["kinds"].get(str(kind).lower(), kind) if kind is not None else roles.get("without")
@@ -114,10 +104,7 @@ def adapted(
 
     linears : ours -> modules of a framework that names its own; else those of the hub and of most frameworks.
 
-    Raises
-    ------
-    SpecError
-        None of the names is known.
+    Raises SpecError: none of the names is known.
     """
     known = table(_TABLE)
     linears = linears or known["linears"]
@@ -190,8 +177,6 @@ def _quantised(recipe: Recipe, keys: Settings, names: Iterable[str]) -> None:
 def stored(training: Section, name: str, value: Any) -> None:
     """Matrices that lie in 4 bits beside adapters; other formats of a base, and bases that are trained, are not priced.
 
-    Parameters
-    ----------
     name, value : of a key; where the value is true, its name says the format.
     """
     word = str(name if value in (True, "true") else value).lower()

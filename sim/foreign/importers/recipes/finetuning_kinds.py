@@ -17,17 +17,11 @@ from sim.foreign.importers.recipes.pretraining_kinds import closed, opened
 from sim.foreign.importers.recipes.recipe import whole_shape
 from sim.foreign.importers.recipes.settings import Recipe, Settings
 from sim.foreign.importers.recipes.sharding import take_deepspeed, take_fsdp
-from sim.specs.presets import load_preset
 
 
 def read_trainer(kind: str, file: Foreign) -> dict[str, Any]:
-    """A recipe around transformers: Axolotl's, TRL's, LLaMA-Factory's or ms-swift's.
-
-    Raises
-    ------
-    SpecError
-        A stage or adapters that flopcast does not model, or a model that is not known.
-    """
+    """A recipe around transformers: Axolotl's, TRL's, LLaMA-Factory's or ms-swift's. Raises SpecError: a stage or
+    adapters that flopcast does not model, or a model that is not known."""
     keys, recipe = opened(file, kind)
     take_finetuning(recipe, keys, file)
     ep = recipe.sections["plan"].get("ep", 1)
@@ -80,13 +74,8 @@ def _deepspeed_of_accelerate(recipe: Recipe, keys: Settings, file: Foreign) -> N
 
 
 def read_torchtune(file: Foreign) -> dict[str, Any]:
-    """torchtune's YAML: its builder's name says which model it is.
-
-    Raises
-    ------
-    SpecError
-        A recipe that trains no model, trains on rollouts, or with images; a builder that is not known.
-    """
+    """torchtune's YAML: its builder's name says which model it is. Raises SpecError: a recipe that trains no model,
+    trains on rollouts, or with images; a builder that is not known."""
     data, where = file.data, file.ledger.where
     if "policy_model" in data or "reward_and_value_model" in data:
         raise SpecError(f"{where}: policy_model: a recipe of rollouts, which `flopcast rl` splits over GPUs")
@@ -180,13 +169,8 @@ def _recomputed(recipe: Recipe, keys: Settings, ac: Mapping[str, Any], file: For
 
 
 def read_automodel(file: Foreign) -> dict[str, Any]:
-    """NeMo AutoModel's YAML.
-
-    Raises
-    ------
-    SpecError
-        A recipe without a language model, or a way to spread it that is not modelled.
-    """
+    """NeMo AutoModel's YAML. Raises SpecError: a recipe without a language model, or a way to spread it that is not
+    modelled."""
     keys, recipe = opened(file, "automodel")
     plan, known, where = recipe.sections["plan"], table("automodel"), file.ledger.where
     key, said = keys.take("distributed.strategy", "distributed._target_")
@@ -232,7 +216,7 @@ def _pipeline(recipe: Recipe, file: Foreign) -> None:
         recipe.put("plan.microbatch_size", run["pp_microbatch"], recipe.sources["pp_microbatch"])
     name = recipe.run.get("model", "")
     found = file.model if file.model is not None else known_model(name)
-    shape = load_preset("models", found) if isinstance(found, str) else found
+    shape = None if found is None else whole_shape(found)
     if shape is not None and "layers_per_stage" in run and plan.get("schedule") not in (None, "1f1b", "gpipe"):
         chunks = max(1, -(-shape["num_layers"] // (run["layers_per_stage"] * plan["pp"])))
         recipe.put("plan.num_chunks", chunks, recipe.sources["layers_per_stage"])

@@ -37,13 +37,8 @@ def _program(kind: str, command: str) -> int | None:
 
 
 def read_launched(kind: str, read: Callable[[Foreign], dict[str, Any]], file: Foreign) -> dict[str, Any]:
-    """A scenario's sections from the last command that starts a program of a kind.
-
-    Raises
-    ------
-    SpecError
-        No such command, or settings in a file that is not beside the script.
-    """
+    """A scenario's sections from the last command that starts a program of a kind. Raises SpecError: no such command,
+    or settings in a file that is not beside the script."""
     ledger = file.ledger
     script = read_script(file.text, ledger, file.given, file.folder)
     found = [(each, at) for each in script.commands if (at := _program(kind, " ".join(each.words))) is not None]

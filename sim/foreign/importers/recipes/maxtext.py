@@ -19,13 +19,8 @@ _DEFAULT = "MaxText's default: configs/base.yml"
 
 
 def read_maxtext(file: Foreign) -> dict[str, Any]:
-    """A scenario's sections.
-
-    Raises
-    ------
-    SpecError
-        A run on TPUs without --cluster, a block that the table does not have, or axes that do not go together.
-    """
+    """A scenario's sections. Raises SpecError: a run on TPUs without --cluster, a block that the table does not have,
+    or axes that do not go together."""
     keys, recipe = opened(file, KIND)
     _hardware(keys, file)
     _model(recipe, keys, file)
@@ -53,12 +48,7 @@ def _hardware(keys: Settings, file: Foreign) -> None:
 
 def _scale(model: Section, scale: int, file: Foreign) -> None:
     """Multiply the sizes as global_parameter_scale says: of its doublings in turn one is of heads and MLP, one of the
-    hidden size, one of layers (src/maxtext/configs/types.py, get_individual_scales).
-
-    Raises
-    ------
-    SpecError
-        No power of two.
+    hidden size, one of layers (src/maxtext/configs/types.py, get_individual_scales). Raises SpecError: no power of two.
     """
     if scale & (scale - 1):
         raise SpecError(f"{file.ledger.where}: global_parameter_scale {scale} must be a power of two")

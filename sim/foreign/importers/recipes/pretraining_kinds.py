@@ -19,7 +19,6 @@ from sim.foreign.importers.recipes.interpolations import resolved
 from sim.foreign.importers.recipes.recipe import scenario_of, whole_shape
 from sim.foreign.importers.recipes.settings import Recipe, Settings, flat_keys, read_settings, take_settings
 from sim.foreign.importers.recipes.sharding import take_strategy
-from sim.specs.presets import load_preset
 
 
 def opened(file: Foreign, kind: str) -> tuple[Settings, Recipe]:
@@ -57,13 +56,8 @@ def _width(recipe: Recipe, keys: Settings, *names: str, each: float = 1) -> None
 
 
 def read_llm_foundry(file: Foreign) -> dict[str, Any]:
-    """llm-foundry's YAML: MPT by its shape, or a model of the hub by its name.
-
-    Raises
-    ------
-    SpecError
-        A model that is no decoder, has experts of MegaBlocks, or is not known.
-    """
+    """llm-foundry's YAML: MPT by its shape, or a model of the hub by its name. Raises SpecError: a model that is no
+    decoder, has experts of MegaBlocks, or is not known."""
     keys, recipe = opened(file, "llm_foundry")
     kind, model = keys.text("model.name"), recipe.sections["model"]
     if kind in ("mpt_causal_lm", "mosaic_gpt"):
@@ -137,13 +131,8 @@ def _share_of_layers(sections: Mapping[str, Any], word: str, keys: Settings) -> 
 
 
 def read_nanotron(file: Foreign) -> dict[str, Any]:
-    """nanotron's YAML: its model_config is that of a model of the hub.
-
-    Raises
-    ------
-    SpecError
-        A config of no architecture that is known, or experts.
-    """
+    """nanotron's YAML: its model_config is that of a model of the hub. Raises SpecError: a config of no architecture
+    that is known, or experts."""
     keys, recipe = opened(file, "nanotron")
     model = file.data.get("model")
     config = model.get("model_config") if isinstance(model, Mapping) else None
@@ -219,9 +208,8 @@ def read_levanter(file: Foreign) -> dict[str, Any]:
 
 def _vocabulary(model: Any, tokenizer: str | None, kind: str, file: Foreign) -> None:
     found = known_model(tokenizer) if tokenizer is not None else None
-    shape = load_preset("models", found) if isinstance(found, str) else found
-    if shape is not None:
-        model.took("vocab_size", shape["vocab_size"], f"data.tokenizer {short(tokenizer)}")
+    if found is not None:
+        model.took("vocab_size", whole_shape(found)["vocab_size"], f"data.tokenizer {short(tokenizer)}")
     elif kind == "gpt2" and tokenizer in (None, "gpt2"):
         model.assume("vocab_size", table("levanter")["vocabularies"]["usual"], "GPT-2's tokenizer")
     else:

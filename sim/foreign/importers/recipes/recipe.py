@@ -26,21 +26,14 @@ from sim.foreign.importers.defaults import (
 from sim.foreign.importers.huggingface.hub_models import named_model
 from sim.foreign.importers.keys import table
 from sim.foreign.importers.ledger import Section
-from sim.foreign.importers.recipes.settings import Recipe, flat_keys, read_settings
+from sim.foreign.importers.recipes.settings import Recipe
 from sim.specs.hardware import ClusterSpec
 from sim.specs.presets import load_preset
-
-__all__ = ["Recipe", "flat_keys", "read_settings", "scenario_of"]
 
 
 def scenario_of(recipe: Recipe, file: Foreign) -> dict[str, Any]:
     """A scenario's sections from a recipe: the model, the GPUs, replicas, batch; the framework's defaults for the rest.
-
-    Raises
-    ------
-    SpecError
-        No model, or numbers that do not go together.
-    """
+    Raises SpecError: no model, or numbers that do not go together."""
     given, ledger, known = file.given, file.ledger, table(recipe.kind)
     plan, training, stack = (recipe.sections[name] for name in ("plan", "training", "stack"))
     model = _model(recipe, file)

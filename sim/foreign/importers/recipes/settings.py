@@ -96,13 +96,8 @@ class Settings(Keys):
         return left
 
     def leave(self) -> None:
-        """Note everything that nobody took; of settings that are not priced those that are off change nothing.
-
-        Raises
-        ------
-        SpecError
-            A degree of parallelism under a name that is not known: without it the plan would be another one.
-        """
+        """Note everything that nobody took; of settings that are not priced those that are off change nothing. Raises
+        SpecError: a degree of parallelism under a name that is not known: without it the plan would be another one."""
         for name, value in self._data.items():
             why, matters = reason_to_ignore(self.kind, f"{self.label}{name}", self._asked)
             unknown = why.startswith(UNKNOWN_KEY)
@@ -142,13 +137,7 @@ def flat_keys(data: Mapping[str, Any], file: Foreign, kind: str) -> Settings:
 
 
 def read_settings(keys: Keys, file: Foreign) -> Recipe:
-    """What a table's `settings` find in a file's keys.
-
-    Raises
-    ------
-    SpecError
-        A value that is not what its field takes.
-    """
+    """What a table's `settings` find in a file's keys. Raises SpecError: a value that is not what its field takes."""
     recipe = Recipe(keys.kind, {name: Section(name, file.ledger) for name in _RECORDS})
     take_settings(recipe, keys, table(keys.kind)["settings"])
     return recipe
@@ -160,14 +149,9 @@ def take_settings(recipe: Recipe, keys: Keys, rules: Mapping[str, Any]) -> None:
     A rule is of a field, or a fact of the run, and names the keys that hold it; or is a mapping: `keys`; `words` from
     the file's values to ours (to null for what the framework decides, or to several fields at once; `*` fits any
     letters), `near`, words that stand for what only comes near, with the reason, and `else`, what messages say of
-    others; `times` a field, for a ratio; `left`, values that only the
-    run settles, each with its reason; `default` and `because`, what it is where the file does not say. Or it is a list
-    of such mappings, of which the first that says anything counts.
-
-    Raises
-    ------
-    SpecError
-        A value that is not what its field takes.
+    others; `times` a field, for a ratio; `left`, values that only the run settles, each with its reason; `default` and
+    `because`, what it is where the file does not say. Or it is a list of such mappings, of which the first that says
+    anything counts. Raises SpecError: a value that is not what its field takes.
     """
     for path, rule in rules.items():
         for each in rules_of(rule):

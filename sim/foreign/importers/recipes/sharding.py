@@ -39,12 +39,7 @@ def take_deepspeed(recipe: Recipe, keys: Settings, names: Iterable[str], file: F
     """What a DeepSpeed configuration says of sharding; whether there is one.
 
     It stands in the recipe, or in a file that this names and that lies beside it; of one that is not there, the stage
-    is told by its name.
-
-    Raises
-    ------
-    SpecError
-        A file that cannot be read, or a stage that DeepSpeed does not have.
+    is told by its name. Raises SpecError: a file that cannot be read, or a stage that DeepSpeed does not have.
     """
     name = next((each for each in names if each in keys), None)
     nested = [each for each in names if any(key.startswith(f"{each}.") for key in keys.names())]
@@ -88,13 +83,8 @@ def _zero(recipe: Recipe, zero: Keys, source: str) -> None:
 
 
 def take_fsdp(recipe: Recipe, keys: Settings, recomputed: bool | None = None) -> bool:
-    """What the keys of FSDP say, of accelerate and of the Trainer; whether there are any.
-
-    Raises
-    ------
-    SpecError
-        A strategy that FSDP does not have.
-    """
+    """What the keys of FSDP say, of accelerate and of the Trainer; whether there are any. Raises SpecError: a strategy
+    that FSDP does not have."""
     _, words = keys.take("fsdp")
     words = words if isinstance(words, list) else str(words or "").split()
     for word in words:

@@ -50,20 +50,8 @@ _SIGNS: dict[type, Callable[[int, int], int]] = {
 
 
 def reckon(text: str, value_of: Callable[[str], int]) -> int:
-    """The value of an expression.
-
-    Parameters
-    ----------
-    text : str
-        Numbers, names, brackets, comparisons, `&& || !`, `a ? b : c` and + - * / % ** << >>.
-    value_of : callable
-        The number of a name.
-
-    Raises
-    ------
-    ValueError
-        Anything else, or a number larger than any of a launch script.
-    """
+    """The value of an expression of numbers, names (as `value_of` has them), brackets, comparisons, `&& || !`,
+    `a ? b : c` and + - * / % ** << >>. Raises ValueError: anything else, or too large a number."""
     if choice := _CHOICE.fullmatch(text):
         return reckon(choice[2] if reckon(choice[1], value_of) else choice[3], value_of)
     if not re.fullmatch(r"[\w\s+*/%<>=!&|()-]+", text) or "//" in text:

@@ -14,13 +14,8 @@ from sim.foreign.importers.shell.tree import nodes_of, parse
 
 def read_script(text: str, ledger: Ledger, given: Given | None = None, folder: Path | None = None) -> Script:
     """Read a script with the arguments and the environment that the caller gives. Conditions are decided where these
-    and the script itself say enough; else what depends on them is marked as not known, and noted.
-
-    Raises
-    ------
-    SpecError
-        Not readable as a shell script, or larger than any.
-    """
+    and the script itself say enough; else what depends on them is marked as not known, and noted. Raises SpecError: not
+    readable as a shell script, or larger than any."""
     given = given or Given()
     directives = directives_of(text)
     environment = {**environment_of(directives), **dict(given.env or {})}

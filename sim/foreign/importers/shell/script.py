@@ -83,13 +83,8 @@ class Files:
     piped: str | None = None
 
     def text(self, name: str) -> str | None:
-        """The text of a file that the script writes, or that lies in its folder or below it; None for any other.
-
-        Raises
-        ------
-        SpecError
-            More files than any launch script names.
-        """
+        """The text of a file that the script writes, or that lies in its folder or below it; None for any other. Raises
+        SpecError: more files than any launch script names."""
         if name in self.written:
             return self.written[name]
         path = self._beside(name)

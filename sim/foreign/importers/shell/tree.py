@@ -46,13 +46,8 @@ def _parser() -> Parser:
 
 
 def parse(text: str, where: str) -> Node:
-    """Return the tree of a script; a program, or an ERROR where the grammar does not know how it goes together.
-
-    Raises
-    ------
-    SpecError
-        A quote or bracket that is never closed, or commands nested more deeply than in any script.
-    """
+    """Return the tree of a script; a program, or an ERROR where the grammar does not know how it goes together. Raises
+    SpecError: a quote or bracket that is never closed, or commands nested more deeply than in any script."""
     root = _parser().parse(_spelled_out(text.replace(UNKNOWN, HOLE)).encode()).root_node
     if any(depth > DEEPEST for _, depth in _walk(root)):
         raise SpecError(f"{where}: commands more than {DEEPEST} deep inside each other; no launch script has them")

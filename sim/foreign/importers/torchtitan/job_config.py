@@ -45,13 +45,8 @@ def is_torchtitan_python(text: str) -> bool:
 
 
 def settings_in_python(file: Foreign) -> dict[str, Any]:
-    """The settings of the file's recipe, as torchtitan's TOML would have them.
-
-    Raises
-    ------
-    SpecError
-        No recipe, several, or one whose model only running code knows.
-    """
+    """The settings of the file's recipe, as torchtitan's TOML would have them. Raises SpecError: no recipe, several, or
+    one whose model only running code knows."""
     name, settings = read_recipe(file.text, file.given.recipe, file.ledger, KIND, _fits)
     data = {key: value for key, value in settings.items() if key not in ("model_spec", CALLED)}
     spec = settings.get("model_spec")
@@ -164,13 +159,8 @@ def is_torchtitan(data: Any) -> bool:
 
 
 def read_torchtitan(file: Foreign) -> dict[str, Any]:
-    """A scenario's sections.
-
-    Raises
-    ------
-    SpecError
-        A model or a schedule that flopcast does not know, or a value that breaks a rule.
-    """
+    """A scenario's sections. Raises SpecError: a model or a schedule that flopcast does not know, or a value that
+    breaks a rule."""
     given, ledger = file.given, file.ledger
     keys = Keys(file.data if file.data is not None else settings_in_python(file), ledger, KIND)
     model_keys, training_keys = keys.section("model"), keys.section("training")

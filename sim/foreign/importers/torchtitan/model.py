@@ -15,13 +15,8 @@ KIND = "torchtitan"
 
 
 def read_flavor(keys: Keys) -> Any:
-    """The section `model`: what model.name and model.flavor stand for.
-
-    Raises
-    ------
-    SpecError
-        They are not there, or not known.
-    """
+    """The section `model`: what model.name and model.flavor stand for. Raises SpecError: they are not there, or not
+    known."""
     name, flavor, ledger = keys.text("name"), keys.text("flavor"), keys.ledger
     if name is None or flavor is None:
         raise SpecError(f"{ledger.where}: model.name and model.flavor say which model it is; give --model instead")
@@ -142,10 +137,7 @@ def _chunks(cut: Keys, each: int, layers: tuple[int, int], pp: int, usual: int) 
 
     layers : of the model; and with what embedding and head count as, as torchtitan counts since it has such keys.
 
-    Raises
-    ------
-    SpecError
-        Stages that the ranks, or the schedule, cannot hold; torchtitan refuses them too.
+    Raises SpecError: stages that the ranks, or the schedule, cannot hold; torchtitan refuses them too.
     """
     stages = [-(-number // each) for number in reversed(layers)]
     number = next((found for found in stages if found % pp == 0), 0)
