@@ -108,7 +108,8 @@ class PlanOptions:
         written = "" if self.output else f"Add -o {file} to write this plan as a scenario. "
         limit = "" if limit_bytes is None else f" --memory-limit '{show(limit_bytes, 'B')}'"
         further = (
-            f"flopcast estimate {file} shows where a step's time goes. flopcast search {file}{limit} shows other plans."
+            f"flopcast estimate {file} shows where a step's time goes, and docs/faster.md what shortens each part. "
+            f"flopcast search {file}{limit} shows other plans."
         )
         steps = [*(exported if self.export_to is None else []), written + further]
         if limit_bytes is None and answer is not None:

@@ -113,7 +113,7 @@ def test_links(run_row):
 
 def test_names_of_frameworks():
     expected = {
-        "Megatron-LM (modified)": "megatron-lm", "Megatron-Core r0.8.0": "megatron-core-recipes", "nanotron": None,
+        "Megatron-LM (modified)": "megatron-lm", "Megatron-Core r0.8.0": "megatron-core-recipes", "nanotron": "nanotron",
         "Megatron-DeepSpeed": "megatron-deepspeed", "GPT-NeoX (Megatron-DeepSpeed)": "gpt-neox", "Homegrown": None,
         "metaseq FSDP + Megatron TP": "metaseq", "DeepSpeed ZeRO-3 + Liger": "deepspeed-liger", "Composer/PyTorch FSDP": "llm-foundry",
         "Meta in-house": "llama3", "NeMo AutoModel (PyTorch FSDP2)": "nemo-automodel", "torchtitan + torchao": "torchtitan",
