@@ -429,6 +429,15 @@ def test_a_larger_vocabulary_costs_more_where_the_loss_is_not_fused():
     assert step(256_000, False) - step(32_000, False) > 1.1 * (step(256_000, True) - step(32_000, True))
 
 
+def test_the_fork_that_cuts_the_vocabulary_over_stages_does_so_where_there_are_stages():
+    assert scenario(stack={"framework": "vocabulary-parallelism"}).plan.vocabulary_over_stages
+    assert not scenario(stack={"framework": "megatron-lm"}).plan.vocabulary_over_stages
+    plan = {"tp": 2, "pp": 1, "dp": 32}
+    assert not scenario(stack={"framework": "vocabulary-parallelism"}, plan=plan).plan.vocabulary_over_stages
+    plan = {"tp": 2, "pp": 2, "dp": 16, "vocabulary_over_stages": False}
+    assert not scenario(stack={"framework": "vocabulary-parallelism"}, plan=plan).plan.vocabulary_over_stages
+
+
 def test_tokens_are_dropped_with_the_plain_dispatcher_only():
     data = {"model": {"num_experts": 8}, "training": {"expert_capacity_factor": 1.0}}
     data["cluster"] = {"node": {"gpu": {"name": "GB200"}}}
