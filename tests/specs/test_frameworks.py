@@ -423,7 +423,9 @@ def test_a_larger_vocabulary_costs_more_where_the_loss_is_not_fused():
     def step(vocabulary, fused):
         model = {"preset": "llama3-8b", "vocab_size": vocabulary}
         return estimate(
-            scenario(model=model, stack={"framework": "megatron-lm", **({"fused_cross_entropy": True} if fused else {})})
+            scenario(
+                model=model, stack={"framework": "megatron-lm", **({"fused_cross_entropy": True} if fused else {})}
+            )
         ).step_time_s
 
     assert step(256_000, False) - step(32_000, False) > 1.1 * (step(256_000, True) - step(32_000, True))
