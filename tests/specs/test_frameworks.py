@@ -401,6 +401,45 @@ def test_what_carries_tokens_to_experts_depends_on_recipe_and_gpu(model, gpu, pr
     assert (found.expert_dispatcher, found.sms_of_dispatcher) == (dispatcher, sms)
 
 
+@rows(
+    ("framework", "version", "fused"),
+    [
+        ("megatron-lm", "core_r0.8.0", False),
+        ("megatron-lm", "latest", False),
+        ("megatron-core-recipes", "latest", False),
+        ("nemo", "2.0.0", True),
+        ("megatron-bridge", "26.08", True),
+        ("mlperf-nvidia", "2024-05", True),
+    ],
+)
+def test_megatron_lm_fuses_its_loss_when_told_and_what_is_built_on_it_by_default(framework, version, fused):
+    fields = resolve_stack({"framework": framework, "version": version}, {}).fields
+    assert fields["fused_cross_entropy"] is fused
+    told = {"framework": framework, "version": version, "fused_cross_entropy": not fused}
+    assert resolve_stack(told, {}).fields["fused_cross_entropy"] is not fused
+
+
+def test_a_larger_vocabulary_costs_more_where_the_loss_is_not_fused():
+    def step(vocabulary, fused):
+        model = {"preset": "llama3-8b", "vocab_size": vocabulary}
+        return estimate(
+            scenario(
+                model=model, stack={"framework": "megatron-lm", **({"fused_cross_entropy": True} if fused else {})}
+            )
+        ).step_time_s
+
+    assert step(256_000, False) - step(32_000, False) > 1.1 * (step(256_000, True) - step(32_000, True))
+
+
+def test_the_fork_that_cuts_the_vocabulary_over_stages_does_so_where_there_are_stages():
+    assert scenario(stack={"framework": "vocabulary-parallelism"}).plan.vocabulary_over_stages
+    assert not scenario(stack={"framework": "megatron-lm"}).plan.vocabulary_over_stages
+    plan = {"tp": 2, "pp": 1, "dp": 32}
+    assert not scenario(stack={"framework": "vocabulary-parallelism"}, plan=plan).plan.vocabulary_over_stages
+    plan = {"tp": 2, "pp": 2, "dp": 16, "vocabulary_over_stages": False}
+    assert not scenario(stack={"framework": "vocabulary-parallelism"}, plan=plan).plan.vocabulary_over_stages
+
+
 def test_tokens_are_dropped_with_the_plain_dispatcher_only():
     data = {"model": {"num_experts": 8}, "training": {"expert_capacity_factor": 1.0}}
     data["cluster"] = {"node": {"gpu": {"name": "GB200"}}}
