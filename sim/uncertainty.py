@@ -294,26 +294,15 @@ def basis_of(scenario: Scenario, causes: Mapping[str, float]) -> str:
             f"The largest doubt is {part}: {doubt.shares[part]:.0%} of the step, uncertain by a factor of "
             f"{1 + alone:.2f}"
         )
-    now = sum(reach_of(doubt, measured))
-    narrower = [
-        f"{words} would make the interval {1 - sum(reach) / now:.0%} narrower: {_range(reach)}"
-        for words, reach in _narrower(scenario, doubt, measured)
-    ]
-    return ". ".join([*said, *(text[0].upper() + text[1:] for text in narrower)]) + "."
+    now, after = (reach_of(doubt, runs) for runs in (measured, (*measured, doubt)))
+    if sum(after) < WORTH_NAMING * sum(now):
+        narrower = f"{1 - sum(after) / sum(now):.0%} narrower: {_range(after)}"
+        said.append(f"One measured step of a similar run (flopcast anchor) would make the interval {narrower}")
+    return ". ".join(said) + "."
 
 
 def _range(reach: tuple[float, float]) -> str:
     return f"{exp(-reach[0]):.2f} to {exp(reach[1]):.2f}"
-
-
-def _narrower(scenario: Scenario, doubt: Doubt, measured: tuple[Doubt, ...]) -> list[tuple[str, tuple[float, float]]]:
-    """What a user can do about the interval's width: the words, and how far it reaches then."""
-    now, found = sum(reach_of(doubt, measured)), []
-    if "unknown framework" in doubt.facts and scenario.stack.framework in UNKNOWN:
-        known = doubt._replace(facts=tuple(name for name in doubt.facts if name != "unknown framework"))
-        found.append(("naming the framework (stack.framework)", reach_of(known, measured)))
-    found.append(("one measured step of a similar run (flopcast anchor)", reach_of(doubt, (*measured, doubt))))
-    return [(words, reach) for words, reach in found if sum(reach) < WORTH_NAMING * now]
 
 
 WORTH_NAMING = 0.8

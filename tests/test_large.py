@@ -18,9 +18,9 @@ TIMES = (1.0, 1.3, 0.8, 0.1)
 def test_tries_that_are_left_out_would_have_changed_nothing(monkeypatch):
     plays = []
 
-    def played(todo, weight, allowed, eager):
-        plays.append(eager)
-        return place(todo, weight, allowed, eager)
+    def played(*given):
+        plays.append(given)
+        return place(*given)
 
     place = passes._place
     monkeypatch.setattr(passes, "_place", played)

@@ -84,7 +84,8 @@ def test_a_run_tells_of_what_it_is_made_of():
     assert spread_of(asked, [alike], PARTLY) < 0.5 * alone
     assert spread_of(asked, [alike], PARTLY._replace(told=0.2)) > spread_of(asked, [alike], PARTLY)
     assert reach_of(asked, (), PARTLY) == pytest.approx((alone, 2.0 * alone))
-    assert reach_of(asked._replace(facts=FACTS[:1]), (), PARTLY) == pytest.approx((1.5 * alone, 3.0 * alone))
+    less = PARTLY._replace(facts=dict.fromkeys(FACTS, 1.2))
+    assert reach_of(asked._replace(facts=FACTS[:1]), (), less) == pytest.approx((1.2 * alone, 2.4 * alone))
 
 
 def test_what_is_less_known_has_a_wider_interval(scenarios):
@@ -94,15 +95,16 @@ def test_what_is_less_known_has_a_wider_interval(scenarios):
         low, high = estimate(load_scenario(path, changes)).step_time_interval_s
         return math.log(high / low)
 
-    known, unknown, datasheet = width(), width("stack.framework=pytorch"), width("profile=datasheet")
-    assert width("stack.framework=pytorch", "profile=datasheet") > max(unknown, datasheet)
-    assert min(unknown, datasheet) > 1.15 * known
+    known, datasheet = width(), width("profile=datasheet")
+    assert datasheet > 1.15 * known
+    unknown = width("stack.framework=pytorch", "profile=datasheet")
+    assert unknown > 1.1 * width("stack.framework=pytorch")
 
 
-def test_an_unknown_framework_is_told_what_would_narrow_its_interval(scenarios):
+def test_one_run_narrows_the_interval_of_an_unknown_framework(scenarios):
     answer = estimate(load_scenario(scenarios / "megatron-2021" / "39.1b.yaml", ["stack.framework=pytorch"]))
     said, causes = answer.interval_basis, answer.breakdown.shares()
-    assert "aming the framework (stack.framework) would make the interval " in said
+    assert "One measured step of a similar run (flopcast anchor) would make the interval " in said
     assert f"The largest doubt is {next(iter(largest_doubts(answer.scenario, causes)))}" in said
     told = as_measured(answer.scenario, causes)
     provenance = answer.scenario.profile.provenance.replace(measured=(told,))
@@ -119,7 +121,7 @@ def test_the_table_that_ships_is_sensible():
     assert set(spreads.apart) == set(APART) == set(place_of(load_scenario("scenarios/megatron-2021/1.7b.yaml")))
     assert all(0.0 <= rate < 1.0 for rate in spreads.apart.values())
     assert all(0.02 < size <= 1.0 for size in spreads.parts.values())
-    assert all(1.0 < factor < 2.0 for factor in spreads.facts.values())
+    assert all(1.0 <= factor < 2.0 for factor in spreads.facts.values())
     assert all(0.5 < side < 3.0 for side in (*spreads.alone, *spreads.measured))
     assert spreads.runs > 1_000
     assert spreads.lineages > 20

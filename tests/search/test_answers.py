@@ -353,7 +353,7 @@ def test_what_was_answered_before_an_interrupt_is_said(monkeypatch):
     def stop(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sys.modules["sim.search.sensitivity"], "sensitivity", stop)
+    monkeypatch.setattr(sys.modules["sim.commands.search"], "cost_of_values", stop)
     outcome = CliRunner().invoke(app, ["search", str(SMALL), "--top", "1", "--rules", "--sensitivity", "--pareto"])
     assert outcome.exit_code == 130
     for words in ("All plans below", "Megatron's rules of thumb", "Interrupted at --sensitivity: it is not answered"):
