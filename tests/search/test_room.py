@@ -188,17 +188,8 @@ def test_the_command_names_what_runs_again(tmp_path):
     assert run.exit_code == 0, run.output
     assert "mla_up_proj" in run.output
     path = tmp_path / "best.yaml"
-    words = [
-        "search",
-        str(QWEN),
-        "-s",
-        "stack.fused_gradient_accumulation=false",
-        "--top",
-        "1",
-        "--json",
-        "-o",
-        str(path),
-    ]
+    fused = ["-s", "stack.fused_gradient_accumulation=false", "-s", "stack.fused_cross_entropy=true"]
+    words = ["search", str(QWEN), *fused, "--top", "1", "--json", "-o", str(path)]
     data = json.loads(CliRunner().invoke(app, words).output)
     assert data["room"] == ["modules", "block"]
     assert data["plans_given_room"] > 1000
