@@ -116,8 +116,8 @@ def _fault_of(code: int, out: str, err: str, case: Case, held: int) -> Fault | N
 
 
 def _of_the_file(line: str, case: Case) -> bool:
-    """Whether an import repeats a number of its file: time_step_limit of Mamba's config.json is [0, Infinity]."""
-    return case.verb == "import" and any(
+    """Whether the answer repeats what its file says: Mamba's time_step_limit, [0, Infinity], or a profile's source."""
+    return (case.verb == "import" or line.startswith("source ")) and any(
         _NOT_FINITE.search(text.decode("utf-8", "replace")) for text in case.files.values()
     )
 
