@@ -116,9 +116,10 @@ def _fault_of(code: int, out: str, err: str, case: Case, held: int) -> Fault | N
 
 
 def _of_the_file(line: str, case: Case) -> bool:
-    """Whether the answer repeats what its file says: Mamba's time_step_limit, [0, Infinity], or a profile's source."""
-    return (case.verb == "import" or line.startswith("source ")) and any(
-        _NOT_FINITE.search(text.decode("utf-8", "replace")) for text in case.files.values()
+    """Whether the answer repeats what its file says: a profile's source, or Mamba's time_step_limit, [0, Infinity]."""
+    return line.startswith("source ") or (
+        case.verb == "import"
+        and any(_NOT_FINITE.search(text.decode("utf-8", "replace")) for text in case.files.values())
     )
 
 
