@@ -193,7 +193,7 @@ def _left_open(resolved: Mapping[str, Any]) -> list[str]:
     """Which of the facts that an unknown framework leaves open are not stated; nothing where one is named."""
     sections = {name: of if isinstance(of := resolved.get(name), Mapping) else {} for name in ("stack", "plan")}
     stack = sections["stack"]
-    if not {stack.get("framework"), stack.get("preset")} & set(UNKNOWN):
+    if not any(stack.get(name) in UNKNOWN for name in ("framework", "preset")):
         return []
     stated = {f"{name}.{file_name(str(key))}" for name, section in sections.items() for key in section}
     stated |= {"stack.attention"} if "stack.flash_version" in stated else set()

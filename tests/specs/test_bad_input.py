@@ -266,6 +266,12 @@ def test_a_section_that_is_no_mapping_is_named_whatever_the_framework_would_set_
         build_scenario(data)
 
 
+@rows("name", [["unknown"], {"unknown": 1}, 7])
+def test_a_framework_that_is_no_name_is_refused(name):
+    with pytest.raises(SpecError, match="framework"):
+        load_scenario(MAIN, [f"stack={{framework: {name}}}"])
+
+
 @rows("field", ["model.num_layers", "cluster.nvlink_domain_gpus"])
 def test_sizes_that_no_machine_could_list_are_refused(field):
     with pytest.raises(SpecError, match=f"{field} = .* should be less than or equal"):
