@@ -1,4 +1,4 @@
-"""`flopcast scaling`: laws, walls and failures, one question a command."""
+"""`flopcast scaling`: laws and failures, one question a command."""
 
 from __future__ import annotations
 
@@ -26,15 +26,7 @@ from sim.scaling.allocation import (
 )
 from sim.scaling.critical_batch import critical_batch_laws
 from sim.scaling.fit import fit_loss, read_runs
-from sim.scaling.loss_laws import (
-    FLOP_PER_PARAM_TOKEN,
-    PUBLISHED_WALLS,
-    latency_wall,
-    power_sum_loss,
-    require_possible,
-    tokens_for_loss,
-    utilisation_in_time,
-)
+from sim.scaling.loss_laws import FLOP_PER_PARAM_TOKEN, power_sum_loss, tokens_for_loss
 from sim.scaling.published import BESIROGLU, DEFAULT_LAW, LAWS, LossLaw, get_law
 from sim.specs import ClusterSpec, ModelSpec
 from sim.specs.loading import resolve
@@ -245,39 +237,6 @@ def laws(as_json: AsJson = False) -> None:
     print_answer(as_json, lambda: {"loss": loss, "batch": rows}, lambda: laws_view(LAWS, batch_laws))
 
 
-def limits(
-    *,
-    budget: str | None = None,
-    duration: str = "91 d",
-    batch_tokens: str = "60M",
-    layer_latency: str = "110 us",
-    as_json: AsJson = False,
-) -> None:
-    """The latency and data-movement walls of compute-optimal runs: our derivation, the published figures beside.
-
-    budget : Compute of a run to hold against the walls, in FLOP.
-    duration : How long it may take.
-    batch_tokens --batch : Tokens a batch.
-    layer_latency : Least time of a layer, forward and backward.
-    """
-    from sim.report.scaling import limits_view
-
-    seconds, latency = parse(duration, "s"), parse(layer_latency, "s")
-    size, asked = parse_count(batch_tokens, "batch"), _count(budget, "budget")
-    wall, rows = float(latency_wall(seconds, size, latency)), []
-    for flop in sorted({*(10.0**power for power in range(24, 32)), *([asked] if asked else [])}):
-        share, gpus = utilisation_in_time(flop, size, seconds)
-        rows.append(
-            {"flop": flop, "h100s": gpus if share else None, "utilisation": share, "latency_allows": flop <= wall}
-        )
-    heading = f"Compute-optimal runs in {show_time(seconds)} at {show_short(size)} tokens a batch"
-    found = {"latency_wall_flop": wall, "runs": rows, "published_flop": PUBLISHED_WALLS}
-    said = f"latency wall: {wall:.2e} FLOP at {layer_latency} a layer"
-    print_answer(as_json, lambda: found, lambda: limits_view(heading, rows, said))
-    if asked is not None:
-        require_possible(asked, seconds, size, latency)
-
-
 def goodput(
     name: str,
     *,
@@ -387,7 +346,7 @@ def _goodput_facts(found: dict[str, Any], work: float, rate: Price, pue: float) 
 
 
 app = group_of(
-    "Scaling laws side by side: loss, data, batch, limits, failures and cost.",
+    "Scaling laws side by side: loss, data, batch, failures and cost.",
     {
         "optimal": (
             optimal,
@@ -395,7 +354,6 @@ app = group_of(
         ),
         "model": (model, ("scaling model gpt3-175b --tokens 300B --loss 2.0",)),
         "batch": (batch, ("scaling batch llama3-405b --tokens 15.6T --batch 16M",)),
-        "limits": (limits, ("scaling limits --budget 1e28",)),
         "goodput": (goodput, ("scaling goodput llama3-405b --gpus 16384 --spares 16",)),
         "fit": (fit, ("scaling fit runs.csv",)),
         "laws": (laws, ("scaling laws",)),

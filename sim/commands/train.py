@@ -15,7 +15,6 @@ from sim.reliability.cost import Price
 from sim.reliability.goodput import Failures
 from sim.reliability.storing import load_named
 from sim.scaling.questions import ask, length_of, precision_of
-from sim.scaling.ramp import parse_ramp
 from sim.scaling.run import Goal, Terms, goal_of, goal_of_model
 from sim.scaling.training import Training
 from sim.scaling.training import train as run_of
@@ -108,14 +107,12 @@ class RangeOptions:
     batches : Batches to try, in sequences: 512,1024.
     within : Also show the cheapest run that ends in this time: '60 d'.
     budget : Also show the shortest run for this much money: 50M.
-    ramp : Batch ramp: '1/4, 1/2@2%, 1@20%' means batch @ data.
     """
 
     gpus: str | None = None
     batches: str | None = None
     within: str | None = None
     budget: str | None = None
-    ramp: str | None = None
 
     def machine(self, asked: Scenario) -> tuple[Scenario, tuple[int, int]]:
         """The question on a cluster of the same kind that is large enough, and the fewest and most of its GPUs."""
@@ -127,15 +124,13 @@ class RangeOptions:
             asked = asked.replace(cluster=asked.cluster.replace(num_nodes=nodes))
         return asked, sizes
 
-    def read(self) -> tuple[Any, Any, float | None, float | None]:
-        """(batches to try, ramp of the batch, time that another run must keep to [s], money that another may cost)."""
-
-        ramp = None if self.ramp is None else parse_ramp(self.ramp)
+    def read(self) -> tuple[tuple[int, ...] | None, float | None, float | None]:
+        """(batches to try, time that another run must keep to [s], money that another may cost)."""
         limit, what = None if self.within is None else parse(self.within, "s"), "numbers of sequences"
         if limit is not None:
             require_positive(within=limit)
         batches = None if self.batches is None else opt.read_numbers(self.batches, "--batches", what, "512,1024")
-        return batches, ramp, limit, None if self.budget is None else parse_count(self.budget, "budget")
+        return batches, limit, None if self.budget is None else parse_count(self.budget, "budget")
 
 
 def shortest(
@@ -165,12 +160,10 @@ def shortest(
 
     asked, gpus = among.machine(_question(model, cluster, stack, profile, overrides or []))
     goal = goal_of_model(asked.model, **aim.keywords)
-    batches, ramp, limit, money = among.read()
+    batches, limit, money = among.read()
     terms = run.terms(asked.cluster.node.gpus_per_node)
     with progress_bar("batches priced and plans run") as progress:
-        frontier = shortest(
-            asked, goal, gpus=gpus, batches=batches, terms=terms, ramp=ramp, layered=layered, progress=progress
-        )
+        frontier = shortest(asked, goal, gpus=gpus, batches=batches, terms=terms, layered=layered, progress=progress)
     chosen = {} if limit is None else {"within": frontier.cheapest_within(limit)}
     chosen |= {} if money is None else {"budget": frontier.fastest_for(money)}
     output.show(

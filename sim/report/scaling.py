@@ -21,7 +21,7 @@ from sim.scaling.critical_batch import (
     tokens_needed,
 )
 from sim.scaling.fit import LossFit
-from sim.scaling.loss_laws import FLOP_PER_PARAM_TOKEN, PUBLISHED_WALLS, optimal_shape, power_sum_loss
+from sim.scaling.loss_laws import FLOP_PER_PARAM_TOKEN, optimal_shape, power_sum_loss
 from sim.scaling.published import BESIROGLU, LossLaw
 from sim.table import Table, columns_table, plain_table
 from sim.units import show_short, significant
@@ -107,17 +107,6 @@ def batch_view(title: str, rows: Mapping[str, Mapping[str, Any]], remarks: Seque
     spread = f"the laws differ by a factor of {significant(batches[-1] / batches[0], 2)}"
     table = columns_table(columns, left=("law", "what it is"))
     return Group(Text(title, style="bold"), table, notes(spread, *remarks))
-
-
-def limits_view(title: str, rows: Sequence[Mapping[str, Any]], wall: str) -> list[RenderableType]:
-    """What each amount of compute could use, and whether latency allows it."""
-    table = plain_table("FLOP", "H100s", "best share of peak", "latency")
-    for row in rows:
-        cells = [show_short(row["h100s"]), f"{row['utilisation']:.0%}"] if row["h100s"] else ["no number", "–"]
-        table.add_row(f"{row['flop']:.2e}", *cells, "allows it" if row["latency_allows"] else "forbids it")
-    share = "share of peak: what communication leaves if every kernel is perfect; 8 H100 per node, 400 Gbit/s"
-    published = "published, three months: " + ", ".join(f"{k} {v:.0e}" for k, v in PUBLISHED_WALLS.items())
-    return [title, table, notes(wall, share, published)]
 
 
 def goodput_view(

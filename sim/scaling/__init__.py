@@ -1,1 +1,1 @@
-"""Scaling laws: loss, critical batch, and the walls that training runs into."""
+"""Scaling laws, whole runs, and questions in users' words."""

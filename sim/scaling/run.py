@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from sim.arrays import Array
 from sim.errors import SpecError, require_positive
 from sim.reliability.cost import Price, energy, gpu_hours, listed_price, rent
 from sim.reliability.goodput import Checkpoints, Failures, Goodput, best_interval, goodput, job_mtbf
@@ -20,7 +19,7 @@ from sim.scaling.critical_batch import (
     steps_needed,
     tokens_needed,
 )
-from sim.scaling.loss_laws import FLOP_PER_PARAM_TOKEN, PowerSum, power_sum_loss, tokens_for_loss
+from sim.scaling.loss_laws import FLOP_PER_PARAM_TOKEN, power_sum_loss, tokens_for_loss
 from sim.scaling.published import DEFAULT_LAW, LossLaw, form_of, get_law
 from sim.specs import GpuSpec, ModelSpec, NodeSpec
 from sim.units import show, show_short, show_time
@@ -38,8 +37,6 @@ class Goal:
     critical_batch : by McCandlish's definition: there twice the data and twice the least steps are needed. [tokens]
     loss : at the end, by a loss law; nan where it was not asked for and no law gives it.
     notes : what was assumed.
-    batch_law : of the critical batch; None where it was given, and is the same all the way.
-    form : loss on the way, for laws that ask for it; None where no law gives it.
     """
 
     params: float
@@ -47,8 +44,6 @@ class Goal:
     critical_batch: float
     loss: float
     notes: tuple[str, ...] = ()
-    batch_law: str | None = None
-    form: PowerSum | None = None
 
     def tokens(self, batch_tokens: Number) -> Number:
         """Data that the goal takes at a batch of so many tokens.  [tokens]"""
@@ -62,22 +57,6 @@ class Goal:
     def least_steps(self) -> float:
         """Optimizer steps that no batch, however large, goes below."""
         return self.min_tokens / self.critical_batch
-
-    def least_steps_by(self, min_tokens: Array) -> Array:
-        """Least steps to where ever more tokens at a small batch would lead; ends with `least_steps`.
-
-        A law names the critical batch of a run that ends at a loss, E_min/S_min, so that S_min follows for every loss
-        on the way. Where its batch would grow faster than the data, at the very beginning, no steps are counted.
-        """
-        if self.batch_law is None:
-            return np.asarray(min_tokens, dtype=float) / self.critical_batch
-        facts: dict[str, Number] = {"params": self.params, "tokens": min_tokens, "loss": float("nan")}
-        if self.form is not None:
-            facts["loss"] = power_sum_loss(self.params, min_tokens, self.form)
-        facts["flop"] = FLOP_PER_PARAM_TOKEN * self.params * np.asarray(min_tokens)
-        steps = min_tokens / mccandlish_batch(self.batch_law, **facts)
-        never_back: Array = np.minimum.accumulate(np.broadcast_to(steps, np.shape(min_tokens))[::-1])[::-1]
-        return never_back
 
 
 def goal_of(
@@ -124,7 +103,6 @@ def goal_of(
     require_positive(tokens=tokens)
     if loss is None:
         loss = float("nan") if law.form is None else float(power_sum_loss(params, tokens, law.form))
-    law_name = batch_law if critical_batch is None else None
     if critical_batch is None:
         facts = {"params": params, "tokens": tokens, "loss": loss, "flop": FLOP_PER_PARAM_TOKEN * params * tokens}
         critical_batch = float(mccandlish_batch(batch_law, **facts))
@@ -133,7 +111,7 @@ def goal_of(
         notes.append(f"critical batch by {batch_law} ({checked}); other laws: {others}")
     require_positive(critical_batch=critical_batch)
     notes.append("data at batch B: (1 + B/critical) times the least (McCandlish et al. 2018)")
-    return Goal(params, tokens, critical_batch, loss, tuple(notes), law_name, law.form)
+    return Goal(params, tokens, critical_batch, loss, tuple(notes))
 
 
 def _other_laws(name: str, facts: dict[str, float]) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from math import gcd, inf
+from typing import Any
 
 import numpy as np
 
@@ -21,9 +22,8 @@ from sim.specs.profile import LinkParams
 CONFIRMED = 40
 """Most plans of one size that the exact engine runs, the closed form's best first, until no later one can be faster."""
 
-
 Fastest = dict[int, float]
-"""Number of GPUs -> step time of the fastest plan on exactly so many. [s]"""
+"""Number of GPUs -> step time of the fastest plan on exactly so many, by GPUs. [s]"""
 
 
 def fastest_of_sizes(num_gpus: Array, seconds: Array) -> Fastest:
@@ -33,42 +33,34 @@ def fastest_of_sizes(num_gpus: Array, seconds: Array) -> Fastest:
     return dict(zip(sizes.tolist(), seconds[order][first].tolist(), strict=True))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PricedBatch:
-    """One batch.
+    """Every plan of one batch, of schedules with a closed form (`result`) and layered ones (`table`).
 
     fitting, any_memory : of schedules with a closed form, that fit in memory, and of all.
     layered : by their bounds.
     """
 
-    result: SearchResult | None
-    table: LayeredTable | None
-    fitting: Fastest
-    any_memory: Fastest
-    layered: Fastest
+    result: SearchResult | None = None
+    table: LayeredTable | None = None
+    fitting: Fastest = field(default_factory=Fastest)
+    any_memory: Fastest = field(default_factory=Fastest)
+    layered: Fastest = field(default_factory=Fastest)
 
-    def at(self, num_gpus: int) -> float:
-        """Step time of the fastest plan on so many GPUs; infinite where there is none.  [s]"""
-        return min(self.fitting.get(num_gpus, inf), self.layered.get(num_gpus, inf))
+    @property
+    def plans(self) -> int:
+        """Plans that were priced."""
+        return (self.result.plans_priced if self.result else 0) + (self.table.plans if self.table else 0)
+
+    @property
+    def fastest(self) -> Fastest:
+        """The fastest plans that fit."""
+        sizes = sorted({*self.fitting, *self.layered})
+        return {size: min(self.fitting.get(size, inf), self.layered.get(size, inf)) for size in sizes}
 
 
-@dataclass(frozen=True, slots=True)
-class PricedBatches:
-    """All batches, by sequences."""
-
-    of_batch: dict[int, PricedBatch]
-    plans: int
-
-    def fastest(self, batch: int) -> Iterator[tuple[int, float]]:
-        """(number of GPUs, step time of its fastest plan) of a batch."""
-        if batch in self.of_batch:
-            prices = self.of_batch[batch]
-            for size in sorted({*prices.fitting, *prices.layered}):
-                yield size, prices.at(size)
-
-    def at_most(self, batch: int, num_gpus: int) -> float:
-        """Step time of the fastest plan on so many GPUs or fewer; infinite where there is none.  [s]"""
-        return min((seconds for size, seconds in self.fastest(batch) if size <= num_gpus), default=inf)
+Prices = dict[int, PricedBatch]
+"""Sequences of a batch -> its plans, of batches that have any."""
 
 
 def price_batches(
@@ -77,50 +69,41 @@ def price_batches(
     gpus: tuple[int, int],
     layered: bool,
     progress: Callable[[float], object],
-) -> PricedBatches:
+) -> Prices:
     """Price every plan of every batch on a range of sizes.
 
     progress : called with the batches done, and the share of the one at work.
     """
-    found: dict[int, PricedBatch] = {}
-    plans, refusal = 0, InfeasiblePlan("there is no batch to price")
+    found: Prices = {}
+    refusal = InfeasiblePlan("there is no batch to price")
     for number, batch in enumerate(batches):
-
-        def searched(done: int, size: int, number: int = number) -> None:
-            progress(number + done / max(1, size) / 2)
-
         training = scenario.training.replace(global_batch_size=batch)
-        ep = expert_degree(scenario, batch)
         given = scenario.replace(training=training, plan=ParallelPlan(placement=scenario.plan.placement))
-        result, table = None, None
-        fitting, whatever, bounded = Fastest(), Fastest(), Fastest()
+        among: dict[str, Any] = {"gpus": gpus, "context": (1,), "experts": (expert_degree(scenario, batch),)}
+        priced = PricedBatch()
         try:
             # How fast it could be trained at all: whichever framework can run the plan.
-            result = search(
-                given, gpus=gpus, top=1, confirm=1, context=(1,), experts=(ep,), layouts=False, any_framework=True,
-                progress=searched,
+            priced.result = result = search(
+                given, **among, top=1, confirm=1, layouts=False, any_framework=True,
+                progress=lambda done, size, number=number: progress(number + done / max(1, size) / 2),
             )  # fmt: skip
         except InfeasiblePlan as error:
             refusal = error
         else:
             sizes = result.space.columns.num_gpus[result.row]
             fits = np.flatnonzero(result.memory_bytes <= result.memory_limit_bytes)
-            fitting = fastest_of_sizes(sizes[fits], result.step_time_s[fits])
-            whatever = fastest_of_sizes(sizes, result.step_time_s)
-            plans += result.plans_priced
+            priced.fitting = fastest_of_sizes(sizes[fits], result.step_time_s[fits])
+            priced.any_memory = fastest_of_sizes(sizes, result.step_time_s)
         progress(number + 0.5)
         if layered:
-            table = layered_table(
-                given, gpus=gpus, context=(1,), experts=(ep,), progress=partial(progress, number + 0.5)
-            )
-            plans += table.plans
-            bounded = fastest_of_sizes(table.column("num_gpus"), table.bound_s)
-        if fitting or bounded:
-            found[batch] = PricedBatch(result, table, fitting, whatever, bounded)
+            priced.table = table = layered_table(given, **among, progress=partial(progress, number + 0.5))
+            priced.layered = fastest_of_sizes(table.column("num_gpus"), table.bound_s)
+        if priced.fastest:
+            found[batch] = priced
         progress(number + 1)
     if not found:
         raise refusal
-    return PricedBatches(found, plans)
+    return found
 
 
 def expert_degree(scenario: Scenario, batch: int) -> int:
@@ -131,12 +114,11 @@ def expert_degree(scenario: Scenario, batch: int) -> int:
     return gcd(ep, batch)
 
 
-def confirm(prices: PricedBatches, num_gpus: int, batch: int) -> tuple[Estimate | None, int]:
-    """The fastest plan of a batch on so many GPUs by the exact engine, None if none fits; and how many plans it ran.
+def confirm(priced: PricedBatch, num_gpus: int) -> tuple[Estimate | None, int]:
+    """The fastest plan of the batch on so many GPUs by the exact engine, None if none fits; and how many plans it ran.
 
     Layered plans are run while their bound is below the best time found.
     """
-    priced = prices.of_batch[batch]
     best: Estimate | None = None
     run = 0
     if priced.result is not None and num_gpus in priced.fitting:
@@ -168,7 +150,7 @@ ENDLESS = 1e6
 
 
 def losses_of(
-    answer: Estimate, run: TrainingRun, goal: Goal, prices: PricedBatches, steps: Mapping[int, float]
+    answer: Estimate, run: TrainingRun, goal: Goal, prices: Prices, steps: Mapping[int, float]
 ) -> dict[str, float]:
     """Share of the run that would be saved if a cause were gone, the largest first.
 
@@ -183,10 +165,10 @@ def losses_of(
     batch and plan change, on as many GPUs and by priced times; the others keep the plan.
     """
     scenario, length = answer.scenario, answer.scenario.training.sequence_length
-    priced = {size: prices.of_batch[size] for size in steps if size in prices.of_batch}
-    now = min(steps[size] * each.at(run.num_gpus) for size, each in priced.items())
-    patient = min(goal.min_tokens / (size * length) * each.at(run.num_gpus) for size, each in priced.items())
-    roomy = min(steps[size] * each.any_memory.get(run.num_gpus, inf) for size, each in priced.items())
+    here = {size: each.fastest.get(run.num_gpus, inf) for size, each in prices.items()}
+    now = min(steps[size] * seconds for size, seconds in here.items())
+    patient = min(goal.min_tokens / (size * length) * seconds for size, seconds in here.items())
+    roomy = min(steps[size] * each.any_memory.get(run.num_gpus, inf) for size, each in prices.items())
     step = answer.step_time_s
     saved = {
         "batch": 1.0 - patient / now,

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from sim.assumptions import NO_FAILURES
-from sim.errors import FlopcastError, SpecError, require_positive
+from sim.errors import SpecError, require_positive
 from sim.estimate import Estimate, estimate
 from sim.reliability.storing import LOAD_WORDS, DataLoading, Storing, data_loading, storing_of
-from sim.scaling.ramp import Ramp, against_none, parse_ramp, ramped, ramped_tokens
 from sim.scaling.run import DEFAULT_BATCH_LAW, Terms, TrainingRun, goal_of_model, training_run, unknown_energy
 from sim.specs import Scenario
 from sim.specs.loading import as_scenario
@@ -84,7 +83,6 @@ def train(
     loss: float | None = None,
     within_s: float | None = None,
     batch_law: str = DEFAULT_BATCH_LAW,
-    ramp: Ramp | str | None = None,
     terms: Terms | None = None,
 ) -> Training:
     """What the scenario's run takes.
@@ -100,33 +98,25 @@ def train(
         Time of the whole run, failures and checkpoints included, instead of tokens: it takes in as many as it can. [s]
     batch_law : str
         Law of the critical batch, used with a loss (flopcast scaling laws).
-    ramp : Ramp or str, optional
-        Batch ramp: '1/4, 1/2@2%, 1@20%' means batch @ data. The plan keeps its GPUs and runs fewer
-        micro-batches. With a loss it saves data; a token budget stays what it is.
     terms : Terms, optional
         Failures, storage, prices.
 
     Raises
     ------
     SpecError
-        Not one of tokens, time and loss alone; a loss the model cannot reach, or a ramp that the plan cannot run.
+        Not one of tokens, time and loss alone, or a loss that the model cannot reach.
     """
     scenario = as_scenario(scenario)
     if within_s is not None:
-        if tokens is not None or loss is not None or ramp is not None:
-            raise SpecError("--within says how long the run is; leave --tokens, --loss and --ramp out")
+        if tokens is not None or loss is not None:
+            raise SpecError("--within says how long the run is; leave --tokens and --loss out")
         require_positive(within_s=within_s)
         step = train(scenario, tokens=scenario.training.tokens_per_step, terms=terms)
         tokens = step.run.tokens * within_s / step.run.wall_s  # both grow alike
     terms = (terms or Terms()).priced(scenario.cluster.gpu)
     answer, training = estimate(scenario), scenario.training
-    data, ramp, notes = _data_of(scenario, tokens, loss, batch_law, ramp)
+    data, notes = _data_of(scenario, tokens, loss, batch_law)
     steps, average = data / training.tokens_per_step, answer.step_time_s
-    if ramp is not None:
-        sequences = data / training.sequence_length
-        steps, average = ramped(
-            ramp, training.global_batch_size, answer.num_gpus, average, sequences, lambda *at: _smaller(scenario, *at)
-        )
     storing, node = storing_of(scenario), scenario.cluster.node
     loading = data_loading(scenario, data / (steps * average), terms.stored(storing))
     if loading.slowdown > 1.0:
@@ -158,28 +148,14 @@ def train(
     return Training(answer, run, low, high, background, loading, said)
 
 
-def _data_of(
-    scenario: Scenario, tokens: float | None, loss: float | None, batch_law: str, ramp: Ramp | str | None
-) -> tuple[float, Ramp | None, list[str]]:
-    """Tokens of the whole run, its ramp, and what was assumed of both."""
-    budget = scenario.training.tokens if tokens is None and loss is None else tokens
-    if budget is None and loss is None:
-        raise SpecError("how long is the run? Give --tokens, --within or --loss, or set the scenario's training.tokens")
-    ramp = parse_ramp(ramp) if isinstance(ramp, str) else ramp
+def _data_of(scenario: Scenario, tokens: float | None, loss: float | None, batch_law: str) -> tuple[float, list[str]]:
+    """Tokens of the whole run, and what was assumed of them."""
     if loss is None:
-        assert budget is not None
-        return budget, ramp, [] if ramp is None else [f"batch ramp {ramp}; as many tokens as without it"]
-    goal = goal_of_model(scenario.model, tokens=budget, loss=loss, batch_law=batch_law)
-    batch = float(scenario.training.tokens_per_step)
-    if ramp is None:
-        return float(goal.tokens(batch)), None, [*goal.notes]
-    notes = [*goal.notes, f"batch ramp {ramp}; {against_none(ramp, goal, batch)}"]
-    return ramped_tokens(ramp, goal, batch), ramp, notes
-
-
-def _smaller(scenario: Scenario, batch: int, num_gpus: int) -> float:
-    """Step time of a scenario's own plan with as many micro-batches as a smaller batch gives.  [s]"""
-    try:
-        return estimate(scenario.replace(training=scenario.training.replace(global_batch_size=batch))).step_time_s
-    except FlopcastError as error:
-        raise SpecError(f"the plan cannot run the ramp's batch of {batch:,} sequences: {error}") from None
+        budget = scenario.training.tokens if tokens is None else tokens
+        if budget is None:
+            raise SpecError(
+                "how long is the run? Give --tokens, --within or --loss, or set the scenario's training.tokens"
+            )
+        return budget, []
+    goal = goal_of_model(scenario.model, tokens=tokens, loss=loss, batch_law=batch_law)
+    return float(goal.tokens(float(scenario.training.tokens_per_step))), [*goal.notes]

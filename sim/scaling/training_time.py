@@ -18,10 +18,9 @@ from sim.errors import InfeasiblePlan, SpecError
 from sim.estimate import Estimate
 from sim.reliability.state import state_of
 from sim.reliability.storing import data_loading, even_storing, storing_of
-from sim.scaling.ramp import Ramp, against_none, ramped, ramped_tokens
 from sim.scaling.run import Goal, Terms, TrainingRun, training_run, unknown_energy
 from sim.scaling.step_times import (
-    PricedBatches,
+    Prices,
     confirm,
     expert_degree,
     limit_of,
@@ -161,7 +160,6 @@ def shortest(
     gpus: tuple[int, int],
     batches: Sequence[int] | None = None,
     terms: Terms | None = None,
-    ramp: Ramp | None = None,
     layered: bool = True,
     progress: Progress | None = None,
 ) -> Frontier:
@@ -172,7 +170,6 @@ def shortest(
     gpus : fewest and most.
     batches : in sequences. Default: `default_batches`.
     terms : failures, storage, prices.
-    ramp : the batch grows on the way.
     layered : also breadth-first orders and modular pipelines.
     progress : called with (work done, work in all).
     """
@@ -180,34 +177,30 @@ def shortest(
     begun = time.perf_counter()
     length = scenario.training.sequence_length
     wanted = tuple(batches) if batches is not None else default_batches(goal, length)
-    every = sorted({*wanted, *(size for batch in wanted for size in (ramp.batches_of(batch) if ramp else ()))})
-    work = PARTS * len(every) + MOST_POINTS
-    prices = price_batches(scenario, every, gpus, layered, lambda done: progress and progress(int(PARTS * done), work))
+    work = PARTS * len(wanted) + MOST_POINTS
+    prices = price_batches(
+        scenario, sorted(wanted), gpus, layered, lambda done: progress and progress(int(PARTS * done), work)
+    )
     steps = {batch: float(goal.steps(batch * length)) for batch in wanted}
     data = {batch: float(goal.tokens(batch * length)) for batch in wanted}
-    if ramp is not None:
-        data = {batch: ramped_tokens(ramp, goal, float(batch * length)) for batch in wanted}
-
     saved = state_of(scenario.replace(plan=ParallelPlan())).checkpoint_bytes
 
     def run_of(num_gpus: int, batch: int, seconds: float, answer: Estimate | None = None) -> TrainingRun:
-        """The whole run at a batch, with its ramp where there is one; without a plan every GPU saves as much."""
-        total, average, tokens = steps[batch], seconds, data[batch]
-        if ramp is not None:
-            total, average = ramped(ramp, batch, num_gpus, seconds, tokens / length, prices.at_most)
+        """The whole run at a batch; without a plan every GPU saves as much."""
+        total, tokens = steps[batch], data[batch]
         if answer is None:
             storing = even_storing(saved, num_gpus, scenario.cluster, scenario.profile)
         else:
             storing = storing_of(answer.scenario)
         asked = scenario if answer is None else answer.scenario
-        average *= data_loading(asked, tokens / (total * average), storing).slowdown
-        return training_run(storing, num_gpus, scenario.cluster.node, average, total, tokens, terms)
+        seconds *= data_loading(asked, tokens / (total * seconds), storing).slowdown
+        return training_run(storing, num_gpus, scenario.cluster.node, seconds, total, tokens, terms)
 
     rough = _rough_frontier(prices, steps, run_of)
     walls = {size: wall for size, (_, wall) in rough.items()}
     points, confirmed = [], 0
     for number, (num_gpus, batch) in enumerate(_thinned(rough)):
-        answer, tried = confirm(prices, num_gpus, batch)
+        answer, tried = confirm(prices[batch], num_gpus)
         confirmed += tried
         if answer is None:  # only layered plans, whose memory was taken a little too small
             continue
@@ -216,18 +209,15 @@ def shortest(
         limit = limit_of(losses, use_of_more(walls, num_gpus))
         points.append(FrontierPoint(answer, float(batch * length), run, losses, limit))
         if progress is not None:
-            progress(PARTS * len(every) + number + 1, work)
+            progress(PARTS * len(wanted) + number + 1, work)
     front = _undominated(points)
     stated = (*_of_layered_order(front, prices, steps, length), *_assumptions(scenario, wanted, layered))
-    if ramp is not None and front:
-        said = against_none(ramp, goal, front[-1].batch_tokens)
-        stated = (f"batch ramp {ramp}; {said}, at the largest size's batch", *stated)
     return Frontier(
         goal,
         terms,
         front,
         wanted,
-        prices.plans,
+        sum(each.plans for each in prices.values()),
         confirmed,
         time.perf_counter() - begun,
         (*goal.notes, *terms.assumptions, *_of_the_machine(scenario, front), *stated),
@@ -235,18 +225,13 @@ def shortest(
 
 
 def _of_layered_order(
-    front: Sequence[FrontierPoint], prices: PricedBatches, steps: Mapping[int, float], length: int
+    front: Sequence[FrontierPoint], prices: Prices, steps: Mapping[int, float], length: int
 ) -> tuple[str, ...]:
     """What a layered order gives the fastest run beyond the orders that frameworks use, each at its best batch."""
     if not front or (answer := front[-1].answer).scenario.plan.schedule not in LAYERED:
         return ()
     layered = steps[round(front[-1].batch_tokens / length)] * answer.step_time_s
-    priced = (
-        steps[batch] * each.fitting.get(answer.num_gpus, np.inf)
-        for batch, each in prices.of_batch.items()
-        if batch in steps
-    )
-    usual = min(priced)
+    usual = min(steps[batch] * each.fitting.get(answer.num_gpus, np.inf) for batch, each in prices.items())
     if not np.isfinite(usual):
         return ("no 1f1b or interleaved plan fits on the GPUs of the fastest run, whose order is layered",)
     return (f"the fastest run's order is layered; 1f1b or interleaved plans take {usual / layered - 1:.0%} longer",)
@@ -264,14 +249,14 @@ Rough = dict[int, tuple[int, float]]
 
 
 def _rough_frontier(
-    prices: PricedBatches, steps: Mapping[int, float], run_of: Callable[[int, int, float], TrainingRun]
+    prices: Prices, steps: Mapping[int, float], run_of: Callable[[int, int, float], TrainingRun]
 ) -> Rough:
     """The best batch of every size that no smaller one beats, by priced step times."""
     best: Rough = {}
-    for batch, count in steps.items():
-        for num_gpus, seconds in prices.fastest(batch):
-            if num_gpus not in best or count * seconds < best[num_gpus][1]:
-                best[num_gpus] = (batch, count * seconds)
+    for batch, priced in prices.items():
+        for num_gpus, seconds in priced.fastest.items():
+            if num_gpus not in best or steps[batch] * seconds < best[num_gpus][1]:
+                best[num_gpus] = (batch, steps[batch] * seconds)
     front: Rough = {}
     shortest_yet = np.inf
     for num_gpus in sorted(best):

@@ -15,7 +15,6 @@ from sim.scaling.critical_batch import (
     steps_needed,
     tokens_needed,
 )
-from sim.scaling.ramp import ramped_steps
 
 sizes = st.floats(5, 9).map(lambda power: 10**power)
 
@@ -84,20 +83,6 @@ def test_the_hyperbola(batch, critical, least):
     steps, data = steps_needed(least, batch, critical), tokens_needed(least, batch, critical)
     assert (steps * critical / least - 1) * (data / least - 1) == pytest.approx(1, rel=1e-6)
     assert steps * batch == pytest.approx(data)
-
-
-def test_llama3s_ramp():
-    ramp = [(0, 4e6), (252e6, 8e6), (2.87e12, 16e6)]
-    assert ramped_steps(252e6, ramp) == pytest.approx(63)
-    assert ramped_steps(15.6e12, ramp) == pytest.approx(63 + 358_718.5 + 795_625)
-    assert ramped_steps(1e6, ramp) == 0.25
-    assert ramped_steps(1e9, [(0, 1e6)]) == 1000
-
-
-@pytest.mark.parametrize("ramp", [[], [(1, 4e6)], [(0, 4e6), (0, 8e6)], [(0, 4e6), (9, 8e6), (5, 1e6)]])
-def test_a_ramp_starts_and_goes_forward(ramp):
-    with pytest.raises(SpecError, match="starts at 0 tokens and goes forward"):
-        ramped_steps(1e12, ramp)
 
 
 @pytest.mark.parametrize(

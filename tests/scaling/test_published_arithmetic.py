@@ -5,11 +5,16 @@ import pytest
 from counts import layer_activation_bytes, visits_per_stage
 from rows import rows
 
+from flopcast_validation.strategies.intensities import (
+    needed_intensity,
+    pipeline_bubble,
+    pipeline_intensity,
+    tensor_intensity,
+)
 from flopcast_validation.strategies.question import family
 from sim.reliability.goodput import Failures, checkpoint_bytes, job_mtbf
 from sim.scaling.allocation import PARAM_DECAY, TOKEN_DECAY, best_loss, best_params, compute_optimal
 from sim.scaling.critical_batch import critical_batch, kaplan_batch
-from sim.scaling.loss_laws import needed_intensity, pipeline_bubble, pipeline_intensity, tensor_intensity
 from sim.scaling.published import KAPLAN, PETAFLOP_DAY, get_law
 from sim.schedules import build_order
 from sim.schedules.actions import B

@@ -38,7 +38,6 @@ QUESTIONS = [
     ("optimal", "--budget", "1e24", "--unique-tokens", "100B"),
     ("model", "70B", "--tokens", "1.4T", "--loss", "1.95"),
     ("batch", "llama3-405b", "--tokens", "15.6T", "--batch", "16M"),
-    ("limits", "--budget", "1e28"),
     ("goodput", "llama3-405b", "--gpus", "16384", "--spares", "16"),
     ("goodput", "gpt3-175b", "--gpus", "1024", "--blocking", "2 s", "--write-bandwidth", "50 GB/s"),
     ("fit", POINTS, "--bootstraps", "10", "--least-tokens-per-param", "0.42"),
@@ -111,12 +110,6 @@ def test_laws_say_how_far_they_were_checked():
     assert len(laws["batch"]) == 6
 
 
-def test_limits():
-    rows = read("limits", "--budget", "1e28")["runs"]
-    assert [row["utilisation"] for row in rows] == sorted((row["utilisation"] for row in rows), reverse=True)
-    assert rows[-1]["h100s"] is None
-
-
 def test_goodput():
     answer = read("goodput", "llama3-405b", "--gpus", "16384")
     assert answer["goodput"]["useful"] > 0.9
@@ -167,7 +160,6 @@ def test_fit():
         (("model", "gpt3-175"), "did you mean 'gpt3-175b'"),
         (("model", "--", "-5B"), "parameters = -5e+09"),
         (("batch", "70B", "--loss", "nan"), "loss = 'nan'"),
-        (("limits", "--budget", "1e32"), "latency alone takes"),
         (("goodput", "70B", "--gpus", "8", "--blocking", "0 s"), "no best interval; give --interval"),
         (("optimal", "--loss", "1e-30"), "kaplan-2020 needs more than"),
         (("goodput", "70B", "--gpus", "0"), "num_gpus = 0"),

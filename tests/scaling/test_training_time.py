@@ -10,7 +10,6 @@ from typer.testing import CliRunner
 from sim.cli import app
 from sim.errors import InfeasiblePlan, SpecError
 from sim.estimate import estimate
-from sim.scaling.ramp import parse_ramp, ramped_tokens
 from sim.scaling.run import Terms, goal_of
 from sim.scaling.step_times import limit_of, with_endless_links, without_latency
 from sim.scaling.training_time import default_batches, shortest
@@ -124,19 +123,6 @@ def test_without_a_critical_batch_the_batch_does_not_limit():
     free = shortest(question(), goal_of(7.5e9, tokens=20e9, critical_batch=1e15), gpus=(32, 64), batches=(64, 256))
     assert free.fastest.losses["batch"] < 0.02
     assert free.fastest.run.tokens == pytest.approx(20e9)
-
-
-def test_a_ramp_takes_more_steps_and_less_data():
-    """Small batches are spared data that the whole batch spends; so fewer GPU-hours where GPUs, not steps, are short."""
-    ramp = parse_ramp("1/4, 1@20%")
-    plain, ramped = (
-        shortest(question(), GOAL, gpus=(64, 64), batches=(256,), ramp=each).fastest.run for each in (None, ramp)
-    )
-    assert ramped.tokens == pytest.approx(ramped_tokens(ramp, GOAL, 256 * 2048.0))
-    assert ramped.tokens < plain.tokens
-    assert ramped.steps == pytest.approx((0.2 * 4 + 0.8) * ramped.tokens / (256 * 2048))
-    assert ramped.steps > plain.steps
-    assert ramped.gpu_hours < plain.gpu_hours
 
 
 def test_what_cannot_be():

@@ -1,9 +1,8 @@
-"""Whole runs: published estimates from our own throughput, goals under the batch trade-off, ramps, money, `train`."""
+"""Whole runs: published estimates from our own throughput, goals under the batch trade-off, money, `train`."""
 
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,7 +17,6 @@ from sim.reliability.storing import even_storing
 from sim.scaling.critical_batch import kaplan_batch
 from sim.scaling.loss_laws import power_sum_loss
 from sim.scaling.published import BESIROGLU
-from sim.scaling.ramp import Ramp, parse_ramp, ramped, ramped_steps, ramped_tokens
 from sim.scaling.run import Terms, goal_of, goal_of_model, training_run
 from sim.scaling.training import train
 from sim.specs import load_scenario
@@ -137,29 +135,6 @@ def test_goals_that_cannot_be(asked, says):
         goal_of(1e9, **asked)
 
 
-def test_a_ramp():
-    ramp = parse_ramp("1/4, 1/2@2%, 1@20%")
-    assert ramp == Ramp(((0.0, 0.25), (0.02, 0.5), (0.2, 1.0)))
-    steps, average = ramped(ramp, 1024, 64, 1.024, 1e6, lambda batch, num_gpus: batch * 1e-3)
-    assert steps == pytest.approx(2e4 / 256 + 1.8e5 / 512 + 8e5 / 1024)
-    assert steps == pytest.approx(ramped_steps(1e6, [(0, 256), (2e4, 512), (2e5, 1024)]))
-    assert steps * average == pytest.approx(1e6 * 1e-3)  # a millisecond a sequence at every batch
-    for text in ("1/2", "1/4, 1/2", "1@2%", "1/4, 1@1@2", "x, 1", "2, 1@5%", "1/2, 1@100%", "1/2, 1/4@50%, 1@20%"):
-        with pytest.raises(SpecError, match="ramp"):
-            parse_ramp(text)
-
-
-def test_a_scenarios_ramp_is_longer_than_its_run():
-    scenario = load_scenario(GPT3)
-    plain, ramp = train(scenario), train(scenario, ramp=parse_ramp("1/4, 1@10%"))
-    answer = estimate(scenario.replace(training=scenario.training.replace(global_batch_size=384)))
-    expected = 0.1 * 300e9 / answer.tokens_per_s + 0.9 * plain.run.useful_s
-    assert ramp.run.useful_s == pytest.approx(expected)
-    assert ramp.run.steps == pytest.approx((0.1 * 4 + 0.9) * plain.run.steps)
-    with pytest.raises(SpecError, match=r"cannot run the ramp's batch of 219 sequences"):
-        train(scenario, ramp=parse_ramp("1/7, 1@10%"))
-
-
 def test_a_loss_takes_more_data_at_a_large_batch():
     scenario = load_scenario(GPT3)
     training = train(scenario, loss=2.0)
@@ -173,7 +148,7 @@ def test_a_loss_takes_more_data_at_a_large_batch():
 def test_a_time_gives_the_tokens_that_it_takes_in():
     tokens = train(GPT3, within_s=28 * 86400.0).run.tokens
     assert train(GPT3, tokens=tokens).run.wall_s == pytest.approx(28 * 86400.0)
-    with pytest.raises(SpecError, match="leave --tokens, --loss and --ramp out"):
+    with pytest.raises(SpecError, match="leave --tokens and --loss out"):
         train(GPT3, within_s=1e6, tokens=1e12)
 
 
@@ -279,58 +254,6 @@ def test_data_that_come_too_slowly_set_the_pace():
     assert not any(note.startswith("limited by data") for note in answer.assumptions)
     printed = ask(TRILLION, "-s", "training.bytes_per_token=1e8")
     assert "which limits the run" in printed
-
-
-def test_a_ramp_saves_what_a_smaller_batch_saves():
-    """Constant critical batch: tokens and steps of each stage add up as McCandlish's hyperbola has them."""
-    goal = goal_of(1e9, tokens=1e12, critical_batch=1e6)
-    ramp = parse_ramp("1/4, 1@50%")
-    tokens = ramped_tokens(ramp, goal, 2e6)
-    first, second = (tokens / 2 / (1 + batch / 1e6) for batch in (5e5, 2e6))
-    assert first + second == pytest.approx(1e12, rel=1e-9)
-    assert goal.min_tokens < tokens < goal.tokens(2e6)
-    assert ramped_tokens(parse_ramp("1"), goal, 2e6) == pytest.approx(goal.tokens(2e6), rel=1e-9)
-
-
-@pytest.mark.parametrize(("law", "growth"), [("zhang-2024", 0.47), ("bergsma-2025", 0.462)])
-def test_a_batch_that_follows_the_root_of_the_critical_one_saves_most(law, growth):
-    """B_crit ~ D^a: of the hyperbola's 1 is left (1 - a)/(1 - a/2)², by the Cauchy-Schwarz inequality (own derivation)."""
-    goal = goal_of(70e9, tokens=1.4e12, batch_law=law)
-    least = np.geomspace(1e-5, 1, 60)
-    # Along the way B = B_crit sqrt(b), b = u^a: tokens (1 + B/b') du, with b' = B_crit u^a / (1 - a).
-    spent = least + (1 - growth) * least ** (1 - growth / 2) / (1 - growth / 2)
-    shares = [0.0, *(spent / spent[-1])[:-1].tolist()]
-    middle = np.sqrt(np.concatenate([[least[0]], least[:-1]]) * least) ** (growth / 2)
-    smooth = Ramp(tuple(zip(shares, [*middle[:-1].tolist(), 1.0], strict=True)))
-
-    def product(ramp):
-        tokens = ramped_tokens(ramp, goal, goal.critical_batch)
-        stages = [(start * tokens, share * goal.critical_batch) for start, share in ramp.stages]
-        return (ramped_steps(tokens, stages) / goal.least_steps - 1) * (tokens / goal.min_tokens - 1)
-
-    bound = (1 - growth) / (1 - growth / 2) ** 2
-    assert product(smooth) == pytest.approx(bound, rel=0.02)
-    for other in ("1/2, 1@50%", "1/8, 1@1%", "1/4, 1/2@2%, 1@20%"):
-        assert product(parse_ramp(other)) > bound
-    assert product(parse_ramp("1")) == pytest.approx(1, rel=1e-6)
-
-
-def test_a_ramp_is_written_as_it_is_read():
-    ramp = parse_ramp("1/8, 1/4@1%, 1/2@5.25%, 1@20%")
-    assert parse_ramp(str(ramp)) == ramp
-
-
-def test_a_ramp_to_a_loss_takes_less_data_and_says_so():
-    scenario = load_scenario(GPT3)
-    whole, ramp = (
-        train(scenario, loss=2.0, batch_law="zhang-2024", ramp=each) for each in (None, "1/8, 1/4@1%, 1/2@5%, 1@20%")
-    )
-    assert 0.95 < ramp.run.tokens / whole.run.tokens < 0.99
-    assert ramp.run.steps > whole.run.steps
-    assert any("less data and" in note and "more steps" in note for note in ramp.assumptions)
-    budget = train(scenario, ramp="1/4, 1@10%")
-    assert budget.run.tokens == 300e9
-    assert any("as many tokens as without it" in note for note in budget.assumptions)
 
 
 def test_failures_that_leave_no_time_say_how_many_gpus_would_work():

@@ -3,16 +3,16 @@
 import numpy as np
 import pytest
 
-from flopcast_validation.strategies.question import family, gather_intensity, training_time
-from sim.engines import Program, run
-from sim.errors import SpecError
-from sim.scaling.loss_laws import (
+from flopcast_validation.strategies.intensities import (
     data_parallel_intensity,
     needed_intensity,
     pipeline_bubble,
     pipeline_intensity,
     tensor_intensity,
 )
+from flopcast_validation.strategies.question import family, gather_intensity, training_time
+from sim.engines import Program, run
+from sim.errors import SpecError
 from sim.schedules import build_order
 from sim.specs import ModelSpec
 from sim.specs.presets import load_preset

@@ -10,11 +10,16 @@ import numpy as np
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from flopcast_validation.strategies.intensities import (
+    data_parallel_intensity,
+    needed_intensity,
+    pipeline_intensity,
+    tensor_intensity,
+)
 from flopcast_validation.strategies.plans import StrategyBest
 from flopcast_validation.strategies.question import DOMAIN, FamilyModel, formula_days, gather_intensity
 from sim.canvas import new_figure
 from sim.report.scaling import notes
-from sim.scaling.loss_laws import data_parallel_intensity, needed_intensity, pipeline_intensity, tensor_intensity
 from sim.specs import Scenario
 from sim.table import Table, plain_table
 from sim.units import show, show_short, significant
