@@ -81,11 +81,15 @@ def price_batches(
         given = scenario.replace(training=training, plan=ParallelPlan(placement=scenario.plan.placement))
         among: dict[str, Any] = {"gpus": gpus, "context": (1,), "experts": (expert_degree(scenario, batch),)}
         priced = PricedBatch()
+
+        def searched(done: int, size: int, number: int = number) -> None:
+            progress(number + done / max(1, size) / 2)
+
         try:
             # How fast it could be trained at all: whichever framework can run the plan.
             priced.result = result = search(
                 given, **among, top=1, confirm=1, layouts=False, any_framework=True,
-                progress=lambda done, size, number=number: progress(number + done / max(1, size) / 2),
+                progress=searched,
             )  # fmt: skip
         except InfeasiblePlan as error:
             refusal = error

@@ -178,9 +178,8 @@ def shortest(
     length = scenario.training.sequence_length
     wanted = tuple(batches) if batches is not None else default_batches(goal, length)
     work = PARTS * len(wanted) + MOST_POINTS
-    prices = price_batches(
-        scenario, sorted(wanted), gpus, layered, lambda done: progress and progress(int(PARTS * done), work)
-    )
+    report = progress or (lambda done, size: None)
+    prices = price_batches(scenario, sorted(wanted), gpus, layered, lambda done: report(int(PARTS * done), work))
     steps = {batch: float(goal.steps(batch * length)) for batch in wanted}
     data = {batch: float(goal.tokens(batch * length)) for batch in wanted}
     saved = state_of(scenario.replace(plan=ParallelPlan())).checkpoint_bytes
@@ -208,8 +207,7 @@ def shortest(
         losses = losses_of(answer, run, goal, prices, steps)
         limit = limit_of(losses, use_of_more(walls, num_gpus))
         points.append(FrontierPoint(answer, float(batch * length), run, losses, limit))
-        if progress is not None:
-            progress(PARTS * len(wanted) + number + 1, work)
+        report(PARTS * len(wanted) + number + 1, work)
     front = _undominated(points)
     stated = (*_of_layered_order(front, prices, steps, length), *_assumptions(scenario, wanted, layered))
     return Frontier(

@@ -3,8 +3,8 @@ pipeline parallelism", arXiv:2106.02679.
 
 Only the abstract was read; the body is reconstructed, checked by calculation, and not verified against the paper's
 tables. Conventions: 16-bit numbers, bytes sent and received together, full recomputation (8 FLOPs a parameter and
-token). An intensity is FLOPs done for each byte moved; traffic hides where it is at least the GPU's peak over the link's
-bandwidth (both directions together), and else adds that ratio over the intensity to the compute time.
+token). An intensity is FLOPs done for each byte moved. Traffic hides if the intensity is at least the GPU's peak over
+the link's bandwidth (both directions together). Otherwise it adds that ratio over the intensity to the compute time.
 """
 
 from __future__ import annotations
