@@ -39,7 +39,7 @@ _TABLE = (
     " plan qwen3-4b --gpu a100-80gb --gpus 64 --tokens 300B --batch 2M -o best.yaml",
     "finetune: Whether a fine-tuning fits, what would make it fit, how long it takes, and its cost.",
     " finetune qwen2.5-7b --gpus 8 --gpu rtx4090 --samples 50k --epochs 3",
-    " finetune qwen2.5-7b --samples 50k --lora --budget 20",
+    " finetune qwen2.5-7b --samples 50k --lora",
     " finetune meta-llama/Llama-3.1-8B --gpu h100 --samples 10k --seq 4k --lora 16 --json",
     "shape: Which nearby vocabulary, heads and widths of a model train faster.",
     " shape gpt3-175b --gpu a100-80gb --tp 8",

@@ -64,7 +64,7 @@ LIGHTER = {
     "search scenarios/llama3-405b-16384-h100.yaml": f"search {SMALL}",
     "search scenarios/papers/deepseek-v3-2048-h800.yaml": f"search {TINY}",
     "--schedules all": "--schedules zb_v,v_half",
-    "--samples 50k --lora --budget 20": "--samples 50k --lora --budget 20 --gpu l40s",
+    "--samples 50k --lora": "--samples 50k --lora --gpu l40s",
     "anchor scenarios/gpt3-175b-1024-a100.yaml --measured '33 s'": f"anchor {TINY} --measured '3.3 s'",
 }
 """Words of a command, and those that ask for less of the same; benchmarks/ and tests/search run the large ones."""

@@ -106,9 +106,8 @@ def finetune(
     price: str | None = None,
 ) -> dict[str, Any]:
     """Without a scenario: does fine-tuning a model on so many samples ("50k") fit, or what would make it fit; hours and
-    cost. Without gpu or gpus, machines side by side: the cheapest first, or within a budget the fastest. lora is the
-    rank of adapters."""
-    return tuning_data(*ask_tuning(model, gpus, gpu, question, price))
+    cost. Without gpu or gpus, machines side by side, the cheapest first. lora is the rank of adapters."""
+    return tuning_data(ask_tuning(model, gpus, gpu, question, price)[1])
 
 
 def train(scenario: str, tokens: str, overrides: list[str] | None = None) -> dict[str, Any]:

@@ -69,7 +69,6 @@ TUNING = Fills(
         metavar="[RANK]",
     ),
     offload="--offload",
-    budget=Opt(read=count),
     framework=Opt(show_default=FRAMEWORK, autocompletion=opt.preset("frameworks")),
     **HOW,
 )
@@ -235,31 +234,30 @@ def finetune(
     gpus : How many GPUs; default: 1, 2, 4 and 8 are compared.
     gpu : The kind of GPU: rtx4090, a100-40gb or another; default: all with a list price.
     """
-    from sim.report.questions import lacking_view, planned_view, ranking_view, ranking_words, tuned_sentence
+    from sim.report.questions import lacking_view, planned_view, ranking_view, sentence_of
 
     asked, found = ask_tuning(model, gpus, gpu, question, price)
-    data = tuning_data(asked, found)
+    data = tuning_data(found)
     if isinstance(found, Unfit):
         lacking, remedies = found.lacking, found.remedies
         opt.print_answer(then.as_json, lambda: data, lambda: lacking_view(asked, found))
         best = f"; the cheapest change that makes it fit: {remedies[0][0]}" if remedies else ""
         raise InfeasiblePlan(f"the fine-tuning does not fit on {lacking.gpus} × {lacking.gpu}{best}")
     if isinstance(found, Ranking):
-        view = ranking_view(f"{asked.model} on these GPUs, {ranking_words(found)}", found, then.verbose)
-        then.show(found.shown[0].planned.answer.scenario, data, view)
+        view = ranking_view(f"{asked.model} on these GPUs, the cheapest first", found, then.verbose)
+        then.show(found.offers[0].planned.answer.scenario, data, view)
         return
     steps = then.next_steps(asked.framework or FRAMEWORK, asked.memory_limit_bytes, found.planned.answer)
     steps.append("Leave --gpu or --gpus out to see other machines.")
-    view = planned_view(found.planned, tuned_sentence(asked, found), steps, then.verbose)
+    times = "once" if asked.epochs == 1 else f"{asked.epochs:g} times"
+    sentence = sentence_of(found.planned, f"It fits: {asked.samples:,.0f} samples seen {times}")
+    view = planned_view(found.planned, sentence, steps, then.verbose)
     then.show(found.planned.answer.scenario, data, view)
 
 
-def tuning_data(asked: FineTuning, found: Offer | Unfit | Ranking) -> dict[str, Any]:
+def tuning_data(found: Offer | Unfit | Ranking) -> dict[str, Any]:
     """The answer as plain data with stable keys, for JSON."""
-    if not isinstance(found, Offer):
-        return found.to_dict()
-    within = {} if asked.budget is None else {"within_budget": found.cost <= asked.budget}
-    return {**found.to_dict(), **within, "answer": found.planned.to_dict()}
+    return found.to_dict() | ({"answer": found.planned.to_dict()} if isinstance(found, Offer) else {})
 
 
 def ask_tuning(
@@ -283,4 +281,4 @@ def ask_tuning(
     counts = COUNTS if gpus is None else (gpus,)
     with progress_bar("machines searched") as progress:
         ask = partial(asked.planned, terms=terms)
-        return asked, rank(ask, counts, () if card is None else (card,), asked.budget, progress)
+        return asked, rank(ask, counts, () if card is None else (card,), progress)

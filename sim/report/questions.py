@@ -81,17 +81,6 @@ def money(amount: float, currency: str) -> str:
     return f"{show_count(amount) if amount >= 1e6 else significant(amount)} {currency}"
 
 
-def tuned_sentence(asked: FineTuning, offer: Offer) -> str:
-    """The answer to a fine-tuning that fits, in one sentence."""
-    times = "once" if asked.epochs == 1 else f"{asked.epochs:g} times"
-    words = sentence_of(offer.planned, f"It fits: {asked.samples:,.0f} samples seen {times}")
-    if asked.budget is None:
-        return words
-    over, currency = offer.cost - asked.budget, offer.training.run.currency
-    how_far = "within" if over <= 0 else f"{money(over, currency)} above"
-    return f"{words[:-1]}, {how_far} the budget of {money(asked.budget, currency)}."
-
-
 def lacking_view(asked: FineTuning, unfit: Unfit) -> Group:
     """A fine-tuning that does not fit, and what would make it fit. Each remedy was searched."""
     lacking, remedies, useless = unfit.lacking, unfit.remedies, unfit.useless
@@ -114,18 +103,9 @@ def lacking_view(asked: FineTuning, unfit: Unfit) -> Group:
     return Group(*parts)
 
 
-def ranking_words(found: Ranking) -> str:
-    """The order in which machines stand, in words."""
-    if found.budget is None:
-        return "the cheapest first"
-    limit = money(found.budget, found.offers[0].training.run.currency)
-    paid = f"within {limit}, the fastest first"
-    return paid if found.paid else f"none of them costs as little as {limit}; the cheapest first"
-
-
 def ranking_view(heading: str, ranking: Ranking, verbose: bool = False) -> Group:
     """Machines side by side, best first; those on which nothing fits in a line, and what the first one assumes."""
-    shown = ranking.shown
+    shown = ranking.offers
     table = plain_table("GPUs", "time", "at most", "cost", "plan", left=_WORDS, gap=1, wrap=("plan",))
     for offer in shown[:ROWS]:
         most = show_time(offer.training.high.wall_s)

@@ -6,20 +6,20 @@ what people change first, and each change that is named has been searched and fi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from sim.errors import InfeasiblePlan
 from sim.scaling.offers import Lacking, Offer, offer
-from sim.scaling.questions import Planned, Question, ask, batch_of, length_of, plan_of, precision_of, sequences_near
+from sim.scaling.questions import Question, batch_of, length_of, precision_of, sequences_near
 from sim.scaling.run import Terms
 from sim.search.room import DEFAULT as ROOM
-from sim.specs import GpuSpec, ModelSpec, Scenario, load_preset
+from sim.specs import GpuSpec, ModelSpec, load_preset
 from sim.specs.loading import resolve
-from sim.specs.machines import machine_of, price_list
+from sim.specs.machines import price_list
 
 FRAMEWORK = "deepspeed"
 """Framework of fine-tuning where nobody names one: Hugging Face's Trainer with DeepSpeed, which shards states and moves
@@ -47,7 +47,6 @@ class FineTuning(Question):
     rank : rank of low-rank adapters. 0: all weights are trained, or `qlora` says it.
     qlora : rank of low-rank adapters beside weights in 4 bits. 0: weights are in 16 bits.
     offload : states and activations may be kept in host memory.
-    budget : money for the run; machines that it pays for are ranked by speed. None: nobody named a limit.
     """
 
     samples: float
@@ -55,27 +54,19 @@ class FineTuning(Question):
     rank: int = 0
     qlora: int = 0
     offload: bool = False
-    budget: float | None = None
 
-    def planned(self, gpu: str, gpus: int, terms: Terms | None = None) -> Planned:
-        """The best plan on so many GPUs of a preset, and its run."""
-        room = (*ROOM, "offload") if self.offload else ROOM
-        return plan_of(self.scenario(gpu, gpus), gpus, terms, room=room, memory_limit_bytes=self.memory_limit_bytes)
+    usual: ClassVar[tuple[str, str]] = (
+        FRAMEWORK,
+        f"framework {FRAMEWORK}: Hugging Face's Trainer with ZeRO (--framework)",
+    )
 
-    def scenario(self, gpu: str, gpus: int) -> Scenario:
-        """The question on so many GPUs of a preset."""
-        assumed = [*self.assumed]
-        if self.framework is None:
-            assumed.append(f"framework {FRAMEWORK}: Hugging Face's Trainer with ZeRO (--framework)")
-        return ask(
-            self.model,
-            machine_of(gpu, gpus),
-            stack=self.framework or FRAMEWORK,
-            training=lambda model, card: self._training(model, card, gpus),
-            assumed=assumed,
-        )
+    @property
+    def room(self) -> tuple[str, ...]:  # type: ignore[override]
+        """Ways to make room for plans that do not fit else."""
+        return (*ROOM, "offload") if self.offload else ROOM
 
-    def _training(self, model: ModelSpec, gpu: GpuSpec, gpus: int) -> tuple[dict[str, Any], tuple[str, ...]]:
+    def fields(self, model: ModelSpec, gpu: GpuSpec, gpus: int) -> tuple[Mapping[str, Any], Sequence[str]]:
+        """Fields of the training section, and what they take for granted."""
         length, _ = length_of(model, self.length, LENGTH)
         precision, of_precision = precision_of(gpu, self.precision)
         usual = f"a batch near {BATCH} samples, as Llama 2's (arXiv:2307.09288, section 3.1; --batch)"
@@ -83,16 +74,15 @@ class FineTuning(Question):
         size, of_batch = own or (sequences_near(BATCH, gpus), (usual,))
         whole = f"every sample has {length:,} tokens, as if each were the longest (--seq)"
         often = f"every sample is seen {self.epochs:g} time{'s' * (self.epochs != 1)} (--epochs)"
-        notes = [often, whole, *of_batch]
+        notes = [often, whole, *of_batch, *of_precision]
         rank = self.rank or self.qlora
         if rank:
             beside = "4 bits (NF4)" if self.qlora else precision
-            notes = [
+            adapters = (
                 f"adapters of rank {rank} on all linears of layers, beside frozen weights in {beside}. They save "
-                "memory, but their kernels can take longer than the gradients that they save",
-                *notes,
-            ]
-        fields: dict[str, Any] = {
+            )
+            notes.insert(0, f"{adapters}memory, but their kernels can take longer than the gradients that they save")
+        said = {
             "global_batch_size": size,
             "sequence_length": length,
             "precision": precision,
@@ -100,7 +90,7 @@ class FineTuning(Question):
             "frozen_precision": "nf4" if self.qlora else None,
             "tokens": self.samples * self.epochs * length,
         }
-        return fields, (*notes, *of_precision)
+        return said, notes
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,28 +117,23 @@ def offer_of(asked: FineTuning, gpu: str, gpus: int, terms: Terms | None = None)
 
 
 def tune(asked: FineTuning, gpu: str, gpus: int, terms: Terms | None = None) -> Offer | Unfit:
-    """The best plan for a fine-tuning on so many GPUs of a preset; where none fits, what would make it fit."""
+    """The best plan for a fine-tuning on so many GPUs of a preset; where none fits, what would make it fit.
+
+    Each change was searched; the cheapest comes first. Where none is enough, each is tried with adapters beside 4-bit
+    weights.
+    """
     try:
         return offer_of(asked, gpu, gpus, terms)
     except InfeasiblePlan as error:
-        return Unfit(Lacking(gpu, gpus, str(error)), *remedies_of(asked, gpu, gpus, terms))
-
-
-def remedies_of(
-    asked: FineTuning, gpu: str, gpus: int, terms: Terms | None = None
-) -> tuple[tuple[tuple[str, Offer], ...], tuple[str, ...]]:
-    """Changes that make a fine-tuning fit, as one types them, with what it then takes; and those that do not.
-
-    Each was searched; the cheapest comes first. Where none is enough, each is tried with adapters beside 4-bit weights.
-    """
+        lacking = Lacking(gpu, gpus, str(error))
     tried = [(label, _first(ways, gpu, terms)) for label, ways in _changes(asked, gpu, gpus)]
-    useless = tuple(label for label, fitting in tried if fitting is None)
     found = [fitting for _, fitting in tried if fitting]
     if not found and not asked.qlora:
         narrow = replace(asked, rank=0, qlora=asked.rank or RANK)
         more = (_first(ways, gpu, terms) for _, ways in _changes(narrow, gpu, gpus))
         found = [(f"--qlora {words}", fitting) for words, fitting in filter(None, more)]
-    return tuple(sorted(found, key=lambda remedy: remedy[1].cost)), useless
+    remedies = sorted(found, key=lambda remedy: remedy[1].cost)
+    return Unfit(lacking, tuple(remedies), tuple(label for label, fitting in tried if fitting is None))
 
 
 Way = tuple[str, FineTuning, str, int]

@@ -59,33 +59,16 @@ class Lacking(NamedTuple):
         return {"gpu": self.gpu, "gpus": self.gpus, "fits": False, "lacking": self.why}
 
 
-@dataclass(frozen=True, slots=True)
-class Ranking:
-    """Offers of several machines, the cheapest first, and the machines on which nothing fits.
-
-    budget : money for the run; None: nobody named a limit.
-    """
+class Ranking(NamedTuple):
+    """Offers of several machines, the cheapest first, and the machines on which nothing fits."""
 
     offers: tuple[Offer, ...]
     lacking: tuple[Lacking, ...]
-    budget: float | None = None
-
-    @property
-    def paid(self) -> tuple[Offer, ...]:
-        """All offers, the cheapest first; or those that the budget pays for, the fastest first."""
-        if self.budget is None:
-            return self.offers
-        return tuple(sorted((each for each in self.offers if each.cost <= self.budget), key=lambda each: each.wall_s))
-
-    @property
-    def shown(self) -> tuple[Offer, ...]:
-        """The offers that answer the question: where the budget pays for none, all of them."""
-        return self.paid or self.offers
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data with stable keys, for JSON."""
-        everything = [*(each.to_dict() for each in self.offers), *(each.to_dict() for each in self.lacking)]
-        return {"budget": self.budget, "best": [each.to_dict() for each in self.paid], "all": everything}
+        best, lacking = [each.to_dict() for each in self.offers], [each.to_dict() for each in self.lacking]
+        return {"best": best, "all": [*best, *lacking]}
 
 
 def offer(ask: Ask, gpu: str, gpus: int) -> Offer:
@@ -97,11 +80,7 @@ def offer(ask: Ask, gpu: str, gpus: int) -> Offer:
 
 
 def rank(
-    ask: Ask,
-    counts: Sequence[int],
-    gpus: Sequence[str] = (),
-    budget: float | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    ask: Ask, counts: Sequence[int], gpus: Sequence[str] = (), progress: Callable[[int, int], None] | None = None
 ) -> Ranking:
     """The offers of several kinds and numbers of GPUs.
 
@@ -131,4 +110,4 @@ def rank(
             f"it fits on none of the {len(lacking)} machines: {lacking[-1].why}. Name one with --gpu and --gpus for "
             "what would help"
         )
-    return Ranking(tuple(sorted(offers, key=lambda each: (each.cost, each.wall_s))), tuple(lacking), budget)
+    return Ranking(tuple(sorted(offers, key=lambda each: (each.cost, each.wall_s))), tuple(lacking))

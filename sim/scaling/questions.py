@@ -6,8 +6,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import log
-from typing import Any
+from typing import Any, ClassVar
 
 from sim.errors import InfeasiblePlan, SpecError
 from sim.estimate import Estimate, estimate
@@ -107,25 +108,6 @@ def ask(
     return scenario.replace(assumed=(*named, *assumed, *notes, *found))
 
 
-def pretraining(
-    gpus: int, tokens: float | None, batch: str | None = None, length: int | None = None, precision: str | None = None
-) -> Fields:
-    """How the training section of a pre-training follows from the model, for `ask`.
-
-    batch : sequences a step (512), or tokens in millions (4M). Default: what was published, `BATCHES`.
-    """
-
-    def fields(model: ModelSpec, gpu: GpuSpec) -> tuple[dict[str, Any], tuple[str, ...]]:
-        (read, of_length), (kind, of_precision) = length_of(model, length), precision_of(gpu, precision)
-        wanted, whose = next((some, whose) for most, some, whose in BATCHES if total_params(model) <= most)
-        usual = f"near the {wanted / 1e6:g} million of {whose} (--batch)"
-        size, of_batch = batch_of(batch, read, gpus) if batch is not None else _batch_near(wanted, read, gpus, usual)
-        said = {"global_batch_size": size, "sequence_length": read, "precision": kind}
-        return said if tokens is None else {**said, "tokens": tokens}, (*of_batch, *of_length, *of_precision)
-
-    return fields
-
-
 def batch_of(text: str, length: int, gpus: int) -> tuple[int, tuple[str, ...]]:
     """Sequences of a batch as people write it, 512 of them or 4M tokens, and what was assumed of the latter."""
     if text.strip()[-1:].isdigit():
@@ -202,6 +184,27 @@ class Question:
     memory_limit_bytes: float | None = None
     assumed: tuple[str, ...] = ()
 
+    usual: ClassVar[tuple[str, str]]
+    """Framework where nobody names one, and what is said of it."""
+    room: ClassVar[tuple[str, ...]] = ROOM
+    """Ways to make room for plans that do not fit else, as `search` takes them."""
+
+    def fields(self, model: ModelSpec, gpu: GpuSpec, gpus: int) -> tuple[Mapping[str, Any], Sequence[str]]:
+        """Fields of the training section on so many GPUs, and what they take for granted."""
+        raise NotImplementedError
+
+    def scenario(self, gpu: str | None, gpus: int, cluster: str = "") -> Scenario:
+        """The question on so many GPUs of a preset, or of a cluster preset's kind."""
+        stack, said = (self.framework, ()) if self.framework else (self.usual[0], (self.usual[1],))
+        machine, notes = enlarged(cluster, gpus) if gpu is None else (machine_of(gpu, gpus), ())
+        fields = partial(self.fields, gpus=gpus)
+        return ask(self.model, machine, stack=stack, training=fields, assumed=[*self.assumed, *said, *notes])
+
+    def planned(self, gpu: str | None, gpus: int, cluster: str = "", **options: Any) -> Planned:
+        """The best plan there, and its run; options are those of `plan_of`."""
+        scenario, limit = self.scenario(gpu, gpus, cluster), self.memory_limit_bytes
+        return plan_of(scenario, gpus, room=self.room, memory_limit_bytes=limit, **options)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pretraining(Question):
@@ -211,21 +214,17 @@ class Pretraining(Question):
     """
 
     tokens: float | None = None
+    usual: ClassVar[tuple[str, str]] = (DEFAULT, f"today's Megatron-LM (stack {DEFAULT}; --framework)")
 
-    def scenario(self, gpu: str | None, gpus: int, cluster: str = "") -> Scenario:
-        """The question on so many GPUs of a preset, or of a cluster preset's kind."""
-        assumed = [*self.assumed]
-        if self.framework is None:
-            assumed.append(f"today's Megatron-LM (stack {DEFAULT}; --framework)")
-        machine, notes = enlarged(cluster, gpus) if gpu is None else (machine_of(gpu, gpus), ())
-        fields = pretraining(gpus, self.tokens, self.batch, self.length, self.precision)
-        stack = self.framework or DEFAULT
-        return ask(self.model, machine, stack=stack, training=fields, assumed=[*assumed, *notes])
-
-    def planned(self, gpu: str | None, gpus: int, cluster: str = "", **options: Any) -> Planned:
-        """The best plan there, and its run; options are those of `plan_of`."""
-        scenario = self.scenario(gpu, gpus, cluster)
-        return plan_of(scenario, gpus, memory_limit_bytes=self.memory_limit_bytes, **options)
+    def fields(self, model: ModelSpec, gpu: GpuSpec, gpus: int) -> tuple[Mapping[str, Any], Sequence[str]]:
+        """Fields of the training section: a batch as published, `BATCHES`, where none is given."""
+        (read, of_length), (kind, of_precision) = length_of(model, self.length), precision_of(gpu, self.precision)
+        wanted, whose = next((some, whose) for most, some, whose in BATCHES if total_params(model) <= most)
+        usual = f"near the {wanted / 1e6:g} million of {whose} (--batch)"
+        own = None if self.batch is None else batch_of(self.batch, read, gpus)
+        size, of_batch = own or _batch_near(wanted, read, gpus, usual)
+        said = {"global_batch_size": size, "sequence_length": read, "precision": kind, "tokens": self.tokens}
+        return said, (*of_batch, *of_length, *of_precision)
 
     def answer(self, gpu: str | None, gpus: int, cluster: str = "", **options: Any) -> Planned:
         """Return the best plan; where none fits, raise an error that says how many GPUs are enough."""
