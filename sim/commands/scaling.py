@@ -254,7 +254,7 @@ def goodput(
     pue: float = 1.1,
     as_json: AsJson = False,
 ) -> None:
-    """What failures and checkpoints leave of a cluster, by formula and by simulation; days, energy and cost.
+    """What failures and checkpoints leave of a cluster; days, energy and cost.
 
     name : A model preset, or a number of parameters such as 405B.
     gpus : GPUs of the job.
@@ -275,7 +275,7 @@ def goodput(
     storing = even_storing(size, gpus, machine)
     if write_bandwidth is not None:
         storing = storing.written_at(parse(write_bandwidth, "bytes_per_s"))
-    load = 0.0 if restart is not None else storing.load_s()
+    load = 0.0 if restart is not None else storing.load.seconds
     failures = startup_of(restart, failing)(gpus_per_node=machine.node.gpus_per_node, load_s=load)
     between = float(rel.job_mtbf(gpus, failures.gpu_mtbf_s))
     pause = storing.blocking_s if blocking is None else parse(blocking, "s")
@@ -289,7 +289,6 @@ def goodput(
     chosen = max(best["exact"], drain - pause) if interval is None else parse(interval, "s")
     checkpoints = rel.Checkpoints(chosen, pause, drain)
     formula = rel.goodput(gpus, checkpoints, failures)
-    played = rel.simulate_goodput(gpus, checkpoints, failures)
     wall = formula.wall_time(work)
     hours = float(gpu_hours(gpus + (failures.spare_nodes or 0) * failures.gpus_per_node, wall))
     rate = listed_price(machine.gpu.name) if price is None else Price.read(price)
@@ -297,8 +296,8 @@ def goodput(
     found = {
         "gpus": gpus, "checkpoint_bytes": size, "write_s": storing.write_s, "blocking_s": pause, "drain_s": drain,
         "restart_s": failures.restart_s, "load_s": load, "job_mtbf_s": between, "interval_s": chosen,
-        "best_interval_s": best, "goodput": asdict(formula), "simulated": asdict(played),
-        "wall_s": wall, "wall_interval_s": _spread(work, gpus, checkpoints, failures, wall),
+        "best_interval_s": best, "goodput": asdict(formula),
+        "wall_s": wall,
         "gpu_hours": hours, "cost": float(rent(hours, rate.amount)), "currency": rate.currency,
         "energy_j": None if watts is None else float(energy(hours, watts, pue)),
     }  # fmt: skip
@@ -306,27 +305,14 @@ def goodput(
     ready = "enough spare nodes" if spares is None else f"{spares} spare nodes, which are paid for"
     title = f"{show_short(model_params(name))} parameters on {gpus:,} GPUs of {cluster}"
     priced = [f"{rate} a GPU-hour: {rate.source}"] if rate.source else []
-    notes = [f"{ready}; the simulation has 20,000 failures", *priced, *storing.notes]
+    notes = [ready, *priced, *storing.notes]
     facts = _goodput_facts(found, work, rate, pue)
-    print_answer(as_json, lambda: found, lambda: goodput_view(title, facts, formula, played, notes))
-
-
-def _spread(
-    work: float, gpus: int, checkpoints: rel.Checkpoints, failures: rel.Failures, wall: float
-) -> list[float] | None:
-    """Ends of the 90 % interval of the wall time; None of very many failures: as expected, and slow to play. [s]"""
-    import numpy as np
-
-    runs = int(min(100, 3e5 * float(rel.job_mtbf(gpus, failures.gpu_mtbf_s)) / wall))
-    if runs < 20:
-        return None
-    times = rel.simulate_wall_times(work, gpus, checkpoints, failures, runs)
-    return [float(end) for end in np.quantile(times, [0.05, 0.95])]
+    print_answer(as_json, lambda: found, lambda: goodput_view(title, facts, formula, notes))
 
 
 def _goodput_facts(found: dict[str, Any], work: float, rate: Price, pue: float) -> dict[str, str]:
     """What the answer says in lines."""
-    load, spread, joules = found["load_s"], found["wall_interval_s"], found["energy_j"]
+    load, joules = found["load_s"], found["energy_j"]
     written = f"{show(found['checkpoint_bytes'], 'B')}, {show_time(found['write_s'])} to write"
     stops = f", training stops for {show_time(found['blocking_s'])}" if found["drain_s"] else ""
     by_rule = ", ".join(f"{rule} {show_time(value)}" for rule, value in found["best_interval_s"].items())
@@ -339,7 +325,6 @@ def _goodput_facts(found: dict[str, Any], work: float, rate: Price, pue: float) 
         "Interval": show_time(found["interval_s"]) + (f"  ({by_rule})" if by_rule else ""),
         "Goodput": f"{found['goodput']['useful']:.1%}",
         "Wall clock": f"{show_time(found['wall_s'])} for {show_time(work)} of work",
-        "90 % of runs": f"{show_time(spread[0], 4)} to {show_time(spread[1], 4)}" if spread else "as expected",
         "Cost": f"{hours} GPU-hours, {paid} {rate.currency} at {rate} an hour",
         "Energy": power if joules is None else f"{joules / 3.6e12:.3g} GWh of whole nodes at full power, PUE {pue:g}",
     }

@@ -13,7 +13,6 @@ from sim.commands.progress import progress_bar
 from sim.errors import SpecError, require_positive
 from sim.reliability.cost import Price
 from sim.reliability.goodput import Failures
-from sim.reliability.storing import load_named
 from sim.scaling.questions import ask, length_of, precision_of
 from sim.scaling.run import Goal, Terms, goal_of, goal_of_model
 from sim.scaling.training import Training
@@ -41,7 +40,6 @@ TERMS = Fills(
     "restart_is_whole",
     write_bytes_per_s="--write-bandwidth",
     asynchronous="--asynchronous/--blocking",
-    load_by=Opt(read=lambda words, _: load_named(words)),
     price=Opt(read=lambda words, _: Price.read(words)),
 )
 GOAL = Fills(

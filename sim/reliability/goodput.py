@@ -1,9 +1,8 @@
 """Failures, checkpoints, spare nodes: the share of wall-clock time that moves training forward.
 
 Failures strike as a Poisson process. Work since the last checkpoint is lost; the job restarts, and if hardware failed
-and no spare node is left it waits for a repair first. `goodput` is exact for this process. `simulate_goodput` and
-`simulate_wall_times` play it event by event and know nothing of the formula: a job computes, writes checkpoints, is
-struck, loses what was not safely written, restarts (and may be struck again meanwhile), and waits for a repaired node.
+and no spare node is left it waits for a repair first. `goodput` is exact for this process, which the tests play failure
+by failure (`tests/reliability/played.py`).
 
 .. [1] Grattafiori et al. 2024, "The Llama 3 herd of models", arXiv:2407.21783, section 3.3.4 and table 5.
 .. [2] Young 1974, "A first order approximation to the optimum checkpoint interval", doi:10.1145/361147.361115.
@@ -13,15 +12,10 @@ struck, loses what was not safely written, restarts (and may be struck again mea
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from heapq import heappop, heappush
-from itertools import islice
-from typing import Literal
 
 import numpy as np
 
-from sim.arrays import FloatArray
 from sim.errors import SpecError, require_not_negative, require_positive
 from sim.work.operations import Number
 
@@ -204,119 +198,3 @@ def goodput(num_gpus: float, checkpoints: Checkpoints, failures: Failures | None
     saving = useful * checkpoints.blocking_s / checkpoints.interval_s
     restarting = running * -float(np.expm1(-failures.restart_s / mtbf))
     return Goodput(useful, saving, max(running - useful - saving - restarting, 0.0), restarting, waiting)
-
-
-Repair = Literal["fixed", "exponential"]
-MOST_FAILURES = 5_000_000
-"""A run of more is refused rather than played for minutes."""
-_BLOCK = 1024
-"""Random numbers drawn at once."""
-
-
-def simulate_goodput(
-    num_gpus: float,
-    checkpoints: Checkpoints,
-    failures: Failures | None = None,
-    num_failures: int = 20_000,
-    seed: int = 0,
-    repair: Repair = "fixed",
-) -> Goodput:
-    """Shares of wall-clock time over a run that sees `num_failures` failures.
-
-    The error falls as one over the root of that number. `repair` says whether every repair takes `failures.repair_s`,
-    or that on average.
-    """
-    require_positive(num_failures=num_failures)
-    _require_playable(num_failures)
-    failures = failures or Failures()
-    played = int(num_failures)
-    blocks = islice(_blocks(num_gpus, failures, seed, repair), -(-played // _BLOCK))
-    uptimes, waits = (np.concatenate(each)[:played] for each in zip(*blocks, strict=True))
-    restarts = np.full(played, failures.restart_s)
-    restarts[0] = 0.0
-    intervals = float(_saved_intervals(uptimes - restarts, checkpoints).sum())
-    kept, saving = intervals * checkpoints.interval_s, intervals * checkpoints.blocking_s
-    restarting, waiting = float(np.minimum(uptimes, restarts).sum()), float(waits.sum())
-    end = float(uptimes.sum()) + waiting
-    lost = end - kept - saving - restarting - waiting
-    return Goodput(*(part / end for part in (kept, saving, lost, restarting, waiting)))
-
-
-def simulate_wall_times(
-    useful_s: float,
-    num_gpus: float,
-    checkpoints: Checkpoints,
-    failures: Failures | None = None,
-    num_runs: int = 200,
-    seed: int = 0,
-) -> FloatArray:
-    """Wall-clock times of `num_runs` runs of so much work each: how much luck decides. Sorted.  [s]"""
-    require_positive(useful_s=useful_s, num_runs=num_runs)
-    failures = failures or Failures()
-    expected = goodput(num_gpus, checkpoints, failures).wall_time(useful_s)
-    _require_playable(num_runs * expected / float(job_mtbf(num_gpus, failures.gpu_mtbf_s)))
-    lives = (_blocks(num_gpus, failures, seed + run, "fixed") for run in range(num_runs))
-    return np.sort([_wall_time(useful_s, checkpoints, life, failures.restart_s) for life in lives])
-
-
-def _wall_time(
-    useful_s: float, checkpoints: Checkpoints, life: Iterator[tuple[FloatArray, FloatArray]], restart_s: float
-) -> float:
-    """When a job that lives so has done its work.  [s]"""
-    now, kept, first = 0.0, 0.0, True
-    for uptimes, waits in life:
-        restarts = np.full(len(uptimes), restart_s)
-        restarts[0] *= not first
-        saved = np.cumsum(_saved_intervals(uptimes - restarts, checkpoints)) * checkpoints.interval_s
-        left = useful_s - kept - np.append(0.0, saved[:-1])
-        needed = restarts + left + np.floor(left / checkpoints.interval_s) * checkpoints.blocking_s
-        if (uptimes >= needed).any():
-            place = int((uptimes >= needed).argmax())
-            return float(now + (uptimes + waits)[:place].sum() + needed[place])
-        now, kept, first = now + float((uptimes + waits).sum()), kept + float(saved[-1]), False
-    raise AssertionError("failures never end")
-
-
-def _require_playable(num_failures: float) -> None:
-    if num_failures > MOST_FAILURES:
-        raise SpecError(f"{num_failures:,.0f} failures are more than the {MOST_FAILURES:,} that are played one by one")
-
-
-def _blocks(num_gpus: float, failures: Failures, seed: int, repair: Repair) -> Iterator[tuple[FloatArray, FloatArray]]:
-    """Yield the time until each failure strikes, and the wait for a repair after it.  [s]
-
-    The job lives without end, and its failures come in blocks. What it computes meanwhile does not change them.
-    """
-    rng = np.random.default_rng(seed)
-    mtbf = float(job_mtbf(num_gpus, failures.gpu_mtbf_s))
-    now = 0.0
-    away: list[float] = []  # when each node in repair comes back
-    while True:
-        uptimes = rng.exponential(mtbf, _BLOCK)
-        broken = np.flatnonzero(rng.random(_BLOCK) < failures.hardware_share)
-        repairs = rng.exponential(failures.repair_s, _BLOCK) if repair == "exponential" else None
-        waits = np.zeros(_BLOCK)
-        if failures.spare_nodes is not None:
-            strikes, waited = now + np.cumsum(uptimes), 0.0
-            for place, strike in zip(broken.tolist(), strikes[broken].tolist(), strict=True):
-                struck = strike + waited
-                while away and away[0] <= struck:
-                    heappop(away)
-                heappush(away, struck + (failures.repair_s if repairs is None else float(repairs[place])))
-                if len(away) > failures.spare_nodes:
-                    wait = heappop(away) - struck
-                    waits[place], waited = wait, waited + wait
-        yield uptimes, waits
-        now += float(uptimes.sum() + waits.sum())
-
-
-def _saved_intervals(running_s: Number, checkpoints: Checkpoints) -> FloatArray:
-    """Intervals safely written of those computed between a restart and the next failure. Takes arrays.
-
-    The checkpoint whose write was still going on in the background is lost.
-    """
-    period = checkpoints.interval_s + checkpoints.blocking_s
-    begun = np.floor(np.maximum(running_s, 0.0) / period)
-    since = running_s - begun * period
-    saved: FloatArray = np.where(since >= checkpoints.drain_s, begun, np.maximum(begun - 1.0, 0.0))
-    return saved

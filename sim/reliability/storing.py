@@ -165,23 +165,15 @@ class Storing:
         """Who reads in the fastest way to load."""
         return min(self.loads, key=lambda way: self.loads[way].seconds)
 
-    def load_s(self, by: LoadBy | None = None) -> float:
-        """Loading a checkpoint, in the fastest way or another.  [s]"""
-        return self.loads[by or self.load_by].seconds
+    @property
+    def load(self) -> Load:
+        """Loading a checkpoint in the fastest way."""
+        return self.loads[self.load_by]
 
     def written_at(self, bytes_per_s: float) -> Storing:
         """Storage whose checkpoints are written at a given rate, whatever the machine has."""
         write = self.checkpoint_bytes / bytes_per_s
         return replace(self, write_s=write, limit=HOST_LINK if (self.copy_s or 0.0) > write else "as given")
-
-
-def load_named(word: str) -> LoadBy:
-    """A way to load by its name."""
-    found: LoadBy | None = next((way for way in LOAD_WORDS if way == word), None)
-    if found is None:
-        ways = ", ".join(f"{way} ({words})" for way, words in LOAD_WORDS.items())
-        raise SpecError(f"a checkpoint is not loaded by {word!r}; choose from {ways}")
-    return found
 
 
 def storing_of(scenario: Scenario) -> Storing:

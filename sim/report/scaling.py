@@ -109,10 +109,8 @@ def batch_view(title: str, rows: Mapping[str, Mapping[str, Any]], remarks: Seque
     return Group(Text(title, style="bold"), table, notes(spread, *remarks))
 
 
-def goodput_view(
-    title: str, facts: Mapping[str, str], formula: rel.Goodput, played: rel.Goodput, remarks: Sequence[str]
-) -> Group:
-    """Checkpoints, where the time goes by formula and by simulation, and what the run costs."""
+def goodput_view(title: str, facts: Mapping[str, str], formula: rel.Goodput, remarks: Sequence[str]) -> Group:
+    """Checkpoints, where the time goes, and what the run costs."""
     head = Table.grid(padding=(0, 2))
     head.add_column(style="bold")
     for name, value in facts.items():
@@ -120,7 +118,6 @@ def goodput_view(
     columns = {
         "share of time": [name.replace("_", " ") for name in _SHARES],
         "formula": [f"{getattr(formula, name):.2%}" for name in _SHARES],
-        "simulated": [f"{getattr(played, name):.2%}" for name in _SHARES],
         "": [*_SHARES.values()],
     }
     shares = columns_table(columns, left=("share of time", ""))

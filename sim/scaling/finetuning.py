@@ -78,10 +78,9 @@ class FineTuning(Question):
         rank = self.rank or self.qlora
         if rank:
             beside = "4 bits (NF4)" if self.qlora else precision
-            adapters = (
-                f"adapters of rank {rank} on all linears of layers, beside frozen weights in {beside}. They save "
-            )
-            notes.insert(0, f"{adapters}memory, but their kernels can take longer than the gradients that they save")
+            adapters = f"adapters of rank {rank} on all linears of layers, beside frozen weights in {beside}"
+            kernels = "They save memory, but their kernels can take longer than the gradients that they save"
+            notes.insert(0, f"{adapters}. {kernels}")
         said = {
             "global_batch_size": size,
             "sequence_length": length,

@@ -10,7 +10,7 @@ import numpy as np
 from sim.errors import SpecError, require_positive
 from sim.reliability.cost import Price, energy, gpu_hours, listed_price, rent
 from sim.reliability.goodput import Checkpoints, Failures, Goodput, best_interval, goodput, job_mtbf
-from sim.reliability.storing import LoadBy, Storing, require_pause
+from sim.reliability.storing import Storing, require_pause
 from sim.scaling.allocation import flop_for_params
 from sim.scaling.critical_batch import (
     critical_batch_laws,
@@ -149,7 +149,6 @@ class Terms:
     failures : their rate, and how they are put right.
     write_bytes_per_s : bandwidth of all ranks together to storage; default: the cluster's. [bytes/s]
     asynchronous : checkpoints are written in the background, or training waits for them.
-    load_by : who reads a checkpoint at a start: all, one or shares; default: the fastest.
     restart_is_whole : a restart is what `failures` say, loading included; else loading comes on top, by the storage.
     price : price of a GPU-hour: 2, '2.5 EUR' or €2.5; default: the GPU's list price.
     pue : power usage effectiveness of the building.
@@ -158,7 +157,6 @@ class Terms:
     failures: Failures = field(default_factory=Failures)
     write_bytes_per_s: float | None = None
     asynchronous: bool = False
-    load_by: LoadBy | None = None
     restart_is_whole: bool = False
     price: Price | None = None
     pue: float = 1.1
@@ -197,7 +195,7 @@ class Terms:
 
     def failing(self, storing: Storing) -> Failures:
         """Failures with the time that loading takes after them."""
-        return self.failures if self.restart_is_whole else replace(self.failures, load_s=storing.load_s(self.load_by))
+        return self.failures if self.restart_is_whole else replace(self.failures, load_s=storing.load.seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +208,6 @@ class TrainingRun:
     gpu_hours : of the wall-clock time, spare nodes included. [h]
     energy_j : of the nodes at full power; None where it is not known. [J]
     storing, failures : what checkpoints take, and failures with it.
-    loaded_by : who reads a checkpoint at a start; None where restarts are given whole.
     """
 
     num_gpus: int
@@ -227,7 +224,6 @@ class TrainingRun:
     energy_j: float | None
     storing: Storing
     failures: Failures
-    loaded_by: LoadBy | None
 
     def __repr__(self) -> str:
         """One line."""
@@ -294,7 +290,6 @@ def training_run(
         None if power is None else float(energy(hours, power, terms.pue)),
         storing,
         failures,
-        None if terms.restart_is_whole else terms.load_by or storing.load_by,
     )
 
 

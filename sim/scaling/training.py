@@ -134,13 +134,9 @@ def train(
     run, background = run_of(1.0, terms), None
     if storing.pause_s is not None:
         background = run_of(1.0, replace(terms, asynchronous=True))
-    if run.loaded_by is not None:
-        loads = run.storing.loads
-        others = (f"{show_time(load.seconds)} with {by}" for by, load in loads.items() if by != run.loaded_by)
-        notes.append(
-            f"to load a checkpoint, {LOAD_WORDS[run.loaded_by]}: {show_time(loads[run.loaded_by].seconds)}; "
-            f"flopcast train --load-by sets another way ({', '.join(others)})"
-        )
+    if run.failures.load_s:
+        ways = (f"{show_time(load.seconds)} with {LOAD_WORDS[by]}" for by, load in storing.loads.items())
+        notes.append(f"a checkpoint is loaded in the fastest of these ways: {'; '.join(ways)}")
     if run.energy_j is None:
         notes.append(unknown_energy(node))
     stated = [note for note in answer.assumptions if note != NO_FAILURES]

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from played import simulate_goodput
 
 from sim.errors import SpecError
 from sim.reliability.cost import energy
@@ -17,8 +18,6 @@ from sim.reliability.goodput import (
     daly_interval,
     goodput,
     job_mtbf,
-    simulate_goodput,
-    simulate_wall_times,
     slowdown,
     waiting_share,
     young_interval,
@@ -118,21 +117,6 @@ def test_shares_sum_to_one(gpus, interval, write, spares):
     assert all(getattr(found, share) >= 0 for share in SHARES)
 
 
-def test_wall_times_spread_about_the_expected_one():
-    checkpoints, failures = Checkpoints(900, 30), Failures(spare_nodes=12)
-    times = simulate_wall_times(30 * 86400, 16_384, checkpoints, failures, num_runs=100, seed=5)
-    assert times.mean() == pytest.approx(goodput(16_384, checkpoints, failures).wall_time(30 * 86400), rel=0.01)
-    assert (np.diff(times) >= 0).all()
-    assert times[0] > 30 * 86400
-    assert times[-1] < 1.1 * times[0]
-
-
-def test_a_run_shorter_than_a_checkpoint_interval_takes_its_own_time():
-    assert simulate_wall_times(100, 1, Checkpoints(1000, 10), num_runs=3) == pytest.approx([100] * 3)
-    # Two pauses are in the way of 2.5 intervals, and none at the end.
-    assert simulate_wall_times(2500, 1, Checkpoints(1000, 10), num_runs=3) == pytest.approx([2520] * 3)
-
-
 def test_spares_are_erlangs_loss():
     # 16,384 GPUs lose 6.05 nodes a day; with none to spare the job mostly waits.
     load = 0.78 * 86400 / float(job_mtbf(16_384))
@@ -177,8 +161,6 @@ def test_llama3s_energy():
         (lambda: Failures(spare_nodes=-1), "spare_nodes = -1"),
         (lambda: Failures(gpu_mtbf_s=float("inf")), "gpu_mtbf_s = inf"),
         (lambda: energy(1.0, 700, pue=0.9), "pue = 0.9 is below 1"),
-        (lambda: simulate_goodput(8, Checkpoints(100, 1), num_failures=10**9), "1,000,000,000 failures"),
-        (lambda: simulate_wall_times(1e9, 10**6, Checkpoints(100, 1), num_runs=10**4), "are played one by one"),
         (lambda: Goodput(0.0, 0, 1, 0, 0).wall_time(1.0), "no work gets done"),
         (lambda: best_interval(-1.0, 100.0), "write_s = -1"),
     ],

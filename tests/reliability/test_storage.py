@@ -6,19 +6,19 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from played import simulate_goodput
 from rows import rows
 
 from sim.costs.collectives import Fabric, all_gather, broadcast
 from sim.errors import SpecError
 from sim.network.placement import Group
-from sim.reliability.goodput import Checkpoints, Failures, best_interval, goodput, simulate_goodput
+from sim.reliability.goodput import Checkpoints, Failures, best_interval, goodput
 from sim.reliability.state import evenly, state_of
 from sim.reliability.storing import (
     STAGING_S,
     Storage,
     data_loading,
     even_storing,
-    load_named,
     require_pause,
     storing_of,
 )
@@ -190,7 +190,7 @@ def test_reading_once_and_handing_on_pays_from_some_number_of_replicas_on():
     assert fast["all"] == sorted(fast["all"])
     for dp, everyone, one, share in zip(copies, *fast.values(), strict=True):
         assert share <= one * (1 + 1e-9), dp
-        assert storing_of(question(plan={"tp": 8, "dp": dp}, cluster=slow)).load_s() == min(everyone, one, share)
+        assert storing_of(question(plan={"tp": 8, "dp": dp}, cluster=slow)).load.seconds == min(everyone, one, share)
 
 
 def test_a_broadcast_moves_the_buffer_once_over_every_link():
@@ -248,7 +248,7 @@ def test_in_the_background_is_slower_where_failures_come_faster_than_intervals()
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_the_formula_is_what_the_failures_play_on_a_machine(asynchronous):
     storing, gpus = trillion(), 3072
-    failures = Failures(gpu_mtbf_s=3e6 * gpus / 100, load_s=storing.load_s())
+    failures = Failures(gpu_mtbf_s=3e6 * gpus / 100, load_s=storing.load.seconds)
     pause = storing.pause_s if asynchronous else storing.blocking_s
     interval = float(best_interval(pause, failures.gpu_mtbf_s / gpus))
     drain = storing.write_s if asynchronous else 0.0
@@ -330,7 +330,6 @@ def test_what_is_not_known_is_said():
 @pytest.mark.parametrize(
     ("ask", "says"),
     [
-        (lambda: load_named("some"), "choose from all (every GPU reads its own part), one (one replica reads"),
         (lambda: even_storing(1e12, 0, load_scenario(TRILLION).cluster), "num_gpus = 0"),
         (
             lambda: Storage(1e9, 1e9, capacity_bytes=1e9).write_s(2e9, 1e9),

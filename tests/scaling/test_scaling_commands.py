@@ -113,10 +113,7 @@ def test_laws_say_how_far_they_were_checked():
 def test_goodput():
     answer = read("goodput", "llama3-405b", "--gpus", "16384")
     assert answer["goodput"]["useful"] > 0.9
-    assert answer["simulated"]["useful"] == pytest.approx(answer["goodput"]["useful"], rel=0.01)
     assert answer["job_mtbf_s"] / 3600 == pytest.approx(3.093, abs=1e-3)
-    low, high = answer["wall_interval_s"]
-    assert low < answer["wall_s"] < high
     assert answer["gpu_hours"] == pytest.approx(16384 * answer["wall_s"] / 3600)
     assert answer["energy_j"] == pytest.approx(answer["gpu_hours"] * 3600 * 10_200 / 8 * 1.1)
 
@@ -133,7 +130,6 @@ def test_goodput_on_a_machine():
     copy = behind["checkpoint_bytes"] / 3072 / (0.85 * 32e9)
     assert behind["blocking_s"] == pytest.approx(STAGING_S + copy, rel=1e-3)
     assert there["goodput"]["useful"] < behind["goodput"]["useful"]
-    assert behind["simulated"]["useful"] == pytest.approx(behind["goodput"]["useful"], rel=0.01)
     assert there["restart_s"] == pytest.approx(600 + there["checkpoint_bytes"] / 1e12)
     assert there["energy_j"] == pytest.approx(there["gpu_hours"] * 3600 * 6500 / 8 * 1.1)
 
