@@ -16,7 +16,7 @@ from rich.text import Text
 from sim.rl.pools import Inference, pool_of
 from sim.rl.rollout import batch_time
 from sim.rl.samples import Samples, lognormal_lengths
-from sim.rl.step import Asynchrony, RlStep, colocated_step, split_step
+from sim.rl.step import RlStep, colocated_step, split_step
 from sim.rl.trainer import Recipe
 from sim.specs import build_scenario
 from sim.specs.yaml12 import load_yaml
@@ -133,14 +133,13 @@ def _predicted(run: Mapping[str, Any], data: Mapping[str, Any], place: int) -> P
     longest = float(run["longest"]) - prompt
     lengths = lognormal_lengths(min(float(run["mean"]), 0.99 * longest), longest)
     samples = Samples(run["prompts"], run["group"], prompt, lengths)
-    recipe = Recipe(run["updates"], reference=data["reference"])
+    recipe = Recipe(run["updates"], reference=data["reference"], depth=depth)
     share, weights = 0.8 if rollout_gpus else 0.6, run.get("weights", "bf16")
     inference = Inference(tp=run["rollout_tp"], weights=weights, memory_share=share)
     if rollout_gpus:
-        after = Asynchrony(depth)
-        step = split_step(scenario, samples, rollout_gpus, recipe=recipe, inference=inference, asynchrony=after)
+        step = split_step(scenario, samples, rollout_gpus, recipe, inference)
     else:
-        step = colocated_step(scenario, samples, recipe=recipe, inference=inference)
+        step = colocated_step(scenario, samples, recipe, inference)
     measured, rollout = float(run["measured_s"]), run.get("rollout_s")
     return Published(name, data["name"], measured, rollout, "draft" in run, step)
 

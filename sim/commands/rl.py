@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from sim.commands.fills import Fills, Opt, count
 from sim.commands.options import Output, Overrides, ProfileOption, ScenarioFile
@@ -12,11 +12,10 @@ from sim.errors import SpecError
 from sim.files import MEASUREMENTS, read_text
 from sim.rl.pools import Inference
 from sim.rl.samples import Lengths, Samples, lognormal_lengths, measured_lengths
-from sim.rl.step import DEPTHS, Asynchrony, RlStep, best_split, colocated_step, same_gpus_colocated, split_step
-from sim.rl.trainer import Exchange, Recipe
-from sim.specs import ClusterSpec, load_scenario
-from sim.specs.loading import resolve
-from sim.units import parse_count, show_bare
+from sim.rl.step import DEPTHS, RlStep, best_split, colocated_step, same_gpus_colocated, split_step
+from sim.rl.trainer import Recipe
+from sim.specs import load_scenario
+from sim.units import parse_count
 
 PROMPTS = Fills(
     Samples, "lengths", prompts=Opt(default=512), group=Opt(default=16), prompt_tokens=Opt("--prompt", count, "512")
@@ -28,18 +27,9 @@ RECIPE = Fills(
     reference="--reference",
     old_log_probs="--old-log-probs/--engine-log-probs",
     critic="--critic",
+    depth=Opt(show_default="1"),
 )
-INFERENCE = Fills(
-    Inference,
-    tp="--rollout-tp",
-    most_running="--running",
-    cluster=Opt(
-        "--rollout-cluster",
-        lambda name, _: ClusterSpec.read(resolve(name, "cluster"), f"cluster preset {name!r}"),
-        help="Cluster preset of the rollouts; default: the scenario's cluster.",
-    ),
-)
-EXCHANGE = Fills(Exchange, method="--sync", overlap="--overlap-sync", storage_bytes_per_s="--storage")
+INFERENCE = Fills(Inference, tp="--rollout-tp", most_running="--running")
 
 
 def rl(
@@ -52,10 +42,8 @@ def rl(
     batch: Annotated[partial[Samples], PROMPTS],
     law: Annotated[partial[Lengths], RESPONSES],
     lengths: Path | None = None,
-    ahead: Annotated[partial[Asynchrony], Fills(Asynchrony, depth=Opt(show_default="1"))],
     algorithm: Annotated[partial[Recipe], RECIPE],
     rollouts: Annotated[partial[Inference], INFERENCE],
-    handover: Annotated[partial[Exchange], EXCHANGE],
     profile: ProfileOption = None,
     output: Output,
 ) -> None:
@@ -68,33 +56,26 @@ def rl(
     """
     from sim.report.rl import rl_figure, rl_view
 
-    depth = ahead.keywords.get("depth")
-    _require_one_way(rollout_gpus, gpus, colocated, depth)
-    inference, asynchrony, recipe = rollouts(), ahead(), algorithm()
-    if inference.cluster is not None and rollout_gpus is None:
-        raise SpecError(f"--rollout-cluster {inference.cluster.name}: give --rollout-gpus, how many of it write")
+    _require_one_way(rollout_gpus, gpus, colocated, algorithm.keywords.get("depth"))
+    inference, recipe = rollouts(), algorithm()
     asked = load_scenario(scenario, overrides or (), profile)
     words = [] if lengths is None else read_text(lengths, MEASUREMENTS, "list of lengths").replace(",", " ").split()
     measured = [parse_count(word, f"length in {lengths}") for word in words]
     samples = batch(lengths=law() if lengths is None else measured_lengths(measured))
-    exchange = _exchange(handover)
     split: tuple[RlStep, ...] = ()
     depths: tuple[RlStep, ...] = ()
     shared: RlStep | None = None
-    how: dict[str, Any] = {"recipe": recipe, "inference": inference}
-    apart = {**how, "exchange": exchange, "asynchrony": asynchrony}
     if colocated:
-        step = colocated_step(asked, samples, **how, reward_s=asynchrony.reward_s)
+        step = colocated_step(asked, samples, recipe, inference)
     elif gpus is not None:
-        split = best_split(asked, samples, gpus, **apart)
+        split = best_split(asked, samples, gpus, recipe, inference)
         step = min(split, key=lambda other: other.step_time_s)
     else:
         assert rollout_gpus is not None
-        step = split_step(asked, samples, rollout_gpus, **apart)
+        step = split_step(asked, samples, rollout_gpus, recipe, inference)
     if not colocated:
-        depths = tuple(step.at_depth(each) for each in sorted({*DEPTHS, asynchrony.depth}))
-        if inference.cluster is None:
-            shared = same_gpus_colocated(step, inference, asynchrony.reward_s)
+        depths = tuple(step.at_depth(each) for each in sorted({*DEPTHS, recipe.depth}))
+        shared = same_gpus_colocated(step, inference)
     found = {
         **step.to_dict(),
         "depths": {f"{other.loop.depth:g}": other.step_time_s for other in depths},
@@ -103,17 +84,6 @@ def rl(
     }
     output.show(lambda: found, lambda: [rl_view(step, depths, shared, split)], lambda: rl_figure(step, depths, split))
     step.work.answer.require_fit()
-
-
-def _exchange(handover: partial[Exchange]) -> Exchange:
-    """How weights reach the rollouts."""
-    method, bandwidth = handover.keywords["method"], handover.keywords.get("storage_bytes_per_s")
-    if bandwidth is not None and method != "storage":
-        raise SpecError(
-            f"--storage {show_bare(bandwidth, 'bytes_per_s')!r} has no effect with --sync {method}; leave it out, or "
-            "set --sync storage"
-        )
-    return handover()
 
 
 def _require_one_way(rollout_gpus: int | None, gpus: int | None, colocated: bool, depth: float | None) -> None:

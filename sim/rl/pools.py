@@ -11,8 +11,7 @@ from sim.network.placement import Group
 from sim.rl.inference import WIDTHS, Engine
 from sim.rl.rollout import MEMORY_SHARE, RUNNING, SHARED_MEMORY_SHARE, RolloutPool
 from sim.rl.samples import Samples
-from sim.specs import ClusterSpec, Profile, Scenario
-from sim.specs.loading import profile_of_gpu
+from sim.specs import Scenario
 
 HOST_STEP_S = 4e-3
 """What GPUs wait for the host in a step of decoding: scheduling, drawing, log-probabilities, tokens through Ray. Set on
@@ -29,21 +28,17 @@ class Inference:
     tp : GPUs of a rollout replica; default: the fastest of 1, 2, 4, ... that has room.
     weights : format of the rollouts' weights: bf16 or fp8.
     cache : format of the rollouts' keys and values: bf16 or fp8.
-    bandwidth_share : share of the memory's peak bandwidth that decoding reaches; default: the profile's.
     memory_share : share of a GPU's memory that rollouts use; default: 0.9, or 0.6 when training shares the GPU.
     most_running : most sequences that a replica decodes at once.
     step_overhead_s : time that the GPUs wait for the host in every decoding step. [s]
-    cluster : the machine of the rollouts; default: that of the training job.
     """
 
     tp: int | None = None
     weights: str = "bf16"
     cache: str = "bf16"
-    bandwidth_share: float | None = None
     memory_share: float | None = None
     most_running: int = RUNNING
     step_overhead_s: float = HOST_STEP_S
-    cluster: ClusterSpec | None = None
 
     def __post_init__(self) -> None:
         for name, value in (("weights", self.weights), ("cache", self.cache)):
@@ -52,15 +47,8 @@ class Inference:
         if self.tp is not None:
             require_positive(rollout_tp=self.tp)
         require_positive(most_running=self.most_running)
-        for name, share in (("bandwidth_share", self.bandwidth_share), ("memory_share", self.memory_share)):
-            if share is not None and not 0 < share <= 1:
-                raise SpecError(f"{name} = {share:g} must be above 0 and at most 1")
-
-    def machine(self, scenario: Scenario) -> tuple[ClusterSpec, Profile]:
-        """Return the cluster that rollouts run on, and its profile."""
-        if self.cluster is None:
-            return scenario.cluster, scenario.profile
-        return self.cluster, profile_of_gpu(self.cluster.gpu)
+        if self.memory_share is not None and not 0 < self.memory_share <= 1:
+            raise SpecError(f"memory_share = {self.memory_share:g} must be above 0 and at most 1")
 
 
 def engine_of(scenario: Scenario, inference: Inference, tp: int) -> Engine:
@@ -69,19 +57,17 @@ def engine_of(scenario: Scenario, inference: Inference, tp: int) -> Engine:
     Engines leave NVLink's switches alone (sgl-project/sglang:python/sglang/srt/entrypoints/engine.py,
     _set_envs_and_config: NCCL_NVLS_ENABLE is 0 unless one asks for it).
     """
-    cluster, profile = inference.machine(scenario)
-    gpu = cluster.gpu
-    share = profile.memory.efficiency if inference.bandwidth_share is None else inference.bandwidth_share
+    cluster, profile = scenario.cluster, scenario.profile
     # Where matrix units know no 8 bits they multiply in 16.
-    units = next((name for name in (inference.weights, "bf16", "fp16") if name in gpu.peak_flop_per_s), "fp32")
+    units = next((name for name in (inference.weights, "bf16", "fp16") if name in cluster.gpu.peak_flop_per_s), "fp32")
     return Engine(
         model=scenario.model,
         tp=tp,
         weight_format=inference.weights,
         cache_format=inference.cache,
-        peak_flop_per_s=gpu.peak(units),
-        bandwidth_bytes_per_s=gpu.memory_bandwidth_bytes_per_s,
-        memory_share=share,
+        peak_flop_per_s=cluster.gpu.peak(units),
+        bandwidth_bytes_per_s=cluster.gpu.memory_bandwidth_bytes_per_s,
+        memory_share=profile.memory.efficiency,
         gemm=profile.gemm,
         fabric=Fabric.of(cluster, profile, nvls=False),
         group=Group(tp, min(tp, cluster.nvlink_domain_gpus), tp > cluster.nvlink_domain_gpus),
@@ -91,28 +77,24 @@ def engine_of(scenario: Scenario, inference: Inference, tp: int) -> Engine:
 
 def pool_of(scenario: Scenario, inference: Inference, num_gpus: int, tp: int, colocated: bool) -> RolloutPool:
     """A pool of `num_gpus` as replicas of `tp`."""
-    engine = engine_of(scenario, inference, tp)
+    engine, gpu = engine_of(scenario, inference, tp), scenario.cluster.gpu
     share = inference.memory_share or (SHARED_MEMORY_SHARE if colocated else MEMORY_SHARE)
-    gpu = inference.machine(scenario)[0].gpu
     free = share * gpu.memory_bytes - engine.weight_bytes - WORKSPACE_BYTES
     return RolloutPool(engine, gpu.name, num_gpus // tp, free, inference.most_running)
 
 
 def _degrees(scenario: Scenario, inference: Inference, num_gpus: int) -> Iterator[int]:
     """Rollout tensor-parallel degrees that may be tried, those inside an NVLink domain first."""
+    if inference.tp is not None and num_gpus % inference.tp:
+        raise SpecError(
+            f"rollout tp {inference.tp} does not divide the {num_gpus} rollout GPUs; take "
+            f"{max(1, num_gpus // inference.tp) * inference.tp} GPUs, or another tp"
+        )
     if inference.tp is not None:
-        if num_gpus % inference.tp:
-            raise SpecError(
-                f"rollout tp {inference.tp} does not divide the {num_gpus} rollout GPUs; take "
-                f"{max(1, num_gpus // inference.tp) * inference.tp} GPUs, or another tp"
-            )
         yield inference.tp
         return
-    tp = 1
-    while tp <= num_gpus:
-        if num_gpus % tp == 0 and scenario.model.num_heads % tp == 0:
-            yield tp
-        tp *= 2
+    powers = (1 << power for power in range(num_gpus.bit_length()))
+    yield from (tp for tp in powers if num_gpus % tp == 0 and scenario.model.num_heads % tp == 0)
 
 
 def pools_with_room(
@@ -120,18 +102,16 @@ def pools_with_room(
 ) -> list[RolloutPool]:
     """Pools of every degree that has room; over more than a domain only where none inside one has."""
     found: list[RolloutPool] = []
-    why: InfeasiblePlan | None = None
+    why = InfeasiblePlan("no rollout tp was tried")
     for tp in _degrees(scenario, inference, num_gpus):
-        if found and tp > inference.machine(scenario)[0].nvlink_domain_gpus:
+        if found and tp > scenario.cluster.nvlink_domain_gpus:
             break
         pool = pool_of(scenario, inference, num_gpus, tp, colocated)
         try:
             pool.require_cache(samples)
+            found.append(pool)
         except InfeasiblePlan as error:
             why = error
-            continue
-        found.append(pool)
     if not found:
-        assert why is not None
         raise why
     return found

@@ -197,30 +197,23 @@ class Loop:
     """What the pools do in a step, besides writing responses.
 
     training_s : forward passes, gradients and updates on one batch. [s]
-    sync_s : while rollouts take the new weights, and write nothing. [s]
-    sync_held_s : of that, how long the training pool waits too. [s]
+    sync_s : while rollouts take the new weights and write nothing; training waits too. [s]
     reward_s : from a response's last token to its reward. [s]
     depth : versions by which samples may be behind; any number from 0.
     """
 
     training_s: float
     sync_s: float = 0.0
-    sync_held_s: float = 0.0
     reward_s: float = 0.0
     depth: float = 0.0
 
     def __post_init__(self) -> None:
         require_positive(training_s=self.training_s)
-        require_not_negative(sync_s=self.sync_s, sync_held_s=self.sync_held_s, reward_s=self.reward_s, depth=self.depth)
+        require_not_negative(sync_s=self.sync_s, reward_s=self.reward_s, depth=self.depth)
         if self.depth > DEEPEST:
             raise SpecError(
                 f"depth = {self.depth:g}: samples that many versions behind are not simulated; give at most {DEEPEST}"
             )
-
-    @property
-    def trainer_s(self) -> float:
-        """A step of the training pool when it waits for nothing. [s]"""
-        return self.training_s + self.sync_held_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,14 +222,12 @@ class Period:
 
     seconds : from version to version. [s]
     rollout_s : what the rollout pool needs for a batch, to its last response. [s]
-    trainer_s : what the training pool needs for it, and for the weights that it sends. [s]
     limit : rollouts, training, weights on their way, or the tail: waiting for long responses that more depth would
         hide. Where nothing overlaps, the longest of them.
     """
 
     seconds: float
     rollout_s: float
-    trainer_s: float
     limit: str
 
 
@@ -245,7 +236,7 @@ def alternating(pool: RolloutPool, samples: Samples, loop: Loop) -> Period:
     written = _written_s(pool, samples, loop)
     seconds = written + loop.training_s + loop.sync_s
     parts = {"rollouts": written, "training": loop.training_s, "weights": loop.sync_s}
-    return Period(seconds, written, loop.trainer_s, max(parts, key=lambda name: parts[name]))
+    return Period(seconds, written, max(parts, key=lambda name: parts[name]))
 
 
 def period_of(pool: RolloutPool, samples: Samples, loop: Loop) -> Period:
@@ -262,7 +253,7 @@ def period_of(pool: RolloutPool, samples: Samples, loop: Loop) -> Period:
     flow = steady_time(pool, samples) + loop.sync_s
     bounds = {
         "rollouts": flow,
-        "training": loop.trainer_s,
+        "training": loop.training_s + loop.sync_s,
         "tail": max(
             (written + loop.sync_s) / max(loop.depth, 1.0),
             (written + loop.training_s + loop.sync_s) / (loop.depth + 1.0),
@@ -270,7 +261,7 @@ def period_of(pool: RolloutPool, samples: Samples, loop: Loop) -> Period:
     }
     limit = max(bounds, key=lambda name: bounds[name])
     named = "weights" if loop.sync_s > 0.5 * bounds[limit] else limit
-    return Period(bounds[limit], written, loop.trainer_s, named)
+    return Period(bounds[limit], written, named)
 
 
 def _written_s(pool: RolloutPool, samples: Samples, loop: Loop) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,7 +12,6 @@ from sim.rl.pools import Inference, pools_with_room
 from sim.rl.rollout import Loop, Period, RolloutPool, alternating, period_of, steady_time
 from sim.rl.samples import Samples
 from sim.rl.trainer import (
-    Exchange,
     Recipe,
     TrainerWork,
     reshard_time,
@@ -20,7 +20,7 @@ from sim.rl.trainer import (
     trainer_work,
     with_replicas,
 )
-from sim.specs import ClusterSpec, Scenario
+from sim.specs import Scenario
 from sim.units import show_time
 
 ENGINES = 0.85
@@ -94,9 +94,8 @@ class RlStep:
             handing_over = {"weight sync": self.sync_s, "switch": self.switch_s}
             given = {name: seconds for name, seconds in handing_over.items() if seconds}
             return {"rollouts": self.period.rollout_s, **parts, **given}
-        held = self.loop.sync_held_s
-        parts["weight sync"] = held
-        parts["waits for rollouts"] = max(self.step_time_s - self.work.seconds - held, 0.0)
+        parts["weight sync"] = self.sync_s
+        parts["waits for rollouts"] = max(self.step_time_s - self.work.seconds - self.sync_s, 0.0)
         return {name: seconds for name, seconds in parts.items() if seconds}
 
     @property
@@ -178,22 +177,6 @@ DEPTHS = (0.0, 1.0, 2.0, 4.0, 8.0)
 """Depths that are compared."""
 
 
-REWARD_S = 5.0
-"""What a step takes for rewards, advantages and logs: what is left of fifteen steps that NeMo RL timed by phase. [s]"""
-
-
-@dataclass(frozen=True, slots=True)
-class Asynchrony:
-    """How far rollouts may run ahead.
-
-    depth : weight versions by which samples may be behind.
-    reward_s : time from a batch's last token to its rewards and advantages. [s]
-    """
-
-    depth: float = 1.0
-    reward_s: float = REWARD_S
-
-
 def _best(steps: Iterable[RlStep]) -> RlStep:
     """The fastest; of those within a hundredth of it the one whose rollouts are."""
     found = list(steps)
@@ -205,11 +188,8 @@ def split_step(
     scenario: Scenario,
     samples: Samples,
     rollout_gpus: int,
-    *,
     recipe: Recipe | None = None,
     inference: Inference | None = None,
-    exchange: Exchange | None = None,
-    asynchrony: Asynchrony | None = None,
 ) -> RlStep:
     """A step with two pools: the scenario's plan trains, `rollout_gpus` more of its cluster write.
 
@@ -217,20 +197,7 @@ def split_step(
 
     It has the fastest tensor-parallel degree of rollouts, if `inference` names none.
     """
-    _require_room(scenario, rollout_gpus, None if inference is None else inference.cluster)
-    return split_of(
-        scenario, samples, rollout_gpus, trainer_work(scenario, samples, recipe), inference, exchange, asynchrony
-    )
-
-
-def _require_room(scenario: Scenario, rollout_gpus: int, apart: ClusterSpec | None) -> None:
     require_positive(rollout_gpus=rollout_gpus)
-    if apart is not None:
-        if rollout_gpus > apart.num_gpus:
-            raise SpecError(
-                f"{rollout_gpus:,} rollout GPUs are more than the {apart.num_gpus:,} of cluster {apart.name!r}"
-            )
-        return
     trained, there = scenario.plan.num_gpus, scenario.cluster.num_gpus
     if trained + rollout_gpus > there:
         nodes = -(-(trained + rollout_gpus) // scenario.cluster.node.gpus_per_node)
@@ -239,70 +206,52 @@ def _require_room(scenario: Scenario, rollout_gpus: int, apart: ClusterSpec | No
             f"{scenario.cluster.name!r}; take at most {max(there - trained, 0):,}, or set cluster.num_nodes to "
             f"{nodes:,}"
         )
+    recipe = recipe or Recipe()
+    return _split(scenario, samples, rollout_gpus, trainer_work(scenario, samples, recipe), inference or Inference())
 
 
-def split_of(
-    scenario: Scenario,
-    samples: Samples,
-    rollout_gpus: int,
-    work: TrainerWork,
-    inference: Inference | None,
-    exchange: Exchange | None,
-    asynchrony: Asynchrony | None,
-) -> RlStep:
+def _split(scenario: Scenario, samples: Samples, rollout_gpus: int, work: TrainerWork, inference: Inference) -> RlStep:
     """The step of two pools whose training is known."""
-    inference, exchange = inference or Inference(), exchange or Exchange()
-    asynchrony = asynchrony or Asynchrony()
 
     def step(pool: RolloutPool) -> RlStep:
-        sync = sync_time(scenario, pool, exchange)
-        held = 0.0 if exchange.overlap else sync
-        loop = Loop(work.seconds, sync, held, asynchrony.reward_s, asynchrony.depth)
+        sync = sync_time(scenario, pool)
+        loop = Loop(work.seconds, sync, work.recipe.reward_s, work.recipe.depth)
         return RlStep(scenario, samples, pool, work, loop, period_of(pool, samples, loop), sync)
 
     return _best(map(step, pools_with_room(scenario, samples, inference, rollout_gpus, colocated=False)))
 
 
 def colocated_step(
-    scenario: Scenario,
-    samples: Samples,
-    *,
-    recipe: Recipe | None = None,
-    inference: Inference | None = None,
-    reward_s: float = REWARD_S,
+    scenario: Scenario, samples: Samples, recipe: Recipe | None = None, inference: Inference | None = None
 ) -> RlStep:
     """A step in which the scenario's GPUs write, then train: on policy, with a switch between.
 
     The training job's weights and optimizer wait in the host's memory while the GPUs write.
     """
-    inference = inference or Inference()
-    work = trainer_work(scenario, samples, recipe)
+    work = trainer_work(scenario, samples, recipe or Recipe())
     switch = switch_time(scenario, work.answer)
     notes = ("the training job's weights and optimizer are in the host's memory while rollouts run",)
 
     def step(pool: RolloutPool) -> RlStep:
         sync = reshard_time(scenario, pool)
-        loop = Loop(work.seconds, sync + switch, 0.0, reward_s, 0.0)
+        loop = Loop(work.seconds, sync + switch, work.recipe.reward_s)
         period = alternating(pool, samples, loop)
         return RlStep(scenario, samples, pool, work, loop, period, sync, switch, True, notes)
 
-    return _best(map(step, pools_with_room(scenario, samples, inference, scenario.plan.num_gpus, colocated=True)))
+    gpus, how = scenario.plan.num_gpus, inference or Inference()
+    return _best(map(step, pools_with_room(scenario, samples, how, gpus, colocated=True)))
 
 
-def same_gpus_colocated(step: RlStep, inference: Inference | None = None, reward_s: float = REWARD_S) -> RlStep | None:
+def same_gpus_colocated(step: RlStep, inference: Inference | None = None) -> RlStep | None:
     """The step on the GPUs of both pools, taking turns; None where the plan's replicas do not fill them, or where
     memory or the host forbid it."""
     plan = step.scenario.plan
     dp, left = divmod(step.num_gpus, plan.num_gpus // plan.dp)
     if left:
         return None
-    try:
-        return colocated_step(
-            with_replicas(step.scenario, dp), step.samples, recipe=step.work.recipe, inference=inference,
-            reward_s=reward_s,
-        )  # fmt: skip
-    except FlopcastError:
-        return None
+    with suppress(FlopcastError):
+        return colocated_step(with_replicas(step.scenario, dp), step.samples, step.work.recipe, inference)
+    return None
 
 
 def _most_replicas(scenario: Scenario, num_gpus: int) -> int:
@@ -329,11 +278,8 @@ def best_split(
     scenario: Scenario,
     samples: Samples,
     num_gpus: int,
-    *,
     recipe: Recipe | None = None,
     inference: Inference | None = None,
-    exchange: Exchange | None = None,
-    asynchrony: Asynchrony | None = None,
     most: int = 16,
 ) -> tuple[RlStep, ...]:
     """Steps of all ways to deal `num_gpus` to the pools, fewest training GPUs first.
@@ -354,9 +300,9 @@ def best_split(
             return
         try:
             trained = with_replicas(scenario, dp)
-            work = trainer_work(trained, samples, recipe)
+            work = trainer_work(trained, samples, recipe or Recipe())
             work.answer.require_fit()
-            found[dp] = split_of(trained, samples, rest, work, inference, exchange, asynchrony)
+            found[dp] = _split(trained, samples, rest, work, inference or Inference())
         except FlopcastError as error:
             why.append(error)
 

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil
-from typing import Literal, get_args
 
 import numpy as np
 
 from sim.costs.block import Host
 from sim.costs.collectives import Fabric
-from sim.errors import SpecError, nearest, require_positive
+from sim.errors import SpecError, require_not_negative, require_positive
 from sim.estimate import Estimate, estimate
 from sim.pricing.cells import plans_of
 from sim.programs import price_order
@@ -33,33 +32,6 @@ REFIT_BYTES_PER_S = 50e9
 """Weights of a whole model that go from training to the engine on the same GPUs, tensor by tensor; from the same runs.
 [bytes/s]"""
 
-Method = Literal["broadcast", "sharded", "storage"]
-
-
-@dataclass(frozen=True, slots=True)
-class Exchange:
-    """How weights are handed over.
-
-    method : how weights reach the rollouts: sharded, broadcast or storage. Sharded: every training GPU sends what it
-        has to those that need it (slime, RDMA; NeMo RL takes as long). Broadcast: from one training rank to all rollout
-        GPUs at once (verl, OpenRLHF over NCCL). Storage: written and read by each replica as a checkpoint
-        (prime-rl, AReaL).
-    overlap : training goes on while weights are sent, from a copy.
-    storage_bytes_per_s : bandwidth of the storage, which the method storage needs. [bytes/s]
-    """
-
-    method: Method = "sharded"
-    overlap: bool = False
-    storage_bytes_per_s: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.method not in get_args(Method):
-            raise SpecError(f"weights go by no {self.method!r}{nearest(self.method, get_args(Method))}")
-        if self.method == "storage" and self.storage_bytes_per_s is None:
-            raise SpecError("weights that go through storage need its bandwidth; give one, such as '20 GB/s'")
-        if self.storage_bytes_per_s is not None:
-            require_positive(storage_bytes_per_s=self.storage_bytes_per_s)
-
 
 def synced_bytes(scenario: Scenario, pool: RolloutPool) -> float:
     """Weights of the model in the rollouts' format; of a frozen model its adapters in 16 bits. [bytes]"""
@@ -70,24 +42,17 @@ def synced_bytes(scenario: Scenario, pool: RolloutPool) -> float:
     return ACTIVATION_WIDTH * sum(count * float(adapter_params(layer)[0]) for count, _, layer in layers)
 
 
-def sync_time(scenario: Scenario, pool: RolloutPool, exchange: Exchange) -> float:
+def sync_time(scenario: Scenario, pool: RolloutPool) -> float:
     """Time from the update to the last replica with new weights.  [s]
 
-    A broadcast passes whole weights through the one card of its root, in pieces that all others hand on, whatever their
-    number; what the root gathers of other training ranks comes in by the same card at the same time. Shards leave by
-    all training GPUs' cards and come in by each rollout GPU's own, its part of the model only.
+    Every training GPU sends its shards by its own card, and every rollout GPU takes its part of the model by its own
+    (slime, over RDMA; NeMo RL takes as long).
     """
-    nbytes, fabric = synced_bytes(scenario, pool), Fabric.of(scenario.cluster, scenario.profile)
-    card = fabric.network.efficiency * fabric.network_bytes_per_s
-    start = fabric.network.base_latency_s + fabric.network.hop_latency_s
-    if exchange.method == "broadcast":
-        return REFIT_S + float(start + nbytes / card)
-    if exchange.method == "sharded":
-        crowded = fabric.network.in_training() * fabric.network_bytes_per_s
-        sent = pool.replicas * nbytes / scenario.plan.num_gpus
-        return REFIT_S + float(start + max(sent, nbytes / pool.engine.tp) / crowded)
-    assert exchange.storage_bytes_per_s is not None
-    return REFIT_S + nbytes * (1 + pool.replicas) / exchange.storage_bytes_per_s
+    network = (fabric := Fabric.of(scenario.cluster, scenario.profile)).network
+    nbytes = synced_bytes(scenario, pool)
+    moved = max(pool.replicas * nbytes / scenario.plan.num_gpus, nbytes / pool.engine.tp)
+    start = network.base_latency_s + network.hop_latency_s
+    return REFIT_S + float(start + moved / (network.in_training() * fabric.network_bytes_per_s))
 
 
 def reshard_time(scenario: Scenario, pool: RolloutPool) -> float:
@@ -114,9 +79,13 @@ PASS_S = 3.5
 samples are collected, padded, packed and sent. The median of fifteen steps that NeMo RL timed by phase. [s]"""
 
 
+REWARD_S = 5.0
+"""What a step takes for rewards, advantages and logs: what is left of fifteen steps that NeMo RL timed by phase. [s]"""
+
+
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What an algorithm computes on a batch besides writing it.
+    """What an algorithm does with a batch besides writing it, and how far rollouts run ahead.
 
     updates : gradient steps per batch (mini-batches).
     epochs : passes over each batch.
@@ -125,6 +94,8 @@ class Recipe:
         rollout engine.
     critic : train a value model as large as the policy (PPO).
     packing : share of packed sequences that is samples.
+    depth : weight versions by which samples may be behind.
+    reward_s : time from a batch's last token to its rewards and advantages. [s]
     """
 
     updates: int = 1
@@ -133,9 +104,12 @@ class Recipe:
     old_log_probs: bool = True
     critic: bool = False
     packing: float = PACKING
+    depth: float = 1.0
+    reward_s: float = REWARD_S
 
     def __post_init__(self) -> None:
         require_positive(updates=self.updates, epochs=self.epochs)
+        require_not_negative(depth=self.depth, reward_s=self.reward_s)
         if not 0 < self.packing <= 1:
             raise SpecError(f"packing = {self.packing:g} must be above 0 and at most 1: the share that is no padding")
 
@@ -172,9 +146,8 @@ class TrainerWork:
         return sum(self.parts.values())
 
 
-def trainer_work(scenario: Scenario, samples: Samples, recipe: Recipe | None = None) -> TrainerWork:
+def trainer_work(scenario: Scenario, samples: Samples, recipe: Recipe) -> TrainerWork:
     """What a batch takes of the scenario's plan."""
-    recipe = recipe or Recipe()
     training, plan = scenario.training, scenario.plan
     longest = ceil(samples.longest_tokens)
     if longest > training.sequence_length:

@@ -29,8 +29,8 @@ def played(written_s, training_s, sync_s, depth, steps=200):
 @pytest.mark.parametrize("training_s", [2.0, 9.0, 30.0])
 def test_batches_go_round_as_the_longest_cycle(make_pool, make_samples, depth, training_s):
     pool, samples = make_pool(running=4096), make_samples()
-    period = period_of(pool, samples, Loop(training_s, 0.5, 0.0, depth=depth))
-    least = max(steady_time(pool, samples) + 0.5, training_s) if depth else 0.0
+    period = period_of(pool, samples, Loop(training_s, 0.5, depth=depth))
+    least = max(steady_time(pool, samples), training_s) + 0.5 if depth else 0.0
     expected = max(least, played(batch_time(pool, samples), training_s, 0.5, depth))
     assert period.seconds == pytest.approx(expected, rel=0.02)
 
@@ -38,7 +38,7 @@ def test_batches_go_round_as_the_longest_cycle(make_pool, make_samples, depth, t
 def test_tools_are_waited_for_in_every_response(make_pool, make_samples):
     pool, plain = make_pool(), make_samples()
     agents = replace(plain, turns=8, tool_s=2.5)
-    loop = Loop(10.0, 1.0, 0.5)
+    loop = Loop(10.0, 1.0)
     assert period_of(pool, agents, loop).seconds == pytest.approx(period_of(pool, plain, loop).seconds + 20.0)
 
 
@@ -49,7 +49,7 @@ def test_samples_too_old_are_refused():
 
 def test_depth_0_is_the_sum_of_its_parts(make_pool, make_samples):
     pool, samples = make_pool(), make_samples()
-    loop = Loop(10.0, 1.0, 0.5, reward_s=2.0)
+    loop = Loop(10.0, 1.0, reward_s=2.0)
     period = period_of(pool, samples, loop)
     assert period == alternating(pool, samples, loop)
     assert period.seconds == pytest.approx(batch_time(pool, samples) + 2.0 + 10.0 + 1.0)
@@ -94,10 +94,10 @@ def test_rewards_are_waited_for_on_policy_and_hidden_by_depth(make_pool, make_sa
 )
 def test_no_period_is_less_than_a_pools_work(make_pool, make_samples, training, sync, depth, running, spread):
     pool, samples = make_pool(4, running), make_samples(spread=spread)
-    period = period_of(pool, samples, Loop(training, sync, sync, depth=depth))
+    period = period_of(pool, samples, Loop(training, sync, depth=depth))
     assert period.seconds >= (training + sync) * (1 - 1e-9)
     assert period.seconds >= (steady_time(pool, samples) + sync) * (1 - 1e-9)
-    assert period.seconds <= alternating(pool, samples, Loop(training, sync, sync)).seconds * (1 + 1e-9)
+    assert period.seconds <= alternating(pool, samples, Loop(training, sync)).seconds * (1 + 1e-9)
 
 
 @LAWS
@@ -108,7 +108,7 @@ def test_no_period_is_less_than_a_pools_work(make_pool, make_samples, training, 
 )
 def test_more_depth_is_never_slower(make_pool, make_samples, training, depth, running):
     pool, samples = make_pool(4, running), make_samples()
-    less, more = (period_of(pool, samples, Loop(training, 0.3, 0.3, depth=each)).seconds for each in (depth, depth + 1))
+    less, more = (period_of(pool, samples, Loop(training, 0.3, depth=each)).seconds for each in (depth, depth + 1))
     assert more <= less * SLACK
 
 
@@ -121,7 +121,7 @@ def test_more_depth_is_never_slower(make_pool, make_samples, training, depth, ru
     running=st.sampled_from([8, 1024]),
 )
 def test_more_rollout_gpus_are_never_slower(make_pool, make_samples, training, gpus, more, depth, running):
-    samples, loop = make_samples(prompts=64), Loop(training, 0.3, 0.3, depth=depth)
+    samples, loop = make_samples(prompts=64), Loop(training, 0.3, depth=depth)
     few, many = (period_of(make_pool(each, running), samples, loop).seconds for each in (gpus, gpus + more))
     assert many <= few * SLACK
 
@@ -134,7 +134,7 @@ def test_more_rollout_gpus_are_never_slower(make_pool, make_samples, training, g
     depth=st.sampled_from([0, 1, 3]),
 )
 def test_longer_responses_are_never_faster(make_pool, make_samples, training, mean, factor, depth):
-    pool, loop = make_pool(), Loop(training, 0.3, 0.3, depth=depth)
+    pool, loop = make_pool(), Loop(training, 0.3, depth=depth)
     short, long = (period_of(pool, make_samples(mean=each), loop).seconds for each in (mean, factor * mean))
     assert short <= long * SLACK
 
