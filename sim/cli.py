@@ -104,13 +104,10 @@ _TABLE = (
     " fields recompute",
     "schema: The JSON Schema of a scenario file, for editors.",
     " schema -o scenario.schema.json",
-    "doctor: What is installed, what is missing, and what the profiles were measured on.",
-    " doctor",
-    " doctor --json",
     "mcp: Serve the answers as tools for language models (Model Context Protocol).",
     " mcp",
     "presets: GPUs, nodes, clusters, models, frameworks, stacks and profiles, with their sources.",
-    "scaling: Scaling laws side by side: loss, data, batch, limits, failures and cost.",
+    "scaling: Scaling laws side by side: loss, data, batch, failures and cost.",
 )
 """The verbs in the order of the help: what each answers in a line, and below it what one types after `flopcast`."""
 HOMES = {
@@ -130,7 +127,6 @@ HOMES = {
     "shortest": "train:shortest",
     "fields": "reference:fields",
     "schema": "reference:schema",
-    "doctor": "reference:doctor",
     "presets": "reference:app",
     "scaling": "scaling:app",
 }

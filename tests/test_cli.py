@@ -1,6 +1,5 @@
 """The command line as a user meets it: text, JSON with stable keys, exit codes, pipes; never a traceback."""
 
-import importlib.metadata
 import json
 import shlex
 import subprocess
@@ -11,10 +10,9 @@ import pytest
 
 from sim import load_scenario
 from sim.commands.options import any_preset
-from sim.commands.reference import doctor, list_presets, show_preset
+from sim.commands.reference import list_presets, show_preset
 from sim.errors import SpecError
 from sim.files import shipped_scenarios
-from sim.specs import preset_names
 from tests.typed import typed as flopcast
 
 ROOT = Path(__file__).parent.parent
@@ -460,23 +458,3 @@ def test_scenarios_that_ship_are_found_from_anywhere(tmp_path, monkeypatch, caps
     own.parent.mkdir(parents=True)
     own.write_text(text.replace("recompute: selective", "recompute: none"), encoding="utf-8")
     assert load_scenario(name).plan.recompute == "none"
-
-
-def test_doctor_says_what_is_there_and_what_is_missing(monkeypatch, capsys):
-    found = json.loads(flopcast("doctor", "--json").stdout)
-    assert found["installed"] == {"from": "a checkout", "at": str(ROOT)}
-    needed = {each["name"]: each["version"] for each in found["packages"] if each["extra"] is None}
-    assert needed["numpy"] == importlib.metadata.version("numpy")
-    assert {each["name"] for each in found["profiles"]} == set(preset_names("profiles"))
-    real = importlib.metadata.version
-
-    def without(name):
-        if name in ("jupyter", "scipy"):
-            raise importlib.metadata.PackageNotFoundError(name)
-        return real(name)
-
-    monkeypatch.setattr("importlib.metadata.version", without)
-    monkeypatch.setenv("COLUMNS", "160")
-    with pytest.raises(SpecError, match="flopcast needs scipy; pip install scipy"):
-        doctor()
-    assert "missing; pip install 'flopcast[notebooks]'" in " ".join(capsys.readouterr().out.split())

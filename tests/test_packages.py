@@ -84,7 +84,6 @@ VERBS = {
     "plan-pipeline scenarios/layers/vgg16-v100.csv --workers 4 --bandwidths 10Gbit/s": "vgg16-v100",
     "calibrate show a100": "max_efficiency",
     "calibrate fit calibration/data/dgx-a100-gemm.csv --node dgx-a100-80gb -o dgx.yaml": "dgx.yaml",
-    "doctor": "from a wheel",
     "report scenarios/korthikanti-2022/22b-selective.yaml --no-search -o report.html": "report.html",
 }
 """What is asked of the wheel, and a part of each answer."""

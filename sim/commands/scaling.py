@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 from typer import Option
 
-from sim.commands.options import AsJson, Output, PriceOption, group_of, print_answer
+from sim.commands.options import AsJson, Output, group_of, print_answer
 from sim.commands.progress import spinner
-from sim.commands.train import failure_options, startup_of
+from sim.commands.train import RunOptions
 from sim.errors import SpecError
-from sim.reliability import goodput as rel
-from sim.reliability.cost import Price, energy, gpu_hours, listed_price, rent
-from sim.reliability.storing import even_storing, require_pause
+from sim.reliability.goodput import checkpoint_bytes, job_mtbf
+from sim.reliability.storing import even_storing
 from sim.scaling import critical_batch as critical
 from sim.scaling.allocation import (
     best_loss,
@@ -28,14 +26,14 @@ from sim.scaling.critical_batch import critical_batch_laws
 from sim.scaling.fit import fit_loss, read_runs
 from sim.scaling.loss_laws import FLOP_PER_PARAM_TOKEN, power_sum_loss, tokens_for_loss
 from sim.scaling.published import BESIROGLU, DEFAULT_LAW, LAWS, LossLaw, get_law
+from sim.scaling.run import training_run
 from sim.specs import ClusterSpec, ModelSpec
 from sim.specs.loading import resolve
 from sim.specs.presets import load_preset
-from sim.units import parse, parse_count, show, show_count, show_short, show_time, significant
+from sim.units import parse, parse_count, show_short, significant
 from sim.work.sums import total_params
 
 NAN = float("nan")
-FAILURES = failure_options()
 
 
 def model_params(text: str) -> float:
@@ -242,16 +240,8 @@ def goodput(
     *,
     gpus: int,
     cluster: str = "superpod-h100",
-    write_bandwidth: str | None = None,
-    interval: str | None = None,
-    blocking: str | None = None,
-    asynchronous: bool = False,
-    failing: Annotated[partial[rel.Failures], FAILURES],
-    restart: str | None = None,
+    run: RunOptions,
     useful: str = "30 d",
-    price: PriceOption = None,
-    power: str | None = None,
-    pue: float = 1.1,
     as_json: AsJson = False,
 ) -> None:
     """What failures and checkpoints leave of a cluster; days, energy and cost.
@@ -259,75 +249,24 @@ def goodput(
     name : A model preset, or a number of parameters such as 405B.
     gpus : GPUs of the job.
     cluster : A cluster preset, for its storage, nodes and power.
-    write_bandwidth : Bandwidth of all ranks together to storage; default: the cluster's.
-    interval : Work between checkpoints; default: the best.
-    blocking : How long training pauses for a checkpoint that is written in the background.
-    asynchronous --asynchronous/--no-asynchronous : Write in the background, with the cluster's pause.
-    restart : Time from a failure to the next step, loading included, instead of --startup.
     useful : Length of the run without failures.
-    power : Power of a GPU and its share of the node; default: the cluster's.
-    pue : Power usage effectiveness of the building.
     """
     from sim.report.scaling import goodput_view
 
     machine = ClusterSpec.read(resolve(cluster, "cluster"), f"cluster preset {cluster!r}")
-    size, work = float(rel.checkpoint_bytes(model_params(name))), parse(useful, "s")
-    storing = even_storing(size, gpus, machine)
-    if write_bandwidth is not None:
-        storing = storing.written_at(parse(write_bandwidth, "bytes_per_s"))
-    load = 0.0 if restart is not None else storing.load.seconds
-    failures = startup_of(restart, failing)(gpus_per_node=machine.node.gpus_per_node, load_s=load)
-    between = float(rel.job_mtbf(gpus, failures.gpu_mtbf_s))
-    pause = storing.blocking_s if blocking is None else parse(blocking, "s")
-    if asynchronous and blocking is None:
-        pause = require_pause(storing, machine.node.name)
-    drain = storing.write_s if asynchronous or blocking is not None else 0.0
-    rules = {"Young": rel.young_interval, "Daly": rel.daly_interval, "exact": rel.best_interval}
-    best = {rule: float(interval_of(pause, between)) for rule, interval_of in rules.items()} if pause else {}
-    if interval is None and not best:
-        raise SpecError("checkpoints that pause nothing have no best interval; give --interval, such as '5 min'")
-    chosen = max(best["exact"], drain - pause) if interval is None else parse(interval, "s")
-    checkpoints = rel.Checkpoints(chosen, pause, drain)
-    formula = rel.goodput(gpus, checkpoints, failures)
-    wall = formula.wall_time(work)
-    hours = float(gpu_hours(gpus + (failures.spare_nodes or 0) * failures.gpus_per_node, wall))
-    rate = listed_price(machine.gpu.name) if price is None else Price.read(price)
-    watts = machine.node.power_per_gpu_w if power is None else parse(power, "w")
-    found = {
-        "gpus": gpus, "checkpoint_bytes": size, "write_s": storing.write_s, "blocking_s": pause, "drain_s": drain,
-        "restart_s": failures.restart_s, "load_s": load, "job_mtbf_s": between, "interval_s": chosen,
-        "best_interval_s": best, "goodput": asdict(formula),
-        "wall_s": wall,
-        "gpu_hours": hours, "cost": float(rent(hours, rate.amount)), "currency": rate.currency,
-        "energy_j": None if watts is None else float(energy(hours, watts, pue)),
+    size, work = float(checkpoint_bytes(model_params(name))), parse(useful, "s")
+    terms = run.terms(machine.node.gpus_per_node).priced(machine.gpu)
+    found = training_run(even_storing(size, gpus, machine), gpus, machine.node, work, 1.0, 1.0, terms)
+    storing, saved, failures = found.storing, found.checkpoints, found.failures
+    data: dict[str, Any] = {
+        "gpus": gpus, "checkpoint_bytes": size, "write_s": storing.write_s, "blocking_s": saved.blocking_s,
+        "drain_s": saved.drain_s, "restart_s": failures.restart_s, "load_s": failures.load_s,
+        "job_mtbf_s": float(job_mtbf(gpus, failures.gpu_mtbf_s)), "interval_s": saved.interval_s,
+        "goodput": asdict(found.goodput), "wall_s": found.wall_s, "gpu_hours": found.gpu_hours, "cost": found.cost,
+        "currency": found.currency, "energy_j": found.energy_j,
     }  # fmt: skip
-    spares = failures.spare_nodes
-    ready = "enough spare nodes" if spares is None else f"{spares} spare nodes, which are paid for"
     title = f"{show_short(model_params(name))} parameters on {gpus:,} GPUs of {cluster}"
-    priced = [f"{rate} a GPU-hour: {rate.source}"] if rate.source else []
-    notes = [ready, *priced, *storing.notes]
-    facts = _goodput_facts(found, work, rate, pue)
-    print_answer(as_json, lambda: found, lambda: goodput_view(title, facts, formula, notes))
-
-
-def _goodput_facts(found: dict[str, Any], work: float, rate: Price, pue: float) -> dict[str, str]:
-    """What the answer says in lines."""
-    load, joules = found["load_s"], found["energy_j"]
-    written = f"{show(found['checkpoint_bytes'], 'B')}, {show_time(found['write_s'])} to write"
-    stops = f", training stops for {show_time(found['blocking_s'])}" if found["drain_s"] else ""
-    by_rule = ", ".join(f"{rule} {show_time(value)}" for rule, value in found["best_interval_s"].items())
-    hours, paid = show_count(found["gpu_hours"]), show_count(found["gpu_hours"] * rate.amount)
-    power = "left out: the GPU's power is not known; give --power"
-    return {
-        "Failures": f"one in {show_time(found['job_mtbf_s'])}",
-        "Checkpoint": written + stops,
-        "Restart": show_time(found["restart_s"]) + (f", of which {show_time(load)} to load" if load else ""),
-        "Interval": show_time(found["interval_s"]) + (f"  ({by_rule})" if by_rule else ""),
-        "Goodput": f"{found['goodput']['useful']:.1%}",
-        "Wall clock": f"{show_time(found['wall_s'])} for {show_time(work)} of work",
-        "Cost": f"{hours} GPU-hours, {paid} {rate.currency} at {rate} an hour",
-        "Energy": power if joules is None else f"{joules / 3.6e12:.3g} GWh of whole nodes at full power, PUE {pue:g}",
-    }
+    print_answer(as_json, lambda: data, lambda: goodput_view(title, found, data["job_mtbf_s"], terms))
 
 
 app = group_of(

@@ -21,19 +21,13 @@ from sim.specs import Scenario, load_scenario
 from sim.specs.presets import load_file_as_preset
 from sim.units import parse, parse_count, show_bare
 
-
-def failure_options(*left_out: str) -> Fills:
-    """The options of `Failures` but those that a verb fills itself."""
-    return Fills(
-        Failures,
-        *("hardware_share", "gpus_per_node", "load_s", *left_out),
-        gpu_mtbf_s=Opt("--mtbf", show_default="50,677 h"),
-        startup_s=Opt(show_default="10 min"),
-        spare_nodes="--spares",
-    )
-
-
-FAILURES = failure_options("repair_s")
+FAILURES = Fills(
+    Failures,
+    *("hardware_share", "gpus_per_node", "load_s"),
+    gpu_mtbf_s=Opt("--mtbf", show_default="50,677 h"),
+    startup_s=Opt(show_default="10 min"),
+    spare_nodes="--spares",
+)
 TERMS = Fills(
     Terms,
     "failures",
@@ -45,17 +39,6 @@ TERMS = Fills(
 GOAL = Fills(
     goal_of, "params", "loss_law", tokens=Opt(read=count), loss=Opt(read=count), critical_batch=Opt(read=count)
 )
-
-
-def startup_of(restart: str | None, failures: partial[Failures]) -> partial[Failures]:
-    """Failures from which a job comes back as --startup says, or --restart with loading in it."""
-    startup = failures.keywords.get("startup_s")
-    if restart is not None and startup is not None:
-        raise SpecError(
-            f"--restart {restart!r} is the start-up and the loading after it, --startup {show_bare(startup, 's')!r} "
-            "the first of them; give one of the two"
-        )
-    return failures if restart is None else partial(failures, startup_s=parse(restart, "s"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,8 +54,14 @@ class RunOptions:
 
     def terms(self, node_gpus: int) -> Terms:
         """The record that they fill; how many GPUs a node has says what fails together."""
-        failures = startup_of(self.restart, self.failures)(gpus_per_node=node_gpus)
-        return self.others(failures=failures, restart_is_whole=self.restart is not None)
+        given, startup = {"gpus_per_node": node_gpus}, self.failures.keywords.get("startup_s")
+        if self.restart is not None and startup is not None:
+            raise SpecError(
+                f"--restart {self.restart!r} is the start-up and the loading after it, --startup "
+                f"{show_bare(startup, 's')!r} the first of them; give one of the two"
+            )
+        whole = {} if self.restart is None else {"startup_s": parse(self.restart, "s")}
+        return self.others(failures=self.failures(**given, **whole), restart_is_whole=self.restart is not None)
 
 
 def train(

@@ -10,7 +10,6 @@ import numpy as np
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from sim.reliability import goodput as rel
 from sim.report.figures import label_panel, new_figure, open_panels, place_title, plain_axis
 from sim.scaling.allocation import Optimum, best_loss, best_params, compute_optimal, params_interval
 from sim.scaling.critical_batch import (
@@ -23,8 +22,9 @@ from sim.scaling.critical_batch import (
 from sim.scaling.fit import LossFit
 from sim.scaling.loss_laws import FLOP_PER_PARAM_TOKEN, optimal_shape, power_sum_loss
 from sim.scaling.published import BESIROGLU, LossLaw
+from sim.scaling.run import Terms, TrainingRun
 from sim.table import Table, columns_table, plain_table
-from sim.units import show_short, significant
+from sim.units import show, show_count, show_short, show_time, significant
 
 _SHARES = {
     "useful": "moves training forward",
@@ -109,19 +109,32 @@ def batch_view(title: str, rows: Mapping[str, Mapping[str, Any]], remarks: Seque
     return Group(Text(title, style="bold"), table, notes(spread, *remarks))
 
 
-def goodput_view(title: str, facts: Mapping[str, str], formula: rel.Goodput, remarks: Sequence[str]) -> Group:
+def goodput_view(title: str, run: TrainingRun, mtbf_s: float, terms: Terms) -> Group:
     """Checkpoints, where the time goes, and what the run costs."""
+    saved, storing, failures, energy = run.checkpoints, run.storing, run.failures, run.energy_j
+    stops = f", training stops for {show_time(saved.blocking_s)}" if saved.drain_s else ""
+    load = f", of which {show_time(failures.load_s)} to load" if failures.load_s else ""
+    facts = {
+        "Failures": f"one in {show_time(mtbf_s)}",
+        "Checkpoint": f"{show(storing.checkpoint_bytes, 'B')}, {show_time(storing.write_s)} to write{stops}",
+        "Restart": f"{show_time(failures.restart_s)}{load}",
+        "Interval": show_time(saved.interval_s),
+        "Goodput": f"{run.goodput.useful:.1%}",
+        "Wall clock": f"{show_time(run.wall_s)} for {show_time(run.useful_s)} of work",
+        "Cost": f"{show_count(run.gpu_hours)} GPU-hours, {show_count(run.cost)} {run.currency}",
+        "Energy": "left out: the GPU's power is not known" if energy is None else show(energy / 3.6e3, "Wh"),
+    }
     head = Table.grid(padding=(0, 2))
     head.add_column(style="bold")
     for name, value in facts.items():
         head.add_row(name, value)
     columns = {
         "share of time": [name.replace("_", " ") for name in _SHARES],
-        "formula": [f"{getattr(formula, name):.2%}" for name in _SHARES],
+        "%": [f"{getattr(run.goodput, name):.2%}" for name in _SHARES],
         "": [*_SHARES.values()],
     }
     shares = columns_table(columns, left=("share of time", ""))
-    return Group(Text(title, style="bold"), head, "", shares, notes(*remarks))
+    return Group(Text(title, style="bold"), head, "", shares, notes(*terms.assumptions, *storing.notes))
 
 
 def fit_view(title: str, fit: LossFit, budgets: Sequence[float]) -> Group:

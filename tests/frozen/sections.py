@@ -206,7 +206,7 @@ EXAMPLES: dict[str, Sequence[str | Path]] = {
 }  # fmt: skip
 """Words after a verb, of those that take --json."""
 ELSEWHERE = {
-    "doctor": "tells of this machine", "validate job": "trains", "validate seeds": "in claims",
+    "validate job": "trains", "validate seeds": "in claims",
     "validate strategies": "with what does not ship, as it takes long",
 }  # fmt: skip
 DRAWN: dict[str, Sequence[str | Path]] = {

@@ -39,7 +39,7 @@ QUESTIONS = [
     ("model", "70B", "--tokens", "1.4T", "--loss", "1.95"),
     ("batch", "llama3-405b", "--tokens", "15.6T", "--batch", "16M"),
     ("goodput", "llama3-405b", "--gpus", "16384", "--spares", "16"),
-    ("goodput", "gpt3-175b", "--gpus", "1024", "--blocking", "2 s", "--write-bandwidth", "50 GB/s"),
+    ("goodput", "gpt3-175b", "--gpus", "1024", "--asynchronous", "--write-bandwidth", "50 GB/s"),
     ("fit", POINTS, "--bootstraps", "10", "--least-tokens-per-param", "0.42"),
 ]
 IDS = [" ".join(question[:2]).partition(" /")[0] for question in QUESTIONS]
@@ -156,12 +156,10 @@ def test_fit():
         (("model", "gpt3-175"), "did you mean 'gpt3-175b'"),
         (("model", "--", "-5B"), "parameters = -5e+09"),
         (("batch", "70B", "--loss", "nan"), "loss = 'nan'"),
-        (("goodput", "70B", "--gpus", "8", "--blocking", "0 s"), "no best interval; give --interval"),
         (("optimal", "--loss", "1e-30"), "kaplan-2020 needs more than"),
         (("goodput", "70B", "--gpus", "0"), "num_gpus = 0"),
         (("goodput", "70B", "--gpus", "8", "--cluster", "selen"), "did you mean 'selene'"),
         (("goodput", "70B", "--gpus", "8", "--restart", "10"), "has no unit"),
-        (("goodput", "405B", "--gpus", "8", "--write-bandwidth", "1 GB/s", "--blocking", "1 s", "--interval", "1 s"), "an interval of at least"),
         (("fit", "nowhere.csv"), "cannot read nowhere.csv"),
     ],
 )  # fmt: skip
