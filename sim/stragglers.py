@@ -10,7 +10,6 @@ import numpy as np
 
 from sim.arrays import Array
 from sim.errors import SpecError
-from sim.network.ranks import gpu_of_rank
 from sim.specs import Scenario
 
 
@@ -86,24 +85,3 @@ def slowest_replicas(factors: Array) -> Array:
         )
     ]
     return np.asarray(kinds[kept])
-
-
-def failed_node(scenario: Scenario, node: int) -> str:
-    """What a node's failure does to the step, in words."""
-    per_node = scenario.cluster.node.gpus_per_node
-    gpus = gpu_of_rank(scenario.plan, scenario.cluster)
-    used = np.unique(gpus // per_node)
-    if node not in used:
-        among = "" if len(used) == used[-1] + 1 else f" {len(used):,} of the"
-        raise SpecError(f"node {node}: the plan uses{among} nodes {used[0]} to {used[-1]:,}; choose one of those")
-    pipeline, data, _, _ = np.nonzero(gpus // per_node == node)
-    ranks, replicas = (_range(np.unique(places)) for places in (pipeline, data))
-    return (
-        f"The step never ends: node {node} holds pipeline rank {ranks} of replica {replicas}, the other ranks wait for "
-        "its messages and the other replicas for its gradients. The job starts again from its last checkpoint; how "
-        "often that happens and what it costs is a question of reliability, not of a step."
-    )
-
-
-def _range(numbers: Array) -> str:
-    return str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}"

@@ -10,7 +10,6 @@ from sim import estimate, load_scenario
 from sim.errors import FlopcastError, SpecError
 from sim.simulate import simulate
 from sim.specs.hardware import LevelSpec, NetworkSpec
-from sim.stragglers import failed_node
 
 SMALL = ["plan.pp=4", "plan.dp=3", "training.global_batch_size=48"]
 
@@ -163,12 +162,6 @@ def test_a_cluster_without_switches_says_what_to_add(small):
         simulate(plain, contention=True)
 
 
-def test_a_failed_node_ends_the_step(small):
-    assert "node 4 holds pipeline rank 1 of replica 1" in failed_node(small, 4)
-    with pytest.raises(SpecError, match="nodes 0 to 11"):
-        failed_node(small, 12)
-
-
 def test_the_command(command):
     few = [part for override in SMALL for part in ("--set", override)]
     answer = json.loads(command("simulate", MAIN, *few, "--jitter", "0.02", "--seeds", "3", "--unfold", "--json")[0])
@@ -184,4 +177,3 @@ def test_the_command(command):
     _, complaint, code = command("simulate", MAIN, "--straggler", "1.2@rank64")
     assert code == 2
     assert "0 to 63" in complaint
-    assert "never ends" in command("simulate", MAIN, "--fail-node", "3")[0]

@@ -29,7 +29,6 @@ from sim.simulate import simulate as run
 from sim.specs import ClusterSpec, load_preset
 from sim.specs.loading import load_scenario, profile_of_gpu, resolve
 from sim.specs.machines import gpu_named
-from sim.stragglers import failed_node
 from sim.table import columns_table, plain_table
 from sim.units import parse, parse_whole, show, show_count, show_time
 
@@ -57,23 +56,17 @@ def simulate(
     overrides: Overrides = None,
     profile: ProfileOption = None,
     steps: Annotated[partial[Simulation], STEPS],
-    fail_node: int | None = None,
     as_json: Json = False,
     figure: Path | None = None,
 ) -> None:
     """How long steps take when GPUs jitter or are slow, and links are shared, slow or lost.
 
-    fail_node : Say what becomes of the step if this node fails.
     figure --png : Draw the network's use over the step here (.png, .svg, .pdf); needs --links.
     """
     from sim.report.figures import check_paths
     from sim.report.simulation import draw_links, simulation_view
 
     asked = load_scenario(scenario, overrides or (), profile)
-    if fail_node is not None:
-        fate = failed_node(asked, fail_node)
-        print_answer(as_json, lambda: {"scenario": asked.name, "step_time_s": None, "why": fate}, lambda: fate)
-        return
     if figure is not None:
         check_paths([figure], (".png", ".svg", ".pdf"))
         if not steps.keywords["links"]:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from sim.commands import options as opt
 from sim.commands.fills import Fills, Opt, count
 from sim.commands.progress import progress_bar
-from sim.errors import SpecError, require_positive
+from sim.errors import require_positive
 from sim.reliability.cost import Price
 from sim.reliability.goodput import Failures
 from sim.scaling.questions import ask, length_of, precision_of
@@ -19,7 +19,7 @@ from sim.scaling.training import Training
 from sim.scaling.training import train as run_of
 from sim.specs import Scenario, load_scenario
 from sim.specs.presets import load_file_as_preset
-from sim.units import parse, parse_count, show_bare
+from sim.units import parse, parse_count
 
 FAILURES = Fills(
     Failures,
@@ -31,8 +31,6 @@ FAILURES = Fills(
 TERMS = Fills(
     Terms,
     "failures",
-    "restart_is_whole",
-    write_bytes_per_s="--write-bandwidth",
     asynchronous="--asynchronous/--blocking",
     price=Opt(read=lambda words, _: Price.read(words)),
 )
@@ -43,25 +41,14 @@ GOAL = Fills(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """Options of a whole run: how the cluster fails, how state is saved, and what all of it costs.
-
-    restart : Time from a failure to the next step, loading included, instead of --startup.
-    """
+    """Options of a whole run: how the cluster fails, how state is saved, and what all of it costs."""
 
     failures: Annotated[partial[Failures], FAILURES]
-    restart: str | None = None
     others: Annotated[partial[Terms], TERMS]
 
     def terms(self, node_gpus: int) -> Terms:
         """The record that they fill; how many GPUs a node has says what fails together."""
-        given, startup = {"gpus_per_node": node_gpus}, self.failures.keywords.get("startup_s")
-        if self.restart is not None and startup is not None:
-            raise SpecError(
-                f"--restart {self.restart!r} is the start-up and the loading after it, --startup "
-                f"{show_bare(startup, 's')!r} the first of them; give one of the two"
-            )
-        whole = {} if self.restart is None else {"startup_s": parse(self.restart, "s")}
-        return self.others(failures=self.failures(**given, **whole), restart_is_whole=self.restart is not None)
+        return self.others(failures=self.failures(gpus_per_node=node_gpus))
 
 
 def train(

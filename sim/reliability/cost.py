@@ -57,12 +57,6 @@ def listed_price(gpu: str) -> Price:
     return Price(UNLISTED, source=f"an assumption, as no list price of {gpu} is known; give yours by --price")
 
 
-def gpu_hours(num_gpus: Number, wall_s: Number) -> Number:
-    """GPU-hours; count spare nodes too, as they are paid for.  [h]"""
-    require_positive(num_gpus=num_gpus, wall_s=wall_s)
-    return np.asarray(num_gpus, dtype=float) * wall_s / 3600.0
-
-
 def energy(hours: Number, gpu_power_w: Number, pue: Number = 1.0) -> Number:
     """Energy of so many GPU-hours.  [J]
 
@@ -74,9 +68,3 @@ def energy(hours: Number, gpu_power_w: Number, pue: Number = 1.0) -> Number:
     if not (np.asarray(pue) >= 1).all():
         raise SpecError(f"pue = {float(np.min(pue)):g} is below 1, as if power came from nowhere")
     return np.asarray(hours, dtype=float) * 3600.0 * gpu_power_w * pue
-
-
-def rent(hours: Number, price_per_gpu_hour: Number) -> Number:
-    """Price of so many GPU-hours, in the currency of the price."""
-    require_positive(hours=hours, price_per_gpu_hour=price_per_gpu_hour)
-    return np.asarray(hours, dtype=float) * price_per_gpu_hour

@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -169,11 +169,6 @@ class Storing:
     def load(self) -> Load:
         """Loading a checkpoint in the fastest way."""
         return self.loads[self.load_by]
-
-    def written_at(self, bytes_per_s: float) -> Storing:
-        """Storage whose checkpoints are written at a given rate, whatever the machine has."""
-        write = self.checkpoint_bytes / bytes_per_s
-        return replace(self, write_s=write, limit=HOST_LINK if (self.copy_s or 0.0) > write else "as given")
 
 
 def storing_of(scenario: Scenario) -> Storing:

@@ -113,11 +113,10 @@ def goodput_view(title: str, run: TrainingRun, mtbf_s: float, terms: Terms) -> G
     """Checkpoints, where the time goes, and what the run costs."""
     saved, storing, failures, energy = run.checkpoints, run.storing, run.failures, run.energy_j
     stops = f", training stops for {show_time(saved.blocking_s)}" if saved.drain_s else ""
-    load = f", of which {show_time(failures.load_s)} to load" if failures.load_s else ""
     facts = {
         "Failures": f"one in {show_time(mtbf_s)}",
         "Checkpoint": f"{show(storing.checkpoint_bytes, 'B')}, {show_time(storing.write_s)} to write{stops}",
-        "Restart": f"{show_time(failures.restart_s)}{load}",
+        "Restart": f"{show_time(failures.restart_s)}, of which {show_time(failures.load_s)} to load",
         "Interval": show_time(saved.interval_s),
         "Goodput": f"{run.goodput.useful:.1%}",
         "Wall clock": f"{show_time(run.wall_s)} for {show_time(run.useful_s)} of work",

@@ -75,11 +75,9 @@ def _saving(training: Training) -> Iterator[tuple[str, str, str]]:
 def _loading(training: Training) -> Iterator[tuple[str, str, str]]:
     """A restart and its parts, and how near data come to what storage gives."""
     failures, storing, data = training.run.failures, training.run.storing, training.data
-    parts = "as given, loading included"
-    if failures.load_s:
-        load = storing.load
-        parts = f"start-up {show_time(failures.startup_s)}, read {show_time(load.read_s)}"
-        parts += f", {_SPREAD[storing.load_by]} {show_time(load.spread_s)}" if load.spread_s else ""
+    load = storing.load
+    parts = f"start-up {show_time(failures.startup_s)}, read {show_time(load.read_s)}"
+    parts += f", {_SPREAD[storing.load_by]} {show_time(load.spread_s)}" if load.spread_s else ""
     yield "Restart", show_time(failures.restart_s), parts
     share = "less than 1 %" if data.share < 0.01 else f"{data.share:.0%}"
     limits = ", which limits the run" if data.slowdown > 1 else ""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from sim.errors import SpecError, require_positive
-from sim.reliability.cost import Price, energy, gpu_hours, listed_price, rent
+from sim.reliability.cost import Price, energy, listed_price
 from sim.reliability.goodput import Checkpoints, Failures, Goodput, best_interval, goodput, job_mtbf
 from sim.reliability.storing import Storing, require_pause
 from sim.scaling.allocation import flop_for_params
@@ -22,7 +22,7 @@ from sim.scaling.critical_batch import (
 from sim.scaling.loss_laws import FLOP_PER_PARAM_TOKEN, power_sum_loss, tokens_for_loss
 from sim.scaling.published import DEFAULT_LAW, LossLaw, form_of, get_law
 from sim.specs import GpuSpec, ModelSpec, NodeSpec
-from sim.units import show, show_short, show_time
+from sim.units import show_short, show_time
 from sim.work.operations import Number
 from sim.work.sums import active_params, total_params
 
@@ -146,24 +146,16 @@ LEAST_USEFUL = 0.01
 class Terms:
     """How a cluster fails, how state is saved and loaded, and what it costs.
 
-    failures : their rate, and how they are put right.
-    write_bytes_per_s : bandwidth of all ranks together to storage; default: the cluster's. [bytes/s]
+    failures : their rate, and how they are put right; loading a checkpoint comes on top, by the storage.
     asynchronous : checkpoints are written in the background, or training waits for them.
-    restart_is_whole : a restart is what `failures` say, loading included; else loading comes on top, by the storage.
     price : price of a GPU-hour: 2, '2.5 EUR' or €2.5; default: the GPU's list price.
     pue : power usage effectiveness of the building.
     """
 
     failures: Failures = field(default_factory=Failures)
-    write_bytes_per_s: float | None = None
     asynchronous: bool = False
-    restart_is_whole: bool = False
     price: Price | None = None
     pue: float = 1.1
-
-    def __post_init__(self) -> None:
-        if self.write_bytes_per_s is not None:
-            require_positive(write_bytes_per_s=self.write_bytes_per_s)
 
     def priced(self, gpu: GpuSpec) -> Terms:
         """The terms with a price: their own, or the list price of this GPU."""
@@ -176,26 +168,15 @@ class Terms:
         spares = "enough spare nodes"
         if self.failures.spare_nodes is not None:
             spares = f"{self.failures.spare_nodes} spare nodes, which are paid for"
-        restart = f"restart {show_time(self.failures.restart_s)}"
-        if not self.restart_is_whole:
-            restart = f"{show_time(self.failures.startup_s)} until the job loads its checkpoint"
+        restart = f"{show_time(self.failures.startup_s)} until the job loads its checkpoint"
         background = "in the background" if self.asynchronous else "while training stops"
-        rate = "" if self.write_bytes_per_s is None else f" at {show(self.write_bytes_per_s, 'B/s')}"
         price = "the list price" if self.price is None else f"{self.price} a GPU-hour"
         source = f" ({self.price.source})" if self.price is not None and self.price.source else ""
         return (
             f"a failure every {hours:,.0f} GPU-hours, {restart}, {spares}",
-            f"checkpoints are written{rate} at the best interval, {background}",
+            f"checkpoints are written at the best interval, {background}",
             f"{price}{source}; energy is that of whole nodes at full power, PUE {self.pue:g}",
         )
-
-    def stored(self, storing: Storing) -> Storing:
-        """What checkpoints take by these terms, of what they take on the machine."""
-        return storing if self.write_bytes_per_s is None else storing.written_at(self.write_bytes_per_s)
-
-    def failing(self, storing: Storing) -> Failures:
-        """Failures with the time that loading takes after them."""
-        return self.failures if self.restart_is_whole else replace(self.failures, load_s=storing.load.seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,16 +246,15 @@ def training_run(
     """
     require_positive(step_time_s=step_time_s, steps=steps)
     price = terms.price or listed_price(node.gpu.name)
-    storing = terms.stored(storing)
-    failures = terms.failing(storing)
+    failures = replace(terms.failures, load_s=storing.load.seconds)
     checkpoints = best_checkpoints(storing, num_gpus, node.name, terms)
     shares = goodput(num_gpus, checkpoints, failures)
     useful = steps * step_time_s
     if shares.useful < LEAST_USEFUL:
-        raise SpecError(_no_work(storing, num_gpus, node.name, terms))
+        raise SpecError(_no_work(storing, num_gpus, node.name, terms, failures))
     wall = shares.wall_time(useful)
     paid = num_gpus + (failures.spare_nodes or 0) * failures.gpus_per_node
-    hours, power = float(gpu_hours(paid, wall)), node.power_per_gpu_w
+    hours, power = paid * wall / 3600.0, node.power_per_gpu_w
     return TrainingRun(
         num_gpus,
         steps,
@@ -285,7 +265,7 @@ def training_run(
         checkpoints,
         wall,
         hours,
-        float(rent(hours, price.amount)),
+        hours * price.amount,
         price.currency,
         None if power is None else float(energy(hours, power, terms.pue)),
         storing,
@@ -306,9 +286,8 @@ def unknown_energy(node: NodeSpec) -> str:
     return f"energy is left out: the power of {node.name} is not known; set cluster.node.max_power, such as '10 kW'"
 
 
-def _no_work(storing: Storing, num_gpus: int, node: str, terms: Terms) -> str:
+def _no_work(storing: Storing, num_gpus: int, node: str, terms: Terms, failures: Failures) -> str:
     """Said of a run whose failures leave no time, with the most GPUs that work half of it."""
-    failures = terms.failing(storing)
 
     def useful(count: int) -> float:
         return goodput(count, best_checkpoints(storing, count, node, terms), failures).useful
@@ -323,5 +302,5 @@ def _no_work(storing: Storing, num_gpus: int, node: str, terms: Terms) -> str:
         f"hardly any work gets done on {num_gpus:,} GPUs: failures come faster than checkpoints, every "
         f"{show_time(float(job_mtbf(num_gpus, failures.gpu_mtbf_s)))}, where a checkpoint takes "
         f"{show_time(storing.write_s)} and a restart {show_time(failures.restart_s)}; {nearest}. Or write "
-        "(--write-bandwidth) or restart (--restart) faster"
+        "(-s cluster.storage.write_bandwidth=…) or restart (--startup) faster"
     )

@@ -118,7 +118,7 @@ def train(
     data, notes = _data_of(scenario, tokens, loss, batch_law)
     steps, average = data / training.tokens_per_step, answer.step_time_s
     storing, node = storing_of(scenario), scenario.cluster.node
-    loading = data_loading(scenario, data / (steps * average), terms.stored(storing))
+    loading = data_loading(scenario, data / (steps * average), storing)
     if loading.slowdown > 1.0:
         notes.append(
             f"limited by data: {show(loading.bytes_per_s, 'B/s')} are asked of storage that gives "
@@ -134,9 +134,8 @@ def train(
     run, background = run_of(1.0, terms), None
     if storing.pause_s is not None:
         background = run_of(1.0, replace(terms, asynchronous=True))
-    if run.failures.load_s:
-        ways = (f"{show_time(load.seconds)} with {LOAD_WORDS[by]}" for by, load in storing.loads.items())
-        notes.append(f"a checkpoint is loaded in the fastest of these ways: {'; '.join(ways)}")
+    ways = (f"{show_time(load.seconds)} with {LOAD_WORDS[by]}" for by, load in storing.loads.items())
+    notes.append(f"a checkpoint is loaded in the fastest of these ways: {'; '.join(ways)}")
     if run.energy_j is None:
         notes.append(unknown_energy(node))
     stated = [note for note in answer.assumptions if note != NO_FAILURES]

@@ -39,7 +39,7 @@ QUESTIONS = [
     ("model", "70B", "--tokens", "1.4T", "--loss", "1.95"),
     ("batch", "llama3-405b", "--tokens", "15.6T", "--batch", "16M"),
     ("goodput", "llama3-405b", "--gpus", "16384", "--spares", "16"),
-    ("goodput", "gpt3-175b", "--gpus", "1024", "--asynchronous", "--write-bandwidth", "50 GB/s"),
+    ("goodput", "gpt3-175b", "--gpus", "1024", "--asynchronous"),
     ("fit", POINTS, "--bootstraps", "10", "--least-tokens-per-param", "0.42"),
 ]
 IDS = [" ".join(question[:2]).partition(" /")[0] for question in QUESTIONS]
@@ -159,7 +159,7 @@ def test_fit():
         (("optimal", "--loss", "1e-30"), "kaplan-2020 needs more than"),
         (("goodput", "70B", "--gpus", "0"), "num_gpus = 0"),
         (("goodput", "70B", "--gpus", "8", "--cluster", "selen"), "did you mean 'selene'"),
-        (("goodput", "70B", "--gpus", "8", "--restart", "10"), "has no unit"),
+        (("goodput", "70B", "--gpus", "8", "--startup", "10"), "has no unit"),
         (("fit", "nowhere.csv"), "cannot read nowhere.csv"),
     ],
 )  # fmt: skip

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from sim.cli import app
 from sim.errors import InfeasiblePlan, SpecError
 from sim.estimate import estimate
+from sim.reliability.goodput import Failures
 from sim.scaling.run import Terms, goal_of
 from sim.scaling.step_times import limit_of, with_endless_links, without_latency
 from sim.scaling.training_time import default_batches, shortest
@@ -131,7 +132,7 @@ def test_what_cannot_be():
     huge = question(model="gpt-1008b")
     with pytest.raises(InfeasiblePlan, match="memory rules them all out"):
         shortest(huge, GOAL, gpus=(8, 8), batches=(8,))
-    never = Terms(write_bytes_per_s=1.0)
+    never = Terms(Failures(gpu_mtbf_s=60.0))
     with pytest.raises(InfeasiblePlan, match="failures come faster than checkpoints"):
         shortest(question(), GOAL, gpus=(64, 64), batches=(64,), terms=never, layered=False)
 
