@@ -78,7 +78,7 @@ def rl(
         shared = same_gpus_colocated(step, inference)
     found = {
         **step.to_dict(),
-        "depths": {f"{other.loop.depth:g}": other.step_time_s for other in depths},
+        "depths": {f"{other.depth:g}": other.step_time_s for other in depths},
         "colocated_step_time_s": None if shared is None else shared.step_time_s,
         "splits": [other.to_dict() for other in split],
     }

@@ -73,7 +73,7 @@ def _heading(step: RlStep) -> Text:
     text = title(step.scenario.name, f"\n{shape}, at most {samples.lengths.longest:,.0f}\n")
     trained = f"training on {plan.num_gpus:,} × {step.scenario.cluster.gpu.name}: {plan_degrees(plan)}"
     tp, replicas = step.pool.engine.tp, step.pool.replicas
-    running = step.pool.running(samples, step.colocated or step.loop.depth == 0)
+    running = step.pool.running(samples, step.colocated or step.depth == 0)
     wrote = f"{replicas:,} replicas of tp {tp}, up to {running:,.0f} sequences each"
     where = "the same GPUs" if step.colocated else f"{step.pool.num_gpus:,} × {step.pool.gpu}"
     words = f"rollouts on {where}: {wrote}"
@@ -82,7 +82,7 @@ def _heading(step: RlStep) -> Text:
 
 def _facts(step: RlStep) -> RenderableType:
     table = facts_table()
-    depth = step.loop.depth
+    depth = step.depth
     policy = "on policy" if depth == 0 else f"up to {depth:g} version{'s' * (depth != 1)} off policy"
     low, high = (show_time(factor * step.step_time_s) for factor in MEASURED)
     table.add_row("RL step", Text(show_time(step.step_time_s), style="bold green"), f"90 %: {low} to {high}, {policy}")
@@ -110,9 +110,9 @@ def _facts(step: RlStep) -> RenderableType:
 
 
 def _depths(step: RlStep, depths: Sequence[RlStep], colocated: RlStep | None) -> Table:
-    on_policy = next((other for other in depths if other.loop.depth == 0), step).step_time_s
+    on_policy = next((other for other in depths if other.depth == 0), step).step_time_s
     rows = {
-        f"depth {other.loop.depth:g}" if other.loop.depth else "depth 0, on policy": (other.step_time_s, other.limit)
+        f"depth {other.depth:g}" if other.depth else "depth 0, on policy": (other.step_time_s, other.limit)
         for other in depths
     }
     if colocated is not None:
@@ -159,7 +159,7 @@ def rl_figure(step: RlStep, depths: Sequence[RlStep] = (), split: Sequence[RlSte
         label_panel(right, "how the GPUs are dealt", of, "seconds", yscale="log")
         plain_axis(right.yaxis)
     elif depths:
-        names = [f"{other.loop.depth:g}" for other in depths]
+        names = [f"{other.depth:g}" for other in depths]
         right.bar(names, [other.step_time_s for other in depths], color="#0072B2", width=0.6)
         for place, other in enumerate(depths):
             right.annotate(f"{other.limit}\n", (place, other.step_time_s), ha="center", va="center", fontsize=8)

@@ -27,7 +27,7 @@ from statistics import NormalDist
 import numpy as np
 
 from sim.arrays import Floats
-from sim.errors import InfeasiblePlan, SpecError, require_not_negative, require_positive
+from sim.errors import InfeasiblePlan, require_positive
 from sim.rl.inference import Engine
 from sim.rl.samples import Samples
 from sim.units import show
@@ -188,34 +188,6 @@ def _cells(samples: Samples, share: float, slots: float) -> int:
     return max(least, int(len(lengths.survival) / max(1.0, waves * lengths.longest / lengths.mean / WAVES)))
 
 
-DEEPEST = 64
-"""Versions by which samples may be behind at most; a larger number is taken for a mistake."""
-
-
-@dataclass(frozen=True, slots=True)
-class Loop:
-    """What the pools do in a step, besides writing responses.
-
-    training_s : forward passes, gradients and updates on one batch. [s]
-    sync_s : while rollouts take the new weights and write nothing; training waits too. [s]
-    reward_s : from a response's last token to its reward. [s]
-    depth : versions by which samples may be behind; any number from 0.
-    """
-
-    training_s: float
-    sync_s: float = 0.0
-    reward_s: float = 0.0
-    depth: float = 0.0
-
-    def __post_init__(self) -> None:
-        require_positive(training_s=self.training_s)
-        require_not_negative(sync_s=self.sync_s, reward_s=self.reward_s, depth=self.depth)
-        if self.depth > DEEPEST:
-            raise SpecError(
-                f"depth = {self.depth:g}: samples that many versions behind are not simulated; give at most {DEEPEST}"
-            )
-
-
 @dataclass(frozen=True, slots=True)
 class Period:
     """One step of the loop.
@@ -231,39 +203,46 @@ class Period:
     limit: str
 
 
-def alternating(pool: RolloutPool, samples: Samples, loop: Loop) -> Period:
+def alternating(
+    pool: RolloutPool, samples: Samples, training_s: float, sync_s: float = 0.0, reward_s: float = 0.0
+) -> Period:
     """Depth 0: a batch is written to its last response, trained on, and its weights are handed over."""
-    written = _written_s(pool, samples, loop)
-    seconds = written + loop.training_s + loop.sync_s
-    parts = {"rollouts": written, "training": loop.training_s, "weights": loop.sync_s}
-    return Period(seconds, written, max(parts, key=lambda name: parts[name]))
+    parts = {"rollouts": _written_s(pool, samples, reward_s), "training": training_s, "weights": sync_s}
+    return Period(sum(parts.values()), parts["rollouts"], max(parts, key=lambda name: parts[name]))
 
 
-def period_of(pool: RolloutPool, samples: Samples, loop: Loop) -> Period:
+def period_of(
+    pool: RolloutPool,
+    samples: Samples,
+    training_s: float,
+    sync_s: float = 0.0,
+    reward_s: float = 0.0,
+    depth: float = 0.0,
+) -> Period:
     """Depth k: the longest cycle of two stages with k + 1 batches between them.
+
+    training_s : forward passes, gradients and updates on one batch. [s]
+    sync_s : while rollouts take the new weights and write nothing; training waits too. [s]
+    reward_s : from a response's last token to its reward. [s]
+    depth : versions by which samples may be behind; any number from 0.
 
     Batch i begins when version i − k is there, and is trained on when it is written and batch i − 1 was trained on.
     Such a system of maxima and sums goes round at its largest mean cycle [2]_. A batch takes G to its last response,
     and k of them run at once: (G + W)/k. One version off policy, measured steps are as long as a batch to its last
     response and the weights, also where these are exchanged under running responses (`flopcast_validation.rl_runs`).
     """
-    if loop.depth == 0:
-        return alternating(pool, samples, loop)
-    written = _written_s(pool, samples, loop)
-    flow = steady_time(pool, samples) + loop.sync_s
+    if depth == 0:
+        return alternating(pool, samples, training_s, sync_s, reward_s)
+    written = _written_s(pool, samples, reward_s)
     bounds = {
-        "rollouts": flow,
-        "training": loop.training_s + loop.sync_s,
-        "tail": max(
-            (written + loop.sync_s) / max(loop.depth, 1.0),
-            (written + loop.training_s + loop.sync_s) / (loop.depth + 1.0),
-        ),
+        "rollouts": steady_time(pool, samples) + sync_s,
+        "training": training_s + sync_s,
+        "tail": max((written + sync_s) / max(depth, 1.0), (written + training_s + sync_s) / (depth + 1.0)),
     }
     limit = max(bounds, key=lambda name: bounds[name])
-    named = "weights" if loop.sync_s > 0.5 * bounds[limit] else limit
-    return Period(bounds[limit], written, named)
+    return Period(bounds[limit], written, "weights" if sync_s > 0.5 * bounds[limit] else limit)
 
 
-def _written_s(pool: RolloutPool, samples: Samples, loop: Loop) -> float:
+def _written_s(pool: RolloutPool, samples: Samples, reward_s: float) -> float:
     """Time from a batch's begin to the reward of its last response, with the wait for tools.  [s]"""
-    return batch_time(pool, samples) + samples.turns * samples.tool_s + loop.reward_s
+    return batch_time(pool, samples) + samples.turns * samples.tool_s + reward_s

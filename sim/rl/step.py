@@ -9,7 +9,7 @@ from typing import Any
 
 from sim.errors import FlopcastError, SpecError, require_positive
 from sim.rl.pools import Inference, pools_with_room
-from sim.rl.rollout import Loop, Period, RolloutPool, alternating, period_of, steady_time
+from sim.rl.rollout import Period, RolloutPool, alternating, period_of, steady_time
 from sim.rl.samples import Samples
 from sim.rl.trainer import (
     Recipe,
@@ -34,6 +34,7 @@ MEASURED = (0.82, 1.6)
 class RlStep:
     """One step of the loop, and what it consists of.
 
+    depth : weight versions by which samples may be behind.
     colocated : rollouts and training take turns on the same GPUs.
     sync_s : handing weights over. [s]
     switch_s : copies to the host and back, of GPUs that change sides. [s]
@@ -43,7 +44,7 @@ class RlStep:
     samples: Samples
     pool: RolloutPool
     work: TrainerWork
-    loop: Loop
+    depth: float
     period: Period
     sync_s: float
     switch_s: float = 0.0
@@ -110,7 +111,7 @@ class RlStep:
         full = min(steady_time(self.pool, self.samples), self.step_time_s - self.sync_s)
         rest = max(self.step_time_s - full - self.sync_s, 0.0)
         waits = 0.0
-        if self.loop.depth == 0:
+        if self.depth == 0:
             waits = min(rest, self.work.seconds)
         elif self.limit == "training":
             waits = rest
@@ -119,8 +120,9 @@ class RlStep:
 
     def at_depth(self, depth: float) -> RlStep:
         """Return the step of these pools at another depth."""
-        loop = replace(self.loop, depth=depth)
-        return replace(self, loop=loop, period=period_of(self.pool, self.samples, loop))
+        work = self.work
+        period = period_of(self.pool, self.samples, work.seconds, self.sync_s, work.recipe.reward_s, depth)
+        return replace(self, depth=depth, period=period)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data with stable keys, for JSON; the keys are in docs/reinforcement-learning.md."""
@@ -134,8 +136,8 @@ class RlStep:
             "rollout_gpu": pool.gpu,
             "rollout_tp": pool.engine.tp,
             "rollout_replicas": pool.replicas,
-            "rollout_running": pool.running(samples, self.colocated or self.loop.depth == 0),
-            "depth": self.loop.depth,
+            "rollout_running": pool.running(samples, self.colocated or self.depth == 0),
+            "depth": self.depth,
             "step_time_s": self.step_time_s,
             "step_time_interval_s": [factor * self.step_time_s for factor in MEASURED],
             "limit": self.limit,
@@ -212,11 +214,12 @@ def split_step(
 
 def _split(scenario: Scenario, samples: Samples, rollout_gpus: int, work: TrainerWork, inference: Inference) -> RlStep:
     """The step of two pools whose training is known."""
+    recipe = work.recipe
 
     def step(pool: RolloutPool) -> RlStep:
         sync = sync_time(scenario, pool)
-        loop = Loop(work.seconds, sync, work.recipe.reward_s, work.recipe.depth)
-        return RlStep(scenario, samples, pool, work, loop, period_of(pool, samples, loop), sync)
+        period = period_of(pool, samples, work.seconds, sync, recipe.reward_s, recipe.depth)
+        return RlStep(scenario, samples, pool, work, recipe.depth, period, sync)
 
     return _best(map(step, pools_with_room(scenario, samples, inference, rollout_gpus, colocated=False)))
 
@@ -234,9 +237,8 @@ def colocated_step(
 
     def step(pool: RolloutPool) -> RlStep:
         sync = reshard_time(scenario, pool)
-        loop = Loop(work.seconds, sync + switch, work.recipe.reward_s)
-        period = alternating(pool, samples, loop)
-        return RlStep(scenario, samples, pool, work, loop, period, sync, switch, True, notes)
+        period = alternating(pool, samples, work.seconds, sync + switch, work.recipe.reward_s)
+        return RlStep(scenario, samples, pool, work, 0.0, period, sync, switch, True, notes)
 
     gpus, how = scenario.plan.num_gpus, inference or Inference()
     return _best(map(step, pools_with_room(scenario, samples, how, gpus, colocated=True)))

@@ -79,6 +79,8 @@ PASS_S = 3.5
 samples are collected, padded, packed and sent. The median of fifteen steps that NeMo RL timed by phase. [s]"""
 
 
+DEEPEST = 64
+"""Versions by which samples may be behind at most; a larger number is taken for a mistake."""
 REWARD_S = 5.0
 """What a step takes for rewards, advantages and logs: what is left of fifteen steps that NeMo RL timed by phase. [s]"""
 
@@ -110,6 +112,10 @@ class Recipe:
     def __post_init__(self) -> None:
         require_positive(updates=self.updates, epochs=self.epochs)
         require_not_negative(depth=self.depth, reward_s=self.reward_s)
+        if self.depth > DEEPEST:
+            raise SpecError(
+                f"depth = {self.depth:g}: samples that many versions behind are not simulated; give at most {DEEPEST}"
+            )
         if not 0 < self.packing <= 1:
             raise SpecError(f"packing = {self.packing:g} must be above 0 and at most 1: the share that is no padding")
 

@@ -92,7 +92,9 @@ def test_nobody_writes_405b_every_12_seconds():
     """5.7 TB are copied in 6 ms by 16,384 GPUs, of which alone the best interval would be 12 s; staging takes seconds."""
     storing = storing_of(load_scenario(LLAMA))
     assert storing.copy_s < 0.01
-    assert replace(storing, write_s=1e-3).blocking_s == storing.copy_s  # what waits for a faster write waits for the copy
+    assert (
+        replace(storing, write_s=1e-3).blocking_s == storing.copy_s
+    )  # what waits for a faster write waits for the copy
     interval = float(best_interval(storing.pause_s, Failures().gpu_mtbf_s / 16384))
     assert 300 < interval < 450
     assert interval > storing.write_s
