@@ -13,8 +13,8 @@ import numpy as np
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from sim.rl.pools import Inference, pool_of
-from sim.rl.rollout import batch_time
+from sim.rl.inference import Inference
+from sim.rl.rollout import batch_time, pool_of
 from sim.rl.samples import Samples, lognormal_lengths
 from sim.rl.step import RlStep, colocated_step, split_step
 from sim.rl.trainer import Recipe

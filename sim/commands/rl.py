@@ -10,7 +10,7 @@ from sim.commands.fills import Fills, Opt, count
 from sim.commands.options import Output, Overrides, ProfileOption, ScenarioFile
 from sim.errors import SpecError
 from sim.files import MEASUREMENTS, read_text
-from sim.rl.pools import Inference
+from sim.rl.inference import Inference
 from sim.rl.samples import Lengths, Samples, lognormal_lengths, measured_lengths
 from sim.rl.step import DEPTHS, RlStep, best_split, colocated_step, same_gpus_colocated, split_step
 from sim.rl.trainer import Recipe

@@ -10,14 +10,15 @@ values [1]_, or its state where a layer carries one. A step's seconds are a roof
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from sim.arrays import Number
 from sim.costs.collectives import Fabric, all_reduce
+from sim.errors import SpecError, nearest, require_positive
 from sim.network.placement import Group
-from sim.specs import LayerKind, ModelSpec
-from sim.specs.profile import GemmParams
+from sim.specs import ClusterSpec, LayerKind, ModelSpec, Profile
 from sim.work.operations import Cause
 from sim.work.pieces import key_value_width
 from sim.work.sums import expert_params, forward_flop, model_layers, total_params
@@ -163,38 +164,89 @@ def decode_all_reduces(model: ModelSpec) -> int:
     return sum(1 if parallel or "none" in (kind.mixer, kind.mlp) else 2 for kind in model.kind_of_layer)
 
 
-@dataclass(frozen=True, slots=True)
-class Engine:
-    """One replica of an inference engine: a model on `tp` GPUs that decode together.
+RUNNING = 1024
+"""Sequences that a replica decodes at once at most: a common default of engines on GPUs with 80 GB. Assumed."""
+HOST_STEP_S = 4e-3
+"""What GPUs wait for the host in a step of decoding: scheduling, drawing, log-probabilities, tokens through Ray. Set on
+ten batches of vLLM's with two models that NeMo RL timed by phase (`flopcast_validation.rl_runs`); an engine alone that
+serves one sequence waits for next to nothing (`tests/costs/test_decode.py`). [s]"""
 
-    weight_format, cache_format : bf16 or fp8.
-    peak_flop_per_s : of one GPU in the weights' format. [FLOP/s]
-    bandwidth_bytes_per_s : of its memory, at its peak. [bytes/s]
-    memory_share : share of that bandwidth that the kernels of a step reach.
-    group : the tensor-parallel group.
-    step_overhead_s : what the GPUs wait for the host in every step: scheduling, drawing, handing out tokens. [s]
+
+@dataclass(frozen=True, slots=True)
+class Inference:
+    """How rollouts are run.
+
+    tp : GPUs of a rollout replica; default: the fastest of 1, 2, 4, ... that has room.
+    weights : format of the rollouts' weights: bf16 or fp8.
+    cache : format of the rollouts' keys and values: bf16 or fp8.
+    memory_share : share of a GPU's memory that rollouts use; default: 0.9, or 0.6 when training shares the GPU.
+    most_running : most sequences that a replica decodes at once.
+    step_overhead_s : time that the GPUs wait for the host in every decoding step. [s]
     """
+
+    tp: int | None = None
+    weights: str = "bf16"
+    cache: str = "bf16"
+    memory_share: float | None = None
+    most_running: int = RUNNING
+    step_overhead_s: float = HOST_STEP_S
+
+    def __post_init__(self) -> None:
+        for name, value in (("weights", self.weights), ("cache", self.cache)):
+            if value not in WIDTHS:
+                raise SpecError(f"rollouts have no {name} in {value!r}{nearest(value, WIDTHS)}")
+        if self.tp is not None:
+            require_positive(rollout_tp=self.tp)
+        require_positive(most_running=self.most_running)
+        if self.memory_share is not None and not 0 < self.memory_share <= 1:
+            raise SpecError(f"memory_share = {self.memory_share:g} must be above 0 and at most 1")
+
+
+@dataclass(frozen=True)
+class Engine:
+    """One replica of an inference engine: a model on `tp` GPUs of a cluster that decode together."""
 
     model: ModelSpec
     tp: int
-    weight_format: str
-    cache_format: str
-    peak_flop_per_s: float
-    bandwidth_bytes_per_s: float
-    memory_share: float
-    gemm: GemmParams
-    fabric: Fabric
-    group: Group
-    step_overhead_s: float = 0.0
+    how: Inference
+    cluster: ClusterSpec
+    profile: Profile
+
+    @cached_property
+    def fabric(self) -> Fabric:
+        """The links between the GPUs.
+
+        Engines leave NVLink's switches alone (sgl-project/sglang:python/sglang/srt/entrypoints/engine.py,
+        _set_envs_and_config: NCCL_NVLS_ENABLE is 0 unless one asks for it).
+        """
+        return Fabric.of(self.cluster, self.profile, nvls=False)
+
+    @cached_property
+    def group(self) -> Group:
+        """The tensor-parallel group."""
+        domain = self.cluster.nvlink_domain_gpus
+        return Group(self.tp, min(self.tp, domain), self.tp > domain)
+
+    @cached_property
+    def flop_per_s(self) -> float:
+        """FLOP/s that one GPU's matrix units reach at their best. Without units for 8 bits they multiply in 16."""
+        peaks, weights = self.cluster.gpu.peak_flop_per_s, self.how.weights
+        units = next((name for name in (weights, "bf16", "fp16") if name in peaks), "fp32")
+        return self.cluster.gpu.peak(units) * self.profile.gemm.of(weights).max_efficiency
+
+    @property
+    def bytes_per_s(self) -> float:
+        """Bandwidth of one GPU's memory that the kernels of a step reach. [bytes/s]"""
+        return self.profile.memory.efficiency * self.cluster.gpu.memory_bandwidth_bytes_per_s
 
     @property
     def weight_bytes(self) -> float:
         """Bytes of one GPU's part of the model. [bytes]"""
-        return float(WIDTHS[self.weight_format] * weights_held(self.model, self.tp))
+        return float(WIDTHS[self.how.weights] * weights_held(self.model, self.tp))
 
     def cache_bytes(self, context: Number) -> Number:
         """Bytes of a sequence's cache on one GPU. [bytes]"""
-        return cache_bytes(self.model, context, WIDTHS[self.cache_format], self.tp)
+        return cache_bytes(self.model, context, WIDTHS[self.how.cache], self.tp)
 
     def decode_s(self, batch: Number, context: Number) -> Number:
         """One step of decoding: a token for each of `batch` sequences of `context` tokens on average.  [s]
@@ -206,25 +258,19 @@ class Engine:
         Takes arrays. Cost grows more slowly than the batch: a larger batch is never less efficient.
         """
         batch = np.asarray(batch, dtype=float)
-        read = WIDTHS[self.weight_format] * weights_read(self.model, batch, self.tp)
+        read = WIDTHS[self.how.weights] * weights_read(self.model, batch, self.tp)
         logits = 4.0 * SAMPLING_PASSES * batch * self.model.vocab_size / self.tp
         nbytes = read + batch * self.cache_bytes(context) + logits
-        moved = nbytes / (self.memory_share * self.bandwidth_bytes_per_s)
-        computed = batch * decode_flop(self.model, context) / self.tp / self._rate
-        floor = decode_kernels(self.model) * self.gemm.kernel_floor_s
-        return np.hypot(moved, computed) + floor + self._sums_s(batch) + self.step_overhead_s
+        moved = nbytes / self.bytes_per_s
+        computed = batch * decode_flop(self.model, context) / self.tp / self.flop_per_s
+        floor = decode_kernels(self.model) * self.profile.gemm.kernel_floor_s
+        return np.hypot(moved, computed) + floor + self._sums_s(batch) + self.how.step_overhead_s
 
     def prefill_s(self, prompt: float, count: Number = 1.0) -> Number:
         """Reading `count` prompts of so many tokens, many at once: their FLOPs, and the sums between GPUs.  [s]"""
-        computed = prefill_flop(self.model, prompt) / self.tp / self._rate
+        computed = prefill_flop(self.model, prompt) / self.tp / self.flop_per_s
         tokens = 8192.0  # of a step, which mixes prompts: latency hardly counts
         return count * (computed + self._sums_s(tokens) * prompt / tokens)
-
-    @property
-    def _rate(self) -> float:
-        """FLOP/s that the matrix units reach at their best. [FLOP/s]"""
-        precision = {"fp8": "fp8"}.get(self.weight_format, "bf16")
-        return self.peak_flop_per_s * self.gemm.of(precision).max_efficiency
 
     def _sums_s(self, tokens: Number) -> Number:
         if self.tp == 1:

@@ -1,7 +1,7 @@
 """The rollout pool: how long replicas of an inference engine take to write a batch of responses.
 
-What memory it has room for, how many sequences decode at once, and what it gives where it never runs empty. How long
-a batch takes that is waited for to its longest response is played by `sim.rl.rollout`.
+What memory it has room for, how many sequences decode at once, what it gives where it never runs empty, and how long a
+batch takes to its longest response.
 
 Responses that begin within the same cell of tokens are a cohort: of n that began together n S(age) still run. What runs
 on a replica and how long its sequences are sets the time of a step of decoding; what ends makes room for what waits.
@@ -19,7 +19,7 @@ is to train, and both pools alternate; every batch more in flight lets them over
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import sqrt
 from statistics import NormalDist
@@ -27,17 +27,18 @@ from statistics import NormalDist
 import numpy as np
 
 from sim.arrays import Floats
-from sim.errors import InfeasiblePlan, require_positive
-from sim.rl.inference import Engine
+from sim.errors import InfeasiblePlan, SpecError, require_positive
+from sim.rl.inference import RUNNING, Engine, Inference
 from sim.rl.samples import Samples
+from sim.specs import Scenario
 from sim.units import show
 
-RUNNING = 1024
-"""Sequences that a replica decodes at once at most: a common default of engines on GPUs with 80 GB. Assumed."""
 MEMORY_SHARE = 0.9
 """Share of a GPU's memory that an engine takes: vLLM's default (gpu_memory_utilization)."""
 SHARED_MEMORY_SHARE = 0.6
 """Share that an engine takes where training uses the same GPUs (NVIDIA-NeMo/RL:examples/configs/grpo_math_1B.yaml)."""
+WORKSPACE_BYTES = 4e9
+"""Memory that an engine needs on a GPU beside weights and cache: activations, CUDA graphs, NCCL. Assumed. [bytes]"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +97,48 @@ class RolloutPool:
     def prefill_s(self, samples: Samples) -> float:
         """Reading the prompts of a step, each once for its group, on every replica its share.  [s]"""
         return float(self.engine.prefill_s(samples.prompt_tokens, samples.written_groups / self.replicas))
+
+
+def pool_of(scenario: Scenario, inference: Inference, num_gpus: int, tp: int, colocated: bool) -> RolloutPool:
+    """A pool of `num_gpus` as replicas of `tp`."""
+    engine, gpu = Engine(scenario.model, tp, inference, scenario.cluster, scenario.profile), scenario.cluster.gpu
+    share = inference.memory_share or (SHARED_MEMORY_SHARE if colocated else MEMORY_SHARE)
+    free = share * gpu.memory_bytes - engine.weight_bytes - WORKSPACE_BYTES
+    return RolloutPool(engine, gpu.name, num_gpus // tp, free, inference.most_running)
+
+
+def _degrees(scenario: Scenario, inference: Inference, num_gpus: int) -> Iterator[int]:
+    """Rollout tensor-parallel degrees that may be tried, those inside an NVLink domain first."""
+    if inference.tp is not None and num_gpus % inference.tp:
+        raise SpecError(
+            f"rollout tp {inference.tp} does not divide the {num_gpus} rollout GPUs; take "
+            f"{max(1, num_gpus // inference.tp) * inference.tp} GPUs, or another tp"
+        )
+    if inference.tp is not None:
+        yield inference.tp
+        return
+    powers = (1 << power for power in range(num_gpus.bit_length()))
+    yield from (tp for tp in powers if num_gpus % tp == 0 and scenario.model.num_heads % tp == 0)
+
+
+def pools_with_room(
+    scenario: Scenario, samples: Samples, inference: Inference, num_gpus: int, colocated: bool
+) -> list[RolloutPool]:
+    """Pools of every degree that has room; over more than a domain only where none inside one has."""
+    found: list[RolloutPool] = []
+    why = InfeasiblePlan("no rollout tp was tried")
+    for tp in _degrees(scenario, inference, num_gpus):
+        if found and tp > scenario.cluster.nvlink_domain_gpus:
+            break
+        pool = pool_of(scenario, inference, num_gpus, tp, colocated)
+        try:
+            pool.require_cache(samples)
+            found.append(pool)
+        except InfeasiblePlan as error:
+            why = error
+    if not found:
+        raise why
+    return found
 
 
 def steady_time(pool: RolloutPool, samples: Samples) -> float:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sim.errors import FlopcastError, SpecError, require_positive
-from sim.rl.pools import Inference, pools_with_room
-from sim.rl.rollout import Period, RolloutPool, alternating, period_of, steady_time
+from sim.rl.inference import Inference
+from sim.rl.rollout import Period, RolloutPool, alternating, period_of, pools_with_room, steady_time
 from sim.rl.samples import Samples
 from sim.rl.trainer import (
     Recipe,
@@ -166,8 +166,8 @@ class RlStep:
             f"nine in ten published steps of NeMo RL took {MEASURED[0]:g} to {MEASURED[1]:g} times the predicted time; "
             "the time between the phases is the median of theirs",
             f"engines reach {ENGINES:.0%} of ideal rates (median of TensorRT-LLM on H100 and H200), and nothing fails",
-            f"decoding uses {engine.memory_share:.0%} of the memory's bandwidth in every kernel; prompts are read once "
-            "per group; routing to experts is even",
+            f"decoding uses {engine.profile.memory.efficiency:.0%} of the memory's bandwidth in every kernel; prompts "
+            "are read once per group; routing to experts is even",
             f"responses have {samples.lengths.mean:,.0f} tokens on average and at most {samples.lengths.longest:,.0f}; "
             "their lengths do not change as the policy learns",
             f"packed sequences are {self.work.recipe.packing:.0%} full; a reference model or critic fits in memory too",

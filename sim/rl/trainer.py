@@ -37,7 +37,7 @@ def synced_bytes(scenario: Scenario, pool: RolloutPool) -> float:
     """Weights of the model in the rollouts' format; of a frozen model its adapters in 16 bits. [bytes]"""
     adapters = adapters_of(scenario.training)
     if adapters is None:
-        return WIDTHS[pool.engine.weight_format] * inference_params(pool.engine.model)
+        return WIDTHS[pool.engine.how.weights] * inference_params(pool.engine.model)
     layers = model_layers(scenario.model, adapters=adapters)
     return ACTIVATION_WIDTH * sum(count * float(adapter_params(layer)[0]) for count, _, layer in layers)
 

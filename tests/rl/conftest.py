@@ -2,8 +2,8 @@
 
 import pytest
 
-from sim.rl.pools import Inference, pool_of
-from sim.rl.rollout import RolloutPool
+from sim.rl.inference import Inference
+from sim.rl.rollout import RolloutPool, pool_of
 from sim.rl.samples import Samples, lognormal_lengths
 from sim.specs import build_scenario
 

@@ -5,14 +5,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.rl.pools import Inference, engine_of
+from sim.rl.inference import Engine, Inference
 from sim.specs import build_scenario
 
 
 def engine(model="llama3-8b", tp=1, cluster="superpod-h100", **how):
     training = {"global_batch_size": 1, "sequence_length": 2048, "precision": "bf16"}
     scenario = build_scenario({"model": model, "cluster": cluster, "plan": {}, "training": training}, [])
-    return engine_of(scenario, Inference(**{"step_overhead_s": 0.0, **how}), tp)
+    return Engine(scenario.model, tp, Inference(**{"step_overhead_s": 0.0, **how}), scenario.cluster, scenario.profile)
 
 
 def test_one_sequence_on_an_a100_of_40_gb():
@@ -27,7 +27,7 @@ def test_one_sequence_on_an_a100_of_40_gb():
 
 def test_a_small_batch_takes_its_bytes_and_a_large_one_its_flops():
     found = engine()
-    moved = found.weight_bytes / (found.memory_share * found.bandwidth_bytes_per_s)
+    moved = found.weight_bytes / found.bytes_per_s
     assert 0 < found.decode_s(1, 0) - moved < 0.25 * moved
     many = 65_536
     assert found.decode_s(many, 0) == pytest.approx(2 * 7.5e9 * many / (0.70 * 989e12), rel=0.05)
