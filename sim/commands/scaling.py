@@ -24,8 +24,16 @@ from sim.scaling.allocation import (
 )
 from sim.scaling.critical_batch import critical_batch_laws
 from sim.scaling.fit import fit_loss, read_runs
-from sim.scaling.loss_laws import FLOP_PER_PARAM_TOKEN, power_sum_loss, tokens_for_loss
-from sim.scaling.published import BESIROGLU, DEFAULT_LAW, LAWS, LossLaw, get_law
+from sim.scaling.loss_laws import (
+    BESIROGLU,
+    DEFAULT_LAW,
+    FLOP_PER_PARAM_TOKEN,
+    LAWS,
+    LossLaw,
+    get_law,
+    power_sum_loss,
+    tokens_for_loss,
+)
 from sim.scaling.run import training_run
 from sim.specs import ClusterSpec, ModelSpec
 from sim.specs.loading import resolve

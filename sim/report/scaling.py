@@ -20,8 +20,7 @@ from sim.scaling.critical_batch import (
     tokens_needed,
 )
 from sim.scaling.fit import LossFit
-from sim.scaling.loss_laws import FLOP_PER_PARAM_TOKEN, optimal_shape, power_sum_loss
-from sim.scaling.published import BESIROGLU, LossLaw
+from sim.scaling.loss_laws import BESIROGLU, FLOP_PER_PARAM_TOKEN, LossLaw, optimal_shape, power_sum_loss
 from sim.scaling.run import Terms, TrainingRun
 from sim.table import Table, columns_table, plain_table
 from sim.units import show, show_count, show_short, show_time, significant

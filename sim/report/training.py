@@ -15,8 +15,7 @@ from sim.reliability.storing import LoadBy
 from sim.report.figures import label_panel, open_panels, place_title, plain_axis
 from sim.report.terminal import assumptions, indented, title
 from sim.report.text import heading, remarks
-from sim.scaling.loss_laws import power_sum_loss
-from sim.scaling.published import BESIROGLU
+from sim.scaling.loss_laws import BESIROGLU, power_sum_loss
 from sim.scaling.run import TrainingRun
 from sim.scaling.training import Training
 from sim.scaling.training_time import Frontier, FrontierPoint

@@ -11,8 +11,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from sim.errors import SpecError, require_positive
-from sim.scaling.loss_laws import FLOP_PER_PARAM_TOKEN, flop_for_loss, optimal_params, power_sum_loss
-from sim.scaling.published import MUENNIGHOFF, LossLaw
+from sim.scaling.loss_laws import (
+    FLOP_PER_PARAM_TOKEN,
+    MUENNIGHOFF,
+    LossLaw,
+    flop_for_loss,
+    optimal_params,
+    power_sum_loss,
+)
 from sim.work.operations import Number
 
 

@@ -29,7 +29,7 @@ class CriticalBatchLaw:
 
     data_overhead : extra data at the batch it names: 1 by McCandlish's definition (twice the data, twice the least
         steps), 0.2 by Zhang's; None where it names the best batch for the loss instead of a limit.
-    checked : how far its constants were checked, as in `published`.
+    checked : how far its constants were checked, as in `loss_laws`.
     """
 
     name: str

@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 
 from sim.errors import SpecError, nearest, require_positive
 from sim.files import MEASUREMENTS, read_text
-from sim.scaling.loss_laws import FLOP_PER_PARAM_TOKEN, PowerSum, optimal_params, power_sum_loss
-from sim.scaling.published import LossLaw
+from sim.scaling.loss_laws import FLOP_PER_PARAM_TOKEN, LossLaw, PowerSum, optimal_params, power_sum_loss
 
 Array = NDArray[np.float64]
 

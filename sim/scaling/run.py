@@ -19,8 +19,15 @@ from sim.scaling.critical_batch import (
     steps_needed,
     tokens_needed,
 )
-from sim.scaling.loss_laws import FLOP_PER_PARAM_TOKEN, power_sum_loss, tokens_for_loss
-from sim.scaling.published import DEFAULT_LAW, LossLaw, form_of, get_law
+from sim.scaling.loss_laws import (
+    DEFAULT_LAW,
+    FLOP_PER_PARAM_TOKEN,
+    LossLaw,
+    form_of,
+    get_law,
+    power_sum_loss,
+    tokens_for_loss,
+)
 from sim.specs import GpuSpec, ModelSpec, NodeSpec
 from sim.units import show_short, show_time
 from sim.work.operations import Number

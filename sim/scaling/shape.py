@@ -7,7 +7,7 @@ parameters, those whose multiplies fill tiles, waves and wide loads train up to 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from math import ceil
 from typing import Any
 
@@ -46,10 +46,6 @@ class Shape:
     step_time_s: float
     gain: float
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data with stable keys, for JSON."""
-        return {"sizes": self.sizes, "params": self.params, "step_time_s": self.step_time_s, "gain": self.gain}
-
 
 @dataclass(frozen=True, slots=True)
 class Shapes:
@@ -63,8 +59,8 @@ class Shapes:
         """Plain data with stable keys, for JSON."""
         scenario = self.scenario
         asked = {"model": scenario.model.name, "gpu": scenario.cluster.gpu.name, "tp": scenario.plan.tp}
-        faster = [each.to_dict() for each in self.faster]
-        return {**asked, "own": self.own.to_dict(), "faster": faster, "assumptions": list(scenario.assumed)}
+        faster = [asdict(each) for each in self.faster]
+        return {**asked, "own": asdict(self.own), "faster": faster, "assumptions": list(scenario.assumed)}
 
 
 def shapes_near(

@@ -48,11 +48,6 @@ class PricedBatch:
     layered: Fastest = field(default_factory=Fastest)
 
     @property
-    def plans(self) -> int:
-        """Plans that were priced."""
-        return (self.result.plans_priced if self.result else 0) + (self.table.plans if self.table else 0)
-
-    @property
     def fastest(self) -> Fastest:
         """The fastest plans that fit."""
         sizes = sorted({*self.fitting, *self.layered})
@@ -69,12 +64,13 @@ def price_batches(
     gpus: tuple[int, int],
     layered: bool,
     progress: Callable[[float], object],
-) -> Prices:
-    """Price every plan of every batch on a range of sizes.
+) -> tuple[Prices, int]:
+    """Price every plan of every batch on a range of sizes, and count them.
 
     progress : called with the batches done, and the share of the one at work.
     """
     found: Prices = {}
+    plans = 0
     refusal = InfeasiblePlan("there is no batch to price")
     for number, batch in enumerate(batches):
         training = scenario.training.replace(global_batch_size=batch)
@@ -94,6 +90,7 @@ def price_batches(
         except InfeasiblePlan as error:
             refusal = error
         else:
+            plans += result.plans_priced
             sizes = result.space.columns.num_gpus[result.row]
             fits = np.flatnonzero(result.memory_bytes <= result.memory_limit_bytes)
             priced.fitting = fastest_of_sizes(sizes[fits], result.step_time_s[fits])
@@ -101,13 +98,14 @@ def price_batches(
         progress(number + 0.5)
         if layered:
             priced.table = table = layered_table(given, **among, progress=partial(progress, number + 0.5))
+            plans += table.plans
             priced.layered = fastest_of_sizes(table.column("num_gpus"), table.bound_s)
         if priced.fastest:
             found[batch] = priced
         progress(number + 1)
     if not found:
         raise refusal
-    return found
+    return found, plans
 
 
 def expert_degree(scenario: Scenario, batch: int) -> int:

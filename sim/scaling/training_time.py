@@ -179,7 +179,7 @@ def shortest(
     wanted = tuple(batches) if batches is not None else default_batches(goal, length)
     work = PARTS * len(wanted) + MOST_POINTS
     report = progress or (lambda done, size: None)
-    prices = price_batches(scenario, sorted(wanted), gpus, layered, lambda done: report(int(PARTS * done), work))
+    prices, plans = price_batches(scenario, sorted(wanted), gpus, layered, lambda done: report(int(PARTS * done), work))
     steps = {batch: float(goal.steps(batch * length)) for batch in wanted}
     data = {batch: float(goal.tokens(batch * length)) for batch in wanted}
     saved = state_of(scenario.replace(plan=ParallelPlan())).checkpoint_bytes
@@ -215,7 +215,7 @@ def shortest(
         terms,
         front,
         wanted,
-        sum(each.plans for each in prices.values()),
+        plans,
         confirmed,
         time.perf_counter() - begun,
         (*goal.notes, *terms.assumptions, *_of_the_machine(scenario, front), *stated),

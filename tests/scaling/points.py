@@ -5,8 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sim.scaling.loss_laws import power_sum_loss
-from sim.scaling.published import BESIROGLU
+from sim.scaling.loss_laws import BESIROGLU, power_sum_loss
 
 
 def write_points(path):

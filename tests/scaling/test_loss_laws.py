@@ -21,12 +21,6 @@ from sim.scaling.allocation import (
     useful_params,
 )
 from sim.scaling.loss_laws import (
-    flop_for_loss,
-    optimal_params,
-    power_sum_loss,
-    tokens_for_loss,
-)
-from sim.scaling.published import (
     BESIROGLU,
     HOFFMANN,
     HOFFMANN_ROUNDED,
@@ -34,8 +28,12 @@ from sim.scaling.published import (
     LAWS,
     MUENNIGHOFF,
     PETAFLOP_DAY,
+    flop_for_loss,
     form_of,
     get_law,
+    optimal_params,
+    power_sum_loss,
+    tokens_for_loss,
 )
 
 GOPHER = 5.76e23

@@ -15,7 +15,7 @@ from flopcast_validation.strategies.question import family
 from sim.reliability.goodput import Failures, checkpoint_bytes, job_mtbf
 from sim.scaling.allocation import PARAM_DECAY, TOKEN_DECAY, best_loss, best_params, compute_optimal
 from sim.scaling.critical_batch import critical_batch, kaplan_batch
-from sim.scaling.published import KAPLAN, PETAFLOP_DAY, get_law
+from sim.scaling.loss_laws import KAPLAN, PETAFLOP_DAY, get_law
 from sim.schedules import build_order
 from sim.schedules.actions import B
 from sim.schedules.passes import peak_in_flight
