@@ -196,7 +196,7 @@ def ask_plan(
         assumed = (f"a run of {TOKENS / 1e12:g} trillion tokens (--tokens)",)
         asked = replace(asked, tokens=TOKENS, assumed=assumed)
     with progress_bar("machines searched") as progress:
-        return rank(partial(asked.planned, terms=terms, export_to=export_to), [gpus], progress=progress)
+        return rank(asked, [gpus], progress=progress, terms=terms, export_to=export_to)
 
 
 def _refuse_price(price: str | None, named: bool) -> None:
@@ -280,5 +280,4 @@ def ask_tuning(
             return asked, tune(asked, card, gpus, terms)
     counts = COUNTS if gpus is None else (gpus,)
     with progress_bar("machines searched") as progress:
-        ask = partial(asked.planned, terms=terms)
-        return asked, rank(ask, counts, () if card is None else (card,), progress)
+        return asked, rank(asked, counts, () if card is None else (card,), progress, terms=terms)

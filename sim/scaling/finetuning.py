@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, ClassVar
 
 from sim.errors import InfeasiblePlan
@@ -110,11 +109,6 @@ class Unfit:
         return {**self.lacking.to_dict(), "remedies": found, "do_not_help": list(self.useless)}
 
 
-def offer_of(asked: FineTuning, gpu: str, gpus: int, terms: Terms | None = None) -> Offer:
-    """The best plan for a fine-tuning on so many GPUs of a preset, and its run."""
-    return offer(partial(asked.planned, terms=terms), gpu, gpus)
-
-
 def tune(asked: FineTuning, gpu: str, gpus: int, terms: Terms | None = None) -> Offer | Unfit:
     """The best plan for a fine-tuning on so many GPUs of a preset; where none fits, what would make it fit.
 
@@ -122,7 +116,7 @@ def tune(asked: FineTuning, gpu: str, gpus: int, terms: Terms | None = None) -> 
     weights.
     """
     try:
-        return offer_of(asked, gpu, gpus, terms)
+        return offer(asked, gpu, gpus, terms=terms)
     except InfeasiblePlan as error:
         lacking = Lacking(gpu, gpus, str(error))
     tried = [(label, _first(ways, gpu, terms)) for label, ways in _changes(asked, gpu, gpus)]
@@ -143,7 +137,7 @@ def _first(ways: Iterable[Way], gpu: str, terms: Terms | None) -> tuple[str, Off
     """The first of some ways that fits; a price that was given is that of the GPU that was asked for."""
     for words, asked, card, gpus in ways:
         with suppress(InfeasiblePlan):
-            return words, offer_of(asked, card, gpus, terms if card == gpu else None)
+            return words, offer(asked, card, gpus, terms=terms if card == gpu else None)
     return None
 
 

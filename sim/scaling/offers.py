@@ -7,13 +7,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from sim.errors import InfeasiblePlan, SpecError
-from sim.scaling.questions import Planned
+from sim.scaling.questions import Planned, Question
 from sim.scaling.training import Training
 from sim.search.candidate import facts_of
 from sim.specs.machines import price_list
-
-Ask = Callable[[str, int], Planned]
-"""The best plan of a question on a GPU preset and so many of these GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,22 +68,22 @@ class Ranking(NamedTuple):
         return {"best": best, "all": [*best, *lacking]}
 
 
-def offer(ask: Ask, gpu: str, gpus: int) -> Offer:
-    """The offer of so many GPUs of a preset."""
-    planned = ask(gpu, gpus)
+def offer(asked: Question, gpu: str, gpus: int, **options: Any) -> Offer:
+    """The best plan of a question on so many GPUs of a preset, and its run; options are those of `plan_of`."""
+    planned = asked.planned(gpu, gpus, **options)
     if not planned.result.finished:
         raise KeyboardInterrupt  # who stops one search stops them all
     return Offer(gpu, gpus, planned)
 
 
 def rank(
-    ask: Ask, counts: Sequence[int], gpus: Sequence[str] = (), progress: Callable[[int, int], None] | None = None
+    asked: Question,
+    counts: Sequence[int],
+    gpus: Sequence[str] = (),
+    progress: Callable[[int, int], None] | None = None,
+    **options: Any,
 ) -> Ranking:
-    """The offers of several kinds and numbers of GPUs.
-
-    counts : how many GPUs.
-    gpus : presets. Default: all that the price list has.
-    """
+    """The offers of some numbers of GPUs of each preset, by default of all that the price list has."""
     listed = price_list()
     some = [
         (gpu, count) for gpu in gpus or listed for count in counts if gpus or count <= listed[gpu].get("most", count)
@@ -96,7 +93,7 @@ def rank(
     wrong: list[SpecError] = []
     for done, (gpu, count) in enumerate(some):
         try:
-            offers.append(offer(ask, gpu, count))
+            offers.append(offer(asked, gpu, count, **options))
         except InfeasiblePlan as error:
             lacking.append(Lacking(gpu, count, str(error)))
         except SpecError as error:  # such as a precision that this GPU has no units for

@@ -13,7 +13,8 @@ from sim.cli import app
 from sim.errors import InfeasiblePlan, SpecError
 from sim.estimate import estimate
 from sim.reliability.cost import Price
-from sim.scaling.finetuning import FineTuning, offer_of, tune
+from sim.scaling.finetuning import FineTuning, tune
+from sim.scaling.offers import offer as offered
 from sim.scaling.offers import rank
 from sim.scaling.questions import batch_of, sequences_near
 from sim.scaling.run import Terms
@@ -119,7 +120,7 @@ def test_a_batch_is_sequences_or_millions_of_tokens(said, batch):
 
 @pytest.fixture(scope="module")
 def found():
-    return rank(QWEN.planned, (2, 8), ("rtx-4090-24gb", "a100-sxm-40gb", "h100-sxm-80gb"))
+    return rank(QWEN, (2, 8), ("rtx-4090-24gb", "a100-sxm-40gb", "h100-sxm-80gb"))
 
 
 def test_what_fits_and_how_fast_it_is_estimate_says(found):
@@ -143,7 +144,7 @@ def test_offers_come_cheapest_first(found):
 
 
 def test_a_price_of_ones_own_is_proportional():
-    listed, own = (offer_of(QWEN, "h100-sxm-80gb", 8, terms) for terms in (None, Terms(price=Price(1.33, "EUR"))))
+    listed, own = (offered(QWEN, "h100-sxm-80gb", 8, terms=terms) for terms in (None, Terms(price=Price(1.33, "EUR"))))
     assert own.cost == pytest.approx(listed.cost * 1.33 / 3.99)
     assert own.training.run.currency == "EUR"
 
