@@ -92,7 +92,8 @@ field_paths = _offer(lambda: [*_sections(with_presets=False), *_values()])
 """Sections and fields of a scenario file."""
 COMPLETED: dict[str, Callable[[str], list[str]]] = {
     "scenario": scenario_files,
-    "scenarios": scenarios_with_overrides,
+    "first": scenarios_with_overrides,
+    "second": scenarios_with_overrides,
     "overrides": fields,
     "which": field_paths,
     "preset": any_preset,

@@ -229,22 +229,10 @@ def memory_rows(answer: Estimate) -> list[MemoryRow]:
     for rank in shown:
         use = answer.memory[rank].to_dict()
         total = use.pop("total")
-        rows.append(MemoryRow(rank, memory_parts(use), total, total <= answer.memory_available_bytes))
+        parts = {name: use[name] for name in MEMORY[:-1]}
+        parts[MEMORY[-1]] = sum(use.values()) - sum(parts.values())  # what is small together
+        rows.append(MemoryRow(rank, parts, total, total <= answer.memory_available_bytes))
     return rows
-
-
-def memory_parts(use: Mapping[str, float]) -> dict[str, float]:
-    """Bytes by purpose as MEMORY has them: what is small together. [bytes]"""
-    parts = {name: use[name] for name in MEMORY[:-1]}
-    return {**parts, MEMORY[-1]: sum(use.values()) - sum(parts.values())}
-
-
-def seconds_by_group(seconds: Mapping[str, float]) -> dict[str, float]:
-    """A step by groups of causes, in the order of GROUPS; those without time are left out. [s]"""
-    found = dict.fromkeys(GROUPS.values(), 0.0)
-    for cause, value in seconds.items():
-        found[GROUPS[cause]] += value
-    return {group: value for group, value in found.items() if value > 0}
 
 
 def profile_origin(profile: Profile) -> list[tuple[str, str]]:

@@ -10,9 +10,9 @@ import numpy as np
 from sim.canvas import new_figure
 from sim.errors import SpecError, nearest
 from sim.estimate import Estimate
-from sim.report.facts import LABELS, falls_of, headline, memory_rows, plan_words, question_words
+from sim.report.facts import LABELS, falls_of
 from sim.report.figures import GROUP_COLOURS
-from sim.report.html.render import memory_bars, render
+from sim.report.html.render import answer_data, render
 from sim.report.plans import plan_table
 from sim.report.search_figures import search_figure
 from sim.report.sweep import draw_sweep
@@ -34,19 +34,7 @@ class View(NamedTuple):
 
 def estimate_html(answer: Estimate) -> str:
     """Headline, the way from peak to what is achieved; memory and assumptions folded away."""
-    available = answer.memory_available_bytes
-    return render(
-        "estimate.html",
-        name=answer.scenario.name,
-        question=question_words(answer),
-        plan=plan_words(answer),
-        facts=headline(answer),
-        peak=show(answer.peak_flop_per_s, "FLOP/s"),
-        falls=falls_of(answer),
-        memory=memory_bars([(f"rank {row.rank}", row.parts, available) for row in memory_rows(answer)]),
-        available=available,
-        assumptions=answer.assumptions,
-    )
+    return render("estimate.html", **answer_data(answer))
 
 
 def estimate_figure(answer: Estimate, what: str = "breakdown", width_in: float = 9.0) -> Any:
