@@ -46,7 +46,7 @@ _TABLE = (
     " shape config.json --gpu h100 --json",
     "compare: Two scenarios side by side: what differs, and what that does.",
     " compare scenarios/megatron-2021/145.6b.yaml scenarios/gpt3-175b-1024-a100.yaml",
-    " compare scenarios/gpt-1t-3072-a100.yaml scenarios/gpt-1t-3072-a100.yaml@plan.schedule=gpipe",
+    " compare scenarios/gpt3-175b-1024-a100.yaml scenarios/gpt3-175b-1024-a100.yaml@plan.zero_stage=1",
     "schedule: What each pipeline rank does, in order, as a text grid.",
     " schedule interleaved --ranks 4 --microbatches 8",
     " schedule zb_v --ranks 2 --microbatches 3 --times 1,1,1",

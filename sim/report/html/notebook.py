@@ -14,8 +14,7 @@ from sim.report.facts import LABELS, falls_of
 from sim.report.figures import GROUP_COLOURS
 from sim.report.html.render import answer_data, render
 from sim.report.plans import plan_table
-from sim.report.search_figures import search_figure
-from sim.report.sweep import draw_sweep
+from sim.report.search_figures import draw_pareto, draw_sweep
 from sim.search import SearchResult
 from sim.search.sweep import Sweep
 from sim.units import show, show_time
@@ -103,7 +102,7 @@ def sweep_html(swept: Sweep) -> str:
 
 VIEWS: Mapping[str, View] = {
     "Estimate": View(estimate_html, estimate_figure),
-    "SearchResult": View(search_html, search_figure),
+    "SearchResult": View(search_html, draw_pareto),
     "Sweep": View(sweep_html, draw_sweep),
 }
 """The view of each type of answer, by the type's name."""
