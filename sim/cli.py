@@ -89,7 +89,7 @@ _TABLE = (
     " report scenarios/gpt3-175b-1024-a100.yaml -s plan.num_chunks=2 -s plan.schedule=interleaved --no-search",
     "train: How many days a whole run takes, with failures and checkpoints, and what it costs.",
     " train scenarios/gpt-1t-3072-a100.yaml",
-    " train scenarios/gpt-1t-3072-a100.yaml --price 3 --png run.png",
+    " train scenarios/gpt-1t-3072-a100.yaml --price 3",
     "shortest: The shortest possible training run on a kind of cluster, and what limits it.",
     " shortest llama3-70b --cluster superpod-h100 --tokens 15T --gpus 256..32768 --png frontier.png",
     " shortest gpt3-175b --cluster ethernet-25 --loss 2.0 --within '60 d'",

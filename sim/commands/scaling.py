@@ -70,7 +70,7 @@ def optimal(
     loss: str | None = None,
     unique_tokens: str | None = None,
     runs: Path | None = None,
-    output: Output,
+    as_json: AsJson = False,
 ) -> None:
     """The best model and data for a budget, the cheapest for a loss, by every law. With both: whether it suffices.
 
@@ -79,7 +79,7 @@ def optimal(
     unique_tokens : Different tokens there are; more are repeated.
     runs : CSV of your runs; its fit joins the laws.
     """
-    from sim.report.scaling import draw_optimal, optimum_view
+    from sim.report.scaling import optimum_view
 
     if budget is None and loss is None:
         raise SpecError("give --budget, such as 5.76e23, or --loss, such as 2.0")
@@ -106,10 +106,10 @@ def optimal(
         epochs = significant(max(best[-1].tokens / different, 1.0), 2)
         remarks.append(f"the last row has {show_short(different)} different tokens: {epochs} epochs")
     if best:
-        output.show(
+        print_answer(
+            as_json,
             lambda: [asdict(each) for each in best],
             lambda: [optimum_view(title, best, remarks, show_flop=flop is None)],
-            lambda: draw_optimal(laws, best),
         )
     if refused:
         raise SpecError("\n".join(refused))
@@ -210,14 +210,14 @@ def fit(
     bootstraps: Annotated[int, Option(min=10, max=10_000, help="Resamples behind the intervals.")] = 200,
     seed: Annotated[int, Option(min=0, help="Of the resampling.")] = 0,
     least_tokens_per_param: float = 0.0,
-    output: Output,
+    as_json: AsJson = False,
 ) -> None:
     """Fit L = E + A/params^alpha + B/tokens^beta to runs of yours, with bootstrap intervals.
 
     runs : CSV with the columns params, tokens and loss.
     least_tokens_per_param : Leave out runs with fewer.
     """
-    from sim.report.scaling import draw_fit, fit_view
+    from sim.report.scaling import fit_view
 
     table = read_runs(runs)
     kept = table.take(table.tokens >= least_tokens_per_param * table.params)
@@ -227,10 +227,10 @@ def fit(
     intervals = {name: found.interval(name) for name in ("irreducible", "a", "alpha", "b", "beta", "exponent")}
     constants = {"runs": len(kept), "objective": found.objective, "residual": found.residual}
     title = f"{len(kept)} runs of {runs}" + (f" ({left} left out)" if left else "")
-    output.show(
+    print_answer(
+        as_json,
         lambda: asdict(found.form) | {"intervals": intervals} | constants,
         lambda: [fit_view(title, found, [top, 10 * top, 100 * top, 1000 * top])],
-        lambda: draw_fit(found),
     )
 
 

@@ -9,14 +9,11 @@ import numpy as np
 from rich.console import Group
 from rich.text import Text
 
-from sim.breakdown import CAUSES
 from sim.canvas import new_figure
 from sim.reliability.storing import LoadBy
-from sim.report.figures import label_panel, open_panels, place_title, plain_axis
+from sim.report.figures import label_panel, place_title, plain_axis
 from sim.report.terminal import assumptions, indented, title
 from sim.report.text import heading, remarks
-from sim.scaling.loss_laws import power_sum_loss
-from sim.scaling.published import BESIROGLU
 from sim.scaling.run import TrainingRun
 from sim.scaling.training import Training
 from sim.scaling.training_time import Frontier, FrontierPoint
@@ -137,6 +134,8 @@ def _sentence(point: FrontierPoint) -> str:
     )
 
 
+LEAST_SHOWN = 0.01
+"""Share of the time that a cause must cost somewhere to be drawn."""
 LIMIT_COLOURS = {
     "GPUs": "#009E73",
     "batch": "#0072B2",
@@ -146,51 +145,6 @@ LIMIT_COLOURS = {
     "memory": "#D55E00",
     "failures": "#3B3B3B",
 }
-LEAST_SHOWN = 0.01
-"""Share of the time that a cause must cost somewhere to be drawn."""
-_LOST = {
-    "checkpoints": "writing checkpoints",
-    "lost_work": "work lost in failures",
-    "restarts": "restarts",
-    "waiting": "waiting for nodes",
-}
-
-
-def training_figure(training: Training) -> Any:
-    """Where the days of a run go, and how the loss falls on the way."""
-    answer, run = training.answer, training.run
-    figure = new_figure(11, 4.4)
-    left, right = figure.subplots(1, 2, width_ratios=(1.25, 1))
-    shares = answer.breakdown.shares()
-    days = {cause.replace("_", " "): shares[cause] * run.useful_s / 86400 for cause in CAUSES}
-    days |= {label: getattr(run.goodput, name) * run.days for name, label in _LOST.items()}
-    days = {name: value for name, value in days.items() if value >= 0.001 * run.days}
-    names, ends = list(days), np.cumsum(list(days.values()))
-    lost = set(_LOST.values())
-    colours = ["#009E73" if name == "flop at peak" else "#3B3B3B" if name in lost else "#E69F00" for name in names]
-    left.barh(names, list(days.values()), left=ends - list(days.values()), color=colours)
-    for row, (end, value) in enumerate(zip(ends, days.values(), strict=True)):
-        left.annotate(f" {significant(value, 2)}", (end, row), va="center", fontsize=8)
-    left.invert_yaxis()
-    days_go = "where the days go: arithmetic, what slows it, failures"
-    label_panel(left, days_go, "days", xlim=(0, run.days * 1.1))
-    low, high = training.low.days, training.high.days
-    tokens = np.geomspace(run.tokens / 1000, run.tokens, 200)
-    loss = power_sum_loss(answer.active_params, tokens, BESIROGLU)
-    # The law is of dense models: a mixture does better than one of its active parameters.
-    of_active = ", active parameters" if answer.scenario.model.num_experts else ""
-    share = tokens / run.tokens
-    right.plot(share * run.days, loss, color="#0072B2", lw=1.8)
-    around = [[run.days - low], [high - run.days]]
-    right.errorbar(run.days, loss[-1], xerr=around, fmt="o", color="#0072B2", capsize=3, label="90 % interval")
-    words = f"{significant(run.days)} days, loss {loss[-1]:.2f}"
-    right.annotate(words, (run.days, loss[-1]), (-6, 8), textcoords="offset points", ha="right", fontsize=9)
-    law = f"loss by Besiroglu 2024{of_active} [nats/token]"
-    label_panel(right, "what they buy", "days", law, xlim=(0, None), ylim=(None, loss[20]))
-    open_panels(left, right, grid="x")
-    title = f"{answer.scenario.name}: {show_count(run.tokens)} tokens on {run.num_gpus:,} GPUs"
-    place_title(figure, f"{title}, goodput {run.goodput.useful:.1%}", size=12)
-    return figure
 
 
 def frontier_figure(scenario: Scenario, frontier: Frontier) -> Any:

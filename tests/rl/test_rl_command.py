@@ -29,9 +29,8 @@ def ask(line):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_it_answers_in_words_in_numbers_and_draws(way, tmp_path):
-    shown = ask(f"{WAYS[way]} --png {tmp_path / 'step.png'}")
-    assert (tmp_path / "step.png").stat().st_size > 20_000
+def test_it_answers_in_words_and_in_numbers(way):
+    shown = ask(WAYS[way])
     assert all(len(line) <= 80 for line in shown.splitlines())
     for part in ("RL step", "limited by", "Rollouts", "Training", "Weights", "Assumptions"):
         assert part in shown
@@ -69,7 +68,6 @@ def test_measured_lengths_replace_the_law(tmp_path):
         ("--rollout-gpus 8 --sync storage --longest 10k", "need its bandwidth"),
         ("--gpus 48 --rollout-cluster selene --longest 10k", "--rollout-cluster selene: give --rollout-gpus"),
         ("--rollout-gpus 9999 --rollout-cluster selene --longest 10k", "are more than the 4,480 of cluster 'selene'"),
-        ("--rollout-gpus 8 --longest 10k --png a.jpg", "must end in .png"),
         ("--rollout-gpus 8 --response 10k", "set that to 40,960"),
     ],
 )
