@@ -21,6 +21,7 @@ from sim.schedules import Order
 from sim.schedules.actions import KINDS, B, F, I, U
 from sim.schedules.passes import in_flight, weight_versions
 from sim.specs import Scenario
+from sim.units import show_time
 
 
 class Bars(NamedTuple):
@@ -84,9 +85,10 @@ class StepView:
         return self.timeline.program
 
     @property
-    def period(self) -> str:
-        """What the step time is the time of."""
-        return "a batch every" if self.streams else "step"
+    def words(self) -> str:
+        """How long a step takes, and how much of it ranks wait."""
+        period = "a batch every" if self.streams else "step"
+        return f"{period} {show_time(self.answer.step_time_s)}, bubble {self.answer.bubble_fraction:.1%}"
 
     @property
     def streams(self) -> bool:
@@ -97,14 +99,10 @@ class StepView:
     def chunk(self) -> Array:
         """Chunk that each action is for, from 0: the place of its stage among those of its rank in the same copy."""
         order = self.program.order
-        per_copy = order.num_stages // order.copies
-        seen: dict[tuple[int, int], int] = {}
-        local = []
-        for stage, rank in enumerate(order.rank_of_stage.tolist()):
-            place = (rank, stage // per_copy)
-            local.append(seen.get(place, 0))
-            seen[place] = local[-1] + 1
-        return np.asarray(np.array(local)[order.stage])
+        copy = np.arange(order.num_stages) // (order.num_stages // order.copies)
+        held = order.rank_of_stage * order.copies + copy
+        local = np.array([(held[:stage] == held[stage]).sum() for stage in range(order.num_stages)])
+        return np.asarray(local[order.stage])
 
     @property
     def copy(self) -> Array:
@@ -129,12 +127,10 @@ class StepView:
 
     def labels(self) -> list[str]:
         """Micro-batch of each action, with a letter for the slice of its sequence where there are slices."""
-        numbers = self.program.order.microbatch.tolist()
         slices = self.scenario.plan.sequence_slices
-        if slices == 1:
-            return [str(number) for number in numbers]
         letters = [chr(ord("a") + number) if number < 26 else f".{number}" for number in range(slices)]
-        return [f"{number // slices}{letters[number % slices]}" for number in numbers]
+        letters = letters if slices > 1 else [""]
+        return [f"{each // slices}{letters[each % slices]}" for each in self.program.order.microbatch.tolist()]
 
     def on(self, *streams: int) -> list[Bars]:
         """Rows of the table of tasks that are on these streams, apart by stream and what they are.
@@ -232,15 +228,22 @@ def step_bars(view: StepView, shift: float = 0.0) -> list[Bars]:
     sent = np.flatnonzero(view.end > view.compute_end)
     if len(sent):  # sends that keep their rank
         bars.append(Bars("send", order.rank[sent], view.compute_end[sent], view.end[sent]))
+    idle_from, idle_to = view.begin, view.begin + view.answer.step_time_s
     if view.streams:
         idle_from, idle_to = np.zeros(order.num_ranks), np.full(order.num_ranks, stop)
-        bars = [
-            each._replace(begin=np.minimum(each.begin - shift, stop), end=np.minimum(each.end - shift, stop))
-            for each in bars
-        ]
-    else:
-        idle_from, idle_to = view.begin, view.begin + view.answer.step_time_s
+        shown = ((each, np.minimum(each.begin - shift, stop), np.minimum(each.end - shift, stop)) for each in bars)
+        bars = [each._replace(begin=begin, end=end) for each, begin, end in shown]
     return [Bars("idle", np.arange(order.num_ranks), idle_from, idle_to), *bars, *view.on(ONCE, DATA, GRADIENTS)]
+
+
+def stretch(end: float, between: tuple[float | None, float | None]) -> tuple[float, float]:
+    """The stretch of time that was asked for, or all there is up to `end`. [s]"""
+    begin, stop = 0.0 if between[0] is None else between[0], end if between[1] is None else between[1]
+    if not 0.0 <= begin < end or not stop > begin:
+        raise SpecError(
+            f"--from {begin:g} --to {stop:g} is no stretch of what there is to show, 0 to {end:.4g} seconds"
+        )
+    return begin, min(stop, end)
 
 
 def spans_of(
@@ -255,14 +258,9 @@ def spans_of(
     ends = [view.answer.step_time_s if several and view.streams else view.horizon for view in views]
     if several:  # one schedule that is far slower than the others would make them small
         ends = [end for end in ends if end <= FAR * np.median(ends)]
-    end, (low, high) = max(ends), between
-    if low is not None or high is not None:
-        begin, stop = 0.0 if low is None else low, end if high is None else high
-        if not 0.0 <= begin < end or not stop > begin:
-            raise SpecError(
-                f"--from {begin:g} --to {stop:g} is no stretch of what there is to show, 0 to {end:.4g} seconds"
-            )
-        return ((begin, min(stop, end)),)
+    end = max(ends)
+    if between != (None, None):
+        return (stretch(end, between),)
     forward = float(np.median([np.median((v.end - v.start)[v.program.order.kind == F]) for v in views]))
     fill, drain = np.median([transients(view) for view in views], axis=0).tolist()
     half = places * forward / 2
