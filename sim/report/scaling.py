@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import cycle
 from math import isnan
 from typing import Any
 
@@ -11,7 +12,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from sim.reliability import goodput as rel
-from sim.report.figures import label_panel, new_figure, open_panels, place_title, plain_axis
+from sim.report.figures import LINE_COLOURS, label_panel, new_figure, open_panels, place_title, plain_axis
 from sim.scaling.allocation import Optimum, compute_optimal
 from sim.scaling.critical_batch import (
     CriticalBatchLaw,
@@ -197,15 +198,6 @@ def _constants(law: LossLaw) -> list[str]:
     return lines
 
 
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C564B")
-_DASHES = ("-", "--", "-.", ":")
-
-
-def _styles(number: int) -> list[dict[str, Any]]:
-    """Lines told apart by colour, and by dashes where two lie on each other."""
-    return [{"color": _COLOURS[i % len(_COLOURS)], "ls": _DASHES[i % len(_DASHES)], "lw": 1.6} for i in range(number)]
-
-
 def draw_batch(tokens: float, batches: Mapping[str, float], limits: Mapping[str, float], asked: float | None) -> Any:
     """How the laws grow with a run, and what a batch costs under each."""
     figure = new_figure(12.0, 4.6)
@@ -216,7 +208,10 @@ def draw_batch(tokens: float, batches: Mapping[str, float], limits: Mapping[str,
     params, data = optimal_shape(flop)
     facts = {"params": params, "tokens": data, "flop": flop, "loss": power_sum_loss(params, data, BESIROGLU)}
     laws = critical_batch_laws()
-    styles = dict(zip(laws, _styles(len(laws)), strict=True))
+    looks = zip(cycle(LINE_COLOURS), cycle(("-", "--", "-.", ":")))  # two may lie on each other
+    styles: dict[str, dict[str, Any]] = {
+        law: {"color": c, "ls": dash, "lw": 1.6} for law, (c, dash) in zip(laws, looks, strict=False)
+    }
     for name, batch in critical_batches(**facts).items():
         definition = "best" if laws[name].data_overhead is None else f"{laws[name].data_overhead:.0%} more data"
         left.loglog(flop, batch, label=f"{name} ({definition})", **styles[name])

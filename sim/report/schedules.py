@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from sim.canvas import new_figure
 from sim.errors import FlopcastError, ScheduleError, SpecError
 from sim.estimate import Estimate, estimate
 from sim.report.facts import microbatch_words, plan_degrees, question_words
-from sim.report.figures import open_panels, place_labels, place_title, stacked_bars
+from sim.report.figures import LINE_COLOURS, open_panels, place_labels, place_title, stacked_bars
 from sim.report.terminal import block, grouped, indented, title
 from sim.schedules import get_schedule, schedule_names
 from sim.schedules.actions import read_grid
@@ -214,11 +215,7 @@ def _settings(changes: Mapping[str, Any]) -> str:
     return ", ".join(f"plan.{field}={'none' if value is None else value}" for field, value in changes.items())
 
 
-COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#3B3B3B", "#999999")
-MARKERS = "osD^vPX*"
 WORK, WAIT, MOVE = "work", "waiting for other ranks", "communication in the way"
-FAR_APART = 8.0
-"""Times the least activations: beyond that the axis is logarithmic."""
 PART_COLOURS = {WORK: "#009E73", WAIT: "#D55E00", MOVE: "#0072B2"}
 _WAITING = "waiting for other ranks [% of the step]"
 
@@ -237,7 +234,6 @@ def bubble_figure(comparisons: Mapping[int, Comparison], *, width_in: float = 9.
     """Share of the step that the average GPU waits for other ranks, over the micro-batches of a step.
 
     comparisons : Micro-batches -> the same schedules compared at so many.
-    width_in : [inches]
     """
     if not comparisons:
         raise SpecError("no comparison to draw; give at least one number of micro-batches")
@@ -248,9 +244,9 @@ def bubble_figure(comparisons: Mapping[int, Comparison], *, width_in: float = 9.
         for count, comparison in sorted(comparisons.items())
         for row in comparison.rows
     )
-    for index, name in enumerate(sorted(lines, key=lambda name: -lines[name][0][1])):
-        style = {"color": COLOURS[index % len(COLOURS)], "marker": MARKERS[index % len(MARKERS)]}
-        axes.plot(*np.array(lines[name]).T, label=name, linewidth=1.4, markersize=5, **style)
+    ranked = sorted(lines.items(), key=lambda item: -item[1][0][1])
+    for (name, points), colour, marker in zip(ranked, cycle(LINE_COLOURS), cycle("osD^vPX*"), strict=False):
+        axes.plot(*np.array(points).T, label=name, color=colour, marker=marker, linewidth=1.4, markersize=5)
     axes.set_xscale("log")
     axes.set_xticks(sorted(comparisons), sorted(comparisons))
     axes.minorticks_off()
@@ -267,14 +263,11 @@ def tradeoff_figure(comparison: Comparison, *, width_in: float = 9.0) -> Any:
         at = (round(row.peak_activations_bytes / 1e9, 2), round(100 * row.answer.bubble_fraction, 1))
         several = row.weight_versions * row.weight_copies
         groups.setdefault(at, []).append(row.name if several == 1 else f"{row.name} (weights {several}×)")
-        axes.plot(*at, "o", color=COLOURS[0], markersize=6)
+        axes.plot(*at, "o", color=LINE_COLOURS[0], markersize=6)
         if several > 1:
-            axes.plot(*at, "o", color=COLOURS[3], mfc="none", markersize=11)
-    highest = max(y for _, y in groups)
-    least, most = min(x for x, _ in groups), max(x for x, _ in groups)
-    far = least > 0 and most > FAR_APART * least
-    axes.set(xscale="log" if far else "linear", xlim=(0.8 * least, 1.7 * most) if far else (0, 1.18 * most))
-    axes.set(ylim=(0, 1.1 * highest if highest else 1.0), ylabel=_WAITING)
+            axes.plot(*at, "o", color=PART_COLOURS[WAIT], mfc="none", markersize=11)
+    most, highest = np.array(list(groups)).max(axis=0)
+    axes.set(xlim=(0, 1.18 * most), ylim=(0, 1.1 * highest or 1.0), ylabel=_WAITING)
     axes.set_xlabel("activations kept on the fullest rank [GB]")
     place_labels(axes, [(*at, ", ".join(names)) for at, names in groups.items()], size=8.5, reach=8)
     return figure
@@ -305,7 +298,8 @@ def causes_figure(comparison: Comparison, *, width_in: float = 9.0, longest: flo
 
 def parts(answer: Estimate) -> dict[str, float]:
     """Seconds of a step in three parts: work, waiting for other ranks, communication that lengthens it. [s]"""
-    seconds = answer.breakdown.seconds
-    wait = seconds["pipeline_bubble"] + seconds["stage_imbalance"]
-    move = sum(seconds[cause] for cause in COMMUNICATION)
-    return {WORK: answer.step_time_s - wait - move, MOVE: move, WAIT: wait}
+    groups = dict.fromkeys((WORK, MOVE, WAIT), 0.0)
+    for cause, seconds in answer.breakdown.seconds.items():
+        waits = cause in ("pipeline_bubble", "stage_imbalance")
+        groups[WAIT if waits else MOVE if cause in COMMUNICATION else WORK] += seconds
+    return groups

@@ -29,8 +29,6 @@ _ALIKE = 1e-3
 
 _MEMORY_COLUMNS = ("weights", "grads", "optim.", "activ.", "logits", "other")
 """Headings of MEMORY, in few letters."""
-_MEMORY_WIDTH = 64
-"""Columns of a terminal that the whole memory table needs."""
 _COLOURS = {"flop_at_peak": "green", "matmul_inefficiency": "yellow", "attention_overhead": "yellow"}
 COMPARED = {
     "GPUs": ("num_gpus", "count"),
@@ -81,19 +79,12 @@ def faster_words(answer: Estimate, best: Estimate, lacking: str, command: str) -
     return f"a plan of {show_time(best.step_time_s)}, {saved:.0%} less: {say.plan_words(best)}{lacking}\n{command}"
 
 
-def _memory(answer: Estimate, width: int) -> Table:
-    """Gigabytes by purpose; in a narrow terminal the largest purpose only."""
-    narrow = width < _MEMORY_WIDTH
-    names = ("largest part",) if narrow else _MEMORY_COLUMNS
-    table = plain_table("rank", *names, "total", left=names if narrow else (), gap=2)
+def _memory(answer: Estimate) -> Table:
+    """Gigabytes by purpose."""
+    table = plain_table("rank", *_MEMORY_COLUMNS, "total", left=(), gap=2)
     table.columns[-1].style = "bold"
     for row in say.memory_rows(answer):
-        cells = [f"{row.parts[name] / 1e9:.1f}" for name in say.MEMORY]
-        if narrow:
-            use = answer.memory[row.rank].to_dict()
-            part = max((name for name in use if name != "total"), key=lambda name: use[name])
-            cells = [f"{part} {use[part] / 1e9:.1f}"]
-        table.add_row(str(row.rank), *cells, f"{row.total / 1e9:.1f}")
+        table.add_row(str(row.rank), *(f"{amount / 1e9:.1f}" for amount in (*row.parts.values(), row.total)))
     return table
 
 
@@ -112,7 +103,7 @@ def estimate_view(answer: Estimate, width: int, verbose: bool = False) -> Group:
         "",
         indented(table),
         *block("Where the time goes", "  (average GPU, one step)", bars_table(rows, width - 42)),
-        *block("Memory by pipeline rank", "  (GB per GPU)", _memory(answer, width)),
+        *block("Memory by pipeline rank", "  (GB per GPU)", _memory(answer)),
         *assumptions([answer.interval_basis, *answer.assumptions], origin, verbose),
     )
 
