@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from typer import Option
 
-from sim.commands.options import AsJson, Output, PriceOption, group_of, print_answer
+from sim.commands.options import AsJson, PriceOption, group_of, print_answer
 from sim.commands.progress import spinner
 from sim.commands.train import failure_options, startup_of
 from sim.errors import SpecError
@@ -165,7 +165,7 @@ def model(
 
 
 def batch(
-    name: str, *, tokens: str | None = None, loss: str | None = None, at: str | None = None, output: Output
+    name: str, *, tokens: str | None = None, loss: str | None = None, at: str | None = None, as_json: AsJson = False
 ) -> None:
     """The critical batch by every law, and the steps and tokens that a batch of yours would take.
 
@@ -174,7 +174,7 @@ def batch(
     loss : Final loss; the Besiroglu law's if not given.
     at --batch : A batch, in tokens, to price.
     """
-    from sim.report.scaling import batch_view, draw_batch
+    from sim.report.scaling import batch_view
 
     params, remarks = model_params(name), []
     if (data := _count(tokens, "tokens")) is None:
@@ -197,10 +197,10 @@ def batch(
     title = f"{show_short(params)} parameters on {show_short(data)} tokens, loss {final:.3f}"
     if asked is not None:
         title += f"; steps and tokens at batches of {show_short(asked)}"
-    output.show(
+    print_answer(
+        as_json,
         lambda: {"facts": facts, "batch": asked, "laws": rows},
         lambda: [batch_view(title, rows, remarks)],
-        lambda: draw_batch(data, batches, limits, asked),
     )
 
 

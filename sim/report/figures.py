@@ -52,8 +52,6 @@ GROUP_COLOURS = {
     "offload": "#882255",
 }
 """Colours of groups of causes (`sim.report.facts.GROUPS`)."""
-LINE_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C564B")
-"""Colours of lines that have no other meaning."""
 MEMORY_COLOURS = {
     "weights": "#0072B2",
     "gradients": "#56B4E9",

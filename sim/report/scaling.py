@@ -1,29 +1,20 @@
-"""Scaling laws in a terminal and as figures: side by side for a budget, a loss, a model or a batch, and failures."""
+"""Scaling laws in a terminal: side by side for a budget, a loss, a model or a batch, and failures."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import cycle
 from math import isnan
 from typing import Any
 
-import numpy as np
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from sim.reliability import goodput as rel
-from sim.report.figures import LINE_COLOURS, label_panel, new_figure, open_panels, place_title, plain_axis
 from sim.scaling.allocation import Optimum, compute_optimal
-from sim.scaling.critical_batch import (
-    CriticalBatchLaw,
-    critical_batch_laws,
-    critical_batches,
-    steps_needed,
-    tokens_needed,
-)
+from sim.scaling.critical_batch import CriticalBatchLaw
 from sim.scaling.fit import LossFit
-from sim.scaling.loss_laws import PUBLISHED_WALLS, optimal_shape, power_sum_loss
-from sim.scaling.published import BESIROGLU, LossLaw
+from sim.scaling.loss_laws import PUBLISHED_WALLS
+from sim.scaling.published import LossLaw
 from sim.table import Table, columns_table, plain_table
 from sim.units import show_short, significant
 
@@ -196,38 +187,3 @@ def _constants(law: LossLaw) -> list[str]:
         low, high = law.exponent_interval
         lines.append(f"exponent of N between {low:.3f} and {high:.3f}: {law.interval_is}")
     return lines
-
-
-def draw_batch(tokens: float, batches: Mapping[str, float], limits: Mapping[str, float], asked: float | None) -> Any:
-    """How the laws grow with a run, and what a batch costs under each."""
-    figure = new_figure(12.0, 4.6)
-    left, right = figure.subplots(1, 2)
-    open_panels(left, right, grid="both")
-    place_title(figure, f"The critical batch by several laws; right: a run of {show_short(tokens)} tokens", size=12)
-    flop = np.geomspace(1e19, 1e27, 60)
-    params, data = optimal_shape(flop)
-    facts = {"params": params, "tokens": data, "flop": flop, "loss": power_sum_loss(params, data, BESIROGLU)}
-    laws = critical_batch_laws()
-    looks = zip(cycle(LINE_COLOURS), cycle(("-", "--", "-.", ":")))  # two may lie on each other
-    styles: dict[str, dict[str, Any]] = {
-        law: {"color": c, "ls": dash, "lw": 1.6} for law, (c, dash) in zip(laws, looks, strict=False)
-    }
-    for name, batch in critical_batches(**facts).items():
-        definition = "best" if laws[name].data_overhead is None else f"{laws[name].data_overhead:.0%} more data"
-        left.loglog(flop, batch, label=f"{name} ({definition})", **styles[name])
-    label_panel(left, "each law's own batch", "training compute, 20 tokens a parameter [FLOP]", "batch [tokens]")
-    middle = float(np.exp(np.mean(np.log(list(limits.values())))))
-    grid = np.geomspace(middle / 300, middle * 300, 200)
-
-    def cost(batch: Any, critical: float) -> tuple[Any, Any]:
-        return tokens_needed(tokens, batch, critical) / tokens, steps_needed(tokens, batch, critical)
-
-    for name, critical in limits.items():
-        right.loglog(*cost(grid, critical), label=name, **styles[name])
-        if asked is not None:
-            right.plot(*cost(asked, critical), "o", color=styles[name]["color"], ms=6)
-    points = "" if asked is None else f"; points: batches of {show_short(asked)} tokens"
-    over = "tokens, over those at a small batch"
-    label_panel(right, f"steps bought with data{points}", over, "optimizer steps", xlim=(0.95, 20))
-    plain_axis(right.xaxis)
-    return figure
