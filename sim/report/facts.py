@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from sim.breakdown import CAUSES
@@ -180,12 +179,8 @@ def headline(answer: Estimate, per_gpu: Mapping[str, str] = PER_GPU, sure: bool 
     return [*facts, Fact("Memory", show(answer.largest.total, "B"), note, wrong=not answer.fits)]
 
 
-@dataclass(frozen=True, slots=True)
-class Fall:
-    """One row of the way from peak to what is achieved, in shares of the step.
-
-    begin, width : of its bar; begin is also the share of peak that remains below it.
-    """
+class Fall(NamedTuple):
+    """A row of the way from peak to what is achieved: a bar, whose `begin` is also the share of peak left below it."""
 
     cause: str
     meaning: str
@@ -210,8 +205,7 @@ def falls_of(answer: Estimate) -> list[Fall]:
     return [*rows, useful]
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryRow:
+class MemoryRow(NamedTuple):
     """Memory of one GPU of a pipeline rank. [bytes]"""
 
     rank: int

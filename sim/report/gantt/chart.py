@@ -19,7 +19,7 @@ from sim.pricing.memory import activations_by_stage
 from sim.programs import priced_order, program_of
 from sim.schedules import Order
 from sim.schedules.actions import KINDS, B, F, I, U
-from sim.schedules.passes import in_flight, weight_versions
+from sim.schedules.passes import in_flight
 from sim.specs import Scenario
 from sim.units import show_time
 
@@ -104,26 +104,18 @@ class StepView:
         local = np.array([(held[:stage] == held[stage]).sum() for stage in range(order.num_stages)])
         return np.asarray(local[order.stage])
 
-    @property
-    def copy(self) -> Array:
-        """Copy of the model that each action is for."""
-        order = self.program.order
-        return np.asarray(order.stage // (order.num_stages // order.copies))
+    def paleness(self) -> Array:
+        """How pale each action is drawn, 0 to 1: every other batch, later slices of a sequence or later chunks.
 
-    @property
-    def batch(self) -> Array:
-        """Batch that each action's micro-batch belongs to; 0 for schedules with a flush."""
-        number = self.program.order.microbatch
-        return np.asarray(number // self.answer.num_microbatches if self.streams else np.zeros_like(number))
-
-    def tones(self) -> tuple[Array, int]:
-        """(shade of every action, shades): by chunk, by slice of the sequence, or every other batch."""
-        slices = self.scenario.plan.sequence_slices
+        A copy of the model that runs from the last rank to the first has a shade of its own.
+        """
+        order, slices = self.program.order, self.scenario.plan.sequence_slices
         if self.streams:
-            return self.batch % 2, 2
-        if slices > 1:
-            return self.program.order.microbatch % slices, slices
-        return self.chunk, int(self.chunk.max()) + 1
+            tone = order.microbatch // self.answer.num_microbatches % 2
+        else:
+            tone = order.microbatch % slices if slices > 1 else self.chunk
+        other_way = order.stage >= order.num_stages // order.copies
+        return np.where(other_way, 0.75, tone / max(1, int(tone.max())))
 
     def labels(self) -> list[str]:
         """Micro-batch of each action, with a letter for the slice of its sequence where there are slices."""
@@ -160,10 +152,6 @@ class StepView:
             curves.append((times[lasting], held[lasting]))
         return curves
 
-    def versions(self) -> tuple[Array, Array]:
-        """(versions of its weights each rank keeps, updates its gradients are late)."""
-        return weight_versions(self.program.order)
-
     def sends(self) -> tuple[Array, Array, Array, Array]:
         """(receiving action, sending action, when the send begins, when it has arrived) of everything sent. [s]"""
         order, costs = self.program.order, self.program.costs
@@ -172,9 +160,8 @@ class StepView:
         receiver = np.flatnonzero(needs >= 0)
         sender = needs[receiver]
         forward = order.kind[sender] == F
-        seconds = np.where(
-            forward, costs.send_forward_s[order.stage[sender]], costs.send_backward_s[order.stage[sender]]
-        )
+        stage = order.stage[sender]
+        seconds = np.where(forward, costs.send_forward_s[stage], costs.send_backward_s[stage])
         arrived = self.end[sender] + (release - occupy)[sender]
         return receiver, sender, arrived - seconds, arrived
 
@@ -191,10 +178,7 @@ def step_view(scenario: Scenario, engine: str = "dag", answer: Estimate | None =
     if timeline.program.order.fold is not None:
         order, costs = priced_order(scenario, fold=False)
         timeline = run(program_of(scenario, order, costs), engine)
-    program, start, end = timeline.program, timeline.start, timeline.end
-    assert start is not None
-    assert end is not None
-    order, costs = program.order, program.costs
+    start, end, order, costs = timeline.start, timeline.end, timeline.program.order, timeline.program.costs
     sends = np.where(order.kind == F, costs.send_forward_s[order.stage], costs.send_backward_s[order.stage])
     blocks = costs.p2p_blocks * sends * np.isin(order.kind, (F, B, I))
     kept = activations_by_stage(scenario, order.rank_of_stage, order.copies)

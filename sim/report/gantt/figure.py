@@ -6,7 +6,7 @@ Stretches of a step that are drawn apart are panels side by side, each with a ti
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise, product
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from sim.engines.tasks import DATA, GRADIENTS
 from sim.report.facts import microbatch_words, plan_degrees
 from sim.report.figures import LOOKS, ink, open_panels, place_title, shade
 from sim.report.gantt.chart import Bars, Spans, StepView, spans_of, step_bars, time_unit
+from sim.schedules.passes import weight_versions
 from sim.units import show, show_time
 
 PLACES_PER_INCH = 24.0
@@ -151,11 +152,11 @@ def _shades(view: StepView, bars: Bars) -> Iterator[tuple[Bars, Any]]:
     if bars.action is None or bars.what == "U":
         yield bars, colour
         return
-    tone, levels = view.tones()
-    for level, copy in product(range(levels), range(view.program.order.copies)):
-        here = (tone[bars.action] == level) & (view.copy[bars.action] == copy)
+    pale = view.paleness()[bars.action]
+    for share in np.unique(pale).tolist():
+        here = pale == share
         part = Bars(bars.what, bars.rank[here], bars.begin[here], bars.end[here], bars.action[here])
-        yield part, shade(colour, 0.75 if copy else level / max(1, levels - 1))
+        yield part, shade(colour, share)
 
 
 def _draw_bars(panel: Any, bars: Bars, here: Array, colour: Any, edge: bool) -> None:
@@ -202,7 +203,7 @@ def _name_ranks(row: Sequence[Any], view: StepView, lanes_in: float) -> None:
     shown = [*range(0, ranks - every, every), ranks - 1]
     row[0].set_yticks(shown, shown, fontsize=8)
     row[0].set_ylabel("pipeline rank", fontsize=9)
-    idle, (versions, _) = np.clip(1 - view.share, 0.0, 1.0), view.versions()
+    idle, (versions, _) = np.clip(1 - view.share, 0.0, 1.0), weight_versions(view.program.order)
     text = [f"{idle[rank]:.1%}" + (f" · {versions[rank]}" if view.streams else "") for rank in shown]
     right = row[-1].twinx()
     right.set_ylim(row[-1].get_ylim())
@@ -243,7 +244,7 @@ def _draw_memory(row: Sequence[Any], view: StepView, spans: Spans) -> None:
 
 def _headline(view: StepView, beside: str) -> str:
     """One schedule of several, in a line."""
-    plan, order, (versions, late) = view.scenario.plan, view.program.order, view.versions()
+    plan, order, (versions, late) = view.scenario.plan, view.program.order, weight_versions(view.program.order)
     peak = max(use.activations for use in view.answer.memory)
     told = {
         f"{plan.num_chunks} chunks": plan.num_chunks > 1,
