@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from sim.estimate import Estimate
@@ -145,14 +144,8 @@ def abbreviated(names: Sequence[str]) -> list[str]:
     return ["; ".join(words for name, words in letters.items() if name in names)] if {*letters} & {*names} else []
 
 
-@dataclass(frozen=True, slots=True)
-class PlanTable:
-    """The best plans of a search in words, a cell a plan.
-
-    shared, gpus : what all of them have.
-    fields : those of the plan in which they differ.
-    answers : columns of what each takes and loses, by heading.
-    """
+class PlanTable(NamedTuple):
+    """The best plans of a search: what all have, columns of fields in which they differ, and of what each takes."""
 
     shared: list[str]
     gpus: list[str]
@@ -235,13 +228,8 @@ def run_cost(scenario: Scenario) -> tuple[float, str]:
     return training.tokens / training.tokens_per_step / 86400, "GPU-days of the run"
 
 
-@dataclass(frozen=True, slots=True)
-class Apart:
-    """What an answer takes more than the best, by cause, largest first: what the objective counts.
-
-    whole : of the best.
-    unit : of both, s or B.
-    """
+class Apart(NamedTuple):
+    """What an answer takes more than the best of what the objective counts, by cause, in a unit (s or B)."""
 
     what: str
     causes: Mapping[str, float]
@@ -287,8 +275,3 @@ def ordinal(number: int) -> str:
     """`1st`, `22nd`, `713th`."""
     ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
     return f"{number:,}{ending}"
-
-
-def letter(number: int) -> str:
-    """What the plan or scenario of a number is called in tables: A to Z, then AA and on."""
-    return (letter(number // 26 - 1) if number >= 26 else "") + chr(ord("A") + number % 26)
