@@ -145,12 +145,12 @@ def open_panels(*panels: Any, grid: str = "") -> None:
             panel.grid(axis=grid, alpha=0.25, lw=0.6)
 
 
-def label_panel(panel: Any, title: str, x: str = "", y: str = "", legend: str = "best", **limits: Any) -> None:
+def label_panel(panel: Any, title: str, x: str, y: str, **limits: Any) -> None:
     """Name a panel and its axes, set their scales and limits, and put a legend where something is labelled."""
     panel.set(xlabel=x, ylabel=y, **limits)
     panel.set_title(title, fontsize=10)
-    if legend and panel.get_legend_handles_labels()[0]:
-        panel.legend(frameon=False, fontsize=8, loc=legend)
+    if panel.get_legend_handles_labels()[0]:
+        panel.legend(frameon=False, fontsize=8)
 
 
 def stacked_bars(

@@ -35,12 +35,9 @@ HEADINGS = {"num_gpus": "GPUs", **COLUMNS, "pipeline_layout": "layers", "overlap
 OVERLAPPED = {"overlap_p2p": "sends", "overlap_grad_reduce": "gradients", "overlap_param_gather": "weights",
               "overlap_tp_backward": "tp"}  # fmt: skip
 """What travels beside computation under each field of a stack that `search --overlaps` switches."""
-NARROW = {"microbatch_size": "mbs", "sequence_parallel": "sp", "optimizer_offload": "opt.host",
-          "offloaded_layers": "host layers"}  # fmt: skip
-"""Headings of columns whose names are wider than what stands in them."""
-SHORT = {"num_chunks": "v", "microbatch_size": "mbs", "sequence_slices": "slices", "sequence_parallel": "seq. par.",
-         "schedule": ""}  # fmt: skip
-"""Names with few letters, of fields that stand in front of their values."""
+SHORT = {"microbatch_size": "mbs", "sequence_parallel": "sp", "optimizer_offload": "opt.host",
+         "offloaded_layers": "host layers", "sequence_slices": "slices", "schedule": ""}  # fmt: skip
+"""Names with few letters, for narrow columns and in front of values."""
 
 
 def fields_for(model: ModelSpec) -> list[str]:
@@ -63,7 +60,7 @@ def label(name: str) -> str:
 
 def heading(name: str) -> str:
     """The heading of a field's column, in few letters."""
-    return NARROW.get(name, HEADINGS[name])
+    return SHORT.get(name) or HEADINGS[name]
 
 
 def cell(value: object) -> str:
@@ -136,12 +133,6 @@ def short_words(plan: ParallelPlan, names: Iterable[str]) -> list[str]:
         else:
             words.append(f"{SHORT.get(name, COLUMNS.get(name, name))} {value}".strip())
     return words
-
-
-def abbreviated(names: Sequence[str]) -> list[str]:
-    """What the letters of `short_words` stand for."""
-    letters = {"num_chunks": "v: chunks of a rank", "microbatch_size": "mbs: sequences of a micro-batch"}
-    return ["; ".join(words for name, words in letters.items() if name in names)] if {*letters} & {*names} else []
 
 
 class PlanTable(NamedTuple):

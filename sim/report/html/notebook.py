@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -16,19 +16,7 @@ from sim.report.html.render import answer_data, render
 from sim.report.plans import plan_table
 from sim.report.search_figures import draw_pareto, draw_sweep
 from sim.search import SearchResult
-from sim.search.sweep import Sweep
 from sim.units import show, show_time
-
-
-class View(NamedTuple):
-    """How answers of one type are displayed.
-
-    html : (answer) -> self-contained HTML, safe to put into a page.
-    plot : (answer, **options) -> a matplotlib figure.
-    """
-
-    html: Callable[[Any], str]
-    plot: Callable[..., Any]
 
 
 def estimate_html(answer: Estimate) -> str:
@@ -95,14 +83,9 @@ def search_html(result: SearchResult) -> str:
     )
 
 
-def sweep_html(swept: Sweep) -> str:
-    """The best plan of every point, a row each."""
-    return str(swept.to_frame().to_html(index=False))
-
-
-VIEWS: Mapping[str, View] = {
-    "Estimate": View(estimate_html, estimate_figure),
-    "SearchResult": View(search_html, draw_pareto),
-    "Sweep": View(sweep_html, draw_sweep),
+VIEWS: Mapping[str, tuple[Callable[[Any], str], Callable[..., Any]]] = {
+    "Estimate": (estimate_html, estimate_figure),
+    "SearchResult": (search_html, draw_pareto),
+    "Sweep": (lambda swept: str(swept.to_frame().to_html(index=False)), draw_sweep),
 }
-"""The view of each type of answer, by the type's name."""
+"""By the name of an answer's type: what makes its self-contained HTML, and what draws it (with options)."""
