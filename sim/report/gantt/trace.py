@@ -34,6 +34,8 @@ THREADS = {
 APART = 1000
 """Distance between the thread numbers of neighbouring ranks. Viewers expect thread numbers to be unique."""
 
+_COLOUR = {"F": "thread_state_running", "B": "thread_state_iowait", "I": "terrible", "W": "good", "U": "black"}
+
 Event = dict[str, Any]
 
 
@@ -73,12 +75,13 @@ def _names(view: StepView) -> Iterator[Event]:
 def _tasks(view: StepView) -> Iterator[Event]:
     """Actions, and what is moved or updated beside and after them, each thread in the order of time."""
     order, labels = view.program.order, view.labels()
-    rows: list[tuple[int, int, float, float, str, str, dict[str, Any]]] = []
+    rows: list[tuple[int, int, float, float, Event]] = []
     for bars in actions_by_kind(order, view.start, view.compute_end):
         assert bars.action is not None
         for at, rank, begin, end in zip(bars.action.tolist(), *_columns(bars), strict=True):
             about = {"kind": bars.what, "stage": int(order.stage[at]), "microbatch": int(order.microbatch[at])}
-            rows.append((rank, COMPUTE, begin, end, f"{bars.what}{labels[at]}", LOOKS[bars.what].name, about))
+            look = {"cname": _COLOUR[bars.what], "cat": LOOKS[bars.what].name, "name": f"{bars.what}{labels[at]}"}
+            rows.append((0, rank, begin, end, {**look, "tid": COMPUTE, "args": about}))
     after, overlapped = view.on(tasks.ONCE), view.on(tasks.GRADIENTS)
     threads = [(bars, COMPUTE if bars.what in ("update", "setup") else ONCE) for bars in after]
     if overlapped:  # what of them is exposed is told with them
@@ -88,12 +91,11 @@ def _tasks(view: StepView) -> Iterator[Event]:
     for bars, thread in threads:
         for rank, begin, end in zip(*_columns(bars), strict=True):
             about = {"exposed_s": exposed[rank]} if thread == ONCE and bars.what == "reduce" else {}
-            rows.append((rank, thread, begin, end, LOOKS[bars.what].name, THREADS[thread], about))
-    for rank, thread, begin, end, name, kind, about in sorted(rows, key=lambda row: row[:4]):
-        yield {
-            "ph": "X", "cat": kind, "name": name, "pid": rank, "tid": APART * rank + thread, "ts": begin,
-            "dur": round(end - begin, 3), "args": about,
-        }  # fmt: skip
+            look = {"cat": THREADS[thread], "name": LOOKS[bars.what].name}
+            rows.append((thread, rank, begin, end, {**look, "tid": thread, "args": about}))
+    for _, rank, begin, end, event in sorted(rows, key=lambda row: row[:4]):  # actions first
+        where = {"pid": rank, "tid": APART * rank + event["tid"]}
+        yield {"ph": "X", **event, **where, "ts": begin, "dur": round(end - begin, 3)}
 
 
 def _columns(bars: Bars) -> tuple[list[int], list[float], list[float]]:
