@@ -88,4 +88,4 @@ VIEWS: Mapping[str, tuple[Callable[[Any], str], Callable[..., Any]]] = {
     "SearchResult": (search_html, draw_pareto),
     "Sweep": (lambda swept: str(swept.to_frame().to_html(index=False)), draw_sweep),
 }
-"""By the name of an answer's type: what makes its self-contained HTML, and what draws it (with options)."""
+"""What makes an answer's self-contained HTML, and what draws it with options, by the name of the answer's type."""
