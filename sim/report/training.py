@@ -177,15 +177,13 @@ def frontier_figure(scenario: Scenario, frontier: Frontier) -> Any:
     open_panels(*panels, grid="both")
     for axis in (left.xaxis, left.yaxis, middle.xaxis, right.xaxis):
         plain_axis(axis)
-    chosen = {"shortest": frontier.fastest.run, "cheapest": frontier.cheapest.run}
-    place_labels(
-        left,
-        [(run.num_gpus, run.days, f"{name}\n{significant(run.days)} days") for name, run in chosen.items()],
-        reach=4,
-    )
-    place_labels(
-        right, [(run.days, run.cost, f"{name}: {run.num_gpus:,} GPUs") for name, run in chosen.items()], reach=4
-    )
+    for panel, across, up in ((left, gpus, days), (right, days, cost)):
+        labels = []
+        for name, point in (("shortest", frontier.fastest), ("cheapest", frontier.cheapest)):
+            at, run = points.index(point), point.run
+            beside = f"{significant(run.days)} days" if panel is left else f"{run.num_gpus:,} GPUs"
+            labels.append((across[at], up[at], f"{name}\n{beside}"))
+        place_labels(panel, labels, reach=4, points=zip(across, up, strict=True))
     goal = frontier.goal
     sizes = f"{show_count(goal.params)} parameters, {show_count(goal.min_tokens)} tokens"
     place_title(figure, f"{scenario.name}: {sizes}, critical batch {show_short(goal.critical_batch)}", size=12)
