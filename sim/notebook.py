@@ -21,8 +21,8 @@ class NotebookDisplay:
     __slots__ = ()
 
     def _repr_html_(self) -> str:
-        return str(_view(self).html(self))
+        return str(_view(self)[0](self))
 
     def plot(self, **options: Any) -> Any:
         """A picture of it, as a matplotlib figure that a notebook shows by itself."""
-        return _view(self).plot(self, **options)
+        return _view(self)[1](self, **options)

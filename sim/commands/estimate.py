@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -89,22 +90,40 @@ def _best_plan(scenario: Scenario) -> ParallelPlan:
 
 
 def compare(
-    first: opt.ScenarioFile,
-    second: opt.ScenarioFile,
+    first: str,
+    second: str,
     overrides: opt.Overrides = None,
     engine: opt.Engine = "dag",
     profile: opt.ProfileOption = None,
     verbose: opt.Verbose = False,
     as_json: opt.AsJson = False,
 ) -> None:
-    """Two scenarios side by side: what differs, and what it does. Overrides apply to both."""
+    """Two scenarios side by side: what differs, and what it does. Overrides apply to both.
+
+    first SCENARIO : A scenario in YAML; - reads it from a pipe. FILE@FIELD=VALUE overrides a field of this one alone.
+    second SCENARIO : Another one, or the same file with overrides of its own: a.yaml a.yaml@plan.tp=4@plan.dp=2.
+    """
     from sim import estimate as run
     from sim.report.text import compare_view
 
-    one, other = (run(load_scenario(path, overrides or (), profile), engine) for path in (first, second))
+    pairs = [split_scenario(text) for text in (first, second)]
+    if all(path == "-" for path, _ in pairs):
+        raise SpecError("- reads one scenario from a pipe; name a file for the other")
+    one, other = (run(load_scenario(path, (*(overrides or ()), *own), profile), engine) for path, own in pairs)
     opt.print_answer(as_json, lambda: [one.to_dict(), other.to_dict()], lambda: compare_view(one, other, verbose))
     for answer in (one, other):
         answer.require_fit()
+
+
+def split_scenario(text: str) -> tuple[str, list[str]]:
+    """A file, and overrides of its own: `a.yaml@plan.tp=4@plan.dp=2`. A file of that very name is meant as it is."""
+    try:
+        if Path(text).exists():
+            return text, []
+    except (OSError, ValueError):  # no name of a file; reading it says so
+        pass
+    path, *own = re.split(r"@(?=[A-Za-z_][\w.]*=)", text)
+    return path, own
 
 
 def layout(

@@ -92,7 +92,8 @@ field_paths = _offer(lambda: [*_sections(with_presets=False), *_values()])
 """Sections and fields of a scenario file."""
 COMPLETED: dict[str, Callable[[str], list[str]]] = {
     "scenario": scenario_files,
-    "scenarios": scenarios_with_overrides,
+    "first": scenarios_with_overrides,
+    "second": scenarios_with_overrides,
     "overrides": fields,
     "which": field_paths,
     "preset": any_preset,
@@ -210,7 +211,6 @@ Json = Annotated[bool, Option("--json", help="Machine-readable.")]
 Verbose = Annotated[bool, Option("--verbose", "-v", help="Show all assumptions and details.")]
 Png = Annotated[Path | None, Option("--png", metavar="FILE", help="Write the figure as PNG.", show_default=False)]
 Svg = Annotated[Path | None, Option("--svg", metavar="FILE", help="Write the figure as SVG.", show_default=False)]
-Width = Annotated[float, Option(help="Width of the figure in inches.")]
 PriceOption = Annotated[
     str | None, Option("--price", help="Price of a GPU-hour: 2, '2.5 EUR' or €2.5; default: the GPU's list price.")
 ]

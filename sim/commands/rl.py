@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 from sim.commands.fills import Fills, Opt, count
-from sim.commands.options import Output, Overrides, ProfileOption, ScenarioFile
+from sim.commands.options import AsJson, Overrides, ProfileOption, ScenarioFile, print_answer
 from sim.errors import SpecError
 from sim.files import MEASUREMENTS, read_text
 from sim.rl.inference import Inference
@@ -45,7 +45,7 @@ def rl(
     algorithm: Annotated[partial[Recipe], RECIPE],
     rollouts: Annotated[partial[Inference], INFERENCE],
     profile: ProfileOption = None,
-    output: Output,
+    as_json: AsJson = False,
 ) -> None:
     """How long a step of reinforcement learning takes: rollouts, training, weights on the way; what limits it.
 
@@ -54,7 +54,7 @@ def rl(
     colocated : Rollouts and training take turns on the plan's GPUs.
     lengths : File of measured response lengths, one number a line, instead of a law.
     """
-    from sim.report.rl import rl_figure, rl_view
+    from sim.report.rl import rl_view
 
     _require_one_way(rollout_gpus, gpus, colocated, algorithm.keywords.get("depth"))
     inference, recipe = rollouts(), algorithm()
@@ -82,7 +82,7 @@ def rl(
         "colocated_step_time_s": None if shared is None else shared.step_time_s,
         "splits": [other.to_dict() for other in split],
     }
-    output.show(lambda: found, lambda: [rl_view(step, depths, shared, split)], lambda: rl_figure(step, depths, split))
+    print_answer(as_json, lambda: found, lambda: [rl_view(step, depths, shared, split)])
     step.work.answer.require_fit()
 
 

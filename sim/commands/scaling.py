@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from typer import Option
 
-from sim.commands.options import AsJson, Output, group_of, print_answer
+from sim.commands.options import AsJson, group_of, print_answer
 from sim.commands.progress import spinner
 from sim.commands.train import RunOptions
 from sim.errors import SpecError
@@ -68,7 +68,7 @@ def optimal(
     loss: str | None = None,
     unique_tokens: str | None = None,
     runs: Path | None = None,
-    output: Output,
+    as_json: AsJson = False,
 ) -> None:
     """The best model and data for a budget, the cheapest for a loss, by every law. With both: whether it suffices.
 
@@ -77,7 +77,7 @@ def optimal(
     unique_tokens : Different tokens there are; more are repeated.
     runs : CSV of your runs; its fit joins the laws.
     """
-    from sim.report.scaling import draw_optimal, optimum_view
+    from sim.report.scaling import optimum_view
 
     if budget is None and loss is None:
         raise SpecError("give --budget, such as 5.76e23, or --loss, such as 2.0")
@@ -104,10 +104,10 @@ def optimal(
         epochs = significant(max(best[-1].tokens / different, 1.0), 2)
         remarks.append(f"the last row has {show_short(different)} different tokens: {epochs} epochs")
     if best:
-        output.show(
+        print_answer(
+            as_json,
             lambda: [asdict(each) for each in best],
             lambda: [optimum_view(title, best, remarks, show_flop=flop is None)],
-            lambda: draw_optimal(laws, best),
         )
     if refused:
         raise SpecError("\n".join(refused))
@@ -163,7 +163,7 @@ def model(
 
 
 def batch(
-    name: str, *, tokens: str | None = None, loss: str | None = None, at: str | None = None, output: Output
+    name: str, *, tokens: str | None = None, loss: str | None = None, at: str | None = None, as_json: AsJson = False
 ) -> None:
     """The critical batch by every law, and the steps and tokens that a batch of yours would take.
 
@@ -172,7 +172,7 @@ def batch(
     loss : Final loss; the Besiroglu law's if not given.
     at --batch : A batch, in tokens, to price.
     """
-    from sim.report.scaling import batch_view, draw_batch
+    from sim.report.scaling import batch_view
 
     params, remarks = model_params(name), []
     if (data := _count(tokens, "tokens")) is None:
@@ -195,10 +195,10 @@ def batch(
     title = f"{show_short(params)} parameters on {show_short(data)} tokens, loss {final:.3f}"
     if asked is not None:
         title += f"; steps and tokens at batches of {show_short(asked)}"
-    output.show(
+    print_answer(
+        as_json,
         lambda: {"facts": facts, "batch": asked, "laws": rows},
         lambda: [batch_view(title, rows, remarks)],
-        lambda: draw_batch(data, batches, limits, asked),
     )
 
 
@@ -208,14 +208,14 @@ def fit(
     bootstraps: Annotated[int, Option(min=10, max=10_000, help="Resamples behind the intervals.")] = 200,
     seed: Annotated[int, Option(min=0, help="Of the resampling.")] = 0,
     least_tokens_per_param: float = 0.0,
-    output: Output,
+    as_json: AsJson = False,
 ) -> None:
     """Fit L = E + A/params^alpha + B/tokens^beta to runs of yours, with bootstrap intervals.
 
     runs : CSV with the columns params, tokens and loss.
     least_tokens_per_param : Leave out runs with fewer.
     """
-    from sim.report.scaling import draw_fit, fit_view
+    from sim.report.scaling import fit_view
 
     table = read_runs(runs)
     kept = table.take(table.tokens >= least_tokens_per_param * table.params)
@@ -225,10 +225,10 @@ def fit(
     intervals = {name: found.interval(name) for name in ("irreducible", "a", "alpha", "b", "beta", "exponent")}
     constants = {"runs": len(kept), "objective": found.objective, "residual": found.residual}
     title = f"{len(kept)} runs of {runs}" + (f" ({left} left out)" if left else "")
-    output.show(
+    print_answer(
+        as_json,
         lambda: asdict(found.form) | {"intervals": intervals} | constants,
         lambda: [fit_view(title, found, [top, 10 * top, 100 * top, 1000 * top])],
-        lambda: draw_fit(found),
     )
 
 

@@ -100,15 +100,13 @@ def timeline(
     trace: Path | None = None,
     begin: float | None = None,
     end: float | None = None,
-    width: opt.Width = 11.0,
     overrides: opt.Overrides = None,
     engine: opt.Engine = "dag",
     profile: opt.ProfileOption = None,
 ) -> None:
     """When each pipeline rank does what in a step: a Gantt chart in the terminal, as a figure, or as a trace.
 
-    A step too long to be read is shown at its beginning and its end, with the break marked; --from and --to show
-    another part.
+    A figure of a step too long to be read shows its beginning and its end; --from and --to show another part.
 
     trace FILE : Write a Chrome trace for ui.perfetto.dev.
     begin --from SECONDS : Show the step from here.
@@ -124,7 +122,7 @@ def timeline(
             raise SpecError("a trace holds the whole step; leave --from and --to out, or write a figure")
     view = step_view(load_scenario(scenario, overrides or (), profile).require_plan(), engine)
     if figures:
-        save(gantt_figure(view, between=(begin, end), width_in=width), figures)
+        save(gantt_figure(view, between=(begin, end)), figures)
     count = 0 if trace is None else write_trace(view, trace)
     for path in figures:
         typer.echo(f"figure: {path}")
@@ -143,7 +141,6 @@ def compare_schedules(
     schedules: str | None = None,
     png: opt.Png = None,
     svg: opt.Svg = None,
-    width: opt.Width = 11.0,
     overrides: opt.Overrides = None,
     engine: opt.Engine = "dag",
     profile: opt.ProfileOption = None,
@@ -173,7 +170,7 @@ def compare_schedules(
             for row in comparison.rows:
                 report(f"{row.name}, drawn")
                 views.append(step_view(row.answer.scenario, engine, row.answer))
-            drawing = comparison_figure(views, width_in=width)
+            drawing = comparison_figure(views)
             report("figure")
             save(drawing, figures)
     opt.print_answer(as_json, comparison.to_dict, lambda: comparison_view(comparison))

@@ -139,7 +139,7 @@ class Questions:
     sensitivity : Also show what each value of tp, pp and so on would cost, and why.
     rules : Also show what Megatron's rules of thumb choose, and what that costs.
     sweep FIELD=VALUES : Show instead how the best plan changes with a number of the scenario: a..b, a..b:N or a,b,c.
-        Twice for a map.
+        Twice to go over both.
     fields : List the numbers that --sweep can change.
     figure : File for the figure of --sweep, --sensitivity or --pareto (.png, .svg).
     top : How many plans to show.

@@ -62,14 +62,14 @@ def train(
     run: RunOptions,
     profile: opt.ProfileOption = None,
     verbose: opt.Verbose = False,
-    output: opt.Output,
+    as_json: opt.AsJson = False,
 ) -> None:
     """How many days a run takes, failures and checkpoints included; what it costs, and how sure that is."""
-    from sim.report.training import training_figure, training_view
+    from sim.report.training import training_view
 
     asked = load_scenario(scenario, overrides or (), profile)
     training = goal(asked, terms=run.terms(asked.cluster.node.gpus_per_node))
-    output.show(training.to_dict, lambda: [training_view(training, verbose)], lambda: training_figure(training))
+    opt.print_answer(as_json, training.to_dict, lambda: [training_view(training, verbose)])
     training.answer.require_fit()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from sim.breakdown import CAUSES
@@ -180,12 +179,8 @@ def headline(answer: Estimate, per_gpu: Mapping[str, str] = PER_GPU, sure: bool 
     return [*facts, Fact("Memory", show(answer.largest.total, "B"), note, wrong=not answer.fits)]
 
 
-@dataclass(frozen=True, slots=True)
-class Fall:
-    """One row of the way from peak to what is achieved, in shares of the step.
-
-    begin, width : of its bar; begin is also the share of peak that remains below it.
-    """
+class Fall(NamedTuple):
+    """A row of the way from peak to what is achieved: a bar, whose `begin` is also the share of peak left below it."""
 
     cause: str
     meaning: str
@@ -210,8 +205,7 @@ def falls_of(answer: Estimate) -> list[Fall]:
     return [*rows, useful]
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryRow:
+class MemoryRow(NamedTuple):
     """Memory of one GPU of a pipeline rank. [bytes]"""
 
     rank: int
@@ -229,22 +223,10 @@ def memory_rows(answer: Estimate) -> list[MemoryRow]:
     for rank in shown:
         use = answer.memory[rank].to_dict()
         total = use.pop("total")
-        rows.append(MemoryRow(rank, memory_parts(use), total, total <= answer.memory_available_bytes))
+        parts = {name: use[name] for name in MEMORY[:-1]}
+        parts[MEMORY[-1]] = sum(use.values()) - sum(parts.values())  # what is small together
+        rows.append(MemoryRow(rank, parts, total, total <= answer.memory_available_bytes))
     return rows
-
-
-def memory_parts(use: Mapping[str, float]) -> dict[str, float]:
-    """Bytes by purpose as MEMORY has them: what is small together. [bytes]"""
-    parts = {name: use[name] for name in MEMORY[:-1]}
-    return {**parts, MEMORY[-1]: sum(use.values()) - sum(parts.values())}
-
-
-def seconds_by_group(seconds: Mapping[str, float]) -> dict[str, float]:
-    """A step by groups of causes, in the order of GROUPS; those without time are left out. [s]"""
-    found = dict.fromkeys(GROUPS.values(), 0.0)
-    for cause, value in seconds.items():
-        found[GROUPS[cause]] += value
-    return {group: value for group, value in found.items() if value > 0}
 
 
 def profile_origin(profile: Profile) -> list[tuple[str, str]]:

@@ -33,17 +33,12 @@ _UNIT = re.compile(r"\s*\[[^]]+\]$")
 class FieldReference:
     """A field as a scenario file writes it.
 
-    path : with its sections, without its unit: cluster.node.gpu.memory.
-    long_path : with the unit in the name, where bare SI numbers are accepted.
-    type : what may be written there, in words.
-    choices : the values, where there are few.
+    path, long_path : with its sections (cluster.node.gpu.memory); the long one with the unit, where SI numbers stand.
+    type, choices : what may be written there, in words; and the values, where there are few.
     unit : its dimension, as in `sim.units`; None for what has none.
-    required : it has no default.
-    default : the value taken where it is left out; None where there is none, or where `derived` says it.
-    derived : in words, what a default follows from.
+    default, derived : what is taken where it is left out; or what that follows from, in words.
     meaning : the docstring below it in the record.
-    section : what is below it has fields of its own.
-    under_names : it holds some of that under names.
+    section, under_names : what is below it has fields of its own, and it holds some of that under names.
     """
 
     path: str

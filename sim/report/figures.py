@@ -145,12 +145,12 @@ def open_panels(*panels: Any, grid: str = "") -> None:
             panel.grid(axis=grid, alpha=0.25, lw=0.6)
 
 
-def label_panel(panel: Any, title: str, x: str = "", y: str = "", legend: str = "best", **limits: Any) -> None:
+def label_panel(panel: Any, title: str, x: str, y: str, **limits: Any) -> None:
     """Name a panel and its axes, set their scales and limits, and put a legend where something is labelled."""
     panel.set(xlabel=x, ylabel=y, **limits)
     panel.set_title(title, fontsize=10)
-    if legend and panel.get_legend_handles_labels()[0]:
-        panel.legend(frameon=False, fontsize=8, loc=legend)
+    if panel.get_legend_handles_labels()[0]:
+        panel.legend(frameon=False, fontsize=8)
 
 
 def stacked_bars(
@@ -186,6 +186,7 @@ def place_labels(
     colours: Sequence[Any] = (),
     size: float = 7.5,
     reach: int = 1,
+    points: Any = (),
     **options: Any,
 ) -> None:
     """Write each label beside its point; one for which there is no room is left out.
@@ -195,11 +196,12 @@ def place_labels(
     colours : Of each label; black without.
     size : Of the letters. [points]
     reach : How many times as far away a label may stand, with a line to its point, where it has no room beside it.
+    points : More of them that no label may cover.
     **options : Of `annotate`.
     """
     panel.figure.draw_without_rendering()  # only then is known where anything stands
-    own = np.array([label[:2] for label in labels], dtype=float).reshape(-1, 2)
-    there = panel.transData.transform(own)
+    own = [label[:2] for label in labels]
+    there = panel.transData.transform(np.array([*own, *points], dtype=float).reshape(-1, 2))
     taken: list[Any] = []
     frame = panel.get_window_extent()
     for number, (x, y, words) in enumerate(labels):

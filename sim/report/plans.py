@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from sim.estimate import Estimate
@@ -36,12 +35,9 @@ HEADINGS = {"num_gpus": "GPUs", **COLUMNS, "pipeline_layout": "layers", "overlap
 OVERLAPPED = {"overlap_p2p": "sends", "overlap_grad_reduce": "gradients", "overlap_param_gather": "weights",
               "overlap_tp_backward": "tp"}  # fmt: skip
 """What travels beside computation under each field of a stack that `search --overlaps` switches."""
-NARROW = {"microbatch_size": "mbs", "sequence_parallel": "sp", "optimizer_offload": "opt.host",
-          "offloaded_layers": "host layers"}  # fmt: skip
-"""Headings of columns whose names are wider than what stands in them."""
-SHORT = {"num_chunks": "v", "microbatch_size": "mbs", "sequence_slices": "slices", "sequence_parallel": "seq. par.",
-         "schedule": ""}  # fmt: skip
-"""Names with few letters, of fields that stand in front of their values."""
+SHORT = {"microbatch_size": "mbs", "sequence_parallel": "sp", "optimizer_offload": "opt.host",
+         "offloaded_layers": "host layers", "sequence_slices": "slices", "schedule": ""}  # fmt: skip
+"""Names with few letters, for narrow columns and in front of values."""
 
 
 def fields_for(model: ModelSpec) -> list[str]:
@@ -64,7 +60,7 @@ def label(name: str) -> str:
 
 def heading(name: str) -> str:
     """The heading of a field's column, in few letters."""
-    return NARROW.get(name, HEADINGS[name])
+    return SHORT.get(name) or HEADINGS[name]
 
 
 def cell(value: object) -> str:
@@ -139,20 +135,8 @@ def short_words(plan: ParallelPlan, names: Iterable[str]) -> list[str]:
     return words
 
 
-def abbreviated(names: Sequence[str]) -> list[str]:
-    """What the letters of `short_words` stand for."""
-    letters = {"num_chunks": "v: chunks of a rank", "microbatch_size": "mbs: sequences of a micro-batch"}
-    return ["; ".join(words for name, words in letters.items() if name in names)] if {*letters} & {*names} else []
-
-
-@dataclass(frozen=True, slots=True)
-class PlanTable:
-    """The best plans of a search in words, a cell a plan.
-
-    shared, gpus : what all of them have.
-    fields : those of the plan in which they differ.
-    answers : columns of what each takes and loses, by heading.
-    """
+class PlanTable(NamedTuple):
+    """The best plans of a search: what all have, columns of fields in which they differ, and of what each takes."""
 
     shared: list[str]
     gpus: list[str]
@@ -235,13 +219,8 @@ def run_cost(scenario: Scenario) -> tuple[float, str]:
     return training.tokens / training.tokens_per_step / 86400, "GPU-days of the run"
 
 
-@dataclass(frozen=True, slots=True)
-class Apart:
-    """What an answer takes more than the best, by cause, largest first: what the objective counts.
-
-    whole : of the best.
-    unit : of both, s or B.
-    """
+class Apart(NamedTuple):
+    """What an answer takes more than the best of what the objective counts, by cause, in a unit (s or B)."""
 
     what: str
     causes: Mapping[str, float]
@@ -287,8 +266,3 @@ def ordinal(number: int) -> str:
     """`1st`, `22nd`, `713th`."""
     ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
     return f"{number:,}{ending}"
-
-
-def letter(number: int) -> str:
-    """What the plan or scenario of a number is called in tables: A to Z, then AA and on."""
-    return (letter(number // 26 - 1) if number >= 26 else "") + chr(ord("A") + number % 26)

@@ -1,4 +1,4 @@
-"""Scaling laws in a terminal and as figures: side by side for a budget, a loss, a model or a batch, and failures."""
+"""Scaling laws in a terminal: side by side for a budget, a loss, a model or a batch, and failures."""
 
 from __future__ import annotations
 
@@ -6,21 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from math import isnan
 from typing import Any
 
-import numpy as np
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from sim.report.figures import label_panel, new_figure, open_panels, place_title, plain_axis
-from sim.scaling.allocation import Optimum, best_loss, best_params, compute_optimal, params_interval
-from sim.scaling.critical_batch import (
-    CriticalBatchLaw,
-    critical_batch_laws,
-    critical_batches,
-    steps_needed,
-    tokens_needed,
-)
+from sim.scaling.allocation import Optimum, compute_optimal
+from sim.scaling.critical_batch import CriticalBatchLaw
 from sim.scaling.fit import LossFit
-from sim.scaling.loss_laws import BESIROGLU, FLOP_PER_PARAM_TOKEN, LossLaw, optimal_shape, power_sum_loss
+from sim.scaling.loss_laws import LossLaw
 from sim.scaling.run import Terms, TrainingRun
 from sim.table import Table, columns_table, plain_table
 from sim.units import show, show_count, show_short, show_time, significant
@@ -192,108 +184,3 @@ def _constants(law: LossLaw) -> list[str]:
         low, high = law.exponent_interval
         lines.append(f"exponent of N between {low:.3f} and {high:.3f}: {law.interval_is}")
     return lines
-
-
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C564B")
-_DASHES = ("-", "--", "-.", ":")
-COMPUTE, LOSS = "training compute [FLOP]", "loss [nats/token]"
-"""Names of axes."""
-
-
-def _panels(title: str, width: float = 12.0) -> tuple[Any, Any, Any]:
-    """A figure of two panels, and its legend's place to the right of each."""
-    figure = new_figure(width, 4.6)
-    left, right = figure.subplots(1, 2)
-    open_panels(left, right, grid="both")
-    place_title(figure, title, size=12)
-    return figure, left, right
-
-
-def _styles(number: int) -> list[dict[str, Any]]:
-    """Lines told apart by colour, and by dashes where two lie on each other."""
-    return [{"color": _COLOURS[i % len(_COLOURS)], "ls": _DASHES[i % len(_DASHES)], "lw": 1.6} for i in range(number)]
-
-
-def draw_optimal(laws: Sequence[LossLaw], best: Sequence[Optimum]) -> Any:
-    """Tokens a parameter and loss of the best model against compute, with what was asked."""
-    figure, left, right = _panels("Compute-optimal training by every law")
-    asked = np.array([each.flop for each in best])
-    flop = np.geomspace(min(1e18, asked.min() / 10), max(1e27, asked.max() * 10), 100)
-    styles = dict(zip((law.name for law in laws), _styles(len(laws)), strict=True))
-    for law in laws:
-        style = styles[law.name]
-        left.loglog(flop, _tokens_per_param(flop, best_params(flop, law)), label=law.name, **style)
-        if (interval := params_interval(flop, law)) is not None:
-            ends = (_tokens_per_param(flop, end) for end in interval)
-            left.fill_between(flop, *ends, color=style["color"], alpha=0.12, lw=0)
-        if law.form is not None:
-            right.semilogx(flop, best_loss(flop, law), label=law.name, **style)
-    for each in best:
-        look = {
-            "marker": "s" if each is best[-1] and len(best) > len(laws) else "o",
-            "color": styles[each.law]["color"],
-        }
-        left.plot(each.flop, each.tokens / each.params, ms=6, ls="", **look)
-        right.plot(each.flop, each.loss, ms=6, ls="", **look)
-    bands = "points: what was asked; bands: published intervals of the exponent"
-    label_panel(left, bands, COMPUTE, "tokens a parameter of the best model")
-    label_panel(right, "losses of different data and tokenizers: compare slopes, not levels", COMPUTE, LOSS)
-    return figure
-
-
-def _tokens_per_param(flop: Any, params: Any) -> Any:
-    return flop / FLOP_PER_PARAM_TOKEN / params**2
-
-
-def draw_batch(tokens: float, batches: Mapping[str, float], limits: Mapping[str, float], asked: float | None) -> Any:
-    """How the laws grow with a run, and what a batch costs under each."""
-    figure, left, right = _panels(f"The critical batch by several laws; right: a run of {show_short(tokens)} tokens")
-    flop = np.geomspace(1e19, 1e27, 60)
-    params, data = optimal_shape(flop)
-    facts = {"params": params, "tokens": data, "flop": flop, "loss": power_sum_loss(params, data, BESIROGLU)}
-    laws = critical_batch_laws()
-    styles = dict(zip(laws, _styles(len(laws)), strict=True))
-    for name, batch in critical_batches(**facts).items():
-        definition = "best" if laws[name].data_overhead is None else f"{laws[name].data_overhead:.0%} more data"
-        left.loglog(flop, batch, label=f"{name} ({definition})", **styles[name])
-    label_panel(left, "each law's own batch", "training compute, 20 tokens a parameter [FLOP]", "batch [tokens]")
-    middle = float(np.exp(np.mean(np.log(list(limits.values())))))
-    grid = np.geomspace(middle / 300, middle * 300, 200)
-
-    def cost(batch: Any, critical: float) -> tuple[Any, Any]:
-        return tokens_needed(tokens, batch, critical) / tokens, steps_needed(tokens, batch, critical)
-
-    for name, critical in limits.items():
-        right.loglog(*cost(grid, critical), label=name, **styles[name])
-        if asked is not None:
-            right.plot(*cost(asked, critical), "o", color=styles[name]["color"], ms=6)
-    points = "" if asked is None else f"; points: batches of {show_short(asked)} tokens"
-    over = "tokens, over those at a small batch"
-    label_panel(right, f"steps bought with data{points}", over, "optimizer steps", xlim=(0.95, 20))
-    plain_axis(right.xaxis)
-    return figure
-
-
-def draw_fit(fit: LossFit) -> Any:
-    """Predicted against measured loss, and the fit's curves through the runs."""
-    runs = fit.runs
-    predicted = power_sum_loss(runs.params, runs.tokens, fit.form)
-    figure, left, right = _panels(f"Fit to {len(runs)} runs, root mean square of log L {fit.residual:.2%}")
-    left.loglog(runs.loss, predicted, "o", ms=4, mfc="none", color=_COLOURS[0])
-    ends = np.array([min(runs.loss.min(), predicted.min()), max(runs.loss.max(), predicted.max())])
-    left.loglog(ends, ends, color="0.4", lw=1)
-    label_panel(left, "all runs", "measured loss [nats/token]", "fitted loss [nats/token]")
-    plain_axis(left.xaxis)
-    plain_axis(left.yaxis)
-    sizes = np.quantile(runs.params, [0.05, 0.35, 0.65, 0.95])
-    grid = np.geomspace(runs.tokens.min(), runs.tokens.max() * 3, 100)
-    for size, style in zip(sizes, _styles(len(sizes)), strict=True):
-        near = np.abs(np.log(runs.params / size)) < 0.25
-        right.semilogx(runs.tokens[near], runs.loss[near], "o", ms=4, mfc="none", color=style["color"])
-        right.semilogx(
-            grid, power_sum_loss(size, grid, fit.form), label=f"{show_short(float(size))} parameters", **style
-        )
-    right.axhline(fit.form.irreducible, color="0.4", lw=1)
-    right.annotate("irreducible", (grid[0], fit.form.irreducible), va="bottom", fontsize=8)
-    label_panel(right, "lines: the fit; points: runs within a quarter of the size", "tokens", LOSS)
-    return figure

@@ -1,4 +1,4 @@
-"""One scenario under every schedule that it can take: times, memory, bytes, why the others cannot; and its figures."""
+"""One scenario under every schedule that it can take: times, memory, bytes, why the others cannot."""
 
 from __future__ import annotations
 
@@ -6,15 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from sim.canvas import new_figure
-from sim.errors import FlopcastError, ScheduleError, SpecError
+from sim.errors import FlopcastError, ScheduleError
 from sim.estimate import Estimate, estimate
 from sim.report.facts import microbatch_words, plan_degrees, question_words
-from sim.report.figures import open_panels, place_labels, place_title, stacked_bars
 from sim.report.terminal import block, grouped, indented, title
 from sim.schedules import get_schedule, schedule_names
 from sim.schedules.actions import read_grid
@@ -212,100 +209,3 @@ def comparison_view(comparison: Comparison) -> Group:
 def _settings(changes: Mapping[str, Any]) -> str:
     """Fields of the plan that were changed, as one types them."""
     return ", ".join(f"plan.{field}={'none' if value is None else value}" for field, value in changes.items())
-
-
-COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#3B3B3B", "#999999")
-MARKERS = "osD^vPX*"
-WORK, WAIT, MOVE = "work", "waiting for other ranks", "communication in the way"
-FAR_APART = 8.0
-"""Times the least activations: beyond that the axis is logarithmic."""
-PART_COLOURS = {WORK: "#009E73", WAIT: "#D55E00", MOVE: "#0072B2"}
-_WAITING = "waiting for other ranks [% of the step]"
-
-
-def _drawing(comparison: Comparison, what: str, width_in: float, height_in: float) -> tuple[Any, Any]:
-    """A figure with its title, and its panel."""
-    figure = new_figure(width_in, height_in)
-    scenario = comparison.rows[0].answer.scenario
-    place_title(figure, f"{scenario.model.name} on {scenario.plan.pp} pipeline ranks: {what}", bold=True)
-    panel = figure.subplots()
-    open_panels(panel)
-    return figure, panel
-
-
-def bubble_figure(comparisons: Mapping[int, Comparison], *, width_in: float = 9.0) -> Any:
-    """Share of the step that the average GPU waits for other ranks, over the micro-batches of a step.
-
-    comparisons : Micro-batches -> the same schedules compared at so many.
-    width_in : [inches]
-    """
-    if not comparisons:
-        raise SpecError("no comparison to draw; give at least one number of micro-batches")
-    what = "waiting falls with the micro-batches of a step"
-    figure, axes = _drawing(next(iter(comparisons.values())), what, width_in, 4.0)
-    lines = grouped(
-        (row.name, (count, 100 * row.answer.bubble_fraction))
-        for count, comparison in sorted(comparisons.items())
-        for row in comparison.rows
-    )
-    for index, name in enumerate(sorted(lines, key=lambda name: -lines[name][0][1])):
-        style = {"color": COLOURS[index % len(COLOURS)], "marker": MARKERS[index % len(MARKERS)]}
-        axes.plot(*np.array(lines[name]).T, label=name, linewidth=1.4, markersize=5, **style)
-    axes.set_xscale("log")
-    axes.set_xticks(sorted(comparisons), sorted(comparisons))
-    axes.minorticks_off()
-    axes.set(ylim=(0, None), xlabel="micro-batches a step", ylabel=_WAITING)
-    axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    return figure
-
-
-def tradeoff_figure(comparison: Comparison, *, width_in: float = 9.0) -> Any:
-    """Activations against bubble, a point a schedule; ringed where weights are kept in several versions or copies."""
-    figure, axes = _drawing(comparison, "memory against waiting", width_in, 4.8)
-    groups: dict[tuple[float, float], list[str]] = {}
-    for row in comparison.rows:
-        at = (round(row.peak_activations_bytes / 1e9, 2), round(100 * row.answer.bubble_fraction, 1))
-        several = row.weight_versions * row.weight_copies
-        groups.setdefault(at, []).append(row.name if several == 1 else f"{row.name} (weights {several}×)")
-        axes.plot(*at, "o", color=COLOURS[0], markersize=6)
-        if several > 1:
-            axes.plot(*at, "o", color=COLOURS[3], mfc="none", markersize=11)
-    highest = max(y for _, y in groups)
-    least, most = min(x for x, _ in groups), max(x for x, _ in groups)
-    far = least > 0 and most > FAR_APART * least
-    axes.set(xscale="log" if far else "linear", xlim=(0.8 * least, 1.7 * most) if far else (0, 1.18 * most))
-    axes.set(ylim=(0, 1.1 * highest if highest else 1.0), ylabel=_WAITING)
-    axes.set_xlabel("activations kept on the fullest rank [GB]")
-    place_labels(axes, [(*at, ", ".join(names)) for at, names in groups.items()], size=8.5, reach=8)
-    return figure
-
-
-def causes_figure(comparison: Comparison, *, width_in: float = 9.0, longest: float = 1.6) -> Any:
-    """Where each schedule's step goes: work, waiting, communication in the way; the fastest on top.
-
-    longest : Bars of more than so many times the fastest step are cut off, and say so.
-    """
-    rows, fastest = comparison.rows, comparison.rows[0].answer.step_time_s
-    figure, axes = _drawing(comparison, "where the step goes", width_in, 1.2 + 0.27 * len(rows))
-    end, seconds = longest * fastest, {row.name: parts(row.answer) for row in rows}
-    for place, row in enumerate(rows):
-        step, left = row.answer.step_time_s, end
-        for part, amount in seconds[row.name].items():  # cut off at the end of the axis
-            seconds[row.name][part] = min(amount, left)
-            left -= seconds[row.name][part]
-        slower = "" if not place else f" (+{step / fastest - 1:.0%})"
-        full = "" if row.answer.fits else ", does not fit"
-        words = f"{'→ ' if step > end else ''}{step:.1f} s{slower}{full}"
-        axes.text(min(step, end) + 0.01 * end, place, words, va="center", fontsize=8.5)
-    stacked_bars(axes, seconds, PART_COLOURS, 0.8)
-    axes.set(xlim=(0, 1.22 * end), xlabel="step time of the average GPU [s]")
-    axes.legend(frameon=False, loc="lower center", bbox_to_anchor=(0.45, 1.0), ncols=3)
-    return figure
-
-
-def parts(answer: Estimate) -> dict[str, float]:
-    """Seconds of a step in three parts: work, waiting for other ranks, communication that lengthens it. [s]"""
-    seconds = answer.breakdown.seconds
-    wait = seconds["pipeline_bubble"] + seconds["stage_imbalance"]
-    move = sum(seconds[cause] for cause in COMMUNICATION)
-    return {WORK: answer.step_time_s - wait - move, MOVE: move, WAIT: wait}

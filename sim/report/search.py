@@ -15,7 +15,7 @@ from sim.report import plans as say
 from sim.report.search_questions import own_line, plan_rank_view, rules_view, schedules_view, sensitivity_view, why_view
 from sim.report.terminal import assumptions, sentence, shared_line, title
 from sim.search import SearchResult
-from sim.search.comparison import Step, loss_of, seconds_apart
+from sim.search.comparison import loss_of, seconds_apart
 from sim.search.explain import PlanRank, Why
 from sim.search.queries import framework_assumed
 from sim.search.rules import Rules
@@ -200,10 +200,8 @@ class SearchAnswers:
             row["losses_s"] = seconds_apart(each.answer, result.best[0].answer)
         if (own := self.own) is not None:
             data["own"] = {
-                "ruled_out": own.ruled_out,
-                "step_time_s": own.answer.step_time_s,
+                **_explained(own),
                 "loss": loss_of(result, own.answer),
-                "plan": _plan_data(own.answer),
                 "among": [
                     {
                         "plans": each.kind,
@@ -214,20 +212,10 @@ class SearchAnswers:
                     }
                     for each in own.among
                 ],
-                "losses_s": own.losses,
-                "steps": _steps_data(own.steps),
                 "layout": None if own.layout is None else own.layout.to_dict(),
             }
         if (why := self.why) is not None:
-            data["why"] = {
-                "fields": dict(self.fields),
-                "ruled_out": why.ruled_out,
-                "rank": why.rank,
-                "step_time_s": None if why.answer is None else why.answer.step_time_s,
-                "plan": None if why.answer is None else _plan_data(why.answer),
-                "losses_s": why.losses,
-                "steps": _steps_data(why.steps),
-            }
+            data["why"] = {"fields": dict(self.fields), "rank": why.rank, **_explained(why)}
         if self.pareto:
             data["pareto"] = [_priced_data(result, place) for place in result.pareto().tolist()]
         if self.sensitivity is not None:
@@ -237,17 +225,25 @@ class SearchAnswers:
         return data
 
 
-def _steps_data(steps: Sequence[Step]) -> list[dict[str, Any]]:
-    return [
-        {
-            "techniques": list(step.techniques),
-            "changes": {name: list(pair) for name, pair in step.changes.items()},
-            "step_time_s": step.answer.step_time_s,
-            "saved_s": step.saved_s,
-            "causes_s": step.causes,
-        }
-        for step in steps
-    ]
+def _explained(found: PlanRank | Why) -> dict[str, Any]:
+    """What a plan takes, what it loses by cause, and the steps to the best."""
+    answer = found.answer
+    return {
+        "ruled_out": found.ruled_out,
+        "step_time_s": None if answer is None else answer.step_time_s,
+        "plan": None if answer is None else _plan_data(answer),
+        "losses_s": found.losses,
+        "steps": [
+            {
+                "techniques": list(step.techniques),
+                "changes": {name: list(pair) for name, pair in step.changes.items()},
+                "step_time_s": step.answer.step_time_s,
+                "saved_s": step.saved_s,
+                "causes_s": step.causes,
+            }
+            for step in found.steps
+        ],
+    }
 
 
 def _priced_data(result: SearchResult, place: int) -> dict[str, Any]:

@@ -186,7 +186,10 @@ def schedules_view(result: SearchResult) -> Group:
         proven = f"{len(found) - len(unproven)} of {len(found)} are" if unproven else "Each is"
         dealt = "" if result.stages is None else result.stages.others
         among = f"{' and' if dealt else ' with'} recompute none, selective or full" if result.room else ""
-        notes = [*say.abbreviated(differ), f"{proven} proven to be the best of its schedule{dealt}{among}."]
+        notes = [
+            *(["mbs: sequences of a micro-batch"] if "microbatch_size" in differ else []),
+            f"{proven} proven to be the best of its schedule{dealt}{among}.",
+        ]
         notes += [f"{each.schedule}: another plan may be up to {each.gap:.1%} better" for each in unproven]
         if any(each.asynchronous for each, _ in found):
             notes.append("* gradients come late, which changes training: not among the best plans")

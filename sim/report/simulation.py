@@ -1,11 +1,10 @@
-"""A simulation in a terminal, and how far the network is used, link by link, as a figure."""
+"""A simulation in a terminal, and how far the network is used over the step as a figure."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from rich.console import Group, RenderableType
 
 from sim.canvas import new_figure
@@ -21,8 +20,6 @@ _MEAN, _MOST = "#0072B2", "#E69F00"
 """Okabe and Ito's, as everywhere."""
 _CAUSE_COLOURS = ("#999999", "#0072B2", "#CC79A7", "#D55E00", "#E69F00", "#56B4E9")
 """Colours of CAUSES."""
-_ROW_IN = 0.19
-"""Height of a row of the heat map. [inches]"""
 
 
 def simulation_view(answer: Simulation) -> Group:
@@ -83,13 +80,10 @@ def draw_links(answer: Simulation, path: Path) -> None:
     history = answer.history
     if history is None:
         raise SpecError("links were not followed, so there is nothing to draw; add --links")
-    heat_in = max(1.6, _ROW_IN * len(history.links))
-    figure = new_figure(11.0, 1.0 + 2.9 + heat_in)
-    top, bottom = figure.subfigures(2, 1, height_ratios=(2.9, heat_in + 0.6))
-    left, right = top.subfigures(1, 2, width_ratios=(1.0, 1.0))
+    figure = new_figure(11.0, 3.6)
+    left, right = figure.subfigures(1, 2)
     _draw_levels(left, history)
     _draw_kinds(right, history)
-    _draw_heat(bottom, history)
     figure.suptitle(
         f"{answer.scenario.name}: links over a step of {show(answer.step_times_s[0], 's', digits=4)}, "
         f"{answer.meetings:,} messages shared a link that was too narrow"
@@ -122,18 +116,3 @@ def _draw_kinds(figure: Any, history: LinkHistory) -> None:
     axes.set(xlabel="of a step, on the average rank [s]", title="where messages' time goes")
     axes.set_xlim(0.0, 1.03 * max(1e-9, *(sum(row.values()) for row in rows.values())))
     figure.legend(loc="outside lower center", ncols=3, fontsize="x-small")
-
-
-def _draw_heat(figure: Any, history: LinkHistory) -> None:
-    from matplotlib.colors import PowerNorm
-
-    axes = figure.subplots()
-    rows = np.array(list(history.links.values())).reshape(len(history.links), -1)
-    drawn = axes.pcolormesh(
-        history.edges_s, np.arange(len(rows) + 1), 100 * rows, cmap="viridis", norm=PowerNorm(0.5, 0.0, 100.0)
-    )
-    axes.set_yticks(np.arange(len(rows)) + 0.5, list(history.links), fontsize="x-small")
-    axes.invert_yaxis()
-    axes.set(xlabel="time [s]", title="the busiest links of each level")
-    bar = figure.colorbar(drawn, ax=axes, pad=0.01)
-    bar.set_label("of what the link carries [%]", fontsize="small")

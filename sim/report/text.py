@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from math import log
 from typing import Any
 
 import rich.table
@@ -14,64 +14,21 @@ from sim.breakdown import CAUSES
 from sim.estimate import Estimate
 from sim.report import facts as say
 from sim.report.terminal import assumptions, bars_table, block, indented, title
-from sim.specs import Scenario
 from sim.specs.base import file_name, unit_of
 from sim.specs.frameworks import stack_words
 from sim.specs.writing import ABSENT, differing_fields
 from sim.table import Table, facts_table, plain_table
+from sim.uncertainty import interval_factors, least_told_apart
 from sim.units import show, show_time
 
 MOST_UNFOLDED = 4
 """Fields of a section of another name that are shown at once."""
-
-
-def differing_rows(scenarios: Sequence[Scenario]) -> tuple[dict[str, list[str]], dict[str, dict[str, list[str]]]]:
-    """Fields that differ between scenarios with the value of each, plan and training first; see `field_rows`."""
-    return field_rows(differing_fields(scenarios))
-
-
-def _short_path(path: str) -> str:
-    """A path as files write it, where values carry the unit."""
-    return ".".join(map(file_name, path.split(".")))
-
-
-def field_rows(fields: Mapping[str, Sequence[Any]]) -> tuple[dict[str, list[str]], dict[str, dict[str, list[str]]]]:
-    """Inputs that differ in words, section by section; and apart those of sections that have another name altogether.
-
-    Whose model or cluster is another one knows so by its name: a hundred fields follow, for those who ask.
-    """
-    shown: dict[str, list[str]] = {}
-    folded: dict[str, dict[str, list[str]]] = {}
-    sections = dict.fromkeys(path.partition(".")[0] for path in fields)
-    for section in sorted(sections, key=lambda name: name not in ("plan", "training")):
-        here = {path: values for path, values in fields.items() if path.partition(".")[0] == section}
-        rows = {_short_path(path): [field_words(path, value) for value in values] for path, values in here.items()}
-        name = f"{section}.name"
-        if name in rows and len(rows) > MOST_UNFOLDED:
-            shown[name] = rows.pop(name)
-            folded[section] = rows
-        else:
-            shown |= rows
-    return shown, folded
-
-
-def field_words(path: str, value: Any) -> str:
-    """A field's value as a file would have it."""
-    if value is ABSENT:
-        return "–"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, int | float):
-        from sim.search.axes import Axis
-
-        return Axis(_short_path(path), path, unit_of(path.rpartition(".")[2]), (), "listed").show(value)
-    return ", ".join(map(str, value)) or "–" if isinstance(value, list) else str(value)
+_ALIKE = 1e-3
+"""Logarithm of the ratio of two step times below which nothing is said of their difference."""
 
 
 _MEMORY_COLUMNS = ("weights", "grads", "optim.", "activ.", "logits", "other")
 """Headings of MEMORY, in few letters."""
-_MEMORY_WIDTH = 64
-"""Columns of a terminal that the whole memory table needs."""
 _COLOURS = {"flop_at_peak": "green", "matmul_inefficiency": "yellow", "attention_overhead": "yellow"}
 COMPARED = {
     "GPUs": ("num_gpus", "count"),
@@ -122,19 +79,12 @@ def faster_words(answer: Estimate, best: Estimate, lacking: str, command: str) -
     return f"a plan of {show_time(best.step_time_s)}, {saved:.0%} less: {say.plan_words(best)}{lacking}\n{command}"
 
 
-def _memory(answer: Estimate, width: int) -> Table:
-    """Gigabytes by purpose; in a narrow terminal the largest purpose only."""
-    narrow = width < _MEMORY_WIDTH
-    names = ("largest part",) if narrow else _MEMORY_COLUMNS
-    table = plain_table("rank", *names, "total", left=names if narrow else (), gap=2)
+def _memory(answer: Estimate) -> Table:
+    """Gigabytes by purpose."""
+    table = plain_table("rank", *_MEMORY_COLUMNS, "total", left=(), gap=2)
     table.columns[-1].style = "bold"
     for row in say.memory_rows(answer):
-        cells = [f"{row.parts[name] / 1e9:.1f}" for name in say.MEMORY]
-        if narrow:
-            use = answer.memory[row.rank].to_dict()
-            part = max((name for name in use if name != "total"), key=lambda name: use[name])
-            cells = [f"{part} {use[part] / 1e9:.1f}"]
-        table.add_row(str(row.rank), *cells, f"{row.total / 1e9:.1f}")
+        table.add_row(str(row.rank), *(f"{amount / 1e9:.1f}" for amount in (*row.parts.values(), row.total)))
     return table
 
 
@@ -153,7 +103,7 @@ def estimate_view(answer: Estimate, width: int, verbose: bool = False) -> Group:
         "",
         indented(table),
         *block("Where the time goes", "  (average GPU, one step)", bars_table(rows, width - 42)),
-        *block("Memory by pipeline rank", "  (GB per GPU)", _memory(answer, width)),
+        *block("Memory by pipeline rank", "  (GB per GPU)", _memory(answer)),
         *assumptions([answer.interval_basis, *answer.assumptions], origin, verbose),
     )
 
@@ -191,19 +141,61 @@ def compare_view(first: Estimate, second: Estimate, verbose: bool = False) -> Gr
     if names[0] == names[1]:
         names = [f"{name}  {say.plan_words(each)}" for name, each in zip(names, (first, second), strict=True)]
     heads = [title(f"{letter}  ", name) for letter, name in zip("AB", names, strict=True)]
-    return Group(*heads, "", table, "", title("What differs"), indented(_differing(first, second, verbose)))
+    body = (table, indented(Text(clear_words(first, second), style="dim")))
+    return Group(*heads, "", *body, "", title("What differs"), indented(_differing(first, second, verbose)))
+
+
+def clear_words(first: Estimate, second: Estimate) -> str:
+    """Whether two step times differ by more than their 90 % intervals account for; nothing where they are the same."""
+    factors = [interval_factors(each.scenario, each.breakdown.shares()) for each in (first, second)]
+    apart = abs(log(second.step_time_s / first.step_time_s))
+    if apart < _ALIKE:
+        return ""
+    if apart > log(least_told_apart(*factors)):
+        return "The difference of the step times is clear: it is larger than both 90 % intervals account for."
+    return (
+        "The difference of the step times is not clear: both 90 % intervals together can account for it. Scenarios "
+        "that share a machine and a framework err alike, so that it may still be real."
+    )
 
 
 def _differing(first: Estimate, second: Estimate, verbose: bool) -> RenderableType:
-    """Fields that differ; of a section under another name mostly the name alone, unless all are asked for."""
-    shown, folded = differing_rows([first.scenario, second.scenario])
-    hidden = [f"{len(rows)} more fields of another {section}" for section, rows in folded.items()]
-    if verbose:
-        shown |= {path: values for rows in folded.values() for path, values in rows.items()}
-    if not shown:
+    """Fields that differ, plan and training first.
+
+    A model or cluster under another name differs in a hundred fields, of which the name is shown unless all are asked
+    for.
+    """
+    sections: dict[str, dict[str, list[str]]] = {"plan": {}, "training": {}}
+    for path, values in differing_fields([first.scenario, second.scenario]).items():
+        rows = sections.setdefault(path.partition(".")[0], {})
+        rows[short_path(path)] = [field_words(path, value) for value in values]
+    table, hidden = plain_table("field", "A", "B", left=("field", "A", "B"), wrap=("A", "B")), list[str]()
+    for section, rows in sections.items():
+        name = f"{section}.name"
+        if name in rows and len(rows) > MOST_UNFOLDED and not verbose:
+            hidden.append(f"{len(rows) - 1} more fields of another {section}")
+            rows = {name: rows[name]}
+        for path, words in rows.items():
+            table.add_row(Text(path), *map(Text, words))
+    if not table.row_count:
         return Text("nothing")
-    table = plain_table("field", "A", "B", left=("field", "A", "B"), wrap=("A", "B"))
-    for path, values in shown.items():
-        table.add_row(Text(path), *map(Text, values))
-    note = [Text(f"{', '.join(hidden)}: --verbose", style="dim")] if hidden and not verbose else []
+    note = [Text(f"{', '.join(hidden)}: --verbose", style="dim")] if hidden else []
     return Group(table, *note)
+
+
+def short_path(path: str) -> str:
+    """A path as files write it, where values carry the unit."""
+    return ".".join(map(file_name, path.split(".")))
+
+
+def field_words(path: str, value: Any) -> str:
+    """A field's value as a file would have it."""
+    if value is ABSENT:
+        return "–"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float):
+        from sim.search.axes import Axis
+
+        return Axis(short_path(path), path, unit_of(path.rpartition(".")[2]), (), "listed").show(value)
+    return ", ".join(map(str, value)) or "–" if isinstance(value, list) else str(value)

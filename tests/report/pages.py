@@ -1,7 +1,5 @@
 """What every page is held to: one file, closed elements, nothing from outside, and in an order that can be heard."""
 
-import base64
-import hashlib
 import html
 import itertools
 import re
@@ -15,14 +13,12 @@ class Tags(HTMLParser):
 
     def __init__(self, text):
         super().__init__()
-        self.seen, self.open, self.text, self.scripts = [], [], [], []
+        self.seen, self.open, self.text = [], [], []
         self.feed(text)
         self.close()
 
     def handle_starttag(self, tag, attributes):
         self.seen.append((tag, dict(attributes)))
-        if tag == "script":
-            self.scripts.append((dict(attributes), []))
         if tag not in self.VOID:
             self.open.append(tag)
 
@@ -33,14 +29,11 @@ class Tags(HTMLParser):
         assert self.open.pop() == tag
 
     def handle_data(self, data):
-        if self.open[-1:] == ["script"]:
-            self.scripts[-1][1].append(data)
-        else:
-            self.text.append(data)
+        self.text.append(data)
 
 
-def is_self_contained(text, scripts=0):
-    """The page's text; nothing in it reaches out, and only our own script runs, by the policy's word."""
+def is_self_contained(text):
+    """The page's text; nothing in it reaches out, and no script runs."""
     tags = Tags(text)
     assert tags.open == []
     assert not {tag for tag, _ in tags.seen} & {"iframe", "object", "embed", "base", "form"}
@@ -49,15 +42,7 @@ def is_self_contained(text, scripts=0):
         assert attributes.get("href", "data:").startswith(("data:", "#"))
         assert attributes.get("src", "data:image/png;base64,").startswith("data:image/png;base64,")
         assert "src" not in attributes or (tag == "img" and attributes["alt"])
-    run = ["".join(code) for attributes, code in tags.scripts if attributes.get("type") != "application/json"]
-    assert len(run) == scripts
-    policies = [each["content"] for tag, each in tags.seen if each.get("http-equiv") == "Content-Security-Policy"]
-    for code in run:
-        digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
-        assert f"script-src 'sha256-{digest}'" in policies[0]
-        assert not re.search(
-            r"fetch|XMLHttp|WebSocket|import\(|eval|innerHTML|https?://(?!www\.w3\.org/2000/svg)", code
-        )
+    assert "script" not in {tag for tag, _ in tags.seen}
     assert "@import" not in text
     assert not re.search(r"url\(", text)
     return " ".join(" ".join(tags.text).split())
@@ -79,10 +64,7 @@ def can_be_heard(text):
     levels = [int(tag[1]) for tag in names if re.fullmatch("h[1-6]", tag)]
     assert levels[0] == 1
     assert all(after - before <= 1 for before, after in itertools.pairwise(levels))
-    labelled = {each["for"] for tag, each in tags.seen if tag == "label"}
     for tag, attributes in tags.seen:
-        if tag == "input":
-            assert attributes["id"] in labelled
         if tag == "th":
             assert attributes.get("scope") in ("col", "row", "rowgroup")
         if tag == "section":

@@ -8,7 +8,7 @@ from sim.errors import SpecError
 from sim.report.figures import LOOKS, check_paths, ink, save, shade
 from sim.report.gantt import comparison_figure, gantt_figure, step_view
 from sim.report.gantt.chart import spans_of, transients
-from sim.report.gantt.figure import draw_lanes, joined, legend_handles
+from sim.report.gantt.figure import draw_lanes, legend_handles
 from tests.rows import rows
 
 PLACES = 0.84 * 24 * 11.0
@@ -36,12 +36,12 @@ def test_every_action_is_a_bar_and_every_colour_is_named(view_of, schedule):
     bars = sum(len(collection.get_paths()) for collection in panel.collections)
     drawn = int((view.start < view.horizon).sum())
     assert bars >= drawn
-    labels = [handle.get_label() for handle in legend_handles(view, seen)]
+    labels = [handle.get_label() for handle in legend_handles([view], seen)]
     assert any(label.startswith("forward") for label in labels)
     assert labels[-1] == "idle"
     assert any("last rank to first" in label for label in labels) == (order.copies > 1)
     assert any("later chunks" in label for label in labels) == (order.num_stages > order.num_ranks * order.copies)
-    assert any("update after each" in label for label in labels) == view.streams
+    assert any("every other batch" in label for label in labels) == view.streams
 
 
 def test_files_are_what_their_names_say(view_of, tmp_path):
@@ -84,20 +84,6 @@ def test_numbers_are_written_where_they_fit(view_of):
     (wide,), narrow = lanes(view_of("1f1b"))[0], lanes(view_of("1f1b", "training.global_batch_size=256"))[0]
     assert {text.get_text() for text in wide.texts} == {str(number) for number in range(8)}
     assert sum(len(panel.texts) for panel in narrow) < 2 * 4 * 128
-
-
-def test_versions_are_numbered_through_a_break(view_of):
-    panels, _ = lanes(view_of("pipedream_2bw", "training.global_batch_size=256"))
-    assert len(panels) == 2
-    words = [text.get_text() for panel in panels for text in panel.texts]
-    assert [each for each in words if "version" in each] == ["version 2"]
-
-
-def test_bars_are_joined_where_nobody_sees_the_gap():
-    begins = np.array([5.0, 0.0, 1.0 + 1e-6, 0.0])
-    rank, begin, end = joined(np.array([0, 0, 0, 1]), begins, begins + 1.0)
-    assert (rank.tolist(), begin.tolist()) == ([0, 0, 1], [0.0, 5.0, 0.0])
-    assert end.tolist() == pytest.approx([2.0, 6.0, 1.0], abs=1e-5)
 
 
 def test_colours_can_be_told_apart_in_grey_too():

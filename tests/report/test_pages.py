@@ -17,7 +17,6 @@ from sim.commands.report import report
 from sim.errors import SpecError
 from sim.report.facts import falls_of
 from sim.report.html.page import report_page
-from sim.search.grid import price_grid, read_axes
 from sim.specs.writing import whole_yaml
 from sim.specs.yaml12 import parse_yaml
 from tests.report.pages import can_be_heard, is_self_contained, shown_scenarios
@@ -40,12 +39,11 @@ def found(answer):
 
 @pytest.fixture(scope="module")
 def page(answer, found):
-    grid = price_grid(answer.scenario, read_axes(answer.scenario, ["plan.tp=4,8", "plan.microbatch_size=1,2"]))
-    return report_page(answer, found, grid=grid)
+    return report_page(answer, found)
 
 
 def test_the_report_holds_the_answer_and_what_it_rests_on(page, answer, found):
-    text = is_self_contained(page, scripts=1)
+    text = is_self_contained(page)
     for part in (
         "30.9 s", "From peak to what is achieved", "Memory by pipeline rank", "Timeline of a step", "Other plans on 1,024 GPUs",
         "Assumptions", "published runs", "How to reproduce it", f"of {found.plans_priced:,} plans fit in memory",
@@ -105,13 +103,13 @@ def test_a_plan_that_does_not_fit_says_what_would_help():
 
 def test_the_command_writes_a_report(tmp_path):
     file = tmp_path / "report.html"
-    done = typed("report", SCENARIO, "--no-search", "--no-sliders", "-o", file)
+    done = typed("report", SCENARIO, "--no-search", "-o", file)
     assert (done.returncode, done.stderr) == (0, "")
     assert str(file) in done.stdout
     assert "Other plans" not in is_self_contained(file.read_text())
     for wrong, says in (("report.txt", "must end in .html"), ("nowhere/report.html", "there is no folder")):
         with pytest.raises(SpecError, match=says):
-            report([str(SCENARIO)], output=tmp_path / wrong)
+            report(SCENARIO, output=tmp_path / wrong)
 
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

@@ -100,7 +100,7 @@ def test_the_terminal_timeline_fits_and_shows_every_rank(view_of, schedule, widt
     assert len(lanes) == 4
     assert all(len(line) <= width for line in lanes)
     assert all("F" in line for line in lanes)
-    assert any(line.startswith("each column is what most of it is") for line in lines)
+    assert any(line.startswith("each column is what runs at its middle") for line in lines)
 
 
 def test_the_terminal_timeline_of_many_ranks_says_what_it_leaves_out(scenarios):
@@ -109,5 +109,4 @@ def test_the_terminal_timeline_of_many_ranks_says_what_it_leaves_out(scenarios):
 
     text = gantt_text(step_view(load_scenario(scenarios / "gpt-1t-3072-a100.yaml")), 80).plain
     assert "24 of 64 ranks are shown" in text
-    assert "⋮" in text
-    assert "left out" in text
+    assert any(line.split() == ["0", "104", "s"] for line in text.splitlines())

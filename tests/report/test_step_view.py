@@ -89,9 +89,9 @@ def test_a_stream_is_cut_before_a_drain_that_it_does_not_have(view_of):
 
 def test_chunks_copies_slices_and_batches_are_told_apart(view_of):
     assert set(view_of("zb_v").chunk) == {0, 1}
-    wave = view_of("dualpipe")
-    assert set(wave.copy) == {0, 1}
-    assert set(wave.chunk) == {0}
-    assert set(view_of("pipedream").batch) == {0, 1, 2}
+    assert set(view_of("dualpipe").chunk) == {0}
+    for schedule, shades in {"zb_v": [0, 1], "dualpipe": [0, 0.75], "pipedream": [0, 1]}.items():
+        assert np.unique(view_of(schedule).paleness()).tolist() == shades
+    assert np.unique(view_of("seq1f1b").paleness()) == pytest.approx([0, 1 / 3, 2 / 3, 1])
     labels = set(view_of("seq1f1b").labels())
     assert {"0a", "0b", "0c", "0d", "7d"} <= labels

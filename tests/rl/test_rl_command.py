@@ -28,9 +28,8 @@ def ask(line):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_it_answers_in_words_in_numbers_and_draws(way, tmp_path):
-    shown = ask(f"{WAYS[way]} --png {tmp_path / 'step.png'}")
-    assert (tmp_path / "step.png").stat().st_size > 20_000
+def test_it_answers_in_words_and_in_numbers(way):
+    shown = ask(WAYS[way])
     assert all(len(line) <= 80 for line in shown.splitlines())
     for part in ("RL step", "limited by", "Rollouts", "Training", "Weights", "Assumptions"):
         assert part in shown
@@ -64,7 +63,6 @@ def test_measured_lengths_replace_the_law(tmp_path):
         ("--rollout-gpus 8 --prompts 0 --longest 10k", "prompts = 0"),
         ("--rollout-gpus 8 --lengths nowhere.txt", "cannot read nowhere.txt"),
         ("--rollout-gpus 8 --reward 3 --longest 10k", "has no unit"),
-        ("--rollout-gpus 8 --longest 10k --png a.jpg", "must end in .png"),
         ("--rollout-gpus 8 --response 10k", "set that to 40,960"),
     ],
 )

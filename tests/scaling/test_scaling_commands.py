@@ -1,4 +1,4 @@
-"""`flopcast scaling`: tables with their numbers, JSON with stable keys, figures with something in them, refusals."""
+"""`flopcast scaling`: tables with their numbers, JSON with stable keys, refusals."""
 
 import json
 import re
@@ -51,16 +51,6 @@ def test_every_question_fits_a_terminal_and_has_json(question):
     assert all(len(line) <= 80 for line in printed.splitlines())
     assert "…" not in printed  # no number is cut
     assert read(*question)
-
-
-DRAWN = [question for question in QUESTIONS if question[0] in ("optimal", "batch", "fit")]
-
-
-@rows("question", DRAWN, ids=[" ".join(map(str, question)) for question in DRAWN])
-def test_a_question_has_a_figure(question, tmp_path):
-    ask(*question, "--png", tmp_path / "a.png")
-    assert (tmp_path / "a.png").read_bytes()[:4] == b"\x89PNG"
-    assert (tmp_path / "a.png").stat().st_size > 30_000
 
 
 def test_optimal():
@@ -151,8 +141,6 @@ def test_fit():
         (("optimal", "--budget", "1e23", "--loss", "1.9"), "and 1.9 takes 6.25e+27 FLOP"),
         (("optimal", "--loss", "1.75"), "besiroglu-2024: no budget reaches a loss of 1.75: the irreducible loss is 1.8172"),
         (("optimal", "--loss", "2", "--unique-tokens", "1B"), "goes with --budget"),
-        (("optimal", "--budget", "1e23", "--png", "a.jpg"), "must end in .png"),
-        (("optimal", "--budget", "1e23", "--svg", "nowhere/a.svg"), "there is no folder"),
         (("model", "gpt3-175"), "did you mean 'gpt3-175b'"),
         (("model", "--", "-5B"), "parameters = -5e+09"),
         (("batch", "70B", "--loss", "nan"), "loss = 'nan'"),

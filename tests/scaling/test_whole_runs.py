@@ -158,8 +158,8 @@ def ask(*arguments):
     return result.stdout
 
 
-def test_the_command(tmp_path):
-    printed = ask(TRILLION, "--png", tmp_path / "a.png", "--svg", tmp_path / "a.svg")
+def test_the_command():
+    printed = ask(TRILLION)
     assert all(len(line) <= 80 for line in printed.splitlines())
     page = (SCENARIOS.parent / "docs" / "training-time.md").read_text()
     shown = page.partition("flopcast train scenarios/gpt-1t-3072-a100.yaml\n```\n\n```text part\n")[2].partition("```")[
@@ -167,8 +167,6 @@ def test_the_command(tmp_path):
     ]
     assert len(shown.splitlines()) == 12
     assert shown in "\n".join(line.rstrip() for line in printed.splitlines())
-    assert (tmp_path / "a.png").stat().st_size > 30_000
-    assert "<svg" in (tmp_path / "a.svg").read_text()
     answer = json.loads(ask(TRILLION, "--price", "3", "--pue", "1.5", "--json"))
     assert answer["cost"] == pytest.approx(3 * answer["gpu_hours"])
     assert answer["energy_j"] == pytest.approx(answer["gpu_hours"] * 3600 * 6500 / 8 * 1.5)
@@ -176,16 +174,14 @@ def test_the_command(tmp_path):
     assert sum(answer["goodput_parts"].values()) == pytest.approx(1)
     with pytest.raises(SpecError, match="irreducible"):
         ask(TRILLION, "--loss", "1.7")
-    with pytest.raises(SpecError, match=r"must end in \.png"):
-        ask(TRILLION, "--png", "a.jpg")
 
 
 V100 = SCENARIOS / "megatron-2019-8.3b-512-v100.yaml"
 
 
-def test_a_node_of_unknown_power_leaves_out_the_energy_alone(tmp_path):
+def test_a_node_of_unknown_power_leaves_out_the_energy_alone():
     unknown = (V100, "--tokens", "10B", "-s", "cluster.node.max_power=null")
-    printed = ask(*unknown, "--png", tmp_path / "a.png")
+    printed = ask(*unknown)
     assert "Cost" in printed
     assert "Energy  " not in printed
     assert "energy is left out: the power of dgx-2h is not known; set" in printed

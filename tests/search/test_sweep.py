@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from sim.cli import app
 from sim.errors import InfeasiblePlan, SpecError
-from sim.report.sweep import draw_sweep, sweep_view
+from sim.report.sweep import sweep_view
 from sim.report.terminal import console
 from sim.search.axes import parse_axis
 from sim.specs import load_scenario
@@ -171,14 +171,12 @@ def test_figures_show_every_point(scenario):
     swept = sweep(scenario, "plan.tp=2,5,8", confirm=1)
     assert swept._repr_html_().count("<tr") == 4  # in a notebook: a row a point, below a heading
     line = swept.plot()
-    time, mfu, fields = line.axes
-    for panel in (time, mfu):
-        assert np.isfinite(panel.lines[0].get_ydata()).tolist() == [True, False, True]
-    assert time.lines[1].get_xdata() == pytest.approx([5])  # the cross
+    time, fields = line.axes
+    assert np.isfinite(time.lines[0].get_ydata()).tolist() == [True, False, True]
+    assert time.lines[1].get_xdata() == pytest.approx([1])  # the cross
     assert fields.get_xlabel() == "plan.tp"
     grid = sweep(scenario, ["plan.tp=2,5", "plan.pp=1,2,4"], confirm=1).plot()
-    assert np.ma.getmaskarray(grid.axes[0].images[0].get_array()).tolist() == [[False] * 3, [True] * 3]
-    assert [text.get_text() for text in grid.axes[0].texts].count("×") == 3
+    assert [np.isfinite(line.get_ydata()).tolist() for line in grid.axes[0].lines[:2]] == [[True] * 3, [False] * 3]
 
 
 def test_interrupted_it_keeps_the_points_that_were_searched(scenario):
@@ -231,8 +229,8 @@ def test_command(tmp_path):
         assert isinstance(CliRunner().invoke(app, [*one, *wrong]).exception, SpecError)
 
 
-@pytest.mark.parametrize(("objective", "heading"), [("cost", "GPU-s/step"), ("memory_headroom", "Memory")])
-def test_a_map_shows_what_the_objective_counts(scenario, objective, heading):
+@pytest.mark.parametrize(("objective", "heading"), [("cost", "GPU-s/step"), ("memory_headroom", "memory")])
+def test_a_table_of_two_axes_shows_what_the_objective_counts(scenario, objective, heading):
     """Step times do not say which size is the cheapest, nor which plan the leanest."""
     swept = sweep(scenario, ("gpus=8,16", "cluster.node.gpu.memory=80,120GB"), objective=objective)
     out = console()
@@ -240,10 +238,8 @@ def test_a_map_shows_what_the_objective_counts(scenario, objective, heading):
     with out.capture() as caught:
         out.print(sweep_view(swept))
     told = caught.get()
-    assert f"{heading} of the best plan by" in told
+    assert heading in told.partition("All plans below")[2]
     for point in swept.points:
         answer = point.best.answer
         spent = significant(answer.step_time_s * answer.num_gpus)
         assert (spent if objective == "cost" else show(answer.largest.total, "B")) in told
-    title = draw_sweep(swept).axes[0].get_title()
-    assert ("[GPU-seconds a step]" in title) == (objective == "cost")

@@ -19,8 +19,9 @@ from sim.pricing.memory import activations_by_stage
 from sim.programs import priced_order, program_of
 from sim.schedules import Order
 from sim.schedules.actions import KINDS, B, F, I, U
-from sim.schedules.passes import in_flight, weight_versions
+from sim.schedules.passes import in_flight
 from sim.specs import Scenario
+from sim.units import show_time
 
 
 class Bars(NamedTuple):
@@ -84,9 +85,10 @@ class StepView:
         return self.timeline.program
 
     @property
-    def period(self) -> str:
-        """What the step time is the time of."""
-        return "a batch every" if self.streams else "step"
+    def words(self) -> str:
+        """How long a step takes, and how much of it ranks wait."""
+        period = "a batch every" if self.streams else "step"
+        return f"{period} {show_time(self.answer.step_time_s)}, bubble {self.answer.bubble_fraction:.1%}"
 
     @property
     def streams(self) -> bool:
@@ -97,44 +99,30 @@ class StepView:
     def chunk(self) -> Array:
         """Chunk that each action is for, from 0: the place of its stage among those of its rank in the same copy."""
         order = self.program.order
-        per_copy = order.num_stages // order.copies
-        seen: dict[tuple[int, int], int] = {}
-        local = []
-        for stage, rank in enumerate(order.rank_of_stage.tolist()):
-            place = (rank, stage // per_copy)
-            local.append(seen.get(place, 0))
-            seen[place] = local[-1] + 1
-        return np.asarray(np.array(local)[order.stage])
+        copy = np.arange(order.num_stages) // (order.num_stages // order.copies)
+        held = order.rank_of_stage * order.copies + copy
+        local = np.array([(held[:stage] == held[stage]).sum() for stage in range(order.num_stages)])
+        return np.asarray(local[order.stage])
 
-    @property
-    def copy(self) -> Array:
-        """Copy of the model that each action is for."""
-        order = self.program.order
-        return np.asarray(order.stage // (order.num_stages // order.copies))
+    def paleness(self) -> Array:
+        """How pale each action is drawn, 0 to 1: every other batch, later slices of a sequence or later chunks.
 
-    @property
-    def batch(self) -> Array:
-        """Batch that each action's micro-batch belongs to; 0 for schedules with a flush."""
-        number = self.program.order.microbatch
-        return np.asarray(number // self.answer.num_microbatches if self.streams else np.zeros_like(number))
-
-    def tones(self) -> tuple[Array, int]:
-        """(shade of every action, shades): by chunk, by slice of the sequence, or every other batch."""
-        slices = self.scenario.plan.sequence_slices
+        A copy of the model that runs from the last rank to the first has a shade of its own.
+        """
+        order, slices = self.program.order, self.scenario.plan.sequence_slices
         if self.streams:
-            return self.batch % 2, 2
-        if slices > 1:
-            return self.program.order.microbatch % slices, slices
-        return self.chunk, int(self.chunk.max()) + 1
+            tone = order.microbatch // self.answer.num_microbatches % 2
+        else:
+            tone = order.microbatch % slices if slices > 1 else self.chunk
+        other_way = order.stage >= order.num_stages // order.copies
+        return np.where(other_way, 0.75, tone / max(1, int(tone.max())))
 
     def labels(self) -> list[str]:
         """Micro-batch of each action, with a letter for the slice of its sequence where there are slices."""
-        numbers = self.program.order.microbatch.tolist()
         slices = self.scenario.plan.sequence_slices
-        if slices == 1:
-            return [str(number) for number in numbers]
         letters = [chr(ord("a") + number) if number < 26 else f".{number}" for number in range(slices)]
-        return [f"{number // slices}{letters[number % slices]}" for number in numbers]
+        letters = letters if slices > 1 else [""]
+        return [f"{each // slices}{letters[each % slices]}" for each in self.program.order.microbatch.tolist()]
 
     def on(self, *streams: int) -> list[Bars]:
         """Rows of the table of tasks that are on these streams, apart by stream and what they are.
@@ -164,10 +152,6 @@ class StepView:
             curves.append((times[lasting], held[lasting]))
         return curves
 
-    def versions(self) -> tuple[Array, Array]:
-        """(versions of its weights each rank keeps, updates its gradients are late)."""
-        return weight_versions(self.program.order)
-
     def sends(self) -> tuple[Array, Array, Array, Array]:
         """(receiving action, sending action, when the send begins, when it has arrived) of everything sent. [s]"""
         order, costs = self.program.order, self.program.costs
@@ -176,9 +160,8 @@ class StepView:
         receiver = np.flatnonzero(needs >= 0)
         sender = needs[receiver]
         forward = order.kind[sender] == F
-        seconds = np.where(
-            forward, costs.send_forward_s[order.stage[sender]], costs.send_backward_s[order.stage[sender]]
-        )
+        stage = order.stage[sender]
+        seconds = np.where(forward, costs.send_forward_s[stage], costs.send_backward_s[stage])
         arrived = self.end[sender] + (release - occupy)[sender]
         return receiver, sender, arrived - seconds, arrived
 
@@ -195,10 +178,7 @@ def step_view(scenario: Scenario, engine: str = "dag", answer: Estimate | None =
     if timeline.program.order.fold is not None:
         order, costs = priced_order(scenario, fold=False)
         timeline = run(program_of(scenario, order, costs), engine)
-    program, start, end = timeline.program, timeline.start, timeline.end
-    assert start is not None
-    assert end is not None
-    order, costs = program.order, program.costs
+    start, end, order, costs = timeline.start, timeline.end, timeline.program.order, timeline.program.costs
     sends = np.where(order.kind == F, costs.send_forward_s[order.stage], costs.send_backward_s[order.stage])
     blocks = costs.p2p_blocks * sends * np.isin(order.kind, (F, B, I))
     kept = activations_by_stage(scenario, order.rank_of_stage, order.copies)
@@ -232,15 +212,22 @@ def step_bars(view: StepView, shift: float = 0.0) -> list[Bars]:
     sent = np.flatnonzero(view.end > view.compute_end)
     if len(sent):  # sends that keep their rank
         bars.append(Bars("send", order.rank[sent], view.compute_end[sent], view.end[sent]))
+    idle_from, idle_to = view.begin, view.begin + view.answer.step_time_s
     if view.streams:
         idle_from, idle_to = np.zeros(order.num_ranks), np.full(order.num_ranks, stop)
-        bars = [
-            each._replace(begin=np.minimum(each.begin - shift, stop), end=np.minimum(each.end - shift, stop))
-            for each in bars
-        ]
-    else:
-        idle_from, idle_to = view.begin, view.begin + view.answer.step_time_s
+        shown = ((each, np.minimum(each.begin - shift, stop), np.minimum(each.end - shift, stop)) for each in bars)
+        bars = [each._replace(begin=begin, end=end) for each, begin, end in shown]
     return [Bars("idle", np.arange(order.num_ranks), idle_from, idle_to), *bars, *view.on(ONCE, DATA, GRADIENTS)]
+
+
+def stretch(end: float, between: tuple[float | None, float | None]) -> tuple[float, float]:
+    """The stretch of time that was asked for, or all there is up to `end`. [s]"""
+    begin, stop = 0.0 if between[0] is None else between[0], end if between[1] is None else between[1]
+    if not 0.0 <= begin < end or not stop > begin:
+        raise SpecError(
+            f"--from {begin:g} --to {stop:g} is no stretch of what there is to show, 0 to {end:.4g} seconds"
+        )
+    return begin, min(stop, end)
 
 
 def spans_of(
@@ -255,14 +242,9 @@ def spans_of(
     ends = [view.answer.step_time_s if several and view.streams else view.horizon for view in views]
     if several:  # one schedule that is far slower than the others would make them small
         ends = [end for end in ends if end <= FAR * np.median(ends)]
-    end, (low, high) = max(ends), between
-    if low is not None or high is not None:
-        begin, stop = 0.0 if low is None else low, end if high is None else high
-        if not 0.0 <= begin < end or not stop > begin:
-            raise SpecError(
-                f"--from {begin:g} --to {stop:g} is no stretch of what there is to show, 0 to {end:.4g} seconds"
-            )
-        return ((begin, min(stop, end)),)
+    end = max(ends)
+    if between != (None, None):
+        return (stretch(end, between),)
     forward = float(np.median([np.median((v.end - v.start)[v.program.order.kind == F]) for v in views]))
     fill, drain = np.median([transients(view) for view in views], axis=0).tolist()
     half = places * forward / 2

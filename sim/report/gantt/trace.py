@@ -21,8 +21,8 @@ from sim.arrays import Array
 from sim.engines import tasks
 from sim.files import write_file
 from sim.report.figures import LOOKS
-from sim.report.gantt.chart import Bars, StepView
-from sim.schedules.actions import KINDS, F
+from sim.report.gantt.chart import Bars, StepView, actions_by_kind
+from sim.schedules.actions import F
 
 COMPUTE, VISITS, ONCE = 1, 2, 3
 """Threads of a rank."""
@@ -33,6 +33,7 @@ THREADS = {
 }
 APART = 1000
 """Distance between the thread numbers of neighbouring ranks. Viewers expect thread numbers to be unique."""
+
 _COLOUR = {"F": "thread_state_running", "B": "thread_state_iowait", "I": "terrible", "W": "good", "U": "black"}
 
 Event = dict[str, Any]
@@ -73,42 +74,33 @@ def _names(view: StepView) -> Iterator[Event]:
 
 def _tasks(view: StepView) -> Iterator[Event]:
     """Actions, and what is moved or updated beside and after them, each thread in the order of time."""
-    order = view.program.order
-    begin, end, kinds = _us(view.start), _us(view.compute_end), [str(kind) for kind in KINDS]
-    for kind, label, rank, at, until, stage, number in zip(
-        order.kind,
-        view.labels(),
-        *map(np.ndarray.tolist, (order.rank, begin, end, order.stage, order.microbatch)),
-        strict=True,
-    ):
-        name = kinds[kind]
-        yield {
-            "ph": "X", "cname": _COLOUR[name], "cat": LOOKS[name].name, "name": f"{name}{label}", "pid": rank,
-            "tid": APART * rank + COMPUTE, "ts": at, "dur": round(until - at, 3),
-            "args": {"kind": name, "stage": stage, "microbatch": number},
-        }  # fmt: skip
+    order, labels = view.program.order, view.labels()
+    rows: list[tuple[int, int, float, float, Event]] = []
+    for bars in actions_by_kind(order, view.start, view.compute_end):
+        assert bars.action is not None
+        for at, rank, begin, end in zip(bars.action.tolist(), *_columns(bars), strict=True):
+            about = {"kind": bars.what, "stage": int(order.stage[at]), "microbatch": int(order.microbatch[at])}
+            look = {"cname": _COLOUR[bars.what], "cat": LOOKS[bars.what].name, "name": f"{bars.what}{labels[at]}"}
+            rows.append((0, rank, begin, end, {**look, "tid": COMPUTE, "args": about}))
     after, overlapped = view.on(tasks.ONCE), view.on(tasks.GRADIENTS)
-    own = ("update", "setup")
-    moved = [bars for bars in after if bars.what not in (*own, "reduce" if overlapped else "")]
-    yield from _bars(view, [bars for bars in after if bars.what in own], COMPUTE)
-    yield from _bars(view, view.on(tasks.DATA), VISITS)
-    yield from _bars(view, [*overlapped, *moved], ONCE)
+    threads = [(bars, COMPUTE if bars.what in ("update", "setup") else ONCE) for bars in after]
+    if overlapped:  # what of them is exposed is told with them
+        threads = [(bars, thread) for bars, thread in threads if bars.what != "reduce"]
+    threads += [(bars, VISITS) for bars in view.on(tasks.DATA)] + [(bars, ONCE) for bars in overlapped]
+    exposed = view.timeline.exposed_reduce_s.tolist()
+    for bars, thread in threads:
+        for rank, begin, end in zip(*_columns(bars), strict=True):
+            about = {"exposed_s": exposed[rank]} if thread == ONCE and bars.what == "reduce" else {}
+            look = {"cat": THREADS[thread], "name": LOOKS[bars.what].name}
+            rows.append((thread, rank, begin, end, {**look, "tid": thread, "args": about}))
+    for _, rank, begin, end, event in sorted(rows, key=lambda row: row[:4]):  # actions first
+        where = {"pid": rank, "tid": APART * rank + event["tid"]}
+        yield {"ph": "X", **event, **where, "ts": begin, "dur": round(end - begin, 3)}
 
 
-def _bars(view: StepView, kinds: list[Bars], thread: int) -> Iterator[Event]:
-    """Events of some kinds of bars on a thread, by rank and time; a reduction says how much of it is exposed."""
-    rows = [
-        (rank, at, until, bars.what)
-        for bars in kinds
-        for rank, at, until in zip(bars.rank.tolist(), _us(bars.begin).tolist(), _us(bars.end).tolist(), strict=True)
-    ]
-    for rank, at, until, what in sorted(rows):
-        exposed = thread == ONCE and what == "reduce"
-        yield {
-            "ph": "X", "cat": THREADS[thread], "name": LOOKS[what].name, "pid": rank, "tid": APART * rank + thread,
-            "ts": at, "dur": round(until - at, 3),
-            "args": {"exposed_s": float(view.timeline.exposed_reduce_s[rank])} if exposed else {},
-        }  # fmt: skip
+def _columns(bars: Bars) -> tuple[list[int], list[float], list[float]]:
+    """Ranks, and begins and ends in microseconds."""
+    return bars.rank.tolist(), _us(bars.begin).tolist(), _us(bars.end).tolist()
 
 
 def _sends(view: StepView) -> Iterator[Event]:

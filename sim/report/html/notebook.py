@@ -3,50 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from sim.canvas import new_figure
 from sim.errors import SpecError, nearest
 from sim.estimate import Estimate
-from sim.report.facts import LABELS, falls_of, headline, memory_rows, plan_words, question_words
+from sim.report.facts import LABELS, falls_of
 from sim.report.figures import GROUP_COLOURS
-from sim.report.html.render import memory_bars, render
+from sim.report.html.render import answer_data, render
 from sim.report.plans import plan_table
-from sim.report.search_figures import search_figure
-from sim.report.sweep import draw_sweep
+from sim.report.search_figures import draw_pareto, draw_sweep
 from sim.search import SearchResult
-from sim.search.sweep import Sweep
 from sim.units import show, show_time
-
-
-class View(NamedTuple):
-    """How answers of one type are displayed.
-
-    html : (answer) -> self-contained HTML, safe to put into a page.
-    plot : (answer, **options) -> a matplotlib figure.
-    """
-
-    html: Callable[[Any], str]
-    plot: Callable[..., Any]
 
 
 def estimate_html(answer: Estimate) -> str:
     """Headline, the way from peak to what is achieved; memory and assumptions folded away."""
-    available = answer.memory_available_bytes
-    return render(
-        "estimate.html",
-        name=answer.scenario.name,
-        question=question_words(answer),
-        plan=plan_words(answer),
-        facts=headline(answer),
-        peak=show(answer.peak_flop_per_s, "FLOP/s"),
-        falls=falls_of(answer),
-        memory=memory_bars([(f"rank {row.rank}", row.parts, available) for row in memory_rows(answer)]),
-        available=available,
-        assumptions=answer.assumptions,
-    )
+    return render("estimate.html", **answer_data(answer))
 
 
 def estimate_figure(answer: Estimate, what: str = "breakdown", width_in: float = 9.0) -> Any:
@@ -108,14 +83,9 @@ def search_html(result: SearchResult) -> str:
     )
 
 
-def sweep_html(swept: Sweep) -> str:
-    """The best plan of every point, a row each."""
-    return str(swept.to_frame().to_html(index=False))
-
-
-VIEWS: Mapping[str, View] = {
-    "Estimate": View(estimate_html, estimate_figure),
-    "SearchResult": View(search_html, search_figure),
-    "Sweep": View(sweep_html, draw_sweep),
+VIEWS: Mapping[str, tuple[Callable[[Any], str], Callable[..., Any]]] = {
+    "Estimate": (estimate_html, estimate_figure),
+    "SearchResult": (search_html, draw_pareto),
+    "Sweep": (lambda swept: str(swept.to_frame().to_html(index=False)), draw_sweep),
 }
-"""The view of each type of answer, by the type's name."""
+"""What makes an answer's self-contained HTML, and what draws it with options, by the name of the answer's type."""

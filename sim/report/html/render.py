@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from base64 import b64encode
-from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
 from sim.canvas import as_png
-from sim.report.facts import LABELS, MEMORY
+from sim.estimate import Estimate
+from sim.report import facts
 from sim.report.figures import DIM, GROUP_COLOURS, MEMORY_COLOURS, THEMES, ink
 from sim.report.plans import heading
 from sim.units import show, show_time
@@ -35,23 +34,16 @@ def _environment() -> Any:
         "percent": lambda share, digits=1: f"{share:.{digits}%}",
         "words": lambda name: str(name).replace("_", " "),
         "heading": heading,
-        "breakable": breakable,
         "ink_on": ink,
     }
     environment.globals |= {
         "dim": DIM,
         "group_colours": GROUP_COLOURS,
         "memory_colours": MEMORY_COLOURS,
+        "memory_parts": facts.MEMORY,
         "themes": THEMES,
     }
     return environment
-
-
-def breakable(path: str) -> Any:
-    """A field's path that lines may break after a dot or an underscore."""
-    from markupsafe import Markup, escape
-
-    return Markup(re.sub(r"([._])", r"\1<wbr>", str(escape(path))))
 
 
 def render(template: str, **data: Any) -> str:
@@ -64,62 +56,50 @@ def embedded(figure: Any) -> str:
     return f"data:image/png;base64,{b64encode(as_png(figure, PAGE_DPI)).decode()}"
 
 
-class Part(NamedTuple):
-    """What has a name, a colour (its class) and a number in the bars, which identifies it in grey, too."""
-
-    name: str
-    kind: str
-    key: int
-
-
 class Bar(NamedTuple):
-    """A row: pieces (class, number, begin, width) in percent of the axis, and its numbers for those who hear it.
-
-    mark : a limit; None without one. [% of the axis]
-    """
+    """A row: pieces (class, number, begin, width) and a limit in percent of the axis, and its numbers in words."""
 
     label: str
     segments: list[tuple[str, int, float, float]]
     value: str
     words: str
-    mark: float | None
+    mark: float
     wrong: bool
 
 
-class BarChart(NamedTuple):
-    """Bars, and what their parts are."""
+def memory_bars(answer: Estimate) -> list[Bar]:
+    """Memory by what it holds, a bar a pipeline rank, on the axis that the fullest rank or the GPU's memory fills.
 
-    rows: list[Bar]
-    parts: list[Part]
-
-
-GROUP_PARTS = {group: Part(label, group, key) for key, (group, label) in enumerate(LABELS.items(), start=1)}
-"""Groups of causes."""
-MEMORY_PARTS = {name: Part(name, f"m-{name}", key) for key, name in enumerate(MEMORY, start=1)}
-"""What memory holds."""
-
-
-def bar_chart(
-    rows: Sequence[tuple[str, Mapping[str, float], float | None]],
-    parts: Mapping[str, Part],
-    words: Callable[[float], str],
-) -> BarChart:
-    """Bars, each a label, amounts by part and a limit, on the axis that the longest bar or the highest limit fills."""
-    most = max((max(sum(amounts.values()), limit or 0.0) for _, amounts, limit in rows), default=1.0) or 1.0
+    A part's number identifies it in grey, too.
+    """
+    rows, limit = facts.memory_rows(answer), answer.memory_available_bytes
+    most = max(limit, *(row.total for row in rows))
     bars = []
-    for label, amounts, limit in rows:
-        at, segments, total = 0.0, [], sum(amounts.values())
-        for name, amount in amounts.items():
-            segments.append((parts[name].kind, parts[name].key, at, 100 * amount / most))
+    for row in rows:
+        at, segments = 0.0, []
+        for key, (name, amount) in enumerate(row.parts.items(), start=1):
+            segments.append((f"m-{name}", key, at, 100 * amount / most))
             at += 100 * amount / most
-        heard = ", ".join(f"{parts[name].name} {words(amount)}" for name, amount in amounts.items() if amount)
-        heard += "" if limit is None else f", of the GPU's {words(limit)}"
-        mark = None if limit is None else 100 * limit / most
-        wrong = limit is not None and total > limit
-        bars.append(Bar(label, segments, words(total), f"{words(total)}: {heard}", mark, wrong))
-    return BarChart(bars, [part for name, part in parts.items() if any(name in amounts for _, amounts, _ in rows)])
+        heard = ", ".join(f"{name} {show(amount, 'B')}" for name, amount in row.parts.items() if amount)
+        total = show(row.total, "B")
+        words = f"{total}: {heard}, of the GPU's {show(limit, 'B')}"
+        bars.append(Bar(f"rank {row.rank}", segments, total, words, 100 * limit / most, not row.fits))
+    return bars
 
 
-def memory_bars(rows: Sequence[tuple[str, Mapping[str, float], float]]) -> BarChart:
-    """Memory by what it holds, beside what there is: (label, bytes by part, bytes of the GPU)."""
-    return bar_chart(rows, MEMORY_PARTS, lambda amount: show(amount, "B"))
+def answer_data(answer: Estimate) -> dict[str, Any]:
+    """What every page of an estimate shows: the question, the headline, the way from peak, memory, assumptions."""
+    falls = facts.falls_of(answer)
+    used = {row.group for row in falls}
+    return {
+        "name": answer.scenario.name,
+        "question": facts.question_words(answer),
+        "plan": facts.plan_words(answer),
+        "facts": facts.headline(answer),
+        "peak": show(answer.peak_flop_per_s, "FLOP/s"),
+        "falls": falls,
+        "groups": [(group, label) for group, label in facts.LABELS.items() if group in used],
+        "memory": memory_bars(answer),
+        "available": answer.memory_available_bytes,
+        "assumptions": answer.assumptions,
+    }

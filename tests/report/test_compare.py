@@ -1,0 +1,93 @@
+"""Two scenarios side by side: inputs that differ, whether the difference is clear, files with overrides of their own."""
+
+import math
+import re
+from pathlib import Path
+
+import pytest
+
+from sim import estimate, load_scenario
+from sim.commands.estimate import split_scenario
+from sim.commands.options import scenarios_with_overrides
+from sim.report.terminal import console
+from sim.report.text import clear_words, compare_view, field_words
+from sim.uncertainty import interval_factors, least_told_apart
+from tests.typed import typed
+
+ROOT = Path(__file__).parents[2]
+SCENARIO = "scenarios/gpt3-175b-1024-a100.yaml"
+
+
+def ask(*settings):
+    return estimate(load_scenario(ROOT / SCENARIO, settings))
+
+
+def printed(*answers, verbose=False):
+    out = console()
+    with out.capture() as shown:
+        out.print(compare_view(*answers, verbose))
+    return shown.get()
+
+
+def test_a_difference_is_clear_beyond_both_intervals():
+    own = ask()
+    factors = [interval_factors(own.scenario, own.breakdown.shares())] * 2
+    least = least_told_apart(*factors)
+    assert math.log(least) == pytest.approx(math.hypot(*(math.log(high / low) / 2 for low, high in factors)))
+    slower = ask("plan.dp=4", "training.global_batch_size=768")  # the same step on half the GPUs
+    assert clear_words(own, own) == ""
+    step = abs(math.log(slower.step_time_s / own.step_time_s))
+    told = least_told_apart(*(interval_factors(each.scenario, each.breakdown.shares()) for each in (own, slower)))
+    assert ("is clear" in clear_words(own, slower)) == (step > math.log(told))
+    small = ask("plan.pp=2", "plan.dp=64", "training.global_batch_size=6144")
+    assert "is clear" in clear_words(own, small)
+    assert "not clear" in clear_words(own, ask("plan.num_chunks=2", "plan.schedule=interleaved"))
+
+
+def test_only_inputs_that_differ_are_listed():
+    text = printed(ask(), ask("plan.num_chunks=2", "plan.schedule=interleaved"))
+    fields = re.findall(r"^ +([a-z]+\.[\w.]+) ", text.partition("What differs")[2], re.MULTILINE)
+    assert set(fields) == {"plan.schedule", "plan.num_chunks"}
+    assert printed(ask(), ask()).rstrip().endswith("nothing")
+    assert field_words("cluster.inter_node_bandwidth_bytes_per_s", 25e9) == "200 Gbit/s"
+    assert field_words("stack.overlap_p2p", True) == "true"
+    assert field_words("training.tokens", 3e11) == "300,000,000,000"
+    assert field_words("stack.fragmentation", 0.03) == "0.03"
+    assert field_words("plan.recompute_modules", []) == field_words("plan.x", None) == "–"
+
+
+def test_fields_of_another_model_are_folded_behind_its_name():
+    moved = ask("cluster=superpod-h100", "profile=h100")
+    text = printed(ask(), moved)
+    assert "more fields of another cluster: --verbose" in text
+    assert "cluster.node.gpu" not in text
+    assert "cluster.node.gpu" in printed(ask(), moved, verbose=True)
+
+
+def test_files_with_overrides_of_their_own(tmp_path, monkeypatch):
+    assert split_scenario("a.yaml") == ("a.yaml", [])
+    assert split_scenario("a.yaml@plan.tp=4@plan.dp=2") == ("a.yaml", ["plan.tp=4", "plan.dp=2"])
+    assert split_scenario("me@home/a.yaml") == ("me@home/a.yaml", [])
+    assert split_scenario("-@name=x") == ("-", ["name=x"])
+    monkeypatch.chdir(tmp_path)
+    Path("a.yaml@b=c").write_text("name: odd")
+    assert split_scenario("a.yaml@b=c") == ("a.yaml@b=c", [])
+
+
+def test_tab_completes_fields_behind_a_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("mine.yaml").touch()
+    assert scenarios_with_overrides("mi") == ["mine.yaml"]
+    assert "mine.yaml@plan.tp=" in scenarios_with_overrides("mine.yaml@plan.t")
+    assert scenarios_with_overrides("mine.yaml@plan.tp=4@plan.dp") == ["mine.yaml@plan.tp=4@plan.dp="]
+
+
+def test_the_command_compares_the_same_file_twice():
+    done = typed("compare", SCENARIO, f"{SCENARIO}@plan.num_chunks=2@plan.schedule=interleaved")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert ["plan.num_chunks", "1", "2"] in map(str.split, done.stdout.splitlines())
+    wrong = typed("compare", SCENARIO, f"{SCENARIO}@plan.tp=7")
+    assert wrong.returncode == 2
+    assert "must divide" in wrong.stderr
+    both = typed("compare", "-", "-")
+    assert (both.returncode, "name a file for the other" in both.stderr) == (2, True)
