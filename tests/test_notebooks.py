@@ -11,6 +11,7 @@ LIGHTER = {
         "SIZES = (1, 2, 4)": "SIZES = (1,)", "CARDS = (25, 100, 200, 400)": "CARDS = (25, 400)",
         "COUNTS = (4, 8, 16, 32, 64, 128)": "COUNTS = (8, 32)", '("full", "selective", "none"):\n                for': '("full",):\n                for',
         "for gbits in (200, 100, 25)]": "for gbits in (200,)]", "for batch in (16, 64)": "for batch in (16,)",
+        "        (1, 2, 4),\n": "        (2,),\n", '((1, {}), (3, {"reshard_after_forward": False}), (3, {}))': "((1, {}),)",
         "for count in (8, 16, 32)": "for count in (8,)", "for count in (4, 8, 16, 32, 64)": "for count in (4,)",
     },
     "03_schedules": {"for count in (4, 8, 16, 32, 64)": "for count in (4, 16)"},
