@@ -5,8 +5,8 @@ WORKERS ?= auto
 # Counts, costs, orders, engines and presets by their laws and published numbers, whole answers, and the documents of
 # the command line: what a mistake in a formula, a record or a message breaks first.
 QUICK = tests/test_units.py tests/test_estimate.py tests/test_uncertainty.py tests/work tests/costs tests/pricing \
-	tests/traffic tests/specs tests/foreign tests/engines tests/properties tests/search/test_prices.py tests/search/test_search.py \
-	tests/report/test_trace.py tests/report/test_search_table.py
+	tests/traffic tests/specs tests/foreign/test_importers.py tests/foreign/test_known_answers.py tests/foreign/test_launch_scripts.py \
+	tests/engines tests/properties tests/search/test_prices.py tests/report/test_trace.py tests/report/test_search_table.py
 
 .PHONY: help install test thorough quick lint format docs fields bench shown goldens validate clean
 
@@ -14,15 +14,16 @@ help:  ## this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 install:  ## everything that is needed to work on flopcast, into .venv
-	python3 -m venv .venv && .venv/bin/pip install -q -e '.[dev]'
+	python3 -m venv .venv && .venv/bin/pip install -q --no-compile -e '.[dev]'
 
 test:  ## all tests, on all cores
 	$(PYTHON) -m pytest -n $(WORKERS)
 
-thorough:  ## only what takes long beside its short form: ranks that are started and timed, whole records, mypy
+thorough:  ## the whole of what has a short form among the tests: ranks that are started and timed, whole records, mypy, laws
 	$(PYTHON) -m pytest --thorough -m thorough -n $(WORKERS)
+	$(PYTHON) -m pytest --hypothesis-profile=wide -n $(WORKERS) tests/properties tests/oracles tests/engines
 
-quick:  ## what breaks first, in less than a minute: a third of the random cases, no torch, no notebooks
+quick:  ## what breaks first, in less than a minute: fewer random cases, no torch, no notebooks
 	$(PYTHON) -m pytest -n $(WORKERS) --hypothesis-profile=quick -m "not slow" $(QUICK)
 	$(PYTHON) -m ruff check .
 

@@ -25,9 +25,11 @@ sys.dont_write_bytecode = False
 
 # A machine that others use too may be slow to make an example; that says nothing about what is tested.
 CALM = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
-# The suite tries the same examples every time: it fails for a change, never by chance. A thorough run draws new ones.
-settings.register_profile("flopcast", settings.default, max_examples=15, derandomize=True, **CALM)
+# The suite tries the same examples every time: it fails for a change, never by chance. `make thorough` tries more of them
+# (wide), and the thorough profile draws new ones.
+settings.register_profile("flopcast", settings.default, max_examples=8, derandomize=True, **CALM)
 settings.register_profile("quick", settings.default, max_examples=5, derandomize=True, **CALM)
+settings.register_profile("wide", settings.default, max_examples=40, derandomize=True, **CALM)
 settings.register_profile("thorough", settings.default, max_examples=200, **CALM)
 settings.load_profile("flopcast")
 
@@ -49,7 +51,12 @@ def pytest_collection_modifyitems(config, items):
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [each for each in items if each not in {*left_out}]
-    items.sort(key=lambda item: ("scored_published" not in item.fixturenames, item.get_closest_marker("slow") is None))
+    items.sort(
+        key=lambda item: (
+            not {"scored_published", "scored_some"} & {*item.fixturenames},
+            item.get_closest_marker("slow") is None,
+        )
+    )
 
 
 @pytest.fixture(scope="session")
@@ -78,11 +85,18 @@ def collected(measurements):
 
 @pytest.fixture(scope="session")
 def scored_published():
-    """Every run that ships, predicted: half a minute."""
-    from flopcast_validation.run import published_runs
-    from flopcast_validation.runs.score import score_all
+    """Every run that ships, predicted: half a minute, for tests that are thorough."""
+    from scored import score_all, shipped_runs
 
-    return score_all(published_runs())
+    return score_all(shipped_runs())
+
+
+@pytest.fixture(scope="session")
+def scored_some():
+    """Every tenth run that ships, predicted."""
+    from scored import score_all, shipped_runs
+
+    return score_all(shipped_runs()[::10])
 
 
 def make_costs(num_ranks, forward, backward, weight_grad_s=None, **given):

@@ -1,9 +1,16 @@
-"""A test that goes through a table: one case, which names every row that fails."""
+"""Tests that go through tables, as one case that names every row that fails; and those with a short form."""
 
 import functools
 import inspect
 
 import pytest
+
+
+def forms(name, short, whole):
+    """Run a test with a short form of what it goes through, and under --thorough with the whole of it."""
+    return pytest.mark.parametrize(
+        name, [short, pytest.param(whole, marks=pytest.mark.thorough)], ids=["short", "whole"]
+    )
 
 
 def rows(names, table, ids=None):

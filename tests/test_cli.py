@@ -51,12 +51,6 @@ def test_estimate_json_has_the_documented_keys():
     assert len(answer["memory"]["ranks"]) == 64
 
 
-def test_readme_shows_what_is_printed():
-    printed = started("estimate", MAIN, env={"COLUMNS": "80", "PATH": ""}).stdout.partition("\nMemory by")[0]
-    shown = (ROOT / "README.md").read_text().partition("```text\n")[2].partition("```")[0]
-    assert [line.rstrip() for line in printed.rstrip().splitlines()] == shown.rstrip().splitlines()
-
-
 MISTAKES = """
 2 | estimate nowhere.yaml | no scenario file
 2 | estimate MAIN --set plan.tp=7 | must divide

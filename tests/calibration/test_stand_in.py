@@ -182,11 +182,14 @@ def test_a_gpu_that_fails_ends_the_run_with_the_culprit_and_the_next_goes_on(tmp
     few_kernels(monkeypatch, "bmm", "attention")
     clock = StandIn(NODE, TRUTH)
     clock.fails["bmm"] = RuntimeError("CUDA error: an illegal memory access was encountered")
-    for _ in range(6):  # one shape after the other
+    shapes = run.kernel_cases
+    monkeypatch.setattr(run, "kernel_cases", lambda *given: [each for each in shapes(*given) if each.kind == "attention"] + [
+        each for each in shapes(*given) if each.kind == "bmm"][:2])  # fmt: skip
+    for _ in range(2):  # one shape after the other
         with pytest.raises(ProfileError, match=r"the GPU failed at bmm .*illegal memory.*run the same command again"):
             measured(tmp_path, monkeypatch, clock)
     data = measured(tmp_path, monkeypatch, clock)
-    assert len(data.failures) == 6
+    assert len(data.failures) == 2
     assert data.of("attention")
 
 

@@ -4,6 +4,7 @@ import random
 
 import pytest
 from random_scenarios import random_scenario
+from rows import forms
 from wiring import laid_out
 
 from sim import build_scenario, estimate
@@ -59,9 +60,10 @@ def test_tokens_and_gathered_weights_share_a_card():
     assert estimate(scenario).step_time_s > layer.sum() * scenario.model.num_layers > 4.5
 
 
-def test_no_random_step_is_shorter_than_its_cards_need():
+@forms("seeds", range(20), range(60))
+def test_no_random_step_is_shorter_than_its_cards_need(seeds):
     seen = []
-    for seed in range(60):
+    for seed in seeds:
         rng = random.Random(seed)
         scenario = random_scenario(rng)
         rate = scenario.cluster.inter_node_bandwidth_bytes_per_s / rng.choice([1, 8, 64, 512])
@@ -69,7 +71,7 @@ def test_no_random_step_is_shorter_than_its_cards_need():
         used, alone = use_of_cards(scenario.replace(cluster=slow))
         if alone:
             seen.append((used, seed))
-    assert len(seen) > 40
+    assert len(seen) > len(seeds) / 2
     assert max(seen)[0] <= 1 + 1e-9, max(seen)
 
 

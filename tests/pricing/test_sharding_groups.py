@@ -8,10 +8,9 @@ from counts import layer_expert_params
 from hypothesis import given
 from hypothesis import strategies as st
 from open_space import search
+from scored import score_all, shipped_runs
 
 from flopcast_calibration.readers.training_runs import read_run
-from flopcast_validation.run import published_runs
-from flopcast_validation.runs.score import score_all
 from sim import build_scenario, estimate, simulate
 from sim.costs.collectives import all_gather, all_reduce, reduce_scatter
 from sim.errors import InfeasiblePlan, SpecError
@@ -221,7 +220,7 @@ def test_a_search_shards_in_the_scenarios_groups(changes):
 
 def test_published_runs_of_hybrid_sharding():
     """fms-fsdp's 7B on 128 A100 and 96 H100, which were not modelled when values were set."""
-    found = score_all([run for run in published_runs() if run.choices and run.choices[0].plan.sharding_group])
+    found = score_all([run for run in shipped_runs() if run.choices and run.choices[0].plan.sharding_group])
     assert len(found) == 2
     for item in found:
         assert abs(item.error) < 0.15

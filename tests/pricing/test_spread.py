@@ -37,6 +37,7 @@ def test_what_jobs_of_the_fit_lose_is_in_the_rates():
     assert estimate(of_gpus(128, "cluster.gpu_spread=0")).breakdown.seconds["stragglers"] == 0
 
 
+@pytest.mark.thorough  # tests/validation/test_claims.py asks it in one number
 def test_405b_loses_three_percent_from_2048_to_98304_gpus():
     # MegaScale, arXiv:2402.15627, Llama 3, arXiv:2407.21783, and PRISM, arXiv:2510.15596: 3 to 10 %.
     few, many = (estimate(of_gpus(gpus)) for gpus in (2048, 98304))

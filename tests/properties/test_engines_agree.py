@@ -1,8 +1,8 @@
-"""Engines agree with each other and with published pipeline times; a breakdown's parts are the step and nothing more."""
+"""Engines give published pipeline times, no overlap lengthens a step, and the parts of a breakdown are the step."""
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from strategies import orders
 
@@ -21,16 +21,6 @@ def program_of(order, costs, hide_grad_reduce=False, hide_gather=False):
 
 def step(order, costs, engine="dag"):
     return run(Program(order, costs), engine).step_time_s
-
-
-@given(order=orders(), rng=seeds, sends=switch, blocks=switch, hide_reduce=switch, hide_gather=switch)
-def test_events_and_longest_path_agree(order, rng, sends, blocks, hide_reduce, hide_gather, random_costs):
-    program = program_of(order, random_costs(rng, order, sends=sends, blocks=blocks), hide_reduce, hide_gather)
-    des, dag = run(program, "des"), run(program, "dag")
-    assert des.step_time_s == pytest.approx(dag.step_time_s, rel=1e-9)
-    np.testing.assert_allclose(des.start, dag.start, rtol=1e-9, atol=1e-9)
-    np.testing.assert_allclose(des.end, dag.end, rtol=1e-9, atol=1e-9)
-    np.testing.assert_allclose(des.pipeline_end_s, dag.pipeline_end_s, rtol=1e-9)
 
 
 @pytest.mark.parametrize("engine", ["dag", "des"])
@@ -145,33 +135,6 @@ def test_a_gather_hides_behind_no_more_than_the_forward_there_is(costs_of):
     costs = costs_of(2, [1] * 2, [2] * 2, gather_s=[100.0] * 2, hidden_share=1.0)
     timeline = run(program_of(order, costs, hide_gather=True))
     assert (timeline.exposed_gather_s >= 100 - 4 * 1 - 1e-9).all()
-
-
-@settings(max_examples=30)
-@given(order=orders(), rng=seeds, engine=st.sampled_from(sorted(ENGINES)))
-def test_twice_the_seconds_are_twice_the_step(order, rng, engine, random_costs):
-
-    def scaled(factor):
-        rng.bit_generator.state = state
-        costs = random_costs(rng, order)
-        rest = (
-            "passes",
-            "send_forward_s",
-            "send_backward_s",
-            "reduce_s",
-            "reduce_tail_s",
-            "gather_s",
-            "optimizer_s",
-            "tied_embedding_s",
-            "step_setup_s",
-        )
-        return step(order, type(costs)(**{
-            **{field: getattr(costs, field) for field in costs.__dataclass_fields__},
-            **{field: factor * getattr(costs, field) for field in rest},
-        }), engine)  # fmt: skip
-
-    state = rng.bit_generator.state
-    assert scaled(2.0) == pytest.approx(2 * scaled(1.0), rel=1e-9)
 
 
 def test_unknown_engine_names_the_nearest(costs_of):

@@ -13,7 +13,7 @@ from sim.specs import ModelSpec, ParallelPlan, build_scenario
 from sim.work.layers import deal_stages
 from sim.work.sums import hardware_flop, model_flop
 
-FEW = settings(max_examples=20)
+FEW = settings()
 
 
 def scenario_of(precision="bf16", stack="megatron-core", model=None, training=None, **plan):

@@ -80,7 +80,10 @@ def look_at_all(monkeypatch):
     monkeypatch.setattr(sys.modules["sim.search.schedules.refined"], "FIRST_LOOK", 10**9)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(
+    "shape",
+    [pytest.param(name, marks=[pytest.mark.thorough] * (name in ("plain", "pipelines closest"))) for name in SHAPES],
+)
 def test_no_plan_of_any_schedule_is_faster_or_leaner_than_its_bounds(shape, look_at_all):
     """A few plans of every schedule, over all categories and sizes: bound for any order ≤ bound in its order ≤ step."""
     random = np.random.default_rng(list(SHAPES).index(shape))

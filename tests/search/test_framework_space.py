@@ -6,7 +6,7 @@ import random
 import numpy as np
 import pytest
 from random_scenarios import scenario_of
-from rows import rows
+from rows import forms, rows
 from typer.testing import CliRunner
 
 from sim import build_scenario, estimate, load_scenario, search
@@ -17,14 +17,13 @@ from sim.search.explain import rank_plan, why_not
 from sim.search.schedules.by_schedule import search_schedules
 from sim.specs.framework_plans import broken_rules, rules_of_scenario
 
-SEEDS = range(4)
 
-
+@forms("seeds", range(2), range(4))
 @rows("framework", FRAMEWORKS, ids=FRAMEWORKS)
-def test_every_plan_that_a_search_returns_exports(framework):
+def test_every_plan_that_a_search_returns_exports(framework, seeds):
     """Random models, clusters and trainings; refusals may speak of the model or of training, never of the plan."""
     exported = 0
-    for seed in SEEDS:
+    for seed in seeds:
         try:
             result = search(
                 scenario_of(framework, seed), top=4, confirm=4, export_to=framework, any_framework=seed % 2 == 0
@@ -35,7 +34,7 @@ def test_every_plan_that_a_search_returns_exports(framework):
             reasons = refusals(each.scenario, framework)
             assert "cannot run plan." not in reasons, (seed, reasons)
             exported += not reasons
-    assert exported > 3
+    assert exported > 1
 
 
 def refusals(scenario, framework):

@@ -65,7 +65,7 @@ UNLIKE = {"num_layers": 7, "layer_types": ["sliding_attention", "full_attention"
     ],
     ids=["experts", "first layers dense", "experts cut", "kinds of attention", "groups"],
 )
-@pytest.mark.parametrize("cluster", ["selene", "ethernet-25"])
+@pytest.mark.parametrize("cluster", ["ethernet-25", pytest.param("selene", marks=pytest.mark.thorough)])
 def test_bounds_of_experts_and_context_parallelism(cluster, model, plan):
     scenario = small(cluster, "megatron-core", plan=plan, **model)
     table = layered_table(scenario, gpus=(2, 32), context=(1, 2))

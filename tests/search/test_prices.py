@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hypothesis import settings
+from rows import forms
 
 from sim.errors import FlopcastError
 from sim.estimate import estimate
@@ -202,10 +203,11 @@ def cases():
 
 
 @pytest.mark.slow
-def test_prices_equal_estimates():
+@forms("some", slice(3, None, 4), slice(None))
+def test_prices_equal_estimates(some):
     """Of random plans of every case and category, memory and times without a pipeline to 1e-9; no time is above."""
     found = {}
-    for turn, (name, scenario, gpus, context) in enumerate(cases()):
+    for turn, (name, scenario, gpus, context) in list(enumerate(cases()))[some]:
         found[name] = differences(scenario, gpus, turn, context=context).max()
     assert len(found) <= TURNS
     assert {name: apart for name, apart in found.items() if not apart < 1e-9} == {}

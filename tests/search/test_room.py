@@ -50,7 +50,11 @@ def made(result):
 
 @pytest.mark.parametrize(
     ("file", "ways", "limit"),
-    [("gpt-1t-3072-a100", ("modules", "block"), None), ("qwen3-235b-a22b-256-h100", WAYS, None), ("", WAYS, 8e9)],
+    [
+        pytest.param("gpt-1t-3072-a100", ("modules", "block"), None, marks=pytest.mark.thorough),
+        pytest.param("qwen3-235b-a22b-256-h100", WAYS, None, marks=pytest.mark.thorough),
+        ("", WAYS, 8e9),
+    ],
 )
 def test_prices_are_estimates(file, ways, limit):
     """Of random plans of every kind, ZeRO stage and use of the host: time and memory to 1e-9."""
@@ -111,8 +115,8 @@ def everything(scenario, result, ways):
     [
         (DENSE, WAYS, 2, 2, 8.572e9),
         (EXPERTS, ("modules", "block"), 4, 2, 7.974e9),
-        (EXPERTS, WAYS, 1, 2, 18.67e9),
-        (LATENT, ("modules", "block"), 2, 2, 11.84e9),
+        pytest.param(EXPERTS, WAYS, 1, 2, 18.67e9, marks=pytest.mark.thorough),
+        pytest.param(LATENT, ("modules", "block"), 2, 2, 11.84e9, marks=pytest.mark.thorough),
     ],
     ids=["dense, host", "experts", "experts, host", "latent attention"],
 )

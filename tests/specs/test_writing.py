@@ -1,7 +1,7 @@
 """Files of scenarios: presets by their names and what differs, and read again they are the same."""
 
 from random_scenarios import scenario_of
-from rows import rows
+from rows import forms, rows
 
 from sim import load_scenario
 from sim.errors import FlopcastError
@@ -30,9 +30,10 @@ def test_shipped_scenarios_are_written_shortly(scenarios):
     assert written > 20
 
 
+@forms("seeds", range(12), range(40))
 @rows("framework", ["megatron-lm", "torchtitan", "deepspeed"])
-def test_random_scenarios_come_back(framework):
-    for seed in range(40):
+def test_random_scenarios_come_back(framework, seeds):
+    for seed in seeds:
         scenario = scenario_of(framework, seed)
         assert same(scenario, scenario_yaml(scenario)), seed
 

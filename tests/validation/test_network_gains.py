@@ -30,6 +30,7 @@ def test_with_few_cables_or_hashes_that_collide_rails_and_scatter_gather_save_mo
         assert row.shared_s == pytest.approx(row.formula_s, rel=0.002)
 
 
+@pytest.mark.thorough
 def test_layered_accumulation_needs_no_infiniband_while_replicas_have_many_microbatches():
     layered, plain = layered_rows([35], ["layered, ZeRO 3", "1F1B, ZeRO 1"])
     assert (layered.fits, plain.fits) == (True, False)
@@ -42,6 +43,7 @@ def test_layered_accumulation_needs_no_infiniband_while_replicas_have_many_micro
     assert f"{shortest.infiniband_s:.1f} s | {shortest.ethernet_s:.1f} s" in PAGE
 
 
+@pytest.mark.thorough
 def test_the_readme_has_the_table():
     (row,) = network_rows(["1:8, adaptive"], ["no rails"])
     line = next(line for line in PAGE.splitlines() if line.startswith("| 1:8 above"))

@@ -48,7 +48,8 @@ def test_most_pairs_of_a_source_are_in_the_right_order(runs):
     assert right / len(pairs) > 0.8
 
 
-def test_the_page_shows_what_is_printed():
+def test_the_page_shows_what_is_printed(runs, monkeypatch):
+    monkeypatch.setattr("flopcast_validation.rl_runs.published_steps", lambda: runs)
     shown = (ROOT / "docs" / "reinforcement-learning.md").read_text(encoding="utf-8")
     printed = CliRunner().invoke(app, ["validate", "rl"], env={"COLUMNS": "110"}).output
     lines = [line.rstrip() for line in printed.splitlines()]

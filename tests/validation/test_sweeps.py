@@ -111,7 +111,7 @@ HELD = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_picks_are_near_the_fastest(collected, scored_published):
     """How far off sweeps of layouts are, and how much slower than the fastest our picks ran, by source."""
     runs = [run for run in read_training_runs(collected / "training_runs.csv") if run.source.startswith(tuple(HELD))]
