@@ -37,7 +37,7 @@ from sim.engines.max_plus import (
 from sim.pricing.zero import VisitSeconds
 from sim.schedules import Order
 from sim.schedules.actions import KINDS, F, U
-from sim.schedules.passes import asks_of, last_gradients, visits_of
+from sim.schedules.passes import last_gradients, visits_of
 from sim.schedules.registry import is_staggered
 
 GATHER, REDUCE, BUCKET, TIED, UPDATE, REGATHER, SETUP, JOIN = range(len(KINDS), len(KINDS) + 8)
@@ -56,8 +56,8 @@ class Switches(NamedTuple):
     each : every action has seconds of its own, as in steps that are drawn at random.
     overlap_reduce : gradients are reduced beside the last backwards.
     tied : the ranks of the first and the last stage sum the gradient of a tied embedding.
-    prefetched : visits whose weights may be gathered ahead of the one at work; 0: nothing is moved at visits.
-    ahead : weights of visits to come are gathered while a rank computes; else it waits for them.
+    visits : something is moved at visits.
+    ahead : weights of the next visit are gathered while a rank computes; else it waits for them.
     beside : gradients of visits are reduced while the rank goes on.
     gathers : whether forward visits gather weights, and backward visits.
     reduces : whether visits reduce gradients.
@@ -67,7 +67,7 @@ class Switches(NamedTuple):
     each: bool = False
     overlap_reduce: bool = False
     tied: bool = False
-    prefetched: int = 0
+    visits: bool = False
     ahead: bool = False
     beside: bool = False
     gathers: tuple[bool, bool] = (False, False)
@@ -117,7 +117,7 @@ class Seconds(NamedTuple):
         if visits is None:
             return once
         return once._replace(
-            prefetched=visits.prefetched,
+            visits=True,
             ahead=bool(np.all(visits.ahead)),
             beside=bool(np.all(visits.beside)),
             gathers=(bool((visits.gather[0] > 0).any()), bool((visits.gather[1] > 0).any())),
@@ -184,10 +184,10 @@ def classes_of(order: Order, at_visits: bool = False, each: bool = False) -> Cla
 @lru_cache(maxsize=256)
 def places_of(order: Order, on: Switches) -> dict[str, slice]:
     """Where each kind of amount stands in the array of seconds."""
-    n, p, s = len(classes_of(order, on.prefetched > 0, on.each).action), order.num_ranks, order.num_stages
+    n, p, s = len(classes_of(order, on.visits, on.each).action), order.num_ranks, order.num_stages
     sizes = {"none": 1, "pass": n, "message": n, "last body": s, "last bucket": s, "reduce": p, "first wait": p,
              "tied": 1, "between": p, "update": p, "regather": p, "setup": 1}  # fmt: skip
-    if on.prefetched:
+    if on.visits:
         sizes |= dict.fromkeys(("gather", "early", "late", "body", "bucket", "closes"), n)
     ends = np.cumsum(list(sizes.values())).tolist()
     return {name: slice(end - size, end) for (name, size), end in zip(sizes.items(), ends, strict=True)}
@@ -219,14 +219,14 @@ class Step:
 @lru_cache(maxsize=128)
 def step_of(order: Order, on: Switches) -> Step:
     """Tasks of a step and what they wait for."""
-    list_, at, of = TaskList(), places_of(order, on), classes_of(order, on.prefetched > 0, on.each).of
+    list_, at, of = TaskList(), places_of(order, on), classes_of(order, on.visits, on.each).of
     ranks, action = np.arange(order.num_ranks), np.arange(len(order))
     place, block = np.empty(len(order), dtype=np.int64), _blocks(order)
     place[order.topological] = np.searchsorted(order.levels, action, side="right")
     lanes = _Lanes(list_, order, on, at, of, place, block, np.where(block == AFTER, WHOLE, FOLDED))
     lanes.passes()
     bodies, buckets = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
-    if on.prefetched:
+    if on.visits:
         lanes.gathers()
         if on.reduces:
             lanes.reductions(bodies, buckets)
@@ -240,7 +240,7 @@ def step_of(order: Order, on: Switches) -> Step:
 
     done = join(ranks, 0, phase=END)
     list_.wait(done, order.first[1:] - 1)
-    if on.prefetched:
+    if on.visits:
         moving, last = list_.last_on(DATA)
         list_.wait(done[moving], last)
     if (order.kind == U).any():
@@ -314,22 +314,21 @@ class _Lanes:
     def gathers(self) -> None:
         """Add weight gathers, one after the other on the rank's data stream.
 
-        A gather is asked for when an earlier visit opens, `prefetched` visits ahead, which bounds the buffers. Without
-        overlap it begins when its rank has nothing else to do, and the rank waits. PyTorch's FSDP asks for weights
-        before it hands in gradients (torch.distributed.fsdp.BackwardPrefetch).
+        A gather is asked for when the visit before opens: the next the same way and, before a rank's first backward,
+        that one. That bounds the buffers. Without overlap it begins when its rank has nothing else to do, and the rank
+        waits. PyTorch's FSDP asks for weights before it hands in gradients (torch.distributed.fsdp.BackwardPrefetch).
         """
         tasks, order, on = self.tasks, self.order, self.on
         visits, forward, first = visits_of(order), order.kind == F, order.first[:-1]
         gathers = np.where(forward, *on.gathers)
         moves = visits.opens & (gathers | (on.reduces & ~forward))
         late = moves & gathers & (not on.ahead)
-        asks = asks_of(order, on.prefetched if on.beside else 1)
         first = first[moves[first] & ~late[first]]  # asked for when the step begins
         here = {"place": self.place[first], "phase": self.phase[first], "block": BEFORE}
         amounts = self.at["gather"].start + self.of[first]
         ahead = tasks.add(GATHER, order.rank[first], DATA, amounts, action=first, **here)
         tasks.wait(first, ahead, self.at["early"].start + self.of[first])
-        for turn, opens in enumerate(asks):
+        for turn, opens in enumerate((visits.turns, visits.then)):
             asker = np.flatnonzero(np.where(opens >= 0, moves[opens] & ~late[opens], False))
             opens = opens[asker]
             ahead = self.beside(GATHER, "gather", opens, asker, 2 + turn)
@@ -343,9 +342,8 @@ class _Lanes:
     def reductions(self, bodies: list[IntArray], buckets: list[IntArray]) -> None:
         """Add gradient reductions of visits, which begin with the pass that gives the last gradients of each."""
         tasks, closes = self.tasks, np.flatnonzero(visits_of(self.order).closes)
-        last = 2 + len(asks_of(self.order, self.on.prefetched if self.on.beside else 1))  # after all that is asked for
-        body = self.beside(REDUCE, "body", closes, closes, last)
-        bucket = self.beside(BUCKET, "bucket", closes, closes, last + 1)
+        body = self.beside(REDUCE, "body", closes, closes, 4)  # after all that is asked for
+        bucket = self.beside(BUCKET, "bucket", closes, closes, 5)
         lag = self.at["closes"].start + self.of[closes]
         tasks.wait(body, closes, from_end=False)
         tasks.wait(bucket, closes, lag)
@@ -453,7 +451,7 @@ def slowed_at_visits(order: Order, classes: Classes, visits: VisitSeconds) -> tu
 
 def amounts_of(order: Order, on: Switches, seconds: Seconds) -> FloatArray:
     """Seconds of all tasks and lags of a step, (amounts) or (amounts, plans).  [s]"""
-    at, classes = places_of(order, on), classes_of(order, on.prefetched > 0, on.each)
+    at, classes = places_of(order, on), classes_of(order, on.visits, on.each)
     _, occupy, release = pass_seconds(order, classes, seconds)
     found = np.zeros((at[list(at)[-1]].stop, *occupy.shape[1:]))
 

@@ -25,8 +25,16 @@ from sim.pricing.deal import (
     put_together,
 )
 from sim.pricing.layouts import CostModel, Layouts
-from sim.pricing.replicas import between_groups, gathered, move_seconds, moved_once
-from sim.pricing.zero import VisitSeconds, lengthened_passes, moved_at_visits, price_visits
+from sim.pricing.zero import (
+    VisitSeconds,
+    between_groups,
+    gathered,
+    lengthened_passes,
+    move_seconds,
+    moved_at_visits,
+    moved_once,
+    price_visits,
+)
 from sim.specs import Scenario
 from sim.work.layers import EMBEDDING, HEAD, Stage
 from sim.work.operations import Cause, Phase, adapters_of
@@ -89,8 +97,8 @@ def _once_a_step(
     moves = moved_once(layouts, trained, zero_stage, bool(spread), copies)
     reduction, gather = (move_seconds(each, costs.fabric) for each in moves)
     shard = layouts.shard_of(trained) if zero_stage else trained.sum(axis=0)
-    if spread and layouts.between_shards is not None:
-        shard = shard / layouts.between_shards.size
+    if spread and layouts.between is not None:
+        shard = shard / layouts.between.size
     first = of_blocks[kinds.first_block, np.arange(len(layouts))]
     tail = reduction * np.minimum(1.0, first / total)
     update, offload = _update_s(costs, shard, held[MOMENTS] * shard / total, offloaded)
@@ -107,8 +115,8 @@ def _once_a_step(
         found[place] = seconds
     # Parameters whose gradients a GPU sends: an all-reduce sends them twice, one between groups what a shard has.
     passed = (2.0 if zero_stage == 0 else 1.0) * trained.sum(axis=0) * (zero_stage < 3 or not spread)
-    if zero_stage and layouts.between_shards is not None:
-        times = (1.0 if spread else 2.0) * (layouts.between_shards.size > 1)
+    if zero_stage and layouts.between is not None:
+        times = (1.0 if spread else 2.0) * (layouts.between.size > 1)
         passed = passed + times * layouts.shard_of(trained)
     sent, reduce = ((each * kinds.number).sum(axis=0) / kinds.number.sum(axis=0) for each in (passed, found[0]))
     share = costs.fabric.hidden_share(layouts.data, sent * costs.gradient_width, reduce)
@@ -158,8 +166,8 @@ def _muon_s(counts: Floats, layouts: Layouts, sharded: bool) -> Number:
     if not sharded:
         return took.sum(axis=0)
     share = layouts.shard_of(took)
-    if layouts.between_shards is not None:
-        share = share / layouts.between_shards.size
+    if layouts.between is not None:
+        share = share / layouts.between.size
     moves = [*gathered(moved, 2, layouts), *between_groups("all_gather", moved, 2, layouts)]
     return share + move_seconds(moves, costs.fabric)
 
@@ -324,7 +332,7 @@ def price_stages(plans: Plans, deal: Deal, *, by_cause: bool = False, split: boo
     split : also the backward's halves.
     """
     passes = _passes_of_blocks(plans, by_cause, split)
-    card = plans.prices.card_s[(slice(None), *plans.of_blocks)]
+    card = plans.prices.card_s[:, :, plans.way, plans.cell]
     moved = moved_at_visits(plans, deal.alone)
     if moved is not None and not plans.at_visits.all():
         passes = _plus(passes, Cause.DATA_PARALLEL, lengthened_passes(plans, moved, passes.sum(axis=2), card))

@@ -195,9 +195,9 @@ def state_of(scenario: Scenario) -> State:
     for name, params, own, first, of_first in zip(("others", "experts"), *rows, strict=True):
         if not params.any():
             continue
-        holders = _Holders(layouts.data, layouts.shards, layouts.between_shards)
+        holders = _Holders(layouts.data, layouts.shards, layouts.between)
         if name == "experts":
-            holders = _Holders(layouts.expert_data, layouts.expert_shards, layouts.between_shards)
+            holders = _Holders(layouts.expert_data, layouts.expert_shards, layouts.between)
         if training.adapter_rank:
             nbytes = training.activation_bytes
             frozen = holders.of(nbytes * (params - own), nbytes * (first - of_first), weights_sharded)

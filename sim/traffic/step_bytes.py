@@ -12,8 +12,7 @@ from sim.arrays import Floats
 from sim.pricing.cells import Plans, plans_of
 from sim.pricing.deal import TRAINED, params_of
 from sim.pricing.layouts import cut_of
-from sim.pricing.replicas import DataMove, moved_once, reduced_to_shards, ring_bytes
-from sim.pricing.zero import visited_blocks
+from sim.pricing.zero import DataMove, moved_once, reduced_to_shards, ring_bytes, visited_blocks
 from sim.specs import Scenario
 from sim.work.layers import block_operations, deal_stages
 from sim.work.sums import block_works
@@ -23,7 +22,7 @@ from sim.work.sums import block_works
 class StepCollective:
     """Collectives that are alike, of the average GPU in a step.
 
-    group : tp, cp or ep; or as in `sim.pricing.replicas.DataMove`.
+    group : tp, cp or ep; or as in `sim.pricing.zero.DataMove`.
     size : of the group. [GPUs]
     nbytes : of each, as of `sim.work.operations.Collective`. [bytes]
     count : in a step.

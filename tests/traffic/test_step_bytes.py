@@ -3,7 +3,7 @@
 import pytest
 
 from sim import load_scenario
-from sim.pricing.replicas import ring_bytes
+from sim.pricing.zero import ring_bytes
 from sim.programs import priced_order
 from sim.traffic.step_bytes import step_traffic
 from sim.work.sums import total_params
