@@ -9,7 +9,7 @@ import numpy as np
 from sim.arrays import FloatArray, IntArray
 from sim.engines.max_plus import Played, play
 from sim.engines.program import Program
-from sim.engines.tasks import Step, amounts_of, step_of
+from sim.engines.tasks import Step, amounts_of, step_of, switches_of
 from sim.engines.timeline import Timeline, timeline_of, waits_at_visits
 from sim.schedules import Order
 
@@ -43,11 +43,10 @@ def play_program(program: Program) -> tuple[Program, Step, FloatArray, Played]:
         if order.fold is not None and order.fold.seen <= order.fold.depth:  # too few blocks to see anything repeat
             program = program.on(longer(order))
             continue
-        seconds = program.seconds()
-        on = seconds.switches()
-        step, amounts = step_of(order, on), amounts_of(order, on, seconds)
+        on = switches_of(program)
+        step, amounts = step_of(order, on), amounts_of(program, on)
         left_out = 0 if order.fold is None else order.fold.times
-        played = play(step.graph, amounts, seconds.hidden_share, left_out)
+        played = play(step.graph, amounts, program.costs.hidden_share, left_out)
         if played is not None:
             return program, step, amounts, played
         program = program.on(longer(order))

@@ -12,15 +12,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
-from sim.arrays import ActionFloats, FloatArray, Number, PlanFloats, RankFloats, RankPlanFloats, StagePlanFloats
+from sim.arrays import ActionFloats, FloatArray, IntArray, Number, PlanFloats, RankFloats, RankPlanFloats
 from sim.costs.block import AT_PEAK
-from sim.engines.tasks import Seconds, classes_of, pass_seconds, slowed_at_visits
+from sim.engines.max_plus import different
 from sim.pricing.stages import StageSeconds
+from sim.pricing.zero import VisitSeconds
 from sim.schedules import Order
-from sim.schedules.passes import last_first_visits
+from sim.schedules.actions import KINDS, F, U
+from sim.schedules.passes import last_first_visits, visits_of
 from sim.specs import StackSpec
 
 
@@ -134,19 +137,94 @@ def last_backward(order: Order, costs: StageSeconds) -> RankFloats:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Program:
-    """What the engines run. It hashes by identity.
+class Classes:
+    """Actions that take equally long whatever the seconds are.
 
-    hide_grad_reduce : the gradient reduction may run beside the last backward of each stage.
-    hide_gather : ZeRO's weight gather may run beside the next step's forward.
+    action, kind, stage, rank : arrays (classes). One action of each, its kind, its stage, and its rank.
+    after : array (classes). The action behind it.
+    of : array (actions). The class of each.
+    weight : array (classes). How many actions of a step each class stands for.
+    gathers, reduces : arrays (classes). Whether it opens, or closes, a visit beside whose traffic compute goes on;
+        gathers_after : whether the action behind it opens one.
+    """
+
+    action: IntArray
+    kind: IntArray
+    stage: IntArray
+    rank: IntArray
+    after: IntArray
+    of: IntArray
+    weight: IntArray
+    gathers: IntArray
+    reduces: IntArray
+    gathers_after: IntArray
+
+
+@lru_cache(maxsize=256)
+def classes_of(order: Order, at_visits: bool = False, each: bool = False) -> Classes:
+    """Classes of an order's actions: by kind and stage and, at visits and in pairs, by what stands beside them."""
+    code, visits, last = order.kind * order.num_stages + order.stage, visits_of(order), order.first[1:] - 1
+    opens, closes = visits.opens.copy(), visits.closes.copy()
+    opens[order.first[:-1]], closes[last] = False, False  # nothing goes on beside these
+    if each:
+        code = np.arange(len(order))
+    elif at_visits or order.pair_needs is not None:
+        ends = np.zeros(len(order), dtype=np.int64)
+        ends[order.first[:-1]] += 1
+        ends[last] += 2
+        facts = (
+            (np.append(code[1:], 0), len(KINDS) * order.num_stages),
+            (0 if order.pair_needs is None else order.pair_needs >= 0, 2),
+            (ends, 4),
+            (visits.opens, 2),
+            (visits.closes, 2),
+            (np.append(visits.opens[1:], False), 2),
+        )
+        for fact, values in facts:
+            code = code * values + fact
+    found, of = different(code)
+    action = np.empty(len(found), dtype=np.int64)
+    action[of[::-1]] = np.arange(len(order))[::-1]  # the first of each
+    after = np.minimum(action + 1, len(order) - 1)
+    kind, stage, rank = order.kind[action], order.stage[action], order.rank[action]
+    weight = np.bincount(of, order.weight).astype(np.int64)
+    opens_next = np.append(opens[1:], False)[action]  # behind the last action of all there is none
+    return Classes(action, kind, stage, rank, after, of, weight, opens[action], closes[action], opens_next)
+
+
+def slowed_at_visits(order: Order, classes: Classes, visits: VisitSeconds) -> tuple[FloatArray, FloatArray]:
+    """What a rank's compute loses beside the traffic of visits, by class of actions; (classes[, plans]).  [s]
+
+    Returns:
+    lost : counted at the action that opens or closes a visit, so that repetitions are alike.
+    stretch : put behind the action that it holds up: what is gathered for a visit slows what is done before it.
+    """
+    axes = [1] * (visits.reduce_slows.ndim - 1)
+
+    def gathering(kind: IntArray, stage: IntArray, there: IntArray) -> FloatArray:
+        return np.asarray(visits.gather_slows[(kind != F).astype(np.int64), stage] * there.reshape(-1, *axes))
+
+    after = classes.after
+    reducing = visits.reduce_slows[classes.stage] * classes.reduces.reshape(-1, *axes)
+    lost = reducing + gathering(classes.kind, classes.stage, classes.gathers)
+    return lost, reducing + gathering(order.kind[after], order.stage[after], classes.gathers_after)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Program:
+    """What the engines run, of one plan or of many that have one order. It hashes by identity.
+
+    costs : what stages and ranks take; of many plans, with these as the last axis.
+    hide_grad_reduce : the gradient reduction may run beside the last backward of each stage; number, or (plans).
+    hide_gather : ZeRO's weight gather may run beside the next step's forward; number, or (plans).
     between_flushes_s : array (ranks). What is summed and gathered between two flushes of a step. [s]
-    drawn_s : array (actions). Compute of every action where it is drawn at random; None: that of its stage. [s]
+    drawn_s : array (actions[, columns]). Compute of every action where it is drawn at random; None: that of its stage.
     """
 
     order: Order
     costs: StageSeconds
-    hide_grad_reduce: bool = False
-    hide_gather: bool = False
+    hide_grad_reduce: Any = False
+    hide_gather: Any = False
     drawn_s: ActionFloats | None = None
     between_flushes_s: RankFloats | float = 0.0
 
@@ -154,81 +232,87 @@ class Program:
         """The program with another order of the same stages."""
         return replace(self, order=order, drawn_s=None)
 
-    def seconds(self) -> Seconds:
-        """What the tasks of the step take."""
-        return _seconds_of(self)
+    def take(self, plans: IntArray) -> Program:
+        """The program of some plans."""
+        hide = self.hide_grad_reduce, self.hide_gather
+        reduce, gather = (each[plans] if np.ndim(each) else each for each in hide)
+        return replace(self, costs=self.costs.take(plans), hide_grad_reduce=reduce, hide_gather=gather)
+
+    @property
+    def classes(self) -> Classes:
+        """Classes of the order's actions."""
+        return classes_of(self.order, self.costs.visits is not None, self.drawn_s is not None)
+
+    def class_seconds(self) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """What each class of actions computes, occupies its rank for, and needs until its result is elsewhere.  [s]
+
+        A send follows the forward and the input gradient, or the whole backward. A blocking send keeps the sender until
+        it is delivered, as Megatron-LM's does without overlap; the receiver gets the data at the same moment either
+        way. What both of a pair give is there when both are done. What compute loses beside the traffic of visits holds
+        up the rank, and no message.
+        """
+        order, classes, (passes, sends) = self.order, self.classes, _by_kind(self)
+        kind, stage, after = classes.kind, classes.stage, classes.after
+        compute = passes[kind, stage] if self.drawn_s is None else np.asarray(self.drawn_s)
+        sent = sends[kind, stage]
+        if sent.ndim < compute.ndim:
+            sent = sent[:, np.newaxis]
+        occupy, release = compute + self.costs.p2p_blocks * sent, compute + sent
+        if order.pair_needs is not None:
+            pairs = np.flatnonzero(order.pair_needs[classes.action] >= 0)
+            second = passes[order.kind[after], order.stage[after]] if self.drawn_s is None else compute[after]
+            release[pairs] += second[pairs]
+        if self.costs.visits is not None:
+            slowed = slowed_at_visits(order, classes, self.costs.visits)[1]
+            occupy = occupy + (slowed if slowed.ndim == compute.ndim else slowed[:, np.newaxis])
+        return compute, occupy, release
 
     def action_seconds(self) -> tuple[ActionFloats, ActionFloats, ActionFloats]:
-        """What each action computes, occupies its rank for, and needs until its result is elsewhere; (actions).  [s]"""
-        classes, seconds = classes_of(self.order, *self._classes), self.seconds()
-        compute, occupy, release = (each[classes.of] for each in pass_seconds(self.order, classes, seconds))
+        """What `class_seconds` says of each action; (actions[, plans]).  [s]"""
+        compute, occupy, release = (each[self.classes.of] for each in self.class_seconds())
         return compute, occupy, release
 
     def slowed_s(self) -> ActionFloats:
         """Delay of each action by what is moved at visits; (actions).  [s]"""
         if self.costs.visits is None:
             return np.zeros(len(self.order))
-        classes = classes_of(self.order, at_visits=True)
-        return np.asarray(slowed_at_visits(self.order, classes, self.costs.visits)[1][classes.of])
+        return np.asarray(slowed_at_visits(self.order, self.classes, self.costs.visits)[1][self.classes.of])
 
     def busy_per_rank(self) -> RankFloats:
         """Compute of a whole step on each rank, and the sends that occupy it.  [s]"""
-        order, classes, seconds = self.order, classes_of(self.order, *self._classes), self.seconds()
-        _, busy, _ = pass_seconds(order, classes, seconds)
-        if seconds.visits is not None:  # counted where it does not depend on what follows: repetitions are alike
-            lost, stretch = slowed_at_visits(order, classes, seconds.visits)
+        classes, busy = self.classes, self.class_seconds()[1]
+        if self.costs.visits is not None:  # counted where it does not depend on what follows: repetitions are alike
+            lost, stretch = slowed_at_visits(self.order, classes, self.costs.visits)
             busy = busy - stretch + lost
-        return np.bincount(classes.rank, busy * classes.weight, order.num_ranks).astype(float)
+        return np.bincount(classes.rank, busy * classes.weight, self.order.num_ranks).astype(float)
 
-    @property
-    def _classes(self) -> tuple[bool, bool]:
-        """The facts by which actions are put into classes."""
-        return self.costs.visits is not None, self.drawn_s is not None
+    def gather_s(self) -> RankPlanFloats:
+        """Part of each rank's weight gather that lengthens the step.  [s]"""
+        costs = self.costs
+        if not np.any(self.hide_gather) or not costs.gather_s.any():
+            return costs.gather_s
+        facts = (costs.visits is not None, self.drawn_s is not None)
+        window = np.asarray(_before_last_gather(self.order, *facts) @ self.class_seconds()[0])
+        return exposed_gather(costs.gather_s, window, costs.hidden_share, self.hide_gather)
 
 
 @lru_cache(maxsize=4)
-def _seconds_of(program: Program) -> Seconds:
+def _by_kind(program: Program) -> tuple[FloatArray, FloatArray]:
+    """What actions take, and what is sent after them; (kinds of actions, stages[, plans]).  [s]"""
     order, costs = program.order, program.costs
-    update = costs.optimizer_s + costs.gather_s + (0.0 if program.hide_grad_reduce else costs.reduce_s)
-    seconds = Seconds(
-        passes=np.stack([*costs.passes[:AT_PEAK].sum(axis=1), update[order.rank_of_stage]]),
-        sends=sends_of(costs.send_forward_s, costs.send_backward_s),
-        blocks=costs.p2p_blocks,
-        reduce=costs.reduce_s,
-        tail=costs.reduce_tail_s,
-        share=costs.reduce_share,
-        update=costs.optimizer_s,
-        gather=costs.gather_s,
-        tied=costs.tied_embedding_s,
-        setup=costs.step_setup_s,
-        overlap_reduce=program.hide_grad_reduce,
-        hidden_share=costs.hidden_share,
-        visits=costs.visits,
-        compute=program.drawn_s,
-        between=program.between_flushes_s,
-    )
-    if program.hide_gather and costs.gather_s.any():
-        exposed = exposed_gather(costs.gather_s, gather_window(order, seconds), costs.hidden_share, True)
-        seconds = seconds._replace(gather=exposed)
-    return seconds
-
-
-def sends_of(forward: StagePlanFloats, backward: StagePlanFloats) -> FloatArray:
-    """What is sent after each kind of action; (kinds of actions, stages[, plans]).  [s]"""
-    none = np.zeros_like(forward)
-    return np.stack([forward, backward, backward, none, none])
-
-
-def gather_window(order: Order, seconds: Seconds) -> RankPlanFloats:
-    """Forward seconds of each rank before it needs the last of the weights that were gathered after the update.  [s]"""
-    facts = (seconds.visits is not None, seconds.compute is not None)
-    compute, _, _ = pass_seconds(order, classes_of(order, *facts), seconds)
-    return np.asarray(_before_last_gather(order, *facts) @ compute)
+    forward, backward, none = costs.send_forward_s, costs.send_backward_s, np.zeros_like(costs.send_forward_s)
+    update = none
+    if (order.kind == U).any():
+        ends = costs.optimizer_s + costs.gather_s + costs.reduce_s * np.logical_not(program.hide_grad_reduce)
+        update = ends[order.rank_of_stage]
+    passes = np.stack([*costs.passes[:AT_PEAK].sum(axis=1), update])
+    return passes, np.stack([forward, backward, backward, none, none])
 
 
 @lru_cache(maxsize=256)
 def _before_last_gather(order: Order, at_visits: bool, each: bool) -> FloatArray:
-    """How many actions of each class a rank does before it needs the last of its weights; (ranks, classes)."""
+    """How many actions of each class a rank does before it needs the last of the weights that were gathered after the
+    update; (ranks, classes)."""
     before = np.flatnonzero(np.arange(len(order)) <= last_first_visits(order)[order.rank])
     classes = classes_of(order, at_visits, each)
     counts = np.zeros((order.num_ranks, len(classes.action)))

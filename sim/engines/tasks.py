@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sim.arrays import FloatArray, IntArray, Number, distinct
+from sim.arrays import FloatArray, IntArray, distinct
 from sim.engines.max_plus import (
     AFTER,
     BEFORE,
@@ -32,8 +32,8 @@ from sim.engines.max_plus import (
     Graph,
     TaskList,
     build_graph,
-    different,
 )
+from sim.engines.program import Classes, Program, classes_of
 from sim.pricing.zero import VisitSeconds
 from sim.schedules import Order
 from sim.schedules.actions import KINDS, F, U
@@ -75,110 +75,21 @@ class Switches(NamedTuple):
     between: bool = False
 
 
-class Seconds(NamedTuple):
-    """What the tasks of a step take: arrays over stages or ranks, and then over plans where there are many. [s]
-
-    passes, sends : (kinds of actions, stages). What is sent after each. blocks : sends occupy their rank.
-    reduce, tail, share : reductions of ranks, their last buckets, and each stage's share of its rank's.
-    update, gather : the optimizer and the weight gather of ranks that nothing hides. tied, setup : once a step.
-    overlap_reduce, hidden_share : whether backwards overlap reductions, and the share of it that is really hidden.
-    visits : what visits to stages move.
-    between : what ranks sum and gather between two flushes.
-    compute : (actions), where every action takes seconds of its own.
-    """
-
-    passes: Number
-    sends: Number
-    blocks: Number
-    reduce: Number
-    tail: Number
-    share: Number
-    update: Number
-    gather: Number
-    tied: Number
-    setup: Number
-    overlap_reduce: bool
-    hidden_share: Number
-    visits: VisitSeconds | None = None
-    compute: Number | None = None
-    between: Number = 0.0
-
-    def take(self, plans: IntArray) -> Seconds:
-        """The seconds of some plans."""
-        fields = self._asdict().items()
-        some: dict[str, Any] = {name: each[..., plans] for name, each in fields if isinstance(each, np.ndarray)}
-        return self._replace(**some, visits=None if self.visits is None else self.visits.take(plans))
-
-    def switches(self) -> Switches:
-        """The facts that decide the structure; of many plans, those of all together."""
-        overlap, tied = bool(self.overlap_reduce and np.any(self.reduce)), bool(np.any(self.tied))
-        once = Switches(self.compute is not None, overlap, tied, between=bool(np.any(self.between)))
-        visits = self.visits
-        if visits is None:
-            return once
-        return once._replace(
-            visits=True,
-            ahead=bool(np.all(visits.ahead)),
-            beside=bool(np.all(visits.beside)),
-            gathers=(bool((visits.gather[0] > 0).any()), bool((visits.gather[1] > 0).any())),
-            reduces=bool((visits.reduce > 0).any()),
-        )
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Classes:
-    """Actions that take equally long whatever the seconds are.
-
-    action, kind, stage, rank : arrays (classes). One action of each, its kind, its stage, and its rank.
-    after : array (classes). The action behind it.
-    of : array (actions). The class of each.
-    weight : array (classes). How many actions of a step each class stands for.
-    gathers, reduces : arrays (classes). Whether it opens, or closes, a visit beside whose traffic compute goes on;
-        gathers_after : whether the action behind it opens one.
-    """
-
-    action: IntArray
-    kind: IntArray
-    stage: IntArray
-    rank: IntArray
-    after: IntArray
-    of: IntArray
-    weight: IntArray
-    gathers: IntArray
-    reduces: IntArray
-    gathers_after: IntArray
-
-
-@lru_cache(maxsize=256)
-def classes_of(order: Order, at_visits: bool = False, each: bool = False) -> Classes:
-    """Classes of an order's actions: by kind and stage and, at visits and in pairs, by what stands beside them."""
-    code, visits, last = order.kind * order.num_stages + order.stage, visits_of(order), order.first[1:] - 1
-    opens, closes = visits.opens.copy(), visits.closes.copy()
-    opens[order.first[:-1]], closes[last] = False, False  # nothing goes on beside these
-    if each:
-        code = np.arange(len(order))
-    elif at_visits or order.pair_needs is not None:
-        ends = np.zeros(len(order), dtype=np.int64)
-        ends[order.first[:-1]] += 1
-        ends[last] += 2
-        facts = (
-            (np.append(code[1:], 0), len(KINDS) * order.num_stages),
-            (0 if order.pair_needs is None else order.pair_needs >= 0, 2),
-            (ends, 4),
-            (visits.opens, 2),
-            (visits.closes, 2),
-            (np.append(visits.opens[1:], False), 2),
-        )
-        for fact, values in facts:
-            code = code * values + fact
-    found, of = different(code)
-    action = np.empty(len(found), dtype=np.int64)
-    action[of[::-1]] = np.arange(len(order))[::-1]  # the first of each
-    after = np.minimum(action + 1, len(order) - 1)
-    kind, stage, rank = order.kind[action], order.stage[action], order.rank[action]
-    weight = np.bincount(of, order.weight).astype(np.int64)
-    opens_next = np.append(opens[1:], False)[action]  # behind the last action of all there is none
-    return Classes(action, kind, stage, rank, after, of, weight, opens[action], closes[action], opens_next)
+def switches_of(program: Program) -> Switches:
+    """The facts that decide the structure; of many plans, those of all together."""
+    costs = program.costs
+    overlap, tied = np.any(program.hide_grad_reduce) and np.any(costs.reduce_s), np.any(costs.tied_embedding_s)
+    between, visits = bool(np.any(program.between_flushes_s)), costs.visits
+    once = Switches(program.drawn_s is not None, bool(overlap), bool(tied), between=between)
+    if visits is None:
+        return once
+    return once._replace(
+        visits=True,
+        ahead=bool(np.all(visits.ahead)),
+        beside=bool(np.all(visits.beside)),
+        gathers=(bool((visits.gather[0] > 0).any()), bool((visits.gather[1] > 0).any())),
+        reduces=bool((visits.reduce > 0).any()),
+    )
 
 
 @lru_cache(maxsize=256)
@@ -407,52 +318,10 @@ class _Lanes:
         return update, regather, step
 
 
-def pass_seconds(order: Order, classes: Classes, seconds: Seconds) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return what each class of actions computes, occupies its rank for, and needs until its result is elsewhere.  [s]
-
-    A send follows the forward and the input gradient, or the whole backward. A blocking send keeps the sender until it
-    is delivered, as Megatron-LM's does without overlap; the receiver gets the data at the same moment either way. What
-    both of a pair give is there when both are done. What compute loses beside the traffic of visits holds up the rank,
-    and no message.
-    """
-    kind, stage, after = classes.kind, classes.stage, classes.after
-    compute = seconds.passes[kind, stage] if seconds.compute is None else np.asarray(seconds.compute)
-    sent = seconds.sends[kind, stage]
-    if sent.ndim < compute.ndim:
-        sent = sent[:, np.newaxis]
-    occupy, release = compute + seconds.blocks * sent, compute + sent
-    if order.pair_needs is not None:
-        pairs = np.flatnonzero(order.pair_needs[classes.action] >= 0)
-        second = seconds.passes[order.kind[after], order.stage[after]] if seconds.compute is None else compute[after]
-        release[pairs] += second[pairs]
-    if seconds.visits is not None:
-        slowed = slowed_at_visits(order, classes, seconds.visits)[1]
-        occupy = occupy + (slowed if slowed.ndim == compute.ndim else slowed[:, np.newaxis])
-    return compute, occupy, release
-
-
-def slowed_at_visits(order: Order, classes: Classes, visits: VisitSeconds) -> tuple[FloatArray, FloatArray]:
-    """What a rank's compute loses beside the traffic of visits, by class of actions; (classes[, plans]).  [s]
-
-    Returns:
-    lost : counted at the action that opens or closes a visit, so that repetitions are alike.
-    stretch : put behind the action that it holds up: what is gathered for a visit slows what is done before it.
-    """
-    axes = [1] * (visits.reduce_slows.ndim - 1)
-
-    def gathering(kind: IntArray, stage: IntArray, there: IntArray) -> FloatArray:
-        return np.asarray(visits.gather_slows[(kind != F).astype(np.int64), stage] * there.reshape(-1, *axes))
-
-    after = classes.after
-    reducing = visits.reduce_slows[classes.stage] * classes.reduces.reshape(-1, *axes)
-    lost = reducing + gathering(classes.kind, classes.stage, classes.gathers)
-    return lost, reducing + gathering(order.kind[after], order.stage[after], classes.gathers_after)
-
-
-def amounts_of(order: Order, on: Switches, seconds: Seconds) -> FloatArray:
+def amounts_of(program: Program, on: Switches) -> FloatArray:
     """Seconds of all tasks and lags of a step, (amounts) or (amounts, plans).  [s]"""
-    at, classes = places_of(order, on), classes_of(order, on.visits, on.each)
-    _, occupy, release = pass_seconds(order, classes, seconds)
+    order, costs, at, classes = program.order, program.costs, places_of(program.order, on), program.classes
+    _, occupy, release = program.class_seconds()
     found = np.zeros((at[list(at)[-1]].stop, *occupy.shape[1:]))
 
     def put(name: str, values: Any) -> None:
@@ -461,19 +330,19 @@ def amounts_of(order: Order, on: Switches, seconds: Seconds) -> FloatArray:
 
     put("pass", occupy)
     put("message", release - occupy)
-    put("reduce", seconds.reduce)
-    put("tied", seconds.tied)
-    put("between", seconds.between)
-    put("update", seconds.update)
-    put("regather", seconds.gather)
-    put("setup", seconds.setup)
+    put("reduce", costs.reduce_s)
+    put("tied", costs.tied_embedding_s)
+    put("between", program.between_flushes_s)
+    put("update", costs.optimizer_s)
+    put("regather", program.gather_s())
+    put("setup", costs.step_setup_s)
     if on.overlap_reduce:
-        last = seconds.reduce[order.rank_of_stage] * seconds.share
-        bucket = np.minimum(seconds.tail[order.rank_of_stage], last)
+        last = costs.reduce_s[order.rank_of_stage] * costs.reduce_share
+        bucket = np.minimum(costs.reduce_tail_s[order.rank_of_stage], last)
         put("last body", last - bucket)
         put("last bucket", bucket)
-    if seconds.visits is not None:
-        for name, values in amounts_at_visits(order, classes, seconds.visits).items():
+    if costs.visits is not None:
+        for name, values in amounts_at_visits(order, classes, costs.visits).items():
             put(name, values)
         first = classes.of[order.first[:-1]]
         put("first wait", -np.maximum(found[at["gather"]] + found[at["early"]], 0.0)[first])

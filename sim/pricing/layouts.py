@@ -331,14 +331,14 @@ def _place(
         shape = partial(group_shape, kind, sharding_group=size)
         return stack_groups(told(shape, partial(place_group, kind, cluster=cluster, sharding_group=size)))
 
-    groups = [placed(kind) for kind in ("tp", "cp", "ep", "shards", "expert_shards")]
-    sharding, between = groups[3:], None
+    layers, replicas = (placed("tp"), placed("cp"), placed("ep")), (placed("shards"), placed("expert_shards"))
+    sharding, between = replicas, None
     if group_size is not None:
-        sharding = [placed("shards", group_size), placed("expert_shards", group_size)]
+        sharding = placed("shards", group_size), placed("expert_shards", group_size)
         between = placed("between", group_size)
     share = np.array(told(lambda plan: (plan.num_gpus // plan.pp, plan.pp), partial(send_share, cluster=cluster)))
     hops = tuple(hops_of(plan, cluster) for plan in plans)
-    return Layouts(costs, tp * cp * pp * dp, tp, cp, pp, ep, etp, *groups, *sharding, between, share, hops)
+    return Layouts(costs, tp * cp * pp * dp, tp, cp, pp, ep, etp, *layers, *replicas, *sharding, between, share, hops)
 
 
 def assumed_of_layouts(layouts: Layouts) -> Iterator[str]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from sim.arrays import Floats, Ints, KindPlanFloats, Number, PlanFloats, RankFloats, StageFloats, StagePlanFloats
+from sim.arrays import Floats, Ints, Number, PlanFloats, RankFloats, StageFloats, StagePlanFloats
 from sim.costs.block import AT_PEAK, BACKWARD, FORWARD, INPUT_GRAD, WEIGHT_GRAD
 from sim.costs.collectives import all_reduce
 from sim.network.placement import Group
@@ -42,32 +42,114 @@ from sim.work.optimizer import host_update, optimizer_work, orthogonalisation
 from sim.work.pieces import accumulation
 from sim.work.sums import held_blocks, num_tensors, orthogonalised
 
+_NONE = np.empty(0)
+_ONCE = ("reduce_s", "reduce_tail_s", "gather_s", "optimizer_s", "offload_s", "params")
 
-class RankSeconds(NamedTuple):
-    """Seconds that every kind of rank takes once a step, (kinds of ranks, plans). [s]
 
-    reduce_s, reduce_tail_s : gradient reduction, and the part of it that no backward can hide.
-    gather_s : ZeRO's weight gather after the update.
-    optimizer_s, offload_s : the update, and what of it is on the host or on the way there and back.
-    params : that one GPU holds.
-    hidden_share : of data-parallel communication that compute overlaps, the share that is really hidden; (plans).
+@dataclass(frozen=True, slots=True)
+class StageSeconds:
+    """Everything that takes time in a step: per pass, per visit and once a step. [s]
+
+    Arrays have axes (stages, plans) or (ranks, plans). Of columns of plans these are kinds of stages and of ranks; of
+    plans whose order is known they are its virtual stages and its pipeline ranks. Of one plan there is no axis over
+    plans. What was not asked for is empty.
+
+    passes : of one micro-batch; (passes, causes, stages), with the passes of `sim.costs.block`. Where causes were not
+        asked for, there is one that stands for all.
+    visits : what a visit to every stage moves, of ranks with several chunks; None: nothing.
+    stages : what each holds.
+    send_forward_s, send_backward_s : to the next and to the previous stage; zero where there is none.
+    p2p_blocks : sends occupy the rank that sends (compute overlaps them otherwise).
+    reduce_s, reduce_tail_s : gradient reduction of each rank, and the part of it that no backward can hide.
+    reduce_share : share that each stage has in its rank's gradients.
+    gather_s : ZeRO's weight gather of each rank after the update.
+    optimizer_s : the update on each rank, of which offload_s on the host or on the way there and back.
+    params : that one GPU of each rank holds.
+    tied_embedding_s : reduction of the tied embedding's gradient between the ranks of the first and the last stage.
+    step_setup_s : host time once a step while the GPUs wait.
+    hidden_share : of data-parallel communication that compute overlaps, the share of its time that is really hidden.
+    notes : what was extrapolated.
     """
 
-    reduce_s: KindPlanFloats
-    reduce_tail_s: KindPlanFloats
-    gather_s: KindPlanFloats
-    optimizer_s: KindPlanFloats
-    offload_s: KindPlanFloats
-    params: KindPlanFloats
-    hidden_share: PlanFloats
+    passes: Floats = field(default_factory=_NONE.copy)
+    visits: VisitSeconds | None = None
+    stages: tuple[Stage, ...] = ()
+    send_forward_s: StageFloats = field(default_factory=_NONE.copy)
+    send_backward_s: StageFloats = field(default_factory=_NONE.copy)
+    p2p_blocks: Any = False
+    reduce_s: RankFloats = field(default_factory=_NONE.copy)
+    reduce_tail_s: RankFloats = field(default_factory=_NONE.copy)
+    reduce_share: StageFloats = field(default_factory=_NONE.copy)
+    gather_s: RankFloats = field(default_factory=_NONE.copy)
+    optimizer_s: RankFloats = field(default_factory=_NONE.copy)
+    offload_s: RankFloats = field(default_factory=_NONE.copy)
+    params: RankFloats = field(default_factory=_NONE.copy)
+    tied_embedding_s: Number = 0.0
+    step_setup_s: float = 0.0
+    hidden_share: Number = 1.0
+    notes: frozenset[str] = frozenset()
 
-    def of_kinds(self, kinds: Any) -> RankSeconds:
-        """Return the seconds of some kinds of ranks."""
-        return RankSeconds._make([*(each[kinds] for each in self[:6]), self.hidden_share])
+    @classmethod
+    def of_compute(
+        cls,
+        stages: tuple[Stage, ...],
+        num_ranks: int,
+        forward: StageFloats,
+        backward: StageFloats,
+        weight_grad_s: StageFloats | None = None,
+        **more: Floats,
+    ) -> StageSeconds:
+        """Return stages of given seconds, with nothing sent, reduced or done once a step but what is named. [s]"""
+        given: dict[str, Any] = {name: np.zeros(len(stages)) for name in ("send_forward_s", "send_backward_s")}
+        given |= {name: np.zeros(num_ranks) for name in _ONCE}
+        given |= {"reduce_share": np.full(len(stages), num_ranks / len(stages)), **more}
+        weights = np.zeros(len(stages)) if weight_grad_s is None else weight_grad_s
+        passes = np.zeros((AT_PEAK + 1, len(Cause), len(stages)))
+        passes[:AT_PEAK, Cause.MATMUL] = forward, backward, backward - weights, weights
+        return cls(passes, stages=stages, **given)
+
+    @property
+    def forward_s(self) -> StageFloats:
+        """Forward of one micro-batch, by stage. [s]"""
+        return np.asarray(self.passes[FORWARD].sum(axis=0))
+
+    @property
+    def backward_s(self) -> StageFloats:
+        """Backward of one micro-batch, by stage. [s]"""
+        return np.asarray(self.passes[BACKWARD].sum(axis=0))
+
+    @property
+    def input_grad_s(self) -> StageFloats:
+        """Input gradient of one micro-batch by itself, with what is recomputed, by stage. [s]"""
+        return np.asarray(self.passes[INPUT_GRAD].sum(axis=0))
+
+    @property
+    def weight_grad_s(self) -> StageFloats:
+        """Weight gradient of one micro-batch by itself, by stage. [s]"""
+        return np.asarray(self.passes[WEIGHT_GRAD].sum(axis=0))
+
+    @property
+    def typical_send(self) -> float:
+        """The longest send between two stages. [s]"""
+        return float(max(self.send_forward_s.max(initial=0.0), self.send_backward_s.max(initial=0.0)))
+
+    def take(self, plans: Any) -> StageSeconds:
+        """Return the seconds of some plans, the last axis of all arrays; or of one, without it."""
+        some: dict[str, Any] = {}
+        for name in (each.name for each in fields(self)):
+            array = getattr(self, name)
+            if isinstance(array, np.ndarray) and array.size:
+                some[name] = array[..., plans] if array.ndim > 1 or np.ndim(plans) else array[plans].item()
+        return replace(self, **some, visits=None if self.visits is None else self.visits.take(plans))
+
+    def of_ranks(self, kinds: Any) -> StageSeconds:
+        """Return the seconds that ranks of these kinds take once a step."""
+        once: dict[str, Any] = {name: getattr(self, name)[kinds] for name in _ONCE}
+        return replace(self, **once)
 
 
-def once_a_step(plans: Plans, deal: Deal) -> RankSeconds:
-    """Price what ranks do once a step, and what of it compute hides.
+def once_a_step(plans: Plans, deal: Deal) -> StageSeconds:
+    """Price what kinds of ranks do once a step, and what of it compute hides.
 
     Several copies of a model, each with a pipeline of its own, sum their gradients too, over ranks that lie apart, and
     every copy updates all its weights.
@@ -79,14 +161,15 @@ def once_a_step(plans: Plans, deal: Deal) -> RankSeconds:
     found = [_once_a_step(layouts, kinds, way // 4, way // 2 % 2, way % 2, *of_all) for way in ways]
     place = np.searchsorted(ways, code)
     table, shares = (np.stack(each, axis=-2) for each in zip(*found, strict=True))
-    return RankSeconds._make([*table[:, :, place, plans.layout], shares[place, plans.layout]])
+    once: dict[str, Any] = dict(zip(_ONCE, table[:, :, place, plans.layout], strict=True))
+    return StageSeconds(**once, hidden_share=shares[place, plans.layout])
 
 
 @lru_cache(maxsize=32)
 def _once_a_step(
     layouts: Layouts, kinds: RankKinds, zero_stage: int, in_turns: int, spread: int, copies: int, offloaded: float
 ) -> tuple[Floats, Floats]:
-    """Fields of `RankSeconds` over layouts, (6, kinds, layouts); and the hidden share, (layouts).
+    """The seconds of `_ONCE` over layouts, (6, kinds, layouts); and the hidden share, (layouts).
 
     in_turns : whether weights are gathered for every micro-batch, and so not once they are updated.
     spread : whether sharding groups shard the optimizer's state among each other.
@@ -201,103 +284,6 @@ def _sums_of_tables(layouts: Layouts) -> Floats:
     return np.stack([all_reduce(nbytes, pair, costs.fabric) for pair in pairs])
 
 
-_NONE = np.empty(0)
-
-
-@dataclass(frozen=True, slots=True)
-class StageSeconds:
-    """Everything that takes time in a step: per pass, per visit and once a step. [s]
-
-    Arrays have axes (stages, plans) or (ranks, plans). Of columns of plans these are kinds of stages and of ranks; of
-    one plan whose order is known they are its virtual stages and its pipeline ranks, and there is no axis over plans.
-    What was not asked for is empty.
-
-    passes : of one micro-batch; (passes, causes, stages), with the passes of `sim.costs.block`. Where causes were not
-        asked for, there is one that stands for all.
-    visits : what a visit to every stage moves, of ranks with several chunks; None: nothing.
-    stages : what each holds.
-    send_forward_s, send_backward_s : to the next and to the previous stage; zero where there is none.
-    p2p_blocks : sends occupy the rank that sends (compute overlaps them otherwise).
-    reduce_s, reduce_tail_s : gradient reduction of each rank, and the part of it that no backward can hide.
-    reduce_share : share that each stage has in its rank's gradients.
-    gather_s : ZeRO's weight gather of each rank after the update.
-    optimizer_s : the update on each rank, of which offload_s on the host or on the way there and back.
-    tied_embedding_s : reduction of the tied embedding's gradient between the ranks of the first and the last stage.
-    step_setup_s : host time once a step while the GPUs wait.
-    hidden_share : of data-parallel communication that compute overlaps, the share of its time that is really hidden.
-    notes : what was extrapolated.
-    """
-
-    passes: Floats
-    visits: VisitSeconds | None = None
-    stages: tuple[Stage, ...] = ()
-    send_forward_s: StageFloats = field(default_factory=_NONE.copy)
-    send_backward_s: StageFloats = field(default_factory=_NONE.copy)
-    p2p_blocks: bool = False
-    reduce_s: RankFloats = field(default_factory=_NONE.copy)
-    reduce_tail_s: RankFloats = field(default_factory=_NONE.copy)
-    reduce_share: StageFloats = field(default_factory=_NONE.copy)
-    gather_s: RankFloats = field(default_factory=_NONE.copy)
-    optimizer_s: RankFloats = field(default_factory=_NONE.copy)
-    offload_s: RankFloats = field(default_factory=_NONE.copy)
-    tied_embedding_s: float = 0.0
-    step_setup_s: float = 0.0
-    hidden_share: float = 1.0
-    notes: frozenset[str] = frozenset()
-
-    @classmethod
-    def of_compute(
-        cls,
-        stages: tuple[Stage, ...],
-        num_ranks: int,
-        forward: StageFloats,
-        backward: StageFloats,
-        weight_grad_s: StageFloats | None = None,
-        **more: Floats,
-    ) -> StageSeconds:
-        """Return stages of given seconds, with nothing sent, reduced or done once a step but what is named. [s]"""
-        given: dict[str, Any] = {name: np.zeros(len(stages)) for name in ("send_forward_s", "send_backward_s")}
-        given |= {name: np.zeros(num_ranks) for name in RankSeconds._fields[:5]}
-        given |= {"reduce_share": np.full(len(stages), num_ranks / len(stages)), **more}
-        weights = np.zeros(len(stages)) if weight_grad_s is None else weight_grad_s
-        passes = np.zeros((AT_PEAK + 1, len(Cause), len(stages)))
-        passes[:AT_PEAK, Cause.MATMUL] = forward, backward, backward - weights, weights
-        return cls(passes, stages=stages, **given)
-
-    @property
-    def forward_s(self) -> StageFloats:
-        """Forward of one micro-batch, by stage. [s]"""
-        return self._of_pass(FORWARD)
-
-    @property
-    def backward_s(self) -> StageFloats:
-        """Backward of one micro-batch, by stage. [s]"""
-        return self._of_pass(BACKWARD)
-
-    @property
-    def input_grad_s(self) -> StageFloats:
-        """Input gradient of one micro-batch by itself, with what is recomputed, by stage. [s]"""
-        return self._of_pass(INPUT_GRAD)
-
-    @property
-    def weight_grad_s(self) -> StageFloats:
-        """Weight gradient of one micro-batch by itself, by stage. [s]"""
-        return self._of_pass(WEIGHT_GRAD)
-
-    def _of_pass(self, place: int) -> StageFloats:
-        return np.asarray(self.passes[place].sum(axis=0))
-
-    @property
-    def typical_send(self) -> float:
-        """The longest send between two stages. [s]"""
-        return float(max(self.send_forward_s.max(initial=0.0), self.send_backward_s.max(initial=0.0)))
-
-    def of_stages(self, kind_of_stage: Ints) -> StageSeconds:
-        """Return the seconds of stages of these kinds, of the first plan."""
-        visits = None if self.visits is None else self.visits.of_stages(kind_of_stage).take(0)
-        return replace(self, passes=self.passes[:, :, kind_of_stage, 0], visits=visits)
-
-
 def stage_costs(scenario: Scenario, rank_of_stage: Ints | None = None) -> StageSeconds:
     """Return the seconds of every stage and rank of a scenario; stages are dealt in turn where nothing else is said."""
     return price_plan(plans_of(scenario), deal_of(scenario.model, scenario.plan, rank_of_stage))
@@ -305,23 +291,25 @@ def stage_costs(scenario: Scenario, rank_of_stage: Ints | None = None) -> StageS
 
 def price_plan(plans: Plans, deal: Deal) -> StageSeconds:
     """Price every stage and rank of one plan whose order is known."""
-    of_stages = params_of(deal.stage_kinds, plans.layouts)[HELD, deal.kind_of_stage, 0].sum(axis=0)
-    once, stack = once_a_step(plans, deal), plans.costs.stack
+    return replace(price_in_order(plans, deal, by_cause=True).take(0), stages=deal.stages, notes=plans.prices.notes)
+
+
+def price_in_order(plans: Plans, deal: Deal, *, by_cause: bool = False) -> StageSeconds:
+    """Price the stages and ranks of plans that have one order, whose deal is that of this order."""
+    of_stage, priced = deal.kind_of_stage, price_stages(plans, deal, by_cause=by_cause)
+    once = once_a_step(plans, deal).of_ranks(deal.kind_of_rank)
+    of_stages = params_of(deal.stage_kinds, plans.layouts, plans.layout)[HELD].sum(axis=0)[of_stage]
     send_forward, send_backward = sends_by_stage(plans, deal)
-    of_ranks: dict[str, Any] = {name: getattr(once, name)[deal.kind_of_rank, 0] for name in RankSeconds._fields[:6]}
-    params = of_ranks.pop("params")
     return replace(
-        price_stages(plans, deal, by_cause=True).of_stages(deal.kind_of_stage),
-        stages=deal.stages,
-        send_forward_s=send_forward[:, 0],
-        send_backward_s=send_backward[:, 0],
-        p2p_blocks=not plans.overlap_p2p[0],
-        reduce_share=of_stages / params[deal.rank_of_stage],
-        tied_embedding_s=float(tied_reduction(plans, deal)[0]),
-        step_setup_s=stack.step_setup_s,
-        hidden_share=float(once.hidden_share[0]),
-        notes=plans.prices.notes,
-        **of_ranks,
+        once,
+        passes=priced.passes[:, :, of_stage],
+        visits=None if priced.visits is None else priced.visits.of_stages(of_stage),
+        send_forward_s=send_forward,
+        send_backward_s=send_backward,
+        p2p_blocks=~plans.overlap_p2p,
+        reduce_share=of_stages / once.params[deal.rank_of_stage],
+        tied_embedding_s=tied_reduction(plans, deal),
+        step_setup_s=plans.costs.stack.step_setup_s,
     )
 
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sim.arrays import BlockPlanFloats, Bools, Floats, Ints, KindPlanFloats, Number
+from sim.arrays import Array, BlockPlanFloats, Bools, Floats, Ints, KindPlanFloats, Number
 from sim.costs.block import BACKWARD, FORWARD, INPUT_GRAD, WEIGHT_GRAD
 from sim.costs.collectives import COLLECTIVES, Fabric
 from sim.network.placement import Group
@@ -173,9 +173,9 @@ class VisitSeconds(NamedTuple):
 
     def take(self, plans: Ints | int) -> VisitSeconds:
         """Return the seconds of some plans, the last axis; or of one, without it."""
-        return VisitSeconds(*(each[..., plans] for each in self))
+        return VisitSeconds._make(each[..., plans] for each in self)
 
-    def rows(self) -> Iterator[Floats]:
+    def rows(self) -> Iterator[Array]:
         """Yield all arrays over plans, one after the other."""
         for each in self:
             yield from each.reshape(-1, each.shape[-1])
@@ -183,7 +183,7 @@ class VisitSeconds(NamedTuple):
     def of_stages(self, kind_of_stage: Ints) -> VisitSeconds:
         """Return the seconds with stages in the place of their kinds."""
         *over_kinds, ahead, beside = self
-        return VisitSeconds(*(each[..., kind_of_stage, :] for each in over_kinds), ahead, beside)
+        return VisitSeconds._make([*(each[..., kind_of_stage, :] for each in over_kinds), ahead, beside])
 
 
 def moved_at_visits(plans: Plans, alone: Number) -> Moved | None:

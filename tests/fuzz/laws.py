@@ -11,7 +11,7 @@ Three anomalies are let through, where they are proved for the scenario at hand:
   turns to them least, and ZeRO moves something at every turn: where that is free, they must take no more than twice as
   long;
 - weights that are gathered after the update hide beside what a rank computes before it needs the last of them
-  (`sim.engines.program.gather_window`), which idle time is not counted in: less computing there leaves more of the
+  (`sim.engines.program.Program.gather_s`), which idle time is not counted in: less computing there leaves more of the
   gather. So it is with sends beside a backward whose halves are apart (`sim.pricing.stages`): what a send takes beyond
   both halves is put on the first, max(I, send - W), and a faster W leaves more of it there, on the way that others wait
   for. Where nothing hides, the law must hold.

@@ -21,7 +21,7 @@ from sim.pricing.cells import CellPrices, Plans, Way, price_cells
 from sim.pricing.deal import dealt_layers, even_deal, longer_ranks, params_of
 from sim.pricing.layouts import Layouts, place_layouts
 from sim.pricing.memory import peak_memory, stage_bytes
-from sim.pricing.stages import RankSeconds, near_and_far, once_a_step, price_stages, tied_reduction
+from sim.pricing.stages import StageSeconds, near_and_far, once_a_step, price_stages, tied_reduction
 from sim.search.plans.layouts import OVERLAPS, SCHEDULES, Category, Columns
 from sim.search.plans.space import Progress, Space, base_plan
 from sim.specs import Scenario
@@ -314,13 +314,13 @@ class Rows:
             return priced(bool(np.all(beside)))
         return np.asarray(np.where(beside, priced(True), priced(False)))
 
-    def _once(self, zero_stage: Ints, optimizer_offload: float = 0.0) -> RankSeconds:
+    def _once(self, zero_stage: Ints, optimizer_offload: float = 0.0) -> StageSeconds:
         batch = replace(self.batch, zero_stage=zero_stage, optimizer_offload=optimizer_offload)
         # A shorter middle rank is never the last to be done: it counts in averages only.
-        return once_a_step(batch, self.deal).of_kinds(slice(0, 3))
+        return once_a_step(batch, self.deal).of_ranks(slice(0, 3))
 
     def _ended(
-        self, passes: EvenPipelines, ends_at: KindPlanFloats, once: RankSeconds, reduce: Bools, gather: Bools
+        self, passes: EvenPipelines, ends_at: KindPlanFloats, once: StageSeconds, reduce: Bools, gather: Bools
     ) -> PlanFloats:
         """Step times of pipelines whose ranks end so, with reductions and gathers overlapped or not.  [s]"""
         end = end_of_step(
