@@ -92,10 +92,10 @@ def noisy_steps(replicas: Sequence[Replica], jitter: float, seeds: int, seed: in
         compute = np.empty((len(order), len(drawn) * width))
         for column, (number, k) in enumerate((number, k) for number in drawn for k in range(width)):
             compute[:, column] = _noisy(replicas[k], computes[k], jitter, (seed, number, k))
-        drawn = replace(program, drawn_s=compute)
-        on = switches_of(drawn)
+        some = replace(program, drawn_s=compute)
+        on = switches_of(some)
         step = step_of(order, on)
-        played = play_plans(step.graph, amounts_of(drawn, on), costs.hidden_share, width=width)
+        played = play_plans(step.graph, amounts_of(some, on), costs.hidden_share, width=width)
         times += (played.times[step.graph.event[step.step]] + costs.step_setup_s).tolist()
     return np.array(times)
 

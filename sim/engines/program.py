@@ -1,4 +1,4 @@
-"""A program: an order, what its stages and ranks take, and what may run beside what.
+"""A program: an order, what its stages and ranks take, and what may run beside what; and how a scenario becomes one.
 
 Each rank reduces as soon as it is done; the update waits for all of them, because the gradient norm and the overflow
 check need every gradient. Overlapped, a stage's reduction goes on beside the last backward on it and all that its rank
@@ -9,7 +9,7 @@ Ranks, or kinds of ranks, are on the first axis; plans on the others. All in sec
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -19,12 +19,16 @@ import numpy as np
 from sim.arrays import ActionFloats, FloatArray, IntArray, Number, PlanFloats, RankFloats, RankPlanFloats
 from sim.costs.block import AT_PEAK
 from sim.engines.max_plus import different
-from sim.pricing.stages import StageSeconds
+from sim.errors import ScheduleError
+from sim.pricing.cells import Plans, plans_of
+from sim.pricing.deal import Deal, deal_of
+from sim.pricing.stages import StageSeconds, price_in_order
 from sim.pricing.zero import VisitSeconds
-from sim.schedules import Order
+from sim.schedules import Order, build_order, get_schedule
 from sim.schedules.actions import KINDS, F, U
 from sim.schedules.passes import last_first_visits, visits_of
-from sim.specs import StackSpec
+from sim.specs import Scenario, StackSpec
+from sim.specs.plan import num_stages_of
 
 
 def end_of_step(
@@ -107,33 +111,6 @@ def without_flush(
     """
     exposed = overlapped * (reduce * updates - hidden_share * np.minimum(reduce * updates, period))
     return np.asarray(period + exposed.max(axis=0)), np.asarray(exposed)
-
-
-def between_flushes(order: Order, costs: StageSeconds, stack: StackSpec, *, sharded: bool) -> RankFloats:
-    """What each rank sums and gathers between two flushes of a step.  [s]
-
-    torch.distributed.pipelining sums gradients, and lets FSDP drop its weights, with the last backward of a schedule
-    (torch/distributed/pipelining/stage.py, backward_maybe_with_nosync).
-
-    sharded : weights are gathered again.
-    """
-    if order.per_flush is None or stack.sums_at_last_flush:
-        return np.zeros(order.num_ranks)
-    reduce, gather = costs.reduce_s, costs.gather_s * sharded
-    if stack.overlap_grad_reduce:
-        reduce = waited_reduction(reduce, costs.reduce_tail_s, last_backward(order, costs), costs.hidden_share)
-    if stack.overlap_param_gather:
-        forward = np.full(order.num_ranks, np.inf)
-        np.minimum.at(forward, order.rank_of_stage, costs.forward_s)
-        gather = exposed_gather(gather, forward, costs.hidden_share, True)
-    return np.asarray(reduce + gather)
-
-
-def last_backward(order: Order, costs: StageSeconds) -> RankFloats:
-    """Seconds of the longest backward of each rank.  [s]"""
-    found = np.zeros(order.num_ranks)
-    np.maximum.at(found, order.rank_of_stage, costs.backward_s)
-    return found
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -318,3 +295,101 @@ def _before_last_gather(order: Order, at_visits: bool, each: bool) -> FloatArray
     counts = np.zeros((order.num_ranks, len(classes.action)))
     np.add.at(counts, (order.rank[before], classes.of[before]), 1.0)
     return counts
+
+
+def between_flushes(order: Order, costs: StageSeconds, stack: StackSpec, *, sharded: bool) -> RankFloats:
+    """What each rank sums and gathers between two flushes of a step.  [s]
+
+    torch.distributed.pipelining sums gradients, and lets FSDP drop its weights, with the last backward of a schedule
+    (torch/distributed/pipelining/stage.py, backward_maybe_with_nosync).
+
+    sharded : weights are gathered again.
+    """
+    if order.per_flush is None or stack.sums_at_last_flush:
+        return np.zeros(order.num_ranks)
+    reduce, gather = costs.reduce_s, costs.gather_s * sharded
+    if stack.overlap_grad_reduce:
+        reduce = waited_reduction(reduce, costs.reduce_tail_s, last_backward(order, costs), costs.hidden_share)
+    if stack.overlap_param_gather:
+        forward = np.full(order.num_ranks, np.inf)
+        np.minimum.at(forward, order.rank_of_stage, costs.forward_s)
+        gather = exposed_gather(gather, forward, costs.hidden_share, True)
+    return np.asarray(reduce + gather)
+
+
+def last_backward(order: Order, costs: StageSeconds) -> RankFloats:
+    """Seconds of the longest backward of each rank.  [s]"""
+    found = np.zeros(order.num_ranks)
+    np.maximum.at(found, order.rank_of_stage, costs.backward_s)
+    return found
+
+
+def priced_order(scenario: Scenario, *, fold: bool = True) -> tuple[Order, StageSeconds]:
+    """What each rank does, and what it costs.
+
+    fold : Leave out what repeats; the engines time it nevertheless.
+    """
+    return price_order(scenario, plans_of(scenario), fold=fold)[:2]
+
+
+def price_order(scenario: Scenario, plans: Plans, *, fold: bool = True) -> tuple[Order, StageSeconds, Deal]:
+    """What each rank does, what it costs, and how stages are dealt."""
+    plan, chosen = scenario.plan, get_schedule(scenario.plan.schedule)
+    if plan.sequence_slices > 1 and "slices" not in chosen.options:
+        raise ScheduleError(
+            f"schedule {plan.schedule!r} does not cut sequences; set plan.schedule to seq1f1b or plan.sequence_slices "
+            "to 1"
+        )
+    options: dict[str, Any] = {"group": plan.microbatch_group, "per_flush": plan.microbatches_per_flush}
+    if "slices" in chosen.options:
+        options["slices"] = plan.sequence_slices
+    stages = num_stages_of(scenario.model.num_layers, plan)
+    if stages < plan.num_stages:
+        options["stages"] = stages
+
+    size = (plan.schedule, plan.pp, plan.num_chunks, scenario.num_microbatches)
+
+    by_times = "times" in chosen.options
+    # If it chooses its order by what things take, any of its candidates tells that first.
+    given: dict[str, Any] = {"candidate": 0} if by_times and chosen.candidates else {}
+    while True:
+        order = build_order(*size, fold=fold, **(options | given))
+        deal = deal_of(scenario.model, plan, order.rank_of_stage, order.copies)
+        costs = price_in_order(plans, deal).take(0)
+        if not by_times:
+            return order, costs, deal
+        by_times, given = False, {"times": typical_times(costs)}
+
+
+def typical_times(costs: StageSeconds) -> tuple[float, float, float, float]:
+    """Forward, input gradient, weight gradient and send of the average stage, in forwards to three digits."""
+    passes = (costs.forward_s, costs.input_grad_s, costs.weight_grad_s)
+    seconds = (*(float(each.mean()) for each in passes), costs.typical_send)
+    forward, inputs, weights, send = (round(value / seconds[0], 3) for value in seconds)
+    return forward, inputs, weights, send
+
+
+def program_of(scenario: Scenario, order: Order, costs: StageSeconds) -> Program:
+    """Return the program that engines run for a scenario."""
+    plan, stack = scenario.plan, scenario.stack
+    beside = stack.overlap_grad_reduce
+    if beside and stack.reduce_waited_for and get_schedule(order.schedule).asynchronous:
+        waited = waited_reduction(costs.reduce_s, costs.reduce_tail_s, last_backward(order, costs), costs.hidden_share)
+        costs, beside = replace(costs, reduce_s=waited), False  # what is left of it is a part of the update
+    return Program(
+        order,
+        costs,
+        between_flushes_s=between_flushes(order, costs, stack, sharded=plan.zero_stage == 3),
+        hide_grad_reduce=beside,
+        hide_gather=stack.overlap_param_gather,
+    )
+
+
+def cores_assumed(scenario: Scenario) -> Iterator[str]:
+    """Note that ranks which really share cores are given one each, where they are."""
+    node, ranks = scenario.cluster.node, scenario.plan.num_gpus
+    if node.cores is not None and ranks > node.cores:
+        yield (
+            f"each of {ranks} ranks is given a core of its own, but node {node.name!r} has {node.cores:g}: ranks that "
+            "take turns on them are slower"
+        )

@@ -92,15 +92,26 @@ def _cost_model(
     slow = cluster.node.launch_slowdown * (1.0 if stack.bound_to_cpus else UNBOUND_SLOWDOWN)
     stated = stack.kernel_launch_s, stack.backward_launch_s, stack.collective_launch_s
     kernel, backward, collective = (slow * each if same is None else same for each in stated)
-    launches = kernel, backward, collective, in_graph, 0.0 if graphs else slow
-    kernels = stack.elementwise_rate, stack.flash_version, stack.fp8_attention
-    wide, numbers = training.high_precision_layers / model.num_layers, (training.precision, training.activation_bytes)
     reached, gemm, clock = profile, profile.gemm, cluster.gpu.sustained_clock
     if clock != 1.0:  # multiplies go at the clock that the GPU keeps
         slower = {name: share * clock for name, share in gemm.precisions.items()}
         update = {"max_efficiency": gemm.max_efficiency * clock, "precisions": slower}
         reached = profile.model_copy(update={"gemm": gemm.model_copy(update=update)})
-    compute = ComputeModel(cluster.gpu, reached, *numbers, *launches, *kernels, wide)
+    compute = ComputeModel(
+        cluster.gpu,
+        reached,
+        training.precision,
+        training.activation_bytes,
+        kernel,
+        backward,
+        collective,
+        in_graph,
+        0.0 if graphs else slow,
+        stack.elementwise_rate,
+        stack.flash_version,
+        stack.fp8_attention,
+        training.high_precision_layers / model.num_layers,
+    )
     fabric, host = Fabric.of(cluster, profile, nvls=stack.nvls), Host.of(cluster.node, profile)
     setup_s = 0.0 if graphs else stack.forward_setup_s
     return CostModel(model, cluster, training, stack, profile, compute, fabric, host, setup_s)
@@ -233,6 +244,11 @@ class Layouts:
         lies = [*self.tensor.numbers, *self.context.numbers, *self.experts.numbers]
         degrees = [getattr(self, name) for name in LAYER_DEGREES]
         return np.array([*degrees, self.send_share, *lies], dtype=float)
+
+    @cached_property
+    def holds(self) -> tuple[CostModel, bytes, bytes, bytes]:
+        """All that decides which parameters a GPU holds of a part of the model."""
+        return self.costs, self.tp.tobytes(), self.ep.tobytes(), self.etp.tobytes()
 
     @cached_property
     def slowdown(self) -> Floats:

@@ -157,9 +157,10 @@ def once_a_step(plans: Plans, deal: Deal) -> StageSeconds:
     layouts, kinds = plans.layouts, deal.rank_kinds
     code = 4 * plans.moving_stage + 2 * plans.gathers_in_turns + plans.state_is_spread
     ways = np.flatnonzero(np.bincount(code.ravel())).tolist()
-    of_all = deal.copies, plans.optimizer_offload
-    found = [_once_a_step(layouts, kinds, way // 4, way // 2 % 2, way % 2, *of_all) for way in ways]
-    place = np.searchsorted(ways, code)
+    found, place = list[tuple[Floats, Floats]](), np.searchsorted(ways, code)
+    for way in ways:
+        flags = way // 4, way // 2 % 2, way % 2
+        found.append(_once_a_step(layouts, kinds, *flags, deal.copies, plans.optimizer_offload))
     table, shares = (np.stack(each, axis=-2) for each in zip(*found, strict=True))
     once: dict[str, Any] = dict(zip(_ONCE, table[:, :, place, plans.layout], strict=True))
     return StageSeconds(**once, hidden_share=shares[place, plans.layout])
@@ -175,7 +176,7 @@ def _once_a_step(
     spread : whether sharding groups shard the optimizer's state among each other.
     """
     costs, shape = layouts.costs, (len(kinds.counts), len(layouts))
-    held, of_blocks = params_of(kinds.counts, layouts), block_params(layouts)[TRAINED].sum(axis=0)
+    held, of_blocks = params_of(kinds.counts, layouts), block_params(*layouts.holds)[TRAINED].sum(axis=0)
     trained, total = held[TRAINED], np.maximum(held[TRAINED].sum(axis=0), 1e-30)
     moves = moved_once(layouts, trained, zero_stage, bool(spread), copies)
     reduction, gather = (move_seconds(each, costs.fabric) for each in moves)
@@ -286,22 +287,19 @@ def _sums_of_tables(layouts: Layouts) -> Floats:
 
 def stage_costs(scenario: Scenario, rank_of_stage: Ints | None = None) -> StageSeconds:
     """Return the seconds of every stage and rank of a scenario; stages are dealt in turn where nothing else is said."""
-    return price_plan(plans_of(scenario), deal_of(scenario.model, scenario.plan, rank_of_stage))
+    return price_in_order(plans_of(scenario), deal_of(scenario.model, scenario.plan, rank_of_stage)).take(0)
 
 
-def price_plan(plans: Plans, deal: Deal) -> StageSeconds:
-    """Price every stage and rank of one plan whose order is known."""
-    return replace(price_in_order(plans, deal, by_cause=True).take(0), stages=deal.stages, notes=plans.prices.notes)
-
-
-def price_in_order(plans: Plans, deal: Deal, *, by_cause: bool = False) -> StageSeconds:
-    """Price the stages and ranks of plans that have one order, whose deal is that of this order."""
+def price_in_order(plans: Plans, deal: Deal, *, by_cause: bool = True) -> StageSeconds:
+    """Price every stage and rank of plans that have one order, whose deal is that of this order."""
     of_stage, priced = deal.kind_of_stage, price_stages(plans, deal, by_cause=by_cause)
     once = once_a_step(plans, deal).of_ranks(deal.kind_of_rank)
     of_stages = params_of(deal.stage_kinds, plans.layouts, plans.layout)[HELD].sum(axis=0)[of_stage]
     send_forward, send_backward = sends_by_stage(plans, deal)
     return replace(
         once,
+        stages=deal.stages,
+        notes=plans.prices.notes,
         passes=priced.passes[:, :, of_stage],
         visits=None if priced.visits is None else priced.visits.of_stages(of_stage),
         send_forward_s=send_forward,
@@ -356,7 +354,7 @@ def _not_added(plans: Plans, rows: int) -> Floats:
     GPUs copy them into buffers then, which takes about as long.
     """
     stack, compute = plans.costs.stack, plans.costs.compute
-    params = block_params(plans.layouts)[TRAINED].sum(axis=0)[:-1, plans.layout]
+    params = block_params(*plans.layouts.holds)[TRAINED].sum(axis=0)[:-1, plans.layout]
     nbytes = sum(each.nbytes for each in accumulation(params, stack, int(compute.width)))
     alone = plans.layouts.data.size[plans.layout] == 1
     added = nbytes / compute.memory_bandwidth("add") / plans.num_microbatches * alone

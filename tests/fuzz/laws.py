@@ -28,12 +28,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from sim.engines import run
+from sim.engines.program import priced_order, program_of
 from sim.errors import FlopcastError
 from sim.estimate import estimate
 from sim.pricing.cells import plans_of
 from sim.pricing.deal import deal_of
-from sim.pricing.stages import price_plan
-from sim.programs import priced_order, program_of
+from sim.pricing.stages import price_in_order
 from sim.schedules import get_schedule, schedule_names
 from sim.specs import Scenario, build_scenario
 
@@ -164,7 +164,7 @@ def holds_in_same_order(scenario: Scenario, faster: Scenario, before: float) -> 
         return False
     batch = plans_of(faster)
     deal = deal_of(faster.model, faster.plan, order.rank_of_stage, order.copies)
-    costs = price_plan(batch, deal)
+    costs = price_in_order(batch, deal).take(0)
     return run(program_of(faster, order, costs), "dag").step_time_s <= before * (1 + ROUNDING)
 
 

@@ -138,9 +138,8 @@ class SharedOrder:
         thorough : bool
             All leave out as much as the order does; play more of it until the steady state is found.
         """
-        costs = price_in_order(batch, self.deal)
-        overlaps = batch.overlap_grad_reduce, batch.overlap_param_gather
-        program = Program(self.order, costs, *(np.broadcast_to(each, len(times)) for each in overlaps))
+        costs = price_in_order(batch, self.deal, by_cause=False)
+        program = Program(self.order, costs, batch.overlap_grad_reduce, batch.overlap_param_gather)
         hops, passes = batch.layouts.kinds_of_hops[1][batch.layout], costs.passes.reshape(-1, len(times))
         visits = () if costs.visits is None else costs.visits.rows()
         # Rows in which plans agree whose pipelines are alike.
