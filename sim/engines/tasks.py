@@ -25,6 +25,7 @@ from sim.engines.max_plus import (
     BLEND,
     END,
     FOLDED,
+    MAX,
     MINUS,
     NO_STREAM,
     TOGETHER,
@@ -130,97 +131,85 @@ class Step:
 @lru_cache(maxsize=128)
 def step_of(order: Order, on: Switches) -> Step:
     """Tasks of a step and what they wait for."""
-    list_, at, of = TaskList(), places_of(order, on), classes_of(order, on.visits, on.each).of
-    ranks, action = np.arange(order.num_ranks), np.arange(len(order))
-    place, block = np.empty(len(order), dtype=np.int64), _blocks(order)
-    place[order.topological] = np.searchsorted(order.levels, action, side="right")
-    lanes = _Lanes(list_, order, on, at, of, place, block, np.where(block == AFTER, WHOLE, FOLDED))
+    lanes, ranks, last = _Lanes(order, on), np.arange(order.num_ranks), order.first[1:] - 1
     lanes.passes()
-    bodies, buckets = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
     if on.visits:
         lanes.gathers()
-        if on.reduces:
-            lanes.reductions(bodies, buckets)
+    if on.reduces:
+        lanes.reductions()
     if on.between:
-        both = lanes.between_flushes()
-        bodies.append(both)
-        buckets.append(both)
-
-    def join(rank: Any, place: int, **given: Any) -> IntArray:
-        return list_.add(JOIN, rank, NO_STREAM, place=place, **given)
-
-    done = join(ranks, 0, phase=END)
-    list_.wait(done, order.first[1:] - 1)
+        lanes.between_flushes()
+    done = lanes.join(ranks, 0, END)
+    lanes.wait(done, last)
     if on.visits:
-        moving, last = list_.last_on(DATA)
-        list_.wait(done[moving], last)
+        moving, end = lanes.last_on(DATA)
+        lanes.wait(done[moving], end)
+    ready, since, update, regather = done, None, None, None
     if (order.kind == U).any():
-        ready, since, update, regather = done, None, None, None
-        step = join([0], 0, phase=TOGETHER)
-        list_.wait(step, order.first[1:] - 1)
+        step = lanes.join([0], 0, TOGETHER)
+        lanes.wait(step, last)
     else:
-        ready = lanes.once_reduced(done, bodies, buckets)
-        since = None
+        ready = lanes.once_reduced(done)
         if is_staggered(order.schedule):  # ranks do not wait for each other between steps: each counts from its begin
-            since = join(ranks, 10, phase=END, rule=MINUS)
-            list_.wait(since, ready)
-            list_.wait(since, order.first[:-1], at["first wait"].start + ranks, from_end=False)
+            since = lanes.join(ranks, 10, END, rule=MINUS)
+            lanes.wait(since, ready)
+            lanes.wait(since, order.first[:-1], lanes.amount("first wait", ranks), from_end=False)
         update, regather, step = lanes.once_updated(ready if since is None else since)
     fold = (0, 1) if order.fold is None else (order.fold.seen, order.fold.depth)
-    parts = (np.concatenate(bodies), np.concatenate(buckets))
-    return Step(build_graph(list_.tasks(), *fold), done, ready, since, update, regather, int(step[0]), *parts)
+    parts = np.concatenate(lanes.bodies), np.concatenate(lanes.buckets)
+    return Step(build_graph(lanes.tasks(), *fold), done, ready, since, update, regather, int(step[0]), *parts)
 
 
-def _blocks(order: Order) -> IntArray:
-    """How many blocks each action stands before the last one that was seen; AFTER the cut, or BEFORE all blocks."""
-    fold = order.fold
-    if fold is None:
-        return np.full(len(order), AFTER)
-    back = (fold.cuts[order.rank] - 1 - np.arange(len(order))) // fold.lengths[order.rank]
-    return np.where(back < 0, AFTER, np.where(back < fold.seen, back, BEFORE))
+class _Lanes(TaskList):
+    """The tasks of a step, stream by stream; bodies and buckets of reductions are listed as they are added."""
 
+    def __init__(self, order: Order, on: Switches) -> None:
+        super().__init__()
+        self.order, self.on, self.at = order, on, places_of(order, on)
+        self.of = classes_of(order, on.visits, on.each).of
+        action, fold, block = np.arange(len(order)), order.fold, np.full(len(order), AFTER)
+        place = np.empty_like(action)
+        place[order.topological] = np.searchsorted(order.levels, action, side="right")
+        if fold is not None:  # how many blocks an action stands before the last one that was seen
+            back = (fold.cuts[order.rank] - 1 - action) // fold.lengths[order.rank]
+            block = np.where(back < 0, AFTER, np.where(back < fold.seen, back, BEFORE))
+        self.stands = {"place": place, "phase": np.where(block == AFTER, WHOLE, FOLDED), "block": block}
+        self.bodies, self.buckets = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
 
-@dataclass(frozen=True, slots=True)
-class _Lanes:
-    """Adds the tasks of a rank's streams.
+    def amount(self, name: str, number: Any = 0) -> Any:
+        """The place of an amount of a rank or stage."""
+        return self.at[name].start + number
 
-    at : where amounts stand. of : class of each action. place, block, phase : of each action, as in `TaskList.add`.
-    """
+    def of_action(self, name: str, action: IntArray) -> IntArray:
+        """The places of the amounts of actions."""
+        return np.asarray(self.at[name].start + self.of[action])
 
-    tasks: TaskList
-    order: Order
-    on: Switches
-    at: dict[str, slice]
-    of: IntArray
-    place: IntArray
-    block: IntArray
-    phase: IntArray
+    def join(self, rank: Any, place: int, phase: int, rule: int = MAX) -> IntArray:
+        """Add joins."""
+        return self.add(JOIN, rank, NO_STREAM, place=place, phase=phase, rule=rule)
 
-    def beside(self, what: int, amount: str, action: IntArray, when: IntArray, slot: int) -> IntArray:
-        """Add tasks on data streams that are asked for at some actions, with the amounts of `action`."""
-        stands = {"place": self.place[when], "slot": slot, "phase": self.phase[when], "block": self.block[when]}
-        amounts = self.at[amount].start + self.of[action]
-        return self.tasks.add(what, self.order.rank[action], DATA, amounts, action=action, **stands)
+    def beside(self, what: Any, stream: int, amount: IntArray, action: IntArray, when: IntArray, slot: int) -> IntArray:
+        """Add tasks for some actions, which are asked for at others."""
+        stands = {name: each[when] for name, each in self.stands.items()}
+        return self.add(what, self.order.rank[when], stream, amount, action=action, slot=slot, **stands)
 
     def passes(self) -> None:
         """Add the order's actions; where a need is met on another rank, a message lies between."""
         order, action = self.order, np.arange(len(self.order))
-        amounts, stands = self.at["pass"].start + self.of, {"phase": self.phase, "block": self.block}
-        self.tasks.add(order.kind, order.rank, COMPUTE, amounts, place=self.place, slot=1, action=action, **stands)
+        self.beside(order.kind, COMPUTE, self.of_action("pass", action), action, action, 1)
         for needs in (order.needs, order.pair_needs):
             if needs is not None:
                 there = order.abroad(needs)
-                self.tasks.wait(action, there, self.at["message"].start + self.of[there])
+                self.wait(action, there, self.of_action("message", there))
 
-    def between_flushes(self) -> IntArray:
+    def between_flushes(self) -> None:
         """Add what a rank moves between two flushes, when the one is done and before the other begins."""
-        first, order = self.order.begins_flush, self.order
-        stands = {"place": self.place[first], "phase": self.phase[first], "block": self.block[first]}
-        amounts = self.at["between"].start + order.rank[first]
-        moved = self.tasks.add(REDUCE, order.rank[first], GRADIENTS, amounts, action=order.previous[first], **stands)
-        self.tasks.wait(moved, order.previous[first])
-        self.tasks.wait(first, moved)
-        return moved
+        first, previous = self.order.begins_flush, self.order.previous[self.order.begins_flush]
+        moved = self.beside(REDUCE, GRADIENTS, self.amount("between", self.order.rank[first]), previous, first, 0)
+        self.wait(moved, previous)
+        self.wait(first, moved)
+        self.bodies.append(moved)
+        self.buckets.append(moved)
 
     def gathers(self) -> None:
         """Add weight gathers, one after the other on the rank's data stream.
@@ -229,68 +218,67 @@ class _Lanes:
         that one. That bounds the buffers. Without overlap it begins when its rank has nothing else to do, and the rank
         waits. PyTorch's FSDP asks for weights before it hands in gradients (torch.distributed.fsdp.BackwardPrefetch).
         """
-        tasks, order, on = self.tasks, self.order, self.on
-        visits, forward, first = visits_of(order), order.kind == F, order.first[:-1]
+        order, on, visits, first = self.order, self.on, visits_of(self.order), self.order.first[:-1]
+        forward = order.kind == F
         gathers = np.where(forward, *on.gathers)
         moves = visits.opens & (gathers | (on.reduces & ~forward))
         late = moves & gathers & (not on.ahead)
         first = first[moves[first] & ~late[first]]  # asked for when the step begins
-        here = {"place": self.place[first], "phase": self.phase[first], "block": BEFORE}
-        amounts = self.at["gather"].start + self.of[first]
-        ahead = tasks.add(GATHER, order.rank[first], DATA, amounts, action=first, **here)
-        tasks.wait(first, ahead, self.at["early"].start + self.of[first])
+        here = {"place": self.stands["place"][first], "phase": self.stands["phase"][first], "block": BEFORE}
+        ahead = self.add(GATHER, order.rank[first], DATA, self.of_action("gather", first), action=first, **here)
+        self.wait(first, ahead, self.of_action("early", first))
         for turn, opens in enumerate((visits.turns, visits.then)):
             asker = np.flatnonzero(np.where(opens >= 0, moves[opens] & ~late[opens], False))
             opens = opens[asker]
-            ahead = self.beside(GATHER, "gather", opens, asker, 2 + turn)
-            tasks.wait(ahead, asker, from_end=False)
-            tasks.wait(opens, ahead, self.at["early"].start + self.of[opens])
+            ahead = self.beside(GATHER, DATA, self.of_action("gather", opens), opens, asker, 2 + turn)
+            self.wait(ahead, asker, from_end=False)
+            self.wait(opens, ahead, self.of_action("early", opens))
         opens = np.flatnonzero(late)
-        now = self.beside(GATHER, "gather", opens, opens, 0)
-        tasks.wait(now, order.previous[opens])
-        tasks.wait(opens, now, self.at["late"].start + self.of[opens])
+        now = self.beside(GATHER, DATA, self.of_action("gather", opens), opens, opens, 0)
+        self.wait(now, order.previous[opens])
+        self.wait(opens, now, self.of_action("late", opens))
 
-    def reductions(self, bodies: list[IntArray], buckets: list[IntArray]) -> None:
+    def reductions(self) -> None:
         """Add gradient reductions of visits, which begin with the pass that gives the last gradients of each."""
-        tasks, closes = self.tasks, np.flatnonzero(visits_of(self.order).closes)
-        body = self.beside(REDUCE, "body", closes, closes, 4)  # after all that is asked for
-        bucket = self.beside(BUCKET, "bucket", closes, closes, 5)
-        lag = self.at["closes"].start + self.of[closes]
-        tasks.wait(body, closes, from_end=False)
-        tasks.wait(bucket, closes, lag)
+        closes = np.flatnonzero(visits_of(self.order).closes)
+        lag = self.of_action("closes", closes)
+        # After all that is asked for.
+        body = self.beside(REDUCE, DATA, self.of_action("body", closes), closes, closes, 4)
+        bucket = self.beside(BUCKET, DATA, self.of_action("bucket", closes), closes, closes, 5)
+        self.wait(body, closes, from_end=False)
+        self.wait(bucket, closes, lag)
         if not self.on.beside:
             goes_on = ~np.isin(closes, self.order.first[1:] - 1)
-            tasks.wait(closes[goes_on] + 1, bucket[goes_on], lag[goes_on])
-        bodies.append(body)
-        buckets.append(bucket)
+            self.wait(closes[goes_on] + 1, bucket[goes_on], lag[goes_on])
+        self.bodies.append(body)
+        self.buckets.append(bucket)
 
-    def once_reduced(self, done: IntArray, bodies: list[IntArray], buckets: list[IntArray]) -> IntArray:
+    def once_reduced(self, done: IntArray) -> IntArray:
         """Add each rank's gradient reductions; return the joins when its gradients are summed."""
-        tasks, order, at, ranks = self.tasks, self.order, self.at, np.arange(self.order.num_ranks)
-        rank_reduce = at["reduce"].start + ranks
+        order, ranks = self.order, np.arange(self.order.num_ranks)
         if not self.on.overlap_reduce:
-            reduce = tasks.add(REDUCE, ranks, GRADIENTS, rank_reduce, place=1, phase=END)
-            tasks.wait(reduce, done)
-            ready = tasks.add(JOIN, ranks, NO_STREAM, place=9, phase=END)
-            tasks.wait(ready, reduce)
+            reduce = self.add(REDUCE, ranks, GRADIENTS, self.amount("reduce", ranks), place=1, phase=END)
+            self.wait(reduce, done)
+            ready = self.join(ranks, 9, END)
+            self.wait(ready, reduce)
             return ready
-        reduced = tasks.add(JOIN, ranks, NO_STREAM, place=8, phase=END)
-        tasks.wait(reduced, done)
+        reduced = self.join(ranks, 8, END)
+        self.wait(reduced, done)
         for turn, last in enumerate(last_gradients(order).T):
             rank = np.flatnonzero(last >= 0)
             action, stage = last[rank], order.stage[last[rank]]
             given = {"action": action, "place": 1, "phase": END}
-            body = tasks.add(REDUCE, rank, GRADIENTS, at["last body"].start + stage, slot=2 * turn, **given)
-            bucket = tasks.add(BUCKET, rank, GRADIENTS, at["last bucket"].start + stage, slot=2 * turn + 1, **given)
-            tasks.wait(body, action, from_end=False)
-            tasks.wait(bucket, action)
-            tasks.wait(reduced[rank], bucket)
-            bodies.append(body)
-            buckets.append(bucket)
+            body = self.add(REDUCE, rank, GRADIENTS, self.amount("last body", stage), slot=2 * turn, **given)
+            bucket = self.add(BUCKET, rank, GRADIENTS, self.amount("last bucket", stage), slot=2 * turn + 1, **given)
+            self.wait(body, action, from_end=False)
+            self.wait(bucket, action)
+            self.wait(reduced[rank], bucket)
+            self.bodies.append(body)
+            self.buckets.append(bucket)
         # Of a reduction beside compute the share h is free, and the rest is as if it came after: a blend of both ends.
-        ready = tasks.add(JOIN, ranks, NO_STREAM, place=9, phase=END, rule=BLEND)
-        tasks.wait(ready, reduced)
-        tasks.wait(ready, done, rank_reduce)
+        ready = self.join(ranks, 9, END, rule=BLEND)
+        self.wait(ready, reduced)
+        self.wait(ready, done, self.amount("reduce", ranks))
         return ready
 
     def once_updated(self, ready: IntArray) -> tuple[IntArray, IntArray, IntArray]:
@@ -299,22 +287,23 @@ class _Lanes:
         The ranks of the first and the last stage sum the tied embedding's gradient once both have their own. All update
         once the last is ready, because the gradient norm and the overflow check need every gradient.
         """
-        tasks, at, ranks = self.tasks, self.at, np.arange(self.order.num_ranks)
-        barrier = tasks.add(JOIN, [0], NO_STREAM, place=2, phase=TOGETHER)
-        tasks.wait(barrier, ready)
+
+        def together(what: int, ranks: IntArray, amount: Any, place: int) -> IntArray:
+            return self.add(what, ranks, ONCE, amount, place=place, phase=TOGETHER)
+
+        ranks, barrier = np.arange(self.order.num_ranks), self.join([0], 2, TOGETHER)
+        self.wait(barrier, ready)
         if self.on.tied:
-            ends = distinct(self.order.ends)
-            both = tasks.add(JOIN, [0], NO_STREAM, place=0, phase=TOGETHER)
-            tasks.wait(both, ready[ends])
-            tied = tasks.add(TIED, ends, ONCE, at["tied"].start, place=1, phase=TOGETHER)
-            tasks.wait(tied, both)
-            tasks.wait(barrier, tied)
-        update = tasks.add(UPDATE, ranks, ONCE, at["update"].start + ranks, place=3, phase=TOGETHER)
-        tasks.wait(update, barrier)
-        regather = tasks.add(REGATHER, ranks, ONCE, at["regather"].start + ranks, place=4, phase=TOGETHER)
-        step = tasks.add(JOIN, [0], NO_STREAM, place=5, phase=TOGETHER)
-        tasks.wait(step, regather)
-        tasks.wait(tasks.add(SETUP, ranks, ONCE, at["setup"].start, place=6, phase=TOGETHER), step)
+            ends, both = distinct(self.order.ends), self.join([0], 0, TOGETHER)
+            self.wait(both, ready[ends])
+            tied = together(TIED, ends, self.amount("tied"), 1)
+            self.wait(tied, both)
+            self.wait(barrier, tied)
+        update = together(UPDATE, ranks, self.amount("update", ranks), 3)
+        self.wait(update, barrier)
+        regather, step = together(REGATHER, ranks, self.amount("regather", ranks), 4), self.join([0], 5, TOGETHER)
+        self.wait(step, regather)
+        self.wait(together(SETUP, ranks, self.amount("setup"), 6), step)
         return update, regather, step
 
 
