@@ -84,6 +84,8 @@ def noisy_steps(replicas: Sequence[Replica], jitter: float, seeds: int, seed: in
     require_own_step(order)
     costs = replace(program.costs, optimizer_s=np.max([each.program.costs.optimizer_s for each in replicas], axis=0))
     program = replace(program, costs=costs)
+    # Weights are gathered beside a forward without noise.
+    program = replace(program, costs=replace(costs, gather_s=program.gather_s()), hide_gather=False)
     computes = [each.program.action_seconds()[0] for each in replicas]
     batch = max(1, AT_ONCE // (len(order) * width))
     times: list[float] = []

@@ -114,30 +114,30 @@ def price_cells(
 @lru_cache(maxsize=4)
 def _priced(costs: CostModel, cells: bytes, ways: tuple[Way, ...], slices: int) -> CellPrices:
     """Price cells, whose numbers are those of `Layouts.cuts` and the micro-batch."""
-    table = np.frombuffer(cells).reshape(len(LAYER_DEGREES) + 1 + 3 * len(fields(Group)) + 1, -1)
-    # Formulas take a number faster than an array of one.
-    numbers = [row if len(row) > 1 else row.item() for row in table]
-    degrees = [row if len(row) > 1 else row.item() for row in table[: len(LAYER_DEGREES)].astype(np.int64)]
-    send_share, *lies, microbatch_size = numbers[len(LAYER_DEGREES) :]
-    width = len(fields(Group))
-    groups = {kind: Group(*lies[place * width :][:width]) for place, kind in enumerate(("tp", "cp", "ep"))}
-    model, compute, shape = costs.model, costs.noting(), (len(ways), table.shape[1])
-    of_blocks = num_blocks(model), *shape
-    passes, card = np.zeros((AT_PEAK + 1, num_blocks(model), len(Cause), *shape)), np.zeros((2, *of_blocks))
-    prices = CellPrices(ways, passes, card, np.zeros(of_blocks), np.zeros((2, *shape)), *np.zeros((4, *shape)))
+    cut, groups, send_share = _cut_of_cells(costs, cells, slices)
+    model, compute, shape = costs.model, costs.noting(), (len(ways), np.size(cut.microbatch_size))
+    blocks, tables = num_blocks(model), np.zeros((4, *shape))
+    passes, card = np.zeros((AT_PEAK + 1, blocks, len(Cause), *shape)), np.zeros((2, blocks, *shape))
+    prices = CellPrices(ways, passes, card, np.zeros((blocks, *shape)), np.zeros((2, *shape)), *tables)
     for overlap_tp, sequence_parallel in dict.fromkeys(way[:2] for way in ways):
-        cut = Cut(
-            **dict(zip(LAYER_DEGREES, degrees, strict=True)),
-            microbatch_size=microbatch_size,
-            sequence_parallel=sequence_parallel,
-            recompute="none",
-            slices=slices,
-            **cut_by_training(costs.training),
-        )
-        same = costs.stack.overlap_tp_backward == overlap_tp
-        stack = costs.stack if same else costs.stack.replace(overlap_tp_backward=overlap_tp)
+        cut, stack = replace(cut, sequence_parallel=sequence_parallel), costs.stack
+        if stack.overlap_tp_backward != overlap_tp:
+            stack = stack.replace(overlap_tp_backward=overlap_tp)
         here = [place for place, way in enumerate(ways) if way[:2] == (overlap_tp, sequence_parallel)]
-        _fill_in(prices, here, replace(costs, stack=stack, compute=compute), cut, groups)
+        words = dict.fromkeys(ways[way].recompute for way in here)
+        again = dict.fromkeys(word for each in words for word, _ in mixture(each))
+        operations = block_operations(model, stack, cut)
+        for block, of_block in enumerate(operations):
+            found = block_costs(block_works(of_block, stack, tuple(again)), compute, groups, costs.fabric)
+            # Embedding and head never run again: their one work stands for all words.
+            of_words = dict(zip(again, found if len(found) > 1 else found * len(again), strict=True))
+            _fill_in(prices, here, block, {word: kept_bytes(of_block, word) for word in words}, of_words)
+        working = {word: working_bytes(operations, model, stack, cut, word) for word in words}
+        for way in here:
+            prices.working_bytes[way] = working[ways[way].recompute]
+        prices.logits_bytes[here] = logits_bytes(model, stack, cut)
+        prices.held_logits_bytes[here] = held_logits_bytes(model, stack, cut)
+        prices.boundary_bytes[here] = cut.width * cut.norm_tokens * model.hidden_size
         prices.sends_s[0, here], prices.sends_s[1, here] = send_seconds(costs, cut, groups["tp"], send_share)
     for place, each in enumerate(ways):
         if each.offloaded_layers:
@@ -153,30 +153,38 @@ _priced_alone = lru_cache(maxsize=1024)(_priced.__wrapped__)
 """`_priced` for single plans: their tables are small, and many recur."""
 
 
-def _fill_in(prices: CellPrices, here: Sequence[int], costs: CostModel, cut: Cut, groups: Groups) -> None:
-    """Fill in what the blocks take and keep in some ways, which differ in what runs again alone."""
-    model, stack, again = costs.model, costs.stack, {way: prices.ways[way].recompute for way in here}
-    words = tuple(dict.fromkeys(word for each in again.values() for word, _ in mixture(each)))
-    operations = block_operations(model, stack, cut)
-    for block, of_block in enumerate(operations):
-        found = block_costs(block_works(of_block, stack, words), costs.compute, groups, costs.fabric)
-        # Embedding and head never run again: their one work stands for all words.
-        of_words = dict(zip(words, found if len(found) > 1 else found * len(words), strict=True))
-        kept = {each: kept_bytes(of_block, each) for each in dict.fromkeys(again.values())}
-        for way, each in again.items():
-            prices.activation_bytes[block, way] = kept[each]
-            for word, share in mixture(each):
-                for place, seconds in enumerate(of_words[word].passes):
-                    for cause, taken in seconds.items():
-                        prices.passes[place, block, cause, way] += share * taken
-                for place, occupied in enumerate(of_words[word].card):
-                    prices.card_s[place, block, way] += share * occupied
-    working = {each: working_bytes(operations, model, stack, cut, each) for each in dict.fromkeys(again.values())}
-    for way, each in again.items():
-        prices.working_bytes[way] = working[each]
-    prices.logits_bytes[here] = logits_bytes(model, stack, cut)
-    prices.held_logits_bytes[here] = held_logits_bytes(model, stack, cut)
-    prices.boundary_bytes[here] = cut.width * cut.norm_tokens * model.hidden_size
+def _cut_of_cells(costs: CostModel, cells: bytes, slices: int) -> tuple[Cut, Groups, Number]:
+    """The numbers of cells as a cut of a layer with nothing recomputed, its groups, and the share of sends' cards."""
+    degrees, width = len(LAYER_DEGREES), len(fields(Group))
+    table = np.frombuffer(cells).reshape(degrees + 1 + 3 * width + 1, -1)
+    # Formulas take a number faster than an array of one.
+    numbers = [row if len(row) > 1 else row.item() for row in (*table[:degrees].astype(np.int64), *table[degrees:])]
+    send_share, *lies, microbatch_size = numbers[degrees:]
+    cut = Cut(
+        **dict(zip(LAYER_DEGREES, numbers[:degrees], strict=True)),
+        microbatch_size=microbatch_size,
+        sequence_parallel=False,
+        recompute="none",
+        slices=slices,
+        **cut_by_training(costs.training),
+    )
+    groups = {kind: Group(*lies[place * width :][:width]) for place, kind in enumerate(("tp", "cp", "ep"))}
+    return cut, groups, send_share
+
+
+def _fill_in(
+    prices: CellPrices, ways: Sequence[int], block: int, kept: dict[str, Number], of_words: dict[str, BlockCosts]
+) -> None:
+    """Fill in what a block takes and keeps in some ways, by what runs again in them."""
+    for way in ways:
+        word = prices.ways[way].recompute
+        prices.activation_bytes[block, way] = kept[word]
+        for part, share in mixture(word):
+            for place, seconds in enumerate(of_words[part].passes):
+                for cause, each in seconds.items():
+                    prices.passes[place, block, cause, way] += share * each
+            for place, occupied in enumerate(of_words[part].card):
+                prices.card_s[place, block, way] += share * occupied
 
 
 def _offload(prices: CellPrices, way: int, layers: int, costs: CostModel) -> None:
