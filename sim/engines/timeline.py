@@ -140,9 +140,9 @@ def timeline_of(
             lasts, exposed = float(step_s), exposes / updates
         busy = np.full(num_ranks, period_s)
         return Timeline(program, engine, lasts + costs.step_setup_s, busy, exposed, costs.gather_s, None, *played)
-    done, step_s = begin[step.done], float(begin[step.step]) + costs.step_setup_s
+    done, ended = begin[step.done], float(begin[step.step]) + costs.step_setup_s
     ends, exposed = done - _begun(step, begin, num_ranks), begin[step.ready] - done
-    return Timeline(program, engine, step_s, ends, exposed, (end - begin)[step.regather], waited, *played)
+    return Timeline(program, engine, ended, ends, exposed, (end - begin)[step.regather], waited, *played)
 
 
 def _begun(step: Step, begin: FloatArray, num_ranks: int) -> RankFloats:
