@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from sim.arrays import ActionFloats, FloatArray, IntArray, Number, PlanFloats, RankFloats, RankPlanFloats
+from sim.arrays import ActionFloats, FloatArray, IntArray, Number, PlanFloats, RankFloats, RankPlanFloats, any_of
 from sim.costs.block import AT_PEAK
 from sim.engines.max_plus import different
 from sim.errors import ScheduleError
@@ -266,7 +266,7 @@ class Program:
     def gather_s(self) -> RankPlanFloats:
         """Part of each rank's weight gather that lengthens the step.  [s]"""
         costs = self.costs
-        if not np.any(self.hide_gather) or not costs.gather_s.any():
+        if not any_of(self.hide_gather) or not costs.gather_s.any():
             return costs.gather_s
         facts = (costs.visits is not None, self.drawn_s is not None)
         window = np.asarray(_before_last_gather(self.order, *facts) @ self.class_seconds()[0])

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sim.arrays import FloatArray, IntArray, distinct
+from sim.arrays import FloatArray, IntArray, any_of, distinct
 from sim.engines.max_plus import (
     AFTER,
     BEFORE,
@@ -79,9 +79,9 @@ class Switches(NamedTuple):
 def switches_of(program: Program) -> Switches:
     """The facts that decide the structure; of many plans, those of all together."""
     costs = program.costs
-    overlap, tied = np.any(program.hide_grad_reduce) and np.any(costs.reduce_s), np.any(costs.tied_embedding_s)
-    between, visits = bool(np.any(program.between_flushes_s)), costs.visits
-    once = Switches(program.drawn_s is not None, bool(overlap), bool(tied), between=between)
+    overlap, visits = any_of(program.hide_grad_reduce) and any_of(costs.reduce_s), costs.visits
+    tied, between = any_of(costs.tied_embedding_s), any_of(program.between_flushes_s)
+    once = Switches(program.drawn_s is not None, overlap, tied, between=between)
     if visits is None:
         return once
     return once._replace(

@@ -190,10 +190,14 @@ def slowdown(gpus: Ints, spread: float, fitted_gpus: int) -> Floats:
         fewer are taken to be as fast: on A100 those of 8 are no faster than those of 64.
     """
 
-    sizes, which = np.unique(np.asarray(gpus), return_inverse=True)
-    behind = [expected_slowest(max(size, fitted_gpus)) for size in (fitted_gpus, *sizes.tolist())]
-    fitted, *each = 1.0 + spread * (np.array(behind) - expected_slowest(SPREAD_OVER))
-    return np.asarray(np.array(each) / fitted - 1.0)[which].reshape(np.shape(gpus))
+    paces = [_pace(max(size, fitted_gpus), spread) for size in np.ravel(gpus).tolist()]
+    return np.asarray(np.reshape(paces, np.shape(gpus)) / _pace(fitted_gpus, spread) - 1.0)
+
+
+@lru_cache(maxsize=1024)
+def _pace(gpus: int, spread: float) -> float:
+    """How many times as long the slowest of so many GPUs is expected to take as the slowest of SPREAD_OVER."""
+    return 1.0 + spread * (expected_slowest(gpus) - expected_slowest(SPREAD_OVER))
 
 
 LAYOUT = ("tp", "cp", "pp", "dp", "ep")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -136,7 +136,7 @@ class StageSeconds:
     def take(self, plans: Any) -> StageSeconds:
         """Return the seconds of some plans, the last axis of all arrays; or of one, without it."""
         some: dict[str, Any] = {}
-        for name in (each.name for each in fields(self)):
+        for name in self.__slots__:
             array = getattr(self, name)
             if isinstance(array, np.ndarray) and array.size:
                 some[name] = array[..., plans] if array.ndim > 1 or np.ndim(plans) else array[plans].item()
