@@ -10,10 +10,10 @@ from wiring import laid_out
 from flopcast_validation.network_gains import on_tree
 from sim import load_scenario, simulate
 from sim.engines import network
+from sim.engines.program import priced_order, program_of
 from sim.network.collective_flows import flows_on, max_min_rates
 from sim.network.routing import route
 from sim.network.topology import build_topology
-from sim.programs import priced_order, program_of
 
 MAIN = Path(__file__).parent.parent / "scenarios" / "gpt-1t-3072-a100.yaml"
 

@@ -53,6 +53,11 @@ ActionPlanFloats: TypeAlias = Floats
 """(actions of an order, plans)"""
 
 
+def any_of(flags: Number) -> bool:
+    """Whether a number, or one of an array, is not zero; of a number in a tenth of the time of `np.any`."""
+    return bool(flags.any() if isinstance(flags, np.ndarray) else flags)
+
+
 def distinct(values: ArrayLike, axis: int | None = None) -> Array:
     """Return values once each, in order, as `np.unique` does, which asked for no more loads numpy.ma."""
     found: Array = np.unique(values, return_index=True, axis=axis)[0]

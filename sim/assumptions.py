@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 
 from sim.costs import block, compute
 from sim.costs.compute import SECTOR
+from sim.engines.program import cores_assumed
 from sim.errors import FlopcastError
 from sim.network import placement
 from sim.pricing import layouts, memory, zero
 from sim.pricing.cells import Plans
 from sim.pricing.layouts import cut_of
-from sim.programs import cores_assumed
 from sim.specs import Scenario
 from sim.specs.loading import LEFT_OPEN
 from sim.specs.yaml12 import load_yaml

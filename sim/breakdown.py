@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sim.engines import Timeline
-from sim.engines.tasks import classes_of, slowed_at_visits
+from sim.engines.program import classes_of, slowed_at_visits
 from sim.schedules.actions import W
 from sim.units import show_time
 from sim.work.operations import Cause

@@ -11,13 +11,13 @@ from sim.assumptions import OpenFact, memory_remedies, open_facts, padding_advic
 from sim.breakdown import CAUSES, Breakdown, break_down
 from sim.engines import Timeline, run
 from sim.engines.order_facts import facts_of
+from sim.engines.program import price_order, program_of
 from sim.errors import InfeasiblePlan
 from sim.notebook import NotebookDisplay
 from sim.pricing.cells import Plans, plans_of
 from sim.pricing.deal import Deal
 from sim.pricing.memory import peak_memory, stage_bytes
 from sim.pricing.stages import params_of_ranks
-from sim.programs import price_order, program_of
 from sim.schedules import Order
 from sim.specs import Scenario, framework_plans
 from sim.specs.loading import as_scenario

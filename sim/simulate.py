@@ -12,14 +12,13 @@ import numpy as np
 from sim.engines import longest_path, network
 from sim.engines.link_history import LinkHistory, all_messages, busiest_links, link_bytes, link_history, use_by_level
 from sim.engines.noise import noisy_program, noisy_steps, replica
-from sim.engines.program import Program
+from sim.engines.program import Program, priced_order, program_of
 from sim.errors import SpecError
 from sim.estimate import estimate
 from sim.network.faults import link_health, node_of
 from sim.network.ranks import gpu_of_rank
 from sim.network.topology import build_topology
 from sim.pricing.layouts import cost_model
-from sim.programs import priced_order, program_of
 from sim.schedules import Order, get_schedule
 from sim.specs import Scenario
 from sim.specs.loading import as_scenario

@@ -7,9 +7,9 @@ import pytest
 from wiring import laid_out
 
 from sim import estimate, load_scenario, simulate
+from sim.engines.program import priced_order
 from sim.engines.wire import shared_links
 from sim.pricing.layouts import cost_model
-from sim.programs import priced_order
 from sim.schedules import get_schedule, schedule_names
 from sim.specs.hardware import LevelSpec, NetworkSpec
 from sim.work.layers import deal_stages

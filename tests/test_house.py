@@ -146,7 +146,7 @@ RULES = {
     "end_of_step": ("sim.search.layered_deals", "sim.search.prices.formula",
                     "sim.search.schedules.order_times"),
     "exposed_reduction": ("sim.engines.program",),
-    "exposed_gather": ("sim.engines.program", "sim.engines.program", "sim.search.schedules.order_times"),
+    "exposed_gather": ("sim.engines.program",),
     "without_flush": ("sim.engines.timeline", "sim.search.schedules.order_times"),
     "once_a_step": ("sim.pricing.stages", "sim.search.layered_deals", "sim.search.prices.formula",
                     "sim.search.schedules.order_times"),

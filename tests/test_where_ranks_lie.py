@@ -9,8 +9,8 @@ from rows import rows
 
 from sim import build_scenario, estimate, simulate
 from sim.engines import run
+from sim.engines.program import priced_order, program_of
 from sim.errors import SpecError
-from sim.programs import priced_order, program_of
 from sim.reliability.state import state_of
 from sim.scaling.run import goal_of
 from sim.scaling.training_time import shortest

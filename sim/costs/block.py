@@ -138,7 +138,7 @@ def block_costs(works: Sequence[BlockWork], compute: ComputeModel, groups: Group
     work = works[0]
     phases = work.forward, work.input_grad, work.weight_grad
     on = _Rates(compute.at_its_clock(phases), groups, fabric)
-    forward, inputs, weights = (on.waited(phase) for phase in phases)
+    forward, inputs, weights = on.waited(work.forward), on.waited(work.input_grad), on.waited(work.weight_grad)
     on.add_exposed_tokens(forward, inputs, work)
     gradients = inputs | {cause: inputs.get(cause, 0.0) + seconds for cause, seconds in weights.items()}
     of_weights, multiplies = sum(weights.values()), inputs.get(Cause.MATMUL, 0.0)

@@ -50,7 +50,11 @@ class Fabric:
 
     def between_domains(self, group: Group) -> Number:
         """Network bandwidth that a group of `per_domain` cards a node reaches.  [bytes/s]"""
-        return self.of_card(self._fitted(group), group.card_share) * self.network_bytes_per_s * group.per_domain
+        return (
+            self.of_card(self.network.in_training(group.shares_network), group.card_share)
+            * self.network_bytes_per_s
+            * group.per_domain
+        )
 
     def of_card(self, fitted: Number, card_share: Number) -> Number:
         """Share of a card's rate: what was fitted to real machines, or what switches leave, whichever is less.
@@ -61,11 +65,11 @@ class Fabric:
 
     def card_occupied(self, group: Group, operation: str) -> Number:
         """Share of its card's best rate that a collective of a group between domains takes; 0 within a domain."""
-        fitted = self.of_card(self.of_operation(operation)._fitted(group), group.card_share) / self.best_share
+        fitted = (
+            self.of_card(self.of_operation(operation).network.in_training(group.shares_network), group.card_share)
+            / self.best_share
+        )
         return fitted * (np.asarray(group.num_domains) > 1)
-
-    def _fitted(self, group: Group) -> Number:
-        return self.network.in_training(group.shares_network)
 
     def hidden_share(self, group: Group, nbytes: Number, seconds: Number) -> Number:
         """Share of the time really hidden of a collective in which a rank moves `nbytes` in `seconds` beside compute.
@@ -87,7 +91,7 @@ class Fabric:
         network = self.network
         rate: Number = 1.0
         if network.hidden_at_bytes_per_s is not None:
-            cards = self._fitted(group) * network.hidden_at_bytes_per_s * group.per_domain
+            cards = self.network.in_training(group.shares_network) * network.hidden_at_bytes_per_s * group.per_domain
             there = _transfer(nbytes, cards, network)
             rate = np.minimum(there / seconds, 1.0)
         return (1.0 - network.hidden_share) * (network.held_part + (1.0 - network.held_part) * rate)

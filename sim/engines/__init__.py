@@ -10,7 +10,6 @@ To add an engine:
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib import import_module
 
 from sim.engines import longest_path
 from sim.engines.program import Program
@@ -18,17 +17,14 @@ from sim.engines.timeline import Timeline
 from sim.errors import SpecError, nearest
 
 
-def _loaded(name: str) -> Callable[[Program], Timeline]:
-    """Return an engine that is loaded when it first runs."""
+def _des(program: Program) -> Timeline:
+    """Run the engine of events, which is loaded first."""
+    from sim.engines import des
 
-    def run(program: Program) -> Timeline:
-        answer: Timeline = import_module(f"sim.engines.{name}").run(program)
-        return answer
-
-    return run
+    return des.run(program)
 
 
-ENGINES: dict[str, Callable[[Program], Timeline]] = {"dag": longest_path.run, "des": _loaded("des")}
+ENGINES: dict[str, Callable[[Program], Timeline]] = {"dag": longest_path.run, "des": _des}
 
 
 def run(program: Program, engine: str = "dag") -> Timeline:

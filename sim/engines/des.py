@@ -16,7 +16,7 @@ from sim.arrays import Array, FloatArray, RankFloats
 from sim.engines.longest_path import repetitions
 from sim.engines.max_plus import BLEND, FOLDED, NO_STREAM, TOGETHER, Graph, Tasks, steady_state
 from sim.engines.program import Program
-from sim.engines.tasks import Seconds, Step, amounts_of, step_of
+from sim.engines.tasks import Step, amounts_of, step_of, switches_of
 from sim.engines.timeline import Timeline, timeline_of, waits_at_visits
 from sim.errors import ScheduleError
 
@@ -28,21 +28,21 @@ Process = Generator[Any, Any, None]
 
 Moments = tuple[FloatArray, FloatArray, RankFloats | None]
 """Begin and end of every task, and how long each rank waited at visits, where a play knows that itself. [s]"""
-Play = Callable[[Program, Seconds, Step, FloatArray], Moments]
-"""(program, its seconds, its tasks, amounts) -> what was played."""
+Play = Callable[[Program, Step, FloatArray], Moments]
+"""(program, its tasks, amounts) -> what was played."""
 
 
 def run(program: Program) -> Timeline:
     """Simulate the step, event by event."""
 
-    def play(program: Program, seconds: Seconds, step: Step, amounts: FloatArray) -> Moments:
+    def play(program: Program, step: Step, amounts: FloatArray) -> Moments:
         order = program.order
         if len(order) > MOST_ACTIONS:
             raise ScheduleError(
                 f"{len(order):,} actions are more than the {MOST_ACTIONS:,} that engine des plays event by event; "
                 "engine dag gives the same times, or use a larger plan.microbatch_size"
             )
-        return (*Simulation(step.graph.tasks, amounts, seconds.hidden_share).play(), None)
+        return (*Simulation(step.graph.tasks, amounts, program.costs.hidden_share).play(), None)
 
     return play_folded(program, "des", play)
 
@@ -50,16 +50,15 @@ def run(program: Program) -> Timeline:
 def play_folded(program: Program, engine: str, play: Play) -> Timeline:
     """Play a step with as many micro-batches as it takes to reach the steady state of a fold."""
     while True:
-        order, seconds = program.order, program.seconds()
-        on, fold = seconds.switches(), order.fold
-        step, amounts = step_of(order, on), amounts_of(order, on, seconds)
-        begin, end, waited = play(program, seconds, step, amounts)
+        order, on, fold = program.order, switches_of(program), program.order.fold
+        step, amounts = step_of(order, on), amounts_of(program, on)
+        begin, end, waited = play(program, step, amounts)
         blocks, period = (0, 0.0) if fold is None else _steady(step.graph, begin)
         if fold is None or (blocks and (fold.endless or fold.times % blocks == 0)):
             break
         more = fold.times % blocks * fold.period if blocks else fold.kept
         program = program.on(fold.rebuild(fold.kept + more))
-    if seconds.visits is not None and waited is None:
+    if program.costs.visits is not None and waited is None:
         repeated = repetitions(order, blocks)
         waited = waits_at_visits(order, step, amounts, begin, begin, end - begin, repeated)
     if fold is None:

@@ -23,7 +23,7 @@ import numpy as np
 
 from sim.arrays import Ints, KindPlanFloats, Number, PlanBools, PlanFloats, PlanInts
 from sim.network.placement import Hops
-from sim.pricing.stages import RankSeconds
+from sim.pricing.stages import StageSeconds
 
 
 class Sends(NamedTuple):
@@ -155,7 +155,7 @@ class EvenPipelines(NamedTuple):
         found[-1] = np.where(pipes.pp == 1, pipes.num_microbatches * (down + back), found[-1])
         return np.stack(found[::-1])
 
-    def reductions_after_end(self, once: RankSeconds, ends_at: KindPlanFloats) -> KindPlanFloats:
+    def reductions_after_end(self, once: StageSeconds, ends_at: KindPlanFloats) -> KindPlanFloats:
         """Return when reductions beside backwards are done at the earliest, after the rank is: first, rank 1, last. [s]
 
         That of a rank's first chunk goes on beside its last backward. Those of all its chunks begin with the last
@@ -184,7 +184,7 @@ class EvenPipelines(NamedTuple):
     def gather_windows(self) -> KindPlanFloats:
         """Return forward seconds of first, middle and last rank before the last gathered weights are needed. [s]
 
-        `sim.engines.program.gather_window` for these schedules: pp micro-batches through every chunk but the last, one
+        The window of `Program.gather_s` for these schedules: pp micro-batches through every chunk but the last, one
         through that.
         """
         pp, v, one = self.pipelines.pp, self.pipelines.num_chunks, self.pipelines.num_chunks == 1

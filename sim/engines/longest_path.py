@@ -9,7 +9,7 @@ import numpy as np
 from sim.arrays import FloatArray, IntArray
 from sim.engines.max_plus import Played, play
 from sim.engines.program import Program
-from sim.engines.tasks import Step, amounts_of, step_of
+from sim.engines.tasks import Step, amounts_of, step_of, switches_of
 from sim.engines.timeline import Timeline, timeline_of, waits_at_visits
 from sim.schedules import Order
 
@@ -30,26 +30,17 @@ def run(program: Program) -> Timeline:
 
 
 def play_program(program: Program) -> tuple[Program, Step, FloatArray, Played]:
-    """Play the tasks of a program.
-
-    Returns:
-    program : with as many micro-batches in its arrays as it took to reach the steady state.
-    step : Step
-    amounts : array (amounts). [s]
-    played : Played
-    """
+    """Play the tasks of a program, with as many micro-batches as it takes to reach the steady state: (that program, its
+    tasks, their amounts, what was played)."""
     while True:
         order = program.order
-        if order.fold is not None and order.fold.seen <= order.fold.depth:  # too few blocks to see anything repeat
-            program = program.on(longer(order))
-            continue
-        seconds = program.seconds()
-        on = seconds.switches()
-        step, amounts = step_of(order, on), amounts_of(order, on, seconds)
-        left_out = 0 if order.fold is None else order.fold.times
-        played = play(step.graph, amounts, seconds.hidden_share, left_out)
-        if played is not None:
-            return program, step, amounts, played
+        if order.fold is None or order.fold.seen > order.fold.depth:  # else too few blocks to see anything repeat
+            on = switches_of(program)
+            step, amounts = step_of(order, on), amounts_of(program, on)
+            left_out = 0 if order.fold is None else order.fold.times
+            played = play(step.graph, amounts, program.costs.hidden_share, left_out)
+            if played is not None:
+                return program, step, amounts, played
         program = program.on(longer(order))
 
 

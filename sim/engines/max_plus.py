@@ -335,11 +335,11 @@ def play(graph: Graph, amounts: FloatArray, share: float = 0.0, left_out: int = 
 
     Returns None where a folded graph has not reached its steady state.
     """
+    if graph.blocks is not None and len(graph.blocks) <= graph.depth:
+        return None
     times, seen = np.zeros(len(graph.rule)), None
     blocks, seconds = np.zeros(1, dtype=np.int64), np.zeros(1)
     if graph.blocks is not None:
-        if len(graph.blocks) <= graph.depth:
-            return None
         _play_phases(graph, amounts, share, times, FOLDED, WHOLE)
         starts = times[graph.blocks][:, :, np.newaxis]
         blocks, seconds = steady_state(starts, graph.depth)
@@ -392,11 +392,8 @@ def play_plans(
     width: int = 1,
     pipelines: tuple[IntArray, IntArray] | None = None,
 ) -> Played:
-    """Time the events of many plans at once.
+    """Time the events of many plans at once; arrays as those of `play`, with a last axis over plans.
 
-    amounts : array (amounts, plans). Seconds. [s]
-    share : array (plans). Weight of what a BLEND waits for first.
-    left_out : array (plans). Blocks that each plan leaves out of a fold.
     least : array (plans). What a block takes at least, for plans that have not reached their steady state: then the
         times after the cut are lower bounds. [s]
     width : replicas that go through phase TOGETHER as one: so many plans side by side, with the amounts of the first.

@@ -20,7 +20,7 @@ import simpy
 from sim.arrays import FloatArray, RankFloats
 from sim.engines.des import Moments, Process, Simulation, play_folded
 from sim.engines.program import Program
-from sim.engines.tasks import COMPUTE, DATA, GATHER, GRADIENTS, Seconds, Step
+from sim.engines.tasks import COMPUTE, DATA, GATHER, GRADIENTS, Step
 from sim.engines.timeline import Timeline
 from sim.engines.wire import Message, Wire
 from sim.errors import ScheduleError
@@ -72,15 +72,15 @@ class LinkedPlay(Simulation):
     events : about how many events the simulation has worked through.
     """
 
-    def __init__(self, program: Program, seconds: Seconds, step: Step, amounts: FloatArray, traffic: Traffic) -> None:
+    def __init__(self, program: Program, step: Step, amounts: FloatArray, traffic: Traffic) -> None:
         order, tasks, count = program.order, step.graph.tasks, len(program.order)
-        self.order, self.seconds, self.step, self.traffic = order, seconds, step, traffic
+        self.order, self.costs, self.step, self.traffic = order, program.costs, step, traffic
         carried = np.full(len(tasks), -1)
         for stream, table in ((DATA, traffic.visits), (GRADIENTS, traffic.reduce)):
             if table is not None:
                 here = tasks.stream == stream
                 carried[here] = table[tasks.rank[here]]
-        super().__init__(tasks, amounts, float(seconds.hidden_share), (tasks.stream == COMPUTE) | (carried >= 0))
+        super().__init__(tasks, amounts, float(program.costs.hidden_share), (tasks.stream == COMPUTE) | (carried >= 0))
         self.wire, self.events, self._carried = Wire.over(self.environment, traffic), 0, carried.tolist()
         self._receivers: dict[int, list[int]] = {}
         self._readers: dict[int, list[tuple[int, float]]] = {}
@@ -121,7 +121,7 @@ class LinkedPlay(Simulation):
         """How long each rank waited for what it moves at visits, in the pipeline and behind it.  [s]"""
         order, end, last = self.order, np.array(self.end), self.order.first[1:] - 1
         closes = self.tasks.action[self.step.buckets]
-        visits = self.seconds.visits
+        visits = self.costs.visits
         beside = visits is not None and bool(np.all(visits.beside))
         kept = (self.tasks.stream[self.step.buckets] == DATA) & ~np.isin(closes, last) & (not beside)
         waited = self._waited.copy()
@@ -187,7 +187,7 @@ class LinkedPlay(Simulation):
         What both of a pair give leaves when both have computed. Where sends block, the rank is taken for the first
         one's as long as it takes alone, and waits for the rest before it sends what the second gives.
         """
-        environment, blocks = self.environment, bool(self.seconds.blocks) and self._sends[task] >= 0
+        environment, blocks = self.environment, bool(self.costs.p2p_blocks) and self._sends[task] >= 0
         done = 0.0  # of the pass's seconds
         if self._inside[task]:
             yield from self._exchange(task)
@@ -278,10 +278,10 @@ def run(program: Program, traffic: Traffic) -> Shared:
     last: list[LinkedPlay] = []
     costs = replace(program.costs, gather_s=_gathered(program.costs.gather_s, traffic))
 
-    def play(program: Program, seconds: Seconds, step: Step, amounts: FloatArray) -> Moments:
-        last[:] = [LinkedPlay(program, seconds, step, amounts, traffic)]
+    def play(program: Program, step: Step, amounts: FloatArray) -> Moments:
+        last[:] = [LinkedPlay(program, step, amounts, traffic)]
         begin, end = last[0].play()
-        return begin, end, None if seconds.visits is None else last[0].waited()
+        return begin, end, None if program.costs.visits is None else last[0].waited()
 
     timeline = play_folded(replace(program, costs=costs), "network", play)
     wire = last[0].wire

@@ -19,7 +19,7 @@ from sim.arrays import Array
 from sim.costs.block import AT_PEAK
 from sim.engines.max_plus import play_plans
 from sim.engines.program import Program
-from sim.engines.tasks import amounts_of, step_of
+from sim.engines.tasks import amounts_of, step_of, switches_of
 from sim.errors import ScheduleError
 from sim.pricing.stages import StageSeconds
 from sim.schedules import Order
@@ -84,6 +84,8 @@ def noisy_steps(replicas: Sequence[Replica], jitter: float, seeds: int, seed: in
     require_own_step(order)
     costs = replace(program.costs, optimizer_s=np.max([each.program.costs.optimizer_s for each in replicas], axis=0))
     program = replace(program, costs=costs)
+    # Weights are gathered beside a forward without noise.
+    program = replace(program, costs=replace(costs, gather_s=program.gather_s()), hide_gather=False)
     computes = [each.program.action_seconds()[0] for each in replicas]
     batch = max(1, AT_ONCE // (len(order) * width))
     times: list[float] = []
@@ -92,10 +94,10 @@ def noisy_steps(replicas: Sequence[Replica], jitter: float, seeds: int, seed: in
         compute = np.empty((len(order), len(drawn) * width))
         for column, (number, k) in enumerate((number, k) for number in drawn for k in range(width)):
             compute[:, column] = _noisy(replicas[k], computes[k], jitter, (seed, number, k))
-        seconds = program.seconds()._replace(compute=compute)
-        on = seconds.switches()
-        step, amounts = step_of(order, on), amounts_of(order, on, seconds)
-        played = play_plans(step.graph, amounts, seconds.hidden_share, width=width)
+        some = replace(program, drawn_s=compute)
+        on = switches_of(some)
+        step = step_of(order, on)
+        played = play_plans(step.graph, amounts_of(some, on), costs.hidden_share, width=width)
         times += (played.times[step.graph.event[step.step]] + costs.step_setup_s).tolist()
     return np.array(times)
 

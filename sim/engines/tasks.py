@@ -18,13 +18,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sim.arrays import FloatArray, IntArray, Number, distinct
+from sim.arrays import FloatArray, IntArray, any_of, distinct
 from sim.engines.max_plus import (
     AFTER,
     BEFORE,
     BLEND,
     END,
     FOLDED,
+    MAX,
     MINUS,
     NO_STREAM,
     TOGETHER,
@@ -32,12 +33,12 @@ from sim.engines.max_plus import (
     Graph,
     TaskList,
     build_graph,
-    different,
 )
+from sim.engines.program import Classes, Program, classes_of
 from sim.pricing.zero import VisitSeconds
 from sim.schedules import Order
 from sim.schedules.actions import KINDS, F, U
-from sim.schedules.passes import asks_of, last_gradients, visits_of
+from sim.schedules.passes import last_gradients, visits_of
 from sim.schedules.registry import is_staggered
 
 GATHER, REDUCE, BUCKET, TIED, UPDATE, REGATHER, SETUP, JOIN = range(len(KINDS), len(KINDS) + 8)
@@ -56,8 +57,8 @@ class Switches(NamedTuple):
     each : every action has seconds of its own, as in steps that are drawn at random.
     overlap_reduce : gradients are reduced beside the last backwards.
     tied : the ranks of the first and the last stage sum the gradient of a tied embedding.
-    prefetched : visits whose weights may be gathered ahead of the one at work; 0: nothing is moved at visits.
-    ahead : weights of visits to come are gathered while a rank computes; else it waits for them.
+    visits : something is moved at visits.
+    ahead : weights of the next visit are gathered while a rank computes; else it waits for them.
     beside : gradients of visits are reduced while the rank goes on.
     gathers : whether forward visits gather weights, and backward visits.
     reduces : whether visits reduce gradients.
@@ -67,7 +68,7 @@ class Switches(NamedTuple):
     each: bool = False
     overlap_reduce: bool = False
     tied: bool = False
-    prefetched: int = 0
+    visits: bool = False
     ahead: bool = False
     beside: bool = False
     gathers: tuple[bool, bool] = (False, False)
@@ -75,119 +76,30 @@ class Switches(NamedTuple):
     between: bool = False
 
 
-class Seconds(NamedTuple):
-    """What the tasks of a step take: arrays over stages or ranks, and then over plans where there are many. [s]
-
-    passes, sends : (kinds of actions, stages). What is sent after each. blocks : sends occupy their rank.
-    reduce, tail, share : reductions of ranks, their last buckets, and each stage's share of its rank's.
-    update, gather : the optimizer and the weight gather of ranks that nothing hides. tied, setup : once a step.
-    overlap_reduce, hidden_share : whether backwards overlap reductions, and the share of it that is really hidden.
-    visits : what visits to stages move.
-    between : what ranks sum and gather between two flushes.
-    compute : (actions), where every action takes seconds of its own.
-    """
-
-    passes: Number
-    sends: Number
-    blocks: Number
-    reduce: Number
-    tail: Number
-    share: Number
-    update: Number
-    gather: Number
-    tied: Number
-    setup: Number
-    overlap_reduce: bool
-    hidden_share: Number
-    visits: VisitSeconds | None = None
-    compute: Number | None = None
-    between: Number = 0.0
-
-    def take(self, plans: IntArray) -> Seconds:
-        """The seconds of some plans."""
-        fields = self._asdict().items()
-        some: dict[str, Any] = {name: each[..., plans] for name, each in fields if isinstance(each, np.ndarray)}
-        return self._replace(**some, visits=None if self.visits is None else self.visits.take(plans))
-
-    def switches(self) -> Switches:
-        """The facts that decide the structure; of many plans, those of all together."""
-        overlap, tied = bool(self.overlap_reduce and np.any(self.reduce)), bool(np.any(self.tied))
-        once = Switches(self.compute is not None, overlap, tied, between=bool(np.any(self.between)))
-        visits = self.visits
-        if visits is None:
-            return once
-        return once._replace(
-            prefetched=visits.prefetched,
-            ahead=bool(np.all(visits.ahead)),
-            beside=bool(np.all(visits.beside)),
-            gathers=(bool((visits.gather[0] > 0).any()), bool((visits.gather[1] > 0).any())),
-            reduces=bool((visits.reduce > 0).any()),
-        )
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Classes:
-    """Actions that take equally long whatever the seconds are.
-
-    action, kind, stage, rank : arrays (classes). One action of each, its kind, its stage, and its rank.
-    after : array (classes). The action behind it.
-    of : array (actions). The class of each.
-    weight : array (classes). How many actions of a step each class stands for.
-    gathers, reduces : arrays (classes). Whether it opens, or closes, a visit beside whose traffic compute goes on;
-        gathers_after : whether the action behind it opens one.
-    """
-
-    action: IntArray
-    kind: IntArray
-    stage: IntArray
-    rank: IntArray
-    after: IntArray
-    of: IntArray
-    weight: IntArray
-    gathers: IntArray
-    reduces: IntArray
-    gathers_after: IntArray
-
-
-@lru_cache(maxsize=256)
-def classes_of(order: Order, at_visits: bool = False, each: bool = False) -> Classes:
-    """Classes of an order's actions: by kind and stage and, at visits and in pairs, by what stands beside them."""
-    code, visits, last = order.kind * order.num_stages + order.stage, visits_of(order), order.first[1:] - 1
-    opens, closes = visits.opens.copy(), visits.closes.copy()
-    opens[order.first[:-1]], closes[last] = False, False  # nothing goes on beside these
-    if each:
-        code = np.arange(len(order))
-    elif at_visits or order.pair_needs is not None:
-        ends = np.zeros(len(order), dtype=np.int64)
-        ends[order.first[:-1]] += 1
-        ends[last] += 2
-        facts = (
-            (np.append(code[1:], 0), len(KINDS) * order.num_stages),
-            (0 if order.pair_needs is None else order.pair_needs >= 0, 2),
-            (ends, 4),
-            (visits.opens, 2),
-            (visits.closes, 2),
-            (np.append(visits.opens[1:], False), 2),
-        )
-        for fact, values in facts:
-            code = code * values + fact
-    found, of = different(code)
-    action = np.empty(len(found), dtype=np.int64)
-    action[of[::-1]] = np.arange(len(order))[::-1]  # the first of each
-    after = np.minimum(action + 1, len(order) - 1)
-    kind, stage, rank = order.kind[action], order.stage[action], order.rank[action]
-    weight = np.bincount(of, order.weight).astype(np.int64)
-    opens_next = np.append(opens[1:], False)[action]  # behind the last action of all there is none
-    return Classes(action, kind, stage, rank, after, of, weight, opens[action], closes[action], opens_next)
+def switches_of(program: Program) -> Switches:
+    """The facts that decide the structure; of many plans, those of all together."""
+    costs = program.costs
+    overlap, visits = any_of(program.hide_grad_reduce) and any_of(costs.reduce_s), costs.visits
+    tied, between = any_of(costs.tied_embedding_s), any_of(program.between_flushes_s)
+    once = Switches(program.drawn_s is not None, overlap, tied, between=between)
+    if visits is None:
+        return once
+    return once._replace(
+        visits=True,
+        ahead=bool(np.all(visits.ahead)),
+        beside=bool(np.all(visits.beside)),
+        gathers=(bool((visits.gather[0] > 0).any()), bool((visits.gather[1] > 0).any())),
+        reduces=bool((visits.reduce > 0).any()),
+    )
 
 
 @lru_cache(maxsize=256)
 def places_of(order: Order, on: Switches) -> dict[str, slice]:
     """Where each kind of amount stands in the array of seconds."""
-    n, p, s = len(classes_of(order, on.prefetched > 0, on.each).action), order.num_ranks, order.num_stages
+    n, p, s = len(classes_of(order, on.visits, on.each).action), order.num_ranks, order.num_stages
     sizes = {"none": 1, "pass": n, "message": n, "last body": s, "last bucket": s, "reduce": p, "first wait": p,
              "tied": 1, "between": p, "update": p, "regather": p, "setup": 1}  # fmt: skip
-    if on.prefetched:
+    if on.visits:
         sizes |= dict.fromkeys(("gather", "early", "late", "body", "bucket", "closes"), n)
     ends = np.cumsum(list(sizes.values())).tolist()
     return {name: slice(end - size, end) for (name, size), end in zip(sizes.items(), ends, strict=True)}
@@ -219,169 +131,154 @@ class Step:
 @lru_cache(maxsize=128)
 def step_of(order: Order, on: Switches) -> Step:
     """Tasks of a step and what they wait for."""
-    list_, at, of = TaskList(), places_of(order, on), classes_of(order, on.prefetched > 0, on.each).of
-    ranks, action = np.arange(order.num_ranks), np.arange(len(order))
-    place, block = np.empty(len(order), dtype=np.int64), _blocks(order)
-    place[order.topological] = np.searchsorted(order.levels, action, side="right")
-    lanes = _Lanes(list_, order, on, at, of, place, block, np.where(block == AFTER, WHOLE, FOLDED))
+    lanes, ranks, last = _Lanes(order, on), np.arange(order.num_ranks), order.first[1:] - 1
     lanes.passes()
-    bodies, buckets = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
-    if on.prefetched:
+    if on.visits:
         lanes.gathers()
-        if on.reduces:
-            lanes.reductions(bodies, buckets)
+    if on.reduces:
+        lanes.reductions()
     if on.between:
-        both = lanes.between_flushes()
-        bodies.append(both)
-        buckets.append(both)
-
-    def join(rank: Any, place: int, **given: Any) -> IntArray:
-        return list_.add(JOIN, rank, NO_STREAM, place=place, **given)
-
-    done = join(ranks, 0, phase=END)
-    list_.wait(done, order.first[1:] - 1)
-    if on.prefetched:
-        moving, last = list_.last_on(DATA)
-        list_.wait(done[moving], last)
+        lanes.between_flushes()
+    done = lanes.join(ranks, 0, END)
+    lanes.wait(done, last)
+    if on.visits:
+        moving, end = lanes.last_on(DATA)
+        lanes.wait(done[moving], end)
+    ready, since, update, regather = done, None, None, None
     if (order.kind == U).any():
-        ready, since, update, regather = done, None, None, None
-        step = join([0], 0, phase=TOGETHER)
-        list_.wait(step, order.first[1:] - 1)
+        step = lanes.join([0], 0, TOGETHER)
+        lanes.wait(step, last)
     else:
-        ready = lanes.once_reduced(done, bodies, buckets)
-        since = None
+        ready = lanes.once_reduced(done)
         if is_staggered(order.schedule):  # ranks do not wait for each other between steps: each counts from its begin
-            since = join(ranks, 10, phase=END, rule=MINUS)
-            list_.wait(since, ready)
-            list_.wait(since, order.first[:-1], at["first wait"].start + ranks, from_end=False)
+            since = lanes.join(ranks, 10, END, rule=MINUS)
+            lanes.wait(since, ready)
+            lanes.wait(since, order.first[:-1], lanes.amount("first wait", ranks), from_end=False)
         update, regather, step = lanes.once_updated(ready if since is None else since)
     fold = (0, 1) if order.fold is None else (order.fold.seen, order.fold.depth)
-    parts = (np.concatenate(bodies), np.concatenate(buckets))
-    return Step(build_graph(list_.tasks(), *fold), done, ready, since, update, regather, int(step[0]), *parts)
+    parts = np.concatenate(lanes.bodies), np.concatenate(lanes.buckets)
+    return Step(build_graph(lanes.tasks(), *fold), done, ready, since, update, regather, int(step[0]), *parts)
 
 
-def _blocks(order: Order) -> IntArray:
-    """How many blocks each action stands before the last one that was seen; AFTER the cut, or BEFORE all blocks."""
-    fold = order.fold
-    if fold is None:
-        return np.full(len(order), AFTER)
-    back = (fold.cuts[order.rank] - 1 - np.arange(len(order))) // fold.lengths[order.rank]
-    return np.where(back < 0, AFTER, np.where(back < fold.seen, back, BEFORE))
+class _Lanes(TaskList):
+    """The tasks of a step, stream by stream; bodies and buckets of reductions are listed as they are added."""
 
+    def __init__(self, order: Order, on: Switches) -> None:
+        super().__init__()
+        self.order, self.on, self.at = order, on, places_of(order, on)
+        self.of = classes_of(order, on.visits, on.each).of
+        action, fold, block = np.arange(len(order)), order.fold, np.full(len(order), AFTER)
+        place = np.empty_like(action)
+        place[order.topological] = np.searchsorted(order.levels, action, side="right")
+        if fold is not None:  # how many blocks an action stands before the last one that was seen
+            back = (fold.cuts[order.rank] - 1 - action) // fold.lengths[order.rank]
+            block = np.where(back < 0, AFTER, np.where(back < fold.seen, back, BEFORE))
+        self.stands = {"place": place, "phase": np.where(block == AFTER, WHOLE, FOLDED), "block": block}
+        self.bodies, self.buckets = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
 
-@dataclass(frozen=True, slots=True)
-class _Lanes:
-    """Adds the tasks of a rank's streams.
+    def amount(self, name: str, number: Any = 0) -> Any:
+        """The place of an amount of a rank or stage."""
+        return self.at[name].start + number
 
-    at : where amounts stand. of : class of each action. place, block, phase : of each action, as in `TaskList.add`.
-    """
+    def of_action(self, name: str, action: IntArray) -> IntArray:
+        """The places of the amounts of actions."""
+        return np.asarray(self.at[name].start + self.of[action])
 
-    tasks: TaskList
-    order: Order
-    on: Switches
-    at: dict[str, slice]
-    of: IntArray
-    place: IntArray
-    block: IntArray
-    phase: IntArray
+    def join(self, rank: Any, place: int, phase: int, rule: int = MAX) -> IntArray:
+        """Add joins."""
+        return self.add(JOIN, rank, NO_STREAM, place=place, phase=phase, rule=rule)
 
-    def beside(self, what: int, amount: str, action: IntArray, when: IntArray, slot: int) -> IntArray:
-        """Add tasks on data streams that are asked for at some actions, with the amounts of `action`."""
-        stands = {"place": self.place[when], "slot": slot, "phase": self.phase[when], "block": self.block[when]}
-        amounts = self.at[amount].start + self.of[action]
-        return self.tasks.add(what, self.order.rank[action], DATA, amounts, action=action, **stands)
+    def beside(self, what: Any, stream: int, amount: IntArray, action: IntArray, when: IntArray, slot: int) -> IntArray:
+        """Add tasks for some actions, which are asked for at others."""
+        stands = {name: each[when] for name, each in self.stands.items()}
+        return self.add(what, self.order.rank[when], stream, amount, action=action, slot=slot, **stands)
 
     def passes(self) -> None:
         """Add the order's actions; where a need is met on another rank, a message lies between."""
         order, action = self.order, np.arange(len(self.order))
-        amounts, stands = self.at["pass"].start + self.of, {"phase": self.phase, "block": self.block}
-        self.tasks.add(order.kind, order.rank, COMPUTE, amounts, place=self.place, slot=1, action=action, **stands)
+        self.beside(order.kind, COMPUTE, self.of_action("pass", action), action, action, 1)
         for needs in (order.needs, order.pair_needs):
             if needs is not None:
                 there = order.abroad(needs)
-                self.tasks.wait(action, there, self.at["message"].start + self.of[there])
+                self.wait(action, there, self.of_action("message", there))
 
-    def between_flushes(self) -> IntArray:
+    def between_flushes(self) -> None:
         """Add what a rank moves between two flushes, when the one is done and before the other begins."""
-        first, order = self.order.begins_flush, self.order
-        stands = {"place": self.place[first], "phase": self.phase[first], "block": self.block[first]}
-        amounts = self.at["between"].start + order.rank[first]
-        moved = self.tasks.add(REDUCE, order.rank[first], GRADIENTS, amounts, action=order.previous[first], **stands)
-        self.tasks.wait(moved, order.previous[first])
-        self.tasks.wait(first, moved)
-        return moved
+        first, previous = self.order.begins_flush, self.order.previous[self.order.begins_flush]
+        moved = self.beside(REDUCE, GRADIENTS, self.amount("between", self.order.rank[first]), previous, first, 0)
+        self.wait(moved, previous)
+        self.wait(first, moved)
+        self.bodies.append(moved)
+        self.buckets.append(moved)
 
     def gathers(self) -> None:
         """Add weight gathers, one after the other on the rank's data stream.
 
-        A gather is asked for when an earlier visit opens, `prefetched` visits ahead, which bounds the buffers. Without
-        overlap it begins when its rank has nothing else to do, and the rank waits. PyTorch's FSDP asks for weights
-        before it hands in gradients (torch.distributed.fsdp.BackwardPrefetch).
+        A gather is asked for when the visit before opens: the next the same way and, before a rank's first backward,
+        that one. That bounds the buffers. Without overlap it begins when its rank has nothing else to do, and the rank
+        waits. PyTorch's FSDP asks for weights before it hands in gradients (torch.distributed.fsdp.BackwardPrefetch).
         """
-        tasks, order, on = self.tasks, self.order, self.on
-        visits, forward, first = visits_of(order), order.kind == F, order.first[:-1]
+        order, on, visits, first = self.order, self.on, visits_of(self.order), self.order.first[:-1]
+        forward = order.kind == F
         gathers = np.where(forward, *on.gathers)
         moves = visits.opens & (gathers | (on.reduces & ~forward))
         late = moves & gathers & (not on.ahead)
-        asks = asks_of(order, on.prefetched if on.beside else 1)
         first = first[moves[first] & ~late[first]]  # asked for when the step begins
-        here = {"place": self.place[first], "phase": self.phase[first], "block": BEFORE}
-        amounts = self.at["gather"].start + self.of[first]
-        ahead = tasks.add(GATHER, order.rank[first], DATA, amounts, action=first, **here)
-        tasks.wait(first, ahead, self.at["early"].start + self.of[first])
-        for turn, opens in enumerate(asks):
+        here = {"place": self.stands["place"][first], "phase": self.stands["phase"][first], "block": BEFORE}
+        ahead = self.add(GATHER, order.rank[first], DATA, self.of_action("gather", first), action=first, **here)
+        self.wait(first, ahead, self.of_action("early", first))
+        for turn, opens in enumerate((visits.turns, visits.then)):
             asker = np.flatnonzero(np.where(opens >= 0, moves[opens] & ~late[opens], False))
             opens = opens[asker]
-            ahead = self.beside(GATHER, "gather", opens, asker, 2 + turn)
-            tasks.wait(ahead, asker, from_end=False)
-            tasks.wait(opens, ahead, self.at["early"].start + self.of[opens])
+            ahead = self.beside(GATHER, DATA, self.of_action("gather", opens), opens, asker, 2 + turn)
+            self.wait(ahead, asker, from_end=False)
+            self.wait(opens, ahead, self.of_action("early", opens))
         opens = np.flatnonzero(late)
-        now = self.beside(GATHER, "gather", opens, opens, 0)
-        tasks.wait(now, order.previous[opens])
-        tasks.wait(opens, now, self.at["late"].start + self.of[opens])
+        now = self.beside(GATHER, DATA, self.of_action("gather", opens), opens, opens, 0)
+        self.wait(now, order.previous[opens])
+        self.wait(opens, now, self.of_action("late", opens))
 
-    def reductions(self, bodies: list[IntArray], buckets: list[IntArray]) -> None:
+    def reductions(self) -> None:
         """Add gradient reductions of visits, which begin with the pass that gives the last gradients of each."""
-        tasks, closes = self.tasks, np.flatnonzero(visits_of(self.order).closes)
-        last = 2 + len(asks_of(self.order, self.on.prefetched if self.on.beside else 1))  # after all that is asked for
-        body = self.beside(REDUCE, "body", closes, closes, last)
-        bucket = self.beside(BUCKET, "bucket", closes, closes, last + 1)
-        lag = self.at["closes"].start + self.of[closes]
-        tasks.wait(body, closes, from_end=False)
-        tasks.wait(bucket, closes, lag)
+        closes = np.flatnonzero(visits_of(self.order).closes)
+        lag = self.of_action("closes", closes)
+        # After all that is asked for.
+        body = self.beside(REDUCE, DATA, self.of_action("body", closes), closes, closes, 4)
+        bucket = self.beside(BUCKET, DATA, self.of_action("bucket", closes), closes, closes, 5)
+        self.wait(body, closes, from_end=False)
+        self.wait(bucket, closes, lag)
         if not self.on.beside:
             goes_on = ~np.isin(closes, self.order.first[1:] - 1)
-            tasks.wait(closes[goes_on] + 1, bucket[goes_on], lag[goes_on])
-        bodies.append(body)
-        buckets.append(bucket)
+            self.wait(closes[goes_on] + 1, bucket[goes_on], lag[goes_on])
+        self.bodies.append(body)
+        self.buckets.append(bucket)
 
-    def once_reduced(self, done: IntArray, bodies: list[IntArray], buckets: list[IntArray]) -> IntArray:
+    def once_reduced(self, done: IntArray) -> IntArray:
         """Add each rank's gradient reductions; return the joins when its gradients are summed."""
-        tasks, order, at, ranks = self.tasks, self.order, self.at, np.arange(self.order.num_ranks)
-        rank_reduce = at["reduce"].start + ranks
+        order, ranks = self.order, np.arange(self.order.num_ranks)
         if not self.on.overlap_reduce:
-            reduce = tasks.add(REDUCE, ranks, GRADIENTS, rank_reduce, place=1, phase=END)
-            tasks.wait(reduce, done)
-            ready = tasks.add(JOIN, ranks, NO_STREAM, place=9, phase=END)
-            tasks.wait(ready, reduce)
+            reduce = self.add(REDUCE, ranks, GRADIENTS, self.amount("reduce", ranks), place=1, phase=END)
+            self.wait(reduce, done)
+            ready = self.join(ranks, 9, END)
+            self.wait(ready, reduce)
             return ready
-        reduced = tasks.add(JOIN, ranks, NO_STREAM, place=8, phase=END)
-        tasks.wait(reduced, done)
+        reduced = self.join(ranks, 8, END)
+        self.wait(reduced, done)
         for turn, last in enumerate(last_gradients(order).T):
             rank = np.flatnonzero(last >= 0)
             action, stage = last[rank], order.stage[last[rank]]
             given = {"action": action, "place": 1, "phase": END}
-            body = tasks.add(REDUCE, rank, GRADIENTS, at["last body"].start + stage, slot=2 * turn, **given)
-            bucket = tasks.add(BUCKET, rank, GRADIENTS, at["last bucket"].start + stage, slot=2 * turn + 1, **given)
-            tasks.wait(body, action, from_end=False)
-            tasks.wait(bucket, action)
-            tasks.wait(reduced[rank], bucket)
-            bodies.append(body)
-            buckets.append(bucket)
+            body = self.add(REDUCE, rank, GRADIENTS, self.amount("last body", stage), slot=2 * turn, **given)
+            bucket = self.add(BUCKET, rank, GRADIENTS, self.amount("last bucket", stage), slot=2 * turn + 1, **given)
+            self.wait(body, action, from_end=False)
+            self.wait(bucket, action)
+            self.wait(reduced[rank], bucket)
+            self.bodies.append(body)
+            self.buckets.append(bucket)
         # Of a reduction beside compute the share h is free, and the rest is as if it came after: a blend of both ends.
-        ready = tasks.add(JOIN, ranks, NO_STREAM, place=9, phase=END, rule=BLEND)
-        tasks.wait(ready, reduced)
-        tasks.wait(ready, done, rank_reduce)
+        ready = self.join(ranks, 9, END, rule=BLEND)
+        self.wait(ready, reduced)
+        self.wait(ready, done, self.amount("reduce", ranks))
         return ready
 
     def once_updated(self, ready: IntArray) -> tuple[IntArray, IntArray, IntArray]:
@@ -390,71 +287,30 @@ class _Lanes:
         The ranks of the first and the last stage sum the tied embedding's gradient once both have their own. All update
         once the last is ready, because the gradient norm and the overflow check need every gradient.
         """
-        tasks, at, ranks = self.tasks, self.at, np.arange(self.order.num_ranks)
-        barrier = tasks.add(JOIN, [0], NO_STREAM, place=2, phase=TOGETHER)
-        tasks.wait(barrier, ready)
+
+        def together(what: int, ranks: IntArray, amount: Any, place: int) -> IntArray:
+            return self.add(what, ranks, ONCE, amount, place=place, phase=TOGETHER)
+
+        ranks, barrier = np.arange(self.order.num_ranks), self.join([0], 2, TOGETHER)
+        self.wait(barrier, ready)
         if self.on.tied:
-            ends = distinct(self.order.ends)
-            both = tasks.add(JOIN, [0], NO_STREAM, place=0, phase=TOGETHER)
-            tasks.wait(both, ready[ends])
-            tied = tasks.add(TIED, ends, ONCE, at["tied"].start, place=1, phase=TOGETHER)
-            tasks.wait(tied, both)
-            tasks.wait(barrier, tied)
-        update = tasks.add(UPDATE, ranks, ONCE, at["update"].start + ranks, place=3, phase=TOGETHER)
-        tasks.wait(update, barrier)
-        regather = tasks.add(REGATHER, ranks, ONCE, at["regather"].start + ranks, place=4, phase=TOGETHER)
-        step = tasks.add(JOIN, [0], NO_STREAM, place=5, phase=TOGETHER)
-        tasks.wait(step, regather)
-        tasks.wait(tasks.add(SETUP, ranks, ONCE, at["setup"].start, place=6, phase=TOGETHER), step)
+            ends, both = distinct(self.order.ends), self.join([0], 0, TOGETHER)
+            self.wait(both, ready[ends])
+            tied = together(TIED, ends, self.amount("tied"), 1)
+            self.wait(tied, both)
+            self.wait(barrier, tied)
+        update = together(UPDATE, ranks, self.amount("update", ranks), 3)
+        self.wait(update, barrier)
+        regather, step = together(REGATHER, ranks, self.amount("regather", ranks), 4), self.join([0], 5, TOGETHER)
+        self.wait(step, regather)
+        self.wait(together(SETUP, ranks, self.amount("setup"), 6), step)
         return update, regather, step
 
 
-def pass_seconds(order: Order, classes: Classes, seconds: Seconds) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return what each class of actions computes, occupies its rank for, and needs until its result is elsewhere.  [s]
-
-    A send follows the forward and the input gradient, or the whole backward. A blocking send keeps the sender until it
-    is delivered, as Megatron-LM's does without overlap; the receiver gets the data at the same moment either way. What
-    both of a pair give is there when both are done. What compute loses beside the traffic of visits holds up the rank,
-    and no message.
-    """
-    kind, stage, after = classes.kind, classes.stage, classes.after
-    compute = seconds.passes[kind, stage] if seconds.compute is None else np.asarray(seconds.compute)
-    sent = seconds.sends[kind, stage]
-    if sent.ndim < compute.ndim:
-        sent = sent[:, np.newaxis]
-    occupy, release = compute + seconds.blocks * sent, compute + sent
-    if order.pair_needs is not None:
-        pairs = np.flatnonzero(order.pair_needs[classes.action] >= 0)
-        second = seconds.passes[order.kind[after], order.stage[after]] if seconds.compute is None else compute[after]
-        release[pairs] += second[pairs]
-    if seconds.visits is not None:
-        slowed = slowed_at_visits(order, classes, seconds.visits)[1]
-        occupy = occupy + (slowed if slowed.ndim == compute.ndim else slowed[:, np.newaxis])
-    return compute, occupy, release
-
-
-def slowed_at_visits(order: Order, classes: Classes, visits: VisitSeconds) -> tuple[FloatArray, FloatArray]:
-    """What a rank's compute loses beside the traffic of visits, by class of actions; (classes[, plans]).  [s]
-
-    Returns:
-    lost : counted at the action that opens or closes a visit, so that repetitions are alike.
-    stretch : put behind the action that it holds up: what is gathered for a visit slows what is done before it.
-    """
-    axes = [1] * (visits.reduce_slows.ndim - 1)
-
-    def gathering(kind: IntArray, stage: IntArray, there: IntArray) -> FloatArray:
-        return np.asarray(visits.gather_slows[(kind != F).astype(np.int64), stage] * there.reshape(-1, *axes))
-
-    after = classes.after
-    reducing = visits.reduce_slows[classes.stage] * classes.reduces.reshape(-1, *axes)
-    lost = reducing + gathering(classes.kind, classes.stage, classes.gathers)
-    return lost, reducing + gathering(order.kind[after], order.stage[after], classes.gathers_after)
-
-
-def amounts_of(order: Order, on: Switches, seconds: Seconds) -> FloatArray:
+def amounts_of(program: Program, on: Switches) -> FloatArray:
     """Seconds of all tasks and lags of a step, (amounts) or (amounts, plans).  [s]"""
-    at, classes = places_of(order, on), classes_of(order, on.prefetched > 0, on.each)
-    _, occupy, release = pass_seconds(order, classes, seconds)
+    order, costs, at, classes = program.order, program.costs, places_of(program.order, on), program.classes
+    _, occupy, release = program.class_seconds()
     found = np.zeros((at[list(at)[-1]].stop, *occupy.shape[1:]))
 
     def put(name: str, values: Any) -> None:
@@ -463,19 +319,19 @@ def amounts_of(order: Order, on: Switches, seconds: Seconds) -> FloatArray:
 
     put("pass", occupy)
     put("message", release - occupy)
-    put("reduce", seconds.reduce)
-    put("tied", seconds.tied)
-    put("between", seconds.between)
-    put("update", seconds.update)
-    put("regather", seconds.gather)
-    put("setup", seconds.setup)
+    put("reduce", costs.reduce_s)
+    put("tied", costs.tied_embedding_s)
+    put("between", program.between_flushes_s)
+    put("update", costs.optimizer_s)
+    put("regather", program.gather_s())
+    put("setup", costs.step_setup_s)
     if on.overlap_reduce:
-        last = seconds.reduce[order.rank_of_stage] * seconds.share
-        bucket = np.minimum(seconds.tail[order.rank_of_stage], last)
+        last = costs.reduce_s[order.rank_of_stage] * costs.reduce_share
+        bucket = np.minimum(costs.reduce_tail_s[order.rank_of_stage], last)
         put("last body", last - bucket)
         put("last bucket", bucket)
-    if seconds.visits is not None:
-        for name, values in amounts_at_visits(order, classes, seconds.visits).items():
+    if costs.visits is not None:
+        for name, values in amounts_at_visits(order, classes, costs.visits).items():
             put(name, values)
         first = classes.of[order.first[:-1]]
         put("first wait", -np.maximum(found[at["gather"]] + found[at["early"]], 0.0)[first])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -39,14 +39,6 @@ class TaskTable:
     end_s: FloatArray
 
 
-class StepTimes(NamedTuple):
-    """When the tasks of a step begin and end; arrays (tasks). [s]"""
-
-    step: Step
-    begin: FloatArray
-    end: FloatArray
-
-
 @dataclass(frozen=True, slots=True, repr=False)
 class Timeline:
     """One training step.
@@ -57,7 +49,7 @@ class Timeline:
     exposed_reduce_s : gradient reduction of each rank that no backward hid. [s]
     exposed_gather_s : weight gather of each rank that no forward hid. [s]
     waited_s : how long each rank waited for what is moved at visits; None: nothing is. [s]
-    times : of the step's tasks.
+    step, begin_s, end_s : the step's tasks, and when each begins and ends. [s]
     """
 
     program: Program
@@ -67,7 +59,9 @@ class Timeline:
     exposed_reduce_s: RankFloats
     exposed_gather_s: RankFloats
     waited_s: RankFloats | None
-    times: StepTimes
+    step: Step
+    begin_s: FloatArray
+    end_s: FloatArray
 
     def __repr__(self) -> str:
         """One line: the fields hold every task of the step."""
@@ -83,25 +77,22 @@ class Timeline:
     @property
     def start(self) -> ActionFloats:
         """Begin of every action, as in `program.order`. [s]"""
-        return self.times.begin[: len(self.program.order)]
+        return self.begin_s[: len(self.program.order)]
 
     @property
     def end(self) -> ActionFloats:
         """End of every action, the send that blocks its rank included. [s]"""
-        return self.times.end[: len(self.program.order)]
+        return self.end_s[: len(self.program.order)]
 
     @property
     def begun_s(self) -> RankFloats:
         """When each rank's step begins: with all others at 0, unless ranks do not wait for each other.  [s]"""
-        step, begin, _ = self.times
-        if step.since is None:
-            return np.zeros(self.program.order.num_ranks)
-        return np.asarray(begin[step.ready] - begin[step.since])
+        return _begun(self.step, self.begin_s, self.program.order.num_ranks)
 
     @property
     def tasks(self) -> TaskTable:
         """The table of all tasks that were played."""
-        return _table(self.program.order, *self.times)
+        return _table(self.program.order, self.step, self.begin_s, self.end_s)
 
     def to_frame(self) -> Any:
         """Every task that was played as a pandas table: rank, stream, kind, stage, micro-batch, start and end. [s]
@@ -137,7 +128,8 @@ def timeline_of(
     waited : array (ranks) or None. As of Timeline. [s]
     period_s : of a folded order, how long the repetition of a block takes: without a flush, a step. [s]
     """
-    times, costs, fold = StepTimes(step, begin, end), program.costs, program.order.fold
+    costs, fold, num_ranks = program.costs, program.order.fold, program.order.num_ranks
+    played = step, begin, end
     if step.update is None or step.regather is None:
         if period_s is None or fold is None or not fold.endless:
             period_s = float(begin[step.step])  # so many batches as the order holds
@@ -146,20 +138,16 @@ def timeline_of(
             updates = max(1.0, updates_per_rank(program.order))
             step_s, exposes = without_flush(period_s, costs.reduce_s, updates, costs.hidden_share, True)
             lasts, exposed = float(step_s), exposes / updates
-        busy = np.full(program.order.num_ranks, period_s)
-        return Timeline(program, engine, lasts + costs.step_setup_s, busy, exposed, costs.gather_s, None, times)
-    done, ready = begin[step.done], begin[step.ready]
-    begun = 0.0 if step.since is None else ready - begin[step.since]
-    return Timeline(
-        program,
-        engine,
-        float(begin[step.step]) + costs.step_setup_s,
-        done - begun,
-        ready - done,
-        (end - begin)[step.regather],
-        waited,
-        times,
-    )
+        busy = np.full(num_ranks, period_s)
+        return Timeline(program, engine, lasts + costs.step_setup_s, busy, exposed, costs.gather_s, None, *played)
+    done, ended = begin[step.done], float(begin[step.step]) + costs.step_setup_s
+    ends, exposed = done - _begun(step, begin, num_ranks), begin[step.ready] - done
+    return Timeline(program, engine, ended, ends, exposed, (end - begin)[step.regather], waited, *played)
+
+
+def _begun(step: Step, begin: FloatArray, num_ranks: int) -> RankFloats:
+    """When each rank's step begins: with all others at 0, unless ranks do not wait for each other.  [s]"""
+    return np.zeros(num_ranks) if step.since is None else np.asarray(begin[step.ready] - begin[step.since])
 
 
 def _table(order: Order, step: Step, begin: FloatArray, end: FloatArray) -> TaskTable:
@@ -169,28 +157,25 @@ def _table(order: Order, step: Step, begin: FloatArray, end: FloatArray) -> Task
     nothing hides occupies the rank once its pipeline is done.
     """
     tasks, count = step.graph.tasks, len(order)
-    begin, end, ranks = begin.copy(), end.copy(), np.arange(order.num_ranks)
+    begin, end = begin.copy(), end.copy()
     begin[step.bodies] = np.where(end > begin, begin, np.inf)[step.bodies]
     begin[step.bodies] = np.minimum(begin[step.bodies], begin[step.buckets])
     end[step.bodies] = end[step.buckets]
     shown = (end > begin) & (tasks.what != BUCKET) & (tasks.what != JOIN)
     shown[:count] = True
-    since = np.zeros(order.num_ranks)
     columns = [tasks.rank, tasks.stream, tasks.what, tasks.action, begin, end]
     if step.update is not None:
         beside = np.zeros(len(tasks), dtype=bool)
         beside[step.bodies] = True
         shown &= beside | (tasks.what != REDUCE)
-        if step.since is not None:
-            since = begin[step.ready] - begin[step.since]
-            late = since[tasks.rank] * (tasks.phase == TOGETHER)
-            columns[4:] = begin + late, end + late
+        late = _begun(step, begin, order.num_ranks)[tasks.rank] * (tasks.phase == TOGETHER)
+        columns[4:] = begin + late, end + late
     rows = [each[shown] for each in columns]
     if step.update is not None:
-        exposed = np.flatnonzero(begin[step.ready] > begin[step.done])
-        more = (ranks, np.full_like(ranks, ONCE), np.full_like(ranks, REDUCE), np.full_like(ranks, -1),
-                begin[step.done], begin[step.ready])  # fmt: skip
-        rows = [np.concatenate([row, each[exposed]]) for row, each in zip(rows, more, strict=True)]
+        late = np.flatnonzero(begin[step.ready] > begin[step.done])
+        codes = [np.full_like(late, each) for each in (ONCE, REDUCE, -1)]
+        more = (late, *codes, begin[step.done][late], begin[step.ready][late])
+        rows = [np.concatenate(each) for each in zip(rows, more, strict=True)]
     return TaskTable(*rows)
 
 

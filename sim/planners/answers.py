@@ -64,7 +64,7 @@ def profile_of(scenario: Scenario, **changes: Any) -> LayerProfile:
     plans, model, training = plans_of(scenario), scenario.model, scenario.training
     forward, backward = (table[:, 0, 0, 0] for table in plans.prices.total_s[:2])
     kept = plans.prices.activation_bytes[:, 0, 0]
-    held = block_params(plans.layouts)[..., 0]
+    held = block_params(*plans.layouts.holds)[..., 0]
     of_blocks = np.stack([held[HELD].sum(axis=0), held[TRAINED].sum(axis=0), held[MOMENTS]], axis=1).tolist()
     width = GRADIENT_WIDTH[scenario.stack.gradient_precision]
     output = float(np.asarray(sent_bytes(plans.costs, cut_of(scenario))))

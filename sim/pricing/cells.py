@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sim.arrays import Bools, Floats, Ints, Number
-from sim.costs.block import AT_PEAK, BACKWARD, FORWARD, INPUT_GRAD, BlockCosts, block_costs, exposed_copy
+from sim.costs.block import AT_PEAK, BACKWARD, FORWARD, INPUT_GRAD, BlockCosts, Groups, block_costs, exposed_copy
 from sim.costs.collectives import all_gather, send
 from sim.network.placement import Group, layer_groups
-from sim.pricing.layouts import CostModel, Layouts, cost_model, cut_by_training, cut_of, layout_of
+from sim.pricing.layouts import LAYER_DEGREES, CostModel, Layouts, cost_model, cut_by_training, cut_of, layout_of
 from sim.specs import ParallelPlan, Scenario
 from sim.specs.plan import LAYERED, reshards
 from sim.specs.stack import sends_overlap
@@ -46,74 +46,11 @@ class Way(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Cells:
-    """Cuts of a layer, each with a micro-batch; arrays over cells. They are equal if their numbers are.
-
-    layouts : whose tensor-, context- and expert-parallel groups count, one a cell.
-    ways : ways to compute a layer that are priced.
-    slices : parts of the sequence that go through the pipeline one after the other.
-    """
-
-    layouts: Layouts
-    microbatch_size: Floats
-    ways: tuple[Way, ...]
-    slices: int = 1
-
-    def __len__(self) -> int:
-        return len(self.microbatch_size)
-
-    @cached_property
-    def _key(self) -> tuple[Any, ...]:
-        layouts = self.layouts
-        return layouts.costs, layouts.cuts.tobytes(), self.microbatch_size.tobytes(), self.ways, self.slices
-
-    def __hash__(self) -> int:
-        return hash(self._key)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Cells) and self._key == other._key
-
-    def number(self, numbers: Any) -> Number:
-        """Return an array over cells; or where there is one cell its number, which formulas take faster."""
-        return numbers if len(self) > 1 else np.asarray(numbers).item()
-
-    @property
-    def groups(self) -> dict[str, Group]:
-        """The groups over which a layer is cut, by kind."""
-        groups = {"tp": self.layouts.tensor, "cp": self.layouts.context, "ep": self.layouts.experts}
-        return {kind: Group(*map(self.number, group.numbers)) for kind, group in groups.items()}
-
-    def cut(self, sequence_parallel: bool) -> Cut:
-        """Return how the layers of all cells are cut, with nothing recomputed."""
-        degrees = {name: self.number(getattr(self.layouts, name)) for name in ("tp", "cp", "ep", "etp")}
-        return Cut(
-            **degrees,
-            microbatch_size=self.number(self.microbatch_size),
-            sequence_parallel=sequence_parallel,
-            recompute="none",
-            slices=self.slices,
-            **cut_by_training(self.layouts.costs.training),
-        )
-
-
-def find_cells(
-    layouts: Layouts, layout: Ints, microbatch_size: Ints, ways: tuple[Way, ...], slices: int = 1
-) -> tuple[Cells, Ints]:
-    """Return all cells of plans, and which of them each plan has."""
-    _, first, cut = np.unique(layouts.cuts, axis=1, return_index=True, return_inverse=True)
-    sizes, size = np.unique(microbatch_size, return_inverse=True)
-    codes, cell = np.unique(cut.ravel()[layout] * len(sizes) + size, return_inverse=True)
-    chosen = layouts.take(first[codes // len(sizes)])
-    return Cells(chosen, sizes[codes % len(sizes)].astype(float), ways, slices), cell
-
-
-@dataclass(frozen=True)
 class CellPrices:
     """Seconds and bytes of one micro-batch, in every way, of every cell.
 
     passes : (passes, blocks, causes, ways, cells), with the passes of `sim.costs.block`. [s]
-    card_s : what collectives of forward and backward put on a network card, at the best rate that it reaches; (2,
-        blocks, ways, cells). [s]
+    card_s : what collectives of forward and backward put on a network card, at its best rate; (2, blocks, ways, cells).
     activation_bytes : kept for the backward; (blocks, ways, cells). [bytes]
     sends_s : a send to a rank of the same NVLink domain, and of another; (2, ways, cells). [s]
     working_bytes : the largest short-lived buffer besides what is kept; (ways, cells). [bytes]
@@ -124,7 +61,7 @@ class CellPrices:
     notes : what was extrapolated.
     """
 
-    cells: Cells
+    ways: tuple[Way, ...]
     passes: Floats
     card_s: Floats
     activation_bytes: Floats
@@ -145,11 +82,10 @@ class CellPrices:
         """Return prices of rows with these cells, each of which runs a share above zero of its layers again, whole, and
         the others not.
 
-        The rows take the place of the cells. `price_cells` mixes ways in the same manner, with one share for all cells.
+        The rows take the place of the cells. `_fill_in` mixes ways in the same manner, with one share for all cells.
         """
-        ways = self.cells.ways
         full, none = (
-            [place for place, way in enumerate(ways) if way.recompute == word and not way.offloaded_layers]
+            [place for place, way in enumerate(self.ways) if way.recompute == word and not way.offloaded_layers]
             for word in ("full", "none")
         )
         tables: dict[str, Any] = {
@@ -158,78 +94,106 @@ class CellPrices:
             if isinstance(table, np.ndarray) and name != "total_s"
         }
         tables["working_bytes"] = self.working_bytes[full][:, cell]
-        mixed = tuple(ways[place]._replace(recompute="full*") for place in full)
-        return replace(self, cells=replace(self.cells, ways=mixed), **tables)
+        return replace(self, ways=tuple(self.ways[place]._replace(recompute="full*") for place in full), **tables)
+
+
+def price_cells(
+    layouts: Layouts, layout: Ints, microbatch_size: Ints, ways: tuple[Way, ...], slices: int = 1
+) -> tuple[CellPrices, Ints]:
+    """Price all cells of plans in all ways; and return which cell each plan has.
+
+    slices : parts of the sequence that go through the pipeline one after the other.
+    """
+    cuts, cut = np.unique(layouts.cuts, axis=1, return_inverse=True)
+    sizes, size = np.unique(microbatch_size, return_inverse=True)
+    codes, cell = np.unique(cut.ravel()[layout] * len(sizes) + size, return_inverse=True)
+    numbers = np.vstack([cuts[:, codes // len(sizes)], sizes[codes % len(sizes)]])
+    return _priced(layouts.costs, numbers.tobytes(), ways, slices), cell
 
 
 @lru_cache(maxsize=4)
-def price_cells(cells: Cells) -> CellPrices:
-    """Price cells in all of their ways; the last few tables are cached."""
-    costs, shape = cells.layouts.costs, (len(cells.ways), len(cells))
-    model, compute, blocks = costs.model, costs.noting(), num_blocks(costs.model)
+def _priced(costs: CostModel, cells: bytes, ways: tuple[Way, ...], slices: int) -> CellPrices:
+    """Price cells, whose numbers are those of `Layouts.cuts` and the micro-batch."""
+    cut, groups, send_share = _cut_of_cells(costs, cells, slices)
+    model, compute, shape = costs.model, costs.noting(), (len(ways), np.size(cut.microbatch_size))
+    blocks, tables = num_blocks(model), np.zeros((4, *shape))
     passes, card = np.zeros((AT_PEAK + 1, blocks, len(Cause), *shape)), np.zeros((2, blocks, *shape))
-    prices = CellPrices(cells, passes, card, np.zeros((blocks, *shape)), np.zeros((2, *shape)), *np.zeros((4, *shape)))
-    for overlap_tp, sequence_parallel in dict.fromkeys(way[:2] for way in cells.ways):
-        stack, cut = costs.stack, cells.cut(sequence_parallel)
+    prices = CellPrices(ways, passes, card, np.zeros((blocks, *shape)), np.zeros((2, *shape)), *tables)
+    for overlap_tp, sequence_parallel in dict.fromkeys(way[:2] for way in ways):
+        cut, stack = replace(cut, sequence_parallel=sequence_parallel), costs.stack
         if stack.overlap_tp_backward != overlap_tp:
             stack = stack.replace(overlap_tp_backward=overlap_tp)
-        ways = [place for place, way in enumerate(cells.ways) if way[:2] == (overlap_tp, sequence_parallel)]
-        operations, groups = block_operations(model, stack, cut), cells.groups
-        words = [cells.ways[way].recompute for way in ways]
-        mixed = tuple(dict.fromkeys(word for recompute in words for word, _ in mixture(recompute)))
+        here = [place for place, way in enumerate(ways) if way[:2] == (overlap_tp, sequence_parallel)]
+        words = dict.fromkeys(ways[way].recompute for way in here)
+        again = dict.fromkeys(word for each in words for word, _ in mixture(each))
+        operations = block_operations(model, stack, cut)
         for block, of_block in enumerate(operations):
-            found = block_costs(block_works(of_block, stack, mixed), compute, groups, costs.fabric)
+            found = block_costs(block_works(of_block, stack, tuple(again)), compute, groups, costs.fabric)
             # Embedding and head never run again: their one work stands for all words.
-            of_words = dict(zip(mixed, found if len(found) > 1 else found * len(mixed), strict=True))
-            _fill_in(prices, ways, block, of_block, of_words)
-        working = {word: working_bytes(operations, model, stack, cut, word) for word in dict.fromkeys(words)}
-        for way, word in zip(ways, words, strict=True):
-            prices.working_bytes[way] = working[word]
-        prices.logits_bytes[ways] = logits_bytes(model, stack, cut)
-        prices.held_logits_bytes[ways] = held_logits_bytes(model, stack, cut)
-        prices.boundary_bytes[ways] = cut.width * cut.norm_tokens * model.hidden_size
-        prices.sends_s[0, ways], prices.sends_s[1, ways] = send_seconds(
-            costs, cut, groups["tp"], cells.number(cells.layouts.send_share)
-        )
-    for place, each in enumerate(cells.ways):
+            of_words = dict(zip(again, found if len(found) > 1 else found * len(again), strict=True))
+            _fill_in(prices, here, block, {word: kept_bytes(of_block, word) for word in words}, of_words)
+        working = {word: working_bytes(operations, model, stack, cut, word) for word in words}
+        for way in here:
+            prices.working_bytes[way] = working[ways[way].recompute]
+        prices.logits_bytes[here] = logits_bytes(model, stack, cut)
+        prices.held_logits_bytes[here] = held_logits_bytes(model, stack, cut)
+        prices.boundary_bytes[here] = cut.width * cut.norm_tokens * model.hidden_size
+        prices.sends_s[0, here], prices.sends_s[1, here] = send_seconds(costs, cut, groups["tp"], send_share)
+    for place, each in enumerate(ways):
         if each.offloaded_layers:
-            _offload(prices, place, each.offloaded_layers)
+            _offload(prices, place, each.offloaded_layers, costs)
     waiting_s = None
     if costs.stack.overlap_experts and model.num_experts:  # a pass without another micro-batch beside it takes longer
         quiet = replace(costs, stack=costs.stack.replace(overlap_experts=False))
-        alone = price_cells.__wrapped__(replace(cells, layouts=replace(cells.layouts, costs=quiet)))
-        waiting_s = np.asarray(alone.passes - passes)
+        waiting_s = np.asarray(_priced.__wrapped__(quiet, cells, ways, slices).passes - passes)
     return replace(prices, waiting_s=waiting_s, notes=frozenset(compute.notes))
 
 
-price_one_cell = lru_cache(maxsize=1024)(price_cells.__wrapped__)
-"""`price_cells` for single plans: their tables are small, and many recur."""
+_priced_alone = lru_cache(maxsize=1024)(_priced.__wrapped__)
+"""`_priced` for single plans: their tables are small, and many recur."""
+
+
+def _cut_of_cells(costs: CostModel, cells: bytes, slices: int) -> tuple[Cut, Groups, Number]:
+    """The numbers of cells as a cut of a layer with nothing recomputed, its groups, and the share of sends' cards."""
+    degrees, width = len(LAYER_DEGREES), len(fields(Group))
+    table = np.frombuffer(cells).reshape(degrees + 1 + 3 * width + 1, -1)
+    # Formulas take a number faster than an array of one.
+    numbers = [row if len(row) > 1 else row.item() for row in (*table[:degrees].astype(np.int64), *table[degrees:])]
+    send_share, *lies, microbatch_size = numbers[degrees:]
+    cut = Cut(
+        **dict(zip(LAYER_DEGREES, numbers[:degrees], strict=True)),
+        microbatch_size=microbatch_size,
+        sequence_parallel=False,
+        recompute="none",
+        slices=slices,
+        **cut_by_training(costs.training),
+    )
+    groups = {kind: Group(*lies[place * width :][:width]) for place, kind in enumerate(("tp", "cp", "ep"))}
+    return cut, groups, send_share
 
 
 def _fill_in(
-    prices: CellPrices, ways: Sequence[int], block: int, of_block: Block, of_words: dict[str, BlockCosts]
+    prices: CellPrices, ways: Sequence[int], block: int, kept: dict[str, Number], of_words: dict[str, BlockCosts]
 ) -> None:
     """Fill in what a block takes and keeps in some ways, by what runs again in them."""
-    recomputes = [prices.cells.ways[way].recompute for way in ways]
-    kept = {recompute: kept_bytes(of_block, recompute) for recompute in dict.fromkeys(recomputes)}
-    for way, recompute in zip(ways, recomputes, strict=True):
-        for word, share in mixture(recompute):
-            for place, seconds in enumerate(of_words[word].passes):
+    for way in ways:
+        word = prices.ways[way].recompute
+        prices.activation_bytes[block, way] = kept[word]
+        for part, share in mixture(word):
+            for place, seconds in enumerate(of_words[part].passes):
                 for cause, each in seconds.items():
                     prices.passes[place, block, cause, way] += share * each
-            for place, occupied in enumerate(of_words[word].card):
+            for place, occupied in enumerate(of_words[part].card):
                 prices.card_s[place, block, way] += share * occupied
-        prices.activation_bytes[block, way] = kept[recompute]
 
 
-def _offload(prices: CellPrices, way: int, layers: int) -> None:
+def _offload(prices: CellPrices, way: int, layers: int, costs: CostModel) -> None:
     """Put the activations of so many layers of the model into host memory, in one way.
 
     Every layer has its share of them. One layer's are on the GPU while they are on their way.
     """
-    costs, kept = prices.cells.layouts.costs, prices.activation_bytes[:, way]
+    kept, passes = prices.activation_bytes[:, way], prices.passes[:, :, :, way]
     moved = kept * (layers / costs.model.num_layers * (np.arange(len(kept)) >= FIRST_KIND))[:, np.newaxis]
-    passes = prices.passes[:, :, :, way]
     copies = [exposed_copy(costs.host.out_s(moved), passes[FORWARD].sum(axis=1))]
     copies += 2 * [exposed_copy(costs.host.back_s(moved), passes[BACKWARD].sum(axis=1))]
     passes[[FORWARD, BACKWARD, INPUT_GRAD], :, Cause.OFFLOAD] += copies
@@ -357,7 +321,7 @@ class Plans:
         """Share of a plan's passes that have no pass of another micro-batch beside them (`sim.work.routing`)."""
         sizes = self.pp, self.num_chunks, self.num_microbatches, self.like.microbatch_group
         share = passes_alone(self.schedule, *sizes)
-        whole = np.array([way.recompute.startswith("full") for way in self.prices.cells.ways])
+        whole = np.array([way.recompute.startswith("full") for way in self.prices.ways])
         return np.asarray(np.where(whole[self.way], 1.0, share))
 
     @cached_property
@@ -369,11 +333,6 @@ class Plans:
     def shape(self) -> tuple[int, ...]:
         """Shape that the columns broadcast to."""
         return np.broadcast_shapes(*(np.shape(getattr(self, name)) for name in COLUMNS))
-
-    @property
-    def of_blocks(self) -> tuple[Any, ...]:
-        """Where the plans' cells stand in arrays over (blocks, ways, cells)."""
-        return (slice(None), self.way, self.cell)
 
 
 COLUMNS = tuple(column.name for column in fields(Plans) if column.type in ("Ints", "Bools"))
@@ -387,7 +346,8 @@ def plans_of(scenario: Scenario) -> Plans:
     layouts = layout_of(cost_model(scenario), degrees, plan.etp > 1, plan.sharding_group, plan.placement)
     word = recompute_word(plan, scenario.model)
     way = Way(stack.overlap_tp_backward, plan.sequence_parallel, word, plan.offloaded_layers)
-    cells = Cells(layouts, np.array([float(plan.microbatch_size)]), (way,), plan.sequence_slices)
+    cell = np.append(layouts.cuts, float(plan.microbatch_size)).tobytes()
+    prices = _priced_alone(layouts.costs, cell, (way,), plan.sequence_slices)
     columns = {
         **dict.fromkeys(("layout", "cell", "way"), 0),
         "zero_stage": plan.zero_stage,
@@ -398,4 +358,4 @@ def plans_of(scenario: Scenario) -> Plans:
         "overlap_param_gather": stack.overlap_param_gather,
     }
     only: dict[str, Any] = {name: np.array([value]) for name, value in columns.items()}
-    return Plans(layouts, price_one_cell(cells), plan, plan.schedule, **only, optimizer_offload=plan.optimizer_offload)
+    return Plans(layouts, prices, plan, plan.schedule, **only, optimizer_offload=plan.optimizer_offload)

@@ -233,19 +233,15 @@ optimizer: all, or behind them adapters where these alone are."""
 
 def params_of(counts: Floats, layouts: Layouts, layout: Any = slice(None)) -> Floats:
     """Return what one GPU holds of parts of the model: parameters (…, parts, layouts), or plans with these layouts."""
-    return put_together(counts, block_params(layouts)[..., layout].swapaxes(0, 1)).swapaxes(0, 1)
-
-
-def block_params(layouts: Layouts) -> Floats:
-    """Return what one GPU holds of every block: parameters (…, blocks + 1, layouts).
-
-    Each block has a table of its own; a table that is there once for two of them counts against them.
-    """
-    return _block_params(layouts.costs, layouts.tp.tobytes(), layouts.ep.tobytes(), layouts.etp.tobytes())
+    return put_together(counts, block_params(*layouts.holds)[..., layout].swapaxes(0, 1)).swapaxes(0, 1)
 
 
 @lru_cache(maxsize=32)
-def _block_params(costs: CostModel, *degrees: bytes) -> Floats:
+def block_params(costs: CostModel, *degrees: bytes) -> Floats:
+    """Return what one GPU holds of every block, where it holds so much (`Layouts.holds`): (…, blocks + 1, layouts).
+
+    Each block has a table of its own; a table that is there once for two of them counts against them.
+    """
     tp, ep, etp = (np.frombuffer(each, dtype=np.int64) for each in degrees)
     model, adapters, optimizer = costs.model, adapters_of(costs.training), costs.training.optimizer
     blocks = held_blocks(model, tp, ep, etp, adapters)

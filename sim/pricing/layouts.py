@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
 from statistics import NormalDist
 from typing import Any
@@ -24,7 +24,7 @@ from sim.network.placement import (
     send_share,
     stack_groups,
 )
-from sim.specs import ClusterSpec, ModelSpec, ParallelPlan, Profile, Scenario, StackSpec, TrainingSpec
+from sim.specs import ClusterSpec, ModelSpec, Profile, Scenario, StackSpec, TrainingSpec
 from sim.units import show
 from sim.work.operations import adapters_of
 from sim.work.optimizer import GRADIENT_WIDTH
@@ -43,12 +43,8 @@ without."""
 
 @dataclass(frozen=True, eq=False)
 class CostModel:
-    """Model, machine, training, software and profile of a scenario, and their rates: all of it but the plan.
+    """All of a scenario but the plan, and the rates of its GPU, network and host. It hashes by identity, for caches.
 
-    It hashes by identity, and `cost_model` gives scenarios with the same records the same one, so that what was priced
-    with it can be cached.
-
-    compute, fabric, host : rates of the GPU, of the network and of the host.
     forward_setup_s : host time before each forward of a chunk while the GPU waits.
     """
 
@@ -72,42 +68,50 @@ class CostModel:
         return replace(self.compute, notes=set())
 
 
-class _Records(tuple[Any, ...]):
-    """Records that equal others only if they are the very same objects, since some of them do not hash."""
-
-    __slots__ = ()
-
-    def __hash__(self) -> int:
-        return hash(tuple(map(id, self)))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, tuple) and all(one is two for one, two in zip(self, other, strict=True))
+_COST_MODELS: dict[tuple[int, ...], CostModel] = {}
+"""The last few cost models, by the identity of their records, some of which do not hash."""
 
 
 def cost_model(scenario: Scenario) -> CostModel:
     """Return the cost model of a scenario: the same one for scenarios that share all records but the plan."""
     records = scenario.model, scenario.cluster, scenario.training, scenario.stack, scenario.profile
-    return _cost_model(_Records(records))
+    key = tuple(map(id, records))
+    found = _COST_MODELS.pop(key, None) or _cost_model(*records)
+    _COST_MODELS[key] = found
+    if len(_COST_MODELS) > 16:
+        _COST_MODELS.pop(next(iter(_COST_MODELS)), None)
+    return found
 
 
-@lru_cache(maxsize=16)
-def _cost_model(records: _Records) -> CostModel:
-    model, cluster, training, stack, profile = records
+def _cost_model(
+    model: ModelSpec, cluster: ClusterSpec, training: TrainingSpec, stack: StackSpec, profile: Profile
+) -> CostModel:
     graphs = stack.cuda_graphs == "full_iteration"
     in_graph = GRAPH_LAUNCH_S if profile.host.graph_launch_s is None else profile.host.graph_launch_s
     same = in_graph if graphs else profile.host.kernel_launch_s
     slow = cluster.node.launch_slowdown * (1.0 if stack.bound_to_cpus else UNBOUND_SLOWDOWN)
     stated = stack.kernel_launch_s, stack.backward_launch_s, stack.collective_launch_s
     kernel, backward, collective = (slow * each if same is None else same for each in stated)
-    launches = kernel, backward, collective, in_graph, 0.0 if graphs else slow
-    kernels = stack.elementwise_rate, stack.flash_version, stack.fp8_attention
-    wide, numbers = training.high_precision_layers / model.num_layers, (training.precision, training.activation_bytes)
     reached, gemm, clock = profile, profile.gemm, cluster.gpu.sustained_clock
     if clock != 1.0:  # multiplies go at the clock that the GPU keeps
         slower = {name: share * clock for name, share in gemm.precisions.items()}
         update = {"max_efficiency": gemm.max_efficiency * clock, "precisions": slower}
         reached = profile.model_copy(update={"gemm": gemm.model_copy(update=update)})
-    compute = ComputeModel(cluster.gpu, reached, *numbers, *launches, *kernels, wide)
+    compute = ComputeModel(
+        cluster.gpu,
+        reached,
+        training.precision,
+        training.activation_bytes,
+        kernel,
+        backward,
+        collective,
+        in_graph,
+        0.0 if graphs else slow,
+        stack.elementwise_rate,
+        stack.flash_version,
+        stack.fp8_attention,
+        training.high_precision_layers / model.num_layers,
+    )
     fabric, host = Fabric.of(cluster, profile, nvls=stack.nvls), Host.of(cluster.node, profile)
     setup_s = 0.0 if graphs else stack.forward_setup_s
     return CostModel(model, cluster, training, stack, profile, compute, fabric, host, setup_s)
@@ -186,16 +190,20 @@ def slowdown(gpus: Ints, spread: float, fitted_gpus: int) -> Floats:
         fewer are taken to be as fast: on A100 those of 8 are no faster than those of 64.
     """
 
-    def pace(size: int) -> float:
-        return 1.0 + spread * (expected_slowest(size) - expected_slowest(SPREAD_OVER))
+    paces = [_pace(max(size, fitted_gpus), spread) for size in np.ravel(gpus).tolist()]
+    return np.asarray(np.reshape(paces, np.shape(gpus)) / _pace(fitted_gpus, spread) - 1.0)
 
-    sizes, which = np.unique(np.asarray(gpus), return_inverse=True)
-    each = np.array([pace(max(int(size), fitted_gpus)) for size in sizes])
-    return np.asarray(each / pace(fitted_gpus) - 1.0)[which].reshape(np.shape(gpus))
+
+@lru_cache(maxsize=1024)
+def _pace(gpus: int, spread: float) -> float:
+    """How many times as long the slowest of so many GPUs is expected to take as the slowest of SPREAD_OVER."""
+    return 1.0 + spread * (expected_slowest(gpus) - expected_slowest(SPREAD_OVER))
 
 
 LAYOUT = ("tp", "cp", "pp", "dp", "ep")
 """What a layout's numbers are, in this order."""
+LAYER_DEGREES = ("tp", "cp", "ep", "etp")
+"""Degrees that a layer is cut by."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,11 +213,10 @@ class Layouts:
     They hash by identity, so that what they take can be cached.
 
     gpus : that a plan has.
-    tp, cp, pp, ep, etp : degrees.
-    tensor, context, experts, data, expert_data : groups over which a layer is cut, and that sum gradients of everything
-        but experts, and of experts.
-    shards, expert_shards : groups within which ZeRO shards everything but experts, and experts.
-    between_shards : groups that hold the same shard; None where all shard together.
+    tensor, context, experts : groups over which a layer is cut.
+    data, shards : groups that sum gradients of everything but experts, and within which ZeRO shards it.
+    expert_data, expert_shards : the same of experts.
+    between : groups that hold the same shard; None where all shard together.
     send_share : share of a card's rate that the switches leave where all pipeline ranks send at once.
     hops : which sends of their pipelines leave an NVLink domain.
     """
@@ -228,7 +235,7 @@ class Layouts:
     expert_data: Group
     shards: Group
     expert_shards: Group
-    between_shards: Group | None
+    between: Group | None
     send_share: Floats
     hops: tuple[Hops, ...]
 
@@ -239,14 +246,13 @@ class Layouts:
     def cuts(self) -> Floats:
         """All numbers that say how a layer is cut, and how fast its groups and sends are; (numbers, layouts)."""
         lies = [*self.tensor.numbers, *self.context.numbers, *self.experts.numbers]
-        return np.array([self.tp, self.cp, self.ep, self.etp, self.send_share, *lies], dtype=float)
+        degrees = [getattr(self, name) for name in LAYER_DEGREES]
+        return np.array([*degrees, self.send_share, *lies], dtype=float)
 
-    def take(self, places: Ints) -> Layouts:
-        """Return some of the layouts."""
-        own = {each.name: getattr(self, each.name) for each in fields(self)}
-        taken: dict[str, Any] = {name: each.take(places) for name, each in own.items() if isinstance(each, Group)}
-        taken |= {name: each[places] for name, each in own.items() if isinstance(each, np.ndarray)}
-        return replace(self, **taken, hops=tuple(self.hops[place] for place in places.tolist()))
+    @cached_property
+    def holds(self) -> tuple[CostModel, bytes, bytes, bytes]:
+        """All that decides which parameters a GPU holds of a part of the model."""
+        return self.costs, self.tp.tobytes(), self.ep.tobytes(), self.etp.tobytes()
 
     @cached_property
     def slowdown(self) -> Floats:
@@ -267,18 +273,17 @@ class Layouts:
             return self
 
         def over(group: Group) -> Group:
-            spans = group.num_domains * copies
-            return Group(group.size * copies, group.per_domain, group.shares_network, spans, group.card_share)
+            return replace(group, size=group.size * copies, spans=group.num_domains * copies)
 
         data, experts = over(self.data), over(self.expert_data)
-        if self.between_shards is not None:
-            return replace(self, data=data, expert_data=experts, between_shards=over(self.between_shards))
+        if self.between is not None:
+            return replace(self, data=data, expert_data=experts, between=over(self.between))
         return replace(self, data=data, expert_data=experts, shards=data, expert_shards=experts)
 
     @cached_property
     def without_sums_between(self) -> Layouts:
         """Layouts whose sharding groups do not sum gradients among each other."""
-        return self if self.between_shards is None else replace(self, between_shards=None)
+        return self if self.between is None else replace(self, between=None)
 
     @cached_property
     def kinds_of_hops(self) -> tuple[tuple[Hops, ...], Ints]:
@@ -302,19 +307,17 @@ class Layouts:
 
 
 def place_layouts(
-    costs: CostModel,
-    degrees: Sequence[Sequence[int]] | Ints,
-    plan: ParallelPlan,
-    progress: Callable[[], object] | None = None,
+    scenario: Scenario, degrees: Sequence[Sequence[int]] | Ints, progress: Callable[[], object] | None = None
 ) -> Layouts:
-    """Place layouts (tp, cp, pp, dp, ep) on the cluster.
+    """Place layouts (tp, cp, pp, dp, ep) on the cluster, all with the `sharding_group` and placement of the plan.
 
-    plan : all layouts have its `sharding_group` and placement, and their experts are whole or cut over the
-        tensor-parallel group as its are.
+    Their experts are whole, or cut over the tensor-parallel group as the plan's are.
+
     progress : called before each group is placed, which takes long where switches are shared by very many GPUs.
     """
-    numbers = np.asarray(degrees, dtype=np.int64)
-    return _place(costs, numbers, plan.etp > 1, plan.sharding_group, plan.placement, progress)
+    plan = scenario.plan
+    how = plan.etp > 1, plan.sharding_group, plan.placement
+    return _place(cost_model(scenario), np.asarray(degrees, dtype=np.int64), *how, progress)
 
 
 @lru_cache(maxsize=1024)
@@ -348,8 +351,7 @@ def _place(
         shape = partial(group_shape, kind, sharding_group=size)
         return stack_groups(told(shape, partial(place_group, kind, cluster=cluster, sharding_group=size)))
 
-    layers = placed("tp"), placed("cp"), placed("ep")
-    replicas = placed("shards"), placed("expert_shards")
+    layers, replicas = (placed("tp"), placed("cp"), placed("ep")), (placed("shards"), placed("expert_shards"))
     sharding, between = replicas, None
     if group_size is not None:
         sharding = placed("shards", group_size), placed("expert_shards", group_size)

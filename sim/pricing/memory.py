@@ -22,7 +22,7 @@ def stage_bytes(plans: Plans, parts: Floats) -> KindPlanFloats:
 
     Those that send what they compute to another stage, all that have no head, may keep that too.
     """
-    kept = put_together(parts, plans.prices.activation_bytes[plans.of_blocks])
+    kept = put_together(parts, plans.prices.activation_bytes[:, plans.way, plans.cell])
     if not plans.costs.stack.keeps_sent_activations:
         return kept
     sent = plans.prices.boundary_bytes[plans.way, plans.cell]
@@ -92,8 +92,8 @@ def _trained_and_sharded(plans: Plans, held: Floats) -> tuple[Number, list[Numbe
     trained = held[place].sum(axis=0)
     of_trained = layouts.shard_of(held[place], plans.layout) / np.maximum(trained, 1e-30)
     shard = [np.where(plans.zero_stage >= level, of_trained, 1.0) for level in (1, 2)]
-    if layouts.between_shards is not None:
-        shard[0] = shard[0] / np.where(plans.state_is_spread, layouts.between_shards.size[plans.layout], 1)
+    if layouts.between is not None:
+        shard[0] = shard[0] / np.where(plans.state_is_spread, layouts.between.size[plans.layout], 1)
     return trained, shard
 
 

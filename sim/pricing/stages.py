@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from sim.arrays import Floats, Ints, KindPlanFloats, Number, PlanFloats, RankFloats, StageFloats, StagePlanFloats
+from sim.arrays import Floats, Ints, Number, PlanFloats, RankFloats, StageFloats, StagePlanFloats
 from sim.costs.block import AT_PEAK, BACKWARD, FORWARD, INPUT_GRAD, WEIGHT_GRAD
 from sim.costs.collectives import all_reduce
 from sim.network.placement import Group
@@ -25,8 +25,16 @@ from sim.pricing.deal import (
     put_together,
 )
 from sim.pricing.layouts import CostModel, Layouts
-from sim.pricing.replicas import between_groups, gathered, move_seconds, moved_once
-from sim.pricing.zero import VisitSeconds, lengthened_passes, moved_at_visits, price_visits
+from sim.pricing.zero import (
+    VisitSeconds,
+    between_groups,
+    gathered,
+    lengthened_passes,
+    move_seconds,
+    moved_at_visits,
+    moved_once,
+    price_visits,
+)
 from sim.specs import Scenario
 from sim.work.layers import EMBEDDING, HEAD, Stage
 from sim.work.operations import Cause, Phase, adapters_of
@@ -34,32 +42,114 @@ from sim.work.optimizer import host_update, optimizer_work, orthogonalisation
 from sim.work.pieces import accumulation
 from sim.work.sums import held_blocks, num_tensors, orthogonalised
 
+_NONE = np.empty(0)
+_ONCE = ("reduce_s", "reduce_tail_s", "gather_s", "optimizer_s", "offload_s", "params")
 
-class RankSeconds(NamedTuple):
-    """Seconds that every kind of rank takes once a step, (kinds of ranks, plans). [s]
 
-    reduce_s, reduce_tail_s : gradient reduction, and the part of it that no backward can hide.
-    gather_s : ZeRO's weight gather after the update.
-    optimizer_s, offload_s : the update, and what of it is on the host or on the way there and back.
-    params : that one GPU holds.
-    hidden_share : of data-parallel communication that compute overlaps, the share that is really hidden; (plans).
+@dataclass(frozen=True, slots=True)
+class StageSeconds:
+    """Everything that takes time in a step: per pass, per visit and once a step. [s]
+
+    Arrays have axes (stages, plans) or (ranks, plans). Of columns of plans these are kinds of stages and of ranks; of
+    plans whose order is known they are its virtual stages and its pipeline ranks. Of one plan there is no axis over
+    plans. What was not asked for is empty.
+
+    passes : of one micro-batch; (passes, causes, stages), with the passes of `sim.costs.block`. Where causes were not
+        asked for, there is one that stands for all.
+    visits : what a visit to every stage moves, of ranks with several chunks; None: nothing.
+    stages : what each holds.
+    send_forward_s, send_backward_s : to the next and to the previous stage; zero where there is none.
+    p2p_blocks : sends occupy the rank that sends (compute overlaps them otherwise).
+    reduce_s, reduce_tail_s : gradient reduction of each rank, and the part of it that no backward can hide.
+    reduce_share : share that each stage has in its rank's gradients.
+    gather_s : ZeRO's weight gather of each rank after the update.
+    optimizer_s : the update on each rank, of which offload_s on the host or on the way there and back.
+    params : that one GPU of each rank holds.
+    tied_embedding_s : reduction of the tied embedding's gradient between the ranks of the first and the last stage.
+    step_setup_s : host time once a step while the GPUs wait.
+    hidden_share : of data-parallel communication that compute overlaps, the share of its time that is really hidden.
+    notes : what was extrapolated.
     """
 
-    reduce_s: KindPlanFloats
-    reduce_tail_s: KindPlanFloats
-    gather_s: KindPlanFloats
-    optimizer_s: KindPlanFloats
-    offload_s: KindPlanFloats
-    params: KindPlanFloats
-    hidden_share: PlanFloats
+    passes: Floats = field(default_factory=_NONE.copy)
+    visits: VisitSeconds | None = None
+    stages: tuple[Stage, ...] = ()
+    send_forward_s: StageFloats = field(default_factory=_NONE.copy)
+    send_backward_s: StageFloats = field(default_factory=_NONE.copy)
+    p2p_blocks: Any = False
+    reduce_s: RankFloats = field(default_factory=_NONE.copy)
+    reduce_tail_s: RankFloats = field(default_factory=_NONE.copy)
+    reduce_share: StageFloats = field(default_factory=_NONE.copy)
+    gather_s: RankFloats = field(default_factory=_NONE.copy)
+    optimizer_s: RankFloats = field(default_factory=_NONE.copy)
+    offload_s: RankFloats = field(default_factory=_NONE.copy)
+    params: RankFloats = field(default_factory=_NONE.copy)
+    tied_embedding_s: Number = 0.0
+    step_setup_s: float = 0.0
+    hidden_share: Number = 1.0
+    notes: frozenset[str] = frozenset()
 
-    def of_kinds(self, kinds: Any) -> RankSeconds:
-        """Return the seconds of some kinds of ranks."""
-        return RankSeconds._make([*(each[kinds] for each in self[:6]), self.hidden_share])
+    @classmethod
+    def of_compute(
+        cls,
+        stages: tuple[Stage, ...],
+        num_ranks: int,
+        forward: StageFloats,
+        backward: StageFloats,
+        weight_grad_s: StageFloats | None = None,
+        **more: Floats,
+    ) -> StageSeconds:
+        """Return stages of given seconds, with nothing sent, reduced or done once a step but what is named. [s]"""
+        given: dict[str, Any] = {name: np.zeros(len(stages)) for name in ("send_forward_s", "send_backward_s")}
+        given |= {name: np.zeros(num_ranks) for name in _ONCE}
+        given |= {"reduce_share": np.full(len(stages), num_ranks / len(stages)), **more}
+        weights = np.zeros(len(stages)) if weight_grad_s is None else weight_grad_s
+        passes = np.zeros((AT_PEAK + 1, len(Cause), len(stages)))
+        passes[:AT_PEAK, Cause.MATMUL] = forward, backward, backward - weights, weights
+        return cls(passes, stages=stages, **given)
+
+    @property
+    def forward_s(self) -> StageFloats:
+        """Forward of one micro-batch, by stage. [s]"""
+        return np.asarray(self.passes[FORWARD].sum(axis=0))
+
+    @property
+    def backward_s(self) -> StageFloats:
+        """Backward of one micro-batch, by stage. [s]"""
+        return np.asarray(self.passes[BACKWARD].sum(axis=0))
+
+    @property
+    def input_grad_s(self) -> StageFloats:
+        """Input gradient of one micro-batch by itself, with what is recomputed, by stage. [s]"""
+        return np.asarray(self.passes[INPUT_GRAD].sum(axis=0))
+
+    @property
+    def weight_grad_s(self) -> StageFloats:
+        """Weight gradient of one micro-batch by itself, by stage. [s]"""
+        return np.asarray(self.passes[WEIGHT_GRAD].sum(axis=0))
+
+    @property
+    def typical_send(self) -> float:
+        """The longest send between two stages. [s]"""
+        return float(max(self.send_forward_s.max(initial=0.0), self.send_backward_s.max(initial=0.0)))
+
+    def take(self, plans: Any) -> StageSeconds:
+        """Return the seconds of some plans, the last axis of all arrays; or of one, without it."""
+        some: dict[str, Any] = {}
+        for name in self.__slots__:
+            array = getattr(self, name)
+            if isinstance(array, np.ndarray) and array.size:
+                some[name] = array[..., plans] if array.ndim > 1 or np.ndim(plans) else array[plans].item()
+        return replace(self, **some, visits=None if self.visits is None else self.visits.take(plans))
+
+    def of_ranks(self, kinds: Any) -> StageSeconds:
+        """Return the seconds that ranks of these kinds take once a step."""
+        once: dict[str, Any] = {name: getattr(self, name)[kinds] for name in _ONCE}
+        return replace(self, **once)
 
 
-def once_a_step(plans: Plans, deal: Deal) -> RankSeconds:
-    """Price what ranks do once a step, and what of it compute hides.
+def once_a_step(plans: Plans, deal: Deal) -> StageSeconds:
+    """Price what kinds of ranks do once a step, and what of it compute hides.
 
     Several copies of a model, each with a pipeline of its own, sum their gradients too, over ranks that lie apart, and
     every copy updates all its weights.
@@ -67,30 +157,32 @@ def once_a_step(plans: Plans, deal: Deal) -> RankSeconds:
     layouts, kinds = plans.layouts, deal.rank_kinds
     code = 4 * plans.moving_stage + 2 * plans.gathers_in_turns + plans.state_is_spread
     ways = np.flatnonzero(np.bincount(code.ravel())).tolist()
-    of_all = deal.copies, plans.optimizer_offload
-    found = [_once_a_step(layouts, kinds, way // 4, way // 2 % 2, way % 2, *of_all) for way in ways]
-    place = np.searchsorted(ways, code)
+    found, place = list[tuple[Floats, Floats]](), np.searchsorted(ways, code)
+    for way in ways:
+        flags = way // 4, way // 2 % 2, way % 2
+        found.append(_once_a_step(layouts, kinds, *flags, deal.copies, plans.optimizer_offload))
     table, shares = (np.stack(each, axis=-2) for each in zip(*found, strict=True))
-    return RankSeconds._make([*table[:, :, place, plans.layout], shares[place, plans.layout]])
+    once: dict[str, Any] = dict(zip(_ONCE, table[:, :, place, plans.layout], strict=True))
+    return StageSeconds(**once, hidden_share=shares[place, plans.layout])
 
 
 @lru_cache(maxsize=32)
 def _once_a_step(
     layouts: Layouts, kinds: RankKinds, zero_stage: int, in_turns: int, spread: int, copies: int, offloaded: float
 ) -> tuple[Floats, Floats]:
-    """Fields of `RankSeconds` over layouts, (6, kinds, layouts); and the hidden share, (layouts).
+    """The seconds of `_ONCE` over layouts, (6, kinds, layouts); and the hidden share, (layouts).
 
     in_turns : whether weights are gathered for every micro-batch, and so not once they are updated.
     spread : whether sharding groups shard the optimizer's state among each other.
     """
     costs, shape = layouts.costs, (len(kinds.counts), len(layouts))
-    held, of_blocks = params_of(kinds.counts, layouts), block_params(layouts)[TRAINED].sum(axis=0)
+    held, of_blocks = params_of(kinds.counts, layouts), block_params(*layouts.holds)[TRAINED].sum(axis=0)
     trained, total = held[TRAINED], np.maximum(held[TRAINED].sum(axis=0), 1e-30)
     moves = moved_once(layouts, trained, zero_stage, bool(spread), copies)
     reduction, gather = (move_seconds(each, costs.fabric) for each in moves)
     shard = layouts.shard_of(trained) if zero_stage else trained.sum(axis=0)
-    if spread and layouts.between_shards is not None:
-        shard = shard / layouts.between_shards.size
+    if spread and layouts.between is not None:
+        shard = shard / layouts.between.size
     first = of_blocks[kinds.first_block, np.arange(len(layouts))]
     tail = reduction * np.minimum(1.0, first / total)
     update, offload = _update_s(costs, shard, held[MOMENTS] * shard / total, offloaded)
@@ -107,8 +199,8 @@ def _once_a_step(
         found[place] = seconds
     # Parameters whose gradients a GPU sends: an all-reduce sends them twice, one between groups what a shard has.
     passed = (2.0 if zero_stage == 0 else 1.0) * trained.sum(axis=0) * (zero_stage < 3 or not spread)
-    if zero_stage and layouts.between_shards is not None:
-        times = (1.0 if spread else 2.0) * (layouts.between_shards.size > 1)
+    if zero_stage and layouts.between is not None:
+        times = (1.0 if spread else 2.0) * (layouts.between.size > 1)
         passed = passed + times * layouts.shard_of(trained)
     sent, reduce = ((each * kinds.number).sum(axis=0) / kinds.number.sum(axis=0) for each in (passed, found[0]))
     share = costs.fabric.hidden_share(layouts.data, sent * costs.gradient_width, reduce)
@@ -158,8 +250,8 @@ def _muon_s(counts: Floats, layouts: Layouts, sharded: bool) -> Number:
     if not sharded:
         return took.sum(axis=0)
     share = layouts.shard_of(took)
-    if layouts.between_shards is not None:
-        share = share / layouts.between_shards.size
+    if layouts.between is not None:
+        share = share / layouts.between.size
     moves = [*gathered(moved, 2, layouts), *between_groups("all_gather", moved, 2, layouts)]
     return share + move_seconds(moves, costs.fabric)
 
@@ -193,127 +285,29 @@ def _sums_of_tables(layouts: Layouts) -> Floats:
     return np.stack([all_reduce(nbytes, pair, costs.fabric) for pair in pairs])
 
 
-_NONE = np.empty(0)
-
-
-@dataclass(frozen=True, slots=True)
-class StageSeconds:
-    """Everything that takes time in a step: per pass, per visit and once a step. [s]
-
-    Arrays have axes (stages, plans) or (ranks, plans). Of columns of plans these are kinds of stages and of ranks; of
-    one plan whose order is known they are its virtual stages and its pipeline ranks, and there is no axis over plans.
-    What was not asked for is empty.
-
-    passes : of one micro-batch; (passes, causes, stages), with the passes of `sim.costs.block`. Where causes were not
-        asked for, there is one that stands for all.
-    visits : what a visit to every stage moves, of ranks with several chunks; None: nothing.
-    stages : what each holds.
-    send_forward_s, send_backward_s : to the next and to the previous stage; zero where there is none.
-    p2p_blocks : sends occupy the rank that sends (compute overlaps them otherwise).
-    reduce_s, reduce_tail_s : gradient reduction of each rank, and the part of it that no backward can hide.
-    reduce_share : share that each stage has in its rank's gradients.
-    gather_s : ZeRO's weight gather of each rank after the update.
-    optimizer_s : the update on each rank, of which offload_s on the host or on the way there and back.
-    tied_embedding_s : reduction of the tied embedding's gradient between the ranks of the first and the last stage.
-    step_setup_s : host time once a step while the GPUs wait.
-    hidden_share : of data-parallel communication that compute overlaps, the share of its time that is really hidden.
-    notes : what was extrapolated.
-    """
-
-    passes: Floats
-    visits: VisitSeconds | None = None
-    stages: tuple[Stage, ...] = ()
-    send_forward_s: StageFloats = field(default_factory=_NONE.copy)
-    send_backward_s: StageFloats = field(default_factory=_NONE.copy)
-    p2p_blocks: bool = False
-    reduce_s: RankFloats = field(default_factory=_NONE.copy)
-    reduce_tail_s: RankFloats = field(default_factory=_NONE.copy)
-    reduce_share: StageFloats = field(default_factory=_NONE.copy)
-    gather_s: RankFloats = field(default_factory=_NONE.copy)
-    optimizer_s: RankFloats = field(default_factory=_NONE.copy)
-    offload_s: RankFloats = field(default_factory=_NONE.copy)
-    tied_embedding_s: float = 0.0
-    step_setup_s: float = 0.0
-    hidden_share: float = 1.0
-    notes: frozenset[str] = frozenset()
-
-    @classmethod
-    def of_compute(
-        cls,
-        stages: tuple[Stage, ...],
-        num_ranks: int,
-        forward: StageFloats,
-        backward: StageFloats,
-        weight_grad_s: StageFloats | None = None,
-        **more: Floats,
-    ) -> StageSeconds:
-        """Return stages of given seconds, with nothing sent, reduced or done once a step but what is named. [s]"""
-        given: dict[str, Any] = {name: np.zeros(len(stages)) for name in ("send_forward_s", "send_backward_s")}
-        given |= {name: np.zeros(num_ranks) for name in RankSeconds._fields[:5]}
-        given |= {"reduce_share": np.full(len(stages), num_ranks / len(stages)), **more}
-        weights = np.zeros(len(stages)) if weight_grad_s is None else weight_grad_s
-        passes = np.zeros((AT_PEAK + 1, len(Cause), len(stages)))
-        passes[:AT_PEAK, Cause.MATMUL] = forward, backward, backward - weights, weights
-        return cls(passes, stages=stages, **given)
-
-    @property
-    def forward_s(self) -> StageFloats:
-        """Forward of one micro-batch, by stage. [s]"""
-        return self._of_pass(FORWARD)
-
-    @property
-    def backward_s(self) -> StageFloats:
-        """Backward of one micro-batch, by stage. [s]"""
-        return self._of_pass(BACKWARD)
-
-    @property
-    def input_grad_s(self) -> StageFloats:
-        """Input gradient of one micro-batch by itself, with what is recomputed, by stage. [s]"""
-        return self._of_pass(INPUT_GRAD)
-
-    @property
-    def weight_grad_s(self) -> StageFloats:
-        """Weight gradient of one micro-batch by itself, by stage. [s]"""
-        return self._of_pass(WEIGHT_GRAD)
-
-    def _of_pass(self, place: int) -> StageFloats:
-        return np.asarray(self.passes[place].sum(axis=0))
-
-    @property
-    def typical_send(self) -> float:
-        """The longest send between two stages. [s]"""
-        return float(max(self.send_forward_s.max(initial=0.0), self.send_backward_s.max(initial=0.0)))
-
-    def of_stages(self, kind_of_stage: Ints) -> StageSeconds:
-        """Return the seconds of stages of these kinds, of the first plan."""
-        visits = None if self.visits is None else self.visits.of_stages(kind_of_stage).take(0)
-        return replace(self, passes=self.passes[:, :, kind_of_stage, 0], visits=visits)
-
-
 def stage_costs(scenario: Scenario, rank_of_stage: Ints | None = None) -> StageSeconds:
     """Return the seconds of every stage and rank of a scenario; stages are dealt in turn where nothing else is said."""
-    return price_plan(plans_of(scenario), deal_of(scenario.model, scenario.plan, rank_of_stage))
+    return price_in_order(plans_of(scenario), deal_of(scenario.model, scenario.plan, rank_of_stage)).take(0)
 
 
-def price_plan(plans: Plans, deal: Deal) -> StageSeconds:
-    """Price every stage and rank of one plan whose order is known."""
-    of_stages = params_of(deal.stage_kinds, plans.layouts)[HELD, deal.kind_of_stage, 0].sum(axis=0)
-    once, stack = once_a_step(plans, deal), plans.costs.stack
+def price_in_order(plans: Plans, deal: Deal, *, by_cause: bool = True) -> StageSeconds:
+    """Price every stage and rank of plans that have one order, whose deal is that of this order."""
+    of_stage, priced = deal.kind_of_stage, price_stages(plans, deal, by_cause=by_cause)
+    once = once_a_step(plans, deal).of_ranks(deal.kind_of_rank)
+    of_stages = params_of(deal.stage_kinds, plans.layouts, plans.layout)[HELD].sum(axis=0)[of_stage]
     send_forward, send_backward = sends_by_stage(plans, deal)
-    of_ranks: dict[str, Any] = {name: getattr(once, name)[deal.kind_of_rank, 0] for name in RankSeconds._fields[:6]}
-    params = of_ranks.pop("params")
     return replace(
-        price_stages(plans, deal, by_cause=True).of_stages(deal.kind_of_stage),
+        once,
         stages=deal.stages,
-        send_forward_s=send_forward[:, 0],
-        send_backward_s=send_backward[:, 0],
-        p2p_blocks=not plans.overlap_p2p[0],
-        reduce_share=of_stages / params[deal.rank_of_stage],
-        tied_embedding_s=float(tied_reduction(plans, deal)[0]),
-        step_setup_s=stack.step_setup_s,
-        hidden_share=float(once.hidden_share[0]),
         notes=plans.prices.notes,
-        **of_ranks,
+        passes=priced.passes[:, :, of_stage],
+        visits=None if priced.visits is None else priced.visits.of_stages(of_stage),
+        send_forward_s=send_forward,
+        send_backward_s=send_backward,
+        p2p_blocks=~plans.overlap_p2p,
+        reduce_share=of_stages / once.params[deal.rank_of_stage],
+        tied_embedding_s=tied_reduction(plans, deal),
+        step_setup_s=plans.costs.stack.step_setup_s,
     )
 
 
@@ -324,7 +318,7 @@ def price_stages(plans: Plans, deal: Deal, *, by_cause: bool = False, split: boo
     split : also the backward's halves.
     """
     passes = _passes_of_blocks(plans, by_cause, split)
-    card = plans.prices.card_s[(slice(None), *plans.of_blocks)]
+    card = plans.prices.card_s[:, :, plans.way, plans.cell]
     moved = moved_at_visits(plans, deal.alone)
     if moved is not None and not plans.at_visits.all():
         passes = _plus(passes, Cause.DATA_PARALLEL, lengthened_passes(plans, moved, passes.sum(axis=2), card))
@@ -360,7 +354,7 @@ def _not_added(plans: Plans, rows: int) -> Floats:
     GPUs copy them into buffers then, which takes about as long.
     """
     stack, compute = plans.costs.stack, plans.costs.compute
-    params = block_params(plans.layouts)[TRAINED].sum(axis=0)[:-1, plans.layout]
+    params = block_params(*plans.layouts.holds)[TRAINED].sum(axis=0)[:-1, plans.layout]
     nbytes = sum(each.nbytes for each in accumulation(params, stack, int(compute.width)))
     alone = plans.layouts.data.size[plans.layout] == 1
     added = nbytes / compute.memory_bandwidth("add") / plans.num_microbatches * alone

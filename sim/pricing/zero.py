@@ -1,26 +1,30 @@
-"""What ZeRO stages 2 and 3 move whenever a rank turns to a stage: gathered weights, and reduced gradients.
+"""What GPUs that hold the same parameters send each other: sums of gradients and gathers of weights, listed once.
 
-Most schedules move them block by block with every micro-batch, which lengthens the block's passes; through a pipeline
-only weights are gathered so (`sim.pricing.cells.Plans.in_turns`). Schedules in layers move those of a whole chunk when
-a rank turns to it, once a step, on a stream of their own beside compute (Lamy-Poirier 2021, arXiv:2106.02679, section
-4; 2022, arXiv:2211.05953, section 4.2); engines say when (`sim.engines.tasks`).
+Seconds, bytes on links and what a network card carries are sums over lists of `DataMove`. Parameters come in pairs
+(everything but experts, experts), as do the groups that move them.
+
+ZeRO stages 2 and 3 move some whenever a rank turns to a stage. Most schedules do so block by block with every
+micro-batch, which lengthens the block's passes; through a pipeline only weights are gathered so (`Plans.in_turns`).
+Schedules in layers move those of a whole chunk once a step, on a stream of their own beside compute (Lamy-Poirier 2021,
+arXiv:2106.02679, section 4; 2022, arXiv:2211.05953, section 4.2); engines say when (`sim.engines.tasks`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from sim.arrays import BlockPlanFloats, Bools, Floats, Ints, KindPlanFloats, Number
+from sim.arrays import Array, BlockPlanFloats, Bools, Floats, Ints, KindPlanFloats, Number
 from sim.costs.block import BACKWARD, FORWARD, INPUT_GRAD, WEIGHT_GRAD
+from sim.costs.collectives import COLLECTIVES, Fabric
+from sim.network.placement import Group
 from sim.pricing.cells import Plans, plans_of
 from sim.pricing.deal import HELD, TRAINED, params_of, put_together
 from sim.pricing.layouts import CostModel, Layouts
-from sim.pricing.replicas import DataMove, card_seconds, gathered, move_seconds, reduced_to_shards
 from sim.specs import LayerKind, ModelSpec, Scenario, StackSpec
 from sim.work.layers import FIRST_KIND, HEAD, num_blocks
 from sim.work.sums import layer_params
@@ -35,6 +39,107 @@ Measured with DeepSpeed 0.17 and PyTorch 2.13 on a CPU, in one process: 128 expe
 one after the other. Per linear the host takes 19 us forward and 29 us backward for 2 and 2.3 kernels, and 262 and 530
 us under stage 3 (medians of three runs). That the hooks take as much longer on a GPU's host as kernels do is assumed.
 Streams, events and the ranks' slices are not in the measurement."""
+
+
+class DataMove(NamedTuple):
+    """A collective over what a GPU holds of some parameters. Numbers may be arrays.
+
+    kind : all_reduce, all_gather or reduce_scatter.
+    over : the field of `Layouts` that has the group: data and expert_data, that sum gradients of everything else and of
+        experts; shards and expert_shards, within which ZeRO shards these; between, of those that hold the same shard.
+    nbytes : the full buffer. [bytes]
+    pieces : collectives in which it goes, one after the other.
+    of_experts : nothing is sent where nbytes is zero, as there are no experts.
+    """
+
+    kind: str
+    over: str
+    group: Group
+    nbytes: Number
+    pieces: int = 1
+    of_experts: bool = False
+
+
+def ring_bytes(kind: str, nbytes: Number, size: Number) -> Number:
+    """Sent by each of `size` ranks of a ring for a buffer of `nbytes`. [bytes]
+
+    An all-reduce sends 2 (n − 1)/n of the buffer, a gather, a reduce-scatter, an all-to-all or a ring of sends half of
+    that (Thakur, Rabenseifner, Gropp 2005, sections 4.1 to 4.4).
+    """
+    return (2.0 if kind == "all_reduce" else 1.0) * nbytes * (size - 1) / size
+
+
+def move_seconds(moves: Iterable[DataMove], fabric: Fabric, *, on_card: bool = False) -> Number:
+    """Time of collectives one after the other; or what they put on a network card, at the best rate it reaches.  [s]"""
+    total: Number = 0.0
+    for move in moves:
+        pieces = 1 if on_card else move.pieces
+        seconds = pieces * COLLECTIVES[move.kind](move.nbytes / pieces, move.group, fabric)
+        if on_card:
+            seconds = seconds * fabric.card_occupied(move.group, move.kind)
+        total = total + (seconds * (np.asarray(move.nbytes) > 0) if move.of_experts else seconds)
+    return total
+
+
+def sent_by_group(moves: Iterable[DataMove]) -> dict[str, float]:
+    """Bytes that a GPU sends of one layout's collectives, by kind of group. [bytes]"""
+    found: Counter[str] = Counter()
+    for move in moves:
+        found[move.over] += np.asarray(ring_bytes(move.kind, move.nbytes, move.group.size)).item()
+    return dict(found)
+
+
+def _pair(kind: str, over: str, params: Floats, width: Number, layouts: Layouts, pieces: int = 1) -> list[DataMove]:
+    """A collective over everything but experts in so many pieces, and one over experts where there are any."""
+    moves = [DataMove(kind, over, getattr(layouts, over), params[0] * width, pieces)]
+    if np.any(params[1]):
+        of_experts = over if over == "between" else f"expert_{over}"
+        moves.append(DataMove(kind, of_experts, getattr(layouts, of_experts), params[1] * width, of_experts=True))
+    return moves
+
+
+def gathered(params: Floats, width: Number, layouts: Layouts, pieces: int = 1) -> list[DataMove]:
+    """Weights gathered within sharding groups; all but experts in so many pieces."""
+    return _pair("all_gather", "shards", params, width, layouts, pieces)
+
+
+def reduced_to_shards(params: Floats, width: Number, layouts: Layouts, pieces: int = 1) -> list[DataMove]:
+    """Gradients until every GPU has the sum of its shard's: within sharding groups, then between them."""
+    moves = _pair("reduce_scatter", "shards", params, width, layouts, pieces)
+    if layouts.between is not None:
+        shards = np.stack([params[0] / layouts.shards.size, params[1] / layouts.expert_shards.size])
+        moves += _pair("all_reduce", "between", shards, width, layouts, pieces)
+    return moves
+
+
+def between_groups(kind: str, params: Floats, width: Number, layouts: Layouts) -> list[DataMove]:
+    """A collective between sharding groups, over a GPU's shard; nothing where all shard together."""
+    between = layouts.between
+    return [] if between is None else [DataMove(kind, "between", between, layouts.shard_of(params) * width)]
+
+
+def moved_once(
+    layouts: Layouts, trained: Floats, zero_stage: int, spread: bool, copies: int
+) -> tuple[list[DataMove], list[DataMove]]:
+    """Gradient reduction and weight gather of ranks that train so much, once an update.
+
+    Stages 2 and 3 reduce gradients whenever a rank turns to a stage, and 3 gathers weights then.
+
+    spread : sharding groups shard the optimizer's state among each other.
+    copies : of the model, which sum gradients together.
+    """
+    costs, whole = layouts.costs, layouts.of_copies(copies)
+    gradient, weight = costs.gradient_width, costs.training.activation_bytes
+    if zero_stage == 0:
+        return _pair("all_reduce", "data", trained, gradient, whole), []
+    reduction = []
+    if zero_stage == 1:
+        reduction = reduced_to_shards(trained, gradient, whole.without_sums_between if spread else whole)
+    gather = gathered(trained, weight, layouts) if zero_stage < 3 else []
+    if spread:
+        reduction += between_groups("reduce_scatter", trained, gradient, whole)
+        gather += between_groups("all_gather", trained, weight, layouts)
+    return reduction, gather
 
 
 class Moved(NamedTuple):
@@ -54,8 +159,7 @@ class Moved(NamedTuple):
     on_card: BlockPlanFloats
 
 
-@dataclass(frozen=True, slots=True)
-class VisitSeconds:
+class VisitSeconds(NamedTuple):
     """Seconds of one visit to each kind of stage; arrays (kinds of stages, plans), with two passes on the axis before
     where there are, forward and backward. [s]
 
@@ -65,9 +169,8 @@ class VisitSeconds:
     reduce : the gradients, when the last micro-batch of a backward visit gives them: one block after the other.
     tail : of the reduction, what is left when that backward is over, at least.
     gather_slows, reduce_slows : what compute loses beside them.
-    ahead : whether the weights of visits to come are gathered while a rank computes; else it waits. Arrays (plans).
+    ahead : whether the weights of the next visit are gathered while a rank computes; else it waits. Arrays (plans).
     beside : the same of gradients that are reduced.
-    prefetched : visits whose weights may be gathered ahead of the one at work: one, as frameworks have it.
     """
 
     gather: Floats
@@ -78,27 +181,20 @@ class VisitSeconds:
     reduce_slows: KindPlanFloats
     ahead: Bools
     beside: Bools
-    prefetched: int = 1
 
-    def take(self, plans: Any) -> VisitSeconds:
+    def take(self, plans: Ints | int) -> VisitSeconds:
         """Return the seconds of some plans, the last axis; or of one, without it."""
-        some: dict[str, Any] = {name: getattr(self, name)[..., plans] for name in _OVER_PLANS}
-        return replace(self, **some)
+        return VisitSeconds._make(each[..., plans] for each in self)
 
-    def rows(self) -> Iterator[Floats]:
+    def rows(self) -> Iterator[Array]:
         """Yield all arrays over plans, one after the other."""
-        for name in _OVER_PLANS:
-            whole = getattr(self, name)
-            yield from whole.reshape(-1, whole.shape[-1])
+        for each in self:
+            yield from each.reshape(-1, each.shape[-1])
 
     def of_stages(self, kind_of_stage: Ints) -> VisitSeconds:
         """Return the seconds with stages in the place of their kinds."""
-        names = ("gather", "early", "reduce", "tail", "gather_slows", "reduce_slows")
-        changed: dict[str, Any] = {name: getattr(self, name)[..., kind_of_stage, :] for name in names}
-        return replace(self, **changed)
-
-
-_OVER_PLANS = tuple(each.name for each in fields(VisitSeconds) if each.name != "prefetched")
+        *over_kinds, ahead, beside = self
+        return VisitSeconds._make([*(each[..., kind_of_stage, :] for each in over_kinds), ahead, beside])
 
 
 def moved_at_visits(plans: Plans, alone: Number) -> Moved | None:
@@ -110,33 +206,28 @@ def moved_at_visits(plans: Plans, alone: Number) -> Moved | None:
     replicas = layouts.data.size * layouts.expert_data.size
     if not ((zero >= 2) | in_turns).any() or not (replicas > 1).any():
         return None
-    weights, gradients, gather, reduce, *card = _of_blocks(layouts, alone)[:, :, layout]
+    shares_stage = np.asarray(alone).tobytes()
+    weights, gradients, gather, reduce, *card = _of_blocks(layouts, shares_stage)[:, :, layout]
     if plans.like.outer_zero_stage:  # sharding groups sum gradients once a step
-        reduce = np.where(zero == 3, _of_blocks(layouts.without_sums_between, alone)[3][:, layout], reduce)
+        reduce = np.where(zero == 3, _of_blocks(layouts.without_sums_between, shares_stage)[3][:, layout], reduce)
     gathers, reduces = (zero == 3) | in_turns, zero >= 2
     again = gathers * regathers(plans)
     on_card = np.stack(np.broadcast_arrays(card[0] * gathers, card[0] * again + card[1] * reduces))
     return Moved(weights, gradients, gather * gathers, gather * again, reduce * reduces, on_card)
 
 
-def _of_blocks(layouts: Layouts, alone: Number) -> Floats:
-    """Bytes of weights and gradients, and seconds of a gather and a reduction, and of these on a card, of every block;
+@lru_cache(maxsize=32)
+def _of_blocks(layouts: Layouts, alone: bytes) -> Floats:
+    """Bytes of weights and gradients, seconds of a gather and a reduction, and of these on a card, of every block;
     (6, blocks, layouts).
     """
-    if np.all(alone) or not np.any(alone):
-        return _of_blocks_sharing(layouts, bool(np.any(alone)))
-    return np.where(alone, _of_blocks_sharing(layouts, True), _of_blocks_sharing(layouts, False))
-
-
-@lru_cache(maxsize=32)
-def _of_blocks_sharing(layouts: Layouts, alone: bool) -> Floats:
-    costs = layouts.costs
-    params = params_of(blocks_sharing(costs.model, alone), layouts)
-    width = np.array(gathered_widths(costs), dtype=float)[:, np.newaxis]
-    weights = params[HELD].sum(axis=0) * width
+    costs, width = layouts.costs, np.array(gathered_widths(layouts.costs), dtype=float)[:, np.newaxis]
+    params = params_of(blocks_sharing(costs.model, np.frombuffer(alone, dtype=bool)), layouts)
     gradients = params[TRAINED].sum(axis=0) * costs.gradient_width
-    cards = (card_seconds(each, costs.fabric) for each in visit_moves(layouts, params, width))
-    return np.stack([weights, gradients, *visit_seconds(layouts, params, width), *cards])
+    moves = visit_moves(layouts, params, width)
+    card = [move_seconds(each, costs.fabric, on_card=True) for each in moves]
+    seconds = visit_seconds(layouts, params, width, moves)
+    return np.stack([params[HELD].sum(axis=0) * width, gradients, *seconds, *card])
 
 
 def gathered_widths(costs: CostModel) -> list[int]:
@@ -146,13 +237,13 @@ def gathered_widths(costs: CostModel) -> list[int]:
     return [width, width, *[layer] * len(costs.model.layer_kinds), layer]
 
 
-def blocks_sharing(model: ModelSpec, alone: bool) -> Floats:
-    """Counts of each block by itself (`sim.pricing.deal`); (blocks, blocks + 1).
+def blocks_sharing(model: ModelSpec, alone: Bools) -> Floats:
+    """Counts of each block by itself (`sim.pricing.deal`); (blocks, blocks + 1, layouts or 1).
 
     Where all share one stage, head and multi-token prediction have no tables of their own.
     """
-    counts = np.eye(num_blocks(model), num_blocks(model) + 1)
-    counts[[HEAD, -1], -1] = alone and model.tied_embeddings, alone
+    counts = np.repeat(np.eye(num_blocks(model), num_blocks(model) + 1)[..., np.newaxis], len(alone), axis=-1)
+    counts[HEAD, -1], counts[-1, -1] = alone & model.tied_embeddings, alone
     return counts
 
 
@@ -174,7 +265,7 @@ def regathers(plans: Plans) -> Floats:
 
 def fully_recomputed(plans: Plans) -> Bools:
     """Return which plans run every layer's forward again."""
-    return np.array([way.recompute == "full" for way in plans.prices.cells.ways])[plans.way]
+    return np.array([way.recompute == "full" for way in plans.prices.ways])[plans.way]
 
 
 def gathered_after_recompute(kind: LayerKind, model: ModelSpec, stack: StackSpec) -> float:
@@ -189,9 +280,8 @@ def gathered_after_recompute(kind: LayerKind, model: ModelSpec, stack: StackSpec
 
 
 class VisitedBlock(NamedTuple):
-    """What one plan moves of a block whenever it turns to a stage.
+    """What one plan moves of a block whenever it turns to a stage, and what that takes. [s]
 
-    gather, reduce : of its weights and of its gradients. gather_s, reduce_s : what these take. [s]
     regathers : how often weights are gathered after the forward.
     """
 
@@ -206,16 +296,19 @@ def visited_blocks(scenario: Scenario) -> list[VisitedBlock]:
     """Return what a scenario moves of every block at a visit, if it moves anything then."""
     plans, found = plans_of(scenario), []
     layouts = plans.layouts.without_sums_between if scenario.plan.outer_zero_stage else plans.layouts
-    held = params_of(blocks_sharing(scenario.model, scenario.plan.num_stages == 1), layouts)
+    held = params_of(blocks_sharing(scenario.model, plans.pp * plans.num_chunks == 1), layouts)
     again = regathers(plans)[:, 0].tolist()
     for block, width in enumerate(gathered_widths(layouts.costs)):
-        gather_s, reduce_s = visit_seconds(layouts, held[:, block], width)
         moves = visit_moves(layouts, held[:, block], width)
+        gather_s, reduce_s = visit_seconds(layouts, held[:, block], width, moves)
         found.append(VisitedBlock(*moves, gather_s.item(), reduce_s.item(), again[block]))
     return found
 
 
-def visit_moves(layouts: Layouts, params: Floats, gathered_width: Number) -> tuple[list[DataMove], list[DataMove]]:
+VisitMoves = tuple[list[DataMove], list[DataMove]]
+
+
+def visit_moves(layouts: Layouts, params: Floats, gathered_width: Number) -> VisitMoves:
     """Gathers of blocks' weights, in numbers of so many bytes, and reductions of their gradients."""
     # Gradients are reduced at once, or slice by slice in as many collectives as the weights.
     stack = layouts.costs.stack
@@ -226,10 +319,9 @@ def visit_moves(layouts: Layouts, params: Floats, gathered_width: Number) -> tup
     )
 
 
-def visit_seconds(layouts: Layouts, params: Floats, gathered_width: Number) -> tuple[Number, Number]:
+def visit_seconds(layouts: Layouts, params: Floats, gathered_width: Number, moves: VisitMoves) -> tuple[Number, Number]:
     """Time of `visit_moves`, and of cutting lists for them.  [s]"""
     costs, stack, size = layouts.costs, layouts.costs.stack, layouts.shards.size
-    moves = visit_moves(layouts, params, gathered_width)
     slicing = stack.slice_s * size * (np.asarray(size) > 1)  # cutting a buffer into a slice for each rank
     gather, reduce = (move_seconds(each, costs.fabric) + each[0].pieces * slicing for each in moves)
     if stack.slice_s:  # zeros are written, what arrived or is to be sent is read and written
@@ -314,7 +406,6 @@ def price_visits(plans: Plans, moved: Moved | None, parts: Floats, passes: Float
     if moved is None or not several.any():
         return None
     ahead, beside = np.asarray(plans.overlap_param_gather), np.asarray(plans.overlap_grad_reduce)
-    num_blocks = len(moved.gather_s)
     gather, regather, reduce = (each * several for each in (moved.gather_s, moved.regather_s, moved.reduce_s))
     slows = (1.0 - fabric.hidden_share(group, moved.weight_bytes, gather)) * ahead
     reduce_slows = reduce * (1.0 - fabric.hidden_share(group, moved.gradient_bytes, reduce)) * beside
@@ -323,7 +414,7 @@ def price_visits(plans: Plans, moved: Moved | None, parts: Floats, passes: Float
         for both in ((gather, regather), (gather * slows, regather * slows))
     )
     of_reduce, of_slows = put_together(parts, reduce), put_together(parts, reduce_slows)
-    first = 1.0 / np.maximum(put_together(parts, np.ones((num_blocks, *[1] * (gather.ndim - 1)))), 1.0)
+    first = 1.0 / np.maximum(put_together(parts, np.ones((len(gather), *[1] * (gather.ndim - 1)))), 1.0)
     took = passes[[FORWARD, BACKWARD, min(INPUT_GRAD, len(passes) - 1)]].sum(axis=1)
     return VisitSeconds(
         gather=of_gather,

@@ -11,13 +11,13 @@ from typing import Literal
 import numpy as np
 
 from sim.arrays import Floats, Ints, Number
+from sim.engines.program import price_order
 from sim.errors import require_positive
 from sim.network.placement import Group
 from sim.network.ranks import places_of_ranks
 from sim.pricing.cells import Plans, plans_of
 from sim.pricing.deal import HELD, MOMENTS, TRAINED, Deal, params_of
 from sim.pricing.stages import params_of_ranks
-from sim.programs import price_order
 from sim.specs import Scenario
 from sim.work.layers import EMBEDDING, HEAD
 from sim.work.optimizer import state_bytes
@@ -195,9 +195,9 @@ def state_of(scenario: Scenario) -> State:
     for name, params, own, first, of_first in zip(("others", "experts"), *rows, strict=True):
         if not params.any():
             continue
-        holders = _Holders(layouts.data, layouts.shards, layouts.between_shards)
+        holders = _Holders(layouts.data, layouts.shards, layouts.between)
         if name == "experts":
-            holders = _Holders(layouts.expert_data, layouts.expert_shards, layouts.between_shards)
+            holders = _Holders(layouts.expert_data, layouts.expert_shards, layouts.between)
         if training.adapter_rank:
             nbytes = training.activation_bytes
             frozen = holders.of(nbytes * (params - own), nbytes * (first - of_first), weights_sharded)

@@ -13,10 +13,10 @@ import numpy as np
 
 from sim.costs.block import Host
 from sim.costs.collectives import Fabric
+from sim.engines.program import price_order
 from sim.errors import SpecError, require_not_negative, require_positive
 from sim.estimate import Estimate, estimate
 from sim.pricing.cells import plans_of
-from sim.programs import price_order
 from sim.rl.inference import ACTIVATION_WIDTH, WIDTHS, inference_params
 from sim.rl.rollout import RolloutPool
 from sim.rl.samples import Samples

@@ -63,31 +63,6 @@ def visits_of(order: Order) -> Visits:
 
 
 @lru_cache(maxsize=256)
-def asks_of(order: Order, ahead: int = 1) -> Ints:
-    """The visits whose weights are asked for when an action opens one, in turn; (turns, actions), −1: no more.
-
-    One visit ahead these are the next the same way and, before a rank's first backward, that one. Further ahead each is
-    asked for when a visit opens that stands so many before, the first of a rank asking for all that have none: in the
-    same order, so that nothing waits for what it would not wait for otherwise.
-    """
-    visits = visits_of(order)
-    asks = np.stack([visits.turns, visits.then])
-    if ahead == 1:
-        return asks
-    asked: dict[int, list[int]] = {}
-    for rank in range(order.num_ranks):
-        here = order.of_rank(rank)
-        openers = here.start + np.flatnonzero(visits.opens[here])
-        for place, opener in enumerate(openers.tolist()):
-            earlier = int(openers[max(0, place + 1 - ahead)])
-            asked.setdefault(earlier, []).extend(each for each in asks[:, opener].tolist() if each >= 0)
-    found = np.full((max(map(len, asked.values()), default=0), len(order)), -1)
-    for opener, several in asked.items():
-        found[: len(several), opener] = several
-    return found
-
-
-@lru_cache(maxsize=256)
 def last_gradients(order: Order) -> Array:
     """Index of the last gradient action on each stage: (ranks, stages of a rank in the order in which these end).
 

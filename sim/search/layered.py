@@ -17,7 +17,7 @@ import numpy as np
 from sim.arrays import Array, Ints, PlanFloats
 from sim.estimate import Estimate, estimate
 from sim.pricing.deal import dealt_layers
-from sim.pricing.layouts import LAYOUT, cost_model, place_layouts
+from sim.pricing.layouts import LAYOUT, place_layouts
 from sim.search.confirm import Found, best_first
 from sim.search.layered_deals import Deals, deals_at, deals_of, least_step_s, memory_bytes
 from sim.search.plans.layouts import (
@@ -189,7 +189,7 @@ def _fitting(
 ) -> tuple[list[tuple[Array, ...]], int]:
     """(rows, their category, bounds, memory) of the plans of a space that fit; and how many were looked at."""
     scenario = space.scenario
-    layouts = place_layouts(cost_model(scenario), space.layouts, scenario.plan, progress)
+    layouts = place_layouts(scenario, space.layouts, progress)
     shared = (layouts.data.size > 1) | (layouts.expert_data.size > 1) & bool(scenario.model.num_experts)
     shares_state = shared[space.columns.layout]
     found, looked_at = list[tuple[Array, ...]](), 0

@@ -262,7 +262,7 @@ def least_step_s(batch: Plans, deals: Deals, of_layouts: Deals) -> PlanFloats:
         there = np.maximum(there, fetched + down + m * forward[LAST])
         complete = np.maximum(complete, m * backward[LAST] + hops(deals.down, backward) + returned)
     ended = np.maximum(there + complete, moved.all)
-    once = once_a_step(batch, deal).of_kinds(slice(0, 1))
+    once = once_a_step(batch, deal).of_ranks(slice(0, 1))
     window = m * (deals.before * forward).sum(axis=0) + forward[deals.end, np.arange(len(m))]
     end = end_of_step(
         ended[np.newaxis],

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from sim.arrays import FloatArray
+from sim.engines.program import priced_order
 from sim.errors import SpecError
 from sim.estimate import Estimate, estimate
 from sim.pricing.cells import plans_of
-from sim.programs import priced_order
 from sim.schedules import get_schedule
 from sim.specs import Scenario
 from sim.work.layers import EMBEDDING, FIRST_KIND, HEAD, deal_stages

@@ -19,7 +19,7 @@ import numpy as np
 
 from sim.arrays import Array, Bools, Ints, PlanFloats
 from sim.errors import SpecError, nearest
-from sim.pricing.cells import CellPrices, find_cells, price_cells
+from sim.pricing.cells import CellPrices, price_cells
 from sim.pricing.deal import put_together
 from sim.search.plans.layouts import ROOM, Category
 from sim.search.plans.space import Fields, Progress, Space
@@ -56,8 +56,8 @@ class ChosenRows:
         again = [(word, each) for each in layers for word in words]
         of_layers = ways_of(space.categories, again)
         columns = self._columns
-        cells, self._cell = find_cells(self._layouts, columns.layout, columns.microbatch_size, of_layers)
-        self._prices = price_cells(cells)
+        sizes = columns.microbatch_size
+        self._prices, self._cell = price_cells(self._layouts, columns.layout, sizes, of_layers)
         self._shares = np.array(list(dict.fromkeys(way.optimizer_offload for way in self.ways)))
         self._share_of = np.array([self._shares.tolist().index(way.optimizer_offload) for way in self.ways])
         self._again_of = np.array([again.index((self._word(way), way.offloaded_layers)) for way in self.ways])

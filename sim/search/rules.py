@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
+from sim.engines.program import priced_order
 from sim.errors import FlopcastError
 from sim.estimate import Estimate, estimate
-from sim.programs import priced_order
 from sim.search.candidate import Candidate, facts_of
 from sim.search.comparison import best_of, loss_of, losses_by_cause
 from sim.search.plans.layouts import CHOICES, RECOMPUTES, SCHEDULES, completed_plan, expert_degrees

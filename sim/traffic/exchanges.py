@@ -20,9 +20,8 @@ from sim.network.placement import Group, layer_groups
 from sim.pricing.cells import plans_of
 from sim.pricing.deal import put_together
 from sim.pricing.layouts import cost_model, cut_of
-from sim.pricing.replicas import DataMove, ring_bytes, sent_by_group
 from sim.pricing.stages import StageSeconds
-from sim.pricing.zero import VisitedBlock, visited_blocks
+from sim.pricing.zero import DataMove, VisitedBlock, ring_bytes, sent_by_group, visited_blocks
 from sim.specs import Scenario
 from sim.work.layers import Stage, block_operations
 from sim.work.operations import BlockWork, Cause, Collective, Phase

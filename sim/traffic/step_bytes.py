@@ -9,11 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from sim.arrays import Floats
-from sim.pricing.cells import Plans, plans_of
+from sim.pricing.cells import Plans, plans_of, sent_bytes
 from sim.pricing.deal import TRAINED, params_of
-from sim.pricing.layouts import cut_of
-from sim.pricing.replicas import DataMove, moved_once, reduced_to_shards, ring_bytes
-from sim.pricing.zero import visited_blocks
+from sim.pricing.layouts import cost_model, cut_of
+from sim.pricing.zero import DataMove, moved_once, reduced_to_shards, ring_bytes, visited_blocks
 from sim.specs import Scenario
 from sim.work.layers import block_operations, deal_stages
 from sim.work.sums import block_works
@@ -23,7 +22,7 @@ from sim.work.sums import block_works
 class StepCollective:
     """Collectives that are alike, of the average GPU in a step.
 
-    group : tp, cp or ep; or as in `sim.pricing.replicas.DataMove`.
+    group : tp, cp or ep; or as in `sim.pricing.zero.DataMove`.
     size : of the group. [GPUs]
     nbytes : of each, as of `sim.work.operations.Collective`. [bytes]
     count : in a step.
@@ -67,11 +66,10 @@ def step_traffic(scenario: Scenario, sends: float, *, copies: int = 1, updates: 
     many more under full recomputation; a boundary between ranks moves b s h numbers each way (Narayanan et al. 2021,
     arXiv:2104.04473, section 3.2).
     """
-    model, plan, stack, cut = scenario.model, scenario.plan, scenario.stack, cut_of(scenario)
-    boundary = float(cut.width * cut.tokens * model.hidden_size)
-    scatter = stack.p2p_scatter_gather and not plan.sequence_parallel and plan.tp > 1
-    each = boundary / plan.tp if scatter or plan.sequence_parallel else boundary
-    pipeline = sends * each / plan.pp
+    plan, cut = scenario.plan, cut_of(scenario)
+    boundary = float(cut.width * cut.tokens * scenario.model.hidden_size)
+    pipeline = sends * float(sent_bytes(cost_model(scenario), cut)) / plan.pp
+    scatter = scenario.stack.p2p_scatter_gather and not plan.sequence_parallel and plan.tp > 1
     tensor = sends * ring_bytes("all_gather", boundary, plan.tp) / plan.pp if scatter else 0.0
     listed = step_collectives(scenario, copies=copies, updates=updates)
     tensor += sum(each.sent_bytes for each in listed if each.group in _IN_LAYERS)

@@ -31,8 +31,8 @@ from sim.network.topology import Topology
 from sim.pricing.cells import plans_of, sent_bytes
 from sim.pricing.deal import TRAINED, params_of
 from sim.pricing.layouts import cost_model, cut_of
-from sim.pricing.replicas import moved_once, sent_by_group
 from sim.pricing.stages import StageSeconds
+from sim.pricing.zero import moved_once, sent_by_group
 from sim.specs import Scenario
 from sim.traffic.exchanges import Exchange, stage_exchanges, visit_exchange
 

@@ -6,9 +6,9 @@ import pytest
 from sim import estimate
 from sim.costs.block import attention_beside
 from sim.costs.collectives import Fabric, all_gather, all_to_all, send, send_ring
+from sim.engines.program import priced_order
 from sim.network.placement import Group
 from sim.network.topology import build_topology
-from sim.programs import priced_order
 from sim.specs.loading import build_scenario
 from sim.traffic.streams import build_traffic
 from sim.work.operations import Collective

@@ -18,7 +18,7 @@ from sim.engines.tasks import DATA
 from sim.estimate import estimate
 from sim.pricing.zero import VisitSeconds
 from sim.schedules import build_order, get_schedule, schedule_names
-from sim.schedules.passes import asks_of, visits_of
+from sim.schedules.passes import visits_of
 from sim.search.schedules.order_times import least_at_visits
 from sim.specs import build_scenario
 from sim.traffic.streams import Stream
@@ -46,11 +46,6 @@ def moving(gather, reduce, *, early=0.0, tail=0.0, ahead=True, beside=True, slow
 
 def step(order, costs, visits=None, engine="dag"):
     return run(Program(order, replace(costs, visits=visits)), engine)
-
-
-def ahead_by(costs, prefetched):
-    """The same with so many visits gathered ahead."""
-    return replace(costs, visits=replace(costs.visits, prefetched=prefetched))
 
 
 # Where visits are
@@ -146,9 +141,9 @@ def test_a_stream_moves_one_thing_after_the_other(order, rng, random_costs):
         assert over >= max((end for _, end in spans), default=0) * (1 - 1e-9)
 
 
-@given(order=orders(CHUNKED), rng=seeds, sends=switch, blocks=switch, ahead=st.sampled_from([1, 1, 3]))
-def test_streams_over_wires_of_their_own_take_as_long(order, rng, sends, blocks, ahead, random_costs):
-    costs = ahead_by(random_costs(rng, order, sends=sends, blocks=blocks, visits=True), ahead)
+@given(order=orders(CHUNKED), rng=seeds, sends=switch, blocks=switch)
+def test_streams_over_wires_of_their_own_take_as_long(order, rng, sends, blocks, random_costs):
+    costs = random_costs(rng, order, sends=sends, blocks=blocks, visits=True)
     nothing = np.zeros(order.num_ranks)
     costs = replace(costs, reduce_s=nothing, reduce_tail_s=nothing, gather_s=nothing)
     if not blocks:  # short enough that no message waits for the one before it
@@ -175,49 +170,23 @@ def test_ranks_lose_no_less_than_is_said_of_them(order, rng, random_costs):
     assert (done >= least.moved * (1 - 1e-9)).all()
 
 
-def test_gathers_several_visits_ahead(costs_of):
-    """Three chunks, forward 10, 1 and 1 s, backward 1 s, 4 s a gather. Beside the long visit there is time for two
-    gathers and a half, of which one visit ahead uses one."""
-    order, costs = build_order("breadth_first", 1, 3, 1), costs_of(1, [10.0, 1.0, 1.0], [1.0] * 3)
-    visits = moving(4.0, [0.0] * 3)
-    steps = [step(order, costs, replace(visits, prefetched=ahead)).step_time_s for ahead in (1, 2, 3, 4)]
-    assert steps == pytest.approx([31.0, 27.0, 25.0, 25.0])
-
-
-@given(order=orders(CHUNKED), rng=seeds, sends=switch, blocks=switch)
-def test_weights_gathered_further_ahead_never_lengthen_a_step(order, rng, sends, blocks, random_costs):
-    """They come in the same order, and each no later."""
-    costs, steps = random_costs(rng, order, sends=sends, blocks=blocks, visits=True), []
-    for prefetched in (1, 2, 3, 7):
-        program = Program(order, ahead_by(costs, prefetched))
-        timeline, des = run(program), run(program, "des")
-        assert des.step_time_s == pytest.approx(timeline.step_time_s, rel=1e-9)
-        least = least_at_visits(order, program.costs.visits)
-        assert (timeline.pipeline_end_s + timeline.start[order.first[:-1]] >= least.moved * (1 - 1e-9)).all()
-        steps.append(timeline.pipeline_end_s)
-    for later, earlier in pairwise(steps):
-        assert (earlier <= later * (1 + 1e-9)).all()
-
-
-@given(order=orders(CHUNKED), ahead=st.integers(1, 6))
-def test_every_visit_is_asked_for_once_and_in_the_same_order(order, ahead):
-    def in_turn(asks):
-        return [each for each in asks.T.ravel().tolist() if each >= 0]
-
-    one, more = asks_of(order, 1), asks_of(order, ahead)
-    assert in_turn(more) == in_turn(one)
-    asking = np.nonzero((more >= 0).any(axis=0))[0]
-    assert visits_of(order).opens[asking].all()
+@given(order=orders(CHUNKED))
+def test_every_visit_is_asked_for_once(order):
+    visits = visits_of(order)
+    asks = np.stack([visits.turns, visits.then])
+    asked = asks[asks >= 0]
+    assert len(np.unique(asked)) == len(asked)
+    asking = np.nonzero((asks >= 0).any(axis=0))[0]
+    assert visits.opens[asking].all()
     for action in asking.tolist():
-        assert all(each > action for each in more[:, action].tolist() if each >= 0)
+        assert all(each > action for each in asks[:, action].tolist() if each >= 0)
 
 
-@pytest.mark.parametrize("prefetched", [1, 3])
 @pytest.mark.parametrize("name", ["interleaved", "zb_interleaved", "dualpipe_v", "hanayo"])
 @given(rng=seeds)
-def test_a_fold_hides_nothing(name, prefetched, rng, random_costs):
+def test_a_fold_hides_nothing(name, rng, random_costs):
     folded = build_order(name, 4, 2, 64)
-    costs = ahead_by(random_costs(rng, folded, visits=True), prefetched)
+    costs = random_costs(rng, folded, visits=True)
     whole = folded if folded.fold is None else folded.fold.unfold()
     one, other = (run(Program(order, costs)) for order in (folded, whole))
     assert one.step_time_s == pytest.approx(other.step_time_s, rel=1e-9)

@@ -11,7 +11,7 @@ Three anomalies are let through, where they are proved for the scenario at hand:
   turns to them least, and ZeRO moves something at every turn: where that is free, they must take no more than twice as
   long;
 - weights that are gathered after the update hide beside what a rank computes before it needs the last of them
-  (`sim.engines.program.gather_window`), which idle time is not counted in: less computing there leaves more of the
+  (`sim.engines.program.Program.gather_s`), which idle time is not counted in: less computing there leaves more of the
   gather. So it is with sends beside a backward whose halves are apart (`sim.pricing.stages`): what a send takes beyond
   both halves is put on the first, max(I, send - W), and a faster W leaves more of it there, on the way that others wait
   for. Where nothing hides, the law must hold.
@@ -28,12 +28,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from sim.engines import run
+from sim.engines.program import priced_order, program_of
 from sim.errors import FlopcastError
 from sim.estimate import estimate
 from sim.pricing.cells import plans_of
 from sim.pricing.deal import deal_of
-from sim.pricing.stages import price_plan
-from sim.programs import priced_order, program_of
+from sim.pricing.stages import price_in_order
 from sim.schedules import get_schedule, schedule_names
 from sim.specs import Scenario, build_scenario
 
@@ -164,7 +164,7 @@ def holds_in_same_order(scenario: Scenario, faster: Scenario, before: float) -> 
         return False
     batch = plans_of(faster)
     deal = deal_of(faster.model, faster.plan, order.rank_of_stage, order.copies)
-    costs = price_plan(batch, deal)
+    costs = price_in_order(batch, deal).take(0)
     return run(program_of(faster, order, costs), "dag").step_time_s <= before * (1 + ROUNDING)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from sim.schedules import get_schedule
 from sim.schedules.actions import B, F, I, U, W
-from sim.schedules.passes import asks_of, visits_of
+from sim.schedules.passes import visits_of
 
 
 @dataclass
@@ -37,8 +37,7 @@ def plain_step(order, costs, hide_reduce=False, hide_gather=False):
     pair = np.full(count, -1) if order.pair_needs is None else order.pair_needs
     first, last = set(order.first[:-1].tolist()), set((order.first[1:] - 1).tolist())
     arrives = np.zeros(count)
-    ahead = 1 if visits is None else visits.prefetched if visits.beside else 1
-    asks = asks_of(order, ahead)
+    asks = np.stack([found.turns, found.then])
 
     def moves(action):
         """(gather, what of it the first pass hides, reduction) of a visit that an action opens."""

@@ -1,7 +1,5 @@
 """Engines on the graph of tasks give what a plain loop over actions gives, every moment of it."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -17,12 +15,10 @@ seeds = st.integers(0, 2**32).map(np.random.default_rng)
 switch = st.booleans()
 
 
-def random_program(order, rng, random_costs, *, sends=True, blocks=True, hide=(False, False), ahead=1):
+def random_program(order, rng, random_costs, *, sends=True, blocks=True, hide=(False, False)):
     """A program with what its ranks move at visits, where they have several chunks."""
     several = get_schedule(order.schedule).interleaves
     costs = random_costs(rng, order, sends=sends, blocks=blocks, visits=several)
-    if several:
-        costs = replace(costs, visits=replace(costs.visits, prefetched=ahead))
     return Program(order, costs, *hide)
 
 
@@ -46,12 +42,11 @@ def assert_same(timeline, plain):
     sends=switch,
     blocks=switch,
     hide=st.tuples(switch, switch),
-    ahead=st.sampled_from([1, 2, 4]),
 )
-def test_a_step_is_what_a_plain_loop_makes_of_it(engine, order, rng, sends, blocks, hide, ahead, random_costs):
+def test_a_step_is_what_a_plain_loop_makes_of_it(engine, order, rng, sends, blocks, hide, random_costs):
     if get_schedule(order.schedule).asynchronous:
         hide = (False, False)  # what a reduction then has until the next update but one is a formula
-    program = random_program(order, rng, random_costs, sends=sends, blocks=blocks, hide=hide, ahead=ahead)
+    program = random_program(order, rng, random_costs, sends=sends, blocks=blocks, hide=hide)
     assert_same(run(program, engine), plain_step(order, program.costs, *hide))
 
 

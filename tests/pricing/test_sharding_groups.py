@@ -18,7 +18,7 @@ from sim.foreign.importers import Given, import_text
 from sim.network.placement import place_group
 from sim.network.ranks import members_of
 from sim.pricing.cells import plans_of
-from sim.pricing.replicas import move_seconds, reduced_to_shards
+from sim.pricing.zero import move_seconds, reduced_to_shards
 from sim.specs import ParallelPlan
 from sim.traffic.step_bytes import step_collectives, step_traffic
 from sim.work.sums import total_params
@@ -74,7 +74,7 @@ def test_what_moves_is_counted_and_priced_alike():
     """Weights within the group, gradients within it and then what a shard has of them between the groups."""
     scenario = built("plan.sharding_group=8")
     batch, params = plans_of(scenario), 1e9
-    inside, between = batch.layouts.shards, batch.layouts.between_shards
+    inside, between = batch.layouts.shards, batch.layouts.between
     fabric = batch.costs.fabric
     found = move_seconds(reduced_to_shards(np.array([[params], [0.0]]), 2, batch.layouts), fabric)
     wanted = reduce_scatter(2 * params, inside, fabric) + all_reduce(2 * params / 8, between, fabric)
@@ -135,7 +135,7 @@ def test_experts_shard_over_what_expert_parallelism_leaves(stage):
     scenario = built(*MIXTURE, f"plan.zero_stage={stage}")
     batch = plans_of(scenario)
     layouts = batch.layouts
-    sizes = [int(each.size.item()) for each in (layouts.shards, layouts.expert_shards, layouts.between_shards)]
+    sizes = [int(each.size.item()) for each in (layouts.shards, layouts.expert_shards, layouts.between)]
     assert sizes == [8, 2, 8]
     model = scenario.model
     experts = model.num_layers * layer_expert_params(model)

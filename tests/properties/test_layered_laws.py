@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from sim.breakdown import break_down
 from sim.costs.collectives import all_gather, reduce_scatter
 from sim.engines import run
+from sim.engines.program import priced_order, program_of
 from sim.errors import SpecError
 from sim.estimate import estimate
 from sim.network.placement import Degrees, place_group
 from sim.pricing.cells import plans_of
-from sim.programs import priced_order, program_of
 from sim.specs import build_scenario
 from sim.work.layers import deal_stages
 from sim.work.sums import part_params, total_params

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from sim.estimate import estimate
 from sim.pricing.cells import plans_of
 from sim.pricing.deal import HELD
-from sim.pricing.zero import visit_seconds
+from sim.pricing.zero import visit_moves, visit_seconds
 from sim.specs import ModelSpec, ParallelPlan, build_scenario
 from sim.work.layers import deal_stages
 from sim.work.sums import hardware_flop, model_flop
@@ -145,7 +145,7 @@ def test_slices_cost_their_host_time_for_every_rank_and_collective(plan, stack, 
         plans_of(scenario.replace(stack=scenario.stack.replace(slice_s=each))).layouts for each in (0.0, slice_s)
     ]
     ranks, params, width = float(layouts[0].data.take(0).size), np.array([[1e9], [5e8], [0.0]]), 2
-    quick, slow = (visit_seconds(each, params, width)[0].item() for each in layouts)
+    quick, slow = (visit_seconds(each, params, width, visit_moves(each, params, width))[0].item() for each in layouts)
     # Of the buffer zeros are written, and what arrived is read and written.
     copied = 3 * params[HELD].sum() * width / layouts[1].costs.compute.memory_bandwidth("copy")
     assert slow - quick == pytest.approx((pieces * ranks * slice_s + copied) * (ranks > 1), abs=1e-9)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from sim import load_scenario
-from sim.programs import priced_order
+from sim.engines.program import priced_order
 from sim.traffic.exchanges import FORWARD, INPUT_GRAD, WEIGHT_GRAD, stage_exchanges
 from sim.traffic.step_bytes import step_traffic
 from sim.work.operations import Cause

@@ -3,8 +3,8 @@
 import pytest
 
 from sim import load_scenario
-from sim.pricing.replicas import ring_bytes
-from sim.programs import priced_order
+from sim.engines.program import priced_order
+from sim.pricing.zero import ring_bytes
 from sim.traffic.step_bytes import step_traffic
 from sim.work.sums import total_params
 

@@ -14,7 +14,7 @@ import simpy
 from sim.arrays import FloatArray
 from sim.engines.des import Moments, Process, Simulation, play_folded
 from sim.engines.program import Program
-from sim.engines.tasks import COMPUTE, REDUCE, REGATHER, UPDATE, Seconds, Step
+from sim.engines.tasks import COMPUTE, REDUCE, REGATHER, UPDATE, Step
 from sim.engines.timeline import Timeline
 from sim.engines.wire import Wire
 from sim.schedules.actions import B, F, I, U, W
@@ -48,7 +48,7 @@ class Processes:
         order = self.program.order
         assert not (order.kind == U).any(), "the job runs schedules with a flush"
 
-        def play(program: Program, seconds: Seconds, step: Step, amounts: FloatArray) -> Moments:
+        def play(program: Program, step: Step, amounts: FloatArray) -> Moments:
             return (*_OnCores(replace(self, program=program), step, amounts).play(), None)
 
         whole = self.program if order.fold is None else self.program.on(order.fold.unfold())

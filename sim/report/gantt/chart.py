@@ -11,12 +11,12 @@ import numpy as np
 
 from sim.arrays import Array
 from sim.engines import Program, Timeline, run
+from sim.engines.program import priced_order, program_of
 from sim.engines.tasks import DATA, GRADIENTS, ONCE
 from sim.engines.timeline import WHATS
 from sim.errors import SpecError
 from sim.estimate import Estimate, estimate
 from sim.pricing.memory import activations_by_stage
-from sim.programs import priced_order, program_of
 from sim.schedules import Order
 from sim.schedules.actions import KINDS, B, F, I, U
 from sim.schedules.passes import in_flight

@@ -17,11 +17,11 @@ from sim.arrays import Array, Bools, Floats, Ints, KindPlanFloats, Number, PlanF
 from sim.engines.even_pipelines import EvenPipelines, Links, Pipelines, find_links, sends_over
 from sim.engines.order_facts import in_flight_by_rank
 from sim.engines.program import end_of_step
-from sim.pricing.cells import CellPrices, Plans, Way, find_cells, price_cells
+from sim.pricing.cells import CellPrices, Plans, Way, price_cells
 from sim.pricing.deal import dealt_layers, even_deal, longer_ranks, params_of
-from sim.pricing.layouts import Layouts, cost_model, place_layouts
+from sim.pricing.layouts import Layouts, place_layouts
 from sim.pricing.memory import peak_memory, stage_bytes
-from sim.pricing.stages import RankSeconds, near_and_far, once_a_step, price_stages, tied_reduction
+from sim.pricing.stages import StageSeconds, near_and_far, once_a_step, price_stages, tied_reduction
 from sim.search.plans.layouts import OVERLAPS, SCHEDULES, Category, Columns
 from sim.search.plans.space import Progress, Space, base_plan
 from sim.specs import Scenario
@@ -50,10 +50,11 @@ def plan_batch(space: Space, layouts: Layouts, row: Ints, category: Ints) -> Pla
     ]
     flags = sorted({kind[:2] for kind in kinds})
     ways = tuple(Way(*flag, *again) for flag, again in product(flags, dict.fromkeys(kind[2:] for kind in kinds)))
-    cells, cell = find_cells(layouts, columns.layout[row], columns.microbatch_size[row], ways, space.slices)
+    # Cached: plans that differ in their ZeRO stage share cells.
+    prices, cell = price_cells(layouts, columns.layout[row], columns.microbatch_size[row], ways, space.slices)
     return Plans(
         layouts,
-        price_cells(cells),  # cached: plans that differ in their ZeRO stage share cells
+        prices,
         base_plan(space.scenario),
         space.schedules[0],
         layout=columns.layout[row],
@@ -175,8 +176,8 @@ def _pieces(space: Space, waiting: Callable[[], object] | None = None) -> Iterat
     without, columns = len(cut[0]), space.columns.take(np.concatenate(cut))
     layouts, links = layouts_with_links(scenario, space.layouts, waiting)
     again = [(searched_word(mode, scenario.plan), 0) for mode in recomputes]
-    cells, cell = find_cells(layouts, columns.layout, columns.microbatch_size, ways_of(categories, again))
-    prices, flag = price_cells(cells), (np.arange(len(columns)) >= without).astype(np.int64)
+    prices, cell = price_cells(layouts, columns.layout, columns.microbatch_size, ways_of(categories, again))
+    flag = (np.arange(len(columns)) >= without).astype(np.int64)
     for begin in range(0, len(columns), _AT_ONCE):
         end = min(begin + _AT_ONCE, len(columns))
         some, border = slice(begin, end), min(max(without - begin, 0), end - begin)
@@ -200,7 +201,7 @@ def layouts_with_links(
     scenario: Scenario, degrees: Ints, waiting: Callable[[], object] | None = None
 ) -> tuple[Layouts, Links]:
     """Layouts (tp, cp, pp, dp, ep) on the scenario's cluster, and the links of their pipelines."""
-    layouts = place_layouts(cost_model(scenario), degrees, scenario.plan, waiting)
+    layouts = place_layouts(scenario, degrees, waiting)
     longer = longer_ranks(dealt_layers(scenario.model, scenario.plan), layouts.pp)
     return layouts, find_links(list(zip(layouts.hops, layouts.pp.tolist(), longer.tolist(), strict=True)))
 
@@ -224,7 +225,7 @@ class Rows:
         flag: Ints,
         again: Ints | None = None,
     ) -> None:
-        ways = prices.cells.ways
+        ways = prices.ways
         self._plan, self._overlaps = scenario.plan, list(dict.fromkeys(way.overlap_tp for way in ways))
         self._again = len(ways) // (2 * len(self._overlaps))
         self.columns, self.links = columns, links.take(columns.layout)
@@ -253,7 +254,7 @@ class Rows:
 
     def recompute(self, category: Category) -> int:
         """Where a category stands on the axis over ways to recompute."""
-        words = [way.recompute for way in self.batch.prices.cells.ways]
+        words = [way.recompute for way in self.batch.prices.ways]
         return words.index(searched_word(category.recompute, self._plan))
 
     def memory_bytes(self, zero_stage: Ints, optimizer_offload: Number = 0.0) -> PlanFloats:
@@ -313,13 +314,13 @@ class Rows:
             return priced(bool(np.all(beside)))
         return np.asarray(np.where(beside, priced(True), priced(False)))
 
-    def _once(self, zero_stage: Ints, optimizer_offload: float = 0.0) -> RankSeconds:
+    def _once(self, zero_stage: Ints, optimizer_offload: float = 0.0) -> StageSeconds:
         batch = replace(self.batch, zero_stage=zero_stage, optimizer_offload=optimizer_offload)
         # A shorter middle rank is never the last to be done: it counts in averages only.
-        return once_a_step(batch, self.deal).of_kinds(slice(0, 3))
+        return once_a_step(batch, self.deal).of_ranks(slice(0, 3))
 
     def _ended(
-        self, passes: EvenPipelines, ends_at: KindPlanFloats, once: RankSeconds, reduce: Bools, gather: Bools
+        self, passes: EvenPipelines, ends_at: KindPlanFloats, once: StageSeconds, reduce: Bools, gather: Bools
     ) -> PlanFloats:
         """Step times of pipelines whose ranks end so, with reductions and gathers overlapped or not.  [s]"""
         end = end_of_step(

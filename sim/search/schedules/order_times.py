@@ -7,6 +7,7 @@ steady state that has not come in what is played.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
@@ -16,20 +17,12 @@ from sim.arrays import ActionPlanFloats, Bools, Floats, Ints, Number, PlanFloats
 from sim.engines.longest_path import longer
 from sim.engines.max_plus import AT_ONCE, play_plans, steady_state
 from sim.engines.order_facts import OrderFacts
-from sim.engines.program import end_of_step, exposed_gather, gather_window, sends_of, without_flush
-from sim.engines.tasks import (
-    Seconds,
-    amounts_at_visits,
-    amounts_of,
-    classes_of,
-    pass_seconds,
-    slowed_at_visits,
-    step_of,
-)
+from sim.engines.program import Program, classes_of, end_of_step, slowed_at_visits, without_flush
+from sim.engines.tasks import amounts_at_visits, amounts_of, step_of, switches_of
 from sim.pricing.cells import Plans
-from sim.pricing.deal import HELD, Deal, params_of
+from sim.pricing.deal import Deal, params_of
 from sim.pricing.memory import peak_memory, stage_bytes
-from sim.pricing.stages import near_and_far, once_a_step, price_stages, sends_by_stage, tied_reduction
+from sim.pricing.stages import near_and_far, once_a_step, price_in_order, price_stages
 from sim.pricing.zero import VisitSeconds
 from sim.schedules import Order
 from sim.schedules.actions import W
@@ -145,67 +138,36 @@ class SharedOrder:
         thorough : bool
             All leave out as much as the order does; play more of it until the steady state is found.
         """
-        seconds, alike = self._seconds(batch)
+        costs = price_in_order(batch, self.deal, by_cause=False)
+        program = Program(self.order, costs, batch.overlap_grad_reduce, batch.overlap_param_gather)
+        hops, passes = batch.layouts.kinds_of_hops[1][batch.layout], costs.passes.reshape(-1, len(times))
+        visits = () if costs.visits is None else costs.visits.rows()
+        # Rows in which plans agree whose pipelines are alike.
+        alike = np.stack([*passes, *near_and_far(batch), hops, batch.overlap_p2p, *visits])
         if self.facts.floating:
-            return self._least(batch, seconds, alike, times), np.ones(len(times), dtype=bool)
-        if batch.overlap_param_gather.any():
-            window = gather_window(self.order, seconds)
-            hidden = exposed_gather(seconds.gather, window, seconds.hidden_share, batch.overlap_param_gather)
-            seconds = seconds._replace(gather=hidden)
-        # Whatever overlaps the backward of some plans hides nothing of others.
-        seconds = seconds._replace(hidden_share=seconds.hidden_share * batch.overlap_grad_reduce)
-        return self._played(seconds, alike, times, thorough)
+            return self._least(program, alike, times), np.ones(len(times), dtype=bool)
+        return self._played(program, alike, times, thorough)
 
-    def _seconds(self, batch: Plans) -> tuple[Seconds, Floats]:
-        """What the tasks of plans take, gathers in full; and rows in which plans agree whose pipelines are alike."""
-        order, deal, of_stage, of_rank = self.order, self.deal, self.deal.kind_of_stage, self.deal.kind_of_rank
-        priced, once = price_stages(batch, deal), once_a_step(batch, deal)
-        passes, moved = priced.passes.sum(axis=1), priced.visits
-        of_kinds = np.stack([*passes, np.zeros_like(passes[0])])  # updates are looked at elsewhere
-        params = params_of(deal.stage_kinds, batch.layouts, batch.layout)[HELD].sum(axis=0)
-        seconds = Seconds(
-            passes=of_kinds[:, of_stage],
-            sends=sends_of(*sends_by_stage(batch, deal)),
-            blocks=~batch.overlap_p2p,
-            reduce=once.reduce_s[of_rank],
-            tail=once.reduce_tail_s[of_rank],
-            share=params[of_stage] / once.params[of_rank][order.rank_of_stage],
-            update=once.optimizer_s[of_rank],
-            gather=once.gather_s[of_rank],
-            tied=tied_reduction(batch, deal),
-            setup=batch.costs.stack.step_setup_s,
-            overlap_reduce=bool(batch.overlap_grad_reduce.any()),
-            hidden_share=once.hidden_share,
-            visits=None if moved is None else moved.of_stages(of_stage),
-        )
-        hops = batch.layouts.kinds_of_hops[1][batch.layout]
-        rows = of_kinds.reshape(-1, of_kinds.shape[-1])
-        alike = np.stack(
-            [*rows, *near_and_far(batch), hops, batch.overlap_p2p, *(() if moved is None else moved.rows())]
-        )
-        return seconds, alike
-
-    def _played(self, seconds: Seconds, alike: Floats, times: Ints, thorough: bool) -> tuple[PlanFloats, Bools]:
+    def _played(self, program: Program, alike: Floats, times: Ints, thorough: bool) -> tuple[PlanFloats, Bools]:
         """The longest path; thorough, where what is played does not become too long, always exact."""
         order, steps, exact = self.order, np.zeros(len(times)), np.ones(len(times), dtype=bool)
-        for plans in _structures(seconds, len(times)):
+        for plans in _structures(program, len(times)):
             of_plans = np.concatenate([alike[:, plans], times[np.newaxis, plans]])
             _, first, column = np.unique(of_plans, axis=1, return_index=True, return_inverse=True)
-            column = column.ravel()
+            column, on = column.ravel(), switches_of(program.take(plans))
+            step = step_of(order, on)
             for begin in range(0, len(first), AT_ONCE):
                 pipelines = first[begin : begin + AT_ONCE]
                 here = np.flatnonzero((column >= begin) & (column < begin + AT_ONCE))
-                some, own = seconds.take(plans[here]), seconds.take(plans[pipelines])
-                on = seconds.take(plans).switches()
-                step, amounts = step_of(order, on), amounts_of(order, on, some)
-                place = np.searchsorted(here, pipelines)
+                some, place = program.take(plans[here]), np.searchsorted(here, pipelines)
                 left_out, alone = times[plans[pipelines]], (place, column[here] - begin)
                 least = None
                 if order.fold is not None:
-                    classes = classes_of(order, own.visits is not None)
-                    least = self._least_block(pass_seconds(order, classes, own)[1][classes.of])
-                played = play_plans(step.graph, amounts, some.hidden_share, left_out, least, pipelines=alone)
-                steps[plans[here]] = played.times[step.graph.event[step.step]] + seconds.setup
+                    least = self._least_block(program.take(plans[pipelines]).action_seconds()[1])
+                # Whatever overlaps the backward of some plans hides nothing of others.
+                share = some.costs.hidden_share * some.hide_grad_reduce
+                played = play_plans(step.graph, amounts_of(some, on), share, left_out, least, pipelines=alone)
+                steps[plans[here]] = played.times[step.graph.event[step.step]] + program.costs.step_setup_s
                 exact[plans[here]] = (order.fold is None) | (played.blocks[column[here] - begin] > 0)
         here = np.flatnonzero(~exact)
         if not thorough or not len(here) or order.fold is None:
@@ -213,7 +175,7 @@ class SharedOrder:
         if 4 * order.fold.kept * self.facts.actions_a_microbatch <= MOST_ACTIONS:
             more = SharedOrder(longer(order), self.deal, self.facts.floating, self.staggered)
             left = 0 if more.order.fold is None else more.order.fold.times
-            some = seconds.take(here)
+            some = program.take(here).on(more.order)
             steps[here], exact[here] = more._played(some, alike[:, here], np.full(len(here), left), thorough)
         return steps, exact
 
@@ -225,46 +187,46 @@ class SharedOrder:
         least: PlanFloats = np.add.reduceat(occupy[fold.block(0)], begins, axis=0).min(axis=0)
         return least
 
-    def _least(self, batch: Plans, seconds: Seconds, alike: Floats, times: Ints) -> PlanFloats:
+    def _least(self, program: Program, alike: Floats, times: Ints) -> PlanFloats:
         """Earliest end of the step, in an order whose weight gradients float; playing more steps would not raise it."""
-        of_plans = np.concatenate([alike, times[np.newaxis]])
+        of_plans, costs = np.concatenate([alike, times[np.newaxis]]), program.costs
         _, first, column = np.unique(of_plans, axis=1, return_index=True, return_inverse=True)
         size, column = max(1, MOST_PLAYED // max(1, len(self.order))), column.ravel()
         parts = [first[begin : begin + size] for begin in range(0, len(first), size)]
-        found = [self._begin_and_end(seconds.take(plans), times[plans]) for plans in parts]
+        found = [self._begin_and_end(program.take(plans), times[plans]) for plans in parts]
         begin, end = (np.concatenate(each, axis=-1)[..., column] for each in zip(*found, strict=True))
         end_s = end_of_step(
             end - begin if self.staggered else end,
-            seconds.reduce,
-            seconds.gather,
-            seconds.update,
-            tied_embedding=seconds.tied,
-            hidden_share=seconds.hidden_share,
-            overlap_reduce=batch.overlap_grad_reduce,
-            overlap_gather=batch.overlap_param_gather,
+            costs.reduce_s,
+            costs.gather_s,
+            costs.optimizer_s,
+            tied_embedding=costs.tied_embedding_s,
+            hidden_share=costs.hidden_share,
+            overlap_reduce=program.hide_grad_reduce,
+            overlap_gather=program.hide_gather,
             reduced_after=lambda: 0.0,  # at the earliest, as nobody knows which gradients come last
-            gather_window=lambda: seconds.gather,
+            gather_window=lambda: costs.gather_s,
             ends=self.order.ends,
         )
-        return np.asarray(end_s + seconds.setup)
+        return np.asarray(end_s + costs.step_setup_s)
 
-    def _begin_and_end(self, seconds: Seconds, times: Ints) -> tuple[RankPlanFloats, RankPlanFloats]:
+    def _begin_and_end(self, program: Program, times: Ints) -> tuple[RankPlanFloats, RankPlanFloats]:
         """When each rank begins its first action and ends its last, with what it moves at visits, at the earliest.  [s]
 
         Where ranks move things at visits, they lose to these what they lose whenever that is. Nothing comes before the
         first rank's first action; another's first is later by no more than the longest wait for the weights of a first
         visit, that a staggered step begins with.
         """
-        order, classes = self.order, classes_of(self.order)
-        _, occupy, release = (each[classes.of] for each in pass_seconds(order, classes, seconds._replace(visits=None)))
-        start, done = play(self.fixed, order, occupy, release, seconds.passes[W])
+        order, costs = self.order, program.costs
+        _, occupy, release = replace(program, costs=replace(costs, visits=None)).action_seconds()
+        start, done = play(self.fixed, order, occupy, release, costs.weight_grad_s)
         later, firsts = self._left_out(times, start, occupy), order.first[:-1]
         begin, end = start[firsts], done + later
         if order.fold is not None:  # what was left out comes before actions after a fold's cut
             begin = begin + (firsts >= order.fold.cuts)[:, np.newaxis] * later
-        if seconds.visits is None:
+        if costs.visits is None:
             return begin, end
-        least = least_at_visits(order, seconds.visits, times)
+        least = least_at_visits(order, costs.visits, times)
         first = begin + least.begin.max(axis=0) - least.begin[0] if self.staggered else np.maximum(begin, least.begin)
         end = np.maximum(np.maximum(end, first + of_ranks(order, occupy, times) + least.lost), least.moved)
         return first - least.begin if self.staggered else begin, end
@@ -290,9 +252,9 @@ def _blocks(order: Order) -> Ints:
     return np.stack([block[order.kind[block] != W] for block in blocks])
 
 
-def _structures(seconds: Seconds, plans: int) -> Iterator[Ints]:
+def _structures(program: Program, plans: int) -> Iterator[Ints]:
     """Plans whose tasks wait for the same: all, but where visits gather or reduce in different ways."""
-    visits = seconds.visits
+    visits = program.costs.visits
     if visits is None:
         yield np.arange(plans)
         return

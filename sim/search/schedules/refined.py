@@ -15,7 +15,7 @@ import numpy as np
 from sim.arrays import Array
 from sim.errors import ScheduleError
 from sim.pricing.deal import deal_of
-from sim.pricing.layouts import LAYOUT, cost_model, place_layouts
+from sim.pricing.layouts import LAYOUT, place_layouts
 from sim.schedules import Order, build_order, get_schedule
 from sim.schedules.actions import U, W
 from sim.schedules.build import STEADY
@@ -67,7 +67,7 @@ class Refined:
     def __init__(self, space: Space, objective: str, limit: float) -> None:
         self.space, self.schedule = space, get_schedule(space.schedules[0])
         self.row, self.category = space.plans
-        layouts = place_layouts(cost_model(space.scenario), space.layouts, space.scenario.plan)
+        layouts = place_layouts(space.scenario, space.layouts)
         self.batch = plan_batch(space, layouts, self.row, self.category)
         self.objective, self.limit = objective, limit
         self.seconds = least_step_s(self.batch, space.slices)
