@@ -38,7 +38,10 @@ def validate(
             help="CSV of measured training runs, or a folder of scenarios with cases.csv; several are read as one."
         ),
     ] = None,
-    memory: Annotated[Path | None, typer.Option(help="CSV of layouts that fitted or ran out of memory.")] = None,
+    memory: Annotated[
+        Path | None,
+        typer.Option(help="CSV of layouts that fitted or ran out of memory; what it leaves out is as in --runs."),
+    ] = None,
     kernels: Annotated[
         list[Path] | None,
         typer.Option(help="Measured multiplies: any table or journal that calibrate fit reads; GPUs may differ."),
@@ -87,7 +90,8 @@ def validate(
         strangers = [] if runs else _strangers(profile, settings or [])
         found |= print_runs(_console(quiet=machine), scored, listing, shipped=not runs, strangers=strangers)
     if memory is not None:
-        found |= {"memory": _memory(memory)} if runs else _memory(memory)
+        scores = _memory(memory, [each for each in runs or [] if each.is_file()])
+        found |= {"memory": scores} if runs else scores
     if kernels:
         found["kernels"] = _kernels(kernels, profile, quiet=str(json_file) == "-")
     if json_file is not None:
@@ -243,11 +247,11 @@ def _strangers(profile: str | None, settings: list[str]) -> list[Scored]:
     return score_all(published_runs(profile, settings, folder=WILD))
 
 
-def _memory(path: Path) -> dict[str, Any]:
+def _memory(path: Path, runs: list[Path]) -> dict[str, Any]:
     from flopcast_validation.runs.listing import print_reasons
     from flopcast_validation.runs.memory import score_memory, summary
 
-    outcomes = score_memory(path)
+    outcomes = score_memory(path, runs)
     found = summary(outcomes)
     out = _console()
     if found["count"]:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Literal
 
 import numpy as np
 
 from sim.arrays import Number
-from sim.specs import LayerKind, ModelSpec, StackSpec
+from sim.specs import LayerKind, StackSpec
 from sim.specs.base import FORMATS
-from sim.work.operations import Cause, Collective, Kernel, Tensor, Weight, matmul, memory
-from sim.work.pieces import Cut, Writer, key_value_width
+from sim.work.context import exchanges, in_a_ring, ordering, ring_steps
+from sim.work.operations import Cause, Kernel, Tensor, Weight, matmul, memory
+from sim.work.pieces import Writer, key_value_width
 
 
 def attention(write: Writer, y: Tensor, kind: LayerKind) -> Tensor:
@@ -159,7 +159,7 @@ def attention_core(write: Writer, q: Tensor, k: Tensor, v: Tensor, context: Tens
     model, stack, cut, fused = write.model, write.stack, write.cut, write.stack.attention == "flash"
     kept = [each.in_bytes(_core_width(write)) for each in (q, k, v)]
     forward, backward = _fused_core(write, kind) if fused else _core_by_hand(write)
-    exchange, exchange_back = ((), ()) if np.max(cut.cp) == 1 else _exchanges(write)
+    exchange, exchange_back = ((), ()) if np.max(cut.cp) == 1 else exchanges(write)
     scratch: Number = 0.0
     if fused:
         kept += [context, context.like("row statistics", model.num_heads / cut.tp, width=4)]
@@ -209,12 +209,15 @@ def _fused_core(write: Writer, kind: LayerKind) -> _Both:
     if stack.masked_attention:
         skipped, length, masked = 1.0, s, _mask(write, heads * rows * s)
         casts, casts_back = (*casts, masked), (*casts_back, masked)
+    if in_a_ring(write):
+        steps, steps_back = ring_steps(write, outputs, queries)
+        casts, casts_back = (*casts, steps), (*casts_back, steps_back)
     padded = 0.5 * (padded_head(d, stack.flash_version) + padded_head(of_values, stack.flash_version))
     there, back = (
         Kernel(
             name, Cause.ATTENTION, "attention", flop=times * full * skipped, nbytes=nbytes * (2 if backward else 1),
             n=0.5 * (d + of_values), k=padded, batch=heads, length=length, backward=backward,
-            credited_flop=credited * full * seen / s, host_s=_ordering(write),
+            credited_flop=credited * full * seen / s, host_s=ordering(write),
         )
         for name, times, credited, backward in (
             ("flash attention", 1.0, 1.0, False), ("flash attention backward", multiplies, 2.0, True)
@@ -269,7 +272,7 @@ def _core_by_hand(write: Writer) -> _Both:
     move = partial(memory, cause=Cause.ATTENTION)
     dropout = [move("attention dropout", (2 * w + 1) * scores, sort="dropout")] * bool(model.dropout)
     there, back = (
-        move(name, times * scores, kernels, sort="softmax")._replace(host_s=_ordering(write))
+        move(name, times * scores, kernels, sort="softmax")._replace(host_s=ordering(write))
         for name, times in (("softmax", softmax), ("softmax backward", softmax_back))
     )
     return (
@@ -317,56 +320,3 @@ def _softmax_by_hand(width: int, heads: Number, stack: StackSpec) -> tuple[Numbe
         return single, single_back, kernels
     whole = np.asarray(heads) % 4 == 0
     return np.where(whole, 2 * w, single), np.where(whole, 3 * w, single_back), np.where(whole, 1, kernels)
-
-
-def _exchanges(write: Writer) -> tuple[tuple[Collective, ...], tuple[Collective, ...]]:
-    """Keys and values of the other context-parallel ranks, forward; they and their gradients, backward.
-
-    Sent round a ring beside the attention over what has arrived (Liu et al. 2023, arXiv:2310.01889), or gathered before
-    it (Llama 3, arXiv:2407.21783, section 3.3.2): the same bytes. A ring is sends to the next rank (batched isend and
-    irecv, NVIDIA/TransformerEngine:transformer_engine/pytorch/attention/dot_product_attention/context_parallel.py,
-    flash_attn_p2p_communicate; a permute, pytorch/pytorch:torch/distributed/tensor/experimental/_context_parallel/
-    _attention.py, _AllToAllRotater), no collective of a library, which would use every card of a node.
-    """
-    model, cut, beside = write.model, write.cut, write.stack.overlap_context
-    if write.stack.context_by_heads:
-        return _exchanges_of_heads(model, cut)
-    nbytes = cut.width * cut.microbatch_size * cut.sequence_length * key_value_width(model, cut.tp)
-
-    def exchange(name: str, kind: Literal["all_gather", "reduce_scatter"]) -> Collective:
-        return Collective(name, "send_ring" if beside else kind, nbytes, beside, group="cp")
-
-    keys = exchange("exchange keys and values", "all_gather")
-    return (keys,), (keys, exchange("exchange their gradients", "reduce_scatter"))
-
-
-def _exchanges_of_heads(model: ModelSpec, cut: Cut) -> tuple[tuple[Collective, ...], tuple[Collective, ...]]:
-    """All-to-alls of queries, keys and values before the attention, and of what it gives after it; of their gradients
-    the other way round (Jacobs et al. 2023, arXiv:2309.14509, section 3.1)."""
-    shared = key_value_width(model, cut.tp * cut.cp) * cut.cp / 2  # every rank has at least one head's of them
-    queries, outputs = (model.num_heads * each / cut.tp for each in (model.head_dim, model.value_head_dim))
-    columns = {"queries": queries, "keys": shared, "values": shared, "outputs": outputs}
-    there, back = (
-        tuple(
-            Collective(f"{name} {what}", "all_to_all", cut.width * cut.tokens * width, group="cp")
-            for name, width in columns.items()
-        )
-        for what in ("by heads", "by heads, gradients")
-    )
-    return there, back
-
-
-CONTEXT_SEQUENCE_S = 0.6e-3
-"""Host time a pass through an attention for each packed sequence whose pieces are put in order around all-to-alls of
-heads: a loop over sequences for each of four tensors, that reads back where each begins (NVIDIA/TransformerEngine:
-transformer_engine/pytorch/attention/dot_product_attention/context_parallel.py,
-reorder_seq_chunks_after_a2a_before_attn_thd and its reverse). Set on Megatron-Bridge's card of Nemotron 3.5 Lightning
-fine-tuned at 32,768 tokens on GB200. [s]"""
-
-
-def _ordering(write: Writer) -> Number:
-    """Host time in which packed sequences' pieces are put in order around all-to-alls of heads. [s]"""
-    stack, cut = write.stack, write.cut
-    if not (stack.context_by_heads and stack.counted_launches and cut.packed):
-        return 0.0
-    return CONTEXT_SEQUENCE_S * (cut.microbatch_size * cut.sequence_length / cut.packed) * (cut.cp > 1)

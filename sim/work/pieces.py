@@ -190,12 +190,16 @@ class Writer:
     def _joined(self, what: str, nbytes: Number, pieced: bool) -> tuple[Kernel, ...]:
         """A copy that puts pieces of sequences in order behind an all-gather, or before a reduce-scatter.
 
-        Those of a single sequence are in order (pytorch/pytorch:torch/distributed/_functional_collectives.py,
-        _maybe_view_chunk_cat).
+        Those that are gathered of a single sequence are in order. Those to be scattered are copied all the same
+        (pytorch/pytorch:torch/distributed/_functional_collectives.py, _maybe_view_chunk_cat and reduce_scatter_tensor),
+        but for a compiler: what compiled forwards gain without these copies leaves no room for them.
         """
         if pieced or not self.stack.copies_pieces:
             return ()
-        return (memory(f"pieces {what}", 2 * nbytes * (np.asarray(self.cut.microbatch_size) > 1), sort="joined"),)
+        copied = np.asarray(self.cut.microbatch_size) > 1
+        if what != "gathered" and not self.stack.compiled:
+            copied = copied | (np.asarray(self.cut.tp) > 1)
+        return (memory(f"pieces {what}", 2 * nbytes * copied, sort="joined"),)
 
     def linear(
         self,

@@ -47,12 +47,12 @@ def test_every_message_waits_for_its_latency():
 
 def test_eight_billion_parameters_on_two_nodes_wait_seconds_for_one_card():
     # Derived: three rings a layer and micro-batch (keys and values forward, they and their gradients backward), 15
-    # messages of 8.4 MB each, beside attention that hides up to nine tenths of what it lasts.
+    # messages of 8.4 MB each, beside attention and what its steps move, which hide up to nine tenths of what they last.
     found = estimate(SCENARIO).breakdown.seconds
-    assert found["context_parallel_comm"] == pytest.approx(2.7, rel=0.2)
+    assert found["context_parallel_comm"] == pytest.approx(2.4, rel=0.1)
     ring = 3 * 32 * 16 * float(send_ring(KEYS_AND_VALUES, Group(16, 8), FABRIC))
     assert ring == pytest.approx(3 * 32 * 16 * 15 / 16 * KEYS_AND_VALUES / 45e9, rel=0.15)
-    assert 0.5 * ring < found["context_parallel_comm"] < ring
+    assert 0.4 * ring < found["context_parallel_comm"] < ring
 
 
 def test_other_ways_are_collectives_over_all_cards():

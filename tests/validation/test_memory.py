@@ -6,7 +6,7 @@ import pytest
 from typed import typed
 
 from flopcast_calibration.readers.training_runs import read_rows
-from flopcast_validation.runs.memory import score_memory, summary
+from flopcast_validation.runs.memory import score_memory, summary, with_their_runs
 from sim.errors import SpecError
 
 
@@ -111,6 +111,41 @@ def test_peaks_are_compared_with_what_they_count(runs_file, run_row):
         found["allocated", "last"].comparable_bytes < allocated
     )  # the first rank holds two micro-batches, the last one
     assert found["allocated", ""].peak_error == allocated / 10e9 - 1
+
+
+def test_what_a_layout_leaves_out_is_as_in_its_run():
+    at = {"source_locator": "table 1", "gpu": "A100"}
+    layout = {**at, "tp": "2", "zero_stage": "", "peak_gb": "50"}
+    runs = [
+        {**at, "tp": "2", "zero_stage": "1", "framework": "NeMo", "notes": "first", "measured_value": "3"},
+        {**at, "tp": "4", "zero_stage": "2", "framework": "NeMo", "measured_value": "4"},  # another layout
+        {**at, "source_locator": "table 2", "tp": "2", "zero_stage": "3", "framework": "DeepSpeed"},
+    ]
+    assert with_their_runs([layout], runs) == [{**layout, "zero_stage": "1", "framework": "NeMo"}]
+    # of two runs that it may be of it has what they agree on
+    both = [runs[0], {**runs[0], "zero_stage": "2"}]
+    assert with_their_runs([layout], both) == [{**layout, "framework": "NeMo"}]
+    assert with_their_runs([{**layout, "zero_stage": "2"}], both) == [
+        {**layout, "zero_stage": "2", "framework": "NeMo"}
+    ]
+    assert with_their_runs([layout, {"tp": "2"}], [{"tp": "2", "zero_stage": "1"}]) == [layout, {"tp": "2"}]
+
+
+def test_a_kernel_of_flash_attention_keeps_no_scores(layouts):
+    unfused, flash = layouts(
+        {"kernel": "unfused", "recompute": "none"}, {"kernel": "flash_attention_2", "recompute": "none"}
+    )
+    assert flash.needed_bytes < unfused.needed_bytes
+
+
+def test_published_peaks_of_the_third_collection(measurements):
+    alone, joined = (
+        summary(score_memory(measurements / "memory_outcomes_3.csv", runs))
+        for runs in ([], [measurements / "training_runs_3.csv"])
+    )
+    assert joined["peaks"] >= 150
+    assert joined["peak_error"] <= 0.14 < alone["peak_error"]
+    assert joined["accuracy"] >= 0.94
 
 
 def test_published_peaks(collected):

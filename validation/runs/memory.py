@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from flopcast_calibration.from_runs import predict
-from flopcast_calibration.readers.cells import Row
+from flopcast_calibration.readers.cells import ABOUT_THE_RUN, Row
 from flopcast_calibration.readers.training_runs import read_rows, read_run, reason
 from sim.arrays import Number
 from sim.errors import FlopcastError
@@ -60,16 +60,45 @@ class Outcome:
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
 
-def score_memory(path: Path) -> list[Outcome]:
+def score_memory(path: Path, runs: Sequence[Path] = ()) -> list[Outcome]:
     """Predict whether every row of a CSV of layouts fits.
 
     Columns are those of a table of runs, with `outcome` ("ok" or "OOM", in these or other words) instead of the
     measurement, and optionally `kernel` (attention and norm) and `peak_gb`, the measured peak of the fullest GPU [GB];
     `peak_counts` (allocated or reserved, as PyTorch counts; else all that is in use) and `peak_rank` (last: of the last
     pipeline stage) say what that is.
+
+    runs : CSVs of measured runs. What a row leaves out of a run that is in one of them is as there.
     """
     known: dict[Any, Any] = {}
-    return [_outcome(number, row, known) for number, row in enumerate(read_rows(path, _REQUIRED), start=1)]
+    rows = with_their_runs(read_rows(path, _REQUIRED), [row for each in runs for row in read_rows(each, ())])
+    return [_outcome(number, row, known) for number, row in enumerate(rows, start=1)]
+
+
+_NOT_OF_A_LAYOUT = {
+    "id", "source", "source_locator", "verified", "measured_value", "measured_unit", "flops_convention", "peak_tflops",
+    "notes", "outcome", "peak_gb", "peak_counts", "peak_rank",
+}  # fmt: skip
+
+
+def with_their_runs(rows: Sequence[Row], runs: Iterable[Row]) -> list[Row]:
+    """Rows of layouts with what they leave out and the runs that they may be of agree on.
+
+    Those are of the same `source_locator`, and have no other value in a cell that both fill in.
+    """
+    at: dict[str, list[Row]] = {}
+    for run in runs:
+        at.setdefault(str(run.get("source_locator", "")), []).append(run)
+    at.pop("", None)
+    return [_with_its_run(row, at.get(str(row.get("source_locator", "")), [])) for row in rows]
+
+
+def _with_its_run(row: Row, runs: Sequence[Row]) -> Row:
+    said = {column: value for column, value in row.items() if value and column not in _NOT_OF_A_LAYOUT}
+    alike = [run for run in runs if all(run.get(column) in (None, "", value) for column, value in said.items())]
+    columns = [each for each in (alike[0] if alike else ()) if each in ABOUT_THE_RUN - _NOT_OF_A_LAYOUT or "." in each]
+    agreed = {each: alike[0][each] for each in columns if len({run.get(each) for run in alike}) == 1}
+    return {**row, **{column: value for column, value in agreed.items() if not row.get(column)}}
 
 
 def _outcome(number: int, row: Row, known: dict[Any, Any]) -> Outcome:
