@@ -14,6 +14,17 @@ from sim.errors import FlopcastError, InfeasiblePlan, visible
 ANSWERED, UNWRITTEN, MISTAKEN, TOO_LARGE, INTERRUPTED, READER_GONE = 0, 1, 2, 3, 130, 141
 """Exit codes; the last two are those of a process that SIGINT or SIGPIPE ended, as a shell sees it."""
 
+GONE = {
+    "--overlaps": "set one overlap at a time, such as -s stack.overlap_p2p=true",
+    "--windows": "price a plan with -s plan.microbatch_group=N",
+    "--others": "--schedules all searches the other schedules",
+    "--staleness-model": "no measurement says what late gradients cost; leave it out",
+    "--planner": "search --schedules pipedream_2bw tries the plans of PipeDream-2BW",
+    "--in-flight": "steps take the time of a batch to its last response; leave it out",
+    "--drain": "steps take the time of a batch to its last response; leave it out",
+}
+"""Options that there were, each with what to write instead."""
+
 
 def run_to_the_end(command: Callable[[], object]) -> int:
     """Run a command and flush what it wrote; the exit code, said why on stderr where it is not an answer's."""
@@ -57,7 +68,9 @@ def _run(command: Callable[[], object]) -> int:
         # typer and rich hear themselves that the reader (head, less) has gone, and leave with 1.
         if isinstance(left.__context__, BrokenPipeError):
             raise left.__context__ from None
-        return left.code if isinstance(left.code, int) else ANSWERED if left.code is None else MISTAKEN
+        code = left.code if isinstance(left.code, int) else ANSWERED if left.code is None else MISTAKEN
+        gone = [word for word in (each.partition("=")[0] for each in sys.argv[1:]) if word in GONE]
+        return say(f"{gone[0]} is gone: {GONE[gone[0]]}", code) if code == MISTAKEN and gone else code
     except RuntimeError as error:  # how Python up to 3.11 tells of an interrupt while it makes a class
         if isinstance(error.__cause__, KeyboardInterrupt):
             return INTERRUPTED

@@ -52,7 +52,6 @@ SPACE = Fills(
         help="Memory that a plan may use of a GPU, such as 72 GB; default: all the driver gives.",
     ),
     objective=Opt(help="What is best: step_time, days, cost or memory_headroom."),
-    overlaps=Opt("--overlaps", help="Also switch overlaps on and off: sends, reductions, gathers, tensor backwards."),
     room=Opt(
         read=lambda words, _: _ways(words),
         default="modules,block",
@@ -64,7 +63,6 @@ SPACE = Fills(
         "--layouts/--no-layouts",
         help="Also balance layers over the stages; default: if the framework can.",
     ),
-    windows=Opt("--windows", help="Also try larger groups of micro-batches per chunk (interleaved)."),
     any_framework=Opt("--any-framework", help="Also search plans that the scenario's framework cannot run."),
 )
 

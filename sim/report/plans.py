@@ -31,10 +31,7 @@ COLUMNS = {
     "offloaded_layers": "layers on host",
 }
 """Fields of a plan that a search decides, and what they are called in tables."""
-HEADINGS = {"num_gpus": "GPUs", **COLUMNS, "pipeline_layout": "layers", "overlaps": "overlaps"}
-OVERLAPPED = {"overlap_p2p": "sends", "overlap_grad_reduce": "gradients", "overlap_param_gather": "weights",
-              "overlap_tp_backward": "tp"}  # fmt: skip
-"""What travels beside computation under each field of a stack that `search --overlaps` switches."""
+HEADINGS = {"num_gpus": "GPUs", **COLUMNS, "pipeline_layout": "layers"}
 SHORT = {"microbatch_size": "mbs", "sequence_parallel": "sp", "optimizer_offload": "opt.host",
          "offloaded_layers": "host layers", "sequence_slices": "slices", "schedule": ""}  # fmt: skip
 """Names with few letters, for narrow columns and in front of values."""
@@ -151,15 +148,11 @@ def plan_table(result: SearchResult) -> PlanTable:
     first = result.best[0].worth(result.objective)
     losses = ["", *(f"{each.worth(result.objective) / first - 1:+.1%}" for each in result.best[1:])]
     dealt = ["uneven" if plan.pipeline_layout else "even" for plan in plans]
-    stacks = [each.scenario.stack for each in result.best]  # what they overlap with computation, of what is switched
-    words = [[word for name, word in OVERLAPPED.items() if getattr(stack, name)] for stack in stacks]
-    beside = [", ".join(some) or "none" for some in words]
     return PlanTable(
         shared=shared_words(plans, names),
         gpus=shared_gpus(plans),
         fields={name: [field(plan, name) for plan in plans] for name in differing(plans, ("num_gpus", *names))}
-        | ({"pipeline_layout": dealt} if len({*dealt}) > 1 else {})
-        | ({"overlaps": beside} if len({*beside}) > 1 else {}),
+        | ({"pipeline_layout": dealt} if len({*dealt}) > 1 else {}),
         answers=answer_columns(result.objective, [each.answer for each in result.best], losses),
     )
 

@@ -137,15 +137,14 @@ class ScheduleBest:
 class StagesSearched:
     """What was looked at.
 
-    layouts, windows, chunks : whether layouts, groups of micro-batches, and chunks of unlike stages were varied.
+    layouts, chunks : whether layouts, and chunks of unlike stages were varied.
     plans : evenly dealt plans that were given others. of : there are.
     runs : plans that the exact engine ran.
-    bound : what the objective makes smallest, at least, of all plans with other layouts or groups; None without any.
+    bound : what the objective makes smallest, at least, of all plans with other layouts; None without any.
     only : whether all plans that were asked for have chunks of unlike stages.
     """
 
     layouts: bool
-    windows: bool
     chunks: bool
     plans: int
     of: int
@@ -164,7 +163,6 @@ class StagesSearched:
         """Plain data with stable keys, for JSON; of a search whose best is worth so much."""
         return {
             "layouts": self.layouts,
-            "windows": self.windows,
             "chunks": self.chunks,
             "plans": self.plans,
             "plans_in_all": self.of,

@@ -11,7 +11,6 @@ from sim.errors import FlopcastError
 from sim.estimate import Estimate, estimate
 from sim.search.candidate import ROUNDING, Candidate
 from sim.search.confirm import run_best
-from sim.search.plans.layouts import OVERLAPS
 from sim.search.plans.space import Fields
 from sim.search.queries import Selection
 from sim.search.result import SearchResult
@@ -27,9 +26,8 @@ TECHNIQUES: dict[str, tuple[str, ...]] = {
     "ZeRO": ("zero_stage",),
     "host memory": ("optimizer_offload", "offloaded_layers"),
     "stages": ("pipeline_layout", "uneven_layers", "embedding_as_layer", "head_as_layer", "vocabulary_over_stages"),
-    "overlaps": OVERLAPS,
 }
-"""What changes together: fields of the plan, and of the stack."""
+"""Fields of the plan that change together."""
 TOGETHER = 3
 """Most techniques that are changed at once, before all that are left are."""
 MOST_RUNS = 40
@@ -123,16 +121,11 @@ def _next(here: Estimate, goal: Estimate, left: Sequence[str], limit: float) -> 
 def _with(here: Scenario, goal: Scenario, names: Sequence[str]) -> Scenario:
     """Some techniques of the goal on this scenario."""
     changes = {field: new for field, (_, new) in _differing(here, goal, names).items()}
-    stack = {field: changes.pop(field) for field in OVERLAPS if field in changes}
-    return here.replace(plan=here.plan.replace(**changes), stack=here.stack.replace(**stack) if stack else here.stack)
+    return here.replace(plan=here.plan.replace(**changes))
 
 
 def _differing(start: Scenario, goal: Scenario, names: Sequence[str]) -> dict[str, tuple[Any, Any]]:
-    """Fields of some techniques in which two scenarios differ, with both values."""
-
-    def value(scenario: Scenario, field: str) -> Any:
-        return getattr(scenario.stack if field in OVERLAPS else scenario.plan, field)
-
+    """Fields of some techniques in which the plans of two scenarios differ, with both values."""
     fields = [field for name in names for field in TECHNIQUES[name]]
-    pairs = {field: (value(start, field), value(goal, field)) for field in fields}
+    pairs = {field: (getattr(start.plan, field), getattr(goal.plan, field)) for field in fields}
     return {field: pair for field, pair in pairs.items() if pair[0] != pair[1]}

@@ -209,7 +209,7 @@ def _not_searched(result: SearchResult, scenario: Scenario) -> str:
         others = "the search deals layers by" if result.stages and result.stages.layouts else "--layouts searches"
         return f"it has a pipeline_layout of its own; {others} balanced layouts, and flopcast estimate prices yours"
     if plan.microbatch_group not in (None, plan.pp):
-        return f"its groups of {plan.microbatch_group} micro-batches are not those of pp; --windows searches others"
+        return f"its groups of {plan.microbatch_group} micro-batches are not those of pp, and a search tries no others"
     if scenario.flushes > 1:
         return "it drains its pipeline several times a step, which takes longer than once; flopcast estimate prices it"
     if plan.optimizer_offload or plan.offloaded_layers:
@@ -233,7 +233,7 @@ def _not_searched(result: SearchResult, scenario: Scenario) -> str:
             "its chunks hold different kinds of layers, which no formula prices. The most promising of such plans are "
             "run one by one, and ranked if among the best; -s plan.num_chunks=N -s plan.pp=N asks for them alone"
         )
-    return "it is outside the searched space (context-parallel degrees and overlaps are searched where asked for)"
+    return "it is outside the searched space (--cp and --ep name the context and expert degrees that are searched)"
 
 
 def _cannot_run(result: SearchResult, scenario: Scenario) -> str:

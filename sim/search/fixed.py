@@ -15,7 +15,7 @@ from sim.specs.yaml12 import parse_yaml
 
 _CANNOT = {
     "pipeline_layout": "a search deals the layers itself; flopcast estimate prices a layout of your own",
-    "microbatch_group": "--windows searches groups of micro-batches; flopcast estimate prices one of your own",
+    "microbatch_group": "a search lets groups be as large as the pipeline is long; flopcast estimate prices others",
     "microbatches_per_flush": "a search drains pipelines once a step, which is faster; flopcast estimate prices others",
     "sequence_slices": "--schedules seq1f1b searches slices",
 }

@@ -22,7 +22,6 @@ from sim.search.confirm import Found, best_first
 from sim.search.layered_deals import Deals, deals_at, deals_of, least_step_s, memory_bytes
 from sim.search.plans.layouts import (
     MOST_UNEVEN_CHUNKS,
-    OVERLAPS,
     Category,
     Columns,
     context_degrees,
@@ -150,9 +149,8 @@ def layered_table(
     cuts = [*product((tp for tp in whole if tensor is None or tp in tensor), pieces)]
     degrees = [ep for ep in expert_degrees(scenario) if experts is None or ep in experts]
     shapes = _shapes(scenario, pipeline)
-    overlaps = tuple(getattr(scenario.stack, name) for name in OVERLAPS)
     categories = tuple(
-        Category(*each, overlaps, offloaded_layers=offloaded_layers)
+        Category(*each, offloaded_layers=offloaded_layers)
         for each in product(recomputes_of(scenario, recomputes), sequence_parallel, zero_stages)
     )
     parts, plans, spaces = list[tuple[Array, ...]](), 0, list[Space]()

@@ -18,7 +18,7 @@ from sim.pricing.deal import dealt_layers
 from sim.pricing.layouts import LAYOUT
 from sim.schedules.registry import schedules
 from sim.search.candidate import Candidate, ScheduleBest, StagesSearched, gap_of
-from sim.search.plans.layouts import CHOICES, FIELDS, NUMBERS, OVERLAPS, ROOM, SCHEDULES, USUAL_DEPTHS, Category
+from sim.search.plans.layouts import CHOICES, FIELDS, NUMBERS, ROOM, SCHEDULES, USUAL_DEPTHS, Category
 from sim.search.plans.space import Fields, Space, base_plan, sharding_fields
 from sim.search.prices.formula import Priced
 from sim.specs import ParallelPlan, Scenario
@@ -244,7 +244,6 @@ class PricedPlans:
     def _row_of(self, scenario: Scenario) -> tuple[int, int] | None:
         """Row and category of a plan in the space; None where it is not in it."""
         plan = scenario.plan
-        overlaps = tuple(getattr(scenario.stack, name) for name in OVERLAPS)
         others = [name for name in ParallelPlan.model_fields if name not in (*FIELDS, "uneven_layers")]
         base = base_plan(self.space.scenario)
         row = self.space.row_of(plan)
@@ -256,7 +255,7 @@ class PricedPlans:
             plan = plan.replace(recompute_method="uniform", recompute_num_layers=1)
         named = (*CHOICES, "recompute_method", "recompute_num_layers", "optimizer_offload", "offloaded_layers")
         for number, each in enumerate(self.categories):
-            same = each.overlaps == overlaps and all(getattr(each, name) == getattr(plan, name) for name in named)
+            same = all(getattr(each, name) == getattr(plan, name) for name in named)
             if same and set(self.space.value_of(each, "recompute_modules")) == set(plan.recompute_modules):
                 return row, number
         return None
@@ -361,7 +360,6 @@ def stages_assumed(stages: StagesSearched, worth: float) -> str:
     """Return for how many plans other stages were tried, and how much better one that was not could be."""
     varied = {
         "balanced layouts": stages.layouts,
-        "larger groups of micro-batches": stages.windows,
         "chunks that hold different kinds of layers": stages.chunks,
     }
     words = " and ".join(name for name, on in varied.items() if on)

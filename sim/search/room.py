@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import product
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -54,7 +54,7 @@ class ChosenRows:
         words = tuple(dict.fromkeys((*map(self._word, self.ways), "full")))
         layers = tuple(dict.fromkeys(way.offloaded_layers for way in self.ways))
         again = [(word, each) for each in layers for word in words]
-        of_layers = ways_of(space.categories, again)
+        of_layers = ways_of(space.scenario, again)
         columns = self._columns
         sizes = columns.microbatch_size
         self._prices, self._cell = price_cells(self._layouts, columns.layout, sizes, of_layers)
@@ -88,14 +88,14 @@ class ChosenRows:
         nbytes = rows.memory_bytes(self._zero[places], self._shares[:, np.newaxis, np.newaxis])
         return np.asarray(nbytes[self._share_of, self._again_of])
 
-    def step_times(self, places: Ints, ways: Ints, overlaps: Sequence[Any]) -> PlanFloats:
+    def step_times(self, places: Ints, ways: Ints) -> PlanFloats:
         """Step times of rows, each with a way of its own to make room.  [s]"""
         found, share = np.empty(len(places)), self._share_of[ways]
         for number in np.unique(share).tolist():
             here = np.flatnonzero(share == number)
             some = places[here]
             rows = self._rows(some, self._prices, self._cell[some], self._again_of[ways[here]][np.newaxis])
-            found[here] = rows.step_time(self._zero[some], overlaps, float(self._shares[number]))[0]
+            found[here] = rows.step_times(self._zero[some], float(self._shares[number]))[0, 0]
         return found
 
     def rank_work(self, places: Ints) -> tuple[PlanFloats, PlanFloats, PlanFloats]:
@@ -118,7 +118,6 @@ class ChosenRows:
     def blocks(
         self,
         places: Ints,
-        overlaps: Sequence[Any],
         limit_bytes: float,
         allowed: Callable[[Ints, Ints], Bools] = lambda places, layers: np.ones(len(places), dtype=bool),
     ) -> tuple[Ints, Ints, PlanFloats, PlanFloats]:
@@ -170,7 +169,7 @@ class ChosenRows:
         if not len(able):
             return able, able, np.empty(0), np.empty(0)
         rows = priced(able, number)
-        return able, number, rows.step_time(self._zero[able], overlaps)[0], rows.memory_bytes(self._zero[able])[0, 0]
+        return able, number, rows.step_times(self._zero[able])[0, 0], rows.memory_bytes(self._zero[able])[0, 0]
 
 
 WAYS = ("modules", "block", "offload")
@@ -291,7 +290,7 @@ def _has(values: Fields, fields: Fields) -> bool:
 
 def _ways(scenario: Scenario, ways: Sequence[str], fields: Fields) -> list[Category]:
     """All ways but blocks, as categories whose other choices do not count; the first of them does nothing."""
-    nothing, own = Category("none", False, 0, ()), own_modules(scenario.plan)
+    nothing, own = Category("none", False, 0), own_modules(scenario.plan)
     sets = [own, *(module_sets(scenario.model, scenario.stack) if "modules" in ways else ())]
     kinds = [nothing, *(replace(nothing, recompute="selective", modules=each) for each in sets)]
     if not scenario.stack.cuda_graph_scope:
@@ -358,29 +357,25 @@ def _fitting(
     """The fastest way in which each of some rows fits, if the space does not have it already."""
     found: list[tuple[int, Category, float, float]] = []
     categories, scenario, limit = plans.space.categories, plans.space.scenario, plans.memory_limit_bytes
-    overlaps = [each.overlaps for each in categories]
-    for alike in dict.fromkeys(overlaps[each] for each in np.unique(category).tolist()):
-        which = np.flatnonzero([overlaps[each] == alike for each in category.tolist()])
-        here, base = places[which], category[which]
-        nbytes = chosen.memory_bytes(here)
-        fits = (nbytes <= limit) & _allowed(plans, chosen, here, base)
-        fits[0] = False  # of what does nothing it is known
-        pointless = chosen.dominates.T.astype(np.float32) @ fits.astype(np.float32) > 0
-        way, place = np.nonzero(fits & ~pointless)
-        seconds, needed = chosen.step_times(here[place], way, alike), nbytes[way, place]
-        layers = np.zeros(len(way), dtype=np.int64)
-        if block:
-            rows, number, *of_block = chosen.blocks(here, alike, limit, partial(_block_allowed, plans, chosen))
-            place = np.concatenate([place, np.searchsorted(here, rows)])
-            way, layers = np.concatenate([way, 0 * number]), np.concatenate([layers, number])
-            seconds, needed = (np.concatenate(pair) for pair in zip((seconds, needed), of_block, strict=True))
-        order = np.lexsort((needed, np.round(seconds, 12), place))
-        order = order[np.unique(place[order], return_index=True)[1]]
-        for each, one, blocks, *numbers in zip(
-            *(column[order].tolist() for column in (place, way, layers, seconds, needed)), strict=True
-        ):
-            made = _category(scenario, categories[base[each]], chosen.ways[one], blocks)
-            found.append((int(here[each]), made, numbers[0], numbers[1]))
+    nbytes = chosen.memory_bytes(places)
+    fits = (nbytes <= limit) & _allowed(plans, chosen, places, category)
+    fits[0] = False  # of what does nothing it is known
+    pointless = chosen.dominates.T.astype(np.float32) @ fits.astype(np.float32) > 0
+    way, place = np.nonzero(fits & ~pointless)
+    seconds, needed = chosen.step_times(places[place], way), nbytes[way, place]
+    layers = np.zeros(len(way), dtype=np.int64)
+    if block:
+        rows, number, *of_block = chosen.blocks(places, limit, partial(_block_allowed, plans, chosen))
+        place = np.concatenate([place, np.searchsorted(places, rows)])
+        way, layers = np.concatenate([way, 0 * number]), np.concatenate([layers, number])
+        seconds, needed = (np.concatenate(pair) for pair in zip((seconds, needed), of_block, strict=True))
+    order = np.lexsort((needed, np.round(seconds, 12), place))
+    order = order[np.unique(place[order], return_index=True)[1]]
+    for each, one, blocks, *numbers in zip(
+        *(column[order].tolist() for column in (place, way, layers, seconds, needed)), strict=True
+    ):
+        made = _category(scenario, categories[category[each]], chosen.ways[one], blocks)
+        found.append((int(places[each]), made, numbers[0], numbers[1]))
     known = set(plans.space.categories)
     found = [each for each in found if each[1] not in known]
     of_found = np.array([each[2:] for each in found], dtype=float).reshape(-1, 2)
@@ -414,7 +409,6 @@ def _category(scenario: Scenario, base: Category, way: Category, block_layers: i
         modules=() if own else way.modules,
         sequence_parallel=base.sequence_parallel,
         zero_stage=base.zero_stage,
-        overlaps=base.overlaps,
     )
 
 

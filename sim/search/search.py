@@ -38,10 +38,8 @@ def search(
     confirm: int = MOST_RUNS,
     context: tuple[int, ...] | None = None,
     experts: tuple[int, ...] | None = None,
-    overlaps: bool = False,
     room: Sequence[str] = DEFAULT,
     layouts: bool | None = None,
-    windows: bool = False,
     fixed: Mapping[str, Any] | None = None,
     any_framework: bool = False,
     export_to: str | None = None,
@@ -72,16 +70,12 @@ def search(
         Context-parallel degrees. Default: 1, the plan's own, and powers of two that leave pieces of 8,192 tokens.
     experts : tuple of int, optional
         Expert-parallel degrees. Default: every one that deals the model's experts evenly.
-    overlaps : bool
-        Also switch overlaps on and off: sends, reductions, gathers, tensor-parallel backwards.
     room : sequence of str
         What plans may do that do not fit otherwise, from `sim.search.room.WAYS`. Empty: none, selective (the modules of
         the scenario's plan) and full recomputation only.
     layouts : bool, optional
         Also deal layers by balanced layouts (`sim.search.stages`). Default: where the framework is known to have them,
         and the objective is not memory.
-    windows : bool
-        Also let interleaved plans turn to a chunk for larger groups of micro-batches.
     fixed : mapping, optional
         Fields of the plan that every plan must have, each with its value or a tuple of values: {"tp": 8}.
     any_framework : bool
@@ -115,10 +109,10 @@ def search(
     unasked = layouts is None
     if layouts is None:
         layouts = objective != "memory_headroom" and has_layouts(scenario, rules, in_space)
-    if objective == "memory_headroom" and (layouts or windows):
+    if objective == "memory_headroom" and layouts:
         raise SpecError(
-            "--layouts and --windows look for time, not for --objective memory_headroom; leave them out, or ask for "
-            "step_time, days or cost"
+            "--layouts looks for time, not for --objective memory_headroom; leave it out, or ask for step_time, days "
+            "or cost"
         )
     for name, number in (("top", top), ("confirm", confirm)):
         if number < 1:
@@ -136,7 +130,6 @@ def search(
         size,
         context=context,
         experts=experts,
-        overlaps=overlaps,
         rules=rules,
         runs_on=runs_on,
         fixed={**in_space, **ONE_CHUNK} if only else in_space,
@@ -167,17 +160,17 @@ def search(
         result = replace(result, safest=safest(result, progress))
     if only:
         result = replace(result, best=(), bound=None, confirmed=0, ways_fixed={**ways_fixed, "num_chunks": only})
-        result = search_stages(result, layouts=layouts, windows=windows, progress=progress)
+        result = search_stages(result, layouts=layouts, progress=progress)
         if not result.best:
             raise InfeasiblePlan(f"no plan in {' or '.join(map(str, only))} chunks of unlike stages fits in memory")
         runs, least = (result.stages.runs, result.stages.bound) if result.stages else (0, None)
         asked = replace(space, fixed=in_space)
         return replace(result, space=asked, ways_fixed=ways_fixed, confirmed=runs, bound=least)
     chunks = objective != "memory_headroom" and has_unlike_chunks(result)
-    if not result.finished or not (layouts or windows or chunks) or (unasked and not (space.columns.pp > 1).any()):
+    if not result.finished or not (layouts or chunks) or (unasked and not (space.columns.pp > 1).any()):
         return result
-    runs = UNASKED_RUNS if unasked and not windows else MOST_STAGES
-    return search_stages(result, layouts=layouts, windows=windows, chunks=chunks, most_runs=runs, progress=progress)
+    runs = UNASKED_RUNS if unasked else MOST_STAGES
+    return search_stages(result, layouts=layouts, chunks=chunks, most_runs=runs, progress=progress)
 
 
 def _rules(scenario: Scenario, any_framework: bool, export_to: str | None) -> tuple[tuple[PlanRule, ...], str]:

@@ -1,20 +1,16 @@
-"""Plans whose stages hold other layers than an even deal gives them, or that turn to a chunk for more micro-batches.
+"""Plans whose stages hold other layers than an even deal gives them.
 
-The closed form prices layers that are dealt evenly to stages that are alike, and groups of as many micro-batches as
-there are ranks. Others are run on the exact engine, those first that an even deal of their work would make fastest:
-interleaved in chunks that hold different kinds of layers, with the layout whose slowest stage is fastest
-(`sim.search.layout`), with larger groups (`plan.microbatch_group`), and with several of these. Each recomputes the
-least that makes it fit, module by module in the order of what they spare for what they take, and keeps nothing on the
-host.
-
-No layout or group makes a rank do less than the mean of all ranks, so that is what bounds those that were not run.
+The closed form prices layers that are dealt evenly to stages that are alike. Others are run on the exact engine, those
+first that an even deal of their work would make fastest: interleaved in chunks that hold different kinds of layers,
+with the layout whose slowest stage is fastest (`sim.search.layout`), or with both. Each recomputes the least that makes
+it fit, module by module in the order of what they spare for what they take, and keeps nothing on the host. No layout
+makes a rank do less than the mean of all ranks, so that is what bounds those that were not run.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -39,15 +35,12 @@ from sim.work.recompute import module_sets, own_modules
 
 MOST_RUNS, UNASKED_RUNS = 600, 40
 """Plans that the exact engine runs at most; and where layouts were not asked for."""
-FASTER = 0.03
-"""Share by which larger groups of micro-batches may speed a plan up; plans that would be slower even so are not run."""
 
 
 def search_stages(
     result: SearchResult,
     *,
     layouts: bool = True,
-    windows: bool = True,
     chunks: bool = True,
     most_runs: int = MOST_RUNS,
     progress: Callable[[int, int], None] | None = None,
@@ -56,7 +49,7 @@ def search_stages(
 
     Parameters
     ----------
-    layouts, windows, chunks : bool
+    layouts, chunks : bool
         What is varied.
     most_runs : int
         Plans that the exact engine runs at most.
@@ -76,13 +69,13 @@ def search_stages(
     looked_at, modules, finished = 0, _modules(result), result.finished
     try:
         for number, where in enumerate(place.tolist()):
-            if found.runs >= most_runs or (not only and score[number] >= found.worst * (1 + FASTER * windows)):
+            if found.runs >= most_runs or (not only and score[number] >= found.worst):
                 break
             if only and bound[number] >= found.worst:  # the scores are of one chunk, which says little of several
                 continue
             looked_at += 1
             base = result.scenario_at(where)
-            for changed in _staged(base, layouts, windows, unlike.get(base.plan.pp, ())):
+            for changed in _staged(base, layouts, unlike.get(base.plan.pp, ())):
                 if (key := (changed[0].plan, changed[1])) in seen or not _allowed(result, changed[0]):
                     continue
                 seen.add(key)
@@ -94,7 +87,7 @@ def search_stages(
     except KeyboardInterrupt:
         finished = False
     least = float(bound.min()) if len(bound) and not (only and found.runs < most_runs) else None
-    searched = StagesSearched(layouts, windows, bool(unlike), looked_at, len(place), found.runs, least, only)
+    searched = StagesSearched(layouts, bool(unlike), looked_at, len(place), found.runs, least, only)
     return replace(result, best=found.best[: result.top], stages=searched, finished=finished)
 
 
@@ -186,18 +179,13 @@ def _balanced(result: SearchResult, some: Priced, dealt_s: Floats, chunked: Sequ
     return balanced, bound
 
 
-def _staged(base: Scenario, layouts: bool, windows: bool, chunks: Sequence[int]) -> Iterator[tuple[Scenario, bool]]:
-    """A plan with other chunks and groups of micro-batches, and whether its stages are to be balanced."""
-    count = base.num_microbatches
+def _staged(base: Scenario, layouts: bool, chunks: Sequence[int]) -> Iterator[tuple[Scenario, bool]]:
+    """A plan with other chunks, and whether its stages are to be balanced."""
     interleaved = [base.plan.replace(schedule="interleaved", num_chunks=each) for each in chunks]
-    for plan in (base.plan, *(interleaved if count % base.plan.pp == 0 else ())):
-        groups: list[int | None] = [None]
-        if windows and plan.num_chunks > 1:
-            groups += [size for power in (1, 2) if (size := plan.pp << power) < count]
-            groups += [count] if count > plan.pp else []
-        for each, balanced in product(groups, (False, True) if layouts else (False,)):
-            if each is not None or balanced or plan is not base.plan:
-                yield base.replace(plan=plan.replace(microbatch_group=each)), balanced
+    for plan in (base.plan, *(interleaved if base.num_microbatches % base.plan.pp == 0 else ())):
+        for balanced in (False, True) if layouts else (False,):
+            if balanced or plan is not base.plan:
+                yield base.replace(plan=plan), balanced
 
 
 def _fitting(

@@ -144,7 +144,7 @@ def sweep(
     executor : Executor, optional
         Of `concurrent.futures`: searches of different points run on it (`sim.parallel`).
     **options
-        Of `search`: max_gpus, memory_limit_bytes, context, experts, overlaps.
+        Of `search`: max_gpus, memory_limit_bytes, context, experts.
 
     Returns
     -------

@@ -87,7 +87,7 @@ def look_at_all(monkeypatch):
 def test_no_plan_of_any_schedule_is_faster_or_leaner_than_its_bounds(shape, look_at_all):
     """A few plans of every schedule, over all categories and sizes: bound for any order ≤ bound in its order ≤ step."""
     random = np.random.default_rng(list(SHAPES).index(shape))
-    space = build_space(small(**SHAPES[shape]), (6, 16), context=(1, 2), overlaps=True)
+    space = build_space(small(**SHAPES[shape]), (6, 16), context=(1, 2))
     some = random.choice(len(space.categories), size=8, replace=False)
     space = replace(space, categories=tuple(space.categories[number] for number in some))
     for name in schedule_names():
@@ -117,7 +117,7 @@ def test_bounds_are_tight_where_pipelines_are_long(look_at_all):
     know: kernels as short as here make that 8 % where a rank has several chunks, or keeps many micro-batches.
     """
     random = np.random.default_rng(4)
-    space = build_space(small(batch=192), (4, 4), overlaps=False)
+    space = build_space(small(batch=192), (4, 4))
     for name in schedule_names():
         variant = spaces_under(space, name)[0]
         refined = Refined(variant, "step_time", np.inf)

@@ -13,7 +13,7 @@ from sim.errors import FlopcastError
 from sim.estimate import estimate
 from sim.network.sharing import card_share
 from sim.pricing.deal import stages_alike
-from sim.search.plans.layouts import OVERLAPS, RECOMPUTES, SCHEDULES, Category
+from sim.search.plans.layouts import RECOMPUTES, SCHEDULES, Category
 from sim.search.plans.space import build_space
 from sim.search.prices.formula import price_all
 from sim.specs import ParallelPlan, load_scenario
@@ -31,17 +31,17 @@ FILES = (
     "korthikanti-2022/1t-full",
 )
 STACKS = ("megatron-core", "megatron-2019", "deepspeed-zero3")
-OVERLAPPING = list(product((False, True), repeat=len(OVERLAPS)))
+OVERLAPS = ("overlap_p2p", "overlap_grad_reduce", "overlap_param_gather", "overlap_tp_backward")
+OVERLAPPING = [dict(zip(OVERLAPS, flags, strict=True)) for flags in product((False, True), repeat=len(OVERLAPS))]
 KINDS = list(product(RECOMPUTES, (False, True), range(4)))
 TURNS = 40
 """Cases below."""
 
 
 def chosen(turn):
-    """Eight categories: a third of the ways to recompute, ZeRO stages and uses of sequence parallelism, each time others
-    and with other overlaps."""
-    kinds = enumerate(KINDS[turn % 3 :: 3])
-    return [Category(*kind, OVERLAPPING[(5 * turn + place) % len(OVERLAPPING)]) for place, kind in kinds]
+    """Eight categories: a third of the ways to recompute, ZeRO stages and uses of sequence parallelism, each time
+    others."""
+    return [Category(*kind) for kind in KINDS[turn % 3 :: 3]]
 
 
 def test_modules_of_the_scenario_are_what_selective_recomputes():
@@ -59,7 +59,7 @@ def test_every_choice_is_compared():
     """The turns below meet all of them."""
     met = [category for turn in range(TURNS) for category in chosen(turn)]
     assert {(each.recompute, each.sequence_parallel, each.zero_stage) for each in met} == {*KINDS}
-    assert {each.overlaps for each in met} == {*OVERLAPPING}
+    assert {5 * turn % len(OVERLAPPING) for turn in range(TURNS)} == {*range(len(OVERLAPPING))}
 
 
 PLANS = 2 if settings().max_examples > 100 else 1
@@ -72,11 +72,12 @@ def differences(scenario, gpus, turn, **options):
     Times of pipelines are bounds, so that they differ by what they are above the exact ones, or by all if far below.
     """
     random, wanted = np.random.default_rng(turn), tuple(chosen(turn))
+    scenario = scenario.replace(stack=scenario.stack.replace(**OVERLAPPING[5 * turn % len(OVERLAPPING)]))
     space = replace(build_space(scenario, gpus, **options), categories=wanted)
     worst, met = np.zeros(2), []
-    for number, rows, seconds, needed in price_all(space):
+    for which, rows, seconds, needed in price_all(space):
         for place in random.integers(len(rows), size=PLANS).tolist():
-            alone = estimate(space.scenario_of(int(rows[place]), wanted[number]))
+            alone = estimate(space.scenario_of(int(rows[place]), wanted[which]))
             apart = (seconds[place] / alone.step_time_s - 1, needed[place] / alone.largest.total - 1)
             plan = alone.scenario.plan
             if not stages_alike(scenario.model, plan, plan.pp, plan.num_chunks):
@@ -103,19 +104,16 @@ def small(**changes):
     )
 
 
-@pytest.mark.parametrize("overlaps", OVERLAPPING[::10])
-def test_prices_of_layers_that_no_pipeline_divides(overlaps):
+@pytest.mark.parametrize("number", [0, 10])
+def test_prices_of_layers_that_no_pipeline_divides(number):
     """29 layers on 2 to 16 ranks, some of which hold one more: never above the exact step, and the same memory."""
-    scenario, random = (
-        small(model={"num_layers": 29, "dropout": 0.1}),
-        np.random.default_rng(OVERLAPPING.index(overlaps)),
-    )
-    categories = tuple(replace(category, overlaps=overlaps) for category in chosen(0))
-    space = replace(build_space(scenario, (8, 64), context=(1, 2)), categories=categories)
+    scenario, random = small(model={"num_layers": 29, "dropout": 0.1}), np.random.default_rng(number)
+    scenario = scenario.replace(stack=scenario.stack.replace(**OVERLAPPING[number]))
+    space = replace(build_space(scenario, (8, 64), context=(1, 2)), categories=tuple(chosen(0)))
     ratios = []
-    for number, rows, seconds, needed in price_all(space):
+    for which, rows, seconds, needed in price_all(space):
         for place in random.integers(len(rows), size=1).tolist():
-            alone = estimate(space.scenario_of(int(rows[place]), categories[number]))
+            alone = estimate(space.scenario_of(int(rows[place]), space.categories[which]))
             assert needed[place] == pytest.approx(alone.largest.total, rel=1e-9)
             if alone.scenario.plan.uneven_layers:
                 ratios.append(seconds[place] / alone.step_time_s)
@@ -216,7 +214,8 @@ def test_prices_equal_estimates(some):
 def test_prices_count_the_reductions_of_many_chunks_that_wait_for_each_other():
     """Gradients of 2 to 48 chunks a rank, reduced beside backwards that take less: the price is within a fifteenth."""
     scenario, random = load_scenario(SCENARIOS / "gpt3-175b-4096-a100.yaml"), np.random.default_rng(0)
-    category = Category("selective", True, 0, (False, True, False, False))
+    flags = dict(zip(OVERLAPS, (False, True, False, False), strict=True))
+    scenario, category = scenario.replace(stack=scenario.stack.replace(**flags)), Category("selective", True, 0)
     space = replace(build_space(scenario, (4096, 4096)), categories=(category,))
     ((_, rows, seconds, _),) = price_all(space)
     few_microbatches = np.flatnonzero((space.columns.dp[rows] >= 128) & (space.columns.num_chunks[rows] > 1))
@@ -313,8 +312,7 @@ def test_space_holds_what_the_rules_allow():
 
 def test_space_counts_its_plans():
     scenario = load_scenario(SCENARIOS / "gpt3-175b-4096-a100.yaml")
-    space = build_space(scenario, (4096, 4096), overlaps=True)
+    space = build_space(scenario, (4096, 4096))
     assert space.num_plans == sum(len(space.rows_of(each.sequence_parallel)) for each in space.categories)
     assert len(set(zip(*(getattr(space.columns, name).tolist() for name in
                          ("layout", "microbatch_size", "schedule", "num_chunks")), strict=True))) == len(space.columns)  # fmt: skip
-    assert len({each.overlaps for each in space.categories}) == 2 ** len(OVERLAPS)

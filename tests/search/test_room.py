@@ -59,8 +59,7 @@ def made(result):
 def test_prices_are_estimates(file, ways, limit):
     """Of random plans of every kind, ZeRO stage and use of the host: time and memory to 1e-9."""
     scenario = load_scenario(SCENARIOS / f"{file}.yaml") if file else small(LATENT, plan={"dp": 4})
-    options = {"memory_limit_bytes": limit, "overlaps": file.startswith("gpt")}
-    result = search(scenario, room=ways, top=20, confirm=1, **options)
+    result = search(scenario, room=ways, top=20, confirm=1, memory_limit_bytes=limit)
     places = made(result)
     random = np.random.default_rng(3)
     some = random.choice(places, size=min(30, len(places)), replace=False)
@@ -142,9 +141,7 @@ def test_what_needs_no_room_is_never_slower():
     for number, each in enumerate(result.space.categories):
         if each.recompute == "none":
             continue
-        plain = result.space.categories.index(
-            type(each)("none", each.sequence_parallel, each.zero_stage, each.overlaps)
-        )
+        plain = result.space.categories.index(each.without_room())
         assert (result.row[by_category[number]] == result.row[by_category[plain]]).all()
         longer = result.step_time_s[by_category[number]] / result.step_time_s[by_category[plain]]
         assert longer.min() >= 1 - 1e-12

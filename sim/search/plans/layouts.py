@@ -15,7 +15,7 @@ from sim.errors import InfeasiblePlan, SpecError
 from sim.pricing.deal import dealt_layers, stages_alike
 from sim.pricing.layouts import LAYOUT
 from sim.schedules import Schedule, get_schedule
-from sim.specs import ParallelPlan, Scenario, StackSpec
+from sim.specs import ParallelPlan, Scenario
 from sim.specs.plan import LAYERED, RECOMPUTE_MODULES
 from sim.work.recompute import own_modules
 
@@ -28,8 +28,6 @@ ROOM = ("recompute_modules", "recompute_method", "recompute_num_layers", "optimi
 """Fields of a plan that a search varies where a plan would not fit else (`sim.search.room`)."""
 FIELDS = (*NUMBERS, "schedule", *CHOICES, *ROOM)
 """Fields of a plan that a search varies."""
-OVERLAPS = ("overlap_p2p", "overlap_grad_reduce", "overlap_param_gather", "overlap_tp_backward")
-"""What a stack may do beside compute, and a search may switch on and off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +72,6 @@ class Category:
     recompute: str
     sequence_parallel: bool
     zero_stage: int
-    overlaps: tuple[Any, ...]
-    """Values of a stack's fields OVERLAPS, in their order."""
     modules: tuple[str, ...] = ()
     """Modules that selective recomputation runs again; empty for those of the scenario's own plan."""
     block_layers: int = 0
@@ -92,7 +88,7 @@ class Category:
 
     def without_room(self) -> Category:
         """The category that recomputes nothing and keeps nothing in host memory."""
-        return Category("none", self.sequence_parallel, self.zero_stage, self.overlaps)
+        return Category("none", self.sequence_parallel, self.zero_stage)
 
     @property
     def recompute_method(self) -> str:
@@ -103,12 +99,6 @@ class Category:
     def recompute_num_layers(self) -> int:
         """The field `recompute_num_layers` of its plans."""
         return self.block_layers or 1
-
-
-def stack_of(stack: StackSpec, overlaps: tuple[Any, ...]) -> StackSpec:
-    """The stack with these overlaps on and off, in the order of OVERLAPS."""
-    flags = dict(zip(OVERLAPS, overlaps, strict=True))
-    return stack if all(getattr(stack, name) == on for name, on in flags.items()) else stack.replace(**flags)
 
 
 def value_of(category: Category, name: str, own: ParallelPlan) -> Any:

@@ -18,7 +18,6 @@ from sim.search.plans.layouts import (
     CHOICES,
     FIELDS,
     NUMBERS,
-    OVERLAPS,
     RECOMPUTES,
     ROOM,
     SCHEDULES,
@@ -27,7 +26,6 @@ from sim.search.plans.layouts import (
     cuts_sequences,
     find_layouts,
     shapes,
-    stack_of,
     value_of,
 )
 from sim.specs import ParallelPlan, Scenario
@@ -239,7 +237,7 @@ class Space:
             sequence_parallel=category.sequence_parallel,
             **sharding_fields(category.zero_stage, own),
         )
-        return self.scenario.replace(plan=plan, stack=stack_of(self.scenario.stack, category.overlaps))
+        return self.scenario.replace(plan=plan)
 
     def _uneven(self, stages: Number) -> Any:
         """Whether some of so many stages hold a layer more; modular pipelines may have more stages than layers."""
@@ -324,7 +322,6 @@ def build_space(
     *,
     context: tuple[int, ...] = (1,),
     experts: tuple[int, ...] | None = None,
-    overlaps: bool = False,
     recomputes: tuple[str, ...] | None = None,
     rules: Sequence[PlanRule] = (),
     runs_on: str = "",
@@ -340,8 +337,6 @@ def build_space(
         Context-parallel degrees to try.
     experts : tuple of int, optional
         Expert-parallel degrees to try. Default: every one that deals the model's experts evenly.
-    overlaps : bool
-        Also switch every overlap of the stack on and off.
     recomputes : tuple of str, optional
         Ways to recompute. Default: all; every other multiply (per_op) where a framework's rules are given, or the
         scenario's own plan does it.
@@ -358,13 +353,11 @@ def build_space(
         No plan keeps the rules; the message says which one left nothing.
     """
     layouts = find_layouts(scenario, gpus, context, experts)
-    own = tuple(getattr(scenario.stack, name) for name in OVERLAPS)
-    flags: list[tuple[Any, ...]] = list(product(*((False, on or True) for on in own))) if overlaps else [own]
     if recomputes is None:
         operations = bool(rules) or scenario.plan.recompute == "per_op"
         recomputes = tuple(mode for mode in RECOMPUTES if mode != "per_op" or operations)
-    choices = product((False, True), recomputes_of(scenario, recomputes), flags, range(4))
-    categories = tuple(Category(recompute, sp, zero, flag) for sp, recompute, flag, zero in choices)
+    choices = product((False, True), recomputes_of(scenario, recomputes), range(4))
+    categories = tuple(Category(recompute, sp, zero) for sp, recompute, zero in choices)
     columns = columns_of(scenario, layouts)
     whole = Space(scenario, layouts, columns, categories, tuple(rules), runs_on, fixed or {})
     if not rules and not fixed:

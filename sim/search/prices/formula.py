@@ -9,11 +9,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
-from typing import Any
 
 import numpy as np
 
-from sim.arrays import Array, Bools, Floats, Ints, KindPlanFloats, Number, PlanFloats
+from sim.arrays import Array, Floats, Ints, KindPlanFloats, Number, PlanFloats
 from sim.engines.even_pipelines import EvenPipelines, Links, Pipelines, find_links, sends_over
 from sim.engines.order_facts import in_flight_by_rank
 from sim.engines.program import end_of_step
@@ -22,7 +21,7 @@ from sim.pricing.deal import dealt_layers, even_deal, longer_ranks, params_of
 from sim.pricing.layouts import Layouts, place_layouts
 from sim.pricing.memory import peak_memory, stage_bytes
 from sim.pricing.stages import StageSeconds, near_and_far, once_a_step, price_stages, tied_reduction
-from sim.search.plans.layouts import OVERLAPS, SCHEDULES, Category, Columns
+from sim.search.plans.layouts import SCHEDULES, Category, Columns
 from sim.search.plans.space import Progress, Space, base_plan
 from sim.specs import Scenario
 from sim.specs.stack import sends_overlap
@@ -34,38 +33,31 @@ def plan_batch(space: Space, layouts: Layouts, row: Ints, category: Ints) -> Pla
 
     layouts : the space's, on its cluster.
     """
-    columns, num_chunks = space.columns, space.columns.num_chunks[row]
-
-    def of_category(values: list[Any]) -> Any:
-        return np.array(values)[category]
-
-    sends, reduce, gather, tensor = zip(*(each.overlaps for each in space.categories), strict=True)
-    beside: Bools = np.zeros(len(row), dtype=bool)
-    for stated in dict.fromkeys(sends):
-        beside |= of_category([each == stated for each in sends]) & sends_overlap(stated, num_chunks)
-    words = [searched_word(each.recompute, space.scenario.plan) for each in space.categories]
-    kinds = [
-        (overlap, each.sequence_parallel, word, each.offloaded_layers)
-        for overlap, each, word in zip(tensor, space.categories, words, strict=True)
+    columns, scenario, categories = space.columns, space.scenario, space.categories
+    stack, num_chunks = scenario.stack, columns.num_chunks[row]
+    words = [searched_word(each.recompute, scenario.plan) for each in categories]
+    again = list(dict.fromkeys(zip(words, (each.offloaded_layers for each in categories), strict=True)))
+    ways = ways_of(scenario, again)
+    number = [
+        each.sequence_parallel * len(again) + again.index((word, each.offloaded_layers))
+        for each, word in zip(categories, words, strict=True)
     ]
-    flags = sorted({kind[:2] for kind in kinds})
-    ways = tuple(Way(*flag, *again) for flag, again in product(flags, dict.fromkeys(kind[2:] for kind in kinds)))
     # Cached: plans that differ in their ZeRO stage share cells.
     prices, cell = price_cells(layouts, columns.layout[row], columns.microbatch_size[row], ways, space.slices)
     return Plans(
         layouts,
         prices,
-        base_plan(space.scenario),
+        base_plan(scenario),
         space.schedules[0],
         layout=columns.layout[row],
         cell=cell,
-        way=of_category([ways.index(Way(*kind)) for kind in kinds]),
-        zero_stage=of_category([each.zero_stage for each in space.categories]),
+        way=np.array(number)[category],
+        zero_stage=np.array([each.zero_stage for each in categories])[category],
         num_chunks=num_chunks,
         num_microbatches=space.num_microbatches[row],
-        overlap_p2p=beside,
-        overlap_grad_reduce=of_category(list(reduce)),
-        overlap_param_gather=of_category(list(gather)),
+        overlap_p2p=np.full(len(row), False) | sends_overlap(stack.overlap_p2p, num_chunks),
+        overlap_grad_reduce=np.full(len(row), stack.overlap_grad_reduce),
+        overlap_param_gather=np.full(len(row), stack.overlap_param_gather),
     )
 
 
@@ -150,18 +142,15 @@ def _price_piece(
 ) -> None:
     """Write prices of some rows in every category to where these begin."""
     zeros = sorted({category.zero_stage for category in categories})
-    needed, here = rows.memory_bytes(_choices(zeros)), []
+    choices = np.array(zeros)[:, np.newaxis, np.newaxis]
+    needed, took = rows.memory_bytes(choices), rows.step_times(choices)
     for category in categories:
         if category.sequence_parallel in of_flag:
             first, inside = of_flag[category.sequence_parallel]
             begin = begins[category] + first
-            here.append((category, slice(begin, begin + inside.stop - inside.start), inside))
-    for category, place, inside in here:
-        nbytes[place] = needed[zeros.index(category.zero_stage), rows.recompute(category), inside]
-    for overlaps, took, ends in rows.step_times(categories):
-        for category, place, inside in here:
-            if (category.overlaps[0], category.overlaps[_OVERLAP_TP]) == overlaps:
-                seconds[place] = took[ends.index(_end_key(category)), rows.recompute(category), inside]
+            place = slice(begin, begin + inside.stop - inside.start)
+            which = zeros.index(category.zero_stage), rows.recompute(category), inside
+            nbytes[place], seconds[place] = needed[which], took[which]
 
 
 def _pieces(space: Space, waiting: Callable[[], object] | None = None) -> Iterator[tuple[float, Rows, _Where]]:
@@ -176,7 +165,7 @@ def _pieces(space: Space, waiting: Callable[[], object] | None = None) -> Iterat
     without, columns = len(cut[0]), space.columns.take(np.concatenate(cut))
     layouts, links = layouts_with_links(scenario, space.layouts, waiting)
     again = [(searched_word(mode, scenario.plan), 0) for mode in recomputes]
-    prices, cell = price_cells(layouts, columns.layout, columns.microbatch_size, ways_of(categories, again))
+    prices, cell = price_cells(layouts, columns.layout, columns.microbatch_size, ways_of(scenario, again))
     flag = (np.arange(len(columns)) >= without).astype(np.int64)
     for begin in range(0, len(columns), _AT_ONCE):
         end = min(begin + _AT_ONCE, len(columns))
@@ -190,11 +179,11 @@ def _pieces(space: Space, waiting: Callable[[], object] | None = None) -> Iterat
         )
 
 
-def ways_of(categories: Sequence[Category], again: Sequence[tuple[str, int]]) -> tuple[Way, ...]:
-    """Ways to compute layers: with tensor parallelism overlapped as in categories × without and with sequence
-    parallelism × what runs again and how many layers are offloaded."""
-    overlaps = sorted({category.overlaps[_OVERLAP_TP] for category in categories})
-    return tuple(Way(overlap, flag, *each) for overlap, flag, each in product(overlaps, (False, True), again))
+def ways_of(scenario: Scenario, again: Sequence[tuple[str, int]]) -> tuple[Way, ...]:
+    """Ways to compute layers: without and with sequence parallelism × what runs again and how many layers are
+    offloaded."""
+    overlap = scenario.stack.overlap_tp_backward
+    return tuple(Way(overlap, flag, *each) for flag, each in product((False, True), again))
 
 
 def layouts_with_links(
@@ -226,13 +215,12 @@ class Rows:
         again: Ints | None = None,
     ) -> None:
         ways = prices.ways
-        self._plan, self._overlaps = scenario.plan, list(dict.fromkeys(way.overlap_tp for way in ways))
-        self._again = len(ways) // (2 * len(self._overlaps))
+        self._plan, self._stack, self._again = scenario.plan, scenario.stack, len(ways) // 2
         self.columns, self.links = columns, links.take(columns.layout)
         count = scenario.training.global_batch_size // (columns.dp * columns.microbatch_size)
         self.gpipe = columns.schedule == SCHEDULES.index("gpipe")
         self.in_flight = in_flight_by_rank(columns.pp, columns.num_chunks, count, self.gpipe)
-        off, none = np.array(False), np.array(0)
+        stack = scenario.stack
         self.batch = Plans(
             layouts,
             prices,
@@ -241,12 +229,12 @@ class Rows:
             layout=columns.layout[_ROWS],
             cell=cell[_ROWS],
             way=flag[_ROWS] * self._again + (np.arange(self._again)[:, np.newaxis] if again is None else again),
-            zero_stage=none,
+            zero_stage=np.array(0),
             num_chunks=columns.num_chunks[_ROWS],
             num_microbatches=count[_ROWS],
-            overlap_p2p=off,
-            overlap_grad_reduce=off,
-            overlap_param_gather=off,
+            overlap_p2p=np.array(False),
+            overlap_grad_reduce=np.array(stack.overlap_grad_reduce),
+            overlap_param_gather=np.array(stack.overlap_param_gather),
         )
         self.deal = even_deal(self.batch)
         self.fullest = even_deal(self.batch, True) if len(scenario.model.layer_kinds) > 1 else self.deal
@@ -271,58 +259,36 @@ class Rows:
         others = np.maximum(last * (self.columns.pp > 1), middle * (self.columns.pp > 2))
         return np.asarray(np.maximum(first, others))
 
-    def step_times(
-        self, categories: Sequence[Category]
-    ) -> Iterator[tuple[tuple[bool | str, bool], PlanFloats, list[tuple[int, bool, bool]]]]:
-        """Step times for every (overlapped sends, overlapped tensor parallelism), and the choices they range over.  [s]
+    def step_times(self, zero_stage: Ints, optimizer_offload: float = 0.0) -> PlanFloats:
+        """Step times over choices of ZeRO, ways to recompute and rows.  [s]
 
-        The choices are (ZeRO stage, overlapped reductions, overlapped gathers); ways to recompute and rows follow them.
+        zero_stage : (choices, 1, 1), or one of each row.
         """
-        ends = sorted({_end_key(category) for category in categories})
-        visits = sorted({_visit_key(*end) for end in ends})
-        which = [visits.index(_visit_key(*end)) for end in ends]
-        zero, reduce, gather = (_choices([key[place] for key in ends]) for place in range(3))
-        zero_of, reduce_of, gather_of = (_choices([key[place] for key in visits]) for place in range(3))
-        once = self._once(zero)
-        for overlap_tp, sends in product(self._overlaps, dict.fromkeys(each.overlaps[0] for each in categories)):
-
-            def priced(beside: bool, overlap_tp: bool = overlap_tp) -> PlanFloats:
-                of_sends = self._pipelines(not beside)
-                forward, backward = self._stages(zero_of, (beside, reduce_of, gather_of, overlap_tp))
-                ends_at = EvenPipelines(of_sends, forward, backward).find_ends()[:, which]
-                passes = EvenPipelines(of_sends, forward[:, which], backward[:, which])
-                return self._ended(passes, ends_at, once, reduce, gather)
-
-            yield (sends, overlap_tp), self._with_sends(sends, priced), ends
-
-    def step_time(self, zero_stage: Ints, overlaps: Sequence[Any], optimizer_offload: float = 0.0) -> PlanFloats:
-        """Step times with a ZeRO stage of each row, over ways to recompute and rows.  [s]"""
-        sends, reduce, gather, tensor = overlaps
-        once = self._once(zero_stage, optimizer_offload)
+        visits, which = zero_stage, np.arange(len(zero_stage))
+        if zero_stage.ndim == 3:  # without ZeRO 2 or 3 nothing moves at visits, and pipelines end alike
+            kinds = np.where(zero_stage < 2, 0, zero_stage)
+            visits, which = np.unique(kinds, return_inverse=True)
+            visits, which = visits[:, np.newaxis, np.newaxis], which.ravel()
+        batch = replace(self.batch, zero_stage=zero_stage, optimizer_offload=optimizer_offload)
+        # A shorter middle rank is never the last to be done: it counts in averages only.
+        once = once_a_step(batch, self.deal).of_ranks(slice(0, 3))
+        beside = sends_overlap(self._stack.overlap_p2p, self.columns.num_chunks)
 
         def priced(beside: bool) -> PlanFloats:
-            of_stages = self._stages(zero_stage, (beside, np.array(reduce), np.array(gather), tensor))
-            passes = EvenPipelines(self._pipelines(not beside), *of_stages)
-            return self._ended(passes, passes.find_ends(), once, np.array(reduce), np.array(gather))
+            of_sends, of_stages = self._pipelines(not beside), self._stages(visits, beside)
+            passes = EvenPipelines(of_sends, *of_stages)
+            ends = passes.find_ends()
+            if zero_stage.ndim == 3:
+                ends = ends[:, which]
+                passes = EvenPipelines(of_sends, *(each[:, which] for each in of_stages))
+            return self._ended(passes, ends, once)
 
-        return np.asarray(self._with_sends(sends, priced)[0])
-
-    def _with_sends(self, stated: bool | str, priced: Callable[[bool], PlanFloats]) -> PlanFloats:
-        """Step times of rows whose sends overlap as a stack states it, from those of all with overlap and without."""
-        beside = sends_overlap(stated, self.columns.num_chunks)
         if np.ndim(beside) == 0 or beside.all() or not beside.any():
             return priced(bool(np.all(beside)))
         return np.asarray(np.where(beside, priced(True), priced(False)))
 
-    def _once(self, zero_stage: Ints, optimizer_offload: float = 0.0) -> StageSeconds:
-        batch = replace(self.batch, zero_stage=zero_stage, optimizer_offload=optimizer_offload)
-        # A shorter middle rank is never the last to be done: it counts in averages only.
-        return once_a_step(batch, self.deal).of_ranks(slice(0, 3))
-
-    def _ended(
-        self, passes: EvenPipelines, ends_at: KindPlanFloats, once: StageSeconds, reduce: Bools, gather: Bools
-    ) -> PlanFloats:
-        """Step times of pipelines whose ranks end so, with reductions and gathers overlapped or not.  [s]"""
+    def _ended(self, passes: EvenPipelines, ends_at: KindPlanFloats, once: StageSeconds) -> PlanFloats:
+        """Step times of pipelines whose ranks end so.  [s]"""
         end = end_of_step(
             ends_at,
             once.reduce_s,
@@ -330,12 +296,12 @@ class Rows:
             once.optimizer_s,
             tied_embedding=tied_reduction(self.batch, self.deal),
             hidden_share=once.hidden_share,
-            overlap_reduce=reduce,
-            overlap_gather=gather,
+            overlap_reduce=self.batch.overlap_grad_reduce,
+            overlap_gather=self.batch.overlap_param_gather,
             reduced_after=partial(passes.reductions_after_end, once, ends_at),
             gather_window=passes.gather_windows,
         )
-        return np.asarray(end + self.batch.costs.stack.step_setup_s)
+        return np.asarray(end + self._stack.step_setup_s)
 
     def _pipelines(self, blocking: bool) -> Pipelines:
         columns, (near, far) = self.columns, (each[0, 0] for each in near_and_far(self.batch))
@@ -343,13 +309,9 @@ class Rows:
         numbers = (columns.pp, columns.num_chunks, self.batch.num_microbatches[0, 0])
         return Pipelines(*numbers, self.gpipe, self.links, sends, blocking, self.longer)
 
-    def _stages(self, zero: Ints, overlaps: tuple[bool, Bools, Bools, bool]) -> tuple[KindPlanFloats, KindPlanFloats]:
+    def _stages(self, zero_stage: Ints, beside: bool) -> tuple[KindPlanFloats, KindPlanFloats]:
         """Forward and backward of the kinds of stages, over what ZeRO moves in them, recomputation and rows.  [s]"""
-        p2p, reduce, gather, overlap_tp = overlaps
-        flags: dict[str, Any] = {"overlap_grad_reduce": reduce, "overlap_param_gather": gather}
-        flags["overlap_p2p"] = np.array(p2p)
-        way = self.batch.way + 2 * self._again * self._overlaps.index(overlap_tp)
-        batch = replace(self.batch, zero_stage=zero, way=way, **flags)
+        batch = replace(self.batch, zero_stage=zero_stage, overlap_p2p=np.array(beside))
         seconds = price_stages(batch, self.deal, split=False)
         shape = (len(self.deal.stage_kinds), *batch.shape)
         forward, backward = (np.broadcast_to(each, shape) for each in (seconds.forward_s, seconds.backward_s))
@@ -360,21 +322,3 @@ _AT_ONCE = 2048
 """Rows that are priced together: so few that arrays over kinds of ranks, choices and rows stay in the caches."""
 _ROWS = (np.newaxis, np.newaxis)
 """Puts rows on the last of three axes: choices of ZeRO, ways to recompute, rows."""
-_OVERLAP_TP = OVERLAPS.index("overlap_tp_backward")
-
-
-def _choices(values: Sequence[Any]) -> Any:
-    """Values on the first of the three axes."""
-    return np.array(values)[:, np.newaxis, np.newaxis]
-
-
-def _end_key(category: Category) -> tuple[int, bool, bool]:
-    """What the end of a step depends on: the ZeRO stage, overlapped reductions and overlapped gathers."""
-    return category.zero_stage, category.overlaps[1], category.overlaps[2]
-
-
-def _visit_key(zero_stage: int, reduce: bool, gather: bool) -> tuple[int, bool, bool]:
-    """The part of this key that the seconds of stages depend on: ZeRO's choices, if it moves something at visits."""
-    if zero_stage < 2:
-        return 0, False, False
-    return zero_stage, reduce, gather and zero_stage == 3

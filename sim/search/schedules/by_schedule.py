@@ -297,7 +297,7 @@ def _too_large(result: SearchResult, name: str) -> ScheduleBest | None:
     return ScheduleBest(
         name,
         reason=f"not searched: its {plans:,} plans are more than {MOST_PLANS:,}, which are bounded at once; ask for "
-        "fewer (--gpus, --cp, --ep, no --overlaps)",
+        "fewer (--gpus, --cp, --ep)",
     )
 
 
