@@ -25,7 +25,7 @@ from sim.foreign.importers.megatron.model import KIND, read_model
 from sim.foreign.importers.megatron.plan import read_plan, take_chunks, take_fewer_layers, take_sharding_group
 from sim.foreign.importers.megatron.stack import read_stack
 from sim.foreign.importers.megatron.training import read_training, take_budget
-from sim.foreign.importers.shell.reading import read_script
+from sim.foreign.importers.shell.reader import read_script
 from sim.foreign.importers.shell.script import Script
 from sim.foreign.importers.shell.tree import MARK
 from sim.foreign.importers.sources import DEEPEST
