@@ -12,7 +12,7 @@ from sim.foreign.importers.python.recipes import read_recipe
 def settings(text, asked=None, ledger=None):
     """The settings of a recipe of a text: whatever has a key `a`."""
     ledger = ledger or Ledger("recipes.py")
-    return read_recipe(text, asked, ledger, "torchtitan", lambda data: "a" in data).settings
+    return read_recipe(text, asked, ledger, "torchtitan", lambda data: "a" in data)[1]
 
 
 def of(value, before=""):

@@ -157,8 +157,8 @@ def _of_variables(script: Script, ledger: Ledger) -> Training:
     )
 
 
-def gpus_of(script: Script, launcher: list[str], plan: Section, given: Given, ledger: Ledger) -> int:
-    """GPUs of the job: the caller's, or those that the launcher starts if they hold the model."""
+def gpus_of(plan: Section, given: Given, ledger: Ledger, found: int | None, source: str) -> int:
+    """GPUs of the job: the caller's, or those found in the file if they hold the model, or as few as do."""
     if given.gpus is not None:
         return int(ledger.took("GPUs", given.gpus, "--gpus"))
     replica = plan["tp"] * plan["pp"] * plan.get("cp", 1)
@@ -166,7 +166,6 @@ def gpus_of(script: Script, launcher: list[str], plan: Section, given: Given, le
     fewest, product = "one replica", "tp · pp · cp"
     if unit != replica:
         fewest, product = "as few as the experts need", "tp · pp · cp with ep"
-    found, source = started_by(script, launcher, ledger)
     if found is None:
         why = f"{source}: {fewest}, {product}; --gpus N says how many"
     elif found % unit:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import ast
 import operator
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from itertools import takewhile
 from typing import TYPE_CHECKING, Literal
 
 from sim.errors import SpecError
@@ -407,16 +408,7 @@ def _common(variants: Sequence[list[str] | None], mark: str) -> list[str]:
     """What several values of a variable begin with alike, and a mark where they part."""
     single = all(variant is None or len(variant) == 1 for variant in variants)
     lists = [(" ".join(variant).split() if single else variant) if variant else [] for variant in variants]
-    alike = _alike(lists)
     switch = any(word.startswith("--") for words in lists for word in words)
+    alike = [words[0] for words in takewhile(lambda words: len(set(words)) == 1, zip(*lists, strict=False))]
     rest = [*alike, f"--{mark}" if switch else mark]
     return [" ".join(rest)] if single else rest
-
-
-def _alike(lists: Iterable[Sequence[str]]) -> list[str]:
-    same = []
-    for words in zip(*lists, strict=False):
-        if len(set(words)) > 1:
-            break
-        same.append(words[0])
-    return same
