@@ -53,9 +53,9 @@ def read_nemo_yaml(kind: str, file: Foreign) -> dict[str, Any]:
     if not whole:
         _laid_over(plan, training, keys, off, file)
     for field, names in known["overlaps"].items():
-        key = next((name for name in names if name in off), None)
-        if key is not None and field not in stack:
-            stack.took(field, False, key)
+        switched_off = next((name for name in names if name in off), None)
+        if switched_off is not None and field not in stack:
+            stack.took(field, False, switched_off)
     arguments.rest_to(keys)
     keys.leave()
     where = cluster_section(name, cluster, gpus, given, ledger)
