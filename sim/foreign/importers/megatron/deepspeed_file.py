@@ -77,7 +77,7 @@ def take_zero(plan: Section, arguments: Arguments, config: Mapping[str, Any] | N
         stage, source = said, "zero_optimization.stage of the DeepSpeed file"
     elif config is not None and stage is None:
         stage, source = 0, "no zero_optimization in the DeepSpeed file"
-    half = _half(arguments, config)
+    half = half_precision(arguments, config)
     if half == "bf16" and not stage and (stage is not None or arguments.has("use-distributed-optimizer")):
         # deepspeed/runtime/bf16_optimizer.py: BF16_Optimizer is a ZeRO stage 1 of its own.
         plan.took("zero_stage", 1, "--bf16: DeepSpeed's optimizer for it shards its state")
@@ -97,17 +97,13 @@ def take_overlap(stack: Section, plan: Section, config: Mapping[str, Any] | None
         stack.took("overlap_grad_reduce", said, "overlap_comm of the DeepSpeed file")
 
 
-def _half(arguments: Arguments, config: Mapping[str, Any] | None) -> str | None:
+def half_precision(arguments: Arguments, config: Mapping[str, Any] | None) -> str | None:
+    """The 16-bit precision that the arguments or the JSON ask for."""
     for name in ("bf16", "fp16"):
         section = config.get(name) if config else None
         if name in arguments or (isinstance(section, Mapping) and section.get("enabled") is True):
             return name
     return None
-
-
-def take_precision(arguments: Arguments, config: Mapping[str, Any] | None) -> str | None:
-    """The precision that only the JSON says."""
-    return _half(arguments, config) if config else None
 
 
 def is_deepspeed_mixture(arguments: Arguments) -> bool:

@@ -12,7 +12,7 @@ from sim.errors import SpecError
 from sim.foreign.importers.defaults import Given
 from sim.foreign.importers.keys import UNKNOWN, Arguments, table
 from sim.foreign.importers.ledger import Ledger, Section, short
-from sim.foreign.importers.shell.reading import words_of
+from sim.foreign.importers.shell.reader import words_in
 from sim.foreign.importers.shell.script import Script, Started, count
 from sim.foreign.importers.shell.tree import MARK
 
@@ -85,7 +85,7 @@ def _training(started: Started, where: str) -> Training | None:
     words: list[str] = []
     for word in started.words:  # a command in a text, as in pdsh "…"
         inner = " --" in word or (word.startswith("--") and " " in word)
-        words += words_of(word, where) if inner and "'" not in word else word.split() if inner else [word]
+        words += words_in(word, where) if inner and "'" not in word else word.split() if inner else [word]
     shape = next((at for at, word in enumerate(words) if _is_shape(word)), len(words))
     module = next((at for at in range(1, shape) if words[at - 1] in ("-m", "--module")), -1)
     if module > 0 and not words[module].startswith(("torch.", "accelerate", "deepspeed")):  # as Python's -m
@@ -157,8 +157,8 @@ def _of_variables(script: Script, ledger: Ledger) -> Training:
     )
 
 
-def gpus_of(script: Script, launcher: list[str], plan: Section, given: Given, ledger: Ledger) -> int:
-    """GPUs of the job: the caller's, or those that the launcher starts if they hold the model."""
+def gpus_of(plan: Section, given: Given, ledger: Ledger, found: int | None, source: str) -> int:
+    """GPUs of the job: the caller's, or those found in the file if they hold the model, or as few as do."""
     if given.gpus is not None:
         return int(ledger.took("GPUs", given.gpus, "--gpus"))
     replica = plan["tp"] * plan["pp"] * plan.get("cp", 1)
@@ -166,7 +166,6 @@ def gpus_of(script: Script, launcher: list[str], plan: Section, given: Given, le
     fewest, product = "one replica", "tp · pp · cp"
     if unit != replica:
         fewest, product = "as few as the experts need", "tp · pp · cp with ep"
-    found, source = started_by(script, launcher, ledger)
     if found is None:
         why = f"{source}: {fewest}, {product}; --gpus N says how many"
     elif found % unit:

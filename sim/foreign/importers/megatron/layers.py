@@ -34,6 +34,14 @@ def take_fields(arguments: Arguments, model: Section, which: str) -> None:
             model.took(field, value, f"--{names[0]}")
 
 
+def take_switches(arguments: Arguments, section: Section, which: str) -> None:
+    """Take the fields that switches set, as the table lists them."""
+    for switch, fields in table(KIND)[which].items():
+        if arguments.has(switch):
+            for field, value in fields.items():
+                section.took(field, value, f"--{switch}")
+
+
 def layer_marks(arguments: Arguments, name: str, layers: int, every: Callable[[int, int], bool]) -> list[bool] | None:
     """Marks of layers: of a number, what `every` makes of it; or a list such as `([0]*3+[1]*58)`, not executed. Raises
     SpecError: neither, or of another number of layers."""

@@ -11,7 +11,7 @@ from sim.errors import SpecError
 from sim.foreign.importers.huggingface.layer_kinds import shortest
 from sim.foreign.importers.keys import UNKNOWN, Arguments, table
 from sim.foreign.importers.ledger import Section, short
-from sim.foreign.importers.megatron.layers import layer_marks, take_blocks, take_experts, take_fields
+from sim.foreign.importers.megatron.layers import layer_marks, take_blocks, take_experts, take_fields, take_switches
 
 KIND = "megatron"
 _GUESS = "the embedding's size is a guess, because the tokenizer's vocabulary is not known"
@@ -103,10 +103,7 @@ def read_model(arguments: Arguments, plan: Section, hybrid: bool = False) -> Sec
     take_blocks(arguments, model, plan, hybrid)
     _shape(arguments, model)
     _mixers(arguments, model)
-    for switch, fields in table(KIND)["switches"].items():
-        if arguments.has(switch):
-            for field, value in fields.items():
-                model.took(field, value, f"--{switch}")
+    take_switches(arguments, model, "switches")
     hidden, attention = arguments.number("hidden-dropout"), arguments.number("attention-dropout")
     default = "Megatron-LM's default of --hidden-dropout"
     dropout = model.settle("dropout", hidden, "--hidden-dropout", 0.1, default)
@@ -191,12 +188,6 @@ def _mixers(arguments: Arguments, model: Section) -> None:
         kinds = ["sliding_attention" if mark else "full_attention" for mark in windowed or [True] * layers]
         model.took("layer_types", shortest(kinds), "--window-size and --window-attn-skip-freq")
         model.took("sliding_window", left + 1, "--window-size: so many tokens before a token, and itself")
-    reach = arguments.whole("sliding-window")  # Pai-Megatron-Patch's, of Mistral
-    if reach is not None:
-        length = (arguments.raw("seq-length") or [""])[0]
-        short_of = not (length.isdigit() and reach >= int(length))
-        why = "attention is priced over the whole sequence" if short_of else "as long as the sequence"
-        model.ledger.ignore("--sliding-window", reach, why, matters=short_of)
     variant = arguments.text("experimental-attention-variant", "linear-attention-type")
     states = layer_marks(arguments, "linear-attention-freq", layers, every=lambda layer, step: (layer + 1) % step != 0)
     if variant == "gated_delta_net" and not hybrid:

@@ -9,16 +9,9 @@ from sim.errors import SpecError
 from sim.foreign.importers.keys import Arguments, table
 from sim.foreign.importers.ledger import Section, short
 from sim.foreign.importers.megatron.deepspeed_file import take_zero
-from sim.foreign.importers.megatron.model import KIND
+from sim.foreign.importers.megatron.layers import KIND, take_switches
 from sim.foreign.importers.pipeline_layouts import layout_of
 from sim.specs.plan import RECOMPUTE_MODULES, layout_stages
-
-_ENDS = {
-    "account-for-embedding-in-pipeline-split": "embedding_as_layer",
-    "account-for-loss-in-pipeline-split": "head_as_layer",
-    "enable-vocab-parallel": "vocabulary_over_stages",  # sail-sg/VocabularyParallelism
-}
-"""Switches that say which stages hold the embedding and the head, and the fields of the plan that they set."""
 
 
 def read_plan(arguments: Arguments, config: Mapping[str, Any] | None = None) -> Section:
@@ -40,8 +33,6 @@ def read_plan(arguments: Arguments, config: Mapping[str, Any] | None = None) -> 
             plan.took("sequence_parallel", True, "--sequence-parallel")
         else:
             ledger.ignore("--sequence-parallel", "", "without effect at a tensor-parallel degree of 1")
-    if arguments.has("use-tp-pp-dp-mapping"):
-        plan.took("placement", "tp-cp-pp-dp", "--use-tp-pp-dp-mapping")
     if "deepspeed" in arguments or config:
         take_zero(plan, arguments, config)
     else:
@@ -54,9 +45,7 @@ def read_plan(arguments: Arguments, config: Mapping[str, Any] | None = None) -> 
         plan.took("head_as_layer", True, "--pp-partition-method")
     elif partition is not None:
         ledger.ignore("--pp-partition-method", partition, "layers are dealt evenly", matters=True)
-    for switch, field in _ENDS.items():
-        if arguments.has(switch):
-            plan.took(field, True, f"--{switch}")
+    take_switches(arguments, plan, "plan_switches")
     return plan
 
 

@@ -16,16 +16,16 @@ from itertools import pairwise
 from typing import Any
 
 from sim.errors import SpecError
-from sim.foreign.importers.defaults import Foreign, cluster_of, cluster_section, replicas
+from sim.foreign.importers.defaults import Foreign, cluster_of, cluster_section
 from sim.foreign.importers.keys import UNKNOWN, Arguments, flat, table
 from sim.foreign.importers.ledger import short
 from sim.foreign.importers.megatron.deepspeed_file import is_deepspeed_mixture, take_config, take_overlap
-from sim.foreign.importers.megatron.launch import Training, gpus_of, training_command
+from sim.foreign.importers.megatron.launch import Training, gpus_of, started_by, training_command
 from sim.foreign.importers.megatron.model import KIND, read_model
-from sim.foreign.importers.megatron.plan import read_plan, take_chunks, take_fewer_layers, take_sharding_group
+from sim.foreign.importers.megatron.plan import read_plan, take_chunks, take_fewer_layers
 from sim.foreign.importers.megatron.stack import read_stack
-from sim.foreign.importers.megatron.training import read_training, take_budget
-from sim.foreign.importers.shell.reading import read_script
+from sim.foreign.importers.megatron.training import read_training, take_replicas
+from sim.foreign.importers.shell.reader import read_script
 from sim.foreign.importers.shell.script import Script
 from sim.foreign.importers.shell.tree import MARK
 from sim.foreign.importers.sources import DEEPEST
@@ -164,15 +164,8 @@ def read_megatron(file: Foreign) -> dict[str, Any]:
     take_chunks(plan, arguments, model)
     take_fewer_layers(plan, model["num_layers"])
     name, cluster = cluster_of(given, ledger, _gpu_options(command.launcher))
-    gpus = gpus_of(script, command.launcher, plan, given, ledger)
-    unit = plan["tp"] * plan["pp"] * plan.get("cp", 1)
-    plan.took("dp", replicas(gpus, unit, ledger, "tp · pp · cp"), "GPUs over tp · pp · cp")
-    take_sharding_group(plan, arguments)
-    if training["global_batch_size"] is None:
-        # megatron/training/arguments.py, validate_args.
-        why = "Megatron-LM's default, one micro-batch a replica"
-        training.assume("global_batch_size", plan["dp"] * plan["microbatch_size"], why)
-    take_budget(training, arguments)
+    gpus = gpus_of(plan, given, ledger, *started_by(script, command.launcher, ledger))
+    take_replicas(plan, training, arguments, gpus)
     stack = read_stack(arguments, old, run={"model": model, "plan": plan, "training": training})
     take_overlap(stack, plan, config)
     if (switches := script.variable("NCCL_NVLS_ENABLE")) is not None:

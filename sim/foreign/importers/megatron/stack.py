@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from sim.errors import SpecError
 from sim.foreign.importers.keys import Arguments, table
 from sim.foreign.importers.ledger import Section, short
-from sim.foreign.importers.megatron.model import KIND
+from sim.foreign.importers.megatron.layers import KIND, take_switches
 from sim.specs.plan import GRAPH_MODULES
 
 
@@ -43,8 +43,6 @@ def read_stack(
             stack.took(field, True, f"--{switch}")
         elif (name, version) == ("megatron-lm", "latest"):
             stack.settle(field, asked or None, f"--{switch}", False, f"no --{switch}")
-    if arguments.has("overlap-cpu-optimizer-d2h-h2d"):
-        stack.took("overlap_optimizer_offload", True, "--overlap-cpu-optimizer-d2h-h2d")
     kept = arguments.text("main-grads-dtype")  # bf16 sums in it too (megatron/training/arguments.py, validate_args)
     if arguments.has("grad-reduce-in-bf16") or kept == "bf16":
         source = "--main-grads-dtype" if kept == "bf16" else "--grad-reduce-in-bf16"
@@ -54,10 +52,7 @@ def read_stack(
         stack.took("gradient_precision", "bf16", source)
     _padding(arguments, stack)
     _attention(arguments, stack, flash)
-    for switch, fields in table(KIND)["stack_switches"].items():
-        if arguments.has(switch):
-            for field, value in fields.items():
-                stack.took(field, value, f"--{switch}")
+    take_switches(arguments, stack, "stack_switches")
     if run is not None:
         _of_whole_run(arguments, stack, run)
     _context(arguments, stack)
@@ -200,5 +195,3 @@ def _dispatch(arguments: Arguments, stack: Section) -> None:
         sms = arguments.whole(f"moe-{name}-num-sms")
         if sms is not None and stack.get("expert_dispatcher") == name:
             stack.took("dispatcher_sms", sms, f"--moe-{name}-num-sms")
-    if arguments.has("overlap-moe-expert-parallel-comm"):
-        stack.took("overlap_experts", True, "--overlap-moe-expert-parallel-comm")

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from sim.errors import SpecError
-from sim.foreign.importers.defaults import take_optimizer
+from sim.foreign.importers.defaults import replicas, take_optimizer
 from sim.foreign.importers.keys import Arguments, table
 from sim.foreign.importers.ledger import Section, short
-from sim.foreign.importers.megatron.deepspeed_file import take_capacity, take_precision
+from sim.foreign.importers.megatron.deepspeed_file import half_precision, take_capacity
 from sim.foreign.importers.megatron.model import KIND
+from sim.foreign.importers.megatron.plan import take_sharding_group
 
 
 def read_training(
@@ -35,8 +36,8 @@ def read_training(
         raise SpecError(f"{arguments.ledger.where}: --fp16 and --bf16 exclude each other; keep one")
     precision, source = (halves[0], f"--{halves[0]}") if halves else (None, "")
     precision, source = _fewer_bits(arguments) or (precision, source)
-    if precision is None and take_precision(arguments, config):
-        precision, source = take_precision(arguments, config), "the DeepSpeed file"
+    if precision is None and config:
+        precision, source = half_precision(arguments, config), "the DeepSpeed file"
     training.settle("precision", precision, source, "fp32", "Megatron-LM's without --bf16 or --fp16")
     _high_precision_layers(training, arguments)
     take_optimizer(training, arguments.text("optimizer"), "--optimizer")
@@ -117,7 +118,19 @@ def _precision_of_states(training: Section, arguments: Arguments) -> None:
             training.took("master_precision", "fp16", "--main-params-dtype")
 
 
-def take_budget(training: Section, arguments: Arguments) -> None:
+def take_replicas(plan: Section, training: Section, arguments: Arguments, gpus: int) -> None:
+    """Take what follows from the number of GPUs: replicas, groups that shard, and where they are not said the batch
+    (megatron/training/arguments.py, validate_args) and the tokens of the run."""
+    unit = plan["tp"] * plan["pp"] * plan.get("cp", 1)
+    plan.took("dp", replicas(gpus, unit, arguments.ledger, "tp · pp · cp"), "GPUs over tp · pp · cp")
+    take_sharding_group(plan, arguments)
+    if training["global_batch_size"] is None:
+        why = "Megatron-LM's default, one micro-batch a replica"
+        training.assume("global_batch_size", plan["dp"] * plan["microbatch_size"], why)
+    _take_budget(training, arguments)
+
+
+def _take_budget(training: Section, arguments: Arguments) -> None:
     """Tokens of the whole run, from steps or samples."""
     steps, samples = arguments.whole("train-iters"), arguments.whole("train-samples")
     tokens, length = arguments.number("train-tokens"), training["sequence_length"]

@@ -16,12 +16,12 @@ from sim.foreign.importers.defaults import Foreign
 from sim.foreign.importers.keys import UNKNOWN, Arguments, table
 from sim.foreign.importers.ledger import Ledger, Section
 from sim.foreign.importers.megatron.launch import started_by
-from sim.foreign.importers.nemo.settings import hoisted, scenario_of_megatron
+from sim.foreign.importers.nemo.settings import scenario_of_megatron
 from sim.foreign.importers.nemo.yaml_settings import read_nemo_yaml
 from sim.foreign.importers.pipeline_layouts import layout_of
 from sim.foreign.importers.python.expressions import CALLED, MadeBy
 from sim.foreign.importers.python.recipes import leave_makers, read_recipe
-from sim.foreign.importers.shell.reading import read_script
+from sim.foreign.importers.shell.reader import read_script
 from sim.specs.presets import load_preset
 from sim.specs.yaml12 import parse_yaml
 
@@ -122,7 +122,9 @@ def is_nemo(text: str) -> bool:
 def read_nemo(file: Foreign) -> dict[str, Any]:
     """A scenario's sections; raises SpecError where there is no recipe, or one that cannot be read."""
     _, settings = read_recipe(file.text, file.given.recipe, file.ledger, NEMO, _is_recipe)
-    settings = {**settings, "trainer": hoisted(settings.get("trainer", {}), "plugins")}
+    trainer = settings["trainer"] = dict(settings["trainer"])
+    if isinstance(trainer.get("plugins"), list) and len(trainer["plugins"]) == 1:  # [bf16_mixed()]
+        trainer["plugins"] = trainer["plugins"][0]
     settings["model"] = _versioned(settings["model"])
     strategy = settings["trainer"].get("strategy")
     if isinstance(strategy, Mapping) and strategy.get("fsdp") in ("megatron", "pytorch"):

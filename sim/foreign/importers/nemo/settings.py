@@ -7,19 +7,19 @@ the adapters, and what functions of the framework give that a recipe calls (`fun
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from sim.errors import SpecError
-from sim.foreign.importers.defaults import Foreign, cluster_of, cluster_section, replicas
+from sim.foreign.importers.defaults import Foreign, cluster_of, cluster_section
 from sim.foreign.importers.huggingface.hub_models import known_model
 from sim.foreign.importers.huggingface.layer_kinds import shortest
 from sim.foreign.importers.keys import Arguments, Keys, NotKnown, table
 from sim.foreign.importers.ledger import Ledger, LedgerEntry, Section, short
 from sim.foreign.importers.megatron.layers import MIXERS, MLPS, deal_experts
-from sim.foreign.importers.megatron.plan import read_plan, take_chunks, take_fewer_layers, take_sharding_group
+from sim.foreign.importers.megatron.plan import read_plan, take_chunks, take_fewer_layers
 from sim.foreign.importers.megatron.stack import read_stack
-from sim.foreign.importers.megatron.training import read_training, take_budget
+from sim.foreign.importers.megatron.training import read_training, take_replicas
 from sim.foreign.importers.pipeline_layouts import layout_of
 from sim.foreign.importers.python.expressions import CALLED
 from sim.foreign.importers.recipes.finetuning import adapted
@@ -81,7 +81,6 @@ def scenario_of_megatron(settings: Mapping[str, Any], file: Foreign, kind: str) 
     a rule, or one that only running code knows."""
     given, ledger, known = file.given, file.ledger, table(kind)
     keys = flat_keys(_set_only(settings, known["off"]), file, kind)
-    _dispatcher(keys)
     _sequence(keys)
     recipe = read_settings(keys, file)
     inner, spelled = Ledger(ledger.where), dict[str, str]()
@@ -109,9 +108,7 @@ def scenario_of_megatron(settings: Mapping[str, Any], file: Foreign, kind: str) 
     unit = plan["tp"] * plan["pp"] * plan.get("cp", 1)
     _gpus_named(recipe, plan, unit, called)
     gpus = gpus_of(recipe, file, shape, cluster)
-    plan.took("dp", replicas(gpus, unit, inner, "tp · pp · cp"), "GPUs over tp · pp · cp")
-    take_sharding_group(plan, arguments)
-    take_budget(training, arguments)
+    take_replicas(plan, training, arguments, gpus)
     _precision(training, keys, known)
     take_adapters(training, keys, known)
     _packing(training, keys, known)
@@ -135,14 +132,6 @@ def _set_only(settings: Mapping[str, Any], off: Mapping[str, Any], path: str = "
         elif value is not None and not (value is False and f"{path}{key}" in off):
             left[key] = value
     return left
-
-
-def _dispatcher(keys: Keys) -> None:
-    """A backend of the flexible dispatcher counts only where that dispatches tokens."""
-    for prefix in ("model.config.", "model.", ""):
-        kind, backend = f"{prefix}moe_token_dispatcher_type", f"{prefix}moe_flex_dispatcher_backend"
-        if keys.raw(kind) not in (None, "flex") and backend in keys:
-            keys.ledger.ignore(*keys.take(backend), f"without effect while {kind} is {keys.raw(kind)}")
 
 
 def _sequence(keys: Keys) -> None:
@@ -242,14 +231,19 @@ def _gpus_named(recipe: Recipe, plan: Section, unit: int, called: str) -> None:
         recipe.put("run.gpus", int(number[1]), "the recipe's name")
 
 
+def named_precision(keys: Keys, names: Sequence[str], words: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """(the key that names a mixed precision, the fields that the name stands for; none where it is not there)."""
+    key, said = keys.take(*names)
+    known = {word.lower(): fields for word, fields in words.items()}
+    if said is not None and str(said).lower() not in known:
+        raise keys.wrong(key, said, f"must be one of {', '.join(known)}, or flopcast does not know it")
+    return key, dict(known[str(said).lower()]) if said is not None else {}
+
+
 def _precision(training: Section, keys: Keys, known: Mapping[str, Any]) -> None:
     """Set the precision from the recipe's name for it ("bf16_with_fp8_mixed"), or from the keys of its object."""
     rule = known["precision"]
-    key, said = keys.take(*rule["names"])
-    words = {word.lower(): fields for word, fields in rule["words"].items()}
-    if said is not None and str(said).lower() not in words:
-        raise keys.wrong(key, said, f"must be one of {', '.join(words)}, or flopcast does not know it")
-    fields = dict(words[str(said).lower()]) if said is not None else {}
+    key, fields = named_precision(keys, rule["names"], rule["words"])
     of_eight, by = keys.take(*rule["fp8"])[1], keys.text(*rule["fp8_recipe"])
     if of_eight:
         fields["precision"] = "mxfp8" if by == "mxfp8" else "fp8"
@@ -344,10 +338,3 @@ def _tell(inner: Ledger, ledger: Ledger, spelled: Mapping[str, str]) -> None:
         for entry in getattr(inner, part):
             told = LedgerEntry(named(entry.name), entry.value, named(entry.note), entry.matters)
             getattr(ledger, part).append(told)
-
-
-def hoisted(settings: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """Settings in which a list of one object is that object: `plugins=[bf16_mixed()]`."""
-    value = settings.get(key)
-    one = value[0] if isinstance(value, list) and len(value) == 1 else value
-    return {**settings, key: one}

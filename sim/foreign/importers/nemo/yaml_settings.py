@@ -4,19 +4,19 @@ the same meaning."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import lcm
 from typing import Any
 
 from sim.errors import SpecError
-from sim.foreign.importers.defaults import Foreign, cluster_of, cluster_section, replicas
+from sim.foreign.importers.defaults import Foreign, cluster_of, cluster_section
 from sim.foreign.importers.huggingface.hub_models import known_model, named_model
 from sim.foreign.importers.keys import Arguments, table
 from sim.foreign.importers.ledger import Section, short
+from sim.foreign.importers.megatron.launch import gpus_of
 from sim.foreign.importers.megatron.model import read_model
-from sim.foreign.importers.megatron.plan import read_plan, take_chunks, take_fewer_layers, take_sharding_group
+from sim.foreign.importers.megatron.plan import read_plan, take_chunks, take_fewer_layers
 from sim.foreign.importers.megatron.stack import read_stack
-from sim.foreign.importers.megatron.training import read_training, take_budget
-from sim.foreign.importers.nemo.settings import model_named, take_adapters
+from sim.foreign.importers.megatron.training import read_training, take_replicas
+from sim.foreign.importers.nemo.settings import model_named, named_precision, take_adapters
 from sim.foreign.importers.recipes.interpolations import resolved
 from sim.foreign.importers.recipes.recipe import whole_shape
 from sim.foreign.importers.recipes.settings import Settings, flat_keys, read_settings
@@ -33,17 +33,16 @@ def read_nemo_yaml(kind: str, file: Foreign) -> dict[str, Any]:
     model = _model(arguments, plan, keys, file, kind)
     shape = whole_shape(model)
     training = _training(arguments, shape, keys)
-    _named_precision(training, keys, known)
+    if "precisions_of" in known:
+        key, fields = named_precision(keys, ["mixed_precision"], table(known["precisions_of"])["precision"]["words"])
+        for field, value in fields.items():
+            training.took(field, value, key)
     take_adapters(training, keys, known)
     take_chunks(plan, arguments, Section("model", ledger, num_layers=shape["num_layers"]))
     take_fewer_layers(plan, shape["num_layers"])
     name, cluster = cluster_of(given, ledger)
-    gpus = _gpus(plan, keys, file, kind)
-    plan.took("dp", replicas(gpus, plan["tp"] * plan["pp"] * plan.get("cp", 1), ledger, "tp · pp · cp"), "the rest")
-    take_sharding_group(plan, arguments)
-    if training["global_batch_size"] is None:
-        training.assume("global_batch_size", plan["dp"] * plan["microbatch_size"], "one micro-batch a replica")
-    take_budget(training, arguments)
+    gpus = gpus_of(plan, given, ledger, *_gpus(keys, known))
+    take_replicas(plan, training, arguments, gpus)
     stack = read_stack(arguments, False, (known["framework"], known.get("version", "latest")))
     for field, value in read_settings(keys, file).sections["stack"].items():
         stack.setdefault(field, value)
@@ -54,25 +53,13 @@ def read_nemo_yaml(kind: str, file: Foreign) -> dict[str, Any]:
     if not whole:
         _laid_over(plan, training, keys, off, file)
     for field, names in known["overlaps"].items():
-        key = next((name for name in names if name in off), None)
-        if key is not None and field not in stack:
-            stack.took(field, False, key)
+        switched_off = next((name for name in names if name in off), None)
+        if switched_off is not None and field not in stack:
+            stack.took(field, False, switched_off)
     arguments.rest_to(keys)
     keys.leave()
     where = cluster_section(name, cluster, gpus, given, ledger)
     return {"model": model, "cluster": where, "plan": plan, "training": training, "stack": stack}
-
-
-def _named_precision(training: Section, keys: Settings, known: Mapping[str, Any]) -> None:
-    """A mixed precision by its name, as Megatron-Bridge's recipes have it."""
-    if "precisions_of" not in known or "mixed_precision" not in keys:
-        return
-    key, said = keys.take("mixed_precision")
-    words = {name.lower(): fields for name, fields in table(known["precisions_of"])["precision"]["words"].items()}
-    if str(said).lower() not in words:
-        raise keys.wrong(key, said, f"must be one of {', '.join(words)}, or flopcast does not know it")
-    for field, value in words[str(said).lower()].items():
-        training.took(field, value, key)
 
 
 def _laid_over(plan: Section, training: Section, keys: Settings, off: list[str], file: Foreign) -> None:
@@ -114,14 +101,12 @@ def _words(keys: Settings, kind: str) -> list[str]:
             name = key.removeprefix(prefix).removesuffix("._target_")
             if not key.startswith(prefix) or "." in name:
                 continue
-            if key.endswith("._target_") and name in known.get("dtypes", ()):
-                words += [f"--{name.replace('_', '-')}", known["formats"].get(str(keys.take(key)[1]), "fp32")]
-                continue
-            if key.endswith("._target_"):
-                continue
-            if name in known.get("dtypes", ()):  # as an override writes it
+            if name in known.get("dtypes", ()):  # by torch's name, or as an override writes it
                 said = str(keys.take(key)[1])
-                words += [f"--{name.replace('_', '-')}", known["formats"].get(said, said)]
+                target = "fp32" if key.endswith("._target_") else said
+                words += [f"--{name.replace('_', '-')}", known["formats"].get(said, target)]
+            elif key.endswith("._target_"):
+                continue
             elif name in known["words"]:
                 words += _worded(keys, key, known["words"][name])
             elif name in known["arguments"] or name in known["only"]:
@@ -225,18 +210,9 @@ def _training(arguments: _Translated, shape: Mapping[str, Any], keys: Settings) 
     return training
 
 
-def _gpus(plan: Section, keys: Settings, file: Foreign, kind: str) -> int:
-    known, ledger, given = table(kind), file.ledger, file.given.gpus
-    unit = plan["tp"] * plan["pp"] * plan.get("cp", 1)
-    if given is not None:
-        return int(ledger.took("GPUs", given, "--gpus"))
-    if "nodes" in known and known["devices"] in keys:
-        nodes, devices = keys.whole(known["nodes"]) or 1, keys.whole(known["devices"], least=-1) or 1
-        found = nodes * devices
-        if devices > 0 and found % unit == 0:
-            return int(ledger.took("GPUs", found, f"{known['nodes']} × {known['devices']}"))
-        why = f"the file's {found:,} GPUs are no multiple of tp · pp · cp = {unit}: one replica; --gpus N"
-        return int(ledger.assume("GPUs", unit, why))
-    within = plan["tp"] * plan.get("cp", 1)
-    unit = plan["pp"] * lcm(within, plan.get("ep", 1) * plan.get("etp", 1))
-    return int(ledger.assume("GPUs", unit, "the file does not say: the fewest that its degrees need; --gpus N"))
+def _gpus(keys: Settings, known: Mapping[str, Any]) -> tuple[int | None, str]:
+    """(GPUs of the file's nodes, where it says so)."""
+    if "nodes" not in known or known["devices"] not in keys:
+        return None, "the file does not say"
+    nodes, devices = keys.whole(known["nodes"]) or 1, keys.whole(known["devices"], least=-1) or 1
+    return (nodes * devices, f"{known['nodes']} × {known['devices']}") if devices > 0 else (None, "all GPUs of a node")

@@ -28,7 +28,6 @@ WRAPPERS = {"functools.partial", "nemo_run.Config", "nemo_run.Partial", "fiddle.
 """What makes a call to be done later: its first argument is what is called."""
 COPIES = {"dataclasses.replace", "copy.copy", "copy.deepcopy", "typing.cast"}
 _SIMPLE = {int, float, str, bool, list, tuple, dict}
-_TYPES = {kind.__name__: kind for kind in _SIMPLE}
 _PLAIN: dict[str, Callable[..., Any]] = {
     each.__name__: each for each in (int, float, str, bool, abs, len, min, max, round, sum)
 }
@@ -149,8 +148,6 @@ def _builtin(name: str, args: list[Any], fields: dict[str, Any], line: int) -> A
             return {key: value for each in [*args, fields] for key, value in each.items()}
         if name in ("list", "tuple", "set") and kinds <= {list, tuple, dict}:
             return (tuple if name == "tuple" else list)(args[0] if args else ())
-        if name == "isinstance" and len(args) == 2:
-            return _of_type(args[0], args[1], line)
     except FAILURES:
         raise Unknown(f"of {name}() of something else", line) from None
     raise Unknown(f"of {name}()", line)
@@ -161,13 +158,6 @@ def _looked_up(name: str, owner: Any, part: Any, line: int) -> Any:
     if isinstance(owner, Made) and str(part) in owner.fields:
         return True if name == "hasattr" else owner.fields[str(part)]
     raise Unknown(f"another file says whether there is {part!s:.40}", line)
-
-
-def _of_type(value: Any, types: Any, line: int) -> Any:
-    wanted = types if isinstance(types, tuple) else (types,)
-    if not all(isinstance(each, Imported) and each.name in _TYPES for each in wanted):
-        raise Unknown("of isinstance()", line)
-    return any(isinstance(value, _TYPES[each.name]) for each in wanted)
 
 
 def _method(base: Any, name: str, args: list[Any], fields: dict[str, Any], line: int, names: Any) -> Any:

@@ -179,7 +179,14 @@ _COMPARED: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.GtE: operator.ge, ast.In: lambda left, right: left in right, ast.NotIn: lambda left, right: left not in right,
     ast.Is: lambda left, right: _same(left, right), ast.IsNot: lambda left, right: not _same(left, right),
 }  # fmt: skip
-_NAMES = {"JoinedStr": "an f-string", "Lambda": "a lambda", "DictComp": "a comprehension", "Await": "await"}
+_NAMES = {
+    "JoinedStr": "an f-string",
+    "Lambda": "a lambda",
+    "DictComp": "a comprehension",
+    "ListComp": "a comprehension",
+    "GeneratorExp": "a comprehension",
+    "Await": "await",
+}
 """What messages call kinds of expressions."""
 
 
@@ -356,20 +363,6 @@ def _subscript(node: ast.Subscript, scope: Any) -> Any:
         raise Unknown(f"of {at!r:.30}, which is not among what is there", node.lineno) from None
 
 
-def _comprehension(node: ast.ListComp | ast.GeneratorExp, scope: Any) -> Any:
-    """A list of one loop over what is known."""
-    loop = node.generators[0]
-    (items,) = known(value_of(loop.iter, scope))
-    if len(node.generators) > 1 or not isinstance(loop.target, ast.Name) or not isinstance(items, (list, tuple, dict)):
-        raise Unknown("of a comprehension", node.lineno)
-    made: list[Any] = []
-    for item in list(items)[:LONGEST]:
-        inner = scope.within({loop.target.id: item})
-        if all(truth(value_of(each, inner), node.lineno) for each in loop.ifs):
-            made.append(value_of(node.elt, inner))
-    return made
-
-
 def _called(node: ast.AST) -> str:
     name = type(node).__name__
     return _NAMES.get(name, name)
@@ -391,7 +384,5 @@ _WORK: dict[type[ast.expr], Callable[[Any, Any], Any]] = {
     ast.Set: _items,
     ast.Dict: _mapping,
     ast.Subscript: _subscript,
-    ast.ListComp: _comprehension,
-    ast.GeneratorExp: _comprehension,
     ast.Call: lambda node, scope: scope.call(node),
 }

@@ -6,7 +6,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from sim.errors import SpecError, nearest
 from sim.foreign.importers.keys import UNKNOWN_KEY, NotKnown, reason_to_ignore, row, table
@@ -19,19 +19,9 @@ _LISTED = 80
 Fits = Callable[[Mapping[str, Any]], bool]
 
 
-class PythonRecipe(NamedTuple):
-    """A recipe.
-
-    name : of the function or variable.
-    settings : nested; `()` holds who made an object.
-    """
-
-    name: str
-    settings: dict[str, Any]
-
-
-def read_recipe(text: str, asked: str | None, ledger: Ledger, kind: str, fits: Fits) -> PythonRecipe:
-    """The recipe that was asked for, or the only one of the file. What was not followed is noted.
+def read_recipe(text: str, asked: str | None, ledger: Ledger, kind: str, fits: Fits) -> tuple[str, dict[str, Any]]:
+    """(name, nested settings) of the recipe that was asked for, or of the only one of the file; `()` holds who made an
+    object. What was not followed is noted.
 
     asked : `name`, or `name(argument=value)` with arguments of the function.
     fits : whether nested settings are a configuration of the kind.
@@ -69,7 +59,7 @@ def read_recipe(text: str, asked: str | None, ledger: Ledger, kind: str, fits: F
         version = table(kind)["recipes_of"]
         ledger.assume(".".join(called.split(".")[-2:]), f"line {line}", f"what it sets, as of {version}")
     ledger.took("recipe", name, "--recipe" if asked else "the file's")
-    return PythonRecipe(name, dict(settings))
+    return name, dict(settings)
 
 
 def leave_makers(settings: Mapping[str, Any], ledger: Ledger, kind: str, path: str = "") -> dict[str, Any]:

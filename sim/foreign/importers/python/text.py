@@ -1,8 +1,8 @@
 """Python files as text: what they set, statement by statement. Nothing is run or imported.
 
 Assignments, calls and the branches whose condition the text decides are followed, and functions of the file with their
-arguments. What other branches, loops and classes set is not known; what stands in other files keeps its name, its
-arguments and its line."""
+arguments. What other branches, loops, comprehensions and classes set is not known; what stands in other files keeps its
+name, its arguments and its line."""
 
 from __future__ import annotations
 
@@ -53,12 +53,6 @@ class Scope:
         if name in self.names:
             return self.names[name]
         return Imported(name) if self.above is None else self.above.lookup(name)
-
-    def within(self, values: dict[str, Any]) -> Scope:
-        """A scope inside this one."""
-        inner = Scope(self.reading, self)
-        inner.names.update(values)
-        return inner
 
     def call(self, node: ast.Call) -> Any:
         """What a call gives."""

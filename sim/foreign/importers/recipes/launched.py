@@ -13,7 +13,7 @@ from sim.foreign.importers.defaults import Foreign
 from sim.foreign.importers.keys import NOT_RUN, UNKNOWN, reason_to_ignore, table
 from sim.foreign.importers.ledger import Ledger, short
 from sim.foreign.importers.megatron.launch import started_by
-from sim.foreign.importers.shell.reading import read_script
+from sim.foreign.importers.shell.reader import read_script
 from sim.foreign.importers.shell.script import Files, Started
 from sim.foreign.importers.shell.tree import MARK
 from sim.foreign.importers.sources import parse_json, parse_toml

@@ -9,9 +9,10 @@ from __future__ import annotations
 import ast
 import operator
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from itertools import takewhile
 from typing import TYPE_CHECKING, Literal
 
 from sim.errors import SpecError
@@ -132,16 +133,13 @@ _FOLDER_WORDS = re.compile(
     r"cd|dirname|readlink|realpath|-[aefmPL]|--|&&|pwd|>/dev/null|2>&1|\$0|\$\{0\}|\$BASH_SOURCE|\$\{BASH_SOURCE(\[0\])?(:-\$0)?\}"
 )
 
-_SETS = re.compile(r"(?:^|[\s;(&|])([A-Za-z_]\w*)\+?=([^\n]*)", re.MULTILINE)
+_SETS = re.compile(r"(?:^|[\s;(&|])([A-Za-z_]\w*)\+?=(?=([^\n]*))", re.MULTILINE)
 
 
-_SETS_NUMBER = re.compile(
-    r"\s*(?:(\+\+|--)\s*(?=\w+\s*$))?([A-Za-z_]\w*)\s*(?:([-+*/%])?=(?!=)([^=,]*)|(\+\+|--))?\s*", re.DOTALL
-)
 _MAY_SET = re.compile(
     r"([A-Za-z_]\w*)\s*(?:[-+*/%&|^]|<<|>>)?=(?!=)|(?:\+\+|--)\s*([A-Za-z_]\w*)|([A-Za-z_]\w*)\s*(?:\+\+|--)"
 )
-"""An expression that sets one variable, and names that an expression may set."""
+"""Names that an expression may set."""
 
 
 def names_set(text: str) -> set[str]:
@@ -362,11 +360,6 @@ class Values:
         match [each.type for each in node.named_children], commands:
             case ["command"], [["expr", *words], *_]:
                 return self.arithmetic(" ".join(words))
-            case ["command"], [["bc"], *_]:
-                sums = [self._expanded(each.named_children[0]) for each in nodes_of(node, "herestring_redirect")]
-                return self.arithmetic(" ".join(sums))
-            case ["pipeline"], [["echo", *words], ["bc", *_]]:
-                return self.arithmetic(" ".join(words))
             case ["command"], [["echo" | "basename" | "dirname" as name, *words], *_] if words and not _FLAG.match(
                 words[0]
             ):
@@ -376,26 +369,12 @@ class Values:
         return self.unknowns.mark("output", command, self.line)
 
     def arithmetic(self, text: str) -> str:
-        """The value of `$((…))` in whole numbers, or a mark of what is not known.
-
-        It may set variables: `N = 8`, `N += 1`, `N++`, several of them with commas between.
-        """
-        may_set = _MAY_SET.search(text)
-        found = _SETS_NUMBER.fullmatch(text) if may_set else None
-        if found is None and may_set:
-            *first, last = text.split(",")
-            if first and all(each.count("(") == each.count(")") for each in (*first, last)):
-                return [self.arithmetic(each) for each in (*first, last)][-1]
-            for name in _MAY_SET.findall(text):
-                self.assign(next(filter(None, name)), [self.unknowns.mark("output", text, self.line)], False, False)
-            return self.unknowns.mark("output", text, self.line)
-        if found is not None:
-            before, name, sign, right, behind = found.groups()
-            step = (before or behind or "")[:1] or sign
-            value = self.arithmetic(f"{name} {step} ({right or '1'})" if step else right)
-            old = self.arithmetic(name) if behind else value
-            self.assign(name, [value], more=False, array=False)
-            return old
+        """The value of `$((…))` in whole numbers, or a mark of what is not known, as are variables that it sets."""
+        if set_here := _MAY_SET.findall(text):
+            mark = self.unknowns.mark("output", text, self.line)
+            for names in set_here:
+                self.assign(next(filter(None, names)), [mark], more=False, array=False)
+            return mark
         if len(text) > 200:
             return self.unknowns.mark("output", text, self.line)
         unknown = MARK.search(text)
@@ -429,16 +408,7 @@ def _common(variants: Sequence[list[str] | None], mark: str) -> list[str]:
     """What several values of a variable begin with alike, and a mark where they part."""
     single = all(variant is None or len(variant) == 1 for variant in variants)
     lists = [(" ".join(variant).split() if single else variant) if variant else [] for variant in variants]
-    alike = _alike(lists)
     switch = any(word.startswith("--") for words in lists for word in words)
+    alike = [words[0] for words in takewhile(lambda words: len(set(words)) == 1, zip(*lists, strict=False))]
     rest = [*alike, f"--{mark}" if switch else mark]
     return [" ".join(rest)] if single else rest
-
-
-def _alike(lists: Iterable[Sequence[str]]) -> list[str]:
-    same = []
-    for words in zip(*lists, strict=False):
-        if len(set(words)) > 1:
-            break
-        same.append(words[0])
-    return same

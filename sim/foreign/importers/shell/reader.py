@@ -1,7 +1,8 @@
 """A launch script's commands followed in order, as far as it and the caller decide them.
 
-Assignments, arrays, arguments, `if`, `case`, functions, arithmetic, and files and texts that it hands on are followed.
-What is not (loops, `read`) makes the variables that it may set unknown, with its line, so that they are asked for.
+Assignments, arrays, arguments, `if`, `case`, arithmetic, functions without variables of their own, and files and texts
+that the script hands on are followed. Loops, `read` and whatever else may set a variable make it unknown, with its
+line, so that it is asked for.
 """
 
 from __future__ import annotations
@@ -9,13 +10,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sim.errors import SpecError
+from sim.foreign.importers.defaults import Given
 from sim.foreign.importers.keys import UNKNOWN
 from sim.foreign.importers.ledger import Ledger, short
 from sim.foreign.importers.shell.expansion import Values, names_set
-from sim.foreign.importers.shell.script import Script, Started, directives_of, environment_of
+from sim.foreign.importers.shell.script import Files, Script, Started, directives_of, environment_of
 from sim.foreign.importers.shell.tests import Result, fits, holds, join
 from sim.foreign.importers.shell.tree import Kind, line_of, nodes_of, parse, text_of, words_of
 
@@ -33,7 +36,33 @@ _HEADS: dict[Kind, str] = {"condition": "if …", "loop": "for …"}
 _KEYWORDS = ("if", "then", "else", "elif", "fi", "for", "while", "until", "do", "done", "case", "esac")
 _SHELLS = re.compile(r"(?:.*/)?(?:bash|sh|zsh|ksh)")
 _SCRIPT = re.compile(r".+\.(?:sh|slurm|sbatch|bash|job)")
+_OWN = re.compile(r"(?:^|[\s;{])(?:local|declare|typeset)\s+(?:-\w+\s+)*(\w*)")
+"""What gives a function variables of its own."""
 _SUBMITS = ("sbatch", "qsub")
+
+
+def read_script(text: str, ledger: Ledger, given: Given | None = None, folder: Path | None = None) -> Script:
+    """Read a script with the arguments and the environment that the caller gives. Conditions are decided where these
+    and the script itself say enough; else what depends on them is marked as not known, and noted. Raises SpecError: not
+    readable as a shell script, or larger than any."""
+    given = given or Given()
+    directives, own = directives_of(text), {name: str(value) for name, value in (given.env or {}).items()}
+    environment = {name: [value] for name, value in {**environment_of(directives), **own}.items()}
+    values = Values(ledger.where, environment, [str(each) for each in given.args] or None, own)
+    script = Script(values, Files(folder))
+    Reader(script, values, ledger, tuple(directives)).read(text)
+    for name, line in values.taken_empty.items():
+        if name not in script.values.variables:
+            ledger.assume(f"${name}", "", f"line {line}: nothing sets it, so it is empty; --env {name}=VALUE")
+    return script
+
+
+def words_in(text: str, where: str) -> list[str]:
+    """The words of a text that a script hands to another shell, as in `pdsh "…"`; nothing in it is expanded again."""
+    values, root = Values(where), parse(text, where)
+    if root.has_error:
+        return text.split()
+    return [word for command in nodes_of(root, "command") for word in values.words(command)]
 
 
 @dataclass
@@ -53,7 +82,7 @@ class Reader:
     inside : conditions and functions around what is read; `exit` there does not end the reading.
     line : that all commands are said to stand in, for a text that another command holds.
     asked : what the last condition that was not decided would have to know.
-    returned : a function or a sourced file was left, in one that is read; perhaps_at : lines in which it may have been.
+    returned : the function or sourced file that is read was left; perhaps : a condition may have left it.
     """
 
     script: Script
@@ -67,7 +96,7 @@ class Reader:
     ended: bool = False
     asked: tuple[int, ...] = ()
     returned: bool = False
-    perhaps_at: list[int] = field(default_factory=list)
+    perhaps: bool = False
     prefix: tuple[str, ...] = ()
     functions: dict[str, Node] = field(default_factory=dict)
     redirects: dict[int, Redirect] = field(default_factory=dict)
@@ -75,9 +104,6 @@ class Reader:
     def read(self, text: str) -> None:
         """Follow a text's commands."""
         self.values.own |= names_set(text)
-        self._read_as_here(text)
-
-    def _read_as_here(self, text: str) -> None:
         root = parse(text, self.ledger.where)
         self.run(root.children if root.type == "program" else [root])
 
@@ -88,16 +114,18 @@ class Reader:
             if self.ended or self.returned:
                 break
             if node.is_named and node.type != "comment":
-                self.script.files.piped = None
                 beside = node.next_sibling is not None and node.next_sibling.type == "&"
                 status = self._apart(node) if beside else self._one(node)
         return status
 
-    def _apart(self, node: Node) -> bool | None:
+    def _apart(self, *nodes: Node) -> bool | None:
         """Follow commands that another process runs: what they set stays there, and leaving it leaves nothing else."""
         before = dict(self.values.variables)
+        status: bool | None = True
         self.inside += 1
-        status = self._one(node)
+        for node in nodes:
+            if node.is_named and node.type != "comment" and not self.returned:
+                status = self._one(node)
         self.inside -= 1
         self.values.variables, self.returned = before, False
         return status
@@ -124,10 +152,7 @@ class Reader:
             case "compound_statement":
                 return self.run(node.children)
             case "subshell":
-                before = dict(self.values.variables)
-                status = self._nested(node.children)
-                self.values.variables, self.returned = before, False
-                return status
+                return self._apart(*node.children)
             case "test_command":
                 return self._decided(holds(node.children[1:-1], self.values, node.children[0].type == "[["))
             case "if_statement":
@@ -196,8 +221,9 @@ class Reader:
         self._follow(open_branches, line, because)
 
     def _case(self, node: Node) -> None:
-        line, (word, *arms) = self.values.line, [each for each in node.named_children if each.type != "comment"]
-        text = self.values.value(word)
+        """Follow the arm that fits the word; where that is not known, all that may."""
+        word, *arms = [each for each in node.named_children if each.type != "comment"]
+        line, text = self.values.line, self.values.value(word)
         bodies: list[Sequence[Node]] = []
         for arm in arms:
             end = next((at for at, each in enumerate(arm.children) if each.type == ")"), 0)
@@ -227,7 +253,7 @@ class Reader:
             outcomes.append(values.variables)
             left += self.returned
         self.doubt, self.returned = doubt, left == len(bodies)
-        self.perhaps_at += [line] * (0 < left < len(bodies))
+        self.perhaps |= 0 < left < len(bodies)
         values.variables = {}
         changed = values.merge(outcomes, kind, line, because)
         if changed or any(_trains(each.words) for each in self.script.commands[started:]):
@@ -284,21 +310,10 @@ class Reader:
             self.values.assign(name, [each for word in words for each in self.values.fields(word)], more, array=True)
             return
         text = "".join(map(self.values.value, rest))
-        if place.type != "subscript":
-            self.values.assign(name, [text], more, array=False)
-            return
-        there, index = (
-            self.values.variables.get(name, []),
-            self.values.arithmetic(text_of(place).partition("[")[2][:-1]),
-        )
-        number = int(index) if re.fullmatch(r"\d{1,6}", index) else len(there)
-        if number < len(there):
-            changed = [there[number] * more + text]
-            self.values.assign(name, [*there[:number], *changed, *there[number + 1 :]], more=False, array=True)
-        elif number == len(there):  # or a name: such an array is handed on whole
-            self.values.assign(name, [text], more=True, array=True)
-        else:
+        if place.type == "subscript":
             self._forget([name], "unread")
+        else:
+            self.values.assign(name, [text], more, array=False)
 
     def _reckon(self, text: str) -> Result:
         """Whether an arithmetic command is not zero."""
@@ -393,35 +408,24 @@ class Reader:
             self.script.commands.append(started)
 
     def _call(self, body: Node, arguments: list[str]) -> None:
-        """Follow a function; variables that it declares local are as before afterwards."""
-        values = self.values
-        outer = values.positional
-        own = {text_of(each.children[0] if each.children else each) for each in _locals(body)}
-        before = {name: values.variables.get(name) for name in own}
-        values.positional = arguments
+        """Follow a function; where it has variables of its own or may be left early, what it sets is not known."""
+        line, outer, perhaps = self.values.line, self.values.positional, self.perhaps
+        self.values.positional, self.perhaps = arguments, False
         self.depth += 1
-        outer_perhaps, self.perhaps_at = self.perhaps_at, []
-        if body.type == "subshell":
-            self._one(body)
-        else:
-            self._nested(body.children)
+        self._apart(*body.children) if body.type == "subshell" else self._nested(body.children)
         self.depth -= 1
-        values.positional, self.returned = outer, False
-        if self.perhaps_at:  # what stands behind a way out may not have been reached
-            lines, begins = text_of(body).split("\n"), line_of(body)
-            rest = lines[min(self.perhaps_at) - begins + 1 :] if len(lines) > 1 else lines
-            self._forget(sorted(names_set("\n".join(rest))), "condition")
-        self.perhaps_at = outer_perhaps
-        for name, value in before.items():
-            values.variables.pop(name, None)
-            values.variables |= {} if value is None else {name: value}
+        if self.perhaps or _OWN.search(text_of(body)):
+            self.values.line = line
+            set_here = {text_of(each.children[0]).partition("[")[0] for each in nodes_of(body, "variable_assignment")}
+            self._forget(sorted(set_here | {*_OWN.findall(text_of(body))} - {""}), "function")
+        self.values.positional, self.returned, self.perhaps = outer, False, perhaps
 
     def _nest(self, text: str) -> None:
         """Read a text as commands of this shell, in the line of the command that holds it."""
         if self.depth < DEEPEST:
             outer, self.line = self.line, self.values.line
             self.depth += 1
-            self._read_as_here(text)
+            self.read(text)
             self.depth -= 1
             self.line = outer
 
@@ -501,14 +505,6 @@ def _continued(node: Node, word: Node) -> bool:
     """Whether a backslash joins the line before this word to it."""
     lines = (node.text or b"")[: word.start_byte - node.start_byte].rstrip(b" \t").split(b"\n")
     return len(lines) > 1 and lines[-2].endswith(b"\\")
-
-
-def _locals(body: Node) -> Iterator[Node]:
-    """What a function declares local."""
-    for each in nodes_of(body, "declaration_command"):
-        everywhere = any(re.fullmatch(r"-\w*g\w*", text_of(child)) for child in each.children)
-        if each.children[0].type in ("local", "declare", "typeset") and not everywhere:
-            yield from (child for child in each.named_children if child.type.startswith("variable_"))
 
 
 def _trains(words: Sequence[str]) -> bool:

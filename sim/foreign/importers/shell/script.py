@@ -63,9 +63,6 @@ def count(text: str | None) -> int | None:
 
 
 MOST_FILES = 40
-_SUBSTITUTION = re.compile(
-    r"s(?P<sign>[/|#,@])(?P<old>(?:(?!(?P=sign)).)+)(?P=sign)(?P<new>(?:(?!(?P=sign)).)*)(?P=sign)g?"
-)
 
 
 @dataclass
@@ -74,13 +71,11 @@ class Files:
 
     folder : of the script; None where it has none.
     written : name -> text of files that the script would write.
-    piped : what the command before this one in a pipeline prints.
     """
 
     folder: Path | None = None
     written: dict[str, str] = field(default_factory=dict)
     opened: int = 0
-    piped: str | None = None
 
     def text(self, name: str) -> str | None:
         """The text of a file that the script writes, or that lies in its folder or below it; None for any other. Raises
@@ -110,38 +105,13 @@ class Files:
             return None
 
     def note(self, fields: Sequence[str], document: str | None, target: str) -> None:
-        """Keep what a command would write: lines after `cat << EOT`, of `echo`, or a template after `sed`."""
-        text = None
-        if fields[0] in ("cat", "tee") and document is not None:
-            text = document
-        elif fields[0] in ("echo", "printf") and target:
+        """Keep what a command would write: the lines after `cat << EOT`, or the words of `echo`."""
+        text = document if fields[0] in ("cat", "tee") else None
+        if fields[0] in ("echo", "printf"):
             text = " ".join(each for each in fields[1:] if each not in ("-e", "-n"))
-        elif fields[0] == "sed":
-            text = self._edited(fields[1:], self.piped)
-        elif fields[0] == "cat" and len(fields) == 2:
-            text = self.text(fields[1])
-        self.piped = text
         target = target or (fields[1] if fields[0] == "tee" and fields[1:] else "")
         if text is not None and target and not target.startswith("/dev/"):
             self.written[target] = text
-
-    def _edited(self, words: Sequence[str], text: str | None) -> str | None:
-        """A text after the replacements of plain letters that `sed` makes; None where it does something else."""
-        edits, place = [], ""
-        for word in words:
-            if word in ("-e", "-E", "-r"):
-                continue
-            found = _SUBSTITUTION.fullmatch(word)
-            if found is None and (place or word.startswith("-") or " " in word):
-                return None
-            edits += [found] if found else []
-            place = place if found else word
-        text = self.text(place) if place else text
-        for edit in edits:
-            if text is None or not re.fullmatch(r"[\w .\"<>@{}:-]+", edit["old"]):
-                return None
-            text = text.replace(edit["old"], edit["new"])
-        return text
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,12 +124,13 @@ _FIRST = 0xF0000
 _MOST = 60_000
 MARK = re.compile(rf"{UNKNOWN}[\U000F0000-\U000FFFFD]?")
 """An unknown part of a text: the letter for all of them, and which it is."""
-Kind = Literal["argument", "variable", "output", "condition", "loop", "input", "unread"]
+Kind = Literal["argument", "variable", "output", "condition", "loop", "function", "input", "unread"]
 _DECIDES = {
     "condition": "the condition",
     "loop": "the loop",
+    "function": "the function",
     "input": "the input read",
-    "unread": "what is not readable",
+    "unread": "a command that is not followed",
 }
 
 
