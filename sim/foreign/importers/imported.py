@@ -35,31 +35,10 @@ from sim.specs.loading import build_scenario
 from sim.specs.scenario import Scenario
 from sim.specs.yaml12 import dump_yaml, parse_yaml
 
-RECIPES = {
-    "llm_foundry": "recipe of llm-foundry",
-    "olmo": "recipe of OLMo",
-    "maxtext": "MaxText configuration",
-    "nanotron": "nanotron recipe",
-    "nemo_yaml": "NeMo configuration",
-    "bridge_yaml": "Megatron-Bridge configuration",
-    "automodel": "NeMo AutoModel recipe",
-    "torchtune": "torchtune recipe",
-    "axolotl": "recipe of Axolotl",
-    "llama_factory": "LLaMA-Factory recipe",
-    "trl": "recipe of the Hugging Face Trainer or TRL",
-    "swift": "recipe of ms-swift",
-    "surogate": "recipe of Surogate",
-    "accelerate": "configuration of accelerate",
-    "prime_rl": "prime-rl configuration",
-    "verl": "configuration of verl",
-    "paddlenlp": "recipe of PaddleNLP",
-    "levanter": "Levanter recipe",
-    "litgpt": "LitGPT recipe",
-    "gpt_neox": "GPT-NeoX configuration",
-}
-"""Recipes in YAML, TOML and JSON, and what messages call them."""
 SIGNS = "recipes"
 """The table of what tells a recipe of each kind."""
+RECIPES = {kind: str(signs["title"]) for kind, signs in table(SIGNS).items()}
+"""Recipes in YAML, TOML and JSON, and what messages call them."""
 KINDS = {
     "huggingface": "Hugging Face config.json",
     "megatron": "Megatron-LM launch script",
