@@ -149,6 +149,11 @@ _OPERATIONS: dict[type, Callable[[Any, Any], Any]] = {
 }
 
 
+def value_of(text: str, names: Mapping[str, Any], scenario: Scenario) -> Any:
+    """What a condition, or a sum of a few numbers, comes to: names stand for these, section.field for a scenario's."""
+    return _value(_parsed(text), names, scenario)
+
+
 @cache
 def _parsed(text: str) -> ast.expr:
     return ast.parse(text, mode="eval").body

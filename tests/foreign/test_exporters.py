@@ -21,7 +21,7 @@ from sim.cli import app
 from sim.errors import SpecError
 from sim.foreign.exporters import FRAMEWORKS, export_scenario
 from sim.foreign.exporters.account import SECTIONS, exporter_table
-from sim.foreign.exporters.megatron_model import marks_text
+from sim.foreign.exporters.megatron_lm import marks_text
 from sim.foreign.exporters.torchtitan import flavor_of
 from sim.foreign.importers import Given, import_text
 from sim.foreign.importers.keys import table
@@ -465,10 +465,20 @@ def test_tables_name_fields_that_there_are(framework):
     for names in exporter_table(framework)["unsaid"].values():
         for name in names:
             assert name in fields or (name.endswith("*") and any(field.startswith(name[:-1]) for field in fields)), name
-    for field, (value, options) in exporter_table("megatron-lm")["switches"].items():
-        assert field in StackSpec.model_fields
-        assert value in (True, False, "math")
-        assert all(isinstance(option, list) for option in options)
+    for path in _paths(exporter_table(framework)["rows"]):
+        assert path in fields, path
+
+
+def _paths(rows):
+    """Fields that rows of a table name, in whatever verb."""
+    for row in rows:
+        for verb, what in row.items():
+            if verb in ("rows", "first"):
+                yield from _paths(what)
+            elif verb in ("cover", "decide", "leave", "refuse"):
+                yield from what
+            elif verb == "of":
+                yield from [what] if isinstance(what, str) else what
 
 
 def test_the_importer_s_tables_are_these_turned_round():

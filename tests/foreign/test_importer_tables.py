@@ -111,6 +111,7 @@ def test_every_kind_of_file_has_a_table_and_no_other():
     assert {path.stem for path in FOLDER.glob("*.yaml")} == {
         *KINDS,
         *more,
+        "fsdp",
         "launchers",
         "optimizers",
         "recipes",

@@ -7,8 +7,9 @@ import shlex
 from collections.abc import Iterator
 from typing import Any
 
-from sim.foreign.exporters.account import Account, Option, exporter_table, launcher_lines
+from sim.foreign.exporters.account import Account, exporter_table, launcher_lines
 from sim.foreign.exporters.megatron_lm import megatron_options
+from sim.foreign.exporters.rows import Option
 
 KIND = "megatron-bridge"
 

@@ -25,25 +25,9 @@ from sim.foreign.importers.nemo.recipes import (
     read_overrides,
 )
 from sim.foreign.importers.nemo.yaml_settings import read_nemo_yaml
-from sim.foreign.importers.recipes.finetuning_kinds import (
-    read_accelerate,
-    read_automodel,
-    read_prime_rl,
-    read_torchtune,
-    read_trainer,
-)
+from sim.foreign.importers.recipes.kinds import read_recipe_of
 from sim.foreign.importers.recipes.launched import PROGRAMS, read_launched, starts
-from sim.foreign.importers.recipes.maxtext import read_maxtext
-from sim.foreign.importers.recipes.pretraining_kinds import (
-    read_gpt_neox,
-    read_levanter,
-    read_litgpt,
-    read_llm_foundry,
-    read_nanotron,
-    read_olmo,
-)
 from sim.foreign.importers.recipes.settings import rules_of
-from sim.foreign.importers.recipes.verl import read_paddlenlp, read_verl
 from sim.foreign.importers.sources import parse_json, parse_toml, text_of
 from sim.foreign.importers.torchtitan.job_config import is_torchtitan, is_torchtitan_python, read_torchtitan
 from sim.foreign.logs import printed_arguments
@@ -51,37 +35,16 @@ from sim.specs.loading import build_scenario
 from sim.specs.scenario import Scenario
 from sim.specs.yaml12 import dump_yaml, parse_yaml
 
-RECIPES: dict[str, tuple[str, Callable[[Foreign], dict[str, Any]]]] = {
-    "llm_foundry": ("recipe of llm-foundry", read_llm_foundry),
-    "olmo": ("recipe of OLMo", read_olmo),
-    "maxtext": ("MaxText configuration", read_maxtext),
-    "nanotron": ("nanotron recipe", read_nanotron),
-    "nemo_yaml": ("NeMo configuration", partial(read_nemo_yaml, "nemo_yaml")),
-    "bridge_yaml": ("Megatron-Bridge configuration", partial(read_nemo_yaml, "bridge_yaml")),
-    "automodel": ("NeMo AutoModel recipe", read_automodel),
-    "torchtune": ("torchtune recipe", read_torchtune),
-    "axolotl": ("recipe of Axolotl", partial(read_trainer, "axolotl")),
-    "llama_factory": ("LLaMA-Factory recipe", partial(read_trainer, "llama_factory")),
-    "trl": ("recipe of the Hugging Face Trainer or TRL", partial(read_trainer, "trl")),
-    "swift": ("recipe of ms-swift", partial(read_trainer, "swift")),
-    "surogate": ("recipe of Surogate", partial(read_trainer, "surogate")),
-    "accelerate": ("configuration of accelerate", read_accelerate),
-    "prime_rl": ("prime-rl configuration", read_prime_rl),
-    "verl": ("configuration of verl", read_verl),
-    "paddlenlp": ("recipe of PaddleNLP", read_paddlenlp),
-    "levanter": ("Levanter recipe", read_levanter),
-    "litgpt": ("LitGPT recipe", read_litgpt),
-    "gpt_neox": ("GPT-NeoX configuration", read_gpt_neox),
-}
-"""Recipes in YAML, TOML and JSON: kind -> (what messages call it, its reader)."""
 SIGNS = "recipes"
 """The table of what tells a recipe of each kind."""
+RECIPES = {kind: str(signs["title"]) for kind, signs in table(SIGNS).items()}
+"""Recipes in YAML, TOML and JSON, and what messages call them."""
 KINDS = {
     "huggingface": "Hugging Face config.json",
     "megatron": "Megatron-LM launch script",
     "torchtitan": "torchtitan configuration",
     "deepspeed": "DeepSpeed configuration",
-    **{kind: called for kind, (called, _) in RECIPES.items()},
+    **RECIPES,
     "megatron_bridge": "Megatron-Bridge recipe",
     "nemo": "NeMo recipe",
 }
@@ -130,17 +93,19 @@ class Reader(NamedTuple):
     read: Callable[[Foreign], dict[str, Any]]
 
 
+def _reader(kind: str) -> Callable[[Foreign], dict[str, Any]]:
+    if kind == "torchtitan":
+        return read_torchtitan
+    return partial(read_nemo_yaml if kind in ("nemo_yaml", "bridge_yaml") else read_recipe_of, kind)
+
+
 READERS = (
-    *(Reader(kind, "data", partial(has_signs, kind), read) for kind, (_, read) in RECIPES.items()),
+    *(Reader(kind, "data", partial(has_signs, kind), _reader(kind)) for kind in RECIPES),
     Reader("huggingface", "data", is_huggingface, read_huggingface),
     Reader("torchtitan", "data", is_torchtitan, read_torchtitan),
     Reader("deepspeed", "data", is_deepspeed, read_deepspeed),
     Reader("megatron", "data", is_megatron, read_megatron),
-    *(
-        Reader(kind, "script", partial(starts, kind), partial(read_launched, kind, read))
-        for kind in PROGRAMS
-        for _, read in [RECIPES.get(kind, ("", read_torchtitan))]
-    ),
+    *(Reader(kind, "script", partial(starts, kind), partial(read_launched, kind, _reader(kind))) for kind in PROGRAMS),
     Reader("bridge_yaml", "script", is_overrides, read_overrides),
     Reader("megatron", "script", is_megatron, read_megatron),
     Reader("torchtitan", "python", is_torchtitan_python, read_torchtitan),

@@ -19,7 +19,7 @@ from sim.specs.plan import ParallelPlan
 from sim.specs.stack import StackSpec
 from sim.specs.training import TrainingSpec
 
-_RECORDS: dict[str, type[Spec]] = {
+RECORDS: dict[str, type[Spec]] = {
     "model": ModelSpec,
     "plan": ParallelPlan,
     "training": TrainingSpec,
@@ -136,9 +136,14 @@ def flat_keys(data: Mapping[str, Any], file: Foreign, kind: str) -> Settings:
     return Settings(said, file.ledger, kind)
 
 
+def new_recipe(kind: str, file: Foreign) -> Recipe:
+    """A recipe that says nothing yet."""
+    return Recipe(kind, {name: Section(name, file.ledger) for name in RECORDS})
+
+
 def read_settings(keys: Keys, file: Foreign) -> Recipe:
     """What a table's `settings` find in a file's keys. Raises SpecError: a value that is not what its field takes."""
-    recipe = Recipe(keys.kind, {name: Section(name, file.ledger) for name in _RECORDS})
+    recipe = new_recipe(keys.kind, file)
     take_settings(recipe, keys, table(keys.kind)["settings"])
     return recipe
 
@@ -198,7 +203,7 @@ def _typed(keys: Keys, path: str, *names: str) -> Any:
         return keys.number(*names)
     if section == "run":
         return keys.whole(*names, least=-1 if name in _ALL_LEFT else 1)
-    annotation = _RECORDS[section].model_fields[name].annotation
+    annotation = RECORDS[section].model_fields[name].annotation
     parts = (annotation, *get_args(annotation))
     parts += tuple(inner for part in parts for inner in get_args(part))  # of Annotated, inside a union
     if bool in parts:
@@ -207,7 +212,7 @@ def _typed(keys: Keys, path: str, *names: str) -> Any:
         return keys.number(*names)
     if any(part is str or isinstance(part, str) for part in parts):
         return keys.text(*names)
-    least = 0 if _RECORDS[section].model_fields[name].default == 0 else 1
+    least = 0 if RECORDS[section].model_fields[name].default == 0 else 1
     return keys.whole(*names, least=least)
 
 

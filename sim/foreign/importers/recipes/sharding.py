@@ -8,31 +8,19 @@ from typing import Any
 
 from sim.foreign.importers.deepspeed import take_overlaps, take_stage
 from sim.foreign.importers.defaults import Foreign
-from sim.foreign.importers.keys import Keys, flat
+from sim.foreign.importers.keys import Keys, flat, table
 from sim.foreign.importers.ledger import short
 from sim.foreign.importers.recipes.settings import Recipe, Settings
 from sim.foreign.importers.sources import beside, parse_json, text_of
 
-_STRATEGIES = {
-    "full_shard": (3, True), "1": (3, True), "hybrid_shard": (3, True), "4": (3, True),
-    "shard_grad_op": (3, False), "2": (3, False), "hybrid_shard_zero2": (3, False), "_hybrid_shard_zero2": (3, False),
-    "5": (3, False), "no_shard": (0, True), "3": (0, True), "true": (3, True), "false": (3, False),
-}  # fmt: skip
-"""FSDP's sharding strategies, by name and number, and FSDP2's reshard_after_forward -> ZeRO stage, and whether gathered
-weights are dropped after a forward."""
 _NODE = 8
 """GPUs of a node, within which hybrid strategies shard."""
 _FSDP = "fsdp_config"
-_PACED = (
-    "forward_prefetch",
-    "backward_prefetch",
-    "limit_all_gathers",
-    "mixed_precision",
-    "mixed_precision_policy",
-    "xla",
-    "min_num_params",
-)
-"""Keys of FSDP's section that a step may take longer or shorter for."""
+
+
+def _strategies() -> dict[str, tuple[int, bool]]:
+    """FSDP's strategies by name and number -> ZeRO stage, and whether gathered weights are dropped after a forward."""
+    return {word: (int(stage), bool(drops)) for word, (stage, drops) in table("fsdp")["strategies"].items()}
 
 
 def take_deepspeed(recipe: Recipe, keys: Settings, names: Iterable[str], file: Foreign) -> bool:
@@ -88,7 +76,7 @@ def take_fsdp(recipe: Recipe, keys: Settings, recomputed: bool | None = None) ->
     _, words = keys.take("fsdp")
     words = words if isinstance(words, list) else str(words or "").split()
     for word in words:
-        if str(word).lower() not in (*_STRATEGIES, "auto_wrap", "offload"):
+        if str(word).lower() not in (*_strategies(), "auto_wrap", "offload"):
             keys.ledger.ignore("fsdp", word, "a setting of FSDP that is not known", matters=True)
     inner = keys.below(_FSDP)
     there = bool(words) or bool(inner.names()) or "fsdp_version" in keys
@@ -104,7 +92,7 @@ def take_fsdp(recipe: Recipe, keys: Settings, recomputed: bool | None = None) ->
     if again and not recomputed:
         recipe.sections["plan"].took("recompute", "full", "fsdp_config: activation_checkpointing")
     for key, value in inner.take_rest():
-        matters = key.removeprefix("fsdp_") in _PACED and value not in (False, None, "NO_PREFETCH")
+        matters = key.removeprefix("fsdp_") in table("fsdp")["paced"] and value not in (False, None, "NO_PREFETCH")
         why = "when FSDP gathers, and in which precision, is the stack's; see stack.*"
         if not matters:
             why = "about FSDP's wrapping, loading and saving; does not change the time of a step"
@@ -121,11 +109,11 @@ def _strategy(words: list[Any], inner: Settings) -> tuple[str, str]:
     elif reshard is not None:
         key, value = f"{_FSDP}.{other}", reshard
     else:
-        named = [str(word).lower() for word in words if str(word).lower() in _STRATEGIES]
+        named = [str(word).lower() for word in words if str(word).lower() in _strategies()]
         key, value = "fsdp", named[0] if named else "full_shard"
     word = str(value).lower()
-    if word not in _STRATEGIES:
-        raise inner.wrong(key, value, f"must be one of {', '.join(_STRATEGIES)}")
+    if word not in _strategies():
+        raise inner.wrong(key, value, f"must be one of {', '.join(_strategies())}")
     return key, word
 
 
@@ -139,14 +127,14 @@ def take_strategy(recipe: Recipe, keys: Settings, name: str) -> None:
     if said is None:
         recipe.default("plan.zero_stage", 3, f"FSDP's without {name}")
         return
-    if said.lower() not in _STRATEGIES:
-        raise keys.wrong(name, said, f"must be one of {', '.join(_STRATEGIES)}")
+    if said.lower() not in _strategies():
+        raise keys.wrong(name, said, f"must be one of {', '.join(_strategies())}")
     _shard(recipe, name, said.lower())
 
 
 def _shard(recipe: Recipe, source: str, word: str) -> int:
     """What a strategy's word says of the plan; its ZeRO stage."""
-    stage, reshard = _STRATEGIES[word]
+    stage, reshard = _strategies()[word]
     recipe.put("plan.zero_stage", stage, source)
     if not reshard:
         recipe.put("plan.reshard_after_forward", False, f"{source}: gathered weights stay until the backward")

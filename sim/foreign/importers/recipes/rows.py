@@ -1,0 +1,146 @@
+"""Recipes by the rows of their kind's table: what its `settings` alone cannot say.
+
+`checks` come first, `rows` when the settings are read, `after` when the scenario is. Conditions name fields as far as
+they are told, else as a scenario has them (plan.tp), facts of the run (run.model, None where it says none), what rows
+have learned, and: `told`, fields that are told; `top`, the file's first keys; `left`, first parts of keys that nobody
+took; `settings`, keys that were taken; `given` and `given_cluster`, the caller's model and cluster. The verbs:
+
+text, whole, flag, any : take a value by one of its keys, under a name. peek : look at it.
+put, take, default, set : a field, unless it is told; whatever it is; filled in, with the reason; without a word.
+ignore, mention : left out, with value and reason; the latter changes no step's time. assume : filled in.
+drop : fields that do not count after all. refuse : what is wrong. settings : another group of the table's.
+step : functions of `kinds.STEPS`, with their arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache, partialmethod
+from types import SimpleNamespace
+from typing import Any
+
+from sim.errors import SpecError
+from sim.foreign.importers.defaults import Foreign
+from sim.foreign.importers.keys import table
+from sim.foreign.importers.ledger import short
+from sim.foreign.importers.recipes.settings import RECORDS, Recipe, Settings, take_settings
+from sim.foreign.rows import Rows
+
+_FACTS = ("model", "sharded", "replicated", "gpus", "norms_cut")
+"""Facts of the run that conditions name whether they are told or not."""
+
+
+class RecipeRows(Rows):
+    """A recipe while it is read.
+
+    steps : functions that rows may call, by name. known : what rows have learned, by name.
+    sections : of the scenario, once there is one.
+    """
+
+    def __init__(self, keys: Settings, recipe: Recipe, file: Foreign, steps: Mapping[str, Callable[..., None]]) -> None:
+        self.keys, self.recipe, self.file, self.steps = keys, recipe, file, steps
+        self.known: dict[str, Any] = {}
+        self.sections: dict[str, Any] = {}
+
+    @property
+    def plan(self) -> Any:
+        """The section `plan`."""
+        return self.recipe.sections["plan"]
+
+    def refused(self, why: str) -> SpecError:
+        """The error for what is wrong with the file."""
+        return SpecError(f"{self.file.ledger.where}{'' if why.startswith(' ') else ': '}{why}")
+
+    def names(self) -> Mapping[str, Any]:
+        """See the file's head."""
+        recipe, given = self.recipe, self.file.given
+        told = {f"{name}.{each}" for name, fields in recipe.sections.items() for each in fields}
+        data = self.file.data if isinstance(self.file.data, Mapping) else {}
+        return {
+            "told": told,
+            "top": tuple(data),
+            "left": {name.partition(".")[0] for name in self.keys.names()},
+            "settings": self.keys.ledger.settings,
+            "given": self.file.model is not None,
+            "given_cluster": given.cluster is not None,
+            "source_of_model": recipe.sources.get("model"),
+            **self.known,
+        }
+
+    def fields(self) -> Any:
+        """Fields as far as they are told, else a scenario's defaults."""
+        told = {name: {**_defaults(name), **fields} for name, fields in self.recipe.sections.items()}
+        told["run"] = {**dict.fromkeys(_FACTS), **self.recipe.run}
+        return SimpleNamespace(**{name: SimpleNamespace(**fields) for name, fields in told.items()})
+
+    def words(self, text: Any) -> Any:
+        """A text with {names} filled in."""
+        if not isinstance(text, str) or "{" not in text:
+            return text
+        names = {name: short(value) if isinstance(value, str) or value is None else value
+                 for name, value in self.names().items()}  # fmt: skip
+        return text.format_map({**names, **vars(self.fields())})
+
+    def _learn(self, reader: str, names: Mapping[str, Sequence[str]], of: Any) -> None:
+        for name, keys in names.items():
+            least: dict[str, int] = {"least": keys[0]} if isinstance(keys[0], int) else {}
+            found = getattr(self.keys, reader)(*keys[len(least) :], **least)
+            self.known[name] = found[1] if reader == "take" else found
+
+    _text, _whole = partialmethod(_learn, "text"), partialmethod(_learn, "whole")
+    _flag, _any = partialmethod(_learn, "flag"), partialmethod(_learn, "take")
+
+    def _peek(self, names: Mapping[str, str], of: Any) -> None:
+        self.known |= {name: self.keys.raw(key) for name, key in names.items()}
+
+    def _put(self, values: Mapping[str, Any], of: str) -> None:
+        for path, value in values.items():
+            self.recipe.put(path, self.value(value), self.words(of))
+
+    def _take(self, values: Mapping[str, Any], of: str) -> None:
+        for path, value in values.items():
+            section, _, field = path.partition(".")
+            self.recipe.sections[section].took(field, self.value(value), self.words(of))
+
+    def _default(self, values: Mapping[str, Sequence[Any]], of: Any) -> None:
+        for path, (value, why) in values.items():
+            self.recipe.default(path, self.value(value), self.words(why))
+
+    def _set(self, values: Mapping[str, Any], of: str | None) -> None:
+        for path, value in values.items():
+            section, _, field = path.partition(".")
+            found = self.value(value)
+            (self.recipe.run if section == "run" else self.recipe.sections[section])[field] = found
+            if section == "run" and of is not None:
+                self.recipe.sources[field] = self.words(of)
+
+    def _drop(self, paths: Iterable[str], of: Any) -> None:
+        for path in paths:
+            section, dot, field = path.partition(".")
+            found: dict[str, Any] = self.recipe.run if section == "run" else self.recipe.sections[section]
+            found.pop(field, None) if dot else found.clear()
+
+    def _leave(self, matters: bool, notes: Mapping[str, Sequence[Any]], of: Any) -> None:
+        for name, (value, why) in notes.items():
+            self.file.ledger.ignore(name, self.value(value), self.words(why), matters)
+
+    _ignore, _mention = partialmethod(_leave, True), partialmethod(_leave, False)
+
+    def _assume(self, values: Mapping[str, Sequence[Any]], of: Any) -> None:
+        for name, (value, why) in values.items():
+            self.file.ledger.assume(name, value, why)
+
+    def _refuse(self, why: str, of: Any) -> None:
+        raise self.refused(self.words(why))
+
+    def _settings(self, group: str, of: Any) -> None:
+        take_settings(self.recipe, self.keys, table(self.recipe.kind)[group])
+
+    def _step(self, steps: Mapping[str, Sequence[Any]], of: Any) -> None:
+        for name, arguments in steps.items():
+            self.steps[name](self, *arguments)
+
+
+@cache
+def _defaults(section: str) -> dict[str, Any]:
+    return {name: info.default for name, info in RECORDS[section].model_fields.items()}

@@ -1,0 +1,56 @@
+"""Rows of a table, done one after the other: what importers and exporters have in common.
+
+A row may have `when`, a condition as the frameworks' rules of plans have it: on names that the rows' reader knows, and
+on fields such as plan.tp. Its other keys are verbs, done in turn, which the reader has as methods: `_put` of `put`.
+`of` says where from, or of what. Two verbs are all readers': `first`, rows of which the first that applies is done, and
+`rows`, more of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sim.specs.framework_plans import value_of
+
+FIELD = re.compile(r"(model|plan|training|stack|run)\.\w+")
+
+
+class Rows:
+    """Do what rows say; subclasses have the verbs, the names that conditions may use, and the sections of fields."""
+
+    def names(self) -> Mapping[str, Any]:
+        """What names stand for in conditions, values and words."""
+        raise NotImplementedError
+
+    def fields(self) -> Any:
+        """What has `plan.tp` and the like."""
+        raise NotImplementedError
+
+    def follow(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Do what rows say, in turn."""
+        for row in rows:
+            self._applies(row)
+
+    def value(self, text: Any) -> Any:
+        """What a value stands for: a field, a name, `= ` and an expression of them, or itself."""
+        if not isinstance(text, str):
+            return text
+        names = self.names()
+        if text.startswith("= ") or FIELD.fullmatch(text) or text in names:
+            return value_of(text.removeprefix("= "), names, self.fields())
+        return text
+
+    def _applies(self, row: Mapping[str, Any]) -> bool:
+        """Do what a row says, and whether its condition holds."""
+        if "when" in row and not value_of(str(row["when"]), self.names(), self.fields()):
+            return False
+        for verb, what in row.items():
+            if verb == "rows":
+                self.follow(what)
+            elif verb == "first":
+                any(self._applies(each) for each in what)
+            elif verb not in ("when", "of"):
+                getattr(self, f"_{verb}")(what, row.get("of"))
+        return True
