@@ -22,7 +22,7 @@ from flopcast_calibration.priors import priors
 from flopcast_calibration.readers.training_runs import Run
 from sim.errors import FlopcastError
 from sim.estimate import Estimate, estimate
-from sim.specs import Scenario
+from sim.specs import Scenario, build_scenario
 from sim.specs.values import closeness, place_of, start_of, with_values
 from sim.uncertainty import PARTS, Doubt, Spreads, condition, doubt_of, facts_of, shipped_spreads, too_far
 
@@ -116,14 +116,17 @@ def predict(run: Run, values: dict[str, float] | None = None) -> Estimate:
     for changes, _ in run.memory_savings:
         if best.fits:
             break
-        smaller = [with_changes(scenario, changes) for scenario in run.choices]
+        smaller = [with_changes(file, changes) for file in run.files]
         best = _fastest(smaller, values, run.id)
     return best
 
 
-def with_changes(scenario: Scenario, changes: Mapping[str, Mapping[str, Any]]) -> Scenario:
-    """Return the scenario with fields of some of its parts changed: part → field → value."""
-    return scenario.replace(**{part: getattr(scenario, part).replace(**fields) for part, fields in changes.items()})
+def with_changes(file: Mapping[str, Any], changes: Mapping[str, Mapping[str, Any]]) -> Scenario:
+    """Return the scenario of a file with some fields changed: part → field → value.
+
+    What a framework does may follow from them (with adapters it fuses less), so the scenario is built anew.
+    """
+    return build_scenario({**file, **{part: {**file[part], **fields} for part, fields in changes.items()}})
 
 
 def _fastest(scenarios: Sequence[Scenario], values: dict[str, float] | None, name: str) -> Estimate:

@@ -75,15 +75,6 @@ def measurements():
 
 
 @pytest.fixture(scope="session")
-def collected(measurements):
-    """Folder of those measurements as tables of scenarios."""
-    folder = measurements / "scenarios"
-    if not folder.is_dir():
-        pytest.skip("no ../shared/published/scenarios beside the repository: its tables are not shipped with it")
-    return folder
-
-
-@pytest.fixture(scope="session")
 def scored_published():
     """Every run that ships, predicted: half a minute, for tests that are thorough."""
     from scored import score_all, shipped_runs

@@ -14,7 +14,7 @@ LIGHTER = {
         "        (1, 2, 4),\n": "        (2,),\n", '((1, {}), (3, {"reshard_after_forward": False}), (3, {}))': "((1, {}),)",
         "for count in (8, 16, 32)": "for count in (8,)", "for count in (4, 8, 16, 32, 64)": "for count in (4,)",
     },
-    "03_schedules": {"for count in (4, 8, 16, 32, 64)": "for count in (4, 16)"},
+    "03_schedules": {"COUNTS = (4, 8, 16, 32, 64)": "COUNTS = (4, 16)"},
     "04_calibrate": {'pick_device("auto")': 'pick_device("cuda")', "draws=5": "draws=1"},
     "05_shortest_training": {"(256, 32768)": "(16384, 32768)", "(20e6)": "(90e6)", "(400, 100, 25)": "(25,)",
         "in limits.items():\n    other = goal_of(PARAMS, tokens=TOKENS, critical_batch=critical)\n    best": "in [*limits.items()][:2]:\n    other = goal_of(PARAMS, tokens=TOKENS, critical_batch=critical)\n    best",

@@ -277,7 +277,8 @@ def _compiled_in_vain(stated: Any, found: ResolvedStack, sections: Mapping[str, 
     if not isinstance(stated, Mapping) or stated.get("compiled", usual) == usual:
         return []
     otherwise = resolve_stack({**stated, "compiled": usual}, sections).fields
-    if found.fields != {**otherwise, "compiled": stated["compiled"]}:
+    copies = found.fields.get("copies_pieces", False)  # which a compiler leaves out
+    if copies or found.fields != {**otherwise, "compiled": stated["compiled"]}:
         return []
     return [
         f"stack.compiled {_shown(stated['compiled'])} changes only casts to 8 bits after norms and clamped activations "

@@ -98,8 +98,9 @@ def test_a_fused_norm_is_never_slower(plan, stack, norm):
 @FEW
 @given(plan=plans(), cp=st.sampled_from([1, 2, 4]), stack=stacks)
 def test_an_unbalanced_cut_of_sequences_is_never_faster(plan, cp, stack):
+    """Of gathered keys and values: a ring of balanced pieces has steps of its own, which cost a small model more."""
     scenario = scenario_of(stack=stack, **{**plan, "cp": cp, "dp": 1})
-    balanced, consecutive = (times(scenario, balanced_context=on)[1] for on in (True, False))
+    balanced, consecutive = (times(scenario, balanced_context=on, overlap_context=False)[1] for on in (True, False))
     assert consecutive >= balanced * (1 - 1e-9)
     if cp == 1:
         assert consecutive == balanced

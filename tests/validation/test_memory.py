@@ -148,16 +148,6 @@ def test_published_peaks_of_the_third_collection(measurements):
     assert joined["accuracy"] >= 0.94
 
 
-def test_published_peaks(collected):
-    outcomes = score_memory(collected / "memory_outcomes_2026.csv")
-    found = summary(outcomes)
-    assert found["peaks"] >= 100
-    assert found["peak_error"] <= 0.05
-    assert found["peak_worst"] <= 0.25
-    assert found["accuracy"] >= 0.96
-    assert abs(found["peak_bias"]) <= 0.05
-
-
 def test_published_outcomes(measurements, runs_file):
     found = summary(score_memory(runs_file(read_rows(measurements / "memory_outcomes.csv", ())[::5])))
     assert found["count"] >= 120
