@@ -9,7 +9,7 @@ from scored import score_runs
 
 from flopcast_calibration.readers.training_runs import read_training_runs
 from flopcast_validation.runs.biases import biases
-from flopcast_validation.runs.score import groups_of, score_all
+from flopcast_validation.runs.score import groups_of
 from flopcast_validation.runs.sweep_summary import oracle_regret, spread_of, summaries_of
 from flopcast_validation.runs.sweeps import GOAL, sweeps_of
 
