@@ -81,10 +81,7 @@ def names_in(text: str) -> list[str]:
 def collective(name: str) -> str:
     """The collective of that name.
 
-    Raises
-    ------
-    ProfileError
-        A name that no collective has, or one that a profile has no place for.
+    A name that no collective has, or one that a profile has no place for, is a ProfileError.
     """
     found = known_name(name)
     if found is None:

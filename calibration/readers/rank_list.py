@@ -96,13 +96,7 @@ def _refuse_shared_gpus(ranks: list[Rank], where: str) -> None:
 
 
 def device_of(ranks: Sequence[Rank], source: Source) -> str | None:
-    """The GPU all ranks have, as printed.
-
-    Raises
-    ------
-    ProfileError
-        Several kinds.
-    """
+    """The GPU all ranks have, as printed. Several kinds are a ProfileError."""
     names = sorted({rank.name for rank in ranks if rank.name})
     if len(names) > 1:
         raise ProfileError(

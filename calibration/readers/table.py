@@ -48,10 +48,7 @@ class _Columns:
 def read_table(path: Path) -> list[Measurement]:
     """Read a table of measurements.
 
-    Raises
-    ------
-    ProfileError
-        A column that is missing, or the line whose value is wrong.
+    A ProfileError names the column that is missing, or the line whose value is wrong.
     """
     return list(read(read_source(path)).measurements)
 
@@ -123,10 +120,7 @@ def read(source: Source) -> Log:
 def read_each_device(path: Path) -> dict[str, Log]:
     """A table's rows by the device that they were measured on, as `read` reads those of one.
 
-    Raises
-    ------
-    ProfileError
-        As `read_table`; or no column says the device.
+    Its errors are those of `read_table`; a table without a column for the device is a ProfileError too.
     """
     source = read_source(path)
     lines = _lines(source.text)

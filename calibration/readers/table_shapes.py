@@ -15,10 +15,7 @@ from sim.errors import ProfileError, nearest
 def check_shape(source: Source, where: str, kind: str, shape: Shape) -> None:
     """Complete a shape, and put its words as ours.
 
-    Raises
-    ------
-    ProfileError
-        What a kind needs is missing, no positive number, or an unknown word.
+    A ProfileError says that a needed value is missing or not positive, or that a word is unknown.
     """
     if kind == "collective":
         _complete(source, shape)

@@ -78,10 +78,7 @@ class FamilyModel:
 def family(x: int) -> FamilyModel:
     """X_x of the family; X_160 has 1.26 trillion parameters.
 
-    Raises
-    ------
-    SpecError
-        x is not a whole number above zero, or beyond LARGEST.
+    An x that is not a whole number above zero, or is beyond LARGEST, is a SpecError.
     """
     require_positive(x=x)
     if x != int(x):
