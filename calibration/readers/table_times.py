@@ -27,15 +27,8 @@ def row_time(
 ) -> float:
     """The time of a row. [s]
 
-    Parameters
-    ----------
-    times : column, cell, unit in s.
-    rates : column, cell, quantity (flop, algbw, busbw, bandwidth), unit in FLOP/s or bytes/s; None where unknown.
-
-    Raises
-    ------
-    ProfileError
-        No time and no rate, one that is no positive number, or two that disagree.
+    `times` are (column, cell, unit in s); `rates` are (column, cell, quantity, unit in FLOP/s or bytes/s; None where
+    unknown). No time and no rate, one that is no positive number, or two that disagree are a ProfileError.
     """
     found: dict[str, float] = {}
     empty = ""

@@ -259,16 +259,8 @@ def read_run(
 ) -> Run:
     """One row; a row that cannot be modelled says why.
 
-    Parameters
-    ----------
-    row : mapping
-        Cells by column.
-    where : str
-        What to call a row without an id.
-    profile : mapping, optional
-        A profile's data; default: the one of the row's GPU.
-    known : dict, optional
-        What came of earlier rows; rows that differ only in their measurement share their scenarios.
+    `where` is what to call a row without an id; `profile` replaces the one of the row's GPU. Rows that differ only in
+    their measurement share the scenarios that `known` keeps.
     """
     precision, run = str(_cell(row, "precision")), _unmeasured(row, where)
     try:
