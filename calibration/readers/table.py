@@ -23,8 +23,7 @@ from flopcast_calibration.readers.table_columns import (
     plain,
     statistic,
 )
-from flopcast_calibration.readers.table_shapes import check_shape
-from flopcast_calibration.readers.table_times import row_time
+from flopcast_calibration.readers.table_rows import check_shape, row_time
 from sim.errors import ProfileError, nearest
 
 
