@@ -136,7 +136,7 @@ def table_of(columns: Mapping[str, str], found: Sequence[NamedTuple]) -> Any:
 
 
 def markdown_of(columns: Mapping[str, str], found: Sequence[NamedTuple]) -> str:
-    """The same in Markdown."""
+    """Records as a Markdown table, by SUMMARY or COVERAGE."""
     return _markdown(list(columns), _formatted(columns, found))
 
 
