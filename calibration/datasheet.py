@@ -78,13 +78,7 @@ OF_SOME = {"half_columns"}
 
 
 def table(without: Collection[str] = ()) -> dict[str, Any]:
-    """The table of all measured GPUs but some.
-
-    Parameters
-    ----------
-    without : collection of str
-        Profiles to leave out, their siblings with them.
-    """
+    """The table of all measured GPUs, but for the profiles of `without` and their siblings."""
     left = {
         *without,
         *(name for name, kin in SIBLINGS.items() if kin in without),

@@ -67,13 +67,7 @@ class Measurement:
         return key_of(self.kind, self.shape)
 
     def number(self, name: str) -> float:
-        """A number of the shape.
-
-        Raises
-        ------
-        ProfileError
-            There is none of that name, or it is no number.
-        """
+        """A number of the shape. A ProfileError says that there is none of that name, or that it is no number."""
         value = self.shape.get(name)
         if not _is_number(value):
             said = "is missing" if value is None else f"= {str(value)[:40]} is no number"
@@ -192,10 +186,7 @@ class Journal:
 def read_journal(path: Path) -> MeasurementSet:
     """Read a file of measurements, all but a last line that was cut off while it was written (a killed calibration).
 
-    Raises
-    ------
-    ProfileError
-        Naming the line that is wrong.
+    A ProfileError names the line that is wrong.
     """
     cut_end = False
     try:
@@ -314,13 +305,7 @@ def _line(data: dict[str, Any]) -> str:
 
 
 def _read_line(line: str) -> dict[str, Any]:
-    """The data of a line.
-
-    Raises
-    ------
-    ValueError
-        It is not as it was written, or no data.
-    """
+    """The data of a line. A ValueError says that it is not as it was written, or holds no data."""
     data = json.loads(line)
     if not isinstance(data, dict):
         raise ValueError(f"{line[:40]} is no JSON object")

@@ -27,20 +27,10 @@ def measured_cluster(
 ) -> ClusterSpec:
     """The measured machine as a cluster of one node.
 
-    Parameters
-    ----------
-    machine : dict
-        What a calibration wrote of it (`MeasurementSet.machine`); its device's name finds the node.
-    node : str, optional
-        Node preset, or cluster preset where NVLink is wider than a node, or a YAML file that describes either; where
-        the data do not name the device, or several nodes have it.
-    network_bytes_per_s : float, optional
-        What all network cards of a node carry together, per direction, where they are not the preset's. [bytes/s]
-
-    Raises
-    ------
-    SpecError
-        No preset has a GPU of that name, or several have; or there is no such file.
+    The device's name in `machine` (`MeasurementSet.machine`) finds the node. Where the data do not name it, or several
+    nodes have it, `node` does: a node preset, a cluster preset where NVLink is wider than a node, or a YAML file of
+    either. `network_bytes_per_s` is what all network cards of a node carry together, per direction, where they are not
+    the preset's [bytes/s]. A SpecError says that no preset or several have such a GPU, or that there is no such file.
     """
     if node is None:
         named = str(machine.get("node", ""))

@@ -79,10 +79,7 @@ def gemm_points(data: MeasurementSet) -> dict[str, list[GemmPoint]]:
 def gemm_point(item: Measurement) -> GemmPoint:
     """One measured multiply; of two row-major matrices where its layout is not said.
 
-    Raises
-    ------
-    ProfileError
-        An unknown layout.
+    An unknown layout is a ProfileError.
     """
     layout = str(item.shape.get("layout", "nn"))
     if layout not in LAYOUTS:
@@ -101,13 +98,7 @@ def _of_many(item: Measurement) -> bool:
 
 
 def precision_of(item: Measurement) -> str:
-    """Precision of a measured multiply.
-
-    Raises
-    ------
-    ProfileError
-        Its dtype is none that a GPU multiplies.
-    """
+    """Precision of a measured multiply. A dtype that no GPU multiplies is a ProfileError."""
     dtype = str(item.shape.get("dtype", "bfloat16"))
     if dtype not in _DTYPES:
         raise ProfileError(f"{item.source or item.kind}: unknown dtype {dtype!r}{nearest(dtype, _DTYPES)}")
@@ -150,10 +141,7 @@ def attention_points(data: MeasurementSet) -> list[AttentionPoint]:
 def state_points(data: MeasurementSet) -> list[AttentionPoint]:
     """Measured kernels that carry a state along the sequence, whose FLOPs are those of an H100's share of peak.
 
-    Raises
-    ------
-    ProfileError
-        A kernel that is not known.
+    An unknown kernel is a ProfileError.
     """
     found = []
     for item in data.of("recurrent"):
@@ -327,10 +315,7 @@ def _added_by_network(item: Measurement, data: MeasurementSet, cluster: ClusterS
 def check_rates(data: MeasurementSet, cluster: ClusterSpec) -> None:
     """Refuse what this hardware cannot do: another device, another number of ranks or nodes, another unit.
 
-    Raises
-    ------
-    ProfileError
-        Naming the measurement, the limit, and what may be wrong.
+    The ProfileError names the measurement, the limit, and what may be wrong.
     """
     if data.machine.get("device_kind") == "cpu":
         return  # a processor's peak and its loopback are in no datasheet

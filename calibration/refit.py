@@ -107,10 +107,7 @@ def refit_alignment(folder: Path) -> tuple[int, Fit]:
 def leave_shape_out(profile: str, folder: Path, most: int = 30) -> np.ndarray:
     """Error (predicted over measured time − 1) of multiplies whose shape was left out of the fit.
 
-    Parameters
-    ----------
-    most : int
-        Of more shapes, an even sample is left out, one at a time.
+    Of more than `most` shapes an even sample is left out, one at a time.
     """
     node, gpus, dtypes, precision = SOURCES[profile]
     gpu = ClusterSpec.read(resolve({"name": node, "node": node, "num_nodes": 1}, "cluster"), node).gpu

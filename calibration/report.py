@@ -32,15 +32,7 @@ def draw_profile(profile: Profile, cluster: ClusterSpec, data: MeasurementSet, p
 def profile_figure(profile: Profile, cluster: ClusterSpec, data: MeasurementSet, *, width_in: float = 13.5) -> Any:
     """Measured points against the fitted curves, of what was measured: multiplies, memory-bound kernels, all-reduces.
 
-    Parameters
-    ----------
-    width_in : float
-        Of a figure of three panels. [inches]
-
-    Raises
-    ------
-    ProfileError
-        None of the three was measured.
+    `width_in` is that of a figure of three panels [inches]. Where none of the three was measured, it is a ProfileError.
     """
     chosen = [
         draw

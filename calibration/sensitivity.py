@@ -37,13 +37,7 @@ def effects(
 ) -> list[Effect]:
     """Return how every number of the GPU, node, network and profile moves the step time, the largest effect first.
 
-    Parameters
-    ----------
-    scenario : Scenario
-    changed : callable
-        From an override ("cluster.gpu_spread=0.02") to the scenario with it.
-    say : callable
-        Told which number is tried.
+    `changed` makes the scenario of an override ("cluster.gpu_spread=0.02"); `say` is told which number is tried.
     """
     step_time_s = estimate(scenario).step_time_s
     sections = {"cluster": scenario.cluster, **{f"profile.{name}": getattr(scenario.profile, name) for name in _PARTS}}
@@ -93,13 +87,8 @@ class NextRun(NamedTuple):
 def next_run(measured: Sequence[Scenario], asked: Scenario) -> NextRun | None:
     """Return the variant of a scenario that fits and whose measured step time would narrow the others' most.
 
-    Parameters
-    ----------
-    measured : sequence of Scenario
-        Runs that values were drawn to.
-    asked : Scenario
-        Whose variants count: half and twice the micro-batch, tensor and pipeline parallelism, GPUs, sequence length,
-        another recomputation, another precision.
+    Values were drawn to the runs `measured`. Variants of `asked` count: half and twice the micro-batch, tensor and
+    pipeline parallelism, GPUs, sequence length, another recomputation, another precision.
     """
     variants: list[tuple[dict[str, object], Doubt]] = []
     for changes, variant in variants_of(asked):

@@ -42,13 +42,9 @@ def pipeline_cut(scenario: Scenario, *, gathered: bool = True) -> CutTraffic:
     """Activations and their gradients between the two halves of all pipelines.
 
     The GPUs of the two middle ranks send at once: an activation forward and a gradient back, as in the steady state of
-    1F1B. With scatter/gather or sequence parallelism each tensor-parallel rank sends its share, else all of it.
-
-    Parameters
-    ----------
-    scenario : Scenario
-    gathered : bool
-        The time goes on until the receivers have gathered what was scattered; else until it has left the network.
+    1F1B. With scatter/gather or sequence parallelism each tensor-parallel rank sends its share, else all of it. With
+    `gathered` the time goes on until the receivers have gathered what was scattered; else until it has left the
+    network.
     """
     plan = scenario.plan
     if plan.pp == 1:

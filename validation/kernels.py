@@ -59,15 +59,7 @@ class Scored:
 def score_kernels(path: Path, profile: Profile | None = None) -> tuple[list[Scored], list[str]]:
     """Every multiply of a file that `calibrate fit` reads, predicted; and sentences on what was assumed or left out.
 
-    Parameters
-    ----------
-    profile : Profile, optional
-        For all, instead of that of each GPU.
-
-    Raises
-    ------
-    ProfileError
-        The file is none of a known format, or a value is wrong.
+    `profile` replaces that of each GPU. A file of no known format, or a wrong value, is a ProfileError.
     """
     logs = read_each_device(path)
     if len(logs) < 2:

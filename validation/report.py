@@ -69,11 +69,5 @@ class ValidationReport:
 
 
 def validation_report(profile: str | None = None) -> ValidationReport:
-    """Predict every shipped table.
-
-    Parameters
-    ----------
-    profile : str, optional
-        Instead of the scenarios' own.
-    """
+    """Predict every shipped table, with `profile` instead of the scenarios' own where it is given."""
     return ValidationReport(tuple(score(name, profile) for name in tables()))

@@ -77,16 +77,9 @@ def tables() -> list[str]:
 
 
 def score(name: str, profile: str | None = None, scenarios: Path = SCENARIOS) -> ScoredTable:
-    """Predict every row of a published table.
+    """Predict every row of the published table `name`, one of `tables()`, from the folder of scenario files.
 
-    Parameters
-    ----------
-    name : str
-        One of `tables()`.
-    profile : str, optional
-        Instead of the scenarios' own.
-    scenarios : Path
-        The folder of scenario files.
+    `profile` replaces the scenarios' own.
     """
     facts: dict[str, Any] = load_yaml(_FACTS / f"{name}.yaml")
     rows = tuple(_row(facts, item, profile, scenarios) for item in facts["rows"])

@@ -23,16 +23,8 @@ def collective_shapes(
 ) -> Iterator[Shape]:
     """Operation × group × bytes: every size of group in a node, then whole nodes, then all rails of the nodes at once.
 
-    Parameters
-    ----------
-    num_ranks : int
-        Of the whole job.
-    largest : int
-        Buffer. [bytes]
-    ranks_per_node : int, optional
-        Default: all ranks are on one node.
-    device : str
-        On "cuda" all-reduces of the widest groups are also run by each of NCCL's algorithms.
+    `num_ranks` are those of the whole job, `largest` is a buffer [bytes]; without `ranks_per_node` all are on one node.
+    On "cuda" all-reduces of the widest groups are also run by each of NCCL's algorithms.
     """
     per_node = min(ranks_per_node or num_ranks, num_ranks)
     nodes = num_ranks // per_node

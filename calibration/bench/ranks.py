@@ -51,10 +51,7 @@ def launched_job(environment: Mapping[str, str] | None = None) -> Job | None:
     """The job this process belongs to, by what torchrun or srun put in its environment; None where nobody but the user
     started it.
 
-    Raises
-    ------
-    ProfileError
-        Nodes with different numbers of ranks.
+    A ProfileError is raised where nodes have different numbers of ranks.
     """
     env = os.environ if environment is None else environment
     if "RANK" in env:
@@ -112,10 +109,7 @@ def run_tasks(
 ) -> None:
     """Measure `tasks`: as rank 0 of a launcher's job, or with `num_ranks` processes of our own.
 
-    Raises
-    ------
-    ProfileError
-        A rank failed; what was measured before is on disk.
+    A ProfileError says that a rank failed; what was measured before is on disk.
     """
     job = launched_job()
     if job is not None:

@@ -174,10 +174,7 @@ def _largest_buffer(device: str, quick: bool, ranks_per_node: int) -> int:
 def _measure(case: Case, device: str, journal: Journal, telemetry: Telemetry | None) -> None:
     """Measure one case; what this device or this build cannot do is noted, and the rest goes on.
 
-    Raises
-    ------
-    ProfileError
-        The device itself failed: nothing can be measured until the next start.
+    A ProfileError says that the device itself failed: nothing can be measured until the next start.
     """
     journal.begin(case.kind, case.shape)
     begin = time.monotonic()

@@ -45,14 +45,9 @@ _SETTLED, _SETTLING_S = 0.01, 20.0
 
 
 def rotated(prepare: Callable[[str], Callable[[], Any]], working_set: float, device: str) -> Callable[[], Any]:
-    """The call that `prepare` sets up, over copies of its data that do not fit in the GPU's cache together.
+    """The call that `prepare` sets up on a device, over copies of its data that do not fit in the GPU's cache together.
 
-    Parameters
-    ----------
-    prepare : function
-        Device -> call.
-    working_set : float
-        What one call reads and writes; 0 where data do not matter. [bytes]
+    `working_set` is what one call reads and writes [bytes]; 0 where data do not matter.
     """
     cache = cache_bytes(device)
     if not working_set or not cache:
@@ -103,20 +98,12 @@ def time_call(
     most: int = 50,
     apart: Apart = "",
 ) -> Timing:
-    """Time `call`.
+    """Time `call`, `least` to `most` times, and stop repeating after `budget_s` [s].
 
-    On CUDA with events, several calls between two of them where a call is shorter than the events' resolution.
-
-    Parameters
-    ----------
-    budget_s : float
-        Stop repeating after this long. [s]
-    least, most : int
-        Repeats at least and at most.
-    apart : str
-        How the GPU's time is told from the host's where a call takes less than launching it: "graph", its kernels are
-        launched by a CUDA graph; "queue", they wait behind a kernel that only sleeps until all are launched; "", it is
-        not, and the longer of the two counts.
+    On CUDA with events, several calls between two of them where a call is shorter than the events' resolution. `apart`
+    says how the GPU's time is told from the host's where a call takes less than launching it: "graph", its kernels are
+    launched by a CUDA graph; "queue", they wait behind a kernel that only sleeps until all are launched; "", it is not,
+    and the longer of the two counts.
     """
     for _ in range(3):
         call()

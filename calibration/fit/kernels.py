@@ -97,19 +97,9 @@ def fit_gemm(
 ) -> Fit:
     """Parameters of `sim.costs.compute.gemm_time` from measured multiplies of one GPU.
 
-    Rates of bounds on unaligned multiplies are parameters too, by the bounds' names.
-
-    Parameters
-    ----------
-    points : sequence of GemmPoint
-    gpu, precision
-        Whose peak, SMs and memory bandwidth apply.
-    kernel_floor_s, memory_efficiency : float
-        Held fixed: large multiplies do not identify them.
-    alignment : mapping of AlignmentRate
-        Bounds by name, with the rates that these are drawn to.
-    fitted : collection of str
-        The bounds whose rates are fitted (`bounds_met`); the others keep theirs.
+    `gpu` and `precision` set the peak, SMs and memory bandwidth. `kernel_floor_s` [s] and `memory_efficiency` are held
+    fixed: large multiplies do not identify them. `alignment` holds the bounds by name, with the rates that these are
+    drawn to; those of `fitted` (`bounds_met`) are parameters too, the others keep theirs.
     """
     (time,) = columns(points, "time_s")
     start = {name: draw.value for name, draw in GEMM_PRIOR.items()}

@@ -69,20 +69,11 @@ def fit_to(
     noise: float = 0.05,
     starts: Sequence[dict[str, float]] = ({},),
 ) -> Fit:
-    """Find the parameters whose predicted times are nearest to the measured ones.
+    """Find the parameters whose predicted times [s] are nearest to the measured ones [s].
 
-    Parameters
-    ----------
-    predict : function
-        Parameters by name -> times. [s]
-    measured : array
-        Times. [s]
-    prior : Prior
-    noise : float
-        Relative noise of a measurement, which sets how much a point weighs against the prior.
-    starts : sequence of mappings
-        Where to look from, besides the prior values for what they leave out; the nearest of all that is found counts.
-        Several where parameters decide nothing unless they are far from the prior.
+    `noise` is the relative noise of a measurement, which sets how much a point weighs against the prior. The search
+    begins at the prior values and at those of `starts`, and the nearest of all that is found counts. Several starts are
+    needed where parameters decide nothing unless they are far from the prior.
     """
     names = list(prior)
     log = np.array([prior[name].log for name in names])

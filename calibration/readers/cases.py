@@ -26,10 +26,7 @@ def read_measured(path: Path, profile: str | None = None, overrides: Sequence[st
 def read_cases(folder: Path, profile: str | None = None, overrides: Sequence[str] = ()) -> list[Run]:
     """Every case of a folder, in the order of its table.
 
-    Raises
-    ------
-    SpecError
-        The folder has no table of cases, or the table lacks a column.
+    A folder without a table of cases, or a table that lacks a column, is a SpecError.
     """
     if not (folder / TABLE).is_file():
         raise SpecError(f"{folder} has no {TABLE}; give a CSV of runs, or a folder with {TABLE} and cases/ID.yaml")

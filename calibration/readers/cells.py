@@ -80,13 +80,7 @@ class Unmodelled(Exception):
 
 
 def number(row: Row, key: str) -> float:
-    """A positive number.
-
-    Raises
-    ------
-    Unmodelled
-        Something else.
-    """
+    """A positive number. Anything else is Unmodelled."""
     try:
         value = float(row.get(key, ""))
     except (TypeError, ValueError):
@@ -99,10 +93,7 @@ def number(row: Row, key: str) -> float:
 def whole(row: Row, key: str, default: int | None = None) -> int:
     """A positive whole number; the default where the cell is empty.
 
-    Raises
-    ------
-    Unmodelled
-        Something else, too large to be meant, or empty without a default.
+    Anything else, a number too large to be meant, and an empty cell without a default are Unmodelled.
     """
     if row.get(key) in (None, ""):
         if default is None:
@@ -136,10 +127,7 @@ def named_in(text: str, words: str) -> bool:
 def check_columns(columns: Iterable[str]) -> list[str]:
     """The columns that nothing reads, each with the name that it may have meant.
 
-    Raises
-    ------
-    SpecError
-        A column is a path, but not of a scenario's field.
+    A column that is a path, but of no field of a scenario, is a SpecError.
     """
     unread = []
     for column in columns:
@@ -160,10 +148,7 @@ def check_columns(columns: Iterable[str]) -> list[str]:
 def override_cells(overrides: Iterable[str]) -> dict[str, str]:
     """Cells that stand for overrides such as "plan.tp=4", to be laid over every row.
 
-    Raises
-    ------
-    SpecError
-        One is not field=value, or of no field.
+    One that is not field=value, or is of no field, is a SpecError.
     """
     cells: dict[str, str] = {}
     for override in overrides:
@@ -178,10 +163,7 @@ def override_cells(overrides: Iterable[str]) -> dict[str, str]:
 def nested(row: Row) -> dict[str, Any]:
     """The row's sections, with the columns that are fields of a scenario laid over them.
 
-    Raises
-    ------
-    SpecError
-        A cell is not YAML.
+    A cell that is not YAML is a SpecError.
     """
     found: dict[str, Any] = {name: row[name] for name in SECTIONS if isinstance(row.get(name), Mapping)}
     for column, value in row.items():

@@ -81,10 +81,7 @@ def names_in(text: str) -> list[str]:
 def collective(name: str) -> str:
     """The collective of that name.
 
-    Raises
-    ------
-    ProfileError
-        A name that no collective has, or one that a profile has no place for.
+    A name that no collective has, or one that a profile has no place for, is a ProfileError.
     """
     found = known_name(name)
     if found is None:
@@ -122,12 +119,9 @@ def measured(
 ) -> list[Measurement]:
     """The faster of out of place and in place, checked against the bandwidth printed beside it; no empty message.
 
-    times, busbw : as printed, so that the check allows for their rounding. [unit_s, GB/s]
-
-    Raises
-    ------
-    ProfileError
-        No positive time, or a bus bandwidth that contradicts it: a wrong number of ranks, collective or unit.
+    Times [unit_s] and bus bandwidths [GB/s] are as printed, so that the check allows for their rounding. A ProfileError
+    says that there is no positive time, or that the bandwidth contradicts it: a wrong number of ranks, collective or
+    unit.
     """
     if nbytes == 0:
         return []

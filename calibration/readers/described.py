@@ -57,10 +57,7 @@ Data = dict[str, Any]
 def described(row: Row) -> tuple[Data, list[str]]:
     """The row's fields of a scenario, and the rules by which names became fields; what it does not know is left out.
 
-    Raises
-    ------
-    Unmodelled, SpecError
-        It cannot be modelled, a name is not known, or a value breaks a rule.
+    It raises Unmodelled or SpecError where the row cannot be modelled, a name is unknown, or a value breaks a rule.
     """
     if row.get("unmodelled"):
         raise Unmodelled(str(row["unmodelled"]))
@@ -180,10 +177,7 @@ def _training(row: Row) -> Data:
 def machine_of(row: Row, inferred: list[str]) -> tuple[Data, str]:
     """The cluster but for its size, and the profile, by the names of GPU and link.
 
-    Raises
-    ------
-    SpecError
-        The GPU is not one of those that flopcast knows.
+    A GPU that flopcast does not know is a SpecError.
     """
     gpu = str(row.get("gpu", ""))
     known = names("gpus")

@@ -56,13 +56,7 @@ def torch_dtype(name: str) -> str | None:
 
 
 def read_dtype(where: str, name: str) -> str:
-    """Return the number format that a file's cell names.
-
-    Raises
-    ------
-    ProfileError
-        A word that is no number format.
-    """
+    """Return the number format that a file's cell names. A word that is no number format is a ProfileError."""
     found = torch_dtype(name)
     if found is None:
         raise ProfileError(f"{where}: unknown number format {name!r}{nearest(name, _NAMES)}")

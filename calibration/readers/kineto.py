@@ -46,13 +46,7 @@ def category(name: str) -> str:
 
 
 def load_trace(source: Source) -> Any:
-    """The JSON of a trace.
-
-    Raises
-    ------
-    ProfileError
-        It is cut off.
-    """
+    """The JSON of a trace. A trace that is cut off is a ProfileError."""
     try:
         return json.loads(source.text)
     except ValueError as error:
@@ -60,13 +54,7 @@ def load_trace(source: Source) -> Any:
 
 
 def trace_events(path: Path, data: Any) -> list[dict[str, Any]]:
-    """The events of a trace.
-
-    Raises
-    ------
-    ProfileError
-        There is no list of them.
-    """
+    """The events of a trace. A trace without such a list is a ProfileError."""
     events = data.get("traceEvents", []) if isinstance(data, dict) else data
     if not isinstance(events, list):
         raise ProfileError(f"{path} has no list of traceEvents; export it with export_chrome_trace")
@@ -76,10 +64,7 @@ def trace_events(path: Path, data: Any) -> list[dict[str, Any]]:
 def kernel_times(path: Path) -> KernelTimes:
     """Read a trace written by `torch.profiler` (`export_chrome_trace`), plain or gzipped.
 
-    Raises
-    ------
-    ProfileError
-        Not a whole trace, or one without GPU kernels.
+    A trace that is cut off, or has no GPU kernels, is a ProfileError.
     """
     events = trace_events(path, load_trace(read_source(path)))
     seconds: dict[str, float] = {}

@@ -65,10 +65,7 @@ _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 def read_source(path: Path, operation: str | None = None, ranks: int | None = None, nodes: int | None = None) -> Source:
     """Read a text file, plain or gzipped, without the colours a terminal was sent.
 
-    Raises
-    ------
-    ProfileError
-        A file that cannot be read, is cut off, empty, or not text; ranks or nodes that cannot be.
+    A file that cannot be read, is cut off, empty, or not text is a ProfileError, and so are impossible ranks or nodes.
     """
     for name, value in (("ranks", ranks), ("nodes", nodes)):
         if value is not None and value < 1:

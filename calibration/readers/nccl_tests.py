@@ -63,21 +63,11 @@ def looks_like(text: str) -> bool:
 
 
 def read_nccl_tests(path: Path, operation: str | None = None, num_ranks: int | None = None) -> list[Measurement]:
-    """Read the output of an nccl-tests program.
+    """Read the output of an nccl-tests program: its standard output, or the file it wrote with -J.
 
-    Parameters
-    ----------
-    path : Path
-        Its standard output, or the file it wrote with -J.
-    operation : str, optional
-        all_reduce, all_gather, …; needed where neither file nor file name says it.
-    num_ranks : int, optional
-        Needed where the file does not list the ranks.
-
-    Raises
-    ------
-    ProfileError
-        Naming the line that is wrong: cut off, not a number, a failed check, or bandwidths that contradict the time.
+    `operation` (all_reduce, all_gather, …) is needed where neither file nor file name says it, `num_ranks` where the
+    file does not list the ranks. A ProfileError names the line that is wrong: cut off, not a number, a failed check, or
+    bandwidths that contradict the time.
     """
     from flopcast_calibration.readers.nccl_tests_json import read_json
 

@@ -47,10 +47,7 @@ class Reading:
 def read_scenarios(row: Row, profile: str | Mapping[str, Any] | None) -> Reading:
     """The row as scenarios.
 
-    Raises
-    ------
-    Unmodelled, FlopcastError
-        It cannot be modelled, or a value breaks a rule.
+    It raises Unmodelled or FlopcastError where the row cannot be modelled, or a value breaks a rule.
     """
     data, inferred = described(row)
     stated, framework = data["plan"], data["stack"].get("framework", "")

@@ -47,15 +47,11 @@ def rank_of(line: str) -> Rank | None:
 
 
 def layout_of(ranks: Sequence[Rank], source: Source, where: str, per_process: int | None = None) -> Layout:
-    """Ranks and nodes of one group, as listed or as the user says.
+    """Ranks and nodes of one group, as listed or as the user says; `per_process` are GPUs of a process (nThread ×
+    nGpus).
 
-    per_process : GPUs of a process (nThread × nGpus), where the file says.
-
-    Raises
-    ------
-    ProfileError
-        Copies of a program that did not know of each other, groups that are unlike, a list that is cut off, or GPUs
-        listed twice.
+    Copies of a program that did not know of each other, groups that are unlike, a list that is cut off, and GPUs listed
+    twice are a ProfileError.
     """
     listed = {(rank.number, rank.host, rank.pid, rank.index): rank for rank in ranks}
     if len({rank.number for rank in listed.values()}) < len(listed):
@@ -96,13 +92,7 @@ def _refuse_shared_gpus(ranks: list[Rank], where: str) -> None:
 
 
 def device_of(ranks: Sequence[Rank], source: Source) -> str | None:
-    """The GPU all ranks have, as printed.
-
-    Raises
-    ------
-    ProfileError
-        Several kinds.
-    """
+    """The GPU all ranks have, as printed. Several kinds are a ProfileError."""
     names = sorted({rank.name for rank in ranks if rank.name})
     if len(names) > 1:
         raise ProfileError(

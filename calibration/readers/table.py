@@ -23,8 +23,7 @@ from flopcast_calibration.readers.table_columns import (
     plain,
     statistic,
 )
-from flopcast_calibration.readers.table_shapes import check_shape
-from flopcast_calibration.readers.table_times import row_time
+from flopcast_calibration.readers.table_rows import check_shape, row_time
 from sim.errors import ProfileError, nearest
 
 
@@ -48,10 +47,7 @@ class _Columns:
 def read_table(path: Path) -> list[Measurement]:
     """Read a table of measurements.
 
-    Raises
-    ------
-    ProfileError
-        A column that is missing, or the line whose value is wrong.
+    A ProfileError names the column that is missing, or the line whose value is wrong.
     """
     return list(read(read_source(path)).measurements)
 
@@ -123,10 +119,7 @@ def read(source: Source) -> Log:
 def read_each_device(path: Path) -> dict[str, Log]:
     """A table's rows by the device that they were measured on, as `read` reads those of one.
 
-    Raises
-    ------
-    ProfileError
-        As `read_table`; or no column says the device.
+    Its errors are those of `read_table`; a table without a column for the device is a ProfileError too.
     """
     source = read_source(path)
     lines = _lines(source.text)

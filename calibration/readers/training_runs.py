@@ -174,10 +174,7 @@ def read_training_runs(path: Path, profile: str | None = None, overrides: Sequen
 def read_runs(rows: Iterable[Row], profile: str | None = None, overrides: Sequence[str] = ()) -> list[Run]:
     """Every row of a table, in order; parameters as for a file.
 
-    Raises
-    ------
-    SpecError
-        There is no such profile, or an override is of no field.
+    An unknown profile, or an override of no field, is a SpecError.
     """
     chosen = None if profile is None else _profile(profile)
     known: dict[Any, Any] = {}
@@ -189,10 +186,7 @@ def read_runs(rows: Iterable[Row], profile: str | None = None, overrides: Sequen
 def unread_columns(path: Path) -> list[str]:
     """Columns of a table that nothing reads, each with the name that it may have meant; notes, where there are some.
 
-    Raises
-    ------
-    SpecError
-        The file cannot be read, or a column is a path but not of a scenario's field.
+    A file that cannot be read, or a column that is a path but of no field of a scenario, is a SpecError.
     """
     rows = read_rows(path, ())
     notes = [_NOTES] if any(row.get("notes") for row in rows) else []
@@ -208,10 +202,7 @@ _NOTES = (
 def read_rows(path: Path, required: Sequence[str]) -> list[dict[str, str]]:
     """The rows of a CSV with a header; cells that a row lacks are empty, cells beyond the header are dropped.
 
-    Raises
-    ------
-    SpecError
-        The file cannot be read, lacks a required column, or has no rows.
+    A file that cannot be read, lacks a required column, or has no rows is a SpecError.
     """
     try:
         reader = csv.DictReader(io.StringIO(read_text(path, MEASUREMENTS, "table of runs"), newline=""))
@@ -268,16 +259,8 @@ def read_run(
 ) -> Run:
     """One row; a row that cannot be modelled says why.
 
-    Parameters
-    ----------
-    row : mapping
-        Cells by column.
-    where : str
-        What to call a row without an id.
-    profile : mapping, optional
-        A profile's data; default: the one of the row's GPU.
-    known : dict, optional
-        What came of earlier rows; rows that differ only in their measurement share their scenarios.
+    `where` is what to call a row without an id; `profile` replaces the one of the row's GPU. Rows that differ only in
+    their measurement share the scenarios that `known` keeps.
     """
     precision, run = str(_cell(row, "precision")), _unmeasured(row, where)
     try:

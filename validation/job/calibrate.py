@@ -75,19 +75,9 @@ def calibrate_machine(
 ) -> tuple[CalibratedMachine, dict[str, Any]]:
     """Kernels, collectives, host times and the sharing of cores; never a configuration of the suite.
 
-    Parameters
-    ----------
-    folder : Path
-        Where the measurements are kept; those already there are not taken again.
-    patience_s : float
-        How long each kind of measurement waits for other programs to leave the machine alone. [s]
-    report : function
-        Told what is being measured.
-
-    Returns
-    -------
-    CalibratedMachine, dict
-        What to predict with, and the facts for the record: device, host times, how cores are shared.
+    Measurements are kept in `folder`, and those already there are not taken again. Each kind waits up to `patience_s`
+    [s] for other programs to leave the machine alone. Returns what to predict with, and the facts for the record:
+    device, host times, how cores are shared.
     """
     found = describe(device)
     ranks, per_node = ranks_there_are(device, found)

@@ -30,10 +30,7 @@ class Choice:
 def choose(size: str, quick: bool, device: str) -> Choice:
     """The model of this size, and the configurations of it that the machine has ranks and memory for.
 
-    Raises
-    ------
-    SpecError
-        There is no configuration that it has memory for.
+    A SpecError says that there is memory for none.
     """
     if device == "cpu":
         if size not in ("auto", "tiny"):

@@ -76,19 +76,8 @@ def measure_all(
 ) -> None:
     """Run every configuration once, then all again: what the machine does meanwhile meets all of them alike.
 
-    Parameters
-    ----------
-    steps : int
-        Timed steps of each run.
-    patience_s : float
-        How long a run waits for other programs to leave the machine alone. [s]
-    report : function
-        Told (row, repeat) as soon as a run is over.
-
-    Raises
-    ------
-    FlopcastError
-        The losses of a run are not those of the single process, or do not fall.
+    Each run times `steps` steps, and waits up to `patience_s` [s] for other programs; `report` is told (row, repeat) as
+    soon as it is over. Losses that are not those of the single process, or do not fall, are a FlopcastError.
     """
     for repeat in range(repeats):
         for row in rows:

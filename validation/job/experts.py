@@ -38,14 +38,9 @@ def _exchange(rows: Tensor, sent: list[int], received: list[int], group: Any) ->
 
 
 class Experts(nn.Module):
-    """The block of experts of one layer: those of this rank, and the router, which every rank has.
+    """The block of experts of one layer: those of this rank, each `width` wide, and the router, which every rank has.
 
-    Parameters
-    ----------
-    width : int
-        Of one expert.
-    group : process group, optional
-        Over which the experts are dealt; without one all are here.
+    The experts are dealt over `group`; without one all are here.
     """
 
     def __init__(self, hidden: int, width: int, num_experts: int, per_token: int, group: Any = None) -> None:

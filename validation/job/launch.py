@@ -38,21 +38,9 @@ _ATTEMPTS = 3
 def launch(module: str, job: dict[str, Any], num_ranks: int, timeout_s: float = 600.0) -> Any:
     """Have `module.run(job)` run by `num_ranks` processes together, and return what the first of them answers.
 
-    Under torchrun those are its ranks, this one the first. Otherwise they are started on this machine.
-
-    Parameters
-    ----------
-    module : str
-    job : dict
-        Plain data, as JSON knows it; `device` says what a rank computes with.
-    num_ranks : int
-    timeout_s : float
-        Then the job is killed, every process of it. [s]
-
-    Raises
-    ------
-    FlopcastError
-        The job failed or hung; with the end of what it printed.
+    Under torchrun those are its ranks, this one the first; otherwise they are started on this machine. `job` is plain
+    data, as JSON knows it; its `device` says what a rank computes with. After `timeout_s` [s] every process of the job
+    is killed. A job that failed or hung is a FlopcastError with the end of what it printed.
     """
     others = world.joined_world()
     if others is not None:

@@ -83,12 +83,8 @@ def scenario_of(
 ) -> Scenario:
     """The question the simulator is asked.
 
-    Parameters
-    ----------
-    cores : float, optional
-        That processes share, on a CPU; None where every rank has a device.
-    nodes : (int, int), optional
-        Machines, and ranks on each; default one machine.
+    `cores` are those that processes share on a CPU (None where every rank has a device), `nodes` the machines and the
+    ranks on each (default: one machine).
     """
     machine: dict[str, Any] = {"preset": node}
     if nodes is not None:

@@ -69,16 +69,9 @@ def quietly(
 ) -> tuple[Result, float]:
     """Measure again until others were quiet or patience ends; the quietest result and how loud it was.
 
-    Parameters
-    ----------
-    measure : function
-    score : function
-        The watch that ran during a measurement -> share of the machine that went to others. Where several ranks
-        measure together it tells all of them the same, so that they agree whether to try again.
-    processes : int
-        How many of ours are busy meanwhile.
-    patience_s : float
-        As long as this, besides the first attempt. [s]
+    `score` turns the watch that ran during a measurement into the share of the machine that went to others; where
+    several ranks measure together it tells all of them the same, so that they agree whether to try again. `processes`
+    of ours are busy meanwhile. New attempts begin for `patience_s` after the first. [s]
     """
     spent = 0.0
     best: tuple[Any, float] = (None, float("inf"))

@@ -16,15 +16,7 @@ from flopcast_validation.job.optimizer import Update
 def single_process(
     shape: GptShape, cut: Configuration, batch: int, steps: int, here: torch.device, at_once: int | None = None
 ) -> list[float]:
-    """Loss of every step.
-
-    Parameters
-    ----------
-    cut : Configuration
-        What of it changes what is computed: the experts.
-    at_once : int, optional
-        Sequences that go through the model together; default all of the batch.
-    """
+    """Loss of every step, with the experts of `cut` and `at_once` sequences together (default: all of the batch)."""
     model = build_part(shape, range(shape.num_layers), Configuration(num_experts=cut.num_experts), here)
     optimizer = Update([model], shape.hidden_size)
     losses = []

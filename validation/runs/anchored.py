@@ -63,17 +63,10 @@ def after_runs(
     report: Callable[[int, int], None] = lambda done, total: None,
     first_order: Spreads | None = None,
 ) -> list[Anchored]:
-    """Every source's runs predicted after some of its runs were measured.
+    """Every source's runs predicted after `count` of its runs were measured.
 
-    Parameters
-    ----------
-    scored : sequence of Scored
-    count : int
-        Runs that are given.
-    report : function
-        Called with (sources done, sources in all).
-    first_order : Spreads, optional
-        With which values move; step times then follow from what steps are made of, and nothing is estimated anew.
+    `report` is called with (sources done, sources in all). With `first_order`, the values that move, step times follow
+    from what steps are made of, and nothing is estimated anew.
     """
     groups = [items for items in sources(scored).values() if len(items) > count]
     times: dict[int, float] = {}

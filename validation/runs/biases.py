@@ -25,13 +25,8 @@ AXES: dict[str, Callable[[ParallelPlan], float]] = {
 def biases(items: Sequence[Scored], least: int = 10) -> dict[str, tuple[float, float, int]]:
     """Bias along each axis: what a doubling (or switching on) adds to log(predicted/measured); standard error; runs.
 
-    A least-squares fit to all axes at once with a constant of its own for every sweep, so that only what differs
-    within sweeps counts. Positive: we find more of it too slow.
-
-    Parameters
-    ----------
-    least : int
-        Runs that must differ along an axis within their sweeps.
+    A least-squares fit to all axes at once with a constant of its own for every sweep, so that only what differs within
+    sweeps counts; `least` runs must differ along an axis within theirs. Positive: we find more of it too slow.
     """
     rows: list[np.ndarray] = []
     errors: list[np.ndarray] = []

@@ -21,12 +21,8 @@ WIDTH = 116
 def export_runs(scored: Sequence[Scored], folder: Path) -> list[Path]:
     """Write every run that was predicted as a scenario file, with what was inferred, and why, as comments.
 
-    `flopcast estimate` of a file says the step time and interval that validation found for the row.
-
-    Raises
-    ------
-    SpecError
-        The folder cannot be written to.
+    `flopcast estimate` of a file says the step time and interval that validation found for the row. A folder that
+    cannot be written to is a SpecError.
     """
     used: dict[str, int] = {}
     written = []
@@ -44,13 +40,7 @@ def export_runs(scored: Sequence[Scored], folder: Path) -> list[Path]:
 
 
 def scenario_file(item: Scored) -> str:
-    """A predicted run as the text of a scenario file.
-
-    Raises
-    ------
-    ValueError
-        The run was not predicted.
-    """
+    """A predicted run as the text of a scenario file. A run that was not predicted is a ValueError."""
     run, scenario = item.run, item.scenario
     if scenario is None:
         raise ValueError(f"{run.id} was not predicted")
@@ -68,10 +58,7 @@ def scenario_file(item: Scored) -> str:
 def file_of(run: Run, scenario: Scenario) -> dict[str, Any]:
     """What a file holds of the chosen scenario: that of the choice it came from, with the memory savings it needed.
 
-    Raises
-    ------
-    ValueError
-        The scenario is not of this run.
+    A scenario that is not of this run is a ValueError.
     """
     savings = [{}, *(changes for changes, _ in run.memory_savings)]
     for changes in savings:

@@ -87,11 +87,12 @@ def _print_transfer(out: Any, scored: Sequence[Scored], *, shipped: bool, markdo
 
     found = report.transfer(scored, progress_bar, shipped)
     rows, covered, summed = report.rows_of(found), report.coverages(found), report.summaries(found)
-    data = {"transfer": rows, "coverage": covered, "summary": summed}
-    plain = {name: [each.to_dict() for each in items] for name, items in data.items()}
+    plain = {"transfer": [each.to_dict() for each in rows], "coverage": [each._asdict() for each in covered],
+             "summary": [each._asdict() for each in summed]}  # fmt: skip
     if markdown:
-        tables = (report.summary_markdown(summed), report.transfer_markdown(rows), report.coverage_markdown(covered))
-        out.print("\n\n".join(tables), soft_wrap=True)
+        summary = report.markdown_of(report.SUMMARY, summed)
+        coverage = report.markdown_of(report.COVERAGE, covered)
+        out.print(f"{summary}\n\n{report.transfer_markdown(rows)}\n\n{coverage}", soft_wrap=True)
         return plain
     out.print(report.transfer_table(rows, out.width))
     out.print(
@@ -100,7 +101,7 @@ def _print_transfer(out: Any, scored: Sequence[Scored], *, shipped: bool, markdo
         "and GPU (flopcast anchor), its others predicted; before: these without. ±: half-width of the interval at the "
         "median.\n"
     )
-    out.print(report.summary_table(summed))
+    out.print(report.table_of(report.SUMMARY, summed))
     out.print(
         "Means over lineages, in the intervals that ship. score: the interval's width as a logarithm, and 20 times how "
         f"far a run lies beyond it. worse: lineages whose error grows by more than {report.WORSE:.0%}. Lineages with "
@@ -110,7 +111,7 @@ def _print_transfer(out: Any, scored: Sequence[Scored], *, shipped: bool, markdo
         if each.worst:
             out.print(f"Made worst {each.what}: {each.worst} points")
     if covered:
-        out.print(report.coverage_table(covered))
+        out.print(report.table_of(report.COVERAGE, covered))
         out.print(
             "inside: share of runs in the interval, mean over lineages; pooled: over runs. factor: the interval's, at "
             "the median.\n"

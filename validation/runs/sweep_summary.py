@@ -85,10 +85,7 @@ def spread_of(sweeps: Sequence[SweepScore]) -> tuple[int, float | None]:
 def oracle_regret(sweep: SweepScore, spread: float, seed: int = 0) -> float:
     """Mean regret of one who picks what is fastest in truth, where every run's measurement spreads by chance.
 
-    Parameters
-    ----------
-    spread : float
-        Standard deviation of the logarithm of one measurement.
+    `spread` is the standard deviation of the logarithm of one measurement.
     """
     truth = np.log([layout.measured_s for layout in sweep.layouts])
     width = spread / np.sqrt([len(layout.runs) for layout in sweep.layouts])

@@ -37,11 +37,7 @@ def silent(done: int, total: int) -> None:
 def as_unknown(scored: Sequence[Scored], report: Report = silent) -> list[Scored]:
     """The runs that were predicted, their frameworks taken for unknown ones; those that already were stay.
 
-    Parameters
-    ----------
-    scored : sequence of Scored
-    report : function
-        Called with (runs done, runs in all).
+    `report` is called with (runs done, runs in all).
     """
     return _predicted_anew(scored, _unknown_stack, report)
 

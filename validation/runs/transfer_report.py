@@ -5,7 +5,7 @@ The shipped record is taken for runs of unknown frameworks first; tables of one'
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import exp, isnan, log, nan
 from typing import Any, NamedTuple
@@ -84,10 +84,6 @@ class Summary(NamedTuple):
     worse: int
     worst: str
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
-        return self._asdict()
-
 
 def summaries(found: Transfer) -> list[Summary]:
     """Without and with given runs."""
@@ -126,25 +122,26 @@ def _summary(what: str, pairs: Sequence[tuple[Scored, Scored]]) -> Summary:
     )
 
 
-_SUMMARY_HEADS = ("runs given", "lineages", "runs", "before", "error", "inside", "factor", "score", "worse")
+SUMMARY = {
+    "runs given": "{0.what}", "lineages": "{0.lineages}", "runs": "{0.runs}", "before": "{0.before:.1%}",
+    "error": "{0.error:.1%}", "inside": "{0.inside:.0%}", "factor": "{0.factor:.2f}", "score": "{0.score:.2f}",
+    "worse": "{0.worse}",
+}  # fmt: skip
+"""Heading -> format of a `Summary`."""
 
 
-def summary_table(found: Sequence[Summary]) -> Any:
-    """A rich table of them."""
-    return _rich(_SUMMARY_HEADS, _summary_lines(found), left=1)
+def table_of(columns: Mapping[str, str], found: Sequence[NamedTuple]) -> Any:
+    """A rich table of records by SUMMARY or COVERAGE."""
+    return _rich(list(columns), _formatted(columns, found), left=1)
 
 
-def summary_markdown(found: Sequence[Summary]) -> str:
-    """Table of them in Markdown."""
-    return _markdown(_SUMMARY_HEADS, _summary_lines(found))
+def markdown_of(columns: Mapping[str, str], found: Sequence[NamedTuple]) -> str:
+    """Records as a Markdown table, by SUMMARY or COVERAGE."""
+    return _markdown(list(columns), _formatted(columns, found))
 
 
-def _summary_lines(found: Sequence[Summary]) -> list[tuple[str, ...]]:
-    return [
-        (each.what, f"{each.lineages}", f"{each.runs}", f"{each.before:.1%}", f"{each.error:.1%}",
-         f"{each.inside:.0%}", f"{each.factor:.2f}", f"{each.score:.2f}", f"{each.worse}")
-        for each in found
-    ]  # fmt: skip
+def _formatted(columns: Mapping[str, str], found: Sequence[NamedTuple]) -> list[tuple[str, ...]]:
+    return [tuple(form.format(each) for form in columns.values()) for each in found]
 
 
 def _given(count: int) -> str:
@@ -233,15 +230,12 @@ def transfer_table(rows: Sequence[Row], width: int) -> Any:
 
 def transfer_markdown(rows: Sequence[Row]) -> str:
     """Table in Markdown of the lineages with more than `FEW` runs, and of the means."""
-    return _markdown(_HEADS, _lines([row for row in rows if row.lineage == MEAN or _many(row, rows)]))
+    many = {row.lineage for row in rows if row.errors.count > FEW}
+    return _markdown(_HEADS, _lines([row for row in rows if row.lineage in {MEAN, *many}]))
 
 
 FEW = 8
 """A lineage of at most so many runs has no row of its own in pages."""
-
-
-def _many(row: Row, rows: Sequence[Row]) -> bool:
-    return max(each.errors.count for each in rows if each.lineage == row.lineage) > FEW
 
 
 def _lines(rows: Sequence[Row]) -> list[tuple[str, ...]]:
@@ -297,10 +291,6 @@ class Coverage(NamedTuple):
     pooled: float
     factor: float
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
-        return self._asdict()
-
 
 def coverages(found: Transfer) -> list[Coverage]:
     """Leave-lineage-out coverage by what is known of a run."""
@@ -344,21 +334,8 @@ def _coverage(name: str, hits: Sequence[Hit]) -> Coverage:
     return Coverage(name, len(of), runs, mean, pooled, exp(float(np.median([hit.width for hit in hits]))))
 
 
-_COVERAGE_HEADS = ("intervals from the other lineages alone", "lineages", "runs", "inside", "pooled", "factor")
-
-
-def coverage_table(found: Sequence[Coverage]) -> Any:
-    """A rich table of them."""
-    return _rich(_COVERAGE_HEADS, _coverage_lines(found), left=1)
-
-
-def coverage_markdown(found: Sequence[Coverage]) -> str:
-    """Table of the intervals' coverage in Markdown."""
-    return _markdown(_COVERAGE_HEADS, _coverage_lines(found))
-
-
-def _coverage_lines(found: Sequence[Coverage]) -> list[tuple[str, ...]]:
-    return [
-        (each.name, f"{each.lineages}", f"{each.runs}", f"{each.mean:.0%}", f"{each.pooled:.0%}", f"{each.factor:.2f}")
-        for each in found
-    ]
+COVERAGE = {
+    "intervals from the other lineages alone": "{0.name}", "lineages": "{0.lineages}", "runs": "{0.runs}",
+    "inside": "{0.mean:.0%}", "pooled": "{0.pooled:.0%}", "factor": "{0.factor:.2f}",
+}  # fmt: skip
+"""Heading -> format of a `Coverage`."""

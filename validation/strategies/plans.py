@@ -99,18 +99,9 @@ def compare_strategies(
     progress: Callable[[int, int], None] | None = None,
     methods: Sequence[str] = METHODS,
 ) -> tuple[StrategyBest, ...]:
-    """The best plan of every strategy, baseline and improved.
+    """The best plan of every one of `strategies` by each of `methods` for a scenario of `question.question`.
 
-    Parameters
-    ----------
-    scenario : Scenario
-        As `question.question` makes it.
-    strategies : sequence of str
-        Of STRATEGIES.
-    partitioned : bool
-        Only with all state partitioned (ZeRO stage 3).
-    methods : sequence of str
-        Of METHODS.
+    With `partitioned` only plans with all state partitioned (ZeRO stage 3) count.
     """
     critical = scenario.training.global_batch_size
     batches = range(max(1, round(LEAST_BATCH * critical)), critical + 1)
@@ -236,12 +227,7 @@ def _layered(
 ) -> Estimate | None:
     """The best layered plan over all batches; where none fits, with activations in host memory.
 
-    Parameters
-    ----------
-    at_once : bool
-        Only without accumulation, where layered and standard order are the same.
-    wide : int, optional
-        As in `_table`.
+    With `at_once` only plans without accumulation count, where layered and standard order are the same.
     """
     for offloaded in (0, scenario.model.num_layers):
         table = _table(scenario, strategy, batches, partitioned, offloaded, wide)

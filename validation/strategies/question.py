@@ -78,10 +78,7 @@ class FamilyModel:
 def family(x: int) -> FamilyModel:
     """X_x of the family; X_160 has 1.26 trillion parameters.
 
-    Raises
-    ------
-    SpecError
-        x is not a whole number above zero, or beyond LARGEST.
+    An x that is not a whole number above zero, or is beyond LARGEST, is a SpecError.
     """
     require_positive(x=x)
     if x != int(x):
@@ -179,24 +176,12 @@ def question(
 ) -> Scenario:
     """X_x on A100 in NVLink domains of 16, a network card each, for 100,000 steps at the critical batch.
 
-    Where 16 GPUs cannot share the heads evenly, a domain has the most that can: 10 for X_1000.
-
-    Parameters
-    ----------
-    bandwidth : str
-        Of the network, a GPU and direction.
-    ideal_network : bool
-        That it reaches it, and costs compute nothing; else as the profile of A100 has it.
-    efficiency : float, optional
-        Share of its bandwidth that all traffic reaches, groups that meet too. Default: what groups leave each other by
-        the profile, scaled by `usual_efficiency`.
-    vocabulary : int
-        Words; NO_VOCABULARY for the paper's models, which have only their layers.
-
-    Raises
-    ------
-    SpecError
-        No such model, or an efficiency of an ideal network.
+    Where 16 GPUs cannot share the heads evenly, a domain has the most that can: 10 for X_1000. `bandwidth` is that of
+    the network, a GPU and direction; an `ideal_network` reaches it and costs compute nothing, any other is as the
+    profile of A100 has it. `efficiency` is the share of bandwidth that all traffic reaches, groups that meet too; its
+    default is what groups leave each other by the profile, scaled by `usual_efficiency`. NO_VOCABULARY is for the
+    paper's models, which have only their layers. An unknown model, or an efficiency of an ideal network, is a
+    SpecError.
     """
     if ideal_network and efficiency is not None:
         raise SpecError(f"an ideal network has no efficiency of {efficiency:g}; give one or the other")
