@@ -34,6 +34,7 @@ def typed(*words: object, input: str = "", env: Mapping[str, str] = {}, cwd: Pat
     with (
         _in_folder(cwd),
         mock.patch.dict(os.environ, {"COLUMNS": "80", **env}),
+        mock.patch("sys.argv", ["flopcast", *map(str, words)]),
         mock.patch("sys.stdin", _piped(input)),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(errors),
