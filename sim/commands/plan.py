@@ -179,7 +179,10 @@ def ask_plan(
 ) -> Planned | Ranking:
     """The best plan and its run on the machine named; where none is named, on all GPUs that have a list price."""
     if gpus is None:
-        raise SpecError("on how many GPUs? Give --gpus 512; flopcast shortest answers for every number of them")
+        raise SpecError(
+            "--gpus is missing: give a number, such as --gpus 512. To compare several, run plan once for each; "
+            "flopcast shortest searches sizes too, and counts the data that a large batch wastes"
+        )
     if cluster is not None and gpu is not None:
         raise SpecError(f"--cluster {cluster!r} names the machine already; leave --gpu out")
     opt.check_numbers(gpus=gpus)

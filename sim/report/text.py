@@ -154,8 +154,8 @@ def clear_words(first: Estimate, second: Estimate) -> str:
     if apart > log(least_told_apart(*factors)):
         return "The difference of the step times is clear: it is larger than both 90 % intervals account for."
     return (
-        "The difference of the step times is not clear: both 90 % intervals together can account for it. Scenarios "
-        "that share a machine and a framework err alike, so that it may still be real."
+        "The difference of the step times is not clear, because it is smaller than both 90 % intervals together. If "
+        "the scenarios share a machine and a framework, most of their error is the same, and the difference is surer."
     )
 
 

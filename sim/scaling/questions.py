@@ -132,6 +132,15 @@ def enlarged(cluster: str, gpus: int) -> tuple[Any, tuple[str, ...]]:
     return {"preset": cluster, "num_nodes": nodes}, (note,)
 
 
+def _network(scenario: Scenario) -> tuple[str, ...]:
+    """Return what connects the nodes of a job, of which quotes often say only a number."""
+    node = scenario.cluster.node
+    if scenario.plan.num_gpus <= scenario.cluster.nvlink_domain_gpus:
+        return ()
+    card, each = (show(8 * rate, "bit/s") for rate in (node.nic_bandwidth_bytes_per_s, node.network_bytes_per_s))
+    return (f"a node has {node.nics_per_node} network cards of {card}, {each} a GPU and direction",)
+
+
 @dataclass(frozen=True, slots=True)
 class Planned:
     """The best plan of a question, and the run that it makes.
@@ -149,7 +158,7 @@ class Planned:
         of_run = self.answer.assumptions if self.training is None else self.training.assumptions
         of_search = (*self.result.memory_assumptions, *self.result.proof_assumptions)
         of_step = [note for note in self.answer.assumptions if note in of_run]
-        return tuple(dict.fromkeys((*of_step, *of_run, *of_search)))
+        return tuple(dict.fromkeys((*_network(self.answer.scenario), *of_step, *of_run, *of_search)))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data with stable keys, for JSON: those of `estimate`, the run's under `training`."""

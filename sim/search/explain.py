@@ -11,7 +11,7 @@ import numpy as np
 from sim.errors import InfeasiblePlan, SpecError, nearest
 from sim.estimate import Estimate, estimate
 from sim.pricing.deal import stages_alike
-from sim.search.candidate import Candidate, ScheduleBest
+from sim.search.candidate import ROUNDING, Candidate, ScheduleBest
 from sim.search.comparison import (
     Step,
     best_of,
@@ -126,7 +126,7 @@ def rank_plan(result: SearchResult, scenario: Scenario, *, steps: bool = True) -
         reason = _not_searched(result, scenario)
     walk = _steps_to_best(result, answer) if steps and needed <= limit else ()
     dealt = layout_shares(scenario) if steps else None
-    return PlanRank(reason, answer, _ranks(result, scenario), losses_by_cause(result, answer), walk, dealt)
+    return PlanRank(reason, answer, _ranks(result, scenario, answer), losses_by_cause(result, answer), walk, dealt)
 
 
 def why_not(result: SearchResult, named: Mapping[str, Any]) -> Why:
@@ -172,17 +172,25 @@ def _steps_to_best(result: SearchResult, answer: Estimate) -> tuple[Step, ...]:
     return steps_between(answer, best, result.memory_limit_bytes) if slower else ()
 
 
-def _ranks(result: SearchResult, scenario: Scenario) -> tuple[RankAmong, ...]:
+def _ranks(result: SearchResult, scenario: Scenario, answer: Estimate) -> tuple[RankAmong, ...]:
     """Ranks of a plan among all plans and those of KINDS; without a rank where it was not priced or does not fit."""
-    score = result.worth_of(scenario)
+    score, exact = result.worth_of(scenario), replace(result.best[0], answer=answer).worth(result.objective)
     named = [{name: getattr(scenario.plan, name) for name in fields} for fields in KINDS.values()]
     shares = [result.select(fields, 1, -np.inf if score is None else score) for fields in ({}, *named)]
     bests = [result.best[0], *(best_of(result, fields)[1] for fields in named)]
     return tuple(
-        RankAmong(kind, None if score is None else share.better + 1, share.fit, best)
-        for kind, share, best in zip(("in all", *KINDS), shares, bests, strict=True)
+        RankAmong(
+            kind, None if score is None else 1 + max(share.better, _run_better(result, fields, exact)), share.fit, best
+        )
+        for kind, fields, share, best in zip(("in all", *KINDS), ({}, *named), shares, bests, strict=True)
         if best is not None
     )
+
+
+def _run_better(result: SearchResult, fields: Fields, exact: float) -> int:
+    """How many plans with some fields are better on the exact engine, of those that it has run: prices are bounds."""
+    ran = [each for each in result.known.values() if each.worth(result.objective) < exact * (1 - ROUNDING)]
+    return sum(all(getattr(each.scenario.plan, name) == value for name, value in fields.items()) for each in ran)
 
 
 def _not_searched(result: SearchResult, scenario: Scenario) -> str:

@@ -96,6 +96,7 @@ def test_what_is_no_recipe_is_refused_with_the_list(text, name):
         ),
         ("megatron sft --load x\n", "run.sh", "starts ms-swift"),
         ("from mmengine.config import read_base\nfrom xtuner.dataset import x\n", "config.py", "xtuner"),
+        ("from olmo_core.nn.transformer import TransformerConfig\n", "run.py", "a script of OLMo-core"),
         ("NPROC_PER_NODE=8 xtuner train internlm2_chat_7b_qlora\n", "run.sh", "xtuner"),
         (
             "axolotl train config.yml\n",

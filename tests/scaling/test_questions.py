@@ -213,7 +213,7 @@ def test_lora_may_stand_without_a_rank():
         ("finetune nobody/none --samples 50k", "give the path of its config.json"),
         ("finetune qwen2.5-7b --samples 0.5", "no whole number"),
         ("plan llama3-8b --gpus 8 --batch 2k", "write 2048 for sequences, or 0.5M for tokens"),
-        ("plan llama3-8b", "Give --gpus 512; flopcast shortest answers"),
+        ("plan llama3-8b", "give a number, such as --gpus 512"),
         ("plan llama3-8b --gpus 8 --gpu h100 --cluster selene", "leave --gpu out"),
         ("plan llama3-8b --gpus 8 --price 3", "name it with --gpu"),
         ("plan llama3-8b --gpus 8 --memory-limit -3GB", "must be above zero"),

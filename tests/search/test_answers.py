@@ -17,7 +17,7 @@ from sim.search.explain import rank_plan, why_not
 from sim.search.plans.layouts import FIELDS
 from sim.search.rules import best_microbatch, megatron_rules
 from sim.search.sensitivity import sensitivity
-from sim.specs import load_scenario
+from sim.specs import build_scenario, load_scenario
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 TRILLION = SCENARIOS / "gpt-1t-3072-a100.yaml"
@@ -91,6 +91,25 @@ def test_a_rank_counts_what_is_faster(small):
     assert own.among[1].of == frame["fits"].sum()
     faster = frame["fits"] & (frame["step_time_s"] < small.step_time_s[place] * (1 - 1e-9))
     assert own.among[1].rank == faster.sum() + 1
+
+
+def test_a_rank_counts_what_has_run_faster():
+    """On a slow network this plan's price is the lowest, and its step is not: sends wait, which prices leave out."""
+    plan = {"tp": 1, "pp": 2, "dp": 64, "num_chunks": 5, "schedule": "interleaved", "zero_stage": 1}
+    slow = build_scenario(
+        {
+            "model": "llama2-13b",
+            "cluster": {"preset": "superpod-h100", "node": {"preset": "dgx-h100", "nic_bandwidth": "50 Gbit/s"}},
+            "plan": plan,
+            "training": {"global_batch_size": 512, "sequence_length": 4096},
+            "stack": {"framework": "megatron-lm"},
+            "profile": "h100",
+        }
+    )
+    result = search(slow)
+    number = [each.scenario.plan for each in result.best].index(slow.plan)
+    assert number > 0
+    assert rank_plan(result, slow, steps=False).among[0].rank == number + 1
 
 
 def test_costs_are_compared_on_as_many_gpus():
