@@ -5,8 +5,9 @@ WORKERS ?= auto
 # Counts, costs, orders, engines and presets by their laws and published numbers, whole answers, and the documents of
 # the command line: what a mistake in a formula, a record or a message breaks first.
 QUICK = tests/test_units.py tests/test_estimate.py tests/test_uncertainty.py tests/work tests/costs tests/pricing \
-	tests/traffic tests/specs tests/foreign/test_importers.py tests/foreign/test_known_answers.py tests/foreign/test_launch_scripts.py \
-	tests/engines tests/properties tests/search/test_prices.py tests/report/test_trace.py tests/report/test_search_table.py
+	tests/traffic tests/specs/test_bad_input.py tests/specs/test_fields.py tests/specs/test_presets.py tests/specs/test_frameworks.py \
+	tests/foreign/test_importers.py tests/foreign/test_known_answers.py tests/foreign/test_launch_scripts.py \
+	tests/engines tests/properties tests/report/test_trace.py tests/report/test_search_table.py
 
 .PHONY: help install test thorough quick lint format docs fields bench shown goldens validate clean
 
@@ -23,7 +24,7 @@ thorough:  ## the whole of what has a short form among the tests: ranks that are
 	$(PYTHON) -m pytest --thorough -m thorough -n $(WORKERS)
 	$(PYTHON) -m pytest --hypothesis-profile=wide -n $(WORKERS) tests/properties tests/oracles tests/engines
 
-quick:  ## what breaks first, in less than a minute: fewer random cases, no torch, no notebooks
+quick:  ## what breaks first, in about a minute: fewer random cases, no torch, no notebooks
 	$(PYTHON) -m pytest -n $(WORKERS) --hypothesis-profile=quick -m "not slow" $(QUICK)
 	$(PYTHON) -m ruff check .
 
