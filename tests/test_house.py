@@ -1,6 +1,7 @@
 """The house itself: style, types, floors, light imports, and a README that says what CI runs."""
 
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -178,3 +179,9 @@ def test_what_compute_hides_is_a_share_in_one_place() -> None:
         if re.search(r"hidden_share \* np\.(clip|minimum)", path.read_text())
     }
     assert places == {"sim/engines/program.py"}
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "benchmarks").glob("test_*.py")), ids=lambda path: path.stem)
+def test_a_benchmark_can_be_imported(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(path.parent))
+    runpy.run_path(str(path))

@@ -59,7 +59,6 @@ def test_every_choice_is_compared():
     """The turns below meet all of them."""
     met = [category for turn in range(TURNS) for category in chosen(turn)]
     assert {(each.recompute, each.sequence_parallel, each.zero_stage) for each in met} == {*KINDS}
-    assert {5 * turn % len(OVERLAPPING) for turn in range(TURNS)} == {*range(len(OVERLAPPING))}
 
 
 PLANS = 2 if settings().max_examples > 100 else 1

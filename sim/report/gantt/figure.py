@@ -273,6 +273,7 @@ def _draw_time_axis(row: Sequence[Any], spans: Spans, end: float, width_in: floa
 
 def legend_handles(views: Sequence[StepView], seen: set[str]) -> list[Any]:
     """A patch for everything that was drawn, and for what paler bars and strips mean."""
+    from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
     colours = {LOOKS[what].name: LOOKS[what].colour for what in LOOKS if what in seen and what != "idle"}
@@ -285,7 +286,7 @@ def legend_handles(views: Sequence[StepView], seen: set[str]) -> list[Any]:
     colours |= {words: "#C8C8C8" for words, there in paler.items() if there}
     handles = [Patch(color=colour, label=label) for label, colour in colours.items()]
     if any(view.on(DATA, GRADIENTS) for view in views):
-        handles.append(Patch(color="none", label="strips: beside compute"))
+        handles.append(Line2D([], [], color="#555555", linewidth=2, label="strips: beside compute"))
     return [*handles, Patch(color=LOOKS["idle"].colour, label=LOOKS["idle"].name)]
 
 
