@@ -284,7 +284,7 @@ def legend_handles(views: Sequence[StepView], seen: set[str]) -> list[Any]:
         "paler: from last rank to first": any(view.program.order.copies > 1 for view in views),
     }
     colours |= {words: "#C8C8C8" for words, there in paler.items() if there}
-    handles = [Patch(color=colour, label=label) for label, colour in colours.items()]
+    handles: list[Any] = [Patch(color=colour, label=label) for label, colour in colours.items()]
     if any(view.on(DATA, GRADIENTS) for view in views):
         handles.append(Line2D([], [], color="#555555", linewidth=2, label="strips: beside compute"))
     return [*handles, Patch(color=LOOKS["idle"].colour, label=LOOKS["idle"].name)]
