@@ -61,7 +61,7 @@ def anchor(
     for run in runs:
         check_possible(run.choices[0], run.measured)
     runs = _repeats_as_one(runs)
-    found = fit_runs(runs, names, folds=0)
+    found = fit_runs(runs, names)
     behind = explanations([partial(_changed, path, settings or ()) for path in scenarios], times)
     learnt = len(found.too_far) < len(found.runs)
     if learnt:

@@ -5,7 +5,7 @@ a step are off as they were in published runs (`sim.uncertainty`). To first orde
 that over its parts, each times its share of the step, so measured runs condition a normal, and the values that set a
 part move with it. Every run pulls a scenario's values by what the two have in common, so that runs which disagree each
 speak for what is like them. What the runs say nothing about stays and is listed. Families (one lineage and model) weigh
-alike, however many rows they have, and are what cross-validation leaves out.
+alike, however many rows they have.
 """
 
 from __future__ import annotations
@@ -46,8 +46,6 @@ class Parameter:
     width: float
     """Posterior standard deviation."""
     prior_width: float
-    left_out: tuple[float, ...] = ()
-    """Its value in the fits that each left a fold of families out."""
 
     @property
     def identified(self) -> bool:
@@ -77,15 +75,13 @@ class RunsFit:
     """What came of a fit.
 
     too_far : runs further off than ODD standard deviations of all that may move, which changed nothing.
-    before, errors, left_out_errors : predicted over measured step time − 1 of every run: bottom-up, fitted on all, and
-        fitted on other families; None without cross-validation.
+    before, errors : predicted over measured step time − 1 of every run, bottom-up and fitted.
     """
 
     runs: tuple[Run, ...]
     parameters: tuple[Parameter, ...]
     before: np.ndarray
     errors: np.ndarray
-    left_out_errors: np.ndarray | None
     too_far: tuple[Run, ...]
     drawn: Drawn
 
@@ -152,17 +148,11 @@ def _fastest(scenarios: Sequence[Scenario], values: dict[str, float] | None, nam
 def fit_runs(
     runs: Sequence[Run],
     parameters: Sequence[str],
-    *,
-    folds: int = 5,
-    report: Callable[[str], None] = lambda text: None,
     progress: Callable[[str], None] = lambda now: None,
 ) -> RunsFit:
     """Fit the named parameters (`flopcast_calibration.priors`) to runs of one profile and stack.
 
-    Runs without a scenario that can be simulated are left out.
-
-    folds : cross-validation leaves out one of so many groups of families at a time; below 2 there is none.
-    progress : told of every run that is estimated.
+    Runs without a scenario that can be simulated are left out. `progress` is told of every run that is estimated.
     """
     pairs = []
     for number, run in enumerate(runs, start=1):
@@ -177,42 +167,10 @@ def fit_runs(
     before = np.array([_error(*pair) for pair in zip(settled, answers, strict=True)])
     doubts = [as_driven(doubt_of(each.scenario, each.breakdown.shares()), each.scenario) for each in answers]
     start = {name: start_of(usable[0].choices[0], name) for name in parameters}
-
-    def without(families: set[str]) -> Drawn:
-        kept = [index for index, run in enumerate(usable) if run.family not in families]
-        own = [doubts[index] for index in kept], -np.log1p(before[kept]), [usable[index].family for index in kept]
-        return drawn_to(start, *own)
-
-    found, folds_of = without(set()), _folds(usable, folds)
-    report(f"fitted on {len(usable)} runs of {len({run.family for run in usable})} families")
-    errors = _errors(settled, found)
-    left_out, others = (errors.copy() if folds_of else None), []
-    for number, fold in enumerate(folds_of, start=1):
-        others.append(without(fold))
-        outside = [index for index, run in enumerate(usable) if run.family in fold]
-        if left_out is not None:
-            left_out[outside] = _errors([settled[index] for index in outside], others[-1])
-        report(f"left out {number} of {len(folds_of)}")
-    places = [each.values_at(found.place) for each in others]
-    moved = tuple(replace(each, left_out=tuple(of[each.name] for of in places)) for each in found.parameters())
+    found = drawn_to(start, doubts, -np.log1p(before), [run.family for run in usable])
+    after = [_error(run, predict(run, found.values_at(place_of(run.choices[0])))) for run in settled]
     far = tuple(run for run, odd in zip(usable, found.odd, strict=True) if odd)
-    return RunsFit(usable, moved, before, errors, left_out, far, found)
-
-
-def _folds(runs: Sequence[Run], folds: int) -> list[set[str]]:
-    """Groups of families to leave out in turn, the largest first, each to the group with fewest rows."""
-    sizes = Counter(run.family for run in runs)
-    if folds < 2 or len(sizes) < 2:
-        return []
-    found: list[set[str]] = [set() for _ in range(min(folds, len(sizes)))]
-    for family in sorted(sizes, key=lambda name: (-sizes[name], name)):
-        min(found, key=lambda fold: sum(sizes[each] for each in fold)).add(family)
-    return found
-
-
-def _errors(runs: Sequence[Run], found: Drawn) -> np.ndarray:
-    """Errors of runs, each with the values of its own place."""
-    return np.array([_error(run, predict(run, found.values_at(place_of(run.choices[0])))) for run in runs])
+    return RunsFit(usable, found.parameters(), before, np.array(after), far, found)
 
 
 def _error(run: Run, answer: Estimate) -> float:
@@ -300,7 +258,7 @@ def drawn_to(
     open_ = np.array([any(each.part == part for each in known) for part in PARTS])
     # A family of many rows counts as the square root of their number: rows of a sweep share their errors.
     count = Counter(families)
-    noise = np.array([each.rest(spreads) * count[of] ** 0.25 for each, of in zip(doubts, families, strict=True)])
+    noise = np.array([each.rest(spreads, True) * count[of] ** 0.25 for each, of in zip(doubts, families, strict=True)])
     loads = np.array([each.loads(spreads) for each in doubts])
     odd = too_far(loads * open_, sizes, noise)
     noise[odd] = np.inf

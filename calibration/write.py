@@ -140,12 +140,7 @@ def write_runs_profile(fit: RunsFit, path: Path, source: str) -> None:
     if stack:
         data["stack"] = stack
     data["name"] = path.stem
-    what, errors = (
-        ("training runs", fit.errors)
-        if fit.left_out_errors is None
-        else ("training runs left out", fit.left_out_errors)
-    )
-    data["residuals"] = {what: round(float(abs(errors).mean()), 4)}
+    data["residuals"] = {"training runs": round(float(abs(fit.errors).mean()), 4)}
     data["provenance"] = {
         **data.get("provenance", {}),
         "method": f"from training runs, drawn to profile {profile.name!r}",

@@ -24,9 +24,11 @@ def from_runs(
     precision: Annotated[str, typer.Option(help="Only runs of this precision.")] = "",
     base: Annotated[str | None, typer.Option(help="Profile to start from; default: the one of the runs' GPU.")] = None,
     parameter: Annotated[list[str] | None, typer.Option(help="Fit only these (gemm.max_efficiency, …).")] = None,
-    folds: Annotated[int, typer.Option(min=0, help="Groups of families left out in turn; 0 skips it.")] = 4,
 ) -> None:
-    """Fit a profile to measured training runs, drawn to the bottom-up one and cross-validated by family."""
+    """Fit a profile to measured training runs, drawn to the bottom-up one.
+
+    `validate --transfer --runs FILE` says how well some of these runs would have told of the others.
+    """
     from flopcast_calibration.from_runs import fit_runs
     from flopcast_calibration.priors import parameters_named
     from flopcast_calibration.readers.training_runs import read_training_runs, unread_columns
@@ -53,28 +55,19 @@ def from_runs(
     if len(kinds) > 1:
         listed = "; ".join(f"profile {name}, stack {of}" for name, of in kinds)
         raise SpecError(f"runs of several kinds cannot share one fit: {listed}; choose with --stack and --gpu")
-    told: list[str] = []
     with spinner("fitting") as say:
-        found = fit_runs(chosen, names, folds=folds, report=told.append, progress=say)
-    print_("\n".join(f"[dim]{text}[/dim]" for text in told))
+        found = fit_runs(chosen, names, progress=say)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for name in ("parameter", "bottom-up", "fitted", "±", "least", "most", ""):
+    for name in ("parameter", "bottom-up", "fitted", "±", ""):
         table.add_column(name, justify="left" if name in ("parameter", "") else "right", no_wrap=True)
     for item in found.parameters:
-        ends = (f"{min(item.left_out):.4g}", f"{max(item.left_out):.4g}") if item.left_out else ("", "")
         verdict = "" if item.identified else "not identified"
-        table.add_row(item.name, f"{item.prior:.4g}", f"{item.value:.4g}", f"{item.width:.2g}", *ends, verdict)
+        table.add_row(item.name, f"{item.prior:.4g}", f"{item.value:.4g}", f"{item.width:.2g}", verdict)
     print_(table)
-    if found.left_out_errors is not None:
-        print_("least, most: of the fits that each left a group of families out")
     count = len({run.family for run in found.runs})
     not_modelled = len(left) + len(chosen) - len(found.runs)
     print_(f"{len(found.runs)} runs of {count} families; {not_modelled} rows of the file are not modelled")
-    for what, errors in (
-        ("before", found.before),
-        ("fitted", found.errors),
-        *((("left out", found.left_out_errors),) if found.left_out_errors is not None else ()),
-    ):
+    for what, errors in (("before", found.before), ("fitted", found.errors)):
         print_(f"{what:9} mean absolute error {abs(errors).mean():6.1%}   bias {errors.mean():+6.1%}")
     write_runs_profile(found, out, runs.name)
     print_(f"profile: {out}")

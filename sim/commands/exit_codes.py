@@ -17,6 +17,7 @@ ANSWERED, UNWRITTEN, MISTAKEN, TOO_LARGE, INTERRUPTED, READER_GONE = 0, 1, 2, 3,
 _EXCHANGE = "weights leave by all cards, and take two percent of a step; leave it out"
 GONE = {
     "doctor": "pip check tells of missing packages, and flopcast presets list profiles of profiles",
+    "calibrate from-runs --folds": "validate --transfer --runs FILE says how well some runs tell of others",
     "scaling limits": "shortest searches a cluster, and says what latency and the network cost",
     "--overlaps": "set one overlap at a time, such as -s stack.overlap_p2p=true",
     "--windows": "price a plan with -s plan.microbatch_group=N",

@@ -45,7 +45,7 @@ def runs(rows):
 
 @pytest.fixture(scope="module")
 def fit(runs):
-    return fit_runs(runs, [*TRUE, "network.shared_efficiency"], folds=2)
+    return fit_runs(runs, [*TRUE, "network.shared_efficiency"])
 
 
 def test_known_values_come_back(fit):
@@ -64,25 +64,10 @@ def test_what_the_runs_cannot_tell_stays_and_says_so(fit):
     assert network.width == pytest.approx(network.prior_width, rel=1e-3)
 
 
-def test_cross_validation_leaves_out_whole_families(runs, monkeypatch):
-    import flopcast_calibration.from_runs as module
-
-    seen = []
-    inner = module.drawn_to
-    monkeypatch.setattr(module, "drawn_to", lambda *known: seen.append(set(known[3])) or inner(*known))
-    fit = fit_runs(runs, ["gemm.max_efficiency"], folds=3)
-    everything, *without = seen
-    assert len(everything) == len(MODELS)
-    assert sum(len(everything - inside) for inside in without) == len(MODELS)
-    assert len(without) == 3
-    assert len(fit.parameters[0].left_out) == 3
-    assert abs(fit.left_out_errors).mean() >= abs(fit.errors).mean()
-
-
 def test_bounds_are_kept(runs):
     for factor in (0.05, 20.0):
         faster = [replace(run, measured=run.measured * factor) for run in runs[::4]]
-        fit = fit_runs(faster, list(priors())[:4], folds=0)
+        fit = fit_runs(faster, list(priors())[:4])
         for parameter in fit.parameters:
             known = priors()[parameter.name]
             assert known.lower <= parameter.value <= known.upper
@@ -93,7 +78,7 @@ def test_runs_that_cannot_be_simulated_are_left_out(runs):
     broken = replace(
         runs[1], choices=(scenario.model_copy(update={"plan": scenario.plan.model_copy(update={"schedule": "?"})}),)
     )
-    assert len(fit_runs([*runs[:3], broken], ["gemm.max_efficiency"], folds=0).runs) == 3
+    assert len(fit_runs([*runs[:3], broken], ["gemm.max_efficiency"]).runs) == 3
     for nothing in ([broken], []):
         with pytest.raises(FlopcastError, match="no run can be modelled"):
             fit_runs(nothing, ["gemm.max_efficiency"])
@@ -124,8 +109,8 @@ def test_values_of_single_precisions_and_collectives_move_along():
 def test_what_a_value_cannot_take_is_left_to_the_others(runs):
     """Steps a fifth shorter: multiplies go to their peak, and what is missing comes from memory and links."""
     quick = [replace(run, measured=0.8 * run.measured) for run in runs[:6]]
-    one = fit_runs(quick, ["gemm.max_efficiency"], folds=0)
-    two = fit_runs(quick, ["gemm.max_efficiency", "memory.efficiency"], folds=0)
+    one = fit_runs(quick, ["gemm.max_efficiency"])
+    two = fit_runs(quick, ["gemm.max_efficiency", "memory.efficiency"])
     assert one.parameters[0].at_bound
     assert abs(two.errors).mean() < abs(one.errors).mean()
 
@@ -163,10 +148,9 @@ def test_runs_at_one_place_pull_as_one_where_there_are_many(fit, tmp_path, monke
 
 def test_command_line_writes_a_profile_that_estimates_use(runs_file, rows, tmp_path):
     path, out = runs_file(rows), tmp_path / "mine.yaml"
-    result = typed("calibrate", "from-runs", path, "-o", out, "--folds", 2, "--parameter", "gemm.max_efficiency")
+    result = typed("calibrate", "from-runs", path, "-o", out, "--parameter", "gemm.max_efficiency")
     assert result.returncode == 0
     assert "gemm.max_efficiency" in result.stdout
-    assert "left out" in result.stdout
     assert f"--profile {out}" in result.stdout
     scenario = ROOT / "scenarios" / "megatron-2021" / "39.1b.yaml"
     assert estimate(load_scenario(scenario, (), str(out))).step_time_s > 1.05 * estimate(load_scenario(scenario)).step_time_s  # fmt: skip

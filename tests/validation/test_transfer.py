@@ -104,7 +104,7 @@ def test_a_run_far_off_bends_the_rest_little(scored):
     runs = [item.run for item in scored[:4]]
     broken = replace(runs[3], measured=20 * runs[3].measured)
     clean, with_broken = (
-        fit_runs(each, ["gemm.max_efficiency"], folds=0).values["gemm.max_efficiency"] for each in (runs[:3], [*runs[:3], broken])
+        fit_runs(each, ["gemm.max_efficiency"]).values["gemm.max_efficiency"] for each in (runs[:3], [*runs[:3], broken])
     )  # fmt: skip
     assert with_broken == pytest.approx(clean, abs=0.03)
 
@@ -132,10 +132,10 @@ def test_an_odd_run_makes_no_other_worse(name, run_row):
     measured = [1.1 * each for each in times[:3]] + [factor * times[3]]
     timed = [replace(run, measured=each, unit="iteration_s") for run, each in zip(runs, measured, strict=True)]
     names = parameters_named(None)
-    alone = fit_runs(timed[3:], names, folds=0)
+    alone = fit_runs(timed[3:], names)
     assert alone.explained == ()
     assert not any(item.moved for item in alone.parameters)
-    sound, beside = (fit_runs(given, names, folds=0) for given in (timed[:2], [*timed[:2], timed[3]]))
+    sound, beside = (fit_runs(given, names) for given in (timed[:2], [*timed[:2], timed[3]]))
     asked = timed[2].choices[0]
     one, other = (estimate(with_values(asked, fit.values)).step_time_s / measured[2] - 1 for fit in (sound, beside))
     assert abs(one) < 0.04 < abs(times[2] / measured[2] - 1)
