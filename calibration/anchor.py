@@ -44,6 +44,7 @@ def anchor(
     """
     from rich.console import Console
 
+    from flopcast_calibration.commands.shared import check_out
     from flopcast_calibration.from_runs import fit_runs
     from flopcast_calibration.priors import parameters_named
     from flopcast_calibration.readers.cases import run_of
@@ -53,7 +54,7 @@ def anchor(
 
     if out.suffix not in (".yaml", ".yml") and not out.is_dir():
         out = out.with_name(f"{out.name}.yaml")  # what every verb knows for a file
-    _check_out(out, scenarios)
+    check_out(out)
     names = parameters_named(parameter)
     times = _times(scenarios, measured)
     runs = [run_of(load_scenario(path, settings or ()), time) for path, time in zip(scenarios, times, strict=True)]
@@ -69,7 +70,7 @@ def anchor(
     if as_json:
         behind_it = [each._asdict() for each in behind]
         profile = str(out) if learnt else None
-        print_json({"profile": profile, **facts_of(found), "behind": behind_it, "next": next_of(found)})
+        print_json({"profile": profile, **facts_of(found), "behind": behind_it})
     else:
         print_ = Console(highlight=False, markup=False).print
         _print_moved(print_, found)
@@ -79,7 +80,6 @@ def anchor(
             print_(f"profile: {out}", soft_wrap=True)
             first = shlex.quote(str(scenarios[0]))
             print_(f"use it:  flopcast estimate {first} --profile {shlex.quote(str(out))}", soft_wrap=True)
-            _print_next(print_, scenarios, found)
     if not learnt:
         raise _nothing_learnt(out)
 
@@ -100,21 +100,6 @@ def _nothing_learnt(out: Path) -> Exception:
         f"nothing was learnt, so {kept}: what was measured is further from the prediction than any value explains; "
         "look at what the scenario states"
     )
-
-
-def _check_out(out: Path, scenarios: Sequence[Path]) -> None:
-    """Refuse a target that cannot be written, or that holds something else, before any work is done."""
-    from sim.errors import SpecError
-    from sim.specs.yaml12 import load_yaml
-
-    if not out.absolute().parent.is_dir():
-        raise SpecError(f"the folder {out.parent} does not exist; make it first (mkdir -p {out.parent})")
-    if out.is_dir():
-        raise SpecError(f"{out} is a folder; name a file in it")
-    if out.exists():
-        known = load_yaml(out)
-        if not (isinstance(known, dict) and "provenance" in known):
-            raise SpecError(f"{out} is there and is no profile; name another file (-o), or move it away")
 
 
 def _times(scenarios: Sequence[Path], measured: Sequence[str]) -> list[float]:
@@ -187,17 +172,6 @@ def facts_of(found: RunsFit) -> dict[str, Any]:
     }
 
 
-def next_of(found: RunsFit) -> dict[str, Any] | None:
-    """The run that would tell most, if one tells much: what to set, and what the values leave open before and after."""
-    from flopcast_calibration.sensitivity import next_run
-
-    measured = [run.choices[0] for run in found.explained]
-    best = next_run(measured, measured[-1]) if measured else None
-    if best is None or best.after > 0.95 * best.before:
-        return None
-    return {"set": dict(best.changes), "before": float(best.before), "after": float(best.after)}
-
-
 AGREES = 0.02
 """Share by which a predicted step may be off and still be as it was measured: no value need move."""
 
@@ -263,8 +237,6 @@ def _changed(path: Path, settings: Sequence[str], changes: Sequence[str]) -> Sce
     return load_scenario(path, [*settings, *changes])
 
 
-WORTH_RUNNING = 0.9
-"""A further run is advised only if it would leave at most this share of the uncertainty."""
 LIKELY = 0.05
 """How likely what may be behind a measurement has to be, to be named."""
 
@@ -282,17 +254,3 @@ def _print_behind(print_: Any, behind: Sequence[Explanation]) -> None:
     first = behind[0]
     if first.changes:
         print_(f"  Look at: {first.look}. If that is the cause, add the setting above and anchor again.")
-
-
-def _print_next(print_: Any, scenarios: Sequence[Path], found: RunsFit) -> None:
-    """Print the run to measure next: the fields to set, and the command."""
-    best = next_of(found)
-    if best is None or best["after"] > WORTH_RUNNING * best["before"]:
-        return
-    changes = " ".join(f"-s {path}={value}" for path, value in best["set"].items())
-    path = shlex.quote(str(scenarios[-1]))
-    print_(
-        "next:    measure the step time of the plan below; it would help most (the values' uncertainty falls "
-        f"from {best['before']:.0%} to {best['after']:.0%})"
-    )
-    print_(f"         flopcast estimate {path} {changes}", soft_wrap=True)

@@ -22,6 +22,16 @@ def check_out(out: Path) -> None:
         raise ProfileError(f"the folder {out.parent} of --out does not exist; make it first (mkdir -p {out.parent})")
     if not os.access(out.parent, os.W_OK):
         raise ProfileError(f"the folder {out.parent} of --out cannot be written to; choose another")
+    if out.exists() and not _is_profile(out):
+        raise ProfileError(f"{out} is there and is no profile; name another file (-o), or move it away")
+
+
+def _is_profile(path: Path) -> bool:
+    """Whether a file may be written over: a profile, or the draft of one."""
+    from sim.specs.yaml12 import load_yaml
+
+    known = load_yaml(path)
+    return isinstance(known, dict) and "provenance" in known
 
 
 def console() -> Any:

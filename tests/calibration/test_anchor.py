@@ -12,7 +12,7 @@ from flopcast_calibration.readers.cases import run_of
 from sim import build_scenario, estimate, load_scenario
 from sim.check import explanations
 from sim.cli import app
-from sim.errors import SpecError
+from sim.errors import FlopcastError
 from sim.specs.presets import load_file_as_preset, split_profile
 from sim.specs.yaml12 import load_yaml
 from sim.units import show_time
@@ -156,7 +156,7 @@ def test_what_values_cannot_explain_is_said_and_does_not_count(tmp_path):
     assert "It changes nothing, as it is 20.00 times the prediction: further off than three standard deviations" in said
     assert "look at the causes below, at training.precision, training.global_batch_size" in said
     assert not [word for word in ("next:", "use it:", "profile:", "do not depend") if word in said]
-    assert isinstance(result.exception, SpecError)
+    assert isinstance(result.exception, FlopcastError)
     assert f"nothing was learnt, so {out} was not written" in str(result.exception)
     assert not out.exists()
     told = json.loads(run(SMALL, "--measured", f"{far} s", "-o", out, "--json").stdout)
@@ -213,7 +213,7 @@ def test_a_value_at_its_bound_is_pointed_out(tmp_path):
 )
 def test_mistakes(arguments, says):
     result = CliRunner().invoke(app, ["anchor", str(SMALL), *arguments])
-    assert isinstance(result.exception, SpecError)
+    assert isinstance(result.exception, FlopcastError)
     assert says in str(result.exception)
 
 

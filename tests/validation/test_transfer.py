@@ -12,7 +12,6 @@ from flopcast_calibration.from_runs import as_driven, fit_runs
 from flopcast_calibration.priors import parameters_named, priors
 from flopcast_calibration.readers.cases import read_measured
 from flopcast_calibration.readers.training_runs import BEYOND_16_BITS, read_run, read_runs
-from flopcast_calibration.sensitivity import next_run, variants_of
 from flopcast_validation.runs.anchored import after_runs, choices, sources
 from flopcast_validation.runs.export import file_of
 from flopcast_validation.runs.score import score_all
@@ -197,17 +196,6 @@ def test_shares_are_slopes_of_the_values_that_drive_them(changes):
         slopes[known.part] += longer / 0.1
     for part in ("matrix multiplies", "attention", "memory-bound kernels"):
         assert slopes[part] == pytest.approx(shares.get(part, 0.0), abs=0.06), part
-
-
-def test_the_next_run_tells_most_and_can_be_built():
-    scenario = load_scenario("scenarios/megatron-2021/18.4b.yaml")
-    best = next_run([scenario], scenario)
-    assert best.after < best.before
-    assert best.changes in [changes for changes, _ in variants_of(scenario)]
-    domain = scenario.cluster.nvlink_domain_gpus
-    assert all(variant.plan.tp <= domain for _, variant in variants_of(scenario))
-    # A run that was measured already tells less than the best.
-    assert next_run([scenario, scenario], scenario).before < next_run([], scenario).before
 
 
 def test_choices_are_always_the_same_and_never_twice():
