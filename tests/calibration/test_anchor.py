@@ -12,7 +12,7 @@ from flopcast_calibration.readers.cases import run_of
 from sim import build_scenario, estimate, load_scenario
 from sim.check import explanations
 from sim.cli import app
-from sim.errors import FlopcastError
+from sim.errors import FlopcastError, SpecError
 from sim.specs.presets import load_file_as_preset, split_profile
 from sim.specs.yaml12 import load_yaml
 from sim.units import show_time
