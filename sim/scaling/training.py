@@ -10,7 +10,15 @@ from sim.assumptions import NO_FAILURES
 from sim.errors import SpecError, require_positive
 from sim.estimate import Estimate, estimate
 from sim.reliability.storing import LOAD_WORDS, DataLoading, Storing, data_loading, storing_of
-from sim.scaling.run import DEFAULT_BATCH_LAW, Terms, TrainingRun, goal_of_model, training_run, unknown_energy
+from sim.scaling.run import (
+    DEFAULT_BATCH_LAW,
+    Terms,
+    TrainingRun,
+    goal_of_model,
+    rented_gpus,
+    training_run,
+    unknown_energy,
+)
 from sim.specs import Scenario
 from sim.specs.loading import as_scenario
 from sim.units import show, show_time
@@ -138,6 +146,8 @@ def train(
     notes.append(f"a checkpoint is loaded in the fastest of these ways: {'; '.join(ways)}")
     if run.energy_j is None:
         notes.append(unknown_energy(node))
+    if (rented := rented_gpus(answer.num_gpus, node)) > answer.num_gpus:
+        notes.append(f"all {rented:,} GPUs of the nodes are paid for, although the plan uses {answer.num_gpus:,}")
     stated = [note for note in answer.assumptions if note != NO_FAILURES]
     said = (*notes, *terms.assumptions, *run.storing.notes, *stated)
     return Training(answer, run, low, high, background, loading, said)
