@@ -144,7 +144,8 @@ def compare_view(
         if max(left / first.step_time_s, right / second.step_time_s) >= say.SMALLEST:
             row(cause.replace("_", " "), left, right, "time")
             if cause == "pipeline_bubble":
-                row("  of it for sends", *(waiting_for_sends(each.timeline) for each in (first, second)), "time")
+                left, right = waiting_for_sends(first.timeline), waiting_for_sends(second.timeline)
+                row("  of it for sends", left, right, "time")
     names = [first.scenario.name, second.scenario.name]
     if names[0] == names[1]:
         names = [f"{name} with {', '.join(said)}" if said else name for name, said in zip(names, own, strict=True)]
