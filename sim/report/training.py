@@ -90,10 +90,11 @@ def _loading(training: Training) -> Iterator[tuple[str, str, str]]:
 def frontier_view(scenario: Scenario, frontier: Frontier, chosen: Mapping[str, FrontierPoint]) -> Group:
     """The frontier as a table, the fastest and the cheapest run, and what was assumed."""
     goal, fastest = frontier.goal, frontier.fastest
+    critical, sizes = show_short(goal.critical_batch), len(frontier.batches)
     asked = title(
         f"{scenario.name}: {significant(fastest.run.days)} days at the shortest",
-        f"\n{show_count(goal.params)} parameters, {show_count(goal.min_tokens)} tokens at a small batch; "
-        f"critical batch {show_short(goal.critical_batch)} tokens",
+        f"\n{show_count(goal.params)} parameters. Small batches need {show_count(goal.min_tokens)} tokens. A batch of "
+        f"B tokens needs 1 + B / {critical} times as many: {critical} is the critical batch.",
     )
     limits = {"within": "In time", "budget": "In budget"}
     lines = {"Shortest": fastest, "Cheapest": frontier.cheapest} | {limits[name]: chosen[name] for name in chosen}
@@ -116,8 +117,8 @@ def frontier_view(scenario: Scenario, frontier: Frontier, chosen: Mapping[str, F
         )
     legend = (
         "limited by: the largest cause, and the share of the time that it costs; plan: tp·pp·dp, micro-batch, "
-        f"schedule × chunks. Any batch takes at least {goal.least_steps:,.0f} steps. Best of {frontier.plans:,} plans "
-        f"of {len(frontier.batches)} batches, {frontier.confirmed} run exactly."
+        f"schedule × chunks. Any batch takes at least {goal.least_steps:,.0f} steps. Of {frontier.plans:,} plans of "
+        f"{sizes} batch size{'s' * (sizes > 1)} the exact engine ran {frontier.confirmed}."
     )
     below = (Text(legend, style="dim"), *assumptions(frontier.assumptions))
     return Group(asked, "", remarks(sentences), "", table, *below)
