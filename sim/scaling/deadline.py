@@ -102,8 +102,10 @@ def in_time(
     if enough is not None:
         return InTime(within_s, enough, None)
     if shortest is None:
-        assert refused is not None
-        raise refused
+        raise InfeasiblePlan(
+            f"no run ends within {show_time(within_s)}: it would take {sizes[0]:,} GPUs or more at their peak rate, "
+            f"and {refused}"
+        )
     best = run_of(shortest).run
     raise SpecError(
         f"no run ends within {show_time(within_s)} on up to {sizes[-1]:,} GPUs: the shortest takes "

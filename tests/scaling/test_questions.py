@@ -131,6 +131,12 @@ def test_a_deadline_that_no_size_keeps_names_the_shortest_run():
     assert re.search(r"no run ends within 1.00 hours on up to [\d,]+ GPUs: the shortest takes", str(result.exception))
 
 
+def test_a_deadline_that_is_far_too_short_says_how_many_gpus_the_peak_rate_would_take():
+    result = run("plan llama3-8b --gpu h100 --tokens 300B --within", "1 s")
+    assert isinstance(result.exception, InfeasiblePlan)
+    assert re.match(r"no run ends within 1\.00 s: it would take [\d,]+ GPUs or more", str(result.exception))
+
+
 def test_overrides_change_the_scenario_and_keep_fields_of_the_plan():
     found = answer(PLAN, "-s", "plan.tp=4", "-s", "cluster.node.nic_bandwidth=100 Gbit/s")
     assert found["plan"]["tp"] == 4
