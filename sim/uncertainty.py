@@ -240,6 +240,15 @@ def quantile_factor(scenario: Scenario, causes: Mapping[str, float], probability
     return exp(side * (up if side > 0.0 else down))
 
 
+def chance_below(scenario: Scenario, causes: Mapping[str, float], factor: float) -> float:
+    """Probability that a step takes at most so many times its predicted time; the inverse of `quantile_factor`."""
+    from statistics import NormalDist  # takes its time to import
+
+    down, up = reach_of(doubt_of(scenario, causes), measured_doubts(scenario))
+    side = log(factor) / (up if factor > 1.0 else down)
+    return NormalDist().cdf(side * NormalDist().inv_cdf(0.95))
+
+
 def _side_of(probability: float) -> float:
     """How far a quantile reaches, as a share of the interval's side; negative below a half."""
     from statistics import NormalDist  # takes its time to import

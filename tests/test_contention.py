@@ -138,3 +138,13 @@ def test_a_group_does_not_meet_itself(scenarios, name):
 def test_answers_say_which_loss_they_count(small):
     assert any("kinds of traffic do not slow each other" in note for note in estimate(small).assumptions)
     assert any("The lower limit counts" in note for note in simulate(small, contention=True).assumptions)
+
+
+@pytest.mark.parametrize("name", ["megatron-2021/1.7b", "megatron-2019-8.3b-512-v100"])
+def test_one_slow_card_costs_no_more_than_a_machine_of_slow_cards(scenarios, name):
+    """Gradients pass through memory once however long they take, so that a delay is hidden better than the rest."""
+    file = scenarios / f"{name}.yaml"
+    rate = load_scenario(file).cluster.inter_node_bandwidth_bytes_per_s
+    slow = load_scenario(file, [f"cluster.inter_node_bandwidth={rate / 2} B/s"])
+    one = simulate(file, slow_links=["0.5@node0.nic0"]).mean_s
+    assert estimate(file).step_time_s < one <= 1.001 * estimate(slow).step_time_s

@@ -110,7 +110,8 @@ def compare(
     if all(path == "-" for path, _ in pairs):
         raise SpecError("- reads one scenario from a pipe; name a file for the other")
     one, other = (run(load_scenario(path, (*(overrides or ()), *own), profile), engine) for path, own in pairs)
-    opt.print_answer(as_json, lambda: [one.to_dict(), other.to_dict()], lambda: compare_view(one, other, verbose))
+    view = partial(compare_view, one, other, verbose, [own for _, own in pairs])
+    opt.print_answer(as_json, lambda: [one.to_dict(), other.to_dict()], view)
     for answer in (one, other):
         answer.require_fit()
 

@@ -228,6 +228,8 @@ def _network_views(facts: dict[str, Any]) -> list[Any]:
         f"NVLink   {domains}, {show(facts['nvlink_bytes_per_s_per_gpu'], 'B/s')} a GPU",
         f"Cards    {cards}, {facts['nics_per_node']} a node",
         columns_table({"level": [level["name"] for level in facts["levels"]], **columns}),
+        "[dim]ports, down, up: of one switch, in all, to the level below and to the one above; cables up: of a whole "
+        "level[/dim]",
         f"Total    {facts['switches']:,} switches, {facts['cables']:,} cables",
         f"Bisection bandwidth {show(facts['bisection_bytes_per_s'], 'B/s')} per direction, "
         f"{facts['share_of_full_bisection']:.1%} of what the cards could send",

@@ -85,7 +85,8 @@ def search(scenario: str, overrides: list[str] | None = None, top: int = 3) -> d
 def plan(
     *,
     model: str,
-    gpus: int,
+    gpus: int | None = None,
+    within: str | None = None,
     gpu: str | None = None,
     cluster: str | None = None,
     question: Annotated[partial[Pretraining], PRETRAINING],
@@ -93,8 +94,9 @@ def plan(
 ) -> dict[str, Any]:
     """Without a scenario: the best plan to pre-train a model (a preset, a Hugging Face id, a config.json) on so many
     GPUs of a kind ("h100") or of a cluster preset, and what a run of so many tokens ("15T") takes; without gpu and
-    cluster all kinds of GPUs with a list price side by side, the cheapest first."""
-    return ask_plan(model, gpus, gpu, cluster, question, price).to_dict()
+    cluster all kinds of GPUs with a list price side by side, the cheapest first. With within ("30d") instead of gpus
+    the fewest GPUs that end the run by then."""
+    return ask_plan(model, gpus, within, gpu, cluster, question, price).to_dict()
 
 
 def finetune(

@@ -15,17 +15,18 @@ from sim.commands.files import print_exported
 from sim.commands.fills import Fills, Opt, count
 from sim.commands.progress import progress_bar, spinner
 from sim.commands.search import write_scenario
-from sim.errors import InfeasiblePlan, SpecError
+from sim.errors import InfeasiblePlan, SpecError, require_positive
 from sim.estimate import Estimate
 from sim.foreign.exporters import FRAMEWORKS, check_framework, export_scenario
 from sim.reliability.cost import Price
+from sim.scaling.deadline import InTime, in_time
 from sim.scaling.finetuning import COUNTS, FRAMEWORK, RANK, FineTuning, Unfit, tune
 from sim.scaling.offers import Offer, Ranking, rank
 from sim.scaling.questions import TOKENS, Planned, Pretraining
 from sim.scaling.run import Terms
 from sim.specs import Scenario
 from sim.specs.machines import choice_among, gpu_named
-from sim.units import parse_whole, show, show_count
+from sim.units import parse, parse_whole, show, show_count
 
 Model = Annotated[
     str,
@@ -44,8 +45,7 @@ HOW: dict[str, Opt | str] = {
 """Options of both questions that differ from their fields."""
 PRETRAINING = Fills(
     Pretraining,
-    "model",
-    "assumed",
+    *("model", "overrides", "assumed"),
     tokens=Opt(read=count),
     framework=Opt(show_default="megatron-lm", autocompletion=opt.preset("frameworks")),
     **HOW,
@@ -53,8 +53,7 @@ PRETRAINING = Fills(
 
 TUNING = Fills(
     FineTuning,
-    "model",
-    "assumed",
+    *("model", "overrides", "assumed"),
     samples=Opt(read=lambda words, _: parse_whole(words, "samples")),
     rank=Opt(
         "--lora",
@@ -98,10 +97,9 @@ class PlanOptions:
         if self.export_to is not None:
             check_framework(self.export_to)
 
-    def next_steps(self, framework: str, limit_bytes: float | None, answer: Estimate | None = None) -> list[str]:
-        """What to do with a plan of a framework, a sentence each; of an answer also how to keep memory in reserve."""
-
-        file = self.output or "best.yaml"
+    def next_steps(self, answer: Estimate, limit_bytes: float | None) -> list[str]:
+        """What to do with a plan, a sentence each, and how to keep memory in reserve."""
+        file, framework = self.output or "best.yaml", answer.scenario.stack.framework
         words = framework if framework in FRAMEWORKS else "FRAMEWORK"
         exported = [f"Add --export {words} to print the plan as the options of a framework."]
         written = "" if self.output else f"Add -o {file} to write this plan as a scenario. "
@@ -111,7 +109,7 @@ class PlanOptions:
             f"flopcast search {file}{limit} shows other plans."
         )
         steps = [*(exported if self.export_to is None else []), written + further]
-        if limit_bytes is None and answer is not None:
+        if limit_bytes is None:
             full = answer.largest.total / answer.memory_available_bytes
             reserve = show(KEPT * answer.memory_available_bytes, "B")
             advice = f"and half of all predicted peaks are off by more than 4%. Add --memory-limit '{reserve}'"
@@ -139,8 +137,10 @@ def plan(
     *,
     model: Model,
     gpus: int | None = None,
+    within: str | None = None,
     cluster: str | None = None,
     gpu: str | None = None,
+    overrides: opt.Overrides = None,
     question: Annotated[partial[Pretraining], PRETRAINING],
     price: opt.PriceOption = None,
     then: PlanOptions,
@@ -148,51 +148,68 @@ def plan(
     """Which plan is the best for a model on so many GPUs, how long its run takes and what it costs; on which GPUs.
 
     gpus : How many GPUs.
+    within TIME : Instead of --gpus, find the fewest GPUs that end the run in this time: 30d.
     cluster : A cluster preset, of any size; all GPUs with a list price if not given.
     gpu : Or the kind of GPU: h100, a100-80gb, 4090.
     """
-    from sim.report.questions import planned_view, ranking_view, sentence_of
+    from sim.report.questions import in_time_sentence, planned_view, ranking_view, sentence_of
 
-    found = ask_plan(model, gpus, gpu, cluster, question, price, then.export_to)
-    if not isinstance(found, Planned):
+    question = partial(question, overrides=tuple(overrides or ()))
+    found = ask_plan(model, gpus, within, gpu, cluster, question, price, then.export_to)
+    if isinstance(found, Ranking):
         best = found.offers[0]
         heading = f"{show_count(best.training.run.tokens)} tokens of {model} on {gpus} GPUs, the cheapest first"
         then.show(best.planned.answer.scenario, found.to_dict(), ranking_view(heading, found, then.verbose))
         return
-    limit = question.keywords.get("memory_limit_bytes")
-    steps = then.next_steps(question.keywords.get("framework") or "megatron-lm", limit, found.answer)
-    if "tokens" not in question.keywords:
+    planned, deadline = (found, None) if isinstance(found, Planned) else (found.planned, found)
+    steps = then.next_steps(planned.answer, question.keywords.get("memory_limit_bytes"))
+    if planned.training is None:
         steps.insert(0, "Add --tokens 15T for the days and the cost of a run of so many tokens.")
-    then.show(found.answer.scenario, found.to_dict(), planned_view(found, sentence_of(found), steps, then.verbose))
-    if not found.result.finished:
+    if deadline is not None:
+        steps.append("Only usual sizes were tried, of 1 to 8, 10, 12, 14, 16, 20 … nodes. --gpus takes any.")
+    said = sentence_of(planned) if deadline is None else in_time_sentence(deadline)
+    then.show(planned.answer.scenario, found.to_dict(), planned_view(planned, said, steps, then.verbose, deadline))
+    if not planned.result.finished:
         raise KeyboardInterrupt
+
+
+OPTIONS = {
+    "model": "MODEL",
+    "cluster": "--cluster",
+    "cluster.num_nodes": "--gpus",
+    "stack": "--framework",
+    "training.global_batch_size": "--batch",
+    "training.sequence_length": "--seq",
+    "training.precision": "--precision",
+    "training.tokens": "--tokens",
+}
+"""Fields that options of `plan` set, since defaults and the number of GPUs depend on them."""
 
 
 def ask_plan(
     model: str,
     gpus: int | None,
+    within: str | None,
     gpu: str | None,
     cluster: str | None,
     question: partial[Pretraining],
     price: str | None,
     export_to: str | None = None,
-) -> Planned | Ranking:
+) -> Planned | InTime | Ranking:
     """The best plan and its run on the machine named; where none is named, on all GPUs that have a list price."""
-    if gpus is None:
-        raise SpecError(
-            "--gpus is missing: give a number, such as --gpus 512. To compare several, run plan once for each; "
-            "flopcast shortest searches sizes too, and counts the data that a large batch wastes"
-        )
-    if cluster is not None and gpu is not None:
-        raise SpecError(f"--cluster {cluster!r} names the machine already; leave --gpu out")
-    opt.check_numbers(gpus=gpus)
+    _check_plan(gpus, within, gpu, cluster, question)
     named = gpu is not None or cluster is not None
     _refuse_price(price, named)
     asked = question(model, assumed=() if gpu is None else tuple(filter(None, [choice_among(gpu)])))
     asked = replace(asked, framework=asked.framework or export_to)
-    terms = _terms(price)
+    terms, card = _terms(price), None if gpu is None else gpu_named(gpu)
+    if within is not None:
+        limit = parse(within, "s")
+        require_positive(within=limit)
+        with progress_bar("sizes searched") as progress:
+            return in_time(asked, limit, card, cluster or "", terms=terms, export_to=export_to, progress=progress)
+    assert gpus is not None
     if named:
-        card = None if gpu is None else gpu_named(gpu)
         with progress_bar("plans priced") as progress:
             return asked.answer(card, gpus, cluster or "", terms=terms, export_to=export_to, progress=progress)
     if asked.tokens is None:
@@ -200,6 +217,30 @@ def ask_plan(
         asked = replace(asked, tokens=TOKENS, assumed=assumed)
     with progress_bar("machines searched") as progress:
         return rank(asked, [gpus], progress=progress, terms=terms, export_to=export_to)
+
+
+def _check_plan(
+    gpus: int | None, within: str | None, gpu: str | None, cluster: str | None, question: partial[Pretraining]
+) -> None:
+    """Refuse options of `plan` that lack another, or say the same as another."""
+    if gpus is None and within is None:
+        raise SpecError(
+            "--gpus is missing: give a number, such as --gpus 512, or --within 30d for the fewest GPUs that end the "
+            "run by then"
+        )
+    if gpus is not None and within is not None:
+        raise SpecError(f"--within {within} finds how many GPUs it takes; leave --gpus {gpus} out, or --within")
+    if within is not None and "tokens" not in question.keywords:
+        raise SpecError(f"--within {within} needs to know how long the run is; add --tokens, such as --tokens 15T")
+    if within is not None and gpu is None and cluster is None:
+        raise SpecError(f"--within {within} needs a kind of GPU; add --gpu, such as --gpu h100, or --cluster")
+    if cluster is not None and gpu is not None:
+        raise SpecError(f"--cluster {cluster!r} names the machine already; leave --gpu out")
+    opt.check_numbers(gpus=gpus)
+    for each in question.keywords.get("overrides", ()):
+        field = each.partition("=")[0].strip()
+        if field in OPTIONS:
+            raise SpecError(f"-s {each}: plan sets {field} by {OPTIONS[field]}; write it so")
 
 
 def _refuse_price(price: str | None, named: bool) -> None:
@@ -250,7 +291,7 @@ def finetune(
         view = ranking_view(f"{asked.model} on these GPUs, the cheapest first", found, then.verbose)
         then.show(found.offers[0].planned.answer.scenario, data, view)
         return
-    steps = then.next_steps(asked.framework or FRAMEWORK, asked.memory_limit_bytes, found.planned.answer)
+    steps = then.next_steps(found.planned.answer, asked.memory_limit_bytes)
     steps.append("Leave --gpu or --gpus out to see other machines.")
     times = "once" if asked.epochs == 1 else f"{asked.epochs:g} times"
     sentence = sentence_of(found.planned, f"It fits: {asked.samples:,.0f} samples seen {times}")

@@ -38,10 +38,12 @@ from sim.scaling.run import training_run
 from sim.specs import ClusterSpec, ModelSpec
 from sim.specs.loading import resolve
 from sim.specs.presets import load_preset
-from sim.units import parse, parse_count, show_short, significant
+from sim.units import parse, parse_count, show_short, show_time, significant
 from sim.work.sums import total_params
 
 NAN = float("nan")
+USEFUL = "30 d"
+"""Length of a run without failures where nobody says it."""
 
 
 def model_params(text: str) -> float:
@@ -249,7 +251,7 @@ def goodput(
     gpus: int,
     cluster: str = "superpod-h100",
     run: RunOptions,
-    useful: str = "30 d",
+    useful: str = USEFUL,
     as_json: AsJson = False,
 ) -> None:
     """What failures and checkpoints leave of a cluster; days, energy and cost.
@@ -269,12 +271,13 @@ def goodput(
     data: dict[str, Any] = {
         "gpus": gpus, "checkpoint_bytes": size, "write_s": storing.write_s, "blocking_s": saved.blocking_s,
         "drain_s": saved.drain_s, "restart_s": failures.restart_s, "load_s": failures.load_s,
-        "job_mtbf_s": float(job_mtbf(gpus, failures.gpu_mtbf_s)), "interval_s": saved.interval_s,
+        "useful_s": work, "job_mtbf_s": float(job_mtbf(gpus, failures.gpu_mtbf_s)), "interval_s": saved.interval_s,
         "goodput": asdict(found.goodput), "wall_s": found.wall_s, "gpu_hours": found.gpu_hours, "cost": found.cost,
         "currency": found.currency, "energy_j": found.energy_j,
     }  # fmt: skip
     title = f"{show_short(model_params(name))} parameters on {gpus:,} GPUs of {cluster}"
-    print_answer(as_json, lambda: data, lambda: goodput_view(title, found, data["job_mtbf_s"], terms))
+    assumed = [f"a run of {show_time(work)} without failures is assumed (--useful)"] if useful == USEFUL else []
+    print_answer(as_json, lambda: data, lambda: goodput_view(title, found, data["job_mtbf_s"], terms, assumed))
 
 
 app = group_of(

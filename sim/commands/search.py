@@ -20,7 +20,7 @@ from sim.files import write_text
 from sim.foreign.exporters import check_beside_plan, check_framework, export_scenario
 from sim.search import SearchResult
 from sim.search import search as run
-from sim.search.axes import sweepable
+from sim.search.axes import SIZE, sweepable
 from sim.search.explain import check_fields, rank_plan, why_not
 from sim.search.fixed import as_fixed
 from sim.search.risk import RANKED, at_risk, check_risk
@@ -32,6 +32,7 @@ from sim.search.sweep import sweep
 from sim.specs import Scenario, load_scenario
 from sim.specs.writing import scenario_yaml
 from sim.specs.yaml12 import parse_yaml
+from sim.units import parse_whole
 
 if TYPE_CHECKING:
     from sim.report.search import SearchAnswers
@@ -164,6 +165,10 @@ class Questions:
         answers = (bool(self.why), self.rules, self.sensitivity, self.pareto)
         return dict(zip(("--why", "--rules", "--sensitivity", "--pareto"), answers, strict=True))
 
+    def sweeps(self, path: str) -> bool:
+        """Whether --sweep goes over this."""
+        return any(word.partition("=")[0].strip() == path for word in self.sweep or ())
+
     def check(self, output: Path | None, export_to: str | None) -> None:
         """Refuse what has nothing to say beside --sweep or --fields, and files that cannot be written."""
         instead = "--fields" if self.fields else "--sweep" if self.sweep else None
@@ -229,7 +234,8 @@ def search(
         schedules_named(questions.schedules)  # a name that there is not is said at once
     own, named = _read_fields((*why, *(more_fields or ())))
     check_fields(named, any_of_plan=own)
-    original, fixed = _load_with_fixed(scenario, overrides or (), space.fix or (), profile)
+    original, fixed, batch = _load(scenario, overrides or (), space, profile, own)
+    space = replace(space, batch=batch)
     if export_to is not None:
         check_beside_plan(original, export_to)
     if questions.fields:
@@ -237,10 +243,10 @@ def search(
         return
     given = space.scenario(original, own)
     options = {**space.arguments(given, bool(questions.sweep)), "fixed": fixed, "export_to": export_to}
-    if space.batch is not None and not original.is_open:
+    if space.batch is not None and not original.is_open and not questions.sweeps(SIZE):
         options.setdefault("gpus", (original.plan.num_gpus,) * 2)
     if questions.sweep:
-        if space.batch is not None and any(word.startswith(BATCH) for word in questions.sweep):
+        if space.batch is not None and questions.sweeps(BATCH):
             raise SpecError(f"{BATCH} is swept and given at once; leave --batch out")
         _sweep(given, questions.sweep, options, questions.figure, as_json)
         return
@@ -271,6 +277,27 @@ def _read_fields(words: Sequence[str]) -> tuple[bool, dict[str, Any]]:
     if words and not named and not own:
         raise SpecError(f"--why names no field; write --why plan.tp=4, or --why {OWN} for the scenario's own plan")
     return own, named
+
+
+def _load(
+    path: Path, overrides: Sequence[str], space: SpaceOptions, profile: str | None, own: bool
+) -> tuple[Scenario, dict[str, Any], int | None]:
+    """The scenario, the fields of plans that are kept, and the batch that takes the place of the scenario's own.
+
+    A batch that `--set` gives need not suit the scenario's own plan, unless that plan is asked about: it is searched.
+    """
+    fix, batch = space.fix or (), space.batch
+    of_batch = [each for each in overrides if each.partition("=")[0].strip() == BATCH]
+    try:
+        return *_load_with_fixed(path, overrides, fix, profile), batch
+    except FlopcastError:
+        if not of_batch or own:
+            raise
+    if batch is not None:
+        raise SpecError(f"--batch {batch} and -s {of_batch[-1]} both set the batch; keep one")
+    others = [each for each in overrides if each not in of_batch]
+    batch = parse_whole(of_batch[-1].partition("=")[2].strip(), "global_batch_size")
+    return *_load_with_fixed(path, others, fix, profile), batch
 
 
 def _load_with_fixed(

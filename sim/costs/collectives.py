@@ -96,6 +96,16 @@ class Fabric:
             rate = np.minimum(there / seconds, 1.0)
         return (1.0 - network.hidden_share) * (network.held_part + (1.0 - network.held_part) * rate)
 
+    @property
+    def delay_hidden_share(self) -> float:
+        """Share really hidden of what messages between domains take longer beside compute than alone.
+
+        Their bytes pass through memory once, however long they take; multiprocessors are held until the end.
+        """
+        network = self.network
+        held = 1.0 if network.hidden_at_bytes_per_s is None else network.held_part
+        return 1.0 - (1.0 - network.hidden_share) * held
+
     def exposed(self, group: Group, nbytes: Number, seconds: Number, budget: Number) -> Number:
         """What collectives of `seconds` lengthen compute by, when they may run beside `budget` of it.  [s]"""
         return seconds - self.hidden_share(group, nbytes, seconds) * np.minimum(seconds, budget)

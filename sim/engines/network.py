@@ -34,7 +34,10 @@ ROWS = {F: [FORWARD], B: [INPUT_GRAD, WEIGHT_GRAD], I: [INPUT_GRAD], W: [WEIGHT_
 
 
 class RunningCollective(NamedTuple):
-    """What one kind of group moves within an action. [s]"""
+    """What one kind of group moves within an action. [s]
+
+    hidden_share : of what it takes longer than alone within its budget, the share that compute hides.
+    """
 
     stream: int
     beside: bool
@@ -59,7 +62,9 @@ def collectives(order: Order, traffic: Traffic, can_meet: Callable[[int], bool])
                 alone = exchange.seconds[which, stage]
                 seconds, budget = float(alone.sum()), float(exchange.budget[which, stage].sum())
                 if seconds > 0 and can_meet(stream):
-                    share = float(alone @ exchange.hidden_share[which, stage]) / seconds
+                    share = traffic.streams[stream].delay_hidden_share
+                    if share is None:
+                        share = float(alone @ exchange.hidden_share[which, stage]) / seconds
                     each.append(RunningCollective(stream, exchange.beside, seconds, budget, share))
             found[kind, stage] = tuple(each)
     return [found.get(key, ()) for key in zip(order.kind.tolist(), order.stage.tolist(), strict=True)]
@@ -131,10 +136,16 @@ class LinkedPlay(Simulation):
 
     def blend_of(self, task: int, first: float, second: float) -> float:
         """When a rank's gradients are summed: the share that nothing hides follows its last pass."""
-        rank = self.tasks.rank[task]
-        took = np.array(self.end) - np.array(self.begin)
-        alone = took[(self.tasks.stream == GRADIENTS) & (self.tasks.rank == rank)].sum()
-        return super().blend_of(task, first, float(self.begin[self.step.done[rank]] + alone))
+        rank = int(self.tasks.rank[task])
+        moved = np.flatnonzero((self.tasks.stream == GRADIENTS) & (self.tasks.rank == rank)).tolist()
+        took = sum(self.end[each] - self.begin[each] for each in moved)
+        alone = min(sum(self.durations[each] for each in moved), took)
+        stream, share = int(self.traffic.reduce[rank]), self.share
+        of_delay = self.traffic.streams[stream].delay_hidden_share if stream >= 0 else None
+        if took > alone and of_delay is not None:
+            share += (of_delay - share) * (1.0 - alone / took)
+        second = self.begin[self.step.done[rank]] + took
+        return share * first + (1.0 - share) * second
 
     def work(self, task: int) -> Process:
         """Compute and send, update, or move a message."""

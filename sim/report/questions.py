@@ -10,9 +10,11 @@ from rich.text import Text
 from sim.report.facts import headline, plan_words, question_words, tokens_words
 from sim.report.terminal import assumptions, indented, sentence, title
 from sim.report.text import sure_and_limit
+from sim.scaling.deadline import InTime, run_of
 from sim.scaling.finetuning import CHUNKED, FineTuning, Unfit
 from sim.scaling.offers import Offer, Ranking
 from sim.scaling.questions import Planned
+from sim.scaling.run import rented_gpus
 from sim.specs.machines import price_list
 from sim.table import facts_table, plain_table
 from sim.units import show_count, show_short, show_time, significant
@@ -42,15 +44,29 @@ def _price_known(planned: Planned) -> bool:
     return not any("an assumption, as no list price" in each for each in planned.assumptions)
 
 
-def planned_view(planned: Planned, sentence: str, then: Sequence[str], verbose: bool = False) -> Group:
+def in_time_sentence(found: InTime) -> str:
+    """How many GPUs end a run in time, in one sentence."""
+    run = run_of(found.planned).run
+    gpu, most = found.planned.answer.scenario.cluster.gpu.name, show_time(found.within_s)
+    return (
+        f"{found.gpus:,} × {gpu} are the fewest that are expected to train {show_count(run.tokens)} tokens within "
+        f"{most}: in {show_time(run.wall_s)}, for {money(run.cost, run.currency)}."
+    )
+
+
+def planned_view(
+    planned: Planned, sentence: str, then: Sequence[str], verbose: bool = False, deadline: InTime | None = None
+) -> Group:
     """A plan, what its run takes, where a step's time goes, what to do next, and what was assumed.
 
     sentence : The answer in short.
     then : What to do next, a sentence each.
+    deadline : what the number of GPUs was found for; None where it was given.
     """
     answer, table = planned.answer, facts_table()
-    for name, value, note in _run_facts(planned):
+    for name, value, note in (*_run_facts(planned), *_deadline_facts(deadline)):
         table.add_row(name, Text(value, style="bold green"), note)
+    table.add_row("Batch", *_batch_facts(planned))
     for fact in headline(answer, {"model": "Per GPU"}, sure=False):
         if fact.name not in _LEFT_OUT:
             table.add_row(fact.name, fact.value, fact.note)
@@ -70,10 +86,37 @@ def _run_facts(planned: Planned) -> list[tuple[str, str, str]]:
     hourly = significant(run.cost / run.gpu_hours)
     said = "" if _price_known(planned) else " (assumed)"
     cost = f"90 %: {money(low.cost, run.currency)} to {money(high.cost, run.currency)}, at {hourly} a GPU-hour{said}"
+    if (rented := rented_gpus(run.num_gpus, planned.answer.scenario.cluster.node)) > run.num_gpus:
+        cost += f" of {rented:,} GPUs: nodes are rented whole"
     return [
         ("Run", show_time(run.wall_s), f"90 %: {show_time(low.wall_s)} to {show_time(high.wall_s)}"),
         ("Cost", money(run.cost, run.currency), cost),
     ]
+
+
+def _deadline_facts(found: InTime | None) -> list[tuple[str, str, str]]:
+    """How likely a run ends in time, and on how many GPUs nearly surely."""
+    if found is None:
+        return []
+    more = "no larger size that was tried has its whole 90 % interval within it"
+    if found.certain is found.planned:
+        more = "the whole 90 % interval is within it"
+    elif found.certain is not None:
+        run = run_of(found.certain).run
+        takes = f"{show_time(run.wall_s)}, {money(run.cost, run.currency)}"
+        more = f"{run.num_gpus:,} GPUs ({takes}) have their whole 90 % interval within it"
+    return [("In time", f"{found.chance:.0%}", f"chance to end within {show_time(found.within_s)}; {more}")]
+
+
+def _batch_facts(planned: Planned) -> tuple[str, str]:
+    """The batch in tokens and sequences, and what is not counted of it."""
+    training = planned.answer.scenario.training
+    note = f"{training.global_batch_size:,} sequences of {training.sequence_length:,}"
+    if planned.training is not None and not training.adapter_rank:
+        note += (
+            "; every batch is taken to need the same tokens (shortest also counts those that a larger batch would add)"
+        )
+    return f"{show_count(training.tokens_per_step)} tokens", note
 
 
 def money(amount: float, currency: str) -> str:

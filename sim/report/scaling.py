@@ -100,8 +100,11 @@ def batch_view(title: str, rows: Mapping[str, Mapping[str, Any]], remarks: Seque
     return Group(Text(title, style="bold"), table, notes(spread, *remarks))
 
 
-def goodput_view(title: str, run: TrainingRun, mtbf_s: float, terms: Terms) -> Group:
-    """Checkpoints, where the time goes, and what the run costs."""
+def goodput_view(title: str, run: TrainingRun, mtbf_s: float, terms: Terms, assumed: Sequence[str] = ()) -> Group:
+    """Checkpoints, where the time goes, and what the run costs.
+
+    assumed : what was filled in, beside what `terms` take for granted.
+    """
     saved, storing, failures, energy = run.checkpoints, run.storing, run.failures, run.energy_j
     stops = f", training stops for {show_time(saved.blocking_s)}" if saved.drain_s else ""
     facts = {
@@ -124,7 +127,7 @@ def goodput_view(title: str, run: TrainingRun, mtbf_s: float, terms: Terms) -> G
         "": [*_SHARES.values()],
     }
     shares = columns_table(columns, left=("share of time", ""))
-    return Group(Text(title, style="bold"), head, "", shares, notes(*terms.assumptions, *storing.notes))
+    return Group(Text(title, style="bold"), head, "", shares, notes(*assumed, *terms.assumptions, *storing.notes))
 
 
 def fit_view(title: str, fit: LossFit, budgets: Sequence[float]) -> Group:

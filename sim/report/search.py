@@ -51,9 +51,11 @@ def _heading(result: SearchResult) -> Text:
     found = f"the best plan takes {best.text}" if counted == "step" else f"best plan: {best.text} {counted}"
     said = title(f"{result.space.scenario.name}: {found}\n")
     theirs = f" that {result.space.runs_on} can run" if result.space.runs_on else ""
+    made = result.plans_made_to_fit
+    more = f", and {made:,} more once room is made for them" if made else ""
     said.append(
-        f"Of {result.plans_priced:,} plans{theirs}, {result.plans_feasible:,} fit in "
-        f"{show(result.memory_limit_bytes, 'B')} per GPU. {sentence(result.proof_assumptions[0])}"
+        f"Of {result.plans_priced:,} plans{theirs}, {result.plans_feasible - made:,} fit in "
+        f"{show(result.memory_limit_bytes, 'B')} per GPU{more}. {sentence(result.proof_assumptions[0])}"
     )
     if not result.finished:
         looked = f"only {result.plans_priced:,} of {result.space.num_plans:,} plans were looked at"

@@ -54,10 +54,12 @@ def plan_rank_view(result: SearchResult, ranked: PlanRank, question: str) -> Gro
     for each in ranked.among:
         best = each.best.answer
         change = (1 + loss_of(result, best)) / (1 + loss_of(result, answer)) - 1
-        rank = "" if each.rank is None else f"{say.ordinal(each.rank)} of "
-        said = f"the best takes {show_time(best.step_time_s)} ({change:+.1%}: {say.differences(answer, best)})"
+        kind = "" if each.kind == ranked.among[0].kind else f" {each.kind}"
+        among = f"the {each.of:,} plans that fit{kind}"
+        place = f"Rank {each.rank:,} of {among}." if each.rank else f"Not ranked among {among}."
         own = best.scenario.plan == answer.scenario.plan
-        lines.append(f"  {rank}{each.of:,} {each.kind}: {'it is the best of them' if own else said}")
+        said = f" The best takes {show_time(best.step_time_s)} ({change:+.1%}: {say.differences(answer, best)})."
+        lines.append(indented(Text(place + ("" if own else said))))
     dealt = [] if ranked.layout is None else [_dealt(answer, ranked.layout)]
     return Group(*lines, *dealt, *_explained(result, answer, ranked.steps))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import log
 from typing import Any
 
@@ -10,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from sim.breakdown import CAUSES
+from sim.breakdown import CAUSES, waiting_for_sends
 from sim.estimate import Estimate
 from sim.report import facts as say
 from sim.report.terminal import assumptions, bars_table, block, indented, title
@@ -119,8 +120,13 @@ def _shown(value: float, unit: str) -> str:
     return f"{value:,.0f}" if unit == "count" else show(value, unit)
 
 
-def compare_view(first: Estimate, second: Estimate, verbose: bool = False) -> Group:
-    """Two answers side by side, and what differs between their descriptions."""
+def compare_view(
+    first: Estimate, second: Estimate, verbose: bool = False, own: Sequence[Sequence[str]] = ((), ())
+) -> Group:
+    """Two answers side by side, and what differs between their descriptions.
+
+    own : overrides of each scenario alone, as they were typed.
+    """
     table = plain_table("", "A", "B", "change", left=("",), gap=4)
 
     def row(label: str, left: float, right: float, unit: str) -> None:
@@ -137,8 +143,12 @@ def compare_view(first: Estimate, second: Estimate, verbose: bool = False) -> Gr
         left, right = first.breakdown.seconds[cause], second.breakdown.seconds[cause]
         if max(left / first.step_time_s, right / second.step_time_s) >= say.SMALLEST:
             row(cause.replace("_", " "), left, right, "time")
+            if cause == "pipeline_bubble":
+                left, right = waiting_for_sends(first.timeline), waiting_for_sends(second.timeline)
+                row("  of it for sends", left, right, "time")
     names = [first.scenario.name, second.scenario.name]
     if names[0] == names[1]:
+        names = [f"{name} with {', '.join(said)}" if said else name for name, said in zip(names, own, strict=True)]
         names = [f"{name}  {say.plan_words(each)}" for name, each in zip(names, (first, second), strict=True)]
     heads = [title(f"{letter}  ", name) for letter, name in zip("AB", names, strict=True)]
     body = (table, indented(Text(clear_words(first, second), style="dim")))

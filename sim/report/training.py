@@ -31,12 +31,16 @@ def training_view(training: Training, verbose: bool = False) -> Group:
     run, goodput = training.run, training.run.goodput
 
     def ends(words: Callable[[TrainingRun], str]) -> tuple[str, str]:
-        return words(run), f"90 %: {words(training.low)} to {words(training.high)}"
+        low, high = words(training.low), words(training.high)
+        return words(run), "" if low == high else f"90 %: {low} to {high}"
 
     wall, around = ends(lambda run: show_time(run.wall_s))
     cost, of_cost = ends(lambda run: show_short(run.cost))
+    tokens, most, fewest = (show_short(each.tokens) for each in (run, training.low, training.high))
+    within = [] if most == fewest else [("Tokens", tokens, f"90 %: {fewest} to {most}")]
     rows: list[tuple[Any, ...]] = [
-        ("Wall clock", Text(wall, style="bold green"), around),
+        *within,
+        ("Wall clock", Text(wall, style="bold green"), "as given" if within else around),
         ("Cost", f"{cost} {run.currency}", of_cost),
         ("Steps", f"{run.steps:,.0f}", f"of {show_time(run.step_time_s)}, {show_count(run.tokens)} tokens"),
         ("Work", *ends(lambda run: show_time(run.useful_s))),
@@ -52,6 +56,7 @@ def training_view(training: Training, verbose: bool = False) -> Group:
     for row in (*rows, *_saving(training), *_loading(training)):
         table.add_row(*row)
     words = f"{show_time(run.wall_s)} and {show_count(run.cost)} {run.currency}"
+    words = f"{show_count(run.tokens)} tokens in {words}" if within else words
     notes = assumptions(training.assumptions, verbose=verbose)
     return Group(heading(training.answer, words), "", indented(table), *notes)
 
@@ -59,14 +64,15 @@ def training_view(training: Training, verbose: bool = False) -> Group:
 def _saving(training: Training) -> Iterator[tuple[str, str, str]]:
     """A checkpoint, how often one is saved, and what saving it in the background would bring."""
     storing, saved, there = training.run.storing, training.run.checkpoints, training.background
-    written = f"written in {show_time(storing.blocking_s)} ({storing.limit})"
-    yield "Checkpoint", show(storing.checkpoint_bytes, "B"), f"{show(storing.largest_bytes, 'B')} per GPU, {written}"
+    written = f"{show_time(storing.blocking_s)} to write, limited by the {storing.limit}"
+    yield "Checkpoint", show(storing.checkpoint_bytes, "B"), written
+    yield "  largest", show(storing.largest_bytes, "B"), "that one GPU writes"
     drain = f", {show_time(saved.drain_s)} in background" if saved.drain_s else ""
     yield "  one every", show_time(saved.interval_s), f"training stops for {show_time(saved.blocking_s)}{drain}"
     if there is not None and not saved.drain_s:
-        pause = f"stops for {show_time(there.checkpoints.blocking_s)}"
-        every = f"one every {show_time(there.checkpoints.interval_s)}"
-        yield "  asynchronous", f"{there.goodput.useful:.1%}", f"goodput, {every}, {pause}"
+        every, pause = show_time(there.checkpoints.interval_s), show_time(there.checkpoints.blocking_s)
+        said = f"goodput (--asynchronous), every {every}, stops {pause}"
+        yield "  background", f"{there.goodput.useful:.1%}", said
 
 
 def _loading(training: Training) -> Iterator[tuple[str, str, str]]:
@@ -84,10 +90,11 @@ def _loading(training: Training) -> Iterator[tuple[str, str, str]]:
 def frontier_view(scenario: Scenario, frontier: Frontier, chosen: Mapping[str, FrontierPoint]) -> Group:
     """The frontier as a table, the fastest and the cheapest run, and what was assumed."""
     goal, fastest = frontier.goal, frontier.fastest
+    critical, sizes = show_short(goal.critical_batch), len(frontier.batches)
     asked = title(
         f"{scenario.name}: {significant(fastest.run.days)} days at the shortest",
-        f"\n{show_count(goal.params)} parameters, {show_count(goal.min_tokens)} tokens at a small batch; "
-        f"critical batch {show_short(goal.critical_batch)} tokens",
+        f"\n{show_count(goal.params)} parameters. Small batches need {show_count(goal.min_tokens)} tokens. A batch of "
+        f"B tokens needs 1 + B / {critical} times as many: {critical} is the critical batch.",
     )
     limits = {"within": "In time", "budget": "In budget"}
     lines = {"Shortest": fastest, "Cheapest": frontier.cheapest} | {limits[name]: chosen[name] for name in chosen}
@@ -110,8 +117,8 @@ def frontier_view(scenario: Scenario, frontier: Frontier, chosen: Mapping[str, F
         )
     legend = (
         "limited by: the largest cause, and the share of the time that it costs; plan: tp·pp·dp, micro-batch, "
-        f"schedule × chunks. Any batch takes at least {goal.least_steps:,.0f} steps. Best of {frontier.plans:,} plans "
-        f"of {len(frontier.batches)} batches, {frontier.confirmed} run exactly."
+        f"schedule × chunks. Any batch takes at least {goal.least_steps:,.0f} steps. Of {frontier.plans:,} plans of "
+        f"{sizes} batch size{'s' * (sizes > 1)} the exact engine ran {frontier.confirmed}."
     )
     below = (Text(legend, style="dim"), *assumptions(frontier.assumptions))
     return Group(asked, "", remarks(sentences), "", table, *below)

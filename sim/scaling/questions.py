@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain, count, dropwhile, product, takewhile
 from math import log
 from typing import Any, ClassVar
 
@@ -15,9 +16,11 @@ from sim.estimate import Estimate, estimate
 from sim.scaling.run import Terms
 from sim.scaling.training import Training, train
 from sim.search import SearchResult, search
+from sim.search.fixed import as_fixed
+from sim.search.plans.layouts import pipeline_degrees, tensor_degrees
 from sim.search.room import DEFAULT as ROOM
 from sim.specs import ClusterSpec, GpuSpec, ModelSpec, Scenario, build_scenario
-from sim.specs.frameworks import DEFAULT
+from sim.specs.frameworks import DEFAULT, find_framework
 from sim.specs.loading import resolve
 from sim.specs.machines import machine_of
 from sim.units import parse_count, parse_whole, show
@@ -39,7 +42,9 @@ BATCHES = (
 CLUSTER = "superpod-h100"
 """The machine where nobody names one."""
 DOUBLINGS = 6
-"""Doublings of the GPUs that are tried where no plan fits."""
+"""Doublings of the GPUs up to which others are tried where no plan fits."""
+FEW_WAYS = 8
+"""GPUs over which a number of GPUs ought to let a model be split; one that does not may be why no plan fits."""
 TOKENS = 1e12
 """Tokens of a run where machines are compared and nobody says how many."""
 Fields = Callable[[ModelSpec, GpuSpec], tuple[Mapping[str, Any], Sequence[str]]]
@@ -182,6 +187,7 @@ class Question:
     precision : bf16, fp16, fp8 or another; default: bf16 if the GPU has it.
     framework : training framework: megatron-lm, torchtitan, deepspeed, pytorch-fsdp or another.
     memory_limit_bytes : memory that a plan may use of a GPU, such as 72 GB; default: all that the driver gives. [bytes]
+    overrides : other fields of the scenario, such as plan.tp=4; fields of the plan are kept by the search.
     assumed : what was filled in before.
     """
 
@@ -191,6 +197,7 @@ class Question:
     precision: str | None = None
     framework: str | None = None
     memory_limit_bytes: float | None = None
+    overrides: tuple[str, ...] = ()
     assumed: tuple[str, ...] = ()
 
     usual: ClassVar[tuple[str, str]]
@@ -203,16 +210,28 @@ class Question:
         raise NotImplementedError
 
     def scenario(self, gpu: str | None, gpus: int, cluster: str = "") -> Scenario:
-        """The question on so many GPUs of a preset, or of a cluster preset's kind."""
-        stack, said = (self.framework, ()) if self.framework else (self.usual[0], (self.usual[1],))
+        """The question on so many GPUs of a preset, or of a cluster preset's kind; its plan is not set yet."""
+        stack, said = self._stack()
         machine, notes = enlarged(cluster, gpus) if gpu is None else (machine_of(gpu, gpus), ())
-        fields = partial(self.fields, gpus=gpus)
-        return ask(self.model, machine, stack=stack, training=fields, assumed=[*self.assumed, *said, *notes])
+        fields, assumed = partial(self.fields, gpus=gpus), [*self.assumed, *said, *notes]
+        others = [each for each in self.overrides if not each.startswith("plan.")]
+        return ask(self.model, machine, stack=stack, training=fields, overrides=others, assumed=assumed)
+
+    def _stack(self) -> tuple[str, tuple[str, ...]]:
+        """The framework, and what is said of it where nobody named it or its name is another's."""
+        if self.framework is None:
+            return self.usual[0], (self.usual[1],)
+        found = find_framework(self.framework)
+        if found in (None, self.framework.strip().lower()):
+            return self.framework, ()
+        return found, (f"{self.framework} is another name for {found}; its latest version is taken",)
 
     def planned(self, gpu: str | None, gpus: int, cluster: str = "", **options: Any) -> Planned:
         """The best plan there, and its run; options are those of `plan_of`."""
-        scenario, limit = self.scenario(gpu, gpus, cluster), self.memory_limit_bytes
-        return plan_of(scenario, gpus, room=self.room, memory_limit_bytes=limit, **options)
+        of_plan = [each for each in self.overrides if each.startswith("plan.")]
+        scenario, fixed = as_fixed(self.scenario(gpu, gpus, cluster), of_plan)
+        limit = self.memory_limit_bytes
+        return plan_of(scenario, gpus, room=self.room, memory_limit_bytes=limit, fixed=fixed, **options)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,7 +248,7 @@ class Pretraining(Question):
         """Fields of the training section: a batch as published, `BATCHES`, where none is given."""
         (read, of_length), (kind, of_precision) = length_of(model, self.length), precision_of(gpu, self.precision)
         wanted, whose = next((some, whose) for most, some, whose in BATCHES if total_params(model) <= most)
-        usual = f"near the {wanted / 1e6:g} million of {whose} (--batch)"
+        usual = f"near the {wanted / 1e6:g} million of {whose}, and shared evenly by {gpus:,} GPUs (--batch)"
         own = None if self.batch is None else batch_of(self.batch, read, gpus)
         size, of_batch = own or _batch_near(wanted, read, gpus, usual)
         said = {"global_batch_size": size, "sequence_length": read, "precision": kind, "tokens": self.tokens}
@@ -243,11 +262,24 @@ class Pretraining(Question):
             raise NothingFits(f"{error}; {self._enough(gpu, gpus, cluster)}") from None
 
     def _enough(self, gpu: str | None, gpus: int, cluster: str) -> str:
-        for size in (gpus << doublings for doublings in range(1, DOUBLINGS + 1)):
+        most = gpus << DOUBLINGS
+        width = self.scenario(gpu, gpus, cluster).cluster.node.gpus_per_node
+        for size in takewhile(lambda size: size <= most, job_sizes(gpus + 1, width)):
             with suppress(InfeasiblePlan):
                 self.planned(gpu, size, cluster)
                 return f"on {size:,} GPUs one does (--gpus {size})"
-        return f"nor does one on {gpus << DOUBLINGS:,} GPUs: name a --gpu with more memory"
+        return f"nor does one on up to {most:,} GPUs: name a --gpu with more memory"
+
+
+def job_sizes(least: float, node_gpus: int) -> Iterator[int]:
+    """Numbers of GPUs that jobs usually have, from `least` on: powers of two within a node, then whole nodes.
+
+    Of nodes there are 1, 2, 3, and 4, 5, 6 or 7 times a power of two, which heads, layers and batches can share.
+    """
+    within = (1 << power for power in range(node_gpus.bit_length()) if 1 << power < node_gpus)
+    quarters = (times << doublings for doublings in count() for times in (4, 5, 6, 7))
+    nodes = (number * node_gpus for number in chain((1, 2, 3), quarters))
+    return dropwhile(lambda size: size < least, chain(within, nodes))
 
 
 class NothingFits(InfeasiblePlan):
@@ -261,6 +293,7 @@ def plan_of(
     *,
     room: Sequence[str] = ROOM,
     memory_limit_bytes: float | None = None,
+    fixed: Mapping[str, Any] | None = None,
     export_to: str | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Planned:
@@ -269,6 +302,7 @@ def plan_of(
     terms : price, failures, storage.
     room : ways to make room for plans that do not fit else, as `search` takes them.
     memory_limit_bytes : of one GPU. Default: all that its driver gives. [bytes]
+    fixed : fields that every plan must have, as `search` takes them.
     export_to : a framework that must be able to run the plan.
     """
     result = search(
@@ -276,26 +310,40 @@ def plan_of(
         gpus=(gpus, gpus),
         memory_limit_bytes=memory_limit_bytes,
         room=room,
+        fixed=fixed,
         export_to=export_to,
         progress=progress,
         require_fit=False,
     )
     if not result.best:
-        leanest = result.select({}, 1).leanest
-        assert leanest is not None
-        plan, parts = result.scenario_at(leanest).plan, estimate(result.scenario_at(leanest)).largest.to_dict()
-        needed = parts.pop("total")
-        most = max(parts, key=lambda name: parts[name])
-        words = "optimizer states" if most == "optimizer" else most
-        raise NothingFits(
-            f"no plan fits in {show(result.memory_limit_bytes, 'B')} of one {scenario.cluster.gpu.name}: with ZeRO "
-            f"{plan.zero_stage}, recompute {plan.recompute} and a micro-batch of {plan.microbatch_size} it still needs "
-            f"{show(needed, 'B')} ({words} {show(parts[most], 'B')})"
-            f"{', and states in host memory do not make room enough' if 'offload' in room else ''}"
-        )
+        raise NothingFits(_nothing_fits(result, gpus, "offload" in room))
     best = result.best[0]
     terms = terms or Terms()
     failures = replace(terms.failures, gpus_per_node=scenario.cluster.node.gpus_per_node)
     terms = replace(terms, failures=failures)
     run = None if best.scenario.training.tokens is None else train(best.scenario, terms=terms)
     return Planned(result, best.answer if run is None else run.answer, run)
+
+
+def _nothing_fits(result: SearchResult, gpus: int, offload: bool) -> str:
+    """What the leanest plan lacks, and how the number of GPUs forces it where it can hardly be divided."""
+    leanest, scenario = result.select({}, 1).leanest, result.space.scenario
+    assert leanest is not None
+    plan, parts = result.scenario_at(leanest).plan, estimate(result.scenario_at(leanest)).largest.to_dict()
+    needed = parts.pop("total")
+    most = max(parts, key=lambda name: parts[name])
+    words = "optimizer states" if most == "optimizer" else most
+    model, forced = scenario.model, ""
+    shapes = product(tensor_degrees(scenario), pipeline_degrees(scenario))
+    split = max(tp * pp for tp, pp in shapes if gpus % (tp * pp) == 0)
+    if split < min(gpus, FEW_WAYS):
+        forced = (
+            f"{gpus:,} GPUs allow a model to be split over at most {split} of them. For tp must divide the "
+            f"{model.num_heads} heads, pp the {model.num_layers} layers, and tp · pp the {gpus:,} GPUs. So "
+        )
+    return (
+        f"{forced}no plan fits in {show(result.memory_limit_bytes, 'B')} of one {scenario.cluster.gpu.name}: with ZeRO "
+        f"{plan.zero_stage}, recompute {plan.recompute} and a micro-batch of {plan.microbatch_size} it still needs "
+        f"{show(needed, 'B')} ({words} {show(parts[most], 'B')})"
+        f"{', and states in host memory do not make room enough' if offload else ''}"
+    )

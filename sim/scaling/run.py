@@ -193,7 +193,7 @@ class TrainingRun:
     useful_s : steps times step time. [s]
     goodput, checkpoints : the shares of the wall-clock time, and how state is saved.
     wall_s : with failures and checkpoints. [s]
-    gpu_hours : of the wall-clock time, spare nodes included. [h]
+    gpu_hours : of the wall-clock time, with the unused GPUs of rented nodes and with spare nodes. [h]
     energy_j : of the nodes at full power; None where it is not known. [J]
     storing, failures : what checkpoints take, and failures with it.
     """
@@ -260,7 +260,7 @@ def training_run(
     if shares.useful < LEAST_USEFUL:
         raise SpecError(_no_work(storing, num_gpus, node.name, terms, failures))
     wall = shares.wall_time(useful)
-    paid = num_gpus + (failures.spare_nodes or 0) * failures.gpus_per_node
+    paid = rented_gpus(num_gpus, node) + (failures.spare_nodes or 0) * failures.gpus_per_node
     hours, power = paid * wall / 3600.0, node.power_per_gpu_w
     return TrainingRun(
         num_gpus,
@@ -278,6 +278,12 @@ def training_run(
         storing,
         failures,
     )
+
+
+def rented_gpus(num_gpus: int, node: NodeSpec) -> int:
+    """GPUs that a job pays for: those that it uses of one node, and all GPUs of several nodes."""
+    nodes = -(-num_gpus // node.gpus_per_node)
+    return num_gpus if nodes == 1 else nodes * node.gpus_per_node
 
 
 def best_checkpoints(storing: Storing, num_gpus: int, node: str, terms: Terms) -> Checkpoints:

@@ -10,7 +10,15 @@ from sim.assumptions import NO_FAILURES
 from sim.errors import SpecError, require_positive
 from sim.estimate import Estimate, estimate
 from sim.reliability.storing import LOAD_WORDS, DataLoading, Storing, data_loading, storing_of
-from sim.scaling.run import DEFAULT_BATCH_LAW, Terms, TrainingRun, goal_of_model, training_run, unknown_energy
+from sim.scaling.run import (
+    DEFAULT_BATCH_LAW,
+    Terms,
+    TrainingRun,
+    goal_of_model,
+    rented_gpus,
+    training_run,
+    unknown_energy,
+)
 from sim.specs import Scenario
 from sim.specs.loading import as_scenario
 from sim.units import show, show_time
@@ -18,7 +26,9 @@ from sim.units import show, show_time
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """A run, and the runs at both ends of the step time's 90 % interval.
+    """A run, and the runs at both ends of the step time's 90 % interval: with shorter steps and with longer ones.
+
+    If the time was given, all three take it, and differ in how many tokens they train on.
 
     background : the run with checkpoints written in the background; None where the node does not say how fast GPUs copy
         to their host.
@@ -40,13 +50,13 @@ class Training:
     def to_dict(self) -> dict[str, Any]:
         """Plain data with stable keys, for JSON."""
         run, ends = self.run.to_dict(), (self.low.to_dict(), self.high.to_dict())
-        intervals = ("step_time_s", "useful_days", "days", "gpu_hours", "cost", "energy_j")
+        intervals = ("step_time_s", "tokens", "steps", "useful_days", "days", "gpu_hours", "cost", "energy_j")
         shares = ("useful", "checkpoints", "lost_work", "restarts", "waiting")
         failures, storing = self.run.failures, self.run.storing
         return {
             "scenario": self.answer.scenario.name,
             **run,
-            "intervals": {name: [end[name] for end in ends] for name in intervals if run[name] is not None},
+            "intervals": {name: sorted(end[name] for end in ends) for name in intervals if run[name] is not None},
             "goodput_parts": {name: getattr(self.run.goodput, name) for name in shares},
             "checkpoint_interval_s": self.run.checkpoints.interval_s,
             "checkpoint_blocking_s": self.run.checkpoints.blocking_s,
@@ -127,8 +137,9 @@ def train(
         average *= loading.slowdown
 
     def run_of(factor: float, terms: Terms) -> TrainingRun:
-        """Return the run with steps so many times as long."""
-        return training_run(storing, answer.num_gpus, node, average * factor, steps, data, terms)
+        """Return the run with steps so many times as long, and as many fewer of them where the time was given."""
+        fewer = 1.0 if within_s is None else factor
+        return training_run(storing, answer.num_gpus, node, average * factor, steps / fewer, data / fewer, terms)
 
     low, high = (run_of(end / answer.step_time_s, terms) for end in answer.step_time_interval_s)
     run, background = run_of(1.0, terms), None
@@ -138,6 +149,8 @@ def train(
     notes.append(f"a checkpoint is loaded in the fastest of these ways: {'; '.join(ways)}")
     if run.energy_j is None:
         notes.append(unknown_energy(node))
+    if (rented := rented_gpus(answer.num_gpus, node)) > answer.num_gpus:
+        notes.append(f"all {rented:,} GPUs of the nodes are paid for, although the plan uses {answer.num_gpus:,}")
     stated = [note for note in answer.assumptions if note != NO_FAILURES]
     said = (*notes, *terms.assumptions, *run.storing.notes, *stated)
     return Training(answer, run, low, high, background, loading, said)

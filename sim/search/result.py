@@ -108,6 +108,11 @@ class SearchResult(PricedPlans, NotebookDisplay):
         """How many plans fit in memory."""
         return self.select({}, 1).fit
 
+    @cached_property
+    def plans_made_to_fit(self) -> int:
+        """How many of these fit only since room was made for them, as far as that was looked for."""
+        return int(np.count_nonzero(self.fits & (self.category >= len(self.space.categories))))
+
     @property
     def plans_per_s(self) -> float:
         """Plans priced and checked a second."""

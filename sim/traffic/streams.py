@@ -50,6 +50,8 @@ class Stream:
     nbytes : that one member sends in a message. [bytes]
     pace : share of full speed that its slowest card leaves it: a fitted efficiency is a share of what a card is worth,
         and of a slow card it is the same share.
+    delay_hidden_share : of what a message beside compute takes longer than alone, the share that is really hidden;
+        None: within an NVLink domain, as of the rest.
     """
 
     before_s: float
@@ -62,6 +64,7 @@ class Stream:
     kind: str = ""
     nbytes: float = 1.0
     pace: float = 1.0
+    delay_hidden_share: float | None = None
 
     @property
     def alone_s(self) -> float:
@@ -161,7 +164,8 @@ class Wires:
         limited = occupies > 0  # links without a limit hold nobody back
         pace = float(self._health[link[self._is_end[link]]].min(initial=1.0))
         carried = link[limited], occupies[limited], crossing[limited]
-        self.streams.append(Stream(*seconds, *carried, seconds[1] / nbytes, kind, nbytes, pace))
+        hidden = None if self._is_nvlink[link].all() else self._costs.fabric.delay_hidden_share
+        self.streams.append(Stream(*seconds, *carried, seconds[1] / nbytes, kind, nbytes, pace, hidden))
         return len(self.streams) - 1
 
 

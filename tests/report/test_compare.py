@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from sim import estimate, load_scenario
+from sim.breakdown import waiting_for_sends
 from sim.commands.estimate import split_scenario
 from sim.commands.options import scenarios_with_overrides
 from sim.report.terminal import console
@@ -54,6 +55,25 @@ def test_only_inputs_that_differ_are_listed():
     assert field_words("training.tokens", 3e11) == "300,000,000,000"
     assert field_words("stack.fragmentation", 0.03) == "0.03"
     assert field_words("plan.recompute_modules", []) == field_words("plan.x", None) == "–"
+
+
+def test_headings_of_one_file_name_its_overrides():
+    network = "cluster.inter_node_bandwidth=25 Gbit/s"
+    shown = typed("compare", SCENARIO, f"{SCENARIO}@{network}").stdout
+    first, second = re.findall(r"^[AB]  .*?(?=^B  |^\n)", shown, re.MULTILINE | re.DOTALL)
+    assert "with" not in first
+    assert f"gpt3-175b-1024-a100 with {network}" in " ".join(second.split())
+
+
+def test_what_sends_take_of_the_bubble_is_what_it_loses_without_them():
+    fast = ask("plan.num_chunks=2", "plan.schedule=interleaved", "stack.overlap_p2p=true")
+    settings = ("plan.num_chunks=2", "plan.schedule=interleaved", "stack.overlap_p2p=true")
+    slow = ask(*settings, "cluster.inter_node_bandwidth=10 Gbit/s")
+    bubbles = [each.breakdown.seconds["pipeline_bubble"] for each in (fast, slow)]
+    sends = [waiting_for_sends(each.timeline) for each in (fast, slow)]
+    assert sends[1] > sends[0] > 0.0
+    assert bubbles[1] - sends[1] == pytest.approx(bubbles[0] - sends[0])
+    assert "of it for sends" in printed(fast, slow)
 
 
 def test_fields_of_another_model_are_folded_behind_its_name():

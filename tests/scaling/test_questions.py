@@ -13,10 +13,11 @@ from sim.cli import app
 from sim.errors import InfeasiblePlan, SpecError
 from sim.estimate import estimate
 from sim.reliability.cost import Price
+from sim.scaling.deadline import InTime
 from sim.scaling.finetuning import FineTuning, tune
 from sim.scaling.offers import offer as offered
 from sim.scaling.offers import rank
-from sim.scaling.questions import batch_of, sequences_near
+from sim.scaling.questions import Pretraining, batch_of, sequences_near
 from sim.scaling.run import Terms
 from sim.scaling.training import train
 from sim.search import search
@@ -90,6 +91,71 @@ def test_a_plan_that_fits_nowhere_says_how_many_gpus_are_enough():
     assert "needs" in words
     assert run(f"plan llama3-70b --gpu 4090 --gpus {enough}").exception is None
     assert run(f"plan llama3-70b --gpu 4090 --gpus {enough // 2}").exception is not None
+
+
+def test_too_few_factors_are_blamed_rather_than_memory():
+    result = run("plan llama3-70b --gpu h100 --gpus 121")
+    assert isinstance(result.exception, InfeasiblePlan)
+    assert "121 GPUs allow a model to be split over at most 1 of them" in str(result.exception)
+    assert str(result.exception).endswith("on 128 GPUs one does (--gpus 128)")
+
+
+def test_the_fewest_gpus_that_end_in_time_are_those_that_plan_prices_so():
+    words = "plan llama3-8b --gpu h100 --tokens 300B"
+    found = answer(words, "--within", "20 d")
+    within = found["within"]
+    alone = answer(words, "--gpus", str(within["num_gpus"]))
+    assert found["training"]["days"] == alone["training"]["days"] <= 20.0
+    sizes = [size for size in (8, 16, 24, 32, 40, 48, 56, 64) if size < within["num_gpus"]]
+    assert all(answer(words, "--gpus", str(size))["training"]["days"] > 20.0 for size in sizes[-2:])
+    certain = answer(words, "--gpus", str(within["certain"]["num_gpus"]))["training"]
+    assert certain["intervals"]["days"][1] <= 20.0
+    assert within["seconds"] == 20 * 86400
+
+
+def test_the_chance_to_end_in_time_is_that_of_the_interval():
+    asked = Pretraining("llama3-8b", tokens=300e9)
+    planned = asked.planned("h100-sxm-80gb", 16)
+    run = planned.training
+
+    def chance(within_s):
+        return InTime(within_s, planned, None).chance
+
+    ends = run.low.wall_s, run.run.wall_s, run.high.wall_s
+    assert [chance(end) for end in ends] == pytest.approx([0.05, 0.5, 0.95], abs=1e-3)
+
+
+def test_a_deadline_that_no_size_keeps_names_the_shortest_run():
+    result = run("plan llama3-8b --gpu h100 --tokens 300B --batch 64 --within", "1 h")
+    assert isinstance(result.exception, SpecError)
+    assert re.search(r"no run ends within 1.00 hours on up to [\d,]+ GPUs: the shortest takes", str(result.exception))
+
+
+def test_a_deadline_that_is_far_too_short_says_how_many_gpus_the_peak_rate_would_take():
+    result = run("plan llama3-8b --gpu h100 --tokens 300B --within", "1 s")
+    assert isinstance(result.exception, InfeasiblePlan)
+    assert re.match(r"no run ends within 1\.00 s: it would take [\d,]+ GPUs or more", str(result.exception))
+
+
+def test_overrides_change_the_scenario_and_keep_fields_of_the_plan():
+    found = answer(PLAN, "-s", "plan.tp=4", "-s", "cluster.node.nic_bandwidth=100 Gbit/s")
+    assert found["plan"]["tp"] == 4
+    assert "a node has 8 network cards of 100 Gbit/s" in " ".join(found["assumptions"])
+
+
+def test_nodes_are_paid_for_whole_where_a_job_takes_several():
+    found = answer("plan qwen3-4b --gpu h100 --gpus 100 --tokens 100B")
+    training = found["training"]
+    assert training["gpu_hours"] == pytest.approx(104 * 24 * training["days"])
+    assert "all 104 GPUs of the nodes are paid for, although the plan uses 100" in found["assumptions"]
+    one = answer("plan qwen3-4b --gpu h100 --gpus 4 --tokens 100B")["training"]
+    assert one["gpu_hours"] == pytest.approx(4 * 24 * one["days"])
+
+
+def test_another_name_of_a_framework_is_said():
+    found, proper = (answer(PLAN, "--framework", name) for name in ("megatron", "megatron-lm"))
+    assert found["step_time_s"] == proper["step_time_s"]
+    assert "megatron is another name for megatron-lm; its latest version is taken" in found["assumptions"]
 
 
 @rows(
@@ -213,7 +279,11 @@ def test_lora_may_stand_without_a_rank():
         ("finetune nobody/none --samples 50k", "give the path of its config.json"),
         ("finetune qwen2.5-7b --samples 0.5", "no whole number"),
         ("plan llama3-8b --gpus 8 --batch 2k", "write 2048 for sequences, or 0.5M for tokens"),
-        ("plan llama3-8b", "give a number, such as --gpus 512"),
+        ("plan llama3-8b", "give a number, such as --gpus 512, or --within 30d"),
+        ("plan llama3-8b --within 30d --gpu h100", "add --tokens, such as --tokens 15T"),
+        ("plan llama3-8b --within 30d --tokens 1T", "add --gpu, such as --gpu h100, or --cluster"),
+        ("plan llama3-8b --within 30d --tokens 1T --gpus 8", "leave --gpus 8 out"),
+        ("plan llama3-8b --gpus 8 -s training.precision=fp16", "plan sets training.precision by --precision"),
         ("plan llama3-8b --gpus 8 --gpu h100 --cluster selene", "leave --gpu out"),
         ("plan llama3-8b --gpus 8 --price 3", "name it with --gpu"),
         ("plan llama3-8b --gpus 8 --memory-limit -3GB", "must be above zero"),

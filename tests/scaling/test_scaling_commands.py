@@ -108,6 +108,12 @@ def test_goodput():
     assert answer["energy_j"] == pytest.approx(answer["gpu_hours"] * 3600 * 10_200 / 8 * 1.1)
 
 
+def test_goodput_says_that_thirty_days_are_assumed():
+    assumed, given = ask("goodput", "70B", "--gpus", "512"), ask("goodput", "70B", "--gpus", "512", "--useful", "20 d")
+    assert "a run of 30.0 days without failures is assumed (--useful)" in assumed
+    assert "--useful" not in given
+
+
 def test_goodput_on_a_machine():
     """Selene's own 273 GB/s; else 20 GB/s for every 32 DGX H100; in the background staging and the copy to the host."""
     plain, there, behind = (

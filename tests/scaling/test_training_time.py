@@ -127,7 +127,9 @@ def test_without_a_critical_batch_the_batch_does_not_limit():
 
 
 def test_what_cannot_be():
-    with pytest.raises(InfeasiblePlan, match=r"Nearest sizes that work: 3,072"):  # more GPUs than the batch feeds
+    with pytest.raises(
+        InfeasiblePlan, match=r"nearest numbers that can be made are 3,072"
+    ):  # more GPUs than the batch feeds
         shortest(question(), GOAL, gpus=(4400, 4480), batches=(8,), layered=False)
     huge = question(model="gpt-1008b")
     with pytest.raises(InfeasiblePlan, match="memory rules them all out"):

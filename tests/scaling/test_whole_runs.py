@@ -1,6 +1,7 @@
 """Whole runs: published estimates from our own throughput, goals under the batch trade-off, money, `train`."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -151,6 +152,19 @@ def test_a_time_gives_the_tokens_that_it_takes_in():
         train(GPT3, within_s=1e6, tokens=1e12)
 
 
+def test_a_given_time_leaves_the_tokens_open():
+    found = train(GPT3, within_s=28 * 86400.0)
+    assert [each.wall_s for each in (found.low, found.high)] == pytest.approx([28 * 86400.0] * 2)
+    shorter, longer = (end / found.answer.step_time_s for end in found.answer.step_time_interval_s)
+    assert found.low.tokens == pytest.approx(found.run.tokens / shorter)
+    assert found.high.tokens == pytest.approx(found.run.tokens / longer)
+    least, most = found.to_dict()["intervals"]["tokens"]
+    assert least < found.run.tokens < most
+    printed = ask(SCENARIOS / "gpt3-175b-1024-a100.yaml", "--within", "28 d")
+    assert "as given" in printed
+    assert re.search(r"Tokens +\S+ +90 %: \S+ to \S+", printed)
+
+
 def ask(*arguments):
     result = CliRunner().invoke(app, ["train", *map(str, arguments)], env={"COLUMNS": "80"})
     if result.exception is not None:
@@ -165,7 +179,7 @@ def test_the_command():
     shown = page.partition("flopcast train scenarios/gpt-1t-3072-a100.yaml\n```\n\n```text part\n")[2].partition("```")[
         0
     ]
-    assert len(shown.splitlines()) == 12
+    assert len(shown.splitlines()) == 13
     assert shown in "\n".join(line.rstrip() for line in printed.splitlines())
     answer = json.loads(ask(TRILLION, "--price", "3", "--pue", "1.5", "--json"))
     assert answer["cost"] == pytest.approx(3 * answer["gpu_hours"])
@@ -226,7 +240,7 @@ def test_a_node_whose_host_link_is_not_known_writes_while_training_waits():
     ):
         ask(TRILLION, *unknown, "--asynchronous")
     slow = ask(TRILLION, "-s", "cluster.node.host_link_bandwidth=100 MB/s")
-    assert "(host link)" in slow
+    assert "limited by the host link" in slow
 
 
 def test_data_that_come_too_slowly_set_the_pace():

@@ -76,14 +76,17 @@ def test_an_empty_set_says_what_emptied_it():
         search(huge, gpus=(64, 8))
     with pytest.raises(InfeasiblePlan, match=r"context-parallel degree 3 or 7: it must divide the sequence of 2,048"):
         search(scenario, context=(3, 7))
-    with pytest.raises(InfeasiblePlan, match=r"no plan on 28 GPUs.*cp be 4, pp the 48 layers and dp the batch of 4"):
+    with pytest.raises(
+        InfeasiblePlan,
+        match=r"no plan on 28 GPUs: no product tp · cp \(4\) · pp · dp is 28\..*pp the 48 layers, and dp the batch of 4",
+    ):
         search(scenario, gpus=(28, 28), context=(4,))
-    with pytest.raises(InfeasiblePlan, match=r"no plan on 2 GPUs.*Nearest sizes that work: 4$"):
+    with pytest.raises(InfeasiblePlan, match=r"no plan on 2 GPUs.*nearest numbers that can be made are 4$"):
         search(scenario, gpus=(2, 2), context=(4,))
-    with pytest.raises(InfeasiblePlan, match=r"no plan on 7 GPUs: tp must divide the heads.*Nearest sizes"):
+    with pytest.raises(InfeasiblePlan, match=r"no plan on 7 GPUs.*tp must divide the heads.*nearest numbers"):
         search(scenario, gpus=(7, 7))
     batch = scenario.replace(training=scenario.training.replace(global_batch_size=5), plan=ParallelPlan())
-    with pytest.raises(InfeasiblePlan, match=r"dp the batch of 5\. .* or a batch that is a multiple of 2 \(--batch\)"):
+    with pytest.raises(InfeasiblePlan, match=r"dp the batch of 5\. .* Or take a batch that is a multiple of 2$"):
         search(batch, gpus=(2048, 2048))
     assert search(batch.replace(training=batch.training.replace(global_batch_size=2)), gpus=(2048, 2048)).best
     with pytest.raises(InfeasiblePlan, match=r"cluster 'selene' has 4,480"):

@@ -126,7 +126,7 @@ def test_fields_of_the_plan_and_the_size_are_axes_too(scenario):
     assert min(point.best.answer.step_time_s for point in swept.points if point.best) >= free * (1 - 1e-9)
     sizes = sweep(scenario, "gpus=8,7", confirm=2)
     assert sizes.points[0].best.answer.num_gpus == 8
-    assert "Nearest sizes that work" in sizes.points[1].infeasible
+    assert "nearest numbers that can be made" in sizes.points[1].infeasible
     nodes = sweep(scenario, "cluster.num_nodes=1,2", confirm=2)
     assert [point.best.answer.num_gpus for point in nodes.points] == [8, 16]
     assert any("all GPUs of its cluster" in note for note in nodes.notes)
@@ -243,3 +243,20 @@ def test_a_table_of_two_axes_shows_what_the_objective_counts(scenario, objective
         answer = point.best.answer
         spent = significant(answer.step_time_s * answer.num_gpus)
         assert (spent if objective == "cost" else show(answer.largest.total, "B")) in told
+
+
+@pytest.mark.parametrize("words", [("--batch", "6"), ("-s", "training.global_batch_size=6")])
+def test_numbers_of_gpus_are_swept_with_a_batch_that_the_scenarios_own_plan_does_not_divide(words):
+    file = str(SCENARIOS / "gpt3-175b-1024-a100.yaml")
+    outcome = CliRunner().invoke(app, ["search", file, "--sweep", "gpus=256,512", *words, "--json"])
+    assert outcome.exception is None, outcome.exception
+    points = json.loads(outcome.stdout)["sweep"]["points"]
+    assert [point["num_gpus"] for point in points] == [256, 512]
+    assert all(6 % point["plan"]["dp"] == 0 for point in points)
+
+
+def test_the_nearest_sizes_have_the_degrees_that_are_set(scenario):
+    swept = sweep(load_scenario(SCENARIOS / "gpt3-175b-1024-a100.yaml"), "gpus=100,128", fixed={"tp": 8}, confirm=1)
+    assert "no plan on 100 GPUs with tp 8" in swept.points[0].infeasible
+    assert swept.points[0].infeasible.endswith("The nearest numbers that can be made are 96 and 128")
+    assert swept.points[1].plans_feasible or "memory" in swept.points[1].infeasible

@@ -210,7 +210,11 @@ def expert_degrees(scenario: Scenario) -> tuple[int, ...]:
 
 
 def find_layouts(
-    scenario: Scenario, gpus: tuple[int, int], context: tuple[int, ...], experts: tuple[int, ...] | None = None
+    scenario: Scenario,
+    gpus: tuple[int, int],
+    context: tuple[int, ...],
+    experts: tuple[int, ...] | None = None,
+    fixed: Mapping[str, Any] | None = None,
 ) -> Array:
     """(tp, cp, pp, dp, ep) of every layout between two numbers of GPUs; those that differ in ep only are neighbours.
 
@@ -218,6 +222,8 @@ def find_layouts(
     ----------
     experts : tuple of int, optional
         Expert-parallel degrees. Default: every one that deals the experts evenly.
+    fixed : mapping, optional
+        Fields that plans will have, for the sizes that the error names.
 
     Raises
     ------
@@ -244,7 +250,8 @@ def find_layouts(
     sizes = layouts.prod(axis=1)
     inside = (sizes >= gpus[0]) & (sizes <= min(gpus[1], scenario.cluster.num_gpus))
     if not inside.any():
-        raise InfeasiblePlan(_no_layout(scenario, gpus, axes, sizes))
+        kept, named = _kept(layouts, fixed or {})
+        raise InfeasiblePlan(_no_layout(scenario, gpus, axes, kept, named))
     chosen = _with_experts(scenario, layouts[inside], dealt)
     if not len(chosen):
         raise InfeasiblePlan(_no_experts(scenario, gpus, layouts[inside], dealt))
@@ -393,9 +400,26 @@ def cuts_sequences(layouts: Array, length: int) -> Array:
     return whole
 
 
-def _no_layout(scenario: Scenario, gpus: tuple[int, int], axes: tuple[Sequence[int], ...], sizes: Array) -> str:
-    """Why no tp · cp · pp · dp is in the range, which sizes would be, and which batch would let it be."""
-    tensor, context, pipelines, _ = axes
+def _kept(layouts: Array, fixed: Mapping[str, Any]) -> tuple[Array, str]:
+    """(layouts that have the degrees that are set, those degrees in words); all where none has them."""
+    degrees = {name: np.atleast_1d(fixed[name]) for name in ("tp", "cp", "pp", "dp") if name in fixed}
+    kept = np.ones(len(layouts), dtype=bool)
+    for name, values in degrees.items():
+        kept &= np.isin(layouts[:, LAYOUT.index(name)], values)
+    if not kept.any():
+        return layouts, ""
+    words = (f"{name} {' or '.join(map(str, values.tolist()))}" for name, values in degrees.items())
+    return layouts[kept], " and ".join(words)
+
+
+def _no_layout(
+    scenario: Scenario, gpus: tuple[int, int], axes: tuple[Sequence[int], ...], layouts: Array, named: str
+) -> str:
+    """Why no tp · cp · pp · dp is in the range, which sizes would be, and which batch would let it be.
+
+    layouts, named : of any size; the degrees that are set, in words.
+    """
+    tensor, context, _, _ = axes
     batch, owned = scenario.training.global_batch_size, scenario.cluster.num_gpus
     wanted, dealt = _range(gpus), dealt_layers(scenario.model, scenario.plan)
     if gpus[0] > owned:
@@ -403,17 +427,18 @@ def _no_layout(scenario: Scenario, gpus: tuple[int, int], axes: tuple[Sequence[i
             f"no plan on {wanted} GPUs: cluster {scenario.cluster.name!r} has {owned:,}; "
             "raise cluster.num_nodes or lower --gpus"
         )
+    sizes = layouts.prod(axis=1)
     possible = np.unique(sizes[sizes <= owned])
     below, above = possible[possible < gpus[0]], possible[possible > gpus[1]]
     near = [f"{int(each):,}" for each in (*below[-1:], *above[:1])]
-    cut = "" if context == (1,) else f"cp be {' or '.join(map(str, context))}, "
+    cut = "" if context == (1,) else f" · cp ({' or '.join(map(str, context))})"
     # Replicas that would fill the range, the fewest first: a batch must be a multiple of them.
-    models = np.prod(np.array(list(product(tensor, context, pipelines))), axis=1)
+    models = np.unique(layouts[:, :3].prod(axis=1))
     replicas = -(-gpus[0] // models)
     replicas = replicas[replicas * models <= min(gpus[1], owned)]
-    other = f"; or a batch that is a multiple of {int(replicas.min()):,} (--batch)" if len(replicas) else ""
+    other = f". Or take a batch that is a multiple of {int(replicas.min()):,}" if len(replicas) else ""
     return (
-        f"no plan on {wanted} GPUs: tp must divide the heads ({', '.join(map(str, tensor))}), {cut}pp "
-        f"the {dealt} layers and dp the batch of {batch:,}. No product of such numbers is in that range. "
-        f"Nearest sizes that work: {' and '.join(near) or 'none'}{other}"
+        f"no plan on {wanted} GPUs{f' with {named}' if named else ''}: no product tp{cut} · pp · dp is {wanted}. "
+        f"tp must divide the heads ({', '.join(map(str, tensor))}), pp the {dealt} layers, and dp the batch of "
+        f"{batch:,}. The nearest numbers that can be made are {' and '.join(near) or 'none'}{other}"
     )

@@ -352,7 +352,7 @@ def build_space(
     InfeasiblePlan
         No plan keeps the rules; the message says which one left nothing.
     """
-    layouts = find_layouts(scenario, gpus, context, experts)
+    layouts = find_layouts(scenario, gpus, context, experts, fixed)
     if recomputes is None:
         operations = bool(rules) or scenario.plan.recompute == "per_op"
         recomputes = tuple(mode for mode in RECOMPUTES if mode != "per_op" or operations)

@@ -1,0 +1,124 @@
+"""How many GPUs end a run by a deadline: the fewest that are expected to, and the fewest that nearly surely do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import Any
+
+from sim.errors import InfeasiblePlan, SpecError
+from sim.scaling.loss_laws import FLOP_PER_PARAM_TOKEN
+from sim.scaling.questions import Planned, Pretraining, job_sizes
+from sim.scaling.training import Training
+from sim.uncertainty import chance_below
+from sim.units import show_time
+from sim.work.sums import active_params
+
+MOST = 32
+"""GPUs that are tried at most, over the fewest that would do at their peak: below 3 % of it more GPUs hardly help."""
+
+
+@dataclass(frozen=True, slots=True)
+class InTime:
+    """The fewest GPUs, of the sizes that jobs usually have, on which a run ends in time.
+
+    planned : the best plan and the run on as many as are expected to.
+    certain : on the fewest whose 90 % interval ends in time; None where no number does that was tried.
+    """
+
+    within_s: float
+    planned: Planned
+    certain: Planned | None
+
+    @property
+    def gpus(self) -> int:
+        """The fewest GPUs."""
+        return self.planned.answer.num_gpus
+
+    @property
+    def chance(self) -> float:
+        """Probability that the run on them ends in time. Its length is proportional to that of a step."""
+        answer = self.planned.answer
+        factor = self.within_s / run_of(self.planned).run.wall_s
+        return chance_below(answer.scenario, answer.breakdown.shares(), factor)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data with stable keys, for JSON: those of the plan, and the deadline under `within`."""
+        certain = None
+        if self.certain is not None:
+            run = run_of(self.certain).run
+            certain = {"num_gpus": run.num_gpus, "days": run.days, "cost": run.cost}
+        within = {"seconds": self.within_s, "num_gpus": self.gpus, "chance": self.chance, "certain": certain}
+        return {**self.planned.to_dict(), "within": within}
+
+
+def run_of(planned: Planned) -> Training:
+    """The run of a plan whose question has a number of tokens."""
+    assert planned.training is not None
+    return planned.training
+
+
+def in_time(
+    asked: Pretraining,
+    within_s: float,
+    gpu: str | None,
+    cluster: str = "",
+    progress: Callable[[int, int], None] | None = None,
+    **options: Any,
+) -> InTime:
+    """The fewest GPUs on which a run ends in time: sizes are tried in rising order, from what the peak rate would take.
+
+    gpu, cluster : the kind of machine, as of `Question.planned`; options are those of `plan_of`.
+
+    Raises
+    ------
+    SpecError
+        No size ends in time; the message has the shortest run.
+    InfeasiblePlan
+        No plan fits on any size.
+    """
+    enough: Planned | None = None
+    shortest: Planned | None = None
+    refused: InfeasiblePlan | None = None
+    sizes = _sizes(asked, within_s, gpu, cluster)
+    for done, size in enumerate(sizes):
+        if progress is not None:
+            progress(done, len(sizes))
+        try:
+            planned = asked.planned(gpu, size, cluster, **options)
+        except InfeasiblePlan as error:
+            refused = error
+            continue
+        if not planned.result.finished:
+            raise KeyboardInterrupt
+        training = run_of(planned)
+        if training.high.wall_s <= within_s:
+            return InTime(within_s, enough or planned, planned)
+        if enough is None and training.run.wall_s <= within_s:
+            enough = planned
+        if shortest is None or training.run.wall_s < run_of(shortest).run.wall_s:
+            shortest = planned
+    if enough is not None:
+        return InTime(within_s, enough, None)
+    if shortest is None:
+        raise InfeasiblePlan(
+            f"no run ends within {show_time(within_s)}: it would take {sizes[0]:,} GPUs or more at their peak rate, "
+            f"and {refused}"
+        )
+    best = run_of(shortest).run
+    raise SpecError(
+        f"no run ends within {show_time(within_s)} on up to {sizes[-1]:,} GPUs: the shortest takes "
+        f"{show_time(best.wall_s)}, on {best.num_gpus:,}; allow that long, or ask for fewer tokens or a larger --batch"
+    )
+
+
+def _sizes(asked: Pretraining, within_s: float, gpu: str | None, cluster: str) -> list[int]:
+    """Numbers of GPUs to try, from the fewest that would do at their peak rate."""
+    assert asked.tokens is not None
+    scenario = asked.scenario(gpu, 1, cluster)
+    peak = scenario.cluster.gpu.peak(scenario.training.peak_precision)
+    flop = FLOP_PER_PARAM_TOKEN * float(active_params(scenario.model)) * asked.tokens
+    least, node_gpus = flop / peak / within_s, scenario.cluster.node.gpus_per_node
+    most = max(float(node_gpus), MOST * least)
+    return [*takewhile(lambda size: size <= most, job_sizes(least, node_gpus))]
