@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sim.engines import longest_path, network
-from sim.engines.link_history import LinkHistory, all_messages, busiest_links, link_bytes, link_history, use_by_level
+from sim.engines.link_history import all_messages, busiest_links, link_bytes, time_of_messages, use_by_level
 from sim.engines.noise import noisy_program, noisy_steps, replica
 from sim.engines.program import Program, priced_order, program_of
 from sim.errors import SpecError
@@ -37,7 +37,7 @@ class Simulation:
     meetings : messages that met others on a link too narrow for all (of the first seed); None: links were not shared.
     levels, busiest : use of the network by level, and the busiest links, of the first seed; empty where links were not
         shared.
-    history : how links are used over the first seed's step, and where its messages' time goes; None unless asked for.
+    messages : where the time of the first seed's messages goes, kind by kind; empty unless asked for.
     assumptions : what the reader should know.
     """
 
@@ -49,7 +49,7 @@ class Simulation:
     meetings: int | None
     levels: tuple[dict[str, Any], ...]
     busiest: tuple[dict[str, Any], ...]
-    history: LinkHistory | None
+    messages: tuple[dict[str, Any], ...]
     assumptions: tuple[str, ...]
 
     def __repr__(self) -> str:
@@ -83,7 +83,7 @@ class Simulation:
             "messages_that_met": self.meetings,
             "network_levels": list(self.levels),
             "busiest_links": list(self.busiest),
-            "messages": [] if self.history is None else list(self.history.kinds),
+            "messages": list(self.messages),
             "assumptions": list(self.assumptions),
         }
 
@@ -126,7 +126,7 @@ def simulate(
     contention : bool
         All messages share the cluster's links.
     links : bool
-        Follow every link through the step, and show where the time of messages goes. Implies contention.
+        Show where the time of messages goes. Implies contention.
     unfold : bool
         Every data-parallel replica draws noise of its own. The step waits for all; else one stands for those alike.
     placement : str, optional
@@ -214,7 +214,7 @@ class _SharedLinks(NamedTuple):
     meetings: int | None = None
     levels: tuple[dict[str, Any], ...] = ()
     busiest: tuple[dict[str, Any], ...] = ()
-    history: LinkHistory | None = None
+    messages: tuple[dict[str, Any], ...] = ()
 
 
 def _on_shared_links(
@@ -223,10 +223,9 @@ def _on_shared_links(
     """Step times of programs whose messages share links, and what the first of them does to these.  [s]"""
     runs = [network.run(each, traffic) for each in programs]
     times, carried = [each.timeline.step_time_s for each in runs], link_bytes(order, traffic)
-    sent = all_messages(runs[0].messages, runs[0].timeline, traffic) if links else None
-    history = None if sent is None else link_history(sent, traffic, times[0])
+    sent = all_messages(runs[0].messages, runs[0].timeline, traffic) if links else ()
     levels, busiest = use_by_level(carried, traffic, times[0]), busiest_links(carried, traffic, times[0])
-    return times, _SharedLinks(runs[0].meetings, tuple(levels), tuple(busiest), history)
+    return times, _SharedLinks(runs[0].meetings, tuple(levels), tuple(busiest), time_of_messages(sent, traffic))
 
 
 def _check(jitter: float, seeds: int, seed: int) -> None:

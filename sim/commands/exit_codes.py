@@ -42,6 +42,7 @@ GONE = {
     "rl --bandwidth-share": "set it with -s profile.memory.efficiency=0.8",
     "timeline --width": "--svg writes a figure that scales",
     "compare-schedules --width": "--svg writes a figure that scales",
+    "simulate --png": "--links says where the time of messages goes, and lists the busiest links",
     "--fail-node": "train says how often failures come and what they cost",
 }
 """Verbs and options that there were, of one verb or of any, each with what to write instead."""
