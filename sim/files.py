@@ -83,7 +83,8 @@ def write_file(path: Path, write: Callable[[Path], object], remedy: str = "") ->
 def put(path: Path, write: Callable[[Path], object]) -> None:
     """Write a file that gets its name when it is whole: whoever is killed leaves the old one, or none.
 
-    What is written to is beside it meanwhile, `_unfinished-PROCESS-NAME`. What is no file (a device, a pipe) is written to as it is, and a link is followed.
+    What is written to is beside it meanwhile, `_unfinished-PROCESS-NAME`. What is no file (a device, a pipe) is written
+    to as it is, and a link is followed.
 
     write : Given the name to write to.
     """

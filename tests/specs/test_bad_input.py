@@ -18,10 +18,6 @@ MAIN = Path(__file__).parents[2] / "scenarios" / "gpt-1t-3072-a100.yaml"
     [
         ("plan.tpp=4", r"unknown field 'tpp'; did you mean 'tp'\?"),
         ("stack.routing_launches=60", r"unknown field 'routing_launches'; .* write fused_router instead"),
-        (
-            "stack.graph_launch_s=3e-6",
-            "it is 2 us; leave it out, and write what was measured as profile.host.graph_launch",
-        ),
         ("plan.tp=7", r"plan.tp = 7 must divide model.num_heads = 160; nearest that does: 8"),
         ("plan.pp=63", r"must divide the 128 layers; nearest that does: 64 stages"),
         ("plan.num_chunks=3", r"= 64 · 3 = 192 must divide the 128 layers; nearest that does: 128"),
