@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from itertools import product
+from typing import Any
 
 import numpy as np
 
@@ -127,14 +129,19 @@ def _v(num_ranks: int, num_microbatches: int, steps: tuple[int, int, int, int], 
     return place_weight_gradients(rows, 2 * num_ranks, num_microbatches, times or EQUAL)
 
 
-@schedule(
-    "v_half",
-    chunks=2,
-    whole=True,
-    staggered=True,
-    period=lambda p, v, times=None: 1,
-    candidates=(lambda p, v, m: _blocks(p, m, HALF),),
-)
+def _v_schedule(name: str, steps: tuple[int, int, int, int]) -> Callable[[Any], Any]:
+    """Register a schedule of two chunks a rank that repeats a block with these steps, weight gradients apart."""
+    return schedule(
+        name,
+        chunks=2,
+        whole=True,
+        staggered=True,
+        period=lambda p, v, times=None: 1,
+        candidates=(lambda p, v, m: _blocks(p, m, steps),),
+    )
+
+
+@_v_schedule("v_half", HALF)
 def v_half(num_ranks: int, num_chunks: int, num_microbatches: int, times: Times | None = None) -> list[Row]:
     """Half of 1F1B's activations for about half of its bubble.
 
@@ -143,14 +150,7 @@ def v_half(num_ranks: int, num_chunks: int, num_microbatches: int, times: Times 
     return _v(num_ranks, num_microbatches, HALF, times)
 
 
-@schedule(
-    "v_min",
-    chunks=2,
-    whole=True,
-    staggered=True,
-    period=lambda p, v, times=None: 1,
-    candidates=(lambda p, v, m: _blocks(p, m, MIN),),
-)
+@_v_schedule("v_min", MIN)
 def v_min(num_ranks: int, num_chunks: int, num_microbatches: int, times: Times | None = None) -> list[Row]:
     """A third of 1F1B's activations for about two thirds of its bubble.
 
