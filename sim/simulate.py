@@ -100,8 +100,6 @@ def simulate(
     contention: bool = False,
     links: bool = False,
     unfold: bool = False,
-    placement: str | None = None,
-    fragmentation: float | None = None,
 ) -> Simulation:
     """Simulate steps with noise and faults.
 
@@ -129,10 +127,6 @@ def simulate(
         Show where the time of messages goes. Implies contention.
     unfold : bool
         Every data-parallel replica draws noise of its own. The step waits for all; else one stands for those alike.
-    placement : str, optional
-        Order of the parallel dimensions over the GPUs, closest first, instead of plan.placement.
-    fragmentation : float, optional
-        Share of the nodes that lie anywhere in the machine, instead of cluster.fragmentation.
 
     Raises
     ------
@@ -146,10 +140,6 @@ def simulate(
         scenario = scenario.replace(cluster=scenario.cluster.replace(gpu_spread=0.0))
     jitter = jitter or 0.0
     _check(jitter, seeds, seed)
-    if placement is not None:
-        scenario = scenario.replace(plan=scenario.plan.replace(placement=placement))
-    if fragmentation is not None:
-        scenario = scenario.replace(cluster=scenario.cluster.replace(fragmentation=fragmentation))
     faults = [*(read_slow_link(text) for text in slow_links), *((0.0, name) for name in links_down)]
     contention = contention or links or bool(faults)
     gpus = gpu_of_rank(scenario.plan, scenario.cluster)

@@ -28,6 +28,8 @@ GONE = {
     "scaling goodput --write-bandwidth": "the storage of the --cluster says it; leave it out",
     "timeline --width": "--svg writes a figure that scales",
     "compare-schedules --width": "--svg writes a figure that scales",
+    "simulate --placement": "set the plan's, with -s plan.placement=tp-cp-pp-dp",
+    "simulate --fragmentation": "set the cluster's, with -s cluster.fragmentation=0.3",
     "simulate --png": "--links says where the time of messages goes, and lists the busiest links",
     "--fail-node": "train says how often failures come and what they cost",
 }
