@@ -44,9 +44,6 @@ STEPS = Fills(
     stragglers=Opt("--straggler", metavar="FACTOR@WHERE"),
     slow_links=Opt("--slow-link", metavar="SHARE@LINK"),
     links_down=Opt("--link-down", metavar="LINK"),
-    contention="--contention",
-    links="--links",
-    unfold="--unfold",
 )
 
 
