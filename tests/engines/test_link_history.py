@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
+import simpy
 
 from sim import load_scenario, simulate
 from sim.engines.link_history import CAUSES, time_of_messages
-from sim.engines.wire import Message
+from sim.engines.wire import Message, Wire
 from sim.traffic.streams import Stream, Traffic
 
 SMALL = ["plan.pp=4", "plan.dp=3", "training.global_batch_size=48"]
@@ -57,3 +58,20 @@ def test_time_of_messages_by_hand():
     forward, gradients = time_of_messages(messages, traffic)
     assert forward["seconds"] == dict(zip(CAUSES, (0.5, 2.0, 0.0, 1.0, 0.0, 0.25), strict=True))
     assert gradients["seconds"] == dict(zip(CAUSES, (0.0, 1.0, 0.0, 1.0, 1.0, 0.0), strict=True))
+
+
+def test_messages_that_meet_go_on_at_half_speed_and_then_at_full():
+    """One alone for a second, then beside another on a link that each would fill."""
+    link = np.array([0])
+    long, short = (
+        Stream(0.0, s, 0.0, link, np.ones(1), np.array([s]), 1.0, kind, s)
+        for s, kind in ((3.0, "forward"), (1.0, "backward"))
+    )
+    environment, none = simpy.Environment(), np.zeros(0, dtype=int)
+    wire = Wire.over(environment, Traffic(OneLink(), np.ones(1), (long, short), none, none, none, none))
+    wire.move(0, 3.0)
+    environment.run(1.0)
+    wire.move(1, 1.0)
+    environment.run()
+    assert [(each.stream, each.begin_s, each.end_s) for each in wire.messages] == [(1, 1.0, 3.0), (0, 0.0, 4.0)]
+    assert wire.meetings == 2
