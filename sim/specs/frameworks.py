@@ -90,9 +90,11 @@ def layouts_of(framework: str) -> dict[str, Any]:
 
 def halves_attention(framework: str, version: str) -> bool:
     """Whether the FLOP/s that a framework of a version prints count half of causal attention's scores and values."""
-    name, flops = next(((name, data["flops"]) for name, data in lineage(framework) if "flops" in data), ("", {}))
-    since = flops.get("attention_halved_since")
-    return since not in (None, NEVER) and date_of(version, name) >= date_of(str(since), name)
+    for name, data in lineage(framework):
+        if "flops" in data:
+            since = data["flops"].get("attention_halved_since", NEVER)
+            return since != NEVER and date_of(version, name) >= date_of(str(since), name)
+    return False
 
 
 def date_of(version: str, framework: str) -> Date:
