@@ -7,7 +7,7 @@ from typing import Any
 
 from flopcast_calibration.build import BANDWIDTHS, NETWORK, OWN_VALUES, SHARED, TOGETHER, Calibration
 from flopcast_calibration.from_runs import RunsFit, predict
-from sim.files import sealed, write_text
+from sim.files import write_text
 from sim.specs import Profile
 from sim.specs.base import Spec, file_name, unit_of
 from sim.specs.values import with_values
@@ -111,7 +111,7 @@ def write_profile(calibration: Calibration, path: Path, raw: Path | None = None)
     base = "not measured here"
     text = dump_yaml({"source": base, **data})
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, sealed(text))
+    write_text(path, text)
     return calibration.profile
 
 
@@ -155,7 +155,7 @@ def write_runs_profile(fit: RunsFit, path: Path, source: str) -> None:
         "measured_stack": fit.runs[0].choices[0].stack.name,
     }
     text = dump_yaml({"source": f"as in profile {profile.name!r}", **data})
-    write_text(path, sealed(text))
+    write_text(path, text)
 
 
 MOST_RUNS = 50

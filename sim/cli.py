@@ -82,7 +82,7 @@ _TABLE = (
     " plan-pipeline scenarios/megatron-2021/1.7b.yaml -s plan.zero_stage=0",
     "simulate: How long steps take if GPUs jitter or are slow, or links are shared, slow or lost.",
     " simulate scenarios/gpt-1t-3072-a100.yaml --jitter 0.02 --seeds 20 --straggler 1.2@rank17",
-    " simulate scenarios/gpt-1t-3072-a100.yaml --links --png links.png",
+    " simulate scenarios/gpt-1t-3072-a100.yaml --links",
     " simulate scenarios/gpt-1t-3072-a100.yaml --link-down leaf4.cable7",
     "report: Write the answer and all that it rests on as one HTML file.",
     " report scenarios/gpt-1t-3072-a100.yaml -o report.html",

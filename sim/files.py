@@ -1,14 +1,12 @@
 """Files that people give and files that they are given, and those that ship.
 
 Read with a bound: a device without end, or a disk image named by mistake, is refused. Written so that a name never
-stands for half a file, whenever the writer is killed. Sealed, where a damaged file could still be believed.
+stands for half a file, whenever the writer is killed.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
-import re
 import stat
 import sys
 import zlib
@@ -22,8 +20,7 @@ DESCRIPTION = 4_000_000
 MEASUREMENTS = 256_000_000
 """Most bytes of logs and tables."""
 UNFINISHED = "_unfinished-"
-"""What the names of files begin with that are still being written; readers of Parquet folders pass over them."""
-_SEAL = re.compile(r"# sealed ([0-9a-f]{8}): [^\n]*\n")
+"""What the names of files begin with that are still being written."""
 
 
 def read_bytes(path: Path | str, most: int = DESCRIPTION, what: str = "description of a training job") -> bytes:
@@ -52,10 +49,9 @@ def read_bytes(path: Path | str, most: int = DESCRIPTION, what: str = "descripti
 def read_text(path: Path | str, most: int = DESCRIPTION, what: str = "description of a training job") -> str:
     """The text of a file; as `read_bytes` otherwise."""
     try:
-        text = read_bytes(path, most, what).decode("utf-8-sig").replace("\r\n", "\n")
+        return read_bytes(path, most, what).decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError:
         raise SpecError(f"{path} is not a text file in UTF-8; save it as plain text") from None
-    return unsealed(text, path)
 
 
 def checksum(*parts: bytes | memoryview) -> str:
@@ -64,23 +60,6 @@ def checksum(*parts: bytes | memoryview) -> str:
     for part in parts:
         total = zlib.crc32(part, total)
     return f"{total:08x}"
-
-
-def sealed(text: str) -> str:
-    """A text with a first line, a comment of YAML, by which `unsealed` finds any change of the others."""
-    seal = checksum(text.encode())
-    return f"# sealed {seal}: take this line out if you change what follows, or the file counts as damaged\n{text}"
-
-
-def unsealed(text: str, path: Path | str) -> str:
-    """The text as it is, unless it bears a seal that is not its own; one without a seal is somebody's own writing."""
-    seal = _SEAL.match(text)
-    if seal and checksum(text[seal.end() :].encode()) != seal[1]:
-        raise SpecError(
-            f"{path} is not as it was written (its first line has a checksum of the others): it was cut off, "
-            "damaged or changed. If you changed it yourself take out its first line; else write it anew"
-        )
-    return text
 
 
 def write_text(path: Path, text: str, remedy: str = "") -> None:
@@ -104,8 +83,8 @@ def write_file(path: Path, write: Callable[[Path], object], remedy: str = "") ->
 def put(path: Path, write: Callable[[Path], object]) -> None:
     """Write a file that gets its name when it is whole: whoever is killed leaves the old one, or none.
 
-    What is written to is beside it meanwhile, `_unfinished-PROCESS-NAME`; the next to write that name clears up what
-    was left so. What is no file (a device, a pipe) is written to as it is, and a link is followed.
+    What is written to is beside it meanwhile, `_unfinished-PROCESS-NAME`. What is no file (a device, a pipe) is written
+    to as it is, and a link is followed.
 
     write : Given the name to write to.
     """
@@ -116,48 +95,20 @@ def put(path: Path, write: Callable[[Path], object]) -> None:
     if there is not None and (not stat.S_ISREG(there.st_mode) or not os.access(real.parent, os.W_OK)):
         write(real)  # a device, a pipe, or a file in a folder that takes no other
         return
-    ending = real.name[-50:]  # a name may have 255 bytes
-    _clear_up(real.parent, ending)
-    unfinished = real.with_name(f"{UNFINISHED}{os.getpid()}-{ending}")
-    for last in (False, False, True):
-        try:
-            write(unfinished)
-            if there is not None:
-                unfinished.chmod(stat.S_IMODE(there.st_mode))
-            unfinished.replace(real)
-            return
-        except FileNotFoundError:  # another process, where ours is not to be seen, took it for a killed one's
-            if last:
-                raise
-        except BaseException:
-            unfinished.unlink(missing_ok=True)
-            raise
+    unfinished = real.with_name(f"{UNFINISHED}{os.getpid()}-{real.name[-50:]}")  # a name may have 255 bytes
+    try:
+        write(unfinished)
+        if there is not None:
+            unfinished.chmod(stat.S_IMODE(there.st_mode))
+        unfinished.replace(real)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise
 
 
 def reason(error: OSError) -> str:
     """Why a file cannot be written."""
     return os.strerror(error.errno) if error.errno else str(error).splitlines()[0]
-
-
-def _clear_up(folder: Path, ending: str) -> None:
-    """Take away what killed processes left of a file of that name."""
-    for path in folder.glob(f"{UNFINISHED}*"):
-        process, _, name = path.name.removeprefix(UNFINISHED).partition("-")
-        if name == ending and process.isdigit() and not _is_running(int(process)):
-            with contextlib.suppress(OSError):
-                path.unlink()
-
-
-def _is_running(process: int) -> bool:
-    if os.name == "nt":  # where asking would end it
-        return True
-    try:
-        os.kill(process, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:  # somebody else's
-        return True
-    return True
 
 
 _INSTALLED = Path(__file__).parent / "scenarios"

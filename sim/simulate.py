@@ -9,15 +9,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from sim.arrays import Array
 from sim.engines import longest_path, network
-from sim.engines.link_history import LinkHistory, all_messages, busiest_links, link_bytes, link_history, use_by_level
+from sim.engines.link_history import all_messages, busiest_links, link_bytes, time_of_messages, use_by_level
 from sim.engines.noise import noisy_program, noisy_steps, replica
 from sim.engines.program import Program, priced_order, program_of
 from sim.errors import SpecError
 from sim.estimate import estimate
 from sim.network.faults import link_health, node_of
 from sim.network.ranks import gpu_of_rank
-from sim.network.topology import build_topology
+from sim.network.topology import Topology, build_topology
 from sim.pricing.layouts import cost_model
 from sim.schedules import Order, get_schedule
 from sim.specs import Scenario
@@ -37,7 +38,7 @@ class Simulation:
     meetings : messages that met others on a link too narrow for all (of the first seed); None: links were not shared.
     levels, busiest : use of the network by level, and the busiest links, of the first seed; empty where links were not
         shared.
-    history : how links are used over the first seed's step, and where its messages' time goes; None unless asked for.
+    messages : where the time of the first seed's messages goes, kind by kind; empty unless asked for.
     assumptions : what the reader should know.
     """
 
@@ -49,7 +50,7 @@ class Simulation:
     meetings: int | None
     levels: tuple[dict[str, Any], ...]
     busiest: tuple[dict[str, Any], ...]
-    history: LinkHistory | None
+    messages: tuple[dict[str, Any], ...]
     assumptions: tuple[str, ...]
 
     def __repr__(self) -> str:
@@ -83,7 +84,7 @@ class Simulation:
             "messages_that_met": self.meetings,
             "network_levels": list(self.levels),
             "busiest_links": list(self.busiest),
-            "messages": [] if self.history is None else list(self.history.kinds),
+            "messages": list(self.messages),
             "assumptions": list(self.assumptions),
         }
 
@@ -100,8 +101,6 @@ def simulate(
     contention: bool = False,
     links: bool = False,
     unfold: bool = False,
-    placement: str | None = None,
-    fragmentation: float | None = None,
 ) -> Simulation:
     """Simulate steps with noise and faults.
 
@@ -126,13 +125,9 @@ def simulate(
     contention : bool
         All messages share the cluster's links.
     links : bool
-        Follow every link through the step, and show where the time of messages goes. Implies contention.
+        Show where the time of messages goes. Implies contention.
     unfold : bool
         Every data-parallel replica draws noise of its own. The step waits for all; else one stands for those alike.
-    placement : str, optional
-        Order of the parallel dimensions over the GPUs, closest first, instead of plan.placement.
-    fragmentation : float, optional
-        Share of the nodes that lie anywhere in the machine, instead of cluster.fragmentation.
 
     Raises
     ------
@@ -146,20 +141,13 @@ def simulate(
         scenario = scenario.replace(cluster=scenario.cluster.replace(gpu_spread=0.0))
     jitter = jitter or 0.0
     _check(jitter, seeds, seed)
-    if placement is not None:
-        scenario = scenario.replace(plan=scenario.plan.replace(placement=placement))
-    if fragmentation is not None:
-        scenario = scenario.replace(cluster=scenario.cluster.replace(fragmentation=fragmentation))
     faults = [*(read_slow_link(text) for text in slow_links), *((0.0, name) for name in links_down)]
     contention = contention or links or bool(faults)
     gpus = gpu_of_rank(scenario.plan, scenario.cluster)
     factors = slow_gpus(scenario, stragglers, gpus)
-    if contention and unfold:
-        raise SpecError(
-            "unfolded replicas on shared links are not simulated: leave out --unfold, or --contention and slow links"
-        )
-    if not unfold:
-        factors = slowest_replicas(factors)
+    factors = factors if unfold else slowest_replicas(factors)
+    if contention:
+        _require_one_pipeline(len(factors), unfold)
     drawn = bool(jitter) or len(factors) > 1
     endless = get_schedule(scenario.plan.schedule).asynchronous
     order, costs = priced_order(scenario, fold=endless or not (drawn or links))
@@ -167,26 +155,14 @@ def simulate(
     replicas = [replica(program, factors[0])] * len(factors)  # alike where nothing tells them apart
     if (factors != factors[0]).any():
         replicas = [replica(program, each) for each in factors]
-    number = seeds if jitter else 1
-    shared, remarks = _SharedLinks(), list[str]()
+    number, shared, remarks = seeds if jitter else 1, _SharedLinks(), list[str]()
     if contention:
-        if len(replicas) > 1:
-            raise SpecError(
-                "slow GPUs in several replicas, none the slowest throughout, on shared links are not simulated: slow "
-                "a pipeline rank instead (1.2@rank17), or leave contention out"
-            )
         topology = build_topology(scenario.cluster)
-        used = np.unique(gpus // topology.gpus_per_node).tolist()
-        remarks += [
-            f"{name} belongs to a node that the plan does not use: it changes nothing"
-            for _, name in faults
-            if node_of(topology, name) not in (None, *used)
-        ]
         health, size = link_health(topology, faults), (order.rank_of_stage, order.copies)
         traffic = build_traffic(scenario, costs, *size, topology, health, seed=seed)
-        pipeline = replicas[0]
-        programs = [noisy_program(pipeline, jitter, each, seed) for each in range(number)] if jitter else []
-        times, shared = _on_shared_links(programs or [pipeline.program], order, traffic, links)
+        programs = [noisy_program(replicas[0], jitter, each, seed) for each in range(number)] if jitter else []
+        times, shared = _on_shared_links(programs or [replicas[0].program], order, traffic, links)
+        remarks = _unused(faults, topology, gpus)
     elif drawn:
         times = noisy_steps(replicas, jitter, number, seed).tolist()
     else:
@@ -194,18 +170,18 @@ def simulate(
     expected = estimate(scenario)
     if not expected.fits:
         remarks.append("the plan does not fit in memory: these steps could not be run (see flopcast estimate)")
-    return Simulation(
-        scenario,
-        jitter,
-        tuple(times),
-        expected.step_time_s,
-        len(replicas),
-        *shared,
-        (
-            *_assumptions(scenario, jitter, bool(stragglers), contention, unfold),
-            *remarks,
-        ),
-    )
+    stated = (*_assumptions(scenario, jitter, bool(stragglers), contention, unfold), *remarks)
+    return Simulation(scenario, jitter, tuple(times), expected.step_time_s, len(replicas), *shared, stated)
+
+
+def _unused(faults: Sequence[tuple[float, str]], topology: Topology, gpus: Array) -> list[str]:
+    """Say which faulty links belong to nodes without any of the plan's GPUs."""
+    used = np.unique(gpus // topology.gpus_per_node).tolist()
+    return [
+        f"{name} belongs to a node that the plan does not use: it changes nothing"
+        for _, name in faults
+        if node_of(topology, name) not in (None, *used)
+    ]
 
 
 class _SharedLinks(NamedTuple):
@@ -214,7 +190,7 @@ class _SharedLinks(NamedTuple):
     meetings: int | None = None
     levels: tuple[dict[str, Any], ...] = ()
     busiest: tuple[dict[str, Any], ...] = ()
-    history: LinkHistory | None = None
+    messages: tuple[dict[str, Any], ...] = ()
 
 
 def _on_shared_links(
@@ -223,10 +199,9 @@ def _on_shared_links(
     """Step times of programs whose messages share links, and what the first of them does to these.  [s]"""
     runs = [network.run(each, traffic) for each in programs]
     times, carried = [each.timeline.step_time_s for each in runs], link_bytes(order, traffic)
-    sent = all_messages(runs[0].messages, runs[0].timeline, traffic) if links else None
-    history = None if sent is None else link_history(sent, traffic, times[0])
+    sent = all_messages(runs[0].messages, runs[0].timeline, traffic) if links else ()
     levels, busiest = use_by_level(carried, traffic, times[0]), busiest_links(carried, traffic, times[0])
-    return times, _SharedLinks(runs[0].meetings, tuple(levels), tuple(busiest), history)
+    return times, _SharedLinks(runs[0].meetings, tuple(levels), tuple(busiest), time_of_messages(sent, traffic))
 
 
 def _check(jitter: float, seeds: int, seed: int) -> None:
@@ -236,6 +211,19 @@ def _check(jitter: float, seeds: int, seed: int) -> None:
         raise SpecError(f"{seeds} seeds: give a whole number from 1 to 100,000, such as 20")
     if seed < 0:
         raise SpecError(f"seed {seed}: give a whole number that is not negative")
+
+
+def _require_one_pipeline(number: int, unfold: bool) -> None:
+    """Refuse several replicas on links that are shared."""
+    if unfold:
+        raise SpecError(
+            "unfolded replicas on shared links are not simulated: leave out --unfold, or --contention and slow links"
+        )
+    if number > 1:
+        raise SpecError(
+            "slow GPUs in several replicas, none the slowest throughout, on shared links are not simulated: slow a "
+            "pipeline rank instead (1.2@rank17), or leave contention out"
+        )
 
 
 def _assumptions(scenario: Scenario, jitter: float, slow: bool, contention: bool, unfold: bool) -> list[str]:

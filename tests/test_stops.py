@@ -4,7 +4,6 @@ import json
 import os
 import random
 import re
-import signal
 
 import pytest
 from rows import rows
@@ -14,7 +13,7 @@ from typed import ROOT, typed
 from flopcast_calibration.measurement import Journal, Measurement, read_journal
 from sim.commands.exit_codes import GONE, INTERRUPTED, run_to_the_end
 from sim.errors import FlopcastError, ProfileError, SpecError
-from sim.files import UNFINISHED, put, read_text, sealed, write_text
+from sim.files import put, write_text
 
 SMALL = "scenarios/korthikanti-2022/22b-selective.yaml"
 WRITERS = {
@@ -96,18 +95,6 @@ def accidents(data, places=12):
             yield data[:place] + bytes([byte]) + data[place + 1 :]
 
 
-def test_a_damaged_profile_is_not_believed(tmp_path):
-    path = tmp_path / "mine.yaml"
-    write_text(path, sealed(read_text(ROOT / "sim/presets/profiles/a100.yaml")))
-    whole = read_text(path)
-    for data in accidents(path.read_bytes()):
-        path.write_bytes(data)
-        try:
-            assert read_text(path) == whole
-        except FlopcastError:
-            continue
-
-
 def test_of_a_damaged_journal_whole_lines_are_believed(tmp_path):
     path = tmp_path / "mine.jsonl"
     journal = Journal(path, {"device": "cpu", "torch": "2.13.0"})
@@ -145,19 +132,6 @@ def test_a_name_stands_for_a_whole_file(tmp_path):
     assert (path.read_text(), path.stat().st_mode & 0o777) == ("new", 0o640)
 
 
-def test_what_a_killed_process_left_is_cleared_up_and_nothing_else(tmp_path):
-    child = os.fork()
-    if child == 0:
-        os.kill(os.getpid(), signal.SIGKILL)
-    os.waitpid(child, 0)
-    left = [tmp_path / f"{UNFINISHED}{process}-{name}" for process, name in
-            ((child, "a.txt"), (child, "b.txt"), (os.getppid(), "a.txt"))]  # fmt: skip
-    for each in left:
-        each.write_text("half")
-    write_text(tmp_path / "a.txt", "whole")
-    assert [each.exists() for each in left] == [False, True, True]
-
-
 def test_links_are_followed_and_devices_written_to(tmp_path):
     real, link = tmp_path / "real.txt", tmp_path / "link.txt"
     real.write_text("old")
@@ -172,19 +146,6 @@ def test_links_are_followed_and_devices_written_to(tmp_path):
         with pytest.raises(SpecError, match="cannot write"):
             write_text(target, "more")
     write_text(tmp_path / ("n" * 255), "a long name")
-
-
-def test_a_sealed_text_may_be_changed_by_who_takes_out_the_seal(tmp_path):
-    path = tmp_path / "mine.yaml"
-    write_text(path, sealed("a: 1\n"))
-    assert read_text(path).endswith("a: 1\n")
-    path.write_text(path.read_text().replace("\n", "\r\n"))  # as an editor may, which changes nothing
-    assert read_text(path).endswith("a: 1\n")
-    path.write_text(sealed("a: 1\n").replace("a: 1", "a: 2"))
-    with pytest.raises(SpecError, match="take out its first line"):
-        read_text(path)
-    path.write_text(path.read_text().partition("\n")[2])
-    assert read_text(path) == "a: 2\n"
 
 
 def test_lines_of_a_journal_are_what_was_measured_or_refused(tmp_path):

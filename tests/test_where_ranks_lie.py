@@ -94,17 +94,6 @@ def test_folded_unfolded_and_all_engines_agree(placement, schedule):
     assert estimate(scenario, "des").step_time_s == pytest.approx(folded, rel=1e-12)
 
 
-@rows("placement", PLACEMENTS[1::2])
-def test_simulate_lays_its_options_over_the_scenarios_fields(placement):
-    changes = [f"plan.placement={placement}", "cluster.fragmentation=0.5"]
-    field, plain = asked(*changes, ratio=4.0, nodes=64), asked(ratio=4.0, nodes=64)
-    said = {"placement": placement, "fragmentation": 0.5}
-    for question in ({}, {"contention": True}):
-        assert simulate(field, **question).mean_s == simulate(plain, **question, **said).mean_s
-    back = simulate(field, placement="tp-cp-dp-pp", fragmentation=0.0)
-    assert back.mean_s == back.noiseless_s == estimate(plain).step_time_s
-
-
 @rows("placement", PLACEMENTS)
 @rows("ratio", [1.0, 8.0])
 def test_contention_is_on_top_of_what_placement_costs(placement, ratio):

@@ -14,35 +14,24 @@ from sim.errors import FlopcastError, InfeasiblePlan, visible
 ANSWERED, UNWRITTEN, MISTAKEN, TOO_LARGE, INTERRUPTED, READER_GONE = 0, 1, 2, 3, 130, 141
 """Exit codes; the last two are those of a process that SIGINT or SIGPIPE ended, as a shell sees it."""
 
-_EXCHANGE = "weights leave by all cards, and take two percent of a step; leave it out"
 GONE = {
-    "doctor": "pip check tells of missing packages, and flopcast presets list profiles of profiles",
     "calibrate from-runs --folds": "validate --transfer --runs FILE says how well some runs tell of others",
     "scaling limits": "shortest searches a cluster, and says what latency and the network cost",
     "--overlaps": "set one overlap at a time, such as -s stack.overlap_p2p=true",
-    "--windows": "price a plan with -s plan.microbatch_group=N",
     "--others": "--schedules all searches the other schedules",
-    "--staleness-model": "no measurement says what late gradients cost; leave it out",
-    "--planner": "search --schedules pipedream_2bw tries the plans of PipeDream-2BW",
-    "--in-flight": "steps take the time of a batch to its last response; leave it out",
-    "--drain": "steps take the time of a batch to its last response; leave it out",
     "--slider": "search --sweep answers with other degrees, batches and networks, and the notebooks have sliders",
-    "--no-sliders": "pages have no sliders; leave it out",
     "--ramp": "write a train for each batch, with --tokens and -s training.global_batch_size=N; days and costs add up",
-    "--load-by": "a checkpoint is loaded in the fastest way, which the answer names; leave it out",
     "--restart": "write --startup, the time until the job loads its checkpoint",
     "--write-bandwidth": "set the cluster's, with -s cluster.storage.write_bandwidth='100 GB/s'",
     "finetune --budget": "machines stand with their time and cost, the cheapest first; leave it out",
     "scaling goodput --interval": "the best interval is taken; leave it out",
     "scaling goodput --power": "power is that of the cluster's GPUs; leave it out",
     "scaling goodput --write-bandwidth": "the storage of the --cluster says it; leave it out",
-    "rl --sync": _EXCHANGE,
-    "rl --storage": _EXCHANGE,
-    "rl --overlap-sync": _EXCHANGE,
-    "rl --rollout-cluster": "rl for a scenario on that cluster has the seconds of its rollouts",
-    "rl --bandwidth-share": "set it with -s profile.memory.efficiency=0.8",
     "timeline --width": "--svg writes a figure that scales",
     "compare-schedules --width": "--svg writes a figure that scales",
+    "simulate --placement": "set the plan's, with -s plan.placement=tp-cp-pp-dp",
+    "simulate --fragmentation": "set the cluster's, with -s cluster.fragmentation=0.3",
+    "simulate --png": "--links says where the time of messages goes, and lists the busiest links",
     "--fail-node": "train says how often failures come and what they cost",
 }
 """Verbs and options that there were, of one verb or of any, each with what to write instead."""

@@ -44,9 +44,6 @@ STEPS = Fills(
     stragglers=Opt("--straggler", metavar="FACTOR@WHERE"),
     slow_links=Opt("--slow-link", metavar="SHARE@LINK"),
     links_down=Opt("--link-down", metavar="LINK"),
-    contention="--contention",
-    links="--links",
-    unfold="--unfold",
 )
 
 
@@ -57,27 +54,16 @@ def simulate(
     profile: ProfileOption = None,
     steps: Annotated[partial[Simulation], STEPS],
     as_json: Json = False,
-    figure: Path | None = None,
 ) -> None:
-    """How long steps take when GPUs jitter or are slow, and links are shared, slow or lost.
-
-    figure --png : Draw the network's use over the step here (.png, .svg, .pdf); needs --links.
-    """
-    from sim.report.figures import check_paths
-    from sim.report.simulation import draw_links, simulation_view
+    """How long steps take when GPUs jitter or are slow, and links are shared, slow or lost."""
+    from sim.report.simulation import simulation_view
 
     asked = load_scenario(scenario, overrides or (), profile)
-    if figure is not None:
-        check_paths([figure], (".png", ".svg", ".pdf"))
-        if not steps.keywords["links"]:
-            raise SpecError("--png draws the use of every link over the step; add --links")
     with spinner("simulating"):
         answer = steps(asked)
     for option in ("seeds", "unfold"):
         if steps.keywords.get(option) and not steps.keywords.get("jitter"):
             typer.secho(f"flopcast: --{option} changes nothing without --jitter", err=True, fg="yellow")
-    if figure is not None:
-        draw_links(answer, figure)
     print_answer(as_json, answer.to_dict, lambda: simulation_view(answer))
 
 

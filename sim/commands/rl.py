@@ -24,9 +24,7 @@ RESPONSES = Fills(lognormal_lengths, mean=Opt("--response", count, "4k"), longes
 RECIPE = Fills(
     Recipe,
     "packing",
-    reference="--reference",
     old_log_probs="--old-log-probs/--engine-log-probs",
-    critic="--critic",
     depth=Opt(show_default="1"),
 )
 INFERENCE = Fills(Inference, tp="--rollout-tp", most_running="--running")

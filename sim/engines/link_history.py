@@ -1,9 +1,8 @@
-"""What a step puts on every link, how far links are used, and where messages' time goes, from messages played."""
+"""What a step puts on every link, how far links are used, and where messages' time goes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ import numpy as np
 from sim.arrays import Array
 from sim.engines.network import ROWS, collectives
 from sim.engines.timeline import Timeline
-from sim.engines.wire import Message, alone_rates, runs, shared_links
+from sim.engines.wire import Message, alone_rates, shared_links
 from sim.network.faults import link_name
 from sim.schedules import Order
 from sim.schedules.actions import B, F, I
@@ -94,9 +93,8 @@ def busiest_links(carried: Array, traffic: Traffic, step_time_s: float) -> list[
     ]
 
 
-BINS = 400
-BUSIEST, BUSIEST_OF_LEVEL = 8, 6
-"""Links that are named: of all, and of each level in a step's history."""
+BUSIEST = 8
+"""Links that are named."""
 CAUSES = ("latency", "transfer", "own flows", "others", "queue", "behind")
 """Where a message's time goes: latency before the links; transfer at full speed; slowed by flows of its own that
 share a link, or by others; queueing behind messages of its stream; and work of the receivers behind it."""
@@ -110,51 +108,6 @@ KINDS = {
     "tokens": "expert parallel",
     "sharded": "ZeRO within layers",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class LinkHistory:
-    """Use of links over a step.
-
-    edges_s : the bins of time. [s]
-    levels : of every level of links, the use of the average link that is used at all, and of the busiest, by bin.
-    links : the busiest links of every level, of those alike one with the number of the others, and their use by bin.
-    kinds : of every kind of message, seconds a step of the average stream by cause, as in CAUSES, messages and bytes.
-    """
-
-    edges_s: Array
-    levels: dict[str, tuple[Array, Array]]
-    links: dict[str, Array]
-    kinds: tuple[dict[str, Any], ...]
-
-
-def link_history(messages: Sequence[Message], traffic: Traffic, step_time_s: float, *, bins: int = BINS) -> LinkHistory:
-    """Follow the links through a step.
-
-    messages : of the whole step; what leads beyond its end is left out.
-    bins : of time.
-    """
-    edges = np.linspace(0.0, step_time_s, bins + 1)
-    activity = _activity(messages, traffic, edges)
-    groups = _alike_links(traffic)
-    left = traffic.topology.capacity * traffic.health
-    use = np.array([nbytes @ activity[who] / (left[link] * np.diff(edges)) for link, _, who, nbytes in groups])
-    counts = np.array([count for _, count, *_ in groups])
-    names = [traffic.topology.classes[int(traffic.topology.class_of_link[link])] for link, *_ in groups]
-    levels = {}
-    for name in dict.fromkeys(links.name.removesuffix(" trunk") for links in traffic.topology.classes):
-        here = np.array([links.name.removesuffix(" trunk") == name for links in names], dtype=bool)
-        if here.any():
-            levels[name] = (np.average(use[here], axis=0, weights=counts[here]), use[here].max(axis=0))
-    labels = np.array([links.name.removesuffix(" trunk") for links in names])
-    ranked = np.argsort(-np.round(use.mean(axis=1), 12), kind="stable") if groups else np.zeros(0, dtype=int)
-    busiest = [place for name in levels for place in ranked[labels[ranked] == name][:BUSIEST_OF_LEVEL].tolist()]
-    links = {}
-    for place in busiest:
-        link, count, *_ = groups[place]
-        alike = f" (+{count - 1:,} alike)" if count > 1 else ""
-        links[link_name(traffic.topology, link) + alike] = use[place]
-    return LinkHistory(edges, levels, links, _kinds(messages, traffic))
 
 
 def all_messages(messages: Sequence[Message], timeline: Timeline, traffic: Traffic) -> list[Message]:
@@ -184,44 +137,8 @@ def all_messages(messages: Sequence[Message], timeline: Timeline, traffic: Traff
     return found
 
 
-def _activity(messages: Sequence[Message], traffic: Traffic, edges: Array) -> Array:
-    """How many messages of each stream are moved in each bin; array (streams, bins)."""
-    activity = np.zeros((len(traffic.streams), len(edges) - 1))
-    pieces = [
-        (each.stream, begin, end, share * each.full_s)
-        for each in messages
-        for begin, end, share in each.pieces or ((each.begin_s, each.end_s, 1.0),)
-    ]
-    table = np.array(pieces, dtype=float).reshape(-1, 4)
-    table = table[np.argsort(table[:, 0], kind="stable")]
-    for here in runs(table[:, 0]):
-        rows = table[here]
-        stream = int(rows[0, 0])
-        begin, end, full = rows[:, 1:].T
-        moved = np.clip((edges[:, np.newaxis] - begin) / np.maximum(end - begin, 1e-300), 0.0, 1.0)
-        activity[stream] = np.diff(moved @ (full / traffic.streams[stream].transfer_s))
-    return activity
-
-
-def _alike_links(traffic: Traffic) -> list[tuple[int, int, Array, Array]]:
-    """Links that carry the same bytes of the same streams: the first of them, how many, the streams and the bytes."""
-    stream = np.repeat(np.arange(len(traffic.streams)), [len(each.link) for each in traffic.streams])
-    link = np.concatenate([np.zeros(0, dtype=int), *(each.link for each in traffic.streams)])
-    nbytes = np.concatenate([np.zeros(0), *(each.link_bytes for each in traffic.streams)])
-    order = np.lexsort((stream, link))
-    stream, link, nbytes = stream[order], link[order], nbytes[order]
-    kind = traffic.topology.class_of_link
-    found: dict[tuple[int, bytes, bytes], list[slice]] = {}
-    for here in runs(link):
-        key = int(kind[link[here.start]]), stream[here].tobytes(), np.round(nbytes[here], 3).tobytes()
-        found.setdefault(key, []).append(here)
-    return [
-        (int(link[first.start]), 1 + len(others), stream[first], nbytes[first]) for first, *others in found.values()
-    ]
-
-
-def _kinds(messages: Sequence[Message], traffic: Traffic) -> tuple[dict[str, Any], ...]:
-    """Where messages' time goes, kind by kind."""
+def time_of_messages(messages: Sequence[Message], traffic: Traffic) -> tuple[dict[str, Any], ...]:
+    """Where messages' time goes, kind by kind: seconds a step of the average stream by cause, messages and bytes."""
     rows = []
     table = np.array([each[:5] for each in messages], dtype=float).reshape(-1, 5)
     who = table[:, 0].astype(int)

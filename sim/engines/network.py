@@ -74,7 +74,6 @@ class LinkedPlay(Simulation):
     """One play of a step whose messages share links.
 
     wire : the messages, under way and arrived.
-    events : about how many events the simulation has worked through.
     """
 
     def __init__(self, program: Program, step: Step, amounts: FloatArray, traffic: Traffic) -> None:
@@ -86,7 +85,7 @@ class LinkedPlay(Simulation):
                 here = tasks.stream == stream
                 carried[here] = table[tasks.rank[here]]
         super().__init__(tasks, amounts, float(program.costs.hidden_share), (tasks.stream == COMPUTE) | (carried >= 0))
-        self.wire, self.events, self._carried = Wire.over(self.environment, traffic), 0, carried.tolist()
+        self.wire, self._carried = Wire.over(self.environment, traffic), carried.tolist()
         self._receivers: dict[int, list[int]] = {}
         self._readers: dict[int, list[tuple[int, float]]] = {}
         self._take_what_messages_tell(count)
@@ -169,7 +168,6 @@ class LinkedPlay(Simulation):
 
     def move(self, stream: int, seconds: float) -> simpy.Event:
         """Return the event when a stream has moved so many seconds' worth at full speed; −1: it takes just those."""
-        self.events += 2
         on_links = stream >= 0 and seconds > 0.0
         return self.wire.move(stream, seconds) if on_links else self.environment.timeout(max(seconds, 0.0))
 
@@ -254,7 +252,6 @@ class LinkedPlay(Simulation):
             yield self.move(number, stream.transfer_s)
             if stream.after_s:
                 yield environment.timeout(stream.after_s)
-        self.events += 2
         for receiver in self._receivers.get(task, ()):
             self._arrive(receiver)
 
@@ -266,13 +263,11 @@ class Shared:
     timeline : with reductions and gathers as long as they took.
     messages : all that were simulated, as they arrived.
     meetings : how many of them met others on a link too narrow for all.
-    events : about how many events the simulation has worked through.
     """
 
     timeline: Timeline
     messages: tuple[Message, ...]
     meetings: int
-    events: int
 
 
 def run(program: Program, traffic: Traffic) -> Shared:
@@ -296,7 +291,7 @@ def run(program: Program, traffic: Traffic) -> Shared:
 
     timeline = play_folded(replace(program, costs=costs), "network", play)
     wire = last[0].wire
-    return Shared(timeline, tuple(wire.messages), wire.meetings, last[0].events)
+    return Shared(timeline, tuple(wire.messages), wire.meetings)
 
 
 def _gathered(alone: RankFloats, traffic: Traffic) -> RankFloats:

@@ -17,27 +17,22 @@ from sim.traffic.streams import Stream, Traffic
 
 
 class Message(NamedTuple):
-    """A message that arrived: when it was handed over, began and arrived, and what it takes at full speed. [s]
-
-    pieces : (begin, end, share of the message), where its rate changed on the way.
-    """
+    """A message that arrived: when it was handed over, began and arrived, and what it takes at full speed. [s]"""
 
     stream: int
     queued_s: float
     begin_s: float
     end_s: float
     full_s: float
-    pieces: tuple[tuple[float, float, float], ...] = ()
 
 
 class _Move:
     """A message at the head of its stream's queue: seconds' worth that are left, since when, at which rate."""
 
-    __slots__ = ("arrived", "begin", "full", "left", "met", "pieces", "queued", "rate", "since", "version", "whole")
+    __slots__ = ("arrived", "begin", "full", "left", "met", "queued", "rate", "since", "version")
 
     def __init__(self, full: float, alone: float, arrived: simpy.Event, queued: float, now: float) -> None:
-        self.full, self.left, self.whole = full, full / alone, full / alone
-        self.pieces: list[tuple[float, float, float]] = []
+        self.full, self.left = full, full / alone
         self.arrived, self.queued, self.begin, self.since = arrived, queued, now, now
         self.rate, self.version, self.met = 1.0, 0, False
 
@@ -116,9 +111,7 @@ class Wire:
         assert move is not None
         move.version = -1
         self._moves[stream], self._active[stream] = None, False
-        if move.pieces:
-            move.pieces.append((move.since, now, move.left / move.whole))
-        self.messages.append(Message(stream, move.queued, move.begin, now, move.full, tuple(move.pieces)))
+        self.messages.append(Message(stream, move.queued, move.begin, now, move.full))
         self._queue[stream].popleft()
         if len(links):
             self._on_link[links] -= 1
@@ -154,10 +147,7 @@ class Wire:
         if move is None or move.rate == rate:
             return
         now = self._environment.now
-        moved = min((now - move.since) * move.rate, move.left)
-        if moved > 0.0:
-            move.pieces.append((move.since, now, moved / move.whole))
-        move.left -= moved
+        move.left -= min((now - move.since) * move.rate, move.left)
         move.since, move.rate = now, rate
         if not move.met:
             move.met = True

@@ -20,7 +20,7 @@ from typing import Literal
 
 import numpy as np
 
-from sim.arrays import IntArray
+from sim.arrays import Array, IntArray
 from sim.errors import SpecError
 from sim.network.topology import Level, Topology
 
@@ -134,6 +134,14 @@ def _mixed(key: np.ndarray) -> np.ndarray:
     return key
 
 
+def _trunks(topology: Topology, climbs: list[Array], groups: list[IntArray], direction: str) -> list[IntArray]:
+    """Return the columns of trunks, which stand for all cables of a group, that flows take one way."""
+    return [
+        np.where(climbs[i], topology.start(f"{level.name} trunk", direction) + groups[i], -1)
+        for i, level in enumerate(topology.levels[:-1])
+    ]
+
+
 def _switched(
     topology: Topology,
     source: IntArray,
@@ -147,10 +155,7 @@ def _switched(
     climbs = [up != down for up, down in zip(groups_up, groups_down, strict=True)]
     if routing == "adaptive":
         up, down = (
-            [
-                np.where(climbs[i], topology.start(f"{level.name} trunk", direction) + groups[i], -1)
-                for i, level in enumerate(levels[:-1])
-            ]
+            _trunks(topology, climbs, groups, direction)
             for direction, groups in (("up", groups_up), ("down", groups_down))
         )
         return up + down[::-1]

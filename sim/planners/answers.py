@@ -2,7 +2,7 @@
 
 The planner says what the slowest stage or send allows. The play adds the order: how far each worker may run ahead, and
 how long activations and gradients are on their way. It has no rule of its own; every way of a micro-batch through the
-workers is a straight pipeline, and they take turns (`sim.schedules.asynchronous.round_robin`).
+workers is a straight pipeline, and they take turns (`sim.planners.round_robin`).
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from sim.estimate import Estimate, estimate
 from sim.planners.layers import LayerProfile
 from sim.planners.pipedream import DEFAULT_SYNC, plan_pipeline
 from sim.planners.pipeline_plan import Level, PipelinePlan, levels_of
+from sim.planners.round_robin import build_replicated, noam
 from sim.pricing.cells import plans_of, sent_bytes
 from sim.pricing.deal import HELD, MOMENTS, TRAINED, block_params
 from sim.pricing.layouts import cut_of
 from sim.pricing.stages import StageSeconds
-from sim.schedules import Order, build_replicated
-from sim.schedules.asynchronous import noam
+from sim.schedules import Order
 from sim.schedules.passes import peak_in_flight, weight_versions
 from sim.search.layout import layout_text
 from sim.specs import Scenario

@@ -28,7 +28,7 @@ from sim.arrays import FloatArray, IntArray
 from sim.errors import InfeasiblePlan, SpecError, nearest
 from sim.planners.layers import LayerProfile
 from sim.planners.pipeline_plan import Level, PipelinePlan, PlannedStage, num_workers
-from sim.schedules.asynchronous import noam
+from sim.planners.round_robin import noam
 from sim.units import show
 
 SYNC: dict[str, Callable[[int], float]] = {

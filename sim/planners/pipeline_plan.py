@@ -7,8 +7,8 @@ from math import prod
 
 from sim.errors import SpecError, require_positive
 from sim.planners.layers import LayerProfile
+from sim.planners.round_robin import noam
 from sim.pricing.layouts import cost_model
-from sim.schedules.asynchronous import noam
 from sim.specs import Scenario
 from sim.units import parse, show
 

@@ -6,8 +6,9 @@ from rich.console import Group
 from rich.text import Text
 
 from sim.planners.answers import NEGLIGIBLE, PipeDreamAnswer
+from sim.planners.pipeline_plan import PipelinePlan
 from sim.report.terminal import assumptions, indented, title
-from sim.table import columns_table
+from sim.table import Table, columns_table
 from sim.units import show, show_time, significant
 
 
@@ -30,19 +31,6 @@ def pipedream_view(answer: PipeDreamAnswer) -> Group:
     plan, played = answer.plan, answer.played
     machine = " × ".join(str(level) for level in reversed(plan.levels))
     asked = title(plan.profile.name, f"  {len(plan.profile)} layers on {plan.num_workers} workers ({machine})\n")
-    stages, names = plan.stages, [layer.name for layer in plan.profile.layers]
-    columns = {
-        "stage": [str(number) for number in range(len(stages))],
-        "layers": [
-            f"{names[s.first]} … {names[s.last - 1]}" if s.last - s.first > 1 else names[s.first] for s in stages
-        ],
-        "workers": [str(stage.replicas) for stage in stages],
-        "F + B": [show_time(stage.forward_s + stage.backward_s) for stage in stages],
-        "period": [show_time(stage.period_s) for stage in stages],
-        "in flight": [str(stage.in_flight) for stage in stages],
-        "memory": [show(stage.memory_bytes, "B") for stage in stages],
-    }
-    table = columns_table(columns, left=("layers",), wrap=("layers",))
     lines = [
         title(f"{plan.config}  ", f"one micro-batch per {show_time(plan.period_s)}, limited by {plan.bottleneck}"),
         title(
@@ -67,7 +55,24 @@ def pipedream_view(answer: PipeDreamAnswer) -> Group:
         f"each worker of the first stage has {plan.active_minibatches} micro-batches in flight (NOAM)",
         *([f"layers: {plan.profile.source}"] if plan.profile.source else []),
     ]
-    return Group(asked, indented(table), "", *lines, *assumptions(notes))
+    return Group(asked, indented(_stages(plan)), "", *lines, *assumptions(notes))
+
+
+def _stages(plan: PipelinePlan) -> Table:
+    """A table of the stages: their layers, workers, times and memory."""
+    stages, names = plan.stages, [layer.name for layer in plan.profile.layers]
+    columns = {
+        "stage": [str(number) for number in range(len(stages))],
+        "layers": [
+            f"{names[s.first]} … {names[s.last - 1]}" if s.last - s.first > 1 else names[s.first] for s in stages
+        ],
+        "workers": [str(stage.replicas) for stage in stages],
+        "F + B": [show_time(stage.forward_s + stage.backward_s) for stage in stages],
+        "period": [show_time(stage.period_s) for stage in stages],
+        "in flight": [str(stage.in_flight) for stage in stages],
+        "memory": [show(stage.memory_bytes, "B") for stage in stages],
+    }
+    return columns_table(columns, left=("layers",), wrap=("layers",))
 
 
 def _more(over: float) -> str:

@@ -1,25 +1,15 @@
-"""A simulation in a terminal, and how far the network is used over the step as a figure."""
+"""A simulation in a terminal."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from rich.console import Group, RenderableType
 
-from sim.canvas import new_figure
-from sim.engines.link_history import CAUSES, LinkHistory
-from sim.errors import SpecError
-from sim.report.figures import save, stacked_bars
 from sim.report.terminal import assumptions, title
 from sim.simulate import Simulation
 from sim.table import Table, columns_table
 from sim.units import show
-
-_MEAN, _MOST = "#0072B2", "#E69F00"
-"""Okabe and Ito's, as everywhere."""
-_CAUSE_COLOURS = ("#999999", "#0072B2", "#CC79A7", "#D55E00", "#E69F00", "#56B4E9")
-"""Colours of CAUSES."""
 
 
 def simulation_view(answer: Simulation) -> Group:
@@ -50,9 +40,9 @@ def simulation_view(answer: Simulation) -> Group:
         parts += [
             f"  {row['link']:<22}{show(row['bytes'], 'B'):>10}  {row['utilisation']:.2%}" for row in answer.busiest
         ]
-    if answer.history is not None:
+    if answer.messages:
         heading = "Where messages' time goes  (seconds of a step, on the average rank)"
-        parts += ["", heading, _messages_table(answer.history)]
+        parts += ["", heading, _messages_table(answer.messages)]
     return Group(*parts, *assumptions(answer.assumptions))
 
 
@@ -60,9 +50,9 @@ def _line(label: str, seconds: float, note: str = "") -> str:
     return f"  {label:<22}{show(seconds, 's', digits=4):>10}  {note}"
 
 
-def _messages_table(history: LinkHistory) -> Table:
+def _messages_table(kinds: tuple[dict[str, Any], ...]) -> Table:
     """Kinds of messages and causes of their time that there are."""
-    kinds, least = history.kinds, 1e-9
+    least = 1e-9
     columns = {
         "kind": [row["kind"] for row in kinds],
         "messages": [f"{row['messages']:,}" for row in kinds],
@@ -73,46 +63,3 @@ def _messages_table(history: LinkHistory) -> Table:
         if max(seconds) > least:
             columns[cause] = [f"{each:.3f}" if each > least else "" for each in seconds]
     return columns_table(columns, gap=1)  # nine columns in eighty places
-
-
-def draw_links(answer: Simulation, path: Path) -> None:
-    """Draw what `simulate(..., links=True)` followed."""
-    history = answer.history
-    if history is None:
-        raise SpecError("links were not followed, so there is nothing to draw; add --links")
-    figure = new_figure(11.0, 3.6)
-    left, right = figure.subfigures(1, 2)
-    _draw_levels(left, history)
-    _draw_kinds(right, history)
-    figure.suptitle(
-        f"{answer.scenario.name}: links over a step of {show(answer.step_times_s[0], 's', digits=4)}, "
-        f"{answer.meetings:,} messages shared a link that was too narrow"
-    )
-    save(figure, [path])
-
-
-def _draw_levels(figure: Any, history: LinkHistory) -> None:
-    """A band a level: the average link that is used at all, and the busiest."""
-    axes = figure.subplots(len(history.levels), 1, sharex=True, squeeze=False)[:, 0]
-    for axis, (name, (mean, most)) in zip(axes, history.levels.items(), strict=True):
-        for values, colour, label in ((most, _MOST, "busiest link"), (mean, _MEAN, "average link")):
-            axis.stairs(100 * values, history.edges_s, fill=True, color=colour, label=label)
-        axis.set_ylim(0.0, max(1e-3, 112 * float(most.max())))
-        axis.set_ylabel(name, rotation=0, ha="right", va="center")
-        axis.margins(x=0.0)
-        axis.tick_params(labelsize="small")
-    axes[0].set_title("use of each level of links [%]")
-    axes[-1].set_xlabel("time [s]")
-    handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=2, fontsize="x-small")
-
-
-def _draw_kinds(figure: Any, history: LinkHistory) -> None:
-    """Seconds of a step of the average stream, by cause."""
-    axes = figure.subplots()
-    rows = {f"{row['kind']}\n{show(row['bytes'], 'B')} a GPU": row["seconds"] for row in history.kinds}
-    stacked_bars(axes, rows, dict(zip(CAUSES, _CAUSE_COLOURS, strict=True)))
-    axes.tick_params(labelsize="small")
-    axes.set(xlabel="of a step, on the average rank [s]", title="where messages' time goes")
-    axes.set_xlim(0.0, 1.03 * max(1e-9, *(sum(row.values()) for row in rows.values())))
-    figure.legend(loc="outside lower center", ncols=3, fontsize="x-small")

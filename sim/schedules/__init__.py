@@ -3,14 +3,13 @@
 from sim.schedules import (  # noqa: F401  (they register themselves)
     asynchronous,
     dual_pipe,
-    gpipe,
     many_chunks,
     one_chunk,
     v_shape,
     waves,
 )
 from sim.schedules.actions import Action, Kind, Row, as_actions, format_grid, in_turns
-from sim.schedules.build import build_order, build_replicated
+from sim.schedules.build import build_order
 from sim.schedules.order import Order, make_order
 from sim.schedules.registry import Schedule, get_schedule, schedule, schedule_names
 
@@ -22,7 +21,6 @@ __all__ = [
     "Schedule",
     "as_actions",
     "build_order",
-    "build_replicated",
     "format_grid",
     "get_schedule",
     "in_turns",

@@ -1,8 +1,5 @@
 """Pipelines without a flush: batch follows batch, and gradients come late."""
 
-from collections.abc import Sequence
-from math import ceil, lcm
-
 import numpy as np
 
 from sim.schedules.actions import B, F, Row, U, in_turns, run
@@ -47,36 +44,3 @@ def pipedream_2bw(rank: int, num_ranks: int, num_chunks: int, num_microbatches: 
     """
     total = num_microbatches * batches
     return _stream(rank, num_ranks, total, np.arange(num_microbatches - 1, total, num_microbatches))
-
-
-def noam(replicas: Sequence[int]) -> tuple[int, ...]:
-    """Micro-batches that a worker of each stage has in flight: the workers from its stage on, over the stage's own.
-
-    Of the first stage that is PipeDream's NOAM, ceil(workers / replicas of the input stage) (Narayanan et al. 2019,
-    section 3.2); of a straight pipeline p − s, as of 1F1B. Where a stage's workers do not divide those behind it, it
-    may be one too few for the slowest stage never to wait (`sim.planners.answers.covering`).
-    """
-    return tuple(ceil(sum(replicas[at:]) / own) for at, own in enumerate(replicas))
-
-
-def round_robin(replicas: Sequence[int], in_flight: Sequence[int], total: int) -> list[Row]:
-    """PipeDream's 1F1B-RR: of the `replicas[s]` workers of stage s, micro-batch k is worker k mod replicas[s]'s.
-
-    Narayanan et al. 2019 (SOSP), section 3.2. So each micro-batch takes one of lcm(replicas) ways through the workers,
-    a straight pipeline each: stage s of way q is virtual stage q · stages + s, as of several copies of a model
-    (`Order.copies`). A worker begins so many micro-batches, and then does one forward and one backward in turn. It
-    updates after every backward; what its reduction with the stage's others takes is a matter of costs.
-
-    replicas : workers of each stage; those of a stage stand together.
-    in_flight : micro-batches that a worker of each stage has begun and not finished, at most (`noam`).
-    total : micro-batches.
-    """
-    stages, ways = len(replicas), lcm(*replicas)
-    rows = []
-    for stage, own in enumerate(replicas):
-        for worker in range(own):
-            mine = np.arange(worker, total, own)
-            place = mine % ways * stages + stage
-            forward, backward, update = (run(kind, place, mine) for kind in (F, B, U))
-            rows.append(in_turns((forward, 1 - in_flight[stage]), (backward, 0), (update, 0)))
-    return rows

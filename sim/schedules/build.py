@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
-from math import lcm
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ import numpy as np
 from sim.arrays import Array
 from sim.errors import ScheduleError
 from sim.schedules.actions import PAIRED, F, Row
-from sim.schedules.asynchronous import noam, round_robin
 from sim.schedules.order import Fold, Order, make_order
 from sim.schedules.registry import OPTIONS, Schedule, get_schedule, microbatch_remedy, schedules
 
@@ -90,10 +88,10 @@ def _build(
     if not (fold and period):
         return make(num_microbatches)
     rebuild = partial(_rebuilt, name, num_ranks, num_chunks, num_microbatches, again)
-    return _folded(make, rows, period, num_microbatches, keep or STEADY * max(period, num_ranks), rebuild, unit)
+    return folded(make, rows, period, num_microbatches, keep or STEADY * max(period, num_ranks), rebuild, unit)
 
 
-def _folded(
+def folded(
     make: Callable[[int], Order],
     rows: Callable[[int], list[Row]],
     period: int,
@@ -218,46 +216,6 @@ def _rebuilt(
     )
 
 
-def build_replicated(
-    replicas: Sequence[int], in_flight: Sequence[int] | None = None, *, fold: bool = False, rounds: int = STREAM
-) -> Order:
-    """PipeDream's order where stages are replicated, 1F1B round robin (`round_robin`): a step is one round of them all.
-
-    replicas : workers of each stage.
-    in_flight : micro-batches that a worker of each stage has begun and not finished, at most. Default: PipeDream's
-        (`noam`).
-    fold : as of `build_order`; then a step is one round of the steady state.
-    rounds : that are in the order otherwise.
-    """
-    if not replicas or min(replicas) < 1:
-        raise ScheduleError(f"every stage has one worker or more, not {list(replicas)}")
-    return _replicated(tuple(replicas), in_flight, rounds, None, fold)
-
-
-def _replicated(
-    replicas: tuple[int, ...], in_flight: Sequence[int] | None, rounds: int, keep: int | None, fold: bool = True
-) -> Order:
-    """`build_replicated`, with `keep` micro-batches in the arrays of a folded order."""
-    copies = lcm(*replicas)
-    most = noam(replicas) if in_flight is None else in_flight
-    if 2 * copies * len(replicas) * STEADY * sum(replicas) > MOST_ACTIONS:
-        raise ScheduleError(
-            f"the workers' turns repeat after {copies:,} micro-batches, the least common multiple of the "
-            "stages' numbers of workers: too many to be played; give stages numbers with common divisors"
-        )
-
-    def rows(microbatches: int) -> list[Row]:
-        return round_robin(replicas, most, microbatches)
-
-    def make(microbatches: int) -> Order:
-        return make_order("pipedream", rows(microbatches), len(replicas) * copies, microbatches, copies=copies)
-
-    if not fold:
-        return make(copies * rounds)
-    again = partial(_replicated, replicas, in_flight, rounds)
-    return _folded(make, rows, copies, copies, keep or copies * (rounds + 1), again, endless=True)
-
-
 def _stream(
     chosen: Schedule, num_ranks: int, num_microbatches: int, fold: bool, keep: int | None, given: dict[str, Any]
 ) -> Order:
@@ -274,7 +232,7 @@ def _stream(
     if not fold:
         return make(num_microbatches * batches)
     keep = keep or num_microbatches * (batches + 1)
-    return _folded(make, rows, num_microbatches, num_microbatches, keep, again, endless=True)
+    return folded(make, rows, num_microbatches, num_microbatches, keep, again, endless=True)
 
 
 def _check(chosen: Schedule, num_ranks: int, num_chunks: int, num_microbatches: int, given: dict[str, Any]) -> None:

@@ -1,13 +1,14 @@
 """Schedules by name. A new schedule is one function under `@schedule("name")`; all else follows.
 
-The function says what a rank does, in order: compute only, no idle slots, no communication, no times. It yields
-actions, or returns a row (`sim.schedules.actions`), which is faster.
+The function says what a rank does, in order: compute only, no idle slots, no communication, no times. It takes the
+rank, num_ranks, num_chunks, num_microbatches and options, and yields actions, or returns a row (`sim.schedules.
+actions`), which is faster.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -15,11 +16,6 @@ import numpy as np
 
 from sim.errors import ScheduleError, nearest
 from sim.schedules.actions import Action, Row, as_row, read_grid
-
-Generator = Callable[..., Row | Iterable[Action]]
-"""(rank, num_ranks, num_chunks, num_microbatches, **options) -> the rank's actions."""
-Grid = Callable[..., list[Row]]
-"""(num_ranks, num_chunks, num_microbatches, **options) -> the actions of all ranks."""
 
 OPTIONS = {
     "per_flush": "plan.microbatches_per_flush",
@@ -52,15 +48,15 @@ class Schedule:
 
     name: str
     rows: Callable[..., list[Row]]
-    summary: str
-    chunks: Literal["one", "many"] | int
-    copies: int
-    staggered: bool
-    asynchronous: bool
-    delay: int | None
-    options: tuple[str, ...]
-    requirement: Callable[[int, int, int], str | None]
-    period: Callable[..., int] | None
+    summary: str = ""
+    chunks: Literal["one", "many"] | int = "one"
+    copies: int = 1
+    staggered: bool = False
+    asynchronous: bool = False
+    delay: int | None = None
+    options: tuple[str, ...] = ()
+    requirement: Callable[[int, int, int], str | None] = lambda p, v, m: None
+    period: Callable[..., int] | None = None
     candidates: tuple[Callable[[int, int, int], list[Row]], ...] = ()
 
     @property
@@ -72,55 +68,31 @@ class Schedule:
 _REGISTRY: dict[str, Schedule] = {}
 
 
-def schedule(
-    name: str,
-    *,
-    chunks: Literal["one", "many"] | int = "one",
-    copies: int = 1,
-    whole: bool = False,
-    staggered: bool = False,
-    asynchronous: bool = False,
-    delay: int | None = None,
-    requirement: Callable[[int, int, int], str | None] = lambda p, v, m: None,
-    period: Callable[..., int] | None = None,
-    candidates: tuple[Callable[[int, int, int], list[Row]], ...] = (),
-) -> Callable[[Any], Any]:
+def schedule(name: str, *, whole: bool = False, **facts: Any) -> Callable[[Any], Any]:
     """Register a generator under `name`; the first line of its docstring is its summary.
 
     Parameters
     ----------
     whole : bool
         The function gives the actions of all ranks at once.
-    chunks, copies, staggered, asynchronous, delay, requirement, period, candidates
-        As in `Schedule`.
+    **facts
+        As in `Schedule`: chunks, copies, staggered, asynchronous, delay, requirement, period, candidates.
     """
 
     def register(generator: Any) -> Any:
-        summary = (generator.__doc__ or "").strip().partition("\n")[0]
+        summary, candidates = (generator.__doc__ or "").strip().partition("\n")[0], facts.get("candidates", ())
         options = tuple(option for option in OPTIONS if option in inspect.signature(generator).parameters)
         options += ("candidate",) * bool(candidates)
 
         def rows(p: int, v: int, m: int, candidate: int | None = None, **given: Any) -> list[Row]:
             if candidate is not None:
-                return candidates[candidate](p, v, m)
+                found: list[Row] = candidates[candidate](p, v, m)
+                return found
             if whole:
                 return [as_row(row) for row in generator(p, v, m, **given)]
             return [as_row(generator(rank, p, v, m, **given)) for rank in range(p)]
 
-        _REGISTRY[name] = Schedule(
-            name,
-            rows,
-            summary,
-            chunks,
-            copies,
-            staggered,
-            asynchronous,
-            delay,
-            options,
-            requirement,
-            period,
-            candidates,
-        )
+        _REGISTRY[name] = Schedule(name, rows, summary, options=options, **facts)
         return generator
 
     return register
@@ -181,4 +153,4 @@ def grid_schedule(name: str, grid: list[list[Action]]) -> Schedule:
             "change plan.pp, plan.num_chunks, training.global_batch_size, plan.dp or plan.microbatch_size"
         )
 
-    return Schedule(name, lambda p, v, m: rows, "", "many", 1, False, False, None, (), requirement, None)
+    return Schedule(name, lambda p, v, m: rows, chunks="many", requirement=requirement)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 from itertools import product
+from typing import Any
 
 import numpy as np
 
@@ -16,6 +17,8 @@ BLOCK = 6
 """Equal units of time in which a rank does the six things a micro-batch asks of its two stages."""
 CANDIDATES = 8
 """Blocks with the fewest chunks in flight that are played to find the shortest."""
+_FACTS: dict[str, Any] = {"chunks": 2, "whole": True, "staggered": True, "period": lambda p, v, times=None: 1}
+"""What all schedules here have in common."""
 
 
 def _down_and_up(rank: int, num_ranks: int, num_microbatches: int) -> Row:
@@ -36,9 +39,7 @@ def _all_down_and_up(num_ranks: int, num_chunks: int, num_microbatches: int) -> 
     return [_down_and_up(rank, num_ranks, num_microbatches) for rank in range(num_ranks)]
 
 
-@schedule(
-    "zb_v", chunks=2, whole=True, staggered=True, period=lambda p, v, times=None: 1, candidates=(_all_down_and_up,)
-)
+@schedule("zb_v", **_FACTS, candidates=(_all_down_and_up,))
 def zb_v(num_ranks: int, num_chunks: int, num_microbatches: int, times: Times | None = None) -> list[Row]:
     """Zero bubble at 1F1B's memory, where forward, input gradient and weight gradient take equally long.
 
@@ -127,14 +128,7 @@ def _v(num_ranks: int, num_microbatches: int, steps: tuple[int, int, int, int], 
     return place_weight_gradients(rows, 2 * num_ranks, num_microbatches, times or EQUAL)
 
 
-@schedule(
-    "v_half",
-    chunks=2,
-    whole=True,
-    staggered=True,
-    period=lambda p, v, times=None: 1,
-    candidates=(lambda p, v, m: _blocks(p, m, HALF),),
-)
+@schedule("v_half", **_FACTS, candidates=(lambda p, v, m: _blocks(p, m, HALF),))
 def v_half(num_ranks: int, num_chunks: int, num_microbatches: int, times: Times | None = None) -> list[Row]:
     """Half of 1F1B's activations for about half of its bubble.
 
@@ -143,14 +137,7 @@ def v_half(num_ranks: int, num_chunks: int, num_microbatches: int, times: Times 
     return _v(num_ranks, num_microbatches, HALF, times)
 
 
-@schedule(
-    "v_min",
-    chunks=2,
-    whole=True,
-    staggered=True,
-    period=lambda p, v, times=None: 1,
-    candidates=(lambda p, v, m: _blocks(p, m, MIN),),
-)
+@schedule("v_min", **_FACTS, candidates=(lambda p, v, m: _blocks(p, m, MIN),))
 def v_min(num_ranks: int, num_chunks: int, num_microbatches: int, times: Times | None = None) -> list[Row]:
     """A third of 1F1B's activations for about two thirds of its bubble.
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from sim.specs.frameworks import LATEST, date_of
+from sim.specs.frameworks import LATEST, date_of, lineage
 from sim.specs.presets import preset_names, raw_preset
 from sim.specs.scenario import Scenario
 
@@ -90,11 +90,8 @@ def rules_of_scenario(scenario: Scenario) -> tuple[PlanRule, ...]:
 def related(one: str, other: str) -> bool:
     """Whether two frameworks are the same, or their files name one that both are like."""
 
-    def root(name: str) -> str:
-        data = raw_preset("frameworks", name) if name in preset_names("frameworks") else {}
-        return root(data["like"]) if "like" in data else name
-
-    return root(one) == root(other)
+    roots = [[name, *(each for each, _ in lineage(name))][-1] for name in (one, other)]
+    return roots[0] == roots[1]
 
 
 def framework_words(framework: str, version: str = "") -> str:

@@ -62,9 +62,24 @@ def framework_named(name: str) -> str:
     )
 
 
+def lineage(framework: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the name and the file of a framework, and of those that it is like, in turn; of an unknown one nothing."""
+    if framework in preset_names("frameworks"):
+        data = raw_preset("frameworks", framework)
+        yield framework, data
+        yield from lineage(data.get("like", ""))
+
+
 def rules_of(framework: str) -> list[dict[str, Any]]:
     """A framework's rules, and those of the one that it is like, in the order in which they are asked."""
-    return list(_asked(framework)) if framework in preset_names("frameworks") else []
+    found: list[dict[str, Any]] = []
+    for rule in (rule for _, data in lineage(framework) for rule in data.get("rules", ())):
+        if isinstance(rule, str):  # those that a framework shares, by its name and theirs
+            owner, _, name = rule.partition(".")
+            found += raw_preset("frameworks", owner)["shared"][name]
+        else:
+            found.append(rule)
+    return found
 
 
 def layouts_of(framework: str) -> dict[str, Any]:
@@ -75,11 +90,11 @@ def layouts_of(framework: str) -> dict[str, Any]:
 
 def halves_attention(framework: str, version: str) -> bool:
     """Whether the FLOP/s that a framework of a version prints count half of causal attention's scores and values."""
-    data = raw_preset("frameworks", framework) if framework in preset_names("frameworks") else {}
-    if "like" in data and "flops" not in data:
-        return halves_attention(data["like"], version)
-    since = data.get("flops", {}).get("attention_halved_since")
-    return since not in (None, NEVER) and date_of(version, framework) >= date_of(str(since), framework)
+    for name, data in lineage(framework):
+        if "flops" in data:
+            since = data["flops"].get("attention_halved_since", NEVER)
+            return since != NEVER and date_of(version, name) >= date_of(str(since), name)
+    return False
 
 
 def date_of(version: str, framework: str) -> Date:
@@ -97,7 +112,7 @@ def date_of(version: str, framework: str) -> Date:
     for tag, since in tags.items():
         if version.removeprefix("v").startswith(tag.removeprefix("v")):
             return date_of(since, framework)
-    conditions = {key for rule in _asked(framework) for key in rule.get("when", {})}
+    conditions = {key for rule in rules_of(framework) for key in rule.get("when", {})}
     if not date and len(releases_of(framework)) == 1 and not conditions & {"since", "until"}:
         return _NEVER  # whichever it is, it is the same here
     known = f", a tag that begins with {', '.join(tags)}" if tags else ""
@@ -109,11 +124,8 @@ def date_of(version: str, framework: str) -> Date:
 
 def _tags(framework: str) -> dict[str, str]:
     """How versions of a framework, or of the one that it names or is like, begin, and a date of each."""
-    data = raw_preset("frameworks", framework)
-    own: dict[str, str] | str = data.get("tags", {})
-    if isinstance(own, str):
-        return _tags(own)
-    return own if own or "like" not in data else _tags(data["like"])
+    own: dict[str, str] | str = next((data["tags"] for _, data in lineage(framework) if data.get("tags")), {})
+    return _tags(own) if isinstance(own, str) else own
 
 
 def releases_of(framework: str) -> list[dict[str, Any]]:
@@ -131,19 +143,6 @@ def release_of(framework: str, version: str, preset: Any) -> dict[str, Any]:
         before = [release for release in releases if date_of(str(release["since"]), framework) <= date]
         return before[-1] if before else releases[0]
     return of_preset[-1] if of_preset else releases[-1]
-
-
-def _asked(framework: str) -> Iterator[dict[str, Any]]:
-    """A framework's rules, and after them those of the one that it is like."""
-    data = raw_preset("frameworks", framework)
-    for rule in data.get("rules", ()):
-        if isinstance(rule, str):  # those that a framework shares, by its name and theirs
-            owner, _, name = rule.partition(".")
-            yield from raw_preset("frameworks", owner)["shared"][name]
-        else:
-            yield rule
-    if "like" in data:
-        yield from _asked(data["like"])
 
 
 UNKNOWN = ("unknown", "pytorch")

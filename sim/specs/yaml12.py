@@ -61,8 +61,14 @@ def parse_yaml(text: str, where: str) -> Any:
     Raises SpecError: with the line and what is wrong there.
     """
     try:
-        _check_size(text)
-        return yaml.load(text, Loader=_Loader)
+        loader = _Loader(text)
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        _num_values(node, [], {})
+        return loader.construct_document(node)
+    except RecursionError:  # of the parser that is written in Python
+        raise SpecError(f"{where}: {_TOO_DEEP}") from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line, column = (f" line {mark.line + 1}", f", column {mark.column + 1}") if mark else ("", "")
@@ -96,35 +102,23 @@ def load_yaml(path: Path | str) -> Any:
     return parse_yaml(read_text(path), str(path))
 
 
-def _check_size(text: str) -> None:
-    """Refuse what would overflow the parser's stack, or grow without end as its aliases are followed.
+def _num_values(node: yaml.Node, around: list[yaml.Node], known: dict[int, int]) -> int:
+    """Count the values of a node with every alias written out; refuse what grows without end as aliases are followed.
 
-    Raises SpecError: nested more than DEEPEST levels, or more than MOST_VALUES values with every alias written out.
+    around : those in which it stands. known : the counts of others, by `id`.
+
+    Raises SpecError: nested more than DEEPEST levels, or more than MOST_VALUES values.
     """
-    open_at: list[tuple[str | None, int]] = []
-    size_of: dict[str, int] = {}
-    values = 0
-    for event in yaml.parse(text, Loader=_Base):
-        if isinstance(event, yaml.AliasEvent):
-            if any(anchor == event.anchor for anchor, _ in open_at):
-                raise SpecError(f"line {_line(event)}: *{event.anchor} stands inside what it names")
-            values += size_of.get(event.anchor or "", 1)
-        elif isinstance(event, yaml.ScalarEvent):
-            values += 1
-            if event.anchor is not None:
-                size_of[event.anchor] = 1
-        elif isinstance(event, yaml.CollectionStartEvent):
-            open_at.append((event.anchor, values))
-            values += 1
-            if len(open_at) > DEEPEST:
-                raise SpecError(f"line {_line(event)}: {_TOO_DEEP}")
-        elif isinstance(event, yaml.CollectionEndEvent):
-            anchor, before = open_at.pop()
-            if anchor is not None:
-                size_of[anchor] = values - before
-        if values > MOST_VALUES:
-            raise SpecError(f"more than {MOST_VALUES:,} values, aliases written out; no description has so many")
-
-
-def _line(event: yaml.Event) -> int:
-    return event.start_mark.line + 1 if event.start_mark is not None else 0
+    line = node.start_mark.line + 1
+    if any(node is each for each in around):
+        raise SpecError(f"line {line}: what an anchor names there stands inside itself")
+    if id(node) in known or isinstance(node, yaml.ScalarNode):
+        return known.get(id(node), 1)
+    if len(around) == DEEPEST:
+        raise SpecError(f"line {line}: {_TOO_DEEP}")
+    parts = node.value if isinstance(node, yaml.SequenceNode) else [part for pair in node.value for part in pair]
+    count = 1 + sum(_num_values(part, [*around, node], known) for part in parts)
+    if count > MOST_VALUES:
+        raise SpecError(f"more than {MOST_VALUES:,} values, aliases written out; no description has so many")
+    known[id(node)] = count
+    return count

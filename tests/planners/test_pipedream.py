@@ -13,8 +13,8 @@ from sim.planners.answers import ask_pipedream, covering, play_plan, profile_of
 from sim.planners.layers import LayerProfile, profile_from_text
 from sim.planners.pipedream import SYNC, data_parallel, plan_pipeline
 from sim.planners.pipeline_plan import Level, levels_of, read_levels
-from sim.schedules import build_order, build_replicated
-from sim.schedules.asynchronous import noam
+from sim.planners.round_robin import build_replicated, noam
+from sim.schedules import build_order
 from sim.schedules.passes import peak_in_flight, weight_versions
 
 ROOT = Path(__file__).parents[2]
