@@ -23,6 +23,7 @@ from sim.foreign.importers.megatron.deepspeed_file import is_deepspeed_mixture, 
 from sim.foreign.importers.megatron.launch import Training, gpus_of, started_by, training_command
 from sim.foreign.importers.megatron.model import KIND, read_model
 from sim.foreign.importers.megatron.plan import read_plan, take_chunks, take_fewer_layers
+from sim.foreign.importers.megatron.slime import is_fine_tuning, pack_samples, take_trainer
 from sim.foreign.importers.megatron.stack import read_stack
 from sim.foreign.importers.megatron.training import read_training, take_replicas
 from sim.foreign.importers.shell.reader import read_script
@@ -154,6 +155,7 @@ def read_megatron(file: Foreign) -> dict[str, Any]:
     arguments = Arguments(command.words, ledger, KIND)
     _ask(arguments, script, command.depends)
     hybrid = _is_hybrid(command, arguments)
+    launcher = [*command.launcher, *(take_trainer(arguments) if is_fine_tuning(command.words) else ())]
     _refuse(arguments)
     config = take_config(arguments, script.files)
     mixture = is_deepspeed_mixture(arguments)
@@ -163,9 +165,10 @@ def read_megatron(file: Foreign) -> dict[str, Any]:
     training = read_training(arguments, model, config, mixture)
     take_chunks(plan, arguments, model)
     take_fewer_layers(plan, model["num_layers"])
-    name, cluster = cluster_of(given, ledger, _gpu_options(command.launcher))
-    gpus = gpus_of(plan, given, ledger, *started_by(script, command.launcher, ledger))
+    name, cluster = cluster_of(given, ledger, _gpu_options(launcher))
+    gpus = gpus_of(plan, given, ledger, *started_by(script, launcher, ledger))
     take_replicas(plan, training, arguments, gpus)
+    pack_samples(plan, training, arguments)
     stack = read_stack(arguments, old, run={"model": model, "plan": plan, "training": training})
     take_overlap(stack, plan, config)
     if (switches := script.variable("NCCL_NVLS_ENABLE")) is not None:

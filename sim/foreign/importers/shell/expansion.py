@@ -130,7 +130,8 @@ _FLAG = re.compile("-[A-Za-z]")
 _SPLIT, _QUOTED = "\ud800", "\ud801"
 """Where a word is split, and where a quotation makes a word even of nothing; no text in UTF-8 holds these."""
 _FOLDER_WORDS = re.compile(
-    r"cd|dirname|readlink|realpath|-[aefmPL]|--|&&|pwd|>/dev/null|2>&1|\$0|\$\{0\}|\$BASH_SOURCE|\$\{BASH_SOURCE(\[0\])?(:-\$0)?\}"
+    r"cd|dirname|readlink|realpath|-[aefmPL]|--|&&|pwd|([12&]?>)?(/dev/null)?|2>&1|"
+    r"\$0|\$\{0\}|\$BASH_SOURCE|\$\{BASH_SOURCE(\[0\])?(:-\$0)?\}"
 )
 
 _SETS = re.compile(r"(?:^|[\s;(&|])([A-Za-z_]\w*)\+?=(?=([^\n]*))", re.MULTILINE)
