@@ -42,7 +42,8 @@ def is_printed(text: str) -> bool:
 
 def printed_words(text: str) -> tuple[list[str], list[str]]:
     """(words of a launcher that starts as many processes, the arguments as words of a command line)."""
-    values = {name: value for name, value in _LINE.findall(text) if value not in ("", "None", "[]")}
+    dtypes = table("megatron")["printed"]
+    values = {name: dtypes.get(value, value) for name, value in _LINE.findall(text) if value not in ("", "None", "[]")}
     return ["--np", values.get("world_size", "1")], [word for name in values for word in _printed(name, values)]
 
 
@@ -123,8 +124,8 @@ def _renamed(data: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for name, value in data.items():
         inner = value if name in ("language_model", "model_parallel") and isinstance(value, Mapping) else {name: value}
         flat |= {str(key): each for key, each in inner.items()}
-    if flat.get("activation_func") == "swiglu" or flat.get("gated_linear_unit") is True:
-        flat["swiglu"] = True
+    flat["swiglu"] = flat.get("activation_func") == "swiglu"
+    flat["group_query_attention"] = flat.get("num_query_groups") is not None
     for name, switch in known["yaml_switches_off"].items():
         if flat.pop(name, None) is False:
             yield switch, True
@@ -207,9 +208,9 @@ def _command(file: Foreign) -> tuple[Script, Training]:
     text = script.files.text(name) if name is not None else None
     if name is not None and text is None:
         raise SpecError(f"{ledger.where}: --yaml-cfg {MARK.sub('?', name)} is not beside the script; import that file")
-    if text is not None:  # its values are set after the command line's
-        ledger.took("arguments", name, "--yaml-cfg; read too")
-        command.words.extend(yaml_words(text, str(name)))
+    if text is not None:
+        ledger.took("arguments", name, "--yaml-cfg, which counts instead of all other arguments (load_yaml)")
+        command.words[:] = yaml_words(text, str(name))
     return script, command
 
 
