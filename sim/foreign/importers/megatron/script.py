@@ -42,8 +42,7 @@ def is_printed(text: str) -> bool:
 
 def printed_words(text: str) -> tuple[list[str], list[str]]:
     """(words of a launcher that starts as many processes, the arguments as words of a command line)."""
-    dtypes = table("megatron")["printed"]
-    values = {name: dtypes.get(value, value) for name, value in _LINE.findall(text) if value not in ("", "None", "[]")}
+    values = {name: value for name, value in _LINE.findall(text) if value not in ("", "None", "[]")}
     return ["--np", values.get("world_size", "1")], [word for name in values for word in _printed(name, values)]
 
 
