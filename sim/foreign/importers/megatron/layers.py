@@ -42,12 +42,6 @@ def take_switches(arguments: Arguments, section: Section, which: str) -> None:
                 section.took(field, value, f"--{switch}")
 
 
-def width_of(arguments: Arguments, name: str) -> str | None:
-    """A precision by the argument's word for it, or by torch's."""
-    word = arguments.text(name)
-    return None if word is None else table(KIND)["dtypes"].get(word, word)
-
-
 def layer_marks(arguments: Arguments, name: str, layers: int, every: Callable[[int, int], bool]) -> list[bool] | None:
     """Marks of layers: of a number, what `every` makes of it; or a list such as `([0]*3+[1]*58)`, not executed. Raises
     SpecError: neither, or of another number of layers."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from sim.errors import SpecError
 from sim.foreign.importers.keys import Arguments, table
 from sim.foreign.importers.ledger import Section, short
-from sim.foreign.importers.megatron.layers import KIND, take_switches, width_of
+from sim.foreign.importers.megatron.layers import KIND, take_switches
 from sim.specs.plan import GRAPH_MODULES
 
 
@@ -43,9 +43,7 @@ def read_stack(
             stack.took(field, True, f"--{switch}")
         elif (name, version) == ("megatron-lm", "latest"):
             stack.settle(field, asked or None, f"--{switch}", False, f"no --{switch}")
-    kept = width_of(
-        arguments, "main-grads-dtype"
-    )  # bf16 sums in it too (megatron/training/arguments.py, validate_args)
+    kept = arguments.text("main-grads-dtype")  # bf16 sums in it too (megatron/training/arguments.py, validate_args)
     if arguments.has("grad-reduce-in-bf16") or kept == "bf16":
         source = "--main-grads-dtype" if kept == "bf16" else "--grad-reduce-in-bf16"
         if kept == "bf16" and arguments.has("accumulate-allreduce-grads-in-fp32"):

@@ -10,7 +10,6 @@ from sim.foreign.importers.defaults import replicas, take_optimizer
 from sim.foreign.importers.keys import Arguments, table
 from sim.foreign.importers.ledger import Section, short
 from sim.foreign.importers.megatron.deepspeed_file import half_precision, take_capacity
-from sim.foreign.importers.megatron.layers import width_of
 from sim.foreign.importers.megatron.model import KIND
 from sim.foreign.importers.megatron.plan import take_sharding_group
 
@@ -101,8 +100,8 @@ def _capacity(training: Section, arguments: Arguments) -> None:
 def _precision_of_states(training: Section, arguments: Arguments) -> None:
     """Moments and masters in fewer bits, which only --use-precision-aware-optimizer keeps so."""
     aware, known = arguments.has("use-precision-aware-optimizer"), ("fp32", "bf16", "fp16", "fp8")
-    first, second = width_of(arguments, "exp-avg-dtype"), width_of(arguments, "exp-avg-sq-dtype")
-    masters = width_of(arguments, "main-params-dtype")
+    first, second = arguments.text("exp-avg-dtype"), arguments.text("exp-avg-sq-dtype")
+    masters = arguments.text("main-params-dtype")
     named = {"--exp-avg-dtype": first, "--exp-avg-sq-dtype": second, "--main-params-dtype": masters}
     for switch, said in named.items():
         if said is not None and not aware:

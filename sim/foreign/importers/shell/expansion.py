@@ -288,6 +288,8 @@ class Values:
             return [self.unknowns.mark("variable", inside, self.line)], False
         length, name, index, sign, _, edit = match.groups()
         known, several = self._known(name, index)
+        if length and (mark := MARK.search(" ".join(known or ()))):
+            return [mark[0]], False
         if length:
             return [str(len(known if several else known[0])) if known else "0"], False
         if several and sign is None:
@@ -333,6 +335,9 @@ class Values:
         if index and known is not None:
             place = self.arithmetic(index[1:-1])  # type: ignore[assignment]
             number = int(place) if re.fullmatch(r"\d{1,6}", str(place)) else None
+            unknown = [each for each in known[: (number or 0) + 1] if UNKNOWN in each]
+            if unknown:  # which may be several values
+                return unknown[:1], False
             return (None if number is None else [known[number]] if number < len(known) else []), False
         return known, False
 
