@@ -84,7 +84,8 @@ class Reader:
     asked : what the last condition that was not decided would have to know.
     returned : the function or sourced file that is read was left; perhaps : a condition may have left it.
     integers : variables of `declare -i`, whose values are sums.
-    left : whether the function that was called last succeeded; None where only a run knows.
+    last, left : whether the last command, and the last function, `return` or `exit`, succeeded; None where only a run
+        knows.
     """
 
     script: Script
@@ -99,6 +100,7 @@ class Reader:
     asked: tuple[int, ...] = ()
     returned: bool = False
     perhaps: bool = False
+    last: bool | None = True
     left: bool | None = True
     prefix: tuple[str, ...] = ()
     integers: set[str] = field(default_factory=set)
@@ -119,7 +121,7 @@ class Reader:
                 break
             if node.is_named and node.type != "comment":
                 beside = node.next_sibling is not None and node.next_sibling.type == "&"
-                status = self._apart(node) if beside else self._one(node)
+                self.last = status = self._apart(node) if beside else self._one(node)
         return status
 
     def _apart(self, *nodes: Node) -> bool | None:
@@ -129,7 +131,7 @@ class Reader:
         self.inside += 1
         for node in nodes:
             if node.is_named and node.type != "comment" and not self.returned:
-                status = self._one(node)
+                self.last = status = self._one(node)
         self.inside -= 1
         self.values.variables, self.returned = before, False
         return status
@@ -377,10 +379,8 @@ class Reader:
         if fields:
             self.script.files.note(fields, redirect.document, redirect.target)
             self._start(fields, before)
-        name, *rest = fields or [""]
-        if name in ("return", "exit"):
-            return None if UNKNOWN in "".join(rest) else rest[:1] in ([], ["0"])
-        if name in self.functions:
+        name = fields[0] if fields else ""
+        if name in self.functions or name in ("return", "exit"):
             return self.left
         return False if name == "false" else None if name in _MAY_FAIL else True
 
@@ -397,7 +397,7 @@ class Reader:
             for word in rest:
                 self._reckon(word)
         elif name == "return":
-            self.returned, self.left = self.depth > 0, rest[:1] in ([], ["0"])
+            self.returned, self.left = self.depth > 0, self._given(rest)
         elif name == "printf" and rest[:1] == ["-v"]:
             self._forget(rest[1:2], "input")
         elif name in _READS:
@@ -407,7 +407,7 @@ class Reader:
         elif name in ("cd", "pushd"):
             values.moved = values.moved or rest != ["."]
         elif name == "exit":
-            self.ended = not self.inside
+            self.ended, self.left = not self.inside, self._given(rest)
         elif name == "eval":
             self._nest(" ".join(rest))
         elif name in ("source", "."):
@@ -418,6 +418,10 @@ class Reader:
             told = tuple(values.value(each).replace("\n", " ") for each in environment)
             started = Started([*self.prefix, *fields], values.line, self.doubt, self.directives, told)
             self.script.commands.append(started)
+
+    def _given(self, rest: list[str]) -> bool | None:
+        """Whether `return` or `exit` says success; without a number it says what the last command did."""
+        return self.last if not rest else None if UNKNOWN in rest[0] else rest[0] == "0"
 
     def _call(self, body: Node, arguments: list[str]) -> None:
         """Follow a function; where it has variables of its own or may be left early, what it sets is not known."""
