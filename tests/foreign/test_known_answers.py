@@ -181,6 +181,8 @@ def deepspeed(**batch):
         ("maxtext.yml", f"{MAXTEXT}2\nmodel_name: llama2-7b", {"num_layers": 32, "num_heads": 64}),
         ("maxtext.yml", f"{MAXTEXT}1\nmodel_name: a-name-of-ones-own", {"num_layers": 4}),
         ("maxtext.yml", f"{MAXTEXT}1\nattention: cudnn_flash_te", {"attention": "flash"}),
+        ("bridge_yaml", {"peft.dim": 16}, {"adapter_rank": 16}),
+        ("nemo_yaml", {"model.peft.lora_tuning.adapter_dim": 16}, {"adapter_rank": None}),
         ("bridge_yaml", {"model.gated_linear_unit": True}, {"gated_mlp": True, "intermediate_size": 1024}),
         ("olmo", {"activation_checkpointing": "one_in_four"}, {"recompute": "full", "recompute_num_layers": 1}),
         ("olmo", {"activation_checkpointing": "three_in_four"}, {"recompute": "full", "recompute_num_layers": 3}),
