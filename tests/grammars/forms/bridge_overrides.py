@@ -81,7 +81,19 @@ def _word(rng, value):
     return rng.choice([word, f'"{word}"'])
 
 
+ARGUMENTS = (
+    "micro_batch_size", "global_batch_size", "train_iters", "context_parallel_size", "seq_length", "tensor_model_parallel_size",
+    "sequence_parallel", "virtual_pipeline_model_parallel_size", "pipeline_model_parallel_size",
+)  # fmt: skip
+"""Of recipes before the 0.3 release, which passed them on."""
+
+
 def _script(rng, name, said):
+    given = {}
+    if rng.random() < 0.4:
+        given = {key: value for key, value in said.items() if key.rpartition(".")[2] in ARGUMENTS}
+    arguments = ", ".join({f"{key.rpartition('.')[2]}={value}" for key, value in given.items()})
+    said = {key: value for key, value in said.items() if key not in given}
     lines = [
         f"    cfg.{key} = {value if str(value).startswith('torch.') else repr(value)}" for key, value in said.items()
     ]
@@ -96,7 +108,7 @@ from megatron.bridge.training.pretrain import pretrain
 
 
 def main():
-    cfg = {name}()
+    cfg = {name}({arguments})
 {body}
     cfg.logger.log_interval = 1
     pretrain(cfg, forward_step)

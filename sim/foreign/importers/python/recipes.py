@@ -147,6 +147,9 @@ def _candidates(module: ast.Module, where: str, kind: str, fits: Fits) -> list[s
         if _fits(_configuration(reading, name, fits), fits):
             found.append(name)
             callers.add(name)
+    if not found and reading.refused is not None:
+        why = f"{reading.refused.why}; call it so, and set what differs on the lines below"
+        raise SpecError(f"{where}, line {reading.refused.line}: {why}")
     outer = [name for name in found if not any((caller, name) in reading.calls for caller in callers)]
     return outer if len(outer) == 1 else found
 
