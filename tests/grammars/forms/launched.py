@@ -34,8 +34,10 @@ def write(rng):
     commands, said, joint = KINDS[kind]
     gpus = options.get("gpus", 1)
     command = rng.choice(commands)
-    if kind == "litgpt" and "model_name" in data:
-        command = "litgpt pretrain"
+    if kind == "litgpt" and "lora_r" not in data:
+        command = (
+            "litgpt pretrain" if "model_name" in data else rng.choice(["litgpt finetune_full", "litgpt finetune full"])
+        )
     nodes = f"--nproc_per_node {gpus}" if gpus < 9 else f"--nnodes={gpus // 8} --nproc_per_node=8"
     start = command.format(gpus=gpus, nodes=nodes)
     lines = ["#!/bin/bash", "set -e", f"export OUT={rng.choice(['out', '/data/out'])}"]
