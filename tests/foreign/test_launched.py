@@ -36,6 +36,11 @@ SCRIPTS = [  # text, kind, facts
         "trl",
         {"plan.zero_stage": 2},
     ),
+    (
+        f"trl sft --accelerate_config zero2_offload --num_processes 4 {FLAGS}\n",
+        "trl",
+        {"plan.zero_stage": 2, "plan.optimizer_offload": 1.0},
+    ),
     (f"deepspeed --include localhost:1,2,3@b:0 train.py {FLAGS}\n", "trl", {"gpus": 4}),
     (
         "export NPROC_PER_NODE=4\nNNODES=2 swift sft --model Qwen/Qwen2.5-7B-Instruct --train_type full --dataset a\n",

@@ -58,6 +58,8 @@ def read_launched(kind: str, read: Callable[[Foreign], dict[str, Any]], file: Fo
     started = replace(started, words=started.words[: at + behind])
     ledger.took("command", short(MARK.sub("?", " ".join(started.words[:at]))), f"line {started.line}")
     data = _settings(kind, started, at, script.files, ledger)
+    if kind == "trl" and (name := data.pop("accelerate_config", None)) is not None:  # of a file, or of TRL's own
+        launcher += ["--config_file", str(name)]
     if kind == "litgpt":
         _take_method(data, started.words, at, ledger)
     if kind in ("trl", "llama_factory", "swift"):
