@@ -331,9 +331,11 @@ def test_arguments_in_yaml(tmp_path):
     (tmp_path / "gpt.yaml").write_text(
         "language_model:\n  num_layers: 4\n  hidden_size: 256\n  num_attention_heads: 4\nseq_length: 128\nfp16: true\n"
     )
-    (tmp_path / "run.sh").write_text("torchrun --nproc_per_node 2 pretrain_gpt.py --yaml-cfg gpt.yaml\n")
+    command = "torchrun --nproc_per_node 2 pretrain_gpt.py --yaml-cfg gpt.yaml"
+    (tmp_path / "run.sh").write_text(f"{command} --swiglu --num-layers 8 --use-distributed-optimizer\n")
     found = import_file(tmp_path / "run.sh").scenario()
     assert (found.model.num_layers, found.plan.num_gpus, found.training.precision) == (4, 2, "fp16")
+    assert (found.model.gated_mlp, found.plan.zero_stage) == (False, 0)
 
 
 def test_commands_take_arguments_and_environment(tmp_path):

@@ -21,6 +21,7 @@ SIMPLE = (
     "{n}={w}", "export {n}={w}", ": ${{{n}:={w}}}", "(({n}=4))", ": $((++{n}))",
     "unset {n}; {n}=1", "eval {n}={w}", "X[1]=4; X[0]={w}; {n}=${{X[0]}}", "X=({w} 8 2); X[1]=4; {n}=${{X[1]}}",
     "{n}=4", "{n}=8", "read {n} <<< 4", "{n}=8 true", "declare {n}=8",
+    "declare -i {n}=2; {n}+=2", "X=({w} 8); {n}=$((${{#X[@]}} * 2))",
 )  # fmt: skip
 BLOCKS = (
     "{b}\n{c}", "if {t}; then\n{b}\nelse\n{c}\nfi", "( {b} )", "{{ {b}; }} &\nwait", "{{ {b}; }}",
@@ -28,6 +29,8 @@ BLOCKS = (
     "function {f} {{\nif {t}; then return; fi\n{b}\n}}\n{f} 4", "{f}() (\n{b}\n)\n{f}", "{f}() {{ {b}; }}; unset -f {f}",
     "{t} && {{ {b}; }}", "{t} || {{ {b}; }}", "for i in 1 2; do\n{b}\n{loop}\n{c}\ndone", "true | {{ {b}; }}",
     "case $A in 2) {b};; *) {c};; esac", "while {t}; do\n{b}\nbreak\ndone", "{f}() {{ declare -g {n}=8; }}; {f}",
+    "{f}() {{ {b}; {out}; }}; {f} || {{ {c}; }}", "( {b}\nexit 1 ) || {{ {c}; }}",
+    "{f}() {{ if {t}; then return 1; fi; }}; {f} && {{ {b}; }}",
 )  # fmt: skip
 
 

@@ -319,8 +319,9 @@ def _kind_of_file(name: str, what: str, rng: random.Random) -> str:
 def _grammars() -> tuple[str, ...]:
     if str(ROOT / "tests") not in sys.path:  # where pytest finds them
         sys.path.append(str(ROOT / "tests"))
-    names = sorted(path.stem for path in (ROOT / "tests" / "grammars").glob("[a-z]*.py"))
-    return tuple(name for name in names if name != "recipe_parts")
+    folder = ROOT / "tests" / "grammars"
+    names = sorted(path.stem for path in folder.glob("[a-z]*.py") if path.stem != "recipe_parts")
+    return (*names, *sorted(f"forms.{path.stem}" for path in folder.glob("forms/[a-z]*.py")))
 
 
 @cache

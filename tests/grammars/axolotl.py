@@ -55,6 +55,13 @@ def write(rng):
     if sharded.startswith("fsdp"):
         expected["plan.zero_stage"] = 3
     with_some(rng, data, expected, MORE, 2)
+    if (kind, sharded, data["optimizer"], expected["training.precision"]) == (
+        "full",
+        "none",
+        "adamw_torch_fused",
+        "bf16",
+    ):
+        expected["training.moment_precision"] = "bf16"  # of weights that are loaded in 16 bits and updated as they are
     if "training.tokens" in expected:
         expected["training.tokens"] *= micro * steps * gpus * length
     return "config.yml", as_yaml(rng, data), expected, {"gpus": gpus}

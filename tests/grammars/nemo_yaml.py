@@ -54,4 +54,7 @@ def write(rng):
     }  # fmt: skip
     with_some(rng, data, expected, MORE, 3)
     expected["training.tokens"] = data["trainer"]["max_steps"] * 256 * length
+    expected["gpus"] = max(
+        8 * nodes, tp * pp * expected.get("plan.cp", 1)
+    )  # as few as hold the plan, which the account says
     return "megatron_gpt_config.yaml", as_yaml(rng, data), expected, {}

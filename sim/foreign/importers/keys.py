@@ -229,7 +229,7 @@ class Arguments(Keys):
         self._spelled: dict[str, str] = {}
         self.doubtful: list[str] = []
         """Words that may be arguments, or none: what they are is not known."""
-        name = None
+        name, dtypes = None, table(kind)["dtypes"]
         for word in words:
             if word.startswith(f"--{UNKNOWN}"):
                 self.doubtful.append(word)
@@ -243,7 +243,7 @@ class Arguments(Keys):
                 self._data[name] = [value] if equals else []
                 self._spelled[name] = spelled
             elif name is not None:
-                self._data[name].append(word)
+                self._data[name].append(dtypes.get(word, word))
 
     def has(self, *names: str) -> bool:
         """Whether one of these switches is set; all are taken."""

@@ -12,6 +12,7 @@ from sim.errors import SpecError
 from sim.foreign.importers.defaults import Given
 from sim.foreign.importers.keys import UNKNOWN, Arguments, table
 from sim.foreign.importers.ledger import Ledger, Section, short
+from sim.foreign.importers.megatron.slime import is_fine_tuning
 from sim.foreign.importers.shell.reader import words_in
 from sim.foreign.importers.shell.script import Script, Started, count
 from sim.foreign.importers.shell.tree import MARK
@@ -147,6 +148,8 @@ def _of_variables(script: Script, ledger: Ledger) -> Training:
         ledger.ignore("command", "", "no training command was found; all arguments that variables hold were read")
         return Training([], "", every)
     for started in script.commands:
+        if is_fine_tuning(started.words):
+            raise SpecError(_without_shape(started, Training([], "slime", started.words), script, ledger.where))
         said = {word.partition("=")[0].lstrip("-").replace("_", "-") for word in started.words if word.startswith("--")}
         for reason, names in table("megatron")["refused_arguments"].items():
             if name := next((name for name in names if name in said), None):
@@ -193,12 +196,19 @@ def started_by(script: Script, launcher: list[str], ledger: Ledger) -> tuple[int
     each = each or (count(visible) if "," in visible else None)
     each = each or (tasks if tasks and tasks > 1 else None) or gpus or tasks
     if each is not None and nodes is None:
-        nodes = count(script.variable(*known["nodes"])) or (1 if (torch or environment or alone) and not said else None)
+        told = next((environment[name] for name in known["nodes"] if name in environment), None)
+        nodes = (
+            count(told)
+            or count(script.variable(*known["nodes"]))
+            or (1 if (torch or environment or alone) and not said else None)
+        )
     if nodes is not None and each is None:
         each = count(script.variable(*known["gpus_per_node"]))
     if nodes is not None and each is not None:
         return nodes * each, f"{nodes} × {each} processes"
     whole = count(options.text("np", "n", "ntasks", "num-processes", "G", "gpus"))
+    included = options.text("include")  # DeepSpeed's: worker-1:0,1@worker-2:0,1
+    whole = whole or (sum(part.count(",") + 1 for part in included.split("@")) if included else None)
     if whole is None and nodes is None and each is None:
         whole = count(script.variable(*known["gpus"]))
     reasons = script.values.unknowns.reasons(waits)

@@ -147,6 +147,7 @@ def _shape(arguments: Arguments, model: Section) -> None:
     longest = arguments.whole("max-position-embeddings", "seq-length-positions")
     if longest is not None:
         model.took("max_sequence_length", longest, "--max-position-embeddings")
+    unit = arguments.has("gated-linear-unit")  # of TransformerConfig
     if arguments.has("swiglu"):
         model.took("gated_mlp", True, "--swiglu")
         if "intermediate_size" not in model:  # megatron/training/arguments.py: two thirds, to a multiple of 64
@@ -156,6 +157,10 @@ def _shape(arguments: Arguments, model: Section) -> None:
             else:  # FlagScale's patch of the same file
                 wide = int(wide * (arguments.number("hidden-dim-multiplier") or 1))
                 model.took("intermediate_size", -(-wide // multiple) * multiple, "--multiple-of")
+    elif unit:
+        model.took("gated_mlp", True, "gated_linear_unit")
+        if "intermediate_size" not in model:  # four hidden sizes, gated or not (__post_init__)
+            model.assume("intermediate_size", 4 * model["hidden_size"], "TransformerConfig's default")
     rotary = "rope" if arguments.has("use-rotary-position-embeddings") else None
     kind, positions = arguments.text("position-embedding-type") or rotary, table(KIND)["positions"]
     if kind is None:

@@ -23,6 +23,7 @@ from sim.foreign.importers.megatron.deepspeed_file import is_deepspeed_mixture, 
 from sim.foreign.importers.megatron.launch import Training, gpus_of, started_by, training_command
 from sim.foreign.importers.megatron.model import KIND, read_model
 from sim.foreign.importers.megatron.plan import read_plan, take_chunks, take_fewer_layers
+from sim.foreign.importers.megatron.slime import is_fine_tuning, pack_samples, take_trainer
 from sim.foreign.importers.megatron.stack import read_stack
 from sim.foreign.importers.megatron.training import read_training, take_replicas
 from sim.foreign.importers.shell.reader import read_script
@@ -122,8 +123,8 @@ def _renamed(data: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for name, value in data.items():
         inner = value if name in ("language_model", "model_parallel") and isinstance(value, Mapping) else {name: value}
         flat |= {str(key): each for key, each in inner.items()}
-    if flat.get("activation_func") == "swiglu" or flat.get("gated_linear_unit") is True:
-        flat["swiglu"] = True
+    flat["swiglu"] = flat.get("activation_func") == "swiglu"
+    flat["group_query_attention"] = flat.get("num_query_groups") is not None
     for name, switch in known["yaml_switches_off"].items():
         if flat.pop(name, None) is False:
             yield switch, True
@@ -154,6 +155,7 @@ def read_megatron(file: Foreign) -> dict[str, Any]:
     arguments = Arguments(command.words, ledger, KIND)
     _ask(arguments, script, command.depends)
     hybrid = _is_hybrid(command, arguments)
+    launcher = [*command.launcher, *(take_trainer(arguments) if is_fine_tuning(command.words) else ())]
     _refuse(arguments)
     config = take_config(arguments, script.files)
     mixture = is_deepspeed_mixture(arguments)
@@ -163,9 +165,10 @@ def read_megatron(file: Foreign) -> dict[str, Any]:
     training = read_training(arguments, model, config, mixture)
     take_chunks(plan, arguments, model)
     take_fewer_layers(plan, model["num_layers"])
-    name, cluster = cluster_of(given, ledger, _gpu_options(command.launcher))
-    gpus = gpus_of(plan, given, ledger, *started_by(script, command.launcher, ledger))
+    name, cluster = cluster_of(given, ledger, _gpu_options(launcher))
+    gpus = gpus_of(plan, given, ledger, *started_by(script, launcher, ledger))
     take_replicas(plan, training, arguments, gpus)
+    pack_samples(plan, training, arguments)
     stack = read_stack(arguments, old, run={"model": model, "plan": plan, "training": training})
     take_overlap(stack, plan, config)
     if (switches := script.variable("NCCL_NVLS_ENABLE")) is not None:
@@ -204,9 +207,9 @@ def _command(file: Foreign) -> tuple[Script, Training]:
     text = script.files.text(name) if name is not None else None
     if name is not None and text is None:
         raise SpecError(f"{ledger.where}: --yaml-cfg {MARK.sub('?', name)} is not beside the script; import that file")
-    if text is not None:  # its values are set after the command line's
-        ledger.took("arguments", name, "--yaml-cfg; read too")
-        command.words.extend(yaml_words(text, str(name)))
+    if text is not None:
+        ledger.took("arguments", name, "--yaml-cfg, which counts instead of all other arguments (load_yaml)")
+        command.words[:] = yaml_words(text, str(name))
     return script, command
 
 

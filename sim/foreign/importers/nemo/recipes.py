@@ -14,7 +14,7 @@ from typing import Any
 from sim.errors import SpecError
 from sim.foreign.importers.defaults import Foreign
 from sim.foreign.importers.keys import UNKNOWN, Arguments, table
-from sim.foreign.importers.ledger import Ledger, Section
+from sim.foreign.importers.ledger import Section
 from sim.foreign.importers.megatron.launch import started_by
 from sim.foreign.importers.nemo.settings import scenario_of_megatron
 from sim.foreign.importers.nemo.yaml_settings import read_nemo_yaml
@@ -168,20 +168,25 @@ _WORD = re.compile(rf"\+{{0,2}}((?:{_SECTIONS})(?:\.[A-Za-z_]\w*)*)=(.*)", re.DO
 _TELLTALE = re.compile(r"(?:^|[\s'\"])\+{0,2}(?:model|train|ddp|optimizer|dist)\.[a-z_]\w*=[\w.\[\"'$]", re.MULTILINE)
 _FEWEST = 3
 """Overrides that tell a script of such."""
+_PROGRAM = "run_recipe.py"
+"""Megatron-Bridge's own (scripts/training), whose --recipe needs no overrides."""
 
 
 def is_overrides(text: Any) -> bool:
     """Whether a script starts a program with dotted overrides."""
-    return isinstance(text, str) and len(_TELLTALE.findall(text)) >= _FEWEST and "--num-layers" not in text
+    if not isinstance(text, str) or "--num-layers" in text:
+        return False
+    return _PROGRAM in text or len(_TELLTALE.findall(text)) >= _FEWEST
 
 
 def read_overrides(file: Foreign) -> dict[str, Any]:
     """A scenario's sections. Raises SpecError: no command has overrides, or what they say cannot be read."""
     script = read_script(file.text, file.ledger, file.given, file.folder)
-    command = max(script.commands, key=lambda each: len(_overrides(each.words)), default=None)
-    found = _overrides(command.words) if command is not None else []
-    if command is None or not found:
+    marked = [(_PROGRAM in " ".join(each.words), len(_overrides(each.words))) for each in script.commands]
+    if not marked or not any(max(marked)):
         raise SpecError(f"{file.ledger.where}: no command with overrides such as model.tensor_model_parallel_size=8")
+    command = script.commands[marked.index(max(marked))]
+    found = _overrides(command.words)
     said: dict[str, Any] = {}
     for name, text in found:  # of the same one the last counts
         if UNKNOWN in text:
@@ -190,11 +195,12 @@ def read_overrides(file: Foreign) -> dict[str, Any]:
             )
         else:
             said[name] = parse_yaml(text or '""', f"{file.ledger.where}: {name}")
-    first = next(at for at, word in enumerate(command.words) if _WORD.fullmatch(word))
-    launcher = [*command.directives, *command.words[:first]]
-    options = Arguments([word for word in command.words if not _WORD.fullmatch(word)], Ledger(file.ledger.where))
+    first = next((at for at, word in enumerate(command.words) if _WORD.fullmatch(word) or word.endswith(".py")), 0)
+    launcher = [*command.directives, *command.environment, *command.words[:first]]
+    options = Arguments([word for word in command.words[first:] if not _WORD.fullmatch(word)], file.ledger)
     recipe = options.text("recipe", "recipe-name")
     length = options.whole("seq-length")
+    options.leave()
     if length is not None:  # an argument of the recipe (scripts/training/run_recipe.py)
         said = {"dataset.seq_length": length, "model.seq_length": length, **said}
     started, source = started_by(script, launcher, file.ledger)

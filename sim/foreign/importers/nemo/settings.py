@@ -303,6 +303,8 @@ def take_adapters(training: Section, keys: Keys, known: Mapping[str, Any]) -> No
     rule, shared = known["adapters"], table("adapters")
     key, said = keys.take(*rule["names"])
     rank, (source, targets) = keys.whole(*rule["rank"]), keys.take(*rule["targets"])
+    if said is None and rank is not None:
+        said = rule.get("of_rank")
     kind = str(said).rpartition(".")[2].lower()
     if kind in ("none", "null", "false"):
         return

@@ -155,10 +155,6 @@ def _model(arguments: _Translated, plan: Section, keys: Settings, file: Foreign,
     if file.model is None and "num-layers" in arguments:
         if "num-query-groups" in arguments:
             arguments.put("group-query-attention")
-        width = (arguments.raw("hidden-size") or [""])[0]
-        if "swiglu" in arguments and "ffn-hidden-size" not in arguments and width.isdigit():
-            # megatron/core/transformer/transformer_config.py, __post_init__: four hidden sizes, gated or not.
-            arguments.put("ffn-hidden-size", str(4 * int(width)))
         model = read_model(arguments, plan)
         found = known_model(repository) if repository is not None else None
         if vocabulary is None and found is not None:

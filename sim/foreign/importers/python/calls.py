@@ -103,18 +103,23 @@ def _of_library(
     """What a function of another file gives, of which the framework's table tells."""
     for name, value in table.get("only", {}).items():
         if name in fields and fields[name] != value:
-            return NotKnown(f"of {called.last}({name}=...), of which flopcast knows {name}={value!r} alone", line)
+            reading.refused = NotKnown(f"flopcast knows {called.last}() with {name}={value!r} alone", line)
+            return reading.refused
     if table.get("sets") and args and isinstance(args[0], Made) and not any(each is None for each in args):
         for key, value in table["sets"].items():
             args[0].put(key, value)
         return None
+    gives, laid = dict(table.get("gives", {})), set[str]()
     if table.get("recipe"):
         reading.used.append((called.name, line))
-    made = Made(called.name, line, [], nested(table.get("gives", {}), line))
+        laid = {path for path in gives if path.rpartition(".")[2] in fields}
+        gives |= {path: fields[path.rpartition(".")[2]] for path in laid}
+    made = Made(called.name, line, [], nested(gives, line))
     places = table.get("arguments", ())
     made.args = args[len(places) :]
     for key, value in [*zip(places, args, strict=False), *fields.items()]:
-        made.fields[key] = value
+        if not any(path.endswith(f".{key}") for path in laid):
+            made.fields[key] = value
     return made
 
 

@@ -147,6 +147,9 @@ def _candidates(module: ast.Module, where: str, kind: str, fits: Fits) -> list[s
         if _fits(_configuration(reading, name, fits), fits):
             found.append(name)
             callers.add(name)
+    if not found and reading.refused is not None:
+        why = f"{reading.refused.why}; call it so, and set what differs on the lines below"
+        raise SpecError(f"{where}, line {reading.refused.line}: {why}")
     outer = [name for name in found if not any((caller, name) in reading.calls for caller in callers)]
     return outer if len(outer) == 1 else found
 
@@ -170,14 +173,18 @@ def _configuration(reading: Reading, name: str, fits: Fits) -> Any:
 def _only(names: list[str], where: str, module: ast.Module) -> str:
     if not names:
         elsewhere = [
-            f"{node.func.attr if isinstance(node.func, ast.Attribute) else node.func.id}() on line {node.lineno}"
+            f"{short(ast.unparse(node.func))}() on line {node.lineno}"
             for node in ast.walk(module)
             if isinstance(node, ast.Call) and isinstance(node.func, (ast.Attribute, ast.Name))
         ]
         calls = [
             each for each in elsewhere if each.partition("(")[0].endswith(("_recipe", "_config", "model_registry"))
         ]
-        more = f"; other files, which are not followed, give {', '.join(calls[:3])}" if calls else ""
+        more = (
+            f"; other files, which are not followed, give {', '.join(calls[:3])}; import the file that has it"
+            if calls
+            else ""
+        )
         raise SpecError(f"{where} has no recipe: no function gives a configuration, and no name holds one{more}")
     if len(names) > 1:
         more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""

@@ -73,6 +73,7 @@ class Reading:
     notes : (line, name, what) of what was not followed.
     calls : functions of the file by which others of it were called.
     used : (function, line) of recipes of the library that were called.
+    refused : of a recipe that was called in a way of which the library knows nothing, why.
     """
 
     def __init__(self, where: str, library: Mapping[str, Any], constants: Mapping[str, Any] | None = None) -> None:
@@ -84,6 +85,7 @@ class Reading:
         self.locals: dict[str, dict[str, Any]] = {}
         self.results: dict[str, Any] = {}
         self.used: list[tuple[str, int]] = []
+        self.refused: NotKnown | None = None
 
     def known(self, name: str) -> Any:
         """What the library has of a function, by its whole name, by its last two or by its last part."""

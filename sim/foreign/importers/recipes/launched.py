@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import takewhile
 from typing import Any
 
 from sim.errors import SpecError
@@ -21,6 +22,9 @@ from sim.specs.yaml12 import parse_yaml
 
 PROGRAMS: dict[str, list[str]] = table("launchers")["programs"]
 _DATA = (".yaml", ".yml", ".json", ".toml")
+_METHOD = re.compile(r"^(?:finetune_)?(?:lora|full|adapter)(?:_\w+)?$")
+_EXPORTED = dict.fromkeys(("swift", "llama_factory"), ("NPROC_PER_NODE", "NNODES"))
+"""Variables by which a program knows how many processes to start."""
 _NAMED = re.compile(r"[+~]{0,2}([A-Za-z_][\w.@/-]*)=(.*)", re.DOTALL)
 
 
@@ -46,9 +50,18 @@ def read_launched(kind: str, read: Callable[[Foreign], dict[str, Any]], file: Fo
         raise SpecError(f"{ledger.where}: no command that starts the program was found; give the script that starts it")
     started, end = next((each for each in reversed(found) if not each[0].doubt), found[-1])
     at = len(" ".join(started.words)[:end].split(" "))
-    launcher = [*started.directives, *started.environment, *started.words[:at]]
+    own = started.words[at:]
+    behind = own.index("--") if "--" in own else len(own)
+    inner = ["torchrun", *own[behind:]] if "--" in own else []  # as Axolotl starts it, or accelerate's
+    exported = [f"{name}={value}" for name in _EXPORTED.get(kind, ()) if (value := script.variable(name)) is not None]
+    launcher = [*started.directives, *exported, *started.environment, *started.words[:at], *inner]
+    started = replace(started, words=started.words[: at + behind])
     ledger.took("command", short(MARK.sub("?", " ".join(started.words[:at]))), f"line {started.line}")
     data = _settings(kind, started, at, script.files, ledger)
+    if kind == "trl" and (name := data.pop("accelerate_config", None)) is not None:  # of a file, or of TRL's own
+        launcher += ["--config_file", str(name)]
+    if kind == "litgpt":
+        _take_method(data, started.words, at, ledger)
     if kind in ("trl", "llama_factory", "swift"):
         data = {**_sharded_by(launcher, script.files), **data}
     gpus, source = started_by(script, launcher, ledger)
@@ -76,6 +89,19 @@ def _settings(kind: str, started: Started, at: int, files: Files, ledger: Ledger
         elif name and name not in known["files"]:
             _put(data, name.split("."), value)
     return data
+
+
+def _take_method(data: dict[str, Any], words: Sequence[str], at: int, ledger: Ledger) -> None:
+    """What LitGPT's command says by its words: of which model, and how it is fine-tuned, by LoRA where nothing is said
+    (litgpt/__main__.py, litgpt/finetune/lora.py)."""
+    places = [words[at - 1], *takewhile(lambda word: not word.startswith("-"), words[at:])]
+    tunes, method = "pretrain" not in places[0], next((each for each in places[:2] if _METHOD.search(each)), "lora")
+    if tunes and "adapter" in method:
+        raise SpecError(f"{ledger.where}: {short(method)} trains LLaMA-Adapters, which flopcast does not model")
+    if places[-1] not in (places[0], method):
+        data.setdefault("checkpoint_dir" if tunes else "model_name", places[-1])
+    if tunes and "lora" in method and "lora_r" not in data:
+        data["lora_r"] = ledger.assume("lora_r", 8, "LitGPT's default where it fine-tunes by LoRA")
 
 
 def _sharded_by(launcher: Sequence[str], files: Files) -> dict[str, Any]:

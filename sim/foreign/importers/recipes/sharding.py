@@ -55,8 +55,10 @@ def take_deepspeed(recipe: Recipe, keys: Settings, names: Iterable[str], file: F
         recipe.default("plan.zero_stage", 3, f"{why}, and its name says no stage")
     else:
         recipe.put("plan.zero_stage", int(told[1]), f"{why}; so its name says")
-    if "offload" in said.lower():
-        keys.ledger.ignore(name, said, "what it keeps in host memory is not priced", matters=True)
+    if "offload" in said.lower() and "param" not in said.lower():
+        recipe.put("plan.optimizer_offload", 1.0, f"{why}; so its name says")
+    if "offload" in said.lower() and (told is None or told[1] == "3"):
+        keys.ledger.ignore(name, said, "weights that wait in host memory are not priced", matters=True)
     return True
 
 

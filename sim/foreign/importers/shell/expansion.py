@@ -130,7 +130,8 @@ _FLAG = re.compile("-[A-Za-z]")
 _SPLIT, _QUOTED = "\ud800", "\ud801"
 """Where a word is split, and where a quotation makes a word even of nothing; no text in UTF-8 holds these."""
 _FOLDER_WORDS = re.compile(
-    r"cd|dirname|readlink|realpath|-[aefmPL]|--|&&|pwd|>/dev/null|2>&1|\$0|\$\{0\}|\$BASH_SOURCE|\$\{BASH_SOURCE(\[0\])?(:-\$0)?\}"
+    r"cd|dirname|readlink|realpath|-[aefmPL]|--|&&|pwd|([12&]?>)?(/dev/null)?|2>&1|"
+    r"\$0|\$\{0\}|\$BASH_SOURCE|\$\{BASH_SOURCE(\[0\])?(:-\$0)?\}"
 )
 
 _SETS = re.compile(r"(?:^|[\s;(&|])([A-Za-z_]\w*)\+?=(?=([^\n]*))", re.MULTILINE)
@@ -287,6 +288,8 @@ class Values:
             return [self.unknowns.mark("variable", inside, self.line)], False
         length, name, index, sign, _, edit = match.groups()
         known, several = self._known(name, index)
+        if length and (mark := MARK.search(" ".join(known or ()))):
+            return [mark[0]], False
         if length:
             return [str(len(known if several else known[0])) if known else "0"], False
         if several and sign is None:
@@ -332,6 +335,9 @@ class Values:
         if index and known is not None:
             place = self.arithmetic(index[1:-1])  # type: ignore[assignment]
             number = int(place) if re.fullmatch(r"\d{1,6}", str(place)) else None
+            unknown = [each for each in known[: (number or 0) + 1] if UNKNOWN in each]
+            if unknown:  # which may be several values
+                return unknown[:1], False
             return (None if number is None else [known[number]] if number < len(known) else []), False
         return known, False
 

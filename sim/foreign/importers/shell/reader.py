@@ -83,6 +83,9 @@ class Reader:
     line : that all commands are said to stand in, for a text that another command holds.
     asked : what the last condition that was not decided would have to know.
     returned : the function or sourced file that is read was left; perhaps : a condition may have left it.
+    integers : variables of `declare -i`, whose values are sums.
+    last, left : whether the last command, and the last function, `return` or `exit`, succeeded; None where only a run
+        knows.
     """
 
     script: Script
@@ -97,7 +100,10 @@ class Reader:
     asked: tuple[int, ...] = ()
     returned: bool = False
     perhaps: bool = False
+    last: bool | None = True
+    left: bool | None = True
     prefix: tuple[str, ...] = ()
+    integers: set[str] = field(default_factory=set)
     functions: dict[str, Node] = field(default_factory=dict)
     redirects: dict[int, Redirect] = field(default_factory=dict)
 
@@ -115,7 +121,7 @@ class Reader:
                 break
             if node.is_named and node.type != "comment":
                 beside = node.next_sibling is not None and node.next_sibling.type == "&"
-                status = self._apart(node) if beside else self._one(node)
+                self.last = status = self._apart(node) if beside else self._one(node)
         return status
 
     def _apart(self, *nodes: Node) -> bool | None:
@@ -125,7 +131,7 @@ class Reader:
         self.inside += 1
         for node in nodes:
             if node.is_named and node.type != "comment" and not self.returned:
-                status = self._one(node)
+                self.last = status = self._one(node)
         self.inside -= 1
         self.values.variables, self.returned = before, False
         return status
@@ -164,9 +170,10 @@ class Reader:
             case "function_definition":
                 self.functions[text_of(node.named_children[0])] = node.named_children[-1]
             case "variable_assignment" | "variable_assignments" | "declaration_command":
-                for each in [node] if node.type == "variable_assignment" else node.named_children:
-                    if each.type == "variable_assignment":
-                        self._assign(each)
+                if any(re.fullmatch(r"-\w*i\w*", text_of(each)) for each in node.children):
+                    self.integers |= names_set(text_of(node))
+                given = [node] if node.type == "variable_assignment" else node.named_children
+                return [True, *(self._assign(each) for each in given if each.type == "variable_assignment")][-1]
             case "unset_command":
                 functions = any(text_of(each) == "-f" for each in node.children)
                 for each in node.named_children:
@@ -301,19 +308,22 @@ class Reader:
         self._forget(sorted(names_set(text_of(node)) - assigned), "unread")
         self._follow([node.children, []] if structured else [node.children], self.values.line, ())
 
-    def _assign(self, node: Node) -> None:
-        """`NAME=` and `NAME+=` of a text or an array."""
+    def _assign(self, node: Node) -> bool | None:
+        """`NAME=` and `NAME+=` of a text or an array; whether that succeeds, as `$(…)` in it does."""
         place, *rest = node.named_children
         name, more = text_of(place).partition("[")[0], any(child.type == "+=" for child in node.children)
         if rest and rest[0].type == "array":
             words = (word for word in rest[0].named_children if word.type != "comment")
             self.values.assign(name, [each for word in words for each in self.values.fields(word)], more, array=True)
-            return
+            return True
         text = "".join(map(self.values.value, rest))
+        if name in self.integers:
+            text, more = self.values.arithmetic(f"{name}+({text})" if more else text), False
         if place.type == "subscript":
             self._forget([name], "unread")
         else:
             self.values.assign(name, [text], more, array=False)
+        return None if UNKNOWN in text and any(nodes_of(node, "command_substitution")) else True
 
     def _reckon(self, text: str) -> Result:
         """Whether an arithmetic command is not zero."""
@@ -370,6 +380,8 @@ class Reader:
             self.script.files.note(fields, redirect.document, redirect.target)
             self._start(fields, before)
         name = fields[0] if fields else ""
+        if name in self.functions or name in ("return", "exit"):
+            return self.left
         return False if name == "false" else None if name in _MAY_FAIL else True
 
     def _start(self, fields: list[str], environment: Sequence[Node]) -> None:
@@ -385,7 +397,7 @@ class Reader:
             for word in rest:
                 self._reckon(word)
         elif name == "return":
-            self.returned = self.depth > 0
+            self.returned, self.left = self.depth > 0, self._given(rest)
         elif name == "printf" and rest[:1] == ["-v"]:
             self._forget(rest[1:2], "input")
         elif name in _READS:
@@ -395,7 +407,7 @@ class Reader:
         elif name in ("cd", "pushd"):
             values.moved = values.moved or rest != ["."]
         elif name == "exit":
-            self.ended = not self.inside
+            self.ended, self.left = not self.inside, self._given(rest)
         elif name == "eval":
             self._nest(" ".join(rest))
         elif name in ("source", "."):
@@ -407,12 +419,17 @@ class Reader:
             started = Started([*self.prefix, *fields], values.line, self.doubt, self.directives, told)
             self.script.commands.append(started)
 
+    def _given(self, rest: list[str]) -> bool | None:
+        """Whether `return` or `exit` says success; without a number it says what the last command did."""
+        return self.last if not rest else None if UNKNOWN in rest[0] else rest[0] == "0"
+
     def _call(self, body: Node, arguments: list[str]) -> None:
         """Follow a function; where it has variables of its own or may be left early, what it sets is not known."""
         line, outer, perhaps = self.values.line, self.values.positional, self.perhaps
         self.values.positional, self.perhaps = arguments, False
         self.depth += 1
-        self._apart(*body.children) if body.type == "subshell" else self._nested(body.children)
+        status = self._apart(*body.children) if body.type == "subshell" else self._nested(body.children)
+        self.left = None if self.perhaps else self.left if self.returned else status
         self.depth -= 1
         if self.perhaps or _OWN.search(text_of(body)):
             self.values.line = line
