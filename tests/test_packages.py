@@ -129,7 +129,7 @@ assert all(path.is_relative_to(site) for path in files.values()), files
 """
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_the_wheel_answers_without_the_checkout(packed, tmp_path):
     """From an empty folder, with the dependencies of this environment: README's first question, and what reads data."""
     packages = sysconfig.get_path("purelib")

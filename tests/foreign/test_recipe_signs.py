@@ -21,7 +21,7 @@ from sim.specs.yaml12 import load_yaml
 FILES = os.environ.get("FLOPCAST_CORPUS")
 GRAMMARS = sorted(path.stem for path in (Path(__file__).parents[1] / "grammars").glob("[a-z]*.py"))
 GRAMMARS = [name for name in GRAMMARS if name not in ("recipe_parts",)]
-MANGLED = 100
+MANGLED = 25
 """Changes of a grammar's file that are tried."""
 RIVALS = {("trl", "llama_factory")}  # of which the more telling counts: the first fits what the second's files say
 

@@ -107,7 +107,10 @@ def plans_by_hand(scenario, gpus):
 
 @pytest.mark.parametrize(
     ("cluster", "model"),
-    [("selene", {"num_layers": 5}), ("ethernet-25", EXPERTS | {"num_layers": 5, "num_dense_layers": 1})],
+    [
+        ("selene", {"num_layers": 5}),
+        pytest.param("ethernet-25", EXPERTS | {"num_layers": 5, "num_dense_layers": 1}, marks=pytest.mark.thorough),
+    ],
     ids=["dense", "experts"],
 )
 def test_the_best_is_the_best_of_all_plans_by_hand(cluster, model):

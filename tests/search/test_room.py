@@ -112,7 +112,7 @@ def everything(scenario, result, ways):
 @pytest.mark.parametrize(
     ("model", "ways", "gpus", "batch", "limit"),
     [
-        (DENSE, WAYS, 2, 2, 8.572e9),
+        pytest.param(DENSE, WAYS, 2, 2, 8.572e9, marks=pytest.mark.thorough),
         (EXPERTS, ("modules", "block"), 4, 2, 7.974e9),
         pytest.param(EXPERTS, WAYS, 1, 2, 18.67e9, marks=pytest.mark.thorough),
         pytest.param(LATENT, ("modules", "block"), 2, 2, 11.84e9, marks=pytest.mark.thorough),
@@ -147,6 +147,7 @@ def test_what_needs_no_room_is_never_slower():
         assert longer.min() >= 1 - 1e-12
 
 
+@pytest.mark.thorough
 def test_fields_that_are_named_get_room_of_their_own():
     """The best plan of a degree that the best few have not, of a set of modules, and on the host."""
     scenario = load_scenario(QWEN)

@@ -113,7 +113,7 @@ def refused(scenario, framework):
     return set()
 
 
-@forms("every", 7, 1)
+@forms("every", 23, 1)
 @rows("framework", RULED, ids=RULED)
 def test_what_is_filled_in_breaks_no_rule_of_the_framework(framework, every):
     """Defaults of the stack and the plan go together; only what was stated (model, precision, ep) may be refused."""

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rows import mostly_thorough
 
 from flopcast_validation.job.configs import QUICK_SUITE, SIZES, SUITE, Configuration, GptShape, gpu_suite
 from sim.costs.block import FORWARD
@@ -67,7 +68,7 @@ def test_two_nodes_of_gpus_under_torchrun_run_every_kind_of_parallelism(tmp_path
     assert figure.stat().st_size > 10_000
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_on_one_machine_torchrun_starts_ranks_of_gpus(monkeypatch):
     monkeypatch.setattr(launch, "ENTRY", "cuda_stand_in_rank")
     monkeypatch.syspath_prepend(str(HERE))
@@ -144,7 +145,7 @@ def test_small_models_take_what_ranks_there_are(monkeypatch):
         choose.choose("medium", False, "cpu")
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 4, 8, 16, 64])
+@pytest.mark.parametrize("ranks", mostly_thorough([1, 2, 4, 8, 16, 64], (1, 4, 16)))
 def test_suites_for_gpus_use_all_ranks_and_every_kind(ranks):
     suite = gpu_suite(ranks, 2)
     assert len({cut.name for cut in suite}) == len(suite)

@@ -129,6 +129,7 @@ def test_picks_are_near_the_fastest(measurements, scored_published):
     assert wrong == {}
 
 
+@pytest.mark.thorough
 def test_a_published_table_is_composed(measurements):
     """vTrain's times on one node lie on straight lines in the number of micro-batches, to the last digit: runs timed one
     by one scatter. So each of its cells is one measurement, and a poor one moves every sweep that it stands in."""

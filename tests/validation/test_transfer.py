@@ -174,6 +174,7 @@ def test_a_folder_of_cases_is_a_table_of_runs(tmp_path, scenarios):
         read_measured(tmp_path / "cases")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["wild", "published/training_runs_3.csv"])
 def test_the_worlds_beside_the_record_can_be_read(name):
     path = Path(__file__).parents[3] / "shared" / name
