@@ -47,9 +47,21 @@ def scored(run_row):
     return score_all(read_runs(rows))
 
 
-def test_a_run_of_ones_own_brings_the_others_along(scored):
+@pytest.fixture(scope="module")
+def after_one(scored):
+    return after_runs(scored, 1)
+
+
+@pytest.fixture(scope="module")
+def unknown(scored):
+    """The runs as those of a framework that nobody knows, and these after one of them was measured."""
+    runs = as_unknown(scored)
+    return runs, after_runs(runs, 1)
+
+
+def test_a_run_of_ones_own_brings_the_others_along(scored, after_one):
     """What one run says of a value holds for the others: the same slow multiplies are behind all of them."""
-    one, three = after_runs(scored, 1), after_runs(scored, 3)
+    one, three = after_one, after_runs(scored, 3)
     for every, most in ((one, 0.5), (three, 0.25)):
         before, after = (
             np.mean([abs(item.error) for each in every for item in getattr(each, name)]) for name in ("before", "after")
@@ -63,8 +75,8 @@ def test_a_run_of_ones_own_brings_the_others_along(scored):
             assert all(len(item.scenario.profile.provenance.measured) == count for item in each.after)
 
 
-def test_to_first_order_the_others_follow_as_they_are_estimated(scored):
-    exact, quick = after_runs(scored, 1), after_runs(scored, 1, first_order=shipped_spreads())
+def test_to_first_order_the_others_follow_as_they_are_estimated(scored, after_one):
+    exact, quick = after_one, after_runs(scored, 1, first_order=shipped_spreads())
     for one, other in zip(exact, quick, strict=True):
         for estimated, followed in zip(one.after, other.after, strict=True):
             assert followed.step_time_s == pytest.approx(estimated.step_time_s, rel=0.03)
@@ -142,9 +154,9 @@ def test_an_odd_run_makes_no_other_worse(name, run_row):
     assert abs(other) < abs(one) + 0.02
 
 
-def test_summaries_are_means_over_lineages(scored):
+def test_summaries_are_means_over_lineages(scored, after_one, unknown):
     """Half of the runs as predicted, half a tenth longer, in one lineage each."""
-    found = Transfer(scored, [], [], {1: after_runs(scored, 1)})
+    found = Transfer(scored, [], [], {1: after_one})
     stated, after = summaries(found)
     assert (stated.what, stated.lineages, stated.runs) == ("as stated", 2, 2 * len(LAYOUTS))
     assert stated.error == stated.before == pytest.approx(np.mean([abs(item.error) for item in scored]))
@@ -153,8 +165,8 @@ def test_summaries_are_means_over_lineages(scored):
     assert after.factor < stated.factor
     assert after.score < stated.score
     assert 0 <= stated.inside <= after.inside <= 1
-    unknown = as_unknown(scored)  # tables of one's own have such runs too
-    of_own = coverages(Transfer(unknown, [], [], {1: after_runs(unknown, 1)}))
+    runs, after = unknown  # tables of one's own have such runs too
+    of_own = coverages(Transfer(runs, [], [], {1: after}))
     assert [each.name for each in of_own] == ["as stated, 16-bit", "as stated, after one run"]
 
 
@@ -219,9 +231,9 @@ def test_choices_are_always_the_same_and_never_twice():
         assert all(len(set(chosen)) == count and max(chosen) < size for chosen in found)
 
 
-def test_the_report_has_every_lineage_and_the_means(scored):
-    unknown = as_unknown(scored)
-    found = Transfer(scored, unknown, by_datasheet(scored), {1: after_runs(unknown, 1), 3: after_runs(unknown, 3)})
+def test_the_report_has_every_lineage_and_the_means(scored, unknown):
+    runs, after = unknown
+    found = Transfer(scored, runs, by_datasheet(scored), {1: after, 3: after_runs(runs, 3)})
     rows = rows_of(found)
     assert [row.what for row in rows if row.lineage == MEAN] == [
         "known", "known, GPU by datasheet", "unknown", "after one run", "after three runs",
