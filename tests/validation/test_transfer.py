@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -184,17 +183,6 @@ def test_a_folder_of_cases_is_a_table_of_runs(tmp_path, scenarios):
     assert file_of(item.run, item.scenario)["plan"]
     with pytest.raises(SpecError, match=r"has no cases.csv; give a CSV of runs, or a folder"):
         read_measured(tmp_path / "cases")
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("name", ["wild", "published/training_runs_3.csv"])
-def test_the_worlds_beside_the_record_can_be_read(name):
-    path = Path(__file__).parents[3] / "shared" / name
-    if not path.exists():
-        pytest.skip(f"{path} is not here")
-    runs = read_measured(path)
-    assert sum(run.skipped is None for run in runs) > 60
-    assert len({run.family.partition(" / ")[0] for run in runs}) > 8
 
 
 @pytest.mark.parametrize("changes", [(), ("stack.attention=flash", "stack.fused_norm=false")])
