@@ -83,10 +83,10 @@ def scored_published():
 
 @pytest.fixture(scope="session")
 def scored_some():
-    """Every tenth run that ships, predicted."""
+    """Every twentieth run that ships, predicted."""
     from scored import score_all, shipped_runs
 
-    return score_all(shipped_runs()[::10])
+    return score_all(shipped_runs()[::20])
 
 
 def make_costs(num_ranks, forward, backward, weight_grad_s=None, **given):

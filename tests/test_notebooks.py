@@ -43,8 +43,8 @@ def lighter(path):
     return sources
 
 
-LONG = ("02_layered_accumulation", "05_shortest_training", "06_which_plan")
-"""Notebooks that run in the thorough form alone: they search, which tests/search and tests/scaling do on less."""
+LONG = ("02_layered_accumulation", "04_calibrate", "05_shortest_training", "06_which_plan")
+"""Notebooks that run in the thorough form alone: tests/search, tests/scaling and tests/calibration ask the same of less."""
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

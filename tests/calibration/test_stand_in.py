@@ -129,6 +129,7 @@ def test_two_nodes_give_back_their_links(tmp_path, monkeypatch, no_kernels):
         assert f"all_reduce by {algorithm}" in said
 
 
+@pytest.mark.thorough
 def test_a_node_that_is_busy_everywhere_is_slower_than_one_gpu_of_it(tmp_path, monkeypatch):
     few_kernels(monkeypatch, "gemm")
     monkeypatch.setattr(run, "collective_shapes", lambda *_: ())
@@ -140,6 +141,7 @@ def test_a_node_that_is_busy_everywhere_is_slower_than_one_gpu_of_it(tmp_path, m
     assert warm == pytest.approx(cool / 1.25, rel=0.03)
 
 
+@pytest.mark.thorough
 def test_v100_is_measured_in_the_precision_it_has(tmp_path, monkeypatch):
     node = measured_cluster({}, "dgx-1v")
     truth = Profile.read(load_preset("profiles", "v100"), "v100")

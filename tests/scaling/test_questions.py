@@ -169,6 +169,7 @@ def test_every_change_that_is_named_makes_it_fit(most):
         assert isinstance(run(TUNE, "--gpus", "2", *change.split()).exception, InfeasiblePlan)
 
 
+@pytest.mark.thorough
 def test_a_price_of_ones_own_is_not_that_of_another_card():
     """The cheapest H100 of the list costs 3.99 an hour, whatever one pays for a 4090."""
     remedies = tune(QWEN, "rtx-4090-24gb", 2, Terms(price=Price(0.01))).remedies
@@ -177,6 +178,7 @@ def test_a_price_of_ones_own_is_not_that_of_another_card():
         assert hourly == pytest.approx(price_list()[offer.gpu]["price"] if words.startswith("--gpu ") else 0.01)
 
 
+@pytest.mark.thorough
 def test_where_no_change_is_enough_adapters_go_with_another():
     unfit = tune(FineTuning("llama3-405b", samples=1e4), "h100-sxm-80gb", 2)
     remedies, useless = unfit.remedies, unfit.useless

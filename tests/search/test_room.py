@@ -182,6 +182,7 @@ def test_what_fits_with_the_host_only_is_said():
         search(scenario.replace(cluster=cluster), gpus=(1, 1), memory_limit_bytes=limit)
 
 
+@pytest.mark.thorough
 def test_the_command_names_what_runs_again(tmp_path):
     file = tmp_path / "latent.yaml"
     file.write_text(scenario_yaml(small(LATENT, plan={"dp": 2})), encoding="utf-8")
@@ -207,9 +208,13 @@ def test_the_command_names_what_runs_again(tmp_path):
 @pytest.mark.parametrize(
     ("words", "wanted"),
     [
-        ("plan.recompute_modules=mlp", {"recompute_modules": ("mlp",)}),
-        ("plan.recompute_method=block", {"recompute_method": "block"}),
-        ("plan.recompute_method=block plan.recompute_num_layers=2", {"recompute_num_layers": 2}),
+        pytest.param("plan.recompute_modules=mlp", {"recompute_modules": ("mlp",)}, marks=pytest.mark.thorough),
+        pytest.param("plan.recompute_method=block", {"recompute_method": "block"}, marks=pytest.mark.thorough),
+        pytest.param(
+            "plan.recompute_method=block plan.recompute_num_layers=2",
+            {"recompute_num_layers": 2},
+            marks=pytest.mark.thorough,
+        ),
         ("plan.offloaded_layers=24", {"offloaded_layers": 24}),
         ("plan.schedule=zb_h1 plan.recompute_modules=mlp", {"recompute_modules": ("mlp",), "schedule": "zb_h1"}),
     ],

@@ -27,6 +27,7 @@ from flopcast_validation.job.predict import CalibratedMachine, predict, scenario
 ROOT, HERE = Path(__file__).parents[2], Path(__file__).parent
 A100 = {"device_kind": "cuda", "device": "NVIDIA A100-SXM4-80GB", "num_gpus": 8, "memory_bytes": 85e9}
 NODE = "dgx-a100-80gb"
+THOROUGH_SIZES = [pytest.param(*size, marks=pytest.mark.thorough) for size in ((42, 24, 1024), (150, 32, 4096))]
 TINY = GptShape(num_layers=4, hidden_size=64, num_heads=4, vocab_size=64, sequence_length=64, precision="bf16")
 HOST = dict.fromkeys(("layer_forward_s", "layer_backward_s", "layer_update_s"), 1e-3) | dict.fromkeys(
     ("visit_forward_s", "visit_backward_s", "runner_s", "update_s", "waiting"), 0.0
@@ -113,7 +114,7 @@ def test_the_update_of_bf16_weights_moves_its_masters_too():
     assert seconds["bf16"] / seconds["fp32"] == pytest.approx((28 + 6 + 12) / (28 + 12), rel=0.1)
 
 
-@pytest.mark.parametrize(("memory_gb", "layers", "hidden"), [(42, 24, 1024), (85, 24, 2048), (150, 32, 4096)])
+@pytest.mark.parametrize(("memory_gb", "layers", "hidden"), [(85, 24, 2048), *THOROUGH_SIZES])
 def test_the_largest_model_that_a_gpu_trains_is_taken(monkeypatch, memory_gb, layers, hidden):
     monkeypatch.setattr(choose, "describe", lambda device: A100 | {"memory_bytes": memory_gb * 1e9})
     found = choose.choose("auto", False, "cuda")

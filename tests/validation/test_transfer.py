@@ -219,6 +219,7 @@ def test_choices_are_always_the_same_and_never_twice():
         assert all(len(set(chosen)) == count and max(chosen) < size for chosen in found)
 
 
+@pytest.mark.thorough
 def test_the_report_has_every_lineage_and_the_means(scored, unknown):
     runs, after = unknown
     found = Transfer(scored, runs, by_datasheet(scored), {1: after, 3: after_runs(runs, 3)})
