@@ -83,6 +83,8 @@ SLOW = (
     "validate mechanisms",
 )
 """Commands whose output is compared in the thorough form alone: searches of every machine, or of every value."""
+QUESTIONS = ("search", "simulate", "timeline", "compare-schedules", "calibrate", "topology")
+"""Verbs that tests/search, tests/report, tests/calibration and tests/network run: their options are looked for in the short form."""
 HERE = {
     'Client("tcp://scheduler:8786")': "Client(processes=False, dashboard_address=None)",
     'gpt3-175b-4096-a100.yaml"), "cluster': 'megatron-2021/1.7b.yaml"), "cluster',
@@ -112,13 +114,13 @@ def workplace(tmp_path):
 
 
 def is_elsewhere(line, left_out):
-    """Whether tests of its own run a command, or the whole form of this one does: a search that writes nothing."""
-    searched = left_out and line.startswith("search ") and not {"-o", "--export"} & {*line.split()}
-    return searched or any(line == verb or line.startswith(f"{verb} ") for verb in ELSEWHERE)
+    """Whether tests of its own run a command, or the whole form of this one does: a long question that writes nothing."""
+    long = line.startswith(left_out) and not {"-o", "--export"} & {*line.split()}
+    return long or any(line == verb or line.startswith(f"{verb} ") for verb in ELSEWHERE)
 
 
 @pytest.mark.slow
-@forms("left_out", ("search",), ())
+@forms("left_out", QUESTIONS, ())
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_commands_run(page, workplace, monkeypatch, left_out):
     monkeypatch.chdir(workplace)

@@ -114,6 +114,7 @@ def test_contention_is_on_top_of_what_placement_costs(placement, ratio):
     assert alone * (1 - 1e-9) <= shared < 1.02 * alone
 
 
+@pytest.mark.thorough
 def test_a_search_proves_its_best_against_every_plan():
     placement = "pp-tp-cp-dp"
     scenario = asked("cluster.fragmentation=0.5", "plan.dp=2", ratio=8.0, nodes=16, below=2)

@@ -257,7 +257,7 @@ def _tensor_parallel(model, mesh):
     ("replicate", "reshard"),
     [
         pytest.param(1, True, marks=pytest.mark.thorough),
-        (1, False),
+        pytest.param(1, False, marks=pytest.mark.thorough),
         (2, True),
         pytest.param(4, False, marks=pytest.mark.thorough),
     ],
