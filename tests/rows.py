@@ -13,6 +13,11 @@ def forms(name, short, whole):
     )
 
 
+def mostly_thorough(values, always):
+    """Values of a parametrization of which those that are in `always` run in every suite, the others under --thorough."""
+    return [value if value in always else pytest.param(value, marks=pytest.mark.thorough) for value in values]
+
+
 def rows(names, table, ids=None):
     """Run a test once for every row of a table, as `pytest.mark.parametrize` does, but in one case.
 

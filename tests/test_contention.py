@@ -125,7 +125,13 @@ def test_tensor_parallelism_over_nodes_meets_what_leaves_them(small):
 
 
 @pytest.mark.parametrize(
-    "name", ["gpt3-175b-4096-a100", "korthikanti-2022/22b-selective", "megatron-2019-1.2b-1-v100", "x160-38640-a100"]
+    "name",
+    [
+        "gpt3-175b-4096-a100",
+        "korthikanti-2022/22b-selective",
+        "megatron-2019-1.2b-1-v100",
+        pytest.param("x160-38640-a100", marks=pytest.mark.thorough),
+    ],
 )
 def test_a_group_does_not_meet_itself(scenarios, name):
     """Collectives that compute waits for and those beside it, on one GPU or on many, one after the other; but for the

@@ -34,7 +34,12 @@ print(json.dumps([*steps, estimate(load_scenario(path, settings)).step_time_s]))
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="diffs are applied by git")
-@pytest.mark.parametrize(("field", "diff"), list(zip(EXERCISES, DIFFS, strict=True)), ids=EXERCISES)
+@pytest.mark.parametrize(
+    ("field", "diff"),
+    [pytest.param(field, diff, marks=[pytest.mark.thorough] * (field != "quantised_gathers"))
+     for field, diff in zip(EXERCISES, DIFFS, strict=True)],
+    ids=EXERCISES,
+)  # fmt: skip
 def test_a_mechanism_is_a_field_and_one_place(field, diff, tmp_path):
     shutil.copytree(ROOT / "sim", tmp_path / "sim", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(ROOT / "scenarios", tmp_path / "scenarios")

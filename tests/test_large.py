@@ -2,42 +2,13 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from sim import estimate, load_scenario
 from sim.engines import des
 from sim.errors import ScheduleError
 from sim.report.schedules import compare_schedules
-from sim.schedules import build, build_order, passes
-from sim.schedules.v_shape import zb_v
-
-TIMES = (1.0, 1.3, 0.8, 0.1)
-
-
-def test_tries_that_are_left_out_would_have_changed_nothing(monkeypatch):
-    plays = []
-
-    def played(*given):
-        plays.append(given)
-        return place(*given)
-
-    place = passes._place
-    monkeypatch.setattr(passes, "_place", played)
-    quick = zb_v(4, 2, 40, TIMES)
-    assert len(plays) <= passes.TRIES + 1
-    # Every try, whatever the one before it came to.
-    monkeypatch.setattr(passes, "_place", lambda *given: (*place(*given)[:2], _Never(place(*given)[2])))
-    assert all(np.array_equal(one, other) for one, other in zip(quick, zb_v(4, 2, 40, TIMES), strict=True))
-
-
-class _Never(list):
-    """How long ranks waited, equal to nothing."""
-
-    def __eq__(self, other):
-        return False
-
-    __hash__ = None
+from sim.schedules import build, build_order
 
 
 def test_orders_that_do_not_repeat_soon_are_refused_before_they_fill_the_memory(monkeypatch):

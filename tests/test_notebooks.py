@@ -1,9 +1,12 @@
 """Every notebook runs from top to bottom, and its committed outputs hold no error."""
 
+import ast
+import importlib
 import json
 from pathlib import Path
 
 import pytest
+from rows import mostly_thorough
 
 NOTEBOOKS = sorted((Path(__file__).parent.parent / "notebooks").glob("*.ipynb"))
 LIGHTER = {
@@ -40,7 +43,24 @@ def lighter(path):
     return sources
 
 
+LONG = ("02_layered_accumulation", "04_calibrate", "05_shortest_training", "06_which_plan")
+"""Notebooks that run in the thorough form alone: tests/search, tests/scaling and tests/calibration ask the same of less."""
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_what_a_notebook_imports_is_there(path):
+    for node in ast.walk(ast.parse("\n".join(lighter(path)))):
+        if isinstance(node, ast.ImportFrom):
+            module = importlib.import_module(node.module)
+            missing = [each.name for each in node.names if not hasattr(module, each.name)]
+            assert not missing, f"{node.module} has no {missing[0]}"
+
+
+@pytest.mark.parametrize(
+    "path",
+    mostly_thorough(NOTEBOOKS, {path for path in NOTEBOOKS if path.stem not in LONG}),
+    ids=lambda path: path.stem,
+)
 def test_notebook_runs(path, monkeypatch):
     import matplotlib
 
@@ -61,9 +81,10 @@ def test_committed_outputs_are_there_and_small(path):
 @pytest.mark.parametrize(
     ("name", "moves"),
     [
-        (
+        pytest.param(
             "02_layered_accumulation",
             {"sequences": 4, "layers": 16, "share": 0.3, "framework": "megatron-core"},
+            marks=pytest.mark.thorough,
         ),
         ("03_schedules", {"schedule": "zb_v", "ranks": 2, "microbatches": 4}),
     ],

@@ -13,6 +13,8 @@ from zipfile import ZipFile
 import pytest
 from tracked import tracked
 
+pytestmark = pytest.mark.thorough  # that every file has its row of a licence: tests/test_licences.py
+
 ROOT = Path(__file__).parents[1]
 INSTALLED = {
     "sim": "sim",
@@ -129,7 +131,6 @@ assert all(path.is_relative_to(site) for path in files.values()), files
 """
 
 
-@pytest.mark.slow
 def test_the_wheel_answers_without_the_checkout(packed, tmp_path):
     """From an empty folder, with the dependencies of this environment: README's first question, and what reads data."""
     packages = sysconfig.get_path("purelib")

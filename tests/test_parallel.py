@@ -49,6 +49,7 @@ def test_a_sweep_is_the_same_on_a_process_pool(pool):
     assert spread.points[2].infeasible is not None
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore")
 def test_dask_gives_the_same_answers(tmp_path):
     distributed = pytest.importorskip("distributed")

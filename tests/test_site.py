@@ -15,6 +15,8 @@ from shown import verbs
 import sim
 from sim.cli import app
 
+pytestmark = pytest.mark.thorough  # the pages by themselves, and their links: tests/test_docs.py
+
 ROOT = Path(__file__).parent.parent
 
 

@@ -103,11 +103,12 @@ def test_contention_is_on_top_of_what_placement_costs(placement, ratio):
     assert alone * (1 - 1e-9) <= shared < 1.02 * alone
 
 
+@pytest.mark.thorough
 def test_a_search_proves_its_best_against_every_plan():
     placement = "pp-tp-cp-dp"
     scenario = asked("cluster.fragmentation=0.5", "plan.dp=2", ratio=8.0, nodes=16, below=2)
     plan = ParallelPlan(placement=placement)
-    training = scenario.training.replace(global_batch_size=16)
+    training = scenario.training.replace(global_batch_size=4)
     found = search(scenario.replace(plan=plan, training=training), gpus=(32, 32), top=3, memory_limit_bytes=16e9)
     fits = found.ranking()
     plans = found.scenarios_at(fits)

@@ -121,6 +121,7 @@ def test_this_machine_is_measured_and_an_interrupted_run_goes_on(tmp_path, monke
     assert path.read_text() == before  # nothing was measured again
 
 
+@pytest.mark.thorough
 def test_collectives_and_a_multiply_beside_one_run_on_two_ranks(tmp_path, monkeypatch):
     pytest.importorskip("torch")
     from flopcast_calibration.bench import collectives, run

@@ -283,7 +283,7 @@ def reduces(busbw, ranks=8, nodes=1, sizes=(29, 30, 31, 32), **given):
     return [collective(2**e * moved / busbw, nbytes=2**e, **shape) for e in sizes]
 
 
-def short(*items, draws=20):
+def short(*items, draws=8):
     return calibrate("mine", MeasurementSet({}, tuple(items)), DGX_H100, H100, draws=draws)
 
 

@@ -40,6 +40,7 @@ def test_the_network_is_recovered_from_what_it_made(latency_s, trees):
     assert np.abs(np.expm1(misfit)).max() < 0.05
 
 
+@pytest.mark.thorough
 def test_published_all_reduces_of_one_network(measurements):
     (azure,) = (network for network in NETWORKS if "Azure" in network.name)
     found = score(azure, read_points(measurements, azure))

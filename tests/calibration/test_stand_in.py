@@ -129,6 +129,7 @@ def test_two_nodes_give_back_their_links(tmp_path, monkeypatch, no_kernels):
         assert f"all_reduce by {algorithm}" in said
 
 
+@pytest.mark.thorough
 def test_a_node_that_is_busy_everywhere_is_slower_than_one_gpu_of_it(tmp_path, monkeypatch):
     few_kernels(monkeypatch, "gemm")
     monkeypatch.setattr(run, "collective_shapes", lambda *_: ())
@@ -140,6 +141,7 @@ def test_a_node_that_is_busy_everywhere_is_slower_than_one_gpu_of_it(tmp_path, m
     assert warm == pytest.approx(cool / 1.25, rel=0.03)
 
 
+@pytest.mark.thorough
 def test_v100_is_measured_in_the_precision_it_has(tmp_path, monkeypatch):
     node = measured_cluster({}, "dgx-1v")
     truth = Profile.read(load_preset("profiles", "v100"), "v100")
@@ -166,31 +168,31 @@ def test_blackwell_multiplies_in_blocks_of_8_and_4_bits():
 
 
 def test_what_the_gpu_cannot_do_is_noted_skipped_and_not_met_again(tmp_path, monkeypatch):
-    few_kernels(monkeypatch, "gemm", "attention")
+    few_kernels(monkeypatch, "gemm", "launch")
     clock = StandIn(NODE, TRUTH)
     clock.fails["_scaled_mm"] = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB\nand more")
     first = measured(tmp_path, monkeypatch, clock)
     assert {item.shape["dtype"] for item in first.failures} == {"float8_e4m3fn"}
     assert first.failures[0].reason == "CUDA out of memory. Tried to allocate 2 GiB"
-    assert first.of("attention")
+    assert first.of("launch")
     clock.fails["_scaled_mm"] = AssertionError("met again")
     again = measured(tmp_path, monkeypatch, clock)
     assert again.failures == first.failures
 
 
 def test_a_gpu_that_fails_ends_the_run_with_the_culprit_and_the_next_goes_on(tmp_path, monkeypatch):
-    few_kernels(monkeypatch, "bmm", "attention")
+    few_kernels(monkeypatch, "bmm", "launch")
     clock = StandIn(NODE, TRUTH)
     clock.fails["bmm"] = RuntimeError("CUDA error: an illegal memory access was encountered")
     shapes = run.kernel_cases
-    monkeypatch.setattr(run, "kernel_cases", lambda *given: [each for each in shapes(*given) if each.kind == "attention"] + [
+    monkeypatch.setattr(run, "kernel_cases", lambda *given: [each for each in shapes(*given) if each.kind == "launch"] + [
         each for each in shapes(*given) if each.kind == "bmm"][:2])  # fmt: skip
     for _ in range(2):  # one shape after the other
         with pytest.raises(ProfileError, match=r"the GPU failed at bmm .*illegal memory.*run the same command again"):
             measured(tmp_path, monkeypatch, clock)
     data = measured(tmp_path, monkeypatch, clock)
     assert len(data.failures) == 2
-    assert data.of("attention")
+    assert data.of("launch")
 
 
 def test_a_rank_that_fails_is_noted_with_what_it_said(tmp_path, monkeypatch, no_kernels):

@@ -174,17 +174,6 @@ def test_no_exponent_makes_small_messages_slower_than_large_ones(exponent):
     assert times == sorted(times)
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_arrays_are_elementwise_scalars(name):
-    rng = np.random.default_rng(3)
-    nbytes = 10 ** rng.uniform(0, 11, 200)
-    size, stride = rng.integers(1, 600, 200), rng.choice([1, 2, 8], 200)
-    net = real_fabric("a100")
-    together = ALGORITHMS[name](nbytes, group_of(size, stride, 8), net)
-    apart = [ALGORITHMS[name](b, group_of(n, step, 8), net) for b, n, step in zip(nbytes, size, stride, strict=True)]
-    np.testing.assert_allclose(together, np.array(apart, dtype=float), rtol=1e-14)
-
-
 GPU_PROFILES = sorted(name for name in PROFILES if name not in ("cpu-2core", "p100"))
 """Whose collectives run on SMs: not those of gloo."""
 

@@ -175,18 +175,6 @@ def test_efficiency_rises_with_size():
     assert efficiency[4] < between < efficiency[6]
 
 
-def test_arrays_are_elementwise_scalars():
-    rng = np.random.default_rng(5)
-    m, n, k = (rng.integers(1, 30000, 300) for _ in range(3))
-    batch = rng.choice([1, 8, 96], 300)
-    together = time_of(m, n, k, batch=batch)
-    apart = [float(time_of(*shape, batch=b)) for *shape, b in zip(m, n, k, batch, strict=True)]
-    assert together.tolist() == apart
-    grid = time_of(m[:6, None], n[None, :7], 512)
-    assert grid.shape == (6, 7)
-    assert grid[2, 3] == time_of(m[2], n[3], 512)
-
-
 def test_no_work_takes_no_time():
     assert time_of(0, 128, 128) == 0.0
     assert time_of(128, 128, 128, batch=0) == 0.0

@@ -57,8 +57,3 @@ def test_an_update_after_every_micro_batch_waits_as_often():
 def test_with_a_flush_nothing_changes(schedule):
     plan = f"plan.schedule={schedule}"
     assert step_s(plan) == step_s(plan, "stack.reduce_waited_for=false")
-
-
-def test_engines_agree():
-    scenario = build_scenario(GPT_2)
-    assert estimate(scenario, "des").step_time_s == pytest.approx(estimate(scenario).step_time_s, rel=1e-9)

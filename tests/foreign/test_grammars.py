@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from facts import wrong_facts
-from rows import rows
+from rows import forms, rows
 
 from sim.foreign.importers import Given, import_text
 
@@ -20,9 +20,13 @@ GRAMMARS = [name for name in GRAMMARS if name not in PARTS]
 FORMS = sorted(path.stem for path in (Path(__file__).parents[1] / "grammars/forms").glob("[a-z]*.py"))
 
 
+@forms("seeds", range(4), range(10))
 @pytest.mark.parametrize("kind", GRAMMARS)
-@rows("seed", range(10))
-def test_a_file_of_the_grammar_is_read_right(kind, seed):
+def test_a_file_of_the_grammar_is_read_right(kind, seeds):
+    rows("seed", seeds)(the_file_is_read_right)(kind=kind)
+
+
+def the_file_is_read_right(kind, seed):
     grammar = importlib.import_module(f"grammars.{kind}")
     name, text, expected, options = grammar.write(random.Random(seed))
     imported = import_text(text, name, Given(**options))

@@ -70,9 +70,13 @@ def outcome(text, name, given, kind=None):
         return str(error)
 
 
-@rows("seed", range(2))
+@forms("seeds", range(1), range(2))
 @pytest.mark.parametrize("kind", DATA)
-def test_a_value_that_is_changed_is_seen(kind, seed):
+def test_a_value_that_is_changed_is_seen(kind, seeds):
+    rows("seed", seeds)(the_change_is_seen)(kind=kind)
+
+
+def the_change_is_seen(kind, seed):
     name, text, _, options = importlib.import_module(f"grammars.{kind}").write(random.Random(seed))
     if name.endswith((".py", ".sh")):
         return

@@ -253,7 +253,15 @@ def _tensor_parallel(model, mesh):
 
 
 @pytest.mark.usefixtures("fake_ranks")
-@pytest.mark.parametrize(("replicate", "reshard"), [(1, True), (1, False), (2, True), (4, False)])
+@pytest.mark.parametrize(
+    ("replicate", "reshard"),
+    [
+        pytest.param(1, True, marks=pytest.mark.thorough),
+        pytest.param(1, False, marks=pytest.mark.thorough),
+        (2, True),
+        pytest.param(4, False, marks=pytest.mark.thorough),
+    ],
+)
 def test_collectives_of_a_step(replicate, reshard):
     """All but sums, over the tensor-parallel group, of the gradients of norms, which DTensor makes one by one."""
     changes = [f"plan.sharding_group={WORLD // TP // replicate}", f"plan.reshard_after_forward={str(reshard).lower()}"]

@@ -147,7 +147,7 @@ def by_chunk(q, k, v, decay, strength, chunk):
     [
         ("mamba2", Mamba2, 2, STATE, 128),
         ("gated_delta_net", GatedDeltaNet, 2, STATE, 64),
-        ("kimi_delta_attention", KimiDeltaAttention, HEADS, COLUMNS, 64),
+        pytest.param("kimi_delta_attention", KimiDeltaAttention, HEADS, COLUMNS, 64, marks=pytest.mark.thorough),
     ],
 )
 def test_parameters_and_multiplies(mixer, module, groups, state, chunk):

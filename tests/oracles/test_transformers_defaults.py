@@ -52,8 +52,8 @@ def test_every_model_type_is_read_or_refused_for_a_reason():
 
 
 def some(kinds):
-    """Every fifth, or all with --hypothesis-profile=thorough: a model of the library takes a third of a second."""
-    return sorted(kinds)[:: 1 if settings().max_examples > 100 else 5]
+    """Every twelfth, or all with --hypothesis-profile=thorough: a model of the library takes a third of a second."""
+    return sorted(kinds)[:: 1 if settings().max_examples > 100 else 12]
 
 
 # Model types whose class, as it stands, builds no model -> what it needs.

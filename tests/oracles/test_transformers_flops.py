@@ -14,6 +14,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 
 import pytest
 from counts import layers_forward_flop, logits_flop, mixer_core_flop
+from rows import mostly_thorough
 
 from sim.foreign.importers import import_text
 from sim.specs import ModelSpec
@@ -95,7 +96,11 @@ def counted(kind, keys):
     return config.to_json_string(use_diff=False), weights, by_kind.get("bmm", 0) - turning
 
 
-@pytest.mark.parametrize("name", MODELS)
+ALWAYS = ("llama", "gpt_oss", "qwen3_next", "nemotron_h")
+"""Windows, experts and both kinds of state; the others run in the thorough form."""
+
+
+@pytest.mark.parametrize("name", mostly_thorough(MODELS, ALWAYS))
 def test_forward_multiplies_are_those_of_transformers(name):
     text, weights, batched = counted(name.partition(" ")[0], MODELS[name])
     model = ModelSpec.read(import_text(text, "config.json").data["model"], name).replace(num_mtp_layers=0)

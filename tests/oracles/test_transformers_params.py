@@ -8,6 +8,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 
 import pytest
 from counts import embedding_params
+from rows import mostly_thorough
 
 from sim.foreign.importers import import_text
 from sim.foreign.importers.keys import by_name, table
@@ -86,7 +87,7 @@ LAYERS = 2
 """Enough to tell a layer from the rest, and quick to build."""
 
 
-@pytest.mark.parametrize("name", FOREIGN)
+@pytest.mark.parametrize("name", mostly_thorough(FOREIGN, [*FOREIGN][::3]))
 def test_imported_config_counts_as_transformers_does(name):
     kind = name.partition(" ")[0].removesuffix("-rw")
     shape = dict(FOREIGN[name])
@@ -106,7 +107,7 @@ def published(name):
     return ModelSpec.read(import_text(json.dumps({"model_type": kind, **shape}), "config.json").data["model"], name)
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
+@pytest.mark.parametrize("name", mostly_thorough(PUBLISHED, [*PUBLISHED][::3]))
 def test_published_configuration_counts_as_transformers_does(name):
     kind, shape, billions = PUBLISHED[name]
     assert total_params(published(name)) == counted(kind, shape)[1] == pytest.approx(billions * 1e9, rel=0.001)

@@ -251,6 +251,10 @@ def test_turns_that_never_repeat_are_not_played():
         build_replicated((13, 11, 9, 8, 7, 5))
     with pytest.raises(ScheduleError, match="one worker or more"):
         build_replicated((2, 0))
+
+
+@pytest.mark.thorough
+def test_a_plan_whose_turns_never_repeat_is_answered_without_a_play():
     answer = ask_pipedream(load_scenario(ROOT / "scenarios/gpt-1t-3072-a100.yaml"))
     assert answer.played is None
     assert "repeat after" in answer.unplayed

@@ -218,6 +218,7 @@ def test_a_search_shards_in_the_scenarios_groups(changes):
         search(scenario, gpus=(2, 2))
 
 
+@pytest.mark.thorough
 def test_published_runs_of_hybrid_sharding():
     """fms-fsdp's 7B on 128 A100 and 96 H100, which were not modelled when values were set."""
     found = score_all([run for run in shipped_runs() if run.choices and run.choices[0].plan.sharding_group])

@@ -133,7 +133,7 @@ def test_a_loss_that_only_noise_makes_fall_is_refused_without_a_warning():
     """Losses at random, of which one run is far off: exponents without bound fit it best."""
     rng = np.random.default_rng(3)
     refused = 0
-    for _ in range(6):
+    for _ in range(3):
         runs = Runs(10 ** rng.uniform(7, 10, 12), 10 ** rng.uniform(9, 11, 12), rng.uniform(2, 4, 12))
         try:
             law = fit_loss(runs, bootstraps=3).law()

@@ -5,14 +5,7 @@ import pytest
 from counts import layer_activation_bytes, visits_per_stage
 from rows import rows
 
-from flopcast_validation.strategies.intensities import (
-    needed_intensity,
-    pipeline_bubble,
-    pipeline_intensity,
-    tensor_intensity,
-)
 from flopcast_validation.strategies.question import family
-from sim.reliability.goodput import Failures, checkpoint_bytes, job_mtbf
 from sim.scaling.allocation import PARAM_DECAY, TOKEN_DECAY, best_loss, best_params, compute_optimal
 from sim.scaling.critical_batch import critical_batch, kaplan_batch
 from sim.scaling.loss_laws import KAPLAN, PETAFLOP_DAY, get_law
@@ -26,42 +19,6 @@ from sim.work.pieces import Cut
 
 A100 = 312e12
 X160 = family(160)
-
-
-def test_lamy_poiriers_two_constants_are_one():
-    """82.0 x^(2/3) sequences of 16 x tokens and 573 p^(1/3) tokens, with p = 12 x⁵."""
-    assert 82.0 * 16 / np.cbrt(12) == pytest.approx(573.07, abs=5e-3)
-    assert critical_batch("lamy-poirier-2021", params=1.0) == pytest.approx(573.07, rel=2e-4)
-
-
-@rows(("bubble", "efficiency"), [(0.924, 0.49), (0.025, 0.89), (0.194, 0.77)], ids=["baseline", "improved", "25 GbE"])
-def test_efficiencies_of_the_reconstructed_table(bubble, efficiency):
-    tensor = needed_intensity(A100, 600e9) / tensor_intensity(X160.hidden_size, 16)
-    assert 1 / (1 + bubble + tensor) == pytest.approx(efficiency, abs=5e-3)
-
-
-@rows(
-    ("dp", "pp", "tp", "gpus", "microbatches"),
-    [
-        (483, 1, 1, 483, 5),
-        (14, 160, 1, 2240, 172),
-        (483, 5, 1, 2415, 5),
-        (483, 1, 16, 7728, 5),
-        (14, 160, 16, 35_840, 172),
-        (483, 5, 16, 38_640, 5),
-        (75, 32, 16, 38_400, 32),
-    ],
-)
-def test_plans_of_the_reconstructed_table(dp, pp, tp, gpus, microbatches):
-    assert dp * pp * tp == gpus
-    assert int(X160.critical_batch_sequences / dp) == microbatches
-    assert pp == 1 or microbatches >= pp
-    assert pp == 1 or pipeline_bubble(pp, microbatches, 1 if pp == 160 else 160 / pp) < 1
-
-
-def test_a_contiguous_stage_sends_less():
-    """12 d_m d_l/n_l: modular stages send every layer's activations."""
-    assert pipeline_intensity(25600, 160 / 5) == 32 * pipeline_intensity(25600) == 12 * 25600 * 32
 
 
 def test_a_checkpoint_is_a_layers_input():
@@ -110,13 +67,6 @@ def test_kaplans_compute_optimal_exponents():
     assert pytest.approx(1.0) == 0.73 + 0.24 + 0.03
 
 
-def test_kaplans_own_prefactor_of_data_is_not_that_of_his_model_size():
-    """4e10 tokens at a petaFLOP/s-day, where twice the compute over 6 N gives 2.2e10; we keep N."""
-    twice = 2 * compute_optimal(PETAFLOP_DAY, get_law("kaplan-2020")).tokens
-    assert twice == pytest.approx(2.2e10, rel=0.01)
-    assert 4e10 / twice == pytest.approx(1.8, abs=0.02)
-
-
 @rows(("law", "data"), [("chinchilla-1", 0.50), ("chinchilla-2", 0.51), ("chinchilla-3", 0.54)])
 def test_chinchillas_exponents_of_data(law, data):
     tokens = [compute_optimal(flop, get_law(law)).tokens for flop in (1e21, 1e22)]
@@ -131,13 +81,6 @@ def test_muennighoffs_decays():
 def test_batches_grow_with_data_as_published(law, exponent):
     batches = critical_batch(law, tokens=np.array([1e11, 1e12]))
     assert np.log10(batches[1] / batches[0]) == pytest.approx(exponent)
-
-
-def test_llama3s_run_in_numbers():
-    """54 days, 16,384 GPUs, 419 failures of which 78 % hardware; a checkpoint of 1 MB to 4 GB a GPU."""
-    assert Failures().hardware_share == 0.78
-    assert 54 * 24 / (float(job_mtbf(16_384)) / 3600) == pytest.approx(419)
-    assert 1e6 < checkpoint_bytes(405e9) / 16_384 < 4e9
 
 
 @rows(("gpu", "watts"), [("h100-sxm-80gb", 700), ("a100-sxm-80gb", 400)])

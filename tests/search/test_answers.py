@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from open_space import search
+from rows import mostly_thorough
 from typer.testing import CliRunner
 
 from sim.cli import app
@@ -175,7 +176,7 @@ def test_every_value_has_its_best_plan(small):
 # Rules of thumb
 
 
-@pytest.mark.parametrize("size", ["1.7b", "18.4b", "76.1b", "145.6b", "1008b"])
+@pytest.mark.parametrize("size", mostly_thorough(["1.7b", "18.4b", "76.1b", "145.6b", "1008b"], ("1.7b", "145.6b")))
 def test_the_rules_lead_to_the_layouts_of_the_paper(size):
     """Table 1 of arXiv:2104.04473, whose degrees were chosen by these rules (section 5.1)."""
     scenario = load_scenario(SCENARIOS / "megatron-2021" / f"{size}.yaml")
@@ -292,9 +293,6 @@ def test_command(tmp_path):
     assert {each["plans"] for each in data["own"]["among"]} > {"in all"}
     assert len(data["rules"]["plans"]) == 2
     assert {each["axis"] for each in data["sensitivity"]} >= {"tp", "pp"}
-    assert "The scenario's own plan" in run()
-    run("--pareto", "--figure", str(tmp_path / "front.svg"), "--gpus", "1..16")
-    assert (tmp_path / "front.svg").stat().st_size > 5000
 
 
 def test_commands_that_make_no_sense(tmp_path):
@@ -352,8 +350,9 @@ def test_the_objective_is_what_is_shown(objective, words):
         assert word in " ".join(shown.split())
 
 
-def test_a_front_shows_what_its_plans_cost():
-    shown = run("--gpus", "8..16", "--pareto")
+def test_a_front_shows_what_its_plans_cost(tmp_path):
+    shown = run("--gpus", "8..16", "--pareto", "--figure", str(tmp_path / "front.svg"))
+    assert (tmp_path / "front.svg").stat().st_size > 5000
     assert "beats in time, memory, GPUs and cost" in " ".join(shown.split())
     assert "GPU-s/step" in shown
 

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from open_space import search
+from rows import mostly_thorough
 from typer.testing import CliRunner
 
 from sim.cli import app
@@ -237,7 +238,7 @@ def every(tiny):
     return answers
 
 
-@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("objective", mostly_thorough(OBJECTIVES, ("step_time", "memory_headroom")))
 def test_the_best_of_each_schedule_is_the_best_of_all_its_plans(tiny, every, objective):
     """Against every plan of every schedule, run one by one; under a limit that rules some of them out."""
     worth = OBJECTIVES[objective]
@@ -425,6 +426,7 @@ def test_a_grid_with_updates_is_refused(tmp_path, tiny):
         search_schedules(tiny, str(grid))
 
 
+@pytest.mark.thorough
 def test_a_schedule_answers_where_no_priced_plan_fits():
     """Of the priced ones the leanest needs 63.81 GB, and an eighth of a sequence at a time 63.77 GB."""
     scenario = load_scenario(SMALL)

@@ -31,10 +31,10 @@ GROUPS = {"dp": 4, "sharding_group": 4, "zero_stage": 3, "reshard_after_forward"
 @pytest.mark.parametrize(
     ("cluster", "stack", "plan", "typical"),
     [
-        ("selene", "lamy-poirier", {}, 0.97),
+        pytest.param("selene", "lamy-poirier", {}, 0.97, marks=pytest.mark.thorough),
         ("ethernet-25", "lamy-poirier", {}, 0.97),
         ("selene", "megatron-core", {}, 0.97),
-        ("ethernet-25", "llama3", {}, 0.97),
+        pytest.param("ethernet-25", "llama3", {}, 0.97, marks=pytest.mark.thorough),
         ("selene", "lamy-poirier", {"placement": "pp-tp-cp-dp"}, 0.9),  # of few links it is known where they are
         ("ethernet-25", "megatron-core", GROUPS, 0.94),  # mostly traffic at visits, which the bound knows less well
     ],
@@ -57,10 +57,10 @@ UNLIKE = {"num_layers": 7, "layer_types": ["sliding_attention", "full_attention"
 @pytest.mark.parametrize(
     ("model", "plan"),
     [
-        (EXPERTS, {}),
+        pytest.param(EXPERTS, {}, marks=pytest.mark.thorough),
         (EXPERTS | {"num_layers": 7, "num_dense_layers": 2, "num_mtp_layers": 1}, {}),
         (EXPERTS | UNLIKE, {"tp": 2, "etp": 2, "sequence_parallel": True}),
-        (UNLIKE | {"tied_embeddings": True}, {"head_as_layer": True}),
+        pytest.param(UNLIKE | {"tied_embeddings": True}, {"head_as_layer": True}, marks=pytest.mark.thorough),
         (EXPERTS | {"num_layers": 9}, GROUPS | {"outer_zero_stage": 1}),
     ],
     ids=["experts", "first layers dense", "experts cut", "kinds of attention", "groups"],
@@ -107,7 +107,10 @@ def plans_by_hand(scenario, gpus):
 
 @pytest.mark.parametrize(
     ("cluster", "model"),
-    [("selene", {"num_layers": 5}), ("ethernet-25", EXPERTS | {"num_layers": 5, "num_dense_layers": 1})],
+    [
+        ("selene", {"num_layers": 5}),
+        pytest.param("ethernet-25", EXPERTS | {"num_layers": 5, "num_dense_layers": 1}, marks=pytest.mark.thorough),
+    ],
     ids=["dense", "experts"],
 )
 def test_the_best_is_the_best_of_all_plans_by_hand(cluster, model):

@@ -91,6 +91,7 @@ def test_chunks_that_hold_different_kinds_of_layers_are_found():
     assert "chunks hold different kinds of layers" in explained.ruled_out
 
 
+@pytest.mark.thorough
 def test_layouts_of_deepseek_are_found():
     """61 layers and a module of multi-token prediction: balanced stages save a sixth."""
     scenario = load_scenario(DEEPSEEK)

@@ -204,6 +204,7 @@ def test_too_much_is_refused(scenario):
         sweep(scenario, "gpus=1..2", gpus=(8, 8))
 
 
+@pytest.mark.thorough
 def test_command(tmp_path):
     line, grid = tmp_path / "line.png", tmp_path / "grid.svg"
     one = ["search", str(SMALL), "--sweep", f"{NETWORK}=25,400Gbit/s", "--gpus", "32"]

@@ -1,6 +1,7 @@
 """Scenarios without a plan: a search finds one, and nothing else passes it over."""
 
 import pytest
+from rows import mostly_thorough
 from typer.testing import CliRunner
 
 from sim import build_scenario, estimate, search
@@ -16,7 +17,7 @@ training: {global_batch_size: 64, sequence_length: 4096}
 """
 
 
-@pytest.mark.parametrize("plan", ["", "plan: {}", "plan:"])
+@pytest.mark.parametrize("plan", mostly_thorough(["", "plan: {}", "plan:"], ("",)))
 def test_a_search_finds_the_plan_that_is_not_given(plan, tmp_path):
     scenario = build_scenario(parse_yaml(OPEN + plan, "open"))
     assert scenario.is_open

@@ -20,17 +20,20 @@ def found():
     return list(claims())
 
 
+@pytest.mark.thorough
 def test_what_holds_says_nothing_and_what_does_not_says_why(found):
     wrong = [claim.title for claim in found if claim.holds == bool(claim.short)]
     assert not wrong
 
 
+@pytest.mark.thorough
 def test_most_of_them_hold(found):
     held = sum(claim.holds for claim in found)
     assert held >= 0.6 * len(found)
     assert sum(claim.turned for claim in found) <= 4
 
 
+@pytest.mark.thorough
 def test_the_guide_says_how_many(found):
     guide = " ".join((Path(__file__).parents[2] / "docs" / "validation.md").read_text().split())
     held, turned = (sum(getattr(claim, name) for claim in found) for name in ("holds", "turned"))
@@ -54,6 +57,7 @@ def test_how_far_off_a_claim_is():
         assert (claim.off, claim.holds, claim.turned) == (pytest.approx(off), holds, turned)
 
 
+@pytest.mark.thorough
 def test_the_page_and_the_data_say_the_same(found, monkeypatch):
     monkeypatch.setattr("flopcast_validation.claims.claims", lambda table: found)
     text = "\n".join(report(found))
@@ -114,6 +118,7 @@ def test_the_authors_plans_fit_and_what_they_left_out_does_not():
     assert plans["GPipe"][1].scenario.plan.pp == 32
 
 
+@pytest.mark.thorough
 def test_the_zero_bubble_papers_table():
     rows = zero_bubble_rows()
     assert len(rows) >= 39

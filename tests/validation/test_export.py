@@ -18,6 +18,7 @@ def test_shipped_rows_are_files_that_say_the_same(scored_some, tmp_path):
     assert differences(scored_some[::4], tmp_path) == []
 
 
+@pytest.mark.thorough
 def test_rows_that_do_not_ship_are_files_that_say_the_same(measurements, tmp_path):
     some = read_training_runs(measurements / "training_runs_2026.csv")[::20]
     assert differences(score_all(some), tmp_path) == []

@@ -25,6 +25,8 @@ ROOT = Path(__file__).parents[2]
 SMALL = GptShape(num_layers=4, hidden_size=64, num_heads=4, vocab_size=64, sequence_length=32)
 
 
+ZERO_3 = Configuration(tp=2, dp=2, schedule="1f1b", zero_stage=3, recompute="full")
+INTERLEAVED = Configuration(pp=2, dp=2, schedule="interleaved", num_chunks=2, microbatches=4)
 FLUSHED = [name for name in schedule_names() if not get_schedule(name).asynchronous]
 seeds = st.integers(0, 2**32).map(np.random.default_rng)
 
@@ -116,8 +118,8 @@ def test_what_the_job_cannot_cut_is_refused():
 @pytest.mark.parametrize(
     ("precision", "cut"),
     [
-        ("fp32", Configuration(tp=2, dp=2, schedule="1f1b", zero_stage=3, recompute="full")),
-        ("bf16", Configuration(pp=2, dp=2, schedule="interleaved", num_chunks=2, microbatches=4)),
+        pytest.param("fp32", ZERO_3, marks=pytest.mark.thorough),
+        pytest.param("bf16", INTERLEAVED, marks=pytest.mark.thorough),
         ("fp32", Configuration(pp=2, schedule="zb_v", num_chunks=2, microbatches=4)),
     ],
     ids=lambda given: given if isinstance(given, str) else given.name,
@@ -211,7 +213,7 @@ def test_masters_keep_what_bf16_weights_would_lose():
     assert not layer.weight.grad.any()
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_quick_mode_predicts_measures_writes_and_draws(tmp_path):
     pytest.importorskip("torch", reason="the real job needs torch")
     out, figure = tmp_path / "job.json", tmp_path / "job.png"

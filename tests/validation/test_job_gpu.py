@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rows import mostly_thorough
 
 from flopcast_validation.job.configs import QUICK_SUITE, SIZES, SUITE, Configuration, GptShape, gpu_suite
 from sim.costs.block import FORWARD
@@ -26,6 +27,7 @@ from flopcast_validation.job.predict import CalibratedMachine, predict, scenario
 ROOT, HERE = Path(__file__).parents[2], Path(__file__).parent
 A100 = {"device_kind": "cuda", "device": "NVIDIA A100-SXM4-80GB", "num_gpus": 8, "memory_bytes": 85e9}
 NODE = "dgx-a100-80gb"
+THOROUGH_SIZES = [pytest.param(*size, marks=pytest.mark.thorough) for size in ((42, 24, 1024), (150, 32, 4096))]
 TINY = GptShape(num_layers=4, hidden_size=64, num_heads=4, vocab_size=64, sequence_length=64, precision="bf16")
 HOST = dict.fromkeys(("layer_forward_s", "layer_backward_s", "layer_update_s"), 1e-3) | dict.fromkeys(
     ("visit_forward_s", "visit_backward_s", "runner_s", "update_s", "waiting"), 0.0
@@ -67,7 +69,7 @@ def test_two_nodes_of_gpus_under_torchrun_run_every_kind_of_parallelism(tmp_path
     assert figure.stat().st_size > 10_000
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_on_one_machine_torchrun_starts_ranks_of_gpus(monkeypatch):
     monkeypatch.setattr(launch, "ENTRY", "cuda_stand_in_rank")
     monkeypatch.syspath_prepend(str(HERE))
@@ -112,7 +114,7 @@ def test_the_update_of_bf16_weights_moves_its_masters_too():
     assert seconds["bf16"] / seconds["fp32"] == pytest.approx((28 + 6 + 12) / (28 + 12), rel=0.1)
 
 
-@pytest.mark.parametrize(("memory_gb", "layers", "hidden"), [(42, 24, 1024), (85, 24, 2048), (150, 32, 4096)])
+@pytest.mark.parametrize(("memory_gb", "layers", "hidden"), [(85, 24, 2048), *THOROUGH_SIZES])
 def test_the_largest_model_that_a_gpu_trains_is_taken(monkeypatch, memory_gb, layers, hidden):
     monkeypatch.setattr(choose, "describe", lambda device: A100 | {"memory_bytes": memory_gb * 1e9})
     found = choose.choose("auto", False, "cuda")
@@ -144,7 +146,7 @@ def test_small_models_take_what_ranks_there_are(monkeypatch):
         choose.choose("medium", False, "cpu")
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 4, 8, 16, 64])
+@pytest.mark.parametrize("ranks", mostly_thorough([1, 2, 4, 8, 16, 64], (1, 4, 16)))
 def test_suites_for_gpus_use_all_ranks_and_every_kind(ranks):
     suite = gpu_suite(ranks, 2)
     assert len({cut.name for cut in suite}) == len(suite)

@@ -78,6 +78,7 @@ def forward_s(hidden):
     return by_module["attn"] + by_module["core_attn"], by_module["mlp"]
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not LAYERS.exists(), reason="there is no ../shared/published/layer_forward_times.csv")
 def test_published_forwards_of_attention_and_mlp():
     """128 heads of 1 to 255 columns with scores in memory. Nothing is cut where the table says tp 2 to 8: one GPU ran
@@ -96,6 +97,7 @@ def test_published_forwards_of_attention_and_mlp():
     assert mlp < 0.035
 
 
+@pytest.mark.thorough
 def test_multiplies_of_an_h200():
     """The profile meets the multiplies that it was fitted on, and that ship, at every alignment."""
     scored, _ = score_kernels(Path(__file__).parents[2] / "calibration" / "data" / "h200.jsonl")

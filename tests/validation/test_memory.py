@@ -138,6 +138,7 @@ def test_a_kernel_of_flash_attention_keeps_no_scores(layouts):
     assert flash.needed_bytes < unfused.needed_bytes
 
 
+@pytest.mark.thorough
 def test_published_peaks_of_the_third_collection(measurements):
     alone, joined = (
         summary(score_memory(measurements / "memory_outcomes_3.csv", runs))
@@ -148,6 +149,7 @@ def test_published_peaks_of_the_third_collection(measurements):
     assert joined["accuracy"] >= 0.94
 
 
+@pytest.mark.thorough
 def test_published_outcomes(measurements, runs_file):
     found = summary(score_memory(runs_file(read_rows(measurements / "memory_outcomes.csv", ())[::5])))
     assert found["count"] >= 120

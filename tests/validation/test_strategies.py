@@ -150,7 +150,7 @@ def test_an_ideal_network_has_no_efficiency():
 
 
 def test_the_command(tmp_path):
-    arguments = ["strategies", "--sizes", "16,32", "--png", str(tmp_path / "a.png")]
+    arguments = ["strategies", "--sizes", "16", "--png", str(tmp_path / "a.png")]
     result = CliRunner().invoke(app, arguments, env={"COLUMNS": "80"})
     assert result.exception is None, result.exception
     assert all(len(line) <= 80 for line in result.stdout.splitlines())

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from scored import score_runs
 
-from flopcast_calibration.readers.training_runs import read_training_runs
 from flopcast_validation.runs.biases import biases
 from flopcast_validation.runs.score import groups_of
 from flopcast_validation.runs.sweep_summary import oracle_regret, spread_of, summaries_of
@@ -127,21 +126,6 @@ def test_picks_are_near_the_fastest(measurements, scored_published):
         if found.sweeps != sweeps or found.within < within or not good:
             wrong[source] = found, float(np.mean(errors))
     assert wrong == {}
-
-
-def test_a_published_table_is_composed(measurements):
-    """vTrain's times on one node lie on straight lines in the number of micro-batches, to the last digit: runs timed one
-    by one scatter. So each of its cells is one measurement, and a poor one moves every sweep that it stands in."""
-    lines = {}
-    for run in read_training_runs(measurements / "training_runs.csv"):
-        if run.source.startswith("vTrain measured single"):
-            model, plan = run.scenario.model, run.scenario.plan
-            cell = model.hidden_size, model.num_layers, plan.tp, plan.pp, plan.dp, plan.microbatch_size
-            lines.setdefault(cell, []).append((run.scenario.num_microbatches, run.measured))
-    lines = [np.array(line).T for line in lines.values() if len(line) >= 3]
-    assert len(lines) > 100
-    for batches, seconds in lines:
-        assert np.polyval(np.polyfit(batches, seconds, 1), batches) == pytest.approx(seconds, abs=2e-6)
 
 
 def test_command(runs_file, run_row, tmp_path):

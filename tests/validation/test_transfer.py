@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -46,9 +45,21 @@ def scored(run_row):
     return score_all(read_runs(rows))
 
 
-def test_a_run_of_ones_own_brings_the_others_along(scored):
+@pytest.fixture(scope="module")
+def after_one(scored):
+    return after_runs(scored, 1)
+
+
+@pytest.fixture(scope="module")
+def unknown(scored):
+    """The runs as those of a framework that nobody knows, and these after one of them was measured."""
+    runs = as_unknown(scored)
+    return runs, after_runs(runs, 1)
+
+
+def test_a_run_of_ones_own_brings_the_others_along(scored, after_one):
     """What one run says of a value holds for the others: the same slow multiplies are behind all of them."""
-    one, three = after_runs(scored, 1), after_runs(scored, 3)
+    one, three = after_one, after_runs(scored, 3)
     for every, most in ((one, 0.5), (three, 0.25)):
         before, after = (
             np.mean([abs(item.error) for each in every for item in getattr(each, name)]) for name in ("before", "after")
@@ -62,8 +73,8 @@ def test_a_run_of_ones_own_brings_the_others_along(scored):
             assert all(len(item.scenario.profile.provenance.measured) == count for item in each.after)
 
 
-def test_to_first_order_the_others_follow_as_they_are_estimated(scored):
-    exact, quick = after_runs(scored, 1), after_runs(scored, 1, first_order=shipped_spreads())
+def test_to_first_order_the_others_follow_as_they_are_estimated(scored, after_one):
+    exact, quick = after_one, after_runs(scored, 1, first_order=shipped_spreads())
     for one, other in zip(exact, quick, strict=True):
         for estimated, followed in zip(one.after, other.after, strict=True):
             assert followed.step_time_s == pytest.approx(estimated.step_time_s, rel=0.03)
@@ -141,9 +152,9 @@ def test_an_odd_run_makes_no_other_worse(name, run_row):
     assert abs(other) < abs(one) + 0.02
 
 
-def test_summaries_are_means_over_lineages(scored):
+def test_summaries_are_means_over_lineages(scored, after_one, unknown):
     """Half of the runs as predicted, half a tenth longer, in one lineage each."""
-    found = Transfer(scored, [], [], {1: after_runs(scored, 1)})
+    found = Transfer(scored, [], [], {1: after_one})
     stated, after = summaries(found)
     assert (stated.what, stated.lineages, stated.runs) == ("as stated", 2, 2 * len(LAYOUTS))
     assert stated.error == stated.before == pytest.approx(np.mean([abs(item.error) for item in scored]))
@@ -152,8 +163,8 @@ def test_summaries_are_means_over_lineages(scored):
     assert after.factor < stated.factor
     assert after.score < stated.score
     assert 0 <= stated.inside <= after.inside <= 1
-    unknown = as_unknown(scored)  # tables of one's own have such runs too
-    of_own = coverages(Transfer(unknown, [], [], {1: after_runs(unknown, 1)}))
+    runs, after = unknown  # tables of one's own have such runs too
+    of_own = coverages(Transfer(runs, [], [], {1: after}))
     assert [each.name for each in of_own] == ["as stated, 16-bit", "as stated, after one run"]
 
 
@@ -171,16 +182,6 @@ def test_a_folder_of_cases_is_a_table_of_runs(tmp_path, scenarios):
     assert file_of(item.run, item.scenario)["plan"]
     with pytest.raises(SpecError, match=r"has no cases.csv; give a CSV of runs, or a folder"):
         read_measured(tmp_path / "cases")
-
-
-@pytest.mark.parametrize("name", ["wild", "published/training_runs_3.csv"])
-def test_the_worlds_beside_the_record_can_be_read(name):
-    path = Path(__file__).parents[3] / "shared" / name
-    if not path.exists():
-        pytest.skip(f"{path} is not here")
-    runs = read_measured(path)
-    assert sum(run.skipped is None for run in runs) > 60
-    assert len({run.family.partition(" / ")[0] for run in runs}) > 8
 
 
 @pytest.mark.parametrize("changes", [(), ("stack.attention=flash", "stack.fused_norm=false")])
@@ -206,9 +207,10 @@ def test_choices_are_always_the_same_and_never_twice():
         assert all(len(set(chosen)) == count and max(chosen) < size for chosen in found)
 
 
-def test_the_report_has_every_lineage_and_the_means(scored):
-    unknown = as_unknown(scored)
-    found = Transfer(scored, unknown, by_datasheet(scored), {1: after_runs(unknown, 1), 3: after_runs(unknown, 3)})
+@pytest.mark.thorough
+def test_the_report_has_every_lineage_and_the_means(scored, unknown):
+    runs, after = unknown
+    found = Transfer(scored, runs, by_datasheet(scored), {1: after, 3: after_runs(runs, 3)})
     rows = rows_of(found)
     assert [row.what for row in rows if row.lineage == MEAN] == [
         "known", "known, GPU by datasheet", "unknown", "after one run", "after three runs",

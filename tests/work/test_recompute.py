@@ -2,7 +2,6 @@
 
 from itertools import combinations
 
-import numpy as np
 import pytest
 from counts import layer_activation_bytes, layer_work
 
@@ -256,16 +255,6 @@ def test_mistakes(model, plan, said):
     with pytest.raises(SpecError) as error:
         scenario_of(model, **plan)
     assert said in str(error.value)
-
-
-def test_arrays_of_cuts():
-    """Words are categories, numbers broadcast."""
-    one = scenario_of()
-    for word in ("selective:moe_act+layernorm", "full:3:0.4", "full*0.5"):
-        sizes = np.array([1.0, 2.0, 4.0])
-        many = layer_activation_bytes(one.model, one.stack, cut_of(word, microbatch_size=sizes))
-        alone = [layer_activation_bytes(one.model, one.stack, cut_of(word, microbatch_size=size)) for size in sizes]
-        assert many == pytest.approx(alone)
 
 
 @pytest.mark.parametrize("ep", [1, 8])
