@@ -87,6 +87,41 @@ def test_every_inference_is_listed(run_row):
     assert wrong == {}
 
 
+def test_a_count_of_parameters_tells_tied_tables_and_key_value_heads(run_row):
+    # huggingface.co/Qwen/Qwen2.5-14B and Qwen2.5-1.5B, config.json; three digits are a count, two are a name.
+    larger = run_row(
+        model_name="", kv_heads="", layers=48, hidden=5120, heads=40, ffn_hidden=13824, gated_mlp="y", vocab=152064
+    )
+    smaller = run_row(
+        model_name="", kv_heads="", layers=28, hidden=1536, heads=12, ffn_hidden=8960, gated_mlp="y", vocab=151936
+    )
+    cases = [(larger, "14.77", 8, False), (larger, "15", 40, False), (larger, "14.2", 40, False),
+             (smaller, "1.544", 2, True), (smaller, "", 12, False)]  # fmt: skip
+    wrong = []
+    for row, said, shared, tied in cases:
+        run = read_run({**row, "params_b": said}, "row 1")
+        model = run.scenario.model
+        if (model.num_kv_heads, model.tied_embeddings) != (shared, tied):
+            wrong.append((said, model.num_kv_heads, model.tied_embeddings, run.inferred))
+        assert any("by params_b" in rule for rule in run.inferred) == (said in ("14.77", "1.544"))
+    assert wrong == []
+
+
+def test_a_mixture_by_its_name_has_its_experts_where_the_row_does_not_count_them(run_row):
+    sizes = {"layers": 48, "hidden": 2048, "heads": 32, "kv_heads": 4, "ffn_hidden": 768, "gated_mlp": "y",
+             "vocab": 151936, "tp": 1, "pp": 1, "dp": 16}  # fmt: skip
+    run = read_run(run_row(model_name="Qwen3-30B-A3B-Instruct-2507", **sizes), "row 1")
+    assert (run.scenario.model.num_experts, run.scenario.model.expert_intermediate_size) == (128, 768)
+    # A row that counts experts of a model that has none describes another model.
+    mixture = run_row(**{**sizes, "model_name": "Llama 2 7B", "experts": 8, "topk": 2})
+    assert not any("model preset" in rule for rule in read_run(mixture, "row 1").inferred)
+
+
+def test_torchtitan_recomputes_as_its_own_configurations_say_where_a_row_does_not(run_row):
+    row = run_row(framework="torchtitan", recompute="", tp=1, pp=1, dp=16, zero_stage=3, num_gpus=16)
+    assert predict(read_run(row, "row 1")).scenario.plan.recompute == "per_op"
+
+
 def test_a_rate_needs_no_batch_where_there_is_no_pipeline(run_row):
     unsaid = {"global_batch_seqs": "", "micro_batch_seqs": "", "measured_unit": "tokens_per_s_per_gpu", "pp": 1}
     within = read_run(run_row(**unsaid, num_gpus=8, tp=1, dp=8), "row 1")
