@@ -235,6 +235,20 @@ def test_recipes_for_grace_offload_the_fewest_layers_that_fit(run_row):
     assert said.largest == answer.largest
 
 
+def test_two_stations_take_one_micro_batch_and_offload_a_share_of_the_optimizer(run_row):
+    # A fine-tuning of 30B on two DGX Stations: its state has no room, and Megatron-Core offloads no activations beside
+    # recomputation.
+    row = run_row(
+        gpu="GB300 (DGX Station)", gpus_per_node=1, num_gpus=2, model_name="Nemotron-3-Nano-30B-A3B", layers="",
+        hidden="", heads="", kv_heads="", ffn_hidden="", gated_mlp="", vocab="", seq_len=4096, global_batch_seqs="",
+        micro_batch_seqs="", tp=1, pp=1, dp=2, ep=2, zero_stage="", schedule="", framework="Megatron Bridge 26.08",
+        measured_unit="tokens_per_s_per_gpu", recompute="selective",
+    )  # fmt: skip
+    scenario = predict(read_run(row, "row 1")).scenario
+    assert scenario.training.global_batch_size == 2
+    assert (scenario.plan.optimizer_offload, scenario.plan.offloaded_layers) == (0.25, 0)
+
+
 def test_a_run_that_does_not_fit_took_the_mildest_way_its_source_leaves_open(run_row):
     # One trillion by ZeRO-3 alone on 1,024 A100 (DeepSpeed on Azure, 2022): the checkpoints of 128 layers alone are 55 GB.
     zero3 = run_row(
