@@ -314,7 +314,7 @@ def _kind(row: Row, sizes: Mapping[str, Any], sparse: bool, gated: bool | None, 
 
 
 def _by_count(row: Row, model: Data) -> Data:
-    """Tied tables and key-value heads with which a model has the row's `params_b`, to its last digit.
+    """Tied tables and key-value heads with which a model has the row's `params_b`, to one of its last digit.
 
     Fewer than three digits are a name (13B), and a count that several models have, or none, tells nothing.
     """
@@ -329,7 +329,7 @@ def _by_count(row: Row, model: Data) -> Data:
         open_ = {"tied_embeddings": tied, "num_kv_heads": count}
         with suppress(SpecError, ValueError):
             counted = total_params(ModelSpec.model_validate({"name": "counted", **model, **open_}))
-            if round(counted / 1e9, decimals) == float(said):
+            if abs(counted / 1e9 - float(said)) <= 10.0**-decimals:
                 fitting.append(open_)
     return fitting[0] if len(fitting) == 1 else {}
 
