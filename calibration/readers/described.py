@@ -241,6 +241,21 @@ def model_named(name: str) -> str | None:
         return exact[0] if exact else alike[0] if len(alike) == 1 else None
 
 
+def _mixture_begun(name: str, sizes: Mapping[str, Any]) -> str | None:
+    """The only mixture whose name, without its sizes, a name begins with, and whose layers and width the row states.
+
+    Tables add what a run was for ("DeepSeekV3 (tokendrop)"), and few sizes do not describe a mixture.
+    """
+    found = []
+    for each in preset_names("models"):
+        family = "".join(word for word in each.split("-") if not re.fullmatch(r"a?[\d.]+b", word))
+        model = load_preset("models", each)
+        same = all(model.get(field) == sizes.get(field) for field in ("num_layers", "hidden_size"))
+        if same and model.get("num_experts") and _plain(name).startswith(_plain(family)):
+            found.append(each)
+    return found[0] if len(found) == 1 else None
+
+
 def _plain(name: str) -> str:
     return re.sub(r"[\W_]", "", name.lower())
 
@@ -253,7 +268,7 @@ def _model(row: Row, stated: Mapping[str, Any], inferred: list[str]) -> Data:
     if sizes.get("num_experts") == 1:
         del sizes["num_experts"]
     sparse = bool(sizes.get("num_experts"))
-    preset = model_named(name) if row.get("model_name") else None
+    preset = (model_named(name) or _mixture_begun(name, sizes)) if row.get("model_name") else None
     base = dict(load_preset("models", preset)) if preset else {}
     if sparse and row.get("layers") and not base.get("num_experts"):
         base = {}

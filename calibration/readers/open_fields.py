@@ -324,8 +324,7 @@ def _memory_savings(
         yield {"zero_stage": 1}, f"zero_stage 1: {UNSAID}"
     grace = str(cluster.get("name", "")).startswith("GB")  # hosts of Grace hand memory over at 450 GB/s
     shares = habits.get("offload", ()) if stated.get("recompute") == "full" else ()
-    if grace and stated.get("recompute", "none") == "none":  # Megatron-Core refuses both at once
-        shares = shares or habits.get("offload_to_grace", ())
+    shares = shares or (habits.get("offload_to_grace", ()) if grace else ())
     for share in () if plan.get("offloaded_layers") else shares:
         some = int(share * model["num_layers"])
         rule = f"offloaded_layers {some}: the framework's recipes ({habits['source']}); {UNSAID}"
