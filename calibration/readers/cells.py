@@ -43,15 +43,16 @@ ALIASES = {
 
 ABOUT_THE_RUN = {
     "id", "source", "source_locator", "verified", "gpu", "gpu_mem_gb", "num_gpus", "gpus_per_node", "inter_node_link",
-    "model_name", "ffn_hidden", "gated_mlp", "framework", "measured_value", "measured_unit", "flops_convention",
-    "peak_tflops", "notes", "unmodelled", "doubtful", "offloaded_layers", "outcome", "kernel", "peak_gb", "peak_counts",
-    "peak_rank",
+    "model_name", "params_b", "ffn_hidden", "gated_mlp", "framework", "measured_value", "measured_unit",
+    "flops_convention", "peak_tflops", "notes", "unmodelled", "doubtful", "offloaded_layers", "outcome", "kernel",
+    "peak_gb", "peak_counts", "peak_rank",
     *ALIASES,
 }  # fmt: skip
 """Columns that are read beside fields of a scenario.
 
 unmodelled : why flopcast cannot predict the run.
 notes : for people; nothing reads them.
+params_b : all parameters [10⁹]; a count of three digits or more tells what the row leaves open of its model.
 offloaded_layers : all, where every layer's activations wait in host memory.
 doubtful : recompute or micro_batch_seqs, where the run may have had another than the row states: one that fits counts.
 """

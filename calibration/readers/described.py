@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from calendar import month_name
 from collections.abc import Mapping
+from contextlib import suppress
+from itertools import product
 from typing import Any
 
 from flopcast_calibration.readers.cells import (
@@ -22,9 +24,10 @@ from flopcast_calibration.readers.cells import (
     with_fields,
 )
 from sim.errors import SpecError
-from sim.specs import load_preset, preset_names
+from sim.specs import ModelSpec, load_preset, preset_names
 from sim.specs.frameworks import framework_named, layouts_of
 from sim.specs.presets import model_preset
+from sim.work.sums import total_params
 
 UNKNOWN = "unknown"
 BEFORE_FLASH = "2022"
@@ -238,6 +241,21 @@ def model_named(name: str) -> str | None:
         return exact[0] if exact else alike[0] if len(alike) == 1 else None
 
 
+def _mixture_begun(name: str, sizes: Mapping[str, Any]) -> str | None:
+    """The only mixture whose name, without its sizes, a name begins with, and whose layers and width the row states.
+
+    Tables add what a run was for ("DeepSeekV3 (tokendrop)"), and few sizes do not describe a mixture.
+    """
+    found = []
+    for each in preset_names("models"):
+        family = "".join(word for word in each.split("-") if not re.fullmatch(r"a?[\d.]+b", word))
+        model = load_preset("models", each)
+        same = all(model.get(field) == sizes.get(field) for field in ("num_layers", "hidden_size"))
+        if same and model.get("num_experts") and _plain(name).startswith(_plain(family)):
+            found.append(each)
+    return found[0] if len(found) == 1 else None
+
+
 def _plain(name: str) -> str:
     return re.sub(r"[\W_]", "", name.lower())
 
@@ -250,9 +268,9 @@ def _model(row: Row, stated: Mapping[str, Any], inferred: list[str]) -> Data:
     if sizes.get("num_experts") == 1:
         del sizes["num_experts"]
     sparse = bool(sizes.get("num_experts"))
-    preset = model_named(name) if row.get("model_name") else None
+    preset = (model_named(name) or _mixture_begun(name, sizes)) if row.get("model_name") else None
     base = dict(load_preset("models", preset)) if preset else {}
-    if base and row.get("layers") and sparse != bool(base.get("num_experts")):
+    if sparse and row.get("layers") and not base.get("num_experts"):
         base = {}
     gated = _yes(row, "gated_mlp")
     if base:
@@ -281,6 +299,8 @@ def _kind(row: Row, sizes: Mapping[str, Any], sparse: bool, gated: bool | None, 
         inferred.append(f"gated_mlp {'y' if gated else 'n'}: the row does not say")
     if sparse and "experts_per_token" not in sizes:
         raise Unmodelled("topk is empty")
+    if int(sizes["hidden_size"]) % int(sizes["num_heads"]) and "head_dim" not in sizes:
+        raise Unmodelled(f"hidden = {sizes['hidden_size']} is not divisible by heads = {sizes['num_heads']}")
     if not row.get("ffn_hidden") and not {"intermediate_size", "expert_intermediate_size"} & sizes.keys():
         if gated or sparse:
             raise Unmodelled("ffn_hidden is empty for a gated MLP")
@@ -288,20 +308,45 @@ def _kind(row: Row, sizes: Mapping[str, Any], sparse: bool, gated: bool | None, 
     llama = {"position": "rotary", "norm": "rmsnorm", "bias": False, "tied_embeddings": False}
     gpt = {"position": "learned", "norm": "layernorm", "bias": True, "tied_embeddings": True}
     kind = {"gated_mlp": gated, **(llama if gated or sparse else gpt)}
-    listed = ", ".join(f"{name} {value}" for name, value in kind.items() if name != "gated_mlp").replace("_", " ")
+    width = {"intermediate_size": whole(row, "ffn_hidden")} if row.get("ffn_hidden") else {}
+    counted = _by_count(row, {**kind, **width, **sizes})
+    kind |= counted
+    told = {"gated_mlp", *counted}
+    listed = ", ".join(f"{name} {value}" for name, value in kind.items() if name not in told).replace("_", " ")
     inferred.append(f"{listed}: as {'Llama' if gated or sparse else 'GPT'}'s, by its MLP")
     if sparse:
         kind["dropout"] = 0.0
         inferred.append("no shared experts, every layer with experts: the row names no model that ships")
-    if "num_kv_heads" not in sizes:
+    if counted:
+        inferred.append(f"kv_heads {kind['num_kv_heads']}, tied embeddings {kind['tied_embeddings']}: by params_b")
+    elif "num_kv_heads" not in sizes:
         kind["num_kv_heads"] = sizes["num_heads"]
         inferred.append(f"kv_heads {sizes['num_heads']}: one for each head")
     if "vocab_size" not in sizes:
         kind["vocab_size"] = 32000 if gated else 51200
         inferred.append(f"vocab {kind['vocab_size']}: the row gives none")
-    if int(sizes["hidden_size"]) % int(sizes["num_heads"]) and "head_dim" not in sizes:
-        raise Unmodelled(f"hidden = {sizes['hidden_size']} is not divisible by heads = {sizes['num_heads']}")
     return kind
+
+
+def _by_count(row: Row, model: Data) -> Data:
+    """Tied tables and key-value heads with which a model has the row's `params_b`, to one of its last digit.
+
+    Fewer than three digits are a name (13B), and a count that several models have, or none, tells nothing.
+    """
+    said = str(row.get("params_b") or "")
+    decimals = len(said.partition(".")[2])
+    if len(said.replace(".", "").strip("0")) < 3 or model.get("num_experts") or "vocab_size" not in model:
+        return {}
+    heads = int(model["num_heads"])
+    shared = [count for count in range(1, heads + 1) if heads % count == 0]
+    fitting = []
+    for tied, count in product((False, True), [model["num_kv_heads"]] if "num_kv_heads" in model else shared):
+        open_ = {"tied_embeddings": tied, "num_kv_heads": count}
+        with suppress(SpecError, ValueError):
+            counted = total_params(ModelSpec.model_validate({"name": "counted", **model, **open_}))
+            if abs(counted / 1e9 - float(said)) <= 10.0**-decimals:
+                fitting.append(open_)
+    return fitting[0] if len(fitting) == 1 else {}
 
 
 def _yes(row: Row, key: str) -> bool | None:

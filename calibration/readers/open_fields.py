@@ -172,10 +172,8 @@ def _batches(
         return
     if plan["pp"] > 1 or of_time:
         raise Unmodelled("neither global_batch_seqs nor micro_batch_seqs is given")
-    # Assumed: within a node authors leave their framework's default, across nodes they fill the memory.
-    node = cluster.get("node")
-    width = node.get("gpus_per_node", 8) if isinstance(node, Mapping) else 8
-    sizes = MICROBATCHES if plan["tp"] * plan["cp"] * dp > width else MICROBATCHES[:1]
+    # Assumed: on the eight GPUs of a usual node authors leave their framework's default, on more they fill the memory.
+    sizes = MICROBATCHES if plan["tp"] * plan["cp"] * dp > 8 else MICROBATCHES[:1]
     inferred.append(f"global_batch_seqs: one micro-batch of {' or '.join(map(str, sizes))} on each replica")
     for size in sizes:
         yield size * dp, {**plan, "microbatch_size": size}
@@ -312,8 +310,9 @@ def _state_savings(plan: Data, stated: Data, habits: Habits, training: Data, num
         if plan["dp"] == 1 and training["precision"] == "bf16":
             said = f"adapter_rank {rank}, frozen_precision nf4: {UNSAID}"
             yield {"training": {**adapters, "frozen_precision": "nf4"}}, said
-    if plan["dp"] > 1 and habits.get("offload_optimizer"):
-        offload = {**sharded, "optimizer_offload": 1.0}
+    shares = habits.get("offload_optimizer", ()) if plan["dp"] * plan["cp"] > 1 else ()
+    for share in shares:
+        offload = {**sharded, "optimizer_offload": share}
         yield {"plan": offload}, f"{', '.join(f'{name} {offload[name]:g}' for name in offload)}: {UNSAID}"
 
 

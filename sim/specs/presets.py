@@ -15,6 +15,7 @@ only what differs from that profile.
 from __future__ import annotations
 
 import copy
+import re
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
@@ -119,9 +120,13 @@ def model_preset(name: str) -> str:
     return found
 
 
+_TUNED = re.compile(r"(-(base|chat|hf|instruct|thinking))+(-\d{4})?$")
+"""How the hub names what a model was tuned for and when (Qwen3-4B-Instruct-2507): the same layers."""
+
+
 def _repository_of(name: str) -> str:
     plain = "-".join(name.strip().lower().replace("_", " ").split()).rpartition("/")[2]
-    return plain.removesuffix("-hf").removesuffix("-instruct").removesuffix("-base")
+    return _TUNED.sub("", plain)
 
 
 @cache

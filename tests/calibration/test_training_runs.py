@@ -87,6 +87,44 @@ def test_every_inference_is_listed(run_row):
     assert wrong == {}
 
 
+def test_a_count_of_parameters_tells_tied_tables_and_key_value_heads(run_row):
+    # huggingface.co/Qwen/Qwen2.5-14B and Qwen2.5-1.5B, config.json; three digits are a count, two are a name.
+    larger = run_row(
+        model_name="", kv_heads="", layers=48, hidden=5120, heads=40, ffn_hidden=13824, gated_mlp="y", vocab=152064
+    )
+    smaller = run_row(
+        model_name="", kv_heads="", layers=28, hidden=1536, heads=12, ffn_hidden=8960, gated_mlp="y", vocab=151936
+    )
+    cases = [(larger, "14.77", 8, False), (larger, "15", 40, False), (larger, "12.2", 40, False),
+             (smaller, "1.544", 2, True), (smaller, "", 12, False)]  # fmt: skip
+    wrong = []
+    for row, said, shared, tied in cases:
+        run = read_run({**row, "params_b": said}, "row 1")
+        model = run.scenario.model
+        if (model.num_kv_heads, model.tied_embeddings) != (shared, tied):
+            wrong.append((said, model.num_kv_heads, model.tied_embeddings, run.inferred))
+        assert any("by params_b" in rule for rule in run.inferred) == (said in ("14.77", "1.544"))
+    assert wrong == []
+
+
+def test_a_mixture_by_its_name_has_its_experts_where_the_row_does_not_count_them(run_row):
+    sizes = {"layers": 48, "hidden": 2048, "heads": 32, "kv_heads": 4, "ffn_hidden": 768, "gated_mlp": "y",
+             "vocab": 151936, "tp": 1, "pp": 1, "dp": 16}  # fmt: skip
+    for name in ("Qwen3-30B-A3B-Instruct-2507", "Qwen3_30B_a3B (tokendrop)"):
+        run = read_run(run_row(model_name=name, **sizes), "row 1")
+        assert (run.scenario.model.num_experts, run.scenario.model.expert_intermediate_size) == (128, 768)
+    other = read_run(run_row(model_name="Qwen3_30B_a3B (cut)", **{**sizes, "layers": 12}), "row 1")
+    assert other.scenario.model.num_experts == 0
+    # A row that counts experts of a model that has none describes another model.
+    mixture = run_row(**{**sizes, "model_name": "Llama 2 7B", "experts": 8, "topk": 2})
+    assert not any("model preset" in rule for rule in read_run(mixture, "row 1").inferred)
+
+
+def test_torchtitan_recomputes_as_its_own_configurations_say_where_a_row_does_not(run_row):
+    row = run_row(framework="torchtitan", recompute="", tp=1, pp=1, dp=16, zero_stage=3, num_gpus=16)
+    assert predict(read_run(row, "row 1")).scenario.plan.recompute == "per_op"
+
+
 def test_a_rate_needs_no_batch_where_there_is_no_pipeline(run_row):
     unsaid = {"global_batch_seqs": "", "micro_batch_seqs": "", "measured_unit": "tokens_per_s_per_gpu", "pp": 1}
     within = read_run(run_row(**unsaid, num_gpus=8, tp=1, dp=8), "row 1")
@@ -198,6 +236,19 @@ def test_recipes_for_grace_offload_the_fewest_layers_that_fit(run_row):
     said = predict(read_run({**row, "plan.offloaded_layers": "40"}, "row 1"))
     assert said.scenario.plan.offloaded_layers == 40
     assert said.largest == answer.largest
+
+
+def test_two_stations_take_one_micro_batch_and_offload_a_share_of_the_optimizer(run_row):
+    # A fine-tuning of 33B on two DGX Stations, whose state alone has no room.
+    row = run_row(
+        gpu="GB300 (DGX Station)", gpus_per_node=1, num_gpus=2, model_name="Nemotron-3.5-Lightning-30B-A3B", layers="",
+        hidden="", heads="", kv_heads="", ffn_hidden="", gated_mlp="", vocab="", seq_len=4096, global_batch_seqs="",
+        micro_batch_seqs="", tp=1, pp=1, dp=2, ep=2, zero_stage="", schedule="", framework="Megatron Bridge 26.08",
+        measured_unit="tokens_per_s_per_gpu", recompute="selective",
+    )  # fmt: skip
+    scenario = predict(read_run(row, "row 1")).scenario
+    assert scenario.training.global_batch_size == 2
+    assert (scenario.plan.optimizer_offload, scenario.plan.offloaded_layers) == (0.5, 0)
 
 
 def test_a_run_that_does_not_fit_took_the_mildest_way_its_source_leaves_open(run_row):

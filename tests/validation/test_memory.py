@@ -46,6 +46,16 @@ def test_outcomes_in_words(layouts):
     assert summary(others)["accuracy"] is None
 
 
+def test_a_peak_counts_what_its_source_s_program_prints(layouts):
+    # pytorch/torchtitan:torchtitan/components/metrics.py prints max_reserved; FlagPerf's tables say nothing of theirs.
+    reserved, stated, unknown = layouts(
+        {"source": "torchtitan, page on performance", "peak_gb": "20"},
+        {"source": "torchtitan, page on performance", "peak_gb": "20", "peak_counts": "allocated"},
+        {"source": "FlagPerf", "peak_gb": "20"},
+    )
+    assert stated.comparable_bytes < reserved.comparable_bytes < unknown.comparable_bytes == unknown.needed_bytes
+
+
 def test_bad_rows_stay_beside_good_ones(layouts):
     good, *bad = layouts({}, {"gpu": "TPU"}, {"layers": "nan"}, {"hidden": "9" * 400}, {"schedule": "?"}, {"dp": "-1"})
     assert good.skipped is None

@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any
 
 from flopcast_calibration.from_runs import predict
-from flopcast_calibration.readers.cells import ABOUT_THE_RUN, Row
+from flopcast_calibration.readers.cells import ABOUT_THE_RUN, Row, named_in, names
 from flopcast_calibration.readers.training_runs import read_rows, read_run, reason
 from sim.arrays import Number
 from sim.errors import FlopcastError
@@ -65,8 +65,8 @@ def score_memory(path: Path, runs: Sequence[Path] = ()) -> list[Outcome]:
 
     Columns are those of a table of runs, with `outcome` ("ok" or "OOM", in these or other words) instead of the
     measurement, and optionally `kernel` (attention and norm) and `peak_gb`, the measured peak of the fullest GPU [GB];
-    `peak_counts` (allocated or reserved, as PyTorch counts; else all that is in use) and `peak_rank` (last: of the last
-    pipeline stage) say what that is.
+    `peak_counts` (allocated or reserved, as PyTorch counts; else as the source's program does, or all that is in use)
+    and `peak_rank` (last: of the last pipeline stage) say what that is.
 
     runs : CSVs of measured runs. What a row leaves out of a run that is in one of them is as there.
     """
@@ -129,7 +129,9 @@ _COUNTS: dict[str, Callable[[MemoryUse], Number]] = {
 def _comparable(row: Row, answer: Estimate) -> float:
     """The predicted peak as the row's measurement counts it, on the pipeline rank that it is of. [bytes]"""
     use = answer.memory[-1] if row.get("peak_rank") == "last" else answer.largest
-    return float(_COUNTS[row.get("peak_counts", "")](use))
+    source = str(row.get("source") or row.get("framework") or "")
+    by_source = (counts for words, counts in names("peaks").items() if named_in(source, words))
+    return float(_COUNTS[row.get("peak_counts") or next(by_source, "")](use))
 
 
 def _peak(row: Row) -> float | None:
