@@ -101,6 +101,10 @@ class Keys:
         """A value as it stands, without taking it."""
         return self._data.get(key)
 
+    def names(self) -> list[str]:
+        """Keys that nobody took yet."""
+        return list(self._data)
+
     def replace(self, key: str, value: Any) -> None:
         """Let a key hold another value."""
         self._data[key] = value
@@ -249,6 +253,8 @@ class Arguments(Keys):
         """Whether one of these switches is set; all are taken."""
         taken = [self._pop(name) for name in names]
         return any(values is not None for values in taken)
+
+    flag = has
 
     def take(self, *names: str) -> tuple[str, str | None]:
         """(name, first value) of the first of these that is set; None where only the running script knows it."""

@@ -5,9 +5,9 @@ they are told, else as a scenario has them (plan.tp), facts of the run (run.mode
 have learned, and: `told`, fields that are told; `top`, the file's first keys; `left`, first parts of keys that nobody
 took; `settings`, keys that were taken; `given` and `given_cluster`, the caller's model and cluster. The verbs:
 
-text, whole, flag, any : take a value by one of its keys, under a name. peek : look at it.
+text, whole, number, flag, any : take a value by one of its keys, under a name. peek : look at it. let : work it out.
 put, take, default, set : a field, unless it is told; whatever it is; filled in, with the reason; without a word.
-ignore, mention : left out, with value and reason; the latter changes no step's time. assume : filled in.
+ignore, mention : left out, with value and reason; the latter changes no step's time. tell, assume : read, filled in.
 drop : fields that do not count after all. refuse : what is wrong. settings : another group of the table's.
 step : functions of `kinds.STEPS`, with their arguments.
 """
@@ -88,7 +88,12 @@ class RecipeRows(Rows):
             self.known[name] = found[1] if reader == "take" else found
 
     _text, _whole = partialmethod(_learn, "text"), partialmethod(_learn, "whole")
-    _flag, _any = partialmethod(_learn, "flag"), partialmethod(_learn, "take")
+    _number, _flag = partialmethod(_learn, "number"), partialmethod(_learn, "flag")
+    _any = partialmethod(_learn, "take")
+
+    def _let(self, values: Mapping[str, Any], of: Any) -> None:
+        for name, value in values.items():
+            self.known[name] = self.value(value)
 
     def _peek(self, names: Mapping[str, str], of: Any) -> None:
         self.known |= {name: self.keys.raw(key) for name, key in names.items()}
@@ -126,9 +131,11 @@ class RecipeRows(Rows):
 
     _ignore, _mention = partialmethod(_leave, True), partialmethod(_leave, False)
 
-    def _assume(self, values: Mapping[str, Sequence[Any]], of: Any) -> None:
+    def _note(self, verb: str, values: Mapping[str, Sequence[Any]], of: Any) -> None:
         for name, (value, why) in values.items():
-            self.file.ledger.assume(name, value, why)
+            getattr(self.file.ledger, verb)(name, value, self.words(why))
+
+    _tell, _assume = partialmethod(_note, "took"), partialmethod(_note, "assume")
 
     def _refuse(self, why: str, of: Any) -> None:
         raise self.refused(self.words(why))
