@@ -193,7 +193,9 @@ class Keys:
         for name in inside:
             del self._data[name]
         shorter = {name.removeprefix(f"{prefix}."): value for name, value in inside.items()}
-        return type(self)(shorter, self.ledger, self.kind, f"{self.label}{prefix}.")
+        found = type(self)(shorter, self.ledger, self.kind, f"{self.label}{prefix}.")
+        found._asked = self._asked
+        return found
 
     def wrong(self, key: str, value: Any, rule: str) -> SpecError:
         """The error for a value that breaks a rule."""

@@ -8,7 +8,8 @@ took; `settings`, keys that were taken; `given` and `given_cluster`, the caller'
 text, whole, number, flag, any : take a value by one of its keys, under a name. peek : look at it. let : work it out.
 put, take, default, set : a field, unless it is told; whatever it is; filled in, with the reason; without a word.
 ignore, mention : left out, with value and reason; the latter changes no step's time. tell, assume : read, filled in.
-drop : fields that do not count after all. refuse : what is wrong. settings : another group of the table's.
+drop : fields that do not count after all. leave : note what nobody took of keys below these.
+refuse : what is wrong. settings : another group of the table's.
 step : functions of `kinds.STEPS`, with their arguments.
 """
 
@@ -125,11 +126,15 @@ class RecipeRows(Rows):
             found: dict[str, Any] = self.recipe.run if section == "run" else self.recipe.sections[section]
             found.pop(field, None) if dot else found.clear()
 
-    def _leave(self, matters: bool, notes: Mapping[str, Sequence[Any]], of: Any) -> None:
+    def _leave(self, prefixes: Iterable[str], of: Any) -> None:
+        for prefix in prefixes:
+            self.keys.below(prefix).leave()
+
+    def _left(self, matters: bool, notes: Mapping[str, Sequence[Any]], of: Any) -> None:
         for name, (value, why) in notes.items():
             self.file.ledger.ignore(name, self.value(value), self.words(why), matters)
 
-    _ignore, _mention = partialmethod(_leave, True), partialmethod(_leave, False)
+    _ignore, _mention = partialmethod(_left, True), partialmethod(_left, False)
 
     def _note(self, verb: str, values: Mapping[str, Sequence[Any]], of: Any) -> None:
         for name, (value, why) in values.items():
