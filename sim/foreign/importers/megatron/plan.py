@@ -26,7 +26,7 @@ def read_plan(arguments: Arguments, config: Mapping[str, Any] | None = None) -> 
             plan.settle(field, value, f"--{names[0]}", 1, f"Megatron-LM's default of --{names[0]}")
     optimizer = (arguments.raw("optimizer") or [""])[0]
     kind, dealt = optimizer.replace("-", "").lower(), optimizer.startswith("dist_")
-    rows = ArgumentRows(arguments, {"plan": plan}, optimizer=optimizer, kind=kind, dealt_optimizer=dealt)
+    rows = ArgumentRows.on(arguments, {"plan": plan}, optimizer=optimizer, plain=kind, dealt_optimizer=dealt)
     rows.read("plan")
     if "deepspeed" in arguments or config:
         take_zero(plan, arguments, config)

@@ -5,28 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sim.foreign.importers.defaults import Foreign, Given
-from sim.foreign.importers.keys import Arguments, table
-from sim.foreign.importers.ledger import Section
+from sim.foreign.importers.keys import table
 from sim.foreign.importers.recipes.rows import RecipeRows
-from sim.foreign.importers.recipes.settings import Recipe
 
 KIND = "megatron"
 
 
 class ArgumentRows(RecipeRows):
     """Arguments while they are read into sections."""
-
-    keys: Arguments
-
-    def __init__(self, arguments: Arguments, sections: Mapping[str, Section], **known: Any) -> None:
-        file = Foreign("", None, arguments.ledger, Given())
-        super().__init__(arguments, Recipe(KIND, dict(sections)), file, {})
-        self.known |= known
-
-    def read(self, group: str) -> None:
-        """Do what the rows of a group of the table say."""
-        self.follow(table(KIND)[group])
 
     def _peek(self, names: Mapping[str, str], of: Any) -> None:
         values = {name: self.keys.raw(argument) or [None] for name, argument in names.items()}

@@ -24,7 +24,7 @@ def read_stack(
     """
     stack = Section("stack", arguments.ledger)
     name, version = framework or (None, None)
-    rows = ArgumentRows(arguments, {**(run or {}), "stack": stack}, old=old, named=name, version=version)
+    rows = ArgumentRows.on(arguments, {**(run or {}), "stack": stack}, old=old, named=name, version=version)
     rows.read("stack")
     if run is not None:
         rows.read("whole_run")

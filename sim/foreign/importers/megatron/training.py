@@ -38,7 +38,7 @@ def read_training(
     if precision is None and config:
         precision, source = half_precision(arguments, config), "the DeepSpeed file"
     training.settle("precision", precision, source, "fp32", "Megatron-LM's without --bf16 or --fp16")
-    rows = ArgumentRows(arguments, {"training": training})
+    rows = ArgumentRows.on(arguments, {"training": training})
     rows.read("high_precision")
     take_optimizer(training, arguments.text("optimizer"), "--optimizer")
     rows.read("precision_of_states")
@@ -75,7 +75,7 @@ def take_replicas(plan: Section, training: Section, arguments: Arguments, gpus: 
     (megatron/training/arguments.py, validate_args) and the tokens of the run."""
     unit = plan["tp"] * plan["pp"] * plan.get("cp", 1)
     plan.took("dp", replicas(gpus, unit, arguments.ledger, "tp · pp · cp"), "GPUs over tp · pp · cp")
-    rows = ArgumentRows(arguments, {"plan": plan, "training": training})
+    rows = ArgumentRows.on(arguments, {"plan": plan, "training": training})
     rows.read("replicas")
     if training["global_batch_size"] is None:
         why = "Megatron-LM's default, one micro-batch a replica"

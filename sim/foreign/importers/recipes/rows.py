@@ -17,14 +17,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partialmethod
-from types import SimpleNamespace
-from typing import Any
+from types import MappingProxyType, SimpleNamespace
+from typing import Any, Self
 
 from sim.errors import SpecError
-from sim.foreign.importers.defaults import Foreign
-from sim.foreign.importers.keys import table
-from sim.foreign.importers.ledger import short
-from sim.foreign.importers.recipes.settings import RECORDS, Recipe, Settings, take_settings
+from sim.foreign.importers.defaults import Foreign, Given
+from sim.foreign.importers.keys import Keys, table
+from sim.foreign.importers.ledger import Section, short
+from sim.foreign.importers.recipes.settings import RECORDS, Recipe, take_settings
 from sim.foreign.rows import Rows
 
 _FACTS = ("model", "sharded", "replicated", "gpus", "norms_cut")
@@ -38,10 +38,29 @@ class RecipeRows(Rows):
     sections : of the scenario, once there is one.
     """
 
-    def __init__(self, keys: Settings, recipe: Recipe, file: Foreign, steps: Mapping[str, Callable[..., None]]) -> None:
+    def __init__(self, keys: Any, recipe: Recipe, file: Foreign, steps: Mapping[str, Callable[..., None]]) -> None:
         self.keys, self.recipe, self.file, self.steps = keys, recipe, file, steps
         self.known: dict[str, Any] = {}
         self.sections: dict[str, Any] = {}
+
+    @classmethod
+    def on(
+        cls,
+        keys: Keys,
+        sections: Mapping[str, Section],
+        steps: Mapping[str, Callable[..., None]] = MappingProxyType({}),
+        kind: str = "",
+        **known: Any,
+    ) -> Self:
+        """Rows of a kind's table, the keys' own if none is named, that fill in sections, with what they know."""
+        file = Foreign("", None, keys.ledger, Given())
+        rows = cls(keys, Recipe(kind or keys.kind, dict(sections)), file, steps)
+        rows.known |= known
+        return rows
+
+    def read(self, group: str) -> None:
+        """Do what the rows of a group of the table say."""
+        self.follow(table(self.recipe.kind)[group])
 
     @property
     def plan(self) -> Any:
@@ -132,7 +151,7 @@ class RecipeRows(Rows):
 
     def _left(self, matters: bool, notes: Mapping[str, Sequence[Any]], of: Any) -> None:
         for name, (value, why) in notes.items():
-            self.file.ledger.ignore(name, self.value(value), self.words(why), matters)
+            self.file.ledger.ignore(self.words(name), self.value(value), self.words(why), matters)
 
     _ignore, _mention = partialmethod(_left, True), partialmethod(_left, False)
 

@@ -168,18 +168,18 @@ def read_torchtitan(file: Foreign) -> dict[str, Any]:
     rows = RecipeRows(keys, Recipe(KIND, sections), file, STEPS)
     replicated, sharded = _degrees(plan, keys)
     rows.known |= {"replicated": replicated, "sharded": sharded, "mixture": bool(shape.get("num_experts"))}
-    rows.follow(table(KIND)["experts"])
+    rows.read("experts")
     gpus = _gpus(plan, replicated, sharded, shape, cluster, file)
     unit = plan["tp"] * plan["cp"] * plan["pp"]
     plan.took("dp", replicas(gpus, unit, ledger, "tp · cp · pp"), "GPUs over tp · cp · pp")
-    rows.follow(table(KIND)["replicas"])
+    rows.read("replicas")
     local = keys.whole("training.local_batch_size", "training.batch_size")
     local = local if local is not None else ledger.assume("training.local_batch_size", 8, DEFAULT)
     take_pipeline(plan, local, keys, shape)
     rows.known |= {"local": local, "layers": int(shape["num_layers"])}
-    rows.follow(table(KIND)["training"])
+    rows.read("training")
     take_optimizer(training, keys.text("optimizer.name"), "optimizer.name")
-    rows.follow(table(KIND)["stack"])
+    rows.read("stack")
     _adapters(training, keys)
     for prefix in ("model.adapters", "model", "training", "parallelism", "activation_checkpoint", "experimental"):
         keys.below(prefix).leave()
