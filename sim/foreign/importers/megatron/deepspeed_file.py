@@ -162,16 +162,6 @@ def read_mixture(arguments: Arguments, model: Section, plan: Section) -> None:
         plan.took("etp", plan["tp"], "--enable-expert-tensor-parallelism")
 
 
-def take_capacity(training: Section, arguments: Arguments) -> None:
-    """Tokens that one of DeepSpeed's experts takes: its buffers are so long, whoever comes."""
-    named, factor = "--moe-train-capacity-factor", arguments.number("moe-train-capacity-factor")
-    if arguments.has("disable-moe-token-dropping"):
-        training.ledger.took("--disable-moe-token-dropping", "", "experts take all tokens that are sent to them")
-        return
-    training.settle("expert_capacity_factor", factor, named, 1.0, f"Megatron-DeepSpeed's default of {named}")
-    training.took("pad_to_capacity", True, "DeepSpeed's experts work on buffers of that length")
-
-
 def _numbers(arguments: Arguments, where: str) -> list[int]:
     """Experts of each layer that has any, or one number for all."""
     words = arguments.words("num-experts", "ds-num-experts")

@@ -13,9 +13,9 @@ from sim.foreign.importers.huggingface.layer_kinds import dealt_experts, shortes
 from sim.foreign.importers.keys import Arguments, table
 from sim.foreign.importers.ledger import Section, short
 from sim.foreign.importers.megatron.deepspeed_file import is_deepspeed_mixture, read_mixture
+from sim.foreign.importers.megatron.rows import KIND
 from sim.foreign.importers.pipeline_layouts import layout_of
 
-KIND = "megatron"
 _PIECE = re.compile(r"\[([01](?:,[01]){0,999})\](?:\*(\d{1,4}))?")
 """A piece of a list that marks layers with experts (1) and without (0): `[0]*3`, `[0,1]`."""
 _MOST_LAYERS = 100_000
@@ -32,14 +32,6 @@ def take_fields(arguments: Arguments, model: Section, which: str) -> None:
             raise SpecError(f"{model.ledger.where}: --{names[0]} {value}, but the pattern has {model[field]} layers")
         if value is not None and field not in model:
             model.took(field, value, f"--{names[0]}")
-
-
-def take_switches(arguments: Arguments, section: Section, which: str) -> None:
-    """Take the fields that switches set, as the table lists them."""
-    for switch, fields in table(KIND)[which].items():
-        if arguments.has(switch):
-            for field, value in fields.items():
-                section.took(field, value, f"--{switch}")
 
 
 def layer_marks(arguments: Arguments, name: str, layers: int, every: Callable[[int, int], bool]) -> list[bool] | None:

@@ -9,7 +9,7 @@ from sim.errors import SpecError
 from sim.foreign.importers.defaults import replicas, take_optimizer
 from sim.foreign.importers.keys import Arguments, table
 from sim.foreign.importers.ledger import Section
-from sim.foreign.importers.megatron.deepspeed_file import half_precision, take_capacity
+from sim.foreign.importers.megatron.deepspeed_file import half_precision
 from sim.foreign.importers.megatron.rows import KIND, ArgumentRows
 
 
@@ -42,10 +42,7 @@ def read_training(
     rows.read("high_precision")
     take_optimizer(training, arguments.text("optimizer"), "--optimizer")
     rows.read("precision_of_states")
-    if deepspeed_experts and model.get("num_experts"):
-        take_capacity(training, arguments)
-    else:
-        rows.read("capacity")
+    rows.read("buffers" if deepspeed_experts and model.get("num_experts") else "capacity")
     return training
 
 

@@ -157,7 +157,7 @@ class RecipeRows(Rows):
 
     def _note(self, verb: str, values: Mapping[str, Sequence[Any]], of: Any) -> None:
         for name, (value, why) in values.items():
-            getattr(self.file.ledger, verb)(name, value, self.words(why))
+            getattr(self.file.ledger, verb)(name, self.value(value), self.words(why))
 
     _tell, _assume = partialmethod(_note, "took"), partialmethod(_note, "assume")
 
