@@ -123,7 +123,7 @@ def _shape(arguments: Arguments, model: Section, rows: ArgumentRows) -> None:
     if empty:  # MindSpeed's: so many of these layers do nothing; where they are, the plan takes
         idle = len(set(empty[0].split(",")))
         model.took("num_layers", model["num_layers"] - idle, "--num-layers less --noop-layers")
-    rows.read("shape")
+    rows.read("heads")
     if arguments.has("swiglu"):
         model.took("gated_mlp", True, "--swiglu")
         if "intermediate_size" not in model:  # megatron/training/arguments.py: two thirds, to a multiple of 64

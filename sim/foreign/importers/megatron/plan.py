@@ -11,6 +11,7 @@ from sim.foreign.importers.ledger import Section, short
 from sim.foreign.importers.megatron.deepspeed_file import take_zero
 from sim.foreign.importers.megatron.rows import KIND, ArgumentRows
 from sim.foreign.importers.pipeline_layouts import layout_of
+from sim.foreign.importers.recipes.rows import RecipeRows
 from sim.specs.plan import RECOMPUTE_MODULES, layout_stages
 
 
@@ -26,58 +27,35 @@ def read_plan(arguments: Arguments, config: Mapping[str, Any] | None = None) -> 
             plan.settle(field, value, f"--{names[0]}", 1, f"Megatron-LM's default of --{names[0]}")
     optimizer = (arguments.raw("optimizer") or [""])[0]
     kind, dealt = optimizer.replace("-", "").lower(), optimizer.startswith("dist_")
-    rows = ArgumentRows.on(arguments, {"plan": plan}, optimizer=optimizer, plain=kind, dealt_optimizer=dealt)
+    steps = {"modules": modules, "take_modules": take_modules}
+    rows = ArgumentRows.on(arguments, {"plan": plan}, steps, optimizer=optimizer, plain=kind, dealt_optimizer=dealt)
     rows.read("plan")
     if "deepspeed" in arguments or config:
         take_zero(plan, arguments, config)
     else:
         rows.read("sharding")
-    _recompute(plan, arguments)
+    rows.read("recompute")
     rows.read("offload")
     return plan
 
 
-def _recompute(plan: Section, arguments: Arguments) -> None:
-    ledger = arguments.ledger
-    granularity = arguments.text("recompute-granularity")
-    method = arguments.text("recompute-method")
-    layers = arguments.whole("recompute-num-layers", least=0)
-    modules = arguments.words("recompute-modules")
-    old = arguments.text("activations-checkpoint-method")
-    switch = arguments.has("checkpoint-activations")
-    each = arguments.whole("checkpoint-num-layers", "activations-checkpoint-num-layers", least=0)
-    if arguments.has("recompute-activations"):  # whatever else is said (megatron/training/arguments.py, validate_args)
-        granularity = "selective"
-    if granularity is None and (switch or old):
-        granularity, layers = "full", each if layers is None else layers
-        method = old if old in ("uniform", "block") else method
-    if granularity not in (None, "full", "selective"):
-        raise SpecError(f"{ledger.where}: --recompute-granularity {short(granularity)!r} must be full or selective")
-    plan.settle("recompute", granularity, "recomputation of activations", "none", "no --recompute-granularity")
-    if granularity == "selective":
-        names = [name for name in modules if name in RECOMPUTE_MODULES]
-        for other in modules:
-            if other not in names:
-                ledger.ignore("--recompute-modules", other, "not modelled", matters=True)
-        if names:
-            plan.took("recompute_modules", names, "--recompute-modules")
-    elif modules:
-        ledger.ignore("--recompute-modules", " ".join(modules), "without effect unless recomputation is selective")
-    if granularity != "full":
-        for name, value in (("method", method), ("num-layers", layers)):
-            if value is not None:
-                ledger.ignore(f"--recompute-{name}", value, "without effect unless whole layers are recomputed")
+def modules(rows: RecipeRows) -> None:
+    """Learn which modules are said to be computed again."""
+    rows.known["said"] = rows.keys.words("recompute-modules")
+
+
+def take_modules(rows: RecipeRows) -> None:
+    """Modules that are computed again, where recomputation is selective."""
+    said, ledger = rows.known["said"], rows.keys.ledger
+    if said and rows.known["kind"] != "selective":
+        ledger.ignore("--recompute-modules", " ".join(said), "without effect unless recomputation is selective")
         return
-    if method not in (None, "uniform", "block"):
-        raise SpecError(f"{ledger.where}: --recompute-method {short(method)!r} must be uniform or block")
-    if method == "block":
-        plan.took("recompute_method", method, "--recompute-method")
-    if layers is not None and (layers > 1 or method == "block"):
-        if layers == 0:
-            plan.took("recompute", "none", "--recompute-num-layers 0")
-            plan.pop("recompute_method", None)
-        else:
-            plan.took("recompute_num_layers", layers, "--recompute-num-layers")
+    names = [name for name in said if name in RECOMPUTE_MODULES]
+    for other in said:
+        if other not in names:
+            ledger.ignore("--recompute-modules", other, "not modelled", matters=True)
+    if names:
+        rows.plan.took("recompute_modules", names, "--recompute-modules")
 
 
 def take_fewer_layers(plan: Section, layers: int) -> None:

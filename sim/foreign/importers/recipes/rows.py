@@ -5,7 +5,8 @@ they are told, else as a scenario has them (plan.tp), facts of the run (run.mode
 have learned, and: `told`, fields that are told; `top`, the file's first keys; `left`, first parts of keys that nobody
 took; `settings`, keys that were taken; `given` and `given_cluster`, the caller's model and cluster. The verbs:
 
-text, whole, number, flag, any : take a value by one of its keys, under a name. peek : look at it. let : work it out.
+text, whole, needed, number, flag, any : take a value by one of its keys, under a name. peek : look at it.
+let : work a name out.
 put, take, default, set : a field, unless it is told; whatever it is; filled in, with the reason; without a word.
 ignore, mention : left out, with value and reason; the latter changes no step's time. tell, assume : read, filled in.
 drop : fields that do not count after all. leave : note what nobody took of keys below these.
@@ -109,7 +110,7 @@ class RecipeRows(Rows):
 
     _text, _whole = partialmethod(_learn, "text"), partialmethod(_learn, "whole")
     _number, _flag = partialmethod(_learn, "number"), partialmethod(_learn, "flag")
-    _any = partialmethod(_learn, "take")
+    _needed, _any = partialmethod(_learn, "needed"), partialmethod(_learn, "take")
 
     def _let(self, values: Mapping[str, Any], of: Any) -> None:
         for name, value in values.items():
