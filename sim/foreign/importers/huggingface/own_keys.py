@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from sim.foreign.importers.huggingface.layer_kinds import KIND, LAYERS_WITH_EXPERTS, ConfigKeys, blocks
+from sim.foreign.importers.huggingface.layer_kinds import KIND, ConfigKeys, blocks, layers_with_experts
 from sim.foreign.importers.keys import MOST, table
 from sim.foreign.importers.ledger import Section
 from sim.foreign.importers.recipes.rows import RecipeRows
@@ -31,7 +31,7 @@ def experts(rule: Mapping[str, Any], keys: ConfigKeys) -> Fields:
     shared = rule.get("shared")
     number = 1 if shared == "one" else (keys.whole(*shared, least=0) or 0) if shared else None
     if "layers" in rule:
-        found |= LAYERS_WITH_EXPERTS[rule["layers"]](keys)
+        found |= layers_with_experts(rule["layers"], keys)
     if "dense" in rule:
         found["intermediate_size"] = keys.needed(rule["dense"])
     width = found.get("expert_intermediate_size") or found.get("intermediate_size", 0)
