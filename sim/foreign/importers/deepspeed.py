@@ -20,7 +20,7 @@ from sim.foreign.importers.defaults import (
 )
 from sim.foreign.importers.huggingface.config import given_model
 from sim.foreign.importers.keys import Keys, flat, reason_to_ignore
-from sim.foreign.importers.ledger import Ledger, Section
+from sim.foreign.importers.ledger import Section
 from sim.foreign.importers.recipes.rows import RecipeRows
 from sim.specs.hardware import ClusterSpec
 from sim.specs.presets import load_preset
@@ -49,11 +49,13 @@ def read_deepspeed(file: Foreign) -> dict[str, Any]:
     shape = load_preset("models", model) if isinstance(model, str) else dict(model)
     name, cluster = cluster_of(given, ledger)
     zero = keys.below("zero_optimization")
-    plan, training = Section("plan", ledger), Section("training", ledger)
-    rows = RecipeRows.on(zero, {"plan": plan}, source="zero_optimization")
+    plan, training, stack = (Section(section, ledger) for section in ("plan", "training", "stack"))
+    rows = RecipeRows.on(zero, {"plan": plan, "stack": stack}, source="zero_optimization")
     rows.read("zero")
     assume_sequence(training, shape)
-    cut = _cut(plan, keys)
+    whole = RecipeRows.on(keys, {"plan": plan, "training": training, "stack": stack}, {"width": width})
+    whole.read("cut")
+    cut = plan.get("tp", 1) * plan.get("cp", 1)
     gpus = _batch(plan, training, keys, shape, cluster, given, cut)
     why = "GPUs over those that share a sequence" if cut > 1 else "every GPU is a replica"
     plan.took("dp", replicas(gpus, cut, ledger, "autotp_size"), f"{why}; --set plan.tp=N and the like change that")
@@ -61,9 +63,9 @@ def read_deepspeed(file: Foreign) -> dict[str, Any]:
     if cut == 1:
         deal_experts(plan, shape, cluster, gpus)
     plan.assume("recompute", "full", "the file does not say whether activations are kept")
-    stack = rows.recipe.sections["stack"] = _stack(plan, ledger)
+    whole.read("stack")
     rows.read("overlaps")
-    RecipeRows.on(keys, {"training": training, "stack": stack}, {"width": width}).read("precision")
+    whole.read("precision")
     take_optimizer(training, keys.text("optimizer.type"), "optimizer.type")
     zero.leave()
     keys.leave()
@@ -129,28 +131,6 @@ def _batch(
     else:
         training.took("global_batch_size", whole, "train_batch_size")
     return gpus
-
-
-def _cut(plan: Section, keys: Keys) -> int:
-    """GPUs that share a sequence: tensor parallelism (AutoTP) and sequence parallelism (Ulysses)."""
-    tensor, sequence = (
-        keys.whole("tensor_parallel.autotp_size", least=0) or 1,
-        keys.whole("sequence_parallel_size") or 1,
-    )
-    if tensor > 1:
-        plan.took("tp", tensor, "tensor_parallel.autotp_size")
-    if sequence > 1:
-        plan.took("cp", sequence, "sequence_parallel_size: context parallelism by heads")
-    return tensor * sequence
-
-
-def _stack(plan: Section, ledger: Ledger) -> Section:
-    stack = Section("stack", ledger)
-    stack.took("framework", "deepspeed", "the file's kind")
-    stack.assume("version", "latest", "DeepSpeed of 2025 with fused kernels; another by --set stack.version=DATE")
-    if plan.get("cp", 1) > 1:
-        stack.took("context_by_heads", True, "sequence_parallel_size")
-    return stack
 
 
 _WIDTHS = {"fp32": "fp32", "float32": "fp32", "fp16": "fp16", "float16": "fp16", "half": "fp16", "bf16": "bf16",
