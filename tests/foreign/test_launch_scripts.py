@@ -36,8 +36,6 @@ def plan(*lines, words="$MORE", launcher="torchrun --nproc_per_node 8", **given)
         (["function f {", 'MORE="--micro-batch-size $((2 * $1))"', "}", "f 2"], 4),
         (["A=8; N=$(( A > 4 ? 4 : 1 ))", 'MORE="--micro-batch-size $N"'], 4),
         (["N=$(expr 2 \\* 2)", 'MORE="--micro-batch-size $N"'], 4),
-        (["S=mbs_4", 'MORE="--micro-batch-size ${S##*_}"'], 4),
-        (["S=FOUR", "if [[ ${S,,} == f* ]]; then MORE='--micro-batch-size 4'; fi"], 4),
         (['MORE="--micro-batch-size ${MBS:-4}"'], 4),
         (
             [
@@ -105,6 +103,8 @@ LOOP = "N, which the loop in line {} sets; give --env N=VALUE"
             ["N=$(nvidia-smi | wc -l)", 'MORE="--micro-batch-size $N"'],
             r"what `nvidia-smi \| wc -l` gives \(line 1\); give --env N=VALUE",
         ),
+        (["S=mbs_4", 'MORE="--micro-batch-size ${S##*_}"'], r"what `\$\{S##\*_\}` gives \(line 2\); write it out"),
+        (["set -- 1 4", 'MORE="--micro-batch-size ${@:2}"'], r"what `\$\{@:2\}` gives \(line 2\)"),
         (["N=2; [ -d /data ] && N=4", 'MORE="--micro-batch-size $N"'], "the condition in line 1"),
         (["for n in 1 2 4; do N=$n; done", 'MORE="--micro-batch-size $N"'], LOOP.format(1)),
         (["N=1", "for ((i = 0; i < 2; i++)); do N=$((N * 2)); done", 'MORE="--micro-batch-size $N"'], LOOP.format(2)),
@@ -132,7 +132,7 @@ OPT="--d ${TP}x$PP/$A/ --e \\
   ${B}"
 OPT=$OPT" --f"' --g $TP'
 OPT="$OPT ${ARR[*]}"
-S=mbs_4_$TP; OPT="$OPT ${S%%_*} ${S##*_} ${S/_/-} ${S:1:3} ${#S} ${S^^}"
+S=mbs_4_$TP; OPT="$OPT ${#S}"
 if [ "$TP" = 2 ] && [[ $B == x* ]]; then OPT="$OPT --h"; elif [ $PP -gt 3 ]; then TP=4; else TP=1; fi
 [ -z "$NONE" ] && OPT+=" --i" || OPT="--j"
 ((TP > 2)) && PP=1 || PP=$((PP > 8 ? 8 : -1 + PP ** 2))

@@ -36,6 +36,11 @@ MEGATRON = [  # (more of the command, field, what it is)
     ("--bf16 --optimizer dist_muon", "training.optimizer", "muon"),
     ("--bf16 --optimizer muon", "plan.zero_stage", 0),
     ("--bf16 --optimizer muon --use-layer-wise-distributed-optimizer", "plan.zero_stage", 1),
+    (
+        f"--bf16 {EXPERTS} --moe-enable-deepep --moe-flex-dispatcher-backend hybridep",
+        "stack.expert_dispatcher",
+        "hybridep",
+    ),
     (f"--bf16 {EXPERTS} --moe-latent-size 64", "model.expert_latent_size", 64),
     ("--bf16 --softmax-type learnable", "model.attention_sinks", True),
     ("--bf16 --softmax-type vanilla", "model.attention_sinks", False),

@@ -34,11 +34,18 @@ def keys_that_are_read():
         named |= {value for value in entry.get("layers", {}).values() if isinstance(value, str)}
         named |= entry.get("equal", {}).keys()
     named |= {key for keys in KNOWN["positions"].values() for key in keys}
-    for row in (*KNOWN["experts"].values(), *KNOWN["sizes"].values()):
-        named |= {key for value in row.values() for key in ([value] if isinstance(value, str) else value)}
+    named |= {word for group in ("experts", "sizes", "readers") for word in words_in(KNOWN[group])}
     for module in (layer_kinds, own_keys):
         named |= set(re.findall(r'"(\w+)"', Path(module.__file__).read_text()))
     return named - {"model_type", "layer_types", "mlp_layer_types", "layers_block_type"}
+
+
+def words_in(data):
+    """All texts in nested mappings and lists, but for the names of the mappings' keys."""
+    if isinstance(data, str):
+        return {data}
+    parts = data.values() if isinstance(data, dict) else data if isinstance(data, list) else ()
+    return {word for part in parts for word in words_in(part)}
 
 
 def class_defaults():

@@ -101,6 +101,10 @@ class Keys:
         """A value as it stands, without taking it."""
         return self._data.get(key)
 
+    def names(self) -> list[str]:
+        """Keys that nobody took yet."""
+        return list(self._data)
+
     def replace(self, key: str, value: Any) -> None:
         """Let a key hold another value."""
         self._data[key] = value
@@ -189,7 +193,9 @@ class Keys:
         for name in inside:
             del self._data[name]
         shorter = {name.removeprefix(f"{prefix}."): value for name, value in inside.items()}
-        return type(self)(shorter, self.ledger, self.kind, f"{self.label}{prefix}.")
+        found = type(self)(shorter, self.ledger, self.kind, f"{self.label}{prefix}.")
+        found._asked = self._asked
+        return found
 
     def wrong(self, key: str, value: Any, rule: str) -> SpecError:
         """The error for a value that breaks a rule."""
@@ -249,6 +255,8 @@ class Arguments(Keys):
         """Whether one of these switches is set; all are taken."""
         taken = [self._pop(name) for name in names]
         return any(values is not None for values in taken)
+
+    flag = has
 
     def take(self, *names: str) -> tuple[str, str | None]:
         """(name, first value) of the first of these that is set; None where only the running script knows it."""

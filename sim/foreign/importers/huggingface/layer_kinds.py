@@ -192,17 +192,11 @@ def _must_list(rule: Mapping[str, Any], keys: Keys) -> Words:
 
 
 def _above(rule: Mapping[str, Any], keys: Keys) -> Words:
-    """Windows in layers from `max_window_layers` on (Qwen 2 and 3)."""
-    first = keys.whole("max_window_layers", least=0)
-    first = 28 if first is None else first
-    return [SLIDING if layer >= first else FULL for layer in range(number_of_layers(keys))]
-
-
-def _even_below(rule: Mapping[str, Any], keys: Keys) -> Words:
-    """Windows in every other layer before `max_window_layers` (Qwen2-MoE)."""
-    end = keys.whole("max_window_layers", least=0)
-    end = 28 if end is None else end
-    return [SLIDING if layer % 2 == 0 and layer < end else FULL for layer in range(number_of_layers(keys))]
+    """Windows from layer `max_window_layers` on (Qwen 2 and 3), or in every other one before it (`even`, Qwen2-MoE)."""
+    said, layers = keys.whole("max_window_layers", least=0), range(number_of_layers(keys))
+    first = 28 if said is None else said
+    seen = layers[:first:2] if "even" in rule else layers[first:]
+    return [SLIDING if layer in seen else FULL for layer in layers]
 
 
 def _with_positions(rule: Mapping[str, Any], keys: Keys) -> Words:
@@ -262,7 +256,6 @@ PATTERNS: dict[str, Callable[[Mapping[str, Any], Keys], Words]] = {
     "every": _every,
     "listed": _must_list,
     "above": _above,
-    "even_below": _even_below,
     "with_positions": _with_positions,
     "attention_types": _attention_types,
     "numbered": _numbered,
@@ -312,56 +305,38 @@ def dealt_experts(sparse: Sequence[bool]) -> Fields:
     return {"mlp_layer_types": shortest(["sparse" if each else "dense" for each in sparse])}
 
 
-def _after_the_first(keys: Keys) -> Fields:
-    """Experts after `first_k_dense_replace` layers, in every layer whose number `moe_layer_freq` divides."""
-    first = keys.whole("first_k_dense_replace", least=0) or 0
-    layers, (_, frequency) = number_of_layers(keys), keys.take("moe_layer_freq")
-    if isinstance(frequency, list):  # one mark a layer
+def layers_with_experts(rule: Mapping[str, str], keys: Keys) -> Fields:
+    """Which layers have experts, by the keys that the rule names; `mlp_layer_types` overrules all of them.
+
+    rule : `first` and `last` layer (`from`, the first where nothing is said), `step`, of which every so many-th has
+        experts, `without`, layers that have none, `named`, all that have, and `marks`, one a layer.
+    """
+
+    def number(part: str, least: int, usual: int) -> int:
+        value = keys.whole(rule[part], least=least) if part in rule else None
+        return usual if value is None else value
+
+    layers = range(number_of_layers(keys))
+    first, last, step = number("first", 0, int(rule.get("from", 0))), number("last", -1, -1), number("step", 1, 1)
+    without, named = (_numbers(rule[part], keys) if part in rule else None for part in ("without", "named"))
+    if "marks" in rule:
+        return experts_in(_marks(rule["marks"], first, keys), keys)
+    if named is not None:
+        return experts_in([layer in named for layer in layers], keys)
+    behind = layers if last == -1 else range(last + 1)
+    return experts_in(
+        [layer in behind[first:] and (layer + 1) % step == 0 and layer not in (without or ()) for layer in layers], keys
+    )
+
+
+def _marks(name: str, first: int, keys: Keys) -> list[bool]:
+    """Marks of layers: a 0 or a 1 for each, or behind the first so many those whose number a number divides."""
+    layers, (_, frequency) = number_of_layers(keys), keys.take(name)
+    if isinstance(frequency, list):
         if len(frequency) != layers or not set(map(str, frequency)) <= {"0", "1"}:
-            raise keys.wrong("moe_layer_freq", frequency, f"must have a 0 or a 1 for each of {layers} layers")
-        return experts_in([mark == 1 for mark in frequency], keys)
+            raise keys.wrong(name, frequency, f"must have a 0 or a 1 for each of {layers} layers")
+        return [mark == 1 for mark in frequency]
     every = 1 if frequency is None else frequency
     if isinstance(every, bool) or not isinstance(every, int) or every < 1:
-        raise keys.wrong("moe_layer_freq", frequency, "must be a whole number from 1, or a list of 0 and 1")
-    return experts_in([layer >= first and layer % every == 0 for layer in range(layers)], keys)
-
-
-def _behind_dense(keys: Keys) -> Fields:
-    """Experts behind `num_dense_layers` (AFMoE)."""
-    dense = keys.whole("num_dense_layers", least=0) or 0
-    return experts_in([layer >= dense for layer in range(number_of_layers(keys))], keys)
-
-
-def _by_step(keys: Keys) -> Fields:
-    """Experts in every `decoder_sparse_step`-th layer but those of `mlp_only_layers` (Qwen)."""
-    step, without = keys.whole("decoder_sparse_step") or 1, _numbers("mlp_only_layers", keys) or []
-    layers = number_of_layers(keys)
-    return experts_in([layer not in without and (layer + 1) % step == 0 for layer in range(layers)], keys)
-
-
-def _interleaved(keys: Keys) -> Fields:
-    """Experts in the layers of `moe_layers`, or in every `interleave_moe_layer_step`-th (Llama 4)."""
-    step, named = keys.whole("interleave_moe_layer_step") or 1, _numbers("moe_layers", keys)
-    layers = range(number_of_layers(keys))
-    return experts_in([layer in named if named is not None else (layer + 1) % step == 0 for layer in layers], keys)
-
-
-def _between(keys: Keys) -> Fields:
-    """Experts from `moe_layer_start_index` to `moe_layer_end_index`, in every `moe_layer_interval`-th layer (ERNIE)."""
-    first = keys.whole("moe_layer_start_index", least=0)
-    last, step = keys.whole("moe_layer_end_index", least=-1), keys.whole("moe_layer_interval") or 1
-    layers = number_of_layers(keys)
-    first = 1 if first is None else first
-    last = layers - 1 if last in (None, -1) else last
-    return experts_in([(layer + 1) % step == 0 and first <= layer <= int(last or 0) for layer in range(layers)], keys)
-
-
-LAYERS_WITH_EXPERTS: dict[str, Callable[[Keys], Fields]] = {
-    "after_the_first": _after_the_first,
-    "behind_dense": _behind_dense,
-    "by_step": _by_step,
-    "interleaved": _interleaved,
-    "between": _between,
-    "everywhere": lambda keys: experts_in([True] * number_of_layers(keys), keys),
-}
-"""Which layers have experts, by the name that the table gives the rule; `mlp_layer_types` overrules all of them."""
+        raise keys.wrong(name, frequency, "must be a whole number from 1, or a list of 0 and 1")
+    return [layer >= first and layer % every == 0 for layer in range(layers)]

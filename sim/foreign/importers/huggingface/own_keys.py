@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from sim.foreign.importers.huggingface.layer_kinds import KIND, LAYERS_WITH_EXPERTS, ConfigKeys, blocks
+from sim.foreign.importers.huggingface.layer_kinds import KIND, ConfigKeys, blocks, layers_with_experts
 from sim.foreign.importers.keys import MOST, table
+from sim.foreign.importers.ledger import Section
+from sim.foreign.importers.recipes.rows import RecipeRows
 
 Fields = dict[str, Any]
 
@@ -29,7 +31,7 @@ def experts(rule: Mapping[str, Any], keys: ConfigKeys) -> Fields:
     shared = rule.get("shared")
     number = 1 if shared == "one" else (keys.whole(*shared, least=0) or 0) if shared else None
     if "layers" in rule:
-        found |= LAYERS_WITH_EXPERTS[rule["layers"]](keys)
+        found |= layers_with_experts(rule["layers"], keys)
     if "dense" in rule:
         found["intermediate_size"] = keys.needed(rule["dense"])
     width = found.get("expert_intermediate_size") or found.get("intermediate_size", 0)
@@ -74,17 +76,6 @@ def _blocks(keys: ConfigKeys) -> Fields:
     }
 
 
-def _granite_hybrid(keys: ConfigKeys) -> Fields:
-    """Granite 4: experts and a shared one, or where there are none that one alone; positions if it says so."""
-    shared = keys.whole("shared_intermediate_size", least=0) or 0
-    position = {"position": "rotary" if keys.text("position_embedding_type") == "rope" else "none"}
-    if keys.raw("num_local_experts"):
-        return {**experts({}, keys), **position, "shared_expert_intermediate_size": shared}
-    keys.whole("num_local_experts", least=0)
-    keys.whole("num_experts_per_tok", least=0)
-    return {**position, "intermediate_size": shared}
-
-
 def _hunyuan(keys: ConfigKeys) -> Fields:
     """Numbers that files give once a layer, all of them alike; one shared expert where they do not say how many."""
     dense = keys.needed("intermediate_size")
@@ -124,20 +115,6 @@ def _dbrx(keys: ConfigKeys) -> Fields:
     attention.leave()
     experts.leave()
     return found
-
-
-def _falcon(keys: ConfigKeys) -> Fields:
-    new, parallel = bool(keys.flag("new_decoder_architecture")), keys.flag("parallel_attn")
-    heads, kv_heads = keys.raw("num_attention_heads") or keys.raw("n_head"), keys.whole("num_kv_heads", "n_head_kv")
-    multi_query = keys.flag("multi_query")
-    norms = keys.whole("num_ln_in_parallel_attn")
-    one = norms == 1 if new else parallel is not False
-    return {
-        "bias": bool(keys.flag("bias")),
-        "norms_per_layer": 1 if one else 2,
-        "num_kv_heads": (kv_heads or heads) if new else heads if multi_query is False else 1,
-        "position": "none" if keys.flag("alibi") else "rotary",
-    }
 
 
 def _kimi_delta(keys: ConfigKeys) -> Fields:
@@ -230,39 +207,11 @@ def _mpt(keys: ConfigKeys) -> Fields:
     return found
 
 
-def _first_qwen(keys: ConfigKeys) -> Fields:
-    """Qwen 1 counts both input matrices of its MLP in `intermediate_size`."""
-    return {"head_dim": keys.whole("kv_channels"), "intermediate_size": keys.needed("intermediate_size") // 2}
-
-
-def _chatglm(keys: ConfigKeys) -> Fields:
-    """ChatGLM 2 and 3, and GLM 4 in files of the hub."""
-    if keys.raw("inner_hidden_size") or keys.raw("position_encoding_2d"):
-        raise keys.wrong(
-            "model_type", "chatglm", "is here the first ChatGLM, whose attention sees its prompt both ways"
-        )
-    if keys.flag("post_layer_norm") is False:
-        raise keys.wrong("post_layer_norm", False, "leaves no final norm, which flopcast cannot count")
-    bias, groups = keys.flag("add_bias_linear") or False, keys.whole("multi_query_group_num")
-    columns = keys.whole("kv_channels")
-    return {
-        "norm": "layernorm" if keys.flag("rmsnorm") is False else "rmsnorm",
-        "bias": bias,
-        "qkv_bias": bias or bool(keys.flag("add_qkv_bias")),
-        "num_kv_heads": (groups or 1) if keys.flag("multi_query_attention") else None,
-        "head_dim": columns,
-    }
-
-
 READERS: dict[str, Callable[[ConfigKeys], Fields]] = {
     "hunyuan_experts": _hunyuan,
     "dbrx": _dbrx,
     "blocks": _blocks,
-    "granite_hybrid": _granite_hybrid,
-    "falcon": _falcon,
     "mpt": _mpt,
-    "first_qwen": _first_qwen,
-    "chatglm": _chatglm,
     "latent": _latent,
     "kimi_delta": _kimi_delta,
     "mamba": _mamba,
@@ -279,7 +228,15 @@ def fields_of(reader: str, keys: ConfigKeys) -> Fields:
         return {"position": "rotary" if any(keys.raw(name) for name in known["positions"][reader]) else "none"}
     if reader in known["sizes"]:
         return {field: _size(names, keys) for field, names in known["sizes"][reader].items()}
+    if reader in known["readers"]:
+        rows = RecipeRows.on(keys, {"model": Section("model", keys.ledger)}, {"experts": _experts_of_row})
+        rows.follow(known["readers"][reader])
+        return dict(rows.recipe.sections["model"])
     return READERS[reader](keys)
+
+
+def _experts_of_row(rows: RecipeRows) -> None:
+    rows.recipe.sections["model"].update(experts({}, rows.keys))
 
 
 def _size(names: Sequence[str | int], keys: ConfigKeys) -> int:

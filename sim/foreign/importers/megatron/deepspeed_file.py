@@ -12,6 +12,7 @@ from sim.errors import SpecError
 from sim.foreign.importers.huggingface.layer_kinds import dealt_experts
 from sim.foreign.importers.keys import UNKNOWN, Arguments, Keys, flat
 from sim.foreign.importers.ledger import Section, short
+from sim.foreign.importers.megatron.rows import ArgumentRows
 from sim.foreign.importers.shell.script import Files
 from sim.foreign.importers.shell.tree import MARK
 from sim.foreign.importers.sources import parse_json
@@ -145,31 +146,7 @@ def read_mixture(arguments: Arguments, model: Section, plan: Section) -> None:
         )
     for field, value in dealt_experts(sparse).items():
         model.took(field, value, f"experts in every {interval}. layer, --expert-interval")
-    model.settle("experts_per_token", k, "--topk", 1, "Megatron-DeepSpeed's default of --topk")
-    model.ledger.assume("model.expert_intermediate_size", "like intermediate_size", "DeepSpeed's experts are such MLPs")
-    if kind == "residual":
-        width = model.get("intermediate_size", 4 * model["hidden_size"])
-        model.took(
-            "shared_expert_intermediate_size", width, "--mlp-type residual: an MLP that every token goes through"
-        )
-        model.took("shared_expert_gate", True, "--mlp-type residual: what both give is weighted")
-    elif kind != "standard":
-        raise SpecError(f"{where}: --mlp-type {short(kind)!r} must be standard or residual")
-    named = "--moe-expert-parallel-size"
-    plan.settle("ep", ep, named, 1, f"Megatron-DeepSpeed's default of {named}")
-    cut = arguments.has("enable-expert-tensor-parallelism", "expert-tensor-parallelism")
-    if cut and plan["tp"] > 1:
-        plan.took("etp", plan["tp"], "--enable-expert-tensor-parallelism")
-
-
-def take_capacity(training: Section, arguments: Arguments) -> None:
-    """Tokens that one of DeepSpeed's experts takes: its buffers are so long, whoever comes."""
-    named, factor = "--moe-train-capacity-factor", arguments.number("moe-train-capacity-factor")
-    if arguments.has("disable-moe-token-dropping"):
-        training.ledger.took("--disable-moe-token-dropping", "", "experts take all tokens that are sent to them")
-        return
-    training.settle("expert_capacity_factor", factor, named, 1.0, f"Megatron-DeepSpeed's default of {named}")
-    training.took("pad_to_capacity", True, "DeepSpeed's experts work on buffers of that length")
+    ArgumentRows.on(arguments, {"model": model, "plan": plan}, chosen=k, degree=ep, sort=kind).read("mixture")
 
 
 def _numbers(arguments: Arguments, where: str) -> list[int]:

@@ -13,9 +13,10 @@ from sim.foreign.importers.huggingface.layer_kinds import dealt_experts, shortes
 from sim.foreign.importers.keys import Arguments, table
 from sim.foreign.importers.ledger import Section, short
 from sim.foreign.importers.megatron.deepspeed_file import is_deepspeed_mixture, read_mixture
+from sim.foreign.importers.megatron.rows import KIND, ArgumentRows
 from sim.foreign.importers.pipeline_layouts import layout_of
+from sim.foreign.importers.recipes.rows import RecipeRows
 
-KIND = "megatron"
 _PIECE = re.compile(r"\[([01](?:,[01]){0,999})\](?:\*(\d{1,4}))?")
 """A piece of a list that marks layers with experts (1) and without (0): `[0]*3`, `[0,1]`."""
 _MOST_LAYERS = 100_000
@@ -32,14 +33,6 @@ def take_fields(arguments: Arguments, model: Section, which: str) -> None:
             raise SpecError(f"{model.ledger.where}: --{names[0]} {value}, but the pattern has {model[field]} layers")
         if value is not None and field not in model:
             model.took(field, value, f"--{names[0]}")
-
-
-def take_switches(arguments: Arguments, section: Section, which: str) -> None:
-    """Take the fields that switches set, as the table lists them."""
-    for switch, fields in table(KIND)[which].items():
-        if arguments.has(switch):
-            for field, value in fields.items():
-                section.took(field, value, f"--{switch}")
 
 
 def layer_marks(arguments: Arguments, name: str, layers: int, every: Callable[[int, int], bool]) -> list[bool] | None:
@@ -154,12 +147,7 @@ def take_experts(arguments: Arguments, model: Section, plan: Section) -> None:
         return
     model.took("num_experts", experts, "--num-experts")
     take_fields(arguments, model, "expert_fields")
-    _shared(arguments, model)
-    if "experts_per_token" not in model:
-        model.assume("experts_per_token", 2, "Megatron-LM's default of --moe-router-topk")
-    if "expert_intermediate_size" not in model:
-        why = "no --moe-ffn-hidden-size"
-        model.ledger.assume("model.expert_intermediate_size", "like intermediate_size", why)
+    ArgumentRows.on(arguments, {"model": model}, {"first_layers": first_layers}).read("experts")
     _layers(arguments, model)
     named = "--expert-model-parallel-size"
     if arguments.has("moe-tp-extend-ep"):  # MindSpeed's: the tensor-parallel ranks hold experts of their own
@@ -179,27 +167,13 @@ def deal_experts(plan: Section, ep: int | None, cut: int | None) -> None:
         plan.ledger.took("plan.etp", cut, named)
 
 
-def _shared(arguments: Arguments, model: Section) -> None:
-    """Experts that every token goes through: by their width, or by how many there are of the others' width."""
-    named, shared = "--num-shared-experts", arguments.whole("num-shared-experts")
-    if shared is None:
-        named, shared = "--n-shared-experts", arguments.whole("n-shared-experts", least=0)
-    if arguments.has("enable-shared-expert") and shared is None and "shared_expert_intermediate_size" not in model:
-        raise SpecError(
-            f"{model.ledger.where}: --enable-shared-expert without --num-shared-experts: their width is not known; "
-            "give --moe-shared-expert-intermediate-size"
-        )
-    if shared and "shared_expert_intermediate_size" not in model:
-        width = shared * model.get("expert_intermediate_size", model.get("intermediate_size", 4 * model["hidden_size"]))
-        model.took("shared_expert_intermediate_size", width, f"{named} of the experts' width")
-        first = arguments.raw("moe-layer-freq") or ["1"]
-        if named == "--num-shared-experts" and first[0].isdigit():
-            # megatron_patch/model/deepseek_v2/transformer_layer.py
-            arguments.take("moe-layer-freq")
-            why = "--moe-layer-freq: Pai-Megatron-Patch's DeepSeek has an MLP in so many first layers"
-            model.took("num_dense_layers", int(first[0]), why)
-    if arguments.has("moe-shared-expert-gate"):
-        model.took("shared_expert_gate", True, "--moe-shared-expert-gate")
+def first_layers(rows: RecipeRows) -> None:
+    """Pai-Megatron-Patch's DeepSeek has an MLP in so many first layers (deepseek_v2/transformer_layer.py)."""
+    first = rows.keys.raw("moe-layer-freq") or ["1"]
+    if rows.known["counted"] == "--num-shared-experts" and first[0].isdigit():
+        rows.keys.take("moe-layer-freq")
+        why = "--moe-layer-freq: Pai-Megatron-Patch's DeepSeek has an MLP in so many first layers"
+        rows.recipe.sections["model"].took("num_dense_layers", int(first[0]), why)
 
 
 def _layers(arguments: Arguments, model: Section) -> None:

@@ -11,9 +11,9 @@ from sim.errors import SpecError
 from sim.foreign.importers.huggingface.layer_kinds import shortest
 from sim.foreign.importers.keys import UNKNOWN, Arguments, table
 from sim.foreign.importers.ledger import Section, short
-from sim.foreign.importers.megatron.layers import layer_marks, take_blocks, take_experts, take_fields, take_switches
+from sim.foreign.importers.megatron.layers import layer_marks, take_blocks, take_experts, take_fields
+from sim.foreign.importers.megatron.rows import KIND, ArgumentRows
 
-KIND = "megatron"
 _GUESS = "the embedding's size is a guess, because the tokenizer's vocabulary is not known"
 
 
@@ -100,27 +100,13 @@ def read_model(arguments: Arguments, plan: Section, hybrid: bool = False) -> Sec
     Raises SpecError: a value that breaks a rule.
     """
     model = Section("model", arguments.ledger, name="megatron")
+    rows = ArgumentRows.on(arguments, {"model": model})
     take_blocks(arguments, model, plan, hybrid)
-    _shape(arguments, model)
+    _shape(arguments, model, rows)
     _mixers(arguments, model)
-    take_switches(arguments, model, "switches")
-    hidden, attention = arguments.number("hidden-dropout"), arguments.number("attention-dropout")
-    default = "Megatron-LM's default of --hidden-dropout"
-    dropout = model.settle("dropout", hidden, "--hidden-dropout", 0.1, default)
-    if attention is not None and attention != dropout:
-        model.ledger.ignore(
-            "--attention-dropout", attention, "priced with the residual branches' dropout", matters=True
-        )
-    softmax, known = arguments.text("softmax-type"), table(KIND)["softmaxes"]
-    if softmax is not None and softmax not in known:
-        rule = f"must be one of {', '.join(known)}"
-        raise SpecError(f"{model.ledger.where}: --softmax-type {short(softmax)!r} {rule}")
-    if softmax is not None and known[softmax] is not None:
-        model.took("attention_sinks", known[softmax], "--softmax-type")
-    elif softmax is not None:
-        model.ledger.ignore("--softmax-type", softmax, "sinks without weights, which cost nothing")
+    rows.read("dropout")
     read_vocabulary(arguments, model, plan["tp"])
-    _latent(arguments, model)
+    rows.read("latent")
     take_experts(arguments, model, plan)
     modules = arguments.whole("mtp-num-layers", "num-mtp-predictor", least=0)
     if modules and "none" in (*model.get("layer_types", ()), *model.get("mlp_layer_types", ())):
@@ -131,22 +117,13 @@ def read_model(arguments: Arguments, plan: Section, hybrid: bool = False) -> Sec
     return model
 
 
-def _shape(arguments: Arguments, model: Section) -> None:
+def _shape(arguments: Arguments, model: Section, rows: ArgumentRows) -> None:
     take_fields(arguments, model, "fields")
     empty = arguments.raw("noop-layers")
     if empty:  # MindSpeed's: so many of these layers do nothing; where they are, the plan takes
         idle = len(set(empty[0].split(",")))
         model.took("num_layers", model["num_layers"] - idle, "--num-layers less --noop-layers")
-    if arguments.has("group-query-attention"):
-        groups = arguments.whole("num-query-groups")
-        default = "Megatron-LM's default of --num-query-groups"
-        model.settle("num_kv_heads", groups, "--num-query-groups", 1, default)
-    older = arguments.whole("num-key-value-heads")  # Megatron-DeepSpeed's
-    if older is not None:
-        model.took("num_kv_heads", older, "--num-key-value-heads")
-    longest = arguments.whole("max-position-embeddings", "seq-length-positions")
-    if longest is not None:
-        model.took("max_sequence_length", longest, "--max-position-embeddings")
+    rows.read("heads")
     unit = arguments.has("gated-linear-unit")  # of TransformerConfig
     if arguments.has("swiglu"):
         model.took("gated_mlp", True, "--swiglu")
@@ -161,21 +138,7 @@ def _shape(arguments: Arguments, model: Section) -> None:
         model.took("gated_mlp", True, "gated_linear_unit")
         if "intermediate_size" not in model:  # four hidden sizes, gated or not (__post_init__)
             model.assume("intermediate_size", 4 * model["hidden_size"], "TransformerConfig's default")
-    rotary = "rope" if arguments.has("use-rotary-position-embeddings") else None
-    kind, positions = arguments.text("position-embedding-type") or rotary, table(KIND)["positions"]
-    if kind is None:
-        model.ledger.assume("model.position", "learned", "Megatron-LM's default")
-    elif kind not in positions:
-        raise SpecError(f"{model.ledger.where}: --position-embedding-type {short(kind)!r} is not modelled")
-    else:
-        model.took("position", positions[kind], "--position-embedding-type")
-        if kind == "yarn":
-            model.took("rotary_scaled", True, "--position-embedding-type yarn")
-    norm = arguments.text("normalization")
-    if norm is not None and norm.lower() not in ("rmsnorm", "layernorm"):
-        raise SpecError(f"{model.ledger.where}: --normalization {short(norm)!r} must be LayerNorm or RMSNorm")
-    if norm is not None:
-        model.took("norm", norm.lower(), "--normalization")
+    rows.read("kernels")
 
 
 def _mixers(arguments: Arguments, model: Section) -> None:
@@ -224,28 +187,3 @@ def _window(arguments: Arguments, where: str) -> int | None:
     if found is None:
         raise SpecError(f"{where}: --window-size {short(text)!r} must be two numbers, such as 128,0")
     return None if int(found[1]) < 0 else int(found[1])
-
-
-def _latent(arguments: Arguments, model: Section) -> None:
-    """Latent attention."""
-    if (
-        not arguments.has("multi-latent-attention", "multi-head-latent-attention")
-        and "qk-nope-head-dim" not in arguments
-    ):
-        return
-
-    def take(name: str, default: int, *others: str) -> int:
-        value = arguments.whole(name, *others, least=0)
-        if value is not None:
-            return int(model.ledger.took(f"--{name}", value, "latent attention"))
-        return int(model.ledger.assume(f"--{name}", default, "Megatron-LM's default"))
-
-    turning = take("qk-pos-emb-head-dim", 64, "qk-rope-head-dim")
-    model["head_dim"] = take("qk-head-dim", 128, "qk-nope-head-dim") + turning
-    model["rotary_head_dim"] = turning
-    model["value_head_dim"] = take("v-head-dim", 128)
-    model["key_value_rank"] = take("kv-lora-rank", 32)
-    model["query_rank"] = take("q-lora-rank", 0)
-    model.pop("num_kv_heads", None)  # every head has keys and values of its own
-    if model.pop("query_key_norm", None) is None:
-        model.assume("key_value_rank", model["key_value_rank"], "latent vectors are normed in flopcast always")

@@ -9,8 +9,9 @@ from sim.errors import SpecError
 from sim.foreign.importers.keys import Arguments, table
 from sim.foreign.importers.ledger import Section, short
 from sim.foreign.importers.megatron.deepspeed_file import take_zero
-from sim.foreign.importers.megatron.layers import KIND, take_switches
+from sim.foreign.importers.megatron.rows import KIND, ArgumentRows
 from sim.foreign.importers.pipeline_layouts import layout_of
+from sim.foreign.importers.recipes.rows import RecipeRows
 from sim.specs.plan import RECOMPUTE_MODULES, layout_stages
 
 
@@ -19,147 +20,42 @@ def read_plan(arguments: Arguments, config: Mapping[str, Any] | None = None) -> 
 
     config : of DeepSpeed, where its JSON could be read.
     """
-    ledger = arguments.ledger
-    plan = Section("plan", ledger)
+    plan = Section("plan", arguments.ledger)
     for field, names in table(KIND)["degrees"].items():
         value = arguments.whole(*names)
         if value is not None or field != "cp":
             plan.settle(field, value, f"--{names[0]}", 1, f"Megatron-LM's default of --{names[0]}")
-    ulysses = arguments.whole("ds-sequence-parallel-size")
-    if ulysses is not None and ulysses > 1:
-        plan.took("cp", ulysses, "--ds-sequence-parallel-size: context parallelism by heads")
-    if arguments.has("sequence-parallel"):
-        if plan["tp"] > 1:
-            plan.took("sequence_parallel", True, "--sequence-parallel")
-        else:
-            ledger.ignore("--sequence-parallel", "", "without effect at a tensor-parallel degree of 1")
+    optimizer = (arguments.raw("optimizer") or [""])[0]
+    kind, dealt = optimizer.replace("-", "").lower(), optimizer.startswith("dist_")
+    steps = {"modules": modules, "take_modules": take_modules}
+    rows = ArgumentRows.on(arguments, {"plan": plan}, steps, optimizer=optimizer, plain=kind, dealt_optimizer=dealt)
+    rows.read("plan")
     if "deepspeed" in arguments or config:
         take_zero(plan, arguments, config)
     else:
-        _sharding(plan, arguments)
-    _recompute(plan, arguments)
-    _offload(plan, arguments)
-    partition = arguments.text("pp-partition-method")
-    if partition is not None and "embed" in partition:
-        plan.took("embedding_as_layer", True, "--pp-partition-method")
-        plan.took("head_as_layer", True, "--pp-partition-method")
-    elif partition is not None:
-        ledger.ignore("--pp-partition-method", partition, "layers are dealt evenly", matters=True)
-    take_switches(arguments, plan, "plan_switches")
+        rows.read("sharding")
+    rows.read("recompute")
+    rows.read("offload")
     return plan
 
 
-def _sharding(plan: Section, arguments: Arguments) -> None:
-    """What data parallelism shards: by the distributed optimizer, Megatron-FSDP, PyTorch's FSDP2 or DeepSpeed."""
-    optimizer = (arguments.raw("optimizer") or [""])[0]
-    layerwise = arguments.has("use-layer-wise-distributed-optimizer")
-    zero = 1 if arguments.has("use-distributed-optimizer") or layerwise else 0
-    stage, ledger = arguments.whole("zero-stage", least=0), arguments.ledger
-    strategy, stages = arguments.text("data-parallel-sharding-strategy"), table(KIND)["sharding_strategies"]
-    fsdp, fsdp2 = arguments.has("use-megatron-fsdp", "use-custom-fsdp"), arguments.has("use-torch-fsdp2")
-    if strategy is not None and strategy not in stages:
-        rule = f"must be one of {', '.join(stages)}"
-        raise SpecError(f"{ledger.where}: --data-parallel-sharding-strategy {short(strategy)!r} {rule}")
-    if stage is not None:
-        plan.took("zero_stage", min(stage, 3), "--zero-stage")
-    elif fsdp:
-        # megatron/core/distributed/distributed_data_parallel_config.py.
-        said = None if strategy is None else stages[strategy]
-        why = "Megatron-LM's default of --data-parallel-sharding-strategy, no_shard"
-        plan.settle("zero_stage", said, "--data-parallel-sharding-strategy", 0, why)
-    elif fsdp2:
-        plan.took("zero_stage", 3, "--use-torch-fsdp2")
-        kept = arguments.text("torch-fsdp2-reshard-after-forward") == "false"
-        if arguments.has("torch-fsdp2-no-reshard-after-forward") or kept:
-            plan.took("reshard_after_forward", False, "--torch-fsdp2-no-reshard-after-forward")
-    elif layerwise or (optimizer.startswith("dist_") and not zero):
-        # megatron/core/optimizer/layer_wise_optimizer.py: ranks hold whole layers' states, as many bytes as in ZeRO 1.
-        plan.took("zero_stage", 1, f"--optimizer {optimizer}: it deals states out by layers")
-    else:
-        plan.settle("zero_stage", zero or None, "the distributed optimizer", 0, "no --use-distributed-optimizer")
-    if strategy is not None and not fsdp:
-        ledger.ignore("--data-parallel-sharding-strategy", strategy, "without effect without --use-megatron-fsdp")
+def modules(rows: RecipeRows) -> None:
+    """Learn which modules are said to be computed again."""
+    rows.known["said"] = rows.keys.words("recompute-modules")
 
 
-def _offload(plan: Section, arguments: Arguments) -> None:
-    """What waits in host memory: layers' activations, and a share of the optimizer."""
-    layers = arguments.whole("cpu-offloading-num-layers", least=0)
-    if layers:
-        plan.took("offloaded_layers", layers, "--cpu-offloading-num-layers")
-    share = arguments.number("optimizer-offload-fraction")
-    kind = (arguments.raw("optimizer") or [""])[0].replace("-", "").lower()
-    if kind in ("cpuadam", "hybridadam"):  # Pai-Megatron-Patch's: the second places a share, or as memory fills
-        policy = arguments.text("optimizer-offload-policy")
-        if policy == "auto":
-            why = "how much waits in host memory is decided as memory fills; none is priced, see plan.optimizer_offload"
-            plan.ledger.ignore("--optimizer-offload-policy", policy, why, matters=True)
-        else:
-            plan.took("optimizer_offload", 1.0 if share is None else share, f"--optimizer {kind}")
-    elif arguments.has("optimizer-cpu-offload"):
-        # megatron/training/arguments.py: everything, unless a fraction is given.
-        plan.took("optimizer_offload", 1.0 if share is None else share, "--optimizer-cpu-offload")
-    elif share is not None:
-        plan.ledger.ignore("--optimizer-offload-fraction", share, "without effect without --optimizer-cpu-offload")
-
-
-def take_sharding_group(plan: Section, arguments: Arguments) -> None:
-    """Instances of the distributed optimizer: so many groups shard apart."""
-    name = "num-distributed-optimizer-instances"
-    instances, copies = arguments.whole(name) or 1, plan["dp"] * plan.get("cp", 1)
-    if instances > 1 and (not plan["zero_stage"] or copies % instances):
-        why = "nothing is sharded" if not plan["zero_stage"] else f"does not divide dp · cp = {copies}"
-        plan.ledger.ignore(f"--{name}", instances, why)
-    elif instances > 1:
-        plan.took("sharding_group", copies // instances, f"--{name}")
-    outer = arguments.text("outer-dp-sharding-strategy")
-    if outer == "optim" and plan["zero_stage"] == 3 and "sharding_group" in plan:
-        plan.took("outer_zero_stage", 1, "--outer-dp-sharding-strategy")
-    elif outer not in (None, "no_shard"):
-        why = "without effect without several instances of optim_grads_params"
-        plan.ledger.ignore("--outer-dp-sharding-strategy", outer, why)
-
-
-def _recompute(plan: Section, arguments: Arguments) -> None:
-    ledger = arguments.ledger
-    granularity = arguments.text("recompute-granularity")
-    method = arguments.text("recompute-method")
-    layers = arguments.whole("recompute-num-layers", least=0)
-    modules = arguments.words("recompute-modules")
-    old = arguments.text("activations-checkpoint-method")
-    switch = arguments.has("checkpoint-activations")
-    each = arguments.whole("checkpoint-num-layers", "activations-checkpoint-num-layers", least=0)
-    if arguments.has("recompute-activations"):  # whatever else is said (megatron/training/arguments.py, validate_args)
-        granularity = "selective"
-    if granularity is None and (switch or old):
-        granularity, layers = "full", each if layers is None else layers
-        method = old if old in ("uniform", "block") else method
-    if granularity not in (None, "full", "selective"):
-        raise SpecError(f"{ledger.where}: --recompute-granularity {short(granularity)!r} must be full or selective")
-    plan.settle("recompute", granularity, "recomputation of activations", "none", "no --recompute-granularity")
-    if granularity == "selective":
-        names = [name for name in modules if name in RECOMPUTE_MODULES]
-        for other in modules:
-            if other not in names:
-                ledger.ignore("--recompute-modules", other, "not modelled", matters=True)
-        if names:
-            plan.took("recompute_modules", names, "--recompute-modules")
-    elif modules:
-        ledger.ignore("--recompute-modules", " ".join(modules), "without effect unless recomputation is selective")
-    if granularity != "full":
-        for name, value in (("method", method), ("num-layers", layers)):
-            if value is not None:
-                ledger.ignore(f"--recompute-{name}", value, "without effect unless whole layers are recomputed")
+def take_modules(rows: RecipeRows) -> None:
+    """Modules that are computed again, where recomputation is selective."""
+    said, ledger = rows.known["said"], rows.keys.ledger
+    if said and rows.known["kind"] != "selective":
+        ledger.ignore("--recompute-modules", " ".join(said), "without effect unless recomputation is selective")
         return
-    if method not in (None, "uniform", "block"):
-        raise SpecError(f"{ledger.where}: --recompute-method {short(method)!r} must be uniform or block")
-    if method == "block":
-        plan.took("recompute_method", method, "--recompute-method")
-    if layers is not None and (layers > 1 or method == "block"):
-        if layers == 0:
-            plan.took("recompute", "none", "--recompute-num-layers 0")
-            plan.pop("recompute_method", None)
-        else:
-            plan.took("recompute_num_layers", layers, "--recompute-num-layers")
+    names = [name for name in said if name in RECOMPUTE_MODULES]
+    for other in said:
+        if other not in names:
+            ledger.ignore("--recompute-modules", other, "not modelled", matters=True)
+    if names:
+        rows.plan.took("recompute_modules", names, "--recompute-modules")
 
 
 def take_fewer_layers(plan: Section, layers: int) -> None:

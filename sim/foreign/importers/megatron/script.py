@@ -21,8 +21,9 @@ from sim.foreign.importers.keys import UNKNOWN, Arguments, flat, table
 from sim.foreign.importers.ledger import short
 from sim.foreign.importers.megatron.deepspeed_file import is_deepspeed_mixture, take_config, take_overlap
 from sim.foreign.importers.megatron.launch import Training, gpus_of, started_by, training_command
-from sim.foreign.importers.megatron.model import KIND, read_model
+from sim.foreign.importers.megatron.model import read_model
 from sim.foreign.importers.megatron.plan import read_plan, take_chunks, take_fewer_layers
+from sim.foreign.importers.megatron.rows import KIND
 from sim.foreign.importers.megatron.slime import is_fine_tuning, pack_samples, take_trainer
 from sim.foreign.importers.megatron.stack import read_stack
 from sim.foreign.importers.megatron.training import read_training, take_replicas

@@ -141,10 +141,11 @@ def _instance(made_by: Class, args: list[Any], fields: dict[str, Any], line: int
 def _builtin(name: str, args: list[Any], fields: dict[str, Any], line: int) -> Any:
     if name in ("getattr", "hasattr") and len(args) > 1:
         return _looked_up(name, args[0], plain(args[1]), line)
-    if name == "setattr" and len(args) == 3 and isinstance(args[0], Made) and isinstance(plain(args[1]), str):
-        args[0].put(args[1], args[2])
-        return None
     args = known(*args)
+    if name == "isinstance" and len(args) == 2 and type(args[0]) in {*_SIMPLE, type(None)}:
+        kind = getattr(builtins, args[1].name, None) if isinstance(args[1], Imported) else None
+        if kind in _SIMPLE:
+            return isinstance(args[0], kind)
     kinds = {type(each) for each in args}
     try:
         if name in _PLAIN and not fields and args and kinds <= _SIMPLE:
@@ -193,8 +194,6 @@ def _parser(parser: Made, name: str, args: list[Any], fields: dict[str, Any], li
     if name in ("parse_args", "parse_known_args"):
         parsed = Made("argparse.Namespace", line, [], dict(parser.fields.get("()", {})))
         return parsed if name == "parse_args" else (parsed, [])
-    if name == "add_argument_group":
-        return parser
     if name != "add_argument":
         return NotKnown(f"of {name}()", line)
     switches = [each for each in args if isinstance(each, str)]

@@ -183,7 +183,6 @@ _NAMES = {
     "JoinedStr": "an f-string",
     "Lambda": "a lambda",
     "DictComp": "a comprehension",
-    "ListComp": "a comprehension",
     "GeneratorExp": "a comprehension",
     "Await": "await",
 }
@@ -312,16 +311,24 @@ def _incomparable(left: Any, right: Any, sign: ast.cmpop) -> bool:
 
 
 def _items(node: ast.List | ast.Tuple | ast.Set, scope: Any) -> Any:
-    items: list[Any] = []
-    for each in node.elts:
-        if not isinstance(each, ast.Starred):
-            items.append(value_of(each, scope))
-            continue
-        more = value_of(each.value, scope)
-        if not isinstance(more, (list, tuple)):
-            raise Unknown("of a list within a list", node.lineno)
-        items += more
+    if any(isinstance(each, ast.Starred) for each in node.elts):
+        raise Unknown("of a list within a list", node.lineno)
+    items = [value_of(each, scope) for each in node.elts]
     return tuple(items) if isinstance(node, ast.Tuple) else items
+
+
+def _each(node: ast.ListComp, scope: Any) -> list[Any]:
+    """`[list(x) for x in y]`: one name, one list, no condition."""
+    (loop, *more), line = node.generators, node.lineno
+    over = value_of(loop.iter, scope)
+    if more or loop.ifs or not isinstance(loop.target, ast.Name) or not isinstance(over, (list, tuple)):
+        raise Unknown("of a comprehension", line)
+    inner = scope.inner()
+    items = []
+    for each in over:
+        inner.names[loop.target.id] = each
+        items.append(value_of(node.elt, inner))
+    return items
 
 
 def _mapping(node: ast.Dict, scope: Any) -> Any:
@@ -342,11 +349,7 @@ def _mapping(node: ast.Dict, scope: Any) -> Any:
 
 
 def _hashable(value: Any) -> bool:
-    try:
-        hash(value)
-    except TypeError:
-        return False
-    return True
+    return all(map(_hashable, value)) if isinstance(value, tuple) else not isinstance(value, (list, dict))
 
 
 def _subscript(node: ast.Subscript, scope: Any) -> Any:
@@ -382,6 +385,7 @@ _WORK: dict[type[ast.expr], Callable[[Any, Any], Any]] = {
     ast.List: _items,
     ast.Tuple: _items,
     ast.Set: _items,
+    ast.ListComp: _each,
     ast.Dict: _mapping,
     ast.Subscript: _subscript,
     ast.Call: lambda node, scope: scope.call(node),

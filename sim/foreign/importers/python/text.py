@@ -54,6 +54,10 @@ class Scope:
             return self.names[name]
         return Imported(name) if self.above is None else self.above.lookup(name)
 
+    def inner(self) -> Scope:
+        """A scope within this one."""
+        return Scope(self.reading, self)
+
     def call(self, node: ast.Call) -> Any:
         """What a call gives."""
         return call(node, self)
@@ -155,12 +159,9 @@ def _run(node: ast.stmt, scope: Scope) -> None:
                 assign(each, result, scope)
         case ast.AugAssign():
             _add(node, scope)
-        case ast.Delete(targets):  # whether a default comes in its place is not known
-            for each in targets:
-                if isinstance(each, (ast.Attribute, ast.Subscript)):
-                    assign(each, NotKnown("deleted", node.lineno), scope)
-        case ast.Global(names) | ast.Nonlocal(names):
-            _share(names, node.lineno, scope)
+        case ast.Delete() | ast.Global() | ast.Nonlocal():
+            word = ast.unparse(node)[:60]
+            raise SpecError(f"{scope.reading.where}, line {node.lineno}: {word} is not followed; write the values out")
         case ast.Expr():
             _expression(node, scope)
         case ast.If():
@@ -219,16 +220,6 @@ def _add(node: ast.AugAssign, scope: Scope) -> None:
     for each in (*ast.walk(read), whole):
         ast.copy_location(each, node)
     assign(node.target, value_of(whole, scope), scope)
-
-
-def _share(names: Iterable[str], line: int, scope: Scope) -> None:
-    """`global a`: what the function sets holds outside it too, from when on is not known."""
-    above = scope.above
-    while above is not None:
-        for name in names:
-            if name in above.names or above.above is None:
-                above.names[name] = NotKnown(f"{name} is set by a function", line)
-        above = above.above
 
 
 def _expression(node: ast.Expr, scope: Scope) -> None:

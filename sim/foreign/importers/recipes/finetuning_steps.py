@@ -100,13 +100,6 @@ def prime_rl_model(rows: RecipeRows) -> None:
     }
 
 
-def rollouts(rows: RecipeRows) -> None:
-    """Say that a step of reinforcement learning is priced by its batch alone."""
-    why = "a step is priced as one of this many sequences, each as long as the longest allowed"
-    batch = rows.recipe.sections["training"].get("global_batch_size", "")
-    rows.file.ledger.ignore("orchestrator.batch_size", batch, why, True)
-
-
 def prime_rl_layers(rows: RecipeRows) -> None:
     """Layers that run again, the first of each so many (prime_rl/trainer/model.py, apply_ac); a model cut short."""
     every, layers, shape = rows.known["whole_every"], rows.known["layers"], rows.sections["model"]
@@ -168,14 +161,6 @@ def trained_in_megatron(rows: RecipeRows) -> None:
     words = [keys.text(name) for name in names]
     named = any(".megatron." in name for name in keys.ledger.settings)
     rows.known["on_core"] = named or any("megatron" in str(word) for word in words)
-
-
-def liger(rows: RecipeRows, *names: str) -> None:
-    """Kernels around transformers: Liger's, or one by one."""
-    fused = bool(rows.keys.flag(*names))
-    why = "Liger's kernels" if fused else "transformers' own kernels, one by one"
-    for field in ("fused_norm", "fused_rotary", "fused_bias_activation"):
-        rows.recipe.default(f"stack.{field}", fused, why)
 
 
 def _mapping(data: Any, name: str) -> Mapping[str, Any]:

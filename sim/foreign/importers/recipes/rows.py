@@ -5,10 +5,12 @@ they are told, else as a scenario has them (plan.tp), facts of the run (run.mode
 have learned, and: `told`, fields that are told; `top`, the file's first keys; `left`, first parts of keys that nobody
 took; `settings`, keys that were taken; `given` and `given_cluster`, the caller's model and cluster. The verbs:
 
-text, whole, flag, any : take a value by one of its keys, under a name. peek : look at it.
+text, whole, needed, number, flag, any : take a value by one of its keys, under a name. peek : look at it.
+let : work a name out.
 put, take, default, set : a field, unless it is told; whatever it is; filled in, with the reason; without a word.
-ignore, mention : left out, with value and reason; the latter changes no step's time. assume : filled in.
-drop : fields that do not count after all. refuse : what is wrong. settings : another group of the table's.
+ignore, mention : left out, with value and reason; the latter changes no step's time. tell, assume : read, filled in.
+drop : fields that do not count after all. leave : note what nobody took of keys below these.
+refuse : what is wrong. settings : another group of the table's.
 step : functions of `kinds.STEPS`, with their arguments.
 """
 
@@ -16,14 +18,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partialmethod
-from types import SimpleNamespace
-from typing import Any
+from types import MappingProxyType, SimpleNamespace
+from typing import Any, Self
 
 from sim.errors import SpecError
-from sim.foreign.importers.defaults import Foreign
-from sim.foreign.importers.keys import table
-from sim.foreign.importers.ledger import short
-from sim.foreign.importers.recipes.settings import RECORDS, Recipe, Settings, take_settings
+from sim.foreign.importers.defaults import Foreign, Given
+from sim.foreign.importers.keys import Keys, table
+from sim.foreign.importers.ledger import Section, short
+from sim.foreign.importers.recipes.settings import RECORDS, Recipe, take_settings
 from sim.foreign.rows import Rows
 
 _FACTS = ("model", "sharded", "replicated", "gpus", "norms_cut")
@@ -37,10 +39,29 @@ class RecipeRows(Rows):
     sections : of the scenario, once there is one.
     """
 
-    def __init__(self, keys: Settings, recipe: Recipe, file: Foreign, steps: Mapping[str, Callable[..., None]]) -> None:
+    def __init__(self, keys: Any, recipe: Recipe, file: Foreign, steps: Mapping[str, Callable[..., None]]) -> None:
         self.keys, self.recipe, self.file, self.steps = keys, recipe, file, steps
         self.known: dict[str, Any] = {}
         self.sections: dict[str, Any] = {}
+
+    @classmethod
+    def on(
+        cls,
+        keys: Keys,
+        sections: Mapping[str, Section],
+        steps: Mapping[str, Callable[..., None]] = MappingProxyType({}),
+        kind: str = "",
+        **known: Any,
+    ) -> Self:
+        """Rows of a kind's table, the keys' own if none is named, that fill in sections, with what they know."""
+        file = Foreign("", None, keys.ledger, Given())
+        rows = cls(keys, Recipe(kind or keys.kind, dict(sections)), file, steps)
+        rows.known |= known
+        return rows
+
+    def read(self, group: str) -> None:
+        """Do what the rows of a group of the table say."""
+        self.follow(table(self.recipe.kind)[group])
 
     @property
     def plan(self) -> Any:
@@ -88,7 +109,12 @@ class RecipeRows(Rows):
             self.known[name] = found[1] if reader == "take" else found
 
     _text, _whole = partialmethod(_learn, "text"), partialmethod(_learn, "whole")
-    _flag, _any = partialmethod(_learn, "flag"), partialmethod(_learn, "take")
+    _number, _flag = partialmethod(_learn, "number"), partialmethod(_learn, "flag")
+    _needed, _any = partialmethod(_learn, "needed"), partialmethod(_learn, "take")
+
+    def _let(self, values: Mapping[str, Any], of: Any) -> None:
+        for name, value in values.items():
+            self.known[name] = self.value(value)
 
     def _peek(self, names: Mapping[str, str], of: Any) -> None:
         self.known |= {name: self.keys.raw(key) for name, key in names.items()}
@@ -120,15 +146,21 @@ class RecipeRows(Rows):
             found: dict[str, Any] = self.recipe.run if section == "run" else self.recipe.sections[section]
             found.pop(field, None) if dot else found.clear()
 
-    def _leave(self, matters: bool, notes: Mapping[str, Sequence[Any]], of: Any) -> None:
+    def _leave(self, prefixes: Iterable[str], of: Any) -> None:
+        for prefix in prefixes:
+            self.keys.below(prefix).leave()
+
+    def _left(self, matters: bool, notes: Mapping[str, Sequence[Any]], of: Any) -> None:
         for name, (value, why) in notes.items():
-            self.file.ledger.ignore(name, self.value(value), self.words(why), matters)
+            self.file.ledger.ignore(self.words(name), self.value(value), self.words(why), matters)
 
-    _ignore, _mention = partialmethod(_leave, True), partialmethod(_leave, False)
+    _ignore, _mention = partialmethod(_left, True), partialmethod(_left, False)
 
-    def _assume(self, values: Mapping[str, Sequence[Any]], of: Any) -> None:
+    def _note(self, verb: str, values: Mapping[str, Sequence[Any]], of: Any) -> None:
         for name, (value, why) in values.items():
-            self.file.ledger.assume(name, value, why)
+            getattr(self.file.ledger, verb)(name, self.value(value), self.words(why))
+
+    _tell, _assume = partialmethod(_note, "took"), partialmethod(_note, "assume")
 
     def _refuse(self, why: str, of: Any) -> None:
         raise self.refused(self.words(why))

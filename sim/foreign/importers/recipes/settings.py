@@ -85,10 +85,6 @@ class Settings(Keys):
             return None if value is None else _FLAGS[word]
         raise self.wrong(key, value, "must be true or false")
 
-    def names(self) -> list[str]:
-        """Keys that nobody took yet."""
-        return list(self._data)
-
     def take_rest(self) -> list[tuple[str, Any]]:
         """(key, value) of all that nobody took, which is taken."""
         left = list(self._data.items())

@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from sim.foreign.importers.deepspeed import take_overlaps, take_stage
 from sim.foreign.importers.defaults import Foreign
 from sim.foreign.importers.keys import Keys, flat, table
 from sim.foreign.importers.ledger import short
+from sim.foreign.importers.recipes.rows import RecipeRows
 from sim.foreign.importers.recipes.settings import Recipe, Settings
 from sim.foreign.importers.sources import beside, parse_json, text_of
 
@@ -64,11 +64,13 @@ def take_deepspeed(recipe: Recipe, keys: Settings, names: Iterable[str], file: F
 
 def _zero(recipe: Recipe, zero: Keys, source: str) -> None:
     plan = recipe.sections["plan"]
-    take_stage(plan, zero, source)
+    sections = {"plan": plan, "stack": recipe.sections["stack"]}
+    rows = RecipeRows.on(zero, sections, kind="deepspeed", source=source)
+    rows.read("zero")
     group = zero.take("mics_shard_size")[1]
     if isinstance(group, int) and group > 0 and plan["zero_stage"] == 3:
         recipe.put("run.sharded", group, f"{source}.mics_shard_size")
-    take_overlaps(plan, recipe.sections["stack"], zero)
+    rows.read("overlaps")
     zero.leave()
 
 

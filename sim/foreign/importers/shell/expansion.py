@@ -1,7 +1,7 @@
 """What words of a shell script stand for, as far as the script and the caller say, and its arithmetic.
 
-Nothing is run; of the environment only what the caller gives is known. Bash may change a variable where it is used:
-`${NAME,,}`, `${NAME%.sh}`, `${NAME/a/b}`, `${NAME:0:2}`.
+Nothing is run; of the environment only what the caller gives is known. What bash makes of a value where it is used is
+not known: `${NAME,,}`, `${NAME%.sh}`, `${NAME/a/b}`, `${@:2}`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
 from itertools import takewhile
 from typing import TYPE_CHECKING, Literal
 
@@ -83,40 +82,6 @@ def _value(node: ast.expr, value_of: Callable[[str], int]) -> int:
     if abs(value) > LARGEST:
         raise _Unreadable
     return value
-
-
-_LONGEST = 4000
-
-
-def edited(text: str, edit: str) -> str:
-    """A value after the edit that stands behind its name; not known where the edit is none of these."""
-    if UNKNOWN in text or UNKNOWN in edit:
-        return text if UNKNOWN in text else UNKNOWN
-    if edit in (",,", "^^", ",", "^"):
-        changed = text.lower() if edit[0] == "," else text.upper()
-        return changed if len(edit) == 2 else changed[:1] + text[1:]
-    if found := re.fullmatch(r"(//?)([^/]+)/?(.*)", edit, re.DOTALL):
-        if set(found[2]) & set("*?["):
-            return UNKNOWN
-        return text.replace(found[2], found[3], -1 if found[1] == "//" else 1)
-    if found := re.fullmatch(r":\s*(\d{1,6})(?::\s*(\d{1,6}))?", edit):
-        begin = int(found[1])
-        return text[begin : begin + int(found[2])] if found[2] else text[begin:]
-    if (found := re.fullmatch(r"(%%?|##?)(.+)", edit, re.DOTALL)) and len(text) <= _LONGEST:
-        return _cut(text, found[1], found[2])
-    return UNKNOWN
-
-
-def _cut(text: str, sign: str, pattern: str) -> str:
-    """Without the shortest or the longest end (`%`) or beginning (`#`) that fits a pattern."""
-    places = range(len(text) + 1)
-    if sign in ("%", "##"):
-        places = range(len(text), -1, -1)
-    for place in places:
-        part = text[place:] if sign[0] == "%" else text[:place]
-        if fnmatchcase(part, pattern):
-            return text[:place] if sign[0] == "%" else text[place:]
-    return text
 
 
 MOST_LETTERS = 1_000_000
@@ -287,6 +252,8 @@ class Values:
         if match is None or match[1] == "!":
             return [self.unknowns.mark("variable", inside, self.line)], False
         length, name, index, sign, _, edit = match.groups()
+        if edit:
+            return [self.unknowns.mark("output", f"${{{inside}}}", self.line)], False
         known, several = self._known(name, index)
         if length and (mark := MARK.search(" ".join(known or ()))):
             return [mark[0]], False
@@ -301,8 +268,7 @@ class Values:
             return self._between(node, node.end_byte - 1 - len(rest.encode()), node.end_byte - 1)
 
         if sign is None:
-            text = self._unset(name) if value is None else value
-            return [edited(text, expanded(6)) if edit else text], False
+            return [self._unset(name) if value is None else value], False
         there = value is not None and (value != "" or ":" not in sign)
         if sign[-1] == "+":
             return [expanded(5) if there else ""], False

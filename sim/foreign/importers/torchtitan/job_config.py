@@ -16,24 +16,20 @@ from sim.foreign.importers.defaults import (
     cluster_section,
     fewest_gpus,
     replicas,
+    take_16_bits,
     take_optimizer,
 )
-from sim.foreign.importers.keys import MOST, Keys, NotKnown, table
+from sim.foreign.importers.keys import MOST, Keys, NotKnown, flat, table
 from sim.foreign.importers.ledger import Ledger, Section, short
 from sim.foreign.importers.pipeline_layouts import take_flushes, take_repeated
 from sim.foreign.importers.python.expressions import CALLED
 from sim.foreign.importers.python.recipes import leave_makers, read_recipe
 from sim.foreign.importers.recipes.finetuning import adapted
 from sim.foreign.importers.recipes.recipe import whole_shape
-from sim.foreign.importers.torchtitan.model import (
-    DEFAULT,
-    KIND,
-    read_flavor,
-    read_stack,
-    take_pipeline,
-    take_precision,
-    take_update,
-)
+from sim.foreign.importers.recipes.rows import RecipeRows
+from sim.foreign.importers.recipes.settings import Recipe
+from sim.foreign.importers.sources import DEEPEST
+from sim.foreign.importers.torchtitan.model import DEFAULT, KIND, converted, read_flavor, take_pipeline
 from sim.specs.hardware import ClusterSpec
 
 _MARK = re.compile(r"^\s*(?:from|import)\s+(?:torchtitan|\.+)[\w.]*\s", re.MULTILINE)
@@ -162,39 +158,47 @@ def read_torchtitan(file: Foreign) -> dict[str, Any]:
     """A scenario's sections. Raises SpecError: a model or a schedule that flopcast does not know, or a value that
     breaks a rule."""
     given, ledger = file.given, file.ledger
-    keys = Keys(file.data if file.data is not None else settings_in_python(file), ledger, KIND)
-    model_keys, training_keys = keys.section("model"), keys.section("training")
-    cut, recompute = keys.section("parallelism"), keys.section("activation_checkpoint")
-    experimental = keys.section("experimental")
-    model: Any = file.model if file.model is not None else read_flavor(model_keys)
-    model = _further_tokens(model, model_keys, ledger)
+    keys = _dotted(file.data if file.data is not None else settings_in_python(file), ledger)
+    model: Any = file.model if file.model is not None else read_flavor(keys)
+    model = _further_tokens(model, keys, ledger)
     shape = whole_shape(model)
     name, cluster = cluster_of(given, ledger)
     plan, training = Section("plan", ledger), Section("training", ledger, sequence_length=None)
-    replicated, sharded = _degrees(plan, (cut, training_keys, experimental))
-    _experts(plan, cut, shape)
+    sections = {"plan": plan, "training": training, "stack": Section("stack", ledger)}
+    rows = RecipeRows(keys, Recipe(KIND, sections), file, STEPS)
+    replicated, sharded = _degrees(plan, keys)
+    rows.known |= {"replicated": replicated, "sharded": sharded, "mixture": bool(shape.get("num_experts"))}
+    rows.read("experts")
     gpus = _gpus(plan, replicated, sharded, shape, cluster, file)
-    _replicas(plan, gpus, replicated, sharded, cut)
-    local = training_keys.whole("local_batch_size", "batch_size")
+    unit = plan["tp"] * plan["cp"] * plan["pp"]
+    plan.took("dp", replicas(gpus, unit, ledger, "tp · cp · pp"), "GPUs over tp · cp · pp")
+    rows.read("replicas")
+    local = keys.whole("training.local_batch_size", "training.batch_size")
     local = local if local is not None else ledger.assume("training.local_batch_size", 8, DEFAULT)
-    take_pipeline(plan, local, cut, experimental, shape)
-    _training(training, plan, local, training_keys, cut)
-    _recompute(plan, recompute, int(shape["num_layers"]))
-    optimizer = keys.section("optimizer")
-    take_optimizer(training, optimizer.text("name"), "optimizer.name")
-    stack = read_stack(keys, training_keys, model_keys, cut, plan)
-    take_precision(training, stack, model_keys, training_keys, keys)
-    take_update(stack, optimizer)
-    _adapters(training, model_keys.section("adapters"))
-    for part in (model_keys, training_keys, cut, recompute, experimental, keys):
-        part.leave()
-    where = cluster_section(name, cluster, gpus, given, ledger)
-    return {"model": model, "cluster": where, "plan": plan, "training": training, "stack": stack}
+    take_pipeline(plan, local, keys, shape)
+    rows.known |= {"local": local, "layers": int(shape["num_layers"])}
+    rows.read("training")
+    take_optimizer(training, keys.text("optimizer.name"), "optimizer.name")
+    rows.read("stack")
+    _adapters(training, keys)
+    for prefix in ("model.adapters", "model", "training", "parallelism", "activation_checkpoint", "experimental"):
+        keys.below(prefix).leave()
+    keys.leave()
+    return {"model": model, "cluster": cluster_section(name, cluster, gpus, given, ledger), **sections}
+
+
+def _dotted(data: Mapping[str, Any], ledger: Ledger) -> Keys:
+    """Settings as keys with dots, such as `training.steps`. Raises SpecError: a section that is none."""
+    keys = Keys({name: value for name, value in flat(data, DEEPEST) if value != {}}, ledger, KIND)
+    for name in ("compile", "float8", "mx", "quantize", "optimizer", "experimental", *_SECTIONS[:3], "model"):
+        if keys.raw(name) is not None:
+            raise keys.wrong(name, keys.raw(name), "must hold keys of its own")
+    return keys
 
 
 def _further_tokens(model: Any, keys: Keys, ledger: Ledger) -> Any:
     """Modules of multi-token prediction, which torchtitan trains where its registry is asked for them."""
-    asked = keys.whole("num_mtp_layers", least=0) or 0
+    asked = keys.whole("model.num_mtp_layers", least=0) or 0
     if not asked and not whole_shape(model).get("num_mtp_layers"):
         return model
     section = Section("model", ledger, **({"preset": model} if isinstance(model, str) else model))
@@ -205,58 +209,37 @@ def _further_tokens(model: Any, keys: Keys, ledger: Ledger) -> Any:
     return section
 
 
-def _adapters(training: Section, adapters: Keys) -> None:
+def _adapters(training: Section, keys: Keys) -> None:
     """Low-rank adapters, of LoRAConverter."""
-    rank = adapters.whole("rank")
+    rank = keys.whole("model.adapters.rank")
     if rank is not None:
         training.took("adapter_rank", rank, "rank of LoRAConverter")
-    _, targets = adapters.take("target_modules")
+    _, targets = keys.take("model.adapters.target_modules")
     if isinstance(targets, list) and rank is not None:
         source = "target_modules of LoRAConverter"
         training.took("adapter_targets", adapted(map(str, targets), source, training), source)
-    adapters.leave()
 
 
-def _degree(name: str, sections: tuple[Keys, ...], default: int, least: int = 1) -> int:
-    """A parallel degree from the first section that has it; -1, where allowed, stands for all GPUs left."""
-    for section in sections:
-        if name in section:
-            value = section.whole(name, least=-1)
-            if value is None or value == 0:
-                raise section.wrong(name, value, f"must be -1, or a whole number from 1 to {MOST:.0e}")
-            if value < least:
-                raise sections[0].wrong(name, value, "must be one or more")
-            return value
-    return default
+def _degree(name: str, keys: Keys, default: int, least: int = 1) -> int:
+    """A parallel degree from the first place that has it; -1, where allowed, stands for all GPUs left."""
+    names = [f"{section}.{name}" for section in ("parallelism", "training", "experimental")]
+    value = keys.whole(*names, least=-1)
+    if value == 0:
+        raise keys.wrong(names[0], value, f"must be -1, or a whole number from 1 to {MOST:.0e}")
+    if value is not None and value < least:
+        raise keys.wrong(names[0], value, "must be one or more")
+    return default if value is None else value
 
 
-def _degrees(plan: Section, sections: tuple[Keys, ...]) -> tuple[int, int]:
+def _degrees(plan: Section, keys: Keys) -> tuple[int, int]:
     """Tensor, context and pipeline parallelism into the plan; the degrees of replicated and of sharded data
     parallelism, -1 for all that is left."""
     for field, name in (("tp", "tensor"), ("cp", "context"), ("pp", "pipeline")):
         named = f"{name}_parallel_degree"
-        plan.took(field, _degree(named, sections, 1), named)
-    replicated = _degree("data_parallel_replicate_degree", sections, 1)
-    older = _degree("data_parallel_degree", sections, -1, least=-1)
-    return replicated, _degree("data_parallel_shard_degree", sections, older, least=-1)
-
-
-def _experts(plan: Section, cut: Keys, shape: dict[str, Any]) -> None:
-    """Expert parallelism: over the GPUs of the sharded, context- and tensor-parallel degrees, as in ours.
-
-    Where it cuts experts torchtitan gathers the sequence before the router and sends every token from each
-    tensor-parallel rank (torchtitan/distributed/expert_parallel.py); priced is Megatron-Core's way, as is said.
-    """
-    degree, of_tensor = cut.whole("expert_parallel_degree"), cut.whole("expert_tensor_parallel_degree")
-    if not shape.get("num_experts"):
-        for name, value in (("expert_parallel_degree", degree), ("expert_tensor_parallel_degree", of_tensor)):
-            if value is not None and value > 1:
-                cut.ledger.ignore(f"parallelism.{name}", value, "the model has no experts")
-        return
-    plan.settle("ep", degree, "expert_parallel_degree", 1, DEFAULT)
-    if of_tensor is not None and of_tensor > 1:
-        why = "expert_tensor_parallel_degree; tokens are gathered where they arrive, as by Megatron-Core"
-        plan.took("etp", of_tensor, why)
+        plan.took(field, _degree(named, keys, 1), named)
+    replicated = _degree("data_parallel_replicate_degree", keys, 1)
+    older = _degree("data_parallel_degree", keys, -1, least=-1)
+    return replicated, _degree("data_parallel_shard_degree", keys, older, least=-1)
 
 
 def _gpus(
@@ -277,71 +260,41 @@ def _gpus(
     return fewest_gpus(shape, cluster, ledger, unit)
 
 
-def _replicas(plan: Section, gpus: int, replicated: int, sharded: int, cut: Keys) -> None:
-    unit = plan["tp"] * plan["cp"] * plan["pp"]
-    plan.took("dp", replicas(gpus, unit, plan.ledger, "tp · cp · pp"), "GPUs over tp · cp · pp")
-    policy = cut.text("fsdp_reshard_after_forward")
-    if plan["dp"] * plan["cp"] == replicated and sharded in (1, -1) and replicated > 1:
-        plan.took("zero_stage", 0, "data_parallel_replicate_degree alone: nothing is sharded")
-        if policy is not None:
-            cut.ledger.ignore("parallelism.fsdp_reshard_after_forward", policy, "nothing is sharded")
-        return
-    policy = policy or "default"
-    if policy not in ("default", "always", "never"):
-        raise cut.wrong("fsdp_reshard_after_forward", policy, "must be default, always or never")
-    plan.took("zero_stage", 3, "FSDP is torchtitan's data parallelism")
-    said: dict[str, Any] = {"always": True, "never": False}
-    plan.took("reshard_after_forward", said.get(policy, policy), f"fsdp_reshard_after_forward {policy}")
-    if replicated > 1:
-        group = plan["dp"] * plan["cp"] // replicated
-        plan.took("sharding_group", group, f"data_parallel_replicate_degree {replicated}")
+def flushes(rows: RecipeRows) -> None:
+    """A schedule for each local batch (torchtitan/train.py, train_step)."""
+    batch = rows.recipe.sections["training"]["global_batch_size"]
+    take_flushes(rows.plan, "local_batch_size", rows.known["local"], batch)
 
 
-def _training(training: Section, plan: Section, local: int, keys: Keys, cut: Keys) -> None:
-    length = keys.whole("seq_len")
-    length = length if length is not None else int(training.assume("sequence_length", 2048, DEFAULT))
-    whole = keys.whole("global_batch_size", least=-1)
-    if whole is None or whole < 1:
-        whole = int(training.took("global_batch_size", local * plan["dp"], "local_batch_size × data-parallel degree"))
-    else:
-        training.took("global_batch_size", whole, "global_batch_size")
-    training.took("sequence_length", length, "seq_len")
-    take_flushes(plan, "local_batch_size", local, whole)  # torchtitan/train.py, train_step: a schedule each local batch
-    steps = keys.whole("steps")
-    if steps is not None:
-        training.took("tokens", float(steps * whole * length), "steps × batch × seq_len")
-    cut_too = cut.flag("enable_sequence_parallel") is not False
-    if plan["tp"] > 1:
-        source = "torchtitan's tensor parallelism, unless told otherwise" if cut_too else "enable_sequence_parallel"
-        plan.took("sequence_parallel", cut_too, source)
-    elif not cut_too:
-        why = "without effect at a tensor-parallel degree of 1"
-        plan.ledger.ignore("parallelism.enable_sequence_parallel", False, why)
-
-
-def _recompute(plan: Section, keys: Keys, layers: int) -> None:
-    mode = keys.text("mode")
-    _, option = keys.take("selective_ac_option")
-    if mode is None:
-        mode = plan.assume("recompute", "selective", DEFAULT)
-    if mode not in ("none", "selective", "full", "memory_budget"):
-        raise keys.wrong("mode", mode, "must be none, selective or full")
-    every = int(str(option)) if str(option).isdecimal() and mode == "selective" else 0
-    if every:
-        _every(plan, every, layers)
-        return
-    per_op = mode in ("selective", "memory_budget")
-    if option is not None and not per_op:
-        why = f"without effect with activation_checkpoint.mode {mode}"
-        keys.ledger.ignore("activation_checkpoint.selective_ac_option", option, why)
-    if per_op and (option not in (None, "op") or mode == "memory_budget"):
-        why = "priced as the option op: every other multiply again"
-        keys.ledger.ignore("activation_checkpoint.selective_ac_option", option, why, matters=True)
-    plan.took("recompute", "per_op" if per_op else mode, f"activation_checkpoint.mode {mode}")
-
-
-def _every(plan: Section, every: int, layers: int) -> None:
+def one_layer_in(rows: RecipeRows) -> None:
     """Whole layers again, one in so many of each stage (selective_ac_option = "2")."""
-    source = f"activation_checkpoint.selective_ac_option {every}"
-    here = layers // (plan["pp"] * plan.get("num_chunks", 1))
-    take_repeated(plan, here // every, here, source)
+    option, plan = str(rows.known["option"]), rows.plan
+    every = int(option) if option.isdecimal() and rows.known["mode"] == "selective" else 0
+    rows.known["every"] = every
+    if every:
+        here = rows.known["layers"] // (plan["pp"] * plan.get("num_chunks", 1))
+        take_repeated(plan, here // every, here, f"activation_checkpoint.selective_ac_option {every}")
+
+
+def compiled_parts(rows: RecipeRows) -> None:
+    """Learn `apart`, what is compiled where the model is not."""
+    parts = rows.keys.take("compile.components")[1]
+    apart = isinstance(parts, list) and "model" not in parts
+    rows.known["apart"] = ", ".join(map(str, parts)) if apart else None
+
+
+def balancer(rows: RecipeRows) -> None:
+    """Which pieces of a sequence context-parallel ranks hold."""
+    name = "context_parallel_load_balancer"
+    if rows.keys.says(f"parallelism.{name}"):
+        said = str(rows.keys.take(f"parallelism.{name}")[1])
+        rows.recipe.sections["stack"].took("balanced_context", said.lower() != "none", name)
+
+
+def sixteen_bits(rows: RecipeRows) -> None:
+    """Weights in 16 bits alone."""
+    take_16_bits(rows.recipe.sections["training"], rows.recipe.sections["stack"], "bf16", "dtype bfloat16")
+
+
+STEPS = {each.__name__: each for each in (flushes, one_layer_in, compiled_parts, balancer, sixteen_bits, converted)}
+"""What the table's rows call by `step`."""

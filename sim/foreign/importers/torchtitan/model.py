@@ -6,10 +6,10 @@ from itertools import pairwise
 from typing import Any
 
 from sim.errors import SpecError, nearest
-from sim.foreign.importers.defaults import take_16_bits
 from sim.foreign.importers.keys import Keys, table
 from sim.foreign.importers.ledger import Ledger, Section, short
 from sim.foreign.importers.pipeline_layouts import layout_of
+from sim.foreign.importers.recipes.rows import RecipeRows
 
 KIND = "torchtitan"
 
@@ -17,7 +17,7 @@ KIND = "torchtitan"
 def read_flavor(keys: Keys) -> Any:
     """The section `model`: what model.name and model.flavor stand for. Raises SpecError: they are not there, or not
     known."""
-    name, flavor, ledger = keys.text("name"), keys.text("flavor"), keys.ledger
+    name, flavor, ledger = keys.text("model.name"), keys.text("model.flavor"), keys.ledger
     if name is None or flavor is None:
         raise SpecError(f"{ledger.where}: model.name and model.flavor say which model it is; give --model instead")
     model = flavor_of(name, flavor, ledger)
@@ -60,14 +60,16 @@ def _plain(name: str) -> str:
 DEFAULT = "torchtitan's default"
 
 
-def take_pipeline(plan: Section, local: int, cut: Keys, experimental: Keys, shape: dict[str, Any]) -> None:
+def take_pipeline(plan: Section, local: int, keys: Keys, shape: dict[str, Any]) -> None:
     """Schedule, chunks and micro-batch. Without a pipeline its keys are left, as they have no effect."""
     if plan["pp"] == 1:
         plan.took("microbatch_size", local, "local_batch_size")
         return
-    name = cut.text("pipeline_parallel_schedule") or experimental.text("pipeline_parallel_schedule")
-    of_micro = cut.whole("pipeline_parallel_microbatch_size")
-    number = experimental.whole("pipeline_parallel_microbatches") or cut.whole("pipeline_parallel_microbatches")
+    name = keys.text("parallelism.pipeline_parallel_schedule") or keys.text("experimental.pipeline_parallel_schedule")
+    of_micro = keys.whole("parallelism.pipeline_parallel_microbatch_size")
+    number = keys.whole("experimental.pipeline_parallel_microbatches") or keys.whole(
+        "parallelism.pipeline_parallel_microbatches"
+    )
     known = table(KIND)["schedules"].get((name or "1F1B").lower())
     if known is None:
         raise SpecError(f"{plan.ledger.where}: pipeline_parallel_schedule {short(name)!r} is not modelled")
@@ -76,7 +78,7 @@ def take_pipeline(plan: Section, local: int, cut: Keys, experimental: Keys, shap
         plan.assume("schedule", schedule, DEFAULT)
     else:
         plan.took("schedule", schedule, f"pipeline_parallel_schedule {name}")
-    chunks = _layout(plan, cut, experimental, shape, chunks)
+    chunks = _layout(plan, keys, shape, chunks)
     if chunks > 1:
         plan.took("num_chunks", chunks, "stages a rank of this schedule")
     if number is not None:
@@ -86,7 +88,7 @@ def take_pipeline(plan: Section, local: int, cut: Keys, experimental: Keys, shap
         raise SpecError(f"{plan.ledger.where}: local_batch_size {local} is no multiple of the micro-batch {size}")
 
 
-def _layout(plan: Section, cut: Keys, experimental: Keys, shape: dict[str, Any], chunks: int) -> int:
+def _layout(plan: Section, keys: Keys, shape: dict[str, Any], chunks: int) -> int:
     """What each stage holds; chunks a rank, which a list of stages says.
 
     Where the file names no modules, embedding and head take the place of one layer each, or of as many as it says, and
@@ -94,26 +96,23 @@ def _layout(plan: Section, cut: Keys, experimental: Keys, shape: dict[str, Any],
     generate_llm_fqn_per_model_part).
     """
     pp, layers, where = int(plan["pp"]), int(shape["num_layers"]), plan.ledger.where
-    first = cut.whole("pipeline_parallel_first_stage_less_layers", least=0)
-    last = cut.whole("pipeline_parallel_last_stage_less_layers", least=0)
-    key, parts = cut.take("module_fqns_per_model_part")
-    counts = _parts(parts, layers, cut.wrong(key, parts, "must list each stage's modules, layers.0 first"))
-    for section in (cut, experimental) if counts is None else ():
-        key, points = section.take("pipeline_parallel_split_points")
-        if points is None:
-            continue
-        counts = _points(points, layers, cut.wrong(key, points, "must name layers of growing numbers, as layers.8"))
+    first = keys.whole("parallelism.pipeline_parallel_first_stage_less_layers", least=0)
+    last = keys.whole("parallelism.pipeline_parallel_last_stage_less_layers", least=0)
+    key, parts = keys.take("parallelism.module_fqns_per_model_part")
+    counts = _parts(parts, layers, keys.wrong(key, parts, "must list each stage's modules, layers.0 first"))
+    if counts is None:
+        name = "pipeline_parallel_split_points"
+        key, points = keys.take(f"parallelism.{name}", f"experimental.{name}")
+        counts = _points(points, layers, keys.wrong(key, points, "must name layers of growing numbers, as layers.8"))
     if counts is not None:
         if len(counts) % pp:
-            raise SpecError(
-                f"{where}: {cut.label}{key} has {len(counts)} stages, no multiple of the {pp} pipeline ranks"
-            )
-        plan.took("pipeline_layout", layout_of(counts), key)
+            raise SpecError(f"{where}: {key} has {len(counts)} stages, no multiple of the {pp} pipeline ranks")
+        plan.took("pipeline_layout", layout_of(counts), key.rpartition(".")[2])
         return len(counts) // pp
     before, behind = (1 if less is None else less for less in (first, last))
-    each = cut.whole("pipeline_parallel_layers_per_stage")
+    each = keys.whole("parallelism.pipeline_parallel_layers_per_stage")
     if each is not None:
-        chunks = _chunks(cut, each, (layers, layers + before + behind), pp, chunks)
+        chunks = _chunks(keys, each, (layers, layers + before + behind), pp, chunks)
     share, rest = divmod(layers + before + behind, pp * chunks)
     stages = [share + (stage < rest) for stage in range(pp * chunks)]
     stages[0], stages[-1] = stages[0] - before, stages[-1] - behind
@@ -132,7 +131,7 @@ def _layout(plan: Section, cut: Keys, experimental: Keys, shape: dict[str, Any],
     return chunks
 
 
-def _chunks(cut: Keys, each: int, layers: tuple[int, int], pp: int, usual: int) -> int:
+def _chunks(keys: Keys, each: int, layers: tuple[int, int], pp: int, usual: int) -> int:
     """Chunks a rank of so many layers a stage.
 
     layers : of the model; and with what embedding and head count as, as torchtitan counts since it has such keys.
@@ -144,7 +143,7 @@ def _chunks(cut: Keys, each: int, layers: tuple[int, int], pp: int, usual: int) 
     if not number or (usual == 1) != (number == pp):
         holds = "one stage" if usual == 1 else "several stages"
         rule = f"makes {stages[0]} stages on {pp} ranks, each of which must hold {holds} with this schedule"
-        raise cut.wrong("pipeline_parallel_layers_per_stage", each, rule)
+        raise keys.wrong("parallelism.pipeline_parallel_layers_per_stage", each, rule)
     return number // pp
 
 
@@ -176,118 +175,31 @@ def _points(points: Any, layers: int, wrong: SpecError) -> list[int] | None:
     return [after - before for before, after in pairwise(numbers)]
 
 
-_WIDTHS = {"bfloat16": "bf16", "float32": "fp32"}
 _GATHERS = "enable_fsdp_float8_all_gather"
 
 
-def read_stack(keys: Keys, training: Keys, model: Keys, cut: Keys, plan: Section) -> Section:
-    """The framework; whether layers are compiled ([compile] enable, or training.compile of older files); how tokens go
-    to experts, keys and values round, and pieces of the sequence to multiplies; and how the loss is worked out
-    (ChunkedLossWrapper of newer files, in Python)."""
-    stack, compiler = Section("stack", keys.ledger), keys.section("compile")
-    stack.took("framework", "torchtitan", "the file's kind")
-    enabled, older = compiler.flag("enable"), training.flag("compile")
-    enabled = older if enabled is None else enabled
-    _, parts = compiler.take("components")
-    if enabled and isinstance(parts, list) and "model" not in parts:
-        stack.took("compiled", False, f"compile.components {', '.join(map(str, parts))}: not the model")
-    else:
-        why = "torchtitan's default: torchtitan/config/configs.py, CompileConfig.enable"
-        stack.settle("compiled", enabled, "compile.enable", False, why)
-    backend = model.text("moe_comm_backend")
-    if backend in ("deepep", "hybridep"):
-        stack.took("expert_dispatcher", backend, "moe_comm_backend")
-    elif backend not in (None, "standard"):
-        stack.ledger.ignore("moe_comm_backend", backend, "priced as all-to-alls", matters=True)
-    if compiler.flag("chunked_loss"):
-        stack.took("chunked_loss", True, "loss ChunkedLossWrapper")
-    pieces = compiler.flag("enable_async_tensor_parallel") or cut.flag("enable_async_tensor_parallel")
-    compiler.leave()
-    if plan["tp"] > 1 and cut.flag("disable_loss_parallel"):
-        stack.took("vocab_parallel_loss", False, "disable_loss_parallel")
-    if plan["tp"] > 1 and pieces:
-        stack.took("async_tensor_parallel", True, "enable_async_tensor_parallel")
-    if plan["cp"] > 1:
-        _context(stack, cut)
-    return stack
+def converted(rows: RecipeRows) -> None:
+    """Learn `less`, the precision of converted linears, `said_by`, and whether float8's sections ask to gather in it.
 
-
-def _context(stack: Section, cut: Keys) -> None:
-    """How context-parallel ranks get the others' keys and values, and which pieces of a sequence they hold."""
-    method = cut.text("context_parallel_rotate_method")
-    if method not in (None, "allgather", "alltoall"):
-        raise cut.wrong("context_parallel_rotate_method", method, "must be allgather or alltoall")
-    rotates, why = None if method is None else method == "alltoall", "torchtitan's default, allgather"
-    stack.settle("overlap_context", rotates, "context_parallel_rotate_method", False, why)
-    if cut.says("context_parallel_load_balancer"):
-        named = str(cut.take("context_parallel_load_balancer")[1])
-        stack.took("balanced_context", named.lower() != "none", "context_parallel_load_balancer")
-
-
-def take_update(stack: Section, optimizer: Keys) -> None:
-    """Whether the update is one kernel for many tensors."""
-    made, older = optimizer.text("implementation"), optimizer.flag("fused")
-    if made not in (None, "fused", "foreach", "for-loop"):
-        raise optimizer.wrong("implementation", made, "must be fused, foreach or for-loop")
-    if made is not None or older is not None:
-        fused = made != "for-loop" if made is not None else older
-        stack.took("fused_optimizer", fused, "optimizer.implementation" if made else "optimizer.fused")
-    optimizer.leave()
-
-
-def take_precision(training: Section, stack: Section, model: Keys, keys: Keys, whole: Keys) -> None:
-    """Read the precisions of linears, and of weights, states and gradients."""
-    less, source, gathers = _converted(model, whole)
-    said = {name: keys.text(name) for name in ("mixed_precision_param", "dtype", "mixed_precision_reduce")}
-    for name, value in said.items():
-        if value not in (None, *_WIDTHS):
-            raise keys.wrong(name, value, f"must be {' or '.join(_WIDTHS)}")
-    param, dtype, reduced = said.values()
-    if dtype == "bfloat16":
-        take_16_bits(training, stack, "bf16", "dtype bfloat16")
-    if less is not None:
-        training.took("precision", less, source)
-        if param == "float32":
-            why = f"beside linears in {less} activations are priced in 16 bits"
-            keys.ledger.ignore("training.mixed_precision_param", param, why, matters=True)
-    elif dtype == "bfloat16":
-        training.took("precision", "bf16", "dtype bfloat16")
-        if param == "float32":
-            why = "weights of dtype bfloat16 are priced to multiply in 16 bits"
-            keys.ledger.ignore("training.mixed_precision_param", param, why, matters=True)
-    else:
-        width = _WIDTHS[param or "bfloat16"]
-        training.settle("precision", width if param else None, f"mixed_precision_param {param}", width, f"{KIND}'s own")
-    if reduced is not None:
-        stack.took("gradient_precision", _WIDTHS[reduced], "mixed_precision_reduce")
-    if gathers and less != "fp8":
-        stack.ledger.ignore(_GATHERS, True, f"without effect with linears in {training['precision']}")
-    if less is not None:
-        stack.settle("fp8_gathers", (gathers and less == "fp8") or None, _GATHERS, False, f"no {_GATHERS}")
-
-
-def _converted(model: Keys, whole: Keys) -> tuple[str | None, str, bool]:
-    """(precision of converted linears, what says so, whether float8's sections ask to gather in it), by the converters'
-    names and by the sections that older files have for each."""
-    _, converters = model.take("converters")
+    The converters' names say so, or the sections that older files have for each.
+    """
+    keys, known = rows.keys, table(KIND)["converters"]
+    _, converters = keys.take("model.converters")
     names = converters if isinstance(converters, list) else str(converters or "").replace(",", " ").split()
-    known = table(KIND)["converters"]
     found = [(known[part], f"{name}: linears") for name in names[:20] for part in known if part in str(name).lower()]
-    float8, mx = whole.section("float8"), whole.section("mx")
-    quantize = whole.section("quantize")
-    kinds = {name: quantize.section(name) for name in ("linear", "grouped_mm", "dense", "moe")}
-    if float8.flag("enable_float8_linear"):
+    if keys.flag("float8.enable_float8_linear"):
         found.append(("fp8", "float8.enable_float8_linear"))
-    sections = [float8, *(each.section("float8") for each in kinds.values())]
-    asked = [each.flag(_GATHERS) for each in sections]
-    by_rows = [str(each.text("recipe_name")).startswith("rowwise") for each in sections]
-    of_mx = [mx, *(each.section("mx") for each in kinds.values())]
-    recipes = [each.text("recipe_name") for each in of_mx]
+    kinds = [f"quantize.{name}." for name in ("linear", "grouped_mm", "dense", "moe")]
+    sections = [f"{before}float8" for before in ("", *kinds)]
+    asked = [keys.flag(f"{section}.{_GATHERS}") for section in sections]
+    by_rows = [str(keys.text(f"{section}.recipe_name")).startswith("rowwise") for section in sections]
+    of_mx = [f"{before}mx" for before in ("", *kinds)]
+    recipes = [keys.text(f"{section}.recipe_name") for section in of_mx]
     if found and found[0][0] == "mxfp8" and any("mxfp4" in str(recipe) for recipe in recipes):
         found[0] = "mxfp4", "recipe_name: linears"
-    for section in (*sections, *of_mx, *kinds.values(), quantize):
-        section.leave()
+    for section in (*sections, *of_mx, "quantize"):
+        keys.below(section).leave()
     if any(by_rows) and any(asked):
-        whole.ledger.ignore(_GATHERS, True, "without effect with recipe_name rowwise")
-    precision, source = found[0] if found else (None, "")
-    return precision, source, any(asked) and not any(by_rows)
+        keys.ledger.ignore(_GATHERS, True, "without effect with recipe_name rowwise")
+    rows.known["less"], rows.known["said_by"] = found[0] if found else (None, "")
+    rows.known["gathers"] = any(asked) and not any(by_rows)
