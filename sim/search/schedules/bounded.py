@@ -35,10 +35,7 @@ SLICES = (2, 4, 8)
 def spaces_under(space: Space, name: str) -> list[Space]:
     """The space under a schedule, once for each number of sequence slices; those that have plans.
 
-    Raises
-    ------
-    ScheduleError
-        There is no such schedule, or it is a grid with updates in it, whose steps have no end.
+    Raises ScheduleError: there is no such schedule, or it is a grid with updates in it, whose steps have no end.
     """
     chosen = get_schedule(name)
     if is_file(name) and any((row[:, 1] == U).any() for row in chosen.rows(1, 1, 1)):

@@ -65,10 +65,7 @@ ALL = "all"
 def schedules_named(words: str | Sequence[str]) -> tuple[str, ...]:
     """Names of schedules in `all`, `zb_v,zb_h1` or a sequence of such; each once.
 
-    Raises
-    ------
-    ScheduleError, SpecError
-        There is no such schedule, or no name.
+    Raises ScheduleError, SpecError: there is no such schedule, or no name.
     """
     said = words.split(",") if isinstance(words, str) else list(words)
     names: list[str] = []
@@ -174,10 +171,7 @@ def best_under(
 ) -> ScheduleBest:
     """The best plan of a schedule among those with some fields.
 
-    Raises
-    ------
-    ScheduleError
-        No such schedule.
+    Raises ScheduleError: no such schedule.
     """
     found = Found[Candidate](most=most_runs)
     parts = list(_parts(result, schedule, named))

@@ -2,7 +2,8 @@
 
 With m micro-batches, v stages a rank of f, i and w seconds (forward, input gradient, weight gradient):
 
-- a rank does all its own work, m v (f + i + w), the one with the embedding or the head that with theirs;
+- a rank does all its own work, m v (f + i + w), with sends that it waits for, and the one with the embedding or the
+  head that with theirs;
 - the p ranks begin with stages that differ, so of one pipeline some rank begins with stage p − 1 or a later one, after
   a micro-batch has come through p − 1 stages before and been sent p − 1 times. None of its stages is an earlier one, as
   it would have met the micro-batch there; so after its last input gradient the same stages have theirs to do. Where
@@ -43,17 +44,18 @@ def least_step_s(batch: Plans, slices: int = 1) -> PlanFloats:
     deal = even_deal(batch)
     seconds = price_stages(batch, replace(deal, stage_kinds=deal.stage_kinds[:3]))
     forward, backward, inputs = seconds.forward_s, seconds.backward_s, seconds.input_grad_s
-    whole = forward + backward
+    near, far = near_and_far(batch)
+    send = np.where(batch.layouts.all_hops_leave[batch.layout], far, near)
+    # A rank that waits for what it sends does so at each stage in one direction at least.
+    whole = forward + backward + np.where(batch.overlap_p2p, 0.0, send)
     least = whole.min(axis=0)
     each, stages = batch.num_microbatches * slices / copies, chunks * copies
     ends = each * (whole + (stages - 1) * least)
     pipeline = np.where(pp * chunks == 1, ends[FIRST], np.maximum(ends[FIRST], ends[LAST]))
     if not (chosen.staggered or chosen.asynchronous):  # whose step is the time from batch to batch
         splits, before = splits_backward(batch.schedule, slices), (pp - 1) // copies
-        near, far = near_and_far(batch)
-        send = np.where(batch.layouts.all_hops_leave[batch.layout], far, near) * before
         fill, drain = (
-            part[FIRST] + (before - 1) * np.minimum(part[FIRST], part[MIDDLE]) + send
+            part[FIRST] + (before - 1) * np.minimum(part[FIRST], part[MIDDLE]) + before * send
             for part in (forward, inputs if splits else backward)
         )
         work = each * stages * np.minimum(least, whole[LAST])
