@@ -144,17 +144,15 @@ def test_every_package_is_on_the_map() -> None:
 
 
 RULES = {
-    "end_of_step": ("sim.search.layered_deals", "sim.search.prices.formula",
-                    "sim.search.schedules.order_times"),
+    "end_of_step": ("sim.search.layered_deals", "sim.search.prices.formula"),
     "exposed_reduction": ("sim.engines.program",),
     "exposed_gather": ("sim.engines.program",),
-    "without_flush": ("sim.engines.timeline", "sim.search.schedules.order_times"),
-    "once_a_step": ("sim.pricing.stages", "sim.search.layered_deals", "sim.search.prices.formula",
-                    "sim.search.schedules.order_times"),
+    "without_flush": ("sim.engines.timeline",),
+    "once_a_step": ("sim.pricing.stages", "sim.search.layered_deals", "sim.search.prices.formula"),
     "price_stages": ("sim.pricing.stages", "sim.search.layered_deals", "sim.search.prices.formula",
-                     "sim.search.schedules.lower_bounds", "sim.search.schedules.order_times"),
+                     "sim.search.schedules.lower_bounds"),
     "peak_memory": ("sim.estimate", "sim.search.layered_deals", "sim.search.prices.formula",
-                    "sim.search.schedules.lower_bounds", "sim.search.schedules.order_times"),
+                    "sim.search.schedules.bounded", "sim.search.schedules.lower_bounds"),
 }  # fmt: skip
 """Rules of the cost model that stand once, and who calls them."""
 

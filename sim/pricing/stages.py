@@ -290,9 +290,9 @@ def stage_costs(scenario: Scenario, rank_of_stage: Ints | None = None) -> StageS
     return price_in_order(plans_of(scenario), deal_of(scenario.model, scenario.plan, rank_of_stage)).take(0)
 
 
-def price_in_order(plans: Plans, deal: Deal, *, by_cause: bool = True) -> StageSeconds:
+def price_in_order(plans: Plans, deal: Deal) -> StageSeconds:
     """Price every stage and rank of plans that have one order, whose deal is that of this order."""
-    of_stage, priced = deal.kind_of_stage, price_stages(plans, deal, by_cause=by_cause)
+    of_stage, priced = deal.kind_of_stage, price_stages(plans, deal, by_cause=True)
     once = once_a_step(plans, deal).of_ranks(deal.kind_of_rank)
     of_stages = params_of(deal.stage_kinds, plans.layouts, plans.layout)[HELD].sum(axis=0)[of_stage]
     send_forward, send_backward = sends_by_stage(plans, deal)

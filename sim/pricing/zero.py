@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sim.arrays import Array, BlockPlanFloats, Bools, Floats, Ints, KindPlanFloats, Number
+from sim.arrays import BlockPlanFloats, Bools, Floats, Ints, KindPlanFloats, Number
 from sim.costs.block import BACKWARD, FORWARD, INPUT_GRAD, WEIGHT_GRAD
 from sim.costs.collectives import COLLECTIVES, Fabric
 from sim.network.placement import Group
@@ -187,11 +187,6 @@ class VisitSeconds(NamedTuple):
     def take(self, plans: Ints | int) -> VisitSeconds:
         """Return the seconds of some plans, the last axis; or of one, without it."""
         return VisitSeconds._make(each[..., plans] for each in self)
-
-    def rows(self) -> Iterator[Array]:
-        """Yield all arrays over plans, one after the other."""
-        for each in self:
-            yield from each.reshape(-1, each.shape[-1])
 
     def of_stages(self, kind_of_stage: Ints) -> VisitSeconds:
         """Return the seconds with stages in the place of their kinds."""

@@ -72,10 +72,7 @@ def parse_axis(text: str, scenario: Scenario) -> Axis:
     factors; where it is less, into 5 equal steps. Whole numbers double from four times a on. `a..b:N` has N values,
     `a,b,c` are these. A unit after the last value counts for all.
 
-    Raises
-    ------
-    SpecError
-        No such number, or values that cannot be read.
+    Raises SpecError: no such number, or values that cannot be read.
     """
     path, equals, said = text.partition("=")
     path = path.strip()

@@ -84,10 +84,7 @@ def steps_between(start: Estimate, goal: Estimate, memory_limit_bytes: float) ->
     What a technique saves depends on what was changed before it. Plans on the way keep all rules, fit in memory and
     are no slower than the one before; where no single change leads to such a plan, two are made at once, or more.
 
-    Parameters
-    ----------
-    start, goal : Estimate
-        Both on the exact engine.
+    start, goal : both on the exact engine.
     """
     steps: list[Step] = []
     here = start

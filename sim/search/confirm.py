@@ -83,15 +83,10 @@ def best_first(
 ) -> Found[Answer]:
     """Run plans until the best few are proven or as many as wanted were run.
 
-    Parameters
-    ----------
-    plans : iterable of (bound, run)
-        No bound is above that of a later plan, but for plans that were run before; without a run it is that of plans
-        that are not listed.
-    found : Found
-        Filled as plans are run: interrupted (KeyboardInterrupt), it has what was found so far.
-    progress : callable
-        Called with the runs after each.
+    plans : no bound is above that of a later plan, but for plans that were run before; without a run it is that of
+        plans that are not listed.
+    found : filled as plans are run: interrupted (KeyboardInterrupt), it has what was found so far.
+    progress : called with the runs after each.
     """
     for bound, run in plans:
         if found.reaches(bound) or run is None:
@@ -115,12 +110,8 @@ def by_price(
 ) -> Iterator[tuple[float, Run[Candidate] | None]]:
     """Plans in the order of their price, each with its score, for `best_first`.
 
-    Parameters
-    ----------
-    places : array
-        Of plans that fit, in that order; where there are more than `most`, at least one more than that.
-    known : dict
-        Plans run before, by place; those that are run here are added.
+    places : of plans that fit, in that order; where there are more than `most`, at least one more than that.
+    known : plans run before, by place; those that are run here are added.
     """
     seen, some = set(), result.prices.take(places)
     score = result.score_of(some)

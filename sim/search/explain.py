@@ -21,7 +21,7 @@ from sim.search.comparison import (
 from sim.search.fixed import check_value
 from sim.search.layout import LayoutShares, layout_shares
 from sim.search.plans.layouts import CHOICES, FIELDS, SCHEDULES
-from sim.search.plans.space import Fields
+from sim.search.plans.space import Fields, agrees
 from sim.search.queries import value_words
 from sim.search.result import SearchResult
 from sim.search.rules import try_unpriced
@@ -200,8 +200,7 @@ def _not_searched(result: SearchResult, scenario: Scenario) -> str:
     if broken:
         return broken
     for name, value in (*result.space.fixed.items(), *result.ways_fixed.items()):
-        wanted = value if isinstance(value, tuple) and name != "recompute_modules" else (value,)
-        if getattr(plan, name) not in wanted:
+        if not agrees(name, getattr(plan, name), value):
             return f"it has plan.{name} = {value_words(getattr(plan, name))}, and you set {value_words(value)}"
     if plan.schedule not in SCHEDULES:
         return (

@@ -27,10 +27,7 @@ def as_fixed(scenario: Scenario, words: Sequence[str]) -> tuple[Scenario, dict[s
 
     What a search does not vary (where ranks lie, groups that shard) is set in the scenario's plan too.
 
-    Raises
-    ------
-    SpecError
-        No such field, a value that it cannot have, or one field twice.
+    Raises SpecError: no such field, a value that it cannot have, or one field twice.
     """
     fixed: dict[str, Any] = {}
     for word in words:
@@ -66,10 +63,7 @@ def check_value(name: str, value: Any) -> None:
 def split_fixed(fixed: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """(fields that leave plans out of the space, those of ways to make room), each as their record has it.
 
-    Raises
-    ------
-    SpecError
-        One is no field of plans, has a value that no plan has, or cannot be kept by a search.
+    Raises SpecError: one is no field of plans, has a value that no plan has, or cannot be kept by a search.
     """
     in_space: dict[str, Any] = {}
     ways: dict[str, Any] = {}

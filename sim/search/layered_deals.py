@@ -230,8 +230,6 @@ def least_step_s(batch: Plans, deals: Deals, of_layouts: Deals) -> PlanFloats:
     Embedding and head are counted where they stand, links between ranks at the nearest they can be. The first rank's
     backward is the last to end, and the embedding's gradients are complete only then.
 
-    Parameters
-    ----------
     deals, of_layouts : of every plan, and of every layout of the batch; the same ranks hold the same.
     """
     stack = batch.costs.stack

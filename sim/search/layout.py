@@ -74,10 +74,7 @@ def balance_layout(scenario: Scenario) -> LayoutFound:
 def balanced_plan(scenario: Scenario) -> tuple[Scenario, float]:
     """The scenario with that layout, and what its step takes at least, however the blocks are dealt.  [s]
 
-    Raises
-    ------
-    SpecError
-        There are more stages than blocks.
+    Raises SpecError: there are more stages than blocks.
     """
     plan = scenario.plan
     letters, seconds = _blocks(scenario)
@@ -162,8 +159,6 @@ def _blocks(scenario: Scenario) -> tuple[list[str], FloatArray]:
 def cut_evenly(seconds: FloatArray, stages: int) -> tuple[int, ...]:
     """Where each stage ends: the largest sum as small as can be, then the sum of the squares.
 
-    Parameters
-    ----------
     seconds : array over blocks
     """
     before = np.concatenate([[0.0], np.cumsum(seconds)])

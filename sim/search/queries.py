@@ -6,7 +6,7 @@ row of it. Fields of plans are looked up in the space, as whole columns where a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -25,9 +25,6 @@ from sim.specs import ParallelPlan, Scenario
 from sim.specs.framework_plans import framework_words, rules_of_scenario
 from sim.units import listed, show, show_time
 from sim.work.recompute import recompute_word
-
-PLANS_AT_ONCE = 1_000_000
-"""Plans of the table that a question looks at together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,65 +99,39 @@ class PricedPlans:
         seconds: Array = np.round(priced.step_time_s, 9)
         return seconds * self.space.gpus_of(priced.row) if self.objective == "cost" else seconds
 
-    def having(self, fields: Fields, here: slice = slice(None)) -> Ints:
-        """Places of the plans that have some fields, of all or of a slice of the table."""
-        rows, categories = self.masks(fields)
-        found = np.flatnonzero(rows[self.row[here]] & categories[self.category[here]])
-        return np.asarray(found + (here.start or 0))
-
-    def _slices(self) -> Iterator[slice]:
-        """The table in pieces, so that what a question computes of plans takes tens of megabytes."""
-        return (slice(begin, begin + PLANS_AT_ONCE) for begin in range(0, len(self.prices), PLANS_AT_ONCE))
+    def having(self, fields: Fields | None, fitting: bool = False) -> Ints:
+        """Places of the plans that have some fields, and fit in memory if only those are asked for."""
+        rows, categories = self.masks(fields or {})
+        found = rows[self.row] & categories[self.category]
+        return np.flatnonzero(found & self.fits if fitting else found)
 
     def select(self, fields: Fields | None = None, few: int | None = 40, than: float = -np.inf) -> Selection:
         """The plans with some fields.
 
-        Parameters
-        ----------
-        few : int, optional
-            How many of the best to name; None names all that fit.
-        than : float
-            Score that others are compared with.
+        few : how many of the best to name; None names all that fit.
+        than : score that others are compared with.
 
-        Raises
-        ------
-        SpecError
-            A field that a search does not vary.
+        Raises SpecError: a field that a search does not vary.
         """
-        counts, leanest, best = np.zeros(3, dtype=int), None, np.empty((3, 0))
-        for here in self._slices():
-            which = self.having(fields or {}, here)
-            if not len(which):
-                continue
-            lean = int(which[self.memory_bytes[which].argmin()])
-            if leanest is None or self.memory_bytes[lean] < self.memory_bytes[leanest]:
-                leanest = lean
-            some = which[self.fits[which]]
-            score = self.score(some)
-            counts += len(which), len(some), np.count_nonzero(score < than)
-            if few is not None and len(some) > few:
-                near = score <= np.partition(score, few - 1)[few - 1]
-                some, score = some[near], score[near]
-            best = np.concatenate([best, [score, self.memory_bytes[some], some]], axis=1)
-            best = best[:, np.lexsort(best[::-1])][:, :few]
-        priced, fit, better = counts.tolist()
-        return Selection(priced, fit, better, best[2].astype(np.int64), leanest)
+        which, some = self.having(fields), self.having(fields, fitting=True)
+        score, fit = self.score(some), len(some)
+        better = np.count_nonzero(score < than)
+        if few is not None and fit > few:
+            near = score <= np.partition(score, few - 1)[few - 1]
+            some, score = some[near], score[near]
+        best = some[np.lexsort((some, self.memory_bytes[some], score))][:few]
+        leanest = int(which[self.memory_bytes[which].argmin()]) if len(which) else None
+        return Selection(len(which), fit, int(better), best, leanest)
 
     def values(self, names: Sequence[str], fields: Fields | None = None, fitting: bool = False) -> dict[str, list[Any]]:
         """Which values fields of the plans with some fields have, each in order.
 
-        Parameters
-        ----------
-        names : sequence of str
-            Of FIELDS, or num_gpus.
-        fitting : bool
-            Only of plans that fit in memory.
+        names : of FIELDS, or num_gpus.
+        fitting : only of plans that fit in memory.
         """
         rows, categories = (np.zeros(len(each), dtype=bool) for each in (self.space.columns, self.categories))
-        for here in self._slices():
-            which = self.having(fields or {}, here)
-            which = which[self.fits[which]] if fitting else which
-            rows[self.row[which]] = categories[self.category[which]] = True
+        which = self.having(fields, fitting)
+        rows[self.row[which]] = categories[self.category[which]] = True
         there = [self.categories[number] for number in np.flatnonzero(categories).tolist()]
         found: dict[str, list[Any]] = {}
         for name in names:
@@ -187,13 +158,9 @@ class PricedPlans:
 
     def pareto(self, fields: Fields | None = None) -> Ints:
         """Places of the plans with some fields that fit and that no other beats in step time, memory and GPUs."""
-        front = np.empty(0, dtype=np.int64)
-        for here in self._slices():
-            which = self.having(fields or {}, here)
-            front = np.concatenate([front, which[self.fits[which]]])
-            some = self.prices.take(front)
-            front = front[pareto_front(some.step_time_s, some.memory_bytes, self.space.gpus_of(some.row))]
-        return front
+        which = self.having(fields, fitting=True)
+        some = self.prices.take(which)
+        return np.asarray(which[pareto_front(some.step_time_s, some.memory_bytes, self.space.gpus_of(some.row))])
 
     def scenario_at(self, place: int) -> Scenario:
         """The plan at a place."""
@@ -271,10 +238,7 @@ def pareto_front(seconds: Array, nbytes: Array, gpus: Array) -> Array:
 
     Of plans that are equal in all three the first is kept.
 
-    Parameters
-    ----------
-    seconds, nbytes, gpus : arrays over plans
-        [s], [bytes], [-]
+    seconds, nbytes, gpus : [s], [bytes], [-]
     """
     front: list[int] = []
     kept = np.empty((0, 2))  # (seconds, bytes) of the front so far, all of fewer GPUs or as many

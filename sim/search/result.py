@@ -77,10 +77,7 @@ class SearchResult(PricedPlans, NotebookDisplay):
     ) -> Self:
         """The result with plans that fit only once room is made, if they may be among the best few with some fields.
 
-        Parameters
-        ----------
-        ceiling : float, optional
-            Score up to which room is made, whatever is among the best few by their prices.
+        ceiling : score up to which room is made, whatever is among the best few by their prices.
         """
         begun = time.perf_counter()
         looked = self.room_floor if fields == self.room_fields and ceiling is not None else -np.inf

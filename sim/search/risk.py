@@ -58,10 +58,7 @@ class Risk:
 def check_risk(probability: float, objective: str = "step_time") -> None:
     """Refuse what no ranking can be by.
 
-    Raises
-    ------
-    SpecError
-        Names the value, the rule and the remedy.
+    Raises SpecError: names the value, the rule and the remedy.
     """
     if not 0.5 <= probability < 1.0:
         raise SpecError(f"--risk {probability:g} must be at least 0.5 and below 1, such as 0.9")

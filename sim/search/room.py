@@ -22,7 +22,7 @@ from sim.errors import SpecError, nearest
 from sim.pricing.cells import CellPrices, price_cells
 from sim.pricing.deal import put_together
 from sim.search.plans.layouts import ROOM, Category
-from sim.search.plans.space import Fields, Progress, Space
+from sim.search.plans.space import Fields, Progress, Space, agrees
 from sim.search.prices.formula import Priced, Rows, join, layouts_with_links, ways_of
 from sim.search.queries import PricedPlans
 from sim.specs import Scenario
@@ -33,12 +33,8 @@ from sim.work.recompute import module_sets, modules_word, own_modules, searched_
 class ChosenRows:
     """Rows of a space, with or without sequence parallelism, priced in one of several ways each.
 
-    Parameters
-    ----------
-    rows, category : arrays
-        Of the space.
-    ways : sequence of Category
-        What of them runs again or is kept in host memory. The first does nothing.
+    rows, category : of the space.
+    ways : what of them runs again or is kept in host memory. The first does nothing.
     """
 
     def __init__(self, space: Space, rows: Ints, category: Ints, ways: Sequence[Category]) -> None:
@@ -204,10 +200,7 @@ class Room:
 def check_ways(ways: Sequence[str]) -> tuple[str, ...]:
     """Ways to make room, each once.
 
-    Raises
-    ------
-    SpecError
-        There is no such way.
+    Raises SpecError: there is no such way.
     """
     for way in ways:
         if way not in WAYS:
@@ -226,16 +219,10 @@ def make_room(
 ) -> tuple[_Plans, Room]:
     """Plans with those for which room was made, that may be among the best few with some fields.
 
-    Parameters
-    ----------
-    ways : sequence of str
-        Of WAYS.
-    floor : float
-        Score up to which room was looked for already.
-    ceiling : float, optional
-        Score from which on nothing is looked for. Default: that of the last of the best few, whatever is found.
-    progress : callable, optional
-        Called with (plans looked at, all that may be).
+    ways : of WAYS.
+    floor : score up to which room was looked for already.
+    ceiling : score from which on nothing is looked for. Default: that of the last of the best few, whatever is found.
+    progress : called with (plans looked at, all that may be).
     """
     fields = {} if fields is None else fields
     if "recompute_modules" in fields:
@@ -281,11 +268,7 @@ def make_room(
 
 def _has(values: Fields, fields: Fields) -> bool:
     """Whether plans with these values may have these fields."""
-    return all(
-        value in (wanted if isinstance(wanted := fields[name], tuple) and name != "recompute_modules" else (wanted,))
-        for name, value in values.items()
-        if name in fields
-    )
+    return all(agrees(name, value, fields[name]) for name, value in values.items() if name in fields)
 
 
 def _ways(scenario: Scenario, ways: Sequence[str], fields: Fields) -> list[Category]:

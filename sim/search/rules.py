@@ -235,12 +235,8 @@ def _sizes_that_fit(result: SearchResult, fields: Fields) -> list[int]:
 def best_microbatch(scenario: Scenario, sizes: list[int]) -> int:
     """The micro-batch that makes the paper's equation 1 smallest, t_f + t_b of the slowest pipeline rank.
 
-    Parameters
-    ----------
-    scenario : Scenario
-        Its plan says everything but the micro-batch.
-    sizes : list of int
-        To choose from: divisors of the sequences of a replica.
+    scenario : its plan says everything but the micro-batch.
+    sizes : to choose from: divisors of the sequences of a replica.
     """
     plan = scenario.plan
     own = scenario.training.global_batch_size // plan.dp

@@ -24,7 +24,7 @@ from sim.search.confirm import Found
 from sim.search.fixed import values_of
 from sim.search.layout import balanced_plan
 from sim.search.plans.layouts import SCHEDULES, several_chunks, unlike_chunks
-from sim.search.plans.space import Fields
+from sim.search.plans.space import Fields, agrees
 from sim.search.prices.formula import Priced
 from sim.search.result import SearchResult
 from sim.search.room import ChosenRows
@@ -193,10 +193,7 @@ def _fitting(
 ) -> tuple[Candidate | None, int]:
     """The fastest plan that fits, if it is better than the ceiling; and the runs it took.
 
-    Parameters
-    ----------
-    modules : sequence of mappings
-        Fields of plans that recompute more and more modules.
+    modules : fields of plans that recompute more and more modules.
     """
     ran: list[Candidate] = []
     most = -(-scenario.model.num_layers // scenario.plan.num_stages) - 1
@@ -231,12 +228,8 @@ def _fitting(
 
 def _allowed(result: SearchResult, scenario: Scenario) -> bool:
     """Whether the framework can run a plan, which recomputes as it is set to."""
-    fields = result.ways_fixed.items()
-    return not broken_rules(scenario, result.space.rules) and all(
-        getattr(scenario.plan, name)
-        in (values if isinstance(values, tuple) and name != "recompute_modules" else (values,))
-        for name, values in fields
-    )
+    kept = all(agrees(name, getattr(scenario.plan, name), wanted) for name, wanted in result.ways_fixed.items())
+    return kept and not broken_rules(scenario, result.space.rules)
 
 
 def _run(scenario: Scenario, balanced: bool, way: Mapping[str, Any]) -> Candidate | None:

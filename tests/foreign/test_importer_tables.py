@@ -248,7 +248,13 @@ def test_every_section_of_a_language_model_is_read(section):
     assert ignored["odd_thing"] == "of the model around the language model, not of that itself"
 
 
-KNOWN_READERS = {*READERS, *HUGGINGFACE["readers"], *HUGGINGFACE["experts"], *HUGGINGFACE["sizes"], *HUGGINGFACE["positions"]}
+KNOWN_READERS = {
+    *READERS,
+    *HUGGINGFACE["readers"],
+    *HUGGINGFACE["experts"],
+    *HUGGINGFACE["sizes"],
+    *HUGGINGFACE["positions"],
+}
 
 
 @rows("name", ARCHITECTURES)

@@ -111,17 +111,10 @@ def value_of(category: Category, name: str, own: ParallelPlan) -> Any:
 def completed_plan(old: ParallelPlan, num_layers: int, named: Mapping[str, Any]) -> ParallelPlan:
     """The plan on as many GPUs with these fields, and with what must follow: dp, chunks, sequence parallelism, ep.
 
-    Parameters
-    ----------
-    num_layers : int
-        Of the model.
-    named : mapping
-        Fields of the plan and their values.
+    num_layers : of the model.
+    named : fields of the plan and their values.
 
-    Raises
-    ------
-    FlopcastError
-        The rule that they break.
+    Raises FlopcastError: the rule that they break.
     """
     wanted: dict[str, Any] = dict(named)
     if "recompute_modules" in wanted:
@@ -218,17 +211,10 @@ def find_layouts(
 ) -> Array:
     """(tp, cp, pp, dp, ep) of every layout between two numbers of GPUs; those that differ in ep only are neighbours.
 
-    Parameters
-    ----------
-    experts : tuple of int, optional
-        Expert-parallel degrees. Default: every one that deals the experts evenly.
-    fixed : mapping, optional
-        Fields that plans will have, for the sizes that the error names.
+    experts : expert-parallel degrees. Default: every one that deals the experts evenly.
+    fixed : fields that plans will have, for the sizes that the error names.
 
-    Raises
-    ------
-    InfeasiblePlan
-        There is none; the message says which rule left nothing.
+    Raises InfeasiblePlan: there is none; the message says which rule left nothing.
     """
     length = scenario.training.sequence_length
     degrees = tuple(cp for cp in context if cp > 0 and length % cp == 0)

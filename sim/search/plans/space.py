@@ -40,6 +40,11 @@ OF_CATEGORIES = frozenset({*CHOICES, *ROOM, "sharding_group", "reshard_after_for
 """Fields of a plan that its category says."""
 
 
+def agrees(name: str, value: Any, wanted: Any) -> bool:
+    """Whether a field's value is the one that is wanted, or one of several."""
+    return value in wanted if isinstance(wanted, tuple) and name != "recompute_modules" else bool(value == wanted)
+
+
 @dataclass(frozen=True)
 class Space:
     """Plans as a table: rows of numbers (layout × micro-batch × schedule and chunks), each in every category.
@@ -172,10 +177,7 @@ class Space:
     def masks(self, fields: Fields, categories: Sequence[Category] | None = None) -> tuple[Bools, Bools]:
         """Which rows, and which of the categories (default: the space's), have these fields.
 
-        Raises
-        ------
-        SpecError
-            A field that a search does not vary.
+        Raises SpecError: a field that a search does not vary.
         """
         there = self.categories if categories is None else categories
         rows, able = np.ones(len(self.columns), bool), np.ones(len(there), bool)
@@ -276,10 +278,7 @@ def room_fields(category: Category, plan: ParallelPlan) -> dict[str, Any]:
 def recomputes_of(scenario: Scenario, recomputes: Sequence[str]) -> tuple[str, ...]:
     """Ways to recompute that go with the scenario's CUDA graphs: graphs of single layers rule out full recomputation.
 
-    Raises
-    ------
-    SpecError
-        None does.
+    Raises SpecError: none does.
     """
     left = tuple(mode for mode in recomputes if mode != "full" or not scenario.stack.cuda_graph_scope)
     if not left:
@@ -329,28 +328,16 @@ def build_space(
 ) -> Space:
     """Every plan between two numbers of GPUs that keeps the rules of ParallelPlan, Scenario and the schedules.
 
-    Parameters
-    ----------
-    gpus : (int, int)
-        Fewest and most.
-    context : tuple of int
-        Context-parallel degrees to try.
-    experts : tuple of int, optional
-        Expert-parallel degrees to try. Default: every one that deals the model's experts evenly.
-    recomputes : tuple of str, optional
-        Ways to recompute. Default: all; every other multiply (per_op) where a framework's rules are given, or the
-        scenario's own plan does it.
-    rules : sequence of PlanRule
-        What frameworks ask of every plan.
-    runs_on : str
-        These frameworks, in words.
-    fixed : mapping, optional
-        Fields of plans that are set, each with its value or a tuple of values.
+    gpus : fewest and most.
+    context : context-parallel degrees to try.
+    experts : expert-parallel degrees to try. Default: every one that deals the model's experts evenly.
+    recomputes : ways to recompute. Default: all; every other multiply (per_op) where a framework's rules are given, or
+        the scenario's own plan does it.
+    rules : what frameworks ask of every plan.
+    runs_on : these frameworks, in words.
+    fixed : fields of plans that are set, each with its value or a tuple of values.
 
-    Raises
-    ------
-    InfeasiblePlan
-        No plan keeps the rules; the message says which one left nothing.
+    Raises InfeasiblePlan: no plan keeps the rules; the message says which one left nothing.
     """
     layouts = find_layouts(scenario, gpus, context, experts, fixed)
     if recomputes is None:

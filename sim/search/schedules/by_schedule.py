@@ -10,89 +10,39 @@ from typing import Any
 
 import numpy as np
 
-from sim.arrays import Array
 from sim.errors import InfeasiblePlan, ScheduleError, SpecError
 from sim.estimate import estimate
 from sim.schedules import get_schedule
 from sim.schedules.registry import schedules
-from sim.search.candidate import ROUNDING, Candidate, ScheduleBest, gap_of
+from sim.search.candidate import Candidate, ScheduleBest, gap_of
 from sim.search.confirm import Found, Run, best_first
 from sim.search.result import SearchResult
-from sim.search.schedules.refined import Refined, spaces_under
-from sim.specs import ParallelPlan
+from sim.search.schedules.bounded import BoundedPlans, spaces_under
 from sim.units import show
 
-MUCH = 0.95
-"""Share of the lowest score that a plan is known to reach, below which another is much better."""
 
+def by_bound(parts: Sequence[BoundedPlans], found: Found[Candidate]) -> Iterator[tuple[float, Run[Candidate] | None]]:
+    """Yield the plans that fit, the lowest bound first, for `best_first`, which fills `found`.
 
-def by_bound(
-    parts: Sequence[Refined], likely: Sequence[ParallelPlan], found: Found[Candidate]
-) -> Iterator[tuple[float, Run[Candidate] | None]]:
-    """Plans that may be better than the best found, each with a bound of all that were not run, for `best_first`.
-
-    Parameters
-    ----------
-    parts : sequence of Refined
-        All plans of a schedule.
-    likely : sequence of ParallelPlan
-        Layouts to look at first: a good plan rules out the most others early.
-    found : Found
-        What `best_first` fills.
+    Memory in an order is looked at when no other plan or order has a lower bound.
     """
-    orders = [(score, number, group) for number, part in enumerate(parts) for group, score in part.orders()]
-    heapq.heapify(orders)
-    known: list[tuple[float, float, int, int]] = []  # score, bytes, part, plan
-    come_up: set[tuple[int, int]] = set()
-    looked_at: set[tuple[int, int]] = set()
-    ceiling = np.inf
-
-    def add(number: int, plans: Array) -> None:
-        score = parts[number].score(plans)
-        for place in np.flatnonzero(score < found.worst * (1 - ROUNDING)).tolist():
-            plan = int(plans[place])
-            heapq.heappush(known, (float(score[place]), float(parts[number].nbytes[plan]), number, plan))
-
-    def look_at(number: int, group: int) -> None:
-        nonlocal ceiling
-        if (number, group) not in looked_at:
-            looked_at.add((number, group))
-            plans, ceiling = parts[number].refine(group, ceiling)
-            add(number, plans)
-
-    for number, part in enumerate(parts):
-        for group in (part.order_like(each) for each in likely):
-            if group is not None:
-                look_at(number, group)
-    while True:
-        ceiling = min(ceiling, found.worst)
-        while orders and orders[0][1:] in looked_at:
-            heapq.heappop(orders)
-        unknown, nearest = (each[0][0] if each else np.inf for each in (orders, known))
-        bound = min(unknown, nearest)
+    heap = [(score, 0.0, number, order, -1) for number, part in enumerate(parts) for score, order in part.orders()]
+    heapq.heapify(heap)
+    while heap:
+        bound, _, number, order, plan = heapq.heappop(heap)
+        part = parts[number]
+        if plan >= 0:
+            yield bound, partial(_run, part, plan)
+            continue
         if found.reaches(bound):
             yield bound, None
             return
-        # A plan that will be much better than all that is reached is run at once, as the first is: it rules others out.
-        much = ceiling == np.inf
-        if known and parts[known[0][2]].decided:
-            much |= nearest < MUCH * ceiling
-        if not known or (unknown <= nearest and not much):
-            look_at(*orders[0][1:])
-            continue
-        score, _, number, plan = heapq.heappop(known)
-        part = parts[number]
-        # Settled meanwhile, it stands there twice.
-        if (number, plan) in come_up or part.score(np.array([plan]))[0] > score:
-            continue
-        if part.rough[plan]:
-            add(number, part.settle(plan, found.worst))
-            continue
-        come_up.add((number, plan))
-        yield bound, partial(_run, part, plan)
+        fits = part.weigh(order)
+        for score, nbytes, each in zip(part.score(fits), part.nbytes[fits], fits, strict=True):
+            heapq.heappush(heap, (float(score), float(nbytes), number, order, int(each)))
 
 
-def _run(part: Refined, plan: int) -> tuple[float, Candidate] | None:
+def _run(part: BoundedPlans, plan: int) -> tuple[float, Candidate] | None:
     scenario = part.scenario_of(plan)
     try:
         answer = estimate(scenario)
@@ -104,7 +54,7 @@ def _run(part: Refined, plan: int) -> tuple[float, Candidate] | None:
     return candidate.worth(part.objective), candidate
 
 
-MOST_RUNS = 40
+MOST_RUNS = 400
 """Plans of a schedule that the exact engine runs at most, if not told otherwise."""
 MOST_PLANS = 4_000_000
 """Plans of a schedule up to which it is searched: they are bounded all at once, which takes 900 bytes a plan."""
@@ -115,10 +65,7 @@ ALL = "all"
 def schedules_named(words: str | Sequence[str]) -> tuple[str, ...]:
     """Names of schedules in `all`, `zb_v,zb_h1` or a sequence of such; each once.
 
-    Raises
-    ------
-    ScheduleError, SpecError
-        There is no such schedule, or no name.
+    Raises ScheduleError, SpecError: there is no such schedule, or no name.
     """
     said = words.split(",") if isinstance(words, str) else list(words)
     names: list[str] = []
@@ -186,9 +133,7 @@ def search_schedules(
     interrupted = False
     for number, name in enumerate(wanted):
         found = Found[Candidate](most=most_runs)
-        likely = [each.scenario.plan for each in sorted(candidates, key=lambda each: each.worth(result.objective))[:1]]
-
-        parts: list[Refined] = []
+        parts: list[BoundedPlans] = []
 
         def tell(runs: int, name: str = name, number: int = number) -> None:
             if progress is not None:
@@ -197,7 +142,7 @@ def search_schedules(
         try:
             tell(0)
             parts = list(_parts(result, name))
-            best_first(by_bound(parts, likely, found), found, tell)
+            best_first(by_bound(parts, found), found, tell)
         except KeyboardInterrupt:
             interrupted = True
         bests.append(_summed_up(result, name, parts, found, interrupted))
@@ -226,23 +171,20 @@ def best_under(
 ) -> ScheduleBest:
     """The best plan of a schedule among those with some fields.
 
-    Raises
-    ------
-    ScheduleError
-        No such schedule.
+    Raises ScheduleError: no such schedule.
     """
-    found, likely = Found[Candidate](most=most_runs), [result.best[0].scenario.plan]
+    found = Found[Candidate](most=most_runs)
     parts = list(_parts(result, schedule, named))
-    best_first(by_bound(parts, likely, found), found)
+    best_first(by_bound(parts, found), found)
     return _summed_up(result, schedule, parts, found)
 
 
-def _parts(result: SearchResult, schedule: str, named: Mapping[str, Any] | None = None) -> Iterator[Refined]:
+def _parts(result: SearchResult, schedule: str, named: Mapping[str, Any] | None = None) -> Iterator[BoundedPlans]:
     """All plans of a schedule with some fields, by slices: who drops one before the next needs memory for one."""
     for each in spaces_under(result.space, schedule):
         space = each.having(named or {})
         if space is not None:
-            yield Refined(space, result.objective, result.memory_limit_bytes)
+            yield BoundedPlans(space, result.objective, result.memory_limit_bytes)
 
 
 def _most_promising_first(result: SearchResult, names: Sequence[str]) -> tuple[str, ...]:
@@ -270,7 +212,7 @@ def _best(candidates: Sequence[Candidate], objective: str, most: int) -> tuple[C
 
 
 def _summed_up(
-    result: SearchResult, name: str, parts: Sequence[Refined], found: Found[Candidate], interrupted: bool = False
+    result: SearchResult, name: str, parts: Sequence[BoundedPlans], found: Found[Candidate], interrupted: bool = False
 ) -> ScheduleBest:
     best, plans = next(iter(found.best), None), sum(part.num_plans for part in parts)
     proven, limit = found.proven and not interrupted, show(result.memory_limit_bytes, "B")
