@@ -3,7 +3,8 @@
 Groups of a kind work in step: tensor-parallel ones of all ranks in the same layer, replicas at the end of a step. Rings
 go as fast as their slowest hop, so all flows of a kind are given the same rate, which is what its fullest link allows.
 It is found on the links of the machine as it is built and routed, and counts only where switches have fewer cables up
-than down, or flows are hashed: in other trees nothing is lost (`NetworkSpec.is_nonblocking`).
+than down, or flows are hashed: in other trees nothing is lost (`NetworkSpec.is_nonblocking`). The share is one over the
+load factor of the flows, a lower bound on the time of their delivery (Greenberg, Leiserson 1986, MIT-LCS-TM-307).
 """
 
 from __future__ import annotations

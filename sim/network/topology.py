@@ -76,9 +76,15 @@ def build_levels(cluster: ClusterSpec, num_nodes: int) -> tuple[Level, ...]:
         problem = top
         if not is_last:
             below.append(_inner(name, spec, child, num_nodes, nics, rails, rate))
+    top, stated = list(specs.items())[-1]
+    remedy = "lower num_nodes, add a level above, or take switches with more ports"
+    if stated.switches:
+        remedy = (
+            f"network.levels.{top}.switches says {stated.switches:,}; state another number, or none (null), "
+            "which takes the fewest that suffice"
+        )
     raise SpecError(
-        f"{num_nodes:,} nodes are more than the {len(specs)} levels of the network join: {problem}; "
-        "lower num_nodes, add a level above, or take switches with more ports"
+        f"{num_nodes:,} nodes are more than the {len(specs)} levels of the network join: {problem}; {remedy}"
     )
 
 
@@ -124,8 +130,8 @@ def _top(
         return f"each of {switches} {name} switches would need {down:,} ports and has {spec.ports}"
     if switches > child.cables_per_group:
         return (
-            f"{switches:,} {name} switches are needed for {cables:,} cables, but a group of {child.name} switches has "
-            f"{child.cables_per_group} and cannot reach them all"
+            f"{cables:,} cables go up to {switches:,} {name} switches, but a group of {child.name} switches has only "
+            f"{child.cables_per_group} of them and cannot reach every one"
         )
     return Level(name, 1, child.groups // rails, switches, 0, down, spec.ports, 0.0)
 

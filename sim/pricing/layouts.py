@@ -142,7 +142,7 @@ def assumed(scenario: Scenario) -> Iterator[str]:
     profile, source, cluster = scenario.profile, scenario.profile.provenance, scenario.cluster
     name = f"profile {profile.name}"
     if source.not_measured:
-        yield f"{name} was not measured for: {'; '.join(source.not_measured)}"
+        yield f"{name} has values that were not measured on {profile.gpu}: {'; '.join(source.not_measured)}"
     if source.network_measured_on and scenario.plan.num_gpus > cluster.nvlink_domain_gpus:
         rate, here = source.network_bandwidth_bytes_per_s, cluster.inter_node_bandwidth_bytes_per_s
         other = rate is not None and abs(rate / here - 1.0) > _OTHER_NETWORK

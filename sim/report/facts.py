@@ -123,12 +123,22 @@ def surer_words(answer: Estimate) -> str:
     return f"{advice} would help" if helps else ""
 
 
+def grade_words(answer: Estimate) -> str:
+    """Why the step time is as well known as it is, and what would make it better known."""
+    by_datasheet = answer.grade == "unknown" and answer.scenario.profile.provenance.of_datasheet
+    why = f"nothing was measured on {answer.scenario.cluster.gpu.name}" if by_datasheet else GRADE_WORDS[answer.grade]
+    return "; ".join(filter(None, (why, surer_words(answer))))
+
+
 def sure_words(answer: Estimate) -> str:
     """How far the step time may be off, why, and what would help."""
+    return f"{_factors(answer)} (90 %); {grade_words(answer)}"
+
+
+def _factors(answer: Estimate) -> str:
+    """The interval of the step time as factors of it."""
     low, high = (end / answer.step_time_s for end in answer.step_time_interval_s)
-    return "; ".join(
-        filter(None, (f"{low:.2f} to {high:.2f} times this (90 %)", GRADE_WORDS[answer.grade], surer_words(answer)))
-    )
+    return f"{low:.2f} to {high:.2f} times this"
 
 
 def limit_words(answer: Estimate, most: int = 3) -> str:
@@ -162,11 +172,7 @@ def headline(answer: Estimate, per_gpu: Mapping[str, str] = PER_GPU, sure: bool 
         rates["hardware"] = (answer.hardware_flop_per_s_per_gpu, f"{answer.hfu:.1%} of peak (HFU)")
     facts = [
         Fact("Step time", show_time(answer.step_time_s), f"90 %: {show_time(low)} to {show_time(high)}"),
-        *(
-            [Fact("How sure", answer.grade, "; ".join(filter(None, (GRADE_WORDS[answer.grade], surer_words(answer)))))]
-            if sure
-            else []
-        ),
+        *([Fact("How sure", _factors(answer), grade_words(answer))] if sure else []),
         Fact("Tokens", tokens_words(answer.tokens_per_s)),
         Fact("Whole job", show(answer.total_flop_per_s, "FLOP/s"), "recomputed FLOPs counted" if recompute else ""),
         *(Fact(name, show(rates[of][0], "FLOP/s"), rates[of][1]) for of, name in per_gpu.items() if of in rates),

@@ -16,7 +16,6 @@ from sim.canvas import check_width as check_width
 from sim.canvas import new_figure as new_figure
 from sim.canvas import write_figure
 from sim.errors import SpecError
-from sim.units import show_short
 
 
 class Look(NamedTuple):
@@ -176,8 +175,23 @@ def plain_axis(axis: Any) -> None:
     low, high = axis.get_view_interval()
     subs = (1, 2, 5) if high > 8 * low else (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8, 9)
     axis.set_major_locator(LogLocator(subs=subs))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: show_short(value) if value >= 1e4 else f"{value:,.4g}"))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: tick(value) if high >= 1e4 else f"{value:,.4g}"))
     axis.set_minor_formatter(NullFormatter())
+
+
+def tick(value: float) -> str:
+    """A number at an axis, short: 500, 2k, 80M."""
+    for factor, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if value >= factor:
+            return f"{value / factor:.4g}{letter}"
+    return f"{value:.4g}"
+
+
+def _along(corners: np.ndarray, apart: float = 2.0) -> np.ndarray:
+    """Points along a line on the page, `apart` from each other. [pixels]"""
+    far = np.concatenate([[0.0], np.cumsum(np.hypot(*np.diff(corners, axis=0).T))])
+    steps = np.linspace(0.0, far[-1], int(far[-1] / apart) + 2)
+    return np.column_stack([np.interp(steps, far, each) for each in corners.T])
 
 
 def place_labels(
@@ -187,6 +201,7 @@ def place_labels(
     size: float = 7.5,
     reach: int = 1,
     points: Any = (),
+    lines: Any = (),
     **options: Any,
 ) -> None:
     """Write each label beside its point; one for which there is no room is left out.
@@ -197,12 +212,17 @@ def place_labels(
     size : Of the letters. [points]
     reach : How many times as far away a label may stand, with a line to its point, where it has no room beside it.
     points : More of them that no label may cover.
+    lines : (across, up) of lines that none may cover either.
     **options : Of `annotate`.
     """
+    from matplotlib.text import Text
+
     panel.figure.draw_without_rendering()  # only then is known where anything stands
     own = [label[:2] for label in labels]
     there = panel.transData.transform(np.array([*own, *points], dtype=float).reshape(-1, 2))
-    taken: list[Any] = []
+    there = np.concatenate([there, *(_along(panel.transData.transform(np.column_stack(line))) for line in lines)])
+    legend = panel.get_legend()
+    taken: list[Any] = [legend.get_window_extent()] if legend else []
     frame = panel.get_window_extent()
     for number, (x, y, words) in enumerate(labels):
         colour = colours[number] if len(colours) else "black"
@@ -210,7 +230,8 @@ def place_labels(
             line = {"arrowstyle": "-", "color": "#999999", "lw": 0.6} if far > 2 else None
             text = panel.annotate(words, (x, y), (far * right, far * up), textcoords="offset points", ha=horizontal,
                                   va=vertical, fontsize=size, color=colour, arrowprops=line, **options)  # fmt: skip
-            box = text.get_window_extent().padded(1)
+            text.get_window_extent()  # places it; with the line, which ends at the point, the extent is no label's
+            box = Text.get_window_extent(text).padded(1)
             free = not box.count_contains(there) and not box.count_overlaps(taken)
             if free and frame.x0 <= box.x0 and box.x1 <= frame.x1 and frame.y0 <= box.y0 and box.y1 <= frame.y1:
                 taken.append(box)

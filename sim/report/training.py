@@ -11,7 +11,7 @@ from rich.text import Text
 
 from sim.canvas import new_figure
 from sim.reliability.storing import LoadBy
-from sim.report.figures import label_panel, open_panels, place_labels, place_title, plain_axis
+from sim.report.figures import label_panel, open_panels, place_labels, place_title, plain_axis, tick
 from sim.report.terminal import assumptions, indented, title
 from sim.report.text import heading, remarks
 from sim.scaling.run import TrainingRun
@@ -160,7 +160,8 @@ def frontier_figure(scenario: Scenario, frontier: Frontier) -> Any:
     gpus, days, cost = np.array([(run.num_gpus, run.days, run.cost) for run in runs], dtype=float).T
     low, high = np.array([point.days_interval for point in points]).T
     left.fill_between(gpus, low, high, color="#0072B2", alpha=0.12, lw=0, label="90 %")
-    left.plot(gpus, days[0] * gpus[0] / gpus, color="0.6", lw=1, ls=":", label="as good as the smallest")
+    ideal = days[0] * gpus[0] / gpus
+    left.plot(gpus, ideal, color="0.6", lw=1, ls=":", label="as good as the smallest")
     for panel, across, up in ((left, gpus, days), (right, days, cost)):
         panel.plot(across, up, color="0.6", lw=1.2, zorder=1)
         for limit, colour in LIMIT_COLOURS.items():
@@ -174,11 +175,11 @@ def frontier_figure(scenario: Scenario, frontier: Frontier) -> Any:
             middle.plot(gpus, lost, "o-", ms=4, lw=1.4, color=colour, label=cause)
     money = f"cost [{frontier.fastest.run.currency}]"
     label_panel(left, "the fastest run of every size", "GPUs", "days, failures included", xscale="log", yscale="log")
-    saved = "of the time, saved without this cause"
+    saved = "share of the time that it costs"
     label_panel(middle, "where the limit comes from", "GPUs", saved, xscale="log", ylim=(0, 1))
     label_panel(right, "what time costs", "days, failures included", money, xscale="log", ylim=(0, None))
     middle.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
-    right.yaxis.set_major_formatter(lambda value, _: show_short(value) if value else "0")
+    right.yaxis.set_major_formatter(lambda value, _: tick(value))
     open_panels(*panels, grid="both")
     for axis in (left.xaxis, left.yaxis, middle.xaxis, right.xaxis):
         plain_axis(axis)
@@ -188,7 +189,8 @@ def frontier_figure(scenario: Scenario, frontier: Frontier) -> Any:
             at, run = points.index(point), point.run
             beside = f"{significant(run.days)} days" if panel is left else f"{run.num_gpus:,} GPUs"
             labels.append((across[at], up[at], f"{name}\n{beside}"))
-        place_labels(panel, labels, reach=4, points=zip(across, up, strict=True))
+        bounds = [(gpus, low), (gpus, high), (gpus, ideal)] if panel is left else []
+        place_labels(panel, labels, reach=14, points=zip(across, up, strict=True), lines=[(across, up), *bounds])
     goal = frontier.goal
     sizes = f"{show_count(goal.params)} parameters, {show_count(goal.min_tokens)} tokens"
     place_title(figure, f"{scenario.name}: {sizes}, critical batch {show_short(goal.critical_batch)}", size=12)

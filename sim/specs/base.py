@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from types import UnionType
 from typing import Annotated, Any, ClassVar, NamedTuple, Self, Union, get_args, get_origin
@@ -19,12 +19,15 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from sim.errors import SpecError, nearest, visible
 from sim.units import EXAMPLES, NOUNS, parse, parse_count, parse_whole
 
-GONE: dict[str, dict[str, str]] = {
+INSTEAD: dict[str, dict[str, str]] = {
     "StackSpec": {
         "causal_attention": "write attention: flash, which skips the masked half of the scores, or attention: math",
         "routing_launches": "a router takes 30 launches, and 30 more where it is not fused; write fused_router instead",
         "launches_per_expert": "what the host does there is counted where counted_launches: true; leave this out",
         "fp8_launches_per_expert": "what the host does there is counted where counted_launches: true; leave this out",
+    },
+    "NodeSpec": {
+        "pcie_bandwidth": "write nvlink_bandwidth, which on a node with nvlink_topology: pcie is what its cards reach",
     },
 }
 """Record -> a field's name in files -> what the message about it ends with."""
@@ -311,15 +314,14 @@ def _explain(cls: type[BaseModel], where: str, item: Any) -> str:
         owner = cls
         for part in item["loc"][:-1]:
             field = owner.model_fields.get(str(part))
-            inner = field.annotation if field else None
-            if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
-                break
-            owner = inner
+            owner = (_record_in(field.annotation) if field else None) or owner  # else part is a key of a mapping
         names, name = {file_name(name) for name in owner.model_fields}, str(item["loc"][-1])
-        remedy = GONE.get(owner.__name__, {}).get(file_name(name))
+        remedy = INSTEAD.get(owner.__name__, {}).get(file_name(name))
+        if below := list(_places_below(owner, file_name(name))):
+            remedy = f"write {' or '.join(below[:2])}"
         return f"{place}: unknown field {name!r}{f'; {remedy}' if remedy else nearest(name, names)}"
     if kind == "missing":
-        return f"{place} is required and missing; add it"
+        return f"{place} is required and missing; add it (flopcast fields {path.rpartition('.')[2]} says what it is)"
     if kind in ("model_type", "model_attributes_type", "dict_type"):
         return f"{place} must be a mapping of fields, not {_shown(value)}"
     message = item["msg"].removeprefix("Value error, ").removeprefix("Input ")
@@ -330,6 +332,24 @@ def _explain(cls: type[BaseModel], where: str, item: Any) -> str:
     if kind == "literal_error" and repr(str(value)) in message:
         message = f"{message}; write it in quotes, {str(value)!r}"
     return f"{place} = {_shown(value)}: {message}"
+
+
+def _record_in(annotation: Any) -> type[BaseModel] | None:
+    """The record that a field holds: itself, or as an option, or under names of one's own."""
+    kinds = (annotation, *get_args(annotation))
+    return next((each for each in kinds if isinstance(each, type) and issubclass(each, BaseModel)), None)
+
+
+def _places_below(owner: type[BaseModel], wanted: str) -> Iterator[str]:
+    """Yield the paths of fields of this name in records below `owner`; NAME stands for a name of one's own."""
+    for name, field in owner.model_fields.items():
+        record = _record_in(field.annotation)
+        if record is None:
+            continue
+        place = f"{file_name(name)}.NAME" if get_origin(field.annotation) is dict else file_name(name)
+        if wanted in map(file_name, record.model_fields):
+            yield f"{place}.{wanted}"
+        yield from (f"{place}.{below}" for below in _places_below(record, wanted))
 
 
 def divisor_near(number: int, wanted: int) -> int:

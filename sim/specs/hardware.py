@@ -48,7 +48,7 @@ class LevelSpec(Spec):
     """Switches in a group; a leaf stands alone. Default: the fewest whose ports suffice and that take an equal share of
     the cables from each group below."""
     oversubscription: float = Field(default=1.0, ge=1.0)
-    """Bandwidth down over bandwidth up of a switch."""
+    """Bandwidth down over bandwidth up of a switch: 2 for a tree of 2:1. The last level has no cables up."""
 
 
 class NetworkSpec(Spec):
@@ -80,6 +80,10 @@ class NetworkSpec(Spec):
         leaf = next(iter(self.levels.values()))
         if leaf.switches not in (None, 1):
             raise ValueError(f"switches = {leaf.switches} on the lowest level: a leaf stands alone; leave it out")
+        *below, top = self.levels
+        if (ratio := self.levels[top].oversubscription) != 1.0:
+            remedy = f"state it on the level below, levels.{below[-1]}" if below else "add a level above"
+            raise ValueError(f"levels.{top}.oversubscription {ratio:g}: the last level has no cables up; {remedy}")
         if self.subflows > 1 and self.routing != "ecmp":
             raise ValueError(f"subflows {self.subflows} has no effect with {self.routing} routing; set routing to ecmp")
         return self
@@ -130,7 +134,7 @@ class GpuSpec(Spec):
                 return value
         raise SpecError(
             f"{self.name} has no {precision} matrix units; set training.precision to one of "
-            f"{', '.join(self.peak_flop_per_s)}"
+            f"{', '.join(self.peak_flop_per_s)}, or state what it reaches as cluster.node.gpu.peak.{precision}"
         )
 
 
@@ -147,11 +151,12 @@ class NodeSpec(Spec):
     """Most that the whole server draws, processors, network cards and fans included, from which a run's energy follows.
     Default: 1.8 times its GPUs' boards, as a DGX H100. [W]"""
     nvlink_bandwidth_bytes_per_s: PositiveFloat
-    """Bandwidth of NVLink, or of what stands in its place, per GPU and direction. [bytes/s]"""
+    """Bandwidth of NVLink per GPU and direction. Without NVLink, that of PCIe between two cards (32 GB/s on 16 lanes of
+    Gen4, half of it where bytes are copied through the host's memory), with nvlink_topology pcie. [bytes/s]"""
     nvlink_topology: Literal["switch", "hybrid_cube_mesh", "full_mesh", "pcie"] = "switch"
     """How NVLink joins the GPUs: through switches; or directly, where groups use a part of it: as in DGX-1 with V100,
-    or with links of its own for each pair (AMD's xGMI, four GH200, bridges). pcie: not at all, and nvlink_bandwidth is
-    what cards reach through the host."""
+    or with links of its own for each pair (AMD's xGMI, four GH200, bridges). pcie: not at all; cards talk through the
+    host."""
     nics_per_node: PositiveInt
     """Network cards for compute traffic."""
     nic_bandwidth_bytes_per_s: PositiveFloat

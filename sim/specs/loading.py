@@ -10,7 +10,7 @@ from typing import Any
 from sim.errors import SpecError, nearest
 from sim.files import here_or_shipped, shipped_scenarios
 from sim.specs import presets
-from sim.specs.base import file_name, laid_over
+from sim.specs.base import file_name, flat, laid_over
 from sim.specs.frameworks import DEFAULT, UNKNOWN, ResolvedStack, resolve_stack
 from sim.specs.hardware import ClusterSpec, GpuSpec
 from sim.specs.model import ModelSpec
@@ -155,22 +155,14 @@ def _settled_profile(profile: Any, gpu: GpuSpec, stack: StackSpec | None, assume
     """The profile that a scenario's section comes to on its GPU; what is assumed for it goes into `assumed`."""
     if profile is None:
         profile = _profile_for(gpu.name)
-        assumed.append(f"no profile was named: {profile.get('name', presets.NAME)} is used for {gpu.name}")
+        if not _is_datasheet(profile):
+            assumed.append(f"no profile was named: {profile['name']} is used for {gpu.name}")
     elif isinstance(profile, Mapping) and not {"preset", "name", "gpu"} & profile.keys():
         base = resolve(_profile_for(gpu.name), "profile")  # fields laid over the profile that none was named for
         assumed.append(f"no profile was named: that of {gpu.name} is used, changed as stated")
         profile = {**base, **profile} if _is_datasheet(base) else laid_over(base, profile)
     if _is_datasheet(profile):
-        stated = {key: value for key, value in profile.items() if key != "preset"}
-        profile = laid_over(presets.datasheet_profile(gpu), stated)
-        assumed.append(f"nothing was measured on {gpu.name}: its presets, and what other GPUs have in common")
-        if gpu.max_power_w is None:
-            share = profile["gemm"]["max_efficiency"]
-            assumed.insert(
-                0,
-                f"{gpu.name} states no max_power, so its multiplies are assumed to reach {share:.0%} of peak; give "
-                "cluster.node.gpu.max_power for a better value",
-            )
+        profile = _settled_datasheet(profile, gpu, assumed)
     found = Profile.read(profile, "profile")
     measured = found.provenance
     if measured.measured_stack and stack is not None and measured.measured_stack != stack.name:
@@ -180,6 +172,28 @@ def _settled_profile(profile: Any, gpu: GpuSpec, stack: StackSpec | None, assume
         )
         found = found.model_copy(update={"provenance": measured.model_copy(update={"measured": ()})})
     return found
+
+
+def _settled_datasheet(profile: Mapping[str, Any], gpu: GpuSpec, assumed: list[str]) -> dict[str, Any]:
+    """The datasheet's profile of a GPU with what is stated over it; what is assumed for it goes into `assumed`."""
+    stated = {key: value for key, value in profile.items() if key != "preset"}
+    settled = laid_over(presets.datasheet_profile(gpu), stated)
+    assumed.append(
+        f"profile datasheet, as nothing was measured on {gpu.name}: its peaks and bandwidths are the datasheet's, and "
+        "it is taken to reach the shares of them that other GPUs reach"
+    )
+    for each in presets.rates_by_name(gpu):
+        field = f"{each.section}.{next(iter(each.values))}"
+        if field not in flat(stated):
+            assumed.insert(0, f"{each.said} (profile.{field} states another rate)")
+    if gpu.max_power_w is None:
+        share = settled["gemm"]["max_efficiency"]
+        assumed.insert(
+            0,
+            f"{gpu.name} states no max_power, so its multiplies are assumed to reach {share:.0%} of peak; give "
+            "cluster.node.gpu.max_power for a better value",
+        )
+    return settled
 
 
 LEFT_OPEN = "the framework is not known, and what it does is not stated: "

@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sim.errors import SpecError, nearest
 from sim.specs.base import laid_over
@@ -51,28 +51,86 @@ def datasheet_profile(gpu: GpuSpec, table: dict[str, Any] | None = None) -> dict
     table = table or shipped_table()
     data: dict[str, Any] = copy.deepcopy(table["profile"])
     data["name"], data["gpu"] = NAME, gpu.name
-    law = table["power_law"]
-    made: dict[str, Any] = next((each for each in table.get("makers", ()) if gpu.name.startswith(each["gpus"])), {})
-    data["gemm"]["alignment"] = made.get("alignment", data["gemm"].get("alignment", {}))
-    watts = watts_per_flop_per_s(gpu)
-    if watts is not None:
-        reached = law["max_efficiency"] * (watts / law["at"]) ** law["exponent"]
-        data["gemm"]["max_efficiency"] = round(min(1.0, made.get("share", 1.0) * reached), 3)
+    data["gemm"]["max_efficiency"] = _share_by_power(gpu, table)
+    method = ["peaks and bandwidths of the datasheet, shares of them as on GPUs that were measured"]
+    for each in rates_by_name(gpu, table):
+        data[each.section] |= each.values
+        method.append(each.said)
+    data["provenance"] = {"method": "; ".join(method), "of_datasheet": True}
+    return data
+
+
+def _share_by_power(gpu: GpuSpec, table: Mapping[str, Any], of_maker: float = 1.0) -> float:
+    """Share of peak that multiplies reach by the power law; without power that of the mean GPU.  [1]
+
+    of_maker : what GPUs of a maker reach of the law's share. [1]
+    """
+    law, watts = table["power_law"], watts_per_flop_per_s(gpu)
+    if watts is None:
+        return float(table["profile"]["gemm"]["max_efficiency"])
+    reached: float = law["max_efficiency"] * (watts / law["at"]) ** law["exponent"]
+    return round(min(1.0, of_maker * reached), 3)
+
+
+class RatesByName(NamedTuple):
+    """Values of a section of the profile that a GPU's name decides, and a sentence that says whose they are.
+
+    values : the first is what its user would state instead.
+    """
+
+    section: str
+    values: dict[str, Any]
+    said: str
+
+
+def rates_by_name(gpu: GpuSpec, table: dict[str, Any] | None = None) -> list[RatesByName]:
+    """Return what a GPU's name decides of the profile that its datasheet gives.
+
+    Raises
+    ------
+    SpecError
+        The description has no peak in fp32, which the rates of a graphics card's attention need.
+    """
+    table = table or shipped_table()
+    found = []
+    for maker in table.get("makers", ()):
+        if gpu.name.startswith(maker["gpus"]):
+            share = _share_by_power(gpu, table, maker["share"])
+            said = (
+                f"the name {gpu.name} begins with {maker['gpus']}, so multiplies reach {share:.0%} of peak, as in "
+                "training runs on GPUs of such names"
+            )
+            found.append(RatesByName("gemm", {"max_efficiency": share, "alignment": maker["alignment"]}, said))
     alone = table.get("multiplies", {}).get(gpu.name)
     if alone is not None:
-        data["gemm"]["max_efficiency"] = alone
+        said = f"multiplies reach {alone:.0%} of peak, as was measured on GPUs of the name {gpu.name}"
+        found.append(RatesByName("gemm", {"max_efficiency": alone}, said))
     for each in table.get("kin", ()):
-        if gpu.name.startswith(tuple(each["gpus"])):
-            # It runs a measured GPU's kernels, at its own ratio of matrix units to all others.
-            data["attention"] = found = dict(each["attention"])
-            ratio = gpu.peak("bf16") / gpu.peak("fp32") / each["matrix_over_fp32"]
-            for part in ("forward_efficiency", "backward_efficiency"):
-                found[part] = round(1.0 / (1.0 + (1.0 / found[part] - 1.0) * ratio), 3)
-    data["provenance"] = {
-        "method": "peaks and bandwidths of the datasheet, shares of them as on GPUs that were measured",
-        "of_datasheet": True,
-    }
-    return data
+        begins = next((name for name in each["gpus"] if gpu.name.startswith(name)), None)
+        if begins and "bf16" in gpu.peak_flop_per_s:  # others lack the instructions of these kernels
+            values = _attention_like(gpu, each)
+            said = (
+                f"the name {gpu.name} begins with {begins}, so attention is priced as {each['of']}'s kernels on it: "
+                f"{values['forward_efficiency']:.0%} of peak forward, {values['backward_efficiency']:.0%} backward"
+            )
+            found.append(RatesByName("attention", values, said))
+    return found
+
+
+def _attention_like(gpu: GpuSpec, like: Mapping[str, Any]) -> dict[str, Any]:
+    """Rates of a measured GPU's attention kernels at this GPU's own ratio of matrix units to all others."""
+    if "fp32" not in gpu.peak_flop_per_s:
+        named = (name for name in _names("gpus") if raw_preset("gpus", name).get("name") == gpu.name)
+        file = next((f"sim/presets/gpus/{name}.yaml" for name in named), "the file that describes it")
+        raise SpecError(
+            f"{gpu.name} states no peak in fp32 (cluster.node.gpu.peak.fp32), from which the speed of attention "
+            f"follows on graphics cards; add fp32 under peak in {file}"
+        )
+    found = {**like["attention"], "half_columns": 0.0}  # which is not known of that GPU
+    ratio = gpu.peak("bf16") / gpu.peak("fp32") / like["matrix_over_fp32"]
+    for part in ("forward_efficiency", "backward_efficiency"):
+        found[part] = round(1.0 / (1.0 + (1.0 / found[part] - 1.0) * ratio), 3)
+    return found
 
 
 def watts_per_flop_per_s(gpu: GpuSpec) -> float | None:

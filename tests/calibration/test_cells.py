@@ -73,7 +73,7 @@ def test_names_of_machines(run_row):
             wrong[gpu] = cluster["node"]["preset"], found, spec.gpu.memory_bytes
     assert wrong == {}
     entries = [entry for entry in names("gpus") if not any(named_in(gpu, entry["name"]) for gpu, _ in expected)]
-    assert entries == []  # each is met
+    assert entries == [], "say in `expected` how a table writes them"
     for gpu in ("", "TPU v4", "A10G", "RTX A1000", "MI250", "P100"):
         assert read_run(run_row(gpu=gpu), "").skipped.startswith(f"unknown GPU {gpu!r}; known: V100"), gpu
 

@@ -6,10 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim import build_scenario, estimate
+from sim.costs.collectives import Fabric, all_gather, all_reduce, all_to_all, send
 from sim.errors import SpecError
 from sim.network import sharing
 from sim.network.collective_flows import flows_on, max_min_rates
-from sim.network.placement import Degrees
+from sim.network.placement import Degrees, place_group, send_share
 from sim.network.ranks import groups_of
 from sim.network.routing import route
 from sim.network.sharing import flows_of
@@ -54,6 +55,53 @@ def test_sends_of_pipelines_that_cross_leaves_by_hand(ratio):
     assert share(cluster, 256, 1) == pytest.approx(min(1.0, 4 / ratio))
     # Groups inside a node use no switch.
     assert share(cluster, 8, 1) == 1.0
+
+
+# A leaf for each node of eight cards of 50 GB/s, with four cables up: every card that sends up has half a cable. Messages
+# reach at best 0.9 of a card on H100, so these have 0.45 of it, 22.5 GB/s, and 0.64 on a full tree.
+HALVED, FULL = 22.5e9, 32e9
+
+
+def test_seconds_of_collectives_on_a_tree_of_2_to_1_by_hand():
+    """Data-parallel rings of one GPU in each of 32 nodes: 2 · 31/32 GB in 62 hops of 14 us, and half of that."""
+    scenario = built("plan.tp=8", "plan.dp=32", ratio=2.0, below=1)
+    fabric, group = (
+        Fabric.of(scenario.cluster, scenario.profile),
+        place_group("shards", scenario.plan, scenario.cluster),
+    )
+    assert group.card_share == 0.5
+    # 1.9375 GB and 1 MB of the ramp at 22.5 GB/s are 86.156 ms; 8.4 us and 62 hops are 0.876 ms.
+    assert all_reduce(1e9, group, fabric) == pytest.approx(0.087032, abs=1e-6)
+    # 0.96875 GB and 1 MB are 43.1 ms; 8.4 us and 31 hops are 0.442 ms.
+    assert all_gather(1e9, group, fabric) == pytest.approx(0.043542, abs=1e-6)
+
+
+def test_seconds_of_an_all_to_all_on_a_tree_of_2_to_1_by_hand():
+    """Sixteen GPUs of two nodes: half of a rank's 100 MB goes to the other node, on its own card."""
+    scenario = built("model=mixtral-8x7b", "model.num_experts=16", "plan.ep=16", ratio=2.0, below=1)
+    fabric, group = Fabric.of(scenario.cluster, scenario.profile), place_group("ep", scenario.plan, scenario.cluster)
+    # 50 MB and 1 MB of the ramp at 22.5 GB/s are 2.2667 ms; latencies are 8.4, 14 and 1.1 us.
+    assert all_to_all(1e8, group, fabric) == pytest.approx(0.00229017, abs=1e-8)
+
+
+@pytest.mark.parametrize(("ratio", "seconds"), [(2.0, 0.00046684), (4.0, 0.00091129)])
+def test_seconds_of_a_send_on_an_oversubscribed_tree_by_hand(ratio, seconds):
+    """10 MB at the 0.45 of a card that sends reach anyway, which is all that a tree of 2:1 leaves; at half on 4:1."""
+    scenario = built("plan.pp=8", "plan.dp=32", ratio=ratio)
+    fabric = Fabric.of(scenario.cluster, scenario.profile)
+    found = send(1e7, True, fabric, send_share(scenario.plan, scenario.cluster))
+    assert found == pytest.approx(seconds, abs=1e-8)
+
+
+def test_what_a_tree_of_2_to_1_adds_to_a_step_by_hand():
+    """Gradients of 4 bytes are summed after the step: each GPU's eighth of the weights, and all weights of the norms."""
+    changes = "plan.tp=8", "plan.dp=32", "plan.zero_stage=0", "stack.overlap_grad_reduce=false"
+    answers = [estimate(built(*changes, ratio=ratio, below=1)) for ratio in (1.0, 2.0)]
+    norms = (2 * 32 + 1) * 4096
+    moved = 2 * 31 / 32 * 4 * ((answers[0].params - norms) / 8 + norms) + 1e6  # of the ramp
+    added = answers[1].step_time_s - answers[0].step_time_s
+    assert added == pytest.approx(moved * (1 / HALVED - 1 / FULL), rel=1e-6)
+    assert added == pytest.approx(0.08617, abs=1e-5)
 
 
 @settings(max_examples=25, deadline=None)

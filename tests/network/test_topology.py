@@ -61,6 +61,17 @@ def test_full_trees_of_k_port_switches(small_machine, k, two_levels, three_level
         small_machine({"leaf": leaf, "spine": spine, "core": core}, three_levels + 1, gpus=1)
 
 
+def test_a_number_of_switches_that_does_not_fit_is_named(cluster):
+    """A spine of Selene's with half the cables has 70 up, and 112 core switches to reach."""
+    network = cluster("selene").network
+    levels = {**network.levels, "leaf": network.levels["leaf"].replace(oversubscription=2.0)}
+    design = cluster("selene").replace(network=network.replace(levels=levels))
+    with pytest.raises(SpecError, match=r"network.levels.core.switches says 112; state another number, or none"):
+        build_topology(design)
+    levels["core"] = levels["core"].replace(switches=None)
+    assert switch_counts(build_topology(design.replace(network=network.replace(levels=levels))))["core"] == 70
+
+
 @pytest.mark.parametrize(
     "name", [name for name in preset_names("clusters") if "network" in load_preset("clusters", name)]
 )

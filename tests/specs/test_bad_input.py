@@ -18,6 +18,14 @@ MAIN = Path(__file__).parents[2] / "scenarios" / "gpt-1t-3072-a100.yaml"
     [
         ("plan.tpp=4", r"unknown field 'tpp'; did you mean 'tp'\?"),
         ("stack.routing_launches=60", r"unknown field 'routing_launches'; .* write fused_router instead"),
+        ("cluster.oversubscription=2", r"unknown field 'oversubscription'; write network.levels.NAME.oversubscription"),
+        ("cluster.network.leaf.oversubscription=2", r"network.leaf: unknown field 'leaf'; choose from .* levels"),
+        (
+            "cluster.network.levels.core.oversubscription=2",
+            r"the last level has no cables up; state it on the level below, levels.spine",
+        ),
+        ("cluster.max_power=1 kW", r"unknown field 'max_power'; write node.max_power or node.gpu.max_power"),
+        ("cluster.node.pcie_bandwidth=32 GB/s", r"write nvlink_bandwidth, which on a node with nvlink_topology: pcie"),
         ("plan.tp=7", r"plan.tp = 7 must divide model.num_heads = 160; nearest that does: 8"),
         ("plan.pp=63", r"must divide the 128 layers; nearest that does: 64 stages"),
         ("plan.num_chunks=3", r"= 64 · 3 = 192 must divide the 128 layers; nearest that does: 128"),
@@ -47,7 +55,7 @@ MAIN = Path(__file__).parents[2] / "scenarios" / "gpt-1t-3072-a100.yaml"
         ("stack.attention={7: 1}", r"attention: the key 7 is no name of a field"),
         ("cluster.node.gpu.memory=80 Gb", r"may be bytes or bits; write '80 GB' or '80 Gbit'"),
         ("plan=3", r"plan must be a mapping of fields, not 3"),
-        ("training.precision=fp8", r"has no fp8 matrix units; set training.precision to one of"),
+        ("training.precision=fp8", r"has no fp8 matrix units; set .* or state what it reaches as .*gpu.peak.fp8"),
         ("cluster.node.gpu.memory=80", r"memory: 80 has no unit; write a size such as '80 GB'"),
         ("cluster.inter_node_bandwidth=80 GB", r"'80 GB' is a size, not a bandwidth"),
         ("cluster.nvlink_domain_gpus=3", r"must be a multiple of the node's 8 GPUs; nearest: 8"),
@@ -176,7 +184,10 @@ def test_yaml_reads_numbers_and_words_as_people_write_them():
         ({"modell": "gpt3-175b"}, r"unknown section 'modell'; did you mean 'model'\?"),
         ({"model": 3, "cluster": "selene", "plan": {}, "training": {}}, "model must be a mapping"),
         ({"model": {"preset": "nope"}, "cluster": "selene", "plan": {}, "training": {}}, "unknown model preset 'nope'"),
-        ({"model": "gpt3-175b", "cluster": "selene", "plan": {}, "training": {}}, "global_batch_size is required"),
+        (
+            {"model": "gpt3-175b", "cluster": "selene", "plan": {}, "training": {}},
+            r"global_batch_size is required and missing; add it \(flopcast fields global_batch_size says",
+        ),
     ],
 )
 def test_incomplete_scenario(data, says):
@@ -207,6 +218,53 @@ def test_what_was_left_open_is_stated():
     )
     assert any("no stack was named" in line for line in scenario.assumed)
     assert any("no profile was named: a100" in line for line in scenario.assumed)
+
+
+OWN_CARD = {
+    "name": "RTX-9000-96GB",
+    "memory": "96 GB",
+    "memory_bandwidth": "4 TB/s",
+    "peak": {"bf16": "800 TFLOP/s", "fp32": "50 TFLOP/s"},
+    "num_sms": 128,
+    "max_power": "600 W",
+}
+OWN_NODE = {
+    "name": "mine", "gpus_per_node": 8, "nvlink_bandwidth": "400 GB/s", "nics_per_node": 8, "nic_bandwidth": "25 GB/s",
+}  # fmt: skip
+
+
+def on_a_card_that_nobody_measured(*changes, **fields):
+    cluster = {"node": {**OWN_NODE, "gpu": {**OWN_CARD, **fields}}, "num_nodes": 560}
+    given = parse_yaml(MAIN.read_text(), "") | {"cluster": cluster, "profile": "datasheet"}
+    return build_scenario(given, ["training.precision=bf16", *changes])
+
+
+def test_whose_rates_a_name_brings_is_said_with_the_field_of_ones_own():
+    """A graphics card's attention: A100's 0.62 where matrix units do twice as much for each fp32 lane."""
+    card = on_a_card_that_nobody_measured()
+    assert card.profile.attention.forward_efficiency == pytest.approx(1 / (1 + (1 / 0.62 - 1) * 16 / 8), abs=1e-3)
+    [said] = [line for line in card.assumed if "begins with" in line]
+    assert re.search(r"begins with RTX-, .* as a100's kernels .* 45% of peak .*profile.attention.forward_eff", said)
+    stated = on_a_card_that_nobody_measured("profile.attention.forward_efficiency=0.5")
+    other = on_a_card_that_nobody_measured(name="Acme 9000")
+    for scenario in (stated, other):
+        assert scenario.profile.attention.forward_efficiency != card.profile.attention.forward_efficiency
+        assert not any("begins with" in line for line in scenario.assumed)
+
+
+def test_rates_of_a_maker_and_of_a_card_by_name_are_said_too():
+    for name, said in {"MI999": "begins with MI, so multiplies reach", "T4-16GB": "reach 65% of peak, as was"}.items():
+        assert any(said in line for line in on_a_card_that_nobody_measured(name=name).assumed), name
+
+
+def test_a_card_without_the_peak_that_its_attention_needs_is_refused_by_field_and_file():
+    with pytest.raises(SpecError, match=r"RTX-9000-96GB states no peak in fp32 \(cluster.node.gpu.peak.fp32\)"):
+        on_a_card_that_nobody_measured(peak={"bf16": "800 TFLOP/s"})
+    with pytest.raises(SpecError, match=r"add fp32 under peak in sim/presets/gpus/rtx-4090-24gb.yaml"):
+        on_a_card_that_nobody_measured(name="RTX-4090-24GB", peak={"bf16": "165 TFLOP/s"})
+    # Turing has none of the instructions of A100's kernels: its attention is that of the mean GPU.
+    older = on_a_card_that_nobody_measured("training.precision=fp16", peak={"fp16": "100 TFLOP/s"})
+    assert not any("begins with" in line for line in older.assumed)
 
 
 def test_replace_derives_anew():

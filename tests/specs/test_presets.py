@@ -101,7 +101,8 @@ def test_peak_and_bandwidth_follow_from_the_chip():
             wrong[name] = off
     assert wrong == {}
     without_matrix_units = {"p100-pcie-16gb", "xeon-core"}
-    assert {*CHIPS, *UNPRINTED, *without_matrix_units} == set(preset_names("gpus"))
+    stated = {*CHIPS, *UNPRINTED, *without_matrix_units}
+    assert stated == set(preset_names("gpus")), "state the chip in CHIPS, or the name of its file in UNPRINTED"
 
 
 def test_half_the_bits_are_twice_the_rate():
