@@ -57,6 +57,10 @@ def listed_price(gpu: str) -> Price:
     return Price(UNLISTED, source=f"an assumption, as no list price of {gpu} is known; give yours by --price")
 
 
+LARGEST_PUE = 10.0
+"""Beyond it a PUE is a slip of the pen."""
+
+
 def energy(hours: Number, gpu_power_w: Number, pue: Number = 1.0) -> Number:
     """Energy of so many GPU-hours.  [J]
 
@@ -67,4 +71,6 @@ def energy(hours: Number, gpu_power_w: Number, pue: Number = 1.0) -> Number:
     require_positive(hours=hours, gpu_power_w=gpu_power_w)
     if not (np.asarray(pue) >= 1).all():
         raise SpecError(f"pue = {float(np.min(pue)):g} is below 1, as if power came from nowhere")
+    if not (np.asarray(pue) <= LARGEST_PUE).all():
+        raise SpecError(f"pue = {float(np.max(pue)):g} is above {LARGEST_PUE:g}; buildings are at 1.05 to 2.5")
     return np.asarray(hours, dtype=float) * 3600.0 * gpu_power_w * pue

@@ -1,5 +1,7 @@
 """Goodput: published counts, worked optima, and the closed form against the failures played one by one."""
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -161,6 +163,7 @@ def test_llama3s_energy():
         (lambda: Failures(spare_nodes=-1), "spare_nodes = -1"),
         (lambda: Failures(gpu_mtbf_s=float("inf")), "gpu_mtbf_s = inf"),
         (lambda: energy(1.0, 700, pue=0.9), "pue = 0.9 is below 1"),
+        (lambda: energy(1.0, 700, pue=math.inf), "pue = inf is above 10"),
         (lambda: Goodput(0.0, 0, 1, 0, 0).wall_time(1.0), "no work gets done"),
         (lambda: best_interval(-1.0, 100.0), "write_s = -1"),
     ],
