@@ -32,6 +32,7 @@ def measured_cluster(
     either. `network_bytes_per_s` is what all network cards of a node carry together, per direction, where they are not
     the preset's [bytes/s]. A SpecError says that no preset or several have such a GPU, or that there is no such file.
     """
+    is_named = node is not None
     if node is None:
         named = str(machine.get("node", ""))
         node = named if named in _known() or (_is_file(named) and Path(named).is_file()) else node_of(machine)
@@ -49,9 +50,22 @@ def measured_cluster(
         other = "; for a machine that does not ship give the path of a YAML file that describes it"
         raise SpecError(f"no node preset is called {node!r}{nearest(node, _known())}{other}")
     cluster = ClusterSpec.read(resolve({**data, "name": node}, "cluster"), "node")
+    if is_named:
+        _check_device(machine, node, cluster.gpu.name)
     if network_bytes_per_s is None:
         return cluster
     return cluster.replace(inter_node_bandwidth_bytes_per_s=network_bytes_per_s / cluster.node.gpus_per_node)
+
+
+def _check_device(machine: dict[str, Any], node: str, gpu: str) -> None:
+    """Refuse measurements of one GPU that ships as those of a node of another."""
+    device = str(machine.get("device", ""))
+    fitting = [] if _is_called(device, gpu) else fitting_nodes(machine)
+    if fitting:
+        raise SpecError(
+            f"the data are of {device!r} and the node {node} has {gpu}; leave --node out, or name a node that has the "
+            f"device: {', '.join(fitting)}"
+        )
 
 
 def _is_file(node: str) -> bool:
@@ -97,10 +111,13 @@ def fitting_nodes(machine: dict[str, Any]) -> list[str]:
 
 def _is_it(device: str, node: str) -> bool:
     """Whether a device of this name is the GPU of a node: family, board and memory, as far as both are named."""
-    gpu = str(load_preset("gpus", load_preset("nodes", node)["gpu"])["name"])
-    family = _FAMILY.search(device.replace("_", " "))
-    own = _FAMILY.search(node.replace("-", " ")) or _FAMILY.search(gpu.replace("-", " "))
-    if family is None or own is None or family[1].upper() != own[1].upper():
+    return _is_called(device, str(load_preset("gpus", load_preset("nodes", node)["gpu"])["name"]), node)
+
+
+def _is_called(device: str, gpu: str, node: str = "") -> bool:
+    """Whether a device's name is that of a GPU, or of the GPU of a node that its name tells of."""
+    own = _FAMILY.search(node.replace("-", " "))
+    if not device or _family_of(device) != (own[1].upper() if own else _family_of(gpu)):
         return False
     for pattern, unsaid in ((_BOARD, "SXM"), (_MEMORY, "")):
         found = [pattern.search(name.replace("-", " ")) for name in (device, gpu)]
@@ -108,6 +125,14 @@ def _is_it(device: str, node: str) -> bool:
         if theirs and ours and theirs.upper() != ours.upper() and not _alike(theirs, ours):
             return False
     return True
+
+
+def _family_of(name: str) -> str:
+    """The chip in a name; of one that makers do not name so, all of it but its maker, its board and its memory."""
+    words = re.sub(r"[-_]", " ", name)
+    found = _FAMILY.search(words)
+    bare = re.sub(r"\bnvidia|\bamd", " ", _BOARD.sub(" ", _MEMORY.sub(" ", words)), flags=re.IGNORECASE)
+    return found[1].upper() if found else " ".join(bare.upper().split())
 
 
 def _alike(one: str, other: str) -> bool:

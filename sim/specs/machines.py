@@ -45,6 +45,9 @@ def meant_by(text: str) -> list[str]:
     said = "".join(words)
     cards = [name for name in known if all(part in said for part in _ANOTHER_CARD & {*name.split("-")})]
     found = [name for name in cards if words and all(_begins_within(name, word) for word in words)]
+    if words and not found:  # by what its file calls it, which may have the maker that the file's name leaves out
+        called = {name: str(raw_preset("gpus", name)["name"]).lower() for name in cards}
+        found = [name for name in cards if all(_begins_within(called[name], word) for word in words)]
     kinds = {_kind(name) for name in found}
     if len(kinds) != 1:
         what = "names GPUs of several kinds" if kinds else "is no GPU that flopcast has"

@@ -8,7 +8,7 @@ import pytest
 from flopcast_calibration.build import calibrate
 from flopcast_calibration.commands.measure import fit
 from flopcast_calibration.measurement import Measurement, MeasurementSet, least_disturbed
-from flopcast_calibration.node import measured_cluster, node_of
+from flopcast_calibration.node import _is_called, measured_cluster, node_of
 from flopcast_calibration.readers import read_measurements
 from flopcast_calibration.write import profile_data
 from sim import estimate, load_scenario
@@ -191,6 +191,13 @@ def test_devices_as_drivers_print_them_find_their_node(device, node):
 def test_devices_of_several_nodes_or_none_are_asked_for(device, why):
     with pytest.raises(SpecError, match=why):
         node_of({"device": device})
+
+
+def test_data_of_one_gpu_are_refused_as_those_of_a_node_of_another():
+    with pytest.raises(SpecError, match="the data are of 'NVIDIA A100-SXM4-80GB' and the node dgx-h100 has H100-SXM5"):
+        measured_cluster({"device": "NVIDIA A100-SXM4-80GB"}, "dgx-h100")
+    assert measured_cluster({"device": "Prototype 7"}, "dgx-h100").node.name == "dgx-h100"
+    assert _is_called("NVIDIA Orion X200", "ORION-X200-192GB")
 
 
 def test_a_tag_that_tears_a_line_apart_is_taken_out(tmp_path):

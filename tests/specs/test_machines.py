@@ -19,6 +19,7 @@ from sim.specs.machines import choice_among, gpu_named, machine_of, node_of
         ("GeForce RTX 4090", "rtx-4090-24gb"),
         ("a100", "a100-sxm-80gb"),
         ("a100-40gb", "a100-sxm-40gb"),
+        ("NVIDIA A100-SXM4-80GB", "a100-sxm-80gb"),  # as the driver prints it
         ("A100 80GB", "a100-sxm-80gb"),
         ("h200", "h200-sxm-141gb"),  # and not a GH200
         ("b200", "b200-sxm-180gb"),

@@ -124,7 +124,9 @@ def test_gpu_names_carry_the_family_and_only_ampere_and_later_have_bf16():
         gpu = read("gpus", name)
         if gpu.name.startswith("CPU"):
             continue
-        assert name.split("-")[0].upper() in gpu.name
+        assert name.split("-")[0].upper() in gpu.name, (
+            f"{name}.yaml: its first part, in capitals, is to stand in `name`"
+        )
         assert ("bf16" in gpu.peak_flop_per_s) == (gpu.name.split("-")[0] not in ("P100", "V100", "T4"))
 
 
