@@ -27,7 +27,7 @@ from sim.errors import ProfileError
 
 _STARTS = re.compile(r"Collective test starting:\s*(\S+)")
 _PROCESS = re.compile(r"\bnThread (\d+) nGpus (\d+)\b")
-_PROGRAM = re.compile(r"([A-Za-z0-9_]+_perf(?:_mpi)?)\b")
+_PROGRAM = re.compile(r"(?<!\w)(\w{1,60}_perf(?:_mpi)?)\b")  # bounded, as a damaged log may be one word of megabytes
 _HEADER = re.compile(r"#?\s*\b(size\s+count|bytes\s+N)\b(?=.*\b(?:cpu)?time\b)(.*)")
 _ROW = re.compile(r"(?<!\S)\d+\s+\d+\s+(?:u?int\d*|u?char|float|half|double|bfloat16|f8e\w+|fp8\w*)\s")
 _END = re.compile(r"#\s*(?:Out of bounds values|Avg bus bandwidth)")

@@ -333,3 +333,15 @@ def test_rccl_tests_json(read):
     assert shapes(read(json.dumps([record]))) == {("all_reduce", 16, 2)}
     with pytest.raises(ProfileError, match="found wrong results"):
         read(json.dumps([{**record, "wrong": "3"}]))
+
+
+def test_a_log_that_is_one_long_word_is_read_in_time_that_grows_with_it(tmp_path):
+    """A search from every letter to the end of the word would take minutes."""
+    from time import process_time
+
+    log = tmp_path / "damaged.txt"
+    log.write_text("# Collective test starting: all_reduce_perf\n" + 3_000_000 * "a" + "\n")
+    start = process_time()
+    with pytest.raises(ProfileError):
+        read_measurements(log)
+    assert process_time() - start < 5.0
