@@ -203,13 +203,15 @@ def ring_all_reduce(nbytes: Number, group: Group, fabric: Fabric) -> Number:
 def tree_all_reduce(nbytes: Number, group: Group, fabric: Fabric) -> Number:
     """Time of NCCL's double binary tree: a chain inside a domain, a tree between domains, up and down.  [s]
 
-    Latency grows with log₂ N instead of n; each half of the buffer uses its own tree, so the bandwidth stays near the
-    ring's [1]_. Between two domains the buffer crosses once, where a ring's would 2 (n−1)/n times [2]_; where the
-    library does not use that, the trees only save latency.
+    Latency grows with log₂ N instead of n: NCCL's trees are ⌈log₂ N⌉ levels deep, which its tuner rounds down [3]_.
+    Each half of the buffer uses its own tree, so the bandwidth stays near the ring's [1]_. Between two domains the
+    buffer crosses once, where a ring's would 2 (n−1)/n times [2]_; where the library does not use that, the trees only
+    save latency.
 
     .. [1] Sanders, Speck, Träff 2009, "Two-tree algorithms for full bandwidth broadcast, reduction and scan";
        NVIDIA/nccl:src/graph/tuning.cc for the latency and bandwidth terms.
     .. [2] NVIDIA/nccl issue 812: two nodes of DGX A100, a tree's bus bandwidth above that of the cards.
+    .. [3] NVIDIA/nccl:src/graph/trees.cc, ncclGetBtree; tuning.cc: 2 ((n/N − 1) NVLink hops + log2i(N) network hops).
     """
     n, domains = group.size, group.num_domains
     volume = 2 * (n - 1) / n * nbytes
