@@ -403,6 +403,7 @@ def test_topology_counts_switches_and_cables():
     names = {row["name"] for row in node["collectives"]["times"] if row["estimated_s"]}
     assert names == {"ring all-reduce", "all-reduce in the switches", "all-gather", "reduce-scatter", "all-to-all"}
     assert [level["switches"] for level in facts["levels"]] == [224, 320, 112]
+    assert "Left out: core" in flopcast("topology", "selene", "--nodes", "20").stdout
     assert facts["bisection_bytes_per_s"] == pytest.approx(4480 * 25e9 / 2)
 
 

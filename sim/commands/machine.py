@@ -169,6 +169,7 @@ def _network(machine: Any, spec: Any) -> dict[str, Any]:
         "rails": machine.rails,
         "routing": spec.network.routing,
         "levels": levels,
+        "levels_left_out": list(spec.network.levels)[len(levels) :],
         "switches": sum(switches.values()),
         "cables": sum(cables.values()),
         "cables_to_nodes": cables["node"],
@@ -220,6 +221,9 @@ def _network_views(facts: dict[str, Any]) -> list[Any]:
         f"Bisection bandwidth {show(facts['bisection_bytes_per_s'], 'B/s')} per direction, "
         f"{facts['share_of_full_bisection']:.1%} of what the cards could send",
     ]
+    if facts["levels_left_out"]:
+        top, left_out = facts["levels"][-1]["name"], ", ".join(facts["levels_left_out"])
+        views.append(f"Left out: {left_out}, since {top} switches join all nodes")
     if facts["fullest_cable_by_hash"]:
         views.append(
             f"Hashed paths: with one flow per cable up from a {facts['levels'][0]['name']}, the fullest cable carries "
