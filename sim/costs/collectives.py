@@ -386,13 +386,20 @@ def all_to_all_bytes(
     return ranks * (members - 1) + handed_on, away / copies * different(domains, copies, limit)
 
 
-def estimated_times(nbytes: float, group: Group, fabric: Fabric) -> dict[str, float]:
-    """Time of every collective in estimates, by its name in `sim.network.collective_flows.collective_times`.  [s]"""
+def estimated_times(nbytes: float, group: Group, exchange: Group, fabric: Fabric) -> dict[str, float]:
+    """Time of every collective in estimates, by its name in `sim.network.collective_flows.collective_times`.  [s]
+
+    group, exchange : the same members, in what switches leave rings and an all-to-all.
+    """
     ways = {f"{name} all-reduce": time for name, time in all_reduce_ways(nbytes, group, fabric).items()}
     if np.max(group.num_domains) <= 1:
         ways["all-reduce in the switches"] = ways.pop("NVLS all-reduce", np.inf)
-    others = {"all-gather": all_gather, "reduce-scatter": reduce_scatter, "all-to-all": all_to_all}
-    times = ways | {name: collective(nbytes, group, fabric) for name, collective in others.items()}
+    others = {
+        "all-gather": all_gather(nbytes, group, fabric),
+        "reduce-scatter": reduce_scatter(nbytes, group, fabric),
+        "all-to-all": all_to_all(nbytes, exchange, fabric),
+    }
+    times = ways | others
     return {name: float(time) for name, time in times.items() if np.isfinite(time)}
 
 
