@@ -194,6 +194,9 @@ def _collectives(machine: Any, spec: Any, size: str, gpus: int, profile: str | N
     estimated, beside = estimated_times(nbytes, job, exchange, fabric), {}
     if (room := machine.num_gpus // gpus) > 1:
         beside = estimated_times(nbytes, *_groups(gpus, room, cluster), fabric)
+    if machine.rails > 1 and gpus > machine.domain_gpus:
+        for estimates in filter(None, (estimated, beside)):
+            estimates["all-to-all by rails"] = estimates.pop("all-to-all")
     rates = {name: nbytes / time for name, time in times.items()}
     columns = {"time_s": times, "algbw_bytes_per_s": rates, "estimated_s": estimated, "estimated_beside_s": beside}
     names = dict.fromkeys((*times, *estimated))
@@ -204,10 +207,10 @@ def _collectives(machine: Any, spec: Any, size: str, gpus: int, profile: str | N
     return {"gpus": gpus, "bytes": nbytes, "profile": reached.name, "times": rows, "nccl": nccl}
 
 
-def _groups(gpus: int, count: int, cluster: ClusterSpec) -> list[placement.Group]:
-    """Return groups of neighbours as an estimate places them that is all of them: for rings, and for all-to-alls."""
+def _groups(gpus: int, count: int, cluster: ClusterSpec) -> tuple[placement.Group, placement.Group]:
+    """Return so many groups of neighbours as an estimate places them: for rings, and for all-to-alls."""
     plan = placement.Degrees(dp=gpus * count, ep=gpus)
-    return [placement.place_group(kind, plan, cluster, sharding_group=gpus) for kind in ("shards", "ep")]
+    return placement.place_group("shards", plan, cluster, gpus), placement.place_group("ep", plan, cluster)
 
 
 def _network_views(facts: dict[str, Any]) -> list[Any]:
