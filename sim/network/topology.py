@@ -141,7 +141,7 @@ def _top(
     joined = child.groups if child else num_nodes
     if joined > most:
         what = f"groups of {child.name} switches" if child else "nodes"
-        return f"one group of {name} switches joins at most {most:,} {what}, not {joined:,}"
+        return f"network.levels.{name}.below allows {most:,} {what}, not {joined:,}"
     if not child:
         cards = num_nodes * nics
         if rails > 1 or cards > spec.ports:

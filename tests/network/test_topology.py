@@ -103,7 +103,7 @@ def test_rails_of_an_oversubscribed_level_meet_above_it(small_machine):
 def test_a_last_level_joins_no_more_than_is_stated(small_machine):
     levels = {**PODS, "core": {"ports": 64, "below": 4}}
     assert len(small_machine(levels, 128, rail_optimised=False, gpus=8).levels) == 3
-    with pytest.raises(SpecError, match="one group of core switches joins at most 4 groups of spine switches, not 5"):
+    with pytest.raises(SpecError, match=r"network.levels.core.below allows 4 groups of spine switches, not 5"):
         small_machine(levels, 129, rail_optimised=False, gpus=8)
 
 
