@@ -43,7 +43,7 @@ docs:  ## the pages, the verbs and the API as a site, into build/site; a dead li
 	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --strict
 
 fields:  ## docs/fields.md and the scenarios' schema, made of the records of sim/specs
-	$(PYTHON) docs/fields.py > docs/fields.md.new && mv docs/fields.md.new docs/fields.md
+	page=$$($(PYTHON) docs/fields.py) && printf '%s\n' "$$page" > docs/fields.md
 	$(PYTHON) -m sim schema -o scenarios/scenario.schema.json
 
 bench:  ## flopcast's own speed, as ratios within one run

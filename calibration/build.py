@@ -294,7 +294,12 @@ def _network(draft: _Draft, data: MeasurementSet, cluster: ClusterSpec, base: Pr
     own = _own_values(
         draft, between, fit_one, NETWORK, bool(reduces), lambda name: drawn_to(network.of(name), NETWORK_PRIOR)
     )
-    own = {name: {"base_latency_s": network.base_latency_s, **found} for name, found in own.items()}
+    # What a collective reaches in a job was not measured.
+    in_jobs = {str(name): each.job_efficiency for name, each in network.operations.items()}
+    own = {
+        name: {"base_latency_s": network.base_latency_s, "job_efficiency": in_jobs.get(name), **found}
+        for name, found in own.items()
+    }
     operations = _kept_operations(network, bool(reduces)) | own
     values: dict[str, Any] = dict(reduces)
     if reduces:

@@ -32,7 +32,7 @@ def rows(names, table, ids=None):
             failed, skipped, folder = [], [], fixtures.get("tmp_path")
             for number, row in enumerate(table):
                 values = (row,) if len(names) == 1 else row
-                name = ids(row) if callable(ids) else ids[number] if ids else ", ".join(map(repr, values))[:100]
+                name = ids(row) if callable(ids) else ids[number] if ids else ", ".join(map(_named, values))[:100]
                 if folder is not None:
                     fixtures["tmp_path"] = folder / str(number)
                     fixtures["tmp_path"].mkdir()
@@ -52,3 +52,11 @@ def rows(names, table, ids=None):
         return run
 
     return decorate
+
+
+def _named(value):
+    """A value as a row's name shows it: of a function its name, and of a partial one what it is called with."""
+    if isinstance(value, functools.partial):
+        given = [*map(_named, value.args), *(f"{name}={_named(each)}" for name, each in value.keywords.items())]
+        return f"{_named(value.func)}({', '.join(given)})"
+    return getattr(value, "__name__", None) or repr(value)

@@ -403,15 +403,16 @@ def test_topology_counts_switches_and_cables():
     names = {row["name"] for row in node["collectives"]["times"] if row["estimated_s"]}
     assert names == {"ring all-reduce", "all-reduce in the switches", "all-gather", "reduce-scatter", "all-to-all"}
     assert [level["switches"] for level in facts["levels"]] == [224, 320, 112]
+    assert "Left out: core" in flopcast("topology", "selene", "--nodes", "20").stdout
     assert facts["bisection_bytes_per_s"] == pytest.approx(4480 * 25e9 / 2)
 
 
 def test_topology_shows_what_estimates_take_for_every_collective(tmp_path):
-    """One group with the network to itself, and many at once: an all-to-all by the shares 0.74 and 0.64 of H100's cards."""
+    """One group that is the whole job, and many at once: an all-to-all by the shares 0.74 and 0.64 of H100's cards."""
     asked = ("topology", "superpod-h100", "--collectives", "1 GB", "--gpus", "32", "--json")
     rows = {row["name"]: row for row in json.loads(flopcast(*asked).stdout)["collectives"]["times"]}
     away = 1e9 * 24 / 32
-    exchange = rows["all-to-all"]
+    exchange = rows["all-to-all by rails"]
     assert exchange["time_s"] == pytest.approx(away / 50e9, rel=0.02)
     assert exchange["estimated_s"] == pytest.approx(away / (0.74 * 50e9), rel=0.01)
     assert exchange["estimated_beside_s"] == pytest.approx(away / (0.64 * 50e9), rel=0.01)
@@ -419,9 +420,43 @@ def test_topology_shows_what_estimates_take_for_every_collective(tmp_path):
     mine = tmp_path / "mine.yaml"
     mine.write_text("preset: h100\nnetwork: {operations: {all_to_all: {efficiency: 0.4}}}\n")
     rows = {row["name"]: row for row in json.loads(flopcast(*asked, "--profile", mine).stdout)["collectives"]["times"]}
-    assert rows["all-to-all"]["estimated_beside_s"] == pytest.approx(away / (0.4 * 50e9), rel=0.01)
-    assert "all-to-all" in flopcast("topology", "selene", "--collectives", "1 GB").stdout  # by formula, of any number
+    assert rows["all-to-all by rails"]["estimated_beside_s"] == pytest.approx(away / (0.4 * 50e9), rel=0.01)
+    whole = " ".join(flopcast("topology", "selene", "--collectives", "1 GB").stdout.split())
+    assert "all-to-all is followed pair by pair, among 256 GPUs at most" in whole  # by formula, of any number
+    assert "beside others" not in whole  # which have no room beside the whole machine
     assert "add --collectives" in flopcast("topology", "selene", "--profile", "a100").stderr
+
+
+def test_topology_estimates_collectives_on_what_switches_leave(tmp_path):
+    """A leaf for each node, 2:1: a card that sends up has half of it, of which messages reach 0.9 on H100."""
+    mine, levels = tmp_path / "mine.yaml", {"leaf": {"ports": 64, "oversubscription": 2}, "core": {"ports": 2048}}
+
+    def write(rails, nodes_below):
+        levels["leaf"]["below"] = nodes_below
+        network = {"rail_optimised": rails, "levels": levels}
+        mine.write_text(json.dumps({"node": "dgx-h100", "num_nodes": 64, "network": network}))
+
+    write(False, 1)
+    halved = 0.45 * 50e9
+    for nodes in ("4", "64"):  # the cluster's own number, and another
+        found = flopcast("topology", mine, "--nodes", nodes, "--collectives", "1 GB", "--gpus", "16", "--json")
+        rows = {row["name"]: row for row in json.loads(found.stdout)["collectives"]["times"]}
+        for key in ("estimated_s", "estimated_beside_s"):
+            assert rows["all-gather"][key] == pytest.approx(1e9 * 15 / 16 / (8 * halved), rel=0.02)
+            assert rows["all-to-all"][key] == pytest.approx(1e9 / 2 / halved, rel=0.01)
+            assert all(row[key] > row["time_s"] for row in rows.values() if row[key] and row["time_s"])
+    write(True, 32)  # on rails all-to-alls of 256 GPUs stay under leaves, if NVLink takes them to their rail
+    found = flopcast("topology", mine, "--collectives", "1 GB", "--gpus", "256", "--json")
+    rows = {row["name"]: row for row in json.loads(found.stdout)["collectives"]["times"]}
+    assert rows["all-to-all"]["time_s"] > 1.5 * rows["all-to-all by rails"]["time_s"]
+    assert rows["all-to-all by rails"]["estimated_s"] > rows["all-to-all by rails"]["time_s"]
+    assert rows["all-to-all"]["estimated_s"] is None
+
+
+def test_on_a100_a_whole_job_reaches_less_than_groups_that_share():
+    asked = ("topology", "selene", "--collectives", "1 GB", "--gpus", "32")
+    text = " ".join(flopcast(*asked).stdout.split())
+    assert "whole job beside others ring all-reduce 9.69 ms 103 GB/s 22.7 ms 18.4 ms" in text
 
 
 def test_scenarios_that_ship_are_found_from_anywhere(tmp_path, monkeypatch, capsys):

@@ -17,7 +17,7 @@ from sim.costs.collectives import Fabric, all_reduce_ways, estimated_times
 from sim.errors import SpecError
 from sim.files import here_or_shipped, read_text
 from sim.network import placement
-from sim.network.collective_flows import collective_times
+from sim.network.collective_flows import MOST_TO_ALL, collective_times
 from sim.network.routing import expected_max_load
 from sim.network.topology import bisection_bytes_per_s, build_topology, cable_counts, switch_counts
 from sim.planners.answers import Source, ask_pipedream
@@ -169,6 +169,7 @@ def _network(machine: Any, spec: Any) -> dict[str, Any]:
         "rails": machine.rails,
         "routing": spec.network.routing,
         "levels": levels,
+        "levels_left_out": list(spec.network.levels)[len(levels) :],
         "switches": sum(switches.values()),
         "cables": sum(cables.values()),
         "cables_to_nodes": cables["node"],
@@ -185,19 +186,31 @@ def _collectives(machine: Any, spec: Any, size: str, gpus: int, profile: str | N
     if not nbytes > 0:
         raise SpecError(f"collectives of {size}: give a size above zero, such as '1 GB'")
     reached = profile_of_gpu(spec.gpu, profile)
-    fabric = Fabric.of(spec, reached)
+    cluster = spec.replace(num_nodes=machine.num_nodes)
+    fabric = Fabric.of(cluster, reached)
     adds = fabric.nvlink.in_switch_efficiency is not None
     times = collective_times(machine, gpus, nbytes, spec.network, nvlink_adds=adds)
-    alone, beside = (placement.Group(gpus, min(gpus, machine.domain_gpus), shared) for shared in (False, True))
-    estimated, in_training = (estimated_times(nbytes, group, fabric) for group in (alone, beside))
+    job, exchange = _groups(gpus, 1, cluster)
+    estimated, beside = estimated_times(nbytes, job, exchange, fabric), {}
+    if (room := machine.num_gpus // gpus) > 1:
+        beside = estimated_times(nbytes, *_groups(gpus, room, cluster), fabric)
+    if machine.rails > 1 and gpus > machine.domain_gpus:
+        for estimates in filter(None, (estimated, beside)):
+            estimates["all-to-all by rails"] = estimates.pop("all-to-all")
     rates = {name: nbytes / time for name, time in times.items()}
-    columns = {"time_s": times, "algbw_bytes_per_s": rates, "estimated_s": estimated, "estimated_beside_s": in_training}
+    columns = {"time_s": times, "algbw_bytes_per_s": rates, "estimated_s": estimated, "estimated_beside_s": beside}
     names = dict.fromkeys((*times, *estimated))
     rows = [{"name": name, **{key: column.get(name) for key, column in columns.items()}} for name in names]
-    ways = all_reduce_ways(nbytes, alone, fabric)
+    ways = all_reduce_ways(nbytes, job, fabric)
     chosen = min(ways, key=lambda way: float(ways[way]))
     nccl = {"algorithm": chosen, "time_s": float(ways[chosen])}
     return {"gpus": gpus, "bytes": nbytes, "profile": reached.name, "times": rows, "nccl": nccl}
+
+
+def _groups(gpus: int, count: int, cluster: ClusterSpec) -> tuple[placement.Group, placement.Group]:
+    """Return so many groups of neighbours as an estimate places them: for rings, and for all-to-alls."""
+    plan = placement.Degrees(dp=gpus * count, ep=gpus)
+    return placement.place_group("shards", plan, cluster, gpus), placement.place_group("ep", plan, cluster)
 
 
 def _network_views(facts: dict[str, Any]) -> list[Any]:
@@ -220,6 +233,9 @@ def _network_views(facts: dict[str, Any]) -> list[Any]:
         f"Bisection bandwidth {show(facts['bisection_bytes_per_s'], 'B/s')} per direction, "
         f"{facts['share_of_full_bisection']:.1%} of what the cards could send",
     ]
+    if facts["levels_left_out"]:
+        top, left_out = facts["levels"][-1]["name"], ", ".join(facts["levels_left_out"])
+        views.append(f"Left out: {left_out}, since {top} switches join all nodes")
     if facts["fullest_cable_by_hash"]:
         views.append(
             f"Hashed paths: with one flow per cable up from a {facts['levels'][0]['name']}, the fullest cable carries "
@@ -233,20 +249,27 @@ def _network_views(facts: dict[str, Any]) -> list[Any]:
 def _collective_views(asked: dict[str, Any], domain_gpus: int) -> list[Any]:
     """The times of collectives as a table, and what its columns are."""
     spans, columns = asked["gpus"] > domain_gpus, {"links alone": "time_s", "algbw": "algbw_bytes_per_s"}
-    columns |= {"estimates": "estimated_s"} | ({"beside others": "estimated_beside_s"} if spans else {})
+    columns |= {"whole job" if spans else "estimates": "estimated_s"}
+    columns |= {"beside others": "estimated_beside_s"} if spans and asked["times"][0]["estimated_beside_s"] else {}
     table = {"collective": [row["name"] for row in asked["times"]]}
     for name, key in columns.items():
         values = [row[key] for row in asked["times"]]
         rate = name == "algbw"
         table[name] = ["–" if v is None else show(v, "B/s") if rate else show_time(v) for v in values]
-    many = " that has the network to itself; beside others: of many groups at once" if spans else ""
-    unasked = " Reduction in the network's switches needs NCCL_COLLNET_ENABLE=1." if spans else ""
+    rates, notes = f"with latency, at what links reach by profile {asked['profile']}", ""
+    if spans:
+        kinds = {"whole job": "of one group that is the whole job", "beside others": "of many groups at once"}
+        rates = f"of training, {rates} and switches leave: "
+        rates += "; ".join(f"{kind}, {what}" for kind, what in kinds.items() if kind in columns)
+        notes = " Reduction in the network's switches needs NCCL_COLLNET_ENABLE=1."
+    if asked["gpus"] > MOST_TO_ALL:
+        notes += f" On links alone, an all-to-all is followed pair by pair, among {MOST_TO_ALL} GPUs at most."
     return [
         f"\n{show(asked['bytes'], 'B')} on each of {asked['gpus']:,} GPUs",
         columns_table(table),
-        "Links alone (and algbw, the buffer over that time): every link at its full rate, without latency. Estimates: "
-        f"with latency, and what links reach by profile {asked['profile']}, of one group{many}. All-reduces of "
-        f"estimates take NCCL's choice: {asked['nccl']['algorithm']}, {show_time(asked['nccl']['time_s'])}.{unasked}",
+        "Links alone (and algbw, the buffer over that time): every link at its full rate, without latency. Estimates "
+        f"{rates}. All-reduces of estimates take NCCL's choice: {asked['nccl']['algorithm']}, "
+        f"{show_time(asked['nccl']['time_s'])}.{notes}",
     ]
 
 

@@ -203,13 +203,15 @@ def ring_all_reduce(nbytes: Number, group: Group, fabric: Fabric) -> Number:
 def tree_all_reduce(nbytes: Number, group: Group, fabric: Fabric) -> Number:
     """Time of NCCL's double binary tree: a chain inside a domain, a tree between domains, up and down.  [s]
 
-    Latency grows with log₂ N instead of n; each half of the buffer uses its own tree, so the bandwidth stays near the
-    ring's [1]_. Between two domains the buffer crosses once, where a ring's would 2 (n−1)/n times [2]_; where the
-    library does not use that, the trees only save latency.
+    Latency grows with log₂ N instead of n: NCCL's trees are ⌈log₂ N⌉ levels deep, which its tuner rounds down [3]_.
+    Each half of the buffer uses its own tree, so the bandwidth stays near the ring's [1]_. Between two domains the
+    buffer crosses once, where a ring's would 2 (n−1)/n times [2]_; where the library does not use that, the trees only
+    save latency.
 
     .. [1] Sanders, Speck, Träff 2009, "Two-tree algorithms for full bandwidth broadcast, reduction and scan";
        NVIDIA/nccl:src/graph/tuning.cc for the latency and bandwidth terms.
     .. [2] NVIDIA/nccl issue 812: two nodes of DGX A100, a tree's bus bandwidth above that of the cards.
+    .. [3] NVIDIA/nccl:src/graph/trees.cc, ncclGetBtree; tuning.cc: 2 ((n/N − 1) NVLink hops + log2i(N) network hops).
     """
     n, domains = group.size, group.num_domains
     volume = 2 * (n - 1) / n * nbytes
@@ -384,13 +386,20 @@ def all_to_all_bytes(
     return ranks * (members - 1) + handed_on, away / copies * different(domains, copies, limit)
 
 
-def estimated_times(nbytes: float, group: Group, fabric: Fabric) -> dict[str, float]:
-    """Time of every collective in estimates, by its name in `sim.network.collective_flows.collective_times`.  [s]"""
+def estimated_times(nbytes: float, group: Group, exchange: Group, fabric: Fabric) -> dict[str, float]:
+    """Time of every collective in estimates, by its name in `sim.network.collective_flows.collective_times`.  [s]
+
+    group, exchange : the same members, in what switches leave rings and an all-to-all.
+    """
     ways = {f"{name} all-reduce": time for name, time in all_reduce_ways(nbytes, group, fabric).items()}
     if np.max(group.num_domains) <= 1:
         ways["all-reduce in the switches"] = ways.pop("NVLS all-reduce", np.inf)
-    others = {"all-gather": all_gather, "reduce-scatter": reduce_scatter, "all-to-all": all_to_all}
-    times = ways | {name: collective(nbytes, group, fabric) for name, collective in others.items()}
+    others = {
+        "all-gather": all_gather(nbytes, group, fabric),
+        "reduce-scatter": reduce_scatter(nbytes, group, fabric),
+        "all-to-all": all_to_all(nbytes, exchange, fabric),
+    }
+    times = ways | others
     return {name: float(time) for name, time in times.items() if np.isfinite(time)}
 
 

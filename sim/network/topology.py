@@ -67,10 +67,11 @@ def build_levels(cluster: ClusterSpec, num_nodes: int) -> tuple[Level, ...]:
     rails = nics if cluster.network.rail_optimised else 1
     below: list[Level] = []
     problem = ""
-    for name, spec in specs.items():
-        is_last = len(below) + 1 == len(specs)
+    for place, (name, spec) in enumerate(specs.items()):
+        is_last = place + 1 == len(specs)
         child = below[-1] if below else None
-        top = _top(name, spec, child, num_nodes, nics, rails, is_last)
+        most = _most_below(list(specs.values())[place:], child, nics // rails)
+        top = _top(name, spec, child, most, num_nodes, nics, rails, is_last)
         if isinstance(top, Level):
             return (*below, top)
         problem = top
@@ -88,19 +89,39 @@ def build_levels(cluster: ClusterSpec, num_nodes: int) -> tuple[Level, ...]:
     )
 
 
+def _most_below(specs: list[LevelSpec], child: Level | None, cards: int) -> float:
+    """Return how many groups, or nodes, the first of these levels joins at most where it is the top.
+
+    As the top it needs no ports for cables up, and joins more than `below` states for the level in the whole design.
+    Where no level from here on is oversubscribed, that changes no bandwidth. Else what is stated is built.
+    """
+    spec, is_inner = specs[0], child is not None and len(specs) > 1
+    if any(each.oversubscription > 1.0 for each in specs):
+        return _joined(spec, child, cards)
+    return math.inf if is_inner else spec.below or math.inf
+
+
+def _joined(spec: LevelSpec, child: Level | None, cards: int) -> int:
+    """Return what one group of a level under the top joins, where `cards` of a node go to one leaf."""
+    return spec.below or (_ports_down(spec) if child else max(1, _ports_down(spec) // cards))
+
+
+def _ports_down(spec: LevelSpec) -> int:
+    """Return the ports down of a switch that has cables up."""
+    return int(spec.ports * spec.oversubscription / (1 + spec.oversubscription) + 1e-9)
+
+
 def _inner(
     name: str, spec: LevelSpec, child: Level | None, num_nodes: int, nics: int, rails: int, rate: float
 ) -> Level:
     """Return a level under the top, whose switches have cables both down and up."""
-    down_ports = int(spec.ports * spec.oversubscription / (1 + spec.oversubscription) + 1e-9)
+    down_ports, joined = _ports_down(spec), _joined(spec, child, nics // rails)
     if child:
         child_blocks = child.groups // rails
-        joined = spec.below or down_ports
         blocks, joined = math.ceil(child_blocks / joined), min(joined, child_blocks)
         cables, rate = joined * child.cables_per_group, child.cable_bytes_per_s
         switches = spec.switches or _even(math.ceil(cables / down_ports), child.cables_per_group)
     else:  # leaves are cabled for all the nodes they can take, even where some are missing
-        joined = spec.below or max(1, down_ports // (nics // rails))
         blocks, cables, switches = math.ceil(num_nodes / joined), joined * (nics // rails), 1
     down = math.ceil(cables / switches)
     uplinks = math.ceil(cables / switches / spec.oversubscription - 1e-9)
@@ -114,12 +135,16 @@ def _inner(
 
 
 def _top(
-    name: str, spec: LevelSpec, child: Level | None, num_nodes: int, nics: int, rails: int, is_last: bool
+    name: str, spec: LevelSpec, child: Level | None, most: float, num_nodes: int, nics: int, rails: int, is_last: bool
 ) -> Level | str:
-    """Return the level that joins everything, or why this one cannot."""
+    """Return the level that joins everything, or why this one cannot; `most` as of `_most_below`."""
+    joined = child.groups if child else num_nodes
+    if joined > most:
+        what = f"groups of {child.name} switches" if child else "nodes"
+        return f"network.levels.{name}.below allows {most:,} {what}, not {joined:,}"
     if not child:
         cards = num_nodes * nics
-        if rails > 1 or cards > spec.ports or num_nodes > (spec.below or num_nodes):
+        if rails > 1 or cards > spec.ports:
             return f"one {name} switch cannot join {cards:,} cards"
         return Level(name, 1, num_nodes, 1, 0, cards, spec.ports, 0.0)
     cables = child.groups * child.cables_per_group

@@ -42,8 +42,10 @@ class LevelSpec(Spec):
     ports: PositiveInt
     """Ports of a switch, each as fast as a network card."""
     below: PositiveInt | None = None
-    """What one group of this level joins: nodes under a leaf, groups of the level below elsewhere; the top joins all.
-    Default: as many as the ports allow."""
+    """What one group of this level joins: nodes under a leaf, groups of the level below elsewhere. The top is the
+    lowest level that joins the whole machine, and levels above it are left out. A top over leaves may join more than
+    this, since it has no cables up, unless it or a level above it is oversubscribed. Default: as many as the ports
+    allow."""
     switches: PositiveInt | None = None
     """Switches in a group; a leaf stands alone. Default: the fewest whose ports suffice and that take an equal share of
     the cables from each group below."""
@@ -55,7 +57,7 @@ class NetworkSpec(Spec):
     """How the network cards of all nodes reach each other."""
 
     levels: dict[str, LevelSpec] = Field(min_length=1)
-    """Levels of switches, leaf first. A machine that is small enough leaves the upper ones out."""
+    """Levels of switches, leaf first. A machine that is small enough leaves the upper ones out (`below`)."""
     rail_optimised: bool
     """The cards of one index in their nodes share a leaf (a rail); rails meet at the top level only."""
     routing: Literal["deterministic", "ecmp", "adaptive"] = "adaptive"

@@ -136,19 +136,23 @@ class OperationParams(Spec):
     efficiency: float = Field(gt=0, le=1)
     """Largest bus bandwidth as a share of the link's, of one group with the link to itself."""
     base_latency_s: NonNegativeFloat
-    """Fixed part of a collective's latency. Hops come on top. A ring's all-reduce over n GPUs in N domains makes
-    2 (N − 1) hops of the network and 2 (n − N) of NVLink, a tree's 2 log₂ N between domains, and NVLink's switches
-    take 2. [s]"""
+    """Fixed part of a collective's latency. Hops come on top. An all-reduce over N domains of g GPUs makes, as a ring,
+    2 (N − 1) hops of the network and 2 N (g − 1) of NVLink; as a tree, 2 ⌈log₂ N⌉ and 2 (g − 1); and where NVLink's
+    switches add, 2 ⌈log₂ N⌉ and 2. Gathers and scatters make half of a ring's. [s]"""
     hop_latency_s: NonNegativeFloat
-    """Latency of each step of a ring or level of a tree. [s]"""
+    """Latency of one hop over this link: a step of a ring, or a level of a tree, that crosses it. [s]"""
     half_volume_bytes: NonNegativeFloat
     """Bytes moved per rank at which half of the bandwidth is reached. [bytes]"""
     exponent: float = Field(default=1.0, gt=0, le=1)
     """How sharply bandwidth saturates; above 1 a smaller message would take longer than a larger one."""
     shared_efficiency: float | None = Field(default=None, gt=0, le=1)
     """Efficiency when many groups use the network at once, each with its own rings: their flows meet on links that a
-    single job-wide ring would share out evenly. More than `efficiency` counts as `efficiency`: a collective is never
-    faster beside others than alone. Default: efficiency, and for a single collective of `operations` the link's."""
+    single job-wide ring would share out evenly. More than `efficiency` counts as `efficiency`: groups that share are
+    never faster than one in a benchmark. Default: `efficiency`; under `operations`, the link's `shared_efficiency`."""
+    job_efficiency: float | None = Field(default=None, gt=0, le=1)
+    """Efficiency in training of a group that is the whole job. No other group uses the network then. Still, some
+    machines give it no more than groups that share, or less, whatever a benchmark of one group reaches. More than
+    `efficiency` counts as `efficiency`. Default: `efficiency`; under `operations`, the link's `job_efficiency`."""
 
     def scaled(self, factor: float) -> Self:
         """Return the values on a fabric where everything reaches `factor` times as much, at most all of it."""
@@ -163,10 +167,6 @@ class LinkParams(OperationParams):
     The time of a collective is latency + V / (efficiency · bandwidth) · (1 + (half_volume / V)^exponent).
     """
 
-    job_efficiency: float | None = Field(default=None, gt=0, le=1)
-    """Efficiency in training of a group that is the whole job, which no other uses the network beside: some machines
-    give it no more than groups that share, whatever benchmarks with the network to themselves reach. It does not apply
-    to a collective listed in `operations`; that one takes its own `efficiency`. Default: efficiency."""
     dispatch_efficiency: float | None = Field(default=None, gt=0, le=1)
     """Share of the link's bandwidth that token dispatchers (DeepEP, HybridEP) reach, even while others use the network:
     each GPU sends only to the GPU of the same index in other nodes, so traffic stays on one rail. Default: as
@@ -191,8 +191,9 @@ class LinkParams(OperationParams):
     operations: dict[Literal["all_gather", "reduce_scatter", "all_to_all"], OperationParams] = Field(
         default_factory=dict
     )
-    """Collectives that were measured on their own; the others take the all-reduce's values. One without a
-    `shared_efficiency` of its own takes the link's, wherever groups share the network."""
+    """Collectives that were measured on their own; the others take the all-reduce's values. In training, one that
+    states no `shared_efficiency` or `job_efficiency` of its own reaches the link's, or its `efficiency` if that is
+    less."""
 
     def in_training(self, shared: Number = True) -> Number:
         """Efficiency of groups that share the link, and of those that do not; at most that of a benchmark."""
@@ -211,7 +212,8 @@ class LinkParams(OperationParams):
             if name == operation:
                 own = {field: getattr(params, field) for field in OperationParams.model_fields}
                 own["shared_efficiency"] = params.shared_efficiency or self.shared_efficiency
-                return self.model_copy(update={**own, "job_efficiency": None})
+                own["job_efficiency"] = params.job_efficiency or self.job_efficiency
+                return self.model_copy(update=own)
         return self
 
 

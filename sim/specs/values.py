@@ -69,7 +69,7 @@ def _scaled(value: Any, factor: float) -> Any:
     if isinstance(value, Mapping):
         return {name: _scaled(each, factor) for name, each in value.items()}
     if isinstance(value, OperationParams):
-        shares = {name: getattr(value, name) for name in ("efficiency", "shared_efficiency")}
+        shares = {name: getattr(value, name) for name in ("efficiency", "shared_efficiency", "job_efficiency")}
         return value.model_copy(update=_scaled(shares, factor))
     return None if value is None else min(value * factor, max(value, 1.0))
 

@@ -283,6 +283,17 @@ def test_all_to_alls_of_many_groups_at_once_are_what_sharing_leaves_them():
     assert "all_gather of many groups at once (of one group it was not measured)" in without.not_measured
 
 
+@pytest.mark.parametrize(("own", "reached"), [(None, 0.5), (0.55, 0.55), (0.7, 0.6)])
+def test_an_all_to_all_that_was_measured_keeps_what_the_base_knows_of_jobs(own, reached):
+    network = H100.network
+    exchange = network.operations["all_to_all"].replace(job_efficiency=own)
+    base = H100.replace(network=network.replace(job_efficiency=0.5, operations={"all_to_all": exchange}))
+    result = calibrate("mine", MeasurementSet({}, tuple(exchanges(0.6))), DGX_H100, base, draws=1)
+    assert float(result.profile.network.of("all_to_all").in_training(False)) == pytest.approx(reached, rel=0.02)
+    written = profile_data(result)["network"]["operations"]["all_to_all"]
+    assert written.get("job_efficiency") == own
+
+
 def reduces(busbw, ranks=8, nodes=1, sizes=(29, 30, 31, 32), **given):
     """All-reduces of these exponents of two that reach this bus bandwidth. [bytes/s]"""
     moved = 2 * (ranks - 1) / ranks

@@ -1,5 +1,6 @@
 """Collectives as flows: alone on a machine they take what the formulas say of bandwidth."""
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -111,11 +112,17 @@ def test_every_rank_reaches_the_root_of_both_trees_in_log_steps(domains):
     for tree in (up[:, : domains - 1], up[:, domains - 1 :]):
         parent = dict(tree.T.tolist())
         assert len(parent) == domains - 1
+        depths = []
         for rank in range(domains):
             steps = 0
             while rank in parent:
                 rank, steps = parent[rank], steps + 1
-            assert steps <= np.ceil(np.log2(domains)) + 1
+            depths.append(steps)
+        assert max(depths) == np.ceil(np.log2(domains))
+    # The formula counts these hops up and down, and those of a domain's chain.
+    hop = FABRIC.network.replace(hop_latency_s=1.0), FABRIC.nvlink.replace(hop_latency_s=0.001)
+    seconds = formulas.tree_all_reduce(0.0, Group(8 * domains, 8), replace(FABRIC, network=hop[0], nvlink=hop[1]))
+    assert seconds == pytest.approx(2 * max(depths) + 0.001 * 2 * 7)
     # What branches in one tree is a leaf of the other.
     inner = [set(tree[1].tolist()) for tree in (up[:, : domains - 1], up[:, domains - 1 :])]
     assert len(inner[0] & inner[1]) <= 1

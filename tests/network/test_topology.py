@@ -61,6 +61,52 @@ def test_full_trees_of_k_port_switches(small_machine, k, two_levels, three_level
         small_machine({"leaf": leaf, "spine": spine, "core": core}, three_levels + 1, gpus=1)
 
 
+PODS = {
+    "leaf": {"ports": 64, "below": 4},
+    "spine": {"ports": 64, "below": 8, "oversubscription": 3},
+    "core": {"ports": 64},
+}
+"""Thirty-two nodes of eight cards a pod, and 3:1 between pods."""
+
+
+@pytest.mark.parametrize(
+    ("levels", "nodes", "built", "share"),
+    [
+        (PODS, 32, {"leaf": 8, "spine": 4}, 1.0),  # one pod
+        (PODS, 33, {"leaf": 9, "spine": 16, "core": 4}, None),
+        # Eight spines of 32 cables down and 11 up a pod.
+        (PODS, 256, {"leaf": 64, "spine": 64, "core": 11}, 1 / 3),
+        # Oversubscribed further up: groups that are stated below it decide where that is met.
+        ({**PODS, "spine": {"ports": 64, "below": 8}, "core": {"ports": 64, "below": 4, "oversubscription": 3},
+          "top": {"ports": 128}}, 256, {"leaf": 64, "spine": 64, "core": 64, "top": 8}, 1 / 3),
+        # Without a number: 48 of 64 ports are down at 3:1.
+        ({**PODS, "spine": {"ports": 64, "oversubscription": 3}}, 192, {"leaf": 48, "spine": 32}, 1.0),
+        ({**PODS, "spine": {"ports": 64, "oversubscription": 3}}, 256, {"leaf": 64, "spine": 64, "core": 16}, None),
+        # Nothing is lost in a full tree, and its spines join all leaves.
+        ({**PODS, "spine": {"ports": 64, "below": 8}}, 256, {"leaf": 64, "spine": 32}, 1.0),
+    ],
+)  # fmt: skip
+def test_levels_that_lose_bandwidth_are_built_as_stated(small_machine, levels, nodes, built, share):
+    topology = small_machine(levels, nodes, rail_optimised=False, gpus=8)
+    assert switch_counts(topology) == built
+    if share is not None:
+        assert bisection_bytes_per_s(topology) == pytest.approx(share * nodes * 8 / 2 * 25e9)
+
+
+def test_rails_of_an_oversubscribed_level_meet_above_it(small_machine):
+    levels = {**PODS, "leaf": {"ports": 64, "below": 32}}
+    topology = small_machine(levels, 256, gpus=8)
+    assert switch_counts(topology) == {"leaf": 64, "spine": 8 * 8, "core": 11}
+    assert bisection_bytes_per_s(topology) == pytest.approx(256 * 8 / 2 * 25e9 / 3)
+
+
+def test_a_last_level_joins_no_more_than_is_stated(small_machine):
+    levels = {**PODS, "core": {"ports": 64, "below": 4}}
+    assert len(small_machine(levels, 128, rail_optimised=False, gpus=8).levels) == 3
+    with pytest.raises(SpecError, match=r"network.levels.core.below allows 4 groups of spine switches, not 5"):
+        small_machine(levels, 129, rail_optimised=False, gpus=8)
+
+
 def test_a_number_of_switches_that_does_not_fit_is_named(cluster):
     """A spine of Selene's with half the cables has 70 up, and 112 core switches to reach."""
     network = cluster("selene").network
