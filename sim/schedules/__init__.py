@@ -3,6 +3,7 @@
 from sim.schedules import (  # noqa: F401  (they register themselves)
     asynchronous,
     dual_pipe,
+    gpipe,
     many_chunks,
     one_chunk,
     v_shape,

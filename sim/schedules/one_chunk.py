@@ -1,4 +1,4 @@
-"""Schedules with one chunk a rank: GPipe, 1F1B, 1F1B of sequence slices, and zero bubbles.
+"""Schedules with one chunk a rank: 1F1B, 1F1B of sequence slices, and zero bubbles.
 
 With zero bubbles the weight gradient is a task of its own and fills what would be the bubble.
 """
@@ -7,16 +7,6 @@ import numpy as np
 
 from sim.schedules.actions import B, F, I, Row, W, in_turns, run
 from sim.schedules.registry import schedule
-
-
-@schedule("gpipe")
-def gpipe(rank: int, num_ranks: int, num_chunks: int, num_microbatches: int) -> Row:
-    """All forwards, then all backwards in the same order; every micro-batch's activations are in flight at once.
-
-    Huang et al. 2019, arXiv:1811.06965, figure 2c. Bubble (p − 1)(t_F + t_B).
-    """
-    everything = range(num_microbatches)
-    return in_turns((run(F, rank, everything), -num_microbatches), (run(B, rank, everything), 0))
 
 
 @schedule("1f1b", period=lambda p, v: 1)
