@@ -25,7 +25,7 @@ from flopcast_calibration.readers.cells import (
 )
 from sim.errors import SpecError
 from sim.specs import ModelSpec, load_preset, preset_names
-from sim.specs.frameworks import framework_named, layouts_of
+from sim.specs.frameworks import date_of, framework_named, layouts_of, lineage
 from sim.specs.presets import model_preset
 from sim.work.sums import total_params
 
@@ -70,7 +70,7 @@ def described(row: Row) -> tuple[Data, list[str]]:
     for short, path in ALIASES.items():
         _same(row, short, path, stated)
     framework = stack_of(row, stated, inferred)
-    found |= {"stack": {**framework, **_kernel(row)}, "training": _training(row)}
+    found |= {"stack": {**framework, **_kernel(row, framework)}, "training": _training(row)}
     if isinstance(row.get("cluster"), Mapping):
         found["profile"] = row.get("profile")
     else:
@@ -156,9 +156,14 @@ def version_of_unknown(gpu: str, precision: str) -> tuple[str, str]:
     return BEFORE_FLASH if signs else SINCE_FLASH, ", ".join(signs)
 
 
-def _kernel(row: Row) -> Data:
-    """The stack's fields of a kernel of attention and norm."""
+def _kernel(row: Row, stack: Mapping[str, str]) -> Data:
+    """The stack's fields of a kernel of attention and norm, in the words of a framework that has an option for it."""
     said, known = row.get("kernel", ""), names("kernels")
+    framework = str(stack.get("framework", ""))
+    for name, own in names("kernels_of").items():
+        there = name in dict(lineage(framework)) and said in own["kernels"]
+        if there and date_of(stack.get("version", ""), framework) >= date_of(str(own["since"]), name):
+            return dict(own["kernels"][said])
     if said and said not in known:
         listed = ", ".join(known)
         raise Unmodelled(f"kernel {said!r} is not one of {listed}; columns such as stack.attention say the same")

@@ -115,10 +115,13 @@ class BlockCosts(NamedTuple):
     """Seconds of one block and micro-batch; floats, or arrays over cuts. [s]
 
     passes : of each place on the axis over passes, by cause.
+    ahead : of each pass, by how much the host is ahead when it ends; and what of its waits others' lead can hide. There
+        is no lead where layers exchange something: they wait for the slowest host of their group.
     card : what collectives of forward and backward put on a network card, at its best rate, compute beside them or not.
     """
 
     passes: tuple[dict[Cause, Number], ...]
+    ahead: tuple[tuple[Number, Number], ...]
     card: tuple[Number, Number]
 
 
@@ -148,9 +151,9 @@ def block_costs(works: Sequence[BlockWork], compute: ComputeModel, groups: Group
         seconds[Cause.TENSOR_PARALLEL] = seconds.get(Cause.TENSOR_PARALLEL, 0.0) + exposed
     launches, back = on.launches(work.forward), [on.launches(each, backward=True) for each in phases[1:]]
     once = _Again(sum(forward.values()), launches, on.after_sync(work.forward), on.card_s(work.forward))
-    first = _waiting(forward, np.maximum(launches - once.took, once.synced))
-    weights, at_peak = _waiting(weights, back[1] - of_weights), on.peak_seconds(phases)
-    card, ahead = on.card_s(work.input_grad + work.weight_grad), ~on.talk["tp"] & (not work.forward.waits)
+    first = _waiting(forward, launches - once.took, once.synced)
+    later, at_peak = _waiting(weights, back[1] - of_weights), on.peak_seconds(phases)
+    card, alone = on.card_s(work.input_grad + work.weight_grad), ~np.logical_or.reduce([*on.talk.values()])
     priced: dict[tuple[Any, ...], BlockCosts] = {}
     # Without experts the same runs again, whatever of experts is named.
     keys = [(each.recompute is work.forward, *map(id, each.recompute.items)) for each in works]
@@ -158,20 +161,32 @@ def block_costs(works: Sequence[BlockWork], compute: ComputeModel, groups: Group
         more = on.again(each, once)
         short, setup = more.launches - more.took, on.compute.kernel_launch_s * each.recompute.setups
         # Launches of the gradients run ahead while the GPU computes again, or it waits in what runs again already.
+        ahead = ~on.talk["tp"] & (not work.forward.waits)
         recompute = more.took + np.where(ahead, 0.0, np.maximum(np.maximum(short, more.synced), 0.0))
         whole, half = (
-            _waiting(seconds, launched + setup - sum(seconds.values()) + ahead * short) | {Cause.RECOMPUTE: recompute}
+            _waiting(seconds, launched + setup - sum(seconds.values()) + ahead * short)
             for seconds, launched in ((gradients, sum(back)), (inputs, back[0]))
         )
-        priced[key] = BlockCosts((first, whole, half, weights, at_peak), (once.card, card + more.card))
+        for seconds, _ in (whole, half):
+            seconds[Cause.RECOMPUTE] = recompute
+        passes = first, whole, half, later
+        leads = tuple((alone * lead, hidden) for _, (lead, hidden) in passes)
+        priced[key] = BlockCosts((*(took for took, _ in passes), at_peak), leads, (once.card, card + more.card))
     return [priced[key] for key in keys]
 
 
-def _waiting(seconds: dict[Cause, Number], waits: Number) -> dict[Cause, Number]:
-    """A pass with what the GPU waits for its host, if anything."""
+def _waiting(
+    seconds: dict[Cause, Number], late: Number, synced: Number = 0.0
+) -> tuple[dict[Cause, Number], tuple[Number, Number]]:
+    """A pass with what the GPU waits for its host, if anything, and its lead as in `BlockCosts`.
+
+    late : launches beyond what the GPU takes. synced : what it waits at least.
+    """
+    waits = np.maximum(np.maximum(late, synced), 0.0)
+    lead = waits - late, waits - synced
     if not np.any(np.asarray(waits) > 0.0):
-        return dict(seconds)
-    return seconds | {Cause.HOST: seconds.get(Cause.HOST, 0.0) + np.maximum(0.0, waits)}
+        return dict(seconds), lead
+    return seconds | {Cause.HOST: seconds.get(Cause.HOST, 0.0) + waits}, lead
 
 
 class _Again(NamedTuple):

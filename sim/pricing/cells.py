@@ -51,6 +51,8 @@ class CellPrices:
 
     passes : (passes, blocks, causes, ways, cells), with the passes of `sim.costs.block`. [s]
     card_s : what collectives of forward and backward put on a network card, at its best rate; (2, blocks, ways, cells).
+    ahead_s : by how much the host is ahead of the GPU when a block's pass ends, and what of the block's waits others'
+        lead can hide; (2, passes, blocks, ways, cells). [s]
     activation_bytes : kept for the backward; (blocks, ways, cells). [bytes]
     sends_s : a send to a rank of the same NVLink domain, and of another; (2, ways, cells). [s]
     working_bytes : the largest short-lived buffer besides what is kept; (ways, cells). [bytes]
@@ -64,6 +66,7 @@ class CellPrices:
     ways: tuple[Way, ...]
     passes: Floats
     card_s: Floats
+    ahead_s: Floats
     activation_bytes: Floats
     sends_s: Floats
     working_bytes: Floats
@@ -118,7 +121,8 @@ def _priced(costs: CostModel, cells: bytes, ways: tuple[Way, ...], slices: int) 
     model, compute, shape = costs.model, costs.noting(), (len(ways), np.size(cut.microbatch_size))
     blocks, tables = num_blocks(model), np.zeros((4, *shape))
     passes, card = np.zeros((AT_PEAK + 1, blocks, len(Cause), *shape)), np.zeros((2, blocks, *shape))
-    prices = CellPrices(ways, passes, card, np.zeros((blocks, *shape)), np.zeros((2, *shape)), *tables)
+    ahead = np.zeros((2, AT_PEAK, blocks, *shape))
+    prices = CellPrices(ways, passes, card, ahead, np.zeros((blocks, *shape)), np.zeros((2, *shape)), *tables)
     for overlap_tp, sequence_parallel in dict.fromkeys(way[:2] for way in ways):
         cut, stack = replace(cut, sequence_parallel=sequence_parallel), costs.stack
         if stack.overlap_tp_backward != overlap_tp:
@@ -183,6 +187,9 @@ def _fill_in(
             for place, seconds in enumerate(of_words[part].passes):
                 for cause, each in seconds.items():
                     prices.passes[place, block, cause, way] += share * each
+            for place, leads in enumerate(of_words[part].ahead):
+                for kind, lead in enumerate(leads):
+                    prices.ahead_s[kind, place, block, way] += share * lead
             for place, occupied in enumerate(of_words[part].card):
                 prices.card_s[place, block, way] += share * occupied
 

@@ -36,7 +36,7 @@ from sim.pricing.zero import (
     price_visits,
 )
 from sim.specs import Scenario
-from sim.work.layers import EMBEDDING, HEAD, Stage
+from sim.work.layers import EMBEDDING, FIRST_KIND, HEAD, Stage
 from sim.work.operations import Cause, Phase, adapters_of
 from sim.work.optimizer import host_update, optimizer_work, orthogonalisation
 from sim.work.pieces import accumulation
@@ -324,7 +324,9 @@ def price_stages(plans: Plans, deal: Deal, *, by_cause: bool = False, split: boo
         passes = _plus(passes, Cause.DATA_PARALLEL, lengthened_passes(plans, moved, passes.sum(axis=2), card))
         card = card + moved.on_card * ~plans.at_visits
     passes = put_together(deal.stage_kinds, passes.swapaxes(0, 1)).swapaxes(0, 1)
-    passes[FORWARD, :, Cause.HOST if by_cause else 0] += plans.costs.forward_setup_s
+    host = Cause.HOST if by_cause else 0
+    passes[FORWARD, :, host] += plans.costs.forward_setup_s
+    passes[:AT_PEAK, :, host] -= _hidden_waits(plans, deal, min(len(passes), AT_PEAK))
     if np.any(plans.overlap_p2p & (plans.pp > 1)):
         passes = _plus(passes, Cause.PIPELINE, _card_waits(plans, deal, card, passes.sum(axis=2)))
     passes = passes.swapaxes(1, 2)
@@ -345,6 +347,20 @@ def _passes_of_blocks(plans: Plans, by_cause: bool, split: bool) -> Floats:
     if slower.any():  # all GPUs wait for the slowest
         passes = _plus(passes, Cause.STRAGGLERS, slower * passes[:AT_PEAK].sum(axis=2))
     return passes
+
+
+def _hidden_waits(plans: Plans, deal: Deal, rows: int) -> Floats:
+    """What layers of a stage wait less for the host, which is ahead where others keep the GPU busy.  [s]
+
+    Kernels are queued: a pass takes as long as all of its launches or all of its kernels, not for each layer the
+    longer of the two (pytorch/pytorch:docs/source/notes/cuda.rst, asynchronous execution). The head gives no lead: the
+    loss is read back between forward and backward, to see whether it is a number (NVIDIA/Megatron-LM:pretrain_gpt.py,
+    loss_func). Returns an array (passes, kinds of stages, plans).
+    """
+    layers = deal.stage_kinds[:, FIRST_KIND:]
+    leads = plans.prices.ahead_s[:, :rows, FIRST_KIND:, plans.way, plans.cell]
+    ahead, waits = (put_together(layers, each.swapaxes(0, 1)).swapaxes(0, 1) for each in leads)
+    return np.minimum(ahead, waits)
 
 
 def _not_added(plans: Plans, rows: int) -> Floats:

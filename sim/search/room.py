@@ -18,6 +18,7 @@ from typing import TypeVar
 import numpy as np
 
 from sim.arrays import Array, Bools, Ints, PlanFloats
+from sim.costs.block import BACKWARD, FORWARD
 from sim.errors import SpecError, nearest
 from sim.pricing.cells import CellPrices, price_cells
 from sim.pricing.deal import put_together
@@ -27,6 +28,7 @@ from sim.search.prices.formula import Priced, Rows, join, layouts_with_links, wa
 from sim.search.queries import PricedPlans
 from sim.specs import Scenario
 from sim.specs.base import as_names
+from sim.work.layers import FIRST_KIND
 from sim.work.recompute import module_sets, modules_word, own_modules, searched_word
 
 
@@ -98,15 +100,23 @@ class ChosenRows:
         """Forward and backward of one micro-batch, without ZeRO's traffic: on the average rank, and on the busiest; and
         the largest share of a block that is its forward. [s, s, -]"""
         rows = self._rows(places, self._prices, self._cell[places], np.zeros((1, len(places)), dtype=np.int64))
-        batch = rows.batch
+        batch, pp, more = rows.batch, self._columns.pp[places], self._columns.num_chunks[places] - 1
         forward, backward = (table[:, 0, batch.way, batch.cell] for table in self._prices.total_s[:2])
-        both = forward + backward
-        first, middle, last, *longer = put_together(rows.deal.stage_kinds, both)[:, 0, 0]
-        pp, more = self._columns.pp[places], self._columns.num_chunks[places] - 1
-        longest = np.where(rows.longer > 0, longer[0], middle) if longer else middle
-        between = np.maximum(pp - 2, 0)
-        ranks = first + more * middle, (1 + more) * longest, last + more * middle
-        whole = ranks[0] + ranks[2] + between * (1 + more) * middle + rows.longer * (longest - middle)
+        both, between = forward + backward, np.maximum(pp - 2, 0)
+
+        def of_ranks(blocks: Array) -> tuple[PlanFloats, PlanFloats, PlanFloats, PlanFloats]:
+            """The first, the longest and the last rank's, and all of them together."""
+            first, middle, last, *longer = put_together(rows.deal.stage_kinds, blocks)[:, 0, 0]
+            longest = np.where(rows.longer > 0, longer[0], middle) if longer else middle
+            ends = first + more * middle, last + more * middle
+            whole = sum(ends) + between * (1 + more) * middle + rows.longer * (longest - middle)
+            return ends[0], (1 + more) * longest, ends[1], np.asarray(whole)
+
+        *ranks, whole = of_ranks(both)
+        for place in (FORWARD, BACKWARD):  # no rank hides more waits than all of them together
+            leads = self._prices.ahead_s[:, place][:, :, batch.way, batch.cell].copy()
+            leads[:, :FIRST_KIND] = 0.0
+            whole = whole - np.minimum(*(of_ranks(each)[-1] for each in leads))
         busiest = np.maximum(np.maximum(ranks[0], ranks[2]), np.where(between > 0, ranks[1], 0.0))
         share = (forward / np.maximum(both, 1e-30)).max(axis=0)[0, 0]
         return np.asarray(whole / pp), busiest, np.asarray(share)

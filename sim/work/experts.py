@@ -46,12 +46,18 @@ UNFUSED_ROUTING = 30.0
 DISPATCH_LAUNCHES = 5.0
 """Launches, forward and backward each, by which a dispatcher prepares both exchanges of tokens, beside the kernels that
 move them: counts, buffers, events, autograd's calls. Set on the same runs."""
-GROUPED_LAUNCHES = {False: (0.0, 0.4), True: (0.0, 1.5)}
+GROUPED_LAUNCHES = {False: (0.0, 0.4), True: (0.0, 1.0)}
 LOW_PRECISION_LAUNCHES = {False: (0.0, 1.5), True: (17.0, 0.75)}
 """Extra launches in whose time the host starts a grouped multiply, in 16 bits, and in fewer: however many experts there
 are, and for each expert on the GPU. The library launches one multiply after the other; in fewer bits tokens are cast,
-and their scales laid out, in kernels of their own. Where launches are counted they are set on the same runs, in fewer
-bits with 4 to 64 experts a GPU; else they are assumed."""
+and their scales laid out, in kernels of their own. Where launches are counted they are set in fewer bits on the same
+runs, with 4 to 64 experts a GPU; in 16 bits on adapters of Nemotron 3 on a DGX Station, whose 128 experts are frozen:
+steps of 2,048 to 16,384 tokens take the same 0.69 s there. Else they are assumed."""
+GRADIENT_LAUNCHES = 1.0
+"""Launches more in whose time the host ends the gradient of an expert's trained weight in 16 bits: an empty gradient
+for autograd (NVIDIA/TransformerEngine:transformer_engine/pytorch/module/grouped_linear.py,
+handle_custom_ddp_from_mcore), its node, and the hook that notes it in its bucket (NVIDIA/Megatron-LM:megatron/core/
+distributed/distributed_data_parallel.py, _make_backward_post_hook). Set on the same runs."""
 LOOP_LAUNCHES = 48
 """Launches in whose time Python visits one expert after the other, forward and backward.
 
@@ -62,7 +68,7 @@ DISPATCHER_SLOWDOWN = 0.4
 """Share of the time that deepep and hybridep run beside compute and over the network which compute loses besides its
 multiprocessors: those left work on fewer tiles at a time, and share the memory with what comes and is handed on. Set on
 a pair of MoE-ModelZoo: Qwen3 235B on 256 H100, 19.7 s without and 17.6 s with tokens beside computation (DeepEP), 12 %
-apart. They come out 6.5 % apart at this value and at any smaller one, so the pair bounds it only from above."""
+apart. They come out 6.9 % apart at this value and at any smaller one, so the pair bounds it only from above."""
 DISPATCHER_SM_RATE_BYTES_PER_S = 21e9
 """Most that one of their multiprocessors moves over NVLink. Set on tokens that travel while computation waits on GB200
 and GB300, 16 multiprocessors of HybridEP, against those beside computation, whose pace hardly counts; 20 of DeepEP
@@ -159,7 +165,8 @@ def _multiplied(write: Writer, copies: Tensor, to: Routed) -> Tensor:
         # transformer_engine/pytorch/ops/fused/forward_grouped_mlp.py, backward_grouped_mlp.py).
         written, elements = 2 * cut.format.nbytes if cut.format else cut.width, to.copies * inner
         moved = written * elements, (inputs * (cut.width + written) - cut.width) * elements
-    each = partial(write.linear, module="experts", batch=to.experts, launches=launches)
+    hooks = 0.0 if one or cut.format or not stack.counted_launches else to.experts * GRADIENT_LAUNCHES
+    each = partial(write.linear, module="experts", batch=to.experts, launches=launches, hooks=hooks)
     weights = [Weight(inner, outer, to.experts * inputs, of_experts=True)]
     weights += [Weight(to.experts * up.columns, of_experts=True)] * biased
     each(up.name, x=copies, outs=[up], weights=weights, cut_by="columns", moved=(moved[0], 0.0))

@@ -214,13 +214,15 @@ class Writer:
         width: float | None = None,
         batch: Number = 1.0,
         launches: Number = 1,
+        hooks: Number = 0.0,
         moved: tuple[Number, ...] = (0.0, 0.0),
         cause: Cause = Cause.MATMUL,
         exchanged: bool = False,
     ) -> None:
         """Multiply `x`, whose input it keeps for the weights' gradient.
 
-        Frozen it keeps nothing; an adapter beside it does.
+        Frozen it keeps nothing; an adapter beside it does. `hooks` are launches in whose time the host ends the
+        gradients of its weights.
         """
         cut, stack = self.cut, self.stack
         n, k, trained = sum(out.columns for out in outs), x.columns, cut.adapters is None
@@ -238,6 +240,7 @@ class Writer:
             )
         )
         forward = forward._replace(parts=parts)
+        weight_grad = weight_grad._replace(kernels=weight_grad.kernels + hooks)
         if exchanged and self.in_pieces:
             forward = in_pieces(forward, cut.tp if cut_by == "columns" else SCATTERED_PIECES, cut.width)
             input_grad = in_pieces(input_grad, cut.tp, cut.width) if cut_by == "rows" else input_grad

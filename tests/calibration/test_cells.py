@@ -174,6 +174,14 @@ def test_kernels_have_a_column(run_row):
     assert "kernel 'magic' is not one of torch, " in read_run(run_row(kernel="magic"), "").skipped
 
 
+def test_a_fused_kernel_is_cudnns_where_megatron_has_an_option_for_it(run_row):
+    def attention(framework):
+        return read_run(run_row(kernel="fused", framework=framework), "").scenario.stack.attention
+
+    assert attention("Megatron-LM core_r0.12") == "flash"
+    assert attention("Megatron-LM 2023-05") == attention("Aleph Alpha in-house") == "math"
+
+
 def test_notes_set_nothing(runs_file, run_row):
     said = "natural routing; recompute norm,act; attention/norm kernel: torch; LoRA rank 16; vp=4 ONE layer; NVFP4"
     plain, noted = read_training_runs(runs_file([run_row(), run_row(notes=said)]))

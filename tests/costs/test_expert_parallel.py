@@ -4,8 +4,13 @@ import pytest
 
 from sim.estimate import estimate
 from sim.foreign.exporters import export_scenario
+from sim.pricing.layouts import cut_of
+from sim.pricing.stages import stage_costs
 from sim.simulate import simulate
 from sim.specs import build_scenario, load_scenario
+from sim.work.experts import GRADIENT_LAUNCHES, GROUPED_LAUNCHES
+from sim.work.layers import FIRST_KIND, block_operations
+from sim.work.operations import Cause
 from sim.work.routing import share_alone
 from sim.work.sums import total_params
 
@@ -154,3 +159,32 @@ def test_shared_links_never_help(zero):
 def test_an_answer_says_what_it_takes_of_routing():
     said = " ".join(estimate(scenario(dp=8, ep=8)).assumptions)
     assert "all experts get equally many tokens; their dispatch by alltoall is not overlapped" in said
+
+
+def waits(dense_width, **plan):
+    """What the GPU waits for its host in a forward and in a backward of two dense layers and two of tiny experts."""
+    model = {"num_layers": 4, "intermediate_size": dense_width, "expert_intermediate_size": 64}
+    return stage_costs(scenario(model=model, dp=8, **plan)).passes[:2, Cause.HOST, 0]
+
+
+def test_the_host_is_ahead_where_other_layers_keep_the_gpu_busy():
+    """Launches of experts hide behind wide layers' kernels, but not past the wait for the number of tokens, nor where
+    layers exchange something."""
+    narrow, wide = waits(1024), waits(131072)
+    assert narrow[1] > 0.01
+    assert wide[1] < 1e-3  # embedding and head alone
+    assert wide[0] > 0.3 * narrow[0]
+    assert waits(131072, ep=2)[1] > 0.5 * waits(1024, ep=2)[1]
+
+
+def test_frozen_experts_need_no_hooks_for_their_gradients():
+    """Launches of the weights' gradients: two grouped multiplies, and a hook an expert."""
+
+    def launches(adapters):
+        given = scenario().replace(training=scenario().training.replace(adapter_rank=adapters))
+        layer = block_operations(given.model, given.stack, cut_of(given))[FIRST_KIND]
+        found = (each for each in layer.operations if each.name in ("experts up", "experts down"))
+        return sum(kernel.kernels for each in found for kernel in each.weight_grad)
+
+    assert launches(0) == 2 * (1 + 64 * (GROUPED_LAUNCHES[True][1] + GRADIENT_LAUNCHES))
+    assert launches(8) == 0
