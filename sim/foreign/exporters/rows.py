@@ -36,13 +36,14 @@ class Options(Rows):
     def __init__(self, account: Account, facts: Mapping[str, Any]) -> None:
         scenario, self.account, self.said = account.scenario, account, set[str]()
         sections = {name: getattr(scenario, name) for name in ("model", "training", "stack")}
-        self._names = {**dict(scenario.plan), **sections, **facts, "said": self.said}
+        of_batch = {"num_microbatches": scenario.num_microbatches, "flushes": scenario.flushes}
+        self.known = {**dict(scenario.plan), **sections, **of_batch, **facts, "said": self.said}
         self.groups: dict[str, list[Option]] = {"": []}
         self._heading = self.groups[""]
 
     def names(self) -> Mapping[str, Any]:
         """The plan's fields, the exporter's facts, and the options that are said."""
-        return self._names
+        return self.known
 
     def fields(self) -> Any:
         """The scenario."""
@@ -73,7 +74,7 @@ class Options(Rows):
     def _note(self, verb: str, notes: Mapping[str, Any], of: Any) -> None:
         for name, words in notes.items():
             told = [words] if isinstance(words, str) else words
-            getattr(self.account, verb)(name, *(each.format_map(self._names) for each in told))
+            getattr(self.account, verb)(name, *(each.format_map(self.known) for each in told))
 
     _decide, _leave = partialmethod(_note, "decide"), partialmethod(_note, "leave")
     _refuse, _ask = partialmethod(_note, "refuse"), partialmethod(_note, "ask")

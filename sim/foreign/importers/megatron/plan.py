@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from sim.errors import SpecError
-from sim.foreign.importers.keys import Arguments, table
+from sim.foreign.importers.keys import Arguments
 from sim.foreign.importers.ledger import Section, short
 from sim.foreign.importers.megatron.deepspeed_file import take_zero
-from sim.foreign.importers.megatron.rows import KIND, ArgumentRows
+from sim.foreign.importers.megatron.rows import ArgumentRows
 from sim.foreign.importers.pipeline_layouts import layout_of
 from sim.foreign.importers.recipes.rows import RecipeRows
 from sim.specs.plan import RECOMPUTE_MODULES, layout_stages
@@ -21,10 +21,6 @@ def read_plan(arguments: Arguments, config: Mapping[str, Any] | None = None) -> 
     config : of DeepSpeed, where its JSON could be read.
     """
     plan = Section("plan", arguments.ledger)
-    for field, names in table(KIND)["degrees"].items():
-        value = arguments.whole(*names)
-        if value is not None or field != "cp":
-            plan.settle(field, value, f"--{names[0]}", 1, f"Megatron-LM's default of --{names[0]}")
     optimizer = (arguments.raw("optimizer") or [""])[0]
     kind, dealt = optimizer.replace("-", "").lower(), optimizer.startswith("dist_")
     steps = {"modules": modules, "take_modules": take_modules}

@@ -108,28 +108,6 @@ def mesh(rows: RecipeRows) -> None:
     rows.known["experts"] = experts
 
 
-def batch_of_devices(rows: RecipeRows) -> None:
-    """per_device_batch_size: sequences a device, of which tensor, context and pipeline ranks take their product."""
-    keys, plan, recipe = rows.keys, rows.plan, rows.recipe
-    each, pieces = keys.number("per_device_batch_size"), keys.whole("num_pipeline_microbatches", least=-1)
-    if each is None and ("base_config" in keys or "run_name" in keys):
-        each = float(keys.ledger.assume("per_device_batch_size", table(_MAXTEXT)["usual_batch"], _DEFAULT))
-    if each is None:
-        return
-    pp = plan.get("pp", 1)
-    of_replica = each * plan.get("tp", 1) * plan.get("cp", 1) * pp
-    parts = pieces if pieces is not None and pieces > 0 else pp
-    if not (of_replica / parts).is_integer() or of_replica < parts:
-        makes = f"{parts} micro-batches makes {of_replica / parts:g} sequences, no whole number"
-        raise rows.refused(f"per_device_batch_size {each:g} over tp · cp · pp and {makes}")
-    recipe.put("plan.microbatch_size", int(of_replica) // parts, "per_device_batch_size × tp · cp · pp")
-    steps = recipe.run.get("accumulation", 1)
-    recipe.run["accumulation"] = steps * parts
-    if pp > 1 and steps > 1:  # each of them is a pipeline of its own
-        recipe.put("plan.microbatches_per_flush", parts, "gradient_accumulation_steps of whole pipelines")
-    recipe.sources.setdefault("accumulation", "gradient_accumulation_steps")
-
-
 def ends_of_pipeline(rows: RecipeRows) -> None:
     """Layers of the first and the last pipeline stage, where they differ from those between."""
     name, plan = f"{_ACTOR}megatron.override_transformer_config.num_layers_in_", rows.plan
@@ -145,26 +123,3 @@ def ends_of_pipeline(rows: RecipeRows) -> None:
         raise rows.refused(f"{left} layers cannot be dealt to {inner} stages; see {name}first_pipeline_stage")
     layers = [left // inner if end is None else end for end in (first, *[None] * (stages - 2), last)]
     plan.took("pipeline_layout", layout_of(layers), f"{name}first_pipeline_stage and last")
-
-
-def batch_of_update(rows: RecipeRows) -> None:
-    """verl's sequences of a step, how long they may be, and how many go through together."""
-    keys, training, ledger = rows.keys, rows.recipe.sections["training"], rows.file.ledger
-    prompt, response = keys.whole("data.max_prompt_length"), keys.whole("data.max_response_length")
-    batch, cp = keys.whole("data.train_batch_size"), rows.plan.get("cp", 1)
-    mini, samples = keys.whole(f"{_ACTOR}ppo_mini_batch_size") or 256, keys.whole("actor_rollout_ref.rollout.n") or 1
-    if "actor_rollout_ref" in rows.file.data:
-        source = "data.max_prompt_length + max_response_length"
-        training.took("sequence_length", (prompt or 512) + (response or 512), source)
-        source = "ppo_mini_batch_size × rollout.n: an update of the policy"
-        rows.recipe.put("training.global_batch_size", mini * samples, source)
-        if batch is not None:
-            why = f"a step is an update of {mini} prompts, and not all {batch} that are generated for at once"
-            ledger.ignore("data.train_batch_size", batch, why)
-    else:
-        rows.recipe.put("training.global_batch_size", batch or 256, "data.train_batch_size")
-    length = training.get("sequence_length", 1024)
-    tokens = keys.whole(f"{_ACTOR}ppo_max_token_len_per_gpu", "data.max_token_len_per_gpu")
-    name = next((each for each in (f"{_ACTOR}use_dynamic_bsz", "data.use_dynamic_bsz") if keys.raw(each)), None)
-    if name is not None and tokens is not None:
-        rows.plan.took("microbatch_size", max(1, tokens * cp // length), f"{name}: {tokens} tokens a GPU")
