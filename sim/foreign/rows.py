@@ -19,6 +19,10 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "ceil": lambda one, other: -(-one // other),
     "count": lambda said: int(said) if str(said).isdecimal() else 0,
     "usual": lambda said, usual: usual if said is None else said,
+    "joined": " ".join,
+    "distinct": lambda said: list(dict.fromkeys(each.lower() for each in said)),
+    "among": lambda said, known: [each for each in said if each in known],
+    "beyond": lambda said, known: [each for each in said if each not in known],
     "upper": lambda said: str(said).upper(),
 }
 """What expressions of rows may call; `usual` gives the second where the first is nothing, `count` zero for what is no

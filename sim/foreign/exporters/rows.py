@@ -11,6 +11,7 @@ cover, decide, leave, refuse, ask : what becomes of fields, as the account's met
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from functools import partialmethod
 from typing import Any, NamedTuple
@@ -91,3 +92,12 @@ def data_of(account: Account, facts: Mapping[str, Any]) -> dict[str, Any]:
         (data.setdefault(section, {}) if dot else data)[key] = option.values[0]
         account.say(option.name, option.values[0], *option.fields)
     return data
+
+
+def export_deepspeed(account: Account) -> tuple[str, dict[str, Any]]:
+    """DeepSpeed's JSON, and what stands in it; the model stands in the training program. Raises SpecError: its JSON
+    cannot say the plan."""
+    plan = account.scenario.plan
+    part = {"ratio": plan.optimizer_offload} if plan.optimizer_offload < 1 else {}
+    data = data_of(account, {"offload": {"device": "cpu", "pin_memory": True, **part}})
+    return json.dumps(data, indent=2) + "\n", data

@@ -53,9 +53,7 @@ def read_deepspeed(file: Foreign) -> dict[str, Any]:
     rows = RecipeRows.on(zero, {"plan": plan, "stack": stack}, source="zero_optimization")
     rows.read("zero")
     assume_sequence(training, shape)
-    whole = RecipeRows.on(
-        keys, {"plan": plan, "training": training, "stack": stack}, {"width": width, "usual_batch": usual_batch}
-    )
+    whole = RecipeRows.on(keys, {"plan": plan, "training": training, "stack": stack}, {"usual_batch": usual_batch})
     whole.read("cut")
     whole.read("batch")
     cut = plan.get("tp", 1) * plan.get("cp", 1)
@@ -108,17 +106,3 @@ def _gpus(rows: RecipeRows, shape: dict[str, Any], cluster: ClusterSpec, given: 
         gpus = fewest_gpus(shape, cluster, ledger, cut)
     rows.known["copies"] = max(1, gpus // cut)
     return gpus
-
-
-_WIDTHS = {"fp32": "fp32", "float32": "fp32", "fp16": "fp16", "float16": "fp16", "half": "fp16", "bf16": "bf16",
-           "bfp16": "bf16", "bfloat16": "bf16"}  # fmt: skip
-"""DeepSpeed's names of numbers (deepspeed/runtime/config.py, DtypeEnum), torch's, and ours."""
-
-
-def width(rows: RecipeRows, name: str, key: str) -> None:
-    """Learn how wide the numbers are that a key names. Raises SpecError: none of DeepSpeed's names."""
-    said = rows.keys.text(key)
-    plain = "none" if said is None else said.lower().removeprefix("torch.")
-    if plain not in (*_WIDTHS, "none", "null"):
-        raise rows.keys.wrong(key, said, "must be fp32, fp16 or bf16")
-    rows.known[name] = _WIDTHS.get(plain)

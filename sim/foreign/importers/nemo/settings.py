@@ -24,6 +24,7 @@ from sim.foreign.importers.pipeline_layouts import layout_of
 from sim.foreign.importers.python.expressions import CALLED
 from sim.foreign.importers.recipes.finetuning import adapted
 from sim.foreign.importers.recipes.recipe import gpus_of, whole_shape
+from sim.foreign.importers.recipes.rows import RecipeRows
 from sim.foreign.importers.recipes.settings import Recipe, flat_keys, read_settings
 from sim.specs.plan import layout_stages
 from sim.specs.presets import model_preset
@@ -110,7 +111,7 @@ def scenario_of_megatron(settings: Mapping[str, Any], file: Foreign, kind: str) 
     if training["precision"] == "fp32":
         training.assume("precision", "bf16", f"{known['called']}'s default")
     take_adapters(training, keys, known)
-    _packing(training, keys, known)
+    RecipeRows.on(keys, {"training": training}).follow(known.get("packing", ()))
     stack = _stack(arguments, keys, training, known)
     for field, value in recipe.sections["stack"].items():
         stack[field] = value
@@ -288,17 +289,6 @@ def take_adapters(training: Section, keys: Keys, known: Mapping[str, Any]) -> No
     if isinstance(targets, list) and targets:
         linears = adapted(map(str, targets), source, training, shared[rule.get("linears", "linears")])
         training.took("adapter_targets", linears, source)
-
-
-def _packing(training: Section, keys: Keys, known: Mapping[str, Any]) -> None:
-    """How long packed samples are, where the framework's own data are packed."""
-    rule = known.get("packing")
-    if rule is None:
-        return
-    length = keys.whole(rule["sample"])
-    if length is not None and any(name in keys for name in rule["size"]) and length < training["sequence_length"]:
-        keys.ledger.ignore(*keys.take(*rule["size"]), "as long as a sequence")
-        training.took("packed_length", length, f"{rule['sample']}, {rule['whose']}")
 
 
 def _tell(inner: Ledger, ledger: Ledger, spelled: Mapping[str, str]) -> None:

@@ -6,6 +6,7 @@ have learned, and: `told`, fields that are told; `top`, the file's first keys; `
 took; `settings`, keys that were taken; `given` and `given_cluster`, the caller's model and cluster. The verbs:
 
 text, whole, needed, number, flag, any : take a value by one of its keys, under a name. peek : look at it.
+words : take a word of a group of the table's, as NAME, and what it stands for, as NAME_ours.
 inside : rows on the keys of a section. forget : keys that have no effect, and what their class has for them.
 put, take, default, set : a field, unless it is told; whatever it is; filled in, with the reason; without a word.
 ignore, mention : left out, with value and reason; the latter changes no step's time. tell, assume : read, filled in.
@@ -119,6 +120,14 @@ class RecipeRows(Rows):
     _text, _whole = partialmethod(_learn, "text"), partialmethod(_learn, "whole")
     _number, _flag = partialmethod(_learn, "number"), partialmethod(_learn, "flag")
     _needed, _any = partialmethod(_learn, "needed"), partialmethod(_learn, "take")
+
+    def _words(self, names: Mapping[str, Sequence[str]], of: Any) -> None:
+        for name, (group, key) in names.items():
+            known, said = table(self.recipe.kind)[group], self.keys.text(key)
+            said = None if said is None else said.rpartition(".")[2].lower()  # of AttnBackend.flash, torch.bfloat16
+            if said is not None and said not in known:
+                raise self.keys.wrong(key, said, f"must be one of {', '.join(known)}")
+            self.known |= {name: said, f"{name}_ours": known.get(said)}
 
     def _peek(self, names: Mapping[str, str], of: Any) -> None:
         self.known |= {name: self.keys.raw(key) for name, key in names.items()}
