@@ -141,6 +141,7 @@ _OPERATIONS: dict[type, Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
 }
@@ -157,7 +158,8 @@ def _parsed(text: str) -> ast.expr:
 
 
 def _value(node: ast.expr, plan: Mapping[str, Any], scenario: Scenario) -> Any:
-    """What a condition comes to, of names, numbers, comparisons, and, or, not and whole arithmetic only."""
+    """What a condition comes to, of names, numbers, comparisons, and, or, not, choices, arithmetic, and the functions
+    that names hold only."""
 
     def of(part: ast.expr) -> Any:
         return _value(part, plan, scenario)
@@ -178,6 +180,10 @@ def _value(node: ast.expr, plan: Mapping[str, Any], scenario: Scenario) -> Any:
             return _OPERATIONS[type(op)](of(left), of(right))
         case ast.BoolOp(op, parts):
             return _joined(isinstance(op, ast.Or), map(of, parts))
+        case ast.IfExp(test, then, otherwise):
+            return of(then) if of(test) else of(otherwise)
+        case ast.Call(ast.Name(function), arguments):
+            return plan[function](*map(of, arguments))
     raise TypeError(f"a rule of plans has no {type(node).__name__}: {ast.unparse(node)}")
 
 

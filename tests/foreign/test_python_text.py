@@ -4,6 +4,7 @@ import pytest
 from rows import rows
 
 from sim.errors import SpecError
+from sim.foreign.importers import Given, import_text
 from sim.foreign.importers.keys import NotKnown
 from sim.foreign.importers.ledger import Ledger
 from sim.foreign.importers.python.recipes import read_recipe
@@ -243,3 +244,17 @@ def test_a_name_says_which_recipe_is_meant():
 def test_broken_and_hostile_texts(text, says):
     with pytest.raises(SpecError, match=says):
         settings(text)
+
+
+def test_what_is_set_beside_a_named_precision_counts():
+    """src/megatron/bridge/training/mixed_precision.py: its functions give an object, of which a recipe may set more."""
+    text = (
+        "import lib\nimport megatron.bridge.x\n"
+        "r = lib.Config(train=lib.Train(global_batch_size=64, micro_batch_size=1), dataset=lib.Data(seq_length=512),"
+        " model=lib.Llama2ModelProvider7B(seq_length=512))\n"
+        "r.mixed_precision = lib.bf16_with_fp8_current_scaling_mixed()\n"
+    )
+    more = "r.mixed_precision.num_layers_at_start_in_bf16 = 3\n"
+    layers = [import_text(each, "r.py", Given(gpus=64)).data["training"]["high_precision_layers"]
+              for each in (text, text + more)]  # fmt: skip
+    assert layers == [2, 4]

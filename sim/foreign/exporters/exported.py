@@ -8,9 +8,9 @@ from typing import Any
 
 from sim.errors import SpecError, nearest
 from sim.foreign.exporters.account import Account, exporter_table
-from sim.foreign.exporters.deepspeed import export_deepspeed
 from sim.foreign.exporters.megatron_bridge import export_megatron_bridge
 from sim.foreign.exporters.megatron_lm import export_megatron_lm
+from sim.foreign.exporters.rows import export_deepspeed
 from sim.foreign.exporters.torchtitan import export_torchtitan
 from sim.foreign.importers.ledger import entry_lines, short
 from sim.specs.scenario import Scenario

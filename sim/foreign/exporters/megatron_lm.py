@@ -17,12 +17,8 @@ from sim.specs.scenario import Scenario
 from sim.work.routing import share_alone
 
 KIND = "megatron-lm"
-_POSITIONS = {"rotary": "rope", "learned": "learned_absolute", "none": "none"}
-_NORMS = {"rmsnorm": "RMSNorm", "layernorm": "LayerNorm"}
 _BLOCKS = {"mamba2": "M", "full_attention": "*", "dense": "-", "sparse": "E"}
 """Letters of hybrid models, one a block."""
-_STRATEGIES = ("no_shard", "optim", "optim_grads", "optim_grads_params")
-"""--data-parallel-sharding-strategy by the ZeRO stage."""
 
 
 def marks_text(marks: Sequence[bool]) -> str:
@@ -42,7 +38,7 @@ def is_hybrid(model: ModelSpec) -> bool:
 
 def _of_model(scenario: Scenario) -> dict[str, Any]:
     """Facts of the model that the table's rows name."""
-    model, tp = scenario.model, scenario.plan.tp
+    model = scenario.model
     kinds, mixers = model.kind_of_layer, [kind.mixer for kind in model.kind_of_layer]
     names = [kind.mixer if kind.mlp == "none" else kind.mlp if kind.mixer == "none" else "" for kind in kinds]
     whole = next((layer for layer, name in enumerate(names) if name not in _BLOCKS), None)
@@ -50,16 +46,11 @@ def _of_model(scenario: Scenario) -> dict[str, Any]:
     both = "" if whole is None else f"layer {whole} is {kinds[whole].mixer} with MLP {kinds[whole].mlp}"
     unknown = ("chunked_attention", "kimi_delta_attention")
     return {
-        "position": _POSITIONS[model.position],
-        "norm": _NORMS[model.norm],
-        "longest": max(model.max_sequence_length, scenario.training.sequence_length),
-        "words": -(-model.vocab_size // tp) * tp,
         "of_blocks": is_hybrid(model),
         "several_blocks": both and f"its hybrid models are made of single blocks, {blocks}, and {both}",
         "pattern": "".join(_BLOCKS.get(name, "") for name in names),
         "mixers": tuple(mixers),
         "strange": next((mixer for mixer in mixers if mixer in unknown), ""),
-        "window": f"{(model.sliding_window or 1) - 1},0",
         "some_windows": len({*mixers}) > 1,
         "windows": marks_text([mixer == "sliding_attention" for mixer in mixers]),
         "states": marks_text([mixer == "gated_delta_net" for mixer in mixers]),
@@ -76,38 +67,16 @@ def _of_plan(scenario: Scenario) -> dict[str, Any]:
     same = (order for order in (MEGATRON_ORDER, "tp-cp-pp-dp") if orders[order] == orders[plan.placement])
     layers = layers_of_stages(model.num_layers, plan)
     return {
-        "gpus": plan.num_gpus,
         "order": next(same, ""),
-        "uneven": (model.num_layers + plan.embedding_as_layer + plan.head_as_layer) % plan.num_stages,
         "layout": layout_of(layers, model.num_mtp_layers) if plan.pp > 1 else "",
-        "instances": plan.num_replicas // (plan.sharding_group or plan.num_replicas),
-        "strategy": _STRATEGIES[plan.zero_stage],
         "alone": plan.ep == 1 or share_alone(scenario) == 1.0,
-    }
-
-
-def _of_training(scenario: Scenario) -> dict[str, Any]:
-    """Facts of the training: steps where the tokens make whole ones, else samples."""
-    training, plan = scenario.training, scenario.plan
-    tokens, length = training.tokens or 0, training.sequence_length
-    samples = max(1, round(tokens / length))
-    states = (training.moment_precision, training.second_moment_precision, training.master_precision)
-    return {
-        "whole_steps": tokens % training.tokens_per_step == 0,
-        "iterations": int(tokens // training.tokens_per_step),
-        "samples": samples,
-        "sampled": samples * length,
-        "discarded": bool({"moe_act", "layernorm"} & {*plan.recompute_modules}),
-        "summed": "fp16" if training.precision == "fp16" else "fp32",
-        "fewer_bits": any(state not in ("fp32", None) for state in states),
-        "second_moment": training.second_moment_precision or training.moment_precision,
     }
 
 
 def megatron_options(account: Account) -> Options:
     """The scenario in Megatron-Core's options, whatever spells them. Raises SpecError: it cannot run the plan."""
     scenario = account.scenario
-    facts = {**_of_model(scenario), **_of_plan(scenario), **_of_training(scenario), "bridge": account.kind != KIND}
+    facts = {**_of_model(scenario), **_of_plan(scenario), "bridge": account.kind != KIND}
     options = Options(account, facts)
     options.follow(exporter_table(KIND)["rows"])
     account.settle()

@@ -11,6 +11,7 @@ cover, decide, leave, refuse, ask : what becomes of fields, as the account's met
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from functools import partialmethod
 from typing import Any, NamedTuple
@@ -36,13 +37,14 @@ class Options(Rows):
     def __init__(self, account: Account, facts: Mapping[str, Any]) -> None:
         scenario, self.account, self.said = account.scenario, account, set[str]()
         sections = {name: getattr(scenario, name) for name in ("model", "training", "stack")}
-        self._names = {**dict(scenario.plan), **sections, **facts, "said": self.said}
+        of_batch = {"num_microbatches": scenario.num_microbatches, "flushes": scenario.flushes}
+        self.known = {**dict(scenario.plan), **sections, **of_batch, **facts, "said": self.said}
         self.groups: dict[str, list[Option]] = {"": []}
         self._heading = self.groups[""]
 
     def names(self) -> Mapping[str, Any]:
         """The plan's fields, the exporter's facts, and the options that are said."""
-        return self._names
+        return self.known
 
     def fields(self) -> Any:
         """The scenario."""
@@ -73,7 +75,7 @@ class Options(Rows):
     def _note(self, verb: str, notes: Mapping[str, Any], of: Any) -> None:
         for name, words in notes.items():
             told = [words] if isinstance(words, str) else words
-            getattr(self.account, verb)(name, *(each.format_map(self._names) for each in told))
+            getattr(self.account, verb)(name, *(each.format_map(self.known) for each in told))
 
     _decide, _leave = partialmethod(_note, "decide"), partialmethod(_note, "leave")
     _refuse, _ask = partialmethod(_note, "refuse"), partialmethod(_note, "ask")
@@ -90,3 +92,12 @@ def data_of(account: Account, facts: Mapping[str, Any]) -> dict[str, Any]:
         (data.setdefault(section, {}) if dot else data)[key] = option.values[0]
         account.say(option.name, option.values[0], *option.fields)
     return data
+
+
+def export_deepspeed(account: Account) -> tuple[str, dict[str, Any]]:
+    """DeepSpeed's JSON, and what stands in it; the model stands in the training program. Raises SpecError: its JSON
+    cannot say the plan."""
+    plan = account.scenario.plan
+    part = {"ratio": plan.optimizer_offload} if plan.optimizer_offload < 1 else {}
+    data = data_of(account, {"offload": {"device": "cpu", "pin_memory": True, **part}})
+    return json.dumps(data, indent=2) + "\n", data

@@ -20,7 +20,7 @@ _SECTIONS = ("model", "training", "optimizer", "parallelism", "activation_checkp
 
 def export_torchtitan(account: Account) -> tuple[str, dict[str, Any]]:
     """The TOML, and what stands in it. Raises SpecError: torchtitan cannot run the plan."""
-    found = data_of(account, {**_of_plan(account.scenario), **_of_training(account.scenario)})
+    found = data_of(account, _facts(account.scenario))
     data = {name: found[name] for name in sorted(found, key=lambda name: _place(name))}
     command = launcher_lines(account.scenario, "-m torchtitan.train", ['--job.config_file "$CONFIG_FILE"'])
     return "\n".join([*(f"# {line}" for line in command), "", toml_text(data)]), data
@@ -51,45 +51,14 @@ def _flavors() -> dict[tuple[str, str], ModelSpec]:
     return found
 
 
-def _of_plan(scenario: Scenario) -> dict[str, Any]:
-    """Facts of model and plan that the table's rows name; context-parallel ranks shard together with replicas."""
+def _facts(scenario: Scenario) -> dict[str, Any]:
+    """Facts of model and plan that the table's rows name."""
     model, plan = scenario.model, scenario.plan
     family, flavor = flavor_of(model) or ("", "")
-    layers, copies = layers_of_stages(model.num_layers, plan), plan.num_replicas
-    group = plan.sharding_group or copies
-    replicated, sharded = (plan.dp, 1) if plan.zero_stage == 0 else (copies // group, group // plan.cp)
     schedule = "1f1b" if plan.schedule == "interleaved" and plan.num_chunks == 1 else plan.schedule
     order, several = exporter_table(KIND)["schedules"].get(schedule, (schedule, False))
-    stated = plan.reshard_after_forward
-    return {
-        "family": family,
-        "flavor": flavor,
-        "copies": copies,
-        "replicated": 1 if copies == 1 else replicated,
-        "sharded": 1 if copies == 1 else sharded,
-        "policy": stated if isinstance(stated, str) else "always" if stated else "never",
-        "order": order,
-        "several": several,
-        "dealt": model.num_layers + plan.embedding_as_layer + plan.head_as_layer,
-        "modules": stage_modules(layers),
-        "every": str(model.num_layers // plan.num_stages // plan.recompute_num_layers),
-    }
-
-
-def _of_training(scenario: Scenario) -> dict[str, Any]:
-    """Facts of the batch: in a pipeline the local one is cut into micro-batches; else it goes through at once."""
-    training, plan = scenario.training, scenario.plan
-    steps = max(1, round((training.tokens or 0) / training.tokens_per_step))
-    twice = 2 if plan.cp > 1 else 1
-    whole = training.global_batch_size // plan.dp // scenario.flushes
-    return {
-        "flushes": scenario.flushes,
-        "local": whole if plan.pp > 1 else plan.microbatch_size,
-        "steps": steps,
-        "trained": steps * training.tokens_per_step,
-        "pieces": plan.tp * plan.cp * twice,
-        "ranks": f"tp · cp{' · 2' * (twice > 1)}",
-    }
+    modules = stage_modules(layers_of_stages(model.num_layers, plan))
+    return {"family": family, "flavor": flavor, "order": order, "several": several, "modules": modules}
 
 
 def stage_modules(layers: Sequence[int]) -> list[list[str]]:

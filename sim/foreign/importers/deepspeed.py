@@ -9,7 +9,6 @@ from sim.errors import SpecError
 from sim.foreign.importers.defaults import (
     Foreign,
     Given,
-    assume_batch,
     assume_sequence,
     cluster_of,
     cluster_section,
@@ -21,6 +20,7 @@ from sim.foreign.importers.defaults import (
 from sim.foreign.importers.huggingface.config import given_model
 from sim.foreign.importers.keys import Keys, flat, reason_to_ignore
 from sim.foreign.importers.ledger import Section
+from sim.foreign.importers.recipes.recipe import usual_batch
 from sim.foreign.importers.recipes.rows import RecipeRows
 from sim.specs.hardware import ClusterSpec
 from sim.specs.presets import load_preset
@@ -53,10 +53,12 @@ def read_deepspeed(file: Foreign) -> dict[str, Any]:
     rows = RecipeRows.on(zero, {"plan": plan, "stack": stack}, source="zero_optimization")
     rows.read("zero")
     assume_sequence(training, shape)
-    whole = RecipeRows.on(keys, {"plan": plan, "training": training, "stack": stack}, {"width": width})
+    whole = RecipeRows.on(keys, {"plan": plan, "training": training, "stack": stack}, {"usual_batch": usual_batch})
     whole.read("cut")
+    whole.read("batch")
     cut = plan.get("tp", 1) * plan.get("cp", 1)
-    gpus = _batch(plan, training, keys, shape, cluster, given, cut)
+    gpus = _gpus(whole, shape, cluster, given)
+    whole.read("share")
     why = "GPUs over those that share a sequence" if cut > 1 else "every GPU is a replica"
     plan.took("dp", replicas(gpus, cut, ledger, "autotp_size"), f"{why}; --set plan.tp=N and the like change that")
     rows.read("groups")
@@ -92,56 +94,15 @@ def _keys(file: Foreign) -> Keys:
     return keys
 
 
-BATCH = {"train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"}
-"""Keys of which DeepSpeed needs one of the first two, and follows the others from what is there."""
-
-
-def _batch(
-    plan: Section, training: Section, keys: Keys, shape: dict[str, Any], cluster: ClusterSpec, given: Given, cut: int
-) -> int:
-    """Micro-batch, batch and number of GPUs: train_batch_size = micro-batch × accumulation × GPUs.
-
-    cut : GPUs that share a sequence, which are one replica.
-    """
-    ledger = keys.ledger
-    whole, micro = keys.whole("train_batch_size"), keys.whole("train_micro_batch_size_per_gpu")
-    steps = keys.whole("gradient_accumulation_steps")
-    if len(BATCH & ledger.settings.keys()) == 1 and steps is None:
-        steps = 1  # deepspeed/runtime/config.py, _set_batch_related_parameters
+def _gpus(rows: RecipeRows, shape: dict[str, Any], cluster: ClusterSpec, given: Given) -> int:
+    """GPUs: the caller's, those of the file's batches, or as few as hold the model."""
+    ledger, made = rows.keys.ledger, rows.known["made"]
+    cut = rows.plan.get("tp", 1) * rows.plan.get("cp", 1)
     if given.gpus is not None:
         gpus = int(ledger.took("GPUs", given.gpus, "--gpus"))
-    elif whole is not None and micro is not None and steps is not None:
-        gpus = max(1, whole // (micro * steps)) * cut
-        ledger.took("GPUs", gpus, "train_batch_size over micro-batch and accumulation")
+    elif made is not None:
+        gpus = int(ledger.took("GPUs", made * cut, "train_batch_size over micro-batch and accumulation"))
     else:
         gpus = fewest_gpus(shape, cluster, ledger, cut)
-    copies = max(1, gpus // cut)
-    left = max(1, whole // (copies * steps)) if whole is not None and steps is not None else 1
-    named = "train_micro_batch_size_per_gpu"
-    micro = int(plan.settle("microbatch_size", micro, named, left, f"no {named}"))
-    if whole is None and steps is not None:
-        training.took("global_batch_size", micro * steps * copies, "micro-batch × accumulation × GPUs")
-    elif whole is None:
-        assume_batch(training, micro * copies)
-    elif whole != micro * (steps or max(1, whole // (micro * copies))) * copies:
-        raise SpecError(
-            f"{ledger.where}: train_batch_size {whole:,} is not micro-batch × accumulation × GPUs = "
-            f"{micro:,} × {steps or 'any':} × {copies:,}; give the --gpus it was written for"
-        )
-    else:
-        training.took("global_batch_size", whole, "train_batch_size")
+    rows.known["copies"] = max(1, gpus // cut)
     return gpus
-
-
-_WIDTHS = {"fp32": "fp32", "float32": "fp32", "fp16": "fp16", "float16": "fp16", "half": "fp16", "bf16": "bf16",
-           "bfp16": "bf16", "bfloat16": "bf16"}  # fmt: skip
-"""DeepSpeed's names of numbers (deepspeed/runtime/config.py, DtypeEnum), torch's, and ours."""
-
-
-def width(rows: RecipeRows, name: str, key: str) -> None:
-    """Learn how wide the numbers are that a key names. Raises SpecError: none of DeepSpeed's names."""
-    said = rows.keys.text(key)
-    plain = "none" if said is None else said.lower().removeprefix("torch.")
-    if plain not in (*_WIDTHS, "none", "null"):
-        raise rows.keys.wrong(key, said, "must be fp32, fp16 or bf16")
-    rows.known[name] = _WIDTHS.get(plain)

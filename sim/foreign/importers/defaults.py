@@ -186,12 +186,3 @@ def take_optimizer(training: Section, name: str | None, source: str) -> None:
         training.ledger.ignore(source, name, "priced as Adam", matters=True)
     for field, value in known.get(plain, {}).items():
         training.took(field, value, source)
-
-
-def take_16_bits(training: Section, stack: Section, precision: str, source: str) -> None:
-    """Weights that are loaded in 16 bits and updated as they are: no masters, moments or shards in fp32."""
-    why = f"{source}: no copy in fp32"
-    training.took("master_precision", "none", why)
-    stack.took("fp32_shards", False, why)
-    if training.get("optimizer") != "adafactor" and "moment_precision" not in training:
-        training.took("moment_precision", precision, why)

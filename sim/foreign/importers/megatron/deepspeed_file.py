@@ -41,32 +41,25 @@ def take_config(arguments: Arguments, files: Files) -> Mapping[str, Any] | None:
     if not arguments.has(*_JSON) or name is None:
         return None
     text, shown = files.text(name), MARK.sub("?", name)
-    if text is None:
-        ledger.ignore(
-            "--deepspeed_config",
-            shown,
-            "not written by the script, nor beside it; what it sets is not read",
-            matters=True,
-        )
-        return None
-    try:
-        data = parse_json(MARK.sub("null", text), shown)
-    except SpecError:
-        ledger.ignore(
-            "--deepspeed_config", shown, "is no JSON that can be read; what it sets is not read", matters=True
-        )
-        return None
-    if isinstance(data, Mapping):
-        _tell(data, arguments, shown)
-    return data if isinstance(data, Mapping) else None
+    why = "not written by the script, nor beside it; what it sets is not read"
+    if text is not None:
+        try:
+            return _told(parse_json(MARK.sub("null", text), shown), arguments, shown)
+        except SpecError:
+            why = "is no JSON that can be read; what it sets is not read"
+    ledger.ignore("--deepspeed_config", shown, why, matters=True)
+    return None
 
 
-def _tell(data: Mapping[str, Any], arguments: Arguments, shown: str) -> None:
-    """Note the keys of the JSON that are not read."""
+def _told(data: Any, arguments: Arguments, shown: str) -> Mapping[str, Any] | None:
+    """The JSON, if it is a mapping, whose keys that are not read are noted."""
+    if not isinstance(data, Mapping):
+        return None
     keys = Keys(dict(flat(data)), arguments.ledger, "deepspeed", f"{short(shown)}: ")
     for name in _READ:
         keys.take(name)
     keys.leave()
+    return data
 
 
 def take_zero(plan: Section, arguments: Arguments, config: Mapping[str, Any] | None) -> None:

@@ -22,11 +22,11 @@ _PIECE = re.compile(r"\[([01](?:,[01]){0,999})\](?:\*(\d{1,4}))?")
 _MOST_LAYERS = 100_000
 
 
-def take_fields(arguments: Arguments, model: Section, which: str) -> None:
-    """Take whole numbers of the model, as the table lists them. Raises SpecError: one is missing, is no such number, or
+def take_fields(arguments: Arguments, model: Section) -> None:
+    """Take the sizes of the model, as the table lists them. Raises SpecError: one is missing, is no such number, or
     contradicts what is known."""
     known = table(KIND)
-    for field, names in known[which].items():
+    for field, names in known["fields"].items():
         needed = field in known["required"] and field not in model
         value = arguments.needed(*names) if needed else arguments.whole(*names)
         if value is not None and value != model.get(field, value):
@@ -141,30 +141,8 @@ def take_experts(arguments: Arguments, model: Section, plan: Section) -> None:
     if is_deepspeed_mixture(arguments):
         read_mixture(arguments, model, plan)
         return
-    experts = arguments.whole("num-experts")
-    ep, cut = arguments.whole("expert-model-parallel-size"), arguments.whole("expert-tensor-parallel-size")
-    if experts in (None, 1):
-        return
-    model.took("num_experts", experts, "--num-experts")
-    take_fields(arguments, model, "expert_fields")
-    ArgumentRows.on(arguments, {"model": model}, {"first_layers": first_layers}).read("experts")
-    _layers(arguments, model)
-    named = "--expert-model-parallel-size"
-    if arguments.has("moe-tp-extend-ep"):  # MindSpeed's: the tensor-parallel ranks hold experts of their own
-        plan.took("ep", (ep or 1) * plan["tp"], f"{named} times tp, --moe-tp-extend-ep")
-        return
-    deal_experts(plan, ep, cut)
-
-
-def deal_experts(plan: Section, ep: int | None, cut: int | None) -> None:
-    """How many GPUs share the experts, and a single one."""
-    named = "--expert-model-parallel-size"
-    plan.settle("ep", ep, named, 1, f"Megatron-LM's default of {named}")
-    named, default = "--expert-tensor-parallel-size", plan["tp"]
-    if (cut or default) > 1:
-        plan.settle("etp", cut, named, default, f"Megatron-LM's default of {named}: as --tensor-model-parallel-size")
-    elif cut is not None:
-        plan.ledger.took("plan.etp", cut, named)
+    steps = {"first_layers": first_layers, "layers": layers_with_experts}
+    ArgumentRows.on(arguments, {"model": model, "plan": plan}, steps).read("experts")
 
 
 def first_layers(rows: RecipeRows) -> None:
@@ -176,8 +154,9 @@ def first_layers(rows: RecipeRows) -> None:
         rows.recipe.sections["model"].took("num_dense_layers", int(first[0]), why)
 
 
-def _layers(arguments: Arguments, model: Section) -> None:
+def layers_with_experts(rows: RecipeRows) -> None:
     """Which layers have experts: by a frequency or a list, behind MindSpeed's first dense layers."""
+    arguments, model = rows.keys, rows.recipe.sections["model"]
     raw = arguments.raw("moe-layer-freq")
     if raw == ["-1"]:  # MindSpeed's default: all
         arguments.has("moe-layer-freq")
@@ -189,10 +168,8 @@ def _layers(arguments: Arguments, model: Section) -> None:
     layers, named = model["num_layers"], "--moe-layer-freq"
     sparse = layer_marks(arguments, "moe-layer-freq", layers, every=lambda layer, step: layer % step == 0)
     if first:
-        sparse, named = (
-            [mark and layer >= first for layer, mark in enumerate(sparse or [True] * layers)],
-            ("--first-k-dense-replace"),
-        )
+        sparse = [mark and layer >= first for layer, mark in enumerate(sparse or [True] * layers)]
+        named = "--first-k-dense-replace"
     if sparse is not None and "mlp_layer_types" not in model:
         for field, value in dealt_experts(sparse).items():
             model.took(field, value, named)

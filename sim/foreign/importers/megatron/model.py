@@ -103,45 +103,28 @@ def read_model(arguments: Arguments, plan: Section, hybrid: bool = False) -> Sec
     rows = ArgumentRows.on(arguments, {"model": model})
     take_blocks(arguments, model, plan, hybrid)
     _shape(arguments, model, rows)
-    _mixers(arguments, model)
+    _mixers(arguments, model, rows)
     rows.read("dropout")
     read_vocabulary(arguments, model, plan["tp"])
     rows.read("latent")
     take_experts(arguments, model, plan)
-    modules = arguments.whole("mtp-num-layers", "num-mtp-predictor", least=0)
-    if modules and "none" in (*model.get("layer_types", ()), *model.get("mlp_layer_types", ())):
-        why = "its modules are not one layer like the model's last, so they are not counted"
-        model.ledger.ignore("--mtp-num-layers", modules, why, matters=True)
-    elif modules:
-        model.took("num_mtp_layers", modules, "--mtp-num-layers")
+    rows.known["of_blocks"] = "none" in (*model.get("layer_types", ()), *model.get("mlp_layer_types", ()))
+    rows.read("modules")
     return model
 
 
 def _shape(arguments: Arguments, model: Section, rows: ArgumentRows) -> None:
-    take_fields(arguments, model, "fields")
+    take_fields(arguments, model)
     empty = arguments.raw("noop-layers")
     if empty:  # MindSpeed's: so many of these layers do nothing; where they are, the plan takes
         idle = len(set(empty[0].split(",")))
         model.took("num_layers", model["num_layers"] - idle, "--num-layers less --noop-layers")
     rows.read("heads")
-    unit = arguments.has("gated-linear-unit")  # of TransformerConfig
-    if arguments.has("swiglu"):
-        model.took("gated_mlp", True, "--swiglu")
-        if "intermediate_size" not in model:  # megatron/training/arguments.py: two thirds, to a multiple of 64
-            wide, multiple = int(4 * model["hidden_size"] * 2 / 3), arguments.whole("multiple-of")
-            if multiple is None:
-                model.assume("intermediate_size", wide // 64 * 64, "Megatron-LM's default with --swiglu")
-            else:  # FlagScale's patch of the same file
-                wide = int(wide * (arguments.number("hidden-dim-multiplier") or 1))
-                model.took("intermediate_size", -(-wide // multiple) * multiple, "--multiple-of")
-    elif unit:
-        model.took("gated_mlp", True, "gated_linear_unit")
-        if "intermediate_size" not in model:  # four hidden sizes, gated or not (__post_init__)
-            model.assume("intermediate_size", 4 * model["hidden_size"], "TransformerConfig's default")
+    rows.read("gated")
     rows.read("kernels")
 
 
-def _mixers(arguments: Arguments, model: Section) -> None:
+def _mixers(arguments: Arguments, model: Section, rows: ArgumentRows) -> None:
     """Windows, and layers that carry a state along the sequence."""
     layers, hybrid = model["num_layers"], "layer_types" in model
     left = _window(arguments, model.ledger.where)
@@ -167,15 +150,8 @@ def _mixers(arguments: Arguments, model: Section) -> None:
     carried = [sort for sort in ("mamba2", "gated_delta_net") if sort in model.get("layer_types", ())]
     if len(carried) > 1:
         raise SpecError(f"{model.ledger.where}: states of two kinds, M and G, in one model are not modelled")
-    for sort in carried:
-        for field, (argument, default) in table(KIND)["states"][sort].items():
-            value = arguments.whole(argument)
-            model.settle(field, value, f"--{argument}", default, f"Megatron-LM's default of --{argument}")
-    if "mamba2" in carried:
-        heads = arguments.whole("mamba-num-heads")
-        default = 2 * model["hidden_size"] // model["linear_head_dim"]
-        why = "twice the hidden size over --mamba-head-dim"
-        model.settle("linear_num_heads", heads, "--mamba-num-heads", default, why)
+    rows.known["carried"] = next(iter(carried), None)
+    rows.read("carried")
 
 
 def _window(arguments: Arguments, where: str) -> int | None:

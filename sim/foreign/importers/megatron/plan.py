@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from sim.errors import SpecError
-from sim.foreign.importers.keys import Arguments, table
+from sim.foreign.importers.keys import Arguments
 from sim.foreign.importers.ledger import Section, short
 from sim.foreign.importers.megatron.deepspeed_file import take_zero
-from sim.foreign.importers.megatron.rows import KIND, ArgumentRows
+from sim.foreign.importers.megatron.rows import ArgumentRows
 from sim.foreign.importers.pipeline_layouts import layout_of
-from sim.foreign.importers.recipes.rows import RecipeRows
 from sim.specs.plan import RECOMPUTE_MODULES, layout_stages
 
 
@@ -21,14 +20,10 @@ def read_plan(arguments: Arguments, config: Mapping[str, Any] | None = None) -> 
     config : of DeepSpeed, where its JSON could be read.
     """
     plan = Section("plan", arguments.ledger)
-    for field, names in table(KIND)["degrees"].items():
-        value = arguments.whole(*names)
-        if value is not None or field != "cp":
-            plan.settle(field, value, f"--{names[0]}", 1, f"Megatron-LM's default of --{names[0]}")
     optimizer = (arguments.raw("optimizer") or [""])[0]
     kind, dealt = optimizer.replace("-", "").lower(), optimizer.startswith("dist_")
-    steps = {"modules": modules, "take_modules": take_modules}
-    rows = ArgumentRows.on(arguments, {"plan": plan}, steps, optimizer=optimizer, plain=kind, dealt_optimizer=dealt)
+    names = {"optimizer": optimizer, "plain": kind, "dealt_optimizer": dealt, "modules": RECOMPUTE_MODULES}
+    rows = ArgumentRows.on(arguments, {"plan": plan}, **names)
     rows.read("plan")
     if "deepspeed" in arguments or config:
         take_zero(plan, arguments, config)
@@ -37,25 +32,6 @@ def read_plan(arguments: Arguments, config: Mapping[str, Any] | None = None) -> 
     rows.read("recompute")
     rows.read("offload")
     return plan
-
-
-def modules(rows: RecipeRows) -> None:
-    """Learn which modules are said to be computed again."""
-    rows.known["said"] = rows.keys.words("recompute-modules")
-
-
-def take_modules(rows: RecipeRows) -> None:
-    """Modules that are computed again, where recomputation is selective."""
-    said, ledger = rows.known["said"], rows.keys.ledger
-    if said and rows.known["kind"] != "selective":
-        ledger.ignore("--recompute-modules", " ".join(said), "without effect unless recomputation is selective")
-        return
-    names = [name for name in said if name in RECOMPUTE_MODULES]
-    for other in said:
-        if other not in names:
-            ledger.ignore("--recompute-modules", other, "not modelled", matters=True)
-    if names:
-        rows.plan.took("recompute_modules", names, "--recompute-modules")
 
 
 def take_fewer_layers(plan: Section, layers: int) -> None:
@@ -105,20 +81,7 @@ def take_chunks(plan: Section, arguments: Arguments, model: Section) -> None:
     dealt = layers + bool(plan.get("embedding_as_layer")) + bool(plan.get("head_as_layer"))
     if "deepspeed" in arguments and "no-pipeline-parallel" not in arguments and dealt % stages:
         plan.took("uneven_layers", True, "DeepSpeed deals what the stages do not divide")
-    if folded:
-        plan.took("num_chunks", 2, "--schedules-method dualpipev")
-        plan.took("schedule", "dualpipe_v", "--schedules-method dualpipev")
-    elif chunks is not None and chunks > 1:
-        plan.took("num_chunks", chunks, source)
-        plan.took("schedule", "interleaved", source)
-    else:
-        plan.assume("schedule", "1f1b", "Megatron-LM's without virtual stages")
-    name = "microbatch-group-size-per-virtual-pipeline-stage"
-    group = arguments.whole(name)
-    if group is not None and plan.get("schedule") == "interleaved":
-        plan.took("microbatch_group", group, f"--{name}")
-    elif group is not None:
-        plan.ledger.ignore(f"--{name}", group, "without effect without virtual stages")
+    ArgumentRows.on(arguments, {"plan": plan}, folded=folded, chunks=chunks, source=source).read("schedule")
 
 
 def _leave_out(plan: Section, model: Section, idle: list[int], stages: int, where: str) -> None:

@@ -25,8 +25,7 @@ from sim.foreign.importers.megatron.model import read_model
 from sim.foreign.importers.megatron.plan import read_plan, take_chunks, take_fewer_layers
 from sim.foreign.importers.megatron.rows import KIND
 from sim.foreign.importers.megatron.slime import is_fine_tuning, pack_samples, take_trainer
-from sim.foreign.importers.megatron.stack import read_stack
-from sim.foreign.importers.megatron.training import read_training, take_replicas
+from sim.foreign.importers.megatron.training import read_stack, read_training, take_replicas
 from sim.foreign.importers.shell.reader import read_script
 from sim.foreign.importers.shell.script import Script
 from sim.foreign.importers.shell.tree import MARK

@@ -1,16 +1,16 @@
-"""The training job of Megatron-LM's arguments: batch, precision, optimizer, routing, budget."""
+"""The training job of Megatron-LM's arguments, and its stack: which generation they belong to, and what they switch."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from sim.errors import SpecError
 from sim.foreign.importers.defaults import replicas, take_optimizer
-from sim.foreign.importers.keys import Arguments, table
+from sim.foreign.importers.keys import Arguments
 from sim.foreign.importers.ledger import Section
 from sim.foreign.importers.megatron.deepspeed_file import half_precision
-from sim.foreign.importers.megatron.rows import KIND, ArgumentRows
+from sim.foreign.importers.megatron.rows import ArgumentRows
+from sim.specs.plan import GRAPH_MODULES
 
 
 def read_training(
@@ -30,41 +30,14 @@ def read_training(
     batch = arguments.whole("global-batch-size")
     if batch is not None:
         training.took("global_batch_size", batch, "--global-batch-size")
-    halves = [switch for switch in ("fp16", "bf16") if arguments.has(switch)]
-    if len(halves) > 1:
-        raise SpecError(f"{arguments.ledger.where}: --fp16 and --bf16 exclude each other; keep one")
-    precision, source = (halves[0], f"--{halves[0]}") if halves else (None, "")
-    precision, source = _fewer_bits(arguments) or (precision, source)
-    if precision is None and config:
-        precision, source = half_precision(arguments, config), "the DeepSpeed file"
-    training.settle("precision", precision, source, "fp32", "Megatron-LM's without --bf16 or --fp16")
-    rows = ArgumentRows.on(arguments, {"training": training})
+    of_file = half_precision(arguments, config) if config else None
+    rows = ArgumentRows.on(arguments, {"training": training}, of_file=of_file)
+    rows.read("precision")
     rows.read("high_precision")
     take_optimizer(training, arguments.text("optimizer"), "--optimizer")
     rows.read("precision_of_states")
     rows.read("buffers" if deepspeed_experts and model.get("num_experts") else "capacity")
     return training
-
-
-def _fewer_bits(arguments: Arguments) -> tuple[str, str] | None:
-    """(precision, what says so) of multiplies in 8 or 4 bits; None where there are none.
-
-    A recipe counts only beside its format. fp4 goes before fp8, as in Megatron-LM, which takes not both.
-    """
-    found = None
-    for bits, others in (("fp8", ("fp8-hybrid", "fp8", "fp8-e4m3")), ("fp4", ())):
-        known, given = table(KIND)[f"{bits}_recipes"], arguments.text(f"{bits}-format", *others)
-        recipe = arguments.text(f"{bits}-recipe")
-        if given is None and recipe is not None:
-            arguments.ledger.ignore(f"--{bits}-recipe", recipe, f"without effect without --{bits}-format")
-        if given in (None, "None", "false"):
-            continue
-        if recipe is not None and recipe not in known:
-            why = f"a recipe of one's own; priced as {next(iter(known.values()))}"
-            arguments.ledger.ignore(f"--{bits}-recipe", recipe, why, matters=True)
-        source = f"--{bits}-format" + f", --{bits}-recipe {recipe}" * (recipe in known)
-        found = known.get(recipe, next(iter(known.values()))), source
-    return found
 
 
 def take_replicas(plan: Section, training: Section, arguments: Arguments, gpus: int) -> None:
@@ -78,3 +51,27 @@ def take_replicas(plan: Section, training: Section, arguments: Arguments, gpus: 
         why = "Megatron-LM's default, one micro-batch a replica"
         training.assume("global_batch_size", plan["dp"] * plan["microbatch_size"], why)
     rows.read("budget")
+
+
+def read_stack(
+    arguments: Arguments,
+    old: bool,
+    framework: tuple[str, str] | None = None,
+    run: Mapping[str, Section] | None = None,
+) -> Section:
+    """Which generation of the framework the arguments belong to, and what they switch in it.
+
+    framework : (name, version) of one whose files have been read as these arguments.
+    run : the sections of a whole command, in which what is not switched on is off; None of a recipe, which may leave
+        it to its framework.
+    """
+    stack = Section("stack", arguments.ledger)
+    name, version = framework or (None, None)
+    names: dict[str, Any] = {"old": old, "named": name, "version": version, "modules": GRAPH_MODULES}
+    rows = ArgumentRows.on(arguments, {**(run or {}), "stack": stack}, **names)
+    rows.read("stack")
+    if run is not None:
+        rows.read("whole_run")
+    for group in ("exchanges", "dispatch", "graphs"):
+        rows.read(group)
+    return stack

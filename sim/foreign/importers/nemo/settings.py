@@ -7,7 +7,7 @@ the adapters, and what functions of the framework give that a recipe calls (`fun
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sim.errors import SpecError
@@ -16,14 +16,15 @@ from sim.foreign.importers.huggingface.hub_models import known_model
 from sim.foreign.importers.huggingface.layer_kinds import shortest
 from sim.foreign.importers.keys import Arguments, Keys, NotKnown, table
 from sim.foreign.importers.ledger import Ledger, LedgerEntry, Section, short
-from sim.foreign.importers.megatron.layers import MIXERS, MLPS, deal_experts
+from sim.foreign.importers.megatron.layers import MIXERS, MLPS
 from sim.foreign.importers.megatron.plan import read_plan, take_chunks, take_fewer_layers
-from sim.foreign.importers.megatron.stack import read_stack
-from sim.foreign.importers.megatron.training import read_training, take_replicas
+from sim.foreign.importers.megatron.rows import ArgumentRows
+from sim.foreign.importers.megatron.training import read_stack, read_training, take_replicas
 from sim.foreign.importers.pipeline_layouts import layout_of
 from sim.foreign.importers.python.expressions import CALLED
 from sim.foreign.importers.recipes.finetuning import adapted
 from sim.foreign.importers.recipes.recipe import gpus_of, whole_shape
+from sim.foreign.importers.recipes.rows import RecipeRows
 from sim.foreign.importers.recipes.settings import Recipe, flat_keys, read_settings
 from sim.specs.plan import layout_stages
 from sim.specs.presets import model_preset
@@ -94,9 +95,7 @@ def scenario_of_megatron(settings: Mapping[str, Any], file: Foreign, kind: str) 
         _vocabulary(recipe.sections["model"], keys, maker, known, plan["tp"])
     model = _own_fields(model, keys, recipe.sections["model"], known, ledger)
     shape = whole_shape(model)
-    ep, cut = arguments.whole("expert-model-parallel-size"), arguments.whole("expert-tensor-parallel-size")
-    if shape.get("num_experts"):
-        deal_experts(plan, ep, cut)
+    ArgumentRows.on(arguments, {"plan": plan}, experts=shape.get("num_experts") or None).read("dealt")
     training = read_training(arguments, Section("model", inner, **{"max_sequence_length": 1, **shape}))
     if training["global_batch_size"] is None:
         raise SpecError(f"{ledger.where}: the recipe says no global batch; give --set training.global_batch_size=N")
@@ -109,9 +108,10 @@ def scenario_of_megatron(settings: Mapping[str, Any], file: Foreign, kind: str) 
     _gpus_named(recipe, plan, unit, called)
     gpus = gpus_of(recipe, file, shape, cluster)
     take_replicas(plan, training, arguments, gpus)
-    _precision(training, keys, known)
+    if training["precision"] == "fp32":
+        training.assume("precision", "bf16", f"{known['called']}'s default")
     take_adapters(training, keys, known)
-    _packing(training, keys, known)
+    RecipeRows.on(keys, {"training": training}).follow(known.get("packing", ()))
     stack = _stack(arguments, keys, training, known)
     for field, value in recipe.sections["stack"].items():
         stack[field] = value
@@ -148,26 +148,34 @@ def _sequence(keys: Keys) -> None:
         keys.replace("dataset.seq_length", keys.take("dataset.sequence_length")[1])
 
 
-def _words(keys: Keys, known: Mapping[str, Any], spelled: dict[str, str]) -> Iterator[str]:
+def _words(keys: Keys, known: Mapping[str, Any], spelled: dict[str, str]) -> list[str]:
     """The settings as words of Megatron-LM's command line; which setting each argument is, into `spelled`."""
+    source, words = named_precision(keys, known["precision"]["names"], known["precision"]["words"])
+    named = {word[2:] for word in words if word.startswith("--")}
+    spelled |= dict.fromkeys(named, source)
     for argument, names in known["arguments"].items():
         key, value = keys.take(*names)
-        spelled[argument] = key
         if isinstance(value, (list, tuple)) and argument == "pipeline-model-parallel-layout":
             value = _layout(key, value, keys)
-        if isinstance(value, (list, tuple)):
-            missing = next((each for each in value if isinstance(each, NotKnown)), None)
-            if missing is not None:
-                raise keys.wrong(key, f"?, line {missing.line}", "is known only to running code; write it there")
-            if value:
-                yield from (f"--{argument}", *(str(each) for each in value))
-        elif value not in (None, False, ""):
-            yield from (f"--{argument}", _WIDTHS.get(str(value), str(value)))
+        several = value if isinstance(value, (list, tuple)) else ()
+        missing = next((each for each in several if isinstance(each, NotKnown)), None)
+        if missing is not None:
+            raise keys.wrong(key, f"?, line {missing.line}", "is known only to running code; write it there")
+        if value is not None or argument not in named:
+            spelled[argument] = key
+        if several:
+            words += [f"--{argument}", *map(str, several)]
+        elif value not in (None, False, "", [], ()):
+            words += [f"--{argument}", _WIDTHS.get(str(value), str(value))]
     for argument, names in known["switches"].items():
         said = {name: keys.flag(name) for name in names}
-        spelled[argument] = next((name for name, value in said.items() if value), names[0])
+        if any(said.values()) or argument not in named:
+            spelled[argument] = next((name for name, value in said.items() if value), names[0])
         if any(said.values()):
-            yield f"--{argument}"
+            words.append(f"--{argument}")
+        elif argument in named and False in said.values():
+            words.remove(f"--{argument}")
+    return words
 
 
 def _layout(key: str, stages: Any, keys: Keys) -> str:
@@ -231,56 +239,20 @@ def _gpus_named(recipe: Recipe, plan: Section, unit: int, called: str) -> None:
         recipe.put("run.gpus", int(number[1]), "the recipe's name")
 
 
-def named_precision(keys: Keys, names: Sequence[str], words: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """(the key that names a mixed precision, the fields that the name stands for; none where it is not there)."""
+def named_precision(keys: Keys, names: Sequence[str], words: Mapping[str, Sequence[str]]) -> tuple[str, list[str]]:
+    """(the key that names a mixed precision, the arguments that the name stands for; none where it is not there)."""
     key, said = keys.take(*names)
-    known = {word.lower(): fields for word, fields in words.items()}
+    known = {word.lower(): arguments for word, arguments in words.items()}
     if said is not None and str(said).lower() not in known:
         raise keys.wrong(key, said, f"must be one of {', '.join(known)}, or flopcast does not know it")
-    return key, dict(known[str(said).lower()]) if said is not None else {}
-
-
-def _precision(training: Section, keys: Keys, known: Mapping[str, Any]) -> None:
-    """Set the precision from the recipe's name for it ("bf16_with_fp8_mixed"), or from the keys of its object."""
-    rule = known["precision"]
-    key, fields = named_precision(keys, rule["names"], rule["words"])
-    of_eight, by = keys.take(*rule["fp8"])[1], keys.text(*rule["fp8_recipe"])
-    if of_eight:
-        fields["precision"] = "mxfp8" if by == "mxfp8" else "fp8"
-    if keys.take(*rule["fp4"])[1]:
-        fields["precision"] = "nvfp4"
-    _high_precision_layers(fields, keys, rule)
-    training.pop("precision", None)
-    for field, value in {"precision": "bf16", **fields}.items():
-        if field in fields:
-            training.took(field, value, key)
-        else:
-            training.assume(field, value, f"{known['called']}'s default")
-
-
-def _high_precision_layers(fields: dict[str, Any], keys: Keys, rule: Mapping[str, Any]) -> None:
-    """The first and the last layers in 16 bits, where the precision's object says so beside its name."""
-    asked, ends = keys.flag(*rule["first_last"]), [keys.whole(name, least=0) for name in rule["high_layers"]]
-    less = fields.get("precision") not in (None, "bf16", "fp16", "fp32")
-    if asked and less:
-        fields["high_precision_layers"] = sum(1 if number is None else number for number in ends)
-        return
-    if asked is False:
-        fields.pop("high_precision_layers", None)
-    for name, number in zip((*rule["first_last"], *rule["high_layers"]), (asked, *ends), strict=True):
-        if number:
-            why = "without effect without 8 or 4 bits, or without the switch for layers in 16"
-            keys.ledger.ignore(name, number, why)
+    return key, [] if said is None else list(map(str, known[str(said).lower()]))
 
 
 def _stack(arguments: Arguments, keys: Keys, training: Section, known: Mapping[str, Any]) -> Section:
     """Megatron-Core's stack, as the framework sets it: how tokens go to experts, and in which precision gradients are
     summed, which the precision's object says where there is one."""
-    inner = arguments.ledger
     plain = arguments.raw("moe-token-dispatcher-type")
     stack = read_stack(arguments, old=False)
-    said = ("stack.framework", "training.precision")  # by the recipe, not by arguments
-    inner.defaulted[:] = [entry for entry in inner.defaulted if entry.name not in said]
     stack.took("framework", known["framework"], "the file's kind")
     if plain == ["alltoall"] and "expert_dispatcher" not in stack:
         stack["expert_dispatcher"] = "alltoall"
@@ -317,17 +289,6 @@ def take_adapters(training: Section, keys: Keys, known: Mapping[str, Any]) -> No
     if isinstance(targets, list) and targets:
         linears = adapted(map(str, targets), source, training, shared[rule.get("linears", "linears")])
         training.took("adapter_targets", linears, source)
-
-
-def _packing(training: Section, keys: Keys, known: Mapping[str, Any]) -> None:
-    """How long packed samples are, where the framework's own data are packed."""
-    rule = known.get("packing")
-    if rule is None:
-        return
-    length = keys.whole(rule["sample"])
-    if length is not None and any(name in keys for name in rule["size"]) and length < training["sequence_length"]:
-        keys.ledger.ignore(*keys.take(*rule["size"]), "as long as a sequence")
-        training.took("packed_length", length, f"{rule['sample']}, {rule['whose']}")
 
 
 def _tell(inner: Ledger, ledger: Ledger, spelled: Mapping[str, str]) -> None:

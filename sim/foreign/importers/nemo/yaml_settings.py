@@ -14,8 +14,7 @@ from sim.foreign.importers.ledger import Section, short
 from sim.foreign.importers.megatron.launch import gpus_of
 from sim.foreign.importers.megatron.model import read_model
 from sim.foreign.importers.megatron.plan import read_plan, take_chunks, take_fewer_layers
-from sim.foreign.importers.megatron.stack import read_stack
-from sim.foreign.importers.megatron.training import read_training, take_replicas
+from sim.foreign.importers.megatron.training import read_stack, read_training, take_replicas
 from sim.foreign.importers.nemo.settings import model_named, named_precision, take_adapters
 from sim.foreign.importers.recipes.interpolations import resolved
 from sim.foreign.importers.recipes.recipe import whole_shape
@@ -33,10 +32,6 @@ def read_nemo_yaml(kind: str, file: Foreign) -> dict[str, Any]:
     model = _model(arguments, plan, keys, file, kind)
     shape = whole_shape(model)
     training = _training(arguments, shape, keys)
-    if "precisions_of" in known:
-        key, fields = named_precision(keys, ["mixed_precision"], table(known["precisions_of"])["precision"]["words"])
-        for field, value in fields.items():
-            training.took(field, value, key)
     take_adapters(training, keys, known)
     take_chunks(plan, arguments, Section("model", ledger, num_layers=shape["num_layers"]))
     take_fewer_layers(plan, shape["num_layers"])
@@ -96,6 +91,8 @@ class _Translated(Arguments):
 def _words(keys: Settings, kind: str) -> list[str]:
     """The arguments that a file's keys stand for."""
     known, words = table(kind), list[str]()
+    if "precisions_of" in known:
+        words += named_precision(keys, ["mixed_precision"], table(known["precisions_of"])["precision"]["words"])[1]
     for prefix in known["prefixes"]:
         for key in keys.names():
             name = key.removeprefix(prefix).removesuffix("._target_")

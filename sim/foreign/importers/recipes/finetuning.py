@@ -12,11 +12,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from sim.errors import SpecError
-from sim.foreign.importers.defaults import Foreign
 from sim.foreign.importers.keys import table
 from sim.foreign.importers.ledger import Section, short
+from sim.foreign.importers.recipes.rows import RecipeRows
 from sim.foreign.importers.recipes.settings import Recipe, Settings
-from sim.foreign.importers.recipes.sharding import take_deepspeed, take_fsdp
+from sim.foreign.importers.recipes.sharding import deepspeed, fsdp
 
 _TABLE = "adapters"
 _EAGER = ("fused_norm", "fused_rotary", "fused_bias_activation", "fused_cross_entropy")
@@ -24,16 +24,17 @@ _CHUNKED = ("linear_cross_entropy", "CutCrossEntropy", "liger_kernel", "use_lige
 """Parts of the names of switches whose loss comes in pieces with the head; other fused losses do not."""
 
 
-def take_finetuning(recipe: Recipe, keys: Settings, file: Foreign) -> None:
+def finetuning(rows: RecipeRows) -> None:
     """Fields that follow from the keys of a table's `finetuning`. Raises SpecError: a stage that is no plain training
     of the model, adapters of another kind, or a value that breaks a rule."""
+    recipe, keys = rows.recipe, rows.keys
     roles = table(recipe.kind)["finetuning"]
     _stage(keys, roles.get("stage", ()))
-    take_adapters(recipe, keys, roles)
-    _quantised(recipe, keys, roles.get("quantised", ()))
-    take_packing(keys, roles.get("packing", ()))
+    adapters(rows)
+    quantised(rows, *roles.get("quantised", ()))
+    packing(rows, *roles.get("packing", ()))
     recomputed = _checkpointing(recipe, keys, roles)
-    sharded = take_deepspeed(recipe, keys, roles.get("deepspeed", ()), file) or take_fsdp(recipe, keys, recomputed)
+    sharded = deepspeed(rows, *roles.get("deepspeed", ())) or fsdp(rows, recomputed)
     if sharded and (recipe.run.get("weights") != "16 bits" or recipe.sections["stack"].get("framework") == "deepspeed"):
         recipe.run["weights"] = "32 bits"
     around_transformers = table(recipe.kind)["framework"] == "pytorch"
@@ -62,10 +63,11 @@ def _stage(keys: Settings, names: Iterable[str]) -> None:
     raise SpecError(f"{keys.ledger.where}: {name} {short(stage)!r} {why}")
 
 
-def take_adapters(recipe: Recipe, keys: Settings, roles: dict[str, Any]) -> None:
+def adapters(rows: RecipeRows) -> None:
     """Read the rank of adapters, and the linears beside which they stand, by the keys of a table's `finetuning`. Raises
     SpecError: adapters of another kind than LoRA's."""
-    training, ledger, known = recipe.sections["training"], keys.ledger, table(_TABLE)
+    keys, roles, training = rows.keys, table(rows.recipe.kind)["finetuning"], rows.recipe.sections["training"]
+    ledger, known = keys.ledger, table(_TABLE)
     name, kind = keys.take(*roles["adapter"])
     kind = known["kinds"].get(str(kind).lower(), kind) if kind is not None else roles.get("without")
     if roles.get("switch"):
@@ -134,15 +136,13 @@ def adapted(
     return [ours for ours in linears if ours in found]
 
 
-def take_targets(recipe: Recipe, keys: Settings, *names: str, usual: Iterable[str] = ()) -> None:
+def targets(rows: RecipeRows, names: Iterable[str], usual: Iterable[str] = ()) -> None:
     """The linears beside which a recipe's low-rank adapters stand, by the first of these keys that is there."""
-    source, said = keys.take(*names)
-    training = recipe.sections["training"]
-    targets = said if isinstance(said, list) else list(usual) if said is None else [said]
-    if "*_proj" in targets:  # all of them
-        return
-    if training.get("adapter_rank") and targets:
-        recipe.put("training.adapter_targets", adapted([str(each) for each in targets], source, training), source)
+    source, said = rows.keys.take(*names)
+    training = rows.recipe.sections["training"]
+    found = said if isinstance(said, list) else list(usual) if said is None else [said]
+    if training.get("adapter_rank") and found and "*_proj" not in found:  # which are all of them
+        rows.recipe.put("training.adapter_targets", adapted(map(str, found), source, training), source)
 
 
 def _modules(target: str) -> list[str]:
@@ -166,12 +166,12 @@ def _names(keys: Settings, names: Iterable[str]) -> list[str]:
     return [text] if re.search(r"[()|\\\[]", text) else [each.strip() for each in text.split(",") if each.strip()]
 
 
-def _quantised(recipe: Recipe, keys: Settings, names: Iterable[str]) -> None:
+def quantised(rows: RecipeRows, *names: str) -> None:
     """A base whose weights are stored in fewer bits."""
     for name in names:
-        _, value = keys.take(name)
+        _, value = rows.keys.take(name)
         if value not in (None, False, "false", "none", ""):
-            stored(recipe.sections["training"], name, value)
+            stored(rows.recipe.sections["training"], name, value)
 
 
 def stored(training: Section, name: str, value: Any) -> None:
@@ -188,8 +188,9 @@ def stored(training: Section, name: str, value: Any) -> None:
         training.took("frozen_precision", "nf4", name)
 
 
-def take_packing(keys: Settings, names: Iterable[str]) -> None:
+def packing(rows: RecipeRows, *names: str) -> None:
     """Whether samples are packed into full sequences, or each is one of the longest allowed."""
+    keys = rows.keys
     name = next((each for each in names if each in keys), "")
     packed = keys.flag(*names) if names else None
     if packed:

@@ -9,7 +9,7 @@ from typing import Any
 
 from sim.foreign.importers.defaults import Foreign
 from sim.foreign.importers.keys import table
-from sim.foreign.importers.recipes import finetuning_steps, mesh_steps, pretraining_steps
+from sim.foreign.importers.recipes import finetuning, recipe, sharding, steps
 from sim.foreign.importers.recipes.interpolations import resolved
 from sim.foreign.importers.recipes.recipe import scenario_of
 from sim.foreign.importers.recipes.rows import RecipeRows
@@ -17,7 +17,7 @@ from sim.foreign.importers.recipes.settings import flat_keys, new_recipe, take_s
 
 STEPS: dict[str, Callable[..., None]] = {
     name: function
-    for module in (pretraining_steps, finetuning_steps, mesh_steps)
+    for module in (steps, finetuning, sharding, recipe)
     for name, function in vars(module).items()
     if isfunction(function) and function.__module__ == module.__name__
 }
@@ -36,7 +36,7 @@ def read_recipe_of(kind: str, file: Foreign) -> dict[str, Any]:
     rows.follow(known.get("checks", ()))
     take_settings(rows.recipe, keys, known["settings"])
     rows.follow(known.get("rows", ()))
-    rows.sections = scenario_of(rows.recipe, file)
+    rows.sections = scenario_of(rows)
     keys.leave()
     rows.follow(known.get("after", ()))
     return rows.sections

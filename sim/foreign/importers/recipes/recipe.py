@@ -20,20 +20,20 @@ from sim.foreign.importers.defaults import (
     deal_experts,
     fewest_gpus,
     replicas,
-    take_16_bits,
     take_optimizer,
 )
 from sim.foreign.importers.huggingface.hub_models import named_model
 from sim.foreign.importers.keys import table
-from sim.foreign.importers.ledger import Section
+from sim.foreign.importers.recipes.rows import RecipeRows
 from sim.foreign.importers.recipes.settings import Recipe
 from sim.specs.hardware import ClusterSpec
 from sim.specs.presets import load_preset
 
 
-def scenario_of(recipe: Recipe, file: Foreign) -> dict[str, Any]:
+def scenario_of(rows: RecipeRows) -> dict[str, Any]:
     """A scenario's sections from a recipe: the model, the GPUs, replicas, batch; the framework's defaults for the rest.
     Raises SpecError: no model, or numbers that do not go together."""
+    recipe, file = rows.recipe, rows.file
     given, ledger, known = file.given, file.ledger, table(recipe.kind)
     plan, training, stack = (recipe.sections[name] for name in ("plan", "training", "stack"))
     model = _model(recipe, file)
@@ -42,23 +42,19 @@ def scenario_of(recipe: Recipe, file: Foreign) -> dict[str, Any]:
         none = ledger.assume("model.num_mtp_layers", 0, f"{known['called']} trains no multi-token prediction")
         model = {"preset": model, "num_mtp_layers": none}
     name, cluster = cluster_of(given, ledger)
-    for path, (value, source) in known.get("defaults", {}).items():
+    defaults = known.get("defaults", {})
+    for path, (value, source) in defaults.items():
         recipe.default(path, value, f"{known['called']}'s default: {source} ({known['version']})")
     gpus = gpus_of(recipe, file, shape, cluster)
     _deal(recipe, gpus, shape, cluster)
     if "sequence_length" not in training:
         assume_sequence(training, shape)
-    _batch(recipe)
-    if "precision" not in training:
-        training.assume("precision", "bf16", "usual")
-    optimizer = recipe.run.get("optimizer", "").rpartition(".")[2]  # of torch.optim.AdamW
-    take_optimizer(training, optimizer or None, recipe.sources.get("optimizer", f"{optimizer}, the default"))
-    _weights(recipe)
-    _budget(recipe)
-    if "framework" not in stack:
-        stack.took("framework", known["framework"], "the file's kind")
-    if "version" not in stack:
-        stack.assume("version", "latest", "another by --set stack.version=DATE")
+    rows.known |= {each: known.get(each) for each in ("called", "at_once", "least_batch")}
+    rows.known["weights"] = recipe.sources.get("weights", defaults.get("run.weights", ("", ""))[1])
+    for group in ("batch", "precision", "budget"):
+        rows.follow(table("run")[group])
+    recipe.put("stack.framework", known["framework"], "the file's kind")
+    recipe.default("stack.version", "latest", "another by --set stack.version=DATE")
     where = cluster_section(name, cluster, gpus, given, ledger)
     return {"model": model, "cluster": where, "plan": plan, "training": training, "stack": stack}
 
@@ -144,56 +140,9 @@ def _deal(recipe: Recipe, gpus: int, shape: dict[str, Any], cluster: ClusterSpec
         deal_experts(plan, shape, cluster, gpus)
 
 
-def _batch(recipe: Recipe) -> None:
-    """Micro-batch and batch, from whichever of batch, micro-batches and tokens the file says. [sequences]"""
-    run, plan, training, sources = recipe.run, recipe.sections["plan"], recipe.sections["training"], recipe.sources
-    dp, length = plan["dp"], training["sequence_length"]
-    steps, of_gpu = run.get("accumulation"), run.get("batch_per_gpu")
-    if "microbatch_size" not in plan and steps is not None and "global_batch_size" in training:
-        share = max(1, training["global_batch_size"] // (dp * steps))
-        plan.took("microbatch_size", share, f"batch over replicas and {sources.get('accumulation', 'accumulation')}")
-    if table(recipe.kind).get("at_once") and "microbatch_size" not in plan and "global_batch_size" in training:
-        share = max(1, training["global_batch_size"] // dp)
-        plan.assume("microbatch_size", share, f"{table(recipe.kind)['called']} takes a step's batch at once")
-    if "microbatch_size" not in plan:
-        whole = of_gpu if of_gpu is not None and steps is None else None
-        plan.settle("microbatch_size", whole, sources.get("batch_per_gpu", ""), 1, "the file does not say")
-    micro = plan["microbatch_size"]
-    least = table(recipe.kind).get("least_batch")
-    if least and "accumulation" not in sources and "global_batch_size" not in training:
-        batch = micro * dp * max(1, -(-least // (micro * dp)))
-        training.assume("global_batch_size", batch, f"{table(recipe.kind)['called']} accumulates to {least} samples")
-    if "global_batch_size" in training:
-        _fit(plan, training["global_batch_size"])
-        return
-    if recipe.says("batch_tokens"):
-        batch = max(1, round(run["batch_tokens"] / length))
-        training.took("global_batch_size", batch, f"{sources['batch_tokens']} over the sequence's length")
-    elif of_gpu is not None:
-        training.took("global_batch_size", of_gpu * dp, f"{sources.get('batch_per_gpu', 'batch')} × replicas")
-    elif steps is not None:
-        training.took("global_batch_size", micro * steps * dp, "micro-batch × accumulation × replicas")
-    else:
-        assume_batch(training, micro * dp)
-
-
-def _weights(recipe: Recipe) -> None:
-    """Weights that are kept in 16 bits alone, and so are their gradients and moments. Adapters are priced in 32."""
-    training, stack = recipe.sections["training"], recipe.sections["stack"]
-    if recipe.run.get("weights", "32 bits") == "32 bits" or training.get("adapter_rank"):
-        return
-    if training["precision"] == "fp32":
-        return
-    width = training["precision"] if training["precision"] == "fp16" else "bf16"
-    default = str(table(recipe.kind).get("defaults", {}).get("run.weights", ["", ""])[1])
-    source = recipe.sources.get("weights", default)
-    take_16_bits(training, stack, width, source)
-    if "gradient_precision" not in stack:
-        stack.took("gradient_precision", width, f"{source}: gradients in what the weights are")
-
-
-def _fit(plan: Section, batch: int) -> None:
+def fit(rows: RecipeRows) -> None:
     """A micro-batch no larger than what a replica has of the batch, and that divides it."""
+    plan, batch = rows.plan, rows.recipe.sections["training"]["global_batch_size"]
     dp, micro = plan["dp"], plan["microbatch_size"]
     if batch % dp == 0 and batch // dp % micro:
         fits = next(size for size in range(min(micro, batch // dp), 0, -1) if batch // dp % size == 0)
@@ -202,11 +151,13 @@ def _fit(plan: Section, batch: int) -> None:
         )
 
 
-def _budget(recipe: Recipe) -> None:
-    """Tokens of the whole run."""
-    run, training = recipe.run, recipe.sections["training"]
-    if recipe.says("tokens"):
-        training.took("tokens", run["tokens"], recipe.sources["tokens"])
-    elif run.get("steps", 0) > 0:
-        whole = float(run["steps"] * training["global_batch_size"] * training["sequence_length"])
-        training.took("tokens", whole, f"{recipe.sources['steps']} × batch × sequence length")
+def usual_batch(rows: RecipeRows) -> None:
+    """A batch of as many tokens as is usual."""
+    assume_batch(rows.recipe.sections["training"], rows.known["whole"])
+
+
+def optimizer(rows: RecipeRows) -> None:
+    """The optimizer by its name."""
+    name = rows.recipe.run.get("optimizer", "").rpartition(".")[2]  # of torch.optim.AdamW
+    source = rows.recipe.sources.get("optimizer", f"{name}, the default")
+    take_optimizer(rows.recipe.sections["training"], name or None, source)

@@ -6,11 +6,13 @@ have learned, and: `told`, fields that are told; `top`, the file's first keys; `
 took; `settings`, keys that were taken; `given` and `given_cluster`, the caller's model and cluster. The verbs:
 
 text, whole, needed, number, flag, any : take a value by one of its keys, under a name. peek : look at it.
-let : work a name out.
+words : take a word of a group of the table's, as NAME, and what it stands for, as NAME_ours.
+inside : rows on the keys of a section. forget : keys that have no effect, and what their class has for them.
 put, take, default, set : a field, unless it is told; whatever it is; filled in, with the reason; without a word.
 ignore, mention : left out, with value and reason; the latter changes no step's time. tell, assume : read, filled in.
 drop : fields that do not count after all. leave : note what nobody took of keys below these.
-refuse : what is wrong. settings : another group of the table's.
+refuse : what is wrong. settings, read : another group of the table's, of settings or rows.
+repeat : layers that run again, of so many `layers`. flush : after so many sequences of a replica a pipeline drains.
 step : functions of `kinds.STEPS`, with their arguments.
 """
 
@@ -25,11 +27,16 @@ from sim.errors import SpecError
 from sim.foreign.importers.defaults import Foreign, Given
 from sim.foreign.importers.keys import Keys, table
 from sim.foreign.importers.ledger import Section, short
+from sim.foreign.importers.pipeline_layouts import take_flushes, take_repeated
 from sim.foreign.importers.recipes.settings import RECORDS, Recipe, take_settings
 from sim.foreign.rows import Rows
 
-_FACTS = ("model", "sharded", "replicated", "gpus", "norms_cut")
-"""Facts of the run that conditions name whether they are told or not."""
+
+class Facts(SimpleNamespace):
+    """Facts of the run; None for what is not told."""
+
+    def __getattr__(self, name: str) -> None:
+        return None
 
 
 class RecipeRows(Rows):
@@ -84,15 +91,17 @@ class RecipeRows(Rows):
             "settings": self.keys.ledger.settings,
             "given": self.file.model is not None,
             "given_cluster": given.cluster is not None,
+            "given_gpus": given.gpus,
             "source_of_model": recipe.sources.get("model"),
+            "sources": recipe.sources,
             **self.known,
         }
 
     def fields(self) -> Any:
         """Fields as far as they are told, else a scenario's defaults."""
         told = {name: {**_defaults(name), **fields} for name, fields in self.recipe.sections.items()}
-        told["run"] = {**dict.fromkeys(_FACTS), **self.recipe.run}
-        return SimpleNamespace(**{name: SimpleNamespace(**fields) for name, fields in told.items()})
+        sections = {name: SimpleNamespace(**fields) for name, fields in told.items()}
+        return SimpleNamespace(**sections, run=Facts(**self.recipe.run))
 
     def words(self, text: Any) -> Any:
         """A text with {names} filled in."""
@@ -112,12 +121,30 @@ class RecipeRows(Rows):
     _number, _flag = partialmethod(_learn, "number"), partialmethod(_learn, "flag")
     _needed, _any = partialmethod(_learn, "needed"), partialmethod(_learn, "take")
 
-    def _let(self, values: Mapping[str, Any], of: Any) -> None:
-        for name, value in values.items():
-            self.known[name] = self.value(value)
+    def _words(self, names: Mapping[str, Sequence[str]], of: Any) -> None:
+        for name, (group, key) in names.items():
+            known, said = table(self.recipe.kind)[group], self.keys.text(key)
+            said = None if said is None else said.rpartition(".")[2].lower()  # of AttnBackend.flash, torch.bfloat16
+            if said is not None and said not in known:
+                raise self.keys.wrong(key, said, f"must be one of {', '.join(known)}")
+            self.known |= {name: said, f"{name}_ours": known.get(said)}
 
     def _peek(self, names: Mapping[str, str], of: Any) -> None:
         self.known |= {name: self.keys.raw(key) for name, key in names.items()}
+
+    def _inside(self, sections: Mapping[str, Sequence[Mapping[str, Any]]], of: Any) -> None:
+        for name, rows in sections.items():
+            outer, self.keys = self.keys, self.keys.section(name)
+            self.follow(rows)
+            self.keys.leave()
+            self.keys = outer
+
+    def _forget(self, names: Iterable[str], why: str | None) -> None:
+        for name in names:
+            self.keys.forget(name)
+            value = self.keys.take(name)[1]
+            if why is not None and value is not None:
+                self.keys.ledger.ignore(f"{self.keys.label}{name}", value, why)
 
     def _put(self, values: Mapping[str, Any], of: str) -> None:
         for path, value in values.items():
@@ -164,6 +191,16 @@ class RecipeRows(Rows):
 
     def _refuse(self, why: str, of: Any) -> None:
         raise self.refused(self.words(why))
+
+    def _repeat(self, number: Any, of: str) -> None:
+        take_repeated(self.plan, self.value(number), self.known["layers"], self.words(of))
+
+    def _flush(self, local: Any, of: str) -> None:
+        batch = self.recipe.sections["training"]["global_batch_size"]
+        take_flushes(self.plan, self.words(of), self.value(local), batch)
+
+    def _read(self, group: str, of: Any) -> None:
+        self.read(group)
 
     def _settings(self, group: str, of: Any) -> None:
         take_settings(self.recipe, self.keys, table(self.recipe.kind)[group])

@@ -163,7 +163,7 @@ def take_settings(recipe: Recipe, keys: Keys, rules: Mapping[str, Any]) -> None:
                 value = None if other is None else round(value * other)
             several = value if isinstance(value, Mapping) else {path: value}
             for field_path, found in several.items():
-                recipe.put(field_path, found, key)
+                recipe.put(field_path, found, f"{keys.label}{key}")
             if "default" in each:
                 recipe.default(path, each["default"], each["because"])
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from sim.foreign.importers.defaults import Foreign
 from sim.foreign.importers.keys import Keys, flat, table
 from sim.foreign.importers.ledger import short
 from sim.foreign.importers.recipes.rows import RecipeRows
@@ -23,12 +22,13 @@ def _strategies() -> dict[str, tuple[int, bool]]:
     return {word: (int(stage), bool(drops)) for word, (stage, drops) in table("fsdp")["strategies"].items()}
 
 
-def take_deepspeed(recipe: Recipe, keys: Settings, names: Iterable[str], file: Foreign) -> bool:
+def deepspeed(rows: RecipeRows, *names: str) -> bool:
     """What a DeepSpeed configuration says of sharding; whether there is one.
 
     It stands in the recipe, or in a file that this names and that lies beside it; of one that is not there, the stage
     is told by its name. Raises SpecError: a file that cannot be read, or a stage that DeepSpeed does not have.
     """
+    recipe, keys, file = rows.recipe, rows.keys, rows.file
     name = next((each for each in names if each in keys), None)
     nested = [each for each in names if any(key.startswith(f"{each}.") for key in keys.names())]
     if name is None and not nested:
@@ -74,9 +74,10 @@ def _zero(recipe: Recipe, zero: Keys, source: str) -> None:
     zero.leave()
 
 
-def take_fsdp(recipe: Recipe, keys: Settings, recomputed: bool | None = None) -> bool:
+def fsdp(rows: RecipeRows, recomputed: bool | None = None) -> bool:
     """What the keys of FSDP say, of accelerate and of the Trainer; whether there are any. Raises SpecError: a strategy
     that FSDP does not have."""
+    recipe, keys = rows.recipe, rows.keys
     _, words = keys.take("fsdp")
     words = words if isinstance(words, list) else str(words or "").split()
     for word in words:
@@ -121,8 +122,9 @@ def _strategy(words: list[Any], inner: Settings) -> tuple[str, str]:
     return key, word
 
 
-def take_strategy(recipe: Recipe, keys: Settings, name: str) -> None:
+def strategy(rows: RecipeRows, name: str) -> None:
     """Composer's and OLMo's sharding_strategy of FSDP; without FSDP's section every GPU holds the whole model."""
+    recipe, keys = rows.recipe, rows.keys
     section = name.partition(".")[0]
     said = keys.text(name)
     if said is None and not any(key.startswith(f"{section}.") for key in keys.names()):

@@ -16,15 +16,13 @@ from sim.foreign.importers.defaults import (
     cluster_section,
     fewest_gpus,
     replicas,
-    take_16_bits,
     take_optimizer,
 )
-from sim.foreign.importers.keys import MOST, Keys, NotKnown, flat, table
+from sim.foreign.importers.keys import Keys, NotKnown, flat, table
 from sim.foreign.importers.ledger import Ledger, Section, short
-from sim.foreign.importers.pipeline_layouts import take_flushes, take_repeated
 from sim.foreign.importers.python.expressions import CALLED
 from sim.foreign.importers.python.recipes import leave_makers, read_recipe
-from sim.foreign.importers.recipes.finetuning import adapted
+from sim.foreign.importers.recipes.finetuning import targets
 from sim.foreign.importers.recipes.recipe import whole_shape
 from sim.foreign.importers.recipes.rows import RecipeRows
 from sim.foreign.importers.recipes.settings import Recipe
@@ -166,10 +164,10 @@ def read_torchtitan(file: Foreign) -> dict[str, Any]:
     plan, training = Section("plan", ledger), Section("training", ledger, sequence_length=None)
     sections = {"plan": plan, "training": training, "stack": Section("stack", ledger)}
     rows = RecipeRows(keys, Recipe(KIND, sections), file, STEPS)
-    replicated, sharded = _degrees(plan, keys)
-    rows.known |= {"replicated": replicated, "sharded": sharded, "mixture": bool(shape.get("num_experts"))}
+    rows.known["mixture"] = bool(shape.get("num_experts"))
+    rows.read("degrees")
     rows.read("experts")
-    gpus = _gpus(plan, replicated, sharded, shape, cluster, file)
+    gpus = _gpus(rows, shape, cluster)
     unit = plan["tp"] * plan["cp"] * plan["pp"]
     plan.took("dp", replicas(gpus, unit, ledger, "tp · cp · pp"), "GPUs over tp · cp · pp")
     rows.read("replicas")
@@ -180,7 +178,7 @@ def read_torchtitan(file: Foreign) -> dict[str, Any]:
     rows.read("training")
     take_optimizer(training, keys.text("optimizer.name"), "optimizer.name")
     rows.read("stack")
-    _adapters(training, keys)
+    rows.read("low_rank")
     for prefix in ("model.adapters", "model", "training", "parallelism", "activation_checkpoint", "experimental"):
         keys.below(prefix).leave()
     keys.leave()
@@ -209,42 +207,8 @@ def _further_tokens(model: Any, keys: Keys, ledger: Ledger) -> Any:
     return section
 
 
-def _adapters(training: Section, keys: Keys) -> None:
-    """Low-rank adapters, of LoRAConverter."""
-    rank = keys.whole("model.adapters.rank")
-    if rank is not None:
-        training.took("adapter_rank", rank, "rank of LoRAConverter")
-    _, targets = keys.take("model.adapters.target_modules")
-    if isinstance(targets, list) and rank is not None:
-        source = "target_modules of LoRAConverter"
-        training.took("adapter_targets", adapted(map(str, targets), source, training), source)
-
-
-def _degree(name: str, keys: Keys, default: int, least: int = 1) -> int:
-    """A parallel degree from the first place that has it; -1, where allowed, stands for all GPUs left."""
-    names = [f"{section}.{name}" for section in ("parallelism", "training", "experimental")]
-    value = keys.whole(*names, least=-1)
-    if value == 0:
-        raise keys.wrong(names[0], value, f"must be -1, or a whole number from 1 to {MOST:.0e}")
-    if value is not None and value < least:
-        raise keys.wrong(names[0], value, "must be one or more")
-    return default if value is None else value
-
-
-def _degrees(plan: Section, keys: Keys) -> tuple[int, int]:
-    """Tensor, context and pipeline parallelism into the plan; the degrees of replicated and of sharded data
-    parallelism, -1 for all that is left."""
-    for field, name in (("tp", "tensor"), ("cp", "context"), ("pp", "pipeline")):
-        named = f"{name}_parallel_degree"
-        plan.took(field, _degree(named, keys, 1), named)
-    replicated = _degree("data_parallel_replicate_degree", keys, 1)
-    older = _degree("data_parallel_degree", keys, -1, least=-1)
-    return replicated, _degree("data_parallel_shard_degree", keys, older, least=-1)
-
-
-def _gpus(
-    plan: Section, replicated: int, sharded: int, shape: dict[str, Any], cluster: ClusterSpec, file: Foreign
-) -> int:
+def _gpus(rows: RecipeRows, shape: dict[str, Any], cluster: ClusterSpec) -> int:
+    plan, file, replicated, sharded = rows.plan, rows.file, rows.known["replicated"], rows.known["sharded"]
     ledger, given = plan.ledger, file.given
     unit = plan["tp"] * plan["cp"] * plan["pp"] * replicated
     if sharded > 0:
@@ -258,22 +222,6 @@ def _gpus(
     if file.started is not None:
         return int(ledger.took("GPUs", *file.started))
     return fewest_gpus(shape, cluster, ledger, unit)
-
-
-def flushes(rows: RecipeRows) -> None:
-    """A schedule for each local batch (torchtitan/train.py, train_step)."""
-    batch = rows.recipe.sections["training"]["global_batch_size"]
-    take_flushes(rows.plan, "local_batch_size", rows.known["local"], batch)
-
-
-def one_layer_in(rows: RecipeRows) -> None:
-    """Whole layers again, one in so many of each stage (selective_ac_option = "2")."""
-    option, plan = str(rows.known["option"]), rows.plan
-    every = int(option) if option.isdecimal() and rows.known["mode"] == "selective" else 0
-    rows.known["every"] = every
-    if every:
-        here = rows.known["layers"] // (plan["pp"] * plan.get("num_chunks", 1))
-        take_repeated(plan, here // every, here, f"activation_checkpoint.selective_ac_option {every}")
 
 
 def compiled_parts(rows: RecipeRows) -> None:
@@ -291,10 +239,5 @@ def balancer(rows: RecipeRows) -> None:
         rows.recipe.sections["stack"].took("balanced_context", said.lower() != "none", name)
 
 
-def sixteen_bits(rows: RecipeRows) -> None:
-    """Weights in 16 bits alone."""
-    take_16_bits(rows.recipe.sections["training"], rows.recipe.sections["stack"], "bf16", "dtype bfloat16")
-
-
-STEPS = {each.__name__: each for each in (flushes, one_layer_in, compiled_parts, balancer, sixteen_bits, converted)}
+STEPS = {each.__name__: each for each in (compiled_parts, balancer, converted, targets)}
 """What the table's rows call by `step`."""

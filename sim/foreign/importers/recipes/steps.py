@@ -1,16 +1,124 @@
-"""Steps of MaxText's and verl's files: the model by numbers or name, the mesh by its axes, batches by their parts."""
+"""Steps of recipes: which model is trained, by its name, builder or numbers, for how long, and MaxText's mesh."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from math import prod
 from typing import Any
 
+from sim.foreign.importers.huggingface.config import read_model
 from sim.foreign.importers.huggingface.hub_models import known_model
 from sim.foreign.importers.keys import table
 from sim.foreign.importers.ledger import Section, short
 from sim.foreign.importers.pipeline_layouts import layout_of
+from sim.foreign.importers.recipes.finetuning import adapted, stored
 from sim.foreign.importers.recipes.recipe import whole_shape
 from sim.foreign.importers.recipes.rows import RecipeRows
+
+
+def shape(rows: RecipeRows) -> None:
+    """Learn `layers` and `experts` of the scenario's model, the caller's, or the one that the file names; None where
+    none is known."""
+    found = rows.sections.get("model", rows.file.model) or known_model(rows.recipe.run.get("model", ""))
+    whole = whole_shape(found) if found else {}
+    rows.known |= {"layers": whole.get("num_layers"), "experts": whole.get("num_experts")}
+
+
+def vocabulary(rows: RecipeRows) -> None:
+    """Learn `words` of the model of the hub that the tokenizer is named after; None where it is not known."""
+    found = known_model(rows.known["tokenizer"] or "")
+    rows.known["words"] = whole_shape(found)["vocab_size"] if found else None
+
+
+def duration(rows: RecipeRows) -> None:
+    """Composer's max_duration: batches (ba), tokens (tok, T); epochs say nothing of them."""
+    name, value = rows.keys.take("max_duration")
+    found = re.fullmatch(r"([\d_.]+(?:e\d+)?)\s*(ba|tok|T|)", str(value))
+    if found is not None:
+        number, tokens = float(found[1].replace("_", "")), found[2] in ("tok", "T")
+        rows.recipe.put("run.tokens" if tokens else "run.steps", number if tokens else int(number), name)
+    elif value is not None:
+        rows.keys.ledger.ignore(name, value, "the number of tokens depends on the data; see training.tokens")
+
+
+def nanotron_model(rows: RecipeRows) -> None:
+    """nanotron's model_config, which is that of a model of the hub."""
+    model, known, file = rows.file.data.get("model"), table("nanotron")["configs"], rows.file
+    found = model.get("model_config") if isinstance(model, Mapping) else None
+    config: Mapping[str, Any] = found if isinstance(found, Mapping) else {}
+    if file.model is not None:
+        return
+    kind = next((ours for name, ours in known.items() if config.get(name)), None)
+    if kind is None or config.get("moe_config") or config.get("num_experts"):
+        what = "has experts" if kind is not None else "is of no architecture that is known"
+        raise rows.refused(f"model.model_config {what}; give --model config.json with the same shape")
+    plain = {
+        key: int(value) if isinstance(value, str) and re.fullmatch(r"\d{1,9}(_\d{3})+", value) else value
+        for key, value in config.items()
+        if key not in known and not str(key).startswith("_")
+    }
+    window = plain.pop("sliding_window_size", None)
+    if window is not None:
+        why = "priced as attention to everything before"
+        file.ledger.ignore("model.model_config.sliding_window_size", window, why, matters=True)
+    section = read_model({"model_type": kind, **plain}, file.ledger)
+    if kind == "qwen2" and config.get("attention_bias") is False:
+        section.pop("qkv_bias", None)
+    rows.recipe.sections["model"].update(section)
+
+
+def torchtune_model(rows: RecipeRows) -> None:
+    """The model by its builder's name, whether its base is quantised, and the linears beside which adapters stand."""
+    recipe, keys, training = rows.recipe, rows.keys, rows.recipe.sections["training"]
+    model = recipe.run.get("model", "")
+    builder = model.rpartition(".")[2]
+    quantised = builder.startswith("qlora_") or keys.raw("model.quantize_base") is True
+    builder = builder.removeprefix("qlora_").removeprefix("lora_")
+    named = recipe.run["model"] = table("torchtune")["builders"].get(builder, builder).replace("_", "-")
+    if rows.file.model is None and known_model(named, by_letters=True) is None:
+        why = "it sees images, which flopcast does not model" if "vision" in builder else "it is not known"
+        why += "; give --model PRESET or --model config.json"
+        raise rows.refused(f"model._component_ {short(model)}: {why}")
+    if quantised:
+        stored(training, "model._component_", "quantize_base")
+    _, modules = keys.take("model.lora_attn_modules")
+    mlp = keys.flag("model.apply_lora_to_mlp")
+    if training.get("adapter_rank"):
+        names = [str(each) for each in modules] if isinstance(modules, list) else []
+        names += ["gate_proj", "up_proj", "down_proj"] if mlp else []
+        found = adapted(names, "model.lora_attn_modules", training)
+        recipe.put("training.adapter_targets", found, "model.lora_attn_modules and model.apply_lora_to_mlp")
+
+
+def prime_rl_model(rows: RecipeRows) -> None:
+    """What prime-rl's [model] says by its sections: of what is computed again, compiled and adapted."""
+    trainer = rows.file.data.get("trainer")
+    model = {**_mapping(rows.file.data, "model"), **_mapping(trainer, "model")}
+    ac = _mapping(model, "ac")
+    lora = model.get("lora") or _mapping(model, "experimental").get("lora")
+    rows.known |= {
+        "again": "ac" in model or "ac_offloading" in model,
+        "mode": ac.get("mode", "full"),
+        "every": ac.get("freq", 1),
+        "chosen": ac.get("targets"),
+        "norms": ac.get("targets") == ["norm"],
+        "compiled": model.get("compile") not in (None, False),
+        "adapted": isinstance(lora, Mapping),
+    }
+
+
+def fewer_layers(rows: RecipeRows) -> None:
+    """A model cut short to so many `layers`."""
+    model = rows.sections["model"]
+    number = rows.file.ledger.took("model.num_layers", rows.known["layers"], "model.debug.num_layers")
+    rows.sections["model"] = {**({"preset": model} if isinstance(model, str) else model), "num_layers": number}
+
+
+def _mapping(data: Any, name: str) -> Mapping[str, Any]:
+    found = data.get(name) if isinstance(data, Mapping) else None
+    return found if isinstance(found, Mapping) else {}
+
 
 _MAXTEXT = "maxtext"
 _DEFAULT = "MaxText's default: configs/base.yml"
@@ -108,28 +216,6 @@ def mesh(rows: RecipeRows) -> None:
     rows.known["experts"] = experts
 
 
-def batch_of_devices(rows: RecipeRows) -> None:
-    """per_device_batch_size: sequences a device, of which tensor, context and pipeline ranks take their product."""
-    keys, plan, recipe = rows.keys, rows.plan, rows.recipe
-    each, pieces = keys.number("per_device_batch_size"), keys.whole("num_pipeline_microbatches", least=-1)
-    if each is None and ("base_config" in keys or "run_name" in keys):
-        each = float(keys.ledger.assume("per_device_batch_size", table(_MAXTEXT)["usual_batch"], _DEFAULT))
-    if each is None:
-        return
-    pp = plan.get("pp", 1)
-    of_replica = each * plan.get("tp", 1) * plan.get("cp", 1) * pp
-    parts = pieces if pieces is not None and pieces > 0 else pp
-    if not (of_replica / parts).is_integer() or of_replica < parts:
-        makes = f"{parts} micro-batches makes {of_replica / parts:g} sequences, no whole number"
-        raise rows.refused(f"per_device_batch_size {each:g} over tp · cp · pp and {makes}")
-    recipe.put("plan.microbatch_size", int(of_replica) // parts, "per_device_batch_size × tp · cp · pp")
-    steps = recipe.run.get("accumulation", 1)
-    recipe.run["accumulation"] = steps * parts
-    if pp > 1 and steps > 1:  # each of them is a pipeline of its own
-        recipe.put("plan.microbatches_per_flush", parts, "gradient_accumulation_steps of whole pipelines")
-    recipe.sources.setdefault("accumulation", "gradient_accumulation_steps")
-
-
 def ends_of_pipeline(rows: RecipeRows) -> None:
     """Layers of the first and the last pipeline stage, where they differ from those between."""
     name, plan = f"{_ACTOR}megatron.override_transformer_config.num_layers_in_", rows.plan
@@ -145,26 +231,3 @@ def ends_of_pipeline(rows: RecipeRows) -> None:
         raise rows.refused(f"{left} layers cannot be dealt to {inner} stages; see {name}first_pipeline_stage")
     layers = [left // inner if end is None else end for end in (first, *[None] * (stages - 2), last)]
     plan.took("pipeline_layout", layout_of(layers), f"{name}first_pipeline_stage and last")
-
-
-def batch_of_update(rows: RecipeRows) -> None:
-    """verl's sequences of a step, how long they may be, and how many go through together."""
-    keys, training, ledger = rows.keys, rows.recipe.sections["training"], rows.file.ledger
-    prompt, response = keys.whole("data.max_prompt_length"), keys.whole("data.max_response_length")
-    batch, cp = keys.whole("data.train_batch_size"), rows.plan.get("cp", 1)
-    mini, samples = keys.whole(f"{_ACTOR}ppo_mini_batch_size") or 256, keys.whole("actor_rollout_ref.rollout.n") or 1
-    if "actor_rollout_ref" in rows.file.data:
-        source = "data.max_prompt_length + max_response_length"
-        training.took("sequence_length", (prompt or 512) + (response or 512), source)
-        source = "ppo_mini_batch_size × rollout.n: an update of the policy"
-        rows.recipe.put("training.global_batch_size", mini * samples, source)
-        if batch is not None:
-            why = f"a step is an update of {mini} prompts, and not all {batch} that are generated for at once"
-            ledger.ignore("data.train_batch_size", batch, why)
-    else:
-        rows.recipe.put("training.global_batch_size", batch or 256, "data.train_batch_size")
-    length = training.get("sequence_length", 1024)
-    tokens = keys.whole(f"{_ACTOR}ppo_max_token_len_per_gpu", "data.max_token_len_per_gpu")
-    name = next((each for each in (f"{_ACTOR}use_dynamic_bsz", "data.use_dynamic_bsz") if keys.raw(each)), None)
-    if name is not None and tokens is not None:
-        rows.plan.took("microbatch_size", max(1, tokens * cp // length), f"{name}: {tokens} tokens a GPU")
