@@ -382,9 +382,10 @@ def assumed_of_speeds(scenario: Scenario) -> Iterator[str]:
     gpus, spread, fitted = scenario.plan.num_gpus, scenario.cluster.gpu_spread, scenario.profile.fitted_gpus
     more = float(slowdown(np.array(gpus), spread, fitted))
     if more:
-        those = "one" if fitted == 1 else f"slowest of the {fitted}"
+        those = "single GPU" if fitted == 1 else f"slowest of the {fitted} GPUs"
         name = scenario.profile.name
         yield (
-            f"GPUs' speeds have a standard deviation of {spread:.1%} (cluster.gpu_spread). The slowest of your "
-            f"{gpus:,} is expected to be {more:.1%} slower than the {those} that profile {name!r} was set on"
+            f"a step waits for its slowest GPU, as their speeds have a standard deviation of {spread:.1%} "
+            f"(cluster.gpu_spread). The slowest of {gpus:,} is taken to be {more:.1%} slower than the {those} on "
+            f"which profile {name!r} was fitted"
         )
