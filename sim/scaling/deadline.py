@@ -102,9 +102,8 @@ def in_time(
         training = run_of(tried[size])
         return (training.high if sure else training.run).wall_s
 
-    enough, certain = (
-        _fewest(sizes, node_gpus, lambda size, sure=sure: wall_s(size, sure) <= within_s) for sure in (False, True)
-    )
+    enough = _fewest(sizes, node_gpus, lambda size: wall_s(size, sure=False) <= within_s)
+    certain = _fewest(sizes, node_gpus, lambda size: wall_s(size, sure=True) <= within_s)
     if enough is not None:
         return InTime(within_s, tried[enough], None if certain is None else tried[certain])
     if not tried:
