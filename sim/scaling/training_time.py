@@ -238,7 +238,7 @@ def _of_layered_order(
 
 
 def _of_the_framework(front: Sequence[FrontierPoint]) -> tuple[str, ...]:
-    """On how many GPUs the stack's framework cannot run the plan, and which frameworks run that of the fastest run."""
+    """Plans that the stack's framework cannot run, and the frameworks that run that of the shortest run, in words."""
     broken: dict[str, list[str]] = {}
     for point in front:
         scenario = point.answer.scenario
