@@ -79,11 +79,15 @@ def search_stages(
                 continue
             tried[number] = True
             base = result.scenario_at(where)
+            better = False
             for changed in _staged(base, layouts, unlike.get(base.plan.pp, ())):
                 if (key := (changed[0].plan, changed[1])) in seen or not _allowed(result, changed[0]):
                     continue
+                if changed[1] and not better:  # no other place of its longer stages gains much
+                    continue
                 seen.add(key)
                 candidate, runs = _fitting(result, *changed, modules, found.worst)
+                better = candidate is not None
                 found.runs += runs
                 found.ran += [] if candidate is None else [(candidate.worth(result.objective), candidate)]
                 if progress is not None:
