@@ -306,7 +306,7 @@ def basis_of(scenario: Scenario, causes: Mapping[str, float]) -> str:
     before, now, after = (reach_of(doubt, runs) for runs in ((), measured, (*measured, doubt)))
     if measured and sum(now) > WORTH_NAMING * sum(before):
         said.append("Your runs hardly narrow it, as this run differs from them in its parts and sizes")
-    elif sum(after) < WORTH_NAMING * sum(now):
+    elif not measured and sum(after) < WORTH_NAMING * sum(now):
         narrower = f"{1 - sum(after) / sum(now):.0%} narrower: {_range(after)}"
         said.append(f"One measured step of a similar run (flopcast anchor) would make the interval {narrower}")
     return ". ".join(said) + "."
