@@ -56,7 +56,6 @@ def stated_assumptions(plans: Plans, scenario: Scenario, notes: Iterable[str]) -
         *(line for each in (compute, block) for line in each.assumed(scenario)),
         *layouts.assumed_of_speeds(scenario),
         *zero.assumed(plans, scenario.num_forwards),
-        *layouts.assumed_of_layouts(plans.layouts),
         *placement.assumed(scenario),
         *(line for each in (memory, kept) for line in each.assumed(scenario)),
         *(() if scenario.training.tokens is None else (NO_FAILURES,)),

@@ -12,10 +12,11 @@ from sim.breakdown import CAUSES, Breakdown, break_down
 from sim.engines import Timeline, run
 from sim.engines.order_facts import facts_of
 from sim.engines.program import price_order, program_of
-from sim.errors import InfeasiblePlan
+from sim.errors import InfeasiblePlan, SpecError
 from sim.notebook import NotebookDisplay
 from sim.pricing.cells import Plans, plans_of
 from sim.pricing.deal import Deal
+from sim.pricing.layouts import switch_shares
 from sim.pricing.memory import peak_memory, stage_bytes
 from sim.pricing.stages import params_of_ranks
 from sim.schedules import Order
@@ -26,6 +27,8 @@ from sim.units import show, show_time
 from sim.work.memory import MemoryUse, by_rank
 from sim.work.sums import active_params, causal_flop, hardware_flop, model_flop, total_params
 
+VISIBLE = 5e-4
+"""Share of a step from which on what switches cost is told."""
 _SIZES = ("engine", "num_gpus", "params", "active_params", "num_microbatches", "step_time_s")
 _RATES = ("tokens_per_s", "model_flop_per_s_per_gpu", "hardware_flop_per_s_per_gpu", "total_flop_per_s")
 _SHARES = ("mfu", "mfu_causal", "hfu", "bubble_fraction")
@@ -57,7 +60,22 @@ class Estimate(NotebookDisplay):
     @property
     def assumptions(self) -> tuple[str, ...]:
         """What was guessed, allowed for or extrapolated, after what the framework cannot run of the plan."""
-        return (*framework_plans.assumed(self.scenario), *self.stated)
+        return (*framework_plans.assumed(self.scenario), *self._of_switches(), *self.stated)
+
+    def _of_switches(self) -> tuple[str, ...]:
+        """What switches leave of the network cards where it is not all, and what that adds to the step."""
+        cluster = self.scenario.cluster
+        if cluster.network is None or not (shares := switch_shares(plans_of(self.scenario).layouts)):
+            return ()
+        said = f"when all groups communicate at once, switches leave this share of each network card: {shares}"
+        try:
+            free = self.scenario.replace(cluster=cluster.replace(network=cluster.network.unblocked))
+            more = self.step_time_s - _step_time(free, self.engine)
+        except SpecError:  # their ports do not suffice for as many cables up as down
+            return (said,)
+        if more < VISIBLE * self.step_time_s:
+            return (f"{said}. It costs nothing visible, as compute hides these messages",)
+        return (f"{said}. Without that a step would take {show_time(more)} ({more / self.step_time_s:.1%}) less",)
 
     def __repr__(self) -> str:
         """Show the estimate in one line, as the fields hold every action of the step."""

@@ -303,8 +303,10 @@ def basis_of(scenario: Scenario, causes: Mapping[str, float]) -> str:
             f"The largest doubt is {part}: {doubt.shares[part]:.0%} of the step, uncertain by a factor of "
             f"{1 + alone:.2f}"
         )
-    now, after = (reach_of(doubt, runs) for runs in (measured, (*measured, doubt)))
-    if sum(after) < WORTH_NAMING * sum(now):
+    before, now, after = (reach_of(doubt, runs) for runs in ((), measured, (*measured, doubt)))
+    if measured and sum(now) > WORTH_NAMING * sum(before):
+        said.append("Your runs hardly narrow it, as this run differs from them in its parts and sizes")
+    elif not measured and sum(after) < WORTH_NAMING * sum(now):
         narrower = f"{1 - sum(after) / sum(now):.0%} narrower: {_range(after)}"
         said.append(f"One measured step of a similar run (flopcast anchor) would make the interval {narrower}")
     return ". ".join(said) + "."
@@ -336,7 +338,7 @@ def grade_of(scenario: Scenario, off_range: bool = False) -> tuple[str, str]:
         return GRADES[3], "naming the framework (stack.framework)"
     if off_range or (published_like(scenario)[0] < MANY and not provenance.measured):
         return GRADES[2], "one measured step (flopcast anchor)"
-    return GRADES[1], "one measured step (flopcast anchor)"
+    return GRADES[1], "" if provenance.measured else "one measured step (flopcast anchor)"
 
 
 def published_like(scenario: Scenario) -> tuple[int, int]:

@@ -114,6 +114,19 @@ def test_one_run_narrows_the_interval_of_an_unknown_framework(scenarios):
     assert grade_of(after)[0] == "measured here"
 
 
+def test_an_anchored_answer_asks_for_no_measured_step_and_says_why_it_is_hardly_surer(scenarios):
+    own, other = (
+        estimate(load_scenario(scenarios / path))
+        for path in ("megatron-2021/39.1b.yaml", "papers/deepseek-v3-2048-h800.yaml")
+    )
+    told = as_measured(other.scenario, other.breakdown.shares())
+    provenance = own.scenario.profile.provenance.replace(measured=(told,))
+    after = own.scenario.replace(profile=own.scenario.profile.replace(provenance=provenance))
+    said = basis_of(after, own.breakdown.shares())
+    assert "Your runs hardly narrow it" in said
+    assert "flopcast anchor" not in said + grade_of(after)[1]
+
+
 def test_the_table_that_ships_is_sensible():
     spreads = shipped_spreads()
     assert set(spreads.parts) == set(PARTS)

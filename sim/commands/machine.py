@@ -74,6 +74,7 @@ def shape(
     tp: Annotated[int, Option(min=1, help="GPUs that cut every matrix.")] = 1,
     seq: str | None = None,
     framework: str | None = None,
+    profile: ProfileOption = None,
     as_json: Json = False,
 ) -> None:
     """Which nearby vocabulary, heads and widths train faster at nearly the same parameters.
@@ -84,7 +85,7 @@ def shape(
     """
     length = None if seq is None else parse_whole(seq, "sequence_length")
     with spinner("pricing nearby sizes"):
-        found = shapes_near(model, gpu_named(gpu), tp, length, framework)
+        found = shapes_near(model, gpu_named(gpu), tp, length, framework, profile=profile)
     print_answer(as_json, found.to_dict, lambda: _shapes(found))
 
 

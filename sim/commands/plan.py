@@ -41,6 +41,7 @@ FULL, KEPT = 0.95, 0.9
 HOW: dict[str, Opt | str] = {
     "length": Opt("--seq", read=lambda words, _: parse_whole(words, "sequence_length")),
     "memory_limit_bytes": Opt("--memory-limit", read=lambda words, _: opt.read_limit(words)),
+    "profile": Opt(autocompletion=opt.preset("profiles")),
 }
 """Options of both questions that differ from their fields."""
 PRETRAINING = Fills(
@@ -166,7 +167,9 @@ def plan(
     if planned.training is None:
         steps.insert(0, "Add --tokens 15T for the days and the cost of a run of so many tokens.")
     if deadline is not None:
-        steps.append("Only usual sizes were tried, of 1 to 8, 10, 12, 14, 16, 20 … nodes. --gpus takes any.")
+        steps.append(
+            "Usual sizes were tried, of 1 to 8, 10, 12, 14, 16, 20 … nodes, and then some between. --gpus takes any."
+        )
     said = sentence_of(planned) if deadline is None else in_time_sentence(deadline)
     then.show(planned.answer.scenario, found.to_dict(), planned_view(planned, said, steps, then.verbose, deadline))
     if not planned.result.finished:
@@ -199,7 +202,7 @@ def ask_plan(
     """The best plan and its run on the machine named; where none is named, on all GPUs that have a list price."""
     _check_plan(gpus, within, gpu, cluster, question)
     named = gpu is not None or cluster is not None
-    _refuse_price(price, named)
+    _refuse_unnamed(named, price, question.keywords.get("profile"))
     asked = question(model, assumed=() if gpu is None else tuple(filter(None, [choice_among(gpu)])))
     asked = replace(asked, framework=asked.framework or export_to)
     terms, card = _terms(price), None if gpu is None else gpu_named(gpu)
@@ -243,9 +246,11 @@ def _check_plan(
             raise SpecError(f"-s {each}: plan sets {field} by {OPTIONS[field]}; write it so")
 
 
-def _refuse_price(price: str | None, named: bool) -> None:
-    if price is not None and not named:
-        raise SpecError(f"--price {price} is of one kind of GPU; name it with --gpu, or leave --price out")
+def _refuse_unnamed(named: bool, price: str | None, profile: str | None) -> None:
+    """Refuse what holds for one kind of GPU where several are compared."""
+    for option, given in (("--price", price), ("--profile", profile)):
+        if given is not None and not named:
+            raise SpecError(f"{option} {given} is of one kind of GPU; name it with --gpu, or leave {option} out")
 
 
 class _LoraCommand(TyperCommand):
@@ -316,7 +321,7 @@ def ask_tuning(
         raise SpecError(f"--lora {lora} and --qlora {qlora} both say what is trained; leave one out")
     if question.keywords["epochs"] <= 0:
         raise SpecError(f"--epochs {question.keywords['epochs']:g} must be above zero")
-    _refuse_price(price, gpu is not None)
+    _refuse_unnamed(gpu is not None, price, question.keywords.get("profile"))
     asked = question(model, assumed=() if gpu is None else tuple(filter(None, [choice_among(gpu)])))
     card, terms = None if gpu is None else gpu_named(gpu), _terms(price)
     if card is not None and gpus is not None:

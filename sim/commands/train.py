@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Annotated, Any
 
 from sim.commands import options as opt
@@ -18,7 +17,6 @@ from sim.scaling.run import Goal, Terms, goal_of, goal_of_model
 from sim.scaling.training import Training
 from sim.scaling.training import train as run_of
 from sim.specs import Scenario, load_scenario
-from sim.specs.presets import load_file_as_preset
 from sim.units import parse, parse_count
 
 FAILURES = Fills(
@@ -158,6 +156,5 @@ def _question(model: str, cluster: str, stack: str, profile: str | None, overrid
         length, precision = length_of(shape, None)[0], precision_of(gpu)[0]
         return {"global_batch_size": 1, "sequence_length": length, "precision": precision}, ()
 
-    own = load_file_as_preset(Path(profile)) if profile is not None and profile.endswith((".yaml", ".yml")) else profile
     name = f"{model} on {cluster}"
-    return ask(model, cluster, stack=stack, training=training, profile=own, name=name, overrides=overrides)
+    return ask(model, cluster, stack=stack, training=training, profile=profile, name=name, overrides=overrides)

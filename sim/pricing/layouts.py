@@ -361,8 +361,8 @@ def _place(
     return Layouts(costs, tp * cp * pp * dp, tp, cp, pp, ep, etp, *layers, *replicas, *sharding, between, share, hops)
 
 
-def assumed_of_layouts(layouts: Layouts) -> Iterator[str]:
-    """Which kinds of groups switches slow, and what they leave them."""
+def switch_shares(layouts: Layouts) -> str:
+    """Which kinds of groups switches slow, and what they leave them; empty where none."""
     shares = {
         "pipeline sends": layouts.send_share,
         "tensor-parallel": layouts.tensor.card_share,
@@ -372,9 +372,7 @@ def assumed_of_layouts(layouts: Layouts) -> Iterator[str]:
     }
     if np.max(layouts.ep) > 1:
         shares["replicas of experts"] = layouts.expert_data.card_share
-    left = ", ".join(f"{name} {np.min(share):.0%}" for name, share in shares.items() if np.min(share) < 1)
-    if left:
-        yield f"when all groups communicate at once, switches leave this share of each network card: {left}"
+    return ", ".join(f"{name} {np.min(share):.0%}" for name, share in shares.items() if np.min(share) < 1)
 
 
 def assumed_of_speeds(scenario: Scenario) -> Iterator[str]:
@@ -382,9 +380,10 @@ def assumed_of_speeds(scenario: Scenario) -> Iterator[str]:
     gpus, spread, fitted = scenario.plan.num_gpus, scenario.cluster.gpu_spread, scenario.profile.fitted_gpus
     more = float(slowdown(np.array(gpus), spread, fitted))
     if more:
-        those = "one" if fitted == 1 else f"slowest of the {fitted}"
+        those = "single GPU" if fitted == 1 else f"slowest of the {fitted} GPUs"
         name = scenario.profile.name
         yield (
-            f"GPUs' speeds have a standard deviation of {spread:.1%} (cluster.gpu_spread). The slowest of your "
-            f"{gpus:,} is expected to be {more:.1%} slower than the {those} that profile {name!r} was set on"
+            f"a step waits for its slowest GPU, as their speeds have a standard deviation of {spread:.1%} "
+            f"(cluster.gpu_spread). The slowest of {gpus:,} is taken to be {more:.1%} slower than the {those} on "
+            f"which profile {name!r} was fitted"
         )

@@ -111,9 +111,18 @@ def plan_words(answer: Estimate) -> str:
         f"groups of {plan.microbatch_group}": plan.microbatch_group is not None,
         f"{plan.optimizer_offload:.0%} of the optimizer on the host": plan.optimizer_offload > 0,
         f"{plan.offloaded_layers} layers on the host": plan.offloaded_layers > 0,
-        f"layout {plan.pipeline_layout}": bool(plan.pipeline_layout),
+        f"layout {plan.pipeline_layout} ({layout_legend(plan.pipeline_layout)})": bool(plan.pipeline_layout),
     }
     return " · ".join(part for part, told in parts.items() if told)
+
+
+_BLOCKS = {"E": "embedding", "t": "layer", "m": "multi-token prediction", "L": "head"}
+
+
+def layout_legend(layouts: str) -> str:
+    """What the signs in pipeline layouts stand for."""
+    letters = [f"{letter} {block}" for letter, block in _BLOCKS.items() if letter in layouts]
+    return ", ".join([*letters, "| ends a stage"])
 
 
 def surer_words(answer: Estimate) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from sim.estimate import Estimate
-from sim.report.facts import plan_words
+from sim.report.facts import layout_legend, plan_words
 from sim.report.terminal import grouped
 from sim.search import SearchResult
 from sim.search.candidate import shown
@@ -161,7 +161,8 @@ def layout_lines(result: SearchResult) -> list[str]:
     """Which of the best plans have layouts of their own."""
     plans = [each.scenario.plan for each in result.best]
     numbers = grouped((plan.pipeline_layout, str(n)) for n, plan in enumerate(plans, start=1) if plan.pipeline_layout)
-    return [f"Layers of row {', '.join(which)}: {layout}" for layout, which in numbers.items()]
+    lines = [f"Layers of row {', '.join(which)}: {layout}" for layout, which in numbers.items()]
+    return [*lines, f"({layout_legend(''.join(numbers))})"] if lines else []
 
 
 def answer_columns(objective: str, answers: Sequence[Estimate], losses: Sequence[str] = ()) -> dict[str, list[str]]:

@@ -49,8 +49,8 @@ def in_time_sentence(found: InTime) -> str:
     run = run_of(found.planned).run
     gpu, most = found.planned.answer.scenario.cluster.gpu.name, show_time(found.within_s)
     return (
-        f"{found.gpus:,} × {gpu} are the fewest that are expected to train {show_count(run.tokens)} tokens within "
-        f"{most}: in {show_time(run.wall_s)}, for {money(run.cost, run.currency)}."
+        f"{found.gpus:,} × {gpu} are the fewest found that are expected to train {show_count(run.tokens)} tokens "
+        f"within {most}: in {show_time(run.wall_s)}, for {money(run.cost, run.currency)}."
     )
 
 
@@ -98,14 +98,14 @@ def _deadline_facts(found: InTime | None) -> list[tuple[str, str, str]]:
     """How likely a run ends in time, and on how many GPUs nearly surely."""
     if found is None:
         return []
-    more = "no larger size that was tried has its whole 90 % interval within it"
+    more = ". No larger size that was tried has a chance of 95% or more"
     if found.certain is found.planned:
-        more = "the whole 90 % interval is within it"
+        more = ""
     elif found.certain is not None:
         run = run_of(found.certain).run
         takes = f"{show_time(run.wall_s)}, {money(run.cost, run.currency)}"
-        more = f"{run.num_gpus:,} GPUs ({takes}) have their whole 90 % interval within it"
-    return [("In time", f"{found.chance:.0%}", f"chance to end within {show_time(found.within_s)}; {more}")]
+        more = f". For a chance of 95% or more rent {run.num_gpus:,} GPUs ({takes})"
+    return [("In time", f"{found.chance:.0%}", f"chance to end within {show_time(found.within_s)}{more}")]
 
 
 def _batch_facts(planned: Planned) -> tuple[str, str]:
@@ -113,9 +113,7 @@ def _batch_facts(planned: Planned) -> tuple[str, str]:
     training = planned.answer.scenario.training
     note = f"{training.global_batch_size:,} sequences of {training.sequence_length:,}"
     if planned.training is not None and not training.adapter_rank:
-        note += (
-            "; every batch is taken to need the same tokens (shortest also counts those that a larger batch would add)"
-        )
+        note += ". A larger batch would need more tokens for the same loss, which only flopcast shortest counts"
     return f"{show_count(training.tokens_per_step)} tokens", note
 
 

@@ -1,10 +1,14 @@
-"""How many GPUs end a run by a deadline: the fewest that are expected to, and the fewest that nearly surely do."""
+"""How many GPUs end a run by a deadline: the fewest that are expected to, and the fewest that nearly surely do.
+
+Usual sizes are tried in rising order, then whole nodes between the first that does and the one before, by halving.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
+from math import inf
 from typing import Any
 
 from sim.errors import InfeasiblePlan, SpecError
@@ -17,11 +21,13 @@ from sim.work.sums import active_params
 
 MOST = 32
 """GPUs that are tried at most, over the fewest that would do at their peak: below 3 % of it more GPUs hardly help."""
+HALVINGS = 4
+"""Sizes that are tried between two usual ones, which lie a quarter apart at most: down to 2 % of their number."""
 
 
 @dataclass(frozen=True, slots=True)
 class InTime:
-    """The fewest GPUs, of the sizes that jobs usually have, on which a run ends in time.
+    """The fewest GPUs found on which a run ends in time.
 
     planned : the best plan and the run on as many as are expected to.
     certain : on the fewest whose 90 % interval ends in time; None where no number does that was tried.
@@ -67,7 +73,7 @@ def in_time(
     progress: Callable[[int, int], None] | None = None,
     **options: Any,
 ) -> InTime:
-    """The fewest GPUs on which a run ends in time: sizes are tried in rising order, from what the peak rate would take.
+    """The fewest GPUs on which a run ends in time.
 
     gpu, cluster : the kind of machine, as of `Question.planned`; options are those of `plan_of`.
 
@@ -78,47 +84,63 @@ def in_time(
     InfeasiblePlan
         No plan fits on any size.
     """
-    enough: Planned | None = None
-    shortest: Planned | None = None
-    refused: InfeasiblePlan | None = None
-    sizes = _sizes(asked, within_s, gpu, cluster)
-    for done, size in enumerate(sizes):
+    sizes, node_gpus = _sizes(asked, within_s, gpu, cluster)
+    tried: dict[int, Planned] = {}
+    refused: list[InfeasiblePlan] = []
+
+    def wall_s(size: int, sure: bool) -> float:
+        """Expected time of the run on so many GPUs, or the end of its 90 % interval; infinite where no plan fits."""
         if progress is not None:
-            progress(done, len(sizes))
+            progress(len(tried), len(sizes) + 2 * HALVINGS)
         try:
-            planned = asked.planned(gpu, size, cluster, **options)
+            tried[size] = tried.get(size) or asked.planned(gpu, size, cluster, **options)
         except InfeasiblePlan as error:
-            refused = error
-            continue
-        if not planned.result.finished:
+            refused.append(error)
+            return inf
+        if not tried[size].result.finished:
             raise KeyboardInterrupt
-        training = run_of(planned)
-        if training.high.wall_s <= within_s:
-            return InTime(within_s, enough or planned, planned)
-        if enough is None and training.run.wall_s <= within_s:
-            enough = planned
-        if shortest is None or training.run.wall_s < run_of(shortest).run.wall_s:
-            shortest = planned
+        training = run_of(tried[size])
+        return (training.high if sure else training.run).wall_s
+
+    enough = _fewest(sizes, node_gpus, lambda size: wall_s(size, sure=False) <= within_s)
+    certain = _fewest(sizes, node_gpus, lambda size: wall_s(size, sure=True) <= within_s)
     if enough is not None:
-        return InTime(within_s, enough, None)
-    if shortest is None:
+        return InTime(within_s, tried[enough], None if certain is None else tried[certain])
+    if not tried:
         raise InfeasiblePlan(
             f"no run ends within {show_time(within_s)}: it would take {sizes[0]:,} GPUs or more at their peak rate, "
-            f"and {refused}"
+            f"and {refused[-1]}"
         )
-    best = run_of(shortest).run
+    best = min((run_of(planned).run for planned in tried.values()), key=lambda run: run.wall_s)
     raise SpecError(
         f"no run ends within {show_time(within_s)} on up to {sizes[-1]:,} GPUs: the shortest takes "
         f"{show_time(best.wall_s)}, on {best.num_gpus:,}; allow that long, or ask for fewer tokens or a larger --batch"
     )
 
 
-def _sizes(asked: Pretraining, within_s: float, gpu: str | None, cluster: str) -> list[int]:
-    """Numbers of GPUs to try, from the fewest that would do at their peak rate."""
+def _fewest(sizes: Sequence[int], node_gpus: int, ends: Callable[[int], bool]) -> int | None:
+    """The first of some sizes on which a run ends in time, or fewer whole nodes; None where it does on none."""
+    found = next((size for size in sizes if ends(size)), None)
+    if found is None:
+        return None
+    below = max((size for size in sizes if size < found), default=found)
+    for _ in range(HALVINGS):
+        middle = (below + found) // 2 // node_gpus * node_gpus
+        if middle <= below:
+            break
+        if ends(middle):
+            found = middle
+        else:
+            below = middle
+    return found
+
+
+def _sizes(asked: Pretraining, within_s: float, gpu: str | None, cluster: str) -> tuple[list[int], int]:
+    """Numbers of GPUs to try, from the fewest that would do at their peak rate; and those of a node."""
     assert asked.tokens is not None
     scenario = asked.scenario(gpu, 1, cluster)
     peak = scenario.cluster.gpu.peak(scenario.training.peak_precision)
     flop = FLOP_PER_PARAM_TOKEN * float(active_params(scenario.model)) * asked.tokens
     least, node_gpus = flop / peak / within_s, scenario.cluster.node.gpus_per_node
     most = max(float(node_gpus), MOST * least)
-    return [*takewhile(lambda size: size <= most, job_sizes(least, node_gpus))]
+    return [*takewhile(lambda size: size <= most, job_sizes(least, node_gpus))], node_gpus

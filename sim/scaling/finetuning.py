@@ -152,7 +152,7 @@ def _changes(asked: FineTuning, gpu: str, gpus: int) -> Iterator[tuple[str, list
         here["--offload"] = replace(asked, offload=True)
     if not asked.scenario(gpu, gpus).stack.chunked_loss:
         here[f"--framework {CHUNKED}"] = replace(asked, framework=CHUNKED)
-    # A limit is of the GPU that was asked for; a larger one has its own.
+    # A limit and a profile are of the GPU that was asked for; a larger one has its own.
     free, limit = replace(asked, memory_limit_bytes=None), ""
     if asked.memory_limit_bytes is not None:
         limit = "without --memory-limit"
@@ -169,7 +169,8 @@ def _changes(asked: FineTuning, gpu: str, gpus: int) -> Iterator[tuple[str, list
     larger = [each for each in listed if _memory(each) > _memory(gpu) and gpus <= listed[each].get("most", gpus)]
     larger.sort(key=lambda each: listed[each]["price"])
     if larger:
-        yield "a GPU with more memory", [(f"--gpu {each} {limit}".strip(), free, each, gpus) for each in larger]
+        other = replace(free, profile=None)
+        yield "a GPU with more memory", [(f"--gpu {each} {limit}".strip(), other, each, gpus) for each in larger]
 
 
 def _memory(gpu: str) -> float:

@@ -187,6 +187,7 @@ class Question:
     precision : bf16, fp16, fp8 or another; default: bf16 if the GPU has it.
     framework : training framework: megatron-lm, torchtitan, deepspeed, pytorch-fsdp or another.
     memory_limit_bytes : memory that a plan may use of a GPU, such as 72 GB; default: all that the driver gives. [bytes]
+    profile : a profile's name or YAML file, instead of the GPU's own.
     overrides : other fields of the scenario, such as plan.tp=4; fields of the plan are kept by the search.
     assumed : what was filled in before.
     """
@@ -197,6 +198,7 @@ class Question:
     precision: str | None = None
     framework: str | None = None
     memory_limit_bytes: float | None = None
+    profile: str | None = None
     overrides: tuple[str, ...] = ()
     assumed: tuple[str, ...] = ()
 
@@ -215,7 +217,15 @@ class Question:
         machine, notes = enlarged(cluster, gpus) if gpu is None else (machine_of(gpu, gpus), ())
         fields, assumed = partial(self.fields, gpus=gpus), [*self.assumed, *said, *notes]
         others = [each for each in self.overrides if not each.startswith("plan.")]
-        return ask(self.model, machine, stack=stack, training=fields, overrides=others, assumed=assumed)
+        return ask(
+            self.model,
+            machine,
+            stack=stack,
+            training=fields,
+            profile=self.profile,
+            overrides=others,
+            assumed=assumed,
+        )
 
     def _stack(self) -> tuple[str, tuple[str, ...]]:
         """The framework, and what is said of it where nobody named it or its name is another's."""

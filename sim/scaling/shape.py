@@ -64,12 +64,19 @@ class Shapes:
 
 
 def shapes_near(
-    model: str, gpu: str, tp: int = 1, length: int | None = None, framework: str | None = None, precision: str = "bf16"
+    model: str,
+    gpu: str,
+    tp: int = 1,
+    length: int | None = None,
+    framework: str | None = None,
+    precision: str = "bf16",
+    profile: str | None = None,
 ) -> Shapes:
     """Price a model, and every nearby change of one of its sizes, on `tp` GPUs; memory does not matter.
 
     model, gpu : as in scenarios; a GPU preset.
     length : tokens of a sequence.
+    profile : a name or a YAML file. Default: the GPU's own.
     """
 
     def training(shape: ModelSpec, card: GpuSpec) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -78,7 +85,7 @@ def shapes_near(
         fields = {"global_batch_size": rows * MICROBATCHES, "sequence_length": read, "precision": kind}
         return fields, (*of_length, *of_precision)
 
-    open_ = ask(model, machine_of(gpu, tp), stack=framework, training=training)
+    open_ = ask(model, machine_of(gpu, tp), stack=framework, training=training, profile=profile)
     rows = ceil(TOKENS / open_.training.sequence_length)
     scenario = open_.replace(plan=ParallelPlan(tp=tp, microbatch_size=rows))
     shape = scenario.model

@@ -29,7 +29,9 @@ from sim.scaling.step_times import (
     use_of_more,
 )
 from sim.specs import ParallelPlan, Scenario
+from sim.specs.framework_plans import broken_rules, framework_words, plan_rules, rules_of_scenario
 from sim.specs.plan import LAYERED
+from sim.specs.presets import preset_names
 from sim.units import show_time
 
 Progress = Callable[[int, int], None]
@@ -218,7 +220,7 @@ def shortest(
         plans,
         confirmed,
         time.perf_counter() - begun,
-        (*goal.notes, *terms.assumptions, *_of_the_machine(scenario, front), *stated),
+        (*_of_the_framework(front), *goal.notes, *terms.assumptions, *_of_the_machine(scenario, front), *stated),
     )
 
 
@@ -233,6 +235,28 @@ def _of_layered_order(
     if not np.isfinite(usual):
         return ("no 1f1b or interleaved plan fits on the GPUs of the fastest run, whose order is layered",)
     return (f"the fastest run's order is layered; 1f1b or interleaved plans take {usual / layered - 1:.0%} longer",)
+
+
+def _of_the_framework(front: Sequence[FrontierPoint]) -> tuple[str, ...]:
+    """Plans that the stack's framework cannot run, and the frameworks that run that of the shortest run, in words."""
+    broken: dict[str, list[str]] = {}
+    for point in front:
+        scenario = point.answer.scenario
+        for rule in broken_rules(scenario, rules_of_scenario(scenario)):
+            what = rule.refusal(scenario, dict(scenario.plan)).partition(":")[0]
+            broken.setdefault(what, []).append(f"{point.run.num_gpus:,}")
+    if not broken:
+        return ()
+    fastest = front[-1].answer.scenario
+    words = framework_words(fastest.stack.framework, fastest.stack.version)
+    kinds = "; ".join(f"{what} on {', '.join(gpus)} GPUs" for what, gpus in broken.items())
+    rules = {name: plan_rules(name) for name in preset_names("frameworks")}
+    able = [name for name, asked in rules.items() if asked and not broken_rules(fastest, asked)]
+    who = f"frameworks such as {' and '.join(able[:2])} run" if able else "no framework described here runs"
+    return (
+        f"plans may be such as {words} cannot run ({kinds}); {who} that of the shortest run. --no-layered leaves out "
+        "layered orders, and flopcast search keeps to what the framework runs",
+    )
 
 
 def _of_the_machine(scenario: Scenario, front: Sequence[FrontierPoint]) -> tuple[str, ...]:

@@ -138,9 +138,10 @@ class StagesSearched:
     """What was looked at.
 
     layouts, chunks : whether layouts, and chunks of unlike stages were varied.
-    plans : evenly dealt plans that were given others. of : there are.
+    plans : evenly dealt plans that were given others. of : there are. left : others that no bound rules out.
     runs : plans that the exact engine ran.
     bound : what the objective makes smallest, at least, of all plans with other layouts; None without any.
+    likely : whether only those that looked faster were tried.
     only : whether all plans that were asked for have chunks of unlike stages.
     """
 
@@ -150,6 +151,8 @@ class StagesSearched:
     of: int
     runs: int
     bound: float | None
+    left: int
+    likely: bool = False
     only: bool = False
 
     @property
@@ -166,6 +169,7 @@ class StagesSearched:
             "chunks": self.chunks,
             "plans": self.plans,
             "plans_in_all": self.of,
+            "plans_not_ruled_out": self.left,
             "plans_run": self.runs,
             "gap": gap_of(worth, self.bound),
         }

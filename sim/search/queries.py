@@ -321,19 +321,21 @@ def room_assumed(room: Sequence[str], objective: str) -> list[str]:
 
 
 def stages_assumed(stages: StagesSearched, worth: float) -> str:
-    """Return for how many plans other stages were tried, and how much better one that was not could be."""
+    """Return for how many plans other stages were tried, and whether a better one may exist."""
     varied = {
         "balanced layouts": stages.layouts,
         "chunks that hold different kinds of layers": stages.chunks,
     }
     words = " and ".join(name for name, on in varied.items() if on)
-    gap = gap_of(worth, stages.bound)
     tried = f"{words} were run for none of the {stages.of:,} pipelines, because none looked faster"
     if stages.runs:
         tried = f"{words} were tried for {stages.plans:,} of {stages.of:,} pipelines (exact runs: {stages.runs:,})"
-    if not gap:
+    if not gap_of(worth, stages.bound):
         return f"{tried}; no other can be better than the best plan"
-    return f"{tried}; one that was not run could be up to {gap:.0%} faster, by a loose bound"
+    if not stages.left:
+        return f"{tried}; all others are slower, but other layouts of these were not tried and may be faster"
+    more = "; flopcast search --layouts tries more" if stages.likely else ""
+    return f"{tried}; a faster one may exist, as {stages.left:,} others are not ruled out{more}"
 
 
 def framework_assumed(runs_on: str, scenario: Scenario) -> str:

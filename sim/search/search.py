@@ -19,8 +19,7 @@ from sim.search.plans.space import build_space
 from sim.search.prices.formula import price_space
 from sim.search.result import SearchResult
 from sim.search.room import DEFAULT, check_ways
-from sim.search.stages import MOST_RUNS as MOST_STAGES
-from sim.search.stages import ONE_CHUNK, UNASKED_RUNS, has_unlike_chunks, search_stages, unlike_alone
+from sim.search.stages import ONE_CHUNK, has_unlike_chunks, search_stages, unlike_alone
 from sim.specs import Scenario
 from sim.specs.framework_plans import PlanRule, framework_words, plan_rules, related
 from sim.specs.frameworks import framework_named
@@ -169,8 +168,7 @@ def search(
     chunks = objective != "memory_headroom" and has_unlike_chunks(result)
     if not result.finished or not (layouts or chunks) or (unasked and not (space.columns.pp > 1).any()):
         return result
-    runs = UNASKED_RUNS if unasked else MOST_STAGES
-    return search_stages(result, layouts=layouts, chunks=chunks, most_runs=runs, progress=progress)
+    return search_stages(result, layouts=layouts, chunks=chunks, likely=unasked, progress=progress)
 
 
 def _rules(scenario: Scenario, any_framework: bool, export_to: str | None) -> tuple[tuple[PlanRule, ...], str]:

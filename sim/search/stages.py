@@ -22,7 +22,7 @@ from sim.pricing.cells import plans_of
 from sim.search.candidate import Candidate, StagesSearched
 from sim.search.confirm import Found
 from sim.search.fixed import values_of
-from sim.search.layout import balanced_plan
+from sim.search.layout import PLACES, balanced_plans
 from sim.search.plans.layouts import SCHEDULES, several_chunks, unlike_chunks
 from sim.search.plans.space import Fields, agrees
 from sim.search.prices.formula import Priced
@@ -42,7 +42,7 @@ def search_stages(
     *,
     layouts: bool = True,
     chunks: bool = True,
-    most_runs: int = MOST_RUNS,
+    likely: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> SearchResult:
     """Give the plans of a result balanced layouts and larger groups of micro-batches.
@@ -51,44 +51,71 @@ def search_stages(
     ----------
     layouts, chunks : bool
         What is varied.
-    most_runs : int
-        Plans that the exact engine runs at most.
+    likely : bool
+        Only plans whose ranks would make them faster than the best if they had equal work, and `UNASKED_RUNS` runs at
+        most; else all that their bounds allow to be.
     progress : callable, optional
         Called with (plans run, most runs).
 
     Returns
     -------
     SearchResult
-        With the best of them among its best; interrupted (KeyboardInterrupt), those found so far.
+        With the best of them among its best, and the scenario's own plan where it has a layout; interrupted
+        (KeyboardInterrupt), those found so far.
     """
+    most_runs = UNASKED_RUNS if likely else MOST_RUNS
     unlike, only = _unlike(result) if chunks else {}, "num_chunks" in result.ways_fixed
     score, bound, place = _promising(result, unlike)
-    seen = set[tuple[ParallelPlan, bool]]()
+    seen = set[tuple[ParallelPlan, int | None]]()
     found = Found[Candidate](result.top if only else 1)
-    found.ran += [(each.worth(result.objective), each) for each in result.best]
-    looked_at, modules, finished = 0, _modules(result), result.finished
+    own = _own(result) if layouts else ()
+    found.ran += [(each.worth(result.objective), each) for each in (*result.best, *own)]
+    tried, modules, finished = np.zeros(len(place), dtype=bool), _modules(result), result.finished
     try:
         for number, where in enumerate(place.tolist()):
-            if found.runs >= most_runs or (not only and score[number] >= found.worst):
+            if found.runs >= most_runs or (likely and not only and score[number] >= found.worst):
                 break
-            if only and bound[number] >= found.worst:  # the scores are of one chunk, which says little of several
+            if bound[number] >= found.worst:
                 continue
-            looked_at += 1
+            tried[number] = True
             base = result.scenario_at(where)
+            better = False
             for changed in _staged(base, layouts, unlike.get(base.plan.pp, ())):
                 if (key := (changed[0].plan, changed[1])) in seen or not _allowed(result, changed[0]):
                     continue
+                if changed[1] and not better:  # no other place of its longer stages gains much
+                    continue
                 seen.add(key)
-                candidate, tried = _fitting(result, *changed, modules, found.worst)
-                found.runs += tried
+                candidate, runs = _fitting(result, *changed, modules, found.worst)
+                better = candidate is not None
+                found.runs += runs
                 found.ran += [] if candidate is None else [(candidate.worth(result.objective), candidate)]
                 if progress is not None:
                     progress(min(found.runs, most_runs), most_runs)
     except KeyboardInterrupt:
         finished = False
     least = float(bound.min()) if len(bound) and not (only and found.runs < most_runs) else None
-    searched = StagesSearched(layouts, bool(unlike), looked_at, len(place), found.runs, least, only)
-    return replace(result, best=found.best[: result.top], stages=searched, finished=finished)
+    left = int(np.count_nonzero(~tried & (bound < found.worst)))
+    counts = int(np.count_nonzero(tried)), len(place), found.runs
+    searched = StagesSearched(layouts, bool(unlike), *counts, least, left, likely, only)
+    best = tuple({each.scenario.plan: each for each in found.best}.values())
+    return replace(result, best=best[: result.top], stages=searched, finished=finished)
+
+
+def _own(result: SearchResult) -> tuple[Candidate, ...]:
+    """The scenario's own plan, where it has a layout and is one of those that are searched, but for that."""
+    space, scenario = result.space, result.space.scenario
+    plan, kept = scenario.plan, {**result.space.fixed, **result.ways_fixed}
+    hosted = plan.optimizer_offload or plan.offloaded_layers
+    if scenario.is_open or not plan.pipeline_layout or hosted or space.row_of(plan) is None:
+        return ()
+    if not all(agrees(name, getattr(plan, name), wanted) for name, wanted in kept.items()):
+        return ()
+    if broken_rules(scenario, space.rules):
+        return ()
+    answer = estimate(scenario)
+    candidate = Candidate(scenario, answer.step_time_s, float(answer.largest.total), answer)
+    return (candidate,) if candidate.memory_bytes <= result.memory_limit_bytes else ()
 
 
 ONE_CHUNK: Mapping[str, Any] = {"num_chunks": 1, "schedule": "1f1b"}
@@ -179,17 +206,17 @@ def _balanced(result: SearchResult, some: Priced, dealt_s: Floats, chunked: Sequ
     return balanced, bound
 
 
-def _staged(base: Scenario, layouts: bool, chunks: Sequence[int]) -> Iterator[tuple[Scenario, bool]]:
-    """A plan with other chunks, and whether its stages are to be balanced."""
+def _staged(base: Scenario, layouts: bool, chunks: Sequence[int]) -> Iterator[tuple[Scenario, int | None]]:
+    """A plan with other chunks, and which of the balanced layouts its stages are to have; None: an even deal."""
     interleaved = [base.plan.replace(schedule="interleaved", num_chunks=each) for each in chunks]
     for plan in (base.plan, *(interleaved if base.num_microbatches % base.plan.pp == 0 else ())):
-        for balanced in (False, True) if layouts else (False,):
-            if balanced or plan is not base.plan:
+        for balanced in (None, *range(PLACES)) if layouts else (None,):
+            if balanced is not None or plan is not base.plan:
                 yield base.replace(plan=plan), balanced
 
 
 def _fitting(
-    result: SearchResult, scenario: Scenario, balanced: bool, modules: Sequence[Mapping[str, Any]], ceiling: float
+    result: SearchResult, scenario: Scenario, balanced: int | None, modules: Sequence[Mapping[str, Any]], ceiling: float
 ) -> tuple[Candidate | None, int]:
     """The fastest plan that fits, if it is better than the ceiling; and the runs it took.
 
@@ -232,12 +259,14 @@ def _allowed(result: SearchResult, scenario: Scenario) -> bool:
     return kept and not broken_rules(scenario, result.space.rules)
 
 
-def _run(scenario: Scenario, balanced: bool, way: Mapping[str, Any]) -> Candidate | None:
-    """A plan on the exact engine; None where it has fewer blocks than stages, or stages that were dealt so anyway."""
+def _run(scenario: Scenario, balanced: int | None, way: Mapping[str, Any]) -> Candidate | None:
+    """A plan on the exact engine; None where it has fewer blocks than stages, fewer balanced layouts, or stages that
+    were dealt so anyway."""
     here = even = scenario.replace(plan=scenario.plan.replace(**way))
     try:
-        if balanced:
-            here = balanced_plan(even)[0]
+        if balanced is not None:
+            layouts, _ = balanced_plans(even)
+            here = layouts[balanced] if balanced < len(layouts) else even
             if deal_stages(here.model, here.plan) == deal_stages(even.model, even.plan):
                 return None
         answer = estimate(here)

@@ -77,6 +77,12 @@ class NetworkSpec(Spec):
         levels = self.levels if used is None else used
         return self.routing == "adaptive" and all(self.levels[name].oversubscription == 1.0 for name in levels)
 
+    @property
+    def unblocked(self) -> NetworkSpec:
+        """The network with as many cables up as down, on all of which flows spread."""
+        levels = {name: level.replace(oversubscription=1.0) for name, level in self.levels.items()}
+        return self.replace(levels=levels, routing="adaptive", subflows=1)
+
     @model_validator(mode="after")
     def _check(self) -> NetworkSpec:
         leaf = next(iter(self.levels.values()))

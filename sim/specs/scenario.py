@@ -62,10 +62,10 @@ class Scenario(Spec):
         self.cluster.gpu.peak(self.training.peak_precision)
         if self.profile.gpu not in self.cluster.gpu.name:
             raise ProfileError(
-                f"profile {self.profile.name!r} was made for {self.profile.gpu}, but the cluster has "
-                f"{self.cluster.gpu.name}; "
-                "choose a profile of that GPU (flopcast presets list profiles), or profile=datasheet. To take "
-                f"its values all the same, write profile: {{preset: {self.profile.name}, gpu: {self.cluster.gpu.name}}}"
+                f"profile {self.profile.name!r} was made for {self.profile.gpu}, and says nothing of the cluster's "
+                f"{self.cluster.gpu.name}; choose a profile of that GPU (flopcast presets list profiles), or "
+                "profile=datasheet. Only where both have the same chip, take its values all the same with "
+                f"-s profile.gpu={self.cluster.gpu.name}"
             )
         return self
 

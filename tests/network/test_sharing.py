@@ -15,6 +15,7 @@ from sim.network.ranks import groups_of
 from sim.network.routing import route
 from sim.network.sharing import flows_of
 from sim.network.topology import build_topology
+from sim.units import show_time
 
 DATA = {
     "model": "llama2-7b",
@@ -155,8 +156,13 @@ def test_a_machine_that_cannot_be_built_is_refused():
 
 
 def test_the_answer_says_what_switches_leave():
-    said = " ".join(estimate(built("plan.pp=8", "plan.dp=32", ratio=4.0)).assumptions)
+    slow, free = (estimate(built("plan.pp=8", "plan.dp=32", ratio=ratio)) for ratio in (4.0, 1.0))
+    said = next(line for line in slow.assumptions if "switches leave this share" in line)
     assert "pipeline sends 25%" in said
+    more = slow.step_time_s - free.step_time_s
+    hidden = more < 5e-4 * slow.step_time_s
+    assert ("It costs nothing visible" if hidden else f"a step would take {show_time(more)} ") in said
+    assert slow.assumptions.index(said) < 2
     assert "switches leave this share" not in " ".join(estimate(built()).assumptions)
 
 

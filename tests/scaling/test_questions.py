@@ -114,6 +114,28 @@ def test_the_fewest_gpus_that_end_in_time_are_those_that_plan_prices_so():
     assert within["seconds"] == 20 * 86400
 
 
+def test_fewer_gpus_between_usual_sizes_are_found():
+    """A 70B model in 42 days: 96 and 112 nodes are usual sizes, and fewer than 112 end in time."""
+    words = "plan llama3-70b --gpu h100 --tokens 3T"
+    within = answer(words, "--within", "42 d")["within"]
+    assert 768 < within["num_gpus"] < 896
+    assert answer(words, "--gpus", str(within["num_gpus"] - 16))["training"]["days"] > 42.0
+
+
+def test_a_profile_is_taken_for_the_gpu_that_it_was_made_for(tmp_path):
+    file, words = tmp_path / "mine.yaml", "plan llama3-8b --gpus 8 --profile"
+    file.write_text("preset: h100\nname: mine\ngemm: {max_efficiency: 0.5}\n", encoding="utf-8")
+    slower = answer(f"{words} {file} --gpu h100")
+    assert slower["profile"] == "mine"
+    assert slower["step_time_s"] > 1.1 * answer("plan llama3-8b --gpus 8 --gpu h100")["step_time_s"]
+    refused = run(f"{words} {file} --gpu b200")
+    remedy = re.search(r"-s (profile\.gpu=\S+)$", str(refused.exception))
+    assert answer(f"{words} {file} --gpu b200 -s {remedy[1]}")["profile"] == "mine"
+    assert "is of one kind of GPU; name it with --gpu" in str(run(f"{words} {file}").exception)
+    shape = "shape llama3-8b --gpu h100"
+    assert answer(f"{shape} --profile {file}")["own"]["step_time_s"] > 1.1 * answer(shape)["own"]["step_time_s"]
+
+
 def test_the_chance_to_end_in_time_is_that_of_the_interval():
     asked = Pretraining("llama3-8b", tokens=300e9)
     planned = asked.planned("h100-sxm-80gb", 16)

@@ -187,6 +187,19 @@ def test_layered_plans_of_experts_on_a_slow_network():
     assert layered.answer.scenario.plan.ep == 8
 
 
+def test_plans_that_the_framework_cannot_run_are_named():
+    asked, goal = (
+        question("superpod-h100", model="llama3-8b", stack="megatron-core"),
+        goal_of(8e9, tokens=100e9, critical_batch=4.8e6),
+    )
+    layered, usual = (shortest(asked, goal, gpus=(256, 256), batches=(256,), layered=each) for each in (True, False))
+    schedule = layered.fastest.answer.scenario.plan.schedule
+    assert schedule in ("breadth_first", "modular")
+    assert f"plan.schedule = {schedule} on 256 GPUs" in layered.assumptions[0]
+    assert "no framework described here runs that of the shortest run" in layered.assumptions[0]
+    assert "plan.schedule" not in usual.assumptions[0]
+
+
 def test_batches_around_the_critical_one():
     sizes = default_batches(goal_of(1e9, tokens=2e10, critical_batch=2e6), 2048)
     assert sizes[0] == 32

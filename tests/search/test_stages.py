@@ -106,6 +106,27 @@ def test_layouts_of_deepseek_are_found():
     assert found.stages.bound <= best.answer.step_time_s
 
 
+def test_the_own_plan_with_a_layout_is_one_of_those_that_are_searched():
+    base = small(num_layers=6)
+    fields = {"pp": 2, "dp": 1, "schedule": "1f1b", "pipeline_layout": "Ettttt|tL"}
+    own = base.replace(plan=base.plan.replace(**fields))
+    fixed = {"pp": 2, "dp": 1, "tp": 1, "num_chunks": 1, "recompute": "none"}
+    found = search(own, top=50, fixed=fixed, layouts=True)
+    ran = {each.scenario.plan: each.answer.step_time_s for each in found.best}
+    assert ran[own.plan] == estimate(own).step_time_s
+    assert len(ran) == len(found.best)
+    assert own.plan not in {
+        each.scenario.plan for each in search(own, top=50, fixed={**fixed, "microbatch_size": 2}, layouts=True).best
+    }
+
+
+def test_plans_that_no_bound_rules_out_are_counted():
+    even = search(small(), top=3)
+    every, likely = search_stages(even).stages, search_stages(even, likely=True).stages
+    assert likely.plans + likely.left >= every.plans + every.left
+    assert every.left == 0
+
+
 def test_layouts_are_told(tmp_path):
     file, path = tmp_path / "small.yaml", tmp_path / "best.yaml"
     file.write_text(scenario_yaml(small()), encoding="utf-8")
