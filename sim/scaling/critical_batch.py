@@ -1,8 +1,7 @@
 """The critical batch by several laws: below it a larger batch saves steps at little cost in data, above it hardly any.
 What a loss takes in steps and data at a batch follows from it by McCandlish's hyperbola.
 
-Batches are tokens. A new law is one entry of `LAWS`: the arguments of its function are the facts of a run that it needs
-(params, tokens, loss, flop), its answer a number of tokens.
+Batches are tokens. A new law is one row of `presets/laws.yaml`.
 
 The laws disagree by more than a factor of ten at today's sizes, because they hold different things fixed. They are
 shown side by side (`critical_batches`), never averaged.
@@ -13,99 +12,41 @@ shown side by side (`critical_batches`), never averaged.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from inspect import signature
 
 import numpy as np
 
 from sim.errors import SpecError, nearest, require_positive
+from sim.scaling.loss_laws import PowerLaw, published
 from sim.work.operations import Number
 
 
 @dataclass(frozen=True, slots=True)
 class CriticalBatchLaw:
-    """A published law.
+    """A published law: a power of one fact of a run.
 
+    fact : params, tokens, loss or flop.
     data_overhead : extra data at the batch it names: 1 by McCandlish's definition (twice the data, twice the least
         steps), 0.2 by Zhang's; None where it names the best batch for the loss instead of a limit.
     checked : how far its constants were checked, as in `loss_laws`.
     """
 
     name: str
-    function: Callable[..., Number]
+    fact: str
+    law: PowerLaw
     summary: str
     source: str
     checked: str
-    data_overhead: float | None = 1.0
+    data_overhead: float | None
 
     @property
     def needs(self) -> tuple[str, ...]:
         """The facts of a run that it asks for."""
-        return tuple(signature(self.function).parameters)
+        return (self.fact,)
 
 
-def kaplan_batch(loss: Number, scale: float = 2e8, exponent: float = 0.21) -> Number:
-    """B* / L^(1/alpha_B) of Kaplan et al. 2020; its appendix A has 2.1e8 for B* (not verified).  [tokens]"""
-    return scale / np.asarray(loss, dtype=float) ** (1 / exponent)
-
-
-def lamy_poirier_2021(params: Number) -> Number:
-    """573 tokens times the cube root of the parameters.  [tokens]"""
-    return 573.0 * np.cbrt(params)
-
-
-_BERGSMA = "Bergsma et al. 2025, arXiv:2505.13738"
-_UNVERIFIED = "exponent quoted elsewhere, prefactor not verified"
 LAWS = {
-    law.name: law
-    for law in (
-        CriticalBatchLaw(
-            "kaplan-2020",
-            lambda loss: kaplan_batch(loss),
-            "Grows as the loss falls, whatever the model: doubles with every 13 % less loss",
-            "Kaplan et al. 2020, arXiv:2001.08361, equation 5.3: 2e8 tokens, alpha_B = 0.21",
-            "read in the paper",
-        ),
-        CriticalBatchLaw(
-            "lamy-poirier-2021",
-            lamy_poirier_2021,
-            "573 tokens times the cube root of the parameters",
-            "Lamy-Poirier 2021, arXiv:2106.02679: 82.0 x^(2/3) sequences for X_x",
-            "reconstructed, not read; gives GPT-3's batch of 3.2 million",
-        ),
-        CriticalBatchLaw(
-            "zhang-2024",
-            lambda tokens: 22.91 * np.asarray(tokens, dtype=float) ** 0.47,
-            "Grows with data, not with the model; the batch of 20 % more data",
-            "Zhang et al. 2024, arXiv:2410.21676: 22.91 D^0.47, contexts of 512 tokens",
-            f"{_UNVERIFIED}, though it agrees with their 93.20 N^0.47",
-            0.2,
-        ),
-        CriticalBatchLaw(
-            "bergsma-2025",
-            lambda tokens: 2048 * 0.0471 * np.asarray(tokens, dtype=float) ** 0.462,
-            "Grows with the least data for the loss, not with the model",
-            f"{_BERGSMA}: 0.0471 D^0.462 sequences of 2048 tokens",
-            f"{_UNVERIFIED}, its unit assumed",
-        ),
-        CriticalBatchLaw(
-            "bergsma-2025-best",
-            lambda tokens: 2048 * 0.0306 * np.asarray(tokens, dtype=float) ** 0.383,
-            "The batch of least loss for the data",
-            f"{_BERGSMA}: 0.0306 D^0.383 sequences of 2048 tokens",
-            f"{_UNVERIFIED}, its unit assumed",
-            None,
-        ),
-        CriticalBatchLaw(
-            "deepseek-2024-best",
-            lambda flop: 0.2920 * np.asarray(flop, dtype=float) ** 0.3271,
-            "The batch of least loss for the compute",
-            "DeepSeek-AI 2024, arXiv:2401.02954, equation 1: 0.2920 C^0.3271",
-            "quoted elsewhere; gives the batches of their 7B and 67B runs",
-            None,
-        ),
-    )
+    name: CriticalBatchLaw(name, **{**row, "law": PowerLaw(**row["law"])}) for name, row in published("batch").items()
 }
 
 
@@ -124,12 +65,10 @@ def get_critical_batch_law(name: str) -> CriticalBatchLaw:
 def critical_batch(name: str, **facts: Number) -> Number:
     """The batch that law `name` gives for a run: its own batch, whatever its definition.  [tokens]"""
     law = get_critical_batch_law(name)
-    missing = [need for need in law.needs if need not in facts]
-    if missing:
-        raise SpecError(f"{name} needs the run's {' and '.join(missing)}; give {', '.join(law.needs)}")
-    used = {need: np.asarray(facts[need], dtype=float) for need in law.needs}
-    require_positive(**used)
-    return law.function(**used)
+    if law.fact not in facts:
+        raise SpecError(f"{name} needs the run's {law.fact}; give {law.fact}")
+    require_positive(**{law.fact: facts[law.fact]})
+    return law.law(facts[law.fact])
 
 
 def mccandlish_batch(name: str, **facts: Number) -> Number:
@@ -147,7 +86,7 @@ def mccandlish_batch(name: str, **facts: Number) -> Number:
 
 def critical_batches(**facts: Number) -> dict[str, Number]:
     """What every law that the given facts suffice for says.  [tokens]"""
-    return {name: critical_batch(name, **facts) for name, law in LAWS.items() if set(law.needs) <= set(facts)}
+    return {name: critical_batch(name, **facts) for name, law in LAWS.items() if law.fact in facts}
 
 
 def steps_needed(min_tokens: Number, batch: Number, critical: Number) -> Number:

@@ -126,7 +126,7 @@ def _other_laws(name: str, facts: dict[str, float]) -> str:
     found = {
         law.name: float(mccandlish_batch(law.name, **facts))
         for law in critical_batch_laws().values()
-        if law.data_overhead is not None and law.name != name and np.isfinite([facts[need] for need in law.needs]).all()
+        if law.data_overhead is not None and law.name != name and np.isfinite(facts[law.fact])
     }
     return ", ".join(f"{show_short(batch)} ({other})" for other, batch in found.items())
 
