@@ -42,25 +42,6 @@ LOOKS = {
     "idle": Look("idle", "·", "#EFEFEF"),
 }
 """Kinds of actions, a send that keeps its rank, what follows a rank's last action, and nothing."""
-GROUP_COLOURS = {
-    "useful": "#009E73",
-    "kernels": "#E69F00",
-    "recompute": "#CC79A7",
-    "network": "#0072B2",
-    "waiting": "#8C8C8C",
-    "optimizer": "#D55E00",
-    "offload": "#882255",
-}
-"""Colours of groups of causes (`sim.report.facts.GROUPS`)."""
-MEMORY_COLOURS = {
-    "weights": "#0072B2",
-    "gradients": "#56B4E9",
-    "optimizer": "#009E73",
-    "activations": "#E69F00",
-    "logits": "#CC79A7",
-    "other": "#8C8C8C",
-}
-"""Colours of what memory holds (`sim.report.facts.MEMORY`)."""
 THEMES = {
     "light": {"paper": "#ffffff", "ink": "#1b1f24", "wrong": "#a83c00", "accent": "#005a9c"},
     "dark": {"paper": "#15181c", "ink": "#e4e7eb", "wrong": "#ff9a62", "accent": "#7cc4ff"},

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from sim.errors import FlopcastError, ScheduleError
 from sim.estimate import Estimate, estimate
-from sim.report.facts import microbatch_words, plan_degrees, question_words
+from sim.report.facts import COMMUNICATION, microbatch_words, plan_degrees, question_words
 from sim.report.terminal import block, grouped, indented, title
 from sim.schedules import get_schedule, schedule_names
 from sim.schedules.actions import read_grid
@@ -22,8 +22,6 @@ from sim.table import columns_table
 from sim.traffic.step_bytes import StepBytes, step_traffic
 from sim.units import show, show_time
 
-COMMUNICATION = [f"{kind}_comm" for kind in ("tensor_parallel", "context_parallel", "expert_parallel", "pipeline",
-                                             "data_parallel")]  # fmt: skip
 SLICES, CHUNKS = 4, 2
 """Slices of a sequence, and chunks a rank, for a schedule that needs several, where the plan says nothing."""
 MOST_PLAYED = 500_000

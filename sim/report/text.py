@@ -28,8 +28,6 @@ _ALIKE = 1e-3
 """Logarithm of the ratio of two step times below which nothing is said of their difference."""
 
 
-_MEMORY_COLUMNS = ("weights", "grads", "optim.", "activ.", "logits", "other")
-"""Headings of MEMORY, in few letters."""
 _COLOURS = {"flop_at_peak": "green", "matmul_inefficiency": "yellow", "attention_overhead": "yellow"}
 COMPARED = {
     "GPUs": ("num_gpus", "count"),
@@ -82,7 +80,7 @@ def faster_words(answer: Estimate, best: Estimate, lacking: str, command: str) -
 
 def _memory(answer: Estimate) -> Table:
     """Gigabytes by purpose."""
-    table = plain_table("rank", *_MEMORY_COLUMNS, "total", left=(), gap=2)
+    table = plain_table("rank", *(part.label for part in say.MEMORY.values()), "total", left=(), gap=2)
     table.columns[-1].style = "bold"
     for row in say.memory_rows(answer):
         table.add_row(str(row.rank), *(f"{amount / 1e9:.1f}" for amount in (*row.parts.values(), row.total)))

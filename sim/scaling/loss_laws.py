@@ -95,16 +95,6 @@ def tokens_for_loss(loss: float, params: float, form: PowerSum) -> float:
     return float((form.b / left) ** (1 / form.beta))
 
 
-def optimal_shape(flop: Number) -> tuple[Number, Number]:
-    """Parameters and tokens of a run at 20 tokens a parameter, as Hoffmann et al. 2022 are usually read: C = 120 N²."""
-    require_positive(flop=flop)
-    params = np.sqrt(np.asarray(flop, dtype=float) / (FLOP_PER_PARAM_TOKEN * 20.0))
-    return params, 20.0 * params
-
-
-PETAFLOP_DAY = 1e15 * 86400.0
-
-
 @dataclass(frozen=True, slots=True)
 class PowerLaw:
     """y = scale · x^exponent."""
@@ -158,10 +148,13 @@ _RECORDS: dict[str, Callable[..., Any]] = {
     "frontier": lambda given: PowerLaw.through(**given),
     "exponent_interval": tuple,
     "fitted_flop": tuple,
+    "errors": dict,
 }
 """How fields of a law are read that are no text."""
 LAWS = {
-    name: LossLaw(name, **{field: _RECORDS.get(field, lambda given: given)(given) for field, given in row.items()})
+    name: LossLaw(
+        name, **{field: _RECORDS[field](given) if field in _RECORDS else given for field, given in row.items()}
+    )
     for name, row in published("loss").items()
 }
 DEFAULT_LAW = "besiroglu-2024"

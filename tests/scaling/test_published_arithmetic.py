@@ -15,7 +15,7 @@ from flopcast_validation.strategies.question import family
 from sim.reliability.goodput import Failures, checkpoint_bytes, job_mtbf
 from sim.scaling.allocation import PARAM_DECAY, TOKEN_DECAY, best_loss, best_params, compute_optimal
 from sim.scaling.critical_batch import critical_batch
-from sim.scaling.loss_laws import PETAFLOP_DAY, form_of, get_law
+from sim.scaling.loss_laws import form_of, get_law
 from sim.schedules import build_order
 from sim.schedules.actions import B
 from sim.schedules.passes import peak_in_flight
@@ -24,7 +24,7 @@ from sim.specs.hardware import GpuSpec
 from sim.specs.presets import load_preset
 from sim.work.pieces import Cut
 
-A100 = 312e12
+A100, PETAFLOP_DAY = 312e12, 8.64e19
 X160 = family(160)
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from sim.canvas import as_png
 from sim.estimate import Estimate
 from sim.report import facts
-from sim.report.figures import DIM, GROUP_COLOURS, MEMORY_COLOURS, THEMES, ink
+from sim.report.figures import DIM, THEMES, ink
 from sim.report.plans import heading
 from sim.units import show, show_time
 
@@ -38,9 +38,9 @@ def _environment() -> Any:
     }
     environment.globals |= {
         "dim": DIM,
-        "group_colours": GROUP_COLOURS,
-        "memory_colours": MEMORY_COLOURS,
-        "memory_parts": facts.MEMORY,
+        "group_colours": {name: group.colour for name, group in facts.GROUPS.items()},
+        "memory_colours": {name: part.colour for name, part in facts.MEMORY.items()},
+        "memory_parts": list(facts.MEMORY),
         "themes": THEMES,
     }
     return environment
@@ -98,7 +98,7 @@ def answer_data(answer: Estimate) -> dict[str, Any]:
         "facts": facts.headline(answer),
         "peak": show(answer.peak_flop_per_s, "FLOP/s"),
         "falls": falls,
-        "groups": [(group, label) for group, label in facts.LABELS.items() if group in used],
+        "groups": [(name, group.label) for name, group in facts.GROUPS.items() if name in used],
         "memory": memory_bars(answer),
         "available": answer.memory_available_bytes,
         "assumptions": answer.assumptions,
