@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from sim.errors import InfeasiblePlan, SpecError
 from sim.estimate import Estimate, estimate
-from sim.scaling.run import Terms
+from sim.scaling.run import Terms, TrainingRun
 from sim.scaling.training import Training, train
 from sim.search import SearchResult, search
 from sim.search.fixed import as_fixed
@@ -156,6 +156,17 @@ class Planned:
     result: SearchResult
     answer: Estimate
     training: Training | None
+
+    @property
+    def ends(self) -> Training:
+        """The run with both ends of its interval, of a question that has a number of tokens."""
+        assert self.training is not None
+        return self.training
+
+    @property
+    def run(self) -> TrainingRun:
+        """The expected run."""
+        return self.ends.run
 
     @property
     def assumptions(self) -> tuple[str, ...]:
