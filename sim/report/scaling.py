@@ -10,9 +10,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from sim.scaling.allocation import Optimum, compute_optimal
-from sim.scaling.critical_batch import CriticalBatchLaw
 from sim.scaling.fit import LossFit
-from sim.scaling.loss_laws import LossLaw
+from sim.scaling.loss_laws import CriticalBatchLaw, LossLaw
 from sim.scaling.run import Terms, TrainingRun
 from sim.table import Table, columns_table, plain_table
 from sim.units import show, show_count, show_short, show_time, significant

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.errors import SpecError
-from sim.scaling.critical_batch import (
+from sim.scaling.loss_laws import (
     critical_batch,
     critical_batch_laws,
     critical_batches,

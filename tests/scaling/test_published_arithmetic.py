@@ -14,8 +14,7 @@ from flopcast_validation.strategies.intensities import (
 from flopcast_validation.strategies.question import family
 from sim.reliability.goodput import Failures, checkpoint_bytes, job_mtbf
 from sim.scaling.allocation import PARAM_DECAY, TOKEN_DECAY, best_loss, best_params, compute_optimal
-from sim.scaling.critical_batch import critical_batch
-from sim.scaling.loss_laws import form_of, get_law
+from sim.scaling.loss_laws import critical_batch, form_of, get_law
 from sim.schedules import build_order
 from sim.schedules.actions import B
 from sim.schedules.passes import peak_in_flight

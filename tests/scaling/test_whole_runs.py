@@ -15,8 +15,7 @@ from sim.estimate import estimate
 from sim.reliability.cost import Price
 from sim.reliability.goodput import Failures
 from sim.reliability.storing import even_storing
-from sim.scaling.critical_batch import critical_batch
-from sim.scaling.loss_laws import BESIROGLU, power_sum_loss
+from sim.scaling.loss_laws import BESIROGLU, critical_batch, power_sum_loss
 from sim.scaling.run import Terms, goal_of, goal_of_model, training_run
 from sim.scaling.training import train
 from sim.specs import load_scenario

@@ -14,7 +14,7 @@ import numpy as np
 from flopcast_validation.strategies.intensities import needed_intensity, pipeline_bubble, tensor_intensity
 from sim.errors import SpecError, require_positive
 from sim.estimate import Estimate
-from sim.scaling.critical_batch import critical_batch
+from sim.scaling.loss_laws import critical_batch
 from sim.specs import Scenario, build_scenario
 from sim.specs.presets import load_preset, preset_names, raw_preset
 from sim.work.operations import Number
