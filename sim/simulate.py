@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -36,11 +36,11 @@ class Simulation:
     step_times_s : one a seed; a single one where nothing is drawn. [s]
     noiseless_s : with neither noise nor faults, nor links shared by different traffic: what `estimate` says. [s]
     pipelines : data-parallel replicas that were simulated, each with noise of its own.
+    assumptions : what the reader should know.
     meetings : messages that met others on a link too narrow for all (of the first seed); None: links were not shared.
     levels, busiest : use of the network by level, and the busiest links, of the first seed; empty where links were not
         shared.
     history : how links are used over the first seed's step, and where its messages' time goes; None unless asked for.
-    assumptions : what the reader should know.
     """
 
     scenario: Scenario
@@ -48,11 +48,11 @@ class Simulation:
     step_times_s: tuple[float, ...]
     noiseless_s: float
     pipelines: int
-    meetings: int | None
-    levels: tuple[dict[str, Any], ...]
-    busiest: tuple[dict[str, Any], ...]
-    history: LinkHistory | None
     assumptions: tuple[str, ...]
+    meetings: int | None = None
+    levels: tuple[dict[str, Any], ...] = ()
+    busiest: tuple[dict[str, Any], ...] = ()
+    history: LinkHistory | None = None
 
     def __repr__(self) -> str:
         """Show the steps in one line."""
@@ -170,7 +170,7 @@ def simulate(
     if (factors != factors[0]).any():
         replicas = [replica(program, each) for each in factors]
     number = seeds if jitter else 1
-    shared, remarks = _SharedLinks(), list[str]()
+    shared, remarks = dict[str, Any](), list[str]()
     if contention:
         if len(replicas) > 1:
             raise SpecError(
@@ -196,39 +196,21 @@ def simulate(
     expected = estimate(scenario)
     if not expected.fits:
         remarks.append("the plan does not fit in memory: these steps could not be run (see flopcast estimate)")
-    return Simulation(
-        scenario,
-        jitter,
-        tuple(times),
-        expected.step_time_s,
-        len(replicas),
-        *shared,
-        (
-            *_assumptions(scenario, jitter, bool(stragglers), contention, unfold),
-            *remarks,
-        ),
-    )
-
-
-class _SharedLinks(NamedTuple):
-    """What a step on shared links is known by: the fields of `Simulation` of these names."""
-
-    meetings: int | None = None
-    levels: tuple[dict[str, Any], ...] = ()
-    busiest: tuple[dict[str, Any], ...] = ()
-    history: LinkHistory | None = None
+    said = (*_assumptions(scenario, jitter, bool(stragglers), contention, unfold), *remarks)
+    return Simulation(scenario, jitter, tuple(times), expected.step_time_s, len(replicas), said, **shared)
 
 
 def _on_shared_links(
     programs: list[Program], order: Order, traffic: Traffic, links: bool
-) -> tuple[list[float], _SharedLinks]:
-    """Step times of programs whose messages share links, and what the first of them does to these.  [s]"""
+) -> tuple[list[float], dict[str, Any]]:
+    """Step times of programs whose messages share links [s]; and what the first does to these, as fields of `Simulation`."""
     runs = [network.run(each, traffic) for each in programs]
     times, carried = [each.timeline.step_time_s for each in runs], link_bytes(order, traffic)
     sent = all_messages(runs[0].messages, runs[0].timeline, traffic) if links else None
     history = None if sent is None else link_history(sent, traffic, times[0])
     levels, busiest = use_by_level(carried, traffic, times[0]), busiest_links(carried, traffic, times[0])
-    return times, _SharedLinks(runs[0].meetings, tuple(levels), tuple(busiest), history)
+    used = {"levels": tuple(levels), "busiest": tuple(busiest), "history": history}
+    return times, {"meetings": runs[0].meetings, **used}
 
 
 def _check(jitter: float, seeds: int, seed: int) -> None:

@@ -78,12 +78,12 @@ def columns_table(columns: Mapping[str, Sequence[Any]], **look: Any) -> Table:
     return table
 
 
-def facts_table(styles: tuple[str, str, str] = ("bold", "", "dim")) -> rich.table.Table:
+def facts_table() -> rich.table.Table:
     """A grid of three columns for facts: name, value, note."""
     table = rich.table.Table.grid(padding=(0, 2))
-    table.add_column(style=styles[0])
-    table.add_column(style=styles[1], justify="right")
-    table.add_column(style=styles[2], overflow="fold")
+    table.add_column(style="bold")
+    table.add_column(justify="right")
+    table.add_column(style="dim", overflow="fold")
     return table
 
 
