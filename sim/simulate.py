@@ -203,7 +203,7 @@ def simulate(
 def _on_shared_links(
     programs: list[Program], order: Order, traffic: Traffic, links: bool
 ) -> tuple[list[float], dict[str, Any]]:
-    """Step times of programs whose messages share links [s]; and what the first does to these, as fields of `Simulation`."""
+    """Step times of programs whose messages share links [s], and fields of `Simulation` about these links."""
     runs = [network.run(each, traffic) for each in programs]
     times, carried = [each.timeline.step_time_s for each in runs], link_bytes(order, traffic)
     sent = all_messages(runs[0].messages, runs[0].timeline, traffic) if links else None

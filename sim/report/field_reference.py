@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, replace
 from functools import cache
-from typing import Any
+from typing import Any, get_args, get_origin
 
 from sim.errors import SpecError, nearest
 from sim.specs.base import Spec, file_name, unit_of
@@ -172,11 +172,10 @@ def _docstrings_in(module: str) -> dict[str, dict[str, str]]:
 
 def _walk(record: type[Spec], path: str) -> Iterator[tuple[str, type[Spec]]]:
     yield path, record
-    for name, schema in json_schemas()[record.__name__].items():
-        inner, under_names = _inner(schema)
+    for name, info in record.model_fields.items():
+        inner, under_names = _inner(info.annotation)
         if inner:
-            below = _join(path, file_name(name), ANY_NAME if under_names else "")
-            yield from _walk(_records()[inner], below)
+            yield from _walk(inner, _join(path, file_name(name), ANY_NAME if under_names else ""))
 
 
 def _join(*parts: str) -> str:
@@ -191,24 +190,14 @@ def json_schemas() -> dict[str, dict[str, Any]]:
     return {name: each["properties"] for name, each in records.items()}
 
 
-@cache
-def _records() -> dict[str, type[Spec]]:
-    """Records by name."""
-    found: dict[str, type[Spec]] = {}
-    new: list[type[Spec]] = [Spec]
-    while new:
-        new = [each for record in new for each in record.__subclasses__()]
-        found |= {record.__name__: record for record in new}
-    return found
-
-
-def _inner(schema: Mapping[str, Any]) -> tuple[str, bool]:
-    """The record that a field holds, or nothing, and whether it holds some of them under names of the reader's own."""
-    if "$ref" in schema:
-        return schema["$ref"].rpartition("/")[2], False
-    if isinstance(schema.get("additionalProperties"), Mapping):
-        return _inner(schema["additionalProperties"])[0], True
-    return next((found for each in schema.get("anyOf", ()) if (found := _inner(each))[0]), ("", False))
+def _inner(annotation: Any) -> tuple[type[Spec] | None, bool]:
+    """The record that a field of this type holds, and whether it holds some of them under names of the reader's own."""
+    if isinstance(annotation, type) and issubclass(annotation, Spec):
+        return annotation, False
+    if get_origin(annotation) is tuple:  # a list has no names
+        return None, False
+    found = (record for each in get_args(annotation) if (record := _inner(each)[0]))
+    return next(found, None), get_origin(annotation) in (dict, Mapping)
 
 
 def _field(record: type[Spec], name: str, section: str) -> FieldReference:
@@ -219,7 +208,7 @@ def _field(record: type[Spec], name: str, section: str) -> FieldReference:
         meaning = _UNIT.sub("", meaning)
     derived = _DEFAULT.search(meaning)
     default = None if info.is_required() else info.get_default(call_default_factory=True)
-    inner, under_names = _inner(schema)
+    inner, under_names = _inner(info.annotation)
     return FieldReference(
         path,
         _join(section, name),
