@@ -30,4 +30,4 @@ def map_over(
     Exception
         What the function raised, at the item's turn; what was not begun is cancelled.
     """
-    yield from map(function, items) if executor is None else executor.map(function, items)
+    yield from map(function, items) if executor is None else executor.map(function, list(items))
