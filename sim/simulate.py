@@ -18,8 +18,8 @@ from sim.engines.noise import noisy_program, noisy_steps, replica
 from sim.engines.program import Program, priced_order, program_of
 from sim.errors import SpecError
 from sim.estimate import estimate
-from sim.network.faults import link_health, node_of
 from sim.network.ranks import gpu_of_rank
+from sim.network.routing import link_health, node_of
 from sim.network.topology import build_topology
 from sim.pricing.layouts import cost_model
 from sim.schedules import Order, get_schedule
@@ -121,7 +121,7 @@ def simulate(
         Slow GPUs: 1.2@rank17 or 1.2@gpu139, of a pipeline rank or a single one. Their kernels take that many times as
         long.
     slow_links : sequence of str
-        Slow links: 0.5@node12.nic3, 0.5@gpu99.nic or 0.9@leaf4. Names as in `sim.network.faults`; they imply
+        Slow links: 0.5@node12.nic3, 0.5@gpu99.nic or 0.9@leaf4. Names as in `sim.network.routing`; they imply
         contention.
     links_down : sequence of str
         Broken links: node12.nic3 or leaf4.cable7. They imply contention.

@@ -76,15 +76,9 @@ def luminance(colour: Colour) -> float:
     return float(linear @ [0.2126, 0.7152, 0.0722])
 
 
-def contrast(one: Colour, other: Colour) -> float:
-    """How well one colour is read on another, 1 (not at all) to 21 (black on white): WCAG 2.2's ratio."""
-    darker, lighter = sorted((luminance(one), luminance(other)))
-    return (lighter + 0.05) / (darker + 0.05)
-
-
 def ink(colour: Colour) -> str:
-    """Black or white, whichever has the better contrast on this colour."""
-    return max(("#000000", "#ffffff"), key=lambda each: contrast(each, colour))
+    """Black or white, whichever has the better contrast (WCAG 2.2's ratio) on this colour."""
+    return "#000000" if (luminance(colour) + 0.05) ** 2 > 0.05 * 1.05 else "#ffffff"
 
 
 LABEL_PLACES = (

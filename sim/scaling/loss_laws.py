@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -144,10 +145,10 @@ class LossLaw:
     errors: Mapping[str, float] = field(default_factory=dict)
 
 
-def published(kind: str) -> dict[str, dict[str, Any]]:
-    """The laws of a kind (loss or batch) that `presets/laws.yaml` has, by name."""
-    table: dict[str, dict[str, Any]] = load_yaml(TABLE)[kind]
-    return table
+@cache
+def published(kind: str) -> Any:
+    """Laws of a kind (loss or batch) by name, or batches of pre-training, of `presets/laws.yaml`."""
+    return load_yaml(TABLE)[kind]
 
 
 _RECORDS: dict[str, Callable[..., Any]] = {

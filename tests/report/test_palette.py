@@ -3,8 +3,14 @@
 import pytest
 
 from sim.report.facts import GROUPS, MEMORY
-from sim.report.figures import DIM, LOOKS, THEMES, contrast, ink, luminance
+from sim.report.figures import DIM, LOOKS, THEMES, ink, luminance
 from tests.rows import rows
+
+
+def contrast(one, other):
+    """How well one colour is read on another, 1 (not at all) to 21 (black on white): WCAG 2.2's ratio."""
+    darker, lighter = sorted((luminance(one), luminance(other)))
+    return (lighter + 0.05) / (darker + 0.05)
 
 
 def mixed(over, under, share):

@@ -11,7 +11,7 @@ from sim.canvas import new_figure
 from sim.errors import SpecError, nearest
 from sim.estimate import Estimate
 from sim.report.facts import GROUPS, falls_of
-from sim.report.html.render import answer_data, render
+from sim.report.html.page import answer_data, render
 from sim.report.plans import plan_table
 from sim.report.search_figures import draw_pareto, draw_sweep
 from sim.search import SearchResult
