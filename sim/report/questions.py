@@ -62,13 +62,10 @@ def planned_view(
     then : What to do next, a sentence each.
     deadline : what the number of GPUs was found for; None where it was given.
     """
-    answer, table = planned.answer, facts_table()
-    for name, value, note in (*_run_facts(planned), *_deadline_facts(deadline)):
-        table.add_row(name, Text(value, style="bold green"), note)
-    table.add_row("Batch", *_batch_facts(planned))
-    for fact in headline(answer, {"model": "Per GPU"}, sure=False):
-        if fact.name not in _LEFT_OUT:
-            table.add_row(fact.name, fact.value, fact.note)
+    answer, of_run = planned.answer, (*_run_facts(planned), *_deadline_facts(deadline))
+    others = [fact[:3] for fact in headline(answer, {"model": "Per GPU"}, sure=False) if fact.name not in _LEFT_OUT]
+    first = [(name, Text(value, style="bold green"), note) for name, value, note in of_run]
+    table = facts_table([*first, ("Batch", *_batch_facts(planned)), *others])
     asked = Text(sentence, style="bold").append(f"\n{question_words(answer)}\n", style="not bold")
     return Group(
         asked.append(plan_words(answer), style="not bold dim"), "", sure_and_limit(answer), "", indented(table),
