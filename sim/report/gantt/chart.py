@@ -14,14 +14,13 @@ from rich.text import Text
 from sim.arrays import Array
 from sim.engines import Program, Timeline, run
 from sim.engines.program import priced_order, program_of
-from sim.engines.tasks import DATA, GRADIENTS, ONCE
+from sim.engines.tasks import COMPUTE, DATA, GRADIENTS, ONCE
 from sim.engines.timeline import WHATS
 from sim.errors import SpecError
 from sim.estimate import Estimate, estimate
 from sim.pricing.memory import activations_by_stage
 from sim.report.figures import LOOKS, ink
-from sim.schedules import Order
-from sim.schedules.actions import KINDS, B, F, I, U
+from sim.schedules.actions import B, F, I, U
 from sim.schedules.passes import in_flight
 from sim.specs import Scenario
 from sim.units import show_time
@@ -42,16 +41,6 @@ class Bars(NamedTuple):
     end: Array
     action: Array | None = None
     overlapped: bool = False
-
-
-def actions_by_kind(order: Order, begin: Array, end: Array) -> list[Bars]:
-    """Every action of an order from its begin to its end, kind by kind."""
-    found = []
-    for code, name in enumerate(KINDS):
-        here = np.flatnonzero(order.kind == code)
-        if len(here):
-            found.append(Bars(str(name), order.rank[here], begin[here], end[here], here))
-    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +119,9 @@ class StepView:
     def on(self, *streams: int) -> list[Bars]:
         """Rows of the table of tasks that are on these streams, apart by stream and what they are.
 
-        `ONCE` is what follows the pipeline; nothing where updates are actions of their own. `DATA` is what is moved
-        at visits of chunks, and `GRADIENTS` what backwards overlap, both beside what ranks compute.
+        `COMPUTE` has the actions, until what they send no longer keeps the rank. `ONCE` is what follows the pipeline;
+        nothing where updates are actions of their own. `DATA` is what is moved at visits of chunks, and `GRADIENTS`
+        what backwards overlap, both beside what ranks compute.
         """
         tasks, found = self.timeline.tasks, []
         for stream, (what, name) in product(streams, enumerate(WHATS)):
@@ -139,8 +129,14 @@ class StepView:
             if len(here):
                 here = here[np.lexsort((tasks.begin_s[here], tasks.rank[here]))]
                 rows = (tasks.rank[here], tasks.begin_s[here], tasks.end_s[here])
-                found.append(Bars(name, *rows, overlapped=stream != ONCE))
+                action = here if stream == COMPUTE else None
+                found.append(Bars(name, *rows, action, overlapped=stream in (DATA, GRADIENTS)))
         return found
+
+    @property
+    def computing(self) -> list[Bars]:
+        """The actions by kind, without sends."""
+        return [each._replace(end=self.compute_end[each.action]) for each in self.on(COMPUTE)]
 
     def kept(self) -> list[tuple[Array, Array]]:
         """Curve of each rank's activations: (times, bytes kept from then on). [s], [bytes]"""
@@ -211,7 +207,7 @@ def step_bars(view: StepView, shift: float = 0.0) -> list[Bars]:
     shift : Time at which the drawing begins. [s]
     """
     order, stop = view.program.order, view.horizon - shift
-    bars = actions_by_kind(order, view.start, view.compute_end)
+    bars = view.computing
     sent = np.flatnonzero(view.end > view.compute_end)
     if len(sent):  # sends that keep their rank
         bars.append(Bars("send", order.rank[sent], view.compute_end[sent], view.end[sent]))
@@ -296,7 +292,7 @@ def gantt_text(view: StepView, width: int, between: tuple[float | None, float | 
     styles = {look.letter: f"{ink(look.colour)} on {look.colour}" for look in LOOKS.values()} | {IDLE: "dim"}
     rows = np.unique(np.linspace(0, ranks - 1, min(ranks, MOST_ROWS)).round().astype(int)).tolist()
     # What occupies ranks: actions until their send no longer keeps the rank, and what follows the pipeline.
-    bars, seen = [*actions_by_kind(view.program.order, view.start, view.end), *view.on(ONCE)], set[str]()
+    bars, seen = view.on(COMPUTE, ONCE), set[str]()
     for rank in rows:
         letters = np.full(columns, IDLE)
         for each in bars:
