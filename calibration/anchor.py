@@ -141,11 +141,11 @@ def _repeats_as_one(runs: Sequence[Run]) -> list[Run]:
     from dataclasses import replace
     from statistics import median
 
-    from sim.uncertainty import fingerprint_of
-
-    repeats: dict[str, list[Run]] = {}
+    repeats: dict[tuple[str, ...], list[Run]] = {}
     for run in runs:
-        repeats.setdefault(fingerprint_of(run.choices[0]), []).append(run)
+        asked = run.choices[0]  # whatever profile and stack it has
+        parts = (asked.model, asked.cluster, asked.plan, asked.training)
+        repeats.setdefault(tuple(part.model_dump_json() for part in parts), []).append(run)
     return [replace(same[0], measured=median([run.measured for run in same])) for same in repeats.values()]
 
 

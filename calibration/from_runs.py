@@ -24,7 +24,7 @@ from sim.errors import FlopcastError
 from sim.estimate import Estimate, estimate
 from sim.specs import Scenario, build_scenario
 from sim.specs.values import closeness, place_of, start_of, with_values
-from sim.uncertainty import PARTS, Doubt, Spreads, condition, doubt_of, facts_of, shipped_spreads, too_far
+from sim.uncertainty import PARTS, Doubt, Spreads, doubt_of, facts_of, shipped_spreads
 
 IDENTIFIED = 0.6
 """A parameter whose posterior width is more than this share of its prior width is called not identified."""
@@ -279,6 +279,43 @@ def drawn_to(
     left = np.sqrt(1.0 - np.einsum("ip,ij,jp->p", seen, inverse, seen))
     widths = np.array([np.abs(moves).sum(axis=0), (np.abs(moves) * left[:, None]).sum(axis=0)])
     return Drawn(start, places, pulls @ moves, widths, odd, spreads.apart)
+
+
+RUN_FREEDOM = 4.0
+"""Degrees of freedom of the Student t that a measured run's own rest follows: one far off says little of others."""
+ODD = 3.0
+"""Standard deviations of an error beyond which a run is odd: nothing that is open explains it, so it moves nothing."""
+
+
+def too_far(loads: np.ndarray, sizes: np.ndarray, noise: np.ndarray) -> np.ndarray:
+    """Which runs are odd. Parameters as `condition`."""
+    return np.asarray(np.abs(sizes) >= ODD * np.sqrt(np.sum(loads**2, axis=1) + noise**2))
+
+
+def condition(
+    loads: np.ndarray, alike: np.ndarray, sizes: np.ndarray, noise: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Weight of each measured run in what is expected of others, and the inverse of the runs' covariance.
+
+    A run with loads l and likenesses a to the measured ones is expected to be off by the sum of a (l · loads) weight.
+    This conditions a normal (Rasmussen and Williams 2006, eq. 2.25). The rests follow a Student t, as a mixture of
+    normals whose variances are found with the mean (Lange et al. 1989, J. Am. Stat. Assoc. 84:881).
+
+    loads : change of each step time's logarithm by one standard deviation of each value, (runs, values).
+    alike : share of their errors that two runs have in common (`sim.specs.values.closeness`), (runs, runs).
+    sizes : logarithms of the measured step times over the predicted ones, (runs,).
+    noise : standard deviation of each run's own rest; infinite of a run that says nothing, (runs,).
+    """
+    weights, inverse, known = np.zeros(len(sizes)), np.zeros_like(alike), np.isfinite(noise)
+    if not known.any():
+        return weights, inverse
+    both, sizes, noise = np.ix_(known, known), sizes[known], noise[known]
+    common, certain = (loads @ loads.T * alike)[both], np.ones(len(sizes))
+    for _ in range(20):
+        inverse[both] = np.linalg.inv(common + np.diag(noise**2 / certain))
+        weights[known] = inverse[both] @ sizes
+        certain = (RUN_FREEDOM + 1.0) / (RUN_FREEDOM + ((sizes - common @ weights[known]) / noise) ** 2)
+    return weights, inverse
 
 
 def _pulls(

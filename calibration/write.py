@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from flopcast_calibration.build import BANDWIDTHS, NETWORK, OWN_VALUES, SHARED, TOGETHER, Calibration
 from flopcast_calibration.from_runs import RunsFit, predict
 from sim.files import write_text
-from sim.specs import Profile
+from sim.specs import Profile, Scenario
 from sim.specs.base import Spec, file_name, unit_of
-from sim.specs.values import with_values
+from sim.specs.profile import MeasuredRun
+from sim.specs.values import place_of, with_values
 from sim.specs.yaml12 import dump_yaml
-from sim.uncertainty import as_measured
+from sim.uncertainty import facts_of, measured_run, shares_of
 
 #: Fields that are written though they have their default: fits put values there.
 _SAID = ("exponent", "half_length", "operations", "precisions", "two_domain_trees")
@@ -179,6 +181,12 @@ def _told(fit: RunsFit) -> list[dict[str, Any]]:
             run = as_measured(answer.scenario, answer.breakdown.shares()).replace(pulls=by, explained=known)
             told.append(run.model_dump(mode="json"))
     return told
+
+
+def as_measured(scenario: Scenario, causes: Mapping[str, float]) -> MeasuredRun:
+    """What a profile keeps of a measured run that it was drawn to."""
+    shares = {name: round(share, 4) for name, share in shares_of(causes).items() if share > 5e-5}
+    return MeasuredRun(name=measured_run(scenario), shares=shares, facts=facts_of(scenario), place=place_of(scenario))
 
 
 def _counted(runs: int, families: int) -> str:

@@ -168,17 +168,10 @@ LEAST = 0.002
 """Share of the step below which a saving is not worth a line."""
 
 
-class Padded(NamedTuple):
-    """A size of a model, the next one above it that is aligned on every GPU, and the scenario with that."""
-
-    field: str
-    size: int
-    to: int
-    scenario: Scenario
-
-
-def padded_sizes(scenario: Scenario) -> Iterator[Padded]:
+def padded_sizes(scenario: Scenario) -> Iterator[tuple[str, int, int, Scenario]]:
     """Sizes whose share on one GPU is no whole number of sectors, each padded by itself; none of aligned models.
+
+    Yields the field, its size, the next aligned one above it, and the scenario with that.
 
     Columns of a head count where their multiplies are kernels of their own, and with all the heads of a GPU.
     """
@@ -203,7 +196,7 @@ def padded_sizes(scenario: Scenario) -> Iterator[Padded]:
             # What follows from the hidden size where nobody states it stays as it is.
             own = {"head_dim": model.head_dim, "intermediate_size": model.intermediate_size}
             changed = model.replace(**{**own, field: to}, **more)
-            yield Padded(field, size, to, scenario.replace(model=changed))
+            yield field, size, to, scenario.replace(model=changed)
 
 
 def padding_advice(scenario: Scenario, step_time_s: float, step_time_of: Callable[[Scenario], float]) -> Iterator[str]:
@@ -211,11 +204,11 @@ def padding_advice(scenario: Scenario, step_time_s: float, step_time_of: Callabl
 
     step_time_of : Prices a scenario. [s]
     """
-    for padded in padded_sizes(scenario):
-        saved = step_time_s - step_time_of(padded.scenario)
+    for field, size, to, padded in padded_sizes(scenario):
+        saved = step_time_s - step_time_of(padded)
         if saved > LEAST * step_time_s:
             yield (
-                f"{padded.field} {padded.size:,} is badly aligned: padded to {padded.to:,}, a step takes "
+                f"{field} {size:,} is badly aligned: padded to {to:,}, a step takes "
                 f"{show_time(saved)} ({saved / step_time_s:.1%}) less"
             )
 

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor
 from typing import TypeVar
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
-
-AHEAD = 64
-"""Items that an executor has at a time, so that neither they nor their answers pile up."""
 
 
 def map_over(
@@ -34,17 +30,4 @@ def map_over(
     Exception
         What the function raised, at the item's turn; what was not begun is cancelled.
     """
-    if executor is None:
-        yield from map(function, items)
-        return
-    waiting: deque[Future[Answer]] = deque()
-    try:
-        for item in items:
-            waiting.append(executor.submit(function, item))
-            if len(waiting) >= AHEAD:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-    finally:
-        for future in waiting:
-            future.cancel()
+    yield from map(function, items) if executor is None else executor.map(function, list(items))

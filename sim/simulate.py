@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -16,14 +18,13 @@ from sim.engines.noise import noisy_program, noisy_steps, replica
 from sim.engines.program import Program, priced_order, program_of
 from sim.errors import SpecError
 from sim.estimate import estimate
-from sim.network.faults import link_health, node_of
 from sim.network.ranks import gpu_of_rank
+from sim.network.routing import link_health, node_of
 from sim.network.topology import Topology, build_topology
 from sim.pricing.layouts import cost_model
 from sim.schedules import Order, get_schedule
 from sim.specs import Scenario
 from sim.specs.loading import as_scenario
-from sim.stragglers import read_slow_link, slow_gpus, slowest_replicas
 from sim.traffic.streams import Traffic, build_traffic
 from sim.units import show_time
 
@@ -35,6 +36,7 @@ class Simulation:
     step_times_s : one a seed; a single one where nothing is drawn. [s]
     noiseless_s : with neither noise nor faults, nor links shared by different traffic: what `estimate` says. [s]
     pipelines : data-parallel replicas that were simulated, each with noise of its own.
+    assumptions : what the reader should know.
     meetings : messages that met others on a link too narrow for all (of the first seed); None: links were not shared.
     levels, busiest : use of the network by level, and the busiest links, of the first seed; empty where links were not
         shared.
@@ -47,11 +49,11 @@ class Simulation:
     step_times_s: tuple[float, ...]
     noiseless_s: float
     pipelines: int
-    meetings: int | None
-    levels: tuple[dict[str, Any], ...]
-    busiest: tuple[dict[str, Any], ...]
-    messages: tuple[dict[str, Any], ...]
     assumptions: tuple[str, ...]
+    meetings: int | None = None
+    levels: tuple[dict[str, Any], ...] = ()
+    busiest: tuple[dict[str, Any], ...] = ()
+    messages: tuple[dict[str, Any], ...] = ()
 
     def __repr__(self) -> str:
         """Show the steps in one line."""
@@ -118,7 +120,7 @@ def simulate(
         Slow GPUs: 1.2@rank17 or 1.2@gpu139, of a pipeline rank or a single one. Their kernels take that many times as
         long.
     slow_links : sequence of str
-        Slow links: 0.5@node12.nic3, 0.5@gpu99.nic or 0.9@leaf4. Names as in `sim.network.faults`; they imply
+        Slow links: 0.5@node12.nic3, 0.5@gpu99.nic or 0.9@leaf4. Names as in `sim.network.routing`; they imply
         contention.
     links_down : sequence of str
         Broken links: node12.nic3 or leaf4.cable7. They imply contention.
@@ -155,7 +157,8 @@ def simulate(
     replicas = [replica(program, factors[0])] * len(factors)  # alike where nothing tells them apart
     if (factors != factors[0]).any():
         replicas = [replica(program, each) for each in factors]
-    number, shared, remarks = seeds if jitter else 1, _SharedLinks(), list[str]()
+    number = seeds if jitter else 1
+    shared, remarks = dict[str, Any](), list[str]()
     if contention:
         topology = build_topology(scenario.cluster)
         health, size = link_health(topology, faults), (order.rank_of_stage, order.copies)
@@ -170,8 +173,8 @@ def simulate(
     expected = estimate(scenario)
     if not expected.fits:
         remarks.append("the plan does not fit in memory: these steps could not be run (see flopcast estimate)")
-    stated = (*_assumptions(scenario, jitter, bool(stragglers), contention, unfold), *remarks)
-    return Simulation(scenario, jitter, tuple(times), expected.step_time_s, len(replicas), *shared, stated)
+    said = (*_assumptions(scenario, jitter, bool(stragglers), contention, unfold), *remarks)
+    return Simulation(scenario, jitter, tuple(times), expected.step_time_s, len(replicas), said, **shared)
 
 
 def _unused(faults: Sequence[tuple[float, str]], topology: Topology, gpus: Array) -> list[str]:
@@ -184,24 +187,16 @@ def _unused(faults: Sequence[tuple[float, str]], topology: Topology, gpus: Array
     ]
 
 
-class _SharedLinks(NamedTuple):
-    """What a step on shared links is known by: the fields of `Simulation` of these names."""
-
-    meetings: int | None = None
-    levels: tuple[dict[str, Any], ...] = ()
-    busiest: tuple[dict[str, Any], ...] = ()
-    messages: tuple[dict[str, Any], ...] = ()
-
-
 def _on_shared_links(
     programs: list[Program], order: Order, traffic: Traffic, links: bool
-) -> tuple[list[float], _SharedLinks]:
-    """Step times of programs whose messages share links, and what the first of them does to these.  [s]"""
+) -> tuple[list[float], dict[str, Any]]:
+    """Step times of programs whose messages share links [s], and fields of `Simulation` about these links."""
     runs = [network.run(each, traffic) for each in programs]
     times, carried = [each.timeline.step_time_s for each in runs], link_bytes(order, traffic)
     sent = all_messages(runs[0].messages, runs[0].timeline, traffic) if links else ()
     levels, busiest = use_by_level(carried, traffic, times[0]), busiest_links(carried, traffic, times[0])
-    return times, _SharedLinks(runs[0].meetings, tuple(levels), tuple(busiest), time_of_messages(sent, traffic))
+    used = {"levels": tuple(levels), "busiest": tuple(busiest), "messages": time_of_messages(sent, traffic)}
+    return times, {"meetings": runs[0].meetings, **used}
 
 
 def _check(jitter: float, seeds: int, seed: int) -> None:
@@ -269,3 +264,77 @@ def _of_both_losses(scenario: Scenario) -> str:
         f"{network.p2p_efficiency:.0%} of a card, groups that share the network {shared:.0%}). A link carries at most "
         f"{best:.0%} of its rate. The lower limit counts"
     )
+
+
+def read_slow_link(text: str) -> tuple[float, str]:
+    """(share, link) of "0.5@leaf3"."""
+    number, name = _halves(text, "slow link", "0.5@node12.nic3")
+    if not 0.0 < number <= 1.0:
+        raise SpecError(
+            f"slow link {text!r}: {number:g} is not a share of its bandwidth above 0 and up to 1; for one that is lost "
+            f"say --link-down {name}"
+        )
+    return number, name
+
+
+def _halves(text: str, what: str, example: str) -> tuple[float, str]:
+    number, at, name = text.partition("@")
+    try:
+        value = float(number)
+    except ValueError:
+        value = float("nan")
+    if not at or not name or not isfinite(value):
+        raise SpecError(f"{what} {text!r}: give a number, @ and where, such as {example}")
+    return value, name.strip()
+
+
+def slow_gpus(scenario: Scenario, stragglers: Sequence[str], gpus: Array) -> Array:
+    """How much longer than others every GPU takes: (replicas, pipeline ranks, GPUs of the group).
+
+    A context-parallel rank waits for the others in every layer, as a tensor-parallel one does: one group.
+    """
+    plan = scenario.plan
+    factors = np.ones((plan.dp, plan.pp, plan.cp * plan.tp))
+    gpus = gpus.reshape(plan.pp, plan.dp, -1).swapaxes(0, 1)
+    for text in stragglers:
+        factor, name = _halves(text, "straggler", "1.2@rank17 or 1.2@gpu139")
+        if not 1.0 <= factor <= 1e6:
+            raise SpecError(
+                f"straggler {text!r}: a slow GPU takes 1 or more times as long, not {factor:g}; give such a factor"
+            )
+        found = re.fullmatch(r"(rank|gpu)(\d+)", name)
+        if not found:
+            raise SpecError(
+                f"straggler {text!r}: say which as rankR (pipeline rank 0 to {plan.pp - 1}) or gpuG (0 to "
+                f"{int(gpus.max()):,})"
+            )
+        number = int(found[2])
+        if found[1] == "rank":
+            if number >= plan.pp:
+                raise SpecError(f"straggler {text!r}: the plan has pipeline ranks 0 to {plan.pp - 1}")
+            factors[:, number] *= factor
+        else:
+            where = gpus == number
+            if not where.any():
+                raise SpecError(
+                    f"straggler {text!r}: the plan does not use that GPU; its {plan.num_gpus:,} are among "
+                    f"{int(gpus.min())} to {int(gpus.max()):,}"
+                )
+            factors[where] *= factor
+    return factors
+
+
+def slowest_replicas(factors: Array) -> Array:
+    """Keep one of equal replicas, and drop each that another exceeds everywhere: nobody would ever wait for it."""
+    kinds = np.unique(factors, axis=0)
+    pace = kinds.max(axis=2)
+    kept = [
+        place
+        for place, each in enumerate(pace)
+        if not any(
+            (other >= each).all() and ((other > each).any() or rival < place)
+            for rival, other in enumerate(pace)
+            if rival != place
+        )
+    ]
+    return np.asarray(kinds[kept])

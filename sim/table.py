@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import rich.table
@@ -72,18 +72,25 @@ def plain_table(*headings: str, left: Collection[str] | None = None, gap: int = 
 
 def columns_table(columns: Mapping[str, Sequence[Any]], **look: Any) -> Table:
     """A table of whole columns by their headings; `look` as in `plain_table`."""
-    table = plain_table(*columns, **look)
-    for row in zip(*columns.values(), strict=True):
+    return rows_table(columns, zip(*columns.values(), strict=True), **look)
+
+
+def rows_table(headings: Iterable[str], rows: Iterable[Sequence[Any]], **look: Any) -> Table:
+    """A table of rows; `look` as in `plain_table`."""
+    table = plain_table(*headings, **look)
+    for row in rows:
         table.add_row(*row)
     return table
 
 
-def facts_table(styles: tuple[str, str, str] = ("bold", "", "dim")) -> rich.table.Table:
-    """A grid of three columns for facts: name, value, note."""
+def facts_table(rows: Iterable[Sequence[Any]]) -> rich.table.Table:
+    """A grid of facts: name, value, note."""
     table = rich.table.Table.grid(padding=(0, 2))
-    table.add_column(style=styles[0])
-    table.add_column(style=styles[1], justify="right")
-    table.add_column(style=styles[2], overflow="fold")
+    table.add_column(style="bold")
+    table.add_column(justify="right")
+    table.add_column(style="dim", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
     return table
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache
-from hashlib import sha256
 from math import exp, hypot, log, sqrt
 from typing import Any, NamedTuple
 
@@ -19,7 +18,6 @@ import numpy as np
 
 from sim.specs import Scenario, StackSpec
 from sim.specs.frameworks import UNKNOWN
-from sim.specs.profile import MeasuredRun
 from sim.specs.values import TABLE, closeness, place_of
 from sim.specs.yaml12 import load_yaml
 
@@ -171,43 +169,6 @@ def log_likelihood(sizes: Sequence[float], doubts: Sequence[Doubt]) -> float:
     spreads = shipped_spreads()
     shape = covariance(doubts, doubts, spreads) + np.diag([each.rest(spreads) ** 2 for each in doubts])
     return float(multivariate_t(shape=shape, df=FREEDOM).logpdf(np.array(sizes)))
-
-
-RUN_FREEDOM = 4.0
-"""Degrees of freedom of the Student t that a measured run's own rest follows: one far off says little of others."""
-ODD = 3.0
-"""Standard deviations of an error beyond which a run is odd: nothing that is open explains it, so it moves nothing."""
-
-
-def too_far(loads: np.ndarray, sizes: np.ndarray, noise: np.ndarray) -> np.ndarray:
-    """Which runs are odd. Parameters as `condition`."""
-    return np.asarray(np.abs(sizes) >= ODD * np.sqrt(np.sum(loads**2, axis=1) + noise**2))
-
-
-def condition(
-    loads: np.ndarray, alike: np.ndarray, sizes: np.ndarray, noise: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Weight of each measured run in what is expected of others, and the inverse of the runs' covariance.
-
-    A run with loads l and likenesses a to the measured ones is expected to be off by the sum of a (l · loads) weight.
-    This conditions a normal (Rasmussen and Williams 2006, eq. 2.25). The rests follow a Student t, as a mixture of
-    normals whose variances are found with the mean (Lange et al. 1989, J. Am. Stat. Assoc. 84:881).
-
-    loads : change of each step time's logarithm by one standard deviation of each value, (runs, values).
-    alike : share of their errors that two runs have in common (`sim.specs.values.closeness`), (runs, runs).
-    sizes : logarithms of the measured step times over the predicted ones, (runs,).
-    noise : standard deviation of each run's own rest; infinite of a run that says nothing, (runs,).
-    """
-    weights, inverse, known = np.zeros(len(sizes)), np.zeros_like(alike), np.isfinite(noise)
-    if not known.any():
-        return weights, inverse
-    both, sizes, noise = np.ix_(known, known), sizes[known], noise[known]
-    common, certain = (loads @ loads.T * alike)[both], np.ones(len(sizes))
-    for _ in range(20):
-        inverse[both] = np.linalg.inv(common + np.diag(noise**2 / certain))
-        weights[known] = inverse[both] @ sizes
-        certain = (RUN_FREEDOM + 1.0) / (RUN_FREEDOM + ((sizes - common @ weights[known]) / noise) ** 2)
-    return weights, inverse
 
 
 def reach_of(doubt: Doubt, measured: Sequence[Doubt] = (), spreads: Spreads | None = None) -> tuple[float, float]:
@@ -368,15 +329,3 @@ def recipe_of(scenario: Scenario) -> str:
 def measured_run(scenario: Scenario) -> str:
     """What a profile keeps as the name of a measured run that it was drawn to."""
     return f"{scenario.model.name}, {recipe_of(scenario)}"
-
-
-def as_measured(scenario: Scenario, causes: Mapping[str, float]) -> MeasuredRun:
-    """What a profile keeps of a measured run that it was drawn to."""
-    shares = {name: round(share, 4) for name, share in shares_of(causes).items() if share > 5e-5}
-    return MeasuredRun(name=measured_run(scenario), shares=shares, facts=facts_of(scenario), place=place_of(scenario))
-
-
-def fingerprint_of(scenario: Scenario) -> str:
-    """Key of a scenario that does not depend on its profile and stack."""
-    parts = (scenario.model, scenario.cluster, scenario.plan, scenario.training)
-    return sha256("".join(part.model_dump_json() for part in parts).encode()).hexdigest()[:12]

@@ -3,11 +3,12 @@
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from threading import Event
 
 import pytest
 from open_space import sweep
 
-from sim import estimate, load_scenario, parallel
+from sim import estimate, load_scenario
 from sim.parallel import map_over
 
 TINY = Path(__file__).parents[1] / "scenarios" / "megatron-2021" / "1.7b.yaml"
@@ -19,19 +20,19 @@ def pool():
         yield executor
 
 
-def test_answers_come_in_the_order_of_the_items(pool, monkeypatch):
-    monkeypatch.setattr(parallel, "AHEAD", 3)
+def test_answers_come_in_the_order_of_the_items(pool):
     for executor in (None, pool):
         assert list(map_over(partial(pow, 2), range(20), executor)) == [2**n for n in range(20)]
         assert list(map_over(abs, [], executor)) == []
 
 
-def test_an_error_is_raised_at_its_turn_and_the_rest_is_cancelled(monkeypatch):
-    monkeypatch.setattr(parallel, "AHEAD", 2)
-    begun = []
+def test_an_error_is_raised_at_its_turn_and_the_rest_is_cancelled():
+    begun, seen = [], Event()
 
     def reciprocal(number):
         begun.append(number)
+        if number == 4:  # until the error was seen
+            seen.wait(60)
         return 1 / number
 
     with ThreadPoolExecutor(1) as executor:
@@ -39,6 +40,7 @@ def test_an_error_is_raised_at_its_turn_and_the_rest_is_cancelled(monkeypatch):
         assert [next(found), next(found)] == [1, 0.5]
         with pytest.raises(ZeroDivisionError):
             next(found)
+        seen.set()
     assert 6 not in begun
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from scipy.optimize import check_grad
 
 from flopcast_calibration.readers.training_runs import Run
+from flopcast_calibration.write import as_measured
 from flopcast_validation.runs.intervals import APART, Source, _surprise, learn, left_out, shortest, write_intervals
 from flopcast_validation.runs.scored import Scored
 from sim import estimate, load_scenario, uncertainty
@@ -22,7 +23,6 @@ from sim.uncertainty import (
     PARTS,
     Doubt,
     Spreads,
-    as_measured,
     basis_of,
     doubt_of,
     grade_of,

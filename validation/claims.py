@@ -20,7 +20,7 @@ from sim.files import SCENARIOS
 from sim.network.placement import Group
 from sim.pricing.layouts import cost_model
 from sim.specs.yaml12 import load_yaml
-from sim.traffic.step_bytes import step_collectives
+from sim.traffic.exchanges import step_collectives
 
 if TYPE_CHECKING:
     from sim.reliability.storing import Storing

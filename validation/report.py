@@ -63,7 +63,7 @@ class ValidationReport:
         return figure
 
     def _repr_html_(self) -> str:
-        from sim.report.html.render import render
+        from sim.report.html.page import render
 
         return render("validation.html", tables=self.tables, mean=self.mean_error)
 

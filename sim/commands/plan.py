@@ -19,9 +19,8 @@ from sim.errors import InfeasiblePlan, SpecError, require_positive
 from sim.estimate import Estimate
 from sim.foreign.exporters import FRAMEWORKS, check_framework, export_scenario
 from sim.reliability.cost import Price
-from sim.scaling.deadline import InTime, in_time
 from sim.scaling.finetuning import COUNTS, FRAMEWORK, RANK, FineTuning, Unfit, tune
-from sim.scaling.offers import Offer, Ranking, rank
+from sim.scaling.offers import InTime, Offer, Ranking, in_time, rank
 from sim.scaling.questions import TOKENS, Planned, Pretraining
 from sim.scaling.run import Terms
 from sim.specs import Scenario
@@ -159,7 +158,7 @@ def plan(
     found = ask_plan(model, gpus, within, gpu, cluster, question, price, then.export_to)
     if isinstance(found, Ranking):
         best = found.offers[0]
-        heading = f"{show_count(best.training.run.tokens)} tokens of {model} on {gpus} GPUs, the cheapest first"
+        heading = f"{show_count(best.planned.run.tokens)} tokens of {model} on {gpus} GPUs, the cheapest first"
         then.show(best.planned.answer.scenario, found.to_dict(), ranking_view(heading, found, then.verbose))
         return
     planned, deadline = (found, None) if isinstance(found, Planned) else (found.planned, found)

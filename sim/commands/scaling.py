@@ -14,7 +14,7 @@ from sim.commands.train import RunOptions
 from sim.errors import SpecError
 from sim.reliability.goodput import checkpoint_bytes, job_mtbf
 from sim.reliability.storing import even_storing
-from sim.scaling import critical_batch as critical
+from sim.scaling import loss_laws as critical
 from sim.scaling.allocation import (
     best_loss,
     compute_optimal,
@@ -22,7 +22,6 @@ from sim.scaling.allocation import (
     compute_optimal_repeated,
     flop_for_params,
 )
-from sim.scaling.critical_batch import critical_batch_laws
 from sim.scaling.fit import fit_loss, read_runs
 from sim.scaling.loss_laws import (
     BESIROGLU,
@@ -30,6 +29,7 @@ from sim.scaling.loss_laws import (
     FLOP_PER_PARAM_TOKEN,
     LAWS,
     LossLaw,
+    critical_batch_laws,
     get_law,
     power_sum_loss,
     tokens_for_loss,

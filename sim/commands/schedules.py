@@ -48,7 +48,7 @@ def schedule(
     batches : Batches of a schedule without flush.
     times F,B or F,I,W : Put it on a time axis, a column a unit: units of a forward and of a backward, or of its halves.
     """
-    from sim.report.aligned import format_aligned, parse_times
+    from sim.report.schedules import format_aligned, parse_times
 
     units = None if times is None else parse_times(times)
     options: dict[str, Any] = {"group": group, "slices": slices, "stages": stages, "batches": batches}

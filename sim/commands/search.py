@@ -358,7 +358,7 @@ def _answer(
 def _sweep(scenario: Scenario, words: list[str], options: dict[str, Any], figure: Path | None, as_json: bool) -> None:
     """Answer --sweep."""
     from sim.report.figures import save
-    from sim.report.sweep import sweep_view
+    from sim.report.search import sweep_view
 
     with progress_bar("points searched") as progress:
         swept = sweep(scenario, words, progress=progress, **options)
@@ -375,7 +375,7 @@ def _sweep(scenario: Scenario, words: list[str], options: dict[str, Any], figure
 
 def _print_fields(scenario: Scenario, as_json: bool) -> None:
     """Answer --fields."""
-    from sim.report.sweep import fields_view
+    from sim.report.search import fields_view
 
     fields = sweepable(scenario)
     rows = [{"path": each.path, "unit": each.unit, "value": each.value} for each in fields]

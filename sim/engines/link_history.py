@@ -11,7 +11,7 @@ from sim.arrays import Array
 from sim.engines.network import ROWS, collectives
 from sim.engines.timeline import Timeline
 from sim.engines.wire import Message, alone_rates, shared_links
-from sim.network.faults import link_name
+from sim.network.routing import link_name
 from sim.schedules import Order
 from sim.schedules.actions import B, F, I
 from sim.schedules.passes import visits_of

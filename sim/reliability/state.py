@@ -129,26 +129,22 @@ class State:
         return Spread(float(bytes_of_gpus.sum()), node, float(bytes_of_gpus.max()))
 
 
-@dataclass(frozen=True, slots=True)
-class _Holders:
-    """GPUs that hold the same parameters, and how ZeRO shards these among them.
+Sharding = Literal["none", "within", "everyone"]
 
-    within : a sharding group of them. between : of those that hold the same shard; None where all shard together.
+
+def _held(
+    nbytes: Number, own: Number, sharding: Sharding, everyone: Group, within: Group, between: Group | None
+) -> tuple[Floats, Floats, int, Group]:
+    """What one GPU has of so many bytes and of its rank's own, how many have the same, and who they are.
+
+    everyone : GPUs that hold the same parameters. within : a sharding group of them. between : of those that hold the
+        same shard; None where all shard together.
     """
-
-    everyone: Group
-    within: Group
-    between: Group | None
-
-    def of(
-        self, nbytes: Number, own: Number, sharding: Literal["none", "within", "everyone"]
-    ) -> tuple[Floats, Floats, int, Group]:
-        """What one GPU has of so many bytes and of its rank's own, how many have the same, and who they are."""
-        count = int(np.max(self.everyone.size))
-        size = {"none": 1, "within": int(np.max(self.within.size)), "everyone": count}[sharding]
-        group = self.everyone if size == 1 or self.between is None else self.between
-        held, first = (np.asarray(each, dtype=float) / size for each in (nbytes, own))
-        return held, first, count // size, group.take(0)
+    count = int(np.max(everyone.size))
+    size = {"none": 1, "within": int(np.max(within.size)), "everyone": count}[sharding]
+    group = everyone if size == 1 or between is None else between
+    held, first = (np.asarray(each, dtype=float) / size for each in (nbytes, own))
+    return held, first, count // size, group.take(0)
 
 
 def _own_params(plans: Plans, deal: Deal, tied: bool) -> Floats:
@@ -181,8 +177,8 @@ def state_of(scenario: Scenario) -> State:
     deal = price_order(scenario, plans)[2]
     held, owned = params_of_ranks(plans, deal), _own_params(plans, deal, scenario.model.tied_embeddings)
     trained, stage, outer = held[TRAINED].sum(axis=0), plan.zero_stage, bool(plan.outer_zero_stage)
-    weights_sharded: Literal["none", "within"] = "within" if stage == 3 else "none"
-    optimizer_sharded: Literal["none", "within", "everyone"] = "everyone" if outer else "within" if stage else "none"
+    weights_sharded: Sharding = "within" if stage == 3 else "none"
+    optimizer_sharded: Sharding = "everyone" if outer else "within" if stage else "none"
     width = 0.0 if stage == 3 and stack.fp32_shards and not outer else float(training.activation_bytes)
     # Bytes of optimizer state a parameter; experts have the average rank's.
     everywhere, on_gpu = (
@@ -195,15 +191,15 @@ def state_of(scenario: Scenario) -> State:
     for name, params, own, first, of_first in zip(("others", "experts"), *rows, strict=True):
         if not params.any():
             continue
-        holders = _Holders(layouts.data, layouts.shards, layouts.between)
+        holders = (layouts.data, layouts.shards, layouts.between)
         if name == "experts":
-            holders = _Holders(layouts.expert_data, layouts.expert_shards, layouts.between)
+            holders = (layouts.expert_data, layouts.expert_shards, layouts.between)
         if training.adapter_rank:
             nbytes = training.activation_bytes
-            frozen = holders.of(nbytes * (params - own), nbytes * (first - of_first), weights_sharded)
+            frozen = _held(nbytes * (params - own), nbytes * (first - of_first), weights_sharded, *holders)
             pieces.append(Piece("frozen weights", *frozen, saved=False))
         if width:
-            pieces.append(Piece("weights", *holders.of(width * own, width * of_first, weights_sharded)))
-        pieces.append(Piece("optimizer", *holders.of(each * own, each * of_first, optimizer_sharded), on_gpu=kept))
+            pieces.append(Piece("weights", *_held(width * own, width * of_first, weights_sharded, *holders)))
+        pieces.append(Piece("optimizer", *_held(each * own, each * of_first, optimizer_sharded, *holders), on_gpu=kept))
     places = places_of_ranks(plan.placement, (plan.tp, plan.cp, plan.dp, plan.pp)).ravel()
     return State(tuple(pieces), plan.tp * plan.cp * plan.dp, scenario.cluster.node.gpus_per_node, places)

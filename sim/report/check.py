@@ -58,24 +58,22 @@ def verdict_words(found: Check) -> str:
 
 def _facts(found: Check, source: str) -> RenderableType:
     measured = found.measured
-    table = facts_table()
     left = {"of warm-up": measured.warm_up, "of evaluations, checkpoints or restarts": measured.interrupted}
     parts = ", ".join(f"{number:,} {what}" for what, number in left.items() if number)
     many = f"median of {measured.values:,} values" if measured.values > 1 else "one value of the run"
-    note = f"{source}, {many}{'; left out: ' * bool(parts)}{parts}"
-    table.add_row("Measured", show_time(measured.seconds), note)
-    table.add_row("Expected", show_time(found.answer.step_time_s), f"stack {found.answer.scenario.stack.name}")
+    rows = [
+        ("Measured", show_time(measured.seconds), f"{source}, {many}{'; left out: ' * bool(parts)}{parts}"),
+        ("Expected", show_time(found.answer.step_time_s), f"stack {found.answer.scenario.stack.name}"),
+    ]
     if measured.values > 1:
         slow, fast = (significant(each / measured.seconds, 3) for each in (measured.slow_s, measured.fast_s))
         words = f"{'uneven' if measured.stalls else 'even'} steps: four in five take {fast} to {slow} of the median"
         if fast == slow:
             words = "even steps: four in five take as long as the median, to three digits"
-        table.add_row("Spread", slow, words)
-    if measured.every:
-        table.add_row(
-            "Slow steps", f"{measured.every}", f"one of every {measured.every} values is slower than the others"
-        )
-    return table
+        rows.append(("Spread", slow, words))
+    if every := measured.every:
+        rows.append(("Slow steps", f"{every}", f"one of every {every} values is slower than the others"))
+    return facts_table(rows)
 
 
 def _causes(found: Check, command: str, width: int) -> list[RenderableType]:

@@ -10,36 +10,45 @@ from sim.estimate import Estimate
 from sim.specs import ParallelPlan, Profile
 from sim.units import show, show_count, show_time
 
+COMMUNICATION = tuple(f"{kind}_comm" for kind in ("tensor_parallel", "context_parallel", "expert_parallel", "pipeline",
+                                                  "data_parallel"))  # fmt: skip
+"""Causes that are communication which lengthens the step."""
+
+
+class Kind(NamedTuple):
+    """Causes of a step, or a purpose of memory, that share a name and a colour (of Okabe and Ito's).
+
+    causes : of `sim.breakdown.CAUSES`; none of a purpose of memory.
+    """
+
+    label: str
+    colour: str
+    causes: tuple[str, ...] = ()
+
+
 GROUPS = {
-    "flop_at_peak": "useful",
-    "matmul_inefficiency": "kernels",
-    "attention_overhead": "kernels",
-    "memory_bound": "kernels",
-    "host_wait": "kernels",
-    "recompute": "recompute",
-    "tensor_parallel_comm": "network",
-    "context_parallel_comm": "network",
-    "expert_parallel_comm": "network",
-    "beside_expert_comm": "kernels",
-    "pipeline_comm": "network",
-    "pipeline_bubble": "waiting",
-    "stage_imbalance": "waiting",
-    "data_parallel_comm": "network",
-    "stragglers": "waiting",
-    "optimizer": "optimizer",
-    "offload": "offload",
+    "useful": Kind("at peak rate", "#009E73", ("flop_at_peak",)),
+    "kernels": Kind(
+        "kernels below peak",
+        "#E69F00",
+        ("matmul_inefficiency", "attention_overhead", "memory_bound", "host_wait", "beside_expert_comm"),
+    ),
+    "recompute": Kind("computed again", "#CC79A7", ("recompute",)),
+    "network": Kind("communication that nothing hides", "#0072B2", COMMUNICATION),
+    "waiting": Kind("waiting", "#8C8C8C", ("pipeline_bubble", "stage_imbalance", "stragglers")),
+    "optimizer": Kind("update", "#D55E00", ("optimizer",)),
+    "offload": Kind("offloading to the host", "#882255", ("offload",)),
 }
-"""The group of each cause, which gives it a name and a colour."""
-LABELS = {
-    "useful": "at peak rate",
-    "kernels": "kernels below peak",
-    "recompute": "computed again",
-    "network": "communication that nothing hides",
-    "waiting": "waiting",
-    "optimizer": "update",
-    "offload": "offloading to the host",
+GROUP_OF = {cause: name for name, group in GROUPS.items() for cause in group.causes}
+MEMORY = {
+    "weights": Kind("weights", "#0072B2"),
+    "gradients": Kind("grads", "#56B4E9"),
+    "optimizer": Kind("optim.", "#009E73"),
+    "activations": Kind("activ.", "#E69F00"),
+    "logits": Kind("logits", "#CC79A7"),
+    "other": Kind("other", "#8C8C8C"),
 }
-MEMORY = ("weights", "gradients", "optimizer", "activations", "logits", "other")
+"""What memory holds, with names of few letters; what is small stands together in the last."""
 PER_GPU = {"model": "Per GPU, model", "hardware": "Per GPU, hardware"}
 """Names of the rates of a GPU, without and with recomputation."""
 SMALLEST = 5e-4
@@ -214,7 +223,7 @@ def falls_of(answer: Estimate) -> list[Fall]:
             continue
         left -= shares[cause]
         if shares[cause] >= SMALLEST:
-            rows.append(Fall(cause, meaning, GROUPS[cause], seconds[cause], max(left, 0.0), shares[cause]))
+            rows.append(Fall(cause, meaning, GROUP_OF[cause], seconds[cause], max(left, 0.0), shares[cause]))
     achieved = shares["flop_at_peak"]
     useful = Fall("flop_at_peak", CAUSES["flop_at_peak"], "useful", seconds["flop_at_peak"], 0.0, achieved)
     return [*rows, useful]
@@ -238,8 +247,8 @@ def memory_rows(answer: Estimate) -> list[MemoryRow]:
     for rank in shown:
         use = answer.memory[rank].to_dict()
         total = use.pop("total")
-        parts = {name: use[name] for name in MEMORY[:-1]}
-        parts[MEMORY[-1]] = sum(use.values()) - sum(parts.values())  # what is small together
+        parts = {name: use[name] for name in MEMORY if name in use}
+        parts["other"] = sum(use.values()) - sum(parts.values())
         rows.append(MemoryRow(rank, parts, total, total <= answer.memory_available_bytes))
     return rows
 

@@ -41,25 +41,6 @@ LOOKS = {
     "idle": Look("idle", "·", "#EFEFEF"),
 }
 """Kinds of actions, a send that keeps its rank, what follows a rank's last action, and nothing."""
-GROUP_COLOURS = {
-    "useful": "#009E73",
-    "kernels": "#E69F00",
-    "recompute": "#CC79A7",
-    "network": "#0072B2",
-    "waiting": "#8C8C8C",
-    "optimizer": "#D55E00",
-    "offload": "#882255",
-}
-"""Colours of groups of causes (`sim.report.facts.GROUPS`)."""
-MEMORY_COLOURS = {
-    "weights": "#0072B2",
-    "gradients": "#56B4E9",
-    "optimizer": "#009E73",
-    "activations": "#E69F00",
-    "logits": "#CC79A7",
-    "other": "#8C8C8C",
-}
-"""Colours of what memory holds (`sim.report.facts.MEMORY`)."""
 THEMES = {
     "light": {"paper": "#ffffff", "ink": "#1b1f24", "wrong": "#a83c00", "accent": "#005a9c"},
     "dark": {"paper": "#15181c", "ink": "#e4e7eb", "wrong": "#ff9a62", "accent": "#7cc4ff"},
@@ -94,15 +75,9 @@ def luminance(colour: Colour) -> float:
     return float(linear @ [0.2126, 0.7152, 0.0722])
 
 
-def contrast(one: Colour, other: Colour) -> float:
-    """How well one colour is read on another, 1 (not at all) to 21 (black on white): WCAG 2.2's ratio."""
-    darker, lighter = sorted((luminance(one), luminance(other)))
-    return (lighter + 0.05) / (darker + 0.05)
-
-
 def ink(colour: Colour) -> str:
-    """Black or white, whichever has the better contrast on this colour."""
-    return max(("#000000", "#ffffff"), key=lambda each: contrast(each, colour))
+    """Black or white, whichever has the better contrast (WCAG 2.2's ratio) on this colour."""
+    return "#000000" if (luminance(colour) + 0.05) ** 2 > 0.05 * 1.05 else "#ffffff"
 
 
 LABEL_PLACES = (

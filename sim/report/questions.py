@@ -10,9 +10,8 @@ from rich.text import Text
 from sim.report.facts import headline, plan_words, question_words, tokens_words
 from sim.report.terminal import assumptions, indented, sentence, title
 from sim.report.text import sure_and_limit
-from sim.scaling.deadline import InTime, run_of
 from sim.scaling.finetuning import CHUNKED, FineTuning, Unfit
-from sim.scaling.offers import Offer, Ranking
+from sim.scaling.offers import InTime, Offer, Ranking
 from sim.scaling.questions import Planned
 from sim.scaling.run import rented_gpus
 from sim.specs.machines import price_list
@@ -46,7 +45,7 @@ def _price_known(planned: Planned) -> bool:
 
 def in_time_sentence(found: InTime) -> str:
     """How many GPUs end a run in time, in one sentence."""
-    run = run_of(found.planned).run
+    run = found.planned.run
     gpu, most = found.planned.answer.scenario.cluster.gpu.name, show_time(found.within_s)
     return (
         f"{found.gpus:,} × {gpu} are the fewest found that are expected to train {show_count(run.tokens)} tokens "
@@ -63,13 +62,10 @@ def planned_view(
     then : What to do next, a sentence each.
     deadline : what the number of GPUs was found for; None where it was given.
     """
-    answer, table = planned.answer, facts_table()
-    for name, value, note in (*_run_facts(planned), *_deadline_facts(deadline)):
-        table.add_row(name, Text(value, style="bold green"), note)
-    table.add_row("Batch", *_batch_facts(planned))
-    for fact in headline(answer, {"model": "Per GPU"}, sure=False):
-        if fact.name not in _LEFT_OUT:
-            table.add_row(fact.name, fact.value, fact.note)
+    answer, of_run = planned.answer, (*_run_facts(planned), *_deadline_facts(deadline))
+    others = [fact[:3] for fact in headline(answer, {"model": "Per GPU"}, sure=False) if fact.name not in _LEFT_OUT]
+    first = [(name, Text(value, style="bold green"), note) for name, value, note in of_run]
+    table = facts_table([*first, ("Batch", *_batch_facts(planned)), *others])
     asked = Text(sentence, style="bold").append(f"\n{question_words(answer)}\n", style="not bold")
     return Group(
         asked.append(plan_words(answer), style="not bold dim"), "", sure_and_limit(answer), "", indented(table),
@@ -102,7 +98,7 @@ def _deadline_facts(found: InTime | None) -> list[tuple[str, str, str]]:
     if found.certain is found.planned:
         more = ""
     elif found.certain is not None:
-        run = run_of(found.certain).run
+        run = found.certain.run
         takes = f"{show_time(run.wall_s)}, {money(run.cost, run.currency)}"
         more = f". For a chance of 95% or more rent {run.num_gpus:,} GPUs ({takes})"
     return [("In time", f"{found.chance:.0%}", f"chance to end within {show_time(found.within_s)}{more}")]
@@ -133,7 +129,7 @@ def lacking_view(asked: FineTuning, unfit: Unfit) -> Group:
         table = plain_table("change", "time", "cost", "memory", "plan", left=_WORDS, gap=1, wrap=("change", "plan"))
         for words, offer in remedies:
             memory = f"{offer.planned.answer.largest.total / 1e9:.1f} GB"
-            table.add_row(words, show_time(offer.wall_s), _cost(offer), memory, _plan(offer))
+            table.add_row(words, show_time(offer.planned.run.wall_s), _cost(offer), memory, _plan(offer))
         parts += ["", title("Any of these changes makes it fit"), table]
     if useless:
         parts += ["", Text(f"None of these changes is enough alone: {', '.join(useless)}.")]
@@ -149,16 +145,16 @@ def ranking_view(heading: str, ranking: Ranking, verbose: bool = False) -> Group
     shown = ranking.offers
     table = plain_table("GPUs", "time", "at most", "cost", "plan", left=_WORDS, gap=1, wrap=("plan",))
     for offer in shown[:ROWS]:
-        most = show_time(offer.training.high.wall_s)
-        table.add_row(_machine(offer), show_time(offer.wall_s), most, _cost(offer), _plan(offer))
+        takes, most = (show_time(each.wall_s) for each in (offer.planned.run, offer.planned.ends.high))
+        table.add_row(_machine(offer), takes, most, _cost(offer), _plan(offer))
     legend = "at most: end of the 90 % interval; plan: tp·pp·dp, micro-batch size, and what differs from defaults"
     left = len(shown) - ROWS
     more = f"; {left} more machine{'s' * (left > 1)}: --json" if left > 0 else ""
     parts: list[RenderableType] = [title(heading), "", table, Text(f"{legend}{more}", style="dim"), ""]
-    fastest = min(shown, key=lambda each: each.wall_s)
-    cheapest = min(shown, key=lambda each: each.cost)
-    for name, offer in (("Fastest ", fastest), ("Cheapest", cheapest)):
-        parts.append(title(f"{name} ", f"{show_time(offer.wall_s)} for {_cost(offer)} on {_machine(offer)}"))
+    for name, offer in (("Fastest ", min(shown, key=lambda each: each.rank[::-1])), ("Cheapest", shown[0])):
+        parts.append(
+            title(f"{name} ", f"{show_time(offer.planned.run.wall_s)} for {_cost(offer)} on {_machine(offer)}")
+        )
     counts: dict[str, list[str]] = {}
     for each in ranking.lacking:
         counts.setdefault(each.gpu, []).append(str(each.gpus))
@@ -175,8 +171,8 @@ def _machine(offer: Offer) -> str:
 
 
 def _cost(offer: Offer) -> str:
-    cost = offer.cost
-    return f"{show_short(cost) if cost >= 1e6 else significant(cost)} {offer.training.run.currency}"
+    run = offer.planned.run
+    return f"{show_short(run.cost) if run.cost >= 1e6 else significant(run.cost)} {run.currency}"
 
 
 def _plan(offer: Offer) -> str:

@@ -64,32 +64,27 @@ def _heading(step: RlStep) -> Text:
 
 
 def _facts(step: RlStep) -> RenderableType:
-    table = facts_table()
     depth = step.depth
     policy = "on policy" if depth == 0 else f"up to {depth:g} version{'s' * (depth != 1)} off policy"
     low, high = (show_time(factor * step.step_time_s) for factor in MEASURED)
-    table.add_row("RL step", Text(show_time(step.step_time_s), style="bold green"), f"90 %: {low} to {high}, {policy}")
-    table.add_row("", "", LIMITS[step.limit])
-    per_gpu = tokens_words(step.tokens_per_s / step.num_gpus)
-    table.add_row("Responses", f"{significant(step.responses_per_s)} per s", f"are trained on: {per_gpu} per GPU")
-    written = tokens_words(step.written_tokens_per_s)
-    table.add_row("Rollouts", show_time(step.period.rollout_s), f"to the last response; up to {written} per GPU")
-    recipe = step.work.recipe
+    per_gpu, written = tokens_words(step.tokens_per_s / step.num_gpus), tokens_words(step.written_tokens_per_s)
+    recipe, packed = step.work.recipe, step.work.answer.scenario.training
     steps, each = recipe.updates * recipe.epochs, show_time(step.work.answer.step_time_s)
-    packed = step.work.answer.scenario.training
-    table.add_row(
-        "Training", show_time(step.work.seconds),
-        f"{steps} gradient step{'s' * (steps > 1)} of {each}, {packed.global_batch_size:,} × "
-        f"{packed.sequence_length:,} tokens",
-    )  # fmt: skip
-    how = "to the rollouts' shards" if step.colocated else "to the rollout pool"
-    table.add_row("Weights", show_time(step.sync_s), how)
+    batch = f"{packed.global_batch_size:,} × {packed.sequence_length:,} tokens"
+    rows: list[tuple[str, str | Text, str | Text]] = [
+        ("RL step", Text(show_time(step.step_time_s), style="bold green"), f"90 %: {low} to {high}, {policy}"),
+        ("", "", LIMITS[step.limit]),
+        ("Responses", f"{significant(step.responses_per_s)} per s", f"are trained on: {per_gpu} per GPU"),
+        ("Rollouts", show_time(step.period.rollout_s), f"to the last response; up to {written} per GPU"),
+        ("Training", show_time(step.work.seconds), f"{steps} gradient step{'s' * (steps > 1)} of {each}, {batch}"),
+        ("Weights", show_time(step.sync_s), "to the rollouts' shards" if step.colocated else "to the rollout pool"),
+    ]
     if step.switch_s:
-        table.add_row("Switch", show_time(step.switch_s), "training's state to the host and back")
+        rows.append(("Switch", show_time(step.switch_s), "training's state to the host and back"))
     if not step.work.answer.fits:
         largest = show(float(step.work.answer.largest.total), "B")
-        table.add_row("Memory", largest, Text("training does not fit", style="bold red"))
-    return table
+        rows.append(("Memory", largest, Text("training does not fit", style="bold red")))
+    return facts_table(rows)
 
 
 def _depths(step: RlStep, depths: Sequence[RlStep], colocated: RlStep | None) -> Table:

@@ -10,9 +10,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from sim.scaling.allocation import Optimum, compute_optimal
-from sim.scaling.critical_batch import CriticalBatchLaw
 from sim.scaling.fit import LossFit
-from sim.scaling.loss_laws import LossLaw
+from sim.scaling.loss_laws import CriticalBatchLaw, LossLaw
 from sim.scaling.run import Terms, TrainingRun
 from sim.table import Table, columns_table, plain_table
 from sim.units import show, show_count, show_short, show_time, significant
@@ -75,10 +74,10 @@ _MODEL_COLUMNS: dict[str, tuple[str, Callable[[float], str]]] = {
 def model_view(title: str, rows: Sequence[Mapping[str, Any]], remarks: Sequence[str]) -> Group:
     """A model under each law: a row a law, with its name and some of the columns above."""
     shown = [name for name in _MODEL_COLUMNS if name in rows[0]]
-    table = plain_table("law", *(_MODEL_COLUMNS[name][0] for name in shown))
-    for row in rows:
-        cells = ("–" if isnan(row[name]) else _MODEL_COLUMNS[name][1](row[name]) for name in shown)
-        table.add_row(row["law"], *cells)
+    columns = {"law": [row["law"] for row in rows]}
+    for heading, show_value, name in ((*_MODEL_COLUMNS[name], name) for name in shown):
+        columns[heading] = ["–" if isnan(row[name]) else show_value(row[name]) for row in rows]
+    table = columns_table(columns)
     return Group(Text(title, style="bold"), table, notes(*remarks))
 
 

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from sim.canvas import new_figure
-from sim.report.facts import GROUPS, LABELS
-from sim.report.figures import GROUP_COLOURS, MEMORY_COLOURS, open_panels, place_labels, place_title, plain_axis
+from sim.report.facts import GROUP_OF, GROUPS, MEMORY
+from sim.report.figures import open_panels, place_labels, place_title, plain_axis
 from sim.report.plans import COLUMNS, HEADINGS, amount, apart, cell, field, run_cost
-from sim.report.sweep import swept_fields
+from sim.report.search import swept_fields
 from sim.search import SearchResult
 from sim.search.sensitivity import ValueCost
 from sim.search.sweep import Sweep
@@ -152,9 +152,10 @@ def _draw_losses(panel: Any, result: SearchResult, rows: Sequence[ValueCost], us
 
 def _look(cause: str) -> tuple[str, str]:
     """What a cause of time, or a purpose of memory, is called in a legend, and its colour."""
-    if cause in GROUPS and cause != "optimizer":
-        return LABELS[GROUPS[cause]], GROUP_COLOURS[GROUPS[cause]]
-    return cause.replace("_", " "), MEMORY_COLOURS.get(cause, MEMORY_COLOURS["other"])
+    if cause in GROUP_OF and cause != "optimizer":
+        group = GROUPS[GROUP_OF[cause]]
+        return group.label, group.colour
+    return cause.replace("_", " "), MEMORY.get(cause, MEMORY["other"]).colour
 
 
 def draw_sweep(swept: Sweep, width_in: float = WIDTH) -> Any:

@@ -18,7 +18,7 @@ from sim.report.terminal import assumptions, bars_table, block, indented, title
 from sim.specs.base import file_name, unit_of
 from sim.specs.frameworks import stack_words
 from sim.specs.writing import ABSENT, differing_fields
-from sim.table import Table, facts_table, plain_table
+from sim.table import Table, facts_table, plain_table, rows_table
 from sim.uncertainty import interval_factors, least_told_apart
 from sim.units import show, show_time
 
@@ -28,8 +28,6 @@ _ALIKE = 1e-3
 """Logarithm of the ratio of two step times below which nothing is said of their difference."""
 
 
-_MEMORY_COLUMNS = ("weights", "grads", "optim.", "activ.", "logits", "other")
-"""Headings of MEMORY, in few letters."""
 _COLOURS = {"flop_at_peak": "green", "matmul_inefficiency": "yellow", "attention_overhead": "yellow"}
 COMPARED = {
     "GPUs": ("num_gpus", "count"),
@@ -82,28 +80,29 @@ def faster_words(answer: Estimate, best: Estimate, lacking: str, command: str) -
 
 def _memory(answer: Estimate) -> Table:
     """Gigabytes by purpose."""
-    table = plain_table("rank", *_MEMORY_COLUMNS, "total", left=(), gap=2)
+    headings = ("rank", *(part.label for part in say.MEMORY.values()), "total")
+    ranks = ((row.rank, *row.parts.values(), row.total) for row in say.memory_rows(answer))
+    rows = ((str(rank), *(f"{amount / 1e9:.1f}" for amount in amounts)) for rank, *amounts in ranks)
+    table = rows_table(headings, rows, left=())
     table.columns[-1].style = "bold"
-    for row in say.memory_rows(answer):
-        table.add_row(str(row.rank), *(f"{amount / 1e9:.1f}" for amount in (*row.parts.values(), row.total)))
     return table
 
 
 def estimate_view(answer: Estimate, width: int, verbose: bool = False) -> Group:
     """The numbers, where the time goes, memory by pipeline rank, and the assumptions that count most."""
     scenario, shares, seconds = answer.scenario, answer.breakdown.shares(), answer.breakdown.seconds
-    recompute, table = scenario.plan.recompute != "none", facts_table()
+    recompute, rows = scenario.plan.recompute != "none", list[tuple[str, str | Text, Text]]()
     names = {"hardware": "Per GPU", "model": "  no recompute"} if recompute else {"model": "Per GPU"}
     for fact in say.headline(answer, names, sure=False)[1:]:
         value = Text(fact.value, style="bold green") if fact.name == "Whole job" else fact.value
-        table.add_row(fact.name, value, Text(fact.note, style="bold red" if fact.wrong else ""))
+        rows.append((fact.name, value, Text(fact.note, style="bold red" if fact.wrong else "")))
     causes = [cause for cause in CAUSES if shares[cause] >= say.SMALLEST]
-    rows = [(name, seconds[name], shares[name], _COLOURS.get(name, "cyan")) for name in causes]
+    bars = [(name, seconds[name], shares[name], _COLOURS.get(name, "cyan")) for name in causes]
     origin = f"  (profile {scenario.profile.name}, stack {stack_words(scenario.stack)}, engine {answer.engine})"
     return Group(
         "",
-        indented(table),
-        *block("Where the time goes", "  (average GPU, one step)", bars_table(rows, width - 42)),
+        indented(facts_table(rows)),
+        *block("Where the time goes", "  (average GPU, one step)", bars_table(bars, width - 42)),
         *block("Memory by pipeline rank", "  (GB per GPU)", _memory(answer)),
         *assumptions([answer.interval_basis, *answer.assumptions], origin, verbose),
     )

@@ -18,7 +18,7 @@ from sim.scaling.run import TrainingRun
 from sim.scaling.training import Training
 from sim.scaling.training_time import Frontier, FrontierPoint
 from sim.specs import ParallelPlan, Scenario
-from sim.table import facts_table, plain_table
+from sim.table import facts_table, rows_table
 from sim.units import show, show_count, show_short, show_time, significant
 
 JOULES_PER_GWH = 3.6e12
@@ -52,13 +52,11 @@ def training_view(training: Training, verbose: bool = False) -> Group:
     rows.append(("GPU-hours", *ends(lambda run: show_short(run.gpu_hours))))
     if run.energy_j is not None:
         rows.append(("Energy", *ends(lambda run: "–" if run.energy_j is None else show(run.energy_j / 3.6e3, "Wh"))))
-    table = facts_table()
-    for row in (*rows, *_saving(training), *_loading(training)):
-        table.add_row(*row)
+    rows += [*_saving(training), *_loading(training)]
     words = f"{show_time(run.wall_s)} and {show_count(run.cost)} {run.currency}"
     words = f"{show_count(run.tokens)} tokens in {words}" if within else words
     notes = assumptions(training.assumptions, verbose=verbose)
-    return Group(heading(training.answer, words), "", indented(table), *notes)
+    return Group(heading(training.answer, words), "", indented(facts_table(rows)), *notes)
 
 
 def _saving(training: Training) -> Iterator[tuple[str, str, str]]:
@@ -101,20 +99,7 @@ def frontier_view(scenario: Scenario, frontier: Frontier, chosen: Mapping[str, F
     sentences = {name: _sentence(point) for name, point in lines.items()}
     words, money = ("limited by", "plan"), f"M{fastest.run.currency}"
     headings = ("GPUs", "batch", "tokens", "days", money, "GWh", "MFU", *words)
-    table = plain_table(*headings, left=words, gap=1, wrap=("plan",))
-    for point in frontier.points:
-        run, (cause, share) = point.run, next(iter(point.losses.items()))
-        table.add_row(
-            f"{run.num_gpus:,}",
-            show_short(point.batch_tokens),
-            show_short(run.tokens),
-            significant(run.days),
-            significant(run.cost / 1e6),
-            "–" if run.energy_j is None else significant(run.energy_j / JOULES_PER_GWH),
-            f"{point.answer.mfu:.0%}",
-            f"{cause} {share:.0%}",
-            plan_words(point.answer.scenario.plan),
-        )
+    table = rows_table(headings, map(_frontier_row, frontier.points), left=words, gap=1, wrap=("plan",))
     legend = (
         "limited by: the largest cause, and the share of the time that it costs; plan: tp·pp·dp, micro-batch, "
         f"schedule × chunks. Any batch takes at least {goal.least_steps:,.0f} steps. Of {frontier.plans:,} plans of "
@@ -122,6 +107,14 @@ def frontier_view(scenario: Scenario, frontier: Frontier, chosen: Mapping[str, F
     )
     below = (Text(legend, style="dim"), *assumptions(frontier.assumptions))
     return Group(asked, "", remarks(sentences), "", table, *below)
+
+
+def _frontier_row(point: FrontierPoint) -> tuple[str, ...]:
+    run, (cause, share) = point.run, next(iter(point.losses.items()))
+    energy = "–" if run.energy_j is None else significant(run.energy_j / JOULES_PER_GWH)
+    sizes = (f"{run.num_gpus:,}", show_short(point.batch_tokens), show_short(run.tokens))
+    costs = (significant(run.days), significant(run.cost / 1e6), energy, f"{point.answer.mfu:.0%}")
+    return (*sizes, *costs, f"{cause} {share:.0%}", plan_words(point.answer.scenario.plan))
 
 
 def plan_words(plan: ParallelPlan) -> str:

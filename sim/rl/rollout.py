@@ -18,7 +18,6 @@ is to train, and both pools alternate; every batch more in flight lets them over
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import sqrt
@@ -26,7 +25,6 @@ from statistics import NormalDist
 
 import numpy as np
 
-from sim.arrays import Floats
 from sim.errors import InfeasiblePlan, SpecError, require_positive
 from sim.rl.inference import RUNNING, Engine, Inference
 from sim.rl.samples import Samples
@@ -164,28 +162,13 @@ MANY = 64.0
 
 def tabulated(pool: RolloutPool, samples: Samples, slots: float) -> Callable[[float, float], float]:
     """Seconds of a step of decoding by sequences and their tokens, between the points of a table."""
-    most = max(slots, 2.0)
-    numbers = np.unique(np.concatenate([[1.0], np.geomspace(1.0, most, 40)]))
-    longest = samples.longest_tokens
-    contexts = np.linspace(0.0, longest, 33)
-    table: Floats = np.asarray(pool.engine.decode_s(numbers[:, None], contexts[None, :]))
-    rows: list[list[float]] = table.tolist()
-    places: list[float] = numbers.tolist()
-    apart, last = longest / 32, len(places) - 2
+    from scipy.interpolate import RectBivariateSpline
 
-    def step_s(running: float, context: float) -> float:
-        running = min(max(running, 1.0), most)
-        row = min(max(bisect_right(places, running) - 1, 0), last)
-        up = (running - places[row]) / (places[row + 1] - places[row])
-        along = min(max(context / apart, 0.0), 31.999999)
-        column = int(along)
-        along -= column
-        low, high = rows[row], rows[row + 1]
-        first = low[column] + along * (low[column + 1] - low[column])
-        second = high[column] + along * (high[column + 1] - high[column])
-        return first + up * (second - first)
-
-    return step_s
+    numbers = np.unique(np.concatenate([[1.0], np.geomspace(1.0, max(slots, 2.0), 40)]))
+    contexts = np.linspace(0.0, samples.longest_tokens, 33)
+    table = pool.engine.decode_s(numbers[:, None], contexts[None, :])
+    found = RectBivariateSpline(numbers, contexts, table, kx=1, ky=1)
+    return lambda running, context: float(found(running, context, grid=False))
 
 
 def batch_time(pool: RolloutPool, samples: Samples) -> float:

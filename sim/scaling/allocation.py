@@ -51,7 +51,7 @@ def best_params(flop: Number, law: LossLaw) -> Number:
     """Parameters of the compute-optimal model."""
     require_positive(flop=flop)
     if law.allocation is not None:
-        return law.allocation.scale * np.asarray(flop, dtype=float) ** law.allocation.exponent
+        return law.allocation(flop)
     assert law.form is not None
     return optimal_params(flop, law.form)
 
@@ -60,7 +60,7 @@ def best_loss(flop: Number, law: LossLaw) -> Number:
     """Loss of the compute-optimal model; nan where the law gives none.  [nats/token]"""
     require_positive(flop=flop)
     if law.frontier is not None:
-        return law.frontier.scale * np.asarray(flop, dtype=float) ** law.frontier.exponent
+        return law.frontier(flop)
     if law.form is None:
         return np.full(np.shape(flop), np.nan)
     params = best_params(flop, law)

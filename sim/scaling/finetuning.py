@@ -125,7 +125,7 @@ def tune(asked: FineTuning, gpu: str, gpus: int, terms: Terms | None = None) -> 
         narrow = replace(asked, rank=0, qlora=asked.rank or RANK)
         more = (_first(ways, gpu, terms) for _, ways in _changes(narrow, gpu, gpus))
         found = [(f"--qlora {words}", fitting) for words, fitting in filter(None, more)]
-    remedies = sorted(found, key=lambda remedy: remedy[1].cost)
+    remedies = sorted(found, key=lambda remedy: remedy[1].rank)
     return Unfit(lacking, tuple(remedies), tuple(label for label, fitting in tried if fitting is None))
 
 

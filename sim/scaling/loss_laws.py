@@ -1,21 +1,33 @@
-"""Loss as a function of model and data size: the forms that laws take, and the published ones by name.
+"""Published laws: loss as a function of model and data size, and the critical batch.
 
-N is parameters, D tokens, C = 6 N D floating-point operations, losses are nats per token. Every function takes
-floats or NumPy arrays. The best use of a budget is in `allocation`. A law of your own is one more `LossLaw`. Each says
-how far its constants were checked: read in the paper itself, quoted in other papers and notebooks only, or not
-verified, with the cross-checks that they pass.
+N is parameters, D tokens, C = 6 N D floating-point operations, losses are nats per token, batches are tokens. Every
+function takes floats or NumPy arrays. The best use of a budget is in `allocation`. A law of your own is one more row of
+`presets/laws.yaml`, which also says how far its constants were checked.
+
+Below the critical batch a larger one saves steps at little cost in data, above it hardly any. What a loss takes in
+steps and data at a batch follows from it by McCandlish's hyperbola. The laws of it disagree by more than a factor of
+ten at today's sizes, because they hold different things fixed. They are shown side by side (`critical_batches`), never
+averaged.
+
+.. [1] McCandlish et al. 2018, "An empirical model of large-batch training", arXiv:1812.06162.
+.. [2] Kaplan et al. 2020, arXiv:2001.08361, equations 5.1 to 5.5.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from sim.errors import SpecError, nearest, require_positive
+from sim.specs.yaml12 import load_yaml
 from sim.work.operations import Number
 
+TABLE = Path(__file__).parents[1] / "presets" / "laws.yaml"
 FLOP_PER_PARAM_TOKEN = 6.0
 """Forward and backward, without recomputation and attention scores (Kaplan et al. 2020, section 2.1)."""
 
@@ -92,22 +104,21 @@ def tokens_for_loss(loss: float, params: float, form: PowerSum) -> float:
     return float((form.b / left) ** (1 / form.beta))
 
 
-def optimal_shape(flop: Number) -> tuple[Number, Number]:
-    """Parameters and tokens of a run at 20 tokens a parameter, as Hoffmann et al. 2022 are usually read: C = 120 N²."""
-    require_positive(flop=flop)
-    params = np.sqrt(np.asarray(flop, dtype=float) / (FLOP_PER_PARAM_TOKEN * 20.0))
-    return params, 20.0 * params
-
-
-PETAFLOP_DAY = 1e15 * 86400.0
-
-
 @dataclass(frozen=True, slots=True)
 class PowerLaw:
     """y = scale · x^exponent."""
 
     scale: float
     exponent: float
+
+    @classmethod
+    def through(cls, value: float, at: float, exponent: float) -> PowerLaw:
+        """The law that gives a value at some x."""
+        return cls(value / at**exponent, exponent)
+
+    def __call__(self, x: Number) -> Number:
+        """Return y; takes arrays."""
+        return self.scale * np.asarray(x, dtype=float) ** self.exponent
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,93 +145,26 @@ class LossLaw:
     errors: Mapping[str, float] = field(default_factory=dict)
 
 
-def _kaplan_joint() -> PowerSum:
-    """Kaplan et al. 2020, equation 1.5 with table 2: [(N_c/N)^(alpha_N/alpha_D) + D_c/D]^alpha_D."""
-    alpha_n, alpha_d, n_c, d_c = 0.076, 0.103, 6.4e13, 1.8e13
-    ratio = alpha_n / alpha_d
-    return PowerSum(0.0, n_c**ratio, ratio, d_c, 1.0, alpha_d)
+@cache
+def published(kind: str) -> Any:
+    """Laws of a kind (loss or batch) by name, or batches of pre-training, of `presets/laws.yaml`."""
+    return load_yaml(TABLE)[kind]
 
 
-KAPLAN = _kaplan_joint()
-HOFFMANN = PowerSum(1.6934, 406.4, 0.3392, 410.7, 0.2849)
-"""Approach 3 with the digits of the paper's TeX source; the rounded .34 and .28 put 20 % fewer parameters."""
-HOFFMANN_ROUNDED = PowerSum(1.69, 406.4, 0.34, 410.7, 0.28)
-BESIROGLU = PowerSum(1.8172, 482.01, 0.3478, 2085.43, 0.3658)
-MUENNIGHOFF = PowerSum(1.87, 521.0, 0.353, 1488.0, 0.353)
-
-_HOFFMANN = "Hoffmann et al. 2022, arXiv:2203.15556"
-_HOFFMANN_RUNS = (1.4e18, 1.3e22)  # of the runs in figure 4
-_PERCENTILES = "10th to 90th percentile of bootstraps, table 2"
-
-LAWS: dict[str, LossLaw] = {
-    law.name: law
-    for law in (
-        LossLaw(
-            "kaplan-2020",
-            "larger models on little more data; N without embeddings, C far below the critical batch",
-            "Kaplan et al. 2020, arXiv:2001.08361, tables 2 and 6, equation 1.3",
-            "quoted elsewhere",
-            form=KAPLAN,
-            allocation=PowerLaw(1.3e9 * PETAFLOP_DAY**-0.73, 0.73),
-            frontier=PowerLaw((3.1e8 * PETAFLOP_DAY) ** 0.050, -0.050),
-        ),
-        LossLaw(
-            "chinchilla-1",
-            "approach 1: the envelope of training curves",
-            f"{_HOFFMANN}, tables 2 and 3 (scaled to the row of Gopher's budget)",
-            "quoted elsewhere",
-            allocation=PowerLaw(67e9 / 5.76e23**0.50, 0.50),
-            exponent_interval=(0.488, 0.502),
-            interval_is=_PERCENTILES,
-            fitted_flop=_HOFFMANN_RUNS,
-        ),
-        LossLaw(
-            "chinchilla-2",
-            "approach 2: profiles of equal compute",
-            f"{_HOFFMANN}, table 2; 63 billion parameters at Gopher's budget, section 3.2",
-            "quoted elsewhere; the 63 billion not verified",
-            allocation=PowerLaw(63e9 / 5.76e23**0.49, 0.49),
-            exponent_interval=(0.462, 0.534),
-            interval_is=_PERCENTILES,
-            fitted_flop=_HOFFMANN_RUNS,
-        ),
-        LossLaw(
-            "chinchilla-3",
-            "approach 3: a parametric fit, since found to be off",
-            f"{_HOFFMANN}, equation 10 and its TeX source",
-            "quoted elsewhere",
-            form=HOFFMANN,
-            exponent_interval=(0.454, 0.455),
-            interval_is=f"{_PERCENTILES}; implausibly narrow (Besiroglu et al.)",
-            fitted_flop=_HOFFMANN_RUNS,
-        ),
-        LossLaw(
-            "besiroglu-2024",
-            "approach 3 fitted anew to the points of the paper's figure 4",
-            "Besiroglu et al. 2024, arXiv:2404.10102, table 1",
-            "quoted elsewhere; the fit repeated here from the published points",
-            form=BESIROGLU,
-            exponent_interval=(0.5126 - 1.645 * 0.018, 0.5126 + 1.645 * 0.018),
-            interval_is="90 %, from the published standard error 0.018",
-            fitted_flop=_HOFFMANN_RUNS,
-            errors={"irreducible": 0.03, "a": 124.58, "alpha": 0.02, "b": 1293.23, "beta": 0.02},
-        ),
-        LossLaw(
-            "muennighoff-2023",
-            "fitted with alpha = beta on C4; extends to repeated data",
-            "Muennighoff et al. 2023, arXiv:2305.16264, appendix A",
-            "read in the paper",
-            form=MUENNIGHOFF,
-        ),
-        LossLaw(
-            "deepseek-2024",
-            "allocation only; N is non-embedding FLOPs a token over 6, so attention counts",
-            "DeepSeek-AI 2024, arXiv:2401.02954, section 3.2: M = 0.1715 C^0.5243",
-            "quoted elsewhere; 0.1715 · 5.8316 = 1.000, as C = M D needs",
-            allocation=PowerLaw(0.1715 / FLOP_PER_PARAM_TOKEN, 0.5243),
-            fitted_flop=(1e17, 3e20),
-        ),
+_RECORDS: dict[str, Callable[..., Any]] = {
+    "form": lambda given: PowerSum(**given),
+    "allocation": lambda given: PowerLaw.through(**given),
+    "frontier": lambda given: PowerLaw.through(**given),
+    "exponent_interval": tuple,
+    "fitted_flop": tuple,
+    "errors": dict,
+}
+"""How fields of a law are read that are no text."""
+LAWS = {
+    name: LossLaw(
+        name, **{field: _RECORDS[field](given) if field in _RECORDS else given for field, given in row.items()}
     )
+    for name, row in published("loss").items()
 }
 DEFAULT_LAW = "besiroglu-2024"
 
@@ -238,3 +182,91 @@ def form_of(law: LossLaw) -> PowerSum:
         able = ", ".join(name for name, other in LAWS.items() if other.form)
         raise SpecError(f"{law.name} gives no loss of a model on some tokens; laws that do: {able}")
     return law.form
+
+
+BESIROGLU, MUENNIGHOFF = form_of(LAWS["besiroglu-2024"]), form_of(LAWS["muennighoff-2023"])
+
+
+@dataclass(frozen=True, slots=True)
+class CriticalBatchLaw:
+    """A published law: a power of one fact of a run.
+
+    fact : params, tokens, loss or flop.
+    data_overhead : extra data at the batch it names: 1 by McCandlish's definition (twice the data, twice the least
+        steps), 0.2 by Zhang's; None where it names the best batch for the loss instead of a limit.
+    checked : how far its constants were checked, as in `loss_laws`.
+    """
+
+    name: str
+    fact: str
+    law: PowerLaw
+    summary: str
+    source: str
+    checked: str
+    data_overhead: float | None
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The facts of a run that it asks for."""
+        return (self.fact,)
+
+
+BATCH_LAWS = {
+    name: CriticalBatchLaw(name, **{**row, "law": PowerLaw(**row["law"])}) for name, row in published("batch").items()
+}
+
+
+def critical_batch_laws() -> dict[str, CriticalBatchLaw]:
+    """All laws by name."""
+    return BATCH_LAWS
+
+
+def get_critical_batch_law(name: str) -> CriticalBatchLaw:
+    """The law called `name`."""
+    if name not in BATCH_LAWS:
+        raise SpecError(f"unknown critical batch law {name!r}{nearest(name, BATCH_LAWS)}")
+    return BATCH_LAWS[name]
+
+
+def critical_batch(name: str, **facts: Number) -> Number:
+    """The batch that law `name` gives for a run: its own batch, whatever its definition.  [tokens]"""
+    law = get_critical_batch_law(name)
+    if law.fact not in facts:
+        raise SpecError(f"{name} needs the run's {law.fact}; give {law.fact}")
+    require_positive(**{law.fact: facts[law.fact]})
+    return law.law(facts[law.fact])
+
+
+def mccandlish_batch(name: str, **facts: Number) -> Number:
+    """The critical batch by McCandlish's definition, for the trade-off: the law's over its data overhead.  [tokens]
+
+    Extra data at batch B is B/B_crit of the least, so a law that names the batch of 20 % extra names B_crit / 5 (own
+    derivation; Zhang et al. fit their curves freely).
+    """
+    overhead = get_critical_batch_law(name).data_overhead
+    if overhead is None:
+        able = ", ".join(law.name for law in BATCH_LAWS.values() if law.data_overhead)
+        raise SpecError(f"{name} gives the batch of least loss, no limit; choose from {able}")
+    return critical_batch(name, **facts) / overhead
+
+
+def critical_batches(**facts: Number) -> dict[str, Number]:
+    """What every law that the given facts suffice for says.  [tokens]"""
+    return {name: critical_batch(name, **facts) for name, law in BATCH_LAWS.items() if law.fact in facts}
+
+
+def steps_needed(min_tokens: Number, batch: Number, critical: Number) -> Number:
+    """Optimizer steps at `batch`, for a loss that takes `min_tokens` at a small batch.
+
+    S = S_min (1 + B_crit/B) with S_min = E_min / B_crit: the hyperbola (S/S_min − 1)(E/E_min − 1) = 1 [1]_ [2]_.
+
+    min_tokens : E_min, the data needed far below the critical batch. [tokens]
+    batch, critical : B and B_crit by McCandlish's definition. [tokens]
+    """
+    return tokens_needed(min_tokens, batch, critical) / np.asarray(batch, dtype=float)
+
+
+def tokens_needed(min_tokens: Number, batch: Number, critical: Number) -> Number:
+    """Tokens at `batch`, for a loss that takes `min_tokens` at a small batch: E = E_min (1 + B/B_crit).  [tokens]"""
+    require_positive(min_tokens=min_tokens, batch=batch, critical=critical)
+    return np.asarray(min_tokens, dtype=float) * (1 + np.asarray(batch, dtype=float) / critical)

@@ -1,20 +1,27 @@
-"""Machines side by side: the best plan of a question on each kind and number of GPUs, and the run that it makes."""
+"""Machines side by side: the best plan of a question on each, and how many GPUs end its run by a deadline.
+
+For a deadline usual sizes are tried in rising order, then whole nodes between the first that does and the one before.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
+from math import inf
 from typing import Any, NamedTuple
 
 from sim.errors import InfeasiblePlan, SpecError
-from sim.scaling.questions import Planned, Question
-from sim.scaling.training import Training
+from sim.scaling.loss_laws import FLOP_PER_PARAM_TOKEN
+from sim.scaling.questions import Planned, Pretraining, Question, job_sizes
 from sim.search.candidate import facts_of
 from sim.specs.machines import price_list
+from sim.uncertainty import chance_below
+from sim.units import show_time
+from sim.work.sums import active_params
 
 
-@dataclass(frozen=True, slots=True)
-class Offer:
+class Offer(NamedTuple):
     """A question that so many GPUs of a preset can answer: its best plan, and the run that it makes."""
 
     gpu: str
@@ -22,26 +29,16 @@ class Offer:
     planned: Planned
 
     @property
-    def training(self) -> Training:
-        """The run, which every question that is compared has."""
-        assert self.planned.training is not None
-        return self.planned.training
-
-    @property
-    def cost(self) -> float:
-        """Price of the run, in its currency."""
-        return self.training.run.cost
-
-    @property
-    def wall_s(self) -> float:
-        """Wall-clock time of the run. [s]"""
-        return self.training.run.wall_s
+    def rank(self) -> tuple[float, float]:
+        """What offers are ranked by: price of the run in its currency, and its wall-clock time. [s]"""
+        return self.planned.run.cost, self.planned.run.wall_s
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data with stable keys, for JSON."""
-        found = {"gpu": self.gpu, "gpus": self.gpus, "fits": True, "hours": self.wall_s / 3600, "cost": self.cost}
+        cost, wall_s = self.rank
+        found = {"gpu": self.gpu, "gpus": self.gpus, "fits": True, "hours": wall_s / 3600, "cost": cost}
         facts = facts_of(self.planned.result.best[0], "step_time_s", "mfu", "memory_bytes", "plan")
-        return {**found, "currency": self.training.run.currency, **facts}
+        return {**found, "currency": self.planned.run.currency, **facts}
 
 
 class Lacking(NamedTuple):
@@ -107,4 +104,126 @@ def rank(
             f"it fits on none of the {len(lacking)} machines: {lacking[-1].why}. Name one with --gpu and --gpus for "
             "what would help"
         )
-    return Ranking(tuple(sorted(offers, key=lambda each: (each.cost, each.wall_s))), tuple(lacking))
+    return Ranking(tuple(sorted(offers, key=lambda each: each.rank)), tuple(lacking))
+
+
+MOST = 32
+"""GPUs that are tried at most, over the fewest that would do at their peak: below 3 % of it more GPUs hardly help."""
+
+
+HALVINGS = 4
+"""Sizes that are tried between two usual ones, which lie a quarter apart at most: down to 2 % of their number."""
+
+
+@dataclass(frozen=True, slots=True)
+class InTime:
+    """The fewest GPUs found on which a run ends in time.
+
+    planned : the best plan and the run on as many as are expected to.
+    certain : on the fewest whose 90 % interval ends in time; None where no number does that was tried.
+    """
+
+    within_s: float
+    planned: Planned
+    certain: Planned | None
+
+    @property
+    def gpus(self) -> int:
+        """The fewest GPUs."""
+        return self.planned.answer.num_gpus
+
+    @property
+    def chance(self) -> float:
+        """Probability that the run on them ends in time. Its length is proportional to that of a step."""
+        answer = self.planned.answer
+        factor = self.within_s / self.planned.run.wall_s
+        return chance_below(answer.scenario, answer.breakdown.shares(), factor)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data with stable keys, for JSON: those of the plan, and the deadline under `within`."""
+        certain = None
+        if self.certain is not None:
+            run = self.certain.run
+            certain = {"num_gpus": run.num_gpus, "days": run.days, "cost": run.cost}
+        within = {"seconds": self.within_s, "num_gpus": self.gpus, "chance": self.chance, "certain": certain}
+        return {**self.planned.to_dict(), "within": within}
+
+
+def in_time(
+    asked: Pretraining,
+    within_s: float,
+    gpu: str | None,
+    cluster: str = "",
+    progress: Callable[[int, int], None] | None = None,
+    **options: Any,
+) -> InTime:
+    """The fewest GPUs on which a run ends in time.
+
+    gpu, cluster : the kind of machine, as of `Question.planned`; options are those of `plan_of`.
+
+    Raises
+    ------
+    SpecError
+        No size ends in time; the message has the shortest run.
+    InfeasiblePlan
+        No plan fits on any size.
+    """
+    sizes, node_gpus = _sizes(asked, within_s, gpu, cluster)
+    tried: dict[int, Planned] = {}
+    refused: list[InfeasiblePlan] = []
+
+    def wall_s(size: int, sure: bool) -> float:
+        """Expected time of the run on so many GPUs, or the end of its 90 % interval; infinite where no plan fits."""
+        if progress is not None:
+            progress(len(tried), len(sizes) + 2 * HALVINGS)
+        try:
+            tried[size] = tried.get(size) or asked.planned(gpu, size, cluster, **options)
+        except InfeasiblePlan as error:
+            refused.append(error)
+            return inf
+        if not tried[size].result.finished:
+            raise KeyboardInterrupt
+        return (tried[size].ends.high if sure else tried[size].run).wall_s
+
+    enough = _fewest(sizes, node_gpus, lambda size: wall_s(size, sure=False) <= within_s)
+    certain = _fewest(sizes, node_gpus, lambda size: wall_s(size, sure=True) <= within_s)
+    if enough is not None:
+        return InTime(within_s, tried[enough], None if certain is None else tried[certain])
+    if not tried:
+        raise InfeasiblePlan(
+            f"no run ends within {show_time(within_s)}: it would take {sizes[0]:,} GPUs or more at their peak rate, "
+            f"and {refused[-1]}"
+        )
+    best = min((planned.run for planned in tried.values()), key=lambda run: run.wall_s)
+    raise SpecError(
+        f"no run ends within {show_time(within_s)} on up to {sizes[-1]:,} GPUs: the shortest takes "
+        f"{show_time(best.wall_s)}, on {best.num_gpus:,}; allow that long, or ask for fewer tokens or a larger --batch"
+    )
+
+
+def _fewest(sizes: Sequence[int], node_gpus: int, ends: Callable[[int], bool]) -> int | None:
+    """The first of some sizes on which a run ends in time, or fewer whole nodes; None where it does on none."""
+    found = next((size for size in sizes if ends(size)), None)
+    if found is None:
+        return None
+    below = max((size for size in sizes if size < found), default=found)
+    for _ in range(HALVINGS):
+        middle = (below + found) // 2 // node_gpus * node_gpus
+        if middle <= below:
+            break
+        if ends(middle):
+            found = middle
+        else:
+            below = middle
+    return found
+
+
+def _sizes(asked: Pretraining, within_s: float, gpu: str | None, cluster: str) -> tuple[list[int], int]:
+    """Numbers of GPUs to try, from the fewest that would do at their peak rate; and those of a node."""
+    assert asked.tokens is not None
+    scenario = asked.scenario(gpu, 1, cluster)
+    peak = scenario.cluster.gpu.peak(scenario.training.peak_precision)
+    flop = FLOP_PER_PARAM_TOKEN * float(active_params(scenario.model)) * asked.tokens
+    least, node_gpus = flop / peak / within_s, scenario.cluster.node.gpus_per_node
+    most = max(float(node_gpus), MOST * least)
+    return [*takewhile(lambda size: size <= most, job_sizes(least, node_gpus))], node_gpus

@@ -13,7 +13,8 @@ from typing import Any, ClassVar
 
 from sim.errors import InfeasiblePlan, SpecError
 from sim.estimate import Estimate, estimate
-from sim.scaling.run import Terms
+from sim.scaling.loss_laws import published
+from sim.scaling.run import Terms, TrainingRun
 from sim.scaling.training import Training, train
 from sim.search import SearchResult, search
 from sim.search.fixed import as_fixed
@@ -28,17 +29,6 @@ from sim.work.sums import total_params
 
 LONGEST = 8192
 """Tokens a sequence where nothing is said: most of Llama 3's pre-training (arXiv:2407.21783, section 3.4.1)."""
-_GPT3, _LLAMA2 = "GPT-3 (arXiv:2005.14165, table 2.1)", "Llama 2 (arXiv:2307.09288, table 1)"
-BATCHES = (
-    (1e9, 0.5e6, _GPT3),
-    (5e9, 1e6, _GPT3),
-    (20e9, 2e6, _GPT3),
-    (200e9, 4e6, _LLAMA2),
-    (float("inf"), 16e6, "Llama 3 405B (arXiv:2407.21783, section 3.4.1)"),
-)
-"""Tokens a step in pre-training, as published: of models up to so many parameters so many tokens, and whose."""
-
-
 CLUSTER = "superpod-h100"
 """The machine where nobody names one."""
 DOUBLINGS = 6
@@ -158,6 +148,17 @@ class Planned:
     training: Training | None
 
     @property
+    def ends(self) -> Training:
+        """The run with both ends of its interval, of a question that has a number of tokens."""
+        assert self.training is not None
+        return self.training
+
+    @property
+    def run(self) -> TrainingRun:
+        """The expected run."""
+        return self.ends.run
+
+    @property
     def assumptions(self) -> tuple[str, ...]:
         """What the step takes for granted, then the run, and how sure the search is of its best plan."""
         of_run = self.answer.assumptions if self.training is None else self.training.assumptions
@@ -255,9 +256,10 @@ class Pretraining(Question):
     usual: ClassVar[tuple[str, str]] = (DEFAULT, f"today's Megatron-LM (stack {DEFAULT}; --framework)")
 
     def fields(self, model: ModelSpec, gpu: GpuSpec, gpus: int) -> tuple[Mapping[str, Any], Sequence[str]]:
-        """Fields of the training section: a batch as published, `BATCHES`, where none is given."""
+        """Fields of the training section: a batch as published where none is given."""
         (read, of_length), (kind, of_precision) = length_of(model, self.length), precision_of(gpu, self.precision)
-        wanted, whose = next((some, whose) for most, some, whose in BATCHES if total_params(model) <= most)
+        row = next(each for each in published("pretraining") if total_params(model) <= each["up_to"])
+        wanted, whose = row["tokens"], row["source"]
         usual = f"near the {wanted / 1e6:g} million of {whose}, and shared evenly by {gpus:,} GPUs (--batch)"
         own = None if self.batch is None else batch_of(self.batch, read, gpus)
         size, of_batch = own or _batch_near(wanted, read, gpus, usual)

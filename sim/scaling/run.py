@@ -12,21 +12,19 @@ from sim.reliability.cost import Price, energy, listed_price
 from sim.reliability.goodput import Checkpoints, Failures, Goodput, best_interval, goodput, job_mtbf
 from sim.reliability.storing import Storing, require_pause
 from sim.scaling.allocation import flop_for_params
-from sim.scaling.critical_batch import (
-    critical_batch_laws,
-    get_critical_batch_law,
-    mccandlish_batch,
-    steps_needed,
-    tokens_needed,
-)
 from sim.scaling.loss_laws import (
     DEFAULT_LAW,
     FLOP_PER_PARAM_TOKEN,
     LossLaw,
+    critical_batch_laws,
     form_of,
+    get_critical_batch_law,
     get_law,
+    mccandlish_batch,
     power_sum_loss,
+    steps_needed,
     tokens_for_loss,
+    tokens_needed,
 )
 from sim.specs import GpuSpec, ModelSpec, NodeSpec
 from sim.units import show_short, show_time
@@ -126,7 +124,7 @@ def _other_laws(name: str, facts: dict[str, float]) -> str:
     found = {
         law.name: float(mccandlish_batch(law.name, **facts))
         for law in critical_batch_laws().values()
-        if law.data_overhead is not None and law.name != name and np.isfinite([facts[need] for need in law.needs]).all()
+        if law.data_overhead is not None and law.name != name and np.isfinite(facts[law.fact])
     }
     return ", ".join(f"{show_short(batch)} ({other})" for other, batch in found.items())
 

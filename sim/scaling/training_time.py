@@ -111,25 +111,23 @@ class Frontier:
 
     def cheapest_within(self, wall_s: float) -> FrontierPoint:
         """The cheapest run that ends in time."""
-        able = [point for point in self.points if point.run.wall_s <= wall_s]
-        if not able:
-            best = self.fastest.run
+        best = self.fastest.run
+        if best.wall_s > wall_s:
             raise SpecError(
                 f"no run ends within {show_time(wall_s)}: the shortest takes {show_time(best.wall_s)} on "
                 f"{best.num_gpus:,} GPUs, and is limited by {self.fastest.limit}; allow that long, or ask for less"
             )
-        return min(able, key=lambda point: point.run.gpu_hours)
+        return min((each for each in self.points if each.run.wall_s <= wall_s), key=lambda each: each.run.gpu_hours)
 
     def fastest_for(self, cost: float) -> FrontierPoint:
         """The shortest run that costs no more."""
-        able = [point for point in self.points if point.run.cost <= cost]
-        if not able:
-            best = self.cheapest.run
+        best = self.cheapest.run
+        if best.cost > cost:
             raise SpecError(
                 f"{cost:,.0f} {best.currency} are too few: the cheapest run takes {best.cost:,.0f} "
                 f"({best.gpu_hours:,.0f} GPU-hours, {show_time(best.wall_s)} on {best.num_gpus:,} GPUs)"
             )
-        return min(able, key=lambda point: point.run.wall_s)
+        return min((each for each in self.points if each.run.cost <= cost), key=lambda each: each.run.wall_s)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data with stable keys, for JSON."""
@@ -188,12 +186,11 @@ def shortest(
 
     def run_of(num_gpus: int, batch: int, seconds: float, answer: Estimate | None = None) -> TrainingRun:
         """The whole run at a batch; without a plan every GPU saves as much."""
-        total, tokens = steps[batch], data[batch]
+        total, tokens, asked = steps[batch], data[batch], scenario
         if answer is None:
             storing = even_storing(saved, num_gpus, scenario.cluster, scenario.profile)
         else:
-            storing = storing_of(answer.scenario)
-        asked = scenario if answer is None else answer.scenario
+            storing, asked = storing_of(answer.scenario), answer.scenario
         seconds *= data_loading(asked, tokens / (total * seconds), storing).slowdown
         return training_run(storing, num_gpus, scenario.cluster.node, seconds, total, tokens, terms)
 

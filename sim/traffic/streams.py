@@ -24,9 +24,9 @@ import numpy as np
 from sim.arrays import FloatArray, IntArray
 from sim.costs.collectives import best_of, send
 from sim.network.collective_flows import members_by_domain, ring
-from sim.network.faults import route_around
 from sim.network.placement import hops_of, send_share
 from sim.network.ranks import gpu_of_rank, members_of
+from sim.network.routing import route_around
 from sim.network.topology import Topology
 from sim.pricing.cells import plans_of, sent_bytes
 from sim.pricing.deal import TRAINED, params_of
@@ -213,7 +213,7 @@ def build_traffic(
     """The streams of a scenario.
 
     costs, rank_of_stage, copies : of the scenario and its order.
-    health : what is left of every link, as of `sim.network.faults.link_health`.
+    health : what is left of every link, as of `sim.network.routing.link_health`.
     seed : of the hash of ecmp routing.
 
     Raises SpecError: GPUs that cannot reach each other.

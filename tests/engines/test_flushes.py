@@ -10,7 +10,7 @@ from sim.engines import Program, run
 from sim.errors import ScheduleError, SpecError
 from sim.pricing.stages import StageSeconds
 from sim.schedules import build_order
-from sim.traffic.step_bytes import step_collectives
+from sim.traffic.exchanges import step_collectives
 from sim.work.layers import Stage
 
 SCHEDULES = {"1f1b": 1, "gpipe": 1, "interleaved": 2, "zb_interleaved": 2, "zb_v": 2, "breadth_first": 2}

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from sim.errors import SpecError
-from sim.network.faults import link_health, link_name, route_around
+from sim.network.routing import link_health, link_name, route_around
 from sim.network.topology import build_topology
 from sim.specs import ClusterSpec, load_preset
 from sim.specs.loading import resolve

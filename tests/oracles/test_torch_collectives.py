@@ -7,7 +7,7 @@ import pytest
 
 from sim import build_scenario
 from sim.network.ranks import gpu_of_rank, members_of
-from sim.traffic.step_bytes import step_collectives
+from sim.traffic.exchanges import step_collectives
 
 torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402

@@ -6,7 +6,7 @@ import pytest
 from sim import build_scenario, estimate
 from sim.pricing.cells import plans_of
 from sim.pricing.zero import gathered_after_recompute, regathers
-from sim.traffic.step_bytes import step_collectives
+from sim.traffic.exchanges import step_collectives
 from sim.work.layers import FIRST_KIND
 from sim.work.sums import layer_params
 

@@ -11,7 +11,7 @@ from sim import build_scenario, estimate
 from sim.errors import SpecError
 from sim.foreign.importers import Given, import_text
 from sim.specs.plan import reshards
-from sim.traffic.step_bytes import step_collectives, step_traffic
+from sim.traffic.exchanges import step_collectives, step_traffic
 from sim.work.sums import layer_params, total_params
 
 DATA = {

@@ -20,7 +20,7 @@ from sim.network.ranks import members_of
 from sim.pricing.cells import plans_of
 from sim.pricing.zero import move_seconds, reduced_to_shards
 from sim.specs import ParallelPlan
-from sim.traffic.step_bytes import step_collectives, step_traffic
+from sim.traffic.exchanges import step_collectives, step_traffic
 from sim.work.sums import total_params
 
 DATA = {

@@ -4,7 +4,7 @@ import pytest
 
 from sim import build_order
 from sim.errors import SpecError
-from sim.report.aligned import format_aligned, parse_times
+from sim.report.schedules import format_aligned, parse_times
 from sim.schedules.actions import parse_grid
 from tests.rows import rows
 

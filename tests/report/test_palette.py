@@ -2,8 +2,15 @@
 
 import pytest
 
-from sim.report.figures import DIM, GROUP_COLOURS, LOOKS, MEMORY_COLOURS, THEMES, contrast, ink, luminance
+from sim.report.facts import GROUPS, MEMORY
+from sim.report.figures import DIM, LOOKS, THEMES, ink, luminance
 from tests.rows import rows
+
+
+def contrast(one, other):
+    """How well one colour is read on another, 1 (not at all) to 21 (black on white): WCAG 2.2's ratio."""
+    darker, lighter = sorted((luminance(one), luminance(other)))
+    return (lighter + 0.05) / (darker + 0.05)
 
 
 def mixed(over, under, share):
@@ -34,10 +41,10 @@ def test_what_matters_less_can_be_read_too(theme):
     assert contrast(mixed(colours["ink"], colours["paper"], DIM), colours["paper"]) >= 4.5
 
 
-@rows("colour", sorted({*GROUP_COLOURS.values(), *MEMORY_COLOURS.values()}))
+@rows("colour", sorted({kind.colour for kind in (*GROUPS.values(), *MEMORY.values())}))
 def test_numbers_in_bars_can_be_read(colour):
     assert contrast(ink(colour), colour) >= 4.5
 
 
 def test_one_thing_has_one_colour():
-    assert GROUP_COLOURS["waiting"] == MEMORY_COLOURS["other"] == LOOKS["send"].colour
+    assert GROUPS["waiting"].colour == MEMORY["other"].colour == LOOKS["send"].colour

@@ -6,11 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.errors import SpecError
-from sim.scaling.critical_batch import (
+from sim.scaling.loss_laws import (
     critical_batch,
     critical_batch_laws,
     critical_batches,
-    kaplan_batch,
     mccandlish_batch,
     steps_needed,
     tokens_needed,
@@ -37,7 +36,7 @@ def test_worked_numbers(name, facts, tokens):
 @pytest.mark.parametrize(("params", "tokens"), [(12 * 160.0**5, 45e6), (175e9, 22e6)])
 def test_kaplans_and_lamy_poiriers_laws_are_not_the_same(params, tokens):
     converged = (8.8e13 / params) ** 0.076  # equation 1.1: on plentiful data
-    kaplan = kaplan_batch(converged, scale=2.1e8)
+    kaplan = critical_batch("kaplan-2020", loss=converged) * 2.1e8 / 2e8  # appendix A
     assert kaplan == pytest.approx(tokens, rel=0.01)
     assert kaplan > 6 * critical_batch("lamy-poirier-2021", params=params)
 

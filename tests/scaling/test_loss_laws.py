@@ -22,12 +22,9 @@ from sim.scaling.allocation import (
 )
 from sim.scaling.loss_laws import (
     BESIROGLU,
-    HOFFMANN,
-    HOFFMANN_ROUNDED,
-    KAPLAN,
     LAWS,
     MUENNIGHOFF,
-    PETAFLOP_DAY,
+    PowerSum,
     flop_for_loss,
     form_of,
     get_law,
@@ -36,7 +33,9 @@ from sim.scaling.loss_laws import (
     tokens_for_loss,
 )
 
-GOPHER = 5.76e23
+GOPHER, PETAFLOP_DAY = 5.76e23, 8.64e19
+KAPLAN, HOFFMANN = form_of(get_law("kaplan-2020")), form_of(get_law("chinchilla-3"))
+HOFFMANN_ROUNDED = PowerSum(1.69, 406.4, 0.34, 410.7, 0.28)
 FORMS = {"kaplan": KAPLAN, "hoffmann": HOFFMANN, "besiroglu": BESIROGLU, "muennighoff": MUENNIGHOFF}
 budgets = st.floats(18, 30).map(lambda power: 10**power)
 

@@ -7,8 +7,7 @@ from rows import rows
 
 from flopcast_validation.strategies.question import family
 from sim.scaling.allocation import PARAM_DECAY, TOKEN_DECAY, best_loss, best_params, compute_optimal
-from sim.scaling.critical_batch import critical_batch, kaplan_batch
-from sim.scaling.loss_laws import KAPLAN, PETAFLOP_DAY, get_law
+from sim.scaling.loss_laws import critical_batch, form_of, get_law
 from sim.schedules import build_order
 from sim.schedules.actions import B
 from sim.schedules.passes import peak_in_flight
@@ -17,7 +16,7 @@ from sim.specs.hardware import GpuSpec
 from sim.specs.presets import load_preset
 from sim.work.pieces import Cut
 
-A100 = 312e12
+A100, PETAFLOP_DAY = 312e12, 8.64e19
 X160 = family(160)
 
 
@@ -52,14 +51,14 @@ def test_kaplans_joint_law_is_the_published_one():
 
     params, tokens = 1.5e9, 3e10
     published = ((6.4e13 / params) ** (0.076 / 0.103) + 1.8e13 / tokens) ** 0.103
-    assert power_sum_loss(params, tokens, KAPLAN) == pytest.approx(published, rel=1e-6)
+    assert power_sum_loss(params, tokens, form_of(get_law("kaplan-2020"))) == pytest.approx(published, rel=1e-6)
 
 
 def test_kaplans_compute_optimal_exponents():
     """N ~ C^0.73, B ~ C^0.24, S ~ C^0.03, which are all of C; and D ~ C^0.26 or so."""
     law = get_law("kaplan-2020")
     budgets = np.array([1.0, 10.0]) * PETAFLOP_DAY
-    batch = kaplan_batch(best_loss(budgets, law))
+    batch = critical_batch("kaplan-2020", loss=best_loss(budgets, law))
     assert np.log10(batch[1] / batch[0]) == pytest.approx(0.24, abs=5e-3)
     size, data = best_params(budgets, law), budgets / 6 / best_params(budgets, law)
     assert np.log10(size[1] / size[0]) == pytest.approx(0.73)

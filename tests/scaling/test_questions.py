@@ -13,10 +13,9 @@ from sim.cli import app
 from sim.errors import InfeasiblePlan, SpecError
 from sim.estimate import estimate
 from sim.reliability.cost import Price
-from sim.scaling.deadline import InTime
 from sim.scaling.finetuning import FineTuning, tune
+from sim.scaling.offers import InTime, rank
 from sim.scaling.offers import offer as offered
-from sim.scaling.offers import rank
 from sim.scaling.questions import Pretraining, batch_of, sequences_near
 from sim.scaling.run import Terms
 from sim.scaling.training import train
@@ -217,9 +216,9 @@ def test_what_fits_and_how_fast_it_is_estimate_says(found):
         alone = estimate(offer.planned.answer.scenario)
         assert alone.fits
         assert alone.num_gpus == offer.gpus
-        assert offer.wall_s == train(alone.scenario).run.wall_s
+        assert offer.planned.run.wall_s == train(alone.scenario).run.wall_s
         # 150,000 samples, in steps of 64.
-        assert offer.training.run.useful_s == pytest.approx(150e3 / 64 * alone.step_time_s)
+        assert offer.planned.run.useful_s == pytest.approx(150e3 / 64 * alone.step_time_s)
     for gpu, gpus, why in lacking:
         assert "it still needs" in why
         with pytest.raises(InfeasiblePlan, match="memory rules them all out"):
@@ -227,13 +226,14 @@ def test_what_fits_and_how_fast_it_is_estimate_says(found):
 
 
 def test_offers_come_cheapest_first(found):
-    assert [offer.cost for offer in found.offers] == sorted(offer.cost for offer in found.offers)
+    ranks = [offer.rank for offer in found.offers]
+    assert ranks == sorted(ranks)
 
 
 def test_a_price_of_ones_own_is_proportional():
     listed, own = (offered(QWEN, "h100-sxm-80gb", 8, terms=terms) for terms in (None, Terms(price=Price(1.33, "EUR"))))
-    assert own.cost == pytest.approx(listed.cost * 1.33 / 3.99)
-    assert own.training.run.currency == "EUR"
+    assert own.planned.run.cost == pytest.approx(listed.planned.run.cost * 1.33 / 3.99)
+    assert own.planned.run.currency == "EUR"
 
 
 @forms("most", 2, None)
@@ -262,7 +262,7 @@ def test_a_price_of_ones_own_is_not_that_of_another_card():
     """The cheapest H100 of the list costs 3.99 an hour, whatever one pays for a 4090."""
     remedies = tune(QWEN, "rtx-4090-24gb", 2, Terms(price=Price(0.01))).remedies
     for words, offer in remedies:
-        hourly = offer.cost / offer.training.run.gpu_hours
+        hourly = offer.planned.run.cost / offer.planned.run.gpu_hours
         assert hourly == pytest.approx(price_list()[offer.gpu]["price"] if words.startswith("--gpu ") else 0.01)
 
 

@@ -15,8 +15,7 @@ from sim.estimate import estimate
 from sim.reliability.cost import Price
 from sim.reliability.goodput import Failures
 from sim.reliability.storing import even_storing
-from sim.scaling.critical_batch import kaplan_batch
-from sim.scaling.loss_laws import BESIROGLU, power_sum_loss
+from sim.scaling.loss_laws import BESIROGLU, critical_batch, power_sum_loss
 from sim.scaling.run import Terms, goal_of, goal_of_model, training_run
 from sim.scaling.training import train
 from sim.specs import load_scenario
@@ -89,7 +88,7 @@ def test_a_goals_data_and_steps():
     goal = goal_of(70e9, tokens=1.4e12)
     loss = float(power_sum_loss(70e9, 1.4e12, BESIROGLU))
     assert goal.loss == pytest.approx(loss)
-    assert goal.critical_batch == pytest.approx(float(kaplan_batch(loss)))
+    assert goal.critical_batch == pytest.approx(float(critical_batch("kaplan-2020", loss=loss)))
     assert goal.tokens(goal.critical_batch) == pytest.approx(2 * 1.4e12)
     assert goal.steps(goal.critical_batch) == pytest.approx(2 * goal.least_steps)
     again = goal_of(70e9, loss=loss)

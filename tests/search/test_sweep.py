@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from sim.cli import app
 from sim.errors import InfeasiblePlan, SpecError
-from sim.report.sweep import sweep_view
+from sim.report.search import sweep_view
 from sim.report.terminal import console
 from sim.search.axes import parse_axis
 from sim.specs import load_scenario

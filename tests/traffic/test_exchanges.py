@@ -5,8 +5,7 @@ import pytest
 
 from sim import load_scenario
 from sim.engines.program import priced_order
-from sim.traffic.exchanges import FORWARD, INPUT_GRAD, WEIGHT_GRAD, stage_exchanges
-from sim.traffic.step_bytes import step_traffic
+from sim.traffic.exchanges import FORWARD, INPUT_GRAD, WEIGHT_GRAD, stage_exchanges, step_traffic
 from sim.work.operations import Cause
 
 PARTS = {"tp": Cause.TENSOR_PARALLEL, "cp": Cause.CONTEXT_PARALLEL, "dp": Cause.DATA_PARALLEL}

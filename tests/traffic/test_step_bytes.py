@@ -5,7 +5,7 @@ import pytest
 from sim import load_scenario
 from sim.engines.program import priced_order
 from sim.pricing.zero import ring_bytes
-from sim.traffic.step_bytes import step_traffic
+from sim.traffic.exchanges import step_traffic
 from sim.work.sums import total_params
 
 BASE = "gpt3-175b-1024-a100.yaml"

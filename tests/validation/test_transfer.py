@@ -11,6 +11,7 @@ from flopcast_calibration.from_runs import as_driven, fit_runs
 from flopcast_calibration.priors import parameters_named, priors
 from flopcast_calibration.readers.cases import read_measured
 from flopcast_calibration.readers.training_runs import BEYOND_16_BITS, read_run, read_runs
+from flopcast_calibration.write import as_measured
 from flopcast_validation.runs.anchored import after_runs, choices, sources
 from flopcast_validation.runs.export import file_of
 from flopcast_validation.runs.score import score_all
@@ -23,7 +24,7 @@ from sim.specs.hardware import GpuSpec
 from sim.specs.presets import TABLE, datasheet_profile, watts_per_flop_per_s
 from sim.specs.values import drawn_as_near, place_of, start_of, with_values
 from sim.specs.yaml12 import load_yaml
-from sim.uncertainty import PARTS, Doubt, as_measured, doubt_of, shipped_spreads, spread_of
+from sim.uncertainty import PARTS, Doubt, doubt_of, shipped_spreads, spread_of
 
 LAYOUTS = ((1, 1, 1, 1), (2, 2, 1, 4), (8, 2, 2, 2), (8, 8, 1, 1), (4, 1, 4, 1), (8, 4, 2, 8))
 SLOWER = {"gemm.max_efficiency": 0.65}

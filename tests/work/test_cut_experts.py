@@ -16,7 +16,7 @@ from sim.pricing.deal import HELD, params_of
 from sim.pricing.layouts import cut_of
 from sim.search.explain import rank_plan
 from sim.specs import ParallelPlan
-from sim.traffic.step_bytes import step_collectives, step_traffic
+from sim.traffic.exchanges import step_collectives, step_traffic
 from sim.work.experts import routed
 from sim.work.layers import deal_stages
 

@@ -14,7 +14,7 @@ import numpy as np
 from flopcast_validation.strategies.intensities import needed_intensity, pipeline_bubble, tensor_intensity
 from sim.errors import SpecError, require_positive
 from sim.estimate import Estimate
-from sim.scaling.critical_batch import lamy_poirier_2021
+from sim.scaling.loss_laws import critical_batch
 from sim.specs import Scenario, build_scenario
 from sim.specs.presets import load_preset, preset_names, raw_preset
 from sim.work.operations import Number
@@ -62,7 +62,7 @@ class FamilyModel:
     @property
     def critical_batch_tokens(self) -> float:
         """573 tokens times the cube root of the parameters: 82.0 x^(2/3) sequences.  [tokens]"""
-        return float(lamy_poirier_2021(self.params))
+        return float(critical_batch("lamy-poirier-2021", params=self.params))
 
     @property
     def critical_batch_sequences(self) -> float:

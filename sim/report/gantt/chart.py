@@ -1,24 +1,26 @@
-"""What a Gantt chart shows, whatever draws it: bars in the rows of ranks, and the stretches of time that are drawn."""
+"""What a Gantt chart shows, whatever draws it: bars in the rows of ranks, stretches of time; and one in a terminal."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
+from textwrap import fill
 from typing import NamedTuple
 
 import numpy as np
+from rich.text import Text
 
 from sim.arrays import Array
 from sim.engines import Program, Timeline, run
 from sim.engines.program import priced_order, program_of
-from sim.engines.tasks import DATA, GRADIENTS, ONCE
+from sim.engines.tasks import COMPUTE, DATA, GRADIENTS, ONCE
 from sim.engines.timeline import WHATS
 from sim.errors import SpecError
 from sim.estimate import Estimate, estimate
 from sim.pricing.memory import activations_by_stage
-from sim.schedules import Order
-from sim.schedules.actions import KINDS, B, F, I, U
+from sim.report.figures import LOOKS, ink
+from sim.schedules.actions import B, F, I, U
 from sim.schedules.passes import in_flight
 from sim.specs import Scenario
 from sim.units import show_time
@@ -39,16 +41,6 @@ class Bars(NamedTuple):
     end: Array
     action: Array | None = None
     overlapped: bool = False
-
-
-def actions_by_kind(order: Order, begin: Array, end: Array) -> list[Bars]:
-    """Every action of an order from its begin to its end, kind by kind."""
-    found = []
-    for code, name in enumerate(KINDS):
-        here = np.flatnonzero(order.kind == code)
-        if len(here):
-            found.append(Bars(str(name), order.rank[here], begin[here], end[here], here))
-    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +119,9 @@ class StepView:
     def on(self, *streams: int) -> list[Bars]:
         """Rows of the table of tasks that are on these streams, apart by stream and what they are.
 
-        `ONCE` is what follows the pipeline; nothing where updates are actions of their own. `DATA` is what is moved
-        at visits of chunks, and `GRADIENTS` what backwards overlap, both beside what ranks compute.
+        `COMPUTE` has the actions, until what they send no longer keeps the rank. `ONCE` is what follows the pipeline;
+        nothing where updates are actions of their own. `DATA` is what is moved at visits of chunks, and `GRADIENTS`
+        what backwards overlap, both beside what ranks compute.
         """
         tasks, found = self.timeline.tasks, []
         for stream, (what, name) in product(streams, enumerate(WHATS)):
@@ -136,8 +129,14 @@ class StepView:
             if len(here):
                 here = here[np.lexsort((tasks.begin_s[here], tasks.rank[here]))]
                 rows = (tasks.rank[here], tasks.begin_s[here], tasks.end_s[here])
-                found.append(Bars(name, *rows, overlapped=stream != ONCE))
+                action = here if stream == COMPUTE else None
+                found.append(Bars(name, *rows, action, overlapped=stream in (DATA, GRADIENTS)))
         return found
+
+    @property
+    def computing(self) -> list[Bars]:
+        """The actions by kind, without sends."""
+        return [each._replace(end=self.compute_end[each.action]) for each in self.on(COMPUTE)]
 
     def kept(self) -> list[tuple[Array, Array]]:
         """Curve of each rank's activations: (times, bytes kept from then on). [s], [bytes]"""
@@ -208,7 +207,7 @@ def step_bars(view: StepView, shift: float = 0.0) -> list[Bars]:
     shift : Time at which the drawing begins. [s]
     """
     order, stop = view.program.order, view.horizon - shift
-    bars = actions_by_kind(order, view.start, view.compute_end)
+    bars = view.computing
     sent = np.flatnonzero(view.end > view.compute_end)
     if len(sent):  # sends that keep their rank
         bars.append(Bars("send", order.rank[sent], view.compute_end[sent], view.end[sent]))
@@ -270,3 +269,49 @@ def transients(view: StepView) -> tuple[float, float]:
 def time_unit(seconds: float) -> tuple[float, str]:
     """(units in a second, its name) in which such a time has few digits."""
     return (1.0, "s") if seconds >= 1 else (1e3, "ms") if seconds >= 1e-3 else (1e6, "µs")
+
+
+MOST_ROWS = 24
+"""Ranks that are shown; of more, as many evenly apart."""
+IDLE = LOOKS["idle"].letter
+
+
+def gantt_text(view: StepView, width: int, between: tuple[float | None, float | None] = (None, None)) -> Text:
+    """Title, lanes with the idle share at the right, the moments at both ends, and what the letters are.
+
+    width : Columns of the terminal.
+    between : A stretch of the step; all of it if not given. [s]
+    """
+    ranks, (begin, end) = view.program.order.num_ranks, stretch(view.horizon, between)
+    label = len(f"rank {ranks - 1} ")
+    columns = max(16, width - label - 8)
+    moments = begin + (np.arange(columns) + 0.5) * (end - begin) / columns
+    text = Text(f"{view.scenario.plan.schedule}: {view.words}", style="bold")
+    text.append(f"  {view.scenario.model.name}, {view.answer.num_microbatches:,} micro-batches\n", style="dim")
+    text.append(f"{'idle':>{label + columns + 8}}\n", style="dim")
+    styles = {look.letter: f"{ink(look.colour)} on {look.colour}" for look in LOOKS.values()} | {IDLE: "dim"}
+    rows = np.unique(np.linspace(0, ranks - 1, min(ranks, MOST_ROWS)).round().astype(int)).tolist()
+    # What occupies ranks: actions until their send no longer keeps the rank, and what follows the pipeline.
+    bars, seen = view.on(COMPUTE, ONCE), set[str]()
+    for rank in rows:
+        letters = np.full(columns, IDLE)
+        for each in bars:
+            here = np.flatnonzero(each.rank == rank)
+            if len(here):
+                at = here[np.maximum(np.searchsorted(each.begin[here], moments, side="right") - 1, 0)]
+                letters[(each.begin[at] <= moments) & (moments < each.end[at])] = LOOKS[each.what].letter
+        seen |= set(letters.tolist())
+        text.append(f"{f'rank {rank}':<{label}}")
+        for letter in letters.tolist():
+            text.append(letter, style=styles[letter])
+        text.append(f" {np.clip(1 - view.share[rank], 0, 1):6.1%}\n", style="dim")
+    first, last = show_time(begin) if begin else "0", show_time(end)
+    text.append(f"{'':{label}}{first}{last:>{columns - len(first)}}\n")
+    notes = [f"{len(rows)} of {ranks} ranks are shown; --png draws them all"] if len(rows) < ranks else []
+    if (end - begin) / columns > float(np.median(view.end - view.start)):
+        notes.append("actions are shorter than a column; --from and --to show less time, and so each of them")
+    if view.streams:
+        notes.append("no flush: the first two batches are shown, later ones repeat")
+    names = ", ".join(f"{look.letter} {look.name}" for look in LOOKS.values() if look.letter in seen)
+    notes.append(fill(f"each column is what runs at its middle: {names}", width))
+    return text.append("\n".join(notes), style="dim")

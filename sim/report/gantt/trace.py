@@ -21,7 +21,7 @@ from sim.arrays import Array
 from sim.engines import tasks
 from sim.files import write_file
 from sim.report.figures import LOOKS
-from sim.report.gantt.chart import Bars, StepView, actions_by_kind
+from sim.report.gantt.chart import Bars, StepView
 from sim.schedules.actions import F
 
 COMPUTE, VISITS, ONCE = 1, 2, 3
@@ -76,7 +76,7 @@ def _tasks(view: StepView) -> Iterator[Event]:
     """Actions, and what is moved or updated beside and after them, each thread in the order of time."""
     order, labels = view.program.order, view.labels()
     rows: list[tuple[int, int, float, float, Event]] = []
-    for bars in actions_by_kind(order, view.start, view.compute_end):
+    for bars in view.computing:
         assert bars.action is not None
         for at, rank, begin, end in zip(bars.action.tolist(), *_columns(bars), strict=True):
             about = {"kind": bars.what, "stage": int(order.stage[at]), "microbatch": int(order.microbatch[at])}

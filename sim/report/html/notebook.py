@@ -10,9 +10,8 @@ import numpy as np
 from sim.canvas import new_figure
 from sim.errors import SpecError, nearest
 from sim.estimate import Estimate
-from sim.report.facts import LABELS, falls_of
-from sim.report.figures import GROUP_COLOURS
-from sim.report.html.render import answer_data, render
+from sim.report.facts import GROUPS, falls_of
+from sim.report.html.page import answer_data, render
 from sim.report.plans import plan_table
 from sim.report.search_figures import draw_pareto, draw_sweep
 from sim.search import SearchResult
@@ -44,7 +43,7 @@ def estimate_figure(answer: Estimate, what: str = "breakdown", width_in: float =
     places = np.arange(len(names))
     axes.barh(0, 100.0, color="#777777", height=0.72)
     for place, row in zip(places[1:], rows, strict=True):
-        axes.barh(place, 100 * row.width, left=100 * row.begin, color=GROUP_COLOURS[row.group], height=0.72)
+        axes.barh(place, 100 * row.width, left=100 * row.begin, color=GROUPS[row.group].colour, height=0.72)
         end = 100 * (row.begin + row.width)
         text = f"{show_time(row.seconds)}, {row.width:.1%}"
         inside = end > 78
@@ -57,7 +56,7 @@ def estimate_figure(answer: Estimate, what: str = "breakdown", width_in: float =
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.tick_params(axis="y", length=0)
     used = dict.fromkeys(row.group for row in rows)
-    handles = [Patch(color=GROUP_COLOURS[group], label=LABELS[group]) for group in used]
+    handles = [Patch(color=GROUPS[group].colour, label=GROUPS[group].label) for group in used]
     figure.legend(handles=handles, loc="outside lower left", ncols=6, frameon=False, fontsize=8, handlelength=1.2)
     title = f"{answer.scenario.name}: step {show_time(answer.step_time_s)}, MFU {answer.mfu:.1%}"
     axes.set_title(title, loc="left", fontsize=11, fontweight="bold", parse_math=False)
