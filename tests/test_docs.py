@@ -86,10 +86,12 @@ SLOW = (
 QUESTIONS = ("search", "simulate", "timeline", "compare-schedules", "calibrate", "topology")
 """Verbs that tests/search, tests/report, tests/calibration and tests/network run: their options are looked for in the short form."""
 HERE = {
-    'Client("tcp://scheduler:8786")': "Client(processes=False, dashboard_address=None)",
+    "from distributed import Client": "from concurrent.futures import ThreadPoolExecutor as Client",
+    'Client("tcp://scheduler:8786")': "Client(1)",
+    "client.get_executor()": "client",
     'gpt3-175b-4096-a100.yaml"), "cluster': 'megatron-2021/1.7b.yaml"), "cluster',
 }
-"""What a page takes from the reader's cluster, and what stands in for it on this machine."""
+"""What a page takes from the reader's cluster, and what stands in for it here; tests/test_parallel.py asks Dask itself."""
 
 
 def blocks(page, language):
