@@ -83,8 +83,11 @@ SLOW = (
     "validate mechanisms",
 )
 """Commands whose output is compared in the thorough form alone: searches of every machine, or of every value."""
-QUESTIONS = ("search", "simulate", "timeline", "compare-schedules", "calibrate", "topology")
-"""Verbs that tests/search, tests/report, tests/calibration and tests/network run: their options are looked for in the short form."""
+QUESTIONS = (
+    "search", "simulate", "timeline", "compare-schedules", "calibrate", "topology", "train", "plan", "finetune", "rl",
+    "compare", "check", "anchor", "layout", "plan-pipeline",
+)  # fmt: skip
+"""Verbs that tests of their own run: in the short form their options are looked for."""
 HERE = {
     "from distributed import Client": "from concurrent.futures import ThreadPoolExecutor as Client",
     'Client("tcp://scheduler:8786")': "Client(1)",

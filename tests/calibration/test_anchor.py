@@ -164,6 +164,7 @@ def test_what_values_cannot_explain_is_said_and_does_not_count(tmp_path):
     assert (told["profile"], told["runs"][0]["too_far"], told["moved"]) == (None, True, [])
 
 
+@pytest.mark.thorough
 def test_one_run_too_far_off_leaves_the_others_their_say(tmp_path):
     """The profile is that of the sound run alone; one that agrees is not said to depend on nothing."""
     sound, far = (factor * estimate(load_scenario(path)).step_time_s for path, factor in ((SMALL, 1.15), (KIN, 20)))
@@ -239,6 +240,7 @@ def test_a_comparison_of_profiles_has_the_values_of_the_stack(anchored):
     assert all(f"stack.{name}" in printed for name in stack)
 
 
+@pytest.mark.thorough
 def test_what_may_be_behind_a_run_is_weighed(tmp_path):
     """Times that a change of the scenario gives are put down to that change, and the better the more runs agree."""
     slow = ["stack.fused_norm=false", "stack.fused_bias_activation=false", "stack.fused_softmax=false"]

@@ -108,6 +108,7 @@ def no_kernels(monkeypatch):
     monkeypatch.setattr(run, "kernel_cases", lambda *_: [])
 
 
+@pytest.mark.thorough
 def test_two_nodes_give_back_their_links(tmp_path, monkeypatch, no_kernels):
     data = measured(tmp_path, monkeypatch, StandIn(NODE, TRUTH, ranks=16))
     assert not data.failures
