@@ -146,7 +146,7 @@ groups = st.tuples(st.integers(1, 1024), st.sampled_from([1, 2, 4, 8, 16]), st.s
 sizes = st.floats(1.0, 1e12)
 
 
-@settings(max_examples=60)
+@settings(max_examples=20)
 @given(
     name=st.sampled_from(sorted(COLLECTIVES)), profile=st.sampled_from(sorted(PROFILES)),
     group=groups, nbytes=sizes, more=st.floats(1.0, 100.0),

@@ -91,7 +91,7 @@ shapes = st.tuples(dims, dims, dims, st.sampled_from([1, 1, 4, 96]))
 names = st.sampled_from(sorted(PROFILES))
 
 
-@settings(max_examples=40)
+@settings(max_examples=13)
 @given(name=names, shape=shapes)
 def test_never_above_peak_never_faster_than_bytes_never_below_the_floor(name, shape):
     m, n, k, batch = shape
@@ -103,7 +103,7 @@ def test_never_above_peak_never_faster_than_bytes_never_below_the_floor(name, sh
     assert seconds >= gemm.kernel_floor_s
 
 
-@settings(max_examples=40)
+@settings(max_examples=13)
 @given(name=names, shape=shapes, which=st.integers(0, 3), more=st.integers(0, 5000))
 def test_a_larger_multiply_never_takes_less_time(name, shape, which, more):
     gemm = PROFILES[name].gemm.replace(alignment={})
@@ -147,7 +147,7 @@ def test_leading_dimensions_of_each_layout(layout, unaligned, aligned):
     assert all(slower(name) <= 1 for name in aligned)
 
 
-@settings(max_examples=40)
+@settings(max_examples=13)
 @given(name=names, shape=shapes, which=st.integers(0, 2), layout=st.sampled_from(["nn", "nt", "tn"]))
 def test_padding_never_costs_more_than_its_work(name, shape, which, layout):
     """The next size that one more factor of two divides takes at most as much longer as its tiles, or its bytes, do."""

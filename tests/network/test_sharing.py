@@ -104,7 +104,7 @@ def test_what_a_tree_of_2_to_1_adds_to_a_step_by_hand():
     assert added == pytest.approx(0.08617, abs=1e-5)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
     ratio=st.sampled_from([1.5, 2.0, 4.0, 8.0]),
     rails=st.booleans(),
@@ -175,7 +175,7 @@ def test_routing_in_pieces_changes_nothing(pairs, monkeypatch):
     assert [share(found, *shape) for shape in shapes] == expected
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     ports=st.tuples(st.integers(4, 64), st.integers(4, 64), st.integers(4, 128)),
     below=st.tuples(st.none() | st.integers(1, 16), st.none() | st.integers(1, 16)),
