@@ -10,7 +10,6 @@ from sim.errors import SpecError
 from sim.specs import build_scenario
 from sim.specs.plan import RECOMPUTE_MODULES
 from sim.work.pieces import Cut
-from sim.work.recompute import read_recompute, recompute_word
 from sim.work.sums import forward_flop, hardware_flop, model_flop, model_layers
 
 # Moonlight-16B-A3B as Megatron-Bridge's card on recomputation ran it.
@@ -84,21 +83,6 @@ def test_parts_sum_up_and_never_keep_more(dense):
         layer_activation_bytes(model, stack, cut_of(), word, kind_of(model, dense)) for word in ("none", "full")
     )
     assert max(alone.values()) <= everything <= none - full
-
-
-def test_again_is_a_part_of_the_forward():
-    one = scenario_of()
-    works = {name: layer_work(one.model, one.stack, cut_of(f"selective:{name}")) for name in RECOMPUTE_MODULES}
-    for name, work in works.items():
-        assert set(work.recompute.operations) <= set(work.forward.operations), name
-        assert set(work.recompute.collectives) <= set(work.forward.collectives), name
-    names = {name: [item.name for item in work.recompute.collectives] for name, work in works.items()}
-    assert names["moe"] == ["dispatch tokens", "combine tokens", "gather activations", "scatter output"]
-    assert names["shared_experts"] == ["gather activations", "scatter output"]
-    assert names["mla_up_proj"] == ["gather activations"]
-    assert names["moe_act"] == names["layernorm"] == names["core_attn"] == []
-    assert [item.name for item in works["moe_act"].recompute.operations] == ["experts' activation"]
-    assert works["layernorm"].recompute.flop == works["moe_act"].recompute.flop == 0
 
 
 @pytest.mark.parametrize("name", [name for name in RECOMPUTE_MODULES if name not in ("layernorm", "moe_act")])
@@ -211,20 +195,6 @@ def test_layers_in_groups_and_some_layers():
     assert flop[1] == pytest.approx((flop[0] + flop[2]) / 2)
     every = estimate(scenario_of(GPT, batch, **plan, recompute_method="block", recompute_num_layers=6))
     assert every.step_time_s == one.step_time_s
-
-
-def test_words():
-    model = scenario_of(GPT).model
-    for changes, word in (
-        ({}, "none"), ({"recompute": "selective"}, "selective"), ({"recompute": "full"}, "full"),
-        ({"recompute": "selective", "recompute_modules": "mlp, core_attn"}, "selective:core_attn+mlp"),
-        ({"recompute": "full", "recompute_num_layers": 4}, "full:4:0.25"),
-        ({"recompute": "full", "recompute_num_layers": 5}, "full:5:0.25"),  # two of five and one of two
-        ({"recompute": "full", "recompute_method": "block", "recompute_num_layers": 3}, "full*0.25"),
-    ):  # fmt: skip
-        assert recompute_word(scenario_of(GPT, **changes).plan, model) == word
-    assert read_recompute("full:4:0.25").group == 4
-    assert read_recompute("selective").names == {"core_attn"}
 
 
 def test_another_way_to_recompute_leaves_modules_behind():
