@@ -311,3 +311,13 @@ def test_rccl_tests_json(read):
     assert shapes(read(json.dumps([record]))) == {("all_reduce", 16, 2)}
     with pytest.raises(ProfileError, match="found wrong results"):
         read(json.dumps([{**record, "wrong": "3"}]))
+
+
+def test_the_first_releases_print_milliseconds(read):
+    text = (
+        "# Using devices\n#   Rank  0 on  node device  0 [0x84] P100\n#   Rank  1 on  node device  1 [0x85] P100\n\n"
+        "#      bytes             N    type      op     time  algbw  busbw      res     time  algbw  busbw      res\n"
+        "    33554432       8388608   float     sum    5.235   6.41   6.41    0e+00    5.230   6.42   6.42    0e+00\n"
+    )
+    (item,) = read(text, operation="all_reduce").measurements
+    assert item.time_s == pytest.approx(5.23e-3)

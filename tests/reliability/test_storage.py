@@ -311,3 +311,10 @@ def test_the_impossible_is_refused(ask, says):
     with pytest.raises(SpecError) as error:
         ask()
     assert says in str(error.value)
+
+
+def test_state_in_host_memory_is_not_copied_there():
+    offloaded = question(plan={"tp": 8, "optimizer_offload": 1.0})
+    here, there = storing_of(question(plan={"tp": 8})), storing_of(offloaded)
+    assert there.checkpoint_bytes == pytest.approx(here.checkpoint_bytes)
+    assert there.copy_s == pytest.approx(here.copy_s * 2 / 14)

@@ -214,3 +214,10 @@ def test_cut_experts_follow_the_tensor_parallel_group():
     assert plan.replace(tp=1, dp=32, sequence_parallel=False).etp == 1
     assert plan.replace(etp=1).etp == 1
     assert plan.replace(ep=8).num_expert_replicas == 1
+
+
+def test_kernels_of_a_dispatcher_gather_different_tokens():
+    """Of two experts on four GPUs a token goes to 4 (1 − (3/4)²) = 1.75 of them."""
+    cut = built("plan.etp=4", "stack.expert_dispatcher=deepep")
+    gathers = [item for item in work_of(cut).forward.collectives if item.name == "gather tokens of cut experts"]
+    assert [item.nbytes for item in gathers] == pytest.approx([4 * 2048 / 4 * 1.75 * 1024 * 2])

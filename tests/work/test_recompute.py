@@ -10,6 +10,7 @@ from sim.errors import SpecError
 from sim.specs import build_scenario
 from sim.specs.plan import RECOMPUTE_MODULES
 from sim.work.pieces import Cut
+from sim.work.recompute import read_recompute, recompute_word
 from sim.work.sums import forward_flop, hardware_flop, model_flop, model_layers
 
 # Moonlight-16B-A3B as Megatron-Bridge's card on recomputation ran it.
@@ -258,3 +259,17 @@ def test_matrices_of_a_dense_layer_take_turns():
     assert again == {"query, key, value": 1024, "attention output": 4096, "MLP up": 14336}
     kept = 2 * tokens * (3 * 4096 + 1024 + 14336) + 4 * tokens * 32  # also the layer's input, and the core's result
     assert layer_activation_bytes(model, scenario_of().stack, here) == kept
+
+
+def test_words():
+    model = scenario_of(GPT).model
+    for changes, word in (
+        ({}, "none"), ({"recompute": "selective"}, "selective"), ({"recompute": "full"}, "full"),
+        ({"recompute": "selective", "recompute_modules": "mlp, core_attn"}, "selective:core_attn+mlp"),
+        ({"recompute": "full", "recompute_num_layers": 4}, "full:4:0.25"),
+        ({"recompute": "full", "recompute_num_layers": 5}, "full:5:0.25"),  # two of five and one of two
+        ({"recompute": "full", "recompute_method": "block", "recompute_num_layers": 3}, "full*0.25"),
+    ):  # fmt: skip
+        assert recompute_word(scenario_of(GPT, **changes).plan, model) == word
+    assert read_recompute("full:4:0.25").group == 4
+    assert read_recompute("selective").names == {"core_attn"}
