@@ -24,7 +24,6 @@ from flopcast_calibration.measurement import (
 ROOT = Path(__file__).parents[2]
 MACHINE = {"device": "a test", "torch": "1"}
 GEMMS = [Measurement("gemm", {"m": 64 * i, "n": 64, "k": 64, "dtype": "float32"}, 1e-5 * i) for i in range(1, 9)]
-FIT = ("--node", "cpu-host", "--draws", 1)
 
 
 def flopcast(*arguments):

@@ -149,23 +149,6 @@ def test_hashed_flows_collide_and_more_of_them_less():
     assert one < many < 1.0
 
 
-def test_a_machine_that_cannot_be_built_is_refused():
-    with pytest.raises(SpecError, match=r"ports"):
-        estimate(built("cluster.network.levels.leaf.below=32"))
-
-
-def test_the_answer_says_what_switches_leave():
-    said = " ".join(estimate(built("plan.pp=8", "plan.dp=32", ratio=4.0)).assumptions)
-    assert "pipeline sends 25%" in said
-    assert "switches leave this share" not in " ".join(estimate(built()).assumptions)
-
-
-def test_shares_are_remembered_by_machine():
-    first, second = built(ratio=4.0).cluster, built(ratio=2.0).cluster
-    shares = [share(each, 8, 32, "chain") for each in (first, second, first)]
-    np.testing.assert_allclose(shares, [0.25, 0.5, 0.25])
-
-
 @pytest.mark.parametrize("pairs", [1, 7, 1000])
 def test_routing_in_pieces_changes_nothing(pairs, monkeypatch):
     expected, found = (built(ratio=2.0, routing="ecmp").cluster for _ in range(2))
