@@ -78,6 +78,8 @@ SHOWN_ELSEWHERE = {
 """Commands whose output another test compares with the page."""
 SLOW = (
     "plan llama3-8b --gpus 64",
+    "plan llama3-70b --gpu h100 --tokens 2T --within 30d",
+    "shortest llama3-70b",
     "finetune qwen2.5-7b --gpus 8 --samples 50k --lora",
     "calibrate matters",
     "validate mechanisms",
