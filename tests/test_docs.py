@@ -87,7 +87,7 @@ SLOW = (
 """Commands whose output is compared in the thorough form alone: searches of every machine, or of every value."""
 QUESTIONS = (
     "search", "simulate", "timeline", "compare-schedules", "calibrate", "topology", "train", "plan", "finetune", "rl",
-    "compare", "check", "anchor", "layout", "plan-pipeline",
+    "compare", "check", "anchor", "layout", "plan-pipeline", "estimate", "presets", "fields",
 )  # fmt: skip
 """Verbs that tests of their own run: in the short form their options are looked for."""
 HERE = {

@@ -102,6 +102,7 @@ def test_too_few_factors_are_blamed_rather_than_memory():
     assert str(result.exception).endswith("on 128 GPUs one does (--gpus 128)")
 
 
+@pytest.mark.thorough
 def test_the_fewest_gpus_that_end_in_time_are_those_that_plan_prices_so():
     words = "plan llama3-8b --gpu h100 --tokens 300B"
     found = answer(words, "--within", "20 d")

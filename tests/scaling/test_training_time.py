@@ -205,6 +205,7 @@ def ask(*arguments):
 SMALL = ("gpt-7.5b", "--cluster", "selene", "--tokens", "20B", "--gpus", "32..64", "--batches", "256", "--no-layered")
 
 
+@pytest.mark.thorough
 def test_the_command(tmp_path):
     printed = ask(*SMALL, "--within", "30 d", "--png", tmp_path / "a.png")
     assert all(len(line) <= 80 for line in printed.splitlines())

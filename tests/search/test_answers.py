@@ -278,6 +278,7 @@ def run(*words):
     return outcome.output
 
 
+@pytest.mark.thorough
 def test_command(tmp_path):
     shown = run("--why", "own", "--rules")
     for words in ("Why not the scenario's own plan?", "same techniques", "step by step",

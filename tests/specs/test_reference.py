@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import jsonschema
@@ -37,10 +38,15 @@ def validator():
     return jsonschema.Draft202012Validator(SCHEMA)
 
 
-def whole(name="gpt3-175b-1024-a100"):
+@cache
+def text_of_whole():
+    scenario = load_scenario(ROOT / "scenarios" / "gpt3-175b-1024-a100.yaml")
+    return json.dumps(scenario.model_dump(mode="json", exclude={"assumed"}))
+
+
+def whole():
     """A scenario with nothing left to presets, as a file would hold it."""
-    data = load_scenario(ROOT / "scenarios" / f"{name}.yaml").model_dump(mode="json", exclude={"assumed"})
-    return json.loads(json.dumps(data))
+    return json.loads(text_of_whole())
 
 
 def test_scenarios_name_their_schema_to_editors():

@@ -152,6 +152,7 @@ def test_an_ideal_network_has_no_efficiency():
         question(160, ideal_network=True, efficiency=0.9)
 
 
+@pytest.mark.thorough
 def test_the_command(tmp_path):
     arguments = ["strategies", "--sizes", "16", "--png", str(tmp_path / "a.png")]
     result = CliRunner().invoke(app, arguments, env={"COLUMNS": "80"})
