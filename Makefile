@@ -15,7 +15,7 @@ help:  ## this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 install:  ## everything that is needed to work on flopcast, into .venv
-	python3 -m venv .venv && .venv/bin/pip install -q --no-compile -e '.[dev]'
+	python3 -m venv .venv && .venv/bin/pip install -q --no-compile -e '.[all]'
 
 test:  ## all tests, on all cores
 	$(PYTHON) -m pytest -n $(WORKERS)

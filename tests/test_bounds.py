@@ -8,7 +8,7 @@ from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-TESTED = ("notebooks", "test")
+TESTED = ("notebooks", "test", "thorough")
 """Extras whose lower bounds are installed; those of tools and oracles are not, nor is an old torch."""
 
 

@@ -146,11 +146,6 @@ def test_the_readme_shows_an_import(tmp_path):
     ("typed", "offered"),
     [
         ("flopcast estimate scenarios/kor", ["scenarios/korthikanti-2022/"]),
-        (
-            "flopcast estimate x -s plan.mi",
-            ["plan.microbatch_size=", "plan.microbatch_group=", "plan.microbatches_per_flush="],
-        ),
-        ("flopcast import x --cluster superpod-h", ["superpod-h100", "superpod-h200"]),
     ],
 )
 def test_the_shell_completes(typed, offered):
@@ -307,7 +302,6 @@ def test_interrupting_while_it_loads_is_one_line(module, arguments):
     [
         f"estimate {MAIN} --json | head -c 10",
         "--help | true",
-        "presets list | head -n 1",
     ],
 )
 def test_a_closed_pipe_is_no_error(verb):
@@ -321,7 +315,6 @@ def test_a_closed_pipe_is_no_error(verb):
     ("verb", "says"),
     [
         ("--help > /dev/full", "cannot write the answer: No space left on device; make room or write elsewhere"),
-        ("presets list gpus > /dev/full", "cannot write the answer: No space left"),
         ("--help >&-", "standard output is closed, so nothing can be answered"),
         ("--help > /dev/full 2> /dev/full", ""),
     ],
@@ -340,27 +333,26 @@ SMALL = "scenarios/megatron-2021/18.4b.yaml"
 @pytest.mark.parametrize(
     ("set_up", "verb"),
     [
-        ("unset HOME XDG_CACHE_HOME XDG_CONFIG_HOME MPLCONFIGDIR; export COLUMNS=40 TERM=dumb", f"train {ROOT / MAIN}"),
         (
-            "export HOME=/proc LC_ALL=C PYTHONIOENCODING=ascii PYTHONUTF8=0 PYTHONCOERCECLOCALE=0",
+            "export HOME=/proc COLUMNS=40 TERM=dumb LC_ALL=C PYTHONIOENCODING=ascii PYTHONUTF8=0 PYTHONCOERCECLOCALE=0",
             f"estimate {ROOT / MAIN}",
         ),
         ("cd $(mktemp -d); rmdir $PWD", f"estimate {ROOT / SMALL}"),
     ],
-    ids=["no home, narrow", "no home to write to, no unicode", "no folder"],
+    ids=["no home to write to, narrow, no unicode", "no folder"],
 )
 def test_wherever_it_is_called_it_answers(set_up, verb):
     command = f"export PYTHONPATH={ROOT}; {set_up}; {sys.executable} -m sim {verb}"
     result = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, check=False)
     assert (result.returncode, result.stderr) == (0, b"")
-    assert b"PFLOP/s" in result.stdout or verb.startswith("train")
+    assert b"PFLOP/s" in result.stdout
 
 
 @pytest.mark.parametrize(
     ("verb", "file"),
     [
         ("import tests/foreign/files/gpt3_175b_slurm.sh --cluster selene -o", "mine.yaml"),
-        (f"timeline {SMALL} --png", "step.png"),
+        pytest.param(f"timeline {SMALL} --png", "step.png", marks=pytest.mark.thorough),
     ],
 )
 def test_a_disk_that_is_too_small_is_one_line_and_leaves_nothing(verb, file, tmp_path):
@@ -376,9 +368,8 @@ def test_a_disk_that_is_too_small_is_one_line_and_leaves_nothing(verb, file, tmp
 
 
 def test_errors_may_have_nowhere_to_go():
-    for verb, code in (("presets list gpus > /dev/null", 0), ("presets list nothing > /dev/null", 2)):
-        command = f"{sys.executable} -m sim {verb} 2>&-"
-        assert subprocess.run(["bash", "-c", command], cwd=ROOT, check=False).returncode == code
+    command = f"{sys.executable} -m sim presets list nothing > /dev/null 2>&-"
+    assert subprocess.run(["bash", "-c", command], cwd=ROOT, check=False).returncode == 2
 
 
 def test_a_step_of_millions_of_actions_is_refused_at_once():

@@ -141,11 +141,6 @@ def test_a_group_does_not_meet_itself(scenarios, name):
     assert simulate(scenario, contention=True).mean_s == pytest.approx(alone, rel=1e-4)
 
 
-def test_answers_say_which_loss_they_count(small):
-    assert any("kinds of traffic do not slow each other" in note for note in estimate(small).assumptions)
-    assert any("The lower limit counts" in note for note in simulate(small, contention=True).assumptions)
-
-
 @pytest.mark.parametrize("name", ["megatron-2021/1.7b", "megatron-2019-8.3b-512-v100"])
 def test_one_slow_card_costs_no_more_than_a_machine_of_slow_cards(scenarios, name):
     """Gradients pass through memory once however long they take, so that a delay is hidden better than the rest."""

@@ -78,18 +78,25 @@ SHOWN_ELSEWHERE = {
 """Commands whose output another test compares with the page."""
 SLOW = (
     "plan llama3-8b --gpus 64",
+    "plan llama3-70b --gpu h100 --tokens 2T --within 30d",
+    "shortest llama3-70b",
     "finetune qwen2.5-7b --gpus 8 --samples 50k --lora",
     "calibrate matters",
     "validate mechanisms",
 )
 """Commands whose output is compared in the thorough form alone: searches of every machine, or of every value."""
-QUESTIONS = ("search", "simulate", "timeline", "compare-schedules", "calibrate", "topology")
-"""Verbs that tests/search, tests/report, tests/calibration and tests/network run: their options are looked for in the short form."""
+QUESTIONS = (
+    "search", "simulate", "timeline", "compare-schedules", "calibrate", "topology", "train", "plan", "finetune", "rl",
+    "compare", "check", "anchor", "layout", "plan-pipeline", "estimate", "presets", "fields",
+)  # fmt: skip
+"""Verbs that tests of their own run: in the short form their options are looked for."""
 HERE = {
-    'Client("tcp://scheduler:8786")': "Client(processes=False, dashboard_address=None)",
+    "from distributed import Client": "from concurrent.futures import ThreadPoolExecutor as Client",
+    'Client("tcp://scheduler:8786")': "Client(1)",
+    "client.get_executor()": "client",
     'gpt3-175b-4096-a100.yaml"), "cluster': 'megatron-2021/1.7b.yaml"), "cluster',
 }
-"""What a page takes from the reader's cluster, and what stands in for it on this machine."""
+"""What a page takes from the reader's cluster, and what stands in for it here; tests/test_parallel.py asks Dask itself."""
 
 
 def blocks(page, language):

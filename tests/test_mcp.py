@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import subprocess
 import sys
 
 import pytest
@@ -43,7 +42,6 @@ def test_tools_answer_with_the_same_json():
             ("search", {"scenario": "1.7b", "top": 2}),
             ("train", {"scenario": FILE, "tokens": "300B"}),
             ("plan", {"model": "llama3-8b", "gpus": 16, "gpu": "h100", "tokens": "1T", "memory_limit": "60 GB"}),
-            ("finetune", {"model": "qwen2.5-7b", "samples": "50k", "gpu": "h100", "gpus": 1}),
             ("finetune", {"model": "qwen2.5-7b", "samples": "50k", "gpu": "h100", "gpus": 1, "lora": 8}),
             ("check", {"scenario": "1.7b", "step_times_s": [9.0, 6.6, 6.7, 6.6]}),
             ("presets", {"kind": "clusters"}),
@@ -52,7 +50,7 @@ def test_tools_answer_with_the_same_json():
             ("estimate", {"scenario": "1.7b", "overrides": ["plan.tp=7"]}),
         ],
     )
-    changed, plain, found, run, planned, full, tuned, checked, presets, fields, unknown, wrong = answers
+    changed, plain, found, run, planned, tuned, checked, presets, fields, unknown, wrong = answers
     assert set(names) == {"estimate", "search", "plan", "finetune", "train", "check", "presets", "fields"}
     assert all(names.values())
     assert plain == json.loads(json.dumps(estimate(own).to_dict()))
@@ -61,10 +59,7 @@ def test_tools_answer_with_the_same_json():
     assert run["tokens"] == 300e9
     assert planned["training"]["tokens"] == 1e12
     assert planned["memory"]["largest_bytes"] < 60e9
-    assert (full["fits"], tuned["fits"]) == (False, True)
-    assert {"change": "--lora", **{name: tuned[name] for name in ("cost", "plan")}}.items() <= full["remedies"][
-        [each["change"] for each in full["remedies"]].index("--lora")
-    ].items()
+    assert tuned["fits"]
     assert (checked["verdict"], checked["log"]["warm_up"]) == ("slow", 1)
     assert "selene" in presets["clusters"]
     assert "Tensor" in fields["plan.tp"]
@@ -84,8 +79,3 @@ def test_without_the_sdk_the_remedy_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "mcp.server", None)
     with pytest.raises(SpecError, match=r"pip install 'flopcast\[mcp\]'"):
         ours.server()
-
-
-def test_its_help_loads_no_sdk():
-    code = "import sys; from sim.cli import app; import sim.commands.mcp; assert 'mcp' not in sys.modules"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

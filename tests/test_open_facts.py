@@ -1,7 +1,5 @@
 """What a description of an unknown framework's run leaves open, and how far it moves the answer."""
 
-import time
-
 import pytest
 
 from sim import estimate, load_scenario
@@ -45,10 +43,3 @@ def test_what_cannot_be_is_no_value():
     assert open_facts(scenario, 1.0, lambda other: 1.0) == ()
     (only,) = open_facts(scenario, 1.0, lambda other: 2.0 if other.stack.compiled else 1.0)
     assert (only.field, only.low_s, only.high_s) == ("stack.compiled", 1.0, 2.0)
-
-
-def test_naming_it_takes_a_tenth_of_a_second():
-    answer = estimate(load_scenario("scenarios/gpt3-175b-1024-a100.yaml", [UNKNOWN]))
-    begun = time.process_time()
-    assert answer.open_facts
-    assert time.process_time() - begun < 0.3  # 0.1 on a quiet machine

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from flopcast_validation.bisection import data_parallel_cut, pipeline_cut
 from sim import Scenario, estimate, load_scenario, simulate
@@ -28,14 +27,14 @@ _SCENARIO = SCENARIOS / "gpt-1t-3072-a100.yaml"
 _X160 = _SCENARIO.with_name("x160-38640-a100.yaml")
 _CORE = LevelSpec(ports=8000)  # one switch for all, where only what lies below matters
 TREES = ("full, adaptive", "full, ecmp", "1:8, adaptive")
-CASES: dict[str, tuple[list[str], bool, dict[str, Any]]] = {
-    "as it is": ([], True, {}),
-    "no scatter/gather": (["stack.p2p_scatter_gather=false"], True, {}),
-    "no rails": ([], False, {}),
-    "pipeline ranks closer than replicas": ([], True, {"placement": "tp-pp-cp-dp"}),
-    "nodes anywhere in the machine": ([], True, {"fragmentation": 1.0}),
+CASES: dict[str, tuple[list[str], bool]] = {
+    "as it is": ([], True),
+    "no scatter/gather": (["stack.p2p_scatter_gather=false"], True),
+    "no rails": ([], False),
+    "pipeline ranks closer than replicas": (["plan.placement=tp-pp-cp-dp"], True),
+    "nodes anywhere in the machine": (["cluster.fragmentation=1"], True),
 }
-"""What is switched off: overrides, whether there are rails, and where the ranks sit."""
+"""What is switched off, as overrides, and whether there are rails."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +57,9 @@ def network_rows(
     """Every case on every tree, one after the other; `changes` are overrides of the 1T run in all of them."""
     for tree in trees:
         for case in cases:
-            overrides, rails, where = CASES[case]
+            overrides, rails = CASES[case]
             scenario = on_tree(load_scenario(_SCENARIO, [*changes, *overrides]), tree, rails)
-            answer = simulate(scenario, contention=True, **where)
+            answer = simulate(scenario, contention=True)
             yield NetworkRow(tree, case, answer.noiseless_s, answer.mean_s)
 
 

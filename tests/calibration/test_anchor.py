@@ -11,7 +11,6 @@ from typer.testing import CliRunner
 from flopcast_calibration.from_runs import fit_runs
 from flopcast_calibration.readers.cases import run_of
 from sim import build_scenario, estimate, load_scenario
-from sim.check import explanations
 from sim.cli import app
 from sim.errors import FlopcastError, SpecError
 from sim.specs.presets import load_file_as_preset, split_profile
@@ -85,15 +84,6 @@ def test_the_file_stands_inside_a_scenario_and_what_is_stated_wins(anchored):
     assert "no stack was named; 'megatron-core' is assumed" in none.assumed
 
 
-def test_validate_takes_it(anchored, runs_file, run_row):
-    path = runs_file([run_row()])
-    plain, drawn = (
-        CliRunner().invoke(app, ["validate", "--runs", str(path), "--every", *more]).output
-        for more in ([], ["--profile", str(anchored[0])])
-    )
-    assert plain.splitlines()[0] != drawn.splitlines()[0]
-
-
 def test_a_measurement_that_agrees_moves_next_to_nothing(scenarios):
     scenario = load_scenario(scenarios / "megatron-2021" / "1.7b.yaml")
     found = fit_runs([run_of(scenario, estimate(scenario).step_time_s)], ["gemm.max_efficiency"])
@@ -164,19 +154,6 @@ def test_what_values_cannot_explain_is_said_and_does_not_count(tmp_path):
     assert (told["profile"], told["runs"][0]["too_far"], told["moved"]) == (None, True, [])
 
 
-def test_one_run_too_far_off_leaves_the_others_their_say(tmp_path):
-    """The profile is that of the sound run alone; one that agrees is not said to depend on nothing."""
-    sound, far = (factor * estimate(load_scenario(path)).step_time_s for path, factor in ((SMALL, 1.15), (KIN, 20)))
-    both = run(SMALL, KIN, "--measured", f"{sound} s", "--measured", f"{far} s", "-o", tmp_path / "both.yaml")
-    assert both.exit_code == 0, both.output
-    assert both.output.count("It changes nothing") == 1
-    run(SMALL, "--measured", f"{sound} s", "-o", tmp_path / "one.yaml")
-    one, two = (estimate(load_scenario(SMALL, (), str(tmp_path / f"{name}.yaml"))) for name in ("one", "both"))
-    assert two.step_time_s == pytest.approx(one.step_time_s)
-    agreed = run(SMALL, "--measured", f"{estimate(load_scenario(SMALL)).step_time_s} s", "-o", tmp_path / "as.yaml")
-    assert "unchanged, as the steps are nearly as predicted" in agreed.output
-
-
 def test_nothing_else_is_written_over(tmp_path):
     mine = tmp_path / "run.yaml"
     mine.write_text(SMALL.read_text(encoding="utf-8"), encoding="utf-8")
@@ -186,14 +163,6 @@ def test_nothing_else_is_written_over(tmp_path):
     out = tmp_path / "mine.yaml"
     assert [run(SMALL, "--measured", "3 s", "-o", out).exit_code for _ in range(2)] == [0, 0]  # a profile is
     assert "is a folder" in str(run(SMALL, "--measured", "2 s", "-o", tmp_path).exception)
-
-
-def test_a_value_at_its_bound_is_pointed_out(tmp_path):
-    paths = [SMALL.with_name(f"{size}b.yaml") for size in ("1.7", "3.6", "7.5", "18.4", "39.1")]
-    quick = (0.83 * estimate(load_scenario(path)).step_time_s for path in paths)  # multiplies at all of the peak
-    times = [text for seconds in quick for text in ("--measured", f"{seconds} s")]
-    result = run(*paths, *times, "-o", tmp_path / "m.yaml", "--parameter", "gemm.max_efficiency")
-    assert result.output.count("at its bound") == 1
 
 
 @pytest.mark.parametrize(
@@ -230,32 +199,6 @@ def test_a_profile_and_a_scenario_are_told_apart(anchored, tmp_path):
         load_scenario(empty)
     with pytest.raises(SpecError, match="is empty"):
         load_scenario(SMALL, (), str(empty))
-
-
-def test_a_comparison_of_profiles_has_the_values_of_the_stack(anchored):
-    out, _, _ = anchored
-    stack = split_profile(load_file_as_preset(out))[1]
-    printed = CliRunner().invoke(app, ["calibrate", "compare", "a100", str(out)]).output
-    assert all(f"stack.{name}" in printed for name in stack)
-
-
-def test_what_may_be_behind_a_run_is_weighed(tmp_path):
-    """Times that a change of the scenario gives are put down to that change, and the better the more runs agree."""
-    slow = ["stack.fused_norm=false", "stack.fused_bias_activation=false", "stack.fused_softmax=false"]
-    paths = [SMALL, KIN]
-    times = [estimate(load_scenario(path, slow)).step_time_s for path in paths]
-    builds = [lambda changes, path=path: load_scenario(path, changes) for path in paths]
-    one, two = explanations(builds[:1], times[:1]), explanations(builds, times)
-    for found in (one, two):
-        assert sum(each.probability for each in found) == pytest.approx(1.0)
-        assert found[0].name == "kernels that are not fused"
-    assert two[0].probability > one[0].probability > 0.4
-    agreed = explanations(builds, [estimate(load_scenario(path)).step_time_s for path in paths])
-    assert agreed[0].changes == ()
-    assert agreed[0].probability > 0.6
-    result = run(SMALL, "--measured", f"{times[0]} s", "-o", tmp_path / "mine.yaml")
-    assert "kernels that are not fused (-s stack.fused_norm=false" in result.output
-    assert "add the setting above and anchor again" in " ".join(result.output.split())
 
 
 def test_files_of_the_release_before_are_refused_with_what_to_do(anchored, tmp_path):

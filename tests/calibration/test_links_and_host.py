@@ -53,11 +53,6 @@ def test_hidden_share_is_found_whichever_of_the_two_is_longer(share):
     assert low - 0.03 <= share <= high + 0.03
 
 
-def test_a_collective_that_slows_the_pair_beyond_the_sum_hides_nothing():
-    worse = [PairPoint(1e-3, 1e-3, 2.3e-3)] * 4
-    assert fit_hidden_share(worse).params["hidden_share"] == pytest.approx(0.01, abs=0.01)
-
-
 def test_p2p_efficiency_is_the_bandwidth_of_large_sends_whatever_small_ones_cost():
     link = BASE.nvlink.replace(p2p_efficiency=0.63)
     nbytes = 2.0 ** np.arange(10, 31)

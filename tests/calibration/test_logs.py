@@ -7,7 +7,6 @@ import pytest
 
 from flopcast_calibration.measurement import Measurement, write_journal
 from flopcast_calibration.readers import Log, read_measurements
-from flopcast_calibration.readers.prefixes import without_prefix
 from sim.errors import ProfileError
 
 NCCL = """# Collective test starting: all_reduce_perf
@@ -102,13 +101,6 @@ def test_what_is_not_read_is_refused_by_name(tmp_path, content, says):
         read_measurements(path)
 
 
-def test_files_that_are_none(tmp_path):
-    with pytest.raises(ProfileError, match=r"cannot read .*No such file"):
-        read_measurements(tmp_path / "none.log")
-    with pytest.raises(ProfileError, match="is a folder"):
-        read_measurements(tmp_path)
-
-
 def test_a_log_without_end_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("flopcast_calibration.readers.log.MEASUREMENTS", 1000)
     with pytest.raises(ProfileError, match="is larger than"):
@@ -137,8 +129,3 @@ def test_every_line_cut_of_a_log_is_read_or_refused(tmp_path):
         except ProfileError:
             continue
         assert [item.time_s for item in items] == [pytest.approx(1e-3)]
-
-
-def test_prefixes_leave_a_programs_own_lines_alone():
-    for line in NCCL.splitlines():
-        assert without_prefix(line) == ("", line)

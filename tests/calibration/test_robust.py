@@ -12,7 +12,6 @@ import pytest
 from typed import typed
 
 from flopcast_calibration.bench.collectives import collective_shapes, members
-from flopcast_calibration.commands.look import _change
 from flopcast_calibration.measurement import (
     UNSTEADY,
     Journal,
@@ -25,34 +24,11 @@ from flopcast_calibration.measurement import (
 ROOT = Path(__file__).parents[2]
 MACHINE = {"device": "a test", "torch": "1"}
 GEMMS = [Measurement("gemm", {"m": 64 * i, "n": 64, "k": 64, "dtype": "float32"}, 1e-5 * i) for i in range(1, 9)]
-FIT = ("--node", "cpu-host", "--draws", 1)
 
 
 def flopcast(*arguments):
     result = typed("calibrate", *arguments)
     return result.returncode, " ".join((result.stdout + result.stderr).split())
-
-
-def test_fit_uses_what_is_whole_of_a_killed_runs_file_and_says_so(tmp_path):
-    raw = tmp_path / "raw.jsonl"
-    write_journal(raw, MACHINE, GEMMS)
-    raw.write_text(raw.read_text()[:-20])
-    code, said = flopcast("fit", raw, "-o", tmp_path / "mine.yaml", *FIT)
-    assert code == 0, said
-    assert "the last line was cut off while it was written" in said
-    assert "gemm 7 measurements" in said
-
-
-def test_a_malformed_line_in_the_middle_is_refused_with_its_number(tmp_path):
-    raw = tmp_path / "raw.jsonl"
-    write_journal(raw, MACHINE, GEMMS)
-    lines = raw.read_text().splitlines()
-    lines[3] = lines[3][:-20]
-    raw.write_text("\n".join(lines))  # the end is cut too
-    code, said = flopcast("fit", raw, "-o", tmp_path / "mine.yaml", *FIT)
-    assert code == 2
-    assert "line 4 is not a measurement" in said
-    assert not (tmp_path / "mine.yaml").exists()
 
 
 @pytest.mark.parametrize(
@@ -104,22 +80,6 @@ def write(folder, items):
     path = folder / "raw.jsonl"
     write_journal(path, MACHINE, items)
     return path
-
-
-@pytest.mark.parametrize(
-    ("value", "other", "shown"),
-    [
-        (2.0, 3.0, "+50%"),
-        (0.0, 1e-6, ""),
-        (1e-6, 0.0, ""),
-        (1e-5, 1e-3, "× 1e+02"),
-        (1e-15, 209.0, ""),
-        (None, 1.0, ""),
-        (5.0, 5.0, "+0%"),
-    ],
-)
-def test_comparisons_near_zero_print_no_absurd_percentages(value, other, shown):
-    assert _change(value, other) == shown
 
 
 def test_groups_are_every_size_in_a_node_then_whole_nodes():

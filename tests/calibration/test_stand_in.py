@@ -93,6 +93,7 @@ def test_one_gpu_gives_back_what_timed_it(tmp_path, monkeypatch):
     assert any("grouped of experts" in line for line in result.left_out)
 
 
+@pytest.mark.thorough
 def test_short_kernels_are_timed_without_their_launches(tmp_path, monkeypatch):
     """Launched one by one they would seem to take as long as the host's launch."""
     few_kernels(monkeypatch, "memory", "gemm", "launch")
@@ -108,6 +109,7 @@ def no_kernels(monkeypatch):
     monkeypatch.setattr(run, "kernel_cases", lambda *_: [])
 
 
+@pytest.mark.thorough
 def test_two_nodes_give_back_their_links(tmp_path, monkeypatch, no_kernels):
     data = measured(tmp_path, monkeypatch, StandIn(NODE, TRUTH, ranks=16))
     assert not data.failures

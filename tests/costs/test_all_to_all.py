@@ -93,25 +93,6 @@ def test_published_rate_of_kernels_that_send_tokens_over_the_network_once(size, 
             assert received / seconds == pytest.approx(rate, rel=0.12)
 
 
-def test_crossings_of_a_token(fabric):
-    """8 copies for 8 domains reach 8 (1 − (7/8)⁸) = 5.25 of them; of two domains hardly more than both."""
-    fabric = replace(fabric, network=fabric.network.replace(dispatch_efficiency=None))
-    expected = {8: 5.2513, 2: 1.9922}
-    for domains, crossings in expected.items():
-        group = Group(8 * domains, 8)
-        plain, once = (float(all_to_all(64e9, group, fabric, copies)) for copies in (1, 8))
-        assert once / plain == pytest.approx(crossings / 8, rel=0.01)
-
-
-def test_tokens_whose_experts_are_of_some_groups_cross_to_fewer_nodes(fabric):
-    """Four of eight groups, one a node: 4 (1 − (3/4)⁸) = 3.6 of them, as counted on experts drawn at random."""
-    rng = np.random.default_rng(0)
-    nodes = np.mean([len(np.unique(rng.choice(8, 4, replace=False)[rng.integers(0, 4, 8)])) for _ in range(5_000)])
-    assert different(8, 8, (4, 8)) == pytest.approx(nodes, rel=0.01)
-    free, limited = (float(all_to_all(64e9, Group(64, 8), fabric, 8, limit)) for limit in ((1, 1), (4, 8)))
-    assert limited / free == pytest.approx(different(8, 8, (4, 8)) / different(8, 8), rel=0.01)
-
-
 @pytest.mark.parametrize("nodes", [1, 2, 3, 4, 5, 8, 16])
 def test_nodes_that_hold_several_groups_of_experts(nodes):
     """DeepSeek-V3's 8 groups, of which a token's 8 experts are of 4, dealt over nodes in order: as counted."""
@@ -124,13 +105,6 @@ def test_nodes_that_hold_several_groups_of_experts(nodes):
         seen += len({rng.choice(place[group]) for group in groups})
     assert different(nodes, 8, (4, 8)) == pytest.approx(seen / 1_500, rel=0.03)
     assert different(nodes, 8, (8, 8)) == different(nodes, 8)
-
-
-def test_a_rank_sends_as_much_as_in_a_gather(fabric):
-    """(n−1)/n of its buffer, at the collective's own efficiency."""
-    group = Group(8, 8)
-    gather, exchange = (float(each(64e9, group, fabric)) for each in (all_gather, all_to_all))
-    assert exchange / gather == pytest.approx(0.81 / 0.71, rel=0.02)
 
 
 PROFILES = {name: Profile.read(load_preset("profiles", name), name) for name in preset_names("profiles")}

@@ -94,13 +94,6 @@ def test_between_nodes_a_ring_moves_at_the_pace_of_all_cards_of_a_node_together(
         assert time == pytest.approx(volume / min(300e9, 25e9 * members))
 
 
-def test_hierarchical_is_scatter_inside_reduce_between_gather_inside():
-    inside, outside, total = Group(8, 8), Group(16, 1, True), Group(128, 8)
-    net = fabric(network=link(hop_latency_s=1e-5, base_latency_s=2e-5))
-    parts = reduce_scatter(1e9, inside, net) + ring_all_reduce(1e9 / 8, outside, net) + all_gather(1e9, inside, net)
-    assert hierarchical_all_reduce(1e9, total, net) == pytest.approx(parts)
-
-
 def test_switches_that_add_pass_a_buffer_once_and_their_trees_relay_beyond_two_domains():
     rack = fabric(link(in_switch_efficiency=0.5))
     one, two, three, twenty = (float(in_switch_all_reduce(7.2e9, Group(72 * n, 72), rack)) for n in (1, 2, 3, 20))
@@ -131,10 +124,6 @@ def test_tree_latency_grows_with_the_logarithm_and_the_ring_latency_with_the_num
         assert all_reduce(nbytes, Group(2048, 8), net) == min(times)
 
 
-def test_a_group_of_one_costs_nothing():
-    assert not any(each(1e9, Group(1, 1), real_fabric("a100")) for each in COLLECTIVES.values())
-
-
 def group_of(size, stride, domain_gpus):
     """A group that starts with a domain and whose members are `stride` GPUs apart; takes arrays."""
     return Group(size, np.clip(domain_gpus // stride, 1, size), np.asarray(stride) > 1)
@@ -146,7 +135,7 @@ groups = st.tuples(st.integers(1, 1024), st.sampled_from([1, 2, 4, 8, 16]), st.s
 sizes = st.floats(1.0, 1e12)
 
 
-@settings(max_examples=60)
+@settings(max_examples=20)
 @given(
     name=st.sampled_from(sorted(COLLECTIVES)), profile=st.sampled_from(sorted(PROFILES)),
     group=groups, nbytes=sizes, more=st.floats(1.0, 100.0),
@@ -202,13 +191,6 @@ def test_an_all_reduce_takes_as_much_a_second_as_a_reduce_scatter(scenarios):
     assert twice.reduce_s == pytest.approx(2 * once.reduce_s, rel=0.01)
     assert twice.hidden_share == pytest.approx(once.hidden_share, rel=0.01)
     assert once.hidden_share == pytest.approx(0.9, abs=0.01)
-
-
-def test_what_was_not_found_at_a_rate_holds_at_any():
-    anywhere = link(hidden_share=0.7, hidden_at_bytes_per_s=None)
-    for rate in (1e3, 1e12):
-        there = fabric(network=anywhere, network_bytes_per_s=rate)
-        assert there.hidden_share(Group(64, 1), 1e9, 1.0) == pytest.approx(0.7)
 
 
 @given(st.floats(1e8, 1e11), st.floats(1.01, 100), st.floats(1e4, 1e10), st.floats(0, 10), st.floats(0, 1))

@@ -1,10 +1,9 @@
 """Nodes without switches: full meshes (AMD's xGMI, bridges), what a part of them reaches; cards that PCIe joins."""
 
-import numpy as np
 import pytest
 
 from sim.costs.collectives import Fabric, all_gather, all_reduce, all_to_all, send
-from sim.network.placement import Group, nvlink_shares
+from sim.network.placement import Group
 from sim.specs import ClusterSpec, Profile, load_preset
 from sim.specs.loading import resolve
 from sim.specs.presets import datasheet_profile
@@ -39,12 +38,6 @@ def test_the_whole_node_is_as_fast_as_behind_a_switch_and_a_part_of_it_slower():
     assert send(LARGE, True, mesh) == send(LARGE, True, switch)
 
 
-def test_shares_of_a_mesh_of_any_size():
-    assert nvlink_shares("full_mesh", 1).tolist() == [1, 1]
-    assert nvlink_shares("full_mesh", 4).tolist() == pytest.approx([1, 1, 1 / 3, 2 / 3, 1])
-    assert np.all(np.diff(nvlink_shares("full_mesh", 8)[2:]) > 0)
-
-
 @pytest.mark.parametrize(
     ("node", "nodes", "busbw_gb_per_s"),
     [("mi300x-8", 1, 313.66), ("mi300x-8", 2, 340.75), ("mi355x-8", 2, 364.39)],
@@ -55,12 +48,6 @@ def test_all_reduces_of_a_gigabyte_as_rccl_measures_them(node, nodes, busbw_gb_p
     n, nbytes = 8 * nodes, 2.0**30
     seconds = float(all_reduce(nbytes, Group(n, 8, spans=nodes), links))
     assert 2 * (n - 1) / n * nbytes / seconds / 1e9 == pytest.approx(busbw_gb_per_s, rel=0.15)
-
-
-def test_hosts_of_every_node_with_gpus_are_known():
-    for name in ("dgx-a100-80gb", "dgx-h100", "gb200-tray", "gh200-96gb-4", "mi355x-8", "vr200-tray"):
-        node = load_preset("nodes", name)
-        assert {"host_link_bandwidth", "host_memory_bandwidth"} <= node.keys()
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,7 @@
 """All-reduces that NVLink's switches add up (NVLS), beside published ones; who has them, and what they leave alone."""
 
-import numpy as np
 import pytest
 
-from flopcast_calibration.fit.links import AllReducePoint, faster_than_rings, fit_all_reduce
 from sim import estimate, load_scenario, simulate
 from sim.costs.collectives import Fabric, all_gather, all_reduce, reduce_scatter, ring_all_reduce
 from sim.network.placement import Group
@@ -60,11 +58,6 @@ def test_every_size_on_eight_h100():
     assert 450 < bus_bandwidth(links, 8, GIB) < 480
 
 
-def test_two_nodes_exceed_what_their_cards_would_carry_of_a_ring():
-    # aws-samples/awsome-distributed-training:micro-benchmarks/nccl-tests/README.md@7217859f67, p5.48xlarge, 16 H100.
-    assert bus_bandwidth(fabric("dgx-h100", "h100"), 16, 8 * GIB, nodes=2) == pytest.approx(479.3, rel=0.1)
-
-
 def test_gathers_and_scatters_run_in_rings_whatever_switches_can():
     # NVLS of these needs registered buffers: NCCL measured them at its ring's 361 and 363 GB/s on 8 H200.
     with_it, without = (fabric("dgx-h200", "h200", nvls=nvls) for nvls in (True, False))
@@ -95,20 +88,3 @@ def test_links_that_are_shared_do_not_slow_it_by_itself(scenarios):
     wide = ["plan.sequence_parallel=false", "plan.dp=8", "training.global_batch_size=128"]
     scenario = load_scenario(scenarios / "llama3-405b-16384-h100.yaml", wide)
     assert simulate(scenario, contention=True).mean_s == pytest.approx(estimate(scenario).step_time_s, rel=3e-3)
-
-
-def test_a_log_above_the_link_tells_that_switches_add():
-    cluster, _ = machine("dgx-h100", "h100")
-    link = cluster.node.nvlink_bandwidth_bytes_per_s
-    points = [AllReducePoint(8, float(size), 1e-6 * time) for size, time in CURVE.items()]
-    assert faster_than_rings(points, link)
-    found = fit_all_reduce(points, cluster, in_switch=True)
-    assert found.params["in_switch_efficiency"] == pytest.approx(0.7, abs=0.03)
-    assert found.params["efficiency"] < 0.95
-    assert np.median(np.abs(np.expm1(found.residuals))) < 0.05
-    # A ring alone misses, at the whole of the link.
-    alone = fit_all_reduce(points, cluster)
-    assert alone.params["efficiency"] > 0.97
-    assert np.median(np.abs(alone.residuals)) > np.median(np.abs(found.residuals))
-    slower = [AllReducePoint(8, each.nbytes, 1.4 * each.time_s) for each in points]
-    assert not faster_than_rings(slower, link)

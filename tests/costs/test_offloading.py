@@ -135,15 +135,3 @@ def _without_host():
 
     node = load_preset("nodes", "dgx-h100")
     return {name: value for name, value in node.items() if not name.startswith("host_")}
-
-
-@pytest.mark.parametrize("share", ["-0.1", "1.5", "25"])
-def test_a_share_is_between_none_and_all(share):
-    with pytest.raises(SpecError, match="optimizer_offload"):
-        qwen3(share)
-
-
-def test_the_answer_says_what_it_assumes_of_the_host():
-    said = " ".join(estimate(qwen3(0.5, offloaded_layers=4)).assumptions)
-    assert "the CPU updates 50% of the parameters at 24%" in said
-    assert "copies overlap compute at 54.4 GB/s (85% of the host link)" in said

@@ -4,14 +4,12 @@ import numpy as np
 import pytest
 
 from sim import estimate
-from sim.costs.block import attention_beside
 from sim.costs.collectives import Fabric, all_gather, all_to_all, send, send_ring
 from sim.engines.program import priced_order
 from sim.network.placement import Group
 from sim.network.topology import build_topology
 from sim.specs.loading import build_scenario
 from sim.traffic.streams import build_traffic
-from sim.work.operations import Collective
 
 LONG = {
     "model": "llama3-8b",
@@ -39,12 +37,6 @@ def test_a_ring_that_leaves_the_node_goes_at_the_pace_of_one_card():
     assert send_ring(large, apart, FABRIC) == pytest.approx(float(all_gather(large, apart, FABRIC)), rel=1e-3)
 
 
-def test_every_message_waits_for_its_latency():
-    net, n = FABRIC.network, 16
-    assert send_ring(0.0, Group(n, 8), FABRIC) == pytest.approx((n - 1) * (net.base_latency_s + net.hop_latency_s))
-    assert send_ring(1e9, Group(np.array([1, 16]), np.array([1, 8])), FABRIC)[0] == 0.0
-
-
 def test_eight_billion_parameters_on_two_nodes_wait_seconds_for_one_card():
     # Derived: three rings a layer and micro-batch (keys and values forward, they and their gradients backward), 15
     # messages of 8.4 MB each, beside attention and what its steps move, which hide up to nine tenths of what they last.
@@ -67,23 +59,6 @@ def test_other_ways_are_collectives_over_all_cards():
     heads = 2 * sum(float(all_to_all(2 * 2048 * 128.0 * n, Group(16, 8), FABRIC)) for n in (32, 16, 16, 32))
     assert context(context_by_heads=True) == pytest.approx(heads, rel=0.01)
     assert max(gathered, heads) < 0.4 * context()
-
-
-def test_ranks_as_wide_as_a_node_lose_nothing():
-    # tp 8: every rank of a ring is alone in its node, with its card, whoever carries the keys.
-    wide = build_scenario(LONG, ["plan.tp=8", "plan.cp=2"], "long-context")
-    ring, gathered = (float(collective(1e12, Group(2, 1, True), FABRIC)) for collective in (send_ring, all_gather))
-    assert ring == pytest.approx(gathered, rel=1e-3)
-    found = estimate(wide).breakdown.seconds["context_parallel_comm"]
-    assert found < 0.05 * estimate(wide).step_time_s
-
-
-def test_what_attention_may_run_beside():
-    # n blocks: nothing is sent beside the last forward one; backward the gradients follow one block behind.
-    item = Collective("keys", "send_ring", 1.0, overlapped=True, group="cp")
-    assert attention_beside([item], Group(4, 4), 8.0) == pytest.approx(6.0)
-    assert attention_beside([item, item], Group(4, 4), 8.0) == pytest.approx(8.0)
-    assert attention_beside([item._replace(kind="all_gather", overlapped=False)], Group(4, 4), 8.0) == 0.0
 
 
 def test_on_the_links_one_card_of_each_node_carries_it():

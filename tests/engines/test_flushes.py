@@ -73,10 +73,6 @@ def test_a_step_of_flushes_is_so_many_steps_without_their_updates(scenario_of, s
         assert work[cause] == pytest.approx(8 * alone[cause], rel=1e-6), cause
 
 
-def test_one_flush_of_all_is_a_step_as_ever(scenario_of):
-    assert estimate(scenario_of("1f1b", 8, 16)).step_time_s == estimate(scenario_of("1f1b", None, 16)).step_time_s
-
-
 def test_a_folded_order_is_what_it_leaves_out(scenario_of):
     """A hundred flushes are timed from a few; unfolded they take as long."""
     folded = estimate(scenario_of("1f1b", 8, 1600)).timeline

@@ -1,6 +1,5 @@
 """Tasks on streams against networkx' longest path, and the laws of a max-plus linear system."""
 
-from dataclasses import replace
 from unittest import mock
 
 import networkx as nx
@@ -95,28 +94,6 @@ def test_columns_of_plans_are_plans_one_by_one(rng):
         np.testing.assert_allclose(times[:, plan], play(graph, seconds[:, plan]).times, rtol=1e-12)
 
 
-@given(rng=rngs, factor=st.floats(0.1, 10.0))
-def test_the_system_is_monotone_and_scales(rng, factor):
-    tasks, seconds = random_tasks(rng)
-    graph = build_graph(tasks)
-    times, longer = play(graph, seconds).times, play(graph, seconds + np.append(0.0, rng.uniform(0.0, 1.0, 19))).times
-    assert (longer >= times - 1e-12).all()
-    np.testing.assert_allclose(play(graph, factor * seconds).times, factor * times, rtol=1e-9)
-
-
-@given(rng=rngs)
-def test_a_lane_runs_its_tasks_in_turn(rng):
-    tasks, seconds = random_tasks(rng)
-    begin = play(graph := build_graph(tasks), seconds).times[graph.event]
-    seen = []
-    for rank, stream, lane in tasks.lanes():
-        assert set(tasks.rank[lane]) == {rank}
-        assert set(tasks.stream[lane]) == {stream}
-        assert (begin[lane[1:]] >= (begin + seconds[tasks.amount])[lane[:-1]] - 1e-12).all()
-        seen += lane.tolist()
-    assert sorted(seen) == np.flatnonzero(tasks.stream != NO_STREAM).tolist()
-
-
 def periodic(rng, blocks, seen=None, ranks=3, each=4):
     """A block of tasks so many times, then a few more: those of a block wait for any before them, alike in every block.
 
@@ -200,13 +177,3 @@ def test_replicas_meet_at_the_end():
     graph = build_graph(tasks.tasks())
     seconds = np.array([[0.0] * 4, [1.0, 5.0, 4.0, 2.0], [9.0] * 4, [0.5] * 4])
     assert play_plans(graph, seconds, width=2).times[graph.event[2]].tolist() == [5.5, 4.5]
-
-
-def test_a_wait_without_a_task_is_none():
-    tasks, seconds = random_tasks(np.random.default_rng(0))
-    assert (tasks.source >= 0).all()
-    empty = replace(
-        tasks, waiter=tasks.waiter[:0], source=tasks.source[:0], lag=tasks.lag[:0], from_end=tasks.from_end[:0]
-    )
-    graph = build_graph(empty)
-    assert (play(graph, seconds).times >= 0).all()

@@ -1,7 +1,6 @@
 """What ranks with several chunks move once a visit: when it happens, in every engine alike, and what it costs."""
 
 from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from test_network_engine import traffic_of
 from flopcast_validation.job.cores import Processes
 from sim.breakdown import break_down
 from sim.engines import Program, network, run
-from sim.engines.tasks import DATA
 from sim.estimate import estimate
 from sim.pricing.zero import VisitSeconds
 from sim.schedules import build_order, get_schedule, schedule_names
@@ -58,20 +56,6 @@ def test_visits_of_a_breadth_first_order():
     assert [texts[place] for place in np.flatnonzero(visits.opens)[:4]] == ["0F0", "2F0", "2B2", "0B2"]
     assert [texts[place] for place in np.flatnonzero(visits.closes)[:2]] == ["2B0", "0B0"]
     assert visits_per_stage(order) == 1.0
-
-
-@given(order=orders())
-def test_every_visit_opens_once_and_gives_its_gradients_once(order):
-    visits = visits_of(order)
-    backward = visits.opens & (order.kind != 0)
-    assert visits.closes.sum() == backward.sum()
-    assert (np.bincount(order.stage[visits.closes]) == np.bincount(order.stage[backward])).all()
-    asked = np.concatenate([visits.then, visits.turns])
-    asked = np.sort(asked[asked >= 0])
-    assert asked.tolist() == sorted(set(np.flatnonzero(visits.opens).tolist()) - set(order.first[:-1].tolist()))
-    for asks in (visits.turns, visits.then):  # of visits that open later
-        assert (asks[asks >= 0] > np.flatnonzero(asks >= 0)).all()
-        assert visits.opens[asks >= 0].all()
 
 
 @given(order=orders(CHUNKED), rng=seeds, sends=switch, blocks=switch)
@@ -120,20 +104,6 @@ def test_weights_arrive_while_a_rank_waits_for_the_pipeline(costs_of):
     seconds = break_down(timeline).seconds
     assert seconds["data_parallel_comm"] == pytest.approx(11.0 / 8)
     assert seconds["pipeline_bubble"] == pytest.approx(alone.step_time_s + 11.0 * 7 / 8 - 2 * 3)
-
-
-@given(order=orders(CHUNKED), rng=seeds)
-def test_a_stream_moves_one_thing_after_the_other(order, rng, random_costs):
-    order = order if order.fold is None else order.fold.unfold()
-    program = Program(order, random_costs(rng, order, visits=True))
-    timeline = run(program)
-    tasks = timeline.tasks
-    for rank in range(order.num_ranks):
-        here = np.flatnonzero((tasks.rank == rank) & (tasks.stream == DATA))
-        spans = sorted(zip(tasks.begin_s[here].tolist(), tasks.end_s[here].tolist(), strict=True))
-        assert all(later[0] >= earlier[1] - 1e-9 for earlier, later in pairwise(spans))
-        over = timeline.pipeline_end_s[rank] + timeline.start[order.first[rank]]
-        assert over >= max((end for _, end in spans), default=0) * (1 - 1e-9)
 
 
 @given(order=orders(CHUNKED), rng=seeds, sends=switch, blocks=switch)

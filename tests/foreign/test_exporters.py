@@ -117,6 +117,7 @@ def test_every_field_is_accounted_for(framework):
             assert len(names) == len(set(names))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_the_nearest_that_a_refusal_names_is_nearer(framework):
     """Each `--set` of a refusal can be laid over the scenario, and then that refusal is gone."""

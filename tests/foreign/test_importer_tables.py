@@ -443,6 +443,7 @@ CALLS = {
 }
 
 
+@pytest.mark.thorough
 @rows(("kind", "name"), OWN, ids=[name for _, name in OWN])
 def test_every_recipe_of_the_frameworks(kind, name):
     text, refusal = CALLS[kind].format(name), ""

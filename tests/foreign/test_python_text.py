@@ -225,6 +225,7 @@ def test_a_name_says_which_recipe_is_meant():
         settings("x = 1\n")
 
 
+@pytest.mark.thorough
 @rows(
     ("text", "says"),
     [

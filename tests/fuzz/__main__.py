@@ -57,7 +57,8 @@ def _campaign(options: argparse.Namespace) -> int:
         dict[tuple[str, str], tuple[int, str]](),
     )
     counted, log = Counter[tuple[str, str]](), Path(tempfile.mkdtemp())
-    _warm()
+    if options.inputs > A_WORKER:
+        _warm()
     while running or (time.monotonic() < until and seed - first < options.inputs):
         while len(running) < options.workers and time.monotonic() < until and seed - first < options.inputs:
             chunk = min(A_WORKER, options.inputs - (seed - first))

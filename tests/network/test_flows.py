@@ -61,7 +61,7 @@ def test_the_sheets_example():
     np.testing.assert_allclose(max_min_rates(flows, np.array([10.0, 6.0])), [8, 2, 2, 2])
 
 
-@settings(max_examples=30)
+@settings(max_examples=10)
 @given(network=networks())
 def test_rates_are_the_linear_programmes(network):
     flows, capacity = network

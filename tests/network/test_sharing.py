@@ -105,7 +105,7 @@ def test_what_a_tree_of_2_to_1_adds_to_a_step_by_hand():
     assert added == pytest.approx(0.08617, abs=1e-5)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
     ratio=st.sampled_from([1.5, 2.0, 4.0, 8.0]),
     rails=st.booleans(),
@@ -150,11 +150,6 @@ def test_hashed_flows_collide_and_more_of_them_less():
     assert one < many < 1.0
 
 
-def test_a_machine_that_cannot_be_built_is_refused():
-    with pytest.raises(SpecError, match=r"ports"):
-        estimate(built("cluster.network.levels.leaf.below=32"))
-
-
 def test_the_answer_says_what_switches_leave():
     slow, free = (estimate(built("plan.pp=8", "plan.dp=32", ratio=ratio)) for ratio in (4.0, 1.0))
     said = next(line for line in slow.assumptions if "switches leave this share" in line)
@@ -166,12 +161,6 @@ def test_the_answer_says_what_switches_leave():
     assert "switches leave this share" not in " ".join(estimate(built()).assumptions)
 
 
-def test_shares_are_remembered_by_machine():
-    first, second = built(ratio=4.0).cluster, built(ratio=2.0).cluster
-    shares = [share(each, 8, 32, "chain") for each in (first, second, first)]
-    np.testing.assert_allclose(shares, [0.25, 0.5, 0.25])
-
-
 @pytest.mark.parametrize("pairs", [1, 7, 1000])
 def test_routing_in_pieces_changes_nothing(pairs, monkeypatch):
     expected, found = (built(ratio=2.0, routing="ecmp").cluster for _ in range(2))
@@ -181,7 +170,7 @@ def test_routing_in_pieces_changes_nothing(pairs, monkeypatch):
     assert [share(found, *shape) for shape in shapes] == expected
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     ports=st.tuples(st.integers(4, 64), st.integers(4, 64), st.integers(4, 128)),
     below=st.tuples(st.none() | st.integers(1, 16), st.none() | st.integers(1, 16)),

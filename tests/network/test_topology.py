@@ -38,17 +38,6 @@ def test_superpod_has_the_switches_and_cables_of_its_document(machine, name, uni
     assert bisection_bytes_per_s(topology) == pytest.approx(256 * units / 2 * 50e9)
 
 
-def test_llama3_is_full_inside_a_pod_and_one_to_seven_between_pods(machine):
-    topology = machine("llama3-h100-roce")
-    racks, clusters, _ = topology.levels
-    assert racks.groups == 1536
-    assert clusters.groups == 8
-    assert clusters.below * racks.below * 8 == 3072
-    assert racks.trunk_bytes_per_s == pytest.approx(16 * 50e9)
-    assert clusters.trunk_bytes_per_s == pytest.approx(3072 * 50e9 / 7)
-    assert bisection_bytes_per_s(topology) == pytest.approx(24576 / 2 * 50e9 / 7)
-
-
 @pytest.mark.parametrize(("k", "two_levels", "three_levels"), [(40, 800, 16_000), (64, 2048, 65_536)])
 def test_full_trees_of_k_port_switches(small_machine, k, two_levels, three_levels):
     leaf, spine, core = {"ports": k, "below": k // 2}, {"ports": k, "below": k // 2}, {"ports": k}
@@ -174,17 +163,6 @@ def test_neighbours_share_a_card_where_there_are_fewer_cards_than_gpus(machine):
     topology = machine("dgx-2h-superpod")
     assert topology.nic_of_gpu(np.arange(18)).tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7, 8, 8]
     assert topology.capacity[topology.start("nic", "up")] == 12.5e9
-
-
-def test_a_domain_may_span_nodes(machine):
-    topology = machine("superpod-gb200", 36)
-    assert (topology.num_domains, topology.num_gpus) == (2, 144)
-
-
-def test_links_are_counted_without_building_arrays(machine):
-    topology = machine("generic-infiniband")
-    assert topology.num_links == len(topology.capacity) == len(topology.class_of_link)
-    assert topology.num_links == sum(links.count for links in topology.classes)
 
 
 @pytest.mark.parametrize(

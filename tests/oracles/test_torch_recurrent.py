@@ -146,7 +146,7 @@ def by_chunk(q, k, v, decay, strength, chunk):
     ("mixer", "module", "groups", "state", "chunk"),
     [
         ("mamba2", Mamba2, 2, STATE, 128),
-        ("gated_delta_net", GatedDeltaNet, 2, STATE, 64),
+        pytest.param("gated_delta_net", GatedDeltaNet, 2, STATE, 64, marks=pytest.mark.thorough),
         pytest.param("kimi_delta_attention", KimiDeltaAttention, HEADS, COLUMNS, 64, marks=pytest.mark.thorough),
     ],
 )

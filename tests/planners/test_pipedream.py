@@ -46,7 +46,7 @@ def levels(*pairs):
     return tuple(Level(count, rate) for count, rate in pairs)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(profiles(), st.integers(1, 6), numbers, st.sampled_from(sorted(SYNC)))
 def test_no_plan_of_one_level_is_better(profile, workers, rate, sync):
     machine = levels((workers, rate))
@@ -59,7 +59,7 @@ def test_no_plan_of_one_level_is_better(profile, workers, rate, sync):
     assert plan.period_s <= plan.data_parallel_s * (1 + 1e-9)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(profiles(5), st.integers(1, 3), st.integers(1, 3), numbers, numbers)
 def test_no_plan_of_two_levels_is_better(profile, inner, outer, near, far):
     machine = levels((inner, near), (outer, far))
@@ -69,7 +69,7 @@ def test_no_plan_of_two_levels_is_better(profile, inner, outer, near, far):
     assert data_parallel(profile, machine) >= plan.period_s * (1 - 1e-9)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(profiles(6), numbers)
 def test_a_straight_pipeline_is_the_layout_whose_slowest_stage_is_fastest(profile, rate):
     workers = max(1, len(profile) - 1)
@@ -87,7 +87,7 @@ def plans(draw):
     return price_plan(profile, level, range(1, len(profile) + 1), replicas)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(plans())
 def test_with_what_is_on_the_way_covered_the_play_keeps_what_the_plan_promises(plan):
     alive = covering(plan)
@@ -102,7 +102,7 @@ def test_with_what_is_on_the_way_covered_the_play_keeps_what_the_plan_promises(p
         assert played.busy[first : first + plan.replicas[slowest]] == pytest.approx(1.0, rel=1e-6)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=13, deadline=None)
 @given(profiles(5), st.data())
 def test_so_it_does_with_noam_where_workers_divide_each_other_and_sends_take_no_time(profile, data):
     replicas = [1]
@@ -127,7 +127,7 @@ def test_noam_may_be_one_too_few():
     assert play_plan(plan, in_flight=covering(plan)).period_s == pytest.approx(2.0)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=13, deadline=None)
 @given(profiles(5), st.integers(1, 6), st.floats(0.5, 50))
 def test_what_is_on_the_way_makes_the_play_longer_and_never_shorter(profile, workers, rate):
     plan = plan_pipeline(profile, levels((workers, rate)))
@@ -174,7 +174,7 @@ def test_what_a_worker_keeps_bounds_the_plan():
 
 
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=4))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=13, deadline=None)
 def test_every_order_of_replicated_stages_runs_and_holds_what_noam_says(replicas):
     order = build_replicated(replicas, rounds=2 * max(noam(replicas)))
     assert order.num_ranks == sum(replicas)

@@ -70,24 +70,6 @@ def test_overlap_never_lengthens_a_step(flag, scenario, engine):
     assert beside <= after * (1 + 1e-9)
 
 
-def faster(scenario, what, factor):
-    """The scenario with one number of its hardware multiplied."""
-    cluster, node, gpu = scenario.cluster, scenario.cluster.node, scenario.cluster.gpu
-    if what == "network":
-        return scenario.replace(
-            cluster=cluster.replace(inter_node_bandwidth_bytes_per_s=factor * cluster.inter_node_bandwidth_bytes_per_s)
-        )
-    if what == "nvlink":
-        node = node.replace(nvlink_bandwidth_bytes_per_s=factor * node.nvlink_bandwidth_bytes_per_s)
-    elif what == "memory":
-        node = node.replace(gpu=gpu.replace(memory_bandwidth_bytes_per_s=factor * gpu.memory_bandwidth_bytes_per_s))
-    else:
-        node = node.replace(
-            gpu=gpu.replace(peak_flop_per_s={name: factor * peak for name, peak in gpu.peak_flop_per_s.items()})
-        )
-    return scenario.replace(cluster=cluster.replace(node=node))
-
-
 @given(scenario=scenarios())
 def test_recomputation_costs_time_and_saves_memory(scenario):
     answers = [
@@ -127,9 +109,3 @@ def test_breakdown_of_a_scenario(scenario, engine):
         # No replica to talk to: what is left is waiting for ranks whose update takes longer.
         slowest = answer.timeline.program.costs.optimizer_s
         assert seconds["data_parallel_comm"] <= slowest.max() - slowest.mean() + 1e-9 * answer.step_time_s
-
-
-@given(scenario=scenarios())
-def test_without_zero_nothing_is_gathered(scenario):
-    timeline = estimate(scenario.replace(plan=scenario.plan.replace(zero_stage=0))).timeline
-    assert not timeline.exposed_gather_s.any()

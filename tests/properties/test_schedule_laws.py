@@ -303,7 +303,7 @@ def test_a_fold_leaves_the_last_gradients_of_every_stage_behind_it(random_costs)
 
 # What is left out of a folded order is timed as if it were there.
 @each_schedule
-@settings(max_examples=25)
+@settings(max_examples=8)
 @given(data=st.data(), blocks=st.booleans(), more=st.integers(0, 60))
 def test_a_folded_order_takes_as_long(name, data, blocks, more, random_costs):
     chosen = get_schedule(name)

@@ -24,7 +24,6 @@ from sim.reliability.goodput import (
     waiting_share,
     young_interval,
 )
-from sim.reliability.storing import Storage
 
 SHARES = ("useful", "checkpoints", "lost_work", "restarts", "waiting")
 LLAMA3_COUNTS = {
@@ -72,13 +71,6 @@ def test_young_and_daly_tend_to_the_exact_interval(share, mtbf):
     exact = best_interval(share * mtbf, mtbf)
     assert daly_interval(share * mtbf, mtbf) == pytest.approx(exact, rel=1e-4)
     assert young_interval(share * mtbf, mtbf) == pytest.approx(exact, rel=0.03)
-
-
-@given(st.floats(1e-5, 1e-3), st.floats(1e-5, 1e-3))
-def test_first_order_waste(write, restart):
-    interval = float(best_interval(write, 1.0))
-    first = write / interval + interval / 2 + restart
-    assert slowdown(interval, write, 1.0, restart) - 1 == pytest.approx(first, rel=0.06)
 
 
 def test_daly_gives_up_where_writes_take_longer_than_failures():
@@ -135,12 +127,6 @@ def test_a_run_without_failures_only_writes():
     assert found.useful == pytest.approx(0.99)
     assert found.checkpoints == pytest.approx(0.01)
     assert found.wall_time(99.0) == pytest.approx(100.0)
-
-
-def test_checkpoints_of_megatrons_trillion():
-    assert checkpoint_bytes(1.008e12, 13.7) == pytest.approx(13.8e12, rel=1e-3)
-    assert Storage(1e12, 273e9).read_s(13.8e12, 0.0) == pytest.approx(13.8)
-    assert Storage(1e12, 273e9).write_s(13.8e12, 0.0) == pytest.approx(50.5, abs=0.1)
 
 
 def test_llama3s_energy():

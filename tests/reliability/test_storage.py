@@ -1,6 +1,5 @@
 """Storage: published checkpoints by size and time, whose bytes are whose, laws of saving and loading, and refusals."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -64,16 +63,6 @@ def test_published_figures(row):
     assert ours() == pytest.approx(published, rel=near)
 
 
-def test_llama3s_checkpoints():
-    """1 MB to 4 GB a GPU; 240 PB, 2 TB/s sustained, 7 TB/s peak (arXiv:2407.21783, section 3.3.1)."""
-    scenario = load_scenario(LLAMA)
-    storing = storing_of(scenario)
-    assert 1e6 < storing.largest_bytes < 4e9
-    assert storing.write_s == pytest.approx(storing.checkpoint_bytes / 2e12)
-    assert scenario.cluster.storage.capacity_bytes == 240e15
-    assert scenario.cluster.storage.write_bandwidth_bytes_per_s == 7e12
-
-
 def test_a_checkpoint_in_the_background_stops_training_for_seconds():
     """A 7B model's pause fell from 148.8 s to 6.3 s (pytorch.org/blog/reducing-checkpointing-times). Given the first of
     them as the storage's pace, the copy over PCIe alone is far below the second: the rest is staging in Python.
@@ -86,18 +75,6 @@ def test_a_checkpoint_in_the_background_stops_training_for_seconds():
     assert storing.blocking_s == pytest.approx(148.8, rel=0.01)
     assert storing.copy_s < 0.2
     assert storing.pause_s == pytest.approx(6.3, rel=0.02)
-
-
-def test_nobody_writes_405b_every_12_seconds():
-    """5.7 TB are copied in 6 ms by 16,384 GPUs, of which alone the best interval would be 12 s; staging takes seconds."""
-    storing = storing_of(load_scenario(LLAMA))
-    assert storing.copy_s < 0.01
-    assert (
-        replace(storing, write_s=1e-3).blocking_s == storing.copy_s
-    )  # what waits for a faster write waits for the copy
-    interval = float(best_interval(storing.pause_s, Failures().gpu_mtbf_s / 16384))
-    assert 300 < interval < 450
-    assert interval > storing.write_s
 
 
 def question(model="gpt-7.5b", plan=None, cluster="selene", stack="megatron-core", **training):
@@ -137,13 +114,6 @@ def test_what_is_read_by_everyone():
         assert state.read("all").total == pytest.approx(times * whole), stage
     hybrid = state_of(question(plan={"dp": 8, "zero_stage": 3, "sharding_group": 2}))
     assert hybrid.read("all").total == pytest.approx(4 * whole)
-
-
-def test_experts_are_saved_once():
-    scenario = load_scenario(QWEN)
-    state = state_of(scenario)
-    assert state.checkpoint_bytes == pytest.approx(14 * total_params(scenario.model), rel=0.01)
-    assert state.saved(True).total == pytest.approx(state.saved(False).total)
 
 
 @pytest.mark.parametrize(
@@ -208,7 +178,7 @@ def test_a_broadcast_moves_the_buffer_once_over_every_link():
 rates = st.floats(9, 13).map(lambda power: 10.0**power)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=20)
 @given(rates, rates, st.floats(1.0, 30.0), st.integers(1, 4096))
 def test_faster_storage_is_never_longer(file_system, cards, factor, gpus):
     def written(times_system, times_cards):
@@ -239,13 +209,6 @@ def test_in_the_background_is_no_slower_at_the_same_interval(write, share, inter
     drains = goodput(gpus, Checkpoints(interval, pause, write), failures).useful
     if interval + write < 0.5 * (1 - share) * mtbf:
         assert drains >= waits
-
-
-def test_in_the_background_is_slower_where_failures_come_faster_than_intervals():
-    """The reason that the law above names."""
-    failures, interval = Failures(gpu_mtbf_s=1000.0), 3000.0
-    waits = goodput(1, Checkpoints(interval, 300.0), failures).useful
-    assert goodput(1, Checkpoints(interval, 200.0, 300.0), failures).useful < waits
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
@@ -294,13 +257,6 @@ def test_what_host_memory_cannot_hold_is_waited_for():
     drives = {"host_memory_bytes": nbytes, "local_write_bandwidth_bytes_per_s": 100e9}
     assert pause(**drives, local_storage_bytes=nbytes) == pytest.approx(copy + write / 4)
     assert pause(**drives, local_storage_bytes=nbytes / 4) == pytest.approx(copy + write / 2)  # too small
-
-
-def test_state_in_host_memory_is_not_copied_there():
-    offloaded = question(plan={"tp": 8, "optimizer_offload": 1.0})
-    here, there = storing_of(question(plan={"tp": 8})), storing_of(offloaded)
-    assert there.checkpoint_bytes == pytest.approx(here.checkpoint_bytes)
-    assert there.copy_s == pytest.approx(here.copy_s * 2 / 14)
 
 
 def test_data_are_far_from_a_limit_until_tokens_are_large():
@@ -355,3 +311,10 @@ def test_the_impossible_is_refused(ask, says):
     with pytest.raises(SpecError) as error:
         ask()
     assert says in str(error.value)
+
+
+def test_state_in_host_memory_is_not_copied_there():
+    offloaded = question(plan={"tp": 8, "optimizer_offload": 1.0})
+    here, there = storing_of(question(plan={"tp": 8})), storing_of(offloaded)
+    assert there.checkpoint_bytes == pytest.approx(here.checkpoint_bytes)
+    assert there.copy_s == pytest.approx(here.copy_s * 2 / 14)

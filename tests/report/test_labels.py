@@ -78,6 +78,7 @@ def test_a_sweep_draws_what_its_objective_counts(small, objective, counts):
     assert panel.lines[0].get_ydata() == pytest.approx([count(point.best.answer) for point in swept.points])
 
 
+@pytest.mark.thorough
 def test_two_axes_are_a_line_each_value_of_the_first(small):
     swept = sweep(small, ["cluster.node.gpu.memory=20..80GB:4", "plan.tp=1,2,4,8"], confirm=1)
     (panel,) = swept.plot().axes

@@ -26,6 +26,7 @@ def shown(answer):
     }
 
 
+@pytest.mark.thorough
 @rows("name", ["estimate", "search", "validation"])
 def test_each_has_a_page_a_picture_and_a_table(shown, name):
     one = shown[name]
@@ -38,6 +39,7 @@ def test_each_has_a_page_a_picture_and_a_table(shown, name):
     assert len(one.to_frame()) > 3
 
 
+@pytest.mark.thorough
 def test_numbers_are_those_of_the_answer(shown):
     answer, found = shown["estimate"], shown["search"]
     frame = answer.to_frame()

@@ -1,6 +1,5 @@
 """Seconds of decoding: a measured rate, the roofline's ends, and laws of batching."""
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -57,10 +56,3 @@ def test_formats_and_overhead():
     assert small.decode_s(64, 1000) < 0.7 * plain.decode_s(64, 1000)
     assert small.prefill_s(1000) < 0.6 * plain.prefill_s(1000)
     assert engine(step_overhead_s=0.004).decode_s(8, 0) == pytest.approx(plain.decode_s(8, 0) + 0.004)
-
-
-def test_arrays_broadcast():
-    found = engine("qwen3-30b-a3b", tp=4)
-    table = found.decode_s(np.array([[1.0], [64.0]]), np.array([[100.0, 1000.0, 10_000.0]]))
-    assert table.shape == (2, 3)
-    assert table[1, 2] == found.decode_s(64.0, 10_000.0)

@@ -13,7 +13,7 @@ from sim.rl.trainer import Recipe
 
 SLACK = 1.02
 """Cells of tokens and periods that do not quite repeat."""
-LAWS = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+LAWS = settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def played(written_s, training_s, sync_s, depth, steps=200):

@@ -138,11 +138,6 @@ def test_the_same_gpus_may_take_turns(step, qwen):
     assert same_gpus_colocated(unknown) is None
 
 
-def test_it_says_itself_in_a_line(step):
-    assert repr(step).startswith("<RlStep qwen3-30b-a3b-rl-32-h100: ")
-    assert repr(step).endswith(f"limited by {step.limit}>")
-
-
 def test_gpus_without_8_bits_multiply_in_16(qwen):
     a100 = load_scenario(SCENARIO.parent / "gpt3-175b-1024-a100.yaml")
     fp8, bf16 = (

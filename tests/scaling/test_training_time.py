@@ -174,6 +174,7 @@ def test_a_mixture_of_experts():
     assert any("layered schedules by a bound" in said for said in found.assumptions)
 
 
+@pytest.mark.thorough
 def test_layered_plans_of_experts_on_a_slow_network():
     """They reduce a layer once a step beside a whole backward: no slower than without, and here faster."""
     slow = {"preset": "ethernet-25", "inter_node_bandwidth": "10 Gbit/s"}
@@ -217,6 +218,7 @@ def ask(*arguments):
 SMALL = ("gpt-7.5b", "--cluster", "selene", "--tokens", "20B", "--gpus", "32..64", "--batches", "256", "--no-layered")
 
 
+@pytest.mark.thorough
 def test_the_command(tmp_path):
     printed = ask(*SMALL, "--within", "30 d", "--png", tmp_path / "a.png")
     assert all(len(line) <= 80 for line in printed.splitlines())

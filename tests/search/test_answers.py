@@ -113,6 +113,7 @@ def test_a_rank_counts_what_has_run_faster():
     assert rank_plan(result, slow, steps=False).among[0].rank == number + 1
 
 
+@pytest.mark.thorough
 def test_costs_are_compared_on_as_many_gpus():
     result = search(load_scenario(SMALL), gpus=(4, 16), objective="cost", top=1, confirm=8)
     best = result.best[0].answer
@@ -277,6 +278,7 @@ def run(*words):
     return outcome.output
 
 
+@pytest.mark.thorough
 def test_command(tmp_path):
     shown = run("--why", "own", "--rules")
     for words in ("Why not the scenario's own plan?", "same techniques", "step by step",

@@ -62,6 +62,7 @@ def small():
     return build_scenario(SMALL)
 
 
+@pytest.mark.thorough
 def test_set_fields_stay_set(small):
     """Against the whole table: of the plans with the fields that are set the first is found, or none is there."""
     rng, found = random.Random(5), 0

@@ -110,6 +110,7 @@ def test_the_command_says_what_ranks_mean(result):
     assert data["risk"]["fastest"]["step_time_s"] <= data["best"][0]["step_time_s"]
 
 
+@pytest.mark.thorough
 def test_how_many_plans_fit_as_they_are_does_not_depend_on_how_many_are_ranked():
     few, many = (search("scenarios/llama3-405b-16384-h100.yaml", top=top) for top in (10, RANKED))
     assert few.plans_made_to_fit < many.plans_made_to_fit

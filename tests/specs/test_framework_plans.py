@@ -130,6 +130,7 @@ def test_what_is_filled_in_breaks_no_rule_of_the_framework(framework, every):
         assert not of_defaults, (of_defaults, each.name, each.cluster.gpu.name, each.training.precision, each.plan.ep)
 
 
+@pytest.mark.thorough
 @forms("models", ("qwen3-30b-a3b",), ("qwen3-30b-a3b", "llama3-8b", "deepseek-v3"))
 @rows("framework", EXPORTED, ids=EXPORTED)
 def test_the_best_plan_of_a_search_exports(framework, models):

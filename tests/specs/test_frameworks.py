@@ -140,32 +140,106 @@ def test_every_rule_has_a_source_reads_what_there_is_and_can_apply(name, number,
         assert Consequence(f"{section or 'stack'}.{field}", value, rule["source"]) in found
 
 
-# Framework, version, GPU, what else -> the fused attention kernel that its code takes.
-KERNELS = {
-    ("nemo-automodel", "latest", "H100", "dense"): "2", ("nemo-automodel", "latest", "H100", "cp"): "cudnn",
-    ("nemo-automodel", "2025-09", "H100", "cp"): "2", ("nemo-automodel", "latest", "H100", "experts"): "cudnn",
-    ("nemo-automodel", "latest", "A100", "experts"): "2", ("prime-rl", "2026-01", "H100", "dense"): "2",
-    ("prime-rl", "latest", "H100", "dense"): "3", ("prime-rl", "latest", "B200", "dense"): "4",
-    ("prime-rl", "latest", "A100", "dense"): "2", ("olmo-core", "2025-06", "B200", "dense"): "cudnn",
-    ("olmo-core", "2025-06", "H100", "dense"): "2", ("olmo-core", "latest", "B200", "olmo3-32b"): "2",
-    ("torchtitan", "2025-04", "B200", "dense"): "2", ("torchtitan", "v0.2", "B200", "dense"): "cudnn",
-    ("torchtitan", "v0.2", "H100", "dense"): "2", ("torchtitan", "latest", "H100", "dense"): "cudnn",
-    ("torchtitan", "latest", "B200", "Llama-4-Scout"): "2", ("deepspeed", "2025-06", "H200", "dense"): "2",
-    ("pytorch-fsdp", "2.9.1", "B200", "dense"): "cudnn", ("pytorch-fsdp", "2.10.0", "H100", "dense"): "2",
-}  # fmt: skip
+SCOPED_LAYER = {"cuda_graphs": "scoped", "cuda_graph_scope": ("attn", "mlp")}
+SCOPED_BLACKWELL = ("attn", "mamba", "moe_router", "moe_preprocess")
+HYBRID = "nemotron-3-nano-30b-a3b"
+EIGHT, BOTH_IN_8 = {"fused_experts": True, "fp8_attention": False}, {"fused_experts": True, "fp8_attention": True}
+NEITHER = {"fused_experts": False, "fp8_attention": False}
+
+# Framework, version, what else is said -> fields of the stack that its code has then.
+RULED = [
+    # which fused attention kernel
+    ("nemo-automodel", "latest", {"gpu": "H100"}, {"flash_version": "2"}),
+    ("nemo-automodel", "latest", {"gpu": "H100", "cp": 2}, {"flash_version": "cudnn"}),
+    ("nemo-automodel", "2025-09", {"gpu": "H100", "cp": 2}, {"flash_version": "2"}),
+    ("nemo-automodel", "latest", {"gpu": "H100", "num_experts": 8}, {"flash_version": "cudnn"}),
+    ("nemo-automodel", "latest", {"gpu": "A100", "num_experts": 8}, {"flash_version": "2"}),
+    ("prime-rl", "2026-01", {"gpu": "H100"}, {"flash_version": "2"}),
+    ("prime-rl", "latest", {"gpu": "H100"}, {"flash_version": "3"}),
+    ("prime-rl", "latest", {"gpu": "B200"}, {"flash_version": "4"}),
+    ("prime-rl", "latest", {"gpu": "A100"}, {"flash_version": "2"}),
+    ("olmo-core", "2025-06", {"gpu": "B200"}, {"flash_version": "cudnn"}),
+    ("olmo-core", "2025-06", {"gpu": "H100"}, {"flash_version": "2"}),
+    ("olmo-core", "latest", {"gpu": "B200", "name": "olmo3-32b"}, {"flash_version": "2"}),
+    ("torchtitan", "2025-04", {"gpu": "B200"}, {"flash_version": "2"}),
+    ("torchtitan", "v0.2", {"gpu": "B200"}, {"flash_version": "cudnn"}),
+    ("torchtitan", "v0.2", {"gpu": "H100"}, {"flash_version": "2"}),
+    ("torchtitan", "latest", {"gpu": "H100"}, {"flash_version": "cudnn"}),
+    ("torchtitan", "latest", {"gpu": "B200", "name": "Llama-4-Scout"}, {"flash_version": "2"}),
+    ("deepspeed", "2025-06", {"gpu": "H200"}, {"flash_version": "2"}),
+    ("pytorch-fsdp", "2.9.1", {"gpu": "B200"}, {"flash_version": "cudnn"}),
+    ("pytorch-fsdp", "2.10.0", {"gpu": "H100"}, {"flash_version": "2"}),
+    # Blackwell had no fused backward of latent attention at first
+    ("nemo", "25.05", {"gpu": "GB200", "model": "deepseek-v3"}, {"attention": "math"}),
+    ("nemo", "25.11", {"gpu": "GB200", "model": "deepseek-v3"}, {"attention": "flash"}),
+    ("nemo", "25.05", {"gpu": "H100", "model": "deepseek-v3"}, {"attention": "flash"}),
+    # what carries tokens to experts, and its multiprocessors; tokens are dropped with the plain dispatcher only
+    ("megatron-bridge", "26.04", {"gpu": "GB200", "model": "gpt-oss-120b"}, {"expert_dispatcher": "alltoall"}),
+    ("megatron-bridge", "26.06", {"gpu": "GB200", "model": "gpt-oss-120b", "precision": "mxfp8"},
+     {"expert_dispatcher": "hybridep", "sms_of_dispatcher": 32}),
+    ("megatron-bridge", "26.04", {"gpu": "H100-SXM5-80GB", "model": "qwen3-235b-a22b"},
+     {"expert_dispatcher": "alltoall"}),
+    ("megatron-bridge", "26.04", {"gpu": "GB200", "model": "qwen3-235b-a22b", "precision": "mxfp8"},
+     {"expert_dispatcher": "hybridep", "sms_of_dispatcher": 32}),
+    ("megatron-bridge", "26.04", {"gpu": "H100", "model": "qwen3-30b-a3b"},
+     {"expert_dispatcher": "deepep", "sms_of_dispatcher": 20}),
+    ("megatron-bridge", "latest", {"gpu": "GB200", "num_experts": 8, "expert_capacity_factor": 1.0},
+     {"expert_dispatcher": "alltoall"}),
+    # Megatron-LM fuses its loss when told, and what is built on it by default
+    ("megatron-lm", "core_r0.8.0", {}, {"fused_cross_entropy": False}),
+    ("megatron-lm", "latest", {}, {"fused_cross_entropy": False}),
+    ("megatron-core-recipes", "latest", {}, {"fused_cross_entropy": False}),
+    ("nemo", "2.0.0", {}, {"fused_cross_entropy": True, "packed_masters": False}),
+    ("nemo", "r2.1", {}, {"packed_masters": False}),
+    ("nemo", "25.04", {}, {"packed_masters": False}),
+    ("megatron-bridge", "26.08", {}, {"fused_cross_entropy": True}),
+    ("mlperf-nvidia", "2024-05", {}, {"fused_cross_entropy": True}),
+    # recipes of 2026 fuse experts on Blackwell, and some take attention in 8 bits
+    ("megatron-bridge", "26.08", {"gpu": "GB300", "model": "deepseek-v3", "precision": "mxfp8"}, BOTH_IN_8),
+    ("megatron-bridge", "26.08", {"gpu": "GB300", "model": "qwen3-235b-a22b", "precision": "mxfp8"}, EIGHT),
+    ("megatron-bridge", "26.08", {"gpu": "GB300", "model": "gpt-oss-120b", "precision": "mxfp8"}, BOTH_IN_8),
+    ("megatron-bridge", "26.04", {"gpu": "GB300", "model": "deepseek-v3", "precision": "mxfp8"}, NEITHER),
+    # recipes of hybrids capture modules unless told otherwise; modules that are stated are what is captured
+    ("megatron-bridge", "latest", {"gpu": "H100", "model": HYBRID, "precision": "fp8"},
+     {"cuda_graphs": "scoped", "cuda_graph_scope": ("mamba",), "overlap_experts": False}),
+    ("megatron-bridge", "latest", {"gpu": "GB200", "model": HYBRID, "precision": "fp8"},
+     {"cuda_graphs": "scoped", "cuda_graph_scope": SCOPED_BLACKWELL, "overlap_experts": False}),
+    ("megatron-bridge", "latest", {"gpu": "GB200", "model": HYBRID, "precision": "fp8", "cuda_graphs": "none"},
+     {"cuda_graph_scope": ()}),
+    ("megatron-bridge", "latest", {"gpu": "GB300", "model": "qwen3-30b-a3b", "precision": "mxfp8"},
+     {"cuda_graphs": "full_iteration"}),
+    ("megatron-bridge", "latest",
+     {"gpu": "GB300", "model": "qwen3-30b-a3b", "precision": "mxfp8", "cuda_graph_scope": ["attn"]},
+     {"cuda_graphs": "scoped", "cuda_graph_scope": ("attn",)}),
+    # adapters: of MLPerf's llama2_70b_lora (config_common.sh, train.py), and where stalls of prime-rl were measured
+    ("mlperf-nvidia", "latest", {"precision": "bf16", "adapter_rank": 16}, {"fp8_attention": False, **SCOPED_LAYER}),
+    ("mlperf-nvidia", "latest", {"precision": "fp8", "adapter_rank": 16}, {"fp8_attention": True, **SCOPED_LAYER}),
+    ("mlperf-nvidia", "latest", {"precision": "fp8"}, {"fp8_attention": False, "cuda_graphs": "none"}),
+    ("prime-rl", "latest", {"gpu": "H100-SXM5-80GB", "adapter_rank": 16}, {"adapter_stall_s": 0.58e-3}),
+    ("prime-rl", "latest", {"gpu": "H100-SXM5-80GB"}, {"adapter_stall_s": 0.0}),
+    ("prime-rl", "latest", {"gpu": "B200", "adapter_rank": 16}, {"adapter_stall_s": 0.0}),
+]  # fmt: skip
 
 
-def test_attention_kernels_by_framework_version_and_gpu():
-    def kernel(framework, version, gpu, what):
-        described = {
-            "model": {"name": what, "num_layers": 4, "num_experts": 8 if what == "experts" else 0},
-            "plan": {"cp": 2 if what == "cp" else 1},
-            "cluster": {"node": {"gpu": {"name": gpu}}},
-        }
-        fields = resolve_stack({"framework": framework, "version": version}, described).fields
-        return fields.get("flash_version", "2")
+@rows(("framework", "version", "said", "expected"), RULED)
+def test_what_rules_set(framework, version, said, expected):
+    own = {name: value for name, value in said.items() if name in STACK_FIELDS}
+    model = {"name": said.get("name", "dense"), "num_layers": 4, "num_experts": said.get("num_experts", 0)}
+    if "model" in said:
+        model = load_preset("models", said["model"]) | {"name": said["model"]}
+    training = {name: said[name] for name in ("precision", "adapter_rank", "expert_capacity_factor") if name in said}
+    data = {"model": model, "training": training, "plan": {"cp": said.get("cp", 1)}}
+    if "gpu" in said:
+        data["cluster"] = {"node": {"gpu": {"name": said["gpu"]}}}
+    stack = StackSpec.read(resolve_stack({"framework": framework, "version": version, **own}, data).fields, "stack")
+    assert {name: getattr(stack, name) for name in expected} == expected
 
-    assert {key: kernel(*key) for key in KERNELS} == KERNELS
+
+@rows(("precision", "wide"), [("bf16", None), ("fp8", None), ("nvfp4", 2)])
+def test_adapters_of_mlperf_keep_some_layers_in_16_bits(precision, wide):
+    found = resolve_stack("mlperf-nvidia", {"training": {"precision": precision, "adapter_rank": 16}})
+    set_elsewhere = {item.path: item.value for item in found.consequences}
+    assert set_elsewhere.get("training.high_precision_layers") == wide
 
 
 def test_aliases_are_in_lower_case_and_each_framework_s_own():
@@ -305,13 +379,6 @@ def test_show_prints_what_a_framework_comes_to():
     )
 
 
-@rows("version", ["2.0.0", "r2.1", "25.04"])
-def test_nemo_2_is_no_nemo_1(version):
-    stack = resolve_stack({"framework": "nemo", "version": version}, {}).fields
-    assert "packed_masters" not in stack
-    assert resolve_stack({"framework": "nemo", "version": "1.23"}, {}).release == "nemo-2023"
-
-
 def test_a_framework_of_which_nothing_depends_on_versions_takes_any():
     assert resolve_stack({"framework": "xla", "version": "v0.2.0"}, {}).release == "xla"
 
@@ -361,64 +428,6 @@ def test_what_a_framework_s_printed_rate_counts():
     assert not halves_attention("", "latest")
 
 
-@rows(
-    ("node", "version", "attention"),
-    [
-        ("gb200-tray", "25.05", "math"),
-        ("gb200-tray", "25.11", "flash"),
-        ("dgx-h100", "25.05", "flash"),
-    ],
-)
-def test_blackwell_had_no_fused_backward_of_latent_attention_at_first(node, version, attention):
-    made = build_scenario(
-        {
-            "model": "deepseek-v3",
-            "cluster": {"name": "some", "node": node, "num_nodes": 64},
-            "plan": {"pp": 8, "dp": 16, "ep": 8, "uneven_layers": True, "recompute": "full"},
-            "training": {"global_batch_size": 128, "sequence_length": 4096, "precision": "bf16"},
-            "stack": {"framework": "nemo", "version": version},
-        }
-    )
-    assert made.stack.attention == attention
-
-
-@rows(
-    ("model", "gpu", "precision", "version", "dispatcher", "sms"),
-    [
-        ("gpt-oss-120b", "gb200-tray", "bf16", "26.04", "alltoall", None),
-        ("gpt-oss-120b", "gb200-tray", "mxfp8", "26.06", "hybridep", 32),
-        ("qwen3-235b-a22b", "dgx-h100", "bf16", "26.04", "alltoall", None),
-        ("qwen3-235b-a22b", "gb200-tray", "mxfp8", "26.04", "hybridep", 32),
-        ("qwen3-30b-a3b", "dgx-h100", "bf16", "26.04", "deepep", 20),
-    ],
-)
-def test_what_carries_tokens_to_experts_depends_on_recipe_and_gpu(model, gpu, precision, version, dispatcher, sms):
-    node = load_preset("nodes", gpu)
-    stack = {"framework": "megatron-bridge", "version": version}
-    data = {"model": load_preset("models", model), "cluster": {"node": {"gpu": load_preset("gpus", node["gpu"])}}}
-    data["model"]["name"] = model
-    found = StackSpec.read(resolve_stack(stack, {**data, "training": {"precision": precision}}).fields, "stack")
-    assert (found.expert_dispatcher, found.sms_of_dispatcher) == (dispatcher, sms)
-
-
-@rows(
-    ("framework", "version", "fused"),
-    [
-        ("megatron-lm", "core_r0.8.0", False),
-        ("megatron-lm", "latest", False),
-        ("megatron-core-recipes", "latest", False),
-        ("nemo", "2.0.0", True),
-        ("megatron-bridge", "26.08", True),
-        ("mlperf-nvidia", "2024-05", True),
-    ],
-)
-def test_megatron_lm_fuses_its_loss_when_told_and_what_is_built_on_it_by_default(framework, version, fused):
-    fields = resolve_stack({"framework": framework, "version": version}, {}).fields
-    assert fields["fused_cross_entropy"] is fused
-    told = {"framework": framework, "version": version, "fused_cross_entropy": not fused}
-    assert resolve_stack(told, {}).fields["fused_cross_entropy"] is not fused
-
-
 def test_a_larger_vocabulary_costs_more_where_the_loss_is_not_fused():
     def step(vocabulary, fused):
         model = {"preset": "llama3-8b", "vocab_size": vocabulary}
@@ -438,40 +447,6 @@ def test_the_fork_that_cuts_the_vocabulary_over_stages_does_so_where_there_are_s
     assert not scenario(stack={"framework": "vocabulary-parallelism"}, plan=plan).plan.vocabulary_over_stages
     plan = {"tp": 2, "pp": 2, "dp": 16, "vocabulary_over_stages": False}
     assert not scenario(stack={"framework": "vocabulary-parallelism"}, plan=plan).plan.vocabulary_over_stages
-
-
-def test_tokens_are_dropped_with_the_plain_dispatcher_only():
-    data = {"model": {"num_experts": 8}, "training": {"expert_capacity_factor": 1.0}}
-    data["cluster"] = {"node": {"gpu": {"name": "GB200"}}}
-    assert resolve_stack("megatron-bridge", data).fields["expert_dispatcher"] == "alltoall"
-
-
-@rows(("model", "eight"), [("deepseek-v3", True), ("qwen3-235b-a22b", False), ("gpt-oss-120b", True)])
-def test_recipes_of_2026_fuse_experts_on_blackwell_and_some_take_attention_in_8_bits(model, eight):
-    def fields(version):
-        data = {"model": load_preset("models", model) | {"name": model}, "training": {"precision": "mxfp8"}}
-        data["cluster"] = {"node": {"gpu": {"name": "GB300"}}}
-        return resolve_stack({"framework": "megatron-bridge", "version": version}, data).fields
-
-    new, old = fields("26.08"), fields("26.04")
-    assert (new["fused_experts"], new.get("fp8_attention", False)) == (True, eight)
-    assert not old.get("fused_experts")
-    assert not old.get("fp8_attention")
-
-
-@rows(
-    ("gpu", "scope"),
-    [("H100", ["mamba"]), ("GB200", ["attn", "mamba", "moe_router", "moe_preprocess"])],
-)
-def test_recipes_of_hybrids_capture_modules_unless_told_otherwise(gpu, scope):
-    data = {"model": load_preset("models", "nemotron-3-nano-30b-a3b") | {"name": "nemotron-3-nano-30b-a3b"}}
-    data |= {"training": {"precision": "fp8"}, "cluster": {"node": {"gpu": {"name": gpu}}}}
-    found = resolve_stack("megatron-bridge", data).fields
-    assert (found["cuda_graphs"], found["cuda_graph_scope"], found["overlap_experts"]) == ("scoped", scope, False)
-    for graphs in ("none", "full_iteration"):
-        stated = resolve_stack({"framework": "megatron-bridge", "cuda_graphs": graphs}, data).fields
-        assert "cuda_graph_scope" not in stated
-        StackSpec.read(stated, "stack")
 
 
 MODELS_OF_RULES = (
@@ -504,14 +479,6 @@ def test_modules_that_are_none_are_refused_where_the_plan_is_read():
     data |= {"plan": {"dp": 8, "ep": 8}, "training": {"global_batch_size": 64, "sequence_length": 4096}}
     with pytest.raises(SpecError, match=r"plan\.recompute_modules = 5: should be a list"):
         build_scenario(data, ["plan.recompute_modules=5"])
-
-
-def test_modules_of_graphs_that_are_stated_are_what_is_captured():
-    data = {"model": load_preset("models", "qwen3-30b-a3b"), "training": {"precision": "mxfp8"}}
-    data |= {"cluster": {"node": {"gpu": {"name": "GB300"}}}}
-    assert resolve_stack("megatron-bridge", data).fields["cuda_graphs"] == "full_iteration"
-    stated = resolve_stack({"framework": "megatron-bridge", "cuda_graph_scope": ["attn"]}, data).fields
-    assert (stated["cuda_graphs"], stated["cuda_graph_scope"]) == ("scoped", ["attn"])
 
 
 def test_an_answer_says_what_rules_set():
@@ -564,18 +531,6 @@ def test_prime_rl_keeps_moments_and_activations_on_the_host_since_2026_06(versio
     assert (stated.plan.optimizer_offload, stated.plan.offloaded_layers) == (0, 2)
 
 
-@rows(("precision", "eight", "wide"), [("bf16", False, None), ("fp8", True, None), ("nvfp4", True, 2)])
-def test_adapters_of_mlperf_take_attention_in_8_bits_and_a_graph_a_layer(precision, eight, wide):
-    """config_common.sh and train.py of its benchmark llama2_70b_lora; pretraining is not touched."""
-    found = resolve_stack("mlperf-nvidia", {"training": {"precision": precision, "adapter_rank": 16}})
-    assert found.fields.get("fp8_attention", False) == eight
-    assert (found.fields["cuda_graphs"], found.fields["cuda_graph_scope"]) == ("scoped", ["attn", "mlp"])
-    set_elsewhere = {item.path: item.value for item in found.consequences}
-    assert set_elsewhere.get("training.high_precision_layers") == wide
-    whole = resolve_stack("mlperf-nvidia", {"training": {"precision": precision}})
-    assert not {"fp8_attention", "cuda_graphs"} & {item.path.partition(".")[2] for item in whole.consequences}
-
-
 def test_prime_rl_scores_tokens_by_pieces_of_the_vocabulary_unless_it_has_the_logits_whole():
     spring = {"framework": "prime-rl", "version": "2026-02-01"}
     assert resolve_stack(spring, {}).fields["policy_loss_columns"] == 2048
@@ -584,12 +539,6 @@ def test_prime_rl_scores_tokens_by_pieces_of_the_vocabulary_unless_it_has_the_lo
     assert "policy_loss_columns" not in supervised
     with pytest.raises(SpecError, match="set chunked_loss: true"):
         StackSpec.read({"kernel_launch": "30 us", "policy_loss_columns": 2048}, "stack")
-
-
-@rows(("gpu", "rank", "stalls"), [("H100-SXM5-80GB", 16, True), ("H100-SXM5-80GB", 0, False), ("B200", 16, False)])
-def test_adapters_of_prime_rl_stall_where_it_was_measured(gpu, rank, stalls):
-    data = {"training": {"adapter_rank": rank}, "cluster": {"node": {"gpu": {"name": gpu}}}}
-    assert ("adapter_stall" in resolve_stack("prime-rl", data).fields) == stalls
 
 
 @rows(

@@ -4,7 +4,6 @@ import pytest
 
 from sim import load_scenario
 from sim.engines.program import priced_order
-from sim.pricing.zero import ring_bytes
 from sim.traffic.exchanges import step_traffic
 from sim.work.sums import total_params
 
@@ -66,9 +65,3 @@ def test_one_replica_and_one_rank_send_nothing(question):
     alone = question("plan.pp=1", "plan.dp=1", "plan.tp=1", "training.global_batch_size=1")
     traffic, _ = traffic_of(alone)
     assert (traffic.pipeline, traffic.tensor, traffic.data) == (0.0, 0.0, 0.0)
-
-
-def test_rings():
-    assert ring_bytes("all_reduce", 8.0, 4) == 12.0
-    assert ring_bytes("all_gather", 8.0, 4) == ring_bytes("reduce_scatter", 8.0, 4) == 6.0
-    assert ring_bytes("all_reduce", 8.0, 1) == 0.0

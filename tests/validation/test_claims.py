@@ -70,6 +70,7 @@ def test_the_page_and_the_data_say_the_same(found, monkeypatch):
     assert all(item["holds"] != bool(item["short"]) for item in data)
 
 
+@pytest.mark.thorough
 def test_what_decides_which_plan_wins_is_as_measured_or_derived():
     wrong = [(claim.title, claim.predicted) for claim in claims("mechanisms") if not claim.holds]
     assert not wrong

@@ -28,6 +28,7 @@ def test_rates_of_an_engine_without_a_fitted_value():
     assert shares[-8] < 1.0
 
 
+@pytest.mark.thorough
 def test_steps_of_nemo_rl(runs):
     """Tables of three versions, on which nothing is set, and runs timed by phase, on which the framework's seconds are."""
     assert len(runs) == 64
@@ -36,18 +37,21 @@ def test_steps_of_nemo_rl(runs):
     assert tuple(round(factor, 2) for factor in factors(runs)) == MEASURED
 
 
+@pytest.mark.thorough
 def test_generation_that_was_timed(runs):
     timed = [abs(run.rollout_error) for run in runs if run.rollout_error is not None]
     assert len(timed) == 15
     assert mean(timed) < 0.30
 
 
+@pytest.mark.thorough
 def test_most_pairs_of_a_source_are_in_the_right_order(runs):
     pairs = [(one, two) for one in runs for two in runs if one.source == two.source and one.measured_s < two.measured_s]
     right = sum(one.predicted.step_time_s < two.predicted.step_time_s for one, two in pairs)
     assert right / len(pairs) > 0.8
 
 
+@pytest.mark.thorough
 def test_the_page_shows_what_is_printed(runs, monkeypatch):
     monkeypatch.setattr("flopcast_validation.rl_runs.published_steps", lambda: runs)
     shown = (ROOT / "docs" / "reinforcement-learning.md").read_text(encoding="utf-8")
@@ -56,6 +60,7 @@ def test_the_page_shows_what_is_printed(runs, monkeypatch):
     assert "\n".join(lines).rstrip() in shown
 
 
+@pytest.mark.thorough
 def test_as_json(runs, monkeypatch):
     monkeypatch.setattr("flopcast_validation.rl_runs.published_steps", lambda: runs)
     found = json.loads(CliRunner().invoke(app, ["validate", "rl", "--json"]).output)

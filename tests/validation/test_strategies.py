@@ -50,13 +50,15 @@ def days():
     return Days()
 
 
-@pytest.mark.parametrize("network", ["InfiniBand", pytest.param("ideal InfiniBand", marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("network", ["InfiniBand", "ideal InfiniBand"])
 def test_the_shortest_time_is_cut_by_half(days, network):
     """Abstract: "cut the shortest training time by half"; 1.9 by the reconstructed table."""
     ratio = days[network, "baseline"].days / days[network, "improved"].days
     assert ratio == pytest.approx(1.9, abs=0.15)
 
 
+@pytest.mark.thorough
 def test_no_fast_network_is_needed(days):
     """Abstract: "a fast InfiniBand connection is not necessary"; layered on Ethernet beats standard on InfiniBand."""
     assert days["Ethernet", "improved"].days < days["InfiniBand", "baseline"].days
@@ -104,6 +106,7 @@ def test_memory_is_a_tiny_fraction(days):
     assert answer.fits
 
 
+@pytest.mark.thorough
 def test_rules_and_formula(days):
     shape = family(160)
     for entry in (days["InfiniBand", method] for method in METHODS):
@@ -149,6 +152,7 @@ def test_an_ideal_network_has_no_efficiency():
         question(160, ideal_network=True, efficiency=0.9)
 
 
+@pytest.mark.thorough
 def test_the_command(tmp_path):
     arguments = ["strategies", "--sizes", "16", "--png", str(tmp_path / "a.png")]
     result = CliRunner().invoke(app, arguments, env={"COLUMNS": "80"})

@@ -88,14 +88,6 @@ def test_what_the_multiplies_write_in_8_bits_is_not_cast_again():
     assert gone == pytest.approx(2 * inner)
 
 
-def test_biases_of_the_second_multiply_stay_kernels_of_their_own():
-    model = load_preset("models", "gpt-oss-120b")
-    scenario = scenario_of(model, fused_experts=True)
-    work = experts_work(scenario.model, scenario.stack, cut())
-    assert "experts' biases" in names(work.forward)
-    assert "experts' activation" not in names(work.forward)
-
-
 def seconds_of_core(name, columns, eight, backward=False):
     """A core of 10^15 FLOP over 4,096 tokens, in 16 bits or 8."""
     gpu, profile = (
@@ -131,14 +123,6 @@ def test_exponentials_keep_attention_in_8_bits_below_twice_the_rate(name):
     gains = [seconds_of_core(name, wide, False) / seconds_of_core(name, wide, True) for wide in (32, 64, 128, 256)]
     assert gains == sorted(gains)
     assert 1.0 < gains[0] < gains[-1] < 2.0
-
-
-def test_the_activation_that_runs_inside_is_not_run_again():
-    """Recomputing it spares nothing, where it has no kernel of its own."""
-    scenario = scenario_of(fused_experts=True)
-    here = [cut(), Cut(1, 4, 4096, False, "selective:moe_act", ep=8, format=FORMATS["mxfp8"])]
-    kept = [layer_activation_bytes(scenario.model, scenario.stack, each) for each in here]
-    assert kept[0] == kept[1]
 
 
 def test_attention_in_8_bits_casts_what_it_reads_and_keeps_it_so():

@@ -9,8 +9,6 @@ from counts import (
     layer_forward_flop,
     layer_work,
     layer_works,
-    layers_forward_flop,
-    logits_flop,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -216,7 +214,7 @@ stacks = st.sampled_from(["megatron-core", "megatron-2021", "torchtitan"])
 recomputes = st.sampled_from(["none", "selective", "full"])
 
 
-@settings(max_examples=12)
+@settings(max_examples=5)
 @given(stack=stacks, recompute=recomputes, beyond=st.integers(0, 5000), cp=st.sampled_from([1, 2]))
 def test_a_window_or_a_piece_as_long_as_the_sequence_is_full_attention(stack, recompute, beyond, cp):
     plan = {"dp": 8 // cp, "cp": cp, "recompute": recompute}
@@ -226,7 +224,7 @@ def test_a_window_or_a_piece_as_long_as_the_sequence_is_full_attention(stack, re
         assert answers(scenario(stack, plan, layer_types=[kind], **sizes)) == pytest.approx(full, rel=1e-12)
 
 
-@settings(max_examples=12)
+@settings(max_examples=5)
 @given(stack=stacks, recompute=recomputes, windows=st.tuples(st.integers(1, 4096), st.integers(1, 4096)))
 def test_a_smaller_window_or_piece_is_never_slower_and_never_larger(stack, recompute, windows):
     small, large = sorted(windows)
@@ -259,29 +257,6 @@ def test_a_window_of_half_the_sequence_runs_nine_tiles_of_ten():
         return sum(each.flop for each in operations if each.kind == "attention")
 
     assert core("sliding_attention") == pytest.approx(0.9 * core("full_attention"))
-
-
-def test_a_states_work_grows_with_the_sequence_and_attentions_with_its_square():
-    model = ModelSpec(**SIZES, num_layers=3, layer_types=("mamba2", "full_attention"))
-    for kind, power in (("mamba2", 1), ("gated_delta_net", 1), ("kimi_delta_attention", 1), ("full_attention", 2)):
-        kind = LayerKind(kind, "none")
-        works = [layer_work(model, STACK, Cut(1, 1, s, False, "none"), kind).forward for s in (2**16, 2**17)]
-        assert works[1].flop / works[0].flop == pytest.approx(2**power, rel=0.05)
-
-
-@given(models())
-def test_blocks_apart_are_layers_together(model):
-    """A mixer and an MLP in one layer are what they are in two: parameters, FLOPs and their activations."""
-    kind = model.layer_kinds[0]
-    if kind.mixer == "none" or kind.mlp == "none":
-        return
-    blocks = LayerKind(kind.mixer, "none"), LayerKind("none", kind.mlp)
-    assert layer_params(model, kind) == sum(layer_params(model, each) for each in blocks)
-    whole, *apart = (layer_forward_flop(model, 1, 512, each) for each in (kind, *blocks))
-    assert whole == pytest.approx(sum(apart), rel=1e-12)
-    cut = Cut(1, 1, 512, False, "none")
-    kept, *parts = (layer_activation_bytes(model, STACK, cut, kind=each) for each in (kind, *blocks))
-    assert kept == pytest.approx(sum(parts), rel=0.02 if model.norms_per_layer == 2 else 0.2)
 
 
 def test_a_gate_and_latent_vectors_are_kept_in_blocks_and_in_layers():
@@ -361,22 +336,6 @@ def test_layouts_are_written_as_they_are_read(layers, modules):
     assert plan.stages_of_layout[-1].endswith("m" * modules + "L")
 
 
-HYBRID = {
-    "layer_types": [
-        "mamba2",
-        "none",
-        "full_attention",
-        "none",
-        "gated_delta_net",
-        "sliding_attention",
-        "none",
-        "mamba2",
-    ],
-    "mlp_layer_types": ["none", "dense", "none", "sparse", "dense", "sparse", "dense", "none"],
-    **EXPERTS,
-}
-
-
 # Exact numbers
 
 
@@ -395,11 +354,3 @@ def test_parameters_of_mamba_2(layers, hidden, params):
         linear_head_dim=64, linear_num_key_heads=1, linear_key_head_dim=128,
     )  # fmt: skip
     assert total_params(model) == params
-
-
-def test_flops_of_a_hybrid_are_the_sum_of_its_layers():
-    model = ModelSpec(**SIZES, num_layers=8, **HYBRID, num_mtp_layers=1)
-    layers = sum(layer_forward_flop(model, 1, 512, kind) for kind in model.kind_of_layer)
-    module = layer_forward_flop(model, 1, 512, model.mtp_kind) + 2.0 * 512 * 2 * 256**2
-    assert layers_forward_flop(model, 1, 512) == pytest.approx(layers + module, rel=1e-12)
-    assert logits_flop(model, 1, 512) == 2 * 2.0 * 512 * 256 * 1000

@@ -86,21 +86,6 @@ def test_parts_sum_up_and_never_keep_more(dense):
     assert max(alone.values()) <= everything <= none - full
 
 
-def test_again_is_a_part_of_the_forward():
-    one = scenario_of()
-    works = {name: layer_work(one.model, one.stack, cut_of(f"selective:{name}")) for name in RECOMPUTE_MODULES}
-    for name, work in works.items():
-        assert set(work.recompute.operations) <= set(work.forward.operations), name
-        assert set(work.recompute.collectives) <= set(work.forward.collectives), name
-    names = {name: [item.name for item in work.recompute.collectives] for name, work in works.items()}
-    assert names["moe"] == ["dispatch tokens", "combine tokens", "gather activations", "scatter output"]
-    assert names["shared_experts"] == ["gather activations", "scatter output"]
-    assert names["mla_up_proj"] == ["gather activations"]
-    assert names["moe_act"] == names["layernorm"] == names["core_attn"] == []
-    assert [item.name for item in works["moe_act"].recompute.operations] == ["experts' activation"]
-    assert works["layernorm"].recompute.flop == works["moe_act"].recompute.flop == 0
-
-
 @pytest.mark.parametrize("name", [name for name in RECOMPUTE_MODULES if name not in ("layernorm", "moe_act")])
 def test_flop_of_modules_are_those_of_their_operations(name):
     """The formula's count of a module, and what its operations run again, credited as formulas do."""
@@ -213,20 +198,6 @@ def test_layers_in_groups_and_some_layers():
     assert every.step_time_s == one.step_time_s
 
 
-def test_words():
-    model = scenario_of(GPT).model
-    for changes, word in (
-        ({}, "none"), ({"recompute": "selective"}, "selective"), ({"recompute": "full"}, "full"),
-        ({"recompute": "selective", "recompute_modules": "mlp, core_attn"}, "selective:core_attn+mlp"),
-        ({"recompute": "full", "recompute_num_layers": 4}, "full:4:0.25"),
-        ({"recompute": "full", "recompute_num_layers": 5}, "full:5:0.25"),  # two of five and one of two
-        ({"recompute": "full", "recompute_method": "block", "recompute_num_layers": 3}, "full*0.25"),
-    ):  # fmt: skip
-        assert recompute_word(scenario_of(GPT, **changes).plan, model) == word
-    assert read_recompute("full:4:0.25").group == 4
-    assert read_recompute("selective").names == {"core_attn"}
-
-
 def test_another_way_to_recompute_leaves_modules_behind():
     plan = scenario_of(recompute="selective", recompute_modules=["moe_act"]).plan
     assert plan.replace(recompute="full").recompute_modules == ()
@@ -288,3 +259,17 @@ def test_matrices_of_a_dense_layer_take_turns():
     assert again == {"query, key, value": 1024, "attention output": 4096, "MLP up": 14336}
     kept = 2 * tokens * (3 * 4096 + 1024 + 14336) + 4 * tokens * 32  # also the layer's input, and the core's result
     assert layer_activation_bytes(model, scenario_of().stack, here) == kept
+
+
+def test_words():
+    model = scenario_of(GPT).model
+    for changes, word in (
+        ({}, "none"), ({"recompute": "selective"}, "selective"), ({"recompute": "full"}, "full"),
+        ({"recompute": "selective", "recompute_modules": "mlp, core_attn"}, "selective:core_attn+mlp"),
+        ({"recompute": "full", "recompute_num_layers": 4}, "full:4:0.25"),
+        ({"recompute": "full", "recompute_num_layers": 5}, "full:5:0.25"),  # two of five and one of two
+        ({"recompute": "full", "recompute_method": "block", "recompute_num_layers": 3}, "full*0.25"),
+    ):  # fmt: skip
+        assert recompute_word(scenario_of(GPT, **changes).plan, model) == word
+    assert read_recompute("full:4:0.25").group == 4
+    assert read_recompute("selective").names == {"core_attn"}
