@@ -145,10 +145,11 @@ def test_every_package_is_on_the_map() -> None:
 
 RULES = {
     "end_of_step": ("sim.search.layered_deals", "sim.search.prices.formula"),
-    "exposed_reduction": ("sim.engines.program",),
-    "exposed_gather": ("sim.engines.program",),
+    "exposed_reduction": ("sim.engines.program", "sim.search.schedules.lower_bounds"),
+    "exposed_gather": ("sim.engines.program", "sim.search.schedules.lower_bounds"),
     "without_flush": ("sim.engines.timeline",),
-    "once_a_step": ("sim.pricing.stages", "sim.search.layered_deals", "sim.search.prices.formula"),
+    "once_a_step": ("sim.pricing.stages", "sim.search.layered_deals", "sim.search.prices.formula",
+                    "sim.search.schedules.lower_bounds"),
     "price_stages": ("sim.pricing.stages", "sim.search.layered_deals", "sim.search.prices.formula",
                      "sim.search.schedules.lower_bounds"),
     "peak_memory": ("sim.estimate", "sim.search.layered_deals", "sim.search.prices.formula",

@@ -8,11 +8,13 @@ With m micro-batches, v stages a rank of f, i and w seconds (forward, input grad
   a micro-batch has come through p − 1 stages before and been sent p − 1 times. None of its stages is an earlier one, as
   it would have met the micro-batch there; so after its last input gradient the same stages have theirs to do. Where
   weight gradients are no actions of their own that is after all its work: (m v + p − 1)(f + i + w). Of two pipelines
-  half as many stages lie before.
+  half as many stages lie before;
+- the rank with stage p − 2 sends both ways at each of its stages, and begins as many stages after the first;
+- of an order it is known how many micro-batches ranks and stages keep at most: new ones wait for room (`keeping`).
 
-Where ranks do not wait for each other between steps (`Schedule.staggered`) only the first holds. What is done once a
-step (reductions, updates, weight gathers) counts as far as no backward can hide it, where there is one copy of the
-model.
+Where ranks do not wait for each other between steps (`Schedule.staggered`) only what a rank does itself counts. What is
+done once a step (reductions, updates, weight gathers) counts as far as no backward can hide it, where there is one copy
+of the model.
 """
 
 from __future__ import annotations
