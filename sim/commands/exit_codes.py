@@ -19,6 +19,7 @@ GONE = {
     "scaling limits": "shortest searches a cluster, and says what latency and the network cost",
     "--overlaps": "set one overlap at a time, such as -s stack.overlap_p2p=true",
     "--others": "--schedules all searches the other schedules",
+    "--rules": "--why tp=8 pp=4 (the degrees that a rule of thumb chooses) says what they cost, and why",
     "--slider": "search --sweep answers with other degrees, batches and networks, and the notebooks have sliders",
     "--ramp": "write a train for each batch, with --tokens and -s training.global_batch_size=N; days and costs add up",
     "--restart": "write --startup, the time until the job loads its checkpoint",

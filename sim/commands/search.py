@@ -25,7 +25,6 @@ from sim.search.explain import check_fields, rank_plan, why_not
 from sim.search.fixed import as_fixed
 from sim.search.risk import RANKED, at_risk, check_risk
 from sim.search.room import check_ways
-from sim.search.rules import megatron_rules
 from sim.search.schedules.by_schedule import schedules_named, search_schedules
 from sim.search.sensitivity import sensitivity as cost_of_values
 from sim.search.sweep import sweep
@@ -136,14 +135,13 @@ class Questions:
     schedules NAMES : Also show the best plan of each of these schedules, such as zb_v,zb_h1, or all.
     pareto : Also show the Pareto front of time, memory, GPUs and cost.
     sensitivity : Also show what each value of tp, pp and so on would cost, and why.
-    rules : Also show what Megatron's rules of thumb choose, and what that costs.
     sweep FIELD=VALUES : Show instead how the best plan changes with a number of the scenario: a..b, a..b:N or a,b,c.
         Twice to go over both.
     fields : List the numbers that --sweep can change.
     figure : File for the figure of --sweep, --sensitivity or --pareto (.png, .svg).
     top : How many plans to show.
     risk : Rank by the step time that a plan stays below with this probability, such as 0.9, instead of by the expected
-        one. Not together with --why, --rules, --sensitivity or --pareto.
+        one. Not together with --why, --sensitivity or --pareto.
     why FIELD=VALUE : Explain why a plan with these fields is not the best: plan.tp=4, or own for the scenario's plan.
         Not together with --risk.
     """
@@ -151,7 +149,6 @@ class Questions:
     schedules: str | None = None
     pareto: bool = False
     sensitivity: bool = False
-    rules: bool = False
     sweep: list[str] | None = None
     fields: bool = False
     figure: Path | None = None
@@ -162,8 +159,7 @@ class Questions:
     @property
     def asked(self) -> dict[str, bool]:
         """Questions about the plans, by their options, and whether they are asked."""
-        answers = (bool(self.why), self.rules, self.sensitivity, self.pareto)
-        return dict(zip(("--why", "--rules", "--sensitivity", "--pareto"), answers, strict=True))
+        return {"--why": bool(self.why), "--sensitivity": self.sensitivity, "--pareto": self.pareto}
 
     def sweeps(self, path: str) -> bool:
         """Whether --sweep goes over this."""
@@ -343,8 +339,6 @@ def _answer(
         for word in open_questions:
             if word == "--why" and not own:
                 found = replace(found, why=why_not(result, named))
-            elif word == "--rules":
-                found = replace(found, rules=megatron_rules(result))
             elif word == "--sensitivity":
                 with progress_bar("values looked at") as progress:
                     found = replace(found, sensitivity=cost_of_values(result, progress=progress))

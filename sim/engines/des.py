@@ -72,8 +72,7 @@ def _steady(graph: Graph, begin: FloatArray) -> tuple[int, float]:
     assert graph.blocks is not None
     times = np.zeros(len(graph.rule))
     times[graph.event] = begin
-    (blocks,), (seconds,) = steady_state(times[graph.blocks][:, :, np.newaxis], graph.depth)
-    return int(blocks), float(seconds)
+    return steady_state(times[graph.blocks], graph.depth)
 
 
 class Simulation:

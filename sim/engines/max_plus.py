@@ -307,15 +307,15 @@ def _events_by_block(tasks: Tasks, event: IntArray, by_lane: IntArray, seen: int
 class Played(NamedTuple):
     """When the events of a graph happen.
 
-    times : array (events[, plans]). Events of a fold's last blocks stand where they are after all repetitions. [s]
-    seen : array (blocks back, events[, plans]) or None. When these happened as they were played. [s]
+    times : array (events). Events of a fold's last blocks stand where they are after all repetitions. [s]
+    seen : array (blocks back, events) or None. When these happened as they were played. [s]
     blocks, seconds : of the steady state, how many blocks a period has and how long it takes; 0: none was reached.
     """
 
     times: FloatArray
     seen: FloatArray | None
-    blocks: Any
-    seconds: Any
+    blocks: int
+    seconds: float
 
     def as_played(self, graph: Graph) -> FloatArray:
         """When events happened as they were played, before repetitions were put in.  [s]"""
@@ -337,19 +337,21 @@ def play(graph: Graph, amounts: FloatArray, share: float = 0.0, left_out: int = 
     """
     if graph.blocks is not None and len(graph.blocks) <= graph.depth:
         return None
-    times, seen = np.zeros(len(graph.rule)), None
-    blocks, seconds = np.zeros(1, dtype=np.int64), np.zeros(1)
+    times, seen, blocks, seconds = np.zeros(len(graph.rule)), None, 0, 0.0
     if graph.blocks is not None:
         _play_phases(graph, amounts, share, times, FOLDED, WHOLE)
-        starts = times[graph.blocks][:, :, np.newaxis]
+        starts = times[graph.blocks]
         blocks, seconds = steady_state(starts, graph.depth)
-        if not blocks[0]:
+        if not blocks:
             return None
-        seen = starts[: graph.depth, :, 0]
-        times[graph.blocks[: graph.depth]] = jump(graph, starts, left_out, blocks, seconds)[..., 0]
+        seen = starts[: graph.depth]
+        back = np.arange(len(seen))
+        like = (back - left_out) % blocks  # the block seen that stands at the same place in a period
+        periods = (left_out - back + like) // blocks
+        times[graph.blocks[: graph.depth]] = starts[like] + (periods * seconds)[:, np.newaxis]
     _play_phases(graph, amounts, share, times, FOLDED if graph.blocks is None else WHOLE, END)
     _play_phases(graph, amounts, share, times, END, TOGETHER + 1)
-    return Played(times, seen, int(blocks[0]), float(seconds[0]))
+    return Played(times, seen, blocks, seconds)
 
 
 def _play_phases(graph: Graph, amounts: FloatArray, share: float, times: FloatArray, first: int, stop: int) -> None:
@@ -382,52 +384,24 @@ AT_ONCE = 256
 """Plans that are played at once: as many as stay in the processor's cache."""
 
 
-def play_plans(
-    graph: Graph,
-    amounts: FloatArray,
-    share: Any = 0.0,
-    left_out: Any = 0,
-    least: Any = None,
-    *,
-    width: int = 1,
-    pipelines: tuple[IntArray, IntArray] | None = None,
-) -> Played:
-    """Time the events of many plans at once; arrays as those of `play`, with a last axis over plans.
+def play_plans(graph: Graph, amounts: FloatArray, share: Any = 0.0, width: int = 1) -> FloatArray:
+    """Time the events of many plans at once, without a fold; (events, plans).  [s]
 
-    least : array (plans). What a block takes at least, for plans that have not reached their steady state: then the
-        times after the cut are lower bounds. [s]
+    amounts : as those of `play`, with a last axis over plans. [s]
     width : replicas that go through phase TOGETHER as one: so many plans side by side, with the amounts of the first.
-    pipelines : one plan of each different pipeline, and the pipeline of each plan: what comes before phase END is
-        played once for plans that are alike in it. `left_out` and `least` are then arrays over pipelines.
-
-    Times are NaN after the cut where the steady state has not come and `least` is not given. With replicas they
-    are (events, plans / width), and of use in phase TOGETHER; blocks and seconds are those of pipelines.
+        Times are then (events, plans / width), and of use in that phase.
     """
     (one, other), which = graph.pairs
-    all_lags = amounts[one] + amounts[other]
-    lags = all_lags if pipelines is None else all_lags[:, pipelines[0]]
+    lags = amounts[one] + amounts[other]
     plans = lags.shape[1]
     times = np.zeros((len(graph.rule), plans))
-    seen, blocks, seconds = None, np.zeros(plans, dtype=np.int64), np.zeros(plans)
-    _play_levels(graph, lags, which, share, times, FOLDED, WHOLE)
-    if graph.blocks is not None:
-        starts = times[graph.blocks]
-        blocks, seconds = steady_state(starts, graph.depth)
-        rest = np.where(blocks > 0, 0.0, left_out * (np.nan if least is None else least))
-        seen = starts[: graph.depth]
-        moved = jump(graph, starts, np.where(blocks > 0, left_out, 0), blocks, seconds)
-        times[graph.blocks[: graph.depth]] = moved + rest
-    _play_levels(graph, lags, which, share, times, WHOLE, END)
-    if pipelines is not None:
-        times = times[:, pipelines[1]]
-    lags = all_lags
-    _play_levels(graph, lags, which, share, times, END, TOGETHER)
+    _play_levels(graph, lags, which, share, times, FOLDED, TOGETHER)
     if width > 1:
         met, lags = graph.first(TOGETHER), lags[:, ::width]
         times[:met, : plans // width] = times[:met].reshape(met, -1, width).max(axis=2)
         times = times[:, : plans // width]
     _play_levels(graph, lags, which, share, times, TOGETHER, TOGETHER + 1)
-    return Played(times, seen, blocks, seconds)
+    return times
 
 
 def _play_levels(
@@ -451,34 +425,18 @@ def _play_levels(
             times[begin:end] = np.where(rule == BLEND, blend, np.where(rule == MINUS, one - other, times[begin:end]))
 
 
-def steady_state(starts: FloatArray, depth: int) -> tuple[IntArray, FloatArray]:
-    """Return (blocks, seconds) after which the events of blocks repeat, of each plan; 0 where they do not yet.
+def steady_state(starts: FloatArray, depth: int) -> tuple[int, float]:
+    """Return (blocks, seconds) after which the events of blocks repeat; 0 where they do not yet.
 
     All that comes later depends on the last `depth` blocks alone. If these happen as those `blocks` before them did,
     only later, so will all others.
 
-    starts : array (blocks back, events, plans). When events happen. [s]
+    starts : array (blocks back, events). When events happen. [s]
     depth : blocks on which the next ones depend.
     """
-    seen, plans = len(starts), starts.shape[2]
-    length, seconds = np.zeros(plans, dtype=np.int64), np.zeros(plans)
-    tolerance = ROUNDING * np.abs(starts).max(axis=(0, 1))
-    for blocks in range(1, seen - depth + 1):
+    tolerance = ROUNDING * np.abs(starts).max()
+    for blocks in range(1, len(starts) - depth + 1):
         shift = starts[:depth] - starts[blocks : blocks + depth]
-        here = (shift.max(axis=(0, 1)) - shift.min(axis=(0, 1)) <= tolerance) & (length == 0)
-        if here.any():
-            length[here], seconds[here] = blocks, shift.mean(axis=(0, 1))[here]
-        if length.all():
-            break
-    return length, seconds
-
-
-def jump(graph: Graph, starts: FloatArray, left_out: Any, blocks: IntArray, seconds: FloatArray) -> FloatArray:
-    """When the last `depth` blocks' events happen after so many more blocks; (blocks back, events, plans).  [s]"""
-    back = np.arange(min(graph.depth, len(starts)))[:, np.newaxis]
-    period = np.maximum(blocks, 1)
-    like = (back - left_out) % period  # the block seen that stands at the same place in a period
-    like = np.where(blocks > 0, like, back)
-    periods = (left_out - back + like) // period
-    alike = starts[like[:, 0]] if len(blocks) == 1 else np.take_along_axis(starts, like[:, np.newaxis], axis=0)
-    return np.asarray(alike + (periods * seconds)[:, np.newaxis])
+        if shift.max() - shift.min() <= tolerance:
+            return blocks, float(shift.mean())
+    return 0, 0.0

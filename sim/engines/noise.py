@@ -97,8 +97,8 @@ def noisy_steps(replicas: Sequence[Replica], jitter: float, seeds: int, seed: in
         some = replace(program, drawn_s=compute)
         on = switches_of(some)
         step = step_of(order, on)
-        played = play_plans(step.graph, amounts_of(some, on), costs.hidden_share, width=width)
-        times += (played.times[step.graph.event[step.step]] + costs.step_setup_s).tolist()
+        played = play_plans(step.graph, amounts_of(some, on), costs.hidden_share, width)
+        times += (played[step.graph.event[step.step]] + costs.step_setup_s).tolist()
     return np.array(times)
 
 

@@ -170,12 +170,6 @@ class OrderFacts:
             for (kind, logits, versions), counts in zip(alike.T.tolist(), moments, strict=True)
         ]
 
-    @property
-    def actions_a_microbatch(self) -> float:
-        """How many actions the arrays hold for each micro-batch in them."""
-        fold = self.order.fold
-        return len(self.order) / (self.order.num_microbatches if fold is None else fold.kept)
-
 
 def facts_of(order: Order, kind_of_stage: Ints) -> OrderFacts:
     """The facts of an order; those of the last few are kept."""

@@ -209,12 +209,6 @@ class Program:
         """The program with another order of the same stages."""
         return replace(self, order=order, drawn_s=None)
 
-    def take(self, plans: IntArray) -> Program:
-        """The program of some plans."""
-        hide = self.hide_grad_reduce, self.hide_gather
-        reduce, gather = (each[plans] if np.ndim(each) else each for each in hide)
-        return replace(self, costs=self.costs.take(plans), hide_grad_reduce=reduce, hide_gather=gather)
-
     @property
     def classes(self) -> Classes:
         """Classes of the order's actions."""

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from sim.estimate import Estimate
 from sim.report import plans as say
-from sim.report.search_questions import own_line, plan_rank_view, rules_view, schedules_view, sensitivity_view, why_view
+from sim.report.search_questions import own_line, plan_rank_view, schedules_view, sensitivity_view, why_view
 from sim.report.terminal import assumptions, grouped, sentence, shared_line, title
 from sim.search import SearchResult
 from sim.search.axes import SIZE, Axis
@@ -21,12 +21,10 @@ from sim.search.candidate import SHOWN_FIELDS
 from sim.search.comparison import loss_of, seconds_apart
 from sim.search.explain import PlanRank, Why
 from sim.search.queries import framework_assumed
-from sim.search.rules import Rules
 from sim.search.sensitivity import ValueCost
 from sim.search.sweep import INTERRUPTED, Sweep
 from sim.specs.fields import NumericField
 from sim.table import Table, columns_table, plain_table
-from sim.uncertainty import published_like
 from sim.units import show, show_time, significant
 
 WIDE = 112
@@ -37,10 +35,6 @@ def search_view(result: SearchResult, own: Text | None = None, width: int = 80, 
     """What was searched, then the best plans; what they share stands above the table, what is said of the own below."""
     said: list[RenderableType] = [Text(line, style="dim") for line in say.layout_lines(result)]
     said += map(Text, _at_risk(result))
-    if result.safest is not None:  # it is known better than the best
-        first, other = result.best[0].answer, result.safest.answer
-        said += ["", Text(f"Fastest: the first plan, {_bounded(first)}.")]
-        said += [Text(f"Safest: {say.plan_line(other)}; {_bounded(other)}.")]
     said += [] if own is None else ["", own]
     told = (  # in the heading
         result.proof_assumptions[0],
@@ -114,13 +108,6 @@ def _at_risk(result: SearchResult) -> list[str]:
     return ["", f"{said} {sure}"]
 
 
-def _bounded(answer: Estimate) -> str:
-    low, high = map(show_time, answer.step_time_interval_s)
-    runs = published_like(answer.scenario)[1]
-    known = f"published runs with its GPU, precision and sharding: {runs:,}"
-    return f"{show_time(answer.step_time_s)} (90 %: {low} to {high}; {known})"
-
-
 def pareto_view(result: SearchResult, most: int = 30) -> Group:
     """Plans that no other beats in step time, memory, GPUs and cost, by the closed form."""
     front = result.pareto()
@@ -165,7 +152,6 @@ class SearchAnswers:
     own: PlanRank | None = None
     own_asked: bool = False
     why: Why | None = None
-    rules: Rules | None = None
     sensitivity: Sequence[ValueCost] | None = None
     pareto: bool = False
     unanswered: str | None = None
@@ -183,8 +169,6 @@ class SearchAnswers:
             parts.append(plan_rank_view(result, own, question))
         if self.why is not None:
             parts.append(why_view(result, self.fields, self.why))
-        if self.rules is not None:
-            parts.append(rules_view(result, self.rules))
         if self.sensitivity is not None:
             parts.append(sensitivity_view(result, self.sensitivity))
         if self.pareto:
@@ -227,8 +211,6 @@ class SearchAnswers:
             data["pareto"] = [_priced_data(result, place) for place in result.pareto().tolist()]
         if self.sensitivity is not None:
             data["sensitivity"] = [each.to_dict() for each in self.sensitivity]
-        if self.rules is not None:
-            data["rules"] = self.rules.to_dict()
         return data
 
 

@@ -17,7 +17,6 @@ from sim.search.comparison import Step, loss_of
 from sim.search.explain import PlanRank, Why
 from sim.search.layout import LayoutShares
 from sim.search.queries import priced_schedules
-from sim.search.rules import Rules
 from sim.search.sensitivity import ValueCost
 from sim.table import Table, columns_table, plain_table
 from sim.units import show_time
@@ -144,28 +143,6 @@ def sensitivity_view(result: SearchResult, costs: Sequence[ValueCost]) -> Group:
         table.add_section()
     note = "  (best plan with each value, against the best of all)"
     return Group(title("What each value costs", note, "not bold dim"), table)
-
-
-def rules_view(result: SearchResult, rules: Rules) -> Group:
-    """The rules' plans against the best, and the best plan against each rule."""
-    best = result.best[0].answer
-    source = "  (Narayanan et al. 2021, arXiv:2104.04473, sections 3.2 to 3.4)"
-    lines: list[RenderableType] = [title("Megatron's rules of thumb", source, "not bold dim")]
-    for each in rules.plans:
-        if each.best is None:
-            lines.append(f"With techniques {each.techniques}: nothing that the rules allow fits.")
-            continue
-        answer, lost = each.best.answer, say.lost(result, each.best.answer)
-        place = f"{lost} against the best, {say.ordinal(each.rank or 0)} of {result.plans_feasible:,}"
-        why = say.apart(result, answer).largest(NAMED, 4)
-        takes = f"{show_time(answer.step_time_s)}, {'the best plan' if each.rank == 1 else place}"
-        words = [say.plan_line(answer, best), takes, *([f"mostly {why}"] if why else [])]
-        lines += [Text(f"With techniques {each.techniques}:"), indented(Text("\n".join(words)))]
-    headings = ("rule", "it says", "the best plan has", "agrees")
-    table = plain_table(*headings, left=headings, wrap=headings)
-    for check in rules.checks:
-        table.add_row(check.rule, check.chosen, check.found, "yes" if check.obeyed else "no")
-    return Group(*lines, indented(table))
 
 
 def schedules_view(result: SearchResult) -> Group:

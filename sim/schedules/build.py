@@ -44,7 +44,8 @@ def build_order(
     ScheduleError
         An unknown name, sizes the schedule cannot take, or an order that breaks a rule.
     """
-    return _build(get_schedule(name), num_ranks, num_chunks, num_microbatches, fold=fold, **options)
+    given = {option: options[option] for option in sorted(options) if options[option] is not None}
+    return _build(get_schedule(name), num_ranks, num_chunks, num_microbatches, fold=fold, **given)
 
 
 @lru_cache(maxsize=128)
@@ -60,7 +61,7 @@ def _build(
 ) -> Order:
     """`build_order`, remembered; with `keep` micro-batches, about, in the arrays of a folded order."""
     name = chosen.name
-    given = {option: value for option, value in options.items() if value is not None}
+    given = dict(options)
     again = tuple(given.items())
     per_flush = given.pop("per_flush", None)
     _check(chosen, num_ranks, num_chunks, per_flush or num_microbatches, given)

@@ -103,6 +103,16 @@ def peak_in_flight(order: Order, per_stage: Array | None = None) -> Array:
     return np.asarray(np.maximum(np.maximum.reduceat(kept, order.first[:-1]), 0.0))
 
 
+def most_begun(order: Order) -> Ints:
+    """The most micro-batches that each stage has begun and not come back to at once."""
+    by_stage = np.argsort(order.stage, kind="stable")
+    kind = order.kind[by_stage]
+    begins = np.searchsorted(order.stage[by_stage], np.arange(order.num_stages))
+    begun = np.cumsum((kind == F).astype(np.int64) - ((kind == B) | (kind == I)))
+    before = np.concatenate([[0], begun])[begins]
+    return np.asarray(np.maximum.reduceat(begun, begins) - before)
+
+
 def _kept(order: Order, per_stage: Array) -> Array:
     """What its rank keeps after each action."""
     change = IN_FLIGHT[order.kind] * np.asarray(per_stage)[order.stage]
@@ -197,7 +207,7 @@ def play(
     is_backward, limit = kind == 1, np.array([*map(most_in_flight, range(stages)), 0])[stage]
     of_forward, of_backward = 2 * np.minimum(stage, stages - 1), np.minimum(2 * stage + 1, nowhere)
     never, every, done = np.iinfo(np.int64).max, np.arange(ranks), np.zeros(nowhere + 1, dtype=np.int64)
-    taken: list[Array] = []  # (rank, kind and stage, micro-batch) of what begins at each moment
+    taken: list[tuple[Array, ...]] = []  # (rank, kind and stage, micro-batch) of what begins at each moment
     left = 2 * stages // copies * count
     while left:
         so_far = done[able]
@@ -205,18 +215,18 @@ def play(
         free = (so_far < waiting[able]) & (is_backward | (done[of_forward] - done[of_backward] < limit))
         key = np.where(free, worth + head * (stages + 1), never)
         choice = key.argmin(axis=1)
-        acting = np.flatnonzero(key[every, choice] != never)
+        acting = (key[every, choice] != never).nonzero()[0]
         if not len(acting):  # all wait: what is missing is said when the order is made
             break
         what, number = able[acting, choice[acting]], head[acting, choice[acting]]
-        taken.append(np.stack([acting, what, number]))
+        taken.append((acting, what, number))
         left -= len(what)
         done[what] += 1
         there = target[what]
         came[there, np.minimum(waiting[there], count)] = number
         waiting[there] += 1
         waiting[nowhere] = 0
-    rank, what, number = np.concatenate(taken, axis=1)
+    rank, what, number = (np.concatenate(column) for column in zip(*taken, strict=True))
     columns = np.stack([what // 2, np.where(what % 2, B, F), number], axis=1)
     return np.split(columns[np.argsort(rank, kind="stable")], np.cumsum(np.bincount(rank, minlength=ranks))[:-1])
 
@@ -262,7 +272,7 @@ def place_weight_gradients(
     for eager in (True, False):
         allowed = [0.0] * order.num_ranks
         for _ in range(TRIES):
-            done_by, span, waited = _place(entries, limit, times[2], allowed, eager)
+            done_by, span, waited = _place(entries, len(order), limit, times[2], allowed, eager)
             if span < best:
                 best = span
                 columns = np.stack([order.stage, order.kind, order.microbatch], axis=1)
@@ -301,6 +311,7 @@ def _sends(order: Order, times: Times) -> list[float]:
 
 def _place(
     entries: Sequence[tuple[int, int, int, float, float, int]],
+    num_actions: int,
     limit: list[int],
     weight: float,
     allowed: list[float],
@@ -319,7 +330,7 @@ def _place(
     in_flight, most_waited, most_allowed = [0] * ranks, 0.0, max(allowed)
     due: list[deque[int]] = [deque() for _ in range(ranks)]
     done_by: list[list[int]] = [[] for _ in range(ranks)]
-    end = [0.0] * (max(max(entry[0], entry[5]) for entry in entries) + 2)  # what needs nothing needs number −1
+    end = [0.0] * (num_actions + 1)  # what needs nothing needs number −1
     for action, rank, need, seconds, send, own in entries:
         at, now = end[need] + send, free[rank]
         pending, done = due[rank], done_by[rank]

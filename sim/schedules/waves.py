@@ -43,13 +43,13 @@ def _home(num_ranks: int, num_chunks: int) -> list[int]:
     return [*range(num_ranks), *reversed(range(num_ranks))] * (num_chunks // 2)
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=256)
 def _waves(num_ranks: int, num_chunks: int, num_microbatches: int) -> list[Row]:
     """Waves of num_ranks micro-batches."""
     return play(_home(num_ranks, num_chunks), 1, num_microbatches, lambda stage: num_ranks)
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=256)
 def _eager(num_ranks: int, num_chunks: int, num_microbatches: int) -> list[Row]:
     """Forwards ahead of the waves."""
     home = _home(num_ranks, num_chunks)
@@ -57,7 +57,7 @@ def _eager(num_ranks: int, num_chunks: int, num_microbatches: int) -> list[Row]:
     return play(home, 1, num_microbatches, lambda stage: ahead[stage], forward_first=True)
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=128)
 def _orders(num_ranks: int, num_chunks: int, num_microbatches: int) -> tuple[tuple[list[Row], Order], ...]:
     """Both, ready to be timed."""
     size = (num_ranks, num_chunks, num_microbatches)

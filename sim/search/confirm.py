@@ -25,7 +25,6 @@ from sim.search.candidate import ROUNDING, Candidate
 from sim.search.plans.space import Fields, Progress
 from sim.search.queries import Selection
 from sim.search.result import SearchResult
-from sim.uncertainty import GRADES, published_like
 
 Answer = TypeVar("Answer")
 
@@ -175,23 +174,3 @@ def run_best(
         ceiling = found.last * (1 + ROUNDING)
     result.known.update((place, each) for place, each in known.items() if place < len(result.prices))
     return here, chosen, found
-
-
-SAFE_RUNS = 20
-"""Plans that are run at most to find the best of the other family."""
-
-
-def safest(result: SearchResult, progress: Progress | None = None) -> Candidate | None:
-    """A plan that may be slower than the best, and is known better: the best of the other family.
-
-    Runs of plans that shard weights (ZeRO 3, FSDP) and of those that do not are published apart
-    (`sim.uncertainty.published_like`). None where the best is known as well as measured runs, or better than the other.
-    """
-    best = result.best[0]
-    if result.objective == "memory_headroom" or best.answer.grade in GRADES[:2]:
-        return None
-    shards = best.scenario.plan.zero_stage == 3
-    named = {"zero_stage": (0, 1, 2) if shards else 3}
-    _, _, found = run_best(result, named, 1, SAFE_RUNS, progress=progress)
-    other = found.best[0] if found.best else None
-    return other if other and published_like(other.scenario) > published_like(best.scenario) else None

@@ -24,8 +24,8 @@ from sim.search.plans.layouts import CHOICES, FIELDS, SCHEDULES
 from sim.search.plans.space import Fields, agrees
 from sim.search.queries import value_words
 from sim.search.result import SearchResult
-from sim.search.rules import try_unpriced
 from sim.search.schedules.by_schedule import best_under
+from sim.search.unpriced import try_unpriced
 from sim.specs import ParallelPlan, Scenario
 from sim.specs.framework_plans import broken_rules
 from sim.work.recompute import recompute_word, searched_word

@@ -220,10 +220,11 @@ class PricedPlans:
             return None
         if recompute_word(plan, scenario.model) == "full":  # so many layers of a stage that these are all
             plan = plan.replace(recompute_method="uniform", recompute_num_layers=1)
-        named = (*CHOICES, "recompute_method", "recompute_num_layers", "optimizer_offload", "offloaded_layers")
         for number, each in enumerate(self.categories):
-            same = all(getattr(each, name) == getattr(plan, name) for name in named)
-            if same and set(self.space.value_of(each, "recompute_modules")) == set(plan.recompute_modules):
+            fields = each.fields(self.space.scenario.plan)
+            modules = set(fields.pop("recompute_modules"))
+            same = all(value == getattr(plan, name) for name, value in fields.items())
+            if same and modules == set(plan.recompute_modules):
                 return row, number
         return None
 

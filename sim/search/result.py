@@ -48,7 +48,6 @@ class SearchResult(PricedPlans, NotebookDisplay):
     bound : what the objective makes smallest, at least, of all plans that the exact engine did not run; None: it ran
         all of them.
     schedules : the best plan of each schedule that was searched besides the priced ones, the best schedule first.
-    safest : a plan of which more measured runs are known than of such as the best, where these are few; None: the best.
     stages : what was found of other layouts and groups of micro-batches; None where they were not looked for.
     risk : the ranking by a quantile that `best` has the order of; None: it has that of the expected step.
     room : ways to make room for plans that do not fit else, of `sim.search.room.WAYS`.
@@ -64,7 +63,6 @@ class SearchResult(PricedPlans, NotebookDisplay):
     confirmed: int = 0
     bound: float | None = None
     schedules: tuple[ScheduleBest, ...] = ()
-    safest: Candidate | None = None
     stages: StagesSearched | None = None
     risk: Risk | None = None
     room: tuple[str, ...] = ()
@@ -263,5 +261,4 @@ class SearchResult(PricedPlans, NotebookDisplay):
             **({"schedules": [each.to_dict() for each in self.schedules]} if self.schedules else {}),
             "best": [each.to_dict() for each in self.best],
             **({} if self.risk is None else {"risk": self.risk.to_dict()}),
-            "safest": None if self.safest is None else self.safest.to_dict(),
         }

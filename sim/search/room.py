@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import product
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -294,15 +294,13 @@ def _ways(scenario: Scenario, ways: Sequence[str], fields: Fields) -> list[Categ
         for kind, (share, layers) in product(kinds, list(hosts))
     ]
     named = {name: value for name, value in fields.items() if name in ("recompute", *ROOM)}
-    chosen = [each for each in dict.fromkeys(found) if _named(each, named)]
+    chosen = [each for each in dict.fromkeys(found) if _named(each.fields(scenario.plan), named)]
     return [nothing, *(each for each in chosen if each != nothing)]
 
 
-def _named(way: Category, named: Fields) -> bool:
-    modules = named.get("recompute_modules")
-    if modules is not None and set(modules) != set(way.modules):
-        return False
-    return _has({name: getattr(way, name) for name in ("recompute", *ROOM[1:])}, named)
+def _named(way: dict[str, Any], named: Fields) -> bool:
+    modules = set(way.pop("recompute_modules"))
+    return modules == {*named.get("recompute_modules", modules)} and _has(way, named)
 
 
 def _hosts(scenario: Scenario) -> tuple[tuple[float, ...], tuple[int, ...]]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from sim.errors import InfeasiblePlan, SpecError, nearest
 from sim.search.candidate import OBJECTIVES
-from sim.search.confirm import MOST_RUNS, run_best, safest
+from sim.search.confirm import MOST_RUNS, run_best
 from sim.search.fixed import has_layouts, split_fixed, values_of
 from sim.search.plans.layouts import context_degrees
 from sim.search.plans.space import build_space
@@ -155,8 +155,6 @@ def search(
         return result
     bound = min(result.room_floor, found.bound)
     result = replace(result, best=found.best[:top], confirmed=found.runs, bound=None if bound == np.inf else bound)
-    if result.finished:
-        result = replace(result, safest=safest(result, progress))
     if only:
         result = replace(result, best=(), bound=None, confirmed=0, ways_fixed={**ways_fixed, "num_chunks": only})
         result = search_stages(result, layouts=layouts, progress=progress)

@@ -89,7 +89,7 @@ def test_begins_are_longest_paths(wide, rng):
 def test_columns_of_plans_are_plans_one_by_one(rng):
     tasks, _ = random_tasks(rng)
     graph, seconds = build_graph(tasks), np.concatenate([np.zeros((1, 5)), rng.uniform(0.0, 3.0, (19, 5))])
-    times = play_plans(graph, seconds).times
+    times = play_plans(graph, seconds)
     for plan in range(5):
         np.testing.assert_allclose(times[:, plan], play(graph, seconds[:, plan]).times, rtol=1e-12)
 
@@ -125,13 +125,10 @@ def test_a_fold_is_the_whole(rng, left_out):
     found = play(folded, seconds, left_out=left_out)
     assume(found is not None)  # ranks that do not wait for each other drift apart
     np.testing.assert_allclose(found.times[-12:], times[-12:], rtol=1e-9)
-    several = play_plans(folded, np.stack([seconds, 2 * seconds], axis=1), left_out=np.array([left_out, 0]))
-    np.testing.assert_allclose(several.times[-12:, 0], times[-12:], rtol=1e-9)
-    np.testing.assert_allclose(several.times[-12:, 1], 2 * play(folded, seconds).times[-12:], rtol=1e-9)
     assert (found.as_played(folded) == play(folded, seconds).as_played(folded))[: folded.phases[WHOLE]].all()
 
 
-def test_a_fold_without_a_steady_state_says_so_or_gives_a_bound():
+def test_a_fold_without_a_steady_state_says_so():
     """Two ranks that never meet, one faster: they drift apart for ever."""
     tasks = TaskList()
     for number in range(9):
@@ -142,9 +139,6 @@ def test_a_fold_without_a_steady_state_says_so_or_gives_a_bound():
     graph = build_graph(tasks.tasks(), seen=8)
     seconds = np.array([0.0, 1.0, 3.0])
     assert play(graph, seconds, left_out=10) is None
-    columns = seconds[:, np.newaxis]
-    assert np.isnan(play_plans(graph, columns, left_out=np.array([10])).times[-1])
-    assert play_plans(graph, columns, left_out=np.array([10]), least=np.ones(1)).times[-1] == 9.0 + 10.0
     alike = play(graph, np.array([0.0, 3.0, 3.0]), left_out=10)
     assert alike.times[-1] == 3.0 * 19
 
@@ -160,8 +154,8 @@ def test_a_blend_and_a_difference_of_two_moments(plans):
     graph, seconds = build_graph(tasks.tasks()), np.array([0.0, 2.0, 10.0])
     if plans:
         seconds = np.tile(seconds[:, np.newaxis], plans)
-    played = play_plans(graph, seconds, np.full(plans, 0.25)) if plans else play(graph, seconds, 0.25)
-    ends = played.times[graph.event[2:]]
+    played = play_plans(graph, seconds, np.full(plans, 0.25)) if plans else play(graph, seconds, 0.25).times
+    ends = played[graph.event[2:]]
     assert ends[0] == pytest.approx(0.25 * 10 + 0.75 * 2)
     assert ends[1] == pytest.approx(10 - 2)
 
@@ -176,4 +170,4 @@ def test_replicas_meet_at_the_end():
     tasks.wait(together, done, 3)
     graph = build_graph(tasks.tasks())
     seconds = np.array([[0.0] * 4, [1.0, 5.0, 4.0, 2.0], [9.0] * 4, [0.5] * 4])
-    assert play_plans(graph, seconds, width=2).times[graph.event[2]].tolist() == [5.5, 4.5]
+    assert play_plans(graph, seconds, width=2)[graph.event[2]].tolist() == [5.5, 4.5]

@@ -107,7 +107,7 @@ SEARCHES = {
     "experts, latent attention, 8 bits": ["papers/deepseek-v3-2048-h800"],
     "ZeRO stage 3": ["megatron-2021/7.5b", "-s", "stack={framework: torchtitan}",
                                "-s", "cluster=superpod-h100", "-s", "profile=h100"],
-    "every schedule": ["megatron-2021/1.7b", "--gpus", "16", "--schedules", "all", "--rules", "--pareto"],
+    "every schedule": ["megatron-2021/1.7b", "--gpus", "16", "--schedules", "all", "--pareto"],
     "layered": ["x160-38640-a100", "--schedules", "modular"],
     "several numbers of GPUs": ["megatron-2021/3.6b", "--gpus", "32..128", "--objective", "cost"],
     "32 GB, sensitivity": ["megatron-2019-8.3b-512-v100", "--sensitivity"],

@@ -29,7 +29,6 @@ from sim.schedules.passes import peak_in_flight
 from sim.search.explain import why_not
 from sim.search.plans.space import build_space
 from sim.search.prices.formula import price_all
-from sim.search.rules import megatron_rules
 from sim.search.schedules.bounded import BoundedPlans, spaces_under
 from sim.search.schedules.by_schedule import schedules_named, search_schedules
 from sim.search.sensitivity import sensitivity
@@ -91,9 +90,9 @@ def test_no_plan_of_any_schedule_is_faster_or_leaner_than_its_bounds(shape):
             if not plans.num_plans:
                 continue
             for plan in random.integers(plans.num_plans, size=1 + bool(plans.schedule.candidates)).tolist():
-                answer, lean = estimate(plans.scenario_of(plan)), plans.nbytes[plan]
-                assert plans.seconds[plan] <= answer.step_time_s * (1 + 1e-9), (name, answer.scenario.plan)
+                answer, lean, least_s = estimate(plans.scenario_of(plan)), plans.nbytes[plan], plans.seconds[plan]
                 assert plan in plans.weigh(plans.order_of[plan])
+                assert least_s <= plans.seconds[plan] <= answer.step_time_s * (1 + 1e-9), (name, answer.scenario.plan)
                 assert lean <= plans.nbytes[plan] <= answer.largest.total * (1 + 1e-9), (name, answer.scenario.plan)
                 if not plans.schedule.candidates:  # it has one order
                     assert plans.nbytes[plan] == pytest.approx(answer.largest.total, rel=1e-9)
@@ -338,19 +337,19 @@ def test_asynchronous_schedules_are_searched_by_name_and_kept_apart(tiny):
 
 def test_an_interrupted_search_keeps_what_it_has(tiny):
     def stop(done, size, now):
-        if now.startswith("hanayo,"):
+        if now.startswith("zb_h1,"):
             raise KeyboardInterrupt
 
     result = search_schedules(tiny, "dualpipe,hanayo,zb_h1", progress=stop)
     by_name = {each.schedule: each for each in result.schedules}
-    assert by_name["zb_h1"].proven  # what may be the fastest comes first
-    assert by_name["hanayo"].runs == 1
-    assert by_name["hanayo"].best is not None
-    assert not by_name["hanayo"].proven
-    assert by_name["hanayo"].interrupted
-    assert not by_name["zb_h1"].interrupted
+    assert by_name["hanayo"].proven  # what may be the fastest comes first
+    assert by_name["zb_h1"].runs == 1
+    assert by_name["zb_h1"].best is not None
+    assert not by_name["zb_h1"].proven
+    assert by_name["zb_h1"].interrupted
+    assert not by_name["hanayo"].interrupted
     assert by_name["dualpipe"].reason == "interrupted before it was begun"
-    assert result.best[0].answer.step_time_s <= by_name["zb_h1"].best.answer.step_time_s
+    assert result.best[0].answer.step_time_s <= by_name["hanayo"].best.answer.step_time_s
 
 
 def test_a_schedule_with_more_plans_than_are_bounded_is_left_out_with_the_reason(tiny, monkeypatch):
@@ -420,7 +419,6 @@ def test_a_schedule_answers_where_no_priced_plan_fits():
     assert "no plan under gpipe, 1f1b or interleaved fits" in result.assumptions
     assert why_not(result, {"tp": 8}).answer is None
     assert {each.value for each in sensitivity(result) if each.is_best} >= {"seq1f1b"}
-    assert [check.chosen for check in megatron_rules(result).checks[1:]] == ["nothing fits"] * 2
     with pytest.raises(InfeasiblePlan, match=r"The leanest needs .*; nor was a plan found that fits under zb_h1$"):
         search_schedules(nothing, "zb_h1")
     words = ["--any-framework", "--memory-limit", "63.79 GB", "--schedules", "seq1f1b", "--why", "own", "--pareto"]

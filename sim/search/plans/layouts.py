@@ -90,22 +90,19 @@ class Category:
         """The category that recomputes nothing and keeps nothing in host memory."""
         return Category("none", self.sequence_parallel, self.zero_stage)
 
-    @property
-    def recompute_method(self) -> str:
-        """The field `recompute_method` of its plans."""
-        return "block" if self.block_layers else "uniform"
-
-    @property
-    def recompute_num_layers(self) -> int:
-        """The field `recompute_num_layers` of its plans."""
-        return self.block_layers or 1
-
-
-def value_of(category: Category, name: str, own: ParallelPlan) -> Any:
-    """A field of the plans of a category, one of CHOICES or ROOM; `own` is the scenario's plan."""
-    if name != "recompute_modules":
-        return getattr(category, name)
-    return own_modules(own) if category.recompute == "selective" and not category.modules else category.modules
+    def fields(self, own: ParallelPlan) -> dict[str, Any]:
+        """Fields of its plans, those of CHOICES and ROOM; `own` is the scenario's plan."""
+        modules = own_modules(own) if self.recompute == "selective" and not self.modules else self.modules
+        return {
+            "recompute": self.recompute,
+            "sequence_parallel": self.sequence_parallel,
+            "zero_stage": self.zero_stage,
+            "recompute_modules": modules,
+            "recompute_method": "block" if self.block_layers else "uniform",
+            "recompute_num_layers": self.block_layers or 1,
+            "optimizer_offload": self.optimizer_offload,
+            "offloaded_layers": self.offloaded_layers,
+        }
 
 
 def completed_plan(old: ParallelPlan, num_layers: int, named: Mapping[str, Any]) -> ParallelPlan:

@@ -26,7 +26,6 @@ from sim.search.plans.layouts import (
     cuts_sequences,
     find_layouts,
     shapes,
-    value_of,
 )
 from sim.specs import ParallelPlan, Scenario
 from sim.specs.base import as_names
@@ -162,14 +161,12 @@ class Space:
         """Fields of plans: columns, and what is the same for all of them."""
         own = self.scenario.plan
         numbers = {name: getattr(columns, name) for name in (*NUMBERS, "num_gpus")}
-        chosen = {**room_fields(category, own), **sharding_fields(category.zero_stage, own)}
-        chosen["recompute_modules"] = value_of(category, "recompute_modules", own)
         return {
             **self._base,
             **numbers,
             "schedule": np.array(self.schedules)[columns.schedule],
-            **chosen,
-            "sequence_parallel": category.sequence_parallel,
+            **category.fields(own),
+            **sharding_fields(category.zero_stage, own),
             "uneven_layers": self._uneven(columns.pp * columns.num_chunks),
             "etp": columns.tp if own.etp > 1 else 1,
         }
@@ -216,7 +213,7 @@ class Space:
 
     def value_of(self, category: Category, name: str) -> Any:
         """A field of the plans of a category."""
-        return value_of(category, name, self.scenario.plan)
+        return category.fields(self.scenario.plan)[name]
 
     def gpus_of(self, rows: Array) -> Array:
         """GPUs of some rows."""
@@ -235,9 +232,7 @@ class Space:
             uneven_layers=bool(self._uneven(numbers["pp"] * numbers["num_chunks"])),
             schedule=self.schedules[columns.schedule[row]],
             sequence_slices=self.slices,
-            **room_fields(category, own),
-            sequence_parallel=category.sequence_parallel,
-            **sharding_fields(category.zero_stage, own),
+            **{**category.fields(own), **sharding_fields(category.zero_stage, own)},
         )
         return self.scenario.replace(plan=plan)
 
@@ -257,22 +252,6 @@ class Space:
         for name in NUMBERS:
             rows &= getattr(self.columns, name) == getattr(plan, name)
         return int(rows.argmax()) if rows.any() else None
-
-
-def recompute_fields(mode: str, plan: ParallelPlan) -> dict[str, Any]:
-    """Fields of a plan that a search tries with a mode; selective recomputes the modules of the scenario's own plan."""
-    return {"recompute": mode, "recompute_modules": plan.recompute_modules if mode == "selective" else ()}
-
-
-def room_fields(category: Category, plan: ParallelPlan) -> dict[str, Any]:
-    """Fields of a plan that say what of it is recomputed or kept in host memory."""
-    names = ("optimizer_offload", "offloaded_layers")
-    fields = {**recompute_fields(category.recompute, plan), **{name: getattr(category, name) for name in names}}
-    if category.modules:
-        fields["recompute_modules"] = category.modules
-    if category.block_layers:
-        fields |= {"recompute_method": "block", "recompute_num_layers": category.block_layers}
-    return fields
 
 
 def recomputes_of(scenario: Scenario, recomputes: Sequence[str]) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ from sim.schedules.build import STEADY
 from sim.schedules.registry import is_file
 from sim.search.plans.space import Space, columns_of
 from sim.search.prices.formula import plan_batch
-from sim.search.schedules.lower_bounds import least_memory, least_step_s
+from sim.search.schedules.lower_bounds import LeastSteps, least_memory
 from sim.specs import Scenario
 
 SLICES = (2, 4, 8)
@@ -62,7 +62,8 @@ class BoundedPlans:
         self.row, self.category = space.plans
         self.batch = plan_batch(space, place_layouts(space.scenario, space.layouts), self.row, self.category)
         self.objective, self.limit = objective, limit
-        self.seconds, self.nbytes = least_step_s(self.batch, space.slices), least_memory(self.batch)
+        self.least = LeastSteps(self.batch, space.slices)
+        self.seconds, self.nbytes = self.least.step_s.copy(), least_memory(self.batch)
         self._num_gpus = space.gpus_of(self.row)
         _, order_of_row = np.unique(self._order_keys(), axis=1, return_inverse=True)
         self.order_of = order_of_row.ravel()[self.row]
@@ -101,12 +102,13 @@ class BoundedPlans:
         those that fit."""
         here = self._grouped[self._begins[order] : self._begins[order + 1]]
         here = here[np.isfinite(self.score(here))]
-        batch, candidates = self.batch.take(here), range(len(self.schedule.candidates)) or (None,)
+        candidates = range(len(self.schedule.candidates)) or (None,)
         try:
-            found = [self._memory(batch, int(here[0]), candidate) for candidate in candidates]
+            seconds, nbytes = zip(*(self._in_order(here, candidate) for candidate in candidates), strict=True)
         except ScheduleError:  # too many actions to be played, for an estimate too
-            found = [np.full(len(here), np.inf)]
-        self.nbytes[here] = np.maximum(self.nbytes[here], np.min(found, axis=0))
+            seconds, nbytes = ([0.0],), ([np.inf],)
+        self.nbytes[here] = np.maximum(self.nbytes[here], np.min(nbytes, axis=0))
+        self.seconds[here] = np.maximum(self.seconds[here], np.min(seconds, axis=0))
         return np.asarray(here[np.isfinite(self.score(here))])
 
     @property
@@ -126,15 +128,16 @@ class BoundedPlans:
             played[row] = min(count[row], kept + (int(count[row]) - kept) % period)
         return np.stack([columns.pp, columns.num_chunks, played])
 
-    def _memory(self, batch: Plans, plan: int, candidate: int | None) -> PlanFloats:
-        """Memory of plans in the order of one of them, or in a candidate for it.  [bytes]"""
-        row, columns, options = int(self.row[plan]), self.space.columns, dict(self._options)
+    def _in_order(self, plans: Ints, candidate: int | None) -> tuple[PlanFloats, PlanFloats]:
+        """Least step and memory of plans in the order that all of them have, or in a candidate for it.  [s], [bytes]"""
+        row, columns, options = int(self.row[plans[0]]), self.space.columns, dict(self._options)
         if candidate is not None:
             options["candidate"] = candidate
         size = (int(columns.pp[row]), int(columns.num_chunks[row]), int(self.space.num_microbatches[row]))
-        order, scenario = build_order(self.schedule.name, *size, fold=True, **options), self.scenario_of(plan)
+        order, scenario = build_order(self.schedule.name, *size, fold=True, **options), self.scenario_of(int(plans[0]))
         deal = deal_of(scenario.model, scenario.plan, order.rank_of_stage, order.copies)
-        return memory_in_order(batch, order, deal, floating=candidate is not None and bool((order.kind == W).any()))
+        floating = candidate is not None and bool((order.kind == W).any())
+        return self.least.keeping(plans, order), memory_in_order(self.batch.take(plans), order, deal, floating)
 
 
 def memory_in_order(batch: Plans, order: Order, deal: Deal, floating: bool) -> PlanFloats:

@@ -124,24 +124,24 @@ def search_schedules(
         progress(0, len(wanted), "what no plan can go below")
     try:
         bests = [each for each in (_too_large(result, name) for name in wanted) if each is not None]
-        wanted = _most_promising_first(result, [name for name in wanted if name not in {b.schedule for b in bests}])
+        searched, bounded = _bound(result, [name for name in wanted if name not in {b.schedule for b in bests}])
     except KeyboardInterrupt:
         if not result.best:
             raise
         return replace(result, schedules=tuple(_not_begun(each) for each in schedules_named(names)))
     candidates = list(result.best)
     interrupted = False
-    for number, name in enumerate(wanted):
+    for number, name in enumerate(searched):
         found = Found[Candidate](most=most_runs)
         parts: list[BoundedPlans] = []
 
         def tell(runs: int, name: str = name, number: int = number) -> None:
             if progress is not None:
-                progress(number, len(wanted), f"{name}, {runs} plans run" if runs else name)
+                progress(number, len(searched), f"{name}, {runs} plans run" if runs else name)
 
         try:
             tell(0)
-            parts = list(_parts(result, name))
+            parts = bounded.pop(name, []) or list(_parts(result, name))
             best_first(by_bound(parts, found), found, tell)
         except KeyboardInterrupt:
             interrupted = True
@@ -149,10 +149,10 @@ def search_schedules(
         if not bests[-1].asynchronous and result.space.has_schedule(name):
             candidates += found.best
         if interrupted:
-            bests += [_not_begun(each) for each in wanted[number + 1 :]]
+            bests += [_not_begun(each) for each in searched[number + 1 :]]
             break
     if progress is not None:
-        progress(len(wanted), len(wanted), "schedules searched")
+        progress(len(searched), len(searched), "schedules searched")
 
     if not candidates:
         if interrupted:
@@ -187,19 +187,16 @@ def _parts(result: SearchResult, schedule: str, named: Mapping[str, Any] | None 
             yield BoundedPlans(space, result.objective, result.memory_limit_bytes)
 
 
-def _most_promising_first(result: SearchResult, names: Sequence[str]) -> tuple[str, ...]:
-    """Schedules by the least that any of their plans cannot go below, so that an interrupt leaves out the others.
-
-    What is bounded here is bounded again when its turn comes: that is quick, and all of it at once would fill memory.
-    Of one schedule nothing is to be put in order.
-    """
-    if len(names) < 2:
-        return tuple(names)
-
-    def least(name: str) -> float:
-        return min((float(part.score().min(initial=np.inf)) for part in _parts(result, name)), default=np.inf)
-
-    return tuple(sorted(names, key=least))
+def _bound(result: SearchResult, names: Sequence[str]) -> tuple[list[str], dict[str, list[BoundedPlans]]]:
+    """Schedules by the least that any of their plans cannot go below, so that an interrupt leaves out the others; and
+    the plans of as many of them as are bounded at once."""
+    least, kept, room = dict[str, float](), dict[str, list[BoundedPlans]](), MOST_PLANS
+    for name in names:
+        parts = list(_parts(result, name))
+        least[name] = min((float(part.score().min(initial=np.inf)) for part in parts), default=np.inf)
+        room -= sum(part.num_plans for part in parts)
+        kept |= {name: parts} if room >= 0 else {}
+    return sorted(names, key=lambda name: least[name]), kept
 
 
 def _best(candidates: Sequence[Candidate], objective: str, most: int) -> tuple[Candidate, ...]:

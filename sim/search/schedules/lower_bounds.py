@@ -8,11 +8,13 @@ With m micro-batches, v stages a rank of f, i and w seconds (forward, input grad
   a micro-batch has come through p − 1 stages before and been sent p − 1 times. None of its stages is an earlier one, as
   it would have met the micro-batch there; so after its last input gradient the same stages have theirs to do. Where
   weight gradients are no actions of their own that is after all its work: (m v + p − 1)(f + i + w). Of two pipelines
-  half as many stages lie before.
+  half as many stages lie before;
+- the rank with stage p − 2 sends both ways at each of its stages, and begins as many stages after the first;
+- of an order it is known how many micro-batches ranks and stages keep at most: new ones wait for room (`keeping`).
 
-Where ranks do not wait for each other between steps (`Schedule.staggered`) only the first holds. What is done once a
-step (reductions, updates, weight gathers) counts as far as no backward can hide it, where there is one copy of the
-model.
+Where ranks do not wait for each other between steps (`Schedule.staggered`) only what a rank does itself counts. What is
+done once a step (reductions, updates, weight gathers) counts as far as no backward can hide it, where there is one copy
+of the model.
 """
 
 from __future__ import annotations
@@ -21,51 +23,108 @@ from dataclasses import replace
 
 import numpy as np
 
-from sim.arrays import PlanFloats
+from sim.arrays import Ints, PlanFloats
 from sim.engines.program import exposed_gather, exposed_reduction
 from sim.pricing.cells import Plans
 from sim.pricing.deal import Deal, even_deal, params_of
 from sim.pricing.memory import peak_memory, stage_bytes
 from sim.pricing.stages import near_and_far, once_a_step, price_stages
-from sim.schedules import get_schedule
+from sim.schedules import Order, get_schedule
 from sim.schedules.actions import W
+from sim.schedules.passes import most_begun, peak_in_flight
 from sim.schedules.registry import is_file
 
 FIRST, MIDDLE, LAST = range(3)
 """Kinds of stages; the only stage of all is of the first kind."""
 
 
-def least_step_s(batch: Plans, slices: int = 1) -> PlanFloats:
-    """Step time that no order of any plan goes below; sequences are cut into so many slices.  [s]"""
-    chosen = get_schedule(batch.schedule)
-    if is_file(chosen.name) or not batch.shape[0]:  # its stages may be dealt unevenly
-        return np.zeros(batch.shape)
-    pp, chunks, copies = batch.pp, batch.num_chunks, chosen.copies
-    deal = even_deal(batch)
-    seconds = price_stages(batch, replace(deal, stage_kinds=deal.stage_kinds[:3]))
-    forward, backward, inputs = seconds.forward_s, seconds.backward_s, seconds.input_grad_s
-    near, far = near_and_far(batch)
-    send = np.where(batch.layouts.all_hops_leave[batch.layout], far, near)
-    # A rank that waits for what it sends does so at each stage in one direction at least.
-    whole = forward + backward + np.where(batch.overlap_p2p, 0.0, send)
-    least = whole.min(axis=0)
-    each, stages = batch.num_microbatches * slices / copies, chunks * copies
-    ends = each * (whole + (stages - 1) * least)
-    pipeline = np.where(pp * chunks == 1, ends[FIRST], np.maximum(ends[FIRST], ends[LAST]))
-    if not (chosen.staggered or chosen.asynchronous):  # whose step is the time from batch to batch
-        splits, before = splits_backward(batch.schedule, slices), (pp - 1) // copies
-        fill, drain = (
-            part[FIRST] + (before - 1) * np.minimum(part[FIRST], part[MIDDLE]) + before * send
-            for part in (forward, inputs if splits else backward)
+class LeastSteps:
+    """What the step of plans under one schedule cannot go below, of any order and of one whose activations are known.
+
+    step_s : in any order. [s]
+    """
+
+    def __init__(self, batch: Plans, slices: int = 1) -> None:
+        self.batch, self.chosen = batch, get_schedule(batch.schedule)
+        self.bounded = bool(batch.shape[0]) and not is_file(self.chosen.name)  # a file may deal stages unevenly
+        self.step_s = np.zeros(batch.shape)
+        if not self.bounded:
+            return
+        self.splits = splits_backward(batch.schedule, slices)
+        deal = even_deal(batch)
+        seconds = price_stages(batch, replace(deal, stage_kinds=deal.stage_kinds[:3]))
+        self.forward, self.backward, self.weights = seconds.forward_s, seconds.backward_s, seconds.weight_grad_s
+        self.inputs = seconds.input_grad_s if self.splits else self.backward
+        near, far = near_and_far(batch)
+        self.send = np.where(batch.layouts.all_hops_leave[batch.layout], far, near)
+        self.blocked = np.where(batch.overlap_p2p, 0.0, self.send)
+        self.each = batch.num_microbatches * slices / self.chosen.copies
+        self.after = np.full(batch.shape, batch.costs.stack.step_setup_s)
+        if self.chosen.copies == 1 and not self.chosen.asynchronous:
+            window = np.where(batch.num_chunks == 1, slices * self.backward.max(axis=0), np.inf)
+            self.after = self.after + _least_after(batch, deal, window)
+        self.step_s = np.asarray(self._pipeline() + self.after)
+
+    def _pipeline(self) -> PlanFloats:
+        """Least seconds from the first action of any rank to the last backward."""
+        pp, chunks, copies, stages = self.batch.pp, self.batch.num_chunks, self.chosen.copies, self._held
+        # A rank that waits for what it sends does so at each stage in one direction at least; in the middle in both.
+        whole = self.forward + self.backward + self.blocked
+        least = whole.min(axis=0)
+        ends = self.each * (whole + (stages - 1) * least)
+        pipeline = np.where(pp * chunks == 1, ends[FIRST], np.maximum(ends[FIRST], ends[LAST]))
+        between = self.each * stages * (whole[MIDDLE] + self.blocked) * (pp > 2)
+        if self.chosen.staggered or self.chosen.asynchronous:  # whose step is the time from batch to batch
+            return np.asarray(np.maximum(pipeline, between))
+        before = (pp - 1) // copies
+        # A rank of one stage that begins with the last or later has the last.
+        work = self.each * np.where(stages == 1, whole[LAST], stages * least)
+        # Of layers of several kinds a stage has more than the mean somewhere, but perhaps before that rank.
+        alike = len(self.batch.costs.model.layer_kinds) == 1
+        inside = np.where(alike & (pp > 2), before - (copies == 1), 0)
+        found = (self._filled(before, work), self._filled(inside, between), pipeline, between)
+        return np.asarray(np.max(found, axis=0))
+
+    def _filled(self, before: Ints, work: PlanFloats) -> PlanFloats:
+        """Least seconds where a rank with some work begins after so many stages and ends before the same ones."""
+        fill, back = (
+            part[FIRST] + (before - 1) * np.minimum(part[FIRST], part[MIDDLE]) + before * self.send
+            for part in (self.forward, self.inputs)
         )
-        work = each * stages * np.minimum(least, whole[LAST])
+        drain = back - self.blocked  # the rank's last send is a part of its work then
         # Weight gradients on their own may all come after the last input gradient.
-        later = each * stages * seconds.weight_grad_s.max(axis=0) if splits else 0.0
-        pipeline = np.maximum(pipeline, np.where(before > 0, fill + np.maximum(work, work - later + drain), 0.0))
-    if copies == 1 and not chosen.asynchronous:
-        window = np.where(stages == 1, slices * backward.max(axis=0), np.inf)
-        pipeline = pipeline + _least_after(batch, deal, window)
-    return np.asarray(pipeline + batch.costs.stack.step_setup_s)
+        later = self.each * self._held * self.weights.max(axis=0) if self.splits else 0.0
+        return np.asarray(np.where(before > 0, fill + np.maximum(work, work - later + drain), 0.0))
+
+    @property
+    def _held(self) -> Ints:
+        """Stages that each rank holds."""
+        return np.asarray(self.batch.num_chunks * self.chosen.copies)
+
+    def keeping(self, plans: Ints, order: Order) -> PlanFloats:
+        """Least step of plans with an order, of which only what it keeps at most is looked at.  [s]
+
+        What a rank keeps on average is how many activations come to it, times how long they stay: until the micro-batch
+        has gone on to the last stage and come back (Little 1961, doi:10.1287/opre.9.3.383). And a stage that keeps L
+        micro-batches at most takes the next one when the one L before has come back.
+        """
+        stages, home = order.num_stages // order.copies, order.rank_of_stage
+        if not self.bounded or self.chosen.asynchronous or len(self.batch.costs.model.layer_kinds) > 1 or stages == 1:
+            return np.zeros(len(plans))
+        stage = np.arange(order.num_stages) % stages
+        leaves = (stage < stages - 1) & (home != np.roll(home, -1))
+        onward = np.cumsum(leaves[::-1].reshape(order.copies, -1), axis=1).ravel()[::-1]
+        counts = np.stack([stage == 0, stages - 1 - stage - (stage == 0), 2 * onward, np.ones_like(stage)], axis=1)
+        both, each = (self.forward + self.inputs)[:, plans], self.each[plans]
+        least = np.minimum(both[FIRST], both[MIDDLE]) if stages > 2 else both[FIRST]
+        back = counts @ np.stack([both[FIRST], least, self.send[plans], both[LAST]])
+        stay = back + self.weights[:, plans].min(axis=0) * self.splits
+        of_ranks = np.stack([stay[home == rank].sum(axis=0) for rank in range(order.num_ranks)])
+        steady = each * (of_ranks / peak_in_flight(order)[:, np.newaxis]).max(axis=0)
+        in_turn = back * np.ceil(each / most_begun(order)[:, np.newaxis])
+        if not self.chosen.staggered:  # else each rank's own time counts, without what is before and after it
+            in_turn += back[0] - back
+        return np.asarray(np.maximum(steady, in_turn.max(axis=0)) + self.after[plans])
 
 
 def _least_after(batch: Plans, deal: Deal, window: PlanFloats) -> PlanFloats:
