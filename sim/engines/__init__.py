@@ -5,6 +5,9 @@ To add an engine:
 1. write one file with `run(program) -> Timeline`;
 2. add one entry to `ENGINES`;
 3. the property tests hold it against the others.
+
+Two engines play the same tasks by different means (longest paths and discrete events), one plays messages on links, and
+search has formulas of even pipelines. They are held against each other, which is why there are several.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Floor 0, describe: YAML in, frozen and validated records out."""
+"""Floor 0, describe: YAML in, frozen and validated records out.
+
+A quarter of the room is docstrings: those of fields make the reference page, the schema and the help. Another part is
+what frameworks of each version do, and errors that name the remedy.
+"""
 
 from sim.specs.hardware import ClusterSpec, GpuSpec, LevelSpec, NetworkSpec, NodeSpec, StorageSpec
 from sim.specs.loading import build_scenario, load_scenario
