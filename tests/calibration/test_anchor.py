@@ -199,12 +199,3 @@ def test_a_profile_and_a_scenario_are_told_apart(anchored, tmp_path):
         load_scenario(empty)
     with pytest.raises(SpecError, match="is empty"):
         load_scenario(SMALL, (), str(empty))
-
-
-def test_files_of_the_release_before_are_refused_with_what_to_do(anchored, tmp_path):
-    old = tmp_path / "old.yaml"
-    text = anchored[0].read_text(encoding="utf-8").partition("\n")[2]
-    for line in ("measured_runs: 1", "drawn: {gemm.max_efficiency: [0.8, 0.7]}"):
-        old.write_text(text.replace("  measured_stack:", f"  {line}\n  measured_stack:"), encoding="utf-8")
-        with pytest.raises(SpecError, match="make this one anew with flopcast anchor"):
-            load_scenario(SMALL, (), str(old))

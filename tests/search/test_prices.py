@@ -52,7 +52,7 @@ def test_modules_of_the_scenario_are_what_selective_recomputes():
     assert gaps.max() < 1e-9
     space = build_space(base.replace(plan=plan), (64, 64))
     chosen = next(each for each in space.categories if each.recompute == "selective")
-    assert space.scenario_of(0, chosen).plan.recompute_modules == ("mlp", "core_attn")
+    assert set(space.scenario_of(0, chosen).plan.recompute_modules) == {"mlp", "core_attn"}
 
 
 def test_every_choice_is_compared():

@@ -125,7 +125,9 @@ def test_what_would_not_help_is_not_told():
 
 
 def test_a_profile_of_another_gpu_is_refused():
-    with pytest.raises(ProfileError, match=r"'h100' was made for H100, but the cluster has A100-SXM4-80GB"):
+    with pytest.raises(
+        ProfileError, match=r"'h100' was made for H100, and says nothing of the cluster's A100-SXM4-80GB"
+    ):
         load_scenario(MAIN, ["profile=h100"])
 
 

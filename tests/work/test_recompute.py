@@ -188,7 +188,8 @@ def test_layers_in_groups_and_some_layers():
     assert activations(one) - activations(groups) == pytest.approx(layer_inputs * 2 / 3)
     whole = layer_activation_bytes(one.scenario.model, one.scenario.stack, cut_of(tp=1, sequence_parallel=False))
     assert groups.memory[0].working - one.memory[0].working == pytest.approx(2 * whole)
-    assert half.step_time_s == pytest.approx((one.step_time_s + none.step_time_s) / 2, rel=0.02)
+    mean = (one.step_time_s + none.step_time_s) / 2
+    assert 0.95 * mean < half.step_time_s < mean  # the host is ahead in the layers that are not computed again
     assert activations(half) == pytest.approx((activations(one) + activations(none)) / 2)
     flop = [
         hardware_flop(each.scenario.model, each.scenario.training, each.scenario.plan) for each in (one, half, none)
