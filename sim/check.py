@@ -102,11 +102,13 @@ class Check:
     """A measured run beside its estimate.
 
     causes : of a run outside the interval, what may be behind it, the likeliest first.
+    as_stated : probability that nothing is, and the run differs from the estimate as such runs do.
     """
 
     measured: Measured
     answer: Estimate
     causes: tuple[Explanation, ...]
+    as_stated: float = 1.0
 
     def __repr__(self) -> str:
         return f"<Check {self.answer.scenario.name}: {self.verdict}, {show_time(self.measured.seconds)} a step>"
@@ -153,6 +155,7 @@ class Check:
                 }
                 for each in self.causes
             ],
+            "as_stated": self.as_stated,
             "interval_basis": self.answer.interval_basis,
             "assumptions": list(self.answer.assumptions),
         }
@@ -178,7 +181,8 @@ def check(build: Callable[[Sequence[str]], Scenario], measured: Measured) -> Che
         return found
     behind = explanations([build], [measured.seconds], measured if found.verdict == "slow" else None)
     causes = [each for each in behind if each.name and found.explained(each) >= LEAST]
-    return Check(measured, found.answer, tuple(causes[:CAUSES_SHOWN]))
+    as_stated = sum(each.probability for each in behind if not each.name)
+    return Check(measured, found.answer, tuple(causes[:CAUSES_SHOWN]), as_stated)
 
 
 AS_STATED = 0.6

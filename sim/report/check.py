@@ -48,7 +48,10 @@ def verdict_words(found: Check) -> str:
     taken, ratio = show_time(found.measured.seconds), found.measured.seconds / found.answer.step_time_s
     if found.verdict == "normal":
         return f"Your run is normal: {taken} a step; we expect {low} to {high}."
-    factor = f"{significant(max(ratio, 1 / ratio), 2)} times as {'long' if ratio > 1 else 'fast'} as our estimate"
+    times = max(ratio, 1 / ratio)
+    factor = f"{times - 1:.0%} {'longer' if ratio > 1 else 'faster'} than our estimate"
+    if times >= 2:
+        factor = f"{significant(times, 2)} times as {'long' if ratio > 1 else 'fast'} as our estimate"
     word = "slow" if ratio > 1 else "faster than we expect"
     most = found.answer.step_time_interval_s[1]
     inside = f" Slower than {high} counts as slow, even inside the 90% interval, which ends at {show_time(most)}."
@@ -80,7 +83,8 @@ def _causes(found: Check, command: str, width: int) -> list[RenderableType]:
     if not found.causes:
         return [Text("No single change of the scenario explains it. First check its model, tokens and GPUs.")]
     ratio = found.measured.seconds / found.answer.step_time_s
-    heading = title("What to look at first", "  (each is one change of the scenario)", "not bold dim")
+    chance = f"  (each is one change of the scenario; {found.as_stated:.0%} likely: none, as such runs differ)"
+    heading = title("What to look at first", chance, "not bold dim")
     blocks: list[RenderableType] = [heading]
     for number, each in enumerate(found.causes, start=1):
         explained, step_s = found.explained(each), show_time(each.step_times_s[0])
