@@ -11,7 +11,7 @@ from itertools import chain, count, dropwhile, product, takewhile
 from math import log
 from typing import Any, ClassVar
 
-from sim.errors import InfeasiblePlan, SpecError
+from sim.errors import InfeasiblePlan, SpecError, require_positive
 from sim.estimate import Estimate, estimate
 from sim.scaling.loss_laws import published
 from sim.scaling.run import Terms, TrainingRun
@@ -44,6 +44,7 @@ Fields = Callable[[ModelSpec, GpuSpec], tuple[Mapping[str, Any], Sequence[str]]]
 def length_of(model: ModelSpec, length: int | None, most: int = LONGEST) -> tuple[int, tuple[str, ...]]:
     """Tokens of a sequence, and what was assumed: as many as the model reads, but no more than `most`."""
     if length is not None:
+        require_positive(sequence_length=length)
         return length, ()
     read = min(model.max_sequence_length, most)
     return read, (f"sequences of {read:,} tokens: as long as {model.name} takes, at most {most:,} (--seq)",)

@@ -78,7 +78,9 @@ GOOD = {
     "stack": ("megatron-core", "torchtitan"),
     "gpu": ("a100-sxm-80gb", "h100-sxm-80gb"),
     "longest": ("8k",),
-    "gpus": ("64", "64..256"),
+    "gpus": ("64", "64..256", "8"),
+    "samples": ("10k", "2000"),
+    "within": ("30d", "400 h"),
     "response": ("2k",),
 }
 """Values that options of these names can have."""
@@ -180,6 +182,12 @@ def _always(name: str, option: Parameter) -> bool:
         ("rl", "longest"),
         ("rl", "response"),
         ("shortest", "gpus"),
+        ("plan", "gpus"),
+        ("plan", "gpu"),
+        ("finetune", "gpus"),
+        ("finetune", "gpu"),
+        ("finetune", "samples"),
+        ("shape", "gpu"),
         ("plan-pipeline", "workers"),
         ("plan-pipeline", "bandwidths"),
     )
@@ -205,9 +213,10 @@ def _argument(name: str, argument: Parameter, files: dict[str, bytes], rng: rand
         return _file(name, what, files, rng)
     if name == "presets show":
         return rng.choice(["models", "clusters", "stacks", "gpt3-175b", "selene", "megatron-lm", str(odd_value(rng))])
-    if verb in ("shortest", "topology", "scaling", "schedule", "fields", "presets"):
+    if verb in ("plan", "finetune", "shape", "shortest", "topology", "scaling", "schedule", "fields", "presets"):
         models = ["gpt3-175b", "llama3-8b", "70B"]
         good = {"shortest": models, "scaling": models, "topology": ["selene"], "schedule": ["1f1b", "zb_v"]}
+        good |= dict.fromkeys(("plan", "finetune", "shape"), ["qwen3-4b", "llama3-8b", "qwen3-30b-a3b"])
         return rng.choice([*good.get(verb, WORDS), *good.get(verb, WORDS), str(odd_value(rng))])
     return rng.choice([*WORDS, str(odd_value(rng))])
 

@@ -315,6 +315,7 @@ def test_lora_may_stand_without_a_rank():
         ("plan llama3-8b --gpus 8 -s training.precision=fp16", "plan sets training.precision by --precision"),
         ("plan llama3-8b --gpus 8 --gpu h100 --cluster selene", "leave --gpu out"),
         ("plan llama3-8b --gpus 8 --price 3", "name it with --gpu"),
+        ("plan llama3-8b --gpus 8 --gpu h100 --seq 0", "sequence_length = 0 is not a finite number above zero"),
         ("plan llama3-8b --gpus 8 --memory-limit -3GB", "must be above zero"),
         ("plan llama3-8b --gpus 8 --framework none", "unknown framework 'none'"),
     ],
