@@ -216,7 +216,7 @@ def _argument(name: str, argument: Parameter, files: dict[str, bytes], rng: rand
     if verb in ("plan", "finetune", "shape", "shortest", "topology", "scaling", "schedule", "fields", "presets"):
         models = ["gpt3-175b", "llama3-8b", "70B"]
         good = {"shortest": models, "scaling": models, "topology": ["selene"], "schedule": ["1f1b", "zb_v"]}
-        good |= dict.fromkeys(("plan", "finetune", "shape"), ["qwen3-4b", "llama3-8b", "qwen3-30b-a3b"])
+        good |= {each: ["qwen3-4b", "llama3-8b", "qwen3-30b-a3b"] for each in ("plan", "finetune", "shape")}
         return rng.choice([*good.get(verb, WORDS), *good.get(verb, WORDS), str(odd_value(rng))])
     return rng.choice([*WORDS, str(odd_value(rng))])
 
@@ -307,6 +307,8 @@ def _kind_of_file(name: str, what: str, rng: random.Random) -> str:
             return "measurements"
         case ["calibrate", "from-runs"], _:
             return "runs"
+        case ["calibrate", "matters"], "scenario":
+            return "scenario"
         case ["calibrate", *_], _:
             return "profile"
         case ["scaling", *_], _:
