@@ -51,8 +51,9 @@ LOW_PRECISION_LAUNCHES = {False: (0.0, 1.5), True: (17.0, 0.75)}
 """Extra launches in whose time the host starts a grouped multiply, in 16 bits, and in fewer: however many experts there
 are, and for each expert on the GPU. The library launches one multiply after the other; in fewer bits tokens are cast,
 and their scales laid out, in kernels of their own. Where launches are counted they are set in fewer bits on the same
-runs, with 4 to 64 experts a GPU; in 16 bits on adapters of Nemotron 3 on a DGX Station, whose 128 experts are frozen:
-steps of 2,048 to 16,384 tokens take the same 0.69 s there. Else they are assumed."""
+runs, with 4 to 64 experts a GPU; in 16 bits on adapters of Nemotron 3 on a DGX Station, whose 128 experts are frozen
+and whose steps take as long with 2,048 tokens as with 16,384 (NVIDIA-NeMo/Nemotron, its calculator for post-training).
+Else they are assumed."""
 GRADIENT_LAUNCHES = 1.0
 """Launches more in whose time the host ends the gradient of an expert's trained weight in 16 bits: an empty gradient
 for autograd (NVIDIA/TransformerEngine:transformer_engine/pytorch/module/grouped_linear.py,
