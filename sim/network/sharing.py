@@ -5,12 +5,15 @@ go as fast as their slowest hop, so all flows of a kind are given the same rate,
 It is found on the links of the machine as it is built and routed, and counts only where switches have fewer cables up
 than down, or flows are hashed: in other trees nothing is lost (`NetworkSpec.is_nonblocking`). The share is one over the
 load factor of the flows, a lower bound on the time of their delivery (Greenberg, Leiserson 1986, MIT-LCS-TM-307).
+
+The first 16,384 GPUs stand for a larger machine: all that they send is routed, and the rest is built like them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from hashlib import blake2b
+from math import prod
 
 import numpy as np
 
@@ -23,6 +26,8 @@ from sim.specs import ClusterSpec
 _KEPT = 16
 _AT_ONCE = 32_768
 """Flows routed at once: what they need in between stays in a processor's cache."""
+_MOST_SENDERS = 16_384
+"""GPUs whose flows are routed, and what is missing of their last part of the machine below the top switches."""
 _MOST_SHIFTS = 8
 """Partners of an all-to-all that stand for all of them, evenly spread over the group."""
 _machines: dict[int, tuple[ClusterSpec, Topology, dict[object, float]]] = {}
@@ -48,30 +53,34 @@ def card_share(
     if cluster.network.is_nonblocking(level.name for level in topology.levels[:-1]):
         return 1.0
     if shape is None or (shape, pattern) not in known:
-        # Plans that cut differently often have the same groups.
-        listed = groups()
-        key = blake2b(listed[listed[:, 0].argsort()].tobytes()).digest(), listed.shape[1], pattern
+        sources, targets, weight = flows_of(groups(), pattern, topology.domain_gpus)
+        part = topology.gpus_per_node * prod(level.below for level in topology.levels[:-1])
+        routed = np.flatnonzero(sources < -(-_MOST_SENDERS // part) * part)
+        routed = routed[np.lexsort((targets[routed], sources[routed]))]
+        # Plans that cut differently often have the same flows.
+        key = blake2b(sources[routed].tobytes() + targets[routed].tobytes()).digest(), weight
         if key not in known:
-            known[key] = _share_of(listed, pattern, cluster, topology)
+            known[key] = _share_of(sources[routed], targets[routed], weight, cluster, topology)
         known[shape, pattern] = known[key]
     return known[shape, pattern]
 
 
-def _share_of(groups: IntArray, pattern: Pattern, cluster: ClusterSpec, topology: Topology) -> float:
+def _share_of(sources: IntArray, targets: IntArray, weight: float, cluster: ClusterSpec, topology: Topology) -> float:
     """Return the share of full speed at which the fullest of all links is just full."""
     network, rate = cluster.network, cluster.inter_node_bandwidth_bytes_per_s
     assert network is not None
-    sources, targets, weight = flows_of(groups, pattern, topology.domain_gpus)
-    flows, few = np.zeros(topology.num_links + 1, dtype=np.int64), max(1, _AT_ONCE // network.subflows)
+    first, few = topology.start(topology.levels[0].name, "up"), max(1, _AT_ONCE // network.subflows)
+    flows = np.zeros(topology.num_links - first + 1, dtype=np.int64)  # of the links between switches
     for begin in range(0, len(sources), few):
         ends = sources[begin : begin + few], targets[begin : begin + few]
         for links in switched_links(
             topology, *ends, network.routing, subflows=network.subflows, proxy=network.rail_optimised
         ):
-            most = int(links.max(initial=-1))
-            flows[: most + 2] += np.bincount(links + 1, minlength=most + 2)
-    busy = np.flatnonzero(flows[1:])  # flows that take no link of a level count first
-    shares = topology.capacity[busy] / (flows[1:][busy] * rate * weight / network.subflows)
+            places = np.maximum(links - first + 1, 0)  # flows that take no link of a level count first
+            counted = np.bincount(places)
+            flows[: len(counted)] += counted
+    busy = np.flatnonzero(flows[1:])
+    shares = topology.capacity[first + busy] / (flows[1:][busy] * rate * weight / network.subflows)
     return float(min(1.0, shares.min(initial=1.0)))
 
 

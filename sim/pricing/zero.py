@@ -332,7 +332,8 @@ def lengthened_passes(plans: Plans, moved: Moved, passes: Floats, card: Floats) 
     """What moves with a micro-batch adds to the passes of every block; (passes, blocks, plans).  [s]
 
     What compute does not hide of what overlaps it is exposed. Gathers are hidden by the layer before, which takes one
-    to be gathered ahead. A card carries what the pass's own collectives and ZeRO's put on it together.
+    to be gathered ahead. Beside a pass's own collectives the card is theirs: it carries what moves with a micro-batch
+    in the rest of the pass.
 
     passes : forward and backward, and the halves of a backward where they are asked for. [s]
     card : what collectives of forward and backward put on a card. [s]
@@ -344,11 +345,9 @@ def lengthened_passes(plans: Plans, moved: Moved, passes: Floats, card: Floats) 
     moving = (gather, nothing), (regather, reduce), (regather, nothing), (nothing, reduce)
     exposed = []
     for place, (compute, (gathering, reducing)) in enumerate(zip(passes, moving, strict=False)):
-        if place < WEIGHT_GRAD:  # a pass hides as much as the card has room for; weight gradients have it to themselves
+        if place < WEIGHT_GRAD:  # weight gradients have the card to themselves
             way = min(place, BACKWARD)
-            room = np.maximum(compute - card[way], 0.0) * (gather, regather + reduce)[way]
-            room = room / np.maximum(moved.on_card[way], 1e-30)
-            compute = np.where(moved.on_card[way] > 0, np.minimum(compute, room), compute)
+            compute = np.where(moved.on_card[way] > 0, np.maximum(compute - card[way], 0.0), compute)
         hidden = gathering * ahead + reducing * plans.overlap_grad_reduce
         nbytes = moved.weight_bytes * (gathering > 0) + moved.gradient_bytes * (reducing > 0)
         beside = plans.costs.fabric.exposed(group, nbytes, hidden, compute)

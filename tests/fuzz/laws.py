@@ -177,7 +177,7 @@ def _time(scenario: Scenario) -> float | None:
 
 def look(scenarios: int, seed: int) -> Iterator[tuple[int, Breach]]:
     """Breaches in so many scenarios, with the seed of each."""
-    tried = 0
+    tried, seed = 0, seed - 1
     while tried < scenarios:
         seed += 1
         rng = random.Random(seed)

@@ -104,7 +104,7 @@ def test_groups_that_lie_alike_are_routed_once(monkeypatch):
         for _ in range(3):
             place_group("shards", Degrees(tp, cp, 4, 16, placement="tp-cp-pp-dp"), cluster)
             send_share(Degrees(tp, cp, 4, 16, placement="tp-cp-pp-dp"), cluster)
-    assert len(routed) == 4  # three groups of replicas that differ, and one kind of pipelines
+    assert len(routed) == 2  # replicas, whose flows are the same, and one kind of pipelines
 
 
 def test_groups_of_experts_that_straddle_racks_are_said_and_priced(scenarios):
