@@ -110,7 +110,7 @@ class StackSpec(Spec):
     update_temporaries: NonNegativeInt = 0
     """fp32 numbers of every parameter that an update holds for a moment beside state, weight and gradient: one where
     PyTorch's foreach Adam takes the roots of all second moments at once (pytorch/pytorch:torch/optim/adam.py,
-    _multi_tensor_adam, exp_avg_sq_sqrt), or where ZeRO's gradients are cast to fp32 in one piece (deepspeedai/DeepSpeed:
+    _multi_tensor_adam, exp_avg_sq_sqrt), or where ZeRO casts a shard's gradients in one piece (deepspeedai/DeepSpeed:
     deepspeed/runtime/zero/stage_1_and_2.py, step, single_grad_partition), none where a fused kernel does all."""
     update_group_params: PositiveFloat | None = None
     """Parameters of a GPU that ZeRO stage 3 updates at a time, which bounds what an update holds for a moment
