@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -72,7 +73,7 @@ def peak_memory(
     alone = (plans.pp == 1) & (plans.num_microbatches == 1) & stack.drops_gradients
     # Gradients that are made anew in every step come as activations go: the backward's two ends count.
     gradients = np.where(alone, np.maximum(gradients - activations - of_logits, 0.0), gradients)
-    moment = np.maximum(moment, update_bytes(*state) * shard[0] - activations - of_logits)
+    moment = np.maximum(moment, _update_bytes(plans, state, shard[0]) - activations - of_logits)
     return MemoryUse(
         weights=kept_here * training.activation_bytes * of_weights * weight_versions,
         gradients=gradients,
@@ -84,6 +85,15 @@ def peak_memory(
         framework=stack.framework_memory_bytes,
         fragmentation=stack.fragmentation * (activations + of_logits + working),
     )
+
+
+def _update_bytes(plans: Plans, state: tuple[Any, ...], shard: Number) -> Number:
+    """What an update of a GPU's shard holds for a moment, of so many parameters at a time.  [bytes]"""
+    params, *others = state
+    group = plans.costs.stack.update_group_params
+    if group is not None:
+        params = np.where(plans.zero_stage == 3, np.minimum(params, group / shard), params)
+    return update_bytes(params, *others) * shard
 
 
 def _trained_and_sharded(plans: Plans, held: Floats) -> tuple[Number, list[Number]]:

@@ -110,7 +110,11 @@ class StackSpec(Spec):
     update_temporaries: NonNegativeInt = 0
     """fp32 numbers of every parameter that an update holds for a moment beside state, weight and gradient: one where
     PyTorch's foreach Adam takes the roots of all second moments at once (pytorch/pytorch:torch/optim/adam.py,
-    _multi_tensor_adam, exp_avg_sq_sqrt), none where a fused kernel does."""
+    _multi_tensor_adam, exp_avg_sq_sqrt), or where ZeRO casts a shard's gradients in one piece (deepspeedai/DeepSpeed:
+    deepspeed/runtime/zero/stage_1_and_2.py, step, single_grad_partition), none where a fused kernel does all."""
+    update_group_params: PositiveFloat | None = None
+    """Parameters of a GPU that ZeRO stage 3 updates at a time, which bounds what an update holds for a moment
+    (DeepSpeed's sub_group_size, 1e9). Default: all at once."""
     packed_masters: bool = False
     """The optimizer keeps, beside bf16 weights, only those 16 bits that fp32 masters have more (Apex's distributed
     Adam, store_param_remainders)."""

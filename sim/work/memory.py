@@ -66,7 +66,8 @@ def logits_bytes(model: ModelSpec, stack: StackSpec, cut: Cut) -> Number:
     """Logits of one micro-batch: 16-bit, and their fp32 probabilities unless the loss is fused. [bytes]
 
     PyTorch's own loss has log-probabilities, their gradient and the loss's in fp32 at once when its backward begins (4
-    bytes each); `stack.loss_width` says so.
+    bytes each); `stack.loss_width` says so. Losses of multi-token prediction follow one another (NVIDIA/Megatron-LM:
+    megatron/core/transformer/multi_token_prediction.py, process_mtp_loss).
 
     A loss on gathered logits holds them whole: 16 bits, and in its backward the cast to fp32, log-probabilities, their
     gradient and the cast's gradient (4 bytes each); the 16-bit gradient takes the place of the second. The gather's own
@@ -79,10 +80,12 @@ def logits_bytes(model: ModelSpec, stack: StackSpec, cut: Cut) -> Number:
         buffers = 2 * cut.width * (np.asarray(cut.tp) > 1)
         columns = vocabulary_rows(model, stack, cut) * cut.tp
         return held_logits_bytes(model, stack, cut) + (buffers + 16) * cut.tokens * columns
-    # Every module of multi-token prediction has logits besides, kept until its loss's gradient.
-    tokens = cut.tokens * (1 + model.num_mtp_layers)
+    # Every module of multi-token prediction has a loss besides, which keeps its probabilities for its gradient. Its
+    # 16-bit logits go when the next loss begins, unless the fused loss writes the gradient into them.
+    kept = cut.width if stack.fused_cross_entropy else 4
     per_logit = stack.loss_width or cut.width + (0 if stack.fused_cross_entropy else 4)
-    return per_logit * tokens * vocabulary_rows(model, stack, cut)
+    per_token = per_logit + model.num_mtp_layers * (stack.loss_width or kept)
+    return per_token * cut.tokens * vocabulary_rows(model, stack, cut)
 
 
 def held_logits_bytes(model: ModelSpec, stack: StackSpec, cut: Cut) -> Number:

@@ -70,10 +70,11 @@ def update_bytes(
     """What an update holds on a GPU beside what `state_bytes` counts, when activations are gone. [bytes]
 
     Copies of the gradients in fp32 where no kernel does all; its temporaries; and the state that waits in host memory
-    otherwise and comes for the update.
+    otherwise and comes for the update. What the CPU updates has no temporaries here.
     """
     copies = 0 if stack.fused_optimizer else 4
-    return (copies + 4 * stack.update_temporaries) * params + coming_bytes(params, moments, training, stack, offloaded)
+    here = params * (1.0 - offloaded) if stack.updates_on_host else params
+    return (copies + 4 * stack.update_temporaries) * here + coming_bytes(params, moments, training, stack, offloaded)
 
 
 def coming_bytes(

@@ -199,6 +199,7 @@ DEEPSPEED = [  # (keys, field, what it is)
     (STAGE, "stack.overlap_grad_reduce", False),
     ({**STAGE, "zero_optimization.overlap_comm": True}, "stack.overlap_grad_reduce", True),
     ({"zero_optimization.stage3_max_reuse_distance": 1e9}, "stack.max_reuse_params", 1e9),
+    ({"zero_optimization.sub_group_size": 2e8}, "stack.update_group_params", 2e8),
     ({"zero_optimization.mics_shard_size": 8}, "plan.sharding_group", 8),
     ({"zero_optimization.mics_shard_size": 16}, "plan.sharding_group", None),
     ({"zero_optimization.mics_shard_size": -1}, "plan.sharding_group", None),

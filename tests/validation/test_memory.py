@@ -139,6 +139,17 @@ def test_what_a_layout_leaves_out_is_as_in_its_run():
         {**layout, "zero_stage": "2", "framework": "NeMo"}
     ]
     assert with_their_runs([layout, {"tp": "2"}], [{"tp": "2", "zero_stage": "1"}]) == [layout, {"tp": "2"}]
+    # Two layouts that ran are the two, in the same order; what ran out of memory has no run.
+    ran, full = {**layout, "outcome": "ok"}, {**layout, "outcome": "OOM Error"}
+    assert [each.get("zero_stage") for each in with_their_runs([ran, full, ran], both)] == ["1", "", "2"]
+
+
+def test_only_what_ran_is_taken_to_have_held_less(layouts):
+    # 7 billion weights under Adam have no room on one GPU: what was measured trained adapters.
+    seven = {"framework": "PyTorch", "layers": 32, "hidden": 4096, "heads": 32, "ffn_hidden": 11008, "gated_mlp": "y",
+             "vocab": 32000, "kv_heads": 32, "num_gpus": 1, "tp": 1, "pp": 1, "dp": 1, "micro_batch_seqs": 1, "precision": "bf16", "recompute": "full"}  # fmt: skip
+    ran, full = layouts(seven, {**seven, "outcome": "OOM"})
+    assert (ran.predicted, full.predicted) == ("fits", "oom")
 
 
 def test_a_kernel_of_flash_attention_keeps_no_scores(layouts):
@@ -155,8 +166,8 @@ def test_published_peaks_of_the_third_collection(measurements):
         for runs in ([], [measurements / "training_runs_3.csv"])
     )
     assert joined["peaks"] >= 150
-    assert joined["peak_error"] <= 0.14 < alone["peak_error"]
-    assert joined["accuracy"] >= 0.94
+    assert joined["peak_error"] <= alone["peak_error"] <= 0.14
+    assert joined["accuracy"] >= 0.98
 
 
 @pytest.mark.thorough

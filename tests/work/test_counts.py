@@ -146,6 +146,8 @@ def test_what_selective_recomputation_saves_and_costs(model, saved, added):
 def test_logits_are_as_long_as_the_vocabulary():
     # Korthikanti et al. 2022, section 4.3: 4 s b V / t for the fp32 logits, and 2 s b V / t for their 16-bit input.
     assert logits_bytes(GPT3, MATH, cut(tp=8)) == 6 * 2048 * 51200 / 8
+    # Two modules of multi-token prediction keep the fp32 ones of their losses besides.
+    assert logits_bytes(GPT3.replace(num_mtp_layers=2), MATH, cut(tp=8)) == (6 + 2 * 4) * 2048 * 51200 / 8
 
 
 # Own 16-bit logits; gathered, those of all, the gather's two buffers, and four in fp32 of the loss's backward.

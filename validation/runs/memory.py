@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -84,18 +84,31 @@ _NOT_OF_A_LAYOUT = {
 def with_their_runs(rows: Sequence[Row], runs: Iterable[Row]) -> list[Row]:
     """Rows of layouts with what they leave out and the runs that they may be of agree on.
 
-    Those are of the same `source_locator`, and have no other value in a cell that both fill in.
+    Those are of the same `source_locator`, and have no other value in a cell that both fill in. Where as many layouts
+    ran as there are such runs of them all, the tables list them in the same order.
     """
     at: dict[str, list[Row]] = {}
     for run in runs:
         at.setdefault(str(run.get("source_locator", "")), []).append(run)
     at.pop("", None)
-    return [_with_its_run(row, at.get(str(row.get("source_locator", "")), [])) for row in rows]
+    alike = [_alike(row, at.get(str(row.get("source_locator", "")), [])) for row in rows]
+    together: dict[tuple[int, ...], list[int]] = {}
+    for place, (row, found) in enumerate(zip(rows, alike, strict=True)):
+        if _RAN.fullmatch(str(row.get("outcome") or "")):
+            together.setdefault(tuple(map(id, found)), []).append(place)
+    for places in together.values():
+        if len(places) == len(alike[places[0]]):
+            for place, run in zip(places, alike[places[0]], strict=True):
+                alike[place] = [run]
+    return [_with_its_run(row, found) for row, found in zip(rows, alike, strict=True)]
 
 
-def _with_its_run(row: Row, runs: Sequence[Row]) -> Row:
+def _alike(row: Row, runs: Sequence[Row]) -> list[Row]:
     said = {column: value for column, value in row.items() if value and column not in _NOT_OF_A_LAYOUT}
-    alike = [run for run in runs if all(run.get(column) in (None, "", value) for column, value in said.items())]
+    return [run for run in runs if all(run.get(column) in (None, "", value) for column, value in said.items())]
+
+
+def _with_its_run(row: Row, alike: Sequence[Row]) -> Row:
     columns = [each for each in (alike[0] if alike else ()) if each in ABOUT_THE_RUN - _NOT_OF_A_LAYOUT or "." in each]
     agreed = {each: alike[0][each] for each in columns if len({run.get(each) for run in alike}) == 1}
     return {**row, **{column: value for column, value in agreed.items() if not row.get(column)}}
@@ -111,7 +124,8 @@ def _outcome(number: int, row: Row, known: dict[Any, Any]) -> Outcome:
     if run.skipped:
         return Outcome(number, said, None, None, None, run.skipped)
     try:
-        answer = predict(run)
+        # Only a run that was measured says that what it leaves open fitted.
+        answer = predict(run if _RAN.fullmatch(said) else replace(run, memory_savings=()))
     except (FlopcastError, ValueError, ArithmeticError, MemoryError) as error:
         return Outcome(number, said, None, None, None, reason(error))
     predicted, available = "fits" if answer.fits else "oom", answer.memory_available_bytes
