@@ -229,15 +229,21 @@ class _Rates:
         return sum(self.compute.phase_time(phase).values())
 
     def waited(self, phase: Phase) -> dict[Cause, Number]:
-        """A phase's operations, and its collectives that compute waits for, by cause.  [s]"""
+        """A phase's operations, and its collectives that compute waits for, by cause.  [s]
+
+        A module on a stream of its own runs beside exchanges of tokens, and hides as much of them as it lasts.
+        """
         seconds = self.compute.phase_time(phase)
         for cause, name in ((Cause.TENSOR_PARALLEL, "tp"), (Cause.EXPERT_PARALLEL, "ep")):
             if items := chosen(phase, name, overlapped=False):
                 seconds[cause] = 0.0
+                beside = self.busy(phase.of_modules({item.beside for item in items if item.beside}))
                 for item in items:
                     kernels = tuple(each for each in phase.operations if item.multiply and each.name == item.multiply)
                     multiply_s = self.busy(Phase(kernels)) if kernels else 0.0
                     taken = piece_by_piece(item, multiply_s, self.compute, self.groups[name], self.fabric)
+                    if item.beside:
+                        taken, beside = self._exposed(item, taken, beside), beside - np.minimum(taken, beside)
                     seconds[cause] = seconds[cause] + taken
         context, group = chosen(phase, "cp"), self.groups["cp"]
         if context:
@@ -271,7 +277,7 @@ class _Rates:
         if not forward.waits or chosen(forward, "ep", overlapped=True):
             return 0.0
         behind = forward.of_modules(BEHIND_SYNC)
-        there = len(behind.collectives) // 2
+        there = (len(behind.collectives) + 1) // 2
         parts = [Phase((operation,)) for operation in behind.operations]
         parts = [Phase(collectives=behind.collectives[:there]), *parts, Phase(collectives=behind.collectives[there:])]
         launched: Number = 0.0
@@ -319,14 +325,19 @@ class _Rates:
         for seconds, phase, others in ((forward, there, pieces[0]), (backward, back, pieces[1])):
             for item, budget in zip(chosen(phase, "ep", overlapped=True), others, strict=True):
                 took = total_time((item,), group, self.fabric)
-                exposed = self.fabric.exposed(group, item.nbytes, took, budget)
-                if item.sms is not None:
-                    slowdown = item.slowdown * (np.asarray(group.num_domains) > 1)
-                    hidden = np.maximum(0.0, 1.0 - item.sms / self.compute.gpu.num_sms - slowdown)
-                    exposed = took - hidden * np.minimum(took, budget)
+                exposed = self._exposed(item, took, budget)
                 waits = took - np.minimum(took, budget)
                 for cause, more in ((Cause.EXPERT_PARALLEL, waits), (Cause.BESIDE_TOKENS, exposed - waits)):
                     seconds[cause] = seconds.get(cause, 0.0) + more
+
+    def _exposed(self, item: Collective, took: Number, budget: Number) -> Number:
+        """What an exchange of tokens adds to compute of `budget` beside it, whose multiprocessors it takes.  [s]"""
+        group = self.groups["ep"]
+        if item.sms is None:
+            return self.fabric.exposed(group, item.nbytes, took, budget)
+        slowdown = item.slowdown * (np.asarray(group.num_domains) > 1)
+        hidden = np.maximum(0.0, 1.0 - item.sms / self.compute.gpu.num_sms - slowdown)
+        return took - hidden * np.minimum(took, budget)
 
     def _pieces_s(self, phase: Phase) -> tuple[Number, Number]:
         """Attention with the router, and experts: seconds of a pass before its tokens leave, and of the rest.  [s]"""

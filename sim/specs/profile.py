@@ -18,7 +18,7 @@ MemoryKernel = Literal["copy", "add", "norm", "softmax", "activation", "dropout"
 """Sorts of memory-bound kernels that are told apart where they were measured. strided: of operands that lie apart, are
 broadcast or differ in precision, which PyTorch reads number by number."""
 
-FlashVersion = Literal["1", "2", "3", "4", "cudnn", "efficient"]
+FlashVersion = Literal["1", "2", "3", "4", "cudnn", "efficient", "flex"]
 """Fused attention kernels."""
 
 POOR_FIT = 0.15
@@ -108,10 +108,10 @@ class AttentionParams(Spec):
     """Speed of other kernels relative to the one these values describe."""
 
     def speed(self, version: str) -> float:
-        """Relative speed of a kernel. Where it is not told apart FlashAttention 4 and cuDNN's are as fast as 3, and any
-        other is the one these values describe."""
+        """Relative speed of a kernel. Where it is not told apart FlashAttention 4 and cuDNN's are as fast as 3,
+        FlexAttention is as fast as 2, and any other is the one these values describe."""
         named: dict[str, float] = {str(name): speed for name, speed in self.versions.items()}
-        return named.get(version, named.get("3", 1.0) if version in ("4", "cudnn") else 1.0)
+        return named.get(version, named.get({"4": "3", "cudnn": "3", "flex": "2"}.get(version, ""), 1.0))
 
 
 class MemoryParams(Spec):

@@ -10,7 +10,7 @@ from sim.specs.base import Spec
 from sim.specs.plan import GRAPH_MODULES, check_names
 from sim.specs.profile import FlashVersion
 
-KERNELS = {name if name in ("cudnn", "efficient") else f"flash-{name}": name for name in get_args(FlashVersion)}
+KERNELS = {name if name in ("cudnn", "efficient", "flex") else f"flash-{name}": name for name in get_args(FlashVersion)}
 """Fused attention kernels as people name them -> flash_version."""
 INTERLEAVED = "interleaved"
 """Value of an overlap that works only where ranks hold several chunks."""
@@ -33,11 +33,11 @@ class StackSpec(Spec):
     one. Where a framework's rules do not tell what compiling fuses, an answer says that it changes next to nothing."""
     attention: Literal["math", "flash"] = "flash"
     """math keeps the sequence × sequence scores in memory; flash never writes them, and skips the masked half. A kernel
-    by its name is flash with that flash_version: flash-1, flash-2, flash-3, flash-4, cudnn, efficient."""
+    by its name is flash with that flash_version: flash-1, flash-2, flash-3, flash-4, cudnn, efficient, flex."""
     flash_version: FlashVersion = "2"
-    """Fused attention kernel: a generation of FlashAttention, cudnn, or efficient, PyTorch's memory-efficient kernel
-    (xFormers'). A profile that measured it apart prices it apart. Each pads heads to the columns that it has kernels
-    for."""
+    """Fused attention kernel: a generation of FlashAttention, cudnn, efficient, PyTorch's memory-efficient kernel
+    (xFormers'), or flex, its FlexAttention, which Triton compiles. A profile that measured it apart prices it apart.
+    Each pads heads to the columns that it has kernels for."""
     masked_attention: bool = False
     """The fused attention kernel reads a mask of all scores: it computes the hidden half too, of keys and values that
     are repeated for every head of queries."""
@@ -214,6 +214,13 @@ class StackSpec(Spec):
     Megatron-Core's overlap_moe_expert_parallel_comm), instead of while it waits: under schedules interleaved and
     dualpipe, and 1f1b without a pipeline, in passes that have another micro-batch beside them; never where whole layers
     run again."""
+    overlap_shared_experts: bool = False
+    """What every token goes through beside its experts is computed while tokens travel, on a CUDA stream of its own
+    (NeMo AutoModel), instead of before or after."""
+    checkpoints_stop_early: bool = False
+    """A layer that runs again whole stops as soon as all that its backward reads is there (PyTorch's checkpoints
+    without reentrance, early_stop): what experts give is not sent home again, nor added up. Linears that save their
+    input after they have multiplied, as Transformer Engine's do, run nevertheless."""
     fused_router: bool = False
     """Routers score and choose in fused kernels (Megatron-Core's moe_router_fusion), instead of kernel by kernel in 30
     launches more."""

@@ -133,11 +133,13 @@ HEAD_COLUMNS = {
     "4": (64, 96, 128, 192, 256),
     "cudnn": (64, 128, 192, 256),
     "efficient": (64, 128, 256),
+    "flex": (16, 32, 64, 128, 256),
 }
 """Columns of a head that fused kernels are made for; a head between two of them takes as long as the larger.
 FlashAttention's as its repository lists them (Dao-AILab/flash-attention:csrc/flash_attn/src/static_switch.h and
 hopper/static_switch.h), cuDNN's and PyTorch's memory-efficient ones as measured on H200 with heads of 32 to 256
-(calibration/data/h200.jsonl)."""
+(calibration/data/h200.jsonl). FlexAttention's blocks are powers of two
+(pytorch/pytorch:torch/_inductor/kernel/flex, QK_HEAD_DIM_ROUNDED)."""
 
 
 def padded_head(columns: int, version: str) -> int:

@@ -317,11 +317,13 @@ def _exchanges(write: Writer, columns: Number, to: Routed) -> tuple[tuple[Collec
     pace = sms * DISPATCHER_SM_RATE_BYTES_PER_S if sms else None
     copies = 1 if kind == "alltoall" else model.experts_per_token
     routed_by = copies, (limit, model.num_expert_groups), sms, DISPATCHER_SLOWDOWN, pace
+    beside = "shared_experts" if stack.overlap_shared_experts and model.shared_expert_intermediate_size else ""
 
     def tokens(name: str, to_experts: bool) -> Collective:
         if kind != "allgather":
             nbytes = width * to.arrived
-            return Collective(f"{name} tokens", "all_to_all", nbytes, stack.overlap_experts, "ep", *routed_by)
+            by_all = Collective(f"{name} tokens", "all_to_all", nbytes, stack.overlap_experts, "ep", *routed_by)
+            return by_all._replace(beside=beside)
         by: Literal["all_gather", "reduce_scatter"] = "all_gather" if to_experts else "reduce_scatter"
         return Collective(f"{name} tokens", by, width * to.gathered, group="ep")
 

@@ -112,6 +112,7 @@ class Collective(NamedTuple):
     multiply : name of the kernel of the same phase that takes what a gather brings, or gives what a scatter hands out,
         piece by piece. Empty: all of it waits for all of the collective.
     pieces : those.
+    beside : module of the same phase that runs beside it, on a stream of its own.
     """
 
     name: str
@@ -128,6 +129,7 @@ class Collective(NamedTuple):
     graphed: bool = False
     multiply: str = ""
     pieces: Number = 1
+    beside: str = ""
 
 
 class Tensor(NamedTuple):

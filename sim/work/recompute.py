@@ -136,9 +136,28 @@ def again(forward: Phase, word: str, stack: StackSpec) -> Phase:
             count += sum(here) if name == "layernorm" else any(here)
         return replace(forward.of_modules(said.modules), setups=setups * count)
     if said.mode == "full":
-        whole = replace(forward, setups=setups / said.group)
+        whole = replace(_until_saved(forward, stack), setups=setups / said.group)
         return whole.scaled(said.share) if said.share < 1.0 else whole
     return {"none": Phase(), "per_op": _per_op(forward)}[said.mode]
+
+
+LAST_SUMS = ("residual", "add shared expert")
+"""Operations at the end of a layer whose backward reads nothing of them."""
+
+
+def _until_saved(forward: Phase, stack: StackSpec) -> Phase:
+    """Return what of a layer runs before the last tensor is there that its backward reads.
+
+    The way home, and the sums, follow it (pytorch/pytorch:torch/utils/checkpoint.py, _StopRecomputationError).
+    """
+    if not stack.checkpoints_stop_early:
+        return forward
+    kernels, sent = list(forward.operations), list(forward.collectives)
+    while kernels and kernels[-1].name in LAST_SUMS:
+        kernels.pop()
+    if home := [place for place, each in enumerate(sent) if each.group == "ep"][1:]:
+        del sent[home[-1]]
+    return replace(forward, operations=tuple(kernels), collectives=tuple(sent))
 
 
 PER_OP_SENT = ("reduce_scatter", "all_to_all")

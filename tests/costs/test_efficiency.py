@@ -249,7 +249,7 @@ def test_a_boards_power_is_what_its_limit_allows(others, multiplying):
 
 @rows(
     "version, columns, as_long_as",
-    [("2", 80, 96), ("cudnn", 80, 128), ("efficient", 160, 256), ("3", 64, 64), ("2", 288, 288)],
+    [("2", 80, 96), ("cudnn", 80, 128), ("efficient", 160, 256), ("flex", 96, 128), ("3", 64, 64), ("2", 288, 288)],
 )
 def test_a_head_takes_as_long_as_the_kernels_next_size(version, columns, as_long_as):
     """Each head's time, not each FLOP's: 80 columns are no faster than 96 or 128."""

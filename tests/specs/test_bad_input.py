@@ -38,7 +38,7 @@ MAIN = Path(__file__).parents[2] / "scenarios" / "gpt-1t-3072-a100.yaml"
         ),
         ("plan.offloaded_layers=200", r"exceeds the 128 layers; lower it to 128"),
         ("plan.pp=1 plan.num_chunks=2", r"num_chunks to 1 with schedule 1f1b: on one rank only breadth_first and"),
-        ("stack.flash_version=5", r"should be '1', '2', '3', '4', 'cudnn' or 'efficient'"),
+        ("stack.flash_version=5", r"should be '1', '2', '3', '4', 'cudnn', 'efficient' or 'flex'"),
         ("profile.gemm.measured=[1, 2]", r"measured.0: 1 has no unit; write an amount of compute"),
         ("training.global_batch_size=1000", r"must be a multiple of .* = 6; nearest: 1002"),
         (
