@@ -102,7 +102,6 @@ class ScheduleBest:
     runs : how many of them the exact engine ran.
     proven : no other plan of the schedule is better.
     gap : by how much a plan that was not run could still be better at most, as a share; 0 where it is proven.
-    interrupted : its search was stopped, or not begun.
     """
 
     schedule: str
@@ -112,7 +111,6 @@ class ScheduleBest:
     proven: bool = False
     gap: float = 1.0
     reason: str | None = None
-    interrupted: bool = False
 
     @property
     def asynchronous(self) -> bool:

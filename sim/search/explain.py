@@ -211,7 +211,9 @@ def _not_searched(result: SearchResult, scenario: Scenario) -> str:
         return f"it uses {plan.num_gpus:,} GPUs, the search {sizes.min():,} to {sizes.max():,}"
     experts = np.unique(result.space.columns.ep).tolist()
     if plan.ep not in experts:
-        return f"it deals the experts over {plan.ep} GPUs, the search over {', '.join(map(str, experts))} (--ep)"
+        return (
+            f"it deals the experts over {plan.ep} GPUs, the search over {', '.join(map(str, experts))} (-s plan.ep=[…])"
+        )
     if plan.pipeline_layout:
         others = "the search deals layers by" if result.stages and result.stages.layouts else "--layouts searches"
         return f"it has a pipeline_layout of its own; {others} balanced layouts, and flopcast estimate prices yours"
@@ -240,7 +242,7 @@ def _not_searched(result: SearchResult, scenario: Scenario) -> str:
             "its chunks hold different kinds of layers, which no formula prices. The most promising of such plans are "
             "run one by one, and ranked if among the best; -s plan.num_chunks=N -s plan.pp=N asks for them alone"
         )
-    return "it is outside the searched space (--cp and --ep name the context and expert degrees that are searched)"
+    return "it is outside the searched space (-s plan.cp=[…] and -s plan.ep=[…] name the degrees that are searched)"
 
 
 def _cannot_run(result: SearchResult, scenario: Scenario) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,6 @@ def search(
     fixed: Mapping[str, Any] | None = None,
     any_framework: bool = False,
     export_to: str | None = None,
-    progress: Callable[[int, int], None] | None = None,
     require_fit: bool = True,
 ) -> SearchResult:
     """Price and memory-check every plan, and confirm the best by the exact engine.
@@ -82,15 +81,12 @@ def search(
     export_to : str, optional
         Only plans that this framework can run in its latest version; and the scenario's own only where that is of the
         same kind, such as NeMo and Megatron-LM.
-    progress : callable, optional
-        Called with (plans priced, plans in the space).
     require_fit : bool
         False: where none fits, a result without a best plan, as `search_schedules` may find one of another schedule.
 
     Returns
     -------
     SearchResult
-        Of what was priced, or run on the exact engine, so far where it is interrupted (KeyboardInterrupt).
 
     Raises
     ------
@@ -133,7 +129,7 @@ def search(
         runs_on=runs_on,
         fixed={**in_space, **ONE_CHUNK} if only else in_space,
     )
-    prices, finished = price_space(space, progress)
+    prices = price_space(space)
     result = SearchResult(
         space,
         objective,
@@ -142,31 +138,30 @@ def search(
         prices,
         len(prices),
         (),
-        finished,
         time.perf_counter() - begun,
         top,
         room=room,
         ways_fixed=ways_fixed,
     )
-    result, _, found = run_best(result, {}, top, max(top, confirm), progress=progress)
+    result, _, found = run_best(result, {}, top, max(top, confirm))
     if not found.ran:
-        if require_fit or not result.finished:
+        if require_fit:
             raise InfeasiblePlan(result.nothing_fits())
         return result
     bound = min(result.room_floor, found.bound)
     result = replace(result, best=found.best[:top], confirmed=found.runs, bound=None if bound == np.inf else bound)
     if only:
         result = replace(result, best=(), bound=None, confirmed=0, ways_fixed={**ways_fixed, "num_chunks": only})
-        result = search_stages(result, layouts=layouts, progress=progress)
+        result = search_stages(result, layouts=layouts)
         if not result.best:
             raise InfeasiblePlan(f"no plan in {' or '.join(map(str, only))} chunks of unlike stages fits in memory")
         runs, least = (result.stages.runs, result.stages.bound) if result.stages else (0, None)
         asked = replace(space, fixed=in_space)
         return replace(result, space=asked, ways_fixed=ways_fixed, confirmed=runs, bound=least)
     chunks = objective != "memory_headroom" and has_unlike_chunks(result)
-    if not result.finished or not (layouts or chunks) or (unasked and not (space.columns.pp > 1).any()):
+    if not (layouts or chunks) or (unasked and not (space.columns.pp > 1).any()):
         return result
-    return search_stages(result, layouts=layouts, chunks=chunks, likely=unasked, progress=progress)
+    return search_stages(result, layouts=layouts, chunks=chunks, likely=unasked)
 
 
 def _rules(scenario: Scenario, any_framework: bool, export_to: str | None) -> tuple[tuple[PlanRule, ...], str]:

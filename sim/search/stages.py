@@ -9,7 +9,7 @@ makes a rank do less than the mean of all ranks, so that is what bounds those th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -43,7 +43,6 @@ def search_stages(
     layouts: bool = True,
     chunks: bool = True,
     likely: bool = False,
-    progress: Callable[[int, int], None] | None = None,
 ) -> SearchResult:
     """Give the plans of a result balanced layouts and larger groups of micro-batches.
 
@@ -54,14 +53,11 @@ def search_stages(
     likely : bool
         Only plans whose ranks would make them faster than the best if they had equal work, and `UNASKED_RUNS` runs at
         most; else all that their bounds allow to be.
-    progress : callable, optional
-        Called with (plans run, most runs).
 
     Returns
     -------
     SearchResult
-        With the best of them among its best, and the scenario's own plan where it has a layout; interrupted
-        (KeyboardInterrupt), those found so far.
+        With the best of them among its best, and the scenario's own plan where it has a layout.
     """
     most_runs = UNASKED_RUNS if likely else MOST_RUNS
     unlike, only = _unlike(result) if chunks else {}, "num_chunks" in result.ways_fixed
@@ -70,36 +66,31 @@ def search_stages(
     found = Found[Candidate](result.top if only else 1)
     own = _own(result) if layouts else ()
     found.ran += [(each.worth(result.objective), each) for each in (*result.best, *own)]
-    tried, modules, finished = np.zeros(len(place), dtype=bool), _modules(result), result.finished
-    try:
-        for number, where in enumerate(place.tolist()):
-            if found.runs >= most_runs or (likely and not only and score[number] >= found.worst):
-                break
-            if bound[number] >= found.worst:
+    tried, modules = np.zeros(len(place), dtype=bool), _modules(result)
+    for number, where in enumerate(place.tolist()):
+        if found.runs >= most_runs or (likely and not only and score[number] >= found.worst):
+            break
+        if bound[number] >= found.worst:
+            continue
+        tried[number] = True
+        base = result.scenario_at(where)
+        better = False
+        for changed in _staged(base, layouts, unlike.get(base.plan.pp, ())):
+            if (key := (changed[0].plan, changed[1])) in seen or not _allowed(result, changed[0]):
                 continue
-            tried[number] = True
-            base = result.scenario_at(where)
-            better = False
-            for changed in _staged(base, layouts, unlike.get(base.plan.pp, ())):
-                if (key := (changed[0].plan, changed[1])) in seen or not _allowed(result, changed[0]):
-                    continue
-                if changed[1] and not better:  # no other place of its longer stages gains much
-                    continue
-                seen.add(key)
-                candidate, runs = _fitting(result, *changed, modules, found.worst)
-                better = candidate is not None
-                found.runs += runs
-                found.ran += [] if candidate is None else [(candidate.worth(result.objective), candidate)]
-                if progress is not None:
-                    progress(min(found.runs, most_runs), most_runs)
-    except KeyboardInterrupt:
-        finished = False
+            if changed[1] and not better:  # no other place of its longer stages gains much
+                continue
+            seen.add(key)
+            candidate, runs = _fitting(result, *changed, modules, found.worst)
+            better = candidate is not None
+            found.runs += runs
+            found.ran += [] if candidate is None else [(candidate.worth(result.objective), candidate)]
     least = float(bound.min()) if len(bound) and not (only and found.runs < most_runs) else None
     left = int(np.count_nonzero(~tried & (bound < found.worst)))
     counts = int(np.count_nonzero(tried)), len(place), found.runs
     searched = StagesSearched(layouts, bool(unlike), *counts, least, left, likely, only)
     best = tuple({each.scenario.plan: each for each in found.best}.values())
-    return replace(result, best=best[: result.top], stages=searched, finished=finished)
+    return replace(result, best=best[: result.top], stages=searched)
 
 
 def _own(result: SearchResult) -> tuple[Candidate, ...]:

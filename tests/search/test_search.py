@@ -1,7 +1,6 @@
 """What a search answers: the best plans, why not another, what left none, and the command around it."""
 
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -105,18 +104,6 @@ def test_why_not(result):
         why_not(result, {"batch": 4})
 
 
-def test_interrupted_it_says_how_far_it_came(monkeypatch):
-    monkeypatch.setattr(sys.modules["sim.search.prices.formula"], "_AT_ONCE", 50)
-
-    def stop(done, size):
-        if done > size / 2:
-            raise KeyboardInterrupt
-
-    part = search(load_scenario(SMALL), top=1, progress=stop)
-    assert not part.finished
-    assert part.space.num_plans / 2 < part.plans_priced < part.space.num_plans
-
-
 def test_command(tmp_path):
     best = tmp_path / "best.yaml"
     words = ["search", str(SMALL), "--json", "--top", "3", "-o", str(best), "--why", "plan.tp=1", "plan.pp=8"]
@@ -131,7 +118,7 @@ def test_command(tmp_path):
     )
     assert shown.exit_code == 0, shown.output
     assert "Why not plan.tp=1 plan.pp=8?" in shown.output
-    for wrong in (["--gpus", "many"], ["--cp", "0"], ["--why", "tp"], ["plan.tp=4"]):
+    for wrong in (["--gpus", "many"], ["--why", "tp"], ["plan.tp=4"]):
         assert isinstance(CliRunner().invoke(app, [*words[:2], *wrong]).exception, SpecError)
 
 

@@ -132,7 +132,7 @@ def test_layouts_are_told(tmp_path):
     file.write_text(scenario_yaml(small()), encoding="utf-8")
     found = search(load_scenario(file), top=2, layouts=True, fixed={"pp": 2})
     best = found.best[0]
-    words = ["search", str(file), "--any-framework", "--layouts", "--top", "2", "--fix", "pp=2", "-o", str(path)]
+    words = ["search", str(file), "--any-framework", "--layouts", "--top", "2", "-s", "plan.pp=2", "-o", str(path)]
     run = CliRunner().invoke(app, words, env={"COLUMNS": "120"})
     assert run.exit_code == 0, run.output
     assert f"Layers of row 1: {best.scenario.plan.pipeline_layout}" in run.output

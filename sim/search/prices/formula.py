@@ -5,7 +5,7 @@ Prices are the closed form's: never above what the exact engine says, and nearly
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
@@ -22,7 +22,7 @@ from sim.pricing.layouts import Layouts, place_layouts
 from sim.pricing.memory import peak_memory, stage_bytes
 from sim.pricing.stages import StageSeconds, near_and_far, once_a_step, price_stages, tied_reduction
 from sim.search.plans.layouts import SCHEDULES, Category, Columns
-from sim.search.plans.space import Progress, Space, base_plan
+from sim.search.plans.space import Space, base_plan
 from sim.specs import Scenario
 from sim.specs.stack import sends_overlap
 from sim.work.recompute import searched_word
@@ -90,17 +90,14 @@ def join(parts: Sequence[Priced]) -> Priced:
 
 def price_all(space: Space) -> Iterator[tuple[int, Ints, Floats, Floats]]:
     """(category, rows, step times, memory) of one category after the other. [-, -, s, bytes]"""
-    priced, _ = price_space(space)
+    priced = price_space(space)
     for number in np.unique(priced.category).tolist():
         here = priced.take(priced.category == number)
         yield number, here.row, here.step_time_s, here.memory_bytes
 
 
-def price_space(space: Space, progress: Progress | None = None) -> tuple[Priced, bool]:
-    """The table of all plans, category after category; and whether it has them all.
-
-    Interrupted (KeyboardInterrupt), it has those that were priced so far.
-    """
+def price_space(space: Space) -> Priced:
+    """The table of all plans, category after category."""
     # Given back at once, untouched: from then on glibc's malloc keeps the memory of arrays as large as those below
     # instead of returning it to the system and faulting it in again, a third of the time.
     np.empty(4_000_000)
@@ -108,24 +105,13 @@ def price_space(space: Space, progress: Progress | None = None) -> tuple[Priced,
     rows_of = [space.rows_of(flag) for flag in (False, True)]
     sizes = np.array([len(rows_of[category.sequence_parallel]) for category in categories])
     begins = dict(zip(categories, (np.cumsum(sizes) - sizes).tolist(), strict=True))
-    seconds, nbytes = np.full((2, sizes.sum()), np.nan)
-    finished = True
-    try:
-        waiting = None if progress is None else partial(progress, 0, space.num_plans)
-        for priced, rows, of_flag in _pieces(space, waiting):
-            _price_piece(rows, of_flag, categories, begins, seconds, nbytes)
-            if progress is not None:
-                progress(round(priced * space.num_plans), space.num_plans)
-    except KeyboardInterrupt:
-        if np.isnan(seconds).all():
-            raise
-        finished = False
+    seconds, nbytes = np.empty((2, sizes.sum()))
+    for rows, of_flag in _pieces(space):
+        _price_piece(rows, of_flag, categories, begins, seconds, nbytes)
     kept = np.concatenate([space.kept[each][rows_of[each.sequence_parallel]] for each in categories])
-    if not finished:
-        kept &= ~np.isnan(seconds)
     row = np.concatenate([rows_of[each.sequence_parallel] for each in categories], dtype=np.int32, casting="same_kind")
     table = Priced(np.repeat(np.arange(len(sizes), dtype=np.int16), sizes), row, seconds, nbytes)
-    return table if kept.all() else table.take(np.flatnonzero(kept)), finished
+    return table if kept.all() else table.take(np.flatnonzero(kept))
 
 
 _Where = Mapping[bool, tuple[int, slice]]
@@ -153,17 +139,14 @@ def _price_piece(
             nbytes[place], seconds[place] = needed[which], took[which]
 
 
-def _pieces(space: Space, waiting: Callable[[], object] | None = None) -> Iterator[tuple[float, Rows, _Where]]:
-    """Some rows of a space at a time: which share of all rows is behind them, and where they stand.
-
-    waiting : called while layouts are placed, before the first.
-    """
+def _pieces(space: Space) -> Iterator[tuple[Rows, _Where]]:
+    """Some rows of a space at a time, and where they stand."""
     scenario, categories = space.scenario, space.categories
     recomputes = tuple(dict.fromkeys(category.recompute for category in categories))
     flags = {category.sequence_parallel for category in categories}
     cut = [space.rows_of(flag) if flag in flags else np.empty(0, dtype=np.int64) for flag in (False, True)]
     without, columns = len(cut[0]), space.columns.take(np.concatenate(cut))
-    layouts, links = layouts_with_links(scenario, space.layouts, waiting)
+    layouts, links = layouts_with_links(scenario, space.layouts)
     again = [(searched_word(mode, scenario.plan), 0) for mode in recomputes]
     prices, cell = price_cells(layouts, columns.layout, columns.microbatch_size, ways_of(scenario, again))
     flag = (np.arange(len(columns)) >= without).astype(np.int64)
@@ -172,11 +155,7 @@ def _pieces(space: Space, waiting: Callable[[], object] | None = None) -> Iterat
         some, border = slice(begin, end), min(max(without - begin, 0), end - begin)
         found = {False: (begin, slice(0, border))} if border else {}
         found |= {True: (begin + border - without, slice(border, end - begin))} if border < end - begin else {}
-        yield (
-            end / len(columns),
-            Rows(scenario, layouts, links, prices, columns.take(some), cell[some], flag[some]),
-            found,
-        )
+        yield Rows(scenario, layouts, links, prices, columns.take(some), cell[some], flag[some]), found
 
 
 def ways_of(scenario: Scenario, again: Sequence[tuple[str, int]]) -> tuple[Way, ...]:
@@ -186,11 +165,9 @@ def ways_of(scenario: Scenario, again: Sequence[tuple[str, int]]) -> tuple[Way, 
     return tuple(Way(overlap, flag, *each) for flag, each in product((False, True), again))
 
 
-def layouts_with_links(
-    scenario: Scenario, degrees: Ints, waiting: Callable[[], object] | None = None
-) -> tuple[Layouts, Links]:
+def layouts_with_links(scenario: Scenario, degrees: Ints) -> tuple[Layouts, Links]:
     """Layouts (tp, cp, pp, dp, ep) on the scenario's cluster, and the links of their pipelines."""
-    layouts = place_layouts(scenario, degrees, waiting)
+    layouts = place_layouts(scenario, degrees)
     longer = longer_ranks(dealt_layers(scenario.model, scenario.plan), layouts.pp)
     return layouts, find_links(list(zip(layouts.hops, layouts.pp.tolist(), longer.tolist(), strict=True)))
 
