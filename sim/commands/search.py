@@ -45,7 +45,6 @@ SPACE = Fills(
     run,
     *("scenario", "top", "confirm", "context", "experts", "fixed", "export_to", "require_fit"),
     gpus=Opt(read=lambda words, _: opt.read_range(words), help="Number of GPUs, such as 1024, or a range: 64..4096."),
-    max_gpus=Opt(help="Plans use no more GPUs than this."),
     memory_limit_bytes=Opt(
         "--memory-limit",
         read=lambda words, _: opt.read_limit(words),
@@ -166,7 +165,7 @@ def search(
     questions.check(output, export_to)
     if questions.risk is not None:
         check_risk(questions.risk, space.keywords.get("objective", "step_time"))
-    opt.check_numbers(top=questions.top, max_gpus=space.keywords.get("max_gpus"))
+    opt.check_numbers(top=questions.top)
     if export_to is not None:
         check_framework(export_to)
     if questions.schedules is not None:

@@ -195,7 +195,6 @@ class SearchAnswers:
                     }
                     for each in own.among
                 ],
-                "layout": None if own.layout is None else own.layout.to_dict(),
             }
         if (why := self.why) is not None:
             data["why"] = {"fields": dict(self.fields), "rank": why.rank, **_explained(why)}

@@ -140,7 +140,6 @@ class StagesSearched:
     runs : plans that the exact engine ran.
     bound : what the objective makes smallest, at least, of all plans with other layouts; None without any.
     likely : whether only those that looked faster were tried.
-    only : whether all plans that were asked for have chunks of unlike stages.
     """
 
     layouts: bool
@@ -151,13 +150,10 @@ class StagesSearched:
     bound: float | None
     left: int
     likely: bool = False
-    only: bool = False
 
     @property
     def others(self) -> str:
         """The plans that the formula's proof speaks of, where these are not all."""
-        if self.only:
-            return " in chunks of unlike stages"
         return f" with layers dealt evenly{' to stages that are alike' if self.chunks else ''}"
 
     def to_dict(self, worth: float) -> dict[str, Any]:

@@ -19,7 +19,6 @@ from sim.search.comparison import (
     steps_between,
 )
 from sim.search.fixed import check_value
-from sim.search.layout import LayoutShares, layout_shares
 from sim.search.plans.layouts import CHOICES, FIELDS, SCHEDULES
 from sim.search.plans.space import Fields, agrees
 from sim.search.queries import value_words
@@ -62,8 +61,6 @@ class PlanRank:
     among : all plans first, then those of KINDS.
     losses : seconds by cause that it takes more than the best, largest first. [s]
     steps : from it to the best, a technique at a time.
-    layout : how its layers are dealt, and what a balanced layout would save; None where that was not asked for, or it
-        has no pipeline.
     """
 
     ruled_out: str | None
@@ -71,7 +68,6 @@ class PlanRank:
     among: tuple[RankAmong, ...]
     losses: dict[str, float]
     steps: tuple[Step, ...]
-    layout: LayoutShares | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +121,7 @@ def rank_plan(result: SearchResult, scenario: Scenario, *, steps: bool = True) -
     elif result.place_of(scenario) is None and not best:
         reason = _not_searched(result, scenario)
     walk = _steps_to_best(result, answer) if steps and needed <= limit else ()
-    dealt = layout_shares(scenario) if steps else None
-    return PlanRank(reason, answer, _ranks(result, scenario, answer), losses_by_cause(result, answer), walk, dealt)
+    return PlanRank(reason, answer, _ranks(result, scenario, answer), losses_by_cause(result, answer), walk)
 
 
 def why_not(result: SearchResult, named: Mapping[str, Any]) -> Why:
@@ -240,7 +235,7 @@ def _not_searched(result: SearchResult, scenario: Scenario) -> str:
     if plan.num_chunks > 1 and not stages_alike(scenario.model, plan, plan.pp, plan.num_chunks):
         return (
             "its chunks hold different kinds of layers, which no formula prices. The most promising of such plans are "
-            "run one by one, and ranked if among the best; -s plan.num_chunks=N -s plan.pp=N asks for them alone"
+            "run one by one, and ranked if among the best"
         )
     return "it is outside the searched space (-s plan.cp=[…] and -s plan.ep=[…] name the degrees that are searched)"
 

@@ -208,7 +208,7 @@ class SearchResult(PricedPlans, NotebookDisplay):
             f"{show(lowest, 'B')}, {named} is {show(self.memory_limit_bytes, 'B')} (tp {plan.tp}, cp {plan.cp}, pp "
             f"{plan.pp}, dp {plan.dp}, micro-batch {plan.microbatch_size}, {plan.schedule}, recompute "
             f"{plan.recompute}, ZeRO {plan.zero_stage}{experts}). To go on, {remedy}{dealt}{self._hosted()}"
-            "use more GPUs (--gpus, --max-gpus) or GPUs with more memory"
+            "use more GPUs (--gpus) or GPUs with more memory"
         )
 
     def _hosted(self) -> str:

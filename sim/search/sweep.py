@@ -137,7 +137,7 @@ def sweep(
     executor : Executor, optional
         Of `concurrent.futures`: searches of different points run on it (`sim.parallel`).
     **options
-        Of `search`: max_gpus, memory_limit_bytes, context, experts.
+        Of `search`: memory_limit_bytes, context, experts.
 
     Returns
     -------

@@ -257,7 +257,6 @@ def test_commands_that_make_no_sense(tmp_path):
         (["--why", ""], "names no field"),
         (["--gpus", "0"], "0 must be one or more"),
         (["--gpus", "8..2"], r"write 2\.\.8"),
-        (["--max-gpus", "0"], "--max-gpus 0 must be one or more"),
         (["-s", "training.global_batch_size=-1"], "global_batch_size"),
         (["--memory-limit", "0 GB"], "must be above zero"),
         (["--memory-limit", "1e400 GB"], "larger than any number"),
