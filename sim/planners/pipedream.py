@@ -27,7 +27,7 @@ import numpy as np
 from sim.arrays import FloatArray, IntArray
 from sim.errors import InfeasiblePlan, SpecError, nearest
 from sim.planners.layers import LayerProfile
-from sim.planners.pipeline_plan import Level, PipelinePlan, PlannedStage, num_workers
+from sim.planners.pipeline_plan import Level, PipelinePlan, PlannedStage
 from sim.planners.round_robin import noam
 from sim.units import show
 
@@ -52,24 +52,22 @@ def plan_pipeline(
     levels: Sequence[Level],
     *,
     sync: str = DEFAULT_SYNC,
-    replicated: bool = True,
     memory_bytes: float | None = None,
 ) -> PipelinePlan:
     """PipeDream's plan.
 
     levels : from the innermost out.
     sync : of SYNC.
-    replicated : else a straight pipeline, of one worker a stage.
     memory_bytes : of a worker; on machines of one level. [bytes]
     """
     levels = tuple(levels)
-    _check(profile, levels, sync, replicated, memory_bytes)
+    _check(profile, levels, sync, memory_bytes)
     seconds = profile.before("forward_s") + profile.before("backward_s")
     times = _between(seconds)
     solved: list[_Solved] = []
     for number, level in enumerate(levels):
         top = number == len(levels) - 1
-        solved.append(_solve(profile, times, level, SYNC[sync], replicated, memory_bytes, top))
+        solved.append(_solve(profile, times, level, SYNC[sync], memory_bytes, top))
         times = solved[-1].best[level.count]
     if not np.isfinite(times[0, -1]):
         assert memory_bytes is not None
@@ -112,17 +110,9 @@ class _Solved:
     count: int
 
 
-def _check(
-    profile: LayerProfile, levels: tuple[Level, ...], sync: str, replicated: bool, memory_bytes: float | None
-) -> None:
+def _check(profile: LayerProfile, levels: tuple[Level, ...], sync: str, memory_bytes: float | None) -> None:
     if sync not in SYNC:
         raise SpecError(f"unknown reduction {sync!r}{nearest(sync, SYNC)}")
-    workers = num_workers(levels)
-    if not replicated and workers > len(profile):
-        raise SpecError(
-            f"a straight pipeline of {workers} workers needs as many layers, and the profile has {len(profile)}; allow "
-            "replicated stages, or plan for fewer workers"
-        )
     if memory_bytes is not None and len(levels) > 1:
         raise SpecError(
             "how many micro-batches a stage keeps depends on the stages behind it, which servers are planned without; "
@@ -151,7 +141,6 @@ def _solve(
     times: FloatArray,
     level: Level,
     volume: Callable[[int], float],
-    replicated: bool,
     memory_bytes: float | None,
     top: bool,
 ) -> _Solved:
@@ -162,8 +151,7 @@ def _solve(
     send = 2.0 * profile.sent_bytes / rate
     stage = [np.full_like(times, np.inf)]
     for m in range(1, count + 1):
-        allowed = replicated or m == 1
-        stage.append(np.maximum(times, volume(m) * reduced / rate) / m if allowed else stage[0])
+        stage.append(np.maximum(times, volume(m) * reduced / rate) / m)
     behind = [np.maximum(send[:, np.newaxis], each) for each in stage]
     rows = 1 if top else size
     best, cut, parts = [stage[0][:rows]], [np.full((rows, size), -1)], [np.full((rows, size), -1)]
@@ -171,7 +159,7 @@ def _solve(
         fits = _fitting(profile, m, count - m, memory_bytes)
         found = np.where(fits(m)[:rows], stage[m][:rows], np.inf)
         where, used = np.full((rows, size), -1), np.full((rows, size), -1)
-        for own in range(1, m if replicated else min(m, 2)):
+        for own in range(1, m):
             last = np.where(fits(own), behind[own], np.inf)
             for row in range(rows):
                 ways = np.maximum(best[m - own][row][:, np.newaxis], last)

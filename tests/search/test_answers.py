@@ -178,7 +178,7 @@ def test_every_value_has_its_best_plan(small):
 @pytest.mark.parametrize(
     ("named", "says"),
     [
-        ({"microbatch_size": 3}, "no plan has microbatch_size 3 (the rules leave 1, 2, 4)"),
+        ({"microbatch_size": 3}, "no plan has microbatch_size 3 (those searched have microbatch_size 1, 2, 4)"),
         ({"tp": 1, "sequence_parallel": True}, "no plan has tp 1 and sequence_parallel True at once"),
         ({"num_chunks": 2, "schedule": "1f1b"}, "holds one chunk a rank"),
         ({"pp": 7}, "does not divide 8 GPUs"),
