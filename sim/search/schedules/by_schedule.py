@@ -117,13 +117,13 @@ def search_schedules(
     """
     if most_runs < 1:
         raise SpecError(f"most_runs = {most_runs} must be at least 1")
-    wanted, bests = schedules_named(names), list[ScheduleBest]()
+    wanted, bests, candidates = schedules_named(names), list[ScheduleBest](), list(result.best)
     for number, name in enumerate(wanted):
         if progress is not None:
             progress(number, len(wanted), name)
-        bests.append(best_under(result, name, most_runs=most_runs))
-    able = [each for each in bests if not each.asynchronous and result.space.has_schedule(each.schedule)]
-    candidates = [*result.best, *(each.best for each in able if each.best is not None)]
+        best, ran = _search_under(result, name, {}, most_runs)
+        bests.append(best)
+        candidates += ran if not best.asynchronous and result.space.has_schedule(name) else ()
     if not candidates:
         raise InfeasiblePlan(f"{result.nothing_fits()}; nor was a plan found that fits under {', '.join(wanted)}")
 
@@ -135,20 +135,27 @@ def search_schedules(
 
 
 def best_under(
-    result: SearchResult, schedule: str, named: Mapping[str, Any] | None = None, most_runs: int = MOST_RUNS
+    result: SearchResult, schedule: str, named: Mapping[str, Any], most_runs: int = MOST_RUNS
 ) -> ScheduleBest:
     """The best plan of a schedule among those with some fields.
 
     Raises ScheduleError: no such schedule.
     """
-    spaces = [each.having(named or {}) for each in spaces_under(result.space, schedule)]
+    return _search_under(result, schedule, named, most_runs)[0]
+
+
+def _search_under(
+    result: SearchResult, schedule: str, named: Mapping[str, Any], most_runs: int
+) -> tuple[ScheduleBest, Sequence[Candidate]]:
+    """The best plan of a schedule among those with some fields, and all that were run and fit."""
+    spaces = [each.having(named) for each in spaces_under(result.space, schedule)]
     plans = sum(each.num_plans for each in spaces if each is not None)
     if plans > MOST_PLANS:
-        return ScheduleBest(
-            schedule,
-            reason=f"not searched: its {plans:,} plans are more than {MOST_PLANS:,}, which are bounded at once; ask "
-            "for fewer (--gpus, -s plan.tp=[…])",
+        too_many = (
+            f"not searched: its {plans:,} plans are more than {MOST_PLANS:,}, which are bounded at once; ask "
+            "for fewer (--gpus, -s plan.tp=[…])"
         )
+        return ScheduleBest(schedule, reason=too_many), ()
     found = Found[Candidate](most=most_runs)
     parts = [BoundedPlans(each, result.objective, result.memory_limit_bytes) for each in spaces if each is not None]
     best_first(by_bound(parts, found), found)
@@ -163,7 +170,7 @@ def best_under(
     else:
         leanest = show(min(float(part.nbytes.min()) for part in parts), "B")
         reason = f"none of its {plans:,} plans fits in {limit}; the leanest needs {leanest} or more"
-    return ScheduleBest(schedule, best, plans, found.runs, found.proven, gap, reason)
+    return ScheduleBest(schedule, best, plans, found.runs, found.proven, gap, reason), found.best
 
 
 def _best(candidates: Sequence[Candidate], objective: str, most: int) -> tuple[Candidate, ...]:
