@@ -18,7 +18,7 @@ from sim.arrays import RankFloats
 from sim.engines import Program, Timeline, run
 from sim.errors import ScheduleError, SpecError
 from sim.planners.layers import LayerProfile
-from sim.planners.pipedream import DEFAULT_SYNC, plan_pipeline
+from sim.planners.pipedream import plan_pipeline
 from sim.planners.pipeline_plan import Level, PipelinePlan, levels_of
 from sim.planners.round_robin import build_replicated, noam
 from sim.pricing.cells import plans_of, sent_bytes
@@ -230,7 +230,6 @@ def ask_pipedream(
     source: Source,
     levels: Sequence[Level] | None = None,
     *,
-    sync: str = DEFAULT_SYNC,
     memory_bytes: float | None = None,
 ) -> PipeDreamAnswer:
     """PipeDream's plan of measured layers, or of a scenario's, and its play.
@@ -250,7 +249,7 @@ def ask_pipedream(
             "a profile of layers says nothing of the machine; give --workers and --bandwidths, such as --workers 4x4 "
             "--bandwidths '10 Gbit/s, 12 GB/s'"
         )
-    plan = plan_pipeline(profile, levels, sync=sync, memory_bytes=memory_bytes)
+    plan = plan_pipeline(profile, levels, memory_bytes=memory_bytes)
     try:
         played = play_plan(plan)
     except ScheduleError as error:

@@ -103,7 +103,6 @@ class PipelinePlan:
 
     profile: LayerProfile
     levels: tuple[Level, ...]
-    sync: str
     stages: tuple[PlannedStage, ...]
     single_s: float
     data_parallel_s: float

@@ -39,7 +39,7 @@ def pipedream_view(answer: PipeDreamAnswer) -> Group:
         most = "-".join(str(answer.covered.in_flight[place]) for place in first)
         lines.append(title("More  ", f"with {most} micro-batches in flight {_more(answer.covered.over_plan)}"))
     notes = [
-        f"reductions follow rule {plan.sync} and overlap compute; sends take turns on a stage's link",
+        "reductions are ring all-reduces and overlap compute; sends take turns on a stage's link",
         f"each worker of the first stage has {plan.active_minibatches} micro-batches in flight (NOAM)",
         *([f"layers: {plan.profile.source}"] if plan.profile.source else []),
     ]

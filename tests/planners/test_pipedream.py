@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sim import InfeasiblePlan, ScheduleError, SpecError, estimate, load_scenario
 from sim.planners.answers import ask_pipedream, covering, play_plan, profile_of
 from sim.planners.layers import LayerProfile, profile_from_text
-from sim.planners.pipedream import SYNC, data_parallel, plan_pipeline
+from sim.planners.pipedream import data_parallel, plan_pipeline
 from sim.planners.pipeline_plan import Level, levels_of, read_levels
 from sim.planners.round_robin import build_replicated, noam
 from sim.schedules import build_order
@@ -47,14 +47,14 @@ def levels(*pairs):
 
 
 @settings(max_examples=20, deadline=None)
-@given(profiles(), st.integers(1, 6), numbers, st.sampled_from(sorted(SYNC)))
-def test_no_plan_of_one_level_is_better(profile, workers, rate, sync):
+@given(profiles(), st.integers(1, 6), numbers)
+def test_no_plan_of_one_level_is_better(profile, workers, rate):
     machine = levels((workers, rate))
-    plan = plan_pipeline(profile, machine, sync=sync)
-    assert plan.period_s == pytest.approx(best_period(profile, machine, sync), rel=1e-9)
+    plan = plan_pipeline(profile, machine)
+    assert plan.period_s == pytest.approx(best_period(profile, machine), rel=1e-9)
     assert plan.num_workers == workers
     assert [stage.first for stage in plan.stages] == [0, *(stage.last for stage in plan.stages[:-1])]
-    again = price_plan(profile, machine[0], [stage.last for stage in plan.stages], plan.replicas, sync)
+    again = price_plan(profile, machine[0], [stage.last for stage in plan.stages], plan.replicas)
     assert again.period_s == pytest.approx(plan.period_s, rel=1e-9)
     assert plan.period_s <= plan.data_parallel_s * (1 + 1e-9)
 
@@ -134,16 +134,10 @@ def test_what_is_on_the_way_makes_the_play_longer_and_never_shorter(profile, wor
 def test_published_plans_come_out_of_the_published_profiles():
     """16 V100 in servers on 10 Gbit/s: 15-1 for VGG-16 and for AlexNet, cut before the fully connected layers."""
     machine = read_levels("16", "10 Gbit/s")
-    for name, sync, first in (
-        ("vgg16", "ring", "View 34"),
-        ("vgg16", "arxiv", "View 34"),
-        ("alexnet", "ring", "View 16"),
-        ("alexnet", "sosp", "View 16"),
-        ("alexnet", "arxiv", "View 16"),
-    ):
+    for name, first in (("vgg16", "View 34"), ("alexnet", "View 16")):
         profile = read_profile(LAYERS / f"{name}-v100.csv")
-        plan = plan_pipeline(profile, machine, sync=sync)
-        assert plan.config == "15-1", (name, sync)
+        plan = plan_pipeline(profile, machine)
+        assert plan.config == "15-1", name
         assert profile.layers[plan.stages[1].first].name == first
         assert plan.active_minibatches == 2
         assert plan.data_parallel_s > plan.period_s
