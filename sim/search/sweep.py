@@ -58,13 +58,6 @@ class Sweep(NotebookDisplay):
     objective: str
     notes: tuple[str, ...]
 
-    def winners(self) -> tuple[int | None, ...]:
-        """Number of the plan that wins each point, counted as plans first appear; None where no plan fits."""
-        seen: dict[Any, int] = {}
-        return tuple(
-            None if each.best is None else seen.setdefault(each.best.scenario.plan, len(seen)) for each in self.points
-        )
-
     def changes(self, number: int) -> tuple[str, ...]:
         """Fields in which the winner of a point differs from that of the feasible point before it on the last axis."""
         here = self.points[number].best

@@ -164,7 +164,6 @@ def test_changes_are_those_of_the_plan(scenario):
         for name in set(type(old).model_fields) - {"recompute_modules"}  # the scenario's own, whenever selective
         if getattr(old, name) != getattr(new, name)
     }
-    assert swept.winners() == (0, None, 1)
 
 
 def test_figures_show_every_point(scenario):
