@@ -74,7 +74,6 @@ MISTAKES = """
 2 | plan-pipeline VGG --workers many --bandwidths '1 GB/s' | workers such as 16
 2 | plan-pipeline VGG --workers 4 | together
 2 | plan-pipeline VGG -s plan.tp=2 | leave --set and --profile out
-2 | plan-pipeline VGG --workers 64 --bandwidths '1 GB/s' --straight | needs as many layers
 3 | plan-pipeline VGG --workers 4 --bandwidths '1 GB/s' --memory '1 GB' | no plan of 39 layers
 2 | plan-pipeline nowhere.csv | no scenario file
 2 | timeline MAIN --svg nowhere/step.svg | there is no folder

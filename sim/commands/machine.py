@@ -280,8 +280,6 @@ def plan_pipeline(
     overrides: Overrides = None,
     workers: str | None = None,
     bandwidths: str | None = None,
-    straight: bool = False,
-    sync: str = "ring",
     memory: str | None = None,
     profile: ProfileOption = None,
     as_json: AsJson = False,
@@ -293,8 +291,6 @@ def plan_pipeline(
     source : A profile of layers (CSV, YAML), or a scenario.
     workers : Workers, or servers × workers: 16, 4x4. A scenario has its own.
     bandwidths : Bandwidths, the outermost first: '10 Gbit/s, 12 GB/s'.
-    straight : One worker a stage.
-    sync : Bytes of a reduction: ring, sosp or arxiv.
     memory : Of a worker, such as '16 GB'.
     """
     from sim.report.planners import pipedream_view
@@ -304,7 +300,7 @@ def plan_pipeline(
     levels = None if workers is None or bandwidths is None else read_levels(workers, bandwidths)
     limit = None if memory is None else parse(memory, "bytes")
     asked = _source(source, overrides or [], profile)
-    plan = ask_pipedream(asked, levels, sync=sync, replicated=not straight, memory_bytes=limit)
+    plan = ask_pipedream(asked, levels, memory_bytes=limit)
     print_answer(as_json, plan.to_dict, lambda: pipedream_view(plan))
 
 

@@ -171,8 +171,6 @@ def plan(
         )
     said = sentence_of(planned) if deadline is None else in_time_sentence(deadline)
     then.show(planned.answer.scenario, found.to_dict(), planned_view(planned, said, steps, then.verbose, deadline))
-    if not planned.result.finished:
-        raise KeyboardInterrupt
 
 
 OPTIONS = {
@@ -212,8 +210,8 @@ def ask_plan(
             return in_time(asked, limit, card, cluster or "", terms=terms, export_to=export_to, progress=progress)
     assert gpus is not None
     if named:
-        with progress_bar("plans priced") as progress:
-            return asked.answer(card, gpus, cluster or "", terms=terms, export_to=export_to, progress=progress)
+        with spinner("plans priced"):
+            return asked.answer(card, gpus, cluster or "", terms=terms, export_to=export_to)
     if asked.tokens is None:
         assumed = (f"a run of {TOKENS / 1e12:g} trillion tokens (--tokens)",)
         asked = replace(asked, tokens=TOKENS, assumed=assumed)

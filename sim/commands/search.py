@@ -14,13 +14,13 @@ from typer import Option
 from sim.commands import options as opt
 from sim.commands.files import print_exported
 from sim.commands.fills import Fills, Opt
-from sim.commands.progress import progress_bar
+from sim.commands.progress import progress_bar, spinner
 from sim.errors import FlopcastError, InfeasiblePlan, SpecError
 from sim.files import write_text
 from sim.foreign.exporters import check_beside_plan, check_framework, export_scenario
 from sim.search import SearchResult
 from sim.search import search as run
-from sim.search.axes import SIZE, sweepable
+from sim.search.axes import SIZE
 from sim.search.explain import check_fields, rank_plan, why_not
 from sim.search.fixed import as_fixed
 from sim.search.risk import RANKED, at_risk, check_risk
@@ -43,9 +43,8 @@ TOP = 10
 """Plans that are shown unless more or fewer are asked for."""
 SPACE = Fills(
     run,
-    *("scenario", "top", "confirm", "context", "experts", "fixed", "export_to", "progress", "require_fit"),
+    *("scenario", "top", "confirm", "context", "experts", "fixed", "export_to", "require_fit"),
     gpus=Opt(read=lambda words, _: opt.read_range(words), help="Number of GPUs, such as 1024, or a range: 64..4096."),
-    max_gpus=Opt(help="Plans use no more GPUs than this."),
     memory_limit_bytes=Opt(
         "--memory-limit",
         read=lambda words, _: opt.read_limit(words),
@@ -77,57 +76,6 @@ def _ways(text: str) -> tuple[str, ...]:
     return check_ways(names)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpaceOptions:
-    """Which plans are searched, and what makes one of them the best.
-
-    batch : Sequences per step, instead of the scenario's.
-    cp : Context-parallel degrees, such as 1,2,4; default: those that keep pieces long.
-    ep : Expert-parallel degrees, such as 8,16; default: all that suit.
-    fix FIELD[=VALUE] : Keep a field of the plan: tp=8, or tp for the scenario's own value. Same as -s plan.tp=8.
-    """
-
-    space: Annotated[partial[SearchResult], SPACE]
-    batch: int | None = None
-    cp: str | None = None
-    ep: str | None = None
-    fix: list[str] | None = None
-
-    def arguments(self, scenario: Scenario, swept: bool) -> dict[str, Any]:
-        """What they are to a search of this scenario, some of whose numbers a sweep may change."""
-        found = dict(self.space.keywords)
-        length, experts = (0, 0) if swept else (scenario.training.sequence_length, scenario.model.num_experts)
-        if self.cp is not None:
-            found["context"] = _degrees(self.cp, "--cp", length, f"sequence of {length:,} tokens")
-        if self.ep is not None:
-            found["experts"] = _degrees(self.ep, "--ep", experts, f"{experts:,} experts")
-        return found
-
-    def scenario(self, original: Scenario, own: bool) -> Scenario:
-        """The scenario with another batch, if one is given; nothing is left of its own plan but its GPUs then."""
-        if self.batch is None:
-            return original
-        if own:
-            raise SpecError("--why own speaks of the scenario's own batch; leave --batch out")
-        return original.replace(
-            training=original.training.replace(global_batch_size=self.batch),
-            plan=original.plan.replace(dp=1, ep=1, microbatch_size=1),
-        )
-
-
-def _degrees(text: str, option: str, of: int, what: str) -> tuple[int, ...]:
-    """Degrees of `1,2,4`, each of which must divide a number of something."""
-    degrees = opt.read_numbers(text, option)
-    wrong = [each for each in degrees if of % each]
-    if wrong:
-        able = [each for each in range(1, min(of, 64) + 1) if of % each == 0]
-        more = " …" if of > able[-1] or len(able) > 8 else ""
-        raise SpecError(
-            f"{option} {wrong[0]} must divide the {what}; degrees that do: {', '.join(map(str, able[:8]))}{more}"
-        )
-    return degrees
-
-
 @dataclass(frozen=True, slots=True)
 class Questions:
     """What else is asked about the plans, or instead of the best of them.
@@ -137,7 +85,6 @@ class Questions:
     sensitivity : Also show what each value of tp, pp and so on would cost, and why.
     sweep FIELD=VALUES : Show instead how the best plan changes with a number of the scenario: a..b, a..b:N or a,b,c.
         Twice to go over both.
-    fields : List the numbers that --sweep can change.
     figure : File for the figure of --sweep, --sensitivity or --pareto (.png, .svg).
     top : How many plans to show.
     risk : Rank by the step time that a plan stays below with this probability, such as 0.9, instead of by the expected
@@ -150,7 +97,6 @@ class Questions:
     pareto: bool = False
     sensitivity: bool = False
     sweep: list[str] | None = None
-    fields: bool = False
     figure: Path | None = None
     top: int = TOP
     risk: float | None = None
@@ -161,29 +107,25 @@ class Questions:
         """Questions about the plans, by their options, and whether they are asked."""
         return {"--why": bool(self.why), "--sensitivity": self.sensitivity, "--pareto": self.pareto}
 
-    def sweeps(self, path: str) -> bool:
-        """Whether --sweep goes over this."""
-        return any(word.partition("=")[0].strip() == path for word in self.sweep or ())
+    @property
+    def sweeps_size(self) -> bool:
+        """Whether --sweep goes over the number of GPUs."""
+        return any(word.partition("=")[0].strip() == SIZE for word in self.sweep or ())
 
     def check(self, output: Path | None, export_to: str | None) -> None:
-        """Refuse what has nothing to say beside --sweep or --fields, and files that cannot be written."""
-        instead = "--fields" if self.fields else "--sweep" if self.sweep else None
+        """Refuse what has nothing to say beside --sweep, and files that cannot be written."""
         beside = {"--schedules": self.schedules is not None, "-o": output is not None}
-        beside |= {"--export": export_to is not None, "--sweep": bool(self.sweep) and self.fields}
+        beside |= {"--export": export_to is not None, "--risk": self.risk is not None}
         others = [word for word, on in {**self.asked, **beside}.items() if on]
-        others += ["--risk"] * bool(instead and self.risk is not None)
-        idle = ["--top"] * (self.top != TOP) + ["--figure"] * (self.fields and self.figure is not None)
         if self.risk is not None and (asked := [word for word, on in self.asked.items() if on]):
             raise SpecError(
                 f"--risk ranks plans by what they stay below, and {' and '.join(asked)} compares expected step times; "
                 "ask them one after the other"
             )
-        if instead and others:
-            raise SpecError(
-                f"{instead} asks another question than {' and '.join(others)}; ask them one after the other"
-            )
-        if instead and idle:
-            raise SpecError(f"{' and '.join(idle)} would change nothing beside {instead}; leave out what does nothing")
+        if self.sweep and others:
+            raise SpecError(f"--sweep asks another question than {' and '.join(others)}; ask them one after the other")
+        if self.sweep and self.top != TOP:
+            raise SpecError("--top would change nothing beside --sweep; leave out what does nothing")
         opt.check_output(output)
         if self.figure is not None:
             from sim.report.figures import check_paths
@@ -203,7 +145,7 @@ def search(
     ] = None,
     *,
     overrides: opt.Overrides = None,
-    space: SpaceOptions,
+    space: Annotated[partial[SearchResult], SPACE],
     questions: Questions,
     profile: opt.ProfileOption = None,
     output: Annotated[Path | None, Option("--output", "-o", help="Write the best plan as a scenario.")] = None,
@@ -222,38 +164,28 @@ def search(
         raise SpecError(f"{more_fields[0]!r} belongs to no option; write --why {' '.join(more_fields)}")
     questions.check(output, export_to)
     if questions.risk is not None:
-        check_risk(questions.risk, space.space.keywords.get("objective", "step_time"))
-    opt.check_numbers(top=questions.top, max_gpus=space.space.keywords.get("max_gpus"), batch=space.batch)
+        check_risk(questions.risk, space.keywords.get("objective", "step_time"))
+    opt.check_numbers(top=questions.top)
     if export_to is not None:
         check_framework(export_to)
     if questions.schedules is not None:
         schedules_named(questions.schedules)  # a name that there is not is said at once
     own, named = _read_fields((*why, *(more_fields or ())))
     check_fields(named, any_of_plan=own)
-    original, fixed, batch = _load(scenario, overrides or (), space, profile, own)
-    space = replace(space, batch=batch)
+    given, fixed, size = _load(scenario, overrides or (), profile, own)
     if export_to is not None:
-        check_beside_plan(original, export_to)
-    if questions.fields:
-        _print_fields(original, as_json)
-        return
-    given = space.scenario(original, own)
-    options = {**space.arguments(given, bool(questions.sweep)), "fixed": fixed, "export_to": export_to}
-    if space.batch is not None and not original.is_open and not questions.sweeps(SIZE):
-        options.setdefault("gpus", (original.plan.num_gpus,) * 2)
+        check_beside_plan(given, export_to)
+    options = {**space.keywords, "fixed": fixed, "export_to": export_to}
+    if size is not None and not questions.sweeps_size:
+        options.setdefault("gpus", (size, size))
     if questions.sweep:
-        if space.batch is not None and questions.sweeps(BATCH):
-            raise SpecError(f"{BATCH} is swept and given at once; leave --batch out")
         _sweep(given, questions.sweep, options, questions.figure, as_json)
         return
-    result = _result(given, questions, options)
-    if original.is_open and own:
+    if given.is_open and own:
         raise SpecError("--why own speaks of the scenario's own plan, and it has none; name fields of one instead")
-    ranked = None if space.batch is not None or original.is_open else original
-    answers = _answer(result, ranked, own, named, questions.asked)
+    result = _result(given, questions, options)
+    answers = _answer(result, None if given.is_open or size is not None else given, own, named, questions.asked)
     _tell(answers, output, questions.figure, export_to, as_json, verbose)
-    if answers.unanswered or not result.finished or any(each.interrupted for each in result.schedules):
-        raise KeyboardInterrupt
 
 
 def _read_fields(words: Sequence[str]) -> tuple[bool, dict[str, Any]]:
@@ -276,77 +208,61 @@ def _read_fields(words: Sequence[str]) -> tuple[bool, dict[str, Any]]:
 
 
 def _load(
-    path: Path, overrides: Sequence[str], space: SpaceOptions, profile: str | None, own: bool
+    path: Path, overrides: Sequence[str], profile: str | None, own: bool
 ) -> tuple[Scenario, dict[str, Any], int | None]:
-    """The scenario, the fields of plans that are kept, and the batch that takes the place of the scenario's own.
+    """The scenario, the fields of plans that are kept, and how many GPUs its file's plan has where it has another.
 
     A batch that `--set` gives need not suit the scenario's own plan, unless that plan is asked about: it is searched.
     """
-    fix, batch = space.fix or (), space.batch
     of_batch = [each for each in overrides if each.partition("=")[0].strip() == BATCH]
     try:
-        return *_load_with_fixed(path, overrides, fix, profile), batch
+        return *_load_with_fixed(path, overrides, profile), None
     except FlopcastError:
         if not of_batch or own:
             raise
-    if batch is not None:
-        raise SpecError(f"--batch {batch} and -s {of_batch[-1]} both set the batch; keep one")
-    others = [each for each in overrides if each not in of_batch]
+    found, fixed = _load_with_fixed(path, [each for each in overrides if each not in of_batch], profile)
     batch = parse_whole(of_batch[-1].partition("=")[2].strip(), "global_batch_size")
-    return *_load_with_fixed(path, others, fix, profile), batch
+    opt.check_numbers(batch=batch)
+    size = None if found.is_open else found.plan.num_gpus
+    training = found.training.replace(global_batch_size=batch)
+    return found.replace(training=training, plan=found.plan.replace(dp=1, ep=1, microbatch_size=1)), fixed, size
 
 
-def _load_with_fixed(
-    path: Path, overrides: Sequence[str], fix: Sequence[str], profile: str | None
-) -> tuple[Scenario, dict[str, Any]]:
-    """The scenario with its file's own plan, and the fields of plans that --set and --fix keep."""
+def _load_with_fixed(path: Path, overrides: Sequence[str], profile: str | None) -> tuple[Scenario, dict[str, Any]]:
+    """The scenario with its file's own plan, and the fields of plans that --set keeps."""
     of_plan = [each for each in overrides if each.startswith("plan.")]
     try:
         found = load_scenario(path, [each for each in overrides if each not in of_plan], profile)
     except FlopcastError:  # the file's own plan does not suit what else is set
         found = load_scenario(path, overrides, profile)
-    return as_fixed(found, [*of_plan, *fix])
+    return as_fixed(found, of_plan)
 
 
 def _result(given: Scenario, questions: Questions, options: dict[str, Any]) -> SearchResult:
     """The best plans, those of other schedules beside them, and their ranking at risk where one is asked for."""
     top = questions.top if questions.risk is None else max(questions.top, RANKED)
-    with progress_bar("plans priced") as progress:
-        result = run(given, top=top, progress=progress, require_fit=questions.schedules is None, **options)
-    if questions.schedules is not None and result.finished:  # who stops the one does not begin the other
+    with spinner("plans priced"):
+        result = run(given, top=top, require_fit=questions.schedules is None, **options)
+    if questions.schedules is not None:
         with progress_bar("schedules searched") as progress:
             result = search_schedules(result, questions.schedules, progress=progress)
-    if questions.risk is not None and result.best:
-        result = at_risk(result, questions.risk, questions.top)
-    return result
+    return result if questions.risk is None else at_risk(result, questions.risk, questions.top)
 
 
 def _answer(
     result: SearchResult, original: Scenario | None, own: bool, named: dict[str, Any], asked: dict[str, bool]
 ) -> SearchAnswers:
-    """Answer what was asked beside the best plans, up to the first question that an interrupt leaves open."""
+    """Answer what was asked beside the best plans."""
     from sim.report.search import SearchAnswers
 
-    found = SearchAnswers(result, named)
-    open_questions = [word for word, on in asked.items() if on]
-    if not result.finished:  # who stops a search does not wait for more
-        return replace(found, unanswered=next(iter(open_questions), None))
-    word = "the scenario's own plan"
-    try:
+    found = SearchAnswers(result, named, pareto=asked["--pareto"])
+    with spinner("questions answered"):
         if original is not None:
             changed = original.replace(plan=original.plan.replace(**named)) if own and named else original
             found = replace(found, own=rank_plan(result, changed, steps=own), own_asked=own)
-        for word in open_questions:
-            if word == "--why" and not own:
-                found = replace(found, why=why_not(result, named))
-            elif word == "--sensitivity":
-                with progress_bar("values looked at") as progress:
-                    found = replace(found, sensitivity=cost_of_values(result, progress=progress))
-            elif word == "--pareto":
-                found = replace(found, pareto=True)
-    except KeyboardInterrupt:
-        return replace(found, unanswered=word)
-    return found
+        if asked["--why"] and not own:
+            found = replace(found, why=why_not(result, named))
+        return replace(found, sensitivity=cost_of_values(result) if asked["--sensitivity"] else None)
 
 
 def _sweep(scenario: Scenario, words: list[str], options: dict[str, Any], figure: Path | None, as_json: bool) -> None:
@@ -361,19 +277,8 @@ def _sweep(scenario: Scenario, words: list[str], options: dict[str, Any], figure
         save(swept.plot(), [figure])
         if not as_json:
             typer.echo(f"\nDrawn: {figure}")
-    if not swept.finished:
-        raise KeyboardInterrupt
     if all(point.best is None for point in swept.points):
         raise InfeasiblePlan("no point of the sweep has a plan that can be run; why not is said at each")
-
-
-def _print_fields(scenario: Scenario, as_json: bool) -> None:
-    """Answer --fields."""
-    from sim.report.search import fields_view
-
-    fields = sweepable(scenario)
-    rows = [{"path": each.path, "unit": each.unit, "value": each.value} for each in fields]
-    opt.print_answer(as_json, lambda: {"fields": rows}, lambda: fields_view(fields))
 
 
 def _tell(answers: SearchAnswers, output: Path | None, figure: Path | None, export_to: str | None, *how: bool) -> None:
@@ -396,9 +301,6 @@ def _tell(answers: SearchAnswers, output: Path | None, figure: Path | None, expo
     if exported is not None and not as_json:
         typer.echo()
         print_exported(exported)
-    if answers.unanswered:
-        open_question = f"Interrupted at {answers.unanswered}: it is not answered, nor what comes after it"
-        typer.secho(open_question, err=True, fg="red")
 
 
 def write_scenario(path: Path, scenario: Scenario) -> None:

@@ -17,9 +17,8 @@ import numpy as np
 from sim.arrays import RankFloats
 from sim.engines import Program, Timeline, run
 from sim.errors import ScheduleError, SpecError
-from sim.estimate import Estimate, estimate
 from sim.planners.layers import LayerProfile
-from sim.planners.pipedream import DEFAULT_SYNC, plan_pipeline
+from sim.planners.pipedream import plan_pipeline
 from sim.planners.pipeline_plan import Level, PipelinePlan, levels_of
 from sim.planners.round_robin import build_replicated, noam
 from sim.pricing.cells import plans_of, sent_bytes
@@ -28,7 +27,6 @@ from sim.pricing.layouts import cut_of
 from sim.pricing.stages import StageSeconds
 from sim.schedules import Order
 from sim.schedules.passes import peak_in_flight, weight_versions
-from sim.search.layout import layout_text
 from sim.specs import Scenario
 from sim.work.layers import EMBEDDING, FIRST_KIND, HEAD, Stage
 from sim.work.optimizer import GRADIENT_WIDTH, state_bytes
@@ -99,25 +97,6 @@ def profile_of(scenario: Scenario, **changes: Any) -> LayerProfile:
         },
         "profile",
     )
-
-
-LETTERS = {"embedding": "E", "layer": "t", "prediction": "m", "head": "L"}
-
-
-def straight_scenario(
-    scenario: Scenario, profile: LayerProfile, ends: Sequence[int], width: int, **plan: Any
-) -> Scenario:
-    """A scenario with stages of these layers, each on `width` workers, as the house's own estimate prices it.
-
-    ends : where each stage's blocks end.
-    **plan : of the plan's fields: schedule, micro-batch, recomputation.
-    """
-    letters = "".join(LETTERS[layer.name.partition(" ")[0]] for layer in profile.layers)
-    stages = [letters[begin:end] for begin, end in zip((0, *ends[:-1]), ends, strict=True)]
-    layout = layout_text(stages) if len(stages) > 1 else ""
-    changed = {"embedding_as_layer": False, "head_as_layer": False, "pp": len(stages), "dp": width}
-    alone = one_worker(scenario)
-    return alone.replace(plan=alone.plan.replace(**changed, pipeline_layout=layout, **plan))
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,19 +210,12 @@ class PipeDreamAnswer:
 
     played : None where the workers' turns repeat too late; `unplayed` says when.
     covered : its play with as many micro-batches in flight as keep the plan's pace, where PipeDream's own do not.
-    estimate : the house's, of a scenario whose stages have as many workers each.
     """
 
     plan: PipelinePlan
     played: PlayedPlan | None
     covered: PlayedPlan | None
-    estimate: Estimate | None
     unplayed: str = ""
-
-    @property
-    def layout(self) -> str:
-        """The stages as `plan.pipeline_layout` takes them; empty where the house has no such plan."""
-        return "" if self.estimate is None else self.estimate.scenario.plan.pipeline_layout
 
     def to_dict(self) -> dict[str, object]:
         """Plain data with stable keys, for JSON."""
@@ -251,9 +223,6 @@ class PipeDreamAnswer:
         found["played"] = None if self.played is None else self.played.to_dict()
         if self.covered is not None:
             found["covered"] = self.covered.to_dict()
-        if self.estimate is not None:
-            found["pipeline_layout"] = self.layout
-            found["estimate"] = {"step_time_s": self.estimate.step_time_s, "fits": self.estimate.fits}
         return found
 
 
@@ -261,8 +230,6 @@ def ask_pipedream(
     source: Source,
     levels: Sequence[Level] | None = None,
     *,
-    sync: str = DEFAULT_SYNC,
-    replicated: bool = True,
     memory_bytes: float | None = None,
 ) -> PipeDreamAnswer:
     """PipeDream's plan of measured layers, or of a scenario's, and its play.
@@ -282,23 +249,10 @@ def ask_pipedream(
             "a profile of layers says nothing of the machine; give --workers and --bandwidths, such as --workers 4x4 "
             "--bandwidths '10 Gbit/s, 12 GB/s'"
         )
-    plan = plan_pipeline(profile, levels, sync=sync, replicated=replicated, memory_bytes=memory_bytes)
-    answer = None
-    if isinstance(source, Scenario) and len({*plan.replicas}) == 1:
-        answer = _estimate(source, plan)
+    plan = plan_pipeline(profile, levels, memory_bytes=memory_bytes)
     try:
         played = play_plan(plan)
     except ScheduleError as error:
-        return PipeDreamAnswer(plan, None, None, answer, str(error))
+        return PipeDreamAnswer(plan, None, None, str(error))
     covered = play_plan(plan, in_flight=covering(plan)) if played.over_plan > 1 + NEGLIGIBLE else None
-    return PipeDreamAnswer(plan, played, covered, answer)
-
-
-def _estimate(scenario: Scenario, plan: PipelinePlan) -> Estimate | None:
-    """The house's own, where the batch can be dealt to so many replicas."""
-    ends = [stage.last for stage in plan.stages]
-    schedule = "pipedream" if len(ends) > 1 else "1f1b"
-    try:
-        return estimate(straight_scenario(scenario, plan.profile, ends, plan.replicas[0], schedule=schedule))
-    except SpecError:
-        return None
+    return PipeDreamAnswer(plan, played, covered)

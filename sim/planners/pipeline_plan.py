@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
 
 from sim.errors import SpecError, require_positive
 from sim.planners.layers import LayerProfile
@@ -25,11 +24,6 @@ class Level:
 
     def __str__(self) -> str:
         return f"{self.count} at {show(self.bandwidth_bytes_per_s, 'B/s')}"
-
-
-def num_workers(levels: tuple[Level, ...]) -> int:
-    """Workers of all levels together."""
-    return prod(level.count for level in levels)
 
 
 def read_levels(workers: str, bandwidths: str) -> tuple[Level, ...]:
@@ -109,7 +103,6 @@ class PipelinePlan:
 
     profile: LayerProfile
     levels: tuple[Level, ...]
-    sync: str
     stages: tuple[PlannedStage, ...]
     single_s: float
     data_parallel_s: float

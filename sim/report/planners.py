@@ -3,27 +3,12 @@
 from __future__ import annotations
 
 from rich.console import Group
-from rich.text import Text
 
 from sim.planners.answers import NEGLIGIBLE, PipeDreamAnswer
 from sim.planners.pipeline_plan import PipelinePlan
 from sim.report.terminal import assumptions, indented, title
 from sim.table import Table, columns_table
 from sim.units import show, show_time, significant
-
-
-def _beyond_the_plan(answer: PipeDreamAnswer) -> list[Text]:
-    """What more micro-batches in flight would gain, and what a step takes here."""
-    lines, replicas = [], answer.plan.replicas
-    if answer.covered is not None:
-        first = [sum(replicas[:stage]) for stage in range(len(replicas))]
-        most = "-".join(str(answer.covered.in_flight[place]) for place in first)
-        lines.append(title("More  ", f"with {most} micro-batches in flight {_more(answer.covered.over_plan)}"))
-    if answer.estimate is not None:
-        layout = f" with plan.pipeline_layout {answer.layout}" if answer.layout else ""
-        fits = "" if answer.estimate.fits else ", which does not fit"
-        lines.append(title("Here  ", f"{show_time(answer.estimate.step_time_s)} a step{layout}{fits}"))
-    return lines
 
 
 def pipedream_view(answer: PipeDreamAnswer) -> Group:
@@ -49,9 +34,12 @@ def pipedream_view(answer: PipeDreamAnswer) -> Group:
         late, versions = max(played.staleness), max(played.versions)
         kept = f"gradients up to {late} update{'s' * (late > 1)} late, {versions} versions of the weights"
         lines.append(title("Played  ", f"{pace}; {kept if late else 'no gradient is late'}"))
-    lines += _beyond_the_plan(answer)
+    if answer.covered is not None:
+        first = [sum(plan.replicas[:stage]) for stage in range(len(plan.replicas))]
+        most = "-".join(str(answer.covered.in_flight[place]) for place in first)
+        lines.append(title("More  ", f"with {most} micro-batches in flight {_more(answer.covered.over_plan)}"))
     notes = [
-        f"reductions follow rule {plan.sync} and overlap compute; sends take turns on a stage's link",
+        "reductions are ring all-reduces and overlap compute; sends take turns on a stage's link",
         f"each worker of the first stage has {plan.active_minibatches} micro-batches in flight (NOAM)",
         *([f"layers: {plan.profile.source}"] if plan.profile.source else []),
     ]

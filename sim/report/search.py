@@ -22,8 +22,7 @@ from sim.search.comparison import loss_of, seconds_apart
 from sim.search.explain import PlanRank, Why
 from sim.search.queries import framework_assumed
 from sim.search.sensitivity import ValueCost
-from sim.search.sweep import INTERRUPTED, Sweep
-from sim.specs.fields import NumericField
+from sim.search.sweep import Sweep
 from sim.table import Table, columns_table, plain_table
 from sim.units import show, show_time, significant
 
@@ -56,11 +55,6 @@ def _heading(result: SearchResult) -> Text:
         f"Of {result.plans_priced:,} plans{theirs}, {result.plans_feasible - made:,} fit in "
         f"{show(result.memory_limit_bytes, 'B')} per GPU{more}. {sentence(result.proof_assumptions[0])}"
     )
-    if not result.finished:
-        looked = f"only {result.plans_priced:,} of {result.space.num_plans:,} plans were looked at"
-        if result.plans_priced == result.space.num_plans:
-            looked = f"all plans were priced, but only the best {result.confirmed} run on the exact engine"
-        said.append(f"\ninterrupted: {looked}; better ones may be among the rest", style="bold red")
     return said
 
 
@@ -144,7 +138,6 @@ class SearchAnswers:
     own : the rank of the scenario's own plan.
     own_asked : whether it is explained; else it is told in a line.
     pareto : whether the front is shown.
-    unanswered : the first question that an interrupt left open.
     """
 
     result: SearchResult
@@ -154,7 +147,6 @@ class SearchAnswers:
     why: Why | None = None
     sensitivity: Sequence[ValueCost] | None = None
     pareto: bool = False
-    unanswered: str | None = None
 
     def view(self, width: int, verbose: bool = False) -> Group:
         """The best plans, then every answer below them."""
@@ -203,7 +195,6 @@ class SearchAnswers:
                     }
                     for each in own.among
                 ],
-                "layout": None if own.layout is None else own.layout.to_dict(),
             }
         if (why := self.why) is not None:
             data["why"] = {"fields": dict(self.fields), "rank": why.rank, **_explained(why)}
@@ -262,9 +253,6 @@ def sweep_view(swept: Sweep) -> Group:
     names = " and ".join(axis.path for axis in swept.axes)
     best = f"best plan by {swept.objective.replace('_', ' ')} over {names}"
     asked = title(scenario.name, f"  {scenario.model.name}, {best}")
-    if not swept.finished:
-        found = sum(point.infeasible != INTERRUPTED for point in swept.points)
-        asked.append(f"\ninterrupted: only {found:,} of {len(swept.points):,} points were searched", "bold red")
     return Group(asked, "", *_points(swept), *_reasons(swept), *assumptions(swept.notes))
 
 
@@ -319,14 +307,3 @@ def _reasons(swept: Sweep) -> list[RenderableType]:
         said.append(f"none at {' and at '.join(shown)}: {reason}")
     left = len(by_reason) - REASONS
     return [*said, *([f"and {left:,} more reasons at other points (--json has all)"] if left > 0 else [])]
-
-
-def fields_view(fields: Sequence[NumericField]) -> Table:
-    """The numbers that a sweep may go over, with the scenario's own values."""
-    axes = [Axis(each.path, each.full_path, each.unit, (), "listed") for each in fields]
-    pairs = zip(fields, axes, strict=True)
-    values = ["not set" if each.value is None else axis.show(each.value) for each, axis in pairs]
-    table = columns_table({"field": [each.path for each in fields], "value": values}, left=("field", "value"))
-    for column in table.columns:
-        column.overflow, column.no_wrap = "fold", False
-    return table

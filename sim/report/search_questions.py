@@ -15,7 +15,6 @@ from sim.search import SearchResult
 from sim.search.candidate import ScheduleBest
 from sim.search.comparison import Step, loss_of
 from sim.search.explain import PlanRank, Why
-from sim.search.layout import LayoutShares
 from sim.search.queries import priced_schedules
 from sim.search.sensitivity import ValueCost
 from sim.table import Table, columns_table, plain_table
@@ -59,23 +58,7 @@ def plan_rank_view(result: SearchResult, ranked: PlanRank, question: str) -> Gro
         own = best.scenario.plan == answer.scenario.plan
         said = f" The best takes {show_time(best.step_time_s)} ({change:+.1%}: {say.differences(answer, best)})."
         lines.append(indented(Text(place + ("" if own else said))))
-    dealt = [] if ranked.layout is None else [_dealt(answer, ranked.layout)]
-    return Group(*lines, *dealt, *_explained(result, answer, ranked.steps))
-
-
-def _dealt(answer: Estimate, layout: LayoutShares) -> str:
-    """How even the work of the ranks is, and what a balanced layout saves."""
-    held, more = " and ".join(layout.holds[:3]), len(layout.holds) - 3
-    held += f" and {more} more" if more > 0 else ""
-    above = f"{show_time(layout.busiest_s)} a micro-batch, {layout.busiest_s / layout.mean_s - 1:.1%} above the mean"
-    letters = "E embedding, t layer, m multi-token prediction, L head"
-    said = f"Balance: rank {layout.busiest} has the most work, {above}. It holds {held} ({letters})."
-    found = layout.balanced
-    change = found.answer.step_time_s / answer.step_time_s - 1
-    if change > -1e-6:
-        return f"{said} No other layout is more even."
-    fits = "" if found.answer.fits else ", but does not fit as it is"
-    return f"{said} The layout {found.layout} would take {show_time(found.answer.step_time_s)} ({change:+.1%}){fits}."
+    return Group(*lines, *_explained(result, answer, ranked.steps))
 
 
 def own_line(result: SearchResult, ranked: PlanRank) -> Text:

@@ -67,10 +67,7 @@ class Ranking(NamedTuple):
 
 def offer(asked: Question, gpu: str, gpus: int, **options: Any) -> Offer:
     """The best plan of a question on so many GPUs of a preset, and its run; options are those of `plan_of`."""
-    planned = asked.planned(gpu, gpus, **options)
-    if not planned.result.finished:
-        raise KeyboardInterrupt  # who stops one search stops them all
-    return Offer(gpu, gpus, planned)
+    return Offer(gpu, gpus, asked.planned(gpu, gpus, **options))
 
 
 def rank(
@@ -181,8 +178,6 @@ def in_time(
         except InfeasiblePlan as error:
             refused.append(error)
             return inf
-        if not tried[size].result.finished:
-            raise KeyboardInterrupt
         return (tried[size].ends.high if sure else tried[size].run).wall_s
 
     enough = _fewest(sizes, node_gpus, lambda size: wall_s(size, sure=False) <= within_s)

@@ -170,7 +170,7 @@ class Planned:
     def to_dict(self) -> dict[str, Any]:
         """Plain data with stable keys, for JSON: those of `estimate`, the run's under `training`."""
         found = self.result.to_dict()
-        searched = ("plans_priced", "plans_feasible", "plans_in_space", "confirmed", "gap", "finished")
+        searched = ("plans_priced", "plans_feasible", "plans_in_space", "confirmed", "gap")
         return {
             **self.answer.to_dict(),
             "training": None if self.training is None else self.training.to_dict(),
@@ -308,7 +308,6 @@ def plan_of(
     memory_limit_bytes: float | None = None,
     fixed: Mapping[str, Any] | None = None,
     export_to: str | None = None,
-    progress: Callable[[int, int], None] | None = None,
 ) -> Planned:
     """The best plan on so many GPUs, and its run where the scenario has a budget of tokens.
 
@@ -325,7 +324,6 @@ def plan_of(
         room=room,
         fixed=fixed,
         export_to=export_to,
-        progress=progress,
         require_fit=False,
     )
     if not result.best:

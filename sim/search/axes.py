@@ -11,7 +11,7 @@ import numpy as np
 from sim.errors import SpecError, nearest
 from sim.search.plans.layouts import CHOICES, NUMBERS
 from sim.specs import Scenario
-from sim.specs.fields import NumericField, find_field, numeric_fields
+from sim.specs.fields import find_field
 from sim.units import EXAMPLES, count_factor, parse, show, show_time, significant
 
 GEOMETRIC = 4.0
@@ -162,12 +162,3 @@ def _distinct(values: list[float], whole: bool, path: str) -> tuple[float, ...]:
         if values.count(value) > 1:
             raise SpecError(f"--sweep {path}: {value:g} stands there twice")
     return tuple(int(value) if whole else value for value in values)
-
-
-def sweepable(scenario: Scenario) -> list[NumericField]:
-    """Everything that an axis may go over, with the scenario's own values; the plan's fields and its size first."""
-    plan = scenario.plan
-    own = [NumericField(SIZE, "", None, True, plan.num_gpus)]
-    names = [name for name in PLAN_NUMBERS if name != "ep" or scenario.model.num_experts]
-    own += [NumericField(f"plan.{name}", "", None, True, getattr(plan, name)) for name in names]
-    return own + list(numeric_fields(scenario).values())

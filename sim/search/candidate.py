@@ -102,7 +102,6 @@ class ScheduleBest:
     runs : how many of them the exact engine ran.
     proven : no other plan of the schedule is better.
     gap : by how much a plan that was not run could still be better at most, as a share; 0 where it is proven.
-    interrupted : its search was stopped, or not begun.
     """
 
     schedule: str
@@ -112,7 +111,6 @@ class ScheduleBest:
     proven: bool = False
     gap: float = 1.0
     reason: str | None = None
-    interrupted: bool = False
 
     @property
     def asynchronous(self) -> bool:
@@ -142,7 +140,6 @@ class StagesSearched:
     runs : plans that the exact engine ran.
     bound : what the objective makes smallest, at least, of all plans with other layouts; None without any.
     likely : whether only those that looked faster were tried.
-    only : whether all plans that were asked for have chunks of unlike stages.
     """
 
     layouts: bool
@@ -153,13 +150,10 @@ class StagesSearched:
     bound: float | None
     left: int
     likely: bool = False
-    only: bool = False
 
     @property
     def others(self) -> str:
         """The plans that the formula's proof speaks of, where these are not all."""
-        if self.only:
-            return " in chunks of unlike stages"
         return f" with layers dealt evenly{' to stages that are alike' if self.chunks else ''}"
 
     def to_dict(self, worth: float) -> dict[str, Any]:

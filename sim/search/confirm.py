@@ -22,7 +22,7 @@ import numpy as np
 from sim.arrays import Array
 from sim.estimate import estimate
 from sim.search.candidate import ROUNDING, Candidate
-from sim.search.plans.space import Fields, Progress
+from sim.search.plans.space import Fields
 from sim.search.queries import Selection
 from sim.search.result import SearchResult
 
@@ -78,14 +78,12 @@ class Found(Generic[Answer]):
 def best_first(
     plans: Iterable[tuple[float, Run[Answer] | None]],
     found: Found[Answer],
-    progress: Callable[[int], None] = lambda runs: None,
 ) -> Found[Answer]:
     """Run plans until the best few are proven or as many as wanted were run.
 
     plans : no bound is above that of a later plan, but for plans that were run before; without a run it is that of
         plans that are not listed.
-    found : filled as plans are run: interrupted (KeyboardInterrupt), it has what was found so far.
-    progress : called with the runs after each.
+    found : filled as plans are run.
     """
     for bound, run in plans:
         if found.reaches(bound) or run is None:
@@ -93,7 +91,6 @@ def best_first(
         ran = run()
         found.runs += 1
         found.ran += [] if ran is None else [ran]
-        progress(found.runs)
     found.bound = np.inf
     return found
 
@@ -133,12 +130,12 @@ def by_price(
 
 
 def run_best(
-    result: SearchResult, named: Fields, top: int, most: int, progress: Progress | None = None
+    result: SearchResult, named: Fields, top: int, most: int
 ) -> tuple[SearchResult, Selection, Found[Candidate]]:
     """Run the best plans with some fields, and make room for those that need it.
 
     Room is made for plans up to the price of the last of the best few. As that may take longer than its price, more is
-    made where a plan might lie between. Interrupted (KeyboardInterrupt), plans that were run are an answer.
+    made where a plan might lie between.
 
     Parameters
     ----------
@@ -153,23 +150,11 @@ def run_best(
         The table with plans for which room was made, the plans with the fields, and what is known of the best.
     """
     known, here, ceiling = dict(result.known), result, None
-    found = Found[Candidate](top, most)
     while True:
-        try:
-            here = here.with_room(top, named, ceiling, progress) if here.finished else here
-        except KeyboardInterrupt:
-            here = replace(here, finished=False)
-            if found.ran:
-                break
+        here = here.with_room(top, named, ceiling)
         chosen = here.select(named, COPIES * most + 1)  # so many runs, and a bound for the others, lie among them
-        found = Found(top, most)
-        try:
-            best_first(by_price(here, chosen.best, most, known), found)
-        except KeyboardInterrupt:
-            if not found.ran:
-                raise
-            here = replace(here, finished=False)
-        if not (here.finished and found.ran) or found.last <= here.room_floor:
+        found = best_first(by_price(here, chosen.best, most, known), Found[Candidate](top, most))
+        if not found.ran or found.last <= here.room_floor:
             break
         ceiling = found.last * (1 + ROUNDING)
     result.known.update((place, each) for place, each in known.items() if place < len(result.prices))

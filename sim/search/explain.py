@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from sim.errors import InfeasiblePlan, SpecError, nearest
+from sim.errors import FlopcastError, InfeasiblePlan, SpecError, nearest
 from sim.estimate import Estimate, estimate
 from sim.pricing.deal import stages_alike
 from sim.search.candidate import ROUNDING, Candidate, ScheduleBest
@@ -19,13 +19,11 @@ from sim.search.comparison import (
     steps_between,
 )
 from sim.search.fixed import check_value
-from sim.search.layout import LayoutShares, layout_shares
-from sim.search.plans.layouts import CHOICES, FIELDS, SCHEDULES
+from sim.search.plans.layouts import CHOICES, FIELDS, SCHEDULES, completed_plan
 from sim.search.plans.space import Fields, agrees
 from sim.search.queries import value_words
 from sim.search.result import SearchResult
 from sim.search.schedules.by_schedule import best_under
-from sim.search.unpriced import try_unpriced
 from sim.specs import ParallelPlan, Scenario
 from sim.specs.framework_plans import broken_rules
 from sim.work.recompute import recompute_word, searched_word
@@ -62,8 +60,6 @@ class PlanRank:
     among : all plans first, then those of KINDS.
     losses : seconds by cause that it takes more than the best, largest first. [s]
     steps : from it to the best, a technique at a time.
-    layout : how its layers are dealt, and what a balanced layout would save; None where that was not asked for, or it
-        has no pipeline.
     """
 
     ruled_out: str | None
@@ -71,7 +67,6 @@ class PlanRank:
     among: tuple[RankAmong, ...]
     losses: dict[str, float]
     steps: tuple[Step, ...]
-    layout: LayoutShares | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +120,7 @@ def rank_plan(result: SearchResult, scenario: Scenario, *, steps: bool = True) -
     elif result.place_of(scenario) is None and not best:
         reason = _not_searched(result, scenario)
     walk = _steps_to_best(result, answer) if steps and needed <= limit else ()
-    dealt = layout_shares(scenario) if steps else None
-    return PlanRank(reason, answer, _ranks(result, scenario, answer), losses_by_cause(result, answer), walk, dealt)
+    return PlanRank(reason, answer, _ranks(result, scenario, answer), losses_by_cause(result, answer), walk)
 
 
 def why_not(result: SearchResult, named: Mapping[str, Any]) -> Why:
@@ -211,7 +205,9 @@ def _not_searched(result: SearchResult, scenario: Scenario) -> str:
         return f"it uses {plan.num_gpus:,} GPUs, the search {sizes.min():,} to {sizes.max():,}"
     experts = np.unique(result.space.columns.ep).tolist()
     if plan.ep not in experts:
-        return f"it deals the experts over {plan.ep} GPUs, the search over {', '.join(map(str, experts))} (--ep)"
+        return (
+            f"it deals the experts over {plan.ep} GPUs, the search over {', '.join(map(str, experts))} (-s plan.ep=[…])"
+        )
     if plan.pipeline_layout:
         others = "the search deals layers by" if result.stages and result.stages.layouts else "--layouts searches"
         return f"it has a pipeline_layout of its own; {others} balanced layouts, and flopcast estimate prices yours"
@@ -238,9 +234,9 @@ def _not_searched(result: SearchResult, scenario: Scenario) -> str:
     if plan.num_chunks > 1 and not stages_alike(scenario.model, plan, plan.pp, plan.num_chunks):
         return (
             "its chunks hold different kinds of layers, which no formula prices. The most promising of such plans are "
-            "run one by one, and ranked if among the best; -s plan.num_chunks=N -s plan.pp=N asks for them alone"
+            "run one by one, and ranked if among the best"
         )
-    return "it is outside the searched space (--cp and --ep name the context and expert degrees that are searched)"
+    return "it is outside the searched space (-s plan.cp=[…] and -s plan.ep=[…] name the degrees that are searched)"
 
 
 def _cannot_run(result: SearchResult, scenario: Scenario) -> str:
@@ -276,8 +272,44 @@ def _why_unpriced(result: SearchResult, named: Fields) -> Why:
     blamed = _blamed(result, named)
     if blamed:
         return Why(blamed, None, None, {})
-    answer, reason, tried = try_unpriced(result, named)
-    refused = "" if answer is None else _cannot_run(result, answer.scenario)
-    if refused:
-        return Why(refused, None, None, {})
-    return Why(reason, None, None, {}) if answer is None else replace(_why(result, answer, None), tried=tried)
+    answers, reason = _tried(result, named)
+    answer = min(answers, key=lambda each: each.step_time_s, default=None)
+    reason = reason if answer is None else _cannot_run(result, answer.scenario)
+    return (
+        replace(_why(result, answer, None), tried=len(answers))
+        if answer and not reason
+        else Why(reason, None, None, {})
+    )
+
+
+FASTEST, LEANER = 6, 18
+"""Plans that fields are put on: the fastest, and of those that none beats in time and memory."""
+
+
+def _tried(result: SearchResult, named: Fields) -> tuple[list[Estimate], str]:
+    """The plans that can be run when these fields are put on the best that have as many of them as there are, and what
+    must follow follows; and where there is none, the rule that the first of them breaks."""
+    shared: dict[str, Any] = {}
+    for name, value in named.items():
+        shared |= {name: value} if result.select({**shared, name: value}, 1).priced else {}
+    chosen, front = result.select(shared, FASTEST), result.pareto(shared)
+    spread = np.unique(np.linspace(0, len(front) - 1, min(LEANER, len(front))).round().astype(int))
+    places = [*chosen.best.tolist(), *front[spread].tolist()] or [chosen.leanest]
+    answers, reasons = dict[ParallelPlan, Estimate](), list[str]()
+    for base in map(result.scenario_at, dict.fromkeys(place for place in places if place is not None)):
+        try:
+            plan = completed_plan(base.plan, base.model.num_layers, named)
+            answer = answers.get(plan) or estimate(base.replace(plan=plan)).require_fit()
+        except FlopcastError as error:
+            # A mistake without the name of the record that found it.
+            reasons.append(str(error).removeprefix("Scenario: ").removeprefix("ParallelPlan: ").removeprefix("plan: "))
+            continue
+        if answer.largest.total <= result.memory_limit_bytes:
+            answers[plan] = answer
+        else:
+            reasons.append(f"it needs {answer.largest.total / 1e9:.1f} GB, more than the memory limit")
+    there = {name: value for name, value in named.items() if not result.select({name: value}, 1).priced}
+    left = [f"{each} {', '.join(map(str, result.values([each])[each]))}" for each in there]
+    rules = f"no plan has {' and '.join(f'{name} {value}' for name, value in (there or named).items())}"
+    searched = f" (those searched have {' and '.join(left)})" if left else " at once"
+    return list(answers.values()), f"{rules}{searched}: {next(iter(reasons), 'no plan is like it')}"

@@ -16,13 +16,11 @@ from typing import Any
 import numpy as np
 
 from sim.arrays import FloatArray
-from sim.engines.program import priced_order
 from sim.errors import SpecError
 from sim.estimate import Estimate, estimate
 from sim.pricing.cells import plans_of
-from sim.schedules import get_schedule
 from sim.specs import Scenario
-from sim.work.layers import EMBEDDING, FIRST_KIND, HEAD, deal_stages
+from sim.work.layers import EMBEDDING, FIRST_KIND, HEAD
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,60 +91,6 @@ def balanced_plans(scenario: Scenario) -> tuple[list[Scenario], float]:
         stages = ["".join(letters[begin:end]) for begin, end in zip((0, *cut[:-1]), cut, strict=True)]
         found.append(scenario.replace(plan=plan.replace(**changed, pipeline_layout=layout_text(stages))))
     return found, _bound(scenario, seconds, ends)
-
-
-@dataclass(frozen=True, slots=True)
-class LayoutShares:
-    """How the layers of a plan are dealt to its pipeline ranks.
-
-    busiest : the rank with the most work. busiest_s, mean_s : of one micro-batch, forward and backward, on it and on
-        the average rank. [s]
-    holds : letters of its stages.
-    balanced : the balanced layout.
-    """
-
-    busiest: int
-    busiest_s: float
-    mean_s: float
-    holds: tuple[str, ...]
-    balanced: LayoutFound
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data with stable keys, for JSON."""
-        found = self.balanced.to_dict()
-        return {
-            "busiest_rank": self.busiest,
-            "busiest_s": self.busiest_s,
-            "mean_s": self.mean_s,
-            "busiest_holds": list(self.holds),
-            "balanced": {name: found[name] for name in ("pipeline_layout", "step_time_s", "fits", "gap")},
-        }
-
-
-def layout_shares(scenario: Scenario) -> LayoutShares | None:
-    """How even the work of a plan's ranks is, and what a balanced layout saves; None where no layout could say it: it
-    has no pipeline, or ranks hold other stages than each pp-th."""
-    plan = scenario.plan
-    chosen = get_schedule(plan.schedule)
-    home = np.arange(plan.num_stages) % plan.pp
-    if plan.num_stages == 1 or chosen.copies > 1 or plan.vocabulary_over_stages:
-        return None
-    order, _ = priced_order(scenario)
-    if not np.array_equal(order.rank_of_stage, home):
-        return None
-    letters, seconds = _blocks(scenario)
-    if plan.num_stages > len(letters):
-        return None
-    sizes = [
-        stage.has_embedding + stage.num_layers + stage.num_mtp + stage.has_head
-        for stage in deal_stages(scenario.model, plan)
-    ]
-    ends = np.cumsum(sizes)
-    texts = ["".join(letters[end - size : end]) for end, size in zip(ends.tolist(), sizes, strict=True)]
-    work = np.bincount(home, [seconds[end - size : end].sum() for end, size in zip(ends.tolist(), sizes, strict=True)])
-    busiest = int(work.argmax())
-    holds = tuple(_short(text) for text, rank in zip(texts, home.tolist(), strict=True) if rank == busiest)
-    return LayoutShares(busiest, float(work.max()), float(work.mean()), holds, balance_layout(scenario))
 
 
 def _blocks(scenario: Scenario) -> tuple[list[str], FloatArray]:

@@ -369,7 +369,7 @@ def fixed_assumed(fixed: Mapping[str, Any]) -> str:
     free = [name for name in FIELDS if name not in fixed and name not in ROOM[1:]]
     searched = f"the search chose {', '.join(free)}, whatever the scenario's own plan says"
     if not fixed:
-        return f"{searched}; -s plan.FIELD=VALUE or --fix FIELD keeps one"
+        return f"{searched}; -s plan.FIELD=VALUE keeps one"
     words = ", ".join(f"plan.{name} = {value_words(value)}" for name, value in fixed.items())
     return f"every plan has {words}, as set; {searched}"
 
@@ -387,10 +387,10 @@ def plans_assumed(space: Space) -> list[str]:
     contexts, experts = (sorted(set(space.layouts[:, LAYOUT.index(name)].tolist())) for name in ("cp", "ep"))
     stated = [
         f"context parallelism was tried with cp {listed(contexts)}, which leaves pieces of {length // contexts[-1]:,} "
-        "tokens or more; --cp names others"
+        "tokens or more; -s plan.cp=[…] names others"
     ]
     if model.num_experts:
-        stated.append(f"expert parallelism was tried with ep {listed(experts)}; --ep names others")
+        stated.append(f"expert parallelism was tried with ep {listed(experts)}; -s plan.ep=[…] names others")
         if plan.etp > 1:
             stated.append("each expert is cut over its tensor-parallel group (etp = tp), as by the scenario's plan")
     stated += _uneven(space)

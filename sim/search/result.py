@@ -13,7 +13,7 @@ import numpy as np
 from sim.notebook import NotebookDisplay
 from sim.search.candidate import Candidate, ScheduleBest, StagesSearched, gap_of
 from sim.search.plans.layouts import expert_degrees
-from sim.search.plans.space import Fields, Progress
+from sim.search.plans.space import Fields
 from sim.search.queries import (
     PricedPlans,
     Selection,
@@ -40,8 +40,6 @@ class SearchResult(PricedPlans, NotebookDisplay):
 
     plans_priced : plans whose time and memory are known.
     best : by the objective on the exact engine, of the closed form's best.
-    finished : False where it was interrupted; then only `plans_priced` of `space.num_plans` were looked at, or, where
-        these are all, only `confirmed` run on the exact engine.
     elapsed_s : of pricing and memory check, without the confirmations. [s]
     top : how many of the best were asked for.
     confirmed : plans that the exact engine ran.
@@ -57,7 +55,6 @@ class SearchResult(PricedPlans, NotebookDisplay):
 
     plans_priced: int
     best: tuple[Candidate, ...]
-    finished: bool
     elapsed_s: float
     top: int = 10
     confirmed: int = 0
@@ -70,9 +67,7 @@ class SearchResult(PricedPlans, NotebookDisplay):
     room_floor: float = np.inf
     room_fields: Fields | None = None
 
-    def with_room(
-        self, few: int, fields: Fields | None = None, ceiling: float | None = None, progress: Progress | None = None
-    ) -> Self:
+    def with_room(self, few: int, fields: Fields | None = None, ceiling: float | None = None) -> Self:
         """The result with plans that fit only once room is made, if they may be among the best few with some fields.
 
         ceiling : score up to which room is made, whatever is among the best few by their prices.
@@ -80,7 +75,7 @@ class SearchResult(PricedPlans, NotebookDisplay):
         begun = time.perf_counter()
         looked = self.room_floor if fields == self.room_fields and ceiling is not None else -np.inf
         wanted = {**self.ways_fixed, **(fields or {})}
-        plans, room = make_room(replace(self, ways_fixed={}), self.room, few, wanted, looked, ceiling, progress)
+        plans, room = make_room(replace(self, ways_fixed={}), self.room, few, wanted, looked, ceiling)
         given = self.plans_given_room + room.tried
         took = self.elapsed_s + time.perf_counter() - begun
         plans = replace(plans, ways_fixed=self.ways_fixed, elapsed_s=took)
@@ -117,9 +112,9 @@ class SearchResult(PricedPlans, NotebookDisplay):
     def gap(self) -> float | None:
         """Largest share by which a plan that was priced but not run could beat the best; 0 if the best is proven.
 
-        None if no plan fits, or if the search was interrupted: nothing is known about plans that were not priced.
+        None if no plan fits.
         """
-        if self.plans_priced < self.space.num_plans or not self.best:
+        if not self.best:
             return None
         fastest = self.best[0] if self.risk is None else self.risk.fastest
         return gap_of(fastest.worth(self.objective), self.bound)
@@ -195,7 +190,6 @@ class SearchResult(PricedPlans, NotebookDisplay):
         lowest = self.memory_bytes[everything.leanest]
         plan, scenario = self.scenario_at(everything.leanest).plan, self.space.scenario
         gpu = scenario.cluster.gpu
-        partly = "" if self.finished else f" (interrupted after {self.plans_priced:,} of {self.space.num_plans:,})"
         limited = self.memory_limit_bytes < gpu.usable_bytes
         named = "--memory-limit" if limited else f"the memory of one {gpu.name}"
         raised = f"raise --memory-limit to {math.ceil(lowest / 1e9)} GB, or "
@@ -206,16 +200,15 @@ class SearchResult(PricedPlans, NotebookDisplay):
             wider = self._wider_degrees()
             if wider:
                 dealt = (
-                    f"deal the {scenario.model.num_experts} experts over more GPUs (--ep {','.join(map(str, wider))}; "
-                    "without --ep all degrees are searched), "
+                    f"deal the {scenario.model.num_experts} experts over more GPUs (-s "
+                    f"plan.ep=[{','.join(map(str, wider))}]; without it all degrees are searched), "
                 )
-        hosted = self._hosted() if self.finished else ""
         return (
-            f"none of {self.plans_priced:,} plans fits{partly}: memory rules them all out. The leanest needs "
+            f"none of {self.plans_priced:,} plans fits: memory rules them all out. The leanest needs "
             f"{show(lowest, 'B')}, {named} is {show(self.memory_limit_bytes, 'B')} (tp {plan.tp}, cp {plan.cp}, pp "
             f"{plan.pp}, dp {plan.dp}, micro-batch {plan.microbatch_size}, {plan.schedule}, recompute "
-            f"{plan.recompute}, ZeRO {plan.zero_stage}{experts}). To go on, {remedy}{dealt}{hosted}use more GPUs "
-            "(--gpus, --max-gpus) or GPUs with more memory"
+            f"{plan.recompute}, ZeRO {plan.zero_stage}{experts}). To go on, {remedy}{dealt}{self._hosted()}"
+            "use more GPUs (--gpus) or GPUs with more memory"
         )
 
     def _hosted(self) -> str:
@@ -250,7 +243,6 @@ class SearchResult(PricedPlans, NotebookDisplay):
             "plans_in_space": self.space.num_plans,
             "plans_given_room": self.plans_given_room,
             "room": list(self.room),
-            "finished": self.finished,
             "elapsed_s": self.elapsed_s,
             "plans_per_s": self.plans_per_s,
             "confirmed": self.confirmed,

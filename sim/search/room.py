@@ -23,7 +23,7 @@ from sim.errors import SpecError, nearest
 from sim.pricing.cells import CellPrices, price_cells
 from sim.pricing.deal import put_together
 from sim.search.plans.layouts import ROOM, Category
-from sim.search.plans.space import Fields, Progress, Space, agrees
+from sim.search.plans.space import Fields, Space, agrees
 from sim.search.prices.formula import Priced, Rows, join, layouts_with_links, ways_of
 from sim.search.queries import PricedPlans
 from sim.specs import Scenario
@@ -192,6 +192,8 @@ SLACK = 0.002
 AT_ONCE = 20_000
 """Plans whose cells are priced together."""
 
+_Made = tuple[Category, int, float, float]
+"""Plans for which room was made, in the fastest way: category, row, step time [s] and memory [bytes]."""
 _Plans = TypeVar("_Plans", bound=PricedPlans)
 
 
@@ -225,14 +227,12 @@ def make_room(
     fields: Fields | None = None,
     floor: float = -np.inf,
     ceiling: float | None = None,
-    progress: Progress | None = None,
 ) -> tuple[_Plans, Room]:
     """Plans with those for which room was made, that may be among the best few with some fields.
 
     ways : of WAYS.
     floor : score up to which room was looked for already.
     ceiling : score from which on nothing is looked for. Default: that of the last of the best few, whatever is found.
-    progress : called with (plans looked at, all that may be).
     """
     fields = {} if fields is None else fields
     if "recompute_modules" in fields:
@@ -252,7 +252,7 @@ def make_room(
         return float(np.sort(best)[few - 1]) * (1 + SLACK) if len(best) >= few else np.inf
 
     score, row, category = _too_large(plans, fields, floor, last_of_few())
-    tried, begin, found = 0, 0, list[tuple[Category, int, float, float]]()
+    tried, begin, found = 0, 0, list[_Made]()
     while begin < len(row):
         end = min(begin + AT_ONCE, len(row))
         chosen = ChosenRows(plans.space, row[begin:end], category[begin:end], able)
@@ -262,13 +262,12 @@ def make_room(
             if last <= first:
                 break
             here = np.arange(first, last)
-            new = _fitting(plans, chosen, here - begin, category[here], block, fields)
+            new = _fitting(plans, chosen, here - begin, category[here], block)
             tried += (len(able) + block) * len(here)
-            if progress is not None:
-                progress(last, len(row))
-            rows = row[begin + new.place]
-            best = np.concatenate([best, plans.score_of(Priced(new.place, rows, new.seconds, new.nbytes))])
-            found += zip(new.categories, rows.tolist(), new.seconds.tolist(), new.nbytes.tolist(), strict=True)
+            if new:
+                numbers = [np.array(column) for column in list(zip(*new, strict=True))[1:]]
+                best = np.concatenate([best, plans.score_of(Priced(numbers[0], *numbers))])
+            found += new
             first, size = last, min(2 * size, MOST_AT_ONCE)
         if first < end:
             return _with(plans, found), Room(tried, float(score[first]))
@@ -332,22 +331,10 @@ def _too_large(plans: PricedPlans, fields: Fields, floor: float, ceiling: float)
     return score[within][order], some.row, some.category
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """Plans for which there is room, with the way that is fastest; place : in the rows that were priced."""
-
-    place: Ints
-    categories: list[Category]
-    seconds: Array
-    nbytes: Array
-
-
-def _fitting(
-    plans: PricedPlans, chosen: ChosenRows, places: Ints, category: Ints, block: bool, fields: Fields
-) -> _Found:
+def _fitting(plans: PricedPlans, chosen: ChosenRows, places: Ints, category: Ints, block: bool) -> list[_Made]:
     """The fastest way in which each of some rows fits, if the space does not have it already."""
-    found: list[tuple[int, Category, float, float]] = []
     categories, scenario, limit = plans.space.categories, plans.space.scenario, plans.memory_limit_bytes
+    found, known = list[_Made](), set(categories)
     nbytes = chosen.memory_bytes(places)
     fits = (nbytes <= limit) & _allowed(plans, chosen, places, category)
     fits[0] = False  # of what does nothing it is known
@@ -366,12 +353,8 @@ def _fitting(
         *(column[order].tolist() for column in (place, way, layers, seconds, needed)), strict=True
     ):
         made = _category(scenario, categories[category[each]], chosen.ways[one], blocks)
-        found.append((int(places[each]), made, numbers[0], numbers[1]))
-    known = set(plans.space.categories)
-    found = [each for each in found if each[1] not in known]
-    of_found = np.array([each[2:] for each in found], dtype=float).reshape(-1, 2)
-    where = np.array([each[0] for each in found], dtype=np.int64)
-    return _Found(where, [each[1] for each in found], of_found[:, 0], of_found[:, 1])
+        found += [] if made in known else [(made, int(chosen.rows[places[each]]), numbers[0], numbers[1])]
+    return found
 
 
 def _allowed(plans: PricedPlans, chosen: ChosenRows, here: Ints, base: Ints) -> Bools:
@@ -403,7 +386,7 @@ def _category(scenario: Scenario, base: Category, way: Category, block_layers: i
     )
 
 
-def _with(plans: _Plans, found: Sequence[tuple[Category, int, float, float]]) -> _Plans:
+def _with(plans: _Plans, found: Sequence[_Made]) -> _Plans:
     """Return the table with new rows appended, each plan once."""
     numbers = {each: number for number, each in enumerate(plans.categories)}
     given = np.flatnonzero(plans.category >= len(plans.space.categories))

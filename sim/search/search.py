@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from sim.search.plans.space import build_space
 from sim.search.prices.formula import price_space
 from sim.search.result import SearchResult
 from sim.search.room import DEFAULT, check_ways
-from sim.search.stages import ONE_CHUNK, has_unlike_chunks, search_stages, unlike_alone
+from sim.search.stages import has_unlike_chunks, search_stages
 from sim.specs import Scenario
 from sim.specs.framework_plans import PlanRule, framework_words, plan_rules, related
 from sim.specs.frameworks import framework_named
@@ -30,7 +30,6 @@ def search(
     scenario: Scenario | Path | str,
     *,
     gpus: tuple[int, int] | None = None,
-    max_gpus: int | None = None,
     memory_limit_bytes: float | None = None,
     objective: str = "step_time",
     top: int = 10,
@@ -42,7 +41,6 @@ def search(
     fixed: Mapping[str, Any] | None = None,
     any_framework: bool = False,
     export_to: str | None = None,
-    progress: Callable[[int, int], None] | None = None,
     require_fit: bool = True,
 ) -> SearchResult:
     """Price and memory-check every plan, and confirm the best by the exact engine.
@@ -54,8 +52,6 @@ def search(
         and stack are kept.
     gpus : (int, int), optional
         Fewest and most.
-    max_gpus : int, optional
-        No plan of more; without `gpus` plans of any smaller number count too.
     memory_limit_bytes : float, optional
         Of one GPU. Default: all it has. [bytes]
     objective : str
@@ -82,15 +78,12 @@ def search(
     export_to : str, optional
         Only plans that this framework can run in its latest version; and the scenario's own only where that is of the
         same kind, such as NeMo and Megatron-LM.
-    progress : callable, optional
-        Called with (plans priced, plans in the space).
     require_fit : bool
         False: where none fits, a result without a best plan, as `search_schedules` may find one of another schedule.
 
     Returns
     -------
     SearchResult
-        Of what was priced, or run on the exact engine, so far where it is interrupted (KeyboardInterrupt).
 
     Raises
     ------
@@ -117,23 +110,26 @@ def search(
         if number < 1:
             raise SpecError(f"{name} = {number} must be at least 1")
     own_size = scenario.cluster.num_gpus if scenario.is_open else scenario.plan.num_gpus
-    size = _size_range(own_size, gpus, max_gpus)
+    fewest, most = gpus or (own_size, own_size)
+    if fewest > most or fewest < 1:
+        raise SpecError(
+            f"no number of GPUs is at least {fewest} and at most {most}; give --gpus 64..4096, smaller first"
+        )
     limit = scenario.cluster.gpu.usable_bytes if memory_limit_bytes is None else memory_limit_bytes
 
     begun = time.perf_counter()
     own = scenario.plan.cp, *values_of(in_space, "cp")
     context = context or context_degrees(scenario.training.sequence_length, *own)
-    only = unlike_alone(scenario, in_space)  # no formula prices these: they are made of plans in one chunk
     space = build_space(
         scenario,
-        size,
+        (fewest, most),
         context=context,
         experts=experts,
         rules=rules,
         runs_on=runs_on,
-        fixed={**in_space, **ONE_CHUNK} if only else in_space,
+        fixed=in_space,
     )
-    prices, finished = price_space(space, progress)
+    prices = price_space(space)
     result = SearchResult(
         space,
         objective,
@@ -142,31 +138,22 @@ def search(
         prices,
         len(prices),
         (),
-        finished,
         time.perf_counter() - begun,
         top,
         room=room,
         ways_fixed=ways_fixed,
     )
-    result, _, found = run_best(result, {}, top, max(top, confirm), progress=progress)
+    result, _, found = run_best(result, {}, top, max(top, confirm))
     if not found.ran:
-        if require_fit or not result.finished:
+        if require_fit:
             raise InfeasiblePlan(result.nothing_fits())
         return result
     bound = min(result.room_floor, found.bound)
     result = replace(result, best=found.best[:top], confirmed=found.runs, bound=None if bound == np.inf else bound)
-    if only:
-        result = replace(result, best=(), bound=None, confirmed=0, ways_fixed={**ways_fixed, "num_chunks": only})
-        result = search_stages(result, layouts=layouts, progress=progress)
-        if not result.best:
-            raise InfeasiblePlan(f"no plan in {' or '.join(map(str, only))} chunks of unlike stages fits in memory")
-        runs, least = (result.stages.runs, result.stages.bound) if result.stages else (0, None)
-        asked = replace(space, fixed=in_space)
-        return replace(result, space=asked, ways_fixed=ways_fixed, confirmed=runs, bound=least)
     chunks = objective != "memory_headroom" and has_unlike_chunks(result)
-    if not result.finished or not (layouts or chunks) or (unasked and not (space.columns.pp > 1).any()):
+    if not (layouts or chunks) or (unasked and not (space.columns.pp > 1).any()):
         return result
-    return search_stages(result, layouts=layouts, chunks=chunks, likely=unasked, progress=progress)
+    return search_stages(result, layouts=layouts, chunks=chunks, likely=unasked)
 
 
 def _rules(scenario: Scenario, any_framework: bool, export_to: str | None) -> tuple[tuple[PlanRule, ...], str]:
@@ -180,15 +167,3 @@ def _rules(scenario: Scenario, any_framework: bool, export_to: str | None) -> tu
     found = [(plan_rules(*each), framework_words(*each)) for each in named]
     words = " and ".join(dict.fromkeys(word for rules, word in found if rules))
     return tuple(dict.fromkeys(rule for rules, _ in found for rule in rules)), words
-
-
-def _size_range(own: int, gpus: tuple[int, int] | None, max_gpus: int | None) -> tuple[int, int]:
-    """Fewest and most GPUs: those asked for, or as many as the scenario's own plan uses."""
-    fewest, most = gpus or ((own, own) if max_gpus is None else (1, max_gpus))
-    if fewest > most or fewest < 1:
-        raise SpecError(
-            f"no number of GPUs is at least {fewest} and at most {most}; give --gpus 64..4096, smaller first"
-        )
-    if max_gpus is not None and max_gpus < fewest:
-        raise SpecError(f"--max-gpus {max_gpus:,} leaves no plan of {fewest:,} GPUs or more; raise it or lower --gpus")
-    return fewest, most if max_gpus is None else min(most, max_gpus)

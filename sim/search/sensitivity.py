@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,14 +53,8 @@ class ValueCost:
         }
 
 
-def sensitivity(result: SearchResult, progress: Callable[[int, int], None] | None = None) -> tuple[ValueCost, ...]:
-    """The best plan with each value of each axis that has several, against the best of all.
-
-    Parameters
-    ----------
-    progress : callable, optional
-        Called with (values done, values in all).
-    """
+def sensitivity(result: SearchResult) -> tuple[ValueCost, ...]:
+    """The best plan with each value of each axis that has several, against the best of all."""
     best = result.best[0]
     plan = best.scenario.plan
     rows = [_of_schedule(result, each) for each in result.schedules if not each.asynchronous]
@@ -72,7 +65,7 @@ def sensitivity(result: SearchResult, progress: Callable[[int, int], None] | Non
         for value in (sorted(values, key=RECOMPUTES.index) if axis == "recompute" else values)
         if len(values) > 1 and not (axis == "schedule" and value in searched)
     ]
-    for number, (axis, value) in enumerate(wanted, start=1):
+    for axis, value in wanted:
         own = getattr(plan, axis) == value
         # The best plan's own schedule may be one that is not priced: then its other plans are looked for too.
         selection, found = (None, best) if own else best_of(result, {axis: value})
@@ -82,8 +75,6 @@ def sensitivity(result: SearchResult, progress: Callable[[int, int], None] | Non
             found = min(there, key=lambda each: each.worth(result.objective), default=None)
         ruled_out = "" if found or selection is None else result.none_fits(selection)
         rows.append(_cost(result, axis, value, found, ruled_out, own))
-        if progress is not None:
-            progress(number, len(wanted))
     return tuple(sorted(rows, key=lambda each: AXES.index(each.axis)))
 
 

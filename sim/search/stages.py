@@ -9,7 +9,7 @@ makes a rank do less than the mean of all ranks, so that is what bounds those th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,8 +23,8 @@ from sim.search.candidate import Candidate, StagesSearched
 from sim.search.confirm import Found
 from sim.search.fixed import values_of
 from sim.search.layout import PLACES, balanced_plans
-from sim.search.plans.layouts import SCHEDULES, several_chunks, unlike_chunks
-from sim.search.plans.space import Fields, agrees
+from sim.search.plans.layouts import SCHEDULES, unlike_chunks
+from sim.search.plans.space import agrees
 from sim.search.prices.formula import Priced
 from sim.search.result import SearchResult
 from sim.search.room import ChosenRows
@@ -43,7 +43,6 @@ def search_stages(
     layouts: bool = True,
     chunks: bool = True,
     likely: bool = False,
-    progress: Callable[[int, int], None] | None = None,
 ) -> SearchResult:
     """Give the plans of a result balanced layouts and larger groups of micro-batches.
 
@@ -54,52 +53,44 @@ def search_stages(
     likely : bool
         Only plans whose ranks would make them faster than the best if they had equal work, and `UNASKED_RUNS` runs at
         most; else all that their bounds allow to be.
-    progress : callable, optional
-        Called with (plans run, most runs).
 
     Returns
     -------
     SearchResult
-        With the best of them among its best, and the scenario's own plan where it has a layout; interrupted
-        (KeyboardInterrupt), those found so far.
+        With the best of them among its best, and the scenario's own plan where it has a layout.
     """
     most_runs = UNASKED_RUNS if likely else MOST_RUNS
-    unlike, only = _unlike(result) if chunks else {}, "num_chunks" in result.ways_fixed
+    unlike = _unlike(result) if chunks else {}
     score, bound, place = _promising(result, unlike)
     seen = set[tuple[ParallelPlan, int | None]]()
-    found = Found[Candidate](result.top if only else 1)
+    found = Found[Candidate]()
     own = _own(result) if layouts else ()
     found.ran += [(each.worth(result.objective), each) for each in (*result.best, *own)]
-    tried, modules, finished = np.zeros(len(place), dtype=bool), _modules(result), result.finished
-    try:
-        for number, where in enumerate(place.tolist()):
-            if found.runs >= most_runs or (likely and not only and score[number] >= found.worst):
-                break
-            if bound[number] >= found.worst:
+    tried, modules = np.zeros(len(place), dtype=bool), _modules(result)
+    for number, where in enumerate(place.tolist()):
+        if found.runs >= most_runs or (likely and score[number] >= found.worst):
+            break
+        if bound[number] >= found.worst:
+            continue
+        tried[number] = True
+        base = result.scenario_at(where)
+        better = False
+        for changed in _staged(base, layouts, unlike.get(base.plan.pp, ())):
+            if (key := (changed[0].plan, changed[1])) in seen or not _allowed(result, changed[0]):
                 continue
-            tried[number] = True
-            base = result.scenario_at(where)
-            better = False
-            for changed in _staged(base, layouts, unlike.get(base.plan.pp, ())):
-                if (key := (changed[0].plan, changed[1])) in seen or not _allowed(result, changed[0]):
-                    continue
-                if changed[1] and not better:  # no other place of its longer stages gains much
-                    continue
-                seen.add(key)
-                candidate, runs = _fitting(result, *changed, modules, found.worst)
-                better = candidate is not None
-                found.runs += runs
-                found.ran += [] if candidate is None else [(candidate.worth(result.objective), candidate)]
-                if progress is not None:
-                    progress(min(found.runs, most_runs), most_runs)
-    except KeyboardInterrupt:
-        finished = False
-    least = float(bound.min()) if len(bound) and not (only and found.runs < most_runs) else None
+            if changed[1] and not better:  # no other place of its longer stages gains much
+                continue
+            seen.add(key)
+            candidate, runs = _fitting(result, *changed, modules, found.worst)
+            better = candidate is not None
+            found.runs += runs
+            found.ran += [] if candidate is None else [(candidate.worth(result.objective), candidate)]
+    least = float(bound.min()) if len(bound) else None
     left = int(np.count_nonzero(~tried & (bound < found.worst)))
     counts = int(np.count_nonzero(tried)), len(place), found.runs
-    searched = StagesSearched(layouts, bool(unlike), *counts, least, left, likely, only)
+    searched = StagesSearched(layouts, bool(unlike), *counts, least, left, likely)
     best = tuple({each.scenario.plan: each for each in found.best}.values())
-    return replace(result, best=best[: result.top], stages=searched, finished=finished)
+    return replace(result, best=best[: result.top], stages=searched)
 
 
 def _own(result: SearchResult) -> tuple[Candidate, ...]:
@@ -118,27 +109,12 @@ def _own(result: SearchResult) -> tuple[Candidate, ...]:
     return (candidate,) if candidate.memory_bytes <= result.memory_limit_bytes else ()
 
 
-ONE_CHUNK: Mapping[str, Any] = {"num_chunks": 1, "schedule": "1f1b"}
-"""Fields of plans of which those in several chunks are made."""
-
-
-def unlike_alone(scenario: Scenario, fixed: Fields) -> tuple[int, ...]:
-    """Numbers of chunks that are asked for, on pipeline ranks on which none of them makes stages alike, but some stages
-    that are not; none where a formula prices what is asked for."""
-    wanted = values_of(fixed, "num_chunks")
-    ranks = values_of(fixed, "pp") or range(2, scenario.model.num_layers + 1)
-    if not wanted or any({1, *several_chunks(scenario, pp)} & {*wanted} for pp in ranks if pp > 1):
-        return ()
-    found = {each for pp in ranks for each in unlike_chunks(scenario, pp) if each in wanted}
-    return tuple(sorted(found)) if "interleaved" in (values_of(fixed, "schedule") or SCHEDULES) else ()
-
-
 def _unlike(result: SearchResult) -> dict[int, tuple[int, ...]]:
     """The numbers of chunks whose stages are not alike, by number of pipeline ranks; without those that hold none."""
-    space, only = result.space, values_of(result.ways_fixed, "num_chunks")
-    if not only and "interleaved" not in (values_of(space.fixed, "schedule") or SCHEDULES):
+    space = result.space
+    if "interleaved" not in (values_of(space.fixed, "schedule") or SCHEDULES):
         return {}
-    kept, found = only or values_of(space.fixed, "num_chunks"), dict[int, tuple[int, ...]]()
+    kept, found = values_of(space.fixed, "num_chunks"), dict[int, tuple[int, ...]]()
     for pp in distinct(space.columns.pp[space.columns.pp > 1]).tolist():
         numbers = tuple(each for each in unlike_chunks(space.scenario, pp) if not kept or each in kept)
         found |= {pp: numbers} if numbers else {}

@@ -27,8 +27,6 @@ DEGREES = {"cp": "context", "ep": "experts"}
 """Degrees that a search is told, and its words for them."""
 PLAN_AXES = tuple(f"plan.{name}" for name in PLAN_NUMBERS)
 """Axes over fields of the plan, which a point's search keeps."""
-INTERRUPTED = "interrupted before it was searched"
-"""The reason that a point shows if it was not searched."""
 _FACTS = ("step_time_s", "mfu", "num_gpus", "memory_bytes", "training_days", "plan")
 _CLUSTER_SIZE = ("cluster.num_nodes", "cluster.node.gpus_per_node")
 
@@ -52,24 +50,13 @@ class SweepPoint:
 
 @dataclass(frozen=True, slots=True)
 class Sweep(NotebookDisplay):
-    """The best plan at every point of one or two axes; the last axis changes fastest.
-
-    finished : False where it was interrupted; points that were not searched say so.
-    """
+    """The best plan at every point of one or two axes; the last axis changes fastest."""
 
     scenario: Scenario
     axes: tuple[Axis, ...]
     points: tuple[SweepPoint, ...]
     objective: str
     notes: tuple[str, ...]
-    finished: bool = True
-
-    def winners(self) -> tuple[int | None, ...]:
-        """Number of the plan that wins each point, counted as plans first appear; None where no plan fits."""
-        seen: dict[Any, int] = {}
-        return tuple(
-            None if each.best is None else seen.setdefault(each.best.scenario.plan, len(seen)) for each in self.points
-        )
 
     def changes(self, number: int) -> tuple[str, ...]:
         """Fields in which the winner of a point differs from that of the feasible point before it on the last axis."""
@@ -86,7 +73,6 @@ class Sweep(NotebookDisplay):
         return {
             "scenario": self.scenario.name,
             "objective": self.objective,
-            "finished": self.finished,
             "axes": [
                 {"path": each.path, "unit": each.unit, "spacing": each.spacing, "values": list(each.values)}
                 for each in self.axes
@@ -144,13 +130,12 @@ def sweep(
     executor : Executor, optional
         Of `concurrent.futures`: searches of different points run on it (`sim.parallel`).
     **options
-        Of `search`: max_gpus, memory_limit_bytes, context, experts.
+        Of `search`: memory_limit_bytes, context, experts.
 
     Returns
     -------
     Sweep
-        With every point; where no plan can be run the reason stands in its place. Interrupted (KeyboardInterrupt), what
-        was searched so far.
+        With every point; where no plan can be run the reason stands in its place.
 
     Raises
     ------
@@ -161,23 +146,15 @@ def sweep(
     parsed = tuple(parse_axis(each, scenario) if isinstance(each, str) else each for each in given)
     question = _Question(scenario, parsed, gpus, objective, confirm, options)
     everywhere = list(product(*(axis.values for axis in parsed)))
-    points: dict[tuple[float, ...], SweepPoint] = {}
-    mistakes: list[FlopcastError] = []
-    finished = True
-    try:
-        for point, mistake in map_over(question.point, everywhere, executor):
-            mistakes += [] if mistake is None else [mistake]
-            points[point.values] = point
-            if progress is not None:
-                progress(len(points), len(everywhere))
-    except KeyboardInterrupt:  # the points that were searched are an answer
-        if all(point.best is None for point in points.values()):
-            raise
-        finished = False
+    points, mistakes = list[SweepPoint](), list[FlopcastError]()
+    for point, mistake in map_over(question.point, everywhere, executor):
+        mistakes += [] if mistake is None else [mistake]
+        points.append(point)
+        if progress is not None:
+            progress(len(points), len(everywhere))
     if len(mistakes) == len(everywhere):
         raise mistakes[0]
-    ordered = tuple(points.get(values, SweepPoint(values, None, INTERRUPTED, 0)) for values in everywhere)
-    return Sweep(scenario, parsed, ordered, objective, question.notes(ordered), finished)
+    return Sweep(scenario, parsed, tuple(points), objective, question.notes(points))
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,11 +198,9 @@ class _Question:
             result = search(here, gpus=size, objective=self.objective, top=1, confirm=self.confirm, **wanted)
         except FlopcastError as error:
             return SweepPoint(values, None, str(error), 0), None
-        if not result.finished:
-            raise KeyboardInterrupt  # half a space may lack the best plan, and no more points were asked for
         return SweepPoint(values, result.best[0], None, result.plans_feasible, result.gap or 0.0), None
 
-    def notes(self, points: tuple[SweepPoint, ...]) -> tuple[str, ...]:
+    def notes(self, points: Sequence[SweepPoint]) -> tuple[str, ...]:
         """What the sweep took for granted, and what a reader may miss."""
         found = [each for each in points if each.best is not None]
         gap = max((each.gap for each in found), default=0.0)

@@ -58,7 +58,9 @@ def find_field(scenario: Scenario, path: str) -> NumericField:
     if section:
         raise SpecError(f"{path!r} is a section; its numbers are {', '.join(section)}")
     hint = nearest(plain, fields)
-    raise SpecError(f"the scenario has no number {path!r}{hint if len(hint) < 300 else '; --fields lists them all'}")
+    raise SpecError(
+        f"the scenario has no number {path!r}{hint if len(hint) < 300 else '; flopcast fields lists them all'}"
+    )
 
 
 def with_numbers(scenario: Scenario, numbers: Mapping[str, float]) -> Scenario:

@@ -3,7 +3,7 @@
 from functools import cache
 from itertools import combinations
 
-from sim.planners.pipedream import SYNC, _priced, _Segment
+from sim.planners.pipedream import _priced, _Segment, ring_share
 
 
 def compositions(total, parts):
@@ -13,7 +13,7 @@ def compositions(total, parts):
         yield tuple(end - begin for begin, end in zip((0, *cuts), ends, strict=True))
 
 
-def best_period(profile, levels, sync="ring"):
+def best_period(profile, levels):
     """The least time per micro-batch over all stages and replications, level by level."""
     layers = profile.layers
     gradients = [layer.weights_bytes if layer.gradients_bytes is None else layer.gradients_bytes for layer in layers]
@@ -33,7 +33,7 @@ def best_period(profile, levels, sync="ring"):
         rate, worst = levels[number].bandwidth_bytes_per_s, 0.0
         for at, (size, m) in enumerate(zip(sizes, parts, strict=True)):
             last = first + size
-            reduce = SYNC[sync](m) * sum(gradients[first:last]) / rate
+            reduce = ring_share(m) * sum(gradients[first:last]) / rate
             worst = max(worst, max(best(number - 1, first, last), reduce) / m)
             if at:
                 worst = max(worst, 2 * layers[first - 1].output_bytes / rate)
@@ -43,7 +43,7 @@ def best_period(profile, levels, sync="ring"):
     return best(len(levels) - 1, 0, len(layers))
 
 
-def price_plan(profile, level, ends, replicas, sync="ring"):
+def price_plan(profile, level, ends, replicas):
     """A plan that is written down, on a machine of one level: where each stage's layers end, and its workers."""
     stages = zip((0, *ends[:-1]), ends, replicas, strict=True)
-    return _priced(profile, (level,), sync, [_Segment(first, last, (own,)) for first, last, own in stages])
+    return _priced(profile, (level,), [_Segment(first, last, (own,)) for first, last, own in stages])

@@ -2,7 +2,6 @@
 
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -335,22 +334,6 @@ def test_the_page_shows_what_is_printed_where_nothing_fits():
     ).groups()
     result = CliRunner(env={"COLUMNS": "80"}).invoke(app, command.split())
     assert [line.rstrip() for line in result.stdout.rstrip().splitlines()] == shown.splitlines()
-
-
-def test_an_interrupt_ends_one_question_with_what_was_found_and_several_at_once(monkeypatch):
-    calls = []
-
-    def interrupted(*given, **options):
-        calls.append(given)
-        return replace(search(*given, **options), finished=False)
-
-    monkeypatch.setattr("sim.scaling.questions.search", interrupted)
-    one = run(PLAN)
-    assert "trillion tokens take" in one.stdout
-    assert one.exit_code == 130
-    several = run(f"{TUNE} --lora")
-    assert several.exit_code == one.exit_code
-    assert len(calls) == 2
 
 
 @rows("words", [PLAN, f"{TUNE} --gpus 8"])

@@ -53,7 +53,7 @@ def searched(result):
 def test_a_search_tries_them_and_says_so():
     result = search(small(), top=1, confirm=2)
     assert searched(result) == [1, 2, 4]
-    words = "tried with cp 1, 2 or 4, which leaves pieces of 8,192 tokens or more; --cp names others"
+    words = "tried with cp 1, 2 or 4, which leaves pieces of 8,192 tokens or more; -s plan.cp=[…] names others"
     assert any(words in each for each in result.assumptions)
     own = search(small(dp=1, cp=8), top=1, confirm=2)
     assert searched(own) == [1, 2, 4, 8]
@@ -64,7 +64,7 @@ def test_a_search_tries_them_and_says_so():
 
 
 def test_the_command_names_others():
-    words = ["search", str(SCENARIOS / "llama3-405b-16384-h100.yaml"), "--cp", "1,4", "--gpus", "1024"]
+    words = ["search", str(SCENARIOS / "llama3-405b-16384-h100.yaml"), "-s", "plan.cp=[1,4]", "--gpus", "1024"]
     words += ["--room", "none", "--top", "1", "--json"]
     run = CliRunner().invoke(app, words)
     assert run.exit_code == 0, run.output

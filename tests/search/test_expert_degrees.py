@@ -78,21 +78,12 @@ def test_a_sweep_over_ep_has_the_best_plan_of_each_degree():
 
 
 def test_a_batch_of_its_own_leaves_the_scenarios_degrees(tmp_path):
-    """The scenario's ep 32 does not divide what --batch leaves of its plan, and need not."""
+    """The scenario's ep 32 does not divide what another batch leaves of its plan, and need not."""
     words = [
         "search",
         str(QWEN),
-        "--batch",
-        "1024",
-        "--gpus",
-        "64",
-        "--ep",
-        "8,64",
-        "--room",
-        "none",
-        "--top",
-        "1",
-        "--json",
+        *("-s", "training.global_batch_size=1024", "--gpus", "64", "-s", "plan.ep=[8,64]"),
+        *("--room", "none", "--top", "1", "--json"),
     ]
     run = CliRunner().invoke(app, words)
     assert run.exit_code == 0, run.output
@@ -104,7 +95,7 @@ def test_a_batch_of_its_own_leaves_the_scenarios_degrees(tmp_path):
 def test_what_fits_nowhere_without_expert_parallelism_says_so():
     scenario = mixture(num_layers=4, num_experts=64)
     with pytest.raises(
-        InfeasiblePlan, match=r"ep 1\). To go on, deal the 64 experts over more GPUs \(--ep 2,4,8,16; without"
+        InfeasiblePlan, match=r"ep 1\). To go on, deal the 64 experts over more GPUs \(-s plan.ep=\[2,4,8,16\]; without"
     ):
         search(scenario, experts=(1,))
     assert search(scenario, top=1, confirm=1).best[0].scenario.plan.ep > 1
@@ -118,7 +109,7 @@ def test_other_degrees_are_not_taken_for_the_searched():
     assert result.rank_of(best) == 1
     other = best.replace(plan=best.plan.replace(ep=8, zero_stage=3))
     assert result.place_of(other) is None
-    assert "over 8 GPUs, the search over 16 (--ep)" in str(rank_plan(result, other, steps=False).ruled_out)
+    assert "over 8 GPUs, the search over 16 (-s plan.ep=[…])" in str(rank_plan(result, other, steps=False).ruled_out)
     tried = why_not(result, {"ep": 8})
     assert tried.rank is None
     assert tried.answer.scenario.plan.ep == 8

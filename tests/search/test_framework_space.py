@@ -150,12 +150,12 @@ REFUSED = [
     (["-s", "plan.tp=7"], "no plan has plan.tp = 7; the scenario, its GPUs and the degrees that are searched leave 1, 2"),
     (["-s", "plan.zero_stage=2"], "Megatron-LM of 2021-01 can run no plan with plan.zero_stage = 2 here: its distributed"),
     (["-s", "plan.tp=32", "-s", "plan.pp=128"], "at once; leave one of them free"),
-    (["--fix", "tpp=8"], "plan.tpp is no field of a plan"),
-    (["-s", "plan.tp=8", "--fix", "tp"], "plan.tp is set twice; keep one"),
+    (["-s", "plan.tpp=8"], "plan.tpp is no field of a plan"),
+    (["-s", "plan.tp=8", "-s", "plan.tp=4"], "plan.tp is set twice; keep one"),
     (["-s", "plan.pipeline_layout=Et|tL"], "flopcast estimate prices a layout of your own"),
     (["-s", "plan.schedule=zb_v"], "--schedules zb_v searches that one besides"),
     (["-s", "plan.zero_stage=4"], "zero_stage"),
-    (["--fix", "microbatch_size=0"], "microbatch_size"),
+    (["-s", "plan.microbatch_size=0"], "microbatch_size"),
     (["--export", "torchtitan"], "torchtitan cannot run training.precision = fp16"),
 ]  # fmt: skip
 
@@ -173,7 +173,7 @@ def test_command(scenarios, tmp_path):
     words = [
         "search",
         file,
-        *["-s", "stack=megatron-core", "-s", "plan.tp=4", "--fix", "zero_stage=1", "--top", "3", "--json"],
+        *["-s", "stack=megatron-core", "-s", "plan.tp=4", "-s", "plan.zero_stage=1", "--top", "3", "--json"],
     ]
     run = CliRunner().invoke(app, [*words, "-o", str(best)])
     assert run.exit_code == 0, run.output

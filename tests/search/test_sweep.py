@@ -164,7 +164,6 @@ def test_changes_are_those_of_the_plan(scenario):
         for name in set(type(old).model_fields) - {"recompute_modules"}  # the scenario's own, whenever selective
         if getattr(old, name) != getattr(new, name)
     }
-    assert swept.winners() == (0, None, 1)
 
 
 def test_figures_show_every_point(scenario):
@@ -177,19 +176,6 @@ def test_figures_show_every_point(scenario):
     assert fields.get_xlabel() == "plan.tp"
     grid = sweep(scenario, ["plan.tp=2,5", "plan.pp=1,2,4"], confirm=1).plot()
     assert [np.isfinite(line.get_ydata()).tolist() for line in grid.axes[0].lines[:2]] == [[True] * 3, [False] * 3]
-
-
-def test_interrupted_it_keeps_the_points_that_were_searched(scenario):
-    def stop(done, size):
-        if done == 2:
-            raise KeyboardInterrupt
-
-    part, whole = (sweep(scenario, "gpus=8,16,32", confirm=1, progress=each) for each in (stop, None))
-    assert (part.finished, whole.finished) == (False, True)
-    assert [point.infeasible for point in part.points] == [None, None, "interrupted before it was searched"]
-    assert part.points[0].best.scenario.plan == whole.points[0].best.scenario.plan
-    with pytest.raises(KeyboardInterrupt):  # nothing was found that could be told
-        sweep(scenario, "gpus=1,16", confirm=1, memory_limit_bytes=1e9, progress=stop)
 
 
 def test_too_much_is_refused(scenario):
@@ -224,8 +210,6 @@ def test_command(tmp_path):
     nothing = CliRunner().invoke(app, ["search", str(SMALL), "--sweep", "gpus=1", "--memory-limit", "1 GB"])
     assert "none at 1: none of" in nothing.output
     assert isinstance(nothing.exception, InfeasiblePlan)
-    fields = json.loads(CliRunner().invoke(app, ["search", str(SMALL), "--fields", "--json"]).output)["fields"]
-    assert {"gpus", "plan.tp", NETWORK, "profile.gemm.max_efficiency"} <= {field["path"] for field in fields}
     for wrong in (["--pareto"], ["--why", "plan.tp=4"], ["--figure", str(tmp_path / "a.doc")]):
         assert isinstance(CliRunner().invoke(app, [*one, *wrong]).exception, SpecError)
 
@@ -246,10 +230,9 @@ def test_a_table_of_two_axes_shows_what_the_objective_counts(scenario, objective
         assert (spent if objective == "cost" else show(answer.largest.total, "B")) in told
 
 
-@pytest.mark.parametrize("words", [("--batch", "6"), ("-s", "training.global_batch_size=6")])
-def test_numbers_of_gpus_are_swept_with_a_batch_that_the_scenarios_own_plan_does_not_divide(words):
-    file = str(SCENARIOS / "gpt3-175b-1024-a100.yaml")
-    outcome = CliRunner().invoke(app, ["search", file, "--sweep", "gpus=256,512", *words, "--json"])
+def test_numbers_of_gpus_are_swept_with_a_batch_that_the_scenarios_own_plan_does_not_divide():
+    file, batch = str(SCENARIOS / "gpt3-175b-1024-a100.yaml"), "training.global_batch_size=6"
+    outcome = CliRunner().invoke(app, ["search", file, "--sweep", "gpus=256,512", "-s", batch, "--json"])
     assert outcome.exception is None, outcome.exception
     points = json.loads(outcome.stdout)["sweep"]["points"]
     assert [point["num_gpus"] for point in points] == [256, 512]

@@ -58,7 +58,7 @@ def test_what_a_number_is():
         ("cluster.node.gpu.peak", "is a section; its numbers are cluster.node.gpu.peak.bf16, "),
         ("cluster.node.gpu", "is a section"),
         ("training.precision", "no number 'training.precision'"),
-        ("nonsense", "--fields lists them all"),
+        ("nonsense", "flopcast fields lists them all"),
     ],
 )
 def test_typos_are_answered(path, says):

@@ -70,8 +70,6 @@ def search_html(result: SearchResult) -> str:
         f"best plans by {result.objective.replace('_', ' ')}; {result.plans_feasible:,} of {result.plans_priced:,} "
         f"plans fit in {limit} per GPU"
     )
-    if not result.finished:
-        note += f". Interrupted: {result.space.num_plans - result.plans_priced:,} plans were not looked at"
     return render(
         "search.html",
         name=result.space.scenario.name,

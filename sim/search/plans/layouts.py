@@ -273,7 +273,7 @@ def _degrees_of_experts(scenario: Scenario, experts: tuple[int, ...] | None) -> 
     asked = " or ".join(map(str, experts or ()))
     if not model.num_experts:
         raise InfeasiblePlan(
-            f"no plan with expert-parallel degree {asked}: model {model.name!r} has no experts; leave --ep out"
+            f"no plan with expert-parallel degree {asked}: model {model.name!r} has no experts; leave ep out"
         )
     raise InfeasiblePlan(
         f"no plan with expert-parallel degree {asked}: plan.ep must divide model.num_experts = {model.num_experts}; "
@@ -318,7 +318,7 @@ def _no_experts(scenario: Scenario, gpus: tuple[int, int], layouts: Array, degre
     if degrees[0] > 1:
         width = "cp · dp (experts are cut over tp)" if scenario.plan.etp > 1 else "tp · cp · dp"
         rules.append(f"plan.ep = {' or '.join(map(str, degrees))} must divide {width}")
-        sizes = f"other degrees (--ep; all are searched without it) or {sizes}"
+        sizes = f"other degrees (-s plan.ep=[…]; all are searched without it) or {sizes}"
     if not _routes_apart(scenario, layouts).all():
         rules.append(f"tp above 1 must cut the sequence of {length:,} tokens")
     return f"no plan on {_range(gpus)} GPUs deals the experts: {', and '.join(rules)}; choose {sizes}"

@@ -5,7 +5,7 @@ Prices are the closed form's: never above what the exact engine says, and nearly
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
@@ -21,8 +21,8 @@ from sim.pricing.deal import dealt_layers, even_deal, longer_ranks, params_of
 from sim.pricing.layouts import Layouts, place_layouts
 from sim.pricing.memory import peak_memory, stage_bytes
 from sim.pricing.stages import StageSeconds, near_and_far, once_a_step, price_stages, tied_reduction
-from sim.search.plans.layouts import SCHEDULES, Category, Columns
-from sim.search.plans.space import Progress, Space, base_plan
+from sim.search.plans.layouts import SCHEDULES, Columns
+from sim.search.plans.space import Space, base_plan
 from sim.specs import Scenario
 from sim.specs.stack import sends_overlap
 from sim.work.recompute import searched_word
@@ -90,93 +90,48 @@ def join(parts: Sequence[Priced]) -> Priced:
 
 def price_all(space: Space) -> Iterator[tuple[int, Ints, Floats, Floats]]:
     """(category, rows, step times, memory) of one category after the other. [-, -, s, bytes]"""
-    priced, _ = price_space(space)
+    priced = price_space(space)
     for number in np.unique(priced.category).tolist():
         here = priced.take(priced.category == number)
         yield number, here.row, here.step_time_s, here.memory_bytes
 
 
-def price_space(space: Space, progress: Progress | None = None) -> tuple[Priced, bool]:
-    """The table of all plans, category after category; and whether it has them all.
-
-    Interrupted (KeyboardInterrupt), it has those that were priced so far.
-    """
+def price_space(space: Space) -> Priced:
+    """The table of all plans, category after category."""
     # Given back at once, untouched: from then on glibc's malloc keeps the memory of arrays as large as those below
     # instead of returning it to the system and faulting it in again, a third of the time.
     np.empty(4_000_000)
-    categories = space.categories
-    rows_of = [space.rows_of(flag) for flag in (False, True)]
-    sizes = np.array([len(rows_of[category.sequence_parallel]) for category in categories])
-    begins = dict(zip(categories, (np.cumsum(sizes) - sizes).tolist(), strict=True))
-    seconds, nbytes = np.full((2, sizes.sum()), np.nan)
-    finished = True
-    try:
-        waiting = None if progress is None else partial(progress, 0, space.num_plans)
-        for priced, rows, of_flag in _pieces(space, waiting):
-            _price_piece(rows, of_flag, categories, begins, seconds, nbytes)
-            if progress is not None:
-                progress(round(priced * space.num_plans), space.num_plans)
-    except KeyboardInterrupt:
-        if np.isnan(seconds).all():
-            raise
-        finished = False
-    kept = np.concatenate([space.kept[each][rows_of[each.sequence_parallel]] for each in categories])
-    if not finished:
-        kept &= ~np.isnan(seconds)
-    row = np.concatenate([rows_of[each.sequence_parallel] for each in categories], dtype=np.int32, casting="same_kind")
-    table = Priced(np.repeat(np.arange(len(sizes), dtype=np.int16), sizes), row, seconds, nbytes)
-    return table if kept.all() else table.take(np.flatnonzero(kept)), finished
-
-
-_Where = Mapping[bool, tuple[int, slice]]
-"""Rows with and without sequence parallelism: the number of the first among all of its kind, and where they stand."""
-
-
-def _price_piece(
-    rows: Rows,
-    of_flag: _Where,
-    categories: Sequence[Category],
-    begins: Mapping[Category, int],
-    seconds: Floats,
-    nbytes: Floats,
-) -> None:
-    """Write prices of some rows in every category to where these begin."""
-    zeros = sorted({category.zero_stage for category in categories})
-    choices = np.array(zeros)[:, np.newaxis, np.newaxis]
-    needed, took = rows.memory_bytes(choices), rows.step_times(choices)
-    for category in categories:
-        if category.sequence_parallel in of_flag:
-            first, inside = of_flag[category.sequence_parallel]
-            begin = begins[category] + first
-            place = slice(begin, begin + inside.stop - inside.start)
-            which = zeros.index(category.zero_stage), rows.recompute(category), inside
-            nbytes[place], seconds[place] = needed[which], took[which]
-
-
-def _pieces(space: Space, waiting: Callable[[], object] | None = None) -> Iterator[tuple[float, Rows, _Where]]:
-    """Some rows of a space at a time: which share of all rows is behind them, and where they stand.
-
-    waiting : called while layouts are placed, before the first.
-    """
     scenario, categories = space.scenario, space.categories
-    recomputes = tuple(dict.fromkeys(category.recompute for category in categories))
-    flags = {category.sequence_parallel for category in categories}
-    cut = [space.rows_of(flag) if flag in flags else np.empty(0, dtype=np.int64) for flag in (False, True)]
-    without, columns = len(cut[0]), space.columns.take(np.concatenate(cut))
-    layouts, links = layouts_with_links(scenario, space.layouts, waiting)
-    again = [(searched_word(mode, scenario.plan), 0) for mode in recomputes]
-    prices, cell = price_cells(layouts, columns.layout, columns.microbatch_size, ways_of(scenario, again))
-    flag = (np.arange(len(columns)) >= without).astype(np.int64)
+    words = [searched_word(each.recompute, scenario.plan) for each in categories]
+    again, zeros = list(dict.fromkeys(words)), sorted({each.zero_stage for each in categories})
+    flags = {each.sequence_parallel for each in categories}
+    rows_of = [space.rows_of(flag) if flag in flags else np.empty(0, dtype=np.int64) for flag in (False, True)]
+    without, columns = len(rows_of[0]), space.columns.take(np.concatenate(rows_of))
+    layouts, links = layouts_with_links(scenario, space.layouts)
+    ways = ways_of(scenario, [(word, 0) for word in again])
+    prices, cell = price_cells(layouts, columns.layout, columns.microbatch_size, ways)
+    flag, choices = (np.arange(len(columns)) >= without).astype(np.int64), np.array(zeros)[:, np.newaxis, np.newaxis]
+    seconds, nbytes = np.empty((2, len(zeros), len(again), len(columns)))
     for begin in range(0, len(columns), _AT_ONCE):
-        end = min(begin + _AT_ONCE, len(columns))
-        some, border = slice(begin, end), min(max(without - begin, 0), end - begin)
-        found = {False: (begin, slice(0, border))} if border else {}
-        found |= {True: (begin + border - without, slice(border, end - begin))} if border < end - begin else {}
-        yield (
-            end / len(columns),
-            Rows(scenario, layouts, links, prices, columns.take(some), cell[some], flag[some]),
-            found,
+        some = slice(begin, begin + _AT_ONCE)
+        rows = Rows(scenario, layouts, links, prices, columns.take(some), cell[some], flag[some])
+        nbytes[..., some], seconds[..., some] = rows.memory_bytes(choices), rows.step_times(choices)
+    where = [
+        (
+            zeros.index(each.zero_stage),
+            again.index(word),
+            (slice(without), slice(without, None))[each.sequence_parallel],
         )
+        for each, word in zip(categories, words, strict=True)
+    ]
+    found = [rows_of[each.sequence_parallel] for each in categories]
+    table = Priced(
+        np.repeat(np.arange(len(found), dtype=np.int16), [len(each) for each in found]),
+        np.concatenate(found, dtype=np.int32, casting="same_kind"),
+        *(np.concatenate([each[at] for at in where]) for each in (seconds, nbytes)),
+    )
+    kept = np.concatenate([space.kept[each][rows] for each, rows in zip(categories, found, strict=True)])
+    return table if kept.all() else table.take(np.flatnonzero(kept))
 
 
 def ways_of(scenario: Scenario, again: Sequence[tuple[str, int]]) -> tuple[Way, ...]:
@@ -186,11 +141,9 @@ def ways_of(scenario: Scenario, again: Sequence[tuple[str, int]]) -> tuple[Way, 
     return tuple(Way(overlap, flag, *each) for flag, each in product((False, True), again))
 
 
-def layouts_with_links(
-    scenario: Scenario, degrees: Ints, waiting: Callable[[], object] | None = None
-) -> tuple[Layouts, Links]:
+def layouts_with_links(scenario: Scenario, degrees: Ints) -> tuple[Layouts, Links]:
     """Layouts (tp, cp, pp, dp, ep) on the scenario's cluster, and the links of their pipelines."""
-    layouts = place_layouts(scenario, degrees, waiting)
+    layouts = place_layouts(scenario, degrees)
     longer = longer_ranks(dealt_layers(scenario.model, scenario.plan), layouts.pp)
     return layouts, find_links(list(zip(layouts.hops, layouts.pp.tolist(), longer.tolist(), strict=True)))
 
@@ -239,11 +192,6 @@ class Rows:
         self.deal = even_deal(self.batch)
         self.fullest = even_deal(self.batch, True) if len(scenario.model.layer_kinds) > 1 else self.deal
         self.longer = longer_ranks(dealt_layers(scenario.model, scenario.plan), layouts.pp)[columns.layout]
-
-    def recompute(self, category: Category) -> int:
-        """Where a category stands on the axis over ways to recompute."""
-        words = [way.recompute for way in self.batch.prices.ways]
-        return words.index(searched_word(category.recompute, self._plan))
 
     def memory_bytes(self, zero_stage: Ints, optimizer_offload: Number = 0.0) -> PlanFloats:
         """Peak memory of the fullest GPU, over choices, ways to recompute and rows.  [bytes]"""

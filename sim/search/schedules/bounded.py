@@ -70,16 +70,6 @@ class BoundedPlans:
         self._grouped = np.argsort(self.order_of, kind="stable")
         self._begins = np.searchsorted(self.order_of[self._grouped], np.arange(self.order_of.max(initial=-1) + 2))
 
-    @property
-    def num_plans(self) -> int:
-        """How many plans there are."""
-        return len(self.row)
-
-    @property
-    def leanest(self) -> float:
-        """Memory that no plan of these needs less than. [bytes]"""
-        return float(self.nbytes.min(initial=np.inf))
-
     def scenario_of(self, plan: int) -> Scenario:
         """One plan as a scenario that can be estimated."""
         return self.space.scenario_of(int(self.row[plan]), self.space.categories[int(self.category[plan])])

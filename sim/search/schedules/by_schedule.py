@@ -106,8 +106,7 @@ def search_schedules(
     -------
     SearchResult
         With `schedules`, and the best over all in `best` (but for asynchronous schedules, and those that the
-        framework does not have). Where it is interrupted
-        (KeyboardInterrupt), with what was found so far: schedules whose plans may be the best are searched first.
+        framework does not have).
 
     Raises
     ------
@@ -118,45 +117,14 @@ def search_schedules(
     """
     if most_runs < 1:
         raise SpecError(f"most_runs = {most_runs} must be at least 1")
-    wanted = schedules_named(names)
-    bests: list[ScheduleBest] = []
-    if progress is not None and len(wanted) > 1:
-        progress(0, len(wanted), "what no plan can go below")
-    try:
-        bests = [each for each in (_too_large(result, name) for name in wanted) if each is not None]
-        searched, bounded = _bound(result, [name for name in wanted if name not in {b.schedule for b in bests}])
-    except KeyboardInterrupt:
-        if not result.best:
-            raise
-        return replace(result, schedules=tuple(_not_begun(each) for each in schedules_named(names)))
-    candidates = list(result.best)
-    interrupted = False
-    for number, name in enumerate(searched):
-        found = Found[Candidate](most=most_runs)
-        parts: list[BoundedPlans] = []
-
-        def tell(runs: int, name: str = name, number: int = number) -> None:
-            if progress is not None:
-                progress(number, len(searched), f"{name}, {runs} plans run" if runs else name)
-
-        try:
-            tell(0)
-            parts = bounded.pop(name, []) or list(_parts(result, name))
-            best_first(by_bound(parts, found), found, tell)
-        except KeyboardInterrupt:
-            interrupted = True
-        bests.append(_summed_up(result, name, parts, found, interrupted))
-        if not bests[-1].asynchronous and result.space.has_schedule(name):
-            candidates += found.best
-        if interrupted:
-            bests += [_not_begun(each) for each in searched[number + 1 :]]
-            break
-    if progress is not None:
-        progress(len(searched), len(searched), "schedules searched")
-
+    wanted, bests, candidates = schedules_named(names), list[ScheduleBest](), list(result.best)
+    for number, name in enumerate(wanted):
+        if progress is not None:
+            progress(number, len(wanted), name)
+        best, ran = _search_under(result, name, {}, most_runs)
+        bests.append(best)
+        candidates += ran if not best.asynchronous and result.space.has_schedule(name) else ()
     if not candidates:
-        if interrupted:
-            raise KeyboardInterrupt
         raise InfeasiblePlan(f"{result.nothing_fits()}; nor was a plan found that fits under {', '.join(wanted)}")
 
     def place(each: ScheduleBest) -> float:
@@ -173,30 +141,36 @@ def best_under(
 
     Raises ScheduleError: no such schedule.
     """
+    return _search_under(result, schedule, named, most_runs)[0]
+
+
+def _search_under(
+    result: SearchResult, schedule: str, named: Mapping[str, Any], most_runs: int
+) -> tuple[ScheduleBest, Sequence[Candidate]]:
+    """The best plan of a schedule among those with some fields, and all that were run and fit."""
+    spaces = [each.having(named) for each in spaces_under(result.space, schedule)]
+    plans = sum(each.num_plans for each in spaces if each is not None)
+    if plans > MOST_PLANS:
+        too_many = (
+            f"not searched: its {plans:,} plans are more than {MOST_PLANS:,}, which are bounded at once; ask "
+            "for fewer (--gpus, -s plan.tp=[…])"
+        )
+        return ScheduleBest(schedule, reason=too_many), ()
     found = Found[Candidate](most=most_runs)
-    parts = list(_parts(result, schedule, named))
+    parts = [BoundedPlans(each, result.objective, result.memory_limit_bytes) for each in spaces if each is not None]
     best_first(by_bound(parts, found), found)
-    return _summed_up(result, schedule, parts, found)
-
-
-def _parts(result: SearchResult, schedule: str, named: Mapping[str, Any] | None = None) -> Iterator[BoundedPlans]:
-    """All plans of a schedule with some fields, by slices: who drops one before the next needs memory for one."""
-    for each in spaces_under(result.space, schedule):
-        space = each.having(named or {})
-        if space is not None:
-            yield BoundedPlans(space, result.objective, result.memory_limit_bytes)
-
-
-def _bound(result: SearchResult, names: Sequence[str]) -> tuple[list[str], dict[str, list[BoundedPlans]]]:
-    """Schedules by the least that any of their plans cannot go below, so that an interrupt leaves out the others; and
-    the plans of as many of them as are bounded at once."""
-    least, kept, room = dict[str, float](), dict[str, list[BoundedPlans]](), MOST_PLANS
-    for name in names:
-        parts = list(_parts(result, name))
-        least[name] = min((float(part.score().min(initial=np.inf)) for part in parts), default=np.inf)
-        room -= sum(part.num_plans for part in parts)
-        kept |= {name: parts} if room >= 0 else {}
-    return sorted(names, key=lambda name: least[name]), kept
+    best, limit = next(iter(found.best), None), show(result.memory_limit_bytes, "B")
+    gap, reason = 0.0 if found.proven else 1.0, None
+    if best is not None:
+        gap = 0.0 if found.proven else gap_of(best.worth(result.objective), found.bound)
+    elif not plans:
+        reason = "no plan of the space keeps its rules"
+    elif not found.proven:
+        reason = f"none of the {found.runs} plans that were run fits in {limit}"
+    else:
+        leanest = show(min(float(part.nbytes.min()) for part in parts), "B")
+        reason = f"none of its {plans:,} plans fits in {limit}; the leanest needs {leanest} or more"
+    return ScheduleBest(schedule, best, plans, found.runs, found.proven, gap, reason), found.best
 
 
 def _best(candidates: Sequence[Candidate], objective: str, most: int) -> tuple[Candidate, ...]:
@@ -206,39 +180,3 @@ def _best(candidates: Sequence[Candidate], objective: str, most: int) -> tuple[C
     for each in ranked:
         once.setdefault((each.scenario.plan, each.scenario.stack), each)
     return tuple(list(once.values())[:most])
-
-
-def _summed_up(
-    result: SearchResult, name: str, parts: Sequence[BoundedPlans], found: Found[Candidate], interrupted: bool = False
-) -> ScheduleBest:
-    best, plans = next(iter(found.best), None), sum(part.num_plans for part in parts)
-    proven, limit = found.proven and not interrupted, show(result.memory_limit_bytes, "B")
-    gap, reason = 0.0 if proven else 1.0, None
-    if best is not None:
-        gap = 0.0 if proven else gap_of(best.worth(result.objective), found.bound)
-    elif interrupted:
-        reason = "interrupted before a plan was run"
-    elif not plans:
-        reason = "no plan of the space keeps its rules"
-    elif not proven:
-        reason = f"none of the {found.runs} plans that were run fits in {limit}"
-    else:
-        leanest = show(min(float(part.leanest) for part in parts), "B")
-        reason = f"none of its {plans:,} plans fits in {limit}; the leanest needs {leanest} or more"
-    return ScheduleBest(name, best, plans, found.runs, proven, gap, reason, interrupted)
-
-
-def _too_large(result: SearchResult, name: str) -> ScheduleBest | None:
-    """A schedule with more plans than are bounded at once, and what to do; None where it is searched."""
-    plans = sum(len(each.plans[0]) for each in spaces_under(result.space, name))
-    if plans <= MOST_PLANS:
-        return None
-    return ScheduleBest(
-        name,
-        reason=f"not searched: its {plans:,} plans are more than {MOST_PLANS:,}, which are bounded at once; ask for "
-        "fewer (--gpus, --cp, --ep)",
-    )
-
-
-def _not_begun(name: str) -> ScheduleBest:
-    return ScheduleBest(name, reason="interrupted before it was begun", interrupted=True)
