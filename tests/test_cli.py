@@ -63,8 +63,6 @@ MISTAKES = """
 2 | schedule gpipe --chunks 2 | holds one chunk a rank
 2 | schedule 1f1b --ranks 0 | at least one rank
 2 | schedule 1f1 | did you mean '1f1b'?
-2 | schedule zb_h1 --times 1,2 | all three
-2 | schedule 1f1b --times 1,x | in whole units
 2 | schedule 1f1b --slices 2 | takes no plan.sequence_slices; seq1f1b would
 2 | schedule nowhere/mine.txt | cannot be read
 2 | schedule README.md | is not an action
@@ -177,13 +175,6 @@ def test_schedule_grid():
     assert result.stdout == "rank 0 | 0F0 0F1 0B0 0B1\nrank 1 | 1F0 1B0 1F1 1B1\n"
 
 
-def test_schedule_on_a_time_axis():
-    result = flopcast("schedule", "1f1b", "--ranks", "2", "--microbatches", "2", "--times", "1,1")
-    assert result.stdout == (
-        "rank 0 | 0F0 0F1   . 0B0   . 0B1\nrank 1 |   . 1F0 1B0 1F1 1B1   .\n# 6 units; idle on each rank: 2, 2\n"
-    )
-
-
 def test_schedule_options():
     deep, broad = (flopcast("schedule", "interleaved", "--group", group).stdout for group in ("4", "8"))
     assert deep != broad
@@ -196,7 +187,6 @@ def test_a_grid_in_a_file_is_shown_and_its_mistakes_are_marked(tmp_path):
     good.write_text("0F0 0F1 0B0 0B1\n1F0 1B0 1F1 1B1\n")
     stuck.write_text("0F0 0B0 0F1 0B1\n1F1 1B1 1F0 1B0\n")
     assert flopcast("schedule", str(good)).stdout.startswith("rank 0 | 0F0 0F1 0B0 0B1")
-    assert "idle on each rank" in flopcast("schedule", str(good), "--times", "1,2").stdout
     result = flopcast("schedule", str(stuck))
     assert result.returncode == 2
     assert "deadlock" in result.stderr

@@ -22,7 +22,7 @@ from sim.engines.des import Moments, Process, Simulation, play_folded
 from sim.engines.program import Program
 from sim.engines.tasks import COMPUTE, DATA, GATHER, GRADIENTS, Step
 from sim.engines.timeline import Timeline
-from sim.engines.wire import Message, Wire
+from sim.engines.wire import Wire
 from sim.errors import ScheduleError
 from sim.schedules import Order
 from sim.schedules.actions import B, F, I, U, W
@@ -261,12 +261,10 @@ class Shared:
     """A step whose traffic shared the network.
 
     timeline : with reductions and gathers as long as they took.
-    messages : all that were simulated, as they arrived.
-    meetings : how many of them met others on a link too narrow for all.
+    meetings : how many messages met others on a link too narrow for all.
     """
 
     timeline: Timeline
-    messages: tuple[Message, ...]
     meetings: int
 
 
@@ -290,8 +288,7 @@ def run(program: Program, traffic: Traffic) -> Shared:
         return begin, end, None if program.costs.visits is None else last[0].waited()
 
     timeline = play_folded(replace(program, costs=costs), "network", play)
-    wire = last[0].wire
-    return Shared(timeline, tuple(wire.messages), wire.meetings)
+    return Shared(timeline, last[0].wire.meetings)
 
 
 def _gathered(alone: RankFloats, traffic: Traffic) -> RankFloats:
