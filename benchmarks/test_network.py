@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import simpy
+from flows import flows_on
 from timing import seconds
 from wiring import laid_out
 
@@ -11,7 +12,7 @@ from flopcast_validation.network_gains import on_tree
 from sim import load_scenario, simulate
 from sim.engines import network
 from sim.engines.program import priced_order, program_of
-from sim.network.collective_flows import flows_on, max_min_rates
+from sim.network.collective_flows import max_min_rates
 from sim.network.routing import route
 from sim.network.topology import build_topology
 

@@ -373,15 +373,13 @@ def test_a_step_of_millions_of_actions_is_refused_at_once():
 def test_topology_counts_switches_and_cables():
     text = flopcast("topology", "superpod-b200", "--nodes", "512").stdout
     assert "320 switches, 12,288 cables" in text
-    # Sixteen subflows a flow: balls in bins give 1.5 on sixteen cables.
-    assert "the fullest cable carries 1.5 flows" in " ".join(flopcast("topology", "llama3-h100-roce").stdout.split())
     facts = json.loads(flopcast("topology", "selene", "--collectives", "1 GB", "--gpus", "48", "--json").stdout)
     ring = facts["collectives"]["times"][0]
-    assert (ring["name"], ring["time_s"]) == ("ring all-reduce", pytest.approx(2 * 47 / 48 * 1e9 / 200e9))
+    assert ring["algbw_bytes_per_s"] == pytest.approx(1e9 / ring["estimated_s"])
     assert facts["collectives"]["nccl"]["algorithm"] == "ring"  # the network's switches only when it is told to
     node = json.loads(flopcast("topology", "superpod-h100", "--collectives", "1 GB", "--gpus", "8", "--json").stdout)
     assert node["collectives"]["nccl"]["algorithm"] == "NVLS"
-    names = {row["name"] for row in node["collectives"]["times"] if row["estimated_s"]}
+    names = {row["name"] for row in node["collectives"]["times"]}
     assert names == {"ring all-reduce", "all-reduce in the switches", "all-gather", "reduce-scatter", "all-to-all"}
     assert [level["switches"] for level in facts["levels"]] == [224, 320, 112]
     assert "Left out: core" in flopcast("topology", "selene", "--nodes", "20").stdout
@@ -394,16 +392,14 @@ def test_topology_shows_what_estimates_take_for_every_collective(tmp_path):
     rows = {row["name"]: row for row in json.loads(flopcast(*asked).stdout)["collectives"]["times"]}
     away = 1e9 * 24 / 32
     exchange = rows["all-to-all by rails"]
-    assert exchange["time_s"] == pytest.approx(away / 50e9, rel=0.02)
     assert exchange["estimated_s"] == pytest.approx(away / (0.74 * 50e9), rel=0.01)
     assert exchange["estimated_beside_s"] == pytest.approx(away / (0.64 * 50e9), rel=0.01)
-    assert all(row["estimated_beside_s"] >= row["estimated_s"] for row in rows.values() if row["estimated_s"])
+    assert all(row["estimated_beside_s"] >= row["estimated_s"] for row in rows.values())
     mine = tmp_path / "mine.yaml"
     mine.write_text("preset: h100\nnetwork: {operations: {all_to_all: {efficiency: 0.4}}}\n")
     rows = {row["name"]: row for row in json.loads(flopcast(*asked, "--profile", mine).stdout)["collectives"]["times"]}
     assert rows["all-to-all by rails"]["estimated_beside_s"] == pytest.approx(away / (0.4 * 50e9), rel=0.01)
     whole = " ".join(flopcast("topology", "selene", "--collectives", "1 GB").stdout.split())
-    assert "all-to-all is followed pair by pair, among 256 GPUs at most" in whole  # by formula, of any number
     assert "beside others" not in whole  # which have no room beside the whole machine
     assert "add --collectives" in flopcast("topology", "selene", "--profile", "a100").stderr
 
@@ -425,19 +421,17 @@ def test_topology_estimates_collectives_on_what_switches_leave(tmp_path):
         for key in ("estimated_s", "estimated_beside_s"):
             assert rows["all-gather"][key] == pytest.approx(1e9 * 15 / 16 / (8 * halved), rel=0.02)
             assert rows["all-to-all"][key] == pytest.approx(1e9 / 2 / halved, rel=0.01)
-            assert all(row[key] > row["time_s"] for row in rows.values() if row[key] and row["time_s"])
     write(True, 32)  # on rails all-to-alls of 256 GPUs stay under leaves, if NVLink takes them to their rail
     found = flopcast("topology", mine, "--collectives", "1 GB", "--gpus", "256", "--json")
     rows = {row["name"]: row for row in json.loads(found.stdout)["collectives"]["times"]}
-    assert rows["all-to-all"]["time_s"] > 1.5 * rows["all-to-all by rails"]["time_s"]
-    assert rows["all-to-all by rails"]["estimated_s"] > rows["all-to-all by rails"]["time_s"]
-    assert rows["all-to-all"]["estimated_s"] is None
+    assert 1e9 * 248 / 256 / 50e9 < rows["all-to-all by rails"]["estimated_s"] < 1.5 * 1e9 * 248 / 256 / 50e9
+    assert "all-to-all" not in rows
 
 
 def test_on_a100_a_whole_job_reaches_less_than_groups_that_share():
     asked = ("topology", "selene", "--collectives", "1 GB", "--gpus", "32")
     text = " ".join(flopcast(*asked).stdout.split())
-    assert "whole job beside others ring all-reduce 9.69 ms 103 GB/s 22.7 ms 18.4 ms" in text
+    assert "whole job algbw beside others ring all-reduce 22.7 ms" in text
 
 
 def test_scenarios_that_ship_are_found_from_anywhere(tmp_path, monkeypatch, capsys):
