@@ -206,14 +206,14 @@ class EvenPipelines(NamedTuple):
     def _others(self, way: int, end: int, rank: Number) -> PlanFloats:
         """One micro-batch through one chunk of each of the ranks before one (end 0), or of those behind it (2). [s]"""
         first, last = (1, rank - 1) if end == 0 else (rank + 1, self.pp - 2)
-        return self.passes(way)[end] + self._middle(way, first, last)
+        return np.asarray(self.passes(way)[end] + self._middle(way, first, last))
 
     def _all_stages(self, way: int) -> PlanFloats:
         """One micro-batch through all stages, sends included. [s]"""
         first, middle, last, *_ = self.passes(way)
         sent = self.num_chunks * self.sends.total + (self.num_chunks - 1) * self.sends.wrap
         between = (self.pp * self.num_chunks - 2) * middle + self._longer(way, 1, self.pp - 2)
-        return np.where(self.pp == 1, first, first + between + last + sent)
+        return np.asarray(np.where(self.pp == 1, first, first + between + last + sent))
 
     def _chunks(self, way: int, kind: int, rank: Number, send: PlanFloats) -> tuple[PlanFloats, PlanFloats]:
         """What a micro-batch occupies a rank for, on a chunk in the middle of the model and on its outermost. [s]"""

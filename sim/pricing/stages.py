@@ -88,6 +88,25 @@ class StageSeconds:
     hidden_share: Number = 1.0
     notes: frozenset[str] = frozenset()
 
+    @classmethod
+    def of_compute(
+        cls,
+        stages: tuple[Stage, ...],
+        num_ranks: int,
+        forward: StageFloats,
+        backward: StageFloats,
+        weight_grad_s: StageFloats | None = None,
+        **more: Floats,
+    ) -> StageSeconds:
+        """Return stages of given seconds, with nothing sent, reduced or done once a step but what is named. [s]"""
+        given: dict[str, Any] = {name: np.zeros(len(stages)) for name in ("send_forward_s", "send_backward_s")}
+        given |= {name: np.zeros(num_ranks) for name in _ONCE}
+        given |= {"reduce_share": np.full(len(stages), num_ranks / len(stages)), **more}
+        weights = np.zeros(len(stages)) if weight_grad_s is None else weight_grad_s
+        passes = np.zeros((AT_PEAK + 1, len(Cause), len(stages)))
+        passes[:AT_PEAK, Cause.MATMUL] = forward, backward, backward - weights, weights
+        return cls(passes, stages=stages, **given)
+
     @property
     def forward_s(self) -> StageFloats:
         """Forward of one micro-batch, by stage. [s]"""
