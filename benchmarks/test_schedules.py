@@ -6,18 +6,16 @@ from timing import seconds
 
 from sim import build_order
 from sim.engines import Program, longest_path
-from sim.pricing.stages import StageSeconds
 from sim.schedules import build
-from sim.work.layers import Stage
+from tests.conftest import make_costs
 
 
 def costs_of(num_ranks, num_stages):
     """Stages that differ a little, with sends beside compute."""
     forward, backward = np.linspace(1.0, 1.1, num_stages), np.linspace(2.0, 2.2, num_stages)
     hop = np.full(num_stages, 0.05)
-    stages = tuple(Stage(index, (1,), index == 0, index == num_stages - 1) for index in range(num_stages))
-    return StageSeconds.of_compute(
-        stages, num_ranks, forward, backward, 0.4 * backward, send_forward_s=hop, send_backward_s=hop
+    return make_costs(
+        num_ranks, forward, backward, 0.4 * backward, send_forward_s=hop, send_backward_s=hop, p2p_blocks=False
     )
 
 

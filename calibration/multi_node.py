@@ -20,8 +20,8 @@ import numpy as np
 
 from flopcast_calibration.fit.network import NetworkPoint, fit_network
 from flopcast_calibration.fit.solve import Fit
-from sim.network.collective_flows import all_to_all, members_by_domain, pattern_time
-from sim.network.topology import build_topology
+from sim.costs.collectives import all_to_all_bytes
+from sim.network.placement import Group
 from sim.specs import ClusterSpec, Profile, load_preset
 from sim.specs.loading import resolve
 
@@ -163,7 +163,7 @@ def score(network: Network, points: Sequence[NetworkPoint]) -> Score:
 
 
 def all_to_all_efficiencies(folder: Path) -> dict[str, float]:
-    """Share of the cards that published peaks of all-to-all over 32 GPUs reach, by GPU: flows over the real machine."""
+    """Share of the cards that published peaks of all-to-all over 32 GPUs reach, by GPU."""
     machines = {"A100": "superpod-a100", "H100": "superpod-h100"}
     found = {}
     for row in _rows(folder):
@@ -171,9 +171,9 @@ def all_to_all_efficiencies(folder: Path) -> dict[str, float]:
             preset = machines[row["gpu"]]
             cluster = ClusterSpec.read(resolve(load_preset("clusters", preset), "cluster"), preset)
             gpus, nbytes = int(row["gpus"]), 1e9
-            topology = build_topology(cluster, int(row["nodes"]))
-            pattern = all_to_all(members_by_domain(np.arange(gpus), topology.domain_gpus), nbytes)
-            busbw = (gpus - 1) / gpus * nbytes / pattern_time(pattern, topology)
+            inside, outside = all_to_all_bytes(nbytes, Group(gpus, cluster.nvlink_domain_gpus))
+            rates = cluster.node.nvlink_bandwidth_bytes_per_s, cluster.inter_node_bandwidth_bytes_per_s
+            busbw = (gpus - 1) / gpus * nbytes / max(inside / rates[0], outside / rates[1])
             found[row["gpu"]] = float(row["busbw_GBps"]) * 1e9 / busbw
     return found
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from sim.arrays import Array
 from sim.engines import longest_path, network
-from sim.engines.link_history import all_messages, busiest_links, link_bytes, time_of_messages, use_by_level
+from sim.engines.link_history import busiest_links, link_bytes, use_by_level
 from sim.engines.noise import noisy_program, noisy_steps, replica
 from sim.engines.program import Program, priced_order, program_of
 from sim.errors import SpecError
@@ -40,7 +40,6 @@ class Simulation:
     meetings : messages that met others on a link too narrow for all (of the first seed); None: links were not shared.
     levels, busiest : use of the network by level, and the busiest links, of the first seed; empty where links were not
         shared.
-    messages : where the time of the first seed's messages goes, kind by kind; empty unless asked for.
     assumptions : what the reader should know.
     """
 
@@ -53,7 +52,6 @@ class Simulation:
     meetings: int | None = None
     levels: tuple[dict[str, Any], ...] = ()
     busiest: tuple[dict[str, Any], ...] = ()
-    messages: tuple[dict[str, Any], ...] = ()
 
     def __repr__(self) -> str:
         """Show the steps in one line."""
@@ -86,7 +84,6 @@ class Simulation:
             "messages_that_met": self.meetings,
             "network_levels": list(self.levels),
             "busiest_links": list(self.busiest),
-            "messages": list(self.messages),
             "assumptions": list(self.assumptions),
         }
 
@@ -101,7 +98,6 @@ def simulate(
     slow_links: Sequence[str] = (),
     links_down: Sequence[str] = (),
     contention: bool = False,
-    links: bool = False,
     unfold: bool = False,
 ) -> Simulation:
     """Simulate steps with noise and faults.
@@ -126,8 +122,6 @@ def simulate(
         Broken links: node12.nic3 or leaf4.cable7. They imply contention.
     contention : bool
         All messages share the cluster's links.
-    links : bool
-        Show where the time of messages goes. Implies contention.
     unfold : bool
         Every data-parallel replica draws noise of its own. The step waits for all; else one stands for those alike.
 
@@ -144,7 +138,7 @@ def simulate(
     jitter = jitter or 0.0
     _check(jitter, seeds, seed)
     faults = [*(read_slow_link(text) for text in slow_links), *((0.0, name) for name in links_down)]
-    contention = contention or links or bool(faults)
+    contention = contention or bool(faults)
     gpus = gpu_of_rank(scenario.plan, scenario.cluster)
     factors = slow_gpus(scenario, stragglers, gpus)
     factors = factors if unfold else slowest_replicas(factors)
@@ -152,7 +146,7 @@ def simulate(
         _require_one_pipeline(len(factors), unfold)
     drawn = bool(jitter) or len(factors) > 1
     endless = get_schedule(scenario.plan.schedule).asynchronous
-    order, costs = priced_order(scenario, fold=endless or not (drawn or links))
+    order, costs = priced_order(scenario, fold=endless or not drawn)
     program = program_of(scenario, order, costs)
     replicas = [replica(program, factors[0])] * len(factors)  # alike where nothing tells them apart
     if (factors != factors[0]).any():
@@ -164,7 +158,7 @@ def simulate(
         health, size = link_health(topology, faults), (order.rank_of_stage, order.copies)
         traffic = build_traffic(scenario, costs, *size, topology, health, seed=seed)
         programs = [noisy_program(replicas[0], jitter, each, seed) for each in range(number)] if jitter else []
-        times, shared = _on_shared_links(programs or [replicas[0].program], order, traffic, links)
+        times, shared = _on_shared_links(programs or [replicas[0].program], order, traffic)
         remarks = _unused(faults, topology, gpus)
     elif drawn:
         times = noisy_steps(replicas, jitter, number, seed).tolist()
@@ -187,16 +181,12 @@ def _unused(faults: Sequence[tuple[float, str]], topology: Topology, gpus: Array
     ]
 
 
-def _on_shared_links(
-    programs: list[Program], order: Order, traffic: Traffic, links: bool
-) -> tuple[list[float], dict[str, Any]]:
+def _on_shared_links(programs: list[Program], order: Order, traffic: Traffic) -> tuple[list[float], dict[str, Any]]:
     """Step times of programs whose messages share links [s], and fields of `Simulation` about these links."""
     runs = [network.run(each, traffic) for each in programs]
     times, carried = [each.timeline.step_time_s for each in runs], link_bytes(order, traffic)
-    sent = all_messages(runs[0].messages, runs[0].timeline, traffic) if links else ()
     levels, busiest = use_by_level(carried, traffic, times[0]), busiest_links(carried, traffic, times[0])
-    used = {"levels": tuple(levels), "busiest": tuple(busiest), "messages": time_of_messages(sent, traffic)}
-    return times, {"meetings": runs[0].meetings, **used}
+    return times, {"meetings": runs[0].meetings, "levels": tuple(levels), "busiest": tuple(busiest)}
 
 
 def _check(jitter: float, seeds: int, seed: int) -> None:

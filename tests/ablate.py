@@ -50,7 +50,7 @@ MECHANISMS: dict[str, Changes] = {
     "groups of micro-batches": {"plan.microbatch_group": None},
     "activations in host memory": {"plan.offloaded_layers": 0},
     "optimizer in host memory": {"plan.optimizer_offload": 0.0},
-    "sharding within groups": {"plan.sharding_group": None, "plan.outer_zero_stage": 0},
+    "sharding within groups": {"plan.sharding_group": None},
     "resharding after the forward": {"plan.reshard_after_forward": False},
     "expert tensor parallelism": {"plan.etp": 1},
     "dropout": {"model.dropout": 0.0},

@@ -5,6 +5,12 @@ import numpy as np
 from sim.network.collective_flows import Flows, max_min_rates
 
 
+def flows_on(paths):
+    """One flow for each row of `paths` (link numbers, padded with -1), as `sim.network.routing.route` gives."""
+    flow, place = np.nonzero(paths >= 0)
+    return Flows(len(paths), flow, paths[flow, place], np.ones(len(flow)), np.ones(len(paths)))
+
+
 def finish_times(capacity, flows, starts_s, nbytes, *, done_share=1e-9):
     """When flows are done; rates are computed anew whenever a flow comes or goes.  [s]
 

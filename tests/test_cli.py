@@ -63,8 +63,6 @@ MISTAKES = """
 2 | schedule gpipe --chunks 2 | holds one chunk a rank
 2 | schedule 1f1b --ranks 0 | at least one rank
 2 | schedule 1f1 | did you mean '1f1b'?
-2 | schedule zb_h1 --times 1,2 | all three
-2 | schedule 1f1b --times 1,x | in whole units
 2 | schedule 1f1b --slices 2 | takes no plan.sequence_slices; seq1f1b would
 2 | schedule nowhere/mine.txt | cannot be read
 2 | schedule README.md | is not an action
@@ -176,13 +174,6 @@ def test_schedule_grid():
     assert result.stdout == "rank 0 | 0F0 0F1 0B0 0B1\nrank 1 | 1F0 1B0 1F1 1B1\n"
 
 
-def test_schedule_on_a_time_axis():
-    result = flopcast("schedule", "1f1b", "--ranks", "2", "--microbatches", "2", "--times", "1,1")
-    assert result.stdout == (
-        "rank 0 | 0F0 0F1   . 0B0   . 0B1\nrank 1 |   . 1F0 1B0 1F1 1B1   .\n# 6 units; idle on each rank: 2, 2\n"
-    )
-
-
 def test_schedule_options():
     deep, broad = (flopcast("schedule", "interleaved", "--group", group).stdout for group in ("4", "8"))
     assert deep != broad
@@ -195,7 +186,6 @@ def test_a_grid_in_a_file_is_shown_and_its_mistakes_are_marked(tmp_path):
     good.write_text("0F0 0F1 0B0 0B1\n1F0 1B0 1F1 1B1\n")
     stuck.write_text("0F0 0B0 0F1 0B1\n1F1 1B1 1F0 1B0\n")
     assert flopcast("schedule", str(good)).stdout.startswith("rank 0 | 0F0 0F1 0B0 0B1")
-    assert "idle on each rank" in flopcast("schedule", str(good), "--times", "1,2").stdout
     result = flopcast("schedule", str(stuck))
     assert result.returncode == 2
     assert "deadlock" in result.stderr
@@ -382,15 +372,13 @@ def test_a_step_of_millions_of_actions_is_refused_at_once():
 def test_topology_counts_switches_and_cables():
     text = flopcast("topology", "superpod-b200", "--nodes", "512").stdout
     assert "320 switches, 12,288 cables" in text
-    # Sixteen subflows a flow: balls in bins give 1.5 on sixteen cables.
-    assert "the fullest cable carries 1.5 flows" in " ".join(flopcast("topology", "llama3-h100-roce").stdout.split())
     facts = json.loads(flopcast("topology", "selene", "--collectives", "1 GB", "--gpus", "48", "--json").stdout)
     ring = facts["collectives"]["times"][0]
-    assert (ring["name"], ring["time_s"]) == ("ring all-reduce", pytest.approx(2 * 47 / 48 * 1e9 / 200e9))
+    assert ring["algbw_bytes_per_s"] == pytest.approx(1e9 / ring["estimated_s"])
     assert facts["collectives"]["nccl"]["algorithm"] == "ring"  # the network's switches only when it is told to
     node = json.loads(flopcast("topology", "superpod-h100", "--collectives", "1 GB", "--gpus", "8", "--json").stdout)
     assert node["collectives"]["nccl"]["algorithm"] == "NVLS"
-    names = {row["name"] for row in node["collectives"]["times"] if row["estimated_s"]}
+    names = {row["name"] for row in node["collectives"]["times"]}
     assert names == {"ring all-reduce", "all-reduce in the switches", "all-gather", "reduce-scatter", "all-to-all"}
     assert [level["switches"] for level in facts["levels"]] == [224, 320, 112]
     assert "Left out: core" in flopcast("topology", "selene", "--nodes", "20").stdout
@@ -403,16 +391,14 @@ def test_topology_shows_what_estimates_take_for_every_collective(tmp_path):
     rows = {row["name"]: row for row in json.loads(flopcast(*asked).stdout)["collectives"]["times"]}
     away = 1e9 * 24 / 32
     exchange = rows["all-to-all by rails"]
-    assert exchange["time_s"] == pytest.approx(away / 50e9, rel=0.02)
     assert exchange["estimated_s"] == pytest.approx(away / (0.74 * 50e9), rel=0.01)
     assert exchange["estimated_beside_s"] == pytest.approx(away / (0.64 * 50e9), rel=0.01)
-    assert all(row["estimated_beside_s"] >= row["estimated_s"] for row in rows.values() if row["estimated_s"])
+    assert all(row["estimated_beside_s"] >= row["estimated_s"] for row in rows.values())
     mine = tmp_path / "mine.yaml"
     mine.write_text("preset: h100\nnetwork: {operations: {all_to_all: {efficiency: 0.4}}}\n")
     rows = {row["name"]: row for row in json.loads(flopcast(*asked, "--profile", mine).stdout)["collectives"]["times"]}
     assert rows["all-to-all by rails"]["estimated_beside_s"] == pytest.approx(away / (0.4 * 50e9), rel=0.01)
     whole = " ".join(flopcast("topology", "selene", "--collectives", "1 GB").stdout.split())
-    assert "all-to-all is followed pair by pair, among 256 GPUs at most" in whole  # by formula, of any number
     assert "beside others" not in whole  # which have no room beside the whole machine
     assert "add --collectives" in flopcast("topology", "selene", "--profile", "a100").stderr
 
@@ -434,19 +420,17 @@ def test_topology_estimates_collectives_on_what_switches_leave(tmp_path):
         for key in ("estimated_s", "estimated_beside_s"):
             assert rows["all-gather"][key] == pytest.approx(1e9 * 15 / 16 / (8 * halved), rel=0.02)
             assert rows["all-to-all"][key] == pytest.approx(1e9 / 2 / halved, rel=0.01)
-            assert all(row[key] > row["time_s"] for row in rows.values() if row[key] and row["time_s"])
     write(True, 32)  # on rails all-to-alls of 256 GPUs stay under leaves, if NVLink takes them to their rail
     found = flopcast("topology", mine, "--collectives", "1 GB", "--gpus", "256", "--json")
     rows = {row["name"]: row for row in json.loads(found.stdout)["collectives"]["times"]}
-    assert rows["all-to-all"]["time_s"] > 1.5 * rows["all-to-all by rails"]["time_s"]
-    assert rows["all-to-all by rails"]["estimated_s"] > rows["all-to-all by rails"]["time_s"]
-    assert rows["all-to-all"]["estimated_s"] is None
+    assert 1e9 * 248 / 256 / 50e9 < rows["all-to-all by rails"]["estimated_s"] < 1.5 * 1e9 * 248 / 256 / 50e9
+    assert "all-to-all" not in rows
 
 
 def test_on_a100_a_whole_job_reaches_less_than_groups_that_share():
     asked = ("topology", "selene", "--collectives", "1 GB", "--gpus", "32")
     text = " ".join(flopcast(*asked).stdout.split())
-    assert "whole job beside others ring all-reduce 9.69 ms 103 GB/s 22.7 ms 18.4 ms" in text
+    assert "whole job algbw beside others ring all-reduce 22.7 ms" in text
 
 
 def test_scenarios_that_ship_are_found_from_anywhere(tmp_path, monkeypatch, capsys):

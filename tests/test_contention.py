@@ -78,7 +78,7 @@ def test_gradients_of_experts_cross_nodes_by_every_card(scenarios):
     settings = ["plan.pp=1", "plan.num_chunks=1", "plan.tp=1", "plan.ep=8", "plan.dp=32", "plan.schedule=1f1b"]
     settings += ["training.global_batch_size=32", "plan.pipeline_layout=", "plan.sequence_parallel=false"]
     asked = load_scenario(scenarios / "qwen3-235b-a22b-256-h100.yaml", settings)
-    carried = {(row["level"], row["direction"]): row["bytes"] for row in simulate(asked, links=True).levels}
+    carried = {(row["level"], row["direction"]): row["bytes"] for row in simulate(asked, contention=True).levels}
     model, width = asked.model, 4 + 2  # gradients reduced in fp32, weights gathered in bf16
     experts = model.num_layers * 3 * model.hidden_size * model.expert_intermediate_size * model.num_experts
     others = total_params(model) - experts

@@ -169,7 +169,6 @@ def test_the_command(command):
     assert code == 0
     for part in ("Step without noise", "Network", "nic up", "Busiest links"):
         assert part in shown
-    assert "Where messages' time goes" in command("simulate", MAIN, *few, "--links")[0]
     _, complaint, code = command("simulate", MAIN, *few, "--seeds", "5", "-s", "plan.placement=tp-dp-pp-cp")
     assert (complaint.count("changes nothing without"), code) == (1, 0)
     _, complaint, code = command("simulate", MAIN, "--straggler", "1.2@rank64")

@@ -32,7 +32,9 @@ GONE = {
     "compare-schedules --width": "--svg writes a figure that scales",
     "simulate --placement": "set the plan's, with -s plan.placement=tp-cp-pp-dp",
     "simulate --fragmentation": "set the cluster's, with -s cluster.fragmentation=0.3",
-    "simulate --png": "--links says where the time of messages goes, and lists the busiest links",
+    "simulate --png": "--contention lists the use of every level and the busiest links",
+    "simulate --links": "--contention lists the use of every level and the busiest links",
+    "schedule --times": "timeline draws a scenario on a time axis, with -s plan.schedule=zb_v",
     "--fail-node": "train says how often failures come and what they cost",
 }
 """Verbs and options that there were, of one verb or of any, each with what to write instead."""

@@ -17,8 +17,6 @@ from sim.costs.collectives import Fabric, all_reduce_ways, estimated_times
 from sim.errors import SpecError
 from sim.files import here_or_shipped, read_text
 from sim.network import placement
-from sim.network.collective_flows import MOST_TO_ALL, collective_times
-from sim.network.routing import expected_max_load
 from sim.network.topology import bisection_bytes_per_s, build_topology, cable_counts, switch_counts
 from sim.planners.answers import Source, ask_pipedream
 from sim.planners.layers import profile_from_text
@@ -124,8 +122,8 @@ def topology(
 
     cluster : A cluster preset (flopcast presets list clusters), or a YAML file.
     nodes : Nodes of a machine of the same design; the cluster's if not given.
-    collectives SIZE : How long collectives take, on the links alone and in estimates. Every GPU has a buffer of this
-        size, such as "1 GB"; an all-gather ends with it.
+    collectives SIZE : How long collectives take in estimates. Every GPU has a buffer of this size, such as "1 GB"; an
+        all-gather ends with it.
     gpus : GPUs of the collectives; all of the machine if not given.
     profile : Profile of the estimates' times, by name or YAML file; the GPU's own if not given.
     """
@@ -143,10 +141,7 @@ def topology(
 
 def _network(machine: Any, spec: Any) -> dict[str, Any]:
     """Everything the command prints; bandwidths per direction."""
-    leaf, subflows = machine.levels[0], spec.network.subflows
-    hashed = spec.network.routing == "ecmp" and leaf.uplinks > 0
     bisection = bisection_bytes_per_s(machine)
-    fullest = expected_max_load(leaf.uplinks * subflows, leaf.uplinks) / subflows if hashed else None
     cables, switches = cable_counts(machine), switch_counts(machine)
     rate = spec.inter_node_bandwidth_bytes_per_s
     levels = [
@@ -177,20 +172,19 @@ def _network(machine: Any, spec: Any) -> dict[str, Any]:
         "nic_bytes_per_s": rate * machine.gpus_per_node / machine.nics_per_node,
         "bisection_bytes_per_s": bisection,
         "share_of_full_bisection": bisection / (machine.num_gpus * rate / 2),
-        "fullest_cable_by_hash": fullest,
     }
 
 
 def _collectives(machine: Any, spec: Any, size: str, gpus: int, profile: str | None) -> dict[str, Any]:
-    """Seconds of every collective by the links and in estimates, and the buffer over the former."""
+    """Seconds of every collective in estimates, of one group that is the whole job and of many at once."""
     nbytes = parse(size, "bytes")
     if not nbytes > 0:
         raise SpecError(f"collectives of {size}: give a size above zero, such as '1 GB'")
     reached = profile_of_gpu(spec.gpu, profile)
     cluster = spec.replace(num_nodes=machine.num_nodes)
     fabric = Fabric.of(cluster, reached)
-    adds = fabric.nvlink.in_switch_efficiency is not None
-    times = collective_times(machine, gpus, nbytes, spec.network, nvlink_adds=adds)
+    if not 2 <= gpus <= machine.num_gpus:
+        raise SpecError(f"a collective over {gpus} GPUs: give 2 to {machine.num_gpus:,}, those of the machine")
     job, exchange = _groups(gpus, 1, cluster)
     estimated, beside = estimated_times(nbytes, job, exchange, fabric), {}
     if (room := machine.num_gpus // gpus) > 1:
@@ -198,10 +192,9 @@ def _collectives(machine: Any, spec: Any, size: str, gpus: int, profile: str | N
     if machine.rails > 1 and gpus > machine.domain_gpus:
         for estimates in filter(None, (estimated, beside)):
             estimates["all-to-all by rails"] = estimates.pop("all-to-all")
-    rates = {name: nbytes / time for name, time in times.items()}
-    columns = {"time_s": times, "algbw_bytes_per_s": rates, "estimated_s": estimated, "estimated_beside_s": beside}
-    names = dict.fromkeys((*times, *estimated))
-    rows = [{"name": name, **{key: column.get(name) for key, column in columns.items()}} for name in names]
+    rates = {name: nbytes / time for name, time in estimated.items()}
+    columns = {"estimated_s": estimated, "algbw_bytes_per_s": rates, "estimated_beside_s": beside}
+    rows = [{"name": name, **{key: column.get(name) for key, column in columns.items()}} for name in estimated]
     ways = all_reduce_ways(nbytes, job, fabric)
     chosen = min(ways, key=lambda way: float(ways[way]))
     nccl = {"algorithm": chosen, "time_s": float(ways[chosen])}
@@ -237,11 +230,6 @@ def _network_views(facts: dict[str, Any]) -> list[Any]:
     if facts["levels_left_out"]:
         top, left_out = facts["levels"][-1]["name"], ", ".join(facts["levels_left_out"])
         views.append(f"Left out: {left_out}, since {top} switches join all nodes")
-    if facts["fullest_cable_by_hash"]:
-        views.append(
-            f"Hashed paths: with one flow per cable up from a {facts['levels'][0]['name']}, the fullest cable carries "
-            f"{facts['fullest_cable_by_hash']:.1f} flows"
-        )
     if "collectives" in facts:
         views += _collective_views(facts["collectives"], facts["nvlink_domain_gpus"])
     return views
@@ -249,28 +237,24 @@ def _network_views(facts: dict[str, Any]) -> list[Any]:
 
 def _collective_views(asked: dict[str, Any], domain_gpus: int) -> list[Any]:
     """The times of collectives as a table, and what its columns are."""
-    spans, columns = asked["gpus"] > domain_gpus, {"links alone": "time_s", "algbw": "algbw_bytes_per_s"}
-    columns |= {"whole job" if spans else "estimates": "estimated_s"}
+    spans = asked["gpus"] > domain_gpus
+    columns = {"whole job" if spans else "estimates": "estimated_s", "algbw": "algbw_bytes_per_s"}
     columns |= {"beside others": "estimated_beside_s"} if spans and asked["times"][0]["estimated_beside_s"] else {}
     table = {"collective": [row["name"] for row in asked["times"]]}
     for name, key in columns.items():
         values = [row[key] for row in asked["times"]]
-        rate = name == "algbw"
-        table[name] = ["–" if v is None else show(v, "B/s") if rate else show_time(v) for v in values]
+        table[name] = [show(value, "B/s") if name == "algbw" else show_time(value) for value in values]
     rates, notes = f"with latency, at what links reach by profile {asked['profile']}", ""
     if spans:
         kinds = {"whole job": "of one group that is the whole job", "beside others": "of many groups at once"}
         rates = f"of training, {rates} and switches leave: "
         rates += "; ".join(f"{kind}, {what}" for kind, what in kinds.items() if kind in columns)
         notes = " Reduction in the network's switches needs NCCL_COLLNET_ENABLE=1."
-    if asked["gpus"] > MOST_TO_ALL:
-        notes += f" On links alone, an all-to-all is followed pair by pair, among {MOST_TO_ALL} GPUs at most."
     return [
         f"\n{show(asked['bytes'], 'B')} on each of {asked['gpus']:,} GPUs",
         columns_table(table),
-        "Links alone (and algbw, the buffer over that time): every link at its full rate, without latency. Estimates "
-        f"{rates}. All-reduces of estimates take NCCL's choice: {asked['nccl']['algorithm']}, "
-        f"{show_time(asked['nccl']['time_s'])}.{notes}",
+        f"Estimates {rates}; algbw: the buffer over that time. All-reduces of estimates take NCCL's choice: "
+        f"{asked['nccl']['algorithm']}, {show_time(asked['nccl']['time_s'])}.{notes}",
     ]
 
 

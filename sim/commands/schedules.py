@@ -32,7 +32,6 @@ def schedule(
     slices: int | None = None,
     stages: int | None = None,
     batches: int | None = None,
-    times: str | None = None,
     as_json: opt.AsJson = False,
 ) -> None:
     """What each pipeline rank does, in order, as a text grid: 2F0 is the forward of micro-batch 0 on stage 2.
@@ -46,11 +45,7 @@ def schedule(
     slices : Slices of each sequence (seq1f1b).
     stages : Stages of an incomplete last round (modular).
     batches : Batches of a schedule without flush.
-    times F,B or F,I,W : Put it on a time axis, a column a unit: units of a forward and of a backward, or of its halves.
     """
-    from sim.report.schedules import format_aligned, parse_times
-
-    units = None if times is None else parse_times(times)
     options: dict[str, Any] = {"group": group, "slices": slices, "stages": stages, "batches": batches}
     if is_file(name) or (name not in schedule_names() and Path(name).is_file()):
         given = {"ranks": ranks, "microbatches": microbatches, "chunks": chunks, **options}
@@ -71,8 +66,6 @@ def schedule(
         order = build_order(name, *sizes, 8 if microbatches is None else microbatches, **options)
     if as_json:
         opt.print_json({"schedule": name, "ranks": [[str(action) for action in row] for row in order.actions]})
-    elif units is not None:
-        typer.echo(format_aligned(order, units))
     else:
         typer.echo(format_grid(order.actions))
 

@@ -387,7 +387,7 @@ def all_to_all_bytes(
 
 
 def estimated_times(nbytes: float, group: Group, exchange: Group, fabric: Fabric) -> dict[str, float]:
-    """Time of every collective in estimates, by its name in `sim.network.collective_flows.collective_times`.  [s]
+    """Time of every collective in estimates, by its name.  [s]
 
     group, exchange : the same members, in what switches leave rings and an all-to-all.
     """

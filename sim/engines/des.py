@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import simpy
 
-from sim.arrays import Array, FloatArray, RankFloats
+from sim.arrays import Array, FloatArray
 from sim.engines.longest_path import repetitions
 from sim.engines.max_plus import BLEND, FOLDED, NO_STREAM, TOGETHER, Graph, Tasks, steady_state
 from sim.engines.program import Program
@@ -26,8 +26,8 @@ MOST_ACTIONS = 1_000_000
 Process = Generator[Any, Any, None]
 
 
-Moments = tuple[FloatArray, FloatArray, RankFloats | None]
-"""Begin and end of every task, and how long each rank waited at visits, where a play knows that itself. [s]"""
+Moments = tuple[FloatArray, FloatArray]
+"""Begin and end of every task. [s]"""
 Play = Callable[[Program, Step, FloatArray], Moments]
 """(program, its tasks, amounts) -> what was played."""
 
@@ -42,7 +42,7 @@ def run(program: Program) -> Timeline:
                 f"{len(order):,} actions are more than the {MOST_ACTIONS:,} that engine des plays event by event; "
                 "engine dag gives the same times, or use a larger plan.microbatch_size"
             )
-        return (*Simulation(step.graph.tasks, amounts, program.costs.hidden_share).play(), None)
+        return Simulation(step.graph.tasks, amounts, program.costs.hidden_share).play()
 
     return play_folded(program, "des", play)
 
@@ -52,15 +52,15 @@ def play_folded(program: Program, engine: str, play: Play) -> Timeline:
     while True:
         order, on, fold = program.order, switches_of(program), program.order.fold
         step, amounts = step_of(order, on), amounts_of(program, on)
-        begin, end, waited = play(program, step, amounts)
+        begin, end = play(program, step, amounts)
         blocks, period = (0, 0.0) if fold is None else _steady(step.graph, begin)
         if fold is None or (blocks and (fold.endless or fold.times % blocks == 0)):
             break
         more = fold.times % blocks * fold.period if blocks else fold.kept
         program = program.on(fold.rebuild(fold.kept + more))
-    if program.costs.visits is not None and waited is None:
-        repeated = repetitions(order, blocks)
-        waited = waits_at_visits(order, step, amounts, begin, begin, end - begin, repeated)
+    waited = None
+    if program.costs.visits is not None:
+        waited = waits_at_visits(order, step, amounts, begin, begin, end - begin, repetitions(order, blocks))
     if fold is None:
         return timeline_of(program, engine, step, begin, end, waited)
     later = (step.graph.tasks.phase > FOLDED) * (fold.times // blocks * period)

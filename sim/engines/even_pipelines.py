@@ -85,23 +85,6 @@ def sends_over(links: Links, near: PlanFloats, far: PlanFloats) -> Sends:
     return Sends(*((links.number - links.far) * near + links.far * far))
 
 
-class Pipelines(NamedTuple):
-    """Many pipelines and their sends; arrays over plans.
-
-    blocking : sends occupy the rank that sends; elsewhere compute overlaps them.
-    longer : of pipelines of one chunk a rank, how many of the middle ranks hold a layer more: the first of them.
-    """
-
-    pp: PlanInts
-    num_chunks: PlanInts
-    num_microbatches: PlanInts
-    gpipe: PlanBools
-    links: Links
-    sends: Sends
-    blocking: bool
-    longer: PlanInts
-
-
 NEVER = -np.inf
 """End of a path that does not exist."""
 FORWARD, BACKWARD = range(2)
@@ -125,19 +108,29 @@ class Through(NamedTuple):
 
 
 class EvenPipelines(NamedTuple):
-    """Many pipelines with the seconds of a micro-batch on their stages: first, middle, last, and a longer middle one if
-    any; (kinds of stages, plans). [s]
+    """Many pipelines; arrays over plans, and (kinds of stages, plans).
+
+    blocking : sends occupy the rank that sends; elsewhere compute overlaps them.
+    longer : of pipelines of one chunk a rank, how many of the middle ranks hold a layer more: the first of them.
+    forward, backward : a micro-batch on the first, a middle and the last stage, and a longer middle one if any. [s]
     """
 
-    pipelines: Pipelines
+    pp: PlanInts
+    num_chunks: PlanInts
+    num_microbatches: PlanInts
+    gpipe: PlanBools
+    links: Links
+    sends: Sends
+    blocking: bool
+    longer: PlanInts
     forward: KindPlanFloats
     backward: KindPlanFloats
 
     def find_ends(self) -> KindPlanFloats:
         """Return when the first rank, rank 1 and the last end at the earliest; NEVER where there is none. [s]"""
-        pipes, (down, back) = self.pipelines, (self._all_stages(way) for way in (FORWARD, BACKWARD))
-        gpipe, rest, ranks = pipes.gpipe, pipes.num_microbatches - 1, [self._through(kind) for kind in range(3)]
-        exists = pipes.pp > 0, pipes.pp > 2, pipes.pp > 1
+        down, back = (self._all_stages(way) for way in (FORWARD, BACKWARD))
+        gpipe, rest, ranks = self.gpipe, self.num_microbatches - 1, [self._through(kind) for kind in range(3)]
+        exists = self.pp > 0, self.pp > 2, self.pp > 1
 
         def longest(of_ranks: Iterable[PlanFloats]) -> PlanFloats:
             there = zip(of_ranks, exists, strict=True)
@@ -146,13 +139,13 @@ class EvenPipelines(NamedTuple):
         # Forwards and backwards of GPipe are two flow shops, one after the other.
         flow = down + back + rest * longest(each.outer[FORWARD] for each in ranks)
         latest, found = np.where(gpipe, NEVER, longest(each.turned for each in ranks)), []
-        afters = 0.0, self.backward[0] + (not pipes.blocking) * pipes.sends.first, ranks[2].after
+        afters = 0.0, self.backward[0] + (not self.blocking) * self.sends.first, ranks[2].after
         for kind in (2, 1, 0):
             straight = np.where(gpipe, flow + rest * ranks[kind].outer[BACKWARD], ranks[kind].straight)
             latest = np.where(exists[kind], np.maximum(latest, straight), latest)
             found.append(np.where(exists[kind], latest - afters[kind], NEVER))
         found[-1] = np.maximum(found[-1], np.where(gpipe, NEVER, longest(each.beside_first for each in ranks)))
-        found[-1] = np.where(pipes.pp == 1, pipes.num_microbatches * (down + back), found[-1])
+        found[-1] = np.where(self.pp == 1, self.num_microbatches * (down + back), found[-1])
         return np.stack(found[::-1])
 
     def reductions_after_end(self, once: StageSeconds, ends_at: KindPlanFloats) -> KindPlanFloats:
@@ -163,7 +156,7 @@ class EvenPipelines(NamedTuple):
 
         ends_at : what `find_ends` returned.
         """
-        sends, (p, v, m, *_) = self.pipelines.sends, self.pipelines
+        sends, (p, v, m, *_) = self.sends, self
         one, layer, after = v == 1, once.params[1] / v, []  # of a chunk in the middle of the model
         entered = 0.0, self.forward[0] + sends.first, self._others(FORWARD, 0, p - 1) + sends.total
         beside = (sends.wrap, sends.first), (sends.first, np.zeros(1)), (sends.last, sends.wrap)
@@ -187,48 +180,48 @@ class EvenPipelines(NamedTuple):
         The window of `Program.gather_s` for these schedules: pp micro-batches through every chunk but the last, one
         through that.
         """
-        pp, v, one = self.pipelines.pp, self.pipelines.num_chunks, self.pipelines.num_chunks == 1
+        pp, v, one = self.pp, self.num_chunks, self.num_chunks == 1
         first, middle, last = self.forward[:3]
         of_first = np.where(one, first, pp * (first + (v - 2) * middle) + middle)
-        of_second = np.where(one, self.of_second(FORWARD), (pp * (v - 1) + 1) * middle)
+        of_second = np.where(one, self._middle(FORWARD, 1, 1), (pp * (v - 1) + 1) * middle)
         of_last = np.where(one, last, pp * (v - 1) * middle + last)
         return np.stack([of_first, of_second, of_last])
 
-    def of_second(self, way: int) -> PlanFloats:
-        """Return the forward or backward of rank 1's stages, where it is not the last. [s]"""
-        return self._middle(way, 1, 1)
+    def passes(self, way: int) -> KindPlanFloats:
+        """Return the forwards or the backwards of the kinds of stages. [s]"""
+        return self.backward if way else self.forward
 
     def _longer(self, way: int, first: Number, last: Number) -> Number:
         """What longer stages add to these ranks. [s]"""
-        seconds = self[1 + way]
+        seconds = self.passes(way)
         if len(seconds) < 4:
             return 0.0
-        number = np.maximum(np.minimum(last, self.pipelines.longer) - np.maximum(first, 1) + 1, 0)
+        number = np.maximum(np.minimum(last, self.longer) - np.maximum(first, 1) + 1, 0)
         return number * (seconds[3] - seconds[1])
 
     def _middle(self, way: int, first: Number, last: Number) -> PlanFloats:
         """One micro-batch through one chunk of each of these middle ranks. [s]"""
-        return np.asarray((last - first + 1) * self[1 + way][1] + self._longer(way, first, last))
+        return np.asarray((last - first + 1) * self.passes(way)[1] + self._longer(way, first, last))
 
     def _others(self, way: int, end: int, rank: Number) -> PlanFloats:
         """One micro-batch through one chunk of each of the ranks before one (end 0), or of those behind it (2). [s]"""
-        first, last = (1, rank - 1) if end == 0 else (rank + 1, self.pipelines.pp - 2)
-        return self[1 + way][end] + self._middle(way, first, last)
+        first, last = (1, rank - 1) if end == 0 else (rank + 1, self.pp - 2)
+        return np.asarray(self.passes(way)[end] + self._middle(way, first, last))
 
     def _all_stages(self, way: int) -> PlanFloats:
         """One micro-batch through all stages, sends included. [s]"""
-        pipes, (first, middle, last, *_) = self.pipelines, self[1 + way]
-        sent = pipes.num_chunks * pipes.sends.total + (pipes.num_chunks - 1) * pipes.sends.wrap
-        between = (pipes.pp * pipes.num_chunks - 2) * middle + self._longer(way, 1, pipes.pp - 2)
-        return np.where(pipes.pp == 1, first, first + between + last + sent)
+        first, middle, last, *_ = self.passes(way)
+        sent = self.num_chunks * self.sends.total + (self.num_chunks - 1) * self.sends.wrap
+        between = (self.pp * self.num_chunks - 2) * middle + self._longer(way, 1, self.pp - 2)
+        return np.asarray(np.where(self.pp == 1, first, first + between + last + sent))
 
     def _chunks(self, way: int, kind: int, rank: Number, send: PlanFloats) -> tuple[PlanFloats, PlanFloats]:
         """What a micro-batch occupies a rank for, on a chunk in the middle of the model and on its outermost. [s]"""
-        sent = self.pipelines.blocking * send
-        each = (self._middle(way, rank, rank) if kind == 1 else self[1 + way][1]) + sent
+        sent = self.blocking * send
+        each = (self._middle(way, rank, rank) if kind == 1 else self.passes(way)[1]) + sent
         # The first stage sends nothing back, and the last nothing on.
         ends = kind == (2 if way == FORWARD else 0)
-        return each, each if kind == 1 else self[1 + way][kind] + sent * (not ends)
+        return each, each if kind == 1 else self.passes(way)[kind] + sent * (not ends)
 
     def _round_trips(
         self, chunks: Sequence[tuple[PlanFloats, PlanFloats]], others: Number, visits: PlanInts, replaced: PlanInts
@@ -249,10 +242,10 @@ class EvenPipelines(NamedTuple):
 
     def _through(self, kind: int) -> Through:
         """Paths along the first rank, the middle one or the last; of no meaning where there is none."""
-        pipes, sends, (p, v, m, *_) = self.pipelines, self.pipelines.sends, self.pipelines
+        sends, (p, v, m, *_) = self.sends, self
         rank, passed, before, after = (
             (0, 0.0, sends.wrap, sends.first),
-            (pipes.links.rank, sends.passed, sends.before, sends.after),
+            (self.links.rank, sends.passed, sends.before, sends.after),
             (p - 1, sends.total, sends.last, sends.wrap),
         )[kind]
         behind = p - 1 - rank
@@ -266,16 +259,16 @@ class EvenPipelines(NamedTuple):
         if kind > 0:
             # All ranks do so many forwards before any backward, and backwards after any forward: rank 0 may be longer.
             alike = np.minimum(np.where(v > 1, p - 1, behind), m * v - 1)
-            lead = self.forward[0] + pipes.blocking * sends.first - chunks[FORWARD][0]
+            lead = self.forward[0] + self.blocking * sends.first - chunks[FORWARD][0]
             lag = alike * np.maximum(self.backward[0] - chunks[BACKWARD][0], 0.0)
             enter = self._others(FORWARD, 0, rank) + passed + alike * np.maximum(lead, 0.0)
-            leave = self._others(BACKWARD, 0, rank) + passed - pipes.blocking * before
+            leave = self._others(BACKWARD, 0, rank) + passed - self.blocking * before
         if kind < 2:
             returned = self._others(BACKWARD, 2, rank) + sends.total - passed
-            left = self._others(FORWARD, 2, rank) + sends.total - passed - pipes.blocking * after
+            left = self._others(FORWARD, 2, rank) + sends.total - passed - self.blocking * after
         turns = np.where(warm <= m * v, 0.0, NEVER)  # a backward comes before its last forward
         twice = np.where((behind == 0) | (warm < m * v), 0.0, NEVER)  # and a forward between it and the next
-        if kind < 2 and not pipes.blocking:
+        if kind < 2 and not self.blocking:
             twice = twice + self._round_trips(
                 chunks, left + returned, m * v - 1 - warm, np.where(v > 1, 2, 1) * behind + 1
             )

@@ -1,16 +1,13 @@
-"""What a step puts on every link, how far links are used, and where messages' time goes."""
+"""What a step puts on every link, and how far links are used."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from sim.arrays import Array
-from sim.engines.network import ROWS, collectives
-from sim.engines.timeline import Timeline
-from sim.engines.wire import Message, alone_rates, shared_links
+from sim.engines.network import ROWS
 from sim.network.routing import link_name
 from sim.schedules import Order
 from sim.schedules.actions import B, F, I
@@ -95,74 +92,3 @@ def busiest_links(carried: Array, traffic: Traffic, step_time_s: float) -> list[
 
 BUSIEST = 8
 """Links that are named."""
-CAUSES = ("latency", "transfer", "own flows", "others", "queue", "behind")
-"""Where a message's time goes: latency before the links; transfer at full speed; slowed by flows of its own that
-share a link, or by others; queueing behind messages of its stream; and work of the receivers behind it."""
-KINDS = {
-    "forward": "sends forward",
-    "backward": "sends backward",
-    "gradients": "gradient reduction",
-    "weights": "weight gather",
-    "tensor": "tensor parallel",
-    "context": "context parallel",
-    "tokens": "expert parallel",
-    "sharded": "ZeRO within layers",
-}
-
-
-def all_messages(messages: Sequence[Message], timeline: Timeline, traffic: Traffic) -> list[Message]:
-    """All messages of a step: the simulated ones, those that share no link, and the weights gathered after the update.
-
-    If weights are gathered beside the next step's forward, their messages stand at the beginning of this step.
-    """
-    program, order = timeline.program, timeline.program.order
-    _, loads = shared_links(traffic.streams, traffic.health)
-    free = ~(loads > 0).any(axis=0) & (alone_rates(traffic.streams, traffic.health) == 1.0)
-    found = list(messages)
-    for within, begin in zip(
-        collectives(order, traffic, lambda stream: bool(free[stream])), timeline.start, strict=True
-    ):
-        now = float(begin)
-        for each in within:
-            found.append(Message(each.stream, now, now, now + each.seconds, each.seconds))
-            now += 0.0 if each.beside else each.seconds
-    took = program.costs.gather_s
-    begin = (
-        0.0 if program.hide_gather else timeline.step_time_s - program.costs.step_setup_s - float(took.max(initial=0.0))
-    )
-    for rank in np.flatnonzero(traffic.gather >= 0).tolist():
-        stream = int(traffic.gather[rank])
-        end, full = begin + float(took[rank]), traffic.streams[stream].transfer_s
-        found.append(Message(stream, begin, begin, end, full))
-    return found
-
-
-def time_of_messages(messages: Sequence[Message], traffic: Traffic) -> tuple[dict[str, Any], ...]:
-    """Where messages' time goes, kind by kind: seconds a step of the average stream by cause, messages and bytes."""
-    rows = []
-    table = np.array([each[:5] for each in messages], dtype=float).reshape(-1, 5)
-    who = table[:, 0].astype(int)
-    kinds = np.array([each.kind for each in traffic.streams])
-    fixed = np.array([[each.before_s, each.after_s] for each in traffic.streams]).reshape(-1, 2)
-    rates = alone_rates(traffic.streams, traffic.health)
-    speed = np.array([each.nbytes / each.transfer_s for each in traffic.streams])
-    for kind, label in KINDS.items():
-        here = kinds[who] == kind
-        streams = int((kinds == kind).sum())
-        if not here.any():
-            continue
-        which = who[here]
-        _, queued, begin, end, full = table[here].T
-        alone = full / rates[which]
-        latency, behind = fixed[which].T
-        parts = (latency, full, alone - full, np.maximum(end - begin - alone, 0.0), begin - queued, behind)
-        rows.append(
-            {
-                "kind": label,
-                "streams": streams,
-                "messages": int(here.sum()),
-                "bytes": float((speed[which] * full).sum() / streams),
-                "seconds": {cause: float(part.sum() / streams) for cause, part in zip(CAUSES, parts, strict=True)},
-            }
-        )
-    return tuple(rows)

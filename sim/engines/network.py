@@ -22,7 +22,7 @@ from sim.engines.des import Moments, Process, Simulation, play_folded
 from sim.engines.program import Program
 from sim.engines.tasks import COMPUTE, DATA, GATHER, GRADIENTS, Step
 from sim.engines.timeline import Timeline
-from sim.engines.wire import Message, Wire
+from sim.engines.wire import Wire
 from sim.errors import ScheduleError
 from sim.schedules import Order
 from sim.schedules.actions import B, F, I, U, W
@@ -92,8 +92,6 @@ class LinkedPlay(Simulation):
         self._gathered = {
             waiter: self.environment.event() for waits in self._readers.values() for waiter, early in waits if early > 0
         }
-        self._weighed = {waiter for waits in self._readers.values() for waiter, _ in waits}
-        self._could, self._waited = np.zeros((2, count))  # when a pass could begin but for its weights
         (compute, occupy, release), stretch = program.action_seconds(), program.slowed_s()
         sends = np.where(order.kind == F, traffic.forward[order.stage], -1)
         sends = np.where((order.kind == B) | (order.kind == I), traffic.backward[order.stage], sends)
@@ -121,18 +119,6 @@ class LinkedPlay(Simulation):
                     kept.append((waiter, lag, from_end))
             self._waiters[source] = kept
 
-    def waited(self) -> RankFloats:
-        """How long each rank waited for what it moves at visits, in the pipeline and behind it.  [s]"""
-        order, end, last = self.order, np.array(self.end), self.order.first[1:] - 1
-        closes = self.tasks.action[self.step.buckets]
-        visits = self.costs.visits
-        beside = visits is not None and bool(np.all(visits.beside))
-        kept = (self.tasks.stream[self.step.buckets] == DATA) & ~np.isin(closes, last) & (not beside)
-        waited = self._waited.copy()
-        waited[closes[kept]] += np.maximum(end[self.step.buckets][kept] - end[closes[kept]], 0.0)
-        behind = np.array(self.begin)[self.step.done] - end[last]
-        return np.asarray(np.bincount(order.rank, waited * order.weight, order.num_ranks) + behind)
-
     def blend_of(self, task: int, first: float, second: float) -> float:
         """When a rank's gradients are summed: the share that nothing hides follows its last pass."""
         rank = int(self.tasks.rank[task])
@@ -154,17 +140,8 @@ class LinkedPlay(Simulation):
         if task >= len(self.order):
             yield from self._move(task)
         else:
-            if task in self._weighed:
-                before = self.end[task - 1] if self.order.previous[task] >= 0 else 0.0
-                self._waited[task] = self.begin[task] - max(self._could[task], before)
             yield from self._pass(task)
         self.finish(task, self.environment.now)
-
-    def _arrive(self, task: int) -> None:
-        """Something else than weights that a task waits for has happened."""
-        if task in self._weighed:
-            self._could[task] = self.environment.now
-        super()._arrive(task)
 
     def move(self, stream: int, seconds: float) -> simpy.Event:
         """Return the event when a stream has moved so many seconds' worth at full speed; −1: it takes just those."""
@@ -177,7 +154,7 @@ class LinkedPlay(Simulation):
         for waiter, early in sorted(self._readers.get(task, ()), key=lambda each: -each[1]):
             yield self.move(self._carried[task], left - early)
             left = early
-            super()._arrive(waiter)
+            self._arrive(waiter)
         yield self.move(self._carried[task], left)
         for waiter, _ in self._readers.get(task, ()):
             if waiter in self._gathered:
@@ -261,12 +238,10 @@ class Shared:
     """A step whose traffic shared the network.
 
     timeline : with reductions and gathers as long as they took.
-    messages : all that were simulated, as they arrived.
-    meetings : how many of them met others on a link too narrow for all.
+    meetings : how many messages met others on a link too narrow for all.
     """
 
     timeline: Timeline
-    messages: tuple[Message, ...]
     meetings: int
 
 
@@ -286,12 +261,10 @@ def run(program: Program, traffic: Traffic) -> Shared:
 
     def play(program: Program, step: Step, amounts: FloatArray) -> Moments:
         last[:] = [LinkedPlay(program, step, amounts, traffic)]
-        begin, end = last[0].play()
-        return begin, end, None if program.costs.visits is None else last[0].waited()
+        return last[0].play()
 
     timeline = play_folded(replace(program, costs=costs), "network", play)
-    wire = last[0].wire
-    return Shared(timeline, tuple(wire.messages), wire.meetings)
+    return Shared(timeline, last[0].wire.meetings)
 
 
 def _gathered(alone: RankFloats, traffic: Traffic) -> RankFloats:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 import simpy
@@ -16,24 +15,13 @@ from sim.network.collective_flows import SLACK, Flows, max_min_rates
 from sim.traffic.streams import Stream, Traffic
 
 
-class Message(NamedTuple):
-    """A message that arrived: when it was handed over, began and arrived, and what it takes at full speed. [s]"""
-
-    stream: int
-    queued_s: float
-    begin_s: float
-    end_s: float
-    full_s: float
-
-
 class _Move:
     """A message at the head of its stream's queue: seconds' worth that are left, since when, at which rate."""
 
-    __slots__ = ("arrived", "begin", "full", "left", "met", "queued", "rate", "since", "version")
+    __slots__ = ("arrived", "left", "met", "rate", "since", "version")
 
-    def __init__(self, full: float, alone: float, arrived: simpy.Event, queued: float, now: float) -> None:
-        self.full, self.left = full, full / alone
-        self.arrived, self.queued, self.begin, self.since = arrived, queued, now, now
+    def __init__(self, left: float, arrived: simpy.Event, now: float) -> None:
+        self.left, self.arrived, self.since = left, arrived, now
         self.rate, self.version, self.met = 1.0, 0, False
 
 
@@ -62,9 +50,8 @@ class Wire:
         self._active = np.zeros(len(alone), dtype=bool)
         self._slowed: tuple[int, ...] = ()
         self._rates: dict[bytes, tuple[tuple[int, ...], list[float]]] = {}
-        self._queue: list[deque[tuple[float, simpy.Event, float]]] = [deque() for _ in alone]
+        self._queue: list[deque[tuple[float, simpy.Event]]] = [deque() for _ in alone]
         self._moves: list[_Move | None] = [None] * len(alone)
-        self.messages: list[Message] = []
         self.meetings = 0
 
     @classmethod
@@ -80,16 +67,15 @@ class Wire:
     def move(self, stream: int, seconds: float) -> simpy.Event:
         """An event for the time when so many seconds' worth at full speed will have been moved."""
         arrived = self._environment.event()
-        self._queue[stream].append((seconds, arrived, self._environment.now))
+        self._queue[stream].append((seconds, arrived))
         if len(self._queue[stream]) == 1:
             self._begin(stream)
         return arrived
 
     def _begin(self, stream: int) -> None:
         """Start the first message in a stream's queue."""
-        seconds, arrived, queued = self._queue[stream][0]
-        now, links = self._environment.now, self._links[stream]
-        move = self._moves[stream] = _Move(seconds, float(self.alone[stream]), arrived, queued, now)
+        (seconds, arrived), links = self._queue[stream][0], self._links[stream]
+        move = self._moves[stream] = _Move(seconds / float(self.alone[stream]), arrived, self._environment.now)
         self._active[stream] = True
         if len(links):
             self._asked[links] += self._parts[stream]
@@ -107,11 +93,10 @@ class Wire:
 
     def _finish(self, stream: int) -> None:
         """Tell those who wait for a stream's message, and start its next."""
-        move, now, links = self._moves[stream], self._environment.now, self._links[stream]
+        move, links = self._moves[stream], self._links[stream]
         assert move is not None
         move.version = -1
         self._moves[stream], self._active[stream] = None, False
-        self.messages.append(Message(stream, move.queued, move.begin, now, move.full))
         self._queue[stream].popleft()
         if len(links):
             self._on_link[links] -= 1
@@ -121,7 +106,7 @@ class Wire:
                 self._share_out()
         if self._queue[stream]:
             self._begin(stream)
-        move.arrived.succeed(now)
+        move.arrived.succeed(self._environment.now)
 
     def _share_out(self) -> None:
         """New rates for all that meet on links which cannot carry them, and for those that no longer do."""

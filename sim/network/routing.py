@@ -2,12 +2,9 @@
 
 A path is a row of link numbers, padded with -1. Inside an NVLink domain it is two NVLink hops. Otherwise it leaves
 through the GPU's card, climbs to the lowest group of switches that both cards are under, and descends. Climbing, any
-cable will do; descending, the switch at the top leaves only the few that lead to the right group. The three routings
+cable will do; descending, the switch at the top leaves only the few that lead to the right group. The two routings
 differ in how they choose:
 
-deterministic : by the destination alone, as InfiniBand's forwarding tables do, so that on a full tree no two flows of a
-    shift permutation share a cable (Zahavi, "D-Mod-K routing providing non-blocking traffic for shift permutations on
-    real life fat trees", CCIT report 776, 2010).
 ecmp : by a hash of source, destination and sub-flow; hashes collide.
 adaptive : not at all: the flow is spread evenly over all cables and sees their trunks.
 
@@ -28,8 +25,8 @@ from sim.arrays import Array, FloatArray, IntArray
 from sim.errors import SpecError
 from sim.network.topology import Level, Topology
 
-Routing = Literal["deterministic", "ecmp", "adaptive"]
-ROUTINGS = ("deterministic", "ecmp", "adaptive")
+Routing = Literal["ecmp", "adaptive"]
+ROUTINGS = ("ecmp", "adaptive")
 _MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 
 
@@ -41,17 +38,14 @@ def route(
     *,
     subflows: int = 1,
     seed: int = 0,
-    proxy: bool = False,
 ) -> IntArray:
     """Return the paths of flows between pairs of GPUs.
 
     source, target : GPUs. A flow from a GPU to itself uses no link.
-    routing : "deterministic", "ecmp" or "adaptive".
+    routing : "ecmp" or "adaptive".
     subflows : under ecmp, into how many flows each pair's traffic is cut: rows p · subflows … of the result belong to
         pair p.
     seed : of the hash.
-    proxy : where rails differ, pass through the GPU of the target's rail in the source's node first, over NVLink, so
-        that the network carries only traffic within a rail (NCCL's PXN).
 
     Returns link numbers, (pairs · subflows, longest path)
     """
@@ -70,15 +64,9 @@ def route(
         np.where(inside, start("nvlink", "up") + source, -1),
         np.where(inside, start("nvlink", "down") + target, -1),
     ]
-    leaving = source
-    if proxy:
-        leaving = _same_rail(topology, source, target)
-        hop = ~inside & (leaving != source)
-        columns[0] = np.where(hop, start("nvlink", "up") + source, columns[0])
-        columns[1] = np.where(hop, start("nvlink", "down") + leaving, columns[1])
-    nics = topology.nic_of_gpu(leaving), topology.nic_of_gpu(target)
-    columns += [start("pcie", "up") + leaving, start("nic", "up") + nics[0]]
-    columns += _switched(topology, *nics, routing, _hashed(seed, leaving, target, subflow))
+    nics = topology.nic_of_gpu(source), topology.nic_of_gpu(target)
+    columns += [start("pcie", "up") + source, start("nic", "up") + nics[0]]
+    columns += _switched(topology, *nics, routing, _hashed(seed, source, target, subflow))
     columns += [start("nic", "down") + nics[1], start("pcie", "down") + target]
     paths = np.stack(columns, axis=1)
     paths[inside, 2:] = -1
@@ -96,19 +84,17 @@ def switched_links(
     seed: int = 0,
     proxy: bool = False,
 ) -> list[IntArray]:
-    """Return the links between switches alone of flows between NVLink domains, in the columns of `route`; −1: none."""
+    """Return the links between switches alone of flows between NVLink domains, in the columns of `route`; −1: none.
+
+    proxy : where rails differ, pass through the GPU of the target's rail in the source's node first, over NVLink, so
+        that the network carries only traffic within a rail (NCCL's PXN).
+    """
     source, target = source[:, np.newaxis], target[:, np.newaxis]  # flows × sub-flows, which differ in hashes alone
-    leaving = _same_rail(topology, source, target) if proxy else source
+    per_node = topology.gpus_per_node
+    leaving = source // per_node * per_node + target % per_node if proxy else source
     hashed = _hashed(seed, leaving, target, np.arange(subflows))
     columns = _switched(topology, topology.nic_of_gpu(leaving), topology.nic_of_gpu(target), routing, hashed)
     return [np.broadcast_to(each, (len(source), subflows)).ravel() for each in columns]
-
-
-def _same_rail(topology: Topology, source: IntArray, target: IntArray) -> IntArray:
-    """Return the GPU of the source's node that has the target's place in its node."""
-    per_node = topology.gpus_per_node
-    proxy: IntArray = source // per_node * per_node + target % per_node
-    return proxy
 
 
 def _hashed(seed: int, *flow: IntArray) -> Callable[[IntArray | int, int], IntArray]:
@@ -166,12 +152,7 @@ def _switched(
 
     child_up, child_down = ([places[nics] for places in topology.places_of_nics] for nics in (source, target))
 
-    ports, wanted = [hashed(level.uplinks, i) for i, level in enumerate(levels[:-1])], list[IntArray]()
-    if routing == "deterministic":
-        keys = _destination_keys(topology, *np.divmod(target, topology.nics_per_node), child_down)
-        ports = [_modulo(key, level.uplinks) for key, level in zip(keys, levels[:-1], strict=True)]
-        # A destination is best reached over the cables that its own key would take it up by: no other one's does.
-        wanted = _climb(levels, child_down, ports)[0]
+    ports = [hashed(level.uplinks, i) for i, level in enumerate(levels[:-1])]
     cables, switches = _climb(levels, child_up, ports)
 
     up, down, switch = [], [], switches[-1]
@@ -183,11 +164,7 @@ def _switched(
         options: IntArray | int = level.cables_per_group // above.switches
         if level.cables_per_group % above.switches:
             options = (level.cables_per_group - first + above.switches - 1) // above.switches
-        if wanted:
-            choice = np.clip((wanted[i] - first + above.switches // 2) // above.switches, 0, options - 1)
-        else:
-            choice = hashed(options, len(levels) + i)
-        cable = first + choice * above.switches
+        cable = first + hashed(options, len(levels) + i) * above.switches
         switch = cable // level.uplinks
         for links, groups, within, direction in ((up, groups_up, cables[i], "up"), (down, groups_down, cable, "down")):
             number = topology.start(level.name, direction) + groups[i] * level.cables_per_group + within
@@ -212,47 +189,6 @@ def _climb(
         cables.append(switches[i] * level.uplinks + ports[i])
         switches.append(_modulo(child[i] * level.cables_per_group + cables[i], above.switches))
     return cables, switches
-
-
-def _destination_keys(topology: Topology, node: IntArray, nic: IntArray, child: list[IntArray]) -> list[IntArray]:
-    """Return what tells the destinations apart that share a switch, at every level: they should share no cable."""
-    levels = topology.levels
-    cards = topology.nics_per_node // topology.rails
-    keys, distinct = [node % levels[0].below * cards + nic // topology.rails], levels[0].below * cards
-    for i, above in enumerate(levels[1:-1], start=1):
-        # A switch of this level gets every `switches`-th destination of each group below.
-        distinct = -(-distinct // above.switches)
-        keys.append(child[i - 1] * distinct + keys[-1] // above.switches)
-        distinct *= above.below
-    return keys
-
-
-def expected_max_load(num_flows: int, num_links: int) -> float:
-    """Return the expected number of flows on the busiest of equal links when each flow picks one at random.
-
-    P(max ≤ m) is n!/kⁿ times the coefficient of zⁿ in (Σ_{j ≤ m} zʲ/j!)ᵏ.
-    """
-    from math import lgamma
-
-    powers = np.arange(num_flows + 1)
-    logs = np.array([lgamma(power + 1) for power in powers])
-    fewest = -(-num_flows // num_links)  # the busiest link never carries less
-    expected = float(fewest)
-    for most in range(fewest, num_flows):
-        # Of the Poisson law with mean n/k the same coefficient, which keeps every number near one.
-        mean = num_flows / num_links
-        term = np.where(powers <= most, np.exp(powers * np.log(mean) - mean - logs), 0.0)
-        total, power, rest = np.eye(1, num_flows + 1)[0], term, num_links
-        while rest:  # term to the power of num_links, by squaring
-            if rest % 2:
-                total = np.convolve(total, power)[: num_flows + 1]
-            power, rest = np.convolve(power, power)[: num_flows + 1], rest // 2
-        poisson = np.exp(num_flows * np.log(num_flows) - num_flows - logs[num_flows])
-        missing = 1.0 - total[num_flows] / poisson
-        expected += missing
-        if missing < 1e-12:
-            break
-    return float(expected)
 
 
 _NAME = re.compile(r"([a-zA-Z_][\w ]*?)(\d+)(?:\.(cable|nic)(\d*))?")

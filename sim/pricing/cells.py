@@ -242,8 +242,7 @@ class Plans:
     layouts, layout : how the plans are cut over GPUs; and which of these layouts each plan has.
     prices, cell, way : what their cuts take with their micro-batches; and which cell and which way each plan has.
     like : has the options that all plans share: embedding and head as layers, whether weights are gathered again for
-        the backward, whether groups that shard weights shard the optimizer's state among each other, and how many
-        micro-batches follow each other on a chunk of interleaved pipelines.
+        the backward, and how many micro-batches follow each other on a chunk of interleaved pipelines.
     schedule : of all plans; where it is interleaved, those with one chunk a rank have 1F1B or GPipe.
     num_microbatches : between two drains of a pipeline.
     optimizer_offload : of all plans; where only memory is asked for, also an array over them.
@@ -330,11 +329,6 @@ class Plans:
         share = passes_alone(self.schedule, *sizes)
         whole = np.array([way.recompute.startswith("full") for way in self.prices.ways])
         return np.asarray(np.where(whole[self.way], 1.0, share))
-
-    @cached_property
-    def state_is_spread(self) -> Bools:
-        """Whether groups that shard weights shard the optimizer's state among each other: hybrid sharding."""
-        return np.asarray((self.zero_stage == 3) & bool(self.like.outer_zero_stage))
 
     @cached_property
     def shape(self) -> tuple[int, ...]:

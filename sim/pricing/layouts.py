@@ -281,11 +281,6 @@ class Layouts:
         return replace(self, data=data, expert_data=experts, shards=data, expert_shards=experts)
 
     @cached_property
-    def without_sums_between(self) -> Layouts:
-        """Layouts whose sharding groups do not sum gradients among each other."""
-        return self if self.between is None else replace(self, between=None)
-
-    @cached_property
     def kinds_of_hops(self) -> tuple[tuple[Hops, ...], Ints]:
         """The hops of the layouts without repetitions, and which of them each layout has."""
         kinds = {each: number for number, each in enumerate(dict.fromkeys(self.hops))}

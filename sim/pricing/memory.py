@@ -49,8 +49,7 @@ def peak_memory(
     """
     prices, zero, layouts, of_cut = plans.prices, plans.zero_stage, plans.layouts, (plans.way, plans.cell)
     stack, training = plans.costs.stack, plans.costs.training
-    # Masters that are sharded further are no longer the weights' shards.
-    fp32_shards = (zero == 3) & stack.fp32_shards & (not plans.like.outer_zero_stage)
+    fp32_shards = (zero == 3) & stack.fp32_shards
     total, shards = held[HELD].sum(axis=0), layouts.shard_of(held[HELD], plans.layout)
     trained, shard = _trained_and_sharded(plans, held)
     of_weights = np.where(zero >= 3, shards / np.maximum(total, 1e-30), 1.0)
@@ -101,10 +100,7 @@ def _trained_and_sharded(plans: Plans, held: Floats) -> tuple[Number, list[Numbe
     layouts, place = plans.layouts, TRAINED if plans.costs.training.adapter_rank else HELD
     trained = held[place].sum(axis=0)
     of_trained = layouts.shard_of(held[place], plans.layout) / np.maximum(trained, 1e-30)
-    shard = [np.where(plans.zero_stage >= level, of_trained, 1.0) for level in (1, 2)]
-    if layouts.between is not None:
-        shard[0] = shard[0] / np.where(plans.state_is_spread, layouts.between.size[plans.layout], 1)
-    return trained, shard
+    return trained, [np.where(plans.zero_stage >= level, of_trained, 1.0) for level in (1, 2)]
 
 
 def _gathered_bytes(plans: Plans, whole: Number, most: Number) -> Number:
@@ -135,7 +131,7 @@ def _gathered_bytes(plans: Plans, whole: Number, most: Number) -> Number:
     if training.adapter_rank:
         gradients = gradients * 0.0
     # One is gathered ahead of the one at work, by FSDP2's implicit prefetch and by the first FSDP's limit_all_gathers.
-    masters = stack.fp32_shards and not plans.like.outer_zero_stage and not training.adapter_rank
+    masters = stack.fp32_shards and not training.adapter_rank
     kept = plans.in_turns | ~plans.reshards
     gathered = np.where(kept, whole if masters else most, np.minimum(2 * at_work, most))
     weights = training.activation_bytes * gathered * (zero == 3)

@@ -27,7 +27,6 @@ from sim.pricing.deal import (
 from sim.pricing.layouts import CostModel, Layouts
 from sim.pricing.zero import (
     VisitSeconds,
-    between_groups,
     gathered,
     lengthened_passes,
     move_seconds,
@@ -155,12 +154,11 @@ def once_a_step(plans: Plans, deal: Deal) -> StageSeconds:
     every copy updates all its weights.
     """
     layouts, kinds = plans.layouts, deal.rank_kinds
-    code = 4 * plans.moving_stage + 2 * plans.gathers_in_turns + plans.state_is_spread
+    code = 2 * plans.moving_stage + plans.gathers_in_turns
     ways = np.flatnonzero(np.bincount(code.ravel())).tolist()
     found, place = list[tuple[Floats, Floats]](), np.searchsorted(ways, code)
     for way in ways:
-        flags = way // 4, way // 2 % 2, way % 2
-        found.append(_once_a_step(layouts, kinds, *flags, deal.copies, plans.optimizer_offload))
+        found.append(_once_a_step(layouts, kinds, way // 2, way % 2, deal.copies, plans.optimizer_offload))
     table, shares = (np.stack(each, axis=-2) for each in zip(*found, strict=True))
     once: dict[str, Any] = dict(zip(_ONCE, table[:, :, place, plans.layout], strict=True))
     return StageSeconds(**once, hidden_share=shares[place, plans.layout])
@@ -168,21 +166,18 @@ def once_a_step(plans: Plans, deal: Deal) -> StageSeconds:
 
 @lru_cache(maxsize=32)
 def _once_a_step(
-    layouts: Layouts, kinds: RankKinds, zero_stage: int, in_turns: int, spread: int, copies: int, offloaded: float
+    layouts: Layouts, kinds: RankKinds, zero_stage: int, in_turns: int, copies: int, offloaded: float
 ) -> tuple[Floats, Floats]:
     """The seconds of `_ONCE` over layouts, (6, kinds, layouts); and the hidden share, (layouts).
 
     in_turns : whether weights are gathered for every micro-batch, and so not once they are updated.
-    spread : whether sharding groups shard the optimizer's state among each other.
     """
     costs, shape = layouts.costs, (len(kinds.counts), len(layouts))
     held, of_blocks = params_of(kinds.counts, layouts), block_params(*layouts.holds)[TRAINED].sum(axis=0)
     trained, total = held[TRAINED], np.maximum(held[TRAINED].sum(axis=0), 1e-30)
-    moves = moved_once(layouts, trained, zero_stage, bool(spread), copies)
+    moves = moved_once(layouts, trained, zero_stage, copies)
     reduction, gather = (move_seconds(each, costs.fabric) for each in moves)
     shard = layouts.shard_of(trained) if zero_stage else trained.sum(axis=0)
-    if spread and layouts.between is not None:
-        shard = shard / layouts.between.size
     first = of_blocks[kinds.first_block, np.arange(len(layouts))]
     tail = reduction * np.minimum(1.0, first / total)
     update, offload = _update_s(costs, shard, held[MOMENTS] * shard / total, offloaded)
@@ -191,17 +186,16 @@ def _once_a_step(
         launches = costs.stack.tensor_launches * put_together(kinds.counts, tensors.repeat(len(layouts), axis=1))
         update = np.maximum(update, costs.compute.kernel_launch_s * launches)
     if costs.training.optimizer == "muon" and adapters_of(costs.training) is None:
-        update = update + _muon_s(kinds.counts, layouts if spread else layouts.without_sums_between, zero_stage > 0)
+        update = update + _muon_s(kinds.counts, layouts, zero_stage > 0)
     there = kinds.number > 0  # nothing waits for a rank that is not there
     found = np.empty((6, *shape))
     once = (reduction, tail, gather * (there & (not in_turns)), update * there, offload * there, held[HELD].sum(axis=0))
     for place, seconds in enumerate(once):
         found[place] = seconds
     # Parameters whose gradients a GPU sends: an all-reduce sends them twice, one between groups what a shard has.
-    passed = (2.0 if zero_stage == 0 else 1.0) * trained.sum(axis=0) * (zero_stage < 3 or not spread)
+    passed = (2.0 if zero_stage == 0 else 1.0) * trained.sum(axis=0)
     if zero_stage and layouts.between is not None:
-        times = (1.0 if spread else 2.0) * (layouts.between.size > 1)
-        passed = passed + times * layouts.shard_of(trained)
+        passed = passed + 2.0 * (layouts.between.size > 1) * layouts.shard_of(trained)
     sent, reduce = ((each * kinds.number).sum(axis=0) / kinds.number.sum(axis=0) for each in (passed, found[0]))
     share = costs.fabric.hidden_share(layouts.data, sent * costs.gradient_width, reduce)
     return found, np.broadcast_to(share, len(layouts))
@@ -249,10 +243,7 @@ def _muon_s(counts: Floats, layouts: Layouts, sharded: bool) -> Number:
     took, moved = (put_together(counts, each).swapaxes(0, 1) for each in (seconds, params))
     if not sharded:
         return took.sum(axis=0)
-    share = layouts.shard_of(took)
-    if layouts.between is not None:
-        share = share / layouts.between.size
-    moves = [*gathered(moved, 2, layouts), *between_groups("all_gather", moved, 2, layouts)]
+    share, moves = layouts.shard_of(took), gathered(moved, 2, layouts)
     return share + move_seconds(moves, costs.fabric)
 
 

@@ -114,34 +114,21 @@ def reduced_to_shards(params: Floats, width: Number, layouts: Layouts, pieces: i
     return moves
 
 
-def between_groups(kind: str, params: Floats, width: Number, layouts: Layouts) -> list[DataMove]:
-    """A collective between sharding groups, over a GPU's shard; nothing where all shard together."""
-    between = layouts.between
-    return [] if between is None else [DataMove(kind, "between", between, layouts.shard_of(params) * width)]
-
-
 def moved_once(
-    layouts: Layouts, trained: Floats, zero_stage: int, spread: bool, copies: int
+    layouts: Layouts, trained: Floats, zero_stage: int, copies: int
 ) -> tuple[list[DataMove], list[DataMove]]:
     """Gradient reduction and weight gather of ranks that train so much, once an update.
 
     Stages 2 and 3 reduce gradients whenever a rank turns to a stage, and 3 gathers weights then.
 
-    spread : sharding groups shard the optimizer's state among each other.
     copies : of the model, which sum gradients together.
     """
     costs, whole = layouts.costs, layouts.of_copies(copies)
     gradient, weight = costs.gradient_width, costs.training.activation_bytes
     if zero_stage == 0:
         return _pair("all_reduce", "data", trained, gradient, whole), []
-    reduction = []
-    if zero_stage == 1:
-        reduction = reduced_to_shards(trained, gradient, whole.without_sums_between if spread else whole)
-    gather = gathered(trained, weight, layouts) if zero_stage < 3 else []
-    if spread:
-        reduction += between_groups("reduce_scatter", trained, gradient, whole)
-        gather += between_groups("all_gather", trained, weight, layouts)
-    return reduction, gather
+    reduction = reduced_to_shards(trained, gradient, whole) if zero_stage == 1 else []
+    return reduction, gathered(trained, weight, layouts) if zero_stage < 3 else []
 
 
 class Moved(NamedTuple):
@@ -205,8 +192,6 @@ def moved_at_visits(plans: Plans, alone: Number) -> Moved | None:
         return None
     shares_stage = np.asarray(alone).tobytes()
     weights, gradients, gather, reduce, *card = _of_blocks(layouts, shares_stage)[:, :, layout]
-    if plans.like.outer_zero_stage:  # sharding groups sum gradients once a step
-        reduce = np.where(zero == 3, _of_blocks(layouts.without_sums_between, shares_stage)[3][:, layout], reduce)
     gathers, reduces = (zero == 3) | in_turns, zero >= 2
     again = gathers * regathers(plans)
     on_card = np.stack(np.broadcast_arrays(card[0] * gathers, card[0] * again + card[1] * reduces))
@@ -292,7 +277,7 @@ class VisitedBlock(NamedTuple):
 def visited_blocks(scenario: Scenario) -> list[VisitedBlock]:
     """Return what a scenario moves of every block at a visit, if it moves anything then."""
     plans, found = plans_of(scenario), []
-    layouts = plans.layouts.without_sums_between if scenario.plan.outer_zero_stage else plans.layouts
+    layouts = plans.layouts
     held = params_of(blocks_sharing(scenario.model, plans.pp * plans.num_chunks == 1), layouts)
     again = regathers(plans)[:, 0].tolist()
     for block, width in enumerate(gathered_widths(layouts.costs)):

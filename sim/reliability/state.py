@@ -129,19 +129,15 @@ class State:
         return Spread(float(bytes_of_gpus.sum()), node, float(bytes_of_gpus.max()))
 
 
-Sharding = Literal["none", "within", "everyone"]
-
-
 def _held(
-    nbytes: Number, own: Number, sharding: Sharding, everyone: Group, within: Group, between: Group | None
+    nbytes: Number, own: Number, sharded: bool, everyone: Group, within: Group, between: Group | None
 ) -> tuple[Floats, Floats, int, Group]:
     """What one GPU has of so many bytes and of its rank's own, how many have the same, and who they are.
 
     everyone : GPUs that hold the same parameters. within : a sharding group of them. between : of those that hold the
         same shard; None where all shard together.
     """
-    count = int(np.max(everyone.size))
-    size = {"none": 1, "within": int(np.max(within.size)), "everyone": count}[sharding]
+    count, size = int(np.max(everyone.size)), int(np.max(within.size)) if sharded else 1
     group = everyone if size == 1 or between is None else between
     held, first = (np.asarray(each, dtype=float) / size for each in (nbytes, own))
     return held, first, count // size, group.take(0)
@@ -176,10 +172,8 @@ def state_of(scenario: Scenario) -> State:
     plan, training, stack, layouts = scenario.plan, scenario.training, scenario.stack, plans.layouts
     deal = price_order(scenario, plans)[2]
     held, owned = params_of_ranks(plans, deal), _own_params(plans, deal, scenario.model.tied_embeddings)
-    trained, stage, outer = held[TRAINED].sum(axis=0), plan.zero_stage, bool(plan.outer_zero_stage)
-    weights_sharded: Sharding = "within" if stage == 3 else "none"
-    optimizer_sharded: Sharding = "everyone" if outer else "within" if stage else "none"
-    width = 0.0 if stage == 3 and stack.fp32_shards and not outer else float(training.activation_bytes)
+    trained, stage = held[TRAINED].sum(axis=0), plan.zero_stage
+    width = 0.0 if stage == 3 and stack.fp32_shards else float(training.activation_bytes)
     # Bytes of optimizer state a parameter; experts have the average rank's.
     everywhere, on_gpu = (
         state_bytes(trained, held[MOMENTS], training, stack, offloaded) for offloaded in (0.0, plan.optimizer_offload)
@@ -196,10 +190,10 @@ def state_of(scenario: Scenario) -> State:
             holders = (layouts.expert_data, layouts.expert_shards, layouts.between)
         if training.adapter_rank:
             nbytes = training.activation_bytes
-            frozen = _held(nbytes * (params - own), nbytes * (first - of_first), weights_sharded, *holders)
+            frozen = _held(nbytes * (params - own), nbytes * (first - of_first), stage == 3, *holders)
             pieces.append(Piece("frozen weights", *frozen, saved=False))
         if width:
-            pieces.append(Piece("weights", *_held(width * own, width * of_first, weights_sharded, *holders)))
-        pieces.append(Piece("optimizer", *_held(each * own, each * of_first, optimizer_sharded, *holders), on_gpu=kept))
+            pieces.append(Piece("weights", *_held(width * own, width * of_first, stage == 3, *holders)))
+        pieces.append(Piece("optimizer", *_held(each * own, each * of_first, stage > 0, *holders), on_gpu=kept))
     places = places_of_ranks(plan.placement, (plan.tp, plan.cp, plan.dp, plan.pp)).ravel()
     return State(tuple(pieces), plan.tp * plan.cp * plan.dp, scenario.cluster.node.gpus_per_node, places)

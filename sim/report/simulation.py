@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from rich.console import Group, RenderableType
 
 from sim.report.terminal import assumptions, title
 from sim.simulate import Simulation
-from sim.table import Table, columns_table
+from sim.table import columns_table
 from sim.units import show
 
 
 def simulation_view(answer: Simulation) -> Group:
-    """Step times, the network's use by level, where messages' time goes, and what was assumed."""
+    """Step times, the network's use by level, and what was assumed."""
     pipelines = f"{answer.pipelines} pipeline{'s' * (answer.pipelines != 1)}"
     drawn = f"{len(answer.step_times_s)} steps of {pipelines} with noise" if answer.jitter else "one step without noise"
     share = answer.mean_s / answer.noiseless_s - 1
@@ -40,26 +38,8 @@ def simulation_view(answer: Simulation) -> Group:
         parts += [
             f"  {row['link']:<22}{show(row['bytes'], 'B'):>10}  {row['utilisation']:.2%}" for row in answer.busiest
         ]
-    if answer.messages:
-        heading = "Where messages' time goes  (seconds of a step, on the average rank)"
-        parts += ["", heading, _messages_table(answer.messages)]
     return Group(*parts, *assumptions(answer.assumptions))
 
 
 def _line(label: str, seconds: float, note: str = "") -> str:
     return f"  {label:<22}{show(seconds, 's', digits=4):>10}  {note}"
-
-
-def _messages_table(kinds: tuple[dict[str, Any], ...]) -> Table:
-    """Kinds of messages and causes of their time that there are."""
-    least = 1e-9
-    columns = {
-        "kind": [row["kind"] for row in kinds],
-        "messages": [f"{row['messages']:,}" for row in kinds],
-        "bytes": [show(row["bytes"], "B") for row in kinds],
-    }
-    for cause in kinds[0]["seconds"]:
-        seconds = [row["seconds"][cause] for row in kinds]
-        if max(seconds) > least:
-            columns[cause] = [f"{each:.3f}" if each > least else "" for each in seconds]
-    return columns_table(columns, gap=1)  # nine columns in eighty places

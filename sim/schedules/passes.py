@@ -161,11 +161,8 @@ def weight_versions(order: Order) -> tuple[Array, Array]:
         np.maximum.at(last_use, used[number[backward]], np.flatnonzero(backward))
         born = np.concatenate([[0], np.flatnonzero(updates)])
         replaced = np.append(born[1:] - 1, len(kind))  # kept as long as it is the newest, or wanted
-        gone = np.maximum(last_use, replaced)
-        counts = np.zeros(len(kind) + 2, dtype=np.int64)
-        np.add.at(counts, born, 1)
-        np.add.at(counts, np.minimum(gone, len(kind)) + 1, -1)
-        versions[rank] = int(np.cumsum(counts)[: len(kind)].max(initial=1))
+        gone = np.sort(np.maximum(last_use, replaced))
+        versions[rank] = (np.arange(1, len(born) + 1) - np.searchsorted(gone, born)).max()
     return versions, staleness
 
 

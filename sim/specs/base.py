@@ -26,6 +26,12 @@ INSTEAD: dict[str, dict[str, str]] = {
         "launches_per_expert": "what the host does there is counted where counted_launches: true; leave this out",
         "fp8_launches_per_expert": "what the host does there is counted where counted_launches: true; leave this out",
     },
+    "ParallelPlan": {
+        "outer_zero_stage": "each sharding_group is taken to keep the optimizer's state for itself; leave this out",
+    },
+    "NetworkSpec": {
+        "in_network_reduction": "NCCL's own choice leaves the network's switches out; leave this out",
+    },
     "NodeSpec": {
         "pcie_bandwidth": "write nvlink_bandwidth, which on a node with nvlink_topology: pcie is what its cards reach",
     },

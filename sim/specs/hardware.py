@@ -60,12 +60,10 @@ class NetworkSpec(Spec):
     """Levels of switches, leaf first. A machine that is small enough leaves the upper ones out (`below`)."""
     rail_optimised: bool
     """The cards of one index in their nodes share a leaf (a rail); rails meet at the top level only."""
-    routing: Literal["deterministic", "ecmp", "adaptive"] = "adaptive"
-    """How a flow chooses among equal paths: by its destination, by a hash, or over all of them at once."""
+    routing: Literal["ecmp", "adaptive"] = "adaptive"
+    """How a flow chooses among equal paths: by a hash, or over all of them at once."""
     subflows: PositiveInt = 1
     """Under ecmp: how many flows of their own hash a pair of GPUs spreads its bytes over."""
-    in_network_reduction: bool = False
-    """The switches can add what all-reduces carry (SHARP)."""
     pcie_bandwidth_bytes_per_s: PositiveFloat | None = None
     """Bandwidth between a GPU and its network card, per direction, where that is less than the card's. [bytes/s]"""
 

@@ -185,10 +185,6 @@ class ParallelPlan(Spec):
     until the last micro-batch's: then it moves what stage 1 does. True gathers a pipeline's weights for every
     micro-batch, unless its schedule is layered. "default" is torchtitan's: true without a pipeline, false with one.
     What the head gathers is always kept."""
-    outer_zero_stage: Literal[0, 1] = 0
-    """What sharding groups shard among each other: 0 nothing (HSDP), 1 the optimizer's state (Megatron-FSDP's
-    outer-dp-sharding-strategy optim, hybrid FSDP). With 1, shards of gradients are reduced between groups once a step,
-    and shards of updated weights gathered. With 0, gradients are summed at every turn to a stage."""
     offloaded_layers: NonNegativeInt = 0
     """Layers of the model whose activations wait in host memory for the backward. They are copied while other layers
     compute; what takes longer than that lengthens the step."""
@@ -233,7 +229,7 @@ class ParallelPlan(Spec):
             changes = {"etp": changes.get("tp", self.tp), **changes}
         left, stage, mode = [], changes.get("zero_stage", self.zero_stage), changes.get("recompute", self.recompute)
         if stage != self.zero_stage:
-            left += ["sharding_group"] * (stage == 0) + ["reshard_after_forward", "outer_zero_stage"] * (stage < 3)
+            left += ["sharding_group"] * (stage == 0) + ["reshard_after_forward"] * (stage < 3)
         if mode != self.recompute:
             left += [] if mode == "selective" else ["recompute_modules"]
             left += [] if mode == "full" else ["recompute_method", "recompute_num_layers"]
@@ -263,11 +259,6 @@ class ParallelPlan(Spec):
             raise ValueError(
                 f"reshard_after_forward: false needs zero_stage 3, which gathers weights for a forward, not "
                 f"{self.zero_stage}; set that, or leave it out"
-            )
-        if self.outer_zero_stage and (self.zero_stage < 3 or self.sharding_group is None):
-            raise ValueError(
-                f"outer_zero_stage {self.outer_zero_stage} needs groups that shard weights: set zero_stage to 3 and "
-                "sharding_group, or leave it out"
             )
         if self.sharding_group is not None:
             self._check_sharding_group(self.sharding_group)

@@ -287,10 +287,9 @@ def _of_all(scenario: Scenario, plans: Plans, whole: Floats, updates: float, cop
     updates *= 1 if scenario.stack.sums_at_last_flush else scenario.flushes
     often = 1 if scenario.plan.zero_stage == 3 else scenario.flushes
     held = params_of(whole[np.newaxis], layouts)[TRAINED] * (copies / scenario.plan.pp)
-    reduction, gather = moved_once(layouts, held, stage, bool(plans.state_is_spread.item()), copies)
+    reduction, gather = moved_once(layouts, held, stage, copies)
     if stage == 2:
-        inside = layouts.without_sums_between if scenario.plan.outer_zero_stage else layouts
-        at_turns = reduced_to_shards(held, layouts.costs.gradient_width, inside)
+        at_turns = reduced_to_shards(held, layouts.costs.gradient_width, layouts)
         turns = 1.0 if plans.at_visits else float(scenario.num_forwards)
         yield from _listed("reduce gradients", at_turns, turns)
     yield from _listed("reduce gradients", reduction, updates)

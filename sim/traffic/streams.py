@@ -46,7 +46,6 @@ class Stream:
         its own flows meet.
     link_bytes : what one message puts on each. [bytes]
     entitled : its weight on a shared link: seconds at full speed for a byte of one member.
-    kind : forward, backward, gradients, weights, tensor, context, tokens or sharded.
     nbytes : that one member sends in a message. [bytes]
     pace : share of full speed that its slowest card leaves it: a fitted efficiency is a share of what a card is worth,
         and of a slow card it is the same share.
@@ -61,7 +60,6 @@ class Stream:
     occupies: FloatArray
     link_bytes: FloatArray
     entitled: float
-    kind: str = ""
     nbytes: float = 1.0
     pace: float = 1.0
     delay_hidden_share: float | None = None
@@ -89,7 +87,7 @@ class Wires:
         self.gpus = gpu_of_rank(self.plan, scenario.cluster)
         self.streams: list[Stream] = []
 
-    def hop(self, kind: str, sender: int, receiver: int, seconds: float) -> int:
+    def hop(self, sender: int, receiver: int, seconds: float) -> int:
         """Everything that one pipeline rank sends to another at once."""
         fabric, far = self._costs.fabric, bool(self._hops.cross(sender, receiver))
         nbytes = float(sent_bytes(self._costs, cut_of(self.scenario)))
@@ -97,11 +95,10 @@ class Wires:
         transfer = float(send(nbytes, far, fabric, self._send_share)) - before
         sources, targets = self.gpus[sender].ravel(), self.gpus[receiver].ravel()
         parts = (before, transfer, seconds - before - transfer)
-        return self._stream(kind, parts, (sources, targets, np.full(sources.size, nbytes)), nbytes)
+        return self._stream(parts, (sources, targets, np.full(sources.size, nbytes)), nbytes)
 
     def rings(
         self,
-        kind: str,
         sent: Mapping[str, float],
         rank: int,
         seconds: float,
@@ -128,15 +125,14 @@ class Wires:
                     counts = np.unique(each // domain, return_counts=True)[1]
                     equal = (counts == counts[0]).all()
                     line = members_by_domain(each, domain) if equal else np.sort(each)[:, np.newaxis]
-                phases.append(ring(line, nbytes * n / (n - 1), 1)[0])
-        names = ("source", "target", "nbytes")
-        flows = [np.concatenate([getattr(phase, name) for phase in phases]) for name in names]
+                phases.append(ring(line, nbytes * n / (n - 1), 1))
+        flows = [np.concatenate(each) for each in zip(*phases, strict=True)]
         if others:
             ours = np.isin(flows[0], self.gpus[rank])
             flows = [each[ours] for each in flows]
-        return self._stream(kind, (0.0, seconds, 0.0), flows, sum(sent.values()))
+        return self._stream((0.0, seconds, 0.0), flows, sum(sent.values()))
 
-    def all_to_all(self, kind: str, group: str, rank: int, inside: float, outside: float, seconds: float) -> int:
+    def all_to_all(self, group: str, rank: int, inside: float, outside: float, seconds: float) -> int:
         """All-to-alls of one pipeline rank's groups, all at once: bytes that each member sends within its NVLink domain
         and to other ones, as of `rings`."""
         members, domain = members_of(group, self.plan, self.gpus[rank]), self.topology.domain_gpus
@@ -146,9 +142,9 @@ class Wires:
         of_member = [np.maximum(each.sum(axis=1, keepdims=True) / members.shape[1], 1) for each in (~leaves, leaves)]
         sizes = np.where(leaves, outside / of_member[1], inside / of_member[0])
         flows = [each.ravel() for each in (sources, targets, sizes)]
-        return self._stream(kind, (0.0, seconds, 0.0), flows, inside + outside)
+        return self._stream((0.0, seconds, 0.0), flows, inside + outside)
 
-    def _stream(self, kind: str, seconds: tuple[float, float, float], flows: Sequence[Any], nbytes: float) -> int:
+    def _stream(self, seconds: tuple[float, float, float], flows: Sequence[Any], nbytes: float) -> int:
         """Add the stream of flows (sources, targets, sizes) of which each member sends so much."""
         sources, targets, sizes = flows
         how, subflows = self._network.routing, self._network.subflows
@@ -165,7 +161,7 @@ class Wires:
         pace = float(self._health[link[self._is_end[link]]].min(initial=1.0))
         carried = link[limited], occupies[limited], crossing[limited]
         hidden = None if self._is_nvlink[link].all() else self._costs.fabric.delay_hidden_share
-        self.streams.append(Stream(*seconds, *carried, seconds[1] / nbytes, kind, nbytes, pace, hidden))
+        self.streams.append(Stream(*seconds, *carried, seconds[1] / nbytes, nbytes, pace, hidden))
         return len(self.streams) - 1
 
 
@@ -231,7 +227,7 @@ def build_traffic(
         ):
             key = (*ends, name)
             if key not in known:
-                known[key] = wires.hop(name, *ends, float(seconds))
+                known[key] = wires.hop(*ends, float(seconds))
             table[place] = known[key]
     reduce, gather = _between_replicas(costs, rank_of_stage, copies, wires)
     lanes: dict[str, IntArray] = {}
@@ -251,20 +247,19 @@ def _between_replicas(
     what its own GPUs send.
     """
     plan, plans = wires.plan, plans_of(wires.scenario)
-    moving, spread = int(plans.moving_stage.item()), bool(plans.state_is_spread.item())
+    moving = int(plans.moving_stage.item())
     reduce, gather = np.full((2, plan.pp), -1)
-    of_weights = (gather, "weights", costs.gather_s)
-    for place, (table, name, seconds) in enumerate(((reduce, "gradients", costs.reduce_s), of_weights)):
+    for place, (table, seconds) in enumerate(((reduce, costs.reduce_s), (gather, costs.gather_s))):
         for rank in np.flatnonzero(seconds > 0).tolist():
             part = sum(stage.part for stage, where in zip(costs.stages, rank_of_stage, strict=True) if where == rank)
             holds = params_of(np.array([part]), plans.layouts)[TRAINED]
-            sent = sent_by_group(moved_once(plans.layouts, holds, moving, spread, copies)[place])
+            sent = sent_by_group(moved_once(plans.layouts, holds, moving, copies)[place])
             sent = {_RINGS.get(group, group): nbytes for group, nbytes in sent.items()}
             of_copies = rank_of_stage.reshape(copies, -1)
-            holders = of_copies[:, (of_copies == rank).any(axis=0)].ravel().tolist() if name == "gradients" else []
+            holders = of_copies[:, (of_copies == rank).any(axis=0)].ravel().tolist() if table is reduce else []
             others = sorted({*holders} - {rank})
             if others or max(plan.num_replicas, plan.num_expert_replicas) > 1:  # else a rank sums copies by itself
-                table[rank] = wires.rings(name, sent, rank, float(seconds[rank]), others)
+                table[rank] = wires.rings(sent, rank, float(seconds[rank]), others)
     return reduce, gather
 
 
@@ -293,11 +288,10 @@ def _of_group(wires: Wires, exchange: Exchange, rank: int, longest: tuple[int, i
     group, plan = exchange.group, wires.plan
     sizes = exchange.nbytes, exchange.between_bytes, exchange.seconds
     nbytes, between, seconds = (float(each[longest]) for each in sizes)
-    name = {"tp": "tensor", "cp": "context", "ep": "tokens", "dp": "sharded"}[group]
     if group == "ep":
-        return wires.all_to_all(name, group, rank, nbytes - between, between, seconds)
+        return wires.all_to_all(group, rank, nbytes - between, between, seconds)
     if group == "dp":
         # What experts send at visits, in rings over every ep-th of the same GPUs, is counted into the others'.
         shards = "shards" if (plan.sharding_group or plan.num_replicas) > 1 else "expert_shards"
-        return wires.rings(name, {shards: nbytes - between, "between": between}, rank, seconds)
-    return wires.rings(name, {group: nbytes}, rank, seconds, of_sends=group == "cp" and exchange.beside)
+        return wires.rings({shards: nbytes - between, "between": between}, rank, seconds)
+    return wires.rings({group: nbytes}, rank, seconds, of_sends=group == "cp" and exchange.beside)

@@ -1,59 +1,11 @@
-"""Where groups lie: the worst one, found by looking at every group of every plan."""
+"""Rings on the hybrid cube mesh: as many as its links carry, and as fast as measured."""
 
-from itertools import permutations, product
+from itertools import permutations
 
 import pytest
 from rows import rows
 
-from sim.network.placement import CUBE_MESH_LINKS, hops_of, place_group
-from sim.specs import ClusterSpec, ParallelPlan
-from sim.specs.loading import resolve
-
-
-def cluster(domain):
-    node = {"preset": "gb200-tray"} if domain == 72 else "dgx-a100-80gb"
-    return ClusterSpec.read(
-        resolve({"name": "c", "node": node, "num_nodes": 4096, "nvlink_domain_gpus": domain}, "cluster"), "cluster"
-    )
-
-
-def by_hand(groups, domain):
-    """(fewest members in a domain, most domains) over all groups."""
-    counts = [[len([g for g in group if g // domain == d]) for d in {g // domain for g in group}] for group in groups]
-    return min(min(c) for c in counts), max(len(c) for c in counts)
-
-
-@rows("domain", [8, 72])
-@rows("plan", [*product((1, 2, 3, 5, 6, 8, 16), (1, 3, 4, 6, 12), (1, 2, 4))])
-def test_the_slowest_group_counts(plan, domain):
-    tp, dp, pp = plan
-    record, machine = ParallelPlan(tp=tp, dp=dp, pp=pp), cluster(domain)
-    gpu = lambda p, d, t: (p * dp + d) * tp + t  # noqa: E731
-    tensor = [[gpu(p, d, t) for t in range(tp)] for p in range(pp) for d in range(dp)]
-    data = [[gpu(p, d, t) for d in range(dp)] for p in range(pp) for t in range(tp)]
-    for groups, found in ((tensor, place_group("tp", record, machine)), (data, place_group("shards", record, machine))):
-        assert (found.per_domain, found.num_domains) == by_hand(groups, domain)
-    for p in range(pp):
-        crossing = any(
-            gpu(p, d, t) // domain != gpu((p + 1) % pp, d, t) // domain for d in range(dp) for t in range(tp)
-        )
-        assert hops_of(record, machine).cross(p, (p + 1) % pp) == crossing
-
-
-@rows("domain", [8, 72])
-@rows("plan", [*product((1, 2, 3, 8), (2, 4, 6), (1, 3, 4), (1, 2))])
-def test_context_parallel_ranks_sit_between_tensor_and_data(plan, domain):
-    tp, cp, dp, pp = plan
-    record, machine = ParallelPlan(tp=tp, cp=cp, dp=dp, pp=pp), cluster(domain)
-    gpu = lambda p, d, c, t: ((p * dp + d) * cp + c) * tp + t  # noqa: E731
-    context = [[gpu(p, d, c, t) for c in range(cp)] for p in range(pp) for d in range(dp) for t in range(tp)]
-    data = [[gpu(p, d, c, t) for d in range(dp) for c in range(cp)] for p in range(pp) for t in range(tp)]
-    for groups, found in (
-        (context, place_group("cp", record, machine)),
-        (data, place_group("shards", record, machine)),
-    ):
-        assert (found.per_domain, found.num_domains) == by_hand(groups, domain)
-
+from sim.network.placement import CUBE_MESH_LINKS
 
 #: Links between the GPUs of the hybrid cube mesh of DGX-1 with V100: (GPU, GPU) -> links; six a GPU.
 #: NVIDIA DGX-1 with Tesla V100 System Architecture, WP-08437-002, figure 4.

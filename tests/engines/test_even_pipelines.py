@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from sim.engines import Program, run
-from sim.engines.even_pipelines import EvenPipelines, Pipelines, find_links, sends_over
+from sim.engines.even_pipelines import EvenPipelines, find_links, sends_over
 from sim.network.placement import Hops
 from sim.schedules import build_order
 
@@ -59,7 +59,7 @@ def test_bounds_are_never_above_the_exact_ends_and_mostly_near(costs_of, blockin
     hops = [Hops(min(each, DOMAIN), DOMAIN) for each in width.tolist()]
     links = find_links(list(zip(hops, pp.tolist(), longer.tolist(), strict=True)))
     numbers = (pp, chunks, count, schedule == 0, links, sends_over(links, near, far), blocking, longer)
-    found = EvenPipelines(Pipelines(*numbers), *seconds).find_ends()
+    found = EvenPipelines(*numbers, *seconds).find_ends()
     ratios = []
     for place, row in enumerate(rows):
         ended = exact_ends(row, costs_of, seconds[:, :, place], near[place], far[place], blocking)
@@ -80,7 +80,7 @@ def test_bounds_are_exact_where_all_ranks_are_alike(costs_of, schedule):
     links = find_links([(Hops(8, DOMAIN), 4, 0)])
     numbers = [np.array([each]) for each in (row[1], row[2], row[3])]
     seconds = np.repeat([[1.0], [2.0]], 4, axis=1) / row[2]
-    pipelines = Pipelines(*numbers, np.array([schedule == "gpipe"]), links, sends_over(links, *np.zeros((2, 1))), True, np.array([0]))  # fmt: skip
-    found = EvenPipelines(pipelines, *seconds[..., np.newaxis]).find_ends()[:, 0]
+    sends = np.array([schedule == "gpipe"]), links, sends_over(links, *np.zeros((2, 1))), True, np.array([0])
+    found = EvenPipelines(*numbers, *sends, *seconds[..., np.newaxis]).find_ends()[:, 0]
     assert found == pytest.approx(exact_ends(row, costs_of, seconds, 0.0, 0.0, True)[[0, 1, 3]], rel=1e-12)
     assert found[0] == pytest.approx((12 + 3 / row[2]) * 3.0)  # Narayanan et al. 2021, section 2.2

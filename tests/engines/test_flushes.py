@@ -8,10 +8,8 @@ import pytest
 from sim import estimate, load_scenario
 from sim.engines import Program, run
 from sim.errors import ScheduleError, SpecError
-from sim.pricing.stages import StageSeconds
 from sim.schedules import build_order
 from sim.traffic.exchanges import step_collectives
-from sim.work.layers import Stage
 
 SCHEDULES = {"1f1b": 1, "gpipe": 1, "interleaved": 2, "zb_interleaved": 2, "zb_v": 2, "breadth_first": 2}
 TEXT = """
@@ -39,14 +37,13 @@ def scenario_of(tmp_path):
 
 
 @pytest.mark.parametrize("engine", ["dag", "des"])
-def test_by_hand(engine):
+def test_by_hand(engine, costs_of):
     """Two ranks, forwards of 1 s and backwards of 2 s, two micro-batches a flush, two flushes a step.
 
     Rank 0 is done with a flush after 9 s and sums for 0.5 s. Rank 1 is done after 7 s, and its 0.25 s of sums hide in
     its wait for rank 0's next forward.
     """
-    stages = tuple(Stage(index, (1,), False, False) for index in range(2))
-    costs = StageSeconds.of_compute(stages, 2, np.ones(2), np.full(2, 2.0))
+    costs = costs_of(2, np.ones(2), np.full(2, 2.0))
     order = build_order("1f1b", 2, 1, 4, per_flush=2)
     played = run(Program(order, costs, between_flushes_s=np.array([0.5, 0.25])), engine)
     begin = [played.start[order.of_rank(rank)].tolist() for rank in range(2)]

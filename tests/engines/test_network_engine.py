@@ -80,16 +80,6 @@ def test_contention_never_shortens(order, rng, blocks, beside, health, random_co
         assert shared.step_time_s >= alone.step_time_s * (1 - 1e-9)
 
 
-def test_a_fold_hides_no_contention(random_costs):
-    whole, folded = (build_order("1f1b", 4, 1, 64, fold=fold) for fold in (False, True))
-    assert len(folded) < len(whole)
-    costs = random_costs(np.random.default_rng(3), whole)
-    traffic = traffic_of(whole, costs, lambda _: [0], health=0.2)
-    times = [network.run(Program(order, costs), traffic).timeline.step_time_s for order in (whole, folded)]
-    assert times[1] == pytest.approx(times[0], rel=1e-9)
-    assert times[0] > run(Program(whole, costs)).step_time_s * 1.01
-
-
 def wire(streams, health):
     environment = simpy.Environment()
     return environment, Wire.over(environment, Traffic(None, np.asarray(health), tuple(streams), *np.zeros((4, 0))))
@@ -174,9 +164,9 @@ def test_a_stream_whose_own_flows_meet_is_slow_alone_and_asks_no_more_than_that(
     np.testing.assert_allclose(ends_of([stream(2.0, [0], 0.5)] * 4, [1.0], [0.0] * 4), [4.0] * 4)
 
 
-@pytest.mark.parametrize("name", ["chimera", "dualpipe", "dualpipe_v"])
+@pytest.mark.parametrize("name", ["1f1b", "chimera", "dualpipe", "dualpipe_v"])
 @pytest.mark.parametrize(("blocks", "beside"), [(True, False), (False, True)])
-def test_a_fold_hides_nothing_of_copies_and_pairs(name, blocks, beside, random_costs):
+def test_a_fold_hides_no_contention_nor_copies_and_pairs(name, blocks, beside, random_costs):
     """In step times; where no message meets another they are those of the longest path."""
     size = (name, 4, 2 if name == "dualpipe_v" else 1)
     folded = build_order(*size, 24, fold=True)

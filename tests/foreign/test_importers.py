@@ -654,8 +654,6 @@ def script(*lines, size="--num-layers 24 --hidden-size 2048 --num-attention-head
         (["MORE='--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads'"], "zero_stage", 2),
         (["MORE='--use-megatron-fsdp'"], "zero_stage", 0),
         (["MORE='--data-parallel-sharding-strategy optim_grads'"], "zero_stage", 0),
-        (["MORE='--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params "
-          "--outer-dp-sharding-strategy optim'"], "outer_zero_stage", 0),
         (["MORE='--use-torch-fsdp2'"], "reshard_after_forward", True),
         (["MORE='--use-torch-fsdp2 --torch-fsdp2-no-reshard-after-forward'"], "reshard_after_forward", False),
         (["MORE='--use-torch-fsdp2 --torch-fsdp2-reshard-after-forward false'"], "zero_stage", 3),

@@ -195,7 +195,7 @@ EXAMPLES: dict[str, Sequence[str | Path]] = {
     "export": [TINY, "--to", "megatron-lm"], "topology": ["selene"], "search": [TINY, "--gpus", "8"],
     "layout": [SMALL],
     "plan-pipeline": [SCENARIOS / "layers/vgg16-v100.csv", "--workers", "4", "--bandwidths", "10 Gbit/s"],
-    "simulate": [SMALL, "--jitter", "0.02", "--seeds", "2", "--links"], "train": [TINY, "--tokens", "10B"],
+    "simulate": [SMALL, "--jitter", "0.02", "--seeds", "2", "--contention"], "train": [TINY, "--tokens", "10B"],
     "shortest": ["gpt-1.7b", "--cluster", "selene", "--tokens", "10B", "--gpus", "64"],
     "rl": [SCENARIOS / "qwen3-30b-a3b-rl-32-h100.yaml", "--rollout-gpus", "32", "--response", "4k", "--longest", "10k"],
     "fields": [], "presets list": [], "presets show": ["selene"],

@@ -1,35 +1,32 @@
 """Collectives as flows: alone on a machine they take what the formulas say of bandwidth."""
 
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pytest
+from flows import flows_on
+from link_patterns import (
+    all_to_all,
+    bytes_on_links,
+    hierarchical_all_reduce,
+    one_pass,
+    pattern_time,
+    ring_all_reduce,
+    switch_all_reduce,
+    tree_all_reduce,
+)
 from rows import rows
 
 from sim.costs import collectives as formulas
 from sim.costs.collectives import Fabric
 from sim.errors import SpecError
-from sim.network.collective_flows import (
-    all_to_all,
-    bytes_on_links,
-    collective_times,
-    flows_on,
-    hierarchical_all_reduce,
-    max_min_rates,
-    members_by_domain,
-    pattern_time,
-    ring,
-    switch_all_reduce,
-    tree_all_reduce,
-)
+from sim.network.collective_flows import max_min_rates, members_by_domain
 from sim.network.placement import Group
 from sim.network.routing import route
 from sim.specs import Profile, load_preset
 
 S = 1e9
 NVLINK, NIC = 300e9, 25e9
-ring_all_reduce, one_pass = (partial(ring, passes=passes) for passes in (2, 1))
 PROFILE = Profile.read(load_preset("profiles", "a100"), "a100")
 IDEAL = {
     "efficiency": 1.0,
@@ -63,7 +60,6 @@ def reached(topology, nvlink, network):
 PLACEMENTS = [(1, 2), (1, 4), (1, 8), (2, 1), (2, 8), (3, 8), (5, 4), (6, 1), (16, 8), (17, 2)]
 
 
-@rows("routing", ["adaptive", "deterministic"])
 @rows("shape", PLACEMENTS, ids=str)
 @rows(
     ("pattern", "formula"),
@@ -74,14 +70,14 @@ PLACEMENTS = [(1, 2), (1, 4), (1, 8), (2, 1), (2, 8), (3, 8), (5, 4), (6, 1), (1
         (hierarchical_all_reduce, formulas.hierarchical_all_reduce),
     ],
 )
-def test_alone_a_collective_takes_what_the_formula_says(machine, routing, shape, pattern, formula):
+def test_alone_a_collective_takes_what_the_formula_says(machine, shape, pattern, formula):
     if pattern is hierarchical_all_reduce and shape[0] == 1:
         return  # inside one domain there is no hierarchy
     group = Group(shape[0] * shape[1], shape[1])
     # Spread over units, so that flows climb the tree: a full one slows nothing.
     for apart in (1, 8):
         topology = machine("superpod-a100")
-        time = pattern_time(pattern(placed(*shape, apart=apart), S), topology, routing)
+        time = pattern_time(pattern(placed(*shape, apart=apart), S), topology)
         assert time == pytest.approx(float(formula(S, group, FABRIC)), rel=1e-6)
 
 
@@ -144,14 +140,13 @@ def test_all_to_all_between_domains(machine, nodes, per_node):
     assert time == pytest.approx(S * away / (n * NIC), rel=1e-6)
 
 
-@rows("routing", ["adaptive", "deterministic"])
 @rows("nodes", [2, 19, 60])
-def test_sharp_sends_each_share_up_once(machine, routing, nodes):
+def test_sharp_sends_each_share_up_once(machine, nodes):
     # Pieces pass NVLink and the network one behind the other, so that the slower of the two counts: here the cards, or,
     # where NVLink's switches do not add, the ring of a node.
     for adds, inside in ((True, 9 / 8), (False, 2 * 7 / 8)):
         pattern = switch_all_reduce(placed(nodes, 8), S, nvlink_adds=adds)
-        time = pattern_time(pattern, machine("superpod-a100"), routing)
+        time = pattern_time(pattern, machine("superpod-a100"))
         assert time == pytest.approx(max(inside * S / NVLINK, S / 8 / NIC), rel=1e-6)
 
 
@@ -182,25 +177,11 @@ def test_groups_of_one_stage_keep_their_own_cards(machine):
     assert (together / topology.capacity).max() == pytest.approx(alone)
 
 
-def test_collectives_of_a_machine(machine, cluster):
-    topology, network = machine("superpod-a100"), cluster("superpod-a100").network
-    times = collective_times(topology, 64, S, network)
-    assert times["ring all-reduce"] == pytest.approx(2 * 63 / 64 * S / (8 * NIC))
-    assert times["all-reduce in the switches"] == pytest.approx(max(9 / 8 * S / NVLINK, S / 8 / NIC))
-    inside = ["ring all-reduce", "all-reduce in the switches", "all-gather", "reduce-scatter", "all-to-all"]
-    assert list(collective_times(topology, 8, S, network)) == inside
-    # NVSwitches of A100 add nothing.
-    assert list(collective_times(topology, 8, S, network, nvlink_adds=False)) == [inside[0], *inside[2:]]
-    assert times["all-to-all by rails"] == pytest.approx(times["all-to-all"])  # cards are the narrowest either way
-    for wrong, says in ((1, "give 2 to 1,120"), (1121, "give 2 to 1,120"), (12, "equally many")):
-        with pytest.raises(SpecError, match=says):
-            collective_times(topology, wrong, S, network)
-    roce = cluster("llama3-h100-roce").network
-    times = collective_times(machine("llama3-h100-roce"), 512, S, roce)
-    assert not {"all-to-all", "all-reduce in the switches"} & set(times)
-    # Sixteen subflows take a ring's hops evenly over sixteen cables; in the trees several hops of a rack collide.
-    assert times["ring all-reduce"] == pytest.approx(2 * 511 / 512 * S / (8 * 50e9))
-    assert times["tree all-reduce"] > 2 * S / (8 * 50e9) * 1.1
+def test_subflows_of_a_ring_spread_where_those_of_trees_collide(machine):
+    topology, members = machine("llama3-h100-roce"), members_by_domain(np.arange(512), 8)
+    rings, trees = (pattern_time(each(members, S), topology, "ecmp", 16) for each in (ring_all_reduce, tree_all_reduce))
+    assert rings == pytest.approx(2 * 511 / 512 * S / (8 * 50e9))
+    assert trees > 2 * S / (8 * 50e9) * 1.1
 
 
 def test_pcie_limits_what_a_card_could_send(small_machine):
@@ -218,6 +199,3 @@ def test_members_are_sorted_into_their_domains():
     assert members_by_domain(gpus, 8).tolist() == [[0, 1], [9, 8]]
     with pytest.raises(SpecError, match="equally many"):
         members_by_domain(np.array([0, 1, 8]), 8)
-    with pytest.raises(SpecError, match="use a ring or NVLS"):
-        tree_all_reduce(placed(1, 8), S)
-    assert ring_all_reduce(placed(1, 1), S) == switch_all_reduce(placed(1, 1), S) == ()

@@ -3,11 +3,11 @@
 from itertools import pairwise
 
 import numpy as np
-from flows import finish_times
+from flows import finish_times, flows_on
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.network.collective_flows import Flows, flows_on, max_min_rates
+from sim.network.collective_flows import Flows, max_min_rates
 from sim.network.routing import route
 
 

@@ -83,7 +83,7 @@ def test_tokens_that_travel_once_to_a_domain_are_counted_once():
         scenario = build_scenario({**EXPERTS, "stack": stack}, ["plan.ep=32"])
         order, costs = priced_order(scenario)
         traffic = laid_out(scenario, order, costs)
-        stream = next(each for each in traffic.streams if each.kind == "tokens")
+        stream = traffic.streams[next(each.stream[0] for each in traffic.inside if each.exchange.group == "ep")]
         card = [nbytes for link, nbytes in zip(stream.link, stream.link_bytes, strict=True) if _is_card(traffic, link)]
         sent[kind] = max(card)
     assert sent["deepep"] / sent["alltoall"] == pytest.approx(3 * (1 - (3 / 4) ** 8) / (8 * 3 / 4), rel=1e-6)

@@ -164,13 +164,13 @@ def test_groups_lie_as_meshes_do():
         assert members_of(name, plan, gpus).tolist() == members.tolist()
 
 
-@pytest.mark.parametrize(("stage", "outer"), [(1, 0), (3, 0), (3, 1)])
-def test_groups_on_shared_links(stage, outer):
+@pytest.mark.parametrize("stage", [1, 3])
+def test_groups_on_shared_links(stage):
     """Rings within groups and between them: on a tree without bottleneck they take what they are priced at, and the
     less the network carries the longer, played message by message."""
     levels = {"leaf": {"ports": 40, "below": 2}, "core": {"ports": 800}}
     data = {**DATA, "cluster": {**DATA["cluster"], "network": {"levels": levels, "rail_optimised": False}}}
-    changes = ["plan.sharding_group=8", f"plan.zero_stage={stage}", f"plan.outer_zero_stage={outer}"]
+    changes = ["plan.sharding_group=8", f"plan.zero_stage={stage}"]
     full, narrow = (
         build_scenario(data, [*changes, f"cluster.network.levels.leaf.oversubscription={ratio}"]) for ratio in (1, 64)
     )
@@ -178,33 +178,6 @@ def test_groups_on_shared_links(stage, outer):
     assert simulate(full, contention=True).mean_s == pytest.approx(alone, rel=1e-3)
     played = simulate(narrow, contention=True).mean_s
     assert played > 1.05 * alone
-
-
-OUTER = "plan.outer_zero_stage=1"
-
-
-@pytest.mark.parametrize("changes", [("plan.sharding_group=8", "plan.zero_stage=3"), MIXTURE], ids=["dense", "experts"])
-def test_groups_that_shard_the_optimizer_among_each_other(changes):
-    """Megatron-FSDP's hybrid FSDP: the optimizer over all GPUs, gradients and weights over a group's (its documentation's
-    memory profile); shards of both travel between groups once a step, here of two micro-batches."""
-    inner, outer = (built(*changes, "stack.fp32_shards=false", *more) for more in ((), (OUTER,)))
-    one, other = (estimate(each).memory[0] for each in (inner, outer))
-    groups = inner.plan.num_replicas // 8
-    assert other.optimizer == pytest.approx(one.optimizer / groups)
-    assert (other.weights, other.gradients, other.working) == (one.weights, one.gradients, one.working)
-    visits = inner.num_microbatches
-    before, after = (step_collectives(each) for each in (inner, outer))
-    assert [each for each in after if each.group != "between"] == [each for each in before if each.group != "between"]
-    between = {each.kind: each for each in after if each.group == "between"}
-    shard = sum(each.count / visits * each.nbytes for each in before if each.group == "between")
-    reduced, gathered = between["reduce_scatter"], between["all_gather"]
-    assert (reduced.size, gathered.size, reduced.count, gathered.count) == (groups, groups, 1, 1)
-    assert reduced.nbytes == pytest.approx(shard)
-    width = {"fp32": 4, "bf16": 2}[inner.stack.gradient_precision]
-    assert gathered.nbytes == pytest.approx(shard * 2 / width)
-    assert estimate(outer).step_time_s < estimate(inner).step_time_s  # between groups once instead of twice
-    with pytest.raises(SpecError, match="outer_zero_stage 1 needs groups that shard weights"):
-        built(*changes, "plan.zero_stage=1", OUTER)
 
 
 @pytest.mark.parametrize("changes", [("plan.sharding_group=8",), MIXTURE], ids=["dense", "experts"])
@@ -249,4 +222,4 @@ def test_rows_and_configurations_that_name_it(run_row):
     assert import_text(text, "run.sh", Given(gpus=16)).scenario().plan.sharding_group == 8
     strategies = "--data-parallel-sharding-strategy optim_grads_params --outer-dp-sharding-strategy optim"
     plan = import_text(f"{text} --use-megatron-fsdp {strategies}", "run.sh", Given(gpus=16)).scenario().plan
-    assert (plan.zero_stage, plan.sharding_group, plan.outer_zero_stage) == (3, 8, 1)
+    assert (plan.zero_stage, plan.sharding_group) == (3, 8)

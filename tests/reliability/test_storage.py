@@ -87,7 +87,7 @@ def question(model="gpt-7.5b", plan=None, cluster="selene", stack="megatron-core
 PLANS = [
     {}, {"tp": 8}, {"tp": 2, "pp": 4, "dp": 4}, {"tp": 2, "pp": 2, "dp": 8, "zero_stage": 1},
     {"dp": 64, "zero_stage": 2}, {"tp": 4, "dp": 16, "zero_stage": 3},
-    {"dp": 32, "zero_stage": 3, "sharding_group": 8}, {"dp": 32, "zero_stage": 3, "sharding_group": 8, "outer_zero_stage": 1},
+    {"dp": 32, "zero_stage": 3, "sharding_group": 8},
     {"tp": 2, "cp": 2, "dp": 8, "zero_stage": 1}, {"pp": 4, "dp": 4, "schedule": "dualpipe"},
     {"pp": 6, "dp": 4, "num_chunks": 2, "schedule": "zb_v", "zero_stage": 1},
 ]  # fmt: skip

@@ -47,7 +47,7 @@ SHAPES = {
     "plain": {"stack": {"preset": "deepspeed-zero3"}},
     "hybrid": {
         "model": MIXTURE,
-        "plan": {"ep": 2, "dp": 4, "sharding_group": 2, "zero_stage": 3, "reshard_after_forward": False, "outer_zero_stage": 1,
+        "plan": {"ep": 2, "dp": 4, "sharding_group": 2, "zero_stage": 3, "reshard_after_forward": False,
                  "embedding_as_layer": True, "head_as_layer": True},
     },
     "uneven_ends": {

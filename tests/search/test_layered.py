@@ -61,7 +61,7 @@ UNLIKE = {"num_layers": 7, "layer_types": ["sliding_attention", "full_attention"
         (EXPERTS | {"num_layers": 7, "num_dense_layers": 2, "num_mtp_layers": 1}, {}),
         (EXPERTS | UNLIKE, {"tp": 2, "etp": 2, "sequence_parallel": True}),
         pytest.param(UNLIKE | {"tied_embeddings": True}, {"head_as_layer": True}, marks=pytest.mark.thorough),
-        (EXPERTS | {"num_layers": 9}, GROUPS | {"outer_zero_stage": 1}),
+        (EXPERTS | {"num_layers": 9}, GROUPS),
     ],
     ids=["experts", "first layers dense", "experts cut", "kinds of attention", "groups"],
 )

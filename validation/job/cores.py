@@ -49,7 +49,7 @@ class Processes:
         assert not (order.kind == U).any(), "the job runs schedules with a flush"
 
         def play(program: Program, step: Step, amounts: FloatArray) -> Moments:
-            return (*_OnCores(replace(self, program=program), step, amounts).play(), None)
+            return _OnCores(replace(self, program=program), step, amounts).play()
 
         whole = self.program if order.fold is None else self.program.on(order.fold.unfold())
         return play_folded(whole, "cores", play)

@@ -33,7 +33,7 @@ from sim.specs.framework_plans import PlanRule
 
 Fields = Mapping[str, Any]
 """Fields of a plan, each with its value or a tuple of values, such as {"tp": 4, "zero_stage": (0, 1)}; {} is any."""
-OF_CATEGORIES = frozenset({*CHOICES, *ROOM, "sharding_group", "reshard_after_forward", "outer_zero_stage"})
+OF_CATEGORIES = frozenset({*CHOICES, *ROOM, "sharding_group", "reshard_after_forward"})
 """Fields of a plan that its category says."""
 
 
@@ -272,7 +272,7 @@ def base_plan(scenario: Scenario) -> ParallelPlan:
     """
     plan = scenario.plan
     cut = {name: getattr(plan, name) for name in ("tp", "etp", "sequence_parallel")} if plan.etp > 1 else {}
-    stage = 3 if plan.outer_zero_stage or plan.reshard_after_forward is not True else 0
+    stage = 3 if plan.reshard_after_forward is not True else 0
     if plan.sharding_group:
         stage = max(stage, 1)
     return ParallelPlan(
@@ -288,8 +288,8 @@ def base_plan(scenario: Scenario) -> ParallelPlan:
 def sharding_fields(zero_stage: int, plan: ParallelPlan) -> dict[str, Any]:
     """Fields of a plan that a search tries with a ZeRO stage: the stage, and how the scenario's own plan shards."""
     group = {"sharding_group": plan.sharding_group} if zero_stage else {}
-    of_weights = ("reshard_after_forward", "outer_zero_stage") if zero_stage == 3 else ()
-    return {"zero_stage": zero_stage, **group, **{name: getattr(plan, name) for name in of_weights}}
+    of_weights = {"reshard_after_forward": plan.reshard_after_forward} if zero_stage == 3 else {}
+    return {"zero_stage": zero_stage, **group, **of_weights}
 
 
 def build_space(

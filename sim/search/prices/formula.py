@@ -13,7 +13,7 @@ from itertools import product
 import numpy as np
 
 from sim.arrays import Array, Floats, Ints, KindPlanFloats, Number, PlanFloats
-from sim.engines.even_pipelines import EvenPipelines, Links, Pipelines, find_links, sends_over
+from sim.engines.even_pipelines import EvenPipelines, Links, find_links, sends_over
 from sim.engines.order_facts import in_flight_by_rank
 from sim.engines.program import end_of_step
 from sim.pricing.cells import CellPrices, Plans, Way, price_cells
@@ -223,13 +223,13 @@ class Rows:
         beside = sends_overlap(self._stack.overlap_p2p, self.columns.num_chunks)
 
         def priced(beside: bool) -> PlanFloats:
-            of_sends, of_stages = self._pipelines(not beside), self._stages(visits, beside)
-            passes = EvenPipelines(of_sends, *of_stages)
-            ends = passes.find_ends()
+            pipelines = self._pipelines(visits, beside)
+            ends = pipelines.find_ends()
             if zero_stage.ndim == 3:
                 ends = ends[:, which]
-                passes = EvenPipelines(of_sends, *(each[:, which] for each in of_stages))
-            return self._ended(passes, ends, once)
+                passes = (each[:, which] for each in (pipelines.forward, pipelines.backward))
+                pipelines = EvenPipelines(*pipelines[:-2], *passes)
+            return self._ended(pipelines, ends, once)
 
         if np.ndim(beside) == 0 or beside.all() or not beside.any():
             return priced(bool(np.all(beside)))
@@ -251,11 +251,11 @@ class Rows:
         )
         return np.asarray(end + self._stack.step_setup_s)
 
-    def _pipelines(self, blocking: bool) -> Pipelines:
+    def _pipelines(self, zero_stage: Ints, beside: bool) -> EvenPipelines:
         columns, (near, far) = self.columns, (each[0, 0] for each in near_and_far(self.batch))
-        sends = sends_over(self.links, near, far)
-        numbers = (columns.pp, columns.num_chunks, self.batch.num_microbatches[0, 0])
-        return Pipelines(*numbers, self.gpipe, self.links, sends, blocking, self.longer)
+        numbers = (columns.pp, columns.num_chunks, self.batch.num_microbatches[0, 0], self.gpipe)
+        sends = self.links, sends_over(self.links, near, far), not beside, self.longer
+        return EvenPipelines(*numbers, *sends, *self._stages(zero_stage, beside))
 
     def _stages(self, zero_stage: Ints, beside: bool) -> tuple[KindPlanFloats, KindPlanFloats]:
         """Forward and backward of the kinds of stages, over what ZeRO moves in them, recomputation and rows.  [s]"""
