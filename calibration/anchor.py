@@ -224,7 +224,7 @@ def _print_steps(print_: Any, found: RunsFit) -> None:
             )
         elif run not in found.explained:
             print_(
-                f"  What remains is more than runs of one framework differ by ({shipped_spreads().told:.0%}). The "
+                f"  What remains is more than runs of one framework differ by ({shipped_spreads().rest:.0%}). The "
                 "scenario may miss something: precision, kernels, recomputation, a slow node. Estimates do not count "
                 "this run as measured."
             )

@@ -99,7 +99,7 @@ class RunsFit:
 
 def is_explained(doubt: Doubt, left: float, spreads: Spreads | None = None) -> bool:
     """Whether what values leave of a run's error, as a logarithm, is no more than runs of one framework differ by."""
-    return abs(left) <= SURPRISING * doubt.rest(spreads or shipped_spreads(), told=True)
+    return abs(left) <= SURPRISING * doubt.rest(spreads or shipped_spreads())
 
 
 def predict(run: Run, values: dict[str, float] | None = None) -> Estimate:
@@ -258,7 +258,7 @@ def drawn_to(
     open_ = np.array([any(each.part == part for each in known) for part in PARTS])
     # A family of many rows counts as the square root of their number: rows of a sweep share their errors.
     count = Counter(families)
-    noise = np.array([each.rest(spreads, True) * count[of] ** 0.25 for each, of in zip(doubts, families, strict=True)])
+    noise = np.array([each.rest(spreads) * count[of] ** 0.25 for each, of in zip(doubts, families, strict=True)])
     loads = np.array([each.loads(spreads) for each in doubts])
     odd = too_far(loads * open_, sizes, noise)
     noise[odd] = np.inf
