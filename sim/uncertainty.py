@@ -51,12 +51,16 @@ MANY = 4
 nothing was set, half are off by 16 % and more with as many, by 30 to 60 % with fewer."""
 
 
+REST = 0.05
+"""Standard deviation of what a run's logarithm has of its own: of 0.03, 0.05, 0.07 and 0.1 that with the least error
+after one measured run (`flopcast validate --transfer`). Likelihoods alone would have half of it, and trust it more."""
+
+
 class Spreads(NamedTuple):
     """How far predictions are off, as learnt from published runs.
 
     parts : standard deviation of the logarithm of each part's seconds.
-    rest : that of what a run has of its own.
-    facts : factor on both where a fact holds.
+    facts : factor on them, and on REST, where a fact holds.
     apart : by what share two runs tell less of each other for each doubling of what they differ in.
     reach : (down, up): standard deviations that the interval reaches.
     published : by GPU, sharding and precision the lineages and runs that were published.
@@ -64,7 +68,6 @@ class Spreads(NamedTuple):
     """
 
     parts: Mapping[str, float]
-    rest: float
     facts: Mapping[str, float]
     apart: Mapping[str, float]
     reach: tuple[float, float]
@@ -103,7 +106,7 @@ class Doubt(NamedTuple):
 
     def rest(self, spreads: Spreads) -> float:
         """Standard deviation of a run's own rest."""
-        return spreads.rest * self.scale(spreads)
+        return REST * self.scale(spreads)
 
 
 def shares_of(causes: Mapping[str, float]) -> dict[str, float]:
@@ -145,7 +148,7 @@ def spread_of(doubt: Doubt, measured: Sequence[Doubt] = (), spreads: Spreads | N
 
     The parts' errors are independent normals and a step's logarithm is linear in them, so that measured runs condition
     a normal: variance k(x, x) − k(x, M) [k(M, M) + r²]⁻¹ k(M, x) + r² (Rasmussen and Williams 2006, eq. 2.26),
-    r of `Spreads.rest`.
+    r of REST.
     """
     spreads = spreads or shipped_spreads()
     own = doubt.loads(spreads)

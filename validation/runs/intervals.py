@@ -29,6 +29,7 @@ from sim.uncertainty import (
     FREEDOM,
     NORMAL,
     PARTS,
+    REST,
     WIDEST,
     Doubt,
     Spreads,
@@ -44,10 +45,8 @@ MOST = 12
 """Runs of a source that count, evenly sampled."""
 APART = ("model size", "sequence length", "GPUs", "bits", "experts", "adapters")
 """What runs of a source may differ in (`sim.specs.values.place_of`)."""
-START, REST, RATE = 0.15, 0.05, 0.03
-"""Where the spread of a part's seconds, that of a run, and the rate by which runs differ start, as logarithms. A run's
-rest is not taken for less: of 0.03, 0.05, 0.07 and 0.1 that leaves the least error after one run (`flopcast validate
---transfer`)."""
+START, RATE = 0.15, 0.03
+"""Where the spread of a part's seconds and the rate by which runs differ start, as logarithms."""
 RIDGE = (0.1, 0.5)
 """What it costs to move the logarithms of spreads and rates and of facts' factors, squared: what few runs tell of
 stays."""
@@ -114,14 +113,11 @@ def learn(batches: Batches, keep: Callable[[str], bool] = lambda lineage: True) 
     """
     published = published_by_kind(batches[0])
     sources = [source for batch in batches for source in _sources(batch, published, keep)]
-    sizes = (len(PARTS), 1, len(FACTS) + 1, len(APART))
-    start = np.repeat([log(START), log(REST), 0.0, log(RATE)], sizes)
-    ridge = np.repeat([RIDGE[0], 0.0, RIDGE[1], RIDGE[0]], sizes)
-    bounds = np.repeat([[log(0.01), 0.0], [log(REST), 0.0], [0.0, 1.5], [log(1e-4), 1.0]], sizes, axis=0)
-    bounds[len(PARTS) + 1 + len(FACTS)] = [
-        -1.5,
-        0.0,
-    ]  # less known is never better known, and a family that set a value is
+    sizes = (len(PARTS), len(FACTS) + 1, len(APART))
+    start = np.repeat([log(START), 0.0, log(RATE)], sizes)
+    ridge = np.repeat([RIDGE[0], RIDGE[1], RIDGE[0]], sizes)
+    bounds = np.repeat([[log(0.01), 0.0], [0.0, 1.5], [log(1e-4), 1.0]], sizes, axis=0)
+    bounds[-len(APART) - 1] = [-1.5, 0.0]  # less known is never better known, and a family that set a value is
 
     def cost(x: np.ndarray) -> tuple[float, np.ndarray]:
         value, slope = float(ridge @ (x - start) ** 2), 2.0 * ridge * (x - start)
@@ -131,10 +127,9 @@ def learn(batches: Batches, keep: Callable[[str], bool] = lambda lineage: True) 
         return value, slope
 
     found = minimize(cost, start, jac=True, method="L-BFGS-B", bounds=bounds).x
-    parts, (rest,), facts, apart = (each.tolist() for each in np.split(np.exp(found), np.cumsum(sizes)[:-1]))
+    parts, facts, apart = (each.tolist() for each in np.split(np.exp(found), np.cumsum(sizes)[:-1]))
     return Spreads(
         parts=dict(zip(PARTS, parts, strict=True)),
-        rest=rest,
         facts=dict(zip(FACTS, facts[:-1], strict=True)),
         apart=dict(zip(APART, apart, strict=True)),
         reach=(1.0, 1.0),
@@ -171,13 +166,12 @@ def _sources(
 def _surprise(x: np.ndarray, source: Source) -> tuple[float, np.ndarray]:
     """Negative logarithm of a source's likelihood, and its slope along every value."""
     parts, facts, count = source.shares.shape[1], source.facts.shape[1], len(source.sizes)
-    of_parts, (of_rest,), of_facts, of_apart = np.split(x, np.cumsum([parts, 1, facts]))
+    of_parts, of_facts, of_apart = np.split(x, np.cumsum([parts, facts]))
     scale, rates = np.exp(source.facts @ of_facts), np.exp(of_apart)
     loads = source.shares * np.exp(of_parts) * scale[:, None]
-    rest = np.exp(of_rest) * scale
     alike = np.exp(-source.apart @ rates)
     common = loads @ loads.T * alike
-    covariance = common + np.diag(rest**2)
+    covariance = common + np.diag((REST * scale) ** 2)
     inverse = np.linalg.inv(covariance)
     pulled = inverse @ source.sizes
     far = float(source.sizes @ pulled)
@@ -185,7 +179,6 @@ def _surprise(x: np.ndarray, source: Source) -> tuple[float, np.ndarray]:
     by = inverse - bent * np.outer(pulled, pulled)  # twice the slope along the covariance
     along = np.concatenate([
         ((by * alike) @ loads * loads).sum(axis=0),
-        [float(np.diag(by) @ rest**2)],
         source.facts.T @ (1.0 - bent * source.sizes * pulled),
         -np.einsum("ij,ij,ijk->k", by, common, source.apart) * rates / 2,
     ])  # fmt: skip
@@ -247,8 +240,8 @@ def left_out(
 
 
 NORMAL_SIZES = np.array([NORMAL.inv_cdf((k + 0.5) / 100) for k in range(100)])
-"""What errors are before any is seen, in spreads: they count as a lineage of nine runs, since of few lineages next to
-none may be off to one side."""
+"""What errors are before any is seen, in spreads. They count as a lineage of nine runs: few lineages may have next to no
+errors to one side."""
 
 
 def _sides(hits: Sequence[Hit]) -> tuple[float, float]:
@@ -278,8 +271,7 @@ def write_intervals(spreads: Spreads, path: Path | None = None) -> None:
         "# How far step times are off, as standard deviations of logarithms; flopcast validate --update-intervals",
         "parts:  # of the seconds of what a step is made of",
         *(f"  {name}: {size:.3f}" for name, size in spreads.parts.items()),
-        f"rest: {spreads.rest:.4f}  # of what each run has of its own",
-        "facts:  # factors on both",
+        "facts:  # factors on these, and on what each run has of its own",
         *(f"  {name}: {factor:.3f}" for name, factor in spreads.facts.items()),
         "apart:  # by what share two runs tell less of each other for each doubling of what they differ in",
         *(f"  {name}: {rate:.3f}" for name, rate in spreads.apart.items()),
