@@ -44,7 +44,7 @@ PARTS = {
 """The causes of a step (`sim.breakdown.CAUSES`) whose seconds are off together."""
 
 FACTS = ("datasheet", "few published", "unknown framework", "experts")
-"""What makes a step worse known whatever it is made of: nothing was measured on its GPU, few lineages (below MANY) have
+"""What makes all parts of a step worse known: nothing was measured on its GPU, few lineages (below MANY) have
 published runs of its kind, its framework is not known, there are experts."""
 MANY = 4
 """Lineages (framework and organisation) from which on runs are called like measured ones: of strangers' runs, on which
@@ -60,7 +60,7 @@ class Spreads(NamedTuple):
     """How far predictions are off, as learnt from published runs.
 
     parts : standard deviation of the logarithm of each part's seconds.
-    facts : factor on them, and on REST, where a fact holds.
+    facts : factor on them where a fact holds.
     apart : by what share two runs tell less of each other for each doubling of what they differ in.
     reach : (down, up): standard deviations that the interval reaches.
     published : by GPU, sharding and precision the lineages and runs that were published.
@@ -103,10 +103,6 @@ class Doubt(NamedTuple):
         """Change of the step time's logarithm by one standard deviation of each part, (parts,)."""
         sizes = [self.shares.get(name, 0.0) * spreads.parts[name] for name in PARTS]
         return np.array(sizes) * self.scale(spreads)
-
-    def rest(self, spreads: Spreads) -> float:
-        """Standard deviation of a run's own rest."""
-        return REST * self.scale(spreads)
 
 
 def shares_of(causes: Mapping[str, float]) -> dict[str, float]:
@@ -152,10 +148,10 @@ def spread_of(doubt: Doubt, measured: Sequence[Doubt] = (), spreads: Spreads | N
     """
     spreads = spreads or shipped_spreads()
     own = doubt.loads(spreads)
-    variance = float(own @ own) + doubt.rest(spreads) ** 2
+    variance = float(own @ own) + REST**2
     if measured:
         common = covariance(measured, [doubt], spreads)[:, 0]
-        noise = np.diag([each.rest(spreads) ** 2 for each in measured])
+        noise = REST**2 * np.eye(len(measured))
         variance -= float(common @ np.linalg.solve(covariance(measured, measured, spreads) + noise, common))
     return min(sqrt(variance), WIDEST / spreads.reach[1])
 
@@ -169,7 +165,7 @@ def log_likelihood(sizes: Sequence[float], doubts: Sequence[Doubt]) -> float:
     from scipy.stats import multivariate_t
 
     spreads = shipped_spreads()
-    shape = covariance(doubts, doubts, spreads) + np.diag([each.rest(spreads) ** 2 for each in doubts])
+    shape = covariance(doubts, doubts, spreads) + REST**2 * np.eye(len(doubts))
     return float(multivariate_t(shape=shape, df=FREEDOM).logpdf(np.array(sizes)))
 
 
@@ -217,9 +213,9 @@ def least_quantile_factor(scenario: Scenario, probability: float) -> float:
     """
     spreads, measured = shipped_spreads(), bool(measured_doubts(scenario))
     facts = tuple(name for name in facts_of(scenario) if name != "few published")
-    nothing = Doubt({}, facts)
-    best = 0.0 if measured else nothing.scale(spreads) * sum(size**-2 for size in spreads.parts.values()) ** -0.5
-    up = min(hypot(best, nothing.rest(spreads)) * spreads.reach[1], WIDEST)
+    parts = sum(size**-2 for size in spreads.parts.values()) ** -0.5
+    best = 0.0 if measured else Doubt({}, facts).scale(spreads) * parts
+    up = min(hypot(best, REST) * spreads.reach[1], WIDEST)
     return exp(up * NORMAL.inv_cdf(probability) / NORMAL.inv_cdf(0.95))
 
 
@@ -235,7 +231,7 @@ def least_told_apart(*factors: tuple[float, float]) -> float:
 def largest_doubts(scenario: Scenario, causes: Mapping[str, float]) -> dict[str, float]:
     """Share of the step time's variance by part, and of the run's own rest; the largest first."""
     spreads, doubt = shipped_spreads(), doubt_of(scenario, causes)
-    sizes = dict(zip(PARTS, (doubt.loads(spreads) ** 2).tolist(), strict=True)) | {"the run": doubt.rest(spreads) ** 2}
+    sizes = dict(zip(PARTS, (doubt.loads(spreads) ** 2).tolist(), strict=True)) | {"the run": REST**2}
     whole = sum(sizes.values())
     return {name: size / whole for name, size in sorted(sizes.items(), key=lambda item: -item[1]) if size}
 

@@ -171,7 +171,7 @@ def _surprise(x: np.ndarray, source: Source) -> tuple[float, np.ndarray]:
     loads = source.shares * np.exp(of_parts) * scale[:, None]
     alike = np.exp(-source.apart @ rates)
     common = loads @ loads.T * alike
-    covariance = common + np.diag((REST * scale) ** 2)
+    covariance = common + REST**2 * np.eye(count)
     inverse = np.linalg.inv(covariance)
     pulled = inverse @ source.sizes
     far = float(source.sizes @ pulled)
@@ -179,7 +179,7 @@ def _surprise(x: np.ndarray, source: Source) -> tuple[float, np.ndarray]:
     by = inverse - bent * np.outer(pulled, pulled)  # twice the slope along the covariance
     along = np.concatenate([
         ((by * alike) @ loads * loads).sum(axis=0),
-        source.facts.T @ (1.0 - bent * source.sizes * pulled),
+        source.facts.T @ (by * common).sum(axis=1),
         -np.einsum("ij,ij,ijk->k", by, common, source.apart) * rates / 2,
     ])  # fmt: skip
     constant = lgamma((FREEDOM + count) / 2) - lgamma(FREEDOM / 2) - count / 2 * log(FREEDOM / 2)
@@ -240,8 +240,8 @@ def left_out(
 
 
 NORMAL_SIZES = np.array([NORMAL.inv_cdf((k + 0.5) / 100) for k in range(100)])
-"""What errors are before any is seen, in spreads. They count as a lineage of nine runs: few lineages may have next to no
-errors to one side."""
+"""What errors are before any is seen, in spreads. They count as a lineage of nine runs, since few lineages may have
+next to no errors to one side."""
 
 
 def _sides(hits: Sequence[Hit]) -> tuple[float, float]:
@@ -271,7 +271,7 @@ def write_intervals(spreads: Spreads, path: Path | None = None) -> None:
         "# How far step times are off, as standard deviations of logarithms; flopcast validate --update-intervals",
         "parts:  # of the seconds of what a step is made of",
         *(f"  {name}: {size:.3f}" for name, size in spreads.parts.items()),
-        "facts:  # factors on these, and on what each run has of its own",
+        "facts:  # factors on these",
         *(f"  {name}: {factor:.3f}" for name, factor in spreads.facts.items()),
         "apart:  # by what share two runs tell less of each other for each doubling of what they differ in",
         *(f"  {name}: {rate:.3f}" for name, rate in spreads.apart.items()),
