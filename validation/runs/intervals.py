@@ -198,7 +198,7 @@ class Hit(NamedTuple):
     sides: tuple[float, float] = (1.0, 1.0)
 
     def reaching(self, sides: tuple[float, float]) -> Hit:
-        """The same with an interval that reaches so many deviations, unless that is too wide to tell anything."""
+        """This run with an interval that reaches so many deviations, unless that is too wide to tell anything."""
         return Hit(self.item, min(self.spread, WIDEST / sides[1]), sides)
 
     @property
