@@ -195,7 +195,7 @@ def quantile_factor(scenario: Scenario, causes: Mapping[str, float], probability
     """
     low, high = interval_factors(scenario, causes)
     side = NORMAL.inv_cdf(probability) / NORMAL.inv_cdf(0.95)
-    return high**side if side > 0.0 else low**-side
+    return exp(side * (log(high) if side > 0.0 else -log(low)))
 
 
 def chance_below(scenario: Scenario, causes: Mapping[str, float], factor: float) -> float:
