@@ -123,13 +123,9 @@ def _check_alike(scenarios: Sequence[Path], runs: Sequence[Run]) -> None:
     """Refuse runs that one file of values cannot be of."""
     from sim.errors import SpecError
 
-    first = runs[0].choices[0]
     for path, run in zip(scenarios[1:], runs[1:], strict=True):
-        scenario = run.choices[0]
-        for what, one, other in (
-            ("profile", first.profile.name, scenario.profile.name),
-            ("stack", first.stack.name, scenario.stack.name),
-        ):
+        for what in ("profile", "stack"):
+            one, other = (getattr(each.choices[0], what).name for each in (runs[0], run))
             if one != other:
                 raise SpecError(
                     f"{scenarios[0]} has {what} {one!r} and {path} {other!r}: no profile fits both; make a file of each"
@@ -205,7 +201,7 @@ def _moved(found: RunsFit) -> Any:
 
 def _print_steps(print_: Any, found: RunsFit) -> None:
     """What was measured and predicted of every run, and what values alone cannot explain."""
-    from sim.uncertainty import shipped_spreads
+    from sim.uncertainty import REST
     from sim.units import show_time
 
     for run, before, after in zip(found.runs, found.before, found.errors, strict=True):
@@ -224,7 +220,7 @@ def _print_steps(print_: Any, found: RunsFit) -> None:
             )
         elif run not in found.explained:
             print_(
-                f"  What remains is more than runs of one framework differ by ({shipped_spreads().told:.0%}). The "
+                f"  What remains is more than runs of one framework differ by ({REST:.0%}). The "
                 "scenario may miss something: precision, kernels, recomputation, a slow node. Estimates do not count "
                 "this run as measured."
             )

@@ -24,7 +24,7 @@ from sim.errors import FlopcastError
 from sim.estimate import Estimate, estimate
 from sim.specs import Scenario, build_scenario
 from sim.specs.values import closeness, place_of, start_of, with_values
-from sim.uncertainty import PARTS, Doubt, Spreads, doubt_of, facts_of, shipped_spreads
+from sim.uncertainty import PARTS, REST, Doubt, Spreads, doubt_of, shipped_spreads
 
 IDENTIFIED = 0.6
 """A parameter whose posterior width is more than this share of its prior width is called not identified."""
@@ -89,7 +89,7 @@ class RunsFit:
     def explained(self) -> tuple[Run, ...]:
         """Runs that the fitted values account for, but for what runs of one framework differ by."""
         pairs = zip(self.runs, np.log1p(self.errors), strict=True)
-        return tuple(run for run, left in pairs if is_explained(Doubt({}, facts_of(run.choices[0])), left))
+        return tuple(run for run, left in pairs if is_explained(left))
 
     @property
     def values(self) -> dict[str, float]:
@@ -97,9 +97,9 @@ class RunsFit:
         return {parameter.name: parameter.value for parameter in self.parameters}
 
 
-def is_explained(doubt: Doubt, left: float, spreads: Spreads | None = None) -> bool:
+def is_explained(left: float) -> bool:
     """Whether what values leave of a run's error, as a logarithm, is no more than runs of one framework differ by."""
-    return abs(left) <= SURPRISING * doubt.rest(spreads or shipped_spreads(), told=True)
+    return abs(left) <= SURPRISING * REST
 
 
 def predict(run: Run, values: dict[str, float] | None = None) -> Estimate:
@@ -258,7 +258,7 @@ def drawn_to(
     open_ = np.array([any(each.part == part for each in known) for part in PARTS])
     # A family of many rows counts as the square root of their number: rows of a sweep share their errors.
     count = Counter(families)
-    noise = np.array([each.rest(spreads, True) * count[of] ** 0.25 for each, of in zip(doubts, families, strict=True)])
+    noise = np.array([REST * count[of] ** 0.25 for of in families])
     loads = np.array([each.loads(spreads) for each in doubts])
     odd = too_far(loads * open_, sizes, noise)
     noise[odd] = np.inf

@@ -31,10 +31,6 @@ class ParameterPrior(NamedTuple):
         """The value, from where it starts, times a factor given as a logarithm, within the bounds."""
         return min(max(start * exp(min(size, 700.0)), min(self.lower, start)), max(self.upper, start))
 
-    def moved(self, start: float, size: float) -> float:
-        """The value that makes its part longer by so much, as a logarithm, from where it starts, within the bounds."""
-        return self.pulled(start, size * self.power)
-
     def reached(self, start: float, value: float) -> float:
         """Logarithm of the factor by which the value makes its part longer."""
         return log(value / start) / self.power if start > 0.0 else 0.0

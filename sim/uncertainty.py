@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cache
 from math import exp, hypot, log, sqrt
+from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +21,8 @@ from sim.specs import Scenario, StackSpec
 from sim.specs.frameworks import UNKNOWN
 from sim.specs.values import TABLE, closeness, place_of
 from sim.specs.yaml12 import load_yaml
+
+NORMAL = NormalDist()
 
 RELATIVE = "another framework"
 """Name of a stack that stands for a framework without runs."""
@@ -41,33 +44,33 @@ PARTS = {
 """The causes of a step (`sim.breakdown.CAUSES`) whose seconds are off together."""
 
 FACTS = ("datasheet", "few published", "unknown framework", "experts")
-"""What makes a step worse known whatever it is made of: nothing was measured on its GPU, few lineages (below MANY) have
+"""What makes all parts of a step worse known: nothing was measured on its GPU, few lineages (below MANY) have
 published runs of its kind, its framework is not known, there are experts."""
 MANY = 4
 """Lineages (framework and organisation) from which on runs are called like measured ones: of strangers' runs, on which
 nothing was set, half are off by 16 % and more with as many, by 30 to 60 % with fewer."""
 
 
+REST = 0.05
+"""Standard deviation of what a run's logarithm has of its own: of 0.03, 0.05, 0.07 and 0.1 that with the least error
+after one measured run (`flopcast validate --transfer`). Likelihoods alone would have half of it, and trust it more."""
+
+
 class Spreads(NamedTuple):
     """How far predictions are off, as learnt from published runs.
 
     parts : standard deviation of the logarithm of each part's seconds.
-    rest : that of what a run has of its own.
-    told : the same beside measured runs, which tell of others less than their parts say.
-    facts : factor on both where a fact holds.
+    facts : factor on them where a fact holds.
     apart : by what share two runs tell less of each other for each doubling of what they differ in.
-    alone, measured : (down, up): standard deviations that the interval reaches, without and with measured runs.
+    reach : (down, up): standard deviations that the interval reaches.
     published : by GPU, sharding and precision the lineages and runs that were published.
     runs, lineages : that all of it was learnt from.
     """
 
     parts: Mapping[str, float]
-    rest: float
-    told: float
     facts: Mapping[str, float]
     apart: Mapping[str, float]
-    alone: tuple[float, float]
-    measured: tuple[float, float]
+    reach: tuple[float, float]
     published: Mapping[str, tuple[int, int]] = {}
     runs: int = 0
     lineages: int = 0
@@ -101,10 +104,6 @@ class Doubt(NamedTuple):
         sizes = [self.shares.get(name, 0.0) * spreads.parts[name] for name in PARTS]
         return np.array(sizes) * self.scale(spreads)
 
-    def rest(self, spreads: Spreads, told: bool = False) -> float:
-        """Standard deviation of a run's own rest, alone or beside measured runs."""
-        return (spreads.told if told else spreads.rest) * self.scale(spreads)
-
 
 def shares_of(causes: Mapping[str, float]) -> dict[str, float]:
     """Shares of a step by part, from its shares by cause."""
@@ -127,9 +126,9 @@ def facts_of(scenario: Scenario, lineages: int | None = None) -> tuple[str, ...]
     return tuple(name for name, holds in zip(FACTS, held, strict=True) if holds)
 
 
-MOST = 0.265
-"""Largest standard deviation of a step time's logarithm: some published runs would have a larger one, where much of a
-step waits for traffic, and an interval above a factor of 2.2 tells nobody anything."""
+WIDEST = log(2.2)
+"""The most that an interval reaches to longer steps, as a logarithm: where much of a step waits for traffic it would
+reach further, and a wider interval tells nobody anything."""
 
 
 def covariance(ones: Sequence[Doubt], others: Sequence[Doubt], spreads: Spreads) -> np.ndarray:
@@ -144,18 +143,17 @@ def spread_of(doubt: Doubt, measured: Sequence[Doubt] = (), spreads: Spreads | N
     """Standard deviation of the logarithm of a step time, once some runs were measured to which its profile was drawn.
 
     The parts' errors are independent normals and a step's logarithm is linear in them, so that measured runs condition
-    a normal: variance k(x, x) − k(x, M) [k(M, M) + t²]⁻¹ k(M, x) + t² (Rasmussen and Williams 2006, eq. 2.26),
-    t of `Spreads.told`.
+    a normal: variance k(x, x) − k(x, M) [k(M, M) + r²]⁻¹ k(M, x) + r² (Rasmussen and Williams 2006, eq. 2.26),
+    r of REST.
     """
     spreads = spreads or shipped_spreads()
     own = doubt.loads(spreads)
-    variance = float(own @ own) + doubt.rest(spreads) ** 2
+    variance = float(own @ own) + REST**2
     if measured:
         common = covariance(measured, [doubt], spreads)[:, 0]
-        noise = np.diag([each.rest(spreads, told=True) ** 2 for each in measured])
-        known = float(common @ np.linalg.solve(covariance(measured, measured, spreads) + noise, common))
-        variance = min(variance, float(own @ own) - known + doubt.rest(spreads, told=True) ** 2)
-    return min(sqrt(variance), MOST)
+        noise = REST**2 * np.eye(len(measured))
+        variance -= float(common @ np.linalg.solve(covariance(measured, measured, spreads) + noise, common))
+    return min(sqrt(variance), WIDEST / spreads.reach[1])
 
 
 FREEDOM = 5.0
@@ -167,7 +165,7 @@ def log_likelihood(sizes: Sequence[float], doubts: Sequence[Doubt]) -> float:
     from scipy.stats import multivariate_t
 
     spreads = shipped_spreads()
-    shape = covariance(doubts, doubts, spreads) + np.diag([each.rest(spreads) ** 2 for each in doubts])
+    shape = covariance(doubts, doubts, spreads) + REST**2 * np.eye(len(doubts))
     return float(multivariate_t(shape=shape, df=FREEDOM).logpdf(np.array(sizes)))
 
 
@@ -175,8 +173,7 @@ def reach_of(doubt: Doubt, measured: Sequence[Doubt] = (), spreads: Spreads | No
     """How far the 90 % interval reaches to shorter and to longer steps, as logarithms. Parameters as `spread_of`."""
     spreads = spreads or shipped_spreads()
     spread = spread_of(doubt, measured, spreads)
-    down, up = spreads.measured if measured else spreads.alone
-    return down * spread, up * spread
+    return spreads.reach[0] * spread, spreads.reach[1] * spread
 
 
 def measured_doubts(scenario: Scenario) -> tuple[Doubt, ...]:
@@ -194,27 +191,18 @@ def interval_factors(scenario: Scenario, causes: Mapping[str, float]) -> tuple[f
 def quantile_factor(scenario: Scenario, causes: Mapping[str, float], probability: float) -> float:
     """Factor on the step time of what it stays below with a probability; parameters as `interval_factors`.
 
-    Each side of the interval is taken for half of a normal, of which it leaves one in twenty beyond.
+    Each side of the interval is half of a normal, of which it leaves one in twenty beyond.
     """
-    down, up = reach_of(doubt_of(scenario, causes), measured_doubts(scenario))
-    side = _side_of(probability)
-    return exp(side * (up if side > 0.0 else down))
+    low, high = interval_factors(scenario, causes)
+    side = NORMAL.inv_cdf(probability) / NORMAL.inv_cdf(0.95)
+    return exp(side * (log(high) if side > 0.0 else -log(low)))
 
 
 def chance_below(scenario: Scenario, causes: Mapping[str, float], factor: float) -> float:
     """Probability that a step takes at most so many times its predicted time; the inverse of `quantile_factor`."""
-    from statistics import NormalDist  # takes its time to import
-
-    down, up = reach_of(doubt_of(scenario, causes), measured_doubts(scenario))
-    side = log(factor) / (up if factor > 1.0 else down)
-    return NormalDist().cdf(side * NormalDist().inv_cdf(0.95))
-
-
-def _side_of(probability: float) -> float:
-    """How far a quantile reaches, as a share of the interval's side; negative below a half."""
-    from statistics import NormalDist  # takes its time to import
-
-    return NormalDist().inv_cdf(probability) / NormalDist().inv_cdf(0.95)
+    low, high = interval_factors(scenario, causes)
+    side = log(factor) / (log(high) if factor > 1.0 else -log(low))
+    return NORMAL.cdf(side * NORMAL.inv_cdf(0.95))
 
 
 def least_quantile_factor(scenario: Scenario, probability: float) -> float:
@@ -225,11 +213,10 @@ def least_quantile_factor(scenario: Scenario, probability: float) -> float:
     """
     spreads, measured = shipped_spreads(), bool(measured_doubts(scenario))
     facts = tuple(name for name in facts_of(scenario) if name != "few published")
-    nothing = Doubt({}, facts)
-    best = 0.0 if measured else nothing.scale(spreads) * sum(size**-2 for size in spreads.parts.values()) ** -0.5
-    spread = min(hypot(best, nothing.rest(spreads, told=measured)), MOST)
-    up = (spreads.measured if measured else spreads.alone)[1]
-    return exp(_side_of(probability) * up * spread)
+    parts = sum(size**-2 for size in spreads.parts.values()) ** -0.5
+    best = 0.0 if measured else Doubt({}, facts).scale(spreads) * parts
+    up = min(hypot(best, REST) * spreads.reach[1], WIDEST)
+    return exp(up * NORMAL.inv_cdf(probability) / NORMAL.inv_cdf(0.95))
 
 
 def least_told_apart(*factors: tuple[float, float]) -> float:
@@ -244,7 +231,7 @@ def least_told_apart(*factors: tuple[float, float]) -> float:
 def largest_doubts(scenario: Scenario, causes: Mapping[str, float]) -> dict[str, float]:
     """Share of the step time's variance by part, and of the run's own rest; the largest first."""
     spreads, doubt = shipped_spreads(), doubt_of(scenario, causes)
-    sizes = dict(zip(PARTS, (doubt.loads(spreads) ** 2).tolist(), strict=True)) | {"the run": doubt.rest(spreads) ** 2}
+    sizes = dict(zip(PARTS, (doubt.loads(spreads) ** 2).tolist(), strict=True)) | {"the run": REST**2}
     whole = sum(sizes.values())
     return {name: size / whole for name, size in sorted(sizes.items(), key=lambda item: -item[1]) if size}
 

@@ -193,7 +193,7 @@ def test_shares_are_slopes_of_the_values_that_drive_them(changes):
     slopes = dict.fromkeys(PARTS, 0.0)
     for name, known in priors().items():
         start = start_of(scenario, name)
-        value = known.moved(start, 0.1)
+        value = known.pulled(start, 0.1 * known.power)
         longer = np.log(estimate(with_values(scenario, {name: value})).step_time_s / answer.step_time_s)
         slopes[known.part] += longer / 0.1
     for part in ("matrix multiplies", "attention", "memory-bound kernels"):

@@ -147,8 +147,7 @@ def _anchored(
         return factors[key]
 
     left = [size - log(factor(item)) for item, size in zip(given, sizes, strict=True)]
-    explained = [is_explained(*each, first_order) for each in zip(doubts, left, strict=True)]
-    told = tuple(_told(item) for item, known in zip(given, explained, strict=True) if known)
+    told = tuple(_told(item) for item, size in zip(given, left, strict=True) if is_explained(size))
     after = []
     for item in rest:
         assert item.scenario is not None

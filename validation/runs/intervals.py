@@ -27,7 +27,10 @@ from sim.specs.values import doublings
 from sim.uncertainty import (
     FACTS,
     FREEDOM,
+    NORMAL,
     PARTS,
+    REST,
+    WIDEST,
     Doubt,
     Spreads,
     facts_of,
@@ -42,16 +45,13 @@ MOST = 12
 """Runs of a source that count, evenly sampled."""
 APART = ("model size", "sequence length", "GPUs", "bits", "experts", "adapters")
 """What runs of a source may differ in (`sim.specs.values.place_of`)."""
-START, REST, RATE = 0.15, 0.04, 0.03
-"""Where the spread of a part's seconds, that of a run, and the rate by which runs differ start, as logarithms."""
+START, RATE = 0.15, 0.03
+"""Where the spread of a part's seconds and the rate by which runs differ start, as logarithms."""
 RIDGE = (0.1, 0.5)
 """What it costs to move the logarithms of spreads and rates and of facts' factors, squared: what few runs tell of
 stays."""
 FOLDS = 4
 """Parts of the lineages that are left out in turn."""
-TOLD = 0.05
-"""`Spreads.told`. Of 0.03, 0.05, 0.07 and 0.1 it leaves the least error after one run (`flopcast validate
---transfer`)."""
 Batches = Sequence[Sequence[Scored]]
 
 
@@ -113,14 +113,11 @@ def learn(batches: Batches, keep: Callable[[str], bool] = lambda lineage: True) 
     """
     published = published_by_kind(batches[0])
     sources = [source for batch in batches for source in _sources(batch, published, keep)]
-    sizes = (len(PARTS), 1, len(FACTS) + 1, len(APART))
-    start = np.repeat([log(START), log(REST), 0.0, log(RATE)], sizes)
-    ridge = np.repeat([RIDGE[0], 0.0, RIDGE[1], RIDGE[0]], sizes)
-    bounds = np.repeat([[log(0.01), 0.0], [log(0.01), 0.0], [0.0, 1.5], [log(1e-4), 1.0]], sizes, axis=0)
-    bounds[len(PARTS) + 1 + len(FACTS)] = [
-        -1.5,
-        0.0,
-    ]  # less known is never better known, and a family that set a value is
+    sizes = (len(PARTS), len(FACTS) + 1, len(APART))
+    start = np.repeat([log(START), 0.0, log(RATE)], sizes)
+    ridge = np.repeat([RIDGE[0], RIDGE[1], RIDGE[0]], sizes)
+    bounds = np.repeat([[log(0.01), 0.0], [0.0, 1.5], [log(1e-4), 1.0]], sizes, axis=0)
+    bounds[-len(APART) - 1] = [-1.5, 0.0]  # less known is never better known, and a family that set a value is
 
     def cost(x: np.ndarray) -> tuple[float, np.ndarray]:
         value, slope = float(ridge @ (x - start) ** 2), 2.0 * ridge * (x - start)
@@ -130,15 +127,12 @@ def learn(batches: Batches, keep: Callable[[str], bool] = lambda lineage: True) 
         return value, slope
 
     found = minimize(cost, start, jac=True, method="L-BFGS-B", bounds=bounds).x
-    parts, (rest,), facts, apart = (each.tolist() for each in np.split(np.exp(found), np.cumsum(sizes)[:-1]))
+    parts, facts, apart = (each.tolist() for each in np.split(np.exp(found), np.cumsum(sizes)[:-1]))
     return Spreads(
         parts=dict(zip(PARTS, parts, strict=True)),
-        rest=rest,
-        told=TOLD,
         facts=dict(zip(FACTS, facts[:-1], strict=True)),
         apart=dict(zip(APART, apart, strict=True)),
-        alone=(1.0, 1.0),
-        measured=(1.0, 1.0),
+        reach=(1.0, 1.0),
         published={
             kind: (len(lineages), len(set.union(*lineages.values()))) for kind, lineages in sorted(published.items())
         },
@@ -172,13 +166,12 @@ def _sources(
 def _surprise(x: np.ndarray, source: Source) -> tuple[float, np.ndarray]:
     """Negative logarithm of a source's likelihood, and its slope along every value."""
     parts, facts, count = source.shares.shape[1], source.facts.shape[1], len(source.sizes)
-    of_parts, (of_rest,), of_facts, of_apart = np.split(x, np.cumsum([parts, 1, facts]))
+    of_parts, of_facts, of_apart = np.split(x, np.cumsum([parts, facts]))
     scale, rates = np.exp(source.facts @ of_facts), np.exp(of_apart)
     loads = source.shares * np.exp(of_parts) * scale[:, None]
-    rest = np.exp(of_rest) * scale
     alike = np.exp(-source.apart @ rates)
     common = loads @ loads.T * alike
-    covariance = common + np.diag(rest**2)
+    covariance = common + REST**2 * np.eye(count)
     inverse = np.linalg.inv(covariance)
     pulled = inverse @ source.sizes
     far = float(source.sizes @ pulled)
@@ -186,8 +179,7 @@ def _surprise(x: np.ndarray, source: Source) -> tuple[float, np.ndarray]:
     by = inverse - bent * np.outer(pulled, pulled)  # twice the slope along the covariance
     along = np.concatenate([
         ((by * alike) @ loads * loads).sum(axis=0),
-        [float(np.diag(by) @ rest**2)],
-        source.facts.T @ (1.0 - bent * source.sizes * pulled),
+        source.facts.T @ (by * common).sum(axis=1),
         -np.einsum("ij,ij,ijk->k", by, common, source.apart) * rates / 2,
     ])  # fmt: skip
     constant = lgamma((FREEDOM + count) / 2) - lgamma(FREEDOM / 2) - count / 2 * log(FREEDOM / 2)
@@ -204,6 +196,10 @@ class Hit(NamedTuple):
     item: Scored
     spread: float
     sides: tuple[float, float] = (1.0, 1.0)
+
+    def reaching(self, sides: tuple[float, float]) -> Hit:
+        """This run with an interval that reaches so many deviations, unless that is too wide to tell anything."""
+        return Hit(self.item, min(self.spread, WIDEST / sides[1]), sides)
 
     @property
     def width(self) -> float:
@@ -223,61 +219,50 @@ def left_out(
     """The table, and every run of every batch with the interval that the other lineages alone would have given.
 
     `after` gives batches of runs predicted once some of their source were measured, with these spreads. Spreads are
-    learnt on three quarters of the lineages and tried on the rest, and so is how many of them an interval
-    reaches: the shortest that holds nine in ten of the runs, and of those after measured ones.
+    learnt on three quarters of the lineages and tried on the rest, and so is how many of them an interval reaches.
     """
     published = published_by_kind(batches[0])
     lineages = sorted({lineage_left_out(item) for batch in batches for item in batch if item.scenario is not None})
     fold = {lineage: place % FOLDS for place, lineage in enumerate(lineages)}
     tables = [learn(batches, lambda lineage, left=left: fold[lineage] != left) for left in range(FOLDS)]
-
-    def tried(of: Batches) -> list[list[Hit]]:
-        def one(item: Scored) -> Hit:
-            assert item.scenario is not None
-            table = tables[fold[lineage_left_out(item)]]
-            return Hit(item, spread_of(doubt_left_out(item, published), measured_doubts(item.scenario), table))
-
-        return [[one(item) for item in batch if item.error is not None] for batch in of]
-
-    def with_sides(hits: list[list[Hit]]) -> tuple[list[list[Hit]], tuple[float, float]]:
-        every = [hit for batch in hits for hit in batch]
-        sides = [_shortest([hit for hit in every if fold[lineage_left_out(hit.item)] != left]) for left in range(FOLDS)]
-        of = [[hit._replace(sides=sides[fold[lineage_left_out(hit.item)]]) for hit in batch] for batch in hits]
-        return of, _shortest(every)
-
     whole = learn(batches)
-    hits, alone = with_sides(tried(batches))
-    later = after(whole)
-    if not later:
-        return whole._replace(alone=alone, measured=alone), hits
-    measured_hits, measured = with_sides(tried(later))
-    return whole._replace(alone=alone, measured=measured), [*hits, *measured_hits]
+
+    def tried(item: Scored) -> Hit:
+        assert item.scenario is not None
+        table = tables[fold[lineage_left_out(item)]]
+        return Hit(item, spread_of(doubt_left_out(item, published), measured_doubts(item.scenario), table))
+
+    hits = [[tried(item) for item in batch if item.error is not None] for batch in (*batches, *after(whole))]
+    every = [hit for batch in hits for hit in batch]
+    sides = [_sides([hit for hit in every if fold[lineage_left_out(hit.item)] != left]) for left in range(FOLDS)]
+    hits = [[hit.reaching(sides[fold[lineage_left_out(hit.item)]]) for hit in batch] for batch in hits]
+    return whole._replace(reach=_sides(every)), hits
 
 
-def _shortest(hits: Sequence[Hit]) -> tuple[float, float]:
-    """The shortest reach down and up, in spreads, that holds LEVEL of the runs of families that set no value.
+NORMAL_SIZES = np.array([NORMAL.inv_cdf((k + 0.5) / 100) for k in range(100)])
+"""What errors are before any is seen, in spreads. They count as a lineage of nine runs, since few lineages may have
+next to no errors to one side."""
 
-    A user's run is none of those that did, which are predicted better. They count where there are no others.
+
+def _sides(hits: Sequence[Hit]) -> tuple[float, float]:
+    """How many spreads down and up hold LEVEL of the runs on either side, of families that set no value.
+
+    A user's run is none of those that did, which are predicted better. They count where there are no others. A lineage
+    of many runs counts as the square root of their number.
     """
     own = [hit for hit in hits if not hit.item.fitted] or hits
-    return shortest(sorted((size_of(h.item) / h.spread, w) for h, w in zip(own, _weights(own), strict=True)))
+    counts = Counter(lineage_left_out(each.item) for each in own)
+    sizes = np.array([*NORMAL_SIZES, *(size_of(each.item) / each.spread for each in own)])
+    of_normal = [3.0 / len(NORMAL_SIZES)] * len(NORMAL_SIZES)
+    weights = np.array([*of_normal, *(counts[lineage_left_out(each.item)] ** -0.5 for each in own)])
+    return reached(-sizes, weights), reached(sizes, weights)
 
 
-def _weights(hits: Sequence[Hit]) -> list[float]:
-    """A lineage of many runs counts as the square root of their number."""
-    counts = Counter(lineage_left_out(each.item) for each in hits)
-    return [counts[lineage_left_out(each.item)] ** -0.5 for each in hits]
-
-
-def shortest(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """How far down and up from zero the shortest stretch of sorted (value, weight) reaches that holds LEVEL of all."""
-    values, weights = (np.array(column) for column in zip(*pairs, strict=True))
-    held = np.concatenate([[0.0], np.cumsum(weights)])
-    last = np.searchsorted(held, held[:-1] + LEVEL * held[-1] * (1.0 - 1e-12))  # of the stretch from each value on
-    first = np.flatnonzero(last < len(held))
-    down, up = np.maximum(0.0, -values[first]), np.maximum(0.0, values[last[first] - 1])
-    best = int(np.argmin(down + up))
-    return float(down[best]), float(up[best])
+def reached(sizes: np.ndarray, weights: np.ndarray) -> float:
+    """What LEVEL of the positive ones among weighted sizes stay at or below."""
+    order = np.argsort(sizes)[np.sum(sizes <= 0.0) :]
+    held = np.cumsum(weights[order])
+    return float(sizes[order][np.searchsorted(held, LEVEL * held[-1])])
 
 
 def write_intervals(spreads: Spreads, path: Path | None = None) -> None:
@@ -286,17 +271,11 @@ def write_intervals(spreads: Spreads, path: Path | None = None) -> None:
         "# How far step times are off, as standard deviations of logarithms; flopcast validate --update-intervals",
         "parts:  # of the seconds of what a step is made of",
         *(f"  {name}: {size:.3f}" for name, size in spreads.parts.items()),
-        f"rest: {spreads.rest:.4f}  # of what each run has of its own",
-        f"told: {spreads.told:.4f}  # the same beside measured runs",
-        "facts:  # factors on both",
+        "facts:  # factors on these",
         *(f"  {name}: {factor:.3f}" for name, factor in spreads.facts.items()),
         "apart:  # by what share two runs tell less of each other for each doubling of what they differ in",
         *(f"  {name}: {rate:.3f}" for name, rate in spreads.apart.items()),
-        "# how many of them the interval reaches down and up, without and with measured runs of one's own",
-        *(
-            f"{name}: [{low:.3f}, {high:.3f}]"
-            for name, (low, high) in (("alone", spreads.alone), ("measured", spreads.measured))
-        ),
+        f"reach: [{spreads.reach[0]:.3f}, {spreads.reach[1]:.3f}]  # how many of them the interval reaches down and up",
         "published:  # lineages and runs by GPU, sharding and precision",
         *(f'  "{kind}": [{lineages}, {runs}]' for kind, (lineages, runs) in spreads.published.items()),
         f"runs: {spreads.runs}",
