@@ -311,6 +311,20 @@ def test_deepspeed_json():
     assert "plan.recompute" in {entry.name for entry in exported.account.unsaid}
 
 
+ASKED = [
+    ([], "gradient_checkpointing", "leave it off"),
+    (["plan.recompute=full"], "gradient_checkpointing", "Set gradient_checkpointing=True"),
+    (["training.adapter_rank=16"], "adapters", "LoraConfig(r=16,"),
+]
+"""A plan for DeepSpeed, and what the user's own program must do for it to be that plan."""
+
+
+@rows(("overrides", "name", "says"), ASKED)
+def test_deepspeed_says_what_the_program_has_to_set(overrides, name, says):
+    yours = export_scenario(llama(*overrides), "deepspeed").account.yours
+    assert [says in entry.note for entry in yours if entry.name == name] == [True]
+
+
 def test_megatron_bridge_overrides():
     overrides = export_scenario(llama("plan.recompute=selective", "plan.pp=2"), "megatron-bridge").data["overrides"]
     assert {"model.pipeline_model_parallel_size=2", "model.recompute_modules=[core_attn]", "model.gated_linear_unit=true",
