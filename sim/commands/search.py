@@ -17,7 +17,7 @@ from sim.commands.fills import Fills, Opt
 from sim.commands.progress import progress_bar
 from sim.errors import FlopcastError, InfeasiblePlan, SpecError
 from sim.files import write_text
-from sim.foreign.exporters import check_beside_plan, check_framework, export_scenario
+from sim.foreign.exporters import Exported, check_beside_plan, check_framework, export_scenario
 from sim.search import SearchResult
 from sim.search import search as run
 from sim.search.axes import SIZE, sweepable
@@ -251,7 +251,10 @@ def search(
         raise SpecError("--why own speaks of the scenario's own plan, and it has none; name fields of one instead")
     ranked = None if space.batch is not None or original.is_open else original
     answers = _answer(result, ranked, own, named, questions.asked)
-    _tell(answers, output, questions.figure, export_to, as_json, verbose)
+    exported = None if export_to is None else export_scenario(result.best[0].scenario, export_to)
+    if exported is not None and ranked is not None:
+        exported = exported.beside_own(ranked)
+    _tell(answers, output, questions.figure, exported, as_json, verbose)
     if answers.unanswered or not result.finished or any(each.interrupted for each in result.schedules):
         raise KeyboardInterrupt
 
@@ -376,13 +379,12 @@ def _print_fields(scenario: Scenario, as_json: bool) -> None:
     opt.print_answer(as_json, lambda: {"fields": rows}, lambda: fields_view(fields))
 
 
-def _tell(answers: SearchAnswers, output: Path | None, figure: Path | None, export_to: str | None, *how: bool) -> None:
+def _tell(answers: SearchAnswers, output: Path | None, figure: Path | None, exported: Exported | None, *how: bool) -> None:
     """Print all answers, then write the files that were asked for: what was found is said before one can go wrong."""
     from sim.report.figures import save
 
     as_json, verbose = how
     best, drawn = answers.result.best[0].scenario, None
-    exported = None if export_to is None else export_scenario(best, export_to)
     data = {} if exported is None else {"export": exported.to_dict()}
     opt.print_answer(as_json, lambda: {**answers.to_dict(), **data}, lambda: partial(answers.view, verbose=verbose))
     if output is not None:
