@@ -240,7 +240,8 @@ def memory_remedies(scenario: Scenario, part: str, needed: float, estimate: Call
             tried.append((answer.largest.total, answer.fits, wish))
         return bool(answer.fits)
 
-    if not any([attempt(wish) for wish in wishes]):
+    fitting = [attempt(wish) for wish in wishes]
+    if not any(fitting):
         together: dict[str, Any] = {}
         for _, _, wish in sorted(tried, key=lambda item: item[0]):
             more = {} if together.keys() & wish.keys() else wish

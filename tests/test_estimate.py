@@ -218,7 +218,14 @@ def test_recomputing_what_flash_attention_never_kept_is_pointed_out(scenarios):
 
 
 EIGHT = [
-    *("model=llama3-8b", "training.sequence_length=16384", "cluster.num_nodes=1", "plan.tp=1", "plan.pp=1", "plan.dp=8"),
+    *(
+        "model=llama3-8b",
+        "training.sequence_length=16384",
+        "cluster.num_nodes=1",
+        "plan.tp=1",
+        "plan.pp=1",
+        "plan.dp=8",
+    ),
     *("plan.num_chunks=1", "plan.schedule=1f1b", "plan.recompute=none"),
 ]
 REMEDIES = [

@@ -379,7 +379,9 @@ def _print_fields(scenario: Scenario, as_json: bool) -> None:
     opt.print_answer(as_json, lambda: {"fields": rows}, lambda: fields_view(fields))
 
 
-def _tell(answers: SearchAnswers, output: Path | None, figure: Path | None, exported: Exported | None, *how: bool) -> None:
+def _tell(
+    answers: SearchAnswers, output: Path | None, figure: Path | None, exported: Exported | None, *how: bool
+) -> None:
     """Print all answers, then write the files that were asked for: what was found is said before one can go wrong."""
     from sim.report.figures import save
 

@@ -169,7 +169,9 @@ def _changes(asked: FineTuning, gpu: str, gpus: int) -> Iterator[tuple[str, list
         limit = "without --memory-limit"
     yield from ((words, [(words, changed, gpu, gpus)]) for words, changed in here.items())
     if limit:
-        narrow = [] if asked.qlora else [(f"--qlora {limit}", replace(here["--qlora"], memory_limit_bytes=None), gpu, gpus)]
+        narrow = (
+            [] if asked.qlora else [(f"--qlora {limit}", replace(here["--qlora"], memory_limit_bytes=None), gpu, gpus)]
+        )
         yield limit, [(limit, free, gpu, gpus), *narrow]
     length, _ = length_of(ModelSpec.read(resolve(asked.model, "model"), "model"), asked.length, LENGTH)
     shorter = [length >> halvings for halvings in range(1, 20) if length >> halvings >= SHORTEST]

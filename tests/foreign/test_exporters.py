@@ -312,8 +312,18 @@ def test_deepspeed_json():
 
 
 CHANGES = [
-    ("megatron-lm", ["plan.recompute=full"], ["plan.tp=2", "plan.dp=4"], ["remove: --recompute-granularity full, ", "size from 1 to 2"]),
-    ("megatron-lm", [], ["plan.microbatch_size=2", "stack.overlap_p2p=false"], ["change: --micro-batch-size from 1 to 2"]),
+    (
+        "megatron-lm",
+        ["plan.recompute=full"],
+        ["plan.tp=2", "plan.dp=4"],
+        ["remove: --recompute-granularity full, ", "size from 1 to 2"],
+    ),
+    (
+        "megatron-lm",
+        [],
+        ["plan.microbatch_size=2", "stack.overlap_p2p=false"],
+        ["change: --micro-batch-size from 1 to 2"],
+    ),
     ("deepspeed", ["plan.zero_stage=2"], ["plan.zero_stage=3"], ["change: zero_optimization.stage from 2 to 3"]),
     ("deepspeed", ["plan.zero_stage=2"], ["plan.zero_stage=2"], ["stays as it is"]),
     ("deepspeed", ["plan.tp=2", "plan.dp=4"], ["plan.zero_stage=2"], []),  # which no script of DeepSpeed's can be
