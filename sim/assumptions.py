@@ -20,9 +20,10 @@ from sim.pricing import layouts, memory, zero
 from sim.pricing.cells import Plans
 from sim.pricing.layouts import cut_of
 from sim.specs import Scenario
+from sim.specs.framework_plans import broken_rules, rules_of_scenario
 from sim.specs.loading import LEFT_OPEN
 from sim.specs.yaml12 import load_yaml
-from sim.units import show, show_time
+from sim.units import listed, show, show_time
 from sim.work import layers, recompute, routing
 from sim.work import memory as kept
 from sim.work.pieces import vocabulary_rows
@@ -34,7 +35,7 @@ STRANGERS = {"a100": ("A100", "3 to 15%"), "h100": ("H100", "8 to 25%"), "h200":
 """How much slower than predicted others' Megatron-LM was, and on which GPU, by profile (docs/validation.md, "In the
 wild")."""
 MOST_NAMED = 3
-"""Operations that one assumption names."""
+"""Operations that one assumption names, and remedies that one message does."""
 
 
 def stated_assumptions(plans: Plans, scenario: Scenario, notes: Iterable[str]) -> tuple[str, ...]:
@@ -214,38 +215,66 @@ def padding_advice(scenario: Scenario, step_time_s: float, step_time_of: Callabl
 
 
 def memory_remedies(scenario: Scenario, part: str, needed: float, estimate: Callable[[Scenario], Any]) -> list[str]:
-    """What to change when a plan does not fit: plans that keep every rule and need less, the leanest first.
+    """What to change when a plan does not fit: plans that its framework can run and that need less, the leanest first.
+
+    If no single change is enough, changes are added up until they are.
 
     part : Of the fullest rank's memory, the largest, as in `sim.work.memory.MemoryUse`.
     needed : By the fullest rank. [bytes]
     estimate : `sim.estimate.estimate`, by which the plans are tried.
     """
-    plan = scenario.plan
-    wishes: list[dict[str, Any]] = [{"schedule": "1f1b"}] if plan.schedule == "gpipe" else []
-    if part in ("activations", "logits", "working"):
-        lighter = "selective" if plan.recompute == "none" and scenario.stack.attention == "math" else "full"
-        wishes += [{"recompute": lighter}] if plan.recompute != "full" else []
-        wishes += [{"sequence_parallel": True}] if plan.tp > 1 and not plan.sequence_parallel else []
-        wishes += [{"microbatch_size": plan.microbatch_size // 2}] if plan.microbatch_size > 1 else []
-    if part in ("optimizer", "gradients", "weights") and plan.num_replicas > 1:
-        level = {"optimizer": 1, "gradients": 2, "weights": 3}[part]
-        wishes += [{"zero_stage": level}] if plan.zero_stage < level else []
-    wider = math.gcd(scenario.model.num_experts, plan.tp * plan.cp * plan.dp // plan.etp)
-    wishes += [{"ep": wider}] if wider > plan.ep else []
-    if plan.dp % 2 == 0:
-        wishes.append({"pp": plan.pp * 2, "dp": plan.dp // 2})
-        if plan.tp < scenario.cluster.nvlink_domain_gpus:
-            wishes.append({"tp": plan.tp * 2, "dp": plan.dp // 2})
+    rules, wishes = rules_of_scenario(scenario), list(_lighter_plans(scenario, part))
+    broken = {rule.field for rule in broken_rules(scenario, rules)}
     tried = []
-    for wish in wishes:
+
+    def attempt(wish: dict[str, Any]) -> bool:
+        """Estimate one plan, and keep it if it needs less; return whether it fits."""
         try:
-            answer = estimate(scenario.replace(plan=plan.replace(**wish)))
+            changed = scenario.replace(plan=scenario.plan.replace(**wish))
+            if {rule.field for rule in broken_rules(changed, rules)} > broken:
+                return False
+            answer = estimate(changed)
         except FlopcastError:
-            continue
+            return False
         if answer.largest.total < 0.98 * needed:
             tried.append((answer.largest.total, answer.fits, wish))
+        return bool(answer.fits)
+
+    fitting = [attempt(wish) for wish in wishes]
+    if not any(fitting):
+        together: dict[str, Any] = {}
+        for _, _, wish in sorted(tried, key=lambda item: item[0]):
+            more = {} if together.keys() & wish.keys() else wish
+            together |= more
+            if together != more and more and attempt(together.copy()):
+                break
     remedies = []
-    for total, fits, wish in sorted(tried, key=lambda item: item[0]):
-        change = " with ".join(f"plan.{name}={str(value).lower()}" for name, value in wish.items())
+    for total, fits, wish in sorted(tried, key=lambda item: (not item[1], item[0])):
+        change = listed((f"plan.{name}={str(value).lower()}" for name, value in wish.items()), "and")
         remedies.append(f"{change} ({show(total, 'B')}, {'fits' if fits else 'not yet enough'})")
-    return remedies or ["more GPUs (a larger plan.tp or plan.pp)"]
+    return [*remedies[:MOST_NAMED], *(() if any(fits for _, fits, _ in tried) else ("more GPUs",))]
+
+
+def _lighter_plans(scenario: Scenario, part: str) -> Iterator[dict[str, Any]]:
+    """Yield changes of a plan that could need less memory; `part` is the largest that it holds."""
+    plan = scenario.plan
+    if plan.schedule == "gpipe":
+        yield {"schedule": "1f1b"}
+    if plan.recompute != "full":
+        yield {"recompute": "full"}
+    if plan.recompute == "none" and scenario.stack.attention == "math":
+        yield {"recompute": "selective"}
+    if plan.tp > 1 and not plan.sequence_parallel:
+        yield {"sequence_parallel": True}
+    if plan.microbatch_size > 1:
+        yield {"microbatch_size": plan.microbatch_size // 2}
+    level = {"optimizer": 1, "gradients": 2, "weights": 3}.get(part, 0)
+    if plan.num_replicas > 1 and plan.zero_stage < level:
+        yield {"zero_stage": level}
+    wider = math.gcd(scenario.model.num_experts, plan.tp * plan.cp * plan.dp // plan.etp)
+    if wider > plan.ep:
+        yield {"ep": wider}
+    if plan.dp % 2 == 0:
+        yield {"pp": plan.pp * 2, "dp": plan.dp // 2}
+    if plan.dp % 2 == 0 and plan.tp < scenario.cluster.nvlink_domain_gpus:
+        yield {"tp": plan.tp * 2, "dp": plan.dp // 2}

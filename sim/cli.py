@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -19,6 +20,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from sim.commands.exit_codes import run_to_the_end
 from sim.commands.options import examples
+from sim.errors import SpecError
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -105,7 +107,35 @@ class Verbs(TyperGroup):
             alone.command(name, cls=kind, help=f"{verb.summary}\n\n{more}", epilog=examples(*verb.shown))(code)
         else:
             alone.command(name, epilog=examples(*code.examples))(code)
-        return typer.main.get_command(alone).commands[name]  # type: ignore[attr-defined]
+        command = typer.main.get_command(alone).commands[name]  # type: ignore[attr-defined]
+        _refuse_repeats(command)
+        return command
+
+
+def _refuse_repeats(command: Any) -> None:
+    """Make a command, and those below it, refuse an option that is given twice but takes one value.
+
+    The parser would keep the last value, and the answer would be to another question than the one typed.
+    """
+    plain = command.make_parser
+
+    def make_parser(ctx: Any) -> Any:
+        parser = plain(ctx)
+        for option in {*parser._long_opt.values(), *parser._short_opt.values()}:
+            if option.action == "store" and not ctx.resilient_parsing:
+                option.process = partial(_once, option, option.process)
+        return parser
+
+    command.make_parser = make_parser
+    for each in getattr(command, "commands", {}).values():
+        _refuse_repeats(each)
+
+
+def _once(option: Any, process: Callable[[Any, Any], None], value: Any, state: Any) -> None:
+    if option.dest in state.opts:
+        name, first = max(option.obj.opts, key=len), state.opts[option.dest]
+        raise SpecError(f"{name} {first} and {name} {value}: the option takes one value; leave one of them out")
+    process(value, state)
 
 
 app = typer.Typer(

@@ -283,7 +283,8 @@ def grade_of(scenario: Scenario, off_range: bool = False) -> tuple[str, str]:
     if provenance.of_datasheet:
         return GRADES[3], "one measured step (flopcast anchor)"
     if is_unknown(scenario.stack) and not provenance.measured:
-        return GRADES[3], "naming the framework (stack.framework)"
+        named = scenario.stack.framework not in UNKNOWN  # and no published run has it
+        return GRADES[3], "one measured step (flopcast anchor)" if named else "naming the framework (stack.framework)"
     if off_range or (published_like(scenario)[0] < MANY and not provenance.measured):
         return GRADES[2], "one measured step (flopcast anchor)"
     return GRADES[1], "" if provenance.measured else "one measured step (flopcast anchor)"

@@ -89,6 +89,8 @@ MISTAKES = """
 2 | topology superpod-a100 --nodes 9999 | lower num_nodes
 2 | topology selene --gpus 8 | add --collectives
 2 | topology selene --collectives '0 GB' | a size above zero
+2 | estimate MAIN --engine dag --engine=des | --engine dag and --engine des: the option takes one value
+2 | calibrate show a100 --png a.png --png b.png | --png a.png and --png b.png
 2 | estimate README.md | README.md
 2 | estimate scenarios | is a folder
 2 | import README.md | of no kind that can be imported

@@ -7,6 +7,7 @@ from sim.errors import InfeasiblePlan
 from sim.estimate import estimate
 from sim.pricing.cells import layer_costs
 from sim.specs import Scenario, build_scenario, load_scenario
+from tests.rows import rows
 
 # Narayanan et al. 2021, arXiv:2104.04473, table 1: TFLOP/s per GPU, recomputation counted.
 TABLE_1 = {
@@ -199,7 +200,7 @@ def test_what_does_not_fit_is_said_and_what_helps_does(scenarios):
     assert not answer.fits
     with pytest.raises(InfeasiblePlan, match=r"pipeline rank 15 needs .* the largest part is activations") as caught:
         answer.require_fit()
-    assert "plan.recompute=selective" in str(caught.value)
+    assert "plan.schedule=1f1b and plan.recompute=full (33.6 GB, fits)" in str(caught.value)  # neither is enough alone
     helped = estimate(changed(scenario, plan={"recompute": "full", "schedule": "1f1b"}))
     helped.require_fit()
 
@@ -216,9 +217,30 @@ def test_recomputing_what_flash_attention_never_kept_is_pointed_out(scenarios):
     assert any("selective saves next to nothing" in line for line in answer.assumptions)
 
 
-def test_remedies_are_tried_before_they_are_offered(scenarios):
-    answer = estimate(load_scenario(scenarios / "gpt3-175b-1024-a100.yaml", ["plan.schedule=gpipe"]))
-    with pytest.raises(InfeasiblePlan, match=r"What would help: plan.schedule=1f1b \(.* GB, fits\)"):
+EIGHT = [
+    *(
+        "model=llama3-8b",
+        "training.sequence_length=16384",
+        "cluster.num_nodes=1",
+        "plan.tp=1",
+        "plan.pp=1",
+        "plan.dp=8",
+    ),
+    *("plan.num_chunks=1", "plan.schedule=1f1b", "plan.recompute=none"),
+]
+REMEDIES = [
+    (["plan.schedule=gpipe"], r"help: plan.schedule=1f1b \(.* GB, fits\)$"),
+    ([*EIGHT, "stack=deepspeed"], r"help: plan.recompute=full \(.* GB, fits\)$"),
+    ([*EIGHT, "stack=pytorch-fsdp"], r"help: plan.recompute=full \(.* GB, fits\)$"),
+    ([*EIGHT, "stack=megatron-core"], r"help: .*plan.tp=2[^(]* plan.dp=4"),
+]
+"""Changes of a scenario, and the remedies where its plan then does not fit: DeepSpeed and FSDP cut no tensors."""
+
+
+@rows(("changes", "says"), REMEDIES)
+def test_remedies_are_tried_before_they_are_offered(scenarios, changes, says):
+    answer = estimate(load_scenario(scenarios / "gpt3-175b-1024-a100.yaml", changes))
+    with pytest.raises(InfeasiblePlan, match=says):
         answer.require_fit()
 
 

@@ -126,6 +126,7 @@ def test_an_anchored_answer_asks_for_no_measured_step_and_says_why_it_is_hardly_
     said = basis_of(after, own.breakdown.shares())
     assert "Your runs hardly narrow it" in said
     assert "flopcast anchor" not in said + grade_of(after)[1]
+    assert grade_of(other.scenario)[1] == "one measured step (flopcast anchor)"  # HAI-LLM is named, but has no runs
 
 
 def test_the_table_that_ships_is_sensible():

@@ -19,13 +19,13 @@ from sim.errors import InfeasiblePlan, SpecError, require_positive
 from sim.estimate import Estimate
 from sim.foreign.exporters import FRAMEWORKS, check_framework, export_scenario
 from sim.reliability.cost import Price
-from sim.scaling.finetuning import COUNTS, FRAMEWORK, RANK, FineTuning, Unfit, tune
+from sim.scaling.finetuning import CHUNKED, COUNTS, FRAMEWORK, RANK, FineTuning, Unfit, tune, with_fused_kernels
 from sim.scaling.offers import InTime, Offer, Ranking, in_time, rank
 from sim.scaling.questions import TOKENS, Planned, Pretraining
 from sim.scaling.run import Terms
 from sim.specs import Scenario
 from sim.specs.machines import choice_among, gpu_named
-from sim.units import parse, parse_whole, show, show_count
+from sim.units import parse, parse_whole, show, show_count, show_time
 
 Model = Annotated[
     str,
@@ -280,7 +280,7 @@ def finetune(
     gpus : How many GPUs; default: 1, 2, 4 and 8 are compared.
     gpu : The kind of GPU: rtx4090, a100-40gb or another; default: all with a list price.
     """
-    from sim.report.questions import lacking_view, planned_view, ranking_view, sentence_of
+    from sim.report.questions import lacking_view, money, planned_view, ranking_view, sentence_of
 
     asked, found = ask_tuning(model, gpus, gpu, question, price)
     data = tuning_data(found)
@@ -294,6 +294,10 @@ def finetune(
         then.show(found.offers[0].planned.answer.scenario, data, view)
         return
     steps = then.next_steps(found.planned.answer, asked.memory_limit_bytes)
+    if (fused := with_fused_kernels(asked, found, _terms(price))) is not None:
+        run = fused.planned.run
+        takes = f"{show_time(run.wall_s)} and {money(run.cost, run.currency)}"
+        steps.insert(0, f"Add --framework {CHUNKED} if Liger has kernels for the model: the run then takes {takes}.")
     steps.append("Leave --gpu or --gpus out to see other machines.")
     times = "once" if asked.epochs == 1 else f"{asked.epochs:g} times"
     sentence = sentence_of(found.planned, f"It fits: {asked.samples:,.0f} samples seen {times}")

@@ -17,7 +17,7 @@ from sim.commands.fills import Fills, Opt
 from sim.commands.progress import progress_bar, spinner
 from sim.errors import FlopcastError, InfeasiblePlan, SpecError
 from sim.files import write_text
-from sim.foreign.exporters import check_beside_plan, check_framework, export_scenario
+from sim.foreign.exporters import Exported, check_beside_plan, check_framework, export_scenario
 from sim.search import SearchResult
 from sim.search import search as run
 from sim.search.axes import SIZE
@@ -184,8 +184,12 @@ def search(
     if given.is_open and own:
         raise SpecError("--why own speaks of the scenario's own plan, and it has none; name fields of one instead")
     result = _result(given, questions, options)
-    answers = _answer(result, None if given.is_open or size is not None else given, own, named, questions.asked)
-    _tell(answers, output, questions.figure, export_to, as_json, verbose)
+    ranked = None if given.is_open or size is not None else given
+    answers = _answer(result, ranked, own, named, questions.asked)
+    exported = None if export_to is None else export_scenario(result.best[0].scenario, export_to)
+    if exported is not None and ranked is not None:
+        exported = exported.beside_own(ranked)
+    _tell(answers, output, questions.figure, exported, as_json, verbose)
 
 
 def _read_fields(words: Sequence[str]) -> tuple[bool, dict[str, Any]]:
@@ -281,13 +285,14 @@ def _sweep(scenario: Scenario, words: list[str], options: dict[str, Any], figure
         raise InfeasiblePlan("no point of the sweep has a plan that can be run; why not is said at each")
 
 
-def _tell(answers: SearchAnswers, output: Path | None, figure: Path | None, export_to: str | None, *how: bool) -> None:
+def _tell(
+    answers: SearchAnswers, output: Path | None, figure: Path | None, exported: Exported | None, *how: bool
+) -> None:
     """Print all answers, then write the files that were asked for: what was found is said before one can go wrong."""
     from sim.report.figures import save
 
     as_json, verbose = how
     best, drawn = answers.result.best[0].scenario, None
-    exported = None if export_to is None else export_scenario(best, export_to)
     data = {} if exported is None else {"export": exported.to_dict()}
     opt.print_answer(as_json, lambda: {**answers.to_dict(), **data}, lambda: partial(answers.view, verbose=verbose))
     if output is not None:

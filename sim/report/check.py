@@ -44,8 +44,11 @@ def check_view(found: Check, logged: LoggedSteps, command: str, made: str, ancho
 
 def verdict_words(found: Check) -> str:
     """The verdict in a sentence."""
-    low, high = (show_time(each) for each in found.normal_s)
-    taken, ratio = show_time(found.measured.seconds), found.measured.seconds / found.answer.step_time_s
+    border = found.normal_s[found.measured.seconds > found.answer.step_time_s]
+    apart = found.verdict == "normal"
+    digits = next((n for n in (3, 4, 5) if apart or show_time(border, n) != show_time(found.measured.seconds, n)), 6)
+    low, high = (show_time(each, digits) for each in found.normal_s)
+    taken, ratio = show_time(found.measured.seconds, digits), found.measured.seconds / found.answer.step_time_s
     if found.verdict == "normal":
         return f"Your run is normal: {taken} a step; we expect {low} to {high}."
     times = max(ratio, 1 / ratio)

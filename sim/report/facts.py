@@ -199,7 +199,7 @@ def headline(answer: Estimate, per_gpu: Mapping[str, str] = PER_GPU, sure: bool 
         facts.append(Fact("Training", show_time(answer.training_time_s), f"for {show_count(tokens)} tokens"))
     fits = "fits" if answer.fits else "does not fit"
     available = answer.memory_available_bytes
-    note = f"of {show(available, 'B')} ({available / 2**30:.0f} GiB), fullest rank: {fits}"
+    note = f"of {show(available, 'B')} ({available / 2**30:.1f} GiB), fullest rank: {fits}"
     return [*facts, Fact("Memory", show(answer.largest.total, "B"), note, wrong=not answer.fits)]
 
 

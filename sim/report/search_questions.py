@@ -14,7 +14,7 @@ from sim.report.terminal import grouped, indented, shared_line, title
 from sim.search import SearchResult
 from sim.search.candidate import ScheduleBest
 from sim.search.comparison import Step, loss_of
-from sim.search.explain import PlanRank, Why
+from sim.search.explain import PlanRank, Why, overlaps_off
 from sim.search.queries import priced_schedules
 from sim.search.sensitivity import ValueCost
 from sim.table import Table, columns_table, plain_table
@@ -58,7 +58,17 @@ def plan_rank_view(result: SearchResult, ranked: PlanRank, question: str) -> Gro
         own = best.scenario.plan == answer.scenario.plan
         said = f" The best takes {show_time(best.step_time_s)} ({change:+.1%}: {say.differences(answer, best)})."
         lines.append(indented(Text(place + ("" if own else said))))
-    return Group(*lines, *_explained(result, answer, ranked.steps))
+    return Group(*lines, *_overlaps(answer), *_explained(result, answer, ranked.steps))
+
+
+def _overlaps(answer: Estimate) -> list[str]:
+    """What the overlaps save that the scenario's stack has off, which a search does not try."""
+    named = {"async_tensor_parallel": "--tp-comm-overlap", "overlap_experts": "--overlap-moe-expert-parallel-comm"}
+    off = []
+    for name, saved_s in overlaps_off(answer, NAMED).items():
+        option = named.get(name, f"--{name.replace('_', '-')}")
+        off.append(f"stack.{name}=true (Megatron-LM's {option}) saves {show_time(saved_s)}")
+    return [f"Overlaps that are off, in all plans of the search too: {'; '.join(off)}."] if off else []
 
 
 def own_line(result: SearchResult, ranked: PlanRank) -> Text:
@@ -89,7 +99,7 @@ def _explained(result: SearchResult, answer: Estimate, steps: Sequence[Step]) ->
     if table.row_count:
         parts += [f"{there.what}, against the best:", indented(table)]
     if steps:
-        headings = ("change", "saves", "then", "mostly")
+        headings = ("change", "step", "then", "mostly")
         way = plain_table(*headings, left=("change", "mostly"), wrap=headings)
         way.add_row("", "", show_time(answer.step_time_s), "")
         for step in steps:
@@ -97,11 +107,12 @@ def _explained(result: SearchResult, answer: Estimate, steps: Sequence[Step]) ->
                 f"{say.label(name)} {say.cell(old) or '–'} → {say.cell(new) or '–'}"
                 for name, (old, new) in step.changes.items()
             ]
-            saved, then = say.signed(step.saved_s).removeprefix("+"), show_time(step.answer.step_time_s)
-            way.add_row(", ".join(changes), saved, then, say.largest(step.causes, SEEN * best.step_time_s))
+            then, longer = show_time(step.answer.step_time_s), {cause: -saved for cause, saved in step.causes.items()}
+            mostly = say.largest(longer, SEEN * best.step_time_s)
+            way.add_row(", ".join(changes), say.signed(-step.saved_s), then, mostly)
         parts += [
-            "From this plan to the best, step by step; each row builds on those above. Changes that only fit or pay "
-            "together share a row:",
+            "From this plan to the best, step by step. Each row builds on those above, and a minus is time saved. "
+            "Changes that only fit or pay together share a row:",
             indented(way),
         ]
     return parts

@@ -20,7 +20,7 @@ from sim.specs.frameworks import stack_words
 from sim.specs.writing import ABSENT, differing_fields
 from sim.table import Table, facts_table, plain_table, rows_table
 from sim.uncertainty import interval_factors, least_told_apart
-from sim.units import show, show_time
+from sim.units import listed, show, show_time
 
 MOST_UNFOLDED = 4
 """Fields of a section of another name that are shown at once."""
@@ -162,10 +162,16 @@ def clear_words(first: Estimate, second: Estimate) -> str:
         return ""
     if apart > log(least_told_apart(*factors)):
         return "The difference of the step times is clear: it is larger than both 90 % intervals account for."
-    return (
-        "The difference of the step times is not clear, because it is smaller than both 90 % intervals together. If "
-        "the scenarios share a machine and a framework, most of their error is the same, and the difference is surer."
-    )
+    unclear = "The difference of the step times is not clear, because it is smaller than both 90 % intervals together."
+    one, other = first.scenario, second.scenario
+    differ = {
+        "GPU": one.cluster.gpu != other.cluster.gpu,
+        "network": one.cluster.replace(num_nodes=1) != other.cluster.replace(num_nodes=1),
+        "framework": one.stack.framework != other.stack.framework,
+    }
+    if not any(differ.values()):
+        return f"{unclear} Machine and framework are the same, so most of the error is too: the difference is surer."
+    return f"{unclear} The two differ in {listed((name for name, on in differ.items() if on), 'and')}."
 
 
 def _differing(first: Estimate, second: Estimate, verbose: bool) -> RenderableType:

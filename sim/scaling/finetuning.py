@@ -125,8 +125,19 @@ def tune(asked: FineTuning, gpu: str, gpus: int, terms: Terms | None = None) -> 
         narrow = replace(asked, rank=0, qlora=asked.rank or RANK)
         more = (_first(ways, gpu, terms) for _, ways in _changes(narrow, gpu, gpus))
         found = [(f"--qlora {words}", fitting) for words, fitting in filter(None, more)]
+    enough = [f"{words} " for words, _ in found]  # what needs a second change beside one that is enough is left out
+    found = [each for each in found if not each[0].startswith(tuple(enough))]
     remedies = sorted(found, key=lambda remedy: remedy[1].rank)
     return Unfit(lacking, tuple(remedies), tuple(label for label, fitting in tried if fitting is None))
+
+
+def with_fused_kernels(asked: FineTuning, found: Offer, terms: Terms | None = None) -> Offer | None:
+    """The best plan with Liger's kernels on the same GPUs; None where they shorten the run by less than 2 %, or where
+    the framework is not the one that they replace kernels of."""
+    if found.planned.answer.scenario.stack.framework != FRAMEWORK:
+        return None
+    fused = _first([(CHUNKED, replace(asked, framework=CHUNKED), found.gpu, found.gpus)], found.gpu, terms)
+    return fused[1] if fused and fused[1].planned.run.wall_s < 0.98 * found.planned.run.wall_s else None
 
 
 Way = tuple[str, FineTuning, str, int]
@@ -156,8 +167,12 @@ def _changes(asked: FineTuning, gpu: str, gpus: int) -> Iterator[tuple[str, list
     free, limit = replace(asked, memory_limit_bytes=None), ""
     if asked.memory_limit_bytes is not None:
         limit = "without --memory-limit"
-        here[limit] = free
     yield from ((words, [(words, changed, gpu, gpus)]) for words, changed in here.items())
+    if limit:
+        narrow = (
+            [] if asked.qlora else [(f"--qlora {limit}", replace(here["--qlora"], memory_limit_bytes=None), gpu, gpus)]
+        )
+        yield limit, [(limit, free, gpu, gpus), *narrow]
     length, _ = length_of(ModelSpec.read(resolve(asked.model, "model"), "model"), asked.length, LENGTH)
     shorter = [length >> halvings for halvings in range(1, 20) if length >> halvings >= SHORTEST]
     if shorter:

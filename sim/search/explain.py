@@ -36,6 +36,25 @@ KINDS: dict[str, tuple[str, ...]] = {
 later."""
 
 
+OVERLAPS = ("overlap_grad_reduce", "overlap_param_gather", "async_tensor_parallel", "overlap_experts")
+"""Switches of the stack that hide communication. A search leaves them as they are, in all of its plans."""
+
+
+def overlaps_off(answer: Estimate, least: float) -> dict[str, float]:
+    """Overlaps that are off in an answer's stack, and the step time that each saves beside those before it. [s]
+
+    least : Share of the step time from which on an overlap is named.
+    """
+    found, scenario, step_s = dict[str, float](), answer.scenario, answer.step_time_s
+    for name in OVERLAPS:
+        if not getattr(scenario.stack, name):
+            changed = scenario.replace(stack=scenario.stack.replace(**{name: True}))
+            saved_s = step_s - estimate(changed).step_time_s
+            if saved_s >= least * answer.step_time_s:
+                found[name], scenario, step_s = saved_s, changed, step_s - saved_s
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class RankAmong:
     """The rank of a plan among plans of one kind.

@@ -328,15 +328,18 @@ def stages_assumed(stages: StagesSearched, worth: float) -> str:
         "chunks that hold different kinds of layers": stages.chunks,
     }
     words = " and ".join(name for name, on in varied.items() if on)
-    tried = f"{words} were run for none of the {stages.of:,} pipelines, because none looked faster"
+    tried = f"{words} did not look faster for any of the {stages.of:,} plans with a pipeline, so none was run exactly"
     if stages.runs:
-        tried = f"{words} were tried for {stages.plans:,} of {stages.of:,} pipelines (exact runs: {stages.runs:,})"
+        several = f"{stages.runs:,} exact run{'s' * (stages.runs > 1)}"
+        tried = f"{words} were run for {stages.plans:,} of the {stages.of:,} plans with a pipeline ({several})"
     if not gap_of(worth, stages.bound):
-        return f"{tried}; no other can be better than the best plan"
+        return f"{tried}. No other can be better than the best plan"
     if not stages.left:
-        return f"{tried}; all others are slower, but other layouts of these were not tried and may be faster"
+        return (
+            f"{tried}. The other plans are slower, but these plans have layouts that were not tried and may be faster"
+        )
     more = "; flopcast search --layouts tries more" if stages.likely else ""
-    return f"{tried}; a faster one may exist, as {stages.left:,} others are not ruled out{more}"
+    return f"{tried}. {stages.left:,} of the others may still be faster{more}"
 
 
 def framework_assumed(runs_on: str, scenario: Scenario) -> str:

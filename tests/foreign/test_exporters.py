@@ -311,6 +311,47 @@ def test_deepspeed_json():
     assert "plan.recompute" in {entry.name for entry in exported.account.unsaid}
 
 
+CHANGES = [
+    (
+        "megatron-lm",
+        ["plan.recompute=full"],
+        ["plan.tp=2", "plan.dp=4"],
+        ["remove: --recompute-granularity full, ", "size from 1 to 2"],
+    ),
+    (
+        "megatron-lm",
+        [],
+        ["plan.microbatch_size=2", "stack.overlap_p2p=false"],
+        ["change: --micro-batch-size from 1 to 2"],
+    ),
+    ("deepspeed", ["plan.zero_stage=2"], ["plan.zero_stage=3"], ["change: zero_optimization.stage from 2 to 3"]),
+    ("deepspeed", ["plan.zero_stage=2"], ["plan.zero_stage=2"], ["stays as it is"]),
+    ("deepspeed", ["plan.tp=2", "plan.dp=4"], ["plan.zero_stage=2"], []),  # which no script of DeepSpeed's can be
+]
+"""A framework, a plan that is run so far, another, and what the other's file says of the script of the first."""
+
+
+@rows(("framework", "own", "other", "says"), CHANGES)
+def test_what_a_script_has_to_lose_change_and_gain_is_said(framework, own, other, says):
+    told = "\n".join(export_scenario(llama(*other), framework).beside_own(llama(*own)).account_lines())
+    assert ("your own plan" in told) == bool(says)
+    assert [each for each in says if each not in told] == []
+
+
+ASKED = [
+    ([], "gradient_checkpointing", "leave it off"),
+    (["plan.recompute=full"], "gradient_checkpointing", "Set gradient_checkpointing=True"),
+    (["training.adapter_rank=16"], "adapters", "LoraConfig(r=16,"),
+]
+"""A plan for DeepSpeed, and what the user's own program must do for it to be that plan."""
+
+
+@rows(("overrides", "name", "says"), ASKED)
+def test_deepspeed_says_what_the_program_has_to_set(overrides, name, says):
+    yours = export_scenario(llama(*overrides), "deepspeed").account.yours
+    assert [says in entry.note for entry in yours if entry.name == name] == [True]
+
+
 def test_megatron_bridge_overrides():
     overrides = export_scenario(llama("plan.recompute=selective", "plan.pp=2"), "megatron-bridge").data["overrides"]
     assert {"model.pipeline_model_parallel_size=2", "model.recompute_modules=[core_attn]", "model.gated_linear_unit=true",

@@ -42,7 +42,10 @@ def test_a_difference_is_clear_beyond_both_intervals():
     assert ("is clear" in clear_words(own, slower)) == (step > math.log(told))
     small = ask("plan.pp=2", "plan.dp=64", "training.global_batch_size=6144")
     assert "is clear" in clear_words(own, small)
-    assert "not clear" in clear_words(own, ask("plan.num_chunks=2", "plan.schedule=interleaved"))
+    near = clear_words(own, ask("plan.num_chunks=2", "plan.schedule=interleaved"))
+    assert "not clear" in near
+    assert "Machine and framework are the same" in near
+    assert "The two differ in framework." in clear_words(own, ask("stack.framework=unknown"))
 
 
 def test_only_inputs_that_differ_are_listed():

@@ -285,6 +285,19 @@ def test_where_no_change_is_enough_adapters_go_with_another():
     assert all(estimate(offer.planned.answer.scenario).fits for _, offer in remedies)
 
 
+def test_without_the_limit_adapters_beside_4_bits_may_be_what_fits():
+    asked = FineTuning("qwen2.5-32b", samples=1e3, rank=8, memory_limit_bytes=16e9)
+    found = [words for words, _ in tune(asked, "rtx-a6000-48gb", 1).remedies]
+    assert "--qlora without --memory-limit" in found
+    assert "without --memory-limit" not in found
+
+
+def test_kernels_of_liger_are_named_where_they_are_faster():
+    says, found = "Add --framework deepspeed-liger", "finetune qwen2.5-7b --samples 1k --gpu h100 --gpus 1 --lora"
+    assert says in run(found).stdout
+    assert says not in run(f"{found} --framework deepspeed-liger").stdout
+
+
 @pytest.mark.thorough
 def test_lora_may_stand_without_a_rank():
     def rank(*words):

@@ -13,7 +13,7 @@ from sim.cli import app
 from sim.errors import FlopcastError, SpecError
 from sim.estimate import estimate
 from sim.search.comparison import steps_between
-from sim.search.explain import rank_plan, why_not
+from sim.search.explain import overlaps_off, rank_plan, why_not
 from sim.search.plans.layouts import FIELDS
 from sim.search.sensitivity import sensitivity
 from sim.specs import build_scenario, load_scenario
@@ -74,6 +74,12 @@ def test_each_technique_has_its_seconds(trillion):
     assert f"saves {saved['recomputation']:.0f} of its {own.answer.step_time_s:.0f} s" in readme
     assert f"sequence parallelism {saved['sequence parallelism']:.0f} s (and makes room for that)" in readme
     assert f"pp 16 in place of 64 another {saved['layout']:.0f} s, interleaving {saved['schedule']:.0f} s" in readme
+
+
+def test_an_overlap_that_is_off_is_named_with_what_it_saves():
+    on, off = (estimate(load_scenario(TRILLION, [f"stack.overlap_grad_reduce={each}"])) for each in ("true", "false"))
+    assert overlaps_off(off, 1e-6)["overlap_grad_reduce"] == pytest.approx(off.step_time_s - on.step_time_s)
+    assert "overlap_grad_reduce" not in overlaps_off(on, 1e-6)
 
 
 def test_a_rank_counts_what_is_faster(small):

@@ -138,7 +138,7 @@ def test_layouts_are_told(tmp_path):
     assert load_scenario(path).plan == best.scenario.plan
     data = json.loads(CliRunner().invoke(app, [*words[:-2], "--json"]).output)
     assert data["stages"]["layouts"]
-    assert any("balanced layouts were tried" in line for line in data["assumptions"])
+    assert any("balanced layouts were run for" in line for line in data["assumptions"])
     assert data["stages"]["plans_run"] == found.stages.runs
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from sim.errors import SpecError, nearest
+from sim.errors import FlopcastError, SpecError, nearest
 from sim.foreign.exporters.account import Account, exporter_table
 from sim.foreign.exporters.megatron_bridge import export_megatron_bridge
 from sim.foreign.exporters.megatron_lm import export_megatron_lm
@@ -33,12 +33,14 @@ class Exported:
     kind : one of FRAMEWORKS.
     text : the file, without its account.
     data : the same as plain data.
+    own : the plan that the user runs so far, in the same words.
     """
 
     kind: str
     text: str
     data: dict[str, Any]
     account: Account
+    own: Exported | None = None
 
     def with_account(self) -> str:
         """The file with its account as comments at the head; as it is, where the format has no comments."""
@@ -46,6 +48,28 @@ class Exported:
             return self.text
         head = ["#!/bin/bash"] if self.kind.startswith("megatron") else []
         return "\n".join([*head, *(f"# {line}" for line in self.account_lines()), "", self.text])
+
+    def beside_own(self, own: Scenario) -> Exported:
+        """Return the same with a line for every option that a script of the plan `own` must lose, change or gain."""
+        try:
+            return replace(self, own=export_scenario(own, self.kind))
+        except FlopcastError:  # the framework cannot run that plan, so no script has it
+            return self
+
+    def _change_lines(self) -> list[str]:
+        if self.own is None:
+            return []
+        before, after = ({entry.name: entry.value for entry in each.account.written} for each in (self.own, self))
+        changed = [name for name in after if name in before and after[name] != before[name]]
+        found = {
+            "remove": [f"{name} {before[name]}".strip() for name in before if name not in after],
+            "change": [f"{name} from {before[name]} to {after[name]}" for name in changed],
+            "add": [f"{name} {after[name]}".strip() for name in after if name not in before],
+        }
+        if not any(found.values()):
+            return ["A script of your own plan stays as it is: this plan has the same options."]
+        lines = [f"  {verb}: {', '.join(names)}" for verb, names in found.items() if names]
+        return ["What to change in a script of your own plan, which may spell an option otherwise:", *lines]
 
     def to_dict(self) -> dict[str, Any]:
         """Text, data and account as plain data."""
@@ -73,7 +97,7 @@ class Exported:
             lines += [f"{title}:"] if entries else []
             grouped = entries is not account.decided
             lines += [f"  {line}" for line in entry_lines(entries, by_note=grouped, names_first=True)]
-        return lines
+        return [*lines, *self._change_lines()]
 
 
 def export_scenario(scenario: Scenario, framework: str) -> Exported:
