@@ -281,6 +281,8 @@ def _sweep(scenario: Scenario, words: list[str], options: dict[str, Any], figure
         save(swept.plot(), [figure])
         if not as_json:
             typer.echo(f"\nDrawn: {figure}")
+    if not swept.finished:
+        raise KeyboardInterrupt
     if all(point.best is None for point in swept.points):
         raise InfeasiblePlan("no point of the sweep has a plan that can be run; why not is said at each")
 

@@ -27,6 +27,8 @@ DEGREES = {"cp": "context", "ep": "experts"}
 """Degrees that a search is told, and its words for them."""
 PLAN_AXES = tuple(f"plan.{name}" for name in PLAN_NUMBERS)
 """Axes over fields of the plan, which a point's search keeps."""
+INTERRUPTED = "interrupted before it was searched"
+"""The reason that a point shows if it was not searched."""
 _FACTS = ("step_time_s", "mfu", "num_gpus", "memory_bytes", "training_days", "plan")
 _CLUSTER_SIZE = ("cluster.num_nodes", "cluster.node.gpus_per_node")
 
@@ -58,6 +60,11 @@ class Sweep(NotebookDisplay):
     objective: str
     notes: tuple[str, ...]
 
+    @property
+    def finished(self) -> bool:
+        """Whether every point was searched, and none was left out by an interrupt."""
+        return all(point.infeasible != INTERRUPTED for point in self.points)
+
     def changes(self, number: int) -> tuple[str, ...]:
         """Fields in which the winner of a point differs from that of the feasible point before it on the last axis."""
         here = self.points[number].best
@@ -73,6 +80,7 @@ class Sweep(NotebookDisplay):
         return {
             "scenario": self.scenario.name,
             "objective": self.objective,
+            "finished": self.finished,
             "axes": [
                 {"path": each.path, "unit": each.unit, "spacing": each.spacing, "values": list(each.values)}
                 for each in self.axes
@@ -135,7 +143,8 @@ def sweep(
     Returns
     -------
     Sweep
-        With every point; where no plan can be run the reason stands in its place.
+        With every point; where no plan can be run the reason stands in its place. Interrupted (KeyboardInterrupt), a
+        point that was not searched says so.
 
     Raises
     ------
@@ -146,15 +155,20 @@ def sweep(
     parsed = tuple(parse_axis(each, scenario) if isinstance(each, str) else each for each in given)
     question = _Question(scenario, parsed, gpus, objective, confirm, options)
     everywhere = list(product(*(axis.values for axis in parsed)))
-    points, mistakes = list[SweepPoint](), list[FlopcastError]()
-    for point, mistake in map_over(question.point, everywhere, executor):
-        mistakes += [] if mistake is None else [mistake]
-        points.append(point)
-        if progress is not None:
-            progress(len(points), len(everywhere))
+    points, mistakes = dict[tuple[float, ...], SweepPoint](), list[FlopcastError]()
+    try:
+        for point, mistake in map_over(question.point, everywhere, executor):
+            mistakes += [] if mistake is None else [mistake]
+            points[point.values] = point
+            if progress is not None:
+                progress(len(points), len(everywhere))
+    except KeyboardInterrupt:  # the points that were searched are an answer
+        if all(point.best is None for point in points.values()):
+            raise
     if len(mistakes) == len(everywhere):
         raise mistakes[0]
-    return Sweep(scenario, parsed, tuple(points), objective, question.notes(points))
+    ordered = tuple(points.get(values, SweepPoint(values, None, INTERRUPTED, 0)) for values in everywhere)
+    return Sweep(scenario, parsed, ordered, objective, question.notes(ordered))
 
 
 @dataclass(frozen=True, slots=True)

@@ -178,6 +178,19 @@ def test_figures_show_every_point(scenario):
     assert [np.isfinite(line.get_ydata()).tolist() for line in grid.axes[0].lines[:2]] == [[True] * 3, [False] * 3]
 
 
+def test_interrupted_it_keeps_the_points_that_were_searched(scenario):
+    def stop(done, size):
+        if done == 2:
+            raise KeyboardInterrupt
+
+    part, whole = (sweep(scenario, "gpus=8,16,32", confirm=1, progress=each) for each in (stop, None))
+    assert (part.finished, whole.finished) == (False, True)
+    assert [point.infeasible for point in part.points] == [None, None, "interrupted before it was searched"]
+    assert part.points[0].best.scenario.plan == whole.points[0].best.scenario.plan
+    with pytest.raises(KeyboardInterrupt):  # nothing was found that could be told
+        sweep(scenario, "gpus=1,16", confirm=1, memory_limit_bytes=1e9, progress=stop)
+
+
 def test_too_much_is_refused(scenario):
     for axes, says in (
         (["gpus=1..2", "gpus=1..2"], "swept twice"),
