@@ -1,4 +1,4 @@
-"""`flopcast scaling`: laws and failures, one question a command."""
+"""`flopcast scaling`: laws of loss and batch, one question a command."""
 
 from __future__ import annotations
 
@@ -10,10 +10,7 @@ from typer import Option
 
 from sim.commands.options import AsJson, group_of, print_answer
 from sim.commands.progress import spinner
-from sim.commands.train import RunOptions
 from sim.errors import SpecError
-from sim.reliability.goodput import checkpoint_bytes, job_mtbf
-from sim.reliability.storing import even_storing
 from sim.scaling import loss_laws as critical
 from sim.scaling.allocation import (
     best_loss,
@@ -34,16 +31,12 @@ from sim.scaling.loss_laws import (
     power_sum_loss,
     tokens_for_loss,
 )
-from sim.scaling.run import training_run
-from sim.specs import ClusterSpec, ModelSpec
-from sim.specs.loading import resolve
+from sim.specs import ModelSpec
 from sim.specs.presets import load_preset
-from sim.units import parse, parse_count, show_short, show_time, significant
+from sim.units import parse_count, show_short, significant
 from sim.work.sums import total_params
 
 NAN = float("nan")
-USEFUL = "30 d"
-"""Length of a run without failures where nobody says it."""
 
 
 def model_params(text: str) -> float:
@@ -245,43 +238,8 @@ def laws(as_json: AsJson = False) -> None:
     print_answer(as_json, lambda: {"loss": loss, "batch": rows}, lambda: laws_view(LAWS, batch_laws))
 
 
-def goodput(
-    name: str,
-    *,
-    gpus: int,
-    cluster: str = "superpod-h100",
-    run: RunOptions,
-    useful: str = USEFUL,
-    as_json: AsJson = False,
-) -> None:
-    """What failures and checkpoints leave of a cluster; days, energy and cost.
-
-    name : A model preset, or a number of parameters such as 405B.
-    gpus : GPUs of the job.
-    cluster : A cluster preset, for its storage, nodes and power.
-    useful : Length of the run without failures.
-    """
-    from sim.report.scaling import goodput_view
-
-    machine = ClusterSpec.read(resolve(cluster, "cluster"), f"cluster preset {cluster!r}")
-    size, work = float(checkpoint_bytes(model_params(name))), parse(useful, "s")
-    terms = run.terms(machine.node.gpus_per_node).priced(machine.gpu)
-    found = training_run(even_storing(size, gpus, machine), gpus, machine.node, work, 1.0, 1.0, terms)
-    storing, saved, failures = found.storing, found.checkpoints, found.failures
-    data: dict[str, Any] = {
-        "gpus": gpus, "checkpoint_bytes": size, "write_s": storing.write_s, "blocking_s": saved.blocking_s,
-        "drain_s": saved.drain_s, "restart_s": failures.restart_s, "load_s": failures.load_s,
-        "useful_s": work, "job_mtbf_s": float(job_mtbf(gpus, failures.gpu_mtbf_s)), "interval_s": saved.interval_s,
-        "goodput": asdict(found.goodput), "wall_s": found.wall_s, "gpu_hours": found.gpu_hours, "cost": found.cost,
-        "currency": found.currency, "energy_j": found.energy_j,
-    }  # fmt: skip
-    title = f"{show_short(model_params(name))} parameters on {gpus:,} GPUs of {cluster}"
-    assumed = [f"a run of {show_time(work)} without failures is assumed (--useful)"] if useful == USEFUL else []
-    print_answer(as_json, lambda: data, lambda: goodput_view(title, found, data["job_mtbf_s"], terms, assumed))
-
-
 app = group_of(
-    "Scaling laws side by side: loss, data, batch, failures and cost.",
+    "Scaling laws side by side: loss, data and batch.",
     {
         "optimal": (
             optimal,
@@ -289,7 +247,6 @@ app = group_of(
         ),
         "model": (model, ("scaling model gpt3-175b --tokens 300B --loss 2.0",)),
         "batch": (batch, ("scaling batch llama3-405b --tokens 15.6T --batch 16M",)),
-        "goodput": (goodput, ("scaling goodput llama3-405b --gpus 16384 --spares 16",)),
         "fit": (fit, ("scaling fit runs.csv",)),
         "laws": (laws, ("scaling laws",)),
     },
