@@ -32,6 +32,9 @@ GONE = {
     "simulate --placement": "set the plan's, with -s plan.placement=tp-cp-pp-dp",
     "simulate --fragmentation": "set the cluster's, with -s cluster.fragmentation=0.3",
     "simulate --png": "--links says where the time of messages goes, and lists the busiest links",
+    "rl --critic": "estimate a scenario of the critic, and add its forward pass and its gradient steps",
+    "rl --filtered": "ask with the --prompts that are written for rollouts, and with those that are kept for training",
+    "rl --lengths": "--response, --longest and --spread describe the lengths of a log",
     "--fail-node": "train says how often failures come and what they cost",
 }
 """Verbs and options that there were, of one verb or of any, each with what to write instead."""
