@@ -27,6 +27,8 @@ INSTEAD: dict[str, dict[str, str]] = {
         "fp8_launches_per_expert": "what the host does there is counted where counted_launches: true; leave this out",
     },
     "NodeSpec": {
+        "local_storage": "what host memory cannot hold of a checkpoint goes to storage; leave this out",
+        "local_write_bandwidth": "what host memory cannot hold of a checkpoint goes to storage; leave this out",
         "pcie_bandwidth": "write nvlink_bandwidth, which on a node with nvlink_topology: pcie is what its cards reach",
     },
 }
