@@ -20,7 +20,6 @@ PROMPTS = Fills(
 RESPONSES = Fills(lognormal_lengths, mean=Opt("--response", count, "4k"), longest=Opt(read=count))
 RECIPE = Fills(
     Recipe,
-    "packing",
     old_log_probs="--old-log-probs/--engine-log-probs",
     depth=Opt(show_default="1"),
 )

@@ -94,7 +94,6 @@ class Recipe:
     reference : compute a reference model's log-probabilities, for a KL penalty.
     old_log_probs : the policy's log-probabilities before the first update come from the training engine, or from the
         rollout engine.
-    packing : share of packed sequences that is samples.
     depth : weight versions by which samples may be behind.
     reward_s : time from a batch's last token to its rewards and advantages. [s]
     """
@@ -103,7 +102,6 @@ class Recipe:
     epochs: int = 1
     reference: bool = False
     old_log_probs: bool = True
-    packing: float = PACKING
     depth: float = 1.0
     reward_s: float = REWARD_S
 
@@ -114,8 +112,6 @@ class Recipe:
             raise SpecError(
                 f"depth = {self.depth:g}: samples that many versions behind are not simulated; give at most {DEEPEST}"
             )
-        if not 0 < self.packing <= 1:
-            raise SpecError(f"packing = {self.packing:g} must be above 0 and at most 1: the share that is no padding")
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +155,7 @@ def trainer_work(scenario: Scenario, samples: Samples, recipe: Recipe) -> Traine
             f"response, does not fit into training.sequence_length = {training.sequence_length:,}; set that to "
             f"{-(-longest // 1024) * 1024:,}, or lower the longest response"
         )
-    sequences = samples.tokens / (recipe.packing * training.sequence_length)
+    sequences = samples.tokens / (PACKING * training.sequence_length)
     at_once = plan.dp * plan.microbatch_size  # every replica runs as many micro-batches
     step, forward = (
         replace_batch(scenario, at_once * _runnable(plan, ceil(share / at_once)), samples)

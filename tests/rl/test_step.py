@@ -174,7 +174,6 @@ def test_gpus_without_8_bits_multiply_in_16(qwen):
         (lambda s, b: Inference(weights="int3"), SpecError, "rollouts have no weights in 'int3'"),
         (lambda s, b: Inference(memory_share=1.5), SpecError, "memory_share = 1.5"),
         (lambda s, b: Recipe(updates=0), SpecError, "updates = 0"),
-        (lambda s, b: Recipe(packing=1.2), SpecError, "packing = 1.2"),
         (lambda s, b: Recipe(depth=-1), SpecError, "depth = -1"),
     ],
 )
