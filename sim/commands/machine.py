@@ -1,10 +1,10 @@
-"""`flopcast topology`, `simulate`, `shape` and `plan-pipeline`: networks, noisy steps, sizes that suit a machine."""
+"""`flopcast topology`, `simulate` and `plan-pipeline`: networks, noisy steps, pipelines by PipeDream's planner."""
 
 from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -27,10 +27,6 @@ from sim.specs import ClusterSpec, load_preset
 from sim.specs.loading import load_scenario, profile_of_gpu, resolve
 from sim.table import columns_table
 from sim.units import parse, show, show_time
-
-if TYPE_CHECKING:
-    pass
-
 
 STEPS = Fills(
     run,
