@@ -49,8 +49,6 @@ RankPlanFloats: TypeAlias = Floats
 """(pipeline ranks, plans)"""
 ActionFloats: TypeAlias = Floats
 """(actions of an order, rank by rank)"""
-ActionPlanFloats: TypeAlias = Floats
-"""(actions of an order, plans)"""
 
 
 def any_of(flags: Number) -> bool:

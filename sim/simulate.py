@@ -36,7 +36,6 @@ class Simulation:
     step_times_s : one a seed; a single one where nothing is drawn. [s]
     noiseless_s : with neither noise nor faults, nor links shared by different traffic: what `estimate` says. [s]
     pipelines : data-parallel replicas that were simulated, each with noise of its own.
-    assumptions : what the reader should know.
     meetings : messages that met others on a link too narrow for all (of the first seed); None: links were not shared.
     levels, busiest : use of the network by level, and the busiest links, of the first seed; empty where links were not
         shared.

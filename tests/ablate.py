@@ -28,7 +28,6 @@ UNPHYSICAL = ("name", "framework", "version", "fitted_families")
 ALONG = {
     "cuda_graphs": {"stack.cuda_graph_scope": ()},
     "cuda_graph_scope": {"stack.cuda_graphs": "none"},
-    "chunked_loss": {"stack.policy_loss_columns": None},
 }
 """What goes with a field, as it makes no sense without it."""
 MECHANISMS: dict[str, Changes] = {

@@ -1,11 +1,11 @@
-"""`flopcast fields`, `schema`, `presets` and `doctor`: what a file may hold, what ships, what is installed."""
+"""`flopcast fields`, `schema` and `presets`: what a file may hold, and what ships."""
 
 from __future__ import annotations
 
 import json
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from typer import Argument
@@ -18,9 +18,6 @@ from sim.specs import GpuSpec, ParallelPlan, TrainingSpec, presets
 from sim.specs.frameworks import find_framework
 from sim.specs.loading import described, resolve
 from sim.specs.presets import KINDS, load_preset, preset_names
-
-if TYPE_CHECKING:
-    pass
 
 
 def fields(which: str | None = None, *, as_json: Json = False) -> None:

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 from typing import Annotated
 
 from sim.commands.fills import Fills, Opt, count
 from sim.commands.options import AsJson, Overrides, ProfileOption, ScenarioFile, print_answer
 from sim.errors import SpecError
-from sim.files import MEASUREMENTS, read_text
 from sim.rl.inference import Inference
-from sim.rl.samples import Lengths, Samples, lognormal_lengths, measured_lengths
+from sim.rl.samples import Lengths, Samples, lognormal_lengths
 from sim.rl.step import DEPTHS, RlStep, best_split, colocated_step, same_gpus_colocated, split_step
 from sim.rl.trainer import Recipe
 from sim.specs import load_scenario
-from sim.units import parse_count
 
 PROMPTS = Fills(
     Samples, "lengths", prompts=Opt(default=512), group=Opt(default=16), prompt_tokens=Opt("--prompt", count, "512")
@@ -23,7 +20,6 @@ PROMPTS = Fills(
 RESPONSES = Fills(lognormal_lengths, mean=Opt("--response", count, "4k"), longest=Opt(read=count))
 RECIPE = Fills(
     Recipe,
-    "packing",
     old_log_probs="--old-log-probs/--engine-log-probs",
     depth=Opt(show_default="1"),
 )
@@ -39,7 +35,6 @@ def rl(
     colocated: bool = False,
     batch: Annotated[partial[Samples], PROMPTS],
     law: Annotated[partial[Lengths], RESPONSES],
-    lengths: Path | None = None,
     algorithm: Annotated[partial[Recipe], RECIPE],
     rollouts: Annotated[partial[Inference], INFERENCE],
     profile: ProfileOption = None,
@@ -50,16 +45,13 @@ def rl(
     rollout_gpus : GPUs for rollouts, beside those of the plan, which train.
     gpus : GPUs in all; the best split is searched.
     colocated : Rollouts and training take turns on the plan's GPUs.
-    lengths : File of measured response lengths, one number a line, instead of a law.
     """
     from sim.report.rl import rl_view
 
     _require_one_way(rollout_gpus, gpus, colocated, algorithm.keywords.get("depth"))
     inference, recipe = rollouts(), algorithm()
     asked = load_scenario(scenario, overrides or (), profile)
-    words = [] if lengths is None else read_text(lengths, MEASUREMENTS, "list of lengths").replace(",", " ").split()
-    measured = [parse_count(word, f"length in {lengths}") for word in words]
-    samples = batch(lengths=law() if lengths is None else measured_lengths(measured))
+    samples = batch(lengths=law())
     split: tuple[RlStep, ...] = ()
     depths: tuple[RlStep, ...] = ()
     shared: RlStep | None = None

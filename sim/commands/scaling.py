@@ -1,19 +1,12 @@
-"""`flopcast scaling`: laws and failures, one question a command."""
+"""`flopcast scaling`: laws of loss and batch, one question a command."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
-from typing import Annotated, Any
-
-from typer import Option
+from typing import Any
 
 from sim.commands.options import AsJson, group_of, print_answer
-from sim.commands.progress import spinner
-from sim.commands.train import RunOptions
 from sim.errors import SpecError
-from sim.reliability.goodput import checkpoint_bytes, job_mtbf
-from sim.reliability.storing import even_storing
 from sim.scaling import loss_laws as critical
 from sim.scaling.allocation import (
     best_loss,
@@ -22,7 +15,6 @@ from sim.scaling.allocation import (
     compute_optimal_repeated,
     flop_for_params,
 )
-from sim.scaling.fit import fit_loss, read_runs
 from sim.scaling.loss_laws import (
     BESIROGLU,
     DEFAULT_LAW,
@@ -34,16 +26,12 @@ from sim.scaling.loss_laws import (
     power_sum_loss,
     tokens_for_loss,
 )
-from sim.scaling.run import training_run
-from sim.specs import ClusterSpec, ModelSpec
-from sim.specs.loading import resolve
+from sim.specs import ModelSpec
 from sim.specs.presets import load_preset
-from sim.units import parse, parse_count, show_short, show_time, significant
+from sim.units import parse_count, show_short, significant
 from sim.work.sums import total_params
 
 NAN = float("nan")
-USEFUL = "30 d"
-"""Length of a run without failures where nobody says it."""
 
 
 def model_params(text: str) -> float:
@@ -57,19 +45,11 @@ def _count(text: str | None, name: str) -> float | None:
     return None if text is None else parse_count(text, name)
 
 
-def _laws(runs: Path | None) -> list[LossLaw]:
-    laws = list(LAWS.values())
-    if runs is not None:
-        laws.append(fit_loss(read_runs(runs)).law())
-    return laws
-
-
 def optimal(
     *,
     budget: str | None = None,
     loss: str | None = None,
     unique_tokens: str | None = None,
-    runs: Path | None = None,
     as_json: AsJson = False,
 ) -> None:
     """The best model and data for a budget, the cheapest for a loss, by every law. With both: whether it suffices.
@@ -77,13 +57,12 @@ def optimal(
     budget : Compute in FLOP, such as 5.76e23.
     loss : Loss to reach, in nats a token.
     unique_tokens : Different tokens there are; more are repeated.
-    runs : CSV of your runs; its fit joins the laws.
     """
     from sim.report.scaling import optimum_view
 
     if budget is None and loss is None:
         raise SpecError("give --budget, such as 5.76e23, or --loss, such as 2.0")
-    flop, target, laws = _count(budget, "budget"), _count(loss, "loss"), _laws(runs)
+    flop, target, laws = _count(budget, "budget"), _count(loss, "loss"), list(LAWS.values())
     refused: list[str] = []
     remarks = ["intervals follow from the published ones of the exponent, around the middle of the runs' compute"]
     if flop is not None:
@@ -128,20 +107,17 @@ def _require_loss(flop: float, target: float, laws: list[LossLaw]) -> None:
         )
 
 
-def model(
-    name: str, *, tokens: str | None = None, loss: str | None = None, runs: Path | None = None, as_json: AsJson = False
-) -> None:
+def model(name: str, *, tokens: str | None = None, loss: str | None = None, as_json: AsJson = False) -> None:
     """A model under every law: its compute-optimal data, its loss on some tokens, the tokens that reach a loss.
 
     name : A model preset, or a number of parameters such as 70B.
     tokens : Tokens it is trained on.
     loss : Loss it should reach.
-    runs : CSV of your runs; its fit joins the laws.
     """
     from sim.report.scaling import model_view
 
     params, data, target = model_params(name), _count(tokens, "tokens"), _count(loss, "loss")
-    laws, rows, remarks = _laws(runs), [], []
+    laws, rows, remarks = list(LAWS.values()), [], []
     for law in laws:
         flop = float(flop_for_params(params, law))
         row: dict[str, Any] = {"law": law.name, "best_tokens": flop / FLOP_PER_PARAM_TOKEN / params}
@@ -204,36 +180,6 @@ def batch(
     )
 
 
-def fit(
-    runs: Path,
-    *,
-    bootstraps: Annotated[int, Option(min=10, max=10_000, help="Resamples behind the intervals.")] = 200,
-    seed: Annotated[int, Option(min=0, help="Of the resampling.")] = 0,
-    least_tokens_per_param: float = 0.0,
-    as_json: AsJson = False,
-) -> None:
-    """Fit L = E + A/params^alpha + B/tokens^beta to runs of yours, with bootstrap intervals.
-
-    runs : CSV with the columns params, tokens and loss.
-    least_tokens_per_param : Leave out runs with fewer.
-    """
-    from sim.report.scaling import fit_view
-
-    table = read_runs(runs)
-    kept = table.take(table.tokens >= least_tokens_per_param * table.params)
-    with spinner("fitting"):
-        found = fit_loss(kept, bootstraps, seed)
-    top, left = 6 * float((kept.params * kept.tokens).max()), len(table) - len(kept)
-    intervals = {name: found.interval(name) for name in ("irreducible", "a", "alpha", "b", "beta", "exponent")}
-    constants = {"runs": len(kept), "objective": found.objective, "residual": found.residual}
-    title = f"{len(kept)} runs of {runs}" + (f" ({left} left out)" if left else "")
-    print_answer(
-        as_json,
-        lambda: asdict(found.form) | {"intervals": intervals} | constants,
-        lambda: [fit_view(title, found, [top, 10 * top, 100 * top, 1000 * top])],
-    )
-
-
 def laws(as_json: AsJson = False) -> None:
     """The laws there are: their constants with published errors, where they stand, and how far that was checked."""
     from sim.report.scaling import laws_view
@@ -245,43 +191,8 @@ def laws(as_json: AsJson = False) -> None:
     print_answer(as_json, lambda: {"loss": loss, "batch": rows}, lambda: laws_view(LAWS, batch_laws))
 
 
-def goodput(
-    name: str,
-    *,
-    gpus: int,
-    cluster: str = "superpod-h100",
-    run: RunOptions,
-    useful: str = USEFUL,
-    as_json: AsJson = False,
-) -> None:
-    """What failures and checkpoints leave of a cluster; days, energy and cost.
-
-    name : A model preset, or a number of parameters such as 405B.
-    gpus : GPUs of the job.
-    cluster : A cluster preset, for its storage, nodes and power.
-    useful : Length of the run without failures.
-    """
-    from sim.report.scaling import goodput_view
-
-    machine = ClusterSpec.read(resolve(cluster, "cluster"), f"cluster preset {cluster!r}")
-    size, work = float(checkpoint_bytes(model_params(name))), parse(useful, "s")
-    terms = run.terms(machine.node.gpus_per_node).priced(machine.gpu)
-    found = training_run(even_storing(size, gpus, machine), gpus, machine.node, work, 1.0, 1.0, terms)
-    storing, saved, failures = found.storing, found.checkpoints, found.failures
-    data: dict[str, Any] = {
-        "gpus": gpus, "checkpoint_bytes": size, "write_s": storing.write_s, "blocking_s": saved.blocking_s,
-        "drain_s": saved.drain_s, "restart_s": failures.restart_s, "load_s": failures.load_s,
-        "useful_s": work, "job_mtbf_s": float(job_mtbf(gpus, failures.gpu_mtbf_s)), "interval_s": saved.interval_s,
-        "goodput": asdict(found.goodput), "wall_s": found.wall_s, "gpu_hours": found.gpu_hours, "cost": found.cost,
-        "currency": found.currency, "energy_j": found.energy_j,
-    }  # fmt: skip
-    title = f"{show_short(model_params(name))} parameters on {gpus:,} GPUs of {cluster}"
-    assumed = [f"a run of {show_time(work)} without failures is assumed (--useful)"] if useful == USEFUL else []
-    print_answer(as_json, lambda: data, lambda: goodput_view(title, found, data["job_mtbf_s"], terms, assumed))
-
-
 app = group_of(
-    "Scaling laws side by side: loss, data, batch, failures and cost.",
+    "Scaling laws side by side: loss, data and batch.",
     {
         "optimal": (
             optimal,
@@ -289,8 +200,6 @@ app = group_of(
         ),
         "model": (model, ("scaling model gpt3-175b --tokens 300B --loss 2.0",)),
         "batch": (batch, ("scaling batch llama3-405b --tokens 15.6T --batch 16M",)),
-        "goodput": (goodput, ("scaling goodput llama3-405b --gpus 16384 --spares 16",)),
-        "fit": (fit, ("scaling fit runs.csv",)),
         "laws": (laws, ("scaling laws",)),
     },
 )

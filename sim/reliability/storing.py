@@ -217,17 +217,12 @@ def _storing(
 def _unstaged_s(saved: float, write_s: float, offloaded: float, node: NodeSpec) -> float:
     """What training waits for bytes of a node that the host's memory cannot hold until they are written.  [s]
 
-    They go to drives in the node where there are any with room, else to storage, at the node's share of its rate.
+    They go to storage, at the node's share of its rate.
     """
     if node.host_memory_bytes is None:
         return 0.0
     over = saved - max(STAGING_SHARE * node.host_memory_bytes - offloaded, 0.0)
-    if over <= 0:
-        return 0.0
-    rate = saved / write_s
-    if node.local_storage_bytes is not None and over <= node.local_storage_bytes:
-        rate = max(rate, node.local_write_bandwidth_bytes_per_s or 0.0)
-    return over / rate
+    return max(over, 0.0) * write_s / saved
 
 
 def _read_s(read: Spread, storage: Storage, host: Host) -> float:

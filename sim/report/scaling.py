@@ -1,4 +1,4 @@
-"""Scaling laws in a terminal: side by side for a budget, a loss, a model or a batch, and failures."""
+"""Scaling laws in a terminal: side by side for a budget, a loss, a model or a batch."""
 
 from __future__ import annotations
 
@@ -9,20 +9,10 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from sim.scaling.allocation import Optimum, compute_optimal
-from sim.scaling.fit import LossFit
+from sim.scaling.allocation import Optimum
 from sim.scaling.loss_laws import CriticalBatchLaw, LossLaw
-from sim.scaling.run import Terms, TrainingRun
-from sim.table import Table, columns_table, plain_table
-from sim.units import show, show_count, show_short, show_time, significant
-
-_SHARES = {
-    "useful": "moves training forward",
-    "checkpoints": "training stops to write checkpoints",
-    "lost_work": "computed again after a failure",
-    "restarts": "restarting",
-    "waiting": "waiting for a repaired node",
-}
+from sim.table import columns_table
+from sim.units import show_short, significant
 
 
 def notes(*lines: str) -> Text:
@@ -97,62 +87,6 @@ def batch_view(title: str, rows: Mapping[str, Mapping[str, Any]], remarks: Seque
     spread = f"the laws differ by a factor of {significant(batches[-1] / batches[0], 2)}"
     table = columns_table(columns, left=("law", "what it is"))
     return Group(Text(title, style="bold"), table, notes(spread, *remarks))
-
-
-def goodput_view(title: str, run: TrainingRun, mtbf_s: float, terms: Terms, assumed: Sequence[str] = ()) -> Group:
-    """Checkpoints, where the time goes, and what the run costs.
-
-    assumed : what was filled in, beside what `terms` take for granted.
-    """
-    saved, storing, failures, energy = run.checkpoints, run.storing, run.failures, run.energy_j
-    stops = f", training stops for {show_time(saved.blocking_s)}" if saved.drain_s else ""
-    facts = {
-        "Failures": f"one in {show_time(mtbf_s)}",
-        "Checkpoint": f"{show(storing.checkpoint_bytes, 'B')}, {show_time(storing.write_s)} to write{stops}",
-        "Restart": f"{show_time(failures.restart_s)}, of which {show_time(failures.load_s)} to load",
-        "Interval": show_time(saved.interval_s),
-        "Goodput": f"{run.goodput.useful:.1%}",
-        "Wall clock": f"{show_time(run.wall_s)} for {show_time(run.useful_s)} of work",
-        "Cost": f"{show_count(run.gpu_hours)} GPU-hours, {show_count(run.cost)} {run.currency}",
-        "Energy": "left out: the GPU's power is not known" if energy is None else show(energy / 3.6e3, "Wh"),
-    }
-    head = Table.grid(padding=(0, 2))
-    head.add_column(style="bold")
-    for name, value in facts.items():
-        head.add_row(name, value)
-    columns = {
-        "share of time": [name.replace("_", " ") for name in _SHARES],
-        "%": [f"{getattr(run.goodput, name):.2%}" for name in _SHARES],
-        "": [*_SHARES.values()],
-    }
-    shares = columns_table(columns, left=("share of time", ""))
-    return Group(Text(title, style="bold"), head, "", shares, notes(*assumed, *terms.assumptions, *storing.notes))
-
-
-def fit_view(title: str, fit: LossFit, budgets: Sequence[float]) -> Group:
-    """The fitted constants and what they make of some budgets, with intervals."""
-    table = plain_table("constant", "value", "90 % interval")
-    constants = {letter: getattr(fit.form, name) for letter, name in _LETTERS.items()}
-    constants["N ~ C^"] = fit.form.beta / (fit.form.alpha + fit.form.beta)
-    for letter, value in constants.items():
-        low, high = fit.interval(_LETTERS.get(letter, "exponent"))
-        table.add_row(letter, f"{value:.4g}", f"{low:.4g} – {high:.4g}")
-    found = [compute_optimal(budget, fit.law()) for budget in budgets]
-    columns = {
-        "budget [FLOP]": [f"{each.flop:.2e}" + "*" * bool(each.extrapolated) for each in found],
-        "params": [show_short(each.params) for each in found],
-        "90 % interval": [interval_text(fit.params_interval(budget)) for budget in budgets],
-        "tokens/param": [significant(each.tokens / each.params) for each in found],
-        "loss": [loss_text(each.loss) for each in found],
-    }
-    return Group(
-        Text(title, style="bold"),
-        Text("L = E + A / params^alpha + B / tokens^beta\n", style="dim"),
-        table,
-        "",
-        columns_table(columns),
-        notes(f"root mean square of log L: {fit.residual:.3%}", "* extrapolated beyond the runs' compute"),
-    )
 
 
 _LETTERS = {"E": "irreducible", "A": "a", "alpha": "alpha", "B": "b", "beta": "beta"}

@@ -94,7 +94,7 @@ class RolloutPool:
 
     def prefill_s(self, samples: Samples) -> float:
         """Reading the prompts of a step, each once for its group, on every replica its share.  [s]"""
-        return float(self.engine.prefill_s(samples.prompt_tokens, samples.written_groups / self.replicas))
+        return float(self.engine.prefill_s(samples.prompt_tokens, samples.prompts / self.replicas))
 
 
 def pool_of(scenario: Scenario, inference: Inference, num_gpus: int, tp: int, colocated: bool) -> RolloutPool:
@@ -143,7 +143,7 @@ def steady_time(pool: RolloutPool, samples: Samples) -> float:
     """What a batch takes of a pool that never runs empty: tokens over throughput, and the reading of prompts.  [s]"""
     pool.require_cache(samples)
     slots = pool.running(samples, together=False)
-    share = samples.written / pool.replicas
+    share = samples.responses / pool.replicas
     context = samples.prompt_tokens + samples.lengths.mean_age
     step = float(pool.engine.decode_s(max(slots, 1.0), context))
     return share * samples.lengths.mean * step / slots + pool.prefill_s(samples)
@@ -162,13 +162,16 @@ MANY = 64.0
 
 def tabulated(pool: RolloutPool, samples: Samples, slots: float) -> Callable[[float, float], float]:
     """Seconds of a step of decoding by sequences and their tokens, between the points of a table."""
-    from scipy.interpolate import RectBivariateSpline
-
     numbers = np.unique(np.concatenate([[1.0], np.geomspace(1.0, max(slots, 2.0), 40)]))
     contexts = np.linspace(0.0, samples.longest_tokens, 33)
-    table = pool.engine.decode_s(numbers[:, None], contexts[None, :])
-    found = RectBivariateSpline(numbers, contexts, table, kx=1, ky=1)
-    return lambda running, context: float(found(running, context, grid=False))
+    table = pool.engine.decode_s(numbers[:, None], contexts[None, :]).T
+
+    def step_s(running: float, context: float) -> float:
+        place = min(context / samples.longest_tokens, 1.0) * 32
+        low = min(int(place), 31)
+        return float(np.interp(running, numbers, table[low] + (place - low) * (table[low + 1] - table[low])))
+
+    return step_s
 
 
 def batch_time(pool: RolloutPool, samples: Samples) -> float:
@@ -178,10 +181,10 @@ def batch_time(pool: RolloutPool, samples: Samples) -> float:
     as the largest of so many sums of random lengths (the mean of the largest of n normal numbers by Blom 1958).
     """
     pool.require_cache(samples)
-    lengths, share, slots = samples.lengths, samples.written / pool.replicas, pool.running(samples, together=True)
+    lengths, share, slots = samples.lengths, samples.responses / pool.replicas, pool.running(samples, together=True)
     deviation = sqrt(max(lengths.mean_square / lengths.mean**2 - 1.0, 0.0) / share)
     luck = 1.0 + deviation * NormalDist().inv_cdf((pool.replicas - 0.375) / (pool.replicas + 0.25))
-    wanted, waiting = luck * (1.0 - LAST / samples.written_groups), share * luck
+    wanted, waiting = luck * (1.0 - LAST / samples.prompts), share * luck
     cells = _cells(samples, share, slots)
     cell = lengths.longest / cells
     edges = lengths.beyond(np.arange(cells + 1, dtype=float) * cell)

@@ -6,7 +6,6 @@ with the longest of all, and the average alone decides throughput only.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import erf, log, sqrt
 
@@ -111,27 +110,14 @@ def lognormal_lengths(mean: float, longest: float | None = None, spread: float =
     return Lengths(longest, survival(0.5 * (low + high)))
 
 
-def measured_lengths(lengths: Sequence[float]) -> Lengths:
-    """The distribution of lengths that were measured, such as those of a run's log. [tokens]"""
-    if not len(lengths):
-        raise SpecError("no lengths are given; give at least one number of tokens, such as 512")
-    require_positive(length=lengths)
-    found = np.sort(np.asarray(lengths, dtype=float))
-    longest = float(found[-1])
-    middles = (np.arange(CELLS) + 0.5) * longest / CELLS
-    return Lengths(longest, 1.0 - np.searchsorted(found, middles, side="right") / len(found))
-
-
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """What a step trains on, and what has to be written for it.
+    """What a step trains on.
 
     prompts : prompts a step trains on.
     group : responses to each prompt.
     prompt_tokens : length of a prompt. [tokens]
     lengths : of responses.
-    filtered : share of prompts whose responses are thrown away because all are equally good. Dynamic sampling (DAPO,
-        arXiv:2503.14476, section 3.2).
     turns : calls of tools or of an environment in a response, one after the other.
     tool_s : time of each of these calls. [s]
     """
@@ -140,33 +126,17 @@ class Samples:
     group: int
     prompt_tokens: float
     lengths: Lengths
-    filtered: float = 0.0
     turns: int = 0
     tool_s: float = 0.0
 
     def __post_init__(self) -> None:
         require_not_negative(turns=self.turns, tool_s=self.tool_s)
         require_positive(prompts=self.prompts, group=self.group, prompt_tokens=self.prompt_tokens)
-        if not 0 <= self.filtered < 1:
-            raise SpecError(
-                f"filtered = {self.filtered:g} must be 0 or more and less than 1: the share of groups that are thrown "
-                "away"
-            )
 
     @property
     def responses(self) -> int:
-        """Responses that a step trains on."""
+        """Responses that are written for a step, and that it trains on."""
         return self.prompts * self.group
-
-    @property
-    def written_groups(self) -> float:
-        """Groups that are written for a step."""
-        return self.prompts / (1.0 - self.filtered)
-
-    @property
-    def written(self) -> float:
-        """Responses that are written for a step."""
-        return self.written_groups * self.group
 
     @property
     def mean_tokens(self) -> float:

@@ -12,6 +12,7 @@ from sim.rl.inference import Inference
 from sim.rl.rollout import Period, RolloutPool, alternating, period_of, pools_with_room, steady_time
 from sim.rl.samples import Samples
 from sim.rl.trainer import (
+    PACKING,
     Recipe,
     TrainerWork,
     reshard_time,
@@ -80,7 +81,7 @@ class RlStep:
     def written_tokens_per_s(self) -> float:
         """Rate at which a GPU of the rollout pool writes while it never runs empty. [tokens/s]"""
         flow = steady_time(self.pool, self.samples)
-        return self.samples.written * self.samples.lengths.mean / flow / self.pool.num_gpus
+        return self.samples.responses * self.samples.lengths.mean / flow / self.pool.num_gpus
 
     @property
     def limit(self) -> str:
@@ -170,7 +171,7 @@ class RlStep:
             "are read once per group; routing to experts is even",
             f"responses have {samples.lengths.mean:,.0f} tokens on average and at most {samples.lengths.longest:,.0f}; "
             "their lengths do not change as the policy learns",
-            f"packed sequences are {self.work.recipe.packing:.0%} full; a reference model or critic fits in memory too",
+            f"packed sequences are {PACKING:.0%} full; a reference model fits in memory too",
         )
         return (*self.notes, *own)
 

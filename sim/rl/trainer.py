@@ -1,4 +1,4 @@
-"""What the training pool does with a batch (log-probabilities, values, gradient steps), and its weights sent on.
+"""What the training pool does with a batch (log-probabilities, gradient steps), and its weights sent on.
 
 A gradient step is the scenario's step at the batch that its samples make when they are packed into its sequences;
 forward passes alone run its forwards in the same pipeline.
@@ -94,8 +94,6 @@ class Recipe:
     reference : compute a reference model's log-probabilities, for a KL penalty.
     old_log_probs : the policy's log-probabilities before the first update come from the training engine, or from the
         rollout engine.
-    critic : train a value model as large as the policy (PPO).
-    packing : share of packed sequences that is samples.
     depth : weight versions by which samples may be behind.
     reward_s : time from a batch's last token to its rewards and advantages. [s]
     """
@@ -104,8 +102,6 @@ class Recipe:
     epochs: int = 1
     reference: bool = False
     old_log_probs: bool = True
-    critic: bool = False
-    packing: float = PACKING
     depth: float = 1.0
     reward_s: float = REWARD_S
 
@@ -116,8 +112,6 @@ class Recipe:
             raise SpecError(
                 f"depth = {self.depth:g}: samples that many versions behind are not simulated; give at most {DEEPEST}"
             )
-        if not 0 < self.packing <= 1:
-            raise SpecError(f"packing = {self.packing:g} must be above 0 and at most 1: the share that is no padding")
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,9 +134,8 @@ class TrainerWork:
         parts = {
             "old log-probs": self.forward_s * recipe.old_log_probs,
             "reference": self.forward_s * recipe.reference,
-            "critic": (self.forward_s + gradient) * recipe.critic,
             "gradient steps": gradient,
-            "framework": PASS_S * (1 + recipe.old_log_probs + recipe.reference + 2 * recipe.critic),
+            "framework": PASS_S * (1 + recipe.old_log_probs + recipe.reference),
         }
         return {name: seconds for name, seconds in parts.items() if seconds}
 
@@ -162,13 +155,13 @@ def trainer_work(scenario: Scenario, samples: Samples, recipe: Recipe) -> Traine
             f"response, does not fit into training.sequence_length = {training.sequence_length:,}; set that to "
             f"{-(-longest // 1024) * 1024:,}, or lower the longest response"
         )
-    sequences = samples.tokens / (recipe.packing * training.sequence_length)
+    sequences = samples.tokens / (PACKING * training.sequence_length)
     at_once = plan.dp * plan.microbatch_size  # every replica runs as many micro-batches
     step, forward = (
         replace_batch(scenario, at_once * _runnable(plan, ceil(share / at_once)), samples)
         for share in (sequences / recipe.updates, sequences)
     )
-    needed = recipe.old_log_probs or recipe.reference or recipe.critic
+    needed = recipe.old_log_probs or recipe.reference
     return TrainerWork(recipe, estimate(step), forward_time(forward) if needed else 0.0)
 
 

@@ -22,6 +22,7 @@ from sim.units import EXAMPLES, NOUNS, parse, parse_count, parse_whole
 INSTEAD: dict[str, dict[str, str]] = {
     "StackSpec": {
         "causal_attention": "write attention: flash, which skips the masked half of the scores, or attention: math",
+        "policy_loss_columns": "chunked_loss: true is a loss in pieces, whatever it scores; leave this out",
         "routing_launches": "a router takes 30 launches, and 30 more where it is not fused; write fused_router instead",
         "launches_per_expert": "what the host does there is counted where counted_launches: true; leave this out",
         "fp8_launches_per_expert": "what the host does there is counted where counted_launches: true; leave this out",
@@ -33,6 +34,8 @@ INSTEAD: dict[str, dict[str, str]] = {
         "in_network_reduction": "NCCL's own choice leaves the network's switches out; leave this out",
     },
     "NodeSpec": {
+        "local_storage": "what host memory cannot hold of a checkpoint goes to storage; leave this out",
+        "local_write_bandwidth": "what host memory cannot hold of a checkpoint goes to storage; leave this out",
         "pcie_bandwidth": "write nvlink_bandwidth, which on a node with nvlink_topology: pcie is what its cards reach",
     },
 }

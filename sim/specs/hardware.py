@@ -184,21 +184,10 @@ class NodeSpec(Spec):
     else storage is reached over the cards for compute traffic."""
     storage_nic_bandwidth_bytes_per_s: PositiveFloat | None = None
     """Bandwidth of one network card for storage, per direction. Default: nic_bandwidth. [bytes/s]"""
-    local_storage_bytes: PositiveFloat | None = None
-    """NVMe drives in the node, where what host memory cannot hold of such a checkpoint waits. Default: none. [bytes]"""
-    local_write_bandwidth_bytes_per_s: PositiveFloat | None = None
-    """Bandwidth of writes to these drives, all together; with local_storage. [bytes/s]"""
     cores: PositiveFloat | None = None
     """Processes that run at full speed at once, where ranks are processes that share the node's processors (gloo on
     CPUs). Hyperthreads and a shared memory bus are allowed for. Answers say where ranks would share them. Default:
     one for each rank."""
-
-    @model_validator(mode="after")
-    def _check(self) -> NodeSpec:
-        if (self.local_storage_bytes is None) != (self.local_write_bandwidth_bytes_per_s is None):
-            missing = "local_storage" if self.local_storage_bytes is None else "local_write_bandwidth"
-            raise ValueError(f"drives in a node need local_storage and local_write_bandwidth; add {missing}")
-        return self
 
     @property
     def network_bytes_per_s(self) -> float:

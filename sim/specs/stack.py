@@ -82,10 +82,6 @@ class StackSpec(Spec):
     chunked_loss: bool = False
     """The loss multiplies, scores and drops the logits in pieces, which are never in memory together (Hsu et al. 2024,
     arXiv:2410.10989, section 3.2)."""
-    policy_loss_columns: PositiveInt | None = None
-    """A chunked loss is a policy's: log-probabilities and entropies of tokens, of so many columns of the vocabulary at
-    once, kernel by kernel in fp32. Its backward multiplies each piece again instead of finding gradients with the
-    forward, and makes the weights' gradient too where they are frozen. Default: a loss of next tokens."""
     copies_pieces: bool = False
     """Tensor-parallel collectives gather and scatter along the first dimension, and copy the pieces of sequences into
     place (torch.cat of torch.chunk in PyTorch's functional collectives)."""
@@ -283,11 +279,6 @@ class StackSpec(Spec):
 
     @model_validator(mode="after")
     def _check(self) -> StackSpec:
-        if self.policy_loss_columns and not self.chunked_loss:
-            raise ValueError(
-                f"policy_loss_columns {self.policy_loss_columns} are pieces of a chunked loss; set chunked_loss: true, "
-                "or leave them out"
-            )
         names, graphs = self.cuda_graph_scope, self.cuda_graphs
         check_names("cuda_graph_scope", names, GRAPH_MODULES)
         if names and graphs != "scoped":

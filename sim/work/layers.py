@@ -14,7 +14,7 @@ from sim.specs import LayerKind, ModelSpec, ParallelPlan, Scenario, StackSpec
 from sim.specs.plan import layers_of_stages
 from sim.work.attention import attention
 from sim.work.experts import experts, routed
-from sim.work.operations import Block, Cause, Collective, Kernel, Operation, Tensor, Weight, matmul, memory
+from sim.work.operations import Block, Cause, Collective, Kernel, Operation, Tensor, Weight, memory
 from sim.work.pieces import Cut, Writer, accumulation, key_value_width, norm_kernels, vocabulary_rows
 from sim.work.recurrent import recurrent
 
@@ -198,8 +198,7 @@ def head_operations(model: ModelSpec, stack: StackSpec, cut: Cut) -> tuple[Opera
 
     Megatron-LM computes the loss in fp32 from 16-bit logits without gathering them: three all-reduces of one number a
     token (Shoeybi et al. 2019, section 3). A stack without a vocabulary-parallel loss gathers them. Every module of
-    multi-token prediction has its tokens' logits and loss besides. A policy's loss goes through the vocabulary piece by
-    piece, and again in the backward.
+    multi-token prediction has its tokens' logits and loss besides.
     """
     h, w, predictions, write = model.hidden_size, cut.width, 1 + model.num_mtp_layers, Writer(model, stack, cut)
     tokens, vocabulary = cut.tokens * predictions, vocabulary_rows(model, stack, cut)
@@ -214,19 +213,13 @@ def head_operations(model: ModelSpec, stack: StackSpec, cut: Cut) -> tuple[Opera
     write.gather("", normed, columns=h * predictions)
     logits = normed.like("logits", vocabulary, rows=tokens, width=w)
     weights = (_table(model, cut), *[Weight(vocabulary)] * model.head_bias)
-    if stack.policy_loss_columns:
-        forward, backward = _policy_loss(tokens, vocabulary, h, stack.policy_loss_columns, w)
-        write.add(
-            "logits and loss", reads=(normed,), kept=(normed,), weights=weights, forward=forward, input_grad=backward
-        )
-    else:
-        read = normed.like("normed, whole", rows=tokens)
-        pieces = _pieces(tokens, vocabulary, h, stack)
-        write.linear(
-            "logits", "", read, [logits], weights, cut_by="columns", own=normed, width=w, cause=Cause.LOGITS,
-            batch=pieces, launches=pieces, moved=(0.0, 0.0, w * vocabulary * h * (pieces - 1)),
-        )  # fmt: skip
-        _loss(write, tokens * (vocabulary * cut.tp if whole else vocabulary))
+    read = normed.like("normed, whole", rows=tokens)
+    pieces = _pieces(tokens, vocabulary, h, stack)
+    write.linear(
+        "logits", "", read, [logits], weights, cut_by="columns", own=normed, width=w, cause=Cause.LOGITS,
+        batch=pieces, launches=pieces, moved=(0.0, 0.0, w * vocabulary * h * (pieces - 1)),
+    )  # fmt: skip
+    _loss(write, tokens * (vocabulary * cut.tp if whole else vocabulary))
     statistics = tuple(Collective(f"loss {name}", "all_reduce", 4.0 * tokens) for name in ("maximum", "target", "sum"))
     if whole:
         statistics = (Collective("gather logits", "all_gather", w * tokens * vocabulary * cut.tp),)
@@ -258,32 +251,6 @@ def _loss(write: Writer, logits: Number) -> None:
     forward = memory("cross-entropy", there[0] * logits, there[1], sort=sort)
     backward = memory("cross-entropy backward", back[0] * logits, back[1], sort=sort)
     write.add("cross-entropy", forward=(forward,), input_grad=(backward,))
-
-
-def _policy_loss(
-    tokens: Number, vocabulary: Number, hidden: int, columns: int, width: int
-) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...]]:
-    """Log-probabilities and entropies of tokens, and all gradients of these, by pieces of the vocabulary.
-
-    Each piece's logits are cast to fp32 (w + 4 bytes), divided by the temperature in place (8), and added to running
-    maxima (4), sums of exponentials (8, 8, 4) and of these times the logits (12, 4). The backward multiplies again,
-    casts and scales alike, subtracts (8), exponentiates (8), multiplies (8), scales (8) and casts what it found for
-    each of two multiplies (8 + 2w), whose results it adds to what the pieces before left (PrimeIntellect-ai/prime-rl:
-    src/prime_rl/trainer/models/layers/lm_head.py, _ChunkedLogProbEntropyFn).
-    """
-    pieces, logits, w = vocabulary / columns, tokens * vocabulary, width
-    score, loss = partial(matmul, width=w, batch=pieces, cause=Cause.LOGITS), partial(memory, sort="softmax")
-    added = 3 * w * hidden * (tokens * pieces + vocabulary)
-    return (
-        (score("logits", tokens, columns, hidden), loss("log-probabilities", (w + 52) * logits, 19 * pieces)),
-        (
-            score("logits again", tokens, columns, hidden),
-            loss("log-probabilities backward", (3 * w + 52) * logits, 14 * pieces),
-            score("logits input gradient", tokens, hidden, columns),
-            score("logits weight gradient", columns, hidden, tokens),
-            memory("gradients of pieces added", added, 2 * pieces, sort="add"),
-        ),
-    )
 
 
 def assumed(scenario: Scenario) -> Iterator[str]:

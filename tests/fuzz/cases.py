@@ -39,7 +39,6 @@ SELDOM = {
     "compare-schedules": 0.4,
     "anchor": 0.5,
     "calibrate from-runs": 0.1,
-    "scaling fit": 0.4,
     "validate mechanisms": 0.05,
     "validate steps": 0.05,
 }
@@ -187,7 +186,6 @@ def _always(name: str, option: Parameter) -> bool:
         ("finetune", "gpus"),
         ("finetune", "gpu"),
         ("finetune", "samples"),
-        ("shape", "gpu"),
         ("plan-pipeline", "workers"),
         ("plan-pipeline", "bandwidths"),
     )
@@ -213,10 +211,10 @@ def _argument(name: str, argument: Parameter, files: dict[str, bytes], rng: rand
         return _file(name, what, files, rng)
     if name == "presets show":
         return rng.choice(["models", "clusters", "stacks", "gpt3-175b", "selene", "megatron-lm", str(odd_value(rng))])
-    if verb in ("plan", "finetune", "shape", "shortest", "topology", "scaling", "schedule", "fields", "presets"):
+    if verb in ("plan", "finetune", "shortest", "topology", "scaling", "schedule", "fields", "presets"):
         models = ["gpt3-175b", "llama3-8b", "70B"]
         good = {"shortest": models, "scaling": models, "topology": ["selene"], "schedule": ["1f1b", "zb_v"]}
-        good |= {each: ["qwen3-4b", "llama3-8b", "qwen3-30b-a3b"] for each in ("plan", "finetune", "shape")}
+        good |= {each: ["qwen3-4b", "llama3-8b", "qwen3-30b-a3b"] for each in ("plan", "finetune")}
         return rng.choice([*good.get(verb, WORDS), *good.get(verb, WORDS), str(odd_value(rng))])
     return rng.choice([*WORDS, str(odd_value(rng))])
 
@@ -311,8 +309,6 @@ def _kind_of_file(name: str, what: str, rng: random.Random) -> str:
             return "scenario"
         case ["calibrate", *_], _:
             return "profile"
-        case ["scaling", *_], _:
-            return "losses"
         case ["validate", *_], "memory":
             return "memory"
         case ["validate", *_], _:
@@ -345,7 +341,6 @@ def _originals(kind: str) -> tuple[Path, ...]:
         "profile": ("sim/presets/profiles/*.yaml",),
         "runs": ("tests/fuzz/runs.csv",),
         "memory": ("tests/fuzz/memory.csv",),
-        "losses": ("tests/fuzz/losses.csv",),
         "rl": ("scenarios/qwen3-30b-a3b-rl-32-h100.yaml",),
         "layers": ("scenarios/layers/*",),
     }

@@ -254,9 +254,6 @@ def test_what_host_memory_cannot_hold_is_waited_for():
     assert pause() == pause(host_memory_bytes=None) == pytest.approx(copy)
     assert pause(host_memory_bytes=nbytes) == pytest.approx(copy + write / 2)
     assert pause(host_memory_bytes=2 * nbytes) == pytest.approx(copy)
-    drives = {"host_memory_bytes": nbytes, "local_write_bandwidth_bytes_per_s": 100e9}
-    assert pause(**drives, local_storage_bytes=nbytes) == pytest.approx(copy + write / 4)
-    assert pause(**drives, local_storage_bytes=nbytes / 4) == pytest.approx(copy + write / 2)  # too small
 
 
 def test_data_are_far_from_a_limit_until_tokens_are_large():
@@ -293,12 +290,6 @@ def test_what_is_not_known_is_said():
         (
             lambda: Storage(1e9, 1e9, capacity_bytes=1e9).write_s(2e9, 1e9),
             "a checkpoint of 2.00 GB is more than the storage holds, 1.00 GB; raise cluster.storage.capacity",
-        ),
-        (
-            lambda: question(
-                cluster={"preset": "selene", "node": {"preset": "dgx-a100-80gb", "local_storage": "30 TB"}}
-            ),
-            "need local_storage and local_write_bandwidth; add local_write_bandwidth",
         ),
         (
             lambda: question(cluster={"preset": "selene", "storage": {"write_share": 1.4}}),

@@ -29,7 +29,7 @@ def make_pool(small):
 def make_samples():
     """A batch of prompts × group responses."""
 
-    def made(prompts=32, group=8, mean=1000.0, longest=4000.0, spread=0.8, filtered=0.0) -> Samples:
-        return Samples(prompts, group, 200.0, lognormal_lengths(mean, longest, spread), filtered)
+    def made(prompts=32, group=8, mean=1000.0, longest=4000.0, spread=0.8) -> Samples:
+        return Samples(prompts, group, 200.0, lognormal_lengths(mean, longest, spread))
 
     return made

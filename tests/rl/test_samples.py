@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.errors import SpecError
-from sim.rl.samples import SPREAD, Samples, lognormal_lengths, measured_lengths
+from sim.rl.samples import SPREAD, Samples, lognormal_lengths
 
 
 @given(st.floats(50, 5000), st.floats(1.3, 10), st.floats(0.1, 2.0))
@@ -46,17 +46,9 @@ def test_no_spread_is_one_length():
     assert (lengths.longest, lengths.mean, lengths.mean_age) == (1000, 1000, 500)
 
 
-def test_measured_lengths_are_what_they_were():
-    found = measured_lengths([100, 200, 300, 1000])
-    assert found.longest == 1000
-    assert found.mean == pytest.approx(400, rel=0.01)
-    assert found.beyond(np.array([50.0, 150.0, 500.0, 1000.0])).tolist() == pytest.approx([1, 0.75, 0.25, 0])
-
-
-def test_a_batch_counts_what_is_written_and_what_is_trained_on():
-    samples = Samples(512, 16, 100.0, lognormal_lengths(900, 4000), filtered=0.5)
+def test_a_batch_counts_what_it_trains_on():
+    samples = Samples(512, 16, 100.0, lognormal_lengths(900, 4000))
     assert samples.responses == 8192
-    assert samples.written == 16_384
     assert samples.tokens == pytest.approx(8192 * 1000)
     alike = Samples(512, 16, 100.0, lognormal_lengths(900, 4000, 0.0))
     assert alike.packed_length == pytest.approx(1000)
@@ -69,10 +61,7 @@ def test_a_batch_counts_what_is_written_and_what_is_trained_on():
         (lambda: lognormal_lengths(5000, 4000), "Raise the longest to 10,000"),
         (lambda: lognormal_lengths(0), "mean_response = 0"),
         (lambda: lognormal_lengths(10, 20, -1), "spread = -1"),
-        (lambda: measured_lengths([]), "no lengths are given"),
-        (lambda: measured_lengths([5, -1]), "length = -1"),
         (lambda: Samples(0, 16, 1.0, lognormal_lengths(10)), "prompts = 0"),
-        (lambda: Samples(1, 16, 1.0, lognormal_lengths(10), 1.0), "filtered = 1 must be 0 or more and less than 1"),
     ],
 )
 def test_what_cannot_be_is_refused(ask, says):

@@ -41,10 +41,10 @@ def test_the_parts_of_both_pools_sum_to_the_step(step):
 
 
 def test_colocated_is_one_thing_after_another(qwen, batch):
-    found = colocated_step(qwen, batch, recipe=Recipe(updates=4, critic=True))
+    found = colocated_step(qwen, batch, recipe=Recipe(updates=4, reference=True))
     assert found.num_gpus == 32 == found.pool.num_gpus
     assert sum(found.trainer_parts.values()) == pytest.approx(found.step_time_s)
-    assert {"rollouts", "critic", "gradient steps", "switch"} <= {*found.trainer_parts}
+    assert {"rollouts", "reference", "gradient steps", "switch"} <= {*found.trainer_parts}
     assert found.rollout_parts == {}
     assert found.pool.cache_bytes < pool_of(qwen, Inference(), 32, found.pool.engine.tp, False).cache_bytes
 
@@ -174,7 +174,6 @@ def test_gpus_without_8_bits_multiply_in_16(qwen):
         (lambda s, b: Inference(weights="int3"), SpecError, "rollouts have no weights in 'int3'"),
         (lambda s, b: Inference(memory_share=1.5), SpecError, "memory_share = 1.5"),
         (lambda s, b: Recipe(updates=0), SpecError, "updates = 0"),
-        (lambda s, b: Recipe(packing=1.2), SpecError, "packing = 1.2"),
         (lambda s, b: Recipe(depth=-1), SpecError, "depth = -1"),
     ],
 )

@@ -6,7 +6,7 @@ from counts import layer_activation_bytes, visits_per_stage
 from rows import rows
 
 from flopcast_validation.strategies.question import family
-from sim.scaling.allocation import PARAM_DECAY, TOKEN_DECAY, best_loss, best_params, compute_optimal
+from sim.scaling.allocation import best_loss, best_params
 from sim.scaling.loss_laws import critical_batch, form_of, get_law
 from sim.schedules import build_order
 from sim.schedules.actions import B
@@ -64,16 +64,6 @@ def test_kaplans_compute_optimal_exponents():
     assert np.log10(size[1] / size[0]) == pytest.approx(0.73)
     assert np.log10(data[1] / data[0]) == pytest.approx(0.26, abs=0.011)
     assert pytest.approx(1.0) == 0.73 + 0.24 + 0.03
-
-
-@rows(("law", "data"), [("chinchilla-1", 0.50), ("chinchilla-2", 0.51), ("chinchilla-3", 0.54)])
-def test_chinchillas_exponents_of_data(law, data):
-    tokens = [compute_optimal(flop, get_law(law)).tokens for flop in (1e21, 1e22)]
-    assert np.log10(tokens[1] / tokens[0]) == pytest.approx(data, abs=5e-3)
-
-
-def test_muennighoffs_decays():
-    assert (TOKEN_DECAY, PARAM_DECAY) == (15.387756, 5.309743)
 
 
 @rows(("law", "exponent"), [("zhang-2024", 0.47), ("bergsma-2025", 0.462), ("bergsma-2025-best", 0.383)])

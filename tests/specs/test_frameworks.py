@@ -531,16 +531,6 @@ def test_prime_rl_keeps_moments_and_activations_on_the_host_since_2026_06(versio
     assert (stated.plan.optimizer_offload, stated.plan.offloaded_layers) == (0, 2)
 
 
-def test_prime_rl_scores_tokens_by_pieces_of_the_vocabulary_unless_it_has_the_logits_whole():
-    spring = {"framework": "prime-rl", "version": "2026-02-01"}
-    assert resolve_stack(spring, {}).fields["policy_loss_columns"] == 2048
-    assert "policy_loss_columns" not in resolve_stack("prime-rl", {}).fields  # since then pieces are of tokens
-    supervised = resolve_stack(spring | {"chunked_loss": False}, {}).fields
-    assert "policy_loss_columns" not in supervised
-    with pytest.raises(SpecError, match="set chunked_loss: true"):
-        StackSpec.read({"kernel_launch": "30 us", "policy_loss_columns": 2048}, "stack")
-
-
 @rows(
     ("stack", "gpu", "expected"),
     [
