@@ -309,6 +309,8 @@ def _kind_of_file(name: str, what: str, rng: random.Random) -> str:
             return "scenario"
         case ["calibrate", *_], _:
             return "profile"
+        case ["scaling", *_], _:
+            return "losses"
         case ["validate", *_], "memory":
             return "memory"
         case ["validate", *_], _:
