@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
+
+from typer import Option
 
 from sim.commands.options import AsJson, group_of, print_answer
+from sim.commands.progress import spinner
 from sim.errors import SpecError
 from sim.scaling import loss_laws as critical
 from sim.scaling.allocation import (
@@ -15,6 +19,7 @@ from sim.scaling.allocation import (
     compute_optimal_repeated,
     flop_for_params,
 )
+from sim.scaling.fit import fit_loss, read_runs
 from sim.scaling.loss_laws import (
     BESIROGLU,
     DEFAULT_LAW,
@@ -45,11 +50,19 @@ def _count(text: str | None, name: str) -> float | None:
     return None if text is None else parse_count(text, name)
 
 
+def _laws(runs: Path | None) -> list[LossLaw]:
+    laws = list(LAWS.values())
+    if runs is not None:
+        laws.append(fit_loss(read_runs(runs)).law())
+    return laws
+
+
 def optimal(
     *,
     budget: str | None = None,
     loss: str | None = None,
     unique_tokens: str | None = None,
+    runs: Path | None = None,
     as_json: AsJson = False,
 ) -> None:
     """The best model and data for a budget, the cheapest for a loss, by every law. With both: whether it suffices.
@@ -57,12 +70,13 @@ def optimal(
     budget : Compute in FLOP, such as 5.76e23.
     loss : Loss to reach, in nats a token.
     unique_tokens : Different tokens there are; more are repeated.
+    runs : CSV of your runs; its fit joins the laws.
     """
     from sim.report.scaling import optimum_view
 
     if budget is None and loss is None:
         raise SpecError("give --budget, such as 5.76e23, or --loss, such as 2.0")
-    flop, target, laws = _count(budget, "budget"), _count(loss, "loss"), list(LAWS.values())
+    flop, target, laws = _count(budget, "budget"), _count(loss, "loss"), _laws(runs)
     refused: list[str] = []
     remarks = ["intervals follow from the published ones of the exponent, around the middle of the runs' compute"]
     if flop is not None:
@@ -107,17 +121,20 @@ def _require_loss(flop: float, target: float, laws: list[LossLaw]) -> None:
         )
 
 
-def model(name: str, *, tokens: str | None = None, loss: str | None = None, as_json: AsJson = False) -> None:
+def model(
+    name: str, *, tokens: str | None = None, loss: str | None = None, runs: Path | None = None, as_json: AsJson = False
+) -> None:
     """A model under every law: its compute-optimal data, its loss on some tokens, the tokens that reach a loss.
 
     name : A model preset, or a number of parameters such as 70B.
     tokens : Tokens it is trained on.
     loss : Loss it should reach.
+    runs : CSV of your runs; its fit joins the laws.
     """
     from sim.report.scaling import model_view
 
     params, data, target = model_params(name), _count(tokens, "tokens"), _count(loss, "loss")
-    laws, rows, remarks = list(LAWS.values()), [], []
+    laws, rows, remarks = _laws(runs), [], []
     for law in laws:
         flop = float(flop_for_params(params, law))
         row: dict[str, Any] = {"law": law.name, "best_tokens": flop / FLOP_PER_PARAM_TOKEN / params}
@@ -180,6 +197,36 @@ def batch(
     )
 
 
+def fit(
+    runs: Path,
+    *,
+    bootstraps: Annotated[int, Option(min=10, max=10_000, help="Resamples behind the intervals.")] = 200,
+    seed: Annotated[int, Option(min=0, help="Of the resampling.")] = 0,
+    least_tokens_per_param: float = 0.0,
+    as_json: AsJson = False,
+) -> None:
+    """Fit L = E + A/params^alpha + B/tokens^beta to runs of yours, with bootstrap intervals.
+
+    runs : CSV with the columns params, tokens and loss.
+    least_tokens_per_param : Leave out runs with fewer.
+    """
+    from sim.report.scaling import fit_view
+
+    table = read_runs(runs)
+    kept = table.take(table.tokens >= least_tokens_per_param * table.params)
+    with spinner("fitting"):
+        found = fit_loss(kept, bootstraps, seed)
+    top, left = 6 * float((kept.params * kept.tokens).max()), len(table) - len(kept)
+    intervals = {name: found.interval(name) for name in ("irreducible", "a", "alpha", "b", "beta", "exponent")}
+    constants = {"runs": len(kept), "objective": found.objective, "residual": found.residual}
+    title = f"{len(kept)} runs of {runs}" + (f" ({left} left out)" if left else "")
+    print_answer(
+        as_json,
+        lambda: asdict(found.form) | {"intervals": intervals} | constants,
+        lambda: [fit_view(title, found, [top, 10 * top, 100 * top, 1000 * top])],
+    )
+
+
 def laws(as_json: AsJson = False) -> None:
     """The laws there are: their constants with published errors, where they stand, and how far that was checked."""
     from sim.report.scaling import laws_view
@@ -200,6 +247,7 @@ app = group_of(
         ),
         "model": (model, ("scaling model gpt3-175b --tokens 300B --loss 2.0",)),
         "batch": (batch, ("scaling batch llama3-405b --tokens 15.6T --batch 16M",)),
+        "fit": (fit, ("scaling fit runs.csv",)),
         "laws": (laws, ("scaling laws",)),
     },
 )

@@ -123,7 +123,7 @@ class PowerLaw:
 
 @dataclass(frozen=True, slots=True)
 class LossLaw:
-    """A published law, or one of your own.
+    """A published (or fitted) law.
 
     form : loss of any N and D; None where the paper gives only the best allocation.
     allocation : the paper's own N of compute C, where it is not the optimum of `form`.

@@ -39,6 +39,7 @@ SELDOM = {
     "compare-schedules": 0.4,
     "anchor": 0.5,
     "calibrate from-runs": 0.1,
+    "scaling fit": 0.4,
     "validate mechanisms": 0.05,
     "validate steps": 0.05,
 }
@@ -343,6 +344,7 @@ def _originals(kind: str) -> tuple[Path, ...]:
         "profile": ("sim/presets/profiles/*.yaml",),
         "runs": ("tests/fuzz/runs.csv",),
         "memory": ("tests/fuzz/memory.csv",),
+        "losses": ("tests/fuzz/losses.csv",),
         "rl": ("scenarios/qwen3-30b-a3b-rl-32-h100.yaml",),
         "layers": ("scenarios/layers/*",),
     }

@@ -5,6 +5,7 @@ import re
 import shlex
 from pathlib import Path
 
+import points
 import pytest
 from rows import rows
 from typer.testing import CliRunner
@@ -13,6 +14,7 @@ from sim.commands.scaling import app
 from sim.errors import SpecError
 from tests.typed import typed
 
+POINTS = str(points.POINTS)
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "training-time.md"
 
@@ -35,8 +37,9 @@ QUESTIONS = [
     ("optimal", "--budget", "1e24", "--unique-tokens", "100B"),
     ("model", "70B", "--tokens", "1.4T", "--loss", "1.95"),
     ("batch", "llama3-405b", "--tokens", "15.6T", "--batch", "16M"),
+    ("fit", POINTS, "--bootstraps", "10", "--least-tokens-per-param", "0.42"),
 ]
-IDS = [" ".join(question[:2]) for question in QUESTIONS]
+IDS = [" ".join(question[:2]).partition(" /")[0] for question in QUESTIONS]
 
 
 @rows("question", QUESTIONS, ids=IDS)
@@ -94,6 +97,13 @@ def test_laws_say_how_far_they_were_checked():
     assert len(laws["batch"]) == 6
 
 
+def test_fit():
+    answer = read("fit", POINTS, "--bootstraps", "20", "--least-tokens-per-param", "0.42")
+    assert answer["runs"] == 240
+    assert answer["irreducible"] == pytest.approx(1.8172, abs=0.02)
+    assert answer["intervals"]["beta"][0] < 0.3658 < answer["intervals"]["beta"][1]
+
+
 @rows(
     ("arguments", "says"),
     [
@@ -108,7 +118,8 @@ def test_laws_say_how_far_they_were_checked():
         (("model", "--", "-5B"), "parameters = -5e+09"),
         (("batch", "70B", "--loss", "nan"), "loss = 'nan'"),
         (("optimal", "--loss", "1e-30"), "kaplan-2020 needs more than"),
-                    ],
+                    (("fit", "nowhere.csv"), "cannot read nowhere.csv"),
+    ],
 )  # fmt: skip
 def test_mistakes_say_what_to_type(arguments, says):
     with pytest.raises(SpecError) as error:
@@ -116,9 +127,11 @@ def test_mistakes_say_what_to_type(arguments, says):
     assert says in str(error.value)
 
 
-def test_the_pages_commands_work():
+def test_the_pages_commands_work(tmp_path, monkeypatch):
+    (tmp_path / "runs.csv").write_text(Path(POINTS).read_text())
+    monkeypatch.chdir(tmp_path)
     lines = re.findall(r"^flopcast scaling (.*?)(?:\s+#.*)?$", PAGE.read_text(), re.MULTILINE)
-    assert len(lines) >= 5
+    assert len(lines) >= 6
     for line in lines:
         assert ask(*shlex.split(line)), line
 
