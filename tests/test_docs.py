@@ -23,6 +23,7 @@ ELSEWHERE = {
     "validate": "tests/validation",
     "scaling": "tests/scaling/test_scaling_commands.py runs the README's",
     "import": "files of the reader's own; tests/foreign reads ones like them",
+    "shape": "tests/scaling/test_shape.py",
     "shortest": "tests/scaling",
     "report": "tests/report; it searches",
     "mcp": "tests/test_mcp.py; it waits for a client",

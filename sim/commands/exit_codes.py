@@ -26,7 +26,6 @@ GONE = {
     "--write-bandwidth": "set the cluster's, with -s cluster.storage.write_bandwidth='100 GB/s'",
     "finetune --budget": "machines stand with their time and cost, the cheapest first; leave it out",
     "scaling goodput": "train says what failures and checkpoints leave, of a scenario with --tokens",
-    "shape": "compare S S@model.vocab_size=50304 prices another size, and search --sweep model.vocab_size=... several",
     "timeline --width": "--svg writes a figure that scales",
     "compare-schedules --width": "--svg writes a figure that scales",
     "simulate --placement": "set the plan's, with -s plan.placement=tp-cp-pp-dp",

@@ -1,15 +1,17 @@
-"""`flopcast topology`, `simulate` and `plan-pipeline`: networks, noisy steps, pipelines by PipeDream's planner."""
+"""`flopcast topology`, `simulate`, `shape` and `plan-pipeline`: networks, noisy steps, sizes that suit a machine."""
 
 from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Option
 
 from sim.commands.fills import Fills, Opt
 from sim.commands.options import AsJson, Json, Overrides, ProfileOption, ScenarioFile, print_answer
+from sim.commands.plan import Model
 from sim.commands.progress import spinner
 from sim.costs.collectives import Fabric, all_reduce_ways, estimated_times
 from sim.errors import SpecError
@@ -19,12 +21,17 @@ from sim.network.topology import bisection_bytes_per_s, build_topology, cable_co
 from sim.planners.answers import Source, ask_pipedream
 from sim.planners.layers import profile_from_text
 from sim.planners.pipeline_plan import read_levels
+from sim.scaling.shape import Shapes, shapes_near
 from sim.simulate import Simulation
 from sim.simulate import simulate as run
 from sim.specs import ClusterSpec, load_preset
 from sim.specs.loading import load_scenario, profile_of_gpu, resolve
-from sim.table import columns_table
-from sim.units import parse, show, show_time
+from sim.specs.machines import gpu_named
+from sim.table import columns_table, plain_table
+from sim.units import parse, parse_whole, show, show_count, show_time
+
+if TYPE_CHECKING:
+    from rich.console import Group
 
 STEPS = Fills(
     run,
@@ -55,6 +62,50 @@ def simulate(
         if steps.keywords.get(option) and not steps.keywords.get("jitter"):
             typer.secho(f"flopcast: --{option} changes nothing without --jitter", err=True, fg="yellow")
     print_answer(as_json, answer.to_dict, lambda: simulation_view(answer))
+
+
+def shape(
+    model: Model,
+    *,
+    gpu: str,
+    tp: Annotated[int, Option(min=1, help="GPUs that cut every matrix.")] = 1,
+    seq: str | None = None,
+    framework: str | None = None,
+    profile: ProfileOption = None,
+    as_json: Json = False,
+) -> None:
+    """Which nearby vocabulary, heads and widths train faster at nearly the same parameters.
+
+    gpu : The kind of GPU: a100-40gb, h100, ...
+    seq : Tokens a sequence, such as 2k.
+    framework : Whose kernels and padding count.
+    """
+    length = None if seq is None else parse_whole(seq, "sequence_length")
+    with spinner("pricing nearby sizes"):
+        found = shapes_near(model, gpu_named(gpu), tp, length, framework, profile=profile)
+    print_answer(as_json, found.to_dict, lambda: _shapes(found))
+
+
+_FOLLOW = ("num_kv_heads", "value_head_dim")
+"""Sizes that follow from the heads and their columns."""
+
+
+def _shapes(found: Shapes) -> Group:
+    from rich.console import Group
+
+    from sim.report.terminal import assumptions, title
+
+    model, gpu, tp = found.scenario.model, found.scenario.cluster.gpu.name, found.scenario.plan.tp
+    table = plain_table("change", "parameters", "step", "faster", left=("change",))
+    table.add_row("as it is", show_count(found.own.params), show_time(found.own.step_time_s), "")
+    for each in found.faster:
+        sizes = ((name, size) for name, size in each.sizes.items() if name not in _FOLLOW)
+        change = ", ".join(f"{name} {getattr(model, name):,} → {size:,}" for name, size in sizes)
+        table.add_row(change, show_count(each.params), show_time(each.step_time_s), f"{each.gain:+.1%}")
+    nothing = [] if found.faster else ["No nearby size is faster."]
+    legend = "\nOne size is changed at a time; faster: parameters trained per second."
+    heading = title(f"{model.name} on {tp} × {gpu}", legend)
+    return Group(heading, "", table, *nothing, *assumptions(found.scenario.assumed))
 
 
 def topology(

@@ -187,6 +187,7 @@ def _always(name: str, option: Parameter) -> bool:
         ("finetune", "gpus"),
         ("finetune", "gpu"),
         ("finetune", "samples"),
+        ("shape", "gpu"),
         ("plan-pipeline", "workers"),
         ("plan-pipeline", "bandwidths"),
     )
@@ -212,10 +213,10 @@ def _argument(name: str, argument: Parameter, files: dict[str, bytes], rng: rand
         return _file(name, what, files, rng)
     if name == "presets show":
         return rng.choice(["models", "clusters", "stacks", "gpt3-175b", "selene", "megatron-lm", str(odd_value(rng))])
-    if verb in ("plan", "finetune", "shortest", "topology", "scaling", "schedule", "fields", "presets"):
+    if verb in ("plan", "finetune", "shape", "shortest", "topology", "scaling", "schedule", "fields", "presets"):
         models = ["gpt3-175b", "llama3-8b", "70B"]
         good = {"shortest": models, "scaling": models, "topology": ["selene"], "schedule": ["1f1b", "zb_v"]}
-        good |= {each: ["qwen3-4b", "llama3-8b", "qwen3-30b-a3b"] for each in ("plan", "finetune")}
+        good |= {each: ["qwen3-4b", "llama3-8b", "qwen3-30b-a3b"] for each in ("plan", "finetune", "shape")}
         return rng.choice([*good.get(verb, WORDS), *good.get(verb, WORDS), str(odd_value(rng))])
     return rng.choice([*WORDS, str(odd_value(rng))])
 

@@ -1,9 +1,10 @@
-"""Sizes that cost alignment are named with what padding saves."""
+"""Sizes that cost alignment are named with what padding saves, and nearby sizes that train faster are found."""
 
 import pytest
 
 from sim import estimate, load_scenario
 from sim.assumptions import padded_sizes
+from sim.scaling.shape import NEAR, shapes_near
 
 SCENARIO = "scenarios/korthikanti-2022/22b-selective.yaml"
 ODD = ["stack=pytorch", "model.vocab_size=50257", "plan.tp=1", "plan.sequence_parallel=false"]
@@ -36,3 +37,21 @@ def test_an_odd_vocabulary_costs_what_padding_it_saves():
 )
 def test_sizes_that_are_unaligned_on_a_gpu(overrides, named):
     assert [field for field, *_ in padded_sizes(load_scenario(SCENARIO, overrides))] == named
+
+
+def test_nearby_sizes_are_faster_for_their_parameters():
+    found = shapes_near("gpt3-175b", "a100-sxm-80gb", tp=8, framework="pytorch")
+    assert found.faster
+    for each in found.faster:
+        assert abs(each.params / found.own.params - 1) <= NEAR
+        assert each.gain == pytest.approx(each.params / found.own.params * found.own.step_time_s / each.step_time_s - 1)
+
+
+def test_a_vocabulary_that_is_not_padded_comes_first(tmp_path):
+    odd = tmp_path / "odd.yaml"
+    odd.write_text("num_layers: 12\nhidden_size: 768\nnum_heads: 12\nvocab_size: 50257\n")
+    found = shapes_near(str(odd), "a100-sxm-40gb", framework="pytorch")
+    best = found.faster[0]
+    assert best.sizes["vocab_size"] % 64 == 0
+    assert best.gain > 0.1
+    assert not any("vocab_size" in each.sizes for each in shapes_near(str(odd), "a100-sxm-40gb").faster)
