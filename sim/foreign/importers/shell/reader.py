@@ -30,14 +30,20 @@ DEEPEST = 12
 """Scripts, functions and texts for another shell inside each other."""
 _MAY_FAIL = ("command", "which", "type", "hash", "grep", "pgrep", "ping", "curl", "wget", "nvidia-smi", "diff", "cmp")
 """Commands whose success is a question."""
-_READS = ("read", "mapfile", "readarray", "getopts")
-"""Commands that set variables to what only a run knows."""
-_HEADS: dict[Kind, str] = {"condition": "if …", "loop": "for …"}
+_READS = ("read", "mapfile", "readarray", "getopts", "let")
+"""Commands that set the variables that they name, to what only a run knows or is not followed."""
+_HEADS: dict[Kind, tuple[str, str]] = {
+    "condition": ("if …", "a condition that only the running script knows"),
+    "loop": ("for …", "a loop, which is not followed"),
+    "function": ("function", "a function that may end early, or has variables of its own"),
+}
 _KEYWORDS = ("if", "then", "else", "elif", "fi", "for", "while", "until", "do", "done", "case", "esac")
 _SHELLS = re.compile(r"(?:.*/)?(?:bash|sh|zsh|ksh)")
 _SCRIPT = re.compile(r".+\.(?:sh|slurm|sbatch|bash|job)")
-_OWN = re.compile(r"(?:^|[\s;{])(?:local|declare|typeset)\s+(?:-\w+\s+)*(\w*)")
-"""What gives a function variables of its own."""
+_OWN = re.compile(r"(?:^|[\s;{&|])(?:return\b|(?:local|declare|typeset)\s+(?:-\w+\s+)*(\w*))")
+"""What gives a function variables of its own, or leaves it early."""
+_RETURNS = re.compile(r"^return\b|^[^#\n]*(?:&&|\|\||;|then)\s*return\b", re.MULTILINE)
+"""What leaves a sourced file early."""
 _SUBMITS = ("sbatch", "qsub")
 
 
@@ -82,10 +88,7 @@ class Reader:
     inside : conditions and functions around what is read; `exit` there does not end the reading.
     line : that all commands are said to stand in, for a text that another command holds.
     asked : what the last condition that was not decided would have to know.
-    returned : the function or sourced file that is read was left; perhaps : a condition may have left it.
     integers : variables of `declare -i`, whose values are sums.
-    last, left : whether the last command, and the last function, `return` or `exit`, succeeded; None where only a run
-        knows.
     """
 
     script: Script
@@ -98,10 +101,6 @@ class Reader:
     line: int = 0
     ended: bool = False
     asked: tuple[int, ...] = ()
-    returned: bool = False
-    perhaps: bool = False
-    last: bool | None = True
-    left: bool | None = True
     prefix: tuple[str, ...] = ()
     integers: set[str] = field(default_factory=set)
     functions: dict[str, Node] = field(default_factory=dict)
@@ -117,23 +116,20 @@ class Reader:
         """Follow commands in order; whether the last succeeds, None where only a run knows."""
         status: bool | None = True
         for node in nodes:
-            if self.ended or self.returned:
+            if self.ended:
                 break
             if node.is_named and node.type != "comment":
                 beside = node.next_sibling is not None and node.next_sibling.type == "&"
-                self.last = status = self._apart(node) if beside else self._one(node)
+                status = self._apart(node) if beside else self._one(node)
         return status
 
     def _apart(self, *nodes: Node) -> bool | None:
         """Follow commands that another process runs: what they set stays there, and leaving it leaves nothing else."""
-        before = dict(self.values.variables)
-        status: bool | None = True
-        self.inside += 1
+        before, status, self.inside = dict(self.values.variables), None, self.inside + 1
         for node in nodes:
-            if node.is_named and node.type != "comment" and not self.returned:
-                self.last = status = self._one(node)
-        self.inside -= 1
-        self.values.variables, self.returned = before, False
+            if node.is_named and node.type != "comment":
+                status = self._one(node)
+        self.values.variables, self.inside = before, self.inside - 1
         return status
 
     def _one(self, node: Node) -> bool | None:
@@ -253,23 +249,18 @@ class Reader:
         values, doubt, before = self.values, self.doubt, dict(self.values.variables)
         started, outcomes = len(self.script.commands), list[dict[str, list[str]]]()
         statuses: list[bool | None] = []
-        self.doubt, left = line, 0
+        self.doubt = line
         for body in bodies:
-            values.variables, self.returned = dict(before), False
+            values.variables = dict(before)
             statuses.append(self._nested(body))
             outcomes.append(values.variables)
-            left += self.returned
-        self.doubt, self.returned = doubt, left == len(bodies)
-        self.perhaps |= 0 < left < len(bodies)
-        values.variables = {}
+        self.doubt, values.variables = doubt, {}
         changed = values.merge(outcomes, kind, line, because)
         if changed or any(_trains(each.words) for each in self.script.commands[started:]):
             what = f"may set {', '.join(changed[:4])}{' …' * (len(changed) > 4)}" if changed else "may start a training"
             waits = values.unknowns.listed(because)
-            why = (
-                "a loop, which is not followed" if kind == "loop" else "a condition that only the running script knows"
-            )
-            self.ledger.ignore(f"line {line}", _HEADS[kind], f"{why}{f' ({waits})' * bool(waits)}; {what}")
+            head, why = _HEADS.get(kind, _HEADS["condition"])
+            self.ledger.ignore(f"line {line}", head, f"{why}{f' ({waits})' * bool(waits)}; {what}")
         return statuses[0]
 
     def _loop(self, node: Node) -> None:
@@ -380,9 +371,8 @@ class Reader:
             self.script.files.note(fields, redirect.document, redirect.target)
             self._start(fields, before)
         name = fields[0] if fields else ""
-        if name in self.functions or name in ("return", "exit"):
-            return self.left
-        return False if name == "false" else None if name in _MAY_FAIL else True
+        unsure = name in self.functions or name in (*_MAY_FAIL, "exit", "return")
+        return False if name == "false" else None if unsure else True
 
     def _start(self, fields: list[str], environment: Sequence[Node]) -> None:
         """Start a command: one of the shell's own, a function, another script, or a program."""
@@ -393,49 +383,40 @@ class Reader:
         elif name == "shift":
             drop = int(rest[0]) if rest and rest[0].isdigit() else 1
             values.positional = (values.positional or [])[drop:]
-        elif name == "let":
-            for word in rest:
-                self._reckon(word)
-        elif name == "return":
-            self.returned, self.left = self.depth > 0, self._given(rest)
         elif name == "printf" and rest[:1] == ["-v"]:
             self._forget(rest[1:2], "input")
         elif name in _READS:
-            self._forget([word for word in rest if word.isidentifier()], "input")
+            self._forget(re.findall(r"[A-Za-z_]\w*", " ".join(rest)), "input")
         elif name == "time" and rest and "=" in rest[0].partition("-")[0]:
             self._forget(sorted(names_set(" ".join(rest))), "unread")
         elif name in ("cd", "pushd"):
             values.moved = values.moved or rest != ["."]
         elif name == "exit":
-            self.ended, self.left = not self.inside, self._given(rest)
+            self.ended = not self.inside
         elif name == "eval":
             self._nest(" ".join(rest))
         elif name in ("source", "."):
             self._source(fields)
         elif name in self.functions and self.depth < DEEPEST:
             self._call(self.functions[name], rest)
-        elif name not in (":", "true", "false") and not self._other_script(fields, environment):
+        elif name not in (":", "true", "false", "return") and not self._other_script(fields, environment):
             told = tuple(values.value(each).replace("\n", " ") for each in environment)
             started = Started([*self.prefix, *fields], values.line, self.doubt, self.directives, told)
             self.script.commands.append(started)
 
-    def _given(self, rest: list[str]) -> bool | None:
-        """Whether `return` or `exit` says success; without a number it says what the last command did."""
-        return self.last if not rest else None if UNKNOWN in rest[0] else rest[0] == "0"
-
     def _call(self, body: Node, arguments: list[str]) -> None:
         """Follow a function; where it has variables of its own or may be left early, what it sets is not known."""
-        line, outer, perhaps = self.values.line, self.values.positional, self.perhaps
-        self.values.positional, self.perhaps = arguments, False
-        self.depth += 1
-        status = self._apart(*body.children) if body.type == "subshell" else self._nested(body.children)
-        self.left = None if self.perhaps else self.left if self.returned else status
-        self.depth -= 1
-        if self.perhaps or _OWN.search(text_of(body)):
+        line, outer, own = self.values.line, self.values.positional, _OWN.findall(text_of(body))
+        self.values.positional, self.depth = arguments, self.depth + 1
+        if body.type == "subshell":
+            self._apart(*body.children)
+        else:
+            self._follow([body.children, []] if own else [body.children], line, (), "function")
+        self.values.positional, self.depth = outer, self.depth - 1
+        if own:
             self.values.line = line
             set_here = {text_of(each.children[0]).partition("[")[0] for each in nodes_of(body, "variable_assignment")}
-            self._forget(sorted(set_here | {*_OWN.findall(text_of(body))} - {""}), "function")
-        self.values.positional, self.returned, self.perhaps = outer, False, perhaps
+            self._forget(sorted({*set_here, *own} - {""}), "function")
 
     def _nest(self, text: str) -> None:
         """Read a text as commands of this shell, in the line of the command that holds it."""
@@ -459,7 +440,9 @@ class Reader:
         self.depth += 1
         self.read(text)
         self.depth -= 1
-        self.values.positional, self.returned = outer, False
+        self.values.positional = outer
+        if _RETURNS.search(text):
+            self._forget(sorted(names_set(text)), "unread")
 
     def _other_script(self, fields: list[str], environment: Sequence[Node]) -> bool:
         """Follow a text or a file that another shell reads; whether it was that."""
