@@ -21,7 +21,7 @@ from sim.foreign.importers.megatron.plan import read_plan, take_chunks, take_few
 from sim.foreign.importers.megatron.rows import ArgumentRows
 from sim.foreign.importers.megatron.training import read_stack, read_training, take_replicas
 from sim.foreign.importers.pipeline_layouts import layout_of
-from sim.foreign.importers.python.expressions import CALLED
+from sim.foreign.importers.python.values import CALLED
 from sim.foreign.importers.recipes.finetuning import adapted
 from sim.foreign.importers.recipes.recipe import gpus_of, whole_shape
 from sim.foreign.importers.recipes.rows import RecipeRows

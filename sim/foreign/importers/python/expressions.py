@@ -1,174 +1,28 @@
-"""Expressions of a Python text, worked out as far as the text says: literals, simple arithmetic, attributes, choices.
+"""Expressions of a Python text, worked out as far as the text says: literals, arithmetic, attributes, choices, calls.
 
-Nothing is executed: numbers, texts, lists and mappings are computed here, everything else stands for itself.
+Nothing is executed: numbers, texts, lists and mappings are computed here. The file's own functions are followed, and
+everything that stands in another file stands for itself, with its arguments. `scope` is where an expression stands.
 """
 
 from __future__ import annotations
 
 import ast
+import builtins
 import operator
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from types import NoneType
 from typing import Any
 
 from sim.foreign.importers.keys import NotKnown
-from sim.foreign.importers.sources import DEEPEST
-
-CALLED = "()"
-"""The setting that holds which class or function made an object: `optimizer.()` of `optimizer=Muon(lr=1)`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Imported:
-    """Something of another file, or of Python itself, by its dotted name: `torch.bfloat16`."""
-
-    name: str
-
-    @property
-    def last(self) -> str:
-        """What it is called without its module."""
-        return self.name.rpartition(".")[2]
-
-
-@dataclass(eq=False, slots=True)
-class Made:
-    """An object: what a call of something that stands in another file gives, or of a class of this one.
-
-    name : who made it; empty where it is a part of an object that another file fills.
-    line : where.
-    args : arguments without a name.
-    fields : arguments with a name, and what was set later.
-    parent : the object of which it will be a part once something is set in it, and under which name.
-    """
-
-    name: str
-    line: int
-    args: list[Any] = field(default_factory=list)
-    fields: dict[str, Any] = field(default_factory=dict)
-    parent: tuple[Made, str] | None = None
-
-    @property
-    def last(self) -> str:
-        """Who made it, without module, and without the `.Config` of a class inside a class."""
-        outer, _, last = self.name.rpartition(".")
-        above = outer.rpartition(".")[2]
-        return above if last == "Config" and above[:1].isupper() else last
-
-    @property
-    def sure(self) -> bool:
-        """Whether it is an object for certain: functions of other files may give anything."""
-        return self.last[:1].isupper()
-
-    @property
-    def blank(self) -> bool:
-        """Whether nothing at all is known of it."""
-        return not self.name and not self.fields and not self.args
-
-    def part(self, name: str, line: int) -> Any:
-        """An attribute; where another file would say, a part in which later lines may set something."""
-        if name in self.fields:
-            return self.fields[name]
-        return Made("", line, parent=(self, name))
-
-    def put(self, name: str, value: Any) -> None:
-        """Set an attribute."""
-        self.fields[name] = value
-        if self.parent is not None:
-            (owner, own), self.parent = self.parent, None
-            owner.put(own, self)
-
-
-@dataclass(frozen=True, slots=True)
-class Function:
-    """A function of the file, and the names that it sees."""
-
-    node: ast.FunctionDef | ast.AsyncFunctionDef
-    names: Any
-
-    @property
-    def name(self) -> str:
-        """What it is called."""
-        return self.node.name
-
-
-@dataclass(frozen=True, slots=True)
-class Class:
-    """A class of the file, whose own fields are not followed."""
-
-    name: str
-
-
-class MadeBy(str):
-    """The name of a function or class that made an object; the line, and the module it is of."""
-
-    __slots__ = ("line", "module")
-    line: int
-    module: str
-
-
-def settings_of(value: Any, depth: int = 0) -> Any:
-    """A value as nested settings: objects as mappings, with `()` for who made them and 0, 1, ... for arguments without
-    a name."""
-    if depth > DEEPEST:
-        return None
-    if isinstance(value, Made):
-        if value.blank:
-            return NotKnown("another file says it", value.line)
-        made: dict[str, Any] = {}
-        if value.name:
-            made[CALLED] = MadeBy(value.last)
-            made[CALLED].line, made[CALLED].module = value.line, value.name.rpartition(".")[0]
-        made |= {str(at): settings_of(each, depth + 1) for at, each in enumerate(value.args)}
-        return made | {key: settings_of(each, depth + 1) for key, each in value.fields.items()}
-    if isinstance(value, dict):
-        return {str(key): settings_of(each, depth + 1) for key, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [settings_of(each, depth + 1) for each in value]
-    if isinstance(value, Imported):
-        return value.last
-    if isinstance(value, (Function, Class)):
-        return value.name
-    return value
-
-
-def holds_object(value: Any, depth: int = 0) -> bool:
-    """Whether a value is an object, or a list or mapping that holds one."""
-    parts = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
-    return isinstance(value, Made) or (depth < DEEPEST and any(holds_object(each, depth + 1) for each in parts))
-
-
-def copied(value: Any, depth: int = 0) -> Any:
-    """A value that shares no object, list or mapping with the one it was copied from."""
-    if depth > DEEPEST:
-        return value
-    if isinstance(value, Made):
-        fields = {key: copied(each, depth + 1) for key, each in value.fields.items()}
-        return Made(value.name, value.line, copied(value.args, depth + 1), fields)
-    if isinstance(value, dict):
-        return {key: copied(each, depth + 1) for key, each in value.items()}
-    if isinstance(value, list):
-        return [copied(each, depth + 1) for each in value]
-    return value
-
-
-def nested(settings: Mapping[str, Any], line: int) -> dict[str, Any]:
-    """Settings by dotted names as the fields of an object, with an object for each dot."""
-    root = Made("", line)
-    for path, value in settings.items():
-        *parts, last = path.split(".")
-        place = root
-        for part in parts:
-            if part not in place.fields:
-                place.fields[part] = Made("", line)
-            place = place.fields[part]
-        place.fields[last] = copied(value)
-    return root.fields
-
+from sim.foreign.importers.python.values import Class, Function, Imported, Made, copied, nested
 
 LARGEST = 10**30
 LONGEST = 10_000
 """Largest number, and longest text or list, that arithmetic may give."""
 FAILURES = (TypeError, ValueError, ArithmeticError, LookupError)
+WRAPPERS = {"functools.partial", "nemo_run.Config", "nemo_run.Partial", "fiddle.Config", "fiddle.Partial"}
+"""What makes a call to be done later: its first argument is what is called."""
+COPIES = {"dataclasses.replace", "copy.copy", "copy.deepcopy"}
 
 _BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
@@ -179,14 +33,15 @@ _COMPARED: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.GtE: operator.ge, ast.In: lambda left, right: left in right, ast.NotIn: lambda left, right: left not in right,
     ast.Is: lambda left, right: _same(left, right), ast.IsNot: lambda left, right: not _same(left, right),
 }  # fmt: skip
-_NAMES = {
-    "JoinedStr": "an f-string",
-    "Lambda": "a lambda",
-    "DictComp": "a comprehension",
-    "GeneratorExp": "a comprehension",
-    "Await": "await",
-}
+_NAMES = {"JoinedStr": "an f-string", "Lambda": "a lambda"}
 """What messages call kinds of expressions."""
+_SIMPLE = {int, float, str, bool, list, tuple, dict}
+_PLAIN: dict[str, Callable[..., Any]] = {each.__name__: each for each in (int, float, str, bool, len, min, max)}
+_METHODS: dict[type, tuple[str, ...]] = {
+    str: ("lower", "upper", "strip", "replace", "startswith", "endswith"),
+    list: ("append", "extend", "copy"),
+    dict: ("get", "update", "copy", "keys", "values", "items", "pop"),
+}
 
 
 class Unknown(Exception):
@@ -200,13 +55,51 @@ class Unknown(Exception):
 def value_of(node: ast.expr, scope: Any) -> Any:
     """What an expression gives in a scope; `NotKnown` where only running code knows."""
     scope.step(node.lineno)
-    work = _WORK.get(type(node))
     try:
-        if work is None:
-            raise Unknown(f"of {_called(node)}", node.lineno)
-        return work(node, scope)
+        return _value(node, scope, node.lineno)
     except Unknown as unknown:
         return unknown.value
+
+
+def _value(node: ast.expr, scope: Any, line: int) -> Any:
+    match node:
+        case ast.Constant(value):
+            return value
+        case ast.Name(name):
+            return scope.lookup(name)
+        case ast.Attribute(owner, name):
+            return _attribute(value_of(owner, scope), name, line)
+        case ast.BinOp(left, sign, right):
+            return _reckoned(sign, *known(value_of(left, scope), value_of(right, scope)), line)
+        case ast.UnaryOp(ast.Not(), inner):
+            return not truth(value_of(inner, scope), line)
+        case ast.UnaryOp(ast.USub(), inner):
+            return _reckoned(ast.Sub(), 0, *known(value_of(inner, scope)), line)
+        case ast.BoolOp(sign, parts):
+            for part in parts:
+                value = value_of(part, scope)
+                if truth(value, line) == isinstance(sign, ast.Or):
+                    break
+            return value
+        case ast.Compare(left, signs, others):
+            return _compared(value_of(left, scope), signs, others, scope, line)
+        case ast.IfExp(test, then, other):
+            return value_of(then if truth(value_of(test, scope), line) else other, scope)
+        case ast.List(parts) | ast.Tuple(parts):
+            if any(isinstance(part, ast.Starred) for part in parts):
+                raise Unknown("of a list within a list", line)
+            return (tuple if isinstance(node, ast.Tuple) else list)(value_of(part, scope) for part in parts)
+        case ast.ListComp(part, [ast.comprehension(ast.Name(name), over, [])]):
+            items = known(value_of(over, scope))[0]
+            if isinstance(items, (list, tuple)):
+                return [value_of(part, scope.inner(name, each)) for each in items]
+        case ast.Dict():
+            return _mapping(node, scope)
+        case ast.Subscript(owner, at):
+            return _part(plain(value_of(owner, scope)), at, scope, line)
+        case ast.Call():
+            return _call(node, scope, line)
+    raise Unknown(f"of {_called(node)}", line)
 
 
 def plain(value: Any) -> Any:
@@ -233,33 +126,33 @@ def truth(value: Any, line: int) -> bool:
     return True if isinstance(value, (Made, Function, Class)) else bool(value)
 
 
+def _called(node: ast.AST) -> str:
+    name = type(node).__name__
+    return "a comprehension" if name.endswith(("Comp", "GeneratorExp")) else _NAMES.get(name, name)
+
+
 def _same(left: Any, right: Any) -> bool:
     return left is right or (type(left) is type(right) and isinstance(left, (Imported, bool)) and left == right)
 
 
-def _attribute(node: ast.Attribute, scope: Any) -> Any:
-    base = value_of(node.value, scope)
+def _attribute(base: Any, name: str, line: int) -> Any:
     if isinstance(base, (Imported, Class)):
-        return Imported(f"{base.name}.{node.attr}")
+        return Imported(f"{base.name}.{name}")
     if isinstance(base, Made):
-        return base.part(node.attr, node.lineno)
-    return base if isinstance(base, NotKnown) else NotKnown(f"of the attribute {node.attr}", node.lineno)
+        return base.part(name, line)
+    return base if isinstance(base, NotKnown) else NotKnown(f"of the attribute {name}", line)
 
 
-def _binary(node: ast.BinOp, scope: Any) -> Any:
+def _reckoned(sign: ast.operator, left: Any, right: Any, line: int) -> Any:
     """Arithmetic within bounds: of numbers, and sums and repetitions of texts and lists."""
-    work, line = _BINARY.get(type(node.op)), node.lineno
-    left, right = known(*[value_of(side, scope) for side in (node.left, node.right)])
-    sizes = [len(side) for side in (left, right) if isinstance(side, (str, list, tuple, dict))]
+    work, sizes = _BINARY.get(type(sign)), [len(side) for side in (left, right) if isinstance(side, (str, list, tuple))]
     times = next((side for side in (left, right) if isinstance(side, int)), 1)
-    formats = isinstance(node.op, ast.Mod) and bool(sizes)
+    formats = isinstance(sign, ast.Mod) and bool(sizes)
     if work is None or formats or (sizes and sum(sizes) * max(1, times) > LONGEST):
-        raise Unknown(f"of {_called(node)}", line)
-    if isinstance(node.op, ast.Pow) and not (
-        isinstance(right, (int, float)) and abs(right) <= 64 and abs(left) <= 10**6
-    ):
-        raise Unknown("of a large power", line)
+        raise Unknown("of BinOp", line)
     try:
+        if isinstance(sign, ast.Pow) and (abs(right) > 64 or abs(left) > 10**6):
+            raise Unknown("of a large power", line)
         result = work(left, right)
     except FAILURES:
         raise Unknown("of arithmetic that fails", line) from None
@@ -268,36 +161,16 @@ def _binary(node: ast.BinOp, scope: Any) -> Any:
     return result
 
 
-def _unary(node: ast.UnaryOp, scope: Any) -> Any:
-    value = value_of(node.operand, scope)
-    if isinstance(node.op, ast.Not):
-        return not truth(value, node.lineno)
-    (value,) = known(value)
-    if not isinstance(value, (int, float)):
-        raise Unknown("of a sign", node.lineno)
-    return -value if isinstance(node.op, ast.USub) else value
-
-
-def _either(node: ast.BoolOp, scope: Any) -> Any:
-    value: Any = None
-    for each in node.values:
-        value = value_of(each, scope)
-        if truth(value, node.lineno) == isinstance(node.op, ast.Or):
-            break
-    return value
-
-
-def _compare(node: ast.Compare, scope: Any) -> bool:
-    left = value_of(node.left, scope)
-    for sign, each in zip(node.ops, node.comparators, strict=True):
+def _compared(left: Any, signs: Sequence[ast.cmpop], others: Sequence[ast.expr], scope: Any, line: int) -> bool:
+    for sign, each in zip(signs, others, strict=True):
         left, right = known(left, value_of(each, scope))
         if _incomparable(left, right, sign):
-            raise Unknown("of comparing what another file says", node.lineno)
+            raise Unknown("of comparing what another file says", line)
         try:
             if not _COMPARED[type(sign)](left, right):
                 return False
         except TypeError:
-            raise Unknown("of comparing what does not compare", node.lineno) from None
+            raise Unknown("of comparing what does not compare", line) from None
         left = right
     return True
 
@@ -308,27 +181,6 @@ def _incomparable(left: Any, right: Any, sign: ast.cmpop) -> bool:
         return any(isinstance(each, Made) and not each.sure for each in (left, right))
     outside = [isinstance(each, (Made, Imported)) for each in (left, right)]
     return any(outside) and not all(isinstance(each, Imported) for each in (left, right))
-
-
-def _items(node: ast.List | ast.Tuple | ast.Set, scope: Any) -> Any:
-    if any(isinstance(each, ast.Starred) for each in node.elts):
-        raise Unknown("of a list within a list", node.lineno)
-    items = [value_of(each, scope) for each in node.elts]
-    return tuple(items) if isinstance(node, ast.Tuple) else items
-
-
-def _each(node: ast.ListComp, scope: Any) -> list[Any]:
-    """`[list(x) for x in y]`: one name, one list, no condition."""
-    (loop, *more), line = node.generators, node.lineno
-    over = value_of(loop.iter, scope)
-    if more or loop.ifs or not isinstance(loop.target, ast.Name) or not isinstance(over, (list, tuple)):
-        raise Unknown("of a comprehension", line)
-    inner = scope.inner()
-    items = []
-    for each in over:
-        inner.names[loop.target.id] = each
-        items.append(value_of(node.elt, inner))
-    return items
 
 
 def _mapping(node: ast.Dict, scope: Any) -> Any:
@@ -342,51 +194,161 @@ def _mapping(node: ast.Dict, scope: Any) -> Any:
             made |= value
             continue
         name = value_of(key, scope)
-        if not isinstance(name, (str, int, float, tuple, Imported)) or not _hashable(name):
+        if not _is_key(name):
             raise Unknown("of a key that is not known", node.lineno)
         made[name] = value
     return made
 
 
-def _hashable(value: Any) -> bool:
-    return all(map(_hashable, value)) if isinstance(value, tuple) else not isinstance(value, (list, dict))
+def _is_key(value: Any) -> bool:
+    return (
+        all(map(_is_key, value))
+        if isinstance(value, tuple)
+        else isinstance(value, (str, int, float, Imported, NoneType))
+    )
 
 
-def _subscript(node: ast.Subscript, scope: Any) -> Any:
-    base = plain(value_of(node.value, scope))
+def _part(base: Any, place: ast.expr, scope: Any, line: int) -> Any:
     if isinstance(base, Imported):  # a generic such as Optional[int]
         return base
-    at = None if isinstance(node.slice, ast.Slice) else value_of(node.slice, scope)
-    base, at = known(base, at)
-    if at is None or not isinstance(base, (dict, list, tuple, str)) or not _hashable(at):
-        raise Unknown("of a part", node.lineno)
+    base, at = known(base, None if isinstance(place, ast.Slice) else value_of(place, scope))
+    if not isinstance(base, (dict, list, tuple, str)) or at is None or not _is_key(at):
+        raise Unknown("of a part", line)
     try:
         return base[at]
     except FAILURES:
-        raise Unknown(f"of {at!r:.30}, which is not among what is there", node.lineno) from None
+        raise Unknown(f"of {at!r:.30}, which is not among what is there", line) from None
 
 
-def _called(node: ast.AST) -> str:
-    name = type(node).__name__
-    return _NAMES.get(name, name)
+def _call(node: ast.Call, scope: Any, line: int) -> Any:
+    """What a call gives."""
+    if isinstance(node.func, ast.Attribute):
+        base = value_of(node.func.value, scope)
+        if not isinstance(base, (Imported, Class)):
+            return _method(base, node.func.attr, *_arguments(node, scope), line, scope)
+    called = value_of(node.func, scope)
+    args, fields = _arguments(node, scope)
+    if isinstance(called, Function):
+        return scope.reading.follow(called, args, fields, line)
+    if isinstance(called, Imported):
+        return _imported(called, args, fields, line, scope.reading)
+    if isinstance(called, Class):
+        return _deferred(called, args, fields, line, scope.reading)
+    return called if isinstance(called, NotKnown) else NotKnown("of a call", line)
 
 
-_WORK: dict[type[ast.expr], Callable[[Any, Any], Any]] = {
-    ast.Constant: lambda node, scope: node.value,
-    ast.Name: lambda node, scope: scope.lookup(node.id),
-    ast.Attribute: _attribute,
-    ast.BinOp: _binary,
-    ast.UnaryOp: _unary,
-    ast.BoolOp: _either,
-    ast.Compare: _compare,
-    ast.IfExp: lambda node, scope: value_of(
-        node.body if truth(value_of(node.test, scope), node.lineno) else node.orelse, scope
-    ),
-    ast.List: _items,
-    ast.Tuple: _items,
-    ast.Set: _items,
-    ast.ListComp: _each,
-    ast.Dict: _mapping,
-    ast.Subscript: _subscript,
-    ast.Call: lambda node, scope: scope.call(node),
-}
+def _arguments(node: ast.Call, scope: Any) -> tuple[list[Any], dict[str, Any]]:
+    """(arguments without a name, arguments with one). What a mapping adds that is not known is `**`."""
+    args: list[Any] = []
+    fields: dict[str, Any] = {}
+    for each in node.args:
+        starred = isinstance(each, ast.Starred)
+        value = value_of(each.value if isinstance(each, ast.Starred) else each, scope)
+        if starred and not isinstance(value, (list, tuple)):
+            value = [NotKnown("of a list of arguments", node.lineno)]
+        args += value if starred else [value]
+    for keyword in node.keywords:
+        value = value_of(keyword.value, scope)
+        if keyword.arg is not None:
+            fields[keyword.arg] = value
+        elif isinstance(value, dict):
+            fields |= {str(key): each for key, each in value.items()}
+        else:
+            value = plain(value)
+            fields["**"] = value if isinstance(value, NotKnown) else NotKnown("in another file", node.lineno)
+    return args, fields
+
+
+def _imported(called: Imported, args: list[Any], fields: dict[str, Any], line: int, reading: Any) -> Any:
+    if called.name in WRAPPERS and args:
+        return _deferred(args[0], args[1:], fields, line, reading)
+    if called.name in COPIES and args:
+        made = copied(plain(args[0]))
+        if called.last == "replace" and isinstance(made, Made):
+            for key, value in fields.items():
+                made.put(key, value)
+        return made
+    if called.name in dir(builtins):
+        return _builtin(called.name, args, fields, line)
+    of_table = reading.known(called.name)
+    if of_table is None:
+        return Made(called.name, line, args, fields)
+    return _of_library(called, of_table, args, fields, reading, line)
+
+
+def _of_library(
+    called: Imported, table: Mapping[str, Any], args: list[Any], fields: dict[str, Any], reading: Any, line: int
+) -> Any:
+    """What a function of another file gives, of which the framework's table tells."""
+    for name, value in table.get("only", {}).items():
+        if name in fields and fields[name] != value:
+            reading.refused = NotKnown(f"flopcast knows {called.last}() with {name}={value!r} alone", line)
+            return reading.refused
+    if table.get("sets") and args and isinstance(args[0], Made) and not any(each is None for each in args):
+        for key, value in table["sets"].items():
+            args[0].put(key, value)
+        return None
+    gives, laid = dict(table.get("gives", {})), set[str]()
+    if table.get("recipe"):
+        reading.used.append((called.name, line))
+        laid = {path for path in gives if path.rpartition(".")[2] in fields}
+        gives |= {path: fields[path.rpartition(".")[2]] for path in laid}
+    made = Made(called.name, line, [], nested(gives, line))
+    places = table.get("arguments", ())
+    made.args = args[len(places) :]
+    for key, value in [*zip(places, args, strict=False), *fields.items()]:
+        if not any(path.endswith(f".{key}") for path in laid):
+            made.fields[key] = value
+    return made
+
+
+def _deferred(what: Any, args: list[Any], fields: dict[str, Any], line: int, reading: Any) -> Any:
+    """An object of a class of the file, as what it is given; or what a call that is done later will give."""
+    if isinstance(what, Class):
+        reading.note(line, f"{what.name}()", "what a class of the file sets by itself is not followed")
+    of_table = reading.known(what.name) if isinstance(what, (Imported, Function)) else None
+    gives = (of_table or {}).get("gives", {})
+    name = what.name if isinstance(what, (Class, Imported, Function, Made)) else ""
+    return Made(name, line, args, {**nested(gives, line), **fields})
+
+
+def _builtin(name: str, args: list[Any], fields: dict[str, Any], line: int) -> Any:
+    if name in ("getattr", "hasattr") and len(args) > 1:
+        owner, part = args[0], str(plain(args[1]))
+        if isinstance(owner, Made) and part in owner.fields:
+            return True if name == "hasattr" else owner.fields[part]
+        raise Unknown(f"another file says whether there is {part:.40}", line)
+    args = known(*args)
+    kinds = {type(each) for each in args}
+    try:
+        if name == "isinstance" and type(args[0]) in {*_SIMPLE, type(None)} and isinstance(args[1], Imported):
+            return isinstance(args[0], {each.__name__: each for each in _SIMPLE}[args[1].name])
+        if name in _PLAIN and not fields and args and kinds <= _SIMPLE:
+            return _PLAIN[name](*args)
+        if name == "dict" and kinds <= {dict}:
+            return {key: value for each in [*args, fields] for key, value in each.items()}
+        if name in ("list", "tuple") and kinds <= {list, tuple, dict}:
+            return (tuple if name == "tuple" else list)(args[0] if args else ())
+    except FAILURES:
+        raise Unknown(f"of {name}() of something else", line) from None
+    raise Unknown(f"of {name}()", line)
+
+
+def _method(base: Any, name: str, args: list[Any], fields: dict[str, Any], line: int, scope: Any) -> Any:
+    if isinstance(base, Made):
+        part = base.fields.get(name)
+        if isinstance(part, Function):
+            return scope.reading.follow(part, args, fields, line)
+        if base.blank:
+            raise Unknown(f"of {name}() of what another file says", line)
+        return Made(f"{base.name}.{name}", line, args or base.args, fields)
+    if isinstance(base, NotKnown):
+        return base
+    of_text = isinstance(base, str) and (fields or not all(isinstance(each, (str, tuple, int)) for each in args))
+    if name not in _METHODS.get(type(base), ()) or len(base) > LONGEST or of_text:
+        raise Unknown(f"of {name}()", line)
+    try:
+        result = getattr(base, name)(*args, **fields)
+    except FAILURES:
+        raise Unknown(f"of {name}() that fails", line) from None
+    return list(result) if name in ("keys", "values", "items") else result

@@ -11,8 +11,8 @@ from typing import Any
 from sim.errors import SpecError, nearest
 from sim.foreign.importers.keys import UNKNOWN_KEY, NotKnown, reason_to_ignore, row, table
 from sim.foreign.importers.ledger import Ledger, short
-from sim.foreign.importers.python.expressions import CALLED, Function, Made, MadeBy, settings_of
 from sim.foreign.importers.python.text import Raised, Reading, Returned, Scope, run_statements
+from sim.foreign.importers.python.values import CALLED, Function, Made, MadeBy, settings_of
 
 _LISTED = 80
 """Recipes that a message names."""

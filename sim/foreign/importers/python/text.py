@@ -12,19 +12,8 @@ from typing import Any
 
 from sim.errors import SpecError
 from sim.foreign.importers.keys import NotKnown
-from sim.foreign.importers.python.calls import call
-from sim.foreign.importers.python.expressions import (
-    Class,
-    Function,
-    Imported,
-    Made,
-    Unknown,
-    copied,
-    holds_object,
-    plain,
-    truth,
-    value_of,
-)
+from sim.foreign.importers.python.expressions import Unknown, plain, truth, value_of
+from sim.foreign.importers.python.values import Class, Function, Imported, Made, copied, holds_object
 
 MOST_STEPS = 400_000
 DEEPEST_CALL = 25
@@ -54,13 +43,11 @@ class Scope:
             return self.names[name]
         return Imported(name) if self.above is None else self.above.lookup(name)
 
-    def inner(self) -> Scope:
-        """A scope within this one."""
-        return Scope(self.reading, self)
-
-    def call(self, node: ast.Call) -> Any:
-        """What a call gives."""
-        return call(node, self)
+    def inner(self, name: str, value: Any) -> Scope:
+        """A scope within this one, in which a name holds a value."""
+        scope = Scope(self.reading, self)
+        scope.names[name] = value
+        return scope
 
     def step(self, line: int) -> None:
         """Count one step."""

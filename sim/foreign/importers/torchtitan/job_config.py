@@ -20,8 +20,8 @@ from sim.foreign.importers.defaults import (
 )
 from sim.foreign.importers.keys import Keys, NotKnown, flat, table
 from sim.foreign.importers.ledger import Ledger, Section, short
-from sim.foreign.importers.python.expressions import CALLED
 from sim.foreign.importers.python.recipes import leave_makers, read_recipe
+from sim.foreign.importers.python.values import CALLED
 from sim.foreign.importers.recipes.finetuning import targets
 from sim.foreign.importers.recipes.recipe import whole_shape
 from sim.foreign.importers.recipes.rows import RecipeRows
