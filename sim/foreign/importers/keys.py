@@ -101,6 +101,10 @@ class Keys:
         """A value as it stands, without taking it."""
         return self._data.get(key)
 
+    def first(self, key: str) -> Any:
+        """A value as it stands, of several the first, without taking it."""
+        return self.raw(key)
+
     def names(self) -> list[str]:
         """Keys that nobody took yet."""
         return list(self._data)
@@ -250,6 +254,10 @@ class Arguments(Keys):
                 self._spelled[name] = spelled
             elif name is not None:
                 self._data[name].append(dtypes.get(word, word))
+
+    def first(self, key: str) -> Any:
+        """The first value of an argument, without taking it."""
+        return (self.raw(key) or [None])[0]
 
     def has(self, *names: str) -> bool:
         """Whether one of these switches is set; all are taken."""

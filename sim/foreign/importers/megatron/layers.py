@@ -13,7 +13,6 @@ from sim.foreign.importers.huggingface.layer_kinds import dealt_experts, shortes
 from sim.foreign.importers.keys import Arguments, table
 from sim.foreign.importers.ledger import Section, short
 from sim.foreign.importers.megatron.deepspeed_file import is_deepspeed_mixture, read_mixture
-from sim.foreign.importers.megatron.rows import KIND, ArgumentRows
 from sim.foreign.importers.pipeline_layouts import layout_of
 from sim.foreign.importers.recipes.rows import RecipeRows
 
@@ -25,7 +24,7 @@ _MOST_LAYERS = 100_000
 def take_fields(arguments: Arguments, model: Section) -> None:
     """Take the sizes of the model, as the table lists them. Raises SpecError: one is missing, is no such number, or
     contradicts what is known."""
-    known = table(KIND)
+    known = table("megatron")
     for field, names in known["fields"].items():
         needed = field in known["required"] and field not in model
         value = arguments.needed(*names) if needed else arguments.whole(*names)
@@ -142,7 +141,7 @@ def take_experts(arguments: Arguments, model: Section, plan: Section) -> None:
         read_mixture(arguments, model, plan)
         return
     steps = {"first_layers": first_layers, "layers": layers_with_experts}
-    ArgumentRows.on(arguments, {"model": model, "plan": plan}, steps).read("experts")
+    RecipeRows.on(arguments, {"model": model, "plan": plan}, steps).read("experts")
 
 
 def first_layers(rows: RecipeRows) -> None:

@@ -12,7 +12,7 @@ from sim.foreign.importers.huggingface.layer_kinds import shortest
 from sim.foreign.importers.keys import UNKNOWN, Arguments, table
 from sim.foreign.importers.ledger import Section, short
 from sim.foreign.importers.megatron.layers import layer_marks, take_blocks, take_experts, take_fields
-from sim.foreign.importers.megatron.rows import KIND, ArgumentRows
+from sim.foreign.importers.recipes.rows import RecipeRows
 
 _GUESS = "the embedding's size is a guess, because the tokenizer's vocabulary is not known"
 
@@ -42,7 +42,7 @@ def read_vocabulary(arguments: Arguments, model: Section, tp: int) -> None:
 
 def _words(arguments: Arguments) -> tuple[int, str, bool]:
     """(words, what says so, whether it does)."""
-    known = table(KIND)
+    known = table("megatron")
     kind, patched = arguments.text("tokenizer-type"), arguments.text("patch-tokenizer-type")
     said = arguments.whole("vocab-size")
     if said is not None:
@@ -100,7 +100,7 @@ def read_model(arguments: Arguments, plan: Section, hybrid: bool = False) -> Sec
     Raises SpecError: a value that breaks a rule.
     """
     model = Section("model", arguments.ledger, name="megatron")
-    rows = ArgumentRows.on(arguments, {"model": model})
+    rows = RecipeRows.on(arguments, {"model": model})
     take_blocks(arguments, model, plan, hybrid)
     _shape(arguments, model, rows)
     _mixers(arguments, model, rows)
@@ -113,7 +113,7 @@ def read_model(arguments: Arguments, plan: Section, hybrid: bool = False) -> Sec
     return model
 
 
-def _shape(arguments: Arguments, model: Section, rows: ArgumentRows) -> None:
+def _shape(arguments: Arguments, model: Section, rows: RecipeRows) -> None:
     take_fields(arguments, model)
     empty = arguments.raw("noop-layers")
     if empty:  # MindSpeed's: so many of these layers do nothing; where they are, the plan takes
@@ -124,7 +124,7 @@ def _shape(arguments: Arguments, model: Section, rows: ArgumentRows) -> None:
     rows.read("kernels")
 
 
-def _mixers(arguments: Arguments, model: Section, rows: ArgumentRows) -> None:
+def _mixers(arguments: Arguments, model: Section, rows: RecipeRows) -> None:
     """Windows, and layers that carry a state along the sequence."""
     layers, hybrid = model["num_layers"], "layer_types" in model
     left = _window(arguments, model.ledger.where)

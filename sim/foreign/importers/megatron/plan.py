@@ -9,8 +9,8 @@ from sim.errors import SpecError
 from sim.foreign.importers.keys import Arguments
 from sim.foreign.importers.ledger import Section, short
 from sim.foreign.importers.megatron.deepspeed_file import take_zero
-from sim.foreign.importers.megatron.rows import ArgumentRows
 from sim.foreign.importers.pipeline_layouts import layout_of
+from sim.foreign.importers.recipes.rows import RecipeRows
 from sim.specs.plan import RECOMPUTE_MODULES, layout_stages
 
 
@@ -23,7 +23,7 @@ def read_plan(arguments: Arguments, config: Mapping[str, Any] | None = None) -> 
     optimizer = (arguments.raw("optimizer") or [""])[0]
     kind, dealt = optimizer.replace("-", "").lower(), optimizer.startswith("dist_")
     names = {"optimizer": optimizer, "plain": kind, "dealt_optimizer": dealt, "modules": RECOMPUTE_MODULES}
-    rows = ArgumentRows.on(arguments, {"plan": plan}, **names)
+    rows = RecipeRows.on(arguments, {"plan": plan}, **names)
     rows.read("plan")
     if "deepspeed" in arguments or config:
         take_zero(plan, arguments, config)
@@ -81,7 +81,7 @@ def take_chunks(plan: Section, arguments: Arguments, model: Section) -> None:
     dealt = layers + bool(plan.get("embedding_as_layer")) + bool(plan.get("head_as_layer"))
     if "deepspeed" in arguments and "no-pipeline-parallel" not in arguments and dealt % stages:
         plan.took("uneven_layers", True, "DeepSpeed deals what the stages do not divide")
-    ArgumentRows.on(arguments, {"plan": plan}, folded=folded, chunks=chunks, source=source).read("schedule")
+    RecipeRows.on(arguments, {"plan": plan}, folded=folded, chunks=chunks, source=source).read("schedule")
 
 
 def _leave_out(plan: Section, model: Section, idle: list[int], stages: int, where: str) -> None:

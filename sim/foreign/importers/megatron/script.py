@@ -23,7 +23,6 @@ from sim.foreign.importers.megatron.deepspeed_file import is_deepspeed_mixture, 
 from sim.foreign.importers.megatron.launch import Training, gpus_of, started_by, training_command
 from sim.foreign.importers.megatron.model import read_model
 from sim.foreign.importers.megatron.plan import read_plan, take_chunks, take_fewer_layers
-from sim.foreign.importers.megatron.rows import KIND
 from sim.foreign.importers.megatron.slime import is_fine_tuning, pack_samples, take_trainer
 from sim.foreign.importers.megatron.training import read_stack, read_training, take_replicas
 from sim.foreign.importers.shell.reader import read_script
@@ -152,14 +151,14 @@ def read_megatron(file: Foreign) -> dict[str, Any]:
     that only a run would know and that decides."""
     given, ledger = file.given, file.ledger
     script, command = _command(file)
-    arguments = Arguments(command.words, ledger, KIND)
+    arguments = Arguments(command.words, ledger)
     _ask(arguments, script, command.depends)
     hybrid = _is_hybrid(command, arguments)
     launcher = [*command.launcher, *(take_trainer(arguments) if is_fine_tuning(command.words) else ())]
     _refuse(arguments)
     config = take_config(arguments, script.files)
     mixture = is_deepspeed_mixture(arguments)
-    old = any(name in arguments for name in table(KIND)["old"])
+    old = any(name in arguments for name in table("megatron")["old"])
     plan = read_plan(arguments, config)
     model = read_model(arguments, plan, hybrid)
     training = read_training(arguments, model, config, mixture)
@@ -202,7 +201,7 @@ def _command(file: Foreign) -> tuple[Script, Training]:
         return script, Training(_job(ledger.where), "", yaml_words(file.text, ledger.where))
     script = read_script(file.text, ledger, file.given, file.folder)
     command = training_command(script, ledger)
-    arguments = Arguments(command.words, ledger, KIND)
+    arguments = Arguments(command.words, ledger)
     name = arguments.text("yaml-cfg")
     text = script.files.text(name) if name is not None else None
     if name is not None and text is None:
@@ -230,10 +229,14 @@ def _ask(arguments: Arguments, script: Script, depends: str) -> None:
     """Raise SpecError where an argument that decides is known only to a run, and say what it waits for."""
     unknowns = script.values.unknowns
     waiting = [
-        name for name in table(KIND)["deciding"] if any(UNKNOWN in each for each in (arguments.raw(name) or [])[:1])
+        name
+        for name in table("megatron")["deciding"]
+        if any(UNKNOWN in each for each in (arguments.raw(name) or [])[:1])
     ]
     texts = [arguments.raw(name)[0] for name in waiting]
-    missing = [names[0] for field, names in table(KIND)["fields"].items() if field in table(KIND)["required"]]
+    missing = [
+        names[0] for field, names in table("megatron")["fields"].items() if field in table("megatron")["required"]
+    ]
     missing = [name for name in missing if name not in arguments]
     if (
         missing
@@ -261,14 +264,14 @@ def _ask(arguments: Arguments, script: Script, depends: str) -> None:
 def _refuse(arguments: Arguments) -> None:
     """Refuse arguments of models that flopcast does not price. Raises SpecError: one of them is there."""
     spec = (arguments.raw("spec") or [""])[0]
-    if spec and not any(part in spec for part in table(KIND)["specs"]) and UNKNOWN not in spec:
-        known = ", ".join(table(KIND)["specs"])
+    if spec and not any(part in spec for part in table("megatron")["specs"]) and UNKNOWN not in spec:
+        known = ", ".join(table("megatron")["specs"])
         raise SpecError(
             f"{arguments.ledger.where}: --spec {short(spec)!r} builds layers by code that is not read; known: {known}"
         )
     if arguments.has("spec"):
         arguments.ledger.took("--spec", short(MARK.sub("?", spec)), "layers as the other arguments say")
-    for reason, names in table(KIND)["refused_arguments"].items():
+    for reason, names in table("megatron")["refused_arguments"].items():
         name = next(
             (name for name in names if name in arguments and arguments.raw(name) not in (["0"], ["None"])), None
         )

@@ -9,7 +9,7 @@ from sim.foreign.importers.defaults import replicas, take_optimizer
 from sim.foreign.importers.keys import Arguments
 from sim.foreign.importers.ledger import Section
 from sim.foreign.importers.megatron.deepspeed_file import half_precision
-from sim.foreign.importers.megatron.rows import ArgumentRows
+from sim.foreign.importers.recipes.rows import RecipeRows
 from sim.specs.plan import GRAPH_MODULES
 
 
@@ -31,7 +31,7 @@ def read_training(
     if batch is not None:
         training.took("global_batch_size", batch, "--global-batch-size")
     of_file = half_precision(arguments, config) if config else None
-    rows = ArgumentRows.on(arguments, {"training": training}, of_file=of_file)
+    rows = RecipeRows.on(arguments, {"training": training}, of_file=of_file)
     rows.read("precision")
     rows.read("high_precision")
     take_optimizer(training, arguments.text("optimizer"), "--optimizer")
@@ -45,7 +45,7 @@ def take_replicas(plan: Section, training: Section, arguments: Arguments, gpus: 
     (megatron/training/arguments.py, validate_args) and the tokens of the run."""
     unit = plan["tp"] * plan["pp"] * plan.get("cp", 1)
     plan.took("dp", replicas(gpus, unit, arguments.ledger, "tp · pp · cp"), "GPUs over tp · pp · cp")
-    rows = ArgumentRows.on(arguments, {"plan": plan, "training": training})
+    rows = RecipeRows.on(arguments, {"plan": plan, "training": training})
     rows.read("replicas")
     if training["global_batch_size"] is None:
         why = "Megatron-LM's default, one micro-batch a replica"
@@ -68,7 +68,7 @@ def read_stack(
     stack = Section("stack", arguments.ledger)
     name, version = framework or (None, None)
     names: dict[str, Any] = {"old": old, "named": name, "version": version, "modules": GRAPH_MODULES}
-    rows = ArgumentRows.on(arguments, {**(run or {}), "stack": stack}, **names)
+    rows = RecipeRows.on(arguments, {**(run or {}), "stack": stack}, **names)
     rows.read("stack")
     if run is not None:
         rows.read("whole_run")

@@ -18,7 +18,6 @@ from sim.foreign.importers.keys import Arguments, Keys, NotKnown, table
 from sim.foreign.importers.ledger import Ledger, LedgerEntry, Section, short
 from sim.foreign.importers.megatron.layers import MIXERS, MLPS
 from sim.foreign.importers.megatron.plan import read_plan, take_chunks, take_fewer_layers
-from sim.foreign.importers.megatron.rows import ArgumentRows
 from sim.foreign.importers.megatron.training import read_stack, read_training, take_replicas
 from sim.foreign.importers.pipeline_layouts import layout_of
 from sim.foreign.importers.python.values import CALLED
@@ -95,7 +94,7 @@ def scenario_of_megatron(settings: Mapping[str, Any], file: Foreign, kind: str) 
         _vocabulary(recipe.sections["model"], keys, maker, known, plan["tp"])
     model = _own_fields(model, keys, recipe.sections["model"], known, ledger)
     shape = whole_shape(model)
-    ArgumentRows.on(arguments, {"plan": plan}, experts=shape.get("num_experts") or None).read("dealt")
+    RecipeRows.on(arguments, {"plan": plan}, experts=shape.get("num_experts") or None).read("dealt")
     training = read_training(arguments, Section("model", inner, **{"max_sequence_length": 1, **shape}))
     if training["global_batch_size"] is None:
         raise SpecError(f"{ledger.where}: the recipe says no global batch; give --set training.global_batch_size=N")

@@ -6,6 +6,7 @@ have learned, and: `told`, fields that are told; `top`, the file's first keys; `
 took; `settings`, keys that were taken; `given` and `given_cluster`, the caller's model and cluster. The verbs:
 
 text, whole, needed, number, flag, any : take a value by one of its keys, under a name. peek : look at it.
+list : all values of an argument. switches : fields of sections that switches set, as groups of the table list them.
 words : take a word of a group of the table's, as NAME, and what it stands for, as NAME_ours.
 inside : rows on the keys of a section. forget : keys that have no effect, and what their class has for them.
 put, take, default, set : a field, unless it is told; whatever it is; filled in, with the reason; without a word.
@@ -130,7 +131,16 @@ class RecipeRows(Rows):
             self.known |= {name: said, f"{name}_ours": known.get(said)}
 
     def _peek(self, names: Mapping[str, str], of: Any) -> None:
-        self.known |= {name: self.keys.raw(key) for name, key in names.items()}
+        self.known |= {name: self.keys.first(key) for name, key in names.items()}
+
+    def _list(self, names: Mapping[str, Sequence[str]], of: Any) -> None:
+        self.known |= {name: self.keys.words(*arguments) for name, arguments in names.items()}
+
+    def _switches(self, groups: Mapping[str, str], of: Any) -> None:
+        for section, group in groups.items():
+            for switch, fields in table(self.recipe.kind)[group].items():
+                if self.keys.has(switch):
+                    self._take({f"{section}.{field}": value for field, value in fields.items()}, f"--{switch}")
 
     def _inside(self, sections: Mapping[str, Sequence[Mapping[str, Any]]], of: Any) -> None:
         for name, rows in sections.items():
