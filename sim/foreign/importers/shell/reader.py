@@ -87,6 +87,7 @@ class Reader:
     doubt : line of a condition that is not decided and holds what is read, or 0.
     inside : conditions and functions around what is read; `exit` there does not end the reading.
     line : that all commands are said to stand in, for a text that another command holds.
+    exits : how often `exit` was met that leaves a part of the script alone.
     asked : what the last condition that was not decided would have to know.
     integers : variables of `declare -i`, whose values are sums.
     """
@@ -100,6 +101,7 @@ class Reader:
     inside: int = 0
     line: int = 0
     ended: bool = False
+    exits: int = 0
     asked: tuple[int, ...] = ()
     prefix: tuple[str, ...] = ()
     integers: set[str] = field(default_factory=set)
@@ -125,12 +127,13 @@ class Reader:
 
     def _apart(self, *nodes: Node) -> bool | None:
         """Follow commands that another process runs: what they set stays there, and leaving it leaves nothing else."""
-        before, status, self.inside = dict(self.values.variables), None, self.inside + 1
+        before, exits, status = dict(self.values.variables), self.exits, None
+        self.inside += 1
         for node in nodes:
             if node.is_named and node.type != "comment":
                 status = self._one(node)
         self.values.variables, self.inside = before, self.inside - 1
-        return status
+        return status if self.exits == exits else None
 
     def _one(self, node: Node) -> bool | None:
         self.script.read += 1
@@ -392,7 +395,7 @@ class Reader:
         elif name in ("cd", "pushd"):
             values.moved = values.moved or rest != ["."]
         elif name == "exit":
-            self.ended = not self.inside
+            self.ended, self.exits = not self.inside, self.exits + 1
         elif name == "eval":
             self._nest(" ".join(rest))
         elif name in ("source", "."):
