@@ -70,11 +70,12 @@ def _value(node: ast.expr, scope: Any, line: int) -> Any:
         case ast.Attribute(owner, name):
             return _attribute(value_of(owner, scope), name, line)
         case ast.BinOp(left, sign, right):
-            return _reckoned(sign, *known(value_of(left, scope), value_of(right, scope)), line)
+            one, another = known(value_of(left, scope), value_of(right, scope))
+            return _reckoned(sign, one, another, line)
         case ast.UnaryOp(ast.Not(), inner):
             return not truth(value_of(inner, scope), line)
         case ast.UnaryOp(ast.USub(), inner):
-            return _reckoned(ast.Sub(), 0, *known(value_of(inner, scope)), line)
+            return _reckoned(ast.Sub(), 0, known(value_of(inner, scope))[0], line)
         case ast.BoolOp(sign, parts):
             for part in parts:
                 value = value_of(part, scope)
