@@ -12,7 +12,7 @@ from sim.errors import SpecError
 from sim.foreign.importers.huggingface.layer_kinds import dealt_experts
 from sim.foreign.importers.keys import UNKNOWN, Arguments, Keys, flat
 from sim.foreign.importers.ledger import Section, short
-from sim.foreign.importers.megatron.rows import ArgumentRows
+from sim.foreign.importers.recipes.rows import RecipeRows
 from sim.foreign.importers.shell.script import Files
 from sim.foreign.importers.shell.tree import MARK
 from sim.foreign.importers.sources import parse_json
@@ -139,7 +139,7 @@ def read_mixture(arguments: Arguments, model: Section, plan: Section) -> None:
         )
     for field, value in dealt_experts(sparse).items():
         model.took(field, value, f"experts in every {interval}. layer, --expert-interval")
-    ArgumentRows.on(arguments, {"model": model, "plan": plan}, chosen=k, degree=ep, sort=kind).read("mixture")
+    RecipeRows.on(arguments, {"model": model, "plan": plan}, chosen=k, degree=ep, sort=kind).read("mixture")
 
 
 def _numbers(arguments: Arguments, where: str) -> list[int]:
