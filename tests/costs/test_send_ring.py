@@ -66,7 +66,8 @@ def test_on_the_links_one_card_of_each_node_carries_it():
     topology = build_topology(SCENARIO.cluster)
     health = np.ones(topology.num_links)
     traffic = build_traffic(SCENARIO, costs, order.rank_of_stage, 1, topology, health)
-    (ring,) = (each for each in traffic.streams if each.kind == "context")
+    replicas, ring = traffic.streams
+    assert len(replicas.link) == 64  # those of all GPUs
     names = np.array([links.name for links in topology.classes])[topology.class_of_link[ring.link]]
     cards = ring.link_bytes[names == "nic"]
     assert len(cards) == 4  # out of and into each node

@@ -19,7 +19,7 @@ MAIN = Path(__file__).parents[2] / "scenarios" / "gpt-1t-3072-a100.yaml"
         ("plan.tpp=4", r"unknown field 'tpp'; did you mean 'tp'\?"),
         ("stack.routing_launches=60", r"unknown field 'routing_launches'; .* write fused_router instead"),
         ("cluster.oversubscription=2", r"unknown field 'oversubscription'; write network.levels.NAME.oversubscription"),
-        ("cluster.network.leaf.oversubscription=2", r"network.leaf: unknown field 'leaf'; choose from .* levels"),
+        ("cluster.network.leaf.oversubscription=2", r"network.leaf: unknown field 'leaf'; choose from levels, "),
         (
             "cluster.network.levels.core.oversubscription=2",
             r"the last level has no cables up; state it on the level below, levels.spine",
