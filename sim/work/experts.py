@@ -58,7 +58,9 @@ GRADIENT_LAUNCHES = 1.0
 """Launches more in whose time the host ends the gradient of an expert's trained weight in 16 bits: an empty gradient
 for autograd (NVIDIA/TransformerEngine:transformer_engine/pytorch/module/grouped_linear.py,
 handle_custom_ddp_from_mcore), its node, and the hook that notes it in its bucket (NVIDIA/Megatron-LM:megatron/core/
-distributed/distributed_data_parallel.py, _make_backward_post_hook). Set on the same runs."""
+distributed/distributed_data_parallel.py, _make_backward_post_hook). Set on the same runs. Where multiplies do not add
+gradients up, as under Megatron-FSDP, each weight's is copied by a kernel of its own besides, in any precision (NVIDIA/
+Megatron-LM:megatron/core/distributed/fsdp/src/megatron_fsdp/megatron_fsdp.py, _grad_acc)."""
 LOOP_LAUNCHES = 48
 """Launches in whose time Python visits one expert after the other, forward and backward.
 
@@ -166,7 +168,8 @@ def _multiplied(write: Writer, copies: Tensor, to: Routed) -> Tensor:
         # transformer_engine/pytorch/ops/fused/forward_grouped_mlp.py, backward_grouped_mlp.py).
         written, elements = 2 * cut.format.nbytes if cut.format else cut.width, to.copies * inner
         moved = written * elements, (inputs * (cut.width + written) - cut.width) * elements
-    hooks = 0.0 if one or cut.format or not stack.counted_launches else to.experts * GRADIENT_LAUNCHES
+    ended = (0.0 if cut.format else GRADIENT_LAUNCHES) + (not stack.fused_gradient_accumulation)
+    hooks = to.experts * ended if stack.counted_launches and not one else 0.0
     each = partial(write.linear, module="experts", batch=to.experts, launches=launches, hooks=hooks)
     weights = [Weight(inner, outer, to.experts * inputs, of_experts=True)]
     weights += [Weight(to.experts * up.columns, of_experts=True)] * biased

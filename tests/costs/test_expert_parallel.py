@@ -181,13 +181,15 @@ def test_exchanges_that_the_gpu_does_not_wait_for(stack, adds):
 
 
 def test_frozen_experts_need_no_hooks_for_their_gradients():
-    """Launches of the weights' gradients: two grouped multiplies, and a hook an expert."""
+    """Launches of the weights' gradients: two grouped multiplies, and a hook an expert, whose copy FSDP adds."""
 
-    def launches(adapters):
+    def launches(adapters, **stack):
         given = scenario().replace(training=scenario().training.replace(adapter_rank=adapters))
+        given = given.replace(stack=given.stack.replace(**stack))
         layer = block_operations(given.model, given.stack, cut_of(given))[FIRST_KIND]
         found = (each for each in layer.operations if each.name in ("experts up", "experts down"))
         return sum(kernel.kernels for each in found for kernel in each.weight_grad)
 
     assert launches(0) == 2 * (1 + 64 * (GROUPED_LAUNCHES[True][1] + GRADIENT_LAUNCHES))
     assert launches(8) == 0
+    assert launches(0, fused_gradient_accumulation=False) == launches(0) + 2 * 64
