@@ -322,7 +322,9 @@ def _memory_savings(
     """Changes of the plan that a row leaves open, the mildest first, each with the rule that lists it."""
     if "zero_stage" not in stated and plan["zero_stage"] == 0 and plan["dp"] > 1:
         yield {"zero_stage": 1}, f"zero_stage 1: {UNSAID}"
-    grace = str(cluster.get("name", "")).startswith("GB")  # hosts of Grace hand memory over at 450 GB/s
+    # Hosts of Grace hand memory over at 450 GB/s. Megatron's layers that are offloaded do not run again (NVIDIA/
+    # Megatron-LM:megatron/core/transformer/transformer_config.py, cpu_offloading).
+    grace = str(cluster.get("name", "")).startswith("GB") and stated.get("recompute", "none") == "none"
     shares = habits.get("offload", ()) if stated.get("recompute") == "full" else ()
     shares = shares or (habits.get("offload_to_grace", ()) if grace else ())
     for share in () if plan.get("offloaded_layers") else shares:

@@ -236,6 +236,7 @@ def test_recipes_for_grace_offload_the_fewest_layers_that_fit(run_row):
     said = predict(read_run({**row, "plan.offloaded_layers": "40"}, "row 1"))
     assert said.scenario.plan.offloaded_layers == 40
     assert said.largest == answer.largest
+    assert predict(read_run({**row, "recompute": "selective"}, "row 1")).scenario.plan.offloaded_layers == 0
 
 
 def test_two_stations_take_one_micro_batch_and_offload_a_share_of_the_optimizer(run_row):
