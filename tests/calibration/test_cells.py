@@ -116,7 +116,7 @@ def test_names_of_frameworks():
         "Megatron-LM (modified)": "megatron-lm", "Megatron-Core r0.8.0": "megatron-core-recipes", "nanotron": "nanotron",
         "Megatron-DeepSpeed": "megatron-deepspeed", "GPT-NeoX (Megatron-DeepSpeed)": "gpt-neox", "Homegrown": None,
         "metaseq FSDP + Megatron TP": "metaseq", "DeepSpeed ZeRO-3 + Liger": "deepspeed-liger", "Composer/PyTorch FSDP": "llm-foundry",
-        "Meta in-house": "llama3", "NeMo AutoModel (PyTorch FSDP2)": "nemo-automodel", "torchtitan + torchao": "torchtitan",
+        "Meta in-house": "llama3", "Megatron-LM (Megatron-FSDP)": "megatron-lm", "NeMo AutoModel (PyTorch FSDP2)": "nemo-automodel", "torchtitan + torchao": "torchtitan",
         "PyTorch FSDP (fms-fsdp)": "pytorch-fsdp", "InternEvo": "internevo", "Pax/XLA": "xla", "MaxText": "xla",
         "NeMo/Megatron-Bridge (MLPerf)": "mlperf-nvidia", "Megatron-Bridge/Megatron-Core": "megatron-bridge",
         "Megatron Bridge 26.08": "megatron-bridge", "NeMo/Megatron-Core": "nemo", "HAI-LLM (DualPipe)": "hai-llm",
