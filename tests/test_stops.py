@@ -76,7 +76,7 @@ def test_what_is_gone_is_refused_with_what_to_write_instead(entry):
     assert f"{entry} is gone: {GONE[entry]}" in result.stderr
 
 
-@rows("words", ["scaling optimal --budget --loss", "plan-pipeline --sync", "estimate doctor"])
+@rows("words", ["scaling optimal --budget --loss", "rl --straight", "estimate doctor"])
 def test_what_other_verbs_still_have_is_not_said_to_be_gone(words):
     result = typed(*words.split())
     assert result.returncode == 2

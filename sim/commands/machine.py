@@ -220,8 +220,8 @@ def _network_views(facts: dict[str, Any]) -> list[Any]:
         f"NVLink   {domains}, {show(facts['nvlink_bytes_per_s_per_gpu'], 'B/s')} a GPU",
         f"Cards    {cards}, {facts['nics_per_node']} a node",
         columns_table({"level": [level["name"] for level in facts["levels"]], **columns}),
-        "[dim]ports, down, up: of one switch, in all, to the level below and to the one above; cables up: of a whole "
-        "level[/dim]",
+        "[dim]ports: of one switch, of which 'down' lead to the level below and 'up' to the level above; cables up: "
+        "of the whole level[/dim]",
         f"Total    {facts['switches']:,} switches, {facts['cables']:,} cables",
         f"Bisection bandwidth {show(facts['bisection_bytes_per_s'], 'B/s')} per direction, "
         f"{facts['share_of_full_bisection']:.1%} of what the cards could send",
@@ -243,17 +243,19 @@ def _collective_views(asked: dict[str, Any], domain_gpus: int) -> list[Any]:
     for name, key in columns.items():
         values = [row[key] for row in asked["times"]]
         table[name] = [show(value, "B/s") if name == "algbw" else show_time(value) for value in values]
-    rates, notes = f"with latency, at what links reach by profile {asked['profile']}", ""
+    notes = f"Times count latency and the rates that links reach by profile {asked['profile']}"
+    notes += ", of which oversubscribed switches leave a part. " if spans else ". "
+    nccl = f"An estimate takes the all-reduce that NCCL chooses: {asked['nccl']['algorithm']}"
+    nccl += f", {show_time(asked['nccl']['time_s'])}."
     if spans:
-        kinds = {"whole job": "of one group that is the whole job", "beside others": "of many groups at once"}
-        rates = f"of training, {rates} and switches leave: "
-        rates += "; ".join(f"{kind}, {what}" for kind, what in kinds.items() if kind in columns)
-        notes = " Reduction in the network's switches needs NCCL_COLLNET_ENABLE=1."
+        notes += "Whole job: one group of all these GPUs. "
+        notes += "Beside others: many groups share the network. " * ("beside others" in columns)
+        nccl += " Reduction in the network's switches needs NCCL_COLLNET_ENABLE=1."
+    first = next(iter(columns))
     return [
         f"\n{show(asked['bytes'], 'B')} on each of {asked['gpus']:,} GPUs",
         columns_table(table),
-        f"Estimates {rates}; algbw: the buffer over that time. All-reduces of estimates take NCCL's choice: "
-        f"{asked['nccl']['algorithm']}, {show_time(asked['nccl']['time_s'])}.{notes}",
+        f"{notes}Algbw: the buffer over the time of '{first}'. {nccl}",
     ]
 
 

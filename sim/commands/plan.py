@@ -229,7 +229,9 @@ def _check_plan(
             "run by then"
         )
     if gpus is not None and within is not None:
-        raise SpecError(f"--within {within} finds how many GPUs it takes; leave --gpus {gpus} out, or --within")
+        raise SpecError(
+            f"--gpus {gpus} asks how long the run takes, and --within {within} how many GPUs it takes; give one of them"
+        )
     if within is not None and "tokens" not in question.keywords:
         raise SpecError(f"--within {within} needs to know how long the run is; add --tokens, such as --tokens 15T")
     if within is not None and gpu is None and cluster is None:

@@ -86,7 +86,7 @@ def _causes(found: Check, command: str, width: int) -> list[RenderableType]:
     if not found.causes:
         return [Text("No single change of the scenario explains it. First check its model, tokens and GPUs.")]
     ratio = found.measured.seconds / found.answer.step_time_s
-    chance = f"  (each is one change of the scenario; {found.as_stated:.0%} likely: none, as such runs differ)"
+    chance = f"  (each changes one thing in the scenario; {found.as_stated:.0%} likely: nothing is wrong)"
     heading = title("What to look at first", chance, "not bold dim")
     blocks: list[RenderableType] = [heading]
     for number, each in enumerate(found.causes, start=1):

@@ -339,7 +339,7 @@ def stages_assumed(stages: StagesSearched, worth: float) -> str:
             f"{tried}. The other plans are slower, but these plans have layouts that were not tried and may be faster"
         )
     more = "; flopcast search --layouts tries more" if stages.likely else ""
-    return f"{tried}. {stages.left:,} of the others may still be faster{more}"
+    return f"{tried}. {stages.left:,} of these may still be faster with layouts that were not tried{more}"
 
 
 def framework_assumed(runs_on: str, scenario: Scenario) -> str:

@@ -176,7 +176,9 @@ def read_megatron(file: Foreign) -> dict[str, Any]:
         if reasons := script.values.unknowns.reasons(word):
             ledger.ignore("arguments", "?", f"what depends on {reasons} may add some", matters=True)
     if is_printed(file.text):
-        ledger.ignore("other arguments", "as printed", "not looked at: they are all that there are, mostly defaults")
+        ledger.ignore(
+            "other arguments", "as printed", "not looked at: a log prints every argument, and most are defaults"
+        )
     else:
         arguments.leave()
     where = cluster_section(name, cluster, gpus, given, ledger)
