@@ -16,11 +16,8 @@ LATENCY_S = float(os.environ["SHAPED_LATENCY_S"])
 BYTES_PER_S = float(os.environ["SHAPED_BYTES_PER_S"])
 #: Messages that a ring of two sends one after the other, and the share of the buffer that each rank sends.
 RINGS = {
-    "all_reduce": (2, 1.0),
-    "all_gather": (1, 0.5),
-    "reduce_scatter_single": (1, 0.5),
-    "all_to_all_single": (1, 0.5),
-}
+    "all_reduce": (2, 1.0), "all_gather": (1, 0.5), "reduce_scatter_single": (1, 0.5), "all_to_all_single": (1, 0.5),
+}  # fmt: skip
 
 
 def slow(name):

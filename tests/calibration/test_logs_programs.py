@@ -102,14 +102,11 @@ def test_nvbandwidths_buffer_is_what_the_command_said(read):
     [
         (NVBANDWIDTH.replace("720.00       N/A", "720.00"), "has 1 of 2 columns; was the log cut off"),
         (NVBANDWIDTH.replace("55.00", "-55.00"), "-55.00 is not a positive number"),
-        (
-            NVBANDWIDTH.partition("Running device_to_device")[0].replace("memcpy_ce", "memcpy_sm"),
-            "no test that is read",
-        ),
+        (NVBANDWIDTH.partition("Running device_to_device")[0].replace("memcpy_ce", "memcpy_sm"), "no test that is read"),
         (NVBANDWIDTH.replace("Device 1: NVIDIA B200", "Device 1: NVIDIA A100"), "several kinds of GPU"),
         (nvbandwidth_json()[:-40], "is not whole JSON"),
     ],
-)
+)  # fmt: skip
 def test_hostile_nvbandwidth(read, text, says):
     with pytest.raises(ProfileError, match=says):
         read(text)
@@ -171,16 +168,8 @@ def param(ranks=16, collective="all_reduce", factor=2 * 15 / 16, hosts=("a", "b"
         for rank in range(ranks)
     )
     names = (
-        "size (B)",
-        "nElementsPerRank",
-        "Latency(us):p50",
-        "p75",
-        "p95",
-        "Min",
-        "Max",
-        "AlgBW(GB/s)",
-        "BusBW(GB/s)",
-    )
+        "size (B)", "nElementsPerRank", "Latency(us):p50", "p75", "p95", "Min", "Max", "AlgBW(GB/s)", "BusBW(GB/s)",
+    )  # fmt: skip
     header = "\n\tCOMMS-RES" + "".join(f"{name:>18}" for name in names) + "\n"
     rows = ""
     for nbytes, us in ((2**20, 100.0), (2**30, 6000.0)):

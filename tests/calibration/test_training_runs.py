@@ -287,10 +287,7 @@ REFUSED = [
     ({"gated_mlp": "y", "ffn_hidden": ""}, "ffn_hidden is empty"),
     ({"num_gpus": 10**7, "dp": ""}, "num_gpus = 1e+07 is too large to be meant; at most 1,000,000"),
     ({"layers": 99991}, "layers = 99991 is too large to be meant; at most 10,000"),
-    (
-        {"schedule": "interleaved", "vp_stages": 2, "pp": 4, "tp": 2, "dp": 2, "micro_batch_seqs": 16},
-        "no micro-batch and number of chunks share out",
-    ),
+    ({"schedule": "interleaved", "vp_stages": 2, "pp": 4, "tp": 2, "dp": 2, "micro_batch_seqs": 16}, "no micro-batch and number of chunks share out"),
     ({"global_batch_seqs": "", "micro_batch_seqs": ""}, "neither global_batch_seqs nor micro_batch_seqs"),
     ({"global_batch_seqs": 3}, "smaller than dp"),
     ({"global_batch_seqs": 65}, "must be a multiple of plan.dp · plan.microbatch_size"),
@@ -303,7 +300,7 @@ REFUSED = [
     ({"gpus_per_node": "nan"}, "gpus_per_node = nan is not a positive number"),
     ({"gpus_per_node": "1e9"}, "gpus_per_node = 1e+09 is too large to be meant; at most 1,024"),
     ({"layers": LARGEST * 10}, "too large to be meant"),
-]
+]  # fmt: skip
 """Changes of a row, and what its refusal says."""
 
 

@@ -34,12 +34,9 @@ def run_on_two_nodes(folder, latency_s, bytes_per_s):
     ]
     # What torchrun tells the ranks of two nodes, without its agents.
     told = {
-        "WORLD_SIZE": "2",
-        "LOCAL_WORLD_SIZE": "1",
-        "LOCAL_RANK": "0",
-        "MASTER_ADDR": "127.0.0.1",
+        "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": port,
-    }
+    }  # fmt: skip
     shaped = {"SHAPED_LATENCY_S": str(latency_s), "SHAPED_BYTES_PER_S": str(bytes_per_s)}
     environment = {**os.environ, **told, **shaped, "PYTHONPATH": str(ROOT), "GLOO_SOCKET_IFNAME": "lo"}
     rank = shlex.join([sys.executable, str(HERE / "shaped_ranks.py"), *ask])

@@ -35,11 +35,9 @@ SCHEMAS = Path(__file__).parent / "schemas"
 SEEDS = range(60 if settings().max_examples > 100 else 16)
 """Random scenarios: more of them where laws draw more examples too (--hypothesis-profile=thorough)."""
 NAMES = {
-    "megatron-lm": "run.sh",
-    "torchtitan": "run.toml",
-    "deepspeed": "ds_config.json",
+    "megatron-lm": "run.sh", "torchtitan": "run.toml", "deepspeed": "ds_config.json",
     "megatron-bridge": "overrides.sh",
-}
+}  # fmt: skip
 """Frameworks that are read back, and what their files are called."""
 RECORDS = {"model": ModelSpec, "plan": ParallelPlan, "training": TrainingSpec, "stack": StackSpec}
 NAMED = ("name", "framework", "version", "fitted_families")
@@ -161,19 +159,11 @@ def llama(*overrides):
 
 
 REFUSED = [
-    (
-        "megatron-lm",
-        ["plan.pp=4", "plan.dp=2", "plan.schedule=zb_v", "plan.num_chunks=2"],
-        "it has 1f1b and interleaved",
-    ),
+    ("megatron-lm", ["plan.pp=4", "plan.dp=2", "plan.schedule=zb_v", "plan.num_chunks=2"], "it has 1f1b and interleaved"),
     ("megatron-lm", ["plan.recompute=per_op"], "not every other multiply"),
     ("megatron-lm", ["training.optimizer=adafactor"], "it has adam, sgd and muon"),
     ("megatron-lm", ["model.norms_per_layer=4"], "two norms"),
-    (
-        "megatron-lm",
-        ["training.precision=mxfp4", "cluster.node.gpu=b300-sxm-270gb"],
-        "fp32, fp16, bf16, fp8, mxfp8, nvfp4",
-    ),
+    ("megatron-lm", ["training.precision=mxfp4", "cluster.node.gpu=b300-sxm-270gb"], "fp32, fp16, bf16, fp8, mxfp8, nvfp4"),
     ("megatron-lm", ["plan.schedule=breadth_first", "plan.num_chunks=2"], "plan.schedule=1f1b --set plan.num_chunks=1"),
     ("megatron-lm", ["plan.offloaded_layers=4", "plan.recompute=full"], "not with recomputation"),
     ("megatron-lm", ["plan.zero_stage=0", "plan.optimizer_offload=1"], "only its distributed optimizer"),
@@ -190,18 +180,14 @@ REFUSED = [
     ("torchtitan", ["plan.zero_stage=3", "model.num_mtp_layers=1"], "no multi-token prediction"),
     ("torchtitan", ["plan.dp=1", "plan.tp=8", "plan.sequence_parallel=true"], "one replica has not"),
     ("torchtitan", ["model=qwen3-4b", "plan.zero_stage=3", "plan.pp=2", "plan.dp=4"], "no pipelining"),
-    (
-        "megatron-lm",
-        ["plan.tp=2", "plan.dp=4", "plan.placement=dp-tp-cp-pp"],
-        "ranks lie as tp-cp-dp-pp or tp-cp-pp-dp",
-    ),
+    ("megatron-lm", ["plan.tp=2", "plan.dp=4", "plan.placement=dp-tp-cp-pp"], "ranks lie as tp-cp-dp-pp or tp-cp-pp-dp"),
     ("deepspeed", ["plan.tp=2"], "data parallelism only"),
     ("deepspeed", ["plan.pp=2"], "or export to megatron-lm"),
     ("deepspeed", ["plan.schedule=breadth_first", "plan.num_chunks=2"], "without a pipeline"),
     ("deepspeed", ["plan.optimizer_offload=0.5"], "under stage 3 only"),
     ("deepspeed", ["training.precision=fp8"], "fp32, fp16, bf16"),
     ("deepspeed", ["plan.sharding_group=4"], "over all GPUs"),
-]
+]  # fmt: skip
 
 
 @rows(("framework", "overrides", "why"), REFUSED)
@@ -312,22 +298,12 @@ def test_deepspeed_json():
 
 
 CHANGES = [
-    (
-        "megatron-lm",
-        ["plan.recompute=full"],
-        ["plan.tp=2", "plan.dp=4"],
-        ["remove: --recompute-granularity full, ", "size from 1 to 2"],
-    ),
-    (
-        "megatron-lm",
-        [],
-        ["plan.microbatch_size=2", "stack.overlap_p2p=false"],
-        ["change: --micro-batch-size from 1 to 2"],
-    ),
+    ("megatron-lm", ["plan.recompute=full"], ["plan.tp=2", "plan.dp=4"], ["remove: --recompute-granularity full, ", "size from 1 to 2"]),
+    ("megatron-lm", [], ["plan.microbatch_size=2", "stack.overlap_p2p=false"], ["change: --micro-batch-size from 1 to 2"]),
     ("deepspeed", ["plan.zero_stage=2"], ["plan.zero_stage=3"], ["change: zero_optimization.stage from 2 to 3"]),
     ("deepspeed", ["plan.zero_stage=2"], ["plan.zero_stage=2"], ["stays as it is"]),
     ("deepspeed", ["plan.tp=2", "plan.dp=4"], ["plan.zero_stage=2"], []),  # which no script of DeepSpeed's can be
-]
+]  # fmt: skip
 """A framework, a plan that is run so far, another, and what the other's file says of the script of the first."""
 
 

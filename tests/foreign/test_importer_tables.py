@@ -49,11 +49,9 @@ HYBRID = {
     "ssm_state_size": 128, "hybrid_override_pattern": "M-*M", "shared_intermediate_size": 128,
 }  # fmt: skip
 TITAN = {
-    "job": {},
-    "training": {},
-    "parallelism": {"pipeline_parallel_degree": 2},
+    "job": {}, "training": {}, "parallelism": {"pipeline_parallel_degree": 2},
     "activation_checkpoint": {"mode": "full"},
-}
+}  # fmt: skip
 DEEPSPEED = {"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": True}}
 SCRIPT = "torchrun pretrain_gpt.py --num-layers 4 --hidden-size 256 --num-attention-heads 8 --seq-length 512 --bf16"
 EXPERTS = f"{SCRIPT} --num-experts 8 --expert-tensor-parallel-size 1 --sequence-parallel"
@@ -108,21 +106,9 @@ def python_line(name):
 def test_every_kind_of_file_has_a_table_and_no_other():
     more = {f"huggingface_{part}" for part in ("defaults", "refused", "wrappers")}
     assert {path.stem for path in FOLDER.glob("*.yaml")} == {
-        *KINDS,
-        *more,
-        "fsdp",
-        "launchers",
-        "optimizers",
-        "recipes",
-        "run",
-        "tokenizers",
-        "adapters",
-        "unread",
-        "hub_models",
-        "megatron_models",
-        "nemo_recipes",
-        "megatron_bridge_recipes",
-    }
+        *KINDS, *more, "fsdp", "launchers", "optimizers", "recipes", "run", "tokenizers", "adapters", "unread",
+        "hub_models", "megatron_models", "nemo_recipes", "megatron_bridge_recipes",
+    }  # fmt: skip
 
 
 def test_optimizers_are_ours():
@@ -248,12 +234,7 @@ def test_every_section_of_a_language_model_is_read(section):
     assert ignored["odd_thing"] == "of the model around the language model, not of that itself"
 
 
-KNOWN_READERS = {
-    *HUGGINGFACE["readers"],
-    *HUGGINGFACE["experts"],
-    *HUGGINGFACE["sizes"],
-    *HUGGINGFACE["positions"],
-}
+KNOWN_READERS = {*HUGGINGFACE["readers"], *HUGGINGFACE["experts"], *HUGGINGFACE["sizes"], *HUGGINGFACE["positions"]}
 
 
 @rows("name", ARCHITECTURES)
@@ -261,18 +242,9 @@ def test_an_architecture_is_made_of_fields_switches_and_readers(name):
     entry = ARCHITECTURES[name]
     assert name == name.lower()
     own = {
-        "family",
-        "fixed",
-        "switches",
-        "readers",
-        "layers",
-        "forbidden",
-        "notes",
-        "like",
-        "left_out",
-        "further_rows",
+        "family", "fixed", "switches", "readers", "layers", "forbidden", "notes", "like", "left_out", "further_rows",
         "equal",
-    }
+    }  # fmt: skip
     assert entry.keys() <= own
     assert all(isinstance(note, str) for note in entry.get("notes", ()))
     assert entry.get("family", "llama") in HUGGINGFACE["families"]

@@ -99,18 +99,12 @@ LAYERS = [  # config beside a Llama of 32 layers -> layer_types, mlp_layer_types
         ["full_attention"] * 30 + ["sliding_attention"] * 2, ["dense"], 512, 0, 0,
     ),
     ({"model_type": "gemma2"}, ["sliding_attention", "full_attention"], ["dense"], 4096, 0, 0),
-    (
-        {"model_type": "gemma3_text", "sliding_window": 1024, "sliding_window_pattern": 3},
-        ["sliding_attention"] * 2 + ["full_attention"], ["dense"], 1024, 0, 0,
-    ),
+    ({"model_type": "gemma3_text", "sliding_window": 1024, "sliding_window_pattern": 3}, ["sliding_attention"] * 2 + ["full_attention"], ["dense"], 1024, 0, 0),
     ({"model_type": "exaone4", "sliding_window_pattern": "LLG"}, ["sliding_attention"] * 2 + ["full_attention"], ["dense"], 4096, 0, 0),
     ({"model_type": "exaone4", "sliding_window": None}, ["full_attention"], ["dense"], 0, 0, 0),
     ({"model_type": "phi3", "sliding_window": 2047}, ["sliding_attention"], ["dense"], 2047, 0, 0),
     ({"model_type": "smollm3", "use_sliding_window": True, "sliding_window": 64}, ["full_attention"] * 3 + ["sliding_attention"], ["dense"], 64, 0, 0),
-    (
-        {"layer_types": ["full_attention", "sliding_attention"] * 16, "sliding_window": 64},
-        ["full_attention", "sliding_attention"], ["dense"], 64, 0, 0,
-    ),
+    ({"layer_types": ["full_attention", "sliding_attention"] * 16, "sliding_window": 64}, ["full_attention", "sliding_attention"], ["dense"], 64, 0, 0),
     (
         {"model_type": "llama4_text", "intermediate_size_mlp": 64, "num_local_experts": 16, "num_experts_per_tok": 1, "interleave_moe_layer_step": 2},
         ["chunked_attention"] * 3 + ["full_attention"], ["dense", "sparse"], 0, 8192, 0,
@@ -192,10 +186,7 @@ def test_what_nobody_knows_is_listed():
         ({**QWEN3, "shared_expert_intermediate_size": 64}, "is a width of shared experts, which it has none of"),
         ({"add_cross_attention": True}, "has an encoder beside it .add_cross_attention."),
         ({"model_type": "bamba", **MAMBA, "mamba_conv_bias": False}, "without its bias, which flopcast cannot count"),
-        (
-            {"model_type": "apertus1p5_text", "output_vocab_size": 64},
-            "= 64 gives the head other rows than the embedding's",
-        ),
+        ({"model_type": "apertus1p5_text", "output_vocab_size": 64}, "= 64 gives the head other rows than the embedding's"),
         ({"model_type": "jamba"}, "is built on Mamba-1"),
         ({"model_type": "deepseek_v32"}, "attention to tokens that an indexer picks"),
         ({**DEEPSEEK, "attention_bias": True}, "biases beside latent attention"),
@@ -204,28 +195,16 @@ def test_what_nobody_knows_is_listed():
         ({"model_type": "bert"}, "an encoder"),
         ({"is_encoder_decoder": True}, "has an encoder"),
         ({"model_type": "lama"}, "did you mean 'llama'"),
-        (
-            {"model_type": "llava", "text_config": {"model_type": "llama"}},
-            "text_config says none of the sizes of 'llama'",
-        ),
-        (
-            {"model_type": "new_vl", "text_config": {"hidden_size": 64}},
-            "text_config.model_type is missing, and nothing",
-        ),
+        ({"model_type": "llava", "text_config": {"model_type": "llama"}}, "text_config says none of the sizes of 'llama'"),
+        ({"model_type": "new_vl", "text_config": {"hidden_size": 64}}, "text_config.model_type is missing, and nothing"),
         ({"model_type": "clip", "text_config": {"hidden_size": 64}}, "has no decoder of text alone"),
         ({"model_type": "blip-2", "text_config": {"model_type": "t5", "hidden_size": 64}}, "no decoder of text alone"),
         ({"model_type": "vl", "text_config": {"model_type": "t5", "d_model": 64}}, "'t5' is an encoder and a decoder"),
         ({"model_type": "vl", "is_encoder_decoder": True, "text_config": {"model_type": "gemma"}}, "has an encoder"),
-        (
-            {"model_type": "qwen3_vl", "text_config": {"hidden_size": "a"}},
-            "text_config.hidden_size = a must be a whole",
-        ),
+        ({"model_type": "qwen3_vl", "text_config": {"hidden_size": "a"}}, "text_config.hidden_size = a must be a whole"),
         ({"intermediate_size": ...}, "intermediate_size is missing"),
         ({"num_hidden_layers": 2**40}, "num_hidden_layers = 1099511627776 must be at most 100,000"),
-        (
-            {"model_type": "hunyuan_v1_moe", "num_experts": 8, "intermediate_size": "x"},
-            "intermediate_size = x must be a",
-        ),
+        ({"model_type": "hunyuan_v1_moe", "num_experts": 8, "intermediate_size": "x"}, "intermediate_size = x must be a"),
         ({"hidden_size": float("inf")}, "hidden_size = inf must be a whole number"),
         ({"num_attention_heads": float("nan")}, "num_attention_heads = nan must be a whole number"),
         ({"model_type": "gpt2", "resid_pdrop": float("inf")}, "resid_pdrop = inf must be a number"),
@@ -239,10 +218,7 @@ def test_what_nobody_knows_is_listed():
         ),
         ({"model_type": "chatglm", "inner_hidden_size": 16384}, "is here the first ChatGLM"),
         ({"model_type": "mpt", "attn_config": {"qk_ln": True}}, "attn_config.qk_ln = true norms queries and keys"),
-        (
-            {"model_type": "hunyuan_v1_moe", "num_experts": 8, "moe_topk": [1, 2]},
-            "moe_topk = .* differs from layer to layer",
-        ),
+        ({"model_type": "hunyuan_v1_moe", "num_experts": 8, "moe_topk": [1, 2]}, "moe_topk = .* differs from layer to layer"),
         ({"model_type": ..., "architectures": ...}, "of no kind that can be imported"),
         ({"model_type": ..., "architectures": ["NewForCausalLM"]}, "no model_type"),
         ({"model_type": ..., "architectures": [{"x": 1}]}, "no model_type"),
@@ -257,7 +233,7 @@ def test_what_nobody_knows_is_listed():
         ({"tie_word_embeddings": "yes"}, "must be true or false"),
         ({"hidden_dropout": 1.5}, "must be below 1"),
     ],
-)
+)  # fmt: skip
 def test_refused_configs(changes, says):
     with pytest.raises(SpecError, match=says):
         import_text(config(**changes), "config.json")
@@ -378,12 +354,9 @@ PIPELINE = "--pipeline-model-parallel-size 4 "
         (MIXTURE + "--moe-layer-freq [0]*3+[1]*5", {"mlp_layer_types": ("sparse",), "num_dense_layers": 3}),
         ("--mtp-num-layers 2", {"num_mtp_layers": 2}),
         ("--window-size 127,0", {"layer_types": ("sliding_attention",), "sliding_window": 128}),
-        ("--window-size '(127, 0)' --window-attn-skip-freq 4",
-         {"layer_types": ("sliding_attention",) * 3 + ("full_attention",), "sliding_window": 128}),
-        ("--window-size 127 0 --window-attn-skip-freq 2".replace("127 0", "127,0"),
-         {"layer_types": ("sliding_attention", "full_attention")}),
-        ("--window-size 127,0 --window-attn-skip-freq '([0]+[1]*3)*2'",
-         {"layer_types": ("full_attention",) + ("sliding_attention",) * 3}),
+        ("--window-size '(127, 0)' --window-attn-skip-freq 4", {"layer_types": ("sliding_attention",) * 3 + ("full_attention",), "sliding_window": 128}),
+        ("--window-size 127 0 --window-attn-skip-freq 2".replace("127 0", "127,0"), {"layer_types": ("sliding_attention", "full_attention")}),
+        ("--window-size 127,0 --window-attn-skip-freq '([0]+[1]*3)*2'", {"layer_types": ("full_attention",) + ("sliding_attention",) * 3}),
         ("--window-size -1,0", {"layer_types": ("full_attention",)}),
         ("--experimental-attention-variant gated_delta_net --linear-attention-freq 4 --linear-num-value-heads 16",
          {"layer_types": ("gated_delta_net",) * 3 + ("full_attention",), "linear_num_heads": 16}),
@@ -688,15 +661,12 @@ def test_shell_texts_are_read_as_a_shell_would(lines, field, value):
         ("--optimizer sgd", ("sgd", "fp32", "fp32")),
         ("--optimizer lion", ("adam", "fp32", "fp32")),
         ("--use-precision-aware-optimizer --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16", ("adam", "bf16", "fp32")),
-        (
-            "--use-precision-aware-optimizer --exp-avg-dtype fp8 --exp-avg-sq-dtype bf16",
-            ("adam", "fp8", "fp32", "bf16"),
-        ),
+        ("--use-precision-aware-optimizer --exp-avg-dtype fp8 --exp-avg-sq-dtype bf16", ("adam", "fp8", "fp32", "bf16")),
         ("--use-precision-aware-optimizer --exp-avg-dtype bf16", ("adam", "bf16", "fp32", "fp32")),
         ("--use-precision-aware-optimizer --main-params-dtype fp16 --main-grads-dtype bf16", ("adam", "fp32", "fp16")),
         ("--exp-avg-dtype bf16 --exp-avg-sq-dtype bf16", ("adam", "fp32", "fp32")),
     ],
-)
+)  # fmt: skip
 def test_optimizers_of_scripts(words, meant):
     training = script(f"MORE='--bf16 {words}'").scenario().training
     said = training.optimizer, training.moment_precision, training.master_precision, training.second_moment_precision

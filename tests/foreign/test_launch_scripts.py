@@ -37,13 +37,7 @@ def plan(*lines, words="$MORE", launcher="torchrun --nproc_per_node 8", **given)
         (["A=8; N=$(( A > 4 ? 4 : 1 ))", 'MORE="--micro-batch-size $N"'], 4),
         (["N=$(expr 2 \\* 2)", 'MORE="--micro-batch-size $N"'], 4),
         (['MORE="--micro-batch-size ${MBS:-4}"'], 4),
-        (
-            [
-                "while [[ $# -gt 0 ]]; do case $1 in --mbs) N=$2; shift 2;; esac; done",
-                'MORE="--micro-batch-size ${N:-4}"',
-            ],
-            4,
-        ),
+        (["while [[ $# -gt 0 ]]; do case $1 in --mbs) N=$2; shift 2;; esac; done", 'MORE="--micro-batch-size ${N:-4}"'], 4),
         (["[ $SIZE = big ] && N=4", "[ $SIZE = big ] || N=1", 'MORE="--micro-batch-size $N"'], 4),
         (["[[ $SIZE == big ]] && { N=4; M=1; } || N=2", 'MORE="--micro-batch-size $N"'], 4),
         (["N=4; [ $SIZE = tiny ] && N=1", 'mkdir -p x && MORE="--micro-batch-size $N"'], 4),
@@ -59,7 +53,7 @@ def plan(*lines, words="$MORE", launcher="torchrun --nproc_per_node 8", **given)
         (["B=a", "MORE=(--save $B/$B/ --load $B/`ls`/x --micro-batch-size 4)", 'MORE="${MORE[*]}"'], 4),
         (['A="1 2"; MORE="$A --micro-batch-size ${N:-4}  $A"'], 4),
     ],
-)
+)  # fmt: skip
 def test_what_a_script_decides_itself(lines, size):
     assert plan("SIZE=big", *lines).microbatch_size == size
 
@@ -94,15 +88,9 @@ LOOP = "N, which the loop in line {} sets; give --env N=VALUE"
 @rows(
     ("lines", "says"),
     [
-        (
-            ["MODEL=$2", "case $MODEL in 7B) N=2;; 8B) N=4;; esac", 'MORE="--micro-batch-size $N"'],
-            r"argument 2 \(used as MODEL in line 1\)",
-        ),
+        (["MODEL=$2", "case $MODEL in 7B) N=2;; 8B) N=4;; esac", 'MORE="--micro-batch-size $N"'], r"argument 2 \(used as MODEL in line 1\)"),
         (['MORE="--tensor-model-parallel-size ${TP}"'], r"the environment's TP \(line 1\); give --env TP=VALUE"),
-        (
-            ["N=$(nvidia-smi | wc -l)", 'MORE="--micro-batch-size $N"'],
-            r"what `nvidia-smi \| wc -l` gives \(line 1\); give --env N=VALUE",
-        ),
+        (["N=$(nvidia-smi | wc -l)", 'MORE="--micro-batch-size $N"'], r"what `nvidia-smi \| wc -l` gives \(line 1\); give --env N=VALUE"),
         (["S=mbs_4", 'MORE="--micro-batch-size ${S##*_}"'], r"what `\$\{S##\*_\}` gives \(line 2\); write it out"),
         (["set -- 1 4", 'MORE="--micro-batch-size ${@:2}"'], r"what `\$\{@:2\}` gives \(line 2\)"),
         (["N=2; [ -d /data ] && N=4", 'MORE="--micro-batch-size $N"'], "the condition in line 1"),
@@ -115,7 +103,7 @@ LOOP = "N, which the loop in line {} sets; give --env N=VALUE"
         (["N=2", "for f in *.txt; do N=4; done", 'MORE="--micro-batch-size $N"'], LOOP.format(2)),
         (["N=2", "read -r N", 'MORE="--micro-batch-size $N"'], "N, which the input read in line 2 sets"),
     ],
-)
+)  # fmt: skip
 def test_what_decides_is_asked_for(lines, says):
     with pytest.raises(SpecError, match=says):
         plan(*lines)
@@ -262,12 +250,9 @@ MIXTURE = "--deepspeed --num-experts 16"
         (f"{MIXTURE} --expert-interval 1 --topk 2", {"mlp_layer_types": ("sparse",), "experts_per_token": 2}),
         (f"{MIXTURE} --expert-interval 1 --moe-topk 2", {"experts_per_token": 2}),  # Pai-Megatron-Patch's
         (f"{MIXTURE} --mlp-type residual", {"shared_expert_intermediate_size": 8192, "shared_expert_gate": True}),
-        (
-            "--deepspeed --num-experts 8 8 8 8 8 8 8 8 8 8 8 8",
-            {"num_experts": 8, "mlp_layer_types": ("dense", "sparse")},
-        ),
+        ("--deepspeed --num-experts 8 8 8 8 8 8 8 8 8 8 8 8", {"num_experts": 8, "mlp_layer_types": ("dense", "sparse")}),
     ],
-)
+)  # fmt: skip
 def test_experts_of_deepspeed(words, fields):
     text = f"deepspeed --num_gpus 8 pretrain_gpt.py {SHAPE} --moe-expert-parallel-size 8 {words}"
     model = import_text(text, "run.sh").scenario().model
@@ -297,23 +282,15 @@ def test_programs_that_train_no_decoder_are_refused_by_name(program, says):
     ("words", "rows", "guessed"),
     [
         ("--tokenizer-type HuggingFaceTokenizer --tokenizer-model meta-llama/Llama-3.1-8B", 128_256, False),
-        (
-            "--tokenizer-type HuggingFaceTokenizer --tokenizer-model Qwen/Qwen3-8B --make-vocab-size-divisible-by 1",
-            151_669,
-            False,
-        ),
-        (
-            "--tokenizer-type HuggingFaceTokenizer --tokenizer-model $WHERE/DeepSeek-V3 --make-vocab-size-divisible-by 3232",
-            129_280,
-            False,
-        ),
+        ("--tokenizer-type HuggingFaceTokenizer --tokenizer-model Qwen/Qwen3-8B --make-vocab-size-divisible-by 1", 151_669, False),
+        ("--tokenizer-type HuggingFaceTokenizer --tokenizer-model $WHERE/DeepSeek-V3 --make-vocab-size-divisible-by 3232", 129_280, False),
         ("--tokenizer-type GPTSentencePieceTokenizer --tokenizer-model /data/tok.model", 32_000, True),
         ("--tokenizer-type PretrainedFromHF --tokenizer-name-or-path /data/mine", 128_000, True),
         ("--patch-tokenizer-type Qwen3Tokenizer --extra-vocab-size 293", 151_936, False),
         ("--vocab-size 1000 --tokenizer-type NullTokenizer", 1024, False),
         ("--padded-vocab-size 777", 777, False),
     ],
-)
+)  # fmt: skip
 def test_vocabularies_are_the_tokenizer_s_or_a_guess_that_says_so(words, rows, guessed):
     imported = import_text(f"torchrun --nproc_per_node 8 pretrain_gpt.py {SHAPE} {words}", "run.sh")
     assert imported.scenario().model.vocab_size == rows

@@ -31,22 +31,10 @@ SCRIPTS = [  # text, kind, facts
     ),
     (f"deepspeed --num_gpus 4 train.py {FLAGS} --deepspeed ds_zero3.json\n", "trl", {"gpus": 4, "plan.zero_stage": 3}),
     (f"torchrun --nproc_per_node 8 train.py {FLAGS}\n", "trl", {"gpus": 8, "plan.zero_stage": 0}),
-    (
-        f"accelerate launch --config_file cfg/zero2.yaml --num_processes 6 sft.py {FLAGS}\n",
-        "trl",
-        {"plan.zero_stage": 2},
-    ),
-    (
-        f"trl sft --accelerate_config zero2_offload --num_processes 4 {FLAGS}\n",
-        "trl",
-        {"plan.zero_stage": 2, "plan.optimizer_offload": 1.0},
-    ),
+    (f"accelerate launch --config_file cfg/zero2.yaml --num_processes 6 sft.py {FLAGS}\n", "trl", {"plan.zero_stage": 2}),
+    (f"trl sft --accelerate_config zero2_offload --num_processes 4 {FLAGS}\n", "trl", {"plan.zero_stage": 2, "plan.optimizer_offload": 1.0}),
     (f"deepspeed --include localhost:1,2,3@b:0 train.py {FLAGS}\n", "trl", {"gpus": 4}),
-    (
-        "export NPROC_PER_NODE=4\nNNODES=2 swift sft --model Qwen/Qwen2.5-7B-Instruct --train_type full --dataset a\n",
-        "swift",
-        {"gpus": 8},
-    ),
+    ("export NPROC_PER_NODE=4\nNNODES=2 swift sft --model Qwen/Qwen2.5-7B-Instruct --train_type full --dataset a\n", "swift", {"gpus": 8}),
     (
         "litgpt finetune lora meta-llama/Llama-3.2-1B --devices 4 --train.global_batch_size 8\n",
         "litgpt",
@@ -59,7 +47,7 @@ SCRIPTS = [  # text, kind, facts
         {"gpus": 4, "plan.microbatch_size": 2},
     ),
     (f"accelerate launch --use_fsdp --num_processes 6 sft.py {FLAGS}\n", "trl", {"plan.zero_stage": 3, "gpus": 6}),
-]
+]  # fmt: skip
 
 
 @rows(("text", "kind", "expected"), SCRIPTS, ids=[each[0][:60] for each in SCRIPTS])

@@ -25,22 +25,14 @@ MEGATRON = [  # (more of the command, field, what it is)
     ("--bf16 --fp4-format e2m1 --fp4-recipe nvfp4", "training.precision", "nvfp4"),
     ("--bf16 --fp4-format e2m1", "training.precision", "nvfp4"),
     ("--bf16 --fp8-format e4m3 --first-last-layers-bf16", "training.high_precision_layers", 2),
-    (
-        "--bf16 --fp8-format e4m3 --first-last-layers-bf16 --num-layers-at-start-in-bf16 3 --num-layers-at-end-in-bf16 0",
-        "training.high_precision_layers",
-        3,
-    ),
+    ("--bf16 --fp8-format e4m3 --first-last-layers-bf16 --num-layers-at-start-in-bf16 3 --num-layers-at-end-in-bf16 0", "training.high_precision_layers", 3),
     ("--bf16 --first-last-layers-bf16", "training.high_precision_layers", 0),
     ("--bf16 --fp8-format e4m3 --num-layers-at-start-in-bf16 3", "training.high_precision_layers", 0),
     ("--bf16 --optimizer dist_muon", "plan.zero_stage", 1),
     ("--bf16 --optimizer dist_muon", "training.optimizer", "muon"),
     ("--bf16 --optimizer muon", "plan.zero_stage", 0),
     ("--bf16 --optimizer muon --use-layer-wise-distributed-optimizer", "plan.zero_stage", 1),
-    (
-        f"--bf16 {EXPERTS} --moe-enable-deepep --moe-flex-dispatcher-backend hybridep",
-        "stack.expert_dispatcher",
-        "hybridep",
-    ),
+    (f"--bf16 {EXPERTS} --moe-enable-deepep --moe-flex-dispatcher-backend hybridep", "stack.expert_dispatcher", "hybridep"),
     (f"--bf16 {EXPERTS} --moe-latent-size 64", "model.expert_latent_size", 64),
     ("--bf16 --softmax-type learnable", "model.attention_sinks", True),
     ("--bf16 --softmax-type vanilla", "model.attention_sinks", False),
@@ -69,17 +61,15 @@ MEGATRON = [  # (more of the command, field, what it is)
     ("--fp16", "stack.gradient_precision", "fp16"),
     ("--fp16 --accumulate-allreduce-grads-in-fp32", "stack.gradient_precision", "fp32"),
     ("--bf16", "stack.gradient_precision", "fp32"),
-]
+]  # fmt: skip
 
 
 # torchtitan
 
 TITAN = {
-    "model": {"name": "llama3", "flavor": "8B"},
-    "training": {"local_batch_size": 8, "seq_len": 4096},
-    "parallelism": {"data_parallel_shard_degree": 8},
-    "activation_checkpoint": {"mode": "full"},
-}
+    "model": {"name": "llama3", "flavor": "8B"}, "training": {"local_batch_size": 8, "seq_len": 4096},
+    "parallelism": {"data_parallel_shard_degree": 8}, "activation_checkpoint": {"mode": "full"},
+}  # fmt: skip
 PIPE = {
     "parallelism.pipeline_parallel_degree": 2,
     "parallelism.pipeline_parallel_schedule": "Interleaved1F1B",
@@ -127,14 +117,10 @@ TORCHTITAN = [  # (keys, field, what it is)
     ({"compile.enable": True, "compile.components": ["loss"]}, "stack.compiled", False),
     ({"compile.enable": True, "compile.components": ["model", "loss"]}, "stack.compiled", True),
     ({}, "stack.compiled", False),
-    (
-        {"compile.enable": True, "compile.enable_async_tensor_parallel": True, "parallelism.tensor_parallel_degree": 2},
-        "stack.async_tensor_parallel",
-        True,
-    ),
+    ({"compile.enable": True, "compile.enable_async_tensor_parallel": True, "parallelism.tensor_parallel_degree": 2}, "stack.async_tensor_parallel", True),
     ({"optimizer.implementation": "for-loop"}, "stack.fused_optimizer", False),
     ({"optimizer.implementation": "fused"}, "stack.fused_optimizer", True),
-]
+]  # fmt: skip
 
 
 @rows(("keys", "path", "value"), TORCHTITAN, ids=[f"{keys} {path}" for keys, path, _ in TORCHTITAN])
@@ -321,11 +307,7 @@ def test_megatron_lm(more, path, value):
         ("--bf16 --no-bias-gelu-fusion", "--no-bias-gelu-fusion", "the other of them is fused"),
         ("--bf16 --no-overlap-p2p-communication", "--no-overlap-p2p-communication", "without virtual stages"),
         ("--bf16 --softmax-type off-by-one", "--softmax-type", "without weights"),
-        (
-            "--bf16 --fp8-format e4m3 --fp8-recipe custom",
-            "--fp8-recipe",
-            "a recipe of one's own; priced as fp8",
-        ),
+        ("--bf16 --fp8-format e4m3 --fp8-recipe custom", "--fp8-recipe", "a recipe of one's own; priced as fp8"),
     ],
 )
 def test_what_has_no_effect_in_a_script_is_said(more, name, why):
@@ -385,17 +367,12 @@ SETTINGS = [  # kind, keys at dotted places, field, value
     ("automodel", {}, "stack.sums_at_last_flush", True),
     ("maxtext", {"quantization": "fp8", "weight_dtype": "bfloat16"}, "training.master_precision", "none"),
     ("levanter", {"model.gradient_checkpointing": "save_all"}, "plan.recompute", "none"),
-    (
-        "prime_rl",
-        {"model.ac.mode": "selective", "model.ac.targets": ["norm"]},
-        "plan.recompute_modules",
-        ("layernorm",),
-    ),
+    ("prime_rl", {"model.ac.mode": "selective", "model.ac.targets": ["norm"]}, "plan.recompute_modules", ("layernorm",)),
     ("prime_rl", {"model.ac.mode": "selective"}, "plan.recompute", "per_op"),
     ("paddlenlp", {"lora": True, "weight_quantize_algo": "nf4"}, "training.frozen_precision", "nf4"),
     ("paddlenlp", {"sequence_parallel": 1}, "plan.sequence_parallel", False),
     ("paddlenlp", {"recompute": 1, "recompute_granularity": "core_attn"}, "plan.recompute", "selective"),
-]
+]  # fmt: skip
 
 
 @rows(("kind", "keys", "path", "value"), SETTINGS, ids=[f"{kind} {keys}" for kind, keys, _, _ in SETTINGS])

@@ -87,24 +87,16 @@ def test_what_is_no_recipe_is_refused_with_the_list(text, name):
 @rows(
     ("text", "name", "why"),
     [
-        (
-            "experiment:\n  exp_name: x\n  task: {type: train}\ndefaults: [{train: 7b}]\n",
-            "config.yaml",
-            "outer file of FlagScale",
-        ),
+        ("experiment:\n  exp_name: x\n  task: {type: train}\ndefaults: [{train: 7b}]\n", "config.yaml", "outer file of FlagScale"),
         ("megatron sft --load x\n", "run.sh", "starts ms-swift"),
         ("from mmengine.config import read_base\nfrom xtuner.dataset import x\n", "config.py", "xtuner"),
         ("from olmo_core.nn.transformer import TransformerConfig\n", "run.py", "a script of OLMo-core"),
         ("NPROC_PER_NODE=8 xtuner train internlm2_chat_7b_qlora\n", "run.sh", "xtuner"),
-        (
-            "axolotl train config.yml\n",
-            "run.sh",
-            "settings stand in config.yml, which is not beside .*; import that file",
-        ),
+        ("axolotl train config.yml\n", "run.sh", "settings stand in config.yml, which is not beside .*; import that file"),
         ("tune run full_finetune_distributed --config llama3/8B_full\n", "run.sh", "import the recipe that it names"),
         ("accelerate launch --config_file fsdp.yaml train.py\n", "run.sh", "starts a program by accelerate"),
     ],
-)
+)  # fmt: skip
 def test_texts_of_other_programs_are_refused_for_their_true_reason(text, name, why):
     with pytest.raises(SpecError, match=why):
         import_text(text, name)

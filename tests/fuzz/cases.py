@@ -29,20 +29,10 @@ SKIPPED = (
 UNTRIED = ("update_intervals", "transfer")
 """Options that rewrite what ships, or compare hundreds of estimates."""
 SELDOM = {
-    "validate": 0.5,
-    "search": 0.3,
-    "shortest": 0.2,
-    "report": 0.2,
-    "timeline": 0.4,
-    "train": 0.6,
-    "simulate": 0.6,
-    "compare-schedules": 0.4,
-    "anchor": 0.5,
-    "calibrate from-runs": 0.1,
-    "scaling fit": 0.4,
-    "validate mechanisms": 0.05,
-    "validate steps": 0.05,
-}
+    "validate": 0.5, "search": 0.3, "shortest": 0.2, "report": 0.2, "timeline": 0.4, "train": 0.6, "simulate": 0.6,
+    "compare-schedules": 0.4, "anchor": 0.5, "calibrate from-runs": 0.1, "scaling fit": 0.4,
+    "validate mechanisms": 0.05, "validate steps": 0.05,
+}  # fmt: skip
 """How often a verb is tried, where that is not once: those that take longer, or read no file."""
 SMALL = {
     "name": "small",
@@ -178,19 +168,10 @@ def draw(rng: random.Random) -> Case:
 def _always(name: str, option: Parameter) -> bool:
     """Options without which a verb takes long, or does nothing."""
     return option.name in ("output", "out") or (name, option.name) in (
-        ("rl", "rollout_gpus"),
-        ("rl", "longest"),
-        ("rl", "response"),
-        ("shortest", "gpus"),
-        ("plan", "gpus"),
-        ("plan", "gpu"),
-        ("finetune", "gpus"),
-        ("finetune", "gpu"),
-        ("finetune", "samples"),
-        ("shape", "gpu"),
-        ("plan-pipeline", "workers"),
-        ("plan-pipeline", "bandwidths"),
-    )
+        ("rl", "rollout_gpus"), ("rl", "longest"), ("rl", "response"), ("shortest", "gpus"), ("plan", "gpus"),
+        ("plan", "gpu"), ("finetune", "gpus"), ("finetune", "gpu"), ("finetune", "samples"), ("shape", "gpu"),
+        ("plan-pipeline", "workers"), ("plan-pipeline", "bandwidths"),
+    )  # fmt: skip
 
 
 def _argument(name: str, argument: Parameter, files: dict[str, bytes], rng: random.Random) -> str:

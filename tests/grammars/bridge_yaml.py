@@ -3,8 +3,7 @@
 from grammars.recipe_parts import as_yaml, with_some
 
 MORE = [  # (keys, facts): each by itself, whatever else the file says
-    ({"model.recompute_granularity": "selective", "model.recompute_modules": ["mlp"]},
-     {"plan.recompute": "selective", "plan.recompute_modules": ["mlp"]}),
+    ({"model.recompute_granularity": "selective", "model.recompute_modules": ["mlp"]}, {"plan.recompute": "selective", "plan.recompute_modules": ["mlp"]}),
     ({"mixed_precision": "bf16_with_fp8_delayed_scaling_mixed"}, {"training.precision": "fp8"}),
     ({"mixed_precision": "bf16_with_mxfp8_mixed"}, {"training.precision": "mxfp8"}),
     ({"model.cuda_graph_impl": "none"}, {"plan.zero_stage": 1}),

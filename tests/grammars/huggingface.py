@@ -6,13 +6,10 @@ import json
 NAMES = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3", "phi3": "Phi3", "olmo2": "Olmo2"}
 ROPES = [
     {"rope_theta": 10000.0, "rope_scaling": None},
-    {
-        "rope_theta": 500000.0,
-        "rope_scaling": {"factor": 8.0, "original_max_position_embeddings": 8192, "rope_type": "llama3"},
-    },
+    {"rope_theta": 500000.0, "rope_scaling": {"factor": 8.0, "original_max_position_embeddings": 8192, "rope_type": "llama3"}},
     {"rope_scaling": {"type": "linear", "factor": 2.0}},
     {"rope_parameters": {"rope_theta": 1000000.0, "rope_type": "default"}},
-]
+]  # fmt: skip
 QUANTIZED = [
     {"bits": 4, "group_size": 128, "quant_method": "gptq", "desc_act": False},
     {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]},
@@ -149,15 +146,10 @@ def _latent(rng):
     if modules:
         data["num_nextn_predict_layers"] = modules
     return data, expected | {
-        "model.num_kv_heads": heads,
-        "model.head_dim": 192,
-        "model.key_value_rank": 512,
-        "model.query_rank": data["q_lora_rank"] or 0,
-        "model.num_experts": 256,
-        "model.num_dense_layers": dense,
-        "model.shared_expert_intermediate_size": 2048,
-        "model.num_mtp_layers": modules or 0,
-    }
+        "model.num_kv_heads": heads, "model.head_dim": 192, "model.key_value_rank": 512,
+        "model.query_rank": data["q_lora_rank"] or 0, "model.num_experts": 256, "model.num_dense_layers": dense,
+        "model.shared_expert_intermediate_size": 2048, "model.num_mtp_layers": modules or 0,
+    }  # fmt: skip
 
 
 def _blocks(rng):
@@ -172,11 +164,9 @@ def _blocks(rng):
         "moe_shared_expert_intermediate_size": 2048,
     }  # fmt: skip
     return data, expected | {
-        "model.num_layers": len(pattern),
-        "model.num_experts": 32 if "E" in pattern else 0,
-        "model.linear_num_heads": 64,
-        "model.linear_key_head_dim": 128,
-    }
+        "model.num_layers": len(pattern), "model.num_experts": 32 if "E" in pattern else 0,
+        "model.linear_num_heads": 64, "model.linear_key_head_dim": 128,
+    }  # fmt: skip
 
 
 def _gpt2(rng):

@@ -38,12 +38,8 @@ def write(rng):
     shape = {"num-layers": "$NUM_LAYERS", "hidden-size": "${HIDDEN}", "num-attention-heads": "$HEADS",
              "ffn-hidden-size": "$((FFN))"}  # fmt: skip
     switches = [
-        "bf16",
-        "swiglu",
-        "untie-embeddings-and-output-weights",
-        "disable-bias-linear",
-        "use-distributed-optimizer",
-    ]
+        "bf16", "swiglu", "untie-embeddings-and-output-weights", "disable-bias-linear", "use-distributed-optimizer",
+    ]  # fmt: skip
     lines += block(
         rng, "MODEL_ARGS", {**shape, "position-embedding-type": "rope", "normalization": "RMSNorm"}, switches
     )
@@ -78,11 +74,9 @@ def write(rng):
     for _, facts in chosen:
         expected |= facts
     return (
-        rng.choice(["run.sh", "train_gpt.sh", "job.slurm"]),
-        "\n".join(lines) + "\n",
-        expected,
+        rng.choice(["run.sh", "train_gpt.sh", "job.slurm"]), "\n".join(lines) + "\n", expected,
         ({"args": [size]} if positional else {}),
-    )
+    )  # fmt: skip
 
 
 def quoted(rng, text):

@@ -2,11 +2,9 @@
 framework's own, and workloads of its performance scripts."""
 
 HUB = {
-    "meta-llama/Meta-Llama-3-8B": 8.03e9,
-    "Qwen/Qwen3-8B": 8.19e9,
-    "Qwen/Qwen2.5-7B": 7.616e9,
+    "meta-llama/Meta-Llama-3-8B": 8.03e9, "Qwen/Qwen3-8B": 8.19e9, "Qwen/Qwen2.5-7B": 7.616e9,
     "meta-llama/Llama-3.2-1B": 1.236e9,
-}
+}  # fmt: skip
 
 
 def write(rng):
@@ -15,16 +13,10 @@ def write(rng):
     tp, pp, cp = rng.choice([1, 2, 4]), rng.choice([1, 2, 4]), rng.choice([1, 2])
     batch, micro, length = rng.choice([128, 512]), rng.choice([1, 2]), rng.choice([4096, 8192])
     facts = {
-        "plan.tp": tp,
-        "plan.pp": pp,
-        "plan.cp": cp,
-        "plan.sequence_parallel": tp > 1,
-        "plan.microbatch_size": micro,
-        "training.global_batch_size": batch,
-        "training.sequence_length": length,
-        "training.precision": "bf16",
+        "plan.tp": tp, "plan.pp": pp, "plan.cp": cp, "plan.sequence_parallel": tp > 1, "plan.microbatch_size": micro,
+        "training.global_batch_size": batch, "training.sequence_length": length, "training.precision": "bf16",
         "plan.zero_stage": 1,
-    }
+    }  # fmt: skip
     values = {
         "model.tensor_model_parallel_size": tp, "model.pipeline_model_parallel_size": pp, "model.context_parallel_size": cp,
         "model.sequence_parallel": tp > 1, "train.global_batch_size": batch, "train.micro_batch_size": micro,

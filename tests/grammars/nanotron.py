@@ -16,11 +16,9 @@ def write(rng):
     """A file's name, its text, the facts expected of it and the options it needs."""
     dp, tp, pp = rng.choice([1, 2, 8]), rng.choice([1, 2, 4]), rng.choice([1, 2])
     micro, steps, length, mode = (
-        rng.choice([1, 2]),
-        rng.choice([4, 8]),
-        rng.choice([2048, 4096]),
+        rng.choice([1, 2]), rng.choice([4, 8]), rng.choice([2048, 4096]),
         rng.choice(["REDUCE_SCATTER", "ALL_REDUCE"]),
-    )
+    )  # fmt: skip
     kind, stage = rng.choice(["is_llama_config", "is_qwen2_config"]), rng.choice([0, 1])
     data = {
         "general": {"project": "p", "run": "r", "seed": 42}, "checkpoints": {"checkpoint_interval": 10},

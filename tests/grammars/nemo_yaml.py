@@ -29,11 +29,8 @@ def write(rng):
     }  # fmt: skip
     if llama:
         model |= {
-            "normalization": "rmsnorm",
-            "activation": "fast-swiglu",
-            "bias": False,
-            "position_embedding_type": "rope",
-        }
+            "normalization": "rmsnorm", "activation": "fast-swiglu", "bias": False, "position_embedding_type": "rope",
+        }  # fmt: skip
         model |= {"share_embeddings_and_output_weights": False, "num_query_groups": 8, "ffn_hidden_size": 14336}
     granularity = rng.choice([None, "full", "selective"])
     if granularity is not None:

@@ -1,12 +1,8 @@
 """torchtitan's TOML, old and new, and its configurations in Python, as people write them."""
 
 PARAMETERS = {
-    "llama3 8B": 8.03e9,
-    "llama3 70B": 70.55e9,
-    "qwen3 8B": 8.19e9,
-    "deepseek_v3 16B": 15.71e9,
-    "llama3 1B": 1.236e9,
-}
+    "llama3 8B": 8.03e9, "llama3 70B": 70.55e9, "qwen3 8B": 8.19e9, "deepseek_v3 16B": 15.71e9, "llama3 1B": 1.236e9,
+}  # fmt: skip
 
 
 def write(rng):
@@ -28,14 +24,9 @@ def write(rng):
     }
     kind = rng.choice(["toml", "old", "python", "python"])
     parts = {
-        "local": local,
-        "length": length,
-        "tp": tp,
-        "replicated": replicated,
-        "mode": mode,
-        "flavor": flavor,
+        "local": local, "length": length, "tp": tp, "replicated": replicated, "mode": mode, "flavor": flavor,
         "model": model,
-    }
+    }  # fmt: skip
     if kind == "python":
         name, text, facts["training.precision"], options = _python(rng, parts)
         return name, text, facts, {"gpus": gpus, **options}

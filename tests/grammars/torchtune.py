@@ -3,11 +3,9 @@
 from grammars.recipe_parts import as_yaml, with_some
 
 BUILDERS = {
-    "llama3_2.{}llama3_2_1b": 1235814400,
-    "qwen2_5.{}qwen2_5_7b_instruct": 7615616512,
-    "gemma2.{}gemma2_9b": 9241705984,
-    "llama2.{}llama2_7b": 6738415616,
-}
+    "llama3_2.{}llama3_2_1b": 1235814400, "qwen2_5.{}qwen2_5_7b_instruct": 7615616512,
+    "gemma2.{}gemma2_9b": 9241705984, "llama2.{}llama2_7b": 6738415616,
+}  # fmt: skip
 
 MORE = [  # (keys, facts): each by itself, whatever else the file says
     ({"dtype": "fp32"}, {"training.precision": "fp32"}),

@@ -68,12 +68,9 @@ def policy(rng):
         keys |= {f"{_ACTOR}.strategy": "megatron", f"{_ACTOR}.megatron.tensor_model_parallel_size": 2}
         keys[f"{_ACTOR}.megatron.pipeline_model_parallel_size"] = 2
         facts |= {
-            "plan.tp": 2,
-            "plan.pp": 2,
-            "plan.zero_stage": 1,
-            "plan.recompute": "none",
+            "plan.tp": 2, "plan.pp": 2, "plan.zero_stage": 1, "plan.recompute": "none",
             "plan.sequence_parallel": True,
-        }
+        }  # fmt: skip
     else:
         facts |= {"plan.zero_stage": 3, "plan.recompute": "full"}
     return keys, facts

@@ -20,14 +20,7 @@ from flopcast_validation.runs.intervals import left_out_coverage
 from flopcast_validation.runs.listing import Listing, print_runs
 from flopcast_validation.runs.report import HEADLINES, markdown_table
 from flopcast_validation.runs.score import groups_of, in_the_wild, score_all
-from flopcast_validation.runs.transfer_report import (
-    MEAN,
-    Transfer,
-    coverages,
-    rows_of,
-    transfer,
-    transfer_markdown,
-)
+from flopcast_validation.runs.transfer_report import MEAN, Transfer, coverages, rows_of, transfer, transfer_markdown
 from sim import estimate, load_scenario
 from sim.pricing.layouts import expected_slowest, slowdown
 from sim.specs.yaml12 import load_yaml
@@ -134,12 +127,9 @@ def test_shipped_runs_are_the_collected_ones(tables, measurements):
 
 def _measured(row):
     return (
-        row["gpu"],
-        int(row["num_gpus"] or 0),
-        row["model_name"],
-        round(float(row["measured_value"]), 9),
+        row["gpu"], int(row["num_gpus"] or 0), row["model_name"], round(float(row["measured_value"]), 9),
         row["measured_unit"],
-    )
+    )  # fmt: skip
 
 
 @pytest.mark.thorough

@@ -26,8 +26,7 @@ MORE = [  # (overrides, facts): each by itself
     ({"mixed_precision": "bf16_with_mxfp8_mixed"}, {"training.precision": "mxfp8"}),
     ({"mixed_precision": "fp16_mixed"}, {"training.precision": "fp16"}),
     ({"ddp.overlap_grad_reduce": True, "ddp.overlap_param_gather": False}, {"stack.overlap_grad_reduce": True}),
-    ({"optimizer.use_precision_aware_optimizer": True, "optimizer.exp_avg_dtype": "torch.bfloat16"},
-     {"training.moment_precision": "bf16"}),
+    ({"optimizer.use_precision_aware_optimizer": True, "optimizer.exp_avg_dtype": "torch.bfloat16"}, {"training.moment_precision": "bf16"}),
     ({"model.cuda_graph_impl": "none"}, {"stack.cuda_graphs": "none"}),
 ]  # fmt: skip
 RECOMPUTED = [  # the same, of which a file has one
@@ -44,11 +43,9 @@ def write(rng):
     name = rng.choice([*RECIPES])
     parameters, *values = RECIPES[name]
     facts = {
-        "parameters": parameters,
-        "plan.zero_stage": 1,
-        "training.precision": "bf16",
+        "parameters": parameters, "plan.zero_stage": 1, "training.precision": "bf16",
         **dict(zip(FIELDS, values, strict=True)),
-    }
+    }  # fmt: skip
     batch = rng.choice([512, 1024])
     said, facts = {"train.global_batch_size": batch}, facts | {"training.global_batch_size": batch, "gpus": 128}
     for overrides, known in (rng.choice(RECOMPUTED), *rng.sample(MORE, rng.choice([0, 1, 3]))):

@@ -19,8 +19,7 @@ use_precision_aware_optimizer=False use_torch_fsdp2=False vocab_size=None wandb_
 MORE = [  # (values as printed, facts): each by itself
     ({"exp_avg_dtype": "torch.bfloat16", "exp_avg_sq_dtype": "torch.bfloat16", "use_precision_aware_optimizer": True},
      {"training.moment_precision": "bf16", "training.second_moment_precision": None}),
-    ({"main_grads_dtype": "torch.bfloat16", "use_precision_aware_optimizer": True, "accumulate_allreduce_grads_in_fp32": False},
-     {"stack.gradient_precision": "bf16"}),
+    ({"main_grads_dtype": "torch.bfloat16", "use_precision_aware_optimizer": True, "accumulate_allreduce_grads_in_fp32": False}, {"stack.gradient_precision": "bf16"}),
     ({"fp8": "hybrid", "fp8_recipe": "mxfp8"}, {"training.precision": "mxfp8"}),
     ({"attention_backend": "AttnBackend.unfused"}, {"stack.attention": "math"}),
     ({"qk_layernorm": True}, {"model.query_key_norm": "head"}),

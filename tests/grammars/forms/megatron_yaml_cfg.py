@@ -55,12 +55,9 @@ def write(rng):
         else {}
     )
     shape = {
-        "num_layers": 24,
-        "hidden_size": 1024,
-        "num_attention_heads": 16,
-        "num_query_groups": None,
+        "num_layers": 24, "hidden_size": 1024, "num_attention_heads": 16, "num_query_groups": None,
         "activation_func": activation,
-    }
+    }  # fmt: skip
     shape |= {"ffn_hidden_size": None, "add_bias_linear": bias, "gated_linear_unit": unit}
     degrees = {"tensor_model_parallel_size": tp, "pipeline_model_parallel_size": pp, "context_parallel_size": cp}
     degrees |= {"sequence_parallel": True, "expert_model_parallel_size": 2 if experts else 1}
@@ -78,10 +75,7 @@ def write(rng):
     }  # fmt: skip
     if experts:
         facts |= {
-            "model.num_experts": 8,
-            "model.experts_per_token": 4,
-            "model.expert_intermediate_size": 512,
-            "plan.ep": 2,
-        }
+            "model.num_experts": 8, "model.experts_per_token": 4, "model.expert_intermediate_size": 512, "plan.ep": 2,
+        }  # fmt: skip
     with_some(rng, data, facts, MORE, 3)
     return "gpt_config.yaml", as_yaml(rng, data), facts, {"gpus": 32}
