@@ -185,15 +185,12 @@ def _stack(rng, framework, model):
     if framework is None:
         framework = rng.choice(["megatron-lm", "megatron-lm", "torchtitan", "deepspeed", "nemo"])
     stack = {
-        "framework": framework,
-        **_some(rng, 0.3, overlap_grad_reduce=rng.random() < 0.5),
+        "framework": framework, **_some(rng, 0.3, overlap_grad_reduce=rng.random() < 0.5),
         **_some(rng, 0.3, overlap_param_gather=rng.random() < 0.5),
         **_some(rng, 0.2, gradient_precision=rng.choice(["bf16", "fp32", "fp16"])),
-        **_some(rng, 0.2, fused_rotary=False),
-        **_some(rng, 0.1, attention="math"),
-        **_some(rng, 0.2, compiled=rng.random() < 0.5),
-        **_some(rng, 0.1, overlap_optimizer_offload=True),
-    }
+        **_some(rng, 0.2, fused_rotary=False), **_some(rng, 0.1, attention="math"),
+        **_some(rng, 0.2, compiled=rng.random() < 0.5), **_some(rng, 0.1, overlap_optimizer_offload=True),
+    }  # fmt: skip
     if "num_experts" in model:
         stack |= _some(rng, 0.3, expert_dispatcher=rng.choice(["deepep", "hybridep"]), dispatcher_sms=24)
         stack |= _some(rng, 0.1, overlap_experts=True)

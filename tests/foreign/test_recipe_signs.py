@@ -203,19 +203,3 @@ def test_mangled_recipes_are_read_or_refused_and_nothing_else(kind, every):
     for data in islice(mangled(SMALL[kind]), 0, None, every):
         with contextlib.suppress(SpecError):
             import_text(json.dumps(data), "r.json", given, kind=kind)
-
-
-@rows(
-    ("kind", "extra", "field", "value"),
-    [
-        ("llama_factory", {"use_muon": True}, "training.optimizer", "muon"),
-        ("trl", {"use_flash_attention_2": True}, "stack.attention", "flash"),
-        ("axolotl", {"liger_rope": True}, "stack.fused_rotary", True),
-        ("axolotl", {"liger_rope": True}, "stack.fused_cross_entropy", False),
-        ("axolotl", {"liger_cross_entropy": True}, "stack.fused_cross_entropy", True),
-    ],
-)
-def test_switches_of_kernels_and_optimizers_say_what_they_name(kind, extra, field, value):
-    scenario = import_text(json.dumps({**SMALL[kind], **extra}), "r.json", Given(gpus=8), kind=kind).scenario()
-    section, _, name = field.partition(".")
-    assert getattr(getattr(scenario, section), name) == value

@@ -54,25 +54,13 @@ WORDS = (
 
 GOOD = {
     "to": ("megatron-lm", "megatron-bridge", "torchtitan", "deepspeed"),
-    "cluster": ("selene", "superpod-h100", "ethernet-25"),
-    "profile": ("a100", "h100"),
-    "engine": ("dag", "des"),
-    "measured": ("1.2 s", "900 ms"),
-    "budget": ("1e24", "1e21"),
-    "loss": ("2.0", "1.9"),
-    "tokens": ("1T", "300e9"),
-    "schedules": ("1f1b,zb_h1", "interleaved"),
-    "workers": ("4", "2x4"),
-    "bandwidths": ("10 Gbit/s", "10 Gbit/s,12 GB/s"),
-    "rollout_gpus": ("8", "4"),
-    "stack": ("megatron-core", "torchtitan"),
-    "gpu": ("a100-sxm-80gb", "h100-sxm-80gb"),
-    "longest": ("8k",),
-    "gpus": ("64", "64..256", "8"),
-    "samples": ("10k", "2000"),
-    "within": ("30d", "400 h"),
-    "response": ("2k",),
-}
+    "cluster": ("selene", "superpod-h100", "ethernet-25"), "profile": ("a100", "h100"), "engine": ("dag", "des"),
+    "measured": ("1.2 s", "900 ms"), "budget": ("1e24", "1e21"), "loss": ("2.0", "1.9"), "tokens": ("1T", "300e9"),
+    "schedules": ("1f1b,zb_h1", "interleaved"), "workers": ("4", "2x4"),
+    "bandwidths": ("10 Gbit/s", "10 Gbit/s,12 GB/s"), "rollout_gpus": ("8", "4"),
+    "stack": ("megatron-core", "torchtitan"), "gpu": ("a100-sxm-80gb", "h100-sxm-80gb"), "longest": ("8k",),
+    "gpus": ("64", "64..256", "8"), "samples": ("10k", "2000"), "within": ("30d", "400 h"), "response": ("2k",),
+}  # fmt: skip
 """Values that options of these names can have."""
 
 
@@ -136,13 +124,10 @@ def _parameters(command: Any) -> Iterator[Parameter]:
         literal = get_origin(annotations[each.name]) is Literal
         option = each.param_type_name == "option"
         yield Parameter(
-            each.name,
-            (*each.opts, *each.secondary_opts) if option else (),
-            str if literal or not isinstance(inner[0], type) else inner[0],
-            tuple(map(str, kinds)) if literal else (),
-            each.required,
-            several,
-        )
+            each.name, (*each.opts, *each.secondary_opts) if option else (),
+            str if literal or not isinstance(inner[0], type) else inner[0], tuple(map(str, kinds)) if literal else (),
+            each.required, several,
+        )  # fmt: skip
 
 
 def draw(rng: random.Random) -> Case:

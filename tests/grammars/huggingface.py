@@ -36,28 +36,19 @@ def _shuffled(data, rng):
 def _trunk(rng, kind):
     heads = rng.choice([16, 32, 40])
     sizes = {
-        "num_hidden_layers": rng.choice([12, 24, 32]),
-        "hidden_size": heads * 128,
-        "num_attention_heads": heads,
-        "num_key_value_heads": rng.choice([8, heads]),
-        "intermediate_size": rng.choice([8192, 11008, 14336]),
+        "num_hidden_layers": rng.choice([12, 24, 32]), "hidden_size": heads * 128, "num_attention_heads": heads,
+        "num_key_value_heads": rng.choice([8, heads]), "intermediate_size": rng.choice([8192, 11008, 14336]),
         "vocab_size": rng.choice([32000, 128256, 151936]),
         "max_position_embeddings": rng.choice([4096, 32768, 131072]),
         "tie_word_embeddings": rng.choice([True, False]),
-    }
+    }  # fmt: skip
     data = {
-        "architectures": [f"{NAMES.get(kind, kind.title())}ForCausalLM"],
-        "model_type": kind,
-        **sizes,
-        "bos_token_id": 1,
-        "eos_token_id": rng.choice([2, [128001, 128008]]),
-        "hidden_act": "silu",
-        "rms_norm_eps": 1e-05,
-        "use_cache": True,
+        "architectures": [f"{NAMES.get(kind, kind.title())}ForCausalLM"], "model_type": kind, **sizes,
+        "bos_token_id": 1, "eos_token_id": rng.choice([2, [128001, 128008]]), "hidden_act": "silu",
+        "rms_norm_eps": 1e-05, "use_cache": True,
         "transformers_version": rng.choice(["4.31.0.dev0", "4.57.1", "5.3.0"]),
-        rng.choice(["torch_dtype", "dtype"]): "bfloat16",
-        **rng.choice(ROPES),
-    }
+        rng.choice(["torch_dtype", "dtype"]): "bfloat16", **rng.choice(ROPES),
+    }  # fmt: skip
     if rng.random() < 0.3:
         data |= {"pretraining_tp": 1, "attention_dropout": 0.0, "output_past": True, "pad_token_id": None}
     if rng.random() < 0.3:

@@ -50,11 +50,9 @@ def write(rng):
     values |= {key: value for key, value in more.items() if value is not None}
     replicas //= cp
     lines += block(
-        rng,
-        "TRAINING",
-        {**values, "lr": "3e-4", "train-samples": "1_000_000"},
+        rng, "TRAINING", {**values, "lr": "3e-4", "train-samples": "1_000_000"},
         [key for key, value in more.items() if value is None],
-    )
+    )  # fmt: skip
     tokenizer, words = rng.choice(
         [("Llama2Tokenizer", 32000), ("HuggingFaceTokenizer --tokenizer-model /models/Meta-Llama-3-8B", 128256)]
     )
@@ -111,11 +109,9 @@ def block(rng, name, values, switches):
     rng.shuffle(items)
     if rng.random() < 0.5:
         return [
-            f"{name}=(",
-            *(f"    {item}{rng.choice(['', '  # as usual'])}" for item in items),
-            ")",
+            f"{name}=(", *(f"    {item}{rng.choice(['', '  # as usual'])}" for item in items), ")",
             f'{name}="${{{name}[*]}}"',
-        ]
+        ]  # fmt: skip
     return [f'{name}=" \\', *(f"    {item} \\" for item in items), '    "']
 
 

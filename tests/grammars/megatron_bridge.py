@@ -52,19 +52,11 @@ def _assigned(rng, hub, values):
             "    cfg.model = AutoBridge.from_hf_pretrained(hf_path).to_megatron_provider()",
         ]
     lines = [
-        "import torch",
-        "from megatron.bridge import AutoBridge",
-        "from megatron.bridge.recipes.common import _pretrain_common",
-        "",
-        "",
-        "def my_pretrain_config() -> ConfigContainer:",
-        "    cfg = _pretrain_common()",
-        *bridge,
-        *_lines(rng, values),
-        "    cfg.optimizer.exp_avg_dtype = torch.float32",
-        '    cfg.mixed_precision = "bf16_mixed"',
-        "    return cfg",
-    ]
+        "import torch", "from megatron.bridge import AutoBridge",
+        "from megatron.bridge.recipes.common import _pretrain_common", "", "",
+        "def my_pretrain_config() -> ConfigContainer:", "    cfg = _pretrain_common()", *bridge, *_lines(rng, values),
+        "    cfg.optimizer.exp_avg_dtype = torch.float32", '    cfg.mixed_precision = "bf16_mixed"', "    return cfg",
+    ]  # fmt: skip
     return "\n".join(lines) + "\n"
 
 
@@ -104,13 +96,10 @@ def _common(hf_path, {", ".join(f"{name}=None" for name in short)}, dir=None):
 def _script(rng, hub, values):
     lines = [
         "from megatron.bridge.recipes.llama import llama3_8b_pretrain_config",
-        "from megatron.bridge.training.pretrain import pretrain",
-        "",
-        'if __name__ == "__main__":',
-        "    cfg = llama3_8b_pretrain_config()",
-        *_lines(rng, values),
+        "from megatron.bridge.training.pretrain import pretrain", "", 'if __name__ == "__main__":',
+        "    cfg = llama3_8b_pretrain_config()", *_lines(rng, values),
         "    pretrain(cfg, forward_step_func=forward_step)",
-    ]
+    ]  # fmt: skip
     return "\n".join(lines) + "\n"
 
 

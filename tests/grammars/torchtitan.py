@@ -12,16 +12,11 @@ def write(rng):
     mode, replicated = rng.choice(["full", "selective", "none"]), rng.choice([1, 1, 2])
     gpus = tp * rng.choice([4, 8, 16])
     facts = {
-        "parameters": PARAMETERS[f"{model} {flavor}"],
-        "plan.tp": tp,
-        "plan.dp": gpus // tp,
-        "gpus": gpus,
-        "plan.recompute": {"selective": "per_op"}.get(mode, mode),
-        "plan.microbatch_size": local,
-        "training.sequence_length": length,
-        "training.global_batch_size": local * gpus // tp,
+        "parameters": PARAMETERS[f"{model} {flavor}"], "plan.tp": tp, "plan.dp": gpus // tp, "gpus": gpus,
+        "plan.recompute": {"selective": "per_op"}.get(mode, mode), "plan.microbatch_size": local,
+        "training.sequence_length": length, "training.global_batch_size": local * gpus // tp,
         "training.precision": "bf16",
-    }
+    }  # fmt: skip
     kind = rng.choice(["toml", "old", "python", "python"])
     parts = {
         "local": local, "length": length, "tp": tp, "replicated": replicated, "mode": mode, "flavor": flavor,
@@ -85,16 +80,12 @@ def _python(rng, parts):
         first.append(f"parallelism=ParallelismConfig({degrees})")
     rng.shuffle(first)
     lines = [
-        "from torchtitan.trainer import Trainer",
-        "from torchtitan.config import ParallelismConfig, TrainingConfig",
+        "from torchtitan.trainer import Trainer", "from torchtitan.config import ParallelismConfig, TrainingConfig",
         "from torchtitan.distributed.activation_checkpoint import FullAC, SelectiveAC",
-        f"from torchtitan.models.{parts['model']} import model_registry",
-        "",
-        "",
-        "def base(steps: int = 10) -> Trainer.Config:",
-        '    """A recipe."""',
+        f"from torchtitan.models.{parts['model']} import model_registry", "", "",
+        "def base(steps: int = 10) -> Trainer.Config:", '    """A recipe."""',
         f"    return Trainer.Config({', '.join(first)})",
-    ]
+    ]  # fmt: skip
     if later:
         lines += ["", "", "def longer() -> Trainer.Config:", "    config = base(steps=20)"]
         lines += [f"    config.parallelism.{each.strip().replace('=', ' = ')}" for each in degrees.split(",")]

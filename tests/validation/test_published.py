@@ -250,12 +250,9 @@ def test_errors_of_rates_and_times_have_one_sign():
 # Cards that people own, by trainers whose code was read: beginning of the rows' names, GPU; what their tables leave to
 # the notes, as fields; mean error that is not exceeded.
 CARDS = {
-    ("lq", "RTX 4090"): ({}, 0.10),
-    ("lq", "RTX PRO 6000"): ({}, 0.09),
-    ("lq", "RTX 5060 Ti"): ({}, 0.20),
-    ("lq", "H100-SXM"): ({}, 0.08),
-    ("m40", "L40S"): ({"training.adapter_rank": "16"}, 0.12),
-}
+    ("lq", "RTX 4090"): ({}, 0.10), ("lq", "RTX PRO 6000"): ({}, 0.09), ("lq", "RTX 5060 Ti"): ({}, 0.20),
+    ("lq", "H100-SXM"): ({}, 0.08), ("m40", "L40S"): ({"training.adapter_rank": "16"}, 0.12),
+}  # fmt: skip
 
 
 def test_runs_on_cards_that_people_own(measurements):

@@ -13,13 +13,11 @@ THREE = "data + pipeline + tensor"
 
 
 NETWORKS = {
-    "InfiniBand": {},
-    "Ethernet": {"bandwidth": "25 Gbit/s"},
+    "InfiniBand": {}, "Ethernet": {"bandwidth": "25 Gbit/s"},
     "Ethernet as InfiniBand": {"bandwidth": "25 Gbit/s", "efficiency": 0.53},
-    "Ethernet at 0.9": {"bandwidth": "25 Gbit/s", "efficiency": 0.9},
-    "ideal InfiniBand": {"ideal_network": True},
+    "Ethernet at 0.9": {"bandwidth": "25 Gbit/s", "efficiency": 0.9}, "ideal InfiniBand": {"ideal_network": True},
     "ideal Ethernet": {"bandwidth": "25 Gbit/s", "ideal_network": True},
-}
+}  # fmt: skip
 LAYERS_ONLY = {"vocabulary": NO_VOCABULARY}
 
 
