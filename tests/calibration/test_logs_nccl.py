@@ -51,16 +51,6 @@ def run(program="all_reduce", ranks=8, listed=None, sizes=(2**20, 2**30), announ
     return f"{name}{START}#\n# Using devices\n{rank_lines() if listed is None else listed}#\n{HEADER}{rows}{END}"
 
 
-@pytest.fixture
-def read(tmp_path):
-    def reader(text, name="job.out", **options):
-        path = tmp_path / name
-        path.write_text(text)
-        return read_measurements(path, **options)
-
-    return reader
-
-
 def shapes(log):
     return {tuple(value for key, value in item.shape.items() if key != "nbytes") for item in log.measurements}
 

@@ -12,16 +12,6 @@ from flopcast_calibration.readers.table_columns import FLOP_RATES, TIMES
 from sim.errors import ProfileError
 
 
-@pytest.fixture
-def read(tmp_path):
-    def reader(text, name="data.csv", **options):
-        path = tmp_path / name
-        path.write_text(text)
-        return read_measurements(path, **options)
-
-    return reader
-
-
 def only(log):
     (item,) = log.measurements
     return item
